@@ -1,0 +1,149 @@
+# What every step needs: compiler flags, common/ as one library for each backend, and ddp_step().
+# Included by the top CMakeLists.txt, and by a step's own when that step is built alone.
+include_guard(GLOBAL)
+
+get_filename_component(DDP_ROOT "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
+
+option(DDP_CUDA "build the CUDA backend where its libraries are found" ON)
+set(DDP_SANITIZE "" CACHE STRING
+    "sanitizers for everything that is compiled: 'address,undefined', 'thread', or nothing")
+
+# --- how everything is compiled ---------------------------------------------------------------------
+
+if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+set(CMAKE_C_FLAGS_RELWITHDEBINFO "-O2 -g")      # CMake's own would add -DNDEBUG
+set(CMAKE_C_FLAGS_DEBUG "-Og -g3")
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)           # for editors and clang tools
+if(NOT DEFINED CMAKE_COMPILE_WARNING_AS_ERROR)
+    set(CMAKE_COMPILE_WARNING_AS_ERROR ON)      # -DCMAKE_COMPILE_WARNING_AS_ERROR=OFF to go on
+endif()
+include(CheckPIESupported)
+check_pie_supported(LANGUAGES C)
+
+add_library(ddp_flags INTERFACE)
+target_compile_options(ddp_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wno-missing-field-initializers -fstack-protector-strong>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+target_compile_definitions(ddp_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>
+    DDP_SOURCE_DIR="${DDP_ROOT}")
+target_include_directories(ddp_flags INTERFACE "${DDP_ROOT}/common")
+target_link_options(ddp_flags INTERFACE -Wl,-z,relro,-z,now)
+if(DDP_SANITIZE)
+    set(sanitize -fsanitize=${DDP_SANITIZE} -fno-sanitize-recover=all)
+    target_compile_options(ddp_flags INTERFACE ${sanitize} -O1 -fno-omit-frame-pointer)
+    target_link_options(ddp_flags INTERFACE ${sanitize})
+elseif(NOT CMAKE_BUILD_TYPE STREQUAL Debug)     # needs the optimizer
+    target_compile_options(ddp_flags INTERFACE
+        $<$<COMPILE_LANGUAGE:C>:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>)
+endif()
+
+# --- the revision, for the configuration that a run logs ----------------------------------------------
+# Asked for at every build, written only when it has changed: a commit recompiles one file.
+
+set(revision_h "${CMAKE_BINARY_DIR}/revision/revision.h")
+add_custom_target(ddp_revision
+    COMMAND ${CMAKE_COMMAND} "-DSOURCE=${DDP_ROOT}" "-DOUT=${revision_h}"
+        -P "${CMAKE_CURRENT_LIST_DIR}/revision.cmake"
+    BYPRODUCTS "${revision_h}"
+    COMMENT "")
+
+# --- common/, once for each backend -------------------------------------------------------------------
+
+find_package(Threads REQUIRED)
+find_package(ZLIB REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS C)
+
+function(ddp_common target backend)
+    file(GLOB sources CONFIGURE_DEPENDS "${DDP_ROOT}/common/*.c"
+        "${DDP_ROOT}/common/${backend}/*.c" "${DDP_ROOT}/common/${backend}/*.cu")
+    add_library(${target} STATIC ${sources})
+    target_include_directories(${target} SYSTEM PUBLIC ${DDP_${backend}_INCLUDE_DIRS})
+    target_link_libraries(${target} PUBLIC ddp_flags ${DDP_${backend}_LIBRARIES}
+        ZLIB::ZLIB Threads::Threads OpenMP::OpenMP_C m)
+
+    add_dependencies(${target} ddp_revision)
+    set_source_files_properties("${DDP_ROOT}/common/log.c" PROPERTIES
+        COMPILE_OPTIONS "-include;${revision_h}"    # defines DDP_GIT_REVISION
+        OBJECT_DEPENDS "${revision_h}")
+
+    # Only the CPU's tensor operations are compiled for this very machine.
+    list(FILTER sources INCLUDE REGEX "/cpu/ops[^/]*\\.c$")
+    set(options "$<$<NOT:$<CONFIG:Debug>>:-O3>" -march=native -ffp-contract=fast
+        "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>")   # says when a loop could not be vectorized
+    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${options}")
+endfunction()
+
+# cpu: oneDNN.
+find_library(DNNL_LIBRARY NAMES dnnl)
+find_path(DNNL_INCLUDE_DIR NAMES dnnl.h)
+if(NOT DNNL_LIBRARY OR NOT DNNL_INCLUDE_DIR)
+    message(FATAL_ERROR "oneDNN is not there; on Debian and Ubuntu: apt install libdnnl-dev")
+endif()
+set(DDP_cpu_INCLUDE_DIRS "${DNNL_INCLUDE_DIR}")
+set(DDP_cpu_LIBRARIES "${DNNL_LIBRARY}")
+ddp_common(ddp_cpu cpu)
+set(DDP_BACKENDS cpu)
+
+# cuda: cudart, cuBLASLt, cuDNN and NCCL, or one line that says which of them is missing. cuDNN and
+# NCCL may also be unpacked from pip's packages, where the library has only its numbered name.
+macro(ddp_find_cuda_library name number header)
+    find_library(${name}_LIBRARY NAMES ${number} NAMES_PER_DIR
+        HINTS ${${name}_ROOT} ENV ${name}_ROOT ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64)
+    find_path(${name}_INCLUDE_DIR NAMES ${header}
+        HINTS ${${name}_ROOT} ENV ${name}_ROOT ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+    if(NOT ${name}_LIBRARY OR NOT ${name}_INCLUDE_DIR)
+        list(APPEND missing "no ${name}")
+    endif()
+endmacro()
+
+set(missing "")
+if(DDP_CUDA)
+    find_package(CUDAToolkit QUIET)
+    if(NOT CUDAToolkit_FOUND)
+        list(APPEND missing "no CUDA toolkit")
+    endif()
+    ddp_find_cuda_library(CUDNN "cudnn;libcudnn.so.9" cudnn.h)
+    ddp_find_cuda_library(NCCL "nccl;libnccl.so.2" nccl.h)
+else()
+    list(APPEND missing "switched off by DDP_CUDA=OFF")
+endif()
+
+if(missing)
+    list(JOIN missing ", " missing)
+    message(STATUS "cuda backend: off (${missing})")
+else()
+    if(NOT CMAKE_CUDA_COMPILER)
+        set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
+    endif()
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "")
+    endif()
+    enable_language(CUDA)
+    set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O2 -g")
+    set(CMAKE_CUDA_STANDARD 17)
+    set(DDP_cuda_INCLUDE_DIRS
+        "${CUDNN_INCLUDE_DIR}" "${NCCL_INCLUDE_DIR}" ${CUDAToolkit_INCLUDE_DIRS})
+    set(DDP_cuda_LIBRARIES "${CUDNN_LIBRARY}" CUDA::cublasLt CUDA::cudart_static)
+    ddp_common(ddp_cuda cuda)
+    list(APPEND DDP_BACKENDS cuda)
+    message(STATUS "cuda backend: on (${CUDNN_LIBRARY}, ${NCCL_LIBRARY})")
+endif()
+
+# --- one step -----------------------------------------------------------------------------------------
+
+# ddp_step(train.c ...): the program of the directory that calls it, for every backend.
+function(ddp_step)
+    get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
+    foreach(backend IN LISTS DDP_BACKENDS)
+        add_executable(${step}_${backend} ${ARGN})
+        target_link_libraries(${step}_${backend} PRIVATE ddp_${backend})
+        set_target_properties(${step}_${backend} PROPERTIES OUTPUT_NAME train
+            RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/${backend}/${step}")
+    endforeach()
+endfunction()

@@ -1,0 +1,59 @@
+// args.h - one table of options drives parsing, --help and the echoed configuration.
+//
+//   Args args = { 0 };
+//   args_add(&args, ARGS_ROWS({ "epochs", 0, ARG_INT, &config->epochs, "N", "passes over the data",
+//                               .min = 1, .max = 1e6 }));
+//   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 where there is a letter
+//
+// A wrong option is one line on stderr and exit 2, before any work. Defaults are what the variables
+// hold when their rows are added.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef enum ArgType {
+    ARG_FLAG,   // bool: --name sets it, --no-name clears it
+    ARG_BOOL,   // bool: --name 0|1
+    ARG_INT,    // int
+    ARG_INT64,  // int64_t
+    ARG_DOUBLE, // double
+    ARG_STRING, // const char *
+    ARG_CHOICE, // const char *, one of choices ("a|b|c")
+    ARG_INTS,   // const char *, "30,60,90": checked to be rising positive integers
+} ArgType;
+
+typedef struct Option {
+    const char *name;      // without the dashes
+    char letter;           // 0: none
+    ArgType type;
+    void *value;
+    const char *metavar;   // what stands for the value in --help; for ARG_CHOICE the choices
+    const char *help;
+    double min, max;       // numbers: inclusive, both 0: any finite number of the type
+} Option;
+
+enum { ARGS_MAX = 96 };
+typedef struct Args {
+    Option rows[ARGS_MAX];
+    char given[ARGS_MAX];           // 1: stood on the command line
+    char fallback[ARGS_MAX][64];    // the default, as text, for --help
+    char groups[ARGS_MAX];          // which call of args_add it came with: --help parts them
+    int count, group;
+    const char *program, *summary;  // for --help; program is argv[0]
+} Args;
+
+#define ARGS_ROWS(...) (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
+void args_add(Args *args, const Option *rows, int count);
+
+// Fills the variables. --help prints the table and exits 0. Exits 2 on: unknown option (with the
+// nearest name as a hint), missing, malformed or out-of-range value, a positional argument.
+void args_parse(Args *args, int argc, char **argv);
+
+// For rules that span options: one line "train: --lr: ..." and exit 2.
+_Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+bool args_given(const Args *args, const char *option);
+
+// Writes every option as members of a JSON object, without the braces: "epochs":5,"batch_size":256
+void args_json(const Args *args, FILE *out);

@@ -1,0 +1,129 @@
+// check.c - errors, and the way out.
+#include "check.h"
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char speaker_text[32];
+static void (*_Atomic exit_clean_up)(void);
+
+bool error_set(Error *err, const char *hint, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    snprintf(err->hint, sizeof err->hint, "%s", hint);
+    return false;
+}
+
+void check_set_speaker(const char *speaker)
+{
+    snprintf(speaker_text, sizeof speaker_text, "%s", speaker);
+}
+
+// Messages quote what users typed and what files hold. One message is one line all the same, and
+// cannot play with the terminal.
+static void blank_controls(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7F)
+            *text = '?';
+}
+
+// One write, so that the lines of several processes do not mix. On a terminal a progress bar may
+// stand in this line, our own or another rank's: it goes first.
+static void print_message(const char *file, int line, const char *hint, const char *format,
+                          va_list args)
+{
+    char host[65] = "?", message[1024], hint_line[300] = "", text[1600];
+    gethostname(host, sizeof host - 1);
+    vsnprintf(message, sizeof message, format, args);
+    blank_controls(message);
+    if (hint && hint[0])
+        snprintf(hint_line, sizeof hint_line, "hint: %s", hint);
+    blank_controls(hint_line);
+
+    const char *slash = strrchr(file, '/'), *term = getenv("TERM");
+    bool wipe = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
+    int n = snprintf(text, sizeof text, "%s[%s%s:%d] %s:%d: %s\n%s%s", wipe ? "\r\033[K" : "",
+                     speaker_text, host, (int)getpid(), slash ? slash + 1 : file, line, message,
+                     hint_line, hint_line[0] ? "\n" : "");
+    if (write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1) < 0)
+        return; // nobody is listening; the exit status still speaks
+}
+
+void warn_at(const char *file, int line, const char *hint, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_message(file, line, hint, format, args);
+    va_end(args);
+}
+
+static void run_clean_up(void)
+{
+    void (*clean_up)(void) = atomic_exchange(&exit_clean_up, NULL);
+    if (clean_up)
+        clean_up();
+}
+
+void fail_at(const char *file, int line, int status, const char *hint, const char *format, ...)
+{
+    static atomic_flag failing = ATOMIC_FLAG_INIT;
+    static _Thread_local bool here;
+    if (here)
+        _exit(status); // the clean-up itself failed
+    here = true;
+    while (atomic_flag_test_and_set(&failing))
+        pause(); // another thread is on its way out, and takes us along
+
+    fflush(stdout);
+    va_list args;
+    va_start(args, format);
+    print_message(file, line, hint, format, args);
+    va_end(args);
+    run_clean_up();
+    // Not exit(): other threads are still at work in libraries whose destructors it would run.
+    _exit(status);
+}
+
+void check_on_exit(void (*clean_up)(void))
+{
+    atomic_store(&exit_clean_up, clean_up);
+}
+
+// For a signal handler that leaves at once, so only what a handler may call. The newline ends a
+// progress bar that may stand there, so that the shell's prompt gets a line of its own.
+void check_clean_up(void)
+{
+    run_clean_up();
+    if (isatty(STDOUT_FILENO) && write(STDOUT_FILENO, "\n", 1) < 0)
+        return;
+}
+
+static void *memory_or_fail(void *memory, size_t count, size_t size)
+{
+    CHECK(memory, "a smaller batch (-b) or a smaller model needs less",
+          "out of memory: the host has no %.1f MiB left", (double)count * (double)size / 0x1p20);
+    return memory;
+}
+
+void *xmalloc(size_t bytes)
+{
+    return memory_or_fail(malloc(bytes ? bytes : 1), bytes, 1);
+}
+
+void *xcalloc(size_t count, size_t size)
+{
+    return memory_or_fail(calloc(count ? count : 1, size ? size : 1), count, size);
+}
+
+char *xstrdup(const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+    return memcpy(xmalloc(bytes), text, bytes);
+}

@@ -1,0 +1,211 @@
+// conv_cpu.c - convolution on oneDNN.
+//
+// The weights lie in the arena in the order that oneDNN's forward pass asks for, so from step to step
+// nothing is reordered but a copy for the backward-data pass, where that wants another order.
+#include "check.h"
+#include "cpu/dense_cpu.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct Conv {
+    Ops *ops;
+    ConvSpec spec;
+    Shape y;
+    Dense *dense;               // not NULL: a matrix product, and what follows is empty
+    DnnMd w;                    // order of the weights in the arena
+    DnnPrimitive forward, backward_data, backward_weights;
+    DnnPrimitive w_for_data;    // arena -> what backward-data wants; empty if that is the same
+    DnnPrimitive dw_to_arena;   // what backward-weights gives -> arena; empty if that is the same
+    DnnPrimitive import, export;
+};
+
+// --- layouts --------------------------------------------------------------------------------------
+
+static bool is_row(int h, int w) { return h == 1 && w == 1; }
+
+// oneDNN's fast code wants channels in blocks of its vectors' width. Images come in planes, and so does
+// what has an odd number of channels.
+static int output_block(const Ops *ops, const ConvSpec *s, int h, int w)
+{
+    bool in_blocked = s->x.block == ops->vector || s->x.c <= 3 || is_row(s->x.h, s->x.w);
+    if (s->out_channels % ops->vector == 0 && in_blocked)
+        return ops->vector;
+    return is_row(h, w) ? s->out_channels : 1;
+}
+
+static DnnMd activation_md(Shape s)
+{
+    dnnl_format_tag_t tag = s.block == 16 ? dnnl_nChw16c : s.block == 8 ? dnnl_nChw8c
+                            : s.block == 1 ? dnnl_nchw : dnnl_nhwc;
+    return dnn_md(4, (dnnl_dims_t){ s.n, s.c, s.h, s.w }, tag);
+}
+
+static DnnMd weights_md(const ConvSpec *s, dnnl_format_tag_t tag)
+{
+    return dnn_md(4, (dnnl_dims_t){ s->out_channels, s->x.c, s->kernel_h, s->kernel_w }, tag);
+}
+
+static bool same(const_dnnl_memory_desc_t a, const_dnnl_memory_desc_t b)
+{
+    return dnnl_memory_desc_equal(a, b) != 0;
+}
+
+static size_t floats(const_dnnl_memory_desc_t md)
+{
+    return (dnnl_memory_desc_get_size(md) + sizeof(float) - 1) / sizeof(float);
+}
+
+// --- planning -------------------------------------------------------------------------------------
+
+static void plan_forward(Conv *c, const DnnConv *d, dnnl_primitive_desc_t desc)
+{
+    int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
+    DnnMd mds[] = { d->x, c->w, d->y, d->bias };
+    c->forward = dnn_primitive(c->ops->engine, desc, c->spec.bias ? 4 : 3, arguments, mds);
+}
+
+static void plan_backward_data(Conv *c, const DnnConv *d, dnnl_primitive_desc_t hint)
+{
+    dnnl_primitive_desc_t desc = dnn_conv_desc(c->ops->engine, d, DNN_BACKWARD_DATA, hint);
+    DnnMd wanted = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
+    if (!same(wanted, c->w)) {
+        c->w_for_data = dnn_reorder(c->ops->engine, c->w, wanted);
+        ops_need_scratch(c->ops, floats(wanted));
+    }
+    int arguments[] = { DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC };
+    DnnMd mds[] = { d->y, wanted, d->x };
+    c->backward_data = dnn_primitive(c->ops->engine, desc, 3, arguments, mds);
+    dnn_md_free(wanted);
+}
+
+static void plan_backward_weights(Conv *c, const DnnConv *d, dnnl_primitive_desc_t hint)
+{
+    dnnl_primitive_desc_t desc = dnn_conv_desc(c->ops->engine, d, DNN_BACKWARD_WEIGHTS, hint);
+    DnnMd given = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_diff_weights_md, 0));
+    if (!same(given, c->w)) {
+        c->dw_to_arena = dnn_reorder(c->ops->engine, given, c->w);
+        ops_need_scratch(c->ops, floats(given));
+    }
+    int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS };
+    DnnMd mds[] = { d->x, d->y, given, d->bias };
+    c->backward_weights = dnn_primitive(c->ops->engine, desc, c->spec.bias ? 4 : 3, arguments, mds);
+    dnn_md_free(given);
+}
+
+// The weights are in any order for the backward passes: what oneDNN asks for is what it gets.
+static void plan(Conv *c, const Conv *like)
+{
+    const ConvSpec *s = &c->spec;
+    DnnConv d = { .x = activation_md(s->x), .y = activation_md(c->y), .strides = { s->stride, s->stride },
+                  .pad = { s->pad, s->pad } };
+    DnnMd any = weights_md(s, dnnl_format_tag_any), oihw = weights_md(s, dnnl_oihw);
+    if (s->bias)
+        d.bias = dnn_md(1, (dnnl_dims_t){ s->out_channels }, dnnl_a);
+    d.w = like ? like->w : any;
+    dnnl_primitive_desc_t hint, desc = dnn_conv_desc(c->ops->engine, &d, DNN_FORWARD, NULL);
+    DNN_CHECK(dnnl_primitive_desc_clone(&hint, desc));
+    c->w = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
+    plan_forward(c, &d, desc);
+    d.w = any;
+    if (s->needs_dx)
+        plan_backward_data(c, &d, hint);
+    plan_backward_weights(c, &d, hint);
+    c->import = dnn_reorder(c->ops->engine, oihw, c->w);
+    c->export = dnn_reorder(c->ops->engine, c->w, oihw);
+    DNN_CHECK(dnnl_primitive_desc_destroy(hint));
+    DnnMd all[] = { d.x, d.y, d.bias, any, oihw };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        dnn_md_free(all[i]);
+}
+
+Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
+{
+    Conv *c = xcalloc(1, sizeof *c);
+    const Shape *x = &spec->x;
+    int h = (x->h + 2 * spec->pad - spec->kernel_h) / spec->stride + 1;
+    int w = (x->w + 2 * spec->pad - spec->kernel_w) / spec->stride + 1;
+    c->ops = ops;
+    c->spec = *spec;
+    c->y = (Shape){ x->n, spec->out_channels, h, w, output_block(ops, spec, h, w) };
+    if (dense_fits(spec, c->y))
+        c->dense = dense_new(ops, spec, c->y);
+    else
+        plan(c, like);
+    return c;
+}
+
+void conv_free(Conv *c)
+{
+    if (!c)
+        return;
+    DnnPrimitive *all[] = { &c->forward, &c->backward_data, &c->backward_weights, &c->w_for_data,
+                            &c->dw_to_arena, &c->import, &c->export };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        dnn_primitive_free(all[i]);
+    dnn_md_free(c->w);
+    dense_free(c->dense);
+    free(c);
+}
+
+Shape conv_output(const Conv *c) { return c->y; }
+
+// --- weights between torch's order and the arena's ------------------------------------------------
+
+size_t conv_weight_count(const Conv *c)
+{
+    return c->dense ? dense_weight_count(c->dense) : floats(c->w);
+}
+
+void conv_weights_import(const Conv *c, float *arena, const float *oihw)
+{
+    if (c->dense) {
+        dense_weights_import(c->dense, arena, oihw);
+        return;
+    }
+    memset(arena, 0, floats(c->w) * sizeof *arena);     // what pads an order stays zero
+    dnn_run(&c->import, c->ops->stream, (void *[]){ (void *)oihw, arena });
+}
+
+void conv_weights_export(const Conv *c, float *oihw, const float *arena)
+{
+    if (c->dense)
+        dense_weights_export(c->dense, oihw, arena);
+    else
+        dnn_run(&c->export, c->ops->stream, (void *[]){ (void *)arena, oihw });
+}
+
+// --- running --------------------------------------------------------------------------------------
+
+void conv_forward(Conv *c, const float *x, const float *w, const float *bias, float *y)
+{
+    if (c->dense)
+        dense_forward(c->dense, x, w, bias, y);
+    else
+        dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, y, (void *)bias });
+}
+
+void conv_backward_data(Conv *c, const float *dy, const float *w, float *dx)
+{
+    if (c->dense) {
+        dense_backward_data(c->dense, dy, w, dx);
+        return;
+    }
+    if (c->w_for_data.primitive) {
+        dnn_run(&c->w_for_data, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
+        w = c->ops->scratch;
+    }
+    dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, dx });
+}
+
+void conv_backward_weights(Conv *c, const float *x, const float *dy, float *dw, float *dbias)
+{
+    if (c->dense) {
+        dense_backward_weights(c->dense, x, dy, dw, dbias);
+        return;
+    }
+    float *to = c->dw_to_arena.primitive ? c->ops->scratch : dw;
+    dnn_run(&c->backward_weights, c->ops->stream, (void *[]){ (void *)x, (void *)dy, to, dbias });
+    if (to != dw)
+        dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
+}

@@ -1,0 +1,147 @@
+#include "onednn.h"
+#include "check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void dnn_check(dnnl_status_t status, const char *call, const char *file, int line)
+{
+    static const char *const text[] = { "success", "out of memory", "invalid arguments",
+                                        "not implemented on this processor" };
+    if (status == dnnl_success)
+        return;
+    bool known = (size_t)status < sizeof text / sizeof text[0];
+    fail_at(file, line, EXIT_FAILED,
+            status == dnnl_out_of_memory ? "a smaller batch (-b) or model needs less" : NULL,
+            "oneDNN: %.60s: %s (status %d)", call, known ? text[status] : "failed", (int)status);
+}
+
+// --- memory descriptors -------------------------------------------------------------------------
+
+#if DNNL_VERSION_MAJOR >= 3
+
+DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag)
+{
+    DnnMd md;
+    DNN_CHECK(dnnl_memory_desc_create_with_tag(&md, ndims, dims, dnnl_f32, tag));
+    return md;
+}
+
+DnnMd dnn_md_copy(const_dnnl_memory_desc_t md)
+{
+    DnnMd copy;
+    DNN_CHECK(dnnl_memory_desc_clone(&copy, md));
+    return copy;
+}
+
+void dnn_md_free(DnnMd md)
+{
+    if (md)
+        dnnl_memory_desc_destroy(md);
+}
+
+#else
+
+DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag)
+{
+    DnnMd md = xcalloc(1, sizeof *md);
+    DNN_CHECK(dnnl_memory_desc_init_by_tag(md, ndims, dims, dnnl_f32, tag));
+    return md;
+}
+
+DnnMd dnn_md_copy(const dnnl_memory_desc_t *md)
+{
+    DnnMd copy = xmalloc(sizeof *copy);
+    *copy = *md;
+    return copy;
+}
+
+void dnn_md_free(DnnMd md) { free(md); }
+
+#endif
+
+// --- convolutions ---------------------------------------------------------------------------------
+
+#if DNNL_VERSION_MAJOR >= 3
+
+dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnPass pass,
+                                    const_dnnl_primitive_desc_t hint)
+{
+    static const dnnl_dims_t dense = { 0, 0 };  // no dilation
+    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
+    dnnl_primitive_desc_t desc = NULL;
+    if (pass == DNN_FORWARD)
+        DNN_CHECK(dnnl_convolution_forward_primitive_desc_create(
+            &desc, engine, dnnl_forward_training, direct, c->x, c->w, c->bias, c->y, c->strides, dense,
+            c->pad, c->pad, NULL));
+    else if (pass == DNN_BACKWARD_DATA)
+        DNN_CHECK(dnnl_convolution_backward_data_primitive_desc_create(
+            &desc, engine, direct, c->x, c->w, c->y, c->strides, dense, c->pad, c->pad, hint, NULL));
+    else
+        DNN_CHECK(dnnl_convolution_backward_weights_primitive_desc_create(
+            &desc, engine, direct, c->x, c->w, c->bias, c->y, c->strides, dense, c->pad, c->pad, hint,
+            NULL));
+    return desc;
+}
+
+#else
+
+dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnPass pass,
+                                    const_dnnl_primitive_desc_t hint)
+{
+    const dnnl_alg_kind_t direct = dnnl_convolution_direct;
+    dnnl_primitive_desc_t desc = NULL;
+    dnnl_convolution_desc_t op;
+    if (pass == DNN_FORWARD)
+        DNN_CHECK(dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, direct, c->x, c->w,
+                                                     c->bias, c->y, c->strides, c->pad, c->pad));
+    else if (pass == DNN_BACKWARD_DATA)
+        DNN_CHECK(dnnl_convolution_backward_data_desc_init(&op, direct, c->x, c->w, c->y, c->strides,
+                                                           c->pad, c->pad));
+    else
+        DNN_CHECK(dnnl_convolution_backward_weights_desc_init(&op, direct, c->x, c->w, c->bias, c->y,
+                                                              c->strides, c->pad, c->pad));
+    DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, NULL, engine, hint));
+    return desc;
+}
+
+#endif
+
+// --- primitives -----------------------------------------------------------------------------------
+
+DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
+                           const int *arguments, const DnnMd *mds)
+{
+    DnnPrimitive p = { .arg_count = count };
+    DNN_CHECK(dnnl_primitive_create(&p.primitive, desc));
+    DNN_CHECK(dnnl_primitive_desc_destroy(desc));
+    for (int i = 0; i < count; i++) {
+        p.args[i].arg = arguments[i];
+        DNN_CHECK(dnnl_memory_create(&p.args[i].memory, mds[i], engine, DNNL_MEMORY_NONE));
+    }
+    return p;
+}
+
+DnnPrimitive dnn_reorder(dnnl_engine_t engine, DnnMd from, DnnMd to)
+{
+    dnnl_primitive_desc_t desc;
+    DNN_CHECK(dnnl_reorder_primitive_desc_create(&desc, from, engine, to, engine, NULL));
+    return dnn_primitive(engine, desc, 2, (int[]){ DNNL_ARG_FROM, DNNL_ARG_TO },
+                         (DnnMd[]){ from, to });
+}
+
+void dnn_primitive_free(DnnPrimitive *p)
+{
+    for (int i = 0; i < p->arg_count; i++)
+        dnnl_memory_destroy(p->args[i].memory);
+    if (p->primitive)
+        dnnl_primitive_destroy(p->primitive);
+    memset(p, 0, sizeof *p);
+}
+
+void dnn_run(const DnnPrimitive *p, dnnl_stream_t stream, void *const *pointers)
+{
+    for (int i = 0; i < p->arg_count; i++)
+        DNN_CHECK(dnnl_memory_set_data_handle(p->args[i].memory, pointers[i]));
+    DNN_CHECK(dnnl_primitive_execute(p->primitive, stream, p->arg_count, p->args));
+}

@@ -1,0 +1,50 @@
+// onednn.h - the part of oneDNN that this project uses, in the words of version 2 and of version 3.
+//
+// Version 3 replaced the operation descriptors that version 2 builds primitives from, and made memory
+// descriptors opaque. Everything that differs is in onednn.c; everything else sees what stands here.
+#pragma once
+#include <oneapi/dnnl/dnnl.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#if DNNL_VERSION_MAJOR >= 3
+typedef dnnl_memory_desc_t DnnMd;       // already a pointer
+#else
+typedef dnnl_memory_desc_t *DnnMd;
+typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
+#endif
+
+// Every call that can fail goes through this.
+#define DNN_CHECK(call) dnn_check((call), #call, __FILE__, __LINE__)
+void dnn_check(dnnl_status_t status, const char *call, const char *file, int line);
+
+DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag); // f32; free with dnn_md_free
+DnnMd dnn_md_copy(const_dnnl_memory_desc_t md);
+void dnn_md_free(DnnMd md);
+
+typedef enum { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_WEIGHTS } DnnPass;
+
+// bias is NULL where there is none.
+typedef struct DnnConv {
+    DnnMd x, w, bias, y;
+    dnnl_dims_t strides, pad;
+} DnnConv;
+
+// A primitive, ready to run, and where its arguments go.
+typedef struct DnnPrimitive {
+    dnnl_primitive_t primitive;
+    dnnl_exec_arg_t args[4];
+    int arg_count;
+} DnnPrimitive;
+
+// A pass over a convolution. Backward passes want the forward pass's description as a hint.
+dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
+                                    const_dnnl_primitive_desc_t hint);
+// Takes the description over. arguments: up to 4 pairs of DNNL_ARG_* and the md of that argument.
+DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
+                           const int *arguments, const DnnMd *mds);
+DnnPrimitive dnn_reorder(dnnl_engine_t engine, DnnMd from, DnnMd to);
+void dnn_primitive_free(DnnPrimitive *p);
+
+// Runs it on these pointers, one for each argument, in the order given at creation.
+void dnn_run(const DnnPrimitive *p, dnnl_stream_t stream, void *const *pointers);

@@ -1,0 +1,560 @@
+// ops_cpu.c - the operations that are short loops: everything but convolution.
+//
+// An activation is [n][c / block][h * w][block]. The innermost loops run over the block, which is
+// what one vector instruction holds, so the compiler turns them into vector code.
+#include "check.h"
+#include "cpu/ops_internal.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+// --- one device's libraries and scratch memory ----------------------------------------------------
+
+Ops *ops_new(Device *device, const OpsConfig *config)
+{
+    (void)config;
+    Ops *ops = xcalloc(1, sizeof *ops);
+    ops->device = device;
+    DNN_CHECK(dnnl_engine_create(&ops->engine, dnnl_cpu, 0));
+    DNN_CHECK(dnnl_stream_create(&ops->stream, ops->engine, dnnl_stream_default_flags));
+    ops->vector = (int)dnnl_get_effective_cpu_isa() >= (int)dnnl_cpu_isa_avx512_core ? 16 : 8;
+    return ops;
+}
+
+void ops_free(Ops *ops)
+{
+    device_free(ops->device, ops->scratch);
+    DNN_CHECK(dnnl_stream_destroy(ops->stream));
+    DNN_CHECK(dnnl_engine_destroy(ops->engine));
+    free(ops);
+}
+
+int ops_input_block(const Ops *ops, int channels)
+{
+    (void)ops;
+    (void)channels;
+    return 1;
+}
+
+void ops_need_scratch(Ops *ops, size_t count)
+{
+    if (count <= ops->scratch_count)
+        return;
+    device_free(ops->device, ops->scratch);
+    ops->scratch = device_alloc(ops->device, count * sizeof(float));
+    ops->scratch_count = count;
+}
+
+void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
+{
+    (void)ops;
+    *scalars = values;
+}
+
+// --- batch normalisation --------------------------------------------------------------------------
+
+// What a channel needs in one pass over the activation, gathered in double by each thread.
+typedef struct Sums {
+    double *a, *b;          // (threads, c)
+} Sums;
+
+struct Norm {
+    Ops *ops;
+    NormSpec spec;
+    int blocks, block, pixels;  // the activation as [n][blocks][pixels][block]
+    Sums sums;
+    float *scale, *shift;       // (c) y = x * scale + shift
+    float *k0, *k1;             // (c) dx = scale * dy + k1 * x + k0
+};
+
+Norm *norm_new(Ops *ops, const NormSpec *spec)
+{
+    Norm *norm = xcalloc(1, sizeof *norm);
+    const Shape *x = &spec->x;
+    bool row = x->h == 1 && x->w == 1;  // all layouts of a 1x1 image are one: use the widest block
+    norm->ops = ops;
+    norm->spec = *spec;
+    norm->block = row ? x->c : x->block;
+    norm->blocks = x->c / norm->block;
+    norm->pixels = x->h * x->w;
+    size_t sums = (size_t)device_threads(ops->device) * x->c;
+    norm->sums.a = xmalloc(sums * sizeof(double));
+    norm->sums.b = xmalloc(sums * sizeof(double));
+    norm->scale = xmalloc(4 * (size_t)x->c * sizeof(float));
+    norm->shift = norm->scale + x->c;
+    norm->k0 = norm->shift + x->c;
+    norm->k1 = norm->k0 + x->c;
+    return norm;
+}
+
+void norm_free(Norm *norm)
+{
+    if (!norm)
+        return;
+    free(norm->sums.a);
+    free(norm->sums.b);
+    free(norm->scale);
+    free(norm);
+}
+
+// Adds up a[c] over the threads' parts, always in the same order.
+static double total(const double *sums, int threads, int channels, int c)
+{
+    double sum = 0;
+    for (int t = 0; t < threads; t++)
+        sum += sums[(size_t)t * channels + c];
+    return sum;
+}
+
+// sum and sum of squares of x - origin over the pixels of one plane of `block` channels, in f32:
+// short enough to lose nothing that matters; planes are then added in double.
+static inline __attribute__((always_inline)) void
+plane_moments(const float *x, const float *origin, int pixels, int block, float *sum, float *square)
+{
+    for (int i = 0; i < block; i++)
+        sum[i] = square[i] = 0;
+    for (int p = 0; p < pixels; p++, x += block)
+#pragma omp simd
+        for (int i = 0; i < block; i++) {
+            float d = x[i] - origin[i];
+            sum[i] += d;
+            square[i] += d * d;
+        }
+}
+
+// This thread's share of images: sums of (x - origin) and (x - origin)^2 for each channel. The origin,
+// the first pixel of the batch, keeps the variance exact when a mean is far from zero.
+static void moments_of_images(const Norm *norm, const float *x, int begin, int end, double *sums,
+                              double *squares)
+{
+    int block = norm->block, channels = norm->spec.x.c;
+    size_t plane = (size_t)norm->pixels * block;
+    float sum[channels], square[channels];
+    for (int c = 0; c < channels; c++)
+        sums[c] = squares[c] = 0;
+    for (int n = begin; n < end; n++)
+        for (int b = 0; b < norm->blocks; b++) {
+            const float *from = x + ((size_t)n * norm->blocks + b) * plane, *origin = x + b * plane;
+            if (block == 16)
+                plane_moments(from, origin, norm->pixels, 16, sum, square);
+            else
+                plane_moments(from, origin, norm->pixels, block, sum, square);
+            for (int i = 0; i < block; i++) {
+                sums[b * block + i] += sum[i];
+                squares[b * block + i] += square[i];
+            }
+        }
+}
+
+static void batch_statistics(const Norm *norm, const NormTensors *t, const float *x)
+{
+    int channels = norm->spec.x.c, threads = device_threads(norm->ops->device), n = norm->spec.x.n;
+#pragma omp parallel num_threads(threads)
+    {
+        int me = omp_get_thread_num();
+        moments_of_images(norm, x, n * me / threads, n * (me + 1) / threads,
+                          norm->sums.a + (size_t)me * channels, norm->sums.b + (size_t)me * channels);
+    }
+    double count = (double)n * norm->pixels;
+    for (int c = 0; c < channels; c++) {
+        double origin = x[(size_t)(c / norm->block) * norm->pixels * norm->block + c % norm->block];
+        double mean = total(norm->sums.a, threads, channels, c) / count;
+        double var = total(norm->sums.b, threads, channels, c) / count - mean * mean;
+        var = var > 0 ? var : var == var ? 0 : var;     // not below zero, but let NaN through
+        mean += origin;
+        t->mean[c] = (float)mean;
+        t->inv_std[c] = (float)(1 / sqrt(var + 1e-5));
+        double unbiased = count > 1 ? var * count / (count - 1) : var;
+        t->running_mean[c] = (float)(0.9 * t->running_mean[c] + 0.1 * mean);
+        t->running_var[c] = (float)(0.9 * t->running_var[c] + 0.1 * unbiased);
+    }
+}
+
+static inline __attribute__((always_inline)) void
+plane_forward(const float *x, const float *residual, const float *scale, const float *shift,
+              int pixels, int block, bool relu, float *y)
+{
+    for (int p = 0; p < pixels; p++, x += block, y += block) {
+#pragma omp simd
+        for (int i = 0; i < block; i++) {
+            float v = x[i] * scale[i] + shift[i];
+            v = residual ? v + residual[i] : v;
+            y[i] = relu && v < 0 ? 0 : v;
+        }
+        residual = residual ? residual + block : NULL;
+    }
+}
+
+void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float *residual, float *y,
+                  bool training)
+{
+    int block = norm->block, pixels = norm->pixels, blocks = norm->blocks, n = norm->spec.x.n;
+    bool relu = norm->spec.relu;
+    if (training)
+        batch_statistics(norm, t, x);
+    for (int c = 0; c < norm->spec.x.c; c++) {
+        float mean = training ? t->mean[c] : t->running_mean[c];
+        float inv_std = training ? t->inv_std[c] : (float)(1 / sqrt(t->running_var[c] + 1e-5));
+        norm->scale[c] = t->gamma[c] * inv_std;
+        norm->shift[c] = t->beta[c] - mean * norm->scale[c];
+    }
+#pragma omp parallel for schedule(static)
+    for (int p = 0; p < n * blocks; p++) {
+        size_t at = (size_t)p * pixels * block;
+        const float *scale = norm->scale + p % blocks * block, *shift = norm->shift + p % blocks * block;
+        const float *add = residual ? residual + at : NULL;
+        if (block == 16 && add && relu)
+            plane_forward(x + at, add, scale, shift, pixels, 16, true, y + at);
+        else if (block == 16 && !add && relu)
+            plane_forward(x + at, NULL, scale, shift, pixels, 16, true, y + at);
+        else
+            plane_forward(x + at, add, scale, shift, pixels, block, relu, y + at);
+    }
+}
+
+// d = the gradient behind the ReLU, (dy1 + dy2) where y > 0, stored for the second pass; and the sums
+// of d and d * (x - mean) of this plane.
+static inline __attribute__((always_inline)) void
+plane_backward(const float *x, const float *y, const float *dy1, const float *dy2, const float *mean,
+               int pixels, int block, float *d, float *sum, float *dot)
+{
+    for (int i = 0; i < block; i++)
+        sum[i] = dot[i] = 0;
+    for (int p = 0; p < pixels; p++) {
+#pragma omp simd
+        for (int i = 0; i < block; i++) {
+            float g = dy2 ? dy1[i] + dy2[i] : dy1[i];
+            g = !y || y[i] > 0 ? g : 0;
+            d[i] = g;
+            sum[i] += g;
+            dot[i] += g * (x[i] - mean[i]);
+        }
+        x += block, dy1 += block, d += block;
+        y = y ? y + block : NULL;
+        dy2 = dy2 ? dy2 + block : NULL;
+    }
+}
+
+typedef struct NormGradients {
+    const float *x, *y, *dy1, *dy2;     // y NULL: no ReLU
+    float *d;
+} NormGradients;
+
+static void gradient_sums(const Norm *norm, const NormTensors *t, const NormGradients *g, int begin,
+                          int end, double *sums, double *dots)
+{
+    int block = norm->block, channels = norm->spec.x.c;
+    float sum[channels], dot[channels];
+    for (int c = 0; c < channels; c++)
+        sums[c] = dots[c] = 0;
+    for (int p = begin * norm->blocks; p < end * norm->blocks; p++) {
+        size_t at = (size_t)p * norm->pixels * block;
+        int first = p % norm->blocks * block;
+        const float *y = g->y ? g->y + at : NULL, *dy2 = g->dy2 ? g->dy2 + at : NULL;
+        if (block == 16 && y && !dy2)
+            plane_backward(g->x + at, y, g->dy1 + at, NULL, t->mean + first, norm->pixels, 16,
+                           g->d + at, sum, dot);
+        else if (block == 16 && y)
+            plane_backward(g->x + at, y, g->dy1 + at, dy2, t->mean + first, norm->pixels, 16,
+                           g->d + at, sum, dot);
+        else
+            plane_backward(g->x + at, y, g->dy1 + at, dy2, t->mean + first, norm->pixels, block,
+                           g->d + at, sum, dot);
+        for (int i = 0; i < block; i++) {
+            sums[first + i] += sum[i];
+            dots[first + i] += dot[i];
+        }
+    }
+}
+
+// With m = n * h * w, xhat = (x - mean) * inv_std:
+//   dbeta = sum(d)   dgamma = sum(d * xhat)   dx = gamma * inv_std * (d - dbeta / m - xhat * dgamma / m)
+// which is scale * d + k1 * x + k0 with constants of the channel.
+static void norm_parameters(const Norm *norm, const NormTensors *t)
+{
+    int channels = norm->spec.x.c, threads = device_threads(norm->ops->device);
+    double m = (double)norm->spec.x.n * norm->pixels;
+    for (int c = 0; c < channels; c++) {
+        double inv_std = t->inv_std[c], scale = t->gamma[c] * inv_std;
+        double dbeta = total(norm->sums.a, threads, channels, c);
+        double dgamma = total(norm->sums.b, threads, channels, c) * inv_std;
+        double k1 = -scale * inv_std * dgamma / m;
+        t->dbeta[c] = (float)dbeta;
+        t->dgamma[c] = (float)dgamma;
+        norm->scale[c] = (float)scale;
+        norm->k1[c] = (float)k1;
+        norm->k0[c] = (float)(-scale * dbeta / m);
+    }
+}
+
+static inline __attribute__((always_inline)) void
+plane_dx(const float *x, const float *d, const float *mean, const float *scale, const float *k1,
+         const float *k0, int pixels, int block, float *dx)
+{
+    for (int p = 0; p < pixels; p++, x += block, d += block, dx += block)
+#pragma omp simd
+        for (int i = 0; i < block; i++)
+            dx[i] = scale[i] * d[i] + (k1[i] * (x[i] - mean[i]) + k0[i]);
+}
+
+void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float *y,
+                   const float *dy1, const float *dy2, float *dx, float *dresidual)
+{
+    int block = norm->block, pixels = norm->pixels, blocks = norm->blocks, n = norm->spec.x.n;
+    int channels = norm->spec.x.c, threads = device_threads(norm->ops->device);
+    float *d = dresidual ? dresidual : dx;
+    NormGradients g = { x, norm->spec.relu ? y : NULL, dy1, dy2, d };
+#pragma omp parallel num_threads(threads)
+    {
+        int me = omp_get_thread_num();
+        gradient_sums(norm, t, &g, n * me / threads, n * (me + 1) / threads,
+                      norm->sums.a + (size_t)me * channels, norm->sums.b + (size_t)me * channels);
+    }
+    norm_parameters(norm, t);
+#pragma omp parallel for schedule(static)
+    for (int p = 0; p < n * blocks; p++) {
+        size_t at = (size_t)p * pixels * block;
+        int c = p % blocks * block;
+        if (block == 16)
+            plane_dx(x + at, d + at, t->mean + c, norm->scale + c, norm->k1 + c, norm->k0 + c, pixels,
+                     16, dx + at);
+        else
+            plane_dx(x + at, d + at, t->mean + c, norm->scale + c, norm->k1 + c, norm->k0 + c, pixels,
+                     block, dx + at);
+    }
+}
+
+// --- ReLU and pooling -----------------------------------------------------------------------------
+
+void relu_forward(Ops *ops, size_t count, const float *x, float *y)
+{
+    (void)ops;
+#pragma omp parallel for simd schedule(static)
+    for (size_t i = 0; i < count; i++)
+        y[i] = x[i] < 0 ? 0 : x[i];
+}
+
+void relu_backward(Ops *ops, size_t count, const float *y, const float *dy, float *dx)
+{
+    (void)ops;
+#pragma omp parallel for simd schedule(static)
+    for (size_t i = 0; i < count; i++)
+        dx[i] = y[i] > 0 ? dy[i] : 0;
+}
+
+// The part of a window at output o that lies inside: [begin, end).
+static inline int window_begin(const PoolSpec *s, int o)
+{
+    int before = s->pad - o * s->stride;
+    return before > 0 ? before : 0;
+}
+
+static inline int window_end(const PoolSpec *s, int o, int size)
+{
+    int left = size + s->pad - o * s->stride;
+    return left < s->kernel ? left : s->kernel;
+}
+
+enum { LANES = 16 };        // channels at a time: a block of the widest vectors
+
+// One output pixel, `lanes` channels of it: the first of the largest, and where in the window it stood.
+// NaN wins, as in PyTorch.
+static inline __attribute__((always_inline)) void
+pool_pixel(const PoolSpec *s, const float *x, int row, int col, int lanes, float *y, uint8_t *index)
+{
+    int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
+    int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);
+    float best[LANES];
+    int32_t where[LANES];
+    for (int i = 0; i < lanes; i++) {
+        best[i] = -INFINITY;
+        where[i] = r0 * s->kernel + c0;
+    }
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) {
+            int at = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
+            const float *from = x + (size_t)at * s->x.block;
+#pragma omp simd
+            for (int i = 0; i < lanes; i++) {
+                bool larger = from[i] > best[i] || from[i] != from[i];
+                best[i] = larger ? from[i] : best[i];
+                where[i] = larger ? r * s->kernel + c : where[i];
+            }
+        }
+    for (int i = 0; i < lanes; i++) {
+        y[i] = best[i];
+        index[i] = (uint8_t)where[i];
+    }
+}
+
+void maxpool_forward(Ops *ops, const PoolSpec *s, const float *x, float *y, uint8_t *index)
+{
+    (void)ops;
+    Shape out = pool_output(s);
+    int block = s->x.block, planes = s->x.n * (s->x.c / block);
+#pragma omp parallel for schedule(static)
+    for (int p = 0; p < planes; p++)
+        for (int o = 0; o < out.h * out.w; o++) {
+            const float *plane = x + (size_t)p * s->x.h * s->x.w * block;
+            size_t at = ((size_t)p * out.h * out.w + o) * block;
+            if (block == 16)
+                pool_pixel(s, plane, o / out.w, o % out.w, 16, y + at, index + at);
+            else
+                for (int i = 0; i < block; i++)
+                    pool_pixel(s, plane + i, o / out.w, o % out.w, 1, y + at + i, index + at + i);
+        }
+}
+
+// Gives the gradient of one output pixel to the input pixel that was the largest of its window.
+static inline __attribute__((always_inline)) void
+unpool_pixel(const PoolSpec *s, int row, int col, const uint8_t *index, const float *dy1,
+             const float *dy2, int lanes, float *dx)
+{
+    int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
+    int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);
+    float d[LANES];
+    int32_t where[LANES];
+    for (int i = 0; i < lanes; i++) {
+        d[i] = dy2 ? dy1[i] + dy2[i] : dy1[i];
+        where[i] = index[i];
+    }
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) {
+            int at = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
+            float *to = dx + (size_t)at * s->x.block;
+#pragma omp simd
+            for (int i = 0; i < lanes; i++)
+                to[i] += where[i] == r * s->kernel + c ? d[i] : 0;
+        }
+}
+
+void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const float *dy1,
+                      const float *dy2, float *dx)
+{
+    (void)ops;
+    Shape out = pool_output(s);
+    int block = s->x.block, planes = s->x.n * (s->x.c / block);
+    size_t plane = (size_t)s->x.h * s->x.w * block;
+#pragma omp parallel for schedule(static)
+    for (int p = 0; p < planes; p++) {
+        float *to = dx + p * plane;
+        memset(to, 0, plane * sizeof *to);
+        for (int o = 0; o < out.h * out.w; o++) {
+            size_t at = ((size_t)p * out.h * out.w + o) * block;
+            const float *second = dy2 ? dy2 + at : NULL;
+            int row = o / out.w, col = o % out.w;
+            if (block == 16 && second)
+                unpool_pixel(s, row, col, index + at, dy1 + at, second, 16, to);
+            else if (block == 16)
+                unpool_pixel(s, row, col, index + at, dy1 + at, NULL, 16, to);
+            else
+                for (int i = 0; i < block; i++)
+                    unpool_pixel(s, row, col, index + at + i, dy1 + at + i, second ? second + i : NULL,
+                                 1, to + i);
+        }
+    }
+}
+
+void avgpool_forward(Ops *ops, Shape x, const float *in, float *out)
+{
+    (void)ops;
+    int block = x.block, pixels = x.h * x.w;
+#pragma omp parallel for schedule(static)
+    for (int p = 0; p < x.n * (x.c / block); p++)
+        for (int i = 0; i < block; i++) {
+            float sum = 0;
+            for (int q = 0; q < pixels; q++)
+                sum += in[((size_t)p * pixels + q) * block + i];
+            out[(size_t)p * block + i] = sum / (float)pixels;
+        }
+}
+
+void avgpool_backward(Ops *ops, Shape x, const float *dout, float *dx)
+{
+    (void)ops;
+    int block = x.block, pixels = x.h * x.w;
+    float share = 1 / (float)pixels;
+#pragma omp parallel for schedule(static)
+    for (int p = 0; p < x.n * (x.c / block); p++)
+        for (int q = 0; q < pixels; q++)
+            for (int i = 0; i < block; i++)
+                dx[((size_t)p * pixels + q) * block + i] = dout[(size_t)p * block + i] * share;
+}
+
+// --- loss and optimizer ---------------------------------------------------------------------------
+
+typedef struct RowLoss {
+    double loss;
+    bool correct1, correct5;
+} RowLoss;
+
+// loss = log(sum(exp(z))) - z[label], and its gradient, softmax(z) - onehot(label), times `scale`.
+// A row counts as correct at k if fewer than k classes stand before its label, ties going to the
+// lower index; a row with a NaN is never correct.
+static RowLoss row_loss(const float *z, int classes, int label, double scale, float *dz)
+{
+    float max = z[0];
+    double sum = 0;
+    int before = 0;
+    for (int j = 1; j < classes; j++)
+        max = z[j] > max ? z[j] : max;
+    for (int j = 0; j < classes; j++) {
+        sum += exp((double)z[j] - max);
+        before += j != label && !(z[j] < z[label] || (z[j] == z[label] && j > label));
+    }
+    RowLoss row = { log(sum) + max - z[label], before < 1, before < 5 };
+    if (!isfinite(row.loss))
+        row.correct1 = row.correct5 = false;
+    for (int j = 0; dz && j < classes; j++)
+        dz[j] = (float)(scale * (exp((double)z[j] - max) / sum - (j == label)));
+    return row;
+}
+
+void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
+                        const Scalars *scalars, Stats *stats, float *dlogits)
+{
+    (void)ops;
+    int count = 0;
+    for (int i = 0; i < rows; i++)
+        count += labels[i] >= 0;
+    double scale = count ? (double)scalars->loss_scale / count : 0;
+    stats->batch_loss_sum = 0;
+    stats->batch_count = count;
+    stats->batch_correct1 = 0;
+    for (int i = 0; i < rows; i++) {
+        const float *z = logits + (size_t)i * classes;
+        float *dz = dlogits ? dlogits + (size_t)i * classes : NULL;
+        if (labels[i] < 0) {
+            if (dz)
+                memset(dz, 0, (size_t)classes * sizeof *dz);
+            continue;
+        }
+        RowLoss row = row_loss(z, classes, labels[i], scale, dz);
+        stats->batch_loss_sum += row.loss;
+        stats->batch_correct1 += row.correct1;
+        stats->correct5 += row.correct5;
+        stats->not_finite += !isfinite(row.loss);
+    }
+    stats->loss_sum += stats->batch_loss_sum;
+    stats->correct1 += stats->batch_correct1;
+    stats->count += count;
+}
+
+void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                const Scalars *scalars)
+{
+    (void)ops;
+    const Scalars s = *scalars;
+    if (s.skip)
+        return;
+    float ahead = s.nesterov ? s.momentum : 0, now = s.nesterov ? 1 : 0, v_part = s.nesterov ? 0 : 1;
+#pragma omp parallel for simd schedule(static)
+    for (size_t i = 0; i < count; i++) {
+        float g = grads[i] + s.weight_decay * params[i];
+        float v = s.momentum * velocity[i] + g;
+        velocity[i] = v;
+        params[i] -= s.lr * (now * g + (ahead + v_part) * v);
+    }
+}

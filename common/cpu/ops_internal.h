@@ -1,0 +1,16 @@
+// ops_internal.h - what the files of the CPU backend share.
+#pragma once
+#include "cpu/onednn.h"
+#include "ops.h"
+
+struct Ops {
+    Device *device;
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    int vector;             // the block that this processor likes: 16 with AVX-512, else 8
+    float *scratch;         // for one operation at a time: reordered weights
+    size_t scratch_count;
+};
+
+// Makes ops->scratch at least count floats long. Only while setting up: pointers to it go stale.
+void ops_need_scratch(Ops *ops, size_t count);

@@ -1,0 +1,415 @@
+// cudnn_graph.c - convolutions through cuDNN's graph API.
+//
+// Everything in this API is a descriptor: made, given attributes one by one, finalized, then
+// referred to by others:
+//
+//   tensors x, w, y  <-  operation  <-  graph  <-  heuristic  ->  engine configurations
+//   convolution      <-'                           (best first)           |
+//                                                                      plan
+#include "cuda/cudnn_graph.h"
+
+#include <string.h>
+
+#if CUDNN_VERSION < 90800
+#error "cuDNN 9.8 or newer is needed: older ones make no plans from a description of a device"
+#endif
+
+typedef cudnnBackendDescriptor_t Descriptor;
+
+enum { MAX_ENGINES = 64 };
+enum { UID_X = 'x', UID_W = 'w', UID_Y = 'y' };
+
+// --- geometry ------------------------------------------------------------------------------------
+
+Shape conv_output_shape(const ConvSpec *spec)
+{
+    int h = (spec->x.h + 2 * spec->pad - spec->kernel_h) / spec->stride + 1;
+    int w = (spec->x.w + 2 * spec->pad - spec->kernel_w) / spec->stride + 1;
+    return (Shape){ spec->x.n, spec->out_channels, h, w, spec->out_channels };
+}
+
+// Output o meets input o * stride - pad + tap. A tap above what the last output lifts into the
+// image, or below what the first one leaves in it, meets none:
+//   first = max(0, pad - (outputs - 1) * stride)      end = min(kernel, size + pad)
+static void live_range(int size, int outputs, int kernel, int stride, int pad, int *first,
+                       int *count)
+{
+    int lift = (outputs - 1) * stride, end = kernel < size + pad ? kernel : size + pad;
+    *first = pad > lift ? pad - lift : 0;
+    *count = end - *first;
+}
+
+LiveTaps conv_live_taps(const ConvSpec *spec)
+{
+    Shape y = conv_output_shape(spec);
+    LiveTaps live;
+    live_range(spec->x.h, y.h, spec->kernel_h, spec->stride, spec->pad, &live.row, &live.rows);
+    live_range(spec->x.w, y.w, spec->kernel_w, spec->stride, spec->pad, &live.col, &live.cols);
+    return live;
+}
+
+// As much padding behind the image as the last output needs, so that there are as many outputs.
+static int padding_after(int size, int outputs, int kernel, int stride, int pad)
+{
+    int needed = (outputs - 1) * stride + kernel - size - pad;
+    return needed > 0 ? needed : 0;
+}
+
+ConvProblem conv_problem(const ConvSpec *spec, cudnnDataType_t dtype)
+{
+    Shape x = spec->x, y = conv_output_shape(spec);
+    LiveTaps live = conv_live_taps(spec);
+    int pad_h = spec->pad - live.row, pad_w = spec->pad - live.col;
+    return (ConvProblem){
+        .dtype = dtype,
+        .n = x.n, .c = x.c, .h = x.h, .w = x.w,
+        .k = y.c, .r = live.rows, .s = live.cols,
+        .p = y.h, .q = y.w,
+        .stride = spec->stride,
+        .pad = { pad_h, pad_w },
+        .pad_after = { padding_after(x.h, y.h, live.rows, spec->stride, pad_h),
+                       padding_after(x.w, y.w, live.cols, spec->stride, pad_w) },
+    };
+}
+
+bool conv_is_product(const ConvProblem *problem)
+{
+    return problem->p == 1 && problem->q == 1 && problem->r == problem->h &&
+           problem->s == problem->w;
+}
+
+// --- descriptors ---------------------------------------------------------------------------------
+
+// Descriptors in the making. After the first call that fails the others do nothing, so only the end
+// has to look.
+typedef struct Maker {
+    ConvPlan *owner;
+    const char *failed;         // what could not be made, or NULL
+    Error *err;
+} Maker;
+
+static bool make_check(Maker *maker, cudnnStatus_t status, const char *what)
+{
+    if (status == CUDNN_STATUS_SUCCESS)
+        return true;
+    char text[300] = "";
+    cudnnGetLastErrorString(text, sizeof text);
+    maker->failed = what;
+    return error_set(maker->err, "", "cuDNN refuses %s: %s: %s", what,
+                     cudnnGetErrorString(status), text);
+}
+
+static Descriptor make(Maker *maker, cudnnBackendDescriptorType_t type, const char *what)
+{
+    ConvPlan *owner = maker->owner;
+    Descriptor made = NULL;
+    if (maker->failed || !make_check(maker, cudnnBackendCreateDescriptor(type, &made), what))
+        return NULL;
+    CHECK(owner->part_count < (int)(sizeof owner->parts / sizeof *owner->parts), "",
+          "a cuDNN plan of more than %d parts", owner->part_count);
+    owner->parts[owner->part_count++] = made;
+    return made;
+}
+
+static void give(Maker *maker, Descriptor to, cudnnBackendAttributeName_t name,
+                 cudnnBackendAttributeType_t type, int64_t count, const void *values)
+{
+    if (!maker->failed)
+        make_check(maker, cudnnBackendSetAttribute(to, name, type, count, values), "an attribute");
+}
+
+static void give_ints(Maker *maker, Descriptor to, cudnnBackendAttributeName_t name,
+                      int64_t count, const int64_t *values)
+{
+    give(maker, to, name, CUDNN_TYPE_INT64, count, values);
+}
+
+static void give_part(Maker *maker, Descriptor to, cudnnBackendAttributeName_t name,
+                      Descriptor part)
+{
+    give(maker, to, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
+}
+
+static void finish(Maker *maker, Descriptor made, const char *what)
+{
+    if (!maker->failed)
+        make_check(maker, cudnnBackendFinalize(made), what);
+}
+
+// *count is how many values there are; at most `most` are written.
+static void get(Maker *maker, Descriptor from, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, int64_t most, int64_t *count, void *values)
+{
+    if (!maker->failed)
+        make_check(maker, cudnnBackendGetAttribute(from, name, type, most, count, values),
+                   "to give an attribute");
+}
+
+// A tensor (n, c, h, w), as cuDNN counts dimensions, that lies in memory as NHWC.
+static Descriptor make_tensor(Maker *maker, int64_t uid, cudnnDataType_t dtype, int n, int c, int h,
+                              int w)
+{
+    int64_t dims[4] = { n, c, h, w };
+    int64_t strides[4] = { (int64_t)h * w * c, 1, (int64_t)w * c, c };
+    int64_t alignment = 16;     // bytes: what vector loads and tensor cores ask for
+    Descriptor tensor = make(maker, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
+    give_ints(maker, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &uid);
+    give(maker, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype);
+    give_ints(maker, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, 4, dims);
+    give_ints(maker, tensor, CUDNN_ATTR_TENSOR_STRIDES, 4, strides);
+    give_ints(maker, tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1, &alignment);
+    finish(maker, tensor, "a tensor");
+    return tensor;
+}
+
+static Descriptor make_convolution(Maker *maker, const ConvProblem *problem)
+{
+    int64_t dims = 2, dilations[2] = { 1, 1 };
+    int64_t strides[2] = { problem->stride, problem->stride };
+    int64_t before[2] = { problem->pad[0], problem->pad[1] };
+    int64_t after[2] = { problem->pad_after[0], problem->pad_after[1] };
+    cudnnDataType_t sums = CUDNN_DATA_FLOAT;
+    cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
+    Descriptor conv = make(maker, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "a convolution");
+    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &dims);
+    give(maker, conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &sums);
+    give(maker, conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 2, strides);
+    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_DILATIONS, 2, dilations);
+    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 2, before);
+    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, 2, after);
+    finish(maker, conv, "a convolution");
+    return conv;
+}
+
+// cuDNN has one operation for each pass, alike but for the names of their attributes.
+static const struct OperationNames {
+    cudnnBackendDescriptorType_t type;
+    const char *text;
+    cudnnBackendAttributeName_t conv, x, w, y, alpha, beta;
+} operation_names[PASS_COUNT] = {
+    [PASS_FORWARD] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+                       "the convolution",
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA },
+    [PASS_DATA] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+                    "the convolution's data gradient",
+                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+                    CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA },
+    [PASS_WEIGHTS] = { CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+                       "the convolution's weight gradient",
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+                       CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA },
+};
+
+static Descriptor make_graph(Maker *maker, const ConvProblem *c, ConvPass pass,
+                             const PlanRules *rules)
+{
+    const struct OperationNames *names = &operation_names[pass];
+    float alpha = 1, beta = 0;  // the result is alpha * result + beta * what was there
+    Descriptor conv = make_convolution(maker, c);
+    Descriptor x = make_tensor(maker, UID_X, c->dtype, c->n, c->c, c->h, c->w);
+    Descriptor w = make_tensor(maker, UID_W, c->dtype, c->k, c->c, c->r, c->s);
+    Descriptor y = make_tensor(maker, UID_Y, c->dtype, c->n, c->k, c->p, c->q);
+    Descriptor operation = make(maker, names->type, names->text);
+    give_part(maker, operation, names->conv, conv);
+    give_part(maker, operation, names->x, x);
+    give_part(maker, operation, names->w, w);
+    give_part(maker, operation, names->y, y);
+    give(maker, operation, names->alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
+    give(maker, operation, names->beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    finish(maker, operation, names->text);
+
+    Descriptor graph = make(maker, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "a graph");
+    give_part(maker, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+    if (rules->handle)
+        give(maker, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &rules->handle);
+    finish(maker, graph, "a graph");
+    return graph;
+}
+
+// --- choosing a plan -----------------------------------------------------------------------------
+
+// What cuDNN says about an engine's arithmetic: a set of CUDNN_NUMERICAL_NOTE_s, as bits.
+static unsigned engine_notes(Maker *maker, Descriptor engine)
+{
+    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
+    int64_t count = 0;
+    unsigned set = 0;
+    get(maker, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes);
+    for (int64_t i = 0; i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++)
+        set |= 1u << notes[i];
+    return set;
+}
+
+// On f32 tensors, an engine that uses tensor cores rounds its inputs to TF32; one that "converts
+// inputs down" may go to 16 bits, which nobody has asked for.
+static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules *rules)
+{
+    const unsigned converts = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
+    const unsigned tensor_core = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
+    const unsigned random = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    unsigned refused = rules->deterministic ? random : 0;
+    if (dtype == CUDNN_DATA_FLOAT)
+        refused |= rules->tf32 ? converts : converts | tensor_core;
+    return (notes & refused) == 0;
+}
+
+// What the engine of a configuration does, as engine_notes; nothing if maker fails.
+static unsigned configuration_notes(Maker *maker, Descriptor configuration, ConvPlan *plan)
+{
+    int64_t count;
+    Descriptor engine = make(maker, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
+    get(maker, configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+        &engine);
+    get(maker, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &plan->engine);
+    return engine_notes(maker, engine);
+}
+
+// Tries one engine configuration. True if plan is now the plan of it; else nothing is left of it.
+static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDataType_t dtype,
+                              const PlanRules *rules)
+{
+    int begin = plan->part_count;
+    int64_t count;
+    Error ignored;              // the next one may do
+    Maker maker = { plan, NULL, &ignored };
+    unsigned notes = configuration_notes(&maker, configuration, plan);
+    if (!maker.failed && notes_allowed(notes, dtype, rules)) {
+        plan->plan = make(&maker, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "a plan");
+        give_part(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+        if (rules->handle)
+            give(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                 &rules->handle);
+        else
+            give_part(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, rules->profile);
+        finish(&maker, plan->plan, "a plan");
+        get(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+            &count, &plan->workspace);
+        plan->tensor_cores = notes >> CUDNN_NUMERICAL_NOTE_TENSOR_CORE & 1;
+        plan->repeatable = !(notes >> CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC & 1);
+        if (!maker.failed && plan->workspace <= rules->workspace_limit)
+            return true;
+    }
+    while (plan->part_count > begin)
+        cudnnBackendDestroyDescriptor(plan->parts[--plan->part_count]);
+    return false;
+}
+
+// Asks one of cuDNN's heuristics for engines, and takes the first that keeps to the rules.
+static bool try_heuristic(ConvPlan *plan, Descriptor graph, cudnnBackendHeurMode_t mode,
+                          cudnnDataType_t dtype, const PlanRules *rules)
+{
+    Error ignored;              // the next one may do
+    Maker maker = { plan, NULL, &ignored };
+    Descriptor offers[MAX_ENGINES] = { NULL };
+    int64_t offered = 0;
+    int made = 0;
+    Descriptor heuristic = make(&maker, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "a heuristic");
+    give_part(&maker, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    give(&maker, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    if (!rules->handle)
+        give_part(&maker, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, rules->profile);
+    finish(&maker, heuristic, "a heuristic");
+    while (made < MAX_ENGINES && !maker.failed &&
+           make_check(&maker, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
+                                                           &offers[made]), "a configuration"))
+        made++;
+    get(&maker, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+        MAX_ENGINES, &offered, offers);
+    bool found = false;
+    for (int i = 0; i < made; i++) {
+        if (!found && !maker.failed && i < offered &&
+            try_configuration(plan, offers[i], dtype, rules)) {
+            plan->parts[plan->part_count++] = offers[i];
+            found = true;
+        } else {
+            cudnnBackendDestroyDescriptor(offers[i]);
+        }
+    }
+    return found;
+}
+
+bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
+                   const PlanRules *rules, Error *err)
+{
+    memset(plan, 0, sizeof *plan);
+    Maker maker = { plan, NULL, err };
+    Descriptor graph = make_graph(&maker, problem, pass, rules);
+    if (maker.failed) {
+        conv_plan_free(plan);
+        return false;
+    }
+    if (try_heuristic(plan, graph, CUDNN_HEUR_MODE_A, problem->dtype, rules) ||
+        try_heuristic(plan, graph, CUDNN_HEUR_MODE_FALLBACK, problem->dtype, rules))
+        return true;
+    conv_plan_free(plan);
+    return error_set(err, rules->tf32 ? "" : "try --tf32 1",
+                     "cuDNN has no engine for %s of x (%d, %d, %d, %d), w (%d, %d, %d, %d), "
+                     "stride %d%s", operation_names[pass].text, problem->n, problem->c, problem->h,
+                     problem->w, problem->k, problem->c, problem->r, problem->s, problem->stride,
+                     rules->deterministic ? ", deterministic" : "");
+}
+
+void conv_plan_free(ConvPlan *plan)
+{
+    while (plan->part_count > 0)
+        cudnnBackendDestroyDescriptor(plan->parts[--plan->part_count]);
+    memset(plan, 0, sizeof *plan);
+}
+
+// --- running it ----------------------------------------------------------------------------------
+
+cudnnStatus_t conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
+                            void *workspace)
+{
+    const int64_t uids[3] = { UID_X, UID_W, UID_Y };
+    void *const pointers[3] = { x, w, y };
+    Descriptor pack;
+    cudnnStatus_t status =
+        cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
+    if (status != CUDNN_STATUS_SUCCESS)
+        return status;
+    status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
+                                      uids);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                                          CUDNN_TYPE_VOID_PTR, 3, pointers);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
+                                          CUDNN_TYPE_VOID_PTR, 1, &workspace);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = cudnnBackendFinalize(pack);
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = cudnnBackendExecute(handle, plan->plan, pack);
+    cudnnBackendDestroyDescriptor(pack);
+    return status;
+}
+
+cudnnBackendDescriptor_t device_profile_new(const char *json, Error *err)
+{
+    ConvPlan owner = { 0 };
+    Maker maker = { &owner, NULL, err };
+    Descriptor profile =
+        make(&maker, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "a description of a device");
+    give(&maker, profile, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+         (int64_t)strlen(json), json);
+    finish(&maker, profile, "a description of a device");
+    if (!maker.failed)
+        return profile;
+    conv_plan_free(&owner);
+    return NULL;
+}

@@ -1,0 +1,400 @@
+// device_cuda.c - device.h on NVIDIA GPUs, with the CUDA runtime.
+//
+// All streams are made "non-blocking", so that none of them waits for CUDA's implicit default
+// stream: what comes after what is said by streams and events alone.
+#include "cuda/cuda_internal.h"
+
+#include <nvtx3/nvToolsExt.h>
+#include <nvtx3/nvToolsExtCudaRt.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const device_backend = "cuda";
+
+struct Event {
+    Device *device;
+    cudaEvent_t handle;
+};
+
+typedef struct Block {
+    void *memory;
+    size_t bytes;
+    struct Block *next;
+} Block;
+
+// --- errors --------------------------------------------------------------------------------------
+
+static const char *const hint_driver =
+    "nvidia-smi shows the driver; install a newer one, or use the cpu backend: --backend cpu";
+static const char *const hint_device =
+    "nvidia-smi shows the GPUs; CUDA_VISIBLE_DEVICES may hide them; --backend cpu needs none";
+static const char *const hint_memory =
+    "a smaller batch (-b) or model needs less; nvidia-smi shows who else uses the GPU";
+static const char *const hint_kernel =
+    "it may come from an earlier call; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows which";
+static const char *const hint_arch =
+    "built without code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
+
+static const char *const hint_record =
+    "a recorded step may only enqueue work: not wait, allocate, or use the default stream";
+
+static const struct {
+    cudaError_t status;
+    const char *const *hint;
+} cuda_hints[] = {
+    { cudaErrorInsufficientDriver, &hint_driver },
+    { cudaErrorSystemDriverMismatch, &hint_driver },
+    { cudaErrorNoDevice, &hint_device },
+    { cudaErrorInvalidDevice, &hint_device },
+    { cudaErrorDevicesUnavailable, &hint_device },
+    { cudaErrorMemoryAllocation, &hint_memory },
+    { cudaErrorNoKernelImageForDevice, &hint_arch },
+    { cudaErrorIllegalAddress, &hint_kernel },
+    { cudaErrorMisalignedAddress, &hint_kernel },
+    { cudaErrorLaunchFailure, &hint_kernel },
+    { cudaErrorUnknown, &hint_kernel },
+    { cudaErrorStreamCaptureUnsupported, &hint_record },
+    { cudaErrorStreamCaptureInvalidated, &hint_record },
+};
+
+// "cudaMalloc(&memory, bytes)" is called cudaMalloc.
+static int call_name_length(const char *call) { return (int)strcspn(call, "("); }
+
+void cuda_failed(cudaError_t status, const char *call, const char *file, int line)
+{
+    const char *hint = "";
+    for (size_t i = 0; i < sizeof cuda_hints / sizeof *cuda_hints; i++)
+        if (cuda_hints[i].status == status)
+            hint = *cuda_hints[i].hint;
+    fail_at(file, line, EXIT_FAILED, hint, "%.*s: %s (%s)", call_name_length(call), call,
+            cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+// --- devices -------------------------------------------------------------------------------------
+
+static _Thread_local int current_device = -1; // of this thread, as CUDA knows it
+
+// cudaGetDeviceCount leaves its argument as it was when there is no driver.
+int device_count(void)
+{
+    int count = 0;
+    if (cudaGetDeviceCount(&count) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    return count;
+}
+
+int device_cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// Fails, and says what is wrong with this machine, unless it has a device `index`.
+static void check_device_exists(int index)
+{
+    int count = 0, driver = 0, runtime = 0;
+    cudaError_t status = cudaGetDeviceCount(&count);
+    if (status == cudaErrorInsufficientDriver) {
+        CUDA(cudaDriverGetVersion(&driver));
+        CUDA(cudaRuntimeGetVersion(&runtime));
+        CHECK(driver > 0, hint_driver, "there is no NVIDIA driver on this machine");
+        FAIL(hint_driver,
+             "the NVIDIA driver is too old: it knows CUDA %d.%d, this program needs %d.%d",
+             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    }
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
+        FAIL(hint_device, "there is no GPU that this process may use");
+    if (status != cudaSuccess)
+        cuda_failed(status, "cudaGetDeviceCount", __FILE__, __LINE__);
+    CHECK(index >= 0 && index < count, hint_device,
+          "there is no GPU %d: this process may use %d, numbered from 0", index, count);
+}
+
+static cudaStream_t new_stream(const char *name)
+{
+    cudaStream_t handle;
+    CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
+    nvtxNameCudaStreamA(handle, name);
+    return handle;
+}
+
+Device *device_open(int index, int threads)
+{
+    (void)threads;
+    check_device_exists(index);
+    Device *device = xcalloc(1, sizeof *device);
+    struct cudaDeviceProp properties;
+    device->index = index;
+    device_use(device);
+    CUDA(cudaGetDeviceProperties(&properties, index));
+    snprintf(device->name, sizeof device->name, "%s", properties.name);
+    CUDA(kernels_present());
+    pthread_mutex_init(&device->lock, NULL);
+    device->compute = (Stream){ device, new_stream("compute") };
+    device->fills = new_stream("fills");
+    return device;
+}
+
+void device_close(Device *device)
+{
+    if (!device)
+        return;
+    device_use(device);
+    CUDA(cudaStreamSynchronize(device->compute.handle));
+    CUDA(cudaStreamDestroy(device->fills));
+    CUDA(cudaStreamDestroy(device->compute.handle));
+    while (device->blocks)
+        device_free(device, device->blocks->memory);
+    pthread_mutex_destroy(&device->lock);
+    free(device);
+}
+
+void device_use(Device *device)
+{
+    if (current_device == device->index)
+        return;
+    CUDA(cudaSetDevice(device->index));
+    current_device = device->index;
+}
+
+const char *device_name(const Device *device) { return device->name; }
+
+int device_threads(const Device *device)
+{
+    (void)device;
+    return 0;
+}
+
+bool device_shares_memory(const Device *device)
+{
+    (void)device;
+    return false;
+}
+
+size_t device_peak_bytes(const Device *device) { return device->peak_bytes; }
+
+// --- memory --------------------------------------------------------------------------------------
+
+_Noreturn static void out_of_memory(const Device *device, size_t bytes)
+{
+    size_t free_bytes = 0, all_bytes = 0;
+    (void)cudaGetLastError();
+    (void)cudaMemGetInfo(&free_bytes, &all_bytes);
+    FAIL(hint_memory, "out of memory on GPU %d (%s): %zu MB asked for, %zu MB free of %zu MB, "
+         "%zu MB in use by this program", device->index, device->name, (bytes >> 20) + 1,
+         free_bytes >> 20, all_bytes >> 20, device->bytes >> 20);
+}
+
+void *device_alloc(Device *device, size_t bytes)
+{
+    Block *block = xcalloc(1, sizeof *block);
+    size_t whole = bytes > 0 ? bytes : 1; // so that every block has an address of its own
+    device_use(device);
+    cudaError_t status = cudaMalloc(&block->memory, whole);
+    if (status == cudaErrorMemoryAllocation)
+        out_of_memory(device, bytes);
+    CUDA(status);
+    CUDA(cudaMemsetAsync(block->memory, 0, whole, device->fills));
+    CUDA(cudaStreamSynchronize(device->fills));
+    block->bytes = bytes;
+    pthread_mutex_lock(&device->lock);
+    block->next = device->blocks;
+    device->blocks = block;
+    device->bytes += bytes;
+    if (device->bytes > device->peak_bytes)
+        device->peak_bytes = device->bytes;
+    pthread_mutex_unlock(&device->lock);
+    return block->memory;
+}
+
+void device_free(Device *device, void *memory)
+{
+    if (!memory)
+        return;
+    pthread_mutex_lock(&device->lock);
+    Block **link = &device->blocks;
+    while (*link && (*link)->memory != memory)
+        link = &(*link)->next;
+    Block *block = *link;
+    CHECK(block, "", "device_free: %p does not come from device_alloc of GPU %d", memory,
+          device->index);
+    *link = block->next;
+    device->bytes -= block->bytes;
+    pthread_mutex_unlock(&device->lock);
+    device_use(device);
+    CUDA(cudaFree(memory)); // waits for the device, so nothing still uses it
+    free(block);
+}
+
+void *host_alloc(size_t bytes)
+{
+    void *memory = NULL;
+    cudaError_t status = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable);
+    CHECK(status != cudaErrorMemoryAllocation, "ulimit -l and free -m show what there is",
+          "cudaHostAlloc: out of memory: %zu MB of pinned host memory asked for",
+          (bytes >> 20) + 1);
+    CUDA(status);
+    return memory;
+}
+
+void host_free(void *memory)
+{
+    if (memory)
+        CUDA(cudaFreeHost(memory));
+}
+
+// --- streams and events --------------------------------------------------------------------------
+
+Stream *device_stream(Device *device) { return &device->compute; }
+
+Stream *stream_new(Device *device, const char *name)
+{
+    Stream *stream = xcalloc(1, sizeof *stream);
+    device_use(device);
+    *stream = (Stream){ device, new_stream(name) };
+    return stream;
+}
+
+void stream_free(Stream *stream)
+{
+    if (!stream)
+        return;
+    stream_sync(stream);
+    CUDA(cudaStreamDestroy(stream->handle));
+    free(stream);
+}
+
+void stream_sync(Stream *stream)
+{
+    device_use(stream->device);
+    CUDA(cudaStreamSynchronize(stream->handle));
+}
+
+void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
+{
+    device_use(stream->device);
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream->handle));
+}
+
+void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
+{
+    device_use(stream->device);
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream->handle));
+}
+
+void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes)
+{
+    device_use(stream->device);
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream->handle));
+}
+
+void fill_zero(Stream *stream, void *memory, size_t bytes)
+{
+    device_use(stream->device);
+    CUDA(cudaMemsetAsync(memory, 0, bytes, stream->handle));
+}
+
+Event *event_new(Device *device)
+{
+    Event *event = xcalloc(1, sizeof *event);
+    device_use(device);
+    event->device = device;
+    CUDA(cudaEventCreateWithFlags(&event->handle, cudaEventDisableTiming));
+    return event;
+}
+
+void event_free(Event *event)
+{
+    if (!event)
+        return;
+    device_use(event->device);
+    CUDA(cudaEventDestroy(event->handle));
+    free(event);
+}
+
+void event_record(Event *event, Stream *stream)
+{
+    device_use(stream->device);
+    CUDA(cudaEventRecord(event->handle, stream->handle));
+}
+
+void stream_wait(Stream *stream, Event *event)
+{
+    device_use(stream->device);
+    CUDA(cudaStreamWaitEvent(stream->handle, event->handle, 0));
+}
+
+void event_sync(Event *event)
+{
+    device_use(event->device);
+    CUDA(cudaEventSynchronize(event->handle));
+}
+
+// --- replay: a CUDA graph for each key -----------------------------------------------------------
+
+typedef struct Recording {
+    bool warm;              // the step has run once: its memory is there, its kernels are loaded
+    cudaGraphExec_t graph;  // NULL until recorded
+} Recording;
+
+struct Replay {
+    Device *device;
+    int keys;
+    Recording recordings[];     // (keys)
+};
+
+Replay *replay_new(Device *device, int keys)
+{
+    Replay *replay = xcalloc(1, sizeof *replay + (size_t)keys * sizeof(Recording));
+    replay->device = device;
+    replay->keys = keys;
+    return replay;
+}
+
+void replay_free(Replay *replay)
+{
+    if (!replay)
+        return;
+    stream_sync(&replay->device->compute);
+    for (int i = 0; i < replay->keys; i++)
+        if (replay->recordings[i].graph)
+            CUDA(cudaGraphExecDestroy(replay->recordings[i].graph));
+    free(replay);
+}
+
+// Calls step while the compute stream notes down what is asked of it in place of doing it. Only
+// this thread is held to what may be recorded: loader threads go on allocating and copying.
+static cudaGraphExec_t record(cudaStream_t stream, void (*step)(void *arg), void *arg)
+{
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    step(arg);
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    CUDA(cudaGraphInstantiateWithFlags(&exec, graph, 0));
+    CUDA(cudaGraphDestroy(graph));
+    return exec;
+}
+
+void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
+{
+    CHECK(key >= 0 && key < replay->keys, "", "replay_run: key %d of %d", key, replay->keys);
+    Recording *recording = &replay->recordings[key];
+    device_use(replay->device);
+    if (!recording->warm) {
+        recording->warm = true;
+        step(arg);
+        return;
+    }
+    if (!recording->graph)
+        recording->graph = record(replay->device->compute.handle, step, arg);
+    CUDA(cudaGraphLaunch(recording->graph, replay->device->compute.handle));
+}
+
+// --- the profiler's timeline ---------------------------------------------------------------------
+
+void device_range_push(const char *name) { nvtxRangePushA(name); }
+void device_range_pop(void) { nvtxRangePop(); }

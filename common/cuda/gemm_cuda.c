@@ -1,0 +1,83 @@
+// gemm_cuda.c - matrix products through cuBLASLt.
+//
+// A product is described once; cuBLASLt then proposes an algorithm, which is kept: the same one,
+// and so the same bits, every time.
+#include "cuda/cuda_internal.h"
+
+#include <string.h>
+
+enum { GEMM_WORKSPACE = 32 << 20 };     // bytes: what NVIDIA recommends for Hopper
+enum { GEMM_ALIGNMENT = 16 };           // bytes, of every matrix
+
+// A matrix (rows, columns) that lies in memory as it is, or transposed.
+static cublasLtMatrixLayout_t layout_new(cudaDataType_t dtype, bool transposed, int rows,
+                                         int columns, int ld)
+{
+    cublasLtMatrixLayout_t layout;
+    uint64_t first = (uint64_t)(transposed ? columns : rows);
+    uint64_t second = (uint64_t)(transposed ? rows : columns);
+    CUBLAS(cublasLtMatrixLayoutCreate(&layout, dtype, first, second, ld));
+    return layout;
+}
+
+static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *p)
+{
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+    };
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t result;
+    uint64_t workspace = GEMM_WORKSPACE;
+    uint32_t alignment = GEMM_ALIGNMENT;
+    int found = 0;
+    CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
+    CUBLAS(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    for (size_t i = 0; i < sizeof alignments / sizeof *alignments; i++)
+        CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
+                                                    sizeof alignment));
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        blas, gemm->desc, gemm->a, gemm->b, gemm->d, gemm->d, preference, 1, &result, &found);
+    CHECK(status == CUBLAS_STATUS_SUCCESS && found == 1, "",
+          "cuBLASLt has no algorithm for a product of (%d, %d) and (%d, %d): %s", p->m, p->k,
+          p->k, p->n, cublasLtGetStatusString(status));
+    CUBLAS(cublasLtMatmulPreferenceDestroy(preference));
+    gemm->algorithm = result.algo;
+    gemm->workspace = result.workspaceSize;
+}
+
+void gemm_new(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *p)
+{
+    cublasOperation_t op_a = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t op_b = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    CUBLAS(cublasLtMatmulDescCreate(&gemm->desc, p->compute, CUDA_R_32F));
+    CUBLAS(cublasLtMatmulDescSetAttribute(gemm->desc, CUBLASLT_MATMUL_DESC_TRANSA, &op_a,
+                                          sizeof op_a));
+    CUBLAS(cublasLtMatmulDescSetAttribute(gemm->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_b,
+                                          sizeof op_b));
+    gemm->a = layout_new(p->dtype, p->transpose_a, p->m, p->k, p->ld_a);
+    gemm->b = layout_new(p->dtype, p->transpose_b, p->k, p->n, p->ld_b);
+    gemm->d = layout_new(p->dtype, false, p->m, p->n, p->ld_d);
+    choose_algorithm(gemm, blas, p);
+}
+
+void gemm_free(Gemm *gemm)
+{
+    if (!gemm->desc)
+        return;
+    CUBLAS(cublasLtMatrixLayoutDestroy(gemm->d));
+    CUBLAS(cublasLtMatrixLayoutDestroy(gemm->b));
+    CUBLAS(cublasLtMatrixLayoutDestroy(gemm->a));
+    CUBLAS(cublasLtMatmulDescDestroy(gemm->desc));
+    memset(gemm, 0, sizeof *gemm);
+}
+
+void gemm_run(const Gemm *gemm, const Ops *ops, const void *a, const void *b, void *d)
+{
+    const float alpha = 1, beta = 0;
+    void *scratch = ops->scratch ? ops->scratch->memory : NULL;
+    CUBLAS(cublasLtMatmul(ops->blas, gemm->desc, &alpha, a, gemm->a, b, gemm->b, &beta, d, gemm->d,
+                          d, gemm->d, &gemm->algorithm, scratch, gemm->workspace,
+                          ops->launch.stream));
+}

@@ -1,0 +1,88 @@
+// kernels.h - our own kernels: everything that is neither a convolution nor a matrix product.
+//
+// Each function queues one or two kernels on a stream and returns at once. It allocates nothing and
+// waits for nothing, so a step can be recorded. All activations are NHWC. What the operations mean
+// stands in ops.h; how they are computed, in kernels.cu.
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+#define _Noreturn [[noreturn]]  // C's word, in the headers below
+extern "C" {
+#endif
+
+#include "ops.h"
+
+// Where kernels run, and memory for what the blocks of a kernel tell each other. Kernels on one
+// stream take turns, so they share it.
+typedef struct Launch {
+    cudaStream_t stream;
+    void *partials;         // LAUNCH_PARTIAL_BYTES: one result for each block
+    unsigned *tickets;      // (LAUNCH_TICKETS) zero between kernels
+} Launch;
+
+enum { LAUNCH_TICKETS = 1024, LAUNCH_PARTIAL_BYTES = 12 * 32 * 1024 };
+enum { KERNEL_MAX_CHANNELS = 32 * LAUNCH_TICKETS };
+
+// cudaSuccess if this program holds code for the current device.
+cudaError_t kernels_present(void);
+
+cudaError_t kernel_scalars_set(cudaStream_t stream, Scalars *to, Scalars values);
+
+// x is (rows, channels): y = x + bias, in place; dbias = the sums of dy's columns.
+cudaError_t kernel_bias_add(cudaStream_t stream, int64_t rows, int channels, const float *bias,
+                            float *y);
+cudaError_t kernel_bias_gradient(const Launch *launch, int64_t rows, int channels, const float *dy,
+                                 float *dbias);
+
+// Batch normalisation of (rows, channels): a row is a pixel of an image.
+cudaError_t kernel_norm_statistics(const Launch *launch, int64_t rows, int channels,
+                                   const NormTensors *t, const float *x);
+cudaError_t kernel_norm_apply(cudaStream_t stream, int64_t rows, int channels, const NormTensors *t,
+                              const float *x, const float *residual, float *y, bool relu,
+                              bool training);
+// y is NULL where there is no ReLU.
+cudaError_t kernel_norm_backward(const Launch *launch, int64_t rows, int channels,
+                                 const NormTensors *t, const float *x, const float *y,
+                                 const float *dy1, const float *dy2, float *dx, float *dresidual);
+
+cudaError_t kernel_relu_forward(cudaStream_t stream, size_t count, const float *x, float *y);
+cudaError_t kernel_relu_backward(cudaStream_t stream, size_t count, const float *y, const float *dy,
+                                 float *dx);
+cudaError_t kernel_maxpool_forward(cudaStream_t stream, const PoolSpec *spec, const float *x,
+                                   float *y, uint8_t *index);
+cudaError_t kernel_maxpool_backward(cudaStream_t stream, const PoolSpec *spec, const uint8_t *index,
+                                    const float *dy1, const float *dy2, float *dx);
+cudaError_t kernel_avgpool_forward(cudaStream_t stream, Shape x, const float *in, float *out);
+cudaError_t kernel_avgpool_backward(cudaStream_t stream, Shape x, const float *dout, float *dx);
+
+cudaError_t kernel_cross_entropy(const Launch *launch, int rows, int classes, const float *logits,
+                                 const int32_t *labels, const Scalars *scalars, Stats *stats,
+                                 float *dlogits);
+cudaError_t kernel_sgd(cudaStream_t stream, size_t count, float *params, const float *grads,
+                       float *velocity, const Scalars *scalars);
+
+// The arguments of images_load in ops.h.
+typedef struct ImagesJob {
+    const uint8_t *images;      // (count, c, h, w)
+    const int32_t *labels;      // (count)
+    int c, h, w;
+    const int32_t *ids;         // (n)
+    int n;
+    int64_t epoch;
+    Augment augment;
+    float *out;
+    Shape out_shape;
+    int32_t *labels_out;        // (out_shape.n)
+} ImagesJob;
+cudaError_t kernel_images_load(cudaStream_t stream, const ImagesJob *job);
+
+#ifdef __cplusplus
+}
+#undef _Noreturn
+#endif

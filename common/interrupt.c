@@ -1,0 +1,26 @@
+#include "interrupt.h"
+#include "check.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t requested;
+
+static void on_signal(int signal)
+{
+    if (requested) {
+        check_clean_up();
+        _exit(128 + signal);
+    }
+    requested = signal;
+}
+
+void interrupt_install(void)
+{
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+int interrupt_requested(void) { return requested; }

@@ -1,0 +1,612 @@
+// model.c - makes a network run: where everything lies, forward, backward, and names for checkpoints.
+#include "model.h"
+#include "check.h"
+#include "net.h"
+#include "rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// An activation, and its gradient: one part from each layer that reads it, at most two.
+typedef struct Value {
+    size_t count;           // floats for a full batch
+    float *data;            // NULL for the images, which belong to the caller
+    float *grad[2];
+    int readers;            // that give a gradient
+    uint8_t *index;         // max pooling: where each maximum was
+    float *mean, *inv_std;  // normalisation: of this batch, kept for backward
+} Value;
+
+// The shapes and the libraries' plans for one number of rows.
+typedef struct Plan {
+    int rows;
+    Shape shapes[NET_MAX_VALUES];
+    Conv *convs[NET_MAX_LAYERS];
+    Norm *norms[NET_MAX_LAYERS];
+    struct Plan *next;
+} Plan;
+
+enum { ALIGN = 16 };        // floats: layers begin on a cache line
+
+static size_t aligned(size_t count) { return (count + ALIGN - 1) / ALIGN * ALIGN; }
+
+// --- putting a network together -------------------------------------------------------------------
+
+static Layer *add_layer(Net *net, LayerType type, int in, const char *name, Extent extent)
+{
+    CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES, NULL,
+          "the network has more than %d layers", NET_MAX_LAYERS);
+    Layer *layer = &net->layers[net->layer_count++];
+    layer->type = type;
+    layer->in = in;
+    layer->residual = -1;
+    layer->out = net->value_count;
+    layer->channels = extent.c;
+    snprintf(layer->name, sizeof layer->name, "%s", name);
+    net->extents[net->value_count++] = extent;
+    return layer;
+}
+
+static int windows(int size, int kernel, int stride, int pad)
+{
+    return (size + 2 * pad - kernel) / stride + 1;
+}
+
+int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
+             bool bias)
+{
+    Extent x = net->extents[in];
+    Extent y = { channels, windows(x.h, kernel, stride, pad), windows(x.w, kernel, stride, pad) };
+    Layer *layer = add_layer(net, LAYER_CONV, in, name, y);
+    layer->kernel_h = layer->kernel_w = kernel;
+    layer->stride = stride;
+    layer->pad = pad;
+    layer->bias = bias;
+    return layer->out;
+}
+
+// A linear layer is a convolution whose kernel is as large as the image.
+int net_linear(Net *net, int in, const char *name, int outputs)
+{
+    Layer *layer = add_layer(net, LAYER_CONV, in, name, (Extent){ outputs, 1, 1 });
+    layer->kernel_h = net->extents[in].h;
+    layer->kernel_w = net->extents[in].w;
+    layer->stride = 1;
+    layer->bias = true;
+    return layer->out;
+}
+
+int net_norm(Net *net, int in, int residual, const char *name, bool relu)
+{
+    Layer *layer = add_layer(net, LAYER_NORM, in, name, net->extents[in]);
+    layer->residual = residual;
+    layer->relu = relu;
+    return layer->out;
+}
+
+int net_relu(Net *net, int in) { return add_layer(net, LAYER_RELU, in, "", net->extents[in])->out; }
+
+int net_maxpool(Net *net, int in, int kernel, int stride, int pad)
+{
+    Extent x = net->extents[in];
+    Extent y = { x.c, windows(x.h, kernel, stride, pad), windows(x.w, kernel, stride, pad) };
+    Layer *layer = add_layer(net, LAYER_MAXPOOL, in, "", y);
+    layer->kernel_h = layer->kernel_w = kernel;
+    layer->stride = stride;
+    layer->pad = pad;
+    return layer->out;
+}
+
+int net_avgpool(Net *net, int in)
+{
+    return add_layer(net, LAYER_AVGPOOL, in, "", (Extent){ net->extents[in].c, 1, 1 })->out;
+}
+
+// --- plans ----------------------------------------------------------------------------------------
+
+static PoolSpec pool_spec(const Layer *layer, Shape x)
+{
+    return (PoolSpec){ x, layer->kernel_h, layer->stride, layer->pad };
+}
+
+static Shape plan_layer(Model *model, Plan *plan, int i)
+{
+    const Layer *layer = &model->net->layers[i];
+    const Plan *first = model->net->plans;
+    Shape x = plan->shapes[layer->in];
+    if (layer->type == LAYER_CONV) {
+        ConvSpec spec = { x, layer->channels, layer->kernel_h, layer->kernel_w, layer->stride,
+                          layer->pad, layer->bias, layer->in != 0 };
+        plan->convs[i] = conv_new(model->ops, &spec, first ? first->convs[i] : NULL);
+        return conv_output(plan->convs[i]);
+    }
+    if (layer->type == LAYER_NORM) {
+        NormSpec spec = { x, layer->residual >= 0, layer->relu };
+        plan->norms[i] = norm_new(model->ops, &spec);
+        return x;
+    }
+    if (layer->type == LAYER_MAXPOOL) {
+        PoolSpec spec = pool_spec(layer, x);
+        return pool_output(&spec);
+    }
+    if (layer->type == LAYER_AVGPOOL)
+        return (Shape){ x.n, x.c, 1, 1, x.c };
+    return x;
+}
+
+// The plan for so many rows; made when they are first seen: the full batch and an epoch's last.
+static Plan *plan_for(Model *model, int rows)
+{
+    Net *net = model->net;
+    for (Plan *plan = net->plans; plan; plan = plan->next)
+        if (plan->rows == rows)
+            return plan;
+    Plan *plan = xcalloc(1, sizeof *plan);
+    plan->rows = rows;
+    plan->shapes[0] = model->input;
+    plan->shapes[0].n = rows;
+    for (int i = 0; i < net->layer_count; i++)
+        plan->shapes[net->layers[i].out] = plan_layer(model, plan, i);
+    Plan **end = &net->plans;
+    while (*end)
+        end = &(*end)->next;
+    return *end = plan;
+}
+
+static void plan_free(Plan *plan)
+{
+    for (int i = 0; i < NET_MAX_LAYERS; i++) {
+        conv_free(plan->convs[i]);
+        norm_free(plan->norms[i]);
+    }
+    free(plan);
+}
+
+// --- the arenas -----------------------------------------------------------------------------------
+
+// How many floats a layer's parameters take, and where its bias or beta begins.
+static size_t layer_size(Layer *layer, const Conv *conv)
+{
+    if (layer->type == LAYER_CONV) {
+        layer->bias_at = aligned(conv_weight_count(conv));
+        return layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
+    }
+    if (layer->type == LAYER_NORM) {
+        layer->beta_at = aligned(layer->channels);
+        return 2 * layer->beta_at;
+    }
+    return 0;
+}
+
+// Last layer first: that is the order in which backward finishes.
+static void lay_out_parameters(Model *model)
+{
+    Net *net = model->net;
+    for (int i = net->layer_count - 1; i >= 0; i--) {
+        Layer *layer = &net->layers[i];
+        size_t size = layer_size(layer, net->plans->convs[i]);
+        layer->begin = model->param_count;
+        layer->end = layer->begin + size;
+        layer->bias_at += layer->begin;
+        layer->beta_at += layer->begin;
+        model->param_count += size;
+        if (layer->type != LAYER_NORM)
+            continue;
+        layer->mean_at = model->buffer_count;
+        layer->var_at = layer->mean_at + aligned(layer->channels);
+        model->buffer_count = layer->var_at + aligned(layer->channels);
+    }
+    model->params = device_alloc(model->device, model->param_count * sizeof(float));
+    model->grads = device_alloc(model->device, model->param_count * sizeof(float));
+    model->buffers = device_alloc(model->device, model->buffer_count * sizeof(float));
+    model->weights = model->params;
+}
+
+static void allocate_activations(Model *model)
+{
+    Net *net = model->net;
+    net->values = xcalloc((size_t)net->value_count, sizeof *net->values);
+    for (int i = 0; i < net->value_count; i++)
+        net->values[i].count = shape_count(net->plans->shapes[i]);
+    for (int i = 0; i < net->layer_count; i++) {
+        Value *out = &net->values[net->layers[i].out];
+        size_t channels = (size_t)net->layers[i].channels;
+        out->data = device_alloc(model->device, out->count * sizeof(float));
+        if (net->layers[i].type == LAYER_MAXPOOL)
+            out->index = device_alloc(model->device, out->count);
+        if (net->layers[i].type == LAYER_NORM) {
+            out->mean = device_alloc(model->device, 2 * channels * sizeof(float));
+            out->inv_std = out->mean + channels;
+        }
+    }
+}
+
+// --- gradients of activations share memory ----------------------------------------------------------
+//
+// A gradient lives from the step of backward that writes it to the one that reads it. Those whose lives
+// do not meet may lie in the same place: each takes the lowest free one, the largest first.
+
+typedef struct Life {
+    float **owner;          // where the pointer goes
+    size_t size, at;        // floats
+    int from, to;           // steps of backward
+} Life;
+
+static int by_size(const void *a, const void *b)
+{
+    size_t x = ((const Life *)a)->size, y = ((const Life *)b)->size;
+    return x < y ? 1 : x > y ? -1 : 0;
+}
+
+static bool overlap(const Life *a, const Life *b)
+{
+    return a->from <= b->to && b->from <= a->to && a->at < b->at + b->size && b->at < a->at + a->size;
+}
+
+static size_t place(Life *lives, int count)
+{
+    size_t end = 0;
+    qsort(lives, (size_t)count, sizeof *lives, by_size);
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < i; j++)
+            if (overlap(&lives[i], &lives[j])) {
+                lives[i].at = lives[j].at + lives[j].size;
+                j = -1;                 // moved: look at all of them again
+            }
+        end = lives[i].at + lives[i].size > end ? lives[i].at + lives[i].size : end;
+    }
+    return end;
+}
+
+// The layer that reads `in` gives it a gradient at this step of backward.
+static void begin_life(Net *net, Life *lives, int *count, int in, int step)
+{
+    Value *value = &net->values[in];
+    CHECK(value->readers < 2, NULL, "value %d of the network is read by more than two layers", in);
+    int written_by = in;    // value v > 0 is made by layer v - 1, where its gradient is read
+    lives[(*count)++] = (Life){ .owner = &value->grad[value->readers++], .size = aligned(value->count),
+                                .from = step, .to = net->layer_count - written_by };
+}
+
+static void allocate_gradients(Model *model)
+{
+    Net *net = model->net;
+    Life *lives = xcalloc(2 * (size_t)net->value_count, sizeof *lives);
+    int count = 0;
+    Value *last = &net->values[net->value_count - 1];
+    last->readers = 1;
+    lives[count++] = (Life){ .owner = &last->grad[0], .size = aligned(last->count), .from = -1, .to = 0 };
+    for (int i = net->layer_count - 1; i >= 0; i--) {
+        const Layer *layer = &net->layers[i];
+        if (layer->in > 0)
+            begin_life(net, lives, &count, layer->in, net->layer_count - 1 - i);
+        if (layer->residual > 0)
+            begin_life(net, lives, &count, layer->residual, net->layer_count - 1 - i);
+    }
+    size_t size = place(lives, count);
+    float *memory = device_alloc(model->device, size * sizeof(float));
+    for (int i = 0; i < count; i++)
+        *lives[i].owner = memory + lives[i].at;
+    net->gradients = memory;
+    free(lives);
+}
+
+// --- names ------------------------------------------------------------------------------------------
+
+static void add_tensor(Model *model, int layer, const char *part, ModelKind kind, int ndim,
+                       const int64_t *shape, size_t offset)
+{
+    ModelTensor *t = &model->tensors[model->tensor_count++];
+    snprintf(t->name, sizeof t->name, "%.32s.%s", model->net->layers[layer].name, part);
+    t->kind = kind;
+    t->ndim = ndim;
+    t->count = 1;
+    for (int i = 0; i < ndim; i++)
+        t->count *= t->shape[i] = shape[i];
+    t->offset = offset;
+    t->layer = layer;
+    if (kind == MODEL_WEIGHT || kind == MODEL_VECTOR)
+        model->torch_params += t->count;
+}
+
+static void name_tensors(Model *model)
+{
+    Net *net = model->net;
+    model->tensors = xcalloc(5 * (size_t)net->layer_count, sizeof *model->tensors);
+    for (int i = 0; i < net->layer_count; i++) {
+        const Layer *l = &net->layers[i];
+        Extent x = net->extents[l->in];
+        int64_t c = l->channels, oihw[] = { c, x.c, l->kernel_h, l->kernel_w };
+        bool linear = l->type == LAYER_CONV && strncmp(l->name, "fc", 2) == 0;
+        if (linear)
+            oihw[1] *= (int64_t)x.h * x.w;
+        if (l->type == LAYER_CONV)
+            add_tensor(model, i, "weight", MODEL_WEIGHT, linear ? 2 : 4, oihw, l->begin);
+        if (l->type == LAYER_CONV && l->bias)
+            add_tensor(model, i, "bias", MODEL_VECTOR, 1, &c, l->bias_at);
+        if (l->type != LAYER_NORM)
+            continue;
+        add_tensor(model, i, "weight", MODEL_VECTOR, 1, &c, l->begin);
+        add_tensor(model, i, "bias", MODEL_VECTOR, 1, &c, l->beta_at);
+        add_tensor(model, i, "running_mean", MODEL_BUFFER, 1, &c, l->mean_at);
+        add_tensor(model, i, "running_var", MODEL_BUFFER, 1, &c, l->var_at);
+        add_tensor(model, i, "num_batches_tracked", MODEL_COUNTER, 0, NULL, 0);
+    }
+}
+
+void model_export(const Model *model, const ModelTensor *t, const float *arena, float *torch)
+{
+    if (t->kind == MODEL_WEIGHT)
+        conv_weights_export(model->net->plans->convs[t->layer], torch, arena + t->offset);
+    else
+        memcpy(torch, arena + t->offset, (size_t)t->count * sizeof *torch);
+}
+
+void model_import(const Model *model, const ModelTensor *t, float *arena, const float *torch)
+{
+    if (t->kind == MODEL_WEIGHT)
+        conv_weights_import(model->net->plans->convs[t->layer], arena + t->offset, torch);
+    else
+        memcpy(arena + t->offset, torch, (size_t)t->count * sizeof *torch);
+}
+
+// --- a model's life -------------------------------------------------------------------------------
+
+Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
+{
+    Model *model = xcalloc(1, sizeof *model);
+    model->config = *config;
+    model->device = device;
+    model->ops = ops;
+    model->net = xcalloc(1, sizeof *model->net);
+    Extent canvas = net_canvas(config);
+    model->input = (Shape){ config->batch, canvas.c, canvas.h, canvas.w,
+                            ops_input_block(ops, canvas.c) };
+    net_build(model->net, config, canvas);
+    plan_for(model, config->batch);
+    lay_out_parameters(model);
+    allocate_activations(model);
+    allocate_gradients(model);
+    name_tensors(model);
+    const Value *last = &model->net->values[model->net->value_count - 1];
+    model->logits = last->data;
+    model->dlogits = last->grad[0];
+    return model;
+}
+
+void model_free(Model *model)
+{
+    Net *net = model->net;
+    for (int i = 0; i < net->value_count; i++) {
+        device_free(model->device, net->values[i].data);
+        device_free(model->device, net->values[i].index);
+        device_free(model->device, net->values[i].mean);
+    }
+    device_free(model->device, net->gradients);
+    device_free(model->device, model->buffers);
+    device_free(model->device, model->grads);
+    if (model->weights != model->params)
+        device_free(model->device, model->weights);
+    device_free(model->device, model->params);
+    for (Plan *plan = net->plans, *next; plan; plan = next) {
+        next = plan->next;
+        plan_free(plan);
+    }
+    free(model->tensors);
+    free(net->values);
+    free(net);
+    free(model);
+}
+
+// --- initialisation ---------------------------------------------------------------------------------
+
+// Four values of a tensor of parameters: each is keyed by its place, so that threads can share the work.
+static void init_four(Philox r, bool normal, float bound, float deviation, float out[4])
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = bound * (2 * uniform_of(r.v[i]) - 1);
+    if (!normal)
+        return;
+    normal_pair(r.v[0], r.v[1], out);
+    normal_pair(r.v[2], r.v[3], out + 2);
+    for (int i = 0; i < 4; i++)
+        out[i] *= deviation;
+}
+
+// torch.nn's defaults: weights and biases of convolutions and linear layers uniform within
+// 1 / sqrt(fan_in), gamma 1, beta 0; ResNet's convolutions normal with variance 2 / fan_out.
+static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed, uint64_t number,
+                        float *values)
+{
+    const Layer *layer = &model->net->layers[t->layer];
+    const char *part = strrchr(t->name, '.') + 1;
+    if (layer->type == LAYER_NORM) {
+        for (int64_t i = 0; i < t->count; i++)
+            values[i] = strcmp(part, "weight") == 0 || strcmp(part, "running_var") == 0;
+        return;
+    }
+    int taps = layer->kernel_h * layer->kernel_w;
+    float bound = (float)(1 / sqrt((double)model->net->extents[layer->in].c * taps));
+    float deviation = (float)sqrt(2.0 / ((double)layer->channels * taps));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < t->count; i += 4) {
+        float four[4];
+        int64_t left = t->count - i < 4 ? t->count - i : 4;
+        init_four(philox(seed, number, (uint64_t)i), layer->normal_init, bound, deviation, four);
+        memcpy(values + i, four, (size_t)left * sizeof *four);
+    }
+}
+
+void model_init(Model *model, int64_t seed)
+{
+    float *params = xcalloc(model->param_count, sizeof *params);
+    float *buffers = xcalloc(model->buffer_count + 1, sizeof *buffers);
+    for (int i = 0; i < model->tensor_count; i++) {
+        const ModelTensor *t = &model->tensors[i];
+        if (t->kind == MODEL_COUNTER)
+            continue;
+        float *values = xmalloc((size_t)t->count * sizeof *values);
+        init_tensor(model, t, (uint64_t)seed, (uint64_t)i, values);
+        model_import(model, t, t->kind == MODEL_BUFFER ? buffers : params, values);
+        free(values);
+    }
+    Stream *stream = device_stream(model->device);
+    copy_to_device(stream, model->params, params, model->param_count * sizeof *params);
+    copy_to_device(stream, model->buffers, buffers, model->buffer_count * sizeof *buffers);
+    stream_sync(stream);
+    model->batches_seen = 0;
+    free(params);
+    free(buffers);
+}
+
+// --- forward and backward -------------------------------------------------------------------------
+
+static NormTensors norm_tensors(const Model *model, const Layer *l)
+{
+    const Value *out = &model->net->values[l->out];
+    return (NormTensors){
+        .gamma = model->weights + l->begin,
+        .beta = model->weights + l->beta_at,
+        .running_mean = model->buffers + l->mean_at,
+        .running_var = model->buffers + l->var_at,
+        .mean = out->mean,
+        .inv_std = out->inv_std,
+        .dgamma = model->grads + l->begin,
+        .dbeta = model->grads + l->beta_at,
+    };
+}
+
+static void layer_forward(Model *model, const Plan *plan, int i, bool training)
+{
+    const Layer *l = &model->net->layers[i];
+    Value *values = model->net->values, *out = &values[l->out];
+    const float *x = values[l->in].data;
+    PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
+    NormTensors t = norm_tensors(model, l);
+    switch (l->type) {
+    case LAYER_CONV:
+        conv_forward(plan->convs[i], x, model->weights + l->begin, model->weights + l->bias_at,
+                     out->data);
+        break;
+    case LAYER_NORM:
+        norm_forward(plan->norms[i], &t, x, l->residual < 0 ? NULL : values[l->residual].data,
+                     out->data, training);
+        break;
+    case LAYER_RELU:
+        relu_forward(model->ops, shape_count(plan->shapes[l->in]), x, out->data);
+        break;
+    case LAYER_MAXPOOL:
+        maxpool_forward(model->ops, &pool, x, out->data, out->index);
+        break;
+    case LAYER_AVGPOOL:
+        avgpool_forward(model->ops, plan->shapes[l->in], x, out->data);
+        break;
+    }
+}
+
+void model_forward(Model *model, const float *images, int rows, bool training)
+{
+    Net *net = model->net;
+    const Plan *plan = plan_for(model, rows);
+    net->current = plan;
+    net->values[0].data = (float *)images;
+    for (int i = 0; i < net->layer_count; i++)
+        layer_forward(model, plan, i, training);
+    net->values[0].data = NULL;
+    net->images = images;
+}
+
+// Where layer i puts the gradient of a value that it reads: the part that begin_life gave it. The last
+// of the readers in the order of the layers is the first in backward.
+static float *gradient_of(const Net *net, int value, int i)
+{
+    const Value *v = &net->values[value];
+    int part = 0;
+    for (int later = net->layer_count - 1; later > i; later--)
+        part += net->layers[later].in == value || net->layers[later].residual == value;
+    return v->grad[part];
+}
+
+static void layer_backward(Model *model, const Plan *plan, int i)
+{
+    const Layer *l = &model->net->layers[i];
+    const Value *values = model->net->values, *out = &values[l->out];
+    const float *x = l->in == 0 ? model->net->images : values[l->in].data;
+    float *dx = l->in > 0 ? gradient_of(model->net, l->in, i) : NULL;
+    float *dresidual = l->residual > 0 ? gradient_of(model->net, l->residual, i) : NULL;
+    const float *dy = out->grad[0], *dy2 = out->grad[1];
+    PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
+    NormTensors t = norm_tensors(model, l);
+    switch (l->type) {
+    case LAYER_CONV:
+        conv_backward_weights(plan->convs[i], x, dy, model->grads + l->begin,
+                              model->grads + l->bias_at);
+        if (dx)
+            conv_backward_data(plan->convs[i], dy, model->weights + l->begin, dx);
+        break;
+    case LAYER_NORM:
+        norm_backward(plan->norms[i], &t, x, out->data, dy, dy2, dx, dresidual);
+        break;
+    case LAYER_RELU:
+        relu_backward(model->ops, shape_count(plan->shapes[l->in]), out->data, dy, dx);
+        break;
+    case LAYER_MAXPOOL:
+        maxpool_backward(model->ops, &pool, out->index, dy, dy2, dx);
+        break;
+    case LAYER_AVGPOOL:
+        avgpool_backward(model->ops, plan->shapes[l->in], dy, dx);
+        break;
+    }
+}
+
+void model_backward(Model *model, GradReady ready, void *arg)
+{
+    Net *net = model->net;
+    for (int i = net->layer_count - 1; i >= 0; i--) {
+        const Layer *layer = &net->layers[i];
+        layer_backward(model, net->current, i);
+        if (ready && layer->end > layer->begin)
+            ready(arg, layer->begin, layer->end - layer->begin);
+    }
+}
+
+// --- the weight hash ------------------------------------------------------------------------------
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const ModelTensor *const *)a)->name, (*(const ModelTensor *const *)b)->name);
+}
+
+static uint64_t fnv1a(uint64_t hash, const float *values, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t word;
+        memcpy(&word, &values[i], sizeof word);
+        hash = (hash ^ word) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+uint64_t model_hash(const Model *model)
+{
+    size_t bytes = model->param_count * sizeof(float);
+    float *arena = host_alloc(bytes);
+    copy_to_host(device_stream(model->device), arena, model->params, bytes);
+    stream_sync(device_stream(model->device));
+    const ModelTensor *order[model->tensor_count];
+    for (int i = 0; i < model->tensor_count; i++)
+        order[i] = &model->tensors[i];
+    qsort(order, (size_t)model->tensor_count, sizeof *order, by_name);
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int i = 0; i < model->tensor_count; i++) {
+        if (order[i]->kind != MODEL_WEIGHT && order[i]->kind != MODEL_VECTOR)
+            continue;
+        float *values = xmalloc((size_t)order[i]->count * sizeof *values);
+        model_export(model, order[i], arena, values);
+        hash = fnv1a(hash, values, order[i]->count);
+        free(values);
+    }
+    host_free(arena);
+    return hash;
+}

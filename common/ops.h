@@ -1,0 +1,151 @@
+// ops.h - the operations that a convolutional network is made of, forward and backward.
+//
+// Two implementations, chosen when linking: cuda/ops_cuda.c (cuDNN, cuBLASLt, a few kernels) and
+// cpu/ops_cpu.c (oneDNN, a few loops). Every call enqueues its work on the compute stream of the
+// device and returns. Pointers are device memory unless a line says "host".
+#pragma once
+#include "args.h"
+#include "device.h"
+#include <stdint.h>
+
+// An activation is data[n][c / block][h][w][block]: block == c is NHWC, block == 1 is NCHW, and in
+// between lies what vector units like (nChw16c). The backend chooses the block of every output.
+typedef struct Shape {
+    int n, c, h, w;
+    int block;
+} Shape;
+
+static inline size_t shape_count(Shape s) { return (size_t)s.n * s.c * s.h * s.w; }
+
+// --- one device's libraries and scratch memory --------------------------------------------------
+
+typedef struct OpsConfig {
+    bool tf32;           // CUDA: let tensor cores round f32 inputs to 10 bits, as PyTorch does
+    bool deterministic;  // CUDA: only algorithms that give the same bits twice (the CPU always does)
+} OpsConfig;
+void ops_options(Args *args, OpsConfig *config);
+
+typedef struct Ops Ops;
+Ops *ops_new(Device *device, const OpsConfig *config);
+void ops_free(Ops *ops);
+int ops_input_block(const Ops *ops, int channels); // the block in which images should arrive
+
+// --- numbers that live on the device, so that a recorded step can be replayed ----------------------
+
+typedef struct Scalars {
+    float lr, momentum, weight_decay;
+    int32_t nesterov;
+    float loss_scale;   // the loss is multiplied by it before backward
+    int32_t skip;       // not zero: sgd_update leaves everything as it is
+} Scalars;
+void scalars_set(Ops *ops, Scalars *scalars, Scalars values);
+
+typedef struct Stats {
+    double loss_sum;                        // since the epoch began (the mean is loss_sum / count)
+    int64_t count, correct1, correct5;
+    double batch_loss_sum;                  // of the last batch alone
+    int64_t batch_count, batch_correct1;
+    int64_t not_finite;                     // losses that were infinite or not a number
+} Stats;
+
+// --- convolution, which a linear layer is too: its kernel covers the whole image -------------------
+
+typedef struct ConvSpec {
+    Shape x;
+    int out_channels, kernel_h, kernel_w, stride, pad;
+    bool bias;
+    bool needs_dx;      // false in the first layer: nobody asks for the images' gradient
+} ConvSpec;
+
+// Weights lie in the arena in an order of the backend's own; `like` (or NULL) is a convolution of
+// the same weights at another batch size, whose order the new one takes. Import and export
+// translate from and to torch's OIHW, both in host memory, for weights, gradients and momentum alike.
+typedef struct Conv Conv;
+Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like);
+void conv_free(Conv *conv);
+Shape conv_output(const Conv *conv);
+size_t conv_weight_count(const Conv *conv); // floats in the arena, at least O * I * H * W
+void conv_weights_import(const Conv *conv, float *arena, const float *oihw);
+void conv_weights_export(const Conv *conv, float *oihw, const float *arena);
+
+void conv_forward(Conv *conv, const float *x, const float *w, const float *bias, float *y);
+void conv_backward_data(Conv *conv, const float *dy, const float *w, float *dx);
+void conv_backward_weights(Conv *conv, const float *x, const float *dy, float *dw, float *dbias);
+
+// --- batch normalisation, with the addition and the ReLU that follow it in a residual net ----------
+//
+//   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)     (relu and residual if asked)
+
+typedef struct NormSpec {
+    Shape x;
+    bool add, relu;
+} NormSpec;
+
+typedef struct NormTensors {
+    const float *gamma, *beta;              // (c)
+    float *running_mean, *running_var;      // (c) momentum 0.1, unbiased variance, as in PyTorch
+    float *mean, *inv_std;                  // (c) of this batch: forward saves them for backward
+    float *dgamma, *dbeta;                  // (c)
+} NormTensors;
+
+typedef struct Norm Norm;
+Norm *norm_new(Ops *ops, const NormSpec *spec);
+void norm_free(Norm *norm);
+// training: this batch's statistics, and the running ones move; else: the running statistics.
+void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float *residual, float *y,
+                  bool training);
+// The gradient of y is dy1 + dy2 (dy2 may be NULL): a value that two layers read gets two.
+// dresidual (NULL unless `add`) may be dy1 or dy2.
+void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float *y,
+                   const float *dy1, const float *dy2, float *dx, float *dresidual);
+
+// --- the rest ---------------------------------------------------------------------------------------
+
+// y = max(x, 0); dx = y > 0 ? dy : 0. In place is fine.
+void relu_forward(Ops *ops, size_t count, const float *x, float *y);
+void relu_backward(Ops *ops, size_t count, const float *y, const float *dy, float *dx);
+
+// Max pooling remembers where each maximum was (the first, if several). index: one byte an output.
+typedef struct PoolSpec {
+    Shape x;
+    int kernel, stride, pad;
+} PoolSpec;
+Shape pool_output(const PoolSpec *spec);
+void maxpool_forward(Ops *ops, const PoolSpec *spec, const float *x, float *y, uint8_t *index);
+void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const float *dy1,
+                      const float *dy2, float *dx);
+// The mean of each image's plane: (n, c, h, w) -> (n, c, 1, 1), c plain.
+void avgpool_forward(Ops *ops, Shape x, const float *in, float *out);
+void avgpool_backward(Ops *ops, Shape x, const float *dout, float *dx);
+
+// Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
+// Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits).
+void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
+                        const Scalars *scalars, Stats *stats, float *dlogits);
+
+// torch.optim.SGD over the whole arena at once:
+//   g += weight_decay * p;  v = momentum * v + g;  p -= lr * (nesterov ? g + momentum * v : v)
+void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                const Scalars *scalars);
+
+// --- images -----------------------------------------------------------------------------------------
+
+// From bytes to what the network reads. The canvas (h, w of the output shape) may be larger than the
+// image, which is then centred in black; a random crop moves it by up to `padding` pixels either way,
+// black behind the edges; a flip mirrors the canvas; then x / 255, minus mean, over deviation.
+//
+//   canvas (y, x) shows image (y - top, x - left)      (in a mirrored canvas x counts from the right)
+//   top = (canvas height - image height) / 2 + padding - jitter.y, and left likewise
+typedef struct Augment {
+    bool crop, flip;
+    int padding;
+    uint64_t seed;
+    float mean[3], std[3];
+} Augment;
+
+// out[i] = image ids[i] of images (count, c, h, w bytes), labels_out[i] = labels[ids[i]], for i < n;
+// rows from n to out_shape.n become zeros with label -1. The crop and flip of a sample depend on seed,
+// epoch and id alone, so neither on the batch it is in nor on who loads it. Called from loader threads.
+void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,
+                 const int32_t *ids, int n, int64_t epoch, const Augment *augment,
+                 float *out, Shape out_shape, int32_t *labels_out);

@@ -1,0 +1,19 @@
+// optim.h - SGD and its schedule.
+#pragma once
+#include "ops.h"
+
+typedef struct OptimConfig {
+    double lr, momentum, weight_decay;
+    bool nesterov;
+    const char *schedule;   // constant, step, multistep, cosine
+    int step_size;          // step: epochs between two decays
+    const char *milestones; // multistep: "60,120,160", in epochs
+    double gamma;           // step, multistep: what the rate is multiplied by
+    double warmup_epochs;   // the rate rises linearly, batch by batch, over so many epochs
+} OptimConfig;
+OptimConfig optim_defaults(void);
+void optim_options(Args *args, OptimConfig *config);
+
+// The learning rate of a step: a pure function, so that a resumed run needs to remember nothing.
+double optim_lr(const OptimConfig *config, int64_t global_step, int64_t steps_per_epoch,
+                int64_t epochs);

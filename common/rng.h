@@ -1,0 +1,59 @@
+// rng.h - two generators. Philox is counter-based: the number for (seed, epoch, sample) can be had
+// by anyone at any time, so augmentation does not depend on who loads a sample. MT19937 is what
+// torch.Generator uses on the CPU: with it, an epoch's order is PyTorch's own.
+#pragma once
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#define RNG_INLINE static inline __host__ __device__
+#else
+#define RNG_INLINE static inline
+#endif
+
+// Philox4x32-10 (Salmon et al., 2011): ten rounds turn a 128-bit counter and a 64-bit key into
+// 128 random bits.
+typedef struct Philox {
+    uint32_t v[4];
+} Philox;
+
+RNG_INLINE Philox philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    uint32_t c0 = (uint32_t)counter_lo, c1 = (uint32_t)(counter_lo >> 32);
+    uint32_t c2 = (uint32_t)counter_hi, c3 = (uint32_t)(counter_hi >> 32);
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    Philox out = { { c0, c1, c2, c3 } };
+    return out;
+}
+
+// What a training sample is given in an epoch: where the crop starts (0 .. 2 * padding each way) and
+// whether it is mirrored.
+typedef struct Jitter {
+    int y, x, flip;
+} Jitter;
+
+RNG_INLINE Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int padding)
+{
+    Philox r = philox(seed, (uint64_t)epoch, (uint64_t)(uint32_t)id);
+    uint32_t range = 2 * (uint32_t)padding + 1;
+    Jitter j;
+    j.y = (int)(((uint64_t)r.v[0] * range) >> 32);
+    j.x = (int)(((uint64_t)r.v[1] * range) >> 32);
+    j.flip = (int)(r.v[2] >> 31);
+    return j;
+}
+
+// Uniform in [0, 1), from 32 random bits; and two standard normal numbers from 64.
+RNG_INLINE float uniform_of(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
+void normal_pair(uint32_t bits0, uint32_t bits1, float out[2]);
+
+// torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+void torch_randperm(uint64_t seed, int count, int32_t *out);

@@ -1,0 +1,19 @@
+// trace.h - a timeline of the run for https://ui.perfetto.dev (Chrome's trace format), and, under
+// CUDA, the same names as NVTX ranges. Free when --trace is not given. The file is valid JSON after
+// every event, so that a run that was killed can be looked at too.
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+// process: shown as the track group's name, e.g. "rank 0"; pid orders them. NULL path: all calls are
+// no-ops. Fails if the file cannot be opened.
+void trace_open(const char *path, int pid, const char *process);
+void trace_close(void);
+
+// A span of the calling thread, on the track named after it. begin and end nest and pair up in a thread.
+void trace_thread(const char *name);
+void trace_begin(const char *name);
+void trace_end(void);
+// A span given by its times (ns of CLOCK_MONOTONIC) on a named track: for work seen from outside.
+void trace_span(const char *track, const char *name, int64_t begin_ns, int64_t end_ns);
+int64_t trace_now(void);

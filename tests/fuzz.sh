@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# fuzz.sh PROGRAM - lets libFuzzer search for 20 s, beginning with a copy of the committed corpus.
+# What it finds (crash-...) is copied to the current directory.
+set -u
+program=$1
+if [ ! -x "$program" ]; then
+    echo "skipped: $program is not built (needs clang)"
+    exit 77
+fi
+name=${program##*/fuzz_}
+cp -r "$SRC/tests/fuzz/corpus/$name" "$TMP/corpus" || exit 1
+"$program" -max_total_time=20 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    -artifact_prefix="$TMP/found-" "$TMP/corpus" >"$TMP/log" 2>&1
+status=$?
+if [ $status != 0 ]; then
+    tail -60 "$TMP/log"
+    for file in "$TMP"/found-*; do
+        echo "input: $(base64 -w0 <"$file")"
+    done
+else
+    grep -E '^(stat::number_of_executed_units|Done)|INITED|DONE' "$TMP/log"
+fi
+exit $status

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# run.sh SECONDS COMMAND... - runs one test, and ends with its exit status. The test gets a scratch
+# directory of its own, $TMP, which is gone afterwards. It fails if it takes longer than SECONDS, or if
+# it leaves a process or a file in /dev/shm behind.
+set -u
+limit=$1
+shift
+
+TMP=$(mktemp -d "${TMPDIR:-/tmp}/ddp-test.XXXXXX") || exit 1
+export TMP TMPDIR=$TMP
+mark=DDP_TEST_RUN=${TMP##*.}-$$     # every process that the test starts has it in its environment
+
+trap 'chmod -R u+rwX "$TMP" 2>/dev/null; rm -rf "$TMP"' EXIT
+trap 'exit 143' TERM
+trap 'exit 130' INT
+
+left_processes()
+{
+    grep -lzxF "$mark" /proc/[0-9]*/environ 2>/dev/null | tr -dc '0-9\n'
+}
+
+# New files in /dev/shm that no process has open (a test that runs beside this one may).
+list_shm() { find /dev/shm -mindepth 1 -maxdepth 1 -printf '%f\n' 2>/dev/null | sort; }
+left_shm()
+{
+    local file
+    comm -13 <(echo "$shm_before") <(list_shm) | while read -r file; do
+        grep -qsF "/dev/shm/$file" /proc/[0-9]*/maps ||
+            find /proc/[0-9]*/fd -lname "/dev/shm/$file" 2>/dev/null | grep -q . || echo "/dev/shm/$file"
+    done
+}
+
+shm_before=$(list_shm)
+
+env "$mark" timeout --kill-after=10 "$limit" "$@"
+status=$?
+[ $status = 124 ] && echo "run.sh: stopped after $limit s"
+
+for _ in 1 2 3 4 5 6 7 8 9 10; do       # what is on its way out may get there
+    processes=$(left_processes)
+    shm=$(left_shm)
+    [ -z "$processes$shm" ] && exit $status
+    sleep 0.2
+done
+for pid in $processes; do
+    echo "run.sh: left running: $(ps -o pid=,args= -p "$pid")"
+    kill -KILL "$pid"
+done
+for file in $shm; do
+    echo "run.sh: left behind: $file"
+done
+[ $status = 0 ] && status=1
+exit $status

@@ -1,0 +1,232 @@
+// fault.c - a disk that fails on command. Preloaded into a program (LD_PRELOAD), it watches the
+// calls that write files and lets one of them go wrong:
+//
+//   FAULT_PATH=saved/   only calls on paths that hold this text are watched (and on files opened
+//                       by such paths); without it nothing is
+//   FAULT_CALL=fsync    which of them count: write, fsync, rename, open, close, unlink; or any
+//   FAULT_AT=3          the third of those that count (from 1) is the one; default: none
+//   FAULT_DO=ENOSPC     what happens to it: it fails with ENOSPC, EIO, EDQUOT, EACCES or EROFS;
+//                       or "short": half of a write is done, and the next fails with ENOSPC;
+//                       or "kill": SIGKILL before it; or "torn": half of a write, then SIGKILL
+//   FAULT_LOG=file      gets a line for each watched call: "write saved/x.tmp-1 4096"
+//
+// Build: cc -shared -fPIC -o fault.so fault.c
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+enum { FILES = 1024 };
+static char *watched[FILES];    // by file descriptor: its path, or NULL
+static int counted;             // calls that counted so far
+static bool full;               // after "short": every write fails
+static int log_fd = -1;
+
+typedef enum Verdict { PASS, FAIL, HALF } Verdict;
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static bool watches(const char *path)
+{
+    const char *wanted = getenv("FAULT_PATH");
+    return wanted && wanted[0] && path && strstr(path, wanted);
+}
+
+static void note(const char *call, const char *path, long long bytes)
+{
+    char line[PATH_MAX + 64];
+    const char *log = getenv("FAULT_LOG");
+    if (log == NULL)
+        return;
+    if (log_fd < 0)
+        log_fd = REAL(open)(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    int n = bytes < 0 ? snprintf(line, sizeof line, "%s %s\n", call, path)
+                      : snprintf(line, sizeof line, "%s %s %lld\n", call, path, bytes);
+    if (REAL(write)(log_fd, line, (size_t)n) != n)
+        abort();
+}
+
+static int error_number(const char *name)
+{
+    static const struct {
+        const char *name;
+        int number;
+    } errors[] = { { "ENOSPC", ENOSPC }, { "EIO", EIO }, { "EDQUOT", EDQUOT }, { "EACCES", EACCES },
+                   { "EROFS", EROFS } };
+    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+        if (strcmp(errors[i].name, name) == 0)
+            return errors[i].number;
+    fprintf(stderr, "fault.c: FAULT_DO=%s is unknown\n", name);
+    abort();
+}
+
+// Notes a watched call and says what is to become of it; errno is set for FAIL.
+static Verdict judge(const char *call, const char *path, long long bytes)
+{
+    const char *only = getenv("FAULT_CALL"), *at = getenv("FAULT_AT"), *what = getenv("FAULT_DO");
+    bool counts = !only || strcmp(only, "any") == 0 || strcmp(only, call) == 0;
+    bool now = counts && at && ++counted == atoi(at);
+    bool write = strcmp(call, "write") == 0;
+    note(call, path, bytes);
+    if (full && write) {
+        errno = ENOSPC;
+        return FAIL;
+    }
+    if (!now || !what)
+        return PASS;
+    if (strcmp(what, "kill") == 0 || (strcmp(what, "torn") == 0 && !write))
+        raise(SIGKILL);
+    if (strcmp(what, "torn") == 0 || (strcmp(what, "short") == 0 && write))
+        return HALF;
+    errno = error_number(strcmp(what, "short") == 0 ? "ENOSPC" : what);
+    return FAIL;
+}
+
+static const char *path_of(int fd)
+{
+    return fd >= 0 && fd < FILES ? watched[fd] : NULL;
+}
+
+// --- the calls -----------------------------------------------------------------------------------
+
+static int opened(int fd, const char *path)
+{
+    if (fd >= 0 && fd < FILES) {
+        free(watched[fd]);
+        watched[fd] = watches(path) ? strdup(path) : NULL;
+    }
+    return fd;
+}
+
+static mode_t mode_argument(int flags, va_list args)
+{
+    return flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0;
+}
+
+#define DEFINE_OPEN(name)                                                     \
+    int name(const char *path, int flags, ...)                                \
+    {                                                                         \
+        va_list args;                                                         \
+        va_start(args, flags);                                                \
+        mode_t mode = mode_argument(flags, args);                             \
+        va_end(args);                                                         \
+        if (watches(path) && judge("open", path, -1) == FAIL)                 \
+            return -1;                                                        \
+        return opened(REAL(name)(path, flags, mode), path);                   \
+    }
+DEFINE_OPEN(open)
+DEFINE_OPEN(open64)
+
+#define DEFINE_OPENAT(name)                                                   \
+    int name(int at, const char *path, int flags, ...)                        \
+    {                                                                         \
+        va_list args;                                                         \
+        va_start(args, flags);                                                \
+        mode_t mode = mode_argument(flags, args);                             \
+        va_end(args);                                                         \
+        if (watches(path) && judge("open", path, -1) == FAIL)                 \
+            return -1;                                                        \
+        return opened(REAL(name)(at, path, flags, mode), path);               \
+    }
+DEFINE_OPENAT(openat)
+DEFINE_OPENAT(openat64)
+
+// Half of what was asked for; after "torn" there is no life.
+static size_t half_of(size_t bytes)
+{
+    full = true;
+    return bytes > 1 ? bytes / 2 : bytes;
+}
+
+static ssize_t survived(ssize_t written)
+{
+    if (strcmp(getenv("FAULT_DO"), "torn") == 0)
+        raise(SIGKILL);
+    return written;
+}
+
+ssize_t write(int fd, const void *bytes, size_t size)
+{
+    const char *path = path_of(fd);
+    Verdict verdict = path ? judge("write", path, (long long)size) : PASS;
+    if (verdict == FAIL)
+        return -1;
+    if (verdict == HALF)
+        return survived(REAL(write)(fd, bytes, half_of(size)));
+    return REAL(write)(fd, bytes, size);
+}
+
+#define DEFINE_PWRITE(name, Offset)                                           \
+    ssize_t name(int fd, const void *bytes, size_t size, Offset at)           \
+    {                                                                         \
+        const char *path = path_of(fd);                                       \
+        Verdict verdict = path ? judge("write", path, (long long)size) : PASS; \
+        if (verdict == FAIL)                                                  \
+            return -1;                                                        \
+        if (verdict == HALF)                                                  \
+            return survived(REAL(name)(fd, bytes, half_of(size), at));        \
+        return REAL(name)(fd, bytes, size, at);                               \
+    }
+DEFINE_PWRITE(pwrite, off_t)
+DEFINE_PWRITE(pwrite64, off64_t)
+
+// All of it or nothing; who writes files in pieces of many parts can extend this.
+ssize_t writev(int fd, const struct iovec *parts, int count)
+{
+    const char *path = path_of(fd);
+    if (path && judge("write", path, count) != PASS)
+        return -1;
+    return REAL(writev)(fd, parts, count);
+}
+
+#define DEFINE_SYNC(name)                                                     \
+    int name(int fd)                                                          \
+    {                                                                         \
+        const char *path = path_of(fd);                                       \
+        if (path && judge("fsync", path, -1) == FAIL)                         \
+            return -1;                                                        \
+        return REAL(name)(fd);                                                \
+    }
+DEFINE_SYNC(fsync)
+DEFINE_SYNC(fdatasync)
+
+// A close that fails closes all the same, as it does on Linux.
+int close(int fd)
+{
+    const char *path = path_of(fd);
+    Verdict verdict = path ? judge("close", path, -1) : PASS;
+    int error = errno;
+    if (path) {
+        free(watched[fd]);
+        watched[fd] = NULL;
+    }
+    int result = REAL(close)(fd);
+    if (verdict == FAIL) {
+        errno = error;
+        return -1;
+    }
+    return result;
+}
+
+int rename(const char *from, const char *to)
+{
+    if ((watches(from) || watches(to)) && judge("rename", to, -1) == FAIL)
+        return -1;
+    return REAL(rename)(from, to);
+}
+
+int unlink(const char *path)
+{
+    if (watches(path) && judge("unlink", path, -1) == FAIL)
+        return -1;
+    return REAL(unlink)(path);
+}

@@ -1,0 +1,90 @@
+// test.h - as much of a test framework as these tests need.
+//
+//   TEST(crop_stays_inside)
+//   {
+//       EXPECT(x <= 8, "x is %d", x);
+//       EXPECT_EQ_INT(count, 3);
+//   }
+//
+//   int main(void)
+//   {
+//       crop_stays_inside();
+//       return test_done();
+//   }
+#pragma once
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEST_SKIPPED = 77 }; // an exit status that CTest and tests/run.sh know
+
+static _Atomic int test_passed, test_failed; // atomic: some tests have threads
+
+#define TEST(name) static void name(void)
+
+// Counts, and says where and what when it does not hold. Goes on either way; returns the condition.
+#define EXPECT(condition, ...) test_expect(__FILE__, __LINE__, (condition), #condition, __VA_ARGS__)
+
+__attribute__((format(printf, 5, 6))) static inline int
+test_expect(const char *file, int line, int holds, const char *condition, const char *format, ...)
+{
+    if (holds) {
+        test_passed++;
+        return 1;
+    }
+    test_failed++;
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "%s:%d: not so: %s: ", file, line, condition);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return 0;
+}
+
+#define EXPECT_EQ_INT(value, wanted)                                                               \
+    do {                                                                                           \
+        long long value_ = (long long)(value), wanted_ = (long long)(wanted);                      \
+        EXPECT(value_ == wanted_, "%s is %lld, wanted %lld", #value, value_, wanted_);             \
+    } while (0)
+
+#define EXPECT_EQ_STR(value, wanted)                                                               \
+    do {                                                                                           \
+        const char *value_ = (value), *wanted_ = (wanted);                                         \
+        EXPECT(strcmp(value_, wanted_) == 0, "%s is \"%s\", wanted \"%s\"", #value, value_, wanted_); \
+    } while (0)
+
+// not <=: so that a NaN fails
+#define EXPECT_NEAR(value, wanted, tolerance)                                                      \
+    do {                                                                                           \
+        double value_ = (value), wanted_ = (wanted), off_ = value_ - wanted_;                      \
+        EXPECT((off_ < 0 ? -off_ : off_) <= (tolerance), "%s is %.9g, wanted %.9g +- %g", #value,  \
+               value_, wanted_, (double)(tolerance));                                              \
+    } while (0)
+
+// Ends the program: this machine lacks what the test needs.
+#define TEST_SKIP(...)                                                                             \
+    do {                                                                                           \
+        printf("skipped: " __VA_ARGS__);                                                           \
+        printf("\n");                                                                              \
+        exit(TEST_SKIPPED);                                                                        \
+    } while (0)
+
+// A path in the test's scratch directory ($TMP), in one of four buffers that are used in turn.
+static inline const char *test_path(const char *name)
+{
+    static char paths[4][4096];
+    static int turn;
+    char *path = paths[turn++ % 4];
+    const char *directory = getenv("TMP");
+    snprintf(path, sizeof paths[0], "%s/%s", directory ? directory : "/tmp", name);
+    return path;
+}
+
+// The last line of main: return test_done(). A test that checked nothing has failed.
+static inline int test_done(void)
+{
+    printf("%d passed, %d failed\n", test_passed, test_failed);
+    return test_failed > 0 || test_passed == 0;
+}

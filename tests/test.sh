@@ -1,0 +1,56 @@
+# shellcheck shell=bash
+# test.sh - for the scripts test_*.sh, as test.h is for the programs:
+#
+#   . "$SRC/tests/test.sh"
+#   expect 2 "there is no step '09'" ./ddp run 09
+#   check "the file is there" test -f "$TMP/out"
+#   test_done
+set -u
+passed=0 failed=0
+
+not_so()
+{
+    failed=$((failed + 1))
+    echo "${BASH_SOURCE[2]##*/}:${BASH_LINENO[1]}: not so: $1"
+    tail -40 "$TMP/output" 2>/dev/null | sed 's/^/    | /'
+}
+
+# expect STATUS TEXT COMMAND...: it ends with STATUS, and what it prints (stdout and stderr, which stay in
+# $TMP/output) holds TEXT.
+expect()
+{
+    local wanted=$1 text=$2 status
+    shift 2
+    "$@" >"$TMP/output" 2>&1 </dev/null
+    status=$?
+    if [ $status != "$wanted" ]; then
+        not_so "exit status $wanted of: $* (it is $status)"
+    elif [ -n "$text" ] && ! grep -qF -- "$text" "$TMP/output"; then
+        not_so "\"$text\" in the output of: $*"
+    else
+        passed=$((passed + 1))
+    fi
+}
+
+# check WHAT COMMAND...: the command succeeds.
+check()
+{
+    local what=$1
+    shift
+    if "$@" >"$TMP/checked" 2>&1; then
+        passed=$((passed + 1))
+    else
+        not_so "$what"
+    fi
+}
+
+# not COMMAND...: for check, when the command must fail.
+not() { ! "$@"; }
+
+# The last line of a script.
+test_done()
+{
+    echo "$passed passed, $failed failed"
+    [ $failed = 0 ] && [ $passed -gt 0 ]
+    exit
+}

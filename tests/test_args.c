@@ -1,0 +1,307 @@
+// test_args.c - the option table: what it accepts, what it refuses and how, and what it prints.
+#include "args.h"
+#include "check.h"
+#include "test.h"
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef struct Values {
+    bool evaluate, shuffle, tf32;
+    int batch, step;
+    int64_t seed;
+    double lr, gamma;
+    const char *save, *arch, *milestones;
+} Values;
+
+static Values values;
+
+static void make_table(Args *args)
+{
+    memset(args, 0, sizeof *args);
+    values = (Values){ .shuffle = true, .batch = 256, .lr = .01, .gamma = .1, .arch = "resnet18" };
+    args->summary = "Trains an image classifier.";
+    args_add(args, ARGS_ROWS(
+        { "batch-size", 'b', ARG_INT, &values.batch, "N", "images in a batch", .min = 1,
+          .max = 65536 },
+        { "seed", 0, ARG_INT64, &values.seed, "N", "of everything" },
+        { "lr", 0, ARG_DOUBLE, &values.lr, "X", "learning rate", .min = 0, .max = 1e6 },
+        { "evaluate", 'e', ARG_FLAG, &values.evaluate, NULL, "only evaluate" },
+        { "shuffle", 0, ARG_FLAG, &values.shuffle, NULL, "a new order in each epoch" }));
+    args_add(args, ARGS_ROWS(
+        { "step", 0, ARG_INT, &values.step, "N", "any number that fits" },
+        { "gamma", 0, ARG_DOUBLE, &values.gamma, "X", "any finite number" },
+        { "tf32", 0, ARG_BOOL, &values.tf32, NULL, "on or off" },
+        { "save", 0, ARG_STRING, &values.save, "FILE", "where to" },
+        { "arch", 'a', ARG_CHOICE, &values.arch, "lenet|resnet18", "the network" },
+        { "milestones", 0, ARG_INTS, &values.milestones, "N,N", "epochs" }));
+}
+
+// Splits "--lr 0.1|-b|7" at the bars and parses it.
+static void parse(Args *args, const char *line)
+{
+    static char words[512];
+    char *argv[32] = { "/some/where/train" };
+    int argc = 1;
+    snprintf(words, sizeof words, "%s", line);
+    for (char *word = words, *bar; word; word = bar) {
+        bar = strchr(word, '|');
+        if (bar)
+            *bar++ = '\0';
+        argv[argc++] = word;
+    }
+    make_table(args);
+    args_parse(args, line[0] ? argc : 1, argv);
+}
+
+// Does the same in a child: its exit status, and what it said on the given stream.
+static int status_of(const char *line, int stream, char *said, size_t size)
+{
+    int ends[2];
+    if (pipe(ends) != 0)
+        FAIL("", "pipe");
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        static Args args;
+        dup2(ends[1], stream);
+        close(ends[0]);
+        parse(&args, line);
+        exit(0);
+    }
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t got; n < size - 1 && (got = read(ends[0], said + n, size - 1 - n)) > 0;)
+        n += (size_t)got;
+    said[n] = '\0';
+    close(ends[0]);
+    int status;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(every_type_is_read)
+{
+    Args args;
+    parse(&args, "--batch-size|64|--seed=-9223372036854775808|--lr=1e-3|-e|--no-shuffle|--tf32|1|"
+                 "--save|-|--arch=lenet|--milestones|30,60,90|--step|-2147483648|--gamma|-.5");
+    EXPECT_EQ_INT(values.batch, 64);
+    EXPECT(values.seed == INT64_MIN, "seed is %lld", (long long)values.seed);
+    EXPECT(values.lr == 1e-3, "lr is %g", values.lr);
+    EXPECT(values.evaluate && !values.shuffle && values.tf32, "flags");
+    EXPECT_EQ_STR(values.save, "-");
+    EXPECT_EQ_STR(values.arch, "lenet");
+    EXPECT_EQ_STR(values.milestones, "30,60,90");
+    EXPECT(values.step == INT32_MIN, "step is %d", values.step);
+    EXPECT(values.gamma == -.5, "gamma is %g", values.gamma);
+    EXPECT(args_given(&args, "lr") && args_given(&args, "shuffle"), "given");
+}
+
+TEST(spellings)
+{
+    Args args;
+    parse(&args, "-b7");
+    EXPECT_EQ_INT(values.batch, 7);
+    parse(&args, "-b|8|--batch-size=9|--shuffle|--no-evaluate");
+    EXPECT_EQ_INT(values.batch, 9); // the last one holds
+    EXPECT(values.shuffle && !values.evaluate, "flags");
+    EXPECT(args_given(&args, "evaluate") && !args_given(&args, "lr"), "given");
+    parse(&args, "--save=--strange|--lr=+0.5");
+    EXPECT_EQ_STR(values.save, "--strange");
+    EXPECT(values.lr == 0.5, "lr is %g", values.lr);
+    parse(&args, "");
+    EXPECT_EQ_INT(values.batch, 256);
+    EXPECT(!args_given(&args, "batch-size") && !args_given(&args, "nonsense"), "given");
+}
+
+// Wrong line, and what its message and hint must hold.
+static const char *const wrong[][2] = {
+    { "--epochz|3", "unknown option '--epochz'" },
+    { "--batchsize|3", "did you mean --batch-size?" },
+    { "--batch_size=3", "did you mean --batch-size?" },
+    { "--bathc-size=3", "did you mean --batch-size?" },
+    { "--eval", "did you mean --evaluate?" },
+    { "--no-shufle", "did you mean --no-shuffle?" },
+    { "--nr|1", "did you mean --lr?" },
+    { "--xyzzy-plugh", "--help lists all options" },
+    { "-z", "unknown option '-z'" },
+    { "-lr|1", "did you mean --lr?" },
+    { "-ex", "unknown option '-ex'" },
+    { "--", "unexpected argument '--'" },
+    { "-", "unexpected argument '-'" },
+    { "photos", "unexpected argument 'photos'" },
+    { "-b", "--batch-size: a value is missing" },
+    { "--save|-b|3", "--save: a value is missing before '-b'" },
+    { "--save|--lr=1", "hint: --save=--lr=1 if that is the value" },
+    { "--save=", "--save: the value is empty" },
+    { "-b|", "--batch-size: the value is empty" },
+    { "--evaluate=1", "--evaluate: takes no value, but got '1'" },
+    { "-b|0", "'0' is out of range: 1 to 65536" },
+    { "-b|-1", "'-1' is out of range: 1 to 65536" },
+    { "-b65537", "out of range" },
+    { "-b|99999999999", "'99999999999' is out of range: 1 to 65536" },
+    { "-b|99999999999999999999999", "out of range: 1 to 65536" },
+    { "--step|2147483648", "out of range: -2147483648 to 2147483647" },
+    { "--seed|9223372036854775808", "out of range: -9223372036854775808 to" },
+    { "-b|1x", "'1x' is not a whole number" },
+    { "-b|x", "not a whole number" },
+    { "-b| 1", "not a whole number" },
+    { "-b|1 ", "not a whole number" },
+    { "-b|1.5", "not a whole number" },
+    { "-b|1e3", "not a whole number" },
+    { "-b|0x10", "not a whole number" },
+    { "-b|+", "not a whole number" },
+    { "--lr|nan", "'nan' is not a finite number" },
+    { "--lr|inf", "not a finite number" },
+    { "--lr=-inf", "not a finite number" },
+    { "--lr=-infinity", "not a finite number" },
+    { "--lr|1e999", "too large" },
+    { "--lr|0x1p3", "not a finite number" },
+    { "--lr|1e", "not a finite number" },
+    { "--lr|.", "not a finite number" },
+    { "--lr|0,1", "not a finite number" },
+    { "--lr|-0.1", "'-0.1' is out of range: 0 to 1e+06" },
+    { "--gamma|-1e999", "too large" },
+    { "--tf32|yes", "'yes' is not 0 or 1" },
+    { "--arch|resnet", "'resnet' is none of lenet|resnet18" },
+    { "--arch|lenet|--arch=t|", "is none of" },
+    { "-alenet|-aresnet181", "is none of" },
+    { "--milestones|30,20", "rising" },
+    { "--milestones|0,20", "rising" },
+    { "--milestones|20,20", "rising" },
+    { "--milestones|20,", "rising" },
+    { "--milestones|,20", "rising" },
+    { "--milestones|20;30", "rising" },
+    { "--milestones|99999999999", "rising" },
+    { "--milestones|-3", "rising" },
+    { "--sa\nve", "unknown option '--sa?ve'" },
+    { "--lr|1\n2\033[2J", "'1?2?[2J'" },
+};
+
+TEST(wrong_lines_are_refused)
+{
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char said[2048];
+        int status = status_of(wrong[i][0], STDERR_FILENO, said, sizeof said);
+        EXPECT(status == EXIT_USAGE, "'%s' gives %d", wrong[i][0], status);
+        EXPECT(strncmp(said, "train: ", 7) == 0, "'%s' says %s", wrong[i][0], said);
+        EXPECT(strstr(said, wrong[i][1]) != NULL, "'%s' says %s", wrong[i][0], said);
+        char *end = strchr(said, '\n');
+        bool one_line = end && (end[1] == '\0' || (strncmp(end + 1, "hint: ", 6) == 0
+                                                   && strchr(end + 1, '\n')[1] == '\0'));
+        EXPECT(one_line, "'%s' says more than a line and a hint: %s", wrong[i][0], said);
+    }
+}
+
+TEST(long_nonsense_is_cut)
+{
+    static char line[500], said[4096];
+    memset(line, 'x', sizeof line - 1);
+    memcpy(line, "--", 2);
+    EXPECT_EQ_INT(status_of(line, STDERR_FILENO, said, sizeof said), EXIT_USAGE);
+    EXPECT(strlen(said) < 700, "%zu bytes", strlen(said));
+}
+
+TEST(rules_across_options)
+{
+    char said[512];
+    int ends[2];
+    if (pipe(ends) != 0)
+        FAIL("", "pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        Args args;
+        dup2(ends[1], STDERR_FILENO);
+        parse(&args, "");
+        args_reject(&args, "lr", "%d is too %s", 3, "much");
+    }
+    close(ends[1]);
+    said[read(ends[0], said, sizeof said - 1)] = '\0';
+    int status;
+    waitpid(child, &status, 0);
+    EXPECT_EQ_INT(WEXITSTATUS(status), EXIT_USAGE);
+    EXPECT_EQ_STR(said, "train: --lr: 3 is too much\n");
+}
+
+TEST(help_is_complete)
+{
+    char said[8192];
+    EXPECT_EQ_INT(status_of("--lr|1|--help|--nonsense", STDOUT_FILENO, said, sizeof said), 0);
+    static const char *const wanted[] = { "usage: train [OPTIONS]", "Trains an image classifier.",
+        "-b, --batch-size N", " 256 ", "images in a batch", "--[no-]shuffle", " yes ",
+        "-a, --arch lenet|resnet18", "--tf32 0|1", "--milestones N,N", " 0.01 " };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        EXPECT(strstr(said, wanted[i]) != NULL, "help lacks '%s':\n%s", wanted[i], said);
+    for (char *line = said, *end; (end = strchr(line, '\n')); line = end + 1)
+        EXPECT(end - line <= 100, "a line of %d columns", (int)(end - line));
+}
+
+TEST(json_of_everything)
+{
+    Args args;
+    char *text = NULL;
+    size_t size;
+    parse(&args, "--lr|0.1|--seed|9007199254740993|--save|a\"b\\c\n\xff\xc3\xa9");
+    FILE *out = open_memstream(&text, &size);
+    args_json(&args, out);
+    fclose(out);
+    EXPECT_EQ_STR(text, "\"batch_size\":256,\"seed\":9007199254740993,\"lr\":0.1,"
+                        "\"evaluate\":false,\"shuffle\":true,\"step\":0,\"gamma\":0.1,"
+                        "\"tf32\":false,"
+                        "\"save\":\"a\\\"b\\\\c\\u000a\\ufffd\xc3\xa9\",\"arch\":\"resnet18\","
+                        "\"milestones\":null");
+    free(text);
+}
+
+// What is printed reads back as the same number.
+TEST(doubles_are_shortest)
+{
+    static const struct {
+        const char *given, *wanted;
+    } cases[] = { { "0.1", "0.1" }, { "1e-4", "0.0001" }, { "3", "3" },
+                  { "0.30000000000000004", "0.30000000000000004" }, { "1e300", "1e+300" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Args args;
+        char line[64], wanted[64], *text = NULL;
+        size_t size;
+        snprintf(line, sizeof line, "--gamma|%s", cases[i].given);
+        snprintf(wanted, sizeof wanted, "\"gamma\":%s,", cases[i].wanted);
+        parse(&args, line);
+        FILE *out = open_memstream(&text, &size);
+        args_json(&args, out);
+        fclose(out);
+        EXPECT(strstr(text, wanted) != NULL, "%s not in %s", wanted, text);
+        free(text);
+    }
+}
+
+TEST(a_name_twice_is_a_defect)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        Args args;
+        int x = 0;
+        fclose(stderr);
+        close(STDERR_FILENO);
+        make_table(&args);
+        args_add(&args, ARGS_ROWS({ "other", 'b', ARG_INT, &x, "N", "" }));
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    EXPECT_EQ_INT(WEXITSTATUS(status), EXIT_FAILED);
+}
+
+int main(void)
+{
+    every_type_is_read();
+    spellings();
+    wrong_lines_are_refused();
+    long_nonsense_is_cut();
+    rules_across_options();
+    help_is_complete();
+    json_of_everything();
+    doubles_are_shortest();
+    a_name_twice_is_a_defect();
+    return test_done();
+}

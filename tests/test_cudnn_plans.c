@@ -1,0 +1,216 @@
+// test_cudnn_plans.c - every convolution of every network has a cuDNN plan, for a GPU that is not
+// here. ctest: BACKENDS cuda TIMEOUT 120 SANITIZERS none
+//
+// cuDNN can make plans from a description of a device. So what the CUDA backend will ask for on an
+// H200 (the same functions, the same rules) is asked for here, on any machine. What this cannot
+// show is that a plan computes the right thing: test_ops does, where there is a GPU.
+#include "test.h"
+
+#include "check.h"
+#include "cuda/cudnn_graph.h"
+#include "net.h"
+
+#include <string.h>
+
+// The format is cuDNN's own; the figures are those of an H200.
+static const char h200[] =
+    "{\"deviceName\":\"NVIDIA H200\",\"deviceVer\":900,\"driverVer\":13000,\"cudaDeviceId\":0,"
+    "\"pciDeviceId\":0,\"multiProcessorCount\":132,\"warpSize\":32,\"maxThreadsPerBlock\":1024,"
+    "\"maxThreadsPerSM\":2048,\"maxCtasPerSM\":32,\"maxBlockSize\":[1024,1024,64],"
+    "\"maxGridSize\":[2147483647,65535,65535],\"regsPerBlock\":65536,\"maxRegistersPerSM\":65536,"
+    "\"maxSharedMemoryPerBlock\":49152,\"maxSharedMemoryPerBlockOptin\":232448,"
+    "\"reservedSharedMemoryPerBlock\":1024,\"l2CacheSize\":62914560,"
+    "\"totalGlobalMem\":150000000000,\"smClockRateKHz\":1980000,\"memClockRateKHz\":3201000,"
+    "\"isTccDriver\":0,\"supportCoopLaunch\":1}";
+
+static const char *const pass_names[] = { "forward", "data gradient", "weight gradient" };
+
+// ==== The convolutions ===========================================================================
+
+enum { MAX_PROBLEMS = 600 };
+
+typedef struct Wanted {
+    ConvProblem problem;
+    bool needs_dx;
+    char name[96];          // the first layer that has it
+} Wanted;
+
+static Wanted wanted[MAX_PROBLEMS];
+static int wanted_count, product_count;
+
+static void want(const ConvSpec *spec, cudnnDataType_t dtype, const char *arch, const char *layer)
+{
+    ConvProblem problem = conv_problem(spec, dtype);
+    if (conv_is_product(&problem)) {
+        product_count++;    // cuBLASLt's, which has no way to plan for a device that is not here
+        return;
+    }
+    for (int i = 0; i < wanted_count; i++)
+        if (memcmp(&wanted[i].problem, &problem, sizeof problem) == 0) {
+            wanted[i].needs_dx |= spec->needs_dx;
+            return;
+        }
+    CHECK(wanted_count < MAX_PROBLEMS, "", "more than %d convolutions", MAX_PROBLEMS);
+    Wanted *w = &wanted[wanted_count++];
+    w->problem = problem;
+    w->needs_dx = spec->needs_dx;
+    snprintf(w->name, sizeof w->name, "%s %s %s x (%d, %d, %d, %d)", arch, layer,
+             dtype == CUDNN_DATA_HALF ? "f16" : "f32", problem.n, problem.h, problem.w, problem.c);
+}
+
+static void want_network(const char *arch, int channels, int size, int batch, cudnnDataType_t dtype)
+{
+    static Net net;
+    ModelConfig config = { .arch = arch, .channels = channels, .height = size, .width = size,
+                           .classes = 10, .batch = batch };
+    memset(&net, 0, sizeof net);
+    net_build(&net, &config, net_canvas(&config));
+    for (int i = 0; i < net.layer_count; i++) {
+        const Layer *l = &net.layers[i];
+        Extent x = net.extents[l->in];
+        ConvSpec spec = { { batch, x.c, x.h, x.w, x.c }, l->channels, l->kernel_h, l->kernel_w,
+                          l->stride, l->pad, l->bias, l->in != 0 };
+        if (l->type == LAYER_CONV)
+            want(&spec, dtype, arch, l->name);
+    }
+}
+
+static void want_all(cudnnDataType_t dtype)
+{
+    static const struct {
+        const char *arch;
+        int channels, size;
+    } nets[] = { { "resnet18", 3, 32 }, { "resnet18", 1, 28 },  { "resnet18", 3, 224 },
+                 { "resnet50", 3, 64 }, { "resnet50", 3, 224 }, { "convnet", 1, 28 },
+                 { "convnet", 3, 32 },  { "lenet", 1, 28 },     { "lenet", 3, 32 } };
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
+        for (int batch = 128; batch <= 256; batch += 128)
+            want_network(nets[i].arch, nets[i].channels, nets[i].size, batch, dtype);
+}
+
+// ==== Tests ======================================================================================
+
+// One plan for each pass of each convolution, under these rules. Returns how many use tensor cores.
+static int plan_all(const PlanRules *rules)
+{
+    int tensor_cores = 0;
+    for (int i = 0; i < wanted_count; i++)
+        for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
+            const Wanted *w = &wanted[i];
+            ConvPlan plan;
+            Error err = { .text = "" };
+            if (pass == PASS_DATA && !w->needs_dx)
+                continue;
+            bool made = conv_plan_new(&plan, &w->problem, pass, rules, &err);
+            EXPECT(made, "%s, %s: %s", w->name, pass_names[pass], err.text);
+            if (!made)
+                continue;
+            bool rounds = w->problem.dtype == CUDNN_DATA_FLOAT && plan.tensor_cores;
+            EXPECT(plan.repeatable || !rules->deterministic, "%s, %s: engine %d", w->name,
+                   pass_names[pass], (int)plan.engine);
+            EXPECT(!rounds || rules->tf32, "%s, %s: engine %d", w->name, pass_names[pass],
+                   (int)plan.engine);
+            EXPECT(plan.workspace >= 0 && plan.workspace <= rules->workspace_limit, "%s, %s: %lld",
+                   w->name, pass_names[pass], (long long)plan.workspace);
+            tensor_cores += plan.tensor_cores;
+            conv_plan_free(&plan);
+        }
+    return tensor_cores;
+}
+
+TEST(every_convolution_has_a_plan)
+{
+    Error err;
+    PlanRules rules = { .profile = device_profile_new(h200, &err),
+                        .workspace_limit = CONV_WORKSPACE_LIMIT };
+    if (!EXPECT(rules.profile != NULL, "%s", err.text))
+        return;
+    want_all(CUDNN_DATA_FLOAT);
+    printf("f32: %d convolutions, %d more are products\n", wanted_count, product_count);
+    EXPECT(wanted_count > 60 && product_count > 10, "%d and %d", wanted_count, product_count);
+    for (int i = 0; i < 4; i++) {
+        rules.tf32 = i & 1;
+        rules.deterministic = i & 2;
+        int tensor_cores = plan_all(&rules);
+        EXPECT(tensor_cores > 0 || !rules.tf32, "none uses tensor cores");
+    }
+    wanted_count = 0;
+    want_all(CUDNN_DATA_HALF);
+    for (int i = 0; i < 2; i++) {
+        rules.deterministic = i;
+        EXPECT(plan_all(&rules) > 0, "none uses tensor cores");
+    }
+    cudnnBackendDestroyDescriptor(rules.profile);
+}
+
+// So that the test above can fail.
+TEST(nonsense_has_no_plan)
+{
+    Error err = { .text = "" };
+    ConvPlan plan;
+    PlanRules rules = { .profile = device_profile_new(h200, &err),
+                        .workspace_limit = CONV_WORKSPACE_LIMIT };
+    ConvSpec spec = { { 8, 16, 8, 8, 16 }, 32, 3, 3, 1, 1, false, true };
+    ConvProblem problem = conv_problem(&spec, CUDNN_DATA_FLOAT);
+    EXPECT(conv_plan_new(&plan, &problem, PASS_FORWARD, &rules, &err), "%s", err.text);
+    conv_plan_free(&plan);
+    problem.p++;
+    EXPECT(!conv_plan_new(&plan, &problem, PASS_FORWARD, &rules, &err), "9 rows of output from 8");
+    EXPECT(strstr(err.text, "the convolution") != NULL, "%s", err.text);
+    problem.p--;
+    rules.workspace_limit = -1;
+    EXPECT(!conv_plan_new(&plan, &problem, PASS_FORWARD, &rules, &err), "no memory at all");
+    EXPECT(strstr(err.text, "no engine") != NULL, "%s", err.text);
+    EXPECT(!device_profile_new("{\"deviceName\":", &err), "half a description");
+    cudnnBackendDestroyDescriptor(rules.profile);
+}
+
+// Does tap `tap` of a kernel meet the image at any output?
+static bool meets(int size, int outputs, int stride, int pad, int tap)
+{
+    for (int o = 0; o < outputs; o++) {
+        int at = o * stride - pad + tap;
+        if (at >= 0 && at < size)
+            return true;
+    }
+    return false;
+}
+
+// Cutting a kernel down to its live taps loses none that meets the image, and no output.
+TEST(live_taps_are_all_that_matters)
+{
+    for (int size = 1; size <= 9; size++)
+        for (int kernel = 1; kernel <= 7; kernel++)
+            for (int stride = 1; stride <= 3; stride++)
+                for (int pad = 0; pad <= kernel / 2; pad++) {
+                    ConvSpec spec = { { 1, 1, size, size, 1 }, 1, kernel, kernel, stride, pad,
+                                      false, true };
+                    if (size + 2 * pad < kernel)
+                        continue;
+                    LiveTaps live = conv_live_taps(&spec);
+                    ConvProblem p = conv_problem(&spec, CUDNN_DATA_FLOAT);
+                    for (int tap = 0; tap < kernel; tap++)
+                        EXPECT(!meets(size, p.p, stride, pad, tap) ||
+                                   (tap >= live.row && tap < live.row + live.rows),
+                               "tap %d of %d, size %d, stride %d, pad %d", tap, kernel, size,
+                               stride, pad);
+                    int outputs = (size + p.pad[0] + p.pad_after[0] - p.r) / stride + 1;
+                    EXPECT(p.p == (size + 2 * pad - kernel) / stride + 1 && outputs == p.p,
+                           "%d outputs, %d wanted", outputs, p.p);
+                    EXPECT(p.pad[0] == pad - live.row && p.pad[0] >= 0, "padding %d", p.pad[0]);
+                }
+    ConvSpec one = { { 1, 512, 1, 1, 512 }, 512, 3, 3, 1, 1, false, true };
+    EXPECT_EQ_INT(conv_live_taps(&one).row, 1);
+    EXPECT_EQ_INT(conv_live_taps(&one).rows, 1);
+    ConvSpec two = { { 1, 256, 2, 2, 256 }, 512, 3, 3, 2, 1, false, true };
+    EXPECT_EQ_INT(conv_live_taps(&two).row, 1);
+    EXPECT_EQ_INT(conv_live_taps(&two).rows, 2);
+}
+
+int main(void)
+{
+    live_taps_are_all_that_matters();
+    every_convolution_has_a_plan();
+    nonsense_has_no_plan();
+    return test_done();
+}

@@ -1,0 +1,151 @@
+#!/usr/bin/env bash
+# The front door: what it says, prints and runs. The build is a pretended one here (test_ddp_build.sh has
+# the real one), so that packages can come and go.
+# shellcheck disable=SC2016  # a $ in single quotes is for a pretended command, or printed by ddp
+. "$SRC/tests/test.sh"
+
+tree="$TMP/a tree"
+mkdir "$tree" "$TMP/bin"
+cp -r "$SRC/ddp" "$SRC/tools" "$SRC/CMakePresets.json" "$tree"
+mkdir "$tree/01_single_gpu" "$tree/02_two"
+cp "$SRC/01_single_gpu/train.c" "$tree/01_single_gpu"
+cd "$tree" || exit 1
+
+# --- a machine of our own: only these commands ---------------------------------------------------------
+
+for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink id uname head tail cut paste \
+    tr sed awk grep sort comm wc find stat cmp diff touch nproc flock tput sha256sum od gzip xz tar date sleep chmod true; do
+    ln -s "$(type -P $command)" "$TMP/bin/$command"
+done
+pretend() { printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
+pretend cc 'cat >/dev/null; case "$*" in *-E*) test -e '"'$TMP'"'/headers ;; *) exit 1 ;; esac'
+pretend cmake 'case "$*" in
+--version) echo "cmake version 3.25.1" ;;
+*--preset*) mkdir -p build/cpu/01_single_gpu; echo "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" >build/CMakeCache.txt
+    touch build/build.ninja ;;
+*--build*) printf "#!/bin/sh\necho trained with \"\$@\"\nexit 3\n" >build/cpu/01_single_gpu/train
+    chmod +x build/cpu/01_single_gpu/train ;;
+esac'
+pretend ctest 'echo "ctest got $*"; echo "100% tests passed"'
+pretend curl 'exit 1'
+pretend ninja 'exit 0'
+touch "$TMP/headers"
+ddp() { env -u CUDA_HOME PATH="$TMP/bin" ./ddp "$@"; }
+
+# --- wrong words: exit 2, and nothing done -----------------------------------------------------------------
+
+expect 0 "./ddp - data-parallel training" ddp
+expect 0 "run STEP" ddp help
+expect 0 "run STEP" ddp --help
+expect 2 "there is no command 'tset'" ddp tset
+expect 2 "run: which step?" ddp run
+expect 2 "there is no step '09'" ddp run 09
+expect 2 "there are: 01_single_gpu 02_two" ddp run 0
+expect 2 "it has no ranks" ddp run 01 -n 2
+expect 2 "not 'two'" ddp run 01 -n two
+expect 2 "not '0'" ddp run 01 -n 0
+expect 2 "-n needs a number" ddp run 01 -n
+expect 2 "not 'gpu'" ddp run 01 --backend gpu
+expect 2 "unknown option --epochs" ddp run 01 --epochs 1
+expect 2 "come behind --" ddp run 01 epochs
+expect 2 "two steps are wanted" ddp diff 01
+expect 2 "there is no step '07'" ddp diff 01 07
+expect 2 "takes no arguments" ddp setup now
+check "none of this built anything" test ! -e build
+
+# --- setup and run: commands are printed, and the program's exit status is ddp's ---------------------------
+
+expect 3 'trained with --epochs 1 --save a b' ddp run 01 -- --epochs 1 --save 'a b'
+check "the configure command was shown" grep -qF '$ cmake --preset default -G Ninja' "$TMP/output"
+expect 3 "\$ build/cpu/01_single_gpu/train --save 'a b'" ddp run 01_single_gpu -n 1 -- --save 'a b'
+check "the second time does not configure" not grep -q preset "$TMP/output"
+expect 3 'trained with' ddp run 1 --backend cpu
+expect 3 'trained with' ddp run 01_single_gpu/
+expect 1 'the cuda backend is not built' ddp run 01 --backend cuda
+(cd / && expect 3 "$tree/build/cpu/01_single_gpu/train" env PATH="$TMP/bin" "$tree/ddp" run 01
+    exit $failed) || failed=$((failed + 1))
+ln -s "$tree/ddp" "$TMP/door"
+expect 3 'trained with' env PATH="$TMP/bin" "$TMP/door" run 01
+expect 0 'ctest got --preset default --parallel' ddp test -R data
+check "ctest's own last line is the last" grep -q 'passed$' <(tail -1 "$TMP/output")
+check "and it got the options" grep -qF -- '-R data' "$TMP/output"
+
+# A GPU is used where one is visible and there is a program for it.
+pretend nvidia-smi 'echo "GPU 0: NVIDIA Something (UUID: GPU-1)"'
+expect 3 '$ build/cpu/' ddp run 01
+mkdir -p build/cuda/01_single_gpu
+printf '#!/bin/sh\nexit 5\n' >build/cuda/01_single_gpu/train
+chmod +x build/cuda/01_single_gpu/train
+expect 5 '$ build/cuda/' ddp run 01
+expect 3 '$ build/cpu/' ddp run 01 --backend cpu
+pretend nvidia-smi 'echo "No devices found."; exit 6'
+expect 3 '$ build/cpu/' ddp run 01
+rm "$TMP/bin/nvidia-smi"
+
+# --- what is missing -------------------------------------------------------------------------------------
+
+# Debian's Fashion-MNIST may be on this machine or not; in what follows it is not looked for.
+sed -i '/^data|Fashion-MNIST/d' ddp
+is_debian() { grep -qE '^ID(_LIKE)?=.*(debian|ubuntu)' /etc/os-release; }
+
+ddp clean >/dev/null 2>&1
+check "clean" test ! -e build
+rm "$TMP/bin/ninja"
+expect 1 'missing: Ninja' ddp setup
+check "without apt the packages are named" grep -qF 'apt install ninja-build' "$TMP/output"
+check "and nothing was built" test ! -e build/build.ninja
+
+if is_debian; then
+    pretend apt-get "echo \"\$*\" >>'$TMP/apt'; case \"\$*\" in *install*) printf '#!/bin/sh\n' >'$TMP/bin/ninja'; chmod +x '$TMP/bin/ninja';; esac"
+    pretend id 'echo 0'
+    expect 0 'apt-get install -q -y --no-install-recommends ninja-build' ddp setup
+    check "first update, then install" test "$(cut -d' ' -f1 "$TMP/apt" | paste -sd' ')" = "update install"
+    rm "$TMP/apt"
+    expect 0 'ready' ddp setup
+    check "nothing missing, nothing fetched" test ! -e "$TMP/apt"
+
+    rm "$TMP/bin/ninja"
+    rm -rf build
+    pretend id 'echo 1000'
+    expect 1 'only root can install it' ddp setup
+    check "the one line to run" grep -qF 'apt-get update && apt-get install --no-install-recommends ninja-build' "$TMP/output"
+    pretend sudo 'test "$1" = -n && shift; exec "$@"'
+    expect 0 '$ sudo apt-get update' ddp setup
+    rm "$TMP/bin/sudo"
+    pretend id 'echo 0'
+
+    rm -f "$TMP/bin/ninja" "$TMP/apt"
+    rm -rf build
+    pretend apt-get 'echo "E: Unable to locate package"; exit 100'
+    expect 1 'the build needs what is missing' ddp setup
+    pretend apt-get 'exit 0'
+    expect 1 'still missing: Ninja' ddp setup
+    pretend ninja 'exit 0'
+fi
+
+pretend cmake 'echo "cmake version 3.22.1"'
+expect 1 'CMake 3.25' ddp setup
+
+# --- doctor --------------------------------------------------------------------------------------------
+
+expect 1 'apt install cmake' ddp doctor
+rm "$TMP/headers"
+expect 1 'apt install libdnnl-dev' ddp doctor
+expect 1 'apt install zlib1g-dev' env LC_ALL=C PATH="$TMP/bin" ./ddp doctor
+check "without UTF-8 no UTF-8" not grep -qP '[^\x00-\x7f]' "$TMP/output"
+check "marks, in UTF-8" grep -q ✗ <(LC_ALL=C.UTF-8 ddp doctor 2>&1)
+
+# --- diff -----------------------------------------------------------------------------------------------
+
+printf 'one\ntwo\n' >01_single_gpu/changed.c
+printf 'one\n2\n' >02_two/changed.c
+cp 01_single_gpu/train.c 02_two/train.c
+echo new >02_two/added.c
+expect 0 'the same in both: train.c' ddp diff 01 02
+expect 0 'new in 02_two: added.c (1 lines)' ddp diff 01 02
+expect 0 '-two' ddp diff 01 02
+expect 0 'only in 02_two: added.c' ddp diff 02_two 1
+expect 0 '+2' ./ddp diff 01 02
+check "with git the command is git's" grep -qF '$ git --no-pager diff --no-index' "$TMP/output"
+
+test_done

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# ctest: PROCESSORS all TIMEOUT 300
+# ./ddp setup for real, on a copy of the tree (CPU backend only) in a directory with a space.
+. "$SRC/tests/test.sh"
+
+copy()
+{
+    mkdir "$1"
+    (cd "$SRC" && tar -cf - --exclude=./build --exclude=./data --exclude=./.git --exclude=./tests/reference .) |
+        tar -xf - -C "$1"
+    sed -i 's/"CMAKE_BUILD_TYPE": "RelWithDebInfo"/"DDP_CUDA": "OFF", "DDP_TESTS": "OFF"/' "$1/CMakePresets.json"
+}
+
+tree="$TMP/a tree"
+copy "$tree"
+cd "$tree" || exit 1
+unset CFLAGS LDFLAGS
+
+# --- interrupted, then two at once ----------------------------------------------------------------------
+
+expect 124 "cmake --preset default" timeout -s INT 2 ./ddp setup
+check "interrupted before the end" test ! -x build/cpu/01_single_gpu/train
+./ddp setup >"$TMP/one" 2>&1 &
+first=$!
+./ddp setup >"$TMP/two" 2>&1 &
+second=$!
+check "the first of two at once" wait $first
+check "the second of two at once" wait $second
+check "one waited for the other" grep -q "waiting for it" "$TMP/one" "$TMP/two"
+check "the program is there" test -x build/cpu/01_single_gpu/train
+
+# --- again: nothing to do ---------------------------------------------------------------------------------
+
+before=$(stat -c %Y.%Z build/cpu/01_single_gpu/train)
+begin=$(date +%s%N)
+expect 0 "ready" ./ddp setup
+took=$((($(date +%s%N) - begin) / 1000000))
+echo "a second setup: $took ms"
+check "a second setup takes under 2 s (it took $took ms)" test $took -lt 2000
+check "it builds nothing" test "$(stat -c %Y.%Z build/cpu/01_single_gpu/train)" = "$before"
+check "it says little" test "$(wc -l <"$TMP/output")" -le 2
+
+expect 0 "usage:" ./ddp run 01 -- --help
+expect 2 "" ./ddp run 01 -- --no-such-option
+cd /
+expect 0 "usage:" "$tree/ddp" run 01 -- --help
+cd "$tree" || exit 1
+
+# --- what is rebuilt ---------------------------------------------------------------------------------------
+
+if type -P git >/dev/null; then
+    author=(-c user.name=t -c user.email=t@example.org)
+    git init -q . && git add . && git "${author[@]}" commit -qm one
+    expect 0 "" cmake --build build
+    git "${author[@]}" commit -q --allow-empty -m two
+    expect 0 "log.c" cmake --build build --verbose
+    check "a commit recompiles one file" test "$(grep -c -- ' -c ' "$TMP/output")" = 1
+    expect 0 "" cmake --build build --verbose
+    check "and only once" not grep -q -- ' -c ' "$TMP/output"
+fi
+expect 1 "the build failed" bash -c 'echo "#error broken" >>common/rng.c; ./ddp setup'
+check "the compiler's word is shown" grep -q 'rng.c.*broken' "$TMP/output"
+check "a broken build does not train" not ./ddp run 01 -- --dry-run
+sed -i '$d' common/rng.c
+
+# --- moved, and clean ------------------------------------------------------------------------------------------
+
+cd "$TMP" || exit 1
+mv "$tree" "$TMP/moved"
+cd "$TMP/moved" || exit 1
+expect 0 "was moved or copied" ./ddp run 01 -- --help
+expect 0 "rm -rf build" ./ddp clean
+check "clean" test ! -e build
+
+# --- a step alone -----------------------------------------------------------------------------------------------
+
+expect 0 "cuda backend: off" cmake -S 01_single_gpu -B "$TMP/any where" -DDDP_CUDA=OFF
+expect 0 "" cmake --build "$TMP/any where" --parallel
+expect 0 "usage:" "$TMP/any where/cpu/01_single_gpu/train" --help
+
+test_done

@@ -1,0 +1,260 @@
+// What the training programs rely on in model.h: names and sizes, the order of gradients, plans for
+// several batch sizes over the same weights, import and export, initialisation, the hash.
+//
+// ctest: BACKENDS cpu cuda TIMEOUT 120
+#include "check.h"
+#include "model.h"
+#include "rng.h"
+#include "test.h"
+
+#include <math.h>
+
+static Device *device;
+static Ops *ops;
+
+static Model *open_model(const char *arch, int channels, int size, int batch)
+{
+    return model_new(device, ops, &(ModelConfig){ arch, channels, size, size, 10, batch });
+}
+
+static float *random_images(const Model *model)
+{
+    size_t count = shape_count(model->input);
+    float *host = xmalloc(count * sizeof *host), *memory = device_alloc(device, count * sizeof *host);
+    for (size_t i = 0; i < count; i++)
+        host[i] = 2 * uniform_of(philox(3, 0, i).v[0]) - 1;
+    copy_to_device(device_stream(device), memory, host, count * sizeof *host);
+    stream_sync(device_stream(device));
+    free(host);
+    return memory;
+}
+
+static float *to_host(const float *memory, size_t count)
+{
+    float *host = xmalloc(count * sizeof *host);
+    copy_to_host(device_stream(device), host, memory, count * sizeof *host);
+    stream_sync(device_stream(device));
+    return host;
+}
+
+// dlogits as if the loss were a fixed sum of logits, so that backward has something to do.
+static void seed_backward(Model *model, int rows)
+{
+    int count = rows * model->config.classes;
+    float *host = xmalloc((size_t)count * sizeof *host);
+    for (int i = 0; i < count; i++)
+        host[i] = (float)(i % 7 - 3) / (float)count;
+    copy_to_device(device_stream(device), model->dlogits, host, (size_t)count * sizeof *host);
+    stream_sync(device_stream(device));
+    free(host);
+}
+
+static const ModelTensor *find(const Model *model, const char *name)
+{
+    for (int i = 0; i < model->tensor_count; i++)
+        if (strcmp(model->tensors[i].name, name) == 0)
+            return &model->tensors[i];
+    return NULL;
+}
+
+// The numbers that torchvision's and the articles' models have.
+TEST(parameters_are_counted_as_pytorch_does)
+{
+    static const struct { const char *arch; int channels, size; long parameters; int tensors; } models[] = {
+        { "lenet", 1, 28, 61706, 10 },      { "convnet", 1, 28, 29034, 16 },
+        { "resnet18", 3, 32, 11181642, 122 }, { "resnet50", 3, 32, 23528522, 320 },
+    };
+    for (int i = 0; i < 4; i++) {
+        Model *model = open_model(models[i].arch, models[i].channels, models[i].size, 2);
+        EXPECT_EQ_INT(model->torch_params, models[i].parameters);
+        EXPECT_EQ_INT(model->tensor_count, models[i].tensors);
+        model_free(model);
+    }
+}
+
+TEST(names_and_shapes_are_torchvisions)
+{
+    Model *model = open_model("resnet18", 3, 32, 2);
+    const ModelTensor *t = find(model, "layer2.0.downsample.0.weight");
+    EXPECT(t && t->ndim == 4 && t->shape[0] == 128 && t->shape[1] == 64 && t->shape[2] == 1, "downsample");
+    t = find(model, "fc.weight");
+    EXPECT(t && t->ndim == 2 && t->shape[0] == 10 && t->shape[1] == 512, "fc.weight");
+    t = find(model, "layer4.1.bn2.num_batches_tracked");
+    EXPECT(t && t->ndim == 0 && t->kind == MODEL_COUNTER, "num_batches_tracked");
+    model_free(model);
+    model = open_model("lenet", 1, 28, 2);
+    t = find(model, "fc1.weight");
+    EXPECT(t && t->ndim == 2 && t->shape[0] == 120 && t->shape[1] == 400, "fc1.weight");
+    model_free(model);
+}
+
+typedef struct Progress {
+    const Model *model;
+    size_t next;
+    int calls;
+} Progress;
+
+static void on_ready(void *arg, size_t offset, size_t count)
+{
+    Progress *p = arg;
+    EXPECT(offset == p->next, "range %d begins at %zu, the last one ended at %zu", p->calls, offset, p->next);
+    p->next = offset + count;
+    p->calls++;
+}
+
+// DDP will send each range as it comes: together they must be the arena, front to back; and a range must
+// not change after it was announced, which the second pass shows by finding it already as it ends up.
+typedef struct Finality {
+    Model *model;
+    const float *final;
+    int wrong;
+} Finality;
+
+static void on_final(void *arg, size_t offset, size_t count)
+{
+    Finality *f = arg;
+    float *now = to_host(f->model->grads + offset, count);
+    f->wrong += memcmp(now, f->final + offset, count * sizeof *now) != 0;
+    free(now);
+}
+
+TEST(gradients_come_front_to_back_and_final)
+{
+    Model *model = open_model("resnet18", 3, 32, 4);
+    model_init(model, 1);
+    float *images = random_images(model);
+    Progress progress = { model, 0, 0 };
+    model_forward(model, images, 4, true);
+    seed_backward(model, 4);
+    model_backward(model, on_ready, &progress);
+    EXPECT_EQ_INT(progress.next, model->param_count);
+    EXPECT_EQ_INT(progress.calls, 20 + 20 + 1);     // convolutions, norms, fc
+    float *final = to_host(model->grads, model->param_count);
+    fill_zero(device_stream(device), model->grads, model->param_count * sizeof(float));
+    Finality finality = { model, final, 0 };
+    model_forward(model, images, 4, true);
+    seed_backward(model, 4);
+    model_backward(model, on_final, &finality);
+    EXPECT_EQ_INT(finality.wrong, 0);
+    free(final);
+    device_free(device, images);
+    model_free(model);
+}
+
+// The rows of a batch do not see each other when evaluating: 5 of 8 images give the first 5 answers.
+static void check_tail(const char *arch, int channels, int size)
+{
+    Model *model = open_model(arch, channels, size, 8);
+    model_init(model, 1);
+    float *images = random_images(model);
+    model_forward(model, images, 8, false);
+    float *full = to_host(model->logits, 50);
+    model_forward(model, images, 5, false);
+    float *tail = to_host(model->logits, 50);
+    for (int i = 0; i < 50; i++)
+        EXPECT(fabsf(full[i] - tail[i]) <= 1e-4f * (1 + fabsf(full[i])), "%s: logit %d: %g in a batch of 8, "
+               "%g in one of 5", arch, i, full[i], tail[i]);
+    free(full);
+    free(tail);
+    device_free(device, images);
+    model_free(model);
+}
+
+TEST(a_smaller_batch_uses_the_same_weights)
+{
+    check_tail("lenet", 1, 28);
+    check_tail("convnet", 1, 28);
+    check_tail("resnet18", 3, 32);
+    check_tail("resnet50", 3, 64);
+    check_tail("resnet18", 1, 45);
+}
+
+TEST(what_is_imported_is_exported)
+{
+    Model *model = open_model("resnet18", 3, 32, 2);
+    float *arena = xcalloc(model->param_count, sizeof *arena);
+    for (int i = 0; i < model->tensor_count; i++) {
+        const ModelTensor *t = &model->tensors[i];
+        if (t->kind != MODEL_WEIGHT && t->kind != MODEL_VECTOR)
+            continue;
+        float *in = xmalloc((size_t)t->count * sizeof *in), *out = xcalloc((size_t)t->count, sizeof *out);
+        for (int64_t j = 0; j < t->count; j++)
+            in[j] = uniform_of(philox(5, (uint64_t)i, (uint64_t)j).v[0]);
+        model_import(model, t, arena, in);
+        model_export(model, t, arena, out);
+        EXPECT(memcmp(in, out, (size_t)t->count * sizeof *in) == 0, "%s changed on its way", t->name);
+        free(in);
+        free(out);
+    }
+    free(arena);
+    model_free(model);
+}
+
+static double deviation_of(const Model *model, const char *name, double *largest)
+{
+    const ModelTensor *t = find(model, name);
+    float *arena = to_host(model->params, model->param_count);
+    float *values = xmalloc((size_t)t->count * sizeof *values);
+    double sum = 0;
+    model_export(model, t, arena, values);
+    *largest = 0;
+    for (int64_t i = 0; i < t->count; i++) {
+        sum += (double)values[i] * values[i];
+        *largest = fmax(*largest, fabs(values[i]));
+    }
+    free(values);
+    free(arena);
+    return sqrt(sum / (double)t->count);
+}
+
+TEST(initialised_as_pytorch_does)
+{
+    double largest;
+    Model *model = open_model("resnet18", 3, 32, 2);
+    model_init(model, 1);
+    EXPECT_NEAR(deviation_of(model, "layer3.1.conv2.weight", &largest), sqrt(2.0 / (256 * 9)), 1e-4);
+    EXPECT_NEAR(deviation_of(model, "conv1.weight", &largest), sqrt(2.0 / (64 * 49)), 1e-3);
+    EXPECT_NEAR(deviation_of(model, "layer1.0.bn1.weight", &largest), 1, 0);
+    EXPECT_NEAR(deviation_of(model, "layer1.0.bn1.bias", &largest), 0, 0);
+    EXPECT_NEAR(deviation_of(model, "fc.weight", &largest), 1 / sqrt(512) / sqrt(3), 1e-3);
+    EXPECT_NEAR(largest, 1 / sqrt(512), 1e-4);
+    uint64_t first = model_hash(model);
+    model_init(model, 2);
+    EXPECT(model_hash(model) != first, "seeds 1 and 2 give the same weights");
+    model_init(model, 1);
+    EXPECT(model_hash(model) == first, "seed 1 gives other weights the second time");
+    model_free(model);
+}
+
+// The hash must not depend on how the backend lays things out, but on every weight.
+TEST(the_hash_sees_one_bit)
+{
+    Model *model = open_model("lenet", 1, 28, 2);
+    model_init(model, 1);
+    uint64_t before = model_hash(model);
+    float *arena = to_host(model->params, model->param_count);
+    arena[find(model, "fc3.bias")->offset + 3] += 1e-6f;
+    copy_to_device(device_stream(device), model->params, arena, model->param_count * sizeof *arena);
+    stream_sync(device_stream(device));
+    EXPECT(model_hash(model) != before, "a changed bias leaves the hash as it was");
+    free(arena);
+    model_free(model);
+}
+
+int main(void)
+{
+    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
+        TEST_SKIP("no GPU");
+    device = device_open(0, 2);
+    ops = ops_new(device, &(OpsConfig){ 0 });
+    parameters_are_counted_as_pytorch_does();
+    names_and_shapes_are_torchvisions();
+    gradients_come_front_to_back_and_final();
+    a_smaller_batch_uses_the_same_weights();
+    what_is_imported_is_exported();
+    initialised_as_pytorch_does();
+    the_hash_sees_one_bit();
+    ops_free(ops);
+    device_close(device);
+    return test_done();
+}

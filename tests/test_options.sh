@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Wrong command lines of the program: exit status 2, one line on stderr (and perhaps a hint), nothing on
+# stdout, no file, no work: well under 100 ms.
+. "$SRC/tests/test.sh"
+train=$BUILD/01_single_gpu/train
+mkdir "$TMP/here" && cd "$TMP/here" || exit 1
+
+# Runs the rest of its arguments, three times at most, until it took less than 100 ms (a busy machine
+# may need that).
+at_once()
+{
+    local try begin status
+    for try in 1 2 3; do
+        begin=$(date +%s%N)
+        "$@" >"$TMP/stdout" 2>"$TMP/output" </dev/null
+        status=$?
+        [ $((($(date +%s%N) - begin) / 1000000)) -lt 100 ] && return $status
+    done
+    echo "took more than 100 ms, $try times" >>"$TMP/output"
+    return $status
+}
+
+# wrong LINE HINT OPTIONS...: stderr is "train: LINE", then "hint: HINT" unless HINT is empty.
+wrong()
+{
+    local line="train: $1" hint=${2:+hint: $2} what
+    shift 2
+    what=$(printf "'%s' " "$@")
+    # Files that a careless program would have made by the time it sees what is wrong.
+    at_once "$train" --save made.safetensors --metrics made.jsonl --trace made.json "$@"
+    check "exit status 2 of $what" test $? = 2
+    check "$what says '$line'" test "$(sed -n 1p "$TMP/output")" = "$line"
+    check "$what has the hint '$hint'" test "$(sed 1d "$TMP/output")" = "$hint"
+    check "$what prints nothing on stdout" test ! -s "$TMP/stdout"
+    check "$what makes no file" test -z "$(ls -A)"
+}
+
+list="--help lists all options"
+dash="every option begins with a dash; --help lists them"
+
+# unknown and misspelt
+wrong "unknown option '--nonsense'" "$list" --nonsense
+wrong "unknown option '--zzz'" "$list" --zzz=3
+wrong "unknown option '-q'" "$list" -q
+wrong "unknown option '--epoch'" "did you mean --epochs?" --epoch 3
+wrong "unknown option '--epcohs'" "did you mean --epochs?" --epcohs 3
+wrong "unknown option '--batch_size'" "did you mean --batch-size?" --batch_size 3
+wrong "unknown option '--batchsize'" "did you mean --batch-size?" --batchsize=3
+wrong "unknown option '--no-nestrov'" "did you mean --no-nesterov?" --no-nestrov
+wrong "unknown option '--momentun'" "did you mean --momentum?" --momentun 0.9
+wrong "unknown option '-lr'" "did you mean --lr?" -lr 0.1
+wrong "unknown option '--no-lr'" "$list" --no-lr
+
+# a value that is missing, or that nobody asked for
+wrong "--epochs: a value is missing" "" --epochs
+wrong "--batch-size: a value is missing" "" -b
+wrong "--batch-size: a value is missing before '--lr'" "--batch-size=--lr if that is the value" -b --lr 0.1
+wrong "--init: a value is missing before '-e'" "--init=-e if that is the value" --init -e
+wrong "--evaluate: takes no value, but got '1'" "" --evaluate=1
+
+# out of range
+wrong "--batch-size: '0' is out of range: 1 to 65536" "" -b 0
+wrong "--batch-size: '-1' is out of range: 1 to 65536" "" -b -1
+wrong "--batch-size: '99999999999' is out of range: 1 to 65536" "" -b 99999999999
+wrong "--batch-size: '99999999999999999999' is out of range: 1 to 65536" "" -b 99999999999999999999
+wrong "--epochs: '0' is out of range: 1 to 1000000" "" --epochs=0
+wrong "--print-freq: '0' is out of range: 1 to 1000000000" "" -p0
+wrong "--seed: '-1' is out of range: 0 to 1000000000000000" "" --seed -1
+wrong "--lr: '1e999' is out of range: it is too large for a double" "" --lr 1e999
+
+# malformed
+wrong "--lr: 'nan' is not a finite number" "" --lr nan
+wrong "--lr: 'NaN' is not a finite number" "" --lr=NaN
+wrong "--lr: 'inf' is not a finite number" "" --lr inf
+wrong "--lr: '-inf' is not a finite number" "" --lr=-inf
+wrong "--lr: '0.1x' is not a finite number" "" --lr 0.1x
+wrong "--lr: '0,1' is not a finite number" "" --lr 0,1
+wrong "--lr: '0x1' is not a finite number" "" --lr 0x1
+wrong "--lr: the value is empty" "" --lr ''
+wrong "--batch-size: '1x' is not a whole number" "" -b 1x
+wrong "--batch-size: '1.5' is not a whole number" "" -b1.5
+wrong "--batch-size: '1e2' is not a whole number" "" -b 1e2
+wrong "--batch-size: ' 1' is not a whole number" "" -b ' 1'
+wrong "--batch-size: the value is empty" "" -b ''
+wrong "--batch-size: the value is empty" "" --batch-size=
+wrong "--save: the value is empty" "" --save ''
+wrong "--arch: 'resnet' is none of lenet|convnet|resnet18|resnet50" "" --arch resnet
+wrong "--arch: 'RESNET18' is none of lenet|convnet|resnet18|resnet50" "" -aRESNET18
+wrong "--schedule: 'linear' is none of constant|step|multistep|cosine" "" --schedule linear
+wrong "--tf32: 'yes' is not 0 or 1" "" --tf32 yes
+wrong "--milestones: '60,30' is not a rising list of positive numbers such as 30,60,90" "" --milestones 60,30
+
+# positional
+wrong "unexpected argument 'photos'" "$dash" photos
+wrong "unexpected argument '--'" "$dash" --
+wrong "unexpected argument '-'" "$dash" -
+wrong "unexpected argument ''" "$dash" ''
+
+# what is typed cannot play with the terminal, or fill it
+wrong "unknown option '--a?b?[2J'" "$list" --a$'\n'b$'\e'[2J
+long=$(printf '%0300d' 0)
+wrong "--batch-size: '${long:0:100}' is out of range: 1 to 65536" "" -b "$long"
+
+# several options that do not go together
+wrong "--evaluate: needs --resume FILE or --init FILE: whose weights?" "" -e
+wrong "--resume: does not go with --init: one of them gives the weights" "" --resume a --init b
+test_done

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Equal seeds and threads give equal bits, twice; and a run that was killed at any step and went on from
+# its checkpoint ends with the bits of one that was not, in the middle of an epoch too.
+#
+# ctest: TIMEOUT 300 PROCESSORS 2
+set -u
+failed=0 passed=0
+train() { "$BUILD/01_single_gpu/train" --arch "$arch" --data "$data" --train-samples 100 --test-samples 64 \
+    -b 16 --threads 2 -p 1 --seed 3 --epochs 3 "$@" > "$TMP/out" 2>&1; }
+hash_of() { sed -n 's/^weight hash: //p' "$TMP/out"; }
+expect() {  # expect WHAT GOT WANTED
+    if [ -n "$3" ] && [ "$2" = "$3" ]; then passed=$((passed + 1)); return; fi
+    failed=$((failed + 1)); echo "$1: got '$2', wanted '$3'" >&2; tail -3 "$TMP/out" >&2
+}
+losses() { sed -n 's/.*"event":"step".*"epoch":\([0-9]*\),"step":\([0-9]*\),"loss":\([^,]*\),.*/\1 \2 \3/p' "$1"; }
+top1() { sed -n 's/.*"event":"epoch".*"top1":\([0-9.]*\).*/\1/p' "$1"; }
+
+check() {   # check ARCH DATA STEPS...: an epoch has 7 steps, the last one of 4 samples
+    arch=$1 data=$2; shift 2
+    train --metrics "$TMP/whole.jsonl" --save "$TMP/whole.st"
+    whole=$(hash_of)
+    train
+    expect "$arch: the same bits twice" "$(hash_of)" "$whole"
+    for step in "$@"; do
+        rm -f "$TMP/part.st" "$TMP/part.jsonl"
+        train --save "$TMP/part.st" --max-steps "$step" --metrics "$TMP/part.jsonl"
+        train --save "$TMP/part.st" --resume auto --metrics "$TMP/part.jsonl"
+        expect "$arch: ended after step $step and resumed" "$(hash_of)" "$whole"
+        expect "$arch: all losses, ended after step $step" "$(losses "$TMP/part.jsonl" | md5sum)" \
+            "$(losses "$TMP/whole.jsonl" | md5sum)"
+        expect "$arch: all accuracies, ended after step $step" "$(top1 "$TMP/part.jsonl")" "$(top1 "$TMP/whole.jsonl")"
+        cmp -s "$TMP/part.st" "$TMP/whole.st" || expect "$arch: the last checkpoint" differs same
+    done
+}
+check lenet fashion-mnist 1 3 7 10 20
+check resnet18 synthetic 5 14
+
+# Killed outright while it trains, again and again, until it gets through: only whole checkpoints count.
+arch=convnet data=fashion-mnist
+train; whole=$(hash_of)
+kills=0
+for wait in 0.1 0.2 0.3 0.4 0.6 0.9 5 30; do
+    "$BUILD/01_single_gpu/train" --arch $arch --data $data --train-samples 100 --test-samples 64 -b 16 --threads 2 \
+        -p 1 --seed 3 --epochs 3 --save "$TMP/kill.st" --resume auto > "$TMP/out" 2>&1 &
+    pid=$!
+    ( sleep $wait; kill -9 $pid 2> /dev/null ) &
+    killer=$!
+    if wait $pid 2> /dev/null; then kill $killer 2> /dev/null; wait $killer 2> /dev/null; break; fi
+    wait $killer 2> /dev/null
+    kills=$((kills + 1))
+done
+expect "killed $kills times" "$(hash_of)" "$whole"
+
+# Ctrl-C: the step under way is finished, the state saved, the status 130; going on gives the same bits.
+rm -f "$TMP/int.st"
+"$BUILD/01_single_gpu/train" --arch lenet --data fashion-mnist -b 64 --threads 1 -p 1 --seed 3 --epochs 1 \
+    --train-samples 20000 --test-samples 64 --save "$TMP/int.st" > "$TMP/out" 2>&1 &
+pid=$!
+until grep -q 'step: \[ *3/' "$TMP/out"; do sleep 0.02; kill -0 $pid 2> /dev/null || break; done
+kill -INT $pid; wait $pid
+expect "exit status after Ctrl-C" $? 130
+expect "a checkpoint after Ctrl-C" "$(ls "$TMP" | grep '^int')" int.st
+"$BUILD/01_single_gpu/train" --arch lenet --data fashion-mnist -b 64 --threads 1 --seed 3 --epochs 1 \
+    --train-samples 20000 --test-samples 64 --resume "$TMP/int.st" > "$TMP/out" 2>&1
+interrupted=$(hash_of)
+"$BUILD/01_single_gpu/train" --arch lenet --data fashion-mnist -b 64 --threads 1 --seed 3 --epochs 1 \
+    --train-samples 20000 --test-samples 64 > "$TMP/out" 2>&1
+expect "Ctrl-C and resumed" "$interrupted" "$(hash_of)"
+
+# A loss that is not finite ends the run at the next line, with its own status, and saves nothing.
+"$BUILD/01_single_gpu/train" --arch lenet --data fashion-mnist -b 64 --lr 900 -p 5 --epochs 1 --save "$TMP/nan.st" \
+    --threads 2 > "$TMP/out" 2>&1
+expect "exit status when the loss explodes" $? 3
+expect "no checkpoint when the loss explodes" "$(ls "$TMP" | grep -c '^nan')" 0
+expect "what is said" "$(grep -c 'the loss is not finite in epoch 1' "$TMP/out")" 1
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,157 @@
+// The generators: known answers, PyTorch's permutations, the shape of the distributions.
+#include "rng.h"
+#include "test.h"
+
+#include <math.h>
+
+// From the test vectors of Random123, whose authors invented Philox.
+TEST(philox_known_answers)
+{
+    static const struct {
+        uint64_t key, high, low;
+        uint32_t wanted[4];
+    } cases[] = {
+        { 0, 0, 0, { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } },
+        { ~0ull, ~0ull, ~0ull, { 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd } },
+        { 0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88,
+          { 0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1 } },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Philox r = philox(cases[i].key, cases[i].high, cases[i].low);
+        for (int word = 0; word < 4; word++)
+            EXPECT(r.v[word] == cases[i].wanted[word], "case %zu, word %d: %08x", i, word,
+                   r.v[word]);
+    }
+}
+
+TEST(jitter_covers_its_range_evenly)
+{
+    int y[9] = { 0 }, x[9] = { 0 }, flips = 0, diagonal = 0;
+    enum { SAMPLES = 90000 };
+    for (int32_t id = 0; id < SAMPLES; id++) {
+        Jitter j = jitter_of(1, 2, id, 4);
+        if (!EXPECT(j.y >= 0 && j.y <= 8 && j.x >= 0 && j.x <= 8, "id %d: %d %d", id, j.y, j.x))
+            return;
+        y[j.y]++;
+        x[j.x]++;
+        flips += j.flip;
+        diagonal += j.y == j.x;
+    }
+    for (int i = 0; i < 9; i++) {
+        EXPECT(abs(y[i] - SAMPLES / 9) < 500, "y = %d: %d times", i, y[i]);
+        EXPECT(abs(x[i] - SAMPLES / 9) < 500, "x = %d: %d times", i, x[i]);
+    }
+    EXPECT(abs(flips - SAMPLES / 2) < 800, "%d flips", flips);
+    EXPECT(abs(diagonal - SAMPLES / 9) < 500, "y == x %d times: they depend on each other",
+           diagonal);
+
+    Jitter none = jitter_of(1, 2, 3, 0);
+    EXPECT_EQ_INT(none.y, 0);
+    EXPECT_EQ_INT(none.x, 0);
+}
+
+// Another seed, epoch or sample: another jitter (one in 162 is the same by chance).
+TEST(jitter_depends_on_seed_epoch_and_id)
+{
+    int same[3] = { 0 };
+    for (int i = 0; i < 1000; i++) {
+        Jitter base = jitter_of(5, 5, i, 4);
+        Jitter others[3] = { jitter_of(6, 5, i, 4), jitter_of(5, 6, i, 4),
+                             jitter_of(5, 5, i + 1, 4) };
+        for (int k = 0; k < 3; k++)
+            same[k] += memcmp(&base, &others[k], sizeof base) == 0;
+    }
+    for (int k = 0; k < 3; k++)
+        EXPECT(same[k] < 25, "%d of 1000 are the same (case %d)", same[k], k);
+}
+
+TEST(uniform_and_normal)
+{
+    EXPECT_NEAR(uniform_of(0), 0, 0);
+    EXPECT(uniform_of(~0u) < 1, "%.9g", uniform_of(~0u));
+    float z[2];
+    normal_pair(0, 0, z);
+    EXPECT(isfinite(z[0]) && z[0] > 6 && z[1] == 0, "%g %g", z[0], z[1]);
+    normal_pair(~0u, 0, z);
+    EXPECT(fabsf(z[0]) < 1e-3f && fabsf(z[1]) < 1e-3f, "%g %g", z[0], z[1]);
+
+    enum { SAMPLES = 400000 };
+    double sum = 0, sum2 = 0, sum3 = 0, sum4 = 0;
+    double product = 0;
+    int beyond2 = 0;
+    for (int i = 0; i < SAMPLES; i++) {
+        Philox r = philox(7, 0, (uint64_t)(i / 2));
+        if (i % 2 == 0) {
+            normal_pair(r.v[0], r.v[1], z);
+            product += z[0] * z[1];
+        }
+        double x = z[i % 2];
+        sum += x;
+        sum2 += x * x;
+        sum3 += x * x * x;
+        sum4 += x * x * x * x;
+        beyond2 += fabs(x) > 2;
+    }
+    EXPECT_NEAR(product / (SAMPLES / 2), 0, 0.010); // the two of a pair do not depend on each other
+    EXPECT_NEAR(sum / SAMPLES, 0, 0.007);           // about 4.5 standard errors each
+    EXPECT_NEAR(sum2 / SAMPLES, 1, 0.010);
+    EXPECT_NEAR(sum3 / SAMPLES, 0, 0.03);
+    EXPECT_NEAR(sum4 / SAMPLES, 3, 0.07);
+    EXPECT_NEAR((double)beyond2 / SAMPLES, 0.0455, 0.0015);
+}
+
+// What torch.randperm(count, generator=torch.Generator().manual_seed(seed)) gives: the first two
+// entries, the last, and FNV-1a over all of them.
+TEST(randperm_is_pytorchs)
+{
+    static const struct {
+        uint64_t seed;
+        int count;
+        int32_t first, second, last;
+        uint64_t hash;
+    } cases[] = {
+        { 0, 1, 0, -1, 0, 0xaf63bd4c8601b7df },
+        { 0, 2, 0, 1, 1, 0x08328707b4eb6e3a },
+        { 0, 5, 4, 0, 2, 0xa9617c2f2b0eedf9 },
+        { 0, 1000, 44, 37, 354, 0x7ed880462a855ad9 },
+        { 0, 50000, 36044, 49165, 31476, 0x4ec384fecba76281 },
+        { 0, 60000, 36044, 10678, 1544, 0x216d0369b8490487 },
+        { 1, 1, 0, -1, 0, 0xaf63bd4c8601b7df },
+        { 1, 2, 1, 0, 0, 0x082f2207b4e88cc4 },
+        { 1, 5, 0, 4, 1, 0x7627fcb7d627d93d },
+        { 1, 1000, 845, 303, 639, 0xc273107c19736b81 },
+        { 1, 50000, 45845, 11799, 8475, 0xea3f17430c86939f },
+        { 1, 60000, 35845, 27522, 12053, 0x0770ba5c353fc61f },
+        { (1ull << 40) + 3, 1, 0, -1, 0, 0xaf63bd4c8601b7df },
+        { (1ull << 40) + 3, 2, 0, 1, 1, 0x08328707b4eb6e3a },
+        { (1ull << 40) + 3, 5, 1, 0, 2, 0xf1fc43aeb688eae3 },
+        { (1ull << 40) + 3, 1000, 986, 114, 341, 0x4c9e0f98ceb47215 },
+        { (1ull << 40) + 3, 50000, 8986, 17124, 46052, 0xd90f4a1dcf063b41 },
+        { (1ull << 40) + 3, 60000, 38986, 46111, 32804, 0x49b36d436f0be941 },
+    };
+    static int32_t ids[60000];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int count = cases[i].count;
+        torch_randperm(cases[i].seed, count, ids);
+        uint64_t hash = 14695981039346656037u;
+        for (int k = 0; k < count; k++)
+            hash = (hash ^ (uint32_t)ids[k]) * 1099511628211u;
+        EXPECT_EQ_INT(ids[0], cases[i].first);
+        if (count > 1)
+            EXPECT_EQ_INT(ids[1], cases[i].second);
+        EXPECT_EQ_INT(ids[count - 1], cases[i].last);
+        EXPECT(hash == cases[i].hash, "seed %llu, count %d: hash %016llx",
+               (unsigned long long)cases[i].seed, count, (unsigned long long)hash);
+    }
+    torch_randperm(0, 0, NULL);
+}
+
+int main(void)
+{
+    philox_known_answers();
+    jitter_covers_its_range_evenly();
+    jitter_depends_on_seed_epoch_and_id();
+    uniform_and_normal();
+    randperm_is_pytorchs();
+    return test_done();
+}

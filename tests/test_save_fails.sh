@@ -1,0 +1,158 @@
+#!/usr/bin/env bash
+# Whatever goes wrong while a checkpoint is written - an error of any call, a kill before or in the middle
+# of any call - the old or the new checkpoint is there, whole. tests/shim/fault.c makes it go wrong.
+# shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside
+. "$SRC/tests/test.sh"
+train=$BUILD/01_single_gpu/train
+options=(--data synthetic --arch lenet --train-samples 64 --test-samples 32 -b 32 -j 0 --threads 1)
+cd "$TMP" || exit 1
+
+${CC:-cc} -shared -fPIC -O1 -o fault.so "$SRC/tests/shim/fault.c" || exit 1
+
+# The run that is to be hurt: it resumes after epoch 1, trains epoch 2 and saves.
+second_epoch()  # second_epoch [NAME=VALUE...]: its exit status is left in $status
+{
+    {   # the shell is not to report the killed
+        env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=saved "$@" \
+            "$train" "${options[@]}" --epochs 2 --resume saved/net --save saved/net >stdout 2>output
+        status=$?
+    } 2>/dev/null
+}
+
+before()        # the state after epoch 1
+{
+    rm -rf saved
+    mkdir saved
+    cp old/* saved
+}
+
+is_old_or_new() { cmp -s "$1" "old/${1#*/}" || cmp -s "$1" "new/${1#*/}"; }
+nothing_temporary() { ! compgen -G 'saved/*tmp*'; }
+says() { grep -qF -- "$1" output; }
+is() { [ "$1" = "$2" ]; }
+lines() { wc -l <output; }
+
+# --- what it should be: the file after epoch 1 (old) and after epoch 2 (new) ----------------------------
+
+mkdir saved
+"$train" "${options[@]}" --epochs 1 --save saved/net >stdout 2>output || { cat stdout output; exit 1; }
+mv saved old
+before
+second_epoch FAULT_LOG=calls
+check "the run itself" is "$status" 0
+cp -r saved new
+check "old and new differ" not cmp -s old/net new/net
+for state in old new; do
+    expect 0 "top1:" "$train" "${options[@]}" --evaluate --resume $state/net
+done
+
+# --- the order of the calls -----------------------------------------------------------------------------
+
+# Runs of equal calls count once.
+sed -E 's/^([a-z]+) (saved\/net)\.tmp-[0-9]+-[0-9a-f]{16}( .*)?$/\1 temporary/' calls |
+    sed -n '/^open saved$/,/^close saved$/p' | sed '/^close saved$/q' | uniq >sequence
+cat >wanted <<END
+open saved
+open temporary
+write temporary
+fsync temporary
+close temporary
+rename saved/net
+fsync saved
+close saved
+END
+check "write, fsync, rename, fsync of the directory" diff sequence wanted
+
+# --- killed at every call, and in the middle of every write ----------------------------------------------
+
+calls=$(wc -l <calls)
+check "a save is made of many calls" [ "$calls" -ge 10 ]
+for at in $(seq 1 $((calls + 1))); do
+    for what in kill torn; do
+        [ $what = torn ] && ! sed -n "${at}p" calls | grep -q ^write && continue
+        before
+        second_epoch FAULT_AT="$at" FAULT_DO=$what
+        if [ "$at" -le "$calls" ]; then
+            check "call $at: $what" is $status 137
+        else
+            check "after the last call nobody is killed" is $status 0
+        fi
+        check "call $at: $what: the checkpoint" is_old_or_new saved/net
+        [ -e saved/net.best ] &&
+            check "call $at: $what: the best checkpoint" is_old_or_new saved/net.best
+    done
+done
+# What is left over from a kill hurts nobody: the same command goes on, to the same bits.
+before
+second_epoch FAULT_CALL=fsync FAULT_AT=1 FAULT_DO=kill
+check "a temporary file is left behind" not nothing_temporary
+second_epoch
+check "the run after a kill" is $status 0
+check "... ends as if nothing had been" cmp saved/net new/net
+
+# --- errors ---------------------------------------------------------------------------------------------
+
+# fails CALL AT WHAT SAYS [HINT]: one line (and a hint), exit 1, the old file, nothing temporary.
+fails()
+{
+    before
+    second_epoch FAULT_CALL="$1" FAULT_AT="$2" FAULT_DO="$3"
+    check "$1 $2 $3: exit status" is $status 1
+    check "$1 $2 $3: says $4" says "saved/net: $4"
+    check "$1 $2 $3: one line and a hint" is "$(lines)" 2
+    check "$1 $2 $3: the hint" says "hint: ${5:-}"
+    check "$1 $2 $3: the old checkpoint" cmp saved/net old/net
+    check "$1 $2 $3: nothing temporary" nothing_temporary
+}
+room="make room; the file that was there before is whole"
+elsewhere="give a file in a directory that is there and can be written"
+fails write 1 ENOSPC "write at byte 0: No space left on device" "$room"
+fails write 3 ENOSPC "write at byte " "$room"
+fails write 1 EDQUOT "write at byte 0: Disk quota exceeded" "$room"
+fails write 2 EIO "write at byte " "the file that was there before is whole"
+fails write 2 short "write at byte " "$room"
+fails fsync 1 EIO "fsync: Input/output error"
+fails fsync 1 ENOSPC "fsync: No space left on device" "$room"
+fails close 2 EDQUOT "close: Disk quota exceeded" "$room"      # 1: of the file to resume
+fails rename 1 EACCES "rename: Permission denied" "$elsewhere"
+fails open 2 EACCES "open its directory: Permission denied" "$elsewhere" # 1: of the file to resume
+fails open 3 EROFS "open a temporary file beside it: Read-only file system" "$elsewhere"
+fails open 3 EACCES "open a temporary file beside it: Permission denied" "$elsewhere"
+
+# After the rename the new file is in place; that it may not stay there has to be said.
+before
+second_epoch FAULT_CALL=fsync FAULT_AT=2 FAULT_DO=EIO
+check "fsync of the directory: exit status" is $status 1
+check "fsync of the directory: says so" says "saved/net: fsync of its directory: Input/output error"
+check "fsync of the directory: the new checkpoint" cmp saved/net new/net
+check "fsync of the directory: nothing temporary" nothing_temporary
+
+# --- without the shim -----------------------------------------------------------------------------------
+
+before
+(ulimit -f 100; second_epoch; exit $status)
+check "ulimit -f: exit status" is $? 1
+check "ulimit -f: says so" says "File too large"
+check "ulimit -f: the old checkpoint" cmp saved/net old/net
+check "ulimit -f: nothing temporary" nothing_temporary
+
+expect 1 "no/such/net: open its directory: No such file or directory" \
+    "$train" "${options[@]}" --epochs 1 --save no/such/net
+expect 1 "saved: rename: Is a directory" "$train" "${options[@]}" --epochs 1 --save saved
+check "a directory: nothing temporary" not compgen -G 'saved.tmp-*'
+
+# A disk that is really full, and one that is really read-only, where this user may mount them.
+on_disk='mount -t tmpfs -o size=700k none saved && cp old/net saved && $0 || exit 99
+    "$@"
+    status=$?
+    cmp saved/net old/net || exit 98
+    [ "$(echo saved/*)" = saved/net ] || exit 97
+    exit $status'
+if unshare -rm mount -t tmpfs none saved 2>/dev/null; then
+    second=("$train" "${options[@]}" --epochs 2 --resume saved/net --save saved/net)
+    expect 1 "No space left on device" unshare -rm bash -c "$on_disk" true "${second[@]}"
+    expect 1 "Read-only file system" unshare -rm bash -c "$on_disk" "mount -o remount,ro saved" "${second[@]}"
+else
+    echo "not tried: a full and a read-only tmpfs (this user may not mount)"
+fi
+test_done

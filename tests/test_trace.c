@@ -1,0 +1,299 @@
+// test_trace.c - the timeline: valid JSON after every event, spans that pair up, tracks by name.
+// ctest: SANITIZERS asan tsan
+#include "check.h"
+#include "test.h"
+#include "trace.h"
+#include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char text[1 << 20];
+
+static const char *read_all(const char *path)
+{
+    FILE *in = fopen(path, "r");
+    text[in ? fread(text, 1, sizeof text - 1, in) : 0] = '\0';
+    if (in)
+        fclose(in);
+    return text;
+}
+
+// --- a checker of JSON, 40 lines long ------------------------------------------------------------
+
+static const char *json_value(const char *p);
+
+static const char *json_text(const char *p)
+{
+    if (*p++ != '"')
+        return NULL;
+    for (; *p != '"'; p++) {
+        if ((unsigned char)*p < 0x20)
+            return NULL;
+        if (*p == '\\' && !strchr("\"\\/bfnrtu", *++p))
+            return NULL;
+    }
+    return p + 1;
+}
+
+static const char *json_list(const char *p, char close)
+{
+    if (*p == close)
+        return p + 1;
+    for (;; p++) {
+        p += strspn(p, " \n");
+        if (close == '}') {
+            p = json_text(p);
+            if (!p || *p++ != ':')
+                return NULL;
+        }
+        p = json_value(p);
+        if (!p)
+            return NULL;
+        p += strspn(p, " \n");
+        if (*p == close)
+            return p + 1;
+        if (*p != ',')
+            return NULL;
+    }
+}
+
+// Returns what follows the value, or NULL.
+static const char *json_value(const char *p)
+{
+    char *end;
+    p += strspn(p, " \n");
+    if (*p == '[' || *p == '{')
+        return json_list(p + 1, *p == '[' ? ']' : '}');
+    if (*p == '"')
+        return json_text(p);
+    strtod(p, &end);
+    return end > p ? end : NULL;
+}
+
+static bool is_json(const char *p)
+{
+    p = json_value(p);
+    return p && p[strspn(p, " \n")] == '\0';
+}
+
+static int count(const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
+        n++;
+    return n;
+}
+
+// --- tests ---------------------------------------------------------------------------------------
+
+TEST(the_checker_checks)
+{
+    EXPECT(is_json("[\n{\"a\":1.5,\"b\":[\"x\\\"\"]},\n{}\n]\n"), "refused");
+    EXPECT(!is_json("[{\"a\":1},]") && !is_json("[{\"a\":1}") && !is_json("[]]") &&
+               !is_json("[{a:1}]"),
+           "accepted");
+}
+
+TEST(valid_after_every_event)
+{
+    const char *path = test_path("each.json");
+    trace_open(path, 3, "rank 3");
+    EXPECT(is_json(read_all(path)), "at first: %s", text);
+    trace_thread("main \"loop\"\n");
+    for (int i = 0; i < 20; i++) {
+        trace_begin(i % 2 ? "forward" : "backward");
+        EXPECT(is_json(read_all(path)), "after a begin: %s", text);
+        trace_begin("inner");
+        trace_end();
+        trace_end();
+        EXPECT(is_json(read_all(path)), "after an end: %s", text);
+    }
+    trace_span("comm", "all-reduce", 1234567, 2234567);
+    trace_close();
+    EXPECT(is_json(read_all(path)), "closed: %s", text);
+    EXPECT_EQ_INT(count("\"ph\":\"B\""), 40);
+    EXPECT_EQ_INT(count("\"ph\":\"E\""), 40);
+    EXPECT_EQ_INT(count("\"pid\":3"), 84);
+    EXPECT_EQ_INT(
+        count("\"name\":\"thread_name\",\"args\":{\"name\":\"main \\\"loop\\\"\\u000a\"}"), 1);
+    EXPECT_EQ_INT(count("\"name\":\"process_name\",\"args\":{\"name\":\"rank 3\"}"), 1);
+    EXPECT_EQ_INT(count("{\"ph\":\"X\",\"pid\":3,\"tid\":2,\"ts\":1234.567,\"dur\":1000.000,"
+                        "\"name\":\"all-reduce\"}"),
+                  1);
+}
+
+TEST(free_when_not_asked_for)
+{
+    trace_open(NULL, 0, "nobody");
+    trace_thread("main");
+    trace_begin("x");
+    trace_end();
+    trace_span("a", "b", 1, 2);
+    trace_close();
+    EXPECT(trace_now() > 0, "no clock");
+}
+
+TEST(an_end_too_many_is_left_out)
+{
+    const char *path = test_path("unpaired.json");
+    trace_open(path, 0, "rank 0");
+    trace_end();
+    trace_begin("open");
+    trace_end();
+    trace_end();
+    trace_close();
+    EXPECT(is_json(read_all(path)), "%s", text);
+    EXPECT_EQ_INT(count("\"ph\":\"E\""), 1);
+}
+
+TEST(long_names_are_cut)
+{
+    const char *path = test_path("long.json");
+    char name[2000];
+    memset(name, '\n', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    trace_open(path, 0, name);
+    trace_thread(name);
+    trace_begin(name);
+    trace_end();
+    trace_span(name, name, 1, 1);
+    trace_close();
+    EXPECT(is_json(read_all(path)), "%s", text);
+    EXPECT_EQ_INT(count("\"ph\":"), 5);
+}
+
+enum { THREADS = 4, SPANS = 200 };
+
+static void *work(void *arg)
+{
+    char name[32];
+    snprintf(name, sizeof name, "loader %d", (int)(long)arg);
+    if (arg)
+        trace_thread(name); // number 0 has no name
+    for (int i = 0; i < SPANS; i++) {
+        trace_begin("load");
+        trace_end();
+    }
+    return NULL;
+}
+
+TEST(threads_have_tracks_of_their_own)
+{
+    const char *path = test_path("threads.json");
+    pthread_t threads[THREADS];
+    trace_open(path, 0, "rank 0");
+    for (long i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, work, (void *)i);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    trace_close();
+    EXPECT(is_json(read_all(path)), "not JSON");
+    EXPECT_EQ_INT(count("\"ph\":\"B\""), THREADS * SPANS);
+    EXPECT_EQ_INT(count("\"ph\":\"E\""), THREADS * SPANS);
+    EXPECT_EQ_INT(count("\"thread_name\""), THREADS);
+    EXPECT_EQ_INT(count("\"name\":\"loader "), THREADS - 1);
+    EXPECT_EQ_INT(count("\"name\":\"thread "), 1);
+    for (int tid = 1; tid <= THREADS; tid++) { // one span at a time on each track
+        char begin[64], end[64];
+        int depth = 0, worst = 0;
+        snprintf(begin, sizeof begin, "{\"ph\":\"B\",\"pid\":0,\"tid\":%d,", tid);
+        snprintf(end, sizeof end, "{\"ph\":\"E\",\"pid\":0,\"tid\":%d,", tid);
+        for (const char *line = text; line;
+             line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+            depth += strncmp(line, begin, strlen(begin)) == 0;
+            depth -= strncmp(line, end, strlen(end)) == 0;
+            worst = depth > 1 || depth < 0 ? 1 : worst;
+        }
+        EXPECT(depth == 0 && worst == 0, "track %d", tid);
+    }
+}
+
+// A process that is killed in the middle leaves a timeline that can be looked at.
+TEST(killed_in_the_middle)
+{
+    const char *path = test_path("killed.json");
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        trace_open(path, 0, "rank 0");
+        for (;;) {
+            trace_begin("x");
+            trace_end();
+        }
+    }
+    usleep(30000);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    EXPECT(is_json(read_all(path)), "not JSON: ...%s",
+           text + (strlen(text) > 200 ? strlen(text) - 200 : 0));
+    EXPECT(count("\"ph\":\"B\"") > 10, "only %d events", count("\"ph\":\"B\""));
+}
+
+TEST(a_full_disk_ends_the_timeline)
+{
+    const char *path = test_path("full.json"), *said = test_path("said");
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        struct rlimit limit = { 2000, 2000 };
+        if (!freopen(said, "w", stderr))
+            _exit(9);
+        dup2(fileno(stderr), STDERR_FILENO);
+        setrlimit(RLIMIT_FSIZE, &limit);
+        trace_open(path, 0, "rank 0");
+        for (int i = 0; i < 100; i++) {
+            trace_begin("x");
+            trace_end();
+        }
+        trace_close();
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
+    EXPECT(is_json(read_all(path)), "%s", text);
+    EXPECT(strlen(text) > 1800, "%zu bytes", strlen(text));
+    read_all(said);
+    EXPECT_EQ_INT(count("full.json: pwrite: "), 1);
+}
+
+static int status_of_opening(const char *path)
+{
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        close(STDERR_FILENO);
+        trace_open(path, 0, "rank 0");
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(where_one_cannot_write)
+{
+    const char *fifo = test_path("fifo");
+    EXPECT_EQ_INT(status_of_opening(test_path("no/such/file")), EXIT_FAILED);
+    EXPECT_EQ_INT(status_of_opening(test_path("")), EXIT_FAILED);
+    EXPECT_EQ_INT(status_of_opening("/dev/null"), EXIT_FAILED);
+    EXPECT(mkfifo(fifo, 0600) == 0, "mkfifo");
+    EXPECT_EQ_INT(status_of_opening(fifo), EXIT_FAILED);
+}
+
+int main(void)
+{
+    the_checker_checks();
+    valid_after_every_event();
+    free_when_not_asked_for();
+    an_end_too_many_is_left_out();
+    long_names_are_cut();
+    threads_have_tracks_of_their_own();
+    killed_in_the_middle();
+    a_full_disk_ends_the_timeline();
+    where_one_cannot_write();
+    return test_done();
+}

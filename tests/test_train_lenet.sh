@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 120 SANITIZERS asan tsan
+# The whole program, small: LeNet learns, saves, goes on, evaluates, and tells all of it. Runs under the
+# sanitizers too.
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+data=fashion-mnist wanted=50        # percent: right of 500, after 2 epochs of 1,000 images
+[ -d /usr/share/datasets/fashion-mnist ] || data=synthetic wanted=8     # these take longer to learn
+# shellcheck disable=SC2317  # it is called, by expect
+train() { "$BUILD/01_single_gpu/train" --arch lenet --data "$data" --train-samples 1000 --test-samples 500 \
+    -b 10 --lr 0.02 --threads 1 -j 2 "$@"; }
+
+expect 0 "weight hash: " train --epochs 2 --save run.st --metrics run.jsonl --trace run.json -p 25
+hash=$(tail -1 "$TMP/output")
+check "a checkpoint, and the best" test -s run.st -a -s run.st.best
+check "nothing half-written" test "$(find . -name '*.tmp*' | wc -l)" = 0
+check "every kind of event" test "$(sed 's/^{"event":"\([a-z]*\)".*/\1/' run.jsonl | sort | uniq -c | tr -s ' \n' ' ')" = \
+    " 1 config 1 end 2 epoch 8 step "
+top1=$(sed -n 's/^{"event":"epoch","epoch":2,.*"top1":\([0-9]*\).*/\1/p' run.jsonl)
+check "it learns (test accuracy $top1 %)" test "${top1:-0}" -ge "$wanted"
+check "the timeline is JSON" grep -q '"name"' run.json
+
+expect 0 "$hash" train --epochs 2 --resume run.st
+expect 0 "weight hash: " train --epochs 1 --save half.st
+expect 0 "$hash" train --epochs 2 --resume half.st
+expect 0 "top1" train -e --resume run.st
+expect 0 "weight hash: " train --dry-run
+test_done

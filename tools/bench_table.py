@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""What tools/bench.sh measured -> the tables of docs/benchmarks.md. Needs nothing but Python.
+
+    bench_table.py best FOLDER           the mode in which PyTorch's steps were fastest
+    bench_table.py write FOLDER DOC      the table of ours against PyTorch
+    bench_table.py curve FOLDER DOC      the articles' recipe; fails when it is out of bounds
+
+FOLDER holds one file for each measurement: ours-WHAT-ROUND.jsonl (what --metrics writes),
+torch-WHAT-MODE-ROUND.json (what bench_torch.py prints) and, for `first`, seconds alone.
+"""
+import glob
+import json
+import os
+import platform
+import re
+import statistics
+import sys
+from datetime import date
+
+IMAGE_BYTES = 3072 + 4          # an image of ours in memory, and its label
+
+
+def read_lines(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file if line.startswith("{")]
+
+
+def files(folder, pattern):
+    return sorted(glob.glob(os.path.join(folder, pattern)))
+
+
+def middle(values):
+    return statistics.median(values)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def ours_step(path):
+    """Samples a second: the median over printed lines, without the first two."""
+    return middle([e["samples_per_s"] for e in read_lines(path) if e["event"] == "step"][2:])
+
+
+def ours_epoch(path):
+    events = read_lines(path)
+    config = next(e for e in events if e["event"] == "config")
+    epoch = next(e for e in events if e["event"] == "epoch")
+    waited = sum(e["data_wait_ms"] for e in events if e["event"] == "step")
+    end = next(e for e in events if e["event"] == "end")
+    count = 50000
+    data_mb = (count + epoch["n"]) * IMAGE_BYTES / 2**20
+    return {"samples_per_s": count / epoch["seconds"], "seconds": epoch["seconds"],
+            "wait_share": waited / 1e3 / epoch["seconds"], "data_mb": data_mb,
+            "peak_mb": end["peak_rss_mb"], "config": config}
+
+
+def torch_modes(folder, what):
+    """{mode: [what was printed, round by round]}"""
+    found = {}
+    for path in files(folder, f"torch-{what}-*-*.json"):
+        mode = re.match(rf"torch-{what}-(\w+)-\d+\.json", os.path.basename(path)).group(1)
+        found.setdefault(mode, []).extend(read_lines(path))
+    return {mode: rows for mode, rows in found.items() if rows}
+
+
+def best_mode(folder):
+    rates = {mode: middle([r["samples_per_s"] for r in rows])
+             for mode, rows in torch_modes(folder, "step").items()}
+    return max(rates, key=rates.get), rates
+
+
+def seconds_in(path):
+    with open(path, encoding="ascii") as file:
+        return float(file.read())
+
+
+# --- the table of ours against PyTorch ----------------------------------------------------------
+
+
+def machine():
+    model = platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            model = next(line.split(":")[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    return f"{model}, {len(os.sched_getaffinity(0))} cores"
+
+
+def row(what, ours, theirs, ratio, wanted, holds):
+    return f"| {what} | {ours} | {theirs} | {ratio} | {wanted} {'✓' if holds else '✗'} |"
+
+
+def table_rows(folder, best, rates):
+    steps = [ours_step(p) for p in files(folder, "ours-step-*.jsonl")]
+    if steps:
+        a, b = middle(steps), rates[best]
+        yield row("training step, images/s", f"{a:.0f}", f"{b:.0f}", f"{a / b:.2f}", "≥ 1.5", a >= 1.5 * b)
+        yield row("training step of 256, ms", f"{256e3 / a:.0f}", f"{256e3 / b:.0f}", f"{b / a:.2f}",
+                  "≤ 0.67", a >= 1.5 * b)
+    ours = [ours_epoch(p) for p in files(folder, "ours-epoch-*.jsonl")]
+    theirs = torch_modes(folder, "epoch").get(best, [])
+    if ours and theirs:
+        a, b = (middle([r["samples_per_s"] for r in rows]) for rows in (ours, theirs))
+        yield row("whole epoch with its data, images/s", f"{a:.0f}", f"{b:.0f}", f"{a / b:.2f}", "≥ 1.5",
+                  a >= 1.5 * b)
+    first = [seconds_in(p) for p in files(folder, "ours-first-*.s")]
+    first_torch = [seconds_in(p) for p in files(folder, "torch-first-*.s")]
+    if first and first_torch:
+        a, b = middle(first), middle(first_torch)
+        yield row("start of process to end of first step, s", f"{a:.2f}", f"{b:.2f}", f"{a / b:.2f}",
+                  "≤ 0.5 s", a <= 0.5)
+    if ours and theirs:
+        a, b = (middle([r["peak_mb"] - r["data_mb"] for r in rows]) for rows in (ours, theirs))
+        yield row("peak memory without the data set, MB", f"{a:.0f}", f"{b:.0f}", f"{a / b:.2f}", "≤ 0.6",
+                  a <= 0.6 * b)
+        a, b = (100 * middle([r["wait_share"] for r in rows]) for rows in (ours, theirs))
+        yield row("waiting for data, % of the epoch", f"{a:.2f}", f"{b:.2f}", "", "< 2 %", a < 2)
+
+
+def comparison(folder):
+    best, rates = best_mode(folder)
+    torch = torch_modes(folder, "step")[best][0]
+    epochs = torch_modes(folder, "epoch").get(best, [])
+    rounds = len(files(folder, "ours-step-*.jsonl"))
+    yield f"{machine()}; {torch['threads']} threads; PyTorch {torch['torch']}; {date.today()}. ResNet-18, "
+    yield "3x32x32, batch 256, float32. Medians of "
+    yield f"{rounds} rounds, ours and PyTorch in turns.\n\n"
+    yield "| | ours | PyTorch | ratio | wanted |\n|---|---:|---:|---:|---|\n"
+    yield "\n".join(table_rows(folder, best, rates)) + "\n\n"
+    yield "PyTorch's training step by mode, images/s: "
+    yield ", ".join(f"{mode} {rate:.0f}" for mode, rate in rates.items())
+    yield f". The table has the best, {best}.\n"
+    for path in files(folder, "torch-failed-*.txt"):
+        mode = os.path.basename(path)[len("torch-failed-"):-len(".txt")]
+        yield f"{mode} did not run here: see {os.path.basename(path)}.\n"
+    if epochs:
+        yield (f"\nData: {dataset(folder)}. PyTorch's comes through a DataLoader with "
+               f"{epochs[0]['workers']} workers and torchvision's transforms on PIL images (crop, flip, "
+               "ToTensor, Normalize), the pipeline of the articles; its workers' own memory, "
+               f"{middle([r['worker_mb'] for r in epochs]):.0f} MB, is not counted, and its peak begins "
+               "after the files were read. Waiting for data includes the start of the workers.\n")
+
+
+def dataset(folder):
+    paths = files(folder, "ours-epoch-*.jsonl")
+    return ours_epoch(paths[0])["config"].get("dataset", "?") if paths else "?"
+
+
+# --- the articles' recipe -----------------------------------------------------------------------
+
+# Running training loss / accuracy at the last step of each epoch, one GPU, as the articles publish them
+PUBLISHED = [(1.658, 39.198), (1.317, 52.200), (1.165, 58.072), (1.054, 62.022), (0.977, 65.076)]
+# PyTorch with the same recipe, mean of seeds 1 to 3, at the end: loss, accuracy, test accuracy
+PYTORCH, BOUNDS = (0.990, 64.6, 67.0), (0.04, 1.5, 2.0)
+
+
+def curve(folder):
+    """-> the text, and whether the end is within bounds."""
+    runs = [[e for e in read_lines(p) if e["event"] == "epoch"] for p in files(folder, "curve-*.jsonl")]
+    epochs = min(map(len, runs))
+    keys = ("train_loss", "train_acc", "top1")
+    means = [[statistics.mean(run[i][k] for run in runs) for k in keys] for i in range(epochs)]
+    lines = [f"Mean of {len(runs)} seeds. {machine()}; {date.today()}.\n",
+             "| epoch | loss | accuracy, % | test accuracy, % | articles: loss | accuracy, % |",
+             "|---:|---:|---:|---:|---:|---:|"]
+    for i, (loss, acc, top1) in enumerate(means):
+        published = PUBLISHED[i] if i < len(PUBLISHED) else ("", "")
+        lines.append(f"| {i + 1} | {loss:.3f} | {acc:.2f} | {top1:.2f} | {published[0]} | {published[1]} |")
+    offs = [a - b for a, b in zip(means[-1], PYTORCH)]
+    holds = epochs == 5 and all(abs(off) <= bound for off, bound in zip(offs, BOUNDS))
+    lines.append("\nPyTorch with this recipe ends at loss {:.3f}, accuracy {:.1f}, test accuracy {:.1f} "
+                 "(mean of 3 seeds).".format(*PYTORCH))
+    lines.append("Ours is off by {:+.3f}, {:+.2f} and {:+.2f}; ".format(*offs)
+                 + "wanted: within {}, {} and {} {}".format(*BOUNDS, "✓" if holds else "✗"))
+    return "\n".join(lines) + "\n", holds
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def replace_between(path, name, text):
+    """Puts text between the lines <!-- NAME:begin --> and <!-- NAME:end --> of a document."""
+    with open(path, encoding="utf-8") as file:
+        document = file.read()
+    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+    if begin not in document or end not in document:
+        sys.exit(f"bench: {path} has no place for {name}: the lines {begin.strip()} and {end}")
+    head, rest = document.split(begin, 1)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(head + begin + text + end + rest.split(end, 1)[1])
+
+
+def main():
+    what, folder = sys.argv[1:3]
+    if what == "best":
+        print(best_mode(folder)[0])
+        return 0
+    if what == "write":
+        text, holds = "".join(comparison(folder)), True
+        replace_between(sys.argv[3], "bench", text)
+    else:
+        text, holds = curve(folder)
+        replace_between(sys.argv[3], "curve", text)
+    print(text)
+    return not holds
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""PyTorch's side of the benchmark: tools/bench.sh runs it in turns with ours.
+
+    bench_torch.py step  --mode MODE     training steps on a batch that lies in memory
+    bench_torch.py epoch --mode MODE     a whole epoch, with the usual input pipeline
+    bench_torch.py first --mode MODE     ends with the first step of such an epoch
+
+ResNet-18 of torchvision, ten classes, 3x32x32, float32, on the CPU; SGD with Nesterov's momentum, as our
+defaults. MODE is default, channels_last, compile or compile_channels_last. Prints one JSON object.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torchvision
+from PIL import Image
+from torchvision import transforms
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+MODES = ("default", "channels_last", "compile", "compile_channels_last")
+
+
+def make_training(mode):
+    """-> a function that takes one training step and returns the loss."""
+    layout = torch.channels_last if mode.endswith("channels_last") else torch.contiguous_format
+    model = torchvision.models.resnet18(num_classes=10).to(memory_format=layout).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4,
+                                nesterov=True)
+    forward = torch.compile(model) if mode.startswith("compile") else model
+
+    def step(images, labels):
+        optimizer.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(forward(images.contiguous(memory_format=layout)), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+# --- a batch in memory -------------------------------------------------------------------------
+
+
+def bench_step(args):
+    """The median over groups of steps, the loss read once a group, as ours prints a line."""
+    step = make_training(args.mode)
+    images, labels = torch.randn(args.batch, 3, 32, 32), torch.randint(10, (args.batch,))
+    for _ in range(args.warmup):
+        step(images, labels).item()
+    rates = []
+    for _ in range(args.steps // args.group):
+        begin = time.perf_counter()
+        for _ in range(args.group):
+            loss = step(images, labels)
+        loss.item()
+        rates.append(args.group * args.batch / (time.perf_counter() - begin))
+    return {"samples_per_s": statistics.median(rates)}
+
+
+# --- a whole epoch ------------------------------------------------------------------------------
+
+
+class Images(torch.utils.data.Dataset):
+    """CIFAR-10's training set from the binary files, as torchvision.datasets.CIFAR10 gives it: PIL images."""
+
+    def __init__(self, folder):
+        if folder:
+            rows = np.concatenate([np.fromfile(f"{folder}/data_batch_{i}.bin", np.uint8)
+                                   for i in range(1, 6)]).reshape(-1, 3073)
+            self.labels = rows[:, 0].astype(np.int64)
+            self.pixels = np.ascontiguousarray(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        else:
+            rng = np.random.default_rng(0)
+            self.labels = rng.integers(0, 10, 50000)
+            self.pixels = rng.integers(0, 256, (50000, 32, 32, 3), np.uint8)
+        self.transform = transforms.Compose([
+            transforms.RandomCrop(32, padding=4),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ])
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, i):
+        return self.transform(Image.fromarray(self.pixels[i])), int(self.labels[i])
+
+
+def memory_mb(pid, field):
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith(field + ":"):
+                return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def children():
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        return file.read().split()
+
+
+def bench_epoch(args, only_first=False):
+    data = Images(args.data)
+    loader = torch.utils.data.DataLoader(data, batch_size=args.batch, shuffle=True,
+                                         num_workers=args.workers, persistent_workers=args.workers > 0)
+    step = make_training(args.mode)
+    if not only_first:
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")                     # the peak begins here, after the files were read
+        if args.mode.startswith("compile"):     # compiling is not part of an epoch
+            for rows in {args.batch, len(data) % args.batch or args.batch}:
+                step(torch.randn(rows, 3, 32, 32), torch.randint(10, (rows,))).item()
+    begin, waited, count = time.perf_counter(), 0.0, 0
+    batches = iter(loader)
+    while True:
+        mark = time.perf_counter()
+        batch = next(batches, None)
+        waited += time.perf_counter() - mark
+        if batch is None or (args.steps and count >= args.steps):
+            break
+        loss = step(*batch)
+        count += 1
+        if only_first:
+            return {"loss": loss.item()}
+        if count % 50 == 0:
+            loss.item()
+    seconds = time.perf_counter() - begin
+    data_mb = data.pixels.nbytes / 2**20
+    return {"seconds": seconds, "steps": count, "wait_share": waited / seconds, "data_mb": data_mb,
+            "peak_mb": memory_mb("self", "VmHWM"), "workers": args.workers,
+            "samples_per_s": min(count * args.batch, len(data)) / seconds,
+            "worker_mb": sum(memory_mb(pid, "RssAnon") for pid in children())}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", choices=("step", "epoch", "first"))
+    parser.add_argument("--mode", choices=MODES, default="default")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=0, help="0: a whole epoch")
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--group", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--data", help="the folder of CIFAR-10's .bin files; none: random images")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    if args.what == "step":
+        found = bench_step(args)
+    else:
+        found = bench_epoch(args, only_first=args.what == "first")
+    print(json.dumps({"what": args.what, "mode": args.mode, "threads": args.threads,
+                      "torch": torch.__version__} | found), flush=True)
+    if args.what == "first":
+        os._exit(0)                             # not to wait for the loader's workers
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# data.sh - ./ddp data NAME [--from FILE]: puts a data set under data/, from its authors' site or from an
+# archive that is already here.
+#
+# Nothing shows under data/ before every file of the set has arrived and has the checksum it must have.
+# All work is done in a temporary directory beside it, which is gone afterwards, whatever happens; then
+# one rename. Of an archive, only the files of the table below are read, each into a file of our own: it
+# may hold "..", links or anything else, and none of it is ever created.
+set -euo pipefail
+root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+. "$root/tools/shell.sh"
+
+names='cifar10, cifar100, mnist, fashion-mnist'
+
+# Every file of every set as the programs read it: SHA-256, bytes, directory under data/, name.
+files='
+cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5  30730000 cifar-10-batches-bin data_batch_1.bin
+a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed  30730000 cifar-10-batches-bin data_batch_2.bin
+bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67  30730000 cifar-10-batches-bin data_batch_3.bin
+014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48  30730000 cifar-10-batches-bin data_batch_4.bin
+755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add  30730000 cifar-10-batches-bin data_batch_5.bin
+8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b  30730000 cifar-10-batches-bin test_batch.bin
+f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29 153700000 cifar-100-binary train.bin
+d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a  30740000 cifar-100-binary test.bin
+ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db  47040016 mnist train-images-idx3-ubyte
+65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5     60008 mnist train-labels-idx1-ubyte
+0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7   7840016 mnist t10k-images-idx3-ubyte
+ff7bcfd416de33731a308c3f266cd351222c34898ecbeaf847f06e48f7ec33f2     10008 mnist t10k-labels-idx1-ubyte
+c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888  47040016 fashion-mnist train-images-idx3-ubyte
+bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9     60008 fashion-mnist train-labels-idx1-ubyte
+5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b   7840016 fashion-mnist t10k-images-idx3-ubyte
+0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34     10008 fashion-mnist t10k-labels-idx1-ubyte
+'
+archive_limit=600000000     # bytes: no set has more
+
+# Sets `folder`, and `url`: an archive, or (with a slash at its end) where the files lie, gzipped.
+find_set()
+{
+    case $1 in
+    cifar10) folder=cifar-10-batches-bin url=https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz ;;
+    cifar100) folder=cifar-100-binary url=https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz ;;
+    mnist) folder=mnist url=https://ossci-datasets.s3.amazonaws.com/mnist/ ;;
+    fashion-mnist) folder=fashion-mnist
+        url=http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/ ;;
+    *) die_usage "data: no set is called '$1'" "there are $names" ;;
+    esac
+}
+
+each_file() { awk -v folder="$folder" '$3 == folder { print $1, $2, $4 }' <<<"$files"; }
+
+# Are all files of the set in this directory, whole and right?
+is_complete()
+{
+    local sum bytes name
+    while read -r sum bytes name; do
+        [ -f "$1/$name" ] && [ "$(stat -Lc %s "$1/$name")" = "$bytes" ] || return 1
+    done < <(each_file)
+    (cd "$1" && each_file | awk '{ print $1 "  " $3 }' | sha256sum --check --status)
+}
+
+# What gzip or xz has packed, at most $2 bytes of it, on stdout. Which of them made it, the first bytes say.
+unpack()
+{
+    local file=$1 limit=$2 packer
+    case $(head -c 6 "$file" | od -An -tx1 | tr -d ' \n') in
+    1f8b*) packer=gzip ;;
+    fd377a585a00) packer=xz ;;
+    *) die "$file: neither gzip nor xz made this file" "a .tar.gz or .tar.xz is wanted" ;;
+    esac
+    have $packer || die "$packer is not installed" "apt install ${packer/xz/xz-utils}"
+    # One byte more than the limit, so that whoever gets it knows that there is too much. Then the packer
+    # finds nobody to write to, and ends with 141.
+    local status=(0 0)
+    $packer -dc "$file" 2>"$tmp/log" | head -c $((limit + 1)) || status=("${PIPESTATUS[@]}")
+    [ "${status[1]}" = 0 ] || die "nothing more can be written to $data; nothing was changed"
+    [ "${status[0]}" = 0 ] || [ "${status[0]}" = 141 ] ||
+        die "$file: $(head -1 "$tmp/log" | sed 's/^.*: //'); nothing was changed" \
+            "the file is damaged or not whole: fetch it again"
+}
+
+# Checks $tmp/new/NAME, which came from $4.
+check_file()
+{
+    local sum=$1 bytes=$2 name=$3 from=$4 has
+    has=$(stat -c %s "$tmp/new/$name")
+    [ "$has" -ge "$bytes" ] || die "$from: $name has $has bytes instead of $bytes; nothing was changed"
+    [ "$has" = "$bytes" ] || die "$from: $name has more than $bytes bytes; nothing was changed"
+    [ "$(sha256sum <"$tmp/new/$name")" = "$sum  -" ] ||
+        die "$from: $name is not what its authors published (SHA-256); nothing was changed"
+}
+
+# Takes the files of the set out of an archive, wherever in it they lie.
+take_from_archive()
+{
+    local file=$1 sum bytes name member
+    unpack "$file" $archive_limit >"$tmp/archive.tar"
+    [ "$(stat -c %s "$tmp/archive.tar")" -le $archive_limit ] ||
+        die "$file: more than $archive_limit bytes: no archive of $set; nothing was changed"
+    tar -tf "$tmp/archive.tar" >"$tmp/list" 2>"$tmp/log" ||
+        die "$file: no whole tar archive: $(head -1 "$tmp/log"); nothing was changed"
+    while read -r sum bytes name; do
+        member=$(grep -E "(^|/)${name//./\\.}(\.gz)?$" "$tmp/list" || true)
+        [ -n "$member" ] || die "$file: no $name in it; nothing was changed"
+        [ "$(wc -l <<<"$member")" = 1 ] || die "$file: more than one $name in it; nothing was changed"
+        tar -xOf "$tmp/archive.tar" --no-wildcards -- "$member" 2>"$tmp/log" |
+            head -c $((bytes + 1)) >"$tmp/member" || true
+        if [[ $member == *.gz ]]; then
+            unpack "$tmp/member" "$bytes" >"$tmp/new/$name"
+        else
+            mv "$tmp/member" "$tmp/new/$name"
+        fi
+        check_file "$sum" "$bytes" "$name" "$file"
+    done < <(each_file)
+}
+
+fetch()
+{
+    have curl || die "curl is not installed" "apt install curl ca-certificates"
+    local quiet=--silent
+    [ -t 2 ] && quiet=--progress-bar
+    run curl --fail --location --show-error $quiet --output "$2" "$1" ||
+        die "$1 could not be fetched; nothing was changed" \
+            "fetch it on another machine and take it with ./ddp data $set --from FILE"
+}
+
+take_from_site()
+{
+    local sum bytes name
+    if [[ $url != */ ]]; then
+        fetch "$url" "$tmp/archive"
+        take_from_archive "$tmp/archive"
+        return
+    fi
+    while read -r sum bytes name; do
+        fetch "$url$name.gz" "$tmp/$name.gz"
+        unpack "$tmp/$name.gz" "$bytes" >"$tmp/new/$name"
+        check_file "$sum" "$bytes" "$name" "$url"
+    done < <(each_file)
+}
+
+set='' from=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    --from) [ $# -gt 1 ] || die_usage "data: --from needs a file"; from=$2; shift ;;
+    --from=*) from=${1#--from=} ;;
+    -*) die_usage "data: unknown option $1" ;;
+    *) [ -z "$set" ] || die_usage "data: one set at a time"; set=$1 ;;
+    esac
+    shift
+done
+[ -n "$set" ] || die_usage "data: which set?" "there are $names"
+find_set "$set"
+data=$root/data
+
+if is_complete "$data/$folder"; then
+    say "$set is there already: $data/$folder"
+    exit
+fi
+if [ "$set" = fashion-mnist ] && [ -z "$from" ] && [ -d /usr/share/datasets/fashion-mnist ]; then
+    say "$set is there already: /usr/share/datasets/fashion-mnist"
+    exit
+fi
+[ -z "$from" ] || [ -f "$from" ] || die "$from: no such file"
+[ -z "$from" ] || [ -r "$from" ] || die "$from: may not be read"
+
+clean() { rm -rf "$tmp"; rmdir "$data" 2>/dev/null || true; }
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+mkdir -p "$data" || die "$data cannot be made"
+tmp=$(mktemp -d "$data/.$set.XXXXXX") || die "nothing can be written to $data"
+trap clean EXIT
+mkdir "$tmp/new"
+
+if [ -n "$from" ]; then
+    take_from_archive "$from"
+else
+    take_from_site
+fi
+
+trap '' INT TERM HUP        # between these two renames there is nothing to interrupt
+if [ -e "$data/$folder" ] || [ -L "$data/$folder" ]; then
+    say "$data/$folder was not whole, or not right: replaced"
+    mv -T "$data/$folder" "$tmp/old"
+fi
+mv -T "$tmp/new" "$data/$folder"
+say "$set: $data/$folder, $(each_file | wc -l) files, checksums right"

@@ -1,0 +1,253 @@
+#!/usr/bin/env python3
+"""Compares with the PyTorch that is installed here; tests/test_torch_live.sh calls it.
+
+    live.py BUILD SCRATCH       BUILD: where 01_single_gpu/train is; SCRATCH: an empty folder
+
+steps         5 true states along a run of each network, whole tensors, through tests/test_step.c
+order         20 losses of train on Fashion-MNIST, in the order of PyTorch's DistributedSampler
+checkpoints   ours in torchvision and torchvision's here: the same answer for every test image
+"""
+import json
+import os
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch.utils.data import DistributedSampler
+
+import reference as ref
+
+failures = 0
+
+
+def check(holds, what):
+    global failures
+    failures += not holds
+    print(f"{'ok' if holds else 'NOT SO'}: {what}", flush=True)
+
+
+class Place:
+    """The programs, the scratch folder and the images: real ones, CIFAR-10's if they are there."""
+
+    def __init__(self, build, scratch):
+        self.train = os.path.join(build, "01_single_gpu", "train")
+        self.test_step = os.path.join(build, "..", "tests", "test_step")
+        self.scratch = scratch
+        self.name, self.folder = "fashion-mnist", ref.FASHION
+        cifar = os.environ.get("DDP_CIFAR10")
+        if cifar:
+            self.name, self.folder = "cifar10", self.unpack(cifar)
+        elif not os.path.isdir(ref.FASHION):
+            print("skipped: no real images: set DDP_CIFAR10, or install dataset-fashion-mnist")
+            sys.exit(77)
+        print(f"images: {self.name} in {self.folder}", flush=True)
+
+    def unpack(self, path):
+        """The folder with CIFAR-10's .bin files: path, one in it, or what an archive holds."""
+        if not os.path.isdir(path):
+            with tarfile.open(path) as archive:
+                archive.extractall(self.file("cifar10"), filter="data")
+            path = self.file("cifar10")
+        inner = os.path.join(path, "cifar-10-batches-bin")
+        return inner if os.path.isdir(inner) else path
+
+    def load(self, train, side=32):
+        """Bytes and labels, padded to side where the data set's images are smaller."""
+        load = ref.load_cifar10 if self.name == "cifar10" else ref.load_fashion
+        images, labels = load(train=train, **{"path" if self.name == "cifar10" else "folder": self.folder})
+        return ref.pad_images(images, side), torch.from_numpy(labels.astype(np.int64))
+
+    def file(self, name):
+        return os.path.join(self.scratch, name)
+
+    def run(self, program, *args):
+        """-> whether it succeeded. What it says is shown when it did not, or is a test's."""
+        done = subprocess.run([program, *map(str, args)], text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
+        if done.returncode != 0 or program == self.test_step:
+            print(done.stdout[-8000:], end="", flush=True)
+        return done.returncode == 0
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+STEPS = {                   # network: (image size, states; rounding in a new resnet50 is too coarse)
+    "convnet": (28, (0, 5, 20, 50, 100)),
+    "resnet18": (32, (0, 5, 10, 20, 40)),
+    "resnet50": (64, (10, 15, 20, 30, 40)),
+}
+TRAIN_ROWS, ROWS, CANDIDATES = 32, 8, 12
+
+
+def batch_of(place, images, labels, side, ids):
+    x = ref.normalise(images[ids], place.name)
+    if x.shape[-1] < side:
+        x = F.interpolate(x, size=side, mode="bilinear", align_corners=False)
+    return x, labels[ids]
+
+
+def calmest(place, model, momentum, data, side, order):
+    """-> kinks, batch, steps: the first batch that is calm, or the one with the fewest kinks."""
+    best = None
+    for i in range(CANDIDATES):
+        batch = batch_of(place, *data, side, order[len(order) - (i + 1) * ROWS:][:ROWS])
+        kinks = ref.find_kinks(model, batch[0])
+        if kinks == 0:
+            steps = ref.all_steps(model, momentum, *batch)
+            if ref.is_calm(steps):
+                return 0, batch, steps
+        if best is None or kinks < best[0]:
+            best = kinks, batch
+    return *best, ref.all_steps(model, momentum, *best[1])
+
+
+def compare_step(place, arch, step, model, momentum, data, order):
+    kinks, batch, steps = calmest(place, model, momentum, data, STEPS[arch][0], order)
+    state, path = place.file("state.safetensors"), place.file(f"{arch}-{step}.safetensors")
+    ref.save_state(state, arch, model, momentum, 1, step, TRAIN_ROWS, place.name)
+    ref.save_step(path, model, steps, batch,
+                  {"arch": arch, "classes": 10, "global_step": step, "state": "state.safetensors"})
+    same = place.run(place.test_step, path)
+    check(same, f"{arch}: one step from the state after {step} ({kinks} values near a kink)")
+    os.remove(state)
+    os.remove(path)
+
+
+def compare_steps(place, arch):
+    side, states = STEPS[arch]
+    data = place.load(train=True, side=min(side, 32))
+    channels = data[0].shape[1]
+    torch.manual_seed(1)
+    model = ref.make_model(arch, channels=channels, side=data[0].shape[-1])
+    optimizer = ref.make_optimizer(model)
+    order = ref.epoch_order(len(data[0]), 1, 0).numpy()
+    for step in range(max(states) + 1):
+        if step in states:
+            momentum = ref.momentum_of(model, optimizer)
+            compare_step(place, arch, step, model, momentum, data, order)
+        x, y = batch_of(place, *data, side, order[step * TRAIN_ROWS:(step + 1) * TRAIN_ROWS])
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+# --- order ----------------------------------------------------------------------------------------
+
+def compare_permutations(place):
+    for seed, count in ((0, 10), (1, 50000), (5, 60000), (123456789012345, 4099)):
+        out = subprocess.run([place.test_step, "randperm", str(seed), str(count)], text=True,
+                             capture_output=True, check=True).stdout
+        ours = np.array(out.split(), np.int64)
+        check(np.array_equal(ours, ref.epoch_order(count, seed, 0).numpy()),
+              f"randperm({count}) with seed {seed}")
+
+
+def compare_order(place, seed=7, rows=32, steps=20):
+    """The whole program: data, order, padding, LeNet, SGD."""
+    if not os.path.isdir(ref.FASHION):
+        print("left out: the order of samples, for want of dataset-fashion-mnist")
+        return
+    images, labels = ref.load_fashion()
+    images = ref.pad_images(images, 32)
+    labels = torch.from_numpy(labels.astype(np.int64))
+    torch.manual_seed(seed)
+    model = ref.make_model("lenet", channels=1)
+    start, metrics = place.file("lenet.safetensors"), place.file("lenet.jsonl")
+    save_file(model.state_dict(), start)
+    check(place.run(place.train, "--arch", "lenet", "--data", ref.FASHION, "--init", start, "-b", rows,
+                    "--seed", seed, "--max-steps", steps, "-p", 1, "--no-augment", "--metrics", metrics),
+          "train on Fashion-MNIST from PyTorch's first weights")
+    with open(metrics, encoding="utf-8") as file:
+        ours = [e["loss"] for e in map(json.loads, file) if e["event"] == "step"]
+    sampler = DistributedSampler(range(len(images)), num_replicas=1, rank=0, seed=seed)
+    order, optimizer, theirs = list(sampler), ref.make_optimizer(model), []
+    for step in range(steps):
+        ids = order[step * rows:(step + 1) * rows]
+        loss = F.cross_entropy(model(ref.normalise(images[ids], "fashion-mnist")), labels[ids])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        theirs.append(loss.item())
+    off = max(abs(a - b) for a, b in zip(ours, theirs))
+    check(len(ours) == steps and off <= 1e-4, f"{len(ours)} losses of lenet, off by at most {off:.1e}")
+
+
+# --- checkpoints ------------------------------------------------------------------------------------
+
+def answers_of(model, images):
+    model.eval()
+    with torch.no_grad():
+        return torch.cat([model(part) for part in images.split(500)])
+
+
+def compare_answers(place, checkpoint, theirs, images, labels, what):
+    """The same class for every image, unless PyTorch's two best are as good as equal."""
+    batch, out = place.file("images.safetensors"), place.file("logits.safetensors")
+    _, channels, height, width = images.shape
+    ref.write_file(batch, {"images": images.numpy()},
+                   {"arch": "resnet18", "classes": 10, "rows": 250, "channels": channels,
+                    "height": height, "width": width})
+    check(place.run(place.test_step, "predict", checkpoint, batch, out), f"{what}: opened here")
+    ours = load_file(out)["logits"]
+    differ = (ours.argmax(1) != theirs.argmax(1)).nonzero().flatten()
+    best = theirs[differ].topk(2).values
+    ties = int((best[:, 0] - best[:, 1] <= 1e-4 * theirs.abs().max()).sum())
+    check(ties == len(differ), f"{what}: {len(differ)} of {len(images)} images are answered otherwise, "
+          f"{ties} of them ties; logits off by at most {(ours - theirs).abs().max():.1e}")
+    metrics = place.file("eval.jsonl")
+    place.run(place.train, "-e", "--init", checkpoint, "--data", place.folder, "--metrics", metrics)
+    with open(metrics, encoding="utf-8") as file:
+        event = [e for e in map(json.loads, file) if e["event"] == "eval"][-1]
+    right = round(event["top1"] * event["n"] / 100)
+    wanted = int((theirs.argmax(1) == labels).sum())
+    check(abs(right - wanted) <= ties, f"{what}: train -e counts {right} right, PyTorch {wanted}")
+    for name in (batch, out, metrics):
+        os.remove(name)
+
+
+def compare_checkpoints(place):
+    images, labels = place.load(train=False)
+    images = ref.normalise(images, place.name)
+    channels = images.shape[1]
+
+    path = place.file("ours.safetensors")
+    check(place.run(place.train, "--arch", "resnet18", "--data", place.folder, "-b", 128, "--max-steps",
+                    20, "--seed", 3, "--save", path), "train and save")
+    model = ref.make_model("resnet18", channels=channels)
+    model.load_state_dict({k: v for k, v in load_file(path).items() if not k.startswith("ddp.")})
+    compare_answers(place, path, answers_of(model, images), images, labels, "our checkpoint")
+
+    path, data = place.file("theirs.safetensors"), place.load(train=True)
+    torch.manual_seed(2)
+    model = ref.make_model("resnet18", channels=channels).train()
+    optimizer = ref.make_optimizer(model)
+    for ids in ref.epoch_order(len(data[0]), 1, 0)[:20 * 128].split(128):
+        x, y = batch_of(place, *data, 32, ids.numpy())
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    save_file(model.state_dict(), path)
+    compare_answers(place, path, answers_of(model, images), images, labels, "torchvision's checkpoint")
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
+    place = Place(*sys.argv[1:])
+    compare_permutations(place)
+    compare_order(place)
+    compare_checkpoints(place)
+    for arch in STEPS:
+        compare_steps(place, arch)
+    print(f"{failures} failed")
+    sys.exit(failures > 0)
+
+
+if __name__ == "__main__":
+    main()

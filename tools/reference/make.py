@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Makes tests/reference: what PyTorch computes, small enough to be committed.
+
+    python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch torchvision safetensors numpy
+    /tmp/venv/bin/python tools/reference/make.py [FOLDER]
+
+convnet   5 states along a PyTorch run on Fashion-MNIST, whole, and a sample of what the step gives
+resnet18  5 states made of numbers that the C program makes again, and a sample of what the step
+resnet50  gives; every state has another seed (reference.py says how the numbers come about)
+lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
+randperm  the beginnings of some permutations
+"""
+import os
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+import reference as ref
+
+CONVNET_STEPS, CONVNET_ROWS = (0, 5, 20, 50, 100), 16
+LENET_STEPS, LENET_ROWS, SEED = 20, 32, 1
+
+
+def train_step(model, optimizer, images, labels):
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def make_convnet(folder):
+    """States along a run, each with the first batch from its step on that is calm."""
+    images, labels = ref.load_fashion()
+    order = ref.epoch_order(len(images), SEED, 0)
+
+    def batch_of(step):
+        ids = order[step * CONVNET_ROWS:(step + 1) * CONVNET_ROWS].numpy()
+        return (ref.normalise(images[ids], "fashion-mnist"),
+                torch.from_numpy(labels[ids].astype(np.int64)))
+
+    torch.manual_seed(SEED)
+    model = ref.make_model("convnet", channels=1)
+    optimizer = ref.make_optimizer(model)
+    for step in range(max(CONVNET_STEPS) + 1):
+        if step in CONVNET_STEPS:
+            momentum, name = ref.momentum_of(model, optimizer), f"convnet-{step:03d}"
+            batches = map(batch_of, range(step, len(images) // CONVNET_ROWS))
+            batch, steps = next((b, s) for b in batches
+                                if ref.is_calm(s := ref.all_steps(model, momentum, *b)))
+            ref.save_state(f"{folder}/{name}.state.safetensors", "convnet", model, momentum, SEED,
+                           step, CONVNET_ROWS, "fashion-mnist")
+            ref.save_step(f"{folder}/{name}.step.safetensors", model, steps, batch,
+                          {"arch": "convnet", "classes": 10, "global_step": step,
+                           "state": f"{name}.state.safetensors"}, limit=512)
+        train_step(model, optimizer, *batch_of(step))
+
+
+def make_resnet(folder, arch, side, rows, limit):
+    """Five states, of the first seeds that bring no value near ReLU's kink."""
+    made, seed = 0, 0
+    while made < 5:
+        seed += 1
+        model = ref.make_model(arch)
+        momentum = ref.make_state(model, seed)
+        batch = ref.make_batch(seed, rows, 3, side, side, 10)
+        if ref.find_kinks(model, batch[0]) > 0:
+            continue
+        steps = ref.all_steps(model, momentum, *batch)
+        if ref.is_calm(steps):
+            made += 1
+            print(f"{arch}: seed {seed}", flush=True)
+            ref.save_step(f"{folder}/{arch}-{made}.step.safetensors", model, steps, batch,
+                          {"arch": arch, "classes": 10, "seed": seed}, limit, with_batch=False)
+
+
+def make_lenet(folder):
+    images, labels = ref.load_fashion()
+    ids = ref.epoch_order(len(images), SEED, 0)[:LENET_STEPS * LENET_ROWS].numpy()
+    images, labels = images[ids], labels[ids].astype(np.int64)
+    torch.manual_seed(SEED)
+    model = ref.make_model("lenet", channels=1)
+    start = {name: t.numpy().copy() for name, t in model.state_dict().items()}
+    ref.write_file(f"{folder}/lenet.state.safetensors", start, {"format": "pt"})
+    optimizer, losses = ref.make_optimizer(model), []
+    batches = ref.normalise(ref.pad_images(images, 32), "fashion-mnist").split(LENET_ROWS)
+    for batch, target in zip(batches, torch.from_numpy(labels).split(LENET_ROWS)):
+        losses.append(train_step(model, optimizer, batch, target))
+    mean, std = (np.array(v, np.float32) for v in ref.STATISTICS["fashion-mnist"])
+    final = {"final." + name: t.numpy() for name, t in model.state_dict().items()}
+    ref.write_file(f"{folder}/lenet.run.safetensors",
+                   {"images": images, "labels": labels, "ids": ids, "mean": mean, "std": std,
+                    "losses": np.array(losses)} | final,
+                   {"rows": LENET_ROWS, "seed": SEED, "count": 60000})
+
+
+def make_randperm(folder):
+    wanted = [(0, 1), (1, 2), (1, 10), (7, 1000), (2**31, 10000), (1, 50000), (2, 60000),
+              (2**53 + 1, 65537)]
+    tensors = {f"{seed}.{count}": ref.epoch_order(count, seed, 0)[:256].numpy()
+               for seed, count in wanted}
+    ref.write_file(f"{folder}/randperm.safetensors", tensors, {})
+
+
+def main():
+    home = os.path.dirname(os.path.abspath(__file__))
+    folder = sys.argv[1] if len(sys.argv) > 1 else f"{home}/../../tests/reference"
+    os.makedirs(folder, exist_ok=True)
+    torch.set_num_threads(1)
+    make_randperm(folder)
+    make_lenet(folder)
+    make_convnet(folder)
+    make_resnet(folder, "resnet18", side=32, rows=16, limit=64)
+    make_resnet(folder, "resnet50", side=64, rows=8, limit=24)
+    sizes = [os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)]
+    print(f"{folder}: {len(sizes)} files, {sum(sizes) / 1e6:.2f} MB, "
+          f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,393 @@
+"""What make.py and live.py share: models, data, one training step in PyTorch, and the files.
+
+tests/test_step.c reads two kinds of safetensors files:
+
+a state     a checkpoint as common/checkpoint.h describes it: weights, buffers, momentum, scalars
+a step      what PyTorch does from a state with one batch:
+              metadata      arch, classes, rows, channels, height, width, and where the state is:
+                            state = a file beside this one, or seed = made of numbers (see numbers)
+              images        F32 (rows, channels, height, width), normalised     \\ not there when
+              labels        I64 (rows)                                          / made of numbers
+              loss          F64 (2): PyTorch's in float32, in float64
+              far           F32 (tensors of the state dict in the order of their names, 3): the
+                            largest distance from float64 of any of PyTorch's float32 runs: of
+                            gradient, update, statistic
+              index.NAME    I32 (k): which elements were kept; not there when all were
+              grad.NAME     F32 (2, k): PyTorch's float32 gradient, and how far float64 is from it
+              update.NAME   F32 (2, k): the same for p_new - p_old
+              stat.NAME     F32 (2, k): the same for a running mean or variance, new - old
+
+When elements are left out, the largest of each kind and the one where float32 is furthest from
+float64 are always kept, so a maximum over what was kept is the maximum over all.
+
+PyTorch's float32 is not one number: threads, layouts and libraries round differently, and where a
+value is so close to ReLU's kink that rounding decides its sign, gradients jump. So several float32
+runs are made, and states or batches chosen in which nothing is that close (see find_kinks).
+"""
+import contextlib
+import copy
+import gzip
+import os
+import tarfile
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import torchvision
+from safetensors.numpy import save_file
+from torch import nn
+
+LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4
+
+# --- models -------------------------------------------------------------------------------------
+
+
+class LeNet(nn.Module):
+    """LeNet-5 with ReLU and max pooling; 61,706 parameters at 1x32x32."""
+
+    def __init__(self, channels=1, classes=10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 6, 5)
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.fc1 = nn.Linear(400, 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.fc3 = nn.Linear(84, classes)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2).flatten(1)
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
+
+
+class ConvNet(nn.Module):
+    """Two convolutions with normalisation; 29,034 parameters at 1x28x28."""
+
+    def __init__(self, channels=1, classes=10, side=28):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 16, 5, padding=2)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.relu1 = nn.ReLU()
+        self.conv2 = nn.Conv2d(16, 32, 5, padding=2)
+        self.bn2 = nn.BatchNorm2d(32)
+        self.relu2 = nn.ReLU()
+        self.fc = nn.Linear(32 * (side // 4) ** 2, classes)
+
+    def forward(self, x):
+        x = F.max_pool2d(self.relu1(self.bn1(self.conv1(x))), 2)
+        x = F.max_pool2d(self.relu2(self.bn2(self.conv2(x))), 2)
+        return self.fc(x.flatten(1))
+
+
+def make_model(arch, channels=3, classes=10, side=28):
+    if arch == "lenet":
+        return LeNet(channels, classes)
+    if arch == "convnet":
+        return ConvNet(channels, classes, side)
+    model = getattr(torchvision.models, arch)(num_classes=classes)
+    if channels != 3:
+        model.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+    return model
+
+
+def make_optimizer(model):
+    return torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM,
+                           weight_decay=WEIGHT_DECAY, nesterov=True)
+
+
+def momentum_of(model, optimizer):
+    """{name: momentum}; zeros before the first step, when PyTorch has none."""
+    found = {}
+    for name, p in model.named_parameters():
+        buffer = optimizer.state[p].get("momentum_buffer") if p in optimizer.state else None
+        found[name] = torch.zeros_like(p) if buffer is None else buffer.detach().clone()
+    return found
+
+
+# --- data ---------------------------------------------------------------------------------------
+
+FASHION = "/usr/share/datasets/fashion-mnist"
+# Means and deviations as in common/data.c
+STATISTICS = {
+    "fashion-mnist": ([0.2860], [0.3530]),
+    "cifar10": ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]),
+}
+
+
+def read_idx(path):
+    """An IDX file, gzipped or not, as an array of bytes."""
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rb") as file:
+        raw = file.read()
+    dims = raw[3]
+    shape = [int.from_bytes(raw[4 + 4 * i:8 + 4 * i], "big") for i in range(dims)]
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
+
+
+def load_fashion(train=True, folder=FASHION):
+    """Images (n, 1, 28, 28) and labels, both bytes."""
+    part = "train" if train else "t10k"
+    images = read_idx(f"{folder}/{part}-images-idx3-ubyte.gz")
+    labels = read_idx(f"{folder}/{part}-labels-idx1-ubyte.gz")
+    return images[:, None], labels
+
+
+def load_cifar10(path, train=True):
+    """Images (n, 3, 32, 32) and labels from the binary version: its folder, or the archive."""
+    names = [f"data_batch_{i}.bin" for i in range(1, 6)] if train else ["test_batch.bin"]
+    parts = {}
+    if os.path.isdir(path):
+        inner = os.path.join(path, "cifar-10-batches-bin")
+        folder = inner if os.path.isdir(inner) else path
+        for name in names:
+            with open(os.path.join(folder, name), "rb") as file:
+                parts[name] = file.read()
+    else:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                if os.path.basename(member.name) in names:
+                    parts[os.path.basename(member.name)] = archive.extractfile(member).read()
+    rows = np.frombuffer(b"".join(parts[name] for name in names), np.uint8).reshape(-1, 3073)
+    return np.ascontiguousarray(rows[:, 1:]).reshape(-1, 3, 32, 32), rows[:, 0].copy()
+
+
+def pad_images(images, side):
+    """Centres images in a black square, as lenet and the ResNets get 28x28 ones."""
+    grow = side - images.shape[-1]
+    if grow <= 0:
+        return images
+    before, after = grow // 2, grow - grow // 2
+    return np.pad(images, ((0, 0), (0, 0), (before, after), (before, after)))
+
+
+def normalise(images, name):
+    """Bytes -> float32, as evaluation sees them."""
+    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in STATISTICS[name])
+    return (torch.from_numpy(np.ascontiguousarray(images)).float() / 255 - mean) / std
+
+
+def epoch_order(count, seed, epoch):
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed + epoch))
+
+
+# --- numbers that tests/test_step.c makes too, bit for bit --------------------------------------
+
+
+def philox(key, high, low):
+    """Philox4x32-10 as in common/rng.h, for an array of low counters -> uint32 (n, 4)."""
+    low = np.asarray(low, np.uint64)
+    mask, shift = np.uint64(0xFFFFFFFF), np.uint64(32)
+    c = [low & mask, low >> shift,
+         np.full_like(low, high & 0xFFFFFFFF), np.full_like(low, high >> 32)]
+    k0, k1 = key & 0xFFFFFFFF, key >> 32
+    for _ in range(10):
+        p0, p1 = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [(p1 >> shift) ^ c[1] ^ np.uint64(k0), p1 & mask,
+             (p0 >> shift) ^ c[3] ^ np.uint64(k1), p0 & mask]
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return np.stack(c, axis=1).astype("<u4")
+
+
+def numbers(seed, stream, count):
+    """count multiples of 2^-15 in [-1, 1): eight from each Philox call, low halves first."""
+    bits = philox(seed, stream, np.arange((count + 7) // 8)).reshape(-1).view("<u2")[:count]
+    return (bits.astype(np.int32) - 32768).astype(np.float32) * np.float32(2.0 ** -15)
+
+
+STREAM_IMAGES, STREAM_NOISE, STREAM_LABELS = 1 << 20, (1 << 20) + 1, (1 << 20) + 2
+
+
+def weight_scale(shape):
+    """The largest 2^-k whose uniform numbers have no more than He's deviation: 4^k >= fan_in / 6."""
+    fan_in, k = int(np.prod(shape[1:])), 0
+    while 6 * 4 ** k < fan_in:
+        k += 1
+    return np.float32(2.0 ** -k)
+
+
+def make_state(model, seed):
+    """Fills a model with numbers and returns its momentum. Every value is exact in float32.
+
+    What normalisation adds is about two deviations, up in odd and down in even channels, so that few
+    values come close to ReLU's kink.
+    """
+    momentum = {}
+    for index, (name, tensor) in enumerate(sorted(model.state_dict().items())):
+        if name.endswith("num_batches_tracked"):
+            continue
+        shape = tuple(tensor.shape)
+        u = numbers(seed, 2 * index, tensor.numel()).reshape(shape)
+        m = numbers(seed, 2 * index + 1, tensor.numel()).reshape(shape)
+        scale = weight_scale(shape) if len(shape) > 1 else np.float32(1)
+        if len(shape) > 1:
+            value = u * scale
+        elif name.endswith(("running_var", "weight")):
+            value = 1 + u / 4
+        elif name.endswith(".bias") and name != "fc.bias":
+            value = u / 2 + np.where(np.arange(len(u)) % 2, np.float32(2), np.float32(-2))
+        else:
+            value = u / 4
+        tensor.copy_(torch.from_numpy(value))
+        if not name.endswith(("running_mean", "running_var")):
+            momentum[name] = torch.from_numpy(m * scale / 64)
+    return momentum
+
+
+def make_batch(seed, rows, channels, height, width, classes):
+    """Images of blocks, 8 pixels wide, with noise on them, and labels."""
+    count = rows * channels * height * width
+    coarse = (rows, channels, height // 8, width // 8)
+    blocks = numbers(seed, STREAM_IMAGES, int(np.prod(coarse))).reshape(coarse)
+    noise = numbers(seed, STREAM_NOISE, count).reshape(rows, channels, height, width)
+    images = np.repeat(np.repeat(blocks, 8, axis=2), 8, axis=3) + noise / 2
+    labels = philox(seed, STREAM_LABELS, np.arange(rows))[:, 0].astype(np.int64) % classes
+    return torch.from_numpy(images), torch.from_numpy(labels)
+
+
+# --- one training step --------------------------------------------------------------------------
+
+
+def one_step(model, momentum, images, labels, dtype):
+    """-> loss, {"grad.NAME" | "update.NAME" | "stat.NAME": float64 array}. model is not changed."""
+    model = copy.deepcopy(model).to(dtype).train()
+    optimizer = make_optimizer(model)
+    for name, p in model.named_parameters():
+        optimizer.state[p]["momentum_buffer"] = momentum[name].to(dtype).clone()
+    old = {name: t.double().clone() for name, t in model.state_dict().items()}
+    loss = F.cross_entropy(model(images.to(dtype)), labels)
+    loss.backward()
+    optimizer.step()
+    found = {}
+    for name, p in model.named_parameters():
+        found["grad." + name] = p.grad.double().numpy()
+        found["update." + name] = (p.detach().double() - old[name]).numpy()
+    for name, b in model.named_buffers():
+        if not name.endswith("num_batches_tracked"):
+            found["stat." + name] = (b.double() - old[name]).numpy()
+    return loss.item(), found
+
+
+@contextlib.contextmanager
+def threads(count):
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    yield
+    torch.set_num_threads(before)
+
+
+def float32_ways(model, images):
+    """PyTorch's several ways to compute the same in float32: (model, images, order, context)."""
+    last = {"memory_format": torch.channels_last}
+    same, turned = torch.arange(len(images)), torch.arange(len(images)).flip(0)
+    yield model, images, same, threads(1)
+    yield copy.deepcopy(model).to(**last), images.contiguous(**last), same, threads(1)
+    yield model, images, turned, threads(2)
+    yield model, images, same, torch.backends.mkldnn.flags(enabled=False)
+
+
+def rounding_alone(name, exact):
+    """What a gradient that is a sum of nothing may be: 2^-16 of its layer's largest one.
+
+    A bias in front of normalisation has no gradient; what is computed is the rounding of a sum.
+    """
+    kind, tensor = name.split(".", 1)
+    weight = "grad." + tensor[:-len("bias")] + "weight"
+    if kind == "stat" or not tensor.endswith(".bias") or tensor.startswith("fc"):
+        return 0.0
+    return np.abs(exact[weight]).max() * 2.0 ** -16 * (1 if kind == "grad" else LR * (1 + MOMENTUM))
+
+
+def all_steps(model, momentum, images, labels):
+    """-> (loss, tensors) of float32 as it is by default, the same of float64, {tensor: far}."""
+    loss64, f64 = one_step(model, momentum, images, labels, torch.float64)
+    first, far = None, {name: rounding_alone(name, f64) for name in f64}
+    for way, x, order, context in float32_ways(model, images):
+        with context:
+            loss32, f32 = one_step(way, momentum, x[order], labels[order], torch.float32)
+        first = first or (loss32, f32)
+        for name in far:
+            far[name] = max(far[name], np.abs(f32[name] - f64[name]).max())
+    return first, (loss64, f64), far
+
+
+def is_calm(steps):
+    """Do PyTorch's float32 runs agree with float64 so well that another program's should, too?"""
+    _, (_, exact), far = steps
+    return all(far[name] <= max(3e-4 * np.abs(exact[name]).max(), rounding_alone(name, exact))
+               for name in far if name.startswith("grad"))
+
+
+def before_relu(model, images, dtype):
+    """What every nn.ReLU of a model reads, as float64."""
+    model = copy.deepcopy(model).to(dtype).train()
+    found = []
+    for module in model.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+            module.register_forward_pre_hook(lambda _, x: found.append(x[0].detach().double()))
+    with torch.no_grad():
+        model(images.to(dtype))
+    return found
+
+
+def find_kinks(model, images):
+    """How many values are nearer to ReLU's kink than four times what rounding moves them by."""
+    exact = before_relu(model, images, torch.float64)
+    rounded = before_relu(model, images, torch.float32)
+    return sum(int((a.abs() < 4 * (a - b).abs().mean()).sum()) for a, b in zip(exact, rounded))
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def save_state(path, arch, model, momentum, seed, global_step, batch_size, dataset):
+    """A checkpoint of ours, written by PyTorch."""
+    tensors = {name: t.numpy() for name, t in model.state_dict().items()}
+    tensors |= {"ddp.momentum." + name: t.numpy() for name, t in momentum.items()}
+    # The rest of a TrainState, under the names of common/checkpoint.c
+    integers = {"seed": seed, "epoch": 0, "step": global_step, "global_step": global_step,
+                "batch_size": batch_size, "running.count": 0, "running.correct1": 0,
+                "running.correct5": 0, "running.not_finite": 0}
+    reals = {"best_top1": -1, "loss_scale": 1, "running.loss_sum": 0}
+    tensors |= {"ddp." + name: np.array([value], np.int64) for name, value in integers.items()}
+    tensors |= {"ddp." + name: np.array([value], np.float64) for name, value in reals.items()}
+    write_file(path, tensors, {"format": "pt", "ddp.arch": arch, "ddp.dataset": dataset})
+
+
+def keep_some(pairs, limit, rng):
+    """Which elements of a tensor to keep: the extremes of each (float32, float64) pair, and others."""
+    count = pairs[0][0].size
+    if not limit or count <= limit:
+        return None
+    extremes = {int(np.argmax(np.abs(v))) for a, b in pairs for v in (a, b - a)}
+    others = [i for i in rng.permutation(count)[:limit].tolist() if i not in extremes]
+    return np.sort(np.array((list(extremes) + others)[:limit], np.int32))
+
+
+def save_step(path, model, steps, batch, metadata, limit=None, with_batch=True):
+    """Writes what test_step compares with: steps as all_steps returned them."""
+    (loss32, f32), (loss64, f64), far = steps
+    images, labels = batch
+    names, kinds = sorted(model.state_dict()), ("grad.", "update.", "stat.")
+    tensors = {"loss": np.array([loss32, loss64]),
+               "far": np.array([[far.get(k + n, 0) for k in kinds] for n in names], np.float32)}
+    if with_batch:
+        tensors |= {"images": images.numpy(), "labels": labels.numpy()}
+    rng = np.random.default_rng(1)
+    for name in names:
+        pairs = {k + name: (f32[k + name].ravel(), f64[k + name].ravel())
+                 for k in kinds if k + name in f32}
+        kept = keep_some(list(pairs.values()), limit, rng) if pairs else None
+        if kept is not None:
+            tensors["index." + name] = kept
+        for key, (a, b) in pairs.items():
+            part = np.stack([a, b - a]).astype(np.float32)
+            tensors[key] = np.ascontiguousarray(part if kept is None else part[:, kept])
+    rows, channels, height, width = images.shape
+    shape = {"rows": rows, "channels": channels, "height": height, "width": width}
+    write_file(path, tensors, metadata | shape)
+
+
+def write_file(path, tensors, metadata):
+    save_file(tensors, path, metadata={k: str(v) for k, v in metadata.items()})
+    os.chmod(path, 0o644)

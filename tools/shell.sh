@@ -1,0 +1,32 @@
+# shellcheck shell=bash disable=SC2034
+# shell.sh - what ./ddp and the scripts beside this file share: how they speak, and run commands.
+
+bold='' dim='' red='' green='' yellow='' plain=''
+if [ -t 2 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
+    bold=$'\e[1m' dim=$'\e[2m' red=$'\e[31m' green=$'\e[32m' yellow=$'\e[33m' plain=$'\e[0m'
+fi
+
+say() { printf '%s\n' "$*" >&2; }
+hint() { say "${dim}hint: $*$plain"; }
+die() { say "${red}ddp: $1$plain"; [ $# = 1 ] || hint "$2"; exit 1; }
+die_usage() { say "${red}ddp: $1$plain"; hint "${2:-./ddp help}"; exit 2; }
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# The words as one would type them.
+quoted()
+{
+    local word line=
+    for word; do
+        if [[ $word =~ ^[A-Za-z0-9_./:=,@%+~-]+$ ]]; then
+            line+=" $word"
+        else
+            line+=" '${word//\'/\'\\\'\'}'"
+        fi
+    done
+    printf '%s' "${line# }"
+}
+
+# Prints a command, then runs it.
+show() { say "$dim\$$plain $bold$(quoted "$@")$plain"; }
+run() { show "$@"; "$@"; }
