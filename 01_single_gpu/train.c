@@ -25,8 +25,8 @@ typedef struct Config {
     const char *arch;
     int epochs, batch_size, max_steps, threads;
     int64_t seed;
-    bool evaluate, shuffle, dry_run;
-    const char *save, *resume, *init;
+    bool shuffle, dry_run;
+    CheckpointConfig checkpoint;
     DataConfig data;
     OptimConfig optim;
     OpsConfig ops;
@@ -54,10 +54,6 @@ static void train_options(Args *args, Config *c)
         { "seed", 0, ARG_INT64, &c->seed, "N", "of weights, order, augmentation", 0, 1e15 },
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: cores to use (0: all)", 0, 1024 },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "a new order each epoch" },
-        { "save", 0, ARG_STRING, &c->save, "FILE", "checkpoint each epoch; the best in FILE.best" },
-        { "resume", 0, ARG_STRING, &c->resume, "FILE", "go on from it; auto: from --save's, if any" },
-        { "init", 0, ARG_STRING, &c->init, "FILE", "weights to begin with (torchvision's too)" },
-        { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL, "only evaluate what --resume or --init has" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after its Nth step", 1, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "one batch of training, one of evaluation" }));
 }
@@ -192,7 +188,7 @@ static Stats evaluate(Job *job)
     }
     Stats stats = read_stats(job, job->test_stats);
     trace_end();
-    log_test(job->log, &stats, job->config.evaluate);
+    log_test(job->log, &stats, job->config.checkpoint.evaluate);
     return stats;
 }
 
@@ -200,7 +196,7 @@ static void save(Job *job, const char *suffix)
 {
     Error error;
     char path[4096];
-    snprintf(path, sizeof path, "%s%s", job->config.save, suffix);
+    snprintf(path, sizeof path, "%s%s", job->config.checkpoint.save, suffix);
     trace_begin("save");
     job->state.running = read_stats(job, job->train_stats);
     if (!checkpoint_save(path, job->model, job->velocity, &job->state, job->data.name, &error))
@@ -221,9 +217,9 @@ static void finish_epoch(Job *job, double seconds)
     job->state.epoch++;
     job->state.step = 0;
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
-    if (job->config.save)
+    if (job->config.checkpoint.save)
         save(job, "");
-    if (job->config.save && best)
+    if (job->config.checkpoint.save && best)
         save(job, ".best");
 }
 
@@ -272,7 +268,7 @@ static bool train_epoch(Job *job)
 static void open_data(Job *job)
 {
     Error error;
-    if (job->config.save && !checkpoint_probe(job->config.save, &error))
+    if (job->config.checkpoint.save && !checkpoint_probe(job->config.checkpoint.save, &error))
         FAIL_ERROR(&error);
     if (!data_open(&job->data, &job->config.data, job->config.seed, &error))
         FAIL_ERROR(&error);
@@ -297,23 +293,15 @@ static void open_model(Job *job)
         job->model->input, job->data.plain, c->data.workers, .pad_tail = true });
 }
 
-// The file to go on from, or NULL.
-static const char *resume_from(const Config *c)
-{
-    if (c->resume && strcmp(c->resume, "auto") == 0)
-        return checkpoint_exists(c->save) ? c->save : NULL;
-    return c->resume;
-}
-
 // Weights and state: new ones, or those of a checkpoint.
 static void restore(Job *job)
 {
     Error error;
-    const Config *c = &job->config;
-    const char *from = resume_from(c), *weights = c->evaluate && from ? from : c->init;
-    job->state = (TrainState){ .seed = c->seed, .batch_size = c->batch_size, .best_top1 = -1,
-                               .loss_scale = 1 };
-    model_init(job->model, c->seed);
+    const CheckpointConfig *c = &job->config.checkpoint;
+    const char *from = checkpoint_to_resume(c), *weights = c->evaluate && from ? from : c->init;
+    job->state = (TrainState){ .seed = job->config.seed, .batch_size = job->config.batch_size,
+                               .best_top1 = -1, .loss_scale = 1 };
+    model_init(job->model, job->config.seed);
     if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
         FAIL_ERROR(&error);
     if (!from || c->evaluate)
@@ -323,7 +311,7 @@ static void restore(Job *job)
         !checkpoint_continues(from, &saved, &job->state, steps_per_epoch(job), &error))
         FAIL_ERROR(&error);
     job->state = saved;
-    job->state.batch_size = c->batch_size;
+    job->state.batch_size = job->config.batch_size;
     copy_to_device(device_stream(job->device), job->train_stats, &saved.running, sizeof(Stats));
     log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", from, (long long)saved.epoch + 1,
             (long long)saved.step);
@@ -347,7 +335,7 @@ static void train(Job *job)
     log_say(job->log, "            =======  Training  ======= ");
     while (job->state.epoch < job->config.epochs && train_epoch(job)) {
     }
-    if (job->state.step > 0 && job->config.save)
+    if (job->state.step > 0 && job->config.checkpoint.save)
         save(job, "");
     log_say(job->log, "            =======  Training %s  ======= ",
             interrupt_requested() ? "Interrupted" : "Finished");
@@ -386,13 +374,13 @@ static int run(Job *job)
     trace_open(job->config.log.trace, 0, job->args.program);
     trace_begin("set up");
     open_data(job);
-    job->log = log_new(&job->config.log, resume_from(&job->config));
+    job->log = log_new(&job->config.log, checkpoint_to_resume(&job->config.checkpoint));
     open_model(job);
     introduce(job);
     restore(job);
     set_scalars(job);
     trace_end();
-    if (job->config.evaluate)
+    if (job->config.checkpoint.evaluate)
         evaluate(job);
     else
         train(job);
@@ -410,16 +398,12 @@ static void parse(Job *job, int argc, char **argv)
     model_options(args, &c->arch);
     data_options(args, &c->data);
     train_options(args, c);
+    checkpoint_options(args, &c->checkpoint);
     optim_options(args, &c->optim);
     ops_options(args, &c->ops);
     log_options(args, &c->log);
     args_parse(args, argc, argv);
-    if (c->evaluate && !c->resume && !c->init)
-        args_reject(args, "evaluate", "needs --resume FILE or --init FILE: whose weights?");
-    if (c->resume && c->init)
-        args_reject(args, "resume", "does not go with --init: one of them gives the weights");
-    if (c->resume && strcmp(c->resume, "auto") == 0 && !c->save)
-        args_reject(args, "resume", "auto needs --save FILE: that is the file to go on from");
+    checkpoint_check_options(args, &c->checkpoint);
     if (c->dry_run)
         c->max_steps = 1;
 }

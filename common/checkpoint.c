@@ -8,11 +8,12 @@
 #include "checkpoint.h"
 #include "safetensors.h"
 #include <float.h>
+#include <errno.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #define MOMENTUM "ddp.momentum."
 
@@ -82,12 +83,6 @@ static bool check_finite(const char *name, const void *bytes, int64_t count, con
 {
     int64_t i = find_not_finite(bytes, count);
     return i < 0 || error_set(err, hint, "%s: element %lld is not finite", name, (long long)i);
-}
-
-bool checkpoint_exists(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0;
 }
 
 // --- saving --------------------------------------------------------------------------------------
@@ -449,4 +444,36 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                          "%.300s stopped after step %lld of an epoch, which now has %lld", path,
                          (long long)saved->step, (long long)steps_per_epoch);
     return true;
+}
+
+// --- options ---------------------------------------------------------------------------------------
+
+void checkpoint_options(Args *args, CheckpointConfig *c)
+{
+    args_add(args, ARGS_ROWS(
+        { "save", 0, ARG_STRING, &c->save, "FILE", "checkpoint each epoch; the best in FILE.best" },
+        { "resume", 0, ARG_STRING, &c->resume, "FILE",
+          "go on from it; auto: from --save's, if it is there" },
+        { "init", 0, ARG_STRING, &c->init, "FILE", "weights to begin with (torchvision's too)" },
+        { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
+          "only evaluate what --resume or --init gives" }));
+}
+
+static bool is_auto(const CheckpointConfig *c) { return c->resume && strcmp(c->resume, "auto") == 0; }
+
+void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
+{
+    if (c->evaluate && !c->resume && !c->init)
+        args_reject(args, "evaluate", "needs --resume FILE or --init FILE: whose weights?");
+    if (c->resume && c->init)
+        args_reject(args, "resume", "does not go with --init: one of them gives the weights");
+    if (is_auto(c) && !c->save)
+        args_reject(args, "resume", "auto needs --save FILE: that is the file to go on from");
+}
+
+const char *checkpoint_to_resume(const CheckpointConfig *c)
+{
+    if (!is_auto(c))
+        return c->resume;
+    return access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
 }

@@ -8,8 +8,20 @@
 // A file is written beside the old one and takes its place in one rename: whatever happens, the old
 // or the new checkpoint is there, whole.
 #pragma once
+#include "args.h"
 #include "check.h"
 #include "model.h"
+
+typedef struct CheckpointConfig {
+    const char *save;           // where to, or NULL
+    const char *resume, *init;  // where from: everything, or only the weights
+    bool evaluate;              // only to look at those
+} CheckpointConfig;
+void checkpoint_options(Args *args, CheckpointConfig *config);
+// Exits with a line about options that do not go together. Call it after args_parse.
+void checkpoint_check_options(const Args *args, const CheckpointConfig *config);
+// The file to go on from, or NULL: --resume, which may be auto.
+const char *checkpoint_to_resume(const CheckpointConfig *config);
 
 typedef struct TrainState {
     int64_t seed;
@@ -35,7 +47,5 @@ bool checkpoint_load(const char *path, Model *model, float *velocity, TrainState
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
                           int64_t steps_per_epoch, Error *err);
 
-// Is there a file at path? (What --resume auto asks.)
-bool checkpoint_exists(const char *path);
 // Could one be written there? Better asked before the first epoch than after it.
 bool checkpoint_probe(const char *path, Error *err);

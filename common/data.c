@@ -197,7 +197,7 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
         return set_find(set, dir, sizeof dir, err) ? set_open(data, set, dir, config, seed, err)
                                                    : set_missing(set, err);
     if (data_file_missing(wanted))
-        return error_set(err, "it may be auto, cifar10, cifar100, mnist, fashion-mnist or synthetic",
+        return error_set(err, "sets: auto, cifar10, cifar100, mnist, fashion-mnist, synthetic",
                          "--data %s: no such data set or directory", wanted);
     set = set_in_directory(wanted, err);
     return set && set_open(data, set, wanted, config, seed, err);

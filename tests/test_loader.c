@@ -239,6 +239,36 @@ TEST(epochs_begin_and_end_anywhere)
     loader_free(NULL);
 }
 
+// Batches so large that workers are in the middle of some when the next epoch begins.
+TEST(epochs_begin_while_slots_are_filled)
+{
+    enum { COUNT = 400 };
+    static int32_t ids[2][COUNT];
+    Dataset set = dataset_make(COUNT, 3, 40, 40);
+    torch_randperm(1, COUNT, ids[0]);
+    torch_randperm(2, COUNT, ids[1]);
+    LoaderConfig config = { { 100, 3, 40, 40, 3 }, plain, 3, false };
+    Loader *loader = loader_new(device, &set, &config);
+    for (int round = 0; round < 30; round++) {
+        loader_start(loader, ids[0], COUNT, 0, 0);
+        if (round % 2 == 0)
+            nanosleep(&(struct timespec){ 0, 100000L * round }, NULL);
+        if (round % 3 == 0)
+            loader_next(loader);
+        loader_start(loader, ids[1], COUNT, 0, 0);
+        for (int index = 0; index < 4; index++) {
+            HostBatch host = batch_fetch(loader_next(loader), config.shape);
+            int wrong = 0;
+            for (int i = 0; i < 100; i++)
+                wrong += host.labels[i] != ids[1][index * 100 + i] * 3;
+            EXPECT(wrong == 0, "round %d, batch %d: %d labels are wrong", round, index, wrong);
+            batch_drop(&host);
+        }
+    }
+    loader_free(loader);
+    dataset_drop(&set);
+}
+
 // A batch stays as it is until the next one is asked for, however far ahead the workers could be.
 TEST(a_batch_stays_while_it_is_used)
 {
@@ -303,6 +333,7 @@ int main(void)
     images_match_the_reference();
     batches_come_in_order();
     epochs_begin_and_end_anywhere();
+    epochs_begin_while_slots_are_filled();
     a_batch_stays_while_it_is_used();
     loaders_do_not_disturb_each_other();
     device_close(device);

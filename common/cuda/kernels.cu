@@ -193,13 +193,17 @@ __device__ bool reduce_columns(const Matrix &m, const Cell<float> (&own)[V], con
 constexpr float EPSILON = 1e-5f;
 constexpr double MOMENTUM = 0.1;        // of the running statistics
 
-// mean and variance of each column; the running ones move.
+// Mean and variance of each column; the running ones move. All is counted from the first row, so
+// that a mean far from zero does not cost the digits of what little the rows differ by.
 template <int V> __global__ void __launch_bounds__(THREADS)
 norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const float *__restrict__ x)
 {
     constexpr int GROUP = 8, STEP = Place<V>::STEP;
     Place<V> place(m);
     Moments<float> own[V] = {};
+    Pack<V> origin = {};
+    if (place.begin < place.end)
+        origin = load<V>(x + place.channel);
     for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
         Pack<V> in[GROUP];
         float count = 0, sum[V] = {}, squares[V] = {};
@@ -212,11 +216,11 @@ norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const float *__re
 #pragma unroll
         for (int i = 0; i < GROUP; i++)
             for (int v = 0; v < V; v++)
-                sum[v] += i < count ? in[i].v[v] : 0;
+                sum[v] += i < count ? in[i].v[v] - origin.v[v] : 0;
 #pragma unroll
         for (int i = 0; i < GROUP; i++)
             for (int v = 0; v < V; v++) {
-                float d = i < count ? in[i].v[v] - sum[v] / count : 0;
+                float d = i < count ? in[i].v[v] - origin.v[v] - sum[v] / count : 0;
                 squares[v] += d * d;
             }
         for (int v = 0; v < V; v++)
@@ -228,9 +232,10 @@ norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const float *__re
         return;
     int c = blockIdx.x * TILE + threadIdx.x;
     double unbiased = all.n > 1 ? all.m2 / (all.n - 1) : all.m2;
-    t.mean[c] = (float)all.mean;
+    double mean = all.mean + x[c];
+    t.mean[c] = (float)mean;
     t.inv_std[c] = (float)(1 / sqrt(all.m2 / all.n + (double)EPSILON));
-    t.running_mean[c] = (float)((1 - MOMENTUM) * t.running_mean[c] + MOMENTUM * all.mean);
+    t.running_mean[c] = (float)((1 - MOMENTUM) * t.running_mean[c] + MOMENTUM * mean);
     t.running_var[c] = (float)((1 - MOMENTUM) * t.running_var[c] + MOMENTUM * unbiased);
 }
 
