@@ -265,6 +265,12 @@ static bool train_epoch(Job *job)
 
 // ==== A run from its beginning to its end =========================================================
 
+static void open_device(Job *job)
+{
+    job->device = device_open(0, job->config.threads);
+    job->ops = ops_new(job->device, &job->config.ops);
+}
+
 static void open_data(Job *job)
 {
     Error error;
@@ -278,8 +284,6 @@ static void open_model(Job *job)
 {
     const Config *c = &job->config;
     const Dataset *d = &job->data.train;
-    job->device = device_open(0, c->threads);
-    job->ops = ops_new(job->device, &c->ops);
     job->model = model_new(job->device, job->ops, &(ModelConfig){
         c->arch, d->channels, d->height, d->width, d->classes, c->batch_size });
     job->velocity = device_alloc(job->device, job->model->param_count * sizeof(float));
@@ -373,6 +377,7 @@ static int run(Job *job)
     interrupt_install();
     trace_open(job->config.log.trace, 0, job->args.program);
     trace_begin("set up");
+    open_device(job);
     open_data(job);
     job->log = log_new(&job->config.log, checkpoint_to_resume(&job->config.checkpoint));
     open_model(job);

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# bench.sh - measures ours against PyTorch, in turns, and writes docs/benchmarks.md. ./ddp bench calls it.
+# bench.sh - measures ours against PyTorch, in turns, and writes docs/benchmarks.md (./ddp bench).
 #
 #   bench.sh [--rounds N] [--quick]     ours against PyTorch: step, epoch, start, memory, waiting
 #   bench.sh curve [--seeds N]          the articles' recipe on CIFAR-10: 5 epochs, seeds 1 to N
 #
-# PyTorch is the one of $DDP_PYTHON, else of build/venv, which is made if need be. CIFAR-10 is looked for in
+# PyTorch is $DDP_PYTHON's, else build/venv's, which is made if need be. CIFAR-10 is looked for in
 # $DDP_CIFAR10 (its folder), then under data/; without it both sides train on made-up images.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
@@ -17,12 +17,13 @@ threads=$(nproc)
 
 usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
-# --- what both need ---------------------------------------------------------------------------------
+# --- what both need ------------------------------------------------------------------------------
 
 find_cifar()
 {
     local folder
-    for folder in "${DDP_CIFAR10:-}" "${DDP_CIFAR10:-}/cifar-10-batches-bin" "$root/data/cifar-10-batches-bin"; do
+    local given=${DDP_CIFAR10:-}
+    for folder in "$given" "$given/cifar-10-batches-bin" "$root/data/cifar-10-batches-bin"; do
         [ ! -f "$folder/data_batch_1.bin" ] || { echo "$folder"; return; }
     done
 }
@@ -43,13 +44,13 @@ find_torch()
             die "no virtual environment could be made" "apt install python3-venv"
         run "$python" -m pip install --quiet torch torchvision safetensors numpy || {
             rm -rf "$root/build/venv"
-            die "PyTorch could not be installed" "set DDP_PYTHON to a python that has torch and torchvision"
+            die "PyTorch could not be installed" "set DDP_PYTHON to a python that has it"
         }
     fi
     "$python" -c 'import torch, torchvision, numpy' || die "$python has no PyTorch" "set DDP_PYTHON"
 }
 
-# --- ours against PyTorch ---------------------------------------------------------------------------
+# --- ours against PyTorch ------------------------------------------------------------------------
 
 # Runs quietly; what it said is shown if it fails.
 quietly()
@@ -59,8 +60,13 @@ quietly()
 }
 
 ours() { quietly "$train" --threads "$threads" -b 256 --data "${cifar:-synthetic}" "$@"; }
-torch() { show "$python" "$root/tools/bench_torch.py" "$@"; "$python" -W ignore "$root/tools/bench_torch.py" \
-    --threads "$threads" ${cifar:+--data "$cifar"} "$@" 2>"$out/log.txt"; }
+torch()
+{
+    local command=("$python" "$root/tools/bench_torch.py" "$@" --threads "$threads"
+        ${cifar:+--data "$cifar"})
+    show "${command[@]}"
+    "${command[@]}" 2>"$out/log.txt"
+}
 
 # (a) Steps alone: nothing is augmented, and PyTorch's batch lies ready.
 step_round()
@@ -77,7 +83,7 @@ step_round()
     done
 }
 
-# (b), (d), (e) A whole epoch with its data, memory, and the share of the epoch spent waiting for data.
+# (b), (d), (e) A whole epoch with its data, memory, and the share of the epoch spent waiting.
 epoch_round()
 {
     ours --epochs 1 --test-samples 256 -p 49 --metrics "$out/ours-epoch-$1.jsonl"
@@ -101,10 +107,16 @@ seconds_until()
 }
 
 # (c) From the start of the process to the end of its first step.
-ours_first() { exec "$train" --threads "$threads" -b 256 --data "${cifar:-synthetic}" --max-steps 1 -p 1 \
-    --metrics "$out/pipe" >/dev/null; }
-torch_first() { exec "$python" -W ignore "$root/tools/bench_torch.py" first --threads "$threads" \
-    ${cifar:+--data "$cifar"} --workers "$workers" >"$out/pipe"; }
+ours_first()
+{
+    exec "$train" --threads "$threads" -b 256 --data "${cifar:-synthetic}" --max-steps 1 -p 1 \
+        --metrics "$out/pipe" >/dev/null
+}
+torch_first()
+{
+    exec "$python" "$root/tools/bench_torch.py" first --threads "$threads" --workers "$workers" \
+        ${cifar:+--data "$cifar"} >"$out/pipe" 2>"$out/log.txt"
+}
 first_round()
 {
     seconds_until '"event":"step"' ours_first >"$out/ours-first-$1.s"
@@ -119,9 +131,13 @@ compare()
     workers=$((threads < 4 ? threads : 4))
     while [ $# -gt 0 ]; do
         case $1 in
-        --rounds) [[ ${2:-} =~ ^[1-9][0-9]?$ ]] || die_usage "bench: --rounds needs a number"; rounds=$2; shift ;;
+        --rounds)
+            [[ ${2:-} =~ ^[1-9][0-9]?$ ]] || die_usage "bench: --rounds needs a number"
+            rounds=$2
+            shift
+            ;;
         --quick) rounds=1 steps=20 epochs=0 modes="default channels_last" ;;
-        *) die_usage "bench: unknown option $1" "./ddp bench [--rounds N] [--quick], or ./ddp bench curve" ;;
+        *) die_usage "bench: unknown option $1" "./ddp bench --help" ;;
         esac
         shift
     done
@@ -132,20 +148,24 @@ compare()
     for ((round = 1; round <= rounds; round++)); do step_round $round; done
     best=$(python3 "$table" best "$out")
     for ((round = 1; round <= rounds; round++)); do first_round $round; done
-    for ((round = 1; round <= (rounds < epochs ? rounds : epochs); round++)); do epoch_round $round; done
+    for ((round = 1; round <= rounds && round <= epochs; round++)); do epoch_round $round; done
     rm -f "$out/pipe"
     run python3 "$table" write "$out" "$doc"
 }
 
-# --- the articles' recipe ---------------------------------------------------------------------------
+# --- the articles' recipe ------------------------------------------------------------------------
 
 curve()
 {
     local seeds=3 seed
     while [ $# -gt 0 ]; do
         case $1 in
-        --seeds) [[ ${2:-} =~ ^[1-9]$ ]] || die_usage "bench curve: --seeds needs a number"; seeds=$2; shift ;;
-        *) die_usage "bench curve: unknown option $1" "./ddp bench curve [--seeds N]" ;;
+        --seeds)
+            [[ ${2:-} =~ ^[1-9]$ ]] || die_usage "bench curve: --seeds needs a number"
+            seeds=$2
+            shift
+            ;;
+        *) die_usage "bench curve: unknown option $1" "./ddp bench --help" ;;
         esac
         shift
     done

@@ -5,8 +5,8 @@
     bench_torch.py epoch --mode MODE     a whole epoch, with the usual input pipeline
     bench_torch.py first --mode MODE     ends with the first step of such an epoch
 
-ResNet-18 of torchvision, ten classes, 3x32x32, float32, on the CPU; SGD with Nesterov's momentum, as our
-defaults. MODE is default, channels_last, compile or compile_channels_last. Prints one JSON object.
+ResNet-18 of torchvision, ten classes, 3x32x32, float32, on the CPU; SGD with Nesterov's momentum,
+as our defaults. MODE: default, channels_last, compile or compile_channels_last. Prints a JSON object.
 """
 import argparse
 import json
@@ -67,14 +67,15 @@ def bench_step(args):
 
 
 class Images(torch.utils.data.Dataset):
-    """CIFAR-10's training set from the binary files, as torchvision.datasets.CIFAR10 gives it: PIL images."""
+    """CIFAR-10's training set, as torchvision.datasets.CIFAR10 gives it: PIL images."""
 
     def __init__(self, folder):
         if folder:
             rows = np.concatenate([np.fromfile(f"{folder}/data_batch_{i}.bin", np.uint8)
                                    for i in range(1, 6)]).reshape(-1, 3073)
             self.labels = rows[:, 0].astype(np.int64)
-            self.pixels = np.ascontiguousarray(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+            planes = rows[:, 1:].reshape(-1, 3, 32, 32)
+            self.pixels = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
         else:
             rng = np.random.default_rng(0)
             self.labels = rng.integers(0, 10, 50000)
@@ -109,7 +110,8 @@ def children():
 def bench_epoch(args, only_first=False):
     data = Images(args.data)
     loader = torch.utils.data.DataLoader(data, batch_size=args.batch, shuffle=True,
-                                         num_workers=args.workers, persistent_workers=args.workers > 0)
+                                         num_workers=args.workers,
+                                         persistent_workers=args.workers > 0)
     step = make_training(args.mode)
     if not only_first:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:

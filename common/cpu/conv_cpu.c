@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 struct Conv {
     Ops *ops;
@@ -93,9 +94,21 @@ static void plan_backward_weights(Conv *c, const DnnConv *d, dnnl_primitive_desc
     dnn_md_free(given);
 }
 
+// oneDNN 2 crashes where it finds no memory for the code that it generates. Asking for some first turns
+// that into a line that says so.
+static void expect_memory(void)
+{
+    const size_t bytes = 32 << 20;
+    void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED, "a smaller batch (-b) or model needs less",
+          "out of memory: %zu MB wanted for oneDNN's code", bytes >> 20);
+    munmap(memory, bytes);
+}
+
 // The weights are in any order for the backward passes: what oneDNN asks for is what it gets.
 static void plan(Conv *c, const Conv *like)
 {
+    expect_memory();
     const ConvSpec *s = &c->spec;
     DnnConv d = { .x = activation_md(s->x), .y = activation_md(c->y), .strides = { s->stride, s->stride },
                   .pad = { s->pad, s->pad } };

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """Compares with the PyTorch that is installed here; tests/test_torch_live.sh calls it.
 
-    live.py BUILD SCRATCH       BUILD: where 01_single_gpu/train is; SCRATCH: an empty folder
+    live.py BUILD SCRATCH [PART...]     BUILD: where 01_single_gpu/train is; SCRATCH: an empty folder
 
-steps         5 true states along a run of each network, whole tensors, through tests/test_step.c
+permutations  torch.randperm
 order         20 losses of train on Fashion-MNIST, in the order of PyTorch's DistributedSampler
 checkpoints   ours in torchvision and torchvision's here: the same answer for every test image
+convnet, resnet18, resnet50
+              one step from each of 5 true states along a run, whole tensors, by tests/test_step.c
 """
+import functools
 import json
 import os
 import subprocess
@@ -58,7 +61,7 @@ class Place:
     def load(self, train, side=32):
         """Bytes and labels, padded to side where the data set's images are smaller."""
         load = ref.load_cifar10 if self.name == "cifar10" else ref.load_fashion
-        images, labels = load(train=train, **{"path" if self.name == "cifar10" else "folder": self.folder})
+        images, labels = load(self.folder, train)
         return ref.pad_images(images, side), torch.from_numpy(labels.astype(np.int64))
 
     def file(self, name):
@@ -73,14 +76,16 @@ class Place:
         return done.returncode == 0
 
 
-# --- steps ----------------------------------------------------------------------------------------
+# --- steps ---------------------------------------------------------------------------------------
 
-STEPS = {                   # network: (image size, states; rounding in a new resnet50 is too coarse)
-    "convnet": (28, (0, 5, 20, 50, 100)),
-    "resnet18": (32, (0, 5, 10, 20, 40)),
-    "resnet50": (64, (10, 15, 20, 30, 40)),
+# Image size, images in the step, and after which steps of the run. A resnet50 at its beginning is so
+# badly conditioned that PyTorch's own float32 runs have not three digits in common.
+STEPS = {
+    "convnet": (28, 16, (0, 5, 20, 50, 100)),
+    "resnet18": (32, 8, (0, 5, 10, 20, 40)),
+    "resnet50": (64, 4, (20, 30, 40, 60, 80)),
 }
-TRAIN_ROWS, ROWS, CANDIDATES = 32, 8, 12
+TRAIN_ROWS, CANDIDATES = 32, 24
 
 
 def batch_of(place, images, labels, side, ids):
@@ -90,11 +95,12 @@ def batch_of(place, images, labels, side, ids):
     return x, labels[ids]
 
 
-def calmest(place, model, momentum, data, side, order):
+def calmest(place, arch, model, momentum, data, order):
     """-> kinks, batch, steps: the first batch that is calm, or the one with the fewest kinks."""
+    side, rows, _ = STEPS[arch]
     best = None
     for i in range(CANDIDATES):
-        batch = batch_of(place, *data, side, order[len(order) - (i + 1) * ROWS:][:ROWS])
+        batch = batch_of(place, *data, side, order[len(order) - (i + 1) * rows:][:rows])
         kinks = ref.find_kinks(model, batch[0])
         if kinks == 0:
             steps = ref.all_steps(model, momentum, *batch)
@@ -106,7 +112,7 @@ def calmest(place, model, momentum, data, side, order):
 
 
 def compare_step(place, arch, step, model, momentum, data, order):
-    kinks, batch, steps = calmest(place, model, momentum, data, STEPS[arch][0], order)
+    kinks, batch, steps = calmest(place, arch, model, momentum, data, order)
     state, path = place.file("state.safetensors"), place.file(f"{arch}-{step}.safetensors")
     ref.save_state(state, arch, model, momentum, 1, step, TRAIN_ROWS, place.name)
     ref.save_step(path, model, steps, batch,
@@ -118,7 +124,7 @@ def compare_step(place, arch, step, model, momentum, data, order):
 
 
 def compare_steps(place, arch):
-    side, states = STEPS[arch]
+    side, _, states = STEPS[arch]
     data = place.load(train=True, side=min(side, 32))
     channels = data[0].shape[1]
     torch.manual_seed(1)
@@ -135,7 +141,7 @@ def compare_steps(place, arch):
         optimizer.step()
 
 
-# --- order ----------------------------------------------------------------------------------------
+# --- order ---------------------------------------------------------------------------------------
 
 def compare_permutations(place):
     for seed, count in ((0, 10), (1, 50000), (5, 60000), (123456789012345, 4099)):
@@ -158,8 +164,9 @@ def compare_order(place, seed=7, rows=32, steps=20):
     model = ref.make_model("lenet", channels=1)
     start, metrics = place.file("lenet.safetensors"), place.file("lenet.jsonl")
     save_file(model.state_dict(), start)
-    check(place.run(place.train, "--arch", "lenet", "--data", ref.FASHION, "--init", start, "-b", rows,
-                    "--seed", seed, "--max-steps", steps, "-p", 1, "--no-augment", "--metrics", metrics),
+    check(place.run(place.train, "--arch", "lenet", "--data", ref.FASHION, "--init", start,
+                    "-b", rows, "--seed", seed, "--max-steps", steps, "-p", 1, "--no-augment",
+                    "--metrics", metrics),
           "train on Fashion-MNIST from PyTorch's first weights")
     with open(metrics, encoding="utf-8") as file:
         ours = [e["loss"] for e in map(json.loads, file) if e["event"] == "step"]
@@ -173,10 +180,11 @@ def compare_order(place, seed=7, rows=32, steps=20):
         optimizer.step()
         theirs.append(loss.item())
     off = max(abs(a - b) for a, b in zip(ours, theirs))
-    check(len(ours) == steps and off <= 1e-4, f"{len(ours)} losses of lenet, off by at most {off:.1e}")
+    check(len(ours) == steps and off <= 1e-4,
+          f"{len(ours)} losses of lenet, off by at most {off:.1e}")
 
 
-# --- checkpoints ------------------------------------------------------------------------------------
+# --- checkpoints ---------------------------------------------------------------------------------
 
 def answers_of(model, images):
     model.eval()
@@ -196,8 +204,9 @@ def compare_answers(place, checkpoint, theirs, images, labels, what):
     differ = (ours.argmax(1) != theirs.argmax(1)).nonzero().flatten()
     best = theirs[differ].topk(2).values
     ties = int((best[:, 0] - best[:, 1] <= 1e-4 * theirs.abs().max()).sum())
-    check(ties == len(differ), f"{what}: {len(differ)} of {len(images)} images are answered otherwise, "
-          f"{ties} of them ties; logits off by at most {(ours - theirs).abs().max():.1e}")
+    check(ties == len(differ),
+          f"{what}: {len(differ)} of {len(images)} images are answered otherwise, {ties} of them "
+          f"ties; logits off by at most {(ours - theirs).abs().max():.1e}")
     metrics = place.file("eval.jsonl")
     place.run(place.train, "-e", "--init", checkpoint, "--data", place.folder, "--metrics", metrics)
     with open(metrics, encoding="utf-8") as file:
@@ -215,8 +224,8 @@ def compare_checkpoints(place):
     channels = images.shape[1]
 
     path = place.file("ours.safetensors")
-    check(place.run(place.train, "--arch", "resnet18", "--data", place.folder, "-b", 128, "--max-steps",
-                    20, "--seed", 3, "--save", path), "train and save")
+    check(place.run(place.train, "--arch", "resnet18", "--data", place.folder, "-b", 128,
+                    "--max-steps", 20, "--seed", 3, "--save", path), "train and save")
     model = ref.make_model("resnet18", channels=channels)
     model.load_state_dict({k: v for k, v in load_file(path).items() if not k.startswith("ddp.")})
     compare_answers(place, path, answers_of(model, images), images, labels, "our checkpoint")
@@ -231,20 +240,21 @@ def compare_checkpoints(place):
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
     save_file(model.state_dict(), path)
-    compare_answers(place, path, answers_of(model, images), images, labels, "torchvision's checkpoint")
+    compare_answers(place, path, answers_of(model, images), images, labels,
+                    "torchvision's checkpoint")
 
 
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) < 3:
         sys.exit(__doc__)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
-    place = Place(*sys.argv[1:])
-    compare_permutations(place)
-    compare_order(place)
-    compare_checkpoints(place)
-    for arch in STEPS:
-        compare_steps(place, arch)
+    place = Place(*sys.argv[1:3])
+    parts = {"permutations": compare_permutations, "order": compare_order,
+             "checkpoints": compare_checkpoints}
+    parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
+    for part in sys.argv[3:] or parts:
+        parts[part](place)
     print(f"{failures} failed")
     sys.exit(failures > 0)
 

@@ -124,7 +124,7 @@ def read_idx(path):
     return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
 
 
-def load_fashion(train=True, folder=FASHION):
+def load_fashion(folder=FASHION, train=True):
     """Images (n, 1, 28, 28) and labels, both bytes."""
     part = "train" if train else "t10k"
     images = read_idx(f"{folder}/{part}-images-idx3-ubyte.gz")
@@ -198,7 +198,7 @@ STREAM_IMAGES, STREAM_NOISE, STREAM_LABELS = 1 << 20, (1 << 20) + 1, (1 << 20) +
 
 
 def weight_scale(shape):
-    """The largest 2^-k whose uniform numbers have no more than He's deviation: 4^k >= fan_in / 6."""
+    """The largest 2^-k with which uniform numbers stay within He's deviation: 4^k >= fan_in / 6."""
     fan_in, k = int(np.prod(shape[1:])), 0
     while 6 * 4 ** k < fan_in:
         k += 1
@@ -208,8 +208,8 @@ def weight_scale(shape):
 def make_state(model, seed):
     """Fills a model with numbers and returns its momentum. Every value is exact in float32.
 
-    What normalisation adds is about two deviations, up in odd and down in even channels, so that few
-    values come close to ReLU's kink.
+    What normalisation adds is about two deviations, up in odd and down in even channels, so that
+    few values come close to ReLU's kink.
     """
     momentum = {}
     for index, (name, tensor) in enumerate(sorted(model.state_dict().items())):
@@ -278,10 +278,13 @@ def threads(count):
 def float32_ways(model, images):
     """PyTorch's several ways to compute the same in float32: (model, images, order, context)."""
     last = {"memory_format": torch.channels_last}
-    same, turned = torch.arange(len(images)), torch.arange(len(images)).flip(0)
+    model_last, images_last = copy.deepcopy(model).to(**last), images.contiguous(**last)
+    same = torch.arange(len(images))
     yield model, images, same, threads(1)
-    yield copy.deepcopy(model).to(**last), images.contiguous(**last), same, threads(1)
-    yield model, images, turned, threads(2)
+    yield model_last, images_last, same, threads(1)
+    yield model, images, same.flip(0), threads(2)
+    yield model_last, images_last, same.roll(1), threads(1)
+    yield model, images, same.roll(len(images) // 2), threads(1)
     yield model, images, same, torch.backends.mkldnn.flags(enabled=False)
 
 
@@ -355,7 +358,7 @@ def save_state(path, arch, model, momentum, seed, global_step, batch_size, datas
 
 
 def keep_some(pairs, limit, rng):
-    """Which elements of a tensor to keep: the extremes of each (float32, float64) pair, and others."""
+    """Which elements to keep: the extremes of each (float32, float64) pair, and some others."""
     count = pairs[0][0].size
     if not limit or count <= limit:
         return None

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 240 PROCESSORS 2
+# How a run ends before its time: Ctrl-C, Ctrl-C twice, TERM, a loss that is not finite, no memory.
+. "$SRC/tests/test.sh"
+mkdir "$TMP/here" && cd "$TMP/here" || exit 1
+small="--data synthetic --train-samples 4000 --test-samples 64 -b 20 --threads 1 --seed 3 -p 1"
+train() { "$BUILD/01_single_gpu/train" --arch lenet $small "$@"; }
+hash_of() { sed -n 's/^weight hash: //p' "$1"; }
+
+# In the background, until it has printed so many steps; $pid is its process.
+begin()
+{
+    local steps=$1
+    shift
+    "$BUILD/01_single_gpu/train" "$@" >begun 2>&1 &
+    pid=$!
+    until [ "$(grep -c 'step:' begun)" -ge "$steps" ]; do
+        sleep 0.01
+        kill -0 $pid 2>/dev/null || break
+    done
+}
+
+# The step under way is finished and saved; going on from there gives the bits of a run left alone.
+for signal in INT TERM; do
+    begin 3 --arch lenet $small --epochs 1 --save stopped.st
+    kill -$signal $pid
+    wait $pid
+    status=$?
+    check "$signal: status $status" test $status = $((128 + $(kill -l $signal)))
+    check "$signal: the screen says so" grep -q "Training Interrupted" begun
+    check "$signal: one checkpoint, nothing else" test "$(ls | tr '\n' ' ')" = "begun stopped.st "
+    train --epochs 1 --resume stopped.st >resumed 2>&1
+    train --epochs 1 >alone 2>&1
+    check "$signal: the same bits in the end" test -n "$(hash_of alone)" -a "$(hash_of resumed)" = "$(hash_of alone)"
+    rm -f ./*
+done
+
+# The second Ctrl-C does not wait for the step: a batch this large takes seconds.
+begin 1 --data synthetic --train-samples 12000 -b 6000 --threads 1 -p 1 --save never.st
+kill -INT $pid
+sleep 0.05
+kill -INT $pid
+begun_at=$(date +%s%N)
+wait $pid
+status=$?
+took=$((($(date +%s%N) - begun_at) / 1000000))
+check "Ctrl-C twice: status $status" test $status = 130
+check "Ctrl-C twice: gone after $took ms" test $took -lt 1000
+check "Ctrl-C twice: nothing left" test "$(ls)" = begun
+
+# The loss explodes: a status of its own, one line with a hint, no checkpoint.
+train --epochs 1 --lr 900 -p 5 --save nan.st >out 2>err
+status=$?
+check "not finite: status $status" test $status = 3
+check "not finite: one line and a hint" test "$(wc -l <err)" = 2
+check "not finite: what is said" grep -q "the loss is not finite in epoch 1, by step" err
+check "not finite: nothing saved" test ! -e nan.st -a ! -e nan.st.best
+
+# Less and less memory: each time one line that says how much was wanted, and a hint.
+for megabytes in 1000 700 500 350 250; do
+    (ulimit -v $((megabytes * 1024)) && "$BUILD/01_single_gpu/train" --data synthetic --max-steps 1 -j 1 --threads 1 \
+        --save mem.st) >out 2>err
+    status=$?
+    check "$megabytes MB: status $status" test $status = 1 -o \( $status = 0 -a $megabytes -ge 700 \)
+    [ $status = 0 ] || check "$megabytes MB: $(head -1 err)" grep -q "out of memory" err
+    [ $status = 0 ] || check "$megabytes MB: a line and perhaps a hint" test "$(wc -l <err)" -le 2
+done
+test_done
