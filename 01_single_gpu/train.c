@@ -160,6 +160,12 @@ static Stats read_stats(Job *job, const Stats *on_device)
     return stats;
 }
 
+static bool should_stop(const Job *job)
+{
+    bool enough = job->config.max_steps > 0 && job->state.global_step >= job->config.max_steps;
+    return enough || interrupt_requested();
+}
+
 // The only place in an epoch that reads the device.
 static void report(Job *job)
 {
@@ -168,6 +174,7 @@ static void report(Job *job)
         .epochs = job->config.epochs,
         .step = job->state.step,
         .steps = steps_per_epoch(job),
+        .final = should_stop(job),
         .stats = read_stats(job, job->train_stats),
         .lr = learning_rate(job, job->state.global_step - 1),
         .data_wait_ms = loader_wait_ms(job->train),
@@ -180,7 +187,7 @@ static Stats evaluate(Job *job)
 {
     trace_begin("evaluate");
     fill_zero(device_stream(job->device), job->test_stats, sizeof(Stats));
-    loader_start(job->test, NULL, job->config.dry_run ? 1 : job->data.test.count, 0, 0);
+    loader_start(job->test, NULL, job->data.test.count, 0, 0);
     for (const Batch *batch; (batch = loader_next(job->test));) {
         model_forward(job->model, batch->images, batch->rows, false);
         loss_cross_entropy(job->ops, batch->rows, job->data.test.classes, job->model->logits,
@@ -224,12 +231,6 @@ static void finish_epoch(Job *job, double seconds)
 }
 
 // ---- Epochs --------------------------------------------------------------------------------------
-
-static bool should_stop(const Job *job)
-{
-    bool enough = job->config.max_steps > 0 && job->state.global_step >= job->config.max_steps;
-    return enough || interrupt_requested();
-}
 
 static void count_step(Job *job)
 {
@@ -278,6 +279,8 @@ static void open_data(Job *job)
         FAIL_ERROR(&error);
     if (!data_open(&job->data, &job->config.data, job->config.seed, &error))
         FAIL_ERROR(&error);
+    if (job->config.dry_run)
+        data_cut(&job->data, job->config.batch_size);
 }
 
 static void open_model(Job *job)
@@ -376,6 +379,7 @@ static int run(Job *job)
 {
     interrupt_install();
     trace_open(job->config.log.trace, 0, job->args.program);
+    trace_thread("train");
     trace_begin("set up");
     open_device(job);
     open_data(job);
@@ -410,7 +414,7 @@ static void parse(Job *job, int argc, char **argv)
     args_parse(args, argc, argv);
     checkpoint_check_options(args, &c->checkpoint);
     if (c->dry_run)
-        c->max_steps = 1;
+        c->epochs = 1;
 }
 
 int main(int argc, char **argv)

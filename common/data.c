@@ -325,3 +325,9 @@ bool data_parallel(DataTask task, void *arg, int count, Error *err)
     free(tasks);
     return good;
 }
+
+void data_cut(Data *data, int most)
+{
+    data->train.count = data->train.count < most ? data->train.count : most;
+    data->test.count = data->test.count < most ? data->test.count : most;
+}

@@ -33,6 +33,8 @@ typedef struct Data {
 // An error names the file and the offset.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
+// Leaves at most so many samples in each set.
+void data_cut(Data *data, int most);
 
 // --- batches ----------------------------------------------------------------------------------------
 

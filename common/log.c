@@ -322,7 +322,7 @@ static void step_event(Log *log, const LogStep *s, double rate)
 
 void log_step(Log *log, const LogStep *s)
 {
-    bool due = s->step % log->config.print_freq == 0 || s->step == s->steps;
+    bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
     log->stepped = now_s();
     log->wait_ms += s->data_wait_ms;
     log->bar.loss = mean_loss(&s->stats);

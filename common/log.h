@@ -35,6 +35,7 @@ void log_progress_end(Log *log);
 typedef struct LogStep {
     int epoch, epochs;          // from 1
     int64_t step, steps;        // from 1, in this epoch
+    bool final;                 // of the run: told in any case
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
 } LogStep;

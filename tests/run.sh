@@ -8,6 +8,7 @@ shift
 
 TMP=$(mktemp -d "${TMPDIR:-/tmp}/ddp-test.XXXXXX") || exit 1
 export TMP TMPDIR=$TMP
+export GOMP_SPINCOUNT=1000          # tests run beside each other: see cmd_run in ddp
 mark=DDP_TEST_RUN=${TMP##*.}-$$     # every process that the test starts has it in its environment
 
 trap 'chmod -R u+rwX "$TMP" 2>/dev/null; rm -rf "$TMP"' EXIT
