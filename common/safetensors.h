@@ -35,7 +35,7 @@ typedef struct StFile {
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 
-// Could st_write write there? Creates the temporary file and removes it again.
+// Could st_write write there, as far as can be seen without trying?
 bool st_probe(const char *path, Error *err);
 
 // Reads and checks a whole file: header length, JSON, known types, shape times size (overflow too)

@@ -12,12 +12,21 @@ export GOMP_SPINCOUNT=1000          # tests run beside each other: see cmd_run i
 mark=DDP_TEST_RUN=${TMP##*.}-$$     # every process that the test starts has it in its environment
 
 trap 'chmod -R u+rwX "$TMP" 2>/dev/null; rm -rf "$TMP"' EXIT
-trap 'exit 143' TERM
-trap 'exit 130' INT
+trap 'stop_left; exit 143' TERM
+trap 'stop_left; exit 130' INT
 
 left_processes()
 {
     grep -lzxF "$mark" /proc/[0-9]*/environ 2>/dev/null | tr -dc '0-9\n'
+}
+
+stop_left()
+{
+    local pid
+    for pid in $(left_processes); do
+        echo "run.sh: left running: $(ps -o pid=,args= -p "$pid")"
+        kill -KILL "$pid"
+    done
 }
 
 # New files in /dev/shm that no process has open (a test that runs beside this one may).
@@ -33,20 +42,17 @@ left_shm()
 
 shm_before=$(list_shm)
 
-env "$mark" timeout --kill-after=10 "$limit" "$@"
+# --foreground: Ctrl-C reaches the test too. Its children, timeout would not reach then; stop_left does.
+env "$mark" timeout --foreground --kill-after=10 "$limit" "$@"
 status=$?
 [ $status = 124 ] && echo "run.sh: stopped after $limit s"
 
 for _ in 1 2 3 4 5 6 7 8 9 10; do       # what is on its way out may get there
-    processes=$(left_processes)
     shm=$(left_shm)
-    [ -z "$processes$shm" ] && exit $status
+    [ -z "$(left_processes)$shm" ] && exit $status
     sleep 0.2
 done
-for pid in $processes; do
-    echo "run.sh: left running: $(ps -o pid=,args= -p "$pid")"
-    kill -KILL "$pid"
-done
+stop_left
 for file in $shm; do
     echo "run.sh: left behind: $file"
 done

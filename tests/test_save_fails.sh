@@ -138,7 +138,7 @@ check "ulimit -f: nothing temporary" nothing_temporary
 
 expect 1 "no/such/net: open its directory: No such file or directory" \
     "$train" "${options[@]}" --epochs 1 --save no/such/net
-expect 1 "saved: rename: Is a directory" "$train" "${options[@]}" --epochs 1 --save saved
+expect 1 "saved is a directory" "$train" "${options[@]}" --epochs 1 --save saved
 check "a directory: nothing temporary" not compgen -G 'saved.tmp-*'
 
 # A disk that is really full, and one that is really read-only, where this user may mount them.

@@ -47,7 +47,7 @@ def ours_epoch(path):
     epoch = next(e for e in events if e["event"] == "epoch")
     waited = sum(e["data_wait_ms"] for e in events if e["event"] == "step")
     end = next(e for e in events if e["event"] == "end")
-    count = 50000
+    count = config["options"]["train_samples"] or 50000
     data_mb = (count + epoch["n"]) * IMAGE_BYTES / 2**20
     return {"samples_per_s": count / epoch["seconds"], "seconds": epoch["seconds"],
             "wait_share": waited / 1e3 / epoch["seconds"], "data_mb": data_mb,

@@ -94,8 +94,9 @@ class Images(torch.utils.data.Dataset):
         return self.transform(Image.fromarray(self.pixels[i])), int(self.labels[i])
 
 
-def memory_mb(pid, field):
-    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+def memory_mb(path, field):
+    """A line of one of /proc's files, in MB."""
+    with open(path, encoding="ascii") as file:
         for line in file:
             if line.startswith(field + ":"):
                 return int(line.split()[1]) / 1024
@@ -136,9 +137,10 @@ def bench_epoch(args, only_first=False):
     seconds = time.perf_counter() - begin
     data_mb = data.pixels.nbytes / 2**20
     return {"seconds": seconds, "steps": count, "wait_share": waited / seconds, "data_mb": data_mb,
-            "peak_mb": memory_mb("self", "VmHWM"), "workers": args.workers,
+            "peak_mb": memory_mb("/proc/self/status", "VmHWM"), "workers": args.workers,
             "samples_per_s": min(count * args.batch, len(data)) / seconds,
-            "worker_mb": sum(memory_mb(pid, "RssAnon") for pid in children())}
+            "worker_mb": sum(memory_mb(f"/proc/{pid}/smaps_rollup", "Private_Dirty")
+                             for pid in children())}
 
 
 def main():
