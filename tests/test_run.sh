@@ -13,7 +13,8 @@ expect 0 "/" run 5 sh -c 'mkdir "$TMP/d" && touch "$TMP/d/f" && chmod 500 "$TMP/
 check "also what was read-only" test ! -e "$(cat "$TMP/output")"
 expect 124 "stopped after 1 s" run 1 sleep 20
 expect 124 "left running:" run 1 sh -c 'sleep 20; true'
-expect 130 "" timeout -s INT 1 "$SRC/tests/run.sh" 50 sh -c 'sleep 20; true'
+expect 124 "" timeout -s INT 1 "$SRC/tests/run.sh" 50 sh -c 'touch "$TMP/file"; sleep 20; true'
+check "Ctrl-C leaves no scratch directory" test -z "$(find "$TMP" -mindepth 1 -name 'ddp-test.*')"
 expect 1 "left running:" run 5 sh -c 'setsid sleep 20 >/dev/null 2>&1 & echo started'
 check "which was stopped" test -z "$(pgrep -f '^sleep 20$')"
 
