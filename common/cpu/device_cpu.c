@@ -67,6 +67,12 @@ static const char *isa_name(void)
     case dnnl_cpu_isa_avx512_core_vnni: return "avx512_vnni";
     case dnnl_cpu_isa_avx512_core_bf16: return "avx512_bf16";
     case dnnl_cpu_isa_avx512_core_amx: return "amx";
+#if DNNL_VERSION_MAJOR >= 3
+    case dnnl_cpu_isa_avx2_vnni: return "avx2_vnni";
+    case dnnl_cpu_isa_avx2_vnni_2: return "avx2_vnni_2";
+    case dnnl_cpu_isa_avx512_core_fp16: return "avx512_fp16";
+    case dnnl_cpu_isa_avx512_core_amx_fp16: return "amx_fp16";
+#endif
     default: return "oneDNN";
     }
 }
