@@ -8,7 +8,7 @@
 #include "data.h"       // uses: Data, Loader, Batch
 #include "device.h"     // uses: Device, device_stream, Replay
 #include "interrupt.h"  // uses: interrupt_install, interrupt_requested
-#include "log.h"        // uses: Log, log_say, log_step, log_event
+#include "log.h"        // uses: Log, log_say, log_step, log_epoch
 #include "model.h"      // uses: Model, model_forward, model_backward
 #include "ops.h"        // uses: Ops, Scalars, Stats, loss_cross_entropy, sgd_update
 #include "optim.h"      // uses: OptimConfig, optim_lr
@@ -16,8 +16,6 @@
 #include "trace.h"      // uses: trace_begin, trace_end
 
 #include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
 
 // ==== What was asked for ==========================================================================
 
@@ -348,16 +346,6 @@ static void train(Job *job)
             interrupt_requested() ? "Interrupted" : "Finished");
 }
 
-static void farewell(Job *job)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    unsigned long long hash = model_hash(job->model);
-    log_event(job->log, "end", "\"weight_hash\":\"%016llx\",\"threads\":%d,\"peak_rss_mb\":%.1f",
-              hash, device_threads(job->device), (double)usage.ru_maxrss / 1024);
-    log_say(job->log, "weight hash: %016llx", hash);
-}
-
 static void close_job(Job *job)
 {
     loader_free(job->test);
@@ -393,7 +381,7 @@ static int run(Job *job)
         evaluate(job);
     else
         train(job);
-    farewell(job);
+    log_end(job->log, model_hash(job->model), device_threads(job->device));
     close_job(job);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <time.h>
@@ -358,6 +359,15 @@ void log_test(Log *log, const Stats *test, bool only)
     if (only)
         log_event(log, "eval", "\"test_loss\":%s,\"top1\":%.4f,\"top5\":%.4f,\"n\":%lld",
                   log_number(mean_loss(test), loss), top1, top5, (long long)test->count);
+}
+
+void log_end(Log *log, uint64_t weight_hash, int threads)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    log_event(log, "end", "\"weight_hash\":\"%016llx\",\"threads\":%d,\"peak_rss_mb\":%.1f",
+              (unsigned long long)weight_hash, threads, (double)usage.ru_maxrss / 1024);
+    log_say(log, "weight hash: %016llx", (unsigned long long)weight_hash);
 }
 
 // --- metrics -------------------------------------------------------------------------------------

@@ -44,6 +44,8 @@ void log_step(Log *log, const LogStep *step);
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds);
 // A test's result, as a line; and, where it is all that the run does, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);
+// The last words: the fingerprint of the weights, as a line; and, with what it took, the "end" event.
+void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // One JSON object on its own line, with "event" first: log_event(log, "eval", "\"top1\":%.4f", 65.0).
 // A number that is not finite must be written with log_number. Written whole or not at all, at once.

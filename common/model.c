@@ -351,6 +351,36 @@ void model_import(const Model *model, const ModelTensor *t, float *arena, const 
         memcpy(arena + t->offset, torch, (size_t)t->count * sizeof *torch);
 }
 
+// An arena where the host can read and write it: the arena itself, where a device's memory is the host's,
+// else a copy, which goes back when it was changed.
+static float *host_view(const Model *model, float *arena, size_t count)
+{
+    if (device_shares_memory(model->device))
+        return arena;
+    float *host = host_alloc(count * sizeof *host);
+    copy_to_host(device_stream(model->device), host, arena, count * sizeof *host);
+    stream_sync(device_stream(model->device));
+    return host;
+}
+
+static void host_view_end(const Model *model, float *arena, float *host, size_t count, bool changed)
+{
+    if (host == arena)
+        return;
+    if (changed)
+        copy_to_device(device_stream(model->device), arena, host, count * sizeof *host);
+    stream_sync(device_stream(model->device));
+    host_free(host);
+}
+
+static size_t largest_tensor(const Model *model)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < model->tensor_count; i++)
+        largest = model->tensors[i].count > largest ? model->tensors[i].count : largest;
+    return (size_t)largest;
+}
+
 // --- a model's life -------------------------------------------------------------------------------
 
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
@@ -440,24 +470,20 @@ static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed,
 
 void model_init(Model *model, int64_t seed)
 {
-    float *params = xcalloc(model->param_count, sizeof *params);
-    float *buffers = xcalloc(model->buffer_count + 1, sizeof *buffers);
+    float *params = host_view(model, model->params, model->param_count);
+    float *buffers = host_view(model, model->buffers, model->buffer_count);
+    float *values = xmalloc(largest_tensor(model) * sizeof *values);
     for (int i = 0; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
         if (t->kind == MODEL_COUNTER)
             continue;
-        float *values = xmalloc((size_t)t->count * sizeof *values);
         init_tensor(model, t, (uint64_t)seed, (uint64_t)i, values);
         model_import(model, t, t->kind == MODEL_BUFFER ? buffers : params, values);
-        free(values);
     }
-    Stream *stream = device_stream(model->device);
-    copy_to_device(stream, model->params, params, model->param_count * sizeof *params);
-    copy_to_device(stream, model->buffers, buffers, model->buffer_count * sizeof *buffers);
-    stream_sync(stream);
+    free(values);
+    host_view_end(model, model->params, params, model->param_count, true);
+    host_view_end(model, model->buffers, buffers, model->buffer_count, true);
     model->batches_seen = 0;
-    free(params);
-    free(buffers);
 }
 
 // --- forward and backward -------------------------------------------------------------------------
@@ -590,10 +616,8 @@ static uint64_t fnv1a(uint64_t hash, const float *values, int64_t count)
 
 uint64_t model_hash(const Model *model)
 {
-    size_t bytes = model->param_count * sizeof(float);
-    float *arena = host_alloc(bytes);
-    copy_to_host(device_stream(model->device), arena, model->params, bytes);
-    stream_sync(device_stream(model->device));
+    float *arena = host_view(model, model->params, model->param_count);
+    float *values = xmalloc(largest_tensor(model) * sizeof *values);
     const ModelTensor *order[model->tensor_count];
     for (int i = 0; i < model->tensor_count; i++)
         order[i] = &model->tensors[i];
@@ -602,11 +626,10 @@ uint64_t model_hash(const Model *model)
     for (int i = 0; i < model->tensor_count; i++) {
         if (order[i]->kind != MODEL_WEIGHT && order[i]->kind != MODEL_VECTOR)
             continue;
-        float *values = xmalloc((size_t)order[i]->count * sizeof *values);
         model_export(model, order[i], arena, values);
         hash = fnv1a(hash, values, order[i]->count);
-        free(values);
     }
-    host_free(arena);
+    free(values);
+    host_view_end(model, model->params, arena, model->param_count, false);
     return hash;
 }
