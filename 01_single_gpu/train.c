@@ -1,7 +1,7 @@
 // train.c - trains an image classifier.
 //
-// Read it from the bottom up: main parses the options; run() sets everything up and goes through the
-// epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
+// Read it from the bottom up: main parses the options; run() sets everything up and goes through
+// the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
 #include "args.h"       // uses: Args, args_add, args_parse, args_reject
 #include "check.h"      // uses: Error, FAIL_ERROR, fail_at
 #include "checkpoint.h" // uses: TrainState, checkpoint_save, checkpoint_load
@@ -17,7 +17,7 @@
 
 #include <stdlib.h>
 
-// ==== What was asked for ==========================================================================
+// ==== What was asked for =========================================================================
 
 typedef struct Config {
     const char *arch;
@@ -56,7 +56,7 @@ static void train_options(Args *args, Config *c)
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "one batch of training, one of evaluation" }));
 }
 
-// ==== A training run ==============================================================================
+// ==== A training run =============================================================================
 
 typedef struct Job {
     Args args;
@@ -81,7 +81,7 @@ static int64_t steps_per_epoch(const Job *job)
     return (job->data.train.count + job->config.batch_size - 1) / job->config.batch_size;
 }
 
-// ---- Choosing samples ----------------------------------------------------------------------------
+// ---- Choosing samples ---------------------------------------------------------------------------
 
 // The order of this epoch: PyTorch's own, torch.randperm seeded with seed + epoch.
 static void choose_samples(Job *job)
@@ -96,7 +96,7 @@ static void choose_samples(Job *job)
     free(ids);
 }
 
-// ---- One step ------------------------------------------------------------------------------------
+// ---- One step -----------------------------------------------------------------------------------
 
 static void forward_backward(Job *job, const Batch *batch)
 {
@@ -143,7 +143,7 @@ static void set_scalars(Job *job)
     });
 }
 
-// ---- Reading the device --------------------------------------------------------------------------
+// ---- Reading the device -------------------------------------------------------------------------
 
 // Waits for the device. A loss that is not finite ends the run here, before anything is saved.
 static Stats read_stats(Job *job, const Stats *on_device)
@@ -179,7 +179,7 @@ static void report(Job *job)
     });
 }
 
-// ---- Evaluating and saving -----------------------------------------------------------------------
+// ---- Evaluating and saving ----------------------------------------------------------------------
 
 static Stats evaluate(Job *job)
 {
@@ -228,7 +228,7 @@ static void finish_epoch(Job *job, double seconds)
         save(job, ".best");
 }
 
-// ---- Epochs --------------------------------------------------------------------------------------
+// ---- Epochs -------------------------------------------------------------------------------------
 
 static void count_step(Job *job)
 {
@@ -245,7 +245,8 @@ static bool train_epoch(Job *job)
     int64_t begin = trace_now(), steps = steps_per_epoch(job);
     trace_begin("epoch");
     choose_samples(job);
-    log_progress(job->log, (int)job->state.epoch + 1, job->config.epochs, job->state.step, steps, 0);
+    log_progress(job->log, (int)job->state.epoch + 1, job->config.epochs, job->state.step, steps,
+                 0);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         bool full = job->batch->rows == job->config.batch_size;
         set_scalars(job);
@@ -262,7 +263,7 @@ static bool train_epoch(Job *job)
     return true;
 }
 
-// ==== A run from its beginning to its end =========================================================
+// ==== A run from its beginning to its end ========================================================
 
 static void open_device(Job *job)
 {

@@ -230,10 +230,11 @@ static bool misfit(const StFile *file, const Model *model, Error *err)
                  "one it was trained on with --data",
                  arch, (long long)classes, from, c->classes);
     else if (arch && channels && channels != c->channels)
-        snprintf(err->hint, sizeof err->hint,
-                 "this file holds a %.40s for images with %lld channels%s, but these have %d: choose "
-                 "the ones it was trained on with --data",
-                 arch, (long long)channels, from, c->channels);
+        snprintf(
+            err->hint, sizeof err->hint,
+            "this file holds a %.40s for images with %lld channels%s, but these have %d: choose "
+            "the ones it was trained on with --data",
+            arch, (long long)channels, from, c->channels);
     else
         snprintf(err->hint, sizeof err->hint, "this file was not made for a %s", c->arch);
     return false;
@@ -437,8 +438,8 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                          (long long)saved->seed, (long long)run->seed);
     if (saved->step > 0 && saved->batch_size != run->batch_size)
         return error_set(err, "use the same --batch-size until the epoch is over",
-                         "%.300s stopped in the middle of an epoch of batches of %lld, not %lld", path,
-                         (long long)saved->batch_size, (long long)run->batch_size);
+                         "%.300s stopped in the middle of an epoch of batches of %lld, not %lld",
+                         path, (long long)saved->batch_size, (long long)run->batch_size);
     if (saved->step > 0 && saved->step >= steps_per_epoch)
         return error_set(err, "use the same --data and --train-samples until the epoch is over",
                          "%.300s stopped after step %lld of an epoch, which now has %lld", path,
@@ -446,7 +447,7 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
     return true;
 }
 
-// --- options ---------------------------------------------------------------------------------------
+// --- options -------------------------------------------------------------------------------------
 
 void checkpoint_options(Args *args, CheckpointConfig *c)
 {
@@ -459,7 +460,10 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
           "only evaluate what --resume or --init gives" }));
 }
 
-static bool is_auto(const CheckpointConfig *c) { return c->resume && strcmp(c->resume, "auto") == 0; }
+static bool is_auto(const CheckpointConfig *c)
+{
+    return c->resume && strcmp(c->resume, "auto") == 0;
+}
 
 void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
 {

@@ -1,5 +1,5 @@
-// checkpoint.h - the whole state of a training run in one safetensors file, with torchvision's names
-// and layouts, so that PyTorch opens it:
+// checkpoint.h - the whole state of a training run in one safetensors file, with torchvision's
+// names and layouts, so that PyTorch opens it:
 //
 //   state = {k: v for k, v in safetensors.torch.load_file(path).items() if not k.startswith("ddp.")}
 //   torchvision.models.resnet18(num_classes=10).load_state_dict(state)
@@ -40,10 +40,11 @@ bool checkpoint_save(const char *path, const Model *model, const float *velocity
 
 // Everything back where it was. Only the weights, if velocity and state are NULL: then the file may
 // be torchvision's own. Every tensor of the model must be there with its shape, or nothing changes.
-bool checkpoint_load(const char *path, Model *model, float *velocity, TrainState *state, Error *err);
+bool checkpoint_load(const char *path, Model *model, float *velocity, TrainState *state,
+                     Error *err);
 
-// Can a run that would begin as `run` go on from `saved`? Not with another seed; and in the middle of an
-// epoch not with another batch size, or where the epoch has fewer steps by now.
+// Can a run that would begin as `run` go on from `saved`? Not with another seed; and in the middle
+// of an epoch not with another batch size, or where the epoch has fewer steps by now.
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
                           int64_t steps_per_epoch, Error *err);
 

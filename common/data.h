@@ -36,7 +36,7 @@ void data_close(Data *data);
 // Leaves at most so many samples in each set.
 void data_cut(Data *data, int most);
 
-// --- batches ----------------------------------------------------------------------------------------
+// --- batches -------------------------------------------------------------------------------------
 
 typedef struct Batch {
     int index;              // of the batch in the epoch, from 0
@@ -62,8 +62,8 @@ typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);
 
-// An epoch over these ids (NULL: 0 to count - 1) begins at batch `first` (0, or later when a run resumes). Ends the one
-// before, finished or not. The ids are copied.
+// An epoch over these ids (NULL: 0 to count - 1) begins at batch `first` (0, or later when a run
+// resumes). Ends the one before, finished or not. The ids are copied.
 void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
 int loader_batches(const Loader *loader);           // of the whole epoch
 

@@ -257,8 +257,8 @@ static void ids_set(Loader *loader, const int32_t *ids, int count)
     const size_t bytes = (size_t)count * sizeof *ids;
     for (int i = 0; i < count; i++) {
         int id = ids ? ids[i] : i;
-        CHECK(id >= 0 && id < loader->source.count, "", "sample %d of %d: there is no id %d", i, count,
-              id);
+        CHECK(id >= 0 && id < loader->source.count, "", "sample %d of %d: there is no id %d", i,
+              count, id);
     }
     if (count > loader->capacity) {
         free(loader->ids);

@@ -23,8 +23,8 @@ bool log_wants(const Log *log, int64_t step, int64_t steps);
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Progress of an epoch. On a terminal a bar that is redrawn in place, at most ten times a second,
-// with rate and time left; else nothing. Call it after every step, it is cheap; and, with a batch of
-// 0, before the first, which starts the clock.
+// with rate and time left; else nothing. Call it after every step, it is cheap; and, with a batch
+// of 0, before the first, which starts the clock.
 void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch);
 // The bar stays on the screen as it is, and what follows stands below it. Happens by itself after
 // the last step of an epoch; call it when an epoch is broken off.
@@ -44,12 +44,13 @@ void log_step(Log *log, const LogStep *step);
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds);
 // A test's result, as a line; and, where it is all that the run does, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);
-// The last words: the fingerprint of the weights, as a line; and, with what it took, the "end" event.
+// The last words: the fingerprint of the weights, as a line; and, with what it took, the "end"
+// event.
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
-// One JSON object on its own line, with "event" first: log_event(log, "eval", "\"top1\":%.4f", 65.0).
-// A number that is not finite must be written with log_number. Written whole or not at all, at once.
-// When it cannot be written (full disk), that is said once and training goes on.
+// One JSON object on its own line, with "event" first: log_event(log, "eval", "\"top1\":%.4f",
+// 65.0). A number that is not finite must be written with log_number. Written whole or not at all,
+// at once. When it cannot be written (full disk), that is said once and training goes on.
 void log_event(Log *log, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 // The number as JSON: null if it is not finite. Returns out.

@@ -1,4 +1,5 @@
-// model.c - makes a network run: where everything lies, forward, backward, and names for checkpoints.
+// model.c - makes a network run: where everything lies, forward, backward, and names for
+// checkpoints.
 #include "model.h"
 #include "check.h"
 #include "net.h"
@@ -31,7 +32,7 @@ enum { ALIGN = 16 };        // floats: layers begin on a cache line
 
 static size_t aligned(size_t count) { return (count + ALIGN - 1) / ALIGN * ALIGN; }
 
-// --- putting a network together -------------------------------------------------------------------
+// --- putting a network together ------------------------------------------------------------------
 
 static Layer *add_layer(Net *net, LayerType type, int in, const char *name, Extent extent)
 {
@@ -103,7 +104,7 @@ int net_avgpool(Net *net, int in)
     return add_layer(net, LAYER_AVGPOOL, in, "", (Extent){ net->extents[in].c, 1, 1 })->out;
 }
 
-// --- plans ----------------------------------------------------------------------------------------
+// --- plans ---------------------------------------------------------------------------------------
 
 static PoolSpec pool_spec(const Layer *layer, Shape x)
 {
@@ -163,7 +164,7 @@ static void plan_free(Plan *plan)
     free(plan);
 }
 
-// --- the arenas -----------------------------------------------------------------------------------
+// --- the arenas ----------------------------------------------------------------------------------
 
 // How many floats a layer's parameters take, and where its bias or beta begins.
 static size_t layer_size(Layer *layer, const Conv *conv)
@@ -203,16 +204,24 @@ static void lay_out_parameters(Model *model)
     model->weights = model->params;
 }
 
+// What forward computes is kept for backward: all of it in one arena, but for the little that pooling
+// and normalisation remember.
 static void allocate_activations(Model *model)
 {
     Net *net = model->net;
+    size_t end = 0;
     net->values = xcalloc((size_t)net->value_count, sizeof *net->values);
-    for (int i = 0; i < net->value_count; i++)
+    for (int i = 0; i < net->value_count; i++) {
         net->values[i].count = shape_count(net->plans->shapes[i]);
+        end += i > 0 ? aligned(net->values[i].count) : 0;
+    }
+    net->activations = device_alloc(model->device, end * sizeof(float));
+    float *next = net->activations;
     for (int i = 0; i < net->layer_count; i++) {
         Value *out = &net->values[net->layers[i].out];
         size_t channels = (size_t)net->layers[i].channels;
-        out->data = device_alloc(model->device, out->count * sizeof(float));
+        out->data = next;
+        next += aligned(out->count);
         if (net->layers[i].type == LAYER_MAXPOOL)
             out->index = device_alloc(model->device, out->count);
         if (net->layers[i].type == LAYER_NORM) {
@@ -222,10 +231,10 @@ static void allocate_activations(Model *model)
     }
 }
 
-// --- gradients of activations share memory ----------------------------------------------------------
+// --- gradients of activations share memory -------------------------------------------------------
 //
-// A gradient lives from the step of backward that writes it to the one that reads it. Those whose lives
-// do not meet may lie in the same place: each takes the lowest free one, the largest first.
+// A gradient lives from the step of backward that writes it to the one that reads it. Those whose
+// lives do not meet may lie in the same place: each takes the lowest free one, the largest first.
 
 typedef struct Life {
     float **owner;          // where the pointer goes
@@ -241,7 +250,8 @@ static int by_size(const void *a, const void *b)
 
 static bool overlap(const Life *a, const Life *b)
 {
-    return a->from <= b->to && b->from <= a->to && a->at < b->at + b->size && b->at < a->at + a->size;
+    return a->from <= b->to && b->from <= a->to && a->at < b->at + b->size &&
+           b->at < a->at + a->size;
 }
 
 static size_t place(Life *lives, int count)
@@ -265,8 +275,10 @@ static void begin_life(Net *net, Life *lives, int *count, int in, int step)
     Value *value = &net->values[in];
     CHECK(value->readers < 2, NULL, "value %d of the network is read by more than two layers", in);
     int written_by = in;    // value v > 0 is made by layer v - 1, where its gradient is read
-    lives[(*count)++] = (Life){ .owner = &value->grad[value->readers++], .size = aligned(value->count),
-                                .from = step, .to = net->layer_count - written_by };
+    lives[(*count)++] = (Life){ .owner = &value->grad[value->readers++],
+                                .size = aligned(value->count),
+                                .from = step,
+                                .to = net->layer_count - written_by };
 }
 
 static void allocate_gradients(Model *model)
@@ -276,7 +288,8 @@ static void allocate_gradients(Model *model)
     int count = 0;
     Value *last = &net->values[net->value_count - 1];
     last->readers = 1;
-    lives[count++] = (Life){ .owner = &last->grad[0], .size = aligned(last->count), .from = -1, .to = 0 };
+    lives[count++] =
+        (Life){ .owner = &last->grad[0], .size = aligned(last->count), .from = -1, .to = 0 };
     for (int i = net->layer_count - 1; i >= 0; i--) {
         const Layer *layer = &net->layers[i];
         if (layer->in > 0)
@@ -292,7 +305,7 @@ static void allocate_gradients(Model *model)
     free(lives);
 }
 
-// --- names ------------------------------------------------------------------------------------------
+// --- names ---------------------------------------------------------------------------------------
 
 static void add_tensor(Model *model, int layer, const char *part, ModelKind kind, int ndim,
                        const int64_t *shape, size_t offset)
@@ -351,8 +364,8 @@ void model_import(const Model *model, const ModelTensor *t, float *arena, const 
         memcpy(arena + t->offset, torch, (size_t)t->count * sizeof *torch);
 }
 
-// An arena where the host can read and write it: the arena itself, where a device's memory is the host's,
-// else a copy, which goes back when it was changed.
+// An arena where the host can read and write it: the arena itself, where a device's memory is the
+// host's, else a copy, which goes back when it was changed.
 static float *host_view(const Model *model, float *arena, size_t count)
 {
     if (device_shares_memory(model->device))
@@ -381,7 +394,7 @@ static size_t largest_tensor(const Model *model)
     return (size_t)largest;
 }
 
-// --- a model's life -------------------------------------------------------------------------------
+// --- a model's life ------------------------------------------------------------------------------
 
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
 {
@@ -409,11 +422,11 @@ void model_free(Model *model)
 {
     Net *net = model->net;
     for (int i = 0; i < net->value_count; i++) {
-        device_free(model->device, net->values[i].data);
         device_free(model->device, net->values[i].index);
         device_free(model->device, net->values[i].mean);
     }
     device_free(model->device, net->gradients);
+    device_free(model->device, net->activations);
     device_free(model->device, model->buffers);
     device_free(model->device, model->grads);
     if (model->weights != model->params)
@@ -429,9 +442,10 @@ void model_free(Model *model)
     free(model);
 }
 
-// --- initialisation ---------------------------------------------------------------------------------
+// --- initialisation ------------------------------------------------------------------------------
 
-// Four values of a tensor of parameters: each is keyed by its place, so that threads can share the work.
+// Four values of a tensor of parameters: each is keyed by its place, so that threads can share the
+// work.
 static void init_four(Philox r, bool normal, float bound, float deviation, float out[4])
 {
     for (int i = 0; i < 4; i++)
@@ -486,7 +500,7 @@ void model_init(Model *model, int64_t seed)
     model->batches_seen = 0;
 }
 
-// --- forward and backward -------------------------------------------------------------------------
+// --- forward and backward ------------------------------------------------------------------------
 
 static NormTensors norm_tensors(const Model *model, const Layer *l)
 {
@@ -543,8 +557,8 @@ void model_forward(Model *model, const float *images, int rows, bool training)
     net->images = images;
 }
 
-// Where layer i puts the gradient of a value that it reads: the part that begin_life gave it. The last
-// of the readers in the order of the layers is the first in backward.
+// Where layer i puts the gradient of a value that it reads: the part that begin_life gave it. The
+// last of the readers in the order of the layers is the first in backward.
 static float *gradient_of(const Net *net, int value, int i)
 {
     const Value *v = &net->values[value];
@@ -597,7 +611,7 @@ void model_backward(Model *model, GradReady ready, void *arg)
     }
 }
 
-// --- the weight hash ------------------------------------------------------------------------------
+// --- the weight hash -----------------------------------------------------------------------------
 
 static int by_name(const void *a, const void *b)
 {

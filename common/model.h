@@ -1,7 +1,7 @@
 // model.h - a network: its layers, and one arena each for parameters, gradients and buffers.
 //
-// Parameters lie in the arena in the order in which backward finishes their gradients (the last layer
-// first), so a range of gradients that is ready is (offset, count), and stays so.
+// Parameters lie in the arena in the order in which backward finishes their gradients (the last
+// layer first), so a range of gradients that is ready is (offset, count), and stays so.
 #pragma once
 #include "ops.h"
 
@@ -58,14 +58,15 @@ void model_free(Model *model);
 // elsewhere), from numbers keyed by seed, tensor and element.
 void model_init(Model *model, int64_t seed);
 
-// images (rows, ...) as model->input -> logits. training: batch statistics, and the running ones move.
+// images (rows, ...) as model->input -> logits. training: batch statistics, and the running ones
+// move.
 void model_forward(Model *model, const float *images, int rows, bool training);
-// dlogits -> grads, overwriting them; rows as in the last forward. ready (or NULL) is told each range
-// as it becomes final, front to back.
+// dlogits -> grads, overwriting them; rows as in the last forward. ready (or NULL) is told each
+// range as it becomes final, front to back.
 void model_backward(Model *model, GradReady ready, void *arg);
 
-// One tensor between torch's layout and an arena's copy in host memory (of params, grads or momentum;
-// of buffers for a MODEL_BUFFER).
+// One tensor between torch's layout and an arena's copy in host memory (of params, grads or
+// momentum; of buffers for a MODEL_BUFFER).
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 

@@ -34,6 +34,7 @@ struct Net {
     struct Plan *plans;             // the first is the full batch's
     const struct Plan *current;     // of the last forward
     const float *images;            // of the last forward
+    float *activations;             // all values but the images
     float *gradients;               // of all activations, sharing memory
 };
 

@@ -30,7 +30,7 @@ Ops *ops_new(Device *device, const OpsConfig *config);
 void ops_free(Ops *ops);
 int ops_input_block(const Ops *ops, int channels); // the block in which images should arrive
 
-// --- numbers that live on the device, so that a recorded step can be replayed ----------------------
+// --- numbers that live on the device, so that a recorded step can be replayed --------------------
 
 typedef struct Scalars {
     float lr, momentum, weight_decay;
@@ -48,7 +48,7 @@ typedef struct Stats {
     int64_t not_finite;                     // losses that were infinite or not a number
 } Stats;
 
-// --- convolution, which a linear layer is too: its kernel covers the whole image -------------------
+// --- convolution, which a linear layer is too: its kernel covers the whole image -----------------
 
 typedef struct ConvSpec {
     Shape x;
@@ -59,7 +59,8 @@ typedef struct ConvSpec {
 
 // Weights lie in the arena in an order of the backend's own; `like` (or NULL) is a convolution of
 // the same weights at another batch size, whose order the new one takes. Import and export
-// translate from and to torch's OIHW, both in host memory, for weights, gradients and momentum alike.
+// translate from and to torch's OIHW, both in host memory, for weights, gradients and momentum
+// alike.
 typedef struct Conv Conv;
 Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like);
 void conv_free(Conv *conv);
@@ -72,7 +73,7 @@ void conv_forward(Conv *conv, const float *x, const float *w, const float *bias,
 void conv_backward_data(Conv *conv, const float *dy, const float *w, float *dx);
 void conv_backward_weights(Conv *conv, const float *x, const float *dy, float *dw, float *dbias);
 
-// --- batch normalisation, with the addition and the ReLU that follow it in a residual net ----------
+// --- batch normalisation, with the addition and the ReLU that follow it in a residual net --------
 //
 //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)     (relu and residual if asked)
 
@@ -99,7 +100,7 @@ void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float 
 void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float *y,
                    const float *dy1, const float *dy2, float *dx, float *dresidual);
 
-// --- the rest ---------------------------------------------------------------------------------------
+// --- the rest ------------------------------------------------------------------------------------
 
 // y = max(x, 0); dx = y > 0 ? dy : 0. In place is fine.
 void relu_forward(Ops *ops, size_t count, const float *x, float *y);
@@ -128,11 +129,12 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                 const Scalars *scalars);
 
-// --- images -----------------------------------------------------------------------------------------
+// --- images --------------------------------------------------------------------------------------
 
-// From bytes to what the network reads. The canvas (h, w of the output shape) may be larger than the
-// image, which is then centred in black; a random crop moves it by up to `padding` pixels either way,
-// black behind the edges; a flip mirrors the canvas; then x / 255, minus mean, over deviation.
+// From bytes to what the network reads. The canvas (h, w of the output shape) may be larger than
+// the image, which is then centred in black; a random crop moves it by up to `padding` pixels
+// either way, black behind the edges; a flip mirrors the canvas; then x / 255, minus mean, over
+// deviation.
 //
 //   canvas (y, x) shows image (y - top, x - left)      (in a mirrored canvas x counts from the right)
 //   top = (canvas height - image height) / 2 + padding - jitter.y, and left likewise
@@ -143,9 +145,10 @@ typedef struct Augment {
     float mean[3], std[3];
 } Augment;
 
-// out[i] = image ids[i] of images (count, c, h, w bytes), labels_out[i] = labels[ids[i]], for i < n;
-// rows from n to out_shape.n become zeros with label -1. The crop and flip of a sample depend on seed,
-// epoch and id alone, so neither on the batch it is in nor on who loads it. Called from loader threads.
+// out[i] = image ids[i] of images (count, c, h, w bytes), labels_out[i] = labels[ids[i]], for i <
+// n; rows from n to out_shape.n become zeros with label -1. The crop and flip of a sample depend on
+// seed, epoch and id alone, so neither on the batch it is in nor on who loads it. Called from
+// loader threads.
 void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,
                  const int32_t *ids, int n, int64_t epoch, const Augment *augment,
                  float *out, Shape out_shape, int32_t *labels_out);

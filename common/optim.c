@@ -17,7 +17,7 @@ void optim_options(Args *args, OptimConfig *c)
         { "lr", 0, ARG_DOUBLE, &c->lr, "RATE", "learning rate", .min = 0, .max = 1e3 },
         { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "momentum of SGD", .min = 0, .max = 1 },
         { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W", "weight decay", .min = 0, .max = 1e3 },
-        { "nesterov", 0, ARG_FLAG, &c->nesterov, NULL, "Nesterov's momentum (--no-nesterov: plain)" },
+        { "nesterov", 0, ARG_FLAG, &c->nesterov, NULL, "Nesterov's momentum" },
         { "schedule", 0, ARG_CHOICE, &c->schedule, "constant|step|multistep|cosine",
           "how the learning rate falls" },
         { "step-size", 0, ARG_INT, &c->step_size, "EPOCHS", "step: between two falls", .min = 1,
@@ -25,7 +25,7 @@ void optim_options(Args *args, OptimConfig *c)
         { "milestones", 0, ARG_INTS, &c->milestones, "E,E,..", "multistep: epochs of the falls" },
         { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step, multistep: factor of a fall", .min = 0,
           .max = 1 },
-        { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "rise linearly over so many at first",
+        { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "rise linearly over the first ones",
           .min = 0, .max = 1e6 }));
 }
 
@@ -37,8 +37,8 @@ static int milestones_passed(const char *list, int64_t epoch)
     return passed;
 }
 
-// Step and multistep change between epochs, as torch.optim.lr_scheduler's do when they are stepped once
-// an epoch; cosine and the warm-up change with every step.
+// Step and multistep change between epochs, as torch.optim.lr_scheduler's do when they are stepped
+// once an epoch; cosine and the warm-up change with every step.
 double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epoch, int64_t epochs)
 {
     int64_t epoch = global_step / steps_per_epoch;
@@ -50,6 +50,6 @@ double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epo
     else if (strcmp(c->schedule, "cosine") == 0)
         lr *= 0.5 * (1 + cos(M_PI * fmin(1, progress / (double)epochs)));
     if (progress < c->warmup_epochs)
-        lr *= (progress * (double)steps_per_epoch + 1) / (c->warmup_epochs * (double)steps_per_epoch + 1);
+        lr *= (double)(global_step + 1) / (c->warmup_epochs * (double)steps_per_epoch + 1);
     return lr;
 }

@@ -34,8 +34,8 @@ RNG_INLINE Philox philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo)
     return out;
 }
 
-// What a training sample is given in an epoch: where the crop starts (0 .. 2 * padding each way) and
-// whether it is mirrored.
+// What a training sample is given in an epoch: where the crop starts (0 .. 2 * padding each way)
+// and whether it is mirrored.
 typedef struct Jitter {
     int y, x, flip;
 } Jitter;

@@ -29,9 +29,9 @@ typedef struct StFile {
     char *names;                    // owned
 } StFile;
 
-// Writes path.tmp-PID-RANDOM in the same directory (mode 0644 & ~umask, O_EXCL, O_NOFOLLOW), fsyncs,
-// renames it to path and fsyncs the directory. On any failure removes the temporary file, leaves
-// path as it was, and says which call failed and why.
+// Writes path.tmp-PID-RANDOM in the same directory (mode 0644 & ~umask, O_EXCL, O_NOFOLLOW),
+// fsyncs, renames it to path and fsyncs the directory. On any failure removes the temporary file,
+// leaves path as it was, and says which call failed and why.
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 

@@ -5,12 +5,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// process: shown as the track group's name, e.g. "rank 0"; pid orders them. NULL path: all calls are
-// no-ops. Fails if the file cannot be opened.
+// process: shown as the track group's name, e.g. "rank 0"; pid orders them. NULL path: all calls
+// are no-ops. Fails if the file cannot be opened.
 void trace_open(const char *path, int pid, const char *process);
 void trace_close(void);
 
-// A span of the calling thread, on the track named after it. begin and end nest and pair up in a thread.
+// A span of the calling thread, on the track named after it. begin and end nest and pair up in a
+// thread.
 void trace_thread(const char *name);
 void trace_begin(const char *name);
 void trace_end(void);

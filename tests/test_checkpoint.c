@@ -540,8 +540,8 @@ TEST(truncations)
     free_run(&untouched);
 }
 
-// A bit of every byte of the length and the header: either refused, with nothing changed, or harmless,
-// which is: exactly the run that was saved (the bit was in a word that does not matter).
+// A bit of every byte of the length and the header: either refused, with nothing changed, or
+// harmless, which is: exactly the run that was saved (the bit was in a word that does not matter).
 TEST(flipped_bits_of_the_header)
 {
     Edit e;

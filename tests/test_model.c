@@ -20,7 +20,8 @@ static Model *open_model(const char *arch, int channels, int size, int batch)
 static float *random_images(const Model *model)
 {
     size_t count = shape_count(model->input);
-    float *host = xmalloc(count * sizeof *host), *memory = device_alloc(device, count * sizeof *host);
+    float *host = xmalloc(count * sizeof *host),
+          *memory = device_alloc(device, count * sizeof *host);
     for (size_t i = 0; i < count; i++)
         host[i] = 2 * uniform_of(philox(3, 0, i).v[0]) - 1;
     copy_to_device(device_stream(device), memory, host, count * sizeof *host);
@@ -60,9 +61,16 @@ static const ModelTensor *find(const Model *model, const char *name)
 // The numbers that torchvision's and the articles' models have.
 TEST(parameters_are_counted_as_pytorch_does)
 {
-    static const struct { const char *arch; int channels, size; long parameters; int tensors; } models[] = {
-        { "lenet", 1, 28, 61706, 10 },      { "convnet", 1, 28, 29034, 16 },
-        { "resnet18", 3, 32, 11181642, 122 }, { "resnet50", 3, 32, 23528522, 320 },
+    static const struct {
+        const char *arch;
+        int channels, size;
+        long parameters;
+        int tensors;
+    } models[] = {
+        { "lenet", 1, 28, 61706, 10 },
+        { "convnet", 1, 28, 29034, 16 },
+        { "resnet18", 3, 32, 11181642, 122 },
+        { "resnet50", 3, 32, 23528522, 320 },
     };
     for (int i = 0; i < 4; i++) {
         Model *model = open_model(models[i].arch, models[i].channels, models[i].size, 2);
@@ -76,7 +84,8 @@ TEST(names_and_shapes_are_torchvisions)
 {
     Model *model = open_model("resnet18", 3, 32, 2);
     const ModelTensor *t = find(model, "layer2.0.downsample.0.weight");
-    EXPECT(t && t->ndim == 4 && t->shape[0] == 128 && t->shape[1] == 64 && t->shape[2] == 1, "downsample");
+    EXPECT(t && t->ndim == 4 && t->shape[0] == 128 && t->shape[1] == 64 && t->shape[2] == 1,
+           "downsample");
     t = find(model, "fc.weight");
     EXPECT(t && t->ndim == 2 && t->shape[0] == 10 && t->shape[1] == 512, "fc.weight");
     t = find(model, "layer4.1.bn2.num_batches_tracked");
@@ -97,13 +106,15 @@ typedef struct Progress {
 static void on_ready(void *arg, size_t offset, size_t count)
 {
     Progress *p = arg;
-    EXPECT(offset == p->next, "range %d begins at %zu, the last one ended at %zu", p->calls, offset, p->next);
+    EXPECT(offset == p->next, "range %d begins at %zu, the last one ended at %zu", p->calls, offset,
+           p->next);
     p->next = offset + count;
     p->calls++;
 }
 
-// DDP will send each range as it comes: together they must be the arena, front to back; and a range must
-// not change after it was announced, which the second pass shows by finding it already as it ends up.
+// DDP will send each range as it comes: together they must be the arena, front to back; and a range
+// must not change after it was announced, which the second pass shows by finding it already as it
+// ends up.
 typedef struct Finality {
     Model *model;
     const float *final;
@@ -141,7 +152,8 @@ TEST(gradients_come_front_to_back_and_final)
     model_free(model);
 }
 
-// The rows of a batch do not see each other when evaluating: 5 of 8 images give the first 5 answers.
+// The rows of a batch do not see each other when evaluating: 5 of 8 images give the first 5
+// answers.
 static void check_tail(const char *arch, int channels, int size)
 {
     Model *model = open_model(arch, channels, size, 8);
@@ -152,8 +164,10 @@ static void check_tail(const char *arch, int channels, int size)
     model_forward(model, images, 5, false);
     float *tail = to_host(model->logits, 50);
     for (int i = 0; i < 50; i++)
-        EXPECT(fabsf(full[i] - tail[i]) <= 1e-4f * (1 + fabsf(full[i])), "%s: logit %d: %g in a batch of 8, "
-               "%g in one of 5", arch, i, full[i], tail[i]);
+        EXPECT(fabsf(full[i] - tail[i]) <= 1e-4f * (1 + fabsf(full[i])),
+               "%s: logit %d: %g in a batch of 8, "
+               "%g in one of 5",
+               arch, i, full[i], tail[i]);
     free(full);
     free(tail);
     device_free(device, images);
@@ -177,12 +191,14 @@ TEST(what_is_imported_is_exported)
         const ModelTensor *t = &model->tensors[i];
         if (t->kind != MODEL_WEIGHT && t->kind != MODEL_VECTOR)
             continue;
-        float *in = xmalloc((size_t)t->count * sizeof *in), *out = xcalloc((size_t)t->count, sizeof *out);
+        float *in = xmalloc((size_t)t->count * sizeof *in),
+              *out = xcalloc((size_t)t->count, sizeof *out);
         for (int64_t j = 0; j < t->count; j++)
             in[j] = uniform_of(philox(5, (uint64_t)i, (uint64_t)j).v[0]);
         model_import(model, t, arena, in);
         model_export(model, t, arena, out);
-        EXPECT(memcmp(in, out, (size_t)t->count * sizeof *in) == 0, "%s changed on its way", t->name);
+        EXPECT(memcmp(in, out, (size_t)t->count * sizeof *in) == 0, "%s changed on its way",
+               t->name);
         free(in);
         free(out);
     }
@@ -212,7 +228,8 @@ TEST(initialised_as_pytorch_does)
     double largest;
     Model *model = open_model("resnet18", 3, 32, 2);
     model_init(model, 1);
-    EXPECT_NEAR(deviation_of(model, "layer3.1.conv2.weight", &largest), sqrt(2.0 / (256 * 9)), 1e-4);
+    EXPECT_NEAR(deviation_of(model, "layer3.1.conv2.weight", &largest), sqrt(2.0 / (256 * 9)),
+                1e-4);
     EXPECT_NEAR(deviation_of(model, "conv1.weight", &largest), sqrt(2.0 / (64 * 49)), 1e-3);
     EXPECT_NEAR(deviation_of(model, "layer1.0.bn1.weight", &largest), 1, 0);
     EXPECT_NEAR(deviation_of(model, "layer1.0.bn1.bias", &largest), 0, 0);

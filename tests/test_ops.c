@@ -2,9 +2,9 @@
 //
 // ctest: BACKENDS cpu cuda TIMEOUT 120
 //
-// A case is a function from a few arrays (in torch's order: n, c, h, w) to one. Its gradient is taken
-// by central differences in double, at up to `SAMPLES` elements of every input, of the sum of the
-// outputs each times a fixed random number; the operation is given that number as its dy.
+// A case is a function from a few arrays (in torch's order: n, c, h, w) to one. Its gradient is
+// taken by central differences in double, at up to `SAMPLES` elements of every input, of the sum of
+// the outputs each times a fixed random number; the operation is given that number as its dy.
 #include "check.h"
 #include "device.h"
 #include "ops.h"
@@ -18,14 +18,15 @@ enum { SAMPLES = 120, MAX_INPUTS = 4 };
 static Device *device;
 static Ops *ops;
 
-// ==== Arrays ========================================================================================
+// ==== Arrays =====================================================================================
 
 typedef struct Array {
     int count;
     double *v;
 } Array;
 
-// Uniform in (-1, 1), a different one for each key; rounded to f32, so that both sides see the same.
+// Uniform in (-1, 1), a different one for each key; rounded to f32, so that both sides see the
+// same.
 static Array array_random(int count, int key)
 {
     Array a = { count, xmalloc((size_t)count * sizeof(double)) };
@@ -88,7 +89,7 @@ static Array activation_back(Shape s, const float *memory)
     return a;
 }
 
-// ==== Comparing =====================================================================================
+// ==== Comparing ==================================================================================
 
 static double largest(Array a)
 {
@@ -110,8 +111,8 @@ static void expect_close(const char *what, Array got, Array wanted, double toler
             at = i;
         }
     }
-    EXPECT(worst <= tolerance, "%s: element %d is %g, wanted %g (off by %.1e of the largest)", what, at,
-           got.v[at], wanted.v[at], worst);
+    EXPECT(worst <= tolerance, "%s: element %d is %g, wanted %g (off by %.1e of the largest)", what,
+           at, got.v[at], wanted.v[at], worst);
     free(got.v);
 }
 
@@ -153,8 +154,8 @@ static void expect_gradient(const Case *c, int k, Array dy, Array got)
             at = i;
         }
     }
-    EXPECT(worst <= 1e-4, "%s: gradient of input %d at %d is %g, differences say %g (%.1e)", c->name, k,
-           at, got.v[at], wanted_worst, worst);
+    EXPECT(worst <= 1e-4, "%s: gradient of input %d at %d is %g, differences say %g (%.1e)",
+           c->name, k, at, got.v[at], wanted_worst, worst);
     free(got.v);
 }
 
@@ -172,7 +173,7 @@ static void case_free(Case *c)
         free(c->in[i].v);
 }
 
-// ==== Convolution ===================================================================================
+// ==== Convolution ================================================================================
 
 static int out_size(int size, int kernel, int stride, int pad)
 {
@@ -205,7 +206,8 @@ static void conv_plain(const Case *c, double *out)
 static float *import(const Conv *conv, Array oihw)
 {
     size_t count = conv_weight_count(conv);
-    float *arena = xcalloc(count, sizeof *arena), *plain = xmalloc((size_t)oihw.count * sizeof *plain);
+    float *arena = xcalloc(count, sizeof *arena),
+          *plain = xmalloc((size_t)oihw.count * sizeof *plain);
     for (int i = 0; i < oihw.count; i++)
         plain[i] = (float)oihw.v[i];
     conv_weights_import(conv, arena, plain);
@@ -277,44 +279,61 @@ static Shape flowing(int n, int c, int h, int w)
     return s;
 }
 
-static Shape images(int n, int c, int h, int w) { return (Shape){ n, c, h, w, ops_input_block(ops, c) }; }
+static Shape images(int n, int c, int h, int w)
+{
+    return (Shape){ n, c, h, w, ops_input_block(ops, c) };
+}
 
 TEST(convolutions)
 {
     check_conv("7x7 stride 2 on images", (ConvSpec){ images(2, 3, 17, 15), 16, 7, 7, 2, 3 }, NULL);
     check_conv("5x5 on one channel", (ConvSpec){ images(3, 1, 9, 8), 6, 5, 5, 1, 0, true }, NULL);
-    check_conv("5x5, odd channels", (ConvSpec){ images(2, 6, 9, 7), 5, 5, 5, 1, 2, true, true }, NULL);
+    check_conv("5x5, odd channels", (ConvSpec){ images(2, 6, 9, 7), 5, 5, 5, 1, 2, true, true },
+               NULL);
     check_conv("3x3", (ConvSpec){ flowing(2, 16, 6, 5), 32, 3, 3, 1, 1, false, true }, NULL);
-    check_conv("3x3 with bias", (ConvSpec){ flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, true, true }, NULL);
-    check_conv("3x3 stride 2", (ConvSpec){ flowing(3, 16, 7, 6), 16, 3, 3, 2, 1, false, true }, NULL);
-    check_conv("1x1 stride 2", (ConvSpec){ flowing(3, 16, 5, 4), 32, 1, 1, 2, 0, false, true }, NULL);
+    check_conv("3x3 with bias", (ConvSpec){ flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, true, true },
+               NULL);
+    check_conv("3x3 stride 2", (ConvSpec){ flowing(3, 16, 7, 6), 16, 3, 3, 2, 1, false, true },
+               NULL);
+    check_conv("1x1 stride 2", (ConvSpec){ flowing(3, 16, 5, 4), 32, 1, 1, 2, 0, false, true },
+               NULL);
     check_conv("1x1", (ConvSpec){ flowing(3, 32, 3, 3), 16, 1, 1, 1, 0, false, true }, NULL);
 }
 
-// Taps that never meet a pixel: on images of 1x1 and 2x2 pixels, and where the stride steps over them.
+// Taps that never meet a pixel: on images of 1x1 and 2x2 pixels, and where the stride steps over
+// them.
 TEST(convolutions_with_dead_taps)
 {
     check_conv("3x3 on 1x1", (ConvSpec){ flowing(5, 16, 1, 1), 32, 3, 3, 1, 1, false, true }, NULL);
     check_conv("3x3 on 2x2", (ConvSpec){ flowing(4, 16, 2, 2), 16, 3, 3, 1, 1, false, true }, NULL);
-    check_conv("3x3 stride 2 on 2x2", (ConvSpec){ flowing(4, 16, 2, 2), 32, 3, 3, 2, 1, false, true }, NULL);
-    check_conv("1x1 stride 2 on 2x2", (ConvSpec){ flowing(4, 16, 2, 2), 32, 1, 1, 2, 0, false, true }, NULL);
+    check_conv("3x3 stride 2 on 2x2",
+               (ConvSpec){ flowing(4, 16, 2, 2), 32, 3, 3, 2, 1, false, true }, NULL);
+    check_conv("1x1 stride 2 on 2x2",
+               (ConvSpec){ flowing(4, 16, 2, 2), 32, 1, 1, 2, 0, false, true }, NULL);
     check_conv("3x3 on 1x3", (ConvSpec){ flowing(4, 16, 1, 3), 16, 3, 3, 1, 1, false, true }, NULL);
     check_conv("5x5 on 2x1", (ConvSpec){ flowing(4, 16, 2, 1), 16, 5, 5, 1, 2, true, true }, NULL);
-    check_conv("3x3 on 1x1, odd", (ConvSpec){ images(5, 3, 1, 1), 7, 3, 3, 1, 1, true, true }, NULL);
+    check_conv("3x3 on 1x1, odd", (ConvSpec){ images(5, 3, 1, 1), 7, 3, 3, 1, 1, true, true },
+               NULL);
 }
 
 TEST(linear_layers)
 {
-    check_conv("linear of 5x5 images", (ConvSpec){ images(3, 6, 5, 5), 12, 5, 5, 1, 0, true, true }, NULL);
-    check_conv("linear of 3x2 blocks", (ConvSpec){ flowing(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true }, NULL);
-    check_conv("linear of a row", (ConvSpec){ flowing(7, 48, 1, 1), 10, 1, 1, 1, 0, true, true }, NULL);
-    check_conv("linear, one row", (ConvSpec){ flowing(1, 16, 1, 1), 3, 1, 1, 1, 0, true, true }, NULL);
+    check_conv("linear of 5x5 images", (ConvSpec){ images(3, 6, 5, 5), 12, 5, 5, 1, 0, true, true },
+               NULL);
+    check_conv("linear of 3x2 blocks",
+               (ConvSpec){ flowing(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true }, NULL);
+    check_conv("linear of a row", (ConvSpec){ flowing(7, 48, 1, 1), 10, 1, 1, 1, 0, true, true },
+               NULL);
+    check_conv("linear, one row", (ConvSpec){ flowing(1, 16, 1, 1), 3, 1, 1, 1, 0, true, true },
+               NULL);
 }
 
 // Another batch size takes the order of the first, so that both can read one arena.
 TEST(same_weights_for_another_batch)
 {
-    static const struct { int c, h, out; } cases[] = { { 16, 4, 32 }, { 64, 1, 64 }, { 64, 2, 128 } };
+    static const struct {
+        int c, h, out;
+    } cases[] = { { 16, 4, 32 }, { 64, 1, 64 }, { 64, 2, 128 } };
     for (int i = 0; i < 3; i++) {
         ConvSpec full = { flowing(64, cases[i].c, cases[i].h, cases[i].h), cases[i].out, 3, 3, 1, 1,
                           false, true };
@@ -326,7 +345,7 @@ TEST(same_weights_for_another_batch)
     }
 }
 
-// ==== Batch normalisation ===========================================================================
+// ==== Batch normalisation ========================================================================
 
 // in: x (n, c, h, w), gamma (c), beta (c), residual like x
 static void norm_plain(const Case *c, double *out)
@@ -370,11 +389,13 @@ static void check_running(const Case *c, const NormTensors *t)
 }
 
 // Evaluation uses the running statistics (given: mean m, variance v for every channel).
-static void check_frozen(Norm *norm, const Case *c, NormTensors *t, const float *x, const float *residual)
+static void check_frozen(Norm *norm, const Case *c, NormTensors *t, const float *x,
+                         const float *residual)
 {
     const NormSpec *s = c->spec;
     int pixels = s->x.h * s->x.w;
-    Array m = array_random(s->x.c, 8), v = array_random(s->x.c, 9), wanted = array_random(c->outputs, 0);
+    Array m = array_random(s->x.c, 8), v = array_random(s->x.c, 9),
+          wanted = array_random(c->outputs, 0);
     for (int ch = 0; ch < s->x.c; ch++)
         v.v[ch] = (float)(v.v[ch] + 1.5);
     float *mean = to_device(m.v, s->x.c), *var = to_device(v.v, s->x.c), *y = empty(c->outputs);
@@ -383,7 +404,8 @@ static void check_frozen(Norm *norm, const Case *c, NormTensors *t, const float 
     norm_forward(norm, t, x, residual, y, false);
     for (int i = 0; i < c->outputs; i++) {
         int ch = i / pixels % s->x.c;
-        double out = c->in[1].v[ch] * (c->in[0].v[i] - m.v[ch]) / sqrt(v.v[ch] + 1e-5) + c->in[2].v[ch];
+        double out =
+            c->in[1].v[ch] * (c->in[0].v[i] - m.v[ch]) / sqrt(v.v[ch] + 1e-5) + c->in[2].v[ch];
         out += s->add ? c->in[3].v[i] : 0;
         wanted.v[i] = s->relu && out < 0 ? 0 : out;
     }
@@ -400,8 +422,13 @@ static void check_frozen(Norm *norm, const Case *c, NormTensors *t, const float 
 static void check_norm(const char *name, NormSpec spec, double offset, bool two_gradients)
 {
     int count = (int)shape_count(spec.x), channels = spec.x.c;
-    Case c = { name, &spec, { array_random(count, 1), array_random(channels, 2), array_random(channels, 3),
-               array_random(count, 4) }, 4, count, norm_plain };
+    Case c = { name,
+               &spec,
+               { array_random(count, 1), array_random(channels, 2), array_random(channels, 3),
+                 array_random(count, 4) },
+               4,
+               count,
+               norm_plain };
     for (int i = 0; i < count; i++)
         c.in[0].v[i] = (float)(c.in[0].v[i] + offset);
     Array dy = array_random(count, 5), part = array_random(count, 6);
@@ -413,8 +440,10 @@ static void check_norm(const char *name, NormSpec spec, double offset, bool two_
     float *x = activation(spec.x, c.in[0].v), *y = empty(count), *dx = empty(count);
     float *gamma = to_device(c.in[1].v, channels), *beta = to_device(c.in[2].v, channels);
     float *residual = activation(spec.x, c.in[3].v), *dresidual = empty(count);
-    float *dy1 = activation(spec.x, two_gradients ? part.v : dy.v), *dy2 = activation(spec.x, rest.v);
-    float *sums[6] = { empty(channels), to_device(ones.v, channels), empty(channels), empty(channels),
+    float *dy1 = activation(spec.x, two_gradients ? part.v : dy.v),
+          *dy2 = activation(spec.x, rest.v);
+    float *sums[6] = { empty(channels), to_device(ones.v, channels),
+                       empty(channels), empty(channels),
                        empty(channels), empty(channels) };
     NormTensors t = { gamma, beta, sums[0], sums[1], sums[2], sums[3], sums[4], sums[5] };
 
@@ -431,8 +460,8 @@ static void check_norm(const char *name, NormSpec spec, double offset, bool two_
     check_frozen(norm, &c, &t, x, spec.add ? residual : NULL);
     norm_free(norm);
 
-    float *all[] = { x, y, dx, gamma, beta, residual, dresidual, dy1, dy2, sums[0], sums[1], sums[2],
-                     sums[3], sums[4], sums[5] };
+    float *all[] = { x,   y,       dx,      gamma,   beta,    residual, dresidual, dy1,
+                     dy2, sums[0], sums[1], sums[2], sums[3], sums[4],  sums[5] };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         device_free(device, all[i]);
     Array arrays[] = { dy, part, rest, ones };
@@ -446,18 +475,20 @@ TEST(normalisation)
     check_norm("norm", (NormSpec){ flowing(3, 16, 5, 3), false, false }, 0, false);
     check_norm("norm, relu", (NormSpec){ flowing(2, 32, 3, 3), false, true }, 0, false);
     check_norm("norm, add, relu", (NormSpec){ flowing(2, 32, 3, 4), true, true }, 0, false);
-    check_norm("norm, add, relu, two gradients", (NormSpec){ flowing(2, 16, 3, 4), true, true }, 0, true);
+    check_norm("norm, add, relu, two gradients", (NormSpec){ flowing(2, 16, 3, 4), true, true }, 0,
+               true);
     check_norm("norm of rows", (NormSpec){ flowing(9, 48, 1, 1), false, true }, 0, true);
     check_norm("norm, odd channels", (NormSpec){ images(4, 5, 3, 3), false, true }, 0, false);
 }
 
-// E[x^2] - E[x]^2 would lose everything here. The mean itself has only 24 bits: 1e-4 is what it leaves.
+// E[x^2] - E[x]^2 would lose everything here. The mean itself has only 24 bits: 1e-4 is what it
+// leaves.
 TEST(normalisation_far_from_zero)
 {
     check_norm("norm at 1000", (NormSpec){ flowing(4, 16, 5, 5), false, false }, 1000, false);
 }
 
-// ==== Pooling, ReLU, loss, optimizer ================================================================
+// ==== Pooling, ReLU, loss, optimizer =============================================================
 
 static void maxpool_plain(const Case *c, double *out)
 {
@@ -467,7 +498,8 @@ static void maxpool_plain(const Case *c, double *out)
         int q = i % y.w, p = i / y.w % y.h, plane = i / (y.w * y.h);
         out[i] = -INFINITY;
         for (int k = 0; k < s->kernel * s->kernel; k++) {
-            int row = p * s->stride - s->pad + k / s->kernel, col = q * s->stride - s->pad + k % s->kernel;
+            int row = p * s->stride - s->pad + k / s->kernel,
+                col = q * s->stride - s->pad + k % s->kernel;
             if (row >= 0 && row < s->x.h && col >= 0 && col < s->x.w)
                 out[i] = fmax(out[i], c->in[0].v[(plane * s->x.h + row) * s->x.w + col]);
         }
@@ -496,7 +528,10 @@ static Array array_ranks(int count)
 static void check_maxpool(const char *name, PoolSpec spec, bool two_gradients)
 {
     Shape y = pool_output(&spec);
-    Case c = { name, &spec, { array_ranks((int)shape_count(spec.x)) }, 1, (int)shape_count(y), maxpool_plain };
+    Case c = {
+        name,         &spec, { array_ranks((int)shape_count(spec.x)) }, 1, (int)shape_count(y),
+        maxpool_plain
+    };
     Array dy = array_random(c.outputs, 5), zero = array_random(c.outputs, 5);
     for (int i = 0; i < c.outputs; i++)
         zero.v[i] = 0;
@@ -525,7 +560,9 @@ TEST(pooling)
     check_maxpool("maxpool 2x2, a row left over", (PoolSpec){ images(2, 5, 5, 7), 2, 2, 0 }, false);
 
     Shape s = flowing(3, 32, 4, 3);
-    Case c = { "avgpool", &s, { array_random((int)shape_count(s), 1) }, 1, s.n * s.c, avgpool_plain };
+    Case c = {
+        "avgpool", &s, { array_random((int)shape_count(s), 1) }, 1, s.n * s.c, avgpool_plain
+    };
     Array dy = array_random(c.outputs, 2);
     float *x = activation(s, c.in[0].v), *out = empty(c.outputs), *d = to_device(dy.v, dy.count);
     float *dx = empty(c.in[0].count);
@@ -607,8 +644,8 @@ static Stats stats_back(const Stats *memory)
     return stats;
 }
 
-static Stats run_loss(int rows, int classes, const double *z, const int32_t *labels, float scale, float *dz,
-                      int times)
+static Stats run_loss(int rows, int classes, const double *z, const int32_t *labels, float scale,
+                      float *dz, int times)
 {
     float *logits = to_device(z, rows * classes);
     int32_t *on_device = device_alloc(device, (size_t)rows * sizeof *labels);
@@ -679,7 +716,8 @@ static void check_sgd(bool nesterov, int32_t skip)
 {
     enum { COUNT = 1031 };
     Array p = array_random(COUNT, 1), g = array_random(COUNT, 2), v = array_random(COUNT, 3);
-    float *params = to_device(p.v, COUNT), *grads = to_device(g.v, COUNT), *velocity = to_device(v.v, COUNT);
+    float *params = to_device(p.v, COUNT), *grads = to_device(g.v, COUNT),
+          *velocity = to_device(v.v, COUNT);
     Scalars *scalars = device_alloc(device, sizeof *scalars);
     scalars_set(ops, scalars, (Scalars){ .lr = 0.05f, .momentum = 0.9f, .weight_decay = 0.01f,
                                          .nesterov = nesterov, .loss_scale = 1, .skip = skip });

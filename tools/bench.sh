@@ -2,6 +2,7 @@
 # bench.sh - measures ours against PyTorch, in turns, and writes docs/benchmarks.md (./ddp bench).
 #
 #   bench.sh [--rounds N] [--quick]     ours against PyTorch: step, epoch, start, memory, waiting
+#            [--only step|first|epoch]  one part anew, the others as they were measured before
 #   bench.sh curve [--seeds N]          the articles' recipe on CIFAR-10: 5 epochs, seeds 1 to N
 #
 # PyTorch is $DDP_PYTHON's, else build/venv's, which is made if need be. CIFAR-10 is looked for in
@@ -117,16 +118,19 @@ torch_first()
     exec "$python" "$root/tools/bench_torch.py" first --threads "$threads" --workers "$workers" \
         ${cifar:+--data "$cifar"} >"$out/pipe" 2>"$out/log.txt"
 }
+# Each starts once unmeasured: files are in the page cache then, and the machine's memory is at hand.
 first_round()
 {
+    seconds_until '"event":"step"' ours_first >/dev/null
     seconds_until '"event":"step"' ours_first >"$out/ours-first-$1.s"
+    seconds_until '"what": "first"' torch_first >/dev/null
     seconds_until '"what": "first"' torch_first >"$out/torch-first-$1.s"
     say "first step: ours $(cat "$out/ours-first-$1.s") s, PyTorch $(cat "$out/torch-first-$1.s") s"
 }
 
 compare()
 {
-    local rounds=5 steps=60 epochs=3 round
+    local rounds=5 steps=60 epochs=3 round part parts="step first epoch"
     modes="default channels_last compile compile_channels_last"
     workers=$((threads < 4 ? threads : 4))
     while [ $# -gt 0 ]; do
@@ -136,6 +140,11 @@ compare()
             rounds=$2
             shift
             ;;
+        --only)
+            [[ ${2:-} =~ ^(step|first|epoch)$ ]] || die_usage "bench: --only step, first or epoch"
+            parts=$2
+            shift
+            ;;
         --quick) rounds=1 steps=20 epochs=0 modes="default channels_last" ;;
         *) die_usage "bench: unknown option $1" "./ddp bench --help" ;;
         esac
@@ -143,12 +152,14 @@ compare()
     done
     prepare
     find_torch
-    rm -f "$out"/ours-* "$out"/torch-* "$out/pipe"
-    mkfifo "$out/pipe"
-    for ((round = 1; round <= rounds; round++)); do step_round $round; done
-    best=$(python3 "$table" best "$out")
-    for ((round = 1; round <= rounds; round++)); do first_round $round; done
-    for ((round = 1; round <= rounds && round <= epochs; round++)); do epoch_round $round; done
+    for part in $parts; do
+        rm -f "$out"/ours-$part-* "$out"/torch-$part-* "$out/pipe"
+        mkfifo "$out/pipe"
+        [ $part != epoch ] || best=$(python3 "$table" best "$out")
+        for ((round = 1; round <= rounds; round++)); do
+            [ $part = epoch ] && [ $round -gt $epochs ] || ${part}_round $round
+        done
+    done
     rm -f "$out/pipe"
     run python3 "$table" write "$out" "$doc"
 }

@@ -1,7 +1,7 @@
 // conv_cpu.c - convolution on oneDNN.
 //
-// The weights lie in the arena in the order that oneDNN's forward pass asks for, so from step to step
-// nothing is reordered but a copy for the backward-data pass, where that wants another order.
+// The weights lie in the arena in the order that oneDNN's forward pass asks for, so from step to
+// step nothing is reordered but a copy for the backward-data pass, where that wants another order.
 #include "check.h"
 #include "cpu/dense_cpu.h"
 
@@ -21,12 +21,12 @@ struct Conv {
     DnnPrimitive import, export;
 };
 
-// --- layouts --------------------------------------------------------------------------------------
+// --- layouts -------------------------------------------------------------------------------------
 
 static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
-// oneDNN's fast code wants channels in blocks of its vectors' width. Images come in planes, and so does
-// what has an odd number of channels.
+// oneDNN's fast code wants channels in blocks of its vectors' width. Images come in planes, and so
+// does what has an odd number of channels.
 static int output_block(const Ops *ops, const ConvSpec *s, int h, int w)
 {
     bool in_blocked = s->x.block == ops->vector || s->x.c <= 3 || is_row(s->x.h, s->x.w);
@@ -57,7 +57,7 @@ static size_t floats(const_dnnl_memory_desc_t md)
     return (dnnl_memory_desc_get_size(md) + sizeof(float) - 1) / sizeof(float);
 }
 
-// --- planning -------------------------------------------------------------------------------------
+// --- planning ------------------------------------------------------------------------------------
 
 static void plan_forward(Conv *c, const DnnConv *d, dnnl_primitive_desc_t desc)
 {
@@ -88,14 +88,15 @@ static void plan_backward_weights(Conv *c, const DnnConv *d, dnnl_primitive_desc
         c->dw_to_arena = dnn_reorder(c->ops->engine, given, c->w);
         ops_need_scratch(c->ops, floats(given));
     }
-    int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_BIAS };
+    int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS,
+                        DNNL_ARG_DIFF_BIAS };
     DnnMd mds[] = { d->x, d->y, given, d->bias };
     c->backward_weights = dnn_primitive(c->ops->engine, desc, c->spec.bias ? 4 : 3, arguments, mds);
     dnn_md_free(given);
 }
 
-// oneDNN 2 crashes where it finds no memory for the code that it generates. Asking for some first turns
-// that into a line that says so.
+// oneDNN 2 crashes where it finds no memory for the code that it generates. Asking for some first
+// turns that into a line that says so.
 static void expect_memory(void)
 {
     const size_t bytes = 32 << 20;
@@ -110,7 +111,9 @@ static void plan(Conv *c, const Conv *like)
 {
     expect_memory();
     const ConvSpec *s = &c->spec;
-    DnnConv d = { .x = activation_md(s->x), .y = activation_md(c->y), .strides = { s->stride, s->stride },
+    DnnConv d = { .x = activation_md(s->x),
+                  .y = activation_md(c->y),
+                  .strides = { s->stride, s->stride },
                   .pad = { s->pad, s->pad } };
     DnnMd any = weights_md(s, dnnl_format_tag_any), oihw = weights_md(s, dnnl_oihw);
     if (s->bias)
@@ -163,7 +166,7 @@ void conv_free(Conv *c)
 
 Shape conv_output(const Conv *c) { return c->y; }
 
-// --- weights between torch's order and the arena's ------------------------------------------------
+// --- weights between torch's order and the arena's -----------------------------------------------
 
 size_t conv_weight_count(const Conv *c)
 {
@@ -188,7 +191,7 @@ void conv_weights_export(const Conv *c, float *oihw, const float *arena)
         dnn_run(&c->export, c->ops->stream, (void *[]){ (void *)arena, oihw });
 }
 
-// --- running --------------------------------------------------------------------------------------
+// --- running -------------------------------------------------------------------------------------
 
 void conv_forward(Conv *c, const float *x, const float *w, const float *bias, float *y)
 {

@@ -1,20 +1,22 @@
 // dense_cpu.c - convolutions in which every output pixel sees every input pixel.
 //
-// Such a convolution is one matrix product over the batch, y = x W^T: a row of W for each output number
-// of an image, a column for each input number. Linear layers are such, and so are ResNet-18's last two
-// stages at 32x32, where a 3x3 kernel with padding 1 slides over 2x2 or 1x1 pixels:
+// Such a convolution is one matrix product over the batch, y = x W^T: a row of W for each output
+// number of an image, a column for each input number. Linear layers are such, and so are
+// ResNet-18's last two stages at 32x32, where a 3x3 kernel with padding 1 slides over 2x2 or 1x1
+// pixels:
 //
 //        a 3x3 kernel on 2x2 pixels           on 1x1
 //      out 00 reads taps  . . .   01: . . .    . . .
 //                         . 4 5       3 4 .    . 4 .     the dots only ever meet padding
 //                         . 7 8       6 7 .    . . .
 //
-// Multiplying the padding would be most of the work: on 1x1 pixels eight taps of nine are dead. They are
-// left out, exactly: dead taps stand behind the live ones in the arena, their gradient is zero, and the
-// optimizer still decays them, as PyTorch's does.
+// Multiplying the padding would be most of the work: on 1x1 pixels eight taps of nine are dead.
+// They are left out, exactly: dead taps stand behind the live ones in the arena, their gradient is
+// zero, and the optimizer still decays them, as PyTorch's does.
 //
-// In the arena W itself stands, if there is one output pixel, since each live tap is in it once. With
-// more, the live taps stand there one after the other, [tap][o][i], and W is spread out for each use.
+// In the arena W itself stands, if there is one output pixel, since each live tap is in it once.
+// With more, the live taps stand there one after the other, [tap][o][i], and W is spread out for
+// each use.
 #include "cpu/dense_cpu.h"
 #include "check.h"
 
@@ -36,7 +38,8 @@ struct Dense {
 // The tap through which output pixel q sees input pixel p; -1 if it does not.
 static int tap_between(const ConvSpec *s, Shape y, int q, int p)
 {
-    int row = p / s->x.w - q / y.w * s->stride + s->pad, col = p % s->x.w - q % y.w * s->stride + s->pad;
+    int row = p / s->x.w - q / y.w * s->stride + s->pad,
+        col = p % s->x.w - q % y.w * s->stride + s->pad;
     bool inside = row >= 0 && row < s->kernel_h && col >= 0 && col < s->kernel_w;
     return inside ? row * s->kernel_w + col : -1;
 }
@@ -77,7 +80,7 @@ Dense *dense_new(Ops *ops, const ConvSpec *spec, Shape y)
 
 void dense_free(Dense *dense) { free(dense); }
 
-// --- the weights' order ---------------------------------------------------------------------------
+// --- the weights' order --------------------------------------------------------------------------
 
 // Where channel c of pixel p stands in an image of this many pixels.
 static size_t place(int c, int p, int pixels, int block)
@@ -120,8 +123,8 @@ void dense_weights_export(const Dense *d, float *oihw, const float *arena)
     reorder(d, (float *)arena, oihw, true);
 }
 
-// The row of W for output channel o at pixel q, and in it where input pixel p's channels begin, a block
-// at a time.
+// The row of W for output channel o at pixel q, and in it where input pixel p's channels begin, a
+// block at a time.
 static float *matrix_row(const Dense *d, float *matrix, int o, int q)
 {
     return matrix + place(o, q, d->out_pixels, d->y.block) * d->inputs;
@@ -166,10 +169,12 @@ static void gather(const Dense *d, float *matrix, float *dw)
     }
 }
 
-// --- the three products ---------------------------------------------------------------------------
+// --- the three products --------------------------------------------------------------------------
 
-// c (m, n) = a (m, k) b (k, n), all row by row; ta, tb: 'T' where the matrix in memory is the other way.
-static void multiply(char ta, char tb, int m, int n, int k, const float *a, const float *b, float *c)
+// c (m, n) = a (m, k) b (k, n), all row by row; ta, tb: 'T' where the matrix in memory is the other
+// way.
+static void multiply(char ta, char tb, int m, int n, int k, const float *a, const float *b,
+                     float *c)
 {
     DNN_CHECK(dnnl_sgemm(ta, tb, m, n, k, 1, a, ta == 'T' ? m : k, b, tb == 'T' ? k : n, 0, c, n));
 }
@@ -191,7 +196,8 @@ void dense_backward_data(const Dense *d, const float *dy, const float *w, float 
 }
 
 // The gradients of dead taps are zero from the start and nobody writes them.
-void dense_backward_weights(const Dense *d, const float *x, const float *dy, float *dw, float *dbias)
+void dense_backward_weights(const Dense *d, const float *x, const float *dy, float *dw,
+                            float *dbias)
 {
     float *matrix = d->out_pixels == 1 ? dw : d->ops->scratch;
     multiply('T', 'N', d->outputs, d->inputs, d->y.n, dy, x, matrix);

@@ -97,8 +97,10 @@ size_t device_peak_bytes(const Device *device) { return atomic_load(&device->pea
 
 // --- memory -------------------------------------------------------------------------------------
 
-// Large blocks come straight from the kernel: they are zero, and cost nothing until they are touched.
-enum { LARGE = 1 << 20 };
+// Large blocks come straight from the kernel: they are zero, and cost nothing until they are
+// touched. The largest are rounded up to whole huge pages, since Linux aligns only such: a fault for
+// every 4 KB of them would take longer than a step.
+enum { LARGE = 1 << 20, HUGE_PAGE = 2 << 20, VERY_LARGE = 8 * HUGE_PAGE };
 
 static void *map_memory(size_t bytes)
 {
@@ -109,14 +111,20 @@ static void *map_memory(size_t bytes)
     return memory;
 }
 
-static size_t block_size(size_t bytes) { return (sizeof(BlockHeader) + bytes + 63) / 64 * 64; }
+static size_t block_size(size_t bytes)
+{
+    size_t whole = sizeof(BlockHeader) + bytes, unit = whole >= VERY_LARGE ? HUGE_PAGE : 64;
+    return (whole + unit - 1) / unit * unit;
+}
 
 void *device_alloc(Device *device, size_t bytes)
 {
     size_t whole = block_size(bytes);
     BlockHeader *block = whole >= LARGE ? map_memory(whole) : aligned_alloc(64, whole);
-    CHECK(block, "a smaller batch (-b) or model needs less", "out of memory: %zu MB asked for, %zu MB "
-          "in use by this device", bytes >> 20, atomic_load(&device->bytes) >> 20);
+    CHECK(block, "a smaller batch (-b) or model needs less",
+          "out of memory: %zu MB asked for, %zu MB "
+          "in use by this device",
+          bytes >> 20, atomic_load(&device->bytes) >> 20);
     if (whole < LARGE)
         memset(block, 0, whole);
     block->bytes = bytes;
@@ -149,7 +157,7 @@ void *host_alloc(size_t bytes)
 
 void host_free(void *memory) { free(memory); }
 
-// --- streams, events, replay: everything has happened by the time a call returns --------------------
+// --- streams, events, replay: everything has happened by the time a call returns -----------------
 
 Stream *device_stream(Device *device) { return &device->compute; }
 

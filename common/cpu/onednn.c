@@ -60,7 +60,7 @@ void dnn_md_free(DnnMd md) { free(md); }
 
 #endif
 
-// --- convolutions ---------------------------------------------------------------------------------
+// --- convolutions --------------------------------------------------------------------------------
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -72,15 +72,16 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
     dnnl_primitive_desc_t desc = NULL;
     if (pass == DNN_FORWARD)
         DNN_CHECK(dnnl_convolution_forward_primitive_desc_create(
-            &desc, engine, dnnl_forward_training, direct, c->x, c->w, c->bias, c->y, c->strides, dense,
-            c->pad, c->pad, NULL));
+            &desc, engine, dnnl_forward_training, direct, c->x, c->w, c->bias, c->y, c->strides,
+            dense, c->pad, c->pad, NULL));
     else if (pass == DNN_BACKWARD_DATA)
         DNN_CHECK(dnnl_convolution_backward_data_primitive_desc_create(
-            &desc, engine, direct, c->x, c->w, c->y, c->strides, dense, c->pad, c->pad, hint, NULL));
+            &desc, engine, direct, c->x, c->w, c->y, c->strides, dense, c->pad, c->pad, hint,
+            NULL));
     else
         DNN_CHECK(dnnl_convolution_backward_weights_primitive_desc_create(
-            &desc, engine, direct, c->x, c->w, c->bias, c->y, c->strides, dense, c->pad, c->pad, hint,
-            NULL));
+            &desc, engine, direct, c->x, c->w, c->bias, c->y, c->strides, dense, c->pad, c->pad,
+            hint, NULL));
     return desc;
 }
 
@@ -96,18 +97,18 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
         DNN_CHECK(dnnl_convolution_forward_desc_init(&op, dnnl_forward_training, direct, c->x, c->w,
                                                      c->bias, c->y, c->strides, c->pad, c->pad));
     else if (pass == DNN_BACKWARD_DATA)
-        DNN_CHECK(dnnl_convolution_backward_data_desc_init(&op, direct, c->x, c->w, c->y, c->strides,
-                                                           c->pad, c->pad));
+        DNN_CHECK(dnnl_convolution_backward_data_desc_init(&op, direct, c->x, c->w, c->y,
+                                                           c->strides, c->pad, c->pad));
     else
-        DNN_CHECK(dnnl_convolution_backward_weights_desc_init(&op, direct, c->x, c->w, c->bias, c->y,
-                                                              c->strides, c->pad, c->pad));
+        DNN_CHECK(dnnl_convolution_backward_weights_desc_init(&op, direct, c->x, c->w, c->bias,
+                                                              c->y, c->strides, c->pad, c->pad));
     DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, NULL, engine, hint));
     return desc;
 }
 
 #endif
 
-// --- primitives -----------------------------------------------------------------------------------
+// --- primitives ----------------------------------------------------------------------------------
 
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds)

@@ -1,7 +1,8 @@
 // onednn.h - the part of oneDNN that this project uses, in the words of version 2 and of version 3.
 //
-// Version 3 replaced the operation descriptors that version 2 builds primitives from, and made memory
-// descriptors opaque. Everything that differs is in onednn.c; everything else sees what stands here.
+// Version 3 replaced the operation descriptors that version 2 builds primitives from, and made
+// memory descriptors opaque. Everything that differs is in onednn.c; everything else sees what
+// stands here.
 #pragma once
 #include <oneapi/dnnl/dnnl.h>
 #include <stdbool.h>

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- one device's libraries and scratch memory ----------------------------------------------------
+// --- one device's libraries and scratch memory ---------------------------------------------------
 
 Ops *ops_new(Device *device, const OpsConfig *config)
 {
@@ -53,7 +53,7 @@ void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
     *scalars = values;
 }
 
-// --- batch normalisation --------------------------------------------------------------------------
+// --- batch normalisation -------------------------------------------------------------------------
 
 // What a channel needs in one pass over the activation, gathered in double by each thread.
 typedef struct Sums {
@@ -124,8 +124,8 @@ plane_moments(const float *x, const float *origin, int pixels, int block, float 
         }
 }
 
-// This thread's share of images: sums of (x - origin) and (x - origin)^2 for each channel. The origin,
-// the first pixel of the batch, keeps the variance exact when a mean is far from zero.
+// This thread's share of images: sums of (x - origin) and (x - origin)^2 for each channel. The
+// origin, the first pixel of the batch, keeps the variance exact when a mean is far from zero.
 static void moments_of_images(const Norm *norm, const float *x, int begin, int end, double *sums,
                               double *squares)
 {
@@ -155,7 +155,8 @@ static void batch_statistics(const Norm *norm, const NormTensors *t, const float
     {
         int me = omp_get_thread_num();
         moments_of_images(norm, x, n * me / threads, n * (me + 1) / threads,
-                          norm->sums.a + (size_t)me * channels, norm->sums.b + (size_t)me * channels);
+                          norm->sums.a + (size_t)me * channels,
+                          norm->sums.b + (size_t)me * channels);
     }
     double count = (double)n * norm->pixels;
     for (int c = 0; c < channels; c++) {
@@ -203,7 +204,8 @@ void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float 
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < n * blocks; p++) {
         size_t at = (size_t)p * pixels * block;
-        const float *scale = norm->scale + p % blocks * block, *shift = norm->shift + p % blocks * block;
+        const float *scale = norm->scale + p % blocks * block,
+                    *shift = norm->shift + p % blocks * block;
         const float *add = residual ? residual + at : NULL;
         if (block == 16 && add && relu)
             plane_forward(x + at, add, scale, shift, pixels, 16, true, y + at);
@@ -214,11 +216,11 @@ void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float 
     }
 }
 
-// d = the gradient behind the ReLU, (dy1 + dy2) where y > 0, stored for the second pass; and the sums
-// of d and d * (x - mean) of this plane.
+// d = the gradient behind the ReLU, (dy1 + dy2) where y > 0, stored for the second pass; and the
+// sums of d and d * (x - mean) of this plane.
 static inline __attribute__((always_inline)) void
-plane_backward(const float *x, const float *y, const float *dy1, const float *dy2, const float *mean,
-               int pixels, int block, float *d, float *sum, float *dot)
+plane_backward(const float *x, const float *y, const float *dy1, const float *dy2,
+               const float *mean, int pixels, int block, float *d, float *sum, float *dot)
 {
     for (int i = 0; i < block; i++)
         sum[i] = dot[i] = 0;
@@ -318,15 +320,15 @@ void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float
         size_t at = (size_t)p * pixels * block;
         int c = p % blocks * block;
         if (block == 16)
-            plane_dx(x + at, d + at, t->mean + c, norm->scale + c, norm->k1 + c, norm->k0 + c, pixels,
-                     16, dx + at);
+            plane_dx(x + at, d + at, t->mean + c, norm->scale + c, norm->k1 + c, norm->k0 + c,
+                     pixels, 16, dx + at);
         else
-            plane_dx(x + at, d + at, t->mean + c, norm->scale + c, norm->k1 + c, norm->k0 + c, pixels,
-                     block, dx + at);
+            plane_dx(x + at, d + at, t->mean + c, norm->scale + c, norm->k1 + c, norm->k0 + c,
+                     pixels, block, dx + at);
     }
 }
 
-// --- ReLU and pooling -----------------------------------------------------------------------------
+// --- ReLU and pooling ----------------------------------------------------------------------------
 
 void relu_forward(Ops *ops, size_t count, const float *x, float *y)
 {
@@ -359,8 +361,8 @@ static inline int window_end(const PoolSpec *s, int o, int size)
 
 enum { LANES = 16 };        // channels at a time: a block of the widest vectors
 
-// One output pixel, `lanes` channels of it: the first of the largest, and where in the window it stood.
-// NaN wins, as in PyTorch.
+// One output pixel, `lanes` channels of it: the first of the largest, and where in the window it
+// stood. NaN wins, as in PyTorch.
 static inline __attribute__((always_inline)) void
 pool_pixel(const PoolSpec *s, const float *x, int row, int col, int lanes, float *y, uint8_t *index)
 {
@@ -451,8 +453,8 @@ void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const f
                 unpool_pixel(s, row, col, index + at, dy1 + at, NULL, 16, to);
             else
                 for (int i = 0; i < block; i++)
-                    unpool_pixel(s, row, col, index + at + i, dy1 + at + i, second ? second + i : NULL,
-                                 1, to + i);
+                    unpool_pixel(s, row, col, index + at + i, dy1 + at + i,
+                                 second ? second + i : NULL, 1, to + i);
         }
     }
 }
@@ -483,7 +485,7 @@ void avgpool_backward(Ops *ops, Shape x, const float *dout, float *dx)
                 dx[((size_t)p * pixels + q) * block + i] = dout[(size_t)p * block + i] * share;
 }
 
-// --- loss and optimizer ---------------------------------------------------------------------------
+// --- loss and optimizer --------------------------------------------------------------------------
 
 typedef struct RowLoss {
     double loss;
@@ -549,12 +551,12 @@ void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float
     const Scalars s = *scalars;
     if (s.skip)
         return;
-    float ahead = s.nesterov ? s.momentum : 0, now = s.nesterov ? 1 : 0, v_part = s.nesterov ? 0 : 1;
+    float g_part = s.nesterov ? 1 : 0, v_part = s.nesterov ? s.momentum : 1;
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++) {
         float g = grads[i] + s.weight_decay * params[i];
         float v = s.momentum * velocity[i] + g;
         velocity[i] = v;
-        params[i] -= s.lr * (now * g + (ahead + v_part) * v);
+        params[i] -= s.lr * (g_part * g + v_part * v);
     }
 }
