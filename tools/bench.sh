@@ -184,7 +184,7 @@ curve()
     [ -n "$cifar" ] || die "the articles' recipe needs CIFAR-10" "./ddp data cifar10"
     rm -f "$out"/curve-*
     for ((seed = 1; seed <= seeds; seed++)); do
-        run "$train" --data "$cifar" --epochs 5 --seed $seed --threads "$threads" \
+        run "$train" --data "$cifar" --epochs 5 --seed $seed --threads "$threads" -p 1 \
             --metrics "$out/curve-$seed.jsonl"
     done
     run python3 "$table" curve "$out" "$doc"
