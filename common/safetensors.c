@@ -1,6 +1,7 @@
 // safetensors.c - one file format, read with suspicion and written so that a crash cannot hurt.
 #include "safetensors.h"
 #include "json.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -516,7 +517,8 @@ bool st_open(StFile *file, const char *path, Error *err)
 
 // --- writing -------------------------------------------------------------------------------------
 //
-//   write path.tmp-PID-RANDOM, fsync it     after a crash: the old file, and a stray temporary one
+//   write path.tmp-PID-RANDOM, fsync it     after a crash: the old file, and a stray temporary
+//                                         one, which the next run's st_probe removes
 //   rename it to path                       the old one or the new one
 //   fsync the directory                     the new one, whatever happens
 
@@ -723,6 +725,31 @@ static bool fill_and_rename(int fd, const char *path, const StTensor *tensors, i
     return !call[0] || failed(path, call, err);
 }
 
+// Is this name PATH.tmp-PID-RANDOM of a process that is no more? base: the last part of PATH.
+static bool is_stray(const char *name, const char *base)
+{
+    size_t length = strlen(base);
+    int pid, end = 0;
+    if (strncmp(name, base, length) != 0 ||
+        sscanf(name + length, ".tmp-%d-%*16[0-9a-f]%n", &pid, &end) != 1 || end == 0 ||
+        name[length + (size_t)end] != '\0')
+        return false;
+    return pid > 0 && kill(pid, 0) != 0 && errno == ESRCH;
+}
+
+// A run that was killed while it saved has left its temporary file: nobody will rename that any
+// more.
+static void remove_strays(const char *path, const char *directory)
+{
+    const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    DIR *listing = opendir(directory);
+    for (struct dirent *entry; listing && (entry = readdir(listing));)
+        if (is_stray(entry->d_name, base))
+            unlinkat(dirfd(listing), entry->d_name, 0);
+    if (listing)
+        closedir(listing);
+}
+
 bool st_probe(const char *path, Error *err)
 {
     char directory[PATH_MAX];
@@ -730,7 +757,10 @@ bool st_probe(const char *path, Error *err)
     if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
         return error_set(err, "name a file in it", "%.400s is a directory", path);
     directory_of(path, directory);
-    return access(directory, W_OK | X_OK) == 0 || failed(path, "open its directory", err);
+    if (access(directory, W_OK | X_OK) != 0)
+        return failed(path, "open its directory", err);
+    remove_strays(path, directory);
+    return true;
 }
 
 bool st_write(const char *path, const StTensor *tensors, int count,

@@ -35,7 +35,8 @@ typedef struct StFile {
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 
-// Could st_write write there, as far as can be seen without trying?
+// Could st_write write there, as far as can be seen without trying? Removes what runs that were
+// killed while they saved have left beside path.
 bool st_probe(const char *path, Error *err);
 
 // Reads and checks a whole file: header length, JSON, known types, shape times size (overflow too)

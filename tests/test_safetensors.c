@@ -7,6 +7,7 @@
 #include <malloc.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -557,6 +558,35 @@ TEST(a_huge_file_of_another_kind)
     unlink(path);
 }
 
+static const char *touch(const char *path)
+{
+    close(open(path, O_WRONLY | O_CREAT, 0644));
+    return path;
+}
+
+// What a killed writer leaves goes when the next run asks whether it can write; what a living one is
+// writing stays, and so does everything that only looks similar.
+TEST(strays_are_removed)
+{
+    char path[2048], dead[2100], alive[2100], other[2100], odd[2100];
+    Error err;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(0);
+    waitpid(child, NULL, 0);
+    snprintf(path, sizeof path, "%s", test_path("net"));
+    snprintf(dead, sizeof dead, "%s.tmp-%d-0123456789abcdef", path, (int)child);
+    snprintf(alive, sizeof alive, "%s.tmp-%d-0123456789abcdef", path, (int)getpid());
+    snprintf(other, sizeof other, "%s2.tmp-%d-0123456789abcdef", path, (int)child);
+    snprintf(odd, sizeof odd, "%s.tmp-%d-mine", path, (int)child);
+    touch(path), touch(dead), touch(alive), touch(other), touch(odd);
+    EXPECT(st_probe(path, &err), "%s", err.text);
+    EXPECT(access(dead, F_OK) != 0, "%s is still there", dead);
+    const char *kept[] = { path, alive, other, odd };
+    for (int i = 0; i < 4; i++)
+        EXPECT(unlink(kept[i]) == 0, "%s is gone", kept[i]);
+}
+
 int main(void)
 {
     any_key_order_and_space();
@@ -575,5 +605,6 @@ int main(void)
     every_flipped_byte_is_refused_or_harmless();
     what_is_no_file();
     a_huge_file_of_another_kind();
+    strays_are_removed();
     return test_done();
 }
