@@ -53,7 +53,7 @@ static void train_options(Args *args, Config *c)
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: cores to use (0: all)", 0, 1024 },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "a new order each epoch" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after its Nth step", 1, 1e9 },
-        { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "one batch of training, one of evaluation" }));
+        { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "train and evaluate one batch; save nothing" }));
 }
 
 // ==== A training run =============================================================================
@@ -278,8 +278,10 @@ static void open_data(Job *job)
         FAIL_ERROR(&error);
     if (!data_open(&job->data, &job->config.data, job->config.seed, &error))
         FAIL_ERROR(&error);
-    if (job->config.dry_run)
+    if (job->config.dry_run) {
         data_cut(&job->data, job->config.batch_size);
+        job->config.checkpoint.save = NULL;
+    }
 }
 
 static void open_model(Job *job)
@@ -339,7 +341,10 @@ static void introduce(Job *job)
 static void train(Job *job)
 {
     log_say(job->log, "            =======  Training  ======= ");
-    while (job->state.epoch < job->config.epochs && train_epoch(job)) {
+    if (job->state.epoch >= job->config.epochs)
+        log_say(job->log, "   == complete: its %lld epochs are done; a larger --epochs goes on",
+                (long long)job->state.epoch);
+    while (job->state.epoch < job->config.epochs && !should_stop(job) && train_epoch(job)) {
     }
     if (job->state.step > 0 && job->config.checkpoint.save)
         save(job, "");

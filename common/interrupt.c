@@ -13,6 +13,9 @@ static void on_signal(int signal)
         _exit(128 + signal);
     }
     requested = signal;
+    static const char said[] = "\nstopping after this step; once more: at once\n";
+    if (write(STDERR_FILENO, said, sizeof said - 1) < 0)
+        return;                 // nobody to tell
 }
 
 void interrupt_install(void)

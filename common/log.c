@@ -265,9 +265,8 @@ void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, 
         return;
     if (epoch != bar->epoch || step <= bar->step) {
         log_progress_end(log);
-        double loss = bar->loss, acc = bar->acc;
         *bar = (Bar){ .epoch = epoch, .epochs = epochs, .first_step = step, .started = now_s(),
-                      .loss = loss, .acc = acc };
+                      .loss = NAN };
     } else {
         bar->samples += batch;
     }

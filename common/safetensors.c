@@ -754,8 +754,12 @@ bool st_probe(const char *path, Error *err)
 {
     char directory[PATH_MAX];
     struct stat st;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode))
+    bool there = lstat(path, &st) == 0;
+    if (there && S_ISDIR(st.st_mode))
         return error_set(err, "name a file in it", "%.400s is a directory", path);
+    if (there && !S_ISREG(st.st_mode))
+        return error_set(err, "a file there would take its place; name another",
+                         "%.400s is a link, a device or a pipe", path);
     directory_of(path, directory);
     if (access(directory, W_OK | X_OK) != 0)
         return failed(path, "open its directory", err);
