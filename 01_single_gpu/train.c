@@ -342,8 +342,7 @@ static void train(Job *job)
 {
     log_say(job->log, "            =======  Training  ======= ");
     if (job->state.epoch >= job->config.epochs)
-        log_say(job->log, "   == complete: its %lld epochs are done; a larger --epochs goes on",
-                (long long)job->state.epoch);
+        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs goes on");
     while (job->state.epoch < job->config.epochs && !should_stop(job) && train_epoch(job)) {
     }
     if (job->state.step > 0 && job->config.checkpoint.save)

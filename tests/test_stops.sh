@@ -56,6 +56,12 @@ check "not finite: one line and a hint" test "$(wc -l <err)" = 2
 check "not finite: what is said" grep -q "the loss is not finite in epoch 1, by step" err
 check "not finite: nothing saved" test ! -e nan.st -a ! -e nan.st.best
 
+# OpenMP told to give fewer threads than were asked for: oneDNN's would wait for the others for ever.
+OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train" --arch convnet $small -j 0 --threads 2 \
+    --max-steps 3 >out 2>&1
+check "OMP_THREAD_LIMIT=1: status $?" grep -q "1 thread$" out
+check "OMP_THREAD_LIMIT=1: it ends" grep -q "weight hash" out
+
 # Less and less memory: each time one line that says how much was wanted, and a hint.
 for megabytes in 1000 700 500 350 250; do
     (ulimit -v $((megabytes * 1024)) && "$BUILD/01_single_gpu/train" --data synthetic --max-steps 1 -j 1 --threads 1 \

@@ -82,6 +82,8 @@ Device *device_open(int index, int threads)
     Device *device = xcalloc(1, sizeof *device);
     device->index = index;
     device->threads = threads > 0 ? threads : device_cores();
+    if (device->threads > omp_get_thread_limit())   // OMP_THREAD_LIMIT
+        device->threads = omp_get_thread_limit();
     device->compute.device = device;
     snprintf(device->name, sizeof device->name, "CPU, %s, %d thread%s", isa_name(), device->threads,
              device->threads == 1 ? "" : "s");
@@ -90,7 +92,13 @@ Device *device_open(int index, int threads)
 }
 
 void device_close(Device *device) { free(device); }
-void device_use(Device *device) { omp_set_num_threads(device->threads); }
+// So many threads and no fewer: each has its share of the work, and oneDNN's wait for one another.
+void device_use(Device *device)
+{
+    omp_set_dynamic(0);
+    omp_set_num_threads(device->threads);
+}
+
 const char *device_name(const Device *device) { return device->name; }
 int device_threads(const Device *device) { return device->threads; }
 size_t device_peak_bytes(const Device *device) { return atomic_load(&device->peak_bytes); }
