@@ -127,15 +127,17 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-static double learning_rate(const Job *job, int64_t global_step)
+// Of the step that comes `later` steps after the next one.
+static double learning_rate(const Job *job, int64_t later)
 {
-    return optim_lr(&job->config.optim, global_step, steps_per_epoch(job), job->config.epochs);
+    int64_t steps = steps_per_epoch(job), step = job->state.epoch * steps + job->state.step;
+    return optim_lr(&job->config.optim, step + later, steps, job->config.epochs);
 }
 
 static void set_scalars(Job *job)
 {
     scalars_set(job->ops, job->scalars, (Scalars){
-        .lr = (float)learning_rate(job, job->state.global_step),
+        .lr = (float)learning_rate(job, 0),
         .momentum = (float)job->config.optim.momentum,
         .weight_decay = (float)job->config.optim.weight_decay,
         .nesterov = job->config.optim.nesterov,
@@ -174,7 +176,7 @@ static void report(Job *job)
         .steps = steps_per_epoch(job),
         .final = should_stop(job),
         .stats = read_stats(job, job->train_stats),
-        .lr = learning_rate(job, job->state.global_step - 1),
+        .lr = learning_rate(job, -1),
         .data_wait_ms = loader_wait_ms(job->train),
     });
 }
@@ -278,10 +280,8 @@ static void open_data(Job *job)
         FAIL_ERROR(&error);
     if (!data_open(&job->data, &job->config.data, job->config.seed, &error))
         FAIL_ERROR(&error);
-    if (job->config.dry_run) {
+    if (job->config.dry_run)
         data_cut(&job->data, job->config.batch_size);
-        job->config.checkpoint.save = NULL;
-    }
 }
 
 static void open_model(Job *job)
@@ -312,6 +312,7 @@ static void restore(Job *job)
     model_init(job->model, job->config.seed);
     if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
         FAIL_ERROR(&error);
+    CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate", c->save);
     if (!from || c->evaluate)
         return;
     TrainState saved;
@@ -380,6 +381,10 @@ static int run(Job *job)
     open_model(job);
     introduce(job);
     restore(job);
+    if (job->config.dry_run) {
+        job->config.epochs = (int)job->state.epoch + 1;
+        job->config.checkpoint.save = NULL;
+    }
     set_scalars(job);
     trace_end();
     if (job->config.checkpoint.evaluate)
@@ -406,8 +411,6 @@ static void parse(Job *job, int argc, char **argv)
     log_options(args, &c->log);
     args_parse(args, argc, argv);
     checkpoint_check_options(args, &c->checkpoint);
-    if (c->dry_run)
-        c->epochs = 1;
 }
 
 int main(int argc, char **argv)

@@ -427,7 +427,13 @@ bool checkpoint_load(const char *path, Model *model, float *velocity, TrainState
     return ok;
 }
 
-bool checkpoint_probe(const char *path, Error *err) { return st_probe(path, err); }
+bool checkpoint_probe(const char *path, Error *err)
+{
+    char best[4096];
+    if (snprintf(best, sizeof best, "%s.best", path) >= (int)sizeof best)
+        return error_set(err, "", "%.80s...: the path is too long", path);
+    return st_probe(path, err) && st_probe(best, err);
+}
 
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
                           int64_t steps_per_epoch, Error *err)

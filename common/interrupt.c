@@ -24,6 +24,7 @@ void interrupt_install(void)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);   // a reader that goes away (| head) is no reason to stop training
 }
 
 int interrupt_requested(void) { return requested; }

@@ -102,7 +102,7 @@ static void build_resnet(Net *net, int classes, const int blocks[4], bool deep)
 Extent net_canvas(const ModelConfig *config)
 {
     int h = config->height, w = config->width;
-    bool small = h >= 28 && h < 32 && w >= 28 && w < 32;
+    bool small = h >= 28 && h <= 32 && w >= 28 && w <= 32;
     if (strcmp(config->arch, "convnet") != 0 && small)
         h = w = 32;
     if (strcmp(config->arch, "lenet") == 0)

@@ -14,6 +14,7 @@ typedef struct OptimConfig {
 OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);
 
-// The learning rate of a step: a pure function, so that a resumed run needs to remember nothing.
+// The learning rate of a step (epochs before it times steps_per_epoch, plus its number in its own):
+// a pure function, so that a resumed run needs to remember nothing.
 double optim_lr(const OptimConfig *config, int64_t global_step, int64_t steps_per_epoch,
                 int64_t epochs);

@@ -35,6 +35,14 @@ check() {   # check ARCH DATA STEPS...: an epoch has 7 steps, the last one of 4 
 check lenet fashion-mnist 1 3 7 10 20
 check resnet18 synthetic 5 14
 
+# Between two epochs the batch size may change: the learning rate follows the epochs, not the steps.
+arch=lenet data=fashion-mnist
+rm -f "$TMP/lr.st" "$TMP/lr.jsonl"
+train --save "$TMP/lr.st" --epochs 2 --schedule multistep --milestones 2
+train --save "$TMP/lr.st" --resume auto -b 50 --schedule multistep --milestones 2 --metrics "$TMP/lr.jsonl"
+expect "the rate after a change of batch size" \
+    "$(sed -n 's/.*"event":"step".*"lr":\([^,]*\),.*/\1/p' "$TMP/lr.jsonl" | sort -u)" 0.001
+
 # Killed outright while it trains, again and again, until it gets through: only whole checkpoints count.
 arch=convnet data=fashion-mnist
 train; whole=$(hash_of)

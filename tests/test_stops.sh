@@ -56,6 +56,14 @@ check "not finite: one line and a hint" test "$(wc -l <err)" = 2
 check "not finite: what is said" grep -q "the loss is not finite in epoch 1, by step" err
 check "not finite: nothing saved" test ! -e nan.st -a ! -e nan.st.best
 
+# Whoever read the output went away: the run goes on, and saves.
+train --epochs 1 --save piped.st 2>&1 | head -1 >out
+check "a closed pipe: saved all the same" test -s piped.st
+rm -f piped.st piped.st.best
+
+# Nothing to evaluate is an error, not a score of random weights.
+expect 1 "is not there: nothing to evaluate" train -e --resume auto --save missing.st
+
 # OpenMP told to give fewer threads than were asked for: oneDNN's would wait for the others for ever.
 OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train" --arch convnet $small -j 0 --threads 2 \
     --max-steps 3 >out 2>&1
