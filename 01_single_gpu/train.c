@@ -224,10 +224,10 @@ static void finish_epoch(Job *job, double seconds)
     job->state.epoch++;
     job->state.step = 0;
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
+    if (job->config.checkpoint.save && best)
+        save(job, ".best");     // first: a run that goes on from the other takes it for saved
     if (job->config.checkpoint.save)
         save(job, "");
-    if (job->config.checkpoint.save && best)
-        save(job, ".best");
 }
 
 // ---- Epochs -------------------------------------------------------------------------------------

@@ -4,12 +4,12 @@
 //   hint: the file is truncated; copy it again
 //
 // Exit statuses of every program of the series: 0 done, 1 something failed, 2 wrong options,
-// 3 the loss is not finite, 130 interrupted.
+// 3 the loss is not finite, 128 + the signal interrupted (130 for Ctrl-C).
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIVERGED = 3, EXIT_INTERRUPTED = 130 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIVERGED = 3 };
 
 // What went wrong, from a reader that leaves the decision to its caller. hint may be empty.
 typedef struct Error {

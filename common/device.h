@@ -23,7 +23,7 @@ int device_count(void);
 Device *device_open(int index, int threads);
 void device_close(Device *device);
 void device_use(Device *device);                 // the calling thread's current device
-const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_core_bf16"
+const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"
 int device_threads(const Device *device);        // CPU: cores in use; CUDA: 0
 size_t device_peak_bytes(const Device *device);  // most memory ever allocated through device_alloc
 int device_cores(void);                          // cores in this process's affinity mask

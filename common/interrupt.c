@@ -1,6 +1,7 @@
 #include "interrupt.h"
 #include "check.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,8 +15,10 @@ static void on_signal(int signal)
     }
     requested = signal;
     static const char said[] = "\nstopping after this step; once more: at once\n";
-    if (write(STDERR_FILENO, said, sizeof said - 1) < 0)
-        return;                 // nobody to tell
+    int kept = errno;           // whatever was interrupted may be about to read it
+    ssize_t told = write(STDERR_FILENO, said, sizeof said - 1);
+    (void)told;                 // there may be nobody to tell
+    errno = kept;
 }
 
 void interrupt_install(void)
