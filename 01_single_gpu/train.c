@@ -3,16 +3,16 @@
 // Read it from the bottom up: main parses the options; run() sets everything up and goes through
 // the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
 #include "args.h"       // uses: Args, args_add, args_parse, args_reject
-#include "check.h"      // uses: Error, FAIL_ERROR, fail_at
+#include "check.h"      // uses: Error, FAIL_ERROR
 #include "checkpoint.h" // uses: TrainState, checkpoint_save, checkpoint_load
 #include "data.h"       // uses: Data, Loader, Batch
 #include "device.h"     // uses: Device, device_stream, Replay
 #include "interrupt.h"  // uses: interrupt_install, interrupt_requested
-#include "log.h"        // uses: Log, log_say, log_step, log_epoch
+#include "log.h"        // uses: Log, log_say, log_step, log_diverged
 #include "model.h"      // uses: Model, model_forward, model_backward
 #include "ops.h"        // uses: Ops, Scalars, Stats, loss_cross_entropy, sgd_update
 #include "optim.h"      // uses: OptimConfig, optim_lr
-#include "rng.h"        // uses: torch_randperm
+#include "rng.h"        // uses: torch_order
 #include "trace.h"      // uses: trace_begin, trace_end
 
 #include <stdlib.h>
@@ -48,12 +48,26 @@ static void train_options(Args *args, Config *c)
 {
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "images in a batch", 1, 65536 },
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "images in a process's batch", 1, 65536 },
         { "seed", 0, ARG_INT64, &c->seed, "N", "of weights, order, augmentation", 0, 1e15 },
-        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: cores to use (0: all)", 0, 1024 },
+        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: of a device (0: its share of the cores)", 0, 1024 },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "a new order each epoch" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after its Nth step", 1, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "train and evaluate one batch; save nothing" }));
+}
+
+static void parse(Args *args, Config *c, int argc, char **argv)
+{
+    model_options(args, &c->arch);
+    data_options(args, &c->data);
+    train_options(args, c);
+    checkpoint_options(args, &c->checkpoint);
+    optim_options(args, &c->optim);
+    ops_options(args, &c->ops);
+    log_options(args, &c->log);
+    args->summary = "Trains an image classifier.";
+    args_parse(args, argc, argv);
+    checkpoint_check_options(args, &c->checkpoint);
 }
 
 // ==== A training run =============================================================================
@@ -76,24 +90,24 @@ typedef struct Job {
     TrainState state;       // how far the run is: what a checkpoint holds besides the arenas
 } Job;
 
-static int64_t steps_per_epoch(const Job *job)
-{
-    return (job->data.train.count + job->config.batch_size - 1) / job->config.batch_size;
-}
-
 // ---- Choosing samples ---------------------------------------------------------------------------
+
+static int samples_per_epoch(const Job *job) { return job->data.train.count; }
+static int global_batch(const Job *job) { return job->config.batch_size; }
 
 // The order of this epoch: PyTorch's own, torch.randperm seeded with seed + epoch.
 static void choose_samples(Job *job)
 {
-    int count = job->data.train.count;
-    int32_t *ids = NULL;
-    if (job->config.shuffle) {
-        ids = xmalloc((size_t)count * sizeof *ids);
-        torch_randperm((uint64_t)(job->state.seed + job->state.epoch), count, ids);
-    }
+    int count = samples_per_epoch(job);
+    int32_t *ids = xmalloc((size_t)count * sizeof *ids);
+    torch_order(job->config.shuffle, job->state.seed + job->state.epoch, count, ids);
     loader_start(job->train, ids, count, job->state.epoch, (int)job->state.step);
     free(ids);
+}
+
+static int64_t steps_per_epoch(const Job *job)
+{
+    return (samples_per_epoch(job) + job->config.batch_size - 1) / job->config.batch_size;
 }
 
 // ---- One step -----------------------------------------------------------------------------------
@@ -153,10 +167,8 @@ static Stats read_stats(Job *job, const Stats *on_device)
     Stats stats;
     copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
     stream_sync(device_stream(job->device));
-    if (stats.not_finite > 0)
-        fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
-                "the loss is not finite in epoch %lld, by step %lld; nothing was saved since",
-                (long long)job->state.epoch + 1, (long long)job->state.step);
+    if (stats.not_finite > 0 || stats.bad_gradients > 0)
+        log_diverged(job->log, &stats, job->state.epoch + 1, job->state.step);
     return stats;
 }
 
@@ -267,12 +279,6 @@ static bool train_epoch(Job *job)
 
 // ==== A run from its beginning to its end ========================================================
 
-static void open_device(Job *job)
-{
-    job->device = device_open(0, job->config.threads);
-    job->ops = ops_new(job->device, &job->config.ops);
-}
-
 static void open_data(Job *job)
 {
     Error error;
@@ -281,49 +287,26 @@ static void open_data(Job *job)
     if (!data_open(&job->data, &job->config.data, job->config.seed, &error))
         FAIL_ERROR(&error);
     if (job->config.dry_run)
-        data_cut(&job->data, job->config.batch_size);
+        data_cut(&job->data, global_batch(job));
 }
 
 static void open_model(Job *job)
 {
     const Config *c = &job->config;
     const Dataset *d = &job->data.train;
+    job->device = device_open(0, device_share(1, c->threads, true));
+    job->ops = ops_new(job->device, &c->ops);
     job->model = model_new(job->device, job->ops, &(ModelConfig){
         c->arch, d->channels, d->height, d->width, d->classes, c->batch_size });
+    job->replay = replay_new(job->device, LOADER_SLOTS + 1);
     job->velocity = device_alloc(job->device, job->model->param_count * sizeof(float));
     job->scalars = device_alloc(job->device, sizeof(Scalars));
     job->train_stats = device_alloc(job->device, sizeof(Stats));
     job->test_stats = device_alloc(job->device, sizeof(Stats));
-    job->replay = replay_new(job->device, LOADER_SLOTS + 1);
     job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){
         job->model->input, job->data.augment, c->data.workers, .pad_tail = false });
     job->test = loader_new(job->device, &job->data.test, &(LoaderConfig){
         job->model->input, job->data.plain, c->data.workers, .pad_tail = true });
-}
-
-// Weights and state: new ones, or those of a checkpoint.
-static void restore(Job *job)
-{
-    Error error;
-    const CheckpointConfig *c = &job->config.checkpoint;
-    const char *from = checkpoint_to_resume(c), *weights = c->evaluate && from ? from : c->init;
-    job->state = (TrainState){ .seed = job->config.seed, .batch_size = job->config.batch_size,
-                               .best_top1 = -1, .loss_scale = 1 };
-    model_init(job->model, job->config.seed);
-    if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
-        FAIL_ERROR(&error);
-    CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate", c->save);
-    if (!from || c->evaluate)
-        return;
-    TrainState saved;
-    if (!checkpoint_load(from, job->model, job->velocity, &saved, &error) ||
-        !checkpoint_continues(from, &saved, &job->state, steps_per_epoch(job), &error))
-        FAIL_ERROR(&error);
-    job->state = saved;
-    job->state.batch_size = job->config.batch_size;
-    copy_to_device(device_stream(job->device), job->train_stats, &saved.running, sizeof(Stats));
-    log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", from, (long long)saved.epoch + 1,
-            (long long)saved.step);
 }
 
 static void introduce(Job *job)
@@ -332,15 +315,27 @@ static void introduce(Job *job)
     const Model *m = job->model;
     log_say(job->log, "%s, %lld parameters | %s (%s), %d + %d images | global batch %d | %s",
             m->config.arch, (long long)m->torch_params, job->data.name, job->data.source,
-            job->data.train.count, job->data.test.count, job->config.batch_size,
+            job->data.train.count, job->data.test.count, global_batch(job),
             device_name(job->device));
     snprintf(more, sizeof more, "\"dataset\":\"%s\",\"parameters\":%lld,\"global_batch\":%d",
-             job->data.name, (long long)m->torch_params, job->config.batch_size);
+             job->data.name, (long long)m->torch_params, global_batch(job));
     log_config(job->log, &job->args, device_name(job->device), more);
+}
+
+static void set_up(Job *job)
+{
+    open_data(job);
+    job->log = log_new(&job->config.log, checkpoint_to_resume(&job->config.checkpoint));
+    open_model(job);
+    introduce(job);
 }
 
 static void train(Job *job)
 {
+    if (job->config.dry_run) {
+        job->config.epochs = (int)job->state.epoch + 1;
+        job->config.checkpoint.save = NULL;
+    }
     log_say(job->log, "            =======  Training  ======= ");
     if (job->state.epoch >= job->config.epochs)
         log_say(job->log, "   == complete: nothing is left to train; a larger --epochs goes on");
@@ -356,11 +351,11 @@ static void close_job(Job *job)
 {
     loader_free(job->test);
     loader_free(job->train);
-    replay_free(job->replay);
     device_free(job->device, job->test_stats);
     device_free(job->device, job->train_stats);
     device_free(job->device, job->scalars);
     device_free(job->device, job->velocity);
+    replay_free(job->replay);
     model_free(job->model);
     ops_free(job->ops);
     device_close(job->device);
@@ -369,22 +364,51 @@ static void close_job(Job *job)
     trace_close();
 }
 
+// New weights, or those of a checkpoint; only those, if they are to be evaluated.
+static void load_weights(Job *job)
+{
+    Error error;
+    const CheckpointConfig *c = &job->config.checkpoint;
+    const char *from = checkpoint_to_resume(c), *weights = c->evaluate && from ? from : c->init;
+    model_init(job->model, job->config.seed);
+    if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
+        FAIL_ERROR(&error);
+    CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate", c->save);
+}
+
+// The beginning, or where the run was that goes on.
+static void load_state(Job *job)
+{
+    Error error;
+    TrainState saved;
+    const char *from = checkpoint_to_resume(&job->config.checkpoint);
+    job->state = (TrainState){ .seed = job->config.seed, .batch_size = global_batch(job),
+                               .best_top1 = -1, .loss_scale = 1 };
+    if (!from || job->config.checkpoint.evaluate)
+        return;
+    if (!checkpoint_load(from, job->model, job->velocity, &saved, &error) ||
+        !checkpoint_continues(from, &saved, &job->state, steps_per_epoch(job), &error))
+        FAIL_ERROR(&error);
+    job->state = saved;
+    job->state.batch_size = global_batch(job);
+    copy_to_device(device_stream(job->device), job->train_stats, &saved.running, sizeof(Stats));
+    log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", from, (long long)saved.epoch + 1,
+            (long long)saved.step);
+}
+
+static void restore(Job *job)
+{
+    load_weights(job);
+    load_state(job);
+}
+
 static int run(Job *job)
 {
-    interrupt_install();
+    interrupt_install(true);
     trace_open(job->config.log.trace, 0, job->args.program);
-    trace_thread("train");
     trace_begin("set up");
-    open_device(job);
-    open_data(job);
-    job->log = log_new(&job->config.log, checkpoint_to_resume(&job->config.checkpoint));
-    open_model(job);
-    introduce(job);
+    set_up(job);
     restore(job);
-    if (job->config.dry_run) {
-        job->config.epochs = (int)job->state.epoch + 1;
-        job->config.checkpoint.save = NULL;
-    }
     set_scalars(job);
     trace_end();
     if (job->config.checkpoint.evaluate)
@@ -396,26 +420,9 @@ static int run(Job *job)
     return interrupt_requested() ? 128 + interrupt_requested() : 0;
 }
 
-static void parse(Job *job, int argc, char **argv)
-{
-    Args *args = &job->args;
-    Config *c = &job->config;
-    *c = config_defaults();
-    args->summary = "Trains an image classifier on one device.";
-    model_options(args, &c->arch);
-    data_options(args, &c->data);
-    train_options(args, c);
-    checkpoint_options(args, &c->checkpoint);
-    optim_options(args, &c->optim);
-    ops_options(args, &c->ops);
-    log_options(args, &c->log);
-    args_parse(args, argc, argv);
-    checkpoint_check_options(args, &c->checkpoint);
-}
-
 int main(int argc, char **argv)
 {
-    Job job = { 0 };
-    parse(&job, argc, argv);
+    Job job = { .config = config_defaults() };
+    parse(&job.args, &job.config, argc, argv);
     return run(&job);
 }

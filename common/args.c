@@ -47,6 +47,7 @@ static void value_text(const Option *option, char *out, size_t size)
     case ARG_STRING:
     case ARG_CHOICE:
     case ARG_INTS:
+    case ARG_COUNT_OR_LIST:
         text = *(const char **)option->value;
         if (snprintf(out, size, "%s", text ? text : "") >= (int)size)
             memcpy(out + size - 4, "...", 4);
@@ -72,6 +73,7 @@ static void value_json(const Option *option, FILE *out)
     case ARG_STRING:
     case ARG_CHOICE:
     case ARG_INTS:
+    case ARG_COUNT_OR_LIST:
         json_string(out, *(const char **)option->value);
         break;
     }
@@ -326,6 +328,35 @@ static bool is_rising(const char *text)
     }
 }
 
+// "0,2": no number twice, and no more of them than the largest count.
+static bool is_list(const char *text, int most)
+{
+    bool seen[1000] = { false };
+    for (; most > 0; most--, text++) {
+        size_t digits = strspn(text, "0123456789");
+        int number = digits >= 1 && digits <= 3 ? atoi(text) : -1;
+        if (number < 0 || seen[number])
+            return false;
+        seen[number] = true;
+        text += digits;
+        if (*text != ',')
+            return *text == '\0';
+    }
+    return false;
+}
+
+int args_count_or_list(const char *text, int *numbers)
+{
+    int count = 0;
+    if (!strchr(text, ','))
+        for (int all = atoi(text); count < all; count++)
+            numbers[count] = count;
+    else
+        for (; text; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL)
+            numbers[count++] = atoi(text);
+    return count;
+}
+
 static void set_value(const Args *args, const Option *option, const char *text)
 {
     if (!*text)
@@ -355,6 +386,13 @@ static void set_value(const Args *args, const Option *option, const char *text)
     case ARG_INTS:
         if (!is_rising(text))
             reject_value(args, option, text, "a rising list of positive numbers such as 30,60,90");
+        *(const char **)option->value = text;
+        break;
+    case ARG_COUNT_OR_LIST:
+        if (!strchr(text, ','))
+            read_integer(args, option, text, INT_MIN, INT_MAX);
+        else if (!is_list(text, (int)option->max))
+            reject_value(args, option, text, "a list of different numbers such as 0,2");
         *(const char **)option->value = text;
         break;
     case ARG_STRING:

@@ -21,6 +21,7 @@ typedef enum ArgType {
     ARG_STRING, // const char *
     ARG_CHOICE, // const char *, one of choices ("a|b|c")
     ARG_INTS,   // const char *, "30,60,90": checked to be rising positive integers
+    ARG_COUNT_OR_LIST, // const char *, "2": within min and max; or "0,2": different integers
 } ArgType;
 
 typedef struct Option {
@@ -49,6 +50,9 @@ void args_add(Args *args, const Option *rows, int count);
 // Fills the variables. --help prints the table and exits 0. Exits 2 on: unknown option (with the
 // nearest name as a hint), missing, malformed or out-of-range value, a positional argument.
 void args_parse(Args *args, int argc, char **argv);
+
+// The numbers that a value of ARG_COUNT_OR_LIST stands for, "2" for 0 and 1. Returns how many.
+int args_count_or_list(const char *text, int *numbers);
 
 // For rules that span options: one line "train: --lr: ..." and exit 2.
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)

@@ -6,6 +6,7 @@
 //   ddp.epoch, ddp.running.loss_sum, ...       I64, F64 [1], see state_fields
 //   __metadata__: format "pt", ddp.arch, ddp.dataset
 #include "checkpoint.h"
+#include "alive.h"
 #include "safetensors.h"
 #include <float.h>
 #include <errno.h>
@@ -24,6 +25,7 @@ typedef struct StateField {
     bool real;              // F64, else I64
     size_t offset;          // in TrainState
     double least, most;
+    bool younger;           // than some files: where it is not there, it is 0
 } StateField;
 
 #define STATE(member) offsetof(TrainState, member)
@@ -40,6 +42,7 @@ static const StateField state_fields[] = {
     { "ddp.running.correct1", false, STATE(running.correct1), 0, 1e15 },
     { "ddp.running.correct5", false, STATE(running.correct5), 0, 1e15 },
     { "ddp.running.not_finite", false, STATE(running.not_finite), 0, 1e15 },
+    { "ddp.running.bad_gradients", false, STATE(running.bad_gradients), 0, 1e15, .younger = true },
 };
 enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
 
@@ -81,6 +84,7 @@ static int64_t find_not_finite(const void *bytes, int64_t count)
 static bool check_finite(const char *name, const void *bytes, int64_t count, const char *hint,
                          Error *err)
 {
+    alive_beat();
     int64_t i = find_not_finite(bytes, count);
     return i < 0 || error_set(err, hint, "%s: element %lld is not finite", name, (long long)i);
 }
@@ -134,6 +138,7 @@ static bool add_arena(Contents *c, const Model *model, const float *arena, Model
         TensorName name;
         float *torch = *block + at;
         at += (size_t)t->count;
+        alive_beat();
         model_export(model, t, host, torch);
         contents_add(c, tensor_name(prefix, t, name), "F32", t->ndim, t->shape, torch,
                      (size_t)t->count * sizeof *torch);
@@ -353,13 +358,38 @@ static bool check_momentum(const StFile *file, const Model *model, Error *err)
     return true;
 }
 
+// How many of a TrainState's numbers are in a file, by these names or others.
+static int count_numbers(const StFile *file)
+{
+    int count = 0;
+    for (int i = 0; i < file->count; i++) {
+        const char *name = file->tensors[i].name;
+        count += strncmp(name, "ddp.", 4) == 0 && strncmp(name, MOMENTUM, strlen(MOMENTUM)) != 0;
+    }
+    return count;
+}
+
+// A number may be missing because the file is older than it; not because its name is damaged.
+static bool check_missing(const StFile *file, int missing, Error *err)
+{
+    int count = count_numbers(file), wanted = STATE_FIELDS - missing;
+    return missing == 0 || count == wanted
+           || error_set(err, weights_only, "%d tensors are called ddp.*, but only %d of them are "
+                        "known", count, wanted);
+}
+
 static bool read_state(const StFile *file, TrainState *state, Error *err)
 {
+    int missing = 0;
     *state = (TrainState){ 0 };
     for (int i = 0; i < STATE_FIELDS; i++) {
         const StateField *field = &state_fields[i];
         const char *dtype = field->real ? "F64" : "I64";
         const StTensor *t = st_find(file, field->name);
+        if (t == NULL && field->younger) {
+            missing++;
+            continue;
+        }
         if (t == NULL)
             return error_set(err, weights_only, "tensor %s is not there", field->name);
         if (strcmp(t->dtype, dtype) != 0 || t->bytes != 8)
@@ -369,6 +399,8 @@ static bool read_state(const StFile *file, TrainState *state, Error *err)
         if (!check_field(field, state, err))
             return false;
     }
+    if (!check_missing(file, missing, err))
+        return false;
     const Stats *s = &state->running;
     return (s->correct1 <= s->count && s->correct5 <= s->count)
            || error_set(err, "", "ddp.running counts more hits than images");
@@ -391,6 +423,7 @@ static void load_arena(const StFile *file, const Model *model, ModelKind kind, c
         if (!(buffers ? t->kind == MODEL_BUFFER : is_parameter(t)))
             continue;
         const StTensor *from = st_find(file, tensor_name(prefix, t, name));
+        alive_beat();
         float *torch = xmalloc(from->bytes); // a file's tensors need not be aligned
         memcpy(torch, from->data, from->bytes);
         model_import(model, t, host, torch);

@@ -1,5 +1,6 @@
 // data.c - finding a data set and opening it. What reads it stands in data_cifar.c, data_idx.c and
 // data_synthetic.c.
+#include "alive.h"
 #include "data_files.h"
 
 #include <errno.h>
@@ -270,6 +271,7 @@ bool data_file_read(const DataFile *file, int64_t offset, void *to, size_t bytes
                              (long long)offset + (long long)done,
                              got < 0 ? strerror(errno) : "the file became shorter");
         done += (size_t)got;
+        alive_beat();
     }
     return true;
 }

@@ -4,6 +4,7 @@
 //   CIFAR-100   train.bin 50,000, test.bin 10,000:  [coarse label] [fine label] [the same 3072]
 //
 // The files have no header: their size is all that says whether they are what they seem.
+#include "alive.h"
 #include "data_files.h"
 
 #include <errno.h>
@@ -34,6 +35,7 @@ static bool group_read(const DataFile *file, int64_t offset, struct iovec *piece
                              (long long)offset,
                              got < 0 ? strerror(errno) : "the file became shorter");
         offset += got;
+        alive_beat();
         for (; count > 0 && (size_t)got >= pieces->iov_len; pieces++, count--)
             got -= (ssize_t)pieces->iov_len;
         if (count > 0) {

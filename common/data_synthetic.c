@@ -9,6 +9,7 @@
 // To tell the label is to tell which of the two is the stronger, wherever they lie. When they are
 // nearly equal nobody can be sure, so accuracy rises slowly and ends short of 100 %, as with real
 // images.
+#include "alive.h"
 #include "data_files.h"
 #include "rng.h"
 
@@ -151,8 +152,11 @@ static bool image_task(void *arg, int index, Error *err)
     const Job *job = arg;
     int begin = (int)((int64_t)job->set->count * index / job->threads);
     int end = (int)((int64_t)job->set->count * (index + 1) / job->threads);
-    for (int i = begin; i < end; i++)
+    for (int i = begin; i < end; i++) {
         image_make(job, i);
+        if (i % 64 == 0)
+            alive_beat();
+    }
     return true;
 }
 

@@ -2,7 +2,8 @@
 //
 // Two implementations, chosen when linking: cuda/device_cuda.c and cpu/device_cpu.c. Work goes to
 // streams and happens in the order of its stream; the host goes on. On the CPU a stream's work
-// happens in the thread that asks for it, so everything below returns with its work done.
+// happens in the thread that asks for it, so everything below returns with its work done; only a
+// stream made by stream_new_beside has a thread of its own.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,6 +22,9 @@ int device_count(void);
 // Opens device `index` with `threads` cores (CPU; 0: all of the affinity mask) and makes it the
 // current device of the calling thread. Fails with a clear line when there is no such device.
 Device *device_open(int index, int threads);
+// CPU: the threads of each of the `devices` devices that divide this machine's cores: what was
+// asked for, or (0) an equal share, at least one. warn: says so where that is more than there are.
+int device_share(int devices, int asked, bool warn);
 void device_close(Device *device);
 void device_use(Device *device);                 // the calling thread's current device
 const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"
@@ -39,13 +43,21 @@ void host_free(void *memory);
 // The device's compute stream belongs to the device; streams made here to the caller.
 Stream *device_stream(Device *device);
 Stream *stream_new(Device *device, const char *name);
+// A stream whose work goes on beside the caller's: on the CPU in a thread of its own, which has
+// this name in the timeline; under CUDA like any other.
+Stream *stream_new_beside(Device *device, const char *name);
 void stream_free(Stream *stream);
 void stream_sync(Stream *stream);                // the host waits for all work of the stream
 
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes);
 void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes);
+// to and from may belong to different devices of this process.
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes);
 void fill_zero(Stream *stream, void *memory, size_t bytes);
+// Calls fn(copy of arg) on the host when the stream gets there: each time, where it is replayed. fn
+// must not call the device (under CUDA it runs in a thread of the driver's), nor change the copy,
+// which is gone when the last call has returned.
+void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes);
 
 Event *event_new(Device *device);
 void event_free(Event *event);
@@ -60,7 +72,8 @@ void event_sync(Event *event);                   // the host waits for it
 //   allocate); the second records it; all later ones replay the recording.
 //
 // step must give the same work for the same key: what changes from call to call (learning rate,
-// loss scale) has to be read from device memory. On the CPU it calls step each time.
+// loss scale) has to be read from device memory. On the CPU it calls step each time, and where there
+// are no keys at all.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);

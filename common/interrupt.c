@@ -3,26 +3,33 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t requested;
+// Atomic, not only sig_atomic_t: two signals may be handled at once, in two threads.
+static atomic_int wish;         // the first signal that came
+static atomic_int granted;
+static atomic_bool deferred, speaks, silenced;
+
+static _Noreturn void leave(int signal)
+{
+    check_clean_up();
+    _exit(128 + signal);
+}
 
 static void on_signal(int signal)
 {
-    if (requested) {
-        check_clean_up();
-        _exit(128 + signal);
-    }
-    requested = signal;
-    static const char said[] = "\nstopping after this step; once more: at once\n";
-    int kept = errno;           // whatever was interrupted may be about to read it
-    ssize_t told = write(STDERR_FILENO, said, sizeof said - 1);
-    (void)told;                 // there may be nobody to tell
+    int none = 0, kept = errno; // whatever was interrupted may be about to read it
+    if (!atomic_compare_exchange_strong(&wish, &none, signal))
+        leave(signal);
+    if (speaks && !silenced)
+        interrupt_answer();
     errno = kept;
 }
 
-void interrupt_install(void)
+void interrupt_install(bool speak)
 {
+    speaks = speak;
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
@@ -30,4 +37,25 @@ void interrupt_install(void)
     signal(SIGPIPE, SIG_IGN);   // a reader that goes away (| head) is no reason to stop training
 }
 
-int interrupt_requested(void) { return requested; }
+void interrupt_silence(void) { silenced = true; }
+
+void interrupt_answer(void)
+{
+    static const char said[] = "\nstopping after this step; once more: at once\n";
+    ssize_t told = write(STDERR_FILENO, said, sizeof said - 1);
+    (void)told;                 // there may be nobody to tell
+}
+
+int interrupt_requested(void) { return deferred ? granted : wish; }
+
+void interrupt_defer(void) { deferred = true; }
+
+int interrupt_wish(void) { return wish; }
+
+void interrupt_grant(int signal) { granted = signal; }
+
+void interrupt_leave(void)
+{
+    if (wish)
+        leave(wish);
+}

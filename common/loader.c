@@ -14,6 +14,7 @@
 // There are two kinds of waiting: threads wait for each other with a mutex, streams with events.
 // Under CUDA to fill a slot is to launch one kernel. The CPU's streams work in the thread that
 // asks, so there the mutex does it all.
+#include "alive.h"
 #include "data.h"
 #include "trace.h"
 
@@ -316,10 +317,12 @@ static void slot_await(Loader *loader, int batch)
             pthread_cond_wait(&loader->news, &loader->lock);
     trace_end();
     loader->wait_ms += (double)(trace_now() - begin) * 1e-6;
+    alive_beat();
 }
 
 const Batch *loader_next(Loader *loader)
 {
+    alive_beat();
     batch_let_go(loader);
     if (loader->next_give >= loader->batches)
         return NULL;

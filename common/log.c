@@ -1,5 +1,6 @@
 // log.c - the progress bar, the articles' lines, and the JSON lines of --metrics.
 #include "log.h"
+#include "alive.h"
 #include "check.h"
 #include "json.h"
 #include <errno.h>
@@ -33,7 +34,8 @@ typedef struct Bar {
 
 struct Log {
     LogConfig config;
-    bool terminal, colour, unicode;
+    bool silent, terminal, colour, unicode;
+    char *path;             // of the metrics, or NULL
     Bar bar;
     double stepped;         // when log_step was last called (s)
     double told;            // when the last "step" event was written, or the epoch began (s)
@@ -90,6 +92,20 @@ static void end_torn_line(int fd)
         WARN("", "metrics: write: %s", strerror(errno));
 }
 
+// The name of this rank's file, or NULL when it has none. The caller frees it.
+static char *metrics_path(const LogConfig *config)
+{
+    const char *place = config->metrics ? strstr(config->metrics, "%r") : NULL;
+    char *path = NULL;
+    if (config->metrics == NULL || (place == NULL && config->rank != 0))
+        return NULL;
+    if (place == NULL)
+        return xstrdup(config->metrics);
+    CHECK(asprintf(&path, "%.*s%d%s", (int)(place - config->metrics), config->metrics, config->rank,
+                   place + 2) >= 0, "", "asprintf: %s", strerror(errno));
+    return path;
+}
+
 static int metrics_open(const char *path, bool append)
 {
     if (path == NULL)
@@ -104,17 +120,27 @@ static int metrics_open(const char *path, bool append)
     return fd;
 }
 
+void log_among(LogConfig *config, int rank, int ranks, const char *whose)
+{
+    config->rank = rank;
+    config->ranks = ranks;
+    config->whose = whose;
+}
+
 Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
     log->config = *config;
-    log->terminal = isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
+    log->silent = config->rank != 0;
+    log->terminal =
+        !log->silent && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
     log->colour = !(no_color && no_color[0]);
     log->unicode = locale_is_utf8();
     log->bar.loss = NAN;
     log->told = now_s();
-    log->metrics = metrics_open(config->metrics, append);
+    log->path = metrics_path(config);
+    log->metrics = metrics_open(log->path, append);
     return log;
 }
 
@@ -125,6 +151,7 @@ void log_free(Log *log)
     log_progress_end(log);
     if (log->metrics >= 0)
         close(log->metrics);
+    free(log->path);
     free(log);
 }
 
@@ -177,8 +204,10 @@ static const char *clock_text(double seconds, char out[16])
 
 // What stands right of the bar. detail 3: all of it; less: the dispensable goes first.
 //    121/196 [00:42<00:26, 733 img/s, loss 1.959, acc 28.6%]
-static int tail_text(const Bar *bar, double now, int detail, char *out, size_t size)
+static int tail_text(const Log *log, double now, int detail, char *out, size_t size)
 {
+    const Bar *bar = &log->bar;
+    const char *whose = log->config.whose;
     double seconds = now - bar->started;
     int64_t timed = bar->step - bar->first_step;
     double left = timed > 0 ? seconds / (double)timed * (double)(bar->steps - bar->step) : NAN;
@@ -187,8 +216,8 @@ static int tail_text(const Bar *bar, double now, int detail, char *out, size_t s
     if (timed > 0 && seconds > 0 && detail >= 3)
         snprintf(rate, sizeof rate, ", %.0f img/s", (double)bar->samples / seconds);
     if (!isnan(bar->loss))
-        snprintf(loss, sizeof loss, "%sloss %.3f, acc %.1f%%", detail >= 1 ? ", " : " ", bar->loss,
-                 bar->acc);
+        snprintf(loss, sizeof loss, "%sloss %.3f, acc %.1f%%%s%s", detail >= 1 ? ", " : " ",
+                 bar->loss, bar->acc, whose ? ", " : "", whose ? whose : "");
     clock_text(seconds, spent);
     clock_text(left, togo);
     if (detail >= 2)
@@ -225,7 +254,7 @@ static void bar_text(const Log *log, double now, int width, char *out, size_t si
     int used = snprintf(head, sizeof head, "epoch %d/%d: %3d%%", bar->epoch, bar->epochs,
                         (int)(100 * fraction));
     for (int detail = 3; detail >= 0 && columns < LEAST; detail--)
-        columns = width - 1 - used - 2 - tail_text(bar, now, detail, tail, sizeof tail);
+        columns = width - 1 - used - 2 - tail_text(log, now, detail, tail, sizeof tail);
     if (columns >= LEAST) {
         blocks_text(log, fraction, columns < MOST ? columns : MOST, blocks, sizeof blocks);
         snprintf(out, size, "%s|%s|%s", head, blocks, tail);
@@ -258,9 +287,12 @@ void log_progress_end(Log *log)
 void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch)
 {
     Bar *bar = &log->bar;
+    batch *= log->config.ranks > 1 ? log->config.ranks : 1;
     log->samples += batch;
     if (batch == 0)
         log->told = log->stepped = now_s();
+    else
+        alive_step(epoch, step);
     if (!log->terminal)
         return;
     if (epoch != bar->epoch || step <= bar->step) {
@@ -279,6 +311,8 @@ void log_say(Log *log, const char *format, ...)
 {
     char *text = NULL;
     size_t size = 0;
+    if (log->silent)
+        return;
     FILE *out = open_memstream(&text, &size);
     CHECK(out, "", "open_memstream: %s", strerror(errno));
     bool above = log->bar.shown && log->bar.step < log->bar.steps;
@@ -305,23 +339,38 @@ static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part
 static void step_event(Log *log, const LogStep *s, double rate)
 {
     const Stats *stats = &s->stats;
-    char loss[LOG_NUMBER], running[LOG_NUMBER], lr[LOG_NUMBER], per_s[LOG_NUMBER];
+    char loss[LOG_NUMBER], running[LOG_NUMBER], lr[LOG_NUMBER], per_s[LOG_NUMBER], rank[32] = "";
+    if (log->config.whose)
+        snprintf(rank, sizeof rank, ",\"rank\":%d", log->config.rank);
     log_event(log, "step",
               "\"epoch\":%d,\"step\":%lld,\"steps\":%lld,\"loss\":%s,\"acc\":%.4f,"
               "\"running_loss\":%s,\"running_acc\":%.4f,\"lr\":%s,\"samples_per_s\":%s,"
-              "\"data_wait_ms\":%.3f",
+              "\"data_wait_ms\":%.3f%s",
               s->epoch, (long long)s->step, (long long)s->steps,
               log_number(stats->batch_loss_sum / (double)stats->batch_count, loss),
               percent(stats->batch_correct1, stats->batch_count),
               log_number(mean_loss(stats), running), percent(stats->correct1, stats->count),
-              log_number(s->lr, lr), log_number(rate, per_s), log->wait_ms);
+              log_number(s->lr, lr), log_number(rate, per_s), log->wait_ms, rank);
     log->wait_ms = 0;
     log->samples = 0;
     log->told = now_s();
 }
 
+void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step)
+{
+    bool own = stats->not_finite > 0;
+    if (!own && log->silent) {      // the rank whose loss it is says so, and rank 0
+        check_clean_up();
+        _exit(EXIT_DIVERGED);
+    }
+    fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
+            "%s is not finite in epoch %lld, by step %lld; nothing was saved since",
+            own ? "the loss" : "a gradient (of another rank)", (long long)epoch, (long long)step);
+}
+
 void log_step(Log *log, const LogStep *s)
 {
+    const char *whose = log->config.whose;
     bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
     log->stepped = now_s();
     log->wait_ms += s->data_wait_ms;
@@ -330,9 +379,9 @@ void log_step(Log *log, const LogStep *s)
     if (log->terminal && log->bar.shown)
         bar_draw(log, s->step == s->steps);
     else if (!log->terminal && due)
-        log_say(log, "   == step: [%3lld/%lld] [%d/%d] | loss: %.3f | acc: %6.3f%%",
+        log_say(log, "   == step: [%3lld/%lld] [%d/%d] | loss: %.3f | acc: %6.3f%%%s%s",
                 (long long)s->step, (long long)s->steps, s->epoch, s->epochs, log->bar.loss,
-                log->bar.acc);
+                log->bar.acc, whose ? " | " : "", whose ? whose : "");
     if (due)
         step_event(log, s, (double)log->samples / (log->stepped - log->told));
 }
@@ -419,7 +468,7 @@ void log_event(Log *log, const char *event, const char *format, ...)
     if (!metrics_write(log->metrics, line, size) && !log->warned) {
         log->warned = true;
         WARN("training goes on; make room, and later lines will be written again",
-             "%s: write: %s: lines are missing from here on", log->config.metrics, strerror(errno));
+             "%s: write: %s: lines are missing from here on", log->path, strerror(errno));
         log->bar.drawn = 0;
     }
     free(line);

@@ -7,8 +7,14 @@ typedef struct LogConfig {
     int print_freq;         // steps between two lines
     const char *metrics;    // file for JSON lines, or NULL
     const char *trace;      // file for the timeline, or NULL
+    // Of several processes that compute together rank 0 speaks. The others have no lines, no bar,
+    // and metrics only where the file's name holds "%r": there each rank, 0 too, puts its number.
+    int rank, ranks;
+    const char *whose;      // whose numbers a step's are ("rank 0"), where that is a question
 } LogConfig;
 LogConfig log_defaults(void);
+// For one of several processes. whose: the losses that are printed; rates are everybody's.
+void log_among(LogConfig *config, int rank, int ranks, const char *whose);
 void log_options(Args *args, LogConfig *config);
 
 typedef struct Log Log;
@@ -23,15 +29,15 @@ bool log_wants(const Log *log, int64_t step, int64_t steps);
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Progress of an epoch. On a terminal a bar that is redrawn in place, at most ten times a second,
-// with rate and time left; else nothing. Call it after every step, it is cheap; and, with a batch
-// of 0, before the first, which starts the clock.
+// with rate and time left; else nothing. Call it after every step, it is cheap (and a sign of life,
+// see alive.h); and, with a batch of 0, before the first, which starts the clock.
 void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch);
 // The bar stays on the screen as it is, and what follows stands below it. Happens by itself after
 // the last step of an epoch; call it when an epoch is broken off.
 void log_progress_end(Log *log);
 // The numbers of a printed step: in the bar, or as the articles' line below; and, every print_freq
 // steps and at the last, as a "step" event.
-//    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633%
+//    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0
 typedef struct LogStep {
     int epoch, epochs;          // from 1
     int64_t step, steps;        // from 1, in this epoch
@@ -40,6 +46,9 @@ typedef struct LogStep {
     Stats stats;                // of the epoch so far, and of the last batch
 } LogStep;
 void log_step(Log *log, const LogStep *step);
+// A loss or a gradient was not finite: says so, where it is this process's loss or nobody else says
+// it, and exits.
+_Noreturn void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step);
 // The end of an epoch: what training gave and the test said, as an "epoch" event.
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds);
 // A test's result, as a line; and, where it is all that the run does, as an "eval" event.

@@ -1,6 +1,7 @@
 // model.c - makes a network run: where everything lies, forward, backward, and names for
 // checkpoints.
 #include "model.h"
+#include "alive.h"
 #include "check.h"
 #include "net.h"
 #include "rng.h"
@@ -116,6 +117,7 @@ static Shape plan_layer(Model *model, Plan *plan, int i)
     const Layer *layer = &model->net->layers[i];
     const Plan *first = model->net->plans;
     Shape x = plan->shapes[layer->in];
+    alive_beat();
     if (layer->type == LAYER_CONV) {
         ConvSpec spec = { x, layer->channels, layer->kernel_h, layer->kernel_w, layer->stride,
                           layer->pad, layer->bias, layer->in != 0 };
@@ -199,7 +201,8 @@ static void lay_out_parameters(Model *model)
         model->buffer_count = layer->var_at + aligned(layer->channels);
     }
     model->params = device_alloc(model->device, model->param_count * sizeof(float));
-    model->grads = device_alloc(model->device, model->param_count * sizeof(float));
+    model->grads =
+        device_alloc(model->device, (model->param_count + MODEL_SPARE) * sizeof(float));
     model->buffers = device_alloc(model->device, model->buffer_count * sizeof(float));
     model->weights = model->params;
 }
@@ -213,6 +216,8 @@ static void allocate_activations(Model *model)
     net->values = xcalloc((size_t)net->value_count, sizeof *net->values);
     for (int i = 0; i < net->value_count; i++) {
         net->values[i].count = shape_count(net->plans->shapes[i]);
+        if (i == net->value_count - 1)      // logits are kept for the whole batch
+            net->values[i].count = (size_t)model->config.batch * model->config.classes;
         end += i > 0 ? aligned(net->values[i].count) : 0;
     }
     net->activations = device_alloc(model->device, end * sizeof(float));
@@ -407,7 +412,7 @@ Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
     model->input = (Shape){ config->batch, canvas.c, canvas.h, canvas.w,
                             ops_input_block(ops, canvas.c) };
     net_build(model->net, config, canvas);
-    plan_for(model, config->batch);
+    plan_for(model, config->pass > 0 ? config->pass : config->batch);
     lay_out_parameters(model);
     allocate_activations(model);
     allocate_gradients(model);
@@ -491,6 +496,7 @@ void model_init(Model *model, int64_t seed)
         const ModelTensor *t = &model->tensors[i];
         if (t->kind == MODEL_COUNTER)
             continue;
+        alive_beat();
         init_tensor(model, t, (uint64_t)seed, (uint64_t)i, values);
         model_import(model, t, t->kind == MODEL_BUFFER ? buffers : params, values);
     }
@@ -524,6 +530,7 @@ static void layer_forward(Model *model, const Plan *plan, int i, bool training)
     const float *x = values[l->in].data;
     PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
     NormTensors t = norm_tensors(model, l);
+    alive_beat();
     switch (l->type) {
     case LAYER_CONV:
         conv_forward(plan->convs[i], x, model->weights + l->begin, model->weights + l->bias_at,
@@ -605,6 +612,7 @@ void model_backward(Model *model, GradReady ready, void *arg)
     Net *net = model->net;
     for (int i = net->layer_count - 1; i >= 0; i--) {
         const Layer *layer = &net->layers[i];
+        alive_beat();
         layer_backward(model, net->current, i);
         if (ready && layer->end > layer->begin)
             ready(arg, layer->begin, layer->end - layer->begin);
@@ -640,6 +648,7 @@ uint64_t model_hash(const Model *model)
     for (int i = 0; i < model->tensor_count; i++) {
         if (order[i]->kind != MODEL_WEIGHT && order[i]->kind != MODEL_VECTOR)
             continue;
+        alive_beat();
         model_export(model, order[i], arena, values);
         hash = fnv1a(hash, values, order[i]->count);
     }

@@ -9,6 +9,7 @@ typedef struct ModelConfig {
     const char *arch;       // lenet, convnet, resnet18, resnet50
     int channels, height, width, classes;
     int batch;              // most rows of a batch
+    int pass;               // most rows that go through the layers at once; 0: the whole batch
 } ModelConfig;
 void model_options(Args *args, const char **arch);
 
@@ -30,6 +31,8 @@ typedef struct Net Net;
 // Gradients [offset, offset + count) of the arena are final.
 typedef void (*GradReady)(void *arg, size_t offset, size_t count);
 
+enum { MODEL_SPARE = 16 };
+
 typedef struct Model {
     ModelConfig config;
     Device *device;
@@ -37,13 +40,13 @@ typedef struct Model {
     Shape input;            // what forward reads, for a full batch
     float *params;          // masters, what the optimizer changes
     float *weights;         // what the layers read: the masters themselves, or a shorter copy of them
-    float *grads;
+    float *grads;           // MODEL_SPARE floats behind them are free for what travels with them
     float *buffers;         // running means and variances
     size_t param_count;     // floats in params, weights and grads, padding of the layouts included
     size_t buffer_count;
     int64_t batches_seen;   // num_batches_tracked: the training loop counts (a replayed step can't)
-    float *logits;          // (rows, classes): forward writes them
-    float *dlogits;         // (rows, classes): backward reads them
+    float *logits;          // (batch, classes): forward writes them from the first row on
+    float *dlogits;         // (batch, classes): backward reads them from the first row on
     ModelTensor *tensors;   // in the order of the layers
     int tensor_count;
 

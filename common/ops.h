@@ -46,6 +46,7 @@ typedef struct Stats {
     double batch_loss_sum;                  // of the last batch alone
     int64_t batch_count, batch_correct1;
     int64_t not_finite;                     // losses that were infinite or not a number
+    int64_t bad_gradients;                  // steps left out for a gradient that was one of these
 } Stats;
 
 // --- convolution, which a linear layer is too: its kernel covers the whole image -----------------
@@ -93,12 +94,19 @@ typedef struct Norm Norm;
 Norm *norm_new(Ops *ops, const NormSpec *spec);
 void norm_free(Norm *norm);
 // training: this batch's statistics, and the running ones move; else: the running statistics.
+// The gradient sums of a batch that several processes share (below) are this process's part.
 void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float *residual, float *y,
                   bool training);
 // The gradient of y is dy1 + dy2 (dy2 may be NULL): a value that two layers read gets two.
 // dresidual (NULL unless `add`) may be dy1 or dy2.
 void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float *y,
                    const float *dy1, const float *dy2, float *dx, float *dresidual);
+
+// From now on training takes its statistics over the batches of `size` processes, forward and
+// backward: gather puts everybody's `bytes` at `mine` one after the other, by rank, in `all`, on
+// the compute stream. Every process has to normalise the same layers in the same order.
+typedef void (*OpsGather)(void *arg, const void *mine, void *all, size_t bytes);
+void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 
 // --- the rest ------------------------------------------------------------------------------------
 
@@ -128,6 +136,15 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
 //   g += weight_decay * p;  v = momentum * v + g;  p -= lr * (nesterov ? g + momentum * v : v)
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                 const Scalars *scalars);
+
+// values += more, on the compute stream.
+void add_into(Ops *ops, size_t count, float *values, const float *more);
+
+// grads *= factor, on any stream of the device. If one of them is then infinite or not a number,
+// sgd_update will leave this step out (scalars->skip), and stats->bad_gradients counts the step,
+// however many calls it takes.
+void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
+                     Scalars *scalars, Stats *stats);
 
 // --- images --------------------------------------------------------------------------------------
 

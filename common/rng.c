@@ -73,3 +73,11 @@ void torch_randperm(uint64_t seed, int count, int32_t *out)
         out[other] = id;
     }
 }
+
+void torch_order(bool shuffle, int64_t seed, int count, int32_t *out)
+{
+    for (int i = 0; i < count; i++)
+        out[i] = i;
+    if (shuffle)
+        torch_randperm((uint64_t)seed, count, out);
+}

@@ -2,6 +2,7 @@
 // by anyone at any time, so augmentation does not depend on who loads a sample. MT19937 is what
 // torch.Generator uses on the CPU: with it, an epoch's order is PyTorch's own.
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __CUDACC__
@@ -57,3 +58,5 @@ void normal_pair(uint32_t bits0, uint32_t bits1, float out[2]);
 
 // torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 void torch_randperm(uint64_t seed, int count, int32_t *out);
+// 0 to count - 1 in that order, or as they are.
+void torch_order(bool shuffle, int64_t seed, int count, int32_t *out);

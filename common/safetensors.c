@@ -1,5 +1,6 @@
 // safetensors.c - one file format, read with suspicion and written so that a crash cannot hurt.
 #include "safetensors.h"
+#include "alive.h"
 #include "json.h"
 #include <dirent.h>
 #include <errno.h>
@@ -457,9 +458,11 @@ const char *st_metadata(const StFile *file, const char *key)
 // Reads `size` bytes from `offset` on.
 static bool read_exactly(int fd, unsigned char *bytes, size_t offset, size_t size, Error *err)
 {
+    enum { PIECE = 8 << 20 };   // so that a slow disk is not taken for a dead one
     size_t end = offset + size;
     while (offset < end) {
-        ssize_t n = pread(fd, bytes + offset, end - offset, (off_t)offset);
+        size_t piece = end - offset < PIECE ? end - offset : PIECE;
+        ssize_t n = pread(fd, bytes + offset, piece, (off_t)offset);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -467,6 +470,7 @@ static bool read_exactly(int fd, unsigned char *bytes, size_t offset, size_t siz
         if (n == 0)
             return error_set(err, "somebody is writing to it", "it became shorter while being read");
         offset += (size_t)n;
+        alive_beat();
     }
     return true;
 }
@@ -549,6 +553,7 @@ static bool write_through(Writer *w, const unsigned char *bytes, size_t size)
         bytes += n;
         size -= (size_t)n;
         w->offset += (size_t)n;
+        alive_beat();
     }
     return true;
 }

@@ -7,6 +7,8 @@
 //   ]
 //
 // Every event overwrites the closing bracket with a comma, itself and a new bracket, in one pwrite.
+// Where several processes write the file, each looks for its end anew, under a lock of the file;
+// the first event then names the run.
 // A span is written when it begins, not when it is over: in the timeline of a run that hung, the
 // last open span is the one to look at.
 #include "trace.h"
@@ -33,12 +35,18 @@ enum {
 typedef struct Trace {
     int fd;
     int pid;
+    bool joint;                             // other processes write this file too
     off_t size;                             // of the file, in bytes
     bool broken;                            // writing has failed: said, and over
     char tracks[TRACKS][NAME_MAX_BYTES + 1]; // track i has tid i + 1
     int track_count;
     char path[256];
 } Trace;
+
+static struct {
+    int rank;
+    char run[NAME_MAX_BYTES + 1];           // empty: this process writes its file alone
+} among;
 
 static Trace trace;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards trace
@@ -63,13 +71,38 @@ int64_t trace_now(void)
 
 // --- the file: everything here is called with the lock held --------------------------------------
 
+static void failed(const char *call, int error)
+{
+    trace.broken = true;
+    WARN("training goes on; the timeline is good up to here", "%s: %s: %s", trace.path, call,
+         strerror(error));
+}
+
+// Locks the file against the other processes (this one's threads have `lock`) and finds its end.
+static bool joint_begin(void)
+{
+    struct stat st;
+    int locked;
+    do
+        locked = fcntl(trace.fd, F_SETLKW, &(struct flock){ .l_type = F_WRLCK });
+    while (locked < 0 && errno == EINTR);
+    if (locked < 0 || fstat(trace.fd, &st) < 0)
+        failed("fcntl: F_SETLKW", errno);
+    else
+        trace.size = st.st_size;
+    return !trace.broken;
+}
+
+static void joint_end(void)
+{
+    fcntl(trace.fd, F_SETLK, &(struct flock){ .l_type = F_UNLCK });
+}
+
 // Puts an event behind the last one. A full disk ends the trace: the file is cut back to what was
 // whole, and training goes on.
 static void append(const char *event)
 {
     char piece[EVENT_MAX + 8];
-    if (trace.broken)
-        return;
     bool first = trace.size == 0;
     off_t at = first ? 0 : trace.size - END_BYTES;
     int n = snprintf(piece, sizeof piece, "%s%s\n]\n", first ? "[\n" : ",\n", event);
@@ -78,9 +111,7 @@ static void append(const char *event)
         trace.size = at + n;
         return;
     }
-    trace.broken = true;
-    WARN("training goes on; the timeline is good up to here", "%s: pwrite: %s", trace.path,
-         strerror(written < 0 ? errno : ENOSPC));
+    failed("pwrite", written < 0 ? errno : ENOSPC);
     if (!first
         && (pwrite(trace.fd, "\n]\n", END_BYTES, at) < 0 || ftruncate(trace.fd, trace.size) < 0))
         WARN("", "%s: cannot be cut back: %s", trace.path, strerror(errno));
@@ -102,12 +133,11 @@ static void write_name(FILE *out, const char *key, const char *name)
     json_string(out, cut);
 }
 
-static void write_event(const Event *e)
+static void event_text(int pid, const Event *e, char text[EVENT_MAX])
 {
-    char text[EVENT_MAX] = "";
-    FILE *out = fmemopen(text, sizeof text, "w");
+    FILE *out = fmemopen(text, EVENT_MAX, "w");
     CHECK(out, "", "fmemopen: %s", strerror(errno));
-    fprintf(out, "{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", e->ph, trace.pid, e->tid);
+    fprintf(out, "{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", e->ph, pid, e->tid);
     if (e->ts)
         fprintf(out, ",\"ts\":%lld.%03d", (long long)(e->ts / 1000), (int)(e->ts % 1000));
     if (e->ph == 'X')
@@ -120,7 +150,17 @@ static void write_event(const Event *e)
     }
     fputc('}', out);
     fclose(out);
+}
+
+static void write_event(const Event *e)
+{
+    char text[EVENT_MAX] = "";
+    event_text(trace.pid, e, text);
+    if (trace.broken || (trace.joint && !joint_begin()))
+        return;
     append(text);
+    if (trace.joint)
+        joint_end();
 }
 
 // The number of the track with this name, made if it is new; 0 if there are too many.
@@ -152,24 +192,71 @@ static int own_track(void)
     return self.tid;
 }
 
-// --- for everybody -------------------------------------------------------------------------------
+// --- opening -------------------------------------------------------------------------------------
 
-void trace_open(const char *path, int pid, const char *process)
+static int open_file(const char *path, int flags)
 {
-    if (path == NULL)
-        return;
-    trace_close();
-    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
     struct stat st;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
+    int fd = open(path, flags | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
     CHECK(fd >= 0, "give --trace a file in a directory that is there and can be written",
           "%s: open: %s", path, strerror(errno));
     CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), "the end of a timeline is written over again "
           "and again, which takes a regular file", "%s: not a regular file", path);
+    return fd;
+}
+
+// Is this a whole timeline that begins with this event?
+static bool begins_with(int fd, off_t size, const char *event)
+{
+    char begin[EVENT_MAX + 8], there[EVENT_MAX + 8], end[END_BYTES];
+    int n = snprintf(begin, sizeof begin, "[\n%s", event);
+    return size >= n + END_BYTES && pread(fd, there, (size_t)n, 0) == n &&
+           memcmp(there, begin, (size_t)n) == 0 &&
+           pread(fd, end, END_BYTES, size - END_BYTES) == END_BYTES &&
+           memcmp(end, "\n]\n", END_BYTES) == 0;
+}
+
+// Whoever of a run comes first finds something else, and begins the file with the run's name.
+static void begin_run(const char *run)
+{
+    char text[EVENT_MAX] = "";
+    event_text(0, &(Event){ .ph = 'M', .name = "run", .arg = run }, text);
+    if (!joint_begin())
+        return;
+    if (!begins_with(trace.fd, trace.size, text)) {
+        trace.size = 0;
+        if (ftruncate(trace.fd, 0) < 0)
+            failed("ftruncate", errno);
+        else
+            append(text);
+    }
+    joint_end();
+}
+
+// --- for everybody -------------------------------------------------------------------------------
+
+void trace_among(int rank, const char *run)
+{
+    among.rank = rank;
+    snprintf(among.run, sizeof among.run, "%s", run ? run : "");
+}
+
+void trace_open(const char *path, int pid, const char *process)
+{
+    bool joint = among.run[0];
+    char name[32];
+    if (path == NULL)
+        return;
+    trace_close();
+    int fd = open_file(path, joint ? O_RDWR : O_WRONLY | O_TRUNC);
     pthread_mutex_lock(&lock);
-    trace = (Trace){ .fd = fd, .pid = pid };
+    trace = (Trace){ .fd = fd, .pid = joint ? among.rank : pid, .joint = joint };
     snprintf(trace.path, sizeof trace.path, "%s", path);
-    write_event(&(Event){ .ph = 'M', .name = "process_name", .arg = process });
+    snprintf(name, sizeof name, "rank %d", among.rank);
+    if (joint)
+        begin_run(among.run);
+    write_event(&(Event){ .ph = 'M', .name = "process_name", .arg = joint ? name : process });
     atomic_fetch_add(&generation, 1);
     pthread_mutex_unlock(&lock);
 }

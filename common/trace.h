@@ -8,6 +8,10 @@
 // process: shown as the track group's name, e.g. "rank 0"; pid orders them. NULL path: all calls
 // are no-ops. Fails if the file cannot be opened.
 void trace_open(const char *path, int pid, const char *process);
+// This process is one of several of a machine that write one file together: trace_open then joins
+// them, as process `rank`, called "rank 1". run: a name (at most 63 bytes) that they share and no
+// other run has; whoever finds another run's timeline there begins it anew. NULL: alone again.
+void trace_among(int rank, const char *run);
 void trace_close(void);
 
 // A span of the calling thread, on the track named after it. begin and end nest and pair up in a

@@ -10,7 +10,7 @@ typedef struct Values {
     int batch, step;
     int64_t seed;
     double lr, gamma;
-    const char *save, *arch, *milestones;
+    const char *save, *arch, *milestones, *devices;
 } Values;
 
 static Values values;
@@ -33,7 +33,8 @@ static void make_table(Args *args)
         { "tf32", 0, ARG_BOOL, &values.tf32, NULL, "on or off" },
         { "save", 0, ARG_STRING, &values.save, "FILE", "where to" },
         { "arch", 'a', ARG_CHOICE, &values.arch, "lenet|resnet18", "the network" },
-        { "milestones", 0, ARG_INTS, &values.milestones, "N,N", "epochs" }));
+        { "milestones", 0, ARG_INTS, &values.milestones, "N,N", "epochs" },
+        { "devices", 0, ARG_COUNT_OR_LIST, &values.devices, "N|LIST", "which", 1, 64 }));
 }
 
 // Splits "--lr 0.1|-b|7" at the bars and parses it.
@@ -173,9 +174,35 @@ static const char *const wrong[][2] = {
     { "--milestones|20;30", "rising" },
     { "--milestones|99999999999", "rising" },
     { "--milestones|-3", "rising" },
+    { "--devices|0", "out of range" },
+    { "--devices|65", "out of range" },
+    { "--devices|99999999999999999999", "out of range" },
+    { "--devices|a", "not a whole number" },
+    { "--devices|1 ", "not a whole number" },
+    { "--devices|,", "different numbers" },
+    { "--devices|1,", "different numbers" },
+    { "--devices|,1", "different numbers" },
+    { "--devices|1,1", "different numbers" },
+    { "--devices|0,a", "different numbers" },
+    { "--devices|0,,1", "different numbers" },
+    { "--devices|0,9999", "different numbers" },
+    { "--devices|0,-1", "different numbers" },
     { "--sa\nve", "unknown option '--sa?ve'" },
     { "--lr|1\n2\033[2J", "'1?2?[2J'" },
 };
+
+TEST(counts_and_lists)
+{
+    static const struct {
+        const char *text;
+        int count, last;
+    } texts[] = { { "1", 1, 0 }, { "2", 2, 1 }, { "64", 64, 63 }, { "0,2", 2, 2 }, { "3,1,0", 3, 0 } };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        int numbers[64], count = args_count_or_list(texts[i].text, numbers);
+        EXPECT_EQ_INT(count, texts[i].count);
+        EXPECT_EQ_INT(numbers[count - 1], texts[i].last);
+    }
+}
 
 TEST(wrong_lines_are_refused)
 {
@@ -248,7 +275,7 @@ TEST(json_of_everything)
                         "\"evaluate\":false,\"shuffle\":true,\"step\":0,\"gamma\":0.1,"
                         "\"tf32\":false,"
                         "\"save\":\"a\\\"b\\\\c\\u000a\\ufffd\xc3\xa9\",\"arch\":\"resnet18\","
-                        "\"milestones\":null");
+                        "\"milestones\":null,\"devices\":null");
     free(text);
 }
 
@@ -296,6 +323,7 @@ int main(void)
 {
     every_type_is_read();
     spellings();
+    counts_and_lists();
     wrong_lines_are_refused();
     long_nonsense_is_cut();
     rules_across_options();

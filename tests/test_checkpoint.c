@@ -61,7 +61,8 @@ static Run new_run(const char *arch, int channels, int size, int classes, int se
                                          .count = 4352,
                                          .correct1 = 1700,
                                          .correct5 = 3900,
-                                         .not_finite = 0 } };
+                                         .not_finite = 0,
+                                         .bad_gradients = 2 } };
     return r;
 }
 
@@ -212,6 +213,7 @@ TEST(contents)
         { "ddp.running.correct1", "I64", 1, { 1 } },
         { "ddp.running.correct5", "I64", 1, { 1 } },
         { "ddp.running.not_finite", "I64", 1, { 1 } },
+        { "ddp.running.bad_gradients", "I64", 1, { 1 } },
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         const StTensor *t = st_find(&file, wanted[i].name);
@@ -221,8 +223,8 @@ TEST(contents)
                    memcmp(t->shape, wanted[i].shape, sizeof wanted[i].shape) == 0,
                "%s is %s with %d dimensions", t->name, t->dtype, t->ndim);
     }
-    // 10 parameters and their momentum, 4 running statistics, 2 counters, 12 numbers
-    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 12);
+    // 10 parameters and their momentum, 4 running statistics, 2 counters, 13 numbers
+    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 13);
     int64_t seen;
     memcpy(&seen, st_find(&file, "bn2.num_batches_tracked")->data, 8);
     EXPECT_EQ_INT(seen, 101);
@@ -373,6 +375,25 @@ TEST(names_missing_and_too_many)
     }
 }
 
+// As from a program that did not count them yet.
+TEST(a_number_that_is_younger)
+{
+    Edit e;
+    Error err = { "", "" };
+    begin_with(&e, "lenet", 1, 10);
+    edit_remove(&e, "ddp.running.bad_gradients");
+    Run r = new_run("lenet", 1, 28, 10, 5);
+    EXPECT(load(&r, edit_end(&e), &err), "%s", err.text);
+    EXPECT_EQ_INT(r.state.running.count, 4352);
+    EXPECT_EQ_INT(r.state.running.bad_gradients, 0);
+    free_run(&r);
+
+    begin_with(&e, "lenet", 1, 10);
+    edit_find(&e, "ddp.running.bad_gradients")->name = "ddp.running.bad_gradientt";
+    expect_refused(edit_end(&e), "lenet", 1, 10, true, "13 tensors are called ddp.*, but only 12",
+                   "--init");
+}
+
 TEST(only_weights)
 {
     Edit e;
@@ -458,6 +479,7 @@ TEST(states_that_no_run_has)
         { "ddp.running.loss_sum", 0, -1 },
         { "ddp.running.count", -1, 0 },
         { "ddp.running.not_finite", -1, 0 },
+        { "ddp.running.bad_gradients", -1, 0 },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         Edit e;
@@ -623,6 +645,7 @@ int main(void)
     contents();
     another_model();
     names_missing_and_too_many();
+    a_number_that_is_younger();
     only_weights();
     types_and_values();
     states_that_no_run_has();

@@ -1,5 +1,6 @@
 // test_log.c - the progress bar on a terminal (a real one: a pseudo-terminal with a tiny emulator
 // behind it), the articles' lines elsewhere, and the JSON lines.
+#include "alive.h"
 #include "check.h"
 #include "log.h"
 #include "test.h"
@@ -599,6 +600,95 @@ TEST(messages)
     EXPECT_EQ_STR(bracket ? bracket : "", rest);
 }
 
+// --- ranks ---------------------------------------------------------------------------------------
+
+static int rank_of_this;
+static const char *rank_metrics;
+
+static void as_a_rank(void)
+{
+    LogConfig config = log_defaults();
+    config.metrics = rank_metrics;
+    config.rank = rank_of_this;
+    config.whose = "rank 0";
+    config.print_freq = 1;
+    Log *log = log_new(&config, false);
+    log_say(log, "a message");
+    log_progress(log, 1, 2, 0, 3, 0);
+    for (int step = 1; step <= 3; step++) {
+        log_progress(log, 1, 2, step, 3, 10);
+        if (log_wants(log, step, 3))
+            log_step(log, &(LogStep){ .epoch = 1, .epochs = 2, .step = step, .steps = 3,
+                                      .stats = { .loss_sum = step, .count = 1 } });
+    }
+    log_end(log, 1, 1);
+    log_free(log);
+}
+
+static void run_rank(void (*run)(void (*work)(void)), int rank, const char *file)
+{
+    rank_of_this = rank;
+    rank_metrics = file ? test_path(file) : NULL;
+    run(as_a_rank);
+    EXPECT_EQ_INT(caught.status, 0);
+}
+
+static void on_wide_terminal(void (*work)(void)) { run_on_terminal(work, 120); }
+
+TEST(rank_0_speaks)
+{
+    run_rank(run_in_pipe, 0, NULL);
+    EXPECT_EQ_STR(caught.text, "a message\n"
+                               "   == step: [  1/3] [1/2] | loss: 1.000 | acc:  0.000% | rank 0\n"
+                               "   == step: [  2/3] [1/2] | loss: 2.000 | acc:  0.000% | rank 0\n"
+                               "   == step: [  3/3] [1/2] | loss: 3.000 | acc:  0.000% | rank 0\n"
+                               "weight hash: 0000000000000001\n");
+    run_rank(run_in_pipe, 1, NULL);
+    EXPECT_EQ_STR(caught.text, "");
+    plain_terminal();
+    run_rank(on_wide_terminal, 0, NULL);
+    show();
+    EXPECT(strstr(screen.lines[1], "loss 3.000, acc 0.0%, rank 0]") != NULL, "line 1: %s",
+           screen.lines[1]);
+    run_rank(on_wide_terminal, 1, NULL);
+    EXPECT_EQ_STR(caught.text, "");
+}
+
+TEST(metrics_of_ranks)
+{
+    run_rank(run_in_pipe, 1, "one.jsonl");
+    EXPECT(access(test_path("one.jsonl"), F_OK) != 0, "rank 1 wrote into rank 0's file");
+    run_rank(run_in_pipe, 0, "one.jsonl");
+    EXPECT_EQ_INT(count_lines(read_all(test_path("one.jsonl"))), 4);
+    for (int rank = 0; rank < 2; rank++) {
+        char wanted[32];
+        run_rank(run_in_pipe, rank, "%r of many.jsonl");
+        snprintf(wanted, sizeof wanted, ",\"rank\":%d}\n", rank);
+        const char *text = read_all(test_path(rank ? "1 of many.jsonl" : "0 of many.jsonl"));
+        EXPECT_EQ_INT(count_lines(text), 4);
+        EXPECT(strstr(text, wanted) != NULL, "no %s in %.300s", wanted, text);
+    }
+    EXPECT(access(test_path("%r of many.jsonl"), F_OK) != 0, "a file of this very name");
+}
+
+// Whoever watches sees the last step of a rank that says nothing, and of a resumed epoch no step
+// before its first.
+TEST(steps_are_signs_of_life)
+{
+    static Alive seen;
+    alive_publish(&seen);
+    LogConfig config = log_defaults();
+    config.rank = 3;
+    Log *log = log_new(&config, false);
+    log_progress(log, 2, 5, 7, 196, 0);
+    EXPECT_EQ_INT(seen.step, 0);
+    log_progress(log, 2, 5, 8, 196, 10);
+    EXPECT_EQ_INT(seen.epoch, 2);
+    EXPECT_EQ_INT(seen.step, 8);
+    log_free(log);
+    alive_publish(NULL);
+}
+
 // AddressSanitizer asks for this: malloc is to fail as it does elsewhere.
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
@@ -641,5 +731,8 @@ int main(void)
     metrics_nowhere();
     messages();
     out_of_memory();
+    rank_0_speaks();
+    metrics_of_ranks();
+    steps_are_signs_of_life();
     return test_done();
 }

@@ -747,6 +747,84 @@ TEST(optimizer)
     check_sgd(true, 1);
 }
 
+// From the second element on too, where nothing lies as vectors would like it.
+TEST(adding)
+{
+    for (int from = 0; from < 2; from++) {
+        Array a = array_random(1031, 1), b = array_random(1031, 2);
+        float *values = to_device(a.v, a.count), *more = to_device(b.v, b.count);
+        add_into(ops, (size_t)(a.count - from), values + from, more + from);
+        for (int i = from; i < a.count; i++)
+            a.v[i] = (float)a.v[i] + (float)b.v[i];
+        expect_close("add_into", from_device(values, a.count), a, 1e-7);
+        device_free(device, values);
+        device_free(device, more);
+        free(a.v);
+        free(b.v);
+    }
+}
+
+typedef struct Scaled {
+    int32_t skip;
+    int64_t bad_gradients;
+} Scaled;
+
+// Scales `count` random gradients from element `from` on, of which number `where` is `odd`, on the
+// device's stream and on one beside it: twice, as if they were two pieces of one step.
+static Scaled scale_gradients(int count, int from, int where, double odd, float factor)
+{
+    Array g = array_random(count, 3);
+    g.v[where] = odd;
+    float *grads = to_device(g.v, count);
+    Scalars *scalars = device_alloc(device, sizeof *scalars), there;
+    Stats *stats = device_alloc(device, sizeof *stats);
+    Stream *beside = stream_new_beside(device, "beside");
+    scalars_set(ops, scalars, (Scalars){ .loss_scale = 1 });
+    stream_sync(device_stream(device));
+    gradients_scale(ops, beside, (size_t)(count - from), grads + from, factor, scalars, stats);
+    stream_sync(beside);
+    gradients_scale(ops, device_stream(device), (size_t)(count - from), grads + from, factor,
+                    scalars, stats);
+    for (int i = from; i < count; i++)
+        g.v[i] *= (double)factor * factor;
+    Array got = from_device(grads, count);
+    got.v[where] = g.v[where] = 0;      // what became of it does not matter
+    expect_close("gradients_scale", got, g, 1e-6);
+    copy_to_host(device_stream(device), &there, scalars, sizeof there);
+    stream_sync(device_stream(device));
+    Scaled scaled = { there.skip, stats_back(stats).bad_gradients };
+    stream_free(beside);
+    device_free(device, grads);
+    device_free(device, scalars);
+    device_free(device, stats);
+    free(g.v);
+    return scaled;
+}
+
+TEST(scaling_gradients)
+{
+    static const struct {
+        int from, where;
+        double odd;
+        float factor;
+        bool bad;
+    } cases[] = {
+        { 0, 0, 0.5, 0.25f, false },        { 1, 5, 0.5, 0.25f, false },
+        { 0, 0, NAN, 0.25f, true },         { 0, 1030, NAN, 1, true },
+        { 0, 517, INFINITY, 0.5f, true },   { 0, 1, -INFINITY, 1, true },
+        { 1, 1, NAN, 1, true },             { 1, 0, NAN, 1, false },
+        { 0, 700, 3e38, 0.5f, false },      { 0, 700, -3e38, 2, true },
+        { 0, 3, 1e-42, 1, false },          { 0, 3, 0, 1, false },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        Scaled s = scale_gradients(1031, cases[i].from, cases[i].where, cases[i].odd,
+                                   cases[i].factor);
+        EXPECT(s.skip == cases[i].bad, "case %zu: skip is %d", i, s.skip);
+        EXPECT(s.bad_gradients == cases[i].bad, "case %zu: %lld are counted", i,
+               (long long)s.bad_gradients);
+    }
+}
+
 int main(void)
 {
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
@@ -765,6 +843,8 @@ int main(void)
     loss();
     loss_of_strange_numbers();
     optimizer();
+    adding();
+    scaling_gradients();
     ops_free(ops);
     device_close(device);
     return test_done();

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: PROCESSORS all TIMEOUT 1200 LABELS slow
+# ctest: PROCESSORS all TIMEOUT 1800 LABELS slow
 # Compares with PyTorch itself, where there is one: $DDP_PYTHON, build/venv (which ./ddp bench
 # makes) or python3. tools/reference/live.py says what. Its images are CIFAR-10's if $DDP_CIFAR10 names the
 # folder or the archive, else Fashion-MNIST.

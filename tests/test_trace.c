@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char text[1 << 20];
+static char text[8 << 20];
 
 static const char *read_all(const char *path)
 {
@@ -285,6 +285,95 @@ TEST(where_one_cannot_write)
     EXPECT_EQ_INT(status_of_opening(fifo), EXIT_FAILED);
 }
 
+// --- several processes, one file -----------------------------------------------------------------
+
+enum { WRITERS = 4 };
+
+// Its first and last events come whenever the others' do: nobody waits for anybody.
+static void write_as(int rank, const char *path, const char *run)
+{
+    trace_among(rank, run);
+    trace_open(path, 0, "train");
+    trace_thread("train");
+    for (int i = 0; i < SPANS; i++) {
+        trace_begin("step");
+        trace_end();
+    }
+    trace_close();
+    trace_among(0, NULL);
+}
+
+static void run_of_writers(const char *path, const char *run)
+{
+    int status, well = 0;
+    fflush(NULL);
+    for (int rank = 0; rank < WRITERS; rank++) {
+        if (fork() == 0) {
+            write_as(rank, path, run);
+            _exit(0);
+        }
+    }
+    while (wait(&status) > 0)
+        well += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    EXPECT_EQ_INT(well, WRITERS);
+}
+
+static void expect_whole_run(const char *path, const char *run)
+{
+    char begin[200];
+    snprintf(begin, sizeof begin, "[\n{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"run\","
+             "\"args\":{\"name\":\"%s\"}},\n", run);
+    EXPECT(is_json(read_all(path)), "not JSON");
+    EXPECT(strncmp(text, begin, strlen(begin)) == 0, "begins with %.200s", text);
+    EXPECT_EQ_INT(count("\"name\":\"run\""), 1);
+    EXPECT_EQ_INT(count("\"process_name\""), WRITERS);
+    for (int rank = 0; rank < WRITERS; rank++) {
+        char ends[64], name[64];
+        snprintf(name, sizeof name, "\"process_name\",\"args\":{\"name\":\"rank %d\"}", rank);
+        EXPECT_EQ_INT(count(name), 1);
+        snprintf(ends, sizeof ends, "{\"ph\":\"E\",\"pid\":%d,", rank);
+        EXPECT_EQ_INT(count(ends), SPANS);
+    }
+}
+
+TEST(processes_write_one_file)
+{
+    const char *path = test_path("joint.json");
+    run_of_writers(path, "run 1");          // there was no file
+    expect_whole_run(path, "run 1");
+    run_of_writers(path, "run 12");         // another run's
+    expect_whole_run(path, "run 12");
+    if (truncate(path, 5000) != 0)          // cut off in the middle of an event
+        FAIL("", "truncate");
+    run_of_writers(path, "run 12");
+    expect_whole_run(path, "run 12");
+    write_as(7, path, "run 12");            // comes late, and joins
+    read_all(path);
+    EXPECT_EQ_INT(count("\"process_name\""), WRITERS + 1);
+}
+
+TEST(a_joint_file_is_valid_at_any_time)
+{
+    const char *path = test_path("joint_killed.json");
+    pid_t children[WRITERS];
+    fflush(NULL);
+    for (int rank = 0; rank < WRITERS; rank++) {
+        children[rank] = fork();
+        if (children[rank] == 0)
+            for (;;)
+                write_as(rank, path, "the run");
+    }
+    usleep(30000);
+    for (int rank = 0; rank < WRITERS; rank++) { // one after the other, wherever it is
+        kill(children[rank], SIGKILL);
+        waitpid(children[rank], NULL, 0);
+        usleep(2000);
+    }
+    EXPECT(is_json(read_all(path)), "not JSON: ...%s",
+           text + (strlen(text) > 200 ? strlen(text) - 200 : 0));
+    EXPECT(count("\"ph\":\"B\"") > 10, "only %d events", count("\"ph\":\"B\""));
+}
+
 int main(void)
 {
     the_checker_checks();
@@ -296,5 +385,7 @@ int main(void)
     killed_in_the_middle();
     a_full_disk_ends_the_timeline();
     where_one_cannot_write();
+    processes_write_one_file();
+    a_joint_file_is_valid_at_any_time();
     return test_done();
 }

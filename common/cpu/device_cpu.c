@@ -1,15 +1,23 @@
 // device_cpu.c - device.h where a device is a slice of this machine's cores.
 //
-// Nothing is asynchronous here: a stream's work is done when the call returns, so events and waits
-// have nothing left to do.
+// A stream's work is done when the call returns: the caller does it. Only a stream that works
+// beside its caller has a thread, and a queue of what that thread was asked for. It counts what was
+// asked and what is done, so an event is a stream and a number:
+//
+//   asked 7 | copy | call | call |         event_record: (this stream, 7)
+//   done  4          ^ under way           stream_wait, event_sync: until 7 are done
 #include "device.h"
+#include "alive.h"
 #include "check.h"
+#include "trace.h"
 
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,12 +25,31 @@
 
 const char *const device_backend = "cpu";
 
+// What the thread of a stream is asked to do: fn(arg).
+typedef struct Task {
+    struct Task *next;
+    void (*fn)(void *arg);
+    _Alignas(max_align_t) unsigned char arg[];
+} Task;
+
 struct Stream {
     Device *device;
+    bool beside;                // it has a thread, and all below
+    char name[24];
+    pthread_t thread;
+    pthread_mutex_t lock;       // of all below
+    pthread_cond_t work;        // tells the thread: there is a task, or no more will come
+    pthread_cond_t news;        // tells who waits: one more is done
+    Task *first, **last;        // not yet begun
+    uint64_t asked, done;       // tasks, since the stream was made
+    bool ending;
+    Stream *next;               // of the device's that are freed
 };
 
+// "When `stream` has done `number` tasks." Without a stream: there is nothing to wait for.
 struct Event {
-    Device *device;
+    Stream *stream;
+    uint64_t number;
 };
 
 struct Device {
@@ -30,6 +57,8 @@ struct Device {
     char name[64];
     Stream compute;
     atomic_size_t bytes, peak_bytes; // allocated now, and at most
+    pthread_mutex_t lock;       // of what follows
+    Stream *freed;              // streams whose thread has ended, but that events may still name
 };
 
 // In front of every block of device memory, so that free knows how much it gives back. One cache
@@ -85,18 +114,55 @@ Device *device_open(int index, int threads)
     if (device->threads > omp_get_thread_limit())   // OMP_THREAD_LIMIT
         device->threads = omp_get_thread_limit();
     device->compute.device = device;
+    pthread_mutex_init(&device->lock, NULL);
     snprintf(device->name, sizeof device->name, "CPU, %s, %d thread%s", isa_name(), device->threads,
              device->threads == 1 ? "" : "s");
     device_use(device);
     return device;
 }
 
-void device_close(Device *device) { free(device); }
+int device_share(int devices, int asked, bool warn)
+{
+    int cores = device_cores(), share = cores > devices ? cores / devices : 1;
+    int threads = asked > 0 ? asked : share;
+    if (warn && (int64_t)devices * threads > cores)
+        WARN(asked > share ? "fewer --threads are faster; 0: as many as there are cores for"
+                           : "fewer devices are as fast; nproc shows the cores that may be used",
+             "%d device%s of %d thread%s share%s %d core%s: the threads take turns, and wait for "
+             "each other", devices, devices == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
+             devices == 1 ? "s" : "", cores, cores == 1 ? "" : "s");
+    return threads;
+}
+
+static void stream_destroy(Stream *stream)
+{
+    pthread_cond_destroy(&stream->news);
+    pthread_cond_destroy(&stream->work);
+    pthread_mutex_destroy(&stream->lock);
+    free(stream);
+}
+
+void device_close(Device *device)
+{
+    if (!device)
+        return;
+    while (device->freed) {
+        Stream *stream = device->freed;
+        device->freed = stream->next;
+        stream_destroy(stream);
+    }
+    pthread_mutex_destroy(&device->lock);
+    free(device);
+}
+
+static _Thread_local bool is_beside; // this is the thread of a stream
+
 // So many threads and no fewer: each has its share of the work, and oneDNN's wait for one another.
+// A stream's own thread stays alone: a second team would take the cores from the first.
 void device_use(Device *device)
 {
     omp_set_dynamic(0);
-    omp_set_num_threads(device->threads);
+    omp_set_num_threads(is_beside ? 1 : device->threads);
 }
 
 const char *device_name(const Device *device) { return device->name; }
@@ -165,67 +231,208 @@ void *host_alloc(size_t bytes)
 
 void host_free(void *memory) { free(memory); }
 
-// --- streams, events, replay: everything has happened by the time a call returns -----------------
+// --- streams: what one was asked for, its caller does, or its thread -----------------------------
 
 Stream *device_stream(Device *device) { return &device->compute; }
 
 Stream *stream_new(Device *device, const char *name)
 {
-    (void)name;
     Stream *stream = xcalloc(1, sizeof *stream);
     stream->device = device;
+    snprintf(stream->name, sizeof stream->name, "%s", name);
     return stream;
 }
 
-void stream_free(Stream *stream) { free(stream); }
-void stream_sync(Stream *stream) { (void)stream; }
+// The next task; waits for one. NULL: none will come any more. With the lock held.
+static Task *task_take(Stream *stream)
+{
+    while (!stream->first && !stream->ending)
+        pthread_cond_wait(&stream->work, &stream->lock);
+    Task *task = stream->first;
+    if (task)
+        stream->first = task->next;
+    if (!stream->first)
+        stream->last = &stream->first;
+    return task;
+}
+
+static void *stream_run(void *arg)
+{
+    Stream *stream = arg;
+    is_beside = true;
+    device_use(stream->device);
+    trace_thread(stream->name);
+
+    pthread_mutex_lock(&stream->lock);
+    for (Task *task; (task = task_take(stream));) {
+        pthread_mutex_unlock(&stream->lock);
+        task->fn(task->arg);
+        free(task);
+        pthread_mutex_lock(&stream->lock);
+        stream->done++;
+        pthread_cond_broadcast(&stream->news);
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return NULL;
+}
+
+// The process's signals are for its main thread.
+Stream *stream_new_beside(Device *device, const char *name)
+{
+    Stream *stream = stream_new(device, name);
+    sigset_t all, before;
+    stream->beside = true;
+    stream->last = &stream->first;
+    pthread_mutex_init(&stream->lock, NULL);
+    pthread_cond_init(&stream->work, NULL);
+    pthread_cond_init(&stream->news, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int status = pthread_create(&stream->thread, NULL, stream_run, stream);
+    CHECK(status == 0, "ulimit -u and the container's limit on pids say how many threads may be",
+          "pthread_create: stream %s: %s", name, strerror(status));
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return stream;
+}
+
+void stream_free(Stream *stream)
+{
+    if (!stream || !stream->beside) {
+        free(stream);
+        return;
+    }
+    stream_sync(stream);
+    pthread_mutex_lock(&stream->lock);
+    stream->ending = true;
+    pthread_cond_signal(&stream->work);
+    pthread_mutex_unlock(&stream->lock);
+    pthread_join(stream->thread, NULL);
+
+    pthread_mutex_lock(&stream->device->lock);
+    stream->next = stream->device->freed;
+    stream->device->freed = stream;
+    pthread_mutex_unlock(&stream->device->lock);
+}
+
+// fn(arg) at once, or, beside the caller, fn(copy of arg) when all that was asked before is done.
+static void stream_ask(Stream *stream, void (*fn)(void *arg), void *arg, size_t bytes)
+{
+    if (!stream->beside) {
+        fn(arg);
+        return;
+    }
+    Task *task = xmalloc(sizeof *task + bytes);
+    task->next = NULL;
+    task->fn = fn;
+    memcpy(task->arg, arg, bytes);
+    pthread_mutex_lock(&stream->lock);
+    *stream->last = task;
+    stream->last = &task->next;
+    stream->asked++;
+    pthread_cond_signal(&stream->work);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+typedef struct Copy {
+    void *to;
+    const void *from;
+    size_t bytes;
+} Copy;
+
+static void copy_task(void *arg)
+{
+    const Copy *copy = arg;
+    memcpy(copy->to, copy->from, copy->bytes);
+}
 
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
-    (void)stream;
-    memcpy(to, from, bytes);
+    stream_ask(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
 }
 
 void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
 {
-    (void)stream;
-    memcpy(to, from, bytes);
+    stream_ask(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
 }
 
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
-    (void)stream;
-    memcpy(to, from, bytes);
+    stream_ask(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
+}
+
+static void fill_task(void *arg)
+{
+    const Copy *fill = arg;
+    memset(fill->to, 0, fill->bytes);
 }
 
 void fill_zero(Stream *stream, void *memory, size_t bytes)
 {
-    (void)stream;
-    memset(memory, 0, bytes);
+    stream_ask(stream, fill_task, &(Copy){ memory, NULL, bytes }, sizeof(Copy));
 }
+
+void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes)
+{
+    stream_ask(stream, fn, (void *)arg, bytes);
+}
+
+// --- events --------------------------------------------------------------------------------------
 
 Event *event_new(Device *device)
 {
-    Event *event = xcalloc(1, sizeof *event);
-    event->device = device;
-    return event;
+    (void)device;
+    return xcalloc(1, sizeof(Event));
 }
 
 void event_free(Event *event) { free(event); }
 
-void event_record(Event *event, Stream *stream)
+static Event everything_asked(Stream *stream)
 {
-    (void)event;
-    (void)stream;
+    if (!stream->beside)
+        return (Event){ 0 };
+    pthread_mutex_lock(&stream->lock);
+    Event event = { stream, stream->asked };
+    pthread_mutex_unlock(&stream->lock);
+    return event;
 }
 
+void event_record(Event *event, Stream *stream) { *event = everything_asked(stream); }
+
+// In any thread.
+static void await_task(void *arg)
+{
+    const Event *event = arg;
+    pthread_mutex_lock(&event->stream->lock);
+    while (event->stream->done < event->number)
+        pthread_cond_wait(&event->stream->news, &event->stream->lock);
+    pthread_mutex_unlock(&event->stream->lock);
+}
+
+void event_sync(Event *event)
+{
+    if (!event->stream)
+        return;
+    alive_wait_begin();
+    await_task(event);
+    alive_wait_end();
+}
+
+void stream_sync(Stream *stream)
+{
+    Event event = everything_asked(stream);
+    event_sync(&event);
+}
+
+// What was recorded, not the event, is what later work waits for: it may be recorded again.
 void stream_wait(Stream *stream, Event *event)
 {
-    (void)stream;
-    (void)event;
+    if (!stream->beside)
+        event_sync(event);
+    else if (event->stream)
+        stream_ask(stream, await_task, event, sizeof *event);
 }
 
-void event_sync(Event *event) { (void)event; }
+// --- replay: there is nothing to save ------------------------------------------------------------
 
 struct Replay {
     Device *device;

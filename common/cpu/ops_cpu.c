@@ -5,6 +5,7 @@
 #include "check.h"
 #include "cpu/ops_internal.h"
 
+#include <float.h>
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -65,6 +66,9 @@ struct Norm {
     NormSpec spec;
     int blocks, block, pixels;  // the activation as [n][blocks][pixels][block]
     Sums sums;
+    double count;               // pixels of the batch, of all processes that share it
+    double *mine;               // (1 + 2 * c) this process's: count, means, squares; or 0, two sums
+    double *all;                // (processes, 1 + 2 * c), or NULL: everybody's, by rank
     float *scale, *shift;       // (c) y = x * scale + shift
     float *k0, *k1;             // (c) dx = scale * dy + k1 * x + k0
 };
@@ -79,6 +83,7 @@ Norm *norm_new(Ops *ops, const NormSpec *spec)
     norm->block = row ? x->c : x->block;
     norm->blocks = x->c / norm->block;
     norm->pixels = x->h * x->w;
+    norm->count = (double)x->n * norm->pixels;
     size_t sums = (size_t)device_threads(ops->device) * x->c;
     norm->sums.a = xmalloc(sums * sizeof(double));
     norm->sums.b = xmalloc(sums * sizeof(double));
@@ -86,6 +91,7 @@ Norm *norm_new(Ops *ops, const NormSpec *spec)
     norm->shift = norm->scale + x->c;
     norm->k0 = norm->shift + x->c;
     norm->k1 = norm->k0 + x->c;
+    norm->mine = device_alloc(ops->device, (1 + 2 * (size_t)x->c) * sizeof(double));
     return norm;
 }
 
@@ -96,7 +102,28 @@ void norm_free(Norm *norm)
     free(norm->sums.a);
     free(norm->sums.b);
     free(norm->scale);
+    device_free(norm->ops->device, norm->mine);
+    device_free(norm->ops->device, norm->all);
     free(norm);
+}
+
+void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
+{
+    ops->norm_processes = size;
+    ops->norm_gather = gather;
+    ops->norm_gather_arg = arg;
+}
+
+static bool is_shared(const Norm *norm) { return norm->ops->norm_processes > 1; }
+
+// Fills norm->all with everybody's norm->mine.
+static void gather_all(Norm *norm)
+{
+    Ops *ops = norm->ops;
+    size_t bytes = (1 + 2 * (size_t)norm->spec.x.c) * sizeof(double);
+    if (!norm->all)
+        norm->all = device_alloc(ops->device, (size_t)ops->norm_processes * bytes);
+    ops->norm_gather(ops->norm_gather_arg, norm->mine, norm->all, bytes);
 }
 
 // Adds up a[c] over the threads' parts, always in the same order.
@@ -148,7 +175,39 @@ static void moments_of_images(const Norm *norm, const float *x, int begin, int e
         }
 }
 
-static void batch_statistics(const Norm *norm, const NormTensors *t, const float *x)
+static void statistics_set(const NormTensors *t, int c, double count, double mean, double var)
+{
+    double unbiased = count > 1 ? var * count / (count - 1) : var;
+    t->mean[c] = (float)mean;
+    t->inv_std[c] = (float)(1 / sqrt(var + 1e-5));
+    t->running_mean[c] = (float)(0.9 * t->running_mean[c] + 0.1 * mean);
+    t->running_var[c] = (float)(0.9 * t->running_var[c] + 0.1 * unbiased);
+}
+
+// The statistics of everybody's pixels together, from everybody's own. Two sets are merged without
+// ever forming the difference of two large sums (Chan, Golub, LeVeque 1979), and in the order of
+// the ranks, so that all have the same bits.
+static void merge_statistics(Norm *norm, const NormTensors *t)
+{
+    int channels = norm->spec.x.c;
+    for (int c = 0; c < channels; c++) {
+        double count = 0, mean = 0, squares = 0;
+        const double *rank = norm->all;
+        for (int r = 0; r < norm->ops->norm_processes; r++, rank += 1 + 2 * channels) {
+            if (rank[0] == 0)
+                continue;
+            double together = count + rank[0], delta = rank[1 + c] - mean;
+            double share = rank[0] / together;
+            mean += delta * share;
+            squares += rank[1 + channels + c] + delta * delta * count * share;
+            count = together;
+        }
+        statistics_set(t, c, count, mean, squares / count);
+        norm->count = count;
+    }
+}
+
+static void batch_statistics(Norm *norm, const NormTensors *t, const float *x)
 {
     int channels = norm->spec.x.c, threads = device_threads(norm->ops->device), n = norm->spec.x.n;
 #pragma omp parallel num_threads(threads)
@@ -159,17 +218,21 @@ static void batch_statistics(const Norm *norm, const NormTensors *t, const float
                           norm->sums.b + (size_t)me * channels);
     }
     double count = (double)n * norm->pixels;
+    norm->count = norm->mine[0] = count;
     for (int c = 0; c < channels; c++) {
         double origin = x[(size_t)(c / norm->block) * norm->pixels * norm->block + c % norm->block];
         double mean = total(norm->sums.a, threads, channels, c) / count;
         double var = total(norm->sums.b, threads, channels, c) / count - mean * mean;
         var = var > 0 ? var : var == var ? 0 : var;     // not below zero, but let NaN through
         mean += origin;
-        t->mean[c] = (float)mean;
-        t->inv_std[c] = (float)(1 / sqrt(var + 1e-5));
-        double unbiased = count > 1 ? var * count / (count - 1) : var;
-        t->running_mean[c] = (float)(0.9 * t->running_mean[c] + 0.1 * mean);
-        t->running_var[c] = (float)(0.9 * t->running_var[c] + 0.1 * unbiased);
+        if (!is_shared(norm))
+            statistics_set(t, c, count, mean, var);
+        norm->mine[1 + c] = mean;
+        norm->mine[1 + channels + c] = var * count;
+    }
+    if (is_shared(norm)) {
+        gather_all(norm);
+        merge_statistics(norm, t);
     }
 }
 
@@ -271,20 +334,39 @@ static void gradient_sums(const Norm *norm, const NormTensors *t, const NormGrad
     }
 }
 
+// mine = the sums of everybody's, in the order of the ranks.
+static void merge_sums(Norm *norm)
+{
+    int count = 1 + 2 * norm->spec.x.c;
+    gather_all(norm);
+    for (int i = 0; i < count; i++) {
+        norm->mine[i] = 0;
+        for (int r = 0; r < norm->ops->norm_processes; r++)
+            norm->mine[i] += norm->all[(size_t)r * count + i];
+    }
+}
+
 // With m = n * h * w, xhat = (x - mean) * inv_std:
 //   dbeta = sum(d)   dgamma = sum(d * xhat)   dx = gamma * inv_std * (d - dbeta / m - xhat * dgamma / m)
-// which is scale * d + k1 * x + k0 with constants of the channel.
-static void norm_parameters(const Norm *norm, const NormTensors *t)
+// which is scale * d + k1 * x + k0 with constants of the channel. Where processes share the batch,
+// dx needs the sums and m of all of them.
+static void norm_parameters(Norm *norm, const NormTensors *t)
 {
     int channels = norm->spec.x.c, threads = device_threads(norm->ops->device);
-    double m = (double)norm->spec.x.n * norm->pixels;
+    double *sums = norm->mine + 1, *dots = sums + channels, m = norm->count;
+    norm->mine[0] = 0;
+    for (int c = 0; c < channels; c++) {
+        sums[c] = total(norm->sums.a, threads, channels, c);
+        dots[c] = total(norm->sums.b, threads, channels, c);
+        t->dbeta[c] = (float)sums[c];
+        t->dgamma[c] = (float)(dots[c] * t->inv_std[c]);
+    }
+    if (is_shared(norm))
+        merge_sums(norm);
     for (int c = 0; c < channels; c++) {
         double inv_std = t->inv_std[c], scale = t->gamma[c] * inv_std;
-        double dbeta = total(norm->sums.a, threads, channels, c);
-        double dgamma = total(norm->sums.b, threads, channels, c) * inv_std;
+        double dbeta = sums[c], dgamma = dots[c] * inv_std;
         double k1 = -scale * inv_std * dgamma / m;
-        t->dbeta[c] = (float)dbeta;
-        t->dgamma[c] = (float)dgamma;
         norm->scale[c] = (float)scale;
         norm->k1[c] = (float)k1;
         norm->k0[c] = (float)(-scale * dbeta / m);
@@ -559,4 +641,42 @@ void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float
         velocity[i] = v;
         params[i] -= s.lr * (g_part * g + v_part * v);
     }
+}
+
+void add_into(Ops *ops, size_t count, float *values, const float *more)
+{
+    (void)ops;
+#pragma omp parallel for simd schedule(static)
+    for (size_t i = 0; i < count; i++)
+        values[i] += more[i];
+}
+
+typedef struct ScaleTask {
+    size_t count;
+    float *grads, factor;
+    Scalars *scalars;
+    Stats *stats;
+} ScaleTask;
+
+// Two streams may come here at once: whoever finds the first bad gradient of a step counts it.
+static void scale_task(void *arg)
+{
+    const ScaleTask task = *(ScaleTask *)arg;
+    int bad = 0;
+#pragma omp parallel for simd schedule(static) reduction(| : bad)
+    for (size_t i = 0; i < task.count; i++) {
+        float g = task.grads[i] * task.factor;
+        bad |= !(fabsf(g) <= FLT_MAX);
+        task.grads[i] = g;
+    }
+    if (bad && __atomic_exchange_n(&task.scalars->skip, 1, __ATOMIC_RELAXED) == 0)
+        __atomic_fetch_add(&task.stats->bad_gradients, 1, __ATOMIC_RELAXED);
+}
+
+void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
+                     Scalars *scalars, Stats *stats)
+{
+    (void)ops;
+    ScaleTask task = { count, grads, factor, scalars, stats };
+    stream_call(stream, scale_task, &task, sizeof task);
 }

@@ -10,6 +10,10 @@ struct Ops {
     int vector;             // the block that this processor likes: 16 with AVX-512, else 8
     float *scratch;         // for one operation at a time: reordered weights
     size_t scratch_count;
+
+    int norm_processes;     // that share the batches of normalisations; 0, 1: each has its own
+    OpsGather norm_gather;
+    void *norm_gather_arg;
 };
 
 // Makes ops->scratch at least count floats long. Only while setting up: pointers to it go stale.

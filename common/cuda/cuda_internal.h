@@ -40,6 +40,7 @@ _Noreturn void cublas_failed(cublasStatus_t status, const char *call, const char
 struct Stream {
     Device *device;
     cudaStream_t handle;
+    struct HostCall *recorded;  // what recorded steps call; guarded by the device's lock
 };
 
 struct Device {
@@ -68,6 +69,9 @@ struct Ops {
     cublasLtHandle_t blas;
     Scratch *scratch;           // for one operation at a time: all run on one stream
     Launch launch;              // what our own kernels need
+    int norm_processes;         // that share the batches of normalisations; 0, 1: each has its own
+    OpsGather norm_gather;
+    void *norm_gather_arg;
 };
 
 // Sees to it that ops->scratch holds as many bytes. While setting up, never while computing.

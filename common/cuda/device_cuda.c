@@ -2,11 +2,13 @@
 //
 // All streams are made "non-blocking", so that none of them waits for CUDA's implicit default
 // stream: what comes after what is said by streams and events alone.
+#include "alive.h"
 #include "cuda/cuda_internal.h"
 
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtCudaRt.h>
 #include <sched.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +24,13 @@ typedef struct Block {
     size_t bytes;
     struct Block *next;
 } Block;
+
+// What a stream calls on the host: fn(arg).
+typedef struct HostCall {
+    struct HostCall *next;
+    void (*fn)(void *arg);
+    _Alignas(max_align_t) unsigned char arg[];
+} HostCall;
 
 // --- errors --------------------------------------------------------------------------------------
 
@@ -73,6 +82,8 @@ void cuda_failed(cudaError_t status, const char *call, const char *file, int lin
 
 // --- devices -------------------------------------------------------------------------------------
 
+enum { MAX_DEVICES = 64 };  // of a process
+
 static _Thread_local int current_device = -1; // of this thread, as CUDA knows it
 
 // cudaGetDeviceCount leaves its argument as it was when there is no driver.
@@ -113,12 +124,61 @@ static void check_device_exists(int index)
           "there is no GPU %d: this process may use %d, numbered from 0", index, count);
 }
 
+// The memory of one is the other's to reach, where the machine can do that. Where it cannot, this
+// is no error: the driver then takes a copy between them through the host.
+static void make_peers(int a, int b)
+{
+    const int pair[2][2] = { { a, b }, { b, a } };
+    for (int i = 0; i < 2; i++) {
+        int can = 0;
+        CUDA(cudaDeviceCanAccessPeer(&can, pair[i][0], pair[i][1]));
+        if (!can)
+            continue;
+        CUDA(cudaSetDevice(pair[i][0]));
+        if (cudaDeviceEnablePeerAccess(pair[i][1], 0) != cudaSuccess)
+            (void)cudaGetLastError();
+    }
+    CUDA(cudaSetDevice(a));
+}
+
+// With every device that this process has opened before.
+static void introduce_to_peers(int index)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bool opened[MAX_DEVICES];
+    CHECK(index < MAX_DEVICES, "", "GPU %d: at most %d are possible", index, MAX_DEVICES);
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MAX_DEVICES; i++)
+        if (opened[i] && i != index)
+            make_peers(index, i);
+    opened[index] = true;
+    pthread_mutex_unlock(&lock);
+}
+
 static cudaStream_t new_stream(const char *name)
 {
     cudaStream_t handle;
     CUDA(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking));
     nvtxNameCudaStreamA(handle, name);
     return handle;
+}
+
+// Cores do not matter here: the GPU computes.
+int device_share(int devices, int asked, bool warn)
+{
+    (void)devices;
+    (void)warn;
+    return asked;
+}
+
+// What recorded steps would have called: there must be none left to be replayed.
+static void free_calls(Stream *stream)
+{
+    while (stream->recorded) {
+        HostCall *call = stream->recorded;
+        stream->recorded = call->next;
+        free(call);
+    }
 }
 
 Device *device_open(int index, int threads)
@@ -132,8 +192,9 @@ Device *device_open(int index, int threads)
     CUDA(cudaGetDeviceProperties(&properties, index));
     snprintf(device->name, sizeof device->name, "%s", properties.name);
     CUDA(kernels_present());
+    introduce_to_peers(index);
     pthread_mutex_init(&device->lock, NULL);
-    device->compute = (Stream){ device, new_stream("compute") };
+    device->compute = (Stream){ device, new_stream("compute"), NULL };
     device->fills = new_stream("fills");
     return device;
 }
@@ -146,6 +207,7 @@ void device_close(Device *device)
     CUDA(cudaStreamSynchronize(device->compute.handle));
     CUDA(cudaStreamDestroy(device->fills));
     CUDA(cudaStreamDestroy(device->compute.handle));
+    free_calls(&device->compute);
     while (device->blocks)
         device_free(device, device->blocks->memory);
     pthread_mutex_destroy(&device->lock);
@@ -254,9 +316,12 @@ Stream *stream_new(Device *device, const char *name)
 {
     Stream *stream = xcalloc(1, sizeof *stream);
     device_use(device);
-    *stream = (Stream){ device, new_stream(name) };
+    *stream = (Stream){ device, new_stream(name), NULL };
     return stream;
 }
+
+// The GPU works beside the host anyway.
+Stream *stream_new_beside(Device *device, const char *name) { return stream_new(device, name); }
 
 void stream_free(Stream *stream)
 {
@@ -264,13 +329,16 @@ void stream_free(Stream *stream)
         return;
     stream_sync(stream);
     CUDA(cudaStreamDestroy(stream->handle));
+    free_calls(stream);
     free(stream);
 }
 
 void stream_sync(Stream *stream)
 {
     device_use(stream->device);
+    alive_wait_begin();
     CUDA(cudaStreamSynchronize(stream->handle));
+    alive_wait_end();
 }
 
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
@@ -285,16 +353,51 @@ void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream->handle));
 }
 
+// An address says whose memory it is (all devices and the host share one address space), so this
+// is also how to copy between devices: directly between peers, through the host otherwise.
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
     device_use(stream->device);
-    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream->handle));
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream->handle));
 }
 
 void fill_zero(Stream *stream, void *memory, size_t bytes)
 {
     device_use(stream->device);
     CUDA(cudaMemsetAsync(memory, 0, bytes, stream->handle));
+}
+
+// In a thread of the driver's.
+static void CUDART_CB call_and_free(void *arg)
+{
+    HostCall *call = arg;
+    call->fn(call->arg);
+    free(call);
+}
+
+// A recorded call is made at each replay, and only the stream's end is surely the last one's.
+static void keep_recorded(Stream *stream, HostCall *call)
+{
+    pthread_mutex_lock(&stream->device->lock);
+    call->next = stream->recorded;
+    stream->recorded = call;
+    pthread_mutex_unlock(&stream->device->lock);
+    CUDA(cudaLaunchHostFunc(stream->handle, call->fn, call->arg));
+}
+
+void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes)
+{
+    enum cudaStreamCaptureStatus status;
+    HostCall *call = xmalloc(sizeof *call + bytes);
+    call->next = NULL;
+    call->fn = fn;
+    memcpy(call->arg, arg, bytes);
+    device_use(stream->device);
+    CUDA(cudaStreamIsCapturing(stream->handle, &status));
+    if (status == cudaStreamCaptureStatusNone)
+        CUDA(cudaLaunchHostFunc(stream->handle, call_and_free, call));
+    else
+        keep_recorded(stream, call);
 }
 
 Event *event_new(Device *device)
@@ -330,7 +433,9 @@ void stream_wait(Stream *stream, Event *event)
 void event_sync(Event *event)
 {
     device_use(event->device);
+    alive_wait_begin();
     CUDA(cudaEventSynchronize(event->handle));
+    alive_wait_end();
 }
 
 // --- replay: a CUDA graph for each key -----------------------------------------------------------
@@ -381,6 +486,10 @@ static cudaGraphExec_t record(cudaStream_t stream, void (*step)(void *arg), void
 
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
+    if (replay->keys == 0) {
+        step(arg);
+        return;
+    }
     CHECK(key >= 0 && key < replay->keys, "", "replay_run: key %d of %d", key, replay->keys);
     Recording *recording = &replay->recordings[key];
     device_use(replay->device);

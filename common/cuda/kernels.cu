@@ -193,10 +193,22 @@ __device__ bool reduce_columns(const Matrix &m, const Cell<float> (&own)[V], con
 constexpr float EPSILON = 1e-5f;
 constexpr double MOMENTUM = 0.1;        // of the running statistics
 
-// Mean and variance of each column; the running ones move. All is counted from the first row, so
-// that a mean far from zero does not cost the digits of what little the rows differ by.
+// One channel's statistics, for backward, and the running ones move.
+__device__ void set_statistics(const NormTensors &t, int c, const Moments<double> &all)
+{
+    double unbiased = all.n > 1 ? all.m2 / (all.n - 1) : all.m2;
+    t.mean[c] = (float)all.mean;
+    t.inv_std[c] = (float)(1 / sqrt(all.m2 / all.n + (double)EPSILON));
+    t.running_mean[c] = (float)((1 - MOMENTUM) * t.running_mean[c] + MOMENTUM * all.mean);
+    t.running_var[c] = (float)((1 - MOMENTUM) * t.running_var[c] + MOMENTUM * unbiased);
+}
+
+// Mean and variance of each column: to t, or to `mine` unless that is NULL. All is counted from the
+// first row, so that a mean far from zero does not cost the digits of what little the rows differ
+// by.
 template <int V> __global__ void __launch_bounds__(THREADS)
-norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const float *__restrict__ x)
+norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const float *__restrict__ x,
+                       double *mine)
 {
     constexpr int GROUP = 8, STEP = Place<V>::STEP;
     Place<V> place(m);
@@ -231,12 +243,30 @@ norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const float *__re
     if (!reduce_columns<V>(m, own, launch, &all))
         return;
     int c = blockIdx.x * TILE + threadIdx.x;
-    double unbiased = all.n > 1 ? all.m2 / (all.n - 1) : all.m2;
-    double mean = all.mean + x[c];
-    t.mean[c] = (float)mean;
-    t.inv_std[c] = (float)(1 / sqrt(all.m2 / all.n + (double)EPSILON));
-    t.running_mean[c] = (float)((1 - MOMENTUM) * t.running_mean[c] + MOMENTUM * mean);
-    t.running_var[c] = (float)((1 - MOMENTUM) * t.running_var[c] + MOMENTUM * unbiased);
+    all.mean += x[c];
+    if (!mine) {
+        set_statistics(t, c, all);
+        return;
+    }
+    if (c == 0)
+        mine[0] = all.n;
+    mine[1 + c] = all.mean;
+    mine[1 + m.channels + c] = all.m2;
+}
+
+// Everybody's statistics together, always in the order of the ranks: the same bits on all of them.
+__global__ void norm_merge_statistics_kernel(int channels, NormTensors t, NormShared shared)
+{
+    int c = blockIdx.x * THREADS + threadIdx.x;
+    if (c >= channels)
+        return;
+    Moments<double> all = {};
+    const double *rank = shared.all;
+    for (int r = 0; r < shared.size; r++, rank += 1 + 2 * (size_t)channels)
+        all.merge(Moments<double>{ rank[0], rank[1 + c], rank[1 + channels + c] });
+    set_statistics(t, c, all);
+    if (c == 0)
+        *shared.count = all.n;
 }
 
 template <int V> __global__ void __launch_bounds__(THREADS)
@@ -298,11 +328,12 @@ template <int V> __device__ Pack<V> arriving(const Arriving &from, int64_t at)
     return d;
 }
 
-// dbeta = sum(d), dgamma = sum(d * (x - mean)) * inv_std. d goes to `keep` unless that is NULL;
-// keep may be dy1 or dy2: each element is read before it is written, by the thread that writes it.
+// dbeta = sum(d), dgamma = sum(d * (x - mean)) * inv_std. d goes to `keep` unless that is NULL, and
+// the sums to `mine`, likewise. keep may be dy1 or dy2: each element is read before it is written,
+// by the thread that writes it.
 template <int V> __global__ void __launch_bounds__(THREADS)
 norm_gradients_kernel(Matrix m, Launch launch, NormTensors t, const float *x, Arriving from,
-                      float *keep)
+                      float *keep, double *mine)
 {
     constexpr int GROUP = 4, STEP = Place<V>::STEP;
     Place<V> place(m);
@@ -337,25 +368,46 @@ norm_gradients_kernel(Matrix m, Launch launch, NormTensors t, const float *x, Ar
     int c = blockIdx.x * TILE + threadIdx.x;
     t.dbeta[c] = (float)all.a;
     t.dgamma[c] = (float)(all.b * t.inv_std[c]);
+    if (!mine)
+        return;
+    if (c == 0)
+        mine[0] = 0;
+    mine[1 + c] = all.a;
+    mine[1 + m.channels + c] = all.b;
+}
+
+__global__ void norm_merge_gradients_kernel(int channels, NormTensors t, NormShared shared)
+{
+    int c = blockIdx.x * THREADS + threadIdx.x;
+    if (c >= channels)
+        return;
+    Sums<double> all = {};
+    const double *rank = shared.all;
+    for (int r = 0; r < shared.size; r++, rank += 1 + 2 * (size_t)channels)
+        all.merge(Sums<double>{ rank[1 + c], rank[1 + channels + c] });
+    shared.dbeta[c] = (float)all.a;
+    shared.dgamma[c] = (float)(all.b * t.inv_std[c]);
 }
 
 // With xhat = (x - mean) * inv_std:
 //   dx = gamma * inv_std * (d - dbeta / rows - xhat * dgamma / rows)
+// rows: those of m, or *count unless that is NULL; dgamma and dbeta are then sums over as many.
 template <int V> __global__ void __launch_bounds__(THREADS)
-norm_input_gradient_kernel(Matrix m, NormTensors t, const float *x, Arriving from, float *dx)
+norm_input_gradient_kernel(Matrix m, NormTensors t, const float *x, Arriving from, float *dx,
+                           const double *count)
 {
     constexpr int GROUP = 4, STEP = Place<V>::STEP;
     Place<V> place(m);
     if (place.begin >= place.end)
         return;
-    float mean[V], scale[V], slope[V], shift[V];
+    float mean[V], scale[V], slope[V], shift[V], rows = count ? (float)*count : (float)m.rows;
     for (int v = 0; v < V; v++) {
         int c = place.channel + v;
         float inv_std = t.inv_std[c];
         mean[v] = t.mean[c];
         scale[v] = t.gamma[c] * inv_std;
-        slope[v] = inv_std * t.dgamma[c] / (float)m.rows;
-        shift[v] = t.dbeta[c] / (float)m.rows;
+        slope[v] = inv_std * t.dgamma[c] / rows;
+        shift[v] = t.dbeta[c] / rows;
     }
     for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
         Pack<V> in[GROUP], d[GROUP];
@@ -665,6 +717,38 @@ sgd_kernel(size_t packs, float *__restrict__ params, const float *__restrict__ g
     }
 }
 
+template <int V> __global__ void __launch_bounds__(THREADS)
+add_into_kernel(size_t packs, float *__restrict__ values, const float *__restrict__ more)
+{
+    size_t stride = (size_t)gridDim.x * THREADS;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < packs; i += stride) {
+        Pack<V> sum = load<V>(values + i * V), add = load<V>(more + i * V);
+        for (int k = 0; k < V; k++)
+            sum.v[k] += add.v[k];
+        store<V>(values + i * V, sum);
+    }
+}
+
+// Whoever finds the first bad gradient of a step counts it; all that comes after finds skip set.
+template <int V> __global__ void __launch_bounds__(THREADS)
+gradients_scale_kernel(size_t packs, float *__restrict__ grads, float factor, Scalars *scalars,
+                       Stats *stats)
+{
+    size_t stride = (size_t)gridDim.x * THREADS;
+    bool bad = false;
+    for (size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x; i < packs; i += stride) {
+        Pack<V> g = load<V>(grads + i * V);
+        for (int k = 0; k < V; k++) {
+            g.v[k] *= factor;
+            bad |= !isfinite(g.v[k]);
+        }
+        store<V>(grads + i * V, g);
+    }
+    bool found = __syncthreads_or(bad) && threadIdx.x == 0;
+    if (found && atomicExch(&scalars->skip, 1) == 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(&stats->bad_gradients), 1ull);
+}
+
 // --- images --------------------------------------------------------------------------------------
 
 // A block for each image. The output pixel (row, col) is the pixel (row + down, col + right) of the
@@ -745,11 +829,19 @@ cudaError_t kernel_bias_gradient(const Launch *launch, int64_t rows, int channel
 }
 
 cudaError_t kernel_norm_statistics(const Launch *launch, int64_t rows, int channels,
-                                   const NormTensors *t, const float *x)
+                                   const NormTensors *t, const float *x, const NormShared *shared)
 {
     Matrix m = { rows, channels, 0 };
     LAUNCH_ON_MATRIX(packed(channels, x), norm_statistics_kernel, 8, launch->stream, m, *launch, *t,
-                     x);
+                     x, shared ? shared->mine : NULL);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_norm_merge_statistics(cudaStream_t stream, int channels, const NormTensors *t,
+                                         const NormShared *shared)
+{
+    norm_merge_statistics_kernel<<<blocks_for(channels), THREADS, 0, stream>>>(channels, *t,
+                                                                               *shared);
     return cudaGetLastError();
 }
 
@@ -763,20 +855,52 @@ cudaError_t kernel_norm_apply(cudaStream_t stream, int64_t rows, int channels, c
     return cudaGetLastError();
 }
 
-// Two passes. The first one's d is kept where there is a place for it and reading it again is less
-// work than finding it again.
-cudaError_t kernel_norm_backward(const Launch *launch, int64_t rows, int channels,
-                                 const NormTensors *t, const float *x, const float *y,
-                                 const float *dy1, const float *dy2, float *dx, float *dresidual)
+// The first pass's d is kept where there is a place for it and reading it again is less work than
+// finding it again.
+static float *place_to_keep(const NormBackward *b)
+{
+    return b->dresidual ? b->dresidual : b->dy2 ? b->dx : NULL;
+}
+
+static bool packed(int channels, const NormBackward *b)
+{
+    return packed(channels, b->x, b->y, b->dy1, b->dy2, b->dx, b->dresidual);
+}
+
+cudaError_t kernel_norm_gradients(const Launch *launch, int64_t rows, int channels,
+                                  const NormTensors *t, const NormBackward *b,
+                                  const NormShared *shared)
 {
     Matrix m = { rows, channels, 0 };
-    bool wide = packed(channels, x, y, dy1, dy2, dx, dresidual);
-    float *keep = dresidual ? dresidual : dy2 ? dx : NULL;
-    Arriving from = { y, dy1, dy2 };
-    LAUNCH_ON_MATRIX(wide, norm_gradients_kernel, 4, launch->stream, m, *launch, *t, x, from, keep);
-    if (keep)
-        from = Arriving{ NULL, keep, NULL };
-    LAUNCH_ON_MATRIX(wide, norm_input_gradient_kernel, 4, launch->stream, m, *t, x, from, dx);
+    Arriving from = { b->y, b->dy1, b->dy2 };
+    LAUNCH_ON_MATRIX(packed(channels, b), norm_gradients_kernel, 4, launch->stream, m, *launch, *t,
+                     b->x, from, place_to_keep(b), shared ? shared->mine : NULL);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_norm_merge_gradients(cudaStream_t stream, int channels, const NormTensors *t,
+                                        const NormShared *shared)
+{
+    norm_merge_gradients_kernel<<<blocks_for(channels), THREADS, 0, stream>>>(channels, *t,
+                                                                              *shared);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_norm_input_gradient(cudaStream_t stream, int64_t rows, int channels,
+                                       const NormTensors *t, const NormBackward *b,
+                                       const NormShared *shared)
+{
+    Matrix m = { rows, channels, 0 };
+    Arriving from = { b->y, b->dy1, b->dy2 };
+    if (place_to_keep(b))
+        from = Arriving{ NULL, place_to_keep(b), NULL };
+    NormTensors all = *t;
+    if (shared) {
+        all.dgamma = shared->dgamma;
+        all.dbeta = shared->dbeta;
+    }
+    LAUNCH_ON_MATRIX(packed(channels, b), norm_input_gradient_kernel, 4, stream, m, all, b->x, from,
+                     b->dx, shared ? shared->count : NULL);
     return cudaGetLastError();
 }
 
@@ -856,6 +980,30 @@ cudaError_t kernel_sgd(cudaStream_t stream, size_t count, float *params, const f
     if (rest > 0)
         sgd_kernel<1><<<blocks_for(rest), THREADS, 0, stream>>>(
             rest, params + packs * 4, grads + packs * 4, velocity + packs * 4, scalars);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_add_into(cudaStream_t stream, size_t count, float *values, const float *more)
+{
+    size_t packs = packed(4, values, more) ? count / 4 : 0, rest = count - packs * 4;
+    if (packs > 0)
+        add_into_kernel<4><<<blocks_for(packs), THREADS, 0, stream>>>(packs, values, more);
+    if (rest > 0)
+        add_into_kernel<1><<<blocks_for(rest), THREADS, 0, stream>>>(rest, values + packs * 4,
+                                                                     more + packs * 4);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_gradients_scale(cudaStream_t stream, size_t count, float *grads, float factor,
+                                   Scalars *scalars, Stats *stats)
+{
+    size_t packs = packed(4, grads) ? count / 4 : 0, rest = count - packs * 4;
+    if (packs > 0)
+        gradients_scale_kernel<4><<<blocks_for(packs), THREADS, 0, stream>>>(packs, grads, factor,
+                                                                             scalars, stats);
+    if (rest > 0)
+        gradients_scale_kernel<1><<<blocks_for(rest), THREADS, 0, stream>>>(
+            rest, grads + packs * 4, factor, scalars, stats);
     return cudaGetLastError();
 }
 

@@ -40,16 +40,39 @@ cudaError_t kernel_bias_add(cudaStream_t stream, int64_t rows, int channels, con
 cudaError_t kernel_bias_gradient(const Launch *launch, int64_t rows, int channels, const float *dy,
                                  float *dbias);
 
-// Batch normalisation of (rows, channels): a row is a pixel of an image.
+// Batch normalisation of (rows, channels): a row is a pixel of an image. Where processes share the
+// batch, the statistics go to shared->mine instead of t, and once everybody's are in shared->all,
+// kernel_norm_merge_statistics does the rest. shared is NULL where they do not.
+typedef struct NormShared {
+    int size;               // processes
+    double *mine;           // (1 + 2 * channels) count, means, squares; or 0 and two sums
+    double *all;            // (size, 1 + 2 * channels), by rank
+    double *count;          // of the rows of all
+    float *dgamma, *dbeta;  // (channels) of all
+} NormShared;
+
 cudaError_t kernel_norm_statistics(const Launch *launch, int64_t rows, int channels,
-                                   const NormTensors *t, const float *x);
+                                   const NormTensors *t, const float *x, const NormShared *shared);
+cudaError_t kernel_norm_merge_statistics(cudaStream_t stream, int channels, const NormTensors *t,
+                                         const NormShared *shared);
 cudaError_t kernel_norm_apply(cudaStream_t stream, int64_t rows, int channels, const NormTensors *t,
                               const float *x, const float *residual, float *y, bool relu,
                               bool training);
-// y is NULL where there is no ReLU.
-cudaError_t kernel_norm_backward(const Launch *launch, int64_t rows, int channels,
-                                 const NormTensors *t, const float *x, const float *y,
-                                 const float *dy1, const float *dy2, float *dx, float *dresidual);
+
+// The arguments of norm_backward in ops.h; y is NULL where there is no ReLU.
+typedef struct NormBackward {
+    const float *x, *y, *dy1, *dy2;
+    float *dx, *dresidual;
+} NormBackward;
+// Two passes: dgamma and dbeta; then dx. In between, kernel_norm_merge_gradients.
+cudaError_t kernel_norm_gradients(const Launch *launch, int64_t rows, int channels,
+                                  const NormTensors *t, const NormBackward *b,
+                                  const NormShared *shared);
+cudaError_t kernel_norm_merge_gradients(cudaStream_t stream, int channels, const NormTensors *t,
+                                        const NormShared *shared);
+cudaError_t kernel_norm_input_gradient(cudaStream_t stream, int64_t rows, int channels,
+                                       const NormTensors *t, const NormBackward *b,
+                                       const NormShared *shared);
 
 cudaError_t kernel_relu_forward(cudaStream_t stream, size_t count, const float *x, float *y);
 cudaError_t kernel_relu_backward(cudaStream_t stream, size_t count, const float *y, const float *dy,
@@ -66,6 +89,9 @@ cudaError_t kernel_cross_entropy(const Launch *launch, int rows, int classes, co
                                  float *dlogits);
 cudaError_t kernel_sgd(cudaStream_t stream, size_t count, float *params, const float *grads,
                        float *velocity, const Scalars *scalars);
+cudaError_t kernel_add_into(cudaStream_t stream, size_t count, float *values, const float *more);
+cudaError_t kernel_gradients_scale(cudaStream_t stream, size_t count, float *grads, float factor,
+                                   Scalars *scalars, Stats *stats);
 
 // The arguments of images_load in ops.h.
 typedef struct ImagesJob {

@@ -93,6 +93,7 @@ struct Norm {
     Ops *ops;
     NormSpec spec;
     int64_t rows;
+    NormShared shared;      // size 0 until processes have shared a batch
 };
 
 Norm *norm_new(Ops *ops, const NormSpec *spec)
@@ -106,25 +107,82 @@ Norm *norm_new(Ops *ops, const NormSpec *spec)
     return norm;
 }
 
-void norm_free(Norm *norm) { free(norm); }
+void norm_free(Norm *norm)
+{
+    if (!norm)
+        return;
+    device_free(norm->ops->device, norm->shared.mine);
+    free(norm);
+}
+
+void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
+{
+    ops->norm_processes = size;
+    ops->norm_gather = gather;
+    ops->norm_gather_arg = arg;
+}
+
+// What the kernels need where processes share the batch, else NULL. Memory comes with the first
+// batch: that step is never the one that is recorded.
+static const NormShared *shared_of(Norm *norm)
+{
+    size_t c = (size_t)norm->spec.x.c, size = (size_t)norm->ops->norm_processes, each = 1 + 2 * c;
+    if (size <= 1)
+        return NULL;
+    if (norm->shared.size == 0) {
+        size_t doubles = (1 + size) * each + 1 + c;
+        double *memory = device_alloc(norm->ops->device, doubles * sizeof(double));
+        float *floats = (float *)(memory + (1 + size) * each + 1);
+        norm->shared = (NormShared){ (int)size, memory, memory + each,
+                                     memory + (1 + size) * each, floats, floats + c };
+    }
+    return &norm->shared;
+}
+
+static void gather_all(const Norm *norm)
+{
+    const Ops *ops = norm->ops;
+    size_t bytes = (1 + 2 * (size_t)norm->spec.x.c) * sizeof(double);
+    ops->norm_gather(ops->norm_gather_arg, norm->shared.mine, norm->shared.all, bytes);
+}
+
+static void batch_statistics(Norm *norm, const NormTensors *t, const float *x)
+{
+    const Launch *launch = &norm->ops->launch;
+    const NormShared *shared = shared_of(norm);
+    CUDA(kernel_norm_statistics(launch, norm->rows, norm->spec.x.c, t, x, shared));
+    if (shared) {
+        gather_all(norm);
+        device_use(norm->ops->device);
+        CUDA(kernel_norm_merge_statistics(launch->stream, norm->spec.x.c, t, shared));
+    }
+}
 
 void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float *residual, float *y,
                   bool training)
 {
-    const Launch *launch = &norm->ops->launch;
     device_use(norm->ops->device);
     if (training)
-        CUDA(kernel_norm_statistics(launch, norm->rows, norm->spec.x.c, t, x));
-    CUDA(kernel_norm_apply(launch->stream, norm->rows, norm->spec.x.c, t, x, residual, y,
+        batch_statistics(norm, t, x);
+    CUDA(kernel_norm_apply(norm->ops->launch.stream, norm->rows, norm->spec.x.c, t, x, residual, y,
                            norm->spec.relu, training));
 }
 
 void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float *y,
                    const float *dy1, const float *dy2, float *dx, float *dresidual)
 {
+    const Launch *launch = &norm->ops->launch;
+    const NormShared *shared = shared_of(norm);
+    NormBackward b = { x, norm->spec.relu ? y : NULL, dy1, dy2, dx, dresidual };
+    int channels = norm->spec.x.c;
     device_use(norm->ops->device);
-    CUDA(kernel_norm_backward(&norm->ops->launch, norm->rows, norm->spec.x.c, t, x,
-                              norm->spec.relu ? y : NULL, dy1, dy2, dx, dresidual));
+    CUDA(kernel_norm_gradients(launch, norm->rows, channels, t, &b, shared));
+    if (shared) {
+        gather_all(norm);
+        device_use(norm->ops->device);
+        CUDA(kernel_norm_merge_gradients(launch->stream, channels, t, shared));
+    }
+    CUDA(kernel_norm_input_gradient(launch->stream, norm->rows, channels, t, &b, shared));
 }
 
 // --- the rest ------------------------------------------------------------------------------------
@@ -191,6 +249,19 @@ void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float
 {
     device_use(ops->device);
     CUDA(kernel_sgd(ops->launch.stream, count, params, grads, velocity, scalars));
+}
+
+void add_into(Ops *ops, size_t count, float *values, const float *more)
+{
+    device_use(ops->device);
+    CUDA(kernel_add_into(ops->launch.stream, count, values, more));
+}
+
+void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
+                     Scalars *scalars, Stats *stats)
+{
+    device_use(ops->device);
+    CUDA(kernel_gradients_scale(stream->handle, count, grads, factor, scalars, stats));
 }
 
 void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,

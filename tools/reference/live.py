@@ -8,6 +8,8 @@ order         20 losses of train on Fashion-MNIST, in the order of PyTorch's Dis
 checkpoints   ours in torchvision and torchvision's here: the same answer for every test image
 convnet, resnet18, resnet50
               one step from each of 5 true states along a run, whole tensors, by tests/test_step.c
+ranks         the same for programs of several devices and processes, from the state to the saved
+              weights, with PyTorch's DistributedSampler and DistributedDataParallel on Gloo
 """
 import functools
 import json
@@ -37,6 +39,7 @@ class Place:
     """The programs, the scratch folder and the images: real ones, CIFAR-10's if they are there."""
 
     def __init__(self, build, scratch):
+        self.build = build
         self.train = os.path.join(build, "01_single_gpu", "train")
         self.test_step = os.path.join(build, "..", "tests", "test_step")
         self.scratch = scratch
@@ -95,50 +98,112 @@ def batch_of(place, images, labels, side, ids):
     return x, labels[ids]
 
 
-def calmest(place, arch, model, momentum, data, order):
-    """-> kinks, batch, steps: the first batch that is calm, or the one with the fewest kinks."""
-    side, rows, _ = STEPS[arch]
+def calmest(model, momentum, batches, ranks=1):
+    """-> kinks, number, batch, steps: the first batch that is calm, or the one with the fewest
+    kinks."""
     best = None
-    for i in range(CANDIDATES):
-        batch = batch_of(place, *data, side, order[len(order) - (i + 1) * rows:][:rows])
-        kinks = ref.find_kinks(model, batch[0])
+    for i, batch in enumerate(batches):
+        kinks = ref.find_kinks(model, batch[0], ranks)
         if kinks == 0:
-            steps = ref.all_steps(model, momentum, *batch)
+            steps = ref.in_ranks(ranks, model, momentum, *batch)
             if ref.is_calm(steps):
-                return 0, batch, steps
+                return 0, i, batch, steps
         if best is None or kinks < best[0]:
-            best = kinks, batch
-    return *best, ref.all_steps(model, momentum, *best[1])
+            best = kinks, i, batch
+    return *best, ref.in_ranks(ranks, model, momentum, *best[2])
 
 
-def compare_step(place, arch, step, model, momentum, data, order):
-    kinks, batch, steps = calmest(place, arch, model, momentum, data, order)
-    state, path = place.file("state.safetensors"), place.file(f"{arch}-{step}.safetensors")
-    ref.save_state(state, arch, model, momentum, 1, step, TRAIN_ROWS, place.name)
-    ref.save_step(path, model, steps, batch,
-                  {"arch": arch, "classes": 10, "global_step": step, "state": "state.safetensors"})
-    same = place.run(place.test_step, path)
-    check(same, f"{arch}: one step from the state after {step} ({kinks} values near a kink)")
-    os.remove(state)
-    os.remove(path)
-
-
-def compare_steps(place, arch):
-    side, _, states = STEPS[arch]
-    data = place.load(train=True, side=min(side, 32))
-    channels = data[0].shape[1]
+def states_along(place, arch, data, side, states):
+    """Trains, and yields (step, model, momentum, order of the epoch) after so many steps."""
     torch.manual_seed(1)
-    model = ref.make_model(arch, channels=channels, side=data[0].shape[-1])
+    model = ref.make_model(arch, channels=data[0].shape[1], side=data[0].shape[-1])
     optimizer = ref.make_optimizer(model)
     order = ref.epoch_order(len(data[0]), 1, 0).numpy()
     for step in range(max(states) + 1):
         if step in states:
-            momentum = ref.momentum_of(model, optimizer)
-            compare_step(place, arch, step, model, momentum, data, order)
+            yield step, model, ref.momentum_of(model, optimizer), order
         x, y = batch_of(place, *data, side, order[step * TRAIN_ROWS:(step + 1) * TRAIN_ROWS])
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
+
+
+def compare_steps(place, arch):
+    side, rows, states = STEPS[arch]
+    data = place.load(train=True, side=min(side, 32))
+    for step, model, momentum, order in states_along(place, arch, data, side, states):
+        kinks, _, batch, steps = calmest(model, momentum, (
+            batch_of(place, *data, side, order[len(order) - (i + 1) * rows:][:rows])
+            for i in range(CANDIDATES)))
+        state, path = place.file("state.safetensors"), place.file(f"{arch}-{step}.safetensors")
+        ref.save_state(state, arch, model, momentum, 1, step, TRAIN_ROWS, place.name)
+        ref.save_step(path, model, steps, batch, {
+            "arch": arch, "classes": 10, "global_step": step, "state": "state.safetensors"})
+        same = place.run(place.test_step, path)
+        check(same, f"{arch}: one step from the state after {step} ({kinks} values near a kink)")
+        os.remove(state)
+        os.remove(path)
+
+
+# --- several devices, several processes ------------------------------------------------------------
+
+RANKS, RANK_ROWS, RANK_STATES, RANK_SEED = 2, 8, (5, 40), 11
+# How many parts of a batch have statistics of their own, and options under which that is so
+PROGRAMS = (
+    ("02_data_parallel", RANKS, ("--devices 2 -b 16",)),
+    ("03_ddp_fork", RANKS, ("--ranks 2 -b 8", "--ranks 2 -b 8 --bucket-mb 0")),
+    ("03_ddp_fork", 1, ("--ranks 2 -b 8 --sync-bn",)),
+)
+
+
+def parts_of(program, count, step):
+    """The samples of a step, the parts of a batch one after the other."""
+    if program == "02_data_parallel":
+        rows = RANKS * RANK_ROWS
+        return ref.epoch_order(count, RANK_SEED, 0)[step * rows:(step + 1) * rows].numpy()
+    samplers = (DistributedSampler(range(count), RANKS, r, seed=RANK_SEED) for r in range(RANKS))
+    return np.array([list(s)[step * RANK_ROWS:(step + 1) * RANK_ROWS] for s in samplers]).ravel()
+
+
+def wrong_tensors(model, steps, path):
+    """Names of what a saved step changed otherwise than PyTorch's, as tests/test_step.c judges."""
+    (_, f32), (_, f64), far = steps
+    old, new, wrong = model.state_dict(), load_file(path), []
+    for key in (key for key in f32 if not key.startswith("grad.")):
+        name = key.split(".", 1)[1]
+        ours = (new[name].double() - old[name].double()).numpy()
+        close = np.abs(ours - f32[key]).max() <= 1e-3 * np.abs(f32[key]).max()
+        if not close and not np.abs(ours - f64[key]).max() <= 2 * far[key]:
+            wrong.append(key)
+    return wrong
+
+
+def compare_program(place, program, own, ways, state, data):
+    step, model, momentum, _ = state
+    kinks, number, _, steps = calmest(model, momentum, (
+        batch_of(place, *data, 32, parts_of(program, len(data[0]), i))
+        for i in range(CANDIDATES)), own)
+    before, after = place.file("before.safetensors"), place.file("after.safetensors")
+    ref.save_state(before, "resnet18", model, momentum, RANK_SEED, number, RANKS * RANK_ROWS,
+                   place.name)
+    for options in ways:
+        done = place.run(os.path.join(place.build, program, "train"), "--arch", "resnet18",
+                         "--data", place.folder, "--seed", RANK_SEED, "--no-augment", "--resume",
+                         before, "--max-steps", number + 1, "--threads", 1, "--save", after,
+                         *options.split())
+        wrong = wrong_tensors(model, steps, after) if done else ["everything"]
+        check(not wrong, f"{program} {options}: one step from the state after {step} ({kinks} "
+              f"values near a kink) {' '.join(wrong[:5])}")
+        if done:
+            os.remove(after)
+    os.remove(before)
+
+
+def compare_ranks(place):
+    data = place.load(train=True)
+    for state in states_along(place, "resnet18", data, 32, RANK_STATES):
+        for program, own, ways in PROGRAMS:
+            compare_program(place, program, own, ways, state, data)
 
 
 # --- order ---------------------------------------------------------------------------------------
@@ -251,7 +316,7 @@ def main():
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
     place = Place(*sys.argv[1:3])
     parts = {"permutations": compare_permutations, "order": compare_order,
-             "checkpoints": compare_checkpoints}
+             "checkpoints": compare_checkpoints, "ranks": compare_ranks}
     parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
     for part in sys.argv[3:] or parts:
         parts[part](place)

@@ -2,20 +2,25 @@
 """Makes tests/reference: what PyTorch computes, small enough to be committed.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch torchvision safetensors numpy
-    /tmp/venv/bin/python tools/reference/make.py [FOLDER]
+    /tmp/venv/bin/python tools/reference/make.py [FOLDER [PART...]]
 
 convnet   5 states along a PyTorch run on Fashion-MNIST, whole, and a sample of what the step gives
 resnet18  5 states made of numbers that the C program makes again, and a sample of what the step
 resnet50  gives; every state has another seed (reference.py says how the numbers come about)
+ranks     the same of resnet18 for DistributedDataParallel: two processes, half of the batch each
 lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
 randperm  the beginnings of some permutations
+sampler   which samples DistributedSampler gives to a rank: how many, their hash, the first eight
 """
+import functools
+import itertools
 import os
 import sys
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch.utils.data import DistributedSampler
 
 import reference as ref
 
@@ -58,22 +63,24 @@ def make_convnet(folder):
         train_step(model, optimizer, *batch_of(step))
 
 
-def make_resnet(folder, arch, side, rows, limit):
+def make_resnet(folder, arch, side, rows, limit, ranks=1):
     """Five states, of the first seeds that bring no value near ReLU's kink."""
+    name = arch if ranks == 1 else f"{arch}-ranks{ranks}"
     made, seed = 0, 0
     while made < 5:
         seed += 1
         model = ref.make_model(arch)
         momentum = ref.make_state(model, seed)
         batch = ref.make_batch(seed, rows, 3, side, side, 10)
-        if ref.find_kinks(model, batch[0]) > 0:
+        if ref.find_kinks(model, batch[0], ranks) > 0:
             continue
-        steps = ref.all_steps(model, momentum, *batch)
+        steps = ref.in_ranks(ranks, model, momentum, *batch)
         if ref.is_calm(steps):
             made += 1
-            print(f"{arch}: seed {seed}", flush=True)
-            ref.save_step(f"{folder}/{arch}-{made}.step.safetensors", model, steps, batch,
-                          {"arch": arch, "classes": 10, "seed": seed}, limit, with_batch=False)
+            print(f"{name}: seed {seed}", flush=True)
+            about = {"arch": arch, "classes": 10, "seed": seed}
+            ref.save_step(f"{folder}/{name}-{made}.step.safetensors", model, steps, batch,
+                          about | ({"ranks": ranks} if ranks > 1 else {}), limit, with_batch=False)
 
 
 def make_lenet(folder):
@@ -104,16 +111,54 @@ def make_randperm(folder):
     ref.write_file(f"{folder}/randperm.safetensors", tensors, {})
 
 
+SAMPLER_SIZES = ((1, 1), (1, 2), (1, 7), (2, 4), (2, 7), (3, 8), (10, 3), (10, 4), (16, 4), (17, 4),
+                 (50000, 4), (50000, 7), (60000, 1))
+SAMPLER_FIRST = 8
+
+
+def hash_of(ids):
+    """FNV-1a over whole numbers, as tests/test_sampler.c computes it."""
+    value = 0xcbf29ce484222325
+    for one in ids:
+        value = ((value ^ one) * 0x100000001b3) % 2**64
+    return np.uint64(value).view(np.int64)
+
+
+def make_sampler(folder):
+    cases, first = [], []
+    for (count, ranks), seed, epoch, shuffle, drop_last in itertools.product(
+            SAMPLER_SIZES, (0, 2**31 + 7), (0, 1, 5), (False, True), (False, True)):
+        if (seed > 0 or epoch > 0) and not shuffle:
+            continue
+        for rank in range(ranks):
+            sampler = DistributedSampler(range(count), ranks, rank, shuffle, seed, drop_last)
+            sampler.set_epoch(epoch)
+            ids = list(sampler)
+            cases.append([count, ranks, rank, seed, epoch, shuffle, drop_last, len(ids),
+                          hash_of(ids)])
+            first.append((ids + [-1] * SAMPLER_FIRST)[:SAMPLER_FIRST])
+    ref.write_file(f"{folder}/sampler.safetensors",
+                   {"cases": np.array(cases, np.int64), "first": np.array(first, np.int32)}, {})
+
+
+PARTS = {
+    "randperm": make_randperm,
+    "sampler": make_sampler,
+    "lenet": make_lenet,
+    "convnet": make_convnet,
+    "resnet18": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=64),
+    "resnet50": functools.partial(make_resnet, arch="resnet50", side=64, rows=8, limit=24),
+    "ranks": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=32, ranks=2),
+}
+
+
 def main():
     home = os.path.dirname(os.path.abspath(__file__))
     folder = sys.argv[1] if len(sys.argv) > 1 else f"{home}/../../tests/reference"
     os.makedirs(folder, exist_ok=True)
     torch.set_num_threads(1)
-    make_randperm(folder)
-    make_lenet(folder)
-    make_convnet(folder)
-    make_resnet(folder, "resnet18", side=32, rows=16, limit=64)
-    make_resnet(folder, "resnet50", side=64, rows=8, limit=24)
+    for part in sys.argv[2:] or PARTS:
+        PARTS[part](folder)
     sizes = [os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)]
     print(f"{folder}: {len(sizes)} files, {sum(sizes) / 1e6:.2f} MB, "
           f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")

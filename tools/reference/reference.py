@@ -4,7 +4,9 @@ tests/test_step.c reads two kinds of safetensors files:
 
 a state     a checkpoint as common/checkpoint.h describes it: weights, buffers, momentum, scalars
 a step      what PyTorch does from a state with one batch:
-              metadata      arch, classes, rows, channels, height, width, and where the state is:
+              metadata      arch, classes, rows, channels, height, width; ranks (or 1): how many
+                            parts of the batch had statistics of their own (then loss and
+                            gradients are means, stat is rank 0's); and where the state is:
                             state = a file beside this one, or seed = made of numbers (see numbers)
               images        F32 (rows, channels, height, width), normalised     \\ not there when
               labels        I64 (rows)                                          / made of numbers
@@ -29,13 +31,18 @@ import copy
 import gzip
 import os
 import tarfile
+import tempfile
+import warnings
 
 import numpy as np
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 import torch.nn.functional as F
 import torchvision
 from safetensors.numpy import save_file
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4
 
@@ -248,15 +255,24 @@ def make_batch(seed, rows, channels, height, width, classes):
 
 
 def one_step(model, momentum, images, labels, dtype):
-    """-> loss, {"grad.NAME" | "update.NAME" | "stat.NAME": float64 array}. model is not changed."""
+    """-> loss, {"grad.NAME" | "update.NAME" | "stat.NAME": float64 array}. model is not changed.
+
+    In a rank of in_ranks, with DistributedDataParallel: images and labels are this rank's, the loss
+    and the gradients everybody's means, the statistics this rank's.
+    """
     model = copy.deepcopy(model).to(dtype).train()
+    network = DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = make_optimizer(model)
     for name, p in model.named_parameters():
         optimizer.state[p]["momentum_buffer"] = momentum[name].to(dtype).clone()
     old = {name: t.double().clone() for name, t in model.state_dict().items()}
-    loss = F.cross_entropy(model(images.to(dtype)), labels)
+    loss = F.cross_entropy(network(images.to(dtype)), labels)
     loss.backward()
     optimizer.step()
+    loss = loss.detach()
+    if dist.is_initialized():
+        dist.all_reduce(loss)
+        loss /= dist.get_world_size()
     found = {}
     for name, p in model.named_parameters():
         found["grad." + name] = p.grad.double().numpy()
@@ -313,6 +329,28 @@ def all_steps(model, momentum, images, labels):
     return first, (loss64, f64), far
 
 
+def one_rank(rank, world, folder, model, momentum, images, labels):
+    warnings.simplefilter("ignore")     # gradients of channels_last in buckets that are not
+    dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
+    torch.set_num_threads(1)
+    steps = all_steps(model, momentum, images.chunk(world)[rank], labels.chunk(world)[rank])
+    if rank == 0:
+        torch.save(steps, f"{folder}/steps")
+    dist.destroy_process_group()
+
+
+def in_ranks(world, model, momentum, images, labels):
+    """all_steps as DistributedDataParallel takes them: so many processes, each with a part of the
+    batch (torch.chunk) and its own statistics. What is returned is rank 0's. nn.DataParallel does
+    the same on so many devices: its loss is the mean over all rows, and these parts are equal."""
+    if world == 1:
+        return all_steps(model, momentum, images, labels)
+    assert len(images) % world == 0
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(one_rank, (world, folder, model, momentum, images, labels), world)
+        return torch.load(f"{folder}/steps", weights_only=False)
+
+
 def is_calm(steps):
     """Do PyTorch's float32 runs agree with float64 so well that another program's should, too?"""
     _, (_, exact), far = steps
@@ -333,11 +371,15 @@ def before_relu(model, images, dtype):
     return found
 
 
-def find_kinks(model, images):
+def find_kinks(model, images, world=1):
     """How many values are nearer to ReLU's kink than four times what rounding moves them by."""
-    exact = before_relu(model, images, torch.float64)
-    rounded = before_relu(model, images, torch.float32)
-    return sum(int((a.abs() < 4 * (a - b).abs().mean()).sum()) for a, b in zip(exact, rounded))
+    kinks = 0
+    for part in images.chunk(world):
+        exact = before_relu(model, part, torch.float64)
+        rounded = before_relu(model, part, torch.float32)
+        kinks += sum(int((a.abs() < 4 * (a - b).abs().mean()).sum())
+                     for a, b in zip(exact, rounded))
+    return kinks
 
 
 # --- files --------------------------------------------------------------------------------------

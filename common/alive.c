@@ -1,0 +1,112 @@
+// alive.c - signs of life.
+#include "alive.h"
+#include <stdio.h>
+
+static Alive own;                       // where nobody looks
+static Alive *_Atomic here = &own;
+
+static Alive *alive(void) { return atomic_load_explicit(&here, memory_order_relaxed); }
+
+void alive_publish(Alive *where)
+{
+    atomic_store(&here, where ? where : &own);
+}
+
+void alive_beat(void)
+{
+    atomic_fetch_add_explicit(&alive()->beats, 1, memory_order_relaxed);
+}
+
+void alive_wait_begin(void)
+{
+    alive_beat();
+    atomic_fetch_add(&alive()->waiting, 1);
+}
+
+// The beat comes first: whoever sees that this process no longer waits sees a fresh one.
+void alive_wait_end(void)
+{
+    alive_beat();
+    atomic_fetch_sub(&alive()->waiting, 1);
+}
+
+void alive_joined(void)
+{
+    alive_beat();
+    atomic_store(&alive()->joined, true);
+}
+
+void alive_step(int64_t epoch, int64_t step)
+{
+    alive_beat();
+    atomic_store_explicit(&alive()->epoch, epoch, memory_order_relaxed);
+    atomic_store_explicit(&alive()->step, step, memory_order_relaxed);
+}
+
+// --- collectives ---------------------------------------------------------------------------------
+
+static void name_set(_Atomic char to[ALIVE_NAME], const char *from)
+{
+    int i = 0;
+    for (; i < ALIVE_NAME - 1 && from[i]; i++)
+        atomic_store_explicit(&to[i], from[i], memory_order_relaxed);
+    atomic_store_explicit(&to[i], '\0', memory_order_relaxed);
+}
+
+// Ends within ALIVE_NAME, whatever a process that is being killed has left there.
+static void name_get(char to[ALIVE_NAME], const _Atomic char from[ALIVE_NAME])
+{
+    int i = 0;
+    for (; i < ALIVE_NAME - 1 && (to[i] = atomic_load(&from[i])) != '\0'; i++) {
+    }
+    to[i] = '\0';
+}
+
+void alive_collective_begin(const char *communicator, const char *operation, int64_t count)
+{
+    Alive *a = alive();
+    name_set(a->communicator, communicator);
+    name_set(a->operation, operation);
+    atomic_store_explicit(&a->count, count, memory_order_relaxed);
+    atomic_fetch_add(&a->begun, 1);
+}
+
+void alive_collective_end(void)
+{
+    atomic_fetch_add(&alive()->ended, 1);
+}
+
+void alive_done(void)
+{
+    alive_beat();
+    atomic_store(&alive()->done, true);
+}
+
+void alive_describe(const Alive *a, char *text, int size)
+{
+    char operation[ALIVE_NAME], communicator[ALIVE_NAME], values[48] = "";
+    unsigned long long begun = atomic_load(&a->begun), ended = atomic_load(&a->ended);
+    long long count = atomic_load(&a->count);
+    name_get(operation, a->operation);
+    name_get(communicator, a->communicator);
+    if (count > 0)
+        snprintf(values, sizeof values, " of %lld values", count);
+    if (begun == 0)
+        snprintf(text, (size_t)size, "no collective yet");
+    else
+        snprintf(text, (size_t)size, "%s #%llu%s (%s)%s", operation, begun, values, communicator,
+                 begun > ended ? "" : ", which is over");
+}
+
+void alive_progress(const Alive *a, char *text, int size)
+{
+    char collective[128], steps[80];
+    alive_describe(a, collective, sizeof collective);
+    snprintf(steps, sizeof steps, "after epoch %lld, step %lld", (long long)atomic_load(&a->epoch),
+             (long long)atomic_load(&a->step));
+    snprintf(text, (size_t)size, "%s; last collective: %s",
+             atomic_load(&a->step) > 0 ? steps
+             : atomic_load(&a->joined) ? "before its first step was done"
+                                       : "before it had met the others",
+             collective);
+}

@@ -1,0 +1,73 @@
+// comm.h - what processes that compute together exchange.
+//
+// Two implementations, chosen when linking: nccl/comm_nccl.c and gloo/comm_gloo.c. Every rank makes
+// the same calls in the same order on a communicator, from one thread. A call enqueues its work on
+// a stream of the device and returns; buffers are device memory, and stay as they are until the
+// stream is past. Calls of one communicator happen one after the other, whatever their streams; so
+// a stream lives as long as the communicators that it was used with.
+#pragma once
+#include "device.h"
+#include <stdint.h>
+
+// A few words that ranks tell each other before they can communicate: NCCL's id, Gloo's addresses.
+typedef struct Store {
+    void (*put)(void *arg, const char *key, const void *value, size_t bytes);
+    // Waits until somebody has put it; returns how long it is (at most `capacity` bytes are
+    // copied). Keys have up to 40 letters; values up to 200 bytes for each rank.
+    size_t (*get)(void *arg, const char *key, void *value, size_t capacity);
+    void *arg;
+} Store;
+
+// Who this process is among those that train together.
+typedef struct World {
+    int rank, size;
+    int local_rank, local_size; // among those on this machine
+    const char *address;        // of this machine, as the others reach it
+    const char *run;            // a name that all ranks of this run share, and no other run has
+    Store store;
+} World;
+
+typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64 } CommType;
+typedef enum { COMM_SUM, COMM_MAX } CommOp;
+
+extern const char *const comm_backend;  // "nccl" or "gloo"
+extern const bool comm_shares_devices;  // may two ranks use one GPU?
+
+// This rank's device: the GPU with its local rank as number, or its share of the cores (threads as
+// in device_share). Fails with a clear line when there are more ranks than GPUs.
+Device *comm_open_device(const World *world, int threads);
+
+// Meets the other ranks: returns when all are there. The name (at most 15 letters, the same on all
+// ranks, another for each communicator) shows in the timeline and in messages. checked: before each
+// collective the ranks compare what they are about to do, and fail with both if it is not the same;
+// slow, and not for a step that is recorded (device.h): the host waits. When another rank goes
+// away, all calls here end the program, quietly if whoever started it ends it too.
+typedef struct Comm Comm;
+Comm *comm_new(const World *world, Device *device, const char *name, bool checked);
+// Waits for the others to come here too; when one is gone, it only closes.
+void comm_free(Comm *comm);
+int comm_rank(const Comm *comm);
+int comm_size(const Comm *comm);
+
+// In place: values of all ranks, added or compared, on all ranks.
+void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
+                     CommOp op);
+// In place: on rank `root` only; the others' values are whatever.
+void comm_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type, CommOp op,
+                 int root);
+void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
+                    int root);
+// all: (size, count), by rank.
+void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
+                     CommType type);
+// all on rank root only: (size, count).
+void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
+                 CommType type, int root);
+void comm_scatter(Comm *comm, Stream *stream, const void *all, void *mine, size_t count,
+                  CommType type, int root);
+// Between two ranks: each send meets a receive of the same count. A stream waits in a send until
+// it is met: if both ranks send before they receive, on one stream each, both wait for ever.
+void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);
+void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
+// The host waits until all ranks have come here.
+void comm_barrier(Comm *comm);

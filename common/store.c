@@ -1,0 +1,135 @@
+// store.c - a few names and values, asked for over a socket.
+#include "store.h"
+#include "alive.h"
+#include "check.h"
+#include "interrupt.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { KEY_BYTES = 64, VALUE_BYTES = 4096 };
+
+typedef struct Message {
+    enum { PUT, GET, HERE, NOT_YET } what;
+    char key[KEY_BYTES];
+    char value[VALUE_BYTES];            // as many bytes of it as the message is long
+} Message;
+enum { HEAD = offsetof(Message, value) };
+
+// --- asking --------------------------------------------------------------------------------------
+
+// arg: the socket. When the other side is gone, so are we in a moment.
+static void send_message(void *arg, const Message *message, size_t bytes)
+{
+    if (send(*(int *)arg, message, HEAD + bytes, MSG_NOSIGNAL) < 0)
+        FAIL("the parent may have been killed", "store: send: %s", strerror(errno));
+}
+
+static void put(void *arg, const char *key, const void *value, size_t bytes)
+{
+    Message m = { .what = PUT };
+    CHECK(strlen(key) < sizeof m.key && bytes <= sizeof m.value, "",
+          "store: %.80s: a key of %zu bytes, a value of %zu: too long", key, strlen(key), bytes);
+    snprintf(m.key, sizeof m.key, "%s", key);
+    memcpy(m.value, value, bytes);
+    send_message(arg, &m, bytes);
+}
+
+// Asks again and again rather than to be told: so that a signal can end a wait for a rank that
+// never comes.
+static size_t get(void *arg, const char *key, void *value, size_t capacity)
+{
+    Message m;
+    ssize_t n;
+    CHECK(strlen(key) < sizeof m.key, "", "store: %.80s: too long a key", key);
+    alive_wait_begin();
+    for (int us = 1000;; us = us < 20000 ? 2 * us : us) {
+        interrupt_leave();
+        m = (Message){ .what = GET };
+        snprintf(m.key, sizeof m.key, "%s", key);
+        send_message(arg, &m, 0);
+        while ((n = recv(*(int *)arg, &m, sizeof m, 0)) < 0 && errno == EINTR)
+            interrupt_leave();
+        CHECK(n >= HEAD, "the parent may have been killed", "store: no answer");
+        if (m.what == HERE)
+            break;
+        usleep((useconds_t)us);
+    }
+    alive_wait_end();
+    size_t bytes = (size_t)n - HEAD;
+    memcpy(value, m.value, bytes < capacity ? bytes : capacity);
+    return bytes;
+}
+
+Store store_over(int *socket) { return (Store){ put, get, socket }; }
+
+// --- answering -----------------------------------------------------------------------------------
+
+typedef struct Entry {
+    Message message;
+    size_t bytes;
+    struct Entry *next;
+} Entry;
+
+struct StoreServer {
+    Entry *entries;
+    bool complained;        // of nonsense
+};
+
+StoreServer *store_server_new(void) { return xcalloc(1, sizeof(StoreServer)); }
+
+void store_server_free(StoreServer *server)
+{
+    for (Entry *entry = server->entries, *next; entry; entry = next) {
+        next = entry->next;
+        free(entry);
+    }
+    free(server);
+}
+
+static Entry *entry_of(StoreServer *server, const char *key)
+{
+    Entry *entry = server->entries;
+    while (entry && strcmp(entry->message.key, key) != 0)
+        entry = entry->next;
+    return entry;
+}
+
+static void entry_put(StoreServer *server, const Message *message, size_t bytes)
+{
+    Entry *entry = entry_of(server, message->key);
+    if (entry == NULL) {
+        entry = xcalloc(1, sizeof *entry);
+        entry->next = server->entries;
+        server->entries = entry;
+    }
+    memcpy(&entry->message, message, bytes);
+    entry->message.what = HERE;
+    entry->bytes = bytes;
+}
+
+bool store_serve(StoreServer *server, int socket, const char *who)
+{
+    Message m;
+    const Message not_yet = { .what = NOT_YET };
+    ssize_t n = recv(socket, &m, sizeof m, MSG_DONTWAIT | MSG_TRUNC);
+    if (n <= 0)
+        return n < 0 && (errno == EAGAIN || errno == EINTR);
+    if (n >= HEAD && n <= (ssize_t)sizeof m && (m.what == PUT || m.what == GET) &&
+        memchr(m.key, '\0', sizeof m.key)) {
+        const Entry *entry = entry_of(server, m.key);
+        if (m.what == PUT)
+            entry_put(server, &m, (size_t)n);
+        else
+            send(socket, entry ? &entry->message : &not_yet, entry ? entry->bytes : HEAD,
+                 MSG_DONTWAIT | MSG_NOSIGNAL);
+    } else if (!server->complained) {
+        server->complained = true;
+        WARN("", "%s sent a message of %zd bytes that means nothing", who, n);
+    }
+    return true;
+}

@@ -1,0 +1,38 @@
+// watch.h - looks after processes that compute together: who has died, who gives no sign of life,
+// and whose fault it is.
+#pragma once
+#include "alive.h"
+#include <signal.h>
+#include <sys/types.h>
+
+typedef struct Child {
+    pid_t pid;
+    Alive *alive;           // its signs of life, in shared memory
+    uint64_t beats;         // at the last look
+    double beaten;          // when they were seen to change (s)
+    double stopped;         // when SIGSTOP or the like stopped it (s), or 0
+    double ended;           // when it was reaped (s), or 0
+    int status;             // then: as waitpid gave it
+} Child;
+
+typedef struct Watch {
+    int size;
+    Child *children;        // (size) by rank
+    double timeout;         // s; 0: any
+    sigset_t passed;        // signals that were passed on to them: to end with one is no fault
+    double looked;          // when watch_look was last called (s)
+} Watch;
+
+Alive *alive_pages(int count);          // shared with all processes that are forked later
+Watch watch_new(int size, double timeout);
+double watch_now(void);                 // s
+bool watch_lives(const Watch *watch);   // does any of them?
+void watch_signal(const Watch *watch, int signal);  // to every one that lives, and its children
+
+// Reaps who has ended, notes who was stopped. Call it a few times a second.
+void watch_look(Watch *watch);
+// Has one of them died, or is one lost? Then says which, and why, and returns the exit status for
+// all of them; else 0. Once it has, the rest should be ended.
+int watch_judge(Watch *watch);
+// When all have ended as they should: the exit status.
+int watch_status(const Watch *watch);

@@ -1,0 +1,323 @@
+// test_comm.c - every collective: types, counts, roots, numbers of ranks; the same bits everywhere.
+// ctest: PROCESSORS 2 SANITIZERS asan tsan
+#include "comm.h"
+#include "test.h"
+#include "../tools/ranks.h"
+
+#include <stdint.h>
+
+// --- values that say where they come from --------------------------------------------------------
+
+static const size_t widths[] = { [COMM_U8] = 1, [COMM_I64] = 8, [COMM_F32] = 4, [COMM_F64] = 8 };
+static const CommType types[] = { COMM_U8, COMM_I64, COMM_F32, COMM_F64 };
+enum { TYPES = sizeof types / sizeof *types };
+
+static void set(void *values, CommType type, size_t i, double value)
+{
+    switch (type) {
+    case COMM_U8: ((uint8_t *)values)[i] = (uint8_t)value; break;
+    case COMM_I64: ((int64_t *)values)[i] = (int64_t)value; break;
+    case COMM_F32: ((float *)values)[i] = (float)value; break;
+    case COMM_F64: ((double *)values)[i] = value; break;
+    }
+}
+
+static double get(const void *values, CommType type, size_t i)
+{
+    switch (type) {
+    case COMM_U8: return ((const uint8_t *)values)[i];
+    case COMM_I64: return (double)((const int64_t *)values)[i];
+    case COMM_F32: return ((const float *)values)[i];
+    case COMM_F64: return ((const double *)values)[i];
+    }
+    return -1;
+}
+
+// Small whole numbers, so that every sum is exact in every type.
+static double value_of(int rank, size_t i) { return (double)((i * 7 + (size_t)rank * 13) % 31); }
+
+static double sum_of(int size, size_t i)
+{
+    double sum = 0;
+    for (int rank = 0; rank < size; rank++)
+        sum += value_of(rank, i);
+    return sum;
+}
+
+static double max_of(int size, size_t i)
+{
+    double max = 0;
+    for (int rank = 0; rank < size; rank++)
+        max = value_of(rank, i) > max ? value_of(rank, i) : max;
+    return max;
+}
+
+// --- a rank, and what it needs -------------------------------------------------------------------
+
+typedef struct Rank {
+    const World *world;
+    Device *device;
+    Comm *comm;
+    CommType type;
+    size_t count;
+    unsigned char *mine, *all;  // (count), (size, count)
+} Rank;
+
+// Puts our values in block 0, or all ranks' in their blocks.
+static void fill(Rank *r, void *values, int from, int to)
+{
+    for (int rank = from; rank < to; rank++)
+        for (size_t i = 0; i < r->count; i++)
+            set((char *)values + (size_t)(rank - from) * r->count * widths[r->type], r->type, i,
+                value_of(rank, i));
+}
+
+static void fill_mine(Rank *r) { fill(r, r->mine, r->world->rank, r->world->rank + 1); }
+
+static void expect_mine(const Rank *r, const char *what, double (*wanted)(int, size_t), int who)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < r->count; i++)
+        wrong += get(r->mine, r->type, i) != wanted(who, i);
+    EXPECT(wrong == 0, "%s: rank %d of %d, type %d: %zu of %zu values", what, r->world->rank,
+           r->world->size, r->type, wrong, r->count);
+}
+
+static void expect_all(const Rank *r, const char *what)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < r->count * (size_t)r->world->size; i++)
+        wrong += get(r->all, r->type, i) != value_of((int)(i / r->count), i % r->count);
+    EXPECT(wrong == 0, "%s: rank %d of %d, type %d: %zu of %zu values", what, r->world->rank,
+           r->world->size, r->type, wrong, r->count);
+}
+
+// --- every collective ----------------------------------------------------------------------------
+
+static void try_reductions(Rank *r, int root)
+{
+    Stream *stream = device_stream(r->device);
+    fill_mine(r);
+    comm_all_reduce(r->comm, stream, r->mine, r->count, r->type, COMM_SUM);
+    expect_mine(r, "all_reduce sum", sum_of, r->world->size);
+    fill_mine(r);
+    comm_all_reduce(r->comm, stream, r->mine, r->count, r->type, COMM_MAX);
+    expect_mine(r, "all_reduce max", max_of, r->world->size);
+    fill_mine(r);
+    comm_reduce(r->comm, stream, r->mine, r->count, r->type, COMM_SUM, root);
+    if (r->world->rank == root)
+        expect_mine(r, "reduce sum", sum_of, r->world->size);
+    fill_mine(r);
+    comm_reduce(r->comm, stream, r->mine, r->count, r->type, COMM_MAX, root);
+    if (r->world->rank == root)
+        expect_mine(r, "reduce max", max_of, r->world->size);
+}
+
+static void try_moves(Rank *r, int root)
+{
+    Stream *stream = device_stream(r->device);
+    size_t bytes = r->count * widths[r->type];
+    fill_mine(r);
+    comm_broadcast(r->comm, stream, r->mine, r->count, r->type, root);
+    expect_mine(r, "broadcast", value_of, root);
+    fill_mine(r);
+    memset(r->all, 0xEE, bytes * (size_t)r->world->size);
+    comm_all_gather(r->comm, stream, r->mine, r->all, r->count, r->type);
+    expect_all(r, "all_gather");
+    memset(r->all, 0xEE, bytes * (size_t)r->world->size);
+    bool is_root = r->world->rank == root;
+    comm_gather(r->comm, stream, r->mine, is_root ? r->all : NULL, r->count, r->type, root);
+    if (is_root)
+        expect_all(r, "gather");
+    fill(r, r->all, 0, r->world->size);
+    memset(r->mine, 0xEE, bytes);
+    comm_scatter(r->comm, stream, is_root ? r->all : NULL, r->mine, r->count, r->type, root);
+    expect_mine(r, "scatter", value_of, r->world->rank);
+}
+
+// Around the ring: rank 0 sends first, the others when they have received.
+static void try_pairs(Rank *r)
+{
+    Stream *stream = device_stream(r->device);
+    int rank = r->world->rank, size = r->world->size, next = (rank + 1) % size;
+    int before = (rank + size - 1) % size;
+    if (size == 1)
+        return;
+    fill(r, r->all, rank, rank + 1);
+    if (rank == 0)
+        comm_send(r->comm, stream, r->all, r->count, r->type, next);
+    comm_receive(r->comm, stream, r->mine, r->count, r->type, before);
+    expect_mine(r, "receive", value_of, before);
+    if (rank != 0)
+        comm_send(r->comm, stream, r->all, r->count, r->type, next);
+}
+
+static void rank_open(Rank *r, const World *world, size_t most, bool checked)
+{
+    *r = (Rank){ .world = world, .device = device_open(0, 1) };
+    r->comm = comm_new(world, r->device, "test", checked);
+    r->mine = device_alloc(r->device, most * sizeof(double));
+    r->all = device_alloc(r->device, most * sizeof(double) * (size_t)world->size);
+}
+
+static int rank_close(Rank *r)
+{
+    comm_free(r->comm);
+    device_free(r->device, r->mine);
+    device_free(r->device, r->all);
+    device_close(r->device);
+    return test_failed > 0 || test_passed == 0;
+}
+
+// count: of the largest messages; checked: with every call compared.
+typedef struct Case {
+    size_t most;
+    bool checked;
+} Case;
+
+static int every_collective(void *arg, const World *world)
+{
+    const Case *c = arg;
+    const size_t counts[] = { 0, 1, 2, 3, 17, 1000, c->most };
+    Rank r;
+    rank_open(&r, world, c->most, c->checked);
+    EXPECT_EQ_INT(comm_rank(r.comm), world->rank);
+    EXPECT_EQ_INT(comm_size(r.comm), world->size);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        for (int t = 0; t < TYPES; t++) {
+            if (counts[i] > 100000 && types[t] != COMM_F32)
+                continue;   // enough that one type takes its time
+            r.count = counts[i];
+            r.type = types[t];
+            int root = (int)((i + (size_t)t) % (size_t)world->size);
+            try_reductions(&r, root);
+            try_moves(&r, root);
+            try_pairs(&r);
+        }
+    return rank_close(&r);
+}
+
+// --- sums of numbers that do not add up exactly --------------------------------------------------
+
+static uint64_t hash_of(const void *memory, size_t bytes)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < bytes; i++)
+        hash = (hash ^ ((const unsigned char *)memory)[i]) * 1099511628211u;
+    return hash;
+}
+
+static int same_bits(void *arg, const World *world)
+{
+    enum { COUNT = 300007 };
+    (void)arg;
+    Rank r;
+    rank_open(&r, world, COUNT, false);
+    Stream *stream = device_stream(r.device);
+    uint64_t hashes[RANKS_MAX], hash = 0;
+    for (int turn = 0; turn < 3; turn++) {
+        float *values = (float *)r.mine;
+        for (int i = 0; i < COUNT; i++)
+            values[i] = 1.0f / (float)(1 + i % 1013 + world->rank * 7);
+        comm_all_reduce(r.comm, stream, values, COUNT, COMM_F32, COMM_SUM);
+        int64_t mine = (int64_t)hash_of(values, COUNT * sizeof *values);
+        comm_all_gather(r.comm, stream, &mine, hashes, 1, COMM_I64);
+        for (int i = 0; i < world->size; i++)
+            EXPECT(hashes[i] == hashes[0], "rank %d has other bits than rank 0", i);
+        EXPECT(turn == 0 || hashes[0] == hash, "other bits in turn %d", turn);
+        hash = hashes[0];
+    }
+    return rank_close(&r);
+}
+
+// --- several at once -----------------------------------------------------------------------------
+
+// Two communicators, each on a stream of its own with many calls in flight; a third one is used
+// with both streams and the compute stream in turn.
+static int beside_each_other(void *arg, const World *world)
+{
+    enum { CALLS = 40, COUNT = 5000 };
+    (void)arg;
+    Device *device = device_open(0, 1);
+    Comm *a = comm_new(world, device, "a", false), *b = comm_new(world, device, "b", false);
+    Comm *c = comm_new(world, device, "c", false);
+    Stream *one = stream_new_beside(device, "one"), *two = stream_new_beside(device, "two");
+    Stream *streams[] = { one, two, device_stream(device) };
+    float *x = device_alloc(device, sizeof(float[CALLS][COUNT]));
+    double *y = device_alloc(device, sizeof(double[CALLS][COUNT])), *z = xcalloc(CALLS, sizeof *z);
+    for (int i = 0; i < CALLS * COUNT; i++) {
+        x[i] = (float)value_of(world->rank, (size_t)i);
+        y[i] = value_of(world->rank, (size_t)i);
+    }
+    for (int i = 0; i < CALLS; i++) {
+        z[i] = world->rank + i;
+        comm_all_reduce(a, one, x + i * COUNT, COUNT, COMM_F32, COMM_SUM);
+        comm_broadcast(b, two, y + i * COUNT, COUNT, COMM_F64, i % world->size);
+        comm_all_reduce(c, streams[i % 3], z + i, 1, COMM_F64, COMM_MAX);
+    }
+    stream_sync(one);
+    stream_sync(two);
+    size_t wrong = 0;
+    for (size_t i = 0; i < CALLS * COUNT; i++)
+        wrong += x[i] != (float)sum_of(world->size, i)
+                 || y[i] != value_of((int)(i / COUNT) % world->size, i);
+    for (int i = 0; i < CALLS; i++)
+        wrong += z[i] != world->size - 1 + i;
+    EXPECT(wrong == 0, "rank %d of %d: %zu wrong values", world->rank, world->size, wrong);
+    comm_free(a);
+    comm_free(b);
+    comm_free(c);
+    stream_free(one);
+    stream_free(two);
+    device_free(device, x);
+    device_free(device, y);
+    free(z);
+    device_close(device);
+    return test_failed > 0 || test_passed == 0;
+}
+
+// --- a barrier -----------------------------------------------------------------------------------
+
+// The last rank comes late; nobody is past the barrier before.
+static int barrier_holds(void *arg, const World *world)
+{
+    atomic_int *late = arg;
+    Device *device = device_open(0, 1);
+    Comm *comm = comm_new(world, device, "barrier", false);
+    for (int i = 1; i <= 5; i++) {
+        if (world->rank == world->size - 1) {
+            usleep(20000);
+            atomic_store(late, i);
+        }
+        comm_barrier(comm);
+        EXPECT(atomic_load(late) >= i, "rank %d went on before the last had come", world->rank);
+        comm_barrier(comm);
+    }
+    comm_free(comm);
+    device_close(device);
+    return test_failed > 0 || test_passed == 0;
+}
+
+TEST(test_sizes)
+{
+    for (int size = 1; size <= 4; size++) {
+        EXPECT_EQ_INT(ranks_run(size, every_collective, &(Case){ size == 2 ? 1000000 : 20001 }), 0);
+        EXPECT_EQ_INT(ranks_run(size, same_bits, NULL), 0);
+        EXPECT_EQ_INT(ranks_run(size, beside_each_other, NULL), 0);
+    }
+    EXPECT_EQ_INT(ranks_run(3, every_collective, &(Case){ 1500, .checked = true }), 0);
+}
+
+TEST(test_barrier)
+{
+    RanksStore *shared = ranks_store_new();
+    EXPECT_EQ_INT(ranks_run(3, barrier_holds, &shared->count), 0);
+    ranks_store_free(shared);
+}
+
+int main(void)
+{
+    test_sizes();
+    test_barrier();
+    return test_done();
+}

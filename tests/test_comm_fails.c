@@ -1,0 +1,231 @@
+// test_comm_fails.c - ranks that disagree, and ranks that die: who says what, and when it is over.
+// ctest: SANITIZERS asan
+#include "../tools/ranks.h"
+#include "check.h"
+#include "comm.h"
+#include "interrupt.h"
+#include "test.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <time.h>
+
+enum { COUNT = 1000, BIG = 4000000 };
+
+static char text[1 << 16];
+
+// What all processes of this test say on stderr goes to a file.
+static void redirect(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+    dup2(fd, STDERR_FILENO);
+    close(fd);
+}
+
+static const char *said(const char *path)
+{
+    FILE *in = fopen(path, "r");
+    text[in ? fread(text, 1, sizeof text - 1, in) : 0] = '\0';
+    if (in)
+        fclose(in);
+    return text;
+}
+
+static void expect_said(const char *path, const char *words)
+{
+    EXPECT(strstr(said(path), words) != NULL, "no '%s' in:\n%s", words, text);
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+// --- ranks that disagree -------------------------------------------------------------------------
+
+typedef struct Story {
+    const char *file;       // for what they say
+    void (*last)(Comm *comm, Stream *stream, float *values, int rank);
+    bool checked;
+    bool beside;            // on a stream of its own
+} Story;
+
+static void another_call(Comm *comm, Stream *stream, float *values, int rank)
+{
+    if (rank == 1)
+        comm_broadcast(comm, stream, values, 4, COMM_F32, 0);
+    else
+        comm_all_reduce(comm, stream, values, COUNT, COMM_F32, COMM_SUM);
+}
+
+static void another_count(Comm *comm, Stream *stream, float *values, int rank)
+{
+    comm_reduce(comm, stream, values, rank == 2 ? COUNT - 1 : COUNT, COMM_F32, COMM_MAX, 0);
+}
+
+static void no_call(Comm *comm, Stream *stream, float *values, int rank)
+{
+    if (rank == 0)
+        comm_barrier(comm);
+    else
+        comm_all_gather(comm, stream, values, values + COUNT, 3, COMM_U8);
+}
+
+static int tell(void *arg, const World *world)
+{
+    const Story *story = arg;
+    redirect(story->file);
+    interrupt_install(false);
+    Device *device = device_open(0, 1);
+    Comm *comm = comm_new(world, device, "grads", story->checked);
+    Stream *stream = story->beside ? stream_new_beside(device, "comm") : device_stream(device);
+    float *values = device_alloc(device, sizeof(float[BIG]));
+    if (world->rank == 0)   // the others have no part in it, and count on as before
+        comm_send(comm, stream, values, 0, COMM_F32, 1);
+    for (int i = 0; i < 3; i++)
+        comm_all_reduce(comm, stream, values, COUNT, COMM_F32, COMM_SUM);
+    story->last(comm, stream, values, world->rank);
+    stream_sync(stream);
+    return 0;
+}
+
+static void expect_disagreement(const char *name, int size, const Story *story, const char *one,
+                                const char *other)
+{
+    Story told = *story;
+    told.file = test_path(name);
+    EXPECT_EQ_INT(ranks_run(size, tell, &told), EXIT_FAILED);
+    expect_said(told.file, one);
+    expect_said(told.file, other);
+    expect_said(told.file, "communicator grads: ");
+}
+
+TEST(disagreement)
+{
+    expect_disagreement("call", 2, &(Story){ .last = another_call, .checked = true },
+        "rank 1 calls broadcast #4 of 4 f32 from rank 0, "
+        "rank 0 calls all_reduce #4 of 1000 f32 (sum)",
+        "rank 0 calls all_reduce #4 of 1000 f32 (sum), "
+        "rank 1 calls broadcast #4 of 4 f32 from rank 0");
+    expect_disagreement("count", 3, &(Story){ .last = another_count, .checked = true },
+        "rank 0 calls reduce #4 of 1000 f32 to rank 0 (max), rank 2 calls reduce #4 of 999 f32",
+        "rank 2 calls reduce #4 of 999 f32 to rank 0 (max), rank 0 calls reduce #4 of 1000 f32");
+    expect_disagreement("barrier", 2,
+        &(Story){ .last = no_call, .checked = true, .beside = true },
+        "rank 0 calls barrier #4, rank 1 calls all_gather #4 of 3 u8",
+        "rank 1 calls all_gather #4");
+}
+
+static void wrong_root(Comm *comm, Stream *stream, float *values, int rank)
+{
+    (void)rank;
+    comm_broadcast(comm, stream, values, 1, COMM_F32, 2);
+}
+
+TEST(wrong_arguments)
+{
+    Story story = { .file = test_path("root"), .last = wrong_root };
+    EXPECT_EQ_INT(ranks_run(2, tell, &story), EXIT_FAILED);
+    expect_said(story.file, "broadcast from rank 2: there are 2 ranks");
+}
+
+// --- ranks that die ------------------------------------------------------------------------------
+
+static void die_first(Comm *comm, Stream *stream, float *values, int rank)
+{
+    if (rank == 1)
+        raise(SIGKILL);
+    for (int i = 0; i < 1000; i++)
+        comm_all_reduce(comm, stream, values, BIG, COMM_F32, COMM_SUM);
+}
+
+static void die_in_the_middle(Comm *comm, Stream *stream, float *values, int rank)
+{
+    for (int i = 0; i < 1000; i++) {
+        comm_all_reduce(comm, stream, values, BIG, COMM_F32, COMM_SUM);
+        if (rank == 1 && i == 3) {
+            stream_sync(stream);
+            raise(SIGKILL);
+        }
+    }
+}
+
+static void die_before_barrier(Comm *comm, Stream *stream, float *values, int rank)
+{
+    (void)stream;
+    (void)values;
+    if (rank == 1)
+        raise(SIGKILL);
+    comm_barrier(comm);
+}
+
+// Rank 1 of 3 dies. signal: what the others get once it is dead, or 0. Expects that they end with
+// this status; returns the seconds that it took.
+static double expect_end(const Story *story, int signal, int status)
+{
+    pid_t pids[RANKS_MAX];
+    RanksStore *store = ranks_store_new();
+    ranks_start(3, store, tell, (void *)story, pids);
+    EXPECT_EQ_INT(ranks_join(pids[1]), 128 + SIGKILL);
+    double begin = now();
+    if (signal) {
+        usleep(200 * 1000);     // they have noticed
+        kill(pids[0], signal);
+        kill(pids[2], signal);
+    }
+    EXPECT_EQ_INT(ranks_join(pids[0]), status);
+    EXPECT_EQ_INT(ranks_join(pids[2]), status);
+    ranks_store_free(store);
+    return now() - begin;
+}
+
+TEST(quiet_when_told_to_end)
+{
+    void (*const deaths[])(Comm *, Stream *, float *, int) = {
+        die_first, die_in_the_middle, die_before_barrier };
+    for (int i = 0; i < 6; i++) {
+        Story story = { .file = test_path("quiet"), .last = deaths[i / 2], .beside = i % 2 };
+        double seconds = expect_end(&story, SIGTERM, 128 + SIGTERM);
+        EXPECT_EQ_STR(said(story.file), "");
+        EXPECT(seconds < 4, "death %d: %.1f s", i, seconds);
+    }
+}
+
+TEST(a_line_when_alone)
+{
+    Story story = { .file = test_path("alone"), .last = die_in_the_middle, .beside = true };
+    double seconds = expect_end(&story, 0, EXIT_FAILED);
+    EXPECT(seconds > 4, "nobody had the time to end them: %.1f s", seconds);
+    expect_said(story.file, "rank 0 of 3 has lost another one in all_reduce #");
+    expect_said(story.file, "of 4000000 f32 (sum) (grads): ");
+    expect_said(story.file, "rank 2 of 3 has lost another one in all_reduce #");
+    expect_said(story.file, "hint: a rank has ended");
+}
+
+static int listen_elsewhere(void *arg, const World *world)
+{
+    World moved = *world;
+    redirect(arg);
+    moved.address = "198.51.100.77";   // nobody's: from the block for documentation
+    comm_new(&moved, device_open(0, 1), "grads", false);
+    return 0;
+}
+
+TEST(an_address_of_another_machine)
+{
+    const char *file = test_path("address");
+    EXPECT_EQ_INT(ranks_run(1, listen_elsewhere, (void *)file), EXIT_FAILED);
+    expect_said(file, "Gloo cannot listen at 198.51.100.77");
+}
+
+int main(void)
+{
+    disagreement();
+    wrong_arguments();
+    quiet_when_told_to_end();
+    a_line_when_alone();
+    an_address_of_another_machine();
+    return test_done();
+}

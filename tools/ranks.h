@@ -1,0 +1,112 @@
+// ranks.h - a few processes that know each other, for tests and measurements: fork, and a store in
+// memory that they share. Steps have more to look after: see spawn.h and what follows it.
+#pragma once
+#include "check.h"
+#include "comm.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { RANKS_MAX = 16, RANKS_ENTRIES = 256, RANKS_VALUE = 4096 };
+
+typedef struct RanksEntry {
+    atomic_bool there;
+    char key[64];
+    size_t bytes;
+    char value[RANKS_VALUE];
+} RanksEntry;
+
+// Entries are only ever added.
+typedef struct RanksStore {
+    atomic_int count;
+    RanksEntry entries[RANKS_ENTRIES];
+} RanksStore;
+
+static inline void ranks_put(void *arg, const char *key, const void *value, size_t bytes)
+{
+    RanksStore *store = arg;
+    int i = atomic_fetch_add(&store->count, 1);
+    CHECK(i < RANKS_ENTRIES && bytes <= RANKS_VALUE, "", "the store is full");
+    RanksEntry *entry = &store->entries[i];
+    snprintf(entry->key, sizeof entry->key, "%s", key);
+    memcpy(entry->value, value, bytes);
+    entry->bytes = bytes;
+    atomic_store(&entry->there, true);
+}
+
+static inline RanksEntry *ranks_find(RanksStore *store, const char *key)
+{
+    for (int i = 0; i < RANKS_ENTRIES && i < atomic_load(&store->count); i++)
+        if (atomic_load(&store->entries[i].there) && strcmp(store->entries[i].key, key) == 0)
+            return &store->entries[i];
+    return NULL;
+}
+
+static inline size_t ranks_get(void *arg, const char *key, void *value, size_t capacity)
+{
+    RanksEntry *entry;
+    while (!(entry = ranks_find(arg, key)))
+        usleep(500);
+    memcpy(value, entry->value, entry->bytes < capacity ? entry->bytes : capacity);
+    return entry->bytes;
+}
+
+static inline RanksStore *ranks_store_new(void)
+{
+    RanksStore *store = mmap(NULL, sizeof *store, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(store != MAP_FAILED, "", "mmap: no memory for the store");
+    return store;
+}
+
+static inline void ranks_store_free(RanksStore *store) { munmap(store, sizeof *store); }
+
+// Forks `size` processes that call run(arg, world) and exit with what it returns. Call it before
+// anything that starts threads. They die with this one.
+static inline void ranks_start(int size, RanksStore *store,
+                               int (*run)(void *arg, const World *world), void *arg, pid_t pids[])
+{
+    fflush(NULL);
+    for (int rank = 0; rank < size; rank++) {
+        pids[rank] = fork();
+        CHECK(pids[rank] >= 0, "", "fork failed");
+        if (pids[rank] > 0)
+            continue;
+        World world = { .rank = rank, .size = size, .local_rank = rank, .local_size = size,
+                        .address = "127.0.0.1", .run = "ranks",
+                        .store = { ranks_put, ranks_get, store } };
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        int status = run(arg, &world);
+        fflush(NULL);
+        _exit(status);
+    }
+}
+
+// Waits for one of them: its exit status, or 128 + the signal that ended it.
+static inline int ranks_join(pid_t pid)
+{
+    int status = 0;
+    CHECK(waitpid(pid, &status, 0) == pid, "", "waitpid failed");
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// Starts them, waits for all, and returns the first status that is not 0.
+static inline int ranks_run(int size, int (*run)(void *arg, const World *world), void *arg)
+{
+    pid_t pids[RANKS_MAX];
+    int first = 0;
+    RanksStore *store = ranks_store_new();
+    ranks_start(size, store, run, arg, pids);
+    for (int rank = 0; rank < size; rank++) {
+        int status = ranks_join(pids[rank]);
+        first = first ? first : status;
+    }
+    ranks_store_free(store);
+    return first;
+}
