@@ -1,0 +1,345 @@
+// replicas.c - one process, several devices, a thread for each: what torch.nn.DataParallel does.
+//
+//                first device                             the others
+//   broadcast    its parameters and statistics  ==>       a copy of them
+//   scatter      the images of a batch          ==>       their piece of them
+//   forward      its own piece                            their piece
+//   gather       the logits of the whole batch  <==       those of their piece
+//   loss         the caller's                             -
+//   scatter      the gradient of the logits     ==>       their piece of it
+//   backward     its own piece                            their piece
+//   reduce       adds up the gradients          <==       those of their piece
+//   optimizer    the caller's                             -
+//
+// In every step the whole model goes out and all the gradients come back, all of it through the
+// first device, and while that one works alone the others idle.
+//
+// A phase is over when every device is through with it: each thread waits for its own device, and
+// then they meet (crew.h). So nobody reads what is not written yet, and the clock knows the
+// phases. A device that is ready early idles; to let it go on would take events between any two.
+#include "replicas.h"
+#include "check.h"      // uses: xcalloc
+#include "crew.h"       // uses: Crew, crew_do
+#include "trace.h"      // uses: trace_begin, trace_end, trace_thread, trace_now
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPLICAS_MAX = 64 };
+
+typedef enum Phase {
+    BROADCAST, SCATTER, FORWARD, GATHER, LOSS, SCATTER_BACK, BACKWARD, REDUCE, BETWEEN, PHASES
+} Phase;
+
+typedef struct Replica {
+    Replicas *all;
+    Device *device;
+    Ops *ops;               // NULL on the first device: the caller's
+    Model *model;           // on the first device the caller's
+    int first, rows;        // its piece of the batch; rows 0: it idles
+    float *images;          // memory for them, NULL on the first device: they are there
+    const float *input;     // what its model reads
+    char name[24];          // "device 1"
+} Replica;
+
+struct Replicas {
+    int count;
+    Replica replica[REPLICAS_MAX];
+    ModelConfig config;     // of the copies
+    OpsConfig ops;
+    const float *images;    // of the batch, on the first device
+    bool training;
+    float *scratch;         // there too: for another's gradients; NULL: it reads them in place
+
+    Phase phase;
+    int64_t last;           // when the last phase ended; 0: the clock stands still
+    int64_t ns[PHASES], times[PHASES];
+    Crew *crew;             // a thread for each replica; the first one's is the caller's
+};
+
+// --- what a device does in each phase ------------------------------------------------------------
+
+// On the stream of the replica's device. Nothing to do for much of what the first one has already.
+static void copy(Replica *replica, float *to, const float *from, size_t count)
+{
+    if (to != from)
+        copy_on_device(device_stream(replica->device), to, from, count * sizeof *to);
+}
+
+// The running statistics too: an evaluation needs the first device's everywhere. Training moves
+// them on every device, and forgets all but the first's.
+static void broadcast(Replica *replica)
+{
+    const Model *from = replica->all->replica[0].model;
+    copy(replica, replica->model->params, from->params, from->param_count);
+    copy(replica, replica->model->buffers, from->buffers, from->buffer_count);
+}
+
+static void scatter_images(Replica *replica)
+{
+    Shape one = replica->model->input;
+    one.n = 1;
+    const float *piece = replica->all->images + (size_t)replica->first * shape_count(one);
+    replica->input = replica->images ? replica->images : piece;
+    if (replica->images)
+        copy(replica, replica->images, piece, (size_t)replica->rows * shape_count(one));
+}
+
+static void forward(Replica *replica)
+{
+    model_forward(replica->model, replica->input, replica->rows, replica->all->training);
+}
+
+static void gather_logits(Replica *replica)
+{
+    const Model *to = replica->all->replica[0].model;
+    size_t classes = (size_t)to->config.classes;
+    copy(replica, to->logits + (size_t)replica->first * classes, replica->model->logits,
+         (size_t)replica->rows * classes);
+}
+
+static void scatter_dlogits(Replica *replica)
+{
+    const Model *from = replica->all->replica[0].model;
+    size_t classes = (size_t)from->config.classes;
+    copy(replica, replica->model->dlogits, from->dlogits + (size_t)replica->first * classes,
+         (size_t)replica->rows * classes);
+}
+
+static void backward(Replica *replica) { model_backward(replica->model, NULL, NULL); }
+
+// The first device adds up what there is, always in the same order, so that the same bits come out.
+// The loss is a mean over the whole batch, so every gradient is its share of it already. (Were each
+// device to add up one part of the arena, the work would be divided: a reduce-scatter.)
+static void reduce(Replica *replica)
+{
+    Replicas *all = replica->all;
+    Model *model = replica->model;
+    for (int i = 1; i < all->count && all->replica[i].rows > 0; i++) {
+        float *theirs = all->replica[i].model->grads;
+        float *here = all->scratch ? all->scratch : theirs;
+        copy(replica, here, theirs, model->param_count);
+        add_into(model->ops, model->param_count, model->grads, here);
+    }
+}
+
+static const struct {
+    const char *name;
+    void (*part)(Replica *replica);
+} phases[PHASES] = {
+    [BROADCAST] = { "broadcast", broadcast },
+    [SCATTER] = { "scatter", scatter_images },
+    [FORWARD] = { "forward", forward },
+    [GATHER] = { "gather", gather_logits },
+    [LOSS] = { "loss", NULL },
+    [SCATTER_BACK] = { "scatter", scatter_dlogits },
+    [BACKWARD] = { "backward", backward },
+    [REDUCE] = { "reduce", reduce },
+    [BETWEEN] = { "optimizer and data", NULL },
+};
+
+// --- phases and the clock ------------------------------------------------------------------------
+
+// The phase under way, to the end of its work on this device.
+static void do_phase(void *arg, int i)
+{
+    Replicas *all = arg;
+    Replica *replica = &all->replica[i];
+    Phase phase = all->phase;
+    if (replica->rows == 0)
+        return;
+    trace_begin(phases[phase].name);
+    phases[phase].part(replica);
+    stream_sync(device_stream(replica->device));
+    trace_end();
+}
+
+// The time since the last call belongs to this phase, if it was a training step's.
+static void count_time(Replicas *all, Phase phase)
+{
+    int64_t now = trace_now();
+    if (all->last && all->training) {
+        all->ns[phase] += now - all->last;
+        all->times[phase]++;
+    }
+    all->last = all->training ? now : 0;
+}
+
+static void on_all(Replicas *all, Phase phase)
+{
+    all->phase = phase;
+    crew_do(all->crew, do_phase, all);
+    count_time(all, phase);
+}
+
+static void on_first(Replicas *all, Phase phase)
+{
+    all->phase = phase;
+    do_phase(all, 0);
+    count_time(all, phase);
+}
+
+// What the caller asked of the first device meanwhile is done too: now the others may read it.
+static void after_caller(Replicas *all, Phase phase)
+{
+    stream_sync(device_stream(all->replica[0].device));
+    count_time(all, phase);
+}
+
+// --- a step --------------------------------------------------------------------------------------
+
+int replicas_chunk(const Replicas *replicas, int batch)
+{
+    return (batch + replicas->count - 1) / replicas->count;
+}
+
+// Pieces of one size, but for the last. A small batch may be used up before every device has one: 5
+// rows for 4 devices are 2, 2, 1 and none.
+static void cut_batch(Replicas *all, int rows)
+{
+    int size = replicas_chunk(all, rows);
+    for (int i = 0; i < all->count; i++) {
+        int first = i * size < rows ? i * size : rows;
+        all->replica[i].first = first;
+        all->replica[i].rows = rows - first < size ? rows - first : size;
+    }
+}
+
+void replicas_forward(Replicas *replicas, const float *images, int rows, bool training)
+{
+    replicas->images = images;
+    replicas->training = training;
+    after_caller(replicas, BETWEEN);
+    cut_batch(replicas, rows);
+    on_all(replicas, BROADCAST);
+    on_all(replicas, SCATTER);
+    on_all(replicas, FORWARD);
+    on_all(replicas, GATHER);
+}
+
+void replicas_backward(Replicas *replicas)
+{
+    after_caller(replicas, LOSS);
+    on_all(replicas, SCATTER_BACK);
+    on_all(replicas, BACKWARD);
+    on_first(replicas, REDUCE);
+}
+
+// --- what it cost --------------------------------------------------------------------------------
+
+static void report_phases(const Replicas *all, Log *log)
+{
+    char text[512] = "";
+    double sum = 0;
+    for (int i = 0; i < PHASES; i++) {
+        double ms = all->times[i] ? (double)all->ns[i] / (double)all->times[i] / 1e6 : 0;
+        size_t end = strlen(text);
+        snprintf(text + end, sizeof text - end, "%s%s %.1f", i ? " | " : "", phases[i].name, ms);
+        sum += ms;
+    }
+    log_say(log, "   == a step's %.1f ms: %s", sum, text);
+}
+
+void replicas_report(Replicas *replicas, Log *log)
+{
+    char text[40 * REPLICAS_MAX] = "";
+    if (replicas->times[REDUCE] > 0)
+        report_phases(replicas, log);
+    for (int i = 0; i < replicas->count; i++) {
+        const Replica *replica = &replicas->replica[i];
+        size_t end = strlen(text);
+        snprintf(text + end, sizeof text - end, "%s%s: %zu MB", i ? ", " : "", replica->name,
+                 device_peak_bytes(replica->device) >> 20);
+    }
+    log_say(log, "   == memory: %s (peak)", text);
+    replicas->last = 0;
+    memset(replicas->ns, 0, sizeof replicas->ns);
+    memset(replicas->times, 0, sizeof replicas->times);
+}
+
+// --- options -------------------------------------------------------------------------------------
+
+void replicas_options(Args *args, ReplicasConfig *config)
+{
+    *config = (ReplicasConfig){ 0 };
+    args_add(args, ARGS_ROWS(
+        { "devices", 0, ARG_COUNT_OR_LIST, &config->devices, "N|LIST",
+          "so many, or those of a list like 0,2 [all GPUs; CPU: 2]", 1, REPLICAS_MAX }));
+}
+
+// The numbers of the devices. Without a wish: all GPUs; a CPU can be cut into any number of parts.
+static int choose_devices(const char *wish, int numbers[REPLICAS_MAX])
+{
+    char all[16];
+    int there = strcmp(device_backend, "cpu") == 0 ? 2 : device_count();
+    snprintf(all, sizeof all, "%d", there > 0 ? there : 1);     // the first says what it lacks
+    return args_count_or_list(wish ? wish : all, numbers);
+}
+
+// --- from beginning to end -----------------------------------------------------------------------
+
+Replicas *replicas_open(const ReplicasConfig *config, int threads)
+{
+    int numbers[REPLICAS_MAX];
+    Replicas *all = xcalloc(1, sizeof *all);
+    all->count = choose_devices(config->devices, numbers);
+    all->crew = crew_new(all->count);
+    threads = device_share(all->count, threads, true);
+    for (int i = 0; i < all->count; i++) {
+        Replica *replica = &all->replica[i];
+        replica->all = all;
+        replica->device = device_open(numbers[i], threads);
+        snprintf(replica->name, sizeof replica->name, "device %d", numbers[i]);
+    }
+    device_use(all->replica[0].device);
+    return all;
+}
+
+Device *replicas_device(const Replicas *replicas) { return replicas->replica[0].device; }
+
+// In the thread that will compute with it: oneDNN keeps its scratch memory by thread.
+static void add_copy(void *arg, int i)
+{
+    Replicas *all = arg;
+    Replica *replica = &all->replica[i];
+    if (i == 0)
+        return;
+    device_use(replica->device);
+    trace_thread(replica->name);
+    replica->ops = ops_new(replica->device, &all->ops);
+    replica->model = model_new(replica->device, replica->ops, &all->config);
+    replica->images = device_alloc(replica->device,
+                                   shape_count(replica->model->input) * sizeof(float));
+}
+
+static void remove_copy(void *arg, int i)
+{
+    Replica *replica = &((Replicas *)arg)->replica[i];
+    if (i == 0)
+        return;
+    device_free(replica->device, replica->images);
+    model_free(replica->model);
+    ops_free(replica->ops);
+}
+
+void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops)
+{
+    replicas->ops = *ops;
+    replicas->config = model->config;
+    replicas->config.batch = replicas->config.pass = replicas_chunk(replicas, model->config.batch);
+    replicas->replica[0].model = model;
+    crew_do(replicas->crew, add_copy, replicas);
+    if (replicas->count > 1 && !device_shares_memory(model->device))
+        replicas->scratch = device_alloc(model->device, model->param_count * sizeof(float));
+}
+
+void replicas_close(Replicas *replicas)
+{
+    crew_do(replicas->crew, remove_copy, replicas);
+    crew_free(replicas->crew);
+    for (int i = 1; i < replicas->count; i++)
+        device_close(replicas->replica[i].device);
+    device_use(replicas->replica[0].device);
+    device_free(replicas->replica[0].device, replicas->scratch);
+    free(replicas);
+}

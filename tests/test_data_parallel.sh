@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# 02_data_parallel gives what 01_single_gpu gives, on any number of devices.
+#
+# ctest: TIMEOUT 120 PROCESSORS 2
+# shellcheck disable=SC2317  # its functions are called, by expect and check
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+
+train() # train STEP OPTION...: 20 steps, the last of each epoch a short one
+{
+    local step=$1
+    shift
+    "$BUILD/$step/train" --data synthetic --train-samples 97 --test-samples 50 -b 10 --epochs 2 -p 1 --seed 3 \
+        --threads 1 -j 1 "$@"
+}
+losses() { sed -n 's/^{"event":"step".*"loss":\([^,]*\),"acc".*/\1/p' "$1"; }
+far() # far A B: the largest difference of two files' losses
+{
+    paste -d' ' <(losses "$1") <(losses "$2") |
+        awk 'NF == 2 { d = $1 - $2; d = d < 0 ? -d : d; n++; if (!(d <= w)) w = d }
+             END { printf "%.6f %d\n", w, n }'
+}
+same_losses() { far "$1" "$2" | awk '{ exit !($1 <= 1e-4 && $2 == 20) }'; }
+same_test() # same_test A B: as many digits as single precision and another order of additions leave
+{
+    awk -v a="$(test_loss "$1")" -v b="$(test_loss "$2")" 'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-10) }'
+}
+test_loss() { tail -n 2 "$1" | sed -n 's/.*"\(test_\|\)loss":\([0-9.]*\),.*/\2/p' | head -1; }
+same_weights() { "$BUILD/../tests/tool_compare_weights" "$1" "$2" "$3"; }
+hash_of() { sed -n 's/^weight hash: //p' "$1"; }
+
+expect 0 "weight hash: " train 01_single_gpu --arch lenet --metrics one.jsonl --save one.st
+cp output one.out
+for n in 1 2 3 4; do
+    expect 0 "weight hash: " train 02_data_parallel --arch lenet --devices $n --metrics $n.jsonl --save $n.st
+    cp output $n.out
+    check "the losses of one device, on $n (off by, of: $(far $n.jsonl one.jsonl))" same_losses $n.jsonl one.jsonl
+    check "the weights of one device, on $n" same_weights $n.st one.st 5e-3
+    check "where a step's time went, twice" test "$(grep -cE "== a step's [0-9.]+ ms: broadcast [0-9.]+ \| \
+scatter [0-9.]+ \| forward [0-9.]+ \| gather [0-9.]+ \| loss [0-9.]+ \| scatter [0-9.]+ \| backward [0-9.]+ \| \
+reduce [0-9.]+ \| optimizer and data [0-9.]+$" output)" = 2
+    check "how full $n devices are" grep -qE \
+        "== memory: $(seq -s ', ' -f 'device %g: [0-9]+ MB' 0 $((n - 1))) \(peak\)$" output
+done
+check "one device: the bits of 01" test "$(hash_of 1.out)" = "$(hash_of one.out)"
+
+# Fewer rows than devices; two devices unless something else is asked for; a list; a name for each.
+expect 0 "device 3: " train 02_data_parallel --arch lenet --devices 4 -b 3 --train-samples 8 --epochs 1
+expect 0 "device 0: " train 02_data_parallel --arch lenet --epochs 1 --max-steps 1
+check "two devices without asking" grep -q 'device 1: [0-9]* MB (peak)' output
+expect 0 "device 0: " train 02_data_parallel --arch lenet --devices 0,2 --epochs 1 --max-steps 1
+check "two devices by name" grep -q 'device 2: [0-9]* MB (peak)' output
+
+# Statistics: the first device's are kept, evaluation needs them on all, and they go with the checkpoint.
+expect 0 "" train 02_data_parallel --arch convnet --devices 3 --metrics norm.jsonl --save norm.st --trace norm.json
+hash=$(hash_of output)
+expect 0 "" train 02_data_parallel --arch convnet --devices 3
+check "the same bits twice" test -n "$hash" -a "$(hash_of output)" = "$hash"
+expect 0 "" train 02_data_parallel --arch convnet --devices 3 --save half.st --max-steps 13
+expect 0 "" train 02_data_parallel --arch convnet --devices 3 --resume half.st
+check "the same bits when resumed" test "$(hash_of output)" = "$hash"
+for step in 01_single_gpu "02_data_parallel --devices 2"; do
+    # shellcheck disable=SC2086  # two words
+    expect 0 "" train $step --arch convnet --evaluate --resume norm.st --metrics eval.jsonl
+    check "the same test loss with: $step" same_test eval.jsonl norm.jsonl
+    rm -f eval.jsonl
+done
+for name in broadcast scatter forward gather backward reduce; do
+    check "$name in the timeline" grep -q "\"name\":\"$name\"" norm.json
+done
+check "a track for each device" test "$(grep -c '"thread_name".*"device [12]"' norm.json)" = 2
+
+for wrong in 0 a -1 1.5 1,1 ',' '1,' 0,,1 65 '' ' 2'; do
+    expect 2 "--devices: " train 02_data_parallel --devices "$wrong" --save wrong.st
+done
+check "nothing is done with wrong options" test ! -e wrong.st
+test_done

@@ -1,0 +1,400 @@
+// test_replicas.c - several devices give what one gives, and what PyTorch gives.
+//
+// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda SANITIZERS asan tsan
+//
+// All devices are the same one here ("0,0,0"), which the program itself does not allow: so that one
+// GPU is enough.
+#include "../02_data_parallel/replicas.c"
+#include "step_reference.h"
+
+// ThreadSanitizer has seen everything before a large network comes.
+#ifdef __SANITIZE_THREAD__
+static const bool slow = true;
+#else
+static const bool slow = false;
+#endif
+
+static const OpsConfig ops_config = { .tf32 = false, .deterministic = true };
+
+// --- a training run, on several devices or on one ------------------------------------------------
+
+enum { SIDE = 32, CLASSES = 10 };
+
+typedef struct Run {
+    Replicas *replicas;     // NULL: the model alone
+    Device *device;
+    Ops *ops;
+    Model *model;
+    float *velocity, *images;
+    int32_t *labels;
+    Scalars *scalars;
+    Stats *stats;
+} Run;
+
+static Replicas *replicas_of(int count)
+{
+    static const char *const devices[] = { NULL, "1", "0,0", "0,0,0", "0,0,0,0" };
+    return replicas_open(&(ReplicasConfig){ devices[count] }, 1);
+}
+
+// count 0: without replicas, one model on one device.
+static Run run_open(const char *arch, int count, int batch, int pass)
+{
+    Run run = { .replicas = count ? replicas_of(count) : NULL };
+    run.device = count ? replicas_device(run.replicas) : device_open(0, 1);
+    run.ops = ops_new(run.device, &ops_config);
+    run.model = model_new(run.device, run.ops, &(ModelConfig){
+        arch, strcmp(arch, "resnet18") == 0 ? 3 : 1, SIDE, SIDE, CLASSES, batch, pass });
+    if (count)
+        replicas_add(run.replicas, run.model, &ops_config);
+    run.velocity = device_alloc(run.device, run.model->param_count * sizeof(float));
+    run.images = device_alloc(run.device, shape_count(run.model->input) * sizeof(float));
+    run.labels = device_alloc(run.device, (size_t)batch * sizeof(int32_t));
+    run.scalars = device_alloc(run.device, sizeof(Scalars));
+    run.stats = device_alloc(run.device, sizeof(Stats));
+    scalars_set(run.ops, run.scalars, step_recipe);
+    model_init(run.model, 7);
+    return run;
+}
+
+static void run_close(Run *run)
+{
+    if (run->replicas)
+        replicas_close(run->replicas);
+    device_free(run->device, run->stats);
+    device_free(run->device, run->scalars);
+    device_free(run->device, run->labels);
+    device_free(run->device, run->images);
+    device_free(run->device, run->velocity);
+    model_free(run->model);
+    ops_free(run->ops);
+    device_close(run->device);
+}
+
+// Another batch for every number.
+static void run_batch(Run *run, int number)
+{
+    size_t count = shape_count(run->model->input);
+    float *images = xmalloc(count * sizeof *images);
+    int32_t labels[64];
+    for (size_t i = 0; i < count; i++)
+        images[i] = 2 * uniform_of(philox(3, (uint64_t)number, i).v[0]) - 1;
+    for (int i = 0; i < run->model->config.batch; i++)
+        labels[i] = (int32_t)(philox(4, (uint64_t)number, (uint64_t)i).v[0] % CLASSES);
+    send_to_device(run->model, run->images, images, count * sizeof *images);
+    send_to_device(run->model, run->labels, labels,
+                   (size_t)run->model->config.batch * sizeof *labels);
+    free(images);
+}
+
+static void run_loss(Run *run, int rows)
+{
+    loss_cross_entropy(run->ops, rows, CLASSES, run->model->logits, run->labels, run->scalars,
+                       run->stats, run->model->dlogits);
+}
+
+static void run_update(Run *run)
+{
+    sgd_update(run->ops, run->model->param_count, run->model->params, run->model->grads,
+               run->velocity, run->scalars);
+}
+
+static void run_step(Run *run, int number, int rows)
+{
+    run_batch(run, number);
+    replicas_forward(run->replicas, run->images, rows, true);
+    run_loss(run, rows);
+    replicas_backward(run->replicas);
+    run_update(run);
+}
+
+// What replicas_forward and replicas_backward have to come to, with one model that computes the
+// pieces one after the other.
+typedef struct Piecewise {
+    float *logits;          // (rows, CLASSES), host
+    float *grads;           // arenas, host
+    float *buffers;         // after the first piece
+} Piecewise;
+
+static void piece_forward(Run *run, int first, int rows, const float *buffers)
+{
+    Shape one = run->model->input;
+    one.n = 1;
+    send_to_device(run->model, run->model->buffers, buffers,
+                   run->model->buffer_count * sizeof(float));
+    model_forward(run->model, run->images + (size_t)first * shape_count(one), rows, true);
+}
+
+static Piecewise piecewise(Run *run, int rows, int size)
+{
+    Model *model = run->model;
+    size_t width = CLASSES * sizeof(float);
+    float *before = arena_copy(model, model->buffers, model->buffer_count), *dlogits;
+    Piecewise p = { .logits = xcalloc((size_t)rows, width),
+                    .grads = xcalloc(model->param_count, sizeof(float)) };
+    for (int first = 0; first < rows; first += size) {
+        int count = rows - first < size ? rows - first : size;
+        piece_forward(run, first, count, before);
+        float *logits = arena_copy(model, model->logits, (size_t)count * CLASSES);
+        memcpy(p.logits + first * CLASSES, logits, (size_t)count * width);
+        free(logits);
+        if (first == 0)
+            p.buffers = arena_copy(model, model->buffers, model->buffer_count);
+    }
+    send_to_device(model, model->logits, p.logits, (size_t)rows * width);
+    run_loss(run, rows);
+    dlogits = arena_copy(model, model->dlogits, (size_t)rows * CLASSES);
+    for (int first = 0; first < rows; first += size) {
+        int count = rows - first < size ? rows - first : size;
+        piece_forward(run, first, count, before);
+        send_to_device(model, model->dlogits, dlogits + first * CLASSES, (size_t)count * width);
+        model_backward(model, NULL, NULL);
+        float *grads = arena_copy(model, model->grads, model->param_count);
+        for (size_t i = 0; i < model->param_count; i++)
+            p.grads[i] += grads[i];
+        free(grads);
+    }
+    send_to_device(model, model->grads, p.grads, model->param_count * sizeof(float));
+    send_to_device(model, model->buffers, p.buffers, model->buffer_count * sizeof(float));
+    free(dlogits);
+    free(before);
+    return p;
+}
+
+static void piecewise_free(Piecewise *p)
+{
+    free(p->logits);
+    free(p->grads);
+    free(p->buffers);
+}
+
+// --- comparing -----------------------------------------------------------------------------------
+
+// The largest difference, in parts of the largest entry.
+static double distance(const float *ours, const float *wanted, size_t count)
+{
+    double largest = 0, off = 0;
+    for (size_t i = 0; i < count; i++) {
+        if (!isfinite(ours[i]))
+            return INFINITY;
+        largest = fmax(largest, fabs(wanted[i]));
+        off = fmax(off, fabs((double)ours[i] - wanted[i]));
+    }
+    return off > 0 ? off / largest : 0;
+}
+
+// arena: of the run's model, on its device. wanted: as a host arena of like's model. Tensor by
+// tensor, in torch's layout: the order inside an arena may depend on the size of the batch.
+static double arena_distance(const Run *run, const float *arena, size_t count, const Run *like,
+                             const float *wanted, bool buffers)
+{
+    double worst = 0;
+    float *host = arena_copy(run->model, arena, count);
+    for (int i = 0; i < run->model->tensor_count; i++) {
+        const ModelTensor *t = &run->model->tensors[i];
+        if (t->kind == MODEL_COUNTER || (t->kind == MODEL_BUFFER) != buffers)
+            continue;
+        size_t bytes = (size_t)t->count * sizeof(float);
+        float *a = xmalloc(bytes), *b = xmalloc(bytes);
+        model_export(run->model, t, host, a);
+        model_export(like->model, &like->model->tensors[i], wanted, b);
+        worst = fmax(worst, distance(a, b, (size_t)t->count));
+        free(b);
+        free(a);
+    }
+    free(host);
+    return worst;
+}
+
+// --- tests ---------------------------------------------------------------------------------------
+
+static const struct {
+    int devices, batch, rows;
+} cuts[] = {
+    { 1, 8, 8 }, { 2, 8, 8 }, { 2, 7, 7 }, { 3, 8, 8 }, { 3, 9, 4 }, { 4, 8, 5 }, { 4, 7, 7 },
+    { 4, 8, 1 }, { 4, 3, 3 }, { 3, 2, 2 },
+};
+
+// Two steps: the second shows whether the others learn what the optimizer did on the first device.
+static void compare_with_pieces(const char *arch, int devices, int batch, int rows)
+{
+    Run many = run_open(arch, devices, batch, (batch + devices - 1) / devices);
+    Run one = run_open(arch, 0, batch, 0);
+    for (int step = 0; step < 2; step++) {
+        run_step(&many, step, rows);
+        run_batch(&one, step);
+        Piecewise p = piecewise(&one, rows, (rows + devices - 1) / devices);
+        run_update(&one);
+
+        float *logits = arena_copy(many.model, many.model->logits, (size_t)rows * CLASSES);
+        double off = distance(logits, p.logits, (size_t)rows * CLASSES);
+        EXPECT(off <= 1e-5, "%s, %d rows on %d, step %d: logits off by %g", arch, rows, devices,
+               step, off);
+        off = arena_distance(&many, many.model->grads, many.model->param_count, &one, p.grads,
+                             false);
+        EXPECT(off <= 1e-5, "%s, %d rows on %d, step %d: gradients off by %g", arch, rows, devices,
+               step, off);
+        off = arena_distance(&many, many.model->buffers, many.model->buffer_count, &one, p.buffers,
+                             true);
+        EXPECT(off <= 1e-6, "%s, %d rows on %d, step %d: the first device's statistics off by %g",
+               arch, rows, devices, step, off);
+        free(logits);
+        piecewise_free(&p);
+    }
+    run_close(&one);
+    run_close(&many);
+}
+
+TEST(several_devices_compute_pieces_of_a_batch)
+{
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        compare_with_pieces("lenet", cuts[i].devices, cuts[i].batch, cuts[i].rows);
+        compare_with_pieces("convnet", cuts[i].devices, cuts[i].batch, cuts[i].rows);
+    }
+    if (!slow)
+        compare_with_pieces("resnet18", 3, 8, 7);
+}
+
+// Without normalisation the pieces do not matter.
+TEST(gradients_are_those_of_the_whole_batch)
+{
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        int rows = cuts[i].rows;
+        Run many = run_open("lenet", cuts[i].devices, cuts[i].batch,
+                            (cuts[i].batch + cuts[i].devices - 1) / cuts[i].devices);
+        Run one = run_open("lenet", 0, cuts[i].batch, 0);
+        run_step(&many, 1, rows);
+        run_batch(&one, 1);
+        model_forward(one.model, one.images, rows, true);
+        run_loss(&one, rows);
+        model_backward(one.model, NULL, NULL);
+        float *wanted = arena_copy(one.model, one.model->grads, one.model->param_count);
+        double off = arena_distance(&many, many.model->grads, many.model->param_count, &one, wanted,
+                                    false);
+        EXPECT(off <= 1e-5, "%d rows on %d: gradients off by %g", rows, cuts[i].devices, off);
+        free(wanted);
+        run_close(&one);
+        run_close(&many);
+    }
+}
+
+// After some steps the others know the first device's running statistics as well.
+TEST(evaluation_is_the_same_on_every_device)
+{
+    Run many = run_open("convnet", 3, 8, 3), one = run_open("convnet", 0, 8, 3);
+    run_step(&many, 0, 8);
+    run_step(&many, 1, 8);
+    for (int i = 0; i < 2; i++) {
+        float *arena = i ? one.model->buffers : one.model->params;
+        size_t count = i ? one.model->buffer_count : one.model->param_count;
+        float *host = arena_copy(many.model, i ? many.model->buffers : many.model->params, count);
+        send_to_device(one.model, arena, host, count * sizeof *host);
+        free(host);
+    }
+    Shape image = one.model->input;
+    image.n = 1;
+    run_batch(&many, 2);
+    run_batch(&one, 2);
+    float *before = arena_copy(many.model, many.model->buffers, many.model->buffer_count);
+    replicas_forward(many.replicas, many.images, 8, false);
+    float *logits = arena_copy(many.model, many.model->logits, 8 * CLASSES);
+    for (int row = 0; row < 8; row++) {
+        model_forward(one.model, one.images + row * shape_count(image), 1, false);
+        float *wanted = arena_copy(one.model, one.model->logits, CLASSES);
+        double off = distance(logits + row * CLASSES, wanted, CLASSES);
+        EXPECT(off <= 1e-5, "row %d: logits off by %g", row, off);
+        free(wanted);
+    }
+    float *after = arena_copy(many.model, many.model->buffers, many.model->buffer_count);
+    EXPECT(memcmp(before, after, many.model->buffer_count * sizeof *after) == 0,
+           "an evaluation changes the statistics");
+    free(after);
+    free(logits);
+    free(before);
+    run_close(&one);
+    run_close(&many);
+}
+
+TEST(the_same_bits_twice)
+{
+    uint64_t hashes[2];
+    for (int i = 0; i < 2; i++) {
+        Run run = run_open("convnet", 3, 8, 3);
+        for (int step = 0; step < 20; step++)
+            run_step(&run, step, 8 - 3 * (step % 3));
+        hashes[i] = model_hash(run.model);
+        run_close(&run);
+    }
+    EXPECT(hashes[0] == hashes[1], "%016llx and %016llx", (unsigned long long)hashes[0],
+           (unsigned long long)hashes[1]);
+}
+
+// Each phase of each training step is timed once, and nothing of an evaluation: neither it nor what
+// comes before the next training step.
+TEST(times_are_those_of_training_steps)
+{
+    Run run = run_open("lenet", 2, 8, 4);
+    const Replicas *r = run.replicas;
+    Log *log = log_new(&(LogConfig){ .print_freq = 1 }, false);
+    for (int round = 0; round < 2; round++) {
+        for (int step = 0; step < 20; step++) {
+            run_step(&run, step, step == 19 ? 3 : 8);
+            if (step == 9 || step == 19)
+                replicas_forward(run.replicas, run.images, 8, false);
+        }
+        for (int i = 0; i < PHASES; i++)
+            EXPECT_EQ_INT(r->times[i], i == BETWEEN ? 18 : 20);
+        replicas_report(run.replicas, log);
+        for (int i = 0; i < PHASES; i++)
+            EXPECT(r->times[i] == 0 && r->ns[i] == 0, "phase %d goes on", i);
+    }
+    log_free(log);
+    run_close(&run);
+}
+
+// Two processes of PyTorch's, each with half of the batch and statistics of its own, do what two
+// devices do.
+TEST(steps_are_those_of_pytorch)
+{
+    for (int i = 1; i <= 5; i++) {
+        StepRun run;
+        char name[64];
+        snprintf(name, sizeof name, "resnet18-ranks2-%d.step.safetensors", i);
+        step_open(&run, reference_path(name));
+        Replicas *replicas = replicas_of(file_int(&run.file, "ranks"));
+        Device *device = replicas_device(replicas);
+        Ops *ops = ops_new(device, &ops_config);
+        ModelConfig config = step_config(&run, run.batch);
+        config.pass = replicas_chunk(replicas, run.batch);
+        Model *model = model_new(device, ops, &config);
+        replicas_add(replicas, model, &ops_config);
+        step_begin(&run, model, 0, run.batch);
+
+        replicas_forward(replicas, run.images, run.batch, true);
+        loss_cross_entropy(ops, run.batch, config.classes, model->logits, run.labels, run.scalars,
+                           run.stats, model->dlogits);
+        replicas_backward(replicas);
+        sgd_update(ops, model->param_count, model->params, model->grads, run.velocity, run.scalars);
+        step_compare(&run, step_loss(&run));
+
+        replicas_close(replicas);
+        step_close(&run);
+        model_free(model);
+        ops_free(ops);
+        device_close(device);
+    }
+}
+
+int main(void)
+{
+    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
+        TEST_SKIP("no GPU here");
+    several_devices_compute_pieces_of_a_batch();
+    gradients_are_those_of_the_whole_batch();
+    evaluation_is_the_same_on_every_device();
+    the_same_bits_twice();
+    times_are_those_of_training_steps();
+    if (!slow)
+        steps_are_those_of_pytorch();
+    return test_done();
+}
