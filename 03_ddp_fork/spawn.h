@@ -1,0 +1,17 @@
+// spawn.h - one process for each device, as torch.multiprocessing.spawn starts them.
+#pragma once
+#include "args.h"
+#include "comm.h"
+
+typedef struct SpawnConfig {
+    int ranks;          // processes; 0: one for each GPU, or two on a CPU
+    double timeout;     // seconds without a sign of life until a rank counts as lost; 0: never
+} SpawnConfig;
+SpawnConfig spawn_defaults(void);
+void spawn_options(Args *args, SpawnConfig *config);
+
+// Like fork: returns in every rank, which is somebody else in the world each time. The caller's own
+// process never returns: it looks after the ranks, and exits when all of them are gone. Call it
+// before anything that starts threads or touches a GPU. A rank that is through says alive_done()
+// (alive.h): one that exits earlier has died, even with status 0.
+void spawn(const SpawnConfig *config, World *world);

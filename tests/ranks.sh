@@ -1,0 +1,38 @@
+# shellcheck shell=bash
+# ranks.sh - for scripts that compare one process (01) with several ranks (a train of 03 or later):
+#
+#   one                         one process; two epochs of ten steps: one.st, one.jsonl
+#   same_as_one TRAIN N [OPTIONS]   N ranks, the same global batch: same losses, same weights?
+#   TRAIN is the program; what differs is printed.
+
+batch=48
+lenet=(--arch lenet --data synthetic --train-samples 480 --test-samples 64 --epochs 2 --threads 1
+    --lr 0.02 --seed 5 -p 1)
+
+one() { "$BUILD/01_single_gpu/train" "${lenet[@]}" -b $batch --metrics one.jsonl --save one.st >one.out; }
+
+# The losses of the single steps, one a line.
+losses() { sed -n 's/.*"event":"step".*"loss":\([^,]*\),"acc".*/\1/p' "$1"; }
+
+# Step by step the mean of these files' losses, beside one process's.
+mean_losses() { paste "$@" | awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; printf "%.9g\n", sum / NF }'; }
+
+same_weights() { "$BUILD/../tests/tool_compare_weights" "$1" one.st 5e-3; }
+
+same_as_one()
+{
+    local train=$1 n=$2 rank files=()
+    shift 2
+    rm -f ranks.*
+    "$train" -n "$n" "${lenet[@]}" -b $((batch / n)) --metrics ranks.%r.jsonl --save ranks.st "$@" \
+        >ranks.out 2>&1 || { tail -5 ranks.out; return 1; }
+    for ((rank = 0; rank < n; rank++)); do
+        losses ranks.$rank.jsonl >ranks.$rank.losses
+        files+=(ranks.$rank.losses)
+    done
+    mean_losses "${files[@]}" >ranks.losses
+    paste ranks.losses <(losses one.jsonl) | awk '
+        { d = $1 - $2; d = d < 0 ? -d : d; if (NF != 2 || !(d <= 1e-4)) bad = bad "step " NR ": loss " $1 ", of one process " $2 "\n" }
+        END { if (NR != 20) bad = bad NR " steps, not 20\n"; printf "%s", bad; exit bad != "" }' || return 1
+    same_weights ranks.st
+}

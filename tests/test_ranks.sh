@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 240 PROCESSORS all
+# Ranks that share a global batch compute what one process computes with it: the same losses and the same
+# weights, however many they are, and however the gradients travel. And twice the same bits.
+. "$SRC/tests/test.sh"
+. "$SRC/tests/ranks.sh"
+cd "$TMP" || exit 1
+train=$BUILD/03_ddp_fork/train
+check "one process" one
+
+for n in 1 2 3 4; do
+    check "$n ranks, buckets" same_as_one "$train" $n
+    check "$n ranks, one all-reduce" same_as_one "$train" $n --bucket-mb 0
+done
+check "2 ranks, small buckets" same_as_one "$train" 2 --bucket-mb 0.001
+check "2 ranks, buckets that wait" same_as_one "$train" 2 --bucket-mb 0.05 --overlap 0
+check "3 ranks, collectives compared" same_as_one "$train" 3 --check-collectives
+
+# A share that does not divide is padded; a tail that is left out is left out on all ranks.
+expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 7 --train-samples 100 --metrics odd.jsonl
+check "100 samples, 3 ranks of 7: 5 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 10
+expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 11 --train-samples 100 --drop-last --metrics odd.jsonl
+check "without the tail: 3 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 6
+expect 1 "2 samples are not enough for 3 ranks" "$train" -n 3 "${lenet[@]}" -b 1 --train-samples 2 --drop-last
+
+# The same bits twice, though messages and threads take their own time.
+hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
+resnet=(--arch resnet18 --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 16 -n 3)
+for more in "" "--sync-bn" "--bucket-mb 1 --overlap 1"; do
+    # shellcheck disable=SC2086
+    expect 0 "weight hash: " "$train" "${resnet[@]}" $more
+    first=$(hash_of)
+    # shellcheck disable=SC2086
+    expect 0 "weight hash: $first" "$train" "${resnet[@]}" $more
+done
+expect 0 "weight hash: $first" "$train" "${resnet[@]}" --bucket-mb 1 --overlap 0
+
+# Saved by rank 0, resumed by any number of ranks with the same global batch, in mid-epoch too.
+expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save whole.st
+whole=$(hash_of)
+expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save part.st --max-steps 13
+expect 0 "weight hash: $whole" "$train" -n 2 "${lenet[@]}" -b 24 --resume part.st
+expect 0 "resumed: part.st, epoch 2, step 3" "$train" -n 4 "${lenet[@]}" -b 12 --resume part.st --save part.st
+check "4 ranks go on where 2 were" same_weights part.st
+
+# What is printed says whose it is; only one rank prints.
+expect 0 "| rank 0" "$train" -n 4 "${lenet[@]}" -b 12
+check "one line a step" test "$(grep -c '== step:' "$TMP/output")" = 20
+check "the global batch" grep -q "global batch 48 " "$TMP/output"
+check "one warning, more ranks than cores" test "$(grep -c 'threads' "$TMP/output")" -le 3
+expect 0 "top1" "$train" -n 2 "${lenet[@]}" -b 24 -e --resume whole.st
+expect 2 "--ranks" "$train" -n 0.5
+expect 2 "--bucket-mb" "$train" --bucket-mb -1
+test_done

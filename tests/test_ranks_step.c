@@ -1,0 +1,83 @@
+// test_ranks_step.c - one training step by several ranks against PyTorch's.
+// ctest: PROCESSORS 2 TIMEOUT 120 SANITIZERS none
+//
+// With statistics of its own on each rank (the default) two ranks must do what two processes of
+// torch.nn.parallel.DistributedDataParallel did. With the statistics of all (--sync-bn) two and
+// four ranks must do what one process does that has the whole batch.
+#include "../03_ddp_fork/ddp.c"
+#include "../tools/ranks.h"
+#include "step_reference.h"
+
+typedef struct Trial {
+    const char *file;
+    DdpConfig ddp;
+    double *losses;         // (size) shared
+} Trial;
+
+static void wait_for_average(void *arg) { ddp_wait(arg); }
+
+static int take_step(void *arg, const World *world)
+{
+    const Trial *trial = arg;
+    Device *device = device_open(0, 1);
+    Ops *ops = ops_new(device, &(OpsConfig){ 0 });
+    StepRun run;
+    step_open(&run, reference_path(trial->file));
+    int rows = run.batch / world->size;
+    EXPECT_EQ_INT(rows * world->size, run.batch);
+    ModelConfig config = step_config(&run, rows);
+    Model *model = model_new(device, ops, &config);
+    step_begin(&run, model, rows * world->rank, rows);
+
+    Ddp *ddp = ddp_new(&trial->ddp, world, model, run.scalars, run.stats);
+    trial->losses[world->rank] = step_take_with(&run, ddp_ready, wait_for_average, ddp);
+    ddp_compare(ddp, model_hash(model));    // after which all losses are there
+    double loss = 0;
+    for (int rank = 0; rank < world->size; rank++)
+        loss += trial->losses[rank] / world->size;
+    if (world->rank == 0)
+        step_compare(&run, loss);
+    ddp_free(ddp);
+    step_close(&run);
+    model_free(model);
+    ops_free(ops);
+    device_close(device);
+    return test_failed > 0;
+}
+
+static void try(int size, const char *file, DdpConfig ddp)
+{
+    double *losses = mmap(NULL, RANKS_MAX * sizeof *losses, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    Trial trial = { file, ddp, losses };
+    printf("%d ranks, buckets of %g MiB%s: ", size, ddp.bucket_mb, ddp.sync_bn ? ", sync-bn" : "");
+    EXPECT_EQ_INT(ranks_run(size, take_step, &trial), 0);
+    munmap(losses, RANKS_MAX * sizeof *losses);
+}
+
+TEST(statistics_of_each_rank)
+{
+    for (int i = 1; i <= 5; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "resnet18-ranks2-%d.step.safetensors", i);
+        try(2, name, (DdpConfig){ .bucket_mb = i % 2 ? 25 : 0, .overlap = true });
+    }
+}
+
+TEST(statistics_of_all_ranks)
+{
+    for (int i = 1; i <= 5; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "resnet18-%d.step.safetensors", i);
+        DdpConfig ddp = { .bucket_mb = i % 2 ? 4 : 25, .overlap = true, .sync_bn = true };
+        try(2, name, ddp);
+        try(4, name, ddp);
+    }
+}
+
+int main(void)
+{
+    statistics_of_each_rank();
+    statistics_of_all_ranks();
+    return test_done();
+}

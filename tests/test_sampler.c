@@ -1,0 +1,91 @@
+// test_sampler.c - which samples are a rank's: sample for sample as torch's DistributedSampler.
+#include "test.h"
+
+#include "../03_ddp_fork/sampler.c"
+#include "safetensors.h"
+
+// A row of "cases" in sampler.safetensors; tools/reference/make.py writes it.
+typedef struct Case {
+    int64_t count, size, rank, seed, epoch, shuffle, drop_last;
+    int64_t share, hash;
+} Case;
+
+// FNV-1a over whole numbers, as make.py computes it.
+static int64_t hash_of(const int32_t *ids, int count)
+{
+    uint64_t hash = 0xcbf29ce484222325;
+    for (int i = 0; i < count; i++)
+        hash = (hash ^ (uint64_t)ids[i]) * 0x100000001b3;
+    return (int64_t)hash;
+}
+
+static Sampler sampler_of(const Case *c)
+{
+    Sampler sampler = { .count = (int)c->count, .rank = (int)c->rank, .size = (int)c->size,
+                        .shuffle = c->shuffle, .drop_last = c->drop_last, .seed = c->seed };
+    sampler_set_epoch(&sampler, c->epoch);
+    return sampler;
+}
+
+// first: the first `shown` ids, for a look at what differs.
+static void case_compare(const Case *c, const int32_t *first, int shown)
+{
+    Sampler sampler = sampler_of(c);
+    int share = sampler_share(&sampler);
+    EXPECT_EQ_INT(share, c->share);
+    int32_t *ids = xmalloc((size_t)share * sizeof *ids);
+    sampler_ids(&sampler, ids);
+    for (int i = 0; i < share && i < shown; i++)
+        EXPECT_EQ_INT(ids[i], first[i]);
+    EXPECT(hash_of(ids, share) == c->hash,
+           "%d samples, %d of %d, seed %lld, epoch %lld, shuffle %d, drop_last %d: not as torch",
+           sampler.count, sampler.rank, sampler.size, (long long)sampler.seed,
+           (long long)sampler.epoch, sampler.shuffle, sampler.drop_last);
+    free(ids);
+}
+
+TEST(as_torch)
+{
+    char path[4096];
+    const char *source = getenv("SRC");
+    snprintf(path, sizeof path, "%s/tests/reference/sampler.safetensors", source ? source : ".");
+    StFile file;
+    Error err;
+    if (!st_open(&file, path, &err))
+        FAIL_ERROR(&err);
+    const StTensor *cases = st_find(&file, "cases"), *first = st_find(&file, "first");
+    CHECK(cases && first && cases->shape[1] * 8 == sizeof(Case), "make the references again",
+          "%s: not as expected", path);
+    for (int64_t i = 0; i < cases->shape[0]; i++)
+        case_compare((const Case *)cases->data + i,
+                     (const int32_t *)first->data + i * first->shape[1], (int)first->shape[1]);
+    st_close(&file);
+}
+
+// Without padding, the ranks' batches of any step are together the batch of one process.
+TEST(ranks_together_take_the_batch_of_one)
+{
+    enum { COUNT = 48, RANKS = 4, ROWS = 3, BATCH = RANKS * ROWS };
+    Sampler alone = { .count = COUNT, .size = 1, .shuffle = true, .seed = 9, .epoch = 2 };
+    int32_t one[COUNT], part[COUNT / RANKS];
+    int owner_batch[COUNT];
+    sampler_ids(&alone, one);
+    for (int i = 0; i < COUNT; i++)
+        owner_batch[one[i]] = i / BATCH;
+    for (int rank = 0; rank < RANKS; rank++) {
+        Sampler sampler = alone;
+        sampler.rank = rank;
+        sampler.size = RANKS;
+        EXPECT_EQ_INT(sampler_share(&sampler), COUNT / RANKS);
+        sampler_ids(&sampler, part);
+        for (int i = 0; i < COUNT / RANKS; i++)
+            EXPECT_EQ_INT(owner_batch[part[i]], i / ROWS);
+    }
+}
+
+int main(void)
+{
+    as_torch();
+    ranks_together_take_the_batch_of_one();
+    return test_done();
+}

@@ -1,0 +1,807 @@
+// test_spawn.c - the launcher of 03_ddp_fork: what becomes of the ranks, and of the program's exit
+// status, whatever one of them does. Ranks do no training here: each plays a part.
+// ctest: TIMEOUT 60 SANITIZERS asan
+#include "../03_ddp_fork/spawn.c"
+#include "test.h"
+
+#include <dirent.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+// Whoever links no communication library decides this himself.
+__attribute__((weak)) const bool comm_shares_devices = false;
+
+enum { RANKS = 4, DESCRIPTORS = 64 };
+enum { STORE_HEAD = 68, STORE_VALUE = 4096, STORE_MESSAGE = STORE_HEAD + STORE_VALUE }; // bytes
+
+// What ranks leave for the test to see.
+static struct Seen {
+    _Atomic pid_t pid[RANKS];
+    atomic_int ready;       // ranks that are where the test wants them
+    atomic_int extra;       // descriptors too many
+    char run[RANKS][RUN_NAME];
+    char value[RANKS][RANKS];
+} *seen;
+
+typedef int Part(const World *world);
+typedef struct Launch {
+    pid_t pid;
+    double begun;
+    char path[4096];        // what it says
+} Launch;
+
+static char said[1 << 16];
+static double took;         // s, the last launch
+static bool open_before[DESCRIPTORS];
+
+static void sleep_ms(int ms) { usleep((useconds_t)ms * 1000); }
+
+static void note_descriptors(void)
+{
+    for (int fd = 0; fd < DESCRIPTORS; fd++)
+        open_before[fd] = fcntl(fd, F_GETFD) >= 0;
+}
+
+// --- launching -----------------------------------------------------------------------------------
+
+static _Noreturn void be_launcher(Part *part, int ranks, double timeout, const char *path)
+{
+    World world;
+    SpawnConfig config = { .ranks = ranks, .timeout = timeout };
+    struct rlimit no_core = { 0, 0 };
+    setrlimit(RLIMIT_CORE, &no_core);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    if (fd < 0 || dup2(fd, STDERR_FILENO) < 0 || dup2(fd, STDOUT_FILENO) < 0)
+        _exit(99);
+    close(fd);
+    note_descriptors();
+    spawn(&config, &world);
+    seen->pid[world.rank] = getpid();
+    interrupt_install(true);
+    exit(part(&world));
+}
+
+static Launch launch(Part *part, int ranks, double timeout)
+{
+    static int number;
+    Launch l = { .begun = watch_now() };
+    char name[32];
+    snprintf(name, sizeof name, "said-%d", number++);
+    snprintf(l.path, sizeof l.path, "%s", test_path(name));
+    memset(seen, 0, sizeof *seen);
+    fflush(NULL);
+    l.pid = fork();
+    if (l.pid == 0)
+        be_launcher(part, ranks, timeout, l.path);
+    return l;
+}
+
+static void await_ready(int ranks)
+{
+    for (int i = 0; i < 5000 && seen->ready < ranks; i++)
+        sleep_ms(1);
+    EXPECT(seen->ready >= ranks, "%d of %d ranks are there", seen->ready, ranks);
+}
+
+// Running, or stopped; a zombie that nobody asks for is gone.
+static char state_of(pid_t pid)
+{
+    char path[64], line[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *in = fopen(path, "r");
+    if (in == NULL)
+        return 0;
+    bool read = fgets(line, sizeof line, in) != NULL;
+    fclose(in);
+    char state = read && strrchr(line, ')') ? strrchr(line, ')')[2] : 0;
+    return state == 'Z' || state == 'X' ? 0 : state;
+}
+
+static int ranks_left(void)
+{
+    int left = 0;
+    for (int i = 0; i < RANKS; i++)
+        left += seen->pid[i] > 0 && state_of(seen->pid[i]) != 0;
+    return left;
+}
+
+static void read_said(const Launch *l)
+{
+    FILE *in = fopen(l->path, "r");
+    said[in ? fread(said, 1, sizeof said - 1, in) : 0] = '\0';
+    if (in)
+        fclose(in);
+}
+
+// Waits for it; its exit status, or 1000 + the signal that killed it. No rank is left then.
+static int finish(const Launch *l)
+{
+    int status;
+    while (waitpid(l->pid, &status, WNOHANG) == 0) {
+        if (watch_now() - l->begun > 15) {
+            kill(l->pid, SIGKILL);
+            EXPECT(false, "it hangs");
+        }
+        sleep_ms(2);
+    }
+    took = watch_now() - l->begun;
+    read_said(l);
+    EXPECT_EQ_INT(ranks_left(), 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static int play(Part *part, int ranks, double timeout)
+{
+    Launch l = launch(part, ranks, timeout);
+    return finish(&l);
+}
+
+static bool says(const char *what) { return strstr(said, what) != NULL; }
+
+static int count(const char *what)
+{
+    int n = 0;
+    for (const char *p = said; (p = strstr(p, what)); p += strlen(what))
+        n++;
+    return n;
+}
+
+// Waits as one waits for another rank, until somebody ends it.
+static int wait_for_ever(void)
+{
+    alive_wait_begin();
+    seen->ready++;
+    for (;;)
+        pause();
+    return 0;
+}
+
+// --- statuses ------------------------------------------------------------------------------------
+
+static int well(const World *w)
+{
+    (void)w;
+    alive_done();
+    return 0;
+}
+
+static int stopped_by_agreement(const World *w)
+{
+    sleep_ms(50 * w->rank);
+    alive_done();
+    return 130;
+}
+
+TEST(all_is_well)
+{
+    EXPECT_EQ_INT(play(well, 3, 30), 0);
+    EXPECT_EQ_STR(said, "");
+    EXPECT_EQ_INT(play(well, 1, 30), 0);
+    EXPECT_EQ_INT(play(stopped_by_agreement, 3, 30), 130);
+    EXPECT_EQ_STR(said, "");
+}
+
+static int look_around(const World *w)
+{
+    sigset_t blocked;
+    sigprocmask(SIG_SETMASK, NULL, &blocked);
+    WARN("", "size %d, local %d of %d, at %s, blocked %d, group %d", w->size, w->local_rank,
+         w->local_size, w->address, sigismember(&blocked, SIGTERM), getpgrp() == getpid());
+    for (int fd = 0; fd < DESCRIPTORS; fd++)
+        seen->extra += fcntl(fd, F_GETFD) >= 0 && !open_before[fd];
+    alive_done();
+    return 0;
+}
+
+TEST(ranks_know_who_they_are)
+{
+    EXPECT_EQ_INT(play(look_around, 0, 30), 0); // on a CPU: two
+    EXPECT_EQ_INT(count("size 2, local "), 2);
+    EXPECT(says("[rank 0/2 ") && says("[rank 1/2 "), "says %s", said);
+    EXPECT_EQ_INT(count("at 127.0.0.1, blocked 0, group 1"), 2);
+    EXPECT_EQ_INT(play(look_around, 4, 30), 0);
+    EXPECT(says("size 4, local 3 of 4"), "says %s", said);
+    EXPECT_EQ_INT(seen->extra, 4);              // each has its own socket, and no other's
+}
+
+// --- deaths --------------------------------------------------------------------------------------
+
+static int death_signal, death_status;
+
+static int one_dies(const World *w)
+{
+    alive_joined();
+    alive_step(2, 7);
+    if (w->rank != 1)
+        return wait_for_ever();
+    alive_step(2, 8);
+    alive_collective_begin("gradients", "all_reduce", 1024);
+    while (seen->ready < w->size - 1)
+        sleep_ms(1);
+    if (death_signal) {
+        signal(death_signal, SIG_DFL);          // AddressSanitizer has its own ideas
+        kill(getpid(), death_signal);
+        pause();
+    }
+    return death_status;
+}
+
+TEST(who_died_of_what)
+{
+    static const struct {
+        int signal, status, wanted;
+        const char *text;
+    } deaths[] = {
+        { SIGKILL, 0, 1, "was killed by SIGKILL (Killed) after epoch 2, step 8; last collective: "
+                         "all_reduce #1 of 1024 values (gradients)\nhint: " },
+        { SIGSEGV, 0, 1, "was killed by SIGSEGV (Segmentation fault) after epoch 2, step 8; " },
+        { SIGABRT, 0, 1, "was killed by SIGABRT (Aborted) after epoch 2" },
+        { SIGTERM, 0, 1, "was killed by SIGTERM (Terminated) after epoch 2" },
+        { 0, 0, 1, "ended with status 0 after epoch 2, step 8; " },
+        { 0, 1, 1, "ended with status 1; the others are ended too\n" },
+        { 0, 2, 2, "ended with status 2; the others are ended too\n" },
+        { 0, 3, 3, "ended with status 3; the others are ended too\n" },
+        { 0, 7, 7, "ended with status 7 after epoch 2, step 8; " },
+        { 0, 143, 143, "ended with status 143 after epoch 2, step 8; " },
+    };
+    for (size_t i = 0; i < sizeof deaths / sizeof *deaths; i++) {
+        char who[64];
+        death_signal = deaths[i].signal;
+        death_status = deaths[i].status;
+        EXPECT_EQ_INT(play(one_dies, 3, 30), deaths[i].wanted);
+        snprintf(who, sizeof who, "rank 1 of 3 (pid %d) ", (int)seen->pid[1]);
+        EXPECT(says(who) && says(deaths[i].text), "no \"%s%s\" in %s", who, deaths[i].text, said);
+        EXPECT_EQ_INT(count(": rank "), 1);
+        EXPECT(took < 2, "took %.1f s", took);
+    }
+}
+
+static int dies_early(const World *w)
+{
+    if (w->rank == 1)
+        raise(SIGKILL);
+    char value;
+    w->store.get(w->store.arg, "never", &value, 1);
+    return 0;
+}
+
+TEST(a_death_before_anybody_has_met)
+{
+    EXPECT_EQ_INT(play(dies_early, 3, 30), 1);
+    EXPECT(says("was killed by SIGKILL (Killed) before it had met the others; last collective: no "
+                "collective yet"), "says %s", said);
+    EXPECT(took < 1, "took %.1f s", took);
+}
+
+static int all_diverge(const World *w)
+{
+    sleep_ms(100 * w->rank);
+    return EXIT_DIVERGED;
+}
+
+TEST(when_all_diverge_they_say_so_themselves)
+{
+    EXPECT_EQ_INT(play(all_diverge, 3, 30), EXIT_DIVERGED);
+    EXPECT_EQ_STR(said, "");
+}
+
+// The one that complains that another is gone is not the one that died.
+static int complains(const World *w)
+{
+    seen->ready++;
+    while (seen->ready < 100 || (w->rank != 2 && state_of(seen->pid[2]) != 0))
+        sleep_ms(1);
+    if (w->rank == 2)
+        raise(SIGKILL);
+    return EXIT_FAILED;
+}
+
+TEST(the_one_that_died_first_is_named)
+{
+    Launch l = launch(complains, 3, 30);
+    await_ready(3);
+    kill(l.pid, SIGSTOP);                       // so that it sees all the deaths at once
+    seen->ready = 100;
+    for (int i = 0; i < 5000 && ranks_left() > 0; i++)
+        sleep_ms(1);
+    kill(l.pid, SIGCONT);
+    EXPECT_EQ_INT(finish(&l), 1);
+    EXPECT_EQ_INT(count(": rank "), 1);
+    EXPECT(says("rank 2 of 3 (pid ") && says("was killed by SIGKILL"), "says %s", said);
+}
+
+static int deaf(const World *w)
+{
+    if (w->rank == 1) {
+        while (seen->ready == 0)
+            sleep_ms(1);
+        return 7;
+    }
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    return wait_for_ever();
+}
+
+TEST(who_does_not_hear_is_killed_after_2_s)
+{
+    EXPECT_EQ_INT(play(deaf, 2, 30), 7);
+    EXPECT(took > 1.9 && took < 4, "took %.1f s", took);
+}
+
+static int clean_up_descriptor;
+static void note_clean_up(void)
+{
+    if (write(clean_up_descriptor, "cleaned up\n", 11) < 0)
+        abort();
+}
+
+static int half_done(const World *w)
+{
+    clean_up_descriptor = STDERR_FILENO;
+    check_on_exit(note_clean_up);
+    if (w->rank == 0)
+        return wait_for_ever();
+    while (seen->ready == 0)
+        sleep_ms(1);
+    check_on_exit(NULL);
+    return 7;
+}
+
+TEST(who_is_ended_cleans_up)
+{
+    EXPECT_EQ_INT(play(half_done, 2, 30), 7);
+    EXPECT_EQ_INT(count("cleaned up"), 1);
+    EXPECT(took < 1.5, "took %.1f s", took);
+}
+
+// --- lost ----------------------------------------------------------------------------------------
+
+static int one_stops(const World *w)
+{
+    alive_joined();
+    alive_wait_begin();
+    seen->ready++;
+    if (w->rank == 1)
+        raise(SIGSTOP);
+    while (seen->ready < 100)
+        sleep_ms(1);
+    alive_wait_end();
+    alive_done();
+    return 0;
+}
+
+TEST(who_is_stopped_is_lost)
+{
+    EXPECT_EQ_INT(play(one_stops, 3, 1), 1);
+    EXPECT(says("rank 1 of 3 (pid ") && says("is stopped (SIGSTOP) for 1 s"), "says %s", said);
+    EXPECT(says("rank 1 (pid ") && says("rank 2 (pid "), "says %s", said);
+    EXPECT(took > 1 && took < 4, "took %.1f s", took);
+}
+
+TEST(who_goes_on_is_not)
+{
+    Launch l = launch(one_stops, 2, 0.6);
+    await_ready(2);
+    sleep_ms(300);
+    kill(seen->pid[1], SIGCONT);
+    sleep_ms(300);
+    seen->ready = 100;
+    EXPECT_EQ_INT(finish(&l), 0);
+    EXPECT_EQ_STR(said, "");
+}
+
+static int one_hangs(const World *w)
+{
+    alive_joined();
+    alive_step(1, 3);
+    if (w->rank != 2)
+        return wait_for_ever();
+    for (volatile unsigned i = 0;; i++) {
+    }
+    return 0;
+}
+
+TEST(who_hangs_is_lost)
+{
+    EXPECT_EQ_INT(play(one_hangs, 3, 0.5), 1);
+    EXPECT(says("rank 2 of 3 (pid ") && says("has given no sign of life for 0.5 s"), "says %s",
+           said);
+    EXPECT(says(") waits, after epoch 1, step 3; last") && says(") works, after epoch 1, step 3"),
+           "says %s", said);
+    EXPECT(took > 0.5 && took < 3, "took %.1f s", took);
+}
+
+static int hangs_at_the_end(const World *w)
+{
+    alive_done();
+    if (w->rank == 1)
+        for (;;)
+            pause();
+    return 0;
+}
+
+TEST(who_does_not_end_is_lost)
+{
+    EXPECT_EQ_INT(play(hangs_at_the_end, 2, 0.4), 1);
+    EXPECT(says("rank 1 of 2 (pid ") && says(") is done, "), "says %s", said);
+}
+
+static int deadlock(const World *w)
+{
+    alive_joined();
+    alive_step(4, 1);
+    alive_collective_begin("main", "barrier", 0);
+    alive_collective_end();
+    if (w->rank == 0)
+        alive_collective_begin("gradients", "all_reduce", 5);
+    else if (w->rank == 1)
+        alive_collective_begin("main", "broadcast", 6);
+    return wait_for_ever();
+}
+
+TEST(when_all_wait_it_is_a_deadlock)
+{
+    EXPECT_EQ_INT(play(deadlock, 3, 0.5), 1);
+    EXPECT(says("all wait for each other, for 0.5 s now: rank 2 (pid "), "says %s", said);
+    EXPECT(says("last collective: barrier #1 (main), which is over\n"), "says %s", said);
+    EXPECT(says("last collective: all_reduce #2 of 5 values (gradients)\n") &&
+               says("last collective: broadcast #2 of 6 values (main)\n"), "says %s", said);
+    EXPECT(took > 0.5 && took < 3, "took %.1f s", took);
+}
+
+static int one_leaves(const World *w)
+{
+    if (w->rank == 0)
+        return wait_for_ever();
+    alive_done();
+    return 0;
+}
+
+TEST(to_wait_for_who_is_through_is_one_too)
+{
+    EXPECT_EQ_INT(play(one_leaves, 3, 0.4), 1);
+    EXPECT(says("all wait for each other"), "says %s", said);
+}
+
+static int nobody_comes(const World *w)
+{
+    char value;
+    if (w->rank == 0)
+        return wait_for_ever();
+    w->store.get(w->store.arg, "never", &value, 1);
+    return 0;
+}
+
+TEST(a_rendezvous_has_an_end)
+{
+    EXPECT_EQ_INT(play(nobody_comes, 3, 0.4), 1);
+    EXPECT(says("waits, before it had met the others"), "says %s", said);
+}
+
+static int one_evaluates(const World *w)
+{
+    alive_joined();
+    alive_wait_begin();
+    if (w->rank == 0) {
+        alive_wait_end();
+        for (int i = 0; i < 30; i++) {
+            sleep_ms(40);
+            alive_beat();
+        }
+        seen->ready = 1;
+        alive_wait_begin();
+    }
+    while (seen->ready == 0)
+        sleep_ms(5);
+    alive_wait_end();
+    alive_done();
+    return 0;
+}
+
+TEST(to_wait_for_who_works_is_honest)
+{
+    EXPECT_EQ_INT(play(one_evaluates, 3, 0.4), 0);
+    EXPECT_EQ_STR(said, "");
+    EXPECT(took > 1.2, "took %.1f s", took);
+}
+
+static int slow(const World *w)
+{
+    (void)w;
+    sleep_ms(500);
+    alive_done();
+    return 0;
+}
+
+TEST(without_a_timeout_nobody_is_lost)
+{
+    EXPECT_EQ_INT(play(slow, 2, 0), 0);
+    EXPECT_EQ_INT(play(slow, 2, 0.2), 1);       // though else it would be
+}
+
+// --- signals -------------------------------------------------------------------------------------
+
+// Steps until it is asked to stop: as a training run does.
+static int steps(const World *w)
+{
+    (void)w;
+    seen->ready++;
+    while (!interrupt_requested()) {
+        sleep_ms(5);
+        alive_beat();
+    }
+    sleep_ms(50);
+    alive_done();
+    return 128 + interrupt_requested();
+}
+
+TEST(once_after_this_step)
+{
+    static const int signals[] = { SIGINT, SIGTERM };
+    for (int i = 0; i < 2; i++) {
+        Launch l = launch(steps, 3, 30);
+        await_ready(3);
+        kill(l.pid, signals[i]);
+        EXPECT_EQ_INT(finish(&l), 128 + signals[i]);
+        EXPECT_EQ_STR(said, "\nstopping after this step; once more: at once\n");
+    }
+}
+
+static int long_step(const World *w)
+{
+    (void)w;
+    seen->ready++;
+    for (;;) {
+        sleep_ms(5);
+        alive_beat();
+    }
+    return 0;
+}
+
+static int deaf_step(const World *w)
+{
+    signal(SIGINT, SIG_IGN);
+    return long_step(w);
+}
+
+static void ask(const Launch *l, int signal, int times)
+{
+    for (int i = 0; i < times; i++) {
+        kill(l->pid, signal);
+        sleep_ms(100);
+    }
+}
+
+TEST(twice_at_once)
+{
+    Launch l = launch(long_step, 3, 30);
+    await_ready(3);
+    ask(&l, SIGINT, 1);
+    EXPECT(ranks_left() == 3, "once was enough");
+    ask(&l, SIGINT, 1);
+    EXPECT_EQ_INT(finish(&l), 130);
+    EXPECT_EQ_STR(said, "\nstopping after this step; once more: at once\n");
+    EXPECT(took < 2, "took %.1f s", took);
+}
+
+TEST(three_times_kills)
+{
+    Launch l = launch(deaf_step, 2, 30);
+    await_ready(2);
+    ask(&l, SIGINT, 2);
+    EXPECT(ranks_left() == 2, "they are not deaf");
+    ask(&l, SIGINT, 1);
+    EXPECT_EQ_INT(finish(&l), 130);
+    EXPECT(took < 1.5, "took %.1f s", took);
+}
+
+// Some wait for a rank that is not there yet: there is nothing to finish.
+TEST(a_signal_ends_a_rendezvous)
+{
+    Launch l = launch(nobody_comes, 3, 30);
+    await_ready(1);
+    ask(&l, SIGTERM, 1);
+    EXPECT_EQ_INT(finish(&l), 143);
+    EXPECT(took < 1.5, "took %.1f s", took);
+    EXPECT_EQ_STR(said, "\nstopping after this step; once more: at once\n");
+}
+
+TEST(a_terminal_that_hangs_up)
+{
+    Launch l = launch(long_step, 2, 30);
+    await_ready(2);
+    ask(&l, SIGHUP, 1);
+    EXPECT_EQ_INT(finish(&l), 129);
+    EXPECT_EQ_STR(said, "");
+}
+
+// One long step, without a beat.
+static int silent_step(const World *w)
+{
+    (void)w;
+    seen->ready++;
+    while (!interrupt_requested())
+        sleep_ms(5);
+    alive_done();
+    return 128 + interrupt_requested();
+}
+
+// A clock that went on would find everybody lost.
+TEST(stopped_together_and_continued)
+{
+    Launch l = launch(silent_step, 2, 0.6);
+    await_ready(2);
+    kill(l.pid, SIGTSTP);
+    const pid_t all[] = { l.pid, seen->pid[0], seen->pid[1] };
+    for (int i = 0; i < 3; i++) {
+        for (int ms = 0; ms < 2000 && state_of(all[i]) != 'T'; ms++)
+            sleep_ms(1);
+        EXPECT(state_of(all[i]) == 'T', "%d: %c", i, state_of(all[i]));
+    }
+    sleep_ms(700);
+    ask(&l, SIGCONT, 1);
+    EXPECT_EQ_INT(ranks_left(), 2);
+    ask(&l, SIGINT, 1);
+    EXPECT_EQ_INT(finish(&l), 130);
+    EXPECT_EQ_STR(said, "\nstopping after this step; once more: at once\n");
+}
+
+// Or a machine that slept: what it did not see it cannot blame on anybody.
+TEST(a_parent_that_was_away)
+{
+    Launch l = launch(silent_step, 2, 1.1);
+    await_ready(2);
+    kill(l.pid, SIGSTOP);
+    sleep_ms(1300);
+    kill(l.pid, SIGCONT);
+    ask(&l, SIGINT, 1);
+    EXPECT_EQ_INT(finish(&l), 130);
+    EXPECT_EQ_STR(said, "\nstopping after this step; once more: at once\n");
+}
+
+TEST(nobody_outlives_the_parent)
+{
+    Launch l = launch(long_step, 4, 30);
+    await_ready(4);
+    kill(l.pid, SIGKILL);
+    double begun = watch_now();
+    while (ranks_left() > 0 && watch_now() - begun < 2)
+        sleep_ms(5);
+    EXPECT_EQ_INT(finish(&l), 1000 + SIGKILL);  // which looks who is left
+}
+
+// --- the store -----------------------------------------------------------------------------------
+
+static int tell_everybody(const World *w)
+{
+    char key[32], value[STORE_VALUE] = { (char)('a' + w->rank) };
+    snprintf(key, sizeof key, "rank %d", w->rank);
+    sleep_ms(60 * w->rank);
+    w->store.put(w->store.arg, key, value, sizeof value);
+    value[0] = '?';                             // it was copied
+    for (int i = 0; i < w->size; i++) {
+        char back[8];
+        snprintf(key, sizeof key, "rank %d", i);
+        size_t bytes = w->store.get(w->store.arg, key, back, sizeof back);
+        seen->value[w->rank][i] = bytes == sizeof value && back[7] == 0 ? back[0] : '!';
+    }
+    snprintf(seen->run[w->rank], RUN_NAME, "%s", w->run);
+    alive_done();
+    return 0;
+}
+
+TEST(what_one_puts_all_get)
+{
+    EXPECT_EQ_INT(play(tell_everybody, 4, 30), 0);
+    for (int rank = 0; rank < 4; rank++)
+        EXPECT(memcmp(seen->value[rank], "abcd", 4) == 0, "rank %d got %.4s", rank,
+               seen->value[rank]);
+    EXPECT_EQ_STR(said, "");
+}
+
+static int puts_twice(const World *w)
+{
+    char value = 0, none;
+    w->store.put(w->store.arg, "one", "1", 1);
+    w->store.put(w->store.arg, "one", "2", 1);
+    w->store.put(w->store.arg, "none", "", 0);
+    size_t bytes = w->store.get(w->store.arg, "one", &value, 1);
+    if (w->store.get(w->store.arg, "none", &none, 1) != 0 || bytes != 1 || value != '2')
+        return 9;
+    alive_done();
+    return 0;
+}
+
+TEST(the_last_one_holds)
+{
+    EXPECT_EQ_INT(play(puts_twice, 1, 30), 0);
+}
+
+static int too_long(const World *w)
+{
+    static char value[STORE_VALUE + 1];
+    w->store.put(w->store.arg, "long", value, sizeof value);
+    return 0;
+}
+
+TEST(what_is_too_long_is_refused)
+{
+    EXPECT_EQ_INT(play(too_long, 1, 30), 1);
+    EXPECT(says("store: long: a key of 4 bytes, a value of 4097: too long"), "says %s", said);
+}
+
+static int babbles(const World *w)
+{
+    static char noise[2 * STORE_MESSAGE];
+    const size_t sizes[] = { 1, STORE_HEAD - 1, STORE_HEAD, STORE_MESSAGE, sizeof noise };
+    int socket = *(int *)w->store.arg;
+    memset(noise, 'x', sizeof noise);
+    for (int i = 0; i < 5 && w->rank == 1; i++)
+        if (send(socket, noise, sizes[i], 0) < 0)
+            return 9;
+    return tell_everybody(w);
+}
+
+TEST(nonsense_harms_nobody)
+{
+    EXPECT_EQ_INT(play(babbles, 2, 30), 0);
+    EXPECT_EQ_INT(count("rank 1 sent a message of 1 bytes that means nothing"), 1);
+    EXPECT_EQ_INT(count("nothing"), 1);
+    EXPECT(memcmp(seen->value[1], "ab", 2) == 0, "rank 1 got %.2s", seen->value[1]);
+}
+
+TEST(two_runs_at_once_do_not_meet)
+{
+    Launch first = launch(tell_everybody, 3, 30);
+    struct Seen *other = seen;
+    seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    Launch second = launch(tell_everybody, 2, 30);
+    EXPECT_EQ_INT(finish(&second), 0);
+    char run[RUN_NAME];
+    EXPECT_EQ_STR(seen->run[0], seen->run[1]);
+    snprintf(run, sizeof run, "%s", seen->run[0]);
+    EXPECT(memcmp(seen->value[1], "ab", 3) == 0, "rank 1 got %.3s", seen->value[1]);
+    munmap(seen, sizeof *seen);
+    seen = other;
+    EXPECT_EQ_INT(finish(&first), 0);
+    EXPECT_EQ_STR(seen->run[0], seen->run[2]);
+    EXPECT(strcmp(run, seen->run[0]) != 0, "both runs are called %s", run);
+    EXPECT(memcmp(seen->value[2], "abc", 3) == 0, "rank 2 got %.3s", seen->value[2]);
+}
+
+int main(void)
+{
+    seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    all_is_well();
+    ranks_know_who_they_are();
+    who_died_of_what();
+    a_death_before_anybody_has_met();
+    when_all_diverge_they_say_so_themselves();
+    the_one_that_died_first_is_named();
+    who_does_not_hear_is_killed_after_2_s();
+    who_is_ended_cleans_up();
+    who_is_stopped_is_lost();
+    who_goes_on_is_not();
+    who_hangs_is_lost();
+    who_does_not_end_is_lost();
+    when_all_wait_it_is_a_deadlock();
+    to_wait_for_who_is_through_is_one_too();
+    a_rendezvous_has_an_end();
+    to_wait_for_who_works_is_honest();
+    without_a_timeout_nobody_is_lost();
+    once_after_this_step();
+    twice_at_once();
+    three_times_kills();
+    a_signal_ends_a_rendezvous();
+    a_terminal_that_hangs_up();
+    stopped_together_and_continued();
+    a_parent_that_was_away();
+    nobody_outlives_the_parent();
+    what_one_puts_all_get();
+    the_last_one_holds();
+    what_is_too_long_is_refused();
+    nonsense_harms_nobody();
+    two_runs_at_once_do_not_meet();
+    munmap(seen, sizeof *seen);
+    return test_done();
+}
