@@ -7,7 +7,7 @@
 tree="$TMP/a tree"
 mkdir "$tree" "$TMP/bin"
 cp -r "$SRC/ddp" "$SRC/tools" "$SRC/CMakePresets.json" "$tree"
-mkdir "$tree/01_single_gpu" "$tree/02_two"
+mkdir "$tree/01_single_gpu" "$tree/02_data_parallel" "$tree/03_three"
 cp "$SRC/01_single_gpu/train.c" "$tree/01_single_gpu"
 cd "$tree" || exit 1
 
@@ -19,12 +19,16 @@ for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink i
 done
 pretend() { printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
 pretend cc 'cat >/dev/null; case "$*" in *-E*) test -e '"'$TMP'"'/headers ;; *) exit 1 ;; esac'
+cp "$TMP/bin/cc" "$TMP/bin/c++"
 pretend cmake 'case "$*" in
 --version) echo "cmake version 3.25.1" ;;
 *--preset*) mkdir -p build/cpu/01_single_gpu; echo "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" >build/CMakeCache.txt
     touch build/build.ninja ;;
 *--build*) printf "#!/bin/sh\necho trained with \"\$@\"\nexit 3\n" >build/cpu/01_single_gpu/train
-    chmod +x build/cpu/01_single_gpu/train ;;
+    chmod +x build/cpu/01_single_gpu/train
+    mkdir -p build/cpu/02_data_parallel build/cpu/03_three
+    cp build/cpu/01_single_gpu/train build/cpu/02_data_parallel
+    cp build/cpu/01_single_gpu/train build/cpu/03_three ;;
 esac'
 pretend ctest 'echo "ctest got $*"; echo "100% tests passed"'
 pretend curl 'exit 1'
@@ -40,7 +44,7 @@ expect 0 "run STEP" ddp --help
 expect 2 "there is no command 'tset'" ddp tset
 expect 2 "run: which step?" ddp run
 expect 2 "there is no step '09'" ddp run 09
-expect 2 "there are: 01_single_gpu 02_two" ddp run 0
+expect 2 "there are: 01_single_gpu 02_data_parallel 03_three" ddp run 0
 expect 2 "it has no ranks" ddp run 01 -n 2
 expect 2 "not 'two'" ddp run 01 -n two
 expect 2 "not '0'" ddp run 01 -n 0
@@ -61,6 +65,9 @@ expect 3 "\$ build/cpu/01_single_gpu/train --save 'a b'" ddp run 01_single_gpu -
 check "the second time does not configure" not grep -q preset "$TMP/output"
 expect 3 'trained with' ddp run 1 --backend cpu
 expect 3 'trained with' ddp run 01_single_gpu/
+expect 3 'trained with --devices 4 -b 8' ddp run 02 -n 4 -- -b 8
+expect 3 'trained with -n 4 -b 8' ddp run 03 -n 4 -- -b 8
+expect 3 'trained with -b 8' ddp run 03 -- -b 8
 expect 1 'the cuda backend is not built' ddp run 01 --backend cuda
 (cd / && expect 3 "$tree/build/cpu/01_single_gpu/train" env PATH="$TMP/bin" "$tree/ddp" run 01
     exit $failed) || failed=$((failed + 1))
@@ -131,6 +138,7 @@ expect 1 'CMake 3.25' ddp setup
 expect 1 'apt install cmake' ddp doctor
 rm "$TMP/headers"
 expect 1 'apt install libdnnl-dev' ddp doctor
+expect 1 'apt install libgloo-dev' ddp doctor
 expect 1 'apt install zlib1g-dev' env LC_ALL=C PATH="$TMP/bin" ./ddp doctor
 check "without UTF-8 no UTF-8" not grep -qP '[^\x00-\x7f]' "$TMP/output"
 check "marks, in UTF-8" grep -q ✗ <(LC_ALL=C.UTF-8 ddp doctor 2>&1)
@@ -138,13 +146,13 @@ check "marks, in UTF-8" grep -q ✗ <(LC_ALL=C.UTF-8 ddp doctor 2>&1)
 # --- diff -----------------------------------------------------------------------------------------------
 
 printf 'one\ntwo\n' >01_single_gpu/changed.c
-printf 'one\n2\n' >02_two/changed.c
-cp 01_single_gpu/train.c 02_two/train.c
-echo new >02_two/added.c
+printf 'one\n2\n' >02_data_parallel/changed.c
+cp 01_single_gpu/train.c 02_data_parallel/train.c
+echo new >02_data_parallel/added.c
 expect 0 'the same in both: train.c' ddp diff 01 02
-expect 0 'new in 02_two: added.c (1 lines)' ddp diff 01 02
+expect 0 'new in 02_data_parallel: added.c (1 lines)' ddp diff 01 02
 expect 0 '-two' ddp diff 01 02
-expect 0 'only in 02_two: added.c' ddp diff 02_two 1
+expect 0 'only in 02_data_parallel: added.c' ddp diff 02_data_parallel 1
 if type -P git >/dev/null; then
     expect 0 '$ git --no-pager diff --no-index' ./ddp diff 01 02
     check "with git too" grep -qF '+2' "$TMP/output"

@@ -3,6 +3,8 @@
 #
 #   bench.sh [--rounds N] [--quick]     ours against PyTorch: step, epoch, start, memory, waiting
 #            [--only step|first|epoch]  one part anew, the others as they were measured before
+#   bench.sh parallel [--rounds N] [--quick]
+#                                       two ranks, two devices, and what the ranks exchange
 #   bench.sh curve [--seeds N]          the articles' recipe on CIFAR-10: 5 epochs, seeds 1 to N
 #
 # PyTorch is $DDP_PYTHON's, else build/venv's, which is made if need be. CIFAR-10 is looked for in
@@ -10,12 +12,15 @@
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
-train=${BUILD:-$root/build/cpu}/01_single_gpu/train
+build=${BUILD:-$root/build/cpu}
+train=$build/01_single_gpu/train
 out=${DDP_BENCH_OUT:-$root/build/bench}
 doc=${DDP_BENCH_DOC:-$root/docs/benchmarks.md}
 table=$root/tools/bench_table.py
 threads=$(nproc)
+declare -A modes                # what of PyTorch's is measured -> the modes it is measured in
 
+is_count() { [[ $1 =~ ^[1-9][0-9]?$ ]]; }
 usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 
 # --- what both need ------------------------------------------------------------------------------
@@ -29,9 +34,17 @@ find_cifar()
     done
 }
 
+need_programs()
+{
+    local program
+    for program; do
+        [ -x "$program" ] || die "there is no $program" "./ddp setup builds it"
+    done
+}
+
 prepare()
 {
-    [ -x "$train" ] || die "there is no $train" "./ddp setup builds it"
+    need_programs "$train"
     have python3 || die "the benchmark needs python3" "apt install python3-venv"
     mkdir -p "$out"
     cifar=$(find_cifar)
@@ -56,8 +69,9 @@ find_torch()
 # Runs quietly; what it said is shown if it fails.
 quietly()
 {
+    local log=${log:-$out/log.txt}
     show "$@"
-    "$@" >"$out/log.txt" 2>&1 || { tail -20 "$out/log.txt" >&2; return 1; }
+    "$@" >"$log" 2>&1 || { tail -20 "$log" >&2; return 1; }
 }
 
 ours() { quietly "$train" --threads "$threads" -b 256 --data "${cifar:-synthetic}" "$@"; }
@@ -69,19 +83,26 @@ torch()
     "${command[@]}" 2>"$out/log.txt"
 }
 
-# (a) Steps alone: nothing is augmented, and PyTorch's batch lies ready.
-step_round()
+# PyTorch in each of its modes; one that does not run here is left out from then on.
+torch_round()
 {
-    local round=$1 mode file
-    ours --no-augment --max-steps "$steps" -p 5 --metrics "$out/ours-step-$round.jsonl"
-    for mode in $modes; do
-        file=$out/torch-step-$mode-$round.json
-        torch step --mode "$mode" --steps "$steps" >"$file" && continue
+    local what=$1 round=$2 mode file
+    shift 2
+    for mode in ${modes[$what]}; do
+        file=$out/torch-$what-$mode-$round.json
+        torch "$what" --mode "$mode" --steps "$steps" "$@" >"$file" && continue
         rm -f "$file"
         mv "$out/log.txt" "$out/torch-failed-$mode.txt"
         say "$mode does not run here: $(tail -1 "$out/torch-failed-$mode.txt")"
-        modes=${modes/$mode/}
+        modes[$what]=${modes[$what]/$mode/}
     done
+}
+
+# (a) Steps alone: nothing is augmented, and PyTorch's batch lies ready.
+step_round()
+{
+    ours --no-augment --max-steps "$steps" -p 5 --metrics "$out/ours-step-$1.jsonl"
+    torch_round step "$1"
 }
 
 # (b), (d), (e) A whole epoch with its data, memory, and the share of the epoch spent waiting.
@@ -131,12 +152,12 @@ first_round()
 compare()
 {
     local rounds=5 steps=60 epochs=3 round part parts="step first epoch"
-    modes="default channels_last compile compile_channels_last"
+    modes[step]="default channels_last compile compile_channels_last"
     workers=$((threads < 4 ? threads : 4))
     while [ $# -gt 0 ]; do
         case $1 in
         --rounds)
-            [[ ${2:-} =~ ^[1-9][0-9]?$ ]] || die_usage "bench: --rounds needs a number"
+            is_count "${2:-}" || die_usage "bench: --rounds needs a number"
             rounds=$2
             shift
             ;;
@@ -145,7 +166,7 @@ compare()
             parts=$2
             shift
             ;;
-        --quick) rounds=1 steps=20 epochs=0 modes="default channels_last" ;;
+        --quick) rounds=1 steps=20 epochs=0 modes[step]="default channels_last" ;;
         *) die_usage "bench: unknown option $1" "./ddp bench --help" ;;
         esac
         shift
@@ -162,6 +183,92 @@ compare()
     done
     rm -f "$out/pipe"
     run python3 "$table" write "$out" "$doc"
+}
+
+# --- two ranks, two devices ----------------------------------------------------------------------
+
+# One of our programs, started as ./ddp run starts it, with one thread for each rank or device.
+ours_of()
+{
+    local name=$1 step=$2 log=$out/log-$1.txt
+    shift 2
+    quietly env GOMP_SPINCOUNT=2000 "$build/$step/train" --threads 1 --data "${cifar:-synthetic}" \
+        --no-augment --max-steps "$steps" -p 5 --metrics "$out/ours-$name-$round.jsonl" "$@"
+}
+
+# The compute of two ranks: two programs at the same time that know nothing of each other.
+ours_beside()
+{
+    local other
+    ours_of beside_a 01_single_gpu -b 128 &
+    other=$!
+    ours_of beside_b 01_single_gpu -b 128 || { wait $other; return 1; }
+    wait $other
+}
+
+# What ranks exchange with no computation beside it: one all-reduce as large as the gradients of
+# ResNet-18, and many sizes; ours and the library's own in turn.
+exchange()
+{
+    local what=$1
+    shift
+    local command=("$build/comm_bench" -n 2 --op all_reduce --compare "$@")
+    show "${command[@]}"
+    "${command[@]}" >"$out/exchange-$what-$round.txt"
+}
+
+# PyTorch's modes are tried in the first round; then the fastest stands for PyTorch.
+keep_fastest()
+{
+    local what
+    for what in ddp step; do
+        modes[$what]=$(python3 "$table" best "$out" $what)
+    done
+}
+
+parallel_round()
+{
+    local round=$1
+    ours_of ddp 03_ddp_fork -n 2 -b 128
+    threads=1 torch_round ddp "$round" --ranks 2 --batch 128
+    ours_of alone 01_single_gpu -b 128
+    ours_beside
+    exchange gradients -b $gradients -e $gradients
+    exchange sizes -b 8 -e $((64 << 20)) -f 8
+    ours_of unhidden 03_ddp_fork -n 2 -b 128 --overlap 0
+    ours_of naive 03_ddp_fork -n 2 -b 128 --bucket-mb 0
+    ours_of devices 02_data_parallel --devices 2 -b 256
+    threads=2 torch_round step "$round" --batch 256
+    [ "$round" != 1 ] || keep_fastest
+}
+
+parallel()
+{
+    local rounds=5 steps=60 gradients=44726568 round
+    modes=([ddp]="default channels_last"
+        [step]="default channels_last compile compile_channels_last")
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --rounds)
+            is_count "${2:-}" || die_usage "bench parallel: --rounds needs a number"
+            rounds=$2
+            shift
+            ;;
+        --quick) rounds=1 steps=20 modes[step]="default channels_last" ;;
+        *) die_usage "bench parallel: unknown option $1" "./ddp bench --help" ;;
+        esac
+        shift
+    done
+    out=$out/parallel
+    prepare
+    need_programs "$build"/{02_data_parallel/train,03_ddp_fork/train,comm_bench}
+    find_torch
+    find "$out" -type f -delete
+    for ((round = 1; round <= rounds; round++)); do
+        say "round $round of $rounds"
+        parallel_round $round
+    done
+    run python3 "$table" parallel "$out" "$doc"
 }
 
 # --- the articles' recipe ------------------------------------------------------------------------
@@ -192,6 +299,7 @@ curve()
 
 case ${1:-} in
 -h | --help | help) usage ;;
+parallel) shift; parallel "$@" ;;
 curve) shift; curve "$@" ;;
 *) compare "$@" ;;
 esac

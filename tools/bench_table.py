@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What tools/bench.sh measured -> the tables of docs/benchmarks.md. Needs nothing but Python.
 
-    bench_table.py best FOLDER           the mode in which PyTorch's steps were fastest
+    bench_table.py best FOLDER [WHAT]    the mode in which PyTorch's steps (or WHAT) were fastest
     bench_table.py write FOLDER DOC      the table of ours against PyTorch
+    bench_table.py parallel FOLDER DOC   the tables of two ranks and two devices
     bench_table.py curve FOLDER DOC      the articles' recipe; fails when it is out of bounds
 
 FOLDER holds one file for each measurement: ours-WHAT-ROUND.jsonl (what --metrics writes),
-torch-WHAT-MODE-ROUND.json (what bench_torch.py prints) and, for `first`, seconds alone.
+torch-WHAT-MODE-ROUND.json (what bench_torch.py prints), for `first` seconds alone, and
+exchange-WHAT-ROUND.txt (what comm_bench prints).
 """
 import glob
 import json
@@ -63,9 +65,9 @@ def torch_modes(folder, what):
     return {mode: rows for mode, rows in found.items() if rows}
 
 
-def best_mode(folder):
+def best_mode(folder, what="step"):
     rates = {mode: middle([r["samples_per_s"] for r in rows])
-             for mode, rows in torch_modes(folder, "step").items()}
+             for mode, rows in torch_modes(folder, what).items()}
     return max(rates, key=rates.get), rates
 
 
@@ -145,6 +147,84 @@ def dataset(folder):
     return ours_epoch(paths[0])["config"].get("dataset", "?") if paths else "?"
 
 
+# --- the tables of two ranks and two devices ----------------------------------------------------
+
+
+def ours_rate(folder, name):
+    """Images a second of all ranks of a program, median over the rounds."""
+    return middle([ours_step(p) for p in files(folder, f"ours-{name}-*.jsonl")])
+
+
+def exchange(folder, what):
+    """{bytes: (microseconds, the library's own, bus bandwidth in GB/s)}, medians of the rounds."""
+    found = {}
+    for path in files(folder, f"exchange-{what}-*.txt"):
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                if not line.startswith("#"):
+                    size, _, _, _, us, _, bus, ratio = line.split()
+                    found.setdefault(int(size), []).append(
+                        (float(us), float(us) / float(ratio), float(bus)))
+    return {size: [middle(column) for column in zip(*rows)] for size, rows in found.items()}
+
+
+def parallel_rows(rates, bound, ms, own_ms, theirs):
+    a, b = rates["ddp"], theirs["ddp"]
+    yield row("03, 2 ranks, against PyTorch's DDP, images/s", a, b, 0, "≥ 1.5", a >= 1.5 * b)
+    yield row("03 against what its parts allow, images/s", a, bound, 0, "≥ 0.95", a >= 0.95 * bound)
+    b = 2 * rates["alone"]
+    yield row("03 against twice 01 alone, images/s", a, b, 0, "about 0.80", a >= 0.75 * b)
+    if len(os.sched_getaffinity(0)) > 2:
+        b = rates["unhidden"]
+        yield row("03 against itself without overlap, images/s", a, b, 0, "> 1", a > b)
+    yield row("all-reduce of 44.7 MB against the library's own, ms", ms, own_ms, 1, "≤ 1.15",
+              ms <= 1.15 * own_ms)
+    a, b = rates["devices"], theirs["step"]
+    yield row("02, 2 devices, against PyTorch with 2 threads, images/s", a, b, 0, "≥ 1.3",
+              a >= 1.3 * b)
+
+
+def rate_rows(rates, bound):
+    for what, rate in (("01 alone", rates["alone"]),
+                       ("01, two programs at the same time, together", 2 * rates["beside_*"]),
+                       ("and one all-reduce after each step: what 03's parts allow", bound),
+                       ("03: gradients in buckets, overlapped with backward", rates["ddp"]),
+                       ("03 --overlap 0: the buckets wait for backward", rates["unhidden"]),
+                       ("03 --bucket-mb 0: one all-reduce after backward", rates["naive"]),
+                       ("02 --devices 2, batch 256", rates["devices"])):
+        yield f"| {what} | {rate:.0f} | {rate / rates['alone']:.2f} |"
+
+
+def size_rows(sizes):
+    for size, (us, own_us, bus) in sorted(sizes.items()):
+        yield f"| {size} | {us:.1f} | {own_us:.1f} | {us / own_us:.2f} | {bus:.2f} |"
+
+
+def parallel(folder):
+    names = ("ddp", "alone", "beside_*", "unhidden", "naive", "devices")
+    rates = {name: ours_rate(folder, name) for name in names}
+    modes = {what: best_mode(folder, what) for what in ("ddp", "step")}
+    theirs = {what: tried[best] for what, (best, tried) in modes.items()}
+    (us, own_us, _), = exchange(folder, "gradients").values()
+    bound = 256 / (128 / rates["beside_*"] + us / 1e6)
+    torch = torch_modes(folder, "ddp")[modes["ddp"][0]][0]
+    rounds = len(files(folder, "ours-ddp-*.jsonl"))
+    yield f"{machine()}; 1 thread for each rank and device; PyTorch {torch['torch']}; "
+    yield f"{date.today()}. ResNet-18, 3x32x32, float32, batch 128 for each of 2 ranks. "
+    yield f"Medians of {rounds} round{'s'[:rounds > 1]}, all in turns.\n\n"
+    yield "| | ours | compared with | ratio | wanted |\n|---|---:|---:|---:|---|\n"
+    yield "\n".join(parallel_rows(rates, bound, us / 1e3, own_us / 1e3, theirs)) + "\n\n"
+    yield "| images of all ranks, a second | | of 01 alone |\n|---|---:|---:|\n"
+    yield "\n".join(rate_rows(rates, bound)) + "\n\n"
+    yield "| all-reduce, bytes | µs | the library's own, µs | ratio | bus bandwidth, GB/s |\n"
+    yield "|---:|---:|---:|---:|---:|\n"
+    yield "\n".join(size_rows(exchange(folder, "sizes"))) + "\n\n"
+    for what, title in (("ddp", "DDP on Gloo"), ("step", "single process with 2 threads")):
+        best, tried = modes[what]
+        listed = ", ".join(f"{mode} {rate:.0f}" for mode, rate in tried.items())
+        yield f"PyTorch's {title} by mode, images/s: {listed}. The table has the best, {best}.\n"
+
+
 # --- the articles' recipe -----------------------------------------------------------------------
 
 # Running training loss and accuracy at the last step of each epoch, one GPU, as published
@@ -194,11 +274,14 @@ def replace_between(path, name, text):
 def main():
     what, folder = sys.argv[1:3]
     if what == "best":
-        print(best_mode(folder)[0])
+        print(best_mode(folder, *sys.argv[3:])[0])
         return 0
     if what == "write":
         text, holds = "".join(comparison(folder)), True
         replace_between(sys.argv[3], "bench", text)
+    elif what == "parallel":
+        text, holds = "".join(parallel(folder)), True
+        replace_between(sys.argv[3], "parallel", text)
     else:
         text, holds = curve(folder)
         replace_between(sys.argv[3], "curve", text)

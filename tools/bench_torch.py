@@ -2,11 +2,14 @@
 """PyTorch's side of the benchmark: tools/bench.sh runs it in turns with ours.
 
     bench_torch.py step  --mode MODE     training steps on a batch that lies in memory
+    bench_torch.py ddp   --mode MODE     the same on several ranks at once: DistributedDataParallel
+                                         on Gloo; batch and threads are each rank's
     bench_torch.py epoch --mode MODE     a whole epoch, with the usual input pipeline
     bench_torch.py first --mode MODE     ends with the first step of such an epoch
 
 ResNet-18 of torchvision, ten classes, 3x32x32, float32, on the CPU; SGD with Nesterov's momentum,
-as our defaults. MODE: default, channels_last, compile or compile_channels_last. Prints a JSON object.
+as our defaults. MODE: default, channels_last, compile or compile_channels_last. Prints a JSON
+object.
 """
 import argparse
 import json
@@ -17,6 +20,7 @@ import time
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 import torchvision
 from PIL import Image
@@ -26,10 +30,11 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 MODES = ("default", "channels_last", "compile", "compile_channels_last")
 
 
-def make_training(mode):
+def make_training(mode, wrap=lambda model: model):
     """-> a function that takes one training step and returns the loss."""
     layout = torch.channels_last if mode.endswith("channels_last") else torch.contiguous_format
     model = torchvision.models.resnet18(num_classes=10).to(memory_format=layout).train()
+    model = wrap(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4,
                                 nesterov=True)
     forward = torch.compile(model) if mode.startswith("compile") else model
@@ -47,9 +52,9 @@ def make_training(mode):
 # --- a batch in memory -------------------------------------------------------------------------
 
 
-def bench_step(args):
+def bench_step(args, wrap=lambda model: model):
     """The median over groups of steps, the loss read once a group, as ours prints a line."""
-    step = make_training(args.mode)
+    step = make_training(args.mode, wrap)
     images, labels = torch.randn(args.batch, 3, 32, 32), torch.randint(10, (args.batch,))
     for _ in range(args.warmup):
         step(images, labels).item()
@@ -61,6 +66,31 @@ def bench_step(args):
         loss.item()
         rates.append(args.group * args.batch / (time.perf_counter() - begin))
     return {"samples_per_s": statistics.median(rates)}
+
+
+# --- several ranks, each with its batch in memory ----------------------------------------------
+
+
+def ddp_rank(rank, args, port, found):
+    """A process of its own."""
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(rank)
+    store = dist.TCPStore("127.0.0.1", port, args.ranks, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=args.ranks)
+    rates = bench_step(args, torch.nn.parallel.DistributedDataParallel)
+    if rank == 0:
+        found.put(args.ranks * rates["samples_per_s"])
+    dist.destroy_process_group()
+
+
+def bench_ddp(args):
+    """All ranks' images a second: they go in step, so rank 0's times their number."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)       # as torchrun does for its ranks
+    store = dist.TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    found = torch.multiprocessing.get_context("spawn").SimpleQueue()
+    torch.multiprocessing.spawn(ddp_rank, (args, store.port, found), nprocs=args.ranks)
+    return {"samples_per_s": found.get(), "ranks": args.ranks}
 
 
 # --- a whole epoch ------------------------------------------------------------------------------
@@ -145,10 +175,11 @@ def bench_epoch(args, only_first=False):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("step", "epoch", "first"))
+    parser.add_argument("what", choices=("step", "ddp", "epoch", "first"))
     parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--steps", type=int, default=0, help="0: a whole epoch")
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--group", type=int, default=5)
@@ -159,6 +190,8 @@ def main():
     torch.manual_seed(0)
     if args.what == "step":
         found = bench_step(args)
+    elif args.what == "ddp":
+        found = bench_ddp(args)
     else:
         found = bench_epoch(args, only_first=args.what == "first")
     print(json.dumps({"what": args.what, "mode": args.mode, "threads": args.threads,
