@@ -37,6 +37,7 @@ struct Ddp {
     Comm *norms;                // for BatchNorm, whose numbers must not queue behind a bucket
     Stream *stream;             // where the buckets travel
     DdpHook hook;
+    void *hook_arg;
     size_t begin, end;          // gradients that are final and have not been sent
     size_t limit;               // bytes at which the next bucket is sent
     Event *final, *averaged;    // the bucket's gradients; all of them
@@ -62,21 +63,28 @@ void ddp_options(Args *args, DdpConfig *config)
 
 // ==== The average, all at once ===================================================================
 
-// Sums over the ranks, then divides: the default communication hook. Dividing is also where every
-// rank sees, in the same sum, whether a gradient of any of them is not finite.
+// The default communication hook.
+static float sum_over_ranks(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
+{
+    (void)arg;
+    comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);
+    return 1.0f / (float)comm_size(comm);
+}
+
+// Where the sum is divided, every rank sees, in the same sum, whether a gradient of any of them is
+// not finite: then all leave out this step's update.
 static void average(Ddp *ddp, Stream *stream, float *grads, size_t count)
 {
-    comm_all_reduce(ddp->comm, stream, grads, count, COMM_F32, COMM_SUM);
-    gradients_scale(ddp->model->ops, stream, count, grads, 1.0f / (float)comm_size(ddp->comm),
-                    ddp->scalars, ddp->stats);
+    float factor = ddp->hook(ddp->hook_arg, ddp->comm, stream, grads, count);
+    gradients_scale(ddp->model->ops, stream, count, grads, factor, ddp->scalars, ddp->stats);
 }
 
 // After backward, everything in one message. This is all there is to data-parallel training; what
 // stands below only makes it faster. (Behind the gradients travels the wish to stop.)
 static void average_naive(Ddp *ddp)
 {
-    ddp->hook(ddp, device_stream(ddp->model->device), ddp->model->grads,
-              ddp->model->param_count + MODEL_SPARE);
+    average(ddp, device_stream(ddp->model->device), ddp->model->grads,
+            ddp->model->param_count + MODEL_SPARE);
 }
 
 // ==== The average, in buckets, beside backward ===================================================
@@ -85,7 +93,7 @@ static void send_bucket(Ddp *ddp)
 {
     event_record(ddp->final, device_stream(ddp->model->device));
     stream_wait(ddp->stream, ddp->final);
-    ddp->hook(ddp, ddp->stream, ddp->model->grads + ddp->begin, ddp->end - ddp->begin);
+    average(ddp, ddp->stream, ddp->model->grads + ddp->begin, ddp->end - ddp->begin);
     ddp->begin = ddp->end;
     ddp->limit = (size_t)(ddp->config.bucket_mb * 0x1p20);
 }
@@ -204,7 +212,7 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
     Ddp *ddp = xcalloc(1, sizeof *ddp);
     bool beside = config->overlap && config->bucket_mb > 0;
     *ddp = (Ddp){ .config = *config, .model = model, .scalars = scalars, .stats = stats,
-                  .hook = average, .limit = FIRST_BUCKET };
+                  .hook = sum_over_ranks, .limit = FIRST_BUCKET };
     ddp->comm = comm_new(world, model->device, "gradients", config->check_collectives);
     ddp->stream = beside ? stream_new_beside(model->device, "communication")
                          : device_stream(model->device);
@@ -240,4 +248,8 @@ void ddp_free(Ddp *ddp)
     free(ddp);
 }
 
-void ddp_set_hook(Ddp *ddp, DdpHook hook) { ddp->hook = hook; }
+void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg)
+{
+    ddp->hook = hook;
+    ddp->hook_arg = arg;
+}

@@ -14,16 +14,17 @@ typedef struct DdpConfig {
 DdpConfig ddp_defaults(void);
 void ddp_options(Args *args, DdpConfig *config);
 
-// Averages one bucket on the stream: torch's communication hook.
 typedef struct Ddp Ddp;
-typedef void (*DdpHook)(Ddp *ddp, Stream *stream, float *grads, size_t count);
+// Torch's communication hook: adds up one bucket over the ranks, on the stream, in whatever way.
+// Returns the factor that makes it their average: one over their number, if nothing else was done.
+typedef float (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, size_t count);
 
 // Meets the other ranks. scalars and stats: the training step's, where a gradient that is not
 // finite is noted.
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
              Stats *stats);
 void ddp_free(Ddp *ddp);
-void ddp_set_hook(Ddp *ddp, DdpHook hook);
+void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 
 // Rank 0's on every rank: parameters, buffers, momentum, and `bytes` of host memory at `state`.
 void ddp_broadcast(Ddp *ddp, float *velocity, void *state, size_t bytes);

@@ -20,22 +20,24 @@ build()
         -fopenmp -ldnnl -lgloo -lz -lm -lstdc++
 }
 
-# mistake WHAT FILE FROM TO
+# mistake WHAT FILE FROM TO [TEXT]: one rank says TEXT, or the numbers are not one process's.
 mistake()
 {
     check "$1: builds" build "$2" "$3" "$4"
     check "$1: is noticed" not same_as_one ./train 2 --timeout 5
-    sed "s/^/    $1: /" checked 2>/dev/null | head -2
+    cp checked noticed
+    check "$1: is noticed for the right reason" grep -q "${5:-, of one process }" noticed
+    sed "s/^/    $1: /" noticed | tail -1
 }
 
 check "the step as it is: builds" build
 check "the step as it is: same as one process" same_as_one ./train 2
 
-mistake "no averaging" ddp.c "comm_all_reduce(ddp->comm, stream, grads, count, COMM_F32, COMM_SUM);" ""
-mistake "sum, not mean" ddp.c "1.0f / (float)comm_size(ddp->comm)" "1.0f"
+mistake "no averaging" ddp.c "comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);" "" "the ranks have come apart"
+mistake "sum, not mean" ddp.c "1.0f / (float)comm_size(comm)" "1.0f"
 mistake "no set_epoch" train.c "sampler_set_epoch(&job->config.sampler, job->state.epoch);" ""
-mistake "no broadcast" ddp.c "comm_broadcast(ddp->comm, stream, m->params, m->param_count, COMM_F32, 0);" ""
-mistake "no last bucket" ddp.c "if (last || (ddp->end" "if ((ddp->end"
+mistake "no broadcast" ddp.c "comm_broadcast(ddp->comm, stream, m->params, m->param_count, COMM_F32, 0);" "" "the ranks have come apart"
+mistake "no last bucket" ddp.c "if (last || (ddp->end" "if ((ddp->end" "the ranks have come apart"
 mistake "the same samples on all ranks" sampler.c "(int64_t)i * sampler->size + sampler->rank" "i"
 mistake "another order on each rank" sampler.c "sampler->seed + sampler->epoch" "sampler->seed + sampler->rank"
 mistake "shares that are not strided" sampler.c "(int64_t)i * sampler->size + sampler->rank" "(int64_t)sampler->rank * share + i"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 120 SANITIZERS asan tsan
-# The whole program, small: LeNet learns, saves, goes on, evaluates, and tells all of it. Runs under the
+# The whole programs, small: LeNet learns, saves, goes on, evaluates, and tells all of it. Runs under the
 # sanitizers too.
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
@@ -25,4 +25,11 @@ expect 0 "weight hash: " train --epochs 1 --save half.st
 expect 0 "$hash" train --epochs 2 --resume half.st
 expect 0 "top1" train -e --resume run.st
 expect 0 "weight hash: " train --dry-run
+
+# Devices and ranks, as small.
+small=(--arch convnet --data synthetic --train-samples 60 --test-samples 20 -b 10 --threads 1 -j 1 --epochs 2)
+expect 0 "weight hash: " "$BUILD/02_data_parallel/train" "${small[@]}" --devices 3 --trace devices.json
+expect 0 "weight hash: " "$BUILD/03_ddp_fork/train" "${small[@]}" -n 3 --bucket-mb 0.01 --trace ranks.json --save ranks.st
+expect 0 "weight hash: " "$BUILD/03_ddp_fork/train" "${small[@]}" -n 2 --sync-bn --check-collectives --resume ranks.st -b 15 --epochs 3
+check "one timeline of all ranks" test "$(grep -c '"process_name"' ranks.json)" = 3
 test_done
