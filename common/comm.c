@@ -188,6 +188,8 @@ Comm *comm_new(const World *world, Device *device, const char *name, bool checke
     alive_wait_end();
     trace_end();
     alive_joined();
+    if (checked || comm_shares_devices)     // then the host has a part in every call
+        replay_forbid(device);
     if (checked) {
         comm->mine = device_alloc(device, sizeof(Row));
         comm->all = device_alloc(device, sizeof(Row) * (size_t)world->size);

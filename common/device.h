@@ -76,6 +76,8 @@ void event_sync(Event *event);                   // the host waits for it
 // are no keys at all.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
+// From now on nothing is recorded on this device: a step of its has a part that the host must do.
+void replay_forbid(Device *device);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);
 
 // A named range on the profiler's timeline (NVTX under CUDA); used by trace.c.
