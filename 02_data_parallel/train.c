@@ -120,6 +120,8 @@ static void forward_backward(Job *job, const Batch *batch)
 {
     trace_begin("forward");
     replicas_forward(job->replicas, batch->images, batch->rows, true);
+    trace_end();
+    trace_begin("loss");
     loss_cross_entropy(job->ops, batch->rows, job->data.train.classes, job->model->logits,
                        batch->labels, job->scalars, job->train_stats, job->model->dlogits);
     trace_end();

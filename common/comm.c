@@ -59,11 +59,13 @@ static const char *name_of(const Call *call)
 
 void comm_call_begin(const Comm *comm, const Call *call)
 {
-    char name[64];
+    char name[64], size[32] = "";
     double bytes = (double)call->count * (double)comm_width(call->type);
     const char *unit = bytes < 1e3 ? "B" : bytes < 1e6 ? "KB" : "MB";
-    snprintf(name, sizeof name, "%s %.*f %s", name_of(call), bytes < 1e3 ? 0 : 1,
-             bytes / (bytes < 1e3 ? 1 : bytes < 1e6 ? 1e3 : 1e6), unit);
+    if (bytes > 0)
+        snprintf(size, sizeof size, " %.*f %s", bytes < 1e3 ? 0 : 1,
+                 bytes / (bytes < 1e3 ? 1 : bytes < 1e6 ? 1e3 : 1e6), unit);
+    snprintf(name, sizeof name, "%s%s", name_of(call), size);
     trace_begin(name);
     alive_collective_begin(comm->name, name_of(call), (int64_t)call->count);
 }

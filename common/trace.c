@@ -178,13 +178,16 @@ static int track_id(const char *name)
     return trace.track_count;
 }
 
-// The calling thread's track. A thread that was never named is called by its order of appearance.
+// The calling thread's track. A thread that was never named is "main", or called by its order of
+// appearance.
 static int own_track(void)
 {
     int now = atomic_load(&generation);
     if (self.generation != now) {
         char name[32];
         snprintf(name, sizeof name, "thread %d", trace.track_count + 1);
+        if (gettid() == getpid())
+            snprintf(name, sizeof name, "main");
         self.generation = now;
         self.depth = 0;
         self.tid = track_id(name);
@@ -256,7 +259,8 @@ void trace_open(const char *path, int pid, const char *process)
     snprintf(name, sizeof name, "rank %d", among.rank);
     if (joint)
         begin_run(among.run);
-    write_event(&(Event){ .ph = 'M', .name = "process_name", .arg = joint ? name : process });
+    const char *slash = strrchr(process, '/'), *shown = joint ? name : slash ? slash + 1 : process;
+    write_event(&(Event){ .ph = 'M', .name = "process_name", .arg = shown });
     atomic_fetch_add(&generation, 1);
     pthread_mutex_unlock(&lock);
 }

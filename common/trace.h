@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// process: shown as the track group's name, e.g. "rank 0"; pid orders them. NULL path: all calls
-// are no-ops. Fails if the file cannot be opened.
+// process: a program, or its path; shown as the track group's name; pid orders them. NULL path: all
+// calls are no-ops. Fails if the file cannot be opened.
 void trace_open(const char *path, int pid, const char *process);
 // This process is one of several of a machine that write one file together: trace_open then joins
 // them, as process `rank`, called "rank 1". run: a name (at most 63 bytes) that they share and no

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# ./ddp plot: what it reads from metrics files and what it draws, with and without gnuplot.
+# ./ddp plot: what it reads from metrics files and from timelines, and what it draws, with and without
+# gnuplot.
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
 ddp() { "$SRC/ddp" "$@"; }
@@ -56,6 +57,100 @@ check "a resumed run looks like one that was not interrupted" cmp one two
 # A loss that is not finite is null in the file, and no point in the picture.
 { cat a.jsonl; echo '{"event":"step","epoch":4,"step":10,"steps":100,"loss":null,"acc":10.0}'; } >null.jsonl
 expect 0 "3 epochs" ddp plot --text null.jsonl
+
+# --- timelines -----------------------------------------------------------------------------------------
+
+# Three steps of 10, 20 and 40 ms, then an evaluation; rank 1 was killed in its backward. Rank 1 is the
+# first to write, and a span that was given by its times comes after what it is in.
+timeline()
+{
+    cat <<'JSON'
+[
+{"ph":"M","pid":0,"tid":0,"name":"run","args":{"name":"x"}},
+{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{"name":"rank 1"}},
+{"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"ma\"in <&> \u001b"}},
+{"ph":"B","pid":1,"tid":1,"ts":500,"name":"epoch"},
+{"ph":"M","pid":0,"tid":0,"name":"process_name","args":{"name":"rank 0"}},
+{"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"main"}},
+{"ph":"M","pid":0,"tid":2,"name":"thread_name","args":{"name":"communication"}},
+{"ph":"M","pid":0,"tid":3,"name":"thread_name","args":{"name":"loader 1"}},
+{"ph":"B","pid":0,"tid":3,"ts":600,"name":"load"},
+{"ph":"E","pid":0,"tid":3,"ts":700},
+{"ph":"B","pid":0,"tid":1,"ts":1000,"name":"epoch"},
+{"ph":"B","pid":0,"tid":1,"ts":1000,"name":"forward"},
+{"ph":"E","pid":0,"tid":1,"ts":9000},
+{"ph":"B","pid":0,"tid":1,"ts":11000.000,"name":"forward"},
+{"ph":"B","pid":0,"tid":1,"ts":12000.000,"name":"forward"},
+{"ph":"E","pid":0,"tid":1,"ts":13000.000},
+{"ph":"E","pid":0,"tid":1,"ts":16000.000},
+{"ph":"B","pid":1,"tid":1,"ts":16000.000,"name":"backward"},
+{"ph":"B","pid":0,"tid":1,"ts":16000.000,"name":"backward"},
+{"ph":"E","pid":0,"tid":1,"ts":26000.000},
+{"ph":"X","pid":0,"tid":2,"ts":21000.000,"dur":6000.000,"name":"all_reduce 25.0 MB"},
+{"ph":"X","pid":0,"tid":2,"ts":20000.000,"dur":8000.000,"name":"bucket"},
+{"ph":"B","pid":0,"tid":1,"ts":31000.000,"name":"forward"},
+{"ph":"E","pid":0,"tid":1,"ts":32000.000},
+{"ph":"E","pid":0,"tid":1,"ts":71000.000},
+{"ph":"B","pid":0,"tid":1,"ts":71000.000,"name":"evaluate"},
+{"ph":"B","pid":0,"tid":1,"ts":72000.000,"name":"forward"},
+{"ph":"E","pid":0,"tid":1,"ts":73000.000},
+{"ph":"E","pid":0,"tid":1,"ts":81000.000}
+]
+JSON
+}
+timeline >run.json
+
+# boxes PICTURE TITLE: class, x, y and width of what a pointer is told this about; in a step of 20 ms one
+# millisecond is 38.7 wide and the first is at 112.
+boxes() { sed -n "s/^<rect class=\"\([^\"]*\)\" x=\"\([^\"]*\)\" y=\"\([^\"]*\)\" width=\"\([^\"]*\)\".*<title>$2<.*/\1 \2 \3 \4/p" "$1"; }
+texts() { sed -n "s/^<text class=\"$2\".*>\(.*\)<\/text>$/\1/p" "$1" | paste -sd,; }
+
+expect 0 "timeline.svg: step 2 of 3: 20.0 ms" ddp plot run.json
+check "a lane for each track that does something" test "$(grep -c 'class="lane"' timeline.svg)" = 3
+check "with the processes' names: $(texts timeline.svg bold)" test "$(texts timeline.svg bold)" = "rank 0,rank 1"
+check "and the tracks': $(texts timeline.svg end)" \
+    test "$(texts timeline.svg end)" = 'main,communication,ma"in &lt;&amp;&gt;  ,ms,step 2 of 3'
+check "what fits is written into it: $(texts timeline.svg in)" test "$(texts timeline.svg in)" = \
+    "forward,backward,bucket,all_reduce 25.0 MB,backward"
+check "backward is as long as it took" test "$(boxes timeline.svg "backward, 10 ms")" = "k2 305.50 24 387.00"
+check "what is in it stands below" test "$(boxes timeline.svg "forward, 5 ms"; boxes timeline.svg "forward, 1 ms")" = \
+    "k1 112.00 24 193.50
+k1 150.70 44 38.70"
+check "times given: what is around comes first" \
+    test "$(boxes timeline.svg "bucket, 8 ms"; boxes timeline.svg "all_reduce 25.0 MB, 6 ms")" = "k7 460.30 67 309.60
+k4 499.00 87 232.20"
+check "what never ended ends with the picture" test "$(boxes timeline.svg "backward, 65 ms")" = "k2 305.50 134 580.50"
+check "an epoch around everything is left out" not grep -q '<title>epoch' timeline.svg
+check "an axis in ms: $(texts timeline.svg mid)" test "$(texts timeline.svg mid)" = 0,2,4,6,8,10,12,14,16,18,20
+
+expect 0 "one.svg: step 3 of 3: 40.0 ms" ddp plot run.json -o one.svg --step 3
+expect 0 "two.svg: steps 1 to 2 of 3: 30.0 ms" ddp plot --steps 2 --step 1 -o two.svg run.json
+expect 0 "two.svg: steps 1 to 2 of 3: 30.0 ms" ddp plot --steps 2 -o two.svg run.json
+sed 's/forward/fore/' run.json >no_steps.json
+expect 0 "all.svg: the whole run: 80.5 ms" ddp plot -o all.svg no_steps.json
+check "there, an epoch is something" grep -q '<title>epoch, 70 ms<' all.svg
+
+rm -f timeline.svg
+for wrong in 0 -1 x '' 1.5; do
+    expect 2 "--step needs a number" ddp plot run.json --step "$wrong"
+done
+expect 2 "--steps needs a number" ddp plot run.json --steps
+expect 2 "--steps are for timelines" ddp plot --step 1 a.jsonl
+expect 2 "one timeline at a time" ddp plot run.json run.json
+expect 2 "one timeline at a time" ddp plot a.jsonl run.json
+expect 2 "--text is for" ddp plot --text run.json
+expect 2 "drawn as FILE.svg" ddp plot -o run.png run.json
+expect 1 "not that many training steps: it has 3" ddp plot --step 4 run.json
+expect 1 "not that many training steps: it has 3" ddp plot --step 3 --steps 2 run.json
+expect 1 "not that many training steps: it has 0" ddp plot --step 1 no_steps.json
+printf '[\n\n]\n' >empty.json
+expect 1 "empty.json: there are no spans" ddp plot empty.json
+expect 1 "cannot be written" ddp plot -o nowhere/t.svg run.json
+for file in /dev/null "$SRC/ddp"; do
+    [ -f "$file" ] || { cp "$file" nothing; file=nothing; }
+    expect 1 "neither the numbers of a run nor a timeline" ddp plot "$file"
+done
+check "no picture of these" test ! -e timeline.svg
 
 # --- as a picture ----------------------------------------------------------------------------------------
 

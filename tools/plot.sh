@@ -1,9 +1,14 @@
 #!/usr/bin/env bash
-# plot.sh - ./ddp plot [-o FILE.svg|FILE.png] [--text] RUN.jsonl...: loss and accuracy of runs, as their
-# --metrics files tell them, in one picture (runs.svg). Without gnuplot, or with --text, in the terminal.
+# plot.sh - pictures of runs:
 #
-# Thin lines are training batches (means of them where there are many), points are the test set after
-# each epoch.
+#   ./ddp plot [-o FILE.svg|FILE.png] [--text] RUN.jsonl...
+#       Loss and accuracy, as their --metrics files tell them, in one picture (runs.svg). Without gnuplot,
+#       or with --text, in the terminal. Thin lines are training batches (means of them where there are
+#       many), points are the test set after each epoch.
+#
+#   ./ddp plot [-o FILE.svg] [--step N] [--steps K] RUN.json
+#       What ran when, as a --trace file tells it: a training step (timeline.svg), with a lane for each
+#       thread. Step N and, with K, those behind it; a typical one if there is no N.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -147,25 +152,75 @@ picture()
     say "$output"
 }
 
-output=runs.svg text=no runs=()
+# --- timelines -----------------------------------------------------------------------------------------
+
+# What a file is, by its first bytes: runs, timeline or nothing that we know.
+kind_of()
+{
+    local begin=''
+    IFS= read -r -n 9 begin <"$1" || true
+    case $begin in
+    '{"event":') echo runs ;;
+    '['*) echo timeline ;;
+    *) die "$1: neither the numbers of a run nor a timeline" "train with --metrics RUN.jsonl or --trace RUN.json" ;;
+    esac
+}
+
+timeline()
+{
+    local said status=0
+    [ ${#runs[@]} = 1 ] || die_usage "plot: one timeline at a time, and nothing with it"
+    [ $text = no ] || die_usage "plot: --text is for --metrics files; a timeline is a picture"
+    case $output in *.svg) ;; *) die_usage "plot: a timeline is drawn as FILE.svg, not '$output'" ;; esac
+    export LC_ALL=C                             # a point in numbers, not a comma
+    awk -f "$root/tools/spans.awk" "${runs[0]}" |
+        sort -t "$(printf '\t')" -k1,1n -k3,3n -k5,5n -k6,6nr -s >"$tmp/spans"
+    said=$(awk -v step="${step:-0}" -v steps="${steps:-1}" -v picture="$tmp/picture" \
+        -f "$root/tools/timeline.awk" "$tmp/spans") || status=$?
+    case $status in
+    0) ;;
+    3) die "${runs[0]}: there are no spans in it" "make one with --trace FILE" ;;
+    4) die "${runs[0]}: not that many training steps: it has $said" ;;
+    *) die "${runs[0]}: awk could not draw it" ;;
+    esac
+    { cat "$tmp/picture" >"$output"; } 2>/dev/null || die "$output cannot be written"
+    say "$output: $said"
+}
+
+output='' text=no step='' steps='' runs=()
 while [ $# -gt 0 ]; do
     case $1 in
     -o) [ $# -gt 1 ] || die_usage "plot: -o needs a file name"; output=$2; shift ;;
     --text) text=yes ;;
+    --step | --steps)
+        [[ ${2:-} =~ ^[1-9][0-9]{0,8}$ ]] || die_usage "plot: $1 needs a number from 1 on"
+        [ "$1" = --step ] && step=$2 || steps=$2
+        shift ;;
     -*) die_usage "plot: unknown option $1" ;;
     *) runs+=("$1") ;;
     esac
     shift
 done
 [ ${#runs[@]} -gt 0 ] || die_usage "plot: which runs?" "train with --metrics RUN.jsonl, then ./ddp plot RUN.jsonl"
-case $output in *.svg | *.png) ;; *) die_usage "plot: -o is FILE.svg or FILE.png, not '$output'" ;; esac
+case $output in '' | *.svg | *.png) ;; *) die_usage "plot: -o is FILE.svg or FILE.png, not '$output'" ;; esac
 
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT
-names=()
+names=() kind=''
 for i in "${!runs[@]}"; do
     [ -f "${runs[i]}" ] || die "${runs[i]}: no such file"
+    kind=$(kind_of "${runs[i]}")
+    [ "$kind" = runs ] || break
+done
+if [ "$kind" = timeline ]; then
+    output=${output:-timeline.svg}
+    timeline
+    exit
+fi
+[ -z "$step$steps" ] || die_usage "plot: --step and --steps are for timelines (--trace)"
+output=${output:-runs.svg}
+for i in "${!runs[@]}"; do
     read_run "${runs[i]}" "$tmp/$i"
     name=${runs[i]##*/}
     names+=("${name%.jsonl}")

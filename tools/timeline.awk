@@ -81,12 +81,13 @@ function step_end(i,    e)
 
 function duration(i) { return step_end(i + steps - 1) - step_begin[i] }
 
-# Of the (at most 99) windows in the middle, the one of median length.
-function typical_step(    count, from, to, i, j, shorter)
+# Of the windows in the middle (half of them, at most 99), the one of median length.
+function typical_step(    count, skip, from, to, i, j, shorter)
 {
     count = step_count - steps + 1
-    from = count > 99 ? int((count - 99) / 2) + 1 : 1
-    to = count > 99 ? from + 98 : count
+    skip = count < 198 ? int(count / 4) : int(count / 2) - 49
+    from = 1 + skip
+    to = count - skip > from + 98 ? from + 98 : count - skip
     for (i = from; i <= to; i++) {
         shorter = 0
         for (j = from; j <= to; j++)
@@ -115,7 +116,6 @@ function choose_window()
 }
 
 function is_visible(i) { return end[i] > window_begin && begin[i] < window_end }
-function covers(i) { return begin[i] <= window_begin && end[i] >= window_end }
 
 function x_of(time)
 {
@@ -129,12 +129,15 @@ function width_of(i)
     return x_of(end[i] < window_end ? end[i] : window_end) - left_of(i)
 }
 
+# In all of the picture, or nearly: another process's epoch may end a bit earlier.
+function covers(i) { return width_of(i) >= 0.95 * (right - gutter) }
+
 # Which rows a lane has. What is around everything that can be seen, like an epoch, is left out; what is
-# hardly a line makes no lane and no row.
+# hardly more than a line makes no lane and no row.
 function choose_rows(    i, l)
 {
     for (i = 1; i <= spans; i++)
-        if (is_visible(i) && width_of(i) >= 1.5 && depth[i] > deepest[span_lane[i]])
+        if (is_visible(i) && width_of(i) >= 4 && depth[i] > deepest[span_lane[i]])
             deepest[span_lane[i]] = depth[i]
     for (i = 1; i <= spans; i++) {
         l = span_lane[i]
@@ -209,12 +212,13 @@ function kind_of(span,    k)
 
 function fits(text, room) { return length(text) * 6.5 + 4 <= room }
 
-# As much of a name as there is room for: all of it, its first word, or nothing.
-function label(span, room)
+# As much of a name as there is room for: all of it, its first word, the size at its end, or nothing.
+function label(span, room,    word, size)
 {
-    if (!fits(span, room))
-        sub(/ .*/, "", span)
-    return fits(span, room) ? span : ""
+    word = size = span
+    sub(/ .*/, "", word)
+    sub(/^[^0-9]*/, "", size)
+    return fits(span, room) ? span : fits(word, room) ? word : fits(size, room) ? size : ""
 }
 
 function draw_span(i,    k, x, wide, y)
