@@ -518,5 +518,5 @@ const char *checkpoint_to_resume(const CheckpointConfig *c)
 {
     if (!is_auto(c))
         return c->resume;
-    return access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
+    return c->save && access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
 }

@@ -27,10 +27,20 @@ static void on_signal(int signal)
     errno = kept;
 }
 
+// The handler gets a stack of its own. The stack pointer of whoever was interrupted may be no
+// stack's: oneDNN's matrix products let it point to the beginning of a block from malloc, and below
+// that the kernel would write over the heap.
+static void use_own_stack(void)
+{
+    static char memory[1 << 16];
+    sigaltstack(&(stack_t){ .ss_sp = memory, .ss_size = sizeof memory }, NULL);
+}
+
 void interrupt_install(bool speak)
 {
     speaks = speak;
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    use_own_stack();
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK };
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { KEY_BYTES = 64, VALUE_BYTES = 4096 };
+enum { KEY_BYTES = 64, VALUE_BYTES = 65536 };
 
 typedef struct Message {
     enum { PUT, GET, HERE, NOT_YET } what;

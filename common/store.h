@@ -4,7 +4,7 @@
 #include "comm.h"
 
 // The side that asks. socket: where it is kept for as long as the store is used, by one thread at a
-// time. Values of up to 4096 bytes, names of up to 63.
+// time. Values of up to 64 KiB, names of up to 63 letters.
 Store store_over(int *socket);
 
 // The side that answers.

@@ -12,7 +12,7 @@
 __attribute__((weak)) const bool comm_shares_devices = false;
 
 enum { RANKS = 4, DESCRIPTORS = 64 };
-enum { STORE_HEAD = 68, STORE_VALUE = 4096, STORE_MESSAGE = STORE_HEAD + STORE_VALUE }; // bytes
+enum { STORE_HEAD = 68, STORE_VALUE = 65536, STORE_MESSAGE = STORE_HEAD + STORE_VALUE }; // bytes
 
 // What ranks leave for the test to see.
 static struct Seen {
@@ -727,7 +727,7 @@ static int too_long(const World *w)
 TEST(what_is_too_long_is_refused)
 {
     EXPECT_EQ_INT(play(too_long, 1, 30), 1);
-    EXPECT(says("store: long: a key of 4 bytes, a value of 4097: too long"), "says %s", said);
+    EXPECT(says("store: long: a key of 4 bytes, a value of 65537: too long"), "says %s", said);
 }
 
 static int babbles(const World *w)
