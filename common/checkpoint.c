@@ -499,24 +499,22 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
           "only evaluate what --resume or --init gives" }));
 }
 
-static bool is_auto(const CheckpointConfig *c)
+static const char *resumed_file(const CheckpointConfig *c)
 {
-    return c->resume && strcmp(c->resume, "auto") == 0;
+    if (!c->resume || strcmp(c->resume, "auto") != 0)
+        return c->resume;
+    return access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
 }
 
-void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
+void checkpoint_check_options(const Args *args, CheckpointConfig *c)
 {
     if (c->evaluate && !c->resume && !c->init)
         args_reject(args, "evaluate", "needs --resume FILE or --init FILE: whose weights?");
     if (c->resume && c->init)
         args_reject(args, "resume", "does not go with --init: one of them gives the weights");
-    if (is_auto(c) && !c->save)
+    if (c->resume && strcmp(c->resume, "auto") == 0 && !c->save)
         args_reject(args, "resume", "auto needs --save FILE: that is the file to go on from");
+    c->from = resumed_file(c);
 }
 
-const char *checkpoint_to_resume(const CheckpointConfig *c)
-{
-    if (!is_auto(c))
-        return c->resume;
-    return c->save && access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
-}
+const char *checkpoint_to_resume(const CheckpointConfig *c) { return c->from; }

@@ -15,12 +15,13 @@
 typedef struct CheckpointConfig {
     const char *save;           // where to, or NULL
     const char *resume, *init;  // where from: everything, or only the weights
+    const char *from;           // what --resume comes to, see checkpoint_to_resume
     bool evaluate;              // only to look at those
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
 // Exits with a line about options that do not go together. Call it after args_parse.
-void checkpoint_check_options(const Args *args, const CheckpointConfig *config);
-// The file to go on from, or NULL: --resume, which may be auto.
+void checkpoint_check_options(const Args *args, CheckpointConfig *config);
+// The file to go on from, or NULL: --resume, which may be auto; as it was when options were checked.
 const char *checkpoint_to_resume(const CheckpointConfig *config);
 
 typedef struct TrainState {

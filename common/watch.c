@@ -60,11 +60,14 @@ static void tell_death(const Watch *watch, int rank)
     int number = WIFSIGNALED(child->status) ? WTERMSIG(child->status) : 0;
     int status = number ? 0 : WEXITSTATUS(child->status);
     bool explained = status >= EXIT_FAILED && status <= EXIT_DIVERGED;
-    const char *hint = status ? "" : "something in it called exit";
+    const char *hint = status || number ? "" : "something in it called exit";
     if (number == SIGKILL)
         hint = "if nobody did that, the machine ran out of memory (dmesg says so): a smaller batch "
                "or fewer ranks need less";
-    else if (number)
+    else if (number == SIGABRT)
+        hint = "a library gave up; if ranks were in different collectives, --check-collectives "
+               "says so";
+    else if (number && number != SIGTERM)
         hint = "ulimit -c unlimited; then a debugger shows where it was";
     if (number)
         snprintf(how, sizeof how, "was killed by SIG%s (%s)", sigabbrev_np(number),

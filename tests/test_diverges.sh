@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 240 PROCESSORS 2
+# Ranks that do not do the same, and a loss or a gradient that is not finite: all end together, with a line
+# that says it; nothing is saved in between. And an honest evaluation, longer than --timeout, is let be.
+# Some mistakes are made in a copy of the step.
+# shellcheck disable=SC2016  # words in single quotes are C
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+train=$BUILD/03_ddp_fork/train
+small=(--arch lenet --data synthetic --train-samples 480 --test-samples 32 -b 8 --threads 1 --seed 3 --epochs 2)
+hash_of() { sed -n 's/^weight hash: //p' "$1"; }
+
+# make NAME [FILE FROM TO]...: the program, from a copy of the step with texts replaced that stand once in it.
+make()
+{
+    local name=$1
+    shift
+    rm -rf step
+    cp -r "$SRC/03_ddp_fork" step
+    while [ $# -gt 0 ]; do
+        [ "$(grep -cF -- "$2" "step/$1")" = 1 ] || { echo "$1 does not say once: $2"; return 1; }
+        FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "step/$1"
+        shift 3
+    done
+    cc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" step/*.c -o "$name" \
+        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -lz -lm -lstdc++
+}
+# Of rank 1, from its Kth message of gradients on: something else.
+reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);"
+from() { echo "static int messages; bool now = comm_rank(comm) == 1 && ++messages $1;"; }
+
+# fails STATUS PROGRAM [OPTIONS]: what it says (but not that there are few cores) goes to err.
+fails()
+{
+    local wanted=$1 status
+    shift
+    "$@" "${small[@]}" >out 2>said
+    status=$?
+    sed '/ devices of .* share .* cores*: /,+1d' said >err
+    cp err output
+    check "status $wanted of: $* (it is $status)" [ $status = "$wanted" ]
+}
+says() { check "it says: $1" grep -qE -- "$1" err; }
+lines() { check "at most $1 lines" [ "$(wc -l <err)" -le "$1" ]; }
+
+# --- not finite ----------------------------------------------------------------------------------
+
+for n in 1 2 3; do
+    for every in 1 5 100; do
+        fails 3 "$train" -n $n --lr 900 -p $every --save nan.st
+        says "rank 0/$n .*the loss is not finite in epoch 1, by step [0-9]+; nothing was saved since"
+        lines $((2 * n))
+        check "one line a rank" [ "$(grep -c "not finite" err)" = "$(grep -c "not finite in epoch 1, by step $(sed -n 's/.*by step \([0-9]*\);.*/\1/p' err | head -1);" err)" ]
+        check "nothing saved" not compgen -G 'nan.st*'
+    done
+done
+
+# In one rank only, by a value that is only in its gradients. The run is stopped when it is seen.
+check "bad: builds" make bad ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
+for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collectives"; do
+    # shellcheck disable=SC2086
+    fails 3 ./bad $options --save nan.st
+    says "rank 0/[23] .*a gradient \(of another rank\) is not finite in epoch 1, by step 15; nothing was saved"
+    lines 2
+    check "nothing saved" not compgen -G 'nan.st*'
+done
+# Asked to end before it is seen: no checkpoint either.
+fails 3 ./bad -n 2 -p 100 --save nan.st --max-steps 14
+says "by step 14; nothing was saved"
+check "nothing saved" not compgen -G 'nan.st*'
+
+# If nobody looked: from then on no step changes anything, in any rank (whose hashes are compared).
+check "blind: builds" make blind ddp.c "$reduce" "$(from '>= 13') if (now) grads[7] = 0.0f / 0.0f; $reduce" \
+    train.c "if (stats.not_finite > 0 || stats.bad_gradients > 0)" "if (0)"
+for options in "-n 2" "-n 3 --bucket-mb 0"; do
+    # shellcheck disable=SC2086
+    expect 0 "weight hash" "$train" $options "${small[@]}" --max-steps 12
+    before=$(hash_of output)
+    # shellcheck disable=SC2086
+    expect 0 "weight hash: $before" ./blind $options "${small[@]}" --max-steps 16
+done
+
+# --- not the same --------------------------------------------------------------------------------
+
+check "left out: builds" make left_out ddp.c "$reduce" "$(from '== 3') if (!now) $reduce"
+check "another: builds" make another ddp.c "$reduce" \
+    "$(from '== 3') if (now) comm_broadcast(comm, stream, grads, count, COMM_F32, 0); else $reduce"
+check "fewer: builds" make fewer ddp.c "$reduce" \
+    "$(from '== 3') comm_all_reduce(comm, stream, grads, count - now, COMM_F32, COMM_SUM);"
+
+for n in 2 3; do
+    fails 1 ./another -n $n --timeout 1
+    says "all wait for each other, for 1 s now, in different calls"
+    says "rank 0 \(pid [0-9]+\) waits, after epoch 1, step 2; last collective: all_reduce #6 of 62080 values \(gradients\)$"
+    says "rank 1 \(pid [0-9]+\) waits, after epoch 1, step 2; last collective: broadcast #6 of 62080 values \(gradients\)$"
+    lines $((n + 2))
+    fails 1 ./another -n $n --check-collectives
+    says "communicator gradients: rank [02] calls all_reduce #7 of 62080 f32 \(sum\), rank 1 calls broadcast #7 of 62080 f32 from rank 0"
+    lines $((2 * n + 1))
+    fails 1 ./fewer -n $n --check-collectives
+    says "communicator gradients: rank 0 calls all_reduce #7 of 62080 f32 \(sum\), rank 1 calls all_reduce #7 of 62079 f32 \(sum\)"
+    lines $((2 * n + 1))
+    fails 1 ./fewer -n $n
+    lines 5
+done
+fails 1 ./left_out -n 2 --timeout 1
+says "all wait for each other, for 1 s now"
+says "rank 1 \(pid [0-9]+\) waits, .*; last collective: all_gather #"
+fails 1 ./left_out -n 2 --check-collectives
+says "rank 0 calls all_reduce #[0-9]+ of 62080 f32 \(sum\), rank 1 calls all_gather #"
+
+# Weights that came apart are an error in the end, which names who.
+check "apart: builds" make apart ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"
+fails 1 ./apart -n 3 --bucket-mb 0 --max-steps 5
+says "the ranks have come apart: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
+lines 3
+
+# --- an honest wait ------------------------------------------------------------------------------
+
+# Rank 0 evaluates for longer than the others may be silent.
+for ((samples = 8000; samples < 1000000; samples *= 2)); do
+    begun=$EPOCHREALTIME
+    expect 0 "weight hash" "$train" -n 3 "${small[@]}" --train-samples 24 --epochs 1 --timeout 1 \
+        --test-samples $samples --trace trace
+    took=$(awk -F'"ts":' '/"pid":0,.*"name":"evaluate"/ { a = $2 + 0 } /"pid":0,.*"name":"all_gather/ { b = $2 + 0 }
+        END { print (b - a) / 1e6 }' trace)
+    awk -v s="$took" 'BEGIN { exit !(s > 1.5) }' && break
+done
+check "an evaluation of $took s" [ -n "$took" ]
+test_done
