@@ -132,7 +132,7 @@ static const struct {
     [FORWARD] = { "forward", forward },
     [GATHER] = { "gather", gather_logits },
     [LOSS] = { "loss", NULL },
-    [SCATTER_BACK] = { "scatter", scatter_dlogits },
+    [SCATTER_BACK] = { "scatter gradient", scatter_dlogits },
     [BACKWARD] = { "backward", backward },
     [REDUCE] = { "reduce", reduce },
     [BETWEEN] = { "optimizer and data", NULL },

@@ -236,7 +236,7 @@ static void finish_epoch(Job *job, double seconds)
 {
     Stats train = read_stats(job, job->train_stats), test = evaluate(job);
     double top1 = 100.0 * (double)test.correct1 / (double)test.count;
-    bool best = top1 > job->state.best_top1;
+    bool best = test.count > 0 && top1 > job->state.best_top1;
     log_epoch(job->log, job->state.epoch + 1, &train, &test, seconds);
     job->state.best_top1 = best ? top1 : job->state.best_top1;
     job->state.epoch++;
@@ -353,6 +353,7 @@ static void train(Job *job)
     }
     if (job->state.step > 0 && job->config.checkpoint.save)
         save(job, "");
+    interrupt_settle();
     log_say(job->log, "            =======  Training %s  ======= ",
             interrupt_requested() ? "Interrupted" : "Finished");
 }
@@ -365,7 +366,6 @@ static void close_job(Job *job)
     device_free(job->device, job->train_stats);
     device_free(job->device, job->scalars);
     device_free(job->device, job->velocity);
-    replay_free(job->replay);
     model_free(job->model);
     ops_free(job->ops);
     device_close(job->device);
@@ -426,6 +426,7 @@ static int run(Job *job)
     else
         train(job);
     log_end(job->log, model_hash(job->model), device_threads(job->device));
+    replay_free(job->replay);
     replicas_close(job->replicas);
     close_job(job);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;

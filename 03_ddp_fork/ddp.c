@@ -89,13 +89,20 @@ static void average_naive(Ddp *ddp)
 
 // ==== The average, in buckets, beside backward ===================================================
 
+// Bytes.
+static size_t bucket(const Ddp *ddp) { return (size_t)(ddp->config.bucket_mb * 0x1p20); }
+static size_t first_bucket(const Ddp *ddp)
+{
+    return bucket(ddp) < FIRST_BUCKET ? bucket(ddp) : FIRST_BUCKET;
+}
+
 static void send_bucket(Ddp *ddp)
 {
     event_record(ddp->final, device_stream(ddp->model->device));
     stream_wait(ddp->stream, ddp->final);
     average(ddp, ddp->stream, ddp->model->grads + ddp->begin, ddp->end - ddp->begin);
     ddp->begin = ddp->end;
-    ddp->limit = (size_t)(ddp->config.bucket_mb * 0x1p20);
+    ddp->limit = bucket(ddp);
 }
 
 void ddp_ready(void *arg, size_t offset, size_t count)
@@ -111,14 +118,16 @@ void ddp_ready(void *arg, size_t offset, size_t count)
 
 void ddp_wait(Ddp *ddp)
 {
-    trace_begin("wait for gradients");
-    if (ddp->config.bucket_mb == 0)
+    if (ddp->config.bucket_mb == 0) {
         average_naive(ddp);
+        return;
+    }
+    trace_begin("wait for gradients");
     event_record(ddp->averaged, ddp->stream);
     stream_wait(device_stream(ddp->model->device), ddp->averaged);
-    ddp->begin = ddp->end = 0;
-    ddp->limit = FIRST_BUCKET;
     trace_end();
+    ddp->begin = ddp->end = 0;
+    ddp->limit = first_bucket(ddp);
 }
 
 // ==== Beginning and stopping together ============================================================
@@ -149,26 +158,36 @@ void ddp_broadcast(Ddp *ddp, float *velocity, void *state, size_t bytes)
 
 // A rank that stopped by itself would leave the others waiting for its gradients. So a signal is
 // only a wish, which travels in the floats behind the gradients: after the step that brings it,
-// every rank has heard it. To hear, a GPU must be waited for: there a wish is heard at every 32nd
-// step, and acted upon at the next such step, when nobody has to wait for it any more.
-void ddp_agree(Ddp *ddp)
+// every rank has heard it.
+static void act_on(float heard)
 {
-    Stream *stream = device_stream(ddp->model->device);
-    float *travels = ddp->model->grads + ddp->model->param_count;
-    bool at_once = device_shares_memory(ddp->model->device);
-    if (!at_once && ++ddp->steps % 32 != 0)
+    if (heard > 0)
+        interrupt_grant(interrupt_wish() ? interrupt_wish() : SIGTERM);
+}
+
+// To hear, a GPU must be waited for. So there it is done every 8th step, and without waiting: a wish
+// is put in at one such step, fetched at the next, and acted upon at the one after.
+static void agree_on_gpu(Ddp *ddp, Stream *stream, float *travels)
+{
+    if (++ddp->steps % 8 != 0)
         return;
-    if (!at_once)
-        event_sync(ddp->told);
-    float heard = *ddp->heard;
+    event_sync(ddp->told);
+    act_on(*ddp->heard);
     *ddp->wish = (float)interrupt_wish();
     copy_to_host(stream, ddp->heard, travels, sizeof(float));
     copy_to_device(stream, travels, ddp->wish, sizeof(float));
     event_record(ddp->told, stream);
-    if (at_once)
-        heard = *ddp->heard;
-    if (heard > 0)
-        interrupt_grant(interrupt_wish() ? interrupt_wish() : SIGTERM);
+}
+
+void ddp_agree(Ddp *ddp)
+{
+    float *travels = ddp->model->grads + ddp->model->param_count;
+    if (!device_shares_memory(ddp->model->device)) {
+        agree_on_gpu(ddp, device_stream(ddp->model->device), travels);
+        return;
+    }
+    act_on(*travels);
+    *travels = (float)interrupt_wish();
 }
 
 // ==== Are we still the same? =====================================================================
@@ -212,7 +231,8 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
     Ddp *ddp = xcalloc(1, sizeof *ddp);
     bool beside = config->overlap && config->bucket_mb > 0;
     *ddp = (Ddp){ .config = *config, .model = model, .scalars = scalars, .stats = stats,
-                  .hook = sum_over_ranks, .limit = FIRST_BUCKET };
+                  .hook = sum_over_ranks };
+    ddp->limit = first_bucket(ddp);
     ddp->comm = comm_new(world, model->device, "gradients", config->check_collectives);
     ddp->stream = beside ? stream_new_beside(model->device, "communication")
                          : device_stream(model->device);
@@ -236,8 +256,6 @@ void ddp_free(Ddp *ddp)
     stream_sync(ddp->stream);
     comm_free(ddp->norms);
     comm_free(ddp->comm);
-    if (interrupt_wish())
-        interrupt_grant(interrupt_wish());  // it came too late to travel
     alive_done();
     host_free(ddp->wish);
     event_free(ddp->told);

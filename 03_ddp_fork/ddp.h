@@ -16,7 +16,8 @@ void ddp_options(Args *args, DdpConfig *config);
 
 typedef struct Ddp Ddp;
 // Torch's communication hook: adds up one bucket over the ranks, on the stream, in whatever way.
-// Returns the factor that makes it their average: one over their number, if nothing else was done.
+// Returns the factor that makes it their average: one over their number, if nothing else was done;
+// the same in every step.
 typedef float (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, size_t count);
 
 // Meets the other ranks. scalars and stats: the training step's, where a gradient that is not

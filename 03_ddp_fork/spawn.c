@@ -58,7 +58,7 @@ void spawn_options(Args *args, SpawnConfig *config)
     *config = spawn_defaults();
     args_add(args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "processes (0: one per GPU; 2 on a CPU)",
-          .min = 0, .max = 1024 },
+          .min = 0, .max = 256 },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
           "without a sign of life a rank is lost (0: never)", .min = 0, .max = 1e6 }));
 }

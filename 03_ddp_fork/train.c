@@ -105,7 +105,7 @@ typedef struct Job {
 static int samples_per_epoch(const Job *job) { return sampler_share(&job->config.sampler); }
 static int global_batch(const Job *job) { return job->config.batch_size * job->world.size; }
 
-// The order of this epoch: PyTorch's own, torch.randperm seeded with seed + epoch.
+// This rank's share of the epoch.
 static void choose_samples(Job *job)
 {
     int count = samples_per_epoch(job);
@@ -246,7 +246,7 @@ static void finish_epoch(Job *job, double seconds)
 {
     Stats train = read_stats(job, job->train_stats), test = evaluate(job);
     double top1 = 100.0 * (double)test.correct1 / (double)test.count;
-    bool best = top1 > job->state.best_top1;
+    bool best = test.count > 0 && top1 > job->state.best_top1;
     log_epoch(job->log, job->state.epoch + 1, &train, &test, seconds);
     job->state.best_top1 = best ? top1 : job->state.best_top1;
     job->state.epoch++;
@@ -363,6 +363,7 @@ static void train(Job *job)
     }
     if (job->state.step > 0 && job->config.checkpoint.save)
         save(job, "");
+    interrupt_settle();
     log_say(job->log, "            =======  Training %s  ======= ",
             interrupt_requested() ? "Interrupted" : "Finished");
 }
@@ -375,7 +376,6 @@ static void close_job(Job *job)
     device_free(job->device, job->train_stats);
     device_free(job->device, job->scalars);
     device_free(job->device, job->velocity);
-    replay_free(job->replay);
     model_free(job->model);
     ops_free(job->ops);
     device_close(job->device);
@@ -443,6 +443,7 @@ static int run(Job *job)
     else
         train(job);
     log_end(job->log, ddp_compare(job->ddp, model_hash(job->model)), device_threads(job->device));
+    replay_free(job->replay);
     ddp_free(job->ddp);
     close_job(job);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;

@@ -30,6 +30,14 @@ void alive_wait_end(void)
     atomic_fetch_sub(&alive()->waiting, 1);
 }
 
+void alive_outside_begin(void) { atomic_fetch_add(&alive()->outside, 1); }
+
+void alive_outside_end(void)
+{
+    alive_beat();
+    atomic_fetch_sub(&alive()->outside, 1);
+}
+
 void alive_joined(void)
 {
     alive_beat();

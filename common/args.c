@@ -17,7 +17,7 @@
 // The shortest decimal that reads back as the same number.
 static void double_text(double value, char *out, size_t size)
 {
-    for (int digits = 1; digits <= 17; digits++) {
+    for (int digits = fabs(value) < 1e6 ? 6 : 1; digits <= 17; digits++) {
         snprintf(out, size, "%.*g", digits, value);
         if (strtod(out, NULL) == value)
             return;

@@ -44,7 +44,8 @@ Device *comm_open_device(const World *world, int threads);
 // away, all calls here end the program, quietly if whoever started it ends it too.
 typedef struct Comm Comm;
 Comm *comm_new(const World *world, Device *device, const char *name, bool checked);
-// Waits for the others to come here too; when one is gone, it only closes.
+// Waits for the others to come here too; when one is gone, it only closes. Recorded steps with calls
+// of this communicator must have been freed by then.
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);

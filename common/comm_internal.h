@@ -59,6 +59,7 @@ bool link_bare(Link *link, const Call *call);
 // Around the work of a call, in the thread that does it: for the timeline, and for those who watch.
 void comm_call_begin(const Comm *comm, const Call *call);
 void comm_call_end(void);
+void comm_call_asked(void);     // instead, where nobody knows when it ends
 
 // Another rank has gone away, says the library in `text`. call: what we were doing; NULL: meeting
 // the others. Whoever started us knows which rank died and why, and is about to end us: waits for

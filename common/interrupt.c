@@ -56,13 +56,15 @@ void interrupt_answer(void)
     (void)told;                 // there may be nobody to tell
 }
 
-int interrupt_requested(void) { return deferred ? granted : wish; }
+int interrupt_requested(void) { return granted ? granted : deferred ? 0 : wish; }
 
 void interrupt_defer(void) { deferred = true; }
 
 int interrupt_wish(void) { return wish; }
 
 void interrupt_grant(int signal) { granted = signal; }
+
+void interrupt_settle(void) { deferred = false; }
 
 void interrupt_leave(void)
 {

@@ -17,5 +17,7 @@ void interrupt_answer(void);
 void interrupt_defer(void);
 int interrupt_wish(void);       // the signal that came to this process, or 0
 void interrupt_grant(int signal);
+// There is nothing left to agree on: a signal counts as soon as it comes, or has come.
+void interrupt_settle(void);
 // For a process that waits before there is anything to agree on: if a signal came, it ends here.
 void interrupt_leave(void);

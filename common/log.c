@@ -159,7 +159,7 @@ bool log_wants(const Log *log, int64_t step, int64_t steps)
 {
     if (step % log->config.print_freq == 0 || step == steps)
         return true;
-    return log->terminal && now_s() - log->stepped >= 1;
+    return log->terminal && log->config.ranks <= 1 && now_s() - log->stepped >= 1;
 }
 
 // --- the screen ----------------------------------------------------------------------------------
@@ -167,16 +167,18 @@ bool log_wants(const Log *log, int64_t step, int64_t steps)
 // Everything goes out through here, in one piece. printf's buffer goes first, to keep the order.
 static void screen_write(const char *text, size_t length)
 {
+    alive_outside_begin();      // whoever reads it may have paused
     fflush(stdout);
     while (length > 0) {
         ssize_t n = write(STDOUT_FILENO, text, length);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return; // no screen to write to is no reason to stop training
+            break;  // no screen to write to is no reason to stop training
         text += n;
         length -= (size_t)n;
     }
+    alive_outside_end();
 }
 
 static int screen_width(void)
@@ -365,7 +367,7 @@ void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t ste
     }
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
             "%s is not finite in epoch %lld, by step %lld; nothing was saved since",
-            own ? "the loss" : "a gradient (of another rank)", (long long)epoch, (long long)step);
+            own ? "the loss" : "a gradient (of some rank)", (long long)epoch, (long long)step);
 }
 
 void log_step(Log *log, const LogStep *s)
@@ -388,14 +390,16 @@ void log_step(Log *log, const LogStep *s)
 
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds)
 {
-    char train_loss[LOG_NUMBER], test_loss[LOG_NUMBER];
+    char train_loss[LOG_NUMBER], test_loss[LOG_NUMBER], tested[160] = "";
+    if (test->count > 0)        // else another rank has done it
+        snprintf(tested, sizeof tested,
+                 "\"test_loss\":%s,\"top1\":%.4f,\"top5\":%.4f,\"n\":%lld,",
+                 log_number(mean_loss(test), test_loss), percent(test->correct1, test->count),
+                 percent(test->correct5, test->count), (long long)test->count);
     log_event(log, "epoch",
-              "\"epoch\":%lld,\"train_loss\":%s,\"train_acc\":%.4f,\"test_loss\":%s,\"top1\":%.4f,"
-              "\"top5\":%.4f,\"n\":%lld,\"seconds\":%.3f",
+              "\"epoch\":%lld,\"train_loss\":%s,\"train_acc\":%.4f,%s\"seconds\":%.3f",
               (long long)epoch, log_number(mean_loss(train), train_loss),
-              percent(train->correct1, train->count), log_number(mean_loss(test), test_loss),
-              percent(test->correct1, test->count), percent(test->correct5, test->count),
-              (long long)test->count, seconds);
+              percent(train->correct1, train->count), tested, seconds);
 }
 
 void log_test(Log *log, const Stats *test, bool only)

@@ -22,7 +22,8 @@ typedef struct Log Log;
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
 // Are numbers due after this step (from 1)? Every print_freq steps and at the last; on a terminal
-// once a second too, so that the bar shows what is going on.
+// once a second too, so that the bar shows what is going on (but for one of several processes: they
+// look at the device at the same steps).
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
 // Messages of the run, above the progress bar if there is one.

@@ -528,6 +528,15 @@ bool st_open(StFile *file, const char *path, Error *err)
 
 static char temporary[PATH_MAX]; // what is being written now, for the way out of a failing program
 
+// May take as long as the disk likes.
+static int sync_file(int fd)
+{
+    alive_outside_begin();
+    int status = fsync(fd);
+    alive_outside_end();
+    return status;
+}
+
 static void remove_temporary(void)
 {
     unlink(temporary);
@@ -714,7 +723,7 @@ static bool fill_and_rename(int fd, const char *path, const StTensor *tensors, i
     w->offset = w->used = 0;
     if (!write_tensors(w, tensors, count, metadata, metadata_count))
         snprintf(call, sizeof call, "write at byte %zu", w->offset);
-    else if (fsync(fd) != 0)
+    else if (sync_file(fd) != 0)
         snprintf(call, sizeof call, "fsync");
     free(w);
     int error = errno;
@@ -790,7 +799,7 @@ bool st_write(const char *path, const StTensor *tensors, int count,
     check_on_exit(NULL);
     if (!ok)
         remove_temporary();
-    else if (fsync(directory) != 0 && errno != EINVAL) { // EINVAL: not in this file system
+    else if (sync_file(directory) != 0 && errno != EINVAL) { // EINVAL: not in this file system
         error_set(err, "the new file is whole and in place, but a power failure may undo that",
                   "%.200s: fsync of its directory: %s", path, strerror(errno));
         ok = false;

@@ -145,12 +145,21 @@ static bool ended_well(const Watch *watch, const Child *c)
     return WIFEXITED(c->status) && c->alive->done && (status == 0 || status > 128);
 }
 
+// Did it end because of a signal that we passed on? After the loss of another it leaves at once.
+static bool was_wished(const Watch *watch, const Child *c)
+{
+    int status = status_of(watch, c);
+    return status > 128 && sigismember(&watch->passed, status - 128) == 1;
+}
+
 // Of several that died at once, which was the first? One that was killed; not one that complains.
 static int suspicion(const Watch *watch, const Child *c)
 {
     if (c->ended == 0 || ended_well(watch, c))
         return 0;
-    return WIFSIGNALED(c->status) ? 3 : WEXITSTATUS(c->status) != EXIT_DIVERGED ? 2 : 1;
+    if (was_wished(watch, c))
+        return 2;
+    return WIFSIGNALED(c->status) ? 4 : WEXITSTATUS(c->status) != EXIT_DIVERGED ? 3 : 1;
 }
 
 static int judge_deaths(const Watch *watch)
@@ -169,8 +178,7 @@ static int judge_deaths(const Watch *watch)
         return 0;
     if (status == 0)
         status = EXIT_FAILED;           // too early
-    bool wished = status > 128 && sigismember(&watch->passed, status - 128) == 1;
-    if (!wished && !all_diverged)
+    if (!was_wished(watch, c) && !all_diverged)
         tell_death(watch, culprit);
     return status;
 }
@@ -193,7 +201,8 @@ static Suspects look_for_life(Watch *watch)
         Child *c = &all[i];
         bool waits = atomic_load(&c->alive->waiting) > 0; // before the beats, see alive_wait_end
         uint64_t beats = atomic_load(&c->alive->beats);
-        c->beaten = beats != c->beats ? watch->looked : c->beaten;
+        if (beats != c->beats || atomic_load(&c->alive->outside) > 0)
+            c->beaten = watch->looked;
         c->beats = beats;
         found.last = c->beaten > found.last ? c->beaten : found.last;
         found.behind = c->alive->begun < all[found.behind].alive->begun ? i : found.behind;

@@ -60,7 +60,7 @@ check "bad: builds" make bad ddp.c "$reduce" "$(from '== 13') if (now) grads[7] 
 for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collectives"; do
     # shellcheck disable=SC2086
     fails 3 ./bad $options --save nan.st
-    says "rank 0/[23] .*a gradient \(of another rank\) is not finite in epoch 1, by step 15; nothing was saved"
+    says "rank 0/[23] .*a gradient \(of some rank\) is not finite in epoch 1, by step 15; nothing was saved"
     lines 2
     check "nothing saved" not compgen -G 'nan.st*'
 done

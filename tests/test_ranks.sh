@@ -43,6 +43,13 @@ expect 0 "weight hash: $whole" "$train" -n 2 "${lenet[@]}" -b 24 --resume part.s
 expect 0 "resumed: part.st, epoch 2, step 3" "$train" -n 4 "${lenet[@]}" -b 12 --resume part.st --save part.st
 check "4 ranks go on where 2 were" same_weights part.st
 
+# Every rank's numbers go on in its own file.
+expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save own.st --max-steps 13 --metrics own.%r.jsonl
+expect 0 "resumed" "$train" -n 2 "${lenet[@]}" -b 24 --save own.st --resume auto --metrics own.%r.jsonl
+check "20 steps of rank 0" test "$(losses own.0.jsonl | wc -l)" = 20
+check "20 steps of rank 1" test "$(losses own.1.jsonl | wc -l)" = 20
+check "a test is said by who has done it" not grep -q top1 own.1.jsonl
+
 # What is printed says whose it is; only one rank prints.
 expect 0 "| rank 0" "$train" -n 4 "${lenet[@]}" -b 12
 check "one line a step" test "$(grep -c '== step:' "$TMP/output")" = 20

@@ -498,6 +498,30 @@ static int one_evaluates(const World *w)
     return 0;
 }
 
+// A terminal that is not read, a slow disk.
+static int one_prints(const World *w)
+{
+    alive_joined();
+    alive_wait_begin();
+    if (w->rank == 0) {
+        alive_outside_begin();
+        sleep_ms(1200);
+        alive_outside_end();
+        seen->ready = 1;
+    }
+    while (seen->ready == 0)
+        sleep_ms(5);
+    alive_wait_end();
+    alive_done();
+    return 0;
+}
+
+TEST(to_wait_for_the_world_outside_is_honest)
+{
+    EXPECT_EQ_INT(play(one_prints, 3, 0.4), 0);
+    EXPECT(said[0] == '\0', "says %s", said);
+}
+
 TEST(to_wait_for_who_works_is_honest)
 {
     EXPECT_EQ_INT(play(one_evaluates, 3, 0.4), 0);
@@ -788,6 +812,7 @@ int main(void)
     to_wait_for_who_is_through_is_one_too();
     a_rendezvous_has_an_end();
     to_wait_for_who_works_is_honest();
+    to_wait_for_the_world_outside_is_honest();
     without_a_timeout_nobody_is_lost();
     once_after_this_step();
     twice_at_once();

@@ -106,6 +106,19 @@ static const char *isa_name(void)
     }
 }
 
+// OpenMP's threads are born here, with all signals blocked: those are for the main thread, which has
+// a stack for them (interrupt.c says why that matters).
+static void start_team(int threads)
+{
+    sigset_t all, before;
+    atomic_int born = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+#pragma omp parallel num_threads(threads)
+    atomic_fetch_add(&born, 1);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
 Device *device_open(int index, int threads)
 {
     Device *device = xcalloc(1, sizeof *device);
@@ -118,6 +131,7 @@ Device *device_open(int index, int threads)
     snprintf(device->name, sizeof device->name, "CPU, %s, %d thread%s", isa_name(), device->threads,
              device->threads == 1 ? "" : "s");
     device_use(device);
+    start_team(device->threads);
     return device;
 }
 

@@ -47,7 +47,7 @@ struct Device {
     int index;                  // as CUDA numbers the devices that this process may see
     char name[256];
     Stream compute;
-    bool live;                  // no step is recorded
+    bool never_record;          // replay_run just calls the step
     cudaStream_t fills;         // zeroes new memory: never captured, and in nobody's way
     pthread_mutex_t lock;       // of what follows
     struct Block *blocks;       // what device_alloc has given out

@@ -484,11 +484,11 @@ static cudaGraphExec_t record(cudaStream_t stream, void (*step)(void *arg), void
     return exec;
 }
 
-void replay_forbid(Device *device) { device->live = true; }
+void replay_forbid(Device *device) { device->never_record = true; }
 
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
-    if (replay->keys == 0 || replay->device->live) {
+    if (replay->keys == 0 || replay->device->never_record) {
         step(arg);
         return;
     }

@@ -220,7 +220,7 @@ static Call stage(Link *link, const Call *call)
     Call staged = *call;
     size_t count_bytes = call->count * comm_width(call->type);
     size_t out = call->from_bytes ? call->from_bytes : call->from == call->to ? count_bytes : 0;
-    bool in_place = call->from == call->to;
+    bool in_place = call->from == call->to && call->to_bytes <= count_bytes;
     unsigned char *memory = need_staging(link, in_place ? out : out + call->to_bytes);
     staged.from = memory;
     staged.to = in_place ? memory : memory + out;

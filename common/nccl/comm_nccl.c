@@ -203,7 +203,7 @@ void link_enqueue(Link *link, Stream *stream, const Call *call)
     device_use(link->device);
     comm_call_begin(link->comm, call);
     NCCL(link, call, do_call[call->kind](link, call, stream->handle));
-    comm_call_end();
+    comm_call_asked();
     check_device(link, call);
 }
 
