@@ -12,7 +12,7 @@
 //   optimizer    the caller's                             -
 //
 // In every step the whole model goes out and all the gradients come back, all of it through the
-// first device, and while that one works alone the others idle.
+// first device; and while that one adds up and takes the step, the others idle.
 //
 // A phase is over when every device is through with it: each thread waits for its own device, and
 // then they meet (crew.h). So nobody reads what is not written yet, and the clock knows the

@@ -17,10 +17,10 @@
 //
 // Only the last bucket must be waited for, so the first one is small: the network gets busy early.
 #include "ddp.h"
-#include "alive.h"
-#include "check.h"
-#include "interrupt.h"
-#include "trace.h"
+#include "alive.h"      // uses: alive_done
+#include "check.h"      // uses: CHECK
+#include "interrupt.h"  // uses: interrupt_wish, interrupt_grant
+#include "trace.h"      // uses: trace_begin, trace_end
 
 #include <signal.h>
 #include <stdlib.h>
@@ -46,11 +46,9 @@ struct Ddp {
     int64_t steps;
 };
 
-DdpConfig ddp_defaults(void) { return (DdpConfig){ .bucket_mb = 25, .overlap = true }; }
-
 void ddp_options(Args *args, DdpConfig *config)
 {
-    *config = ddp_defaults();
+    *config = (DdpConfig){ .bucket_mb = 25, .overlap = true };
     args_add(args, ARGS_ROWS(
         { "bucket-mb", 0, ARG_DOUBLE, &config->bucket_mb, "MIB",
           "gradients that travel together (0: all, after backward)", 0, 65536 },

@@ -11,7 +11,7 @@ typedef struct DdpConfig {
     bool sync_bn;               // BatchNorm's statistics are those of all ranks' batches
     bool check_collectives;
 } DdpConfig;
-DdpConfig ddp_defaults(void);
+// Sets the defaults and adds the options.
 void ddp_options(Args *args, DdpConfig *config);
 
 typedef struct Ddp Ddp;
@@ -24,7 +24,7 @@ typedef float (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, si
 // finite is noted.
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
              Stats *stats);
-void ddp_free(Ddp *ddp);
+void ddp_free(Ddp *ddp);        // all ranks are through: to end now is no death (alive_done)
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 
 // Rank 0's on every rank: parameters, buffers, momentum, and `bytes` of host memory at `state`.

@@ -12,8 +12,8 @@
 // step are the batch that one process with all the rows would have taken.
 #include "sampler.h"
 
-#include "check.h"
-#include "rng.h"
+#include "check.h"      // uses: CHECK, xmalloc
+#include "rng.h"        // uses: torch_order
 
 #include <stdlib.h>
 

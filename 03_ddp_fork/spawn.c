@@ -51,11 +51,9 @@ typedef struct Parent {
 
 // --- options -------------------------------------------------------------------------------------
 
-SpawnConfig spawn_defaults(void) { return (SpawnConfig){ .timeout = 30 }; }
-
 void spawn_options(Args *args, SpawnConfig *config)
 {
-    *config = spawn_defaults();
+    *config = (SpawnConfig){ .timeout = 30 };
     args_add(args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "processes (0: one per GPU; 2 on a CPU)",
           .min = 0, .max = 256 },

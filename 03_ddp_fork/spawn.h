@@ -7,7 +7,7 @@ typedef struct SpawnConfig {
     int ranks;          // processes; 0: one for each GPU, or two on a CPU
     double timeout;     // seconds without a sign of life until a rank counts as lost; 0: never
 } SpawnConfig;
-SpawnConfig spawn_defaults(void);
+// Sets the defaults and adds the options.
 void spawn_options(Args *args, SpawnConfig *config);
 
 // Like fork: returns in every rank, which is somebody else in the world each time. The caller's own

@@ -64,7 +64,8 @@ void log_options(Args *args, LogConfig *config)
     args_add(args, ARGS_ROWS(
         { "print-freq", 'p', ARG_INT, &config->print_freq, "N", "steps between two printed lines",
           .min = 1, .max = 1e9 },
-        { "metrics", 0, ARG_STRING, &config->metrics, "FILE", "write what happens as JSON lines" },
+        { "metrics", 0, ARG_STRING, &config->metrics, "FILE",
+          "write what happens as JSON lines (%r in the name: the rank)" },
         { "trace", 0, ARG_STRING, &config->trace, "FILE",
           "write a timeline for https://ui.perfetto.dev" }));
 }

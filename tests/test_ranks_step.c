@@ -8,10 +8,18 @@
 #include "../tools/ranks.h"
 #include "step_reference.h"
 
+// What the ranks leave for the test to see.
+typedef struct Seen {
+    double losses[RANKS_MAX];
+    uint64_t hash;          // of rank 0's weights after the step
+    size_t hooked, params;  // values that went through its hook, and that there are
+} Seen;
+
 typedef struct Trial {
     const char *file;
     DdpConfig ddp;
-    double *losses;         // (size) shared
+    DdpHook hook;
+    Seen *seen;             // shared
 } Trial;
 
 static void wait_for_average(void *arg) { ddp_wait(arg); }
@@ -30,13 +38,20 @@ static int take_step(void *arg, const World *world)
     step_begin(&run, model, rows * world->rank, rows);
 
     Ddp *ddp = ddp_new(&trial->ddp, world, model, run.scalars, run.stats);
-    trial->losses[world->rank] = step_take_with(&run, ddp_ready, wait_for_average, ddp);
-    ddp_compare(ddp, model_hash(model));    // after which all losses are there
+    size_t hooked = 0;
+    if (trial->hook)
+        ddp_set_hook(ddp, trial->hook, &hooked);
+    trial->seen->losses[world->rank] = step_take_with(&run, ddp_ready, wait_for_average, ddp);
+    uint64_t hash = ddp_compare(ddp, model_hash(model));    // after which all losses are there
     double loss = 0;
     for (int rank = 0; rank < world->size; rank++)
-        loss += trial->losses[rank] / world->size;
-    if (world->rank == 0)
+        loss += trial->seen->losses[rank] / world->size;
+    if (world->rank == 0) {
+        trial->seen->hash = hash;
+        trial->seen->hooked = hooked;
+        trial->seen->params = model->param_count;
         step_compare(&run, loss);
+    }
     ddp_free(ddp);
     step_close(&run);
     model_free(model);
@@ -45,15 +60,18 @@ static int take_step(void *arg, const World *world)
     return test_failed > 0;
 }
 
-static void try(int size, const char *file, DdpConfig ddp)
+static Seen try_with(int size, const char *file, DdpConfig ddp, DdpHook hook)
 {
-    double *losses = mmap(NULL, RANKS_MAX * sizeof *losses, PROT_READ | PROT_WRITE,
-                          MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    Trial trial = { file, ddp, losses };
+    Seen *seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    Trial trial = { file, ddp, hook, seen };
     printf("%d ranks, buckets of %g MiB%s: ", size, ddp.bucket_mb, ddp.sync_bn ? ", sync-bn" : "");
     EXPECT_EQ_INT(ranks_run(size, take_step, &trial), 0);
-    munmap(losses, RANKS_MAX * sizeof *losses);
+    Seen result = *seen;
+    munmap(seen, sizeof *seen);
+    return result;
 }
+
+static void try(int size, const char *file, DdpConfig ddp) { try_with(size, file, ddp, NULL); }
 
 TEST(statistics_of_each_rank)
 {
@@ -75,8 +93,30 @@ TEST(statistics_of_all_ranks)
     }
 }
 
+// Another way to come to the same average: with two ranks every number here is exact.
+static float sum_twice(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
+{
+    *(size_t *)arg += count;
+    comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);
+    comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);
+    return 1.0f / (float)(comm_size(comm) * comm_size(comm));
+}
+
+TEST(hooks_see_every_gradient_once)
+{
+    static const double sizes[] = { 25, 1, 0 };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        DdpConfig ddp = { .bucket_mb = sizes[i], .overlap = true };
+        Seen plain = try_with(2, "resnet18-ranks2-1.step.safetensors", ddp, NULL);
+        Seen hooked = try_with(2, "resnet18-ranks2-1.step.safetensors", ddp, sum_twice);
+        EXPECT(plain.hash == hooked.hash, "the weights are not the same");
+        EXPECT_EQ_INT(hooked.hooked, hooked.params + MODEL_SPARE);
+    }
+}
+
 int main(void)
 {
+    hooks_see_every_gradient_once();
     statistics_of_each_rank();
     statistics_of_all_ranks();
     return test_done();

@@ -1,0 +1,64 @@
+// test_spawn_gpus.c - how many ranks there are on a machine with GPUs, which this one need not have:
+// spawn.c sees made-up ones. They are counted by a child, as real ones are.
+// ctest: SANITIZERS asan
+#include "device.h"
+#include "test.h"
+
+#include "../03_ddp_fork/spawn.h"
+
+static int gpus;
+static bool may_share;
+static int made_up_count(void) { return gpus; }
+
+#define device_backend "cuda"
+#define device_count made_up_count
+#define comm_shares_devices may_share
+#include "../03_ddp_fork/spawn.c"
+
+static char said[4096];
+
+// The exit status of a program that spawns; each rank ends with 0.
+static int status_of_ranks(int ranks)
+{
+    int status, ends[2];
+    EXPECT(pipe(ends) == 0, "pipe");
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        World world;
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        spawn(&(SpawnConfig){ .ranks = ranks, .timeout = 5 }, &world);
+        dprintf(STDERR_FILENO, "rank of %d\n", world.size);
+        alive_done();
+        _exit(0);
+    }
+    close(ends[1]);
+    size_t used = 0;
+    for (ssize_t n; (n = read(ends[0], said + used, sizeof said - 1 - used)) > 0;)
+        used += (size_t)n;
+    said[used] = '\0';
+    close(ends[0]);
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+static void expect(int there, bool share, int asked, int status, const char *text)
+{
+    gpus = there;
+    may_share = share;
+    EXPECT_EQ_INT(status_of_ranks(asked), status);
+    EXPECT(strstr(said, text) != NULL, "%d ranks, %d GPUs: no \"%s\" in: %s", asked, there, text, said);
+}
+
+int main(void)
+{
+    expect(3, false, 0, 0, "rank of 3\n");          // one for each
+    expect(3, false, 2, 0, "rank of 2\n");
+    expect(2, false, 4, 1, "4 ranks, but 2 GPUs");
+    expect(1, false, 2, 1, "2 ranks, but 1 GPU\n");
+    expect(1, true, 2, 0, "rank of 2\n");           // over Gloo they may share one
+    expect(0, false, 0, 1, "no GPU is there");
+    return test_done();
+}
