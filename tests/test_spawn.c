@@ -653,7 +653,7 @@ static int silent_step(const World *w)
 // A clock that went on would find everybody lost.
 TEST(stopped_together_and_continued)
 {
-    Launch l = launch(silent_step, 2, 0.6);
+    Launch l = launch(silent_step, 2, 2);
     await_ready(2);
     kill(l.pid, SIGTSTP);
     const pid_t all[] = { l.pid, seen->pid[0], seen->pid[1] };
@@ -662,7 +662,7 @@ TEST(stopped_together_and_continued)
             sleep_ms(1);
         EXPECT(state_of(all[i]) == 'T', "%d: %c", i, state_of(all[i]));
     }
-    sleep_ms(700);
+    sleep_ms(2200);
     ask(&l, SIGCONT, 1);
     EXPECT_EQ_INT(ranks_left(), 2);
     ask(&l, SIGINT, 1);
@@ -673,10 +673,10 @@ TEST(stopped_together_and_continued)
 // Or a machine that slept: what it did not see it cannot blame on anybody.
 TEST(a_parent_that_was_away)
 {
-    Launch l = launch(silent_step, 2, 1.1);
+    Launch l = launch(silent_step, 2, 2.5);
     await_ready(2);
     kill(l.pid, SIGSTOP);
-    sleep_ms(1300);
+    sleep_ms(2700);
     kill(l.pid, SIGCONT);
     ask(&l, SIGINT, 1);
     EXPECT_EQ_INT(finish(&l), 130);
