@@ -203,6 +203,15 @@ __device__ void set_statistics(const NormTensors &t, int c, const Moments<double
     t.running_var[c] = (float)((1 - MOMENTUM) * t.running_var[c] + MOMENTUM * unbiased);
 }
 
+// What a process tells the others of column c: two numbers, behind one that is of all columns.
+static __device__ void tell_others(double *mine, int channels, int c, double n, double a, double b)
+{
+    if (c == 0)
+        mine[0] = n;
+    mine[1 + c] = a;
+    mine[1 + channels + c] = b;
+}
+
 // Mean and variance of each column: to t, or to `mine` unless that is NULL. All is counted from the
 // first row, so that a mean far from zero does not cost the digits of what little the rows differ
 // by.
@@ -248,10 +257,7 @@ norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const float *__re
         set_statistics(t, c, all);
         return;
     }
-    if (c == 0)
-        mine[0] = all.n;
-    mine[1 + c] = all.mean;
-    mine[1 + m.channels + c] = all.m2;
+    tell_others(mine, m.channels, c, all.n, all.mean, all.m2);
 }
 
 // Everybody's statistics together, always in the order of the ranks: the same bits on all of them.
@@ -368,12 +374,8 @@ norm_gradients_kernel(Matrix m, Launch launch, NormTensors t, const float *x, Ar
     int c = blockIdx.x * TILE + threadIdx.x;
     t.dbeta[c] = (float)all.a;
     t.dgamma[c] = (float)(all.b * t.inv_std[c]);
-    if (!mine)
-        return;
-    if (c == 0)
-        mine[0] = 0;
-    mine[1 + c] = all.a;
-    mine[1 + m.channels + c] = all.b;
+    if (mine)
+        tell_others(mine, m.channels, c, 0, all.a, all.b);
 }
 
 __global__ void norm_merge_gradients_kernel(int channels, NormTensors t, NormShared shared)
