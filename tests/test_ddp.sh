@@ -17,7 +17,8 @@ for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink i
     tr sed awk grep sort comm wc find stat cmp diff touch nproc flock tput sha256sum od gzip xz tar date sleep chmod true; do
     ln -s "$(type -P $command)" "$TMP/bin/$command"
 done
-pretend() { printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
+# A link that stands there goes first: else what it leads to would be written.
+pretend() { rm -f "$TMP/bin/$1"; printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
 pretend cc 'cat >/dev/null; case "$*" in *-E*) test -e '"'$TMP'"'/headers ;; *) exit 1 ;; esac'
 cp "$TMP/bin/cc" "$TMP/bin/c++"
 pretend cmake 'case "$*" in
