@@ -77,6 +77,15 @@ add_custom_target(ddp_revision
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
+find_package(MPI QUIET COMPONENTS C)            # from 04 on; what does not call it does not load it
+if(NOT MPI_C_FOUND)
+    message(FATAL_ERROR "Open MPI is not there; on Debian and Ubuntu: apt install libopenmpi-dev openmpi-bin")
+endif()
+find_library(SODIUM_LIBRARY NAMES sodium)
+find_path(SODIUM_INCLUDE_DIR NAMES sodium.h)
+if(NOT SODIUM_LIBRARY OR NOT SODIUM_INCLUDE_DIR)
+    message(FATAL_ERROR "libsodium is not there; on Debian and Ubuntu: apt install libsodium-dev")
+endif()
 
 # DDP_${backend}_FOLDERS: those of common/ that it takes, besides what stands in common/ itself;
 # DDP_${backend}_OBJECTS: a target that has compiled that, and more, already.
@@ -95,9 +104,10 @@ function(ddp_common target backend)
     endforeach()
     file(GLOB sources CONFIGURE_DEPENDS ${patterns})
     add_library(${target} ${type} ${sources} ${objects})
-    target_include_directories(${target} SYSTEM PUBLIC ${DDP_${backend}_INCLUDE_DIRS})
+    target_include_directories(${target} SYSTEM PUBLIC ${DDP_${backend}_INCLUDE_DIRS}
+        "${SODIUM_INCLUDE_DIR}")
     target_link_libraries(${target} PUBLIC ddp_flags ${DDP_${backend}_LIBRARIES}
-        ZLIB::ZLIB Threads::Threads OpenMP::OpenMP_C m)
+        ZLIB::ZLIB "${SODIUM_LIBRARY}" MPI::MPI_C Threads::Threads OpenMP::OpenMP_C m)
 
     add_dependencies(${target} ddp_revision)
     set_source_files_properties("${DDP_ROOT}/common/log.c" PROPERTIES
@@ -204,4 +214,10 @@ endfunction()
 function(ddp_step)
     get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
     ddp_program(${step} "${step}/train" ${ARGN})
+endfunction()
+
+# ddp_launcher(launch.c): the program there that starts the ranks.
+function(ddp_launcher)
+    get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
+    ddp_program(${step}_launch "${step}/launch" ${ARGN})
 endfunction()
