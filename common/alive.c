@@ -1,6 +1,14 @@
 // alive.c - signs of life.
 #include "alive.h"
-#include <stdio.h>
+#include "check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static Alive own;                       // where nobody looks
 static Alive *_Atomic here = &own;
@@ -11,6 +19,8 @@ void alive_publish(Alive *where)
 {
     atomic_store(&here, where ? where : &own);
 }
+
+const Alive *alive_here(void) { return alive(); }
 
 void alive_beat(void)
 {
@@ -117,4 +127,46 @@ void alive_progress(const Alive *a, char *text, int size)
              : atomic_load(&a->joined) ? "before its first step was done"
                                        : "before it had met the others",
              collective);
+}
+
+// --- across exec ---------------------------------------------------------------------------------
+
+// Sealed: it cannot shrink under those who have it mapped, and is told from any other descriptor.
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+Alive *alive_share(int count, int *descriptor)
+{
+    size_t bytes = (size_t)count * sizeof(Alive);
+    int fd = memfd_create("alive", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0, "ulimit -n", "memfd_create: %s", strerror(errno));
+    CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0, "",
+          "signs of life: %s", strerror(errno));
+    Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(pages != MAP_FAILED, "", "mmap: %s", strerror(errno));
+    *descriptor = fd;
+    return pages;
+}
+
+void alive_unshare(Alive *pages, int count, int descriptor)
+{
+    munmap(pages, (size_t)count * sizeof *pages);
+    close(descriptor);
+}
+
+bool alive_inherit(void)
+{
+    const char *text = getenv("DDP_ALIVE");
+    int fd = -1, number = -1;
+    char more;
+    struct stat file;
+    bool named = text && sscanf(text, "%d %d%c", &fd, &number, &more) == 2;
+    unsetenv("DDP_ALIVE");              // what this process starts is nobody's rank
+    if (!named || fd <= STDERR_FILENO || number < 0 || fcntl(fd, F_GET_SEALS) != SEALS
+        || fstat(fd, &file) != 0 || (size_t)file.st_size / sizeof(Alive) <= (size_t)number)
+        return false;
+    Alive *pages = mmap(NULL, (size_t)file.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (pages != MAP_FAILED)
+        alive_publish(&pages[number]);
+    return pages != MAP_FAILED;
 }

@@ -30,6 +30,17 @@ typedef struct Alive {
 // From now on this process writes here (shared memory that stays mapped); NULL: for itself again.
 void alive_publish(Alive *where);
 
+// Across exec: memory for `count` processes, all zero, that is shared through a descriptor. It has
+// close-on-exec, which whoever becomes a program of those takes away; its environment then gets
+// DDP_ALIVE="DESCRIPTOR NUMBER", where number is the index of its own.
+Alive *alive_share(int count, int *descriptor);
+void alive_unshare(Alive *pages, int count, int descriptor);
+// In such a program, before there are threads: it publishes there. False: this is none.
+bool alive_inherit(void);
+
+// What is published at this moment, as it would be sent to somebody who cannot see the memory.
+const Alive *alive_here(void);
+
 // All are safe in any thread; beats and waits are the training thread's to tell.
 void alive_beat(void);
 void alive_wait_begin(void);

@@ -11,12 +11,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { KEY_BYTES = 64, VALUE_BYTES = 65536 };
-
 typedef struct Message {
     enum { PUT, GET, HERE, NOT_YET } what;
-    char key[KEY_BYTES];
-    char value[VALUE_BYTES];            // as many bytes of it as the message is long
+    char key[STORE_KEY_BYTES];
+    char value[STORE_VALUE_BYTES];      // as many bytes of it as the message is long
 } Message;
 enum { HEAD = offsetof(Message, value) };
 
@@ -29,11 +27,16 @@ static void send_message(void *arg, const Message *message, size_t bytes)
         FAIL("the parent may have been killed", "store: send: %s", strerror(errno));
 }
 
+void store_check(const char *key, size_t bytes)
+{
+    CHECK(strlen(key) < STORE_KEY_BYTES && bytes <= STORE_VALUE_BYTES, "",
+          "store: %.80s: a key of %zu bytes, a value of %zu: too long", key, strlen(key), bytes);
+}
+
 static void put(void *arg, const char *key, const void *value, size_t bytes)
 {
     Message m = { .what = PUT };
-    CHECK(strlen(key) < sizeof m.key && bytes <= sizeof m.value, "",
-          "store: %.80s: a key of %zu bytes, a value of %zu: too long", key, strlen(key), bytes);
+    store_check(key, bytes);
     snprintf(m.key, sizeof m.key, "%s", key);
     memcpy(m.value, value, bytes);
     send_message(arg, &m, bytes);
@@ -45,7 +48,7 @@ static size_t get(void *arg, const char *key, void *value, size_t capacity)
 {
     Message m;
     ssize_t n;
-    CHECK(strlen(key) < sizeof m.key, "", "store: %.80s: too long a key", key);
+    store_check(key, 0);
     alive_wait_begin();
     for (int us = 1000;; us = us < 20000 ? 2 * us : us) {
         interrupt_leave();
@@ -91,7 +94,7 @@ void store_server_free(StoreServer *server)
     free(server);
 }
 
-static Entry *entry_of(StoreServer *server, const char *key)
+static Entry *entry_of(const StoreServer *server, const char *key)
 {
     Entry *entry = server->entries;
     while (entry && strcmp(entry->message.key, key) != 0)
@@ -99,17 +102,25 @@ static Entry *entry_of(StoreServer *server, const char *key)
     return entry;
 }
 
-static void entry_put(StoreServer *server, const Message *message, size_t bytes)
+void store_keep(StoreServer *server, const char *key, const void *value, size_t bytes)
 {
-    Entry *entry = entry_of(server, message->key);
+    Entry *entry = entry_of(server, key);
     if (entry == NULL) {
         entry = xcalloc(1, sizeof *entry);
         entry->next = server->entries;
         server->entries = entry;
     }
-    memcpy(&entry->message, message, bytes);
     entry->message.what = HERE;
-    entry->bytes = bytes;
+    snprintf(entry->message.key, sizeof entry->message.key, "%s", key);
+    memcpy(entry->message.value, value, bytes);
+    entry->bytes = HEAD + bytes;
+}
+
+const void *store_find(const StoreServer *server, const char *key, size_t *bytes)
+{
+    const Entry *entry = entry_of(server, key);
+    *bytes = entry ? entry->bytes - HEAD : 0;
+    return entry ? entry->message.value : NULL;
 }
 
 bool store_serve(StoreServer *server, int socket, const char *who)
@@ -123,7 +134,7 @@ bool store_serve(StoreServer *server, int socket, const char *who)
         memchr(m.key, '\0', sizeof m.key)) {
         const Entry *entry = entry_of(server, m.key);
         if (m.what == PUT)
-            entry_put(server, &m, (size_t)n);
+            store_keep(server, m.key, m.value, (size_t)n - HEAD);
         else
             send(socket, entry ? &entry->message : &not_yet, entry ? entry->bytes : HEAD,
                  MSG_DONTWAIT | MSG_NOSIGNAL);

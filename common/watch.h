@@ -2,17 +2,20 @@
 // and whose fault it is.
 #pragma once
 #include "alive.h"
+#include "check.h"
 #include <signal.h>
 #include <sys/types.h>
 
 typedef struct Child {
     pid_t pid;
-    Alive *alive;           // its signs of life, in shared memory
+    const char *host;       // whose process that is, where it is another machine's; else NULL
+    double heard;           // of one that is heard of over a network: when (s); 0: our own child
+    Alive *alive;           // its signs of life: in shared memory, or what was heard
     uint64_t beats;         // at the last look
     double beaten;          // when they were seen to change (s)
     double stopped;         // when SIGSTOP or the like stopped it (s), or 0
-    double ended;           // when it was reaped (s), or 0
-    int status;             // then: as waitpid gave it
+    double ended;           // when it was reaped, or its connection closed (s), or 0
+    int status;             // of our own child, then: as waitpid gave it
 } Child;
 
 typedef struct Watch {
@@ -20,16 +23,20 @@ typedef struct Watch {
     Child *children;        // (size) by rank
     double timeout;         // s; 0: any
     sigset_t passed;        // signals that were passed on to them: to end with one is no fault
+    bool foreign;           // they may be programs that give no signs of life: those are not missed
     double looked;          // when watch_look was last called (s)
+    Error verdict;          // what watch_judge has said
 } Watch;
 
 Alive *alive_pages(int count);          // shared with all processes that are forked later
+void alive_pages_free(Alive *pages, int count);
 Watch watch_new(int size, double timeout);
 double watch_now(void);                 // s
 bool watch_lives(const Watch *watch);   // does any of them?
 void watch_signal(const Watch *watch, int signal);  // to every one that lives, and its children
 
-// Reaps who has ended, notes who was stopped. Call it a few times a second.
+// Reaps who has ended, notes who was stopped. Call it a few times a second; after a second without
+// it, all clocks start anew: we were stopped ourselves.
 void watch_look(Watch *watch);
 // Has one of them died, or is one lost? Then says which, and why, and returns the exit status for
 // all of them; else 0. Once it has, the rest should be ended.
