@@ -146,7 +146,7 @@ static World be_rank(Parent *p, int rank, int ends[2], const sigset_t *mask)
     sigprocmask(SIG_SETMASK, mask, NULL);
     World world = {
         .rank = rank, .size = p->watch.size, .local_rank = rank, .local_size = p->watch.size,
-        .address = "127.0.0.1", .run = run, .store = store_over(&socket),
+        .sharers = p->watch.size, .address = "127.0.0.1", .run = run, .store = store_over(&socket),
     };
     parent_free(p);
     return world;

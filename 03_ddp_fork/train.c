@@ -55,7 +55,8 @@ static void train_options(Args *args, Config *c)
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
         { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "images in a process's batch", 1, 65536 },
         { "seed", 0, ARG_INT64, &c->seed, "N", "of weights, order, augmentation", 0, 1e15 },
-        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: of a device (0: its share of the cores)", 0, 1024 },
+        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: of a device (0: its share of the cores)",
+          .min = 0, .max = 1024, .own = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "a new order each epoch" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after its Nth step", 1, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "train and evaluate one batch; save nothing" }));
@@ -407,7 +408,8 @@ static void load_state(Job *job)
     if (!from || job->config.checkpoint.evaluate)
         return;
     if (!checkpoint_load(from, job->model, job->velocity, &saved, &error) ||
-        !checkpoint_continues(from, &saved, &job->state, steps_per_epoch(job), &error))
+        !checkpoint_continues(&job->config.checkpoint, from, &saved, &job->state,
+                              steps_per_epoch(job), &error))
         FAIL_ERROR(&error);
     job->state = saved;
     job->state.batch_size = global_batch(job);

@@ -90,6 +90,22 @@ void args_json(const Args *args, FILE *out)
     }
 }
 
+char *args_shared(const Args *args)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *out = open_memstream(&text, &bytes);
+    CHECK(out, "", "open_memstream: %s", strerror(errno));
+    for (int i = 0; i < args->count; i++)
+        if (!args->rows[i].own) {
+            fprintf(out, "--%s ", args->rows[i].name);
+            value_json(&args->rows[i], out);
+            fputc('\n', out);
+        }
+    fclose(out);
+    return text;
+}
+
 // --- the table -----------------------------------------------------------------------------------
 
 static int row_by_name(const Args *args, const char *name, size_t length)
@@ -151,9 +167,22 @@ static void print_line(const char *prefix, char *text)
     fprintf(stderr, "%s: %s\n", prefix, text);
 }
 
+// Processes that a launcher has started with the same options make the same mistake. The first says
+// so; the others give it, and whoever ends them then, a moment.
+static bool is_first_here(void)
+{
+    static const char *const names[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK" };
+    for (int i = 0; i < 2; i++)
+        if (getenv(names[i]))
+            return atoi(getenv(names[i])) == 0;
+    return true;
+}
+
 static void reject(const Args *args, const char *hint, const char *format, ...)
 {
     char text[512], hint_line[256];
+    if (!is_first_here())
+        sleep(1);
     va_list list;
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
@@ -453,8 +482,11 @@ static void print_row(const Option *option, const char *fallback, int width)
 
 static _Noreturn void print_help(const Args *args)
 {
+    if (!is_first_here())
+        exit(0);
     int width = help_width();
-    printf("usage: %s [OPTIONS]\n", program_name(args));
+    printf("usage: %s [OPTIONS]%s%s\n", program_name(args), args->operands ? " " : "",
+           args->operands ? args->operands : "");
     if (args->summary)
         printf("%s\n", args->summary);
     printf("\n%-*s default\n", NAME_WIDTH, "  option");

@@ -32,6 +32,7 @@ typedef struct Option {
     const char *metavar;   // what stands for the value in --help; for ARG_CHOICE the choices
     const char *help;
     double min, max;       // numbers: inclusive, both 0: any finite number of the type
+    bool own;              // each of several processes may have another value
 } Option;
 
 enum { ARGS_MAX = 96 };
@@ -42,6 +43,7 @@ typedef struct Args {
     char groups[ARGS_MAX];          // which call of args_add it came with: --help parts them
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
+    const char *operands;           // for --help: what comes behind the options, or NULL
 } Args;
 
 #define ARGS_ROWS(...) (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
@@ -58,6 +60,10 @@ int args_count_or_list(const char *text, int *numbers);
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool args_given(const Args *args, const char *option);
+
+// One line "--name value" for each option that must be the same in all processes that compute
+// together. The caller frees it.
+char *args_shared(const Args *args);
 
 // Writes every option as members of a JSON object, without the braces: "epochs":5,"batch_size":256
 void args_json(const Args *args, FILE *out);

@@ -43,6 +43,7 @@ static const StateField state_fields[] = {
     { "ddp.running.correct5", false, STATE(running.correct5), 0, 1e15 },
     { "ddp.running.not_finite", false, STATE(running.not_finite), 0, 1e15 },
     { "ddp.running.bad_gradients", false, STATE(running.bad_gradients), 0, 1e15, .younger = true },
+    { "ddp.ranks", false, STATE(ranks), 0, 1e6, .younger = true },
 };
 enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
 
@@ -89,7 +90,40 @@ static bool check_finite(const char *name, const void *bytes, int64_t count, con
     return i < 0 || error_set(err, hint, "%s: element %lld is not finite", name, (long long)i);
 }
 
-// --- saving --------------------------------------------------------------------------------------
+// --- saving: a snapshot --------------------------------------------------------------------------
+
+void snapshot_reserve(Snapshot *s, const Model *model)
+{
+    s->params = host_alloc(model->param_count * sizeof *s->params);
+    s->velocity = host_alloc(model->param_count * sizeof *s->velocity);
+    if (model->buffer_count > 0)
+        s->buffers = host_alloc(model->buffer_count * sizeof *s->buffers);
+}
+
+void snapshot_take(Snapshot *s, const Model *model, const float *velocity, const TrainState *state)
+{
+    Stream *stream = device_stream(model->device);
+    if (!s->params)
+        snapshot_reserve(s, model);
+    copy_to_host(stream, s->params, model->params, model->param_count * sizeof *s->params);
+    copy_to_host(stream, s->velocity, velocity, model->param_count * sizeof *s->velocity);
+    if (model->buffer_count > 0)
+        copy_to_host(stream, s->buffers, model->buffers, model->buffer_count * sizeof *s->buffers);
+    stream_sync(stream);
+    s->model = model;
+    s->batches_seen = model->batches_seen;
+    s->state = *state;
+}
+
+void snapshot_free(Snapshot *s)
+{
+    host_free(s->buffers);
+    host_free(s->velocity);
+    host_free(s->params);
+    *s = (Snapshot){ 0 };
+}
+
+// --- saving: the file ----------------------------------------------------------------------------
 
 // The tensors of a file in the making, and the memory that they point to.
 typedef struct Contents {
@@ -114,21 +148,18 @@ static StTensor *contents_add(Contents *c, const char *name, const char *dtype, 
 static const char diverged[] =
     "the run has diverged: a smaller --lr or a --warmup may help; what was saved before is whole";
 
-// Adds every tensor of a device arena: the buffers', or (momentum too) the parameters'. What is
-// not finite is refused: the file before this one is worth more.
-static bool add_arena(Contents *c, const Model *model, const float *arena, ModelKind kind,
+// Adds every tensor of an arena's copy in host memory: the buffers', or (momentum too) the
+// parameters'. What is not finite is refused: the file before this one is worth more.
+static bool add_arena(Contents *c, const Model *model, const float *host, ModelKind kind,
                       const char *prefix, float **block, Error *err)
 {
     bool buffers = kind == MODEL_BUFFER;
-    size_t floats = buffers ? model->buffer_count : model->param_count, torch_floats = 0, at = 0;
+    size_t torch_floats = 0, at = 0;
     for (int i = 0; i < model->tensor_count; i++)
         if (buffers ? model->tensors[i].kind == MODEL_BUFFER : is_parameter(&model->tensors[i]))
             torch_floats += (size_t)model->tensors[i].count;
     if (torch_floats == 0)
         return true;
-    float *host = xmalloc(floats * sizeof *host);
-    copy_to_host(device_stream(model->device), host, arena, floats * sizeof *host);
-    stream_sync(device_stream(model->device));
     *block = xmalloc(torch_floats * sizeof **block);
     bool ok = true;
     for (int i = 0; i < model->tensor_count && ok; i++) {
@@ -144,7 +175,6 @@ static bool add_arena(Contents *c, const Model *model, const float *arena, Model
                      (size_t)t->count * sizeof *torch);
         ok = check_finite(name, torch, t->count, diverged, err);
     }
-    free(host);
     return ok;
 }
 
@@ -161,9 +191,9 @@ static bool add_state(Contents *c, const TrainState *state, Error *err)
     return true;
 }
 
-bool checkpoint_save(const char *path, const Model *model, const float *velocity,
-                     const TrainState *state, const char *dataset, Error *err)
+bool snapshot_write(const Snapshot *s, const char *path, const char *dataset, Error *err)
 {
+    const Model *model = s->model;
     const char *const metadata[][2] = {
         { "format", "pt" }, { "ddp.arch", model->config.arch }, { "ddp.dataset", dataset },
     };
@@ -172,11 +202,11 @@ bool checkpoint_save(const char *path, const Model *model, const float *velocity
                    .names = xcalloc(most, sizeof(TensorName)) };
     for (int i = 0; i < model->tensor_count; i++)
         if (model->tensors[i].kind == MODEL_COUNTER)
-            contents_add(&c, model->tensors[i].name, "I64", 0, NULL, &model->batches_seen, 8);
-    bool ok = add_arena(&c, model, model->params, MODEL_WEIGHT, "", &c.blocks[0], err)
-              && add_arena(&c, model, model->buffers, MODEL_BUFFER, "", &c.blocks[1], err)
-              && add_arena(&c, model, velocity, MODEL_WEIGHT, MOMENTUM, &c.blocks[2], err)
-              && add_state(&c, state, err);
+            contents_add(&c, model->tensors[i].name, "I64", 0, NULL, &s->batches_seen, 8);
+    bool ok = add_arena(&c, model, s->params, MODEL_WEIGHT, "", &c.blocks[0], err)
+              && add_arena(&c, model, s->buffers, MODEL_BUFFER, "", &c.blocks[1], err)
+              && add_arena(&c, model, s->velocity, MODEL_WEIGHT, MOMENTUM, &c.blocks[2], err)
+              && add_state(&c, &s->state, err);
     if (!ok) {
         Error inner = *err;
         error_set(err, inner.hint, "%.200s: not saved: %.280s", path, inner.text);
@@ -186,6 +216,16 @@ bool checkpoint_save(const char *path, const Model *model, const float *velocity
         free(c.blocks[i]);
     free(c.names);
     free(c.tensors);
+    return ok;
+}
+
+bool checkpoint_save(const char *path, const Model *model, const float *velocity,
+                     const TrainState *state, const char *dataset, Error *err)
+{
+    Snapshot s = { 0 };
+    snapshot_take(&s, model, velocity, state);
+    bool ok = snapshot_write(&s, path, dataset, err);
+    snapshot_free(&s);
     return ok;
 }
 
@@ -468,22 +508,70 @@ bool checkpoint_probe(const char *path, Error *err)
     return st_probe(path, err) && st_probe(best, err);
 }
 
-bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
-                          int64_t steps_per_epoch, Error *err)
+// --- going on ------------------------------------------------------------------------------------
+
+// What another number of ranks changes. left_out: the rest of the epoch that was under way.
+static void say_ranks(const char *path, const TrainState *saved, const TrainState *run, int ranks,
+                      bool left_out)
 {
+    char before[32] = "unknown", rest[96] = "", hint[160], keep[64] = "";
+    bool same = saved->batch_size == run->batch_size;
+    if (saved->ranks > 0)
+        snprintf(before, sizeof before, "%lld", (long long)saved->ranks);
+    if (left_out)
+        snprintf(rest, sizeof rest,
+                 "; the rest of epoch %lld is left out, it cannot be shared out anew",
+                 (long long)saved->epoch + 1);
+    if (saved->batch_size % ranks == 0)
+        snprintf(keep, sizeof keep, "; -b %lld would keep the global batch",
+                 (long long)saved->batch_size / ranks);
+    snprintf(hint, sizeof hint,
+             "--lr-scale linear lets the learning rate follow the number of ranks%s", keep);
+    WARN(same ? "" : hint, "%.300s: ranks %s -> %d, global batch %lld -> %lld%s%s", path, before,
+         ranks, (long long)saved->batch_size, (long long)run->batch_size, rest,
+         !same ? "; the learning rate stays that of --lr, per step"
+         : left_out ? "" : ": goes on as before");
+}
+
+static void leave_epoch(TrainState *saved)
+{
+    saved->epoch++;
+    saved->step = 0;
+    saved->running = (Stats){ 0 };
+}
+
+// Was it saved by another number of ranks, as far as is known? Files that are older than that
+// number give themselves away by their batch only.
+static bool other_ranks(int ranks, const TrainState *saved, const TrainState *run)
+{
+    if (ranks == 0)
+        return false;
+    return saved->ranks > 0 ? saved->ranks != ranks : saved->batch_size != run->batch_size;
+}
+
+// With as many images in a step as before, the rest of an epoch is the same, whoever trains it.
+bool checkpoint_continues(const CheckpointConfig *config, const char *path, TrainState *saved,
+                          const TrainState *run, int64_t steps_per_epoch, Error *err)
+{
+    bool same_batch = saved->batch_size == run->batch_size;
+    bool fits = saved->step == 0 || (same_batch && saved->step < steps_per_epoch);
     if (saved->seed != run->seed)
         return error_set(err, "use the same --seed, or start anew from the weights with --init",
                          "%.300s was trained with --seed %lld, not %lld", path,
                          (long long)saved->seed, (long long)run->seed);
-    if (saved->step > 0 && saved->batch_size != run->batch_size)
+    if (other_ranks(config->ranks, saved, run)) {
+        say_ranks(path, saved, run, config->ranks, !fits);
+        if (!fits)
+            leave_epoch(saved);
+        return true;
+    }
+    if (saved->step > 0 && !same_batch)
         return error_set(err, "use the same --batch-size until the epoch is over",
                          "%.300s stopped in the middle of an epoch of batches of %lld, not %lld",
                          path, (long long)saved->batch_size, (long long)run->batch_size);
-    if (saved->step > 0 && saved->step >= steps_per_epoch)
-        return error_set(err, "use the same --data and --train-samples until the epoch is over",
-                         "%.300s stopped after step %lld of an epoch, which now has %lld", path,
-                         (long long)saved->step, (long long)steps_per_epoch);
-    return true;
+    return fits || error_set(err, "use the same --data and --train-samples until the epoch is over",
+                             "%.300s stopped after step %lld of an epoch, which now has %lld", path,
+                             (long long)saved->step, (long long)steps_per_epoch);
 }
 
 // --- options -------------------------------------------------------------------------------------
@@ -491,10 +579,12 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
 void checkpoint_options(Args *args, CheckpointConfig *c)
 {
     args_add(args, ARGS_ROWS(
-        { "save", 0, ARG_STRING, &c->save, "FILE", "checkpoint each epoch; the best in FILE.best" },
+        { "save", 0, ARG_STRING, &c->save, "FILE", "checkpoint each epoch; the best in FILE.best",
+          .own = true },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
-          "go on from it; auto: from --save's, if it is there" },
-        { "init", 0, ARG_STRING, &c->init, "FILE", "weights to begin with (torchvision's too)" },
+          "go on from it; auto: from --save's, if it is there", .own = true },
+        { "init", 0, ARG_STRING, &c->init, "FILE", "weights to begin with (torchvision's too)",
+          .own = true },
         { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
           "only evaluate what --resume or --init gives" }));
 }
@@ -514,6 +604,8 @@ void checkpoint_check_options(const Args *args, CheckpointConfig *c)
         args_reject(args, "resume", "does not go with --init: one of them gives the weights");
     if (c->resume && strcmp(c->resume, "auto") == 0 && !c->save)
         args_reject(args, "resume", "auto needs --save FILE: that is the file to go on from");
+    if (args_given(args, "save-every") && !c->save)     // saver.c's, where there is one
+        args_reject(args, "save-every", "needs --save FILE: where to?");
     c->from = resumed_file(c);
 }
 

@@ -17,6 +17,7 @@ typedef struct CheckpointConfig {
     const char *resume, *init;  // where from: everything, or only the weights
     const char *from;           // what --resume comes to, see checkpoint_to_resume
     bool evaluate;              // only to look at those
+    int ranks;                  // that train together; 0: one process, which is none
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
 // Exits with a line about options that do not go together. Call it after args_parse.
@@ -31,6 +32,7 @@ typedef struct TrainState {
     int64_t batch_size;         // a step number means nothing without it
     double best_top1;           // percent, on the test set; -1 before the first evaluation
     double loss_scale;
+    int64_t ranks;              // that took the steps; 0: not known
     Stats running;              // of the epoch that is under way
 } TrainState;
 
@@ -39,6 +41,22 @@ typedef struct TrainState {
 bool checkpoint_save(const char *path, const Model *model, const float *velocity,
                      const TrainState *state, const char *dataset, Error *err);
 
+// The same in two halves: a copy in host memory, and from it the file. Between them training goes
+// on; the second half may happen in another thread, where nobody else calls model_export then.
+typedef struct Snapshot {
+    const Model *model;         // its names and layouts; its arenas may have changed
+    float *params, *velocity, *buffers;
+    int64_t batches_seen;
+    TrainState state;
+} Snapshot;
+// Only the memory, which a later snapshot_take need not allocate then; not touched.
+void snapshot_reserve(Snapshot *snapshot, const Model *model);
+// Waits for the device. A snapshot of zeros gets memory; one that was taken before is used again.
+void snapshot_take(Snapshot *snapshot, const Model *model, const float *velocity,
+                   const TrainState *state);
+bool snapshot_write(const Snapshot *snapshot, const char *path, const char *dataset, Error *err);
+void snapshot_free(Snapshot *snapshot);
+
 // Everything back where it was. Only the weights, if velocity and state are NULL: then the file may
 // be torchvision's own. Every tensor of the model must be there with its shape, or nothing changes.
 bool checkpoint_load(const char *path, Model *model, float *velocity, TrainState *state,
@@ -46,8 +64,10 @@ bool checkpoint_load(const char *path, Model *model, float *velocity, TrainState
 
 // Can a run that would begin as `run` go on from `saved`? Not with another seed; and in the middle
 // of an epoch not with another batch size, or where the epoch has fewer steps by now.
-bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
-                          int64_t steps_per_epoch, Error *err);
+// Another number of ranks (config->ranks > 0) may: where the rest of the epoch is not the same
+// batches for them, they go on at the next one (`saved` is moved there). What changes is said.
+bool checkpoint_continues(const CheckpointConfig *config, const char *path, TrainState *saved,
+                          const TrainState *run, int64_t steps_per_epoch, Error *err);
 
 // Could one be written there? Better asked before the first epoch than after it.
 bool checkpoint_probe(const char *path, Error *err);

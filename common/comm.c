@@ -115,7 +115,7 @@ Device *comm_open_device(const World *world, int threads)
              "%d ranks on this machine, but %d GPU%s: each needs its own", world->local_size, gpus,
              gpus == 1 ? "" : "s");
     }
-    return device_open(index, device_share(world->local_size, threads, world->local_rank == 0));
+    return device_open(index, device_share(world->sharers, threads, world->local_rank == 0));
 }
 
 // --- checked: all ranks compare what they are about to do ----------------------------------------

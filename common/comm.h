@@ -22,6 +22,7 @@ typedef struct Store {
 typedef struct World {
     int rank, size;
     int local_rank, local_size; // among those on this machine
+    int sharers;                // of those, how many share this process's cores with it (itself too)
     const char *address;        // of this machine, as the others reach it
     const char *run;            // a name that all ranks of this run share, and no other run has
     Store store;

@@ -24,7 +24,7 @@ void data_options(Args *args, DataConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory" },
+          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory", .own = true },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS", "of synthetic images, each way",
           .min = 8, .max = 1024 },
         { "train-samples", 0, ARG_INT, &config->train_count, "N", "only the first so many (0: all)",
@@ -32,7 +32,7 @@ void data_options(Args *args, DataConfig *config)
         { "test-samples", 0, ARG_INT, &config->test_count, "N", "only the first so many (0: all)",
           .min = 0, .max = 1e8 },
         { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches (0: none)",
-          .min = 0, .max = 64 },
+          .min = 0, .max = 64, .own = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
           "random crop and flip of training images" }));
 }
@@ -118,6 +118,35 @@ static const KnownSet *set_in_directory(const char *dir, Error *err)
               "%s: no data set in this directory: none of data_batch_1.bin, train.bin, "
               "train-images-idx3-ubyte[.gz]", dir);
     return NULL;
+}
+
+// --- the fingerprint -----------------------------------------------------------------------------
+
+// FNV-1a.
+void data_checksum_all(Data *data, const void *bytes, size_t size)
+{
+    const uint8_t *p = bytes;
+    for (size_t i = 0; i < size; i++)
+        data->checksum = (data->checksum ^ p[i]) * 1099511628211u;
+}
+
+void data_checksum_samples(Data *data, const void *bytes, size_t size)
+{
+    const size_t sample = 4 << 10;
+    data_checksum_all(data, &(uint64_t){ size }, sizeof(uint64_t));
+    if (size <= 3 * sample) {
+        data_checksum_all(data, bytes, size);
+        return;
+    }
+    for (size_t place = 0; place < 3; place++)
+        data_checksum_all(data, (const char *)bytes + (size - sample) / 2 * place, sample);
+}
+
+static void fingerprint_write(Data *data)
+{
+    snprintf(data->fingerprint, sizeof data->fingerprint, "%s, %d + %d images, %schecksum %016llx",
+             data->name, data->train.count, data->test.count, data->zipped ? "gzip " : "",
+             (unsigned long long)data->checksum);
 }
 
 // --- opening -------------------------------------------------------------------------------------
@@ -206,9 +235,11 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
 
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    *data = (Data){ 0 };
-    if (data_find_and_read(data, config, seed, err))
+    *data = (Data){ .checksum = 14695981039346656037u };
+    if (data_find_and_read(data, config, seed, err)) {
+        fingerprint_write(data);
         return true;
+    }
     data_close(data);
     return false;
 }
@@ -332,4 +363,5 @@ void data_cut(Data *data, int most)
 {
     data->train.count = data->train.count < most ? data->train.count : most;
     data->test.count = data->test.count < most ? data->test.count : most;
+    fingerprint_write(data);
 }

@@ -24,6 +24,9 @@ typedef struct Dataset {
 typedef struct Data {
     char name[24];          // "cifar10"
     char source[256];       // where it was found, for people
+    char fingerprint[80];   // equal where the data are; of a set as it is cut (see below)
+    uint64_t checksum;      // in there: of what is stored, samples of it and all labels; not of all
+    bool zipped;            // the checksum has those of gzipped files, which cover every byte
     Dataset train, test;
     Augment augment;        // what training images get
     Augment plain;          // what test images get: only normalised
@@ -33,7 +36,7 @@ typedef struct Data {
 // An error names the file and the offset.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
-// Leaves at most so many samples in each set.
+// Leaves at most so many samples in each set. The fingerprint tells.
 void data_cut(Data *data, int most);
 
 // --- batches -------------------------------------------------------------------------------------

@@ -31,6 +31,13 @@ uint8_t *data_images_alloc(size_t bytes);
 typedef bool (*DataTask)(void *arg, int index, Error *err);
 bool data_parallel(DataTask task, void *arg, int count, Error *err);
 
+// --- the fingerprint -----------------------------------------------------------------------------
+
+// Adds bytes to data->checksum: all of them, or those at three fixed places, the first, the middle
+// and the last few KB. A copy of the data elsewhere gives the same.
+void data_checksum_all(Data *data, const void *bytes, size_t size);
+void data_checksum_samples(Data *data, const void *bytes, size_t size);
+
 // --- the sets ------------------------------------------------------------------------------------
 
 // These fill data->train and data->test, whose classes are set, from the files in `dir`. On an
@@ -60,5 +67,7 @@ typedef struct IdxFile {
     int ndim, height, width, classes;
     uint8_t *bytes;
     int count;
+    bool zipped;
+    uint32_t crc;           // gzipped: of all that it inflates to, as it is stored there
 } IdxFile;
 bool idx_file_read(IdxFile *idx, Error *err);

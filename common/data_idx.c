@@ -208,6 +208,8 @@ bool idx_file_read(IdxFile *idx, Error *err)
     if (!source_open(&source, idx, err))
         return false;
     bool good = header_read(idx, &source, err) && body_read(idx, &source, err);
+    idx->zipped = source.zipped;
+    idx->crc = (uint32_t)source.zip.adler;      // zlib has compared it with the stored one
     source_close(&source);
     if (!good) {
         free(idx->bytes);
@@ -252,6 +254,18 @@ static bool dataset_fill(Dataset *set, IdxFile *images, IdxFile *labels, Error *
     return true;
 }
 
+static void checksum_add(Data *data, const IdxFile *idx)
+{
+    size_t bytes = (size_t)idx->count * (idx->ndim == 3 ? (size_t)idx->height * idx->width : 1);
+    data->zipped = data->zipped || idx->zipped;
+    if (idx->zipped)
+        data_checksum_all(data, &idx->crc, sizeof idx->crc);
+    else if (idx->ndim == 3)
+        data_checksum_samples(data, idx->bytes, bytes);
+    else
+        data_checksum_all(data, idx->bytes, bytes);
+}
+
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err)
 {
     static const char *const names[FILES] = { "train-images-idx3-ubyte", "train-labels-idx1-ubyte",
@@ -265,9 +279,11 @@ bool idx_read(Data *data, const char *dir, const char *hint, Error *err)
         if (!path_choose(paths[i], dir, names[i], err))
             return false;
     }
-    bool good = data_parallel(file_task, files, FILES, err) &&
-                dataset_fill(&data->train, &files[TRAIN_IMAGES], &files[TRAIN_LABELS], err) &&
-                dataset_fill(&data->test, &files[TEST_IMAGES], &files[TEST_LABELS], err);
+    bool good = data_parallel(file_task, files, FILES, err);
+    for (int i = 0; i < FILES && good; i++)
+        checksum_add(data, &files[i]);
+    good = good && dataset_fill(&data->train, &files[TRAIN_IMAGES], &files[TRAIN_LABELS], err) &&
+           dataset_fill(&data->test, &files[TEST_IMAGES], &files[TEST_LABELS], err);
     for (int i = 0; i < FILES; i++)
         free(files[i].bytes);
     return good;

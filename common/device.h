@@ -22,8 +22,9 @@ int device_count(void);
 // Opens device `index` with `threads` cores (CPU; 0: all of the affinity mask) and makes it the
 // current device of the calling thread. Fails with a clear line when there is no such device.
 Device *device_open(int index, int threads);
-// CPU: the threads of each of the `devices` devices that divide this machine's cores: what was
-// asked for, or (0) an equal share, at least one. warn: says so where that is more than there are.
+// CPU: the threads of each of the `devices` devices that divide the cores of this process's affinity
+// mask: what was asked for, or (0) OMP_NUM_THREADS, or an equal share, at least one. warn: says so
+// where that is more than there are.
 int device_share(int devices, int asked, bool warn);
 void device_close(Device *device);
 void device_use(Device *device);                 // the calling thread's current device

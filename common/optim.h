@@ -10,9 +10,14 @@ typedef struct OptimConfig {
     const char *milestones; // multistep: "60,120,160", in epochs
     double gamma;           // step, multistep: what the rate is multiplied by
     double warmup_epochs;   // the rate rises linearly, batch by batch, over so many epochs
+    const char *lr_scale;   // linear: the rate is one rank's, and is multiplied by their number
+    int ranks;              // this; 0: one
+    const Args *args;       // knows whether --warmup was given: linear warms up without it too
 } OptimConfig;
 OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);
+// --lr-scale; args must stay where they are. For programs that set config->ranks.
+void optim_scale_options(Args *args, OptimConfig *config);
 
 // The learning rate of a step (epochs before it times steps_per_epoch, plus its number in its own):
 // a pure function, so that a resumed run needs to remember nothing.

@@ -6,10 +6,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
@@ -526,7 +529,11 @@ bool st_open(StFile *file, const char *path, Error *err)
 //   rename it to path                       the old one or the new one
 //   fsync the directory                     the new one, whatever happens
 
+static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER; // one file at a time
 static char temporary[PATH_MAX]; // what is being written now, for the way out of a failing program
+static atomic_bool named;       // that is a whole name, and a file may be there
+static atomic_int changing;     // the thread that makes or renames it at this moment; 0: none
+static atomic_bool leaving;     // the program is on its way out: nobody is to make or rename it
 
 // May take as long as the disk likes.
 static int sync_file(int fd)
@@ -537,9 +544,33 @@ static int sync_file(int fd)
     return status;
 }
 
-static void remove_temporary(void)
+// The program may be on its way out in another thread, or in a signal handler there. Either that
+// sees us at it and waits for us, or we see that, and stop.
+static void change_begin(void)
 {
-    unlink(temporary);
+    atomic_store(&changing, gettid());
+    if (!atomic_load(&leaving))
+        return;
+    atomic_store(&changing, 0);
+    for (;;)
+        pause();
+}
+
+static void change_end(void) { atomic_store(&changing, 0); }
+
+// On the way out: only what a signal handler may call. Who is interrupted in the middle of a change
+// will not go on with it; and no disk holds up the way out for more than a second.
+static void remove_temporary_for_good(void)
+{
+    atomic_store(&leaving, true);
+    for (int ms = 0; ms < 1000; ms++) {
+        int thread = atomic_load(&changing);
+        if (thread == 0 || thread == gettid())
+            break;
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    if (atomic_load(&named))
+        unlink(temporary);
 }
 
 typedef struct Writer {
@@ -703,14 +734,34 @@ static int open_temporary(const char *path)
     uint64_t noise = 0;
     if (getrandom(&noise, sizeof noise, 0) < 0)
         return -1;
-    int n = snprintf(temporary, sizeof temporary, "%s.tmp-%d-%016llx", path, (int)getpid(),
-                     (unsigned long long)noise);
-    if (n >= (int)sizeof temporary) {
-        errno = ENAMETOOLONG;
-        return -1;
+    change_begin();
+    int fd = -1, n = snprintf(temporary, sizeof temporary, "%s.tmp-%d-%016llx", path, (int)getpid(),
+                              (unsigned long long)noise);
+    errno = ENAMETOOLONG;
+    if (n < (int)sizeof temporary) {
+        atomic_store(&named, true);
+        fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+        atomic_store(&named, fd >= 0);
     }
-    check_on_exit(remove_temporary);
-    return open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    change_end();
+    return fd;
+}
+
+static bool rename_temporary(const char *path)
+{
+    change_begin();
+    bool ok = rename(temporary, path) == 0;
+    atomic_store(&named, !ok);
+    change_end();
+    return ok;
+}
+
+static void remove_temporary(void)
+{
+    change_begin();
+    unlink(temporary);
+    atomic_store(&named, false);
+    change_end();
 }
 
 // From the open temporary file to its place at path. Closes fd.
@@ -731,7 +782,7 @@ static bool fill_and_rename(int fd, const char *path, const StTensor *tensors, i
         snprintf(call, sizeof call, "close");
         error = errno;
     }
-    if (!call[0] && rename(temporary, path) != 0) {
+    if (!call[0] && !rename_temporary(path)) {
         snprintf(call, sizeof call, "rename");
         error = errno;
     }
@@ -781,22 +832,19 @@ bool st_probe(const char *path, Error *err)
     return true;
 }
 
-bool st_write(const char *path, const StTensor *tensors, int count,
-              const char *const (*metadata)[2], int metadata_count, Error *err)
+static bool write_beside(const char *path, const StTensor *tensors, int count,
+                         const char *const (*metadata)[2], int metadata_count, Error *err)
 {
-    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
     int directory = open_directory(path);
     if (directory < 0)
         return failed(path, "open its directory", err);
     int fd = open_temporary(path);
     if (fd < 0) {
         failed(path, "open a temporary file beside it", err);
-        check_on_exit(NULL);
         close(directory);
         return false;
     }
     bool ok = fill_and_rename(fd, path, tensors, count, metadata, metadata_count, err);
-    check_on_exit(NULL);
     if (!ok)
         remove_temporary();
     else if (sync_file(directory) != 0 && errno != EINVAL) { // EINVAL: not in this file system
@@ -805,5 +853,16 @@ bool st_write(const char *path, const StTensor *tensors, int count,
         ok = false;
     }
     close(directory);
+    return ok;
+}
+
+bool st_write(const char *path, const StTensor *tensors, int count,
+              const char *const (*metadata)[2], int metadata_count, Error *err)
+{
+    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
+    check_on_exit(remove_temporary_for_good);
+    pthread_mutex_lock(&writing);
+    bool ok = write_beside(path, tensors, count, metadata, metadata_count, err);
+    pthread_mutex_unlock(&writing);
     return ok;
 }

@@ -31,7 +31,7 @@ static void make_table(Args *args)
         { "step", 0, ARG_INT, &values.step, "N", "any number that fits" },
         { "gamma", 0, ARG_DOUBLE, &values.gamma, "X", "any finite number" },
         { "tf32", 0, ARG_BOOL, &values.tf32, NULL, "on or off" },
-        { "save", 0, ARG_STRING, &values.save, "FILE", "where to" },
+        { "save", 0, ARG_STRING, &values.save, "FILE", "where to", .own = true },
         { "arch", 'a', ARG_CHOICE, &values.arch, "lenet|resnet18", "the network" },
         { "milestones", 0, ARG_INTS, &values.milestones, "N,N", "epochs" },
         { "devices", 0, ARG_COUNT_OR_LIST, &values.devices, "N|LIST", "which", 1, 64 }));
@@ -279,6 +279,18 @@ TEST(json_of_everything)
     free(text);
 }
 
+// Not --save, which is a process's own.
+TEST(what_processes_share)
+{
+    Args args;
+    parse(&args, "--lr|0.1|--save|mine|--milestones|3,4");
+    char *text = args_shared(&args);
+    EXPECT_EQ_STR(text, "--batch-size 256\n--seed 0\n--lr 0.1\n--evaluate false\n--shuffle true\n"
+                        "--step 0\n--gamma 0.1\n--tf32 false\n--arch \"resnet18\"\n"
+                        "--milestones \"3,4\"\n--devices null\n");
+    free(text);
+}
+
 // What is printed reads back as the same number.
 TEST(doubles_are_shortest)
 {
@@ -329,6 +341,7 @@ int main(void)
     rules_across_options();
     help_is_complete();
     json_of_everything();
+    what_processes_share();
     doubles_are_shortest();
     a_name_twice_is_a_defect();
     return test_done();

@@ -57,6 +57,7 @@ static Run new_run(const char *arch, int channels, int size, int classes, int se
                             .batch_size = 256,
                             .best_top1 = 61.25 + seed,
                             .loss_scale = 65536,
+                            .ranks = 4,
                             .running = { .loss_sum = 1234.5678,
                                          .count = 4352,
                                          .correct1 = 1700,
@@ -214,6 +215,7 @@ TEST(contents)
         { "ddp.running.correct5", "I64", 1, { 1 } },
         { "ddp.running.not_finite", "I64", 1, { 1 } },
         { "ddp.running.bad_gradients", "I64", 1, { 1 } },
+        { "ddp.ranks", "I64", 1, { 1 } },
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         const StTensor *t = st_find(&file, wanted[i].name);
@@ -223,8 +225,8 @@ TEST(contents)
                    memcmp(t->shape, wanted[i].shape, sizeof wanted[i].shape) == 0,
                "%s is %s with %d dimensions", t->name, t->dtype, t->ndim);
     }
-    // 10 parameters and their momentum, 4 running statistics, 2 counters, 13 numbers
-    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 13);
+    // 10 parameters and their momentum, 4 running statistics, 2 counters, 14 numbers
+    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 14);
     int64_t seen;
     memcpy(&seen, st_find(&file, "bn2.num_batches_tracked")->data, 8);
     EXPECT_EQ_INT(seen, 101);
@@ -382,15 +384,17 @@ TEST(a_number_that_is_younger)
     Error err = { "", "" };
     begin_with(&e, "lenet", 1, 10);
     edit_remove(&e, "ddp.running.bad_gradients");
+    edit_remove(&e, "ddp.ranks");
     Run r = new_run("lenet", 1, 28, 10, 5);
     EXPECT(load(&r, edit_end(&e), &err), "%s", err.text);
     EXPECT_EQ_INT(r.state.running.count, 4352);
     EXPECT_EQ_INT(r.state.running.bad_gradients, 0);
+    EXPECT_EQ_INT(r.state.ranks, 0);
     free_run(&r);
 
     begin_with(&e, "lenet", 1, 10);
     edit_find(&e, "ddp.running.bad_gradients")->name = "ddp.running.bad_gradientt";
-    expect_refused(edit_end(&e), "lenet", 1, 10, true, "13 tensors are called ddp.*, but only 12",
+    expect_refused(edit_end(&e), "lenet", 1, 10, true, "14 tensors are called ddp.*, but only 13",
                    "--init");
 }
 
@@ -480,6 +484,7 @@ TEST(states_that_no_run_has)
         { "ddp.running.count", -1, 0 },
         { "ddp.running.not_finite", -1, 0 },
         { "ddp.running.bad_gradients", -1, 0 },
+        { "ddp.ranks", -1, 0 },
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         Edit e;
@@ -493,6 +498,90 @@ TEST(states_that_no_run_has)
     begin_with(&e, "lenet", 1, 10);
     edit_find(&e, "ddp.running.correct5")->data = &(int64_t){ 5000 };
     expect_refused(edit_end(&e), "lenet", 1, 10, true, "more hits than images", "");
+}
+
+// --- going on ------------------------------------------------------------------------------------
+
+typedef struct Continued {
+    bool ok;
+    TrainState state;           // what it goes on from
+    Error err;
+    char said[1024];            // on stderr
+} Continued;
+
+// A run of `ranks` (0: one process) with this global batch and epochs of `steps` goes on from what
+// `saved_ranks` have left after step 6 of 10 (or 0: at the beginning) of epoch 4, global batch 256.
+static Continued go_on(int saved_ranks, int step, int ranks, int batch, int steps)
+{
+    Continued c = { .state = { .seed = 7, .epoch = 3, .step = step, .global_step = 30 + step,
+                               .batch_size = 256, .ranks = saved_ranks,
+                               .running.count = 256 * step } };
+    TrainState run = { .seed = 7, .batch_size = batch };
+    const char *path = test_path("said");
+    int kept = dup(STDERR_FILENO), fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    dup2(fd, STDERR_FILENO);
+    c.ok = checkpoint_continues(&(CheckpointConfig){ .ranks = ranks }, "net", &c.state, &run, steps,
+                                &c.err);
+    dup2(kept, STDERR_FILENO);
+    if (pread(fd, c.said, sizeof c.said - 1, 0) < 0)
+        FAIL("", "%s", path);
+    close(fd);
+    close(kept);
+    return c;
+}
+
+// It goes on exactly where it was, and says this (NULL: nothing).
+static void expect_there(Continued c, const char *says)
+{
+    EXPECT(c.ok && c.state.epoch == 3 && c.state.running.count == 256 * c.state.step,
+           "epoch %lld, step %lld, %s", (long long)c.state.epoch, (long long)c.state.step,
+           c.err.text);
+    EXPECT(says ? strstr(c.said, says) != NULL : !c.said[0], "said: %s", c.said);
+}
+
+static void expect_next_epoch(Continued c, const char *says, const char *hint)
+{
+    EXPECT(c.ok && c.state.epoch == 4 && c.state.step == 0 && c.state.running.count == 0,
+           "epoch %lld, step %lld, %s", (long long)c.state.epoch, (long long)c.state.step,
+           c.err.text);
+    EXPECT_EQ_INT(c.state.global_step, 36);
+    EXPECT(strstr(c.said, says) && strstr(c.said, "; the rest of epoch 4 is left out"), "said: %s",
+           c.said);
+    EXPECT(strstr(c.said, hint) != NULL, "said: %s", c.said);
+}
+
+static void expect_not(Continued c, const char *says)
+{
+    EXPECT(!c.ok && strstr(c.err.text, says), "says %s", c.err.text);
+    EXPECT(c.state.epoch == 3 && !c.said[0], "said: %s", c.said);
+}
+
+TEST(goes_on_with_as_many)
+{
+    expect_there(go_on(0, 6, 0, 256, 10), NULL);
+    expect_there(go_on(4, 6, 4, 256, 10), NULL);
+    expect_there(go_on(4, 0, 4, 128, 20), NULL);
+    expect_there(go_on(4, 6, 0, 256, 10), NULL);        // one process asks for no ranks
+    expect_there(go_on(0, 6, 2, 256, 10), NULL);        // an older file, and nothing changes
+    expect_not(go_on(0, 6, 0, 128, 20), "in the middle of an epoch of batches of 256, not 128");
+    expect_not(go_on(4, 6, 4, 128, 20), "in the middle of an epoch of batches of 256, not 128");
+    expect_not(go_on(4, 6, 4, 256, 6), "after step 6 of an epoch, which now has 6");
+    expect_not(go_on(0, 6, 2, 256, 6), "after step 6 of an epoch, which now has 6");
+}
+
+TEST(goes_on_with_other_ranks)
+{
+    static const char same[] = "ranks 4 -> 2, global batch 256 -> 256: goes on as before";
+    static const char other[] = "ranks 4 -> 2, global batch 256 -> 128; the learning rate";
+    expect_next_epoch(go_on(4, 6, 2, 128, 20), "net: ranks 4 -> 2, global batch 256 -> 128",
+                      "hint: --lr-scale linear lets the learning rate follow the number of ranks; "
+                      "-b 128 would keep the global batch");
+    expect_next_epoch(go_on(4, 6, 3, 192, 14), "ranks 4 -> 3", "number of ranks\n");
+    expect_next_epoch(go_on(0, 6, 2, 128, 20), "ranks unknown -> 2", "--lr-scale linear");
+    expect_next_epoch(go_on(4, 6, 2, 256, 6), "global batch 256 -> 256", "");
+    expect_there(go_on(4, 6, 2, 256, 10), same);
+    expect_there(go_on(4, 0, 2, 128, 20), other);
+    expect_there(go_on(4, 0, 2, 256, 10), same);
 }
 
 // A run that has diverged does not overwrite the file of the time when it was well.
@@ -649,6 +738,8 @@ int main(void)
     only_weights();
     types_and_values();
     states_that_no_run_has();
+    goes_on_with_as_many();
+    goes_on_with_other_ranks();
     what_is_not_saved();
     truncations();
     flipped_bits_of_the_header();

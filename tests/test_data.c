@@ -605,6 +605,122 @@ TEST(sets_are_cut)
     EXPECT(says(&err, "--test-samples 11") && says(&err, "has 10"), "%s", err.text);
 }
 
+// --- fingerprints --------------------------------------------------------------------------------
+
+typedef char Print[80];
+
+static const char *print_with(Print out, const DataConfig *config, int64_t seed, int cut)
+{
+    Data data;
+    Error err = { 0 };
+    snprintf(out, sizeof(Print), "%s", "none");
+    if (EXPECT(data_open(&data, config, seed, &err), "%s", err.text)) {
+        if (cut > 0)
+            data_cut(&data, cut);
+        snprintf(out, sizeof(Print), "%s", data.fingerprint);
+        data_close(&data);
+    }
+    return out;
+}
+
+static const char *print_of(Print out, const char *where)
+{
+    DataConfig config = data_defaults();
+    config.data = where;
+    return print_with(out, &config, 0, 0);
+}
+
+#define EXPECT_OTHER(a, b) EXPECT(strcmp((a), (b)) != 0, "both are \"%s\"", (a))
+
+TEST(fingerprints_of_idx)
+{
+    Print first, other;
+    idx_set_write(test_path("print"), false);
+    idx_set_write(test_path("print-copy"), false);
+    print_of(first, test_path("print"));
+    EXPECT(strncmp(first, "mnist, 20 + 10 images, checksum ", 32) == 0, "%s", first);
+    EXPECT_EQ_STR(print_of(other, test_path("print-copy")), first);
+    uint8_t value = 99;             // in the middle of 20 * 784 bytes
+    bytes_put(test_path("print-copy"), "train-images-idx3-ubyte", 16 + 7840, &value, 1);
+    EXPECT_OTHER(print_of(other, test_path("print-copy")), first);
+    idx_set_write(test_path("print-copy"), false);
+    value = 1;                      // a label, anywhere: it was 1 * 7 % 10
+    bytes_put(test_path("print-copy"), "t10k-labels-idx1-ubyte", 8 + 1, &value, 1);
+    EXPECT_OTHER(print_of(other, test_path("print-copy")), first);
+}
+
+// What gzip stores covers every byte, and does not depend on how well was compressed.
+TEST(fingerprints_of_gzip)
+{
+    static uint8_t bytes[IMAGES_MAX];
+    Print first, other;
+    idx_set_write(test_path("zprint"), true);
+    idx_set_write(test_path("zprint-copy"), true);
+    print_of(first, test_path("zprint"));
+    EXPECT(strncmp(first, "mnist, 20 + 10 images, gzip checksum ", 37) == 0, "%s", first);
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/train-images-idx3-ubyte.gz", test_path("zprint-copy"));
+    size_t size = idx_images(bytes, TRAIN);
+    gzFile file = gzopen(path, "wb0");
+    EXPECT(file && gzwrite(file, bytes, (unsigned)size) == (int)size && gzclose(file) == Z_OK, "%s",
+           path);
+    EXPECT_EQ_STR(print_of(other, test_path("zprint-copy")), first);
+    bytes[16 + 5000] ^= 1;
+    gzip_write(path, bytes, size);
+    EXPECT_OTHER(print_of(other, test_path("zprint-copy")), first);
+}
+
+// Ends and middles of the images of every file, and all labels.
+TEST(fingerprints_of_cifar)
+{
+    static const int64_t record = 1 + CIFAR_IMAGE, places[] = {
+        1, 4097, 10000 * record - 1, 5000 * record + 1, 5000 * record, 1234 * record };
+    char dir[PATH_MAX], copy[PATH_MAX];
+    Print first, other;
+    snprintf(dir, sizeof dir, "%s", test_path("cprint"));
+    snprintf(copy, sizeof copy, "%s", test_path("cprint-copy"));
+    cifar10_make(dir);
+    cifar10_make(copy);
+    record_put(dir, "data_batch_3.bin", 17, 1, 4);
+    record_put(copy, "data_batch_3.bin", 17, 1, 4);
+    print_of(first, dir);
+    EXPECT(strncmp(first, "cifar10, 50000 + 10000 images, checksum ", 40) == 0, "%s", first);
+    EXPECT_EQ_STR(print_of(other, copy), first);
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *file = cifar10_files[i % 6];
+        bytes_put(copy, file, places[i], &(uint8_t){ 3 }, 1);
+        EXPECT_OTHER(print_of(other, copy), first);
+        bytes_put(copy, file, places[i], &(uint8_t){ 0 }, 1);
+    }
+    EXPECT_EQ_STR(print_of(other, copy), first);
+}
+
+TEST(fingerprints_of_what_is_left)
+{
+    Print first, other;
+    DataConfig config = data_defaults();
+    config.data = "synthetic";
+    config.train_count = 50;
+    config.test_count = 20;
+    print_with(first, &config, 3, 0);
+    EXPECT(strncmp(first, "synthetic, 50 + 20 images, checksum ", 36) == 0, "%s", first);
+    EXPECT_EQ_STR(print_with(other, &config, 3, 0), first);
+    EXPECT_OTHER(print_with(other, &config, 4, 0), first);
+    EXPECT_OTHER(print_with(other, &config, 3, 10), first);
+    config.image_size = 16;
+    EXPECT_OTHER(print_with(other, &config, 3, 0), first);
+    config = data_defaults();
+    idx_set_write(test_path("left"), true);
+    config.data = test_path("left");
+    print_with(first, &config, 0, 0);
+    EXPECT_EQ_STR(print_with(other, &config, 1, 0), first);     // files know no seed
+    config.train_count = 19;
+    EXPECT_OTHER(print_with(other, &config, 0, 0), first);
+    config.train_count = 0;
+    config.test_count = 9;
+    EXPECT_OTHER(print_with(other, &config, 0, 0), first);
+}
+
 // --- synthetic images ----------------------------------------------------------------------------
 
 static Data synthetic(int size, int train_count, int test_count, int64_t seed)
@@ -810,6 +926,10 @@ int main(void)
     missing_sets_say_how_to_get_them();
     auto_takes_the_best();
     sets_are_cut();
+    fingerprints_of_idx();
+    fingerprints_of_gzip();
+    fingerprints_of_cifar();
+    fingerprints_of_what_is_left();
     synthetic_images_come_from_the_seed();
     synthetic_images_of_any_size();
     synthetic_images_can_be_learned();

@@ -1,5 +1,6 @@
 // The learning rate of every step, against what torch.optim.lr_scheduler's StepLR, MultiStepLR,
 // CosineAnnealingLR and LinearLR are documented to give.
+#include "args.h"
 #include "optim.h"
 #include "test.h"
 
@@ -56,6 +57,84 @@ TEST(warm_up_rises_step_by_step)
     EXPECT_NEAR(optim_lr(&c, 15, 10, 5), 0.4, 1e-12);
 }
 
+// --- --lr-scale ----------------------------------------------------------------------------------
+
+// What a command line makes of it; args has to stay.
+static OptimConfig parsed(Args *args, int ranks, char *option, char *value)
+{
+    char *argv[] = { (char *)"train", (char *)"--lr-scale", (char *)"linear", option, value, NULL };
+    static OptimConfig c;
+    c = optim_defaults();
+    *args = (Args){ 0 };
+    optim_options(args, &c);
+    optim_scale_options(args, &c);
+    args_parse(args, option ? 5 : 3, argv);
+    c.ranks = ranks;
+    return c;
+}
+
+// The numbers come from Horovod's adjust_learning_rate (its pytorch_imagenet_resnet50.py),
+//   epoch += (batch_idx + 1) / len(train_loader)
+//   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
+// worked out with Python's fractions for base_lr 0.01, 4 ranks, 10 batches an epoch, 5 epochs of
+// warm-up.
+TEST(linear_scale_is_horovods)
+{
+    static const struct {
+        int step;
+        double rate;
+    } wanted[] = {
+        { 0, 0.0106 }, { 1, 0.0112 }, { 9, 0.016 }, { 10, 0.0166 }, { 24, 0.025 }, { 48, 0.0394 },
+        { 49, 0.04 },  { 50, 0.04 },  { 99, 0.04 },
+    };
+    Args args;
+    OptimConfig c = parsed(&args, 4, NULL, NULL);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        EXPECT_NEAR(optim_lr(&c, wanted[i].step, 10, 10), wanted[i].rate, 1e-15);
+}
+
+// 3 ranks, 8 batches an epoch: 0.01 (1 + 2 epoch / 2.5) up to step 19, by hand.
+TEST(linear_scale_warms_up_as_long_as_asked)
+{
+    Args args;
+    OptimConfig c = parsed(&args, 3, (char *)"--warmup", (char *)"2.5");
+    EXPECT_NEAR(optim_lr(&c, 0, 8, 10), 0.011, 1e-15);
+    EXPECT_NEAR(optim_lr(&c, 9, 8, 10), 0.02, 1e-15);
+    EXPECT_NEAR(optim_lr(&c, 19, 8, 10), 0.03, 1e-15);
+    EXPECT_NEAR(optim_lr(&c, 20, 8, 10), 0.03, 1e-15);
+    c = parsed(&args, 3, (char *)"--warmup", (char *)"0");
+    EXPECT_NEAR(optim_lr(&c, 0, 8, 10), 0.03, 1e-15);
+}
+
+// One factor for the ranks, one for the schedule: 0.01 * 4 * 0.5 in cosine's middle.
+TEST(linear_scale_goes_with_every_schedule)
+{
+    Args args;
+    OptimConfig c = parsed(&args, 4, (char *)"--schedule", (char *)"cosine");
+    EXPECT_NEAR(optim_lr(&c, 0, 10, 20), 0.0106, 1e-15);
+    EXPECT_NEAR(optim_lr(&c, 100, 10, 20), 0.02, 1e-15);
+    c = parsed(&args, 4, (char *)"--schedule", (char *)"multistep");
+    c.milestones = "2,7";
+    EXPECT_NEAR(optim_lr(&c, 24, 10, 20), 0.0025, 1e-15);
+    EXPECT_NEAR(optim_lr(&c, 70, 10, 20), 0.0004, 1e-15);
+    c = parsed(&args, 4, (char *)"--schedule", (char *)"step");
+    c.step_size = 6;
+    EXPECT_NEAR(optim_lr(&c, 60, 10, 20), 0.004, 1e-15);
+}
+
+TEST(one_rank_needs_no_scale)
+{
+    Args args;
+    for (int ranks = 0; ranks <= 1; ranks++) {
+        OptimConfig c = parsed(&args, ranks, NULL, NULL);
+        for (int step = 0; step < 100; step++)
+            EXPECT_NEAR(optim_lr(&c, step, 10, 10), 0.01, 1e-15);
+    }
+    OptimConfig c = optim_defaults();   // nor do many without it
+    c.ranks = 4;
+    EXPECT_NEAR(optim_lr(&c, 0, 10, 10), 0.01, 0);
+}
+
 int main(void)
 {
     constant_stays();
@@ -63,5 +142,9 @@ int main(void)
     multistep_falls_at_milestones();
     cosine_ends_at_zero();
     warm_up_rises_step_by_step();
+    linear_scale_is_horovods();
+    linear_scale_warms_up_as_long_as_asked();
+    linear_scale_goes_with_every_schedule();
+    one_rank_needs_no_scale();
     return test_done();
 }

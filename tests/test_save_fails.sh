@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
 # Whatever goes wrong while a checkpoint is written - an error of any call, a kill before or in the middle
 # of any call - the old or the new checkpoint is there, whole. tests/shim/fault.c makes it go wrong.
+# (test_save_fails_beside.sh: the same where another thread writes, beside training.)
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside
 . "$SRC/tests/test.sh"
-train=$BUILD/01_single_gpu/train
+train=$BUILD/${program:-01_single_gpu}/train
+within=${within:-0}             # checkpoints within the second epoch
+more=()
+[ "$within" = 1 ] && more=(--save-every 1)
 options=(--data synthetic --arch lenet --train-samples 64 --test-samples 32 -b 32 -j 0 --threads 1)
 cd "$TMP" || exit 1
 
@@ -14,7 +18,7 @@ second_epoch()  # second_epoch [NAME=VALUE...]: its exit status is left in $stat
 {
     {   # the shell is not to report the killed
         env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=saved "$@" \
-            "$train" "${options[@]}" --epochs 2 --resume saved/net --save saved/net >stdout 2>output
+            "$train" "${options[@]}" --epochs 2 --resume saved/net --save saved/net "${more[@]}" >stdout 2>output
         status=$?
     } 2>/dev/null
 }
@@ -26,13 +30,13 @@ before()        # the state after epoch 1
     cp old/* saved
 }
 
-is_old_or_new() { cmp -s "$1" "old/${1#*/}" || cmp -s "$1" "new/${1#*/}"; }
+is_whole() { cmp -s "$1" "old/${1#*/}" || cmp -s "$1" "middle/${1#*/}" || cmp -s "$1" "new/${1#*/}"; }
 nothing_temporary() { ! compgen -G 'saved/*tmp*'; }
 says() { grep -qF -- "$1" output; }
 is() { [ "$1" = "$2" ]; }
 lines() { wc -l <output; }
 
-# --- what it should be: the file after epoch 1 (old) and after epoch 2 (new) ----------------------------
+# --- what it should be: the file after epoch 1 (old), perhaps in the middle, and after epoch 2 (new) -----
 
 mkdir saved
 "$train" "${options[@]}" --epochs 1 --save saved/net >stdout 2>output || { cat stdout output; exit 1; }
@@ -41,8 +45,13 @@ before
 second_epoch FAULT_LOG=calls
 check "the run itself" is "$status" 0
 cp -r saved new
+before
+[ "$within" = 1 ] &&
+    expect 0 "saving" "$train" "${options[@]}" --max-steps 3 --resume saved/net --save saved/net "${more[@]}"
+mv saved middle
 check "old and new differ" not cmp -s old/net new/net
-for state in old new; do
+check "there is something in the middle" is "$(cmp -s old/net middle/net; echo $?)" "$within"
+for state in old middle new; do
     expect 0 "top1:" "$train" "${options[@]}" --evaluate --resume $state/net
 done
 
@@ -50,17 +59,11 @@ done
 
 # Runs of equal calls count once.
 sed -E 's/^([a-z]+) (saved\/net)\.tmp-[0-9]+-[0-9a-f]{16}( .*)?$/\1 temporary/' calls |
-    sed -n '/^open saved$/,/^close saved$/p' | sed '/^close saved$/q' | uniq >sequence
-cat >wanted <<END
-open saved
-open temporary
-write temporary
-fsync temporary
-close temporary
-rename saved/net
-fsync saved
-close saved
-END
+    sed -n '/^open saved$/,$p' | uniq >sequence
+for _ in $(seq 0 "$within"); do
+    printf '%s\n' "open saved" "open temporary" "write temporary" "fsync temporary" "close temporary" \
+        "rename saved/net" "fsync saved" "close saved"
+done >wanted
 check "write, fsync, rename, fsync of the directory" diff sequence wanted
 
 # --- killed at every call, and in the middle of every write ----------------------------------------------
@@ -77,9 +80,9 @@ for at in $(seq 1 $((calls + 1))); do
         else
             check "after the last call nobody is killed" is $status 0
         fi
-        check "call $at: $what: the checkpoint" is_old_or_new saved/net
+        check "call $at: $what: the checkpoint" is_whole saved/net
         [ -e saved/net.best ] &&
-            check "call $at: $what: the best checkpoint" is_old_or_new saved/net.best
+            check "call $at: $what: the best checkpoint" is_whole saved/net.best
     done
 done
 # What is left over from a kill hurts nobody: the same command goes on, to the same bits.
@@ -89,6 +92,11 @@ check "a temporary file is left behind" not nothing_temporary
 second_epoch
 check "the run after a kill" is $status 0
 check "... ends as if nothing had been" cmp saved/net new/net
+before
+second_epoch FAULT_CALL=fsync FAULT_AT=3 FAULT_DO=kill      # 1, 2: of the first save
+second_epoch
+check "the run after a kill in the second save" is $status 0
+check "... ends as if nothing had been, too" cmp saved/net new/net
 
 # --- errors ---------------------------------------------------------------------------------------------
 
@@ -124,8 +132,36 @@ before
 second_epoch FAULT_CALL=fsync FAULT_AT=2 FAULT_DO=EIO
 check "fsync of the directory: exit status" is $status 1
 check "fsync of the directory: says so" says "saved/net: fsync of its directory: Input/output error"
-check "fsync of the directory: the new checkpoint" cmp saved/net new/net
+if [ "$within" = 1 ]; then first=middle; else first=new; fi
+check "fsync of the directory: the new checkpoint" cmp saved/net $first/net
 check "fsync of the directory: nothing temporary" nothing_temporary
+
+# --- a second Ctrl-C while a file is made, or renamed ------------------------------------------------------
+
+# impatient CALL AT: it ends at once, and leaves nothing half-done, whichever thread is at it.
+impatient()
+{
+    before
+    rm -f log
+    env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=saved FAULT_LOG=log FAULT_CALL="$1" FAULT_AT="$2" FAULT_DO=slow \
+        "$train" "${options[@]}" --epochs 2 --resume saved/net --save saved/net "${more[@]}" >stdout 2>output &
+    for _ in $(seq 500); do
+        [ "$(grep -c "^$1 " log 2>/dev/null)" = "$2" ] && break
+        sleep 0.01
+    done
+    kill -TERM $!
+    sleep 0.05
+    kill -TERM $!
+    wait $!
+    check "$1 $2, impatient: exit status" is $? 143
+    check "$1 $2, impatient: no complaint" not says "hint:"
+    check "$1 $2, impatient: the checkpoint" is_whole saved/net
+    check "$1 $2, impatient: nothing temporary" nothing_temporary
+}
+impatient open 3                # 1: of the file to resume; 2: of the directory
+impatient write 2
+impatient fsync 1
+impatient rename 1
 
 # --- without the shim -----------------------------------------------------------------------------------
 
@@ -138,6 +174,7 @@ check "ulimit -f: nothing temporary" nothing_temporary
 
 expect 1 "no/such/net: open its directory: No such file or directory" \
     "$train" "${options[@]}" --epochs 1 --save no/such/net
+[ "$within" = 1 ] && expect 2 "--save-every: needs --save FILE" "$train" "${options[@]}" --save-every 5
 expect 1 "saved is a directory" "$train" "${options[@]}" --epochs 1 --save saved
 check "a directory: nothing temporary" not compgen -G 'saved.tmp-*'
 
@@ -149,7 +186,7 @@ on_disk='mount -t tmpfs -o size=700k none saved && cp old/net saved && $0 || exi
     [ "$(echo saved/*)" = saved/net ] || exit 97
     exit $status'
 if unshare -rm mount -t tmpfs none saved 2>/dev/null; then
-    second=("$train" "${options[@]}" --epochs 2 --resume saved/net --save saved/net)
+    second=("$train" "${options[@]}" --epochs 2 --resume saved/net --save saved/net "${more[@]}")
     expect 1 "No space left on device" unshare -rm bash -c "$on_disk" true "${second[@]}"
     expect 1 "Read-only file system" unshare -rm bash -c "$on_disk" "mount -o remount,ro saved" "${second[@]}"
 else

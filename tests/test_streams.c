@@ -431,11 +431,27 @@ TEST(the_thread_of_a_stream)
 TEST(shares)
 {
     int cores = device_cores();
+    unsetenv("OMP_NUM_THREADS");
     EXPECT_EQ_INT(device_share(1, 0, false), cores);
     EXPECT_EQ_INT(device_share(cores, 0, false), 1);
     EXPECT_EQ_INT(device_share(cores + 1, 0, false), 1);
     EXPECT_EQ_INT(device_share(2, 0, false), cores > 1 ? cores / 2 : 1);
     EXPECT_EQ_INT(device_share(4, 3, false), 3);
+}
+
+TEST(shares_of_a_launcher)
+{
+    static const struct {
+        const char *set;
+        int wanted;
+    } cases[] = { { "3", 3 }, { "5,2", 5 }, { "1", 1 }, { "0", 0 }, { "-2", 0 }, { "", 0 },
+                  { "many", 0 }, { "99999", 0 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("OMP_NUM_THREADS", cases[i].set, 1);
+        EXPECT_EQ_INT(device_share(1, 0, false), cases[i].wanted ? cases[i].wanted : device_cores());
+        EXPECT_EQ_INT(device_share(1, 7, false), 7);
+    }
+    unsetenv("OMP_NUM_THREADS");
 }
 
 // What device_share says on stderr.
@@ -466,6 +482,9 @@ TEST(too_many_threads)
     EXPECT(strstr(share_says(cores + 1, 0), wanted) != NULL, "no \"%s\"", wanted);
     snprintf(wanted, sizeof wanted, "1 device of %d threads shares %d core", cores + 1, cores);
     EXPECT(strstr(share_says(1, cores + 1), wanted) != NULL, "no \"%s\"", wanted);
+    setenv("OMP_NUM_THREADS", "1000", 1);
+    EXPECT(strstr(share_says(1, 0), "a smaller OMP_NUM_THREADS") != NULL, "no hint");
+    unsetenv("OMP_NUM_THREADS");
 }
 
 int main(void)
@@ -487,6 +506,7 @@ int main(void)
         an_event_that_is_recorded_again();
         the_thread_of_a_stream();
         shares();
+        shares_of_a_launcher();
         too_many_threads();
     }
     device_close(device);

@@ -78,7 +78,7 @@ static inline void ranks_start(int size, RanksStore *store,
         CHECK(pids[rank] >= 0, "", "fork failed");
         if (pids[rank] > 0)
             continue;
-        World world = { .rank = rank, .size = size, .local_rank = rank, .local_size = size,
+        World world = { .rank = rank, .size = size, .local_rank = rank, .local_size = size, .sharers = size,
                         .address = "127.0.0.1", .run = "ranks",
                         .store = { ranks_put, ranks_get, store } };
         prctl(PR_SET_PDEATHSIG, SIGKILL);

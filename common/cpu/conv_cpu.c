@@ -185,10 +185,14 @@ void conv_weights_import(const Conv *c, float *arena, const float *oihw)
 
 void conv_weights_export(const Conv *c, float *oihw, const float *arena)
 {
-    if (c->dense)
+    if (c->dense) {
         dense_weights_export(c->dense, oihw, arena);
-    else
-        dnn_run(&c->export, c->ops->stream, (void *[]){ (void *)arena, oihw });
+        return;
+    }
+    dnnl_stream_t own;          // a saver may export while the other one computes
+    DNN_CHECK(dnnl_stream_create(&own, c->ops->engine, dnnl_stream_default_flags));
+    dnn_run(&c->export, own, (void *[]){ (void *)arena, oihw });
+    DNN_CHECK(dnnl_stream_destroy(own));
 }
 
 // --- running -------------------------------------------------------------------------------------

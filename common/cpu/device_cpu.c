@@ -135,12 +135,23 @@ Device *device_open(int index, int threads)
     return device;
 }
 
+// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" where teams are nested. 0: it is
+// not set.
+static int threads_of_environment(void)
+{
+    const char *text = getenv("OMP_NUM_THREADS");
+    int threads = text ? atoi(text) : 0;
+    return threads > 0 && threads <= 1024 ? threads : 0;
+}
+
 int device_share(int devices, int asked, bool warn)
 {
     int cores = device_cores(), share = cores > devices ? cores / devices : 1;
-    int threads = asked > 0 ? asked : share;
+    int set = asked > 0 ? 0 : threads_of_environment();
+    int threads = asked > 0 ? asked : set > 0 ? set : share;
     if (warn && (int64_t)devices * threads > cores)
         WARN(asked > share ? "fewer --threads are faster; 0: as many as there are cores for"
+             : set > share ? "a smaller OMP_NUM_THREADS is faster; unset: all cores are shared"
                            : "fewer devices are as fast; nproc shows the cores that may be used",
              "%d device%s of %d thread%s share%s %d core%s: the threads take turns, and wait for "
              "each other", devices, devices == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
@@ -238,8 +249,11 @@ void device_free(Device *device, void *memory)
 
 void *host_alloc(size_t bytes)
 {
-    void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+    size_t unit = bytes >= VERY_LARGE ? HUGE_PAGE : 64, whole = (bytes + unit - 1) / unit * unit;
+    void *memory = aligned_alloc(unit, whole);
     CHECK(memory || bytes == 0, "", "out of memory: %zu MB asked for", bytes >> 20);
+    if (unit == HUGE_PAGE)
+        madvise(memory, whole, MADV_HUGEPAGE);
     return memory;
 }
 
@@ -359,6 +373,18 @@ static void copy_task(void *arg)
     memcpy(copy->to, copy->from, copy->bytes);
 }
 
+// By all threads of the device: one alone does not use up the memory's bandwidth.
+static void copy_pieces_task(void *arg)
+{
+    const Copy *copy = arg;
+    const size_t piece = 1 << 20;
+#pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < copy->bytes; at += piece) {
+        size_t left = copy->bytes - at;
+        memcpy((char *)copy->to + at, (const char *)copy->from + at, left < piece ? left : piece);
+    }
+}
+
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
     stream_ask(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
@@ -366,7 +392,9 @@ void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
 
 void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
 {
-    stream_ask(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
+    bool large = bytes >= 4 << 20 && stream == &stream->device->compute;
+    stream_ask(stream, large ? copy_pieces_task : copy_task, &(Copy){ to, from, bytes },
+               sizeof(Copy));
 }
 
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes)

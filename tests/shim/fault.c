@@ -7,7 +7,9 @@
 //   FAULT_AT=3          the third of those that count (from 1) is the one; default: none
 //   FAULT_DO=ENOSPC     what happens to it: it fails with ENOSPC, EIO, EDQUOT, EACCES or EROFS;
 //                       or "short": half of a write is done, and the next fails with ENOSPC;
-//                       or "kill": SIGKILL before it; or "torn": half of a write, then SIGKILL
+//                       or "kill": SIGKILL before it; or "torn": half of a write, then SIGKILL;
+//                       or "slow": it and all that come after it are 0.3 s late, but an unlink is on
+//                       time, and then takes 0.5 s: time for other threads to do the wrong thing
 //   FAULT_LOG=file      gets a line for each watched call: "write saved/x.tmp-1 4096"
 //
 // Build: cc -shared -fPIC -o fault.so fault.c
@@ -23,12 +25,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { FILES = 1024 };
 static char *watched[FILES];    // by file descriptor: its path, or NULL
 static int counted;             // calls that counted so far
 static bool full;               // after "short": every write fails
+static bool slow;               // after "slow": everything takes its time
 static int log_fd = -1;
 
 typedef enum Verdict { PASS, FAIL, HALF } Verdict;
@@ -69,6 +73,13 @@ static int error_number(const char *name)
     abort();
 }
 
+static void take_time(int ms)
+{
+    struct timespec left = { .tv_nsec = ms * 1000000L };
+    while (nanosleep(&left, &left) != 0 && errno == EINTR)
+        ;
+}
+
 // Notes a watched call and says what is to become of it; errno is set for FAIL.
 static Verdict judge(const char *call, const char *path, long long bytes)
 {
@@ -77,6 +88,11 @@ static Verdict judge(const char *call, const char *path, long long bytes)
     bool now = counts && at && ++counted == atoi(at);
     bool write = strcmp(call, "write") == 0;
     note(call, path, bytes);
+    slow = slow || (now && what && strcmp(what, "slow") == 0);
+    if (slow) {
+        take_time(strcmp(call, "unlink") == 0 ? 0 : 300);
+        return PASS;
+    }
     if (full && write) {
         errno = ENOSPC;
         return FAIL;
@@ -228,5 +244,8 @@ int unlink(const char *path)
 {
     if (watches(path) && judge("unlink", path, -1) == FAIL)
         return -1;
-    return REAL(unlink)(path);
+    int result = REAL(unlink)(path);
+    if (slow)
+        take_time(500);
+    return result;
 }
