@@ -7,7 +7,7 @@
 tree="$TMP/a tree"
 mkdir "$tree" "$TMP/bin"
 cp -r "$SRC/ddp" "$SRC/tools" "$SRC/CMakePresets.json" "$tree"
-mkdir "$tree/01_single_gpu" "$tree/02_data_parallel" "$tree/03_three"
+mkdir "$tree/01_single_gpu" "$tree/02_data_parallel" "$tree/03_three" "$tree/04_four"
 cp "$SRC/01_single_gpu/train.c" "$tree/01_single_gpu"
 cd "$tree" || exit 1
 
@@ -27,13 +27,18 @@ pretend cmake 'case "$*" in
     touch build/build.ninja ;;
 *--build*) printf "#!/bin/sh\necho trained with \"\$@\"\nexit 3\n" >build/cpu/01_single_gpu/train
     chmod +x build/cpu/01_single_gpu/train
-    mkdir -p build/cpu/02_data_parallel build/cpu/03_three
-    cp build/cpu/01_single_gpu/train build/cpu/02_data_parallel
-    cp build/cpu/01_single_gpu/train build/cpu/03_three ;;
+    for step in 02_data_parallel 03_three 04_four; do
+        mkdir -p build/cpu/$step
+        cp build/cpu/01_single_gpu/train build/cpu/$step
+    done
+    printf "#!/bin/sh\necho launched \"\$@\"\nexit 4\n" >build/cpu/04_four/launch
+    chmod +x build/cpu/04_four/launch ;;
 esac'
 pretend ctest 'echo "ctest got $*"; echo "100% tests passed"'
 pretend curl 'exit 1'
 pretend ninja 'exit 0'
+pretend mpirun 'exit 0'
+pretend mpicc 'exit 0'
 touch "$TMP/headers"
 ddp() { env -u CUDA_HOME PATH="$TMP/bin" ./ddp "$@"; }
 
@@ -45,7 +50,7 @@ expect 0 "run STEP" ddp --help
 expect 2 "there is no command 'tset'" ddp tset
 expect 2 "run: which step?" ddp run
 expect 2 "there is no step '09'" ddp run 09
-expect 2 "there are: 01_single_gpu 02_data_parallel 03_three" ddp run 0
+expect 2 "there are: 01_single_gpu 02_data_parallel 03_three 04_four" ddp run 0
 expect 2 "it has no ranks" ddp run 01 -n 2
 expect 2 "not 'two'" ddp run 01 -n two
 expect 2 "not '0'" ddp run 01 -n 0
@@ -69,6 +74,9 @@ expect 3 'trained with' ddp run 01_single_gpu/
 expect 3 'trained with --devices 4 -b 8' ddp run 02 -n 4 -- -b 8
 expect 3 'trained with -n 4 -b 8' ddp run 03 -n 4 -- -b 8
 expect 3 'trained with -b 8' ddp run 03 -- -b 8
+expect 4 'launched --nproc-per-node 4 -- build/cpu/04_four/train -b 8' ddp run 04 -n 4 -- -b 8
+expect 4 'launched --nproc-per-node 2 -- build/cpu/04_four/train' ddp run 04
+expect 3 'trained with --help' ddp run 04 -- --help
 expect 1 'the cuda backend is not built' ddp run 01 --backend cuda
 (cd / && expect 3 "$tree/build/cpu/01_single_gpu/train" env PATH="$TMP/bin" "$tree/ddp" run 01
     exit $failed) || failed=$((failed + 1))
@@ -86,6 +94,12 @@ printf '#!/bin/sh\nexit 5\n' >build/cuda/01_single_gpu/train
 chmod +x build/cuda/01_single_gpu/train
 expect 5 '$ build/cuda/' ddp run 01
 expect 3 '$ build/cpu/' ddp run 01 --backend cpu
+mkdir -p build/cuda/04_four
+cp build/cuda/01_single_gpu/train build/cuda/04_four
+cp build/cpu/04_four/launch build/cuda/04_four
+pretend nvidia-smi 'echo "GPU 0: NVIDIA Something"; echo "GPU 1: NVIDIA Something"; echo "GPU 2: NVIDIA Something"'
+expect 4 'launched --nproc-per-node 3 -- build/cuda/04_four/train' ddp run 04
+expect 4 'launched --nproc-per-node 2 -- build/cuda/04_four/train' env CUDA_VISIBLE_DEVICES=1,2 PATH="$TMP/bin" ./ddp run 04
 pretend nvidia-smi 'echo "No devices found."; exit 6'
 expect 3 '$ build/cpu/' ddp run 01
 rm "$TMP/bin/nvidia-smi"
@@ -129,6 +143,8 @@ if is_debian; then
     pretend apt-get 'exit 0'
     expect 1 'still missing: Ninja' ddp setup
     pretend ninja 'exit 0'
+pretend mpirun 'exit 0'
+pretend mpicc 'exit 0'
 fi
 
 pretend cmake 'echo "cmake version 3.22.1"'

@@ -5,6 +5,8 @@
 #            [--only step|first|epoch]  one part anew, the others as they were measured before
 #   bench.sh parallel [--rounds N] [--quick]
 #                                       two ranks, two devices, and what the ranks exchange
+#   bench.sh launch [--rounds N] [--kills N] [--quick]
+#                                       start, deaths and checkpoints of ranks that a launcher starts
 #   bench.sh curve [--seeds N]          the articles' recipe on CIFAR-10: 5 epochs, seeds 1 to N
 #
 # PyTorch is $DDP_PYTHON's, else build/venv's, which is made if need be. CIFAR-10 is looked for in
@@ -271,6 +273,17 @@ parallel()
     run python3 "$table" parallel "$out" "$doc"
 }
 
+# --- starting, dying, saving -----------------------------------------------------------------------
+
+launch()
+{
+    prepare
+    need_programs "$build"/04_ddp_launcher/{launch,train}
+    find_torch
+    run python3 "$root/tools/bench_launch.py" "$build" "$doc" --python "$python" --folder "$out" \
+        ${cifar:+--data "$cifar"} "$@"
+}
+
 # --- the articles' recipe ------------------------------------------------------------------------
 
 curve()
@@ -300,6 +313,7 @@ curve()
 case ${1:-} in
 -h | --help | help) usage ;;
 parallel) shift; parallel "$@" ;;
+launch) shift; launch "$@" ;;
 curve) shift; curve "$@" ;;
 *) compare "$@" ;;
 esac

@@ -6,6 +6,7 @@
                                          on Gloo; batch and threads are each rank's
     bench_torch.py epoch --mode MODE     a whole epoch, with the usual input pipeline
     bench_torch.py first --mode MODE     ends with the first step of such an epoch
+    bench_torch.py launch --mode MODE    the same on each of the ranks that torchrun has started
 
 ResNet-18 of torchvision, ten classes, 3x32x32, float32, on the CPU; SGD with Nesterov's momentum,
 as our defaults. MODE: default, channels_last, compile or compile_channels_last. Prints a JSON
@@ -124,6 +125,17 @@ class Images(torch.utils.data.Dataset):
         return self.transform(Image.fromarray(self.pixels[i])), int(self.labels[i])
 
 
+def bench_launch(args):
+    """The first step of DistributedDataParallel, as a script for torchrun takes it."""
+    dist.init_process_group("gloo")
+    data = Images(args.data)
+    sampler = torch.utils.data.DistributedSampler(data)
+    loader = torch.utils.data.DataLoader(data, batch_size=args.batch, sampler=sampler,
+                                         num_workers=args.workers)
+    step = make_training(args.mode, torch.nn.parallel.DistributedDataParallel)
+    return {"loss": step(*next(iter(loader))).item(), "rank": dist.get_rank()}
+
+
 def memory_mb(path, field):
     """A line of one of /proc's files, in MB."""
     with open(path, encoding="ascii") as file:
@@ -175,7 +187,7 @@ def bench_epoch(args, only_first=False):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("step", "ddp", "epoch", "first"))
+    parser.add_argument("what", choices=("step", "ddp", "epoch", "first", "launch"))
     parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, default=256)
@@ -192,11 +204,13 @@ def main():
         found = bench_step(args)
     elif args.what == "ddp":
         found = bench_ddp(args)
+    elif args.what == "launch":
+        found = bench_launch(args)
     else:
         found = bench_epoch(args, only_first=args.what == "first")
     print(json.dumps({"what": args.what, "mode": args.mode, "threads": args.threads,
                       "torch": torch.__version__} | found), flush=True)
-    if args.what == "first":
+    if args.what in ("first", "launch"):
         os._exit(0)                             # not to wait for the loader's workers
     return 0
 

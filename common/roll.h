@@ -1,0 +1,13 @@
+// roll.h - what ranks that were started apart tell each other before they begin, through the store
+// of their World. All ranks make the same calls in the same order.
+#pragma once
+#include "comm.h"
+
+// Who is on one machine with whom? Where world's local_rank and local_size are -1 they are counted,
+// else compared with what is counted; and sharers is counted. Returns how many cores this machine's
+// ranks may use together.
+int roll_neighbours(World *world);
+
+// Something that all ranks must have the same of. Where one differs, rank 0 fails with both values:
+// of several lines, with the first that is not the same.
+void roll_agree(const World *world, const char *what, const char *value);

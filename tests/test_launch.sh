@@ -1,0 +1,334 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 180 PROCESSORS 2 SANITIZERS asan
+# launch of 04: what it tells its ranks, what becomes of them and of its exit status, whatever one of them
+# or somebody else does. Ranks do no training here: tests/tool_rank.c plays them.
+# shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside; check calls functions
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+ulimit -c 0
+unset DDP_TOKEN OMP_NUM_THREADS GOMP_SPINCOUNT OMP_WAIT_POLICY
+launch=$BUILD/04_ddp_launcher/launch
+rank=$BUILD/../tests/tool_rank
+
+# Ours are known by their environment: processes of this script that play a part.
+left() { pgrep -f "^$rank " | while read -r pid; do grep -qszxF "TMP=$TMP" "/proc/$pid/environ" && echo "$pid"; done; }
+at_last() { for _ in {1..50}; do "$@" && return; sleep 0.1; done; false; }
+nothing_left() { [ -z "$(left)" ]; }
+says() { grep -qE -- "$1" "$TMP/output"; }
+says_times() { [ "$(grep -cE -- "$2" "$TMP/output")" = "$1" ]; }
+seconds() { awk -v a="$begun" -v b="$EPOCHREALTIME" -v least="$1" -v most="$2" \
+    'BEGIN { print b - a, "s"; exit !(least <= b - a && b - a <= most) }'; }
+
+# begin COMMAND...: in the background, its output in $TMP/output; $pid.
+begin()
+{
+    : >"$TMP/output"        # what was said before is not to be taken for its words
+    "$@" >"$TMP/output" 2>&1 </dev/null &
+    pid=$!
+}
+# ends STATUS: what was begun.
+ends() { local status; wait "$pid" 2>/dev/null; status=$?; echo "status $status"; [ $status = "$1" ]; }
+ready() { at_last says_times "$1" '^(\[rank [0-9]+\] )?ready: '; }
+
+# --- options ------------------------------------------------------------------------------------------
+
+expect 0 "usage: launch" "$launch" --help
+expect 2 "which program?" "$launch"
+expect 2 "which program?" "$launch" --
+expect 2 "unexpected argument 'true'" "$launch" true
+expect 2 "--node-rank" "$launch" --nnodes 2 --node-rank 2 --master-addr 127.0.0.1 -- true
+expect 2 "--master-addr" "$launch" --nnodes 2 -- true
+expect 2 "--master-port" "$launch" --nnodes 2 --master-addr 127.0.0.1 --master-port 0 -- true
+expect 2 "--nproc-per-node" "$launch" --nproc-per-node 0 -- true
+expect 2 "--log-dir" "$launch" --prefix --log-dir logs -- true
+expect 2 "did you mean --max-restarts" "$launch" --max_restart 3 -- true
+expect 2 "DDP_TOKEN is not 64 hexadecimal digits" env DDP_TOKEN=secret "$launch" -- true
+expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2 --max-restarts 3 -- ./nothing
+expect 2 "no-such-program cannot be started" "$launch" -- no-such-program
+expect 2 ". cannot be started: Permission denied" "$launch" -- .
+echo "echo hello" >script && chmod +x script
+expect 0 "hello" "$launch" -- ./script          # without a first line, as a shell does
+printf '#!/no/such/interpreter\n' >script
+expect 2 "what its first line names" "$launch" -- ./script
+expect 0 "--help" "$launch" -- echo --help      # what is behind -- is the program's
+expect 0 "-- x" "$launch" -- echo -- x
+
+# --- what ranks are told --------------------------------------------------------------------------------
+
+contract() { grep "^RANK=$1 " "$TMP/output"; }
+word() { contract "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
+cores=$(nproc)
+threads=$((cores > 3 ? cores / 3 : 1))
+expect 0 "" env TORCHELASTIC_RUN_ID=7 TORCHELASTIC_USE_AGENT_STORE=True DDP_LISTEN=3 \
+    "$launch" --nproc_per_node=3 --max_restarts 5 -- "$rank" all=contract
+for i in 0 1 2; do
+    check "rank $i: $(contract $i)" grep -qE "^RANK=$i WORLD_SIZE=3 LOCAL_RANK=$i LOCAL_WORLD_SIZE=3 GROUP_RANK=0 \
+MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=[1-9][0-9]* TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_MAX_RESTARTS=5 \
+TORCHELASTIC_RUN_ID=- TORCHELASTIC_USE_AGENT_STORE=- OMP_NUM_THREADS=$threads GOMP_SPINCOUNT=2000 \
+DDP_TOKEN=[0-9a-f]{64} DDP_GENERATION=1[0-9]{15} listens=$([ $i = 0 ] && echo 1 || echo -1)\$" "$TMP/output"
+    check "one port, token, generation" test "$(word $i MASTER_PORT)$(word $i DDP_TOKEN)$(word $i DDP_GENERATION)" = \
+        "$(word 0 MASTER_PORT)$(word 0 DDP_TOKEN)$(word 0 DDP_GENERATION)"
+done
+first=$(word 0 DDP_TOKEN)
+expect 0 "OMP_NUM_THREADS=5 GOMP_SPINCOUNT=- " env OMP_NUM_THREADS=5 OMP_WAIT_POLICY=passive \
+    "$launch" -- "$rank" all=contract
+check "another token each time" test -n "$first" -a "$first" != "$(word 0 DDP_TOKEN)"
+expect 0 "GOMP_SPINCOUNT=9 " env GOMP_SPINCOUNT=9 "$launch" -- "$rank" all=contract
+
+token=$(printf '%064d' 12345)
+expect 0 "DDP_TOKEN=$token " env DDP_TOKEN="$token" "$launch" -- "$rank" all=contract
+echo "$token" >secret && chmod 600 secret
+expect 0 "DDP_TOKEN=$token " env DDP_TOKEN="$first" "$launch" --token-file secret -- "$rank" all=contract
+chmod 644 secret
+expect 1 "secret" "$launch" --token-file secret -- true
+chmod 600 secret
+
+# Two "machines" at once, each with two ranks: together they know of four.
+port=$((20000 + $$ % 10000))
+"$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port $port -n 2 -- "$rank" all=contract,sleep300 \
+    >other 2>&1 &
+expect 0 "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port " \
+    "$launch" --nnodes 2 --node-rank 0 --master-addr 127.0.0.1 --master-port $port -n 2 -- "$rank" all=contract,sleep300
+check "no token where each would make its own" says_times 2 "DDP_TOKEN=- "
+check "rank 0 listens" says_times 1 "listens=1"
+wait $!
+check "the other machine" \
+    grep -q "^RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 .* MASTER_PORT=$port .*listens=-1" other
+expect 7 "rank 3 of 4 (pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- "$rank" 2=wait 3=exit7
+
+# Nothing of launch's own, nor of whoever started it.
+expect 0 "inherited: listening memory; blocked:; ignored: TTOU; own group: 1" \
+    "$launch" -- "$rank" all=inherited 5</dev/null
+"$launch" -n 2 --prefix -- "$rank" 1=inherited >"$TMP/output" 5</dev/null
+check "the second has no socket" says "^\[rank 1\] inherited: memory; blocked:; ignored: TTOU; own group: 1$"
+(trap '' HUP PIPE; "$launch" -- "$rank" all=inherited) >"$TMP/output"
+check "who was started to ignore HUP and PIPE" says "ignored: HUP PIPE TTOU"
+expect 0 "inherited: listening memory;" bash -c '"$0" -- "$1" all=inherited <&- ' "$launch" "$rank"
+
+# A descriptor that is not launch's memory is left alone, whatever the variable says.
+for value in "" x 3 "3 0" "3 -1" "99 0" "0 0" "3 0 0" "99999999999 0"; do
+    expect 0 "RANK=" env DDP_ALIVE="$value" "$rank" all=live1,done,contract 3<secret
+done
+
+# The token is in nobody's arguments, but in the ranks' environment.
+begin "$launch" -n 2 --token-file secret -- "$rank" all=catch,wait
+ready 2
+in_arguments() { tr '\0' '\n' <"/proc/$1/cmdline" | grep -q 12345; }
+for process in $pid $(pgrep -P $pid); do
+    check "no secret in the arguments of $process" not in_arguments "$process"
+done
+check "but in the environment" grep -qzxF "DDP_TOKEN=$token" "/proc/$(pgrep -P $pid | head -1)/environ"
+
+# --- a second one at the same time; a port that is taken --------------------------------------------------
+
+expect 0 "listens=1" "$launch" -n 2 -- "$rank" all=contract
+kill -TERM $pid
+check "TERM: 143" ends 143
+begin "$launch" --master-port $((port + 1)) -- "$rank" all=contract,catch,wait
+ready 1
+expect 1 "$((port + 1))" "$launch" --master-port $((port + 1)) --max-restarts 3 -- true
+check "which is said in a line and a hint" test "$(wc -l <"$TMP/output")" -le 2
+kill -TERM $pid
+wait $pid
+
+# --- ends ----------------------------------------------------------------------------------------------
+
+expect 0 "" "$launch" -n 4 -- true
+check "nothing to say" test ! -s "$TMP/output"
+expect 7 "rank 1 of 2 (pid " "$launch" -n 2 -- "$rank" 0=wait 1=exit7
+expect 1 "was killed by SIGKILL" "$launch" -n 3 -- "$rank" 0=wait 1=wait 2=die9
+check "one is named" says_times 1 " rank [0-9] of 3 "
+expect 1 "was killed by SIGSEGV (Segmentation fault) after epoch 2, step 7" \
+    "$launch" -n 2 -- "$rank" 0=wait 1=live7,die11
+expect 1 "ended with status 0 after epoch 2, step 8" "$launch" -n 2 -- "$rank" 0=live9,wait 1=live8
+expect 0 "" "$launch" -n 2 -- "$rank" all=live9,done 1=sleep300
+expect 0 "" "$launch" -n 2 -- "$rank" 1=sleep300        # gives no signs of life: it may end when it likes
+check "nothing to say" test ! -s "$TMP/output"
+expect 2 "ended with status 2; the others" "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
+check "2 is not started again" says "no restart: it would end with status 2 again"
+expect 3 "no restart: it would end with status 3 again" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
+
+# Those that do not hear are killed; nothing is left, no child's child either.
+begun=$EPOCHREALTIME
+expect 7 "rank 1 of 3" "$launch" -n 3 -- "$rank" 0=deaf,wait 1=sleep300,exit7 2=child0,catch,wait
+check "after 2 s" seconds 2 8
+check "nothing is left" nothing_left
+expect 0 "" "$launch" -n 2 --prefix -- "$rank" 1=child0,sleep200
+check "what ranks leave behind when all is well goes too" nothing_left
+begun=$EPOCHREALTIME
+expect 7 "" "$launch" -n 2 -- "$rank" 0=die19 1=sleep300,exit7      # one is stopped
+check "who is stopped wakes up for it" seconds 0 2
+
+# Several die at once: the first is named, not the one that complains.
+begin "$launch" -n 3 -- "$rank" 0=sleep700,exit1 1=sleep400,exit1 2=catch,wait
+ready 1
+victim=$(sed -n 's/^ready: rank 2, pid //p' "$TMP/output")
+kill -STOP $pid
+kill -KILL "$victim"
+sleep 1
+kill -CONT $pid
+check "status 1" ends 1
+check "the first cause" says "rank 2 of 3 \(pid $victim\) was killed by SIGKILL"
+check "nobody else" says_times 1 " rank [0-9] of 3 "
+
+# --- restarts --------------------------------------------------------------------------------------------
+
+begun=$EPOCHREALTIME
+expect 0 "restart 1 of 5 in 0.5 s" "$launch" -n 2 --max-restarts 5 -- "$rank" all=contract,sleep400 1.0=exit1 1.1=die9
+check "two pauses" seconds 1.5 8
+check "the second is longer" says "restart 2 of 5 in 1 s"
+check "three starts" says_times 3 "^RANK=1 .* TORCHELASTIC_RESTART_COUNT=[012] TORCHELASTIC_MAX_RESTARTS=5 "
+check "each has a larger generation" test "$(word 1 DDP_GENERATION | sort -nu)" = "$(word 1 DDP_GENERATION)" -a \
+    "$(word 1 DDP_GENERATION | wc -l)" = 3
+check "one port, one token" test "$(word 0 MASTER_PORT | sort -u | wc -l)$(word 0 DDP_TOKEN | sort -u | wc -l)" = 11
+check "rank 0 listens each time" says_times 3 "^RANK=0 .* listens=1"
+expect 7 "restart 1 of 1 in" "$launch" --max-restarts 1 -- "$rank" all=exit7
+check "no more than that" says_times 2 "ended with status 7"
+expect 7 "" "$launch" --max-restarts 0 -- "$rank" all=exit7
+check "none" says_times 0 "restart"
+begin "$launch" --max-restarts 9 -- "$rank" all=exit7
+at_last says "restart 2 of 9 in 1 s"
+begun=$EPOCHREALTIME
+kill -TERM $pid
+check "a pause can be interrupted" ends 143
+check "at once" seconds 0 0.9
+begin "$launch" -n 2 --max-restarts 9 -- "$rank" all=catch,wait
+ready 2
+kill -TERM $pid
+check "TERM means no restart" ends 143
+check "nothing is said of it" says_times 0 "restart|launch.c|watch.c"
+begin "$launch" --max-restarts 9 -- "$rank" all=deaf,wait
+ready 1
+kill -KILL "$(pgrep -P $pid)"
+at_last says "restart 1 of 9"
+at_last says_times 2 "^ready: "
+for _ in 1 2 3; do
+    check "it is deaf" test -n "$(left)"
+    kill -TERM $pid
+    sleep 0.3               # two that come at once are one
+done
+check "the third signal kills" ends 143
+check "nothing is left" nothing_left
+
+# --- signals -------------------------------------------------------------------------------------------
+
+begin "$launch" -n 2 -- "$rank" all=live1,catch,wait
+ready 2
+for signal in USR1 USR2 WINCH; do
+    kill -$signal $pid
+    check "$signal reaches both" at_last says_times 2 "caught $signal: rank"
+done
+kill -TSTP $pid
+state() { sed 's/.*) //; s/ .*//' "/proc/$1/stat"; }
+stopped() { for p in $pid $(pgrep -P $pid); do [ "$(state "$p")" = T ] || return; done; }
+check "Ctrl-Z stops all" at_last stopped
+kill -CONT $pid
+for i in 0 1; do
+    check "and fg lets rank $i go on" at_last says "caught CONT: rank $i"
+done
+kill -INT $pid
+check "Ctrl-C" ends 130
+check "reaches both" says_times 2 "caught INT: rank"
+check "which is silent" says_times 0 "\[[^ ]*:[0-9]+\] "
+begin "$launch" -n 2 -- "$rank" all=sleep60000
+at_last test -n "$(left)"
+sleep 0.2
+kill -USR1 $pid
+check "a signal that kills them is no fault" ends 138
+check "of theirs" test ! -s "$TMP/output"
+
+# Killed itself: its ranks die, and the children that it has not asked for.
+begin "$launch" -n 3 --prefix -- "$rank" all=deaf,wait
+ready 3
+begun=$EPOCHREALTIME
+kill -KILL $pid
+check "KILL" ends 137
+check "its ranks die with it" at_last nothing_left
+check "within 2 s" seconds 0 2
+
+# --- output ----------------------------------------------------------------------------------------------
+
+"$launch" -n 4 --prefix -- "$rank" all=lines1000 >lines 2>&1
+check "4000 lines" test "$(wc -l <lines)" = 4000
+whole() { awk -v pattern='^[[]rank ([0-3])[]] line [0-9]+ of rank ([0-3]) [.]*[|]$' \
+    '$0 !~ pattern || substr($2, 1, 1) != $7 || length($8) != $4 % 100 + 1 { print; bad = 1 } END { exit bad }' lines; }
+check "none of them mixed" whole
+for i in 0 1 2 3; do
+    sed -n "s/^\[rank $i\] line \([0-9]*[02468]\) .*/\1/p" lines >numbers
+    check "in their order" cmp numbers <(seq 0 2 998)
+done
+"$launch" -n 2 --prefix -- "$rank" 0=lines10 >out 2>err
+check "each to its place" test "$(wc -l <out)$(wc -l <err)" = 55
+expect 0 "" "$launch" -n 2 --prefix -- "$rank" all=long10000
+check "a long line comes in pieces" test "$(sed 's/^\[rank 1\] //; t; d' "$TMP/output" | tr -d '\n' | wc -c)" = 10000
+check "each has a name" says_times 6 '^\[rank [01]\] x+$'
+printf '[rank 0] no end\n' >wanted
+"$launch" --prefix -- printf 'no end' >out
+check "the last line gets an end" cmp out wanted
+"$launch" --prefix -- "$rank" all=child1,long5 >"$TMP/output" </dev/null
+check "somebody who has gone his own way does not hold it up" says "xxxxx"
+for process in $(left); do kill -KILL "$process"; done
+begun=$EPOCHREALTIME
+"$launch" -n 2 --prefix -- yes 2>/dev/null | head -1 >out
+check "nobody reads" seconds 0 5
+check "one line was read" grep -qx '\[rank [01]\] y' out
+begin bash -c '"$0" -n 2 --prefix -- "$1" all=lines3000 0=catch,wait | sleep 60' "$launch" "$rank"
+at_last test -n "$(left)"
+sleep 0.5
+begun=$EPOCHREALTIME
+kill -TERM "$(pgrep -P "$pid" launch)"
+at_last nothing_left
+check "who reads slowly does not keep it from hearing signals" seconds 0 4
+for process in $(pgrep -P "$pid"); do kill "$process"; done
+wait "$pid" 2>/dev/null
+
+expect 7 "restart 1 of 1" "$launch" -n 2 --max-restarts 1 --log-dir logs -- "$rank" all=contract,lines4 1=exit7
+check "only launch's own words" says_times 0 "line|RANK"
+check "a file for each" test "$(ls logs | tr '\n' ' ')" = "rank0.log rank1.log "
+check "both starts" test "$(grep -cE '^--- rank 1, start [12], 20' logs/rank1.log)" = 2
+check "all that was written" test "$(grep -c '^line' logs/rank1.log) $(grep -c '^RANK=1' logs/rank1.log)" = "8 2"
+expect 1 "secret/logs" "$launch" --log-dir secret/logs -- true
+
+# --- other programs --------------------------------------------------------------------------------------
+
+if command -v python3 >/dev/null; then
+    cat >script.py <<'END'
+import os, socket, sys, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+print(f"python {rank} of {size}", sys.argv[1:], flush=True)
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:                   # as PyTorch's TCPStore listens
+    store = socket.create_server(address)
+    store.accept()
+for _ in range(100 if rank > 0 else 0):
+    try:
+        socket.create_connection(address)
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.1)
+if sys.argv[1:] == ["fail"] and rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    raise ValueError("as it was asked to")
+if sys.argv[1:] == ["sleep"]:
+    time.sleep(60)
+END
+    expect 0 "[rank 1] python 1 of 2 ['--epochs', '3']" "$launch" -n 2 --prefix -- python3 script.py --epochs 3
+    expect 0 "ValueError: as it was asked to" "$launch" -n 2 --max-restarts 1 --prefix -- python3 script.py fail
+    check "it is started again" says_times 2 "^\[rank 1\] python 1 of 2"
+    begin "$launch" -n 2 --prefix -- python3 script.py sleep
+    at_last says_times 2 "python [01] of 2"
+    kill -INT $pid                  # a shell lets those in the background ignore it, but not launch
+    sleep 0.3
+    kill -TERM $pid
+    check "TERM ends it" ends 143
+fi
+
+# A user who may have few processes.
+if [ "$(id -u)" = 0 ] && setpriv --reuid=54321 --regid=54321 --clear-groups test -x "$launch" 2>/dev/null; then
+    expect 1 "fewer processes; ulimit -u" setpriv --reuid=54321 --regid=54321 --clear-groups \
+        bash -c 'cd /; ulimit -u 4; exec "$0" -n 8 --max-restarts 2 -- sleep 60' "$launch"
+    check "a line and a hint" test "$(wc -l <"$TMP/output")" = 2
+    few_left() { [ -z "$(pgrep -u 54321)" ]; }
+    check "nothing is left" at_last few_left
+fi
+check "nothing is left at all" at_last nothing_left
+test_done

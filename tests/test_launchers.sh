@@ -1,0 +1,238 @@
+#!/usr/bin/env bash
+# Whoever starts the ranks, and wherever: the same bits come out. And where they do not belong together, or do
+# not all come, all of them end, and say why.
+#
+# ctest: TIMEOUT 300 PROCESSORS all
+# shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+train=$BUILD/04_ddp_launcher/train
+launch=$BUILD/04_ddp_launcher/launch
+hosts=$SRC/tests/hosts.sh
+fifty=(--arch lenet --data synthetic --train-samples 1600 --test-samples 8 -b 8 --epochs 9 --max-steps 50 --threads 1
+    --timeout 20)
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
+port=$((10000 + $$ % 20000))        # below those that the system gives away
+next_port() { port=$((port + 20)); }
+
+# by_hand N PROGRAM OPTION...: each rank by itself, with no more than it needs to know.
+by_hand()
+{
+    local n=$1 rank pids=() status=0
+    shift
+    for ((rank = n - 1; rank >= 0; rank--)); do
+        RANK=$rank WORLD_SIZE=$n MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$@" >"by_hand.$rank" 2>&1 &
+        pids+=($!)
+    done
+    for rank in "${pids[@]}"; do
+        wait "$rank" || status=$?
+    done
+    cat by_hand.*
+    next_port
+    return "$status"
+}
+
+# What Open MPI itself has not freed is no leak of ours.
+by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 100 mpirun -x ASAN_OPTIONS "$@"; }
+limit() { timeout -k 5 100 "$@"; }
+hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
+each_says() # each_says N WHO: all N lines of it are there
+{
+    local rank
+    for ((rank = 0; rank < $1; rank++)); do
+        grep -q "^\[init\] == local rank: [0-9]*, global rank: $rank of $1: $2 ==" "$TMP/output" || return 1
+    done
+}
+
+torchrun=$(type -P torchrun)
+[ -n "${DDP_PYTHON:-}" ] && [ -x "${DDP_PYTHON%/*}/torchrun" ] && torchrun=${DDP_PYTHON%/*}/torchrun
+[ -n "$torchrun" ] || echo "not tried, since it is not here: torchrun (DDP_PYTHON=/where/is/bin/python)"
+
+# --- one host ---------------------------------------------------------------------------------------------------
+
+one_host()
+{
+    local n wanted
+    for n in 2 4; do
+        expect 0 "weight hash: " limit "$BUILD/03_ddp_fork/train" -n $n "${fifty[@]}"
+        wanted=$(hash_of)
+        echo "$wanted" >wanted.$n
+        expect 0 "weight hash: $wanted" by_mpirun -np $n "$train" "${fifty[@]}"
+        check "mpirun: $n ranks" each_says $n "Open MPI"
+        expect 0 "weight hash: $wanted" limit "$launch" --nproc-per-node $n -- "$train" "${fifty[@]}"
+        check "launch: $n ranks" each_says $n environment
+        expect 0 "weight hash: $wanted" by_hand $n "$train" "${fifty[@]}"
+        check "by hand: $n ranks" each_says $n environment
+        if [ -n "$torchrun" ]; then
+            expect 0 "weight hash: $wanted" limit "$torchrun" --no-python --nproc-per-node $n --master-port $port \
+                "$train" "${fifty[@]}"
+            check "torchrun: $n ranks" each_says $n environment
+            next_port
+        fi
+    done
+
+    # Two of each side by side do not meet each other.
+    limit "$launch" -n 2 -- "$train" "${fifty[@]}" >beside 2>&1 &
+    expect 0 "weight hash: $(cat wanted.4)" limit "$launch" -n 4 -- "$train" "${fifty[@]}"
+    wait $!
+    check "and the other" grep -q "weight hash: $(cat wanted.2)" beside
+
+    # mpirun ends the others, though MPI is finished with by then; and they end if it is killed.
+    by_mpirun -np 3 "$train" "${fifty[@]}" --max-steps 1000000 --epochs 1000000 >endless 2>&1 &
+    started endless && kill -KILL "$(a_rank 1)"
+    wait $!
+    check "a rank is killed" test $? = 137
+    rm endless
+    mpirun -np 2 "$train" "${fifty[@]}" --max-steps 1000000 --epochs 1000000 >endless 2>&1 &
+    mpirun=$!
+    started endless
+    kill -KILL $mpirun
+    wait $mpirun 2>/dev/null
+    check "mpirun is killed" gone
+    rm -rf "${TMPDIR:?}"/ompi.*
+}
+
+endless_pids() { pgrep -f -- "^$train .*--epochs 1000000" ; }
+a_rank() { endless_pids | sed -n "$(($1 + 1))p"; }
+started() # started FILE: what writes it has come to its first step
+{
+    local i
+    for ((i = 0; i < 600; i++)); do
+        grep -qs "== step:" "$1" && return
+        sleep 0.05
+    done
+    return 1
+}
+gone()
+{
+    local i
+    for ((i = 0; i < 40; i++)); do
+        endless_pids >/dev/null || return 0
+        sleep 0.05
+    done
+    return 1
+}
+
+# --- those that do not come, or do not belong ----------------------------------------------------------------------
+
+missing_and_wrong()
+{
+    local status
+    export MASTER_ADDR=127.0.0.1 MASTER_PORT=$port
+    expect 1 "1 of 2" env RANK=0 WORLD_SIZE=2 "$train" "${fifty[@]}" --timeout 1.5
+    expect 1 "" env RANK=1 WORLD_SIZE=2 "$train" "${fifty[@]}" --timeout 1.5
+    check "who is not there is named" grep -qF "127.0.0.1:$port" "$TMP/output"
+    (sleep 1; RANK=0 WORLD_SIZE=2 "$train" "${fifty[@]}" >late 2>&1) &
+    expect 0 "" env RANK=1 WORLD_SIZE=2 "$train" "${fifty[@]}"
+    check "rank 0 comes later" wait $!
+    next_port
+    MASTER_PORT=$port
+
+    RANK=0 WORLD_SIZE=2 "$train" "${fifty[@]}" --timeout 3 >first 2>&1 &
+    expect 1 "" env RANK=2 WORLD_SIZE=3 "$train" "${fifty[@]}" --timeout 3
+    wait $!
+    status=$?
+    check "other sizes: rank 0 ends too" test $status = 1
+    check "both sizes are shown" grep -q "of 3.* 2\|2.*of 3" <(cat first "$TMP/output")
+    next_port
+    unset MASTER_ADDR MASTER_PORT
+    some_data 0
+    some_data 1
+    expect 1 "data: rank 1" by_hand 2 bash -c 'cd "data.$RANK" && exec "$@"' - "$train" --arch lenet --data mnist \
+        --epochs 1 -b 4 --threads 1 --timeout 20
+    check "two endings" test "$(grep -c 'parameters' "$TMP/output")" -le 1
+}
+
+# A tiny MNIST at data.K/data: images of zeros, and labels that are all K.
+some_data() # some_data K
+{
+    local directory=data.$1/data/mnist set
+    mkdir -p "$directory"
+    for set in train t10k; do
+        { printf '\0\0\10\3\0\0\0\40\0\0\0\34\0\0\0\34'; head -c $((32 * 784)) /dev/zero; } |
+            gzip -n >"$directory/$set-images-idx3-ubyte.gz"
+        { printf '\0\0\10\1\0\0\0\40'; head -c 32 /dev/zero | tr '\0' "\\$1"; } |
+            gzip -n >"$directory/$set-labels-idx1-ubyte.gz"
+    done
+}
+
+# --- two hosts: this script again, between them ----------------------------------------------------------------------
+
+# both_hosts COMMAND...: on node1 and node2 at once, with NODE set to 0 and 1 in words like --node-rank=NODE.
+both_hosts()
+{
+    local status
+    "$hosts" on node2 timeout -k 5 60 "${@//NODE/1}" >node2 2>&1 &
+    "$hosts" on node1 timeout -k 5 60 "${@//NODE/0}" >node1 2>&1
+    status=$?
+    wait $! || status=$?
+    cat node1 node2
+    next_port
+    return "$status"
+}
+
+two_hosts()
+{
+    local wanted nodes
+    wanted=$(cat wanted.4)
+    nodes=(--nnodes 2 --node-rank NODE --nproc-per-node 2 --master-addr node1)
+    expect 0 "weight hash: $wanted" both_hosts "$launch" "${nodes[@]}" --master-port $port -- "$train" "${fifty[@]}"
+    check "four ranks" each_says 4 environment
+    check "local ranks" grep -q "local rank: 1, global rank: 3 of 4" "$TMP/output"
+    check "one warning: there is no token" test "$(grep -c -- '--require-token' "$TMP/output")" = 1
+    expect 2 "there is no token" both_hosts "$launch" "${nodes[@]}" --master-port $port -- "$train" "${fifty[@]}" \
+        --require-token
+    (umask 077; printf '%064x\n' 4711 >token)
+    expect 0 "weight hash: $wanted" both_hosts "$launch" "${nodes[@]}" --master-port $port --token-file token -- \
+        "$train" \
+        "${fifty[@]}" --require-token
+    check "no warning with a token" not grep -q -- '--require-token' "$TMP/output"
+    expect 0 "weight hash: $wanted" both_hosts "$launch" "${nodes[@]/%node1/10.78.0.11}" --master-port $port -- \
+        "$train" \
+        "${fifty[@]}" --iface eth1
+    expect 0 "weight hash: $(cat wanted.2)" both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 \
+        MASTER_PORT=$port "$train" "${fifty[@]}"
+    check "local ranks are counted" test "$(grep -c 'local rank: 0,' "$TMP/output")" = 2
+    expect 1 "options: rank 1 (node2) has --lr 1, rank 0 (node1) has --lr 0" \
+        both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port "$train" "${fifty[@]}" --lr NODE
+    expect 0 "weight hash: $wanted" by_mpirun --mca plm_rsh_agent "$hosts agent" -H node1:2,node2:2 -np 4 "$train" \
+        "${fifty[@]}"
+    check "mpirun: four ranks" each_says 4 "Open MPI"
+    check "its token needs no words" not grep -q token "$TMP/output"
+    unset OMPI_MCA_btl_tcp_if_exclude       # --iface says it to Open MPI as well
+    expect 0 "weight hash: $wanted" by_mpirun --mca plm_rsh_agent "$hosts agent" -H node1:2,node2:2 -np 4 "$train" \
+        "${fifty[@]}" --iface eth1
+    expect 0 "weight hash: $(cat wanted.2)" "$hosts" on node1 timeout -k 5 60 "$launch" -n 2 -- "$train" \
+        "${fifty[@]}" --iface eth1
+    [ -n "$torchrun" ] && expect 0 "weight hash: $wanted" both_hosts "$torchrun" --no-python --nnodes 2 --node-rank \
+        NODE \
+        --nproc-per-node 2 --master-addr node1 --master-port $port "$train" "${fifty[@]}"
+
+    # A cable is pulled: both sides end by themselves.
+    rm node1 node2
+    both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port "$train" "${fifty[@]}" --epochs 1000000 \
+        --max-steps 1000000 --timeout 2 >cable 2>&1 &
+    started node1
+    "$hosts" cut node2
+    wait $!
+    check "status after a cut (it is $?)" test $? = 1
+    check "who is out of reach" grep -q "rank 1 of 2 (node2" cable
+    "$hosts" mend node2
+}
+
+if [ "${1:-}" = hosts ]; then
+    two_hosts
+    test_done
+fi
+one_host
+missing_and_wrong
+"$hosts" run 2 bash "$SRC/tests/test_launchers.sh" hosts >hosts.out 2>&1
+status=$?
+cat hosts.out
+if [ $status = 77 ]; then
+    echo "not tried: two hosts"
+else
+    check "two hosts" test $status = 0
+fi
+test_done
