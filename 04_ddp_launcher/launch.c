@@ -75,13 +75,9 @@ static void parse(Launch *l, int argc, char **argv)
 {
     Args args = { .summary = "Starts a program once for each rank, and all again when one fails.",
                   .operands = "-- PROGRAM [ARGUMENTS]" };
-    int count = 1;
-    for (; count < argc && strcmp(argv[count], "--") != 0; count++)     // --nproc_per_node will do
-        for (char *c = argv[count]; strncmp(argv[count], "--", 2) == 0 && *c && *c != '='; c++)
-            *c = *c == '_' ? '-' : *c;
     add_options(&args, l);
-    args_parse(&args, count, argv);
-    l->program = argv + count + (count < argc);
+    args_parse(&args, argc, argv);
+    l->program = args.rest;
     if (l->node >= l->nodes)
         args_reject(&args, "node-rank", "%d of --nnodes %d: they count from 0", l->node, l->nodes);
     if (l->nodes > 1 && !l->master)
@@ -120,7 +116,7 @@ static void tell_token(const Launch *l)
     if (!l->token_file)
         wire_key_random(key);
     else if (!wire_key_from_file(l->token_file, key, &err))
-        FAIL_ERROR(&err);
+        fail_at(__FILE__, __LINE__, EXIT_USAGE, err.hint, "%s", err.text);
     wire_key_to_text(key, text);
     setenv("DDP_TOKEN", text, 1);
 }
@@ -314,7 +310,8 @@ static void clear_up(Launch *l)
 // Waits a while first: 0.5 s, 1 s, 2 s ... 30 s.
 static bool again(Launch *l)
 {
-    bool wished = l->status > 128 && sigismember(&l->watch.passed, l->status - 128) == 1;
+    int signal = l->status - 128;       // where nobody was ended: ranks that have agreed to stop
+    bool wished = signal > 0 && (l->kill_at == 0 || sigismember(&l->watch.passed, signal) == 1);
     double pause = l->restart < 6 ? 0.5 * (1 << l->restart) : 30, until = watch_now() + pause;
     if (l->status == 0 || l->asked > 0 || wished || l->restart == l->restarts)
         return false;
@@ -335,8 +332,8 @@ int main(int argc, char **argv)
     while (open("/dev/null", O_RDWR) <= STDERR_FILENO) { // these three are there, whatever happens
     }
     parse(&l, argc, argv);
-    CHECK(!l.logs || mkdir(l.logs, 0777) == 0 || errno == EEXIST, "", "--log-dir %s: %s", l.logs,
-          strerror(errno));
+    if (l.logs && mkdir(l.logs, 0777) != 0 && errno != EEXIST)
+        fail_at(__FILE__, __LINE__, EXIT_USAGE, "", "--log-dir %s: %s", l.logs, strerror(errno));
     tell_token(&l);
     bind_address(&l);
     l.signals = program_parent();

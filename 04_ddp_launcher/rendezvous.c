@@ -146,33 +146,46 @@ static Who find_out(const RendezvousConfig *c)
     return who;
 }
 
-// The line that each rank prints: who it is, who says so, and which weaker source says otherwise.
+// ", not RANK=3, not WORLD_SIZE=8": what weaker sources say instead.
+static const char *denied(const RendezvousConfig *c, const Who *who)
+{
+    static char text[400];
+    size_t n = 0;
+    text[0] = '\0';
+    for (int s = who->source + 1; s < ALONE; s++)
+        for (int thing = RANK; thing <= SIZE; thing++) {
+            const char *other = said(c, s, thing);
+            if (other && atoi(other) != (thing == RANK ? who->rank : who->size))
+                n += (size_t)snprintf(text + n, sizeof text - n, ", not %s=%.30s",
+                                      sources[s].words[thing], other);
+        }
+    return text;
+}
+
+// The line that each rank prints. One write: ranks' lines do not mix.
 static void introduce(const RendezvousConfig *c, const Who *who, const World *world)
 {
     char line[800];
-    int n = snprintf(line, sizeof line, "[init] == local rank: %d, global rank: %d of %d: %s",
-                     world->local_rank, world->rank, world->size, sources[who->source].name);
-    for (int s = who->source + 1; s < ALONE; s++)
-        for (int thing = RANK; thing <= SIZE; thing++) {
-            const char *text = said(c, s, thing);
-            if (text && atoi(text) != (thing == RANK ? world->rank : world->size))
-                n += snprintf(line + n, sizeof line - (size_t)n, ", not %s=%.30s",
-                              sources[s].words[thing], text);
-        }
-    n += snprintf(line + n, sizeof line - (size_t)n, " ==\n");
+    int n = snprintf(line, sizeof line, "[init] == local rank: %d, global rank: %d of %d: %s%s "
+                     "==\n", world->local_rank, world->rank, world->size,
+                     sources[who->source].name, denied(c, who));
     fflush(stdout);
-    if (write(STDOUT_FILENO, line, (size_t)n) < 0)  // one write: ranks' lines do not mix
+    if (write(STDOUT_FILENO, line, (size_t)n) < 0)
         return;
 }
 
-// What to do as soon as it is known.
-static void be_rank(const Who *who)
+// What to do as soon as it is known. If two believe that they are the same rank they never meet, and
+// never introduce themselves: so who is doubted says so now.
+static void be_rank(const RendezvousConfig *c, const Who *who)
 {
     char name[32];
     snprintf(name, sizeof name, "rank %d/%d ", who->rank, who->size);
     check_set_speaker(who->size > 1 ? name : "");
     if (who->rank > 0)
         interrupt_silence();
+    if (who->size > 1 && who->rank >= 0 && denied(c, who)[0])
+        WARN("what is left over in your shell must be unset", "rank %d of %d by the word of: %s%s",
+             who->rank, who->size, sources[who->source].name, denied(c, who));
 }
 
 // --- where are the others? -----------------------------------------------------------------------
@@ -231,8 +244,12 @@ static void ask_mpi(const RendezvousConfig *c, Who *who, Place *place, MeetingCo
     Error error;
     int local_rank;
     MPI_Comm here;
+    const char *directory = getenv("PMIX_SERVER_TMPDIR");
+    if (directory)                  // mpirun's: nothing stays in /dev/shm if that is killed now
+        setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
     setenv("TERM", "dumb", 1);      // stdout is a terminal, but Open MPI's own: no progress bar
-    deadline_set(c->timeout, "is one of them stopped? --timeout gives more time",
+    deadline_set(c->timeout, "is one of them stopped, or does Open MPI try a network that leads "
+                 "nowhere? --iface NAME names a better one; --timeout gives more time",
                  "Open MPI has not brought all ranks together");
     MPI_Init(NULL, NULL);
     MPI_Comm_rank(MPI_COMM_WORLD, &who->rank);
@@ -243,7 +260,7 @@ static void ask_mpi(const RendezvousConfig *c, Who *who, Place *place, MeetingCo
     MPI_Allreduce(&who->rank, &m->first, 1, MPI_INT, MPI_MIN, here);
     MPI_Comm_free(&here);
     who->local_rank = who->local_rank >= 0 ? who->local_rank : local_rank;
-    be_rank(who);
+    be_rank(c, who);
     const char *host = who->address ? who->address : c->interface ? place->own
                        : who->local_size == who->size ? "127.0.0.1" : NULL;
     bool known = host ? tcp_resolve(host, place->address, &error)
@@ -274,7 +291,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
         interrupt_silence();            // whoever looks also answers Ctrl-C
     inherited_end();
     Who who = find_out(config);
-    be_rank(&who);
+    be_rank(config, &who);
     MeetingConfig m = { .first = -1, .listening = -1, .address = place.address, .ports = 1,
                         .name = place.name, .timeout = config->timeout };
     read_options(config, &place, &m);
@@ -304,6 +321,14 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
 void rendezvous_agree(const World *world, const char *what, const char *value)
 {
     roll_agree(world, what, value);
+}
+
+bool rendezvous_ask(const World *world, const char *what, bool answer)
+{
+    if (world->rank == 0)
+        world->store.put(world->store.arg, what, &answer, sizeof answer);
+    world->store.get(world->store.arg, what, &answer, sizeof answer);
+    return answer;
 }
 
 void rendezvous_end(World *world) { (void)world; meeting_end(meeting); }

@@ -21,5 +21,7 @@ void rendezvous_options(Args *args, RendezvousConfig *config);
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);
 // Something that all ranks must have the same of: fails with both values where one differs.
 void rendezvous_agree(const World *world, const char *what, const char *value);
+// What rank 0 answers: where another rank, which looks at its own disk, may find something else.
+bool rendezvous_ask(const World *world, const char *what, bool answer);
 // All that was to be done together is done.
 void rendezvous_end(World *world);

@@ -436,8 +436,11 @@ static int run(Job *job)
 {
     rendezvous(&job->config.rendezvous, &job->args, &job->world);
     job->config.optim.ranks = job->config.checkpoint.ranks = job->world.size;
-    if (job->world.rank > 0)
-        job->config.checkpoint.save = NULL;     // only rank 0 saves
+    bool resumes = rendezvous_ask(&job->world, "resumes", job->config.checkpoint.from);
+    if (job->world.rank > 0) {
+        job->config.checkpoint.save = NULL;     // only rank 0 saves, and looks what there is
+        job->config.checkpoint.from = resumes ? "rank 0's" : NULL;
+    }
     log_among(&job->config.log, job->world.rank, job->world.size, "rank 0");
     interrupt_install(true);
     trace_open(job->config.log.trace, 0, job->args.program);

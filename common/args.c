@@ -108,10 +108,19 @@ char *args_shared(const Args *args)
 
 // --- the table -----------------------------------------------------------------------------------
 
+// Many write underscores where we have dashes.
+static bool is_named(const char *name, const char *typed, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (name[i] != typed[i] && !(name[i] == '-' && typed[i] == '_'))
+            return false;
+    return name[length] == '\0';
+}
+
 static int row_by_name(const Args *args, const char *name, size_t length)
 {
     for (int i = 0; i < args->count; i++)
-        if (strlen(args->rows[i].name) == length && memcmp(args->rows[i].name, name, length) == 0)
+        if (is_named(args->rows[i].name, name, length))
             return i;
     return -1;
 }
@@ -560,14 +569,22 @@ static int parse_short(Args *args, const char *word, const char *next)
     return word[2] ? 1 : 2;
 }
 
+static bool is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
 void args_parse(Args *args, int argc, char **argv)
 {
+    int i = 1;
     args->program = argc > 0 ? argv[0] : NULL;
-    for (int i = 1; i < argc; i++)
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
+    for (int j = 1; j < argc && !args->operands; j++)
+        if (is_help(argv[j]))
             print_help(args);
-    for (int i = 1; i < argc;) {
+    while (i < argc && (!args->operands || (argv[i][0] == '-' && strcmp(argv[i], "--") != 0))) {
         const char *word = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
+        if (is_help(word))
+            print_help(args);
         if (word[0] == '-' && word[1] == '-' && word[2])
             i += parse_long(args, word, next);
         else if (word[0] == '-' && word[1] && word[1] != '-')
@@ -576,4 +593,5 @@ void args_parse(Args *args, int argc, char **argv)
             reject(args, "every option begins with a dash; --help lists them",
                    "unexpected argument '%.100s'", word);
     }
+    args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
 }

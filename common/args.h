@@ -43,7 +43,9 @@ typedef struct Args {
     char groups[ARGS_MAX];          // which call of args_add it came with: --help parts them
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
-    const char *operands;           // for --help: what comes behind the options, or NULL
+    const char *operands;           // what may come behind the options, for --help; or NULL
+    char **rest;                    // that, as it was given: from the first word that is no option,
+                                    // or behind "--"; ends with NULL
 } Args;
 
 #define ARGS_ROWS(...) (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))

@@ -81,7 +81,8 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
     while (atomic_flag_test_and_set(&failing))
         pause(); // another thread is on its way out, and takes us along
 
-    fflush(stdout);
+    if (ftrylockfile(stdout) == 0)      // who holds it may be stuck there
+        fflush(stdout);
     va_list args;
     va_start(args, format);
     print_message(file, line, hint, format, args);

@@ -511,11 +511,12 @@ bool checkpoint_probe(const char *path, Error *err)
 // --- going on ------------------------------------------------------------------------------------
 
 // What another number of ranks changes. left_out: the rest of the epoch that was under way.
-static void say_ranks(const char *path, const TrainState *saved, const TrainState *run, int ranks,
-                      bool left_out)
+static void say_ranks(const CheckpointConfig *config, const char *path, const TrainState *saved,
+                      const TrainState *run, bool left_out)
 {
-    char before[32] = "unknown", rest[96] = "", hint[160], keep[64] = "";
+    char before[32] = "unknown", rest[96] = "", hint[160], keep[64] = "", rate[80] = "";
     bool same = saved->batch_size == run->batch_size;
+    int ranks = config->ranks;
     if (saved->ranks > 0)
         snprintf(before, sizeof before, "%lld", (long long)saved->ranks);
     if (left_out)
@@ -527,10 +528,14 @@ static void say_ranks(const char *path, const TrainState *saved, const TrainStat
                  (long long)saved->batch_size / ranks);
     snprintf(hint, sizeof hint,
              "--lr-scale linear lets the learning rate follow the number of ranks%s", keep);
-    WARN(same ? "" : hint, "%.300s: ranks %s -> %d, global batch %lld -> %lld%s%s", path, before,
-         ranks, (long long)saved->batch_size, (long long)run->batch_size, rest,
-         !same ? "; the learning rate stays that of --lr, per step"
-         : left_out ? "" : ": goes on as before");
+    if (config->lr_follows)
+        snprintf(rate, sizeof rate, "; the learning rate is %d times --lr now (--lr-scale)", ranks);
+    else
+        snprintf(rate, sizeof rate, "%s", !same ? "; the learning rate stays that of --lr, per step"
+                                          : left_out ? "" : ": goes on as before");
+    WARN(same || config->lr_follows ? "" : hint,
+         "%.300s: ranks %s -> %d, global batch %lld -> %lld%s%s", path, before, ranks,
+         (long long)saved->batch_size, (long long)run->batch_size, rest, rate);
 }
 
 static void leave_epoch(TrainState *saved)
@@ -560,7 +565,7 @@ bool checkpoint_continues(const CheckpointConfig *config, const char *path, Trai
                          "%.300s was trained with --seed %lld, not %lld", path,
                          (long long)saved->seed, (long long)run->seed);
     if (other_ranks(config->ranks, saved, run)) {
-        say_ranks(path, saved, run, config->ranks, !fits);
+        say_ranks(config, path, saved, run, !fits);
         if (!fits)
             leave_epoch(saved);
         return true;
@@ -596,6 +601,15 @@ static const char *resumed_file(const CheckpointConfig *c)
     return access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
 }
 
+// optim.c's --lr-scale linear, where there is one.
+static bool lr_follows(const Args *args)
+{
+    for (int i = 0; i < args->count; i++)
+        if (strcmp(args->rows[i].name, "lr-scale") == 0)
+            return strcmp(*(const char *const *)args->rows[i].value, "linear") == 0;
+    return false;
+}
+
 void checkpoint_check_options(const Args *args, CheckpointConfig *c)
 {
     if (c->evaluate && !c->resume && !c->init)
@@ -606,6 +620,7 @@ void checkpoint_check_options(const Args *args, CheckpointConfig *c)
         args_reject(args, "resume", "auto needs --save FILE: that is the file to go on from");
     if (args_given(args, "save-every") && !c->save)     // saver.c's, where there is one
         args_reject(args, "save-every", "needs --save FILE: where to?");
+    c->lr_follows = lr_follows(args);
     c->from = resumed_file(c);
 }
 

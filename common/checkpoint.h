@@ -18,6 +18,7 @@ typedef struct CheckpointConfig {
     const char *from;           // what --resume comes to, see checkpoint_to_resume
     bool evaluate;              // only to look at those
     int ranks;                  // that train together; 0: one process, which is none
+    bool lr_follows;            // the learning rate is for their number (--lr-scale linear)
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
 // Exits with a line about options that do not go together. Call it after args_parse.

@@ -399,6 +399,8 @@ static _Noreturn void search_fails(const Search *s, const Error *why, bool token
     char ports[32] = "";
     if (c->ports > 1)
         snprintf(ports, sizeof ports, " to %d", c->port + c->ports - 1);
+    if (c->first >= 0 && c->rank != c->first)
+        sleep_s(shyness);               // who ends a machine's ranks together has done so then
     if (s->fatal)
         FAIL(why->hint, "rank %d of %d: rank 0 at %s:%d does not let it in: %s", c->rank, c->size,
              c->address, c->port, why->text);

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { ROLL_TEXT = 60000 };
 
@@ -99,24 +100,35 @@ static int line_length(const char *text)
     return length < 300 ? (int)length : 300;
 }
 
-static void compare(const char *what, const Claim *ours, const Claim *theirs, int rank)
+static bool compare(const char *what, const Claim *ours, const Claim *theirs, int rank, Error *err)
 {
     const char *a = theirs->text, *b = ours->text;
     if (strcmp(a, b) == 0)
-        return;
+        return true;
     for (const char *end; (end = strchr(a, '\n')) && strncmp(a, b, (size_t)(end - a) + 1) == 0;) {
         b += end - a + 1;
         a = end + 1;
     }
-    FAIL("all ranks must have the same", "%s: rank %d (%s) has %.*s, rank 0 (%s) has %.*s", what,
-         rank, theirs->host, *a ? line_length(a) : 7, *a ? a : "nothing", ours->host,
-         *b ? line_length(b) : 7, *b ? b : "nothing");
+    return error_set(err, "all ranks must have the same", "%s: rank %d (%s) has %.*s, rank 0 (%s) "
+                     "has %.*s", what, rank, theirs->host, *a ? line_length(a) : 7,
+                     *a ? a : "nothing", ours->host, *b ? line_length(b) : 7, *b ? b : "nothing");
+}
+
+// The first rank of each machine says it. Rank 0 keeps the store until all have heard.
+static _Noreturn void part(const World *world, const Error *err)
+{
+    if (world->local_rank == 0)
+        WARN(err->hint, "%s", err->text);
+    usleep(500000);
+    check_clean_up();
+    _exit(EXIT_FAILED);
 }
 
 void roll_agree(const World *world, const char *what, const char *value)
 {
     static int calls;
     char name[24];
+    Error err = { .text = "" };
     Claim *ours = xcalloc(2, sizeof *ours), *theirs = &ours[1];
     snprintf(ours->host, sizeof ours->host, "%s", machine_here().host);
     int length = snprintf(ours->text, sizeof ours->text, "%s", value);
@@ -124,13 +136,16 @@ void roll_agree(const World *world, const char *what, const char *value)
     snprintf(name, sizeof name, "claim %d", ++calls);
     if (world->rank > 0)
         tell(world, name, world->rank, ours, MACHINE_HOST + (size_t)length + 1);
-    for (int i = 1; world->rank == 0 && i < world->size; i++) {
+    bool same = true;
+    for (int i = 1; world->rank == 0 && i < world->size && same; i++) {
         hear(world, name, i, theirs, sizeof *theirs - 1);   // which ends in a zero
-        compare(what, ours, theirs, i);
+        same = compare(what, ours, theirs, i, &err);
     }
     snprintf(name, sizeof name, "agreed %d", calls);
     if (world->rank == 0)
-        tell(world, name, 0, "", 1);
-    hear(world, name, 0, name, 1);
+        tell(world, name, 0, &err, sizeof err);
+    hear(world, name, 0, &err, sizeof err);
+    if (err.text[0])
+        part(world, &err);
     free(ours);
 }

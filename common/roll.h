@@ -8,6 +8,6 @@
 // ranks may use together.
 int roll_neighbours(World *world);
 
-// Something that all ranks must have the same of. Where one differs, rank 0 fails with both values:
-// of several lines, with the first that is not the same.
+// Something that all ranks must have the same of. Where one differs, all end, and the first of each
+// machine says both values: of several lines, the first that is not the same.
 void roll_agree(const World *world, const char *what, const char *value);

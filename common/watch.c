@@ -194,7 +194,8 @@ static int suspicion(const Watch *watch, const Child *c)
         return 0;
     if (was_wished(watch, c))
         return 2;
-    return WIFSIGNALED(c->status) ? 4 : WEXITSTATUS(c->status) != EXIT_DIVERGED ? 3 : 1;
+    bool ours = !watch->foreign || c->alive->beats > 0; // what a status means, others decide
+    return WIFSIGNALED(c->status) ? 4 : ours && WEXITSTATUS(c->status) == EXIT_DIVERGED ? 1 : 3;
 }
 
 static int judge_deaths(Watch *watch)

@@ -23,7 +23,8 @@ typedef struct Watch {
     Child *children;        // (size) by rank
     double timeout;         // s; 0: any
     sigset_t passed;        // signals that were passed on to them: to end with one is no fault
-    bool foreign;           // they may be programs that give no signs of life: those are not missed
+    bool foreign;           // they may be programs that give no signs of life: those are not missed;
+                            // and nobody else notices one that is stopped when all others are done
     double looked;          // when watch_look was last called (s)
     Error verdict;          // what watch_judge has said
 } Watch;

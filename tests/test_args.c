@@ -112,13 +112,35 @@ TEST(spellings)
     parse(&args, "");
     EXPECT_EQ_INT(values.batch, 256);
     EXPECT(!args_given(&args, "batch-size") && !args_given(&args, "nonsense"), "given");
+    parse(&args, "--batch_size|11|--no-evaluate|--save|a_b");
+    EXPECT_EQ_INT(values.batch, 11); // torchrun's users write it so
+    EXPECT_EQ_STR(values.save, "a_b");
+}
+
+TEST(what_comes_behind_the_options)
+{
+    static char *const lines[][7] = {
+        { "x", "-b", "7", "program", "-b", "8", NULL }, { "x", "-b7", "--", "program", "--help" },
+        { "x", "program" }, { "x", "--" }, { "x" },
+    };
+    for (int i = 0; i < 5; i++) {
+        int argc = 0;
+        Args args = { .operands = "PROGRAM" };
+        while (argc < 7 && lines[i][argc])
+            argc++;
+        values = (Values){ 0 };
+        args_add(&args, ARGS_ROWS({ "batch", 'b', ARG_INT, &values.batch, "N", "" }));
+        args_parse(&args, argc, (char **)lines[i]);
+        EXPECT_EQ_INT(values.batch, i < 2 ? 7 : 0);
+        EXPECT(i > 2 ? args.rest[0] == NULL : strcmp(args.rest[0], "program") == 0, "%d", i);
+    }
 }
 
 // Wrong line, and what its message and hint must hold.
 static const char *const wrong[][2] = {
     { "--epochz|3", "unknown option '--epochz'" },
     { "--batchsize|3", "did you mean --batch-size?" },
-    { "--batch_size=3", "did you mean --batch-size?" },
+    { "--batch_sizes=3", "did you mean --batch-size?" },
     { "--bathc-size=3", "did you mean --batch-size?" },
     { "--eval", "did you mean --evaluate?" },
     { "--no-shufle", "did you mean --no-shuffle?" },
@@ -335,6 +357,7 @@ int main(void)
 {
     every_type_is_read();
     spellings();
+    what_comes_behind_the_options();
     counts_and_lists();
     wrong_lines_are_refused();
     long_nonsense_is_cut();

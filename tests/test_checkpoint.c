@@ -511,7 +511,8 @@ typedef struct Continued {
 
 // A run of `ranks` (0: one process) with this global batch and epochs of `steps` goes on from what
 // `saved_ranks` have left after step 6 of 10 (or 0: at the beginning) of epoch 4, global batch 256.
-static Continued go_on(int saved_ranks, int step, int ranks, int batch, int steps)
+static Continued go_on_with(CheckpointConfig config, int saved_ranks, int step, int batch,
+                            int steps)
 {
     Continued c = { .state = { .seed = 7, .epoch = 3, .step = step, .global_step = 30 + step,
                                .batch_size = 256, .ranks = saved_ranks,
@@ -520,14 +521,18 @@ static Continued go_on(int saved_ranks, int step, int ranks, int batch, int step
     const char *path = test_path("said");
     int kept = dup(STDERR_FILENO), fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     dup2(fd, STDERR_FILENO);
-    c.ok = checkpoint_continues(&(CheckpointConfig){ .ranks = ranks }, "net", &c.state, &run, steps,
-                                &c.err);
+    c.ok = checkpoint_continues(&config, "net", &c.state, &run, steps, &c.err);
     dup2(kept, STDERR_FILENO);
     if (pread(fd, c.said, sizeof c.said - 1, 0) < 0)
         FAIL("", "%s", path);
     close(fd);
     close(kept);
     return c;
+}
+
+static Continued go_on(int saved_ranks, int step, int ranks, int batch, int steps)
+{
+    return go_on_with((CheckpointConfig){ .ranks = ranks }, saved_ranks, step, batch, steps);
 }
 
 // It goes on exactly where it was, and says this (NULL: nothing).
@@ -582,6 +587,21 @@ TEST(goes_on_with_other_ranks)
     expect_there(go_on(4, 6, 2, 256, 10), same);
     expect_there(go_on(4, 0, 2, 128, 20), other);
     expect_there(go_on(4, 0, 2, 256, 10), same);
+}
+
+// Nobody who has given it is told to give it, or that all is as before.
+TEST(goes_on_with_lr_scale)
+{
+    static const char says[] = "; the learning rate is 2 times --lr now (--lr-scale)\n";
+    const CheckpointConfig config = { .ranks = 2, .lr_follows = true };
+    Continued all[] = { go_on_with(config, 4, 6, 128, 20), go_on_with(config, 4, 0, 128, 20),
+                        go_on_with(config, 4, 6, 256, 10) };
+    expect_next_epoch(all[0], says, "global batch 256 -> 128");
+    expect_there(all[1], says);
+    expect_there(all[2], says);
+    for (int i = 0; i < 3; i++)
+        EXPECT(!strstr(all[i].said, "hint") && !strstr(all[i].said, "before"), "said: %s",
+               all[i].said);
 }
 
 // A run that has diverged does not overwrite the file of the time when it was well.
@@ -740,6 +760,7 @@ int main(void)
     states_that_no_run_has();
     goes_on_with_as_many();
     goes_on_with_other_ranks();
+    goes_on_with_lr_scale();
     what_is_not_saved();
     truncations();
     flipped_bits_of_the_header();

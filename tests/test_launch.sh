@@ -35,7 +35,6 @@ ready() { at_last says_times "$1" '^(\[rank [0-9]+\] )?ready: '; }
 expect 0 "usage: launch" "$launch" --help
 expect 2 "which program?" "$launch"
 expect 2 "which program?" "$launch" --
-expect 2 "unexpected argument 'true'" "$launch" true
 expect 2 "--node-rank" "$launch" --nnodes 2 --node-rank 2 --master-addr 127.0.0.1 -- true
 expect 2 "--master-addr" "$launch" --nnodes 2 -- true
 expect 2 "--master-port" "$launch" --nnodes 2 --master-addr 127.0.0.1 --master-port 0 -- true
@@ -52,6 +51,7 @@ printf '#!/no/such/interpreter\n' >script
 expect 2 "what its first line names" "$launch" -- ./script
 expect 0 "--help" "$launch" -- echo --help      # what is behind -- is the program's
 expect 0 "-- x" "$launch" -- echo -- x
+expect 0 "x -n --help" "$launch" -n 1 echo x -n --help      # nor is the -- needed
 
 # --- what ranks are told --------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ expect 0 "DDP_TOKEN=$token " env DDP_TOKEN="$token" "$launch" -- "$rank" all=con
 echo "$token" >secret && chmod 600 secret
 expect 0 "DDP_TOKEN=$token " env DDP_TOKEN="$first" "$launch" --token-file secret -- "$rank" all=contract
 chmod 644 secret
-expect 1 "secret" "$launch" --token-file secret -- true
+expect 2 "secret" "$launch" --token-file secret -- true
 chmod 600 secret
 
 # Two "machines" at once, each with two ranks: together they know of four.
@@ -287,7 +287,7 @@ check "only launch's own words" says_times 0 "line|RANK"
 check "a file for each" test "$(ls logs | tr '\n' ' ')" = "rank0.log rank1.log "
 check "both starts" test "$(grep -cE '^--- rank 1, start [12], 20' logs/rank1.log)" = 2
 check "all that was written" test "$(grep -c '^line' logs/rank1.log) $(grep -c '^RANK=1' logs/rank1.log)" = "8 2"
-expect 1 "secret/logs" "$launch" --log-dir secret/logs -- true
+expect 2 "secret/logs" "$launch" --log-dir secret/logs -- true
 
 # --- other programs --------------------------------------------------------------------------------------
 

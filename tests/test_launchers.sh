@@ -78,6 +78,23 @@ one_host()
     wait $!
     check "and the other" grep -q "weight hash: $(cat wanted.2)" beside
 
+    # One of two launches is asked to stop: then all ranks have agreed to, and the other starts none again.
+    local node status launches=()
+    for node in 0 1; do
+        timeout -k 5 60 "$launch" --nnodes 2 --node-rank $node -n 1 --max-restarts 2 --master-addr 127.0.0.1 \
+            --master-port $port -- "$train" "${fifty[@]}" --max-steps 1000000 --epochs 1000000 --timeout 2 \
+            >endless.$node 2>&1 &
+        launches[node]=$!
+    done
+    started endless.0 && pkill -TERM -P "${launches[0]}" -x launch
+    for node in 0 1; do
+        wait "${launches[node]}"
+        status=$?
+        check "launch $node was asked to stop (it is $status)" test $status = 143
+        check "launch $node does not start again" not grep "restart 1" endless.$node
+    done
+    next_port
+
     # mpirun ends the others, though MPI is finished with by then; and they end if it is killed.
     by_mpirun -np 3 "$train" "${fifty[@]}" --max-steps 1000000 --epochs 1000000 >endless 2>&1 &
     started endless && kill -KILL "$(a_rank 1)"
@@ -142,6 +159,12 @@ missing_and_wrong()
     expect 1 "data: rank 1" by_hand 2 bash -c 'cd "data.$RANK" && exec "$@"' - "$train" --arch lenet --data mnist \
         --epochs 1 -b 4 --threads 1 --timeout 20
     check "two endings" test "$(grep -c 'parameters' "$TMP/output")" -le 1
+    # Rank 0 alone has the file: rank 1's numbers are continued all the same.
+    for _ in 1 2; do
+        expect 0 "weight hash: " by_hand 2 bash -c 'cd "data.$RANK" && exec "$@"' - "$train" "${fifty[@]}" --save net \
+            --resume auto --metrics run.%r.jsonl
+    done
+    check "the numbers are continued" test "$(grep -c '"event":"config"' data.1/run.1.jsonl)" = 2
 }
 
 # A tiny MNIST at data.K/data: images of zeros, and labels that are all K.

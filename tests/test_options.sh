@@ -44,7 +44,7 @@ wrong "unknown option '--zzz'" "$list" --zzz=3
 wrong "unknown option '-q'" "$list" -q
 wrong "unknown option '--epoch'" "did you mean --epochs?" --epoch 3
 wrong "unknown option '--epcohs'" "did you mean --epochs?" --epcohs 3
-wrong "unknown option '--batch_size'" "did you mean --batch-size?" --batch_size 3
+wrong "unknown option '--batch_sizes'" "did you mean --batch-size?" --batch_sizes 3
 wrong "unknown option '--batchsize'" "did you mean --batch-size?" --batchsize=3
 wrong "unknown option '--no-nestrov'" "did you mean --no-nesterov?" --no-nestrov
 wrong "unknown option '--momentun'" "did you mean --momentum?" --momentun 0.9

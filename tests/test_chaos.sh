@@ -1,0 +1,486 @@
+#!/usr/bin/env bash
+# Chaos: at random moments a random rank, its launcher or mpirun is killed or stopped, or a host is cut off. Whoever
+# has to end does so in time, a loop around them starts dead launchers again, and in the end the weights are,
+# bit for bit, those of a run that nobody disturbed.
+#
+#   CHAOS_SEED=4711     the same faults in the same order once more, at about the same moments
+#   CHAOS_EVENTS=200    as many instead of 20: about 4 s for each. Through run.sh, with that much time:
+#                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
+#   CHAOS_ARENAS="launch mpirun hosts rendezvous"   which of them
+#
+# ctest: TIMEOUT 300 PROCESSORS all
+# shellcheck disable=SC2317,SC2015,SC2010,SC2046,SC2012  # functions are called by await; what is listed is our own
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+train=$BUILD/04_ddp_launcher/train
+launch=$BUILD/04_ddp_launcher/launch
+hosts=$SRC/tests/hosts.sh
+compare=$BUILD/../tests/tool_compare_weights
+timeout=2                           # s, of the ranks
+margin=4                            # s more for the news to get round, and for patience with those who do not end
+job=(--arch lenet --data synthetic --train-samples 9600 --test-samples 8 -b 32 --epochs 2 -j 0 --lr 0.05 --threads 1
+    --timeout "$timeout")
+saving=(--save "$TMP/net" --resume auto --save-every 3)
+events=${CHAOS_EVENTS:-20}
+arenas=${CHAOS_ARENAS:-launch mpirun hosts rendezvous}
+export CHAOS_SEED=${CHAOS_SEED:-$((RANDOM * 32768 + RANDOM))}
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
+
+# --- time and chance ----------------------------------------------------------------------------------------------
+
+draw() { drawn=$((RANDOM % $1)); }                  # 0 ... $1 - 1
+now() { ms=${EPOCHREALTIME/[.,]/} ms=$((ms / 1000)); }
+rest() { sleep "$(($1 / 1000)).$(printf %03d $(($1 % 1000)))"; }    # ms
+rest_up_to() { draw "$1"; rest "$drawn"; }
+
+# await MS COMMAND...: until it succeeds
+await()
+{
+    local end
+    now
+    end=$((ms + $1))
+    shift
+    until "$@"; do
+        now
+        [ $ms -lt $end ] || return 1
+        sleep 0.02
+    done
+}
+
+# --- who is there -------------------------------------------------------------------------------------------------
+
+ranks() { pgrep -f -- "^(bash $TMP/late )?$train .*--save $TMP/net"; }
+any_ranks() { ranks >/dev/null; }
+no_ranks() { ! any_ranks; }
+
+# gone PID...: none of these ranks lives; a zombie does not.
+gone()
+{
+    local pid word
+    for pid; do
+        word=
+        read -r -d '' word 2>/dev/null <"/proc/$pid/cmdline"
+        [ -z "$word" ] || return 1
+    done
+    return 0
+}
+
+# Every rank has a launcher, or is about to go.
+orphans()
+{
+    local pid parent
+    for pid in $(ranks); do
+        parent=$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null)
+        [ -z "$parent" ] || [[ $(ps -o args= -p "$parent") =~ ^($launch|mpirun)\  ]] || echo "$pid"
+    done
+}
+no_orphans() { [ -z "$(orphans)" ]; }
+
+rank_of() # rank_of PID
+{
+    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^RANK=//p; s/^OMPI_COMM_WORLD_RANK=//p'
+}
+
+# --- the loop around the launchers ----------------------------------------------------------------------------------
+
+# Sets `words`.
+command_of() # command_of NAME
+{
+    local two=(--nnodes 2 --nproc-per-node 2 --master-addr node1 --master-port 29400 --token-file "$TMP/token")
+    case $1 in
+    launch) words=("$launch" -n 4 --max-restarts 2 --) ;;
+    mpirun) words=(mpirun -np 4) ;;
+    node1) words=("$hosts" on node1 "$launch" "${two[@]}" --node-rank 0 --max-restarts 2 --) ;;
+    node2) words=("$hosts" on node2 "$launch" "${two[@]}" --node-rank 1 --max-restarts 2 --) ;;
+    esac
+    [ ! -e late ] || words+=(bash "$TMP/late")
+    words+=("$train" "${job[@]}" "${saving[@]}")
+}
+
+# Open MPI 4.1.4 itself hangs at times, when a rank dies while it connects: its ranks are gone then, but it stays.
+guard() # guard PID
+{
+    local alone=0
+    while [ $alone -lt 5 ] && kill -0 "$1"; do
+        sleep 1
+        pgrep -P "$1" >/dev/null && alone=0 || alone=$((alone + 1))
+    done
+    kill -KILL "$1" && echo "    mpirun has no ranks any more, for 5 s: it is killed"
+} 2>/dev/null
+
+# Starts it again whenever it has failed; and who was done, when another was not. All are, when there is "over".
+keep() # keep NAME
+{
+    local words pid
+    command_of "$1"
+    while [ ! -e over ]; do
+        "${words[@]}" >>"$1.log" 2>&1 </dev/null &
+        pid=$!
+        echo $pid >"$1.pid"
+        [ "$1" != mpirun ] || guard $pid &
+        wait $pid
+        echo "--- $1 has ended with $?" | tee -a "$1.log" >>ends
+        if [ "$(tail -1 "$1.log")" = "--- $1 has ended with 0" ]; then
+            touch "$1.done"
+            while [ -e "$1.done" ] && [ ! -e over ]; do sleep 0.02; done
+        else
+            rm -f ./*.done
+            sleep 0.1
+        fi
+    done
+} 2>/dev/null
+
+begin_round()
+{
+    local name
+    rm -f net* over ends ./*.done ./*.log ./*.pid
+    keepers=()
+    for name in "${names[@]}"; do
+        keep "$name" &
+        keepers+=($!)
+    done
+}
+
+all_done()
+{
+    local name
+    for name in "${names[@]}"; do
+        [ -e "$name.done" ] || return 1
+    done
+}
+
+end_round()
+{
+    touch over
+    wait "${keepers[@]}"
+    check "the weights are those of the undisturbed run" \
+        test "$(sed -n 's/^weight hash: //p' ./*.log | sort -u)" = "$wanted"
+    check "nobody is left" await 1000 no_ranks
+    check "no temporary file is left" test -z "$(ls | grep '^net.*tmp')"
+    check "launchers have ended as they should: $(sort ends | uniq -c | tr '\n' ';')" \
+        not grep -qvE 'with (0|1|137|139|143)$' ends
+}
+
+# Something has gone wrong: all there is to know, and no more chaos.
+give_up() # give_up WHAT
+{
+    local log
+    failed=$((failed + 1))
+    echo "not so: $1"
+    echo "CHAOS_SEED=$CHAOS_SEED CHAOS_EVENTS=$events CHAOS_ARENAS='$arenas'"
+    ps -eo pid,ppid,stat,wchan:20,etime,args
+    for log in ./*.log; do
+        echo "=== $log"
+        tail -60 "$log"
+    done
+    touch over
+    kill -KILL $(cat ./*.pid) $(ranks)
+    wait
+    test_done
+}
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+# Has mpirun only one rank left, which is stopped, while all is done? Then nobody is there who could tell it.
+stopped_at_the_end()
+{
+    local pid
+    pid=$(ranks)
+    [ "${names[*]}" = mpirun ] && [[ $(ps -o stat= -p "$pid") = T* ]] &&
+        [ "$(grep -E '^(weight hash:|--- mpirun)' mpirun.log | tail -1)" = "weight hash: $wanted" ]
+} 2>/dev/null
+
+# must_go SECONDS PID...: these ranks end in time.
+must_go()
+{
+    local begin limit=$1
+    shift
+    now
+    begin=$ms
+    if ! await $((limit * 1000)) gone "$@"; then
+        stopped_at_the_end || give_up "within $limit s all ranks end"
+        echo "    it was stopped when all was done"
+        kill -KILL "$(ranks)"
+    fi
+    now
+    echo "    they are gone after $((ms - begin)) ms"
+}
+
+any_ranks_or_done() { any_ranks || all_done; }
+
+# Sets `before`: the ranks there are, as soon as there is one. If all is done, the next round's.
+see_ranks()
+{
+    before=()
+    while [ ${#before[@]} = 0 ]; do
+        await 20000 any_ranks_or_done || give_up "there are ranks again within 20 s"
+        mapfile -t before < <(ranks)
+        if [ ${#before[@]} = 0 ] && all_done; then
+            end_round
+            begin_round
+        fi
+    done
+}
+
+fault_rank() # fault_rank SIGNAL
+{
+    see_ranks
+    hit_rank "$1"
+}
+
+# One of `before`.
+hit_rank() # hit_rank SIGNAL
+{
+    draw ${#before[@]}
+    echo "    SIG$1 to rank $(rank_of "${before[drawn]}") (pid ${before[drawn]}), one of ${#before[@]}"
+    kill "-$1" "${before[drawn]}" 2>/dev/null
+    must_go $((timeout + margin)) "${before[@]}"
+}
+
+# Sets `name`, `pid` and `own`: a launcher, and its ranks.
+choose_launcher()
+{
+    see_ranks
+    draw ${#names[@]}
+    name=${names[drawn]}
+    pid=$(cat "$name.pid")
+    mapfile -t own < <(pgrep -P "$pid")
+}
+
+kill_launcher()
+{
+    kill -KILL "$pid" 2>/dev/null
+    must_go 2 "${own[@]}"
+    must_go $((timeout + margin)) "${before[@]}"
+}
+
+# A launcher that is stopped harms nobody. It is woken up after a while, or killed as well.
+fault_launcher() # fault_launcher SIGNAL
+{
+    local ends
+    choose_launcher
+    echo "    SIG$1 to $name (pid $pid), which has ${#own[@]} ranks"
+    if [ "$1" = KILL ]; then
+        kill_launcher
+        return
+    fi
+    ends=$(grep -cE 'has ended with [1-9]|restart [0-9]' "$name.log")
+    kill -STOP "$pid" 2>/dev/null
+    rest_up_to 1500
+    echo "    ... for $drawn ms"
+    draw 2
+    if [ $drawn = 0 ]; then
+        kill_launcher
+    else
+        kill -CONT "$pid" 2>/dev/null
+        rest 200
+        [ ${#names[@]} = 1 ] && ! all_done && check "nothing has happened to the ranks" \
+            test "$(grep -cE 'has ended with [1-9]|restart [0-9]' "$name.log")" = "$ends"
+    fi
+}
+
+# A rank dies while its launcher is stopped: the ranks need nobody to end.
+fault_both()
+{
+    choose_launcher
+    echo "    $name (pid $pid) is stopped, and a rank killed"
+    kill -STOP "$pid" 2>/dev/null
+    hit_rank KILL
+    rest_up_to 500
+    draw 2
+    kill "-$([ $drawn = 0 ] && echo KILL || echo CONT)" "$pid" 2>/dev/null
+    kill -CONT "$pid" 2>/dev/null
+}
+
+# For a short time it does not matter; for a long one both sides end, each by itself.
+fault_cut() # fault_cut short|long
+{
+    local node
+    see_ranks
+    draw 2
+    node=node$((drawn + 1))
+    echo "    $node is cut off for a $1 time"
+    "$hosts" cut $node
+    if [ "$1" = long ]; then
+        must_go $((timeout + margin)) "${before[@]}"
+        rest_up_to 3000
+    else
+        rest_up_to 600
+    fi
+    "$hosts" mend $node
+    if [ "$1" = short ]; then
+        rest 2000
+        gone "${before[@]}" && echo "    that was too long, this time" || echo "    it went on"
+    fi
+}
+
+# --- an arena -------------------------------------------------------------------------------------------------------
+
+stamp() { stat -c %i.%y net 2>/dev/null; }
+goes_on() { [ "$(stamp)" != "$stamped" ] || all_done; }
+
+# After a fault: what there is is whole, and it goes on. Or the next one comes soon.
+look_round()
+{
+    [ ! -e net ] || "$compare" net net 0 >compared || give_up "the checkpoint is whole: $(cat compared)"
+    await 1000 no_orphans || give_up "these ranks have a launcher: $(orphans)"
+    stamped=$(stamp)
+    draw 3
+    if [ $drawn = 0 ]; then
+        rest_up_to 500
+    elif await 30000 goes_on; then
+        rest_up_to 800
+    else
+        give_up "within 30 s it goes on"
+    fi
+}
+
+shuffle() # shuffle KIND...: sets `deck`
+{
+    deck=("$@")
+    local i card
+    for ((i = ${#deck[@]} - 1; i > 0; i--)); do
+        draw $((i + 1))
+        card=${deck[i]} deck[i]=${deck[drawn]} deck[drawn]=$card
+    done
+}
+
+# arena EVENTS NAME... -- FAULT...: faults in any order, to the launchers of these names and what they start.
+arena()
+{
+    local count=$1 i fault
+    shift
+    names=()
+    while [ "$1" != -- ]; do
+        names+=("$1")
+        shift
+    done
+    shift
+    echo "--- ${names[*]}: $count events"
+    begin_round
+    rest_up_to 1000
+    for ((i = 0; i < count; i++)); do
+        [ $((i % $#)) = 0 ] && shuffle "$@"
+        fault=${deck[i % $#]}
+        now
+        echo "$((i + 1)). $fault ($(((ms - born) / 1000)) s)"
+        fault_${fault/ */} "${fault#* }"
+        passed=$((passed + 1))
+        look_round
+    done
+    await 60000 all_done || give_up "the rest of the run takes less than 60 s"
+    end_round
+    nothing_listens
+}
+
+# In a world of our own that can be said.
+nothing_listens()
+{
+    [ -n "${HOSTS_DIR:-}" ] || return
+    check "nobody listens" test -z "$(grep ' 0A ' /proc/net/tcp)"
+    check "nobody listens on node1" test -z "$("$hosts" on node1 grep ' 0A ' /proc/net/tcp)"
+    check "nobody listens on node2" test -z "$("$hosts" on node2 grep ' 0A ' /proc/net/tcp)"
+}
+
+# --- faults before all ranks are there --------------------------------------------------------------------------------
+
+# Rank 3 comes only when it is told to, once; until then the others wait for it.
+make_late()
+{
+    cat >late <<'END'
+if [ "${RANK:-$OMPI_COMM_WORLD_RANK}" = 3 ] && [ ! -e no_more ]; then
+    until rm come; do sleep 0.05; done 2>/dev/null
+fi
+exec "$@"
+END
+}
+
+four_ranks() { [ "$(ranks | wc -l)" = 4 ]; }
+
+# fault_meeting SIGNAL RANK COMES: where it comes, rank 3 does then.
+fault_meeting()
+{
+    local pid
+    await 20000 four_ranks || give_up "there are four ranks again within 20 s"
+    see_ranks
+    rest_up_to 800
+    for pid in "${before[@]}"; do
+        [ "$(rank_of "$pid")" != "$2" ] || kill "-$1" "$pid"
+    done
+    [ -z "$3" ] || touch come
+    must_go $((timeout + margin)) "${before[@]}"
+    rm -f come
+}
+
+# meetings COUNT NAME: so many of them in one run
+meetings()
+{
+    local i
+    echo "--- $2: $1 meetings"
+    names=("$2")
+    make_late
+    begin_round
+    shuffle "KILL 1" "KILL 0" "STOP 1 comes" "STOP 0" "STOP 3"
+    for ((i = 0; i < $1; i++)); do
+        now
+        echo "$((i + 1)). ${deck[i % 5]} ($(((ms - born) / 1000)) s)"
+        # shellcheck disable=SC2086  # three words
+        fault_meeting ${deck[i % 5]} ""
+        passed=$((passed + 1))
+        await 1000 no_orphans || give_up "these ranks have a launcher: $(orphans)"
+    done
+    touch no_more
+    await 60000 all_done || give_up "the rest of the run takes less than 60 s"
+    end_round
+    nothing_listens
+    rm late no_more
+}
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+chaos()
+{
+    local launches=$((events * 7 / 20)) mpiruns=$((events * 6 / 20)) name
+    now
+    born=$ms
+    echo "CHAOS_SEED=$CHAOS_SEED"
+    RANDOM=$CHAOS_SEED
+    (umask 077; printf '%064x\n' 4711 >token)
+    expect 0 "weight hash: " "$launch" -n 4 -- "$train" "${job[@]}"
+    wanted=$(sed -n 's/^weight hash: //p' output)
+    now
+    echo "undisturbed: $((ms - born)) ms, $wanted"
+    for name in $arenas; do
+        case $name in
+        launch)
+            arena $launches launch -- \
+                "rank KILL" "rank SEGV" "rank STOP" "launcher KILL" "launcher STOP" both "rank STOP"
+            ;;
+        mpirun)
+            arena $mpiruns mpirun -- "rank KILL" "rank STOP" "launcher KILL" "launcher STOP" both "rank STOP"
+            ;;
+        rendezvous)
+            meetings $((events / 5)) launch
+            meetings $((events / 10)) mpirun
+            ;;
+        hosts)
+            [ -z "${HOSTS_DIR:-}" ] || arena $((events - launches - mpiruns)) node1 node2 -- \
+                "rank KILL" "rank STOP" "launcher KILL" "launcher STOP" both "cut short" "cut long"
+            ;;
+        esac
+    done
+    rm -rf "${TMP:?}"/ompi.*        # of mpirun, which could not clear up
+    now
+    echo "$(((ms - born) / 1000)) s in all"
+    test_done
+}
+
+if [ -n "${HOSTS_DIR:-}" ]; then
+    chaos
+fi
+"$hosts" run 2 bash "$SRC/tests/test_chaos.sh"
+status=$?
+[ $status = 77 ] || exit $status
+echo "not tried: two hosts"
+chaos
