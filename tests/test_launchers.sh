@@ -2,7 +2,7 @@
 # Whoever starts the ranks, and wherever: the same bits come out. And where they do not belong together, or do
 # not all come, all of them end, and say why.
 #
-# ctest: TIMEOUT 300 PROCESSORS all
+# ctest: TIMEOUT 300
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -820,7 +821,8 @@ static void do_all(Meeting *meeting, int rank)
     sleep_ms(1500);                     // a pulse
     while (seen->go_on == 0)
         sleep_ms(5);
-    _exit(0);
+    syscall(SYS_exit_group, 0);         // _exit of ThreadSanitizer's would miss the meeting's thread
+    abort();
 }
 
 TEST(who_is_done_may_go)
