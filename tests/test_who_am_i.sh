@@ -2,7 +2,7 @@
 # Which rank is this, and who says so? What whoever starts a process puts on its command line and into its
 # environment, and what the process makes of it.
 #
-# ctest: TIMEOUT 180 PROCESSORS 2 SANITIZERS asan
+# ctest: TIMEOUT 180 SANITIZERS asan
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
