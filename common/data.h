@@ -45,7 +45,7 @@ typedef struct Batch {
     int index;              // of the batch in the epoch, from 0
     int count;              // samples
     int rows;               // rows of images and labels; those behind count are zeros, labelled -1
-    float *images;          // (rows, channels, height, width) in the shape the loader was given; device
+    void *images;           // (rows, channels, height, width) in the shape the loader was given; device
     int32_t *labels;        // (rows), device
     int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
 } Batch;
@@ -53,7 +53,7 @@ typedef struct Batch {
 enum { LOADER_SLOTS = 4 };
 
 typedef struct LoaderConfig {
-    Shape shape;            // of a full batch: n rows of canvas h x w, in this block
+    Shape shape;            // of a full batch: n rows of canvas h x w, in this block and type
     Augment augment;
     int workers;
     bool pad_tail;          // evaluation: the last batch has as many rows as the others

@@ -24,7 +24,7 @@
 #include <string.h>
 
 typedef struct Slot {
-    float *images;          // (rows, channels, height, width), device
+    void *images;           // (rows, channels, height, width), device
     int32_t *labels;        // (rows), device
     Event *ready;           // behind the work that fills the slot
     Event *done;            // behind the work that reads it
@@ -189,7 +189,7 @@ static void source_set(Loader *loader, const Dataset *dataset)
 
 static void slot_new(Slot *slot, Device *device, Shape shape)
 {
-    slot->images = device_alloc(device, shape_count(shape) * sizeof *slot->images);
+    slot->images = device_alloc(device, shape_bytes(shape));
     slot->labels = device_alloc(device, (size_t)shape.n * sizeof *slot->labels);
     slot->ready = event_new(device);
     slot->done = event_new(device);

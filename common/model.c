@@ -12,9 +12,9 @@
 
 // An activation, and its gradient: one part from each layer that reads it, at most two.
 typedef struct Value {
-    size_t count;           // floats for a full batch
-    float *data;            // NULL for the images, which belong to the caller
-    float *grad[2];
+    size_t count, bytes;    // for a full batch
+    void *data;             // NULL for the images, which belong to the caller
+    void *grad[2];
     int readers;            // that give a gradient
     uint8_t *index;         // max pooling: where each maximum was
     float *mean, *inv_std;  // normalisation: of this batch, kept for backward
@@ -32,6 +32,7 @@ typedef struct Plan {
 enum { ALIGN = 16 };        // floats: layers begin on a cache line
 
 static size_t aligned(size_t count) { return (count + ALIGN - 1) / ALIGN * ALIGN; }
+static size_t aligned_bytes(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // --- putting a network together ------------------------------------------------------------------
 
@@ -120,7 +121,8 @@ static Shape plan_layer(Model *model, Plan *plan, int i)
     alive_beat();
     if (layer->type == LAYER_CONV) {
         ConvSpec spec = { x, layer->channels, layer->kernel_h, layer->kernel_w, layer->stride,
-                          layer->pad, layer->bias, layer->in != 0 };
+                          layer->pad, layer->bias, layer->in != 0,
+                          .f32_out = i == model->net->layer_count - 1 };
         plan->convs[i] = conv_new(model->ops, &spec, first ? first->convs[i] : NULL);
         return conv_output(plan->convs[i]);
     }
@@ -134,7 +136,7 @@ static Shape plan_layer(Model *model, Plan *plan, int i)
         return pool_output(&spec);
     }
     if (layer->type == LAYER_AVGPOOL)
-        return (Shape){ x.n, x.c, 1, 1, x.c };
+        return (Shape){ x.n, x.c, 1, 1, x.c, x.type };
     return x;
 }
 
@@ -182,6 +184,21 @@ static size_t layer_size(Layer *layer, const Conv *conv)
     return 0;
 }
 
+static void lay_out_copies(Model *model)
+{
+    Net *net = model->net;
+    size_t bytes = 0;
+    model->weights = model->params;
+    if (model->config.type == TYPE_F32)
+        return;
+    for (int i = 0; i < net->layer_count; i++) {
+        net->layers[i].copy_at = bytes;
+        if (net->layers[i].type == LAYER_CONV)
+            bytes += aligned_bytes(conv_copy_bytes(net->plans->convs[i]));
+    }
+    model->weights = device_alloc(model->device, bytes);
+}
+
 // Last layer first: that is the order in which backward finishes.
 static void lay_out_parameters(Model *model)
 {
@@ -204,7 +221,7 @@ static void lay_out_parameters(Model *model)
     model->grads =
         device_alloc(model->device, (model->param_count + MODEL_SPARE) * sizeof(float));
     model->buffers = device_alloc(model->device, model->buffer_count * sizeof(float));
-    model->weights = model->params;
+    lay_out_copies(model);
 }
 
 // What forward computes is kept for backward: all of it in one arena, but for the little that pooling
@@ -215,20 +232,25 @@ static void allocate_activations(Model *model)
     size_t end = 0;
     net->values = xcalloc((size_t)net->value_count, sizeof *net->values);
     for (int i = 0; i < net->value_count; i++) {
-        net->values[i].count = shape_count(net->plans->shapes[i]);
+        Shape shape = net->plans->shapes[i];
+        net->values[i].count = shape_count(shape);
         if (i == net->value_count - 1)      // logits are kept for the whole batch
             net->values[i].count = (size_t)model->config.batch * model->config.classes;
-        end += i > 0 ? aligned(net->values[i].count) : 0;
+        net->values[i].bytes = aligned_bytes(net->values[i].count * type_size(shape.type));
+        end += i > 0 ? net->values[i].bytes : 0;
     }
-    net->activations = device_alloc(model->device, end * sizeof(float));
-    float *next = net->activations;
+    net->activations = device_alloc(model->device, end);
+    net->activation_bytes = end;
+    char *next = net->activations;
     for (int i = 0; i < net->layer_count; i++) {
         Value *out = &net->values[net->layers[i].out];
         size_t channels = (size_t)net->layers[i].channels;
         out->data = next;
-        next += aligned(out->count);
-        if (net->layers[i].type == LAYER_MAXPOOL)
+        next += out->bytes;
+        if (net->layers[i].type == LAYER_MAXPOOL) {
             out->index = device_alloc(model->device, out->count);
+            net->activation_bytes += out->count;
+        }
         if (net->layers[i].type == LAYER_NORM) {
             out->mean = device_alloc(model->device, 2 * channels * sizeof(float));
             out->inv_std = out->mean + channels;
@@ -242,8 +264,8 @@ static void allocate_activations(Model *model)
 // lives do not meet may lie in the same place: each takes the lowest free one, the largest first.
 
 typedef struct Life {
-    float **owner;          // where the pointer goes
-    size_t size, at;        // floats
+    void **owner;           // where the pointer goes
+    size_t size, at;        // bytes
     int from, to;           // steps of backward
 } Life;
 
@@ -281,7 +303,7 @@ static void begin_life(Net *net, Life *lives, int *count, int in, int step)
     CHECK(value->readers < 2, NULL, "value %d of the network is read by more than two layers", in);
     int written_by = in;    // value v > 0 is made by layer v - 1, where its gradient is read
     lives[(*count)++] = (Life){ .owner = &value->grad[value->readers++],
-                                .size = aligned(value->count),
+                                .size = value->bytes,
                                 .from = step,
                                 .to = net->layer_count - written_by };
 }
@@ -294,7 +316,7 @@ static void allocate_gradients(Model *model)
     Value *last = &net->values[net->value_count - 1];
     last->readers = 1;
     lives[count++] =
-        (Life){ .owner = &last->grad[0], .size = aligned(last->count), .from = -1, .to = 0 };
+        (Life){ .owner = &last->grad[0], .size = last->bytes, .from = -1, .to = 0 };
     for (int i = net->layer_count - 1; i >= 0; i--) {
         const Layer *layer = &net->layers[i];
         if (layer->in > 0)
@@ -303,7 +325,8 @@ static void allocate_gradients(Model *model)
             begin_life(net, lives, &count, layer->residual, net->layer_count - 1 - i);
     }
     size_t size = place(lives, count);
-    float *memory = device_alloc(model->device, size * sizeof(float));
+    char *memory = device_alloc(model->device, size);
+    net->activation_bytes += size;
     for (int i = 0; i < count; i++)
         *lives[i].owner = memory + lives[i].at;
     net->gradients = memory;
@@ -410,7 +433,7 @@ Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
     model->net = xcalloc(1, sizeof *model->net);
     Extent canvas = net_canvas(config);
     model->input = (Shape){ config->batch, canvas.c, canvas.h, canvas.w,
-                            ops_input_block(ops, canvas.c) };
+                            ops_input_block(ops, canvas.c), config->type };
     net_build(model->net, config, canvas);
     plan_for(model, config->pass > 0 ? config->pass : config->batch);
     lay_out_parameters(model);
@@ -434,7 +457,7 @@ void model_free(Model *model)
     device_free(model->device, net->activations);
     device_free(model->device, model->buffers);
     device_free(model->device, model->grads);
-    if (model->weights != model->params)
+    if (model->config.type != TYPE_F32)
         device_free(model->device, model->weights);
     device_free(model->device, model->params);
     for (Plan *plan = net->plans, *next; plan; plan = next) {
@@ -512,8 +535,8 @@ static NormTensors norm_tensors(const Model *model, const Layer *l)
 {
     const Value *out = &model->net->values[l->out];
     return (NormTensors){
-        .gamma = model->weights + l->begin,
-        .beta = model->weights + l->beta_at,
+        .gamma = model->params + l->begin,
+        .beta = model->params + l->beta_at,
         .running_mean = model->buffers + l->mean_at,
         .running_var = model->buffers + l->var_at,
         .mean = out->mean,
@@ -523,17 +546,35 @@ static NormTensors norm_tensors(const Model *model, const Layer *l)
     };
 }
 
+static const void *weights_of(const Model *model, const Layer *l)
+{
+    if (model->config.type == TYPE_F32)
+        return model->params + l->begin;
+    return (const char *)model->weights + l->copy_at;
+}
+
+void model_cast_weights(Model *model)
+{
+    const Net *net = model->net;
+    for (int i = 0; i < net->layer_count && model->config.type != TYPE_F32; i++)
+        if (net->layers[i].type == LAYER_CONV)
+            conv_weights_cast(net->plans->convs[i], model->params + net->layers[i].begin,
+                              (char *)model->weights + net->layers[i].copy_at);
+}
+
+size_t model_activation_bytes(const Model *model) { return model->net->activation_bytes; }
+
 static void layer_forward(Model *model, const Plan *plan, int i, bool training)
 {
     const Layer *l = &model->net->layers[i];
     Value *values = model->net->values, *out = &values[l->out];
-    const float *x = values[l->in].data;
+    const void *x = values[l->in].data;
     PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
     NormTensors t = norm_tensors(model, l);
     alive_beat();
     switch (l->type) {
     case LAYER_CONV:
-        conv_forward(plan->convs[i], x, model->weights + l->begin, model->weights + l->bias_at,
+        conv_forward(plan->convs[i], x, weights_of(model, l), model->params + l->bias_at,
                      out->data);
         break;
     case LAYER_NORM:
@@ -541,7 +582,7 @@ static void layer_forward(Model *model, const Plan *plan, int i, bool training)
                      out->data, training);
         break;
     case LAYER_RELU:
-        relu_forward(model->ops, shape_count(plan->shapes[l->in]), x, out->data);
+        relu_forward(model->ops, plan->shapes[l->in], x, out->data);
         break;
     case LAYER_MAXPOOL:
         maxpool_forward(model->ops, &pool, x, out->data, out->index);
@@ -552,12 +593,12 @@ static void layer_forward(Model *model, const Plan *plan, int i, bool training)
     }
 }
 
-void model_forward(Model *model, const float *images, int rows, bool training)
+void model_forward(Model *model, const void *images, int rows, bool training)
 {
     Net *net = model->net;
     const Plan *plan = plan_for(model, rows);
     net->current = plan;
-    net->values[0].data = (float *)images;
+    net->values[0].data = (void *)images;
     for (int i = 0; i < net->layer_count; i++)
         layer_forward(model, plan, i, training);
     net->values[0].data = NULL;
@@ -566,7 +607,7 @@ void model_forward(Model *model, const float *images, int rows, bool training)
 
 // Where layer i puts the gradient of a value that it reads: the part that begin_life gave it. The
 // last of the readers in the order of the layers is the first in backward.
-static float *gradient_of(const Net *net, int value, int i)
+static void *gradient_of(const Net *net, int value, int i)
 {
     const Value *v = &net->values[value];
     int part = 0;
@@ -579,10 +620,10 @@ static void layer_backward(Model *model, const Plan *plan, int i)
 {
     const Layer *l = &model->net->layers[i];
     const Value *values = model->net->values, *out = &values[l->out];
-    const float *x = l->in == 0 ? model->net->images : values[l->in].data;
-    float *dx = l->in > 0 ? gradient_of(model->net, l->in, i) : NULL;
-    float *dresidual = l->residual > 0 ? gradient_of(model->net, l->residual, i) : NULL;
-    const float *dy = out->grad[0], *dy2 = out->grad[1];
+    const void *x = l->in == 0 ? model->net->images : values[l->in].data;
+    void *dx = l->in > 0 ? gradient_of(model->net, l->in, i) : NULL;
+    void *dresidual = l->residual > 0 ? gradient_of(model->net, l->residual, i) : NULL;
+    const void *dy = out->grad[0], *dy2 = out->grad[1];
     PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
     NormTensors t = norm_tensors(model, l);
     switch (l->type) {
@@ -590,13 +631,13 @@ static void layer_backward(Model *model, const Plan *plan, int i)
         conv_backward_weights(plan->convs[i], x, dy, model->grads + l->begin,
                               model->grads + l->bias_at);
         if (dx)
-            conv_backward_data(plan->convs[i], dy, model->weights + l->begin, dx);
+            conv_backward_data(plan->convs[i], dy, weights_of(model, l), dx);
         break;
     case LAYER_NORM:
         norm_backward(plan->norms[i], &t, x, out->data, dy, dy2, dx, dresidual);
         break;
     case LAYER_RELU:
-        relu_backward(model->ops, shape_count(plan->shapes[l->in]), out->data, dy, dx);
+        relu_backward(model->ops, plan->shapes[l->in], out->data, dy, dx);
         break;
     case LAYER_MAXPOOL:
         maxpool_backward(model->ops, &pool, out->index, dy, dy2, dx);

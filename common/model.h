@@ -10,6 +10,7 @@ typedef struct ModelConfig {
     int channels, height, width, classes;
     int batch;              // most rows of a batch
     int pass;               // most rows that go through the layers at once; 0: the whole batch
+    Type type;              // of images, activations, and the weights that convolutions read
 } ModelConfig;
 void model_options(Args *args, const char **arch);
 
@@ -39,10 +40,10 @@ typedef struct Model {
     Ops *ops;
     Shape input;            // what forward reads, for a full batch
     float *params;          // masters, what the optimizer changes
-    float *weights;         // what the layers read: the masters themselves, or a shorter copy of them
+    void *weights;          // what convolutions read: the masters themselves, or shorter copies of them
     float *grads;           // MODEL_SPARE floats behind them are free for what travels with them
     float *buffers;         // running means and variances
-    size_t param_count;     // floats in params, weights and grads, padding of the layouts included
+    size_t param_count;     // floats in params and grads, padding of the layouts included
     size_t buffer_count;
     int64_t batches_seen;   // num_batches_tracked: the training loop counts (a replayed step can't)
     float *logits;          // (batch, classes): forward writes them from the first row on
@@ -61,9 +62,15 @@ void model_free(Model *model);
 // elsewhere), from numbers keyed by seed, tensor and element.
 void model_init(Model *model, int64_t seed);
 
+// Where the weights that layers read are a shorter copy of the masters: makes it anew, on the compute
+// stream. For whoever has changed the masters: initialised, loaded, received or updated them.
+void model_cast_weights(Model *model);
+// What forward keeps for backward, and the gradients of that.
+size_t model_activation_bytes(const Model *model);
+
 // images (rows, ...) as model->input -> logits. training: batch statistics, and the running ones
 // move.
-void model_forward(Model *model, const float *images, int rows, bool training);
+void model_forward(Model *model, const void *images, int rows, bool training);
 // dlogits -> grads, overwriting them; rows as in the last forward. ready (or NULL) is told each
 // range as it becomes final, front to back.
 void model_backward(Model *model, GradReady ready, void *arg);

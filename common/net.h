@@ -14,6 +14,7 @@ typedef struct Layer {
     bool bias, relu;
     bool normal_init;               // Kaiming's normal distribution by fan-out; else uniform by fan-in
     size_t begin, end;              // of this layer's parameters in the arena
+    size_t copy_at;                 // of the short copy of its weights: bytes into model->weights
     size_t bias_at, beta_at;        // weights and gamma stand at begin
     size_t mean_at, var_at;         // in the arena of buffers
 } Layer;
@@ -33,9 +34,10 @@ struct Net {
     struct Value *values;           // from here on model.c's own
     struct Plan *plans;             // the first is the full batch's
     const struct Plan *current;     // of the last forward
-    const float *images;            // of the last forward
-    float *activations;             // all values but the images
-    float *gradients;               // of all activations, sharing memory
+    const void *images;             // of the last forward
+    void *activations;              // all values but the images
+    void *gradients;                // of all activations, sharing memory
+    size_t activation_bytes;        // of both, and of what else layers remember
 };
 
 // Layers are added to the end; each returns the number of the value it makes.

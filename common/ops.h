@@ -8,14 +8,22 @@
 #include "device.h"
 #include <stdint.h>
 
+// How a number of an activation is stored. bf16 is the upper half of an f32: its range, 8 bits of
+// precision. f16 is IEEE's: 11 bits, but nothing beyond 65504, and little below 6e-5.
+typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
+
+static inline size_t type_size(Type type) { return type == TYPE_F32 ? 4 : 2; }
+
 // An activation is data[n][c / block][h][w][block]: block == c is NHWC, block == 1 is NCHW, and in
 // between lies what vector units like (nChw16c). The backend chooses the block of every output.
 typedef struct Shape {
     int n, c, h, w;
     int block;
+    Type type;
 } Shape;
 
 static inline size_t shape_count(Shape s) { return (size_t)s.n * s.c * s.h * s.w; }
+static inline size_t shape_bytes(Shape s) { return shape_count(s) * type_size(s.type); }
 
 // --- one device's libraries and scratch memory --------------------------------------------------
 
@@ -29,6 +37,12 @@ typedef struct Ops Ops;
 Ops *ops_new(Device *device, const OpsConfig *config);
 void ops_free(Ops *ops);
 int ops_input_block(const Ops *ops, int channels); // the block in which images should arrive
+
+// The type in which this device computes fastest: a short one where it has instructions for it.
+Type ops_best_type(const Device *device);
+// It has none for this type: convolutions then compute in f32, and round what they write. That is
+// slower than f32, but gives the numbers that the type would.
+bool ops_emulates(const Device *device, Type type);
 
 // --- numbers that live on the device, so that a recorded step can be replayed --------------------
 
@@ -50,12 +64,16 @@ typedef struct Stats {
 } Stats;
 
 // --- convolution, which a linear layer is too: its kernel covers the whole image -----------------
+//
+// x, w, y and their gradients are of the type of the spec's x; products are added up in f32. The
+// gradients of parameters, and biases, are f32 always.
 
 typedef struct ConvSpec {
     Shape x;
     int out_channels, kernel_h, kernel_w, stride, pad;
     bool bias;
     bool needs_dx;      // false in the first layer: nobody asks for the images' gradient
+    bool f32_out;       // y and dy are f32 in any case, as the loss wants its logits
 } ConvSpec;
 
 // Weights lie in the arena in an order of the backend's own; `like` (or NULL) is a convolution of
@@ -70,13 +88,20 @@ size_t conv_weight_count(const Conv *conv); // floats in the arena, at least O *
 void conv_weights_import(const Conv *conv, float *arena, const float *oihw);
 void conv_weights_export(const Conv *conv, float *oihw, const float *arena);
 
-void conv_forward(Conv *conv, const float *x, const float *w, const float *bias, float *y);
-void conv_backward_data(Conv *conv, const float *dy, const float *w, float *dx);
-void conv_backward_weights(Conv *conv, const float *x, const float *dy, float *dw, float *dbias);
+// In f32, w below is the arena's. In a short type it is a copy of that, as many bytes long and in an
+// order of its own, which conv_weights_cast makes anew.
+size_t conv_copy_bytes(const Conv *conv); // 0 in f32
+void conv_weights_cast(Conv *conv, const float *arena, void *copy);
+
+void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y);
+void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx);
+void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw, float *dbias);
 
 // --- batch normalisation, with the addition and the ReLU that follow it in a residual net --------
 //
 //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)     (relu and residual if asked)
+//
+// All activations and their gradients are of the type of x; what NormTensors names is f32.
 
 typedef struct NormSpec {
     Shape x;
@@ -95,12 +120,12 @@ Norm *norm_new(Ops *ops, const NormSpec *spec);
 void norm_free(Norm *norm);
 // training: this batch's statistics, and the running ones move; else: the running statistics.
 // The gradient sums of a batch that several processes share (below) are this process's part.
-void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float *residual, float *y,
+void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
                   bool training);
 // The gradient of y is dy1 + dy2 (dy2 may be NULL): a value that two layers read gets two.
 // dresidual (NULL unless `add`) may be dy1 or dy2.
-void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float *y,
-                   const float *dy1, const float *dy2, float *dx, float *dresidual);
+void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
+                   const void *dy2, void *dx, void *dresidual);
 
 // From now on training takes its statistics over the batches of `size` processes, forward and
 // backward: gather puts everybody's `bytes` at `mine` one after the other, by rank, in `all`, on
@@ -111,8 +136,8 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 // --- the rest ------------------------------------------------------------------------------------
 
 // y = max(x, 0); dx = y > 0 ? dy : 0. In place is fine.
-void relu_forward(Ops *ops, size_t count, const float *x, float *y);
-void relu_backward(Ops *ops, size_t count, const float *y, const float *dy, float *dx);
+void relu_forward(Ops *ops, Shape shape, const void *x, void *y);
+void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx);
 
 // Max pooling remembers where each maximum was (the first, if several). index: one byte an output.
 typedef struct PoolSpec {
@@ -120,12 +145,12 @@ typedef struct PoolSpec {
     int kernel, stride, pad;
 } PoolSpec;
 Shape pool_output(const PoolSpec *spec);
-void maxpool_forward(Ops *ops, const PoolSpec *spec, const float *x, float *y, uint8_t *index);
-void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const float *dy1,
-                      const float *dy2, float *dx);
+void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index);
+void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const void *dy1,
+                      const void *dy2, void *dx);
 // The mean of each image's plane: (n, c, h, w) -> (n, c, 1, 1), c plain.
-void avgpool_forward(Ops *ops, Shape x, const float *in, float *out);
-void avgpool_backward(Ops *ops, Shape x, const float *dout, float *dx);
+void avgpool_forward(Ops *ops, Shape x, const void *in, void *out);
+void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 
 // Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
 // Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits).
@@ -168,4 +193,4 @@ typedef struct Augment {
 // loader threads.
 void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,
                  const int32_t *ids, int n, int64_t epoch, const Augment *augment,
-                 float *out, Shape out_shape, int32_t *labels_out);
+                 void *out, Shape out_shape, int32_t *labels_out);

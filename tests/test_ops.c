@@ -602,9 +602,9 @@ TEST(relu)
         dx.v[i] = x.v[i] > 0 ? dy.v[i] : 0;
     }
     float *in = to_device(x.v, x.count), *out = empty(x.count), *d = to_device(dy.v, dy.count);
-    relu_forward(ops, (size_t)x.count, in, out);
+    relu_forward(ops, (Shape){ 1, x.count, 1, 1, 1 }, in, out);
     expect_close("relu", from_device(out, x.count), y, 0);
-    relu_backward(ops, (size_t)x.count, out, d, d);     // in place
+    relu_backward(ops, (Shape){ 1, x.count, 1, 1, 1 }, out, d, d);      // in place
     expect_close("relu backward", from_device(d, x.count), dx, 0);
     float *all[] = { in, out, d };
     for (int i = 0; i < 3; i++)

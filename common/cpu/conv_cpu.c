@@ -2,6 +2,10 @@
 //
 // The weights lie in the arena in the order that oneDNN's forward pass asks for, so from step to
 // step nothing is reordered but a copy for the backward-data pass, where that wants another order.
+// In bf16 the forward pass reads the copy, and the arena has the order of the gradients.
+//
+// A type that the processor has no instructions for is emulated: a convolution in f32, the same to the
+// bit as the one that an f32 network has, between conversions of all that it reads and writes.
 #include "check.h"
 #include "cpu/dense_cpu.h"
 
@@ -14,11 +18,14 @@ struct Conv {
     ConvSpec spec;
     Shape y;
     Dense *dense;               // not NULL: a matrix product, and what follows is empty
+    Conv *wide;                 // not NULL: what is emulated; and what follows is empty
     DnnMd w;                    // order of the weights in the arena
+    DnnMd copy;                 // of those that forward and backward-data read: w, or short ones
     DnnPrimitive forward, backward_data, backward_weights;
-    DnnPrimitive w_for_data;    // arena -> what backward-data wants; empty if that is the same
+    DnnPrimitive w_for_data;    // copy -> what backward-data wants; empty if that is the same
     DnnPrimitive dw_to_arena;   // what backward-weights gives -> arena; empty if that is the same
     DnnPrimitive import, export;
+    DnnPrimitive cast;          // arena -> copy
 };
 
 // --- layouts -------------------------------------------------------------------------------------
@@ -35,16 +42,19 @@ static int output_block(const Ops *ops, const ConvSpec *s, int h, int w)
     return is_row(h, w) ? s->out_channels : 1;
 }
 
+static dnnl_data_type_t type_of(Type type) { return type == TYPE_F32 ? dnnl_f32 : dnnl_bf16; }
+
 static DnnMd activation_md(Shape s)
 {
     dnnl_format_tag_t tag = s.block == 16 ? dnnl_nChw16c : s.block == 8 ? dnnl_nChw8c
                             : s.block == 1 ? dnnl_nchw : dnnl_nhwc;
-    return dnn_md(4, (dnnl_dims_t){ s.n, s.c, s.h, s.w }, tag);
+    return dnn_md(4, (dnnl_dims_t){ s.n, s.c, s.h, s.w }, type_of(s.type), tag);
 }
 
-static DnnMd weights_md(const ConvSpec *s, dnnl_format_tag_t tag)
+static DnnMd weights_md(const ConvSpec *s, Type type, dnnl_format_tag_t tag)
 {
-    return dnn_md(4, (dnnl_dims_t){ s->out_channels, s->x.c, s->kernel_h, s->kernel_w }, tag);
+    const dnnl_dims_t dims = { s->out_channels, s->x.c, s->kernel_h, s->kernel_w };
+    return dnn_md(4, dims, type_of(type), tag);
 }
 
 static bool same(const_dnnl_memory_desc_t a, const_dnnl_memory_desc_t b)
@@ -62,7 +72,7 @@ static size_t floats(const_dnnl_memory_desc_t md)
 static void plan_forward(Conv *c, const DnnConv *d, dnnl_primitive_desc_t desc)
 {
     int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
-    DnnMd mds[] = { d->x, c->w, d->y, d->bias };
+    DnnMd mds[] = { d->x, c->copy, d->y, d->bias };
     c->forward = dnn_primitive(c->ops->engine, desc, c->spec.bias ? 4 : 3, arguments, mds);
 }
 
@@ -70,8 +80,8 @@ static void plan_backward_data(Conv *c, const DnnConv *d, dnnl_primitive_desc_t 
 {
     dnnl_primitive_desc_t desc = dnn_conv_desc(c->ops->engine, d, DNN_BACKWARD_DATA, hint);
     DnnMd wanted = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
-    if (!same(wanted, c->w)) {
-        c->w_for_data = dnn_reorder(c->ops->engine, c->w, wanted);
+    if (!same(wanted, c->copy)) {
+        c->w_for_data = dnn_reorder(c->ops->engine, c->copy, wanted);
         ops_need_scratch(c->ops, floats(wanted));
     }
     int arguments[] = { DNNL_ARG_DIFF_DST, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_SRC };
@@ -84,6 +94,8 @@ static void plan_backward_weights(Conv *c, const DnnConv *d, dnnl_primitive_desc
 {
     dnnl_primitive_desc_t desc = dnn_conv_desc(c->ops->engine, d, DNN_BACKWARD_WEIGHTS, hint);
     DnnMd given = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_diff_weights_md, 0));
+    if (!c->w)
+        c->w = dnn_md_copy(given);
     if (!same(given, c->w)) {
         c->dw_to_arena = dnn_reorder(c->ops->engine, given, c->w);
         ops_need_scratch(c->ops, floats(given));
@@ -111,28 +123,44 @@ static void plan(Conv *c, const Conv *like)
 {
     expect_memory();
     const ConvSpec *s = &c->spec;
+    Type type = s->x.type;
     DnnConv d = { .x = activation_md(s->x),
                   .y = activation_md(c->y),
                   .strides = { s->stride, s->stride },
                   .pad = { s->pad, s->pad } };
-    DnnMd any = weights_md(s, dnnl_format_tag_any), oihw = weights_md(s, dnnl_oihw);
+    DnnMd any = weights_md(s, type, dnnl_format_tag_any), oihw = weights_md(s, TYPE_F32, dnnl_oihw);
+    DnnMd any_f32 = weights_md(s, TYPE_F32, dnnl_format_tag_any);
     if (s->bias)
-        d.bias = dnn_md(1, (dnnl_dims_t){ s->out_channels }, dnnl_a);
-    d.w = like ? like->w : any;
+        d.bias = dnn_md(1, (dnnl_dims_t){ s->out_channels }, dnnl_f32, dnnl_a);
+    d.w = like ? like->copy : any;
     dnnl_primitive_desc_t hint, desc = dnn_conv_desc(c->ops->engine, &d, DNN_FORWARD, NULL);
     DNN_CHECK(dnnl_primitive_desc_clone(&hint, desc));
-    c->w = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
+    c->copy = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0));
+    if (like || type == TYPE_F32)
+        c->w = dnn_md_copy(like ? like->w : c->copy);
     plan_forward(c, &d, desc);
     d.w = any;
     if (s->needs_dx)
         plan_backward_data(c, &d, hint);
+    d.w = any_f32;
     plan_backward_weights(c, &d, hint);
+    if (type != TYPE_F32)
+        c->cast = dnn_reorder(c->ops->engine, c->w, c->copy);
     c->import = dnn_reorder(c->ops->engine, oihw, c->w);
     c->export = dnn_reorder(c->ops->engine, c->w, oihw);
     DNN_CHECK(dnnl_primitive_desc_destroy(hint));
-    DnnMd all[] = { d.x, d.y, d.bias, any, oihw };
+    DnnMd all[] = { d.x, d.y, d.bias, any, any_f32, oihw };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         dnn_md_free(all[i]);
+}
+
+static void plan_wide(Conv *c, const Conv *like)
+{
+    ConvSpec spec = c->spec;
+    spec.x.type = TYPE_F32;
+    c->wide = conv_new(c->ops, &spec, like ? like->wide : NULL);
+    ops_need_wide(c->ops,
+                  shape_count(spec.x) + shape_count(c->y) + conv_weight_count(c->wide));
 }
 
 Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
@@ -143,8 +171,11 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     int w = (x->w + 2 * spec->pad - spec->kernel_w) / spec->stride + 1;
     c->ops = ops;
     c->spec = *spec;
-    c->y = (Shape){ x->n, spec->out_channels, h, w, output_block(ops, spec, h, w) };
-    if (dense_fits(spec, c->y))
+    c->y = (Shape){ x->n, spec->out_channels, h, w, output_block(ops, spec, h, w),
+                    spec->f32_out ? TYPE_F32 : x->type };
+    if (ops_emulates(ops->device, x->type))
+        plan_wide(c, like);
+    else if (dense_fits(spec, c->y))
         c->dense = dense_new(ops, spec, c->y);
     else
         plan(c, like);
@@ -156,11 +187,13 @@ void conv_free(Conv *c)
     if (!c)
         return;
     DnnPrimitive *all[] = { &c->forward, &c->backward_data, &c->backward_weights, &c->w_for_data,
-                            &c->dw_to_arena, &c->import, &c->export };
+                            &c->dw_to_arena, &c->import, &c->export, &c->cast };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         dnn_primitive_free(all[i]);
     dnn_md_free(c->w);
+    dnn_md_free(c->copy);
     dense_free(c->dense);
+    conv_free(c->wide);
     free(c);
 }
 
@@ -170,11 +203,14 @@ Shape conv_output(const Conv *c) { return c->y; }
 
 size_t conv_weight_count(const Conv *c)
 {
-    return c->dense ? dense_weight_count(c->dense) : floats(c->w);
+    return c->wide    ? conv_weight_count(c->wide)
+           : c->dense ? dense_weight_count(c->dense)
+                      : floats(c->w);
 }
 
 void conv_weights_import(const Conv *c, float *arena, const float *oihw)
 {
+    c = c->wide ? c->wide : c;
     if (c->dense) {
         dense_weights_import(c->dense, arena, oihw);
         return;
@@ -185,6 +221,7 @@ void conv_weights_import(const Conv *c, float *arena, const float *oihw)
 
 void conv_weights_export(const Conv *c, float *oihw, const float *arena)
 {
+    c = c->wide ? c->wide : c;
     if (c->dense) {
         dense_weights_export(c->dense, oihw, arena);
         return;
@@ -195,22 +232,89 @@ void conv_weights_export(const Conv *c, float *oihw, const float *arena)
     DNN_CHECK(dnnl_stream_destroy(own));
 }
 
+size_t conv_copy_bytes(const Conv *c)
+{
+    if (c->spec.x.type == TYPE_F32)
+        return 0;
+    return c->wide    ? conv_weight_count(c->wide) * type_size(c->spec.x.type)
+           : c->dense ? dense_copy_bytes(c->dense)
+                      : dnnl_memory_desc_get_size(c->copy);
+}
+
+void conv_weights_cast(Conv *c, const float *arena, void *copy)
+{
+    if (c->wide)
+        ops_narrow(c->spec.x.type, conv_weight_count(c->wide), arena, copy);
+    else if (c->dense)
+        dense_weights_cast(c->dense, arena, copy);
+    else
+        dnn_run(&c->cast, c->ops->stream, (void *[]){ (void *)arena, copy });
+}
+
+// --- emulation -----------------------------------------------------------------------------------
+
+// Where the f32 numbers stand of what an emulated convolution reads and writes.
+static float *wide_x(const Conv *c) { return c->ops->wide; }
+static float *wide_y(const Conv *c) { return wide_x(c) + shape_count(c->spec.x); }
+static float *wide_w(const Conv *c) { return wide_y(c) + shape_count(c->y); }
+
+static void widen_x(const Conv *c, const void *x)
+{
+    ops_widen(c->spec.x.type, shape_count(c->spec.x), x, wide_x(c));
+}
+
+static void widen_w(const Conv *c, const void *w)
+{
+    ops_widen(c->spec.x.type, conv_weight_count(c->wide), w, wide_w(c));
+}
+
+// The gradient of f32 logits is rounded too: it is a factor of products.
+static void widen_dy(const Conv *c, const void *dy)
+{
+    if (c->y.type == TYPE_F32)
+        ops_round(c->spec.x.type, shape_count(c->y), dy, wide_y(c));
+    else
+        ops_widen(c->y.type, shape_count(c->y), dy, wide_y(c));
+}
+
+static void emulate_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
+{
+    widen_x(c, x);
+    widen_w(c, w);
+    conv_forward(c->wide, wide_x(c), wide_w(c), bias, wide_y(c));
+    ops_narrow(c->y.type, shape_count(c->y), wide_y(c), y);
+}
+
+static void emulate_backward_data(Conv *c, const void *dy, const void *w, void *dx)
+{
+    widen_dy(c, dy);
+    widen_w(c, w);
+    conv_backward_data(c->wide, wide_y(c), wide_w(c), wide_x(c));
+    ops_narrow(c->spec.x.type, shape_count(c->spec.x), wide_x(c), dx);
+}
+
+static void emulate_backward_weights(Conv *c, const void *x, const void *dy, float *dw,
+                                     float *dbias)
+{
+    widen_x(c, x);
+    widen_dy(c, dy);
+    conv_backward_weights(c->wide, wide_x(c), wide_y(c), dw, dbias);
+}
+
 // --- running -------------------------------------------------------------------------------------
 
-void conv_forward(Conv *c, const float *x, const float *w, const float *bias, float *y)
+void conv_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
 {
-    if (c->dense)
+    if (c->wide)
+        emulate_forward(c, x, w, bias, y);
+    else if (c->dense)
         dense_forward(c->dense, x, w, bias, y);
     else
         dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, y, (void *)bias });
 }
 
-void conv_backward_data(Conv *c, const float *dy, const float *w, float *dx)
+static void plain_backward_data(Conv *c, const void *dy, const void *w, void *dx)
 {
-    if (c->dense) {
-        dense_backward_data(c->dense, dy, w, dx);
-        return;
-    }
     if (c->w_for_data.primitive) {
         dnn_run(&c->w_for_data, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
         w = c->ops->scratch;
@@ -218,14 +322,30 @@ void conv_backward_data(Conv *c, const float *dy, const float *w, float *dx)
     dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, dx });
 }
 
-void conv_backward_weights(Conv *c, const float *x, const float *dy, float *dw, float *dbias)
+void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
 {
-    if (c->dense) {
-        dense_backward_weights(c->dense, x, dy, dw, dbias);
-        return;
-    }
+    if (c->wide)
+        emulate_backward_data(c, dy, w, dx);
+    else if (c->dense)
+        dense_backward_data(c->dense, dy, w, dx);
+    else
+        plain_backward_data(c, dy, w, dx);
+}
+
+static void plain_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
+{
     float *to = c->dw_to_arena.primitive ? c->ops->scratch : dw;
     dnn_run(&c->backward_weights, c->ops->stream, (void *[]){ (void *)x, (void *)dy, to, dbias });
     if (to != dw)
         dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
+}
+
+void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
+{
+    if (c->wide)
+        emulate_backward_weights(c, x, dy, dw, dbias);
+    else if (c->dense)
+        dense_backward_weights(c->dense, x, dy, dw, dbias);
+    else
+        plain_backward_weights(c, x, dy, dw, dbias);
 }

@@ -16,9 +16,10 @@
 //
 // In the arena W itself stands, if there is one output pixel, since each live tap is in it once.
 // With more, the live taps stand there one after the other, [tap][o][i], and W is spread out for
-// each use.
+// each use. The copy in a short type is W itself.
 #include "cpu/dense_cpu.h"
 #include "check.h"
+#include "cpu/short_cpu.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,9 @@ struct Dense {
     int in_pixels, out_pixels;
     int taps, live_taps;
     short live[MAX_TAPS];       // tap -> its number among the live ones, or -1
+    Type type, y_type;          // of x and w; of y
+    DnnPrimitive forward, backward_data, backward_weights;  // the products, if short; else empty
+    void *short_dy;             // where y is f32 and the rest is not: its gradient, rounded
 };
 
 // The tap through which output pixel q sees input pixel p; -1 if it does not.
@@ -55,6 +59,45 @@ bool dense_fits(const ConvSpec *s, Shape y)
     return true;
 }
 
+// --- products in bf16, which have a plan each ------------------------------------------------------
+
+// c (m, n) = a (m, k) b (k, n); a_tag, b_tag: dnnl_ba where the matrix in memory is the other way.
+static DnnPrimitive product(const Dense *d, int m, int n, int k, dnnl_format_tag_t a_tag,
+                            dnnl_format_tag_t b_tag, dnnl_data_type_t c_type)
+{
+    DnnMd mds[] = { dnn_md(2, (dnnl_dims_t){ m, k }, dnnl_bf16, a_tag),
+                    dnn_md(2, (dnnl_dims_t){ k, n }, dnnl_bf16, b_tag),
+                    dnn_md(2, (dnnl_dims_t){ m, n }, c_type, dnnl_ab) };
+    int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST };
+    dnnl_primitive_desc_t desc = dnn_product_desc(d->ops->engine, mds[0], mds[1], mds[2]);
+    DnnPrimitive p = dnn_primitive(d->ops->engine, desc, 3, arguments, mds);
+    for (int i = 0; i < 3; i++)
+        dnn_md_free(mds[i]);
+    return p;
+}
+
+// A bias is added before y is rounded, so in scratch memory.
+static void plan_short(Dense *d)
+{
+    int n = d->y.n, in = d->inputs, out = d->outputs;
+    bool wide = d->y_type == TYPE_F32 || d->spec.bias;
+    d->forward = product(d, n, out, in, dnnl_ab, dnnl_ba, wide ? dnnl_f32 : dnnl_bf16);
+    d->backward_data = product(d, n, in, out, dnnl_ab, dnnl_ab, dnnl_bf16);
+    d->backward_weights = product(d, out, in, n, dnnl_ba, dnnl_ab, dnnl_f32);
+    if (d->spec.bias)
+        ops_need_scratch(d->ops, (size_t)n * out);
+    if (d->y_type == TYPE_F32)
+        d->short_dy = device_alloc(d->ops->device, (size_t)n * out * type_size(d->type));
+}
+
+static void multiply_short(const Dense *d, const DnnPrimitive *p, const void *a, const void *b,
+                           void *c)
+{
+    dnn_run(p, d->ops->stream, (void *[]){ (void *)a, (void *)b, c });
+}
+
+// --- making it -------------------------------------------------------------------------------------
+
 Dense *dense_new(Ops *ops, const ConvSpec *spec, Shape y)
 {
     Dense *d = xcalloc(1, sizeof *d);
@@ -73,12 +116,25 @@ Dense *dense_new(Ops *ops, const ConvSpec *spec, Shape y)
     for (int tap = 0; tap < d->taps; tap++)
         if (d->live[tap] == 0)
             d->live[tap] = (short)d->live_taps++;
+    d->type = spec->x.type;
+    d->y_type = y.type;
     if (d->out_pixels > 1)
         ops_need_scratch(ops, (size_t)d->outputs * d->inputs);
+    if (d->type != TYPE_F32)
+        plan_short(d);
     return d;
 }
 
-void dense_free(Dense *dense) { free(dense); }
+void dense_free(Dense *d)
+{
+    if (!d)
+        return;
+    dnn_primitive_free(&d->forward);
+    dnn_primitive_free(&d->backward_data);
+    dnn_primitive_free(&d->backward_weights);
+    device_free(d->ops->device, d->short_dy);
+    free(d);
+}
 
 // --- the weights' order --------------------------------------------------------------------------
 
@@ -125,28 +181,47 @@ void dense_weights_export(const Dense *d, float *oihw, const float *arena)
 
 // The row of W for output channel o at pixel q, and in it where input pixel p's channels begin, a
 // block at a time.
-static float *matrix_row(const Dense *d, float *matrix, int o, int q)
+static size_t matrix_row(const Dense *d, int o, int q)
 {
-    return matrix + place(o, q, d->out_pixels, d->y.block) * d->inputs;
+    return place(o, q, d->out_pixels, d->y.block) * d->inputs;
 }
 
-static const float *spread_out(const Dense *d, const float *w)
+// Makes W of its live taps, numbers of `size` bytes.
+static void spread_taps(const Dense *d, size_t size, const char *w, char *matrix)
 {
-    if (d->out_pixels == 1)
-        return w;
-    float *matrix = d->ops->scratch;
     int inputs = d->spec.x.c, block = d->spec.x.block;
 #pragma omp parallel for schedule(static)
     for (int o = 0; o < d->y.c; o++)
         for (int q = 0; q < d->out_pixels; q++)
             for (int p = 0; p < d->in_pixels; p++) {
                 int tap = d->live[tap_between(&d->spec, d->y, q, p)];
-                const float *from = w + ((size_t)tap * d->y.c + o) * inputs;
-                float *to = matrix_row(d, matrix, o, q) + (size_t)p * block;
-                for (int i = 0; i < inputs; i += block)
-                    memcpy(to + (size_t)i * d->in_pixels, from + i, (size_t)block * sizeof *to);
+                const char *from = w + ((size_t)tap * d->y.c + o) * inputs * size;
+                char *to = matrix + (matrix_row(d, o, q) + (size_t)p * block) * size;
+                for (size_t i = 0; i < (size_t)inputs; i += block)
+                    memcpy(to + i * d->in_pixels * size, from + i * size, block * size);
             }
-    return matrix;
+}
+
+static const float *spread_out(const Dense *d, const float *w)
+{
+    if (d->out_pixels == 1)
+        return w;
+    spread_taps(d, sizeof *w, (const char *)w, (char *)d->ops->scratch);
+    return d->ops->scratch;
+}
+
+size_t dense_copy_bytes(const Dense *d)
+{
+    return d->type == TYPE_F32 ? 0 : (size_t)d->outputs * d->inputs * type_size(d->type);
+}
+
+void dense_weights_cast(const Dense *d, const float *arena, void *copy)
+{
+    bool as_it_is = d->out_pixels == 1;
+    void *taps = as_it_is ? copy : d->ops->scratch;
+    ops_narrow(d->type, (size_t)d->live_taps * d->y.c * d->spec.x.c, arena, taps);
+    if (!as_it_is)
+        spread_taps(d, type_size(d->type), taps, copy);
 }
 
 // The other way for gradients: a tap's is the sum over all places of W where it stands.
@@ -160,7 +235,7 @@ static void gather(const Dense *d, float *matrix, float *dw)
         for (int q = 0; q < d->out_pixels; q++)
             for (int p = 0; p < d->in_pixels; p++) {
                 int tap = d->live[tap_between(&d->spec, d->y, q, p)];
-                const float *from = matrix_row(d, matrix, o, q) + (size_t)p * block;
+                const float *from = matrix + matrix_row(d, o, q) + (size_t)p * block;
                 float *to = dw + ((size_t)tap * d->y.c + o) * inputs;
                 for (int i = 0; i < inputs; i += block)
                     for (int k = 0; k < block; k++)
@@ -179,28 +254,53 @@ static void multiply(char ta, char tb, int m, int n, int k, const float *a, cons
     DNN_CHECK(dnnl_sgemm(ta, tb, m, n, k, 1, a, ta == 'T' ? m : k, b, tb == 'T' ? k : n, 0, c, n));
 }
 
-void dense_forward(const Dense *d, const float *x, const float *w, const float *bias, float *y)
+// y = rows + bias, in y's type; rows may be y.
+static void add_bias(const Dense *d, const float *rows, const float *bias, void *y)
 {
-    multiply('N', 'T', d->y.n, d->outputs, d->inputs, x, spread_out(d, w), y);
-    if (!d->spec.bias)
-        return;
     for (int n = 0; n < d->y.n; n++)
         for (int o = 0; o < d->y.c; o++)
-            for (int q = 0; q < d->out_pixels; q++)
-                y[(size_t)n * d->outputs + place(o, q, d->out_pixels, d->y.block)] += bias[o];
+            for (int q = 0; q < d->out_pixels; q++) {
+                size_t i = (size_t)n * d->outputs + place(o, q, d->out_pixels, d->y.block);
+                store(d->y_type, y, i, rows[i] + bias[o]);
+            }
 }
 
-void dense_backward_data(const Dense *d, const float *dy, const float *w, float *dx)
+void dense_forward(const Dense *d, const void *x, const void *w, const float *bias, void *y)
 {
-    multiply('N', 'N', d->y.n, d->inputs, d->outputs, dy, spread_out(d, w), dx);
+    void *rows = d->spec.bias && d->y_type != TYPE_F32 ? d->ops->scratch : y;
+    if (d->type == TYPE_F32)
+        multiply('N', 'T', d->y.n, d->outputs, d->inputs, x, spread_out(d, w), rows);
+    else
+        multiply_short(d, &d->forward, x, w, rows);
+    if (d->spec.bias)
+        add_bias(d, rows, bias, y);
+}
+
+// The gradient of y, in the type in which it is multiplied.
+static const void *gradient(const Dense *d, const void *dy)
+{
+    if (d->y_type == d->type)
+        return dy;
+    ops_narrow(d->type, (size_t)d->y.n * d->outputs, dy, d->short_dy);
+    return d->short_dy;
+}
+
+void dense_backward_data(const Dense *d, const void *dy, const void *w, void *dx)
+{
+    if (d->type == TYPE_F32)
+        multiply('N', 'N', d->y.n, d->inputs, d->outputs, dy, spread_out(d, w), dx);
+    else
+        multiply_short(d, &d->backward_data, gradient(d, dy), w, dx);
 }
 
 // The gradients of dead taps are zero from the start and nobody writes them.
-void dense_backward_weights(const Dense *d, const float *x, const float *dy, float *dw,
-                            float *dbias)
+void dense_backward_weights(const Dense *d, const void *x, const void *dy, float *dw, float *dbias)
 {
     float *matrix = d->out_pixels == 1 ? dw : d->ops->scratch;
-    multiply('T', 'N', d->outputs, d->inputs, d->y.n, dy, x, matrix);
+    if (d->type == TYPE_F32)
+        multiply('T', 'N', d->outputs, d->inputs, d->y.n, dy, x, matrix);
+    else
+        multiply_short(d, &d->backward_weights, gradient(d, dy), x, matrix);
     if (matrix != dw)
         gather(d, matrix, dw);
     if (!d->spec.bias)
@@ -209,7 +309,8 @@ void dense_backward_weights(const Dense *d, const float *x, const float *dy, flo
         double sum = 0;
         for (int n = 0; n < d->y.n; n++)
             for (int q = 0; q < d->out_pixels; q++)
-                sum += dy[(size_t)n * d->outputs + place(o, q, d->out_pixels, d->y.block)];
+                sum += load(d->y_type, dy,
+                            (size_t)n * d->outputs + place(o, q, d->out_pixels, d->y.block));
         dbias[o] = (float)sum;
     }
 }

@@ -20,10 +20,10 @@ void dnn_check(dnnl_status_t status, const char *call, const char *file, int lin
 
 #if DNNL_VERSION_MAJOR >= 3
 
-DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag)
+DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag)
 {
     DnnMd md;
-    DNN_CHECK(dnnl_memory_desc_create_with_tag(&md, ndims, dims, dnnl_f32, tag));
+    DNN_CHECK(dnnl_memory_desc_create_with_tag(&md, ndims, dims, type, tag));
     return md;
 }
 
@@ -42,10 +42,10 @@ void dnn_md_free(DnnMd md)
 
 #else
 
-DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag)
+DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag)
 {
     DnnMd md = xcalloc(1, sizeof *md);
-    DNN_CHECK(dnnl_memory_desc_init_by_tag(md, ndims, dims, dnnl_f32, tag));
+    DNN_CHECK(dnnl_memory_desc_init_by_tag(md, ndims, dims, type, tag));
     return md;
 }
 
@@ -60,7 +60,7 @@ void dnn_md_free(DnnMd md) { free(md); }
 
 #endif
 
-// --- convolutions --------------------------------------------------------------------------------
+// --- convolutions and matrix products ------------------------------------------------------------
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -85,6 +85,13 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
     return desc;
 }
 
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c)
+{
+    dnnl_primitive_desc_t desc = NULL;
+    DNN_CHECK(dnnl_matmul_primitive_desc_create(&desc, engine, a, b, NULL, c, NULL));
+    return desc;
+}
+
 #else
 
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnPass pass,
@@ -103,6 +110,15 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
         DNN_CHECK(dnnl_convolution_backward_weights_desc_init(&op, direct, c->x, c->w, c->bias,
                                                               c->y, c->strides, c->pad, c->pad));
     DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, NULL, engine, hint));
+    return desc;
+}
+
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c)
+{
+    dnnl_primitive_desc_t desc = NULL;
+    dnnl_matmul_desc_t op;
+    DNN_CHECK(dnnl_matmul_desc_init(&op, a, b, NULL, c));
+    DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, NULL, engine, NULL));
     return desc;
 }
 

@@ -19,7 +19,7 @@ typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
 #define DNN_CHECK(call) dnn_check((call), #call, __FILE__, __LINE__)
 void dnn_check(dnnl_status_t status, const char *call, const char *file, int line);
 
-DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_format_tag_t tag); // f32; free with dnn_md_free
+DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag);
 DnnMd dnn_md_copy(const_dnnl_memory_desc_t md);
 void dnn_md_free(DnnMd md);
 
@@ -41,6 +41,8 @@ typedef struct DnnPrimitive {
 // A pass over a convolution. Backward passes want the forward pass's description as a hint.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
+// c (m, n) = a (m, k) b (k, n)
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c);
 // Takes the description over. arguments: up to 4 pairs of DNNL_ARG_* and the md of that argument.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds);

@@ -1,9 +1,11 @@
 // ops_cpu.c - the operations that are short loops: everything but convolution.
 //
 // An activation is [n][c / block][h * w][block]. The innermost loops run over the block, which is
-// what one vector instruction holds, so the compiler turns them into vector code.
+// what one vector instruction holds, so the compiler turns them into vector code. A loop that stands
+// here once is compiled for each type of activation (BY_TYPE), and computes in f32.
 #include "check.h"
 #include "cpu/ops_internal.h"
+#include "cpu/short_cpu.h"
 
 #include <float.h>
 #include <math.h>
@@ -27,6 +29,7 @@ Ops *ops_new(Device *device, const OpsConfig *config)
 void ops_free(Ops *ops)
 {
     device_free(ops->device, ops->scratch);
+    device_free(ops->device, ops->wide);
     DNN_CHECK(dnnl_stream_destroy(ops->stream));
     DNN_CHECK(dnnl_engine_destroy(ops->engine));
     free(ops);
@@ -39,19 +42,101 @@ int ops_input_block(const Ops *ops, int channels)
     return 1;
 }
 
+static bool has_bf16(void)
+{
+    const unsigned isa = dnnl_get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_bf16;
+    return (isa & wanted) == wanted;
+}
+
+Type ops_best_type(const Device *device)
+{
+    (void)device;
+    return has_bf16() ? TYPE_BF16 : TYPE_F32;
+}
+
+bool ops_emulates(const Device *device, Type type)
+{
+    (void)device;
+    return type == TYPE_F16 || (type == TYPE_BF16 && !has_bf16());
+}
+
+static void need(Ops *ops, float **memory, size_t *has, size_t count)
+{
+    if (count <= *has)
+        return;
+    device_free(ops->device, *memory);
+    *memory = device_alloc(ops->device, count * sizeof(float));
+    *has = count;
+}
+
 void ops_need_scratch(Ops *ops, size_t count)
 {
-    if (count <= ops->scratch_count)
-        return;
-    device_free(ops->device, ops->scratch);
-    ops->scratch = device_alloc(ops->device, count * sizeof(float));
-    ops->scratch_count = count;
+    need(ops, &ops->scratch, &ops->scratch_count, count);
 }
+
+void ops_need_wide(Ops *ops, size_t count) { need(ops, &ops->wide, &ops->wide_count, count); }
 
 void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
 {
     (void)ops;
     *scalars = values;
+}
+
+// --- types ---------------------------------------------------------------------------------------
+
+enum { CHUNK = 4096 };      // numbers that a thread takes at a time
+
+static size_t chunks_of(size_t count) { return (count + CHUNK - 1) / CHUNK; }
+static size_t chunk_size(size_t count, size_t begin)
+{
+    return count - begin < CHUNK ? count - begin : CHUNK;
+}
+
+SPECIALIZED void convert(Type from_type, const void *from, Type to_type, void *to, size_t count)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        store(to_type, to, i, load(from_type, from, i));
+}
+
+SPECIALIZED void narrow(Type type, const float *from, void *to, size_t count)
+{
+    convert(TYPE_F32, from, type, to, count);
+}
+
+SPECIALIZED void widen(Type type, const void *from, float *to, size_t count)
+{
+    convert(type, from, TYPE_F32, to, count);
+}
+
+SPECIALIZED void keep_rounded(Type type, const float *from, float *to, size_t count)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        to[i] = rounded(type, from[i]);
+}
+
+void ops_narrow(Type type, size_t count, const float *from, void *to)
+{
+#pragma omp parallel for schedule(static)
+    for (size_t c = 0; c < chunks_of(count); c++) {
+        size_t i = c * CHUNK;
+        BY_TYPE(narrow, type, from + i, into(type, to, i), chunk_size(count, i));
+    }
+}
+
+void ops_widen(Type type, size_t count, const void *from, float *to)
+{
+#pragma omp parallel for schedule(static)
+    for (size_t c = 0; c < chunks_of(count); c++) {
+        size_t i = c * CHUNK;
+        BY_TYPE(widen, type, at(type, from, i), to + i, chunk_size(count, i));
+    }
+}
+
+void ops_round(Type type, size_t count, const float *from, float *to)
+{
+    BY_TYPE(keep_rounded, type, from, to, count);
 }
 
 // --- batch normalisation -------------------------------------------------------------------------
@@ -137,37 +222,47 @@ static double total(const double *sums, int threads, int channels, int c)
 
 // sum and sum of squares of x - origin over the pixels of one plane of `block` channels, in f32:
 // short enough to lose nothing that matters; planes are then added in double.
-static inline __attribute__((always_inline)) void
-plane_moments(const float *x, const float *origin, int pixels, int block, float *sum, float *square)
+SPECIALIZED void plane_moments(Type type, const void *x, const float *origin, int pixels, int block,
+                               float *sum, float *square)
 {
     for (int i = 0; i < block; i++)
         sum[i] = square[i] = 0;
-    for (int p = 0; p < pixels; p++, x += block)
+    for (int p = 0; p < pixels; p++, x = at(type, x, block))
 #pragma omp simd
         for (int i = 0; i < block; i++) {
-            float d = x[i] - origin[i];
+            float d = load(type, x, i) - origin[i];
             sum[i] += d;
             square[i] += d * d;
         }
 }
 
+static float first_pixel(const Norm *norm, const void *x, int c)
+{
+    size_t plane = (size_t)norm->pixels * norm->block;
+    return load(norm->spec.x.type, x, c / norm->block * plane + c % norm->block);
+}
+
 // This thread's share of images: sums of (x - origin) and (x - origin)^2 for each channel. The
 // origin, the first pixel of the batch, keeps the variance exact when a mean is far from zero.
-static void moments_of_images(const Norm *norm, const float *x, int begin, int end, double *sums,
+static void moments_of_images(const Norm *norm, const void *x, int begin, int end, double *sums,
                               double *squares)
 {
     int block = norm->block, channels = norm->spec.x.c;
+    Type type = norm->spec.x.type;
     size_t plane = (size_t)norm->pixels * block;
-    float sum[channels], square[channels];
-    for (int c = 0; c < channels; c++)
+    float sum[channels], square[channels], origins[channels];
+    for (int c = 0; c < channels; c++) {
         sums[c] = squares[c] = 0;
+        origins[c] = first_pixel(norm, x, c);
+    }
     for (int n = begin; n < end; n++)
         for (int b = 0; b < norm->blocks; b++) {
-            const float *from = x + ((size_t)n * norm->blocks + b) * plane, *origin = x + b * plane;
+            const void *from = at(type, x, ((size_t)n * norm->blocks + b) * plane);
+            const float *origin = origins + b * block;
             if (block == 16)
-                plane_moments(from, origin, norm->pixels, 16, sum, square);
+                BY_TYPE(plane_moments, type, from, origin, norm->pixels, 16, sum, square);
             else
-                plane_moments(from, origin, norm->pixels, block, sum, square);
+                BY_TYPE(plane_moments, type, from, origin, norm->pixels, block, sum, square);
             for (int i = 0; i < block; i++) {
                 sums[b * block + i] += sum[i];
                 squares[b * block + i] += square[i];
@@ -207,7 +302,7 @@ static void merge_statistics(Norm *norm, const NormTensors *t)
     }
 }
 
-static void batch_statistics(Norm *norm, const NormTensors *t, const float *x)
+static void batch_statistics(Norm *norm, const NormTensors *t, const void *x)
 {
     int channels = norm->spec.x.c, threads = device_threads(norm->ops->device), n = norm->spec.x.n;
 #pragma omp parallel num_threads(threads)
@@ -220,11 +315,10 @@ static void batch_statistics(Norm *norm, const NormTensors *t, const float *x)
     double count = (double)n * norm->pixels;
     norm->count = norm->mine[0] = count;
     for (int c = 0; c < channels; c++) {
-        double origin = x[(size_t)(c / norm->block) * norm->pixels * norm->block + c % norm->block];
         double mean = total(norm->sums.a, threads, channels, c) / count;
         double var = total(norm->sums.b, threads, channels, c) / count - mean * mean;
         var = var > 0 ? var : var == var ? 0 : var;     // not below zero, but let NaN through
-        mean += origin;
+        mean += (double)first_pixel(norm, x, c);
         if (!is_shared(norm))
             statistics_set(t, c, count, mean, var);
         norm->mine[1 + c] = mean;
@@ -236,24 +330,26 @@ static void batch_statistics(Norm *norm, const NormTensors *t, const float *x)
     }
 }
 
-static inline __attribute__((always_inline)) void
-plane_forward(const float *x, const float *residual, const float *scale, const float *shift,
-              int pixels, int block, bool relu, float *y)
+SPECIALIZED void plane_forward(Type type, const void *x, const void *residual, const float *scale,
+                               const float *shift, int pixels, int block, bool relu, void *y)
 {
-    for (int p = 0; p < pixels; p++, x += block, y += block) {
+    for (int p = 0; p < pixels; p++) {
 #pragma omp simd
         for (int i = 0; i < block; i++) {
-            float v = x[i] * scale[i] + shift[i];
-            v = residual ? v + residual[i] : v;
-            y[i] = relu && v < 0 ? 0 : v;
+            float v = load(type, x, i) * scale[i] + shift[i];
+            v = residual ? v + load(type, residual, i) : v;
+            store(type, y, i, relu && v < 0 ? 0 : v);
         }
-        residual = residual ? residual + block : NULL;
+        x = at(type, x, block);
+        y = into(type, y, block);
+        residual = at(type, residual, block);
     }
 }
 
-void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float *residual, float *y,
+void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
                   bool training)
 {
+    const Type type = norm->spec.x.type;
     int block = norm->block, pixels = norm->pixels, blocks = norm->blocks, n = norm->spec.x.n;
     bool relu = norm->spec.relu;
     if (training)
@@ -266,67 +362,72 @@ void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float 
     }
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < n * blocks; p++) {
-        size_t at = (size_t)p * pixels * block;
+        size_t i = (size_t)p * pixels * block;
         const float *scale = norm->scale + p % blocks * block,
                     *shift = norm->shift + p % blocks * block;
-        const float *add = residual ? residual + at : NULL;
+        const void *from = at(type, x, i), *add = at(type, residual, i);
+        void *to = into(type, y, i);
         if (block == 16 && add && relu)
-            plane_forward(x + at, add, scale, shift, pixels, 16, true, y + at);
+            BY_TYPE(plane_forward, type, from, add, scale, shift, pixels, 16, true, to);
         else if (block == 16 && !add && relu)
-            plane_forward(x + at, NULL, scale, shift, pixels, 16, true, y + at);
+            BY_TYPE(plane_forward, type, from, NULL, scale, shift, pixels, 16, true, to);
         else
-            plane_forward(x + at, add, scale, shift, pixels, block, relu, y + at);
+            BY_TYPE(plane_forward, type, from, add, scale, shift, pixels, block, relu, to);
     }
 }
 
 // d = the gradient behind the ReLU, (dy1 + dy2) where y > 0, stored for the second pass; and the
 // sums of d and d * (x - mean) of this plane.
-static inline __attribute__((always_inline)) void
-plane_backward(const float *x, const float *y, const float *dy1, const float *dy2,
-               const float *mean, int pixels, int block, float *d, float *sum, float *dot)
+SPECIALIZED void plane_backward(Type type, const void *x, const void *y, const void *dy1,
+                                const void *dy2, const float *mean, int pixels, int block, void *d,
+                                float *sum, float *dot)
 {
     for (int i = 0; i < block; i++)
         sum[i] = dot[i] = 0;
     for (int p = 0; p < pixels; p++) {
 #pragma omp simd
         for (int i = 0; i < block; i++) {
-            float g = dy2 ? dy1[i] + dy2[i] : dy1[i];
-            g = !y || y[i] > 0 ? g : 0;
-            d[i] = g;
+            float g = load(type, dy1, i);
+            g = dy2 ? rounded(type, g + load(type, dy2, i)) : g;
+            g = !y || load(type, y, i) > 0 ? g : 0;
+            store(type, d, i, g);
             sum[i] += g;
-            dot[i] += g * (x[i] - mean[i]);
+            dot[i] += g * (load(type, x, i) - mean[i]);
         }
-        x += block, dy1 += block, d += block;
-        y = y ? y + block : NULL;
-        dy2 = dy2 ? dy2 + block : NULL;
+        x = at(type, x, block);
+        y = at(type, y, block);
+        dy1 = at(type, dy1, block);
+        dy2 = at(type, dy2, block);
+        d = into(type, d, block);
     }
 }
 
 typedef struct NormGradients {
-    const float *x, *y, *dy1, *dy2;     // y NULL: no ReLU
-    float *d;
+    const void *x, *y, *dy1, *dy2;      // y NULL: no ReLU
+    void *d;
 } NormGradients;
 
 static void gradient_sums(const Norm *norm, const NormTensors *t, const NormGradients *g, int begin,
                           int end, double *sums, double *dots)
 {
-    int block = norm->block, channels = norm->spec.x.c;
+    int block = norm->block, channels = norm->spec.x.c, pixels = norm->pixels;
+    Type type = norm->spec.x.type;
     float sum[channels], dot[channels];
     for (int c = 0; c < channels; c++)
         sums[c] = dots[c] = 0;
     for (int p = begin * norm->blocks; p < end * norm->blocks; p++) {
-        size_t at = (size_t)p * norm->pixels * block;
+        size_t i = (size_t)p * pixels * block;
         int first = p % norm->blocks * block;
-        const float *y = g->y ? g->y + at : NULL, *dy2 = g->dy2 ? g->dy2 + at : NULL;
+        const float *mean = t->mean + first;
+        const void *x = at(type, g->x, i), *y = at(type, g->y, i);
+        const void *dy1 = at(type, g->dy1, i), *dy2 = at(type, g->dy2, i);
+        void *d = into(type, g->d, i);
         if (block == 16 && y && !dy2)
-            plane_backward(g->x + at, y, g->dy1 + at, NULL, t->mean + first, norm->pixels, 16,
-                           g->d + at, sum, dot);
+            BY_TYPE(plane_backward, type, x, y, dy1, NULL, mean, pixels, 16, d, sum, dot);
         else if (block == 16 && y)
-            plane_backward(g->x + at, y, g->dy1 + at, dy2, t->mean + first, norm->pixels, 16,
-                           g->d + at, sum, dot);
+            BY_TYPE(plane_backward, type, x, y, dy1, dy2, mean, pixels, 16, d, sum, dot);
         else
-            plane_backward(g->x + at, y, g->dy1 + at, dy2, t->mean + first, norm->pixels, block,
-                           g->d + at, sum, dot);
+            BY_TYPE(plane_backward, type, x, y, dy1, dy2, mean, pixels, block, d, sum, dot);
         for (int i = 0; i < block; i++) {
             sums[first + i] += sum[i];
             dots[first + i] += dot[i];
@@ -373,22 +474,29 @@ static void norm_parameters(Norm *norm, const NormTensors *t)
     }
 }
 
-static inline __attribute__((always_inline)) void
-plane_dx(const float *x, const float *d, const float *mean, const float *scale, const float *k1,
-         const float *k0, int pixels, int block, float *dx)
+// scale, k1 and k0 stand in `norm`, for its channels from c on.
+SPECIALIZED void plane_dx(Type type, const Norm *norm, int c, const float *mean, const void *x,
+                          const void *d, int pixels, int block, void *dx)
 {
-    for (int p = 0; p < pixels; p++, x += block, d += block, dx += block)
+    const float *scale = norm->scale + c, *k1 = norm->k1 + c, *k0 = norm->k0 + c;
+    for (int p = 0; p < pixels; p++) {
 #pragma omp simd
         for (int i = 0; i < block; i++)
-            dx[i] = scale[i] * d[i] + (k1[i] * (x[i] - mean[i]) + k0[i]);
+            store(type, dx, i, scale[i] * load(type, d, i) +
+                                   (k1[i] * (load(type, x, i) - mean[i]) + k0[i]));
+        x = at(type, x, block);
+        d = at(type, d, block);
+        dx = into(type, dx, block);
+    }
 }
 
-void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float *y,
-                   const float *dy1, const float *dy2, float *dx, float *dresidual)
+void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
+                   const void *dy2, void *dx, void *dresidual)
 {
+    const Type type = norm->spec.x.type;
     int block = norm->block, pixels = norm->pixels, blocks = norm->blocks, n = norm->spec.x.n;
     int channels = norm->spec.x.c, threads = device_threads(norm->ops->device);
-    float *d = dresidual ? dresidual : dx;
+    void *d = dresidual ? dresidual : dx;
     NormGradients g = { x, norm->spec.relu ? y : NULL, dy1, dy2, d };
 #pragma omp parallel num_threads(threads)
     {
@@ -399,33 +507,55 @@ void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float
     norm_parameters(norm, t);
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < n * blocks; p++) {
-        size_t at = (size_t)p * pixels * block;
+        size_t i = (size_t)p * pixels * block;
         int c = p % blocks * block;
+        const void *from = at(type, x, i), *behind_relu = at(type, d, i);
+        void *to = into(type, dx, i);
         if (block == 16)
-            plane_dx(x + at, d + at, t->mean + c, norm->scale + c, norm->k1 + c, norm->k0 + c,
-                     pixels, 16, dx + at);
+            BY_TYPE(plane_dx, type, norm, c, t->mean + c, from, behind_relu, pixels, 16, to);
         else
-            plane_dx(x + at, d + at, t->mean + c, norm->scale + c, norm->k1 + c, norm->k0 + c,
-                     pixels, block, dx + at);
+            BY_TYPE(plane_dx, type, norm, c, t->mean + c, from, behind_relu, pixels, block, to);
     }
 }
 
 // --- ReLU and pooling ----------------------------------------------------------------------------
 
-void relu_forward(Ops *ops, size_t count, const float *x, float *y)
+SPECIALIZED void relu(Type type, const void *x, void *y, size_t count)
 {
-    (void)ops;
-#pragma omp parallel for simd schedule(static)
+#pragma omp simd
     for (size_t i = 0; i < count; i++)
-        y[i] = x[i] < 0 ? 0 : x[i];
+        store(type, y, i, load(type, x, i) < 0 ? 0 : load(type, x, i));
 }
 
-void relu_backward(Ops *ops, size_t count, const float *y, const float *dy, float *dx)
+void relu_forward(Ops *ops, Shape shape, const void *x, void *y)
 {
     (void)ops;
-#pragma omp parallel for simd schedule(static)
+    size_t count = shape_count(shape);
+#pragma omp parallel for schedule(static)
+    for (size_t c = 0; c < chunks_of(count); c++) {
+        size_t i = c * CHUNK;
+        BY_TYPE(relu, shape.type, at(shape.type, x, i), into(shape.type, y, i),
+                chunk_size(count, i));
+    }
+}
+
+SPECIALIZED void relu_gradient(Type type, const void *y, const void *dy, void *dx, size_t count)
+{
+#pragma omp simd
     for (size_t i = 0; i < count; i++)
-        dx[i] = y[i] > 0 ? dy[i] : 0;
+        store(type, dx, i, load(type, y, i) > 0 ? load(type, dy, i) : 0);
+}
+
+void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx)
+{
+    (void)ops;
+    size_t count = shape_count(shape);
+#pragma omp parallel for schedule(static)
+    for (size_t c = 0; c < chunks_of(count); c++) {
+        size_t i = c * CHUNK;
+        BY_TYPE(relu_gradient, shape.type, at(shape.type, y, i), at(shape.type, dy, i),
+                into(shape.type, dx, i), chunk_size(count, i));
+    }
 }
 
 // The part of a window at output o that lies inside: [begin, end).
@@ -445,8 +575,8 @@ enum { LANES = 16 };        // channels at a time: a block of the widest vectors
 
 // One output pixel, `lanes` channels of it: the first of the largest, and where in the window it
 // stood. NaN wins, as in PyTorch.
-static inline __attribute__((always_inline)) void
-pool_pixel(const PoolSpec *s, const float *x, int row, int col, int lanes, float *y, uint8_t *index)
+SPECIALIZED void pool_pixel(Type type, const PoolSpec *s, const void *x, int row, int col, int lanes,
+                            void *y, uint8_t *index)
 {
     int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
     int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);
@@ -458,90 +588,125 @@ pool_pixel(const PoolSpec *s, const float *x, int row, int col, int lanes, float
     }
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
-            int at = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
-            const float *from = x + (size_t)at * s->x.block;
+            int p = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
+            const void *from = at(type, x, (size_t)p * s->x.block);
 #pragma omp simd
             for (int i = 0; i < lanes; i++) {
-                bool larger = from[i] > best[i] || from[i] != from[i];
-                best[i] = larger ? from[i] : best[i];
+                float v = load(type, from, i);
+                bool larger = v > best[i] || v != v;
+                best[i] = larger ? v : best[i];
                 where[i] = larger ? r * s->kernel + c : where[i];
             }
         }
     for (int i = 0; i < lanes; i++) {
-        y[i] = best[i];
+        store(type, y, i, best[i]);
         index[i] = (uint8_t)where[i];
     }
 }
 
-void maxpool_forward(Ops *ops, const PoolSpec *s, const float *x, float *y, uint8_t *index)
+// All output pixels of a plane of `block` channels, `lanes` at a time.
+SPECIALIZED void pool_plane(Type type, const PoolSpec *s, Shape out, int lanes, const void *x,
+                            void *y, uint8_t *index)
 {
-    (void)ops;
-    Shape out = pool_output(s);
-    int block = s->x.block, planes = s->x.n * (s->x.c / block);
-#pragma omp parallel for schedule(static)
-    for (int p = 0; p < planes; p++)
-        for (int o = 0; o < out.h * out.w; o++) {
-            const float *plane = x + (size_t)p * s->x.h * s->x.w * block;
-            size_t at = ((size_t)p * out.h * out.w + o) * block;
-            if (block == 16)
-                pool_pixel(s, plane, o / out.w, o % out.w, 16, y + at, index + at);
-            else
-                for (int i = 0; i < block; i++)
-                    pool_pixel(s, plane + i, o / out.w, o % out.w, 1, y + at + i, index + at + i);
-        }
+    int block = s->x.block;
+    for (int row = 0; row < out.h; row++)
+        for (int col = 0; col < out.w; col++)
+            for (int i = 0; i < block; i += lanes) {
+                size_t to = ((size_t)row * out.w + col) * block + i;
+                pool_pixel(type, s, at(type, x, i), row, col, lanes, into(type, y, to), index + to);
+            }
 }
 
-// Gives the gradient of one output pixel to the input pixel that was the largest of its window.
-static inline __attribute__((always_inline)) void
-unpool_pixel(const PoolSpec *s, int row, int col, const uint8_t *index, const float *dy1,
-             const float *dy2, int lanes, float *dx)
-{
-    int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
-    int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);
-    float d[LANES];
-    int32_t where[LANES];
-    for (int i = 0; i < lanes; i++) {
-        d[i] = dy2 ? dy1[i] + dy2[i] : dy1[i];
-        where[i] = index[i];
-    }
-    for (int r = r0; r < r1; r++)
-        for (int c = c0; c < c1; c++) {
-            int at = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
-            float *to = dx + (size_t)at * s->x.block;
-#pragma omp simd
-            for (int i = 0; i < lanes; i++)
-                to[i] += where[i] == r * s->kernel + c ? d[i] : 0;
-        }
-}
-
-void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const float *dy1,
-                      const float *dy2, float *dx)
+void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_t *index)
 {
     (void)ops;
+    Type type = s->x.type;
     Shape out = pool_output(s);
     int block = s->x.block, planes = s->x.n * (s->x.c / block);
-    size_t plane = (size_t)s->x.h * s->x.w * block;
+    size_t in_plane = (size_t)s->x.h * s->x.w * block, out_plane = (size_t)out.h * out.w * block;
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < planes; p++) {
-        float *to = dx + p * plane;
-        memset(to, 0, plane * sizeof *to);
-        for (int o = 0; o < out.h * out.w; o++) {
-            size_t at = ((size_t)p * out.h * out.w + o) * block;
-            const float *second = dy2 ? dy2 + at : NULL;
-            int row = o / out.w, col = o % out.w;
-            if (block == 16 && second)
-                unpool_pixel(s, row, col, index + at, dy1 + at, second, 16, to);
-            else if (block == 16)
-                unpool_pixel(s, row, col, index + at, dy1 + at, NULL, 16, to);
-            else
-                for (int i = 0; i < block; i++)
-                    unpool_pixel(s, row, col, index + at + i, dy1 + at + i,
-                                 second ? second + i : NULL, 1, to + i);
-        }
+        const void *from = at(type, x, p * in_plane);
+        void *to = into(type, y, p * out_plane);
+        if (block == 16)
+            BY_TYPE(pool_plane, type, s, out, 16, from, to, index + p * out_plane);
+        else
+            BY_TYPE(pool_plane, type, s, out, 1, from, to, index + p * out_plane);
     }
 }
 
-void avgpool_forward(Ops *ops, Shape x, const float *in, float *out)
+// The windows in which pixel i is: [first, last].
+static inline int first_window(const PoolSpec *s, int i)
+{
+    int after = i + s->pad - s->kernel;         // windows that end before it begin at 0 .. after
+    return after < 0 ? 0 : after / s->stride + 1;
+}
+
+static inline int last_window(const PoolSpec *s, int i, int windows)
+{
+    int last = (i + s->pad) / s->stride;
+    return last < windows ? last : windows - 1;
+}
+
+// The gradient of one input pixel: of each window that has it, if it was the largest there.
+SPECIALIZED void unpool_pixel(Type type, const PoolSpec *s, Shape out, int row, int col,
+                              const uint8_t *index, const void *dy1, const void *dy2, int lanes,
+                              void *dx)
+{
+    float sum[LANES] = { 0 };
+    int r1 = last_window(s, row, out.h), c1 = last_window(s, col, out.w);
+    for (int r = first_window(s, row); r <= r1; r++)
+        for (int c = first_window(s, col); c <= c1; c++) {
+            int tap = (row + s->pad - r * s->stride) * s->kernel + col + s->pad - c * s->stride;
+            size_t from = ((size_t)r * out.w + c) * s->x.block;
+#pragma omp simd
+            for (int i = 0; i < lanes; i++) {
+                float d = load(type, dy1, from + i);
+                d = dy2 ? d + load(type, dy2, from + i) : d;
+                sum[i] += index[from + i] == tap ? d : 0;
+            }
+        }
+#pragma omp simd
+    for (int i = 0; i < lanes; i++)
+        store(type, dx, i, sum[i]);
+}
+
+SPECIALIZED void unpool_plane(Type type, const PoolSpec *s, Shape out, int lanes,
+                              const uint8_t *index, const void *dy1, const void *dy2, void *dx)
+{
+    int block = s->x.block;
+    for (int row = 0; row < s->x.h; row++)
+        for (int col = 0; col < s->x.w; col++)
+            for (int i = 0; i < block; i += lanes) {
+                size_t to = ((size_t)row * s->x.w + col) * block + i;
+                unpool_pixel(type, s, out, row, col, index + i, at(type, dy1, i), at(type, dy2, i),
+                             lanes, into(type, dx, to));
+            }
+}
+
+void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const void *dy1,
+                      const void *dy2, void *dx)
+{
+    (void)ops;
+    Type type = s->x.type;
+    Shape out = pool_output(s);
+    int block = s->x.block, planes = s->x.n * (s->x.c / block);
+    size_t in_plane = (size_t)s->x.h * s->x.w * block, out_plane = (size_t)out.h * out.w * block;
+#pragma omp parallel for schedule(static)
+    for (int p = 0; p < planes; p++) {
+        size_t from = p * out_plane;
+        const void *d1 = at(type, dy1, from), *d2 = at(type, dy2, from);
+        void *to = into(type, dx, p * in_plane);
+        if (block == 16 && d2)
+            BY_TYPE(unpool_plane, type, s, out, 16, index + from, d1, d2, to);
+        else if (block == 16)
+            BY_TYPE(unpool_plane, type, s, out, 16, index + from, d1, NULL, to);
+        else
+            BY_TYPE(unpool_plane, type, s, out, 1, index + from, d1, d2, to);
+    }
+}
+
+void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 {
     (void)ops;
     int block = x.block, pixels = x.h * x.w;
@@ -550,12 +715,12 @@ void avgpool_forward(Ops *ops, Shape x, const float *in, float *out)
         for (int i = 0; i < block; i++) {
             float sum = 0;
             for (int q = 0; q < pixels; q++)
-                sum += in[((size_t)p * pixels + q) * block + i];
-            out[(size_t)p * block + i] = sum / (float)pixels;
+                sum += load(x.type, in, ((size_t)p * pixels + q) * block + i);
+            store(x.type, out, (size_t)p * block + i, sum / (float)pixels);
         }
 }
 
-void avgpool_backward(Ops *ops, Shape x, const float *dout, float *dx)
+void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 {
     (void)ops;
     int block = x.block, pixels = x.h * x.w;
@@ -564,7 +729,8 @@ void avgpool_backward(Ops *ops, Shape x, const float *dout, float *dx)
     for (int p = 0; p < x.n * (x.c / block); p++)
         for (int q = 0; q < pixels; q++)
             for (int i = 0; i < block; i++)
-                dx[((size_t)p * pixels + q) * block + i] = dout[(size_t)p * block + i] * share;
+                store(x.type, dx, ((size_t)p * pixels + q) * block + i,
+                      load(x.type, dout, (size_t)p * block + i) * share);
 }
 
 // --- loss and optimizer --------------------------------------------------------------------------

@@ -90,6 +90,7 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     Conv *conv = xcalloc(1, sizeof *conv);
     ConvProblem problem = conv_problem(spec, CUDNN_DATA_FLOAT);
     device_use(ops->device);
+    ops_check_type(spec->x.type);
     CHECK(problem.r > 0 && problem.s > 0, "", "a %dx%d kernel that meets nothing but padding",
           spec->kernel_h, spec->kernel_w);
     CHECK(spec->x.block == spec->x.c, "", "convolution of an image in blocks of %d of %d channels: "
@@ -166,15 +167,28 @@ void conv_weights_export(const Conv *conv, float *oihw, const float *arena)
     free(order);
 }
 
+// Short copies come with the short types.
+size_t conv_copy_bytes(const Conv *conv)
+{
+    (void)conv;
+    return 0;
+}
+
+void conv_weights_cast(Conv *conv, const float *arena, void *copy)
+{
+    (void)arena;
+    (void)copy;
+    ops_check_type(conv->spec.x.type);
+}
+
 // --- computing -----------------------------------------------------------------------------------
 
 // Pass by pass, the same three tensors; the pass says which of them is written.
-static void run_pass(Conv *conv, ConvPass pass, const float *x, const float *w, const float *y)
+static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, const void *y)
 {
     Ops *ops = conv->ops;
     CHECK(((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % 16 == 0, "",
-          "a convolution's tensors must be aligned to 16 bytes: x %p, w %p, y %p", (const void *)x,
-          (const void *)w, (const void *)y);
+          "a convolution's tensors must be aligned to 16 bytes: x %p, w %p, y %p", x, w, y);
     device_use(ops->device);
     void *px = (void *)(uintptr_t)x, *pw = (void *)(uintptr_t)w, *py = (void *)(uintptr_t)y;
     if (!conv->is_product) {
@@ -192,20 +206,20 @@ static void run_pass(Conv *conv, ConvPass pass, const float *x, const float *w, 
 // The output as a matrix: a row for each pixel, a column for each channel.
 static int64_t output_rows(const Conv *conv) { return (int64_t)conv->y.n * conv->y.h * conv->y.w; }
 
-void conv_forward(Conv *conv, const float *x, const float *w, const float *bias, float *y)
+void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y)
 {
     run_pass(conv, PASS_FORWARD, x, w, y);
     if (conv->spec.bias)
         CUDA(kernel_bias_add(conv->ops->launch.stream, output_rows(conv), conv->y.c, bias, y));
 }
 
-void conv_backward_data(Conv *conv, const float *dy, const float *w, float *dx)
+void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx)
 {
     CHECK(conv->spec.needs_dx, "", "a convolution made without needs_dx was asked for dx");
     run_pass(conv, PASS_DATA, dx, w, dy);
 }
 
-void conv_backward_weights(Conv *conv, const float *x, const float *dy, float *dw, float *dbias)
+void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw, float *dbias)
 {
     run_pass(conv, PASS_WEIGHTS, x, dw, dy);
     if (conv->dead_count > 0)

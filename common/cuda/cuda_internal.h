@@ -75,6 +75,9 @@ struct Ops {
     void *norm_gather_arg;
 };
 
+// Fails unless the type is f32: short types are not written yet for a GPU.
+void ops_check_type(Type type);
+
 // Sees to it that ops->scratch holds as many bytes. While setting up, never while computing.
 void ops_need_scratch(Ops *ops, size_t bytes);
 

@@ -68,6 +68,25 @@ int ops_input_block(const Ops *ops, int channels)
     return channels;
 }
 
+Type ops_best_type(const Device *device)
+{
+    (void)device;
+    return TYPE_F32;
+}
+
+bool ops_emulates(const Device *device, Type type)
+{
+    (void)device;
+    (void)type;
+    return false;
+}
+
+void ops_check_type(Type type)
+{
+    CHECK(type == TYPE_F32, "in f32 it computes everything",
+          "the CUDA backend does not compute in 16-bit types yet");
+}
+
 // Grows at least twofold, so that all that is outgrown together is no larger than what is in use.
 void ops_need_scratch(Ops *ops, size_t bytes)
 {
@@ -101,6 +120,7 @@ Norm *norm_new(Ops *ops, const NormSpec *spec)
     Norm *norm = xcalloc(1, sizeof *norm);
     CHECK(spec->x.c <= KERNEL_MAX_CHANNELS, "", "batch normalisation of %d channels, at most %d",
           spec->x.c, KERNEL_MAX_CHANNELS);
+    ops_check_type(spec->x.type);
     norm->ops = ops;
     norm->spec = *spec;
     norm->rows = (int64_t)spec->x.n * spec->x.h * spec->x.w;
@@ -146,7 +166,7 @@ static void gather_all(const Norm *norm)
     ops->norm_gather(ops->norm_gather_arg, norm->shared.mine, norm->shared.all, bytes);
 }
 
-static void batch_statistics(Norm *norm, const NormTensors *t, const float *x)
+static void batch_statistics(Norm *norm, const NormTensors *t, const void *x)
 {
     const Launch *launch = &norm->ops->launch;
     const NormShared *shared = shared_of(norm);
@@ -158,7 +178,7 @@ static void batch_statistics(Norm *norm, const NormTensors *t, const float *x)
     }
 }
 
-void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float *residual, float *y,
+void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
                   bool training)
 {
     device_use(norm->ops->device);
@@ -168,8 +188,8 @@ void norm_forward(Norm *norm, const NormTensors *t, const float *x, const float 
                            norm->spec.relu, training));
 }
 
-void norm_backward(Norm *norm, const NormTensors *t, const float *x, const float *y,
-                   const float *dy1, const float *dy2, float *dx, float *dresidual)
+void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
+                   const void *dy2, void *dx, void *dresidual)
 {
     const Launch *launch = &norm->ops->launch;
     const NormShared *shared = shared_of(norm);
@@ -194,20 +214,23 @@ static void check_count(const char *what, Shape s)
           "%s of (%d, %d, %d, %d): more than 2^31 elements", what, s.n, s.c, s.h, s.w);
 }
 
-void relu_forward(Ops *ops, size_t count, const float *x, float *y)
+void relu_forward(Ops *ops, Shape shape, const void *x, void *y)
 {
+    ops_check_type(shape.type);
     device_use(ops->device);
-    CUDA(kernel_relu_forward(ops->launch.stream, count, x, y));
+    CUDA(kernel_relu_forward(ops->launch.stream, shape_count(shape), x, y));
 }
 
-void relu_backward(Ops *ops, size_t count, const float *y, const float *dy, float *dx)
+void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx)
 {
+    ops_check_type(shape.type);
     device_use(ops->device);
-    CUDA(kernel_relu_backward(ops->launch.stream, count, y, dy, dx));
+    CUDA(kernel_relu_backward(ops->launch.stream, shape_count(shape), y, dy, dx));
 }
 
-void maxpool_forward(Ops *ops, const PoolSpec *spec, const float *x, float *y, uint8_t *index)
+void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index)
 {
+    ops_check_type(spec->x.type);
     check_count("max pooling", spec->x);
     CHECK(spec->kernel <= 16, "",
           "max pooling over %dx%d pixels: the place of the maximum is a byte",
@@ -216,22 +239,25 @@ void maxpool_forward(Ops *ops, const PoolSpec *spec, const float *x, float *y, u
     CUDA(kernel_maxpool_forward(ops->launch.stream, spec, x, y, index));
 }
 
-void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const float *dy1,
-                      const float *dy2, float *dx)
+void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const void *dy1,
+                      const void *dy2, void *dx)
 {
+    ops_check_type(spec->x.type);
     device_use(ops->device);
     CUDA(kernel_maxpool_backward(ops->launch.stream, spec, index, dy1, dy2, dx));
 }
 
-void avgpool_forward(Ops *ops, Shape x, const float *in, float *out)
+void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 {
+    ops_check_type(x.type);
     check_count("average pooling", x);
     device_use(ops->device);
     CUDA(kernel_avgpool_forward(ops->launch.stream, x, in, out));
 }
 
-void avgpool_backward(Ops *ops, Shape x, const float *dout, float *dx)
+void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 {
+    ops_check_type(x.type);
     device_use(ops->device);
     CUDA(kernel_avgpool_backward(ops->launch.stream, x, dout, dx));
 }
@@ -266,13 +292,14 @@ void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float
 
 void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,
                  const int32_t *ids, int n, int64_t epoch, const Augment *augment,
-                 float *out, Shape out_shape, int32_t *labels_out)
+                 void *out, Shape out_shape, int32_t *labels_out)
 {
     ImagesJob job = { images, labels,   c,   h,         w,         ids, n,
                       epoch,  *augment, out, out_shape, labels_out };
     CHECK(c <= 3 && out_shape.c == c && n <= out_shape.n && out_shape.h >= h && out_shape.w >= w,
           "", "images_load: %d images (%d, %d, %d) into (%d, %d, %d, %d)", n, c, h, w, out_shape.n,
           out_shape.c, out_shape.h, out_shape.w);
+    ops_check_type(out_shape.type);
     if (out_shape.n == 0)
         return;
     device_use(stream->device);
