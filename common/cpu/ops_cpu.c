@@ -342,7 +342,7 @@ SPECIALIZED void plane_forward(Type type, const void *x, const void *residual, c
         }
         x = at(type, x, block);
         y = into(type, y, block);
-        residual = at(type, residual, block);
+        residual = at_if(type, residual, block);
     }
 }
 
@@ -365,7 +365,7 @@ void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *r
         size_t i = (size_t)p * pixels * block;
         const float *scale = norm->scale + p % blocks * block,
                     *shift = norm->shift + p % blocks * block;
-        const void *from = at(type, x, i), *add = at(type, residual, i);
+        const void *from = at(type, x, i), *add = at_if(type, residual, i);
         void *to = into(type, y, i);
         if (block == 16 && add && relu)
             BY_TYPE(plane_forward, type, from, add, scale, shift, pixels, 16, true, to);
@@ -390,14 +390,14 @@ SPECIALIZED void plane_backward(Type type, const void *x, const void *y, const v
             float g = load(type, dy1, i);
             g = dy2 ? rounded(type, g + load(type, dy2, i)) : g;
             g = !y || load(type, y, i) > 0 ? g : 0;
-            store(type, d, i, g);
+            store_exact(type, d, i, g);
             sum[i] += g;
             dot[i] += g * (load(type, x, i) - mean[i]);
         }
         x = at(type, x, block);
-        y = at(type, y, block);
+        y = at_if(type, y, block);
         dy1 = at(type, dy1, block);
-        dy2 = at(type, dy2, block);
+        dy2 = at_if(type, dy2, block);
         d = into(type, d, block);
     }
 }
@@ -419,8 +419,8 @@ static void gradient_sums(const Norm *norm, const NormTensors *t, const NormGrad
         size_t i = (size_t)p * pixels * block;
         int first = p % norm->blocks * block;
         const float *mean = t->mean + first;
-        const void *x = at(type, g->x, i), *y = at(type, g->y, i);
-        const void *dy1 = at(type, g->dy1, i), *dy2 = at(type, g->dy2, i);
+        const void *x = at(type, g->x, i), *y = at_if(type, g->y, i);
+        const void *dy1 = at(type, g->dy1, i), *dy2 = at_if(type, g->dy2, i);
         void *d = into(type, g->d, i);
         if (block == 16 && y && !dy2)
             BY_TYPE(plane_backward, type, x, y, dy1, NULL, mean, pixels, 16, d, sum, dot);
@@ -524,7 +524,7 @@ SPECIALIZED void relu(Type type, const void *x, void *y, size_t count)
 {
 #pragma omp simd
     for (size_t i = 0; i < count; i++)
-        store(type, y, i, load(type, x, i) < 0 ? 0 : load(type, x, i));
+        store_exact(type, y, i, load(type, x, i) < 0 ? 0 : load(type, x, i));
 }
 
 void relu_forward(Ops *ops, Shape shape, const void *x, void *y)
@@ -543,7 +543,7 @@ SPECIALIZED void relu_gradient(Type type, const void *y, const void *dy, void *d
 {
 #pragma omp simd
     for (size_t i = 0; i < count; i++)
-        store(type, dx, i, load(type, y, i) > 0 ? load(type, dy, i) : 0);
+        store_exact(type, dx, i, load(type, y, i) > 0 ? load(type, dy, i) : 0);
 }
 
 void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx)
@@ -598,8 +598,9 @@ SPECIALIZED void pool_pixel(Type type, const PoolSpec *s, const void *x, int row
                 where[i] = larger ? r * s->kernel + c : where[i];
             }
         }
+#pragma omp simd
     for (int i = 0; i < lanes; i++) {
-        store(type, y, i, best[i]);
+        store_exact(type, y, i, best[i]);
         index[i] = (uint8_t)where[i];
     }
 }
@@ -635,55 +636,42 @@ void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_
     }
 }
 
-// The windows in which pixel i is: [first, last].
-static inline int first_window(const PoolSpec *s, int i)
+// Gives the gradient of one output pixel to the input pixel that was the largest of its window.
+SPECIALIZED void unpool_pixel(Type type, const PoolSpec *s, int row, int col, const uint8_t *index,
+                              const void *dy1, const void *dy2, int lanes, float *dx)
 {
-    int after = i + s->pad - s->kernel;         // windows that end before it begin at 0 .. after
-    return after < 0 ? 0 : after / s->stride + 1;
-}
-
-static inline int last_window(const PoolSpec *s, int i, int windows)
-{
-    int last = (i + s->pad) / s->stride;
-    return last < windows ? last : windows - 1;
-}
-
-// The gradient of one input pixel: of each window that has it, if it was the largest there.
-SPECIALIZED void unpool_pixel(Type type, const PoolSpec *s, Shape out, int row, int col,
-                              const uint8_t *index, const void *dy1, const void *dy2, int lanes,
-                              void *dx)
-{
-    float sum[LANES] = { 0 };
-    int r1 = last_window(s, row, out.h), c1 = last_window(s, col, out.w);
-    for (int r = first_window(s, row); r <= r1; r++)
-        for (int c = first_window(s, col); c <= c1; c++) {
-            int tap = (row + s->pad - r * s->stride) * s->kernel + col + s->pad - c * s->stride;
-            size_t from = ((size_t)r * out.w + c) * s->x.block;
+    int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
+    int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);
+    float d[LANES];
+    int32_t where[LANES];
+    for (int i = 0; i < lanes; i++) {
+        d[i] = dy2 ? load(type, dy1, i) + load(type, dy2, i) : load(type, dy1, i);
+        where[i] = index[i];
+    }
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++) {
+            int at = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
+            float *to = dx + (size_t)at * s->x.block;
 #pragma omp simd
-            for (int i = 0; i < lanes; i++) {
-                float d = load(type, dy1, from + i);
-                d = dy2 ? d + load(type, dy2, from + i) : d;
-                sum[i] += index[from + i] == tap ? d : 0;
-            }
+            for (int i = 0; i < lanes; i++)
+                to[i] += where[i] == r * s->kernel + c ? d[i] : 0;
         }
-#pragma omp simd
-    for (int i = 0; i < lanes; i++)
-        store(type, dx, i, sum[i]);
 }
 
 SPECIALIZED void unpool_plane(Type type, const PoolSpec *s, Shape out, int lanes,
-                              const uint8_t *index, const void *dy1, const void *dy2, void *dx)
+                              const uint8_t *index, const void *dy1, const void *dy2, float *dx)
 {
     int block = s->x.block;
-    for (int row = 0; row < s->x.h; row++)
-        for (int col = 0; col < s->x.w; col++)
+    for (int row = 0; row < out.h; row++)
+        for (int col = 0; col < out.w; col++)
             for (int i = 0; i < block; i += lanes) {
-                size_t to = ((size_t)row * s->x.w + col) * block + i;
-                unpool_pixel(type, s, out, row, col, index + i, at(type, dy1, i), at(type, dy2, i),
-                             lanes, into(type, dx, to));
+                size_t from = ((size_t)row * out.w + col) * block + i;
+                unpool_pixel(type, s, row, col, index + from, at(type, dy1, from),
+                             at_if(type, dy2, from), lanes, dx + i);
             }
 }
 
+// A pixel of dx may get a part from several windows: they are added up in f32.
 void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const void *dy1,
                       const void *dy2, void *dx)
 {
@@ -692,17 +680,25 @@ void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const v
     Shape out = pool_output(s);
     int block = s->x.block, planes = s->x.n * (s->x.c / block);
     size_t in_plane = (size_t)s->x.h * s->x.w * block, out_plane = (size_t)out.h * out.w * block;
-#pragma omp parallel for schedule(static)
-    for (int p = 0; p < planes; p++) {
-        size_t from = p * out_plane;
-        const void *d1 = at(type, dy1, from), *d2 = at(type, dy2, from);
-        void *to = into(type, dx, p * in_plane);
-        if (block == 16 && d2)
-            BY_TYPE(unpool_plane, type, s, out, 16, index + from, d1, d2, to);
-        else if (block == 16)
-            BY_TYPE(unpool_plane, type, s, out, 16, index + from, d1, NULL, to);
-        else
-            BY_TYPE(unpool_plane, type, s, out, 1, index + from, d1, d2, to);
+#pragma omp parallel
+    {
+        float *wide = type == TYPE_F32 ? NULL : xmalloc(in_plane * sizeof *wide);
+#pragma omp for schedule(static)
+        for (int p = 0; p < planes; p++) {
+            size_t from = p * out_plane;
+            const void *d1 = at(type, dy1, from), *d2 = at_if(type, dy2, from);
+            float *to = wide ? wide : (float *)dx + p * in_plane;
+            memset(to, 0, in_plane * sizeof *to);
+            if (block == 16 && d2)
+                BY_TYPE(unpool_plane, type, s, out, 16, index + from, d1, d2, to);
+            else if (block == 16)
+                BY_TYPE(unpool_plane, type, s, out, 16, index + from, d1, NULL, to);
+            else
+                BY_TYPE(unpool_plane, type, s, out, 1, index + from, d1, d2, to);
+            if (wide)
+                BY_TYPE(narrow, type, wide, into(type, dx, p * in_plane), in_plane);
+        }
+        free(wide);
     }
 }
 

@@ -83,6 +83,15 @@ SPECIALIZED void store(Type type, void *to, size_t i, float value)
         ((uint16_t *)to)[i] = type == TYPE_BF16 ? to_bf16(value) : to_f16(value);
 }
 
+// The same for a value that the type holds, where there is less to do.
+SPECIALIZED void store_exact(Type type, void *to, size_t i, float value)
+{
+    if (type == TYPE_BF16)
+        ((uint16_t *)to)[i] = (uint16_t)(bits_of(value) >> 16);
+    else
+        store(type, to, i, value);
+}
+
 // What is left of a value when it has been stored.
 SPECIALIZED float rounded(Type type, float value)
 {
@@ -91,10 +100,16 @@ SPECIALIZED float rounded(Type type, float value)
                                : from_f16(to_f16(value));
 }
 
-// &p[i], or NULL
-SPECIALIZED const void *at(Type type, const void *p, size_t i)
-{
-    return p ? (const char *)p + i * type_size(type) : NULL;
-}
+// &p[i]; the second may be asked for NULL, which it returns.
 
 SPECIALIZED void *into(Type type, void *p, size_t i) { return (char *)p + i * type_size(type); }
+
+SPECIALIZED const void *at(Type type, const void *p, size_t i)
+{
+    return (const char *)p + i * type_size(type);
+}
+
+SPECIALIZED const void *at_if(Type type, const void *p, size_t i)
+{
+    return p ? at(type, p, i) : NULL;
+}
