@@ -40,7 +40,7 @@ typedef struct Model {
     Ops *ops;
     Shape input;            // what forward reads, for a full batch
     float *params;          // masters, what the optimizer changes
-    void *weights;          // what convolutions read: the masters themselves, or shorter copies of them
+    void *weights;          // what convolutions read: the masters themselves, or short copies
     float *grads;           // MODEL_SPARE floats behind them are free for what travels with them
     float *buffers;         // running means and variances
     size_t param_count;     // floats in params and grads, padding of the layouts included
@@ -62,10 +62,10 @@ void model_free(Model *model);
 // elsewhere), from numbers keyed by seed, tensor and element.
 void model_init(Model *model, int64_t seed);
 
-// Where the weights that layers read are a shorter copy of the masters: makes it anew, on the compute
-// stream. For whoever has changed the masters: initialised, loaded, received or updated them.
+// Makes the short copies of the weights anew, on the compute stream. In f32 there are none. For
+// whoever has changed the masters: initialised, loaded, received or updated them.
 void model_cast_weights(Model *model);
-// What forward keeps for backward, and the gradients of that.
+// Of what forward keeps for backward, and of the gradients of that.
 size_t model_activation_bytes(const Model *model);
 
 // images (rows, ...) as model->input -> logits. training: batch statistics, and the running ones

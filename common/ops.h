@@ -88,8 +88,8 @@ size_t conv_weight_count(const Conv *conv); // floats in the arena, at least O *
 void conv_weights_import(const Conv *conv, float *arena, const float *oihw);
 void conv_weights_export(const Conv *conv, float *oihw, const float *arena);
 
-// In f32, w below is the arena's. In a short type it is a copy of that, as many bytes long and in an
-// order of its own, which conv_weights_cast makes anew.
+// In f32, w below is the arena's. In a short type it is a copy of that, in an order of its own,
+// which conv_weights_cast makes.
 size_t conv_copy_bytes(const Conv *conv); // 0 in f32
 void conv_weights_cast(Conv *conv, const float *arena, void *copy);
 

@@ -1,11 +1,11 @@
-// test_types.c - operations in 16-bit types: the conversions, number by number; every operation against
-// the same one in f32, given the same (rounded) numbers; a training step of whole networks.
+// test_types.c - operations in 16-bit types: the conversions, number by number; every operation
+// against the same one in f32, given the same (rounded) numbers; a training step of whole networks.
 //
 // ctest: PROCESSORS 2 TIMEOUT 120
 //
-// A result may be off by its own rounding, which is half a last bit: ROUNDOFF of its size; and by one
-// more where sums in another order round to the other neighbour. Where the processor has instructions
-// for bf16 the test runs once more without them, emulating.
+// A result may be off by its own rounding, which is half a last bit: roundoffs[] of its size; and
+// by one more where sums in another order round to the other neighbour. Where the processor has
+// instructions for bf16 the test runs once more without them, emulating.
 #include "check.h"
 #include "cpu/ops_internal.h"
 #include "cpu/short_cpu.h"
@@ -55,7 +55,8 @@ static int infinity_of(const Format *f)
 static int nearest(const Format *f, float value)
 {
     int sign = signbit(value) ? 0x8000 : 0, low = 0, high = infinity_of(f);
-    double size = fabs((double)value), last = value_of(f, high - 1), step = last - value_of(f, high - 2);
+    double size = fabs((double)value), last = value_of(f, high - 1),
+           step = last - value_of(f, high - 2);
     if (size >= last + step / 2)
         return sign | high;
     while (high - low > 1) {
@@ -90,10 +91,12 @@ TEST(all_numbers_there_and_back)
         ops_narrow(f->type, 65536, wide, back);
         ops_round(f->type, 65536, wide, again);
         for (int i = 0; i < 65536; i++) {
-            wrong += !same_number(f, i, wide[i]) || !same_number(f, i, load(f->type, all, (size_t)i));
+            wrong +=
+                !same_number(f, i, wide[i]) || !same_number(f, i, load(f->type, all, (size_t)i));
             wrong += !same_number(f, i, again[i]);
-            changed += wide[i] == wide[i] ? back[i] != i : value_of(f, back[i]) == value_of(f, back[i]);
-            changed += (back[i] ^ i) >> 15;         // a NaN's sign stays, too
+            changed +=
+                wide[i] == wide[i] ? back[i] != i : value_of(f, back[i]) == value_of(f, back[i]);
+            changed += (back[i] ^ i) >> 15; // a NaN's sign stays, too
         }
         EXPECT(wrong == 0, "%s: %d numbers mean something else", type_names[f->type], wrong);
         EXPECT(changed == 0, "%s: %d numbers do not come back", type_names[f->type], changed);
@@ -102,7 +105,7 @@ TEST(all_numbers_there_and_back)
 
 static int wrong_roundings(const Format *f, const float *values, int count)
 {
-    uint16_t *loop = xmalloc((size_t)count * sizeof *loop), one[2] = { 0 };     // an f32's room
+    uint16_t *loop = xmalloc((size_t)count * sizeof *loop), one[2] = { 0 }; // an f32's room
     int wrong = 0;
     ops_narrow(f->type, (size_t)count, values, loop);
     for (int i = 0; i < count; i++) {
@@ -125,7 +128,8 @@ TEST(between_numbers)
         int count = 0, most = infinity_of(f);
         float *values = xmalloc((size_t)most * 6 * sizeof *values);
         for (int i = 0; i < most; i++) {
-            double next = i + 1 < most ? value_of(f, i + 1) : 2 * value_of(f, i) - value_of(f, i - 1);
+            double next =
+                i + 1 < most ? value_of(f, i + 1) : 2 * value_of(f, i) - value_of(f, i - 1);
             float middle = (float)((value_of(f, i) + next) / 2);
             float three[] = { middle, nextafterf(middle, INFINITY), nextafterf(middle, 0) };
             for (int j = 0; j < 3; j++) {
@@ -145,9 +149,26 @@ TEST(any_numbers)
     float *values = xmalloc(COUNT * sizeof *values);
     for (int i = 0; i < COUNT; i++)
         values[i] = float_of(philox(9, 0, (uint64_t)i).v[0]);
-    const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 65504, 65519.996f, 65520, 65536,
-                              3.3895314e38f, 3.4e38f, 1e-45f, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, 0x1p-14f,
-                              float_of(0x7f800001), float_of(0xff800001), float_of(0x7fffffff) };
+    const float special[] = { 0,
+                              -0.0f,
+                              INFINITY,
+                              -INFINITY,
+                              NAN,
+                              -NAN,
+                              65504,
+                              65519.996f,
+                              65520,
+                              65536,
+                              3.3895314e38f,
+                              3.4e38f,
+                              1e-45f,
+                              0x1p-24f,
+                              0x1p-25f,
+                              0x1.8p-25f,
+                              0x1p-14f,
+                              float_of(0x7f800001),
+                              float_of(0xff800001),
+                              float_of(0x7fffffff) };
     memcpy(values, special, sizeof special);
     for (int k = 0; k < 2; k++) {
         int wrong = wrong_roundings(&formats[k], values, COUNT);
@@ -187,8 +208,8 @@ static void pair_free(Pair *p)
     device_free(device, p->half);
 }
 
-// half, of this type, must be what the f32 result is, rounded: within `roundings` times ROUNDOFF of the
-// number; and within `of_largest` times the largest of all.
+// half must be what the f32 result is, rounded: off by at most `roundings` times roundoffs[] of the
+// number, and `of_largest` of the largest number.
 static void compare(const char *what, const Pair *p, double roundings, double of_largest)
 {
     double largest = 0, worst = 0, roundoff = roundoffs[p->type] * roundings;
@@ -204,8 +225,8 @@ static void compare(const char *what, const Pair *p, double roundings, double of
             place = i;
         }
     }
-    EXPECT(worst <= 1, "%s, %s: number %zu is %g, wanted %g: %.2g times as far off as it may be", what,
-           type_names[p->type], place, load(p->type, p->half, place), p->wide[place], worst);
+    EXPECT(worst <= 1, "%s, %s: number %zu is %g, wanted %g: %.2g times as far off as it may be",
+           what, type_names[p->type], place, load(p->type, p->half, place), p->wide[place], worst);
 }
 
 // ==== Operations =================================================================================
@@ -221,17 +242,12 @@ static float *master(const Conv *conv, size_t count, Type type)
     return arena;
 }
 
-static void exported(const Conv *conv, float *out, const float *arena)
-{
-    conv_weights_export(conv, out, arena);
-}
-
 static void check_conv(const char *name, ConvSpec spec, Type type, int tail)
 {
     ConvSpec short_spec = spec;
     short_spec.x.type = type;
     Conv *wide = conv_new(ops, &spec, NULL), *full = conv_new(ops, &short_spec, NULL), *half = full;
-    if (tail) {             // the weights are a larger batch's
+    if (tail) { // the weights are a larger batch's
         spec.x.n = short_spec.x.n = tail;
         conv_free(wide);
         wide = conv_new(ops, &spec, NULL);
@@ -244,7 +260,7 @@ static void check_conv(const char *name, ConvSpec spec, Type type, int tail)
     Pair x = pair_random(type, shape_count(spec.x), 1), out = pair_empty(y.type, shape_count(y));
     Pair dx = pair_empty(type, shape_count(spec.x));
     Pair dy = pair_random(type, shape_count(y), 2);
-    if (spec.f32_out)       // a little off what the type holds: it is rounded
+    if (spec.f32_out) // a little off what the type holds: it is rounded
         for (size_t i = 0; i < dy.count; i++)
             ((float *)dy.half)[i] = dy.wide[i] * (1 + 0x1p-14f);
     Pair dw = pair_empty(TYPE_F32, weights), db = pair_empty(TYPE_F32, (size_t)spec.out_channels);
@@ -260,8 +276,8 @@ static void check_conv(const char *name, ConvSpec spec, Type type, int tail)
     compare(name, &out, 2, 1e-5);
     conv_backward_weights(wide, x.wide, dy.wide, wide_grads, db.wide);
     conv_backward_weights(half, x.half, dy.half, grads, db.half);
-    exported(wide, dw.wide, wide_grads);
-    exported(half, dw.half, grads);
+    conv_weights_export(wide, dw.wide, wide_grads);
+    conv_weights_export(half, dw.half, grads);
     compare(name, &dw, 0, 1e-5);
     compare(name, &db, 0, spec.f32_out ? 0x1p-13 : 1e-5);
     if (spec.needs_dx) {
@@ -291,44 +307,55 @@ static Shape planes(int n, int c, int h, int w) { return (Shape){ n, c, h, w, 1 
 
 static void convolutions(Type type)
 {
-    check_conv("7x7 stride 2 on images", (ConvSpec){ planes(2, 3, 17, 15), 16, 7, 7, 2, 3 }, type, 0);
-    check_conv("5x5 on one channel", (ConvSpec){ planes(3, 1, 9, 8), 6, 5, 5, 1, 0, true }, type, 0);
-    check_conv("5x5, blocks from one channel", (ConvSpec){ planes(3, 1, 9, 8), 16, 5, 5, 1, 2, true },
-               type, 0);
-    check_conv("5x5, odd channels", (ConvSpec){ planes(2, 6, 9, 7), 5, 5, 5, 1, 2, true, true }, type,
+    check_conv("7x7 stride 2 on images", (ConvSpec){ planes(2, 3, 17, 15), 16, 7, 7, 2, 3 }, type,
                0);
-    check_conv("3x3", (ConvSpec){ flowing(2, 16, 6, 5), 32, 3, 3, 1, 1, false, true }, type, 0);
-    check_conv("3x3 with bias", (ConvSpec){ flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, true, true }, type, 0);
-    check_conv("3x3 stride 2", (ConvSpec){ flowing(3, 16, 7, 6), 16, 3, 3, 2, 1, false, true }, type, 0);
-    check_conv("1x1 stride 2", (ConvSpec){ flowing(3, 16, 5, 4), 32, 1, 1, 2, 0, false, true }, type, 0);
-    check_conv("1x1", (ConvSpec){ flowing(3, 32, 3, 3), 16, 1, 1, 1, 0, false, true }, type, 0);
-    check_conv("3x3, a tail", (ConvSpec){ flowing(64, 64, 4, 4), 64, 3, 3, 1, 1, false, true }, type, 3);
-    check_conv("3x3 on images, a tail", (ConvSpec){ planes(64, 3, 8, 8), 64, 3, 3, 1, 1 }, type, 3);
-    check_conv("3x3 on 1x1", (ConvSpec){ flowing(5, 16, 1, 1), 32, 3, 3, 1, 1, false, true }, type, 0);
-    check_conv("3x3 on 2x2", (ConvSpec){ flowing(4, 32, 2, 2), 32, 3, 3, 1, 1, false, true }, type, 0);
-    check_conv("3x3 on 2x2, a tail", (ConvSpec){ flowing(64, 32, 2, 2), 32, 3, 3, 1, 1, false, true },
-               type, 3);
-    check_conv("3x3 stride 2 on 2x2", (ConvSpec){ flowing(4, 16, 2, 2), 32, 3, 3, 2, 1, false, true },
+    check_conv("5x5 on one channel", (ConvSpec){ planes(3, 1, 9, 8), 6, 5, 5, 1, 0, true }, type,
+               0);
+    check_conv("5x5, blocks from one channel",
+               (ConvSpec){ planes(3, 1, 9, 8), 16, 5, 5, 1, 2, true }, type, 0);
+    check_conv("5x5, odd channels", (ConvSpec){ planes(2, 6, 9, 7), 5, 5, 5, 1, 2, true, true },
                type, 0);
-    check_conv("5x5 on 2x1", (ConvSpec){ flowing(4, 16, 2, 1), 16, 5, 5, 1, 2, true, true }, type, 0);
-    check_conv("3x3 on 1x1, odd", (ConvSpec){ planes(5, 3, 1, 1), 7, 3, 3, 1, 1, true, true }, type, 0);
+    check_conv("3x3", (ConvSpec){ flowing(2, 16, 6, 5), 32, 3, 3, 1, 1, false, true }, type, 0);
+    check_conv("3x3 with bias", (ConvSpec){ flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, true, true },
+               type, 0);
+    check_conv("3x3 stride 2", (ConvSpec){ flowing(3, 16, 7, 6), 16, 3, 3, 2, 1, false, true },
+               type, 0);
+    check_conv("1x1 stride 2", (ConvSpec){ flowing(3, 16, 5, 4), 32, 1, 1, 2, 0, false, true },
+               type, 0);
+    check_conv("1x1", (ConvSpec){ flowing(3, 32, 3, 3), 16, 1, 1, 1, 0, false, true }, type, 0);
+    check_conv("3x3, a tail", (ConvSpec){ flowing(64, 64, 4, 4), 64, 3, 3, 1, 1, false, true },
+               type, 3);
+    check_conv("3x3 on images, a tail", (ConvSpec){ planes(64, 3, 8, 8), 64, 3, 3, 1, 1 }, type, 3);
+    check_conv("3x3 on 1x1", (ConvSpec){ flowing(5, 16, 1, 1), 32, 3, 3, 1, 1, false, true }, type,
+               0);
+    check_conv("3x3 on 2x2", (ConvSpec){ flowing(4, 32, 2, 2), 32, 3, 3, 1, 1, false, true }, type,
+               0);
+    check_conv("3x3 on 2x2, a tail",
+               (ConvSpec){ flowing(64, 32, 2, 2), 32, 3, 3, 1, 1, false, true }, type, 3);
+    check_conv("3x3 stride 2 on 2x2",
+               (ConvSpec){ flowing(4, 16, 2, 2), 32, 3, 3, 2, 1, false, true }, type, 0);
+    check_conv("5x5 on 2x1", (ConvSpec){ flowing(4, 16, 2, 1), 16, 5, 5, 1, 2, true, true }, type,
+               0);
+    check_conv("3x3 on 1x1, odd", (ConvSpec){ planes(5, 3, 1, 1), 7, 3, 3, 1, 1, true, true }, type,
+               0);
 }
 
 static void linear_layers(Type type)
 {
     check_conv("linear of 5x5 images", (ConvSpec){ planes(3, 6, 5, 5), 12, 5, 5, 1, 0, true, true },
                type, 0);
-    check_conv("linear of 3x2 blocks", (ConvSpec){ flowing(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true },
-               type, 0);
-    check_conv("logits", (ConvSpec){ { 7, 48, 1, 1, 48 }, 10, 1, 1, 1, 0, true, true, true }, type, 0);
-    check_conv("logits, a tail", (ConvSpec){ { 64, 48, 1, 1, 48 }, 10, 1, 1, 1, 0, true, true, true },
-               type, 5);
+    check_conv("linear of 3x2 blocks",
+               (ConvSpec){ flowing(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true }, type, 0);
+    check_conv("logits", (ConvSpec){ { 7, 48, 1, 1, 48 }, 10, 1, 1, 1, 0, true, true, true }, type,
+               0);
+    check_conv("logits, a tail",
+               (ConvSpec){ { 64, 48, 1, 1, 48 }, 10, 1, 1, 1, 0, true, true, true }, type, 5);
     check_conv("logits of 3x2 blocks",
                (ConvSpec){ flowing(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true, true }, type, 0);
 }
 
 typedef struct NormMemory {
-    Pair all[8];            // in the order of NormTensors
+    Pair all[8]; // in the order of NormTensors
 } NormMemory;
 
 static NormTensors norm_side(const NormMemory *m, bool half)
@@ -339,8 +366,8 @@ static NormTensors norm_side(const NormMemory *m, bool half)
     return (NormTensors){ p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7] };
 }
 
-// Forward sees the same numbers, so its statistics are the same; what backward gives is a difference of
-// sums, so its tolerance goes by the largest.
+// Forward sees the same numbers, so its statistics are the same; what backward gives is a
+// difference of sums, so its tolerance goes by the largest.
 static void check_norm(const char *name, NormSpec spec, Type type, bool two_gradients)
 {
     NormSpec short_spec = spec;
@@ -348,10 +375,12 @@ static void check_norm(const char *name, NormSpec spec, Type type, bool two_grad
     size_t count = shape_count(spec.x), channels = (size_t)spec.x.c;
     Pair x = pair_random(type, count, 1), residual = pair_random(type, count, 2);
     Pair dy1 = pair_random(type, count, 3), dy2 = pair_random(type, count, 4);
-    Pair y = pair_empty(type, count), dx = pair_empty(type, count), dresidual = pair_empty(type, count);
+    Pair y = pair_empty(type, count), dx = pair_empty(type, count),
+         dresidual = pair_empty(type, count);
     NormMemory memory;
     for (int i = 0; i < 8; i++)
-        memory.all[i] = i < 2 ? pair_random(TYPE_F32, channels, 5 + i) : pair_empty(TYPE_F32, channels);
+        memory.all[i] =
+            i < 2 ? pair_random(TYPE_F32, channels, 5 + i) : pair_empty(TYPE_F32, channels);
     Norm *wide = norm_new(ops, &spec), *half = norm_new(ops, &short_spec);
     NormTensors t[2] = { norm_side(&memory, false), norm_side(&memory, true) };
     double u = roundoffs[type];
@@ -361,7 +390,7 @@ static void check_norm(const char *name, NormSpec spec, Type type, bool two_grad
     compare(name, &y, 1, 1e-6);
     for (int i = 2; i < 6; i++)
         compare("statistics", &memory.all[i], 0, 0);
-    ops_widen(type, count, y.half, y.wide);     // where y is 0 decides: both look at the same one
+    ops_widen(type, count, y.half, y.wide); // where y is 0 decides: both look at the same one
     norm_backward(wide, &t[0], x.wide, y.wide, dy1.wide, two_gradients ? dy2.wide : NULL, dx.wide,
                   spec.add ? dresidual.wide : NULL);
     norm_backward(half, &t[1], x.half, y.half, dy1.half, two_gradients ? dy2.half : NULL, dx.half,
@@ -401,7 +430,8 @@ static void check_maxpool(const char *name, PoolSpec spec, Type type, bool two_g
     Shape out = pool_output(&short_spec);
     EXPECT_EQ_INT(out.type, type);
     size_t count = shape_count(spec.x), outputs = shape_count(out);
-    Pair x = pair_random(type, count, 1), y = pair_empty(type, outputs), dx = pair_empty(type, count);
+    Pair x = pair_random(type, count, 1), y = pair_empty(type, outputs),
+         dx = pair_empty(type, count);
     Pair dy1 = pair_random(type, outputs, 2), dy2 = pair_random(type, outputs, 3);
     uint8_t *index = xmalloc(2 * outputs);
     maxpool_forward(ops, &spec, x.wide, y.wide, index);
@@ -422,7 +452,8 @@ static void pooling(Type type)
     check_maxpool("maxpool 3x3 stride 2", (PoolSpec){ flowing(2, 16, 8, 8), 3, 2, 1 }, type, false);
     check_maxpool("maxpool 3x3, odd size", (PoolSpec){ flowing(2, 16, 7, 5), 3, 2, 1 }, type, true);
     check_maxpool("maxpool 2x2", (PoolSpec){ planes(2, 6, 6, 4), 2, 2, 0 }, type, false);
-    check_maxpool("maxpool 2x2, a row left over", (PoolSpec){ planes(2, 5, 5, 7), 2, 2, 0 }, type, true);
+    check_maxpool("maxpool 2x2, a row left over", (PoolSpec){ planes(2, 5, 5, 7), 2, 2, 0 }, type,
+                  true);
 
     Shape wide = flowing(3, 32, 4, 3), half = wide;
     half.type = type;
@@ -442,11 +473,12 @@ static void pooling(Type type)
 static void relu(Type type)
 {
     Shape wide = { 1, 9001, 1, 1, 1 }, half = { 1, 9001, 1, 1, 1, type };
-    Pair x = pair_random(type, 9001, 1), y = pair_empty(type, 9001), dy = pair_random(type, 9001, 2);
+    Pair x = pair_random(type, 9001, 1), y = pair_empty(type, 9001),
+         dy = pair_random(type, 9001, 2);
     relu_forward(ops, wide, x.wide, y.wide);
     relu_forward(ops, half, x.half, y.half);
     compare("relu", &y, 0, 0);
-    relu_backward(ops, wide, y.wide, dy.wide, dy.wide);     // in place
+    relu_backward(ops, wide, y.wide, dy.wide, dy.wide); // in place
     relu_backward(ops, half, y.half, dy.half, dy.half);
     compare("relu backward", &dy, 0, 0);
     Pair *pairs[] = { &x, &y, &dy };
@@ -468,10 +500,10 @@ static void images(Type type)
         half.type = type;
         Pair x = pair_empty(type, shape_count(wide));
         memset(x.half, 0xff, shape_bytes(half));
-        images_load(device_stream(device), pixels, labels, 3, 8, 7, ids, 3, 1, &augment, x.wide, wide,
-                    got);
-        images_load(device_stream(device), pixels, labels, 3, 8, 7, ids, 3, 1, &augment, x.half, half,
-                    got + 4);
+        images_load(device_stream(device), pixels, labels, 3, 8, 7, ids, 3, 1, &augment, x.wide,
+                    wide, got);
+        images_load(device_stream(device), pixels, labels, 3, 8, 7, ids, 3, 1, &augment, x.half,
+                    half, got + 4);
         ops_round(type, x.count, x.wide, x.wide);
         compare("images", &x, 0, 0);
         EXPECT(memcmp(got, got + 4, 4 * sizeof *got) == 0, "other labels");
@@ -483,26 +515,28 @@ static void images(Type type)
 
 typedef struct Step {
     Model *model;
-    double loss;            // mean
+    double loss; // mean
 } Step;
 
-// Normalised values get two deviations added, up or down: few of them are then so near to ReLU's kink
-// that rounding decides whether a gradient passes.
+// Normalised values get two deviations added, up or down: few of them are then so near to ReLU's
+// kink that rounding decides whether a gradient passes.
 static void spread_betas(Model *model)
 {
     for (int i = 1; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i], *before = t - 1;
-        bool norm = t->kind == MODEL_VECTOR && before->kind == MODEL_VECTOR && before->layer == t->layer;
+        bool norm =
+            t->kind == MODEL_VECTOR && before->kind == MODEL_VECTOR && before->layer == t->layer;
         for (int64_t c = 0; norm && c < t->count; c++)
-            model->params[t->offset + (size_t)c] = philox(4, (uint64_t)i, (uint64_t)c).v[0] & 1 ? 2 : -2;
+            model->params[t->offset + (size_t)c] =
+                philox(4, (uint64_t)i, (uint64_t)c).v[0] & 1 ? 2 : -2;
     }
 }
 
 static Step take_step(const char *arch, Type type, int size, float loss_scale)
 {
     enum { BATCH = 32 };
-    Step step = { model_new(device, ops, &(ModelConfig){ arch, 3, size, size, 10, BATCH,
-                                                         .type = type }) };
+    Step step = { model_new(device, ops,
+                            &(ModelConfig){ arch, 3, size, size, 10, BATCH, .type = type }) };
     Model *m = step.model;
     size_t bytes = (size_t)(3 * size * size);
     uint8_t *pixels = xmalloc(BATCH * bytes);
@@ -510,7 +544,7 @@ static Step take_step(const char *arch, Type type, int size, float loss_scale)
     for (int n = 0; n < BATCH; n++) {
         ids[n] = n;
         labels[n] = n % 10;
-        for (size_t i = 0; i < bytes; i++)      // a pattern for each class, and noise
+        for (size_t i = 0; i < bytes; i++) // a pattern for each class, and noise
             pixels[(size_t)n * bytes + i] =
                 (uint8_t)(philox(1, (uint64_t)labels[n], i / 5).v[0] % 128 +
                           philox(2, (uint64_t)n, i).v[0] % 128);
@@ -519,8 +553,8 @@ static Step take_step(const char *arch, Type type, int size, float loss_scale)
     void *x = device_alloc(device, shape_bytes(m->input));
     Scalars scalars = { .loss_scale = loss_scale };
     Stats stats = { 0 };
-    images_load(device_stream(device), pixels, labels, 3, size, size, ids, BATCH, 0, &plain, x, m->input,
-                got);
+    images_load(device_stream(device), pixels, labels, 3, size, size, ids, BATCH, 0, &plain, x,
+                m->input, got);
     model_init(m, 1);
     spread_betas(m);
     model_cast_weights(m);
@@ -541,7 +575,8 @@ static double cosine(const Model *a, const Model *b)
         const ModelTensor *t = &a->tensors[i];
         if (t->kind != MODEL_WEIGHT && t->kind != MODEL_VECTOR)
             continue;
-        float *x = xmalloc((size_t)t->count * sizeof *x), *y = xmalloc((size_t)t->count * sizeof *y);
+        float *x = xmalloc((size_t)t->count * sizeof *x),
+              *y = xmalloc((size_t)t->count * sizeof *y);
         model_export(a, t, a->grads, x);
         model_export(b, &b->tensors[i], b->grads, y);
         for (int64_t j = 0; j < t->count; j++) {
@@ -559,10 +594,10 @@ static void check_step(const char *arch, int size, Type type, float loss_scale)
 {
     Step wide = take_step(arch, TYPE_F32, size, 1), half = take_step(arch, type, size, loss_scale);
     double same = cosine(wide.model, half.model);
-    double bytes = (double)model_activation_bytes(half.model) /
-                   (double)model_activation_bytes(wide.model);
-    printf("%s, %s: loss %.6f, in f32 %.6f; cosine of the gradients %.5f; %.3f of the bytes\n", arch,
-           type_names[type], half.loss, wide.loss, same, bytes);
+    double bytes =
+        (double)model_activation_bytes(half.model) / (double)model_activation_bytes(wide.model);
+    printf("%s, %s: loss %.6f, in f32 %.6f; cosine of the gradients %.5f; %.3f of the bytes\n",
+           arch, type_names[type], half.loss, wide.loss, same, bytes);
     EXPECT(model_hash(wide.model) == model_hash(half.model), "%s: other masters", arch);
     EXPECT_NEAR(half.loss / wide.loss, 1, 8 * roundoffs[type]);
     EXPECT(same > 0.99, "%s, %s: the gradients' cosine is %f", arch, type_names[type], same);
@@ -604,7 +639,8 @@ int main(int argc, char **argv)
     device = device_open(0, 2);
     ops = ops_new(device, &(OpsConfig){ 0 });
     printf("bf16 is %s\n", ops_emulates(device, TYPE_BF16) ? "emulated" : "the processor's");
-    EXPECT(ops_best_type(device) == (ops_emulates(device, TYPE_BF16) ? TYPE_F32 : TYPE_BF16), "best");
+    EXPECT(ops_best_type(device) == (ops_emulates(device, TYPE_BF16) ? TYPE_F32 : TYPE_BF16),
+           "best");
     EXPECT(!ops_emulates(device, TYPE_F32) && ops_emulates(device, TYPE_F16), "f32, f16");
     all_numbers_there_and_back();
     between_numbers();

@@ -1,5 +1,5 @@
-// tool_types.c - what a short type gains: images a second and bytes of activations of a training step,
-// in f32 and in another type by turns, in one process.
+// tool_types.c - what a short type gains: images a second and bytes of activations of a training
+// step, in f32 and in another type by turns, in one process.
 //
 //   tool_types [ARCH [BATCH [THREADS [ROUNDS [bf16|f16]]]]]       resnet18 256 2 15 bf16
 #include "check.h"
@@ -14,7 +14,7 @@ typedef struct Run {
     Model *model;
     void *images;
     float *velocity;
-    double *rates;          // of each round
+    double *rates; // of each round
 } Run;
 
 static Device *device;
@@ -25,8 +25,8 @@ static Stats *stats;
 
 static Run run_new(const char *arch, int batch, Type type, int rounds)
 {
-    Run run = { .model = model_new(device, ops, &(ModelConfig){ arch, 3, 32, 32, 10, batch,
-                                                                .type = type }) };
+    Run run = { .model = model_new(device, ops,
+                                   &(ModelConfig){ arch, 3, 32, 32, 10, batch, .type = type }) };
     Augment plain = { .mean = { 0.5f, 0.5f, 0.5f }, .std = { 0.25f, 0.25f, 0.25f } };
     size_t bytes = 3 * 32 * 32;
     uint8_t *pixels = xmalloc((size_t)batch * bytes);
@@ -117,7 +117,8 @@ int main(int argc, char **argv)
         static const char *const names[] = { "forward", "loss", "backward", "optimizer", "cast" };
         for (int p = 0; p < 5; p++)
             printf("  %s %.1f", names[p], median(all[k][p], rounds));
-        printf(" ms, %.1f MB of activations\n", (double)model_activation_bytes(runs[k].model) / 1e6);
+        printf(" ms, %.1f MB of activations\n",
+               (double)model_activation_bytes(runs[k].model) / 1e6);
     }
     printf("%s is %.2f times as fast with %.3f of the bytes%s\n", name, rate[1] / rate[0],
            (double)model_activation_bytes(runs[1].model) /

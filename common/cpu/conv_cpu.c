@@ -4,8 +4,8 @@
 // step nothing is reordered but a copy for the backward-data pass, where that wants another order.
 // In bf16 the forward pass reads the copy, and the arena has the order of the gradients.
 //
-// A type that the processor has no instructions for is emulated: a convolution in f32, the same to the
-// bit as the one that an f32 network has, between conversions of all that it reads and writes.
+// A type that the processor has no instructions for is emulated: a convolution in f32, the same one
+// that an f32 network has, between conversions of all that it reads and writes.
 #include "check.h"
 #include "cpu/dense_cpu.h"
 

@@ -59,7 +59,7 @@ bool dense_fits(const ConvSpec *s, Shape y)
     return true;
 }
 
-// --- products in bf16, which have a plan each ------------------------------------------------------
+// --- products in bf16, which have a plan each ----------------------------------------------------
 
 // c (m, n) = a (m, k) b (k, n); a_tag, b_tag: dnnl_ba where the matrix in memory is the other way.
 static DnnPrimitive product(const Dense *d, int m, int n, int k, dnnl_format_tag_t a_tag,
@@ -96,7 +96,7 @@ static void multiply_short(const Dense *d, const DnnPrimitive *p, const void *a,
     dnn_run(p, d->ops->stream, (void *[]){ (void *)a, (void *)b, c });
 }
 
-// --- making it -------------------------------------------------------------------------------------
+// --- making it -----------------------------------------------------------------------------------
 
 Dense *dense_new(Ops *ops, const ConvSpec *spec, Shape y)
 {

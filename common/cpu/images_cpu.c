@@ -8,7 +8,7 @@
 enum { CHANNELS_MAX = 3 };
 
 // x / 255, minus mean, over deviation, for all 256 values there are; computed in torch's order, so
-// that the bits are torch's, and in the type of the canvas.
+// that the bits are torch's; then rounded to the type of the canvas.
 typedef union Table {
     float wide[256];
     uint16_t half[256];
@@ -73,8 +73,8 @@ SPECIALIZED void row_load(size_t size, void *out, int step, int width, const uin
     row_black(size, out, step, end, width, table);
 }
 
-SPECIALIZED void image_load(size_t size, char *out, Shape canvas, const uint8_t *image, int c, int h,
-                            int w, Place place, const Table *tables)
+SPECIALIZED void image_load(size_t size, char *out, Shape canvas, const uint8_t *image, int c,
+                            int h, int w, Place place, const Table *tables)
 {
     const int block = canvas.block;
     for (int channel = 0; channel < c; channel++) {

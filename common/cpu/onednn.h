@@ -19,6 +19,7 @@ typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
 #define DNN_CHECK(call) dnn_check((call), #call, __FILE__, __LINE__)
 void dnn_check(dnnl_status_t status, const char *call, const char *file, int line);
 
+// Free with dnn_md_free.
 DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag);
 DnnMd dnn_md_copy(const_dnnl_memory_desc_t md);
 void dnn_md_free(DnnMd md);

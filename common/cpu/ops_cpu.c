@@ -1,8 +1,8 @@
 // ops_cpu.c - the operations that are short loops: everything but convolution.
 //
 // An activation is [n][c / block][h * w][block]. The innermost loops run over the block, which is
-// what one vector instruction holds, so the compiler turns them into vector code. A loop that stands
-// here once is compiled for each type of activation (BY_TYPE), and computes in f32.
+// what one vector instruction holds, so the compiler turns them into vector code: once for each
+// type of activation (BY_TYPE). All compute in f32.
 #include "check.h"
 #include "cpu/ops_internal.h"
 #include "cpu/short_cpu.h"
@@ -575,8 +575,8 @@ enum { LANES = 16 };        // channels at a time: a block of the widest vectors
 
 // One output pixel, `lanes` channels of it: the first of the largest, and where in the window it
 // stood. NaN wins, as in PyTorch.
-SPECIALIZED void pool_pixel(Type type, const PoolSpec *s, const void *x, int row, int col, int lanes,
-                            void *y, uint8_t *index)
+SPECIALIZED void pool_pixel(Type type, const PoolSpec *s, const void *x, int row, int col,
+                            int lanes, void *y, uint8_t *index)
 {
     int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
     int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);

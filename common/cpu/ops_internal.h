@@ -10,7 +10,7 @@ struct Ops {
     int vector;             // the block that this processor likes: 16 with AVX-512, else 8
     float *scratch;         // for one operation at a time: reordered weights
     size_t scratch_count;
-    float *wide;            // for one emulated operation at a time: what it reads and writes, in f32
+    float *wide;            // for one emulated operation at a time: all it reads and writes, in f32
     size_t wide_count;
 
     int norm_processes;     // that share the batches of normalisations; 0, 1: each has its own
@@ -22,7 +22,7 @@ struct Ops {
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
-// From f32 to the type; back; and both, so that what is left of f32 numbers is what the type holds.
+// From f32 to the type; back; and both, which leaves of f32 numbers what the type holds.
 void ops_narrow(Type type, size_t count, const float *from, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
 void ops_round(Type type, size_t count, const float *from, float *to);

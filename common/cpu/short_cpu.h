@@ -1,8 +1,8 @@
-// short_cpu.h - numbers of 16 bits: to f32 and back, without branches, so that loops over them become
-// vector code.
+// short_cpu.h - numbers of 16 bits: to f32 and back, without branches, so that loops over them
+// become vector code.
 //
-// Rounding is to the nearest, halfway to the even one, as the types' definitions have it: what is too
-// large becomes infinite, what is too small a denormal number, and not-a-number stays that.
+// Rounding is to the nearest, halfway to the even one, as the types' definitions have it: what is
+// too large becomes infinite, what is too small a denormal number, and not-a-number stays that.
 #pragma once
 #include "ops.h"
 
