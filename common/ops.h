@@ -187,10 +187,10 @@ typedef struct Augment {
     float mean[3], std[3];
 } Augment;
 
-// out[i] = image ids[i] of images (count, c, h, w bytes), labels_out[i] = labels[ids[i]], for i <
-// n; rows from n to out_shape.n become zeros with label -1. The crop and flip of a sample depend on
-// seed, epoch and id alone, so neither on the batch it is in nor on who loads it. Called from
-// loader threads.
+// out[i] = image ids[i] of images (count, c, h, w bytes), rounded to the type of out_shape, and
+// labels_out[i] = labels[ids[i]], for i < n; rows from n to out_shape.n become zeros with label -1.
+// The crop and flip of a sample depend on seed, epoch and id alone, so neither on the batch it is in
+// nor on who loads it. Called from loader threads.
 void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,
                  const int32_t *ids, int n, int64_t epoch, const Augment *augment,
                  void *out, Shape out_shape, int32_t *labels_out);

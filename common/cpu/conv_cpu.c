@@ -124,6 +124,7 @@ static void plan(Conv *c, const Conv *like)
     expect_memory();
     const ConvSpec *s = &c->spec;
     Type type = s->x.type;
+    CHECK(c->y.type == type, "", "only a linear layer turns a short type into f32");
     DnnConv d = { .x = activation_md(s->x),
                   .y = activation_md(c->y),
                   .strides = { s->stride, s->stride },

@@ -37,9 +37,8 @@ SPECIALIZED float from_bf16(uint16_t half) { return float_of((uint32_t)half << 1
 
 SPECIALIZED uint16_t to_bf16(float value)
 {
-    uint32_t bits = bits_of(value);
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)(value == value ? rounded : (bits >> 16 | 0x40));
+    uint32_t bits = bits_of(value), rounded = bits + 0x7fff + (bits >> 16 & 1);
+    return (uint16_t)((value == value ? rounded : bits | 1u << 22) >> 16);
 }
 
 // f16: sign, 5 bits of exponent (biased by 15; an f32's by 127), 10 of mantissa. Denormal ones are
