@@ -1,9 +1,8 @@
 #include "deadline.h"
 #include "check.h"
+#include "thread.h"
 
 #include <pthread.h>
-#include <signal.h>
-#include <string.h>
 #include <time.h>
 
 static double limit;                    // s
@@ -40,7 +39,6 @@ static void *run(void *arg)
 
 void deadline_set(double seconds, const char *hint, const char *what)
 {
-    sigset_t all, before;
     pthread_condattr_t attributes;
     limit = seconds;
     hint_text = hint;
@@ -52,11 +50,7 @@ void deadline_set(double seconds, const char *hint, const char *what)
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&changed, &attributes);
     pthread_condattr_destroy(&attributes);
-    sigfillset(&all);                   // signals are for the other threads
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, run, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    CHECK(error == 0, "ulimit -u", "a thread for a deadline: %s", strerror(error));
+    thread = thread_start(run, NULL, "a deadline");
 }
 
 void deadline_met(void)

@@ -8,13 +8,13 @@
 #include "meeting_internal.h"
 #include "interrupt.h"
 #include "tcp.h"
+#include "thread.h"
 #include "watch.h"      // uses: watch_now
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -477,18 +477,12 @@ static void meeting_locks(Meeting *m)
     pthread_condattr_destroy(&attributes);
 }
 
-// Signals are for the other threads.
 static void start_thread(Meeting *m)
 {
-    sigset_t all, before;
-    sigfillset(&all);
     m->heard = m->looked = watch_now();
     m->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     CHECK(m->wake >= 0, "ulimit -n", "eventfd: %s", strerror(errno));
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&m->thread, NULL, run, m);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    CHECK(error == 0, "ulimit -u", "a thread for the meeting: %s", strerror(error));
+    m->thread = thread_start(run, m, "the meeting");
 }
 
 // The lock is held. Waits a while for the thread; a signal ends the process here.

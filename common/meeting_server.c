@@ -7,6 +7,7 @@
 // Nothing here waits for one connection: who says nothing costs one place among the strangers.
 #include "meeting_internal.h"
 #include "tcp.h"
+#include "thread.h"
 #include "watch.h"
 
 #include <errno.h>
@@ -539,7 +540,6 @@ static void make_places(MeetingServer *s)
 
 MeetingServer *meeting_server_new(const MeetingConfig *config, int listening)
 {
-    sigset_t all, before;
     TcpAddress address;
     MeetingServer *s = xcalloc(1, sizeof *s);
     s->size = config->size;
@@ -557,11 +557,7 @@ MeetingServer *meeting_server_new(const MeetingConfig *config, int listening)
     s->out = xcalloc(1, sizeof *s->out);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     CHECK(s->wake >= 0, "ulimit -n", "eventfd: %s", strerror(errno));
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    CHECK(error == 0, "ulimit -u", "a thread for the meeting: %s", strerror(error));
+    s->thread = thread_start(run, s, "the meeting's server");
     return s;
 }
 

@@ -5,12 +5,12 @@
 //   the thread                 | lay out, write, fsync, rename          | the second ...
 #include "saver.h"
 #include "alive.h"
+#include "thread.h"
 #include "trace.h"
 
 #include <limits.h>
 #include <omp.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -107,16 +107,9 @@ static void *saver_run(void *arg)
     return NULL;
 }
 
-// The process's signals are for its main thread.
 static void start_thread(Saver *s)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(&s->thread, NULL, saver_run, s);
-    CHECK(status == 0, "ulimit -u and the container's limit on pids say how many threads may be",
-          "pthread_create: saver: %s", strerror(status));
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    s->thread = thread_start(saver_run, s, "the saver");
     s->running = true;
 }
 

@@ -9,6 +9,7 @@
 #include "device.h"
 #include "alive.h"
 #include "check.h"
+#include "thread.h"
 #include "trace.h"
 
 #include <omp.h>
@@ -304,22 +305,15 @@ static void *stream_run(void *arg)
     return NULL;
 }
 
-// The process's signals are for its main thread.
 Stream *stream_new_beside(Device *device, const char *name)
 {
     Stream *stream = stream_new(device, name);
-    sigset_t all, before;
     stream->beside = true;
     stream->last = &stream->first;
     pthread_mutex_init(&stream->lock, NULL);
     pthread_cond_init(&stream->work, NULL);
     pthread_cond_init(&stream->news, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(&stream->thread, NULL, stream_run, stream);
-    CHECK(status == 0, "ulimit -u and the container's limit on pids say how many threads may be",
-          "pthread_create: stream %s: %s", name, strerror(status));
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    stream->thread = thread_start(stream_run, stream, name);
     return stream;
 }
 
