@@ -20,11 +20,18 @@ enum { HEAD = offsetof(Message, value) };
 
 // --- asking --------------------------------------------------------------------------------------
 
-// arg: the socket. When the other side is gone, so are we in a moment.
+// The other side is gone: if it was killed, so are we in a moment, and need not say so.
+static _Noreturn void no_answer(const char *why)
+{
+    sleep(1);
+    FAIL("the parent may have been killed", "store: %s", why);
+}
+
+// arg: the socket.
 static void send_message(void *arg, const Message *message, size_t bytes)
 {
     if (send(*(int *)arg, message, HEAD + bytes, MSG_NOSIGNAL) < 0)
-        FAIL("the parent may have been killed", "store: send: %s", strerror(errno));
+        no_answer(strerror(errno));
 }
 
 void store_check(const char *key, size_t bytes)
@@ -57,7 +64,8 @@ static size_t get(void *arg, const char *key, void *value, size_t capacity)
         send_message(arg, &m, 0);
         while ((n = recv(*(int *)arg, &m, sizeof m, 0)) < 0 && errno == EINTR)
             interrupt_leave();
-        CHECK(n >= HEAD, "the parent may have been killed", "store: no answer");
+        if (n < HEAD)
+            no_answer("no answer");
         if (m.what == HERE)
             break;
         usleep((useconds_t)us);
