@@ -164,17 +164,19 @@ static void act_on(float heard)
 }
 
 // To hear, a GPU must be waited for. So there it is done every 8th step, and without waiting: a wish
-// is put in at one such step, fetched at the next, and acted upon at the one after.
+// is put in after one such step, fetched after the next step, and acted upon after the next 8th.
 static void agree_on_gpu(Ddp *ddp, Stream *stream, float *travels)
 {
-    if (++ddp->steps % 8 != 0)
-        return;
-    event_sync(ddp->told);
-    act_on(*ddp->heard);
-    *ddp->wish = (float)interrupt_wish();
-    copy_to_host(stream, ddp->heard, travels, sizeof(float));
-    copy_to_device(stream, travels, ddp->wish, sizeof(float));
-    event_record(ddp->told, stream);
+    int phase = (int)(++ddp->steps % 8);
+    if (phase == 0) {
+        event_sync(ddp->told);
+        act_on(*ddp->heard);
+        *ddp->wish = (float)interrupt_wish();
+        copy_to_device(stream, travels, ddp->wish, sizeof(float));
+    } else if (phase == 1) {
+        copy_to_host(stream, ddp->heard, travels, sizeof(float));
+        event_record(ddp->told, stream);
+    }
 }
 
 void ddp_agree(Ddp *ddp)
