@@ -27,13 +27,15 @@ static const struct {
     size_t width;
 } types[] = {
     [COMM_U8] = { "u8", 1 }, [COMM_I64] = { "i64", 8 }, [COMM_F32] = { "f32", 4 },
-    [COMM_F64] = { "f64", 8 },
+    [COMM_F64] = { "f64", 8 }, [COMM_BF16] = { "bf16", 2 }, [COMM_F16] = { "f16", 2 },
 };
 static const char *const op_names[] = { [COMM_SUM] = "sum", [COMM_MAX] = "max" };
 
 size_t comm_width(CommType type) { return types[type].width; }
+const char *comm_type_name(CommType type) { return types[type].name; }
 int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
+uint64_t comm_bytes(const Comm *comm) { return comm->bytes; }
 
 const char *comm_describe(const Call *call, char text[CALL_TEXT])
 {
@@ -252,6 +254,7 @@ static void enqueue(Comm *comm, Stream *stream, Call *call, int gives, int gets)
         check_other(comm, call);
     CHECK(!pair || call->other != comm->rank, "", "%s%s%d: that is this one itself",
           kind_names[call->kind], kind_other[call->kind], call->other);
+    comm->bytes += bytes;
     call->number = pair ? ++comm->pair_calls : ++comm->calls;
     call->from_bytes = (size_t)gives * bytes;
     call->to_bytes = (size_t)gets * bytes;

@@ -28,7 +28,8 @@ typedef struct World {
     Store store;
 } World;
 
-typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64 } CommType;
+// BF16 and F16 add up in f32, two at a time: each sum of two is rounded to the type.
+typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 } CommType;
 typedef enum { COMM_SUM, COMM_MAX } CommOp;
 
 extern const char *const comm_backend;  // "nccl" or "gloo"
@@ -50,6 +51,10 @@ Comm *comm_new(const World *world, Device *device, const char *name, bool checke
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
+// How much this rank has put into collectives, sends and receives so far: their counts times their
+// values' widths. What a call sends through the network is a multiple of that, by its algorithm. A
+// recorded step counts once, when it is recorded.
+uint64_t comm_bytes(const Comm *comm);
 
 // In place: values of all ranks, added or compared, on all ranks.
 void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,

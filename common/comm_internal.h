@@ -39,6 +39,7 @@ struct Comm {
     char name[16];
     bool checked;
     uint64_t calls, pair_calls; // so far: of all ranks together; sends and receives
+    uint64_t bytes;             // of the calls' values so far
     struct Row *mine, *all; // checked: on the device, to compare calls; (1), (size)
     Link *link;
 };
@@ -70,3 +71,4 @@ _Noreturn void comm_lost(const Comm *comm, const Call *call, const char *text);
 enum { CALL_TEXT = 96 };
 const char *comm_describe(const Call *call, char text[CALL_TEXT]);
 size_t comm_width(CommType type);   // bytes of a value
+const char *comm_type_name(CommType type);

@@ -1,16 +1,52 @@
 // test_comm.c - every collective: types, counts, roots, numbers of ranks; the same bits everywhere.
 // ctest: PROCESSORS 2 SANITIZERS asan tsan
 #include "comm.h"
+#include "gloo/gloo_reduce.h"
 #include "test.h"
 #include "../tools/ranks.h"
 
+#include <math.h>
 #include <stdint.h>
 
 // --- values that say where they come from --------------------------------------------------------
 
-static const size_t widths[] = { [COMM_U8] = 1, [COMM_I64] = 8, [COMM_F32] = 4, [COMM_F64] = 8 };
-static const CommType types[] = { COMM_U8, COMM_I64, COMM_F32, COMM_F64 };
+static const size_t widths[] = { [COMM_U8] = 1, [COMM_I64] = 8, [COMM_F32] = 4, [COMM_F64] = 8,
+                                 [COMM_BF16] = 2, [COMM_F16] = 2 };
+static const CommType types[] = { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 };
 enum { TYPES = sizeof types / sizeof *types };
+
+// Numbers of 16 bits, by their definition: sign, exponent (its bias says how wide), mantissa.
+static const struct {
+    const char *name;
+    int mantissa, bias;
+} formats[] = { [COMM_BF16] = { "bf16", 7, 127 }, [COMM_F16] = { "f16", 10, 15 } };
+
+static double decode(CommType type, uint16_t bits)
+{
+    int m = formats[type].mantissa, bias = formats[type].bias;
+    int exponent = (bits & 0x7fff) >> m, fraction = bits & ((1 << m) - 1);
+    int whole = exponent ? fraction + (1 << m) : fraction;
+    double value = ldexp(whole, (exponent ? exponent : 1) - bias - m);
+    if (exponent == 2 * bias + 1)
+        value = fraction ? NAN : INFINITY;
+    return bits & 0x8000 ? -value : value;
+}
+
+// The nearest one, halfway the even one, as lrint() rounds; what it carries over is the exponent's.
+static uint16_t encode(CommType type, double value)
+{
+    int m = formats[type].mantissa, bias = formats[type].bias, infinite = (2 * bias + 1) << m;
+    int sign = signbit(value) ? 0x8000 : 0, exponent;
+    if (isnan(value))
+        return (uint16_t)(infinite | 1);
+    if (isinf(value))
+        return (uint16_t)(sign | infinite);
+    frexp(value, &exponent);
+    exponent = value == 0 || exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
+    long units = lrint(ldexp(fabs(value), m - exponent));
+    long bits = ((long)(exponent + bias - 1) << m) + units;
+    return (uint16_t)(sign | (bits < infinite ? bits : infinite));
+}
 
 static void set(void *values, CommType type, size_t i, double value)
 {
@@ -19,6 +55,8 @@ static void set(void *values, CommType type, size_t i, double value)
     case COMM_I64: ((int64_t *)values)[i] = (int64_t)value; break;
     case COMM_F32: ((float *)values)[i] = (float)value; break;
     case COMM_F64: ((double *)values)[i] = value; break;
+    case COMM_BF16:
+    case COMM_F16: ((uint16_t *)values)[i] = encode(type, value); break;
     }
 }
 
@@ -29,6 +67,8 @@ static double get(const void *values, CommType type, size_t i)
     case COMM_I64: return (double)((const int64_t *)values)[i];
     case COMM_F32: return ((const float *)values)[i];
     case COMM_F64: return ((const double *)values)[i];
+    case COMM_BF16:
+    case COMM_F16: return decode(type, ((const uint16_t *)values)[i]);
     }
     return -1;
 }
@@ -197,6 +237,24 @@ static int every_collective(void *arg, const World *world)
     return rank_close(&r);
 }
 
+// What a rank has put into its calls, counted: ranks that only receive count it, too.
+static int bytes_counted(void *arg, const World *world)
+{
+    (void)arg;
+    Rank r;
+    rank_open(&r, world, 100, false);
+    Stream *stream = device_stream(r.device);
+    EXPECT_EQ_INT(comm_bytes(r.comm), 0);
+    comm_all_reduce(r.comm, stream, r.mine, 101, COMM_F16, COMM_SUM);
+    EXPECT_EQ_INT(comm_bytes(r.comm), 202);
+    comm_broadcast(r.comm, stream, r.mine, 7, COMM_BF16, world->size - 1);
+    EXPECT_EQ_INT(comm_bytes(r.comm), 216);
+    comm_all_gather(r.comm, stream, r.mine, r.all, 3, COMM_F64);
+    comm_barrier(r.comm);
+    EXPECT_EQ_INT(comm_bytes(r.comm), 240);
+    return rank_close(&r);
+}
+
 // --- sums of numbers that do not add up exactly --------------------------------------------------
 
 static uint64_t hash_of(const void *memory, size_t bytes)
@@ -207,27 +265,167 @@ static uint64_t hash_of(const void *memory, size_t bytes)
     return hash;
 }
 
+// What rank `rank` gives, rounded to the type.
+static double fraction_of(CommType type, int rank, size_t i)
+{
+    double value = (i % 5 ? 1 : -1) / (1.0 + (double)(i % 1013) + rank * 7);
+    return type == COMM_F32 ? (double)(float)value : decode(type, encode(type, value));
+}
+
+// Each of size - 1 sums may be off by half a last bit of what is there by then.
+static double allowed_error(CommType type, int size, double sum_of_sizes)
+{
+    int bits = type == COMM_F32 ? 23 : formats[type].mantissa;
+    return (size - 1) * ldexp(sum_of_sizes, -bits - 1) * (1 + ldexp(size, -bits));
+}
+
+static size_t count_wrong_sums(const Rank *r)
+{
+    size_t wrong = 0;
+    for (size_t i = 0; i < r->count; i++) {
+        double sum = 0, sum_of_sizes = 0;
+        for (int rank = 0; rank < r->world->size; rank++) {
+            sum += fraction_of(r->type, rank, i);
+            sum_of_sizes += fabs(fraction_of(r->type, rank, i));
+        }
+        double off = fabs(get(r->mine, r->type, i) - sum);
+        wrong += !(off <= allowed_error(r->type, r->world->size, sum_of_sizes));
+    }
+    return wrong;
+}
+
+// Compares a hash of what all have; returns it.
+static uint64_t expect_same_bits(const Rank *r)
+{
+    uint64_t hashes[RANKS_MAX], mine = hash_of(r->mine, r->count * widths[r->type]);
+    comm_all_gather(r->comm, device_stream(r->device), &mine, hashes, 1, COMM_I64);
+    for (int i = 0; i < r->world->size; i++)
+        EXPECT(hashes[i] == hashes[0], "type %d: rank %d has other bits than rank 0", r->type, i);
+    return mine;
+}
+
 static int same_bits(void *arg, const World *world)
 {
     enum { COUNT = 300007 };
+    const CommType inexact[] = { COMM_F32, COMM_BF16, COMM_F16 };
     (void)arg;
     Rank r;
     rank_open(&r, world, COUNT, false);
-    Stream *stream = device_stream(r.device);
-    uint64_t hashes[RANKS_MAX], hash = 0;
-    for (int turn = 0; turn < 3; turn++) {
-        float *values = (float *)r.mine;
-        for (int i = 0; i < COUNT; i++)
-            values[i] = 1.0f / (float)(1 + i % 1013 + world->rank * 7);
-        comm_all_reduce(r.comm, stream, values, COUNT, COMM_F32, COMM_SUM);
-        int64_t mine = (int64_t)hash_of(values, COUNT * sizeof *values);
-        comm_all_gather(r.comm, stream, &mine, hashes, 1, COMM_I64);
-        for (int i = 0; i < world->size; i++)
-            EXPECT(hashes[i] == hashes[0], "rank %d has other bits than rank 0", i);
-        EXPECT(turn == 0 || hashes[0] == hash, "other bits in turn %d", turn);
-        hash = hashes[0];
+    r.count = COUNT;
+    for (int t = 0; t < 3; t++) {
+        uint64_t first = 0;
+        r.type = inexact[t];
+        for (int turn = 0; turn < 3; turn++) {
+            for (size_t i = 0; i < COUNT; i++)
+                set(r.mine, r.type, i, fraction_of(r.type, world->rank, i));
+            comm_all_reduce(r.comm, device_stream(r.device), r.mine, COUNT, r.type, COMM_SUM);
+            uint64_t hash = expect_same_bits(&r);
+            first = turn == 0 ? hash : first;
+            EXPECT(hash == first, "type %d: other bits in turn %d", r.type, turn);
+        }
+        size_t wrong = count_wrong_sums(&r);
+        EXPECT(wrong == 0, "%d ranks, type %d: %zu sums are off", world->size, r.type, wrong);
     }
     return rank_close(&r);
+}
+
+// --- every number of 16 bits ---------------------------------------------------------------------
+
+// Ranks 0 and 1 give these, infinite ones, NaN and denormal ones among them: each with many others,
+// and the interesting ones with each other. The other ranks give what changes nothing, so each sum
+// is one of two numbers: it must be the exact one, rounded once. (It is rounded to f32 before, but
+// that has more than twice the bits, and then a second rounding does no harm.)
+enum { PAIRS = 1 << 18, SPECIAL = 16, ALL_PAIRS = PAIRS + SPECIAL * SPECIAL + 3 };
+
+static uint16_t special_bits(CommType type, size_t which)
+{
+    int m = formats[type].mantissa, infinite = (2 * formats[type].bias + 1) << m;
+    const int sizes[] = { 0, 1, (1 << m) - 1, 1 << m, infinite - 1, infinite, infinite | 1,
+                          encode(type, 60000) };
+    return (uint16_t)(sizes[which % 8] | (which & 8 ? 0x8000 : 0));
+}
+
+static uint16_t pair_bits(CommType type, int rank, CommOp op, size_t i)
+{
+    if (rank > 1)
+        return op == COMM_SUM ? 0 : encode(type, -INFINITY);
+    if (i >= PAIRS)
+        return special_bits(type, rank ? i / SPECIAL : i);
+    return (uint16_t)(rank ? (i * 2654435761u) >> 11 : i);
+}
+
+static bool is_right(CommType type, CommOp op, double a, double b, uint16_t bits)
+{
+    double value = decode(type, bits);
+    if (op == COMM_MAX && (isnan(a) || isnan(b)))   // which, depends on the order of the ranks
+        return isnan(value) || value == a || value == b || value == -INFINITY;
+    double exact = op == COMM_SUM ? a + b : fmax(a, b);
+    double wanted = decode(type, encode(type, exact));
+    return isnan(wanted) ? isnan(value) : value == wanted;
+}
+
+static int every_short_number(void *arg, const World *world)
+{
+    (void)arg;
+    Rank r;
+    rank_open(&r, world, ALL_PAIRS, false);
+    r.count = ALL_PAIRS;
+    for (int k = 0; k < 4; k++) {
+        CommOp op = k % 2 ? COMM_MAX : COMM_SUM;
+        uint16_t *values = (uint16_t *)r.mine;
+        size_t wrong = 0, which = 0;
+        r.type = k / 2 ? COMM_F16 : COMM_BF16;
+        for (size_t i = 0; i < ALL_PAIRS; i++)
+            values[i] = pair_bits(r.type, world->rank, op, i);
+        comm_all_reduce(r.comm, device_stream(r.device), values, ALL_PAIRS, r.type, op);
+        expect_same_bits(&r);
+        for (size_t i = 0; i < ALL_PAIRS; i++) {
+            double a = decode(r.type, pair_bits(r.type, 0, op, i));
+            double b = decode(r.type, pair_bits(r.type, world->size > 1 ? 1 : 2, op, i));
+            if (!is_right(r.type, op, a, b, values[i])) {
+                wrong++;
+                which = i;
+            }
+        }
+        EXPECT(wrong == 0, "%s, op %d, %d ranks: %zu wrong, such as %04x and %04x: %04x",
+               formats[r.type].name, op, world->size, wrong, pair_bits(r.type, 0, op, which),
+               pair_bits(r.type, 1, op, which), values[which]);
+    }
+    return rank_close(&r);
+}
+
+// Larger than the largest, which is 65504: to be seen by everybody as infinite, never as a number.
+static int overflow(void *arg, const World *world)
+{
+    (void)arg;
+    Rank r;
+    rank_open(&r, world, 33, false);
+    const double given[] = { 60000, -60000, 16384, 20000 };
+    uint16_t *values = (uint16_t *)r.mine;
+    for (size_t i = 0; i < 33; i++)
+        values[i] = encode(COMM_F16, given[i % 4]);
+    comm_all_reduce(r.comm, device_stream(r.device), values, 33, COMM_F16, COMM_SUM);
+    for (size_t i = 0; i < 33; i++) {
+        double sum = given[i % 4] * world->size, value = decode(COMM_F16, values[i]);
+        bool right = fabs(sum) > 65504 ? value == (sum < 0 ? -INFINITY : INFINITY) : value == sum;
+        EXPECT(right, "%g, %d times: %g", given[i % 4], world->size, value);
+    }
+    return rank_close(&r);
+}
+
+// Of a number and NaN, f32's maximum is the second; it is so for the short ones.
+TEST(test_max_with_nan)
+{
+    const CommType shorts[] = { COMM_BF16, COMM_F16 };
+    for (int t = 0; t < 2; t++)
+        for (size_t i = 0; i < SPECIAL * SPECIAL; i++) {
+            uint16_t a = special_bits(shorts[t], i), b = special_bits(shorts[t], i / SPECIAL), max;
+            float wide_a = (float)decode(shorts[t], a), wide_b = (float)decode(shorts[t], b), wide;
+            gloo_reduce_function(shorts[t], COMM_MAX)(&max, &a, &b, 1);
+            gloo_reduce_function(COMM_F32, COMM_MAX)(&wide, &wide_a, &wide_b, 1);
+            double got = decode(shorts[t], max);
+            EXPECT(isnan(wide) ? isnan(got) : got == (double)wide, "%04x, %04x: %04x", a, b, max);
+        }
 }
 
 // --- several at once -----------------------------------------------------------------------------
@@ -302,7 +500,10 @@ TEST(test_sizes)
 {
     for (int size = 1; size <= 4; size++) {
         EXPECT_EQ_INT(ranks_run(size, every_collective, &(Case){ size == 2 ? 1000000 : 20001 }), 0);
+        EXPECT_EQ_INT(ranks_run(size, bytes_counted, NULL), 0);
         EXPECT_EQ_INT(ranks_run(size, same_bits, NULL), 0);
+        EXPECT_EQ_INT(ranks_run(size, every_short_number, NULL), 0);
+        EXPECT_EQ_INT(ranks_run(size, overflow, NULL), 0);
         EXPECT_EQ_INT(ranks_run(size, beside_each_other, NULL), 0);
     }
     EXPECT_EQ_INT(ranks_run(3, every_collective, &(Case){ 1500, .checked = true }), 0);
@@ -318,6 +519,7 @@ TEST(test_barrier)
 int main(void)
 {
     test_sizes();
+    test_max_with_nan();
     test_barrier();
     return test_done();
 }

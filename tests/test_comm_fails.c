@@ -65,6 +65,11 @@ static void another_count(Comm *comm, Stream *stream, float *values, int rank)
     comm_reduce(comm, stream, values, rank == 2 ? COUNT - 1 : COUNT, COMM_F32, COMM_MAX, 0);
 }
 
+static void another_type(Comm *comm, Stream *stream, float *values, int rank)
+{
+    comm_all_reduce(comm, stream, values, COUNT, rank == 1 ? COMM_BF16 : COMM_F16, COMM_SUM);
+}
+
 static void no_call(Comm *comm, Stream *stream, float *values, int rank)
 {
     if (rank == 0)
@@ -112,6 +117,9 @@ TEST(disagreement)
     expect_disagreement("count", 3, &(Story){ .last = another_count, .checked = true },
         "rank 0 calls reduce #4 of 1000 f32 to rank 0 (max), rank 2 calls reduce #4 of 999 f32",
         "rank 2 calls reduce #4 of 999 f32 to rank 0 (max), rank 0 calls reduce #4 of 1000 f32");
+    expect_disagreement("type", 2, &(Story){ .last = another_type, .checked = true },
+        "rank 0 calls all_reduce #4 of 1000 f16 (sum), rank 1 calls all_reduce #4 of 1000 bf16",
+        "rank 1 calls all_reduce #4 of 1000 bf16 (sum), rank 0 calls all_reduce #4 of 1000 f16");
     expect_disagreement("barrier", 2,
         &(Story){ .last = no_call, .checked = true, .beside = true },
         "rank 0 calls barrier #4, rank 1 calls all_gather #4 of 3 u8",

@@ -7,19 +7,21 @@
 //   busbw   what each connection carries: algbw times what a byte travels in the best algorithm,
 //           2 (n-1)/n for all_reduce, (n-1)/n for all_gather, 1 for the others. It can be compared
 //           with the hardware's, and between numbers of ranks
+//
+// At the end, how many bytes rank 0 gave to all these calls together, the first few included.
 #include "args.h"
 #include "check.h"
 #include "comm_internal.h"
 #include "ranks.h"
 #include "trace.h"
 
-#include <math.h>
+#include <inttypes.h>
 #include <unistd.h>
 
 typedef struct Config {
     int ranks, factor, repeats, warmup;
     int64_t begin, end;     // bytes
-    const char *op;
+    const char *op, *type;
     bool raw, alternate;
 } Config;
 
@@ -30,29 +32,30 @@ typedef struct Bench {
     Device *device;
     Comm *comm;             // what is measured
     Comm *judge;            // between measurements
-    float *from, *to;
+    CommType type;
+    void *from, *to;
 } Bench;
 
 static void run_all_reduce(Bench *b, size_t count)
 {
-    comm_all_reduce(b->comm, device_stream(b->device), b->to, count, COMM_F32, COMM_SUM);
+    comm_all_reduce(b->comm, device_stream(b->device), b->to, count, b->type, COMM_SUM);
 }
 
 static void run_reduce(Bench *b, size_t count)
 {
-    comm_reduce(b->comm, device_stream(b->device), b->to, count, COMM_F32, COMM_SUM, 0);
+    comm_reduce(b->comm, device_stream(b->device), b->to, count, b->type, COMM_SUM, 0);
 }
 
 static void run_broadcast(Bench *b, size_t count)
 {
-    comm_broadcast(b->comm, device_stream(b->device), b->to, count, COMM_F32, 0);
+    comm_broadcast(b->comm, device_stream(b->device), b->to, count, b->type, 0);
 }
 
 // The size is that of what all give together, as in nccl-tests.
 static void run_all_gather(Bench *b, size_t count)
 {
     comm_all_gather(b->comm, device_stream(b->device), b->from, b->to,
-                    count / (size_t)b->config->ranks, COMM_F32);
+                    count / (size_t)b->config->ranks, b->type);
 }
 
 static double two_ways(int n) { return 2.0 * (n - 1) / n; }
@@ -80,14 +83,23 @@ static int bench_of(const char *name)
     return i;
 }
 
+static CommType type_of(const char *name)
+{
+    CommType type = COMM_U8;
+    while (strcmp(comm_type_name(type), name) != 0)
+        type++;
+    return type;
+}
+
 // The library's own call, without what we put around it.
 static bool run_raw(Bench *b, int which, size_t count)
 {
     bool gather = benches[which].kind == CALL_ALL_GATHER;
     count = gather ? count / (size_t)b->config->ranks : count;
     return link_bare(b->comm->link, &(Call){
-        .kind = benches[which].kind, .type = COMM_F32, .op = COMM_SUM, .count = count,
-        .from = gather ? b->from : b->to, .to = b->to, .from_bytes = count * sizeof(float) });
+        .kind = benches[which].kind, .type = b->type, .op = COMM_SUM, .count = count,
+        .from = gather ? b->from : b->to, .to = b->to,
+        .from_bytes = count * comm_width(b->type) });
 }
 
 // --- one size ------------------------------------------------------------------------------------
@@ -128,7 +140,7 @@ static double time_once(Bench *b, int which, size_t count, bool raw)
 // with them, if raw_us is not NULL.
 static double measure(Bench *b, int which, size_t count, double *raw_us)
 {
-    int repeats = repeats_for(b->config, count * sizeof(float));
+    int repeats = repeats_for(b->config, count * comm_width(b->type));
     double *times = device_alloc(b->device, 2 * (size_t)repeats * sizeof *times);
     double *on_host = xcalloc(2 * (size_t)repeats, sizeof *on_host);
     for (int i = -b->config->warmup; i < repeats; i++) {
@@ -165,10 +177,11 @@ static void print_head(const Config *c, const Device *device)
            "(GB/s)", c->alternate ? "     time" : "");
 }
 
-static void print_row(const Config *c, int which, size_t count, double us, double raw_us)
+static void print_row(const Bench *b, int which, size_t count, double us, double raw_us)
 {
-    double bytes = (double)count * sizeof(float), algbw = bytes / us / 1e3;
-    printf("%12.0f %11zu %5s %5s %11.1f %8.2f %8.2f", bytes, count, "f32", benches[which].op, us,
+    const Config *c = b->config;
+    double bytes = (double)(count * comm_width(b->type)), algbw = bytes / us / 1e3;
+    printf("%12.0f %11zu %5s %5s %11.1f %8.2f %8.2f", bytes, count, c->type, benches[which].op, us,
            algbw, algbw * benches[which].travels(c->ranks));
     if (c->alternate)
         printf("  %7.3f", us / raw_us);
@@ -182,11 +195,11 @@ static void bench_sizes(Bench *b)
     int which = bench_of(c->op);
     for (double bytes = (double)c->begin; bytes <= (double)c->end; bytes *= c->factor) {
         size_t unit = benches[which].kind == CALL_ALL_GATHER ? (size_t)c->ranks : 1;
-        size_t count = (size_t)(bytes / sizeof(float)) / unit * unit;
+        size_t count = (size_t)bytes / comm_width(b->type) / unit * unit;
         double raw_us = 0, us;
         us = measure(b, which, count, c->raw || c->alternate ? &raw_us : NULL);
         if (c->ranks > 0 && comm_rank(b->comm) == 0)
-            print_row(c, which, count, c->raw ? raw_us : us, raw_us);
+            print_row(b, which, count, c->raw ? raw_us : us, raw_us);
     }
 }
 
@@ -198,7 +211,7 @@ static int run(void *arg, const World *world)
     snprintf(speaker, sizeof speaker, "rank %d/%d ", world->rank, world->size);
     check_set_speaker(speaker);
     Device *device = device_open(gpus ? world->rank % gpus : 0, 1);
-    Bench b = { .config = c, .device = device };
+    Bench b = { .config = c, .device = device, .type = type_of(c->type) };
     b.comm = comm_new(world, device, "bench", false);
     b.judge = comm_new(world, device, "judge", false);
     b.from = device_alloc(device, (size_t)c->end);
@@ -208,6 +221,8 @@ static int run(void *arg, const World *world)
     if (world->rank == 0)
         print_head(c, device);
     bench_sizes(&b);
+    if (world->rank == 0 && !c->raw && !c->alternate)
+        printf("# bytes given to the calls: %" PRIu64 "\n", comm_bytes(b.comm));
     comm_free(b.judge);
     comm_free(b.comm);
     device_free(device, b.from);
@@ -219,11 +234,12 @@ static int run(void *arg, const World *world)
 int main(int argc, char **argv)
 {
     Config c = { .ranks = 2, .factor = 2, .repeats = 200, .warmup = 5, .begin = 8,
-                 .end = 256 << 20, .op = "all_reduce" };
+                 .end = 256 << 20, .op = "all_reduce", .type = "f32" };
     Args args = { .summary = "Measures a collective over sizes." };
     args_add(&args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &c.ranks, "N", "processes", 1, RANKS_MAX },
         { "op", 0, ARG_CHOICE, &c.op, "all_reduce|reduce|broadcast|all_gather", "what to measure" },
+        { "type", 0, ARG_CHOICE, &c.type, "f32|bf16|f16", "of the values" },
         { "begin", 'b', ARG_INT64, &c.begin, "BYTES", "the smallest size", 4, 0x1p34 },
         { "end", 'e', ARG_INT64, &c.end, "BYTES", "the largest size", 4, 0x1p34 },
         { "factor", 'f', ARG_INT, &c.factor, "N", "from one size to the next", 2, 1024 },

@@ -110,6 +110,8 @@ static void set_values(Options &options, void *values, size_t count, size_t widt
         options.setOutput(static_cast<uint64_t *>(values), count);
     else if (width == 4)
         options.setOutput(static_cast<uint32_t *>(values), count);
+    else if (width == 2)
+        options.setOutput(static_cast<uint16_t *>(values), count);
     else
         options.setOutput(static_cast<uint8_t *>(values), count);
 }

@@ -20,7 +20,7 @@ GlooError gloo_listen(GlooLink **link, const char *address);
 GlooError gloo_connect(GlooLink *link, int rank, int size, Store *store, const char *prefix);
 void gloo_close(GlooLink *link);
 
-// count values of `width` bytes each: 1, 4 or 8.
+// count values of `width` bytes each: 1, 2, 4 or 8.
 GlooError gloo_all_reduce(GlooLink *link, uint32_t tag, void *values, size_t count, size_t width,
                           GlooReduce *reduce);
 GlooError gloo_reduce(GlooLink *link, uint32_t tag, void *values, size_t count, size_t width,

@@ -24,7 +24,7 @@ struct Link {
 
 static const ncclDataType_t nccl_types[] = {
     [COMM_U8] = ncclUint8, [COMM_I64] = ncclInt64, [COMM_F32] = ncclFloat32,
-    [COMM_F64] = ncclFloat64,
+    [COMM_F64] = ncclFloat64, [COMM_BF16] = ncclBfloat16, [COMM_F16] = ncclFloat16,
 };
 static const ncclRedOp_t nccl_ops[] = { [COMM_SUM] = ncclSum, [COMM_MAX] = ncclMax };
 
