@@ -12,10 +12,9 @@
 
 // An activation, and its gradient: one part from each layer that reads it, at most two.
 typedef struct Value {
-    size_t count, bytes;    // for a full batch
+    size_t count;           // for a full batch
     void *data;             // NULL for the images, which belong to the caller
     void *grad[2];
-    int readers;            // that give a gradient
     uint8_t *index;         // max pooling: where each maximum was
     float *mean, *inv_std;  // normalisation: of this batch, kept for backward
 } Value;
@@ -224,33 +223,40 @@ static void lay_out_parameters(Model *model)
     lay_out_copies(model);
 }
 
+// What value i takes, and its gradient, if activations are of this type: logits never are.
+static size_t value_bytes(const Net *net, int i, Type type)
+{
+    bool logits = i == net->value_count - 1;
+    return aligned_bytes(net->values[i].count * type_size(logits ? TYPE_F32 : type));
+}
+
+static size_t values_bytes(const Net *net, Type type)
+{
+    size_t bytes = 0;
+    for (int i = 1; i < net->value_count; i++)
+        bytes += value_bytes(net, i, type);
+    return bytes;
+}
+
 // What forward computes is kept for backward: all of it in one arena, but for the little that pooling
 // and normalisation remember.
 static void allocate_activations(Model *model)
 {
     Net *net = model->net;
-    size_t end = 0;
+    Type type = model->config.type;
     net->values = xcalloc((size_t)net->value_count, sizeof *net->values);
-    for (int i = 0; i < net->value_count; i++) {
-        Shape shape = net->plans->shapes[i];
-        net->values[i].count = shape_count(shape);
-        if (i == net->value_count - 1)      // logits are kept for the whole batch
-            net->values[i].count = (size_t)model->config.batch * model->config.classes;
-        net->values[i].bytes = aligned_bytes(net->values[i].count * type_size(shape.type));
-        end += i > 0 ? net->values[i].bytes : 0;
-    }
-    net->activations = device_alloc(model->device, end);
-    net->activation_bytes = end;
-    char *next = net->activations;
+    for (int i = 0; i < net->value_count; i++)
+        net->values[i].count = shape_count(net->plans->shapes[i]);
+    // logits are kept for the whole batch
+    net->values[net->value_count - 1].count = (size_t)model->config.batch * model->config.classes;
+    char *next = net->activations = device_alloc(model->device, values_bytes(net, type));
     for (int i = 0; i < net->layer_count; i++) {
         Value *out = &net->values[net->layers[i].out];
         size_t channels = (size_t)net->layers[i].channels;
         out->data = next;
-        next += out->bytes;
-        if (net->layers[i].type == LAYER_MAXPOOL) {
+        next += value_bytes(net, net->layers[i].out, type);
+        if (net->layers[i].type == LAYER_MAXPOOL)
             out->index = device_alloc(model->device, out->count);
-            net->activation_bytes += out->count;
-        }
         if (net->layers[i].type == LAYER_NORM) {
             out->mean = device_alloc(model->device, 2 * channels * sizeof(float));
             out->inv_std = out->mean + channels;
@@ -264,15 +270,17 @@ static void allocate_activations(Model *model)
 // lives do not meet may lie in the same place: each takes the lowest free one, the largest first.
 
 typedef struct Life {
-    void **owner;           // where the pointer goes
+    int value, part;        // whose gradient, and which of its parts
     size_t size, at;        // bytes
     int from, to;           // steps of backward
 } Life;
 
 static int by_size(const void *a, const void *b)
 {
-    size_t x = ((const Life *)a)->size, y = ((const Life *)b)->size;
-    return x < y ? 1 : x > y ? -1 : 0;
+    const Life *x = a, *y = b;
+    if (x->size != y->size)
+        return x->size < y->size ? 1 : -1;
+    return x->value != y->value ? y->value - x->value : x->part - y->part;
 }
 
 static bool overlap(const Life *a, const Life *b)
@@ -296,41 +304,51 @@ static size_t place(Life *lives, int count)
     return end;
 }
 
-// The layer that reads `in` gives it a gradient at this step of backward.
-static void begin_life(Net *net, Life *lives, int *count, int in, int step)
+// A layer gives a value that it reads a gradient at this step of backward.
+static Life begin_life(const Net *net, Type type, int value, int part, int step)
 {
-    Value *value = &net->values[in];
-    CHECK(value->readers < 2, NULL, "value %d of the network is read by more than two layers", in);
-    int written_by = in;    // value v > 0 is made by layer v - 1, where its gradient is read
-    lives[(*count)++] = (Life){ .owner = &value->grad[value->readers++],
-                                .size = value->bytes,
-                                .from = step,
-                                .to = net->layer_count - written_by };
+    CHECK(part < 2, NULL, "value %d of the network is read by more than two layers", value);
+    int written_by = value; // value v > 0 is made by layer v - 1, where its gradient is read
+    return (Life){ value, part, value_bytes(net, value, type), 0, step,
+                   net->layer_count - written_by };
+}
+
+// Fills `lives`, at most two a value, with where each gradient lies. Returns the bytes they take.
+static size_t place_gradients(const Net *net, Type type, Life *lives, int *count)
+{
+    int parts[NET_MAX_VALUES] = { 0 }, last = net->value_count - 1;
+    *count = 0;
+    lives[(*count)++] = begin_life(net, type, last, parts[last]++, -1);
+    for (int i = net->layer_count - 1; i >= 0; i--) {
+        int reads[] = { net->layers[i].in, net->layers[i].residual };
+        for (int k = 0; k < 2; k++)
+            if (reads[k] > 0)
+                lives[(*count)++] = begin_life(net, type, reads[k], parts[reads[k]]++,
+                                               net->layer_count - 1 - i);
+    }
+    return place(lives, *count);
 }
 
 static void allocate_gradients(Model *model)
 {
     Net *net = model->net;
-    Life *lives = xcalloc(2 * (size_t)net->value_count, sizeof *lives);
-    int count = 0;
-    Value *last = &net->values[net->value_count - 1];
-    last->readers = 1;
-    lives[count++] =
-        (Life){ .owner = &last->grad[0], .size = last->bytes, .from = -1, .to = 0 };
-    for (int i = net->layer_count - 1; i >= 0; i--) {
-        const Layer *layer = &net->layers[i];
-        if (layer->in > 0)
-            begin_life(net, lives, &count, layer->in, net->layer_count - 1 - i);
-        if (layer->residual > 0)
-            begin_life(net, lives, &count, layer->residual, net->layer_count - 1 - i);
-    }
-    size_t size = place(lives, count);
-    char *memory = device_alloc(model->device, size);
-    net->activation_bytes += size;
+    Life lives[2 * NET_MAX_VALUES];
+    int count;
+    size_t bytes = place_gradients(net, model->config.type, lives, &count);
+    char *memory = net->gradients = device_alloc(model->device, bytes);
     for (int i = 0; i < count; i++)
-        *lives[i].owner = memory + lives[i].at;
-    net->gradients = memory;
-    free(lives);
+        net->values[lives[i].value].grad[lives[i].part] = memory + lives[i].at;
+}
+
+size_t model_activation_bytes(const Model *model, Type type)
+{
+    const Net *net = model->net;
+    Life lives[2 * NET_MAX_VALUES];
+    int count;
+    size_t bytes = values_bytes(net, type) + place_gradients(net, type, lives, &count);
+    for (int i = 0; i < net->value_count; i++)
+        bytes += net->values[i].index ? net->values[i].count : 0;
+    return bytes;
 }
 
 // --- names ---------------------------------------------------------------------------------------
@@ -561,8 +579,6 @@ void model_cast_weights(Model *model)
             conv_weights_cast(net->plans->convs[i], model->params + net->layers[i].begin,
                               (char *)model->weights + net->layers[i].copy_at);
 }
-
-size_t model_activation_bytes(const Model *model) { return model->net->activation_bytes; }
 
 static void layer_forward(Model *model, const Plan *plan, int i, bool training)
 {

@@ -65,8 +65,8 @@ void model_init(Model *model, int64_t seed);
 // Makes the short copies of the weights anew, on the compute stream. In f32 there are none. For
 // whoever has changed the masters: initialised, loaded, received or updated them.
 void model_cast_weights(Model *model);
-// Of what forward keeps for backward, and of the gradients of that.
-size_t model_activation_bytes(const Model *model);
+// Of what forward keeps for backward, and of the gradients of that; if they were of this type.
+size_t model_activation_bytes(const Model *model, Type type);
 
 // images (rows, ...) as model->input -> logits. training: batch statistics, and the running ones
 // move.

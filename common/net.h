@@ -37,7 +37,6 @@ struct Net {
     const void *images;             // of the last forward
     void *activations;              // all values but the images
     void *gradients;                // of all activations, sharing memory
-    size_t activation_bytes;        // of both, and of what else layers remember
 };
 
 // Layers are added to the end; each returns the number of the value it makes.

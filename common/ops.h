@@ -49,10 +49,23 @@ bool ops_emulates(const Device *device, Type type);
 typedef struct Scalars {
     float lr, momentum, weight_decay;
     int32_t nesterov;
-    float loss_scale;   // the loss is multiplied by it before backward
+    float loss_scale;   // the loss is multiplied by it before backward, and gradients_scale undoes it
+    float clip_norm;    // longer gradients are shortened to this; 0: they are left as they are
+    int32_t window;     // rows of a batch whose loss comes in several calls; 0: in one
+    // These the operations below write; scalars_set sets them to 0 with the rest.
+    int32_t done;       // rows of the window so far
     int32_t skip;       // not zero: sgd_update leaves everything as it is
+    double norm;        // of the gradients: gradients_norm
+    // These outlive scalars_set, where its loss_scale is 0: then that stays, too.
+    int32_t clean;      // steps without an overflow since the loss scale changed
+    int32_t skipped;    // steps with one since the run began
 } Scalars;
 void scalars_set(Ops *ops, Scalars *scalars, Scalars values);
+
+// After sgd_update: a step that was left out halves the loss scale (but not below LOSS_SCALE_LEAST),
+// and `interval` others in a row double it, but not to infinity.
+#define LOSS_SCALE_LEAST 0x1p-24f
+void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 
 typedef struct Stats {
     double loss_sum;                        // since the epoch began (the mean is loss_sum / count)
@@ -153,23 +166,36 @@ void avgpool_forward(Ops *ops, Shape x, const void *in, void *out);
 void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 
 // Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
-// Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits).
+// Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits). The
+// mean is over the rows that count; where scalars->window is set, over so many, of several calls,
+// and what stats says of the last batch is of them all.
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
-                        const Scalars *scalars, Stats *stats, float *dlogits);
+                        Scalars *scalars, Stats *stats, float *dlogits);
 
 // torch.optim.SGD over the whole arena at once:
 //   g += weight_decay * p;  v = momentum * v + g;  p -= lr * (nesterov ? g + momentum * v : v)
+// Before that, where scalars->clip_norm is set, as torch.nn.utils.clip_grad_norm_ does it:
+//   g *= min(1, clip_norm / (norm + 1e-6))
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                 const Scalars *scalars);
 
 // values += more, on the compute stream.
 void add_into(Ops *ops, size_t count, float *values, const float *more);
 
-// grads *= factor, on any stream of the device. If one of them is then infinite or not a number,
-// sgd_update will leave this step out (scalars->skip), and stats->bad_gradients counts the step,
-// however many calls it takes.
+// grads *= factor / loss_scale, on any stream of the device. If one of them is then infinite or not
+// a number, sgd_update will leave this step out (scalars->skip), and stats->bad_gradients counts the
+// step, however many calls it takes.
 void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
                      Scalars *scalars, Stats *stats);
+// scalars->norm = the square root of the sum of squares, in f64, and in an order that depends on
+// nothing but count: ranks with as many gradients, but other numbers of threads, get the same bits.
+void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars);
+
+// What travels short, on any stream of the device: short = values * factor, rounded; and back.
+void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
+                   float factor, void *narrow);
+void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
+                  float *values);
 
 // --- images --------------------------------------------------------------------------------------
 

@@ -567,8 +567,13 @@ static Step take_step(const char *arch, Type type, int size, float loss_scale)
     return step;
 }
 
-// Between the gradients of all parameters, in torch's order.
-static double cosine(const Model *a, const Model *b)
+// How the gradients of all parameters, b's, agree with a's: their cosine; and how far they lead in
+// that direction, where a's lead 1. Rounding turns them a little, but must not make them shorter.
+typedef struct Agreement {
+    double cosine, along;
+} Agreement;
+
+static Agreement compare_gradients(const Model *a, const Model *b, double loss_scale)
 {
     double dot = 0, aa = 0, bb = 0;
     for (int i = 0; i < a->tensor_count; i++) {
@@ -587,20 +592,24 @@ static double cosine(const Model *a, const Model *b)
         free(x);
         free(y);
     }
-    return dot / sqrt(aa * bb);
+    return (Agreement){ dot / sqrt(aa * bb), dot / aa / loss_scale };
 }
 
 static void check_step(const char *arch, int size, Type type, float loss_scale)
 {
     Step wide = take_step(arch, TYPE_F32, size, 1), half = take_step(arch, type, size, loss_scale);
-    double same = cosine(wide.model, half.model);
+    Agreement same = compare_gradients(wide.model, half.model, loss_scale);
     double bytes =
-        (double)model_activation_bytes(half.model) / (double)model_activation_bytes(wide.model);
-    printf("%s, %s: loss %.6f, in f32 %.6f; cosine of the gradients %.5f; %.3f of the bytes\n",
-           arch, type_names[type], half.loss, wide.loss, same, bytes);
+        (double)model_activation_bytes(half.model, type) /
+        (double)model_activation_bytes(wide.model, TYPE_F32);
+    printf("%s, %s: loss %.6f, in f32 %.6f; gradients: cosine %.5f, %.5f along f32's; "
+           "%.3f of the bytes\n",
+           arch, type_names[type], half.loss, wide.loss, same.cosine, same.along, bytes);
     EXPECT(model_hash(wide.model) == model_hash(half.model), "%s: other masters", arch);
     EXPECT_NEAR(half.loss / wide.loss, 1, 8 * roundoffs[type]);
-    EXPECT(same > 0.99, "%s, %s: the gradients' cosine is %f", arch, type_names[type], same);
+    EXPECT(same.cosine > 0.99, "%s, %s: the gradients' cosine is %f", arch, type_names[type],
+           same.cosine);
+    EXPECT_NEAR(same.along, 1, 16 * roundoffs[type]);
     EXPECT(bytes <= 0.55, "%s, %s: %.3f of f32's bytes", arch, type_names[type], bytes);
     model_free(wide.model);
     model_free(half.model);
@@ -615,6 +624,66 @@ TEST(training_steps)
     check_step("lenet", 32, TYPE_F16, 1024);
     check_step("convnet", 28, TYPE_F16, 1024);
     check_step("resnet18", 32, TYPE_F16, 1024);
+}
+
+// ==== Bytes of activations =======================================================================
+
+static Model *open_model(const char *arch, int batch, Type type)
+{
+    int size = strcmp(arch, "convnet") == 0 ? 28 : 32;
+    return model_new(device, ops,
+                     &(ModelConfig){ arch, 3, size, size, 10, batch, .type = type });
+}
+
+// A model of one type knows what it would take in each.
+TEST(bytes_in_another_type)
+{
+    static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };
+    static const int batches[] = { 1, 7, 32 };
+    for (int a = 0; a < 4; a++)
+        for (int b = 0; b < 3; b++) {
+            size_t bytes[3][3];
+            for (Type own = TYPE_F32; own <= TYPE_F16; own++) {
+                Model *model = open_model(archs[a], batches[b], own);
+                for (Type type = TYPE_F32; type <= TYPE_F16; type++)
+                    bytes[own][type] = model_activation_bytes(model, type);
+                model_free(model);
+            }
+            for (Type own = TYPE_F32; own <= TYPE_F16; own++)
+                for (Type type = TYPE_F32; type <= TYPE_F16; type++)
+                    EXPECT(bytes[own][type] == bytes[type][type],
+                           "%s, batch %d, of %s: %zu bytes in %s, which takes %zu", archs[a],
+                           batches[b], type_names[own], bytes[own][type], type_names[type],
+                           bytes[type][type]);
+            EXPECT(bytes[0][TYPE_BF16] < bytes[0][TYPE_F32], "%s: bf16 is no smaller", archs[a]);
+        }
+}
+
+// What is told is what is allocated: of all that an f32 model takes, only activations grow with the
+// batch. (Where a short type is emulated, scratch memory does, too.)
+TEST(bytes_are_those_allocated)
+{
+    static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };
+    for (int a = 0; a < 4; a++) {
+        size_t told[2], peak[2];
+        Device *keep = device;
+        Ops *keep_ops = ops;
+        for (int k = 0; k < 2; k++) {
+            device = device_open(0, 2);
+            ops = ops_new(device, &(OpsConfig){ 0 });
+            Model *model = open_model(archs[a], k ? 64 : 16, TYPE_F32);
+            told[k] = model_activation_bytes(model, TYPE_F32);
+            peak[k] = device_peak_bytes(device);
+            model_free(model);
+            ops_free(ops);
+            device_close(device);
+        }
+        device = keep;
+        ops = keep_ops;
+        EXPECT(told[1] - told[0] == peak[1] - peak[0],
+               "%s: 48 rows more are told to take %zu bytes, and take %zu", archs[a],
+               told[1] - told[0], peak[1] - peak[0]);
+    }
 }
 
 // ==== Without the instructions ===================================================================
@@ -654,6 +723,8 @@ int main(int argc, char **argv)
         images(type);
     }
     training_steps();
+    bytes_in_another_type();
+    bytes_are_those_allocated();
     if (!ops_emulates(device, TYPE_BF16))
         again_without_bf16(argv);
     ops_free(ops);

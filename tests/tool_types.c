@@ -118,11 +118,11 @@ int main(int argc, char **argv)
         for (int p = 0; p < 5; p++)
             printf("  %s %.1f", names[p], median(all[k][p], rounds));
         printf(" ms, %.1f MB of activations\n",
-               (double)model_activation_bytes(runs[k].model) / 1e6);
+               (double)model_activation_bytes(runs[k].model, k ? type : TYPE_F32) / 1e6);
     }
     printf("%s is %.2f times as fast with %.3f of the bytes%s\n", name, rate[1] / rate[0],
-           (double)model_activation_bytes(runs[1].model) /
-               (double)model_activation_bytes(runs[0].model),
+           (double)model_activation_bytes(runs[1].model, type) /
+               (double)model_activation_bytes(runs[0].model, TYPE_F32),
            ops_emulates(device, type) ? " (emulated)" : "");
     return 0;
 }

@@ -79,7 +79,25 @@ void ops_need_wide(Ops *ops, size_t count) { need(ops, &ops->wide, &ops->wide_co
 void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
 {
     (void)ops;
+    if (values.loss_scale == 0) {
+        values.loss_scale = scalars->loss_scale;
+        values.clean = scalars->clean;
+        values.skipped = scalars->skipped;
+    }
     *scalars = values;
+}
+
+void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
+{
+    (void)ops;
+    if (scalars->skip) {
+        scalars->loss_scale = fmaxf(scalars->loss_scale / 2, LOSS_SCALE_LEAST);
+        scalars->clean = 0;
+        scalars->skipped++;
+    } else if (++scalars->clean >= interval) {
+        scalars->loss_scale *= isfinite(2 * scalars->loss_scale) ? 2 : 1;
+        scalars->clean = 0;
+    }
 }
 
 // --- types ---------------------------------------------------------------------------------------
@@ -759,16 +777,18 @@ static RowLoss row_loss(const float *z, int classes, int label, double scale, fl
 }
 
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
-                        const Scalars *scalars, Stats *stats, float *dlogits)
+                        Scalars *scalars, Stats *stats, float *dlogits)
 {
     (void)ops;
     int count = 0;
+    double loss = 0;
     for (int i = 0; i < rows; i++)
         count += labels[i] >= 0;
-    double scale = count ? (double)scalars->loss_scale / count : 0;
-    stats->batch_loss_sum = 0;
-    stats->batch_count = count;
-    stats->batch_correct1 = 0;
+    bool parts = dlogits && scalars->window > 0;
+    int over = parts ? scalars->window : count;
+    double scale = over ? (double)scalars->loss_scale / over : 0;
+    if (!parts || scalars->done == 0)
+        stats->batch_loss_sum = stats->batch_count = stats->batch_correct1 = 0;
     for (int i = 0; i < rows; i++) {
         const float *z = logits + (size_t)i * classes;
         float *dz = dlogits ? dlogits + (size_t)i * classes : NULL;
@@ -778,14 +798,17 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
             continue;
         }
         RowLoss row = row_loss(z, classes, labels[i], scale, dz);
-        stats->batch_loss_sum += row.loss;
+        loss += row.loss;
         stats->batch_correct1 += row.correct1;
+        stats->correct1 += row.correct1;
         stats->correct5 += row.correct5;
         stats->not_finite += !isfinite(row.loss);
     }
-    stats->loss_sum += stats->batch_loss_sum;
-    stats->correct1 += stats->batch_correct1;
+    stats->batch_loss_sum += loss;
+    stats->loss_sum += loss;
+    stats->batch_count += count;
     stats->count += count;
+    scalars->done += parts ? count : 0;
 }
 
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
@@ -796,9 +819,10 @@ void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float
     if (s.skip)
         return;
     float g_part = s.nesterov ? 1 : 0, v_part = s.nesterov ? s.momentum : 1;
+    float shrink = s.clip_norm > 0 ? (float)fmin(1, s.clip_norm / (s.norm + 1e-6)) : 1;
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++) {
-        float g = grads[i] + s.weight_decay * params[i];
+        float g = s.weight_decay * params[i] + shrink * grads[i];
         float v = s.momentum * velocity[i] + g;
         velocity[i] = v;
         params[i] -= s.lr * (g_part * g + v_part * v);
@@ -824,10 +848,11 @@ typedef struct ScaleTask {
 static void scale_task(void *arg)
 {
     const ScaleTask task = *(ScaleTask *)arg;
+    float factor = task.factor / task.scalars->loss_scale;
     int bad = 0;
 #pragma omp parallel for simd schedule(static) reduction(| : bad)
     for (size_t i = 0; i < task.count; i++) {
-        float g = task.grads[i] * task.factor;
+        float g = task.grads[i] * factor;
         bad |= !(fabsf(g) <= FLT_MAX);
         task.grads[i] = g;
     }
@@ -841,4 +866,87 @@ void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float
     (void)ops;
     ScaleTask task = { count, grads, factor, scalars, stats };
     stream_call(stream, scale_task, &task, sizeof task);
+}
+
+// The gradients in so many pieces, which threads share: how many threads, nobody sees in the sum.
+enum { PIECES = 256, PIECE_LANES = 32 };
+
+// In several sums, which a compiler may keep in registers, but not rearrange. A square of an f32 is
+// exact in f64.
+static double sum_of_squares(const float *values, size_t count)
+{
+    double lanes[PIECE_LANES] = { 0 }, sum = 0;
+    size_t whole = count - count % PIECE_LANES;
+    for (size_t i = 0; i < whole; i += PIECE_LANES)
+#pragma omp simd
+        for (size_t j = 0; j < PIECE_LANES; j++)
+            lanes[j] += (double)values[i + j] * values[i + j];
+    for (size_t i = whole; i < count; i++)
+        lanes[i - whole] += (double)values[i] * values[i];
+    for (size_t j = 0; j < PIECE_LANES; j++)
+        sum += lanes[j];
+    return sum;
+}
+
+void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars)
+{
+    (void)ops;
+    double squares[PIECES], sum = 0;
+    size_t size = (count / PIECES / PIECE_LANES + 1) * PIECE_LANES;
+#pragma omp parallel for schedule(static)
+    for (size_t k = 0; k < PIECES; k++) {
+        size_t begin = k * size < count ? k * size : count;
+        size_t left = count - begin;
+        squares[k] = sum_of_squares(grads + begin, left < size ? left : size);
+    }
+    for (size_t k = 0; k < PIECES; k++)
+        sum += squares[k];
+    scalars->norm = sqrt(sum);
+}
+
+typedef struct ShortTask {
+    Type type;
+    size_t count;
+    float *values, factor;
+    void *narrow;
+} ShortTask;
+
+SPECIALIZED void narrow_scaled(Type type, const float *from, float factor, void *to, size_t count)
+{
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        store(type, to, i, from[i] * factor);
+}
+
+static void narrow_task(void *arg)
+{
+    const ShortTask t = *(ShortTask *)arg;
+#pragma omp parallel for schedule(static)
+    for (size_t c = 0; c < chunks_of(t.count); c++) {
+        size_t i = c * CHUNK;
+        BY_TYPE(narrow_scaled, t.type, t.values + i, t.factor, into(t.type, t.narrow, i),
+                chunk_size(t.count, i));
+    }
+}
+
+void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
+                   float factor, void *narrow)
+{
+    (void)ops;
+    ShortTask task = { type, count, (float *)values, factor, narrow };
+    stream_call(stream, narrow_task, &task, sizeof task);
+}
+
+static void widen_task(void *arg)
+{
+    const ShortTask *task = arg;
+    ops_widen(task->type, task->count, task->narrow, task->values);
+}
+
+void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
+                  float *values)
+{
+    (void)ops;
+    ShortTask task = { type, count, values, 1, (void *)narrow };
+    stream_call(stream, widen_task, &task, sizeof task);
 }

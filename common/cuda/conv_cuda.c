@@ -9,6 +9,10 @@
 //
 // so that the live piece is a smaller convolution with its weights in one place. The dead piece is
 // only looked after: its gradient is zero, and the optimizer treats it like any other weight.
+//
+// In a short type a convolution reads a copy of the live piece, in the same order. Where a library
+// would read or write another type than ops.h wants, the numbers stand aside, in scratch memory
+// behind the library's own, and a kernel converts them.
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
 
@@ -25,7 +29,21 @@ struct Conv {
     bool is_product;                // the live kernel covers the whole image: y = x w^T
     Gemm products[PASS_COUNT];
     ConvPlan plans[PASS_COUNT];     // if it is not
+    Type results[PASS_COUNT];       // what the library writes
+    size_t aside_at[PASS_COUNT];    // bytes of scratch memory that the library uses
 };
+
+static cudaDataType_t cuda_type(Type type)
+{
+    return type == TYPE_F32 ? CUDA_R_32F : type == TYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+static cudnnDataType_t cudnn_type(Type type)
+{
+    return type == TYPE_F32    ? CUDNN_DATA_FLOAT
+           : type == TYPE_BF16 ? CUDNN_DATA_BFLOAT16
+                               : CUDNN_DATA_HALF;
+}
 
 // --- making it -----------------------------------------------------------------------------------
 
@@ -52,21 +70,64 @@ static GemmProblem product_problem(const ConvProblem *c, ConvPass pass)
     }
 }
 
+// What stands aside during a pass: y before its bias is added; dy, where that is f32, rounded; dw,
+// where cuDNN has rounded it.
+static size_t aside_bytes(const Conv *conv, ConvPass pass)
+{
+    Type type = conv->spec.x.type, y = conv->y.type, result = conv->results[pass];
+    if (pass == PASS_FORWARD)
+        return result == y ? 0 : shape_count(conv->y) * type_size(result);
+    if (pass == PASS_WEIGHTS && result != TYPE_F32)
+        return conv->live_count * type_size(result);
+    return type == y ? 0 : shape_count(conv->y) * type_size(type);
+}
+
+static void need_scratch(Conv *conv, ConvPass pass, size_t workspace)
+{
+    conv->aside_at[pass] = (workspace + 255) / 256 * 256;
+    ops_need_scratch(conv->ops, conv->aside_at[pass] + aside_bytes(conv, pass));
+}
+
+// Of a product: f32 where more is to come before it is rounded, and where it is not.
+static Type product_result(const Conv *conv, ConvPass pass)
+{
+    if (pass == PASS_DATA)
+        return conv->spec.x.type;
+    return pass == PASS_WEIGHTS || conv->spec.bias ? TYPE_F32 : conv->y.type;
+}
+
 // PyTorch allows TF32 in convolutions but not in linear layers; here that is a layer with a bias.
 static void make_products(Conv *conv, const ConvProblem *problem)
 {
-    bool tf32 = conv->ops->config.tf32 && !conv->spec.bias;
+    bool f32 = conv->spec.x.type == TYPE_F32;
+    bool tf32 = f32 && conv->ops->config.tf32 && !conv->spec.bias;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
         if (pass == PASS_DATA && !conv->spec.needs_dx)
             continue;
         GemmProblem product = product_problem(problem, pass);
-        product.dtype = CUDA_R_32F;
+        conv->results[pass] = product_result(conv, pass);
+        product.dtype = cuda_type(conv->spec.x.type);
+        product.result = cuda_type(conv->results[pass]);
         product.compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
         gemm_new(&conv->products[pass], conv->ops->blas, &product);
-        ops_need_scratch(conv->ops, conv->products[pass].workspace);
+        need_scratch(conv, pass, conv->products[pass].workspace);
     }
 }
 
+// The gradient of short weights is best written in f32, but few of cuDNN's engines can do that.
+// Where none does it with tensor cores the gradient is rounded, as PyTorch's is.
+static bool make_f32_gradient(Conv *conv, ConvProblem problem, PlanRules rules)
+{
+    Error ignored;
+    problem.result = CUDNN_DATA_FLOAT;
+    rules.tensor_cores = true;
+    if (!conv_plan_new(&conv->plans[PASS_WEIGHTS], &problem, PASS_WEIGHTS, &rules, &ignored))
+        return false;
+    conv->results[PASS_WEIGHTS] = TYPE_F32;
+    return true;
+}
+
+// cuDNN's y has y's type, so a bias is added to what is rounded already, as in PyTorch.
 static void make_plans(Conv *conv, const ConvProblem *problem)
 {
     const PlanRules rules = {
@@ -75,22 +136,26 @@ static void make_plans(Conv *conv, const ConvProblem *problem)
         .deterministic = conv->ops->config.deterministic,
         .workspace_limit = CONV_WORKSPACE_LIMIT,
     };
+    Type type = conv->spec.x.type;
+    CHECK(conv->y.type == type, "", "only a linear layer turns a short type into f32");
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
         Error err;
         if (pass == PASS_DATA && !conv->spec.needs_dx)
             continue;
-        if (!conv_plan_new(&conv->plans[pass], problem, pass, &rules, &err))
+        conv->results[pass] = type;
+        bool made = pass == PASS_WEIGHTS && type != TYPE_F32 &&
+                    make_f32_gradient(conv, *problem, rules);
+        if (!made && !conv_plan_new(&conv->plans[pass], problem, pass, &rules, &err))
             FAIL_ERROR(&err);
-        ops_need_scratch(conv->ops, (size_t)conv->plans[pass].workspace);
+        need_scratch(conv, pass, (size_t)conv->plans[pass].workspace);
     }
 }
 
 Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
 {
     Conv *conv = xcalloc(1, sizeof *conv);
-    ConvProblem problem = conv_problem(spec, CUDNN_DATA_FLOAT);
+    ConvProblem problem = conv_problem(spec, cudnn_type(spec->x.type));
     device_use(ops->device);
-    ops_check_type(spec->x.type);
     CHECK(problem.r > 0 && problem.s > 0, "", "a %dx%d kernel that meets nothing but padding",
           spec->kernel_h, spec->kernel_w);
     CHECK(spec->x.block == spec->x.c, "", "convolution of an image in blocks of %d of %d channels: "
@@ -167,18 +232,17 @@ void conv_weights_export(const Conv *conv, float *oihw, const float *arena)
     free(order);
 }
 
-// Short copies come with the short types.
 size_t conv_copy_bytes(const Conv *conv)
 {
-    (void)conv;
-    return 0;
+    Type type = conv->spec.x.type;
+    return type == TYPE_F32 ? 0 : conv->live_count * type_size(type);
 }
 
 void conv_weights_cast(Conv *conv, const float *arena, void *copy)
 {
-    (void)arena;
-    (void)copy;
-    ops_check_type(conv->spec.x.type);
+    device_use(conv->ops->device);
+    CUDA(kernel_values_narrow(conv->ops->launch.stream, conv->spec.x.type, conv->live_count, arena,
+                              1, copy));
 }
 
 // --- computing -----------------------------------------------------------------------------------
@@ -206,25 +270,49 @@ static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, co
 // The output as a matrix: a row for each pixel, a column for each channel.
 static int64_t output_rows(const Conv *conv) { return (int64_t)conv->y.n * conv->y.h * conv->y.w; }
 
+static void *aside(const Conv *conv, ConvPass pass)
+{
+    return (char *)conv->ops->scratch->memory + conv->aside_at[pass];
+}
+
 void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y)
 {
-    run_pass(conv, PASS_FORWARD, x, w, y);
+    Type type = conv->y.type, result = conv->results[PASS_FORWARD];
+    void *sums = result == type ? y : aside(conv, PASS_FORWARD);
+    run_pass(conv, PASS_FORWARD, x, w, sums);
     if (conv->spec.bias)
-        CUDA(kernel_bias_add(conv->ops->launch.stream, output_rows(conv), conv->y.c, bias, y));
+        CUDA(kernel_bias_add(conv->ops->launch.stream, type, output_rows(conv), conv->y.c, bias,
+                             result, sums, y));
+}
+
+// The gradient of y, in the type in which it is multiplied.
+static const void *gradient(const Conv *conv, ConvPass pass, const void *dy)
+{
+    if (conv->y.type == conv->spec.x.type)
+        return dy;
+    device_use(conv->ops->device);
+    CUDA(kernel_values_narrow(conv->ops->launch.stream, conv->spec.x.type, shape_count(conv->y), dy,
+                              1, aside(conv, pass)));
+    return aside(conv, pass);
 }
 
 void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx)
 {
     CHECK(conv->spec.needs_dx, "", "a convolution made without needs_dx was asked for dx");
-    run_pass(conv, PASS_DATA, dx, w, dy);
+    run_pass(conv, PASS_DATA, dx, w, gradient(conv, PASS_DATA, dy));
 }
 
 void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw, float *dbias)
 {
-    run_pass(conv, PASS_WEIGHTS, x, dw, dy);
+    const Launch *launch = &conv->ops->launch;
+    Type result = conv->results[PASS_WEIGHTS];
+    void *sums = result == TYPE_F32 ? dw : aside(conv, PASS_WEIGHTS);
+    run_pass(conv, PASS_WEIGHTS, x, sums, gradient(conv, PASS_WEIGHTS, dy));
+    if (result != TYPE_F32)
+        CUDA(kernel_values_widen(launch->stream, result, conv->live_count, sums, dw));
     if (conv->dead_count > 0)
         fill_zero(&conv->ops->device->compute, dw + conv->live_count,
                   conv->dead_count * sizeof *dw);
     if (conv->spec.bias)
-        CUDA(kernel_bias_gradient(&conv->ops->launch, output_rows(conv), conv->y.c, dy, dbias));
+        CUDA(kernel_bias_gradient(launch, conv->y.type, output_rows(conv), conv->y.c, dy, dbias));
 }

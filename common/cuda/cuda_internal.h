@@ -75,9 +75,6 @@ struct Ops {
     void *norm_gather_arg;
 };
 
-// Fails unless the type is f32: short types are not written yet for a GPU.
-void ops_check_type(Type type);
-
 // Sees to it that ops->scratch holds as many bytes. While setting up, never while computing.
 void ops_need_scratch(Ops *ops, size_t bytes);
 
@@ -88,7 +85,7 @@ typedef struct GemmProblem {
     int m, n, k;
     bool transpose_a, transpose_b;
     int ld_a, ld_b, ld_d;
-    cudaDataType_t dtype;
+    cudaDataType_t dtype, result;   // of A and B; of D
     cublasComputeType_t compute;
 } GemmProblem;
 

@@ -25,7 +25,8 @@ Shape conv_output_shape(const ConvSpec *spec)
 {
     int h = (spec->x.h + 2 * spec->pad - spec->kernel_h) / spec->stride + 1;
     int w = (spec->x.w + 2 * spec->pad - spec->kernel_w) / spec->stride + 1;
-    return (Shape){ spec->x.n, spec->out_channels, h, w, spec->out_channels };
+    return (Shape){ spec->x.n, spec->out_channels, h, w, spec->out_channels,
+                    spec->f32_out ? TYPE_F32 : spec->x.type };
 }
 
 // Output o meets input o * stride - pad + tap. A tap above what the last output lifts into the
@@ -61,7 +62,7 @@ ConvProblem conv_problem(const ConvSpec *spec, cudnnDataType_t dtype)
     LiveTaps live = conv_live_taps(spec);
     int pad_h = spec->pad - live.row, pad_w = spec->pad - live.col;
     return (ConvProblem){
-        .dtype = dtype,
+        .dtype = dtype, .result = dtype,
         .n = x.n, .c = x.c, .h = x.h, .w = x.w,
         .k = y.c, .r = live.rows, .s = live.cols,
         .p = y.h, .q = y.w,
@@ -214,15 +215,26 @@ static const struct OperationNames {
                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA },
 };
 
+// The types of x, w and y: that of the result stands where this pass writes.
+static void tensor_types(const ConvProblem *c, ConvPass pass, cudnnDataType_t types[3])
+{
+    static const int written[PASS_COUNT] = { [PASS_DATA] = 0, [PASS_WEIGHTS] = 1,
+                                             [PASS_FORWARD] = 2 };
+    types[0] = types[1] = types[2] = c->dtype;
+    types[written[pass]] = c->result;
+}
+
 static Descriptor make_graph(Maker *maker, const ConvProblem *c, ConvPass pass,
                              const PlanRules *rules)
 {
     const struct OperationNames *names = &operation_names[pass];
     float alpha = 1, beta = 0;  // the result is alpha * result + beta * what was there
+    cudnnDataType_t types[3];
+    tensor_types(c, pass, types);
     Descriptor conv = make_convolution(maker, c);
-    Descriptor x = make_tensor(maker, UID_X, c->dtype, c->n, c->c, c->h, c->w);
-    Descriptor w = make_tensor(maker, UID_W, c->dtype, c->k, c->c, c->r, c->s);
-    Descriptor y = make_tensor(maker, UID_Y, c->dtype, c->n, c->k, c->p, c->q);
+    Descriptor x = make_tensor(maker, UID_X, types[0], c->n, c->c, c->h, c->w);
+    Descriptor w = make_tensor(maker, UID_W, types[1], c->k, c->c, c->r, c->s);
+    Descriptor y = make_tensor(maker, UID_Y, types[2], c->n, c->k, c->p, c->q);
     Descriptor operation = make(maker, names->type, names->text);
     give_part(maker, operation, names->conv, conv);
     give_part(maker, operation, names->x, x);
@@ -256,16 +268,21 @@ static unsigned engine_notes(Maker *maker, Descriptor engine)
 }
 
 // On f32 tensors, an engine that uses tensor cores rounds its inputs to TF32; one that "converts
-// inputs down" may go to 16 bits, which nobody has asked for.
+// inputs down" may go to 16 bits, which nobody has asked for. On short ones, an engine may put its
+// partial sums into the short type ("reduced precision reduction").
 static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules *rules)
 {
     const unsigned converts = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
     const unsigned tensor_core = 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE;
     const unsigned random = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    const unsigned short_sums = 1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
     unsigned refused = rules->deterministic ? random : 0;
-    if (dtype == CUDNN_DATA_FLOAT)
+    unsigned wanted = rules->tensor_cores ? tensor_core : 0;
+    if (dtype != CUDNN_DATA_FLOAT)
+        refused |= short_sums;
+    else
         refused |= rules->tf32 ? converts : converts | tensor_core;
-    return (notes & refused) == 0;
+    return (notes & refused) == 0 && (notes & wanted) == wanted;
 }
 
 // What the engine of a configuration does, as engine_notes; nothing if maker fails.
@@ -357,7 +374,8 @@ bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
         try_heuristic(plan, graph, CUDNN_HEUR_MODE_FALLBACK, problem->dtype, rules))
         return true;
     conv_plan_free(plan);
-    return error_set(err, rules->tf32 ? "" : "try --tf32 1",
+    bool more_with_tf32 = problem->dtype == CUDNN_DATA_FLOAT && !rules->tf32;
+    return error_set(err, more_with_tf32 ? "try --tf32 1" : "",
                      "cuDNN has no engine for %s of x (%d, %d, %d, %d), w (%d, %d, %d, %d), "
                      "stride %d%s", operation_names[pass].text, problem->n, problem->c, problem->h,
                      problem->w, problem->k, problem->c, problem->r, problem->s, problem->stride,

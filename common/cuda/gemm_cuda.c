@@ -29,7 +29,7 @@ static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProble
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;
     uint64_t workspace = GEMM_WORKSPACE;
-    uint32_t alignment = GEMM_ALIGNMENT;
+    uint32_t alignment = GEMM_ALIGNMENT, reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     int found = 0;
     CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(
@@ -37,6 +37,10 @@ static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProble
     for (size_t i = 0; i < sizeof alignments / sizeof *alignments; i++)
         CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
                                                     sizeof alignment));
+    if (p->result != CUDA_R_32F)    // parts of a sum stay f32, too
+        reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    CUBLAS(cublasLtMatmulPreferenceSetAttribute(
+        preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         blas, gemm->desc, gemm->a, gemm->b, gemm->d, gemm->d, preference, 1, &result, &found);
     CHECK(status == CUBLAS_STATUS_SUCCESS && found == 1, "",
@@ -58,7 +62,7 @@ void gemm_new(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *p)
                                           sizeof op_b));
     gemm->a = layout_new(p->dtype, p->transpose_a, p->m, p->k, p->ld_a);
     gemm->b = layout_new(p->dtype, p->transpose_b, p->k, p->n, p->ld_b);
-    gemm->d = layout_new(p->dtype, false, p->m, p->n, p->ld_d);
+    gemm->d = layout_new(p->result, false, p->m, p->n, p->ld_d);
     choose_algorithm(gemm, blas, p);
 }
 

@@ -2,7 +2,8 @@
 //
 // Each function queues one or two kernels on a stream and returns at once. It allocates nothing and
 // waits for nothing, so a step can be recorded. All activations are NHWC. What the operations mean
-// stands in ops.h; how they are computed, in kernels.cu.
+// stands in ops.h; how they are computed, in kernels_*.cu. A void pointer is to numbers of `type`,
+// or of the type that a Shape says.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -32,13 +33,12 @@ enum { KERNEL_MAX_CHANNELS = 32 * LAUNCH_TICKETS };
 // cudaSuccess if this program holds code for the current device.
 cudaError_t kernels_present(void);
 
-cudaError_t kernel_scalars_set(cudaStream_t stream, Scalars *to, Scalars values);
-
-// x is (rows, channels): y = x + bias, in place; dbias = the sums of dy's columns.
-cudaError_t kernel_bias_add(cudaStream_t stream, int64_t rows, int channels, const float *bias,
-                            float *y);
-cudaError_t kernel_bias_gradient(const Launch *launch, int64_t rows, int channels, const float *dy,
-                                 float *dbias);
+// x is (rows, channels): y = x + bias, and y may be x; dbias = the sums of dy's columns. x is of
+// `type`, or f32.
+cudaError_t kernel_bias_add(cudaStream_t stream, Type type, int64_t rows, int channels,
+                            const float *bias, Type x_type, const void *x, void *y);
+cudaError_t kernel_bias_gradient(const Launch *launch, Type type, int64_t rows, int channels,
+                                 const void *dy, float *dbias);
 
 // Batch normalisation of (rows, channels): a row is a pixel of an image. Where processes share the
 // batch, the statistics go to shared->mine instead of t, and once everybody's are in shared->all,
@@ -51,47 +51,39 @@ typedef struct NormShared {
     float *dgamma, *dbeta;  // (channels) of all
 } NormShared;
 
-cudaError_t kernel_norm_statistics(const Launch *launch, int64_t rows, int channels,
-                                   const NormTensors *t, const float *x, const NormShared *shared);
+cudaError_t kernel_norm_statistics(const Launch *launch, Type type, int64_t rows, int channels,
+                                   const NormTensors *t, const void *x, const NormShared *shared);
 cudaError_t kernel_norm_merge_statistics(cudaStream_t stream, int channels, const NormTensors *t,
                                          const NormShared *shared);
-cudaError_t kernel_norm_apply(cudaStream_t stream, int64_t rows, int channels, const NormTensors *t,
-                              const float *x, const float *residual, float *y, bool relu,
-                              bool training);
+cudaError_t kernel_norm_apply(cudaStream_t stream, Type type, int64_t rows, int channels,
+                              const NormTensors *t, const void *x, const void *residual, void *y,
+                              bool relu, bool training);
 
 // The arguments of norm_backward in ops.h; y is NULL where there is no ReLU.
 typedef struct NormBackward {
-    const float *x, *y, *dy1, *dy2;
-    float *dx, *dresidual;
+    const void *x, *y, *dy1, *dy2;
+    void *dx, *dresidual;
 } NormBackward;
 // Two passes: dgamma and dbeta; then dx. In between, kernel_norm_merge_gradients.
-cudaError_t kernel_norm_gradients(const Launch *launch, int64_t rows, int channels,
+cudaError_t kernel_norm_gradients(const Launch *launch, Type type, int64_t rows, int channels,
                                   const NormTensors *t, const NormBackward *b,
                                   const NormShared *shared);
 cudaError_t kernel_norm_merge_gradients(cudaStream_t stream, int channels, const NormTensors *t,
                                         const NormShared *shared);
-cudaError_t kernel_norm_input_gradient(cudaStream_t stream, int64_t rows, int channels,
+cudaError_t kernel_norm_input_gradient(cudaStream_t stream, Type type, int64_t rows, int channels,
                                        const NormTensors *t, const NormBackward *b,
                                        const NormShared *shared);
 
-cudaError_t kernel_relu_forward(cudaStream_t stream, size_t count, const float *x, float *y);
-cudaError_t kernel_relu_backward(cudaStream_t stream, size_t count, const float *y, const float *dy,
-                                 float *dx);
-cudaError_t kernel_maxpool_forward(cudaStream_t stream, const PoolSpec *spec, const float *x,
-                                   float *y, uint8_t *index);
+cudaError_t kernel_relu_forward(cudaStream_t stream, Type type, size_t count, const void *x,
+                                void *y);
+cudaError_t kernel_relu_backward(cudaStream_t stream, Type type, size_t count, const void *y,
+                                 const void *dy, void *dx);
+cudaError_t kernel_maxpool_forward(cudaStream_t stream, const PoolSpec *spec, const void *x,
+                                   void *y, uint8_t *index);
 cudaError_t kernel_maxpool_backward(cudaStream_t stream, const PoolSpec *spec, const uint8_t *index,
-                                    const float *dy1, const float *dy2, float *dx);
-cudaError_t kernel_avgpool_forward(cudaStream_t stream, Shape x, const float *in, float *out);
-cudaError_t kernel_avgpool_backward(cudaStream_t stream, Shape x, const float *dout, float *dx);
-
-cudaError_t kernel_cross_entropy(const Launch *launch, int rows, int classes, const float *logits,
-                                 const int32_t *labels, const Scalars *scalars, Stats *stats,
-                                 float *dlogits);
-cudaError_t kernel_sgd(cudaStream_t stream, size_t count, float *params, const float *grads,
-                       float *velocity, const Scalars *scalars);
-cudaError_t kernel_add_into(cudaStream_t stream, size_t count, float *values, const float *more);
-cudaError_t kernel_gradients_scale(cudaStream_t stream, size_t count, float *grads, float factor,
-                                   Scalars *scalars, Stats *stats);
+                                    const void *dy1, const void *dy2, void *dx);
+cudaError_t kernel_avgpool_forward(cudaStream_t stream, Shape x, const void *in, void *out);
+cudaError_t kernel_avgpool_backward(cudaStream_t stream, Shape x, const void *dout, void *dx);
 
 // The arguments of images_load in ops.h.
 typedef struct ImagesJob {
@@ -102,11 +94,28 @@ typedef struct ImagesJob {
     int n;
     int64_t epoch;
     Augment augment;
-    float *out;
+    void *out;
     Shape out_shape;
     int32_t *labels_out;        // (out_shape.n)
 } ImagesJob;
 cudaError_t kernel_images_load(cudaStream_t stream, const ImagesJob *job);
+
+cudaError_t kernel_scalars_set(cudaStream_t stream, Scalars *to, Scalars values);
+cudaError_t kernel_loss_scale_adapt(cudaStream_t stream, Scalars *scalars, int interval);
+cudaError_t kernel_cross_entropy(const Launch *launch, int rows, int classes, const float *logits,
+                                 const int32_t *labels, Scalars *scalars, Stats *stats,
+                                 float *dlogits);
+cudaError_t kernel_sgd(cudaStream_t stream, size_t count, float *params, const float *grads,
+                       float *velocity, const Scalars *scalars);
+cudaError_t kernel_add_into(cudaStream_t stream, size_t count, float *values, const float *more);
+cudaError_t kernel_gradients_scale(cudaStream_t stream, size_t count, float *grads, float factor,
+                                   Scalars *scalars, Stats *stats);
+cudaError_t kernel_gradients_norm(const Launch *launch, size_t count, const float *grads,
+                                  Scalars *scalars);
+cudaError_t kernel_values_narrow(cudaStream_t stream, Type type, size_t count, const float *values,
+                                 float factor, void *narrow);
+cudaError_t kernel_values_widen(cudaStream_t stream, Type type, size_t count, const void *narrow,
+                                float *values);
 
 #ifdef __cplusplus
 }

@@ -68,10 +68,11 @@ int ops_input_block(const Ops *ops, int channels)
     return channels;
 }
 
+// Every GPU that this is built for has tensor cores for both; f16 has more digits.
 Type ops_best_type(const Device *device)
 {
     (void)device;
-    return TYPE_F32;
+    return TYPE_F16;
 }
 
 bool ops_emulates(const Device *device, Type type)
@@ -79,12 +80,6 @@ bool ops_emulates(const Device *device, Type type)
     (void)device;
     (void)type;
     return false;
-}
-
-void ops_check_type(Type type)
-{
-    CHECK(type == TYPE_F32, "in f32 it computes everything",
-          "the CUDA backend does not compute in 16-bit types yet");
 }
 
 // Grows at least twofold, so that all that is outgrown together is no larger than what is in use.
@@ -106,6 +101,12 @@ void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
     CUDA(kernel_scalars_set(ops->launch.stream, scalars, values));
 }
 
+void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
+{
+    device_use(ops->device);
+    CUDA(kernel_loss_scale_adapt(ops->launch.stream, scalars, interval));
+}
+
 // --- batch normalisation -------------------------------------------------------------------------
 
 struct Norm {
@@ -120,7 +121,6 @@ Norm *norm_new(Ops *ops, const NormSpec *spec)
     Norm *norm = xcalloc(1, sizeof *norm);
     CHECK(spec->x.c <= KERNEL_MAX_CHANNELS, "", "batch normalisation of %d channels, at most %d",
           spec->x.c, KERNEL_MAX_CHANNELS);
-    ops_check_type(spec->x.type);
     norm->ops = ops;
     norm->spec = *spec;
     norm->rows = (int64_t)spec->x.n * spec->x.h * spec->x.w;
@@ -170,7 +170,8 @@ static void batch_statistics(Norm *norm, const NormTensors *t, const void *x)
 {
     const Launch *launch = &norm->ops->launch;
     const NormShared *shared = shared_of(norm);
-    CUDA(kernel_norm_statistics(launch, norm->rows, norm->spec.x.c, t, x, shared));
+    CUDA(kernel_norm_statistics(launch, norm->spec.x.type, norm->rows, norm->spec.x.c, t, x,
+                                shared));
     if (shared) {
         gather_all(norm);
         device_use(norm->ops->device);
@@ -184,8 +185,8 @@ void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *r
     device_use(norm->ops->device);
     if (training)
         batch_statistics(norm, t, x);
-    CUDA(kernel_norm_apply(norm->ops->launch.stream, norm->rows, norm->spec.x.c, t, x, residual, y,
-                           norm->spec.relu, training));
+    CUDA(kernel_norm_apply(norm->ops->launch.stream, norm->spec.x.type, norm->rows, norm->spec.x.c,
+                           t, x, residual, y, norm->spec.relu, training));
 }
 
 void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
@@ -194,20 +195,21 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
     const Launch *launch = &norm->ops->launch;
     const NormShared *shared = shared_of(norm);
     NormBackward b = { x, norm->spec.relu ? y : NULL, dy1, dy2, dx, dresidual };
+    Type type = norm->spec.x.type;
     int channels = norm->spec.x.c;
     device_use(norm->ops->device);
-    CUDA(kernel_norm_gradients(launch, norm->rows, channels, t, &b, shared));
+    CUDA(kernel_norm_gradients(launch, type, norm->rows, channels, t, &b, shared));
     if (shared) {
         gather_all(norm);
         device_use(norm->ops->device);
         CUDA(kernel_norm_merge_gradients(launch->stream, channels, t, shared));
     }
-    CUDA(kernel_norm_input_gradient(launch->stream, norm->rows, channels, t, &b, shared));
+    CUDA(kernel_norm_input_gradient(launch->stream, type, norm->rows, channels, t, &b, shared));
 }
 
 // --- the rest ------------------------------------------------------------------------------------
 
-// Pooling counts pixels in 32 bits: an activation of 2^31 floats takes 8 GB.
+// Pooling counts pixels in 32 bits: an activation of 2^31 floats takes 8 GB, of short numbers 4.
 static void check_count(const char *what, Shape s)
 {
     CHECK(shape_count(s) < INT32_MAX, "a smaller batch (-b) needs less",
@@ -216,21 +218,18 @@ static void check_count(const char *what, Shape s)
 
 void relu_forward(Ops *ops, Shape shape, const void *x, void *y)
 {
-    ops_check_type(shape.type);
     device_use(ops->device);
-    CUDA(kernel_relu_forward(ops->launch.stream, shape_count(shape), x, y));
+    CUDA(kernel_relu_forward(ops->launch.stream, shape.type, shape_count(shape), x, y));
 }
 
 void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx)
 {
-    ops_check_type(shape.type);
     device_use(ops->device);
-    CUDA(kernel_relu_backward(ops->launch.stream, shape_count(shape), y, dy, dx));
+    CUDA(kernel_relu_backward(ops->launch.stream, shape.type, shape_count(shape), y, dy, dx));
 }
 
 void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index)
 {
-    ops_check_type(spec->x.type);
     check_count("max pooling", spec->x);
     CHECK(spec->kernel <= 16, "",
           "max pooling over %dx%d pixels: the place of the maximum is a byte",
@@ -242,14 +241,12 @@ void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uin
 void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const void *dy1,
                       const void *dy2, void *dx)
 {
-    ops_check_type(spec->x.type);
     device_use(ops->device);
     CUDA(kernel_maxpool_backward(ops->launch.stream, spec, index, dy1, dy2, dx));
 }
 
 void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 {
-    ops_check_type(x.type);
     check_count("average pooling", x);
     device_use(ops->device);
     CUDA(kernel_avgpool_forward(ops->launch.stream, x, in, out));
@@ -257,13 +254,12 @@ void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 
 void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 {
-    ops_check_type(x.type);
     device_use(ops->device);
     CUDA(kernel_avgpool_backward(ops->launch.stream, x, dout, dx));
 }
 
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
-                        const Scalars *scalars, Stats *stats, float *dlogits)
+                        Scalars *scalars, Stats *stats, float *dlogits)
 {
     device_use(ops->device);
     CUDA(kernel_cross_entropy(&ops->launch, rows, classes, logits, labels, scalars, stats,
@@ -290,6 +286,26 @@ void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float
     CUDA(kernel_gradients_scale(stream->handle, count, grads, factor, scalars, stats));
 }
 
+void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars)
+{
+    device_use(ops->device);
+    CUDA(kernel_gradients_norm(&ops->launch, count, grads, scalars));
+}
+
+void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
+                   float factor, void *narrow)
+{
+    device_use(ops->device);
+    CUDA(kernel_values_narrow(stream->handle, type, count, values, factor, narrow));
+}
+
+void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
+                  float *values)
+{
+    device_use(ops->device);
+    CUDA(kernel_values_widen(stream->handle, type, count, narrow, values));
+}
+
 void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,
                  const int32_t *ids, int n, int64_t epoch, const Augment *augment,
                  void *out, Shape out_shape, int32_t *labels_out)
@@ -299,7 +315,6 @@ void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, i
     CHECK(c <= 3 && out_shape.c == c && n <= out_shape.n && out_shape.h >= h && out_shape.w >= w,
           "", "images_load: %d images (%d, %d, %d) into (%d, %d, %d, %d)", n, c, h, w, out_shape.n,
           out_shape.c, out_shape.h, out_shape.w);
-    ops_check_type(out_shape.type);
     if (out_shape.n == 0)
         return;
     device_use(stream->device);

@@ -1,0 +1,271 @@
+// kernels.cuh - what the kernels have in common: numbers of any type, several at a time; arrays and
+// matrices shared out among threads; sums.
+//
+// All kernels are bound by memory, not by arithmetic, so what matters is that neighbouring threads
+// read neighbouring addresses, 16 bytes at a time where they can, and that few kernels are
+// launched. Whatever the type in memory, they compute in f32, and round what they store.
+//
+// Sums are the same bits every time: each thread adds up in a fixed order, threads and then blocks
+// are combined in a fixed order, and nothing is added atomically. The last block of a kernel to
+// finish combines what all blocks have found, which saves a second launch.
+#pragma once
+#include "cuda/kernels.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+constexpr int THREADS = 256;            // of a block
+constexpr int WARP = 32;
+constexpr int TILE = 32;                // columns of a matrix that one block works on
+constexpr int MAX_BLOCKS = 1024;        // enough to fill the largest GPU several times
+
+// --- numbers of a type ---------------------------------------------------------------------------
+
+// fn<T>(...), with T as `type` says.
+#define BY_TYPE(type, fn, ...)                                      \
+    ((type) == TYPE_F32    ? fn<float>(__VA_ARGS__)                 \
+     : (type) == TYPE_BF16 ? fn<__nv_bfloat16>(__VA_ARGS__)         \
+                           : fn<__half>(__VA_ARGS__))
+
+inline __device__ float widen(float value) { return value; }
+inline __device__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+inline __device__ float widen(__half value) { return __half2float(value); }
+
+// To the nearest, halfway to the even one; beyond f16's largest: infinite.
+template <class T> __device__ T narrow(float value);
+template <> inline __device__ float narrow<float>(float value) { return value; }
+template <> inline __device__ __nv_bfloat16 narrow<__nv_bfloat16>(float value)
+{
+    return __float2bfloat16_rn(value);
+}
+template <> inline __device__ __half narrow<__half>(float value) { return __float2half_rn(value); }
+
+// --- vectors -------------------------------------------------------------------------------------
+
+// How many of a type fill 16 bytes, the most that a thread loads at once.
+template <class T> constexpr int WIDE = 16 / sizeof(T);
+
+// V neighbours in memory, loaded and stored at once (or 16 bytes at a time).
+template <class T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) Pack {
+    T v[V];
+
+    __device__ float operator[](int i) const { return widen(v[i]); }
+    __device__ void set(int i, float value) { v[i] = narrow<T>(value); }
+};
+
+template <int V, class T> __device__ Pack<T, V> load(const T *from)
+{
+    return *reinterpret_cast<const Pack<T, V> *>(from);
+}
+
+template <int V, class T> __device__ void store(T *to, const Pack<T, V> &pack)
+{
+    *reinterpret_cast<Pack<T, V> *>(to) = pack;
+}
+
+// a + b in f32; b may be NULL.
+template <int V, class T> __device__ Pack<float, V> sum_of(const T *a, const T *b, int64_t at)
+{
+    Pack<T, V> one = load<V>(a + at);
+    Pack<float, V> sum;
+    for (int v = 0; v < V; v++)
+        sum.v[v] = one[v];
+    if (b) {
+        one = load<V>(b + at);
+        for (int v = 0; v < V; v++)
+            sum.v[v] += one[v];
+    }
+    return sum;
+}
+
+// Can all of these (some may be NULL) be read 16 bytes at a time?
+template <class... Pointers> bool aligned(Pointers... pointers)
+{
+    uintptr_t bits = 0;
+    for (uintptr_t one : { (uintptr_t)pointers... })
+        bits |= one;
+    return bits % 16 == 0;
+}
+
+// The same in a matrix, whose rows of `channels` numbers are read `wide` at a time.
+template <class... Pointers> bool packed(int channels, int wide, Pointers... pointers)
+{
+    return channels % wide == 0 && aligned(pointers...);
+}
+
+// --- arrays --------------------------------------------------------------------------------------
+
+inline unsigned blocks_for(size_t threads, size_t most = 16 * MAX_BLOCKS)
+{
+    size_t blocks = (threads + THREADS - 1) / THREADS;
+    return (unsigned)(blocks == 0 ? 1 : blocks < most ? blocks : most);
+}
+
+template <int N> struct Width {
+    static constexpr int value = N;
+};
+
+// This thread's share of an array: fn(Width<V>, at) for V numbers from `at` on, and for those that
+// are left over at the end fn(Width<1>, at).
+template <int V, class F> __device__ void for_each_pack(size_t count, F fn)
+{
+    size_t thread = (size_t)blockIdx.x * THREADS + threadIdx.x;
+    size_t stride = (size_t)gridDim.x * THREADS * V, whole = count - count % V;
+    for (size_t at = thread * V; at < whole; at += stride)
+        fn(Width<V>(), at);
+    if (thread < count - whole)
+        fn(Width<1>(), whole + thread);
+}
+
+// Launches kernel(count, args...), whose threads take V numbers at a time.
+template <int V, class... Parameters, class... Arguments>
+cudaError_t launch_on_array(cudaStream_t stream, void (*kernel)(size_t, Parameters...),
+                            size_t count, Arguments... arguments)
+{
+    kernel<<<blocks_for(count / V), THREADS, 0, stream>>>(count, arguments...);
+    return cudaGetLastError();
+}
+
+// --- matrices: rows are pixels, columns are channels ---------------------------------------------
+
+// How a matrix is cut up: block (i, j) of the grid works on columns [i * TILE, ..) of rows
+// [j * rows_per_block, ..).
+struct Matrix {
+    int64_t rows;
+    int channels;
+    int64_t rows_per_block;
+};
+
+// A thread's place: V columns from `channel`; rows begin, begin + STEP, ... before end.
+template <int V> struct Place {
+    static constexpr int LANES = TILE / V;
+    static constexpr int STEP = THREADS / LANES;
+    int channel;
+    int64_t begin, end;
+
+    __device__ explicit Place(const Matrix &m)
+    {
+        int64_t first = blockIdx.y * m.rows_per_block, last = first + m.rows_per_block;
+        channel = blockIdx.x * TILE + threadIdx.x % LANES * V;
+        begin = first + threadIdx.x / LANES;
+        end = channel < m.channels ? (last < m.rows ? last : m.rows) : begin;
+    }
+};
+
+// Cuts the matrix up for blocks whose threads read `group` rows before they use them.
+template <int V> dim3 cut(Matrix *m, int group)
+{
+    constexpr int STEP = Place<V>::STEP;
+    int64_t tiles = (m->channels + TILE - 1) / TILE, most = MAX_BLOCKS / tiles;
+    int64_t blocks = (m->rows + STEP * group - 1) / (STEP * group);
+    blocks = blocks > most ? most : blocks;
+    blocks = blocks < 1 ? 1 : blocks;
+    m->rows_per_block = (m->rows + blocks - 1) / blocks;
+    if (m->rows_per_block > 0)
+        blocks = (m->rows + m->rows_per_block - 1) / m->rows_per_block;
+    return dim3((unsigned)tiles, (unsigned)blocks);
+}
+
+template <int V, class... Parameters, class... Arguments>
+cudaError_t launch_on_matrix(cudaStream_t stream, void (*kernel)(Matrix, Parameters...), int group,
+                             Matrix m, Arguments... arguments)
+{
+    dim3 grid = cut<V>(&m, group);
+    kernel<<<grid, THREADS, 0, stream>>>(m, arguments...);
+    return cudaGetLastError();
+}
+
+// Launches kernel<T, V> on a matrix of T: V fill 16 bytes, where everything can be read that way,
+// else V is 1.
+#define LAUNCH_ON_MATRIX(T, can_be_wide, kernel, group, stream, matrix, ...)                 \
+    ((can_be_wide)                                                                           \
+         ? launch_on_matrix<WIDE<T>>(stream, kernel<T, WIDE<T>>, group, matrix, __VA_ARGS__) \
+         : launch_on_matrix<1>(stream, kernel<T, 1>, group, matrix, __VA_ARGS__))
+
+// --- sums ----------------------------------------------------------------------------------------
+
+template <class T> struct Sums {
+    T a, b;
+
+    template <class F> __device__ static Sums from(const Sums<F> &o)
+    {
+        return Sums{ (T)o.a, (T)o.b };
+    }
+    __device__ void merge(const Sums &o)
+    {
+        a += o.a;
+        b += o.b;
+    }
+};
+
+// Merges `value` over the lanes of a warp, always in the same order; all lanes get the result.
+template <class T, class Merge> __device__ T warp_merge(T value, Merge merge)
+{
+    for (int far = WARP / 2; far > 0; far /= 2)
+        value = merge(value, __shfl_xor_sync(0xffffffffu, value, far));
+    return value;
+}
+
+template <class T> __device__ T warp_sum(T value)
+{
+    return warp_merge(value, [](T a, T b) { return a + b; });
+}
+
+// Merges cells[..rows)[c] into cells[0][c] by halves; rows is a power of two.
+template <class Cell> __device__ void merge_rows(Cell (*cells)[TILE], int rows)
+{
+    for (int half = rows / 2; half > 0; half /= 2) {
+        __syncthreads();
+        for (int i = threadIdx.x; i < half * TILE; i += THREADS)
+            cells[i / TILE][i % TILE].merge(cells[i / TILE + half][i % TILE]);
+    }
+    __syncthreads();
+}
+
+// True, for all threads of the block, in the last of `blocks` blocks to come here: it sees what the
+// others have written. The ticket is then zero again, ready for the next kernel.
+inline __device__ bool last_block(unsigned *ticket, unsigned blocks)
+{
+    __shared__ bool last;
+    __threadfence();            // what this block wrote comes before its ticket
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(ticket, 1) == blocks - 1;
+        if (last)
+            *ticket = 0;
+    }
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
+// Combines what all threads have found about the columns of their tile: own[v] is about column
+// channel + v. True in one thread for each column, in one block; there *total is the column's.
+template <int V, template <class> class Cell>
+__device__ bool reduce_columns(const Matrix &m, const Cell<float> (&own)[V], const Launch &launch,
+                               Cell<double> *total)
+{
+    constexpr int STEP = Place<V>::STEP, PARTS = THREADS / TILE;
+    __shared__ Cell<float> cells[STEP][TILE];
+    __shared__ Cell<double> sums[PARTS][TILE];
+    Cell<float> *partials = static_cast<Cell<float> *>(launch.partials);
+    int row = threadIdx.x / Place<V>::LANES, first = threadIdx.x % Place<V>::LANES * V;
+    int column = threadIdx.x % TILE, part = threadIdx.x / TILE;
+    int channel = blockIdx.x * TILE + column;
+
+    for (int v = 0; v < V; v++)
+        cells[row][first + v] = own[v];
+    merge_rows(cells, STEP);
+    if (part == 0 && channel < m.channels)
+        partials[(int64_t)blockIdx.y * m.channels + channel] = cells[0][column];
+    if (!last_block(&launch.tickets[blockIdx.x], gridDim.y))
+        return false;
+
+    Cell<double> sum = {};
+    for (unsigned b = part; channel < m.channels && b < gridDim.y; b += PARTS)
+        sum.merge(Cell<double>::from(partials[(int64_t)b * m.channels + channel]));
+    sums[part][column] = sum;
+    merge_rows(sums, PARTS);
+    *total = sums[0][column];
+    return part == 0 && channel < m.channels;
+}

@@ -1,0 +1,308 @@
+// kernels_layers.cu - ReLU, pooling, and images from bytes.
+#include "cuda/kernels.cuh"
+#include "rng.h"
+
+namespace {
+
+// --- ReLU ----------------------------------------------------------------------------------------
+
+template <class T, int V> __global__ void __launch_bounds__(THREADS)
+relu_forward_kernel(size_t count, const T *x, T *y)
+{
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<T, N> out = load<N>(x + at);
+        for (int v = 0; v < N; v++)
+            if (out[v] < 0)
+                out.set(v, 0);
+        store<N>(y + at, out);
+    });
+}
+
+template <class T, int V> __global__ void __launch_bounds__(THREADS)
+relu_backward_kernel(size_t count, const T *y, const T *dy, T *dx)
+{
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<T, N> out = load<N>(dy + at), gate = load<N>(y + at);
+        for (int v = 0; v < N; v++)
+            if (!(gate[v] > 0))
+                out.set(v, 0);
+        store<N>(dx + at, out);
+    });
+}
+
+// --- pooling -------------------------------------------------------------------------------------
+
+template <int V> struct alignas(V) Bytes {
+    uint8_t v[V];
+};
+
+__device__ size_t elements(const Shape &s) { return (size_t)s.n * s.c * s.h * s.w; }
+
+// Thread i's pixel of an (n, h, w, c) activation, V channels of it.
+template <int V> struct Pixel {
+    int n, h, w, c;
+
+    __device__ Pixel(unsigned i, int height, int width, int channels)
+    {
+        unsigned packs = channels / V;
+        c = i % packs * V;
+        i /= packs;
+        w = i % width;
+        i /= width;
+        h = i % height;
+        n = i / height;
+    }
+};
+
+__device__ size_t offset_of(int n, int h, int w, int c, int height, int width, int channels)
+{
+    return (((size_t)n * height + h) * width + w) * channels + c;
+}
+
+// The first of the largest in each window, and where in the window it stood. NaN counts as largest.
+template <class T, int V> __global__ void __launch_bounds__(THREADS)
+maxpool_forward_kernel(PoolSpec s, Shape out, const T *__restrict__ x, T *__restrict__ y,
+                       uint8_t *__restrict__ index)
+{
+    unsigned i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= elements(out) / V)
+        return;
+    Pixel<V> to(i, out.h, out.w, out.c);
+    Pack<T, V> best = {};
+    Bytes<V> where = {};
+    bool first = true;
+    for (int kh = 0; kh < s.kernel; kh++)
+        for (int kw = 0; kw < s.kernel; kw++) {
+            int h = to.h * s.stride - s.pad + kh, w = to.w * s.stride - s.pad + kw;
+            if (h < 0 || h >= s.x.h || w < 0 || w >= s.x.w)
+                continue;
+            Pack<T, V> in = load<V>(x + offset_of(to.n, h, w, to.c, s.x.h, s.x.w, s.x.c));
+            for (int v = 0; v < V; v++)
+                if (first || in[v] > best[v] || in[v] != in[v]) {
+                    best.v[v] = in.v[v];
+                    where.v[v] = (uint8_t)(kh * s.kernel + kw);
+                }
+            first = false;
+        }
+    size_t at = (size_t)i * V;
+    store<V>(y + at, best);
+    *reinterpret_cast<Bytes<V> *>(index + at) = where;
+}
+
+// Each input pixel gathers the gradients of the windows that it was the maximum of, so no two
+// threads write to one place.
+template <class T, int V> __global__ void __launch_bounds__(THREADS)
+maxpool_backward_kernel(PoolSpec s, Shape out, const uint8_t *__restrict__ index,
+                        const T *__restrict__ dy1, const T *__restrict__ dy2, T *__restrict__ dx)
+{
+    unsigned i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= elements(s.x) / V)
+        return;
+    Pixel<V> to(i, s.x.h, s.x.w, s.x.c);
+    int bottom = to.h + s.pad, right = to.w + s.pad; // with padding, windows begin at 0, stride, ..
+    int first_h = bottom < s.kernel ? 0 : (bottom - s.kernel) / s.stride + 1;
+    int first_w = right < s.kernel ? 0 : (right - s.kernel) / s.stride + 1;
+    float sum[V] = {};
+    for (int h = first_h; h <= bottom / s.stride && h < out.h; h++)
+        for (int w = first_w; w <= right / s.stride && w < out.w; w++) {
+            int tap = (bottom - h * s.stride) * s.kernel + right - w * s.stride;
+            size_t at = offset_of(to.n, h, w, to.c, out.h, out.w, out.c);
+            Bytes<V> where = *reinterpret_cast<const Bytes<V> *>(index + at);
+            Pack<float, V> d = sum_of<V>(dy1, dy2, at);
+            for (int v = 0; v < V; v++)
+                sum[v] += where.v[v] == tap ? d[v] : 0;
+        }
+    Pack<T, V> rounded;
+    for (int v = 0; v < V; v++)
+        rounded.set(v, sum[v]);
+    store<V>(dx + (size_t)i * V, rounded);
+}
+
+template <class T> __global__ void __launch_bounds__(THREADS)
+avgpool_forward_kernel(Shape x, const T *__restrict__ in, T *__restrict__ out)
+{
+    unsigned i = blockIdx.x * THREADS + threadIdx.x, pixels = x.h * x.w;
+    if (i >= (unsigned)(x.n * x.c))
+        return;
+    const T *from = in + (size_t)(i / x.c) * pixels * x.c + i % x.c;
+    float sum = 0;
+    for (unsigned p = 0; p < pixels; p++)
+        sum += widen(from[(size_t)p * x.c]);
+    out[i] = narrow<T>(sum / pixels);
+}
+
+template <class T, int V> __global__ void __launch_bounds__(THREADS)
+avgpool_backward_kernel(Shape x, const T *__restrict__ dout, T *__restrict__ dx)
+{
+    unsigned i = blockIdx.x * THREADS + threadIdx.x, pixels = x.h * x.w;
+    if (i >= elements(x) / V)
+        return;
+    Pixel<V> to(i, x.h, x.w, x.c);
+    Pack<T, V> share = load<V>(dout + (size_t)to.n * x.c + to.c);
+    for (int v = 0; v < V; v++)
+        share.set(v, share[v] / pixels);
+    store<V>(dx + (size_t)i * V, share);
+}
+
+// --- images --------------------------------------------------------------------------------------
+
+// A block for each image. The output pixel (row, col) is the pixel (row + down, col + right) of the
+// image, mirrored first where there is a flip; outside of the image all is black.
+template <class T> __global__ void __launch_bounds__(THREADS) images_load_kernel(ImagesJob job)
+{
+    const Augment &augment = job.augment;
+    T *out = static_cast<T *>(job.out);
+    int height = job.out_shape.h, width = job.out_shape.w, block = job.out_shape.block;
+    int down = -((height - job.h) / 2), right = -((width - job.w) / 2), id = 0, i = blockIdx.x;
+    bool there = i < job.n, flip = false;
+    if (there) {
+        id = job.ids[i];
+        Jitter jitter = jitter_of(augment.seed, job.epoch, id, augment.padding);
+        flip = augment.flip && jitter.flip;
+        down += augment.crop ? jitter.y - augment.padding : 0;
+        right += augment.crop ? jitter.x - augment.padding : 0;
+    }
+    if (threadIdx.x == 0)
+        job.labels_out[i] = there ? job.labels[id] : -1;
+    const uint8_t *image = job.images + (size_t)id * job.c * job.h * job.w;
+    for (int p = threadIdx.x; p < height * width; p += THREADS) {
+        int row = p / width + down, col = p % width;
+        col = (flip ? width - 1 - col : col) + right;
+        bool inside = row >= 0 && row < job.h && col >= 0 && col < job.w;
+        for (int c = 0; c < job.c; c++) {
+            float byte = there && inside ? image[(c * job.h + row) * job.w + col] : 0;
+            size_t plane = (size_t)i * (job.c / block) + c / block;
+            out[(plane * height * width + p) * block + c % block] =
+                narrow<T>(there ? (byte / 255.0f - augment.mean[c]) / augment.std[c] : 0);
+        }
+    }
+}
+
+// --- launching, for one type ---------------------------------------------------------------------
+
+template <class T>
+cudaError_t relu_forward(cudaStream_t stream, size_t count, const void *x, void *y)
+{
+    if (aligned(x, y))
+        return launch_on_array<WIDE<T>>(stream, relu_forward_kernel<T, WIDE<T>>, count,
+                                        (const T *)x, (T *)y);
+    return launch_on_array<1>(stream, relu_forward_kernel<T, 1>, count, (const T *)x, (T *)y);
+}
+
+template <class T>
+cudaError_t relu_backward(cudaStream_t stream, size_t count, const void *y, const void *dy,
+                          void *dx)
+{
+    if (aligned(y, dy, dx))
+        return launch_on_array<WIDE<T>>(stream, relu_backward_kernel<T, WIDE<T>>, count,
+                                        (const T *)y, (const T *)dy, (T *)dx);
+    return launch_on_array<1>(stream, relu_backward_kernel<T, 1>, count, (const T *)y,
+                              (const T *)dy, (T *)dx);
+}
+
+unsigned one_thread_for(size_t count) { return blocks_for(count, INT32_MAX); }
+
+template <class T>
+cudaError_t maxpool_forward(cudaStream_t stream, const PoolSpec &spec, const void *x, void *y,
+                            uint8_t *index)
+{
+    constexpr int V = WIDE<T>;
+    Shape out = pool_output(&spec);
+    size_t count = shape_count(out);
+    if (packed(out.c, V, x, y) && (uintptr_t)index % V == 0)
+        maxpool_forward_kernel<T, V><<<one_thread_for(count / V), THREADS, 0, stream>>>(
+            spec, out, (const T *)x, (T *)y, index);
+    else
+        maxpool_forward_kernel<T, 1><<<one_thread_for(count), THREADS, 0, stream>>>(
+            spec, out, (const T *)x, (T *)y, index);
+    return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t maxpool_backward(cudaStream_t stream, const PoolSpec &spec, const uint8_t *index,
+                             const void *dy1, const void *dy2, void *dx)
+{
+    constexpr int V = WIDE<T>;
+    Shape out = pool_output(&spec);
+    size_t count = shape_count(spec.x);
+    if (packed(out.c, V, dy1, dy2, dx) && (uintptr_t)index % V == 0)
+        maxpool_backward_kernel<T, V><<<one_thread_for(count / V), THREADS, 0, stream>>>(
+            spec, out, index, (const T *)dy1, (const T *)dy2, (T *)dx);
+    else
+        maxpool_backward_kernel<T, 1><<<one_thread_for(count), THREADS, 0, stream>>>(
+            spec, out, index, (const T *)dy1, (const T *)dy2, (T *)dx);
+    return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t avgpool_forward(cudaStream_t stream, Shape x, const void *in, void *out)
+{
+    avgpool_forward_kernel<T><<<one_thread_for((size_t)x.n * x.c), THREADS, 0, stream>>>(
+        x, (const T *)in, (T *)out);
+    return cudaGetLastError();
+}
+
+template <class T>
+cudaError_t avgpool_backward(cudaStream_t stream, Shape x, const void *dout, void *dx)
+{
+    constexpr int V = WIDE<T>;
+    size_t count = shape_count(x);
+    if (packed(x.c, V, dout, dx))
+        avgpool_backward_kernel<T, V><<<one_thread_for(count / V), THREADS, 0, stream>>>(
+            x, (const T *)dout, (T *)dx);
+    else
+        avgpool_backward_kernel<T, 1><<<one_thread_for(count), THREADS, 0, stream>>>(
+            x, (const T *)dout, (T *)dx);
+    return cudaGetLastError();
+}
+
+template <class T> cudaError_t images_load(cudaStream_t stream, const ImagesJob &job)
+{
+    images_load_kernel<T><<<job.out_shape.n, THREADS, 0, stream>>>(job);
+    return cudaGetLastError();
+}
+
+} // namespace
+
+// --- launching -----------------------------------------------------------------------------------
+
+cudaError_t kernel_relu_forward(cudaStream_t stream, Type type, size_t count, const void *x,
+                                void *y)
+{
+    return BY_TYPE(type, relu_forward, stream, count, x, y);
+}
+
+cudaError_t kernel_relu_backward(cudaStream_t stream, Type type, size_t count, const void *y,
+                                 const void *dy, void *dx)
+{
+    return BY_TYPE(type, relu_backward, stream, count, y, dy, dx);
+}
+
+cudaError_t kernel_maxpool_forward(cudaStream_t stream, const PoolSpec *spec, const void *x,
+                                   void *y, uint8_t *index)
+{
+    return BY_TYPE(spec->x.type, maxpool_forward, stream, *spec, x, y, index);
+}
+
+cudaError_t kernel_maxpool_backward(cudaStream_t stream, const PoolSpec *spec, const uint8_t *index,
+                                    const void *dy1, const void *dy2, void *dx)
+{
+    return BY_TYPE(spec->x.type, maxpool_backward, stream, *spec, index, dy1, dy2, dx);
+}
+
+cudaError_t kernel_avgpool_forward(cudaStream_t stream, Shape x, const void *in, void *out)
+{
+    return BY_TYPE(x.type, avgpool_forward, stream, x, in, out);
+}
+
+cudaError_t kernel_avgpool_backward(cudaStream_t stream, Shape x, const void *dout, void *dx)
+{
+    return BY_TYPE(x.type, avgpool_backward, stream, x, dout, dx);
+}
+
+cudaError_t kernel_images_load(cudaStream_t stream, const ImagesJob *job)
+{
+    return BY_TYPE(job->out_shape.type, images_load, stream, *job);
+}

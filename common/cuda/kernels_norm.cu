@@ -1,0 +1,462 @@
+// kernels_norm.cu - batch normalisation and biases: what goes channel by channel.
+//
+// An activation is a matrix: a row for each pixel, a column for each channel. Statistics and
+// parameters are f32, whatever the type of the activation.
+#include "cuda/kernels.cuh"
+
+namespace {
+
+// --- batch normalisation -------------------------------------------------------------------------
+
+constexpr float EPSILON = 1e-5f;
+constexpr double MOMENTUM = 0.1;        // of the running statistics
+
+// Mean and sum of squared distances from it of n values. Two sets are merged without ever forming
+// the difference of two large sums (Chan, Golub, LeVeque 1979), so a mean far from zero costs no
+// digits.
+template <class T> struct Moments {
+    T n, mean, m2;
+
+    template <class F> __device__ static Moments from(const Moments<F> &o)
+    {
+        return Moments{ (T)o.n, (T)o.mean, (T)o.m2 };
+    }
+    __device__ void merge(const Moments &o)
+    {
+        if (o.n == 0)
+            return;
+        T all = n + o.n, delta = o.mean - mean, share = o.n / all;
+        mean += delta * share;
+        m2 += o.m2 + delta * delta * n * share;
+        n = all;
+    }
+};
+
+// One channel's statistics, for backward, and the running ones move.
+__device__ void set_statistics(const NormTensors &t, int c, const Moments<double> &all)
+{
+    double unbiased = all.n > 1 ? all.m2 / (all.n - 1) : all.m2;
+    t.mean[c] = (float)all.mean;
+    t.inv_std[c] = (float)(1 / sqrt(all.m2 / all.n + (double)EPSILON));
+    t.running_mean[c] = (float)((1 - MOMENTUM) * t.running_mean[c] + MOMENTUM * all.mean);
+    t.running_var[c] = (float)((1 - MOMENTUM) * t.running_var[c] + MOMENTUM * unbiased);
+}
+
+// What a process tells the others of column c: two numbers, behind one that is of all columns.
+__device__ void tell_others(double *mine, int channels, int c, double n, double a, double b)
+{
+    if (c == 0)
+        mine[0] = n;
+    mine[1 + c] = a;
+    mine[1 + channels + c] = b;
+}
+
+// Mean and variance of each column: to t, or to `mine` unless that is NULL. All is counted from the
+// first row, so that a mean far from zero does not cost the digits of what little the rows differ
+// by.
+template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
+norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const T *__restrict__ x,
+                       double *mine)
+{
+    constexpr int GROUP = 8, STEP = Place<V>::STEP;
+    Place<V> place(m);
+    Moments<float> own[V] = {};
+    Pack<T, V> origin = {};
+    if (place.begin < place.end)
+        origin = load<V>(x + place.channel);
+    for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
+        Pack<T, V> in[GROUP];
+        float count = 0, sum[V] = {}, squares[V] = {};
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (row + i * STEP < place.end) {
+                in[i] = load<V>(x + (row + i * STEP) * m.channels + place.channel);
+                count++;
+            }
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            for (int v = 0; v < V; v++)
+                sum[v] += i < count ? in[i][v] - origin[v] : 0;
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            for (int v = 0; v < V; v++) {
+                float d = i < count ? in[i][v] - origin[v] - sum[v] / count : 0;
+                squares[v] += d * d;
+            }
+        for (int v = 0; v < V; v++)
+            own[v].merge(Moments<float>{ count, sum[v] / count, squares[v] });
+    }
+
+    Moments<double> all;
+    if (!reduce_columns<V>(m, own, launch, &all))
+        return;
+    int c = blockIdx.x * TILE + threadIdx.x;
+    all.mean += widen(x[c]);
+    if (!mine) {
+        set_statistics(t, c, all);
+        return;
+    }
+    tell_others(mine, m.channels, c, all.n, all.mean, all.m2);
+}
+
+// Everybody's statistics together, always in the order of the ranks: the same bits on all of them.
+__global__ void norm_merge_statistics_kernel(int channels, NormTensors t, NormShared shared)
+{
+    int c = blockIdx.x * THREADS + threadIdx.x;
+    if (c >= channels)
+        return;
+    Moments<double> all = {};
+    const double *rank = shared.all;
+    for (int r = 0; r < shared.size; r++, rank += 1 + 2 * (size_t)channels)
+        all.merge(Moments<double>{ rank[0], rank[1 + c], rank[1 + channels + c] });
+    set_statistics(t, c, all);
+    if (c == 0)
+        *shared.count = all.n;
+}
+
+template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
+norm_apply_kernel(Matrix m, NormTensors t, const T *x, const T *residual, T *y, bool relu,
+                  bool training)
+{
+    constexpr int GROUP = 4, STEP = Place<V>::STEP;
+    Place<V> place(m);
+    if (place.begin >= place.end)
+        return;
+    float mean[V], scale[V], beta[V];
+    for (int v = 0; v < V; v++) {
+        int c = place.channel + v;
+        mean[v] = training ? t.mean[c] : t.running_mean[c];
+        scale[v] = t.gamma[c] * (training ? t.inv_std[c] : 1 / sqrtf(t.running_var[c] + EPSILON));
+        beta[v] = t.beta[c];
+    }
+    for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
+        Pack<T, V> in[GROUP], add[GROUP] = {};
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (row + i * STEP < place.end) {
+                int64_t at = (row + i * STEP) * m.channels + place.channel;
+                in[i] = load<V>(x + at);
+                if (residual)
+                    add[i] = load<V>(residual + at);
+            }
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (row + i * STEP < place.end) {
+                Pack<T, V> out;
+                for (int v = 0; v < V; v++) {
+                    float value = (in[i][v] - mean[v]) * scale[v] + beta[v] + add[i][v];
+                    out.set(v, relu && value < 0 ? 0 : value);
+                }
+                store<V>(y + (row + i * STEP) * m.channels + place.channel, out);
+            }
+    }
+}
+
+// What arrives at the normalisation from behind: d = (dy1 + dy2) where y > 0.
+template <class T> struct Arriving {
+    const T *y, *dy1, *dy2;             // y, dy2 may be NULL
+};
+
+// Rounded, for it may be kept in memory: both passes see the same.
+template <int V, class T> __device__ Pack<T, V> arriving(const Arriving<T> &from, int64_t at)
+{
+    Pack<T, V> d = load<V>(from.dy1 + at);
+    if (from.dy2) {
+        Pack<T, V> more = load<V>(from.dy2 + at);
+        for (int v = 0; v < V; v++)
+            d.set(v, d[v] + more[v]);
+    }
+    if (from.y) {
+        Pack<T, V> y = load<V>(from.y + at);
+        for (int v = 0; v < V; v++)
+            if (!(y[v] > 0))
+                d.set(v, 0);
+    }
+    return d;
+}
+
+// dbeta = sum(d), dgamma = sum(d * (x - mean)) * inv_std. d goes to `keep` unless that is NULL, and
+// the sums to `mine`, likewise. keep may be dy1 or dy2: each element is read before it is written,
+// by the thread that writes it.
+template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
+norm_gradients_kernel(Matrix m, Launch launch, NormTensors t, const T *x, Arriving<T> from, T *keep,
+                      double *mine)
+{
+    constexpr int GROUP = 4, STEP = Place<V>::STEP;
+    Place<V> place(m);
+    Sums<float> own[V] = {};
+    float mean[V];
+    for (int v = 0; v < V; v++)
+        mean[v] = place.begin < place.end ? t.mean[place.channel + v] : 0;
+    for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
+        Pack<T, V> in[GROUP], d[GROUP];
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (row + i * STEP < place.end) {
+                int64_t at = (row + i * STEP) * m.channels + place.channel;
+                in[i] = load<V>(x + at);
+                d[i] = arriving<V>(from, at);
+            }
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (row + i * STEP < place.end) {
+                if (keep)
+                    store<V>(keep + (row + i * STEP) * m.channels + place.channel, d[i]);
+                for (int v = 0; v < V; v++) {
+                    own[v].a += d[i][v];
+                    own[v].b += d[i][v] * (in[i][v] - mean[v]);
+                }
+            }
+    }
+
+    Sums<double> all;
+    if (!reduce_columns<V>(m, own, launch, &all))
+        return;
+    int c = blockIdx.x * TILE + threadIdx.x;
+    t.dbeta[c] = (float)all.a;
+    t.dgamma[c] = (float)(all.b * t.inv_std[c]);
+    if (mine)
+        tell_others(mine, m.channels, c, 0, all.a, all.b);
+}
+
+__global__ void norm_merge_gradients_kernel(int channels, NormTensors t, NormShared shared)
+{
+    int c = blockIdx.x * THREADS + threadIdx.x;
+    if (c >= channels)
+        return;
+    Sums<double> all = {};
+    const double *rank = shared.all;
+    for (int r = 0; r < shared.size; r++, rank += 1 + 2 * (size_t)channels)
+        all.merge(Sums<double>{ rank[1 + c], rank[1 + channels + c] });
+    shared.dbeta[c] = (float)all.a;
+    shared.dgamma[c] = (float)(all.b * t.inv_std[c]);
+}
+
+// With xhat = (x - mean) * inv_std:
+//   dx = gamma * inv_std * (d - dbeta / rows - xhat * dgamma / rows)
+// rows: those of m, or *count unless that is NULL; dgamma and dbeta are then sums over as many.
+template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
+norm_input_gradient_kernel(Matrix m, NormTensors t, const T *x, Arriving<T> from, T *dx,
+                           const double *count)
+{
+    constexpr int GROUP = 4, STEP = Place<V>::STEP;
+    Place<V> place(m);
+    if (place.begin >= place.end)
+        return;
+    float mean[V], scale[V], slope[V], shift[V], rows = count ? (float)*count : (float)m.rows;
+    for (int v = 0; v < V; v++) {
+        int c = place.channel + v;
+        float inv_std = t.inv_std[c];
+        mean[v] = t.mean[c];
+        scale[v] = t.gamma[c] * inv_std;
+        slope[v] = inv_std * t.dgamma[c] / rows;
+        shift[v] = t.dbeta[c] / rows;
+    }
+    for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
+        Pack<T, V> in[GROUP], d[GROUP];
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (row + i * STEP < place.end) {
+                int64_t at = (row + i * STEP) * m.channels + place.channel;
+                in[i] = load<V>(x + at);
+                d[i] = arriving<V>(from, at);
+            }
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (row + i * STEP < place.end) {
+                Pack<T, V> out;
+                for (int v = 0; v < V; v++)
+                    out.set(v, scale[v] * (d[i][v] - shift[v] - (in[i][v] - mean[v]) * slope[v]));
+                store<V>(dx + (row + i * STEP) * m.channels + place.channel, out);
+            }
+    }
+}
+
+// --- bias of a convolution or linear layer -------------------------------------------------------
+
+// from may be y.
+template <class T, class From, int V> __global__ void __launch_bounds__(THREADS)
+bias_add_kernel(Matrix m, const float *__restrict__ bias, const From *from, T *y)
+{
+    Place<V> place(m);
+    if (place.begin >= place.end)
+        return;
+    Pack<float, V> add;
+    for (int v = 0; v < V; v++)
+        add.v[v] = bias[place.channel + v];
+#pragma unroll 4
+    for (int64_t row = place.begin; row < place.end; row += Place<V>::STEP) {
+        int64_t at = row * m.channels + place.channel;
+        Pack<From, V> in = load<V>(from + at);
+        Pack<T, V> sum;
+        for (int v = 0; v < V; v++)
+            sum.set(v, in[v] + add[v]);
+        store<V>(y + at, sum);
+    }
+}
+
+template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
+bias_gradient_kernel(Matrix m, Launch launch, const T *__restrict__ dy, float *dbias)
+{
+    Place<V> place(m);
+    Sums<float> own[V] = {};
+#pragma unroll 4
+    for (int64_t row = place.begin; row < place.end; row += Place<V>::STEP) {
+        Pack<T, V> d = load<V>(dy + row * m.channels + place.channel);
+        for (int v = 0; v < V; v++)
+            own[v].a += d[v];
+    }
+    Sums<double> all;
+    if (reduce_columns<V>(m, own, launch, &all))
+        dbias[blockIdx.x * TILE + threadIdx.x] = (float)all.a;
+}
+
+// --- launching, for one type ---------------------------------------------------------------------
+
+template <class T>
+cudaError_t norm_statistics(const Launch &launch, Matrix m, const NormTensors &t, const void *x,
+                            double *mine)
+{
+    return LAUNCH_ON_MATRIX(T, packed(m.channels, WIDE<T>, x), norm_statistics_kernel, 8,
+                            launch.stream, m, launch, t, (const T *)x, mine);
+}
+
+template <class T>
+cudaError_t norm_apply(cudaStream_t stream, Matrix m, const NormTensors &t, const void *x,
+                       const void *residual, void *y, bool relu, bool training)
+{
+    return LAUNCH_ON_MATRIX(T, packed(m.channels, WIDE<T>, x, residual, y), norm_apply_kernel, 4,
+                            stream, m, t, (const T *)x, (const T *)residual, (T *)y, relu,
+                            training);
+}
+
+// The first pass's d is kept where there is a place for it and reading it again is less work than
+// finding it again.
+void *place_to_keep(const NormBackward &b)
+{
+    return b.dresidual ? b.dresidual : b.dy2 ? b.dx : NULL;
+}
+
+bool backward_packed(int channels, int wide, const NormBackward &b)
+{
+    return packed(channels, wide, b.x, b.y, b.dy1, b.dy2, b.dx, b.dresidual);
+}
+
+template <class T>
+cudaError_t norm_gradients(const Launch &launch, Matrix m, const NormTensors &t,
+                           const NormBackward &b, double *mine)
+{
+    Arriving<T> from = { (const T *)b.y, (const T *)b.dy1, (const T *)b.dy2 };
+    return LAUNCH_ON_MATRIX(T, backward_packed(m.channels, WIDE<T>, b), norm_gradients_kernel, 4,
+                            launch.stream, m, launch, t, (const T *)b.x, from,
+                            (T *)place_to_keep(b), mine);
+}
+
+template <class T>
+cudaError_t norm_input_gradient(cudaStream_t stream, Matrix m, const NormTensors &t,
+                                const NormBackward &b, const double *count)
+{
+    Arriving<T> from = { (const T *)b.y, (const T *)b.dy1, (const T *)b.dy2 };
+    if (place_to_keep(b))
+        from = Arriving<T>{ NULL, (const T *)place_to_keep(b), NULL };
+    return LAUNCH_ON_MATRIX(T, backward_packed(m.channels, WIDE<T>, b),
+                            norm_input_gradient_kernel, 4, stream, m, t, (const T *)b.x, from,
+                            (T *)b.dx, count);
+}
+
+template <class T, class From>
+cudaError_t bias_add_from(cudaStream_t stream, Matrix m, const float *bias, const void *x, void *y)
+{
+    constexpr int V = 16 / (sizeof(T) > sizeof(From) ? sizeof(T) : sizeof(From));
+    if (packed(m.channels, V, x, y))
+        return launch_on_matrix<V>(stream, bias_add_kernel<T, From, V>, 4, m, bias,
+                                   (const From *)x, (T *)y);
+    return launch_on_matrix<1>(stream, bias_add_kernel<T, From, 1>, 4, m, bias, (const From *)x,
+                               (T *)y);
+}
+
+template <class T>
+cudaError_t bias_add(cudaStream_t stream, Matrix m, const float *bias, Type x_type, const void *x,
+                     void *y)
+{
+    if (x_type == TYPE_F32)
+        return bias_add_from<T, float>(stream, m, bias, x, y);
+    return bias_add_from<T, T>(stream, m, bias, x, y);
+}
+
+template <class T>
+cudaError_t bias_gradient(const Launch &launch, Matrix m, const void *dy, float *dbias)
+{
+    return LAUNCH_ON_MATRIX(T, packed(m.channels, WIDE<T>, dy), bias_gradient_kernel, 4,
+                            launch.stream, m, launch, (const T *)dy, dbias);
+}
+
+} // namespace
+
+// --- launching -----------------------------------------------------------------------------------
+
+cudaError_t kernel_bias_add(cudaStream_t stream, Type type, int64_t rows, int channels,
+                            const float *bias, Type x_type, const void *x, void *y)
+{
+    Matrix m = { rows, channels, 0 };
+    return BY_TYPE(type, bias_add, stream, m, bias, x_type, x, y);
+}
+
+cudaError_t kernel_bias_gradient(const Launch *launch, Type type, int64_t rows, int channels,
+                                 const void *dy, float *dbias)
+{
+    Matrix m = { rows, channels, 0 };
+    return BY_TYPE(type, bias_gradient, *launch, m, dy, dbias);
+}
+
+cudaError_t kernel_norm_statistics(const Launch *launch, Type type, int64_t rows, int channels,
+                                   const NormTensors *t, const void *x, const NormShared *shared)
+{
+    Matrix m = { rows, channels, 0 };
+    return BY_TYPE(type, norm_statistics, *launch, m, *t, x, shared ? shared->mine : NULL);
+}
+
+cudaError_t kernel_norm_merge_statistics(cudaStream_t stream, int channels, const NormTensors *t,
+                                         const NormShared *shared)
+{
+    norm_merge_statistics_kernel<<<blocks_for(channels), THREADS, 0, stream>>>(channels, *t,
+                                                                               *shared);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_norm_apply(cudaStream_t stream, Type type, int64_t rows, int channels,
+                              const NormTensors *t, const void *x, const void *residual, void *y,
+                              bool relu, bool training)
+{
+    Matrix m = { rows, channels, 0 };
+    return BY_TYPE(type, norm_apply, stream, m, *t, x, residual, y, relu, training);
+}
+
+cudaError_t kernel_norm_gradients(const Launch *launch, Type type, int64_t rows, int channels,
+                                  const NormTensors *t, const NormBackward *b,
+                                  const NormShared *shared)
+{
+    Matrix m = { rows, channels, 0 };
+    return BY_TYPE(type, norm_gradients, *launch, m, *t, *b, shared ? shared->mine : NULL);
+}
+
+cudaError_t kernel_norm_merge_gradients(cudaStream_t stream, int channels, const NormTensors *t,
+                                        const NormShared *shared)
+{
+    norm_merge_gradients_kernel<<<blocks_for(channels), THREADS, 0, stream>>>(channels, *t,
+                                                                              *shared);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_norm_input_gradient(cudaStream_t stream, Type type, int64_t rows, int channels,
+                                       const NormTensors *t, const NormBackward *b,
+                                       const NormShared *shared)
+{
+    Matrix m = { rows, channels, 0 };
+    NormTensors all = *t;
+    if (shared) {
+        all.dgamma = shared->dgamma;
+        all.dbeta = shared->dbeta;
+    }
+    return BY_TYPE(type, norm_input_gradient, stream, m, all, *b, shared ? shared->count : NULL);
+}

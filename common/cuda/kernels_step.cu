@@ -1,0 +1,364 @@
+// kernels_step.cu - loss, optimizer, and what is done to gradients on their way: all in f32.
+#include "cuda/kernels.cuh"
+
+namespace {
+
+// --- numbers that steer a step -------------------------------------------------------------------
+
+__global__ void scalars_set_kernel(Scalars *to, Scalars values)
+{
+    if (values.loss_scale == 0) {
+        values.loss_scale = to->loss_scale;
+        values.clean = to->clean;
+        values.skipped = to->skipped;
+    }
+    *to = values;
+}
+
+__global__ void loss_scale_adapt_kernel(Scalars *scalars, int interval)
+{
+    if (scalars->skip) {
+        scalars->loss_scale = fmaxf(scalars->loss_scale / 2, LOSS_SCALE_LEAST);
+        scalars->clean = 0;
+        scalars->skipped++;
+    } else if (++scalars->clean >= interval) {
+        scalars->loss_scale *= isfinite(2 * scalars->loss_scale) ? 2 : 1;
+        scalars->clean = 0;
+    }
+}
+
+// --- loss ----------------------------------------------------------------------------------------
+
+// What a row, a block, and at last the batch add to the statistics.
+struct LossPart {
+    double loss;
+    int correct1, correct5, not_finite;
+
+    __device__ void add(const LossPart &o)
+    {
+        loss += o.loss;
+        correct1 += o.correct1;
+        correct5 += o.correct5;
+        not_finite += o.not_finite;
+    }
+};
+
+// One warp, one row: loss = log(sum(exp(z))) - z[label], and dz = scale * (softmax(z) -
+// onehot(label)). A row is correct at k if fewer than k classes stand before its label, ties going
+// to the lower index. A label that is not a class has a loss that is not a number.
+__device__ LossPart row_loss(const float *z, int classes, int label, double scale, float *dz)
+{
+    int lane = threadIdx.x % WARP, before = 0;
+    float top = -INFINITY, mine = label < classes ? z[label] : NAN;
+    double sum = 0;
+    for (int j = lane; j < classes; j += WARP)
+        top = z[j] > top ? z[j] : top;
+    top = warp_merge(top, [](float a, float b) { return a > b ? a : b; });
+    for (int j = lane; j < classes; j += WARP) {
+        sum += exp((double)z[j] - top);
+        before += j != label && !(z[j] < mine || (z[j] == mine && j > label));
+    }
+    sum = warp_sum(sum);
+    before = warp_sum(before);
+    for (int j = lane; dz && j < classes; j += WARP)
+        dz[j] = (float)(scale * (exp((double)z[j] - top) / sum - (j == label)));
+    double loss = log(sum) + top - mine;
+    bool finite = isfinite(loss);
+    return LossPart{ loss, finite && before < 1, finite && before < 5, !finite };
+}
+
+// What `count` rows add to the statistics, and to the window that they are a part of, if they are.
+__device__ void count_rows(const LossPart &all, int count, bool part, Scalars *scalars,
+                           Stats *stats)
+{
+    bool goes_on = part && scalars->done > 0;
+    stats->batch_loss_sum = (goes_on ? stats->batch_loss_sum : 0) + all.loss;
+    stats->batch_count = (goes_on ? stats->batch_count : 0) + count;
+    stats->batch_correct1 = (goes_on ? stats->batch_correct1 : 0) + all.correct1;
+    stats->loss_sum += all.loss;
+    stats->count += count;
+    stats->correct1 += all.correct1;
+    stats->correct5 += all.correct5;
+    stats->not_finite += all.not_finite;
+    if (part)
+        scalars->done += count;
+}
+
+__global__ void __launch_bounds__(THREADS)
+cross_entropy_kernel(Launch launch, int rows, int classes, const float *__restrict__ logits,
+                     const int32_t *__restrict__ labels, Scalars *scalars, Stats *stats,
+                     float *dlogits)
+{
+    constexpr int WARPS = THREADS / WARP;
+    __shared__ LossPart parts[WARPS];
+    LossPart *partials = static_cast<LossPart *>(launch.partials);
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, count = 0;
+    for (int i = 0; i < rows; i += THREADS)
+        count += __syncthreads_count(i + (int)threadIdx.x < rows && labels[i + threadIdx.x] >= 0);
+    bool part = dlogits && scalars->window > 0;
+    int over = part ? scalars->window : count;
+    double scale = over ? (double)scalars->loss_scale / over : 0;
+
+    LossPart own = {};
+    for (int row = blockIdx.x * WARPS + warp; row < rows; row += gridDim.x * WARPS) {
+        const float *z = logits + (size_t)row * classes;
+        float *dz = dlogits ? dlogits + (size_t)row * classes : NULL;
+        if (labels[row] >= 0)
+            own.add(row_loss(z, classes, labels[row], scale, dz));
+        else
+            for (int j = lane; dz && j < classes; j += WARP)
+                dz[j] = 0;
+    }
+    if (lane == 0)
+        parts[warp] = own;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int i = 1; i < WARPS; i++)
+            own.add(parts[i]);
+        partials[blockIdx.x] = own;
+    }
+    if (!last_block(&launch.tickets[0], gridDim.x) || warp > 0)
+        return;
+
+    LossPart all = {};
+    for (unsigned b = lane; b < gridDim.x; b += WARP)
+        all.add(partials[b]);
+    all.loss = warp_sum(all.loss);
+    all.correct1 = warp_sum(all.correct1);
+    all.correct5 = warp_sum(all.correct5);
+    all.not_finite = warp_sum(all.not_finite);
+    if (lane == 0)
+        count_rows(all, count, part, scalars, stats);
+}
+
+// --- optimizer -----------------------------------------------------------------------------------
+
+template <int V> __global__ void __launch_bounds__(THREADS)
+sgd_kernel(size_t count, float *__restrict__ params, const float *__restrict__ grads,
+           float *__restrict__ velocity, const Scalars *__restrict__ scalars)
+{
+    const Scalars s = *scalars;
+    if (s.skip)
+        return;
+    float shrink = s.clip_norm > 0 ? (float)fmin(1.0, s.clip_norm / (s.norm + 1e-6)) : 1;
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<float, N> p = load<N>(params + at), g = load<N>(grads + at);
+        Pack<float, N> v = load<N>(velocity + at);
+        for (int k = 0; k < N; k++) {
+            float gradient = shrink * g.v[k] + s.weight_decay * p.v[k];
+            v.v[k] = s.momentum * v.v[k] + gradient;
+            p.v[k] -= s.lr * (s.nesterov ? gradient + s.momentum * v.v[k] : v.v[k]);
+        }
+        store<N>(velocity + at, v);
+        store<N>(params + at, p);
+    });
+}
+
+template <int V> __global__ void __launch_bounds__(THREADS)
+add_into_kernel(size_t count, float *__restrict__ values, const float *__restrict__ more)
+{
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<float, N> sum = load<N>(values + at), add = load<N>(more + at);
+        for (int k = 0; k < N; k++)
+            sum.v[k] += add.v[k];
+        store<N>(values + at, sum);
+    });
+}
+
+// --- gradients -----------------------------------------------------------------------------------
+
+// Whoever finds the first bad gradient of a step counts it; all that comes after finds skip set.
+template <int V> __global__ void __launch_bounds__(THREADS)
+gradients_scale_kernel(size_t count, float *__restrict__ grads, float factor, Scalars *scalars,
+                       Stats *stats)
+{
+    bool bad = false;
+    factor /= scalars->loss_scale;
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<float, N> g = load<N>(grads + at);
+        for (int k = 0; k < N; k++) {
+            g.v[k] *= factor;
+            bad |= !isfinite(g.v[k]);
+        }
+        store<N>(grads + at, g);
+    });
+    bool found = __syncthreads_or(bad) && threadIdx.x == 0;
+    if (found && atomicExch(&scalars->skip, 1) == 0)
+        atomicAdd(reinterpret_cast<unsigned long long *>(&stats->bad_gradients), 1ull);
+}
+
+// Every thread of the block has a `value`; their sum, in the first one.
+__device__ double block_sum(double value)
+{
+    __shared__ double warps[THREADS / WARP];
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    value = warp_sum(value);
+    __syncthreads();            // of an earlier sum, all has been read
+    if (lane == 0)
+        warps[warp] = value;
+    __syncthreads();
+    if (warp == 0)
+        value = warp_sum(lane < THREADS / WARP ? warps[lane] : 0);
+    return value;
+}
+
+// Which thread adds up what must not depend on how it is read: four at a time, always, in one piece
+// where the address allows it. And the grid depends on count alone.
+enum { NORM_PACK = 4 };
+
+template <int V> __global__ void __launch_bounds__(THREADS)
+gradients_norm_kernel(Launch launch, size_t count, const float *__restrict__ grads,
+                      Scalars *scalars)
+{
+    double *partials = static_cast<double *>(launch.partials), own = 0;
+    for_each_pack<NORM_PACK>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value, STEP = V < N ? V : N;
+        for (int k = 0; k < N; k += STEP) {
+            Pack<float, STEP> g = load<STEP>(grads + at + k);
+            for (int i = 0; i < STEP; i++)
+                own += (double)g.v[i] * g.v[i];
+        }
+    });
+    own = block_sum(own);
+    if (threadIdx.x == 0)
+        partials[blockIdx.x] = own;
+    if (!last_block(&launch.tickets[0], gridDim.x))
+        return;
+    own = 0;
+    for (unsigned b = threadIdx.x; b < gridDim.x; b += THREADS)
+        own += partials[b];
+    own = block_sum(own);
+    if (threadIdx.x == 0)
+        scalars->norm = sqrt(own);
+}
+
+// --- what travels short --------------------------------------------------------------------------
+
+template <class T, int V> __global__ void __launch_bounds__(THREADS)
+values_narrow_kernel(size_t count, const float *__restrict__ values, float factor,
+                     T *__restrict__ to)
+{
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<float, N> in = load<N>(values + at);
+        Pack<T, N> out;
+        for (int k = 0; k < N; k++)
+            out.set(k, in.v[k] * factor);
+        store<N>(to + at, out);
+    });
+}
+
+template <class T, int V> __global__ void __launch_bounds__(THREADS)
+values_widen_kernel(size_t count, const T *__restrict__ from, float *__restrict__ values)
+{
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<T, N> in = load<N>(from + at);
+        Pack<float, N> out;
+        for (int k = 0; k < N; k++)
+            out.v[k] = in[k];
+        store<N>(values + at, out);
+    });
+}
+
+// --- launching, for one type ---------------------------------------------------------------------
+
+template <class T>
+cudaError_t values_narrow(cudaStream_t stream, size_t count, const float *values, float factor,
+                          void *to)
+{
+    if (aligned(values, to))
+        return launch_on_array<WIDE<T>>(stream, values_narrow_kernel<T, WIDE<T>>, count, values,
+                                        factor, (T *)to);
+    return launch_on_array<1>(stream, values_narrow_kernel<T, 1>, count, values, factor, (T *)to);
+}
+
+template <class T>
+cudaError_t values_widen(cudaStream_t stream, size_t count, const void *from, float *values)
+{
+    if (aligned(from, values))
+        return launch_on_array<WIDE<T>>(stream, values_widen_kernel<T, WIDE<T>>, count,
+                                        (const T *)from, values);
+    return launch_on_array<1>(stream, values_widen_kernel<T, 1>, count, (const T *)from, values);
+}
+
+} // namespace
+
+// --- launching -----------------------------------------------------------------------------------
+
+cudaError_t kernels_present(void)
+{
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, scalars_set_kernel);
+}
+
+cudaError_t kernel_scalars_set(cudaStream_t stream, Scalars *to, Scalars values)
+{
+    scalars_set_kernel<<<1, 1, 0, stream>>>(to, values);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_loss_scale_adapt(cudaStream_t stream, Scalars *scalars, int interval)
+{
+    loss_scale_adapt_kernel<<<1, 1, 0, stream>>>(scalars, interval);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_cross_entropy(const Launch *launch, int rows, int classes, const float *logits,
+                                 const int32_t *labels, Scalars *scalars, Stats *stats,
+                                 float *dlogits)
+{
+    unsigned blocks = blocks_for((size_t)rows * WARP, MAX_BLOCKS);
+    cross_entropy_kernel<<<blocks, THREADS, 0, launch->stream>>>(*launch, rows, classes, logits,
+                                                                 labels, scalars, stats, dlogits);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_sgd(cudaStream_t stream, size_t count, float *params, const float *grads,
+                       float *velocity, const Scalars *scalars)
+{
+    if (aligned(params, grads, velocity))
+        return launch_on_array<4>(stream, sgd_kernel<4>, count, params, grads, velocity, scalars);
+    return launch_on_array<1>(stream, sgd_kernel<1>, count, params, grads, velocity, scalars);
+}
+
+cudaError_t kernel_add_into(cudaStream_t stream, size_t count, float *values, const float *more)
+{
+    if (aligned(values, more))
+        return launch_on_array<4>(stream, add_into_kernel<4>, count, values, more);
+    return launch_on_array<1>(stream, add_into_kernel<1>, count, values, more);
+}
+
+cudaError_t kernel_gradients_scale(cudaStream_t stream, size_t count, float *grads, float factor,
+                                   Scalars *scalars, Stats *stats)
+{
+    if (aligned(grads))
+        return launch_on_array<4>(stream, gradients_scale_kernel<4>, count, grads, factor, scalars,
+                                  stats);
+    return launch_on_array<1>(stream, gradients_scale_kernel<1>, count, grads, factor, scalars,
+                              stats);
+}
+
+cudaError_t kernel_gradients_norm(const Launch *launch, size_t count, const float *grads,
+                                  Scalars *scalars)
+{
+    unsigned blocks = blocks_for(count / NORM_PACK, MAX_BLOCKS);
+    auto kernel = aligned(grads) ? gradients_norm_kernel<NORM_PACK> : gradients_norm_kernel<1>;
+    kernel<<<blocks, THREADS, 0, launch->stream>>>(*launch, count, grads, scalars);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_values_narrow(cudaStream_t stream, Type type, size_t count, const float *values,
+                                 float factor, void *narrow)
+{
+    return BY_TYPE(type, values_narrow, stream, count, values, factor, narrow);
+}
+
+cudaError_t kernel_values_widen(cudaStream_t stream, Type type, size_t count, const void *narrow,
+                                float *values)
+{
+    return BY_TYPE(type, values_widen, stream, count, narrow, values);
+}

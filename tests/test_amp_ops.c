@@ -1,0 +1,711 @@
+// What mixed precision asks of the operations: a loss in several calls, the loss scale, the norm
+// of the gradients and their clipping, numbers that travel short. Each against a computation of its
+// own in double.
+//
+// ctest: PROCESSORS 2 BACKENDS cpu cuda SANITIZERS asan tsan
+#include "check.h"
+#include "device.h"
+#include "ops.h"
+#include "rng.h"
+#include "test.h"
+
+#include <float.h>
+#include <math.h>
+
+static Device *device;
+static Ops *ops;
+static Stream *beside;
+
+// ==== Memory =====================================================================================
+
+static float random_of(int key, size_t i)
+{
+    return 2 * uniform_of(philox(11, (uint64_t)key, i).v[0]) - 1;
+}
+
+static void *to_device(const void *host, size_t bytes)
+{
+    void *memory = device_alloc(device, bytes);
+    copy_to_device(device_stream(device), memory, host, bytes);
+    stream_sync(device_stream(device));
+    return memory;
+}
+
+static void *to_host(const void *memory, size_t bytes)
+{
+    void *host = xmalloc(bytes);
+    copy_to_host(device_stream(device), host, memory, bytes);
+    stream_sync(device_stream(device));
+    return host;
+}
+
+static float *random_floats(size_t count, int key, float size)
+{
+    float *values = xmalloc(count * sizeof *values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = size * random_of(key, i);
+    return values;
+}
+
+static Scalars read_scalars(const Scalars *memory)
+{
+    Scalars *host = to_host(memory, sizeof *host), scalars = *host;
+    free(host);
+    return scalars;
+}
+
+static Stats read_stats(const Stats *memory)
+{
+    Stats *host = to_host(memory, sizeof *host), stats = *host;
+    free(host);
+    return stats;
+}
+
+static Scalars *new_scalars(Scalars values)
+{
+    Scalars *scalars = device_alloc(device, sizeof *scalars);
+    scalars_set(ops, scalars, values);
+    return scalars;
+}
+
+// ==== A loss in several calls ====================================================================
+
+enum { ROWS = 37, PART = 16, CLASSES = 11 };
+
+typedef struct Batch {
+    int rows, counted;
+    float *logits, *dlogits;        // device
+    int32_t *labels;                // device
+    double loss;                    // summed up
+    int correct1, correct5;
+    float wanted[ROWS * CLASSES];   // dlogits of the whole batch, if the loss scale is 1
+} Batch;
+
+// softmax(z) - onehot(label), and what the row adds to the statistics.
+static void add_row(Batch *b, const float *z, int label, float *gradient)
+{
+    double sum = 0;
+    int before = 0;
+    for (int j = 0; j < CLASSES; j++) {
+        sum += exp((double)z[j]);
+        before += label >= 0 && z[j] > z[label];
+    }
+    for (int j = 0; j < CLASSES; j++)
+        gradient[j] = label < 0 ? 0 : (float)(exp((double)z[j]) / sum - (j == label));
+    if (label < 0)
+        return;
+    b->counted++;
+    b->loss += log(sum) - z[label];
+    b->correct1 += before < 1;
+    b->correct5 += before < 5;
+}
+
+// Labels of the first `unlabelled` rows and of some others are negative.
+static Batch batch_new(int rows, int unlabelled, int key)
+{
+    Batch b = { .rows = rows };
+    float *z = random_floats((size_t)(rows * CLASSES), key, 3);
+    int32_t labels[ROWS];
+    for (int i = 0; i < rows; i++) {
+        labels[i] = i < unlabelled || i % 9 == 4 ? -1 : (i * 5 + key) % CLASSES;
+        add_row(&b, z + i * CLASSES, labels[i], b.wanted + i * CLASSES);
+    }
+    for (int i = 0; i < rows * CLASSES; i++)
+        b.wanted[i] /= (float)b.counted;
+    b.logits = to_device(z, (size_t)(rows * CLASSES) * sizeof *z);
+    b.labels = to_device(labels, (size_t)rows * sizeof *labels);
+    b.dlogits = device_alloc(device, (size_t)(rows * CLASSES) * sizeof *z);
+    free(z);
+    return b;
+}
+
+static void batch_free(Batch *b)
+{
+    device_free(device, b->logits);
+    device_free(device, b->dlogits);
+    device_free(device, b->labels);
+}
+
+static void part_loss(const Batch *b, int from, Scalars *scalars, Stats *stats, bool training)
+{
+    int left = b->rows - from, rows = left < PART ? left : PART;
+    loss_cross_entropy(ops, rows, CLASSES, b->logits + from * CLASSES, b->labels + from, scalars,
+                       stats, training ? b->dlogits + from * CLASSES : NULL);
+}
+
+static void loss_in_parts(const Batch *b, Scalars *scalars, Stats *stats)
+{
+    for (int from = 0; from < b->rows; from += PART)
+        part_loss(b, from, scalars, stats, true);
+}
+
+static void expect_dlogits(const char *what, const Batch *b, double scale)
+{
+    size_t count = (size_t)(b->rows * CLASSES);
+    float *got = to_host(b->dlogits, count * sizeof *got);
+    double worst = 0;
+    for (size_t i = 0; i < count; i++)
+        worst = fmax(worst, fabs(got[i] / scale - b->wanted[i]) * b->counted);
+    EXPECT(worst <= 1e-6, "%s: a gradient is off by %g", what, worst);
+    free(got);
+}
+
+static void expect_batch_stats(const char *what, const Stats *s, const Batch *b)
+{
+    EXPECT(fabs(s->batch_loss_sum - b->loss) <= 1e-5 * b->loss, "%s: loss %.9g, wanted %.9g", what,
+           s->batch_loss_sum, b->loss);
+    EXPECT(s->batch_count == b->counted && s->batch_correct1 == b->correct1,
+           "%s: %lld of %lld are right, wanted %d of %d", what, (long long)s->batch_correct1,
+           (long long)s->batch_count, b->correct1, b->counted);
+}
+
+static void expect_stats(const char *what, const Stats *s, const Batch *a, const Batch *b)
+{
+    EXPECT_NEAR(s->loss_sum, a->loss + b->loss, 1e-5 * (a->loss + b->loss));
+    EXPECT(s->count == a->counted + b->counted && s->correct1 == a->correct1 + b->correct1 &&
+               s->correct5 == a->correct5 + b->correct5 && s->not_finite == 0,
+           "%s: the sums count %lld, %lld, %lld", what, (long long)s->count,
+           (long long)s->correct1, (long long)s->correct5);
+}
+
+// A batch in parts of 16, 16 and 5 rows gives what it gives at once, and so does the shorter one
+// that follows, an epoch's last.
+TEST(a_loss_in_parts)
+{
+    Batch first = batch_new(ROWS, 0, 1), tail = batch_new(21, 0, 2);
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 8 });
+    Stats *stats = device_alloc(device, sizeof *stats);
+    loss_cross_entropy(ops, ROWS, CLASSES, first.logits, first.labels, scalars, stats,
+                       first.dlogits);
+    Stats s = read_stats(stats);
+    expect_dlogits("at once", &first, 8);
+    expect_batch_stats("at once", &s, &first);
+    EXPECT_EQ_INT(read_scalars(scalars).done, 0);
+
+    fill_zero(device_stream(device), stats, sizeof *stats);
+    fill_zero(device_stream(device), first.dlogits, sizeof first.wanted);
+    scalars_set(ops, scalars, (Scalars){ .loss_scale = 8, .window = first.counted });
+    loss_in_parts(&first, scalars, stats);
+    s = read_stats(stats);
+    expect_dlogits("in parts", &first, 8);
+    expect_batch_stats("in parts", &s, &first);
+    EXPECT_EQ_INT(read_scalars(scalars).done, first.counted);
+
+    scalars_set(ops, scalars, (Scalars){ .loss_scale = 8, .window = tail.counted });
+    loss_in_parts(&tail, scalars, stats);
+    s = read_stats(stats);
+    expect_dlogits("the tail", &tail, 8);
+    expect_batch_stats("the tail", &s, &tail);
+    expect_stats("both", &s, &first, &tail);
+    batch_free(&first);
+    batch_free(&tail);
+    device_free(device, scalars);
+    device_free(device, stats);
+}
+
+// The first part has no labels at all: the batch before it does not count for this one.
+TEST(a_part_without_labels)
+{
+    Batch before = batch_new(ROWS, 0, 3), b = batch_new(ROWS, PART, 4);
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1, .window = before.counted });
+    Stats *stats = device_alloc(device, sizeof *stats);
+    loss_in_parts(&before, scalars, stats);
+    scalars_set(ops, scalars, (Scalars){ .loss_scale = 1, .window = b.counted });
+    loss_in_parts(&b, scalars, stats);
+    Stats s = read_stats(stats);
+    expect_dlogits("without labels", &b, 1);
+    expect_batch_stats("without labels", &s, &b);
+    expect_stats("without labels", &s, &before, &b);
+    batch_free(&before);
+    batch_free(&b);
+    device_free(device, scalars);
+    device_free(device, stats);
+}
+
+// Evaluating between two parts leaves the window as it is, and its own numbers are of one call.
+TEST(evaluating_knows_no_window)
+{
+    Batch b = batch_new(ROWS, 0, 5), test = batch_new(PART, 0, 6);
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 4, .window = b.counted });
+    Stats *stats = device_alloc(device, sizeof *stats);
+    Stats *test_stats = device_alloc(device, sizeof *stats);
+    for (int from = 0; from < ROWS; from += PART) {
+        part_loss(&b, from, scalars, stats, true);
+        int32_t done = read_scalars(scalars).done;
+        part_loss(&test, 0, scalars, test_stats, false);
+        EXPECT_EQ_INT(read_scalars(scalars).done, done);
+    }
+    Stats s = read_stats(stats), t = read_stats(test_stats);
+    expect_dlogits("evaluating meanwhile", &b, 4);
+    expect_batch_stats("evaluating meanwhile", &s, &b);
+    expect_batch_stats("the evaluation", &t, &test);
+    EXPECT_EQ_INT(t.count, 3 * test.counted);
+    batch_free(&b);
+    batch_free(&test);
+    device_free(device, scalars);
+    device_free(device, stats);
+    device_free(device, test_stats);
+}
+
+// ==== The loss scale =============================================================================
+
+TEST(the_loss_scale_outlives_a_step)
+{
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1024, .clean = 5, .skipped = 3,
+                                              .window = 9, .done = 4, .skip = 1, .norm = 2 });
+    scalars_set(ops, scalars, (Scalars){ .lr = 0.5f, .momentum = 0.25f, .weight_decay = 0.125f,
+                                         .nesterov = 1, .clip_norm = 7, .window = 30 });
+    Scalars s = read_scalars(scalars);
+    EXPECT(s.loss_scale == 1024 && s.clean == 5 && s.skipped == 3, "kept: %g, %d, %d",
+           s.loss_scale, s.clean, s.skipped);
+    EXPECT(s.lr == 0.5f && s.momentum == 0.25f && s.weight_decay == 0.125f && s.nesterov == 1 &&
+               s.clip_norm == 7 && s.window == 30, "what was set is not there");
+    EXPECT(s.done == 0 && s.skip == 0 && s.norm == 0, "left: %d, %d, %g", s.done, s.skip, s.norm);
+    scalars_set(ops, scalars, (Scalars){ .loss_scale = 16, .clean = 1, .skipped = 2 });
+    s = read_scalars(scalars);
+    EXPECT(s.loss_scale == 16 && s.clean == 1 && s.skipped == 2, "set: %g, %d, %d", s.loss_scale,
+           s.clean, s.skipped);
+    device_free(device, scalars);
+}
+
+// A step of a run: clean, or with an overflow that gradients_scale finds.
+static Scalars step(Scalars *scalars, bool overflow, int interval)
+{
+    float value = overflow ? INFINITY : 1, *grad = to_device(&value, sizeof value);
+    Stats *stats = device_alloc(device, sizeof *stats);
+    scalars_set(ops, scalars, (Scalars){ .lr = 0.1f });
+    gradients_scale(ops, device_stream(device), 1, grad, 1, scalars, stats);
+    loss_scale_adapt(ops, scalars, interval);
+    Scalars s = read_scalars(scalars);
+    device_free(device, grad);
+    device_free(device, stats);
+    return s;
+}
+
+TEST(the_loss_scale_adapts)
+{
+    static const struct {
+        char overflow;
+        float scale;
+        int clean, skipped;
+    } steps[] = {
+        { 0, 65536, 1, 0 },  { 0, 65536, 2, 0 },  { 0, 131072, 0, 0 }, { 0, 131072, 1, 0 },
+        { 0, 131072, 2, 0 }, { 1, 65536, 0, 1 },  { 0, 65536, 1, 1 },  { 1, 32768, 0, 2 },
+        { 1, 16384, 0, 3 },  { 0, 16384, 1, 3 },  { 0, 16384, 2, 3 },  { 0, 32768, 0, 3 },
+    };
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 65536 });
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        Scalars s = step(scalars, steps[i].overflow, 3);
+        EXPECT(s.loss_scale == steps[i].scale && s.clean == steps[i].clean &&
+                   s.skipped == steps[i].skipped && s.skip == steps[i].overflow,
+               "step %zu: scale %g, clean %d, skipped %d, skip %d", i, s.loss_scale, s.clean,
+               s.skipped, s.skip);
+    }
+    device_free(device, scalars);
+}
+
+// Neither zero nor infinity comes out, however long it goes on.
+TEST(the_loss_scale_has_ends)
+{
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = LOSS_SCALE_LEAST * 4 });
+    for (int i = 0; i < 4; i++) {
+        Scalars s = step(scalars, true, 1);
+        EXPECT_NEAR(s.loss_scale / LOSS_SCALE_LEAST, i == 0 ? 2 : 1, 0);
+        EXPECT_EQ_INT(s.skipped, i + 1);
+    }
+    scalars_set(ops, scalars, (Scalars){ .loss_scale = 0x1p125f });
+    for (int i = 0; i < 4; i++) {
+        Scalars s = step(scalars, false, 1);
+        EXPECT_NEAR(s.loss_scale / 0x1p125f, i == 0 ? 2 : 4, 0);
+        EXPECT_EQ_INT(s.clean, 0);
+    }
+    device_free(device, scalars);
+}
+
+// ==== Dividing by it =============================================================================
+
+enum { SCALED = 1031 };
+
+static void check_scale(Stream *stream, float loss_scale, float factor, double odd, bool bad)
+{
+    float *grads = random_floats(SCALED, 7, loss_scale);
+    grads[517] = (float)odd;
+    float *memory = to_device(grads, SCALED * sizeof *grads);
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = loss_scale });
+    Stats *stats = device_alloc(device, sizeof *stats);
+    stream_sync(device_stream(device));
+    // two pieces of one step, the second first
+    gradients_scale(ops, stream, SCALED - 512, memory + 512, factor, scalars, stats);
+    gradients_scale(ops, stream, 512, memory, factor, scalars, stats);
+    stream_sync(stream);
+    float *got = to_host(memory, SCALED * sizeof *got);
+    double worst = 0;
+    for (int i = 0; i < SCALED; i++) {
+        double wanted = grads[i] * (double)factor / loss_scale;
+        if (i != 517 || !bad)
+            worst = fmax(worst, fabs(got[i] - wanted) / fmax(fabs(wanted), FLT_MIN));
+    }
+    bool exact = exp2(rint(log2(factor / loss_scale))) == factor / loss_scale;
+    EXPECT(worst <= (exact ? 0 : 2e-7), "scale %g, factor %g: off by %g", loss_scale, factor,
+           worst);
+    EXPECT_EQ_INT(read_scalars(scalars).skip, bad);
+    EXPECT_EQ_INT(read_stats(stats).bad_gradients, bad);
+    EXPECT(read_scalars(scalars).loss_scale == loss_scale, "the scale itself changed");
+    device_free(device, memory);
+    device_free(device, scalars);
+    device_free(device, stats);
+    free(grads);
+    free(got);
+}
+
+TEST(gradients_are_unscaled)
+{
+    Stream *streams[] = { device_stream(device), beside };
+    for (int i = 0; i < 2; i++) {
+        check_scale(streams[i], 65536, 1, 3, false);
+        check_scale(streams[i], 65536, 0.25f, 65504, false);
+        check_scale(streams[i], 1000, 1 / 3.0f, 5, false);
+        check_scale(streams[i], 65536, 1, 3e38, false);
+        check_scale(streams[i], 65536, 1, INFINITY, true);
+        check_scale(streams[i], 1024, 0.5f, -INFINITY, true);
+        check_scale(streams[i], 65536, 1, NAN, true);
+        check_scale(streams[i], 0.5f, 1, 3e38, true);       // too large only when it is divided
+        check_scale(streams[i], 0.5f, 0.25f, 3e38, false);
+        check_scale(streams[i], LOSS_SCALE_LEAST, 1, -1e32, true);
+    }
+}
+
+// ==== The norm, and clipping =====================================================================
+
+static double norm_of(const float *grads, size_t count)
+{
+    float *memory = to_device(grads, count * sizeof *grads);
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1, .norm = -1 });
+    gradients_norm(ops, count, memory, scalars);
+    Scalars s = read_scalars(scalars);
+    EXPECT(s.skip == 0 && s.loss_scale == 1, "the norm changes other numbers");
+    device_free(device, memory);
+    device_free(device, scalars);
+    return s.norm;
+}
+
+static const size_t counts[] = { 1,    7,    31,   32,   33,   255,   256,    8191,
+                                 8192, 8193, 4095, 4096, 4097, 12289, 1000000, 1048577 };
+enum { COUNTS = sizeof counts / sizeof *counts };
+
+TEST(norms)
+{
+    static const float sizes[] = { 1, 1e30f, 3e38f, 1e-30f, 1e-41f };
+    for (int k = 0; k < COUNTS; k++)
+        for (int j = 0; j < 5; j++) {
+            float *grads = random_floats(counts[k], k, sizes[j]);
+            long double sum = 0;
+            for (size_t i = 0; i < counts[k]; i++)
+                sum += (long double)grads[i] * grads[i];
+            double wanted = (double)sqrtl(sum), got = norm_of(grads, counts[k]);
+            EXPECT(fabs(got - wanted) <= 1e-13 * wanted, "%zu of size %g: %.17g, wanted %.17g",
+                   counts[k], sizes[j], got, wanted);
+            free(grads);
+        }
+}
+
+// A single one of them is seen, wherever it stands.
+TEST(norms_see_every_gradient)
+{
+    static const size_t sizes[] = { 1, 300, 8200 };
+    for (int k = 0; k < 3; k++) {
+        float *grads = xcalloc(sizes[k], sizeof *grads);
+        int wrong = norm_of(grads, sizes[k]) != 0;
+        for (size_t i = 0; i < sizes[k]; i += sizes[k] > 300 ? 97 : 1) {
+            grads[i] = -3;
+            wrong += norm_of(grads, sizes[k]) != 3;
+            grads[i] = NAN;
+            wrong += !isnan(norm_of(grads, sizes[k]));
+            grads[i] = -INFINITY;
+            wrong += norm_of(grads, sizes[k]) != INFINITY;
+            grads[i] = 0;
+        }
+        EXPECT(wrong == 0, "%d norms of %zu gradients are wrong", wrong, sizes[k]);
+        free(grads);
+    }
+}
+
+// What it is with one thread it is with any number of them, to the bit: ranks must agree.
+TEST(norms_do_not_depend_on_threads)
+{
+    const char *limit = getenv("OMP_NUM_THREADS");
+    int most = limit ? atoi(limit) : 5, other = 0;
+    double first[COUNTS];
+    for (int threads = 1; threads <= most; threads++) {
+        Device *one = device_open(0, threads);
+        for (int k = 0; k < COUNTS; k++) {
+            float *grads = random_floats(counts[k], 20 + k, 1);
+            double norm = norm_of(grads, counts[k]);
+            if (threads == 1)
+                first[k] = norm;
+            other += memcmp(&norm, &first[k], sizeof norm) != 0;
+            free(grads);
+        }
+        device_close(one);
+    }
+    device_use(device);
+    EXPECT(other == 0, "%d of the norms have other bits", other);
+}
+
+typedef struct Sgd {
+    float *params, *grads, *velocity;       // host
+    float *memory[3];                       // device, in the same order
+} Sgd;
+
+static Sgd sgd_new(size_t count, float size)
+{
+    Sgd s = { random_floats(count, 41, 1), random_floats(count, 42, size),
+              random_floats(count, 43, size) };
+    float *host[] = { s.params, s.grads, s.velocity };
+    for (int i = 0; i < 3; i++)
+        s.memory[i] = to_device(host[i], count * sizeof(float));
+    return s;
+}
+
+static double largest_difference(const float *memory, const double *wanted, size_t count)
+{
+    float *got = to_host(memory, count * sizeof *got);
+    double off = 0, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+        off = fmax(off, fabs(got[i] - wanted[i]));
+        largest = fmax(largest, fabs(wanted[i]));
+    }
+    free(got);
+    return off / largest;
+}
+
+static void sgd_plain(const Sgd *s, size_t count, double clip, bool nesterov, double *p, double *v)
+{
+    double squares = 0;
+    for (size_t i = 0; i < count; i++)
+        squares += (double)s->grads[i] * s->grads[i];
+    double shrink = clip > 0 ? fmin(1, clip / (sqrt(squares) + 1e-6)) : 1;
+    for (size_t i = 0; i < count; i++) {
+        double g = shrink * s->grads[i] + 0.01 * s->params[i];
+        v[i] = 0.9 * s->velocity[i] + g;
+        p[i] = s->params[i] - 0.05 * (nesterov ? g + 0.9 * v[i] : v[i]);
+    }
+}
+
+// Gradients of this size, clipped to `clip` times their norm.
+static void check_clip(float size, double clip, bool nesterov, bool skip)
+{
+    enum { COUNT = 5003 };
+    Sgd s = sgd_new(COUNT, size);
+    double p[COUNT], v[COUNT], norm = norm_of(s.grads, COUNT);
+    float limit = (float)(clip * norm);
+    sgd_plain(&s, COUNT, limit, nesterov, p, v);
+    Scalars *scalars = new_scalars((Scalars){ .lr = 0.05f, .momentum = 0.9f, .weight_decay = 0.01f,
+                                              .nesterov = nesterov, .loss_scale = 1,
+                                              .clip_norm = limit, .skip = skip });
+    gradients_norm(ops, COUNT, s.memory[1], scalars);
+    EXPECT(read_scalars(scalars).norm == norm, "another norm the second time");
+    sgd_update(ops, COUNT, s.memory[0], s.memory[1], s.memory[2], scalars);
+    for (int i = 0; i < COUNT && skip; i++) {
+        p[i] = s.params[i];
+        v[i] = s.velocity[i];
+    }
+    double tolerance = skip ? 0 : 5e-7, off_p = largest_difference(s.memory[0], p, COUNT),
+           off_v = largest_difference(s.memory[2], v, COUNT);
+    EXPECT(off_p <= tolerance && off_v <= tolerance,
+           "size %g, clipped to %g of the norm: parameters are off by %g, velocity by %g", size,
+           clip, off_p, off_v);
+    device_free(device, scalars);
+    float *host[] = { s.params, s.grads, s.velocity };
+    for (int i = 0; i < 3; i++) {
+        free(host[i]);
+        device_free(device, s.memory[i]);
+    }
+}
+
+// Where the norm is tiny, the 1e-6 that torch adds to it counts.
+TEST(clipping)
+{
+    for (int nesterov = 0; nesterov < 2; nesterov++) {
+        check_clip(1, 0, nesterov, false);
+        check_clip(1, 0.1, nesterov, false);
+        check_clip(1, 1, nesterov, false);
+        check_clip(1, 2, nesterov, false);
+        check_clip(1e-8f, 1, nesterov, false);
+        check_clip(1e-8f, 0.5, nesterov, false);
+        check_clip(1e20f, 1e-20, nesterov, false);
+        check_clip(1, 0.1, nesterov, true);
+    }
+}
+
+// ==== Numbers that travel short ==================================================================
+
+typedef struct Format {
+    Type type;
+    int bits;           // of precision
+    int least;          // the exponent below which it gets less
+    double largest;
+} Format;
+
+static const Format formats[] = {
+    { TYPE_BF16, 8, -126, 0x1.fep127 },
+    { TYPE_F16, 11, -14, 65504 },
+};
+
+static double nearest(const Format *f, double value)
+{
+    if (value == 0 || !isfinite(value))
+        return value;
+    int exponent = ilogb(value) < f->least ? f->least : ilogb(value);
+    double unit = ldexp(1, exponent - f->bits + 1), rounded = rint(value / unit) * unit;
+    return fabs(rounded) <= f->largest ? rounded : copysign(INFINITY, rounded);
+}
+
+static double meaning(const Format *f, uint16_t bits)
+{
+    int mantissa_bits = f->bits - 1, all = (1 << (15 - mantissa_bits)) - 1;
+    int mantissa = bits & ((1 << mantissa_bits) - 1), exponent = bits >> mantissa_bits & all;
+    double sign = bits & 0x8000 ? -1 : 1;
+    if (exponent == all)
+        return mantissa ? NAN : sign * INFINITY;
+    if (exponent > 0)
+        mantissa += 1 << mantissa_bits;
+    return sign * ldexp(mantissa, f->least - mantissa_bits + (exponent ? exponent - 1 : 0));
+}
+
+static bool same(double a, double b)
+{
+    return isnan(b) ? isnan(a) : a == b && !signbit(a) == !signbit(b);
+}
+
+// Of all sizes, with what is special in front.
+static float *various_floats(size_t count)
+{
+    static const float special[] = { 0, -0.0f, 1, INFINITY, -INFINITY, NAN, 65504, 65519, 65520,
+                                     -131008, 3.4e38f, -3.39e38f, 6e-8f, 2.9e-8f, 3e-8f, 1e-45f };
+    float *values = xmalloc(count * sizeof *values);
+    for (size_t i = 0; i < count; i++)
+        values[i] = i < sizeof special / sizeof *special && count > 1
+                        ? special[i]
+                        : ldexpf(random_of(51, i), (int)(i % 60) - 40);
+    return values;
+}
+
+enum { GUARD = 0x5a };
+
+// Narrowed on one stream, widened on the other: what is in between, what comes back, and that
+// nothing beside it is touched. `from`: elements that are left out in front.
+static void check_short(const Format *f, size_t count, size_t from, float factor, Stream *there,
+                        Stream *back)
+{
+    size_t rest = count - from, wrong = 0, wide_bytes = (count + 1) * sizeof(float);
+    size_t short_bytes = (count + 1) * sizeof(uint16_t);
+    float *values = various_floats(count), *guards = xmalloc(wide_bytes);
+    memset(guards, GUARD, wide_bytes);
+    float *memory = to_device(values, count * sizeof *values);
+    float *again = to_device(guards, wide_bytes);
+    uint16_t *narrow = to_device(guards, short_bytes);
+    Event *narrowed = event_new(device);
+
+    values_narrow(ops, there, f->type, rest, memory + from, factor, narrow + from);
+    event_record(narrowed, there);
+    stream_wait(back, narrowed);
+    values_widen(ops, back, f->type, rest, narrow + from, again + from);
+    stream_sync(back);
+    uint16_t *half = to_host(narrow, short_bytes);
+    float *wide = to_host(again, wide_bytes), *kept = to_host(memory, count * sizeof *kept);
+    for (size_t i = from; i < count; i++) {
+        float product = values[i] * factor;
+        double wanted = nearest(f, product);
+        wrong += !same(meaning(f, half[i]), wanted) || !same(wide[i], wanted);
+    }
+    EXPECT(wrong == 0, "%zu of %zu numbers of %d bits times %g are wrong", wrong, rest, f->bits,
+           factor);
+    EXPECT(memcmp(kept, values, count * sizeof *kept) == 0, "the values themselves changed");
+    EXPECT(memcmp(half, guards, from * sizeof *half) == 0 &&
+               memcmp(half + count, guards, sizeof *half) == 0 &&
+               memcmp(wide, guards, from * sizeof *wide) == 0 &&
+               memcmp(wide + count, guards, sizeof *wide) == 0,
+           "more than %zu numbers from %zu were written", rest, from);
+    void *host[] = { values, guards, half, wide, kept }, *on_device[] = { memory, again, narrow };
+    for (int i = 0; i < 5; i++)
+        free(host[i]);
+    for (int i = 0; i < 3; i++)
+        device_free(device, on_device[i]);
+    event_free(narrowed);
+}
+
+TEST(numbers_travel_short)
+{
+    static const size_t sizes[] = { 1, 2, 7, 31, 1031, 4095, 4097, 100003 };
+    static const float factors[] = { 1, 0.25f, 1 / 3.0f, 1024 };
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < 8; i++) {
+            Stream *compute = device_stream(device), *there = i % 2 ? beside : compute;
+            Stream *back = i % 4 < 2 ? beside : compute;
+            for (int j = 0; j < 4; j++)
+                check_short(&formats[k], sizes[i], 0, factors[j], there, back);
+            if (sizes[i] > 1)
+                check_short(&formats[k], sizes[i], 1, 0.5f, there, back);
+        }
+}
+
+// ==== All at once ================================================================================
+
+// A step's last gradients are unscaled and narrowed beside the next loss: they share Scalars and
+// Stats, and nothing else.
+TEST(beside_the_compute_stream)
+{
+    enum { COUNT = 300000 };
+    float *grads = random_floats(COUNT, 61, 256), *memory = to_device(grads, COUNT * sizeof *grads);
+    uint16_t *narrow = device_alloc(device, COUNT * sizeof *narrow);
+    Batch b = batch_new(ROWS, 0, 62);
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 256, .window = b.counted });
+    Stats *stats = device_alloc(device, sizeof *stats);
+    stream_sync(device_stream(device));
+    gradients_scale(ops, beside, COUNT, memory, 1, scalars, stats);
+    values_narrow(ops, beside, TYPE_BF16, COUNT, memory, 0.5f, narrow);
+    loss_in_parts(&b, scalars, stats);
+    stream_sync(beside);
+    Stats s = read_stats(stats);
+    expect_dlogits("beside", &b, 256);
+    expect_batch_stats("beside", &s, &b);
+    EXPECT_EQ_INT(s.bad_gradients, 0);
+    uint16_t *half = to_host(narrow, COUNT * sizeof *half);
+    int wrong = 0;
+    for (int i = 0; i < COUNT; i++)
+        wrong += !same(meaning(&formats[0], half[i]), nearest(&formats[0], grads[i] / 512));
+    EXPECT_EQ_INT(wrong, 0);
+    void *all[] = { memory, narrow, scalars, stats };
+    for (int i = 0; i < 4; i++)
+        device_free(device, all[i]);
+    batch_free(&b);
+    free(grads);
+    free(half);
+}
+
+int main(void)
+{
+    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
+        TEST_SKIP("no GPU");
+    device = device_open(0, device_share(1, 0, false));
+    ops = ops_new(device, &(OpsConfig){ 0 });
+    beside = stream_new_beside(device, "beside");
+    a_loss_in_parts();
+    a_part_without_labels();
+    evaluating_knows_no_window();
+    the_loss_scale_outlives_a_step();
+    the_loss_scale_adapts();
+    the_loss_scale_has_ends();
+    gradients_are_unscaled();
+    norms();
+    norms_see_every_gradient();
+    norms_do_not_depend_on_threads();
+    clipping();
+    numbers_travel_short();
+    beside_the_compute_stream();
+    stream_free(beside);
+    ops_free(ops);
+    device_close(device);
+    return test_done();
+}
