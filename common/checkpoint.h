@@ -32,7 +32,9 @@ typedef struct TrainState {
     int64_t global_step;        // steps taken since the beginning
     int64_t batch_size;         // a step number means nothing without it
     double best_top1;           // percent, on the test set; -1 before the first evaluation
-    double loss_scale;
+    double loss_scale;          // 1, and 0 in the two below: there is none
+    int64_t clean_steps;        // since it changed
+    int64_t skipped_steps;      // left out for an overflow since the run began
     int64_t ranks;              // that took the steps; 0: not known
     Stats running;              // of the epoch that is under way
 } TrainState;

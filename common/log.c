@@ -28,6 +28,8 @@ typedef struct Bar {
     double started;         // when (s)
     int64_t samples;        // since then
     double loss, acc;       // the last that are known; loss is NAN before the first
+    double loss_scale;      // with them; 0: there is none
+    int64_t skipped;
     double drawn;           // when it was last drawn (s)
     bool shown;             // stands on the screen, with the cursor at its end
 } Bar;
@@ -205,8 +207,25 @@ static const char *clock_text(double seconds, char out[16])
     return out;
 }
 
-// What stands right of the bar. detail 3: all of it; less: the dispensable goes first.
-//    121/196 [00:42<00:26, 733 img/s, loss 1.959, acc 28.6%]
+// ", scale 65536, skipped 2", or with other words before and behind each name; "" without a scale.
+typedef char ScaleText[80];
+
+static void scale_text(double scale, int64_t skipped, const char *before, const char *behind,
+                       ScaleText out)
+{
+    bool whole = scale < 1e15 && scale == floor(scale);
+    int n = 0;
+    out[0] = '\0';
+    if (scale != 0)
+        n = snprintf(out, sizeof(ScaleText), whole ? "%sscale%s%.0f" : "%sscale%s%g", before,
+                     behind, scale);
+    if (scale != 0 && skipped > 0)
+        snprintf(out + n, sizeof(ScaleText) - (size_t)n, "%sskipped%s%lld", before, behind,
+                 (long long)skipped);
+}
+
+// What stands right of the bar. detail 4: all of it; less: the dispensable goes first.
+//    121/196 [00:42<00:26, 733 img/s, loss 1.959, acc 28.6%, scale 65536, skipped 2]
 static int tail_text(const Log *log, double now, int detail, char *out, size_t size)
 {
     const Bar *bar = &log->bar;
@@ -215,17 +234,20 @@ static int tail_text(const Log *log, double now, int detail, char *out, size_t s
     int64_t timed = bar->step - bar->first_step;
     double left = timed > 0 ? seconds / (double)timed * (double)(bar->steps - bar->step) : NAN;
     char spent[16], togo[16], rate[32] = "", loss[64] = "";
+    ScaleText scale = "";
     int digits = snprintf(NULL, 0, "%lld", (long long)bar->steps);
     if (timed > 0 && seconds > 0 && detail >= 3)
         snprintf(rate, sizeof rate, ", %.0f img/s", (double)bar->samples / seconds);
     if (!isnan(bar->loss))
         snprintf(loss, sizeof loss, "%sloss %.3f, acc %.1f%%%s%s", detail >= 1 ? ", " : " ",
                  bar->loss, bar->acc, whose ? ", " : "", whose ? whose : "");
+    if (detail >= 4)
+        scale_text(bar->loss_scale, bar->skipped, ", ", " ", scale);
     clock_text(seconds, spent);
     clock_text(left, togo);
     if (detail >= 2)
-        return snprintf(out, size, " %*lld/%lld [%s<%s%s%s]", digits, (long long)bar->step,
-                        (long long)bar->steps, spent, togo, rate, loss);
+        return snprintf(out, size, " %*lld/%lld [%s<%s%s%s%s]", digits, (long long)bar->step,
+                        (long long)bar->steps, spent, togo, rate, loss, scale);
     if (detail == 1)
         return snprintf(out, size, " [<%s%s]", togo, loss);
     return snprintf(out, size, "%s", loss);
@@ -256,7 +278,7 @@ static void bar_text(const Log *log, double now, int width, char *out, size_t si
     int columns = 0;
     int used = snprintf(head, sizeof head, "epoch %d/%d: %3d%%", bar->epoch, bar->epochs,
                         (int)(100 * fraction));
-    for (int detail = 3; detail >= 0 && columns < LEAST; detail--)
+    for (int detail = 4; detail >= 0 && columns < LEAST; detail--)
         columns = width - 1 - used - 2 - tail_text(log, now, detail, tail, sizeof tail);
     if (columns >= LEAST) {
         blocks_text(log, fraction, columns < MOST ? columns : MOST, blocks, sizeof blocks);
@@ -339,52 +361,103 @@ void log_say(Log *log, const char *format, ...)
 static double mean_loss(const Stats *s) { return s->loss_sum / (double)s->count; }
 static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part / whole : 0; }
 
+// What only some steps have, as members of the event.
+static void extra_members(const LogStep *s, char *out, size_t size)
+{
+    char number[LOG_NUMBER];
+    int n = 0;
+    out[0] = '\0';
+    if (s->norm != 0)
+        n = snprintf(out, size, ",\"gradient_norm\":%s", log_number(s->norm, number));
+    if (s->loss_scale != 0)
+        snprintf(out + n, size - (size_t)n, ",\"loss_scale\":%s,\"skipped_steps\":%lld",
+                 log_number(s->loss_scale, number), (long long)s->skipped);
+}
+
 static void step_event(Log *log, const LogStep *s, double rate)
 {
     const Stats *stats = &s->stats;
     char loss[LOG_NUMBER], running[LOG_NUMBER], lr[LOG_NUMBER], per_s[LOG_NUMBER], rank[32] = "";
+    char extra[160];
+    extra_members(s, extra, sizeof extra);
     if (log->config.whose)
         snprintf(rank, sizeof rank, ",\"rank\":%d", log->config.rank);
     log_event(log, "step",
               "\"epoch\":%d,\"step\":%lld,\"steps\":%lld,\"loss\":%s,\"acc\":%.4f,"
               "\"running_loss\":%s,\"running_acc\":%.4f,\"lr\":%s,\"samples_per_s\":%s,"
-              "\"data_wait_ms\":%.3f%s",
+              "\"data_wait_ms\":%.3f%s%s",
               s->epoch, (long long)s->step, (long long)s->steps,
               log_number(stats->batch_loss_sum / (double)stats->batch_count, loss),
               percent(stats->batch_correct1, stats->batch_count),
               log_number(mean_loss(stats), running), percent(stats->correct1, stats->count),
-              log_number(s->lr, lr), log_number(rate, per_s), log->wait_ms, rank);
+              log_number(s->lr, lr), log_number(rate, per_s), log->wait_ms, extra, rank);
     log->wait_ms = 0;
     log->samples = 0;
     log->told = now_s();
 }
 
+// Of what all ranks see alike, rank 0 speaks.
+static void leave_if_silent(const Log *log)
+{
+    if (!log->silent)
+        return;
+    check_clean_up();
+    _exit(EXIT_DIVERGED);
+}
+
 void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step)
 {
     bool own = stats->not_finite > 0;
-    if (!own && log->silent) {      // the rank whose loss it is says so, and rank 0
-        check_clean_up();
-        _exit(EXIT_DIVERGED);
-    }
+    if (!own)
+        leave_if_silent(log);       // the rank whose loss it is says so, and rank 0
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
             "%s is not finite in epoch %lld, by step %lld; nothing was saved since",
             own ? "the loss" : "a gradient (of some rank)", (long long)epoch, (long long)step);
 }
 
-void log_step(Log *log, const LogStep *s)
+void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch, int64_t step)
+{
+    leave_if_silent(log);
+    fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
+            fixed ? "a smaller --loss-scale, or none: in fp16 it then adapts"
+                  : "a smaller --lr or a --warmup may help, or --amp bf16",
+            "gradients (of some rank) %s %g, in epoch %lld, by step %lld; nothing was saved since",
+            fixed ? "are not finite with a loss scale of"
+                  : "stay infinite, though the loss scale has fallen to",
+            scale, (long long)epoch, (long long)step);
+}
+
+// " | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2": what there is of it.
+static void extra_text(const Log *log, const LogStep *s, char *out, size_t size)
 {
     const char *whose = log->config.whose;
+    char norm[32] = "";
+    ScaleText scale;
+    if (isnan(s->norm))         // which printf may give a sign
+        snprintf(norm, sizeof norm, " | norm: nan");
+    else if (s->norm != 0)
+        snprintf(norm, sizeof norm, " | norm: %.4g", s->norm);
+    scale_text(s->loss_scale, s->skipped, " | ", ": ", scale);
+    snprintf(out, size, "%s%s%s%s", whose ? " | " : "", whose ? whose : "", norm, scale);
+}
+
+void log_step(Log *log, const LogStep *s)
+{
+    char extra[256];
     bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
     log->stepped = now_s();
     log->wait_ms += s->data_wait_ms;
     log->bar.loss = mean_loss(&s->stats);
     log->bar.acc = percent(s->stats.correct1, s->stats.count);
+    log->bar.loss_scale = s->loss_scale;
+    log->bar.skipped = s->skipped;
+    extra_text(log, s, extra, sizeof extra);
     if (log->terminal && log->bar.shown)
         bar_draw(log, s->step == s->steps);
     else if (!log->terminal && due)
-        log_say(log, "   == step: [%3lld/%lld] [%d/%d] | loss: %.3f | acc: %6.3f%%%s%s",
+        log_say(log, "   == step: [%3lld/%lld] [%d/%d] | loss: %.3f | acc: %6.3f%%%s",
                 (long long)s->step, (long long)s->steps, s->epoch, s->epochs, log->bar.loss,
-                log->bar.acc, whose ? " | " : "", whose ? whose : "");
+                log->bar.acc, extra);
     if (due)
         step_event(log, s, (double)log->samples / (log->stepped - log->told));
 }

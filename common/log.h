@@ -39,17 +39,27 @@ void log_progress_end(Log *log);
 // The numbers of a printed step: in the bar, or as the articles' line below; and, every print_freq
 // steps and at the last, as a "step" event.
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0
+//    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536
 typedef struct LogStep {
     int epoch, epochs;          // from 1
     int64_t step, steps;        // from 1, in this epoch
     bool final;                 // of the run: told in any case
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
+    // Mixed precision's, of the last step; 0: not told.
+    double norm;                // of the gradients, before they were clipped
+    double loss_scale;          // with it, how many steps were left out since the run began:
+    int64_t skipped;
 } LogStep;
 void log_step(Log *log, const LogStep *step);
 // A loss or a gradient was not finite: says so, where it is this process's loss or nobody else says
 // it, and exits.
 _Noreturn void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step);
+// Gradients are not finite with a loss scale that is fixed, or stay so though it has become this
+// small: rank 0 says so, and all exit.
+_Noreturn void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch,
+                                int64_t step);
+
 // The end of an epoch: what training gave and the test said, as an "epoch" event.
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds);
 // A test's result, as a line; and, where it is all that the run does, as an "eval" event.

@@ -56,7 +56,9 @@ static Run new_run(const char *arch, int channels, int size, int classes, int se
                             .global_step = 605,
                             .batch_size = 256,
                             .best_top1 = 61.25 + seed,
-                            .loss_scale = 65536,
+                            .loss_scale = 32768,
+                            .clean_steps = 1723,
+                            .skipped_steps = 1 + seed,
                             .ranks = 4,
                             .running = { .loss_sum = 1234.5678,
                                          .count = 4352,
@@ -156,23 +158,61 @@ TEST(round_trips)
     round_trip_of("resnet18", 3, 32, 10);
 }
 
+static void expect_same_files(const char *path, const char *other)
+{
+    Error err = { "", "" };
+    StFile one, two;
+    if (!EXPECT(st_open(&one, path, &err) && st_open(&two, other, &err), "%s", err.text))
+        return;
+    EXPECT(one.size == two.size && memcmp(one.bytes, two.bytes, one.size) == 0, "different files");
+    st_close(&one);
+    st_close(&two);
+}
+
 // The same state gives the same bytes.
 TEST(files_are_deterministic)
 {
     Error err = { "", "" };
-    StFile one, two;
     Run r = new_run("lenet", 1, 28, 10, 1);
     char first[4200];
     snprintf(first, sizeof first, "%s", test_path("one"));
     const char *second = test_path("two");
     EXPECT(save(&r, first, &err) && save(&r, second, &err), "%s", err.text);
-    if (EXPECT(st_open(&one, first, &err) && st_open(&two, second, &err), "%s", err.text)) {
-        EXPECT(one.size == two.size && memcmp(one.bytes, two.bytes, one.size) == 0,
-               "different files");
-        st_close(&one);
-        st_close(&two);
-    }
+    expect_same_files(first, second);
     free_run(&r);
+}
+
+// Nor does it change on its way through a run that has been something else.
+TEST(saved_loaded_and_saved_again)
+{
+    Error err = { "", "" };
+    char first[4200];
+    snprintf(first, sizeof first, "%s", test_path("first"));
+    const char *again = test_path("again");
+    Run a = new_run("convnet", 1, 28, 10, 1), b = new_run("convnet", 1, 28, 10, 2);
+    EXPECT(save(&a, first, &err) && load(&b, first, &err) && save(&b, again, &err), "%s", err.text);
+    expect_same_files(first, again);
+    EXPECT_EQ_INT(b.state.clean_steps, 1723);
+    EXPECT_EQ_INT(b.state.skipped_steps, 2);
+    EXPECT_NEAR(b.state.loss_scale, 32768, 0);
+    free_run(&a);
+    free_run(&b);
+}
+
+// As small and as large as it can become, and as odd as somebody asks for.
+TEST(loss_scales)
+{
+    static const double scales[] = { 0x1p-24, 0.5, 1, 1000.1, 65536, 0x1p127 };
+    Error err = { "", "" };
+    const char *path = test_path("scale");
+    Run a = new_run("lenet", 1, 28, 10, 1), b = new_run("lenet", 1, 28, 10, 2);
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        a.state.loss_scale = scales[i];
+        EXPECT(save(&a, path, &err) && load(&b, path, &err), "%g: %s", scales[i], err.text);
+        EXPECT(b.state.loss_scale == scales[i], "%g, not %g", b.state.loss_scale, scales[i]);
+    }
+    free_run(&a);
+    free_run(&b);
 }
 
 // What PyTorch and its safetensors expect to see.
@@ -209,6 +249,8 @@ TEST(contents)
         { "ddp.batch_size", "I64", 1, { 1 } },
         { "ddp.best_top1", "F64", 1, { 1 } },
         { "ddp.loss_scale", "F64", 1, { 1 } },
+        { "ddp.clean_steps", "I64", 1, { 1 } },
+        { "ddp.skipped_steps", "I64", 1, { 1 } },
         { "ddp.running.loss_sum", "F64", 1, { 1 } },
         { "ddp.running.count", "I64", 1, { 1 } },
         { "ddp.running.correct1", "I64", 1, { 1 } },
@@ -225,8 +267,8 @@ TEST(contents)
                    memcmp(t->shape, wanted[i].shape, sizeof wanted[i].shape) == 0,
                "%s is %s with %d dimensions", t->name, t->dtype, t->ndim);
     }
-    // 10 parameters and their momentum, 4 running statistics, 2 counters, 14 numbers
-    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 14);
+    // 10 parameters and their momentum, 4 running statistics, 2 counters, 16 numbers
+    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 16);
     int64_t seen;
     memcpy(&seen, st_find(&file, "bn2.num_batches_tracked")->data, 8);
     EXPECT_EQ_INT(seen, 101);
@@ -385,17 +427,35 @@ TEST(a_number_that_is_younger)
     begin_with(&e, "lenet", 1, 10);
     edit_remove(&e, "ddp.running.bad_gradients");
     edit_remove(&e, "ddp.ranks");
+    edit_remove(&e, "ddp.clean_steps");
+    edit_remove(&e, "ddp.skipped_steps");
     Run r = new_run("lenet", 1, 28, 10, 5);
     EXPECT(load(&r, edit_end(&e), &err), "%s", err.text);
     EXPECT_EQ_INT(r.state.running.count, 4352);
     EXPECT_EQ_INT(r.state.running.bad_gradients, 0);
     EXPECT_EQ_INT(r.state.ranks, 0);
+    EXPECT_EQ_INT(r.state.clean_steps, 0);
+    EXPECT_EQ_INT(r.state.skipped_steps, 0);
+    EXPECT_NEAR(r.state.loss_scale, 32768, 0);
+
+    begin_with(&e, "lenet", 1, 10);     // and the other one is what it was
+    edit_remove(&e, "ddp.clean_steps");
+    EXPECT(load(&r, edit_end(&e), &err), "%s", err.text);
+    EXPECT_EQ_INT(r.state.clean_steps, 0);
+    EXPECT_EQ_INT(r.state.skipped_steps, 2);
     free_run(&r);
 
-    begin_with(&e, "lenet", 1, 10);
-    edit_find(&e, "ddp.running.bad_gradients")->name = "ddp.running.bad_gradientt";
-    expect_refused(edit_end(&e), "lenet", 1, 10, true, "14 tensors are called ddp.*, but only 13",
-                   "--init");
+    static const char *const damaged[][2] = {
+        { "ddp.running.bad_gradients", "ddp.running.bad_gradientt" },
+        { "ddp.clean_steps", "ddp.clean_stepz" },
+        { "ddp.skipped_steps", "ddp.skipped_steps." },
+    };
+    for (size_t i = 0; i < sizeof damaged / sizeof *damaged; i++) {
+        begin_with(&e, "lenet", 1, 10);
+        edit_find(&e, damaged[i][0])->name = damaged[i][1];
+        expect_refused(edit_end(&e), "lenet", 1, 10, true,
+                       "16 tensors are called ddp.*, but only 15", "--init");
+    }
 }
 
 TEST(only_weights)
@@ -456,6 +516,13 @@ TEST(types_and_values)
     t = edit_find(&e, "ddp.epoch");
     t->bytes = t->shape[0] = 0;
     expect_refused(edit_end(&e), "convnet", 1, 10, true, "ddp.epoch is 0 bytes of I64", "");
+    begin_with(&e, "convnet", 1, 10);
+    memcpy(edit_find(&e, "ddp.clean_steps")->dtype, "F64", 4);
+    expect_refused(edit_end(&e), "convnet", 1, 10, true, "ddp.clean_steps is 8 bytes of F64", "");
+    begin_with(&e, "convnet", 1, 10);
+    t = edit_find(&e, "ddp.skipped_steps");
+    t->bytes = t->shape[0] = 0;
+    expect_refused(edit_end(&e), "convnet", 1, 10, true, "ddp.skipped_steps is 0 bytes of I64", "");
 }
 
 TEST(states_that_no_run_has)
@@ -478,6 +545,11 @@ TEST(states_that_no_run_has)
         { "ddp.loss_scale", 0, 0 },
         { "ddp.loss_scale", 0, -1 },
         { "ddp.loss_scale", 0, INFINITY },
+        { "ddp.loss_scale", 0, NAN },
+        { "ddp.clean_steps", -1, 0 },
+        { "ddp.clean_steps", INT64_MAX, 0 },
+        { "ddp.skipped_steps", -1, 0 },
+        { "ddp.skipped_steps", (int64_t)1 << 31, 0 },
         { "ddp.running.loss_sum", 0, NAN },
         { "ddp.running.loss_sum", 0, INFINITY },
         { "ddp.running.loss_sum", 0, -1 },
@@ -625,6 +697,10 @@ TEST(what_is_not_saved)
     EXPECT(!save(&r, path, &err), "saved an infinite loss");
     EXPECT(strstr(err.text, "ddp.running.loss_sum is inf") != NULL, "says %s", err.text);
     r.state.running.loss_sum = 1234.5678;
+    r.state.loss_scale = INFINITY;
+    EXPECT(!save(&r, path, &err), "saved an infinite loss scale");
+    EXPECT(strstr(err.text, "ddp.loss_scale is inf") != NULL, "says %s", err.text);
+    r.state.loss_scale = 32768;
     EXPECT(load(&back, path, &err), "%s", err.text);
     EXPECT(same_runs(&r, &back), "the file is not the one before");
     EXPECT_EQ_INT(files_in(directory), 1);
@@ -751,6 +827,8 @@ int main(void)
     ops = ops_new(device, &(OpsConfig){ 0 });
     round_trips();
     files_are_deterministic();
+    saved_loaded_and_saved_again();
+    loss_scales();
     contents();
     another_model();
     names_missing_and_too_many();

@@ -671,6 +671,244 @@ TEST(metrics_of_ranks)
     EXPECT(access(test_path("%r of many.jsonl"), F_OK) != 0, "a file of this very name");
 }
 
+// --- mixed precision -----------------------------------------------------------------------------
+
+typedef struct Told {
+    double norm, loss_scale;
+    int64_t skipped;
+} Told;
+
+static const Told *told;    // at the steps of an epoch, one after the other
+static int told_count;
+static const char *told_whose;
+
+static void tell(void)
+{
+    LogConfig config = log_defaults();
+    config.print_freq = 1;
+    config.metrics = metrics;
+    config.whose = told_whose;
+    Log *log = log_new(&config, false);
+    log_progress(log, 1, 1, 0, told_count, 0);
+    for (int i = 0; i < told_count; i++) {
+        log_progress(log, 1, 1, i + 1, told_count, 10);
+        log_step(log, &(LogStep){ .epoch = 1, .epochs = 1, .step = i + 1, .steps = told_count,
+                                  .lr = 0.01, .norm = told[i].norm,
+                                  .loss_scale = told[i].loss_scale, .skipped = told[i].skipped,
+                                  .stats = { .batch_loss_sum = 5, .batch_count = 10,
+                                             .loss_sum = 5, .count = 10, .correct1 = 3 } });
+    }
+    log_free(log);
+}
+
+static void set_told(const Told *steps_, int count, const char *whose)
+{
+    told = steps_;
+    told_count = count;
+    told_whose = whose;
+}
+
+static const Told told_steps[] = {
+    { 0, 0, 0 },
+    { 0, 0, 7 },                    // without a scale there is nothing to skip for
+    { 2.3138, 0, 0 },
+    { 0, 65536, 0 },
+    { 2.3138, 65536, 0 },
+    { INFINITY, 32768, 1 },
+    { NAN, 0.5, 12345678901 },
+    { -NAN, 0x1p-24, 2 },
+    { 123456.7, 0x1p60, 3 },
+    { 0.00031234, 1234.5, 0 },
+};
+enum { TOLD = sizeof told_steps / sizeof *told_steps };
+
+TEST(norm_and_scale_in_lines)
+{
+    static const char *const wanted[TOLD] = {
+        "",
+        "",
+        " | norm: 2.314",
+        " | scale: 65536",
+        " | norm: 2.314 | scale: 65536",
+        " | norm: inf | scale: 32768 | skipped: 1",
+        " | norm: nan | scale: 0.5 | skipped: 12345678901",
+        " | norm: nan | scale: 5.96046e-08 | skipped: 2",
+        " | norm: 1.235e+05 | scale: 1.15292e+18 | skipped: 3",
+        " | norm: 0.0003123 | scale: 1234.5",
+    };
+    metrics = NULL;
+    for (int whose = 0; whose < 2; whose++) {
+        char all[4096] = "";
+        for (int i = 0; i < TOLD; i++) {
+            size_t length = strlen(all);
+            snprintf(all + length, sizeof all - length,
+                     "   == step: [%3d/%d] [1/1] | loss: 0.500 | acc: 30.000%%%s%s\n", i + 1, TOLD,
+                     whose ? " | rank 0" : "", wanted[i]);
+        }
+        set_told(told_steps, TOLD, whose ? "rank 0" : NULL);
+        run_in_pipe(tell);
+        EXPECT_EQ_INT(caught.status, 0);
+        EXPECT_EQ_STR(caught.text, all);
+    }
+}
+
+// What a member of the event is, up to the next comma or brace; "" when it is not there.
+static const char *member(const char *line, const char *name, char out[64])
+{
+    char key[64];
+    int n = snprintf(key, sizeof key, ",\"%s\":", name);
+    const char *at = strstr(line, key), *end = strchr(line, '\n');
+    out[0] = '\0';
+    if (at && at < end)
+        snprintf(out, 64, "%.*s", (int)strcspn(at + n, ",}\n"), at + n);
+    return out;
+}
+
+// The norm of a step that was left out is no number, in JSON; and who reads it finds only the
+// members that were told. The rest of the line is as ever.
+TEST(norm_and_scale_in_events)
+{
+    static const char *const wanted[TOLD][3] = {
+        { "", "", "" },
+        { "", "", "" },
+        { "2.3138", "", "" },
+        { "", "65536", "0" },
+        { "2.3138", "65536", "0" },
+        { "null", "32768", "1" },
+        { "null", "0.5", "12345678901" },
+        { "null", "5.96046448e-08", "2" },
+        { "123456.7", "1.1529215e+18", "3" },
+        { "0.00031234", "1234.5", "0" },
+    };
+    metrics = test_path("amp.jsonl");
+    set_told(told_steps, TOLD, "rank 0");
+    run_in_pipe(tell);
+    metrics = NULL;
+    const char *line = read_all(test_path("amp.jsonl"));
+    EXPECT_EQ_INT(count_lines(line), TOLD);
+    for (int i = 0; i < TOLD && strchr(line, '\n'); i++, line = strchr(line, '\n') + 1) {
+        char text[64];
+        EXPECT_EQ_STR(member(line, "gradient_norm", text), wanted[i][0]);
+        EXPECT_EQ_STR(member(line, "loss_scale", text), wanted[i][1]);
+        EXPECT_EQ_STR(member(line, "skipped_steps", text), wanted[i][2]);
+        EXPECT_EQ_STR(member(line, "rank", text), "0");
+    }
+}
+
+// By another's parser, where there is one. (NaN, which it would take, is none of JSON's.)
+TEST(events_are_json)
+{
+    if (system("command -v python3 >/dev/null") != 0)
+        return;
+    char command[8192];
+    snprintf(command, sizeof command,
+             "python3 -c 'import json, sys\n"
+             "for line in open(sys.argv[1]):\n"
+             "    json.loads(line, parse_constant=sys.exit)' '%s'", test_path("amp.jsonl"));
+    EXPECT_EQ_INT(system(command), 0);
+}
+
+static void screen_of(const Told *step, int columns)
+{
+    plain_terminal();
+    set_told(step, 1, "rank 0");
+    run_on_terminal(tell, columns);
+    show();
+    EXPECT_EQ_INT(caught.status, 0);
+    EXPECT_EQ_INT(screen.row, 1);
+    EXPECT(screen.widest <= columns - 1, "%d of %d columns", screen.widest, columns);
+}
+
+static bool on_screen(const char *text) { return strstr(screen.lines[0], text) != NULL; }
+
+TEST(scale_in_the_bar)
+{
+    static const Told clean = { 2.3, 65536, 0 }, skipped = { INFINITY, 512, 12 }, none = { 0 };
+    screen_of(&clean, 120);
+    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, scale 65536]"), "%s", screen.lines[0]);
+    screen_of(&skipped, 120);
+    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, scale 512, skipped 12]"), "%s",
+           screen.lines[0]);
+    screen_of(&none, 120);
+    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0]"), "%s", screen.lines[0]);
+}
+
+// It goes whole, and before anything else does.
+TEST(scale_goes_first_where_it_is_narrow)
+{
+    static const Told skipped = { 2.3, 65536, 12 };
+    bool before = false;
+    for (int columns = 20; columns <= 130; columns++) {
+        screen_of(&skipped, columns);
+        bool all = on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, scale 65536, skipped 12]");
+        EXPECT(all || !(on_screen("scale") || on_screen("skipped")), "%d columns: half of it: %s",
+               columns, screen.lines[0]);
+        EXPECT(all || columns < 120, "%d columns have room: %s", columns, screen.lines[0]);
+        EXPECT(columns != 95 || on_screen(" img/s, loss 0.500, acc 30.0%, rank 0]"),
+               "95 columns have room for the rest: %s", screen.lines[0]);
+        before |= !all;
+    }
+    EXPECT(before, "20 columns have room for everything");
+}
+
+// --- not finite ----------------------------------------------------------------------------------
+
+static const Stats *diverged_stats;     // NULL: with a scale
+static bool scale_fixed;
+
+static void diverging(void)
+{
+    LogConfig config = log_defaults();
+    config.rank = rank_of_this;
+    dup2(STDOUT_FILENO, STDERR_FILENO);
+    check_on_exit(ending);
+    Log *log = log_new(&config, false);
+    if (diverged_stats)
+        log_diverged(log, diverged_stats, 1, 15);
+    log_scale_failed(log, scale_fixed ? 1024 : 0.5, scale_fixed, 1, 15);
+}
+
+// says: behind the name of the file and the line; NULL: nothing.
+static void expect_end(const Stats *stats, int rank, const char *says)
+{
+    diverged_stats = stats;
+    rank_of_this = rank;
+    run_in_pipe(diverging);
+    EXPECT_EQ_INT(caught.status, EXIT_DIVERGED);
+    const char *text = strstr(caught.text, "log.c:");
+    text = text ? text + strcspn(text, " ") + 1 : caught.text;
+    char wanted[512];
+    snprintf(wanted, sizeof wanted, "%scleaned\n", says ? says : "");
+    EXPECT_EQ_STR(text, wanted);
+}
+
+TEST(how_a_run_diverges)
+{
+    static const Stats loss = { .not_finite = 1 }, gradient = { .bad_gradients = 1 },
+                       both = { .not_finite = 1, .bad_gradients = 1 };
+    static const char of_loss[] =
+        "the loss is not finite in epoch 1, by step 15; nothing was saved since\n"
+        "hint: a smaller --lr or a --warmup may help\n";
+    expect_end(&loss, 0, of_loss);
+    expect_end(&loss, 1, of_loss);      // nobody else has seen it
+    expect_end(&both, 1, of_loss);
+    expect_end(&gradient, 0,
+               "a gradient (of some rank) is not finite in epoch 1, by step 15; nothing was saved "
+               "since\nhint: a smaller --lr or a --warmup may help\n");
+    expect_end(&gradient, 1, NULL);
+    expect_end(NULL, 0,
+               "gradients (of some rank) stay infinite, though the loss scale has fallen to 0.5, "
+               "in epoch 1, by step 15; nothing was saved since\n"
+               "hint: a smaller --lr or a --warmup may help, or --amp bf16\n");
+    expect_end(NULL, 1, NULL);
+    scale_fixed = true;
+    expect_end(NULL, 0,
+               "gradients (of some rank) are not finite with a loss scale of 1024, in epoch 1, by "
+               "step 15; nothing was saved since\n"
+               "hint: a smaller --loss-scale, or none: in fp16 it then adapts\n");
+    scale_fixed = false;
+}
+
 // Whoever watches sees the last step of a rank that says nothing, and of a resumed epoch no step
 // before its first.
 TEST(steps_are_signs_of_life)
@@ -733,6 +971,12 @@ int main(void)
     out_of_memory();
     rank_0_speaks();
     metrics_of_ranks();
+    norm_and_scale_in_lines();
+    norm_and_scale_in_events();
+    events_are_json();
+    scale_in_the_bar();
+    scale_goes_first_where_it_is_narrow();
+    how_a_run_diverges();
     steps_are_signs_of_life();
     return test_done();
 }

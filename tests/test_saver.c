@@ -52,6 +52,9 @@ static void train_step(Run *r)
     Model *m = r->model;
     r->state.global_step++;
     r->state.step++;
+    r->state.loss_scale *= 2;
+    r->state.clean_steps += 3;
+    r->state.skipped_steps++;
     m->batches_seen++;
     for (size_t i = 0; i < m->param_count; i++) {
         r->velocity[i] += 0.5f;
