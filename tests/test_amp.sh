@@ -1,0 +1,312 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 300 PROCESSORS 2
+# 05: mixed precision, a loss scale on which all ranks agree, batches in parts, clipping, short messages.
+# What must not change anything is compared bit by bit. Some mistakes are made in a copy of the step.
+# shellcheck disable=SC2317  # check calls functions
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+step=$BUILD/05_ddp_amp
+lenet=(--arch lenet --data synthetic --train-samples 240 --test-samples 32 -b 16 --threads 1 --seed 3 --epochs 2
+    --lr 0.02)
+hash_of() { sed -n 's/^weight hash: //p' "${1:-output}"; }
+# The values of NAME in the step events of a metrics file.
+steps_of() { sed -n 's/.*"event":"step".*"'"$1"'":\([^,}]*\)[,}].*/\1/p' "$2"; }
+last_of() { steps_of "$@" | tail -1; }
+is() { [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
+
+# ranks N [OPTIONS] with $train (05's): its metrics in m.RANK.jsonl; output.
+train=$step/train
+ranks()
+{
+    local n=$1
+    shift
+    rm -f m.*.jsonl
+    "$step/launch" --nproc-per-node "$n" --max-restarts 0 -- "$train" "${lenet[@]}" -p 1 --metrics m.%r.jsonl "$@"
+}
+said() { grep -E '^\[rank.*(apart|finite|ended)' output | head -1; }
+# Runs it, which must succeed, for its hash.
+hash_with() { expect 0 "weight hash: " ranks "$@" >&2; hash_of; }
+
+# --- options ------------------------------------------------------------------------------------------
+
+expect 2 "--amp: 'fp8' is none of auto|off|bf16|fp16" "$train" --amp fp8
+expect 2 "--loss-scale" "$train" --loss-scale -1
+expect 2 "--clip-norm" "$train" --clip-norm -1
+expect 2 "--accumulate" "$train" --accumulate 0
+expect 2 "--accumulate: a batch of 16 images has no 17 parts" "$train" -b 16 --accumulate 17
+expect 2 "--compress" "$train" --compress zip
+expect 2 "--growth-interval" "$train" --growth-interval 0
+expect 2 "--loss-scale: 1e-60 is too small" "$train" --loss-scale 1e-60
+expect 2 "--clip-norm: 1e-60 is too small" "$train" --clip-norm 1e-60
+
+# --- which type, and who says so ------------------------------------------------------------------------
+
+says() { grep -qE -- "$1" output; }
+expect 0 "== amp: off" "$train" "${lenet[@]}" --max-steps 1 --amp off
+off=$(hash_of)
+old_cpu=(env DNNL_MAX_CPU_ISA=AVX2)
+expect 0 "== amp: off: no instructions for 16 bits here" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1
+expect 0 "== amp: bf16, emulated" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1 --amp bf16
+check "bf16 is not f32" [ "$(hash_of)" != "$off" ]
+expect 0 "== amp: fp16" "$train" "${lenet[@]}" --max-steps 1 --amp fp16
+check "it tells that the scale adapts" says "loss scale adapts"
+check "the scale stands in the line" says "step: .* \| norm: .* \| scale: 65536$"
+if grep -q avx512_bf16 /proc/cpuinfo; then
+    expect 0 "== amp: bf16" "$train" "${lenet[@]}" --max-steps 1
+    # A rank that cannot do what the others do says so before anything is computed.
+    cat >one_is_old <<'END'
+#!/bin/sh
+[ "$RANK" = 1 ] && export DNNL_MAX_CPU_ISA=AVX2
+exec "$@"
+END
+    chmod +x one_is_old
+    expect 1 "" "$step/launch" --nproc-per-node 2 -- ./one_is_old "$train" "${lenet[@]}"
+    check "it says who has what" says "amp.*(bf16.*f32|f32.*bf16)"
+fi
+expect 0 "21 convolutions and matrix products                bf16, sums f32" \
+    "$train" "${lenet[@]}" --arch resnet18 --max-steps 1 --amp bf16 --verbose
+# shellcheck disable=SC2016  # awk's
+check "at most 0.55 of the bytes of activations" awk '
+    /activations and their/ { short = $(NF - 1) }
+    /in f32 they would be/ { wide = $(NF - 1) }
+    END { print short, wide; exit !(short > 0 && short <= 0.55 * wide) }' output
+
+# --- what must not matter -------------------------------------------------------------------------------
+
+older=$BUILD/04_ddp_launcher
+expect 0 "weight hash: " "$older/launch" --nproc-per-node 2 -- "$older/train" "${lenet[@]}"
+before=$(hash_of)
+check "off: the bits of the step before" is "$(hash_with 2 --amp off)" "$before"
+check "one part: the same" is "$(hash_with 2 --amp off --accumulate 1)" "$before"
+# Scales that are powers of two cost bf16 nothing, and clipping comes after they are gone.
+clipped=$(hash_with 2 --amp bf16 --clip-norm 0.25)
+check "clipping changes something" [ "$clipped" != "$(hash_with 2 --amp bf16)" ]
+scaled_alike() { is "$(hash_with 2 --amp bf16 --clip-norm 0.25 --loss-scale 4096)" "$clipped"; }
+check "the scale does not change what is clipped" scaled_alike
+check "nor do buckets" is "$(hash_with 2 --amp bf16 --clip-norm 0.25 --bucket-mb 0)" "$clipped"
+check "a norm that is never reached" \
+    is "$(hash_with 2 --amp bf16 --clip-norm 1e8)" "$(hash_with 2 --amp bf16)"
+
+# The norm is that of the average over ranks: so that of one process which has the whole batch.
+expect 0 "" ranks 2 --amp off --max-steps 4
+cp m.0.jsonl two
+expect 0 "" ranks 1 --amp off --max-steps 4 -b 32
+check "the norms of two ranks are one's" eval "paste <(steps_of gradient_norm two) <(steps_of gradient_norm m.0.jsonl) |
+    awk '{ d = \$1 / \$2 - 1; if (d < 0) d = -d; if (d > 1e-4) bad = 1 } END { exit bad || NR != 4 }'"
+
+# --- batches in parts -----------------------------------------------------------------------------------
+
+whole() { ranks "$1" --amp off -b 20 --save whole.st "${@:2}" >whole.out && cp m.0.jsonl whole.jsonl; }
+# like_whole N K: losses within 1e-4, weights within 5e-3. 120 samples a rank of two, so the last batch is whole;
+# of 7: 35, whose last has 15, and parts of 7 and 1.
+like_whole()
+{
+    ranks "$1" --amp off -b 20 --accumulate "$2" --save parts.st "${@:3}" >output 2>&1 ||
+        { said; return 1; }
+    paste <(steps_of loss m.0.jsonl) <(steps_of loss whole.jsonl) | awk '
+        { d = $1 - $2; d = d < 0 ? -d : d }
+        NF != 2 || !(d <= 1e-4) { print "step " NR ": loss " $1 ", not " $2; bad = 1 }
+        END { exit bad || NR < 4 }' || return 1
+    "$BUILD/../tests/tool_compare_weights" parts.st whole.st 5e-3
+}
+check "2 ranks" whole 2
+for k in 2 3 20; do
+    check "2 ranks, $k parts" like_whole 2 $k
+done
+check "7 ranks" whole 7
+check "7 ranks, 3 parts, and a tail of 15" like_whole 7 3
+check "1 rank" whole 1 --train-samples 250
+check "1 rank, 3 parts, a tail of 10: 7 and 3" like_whole 1 3 --train-samples 250
+messages() { grep -c '"name":"all_reduce' trace; }
+expect 0 "" ranks 2 --max-steps 3 --trace trace
+once=$(messages)
+expect 0 "" ranks 2 --max-steps 3 --accumulate 4 --trace trace
+check "no more messages for 4 parts" [ "$(messages)" = "$once" -a "$once" -ge 3 ]
+# Batch normalisation sees parts: two of 8 are two batches of 8 with the same weights, which --lr 0 keeps.
+expect 0 "" ranks 1 --arch resnet18 -b 8 --lr 0 --max-steps 6 --amp off
+steps_of loss m.0.jsonl >eight
+expect 0 "in parts of 8" ranks 1 --arch resnet18 -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2
+check "two parts are two batches" eval "paste -d ' ' - - <eight | paste -d ' ' - <(steps_of loss m.0.jsonl) |
+    awk '{ d = (\$1 + \$2) / 2 - \$3; print; if (d > 1e-6 || d < -1e-6) bad = 1 } END { exit bad || NR != 3 }'"
+
+# --- short messages ---------------------------------------------------------------------------------------
+
+# between A B LEAST MOST: A is LEAST to MOST times B.
+between() { awk -v a="$1" -v b="$2" -v least="$3" -v most="$4" 'BEGIN { exit !(least * b <= a && a <= most * b) }'; }
+bytes() { grep -o '"name":"all_reduce [^"]*"' trace | sed 's/.*all_reduce \(.*\) \([KM]*B\)"/\1 \2/' |
+    awk '{ sum += $1 * ($2 == "MB" ? 1e6 : $2 == "KB" ? 1e3 : 1) } END { print sum }'; }
+expect 0 "" ranks 2 --max-steps 3 --trace trace --amp off
+wide=$(bytes)
+for type in bf16 fp16; do
+    expect 0 "gradients travel as $type" ranks 2 --max-steps 3 --trace trace --amp off --compress $type
+    check "half of the bytes: $(bytes) of $wide" between "$(bytes)" "$wide" 0.495 0.505
+done
+expect 0 "" ranks 3 --amp off
+near_loss=$(last_of running_loss m.0.jsonl)
+for options in "--compress bf16" "--compress fp16" "--compress fp16 --amp fp16 --accumulate 2 --bucket-mb 0"; do
+    # shellcheck disable=SC2086
+    expect 0 "" ranks 3 $options
+    check "3 ranks, $options: near" between "$(last_of running_loss m.0.jsonl)" "$near_loss" 0.98 1.02
+done
+
+# And what the kernel counts: of ten steps, so of a longer run less a shorter one.
+carried()
+{
+    "$SRC/tests/wire.sh" "$step/launch" --nproc-per-node 2 -- "$train" "${lenet[@]}" --amp off "$@" |
+        sed -n 's/^bytes on the wire: //p'
+}
+ten_steps() { echo $(($(carried "$@" --max-steps 13) - $(carried "$@" --max-steps 3))); }
+if "$SRC/tests/wire.sh" true; then
+    wide=$(ten_steps) short=$(ten_steps --compress bf16)
+    check "on the wire: $short of $wide bytes" between "$short" "$wide" 0.48 0.52
+fi
+
+# --- the wish to stop travels short and unscaled, too ------------------------------------------------------
+
+for options in "--compress fp16" "--amp fp16 --compress bf16"; do
+    rm -f stop.st output
+    # shellcheck disable=SC2086
+    "$step/launch" --nproc-per-node 2 -- "$train" "${lenet[@]}" $options --epochs 100000 --save stop.st >output 2>&1 &
+    pid=$!
+    for _ in {1..100}; do grep -q 'step: ' output 2>/dev/null && break; sleep 0.1; done
+    kill -TERM $pid
+    wait $pid
+    status=$?
+    check "$options: ends by the signal ($status)" [ $status = 143 ]
+    check "$options: saved" test -f stop.st
+done
+
+# --- going on ---------------------------------------------------------------------------------------------
+
+# 8 steps an epoch; the scale grows every 5 clean ones, so it moves between all of these.
+goes_on()
+{
+    local stop
+    rm -f whole.st
+    hash_with 2 "$@" --save whole.st >whole.hash
+    for stop in 3 8 11; do
+        rm -f part.st
+        ranks 2 "$@" --save part.st --max-steps $stop >out 2>&1 || { tail -3 out; return 1; }
+        ranks 2 "$@" --save part.st --resume auto >out 2>&1 || { tail -3 out; return 1; }
+        cmp part.st whole.st || { echo "ended after step $stop"; return 1; }
+    done
+}
+check "fp16, the scale in mid-growth" goes_on --amp fp16 --growth-interval 5
+check "it had grown" [ "$(last_of loss_scale m.0.jsonl)" != 65536 ]
+check "with all the rest" goes_on --amp fp16 --growth-interval 3 --accumulate 3 --clip-norm 0.7 --compress fp16
+check "bf16" goes_on --amp bf16
+# A checkpoint of the step before has no scale; one of this step goes on there.
+expect 0 "" "$older/train" "${lenet[@]}" --max-steps 8 --save old.st
+cp old.st new.st
+expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --save new.st --resume new.st
+expect 0 "== resumed: new.st" "$older/train" "${lenet[@]}" --max-steps 12 --resume new.st
+expect 0 "== test: " "$train" -e --resume new.st "${lenet[@]}" --amp bf16
+expect 0 "Training Finished" "$train" "${lenet[@]}" --amp fp16 --accumulate 5 --dry-run
+
+# --- an overflow --------------------------------------------------------------------------------------------
+
+# build PROGRAM [FILE FROM TO]...: from a copy of the step with texts replaced that stand once in it.
+build()
+{
+    local name=$1
+    shift
+    rm -rf copy
+    cp -r "$SRC/05_ddp_amp" copy
+    rm copy/launch.c
+    while [ $# -gt 0 ]; do
+        [ "$(grep -cF -- "$2" "copy/$1")" = 1 ] || { echo "$1 does not say once: $2"; return 1; }
+        FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "copy/$1"
+        shift 3
+    done
+    OMPI_CC=cc mpicc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \
+        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -lz -lsodium -lm -lstdc++
+}
+# In rank 1, in its messages number so and so: infinity, before they are added up.
+reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);"
+from() { echo "static int messages; if (comm_rank(comm) == 1 && ++messages $1) grads[7] = 1.0f / 0.0f; $reduce"; }
+
+check "an overflow: builds" build overflow ddp.c "$reduce" "$(from '== 5')"
+all_skip()
+{
+    local rank
+    train=$1
+    ranks 3 --amp fp16 --max-steps 8 >output 2>&1 || { said; return 1; }
+    for rank in 0 1 2; do
+        is "$(steps_of loss_scale m.$rank.jsonl | tr '\n' ' ')" "65536 65536 65536 65536 32768 32768 32768 32768 " &&
+            is "$(last_of skipped_steps m.$rank.jsonl)" 1 || { echo "rank $rank"; return 1; }
+    done
+}
+check "all ranks leave out that step and halve, and stay the same" all_skip ./overflow
+train=./overflow
+check "it changes nothing" is "$(hash_with 3 --amp fp16 --max-steps 5)" "$(hash_with 3 --amp fp16 --max-steps 4)"
+# A scale that has moved, and steps that were left out, do not follow into a run that has neither.
+expect 0 "skipped: 1" ranks 3 --amp fp16 --max-steps 6 --save skipped.st
+for options in "--amp off" "--amp bf16" "--amp fp16 --loss-scale 128"; do
+    cp skipped.st on.st
+    # shellcheck disable=SC2086
+    expect 0 "weight hash: " ranks 3 $options --save on.st --resume on.st --max-steps 8
+    expect 0 "scale: 32768 | skipped: 1" ranks 3 --amp fp16 --resume on.st
+done
+check "always: builds" build overflow ddp.c "$reduce" "$(from '>= 5')"
+expect 3 "though the loss scale has fallen to 0.5" ranks 2 --amp fp16 --epochs 10
+expect 3 "not finite" ranks 2 --amp bf16
+expect 3 "not finite with a loss scale of 65536" ranks 2 --amp fp16 --loss-scale 65536
+train=$step/train
+expect 3 "not finite with a loss scale of 1e+12" ranks 2 --amp fp16 --loss-scale 1e12
+
+# What fits as an average must not overflow as a sum, on its way.
+much="if (comm_rank(comm) < 2) grads[7] = 60000;"
+check "much: builds" build much amp.c "    Ops *ops = amp->model->ops;" "    Ops *ops = amp->model->ops; $much"
+train=./much
+expect 0 "weight hash" ranks 2 --amp off --compress fp16 --max-steps 3 --lr 1e-9
+
+# --- mistakes -----------------------------------------------------------------------------------------------
+
+# mistake WHAT CHECK FILE FROM TO...: in a program with these changes the check fails that succeeds without.
+mistake()
+{
+    local what=$1 check=$2
+    shift 2
+    check "$what: builds" build mistaken "$@"
+    train=$step/train
+    check "$what: not yet there" $check "$step/train"
+    check "$what: is noticed" not $check ./mistaken
+    sed "s/^/    $what: /" checked | tail -1
+    train=$step/train
+}
+train=$step/train
+lenet+=(--timeout 5)
+check "2 ranks" whole 2
+three_parts() { train=$1; like_whole 2 3; }
+mistake "talking after the first part" three_parts amp.c "if (amp->last)" "if (amp->first)"
+mistake "no tail" three_parts amp.c "if (left <= 0)" "if (left < shape.n)"
+mistake "divided by a part" three_parts train.c ".window = job->batch ? job->batch->rows : 0," ""
+mistake "parts not added" three_parts amp.c "add_into(model->ops, count, grads, sum);" ""
+clip()
+{
+    train=$1
+    ranks 2 --bucket-mb 0 --amp bf16 --clip-norm 0.25 --loss-scale 4096 >output 2>&1 || { said; return 1; }
+    is "$(hash_of)" "$clipped"
+}
+mistake "clipped before it was unscaled" clip train.c "    amp_clip(job->amp);" "" \
+    train.c "    ddp_wait(job->ddp);" "    amp_clip(job->amp); ddp_wait(job->ddp);"
+old_bits() { train=$1; is "$(ranks 2 --amp bf16 2>&1 | hash_of -)" "$short"; }
+short=$(hash_with 2 --amp bf16)
+mistake "weights not cast again" old_bits train.c "    amp_update(job->amp);" ""
+# The overflow as above, but each rank looks for it in its own gradients.
+early="$(from '== 5' | sed 's/comm_all_reduce.*//; s/comm_rank(comm)/comm_rank(ddp->comm)/')"
+overflow_early() { if [ "$1" = ./mistaken ]; then all_skip "$1"; else all_skip ./overflow; fi; }
+check "overflow: builds" build overflow ddp.c "$reduce" "$(from '== 5')"
+scale="gradients_scale(ddp->model->ops, stream, count, grads,"
+mistake "looked for before the reduction" overflow_early \
+    ddp.c "    $scale factor, ddp->scalars, ddp->stats);" "" \
+    ddp.c "    float factor = ddp->hook(" \
+    "    $early $scale 1.0f / (float)comm_size(ddp->comm), ddp->scalars, ddp->stats); ddp->hook("
+fits()
+{
+    train=${1/$step\/train/./much}
+    ranks 2 --amp off --compress fp16 --max-steps 3 --lr 1e-9 >output 2>&1 || { said; return 1; }
+}
+mistake "not divided before the sum" fits amp.c "1.0f / (float)comm_size(comm)," "1," amp.c "return 1;" "return 0.5f;" \
+    amp.c "    Ops *ops = amp->model->ops;" "    Ops *ops = amp->model->ops; $much"
+test_done
