@@ -1,17 +1,17 @@
 // amp.c - mixed precision.
 //
-// 16-bit numbers halve the memory and its traffic, and processors multiply them several times as fast.
-// But sums of many, and small changes of large numbers, get lost in them. So both kinds are mixed:
+// 16-bit numbers halve the memory and its traffic, and processors multiply them several times as
+// fast. But sums of many, and small changes of large numbers, get lost in them. So both are mixed:
 //
-//   short (bf16, fp16)    images, activations and their gradients, weights that convolutions read
-//   f32                   sums inside a convolution, statistics of a batch, the loss; gradients of
-//                         parameters, their sum over ranks, the optimizer and the weights it changes
+//   short (bf16, fp16)   images, activations and their gradients, weights that convolutions read
+//   f32                  sums inside a convolution, statistics of a batch, the loss; gradients of
+//                        parameters, their sum over ranks, the optimizer and the weights it changes
 //
-// bf16 reaches as far as f32. fp16 does not: gradients, which are small, would become 0 in it. So the
-// loss is multiplied by a large scale, and with it all gradients of backward; once they are averaged
-// they are f32 and divided by it. Where the scale was too large something overflows to infinity: that
-// step is left out, and the scale is halved. All ranks decide the same, because they look for infinity
-// in the average, which has it if any rank had it.
+// bf16 reaches as far as f32. fp16 does not: small gradients would become 0 in it. So the loss is
+// multiplied by a large scale, and with it all gradients of backward; once they are averaged they
+// are f32 and divided by it. Where the scale was too large something overflows to infinity: that
+// step is left out, and the scale is halved. All ranks decide the same, because they look for
+// infinity in the average, which has it if any rank had it.
 #include "amp.h"
 #include "check.h"      // uses: xcalloc
 #include "rendezvous.h" // uses: rendezvous_agree
@@ -31,8 +31,8 @@ struct Amp {
     bool adapts;            // the loss scale
     bool first, last;       // of a batch's parts: the one that is under way
     float *sum;             // gradients of the parts before it; NULL if there is only one; device
-    Type short_type;        // what gradients travel as, in
-    uint16_t *travelling;   // this; device
+    Type short_type;        // of gradients on the wire: f32 is as they are
+    uint16_t *travelling;   // those that are on their way; device
 };
 
 void amp_options(Args *args, AmpConfig *config)
@@ -43,16 +43,17 @@ void amp_options(Args *args, AmpConfig *config)
         { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
           "mixed precision (auto: what the device has instructions for)" },
         { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
-          "the loss times this, fixed (0: fp16 adapts it, others need none)", 0, 0x1p40 },
+          "a fixed factor on the loss (0: fp16 adapts one, others need none)", 0, 0x1p40 },
         { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
-          "steps without overflow that double the loss scale", 1, 1e9 },
+          "fp16: steps without overflow that double the loss scale", 1, 1e9 },
         { "accumulate", 0, ARG_INT, &config->accumulate, "K",
-          "work through a batch in K parts; ranks talk after the last", 1, 65536 },
+          "work through a batch in up to K parts, then take one step", 1, 65536 },
         { "clip-norm", 0, ARG_DOUBLE, &config->clip_norm, "X",
-          "shorten longer gradients to this (0: never)", 0, 1e9 },
+          "greatest length of all gradients together (0: any)", 0, 1e9 },
         { "compress", 0, ARG_CHOICE, &config->compress, "none|bf16|fp16",
-          "how gradients travel between ranks" },
-        { "verbose", 0, ARG_FLAG, &config->verbose, NULL, "tell what is kept and computed in what" }));
+          "the type in which gradients travel between ranks" },
+        { "verbose", 0, ARG_FLAG, &config->verbose, NULL,
+          "tell which numbers are kept and computed in what" }));
 }
 
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size)
@@ -115,7 +116,7 @@ void amp_save(Amp *amp, TrainState *state)
     state->skipped_steps = seen.skipped;
 }
 
-bool amp_copes(Amp *amp, const Log *log, const TrainState *state)
+bool amp_may_skip(Amp *amp, const Log *log, const TrainState *state)
 {
     double scale = read_scalars(amp).loss_scale;
     if (amp->adapts ? scale < 1 : scale > 1)
@@ -142,22 +143,22 @@ void amp_update(Amp *amp)
     trace_end();
 }
 
-// The norm is that of the average over all ranks, so it is the same on each; and of gradients without
-// the loss scale, or what is clipped would depend on that.
-void amp_clip(Amp *amp)
+// The norm is that of the average over all ranks, so it is the same on each; and of gradients
+// without the loss scale, or what is clipped would depend on that.
+void amp_measure(Amp *amp)
 {
     if (amp->config.clip_norm == 0)
         return;
-    trace_begin("clip");
+    trace_begin("norm");
     gradients_norm(amp->model->ops, amp->model->param_count, amp->model->grads, amp->scalars);
     trace_end();
 }
 
 // ==== A batch in parts ===========================================================================
 //
-// Several forward and backward passes add up to the gradients of one large batch, in the memory of a
-// small one; and ranks need to talk only once for all of them. (It is not quite the large batch where
-// there is batch normalisation: that sees one part at a time.)
+// Several forward and backward passes add up to the gradients of one large batch, with the
+// activations of a small one; and ranks need to talk only once for all of them. (It is not quite
+// the large batch where there is batch normalisation: that sees one part at a time.)
 
 int amp_rows(const AmpConfig *config, int batch_size)
 {
@@ -251,7 +252,7 @@ static void row(Log *log, const char *what, const char *kept, const char *comput
     log_say(log, "      %-44s%-6s %-*s%s", what, kept, bytes > 0 ? 14 : 0, computed, size);
 }
 
-static void introduce_types(const Amp *amp, Log *log)
+static void introduce_types(const Amp *amp, int ranks, Log *log)
 {
     const Model *m = amp->model;
     Type type = m->config.type;
@@ -266,20 +267,27 @@ static void introduce_types(const Amp *amp, Log *log)
         norm_count += m->tensors[i].kind == MODEL_COUNTER;
     }
     snprintf(convs, sizeof convs, "%d convolutions and matrix products", conv_count);
-    snprintf(norms, sizeof norms, "%d batch normalisations, their statistics", norm_count);
+    snprintf(norms, sizeof norms, "statistics of %d batch normalisations", norm_count);
     snprintf(products, sizeof products, "%s, sums f32", name);
     row(log, "what", "kept", "computed", 0);
-    row(log, "images that go through the layers at once", name, "", (double)shape_bytes(m->input));
-    row(log, "activations and their gradients", name, "", (double)model_activation_bytes(m, type));
+    row(log, "images that go through the layers at once", name, "f32",
+        (double)shape_bytes(m->input));
+    row(log, "activations and their gradients", name, "f32",
+        (double)model_activation_bytes(m, type));
     if (type != TYPE_F32)
         row(log, "   in f32 they would be", "", "", (double)model_activation_bytes(m, TYPE_F32));
     row(log, convs, "", type == TYPE_F32 ? "f32" : products, 0);
     if (type != TYPE_F32)
-        row(log, "   copies of weights that they read", name, "", weights * (double)type_size(type));
+        row(log, "   copies of weights that they read", name, "",
+            weights * (double)type_size(type));
     row(log, norms, "f32", "f32", (double)m->buffer_count * sizeof(float));
     row(log, "logits, loss", "f32", "f32", 0);
     row(log, "gradients of parameters", "f32", "f32", params);
-    row(log, "   as they travel, each step", travels, travels, amp->travelling ? params / 2 : params);
+    if (amp->sum)
+        row(log, "   their sum over a batch's parts", "f32", "f32", params);
+    if (ranks > 1)
+        row(log, "   as they travel, each step", travels, travels,
+            amp->travelling ? params / 2 : params);
     row(log, "optimizer: weights and momentum", "f32", "f32", 2 * params);
 }
 
@@ -294,7 +302,7 @@ void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state)
               model_activation_bytes(model, type));
     introduce_type(amp, log);
     if (amp->config.verbose)
-        introduce_types(amp, log);
+        introduce_types(amp, world->size, log);
     take_up_scale(amp, state);
     model_cast_weights(model);
 }

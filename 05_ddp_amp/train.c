@@ -17,7 +17,7 @@
 #include "rendezvous.h" // uses: World, rendezvous
 #include "sampler.h"    // uses: Sampler, sampler_ids
 #include "saver.h"      // uses: Saver, saver_save
-#include "amp.h"        // uses: Amp, amp_part, amp_ready, amp_update
+#include "amp.h"        // uses: Amp, amp_part, amp_ready, amp_begin
 
 #include <stdlib.h>
 
@@ -151,7 +151,7 @@ static void forward_backward(Job *job, const Batch *batch)
 static void apply_gradients(Job *job)
 {
     ddp_wait(job->ddp);
-    amp_clip(job->amp);
+    amp_measure(job->amp);
     trace_begin("optimizer");
     sgd_update(job->ops, job->model->param_count, job->model->params, job->model->grads,
                job->velocity, job->scalars);
@@ -185,7 +185,7 @@ static void set_scalars(Job *job)
         .weight_decay = (float)job->config.optim.weight_decay,
         .nesterov = job->config.optim.nesterov,
         .clip_norm = (float)job->config.amp.clip_norm,
-        .window = job->batch ? job->batch->rows : 0,
+        .window = job->batch ? job->batch->rows : 0,    // the loss is their mean, in parts or not
     });
 }
 
@@ -197,7 +197,7 @@ static Stats read_stats(Job *job, const Stats *on_device)
     Stats stats;
     copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
     stream_sync(device_stream(job->device));
-    bool bad = stats.bad_gradients > 0 && !amp_copes(job->amp, job->log, &job->state);
+    bool bad = stats.bad_gradients > 0 && !amp_may_skip(job->amp, job->log, &job->state);
     if (stats.not_finite > 0 || bad)
         log_diverged(job->log, &stats, job->state.epoch + 1, job->state.step);
     return stats;

@@ -288,8 +288,8 @@ clip()
     ranks 2 --bucket-mb 0 --amp bf16 --clip-norm 0.25 --loss-scale 4096 >output 2>&1 || { said; return 1; }
     is "$(hash_of)" "$clipped"
 }
-mistake "clipped before it was unscaled" clip train.c "    amp_clip(job->amp);" "" \
-    train.c "    ddp_wait(job->ddp);" "    amp_clip(job->amp); ddp_wait(job->ddp);"
+mistake "clipped before it was unscaled" clip train.c "    amp_measure(job->amp);" "" \
+    train.c "    ddp_wait(job->ddp);" "    amp_measure(job->amp); ddp_wait(job->ddp);"
 old_bits() { train=$1; is "$(ranks 2 --amp bf16 2>&1 | hash_of -)" "$short"; }
 short=$(hash_with 2 --amp bf16)
 mistake "weights not cast again" old_bits train.c "    amp_update(job->amp);" ""
