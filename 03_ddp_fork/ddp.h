@@ -27,7 +27,8 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
 void ddp_free(Ddp *ddp);        // all ranks are through: to end now is no death (alive_done)
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 
-// Rank 0's on every rank: parameters, buffers, momentum, and `bytes` of host memory at `state`.
+// Rank 0's on every rank: parameters, buffers, momentum, and `bytes` of host memory at `state`. Fails
+// if the weights are not the same then.
 void ddp_broadcast(Ddp *ddp, float *velocity, void *state, size_t bytes);
 
 // model_backward's callback: these gradients are final. arg: the Ddp.

@@ -53,7 +53,7 @@ void amp_options(Args *args, AmpConfig *config)
         { "compress", 0, ARG_CHOICE, &config->compress, "none|bf16|fp16",
           "the type in which gradients travel between ranks" },
         { "verbose", 0, ARG_FLAG, &config->verbose, NULL,
-          "tell which numbers are kept and computed in what" }));
+          "tell which numbers are kept and computed in what", .own = true }));
 }
 
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size)
@@ -110,16 +110,16 @@ void amp_save(Amp *amp, TrainState *state)
     if (!amp->adapts)
         return;
     Scalars seen = read_scalars(amp);
-    state->running.bad_gradients = 0;   // they were coped with
+    state->running.not_finite = state->running.bad_gradients = 0;   // steps were left out for them
     state->loss_scale = seen.loss_scale;
     state->clean_steps = seen.clean;
     state->skipped_steps = seen.skipped;
 }
 
-bool amp_may_skip(Amp *amp, const Log *log, const TrainState *state)
+bool amp_may_skip(Amp *amp, const Log *log, const Stats *stats, const TrainState *state)
 {
     double scale = read_scalars(amp).loss_scale;
-    if (amp->adapts ? scale < 1 : scale > 1)
+    if (amp->adapts ? scale < 1 : scale > 1 && stats->not_finite == 0)
         log_scale_failed(log, scale, !amp->adapts, state->epoch + 1, state->step);
     return amp->adapts;
 }

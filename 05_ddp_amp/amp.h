@@ -51,4 +51,4 @@ void amp_update(Amp *amp);
 Scalars amp_read(Amp *amp);
 // Gradients were not finite. True: steps were left out, and that is all: the loss scale adapts. Ends
 // the run where a fixed one is to blame, or where it has become so small that it is not.
-bool amp_may_skip(Amp *amp, const Log *log, const TrainState *state);
+bool amp_may_skip(Amp *amp, const Log *log, const Stats *stats, const TrainState *state);

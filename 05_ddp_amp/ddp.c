@@ -151,6 +151,7 @@ void ddp_broadcast(Ddp *ddp, float *velocity, void *state, size_t bytes)
     comm_broadcast(ddp->comm, stream, m->buffers, m->buffer_count, COMM_F32, 0);
     comm_broadcast(ddp->comm, stream, velocity, m->param_count, COMM_F32, 0);
     broadcast_host(ddp, state, bytes);
+    ddp_compare(ddp, model_hash(m));    // arenas of two kinds of processors have other orders
     trace_end();
 }
 
@@ -211,7 +212,8 @@ uint64_t ddp_compare(Ddp *ddp, uint64_t hash)
                      rank, (unsigned long long)hashes[rank]);
         }
     CHECK(others == 0 || comm_rank(ddp->comm) > 0,
-          "they began with other weights, or took a step with other gradients",
+          "they began with other weights, or took a step with other gradients; at the start: "
+          "their processors are of two kinds (DNNL_MAX_CPU_ISA=AVX2 on all makes them alike)",
           "the ranks have come apart: the weights of rank %s differ from rank 0's (%016llx)", names,
           (unsigned long long)hashes[0]);
     return hash;

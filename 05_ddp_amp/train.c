@@ -197,8 +197,8 @@ static Stats read_stats(Job *job, const Stats *on_device)
     Stats stats;
     copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
     stream_sync(device_stream(job->device));
-    bool bad = stats.bad_gradients > 0 && !amp_may_skip(job->amp, job->log, &job->state);
-    if (stats.not_finite > 0 || bad)
+    bool bad = stats.bad_gradients > 0 && !amp_may_skip(job->amp, job->log, &stats, &job->state);
+    if (bad || (stats.not_finite > 0 && stats.bad_gradients == 0))
         log_diverged(job->log, &stats, job->state.epoch + 1, job->state.step);
     return stats;
 }

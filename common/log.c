@@ -28,7 +28,7 @@ typedef struct Bar {
     double started;         // when (s)
     int64_t samples;        // since then
     double loss, acc;       // the last that are known; loss is NAN before the first
-    double loss_scale;      // with them; 0: there is none
+    double norm, loss_scale;    // with them; 0: there is none
     int64_t skipped;
     double drawn;           // when it was last drawn (s)
     bool shown;             // stands on the screen, with the cursor at its end
@@ -207,25 +207,30 @@ static const char *clock_text(double seconds, char out[16])
     return out;
 }
 
-// ", scale 65536, skipped 2", or with other words before and behind each name; "" without a scale.
-typedef char ScaleText[80];
+// ", norm 2.314, scale 65536, skipped 2", or with other words before and behind each name; what there
+// is of it.
+typedef char MixedText[120];
 
-static void scale_text(double scale, int64_t skipped, const char *before, const char *behind,
-                       ScaleText out)
+static void mixed_text(double norm, double scale, int64_t skipped, const char *before,
+                       const char *behind, MixedText out)
 {
     bool whole = scale < 1e15 && scale == floor(scale);
-    int n = 0;
+    size_t n = 0;
     out[0] = '\0';
+    if (isnan(norm))            // which printf may give a sign
+        n = (size_t)snprintf(out, sizeof(MixedText), "%snorm%snan", before, behind);
+    else if (norm != 0)
+        n = (size_t)snprintf(out, sizeof(MixedText), "%snorm%s%.4g", before, behind, norm);
     if (scale != 0)
-        n = snprintf(out, sizeof(ScaleText), whole ? "%sscale%s%.0f" : "%sscale%s%g", before,
-                     behind, scale);
+        n += (size_t)snprintf(out + n, sizeof(MixedText) - n, whole ? "%sscale%s%.0f" : "%sscale%s%g",
+                              before, behind, scale);
     if (scale != 0 && skipped > 0)
-        snprintf(out + n, sizeof(ScaleText) - (size_t)n, "%sskipped%s%lld", before, behind,
+        snprintf(out + n, sizeof(MixedText) - n, "%sskipped%s%lld", before, behind,
                  (long long)skipped);
 }
 
 // What stands right of the bar. detail 4: all of it; less: the dispensable goes first.
-//    121/196 [00:42<00:26, 733 img/s, loss 1.959, acc 28.6%, scale 65536, skipped 2]
+//    121/196 [00:42<00:26, 733 img/s, loss 1.959, acc 28.6%, norm 2.314, scale 65536, skipped 2]
 static int tail_text(const Log *log, double now, int detail, char *out, size_t size)
 {
     const Bar *bar = &log->bar;
@@ -234,7 +239,7 @@ static int tail_text(const Log *log, double now, int detail, char *out, size_t s
     int64_t timed = bar->step - bar->first_step;
     double left = timed > 0 ? seconds / (double)timed * (double)(bar->steps - bar->step) : NAN;
     char spent[16], togo[16], rate[32] = "", loss[64] = "";
-    ScaleText scale = "";
+    MixedText mixed = "";
     int digits = snprintf(NULL, 0, "%lld", (long long)bar->steps);
     if (timed > 0 && seconds > 0 && detail >= 3)
         snprintf(rate, sizeof rate, ", %.0f img/s", (double)bar->samples / seconds);
@@ -242,12 +247,12 @@ static int tail_text(const Log *log, double now, int detail, char *out, size_t s
         snprintf(loss, sizeof loss, "%sloss %.3f, acc %.1f%%%s%s", detail >= 1 ? ", " : " ",
                  bar->loss, bar->acc, whose ? ", " : "", whose ? whose : "");
     if (detail >= 4)
-        scale_text(bar->loss_scale, bar->skipped, ", ", " ", scale);
+        mixed_text(bar->norm, bar->loss_scale, bar->skipped, ", ", " ", mixed);
     clock_text(seconds, spent);
     clock_text(left, togo);
     if (detail >= 2)
         return snprintf(out, size, " %*lld/%lld [%s<%s%s%s%s]", digits, (long long)bar->step,
-                        (long long)bar->steps, spent, togo, rate, loss, scale);
+                        (long long)bar->steps, spent, togo, rate, loss, mixed);
     if (detail == 1)
         return snprintf(out, size, " [<%s%s]", togo, loss);
     return snprintf(out, size, "%s", loss);
@@ -431,14 +436,9 @@ void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch, i
 static void extra_text(const Log *log, const LogStep *s, char *out, size_t size)
 {
     const char *whose = log->config.whose;
-    char norm[32] = "";
-    ScaleText scale;
-    if (isnan(s->norm))         // which printf may give a sign
-        snprintf(norm, sizeof norm, " | norm: nan");
-    else if (s->norm != 0)
-        snprintf(norm, sizeof norm, " | norm: %.4g", s->norm);
-    scale_text(s->loss_scale, s->skipped, " | ", ": ", scale);
-    snprintf(out, size, "%s%s%s%s", whose ? " | " : "", whose ? whose : "", norm, scale);
+    MixedText mixed;
+    mixed_text(s->norm, s->loss_scale, s->skipped, " | ", ": ", mixed);
+    snprintf(out, size, "%s%s%s", whose ? " | " : "", whose ? whose : "", mixed);
 }
 
 void log_step(Log *log, const LogStep *s)
@@ -449,6 +449,7 @@ void log_step(Log *log, const LogStep *s)
     log->wait_ms += s->data_wait_ms;
     log->bar.loss = mean_loss(&s->stats);
     log->bar.acc = percent(s->stats.correct1, s->stats.count);
+    log->bar.norm = s->norm;
     log->bar.loss_scale = s->loss_scale;
     log->bar.skipped = s->skipped;
     extra_text(log, s, extra, sizeof extra);

@@ -824,11 +824,12 @@ static bool on_screen(const char *text) { return strstr(screen.lines[0], text) !
 TEST(scale_in_the_bar)
 {
     static const Told clean = { 2.3, 65536, 0 }, skipped = { INFINITY, 512, 12 }, none = { 0 };
-    screen_of(&clean, 120);
-    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, scale 65536]"), "%s", screen.lines[0]);
-    screen_of(&skipped, 120);
-    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, scale 512, skipped 12]"), "%s",
+    screen_of(&clean, 130);
+    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, norm 2.3, scale 65536]"), "%s",
            screen.lines[0]);
+    screen_of(&skipped, 130);
+    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, norm inf, scale 512, skipped 12]"),
+           "%s", screen.lines[0]);
     screen_of(&none, 120);
     EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0]"), "%s", screen.lines[0]);
 }
@@ -838,12 +839,13 @@ TEST(scale_goes_first_where_it_is_narrow)
 {
     static const Told skipped = { 2.3, 65536, 12 };
     bool before = false;
-    for (int columns = 20; columns <= 130; columns++) {
+    for (int columns = 20; columns <= 140; columns++) {
         screen_of(&skipped, columns);
-        bool all = on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, scale 65536, skipped 12]");
-        EXPECT(all || !(on_screen("scale") || on_screen("skipped")), "%d columns: half of it: %s",
-               columns, screen.lines[0]);
-        EXPECT(all || columns < 120, "%d columns have room: %s", columns, screen.lines[0]);
+        bool all = on_screen(
+            " img/s, loss 0.500, acc 30.0%, rank 0, norm 2.3, scale 65536, skipped 12]");
+        EXPECT(all || !(on_screen("norm") || on_screen("scale") || on_screen("skipped")),
+               "%d columns: half of it: %s", columns, screen.lines[0]);
+        EXPECT(all || columns < 130, "%d columns have room: %s", columns, screen.lines[0]);
         EXPECT(columns != 95 || on_screen(" img/s, loss 0.500, acc 30.0%, rank 0]"),
                "95 columns have room for the rest: %s", screen.lines[0]);
         before |= !all;

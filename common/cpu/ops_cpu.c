@@ -805,7 +805,7 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
         stats->not_finite += !isfinite(row.loss);
     }
     stats->batch_loss_sum += loss;
-    stats->loss_sum += loss;
+    stats->loss_sum += isfinite(loss) ? loss : 0;
     stats->batch_count += count;
     stats->count += count;
     scalars->done += parts ? count : 0;

@@ -75,7 +75,7 @@ __device__ void count_rows(const LossPart &all, int count, bool part, Scalars *s
     stats->batch_loss_sum = (goes_on ? stats->batch_loss_sum : 0) + all.loss;
     stats->batch_count = (goes_on ? stats->batch_count : 0) + count;
     stats->batch_correct1 = (goes_on ? stats->batch_correct1 : 0) + all.correct1;
-    stats->loss_sum += all.loss;
+    stats->loss_sum += isfinite(all.loss) ? all.loss : 0;
     stats->count += count;
     stats->correct1 += all.correct1;
     stats->correct5 += all.correct5;
