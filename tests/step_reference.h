@@ -8,6 +8,7 @@
 //   StepRun run;
 //   step_open(&run, reference_path("resnet18-1.step.safetensors"));
 //   ModelConfig config = step_config(&run, rows);    // rows: most that this model will see at once
+//   config.type = TYPE_BF16;                         // if it should compute in a short type
 //   Model *model = model_new(device, ops, &config);
 //   step_begin(&run, model, first, rows);            // the state, and these rows of the batch
 //   double loss = step_take(&run);                   // or with more devices, or more processes
@@ -47,7 +48,7 @@ typedef struct StepRun {
     float *velocity;            // device
     Scalars *scalars;           // device: step_recipe
     Stats *stats;               // device
-    float *images;              // device, `rows` of them as model->input
+    void *images;               // device, `rows` of them as model->input
     int32_t *labels;            // device
     Arenas old;                 // before the step
 } StepRun;
@@ -130,7 +131,17 @@ static inline void send_to_device(const Model *model, void *to, const void *host
     stream_sync(device_stream(model->device));
 }
 
-// Images of (rows, c, h, w) to where the model reads them, in its block.
+static inline void images_narrow(const Model *model, void *images, size_t count, Type type)
+{
+    Stream *compute = device_stream(model->device);
+    float *wide = device_alloc(model->device, count * sizeof *wide);
+    copy_on_device(compute, wide, images, count * sizeof *wide);
+    values_narrow(model->ops, compute, type, count, wide, 1, images);
+    stream_sync(compute);
+    device_free(model->device, wide);
+}
+
+// Images of (rows, c, h, w) to where the model reads them, in its block and rounded to its type.
 static inline void images_set(StepRun *run, const float *nchw, int rows)
 {
     Shape s = run->model->input;
@@ -145,6 +156,8 @@ static inline void images_set(StepRun *run, const float *nchw, int rows)
                 host[(plane * s.h * s.w + p) * s.block + c % s.block] = *nchw++;
             }
     send_to_device(run->model, run->images, host, shape_count(s) * sizeof(float));
+    if (s.type != TYPE_F32)
+        images_narrow(run->model, run->images, shape_count(s), s.type);
     free(host);
 }
 
@@ -331,33 +344,53 @@ static inline void export_change(const Model *model, const ModelTensor *tensor,
     free(before);
 }
 
-static inline void tensors_compare(const StepRun *run, const Arenas *new, Verdict *verdict)
+// What a step did to one tensor: kind "grad.", "update." or "stat.", column as in the file's `far`.
+typedef struct Outcome {
+    const StFile *file;         // of the step
+    const char *kind;
+    int column;
+    const ModelTensor *tensor;
+    int rank;                   // of the tensor: tensor_rank
+    const float *ours;
+} Outcome;
+
+typedef void (*Judge)(void *arg, const Outcome *outcome);
+
+// Shows a judge everything that the step changed. Gradients are as they lie in the model.
+static inline void step_outcomes(const StepRun *run, Judge judge, void *arg)
 {
-    const StFile *file = &run->file;
     const Model *model = run->model;
-    const StTensor *far_tensor = st_find(file, "far");
-    if (!EXPECT(far_tensor && far_tensor->shape[0] == model->tensor_count,
-                "the model has %d tensors, PyTorch's another number", model->tensor_count))
-        return;
+    Arenas new = arenas_copy(model);
     float *grads = arena_copy(model, model->grads, model->param_count);
     for (int i = 0; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
         if (t->kind == MODEL_COUNTER)
             continue;
-        const float *far = (const float *)far_tensor->data + 3 * tensor_rank(model, t);
         float *ours = xmalloc((size_t)t->count * sizeof(float));
+        Outcome outcome = { &run->file, "stat.", 2, t, tensor_rank(model, t), ours };
         if (t->kind == MODEL_BUFFER) {
-            export_change(model, t, run->old.buffers, new->buffers, ours);
-            tensor_compare(file, "stat.", t->name, ours, t->count, far[2], verdict);
+            export_change(model, t, run->old.buffers, new.buffers, ours);
         } else {
             model_export(model, t, grads, ours);
-            tensor_compare(file, "grad.", t->name, ours, t->count, far[0], verdict);
-            export_change(model, t, run->old.params, new->params, ours);
-            tensor_compare(file, "update.", t->name, ours, t->count, far[1], verdict);
+            outcome.kind = "grad.";
+            outcome.column = 0;
+            judge(arg, &outcome);
+            export_change(model, t, run->old.params, new.params, ours);
+            outcome.kind = "update.";
+            outcome.column = 1;
         }
+        judge(arg, &outcome);
         free(ours);
     }
     free(grads);
+    arenas_free(&new);
+}
+
+static inline void judge_float32(void *arg, const Outcome *o)
+{
+    const float *far = file_data(o->file, "far");
+    tensor_compare(o->file, o->kind, o->tensor->name, o->ours, o->tensor->count,
+                   far[3 * o->rank + o->column], arg);
 }
 
 // --- what tests call -----------------------------------------------------------------------------
@@ -415,6 +448,7 @@ static inline void step_begin(StepRun *run, Model *model, int first, int rows)
         batch_make(run, (uint64_t)file_int(file, "seed"), first);
     }
     run->old = arenas_copy(model);
+    model_cast_weights(model);
 }
 
 // The mean loss of the rows here, from run->stats.
@@ -442,6 +476,7 @@ static inline double step_take_with(StepRun *run, GradReady ready, void (*wait)(
         wait(arg);
     sgd_update(model->ops, model->param_count, model->params, model->grads, run->velocity,
                run->scalars);
+    model_cast_weights(model);
     return step_loss(run);
 }
 
@@ -450,18 +485,20 @@ static inline double step_take(StepRun *run) { return step_take_with(run, NULL, 
 // Loss, gradients, what the step changed in the parameters, and in the buffers.
 static inline void step_compare(StepRun *run, double loss)
 {
-    Arenas new = arenas_copy(run->model);
     const double *wanted = file_data(&run->file, "loss");
     EXPECT_NEAR(loss, wanted[0], 1e-5 * fmax(1, fabs(wanted[0])));
+    const StTensor *far = st_find(&run->file, "far");
+    if (!EXPECT(far && far->shape[0] == run->model->tensor_count,
+                "the model has %d tensors, PyTorch's another number", run->model->tensor_count))
+        return;
 
     Verdict verdict = { 0 };
-    tensors_compare(run, &new, &verdict);
+    step_outcomes(run, judge_float32, &verdict);
     const char *slash = strrchr(run->path, '/');
     printf("%s: loss %.6f (off by %.1e), %d tensors (%d by float64), worst %.1e %s\n",
            slash ? slash + 1 : run->path, loss, fabs(loss - wanted[0]), verdict.tensors,
            verdict.by_float64, verdict.worst, verdict.worst_name);
     fflush(stdout);
-    arenas_free(&new);
 }
 
 // All but the model, which goes after this, not before.

@@ -7,6 +7,9 @@
 #                                       two ranks, two devices, and what the ranks exchange
 #   bench.sh launch [--rounds N] [--kills N] [--quick]
 #                                       start, deaths and checkpoints of ranks that a launcher starts
+#   bench.sh amp [--rounds N] [--quick] bf16 against PyTorch's autocast and against f32: steps, memory,
+#                                       bytes between ranks
+#   bench.sh amp-curve [--seeds N]      5 epochs on CIFAR-10 in f32 and in bf16, by turns
 #   bench.sh curve [--seeds N]          the articles' recipe on CIFAR-10: 5 epochs, seeds 1 to N
 #
 # PyTorch is $DDP_PYTHON's, else build/venv's, which is made if need be. CIFAR-10 is looked for in
@@ -64,6 +67,25 @@ find_torch()
         }
     fi
     "$python" -c 'import torch, torchvision, numpy' || die "$python has no PyTorch" "set DDP_PYTHON"
+}
+
+# take_seeds WHO [OPTION]...: how many, in seeds.
+take_seeds()
+{
+    local who=$1
+    seeds=3
+    shift
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --seeds)
+            [[ ${2:-} =~ ^[1-9]$ ]] || die_usage "$who: --seeds needs a number"
+            seeds=$2
+            shift
+            ;;
+        *) die_usage "$who: unknown option $1" "./ddp bench --help" ;;
+        esac
+        shift
+    done
 }
 
 # --- ours against PyTorch ------------------------------------------------------------------------
@@ -284,22 +306,100 @@ launch()
         ${cifar:+--data "$cifar"} "$@"
 }
 
+# --- mixed precision -------------------------------------------------------------------------------
+
+amp_train() { log=$out/log-$1.txt quietly "$build/05_ddp_amp/train" --threads "$threads" "${@:2}"; }
+
+# amp_step NAME MODE BATCH STEPS: its metrics in ours-NAME-ROUND.jsonl.
+amp_step()
+{
+    amp_train "$1" --data "${cifar:-synthetic}" --no-augment --amp "$2" -b "$3" --max-steps "$4" -p 5 \
+        --metrics "$out/ours-$1-$round.jsonl"
+}
+
+# amp_wire NAME OPTION...: what two ranks send each other in a few steps, and in ten more.
+amp_wire()
+{
+    local name=$1 count
+    shift
+    "$root/tests/wire.sh" true >/dev/null || {
+        say "bytes on the wire are not counted: that takes iproute2 and the right to make namespaces"
+        return
+    }
+    for count in 3 13; do
+        quietly "$root/tests/wire.sh" "$build/05_ddp_amp/launch" --nproc-per-node 2 -- \
+            "$build/05_ddp_amp/train" --threads 1 --data synthetic --no-augment -b 8 --amp off \
+            --max-steps $count "$@"
+        sed -n 's/^bytes on the wire: //p' "$out/log.txt" >"$out/wire-$name-$count.txt"
+    done
+}
+
+amp_round()
+{
+    local round=$1
+    amp_step bf16 bf16 256 "$steps"
+    torch_round amp "$round" --batch 256
+    [ "$round" != 1 ] || modes[amp]=$(python3 "$table" best "$out" amp)
+    amp_step f32 off 256 "$steps"
+    amp_step large_bf16 bf16 2048 3
+    amp_step large_f32 off 2048 3
+}
+
+amp()
+{
+    local rounds=5 steps=60 round
+    modes=([amp]="default channels_last compile compile_channels_last")
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --rounds)
+            is_count "${2:-}" || die_usage "bench amp: --rounds needs a number"
+            rounds=$2
+            shift
+            ;;
+        --quick) rounds=1 steps=20 modes[amp]="default channels_last" ;;
+        *) die_usage "bench amp: unknown option $1" "./ddp bench --help" ;;
+        esac
+        shift
+    done
+    out=$out/amp
+    prepare
+    need_programs "$build"/05_ddp_amp/{launch,train}
+    find_torch
+    find "$out" -type f ! -name 'curve-*' -delete
+    amp_wire f32
+    amp_wire bf16 --compress bf16
+    for ((round = 1; round <= rounds; round++)); do
+        say "round $round of $rounds"
+        amp_round $round
+    done
+    run python3 "$table" amp "$out" "$doc"
+}
+
+# In f32 and in bf16 the same seed means the same weights at first, and the same batches.
+amp_curve()
+{
+    local seed mode
+    take_seeds "bench amp-curve" "$@"
+    out=$out/amp
+    prepare
+    need_programs "$build/05_ddp_amp/train"
+    [ -n "$cifar" ] || die "accuracy needs CIFAR-10" "./ddp data cifar10"
+    rm -f "$out"/curve-*
+    for ((seed = 1; seed <= seeds; seed++)); do
+        for mode in off bf16; do
+            amp_train curve --data "$cifar" --epochs 5 --seed $seed --amp $mode \
+                --metrics "$out/curve-$mode-$seed.jsonl"
+        done
+    done
+    run python3 "$table" amp-curve "$out" "$doc"
+}
+
 # --- the articles' recipe ------------------------------------------------------------------------
 
 curve()
 {
-    local seeds=3 seed
-    while [ $# -gt 0 ]; do
-        case $1 in
-        --seeds)
-            [[ ${2:-} =~ ^[1-9]$ ]] || die_usage "bench curve: --seeds needs a number"
-            seeds=$2
-            shift
-            ;;
-        *) die_usage "bench curve: unknown option $1" "./ddp bench --help" ;;
-        esac
-        shift
-    done
+    local seed
+    take_seeds "bench curve" "$@"
     prepare
     [ -n "$cifar" ] || die "the articles' recipe needs CIFAR-10" "./ddp data cifar10"
     rm -f "$out"/curve-*
@@ -314,6 +414,8 @@ case ${1:-} in
 -h | --help | help) usage ;;
 parallel) shift; parallel "$@" ;;
 launch) shift; launch "$@" ;;
+amp) shift; amp "$@" ;;
+amp-curve) shift; amp_curve "$@" ;;
 curve) shift; curve "$@" ;;
 *) compare "$@" ;;
 esac

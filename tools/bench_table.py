@@ -4,11 +4,13 @@
     bench_table.py best FOLDER [WHAT]    the mode in which PyTorch's steps (or WHAT) were fastest
     bench_table.py write FOLDER DOC      the table of ours against PyTorch
     bench_table.py parallel FOLDER DOC   the tables of two ranks and two devices
+    bench_table.py amp FOLDER DOC        the table of bf16 against PyTorch's autocast and f32
+    bench_table.py amp-curve FOLDER DOC  accuracy in f32 and bf16; fails when it is out of bounds
     bench_table.py curve FOLDER DOC      the articles' recipe; fails when it is out of bounds
 
 FOLDER holds one file for each measurement: ours-WHAT-ROUND.jsonl (what --metrics writes),
 torch-WHAT-MODE-ROUND.json (what bench_torch.py prints), for `first` seconds alone, and
-exchange-WHAT-ROUND.txt (what comm_bench prints).
+exchange-WHAT-ROUND.txt (what comm_bench prints), wire-WHAT-STEPS.txt (bytes of so many steps).
 """
 import glob
 import json
@@ -71,7 +73,7 @@ def best_mode(folder, what="step"):
     return max(rates, key=rates.get), rates
 
 
-def seconds_in(path):
+def number_in(path):
     with open(path, encoding="ascii") as file:
         return float(file.read())
 
@@ -106,8 +108,8 @@ def table_rows(folder, best, rates):
     if ours and theirs:
         a, b = (middle([r["samples_per_s"] for r in rows]) for rows in (ours, theirs))
         yield row("whole epoch with its data, images/s", a, b, 0, "≥ 1.5", a >= 1.5 * b)
-    first = [seconds_in(p) for p in files(folder, "ours-first-*.s")]
-    first_torch = [seconds_in(p) for p in files(folder, "torch-first-*.s")]
+    first = [number_in(p) for p in files(folder, "ours-first-*.s")]
+    first_torch = [number_in(p) for p in files(folder, "torch-first-*.s")]
     if first and first_torch:
         a, b = middle(first), middle(first_torch)
         yield row("start of process to end of first step, s", a, b, 2, "≤ 0.5 s", a <= 0.5)
@@ -225,6 +227,82 @@ def parallel(folder):
         yield f"PyTorch's {title} by mode, images/s: {listed}. The table has the best, {best}.\n"
 
 
+# --- mixed precision ----------------------------------------------------------------------------
+
+
+def event(path, name):
+    return next(e for e in read_lines(path) if e["event"] == name)
+
+
+def peak_mb(folder, name):
+    """The largest resident size of a run, without the images of its data set."""
+    paths = files(folder, f"ours-{name}-*.jsonl")
+    options = event(paths[0], "config")["options"]
+    count = (options["train_samples"] or 50000) + (options["test_samples"] or 10000)
+    peaks = [event(path, "end")["peak_rss_mb"] for path in paths]
+    return middle(peaks) - count * IMAGE_BYTES / 2**20
+
+
+def wire_mb(folder, name):
+    """What ranks send in one step, in MB, from runs of two lengths; None: it was not counted."""
+    bytes_of = {int(re.search(r"-(\d+)\.txt", path).group(1)): number_in(path)
+                for path in files(folder, f"wire-{name}-*.txt")}
+    if len(bytes_of) < 2:
+        return None
+    return (bytes_of[13] - bytes_of[3]) / 10 / 1e6
+
+
+def amp_rows(folder, theirs):
+    ours, wide = ours_rate(folder, "bf16"), ours_rate(folder, "f32")
+    yield row("bf16 against PyTorch's autocast, images/s", ours, theirs, 0, "≥ 1.6",
+              ours >= 1.6 * theirs)
+    yield row("bf16 against f32, images/s", ours, wide, 0, "≥ 1.25", ours >= 1.25 * wide)
+    a, b = (event(files(folder, f"ours-{name}-*.jsonl")[0], "amp")["activation_bytes"] / 1e6
+            for name in ("bf16", "f32"))
+    yield row("activations and their gradients, MB", a, b, 1, "≤ 0.55", a <= 0.55 * b)
+    a, b = (peak_mb(folder, f"large_{name}") for name in ("bf16", "f32"))
+    yield row("peak memory without the data set, batch 2048, MB", a, b, 0, "≤ 0.75", a <= 0.75 * b)
+    a, b = (wire_mb(folder, name) for name in ("bf16", "f32"))
+    if a and b:
+        yield row("on the wire with --compress bf16, MB a step of 2 ranks", a, b, 1, "half",
+                  0.48 * b <= a <= 0.52 * b)
+
+
+def amp(folder):
+    best, tried = best_mode(folder, "amp")
+    torch = torch_modes(folder, "amp")[best][0]
+    rounds = len(files(folder, "ours-bf16-*.jsonl"))
+    yield f"{machine()}; {torch['threads']} threads; PyTorch {torch['torch']}; {date.today()}. "
+    yield "ResNet-18, 3x32x32, batch 256. "
+    yield f"Medians of {rounds} round{'s'[:rounds > 1]}, all in turns.\n\n"
+    yield "| | ours | compared with | ratio | wanted |\n|---|---:|---:|---:|---|\n"
+    yield "\n".join(amp_rows(folder, tried[best])) + "\n\n"
+    listed = ", ".join(f"{mode} {rate:.0f}" for mode, rate in tried.items())
+    yield f"PyTorch's bf16 autocast by mode, images/s: {listed}. The table has the best, {best}.\n"
+
+
+AMP_BOUND = 1.5                 # points of accuracy on the test set
+
+
+def amp_curve(folder):
+    """-> the text, and whether bf16 ends where f32 does."""
+    runs = {mode: [[e for e in read_lines(path) if e["event"] == "epoch"]
+                   for path in files(folder, f"curve-{mode}-*.jsonl")] for mode in ("off", "bf16")}
+    seeds = len(runs["off"])
+    lines = [f"{seeds} seed{'s'[:seeds > 1]}. {machine()}; {date.today()}.\n",
+             "| test accuracy after 5 epochs, % | each seed | mean |", "|---|---|---:|"]
+    means = {}
+    for mode, name in (("off", "f32"), ("bf16", "bf16")):
+        ends = [run[-1]["top1"] for run in runs[mode]]
+        means[mode] = statistics.mean(ends)
+        lines.append(f"| {name} | {', '.join(f'{end:.2f}' for end in ends)} | {means[mode]:.2f} |")
+    off = means["bf16"] - means["off"]
+    whole = all(len(run) == 5 for ends in runs.values() for run in ends)
+    holds = whole and len(runs["off"]) == len(runs["bf16"]) and abs(off) <= AMP_BOUND
+    lines.append(f"\nbf16 is off by {off:+.2f}; wanted: within {AMP_BOUND} {'✓' if holds else '✗'}")
+    return "\n".join(lines) + "\n", holds
+
+
 # --- the articles' recipe -----------------------------------------------------------------------
 
 # Running training loss and accuracy at the last step of each epoch, one GPU, as published
@@ -282,6 +360,12 @@ def main():
     elif what == "parallel":
         text, holds = "".join(parallel(folder)), True
         replace_between(sys.argv[3], "parallel", text)
+    elif what == "amp":
+        text, holds = "".join(amp(folder)), True
+        replace_between(sys.argv[3], "amp", text)
+    elif what == "amp-curve":
+        text, holds = amp_curve(folder)
+        replace_between(sys.argv[3], "amp-curve", text)
     else:
         text, holds = curve(folder)
         replace_between(sys.argv[3], "curve", text)

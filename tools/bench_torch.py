@@ -2,8 +2,9 @@
 """PyTorch's side of the benchmark: tools/bench.sh runs it in turns with ours.
 
     bench_torch.py step  --mode MODE     training steps on a batch that lies in memory
-    bench_torch.py ddp   --mode MODE     the same on several ranks at once: DistributedDataParallel
-                                         on Gloo; batch and threads are each rank's
+    bench_torch.py amp   --mode MODE     the same in bf16, by torch.autocast
+    bench_torch.py ddp   --mode MODE     steps on several ranks at once: DistributedDataParallel on
+                                         Gloo; batch and threads are each rank's
     bench_torch.py epoch --mode MODE     a whole epoch, with the usual input pipeline
     bench_torch.py first --mode MODE     ends with the first step of such an epoch
     bench_torch.py launch --mode MODE    the same on each of the ranks that torchrun has started
@@ -31,8 +32,8 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 MODES = ("default", "channels_last", "compile", "compile_channels_last")
 
 
-def make_training(mode, wrap=lambda model: model):
-    """-> a function that takes one training step and returns the loss."""
+def make_training(mode, wrap=lambda model: model, amp=False):
+    """-> a function that takes one training step and returns the loss. amp: in bf16."""
     layout = torch.channels_last if mode.endswith("channels_last") else torch.contiguous_format
     model = torchvision.models.resnet18(num_classes=10).to(memory_format=layout).train()
     model = wrap(model)
@@ -42,7 +43,8 @@ def make_training(mode, wrap=lambda model: model):
 
     def step(images, labels):
         optimizer.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(forward(images.contiguous(memory_format=layout)), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=amp):
+            loss = F.cross_entropy(forward(images.contiguous(memory_format=layout)), labels)
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -55,7 +57,7 @@ def make_training(mode, wrap=lambda model: model):
 
 def bench_step(args, wrap=lambda model: model):
     """The median over groups of steps, the loss read once a group, as ours prints a line."""
-    step = make_training(args.mode, wrap)
+    step = make_training(args.mode, wrap, amp=args.what == "amp")
     images, labels = torch.randn(args.batch, 3, 32, 32), torch.randint(10, (args.batch,))
     for _ in range(args.warmup):
         step(images, labels).item()
@@ -187,7 +189,7 @@ def bench_epoch(args, only_first=False):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("step", "ddp", "epoch", "first", "launch"))
+    parser.add_argument("what", choices=("step", "amp", "ddp", "epoch", "first", "launch"))
     parser.add_argument("--mode", choices=MODES, default="default")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, default=256)
@@ -200,7 +202,7 @@ def main():
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    if args.what == "step":
+    if args.what in ("step", "amp"):
         found = bench_step(args)
     elif args.what == "ddp":
         found = bench_ddp(args)

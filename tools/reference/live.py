@@ -8,6 +8,7 @@ order         20 losses of train on Fashion-MNIST, in the order of PyTorch's Dis
 checkpoints   ours in torchvision and torchvision's here: the same answer for every test image
 convnet, resnet18, resnet50
               one step from each of 5 true states along a run, whole tensors, by tests/test_step.c
+amp           the same in bf16 and f16, against autocast, by tests/test_step_amp.c
 ranks         the same for programs of several devices and processes, from the state to the saved
               weights, with PyTorch's DistributedSampler and DistributedDataParallel on Gloo
 """
@@ -42,6 +43,7 @@ class Place:
         self.build = build
         self.train = os.path.join(build, "01_single_gpu", "train")
         self.test_step = os.path.join(build, "..", "tests", "test_step")
+        self.test_step_amp = os.path.join(build, "..", "tests", "test_step_amp")
         self.scratch = scratch
         self.name, self.folder = "fashion-mnist", ref.FASHION
         cifar = os.environ.get("DDP_CIFAR10")
@@ -74,7 +76,7 @@ class Place:
         """-> whether it succeeded. What it says is shown when it did not, or is a test's."""
         done = subprocess.run([program, *map(str, args)], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False)
-        if done.returncode != 0 or program == self.test_step:
+        if done.returncode != 0 or program in (self.test_step, self.test_step_amp):
             print(done.stdout[-8000:], end="", flush=True)
         return done.returncode == 0
 
@@ -128,25 +130,52 @@ def states_along(place, arch, data, side, states):
         optimizer.step()
 
 
-def compare_steps(place, arch):
+def steps_along(place, arch):
+    """-> (step, model, momentum), kinks, batch, all_steps: of each of a network's states."""
     side, rows, states = STEPS[arch]
-    if arch == "resnet50" and place.name != "cifar10":
-        print("SKIPPED: resnet50: on images with black margins too many values are so near to ReLU's "
-              "kink that PyTorch does not agree with PyTorch; set DDP_CIFAR10", flush=True)
-        return
     data = place.load(train=True, side=min(side, 32))
     for step, model, momentum, order in states_along(place, arch, data, side, states):
         kinks, _, batch, steps = calmest(model, momentum, (
             batch_of(place, *data, side, order[len(order) - (i + 1) * rows:][:rows])
             for i in range(CANDIDATES)))
-        state, path = place.file("state.safetensors"), place.file(f"{arch}-{step}.safetensors")
-        ref.save_state(state, arch, model, momentum, 1, step, TRAIN_ROWS, place.name)
-        ref.save_step(path, model, steps, batch, {
-            "arch": arch, "classes": 10, "global_step": step, "state": "state.safetensors"})
-        same = place.run(place.test_step, path)
-        check(same, f"{arch}: one step from the state after {step} ({kinks} values near a kink)")
-        os.remove(state)
-        os.remove(path)
+        yield (step, model, momentum), kinks, batch, steps
+
+
+def save_files(place, arch, state, batch, steps, limit=None):
+    """-> the paths of a step and of its state."""
+    step, model, momentum = state
+    name = f"{arch}-{step}"
+    state, path = place.file(f"{name}.state.safetensors"), place.file(f"{name}.step.safetensors")
+    ref.save_state(state, arch, model, momentum, 1, step, TRAIN_ROWS, place.name)
+    ref.save_step(path, model, steps, batch, {
+        "arch": arch, "classes": 10, "global_step": step, "state": os.path.basename(state)}, limit)
+    return path, state
+
+
+def compare_steps(place, arch):
+    if arch == "resnet50" and place.name != "cifar10":
+        print("SKIPPED: resnet50: on images with black margins too many values are so near to ReLU's "
+              "kink that PyTorch does not agree with PyTorch; set DDP_CIFAR10", flush=True)
+        return
+    for state, kinks, batch, steps in steps_along(place, arch):
+        paths = save_files(place, arch, state, batch, steps)
+        same = place.run(place.test_step, paths[0])
+        check(same, f"{arch}: one step from the state after {state[0]} ({kinks} values near a kink)")
+        for path in paths:
+            os.remove(path)
+
+
+def compare_autocast(place):
+    for arch in ("convnet", "resnet18"):
+        found, paths = {}, [place.file("amp.safetensors")]
+        for state, _, batch, steps in steps_along(place, arch):
+            paths += save_files(place, arch, state, batch, steps, limit=64)
+            found |= ref.autocast_far(f"{arch}-{state[0]}", *state[1:], *batch)
+        ref.save_amp(paths[0], found)
+        check(place.run(place.test_step_amp, paths[0], arch, *STEPS[arch][2]),
+              f"{arch}: steps in short types are as near to float64 as autocast's")
+        for path in paths:
+            os.remove(path)
 
 
 # --- several devices, several processes ------------------------------------------------------------
@@ -320,7 +349,8 @@ def main():
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
     place = Place(*sys.argv[1:3])
     parts = {"permutations": compare_permutations, "order": compare_order,
-             "checkpoints": compare_checkpoints, "ranks": compare_ranks}
+             "checkpoints": compare_checkpoints, "ranks": compare_ranks,
+             "amp": compare_autocast}
     parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
     for part in sys.argv[3:] or parts:
         parts[part](place)

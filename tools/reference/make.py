@@ -8,11 +8,13 @@ convnet   5 states along a PyTorch run on Fashion-MNIST, whole, and a sample of 
 resnet18  5 states made of numbers that the C program makes again, and a sample of what the step
 resnet50  gives; every state has another seed (reference.py says how the numbers come about)
 ranks     the same of resnet18 for DistributedDataParallel: two processes, half of the batch each
+amp       how far torch.autocast is from float64 in the steps above (which must be there)
 lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
 randperm  the beginnings of some permutations
 sampler   which samples DistributedSampler gives to a rank: how many, their hash, the first eight
 """
 import functools
+import glob
 import itertools
 import os
 import sys
@@ -141,6 +143,18 @@ def make_sampler(folder):
                    {"cases": np.array(cases, np.int64), "first": np.array(first, np.int32)}, {})
 
 
+def make_amp(folder):
+    """Small: distances, not values. ranks' steps are left out."""
+    found = {}
+    for path in sorted(glob.glob(f"{folder}/*.step.safetensors")):
+        step = os.path.basename(path).removesuffix(".step.safetensors")
+        if "ranks" in step:
+            continue
+        found |= ref.autocast_far(step, *ref.load_step(path))
+        print(step, flush=True)
+    ref.save_amp(f"{folder}/amp.safetensors", found)
+
+
 PARTS = {
     "randperm": make_randperm,
     "sampler": make_sampler,
@@ -149,6 +163,7 @@ PARTS = {
     "resnet18": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=64),
     "resnet50": functools.partial(make_resnet, arch="resnet50", side=64, rows=8, limit=24),
     "ranks": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=32, ranks=2),
+    "amp": make_amp,
 }
 
 

@@ -1,6 +1,6 @@
 """What make.py and live.py share: models, data, one training step in PyTorch, and the files.
 
-tests/test_step.c reads two kinds of safetensors files:
+tests/test_step.c and test_step_amp.c read three kinds of safetensors files:
 
 a state     a checkpoint as common/checkpoint.h describes it: weights, buffers, momentum, scalars
 a step      what PyTorch does from a state with one batch:
@@ -18,6 +18,13 @@ a step      what PyTorch does from a state with one batch:
               grad.NAME     F32 (2, k): PyTorch's float32 gradient, and how far float64 is from it
               update.NAME   F32 (2, k): the same for p_new - p_old
               stat.NAME     F32 (2, k): the same for a running mean or variance, new - old
+
+amp                   how far PyTorch's autocast is from float64, of each of these steps:
+              metadata      f16.scale: what losses were multiplied by in float16
+              STEP.TYPE     F32 (tensors of the state dict in the order of their names, 3), TYPE bf16
+                            or f16: root mean square of the distances of gradient, update, statistic,
+                            over all elements, and over autocast's runs
+              STEP.TYPE.loss F64 (1): the same of the loss
 
 When elements are left out, the largest of each kind and the one where float32 is furthest from
 float64 are always kept, so a maximum over what was kept is the maximum over all.
@@ -40,11 +47,13 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 import torchvision
-from safetensors.numpy import save_file
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4
+KINDS = ("grad.", "update.", "stat.")   # of what a step gives
 
 # --- models -------------------------------------------------------------------------------------
 
@@ -254,9 +263,10 @@ def make_batch(seed, rows, channels, height, width, classes):
 # --- one training step --------------------------------------------------------------------------
 
 
-def one_step(model, momentum, images, labels, dtype):
+def one_step(model, momentum, images, labels, dtype, autocast=None, scale=1.0):
     """-> loss, {"grad.NAME" | "update.NAME" | "stat.NAME": float64 array}. model is not changed.
 
+    autocast: a short type, for torch.autocast, with a loss scale as torch.amp.GradScaler has one.
     In a rank of in_ranks, with DistributedDataParallel: images and labels are this rank's, the loss
     and the gradients everybody's means, the statistics this rank's.
     """
@@ -266,8 +276,12 @@ def one_step(model, momentum, images, labels, dtype):
     for name, p in model.named_parameters():
         optimizer.state[p]["momentum_buffer"] = momentum[name].to(dtype).clone()
     old = {name: t.double().clone() for name, t in model.state_dict().items()}
-    loss = F.cross_entropy(network(images.to(dtype)), labels)
-    loss.backward()
+    with torch.autocast("cpu", autocast, enabled=autocast is not None):
+        loss = F.cross_entropy(network(images.to(dtype)), labels)
+    (loss * scale).backward()
+    if scale != 1:
+        for p in model.parameters():
+            p.grad /= scale
     optimizer.step()
     loss = loss.detach()
     if dist.is_initialized():
@@ -327,6 +341,36 @@ def all_steps(model, momentum, images, labels):
         for name in far:
             far[name] = max(far[name], np.abs(f32[name] - f64[name]).max())
     return first, (loss64, f64), far
+
+
+# torch.autocast's types on the CPU, with their loss scales. GradScaler's first, 65536, makes one of
+# PyTorch's gradients infinite here and is halved then; where it stops does not change the digits.
+AUTOCAST = {"bf16": (torch.bfloat16, 1.0), "f16": (torch.float16, 1024.0)}
+
+
+def autocast_runs(model, momentum, images, labels, name):
+    """What one_step returns, of autocast's runs: both layouts, and rows in several orders. Each
+    rounds otherwise, but all come equally close to float64."""
+    last = {"memory_format": torch.channels_last}
+    same = torch.arange(len(images))
+    for way, x in ((model, images), (copy.deepcopy(model).to(**last), images.contiguous(**last))):
+        for order in (same, same.flip(0), same.roll(len(images) // 2)):
+            yield one_step(way, momentum, x[order], labels[order], torch.float32, *AUTOCAST[name])
+
+
+def autocast_far(step, model, momentum, images, labels):
+    """What stands of a step in the file amp: how far autocast's runs are from float64."""
+    loss64, f64 = one_step(model, momentum, images, labels, torch.float64)
+    found = {}
+    for name in AUTOCAST:
+        squares = [
+            {key: np.mean((f[key] - f64[key]) ** 2) for key in f} | {"loss": (loss - loss64) ** 2}
+            for loss, f in autocast_runs(model, momentum, images, labels, name)]
+        far = {key: np.sqrt(np.mean([run[key] for run in squares])) for key in squares[0]}
+        found[f"{step}.{name}"] = np.array([[far.get(kind + tensor, 0) for kind in KINDS]
+                                            for tensor in sorted(model.state_dict())], np.float32)
+        found[f"{step}.{name}.loss"] = np.array([far["loss"]])
+    return found
 
 
 def one_rank(rank, world, folder, model, momentum, images, labels):
@@ -413,15 +457,15 @@ def save_step(path, model, steps, batch, metadata, limit=None, with_batch=True):
     """Writes what test_step compares with: steps as all_steps returned them."""
     (loss32, f32), (loss64, f64), far = steps
     images, labels = batch
-    names, kinds = sorted(model.state_dict()), ("grad.", "update.", "stat.")
+    names = sorted(model.state_dict())
     tensors = {"loss": np.array([loss32, loss64]),
-               "far": np.array([[far.get(k + n, 0) for k in kinds] for n in names], np.float32)}
+               "far": np.array([[far.get(k + n, 0) for k in KINDS] for n in names], np.float32)}
     if with_batch:
         tensors |= {"images": images.numpy(), "labels": labels.numpy()}
     rng = np.random.default_rng(1)
     for name in names:
         pairs = {k + name: (f32[k + name].ravel(), f64[k + name].ravel())
-                 for k in kinds if k + name in f32}
+                 for k in KINDS if k + name in f32}
         kept = keep_some(list(pairs.values()), limit, rng) if pairs else None
         if kept is not None:
             tensors["index." + name] = kept
@@ -431,6 +475,29 @@ def save_step(path, model, steps, batch, metadata, limit=None, with_batch=True):
     rows, channels, height, width = images.shape
     shape = {"rows": rows, "channels": channels, "height": height, "width": width}
     write_file(path, tensors, metadata | shape)
+
+
+def save_amp(path, found):
+    write_file(path, found, {"f16.scale": AUTOCAST["f16"][1]})
+
+
+def load_step(path):
+    """-> model, momentum, images, labels of a step's file."""
+    with safe_open(path, "np") as file:
+        about = file.metadata()
+    shape = [int(about[key]) for key in ("rows", "channels", "height", "width", "classes")]
+    model = make_model(about["arch"], shape[1], shape[4], shape[2])
+    if "seed" in about:
+        momentum = make_state(model, int(about["seed"]))
+        images, labels = make_batch(int(about["seed"]), *shape)
+    else:
+        batch = load_file(path)
+        state = load_file(os.path.join(os.path.dirname(path), about["state"]))
+        state = {name: torch.from_numpy(value) for name, value in state.items()}
+        model.load_state_dict({name: state[name] for name in model.state_dict()})
+        momentum = {name: state["ddp.momentum." + name] for name, _ in model.named_parameters()}
+        images, labels = (torch.from_numpy(batch[key]) for key in ("images", "labels"))
+    return model, momentum, images, labels
 
 
 def write_file(path, tensors, metadata):

@@ -1,0 +1,242 @@
+// test_step_amp.c - one training step in short types against PyTorch's autocast.
+// ctest: PROCESSORS 2 TIMEOUT 200 BACKENDS cpu cuda
+//
+// Two programs that round to 8 bits have no digits in common to compare, but there is an exact
+// step for both to be far from: float64's. From the same states, ours may be at most twice as far
+// from it as PyTorch's is, tensor by tensor: gradients, updates, statistics. How far PyTorch is
+// stands in reference/amp.safetensors (tools/reference, part amp). For float64 stands our own step
+// in f32, which is compared with PyTorch's here, too: it is much nearer than any of the others.
+//
+// Rounding to so few bits decides at ReLU's kink here and there, and one value more on the wrong
+// side moves the gradient of a small layer a lot: PyTorch's as ours. So five states are judged
+// together. Where the processor has instructions for bf16 the test runs once more without them,
+// emulating, and f16 only then.
+//
+//   test_step_amp                               the files of tests/reference
+//   test_step_amp AMP.safetensors ARCH STATE... five steps, ARCH-STATE.step.safetensors beside it
+#include "step_reference.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { STATES = 5, OUTCOMES = 512 };
+
+static const char *const type_names[] = { "f32", "bf16", "f16" };
+
+static Device *device;
+static Ops *ops;
+static const char *amp_path;
+static StFile amp;
+
+// What an exact step did, in the order of step_outcomes.
+typedef struct Exact {
+    double loss;
+    float *values[OUTCOMES];
+    int count;
+} Exact;
+
+// Emulating goes with emulating: see again_without_bf16.
+static bool is_tried(Type type)
+{
+    return !ops_emulates(device, type) || ops_emulates(device, TYPE_BF16);
+}
+
+// Of a tensor, in all states: squares of our distances in parts of PyTorch's.
+typedef struct Closeness {
+    char name[80];
+    double squares;
+} Closeness;
+
+typedef struct Trial {
+    const Exact *exact;
+    const float *far;           // PyTorch's distances in this state
+    Closeness *closeness;       // of all outcomes
+    int count;
+} Trial;
+
+static void keep(void *arg, const Outcome *o)
+{
+    Exact *exact = arg;
+    size_t bytes = (size_t)o->tensor->count * sizeof(float);
+    CHECK(exact->count < OUTCOMES, NULL, "too many tensors");
+    exact->values[exact->count] = xmalloc(bytes);
+    memcpy(exact->values[exact->count++], o->ours, bytes);
+}
+
+static void judge(void *arg, const Outcome *o)
+{
+    Trial *trial = arg;
+    const float *exact = trial->exact->values[trial->count];
+    Closeness *closeness = &trial->closeness[trial->count++];
+    double squares = 0, far = trial->far[3 * o->rank + o->column];
+    for (int64_t i = 0; i < o->tensor->count; i++)
+        squares += ((double)o->ours[i] - exact[i]) * ((double)o->ours[i] - exact[i]);
+    closeness->squares += squares / (double)o->tensor->count / (far * far);
+    snprintf(closeness->name, sizeof closeness->name, "%s%s", o->kind, o->tensor->name);
+}
+
+// ==== Steps ======================================================================================
+
+static double take_step(StepRun *run, float loss_scale)
+{
+    Model *model = run->model;
+    Scalars scalars = step_recipe;
+    scalars.loss_scale = loss_scale;
+    scalars_set(ops, run->scalars, scalars);
+    model_forward(model, run->images, run->rows, true);
+    loss_cross_entropy(ops, run->rows, model->config.classes, model->logits, run->labels,
+                       run->scalars, run->stats, model->dlogits);
+    model_backward(model, NULL, NULL);
+    gradients_scale(ops, device_stream(device), model->param_count, model->grads, 1, run->scalars,
+                    run->stats);
+    sgd_update(ops, model->param_count, model->params, model->grads, run->velocity, run->scalars);
+    return step_loss(run);
+}
+
+static double run_step(const char *path, Type type, float loss_scale, Judge judge, void *arg)
+{
+    StepRun run;
+    step_open(&run, path);
+    ModelConfig config = step_config(&run, run.batch);
+    config.type = type;
+    Model *model = model_new(device, ops, &config);
+    step_begin(&run, model, 0, run.batch);
+    double loss = take_step(&run, loss_scale);
+    if (type == TYPE_F32)
+        step_compare(&run, loss);
+    step_outcomes(&run, judge, arg);
+    step_close(&run);
+    model_free(model);
+    return loss;
+}
+
+// One network, in a short type, in all its states.
+typedef struct Verdicts {
+    Closeness closeness[OUTCOMES];
+    int count;
+    double ours, theirs;        // squares of how far the losses are off
+} Verdicts;
+
+// A step in `type`, compared with how far PyTorch is in the type `like`.
+static void try_type(const char *name, const char *path, Type type, Type like, const Exact *exact,
+                     Verdicts *verdicts)
+{
+    float loss_scale = type == TYPE_F16 ? (float)file_int(&amp, "f16.scale") : 1;
+    char key[96];
+    snprintf(key, sizeof key, "%s.%s", name, type_names[like]);
+    Trial trial = { exact, file_data(&amp, key), verdicts->closeness, 0 };
+    double off = run_step(path, type, loss_scale, judge, &trial) - exact->loss;
+    snprintf(key, sizeof key, "%s.%s.loss", name, type_names[like]);
+    double theirs = *(const double *)file_data(&amp, key);
+    verdicts->count = trial.count;
+    verdicts->ours += off * off;
+    verdicts->theirs += theirs * theirs;
+}
+
+static double ratio_of(const Closeness *closeness) { return sqrt(closeness->squares / STATES); }
+
+// The geometric mean over tensors.
+static double typical_ratio(const Verdicts *verdicts)
+{
+    double sum = 0;
+    for (int i = 0; i < verdicts->count; i++)
+        sum += log(ratio_of(&verdicts->closeness[i]));
+    return exp(sum / verdicts->count);
+}
+
+static void conclude(const char *arch, Type type, const Verdicts *verdicts)
+{
+    const Closeness *worst = verdicts->closeness;
+    for (int i = 0; i < verdicts->count; i++) {
+        const Closeness *c = &verdicts->closeness[i];
+        EXPECT(ratio_of(c) <= 2, "%s, %s: %s is %.3g times as far from float64 as PyTorch's "
+               "autocast", arch, type_names[type], c->name, ratio_of(c));
+        worst = c->squares > worst->squares ? c : worst;
+    }
+    double loss = sqrt(verdicts->ours / verdicts->theirs);
+    EXPECT(loss <= 2, "%s, %s: losses are %.3g times as far from float64 as PyTorch's autocast",
+           arch, type_names[type], loss);
+    printf("%s, %s: as far from float64 as PyTorch's autocast, times %.2f (%d tensors; the worst "
+           "%.2f, %s; losses %.2f)\n", arch, type_names[type], typical_ratio(verdicts),
+           verdicts->count, ratio_of(worst), worst->name, loss);
+    fflush(stdout);
+}
+
+// verdicts: of each type that is tried; and in place of f32's, of bf16 as if it were f16.
+static void try_state(const char *name, Verdicts verdicts[TYPE_F16 + 1])
+{
+    char file[96], path[PATH_MAX];
+    snprintf(file, sizeof file, "%s.step.safetensors", name);
+    snprintf(path, sizeof path, "%s", beside(amp_path, file));
+    Exact exact = { 0 };
+    exact.loss = run_step(path, TYPE_F32, 1, keep, &exact);
+    for (Type type = TYPE_BF16; type <= TYPE_F16; type++)
+        if (is_tried(type))
+            try_type(name, path, type, type, &exact, &verdicts[type]);
+    if (exact.count < 30)       // a small network
+        try_type(name, path, TYPE_BF16, TYPE_F16, &exact, &verdicts[TYPE_F32]);
+    for (int i = 0; i < exact.count; i++)
+        free(exact.values[i]);
+}
+
+static void compare_network(const char *arch, const char *const states[STATES])
+{
+    Verdicts *verdicts = xcalloc(TYPE_F16 + 1, sizeof *verdicts);
+    for (int i = 0; i < STATES; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s-%s", arch, states[i]);
+        try_state(name, verdicts);
+    }
+    for (Type type = TYPE_BF16; type <= TYPE_F16; type++)
+        if (is_tried(type))
+            conclude(arch, type, &verdicts[type]);
+    const Verdicts *mistaken = &verdicts[TYPE_F32];
+    EXPECT(mistaken->count == 0 || typical_ratio(mistaken) > 4,
+           "8 bits pass for 11: %.3g times as far off", typical_ratio(mistaken));
+    free(verdicts);
+}
+
+TEST(committed_steps)
+{
+    compare_network("convnet", (const char *[]){ "000", "005", "020", "050", "100" });
+    compare_network("resnet18", (const char *[]){ "1", "2", "3", "4", "5" });
+    compare_network("resnet50", (const char *[]){ "1", "2", "3", "4", "5" });
+}
+
+// ==== Without the instructions ===================================================================
+
+static void again_without_bf16(char **argv)
+{
+    int status = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("DNNL_MAX_CPU_ISA", "AVX512_CORE", 1);
+        execv("/proc/self/exe", argv);
+        _exit(127);
+    }
+    waitpid(child, &status, 0);
+    EXPECT(status == 0, "without bf16 instructions: status %d", status);
+}
+
+int main(int argc, char **argv)
+{
+    bool cpu = strcmp(device_backend, "cpu") == 0;
+    if (!cpu && device_count() == 0)
+        TEST_SKIP("no GPU here");
+    device = device_open(0, 0);
+    ops = ops_new(device, &(OpsConfig){ .deterministic = true });
+    amp_path = argc > 1 ? argv[1] : reference_path("amp.safetensors");
+    amp = file_open(amp_path);
+    printf("bf16 is %s\n", ops_emulates(device, TYPE_BF16) ? "emulated" : "the processor's");
+    if (argc == 3 + STATES)
+        compare_network(argv[2], (const char *const *)argv + 3);
+    else
+        committed_steps();
+    if (cpu && !ops_emulates(device, TYPE_BF16))
+        again_without_bf16(argv);
+    st_close(&amp);
+    ops_free(ops);
+    device_close(device);
+    return test_done();
+}
