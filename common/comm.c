@@ -3,6 +3,7 @@
 #include "alive.h"
 #include "check.h"
 #include "interrupt.h"
+#include "roll.h"
 #include "trace.h"
 
 #include <inttypes.h>
@@ -105,18 +106,14 @@ void comm_lost(const Comm *comm, const Call *call, const char *text)
          comm->name, said);
 }
 
-// Rank 0 of the machine says that there are not enough; the others give it a moment.
+// All ranks of a machine may see all its GPUs, or each only the one that was given to it, which is
+// number 0 to it then. So it is not their number that tells whether there are enough.
 Device *comm_open_device(const World *world, int threads)
 {
-    int gpus = device_count(), index = world->local_rank;
-    if (gpus > 0 && comm_shares_devices)
-        index %= gpus;
-    if (gpus > 0 && world->local_size > gpus && !comm_shares_devices) {
-        sleep_ms(world->local_rank > 0 ? 2000 : 0);
-        FAIL("as many ranks (-n) as GPUs, or the cuda-gloo backend, whose ranks may share one",
-             "%d ranks on this machine, but %d GPU%s: each needs its own", world->local_size, gpus,
-             gpus == 1 ? "" : "s");
-    }
+    int gpus = device_count(), index = gpus > 0 ? world->local_rank % gpus : world->local_rank;
+    if (gpus > 0 && !comm_shares_devices)
+        roll_differ(world, "GPU", device_uuid(index), "each rank needs a GPU of its own: fewer ranks "
+                    "on a machine, or the cuda-gloo backend, whose ranks may share one");
     return device_open(index, device_share(world->sharers, threads, world->local_rank == 0));
 }
 

@@ -35,8 +35,9 @@ typedef enum { COMM_SUM, COMM_MAX } CommOp;
 extern const char *const comm_backend;  // "nccl" or "gloo"
 extern const bool comm_shares_devices;  // may two ranks use one GPU?
 
-// This rank's device: the GPU with its local rank as number, or its share of the cores (threads as
-// in device_share). Fails with a clear line when there are more ranks than GPUs.
+// This rank's device: of the GPUs that it sees the one with its local rank as number, counted round;
+// or its share of the cores (threads as in device_share). All ranks call it, and all fail with a
+// clear line when two of them come to the same GPU, unless they may share it.
 Device *comm_open_device(const World *world, int threads);
 
 // Meets the other ranks: returns when all are there. The name (at most 15 letters, the same on all

@@ -18,6 +18,8 @@ extern const char *const device_backend;
 
 // How many devices this process may use. On the CPU as many as asked for: it returns 0.
 int device_count(void);
+// "GPU-5c1d2e...": this GPU's own name, whoever sees it, and as whatever number; CPU: "".
+const char *device_uuid(int index);
 
 // Opens device `index` with `threads` cores (CPU; 0: all of the affinity mask) and makes it the
 // current device of the calling thread. Fails with a clear line when there is no such device.

@@ -40,7 +40,7 @@ int inherited_socket(const char *address, int port)
 void inherited_end(void)
 {
     static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "TORCHELASTIC_RUN_ID",
-                                         "DDP_GENERATION" };
+                                         "DDP_GENERATION", "SLURM_STEP_ID" };
     pid_t parent = getppid();
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
         if (getenv(signs[i]))

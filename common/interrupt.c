@@ -19,10 +19,13 @@ static _Noreturn void leave(int signal)
 
 static void on_signal(int signal)
 {
-    int none = 0, kept = errno; // whatever was interrupted may be about to read it
-    if (!atomic_compare_exchange_strong(&wish, &none, signal))
+    int none = 0, hint = SIGUSR1, kept = errno; // whatever was interrupted may be about to read it
+    if (signal == SIGUSR1 && wish)
+        return;
+    if (!atomic_compare_exchange_strong(&wish, &none, signal) &&
+        !atomic_compare_exchange_strong(&wish, &hint, signal))
         leave(signal);
-    if (speaks && !silenced)
+    if (speaks && !silenced && signal != SIGUSR1)   // there may be nobody to read it
         interrupt_answer();
     errno = kept;
 }
@@ -44,6 +47,7 @@ void interrupt_install(bool speak)
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
     signal(SIGPIPE, SIG_IGN);   // a reader that goes away (| head) is no reason to stop training
 }
 

@@ -1,5 +1,7 @@
 // interrupt.h - Ctrl-C and SIGTERM: the first asks the program to end after the step under way, the
-// second ends it at once.
+// second ends it at once. SIGUSR1, which a batch system sends some time before it ends a job, asks for
+// the same, but is never impatient: neither a second one, nor the first of the others after it, ends
+// the program at once.
 #pragma once
 #include <stdbool.h>
 

@@ -64,3 +64,35 @@ const char *machine_program(void)
     snprintf(text, sizeof text, "%lld bytes, %016llx", size, (unsigned long long)hash.word);
     return text;
 }
+
+// 'like this', which a shell takes as it is, unless there is nothing in it that it would not.
+static void put_word(FILE *to, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_-+=./,:@%";
+    bool quoted = !word[0] || word[strspn(word, plain)];
+    fputs(quoted ? "'" : "", to);
+    for (; *word; word++)
+        if (*word == '\'')
+            fputs("'\\''", to);
+        else
+            putc(*word, to);
+    fputs(quoted ? "'" : "", to);
+}
+
+const char *machine_command(void)
+{
+    static char text[8192];
+    char words[4096] = "";
+    FILE *from = fopen("/proc/self/cmdline", "re"), *to = fmemopen(text, sizeof text - 1, "w");
+    size_t bytes = from ? fread(words, 1, sizeof words - 1, from) : 0;
+    for (size_t i = 0; to && i < bytes; i += strlen(words + i) + 1) {
+        fputs(i ? " " : "", to);
+        put_word(to, words + i);
+    }
+    if (from)
+        fclose(from);
+    if (to)
+        fclose(to);
+    return text;
+}

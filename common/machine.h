@@ -18,3 +18,6 @@ int machine_parent_cores(void);     // that whoever started this process may use
 
 // The program that this process runs, as text: "1234567 bytes, 0123456789abcdef".
 const char *machine_program(void);
+
+// Its command line, as a shell takes it.
+const char *machine_command(void);

@@ -424,17 +424,20 @@ static Wire *find_rank0(const MeetingConfig *c, MeetingMessage *in)
     Search s = { .config = c, .in = in, .deadline = c->timeout > 0 ? now + c->timeout : 0,
                  .patience = ports > 1 ? 0.5 : 2, .looked = now };
     error_set(&s.why, "", "it does not answer");
+    Error best = s.why;
+    int known = 0;                      // how much it tells
     for (int us = 10000;; us = us < 200000 ? 2 * us : us) {
-        Error best;
         for (int i = 0, told = -1; i < ports; i++) {
             Wire *wire = try_port(&s, c->port + i);
             if (wire)
                 return wire;
-            if (s.telling > told || s.fatal)
+            bool late = is_late(&s);    // then this try may have been cut short
+            if (s.fatal || (s.telling > told && !late)) {
                 best = s.why;
-            told = s.telling > told ? s.telling : told;
-            if (s.fatal || is_late(&s) || (ports == 1 && s.strangers >= STRANGERS))
-                search_fails(&s, &best, told == 2);
+                told = known = s.telling;
+            }
+            if (s.fatal || late || (ports == 1 && s.strangers >= STRANGERS))
+                search_fails(&s, &best, known == 2);
         }
         usleep((useconds_t)us);
         s.patience = s.patience < 5 ? 2 * s.patience : 5;

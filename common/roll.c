@@ -124,6 +124,17 @@ static _Noreturn void part(const World *world, const Error *err)
     _exit(EXIT_FAILED);
 }
 
+// Rank 0 tells all whether it has found something.
+static void conclude(const World *world, const char *name, const Error *found)
+{
+    Error err = *found;
+    if (world->rank == 0)
+        tell(world, name, 0, &err, sizeof err);
+    hear(world, name, 0, &err, sizeof err);
+    if (err.text[0])
+        part(world, &err);
+}
+
 void roll_agree(const World *world, const char *what, const char *value)
 {
     static int calls;
@@ -142,10 +153,60 @@ void roll_agree(const World *world, const char *what, const char *value)
         same = compare(what, ours, theirs, i, &err);
     }
     snprintf(name, sizeof name, "agreed %d", calls);
-    if (world->rank == 0)
-        tell(world, name, 0, &err, sizeof err);
-    hear(world, name, 0, &err, sizeof err);
-    if (err.text[0])
-        part(world, &err);
+    conclude(world, name, &err);
     free(ours);
+}
+
+// --- does nobody have another's? -----------------------------------------------------------------
+
+enum { ROLL_WORD = 128 };               // bytes of what must differ
+
+typedef struct Own {
+    int rank;
+    char host[MACHINE_HOST], word[ROLL_WORD];
+} Own;
+
+static int by_word(const void *a, const void *b)
+{
+    const Own *one = a, *other = b;
+    int order = strcmp(one->word, other->word);
+    return order ? order : one->rank - other->rank;
+}
+
+void roll_differ(const World *world, const char *what, const char *value, const char *hint)
+{
+    char name[24];
+    Error err = { .text = "" };
+    Own mine = { .rank = world->rank };
+    snprintf(mine.host, sizeof mine.host, "%s", machine_here().host);
+    snprintf(mine.word, sizeof mine.word, "%s", value);
+    tell(world, what, world->rank, &mine, sizeof mine);
+    if (world->rank == 0) {
+        Own *all = xcalloc((size_t)world->size, sizeof *all);
+        for (int i = 0; i < world->size; i++)
+            hear(world, what, i, &all[i], sizeof *all);
+        qsort(all, (size_t)world->size, sizeof *all, by_word);
+        for (int i = 1; i < world->size && !err.text[0]; i++)
+            if (strcmp(all[i - 1].word, all[i].word) == 0)
+                error_set(&err, hint, "ranks %d and %d (%s) have the same %s: "
+                          "%s", all[i - 1].rank, all[i].rank, all[i].host, what, all[i].word);
+        free(all);
+    }
+    snprintf(name, sizeof name, "%.12s differs", what);
+    conclude(world, name, &err);
+}
+
+// --- who is there? -------------------------------------------------------------------------------
+
+void roll_say(const World *world, const char *line)
+{
+    char other[1024] = "";
+    if (world->rank > 0)
+        tell(world, "line", world->rank, line, strlen(line) + 1);
+    for (int i = 0; world->rank == 0 && i < world->size; i++) {
+        if (i > 0)
+            hear(world, "line", i, other, sizeof other - 1);
+        fputs(i > 0 ? other : line, stdout);
+    }
+    fflush(stdout);
 }

@@ -11,3 +11,10 @@ int roll_neighbours(World *world);
 // Something that all ranks must have the same of. Where one differs, all end, and the first of each
 // machine says both values: of several lines, the first that is not the same.
 void roll_agree(const World *world, const char *what, const char *value);
+
+// Something that no two ranks may have the same of, such as the GPU that they compute on: else both
+// are named, and all end.
+void roll_differ(const World *world, const char *what, const char *value, const char *hint);
+
+// A line of each rank: rank 0 prints them all, in order.
+void roll_say(const World *world, const char *line);

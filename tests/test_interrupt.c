@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -60,8 +61,43 @@ TEST(the_first_signal_is_a_wish)
     EXPECT_EQ_INT(interrupt_requested(), SIGINT);
 }
 
+// What a process that got these signals, one after the other, ended with; 0: it went on, and this
+// was wished for.
+static int after(int first, int second, int *wished)
+{
+    int status, ends[2];
+    EXPECT(pipe(ends) == 0, "pipe");
+    pid_t pid = fork();
+    if (pid == 0) {
+        interrupt_install(false);
+        raise(first);
+        raise(second);
+        int wish = interrupt_wish();
+        _exit(write(ends[1], &wish, sizeof wish) == sizeof wish ? 0 : 1);
+    }
+    close(ends[1]);
+    if (read(ends[0], wished, sizeof *wished) != sizeof *wished)
+        *wished = 0;
+    close(ends[0]);
+    waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(usr1_is_not_impatient)
+{
+    int wished;
+    EXPECT_EQ_INT(after(SIGINT, SIGTERM, &wished), 128 + SIGTERM);
+    EXPECT_EQ_INT(after(SIGUSR1, SIGUSR1, &wished), 0);
+    EXPECT_EQ_INT(wished, SIGUSR1);
+    EXPECT_EQ_INT(after(SIGUSR1, SIGTERM, &wished), 0);
+    EXPECT_EQ_INT(wished, SIGTERM);
+    EXPECT_EQ_INT(after(SIGTERM, SIGUSR1, &wished), 0);
+    EXPECT_EQ_INT(wished, SIGTERM);
+}
+
 int main(void)
 {
+    usr1_is_not_impatient();        // in processes that have no wish yet
     what_lies_below_the_stack_pointer_stays();
     the_first_signal_is_a_wish();
     return test_done();

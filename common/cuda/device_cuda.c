@@ -97,6 +97,19 @@ int device_count(void)
     return count;
 }
 
+const char *device_uuid(int index)
+{
+    static char text[48];
+    struct cudaDeviceProp about;
+    int n = snprintf(text, sizeof text, "GPU-");
+    CUDA(cudaGetDeviceProperties(&about, index));
+    for (int i = 0; i < 16; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%02x",
+                      i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                      (unsigned char)about.uuid.bytes[i]);
+    return text;
+}
+
 int device_cores(void)
 {
     cpu_set_t set;

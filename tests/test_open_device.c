@@ -1,0 +1,123 @@
+// test_open_device.c - which GPU a rank takes, of made-up ones: all may be seen by all, or each by one.
+// And what ranks say in turns.
+// ctest: SANITIZERS asan
+#include "device.h"
+#include "roll.h"
+#include "test.h"
+
+#include "../tools/ranks.h"
+
+static int seen;                        // how many GPUs each rank sees
+static bool own, may_share;             // only its own? may two ranks use one?
+static int rank_here, opened;
+
+static int made_up_count(void) { return seen; }
+
+static const char *made_up_uuid(int index)
+{
+    static char text[32];
+    snprintf(text, sizeof text, "GPU-%d", own ? rank_here : index);
+    return text;
+}
+
+static Device *made_up_open(int index, int threads)
+{
+    (void)threads;
+    opened = index;
+    return NULL;
+}
+
+#define device_count made_up_count
+#define device_uuid made_up_uuid
+#define device_open made_up_open
+#define comm_shares_devices may_share
+#include "../common/comm.c"
+
+// The number of the GPU, from 10 on.
+static int take_device(void *arg, const World *world)
+{
+    (void)arg;
+    rank_here = world->rank;
+    comm_open_device(world, 1);
+    return 10 + opened;
+}
+
+// The statuses of so many ranks, and what they have said.
+static char said[4096];
+static void start(int size, int (*run)(void *arg, const World *world), int statuses[])
+{
+    pid_t pids[RANKS_MAX];
+    int ends[2], kept[2] = { dup(STDOUT_FILENO), dup(STDERR_FILENO) };
+    RanksStore *store = ranks_store_new();
+    fflush(NULL);
+    EXPECT(pipe(ends) == 0, "pipe");
+    dup2(ends[1], STDOUT_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    ranks_start(size, store, run, NULL, pids);
+    for (int i = 0; i < 2; i++) {
+        dup2(kept[i], i ? STDERR_FILENO : STDOUT_FILENO);
+        close(kept[i]);
+    }
+    close(ends[1]);
+    for (int rank = 0; rank < size; rank++)
+        statuses[rank] = ranks_join(pids[rank]);
+    ssize_t n = read(ends[0], said, sizeof said - 1);
+    said[n > 0 ? n : 0] = '\0';
+    close(ends[0]);
+    ranks_store_free(store);
+}
+
+static void expect(int size, int gpus, bool each_its_own, const int wanted[], const char *text)
+{
+    int statuses[RANKS_MAX];
+    seen = gpus;
+    own = each_its_own;
+    start(size, take_device, statuses);
+    for (int rank = 0; rank < size; rank++)
+        EXPECT(statuses[rank] == wanted[rank], "%d GPUs: rank %d of %d ends with %d, wanted %d", gpus, rank,
+               size, statuses[rank], wanted[rank]);
+    EXPECT(strstr(said, text) != NULL, "\"%s\" in: %s", text, said);
+}
+
+TEST(each_rank_has_a_gpu)
+{
+    expect(2, 2, false, (const int[]){ 10, 11 }, "");
+    expect(2, 4, false, (const int[]){ 10, 11 }, "");
+    expect(3, 1, true, (const int[]){ 10, 10, 10 }, "");
+    expect(3, 0, false, (const int[]){ 10, 11, 12 }, "");       // no GPUs: any number will do
+}
+
+TEST(too_few_are_named)
+{
+    expect(2, 1, false, (const int[]){ 1, 1 }, "ranks 0 and 1 (");
+    expect(4, 3, false, (const int[]){ 1, 1, 1, 1 }, "ranks 0 and 3 (");
+    EXPECT(strstr(said, "have the same GPU: GPU-0") != NULL, "which, in: %s", said);
+    may_share = true;
+    expect(4, 3, false, (const int[]){ 10, 11, 12, 10 }, "");
+    may_share = false;
+}
+
+static int say(void *arg, const World *world)
+{
+    char line[16];
+    (void)arg;
+    usleep((useconds_t)(world->size - world->rank) * 20000);
+    snprintf(line, sizeof line, "rank %d\n", world->rank);
+    roll_say(world, line);
+    return 0;
+}
+
+TEST(ranks_speak_in_order)
+{
+    int statuses[4];
+    start(4, say, statuses);
+    EXPECT_EQ_STR(said, "rank 0\nrank 1\nrank 2\nrank 3\n");
+}
+
+int main(void)
+{
+    each_rank_has_a_gpu();
+    too_few_are_named();
+    ranks_speak_in_order();
+    return test_done();
+}
