@@ -1,0 +1,308 @@
+#!/usr/bin/env bash
+# Training under a real Slurm: three nodes on this machine (tools/slurm.sh), each with processes, hostname and network
+# of its own; or all on the loopback interface, where namespaces are refused.
+#
+# ctest: TIMEOUT 400 PROCESSORS 2 SANITIZERS none
+# shellcheck disable=SC2317,SC2016  # functions are called by expect and check; what is in '' is for a node's shell
+. "$SRC/tests/test.sh"
+. "$SRC/tests/slurm/cluster.sh"
+cd "$TMP" || exit 1
+export PROGRAMS=$TMP/bin                # so that other tests' processes have other names
+mkdir bin
+ln -s "$BUILD"/06_slurm/{train,launch} bin/
+train=$PROGRAMS/train
+script=$SRC/06_slurm/job.sbatch
+tiny=(--arch lenet --data synthetic --train-samples 1600 --test-samples 8 -b 8 --threads 1 --timeout 20)
+fifty=("${tiny[@]}" --epochs 9 --max-steps 50)
+without_amp=("${fifty[@]}")
+! "$train" --help | grep -q -- '--amp' || fifty+=(--amp off)
+endless=("${tiny[@]}" --epochs 1000000)
+
+# --- the cluster ----------------------------------------------------------------------------------------------------
+
+# shellcheck disable=SC2086
+cluster_up 3 --gpus 2 ${CLUSTER:-} || exit 1
+mode=$("$slurm" status 2>&1)
+[[ $mode = *"network of its own"* ]] && hosts=yes || hosts=
+
+# Node K, as Slurm calls it.
+node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
+step() { on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
+submit() { on_head sbatch --parsable "$@"; }
+over() { [ -z "$(on_head squeue -h -j "$1" 2>/dev/null)" ]; }
+says() { grep -qs -- "$2" "ddp-$1.log"; }
+# done_with JOB: waits for its end, and prints its log.
+done_with()
+{
+    until_so "${2:-60}" over "$1"
+    cat "ddp-$1.log"
+}
+# Nothing is left of a job: no process on any node, no note, no half of a file.
+nothing_left()
+{
+    local k
+    for k in 1 2 3; do
+        ! on_node "$k" pgrep -f "^$train" || return 1
+    done
+    ! compgen -G "*note*" && ! compgen -G "*.st.*" | grep -v best
+}
+
+hash_of() { sed -n 's/^weight hash: //p' "$TMP/output" | tail -n 1; }
+# each_says N WHO NODES: all N lines of it are there, in order, on these nodes.
+each_says()
+{
+    local rank=0 name
+    : >wanted
+    for name in "${@:3}"; do
+        echo "global rank: $rank == host $name == $1 ranks: $2" >>wanted
+        rank=$((rank + 1))
+    done
+    [ -n "$hosts" ] || sed -i "s/host node[0-9]*/host $(hostname)/" wanted
+    sed -n 's/^\[init\] == local rank: [0-9]*, //p' "$TMP/output" >found
+    diff found wanted
+}
+
+# --- the same bits --------------------------------------------------------------------------------------------------
+
+four=(node1 node1 node2 node2)
+same_bits()
+{
+    local wanted job
+    expect 0 "weight hash: " timeout 100 "$BUILD/04_ddp_launcher/launch" -n 4 -- \
+        "$BUILD/04_ddp_launcher/train" "${without_amp[@]}"
+    wanted=$(hash_of)
+    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}"
+    check "four ranks" each_says 4 Slurm "${four[@]}"
+    [ -z "$hosts" ] || check "there is no token" grep -qF "no token: whoever can reach 10.77.0.11:" "$TMP/output"
+    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}" \
+        --rendezvous "file:$TMP/note"
+    check "its token needs no words" not grep token "$TMP/output"
+    check "its note is gone" test ! -e note
+    expect 0 "weight hash: " step -N2 --ntasks-per-node=2 -m cyclic "$train" "${fifty[@]}"
+    check "ranks in turns" each_says 4 Slurm node1 node2 node1 node2
+    expect 0 "weight hash: " step -N3 --ntasks-per-node=1 "$train" "${fifty[@]}"
+    check "three nodes" each_says 3 Slurm node1 node2 node3
+    expect 0 "weight hash: $wanted" step -N1 -n4 "$train" "${fifty[@]}"
+    check "one node" each_says 4 Slurm node1 node1 node1 node1
+    if "$train" --help | grep -q -- '--amp'; then
+        expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${fifty[@]}" --amp bf16
+        expect 0 "weight hash: $(hash_of)" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}" --amp bf16
+    fi
+    job=$(submit "$script" "${fifty[@]}" --require-token)
+    expect 0 "weight hash: $wanted" done_with "$job"
+    check "job.sbatch" each_says 4 Slurm "${four[@]}"
+    [ -n "$hosts" ] || return
+    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 --mpi=pmix "$train" "${fifty[@]}"
+    check "MPI under srun" each_says 4 "Open MPI" "${four[@]}"
+    job=$(LAYOUT=node submit "$script" "${fifty[@]}" --require-token)
+    expect 0 "weight hash: $wanted" done_with "$job"
+    check "one task on each node" grep -qF "global rank: 3 == host node2 == 4 ranks: environment" "$TMP/output"
+    printf '#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o ddp-%%j.log\nmpirun --oversubscribe "$@"\n' >mpi.sbatch
+    job=$(submit mpi.sbatch "$train" "${fifty[@]}")
+    expect 0 "weight hash: $wanted" done_with "$job"
+    check "mpirun in a job" grep -qxF \
+        "[init] == local rank: 1, global rank: 1 == host node1 == 4 ranks: Open MPI, not SLURM_PROCID=0" "$TMP/output"
+    check "and nobody is warned" not grep -q "left over" "$TMP/output"
+}
+
+# What of the job's environment and GPUs a rank sees, by job.sbatch.
+layouts()
+{
+    local job
+    mkdir bin/sees
+    printf '#!/bin/bash\necho "rank $SLURM_PROCID$RANK sees GPU $CUDA_VISIBLE_DEVICES"\n[ ${#DDP_TOKEN} = 64 ]\n' \
+        >bin/sees/train
+    cp bin/launch bin/sees
+    chmod +x bin/sees/train
+    job=$(PROGRAMS=$TMP/bin/sees submit --gpus-per-task=1 "$script")
+    expect 0 "done" done_with "$job"
+    check "each its own" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU %s\n' 0 0 1 1 2 0 3 1)
+    job=$(PROGRAMS=$TMP/bin/sees LAYOUT=node submit --gpus-per-task=1 "$script")
+    expect 0 "done" done_with "$job"
+    check "each all" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 00 01 12 13)
+    job=$(SAVE='' submit --export=NONE,PROGRAMS="$TMP/bin/sees" --ntasks-per-node=1 "$script")
+    expect 0 "done" done_with "$job"
+    PROGRAMS=$TMP/bin/no submit "$script" >job
+    expect 0 "status 2: not tried again" done_with "$(cat job)"
+}
+
+# --- traps ----------------------------------------------------------------------------------------------------------
+
+traps()
+{
+    local job
+    printf '#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o ddp-%%j.log\n"$@"\necho "status $?"\n' >plain.sbatch
+    job=$(submit plain.sbatch "$train" "${fifty[@]}" --save "a b")
+    expect 0 "job $job has 4 tasks, and this process is none of them" done_with "$job"
+    check "what to type" grep -qF "    srun --kill-on-bad-exit=1 $train ${fifty[*]} --save 'a b'" "$TMP/output"
+    check "a wrong use" grep -qx "status 2" "$TMP/output"
+    check "nothing was done" not grep -q parameters "$TMP/output"
+    job=$(submit -c 2 plain.sbatch "$train" "${fifty[@]}")
+    expect 0 "srun --kill-on-bad-exit=1 --cpus-per-task=2 $train" done_with "$job"
+    job=$(submit plain.sbatch "$train" "${fifty[@]}" --rank 0 --world-size 1)
+    expect 0 "1 ranks: command line" done_with "$job"
+    job=$(submit plain.sbatch srun -n3 "$train" "${fifty[@]}")
+    expect 0 "status 0" done_with "$job"
+    check "a smaller step" each_says 3 Slurm node1 node1 node2
+    expect 2 "has 3 tasks, and this process is none of them" on_head salloc -n 3 "$train" "${fifty[@]}"
+    expect 0 "1 ranks: alone" on_head salloc -n 1 "$train" "${fifty[@]}"
+    expect 0 "2 ranks: Slurm" on_head salloc -n 2 srun "$train" "${fifty[@]}"
+    expect 0 "srun --mpi=none" not step -n 2 --mpi=pmix "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
+    expect 0 "what is that" not step -n 2 "$train" "${fifty[@]}" --rendezvous "$TMP/note"
+    expect 2 "only Slurm says which run" "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
+    # The first to refuse ends the others: the status of a step may be theirs.
+    expect 0 "$TMP/missing/note: No such file" not step -n 2 "$train" "${fifty[@]}" \
+        --rendezvous "file:$TMP/missing/note" --timeout 2
+    [ -n "$hosts" ] || return
+    expect 0 "there is no token" not step -N2 "$train" "${fifty[@]}" --require-token
+}
+
+# --- two at once ----------------------------------------------------------------------------------------------------
+
+# The port that a job begins to look at is taken; and two jobs with one note.
+at_once()
+{
+    local one other port holder
+    if [ -n "$hosts" ]; then
+        one=$(submit --hold "$script" "${fifty[@]}")
+        port=$((20000 + 16 * (31 * one % 768)))
+        RANK=0 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port on_node 1 "$train" "${fifty[@]}" >holder 2>&1 &
+        holder=$!
+        until_so 10 on_node 1 bash -c "exec 3<>/dev/tcp/node1/$port"
+        on_head scontrol release "$one"
+        expect 0 "done" done_with "$one"
+        check "four ranks" each_says 4 Slurm "${four[@]}"
+        kill "$holder"
+        wait "$holder"
+    fi
+    one=$(submit "$script" "${fifty[@]}" --rendezvous "file:$TMP/note.one")
+    other=$(submit --ntasks-per-node=1 "$script" "${fifty[@]}" --rendezvous "file:$TMP/note.other")
+    expect 0 "4 ranks: Slurm" done_with "$one"
+    expect 0 "2 ranks: Slurm" done_with "$other"
+    check "no notes" not compgen -G "note*"
+    # One that was left by a job that was killed.
+    (umask 077; printf 'ddp.c rendezvous\nddp 1.0, restart 0\n127.0.0.1 9\n%064x\n' 7 >note)
+    expect 0 "4 ranks: Slurm" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
+    check "it is gone" test ! -e note
+}
+
+# --- the end of the time --------------------------------------------------------------------------------------------
+
+# Every 30 s the controller looks whose time is nearly over. This job notes when; so that another can begin a few
+# seconds before.
+watch_the_clock()
+{
+    cat >clock.sbatch <<'END'
+#!/bin/bash
+#SBATCH --time=1 --signal=B:USR1@55 --output=/dev/null
+trap 'date +%s >clock; exit' USR1
+sleep 100 &
+wait
+END
+    submit -w "$(node_name 3)" clock.sbatch
+}
+
+time_is_over()
+{
+    local wanted job run=("${tiny[@]}" --epochs 16)
+    job=$(submit "$script" "${run[@]}")
+    expect 0 "done" done_with "$job"
+    wanted=$(hash_of)
+    until_so 60 test -s clock
+    sleep $(((25 - $(date +%s) + $(cat clock) + 600) % 30))
+    job=$(submit --time=1 --signal=B:USR1@55 "$script" "${run[@]}")
+    check "the time is nearly over" until_so 60 says "$job" "nearly over: saving"
+    check "requeued" until_so 20 says "$job" "requeued"
+    check "saved" says "$job" "Training Interrupted"
+    on_head scontrol update "jobid=$job" timelimit=10 2>/dev/null
+    expect 0 "restart 1" done_with "$job"
+    check "it says that it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
+    check "the bits of a run that was left alone" test "$(hash_of)" = "$wanted"
+    check "done is done" grep -q "done$" "$TMP/output"
+    check "once" test "$(grep -c requeued "$TMP/output")" = 1
+    check "all is as it was" nothing_left
+
+    # Asked by somebody else, and then there are fewer nodes.
+    job=$(submit "$script" "${run[@]}")
+    check "it has saved" until_so 30 says "$job" "saving.*st$"
+    on_head scancel --batch --signal=USR1 "$job"
+    check "requeued" until_so 20 says "$job" "requeued"
+    # While it waits, which it does for some seconds; before and after, this is refused.
+    check "fewer nodes" until_so 30 on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now
+    expect 0 "2 ranks: Slurm" done_with "$job"
+    check "it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
+    check "to the end" grep -q "done$" "$TMP/output"
+}
+
+# --- deaths ---------------------------------------------------------------------------------------------------------
+
+deaths()
+{
+    local job wanted before run=("${tiny[@]}" --epochs 8)
+    job=$(submit "$script" "${endless[@]}" --max-steps 1000000 --train-samples 160000)
+    check "it trains" until_so 30 says "$job" "== step:"
+    before=${EPOCHREALTIME/./}
+    on_node 2 bash -c 'kill -KILL $(pgrep -f "^$0" | tail -1)' "$train"
+    check "the step ends" until_so 20 says "$job" "status 1.*nothing was saved"
+    echo "after $(((${EPOCHREALTIME/./} - before) / 1000)) ms"
+    check "within 5 s" test $((${EPOCHREALTIME/./} - before)) -lt 6000000
+    expect 0 "srun: error: " done_with "$job"
+    check "who it was" grep -qE "srun: error: ${hosts:+node2: task [23]}.*: Killed" "$TMP/output"
+    check "not again" job_is "$job" FAILED
+    check "all is as it was" nothing_left
+
+    job=$(submit "$script" "${endless[@]}" --rendezvous "file:$TMP/note")
+    check "it trains" until_so 30 says "$job" "== step:"
+    on_head scancel "$job"
+    check "scancel ends it" until_so 10 over "$job"
+    check "nothing is left" until_so 10 nothing_left
+
+    # After it has saved something, the job goes on by itself.
+    job=$(submit "$script" "${run[@]}")
+    expect 0 "done" done_with "$job"
+    wanted=$(hash_of)
+    job=$(submit "$script" "${run[@]}")
+    check "it has saved" until_so 30 says "$job" "saving.*st$"
+    on_node 2 bash -c 'kill -KILL $(pgrep -f "^$0" | head -1)' "$train"
+    check "requeued" until_so 20 says "$job" "status 1.*requeued"
+    expect 0 "done" done_with "$job"
+    check "it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
+    check "the same bits" test "$(hash_of)" = "$wanted"
+
+    [ -n "$hosts" ] || return
+    job=$(submit "$script" "${endless[@]}")
+    check "it trains" until_so 30 says "$job" "== step:"
+    on_node 2 bash -c 'kill -KILL $(pgrep slurmstepd)'
+    check "its tasks end with it" until_so 5 not on_node 2 pgrep -f "^$train"
+    on_head scancel "$job"
+    check "scancel ends it" until_so 60 over "$job"
+    cluster_idle 3
+}
+
+# A node is cut off, and comes back. (On the loopback interface it is stopped, but its tasks are not.)
+cut_off()
+{
+    [ -n "$hosts" ] || return
+    local job wanted run=("${tiny[@]}" --epochs 12 --timeout 3)
+    job=$(submit "$script" "${run[@]}")
+    expect 0 "done" done_with "$job"
+    wanted=$(hash_of)
+    job=$(submit -w "$(node_name 1),$(node_name 2)" "$script" "${run[@]}")
+    check "it has saved" until_so 30 says "$job" "saving.*st$"
+    "$slurm" cut 2
+    check "it is noticed" until_so 10 says "$job" "rank [23] of 4 ("
+    check "requeued" until_so 40 says "$job" "requeued\|DUE TO"
+    sleep 2
+    "$slurm" mend 2
+    expect 0 "done" done_with "$job" 90
+    check "the same bits" test "$(hash_of)" = "$wanted"
+    check "all is as it was" until_so 30 nothing_left
+}
+
+watch_the_clock >/dev/null
+for part in ${PARTS:-same_bits layouts traps at_once time_is_over deaths cut_off}; do
+    before=$SECONDS
+    $part
+    echo "$part: $((SECONDS - before)) s"
+done
+test_done

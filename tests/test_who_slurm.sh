@@ -1,0 +1,172 @@
+#!/usr/bin/env bash
+# Which rank is this, when Slurm says so? With made-up variables; test_slurm.sh has the real ones.
+#
+# ctest: TIMEOUT 180 SANITIZERS asan
+# shellcheck disable=SC2317,SC2016,SC2094  # functions are called by expect and check
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+train=$BUILD/06_slurm/train
+tiny=(--arch lenet --data synthetic --train-samples 16 --test-samples 8 -b 4 --epochs 1 --threads 1 --max-steps 1)
+for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR OMPI_COMM_WORLD_RANK PMIX_RANK DDP_TOKEN "${!SLURM_@}"; do
+    unset "$name"
+done
+here=$(hostname)
+
+# A job of our own, so that tests beside this one do not meet it.
+job=$((1000 + $$))
+in_job=(SLURM_CLUSTER_NAME=ddp "SLURM_JOB_ID=$job" SLURM_NTASKS=8 SLURM_JOB_NUM_NODES=4)
+
+limit=(timeout -k 5 60)
+
+# task RANK LOCAL "NAME=VALUE ..." OPTION...: as one of two tasks on as many nodes (so it believes).
+task()
+{
+    local rank=$1 local=$2 more=$3
+    shift 3
+    # shellcheck disable=SC2086
+    env "${in_job[@]}" SLURM_STEP_ID=0 SLURM_PROCID="$rank" SLURM_STEP_NUM_TASKS=2 SLURM_LOCALID="$local" \
+        SLURM_GTIDS="$rank" SLURM_NODEID="$rank" SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST="node[1-2].invalid" \
+        SLURMD_NODENAME="node$((rank + 1)).invalid" $more "${limit[@]}" "$train" "${tiny[@]}" --timeout 20 "$@"
+}
+alone() { env "${in_job[@]}" "$@"; }
+out() { env "$@"; }
+
+# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: what they print, and their statuses.
+both()
+{
+    local first=$1 second=$2 status
+    shift 2
+    task 0 0 "$first" "$@" >first 2>&1 &
+    task 1 0 "$second" "$@" >second 2>&1
+    status=$?
+    wait $!
+    echo "statuses $? $status"
+    cat first second
+}
+loopback=(--master-addr 127.0.0.1)
+
+# --- two tasks ------------------------------------------------------------------------------------------------------
+
+expect 0 "statuses 0 0" both "" "" "${loopback[@]}"
+check "both, in order, by rank 0" diff first <(printf '%s\n' \
+    "[init] == local rank: 0, global rank: 0 == host $here == 2 ranks: Slurm" \
+    "[init] == local rank: 0, global rank: 1 == host $here == 2 ranks: Slurm" | cat - <(tail -n +3 first))
+check "nothing by rank 1" not grep -q init second
+one_node="SLURM_STEP_NUM_NODES=1 SLURM_GTIDS=0,1"
+expect 0 "statuses 0 0" both "$one_node" "$one_node SLURM_LOCALID=1"
+check "local ranks" grep -qF "local rank: 1, global rank: 1 == host $here" "$TMP/output"
+check "the loopback will do, without a word" not grep -q -e token -e node1 "$TMP/output"
+expect 0 "statuses 0 0" both "$one_node" "$one_node SLURM_LOCALID=1" --iface lo
+expect 0 "($here) are both local rank 0" both "$one_node" "$one_node"
+token=DDP_TOKEN=$(printf '%064x' 4711)
+expect 0 "statuses 0 0" both "$token" "$token" --require-token "${loopback[@]}"
+expect 0 "statuses 1 1" both "$token" "DDP_TOKEN=$(printf '%064x' 4712)" "${loopback[@]}" --timeout 3
+task 0 0 "" "${loopback[@]}" --timeout 6 >first 2>&1 &
+expect 1 "another run is there ('ddp $job.0, restart 0', not 'ddp $job.0, restart 1')" \
+    task 1 0 SLURM_RESTART_COUNT=1 "${loopback[@]}" --timeout 3
+wait $!
+expect 0 "statuses 1 1" both "" "SLURM_STEP_ID=1" "${loopback[@]}" --timeout 3
+port=$((20000 + 16 * (31 * job % 768)))
+RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
+for ((i = 0; i < 100; i++)); do (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null && break; sleep 0.1; done
+expect 0 "statuses 0 0" both "" "" "${loopback[@]}"
+expect 0 "statuses 1 1" both "" "" "${loopback[@]}" --master-port $port --timeout 3
+check "its port is taken" grep -q "cannot listen at port $port" first
+kill "$(jobs -p)"
+wait
+
+# --- who is believed ------------------------------------------------------------------------------------------------
+
+all_of=(SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_NODELIST=x SLURM_GTIDS=3)
+expect 0 "1 ranks: command line, not SLURM_PROCID=3, not SLURM_STEP_NUM_TASKS=4" \
+    alone "${all_of[@]}" "$train" "${tiny[@]}" --rank 0 --world-size 1
+check "that is no reason to warn" not grep -q "left over" "$TMP/output"
+expect 0 "1 ranks: environment, not SLURM_PROCID=3" alone "${all_of[@]}" RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}"
+expect 0 "1 ranks: Slurm" alone "${all_of[@]}" SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 \
+    "$train" "${tiny[@]}"
+expect 2 "SLURM_PROCID is 4, but SLURM_STEP_NUM_TASKS is 4" alone "${all_of[@]}" SLURM_PROCID=4 "$train" "${tiny[@]}"
+expect 2 "SLURM_PROCID is 'x', which is not a number" alone "${all_of[@]}" SLURM_PROCID=x "$train" "${tiny[@]}"
+expect 2 "SLURM_LOCALID is 1, but SLURM_GTIDS is 1" alone "${all_of[@]}" SLURM_GTIDS=3 "$train" "${tiny[@]}"
+expect 2 "SLURM_STEP_NODELIST does not say where" alone "${all_of[@]}" SLURM_GTIDS=2,3 SLURM_STEP_NODELIST= \
+    "$train" "${tiny[@]}"
+
+# In a job, but none of its tasks: 4294967290 is the shell that salloc may start, 4294967291 the batch script.
+for step in "" SLURM_STEP_ID= SLURM_STEP_ID=4294967290 SLURM_STEP_ID=4294967291; do
+    # shellcheck disable=SC2086
+    expect 2 "    srun --kill-on-bad-exit=1 $train ${tiny[*]} --save 'a'\\''s b'" alone SLURM_PROCID=0 SLURM_LOCALID=0 \
+        $step SLURM_STEP_NUM_TASKS=1 "$train" "${tiny[@]}" --save "a's b"
+    check "of how many tasks" grep -qF "job $job has 8 tasks" "$TMP/output"
+done
+expect 2 "has 4 tasks" alone SLURM_NTASKS= "$train" "${tiny[@]}"
+expect 2 "srun --kill-on-bad-exit=1 --cpus-per-task=3 $train" alone SLURM_CPUS_PER_TASK=3 "$train" "${tiny[@]}"
+expect 0 "1 ranks: alone" alone SLURM_NTASKS=1 SLURM_PROCID=0 "$train" "${tiny[@]}"
+expect 0 "1 ranks: alone" out SLURM_PROCID=0 SLURM_NTASKS=8 "$train" "${tiny[@]}"
+
+# --- the first host -------------------------------------------------------------------------------------------------
+
+while read -r list host; do
+    expect 1 "'$host'" task 0 0 "SLURM_STEP_NODELIST=$list SLURMD_NODENAME=x" --timeout 2
+done <<'END'
+a.invalid a.invalid
+a.invalid,b a.invalid
+a[1-3].invalid a1.invalid
+a[007-019,30].invalid a007.invalid
+a[7,9].invalid,b[1-2] a7.invalid
+a[1-2]b[03-04]c.invalid a1b03c.invalid
+a[12.invalid a12.invalid
+END
+expect 1 "localhost is 127.0.0.1 on this host, which leads to no other" task 0 0 SLURM_STEP_NODELIST=localhost
+expect 1 "192.0.2.1 is not an address of this machine" task 0 0 SLURM_STEP_NODELIST=192.0.2.1
+
+# --- a note ---------------------------------------------------------------------------------------------------------
+
+note=(--rendezvous "file:$TMP/note" "${loopback[@]}")
+expect 0 "statuses 0 0" both "" "" "${note[@]}" --require-token
+check "it is gone" not compgen -G "note*"
+check "nobody warns of tokens" not grep -q token "$TMP/output"
+expect 0 "statuses 0 0" both "$token" "" "${note[@]}"
+other() { (umask "$1"; rm -f note; printf '%s\nddp %s.0, restart 0\n127.0.0.1 9\n%064x\n' "$3" "$2" 7 >note); }
+other 077 99 "ddp.c rendezvous"
+expect 1 "$TMP/note: that is of another run: 'ddp 99.0, restart 0', this is 'ddp $job.0, restart 0'" \
+    task 1 0 "" "${note[@]}" --timeout 1
+expect 0 "statuses 0 0" both "" "" "${note[@]}"
+check "it took the place of the other" test ! -e note
+other 022 "$job" "ddp.c rendezvous"
+expect 1 "not this user's own file with mode 0600" task 1 0 "" "${note[@]}" --timeout 1
+other 077 "$job" "something"
+expect 1 "that is something else" task 1 0 "" "${note[@]}" --timeout 1
+other 077 "$job" "ddp.c rendezvous"
+sed -i 's/127.*//' note
+expect 1 "it is not whole" task 1 0 "" "${note[@]}" --timeout 1
+rm note
+mkdir note
+expect 1 "not this user's own file" task 1 0 "" "${note[@]}" --timeout 1
+expect 1 "note: " task 0 0 "" "${note[@]}" --timeout 1
+rmdir note
+check "nothing is left of that" not compgen -G "note*"
+expect 1 "no note of rank 0's within 1 s: $TMP/note: No such file" task 1 0 "" "${note[@]}" --timeout 1
+expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
+expect 1 "1 of 2 ranks came" task 0 0 "" "${note[@]}" --timeout 1
+check "it is gone" not compgen -G "note*"
+for words in "" file note file: tcp:x; do
+    expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous "$words"
+done
+expect 2 "only Slurm says which run a file is of" out RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
+
+# Rank 0 waits for the other, and is ended. Only where nobody asks it first its note stays; the next start takes no
+# notice of that.
+waits()
+{
+    local i limit=()
+    task 0 0 "" "${note[@]}" >waits 2>&1 &
+    for ((i = 0; i < 100; i++)); do [ ! -e note ] || break; sleep 0.1; done
+    pkill "-$1" -P $! -x train
+    wait $!
+}
+expect 143 "" waits TERM
+check "it is gone" not compgen -G "note*"
+waits KILL 2>/dev/null
+check "it stays" test -e note
+expect 0 "statuses 0 0" both SLURM_RESTART_COUNT=1 SLURM_RESTART_COUNT=1 "${note[@]}"
+check "it is gone" not compgen -G "note*"
+test_done
