@@ -10,6 +10,8 @@
 #   bench.sh amp [--rounds N] [--quick] bf16 against PyTorch's autocast and against f32: steps, memory,
 #                                       bytes between ranks
 #   bench.sh amp-curve [--seeds N]      5 epochs on CIFAR-10 in f32 and in bf16, by turns
+#   bench.sh slurm [--rounds N] [--quick]
+#                                       nodes of the little Slurm cluster: all-reduce, start, weak scaling
 #   bench.sh curve [--seeds N]          the articles' recipe on CIFAR-10: 5 epochs, seeds 1 to N
 #
 # PyTorch is $DDP_PYTHON's, else build/venv's, which is made if need be. CIFAR-10 is looked for in
@@ -410,8 +412,23 @@ curve()
     run python3 "$table" curve "$out" "$doc"
 }
 
+# --- on the little Slurm cluster -------------------------------------------------------------------
+
+slurm()
+{
+    case "$*" in
+    '' | --quick | "--rounds "[1-9] | "--rounds "[1-9][0-9]) ;;
+    *) die_usage "bench slurm: not '$*': --rounds N or --quick" "./ddp bench --help" ;;
+    esac
+    need_programs "$build"/{06_slurm/train,comm_bench}
+    have python3 || die "the benchmark needs python3" "apt install python3"
+    mkdir -p "$out/slurm"
+    run python3 "$root/tools/bench_slurm.py" "$build" "$doc" --folder "$out/slurm" "$@"
+}
+
 case ${1:-} in
 -h | --help | help) usage ;;
+slurm) shift; slurm "$@" ;;
 parallel) shift; parallel "$@" ;;
 launch) shift; launch "$@" ;;
 amp) shift; amp "$@" ;;

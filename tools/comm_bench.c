@@ -1,6 +1,7 @@
 // comm_bench.c - how long a collective takes, over sizes: what nccl-tests prints, for comm.h.
 //
-//   build/cpu/comm_bench -n 2 --op all_reduce
+//   build/cpu/comm_bench -n 2 --op all_reduce          starts its processes, here
+//   srun -N 2 build/cpu/comm_bench -n 0                is one of those that srun, launch or mpirun start
 //
 //   time    of one call, the slowest rank's; median over the calls
 //   algbw   bytes / time: what the caller sees
@@ -9,6 +10,8 @@
 //           with the hardware's, and between numbers of ranks
 //
 // At the end, how many bytes rank 0 gave to all these calls together, the first few included.
+#include "../06_slurm/rendezvous.h"
+#include "alive.h"
 #include "args.h"
 #include "check.h"
 #include "comm_internal.h"
@@ -23,6 +26,7 @@ typedef struct Config {
     int64_t begin, end;     // bytes
     const char *op, *type;
     bool raw, alternate;
+    RendezvousConfig rendezvous;
 } Config;
 
 // --- what can be measured ------------------------------------------------------------------------
@@ -210,7 +214,7 @@ static int run(void *arg, const World *world)
     char speaker[32];
     snprintf(speaker, sizeof speaker, "rank %d/%d ", world->rank, world->size);
     check_set_speaker(speaker);
-    Device *device = device_open(gpus ? world->rank % gpus : 0, 1);
+    Device *device = device_open(gpus ? world->local_rank % gpus : 0, 1);
     Bench b = { .config = c, .device = device, .type = type_of(c->type) };
     b.comm = comm_new(world, device, "bench", false);
     b.judge = comm_new(world, device, "judge", false);
@@ -231,13 +235,26 @@ static int run(void *arg, const World *world)
     return 0;
 }
 
+// Something else has started this rank, and those on other machines.
+static int run_among(Config *c, const Args *args)
+{
+    World world;
+    rendezvous(&c->rendezvous, args, &world);
+    c->ranks = world.size;
+    int status = run(c, &world);
+    alive_done();
+    rendezvous_end(&world);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     Config c = { .ranks = 2, .factor = 2, .repeats = 200, .warmup = 5, .begin = 8,
                  .end = 256 << 20, .op = "all_reduce", .type = "f32" };
     Args args = { .summary = "Measures a collective over sizes." };
     args_add(&args, ARGS_ROWS(
-        { "ranks", 'n', ARG_INT, &c.ranks, "N", "processes", 1, RANKS_MAX },
+        { "ranks", 'n', ARG_INT, &c.ranks, "N", "processes to start; 0: srun or launch has", 0,
+          RANKS_MAX },
         { "op", 0, ARG_CHOICE, &c.op, "all_reduce|reduce|broadcast|all_gather", "what to measure" },
         { "type", 0, ARG_CHOICE, &c.type, "f32|bf16|f16", "of the values" },
         { "begin", 'b', ARG_INT64, &c.begin, "BYTES", "the smallest size", 4, 0x1p34 },
@@ -246,10 +263,11 @@ int main(int argc, char **argv)
         { "repeats", 'r', ARG_INT, &c.repeats, "N", "calls of each size, at most", 1, 1e6 },
         { "raw", 0, ARG_FLAG, &c.raw, NULL, "Gloo: its own calls, without ours around them" },
         { "compare", 0, ARG_FLAG, &c.alternate, NULL, "Gloo: ours and its own, in turn" }));
+    rendezvous_options(&args, &c.rendezvous);
     args_parse(&args, argc, argv);
     if (c.begin > c.end)
         args_reject(&args, "begin", "is more than --end");
     if (c.raw && c.alternate)
         args_reject(&args, "raw", "is one half of --compare");
-    return ranks_run(c.ranks, run, &c);
+    return c.ranks ? ranks_run(c.ranks, run, &c) : run_among(&c, &args);
 }
