@@ -113,6 +113,8 @@ declare -A moment=(
     [forward]='"name":"forward"' [backward]='"name":"backward"' [all_reduce]='"name":"all_reduce '
     [optimizer]='"name":"optimizer"' [compare]='"name":"all_gather ' [end]='"name":"comm_free'
     [evaluate]='"name":"evaluate"' [save]='"name":"save"')
+# The how manieth time: at the start weights are compared, too.
+declare -A nth=([compare]=2)
 
 # --- several at once -----------------------------------------------------------------------------
 

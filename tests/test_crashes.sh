@@ -20,7 +20,7 @@ declare -A fate=([KILL]="was killed by SIGKILL \\(Killed\\)" [SEGV]="was killed 
 # dies NAME N RANK DO WHEN [AT [VARIABLE=VALUE...]]
 dies()
 {
-    local name=$1 n=$2 rank=$3 what=$4 when=$5 at=${6:-1} status=1 lines=2
+    local name=$1 n=$2 rank=$3 what=$4 when=$5 at=${6:-${nth[$5]:-1}} status=1 lines=2
     strike "$name" "$n" CRASH_RANK="$rank" CRASH_DO="$what" CRASH_TEXT="${moment[$when]}" CRASH_AT="$at" "${@:7}"
     [ "$what" = EXIT7 ] && status=7 lines=1
     is_over "$name" $status 5
@@ -29,13 +29,13 @@ dies()
 }
 
 # One dies while another rank is there.
-while_at() { local dead=$4; dies "$1" "$2" "$3" "$5" "$6" 1 CRASH_WHOM="$4"; }
+while_at() { local dead=$4; dies "$1" "$2" "$3" "$5" "$6" "" CRASH_WHOM="$4"; }
 
 # stops NAME N RANK WHEN
 stops()
 {
     local name=$1 n=$2 rank=$3
-    strike "$name" "$n" CRASH_RANK="$rank" CRASH_DO=STOP CRASH_TEXT="${moment[$4]}"
+    strike "$name" "$n" CRASH_RANK="$rank" CRASH_DO=STOP CRASH_TEXT="${moment[$4]}" CRASH_AT="${nth[$4]:-1}"
     is_over "$name" 1 8 2.9
     names "$name" $((n + 2)) "rank $rank of $n \\(pid $(cat "$name/struck")\\) is stopped \\(SIGSTOP\\) for 3 s now"
     so "what the others do is not said" [ "$(grep -cE ' rank [0-9] \(pid [0-9]+\) (waits|works|is done), ' "$name/err")" = $((n - 1)) ]
@@ -46,7 +46,7 @@ stops()
 hangs()
 {
     local name=$1 n=$2 rank=$3 pid
-    strike "$name" "$n" CRASH_RANK="$rank" CRASH_DO=HANG CRASH_TEXT="${moment[$4]}"
+    strike "$name" "$n" CRASH_RANK="$rank" CRASH_DO=HANG CRASH_TEXT="${moment[$4]}" CRASH_AT="${nth[$4]:-1}"
     pid=$(cat "$name/struck")
     is_over "$name" 1 10 2.9
     names "$name" $((n + 2)) "${5//PID/$pid}"

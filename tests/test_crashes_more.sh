@@ -11,7 +11,7 @@ answered() { so "said is: $(cat "$1/err")" diff "$1/err" <(printf '\nstopping af
 # asked NAME N SIGNAL WHOM WHEN: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()
 {
-    strike "$1" "$2" CRASH_RANK=0 CRASH_DO="$3" CRASH_WHOM="$4" CRASH_TEXT="${moment[$5]}"
+    strike "$1" "$2" CRASH_RANK=0 CRASH_DO="$3" CRASH_WHOM="$4" CRASH_TEXT="${moment[$5]}" CRASH_AT="${nth[$5]:-1}"
     is_over "$1" $((128 + $(kill -l "$3"))) 5
     answered "$1"
     case $5 in
@@ -25,7 +25,7 @@ asked()
 # one_asked NAME N RANK WHEN: TERM to one rank alone: all stop after the same step, and save.
 one_asked()
 {
-    strike "$1" "$2" CRASH_RANK="$3" CRASH_DO=TERM CRASH_TEXT="${moment[$4]}"
+    strike "$1" "$2" CRASH_RANK="$3" CRASH_DO=TERM CRASH_TEXT="${moment[$4]}" CRASH_AT="${nth[$4]:-1}"
     is_over "$1" 143 5
     so "something was said: $(cat "$1/err")" [ ! -s "$1/err" ]
     so "not stopped in mid-epoch" grep -q "Training Interrupted" "$1/out"
@@ -35,7 +35,7 @@ one_asked()
 
 one_asked_early()
 {
-    strike "$1" "$2" CRASH_RANK="$3" CRASH_DO=TERM CRASH_TEXT="${moment[$4]}"
+    strike "$1" "$2" CRASH_RANK="$3" CRASH_DO=TERM CRASH_TEXT="${moment[$4]}" CRASH_AT="${nth[$4]:-1}"
     is_over "$1" "1|143" 5
     names "$1" '1|2' "rank $3 of $2 \\(pid $(cat "$1/struck")\\) (ended with status 143|was killed by SIGTERM \\(Terminated\\)) before it had met"
     goes_on "$1"
@@ -44,7 +44,7 @@ one_asked_early()
 # orphans NAME N RANK WHEN: the parent is killed. What a killed rank was writing the next run removes.
 orphans()
 {
-    strike "$1" "$2" CRASH_RANK="$3" CRASH_DO=KILL CRASH_WHOM=parent CRASH_TEXT="${moment[$4]}"
+    strike "$1" "$2" CRASH_RANK="$3" CRASH_DO=KILL CRASH_WHOM=parent CRASH_TEXT="${moment[$4]}" CRASH_AT="${nth[$4]:-1}"
     so "processes are left: $(left_of "$1")" at_last nothing_left "$1"
     so "exit status $(cat "$1/status")" [ "$(cat "$1/status")" = 137 ]
     so "something was said: $(cat "$1/err")" [ ! -s "$1/err" ]
@@ -55,7 +55,7 @@ orphans()
 twice()
 {
     local pid begun took i
-    strike "$1" 2 CRASH_RANK="$2" CRASH_DO=HOLD CRASH_TEXT="${moment[$3]}" &
+    strike "$1" 2 CRASH_RANK="$2" CRASH_DO=HOLD CRASH_TEXT="${moment[$3]}" CRASH_AT="${nth[$3]:-1}" &
     for ((i = 0; i < 200; i++)); do
         [ -s "$1/struck" ] && break
         sleep 0.05

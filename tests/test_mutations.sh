@@ -16,8 +16,8 @@ build()
         [ "$(grep -cF -- "$2" "step/$1")" = 1 ] || { echo "$1 does not say once: $2"; return 1; }
         FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "step/$1"
     fi
-    cc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" step/*.c -o train "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" \
-        -fopenmp -ldnnl -lgloo -lz -lm -lstdc++
+    cc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" step/*.c -o train \
+        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -lz -lsodium -lm -lstdc++
 }
 
 # mistake WHAT FILE FROM TO [TEXT]: one rank says TEXT, or the numbers are not one process's.

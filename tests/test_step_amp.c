@@ -1,5 +1,5 @@
 // test_step_amp.c - one training step in short types against PyTorch's autocast.
-// ctest: PROCESSORS 2 TIMEOUT 200 BACKENDS cpu cuda
+// ctest: PROCESSORS 2 TIMEOUT 200 BACKENDS cpu cuda SANITIZERS none
 //
 // Two programs that round to 8 bits have no digits in common to compare, but there is an exact
 // step for both to be far from: float64's. From the same states, ours may be at most twice as far
