@@ -225,10 +225,12 @@ time_is_over()
     # Asked by somebody else, and then there are fewer nodes.
     job=$(submit "$script" "${run[@]}")
     check "it has saved" until_so 30 says "$job" "saving.*st$"
+    on_head scontrol update partitionname=main state=down       # or it starts again before it is changed
     on_head scancel --batch --signal=USR1 "$job"
     check "requeued" until_so 20 says "$job" "requeued"
-    # While it waits, which it does for some seconds; before and after, this is refused.
-    check "fewer nodes" until_so 30 on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now
+    check "it waits" until_so 30 job_is "$job" PENDING
+    check "fewer nodes" on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now
+    on_head scontrol update partitionname=main state=up
     expect 0 "2 ranks: Slurm" done_with "$job"
     check "it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
     check "to the end" grep -q "done$" "$TMP/output"
