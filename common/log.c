@@ -426,10 +426,10 @@ void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch, i
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
             fixed ? "a smaller --loss-scale, or none: in fp16 it then adapts"
                   : "a smaller --lr or a --warmup may help, or --amp bf16",
-            "gradients (of some rank) %s %g, in epoch %lld, by step %lld; nothing was saved since",
+            "gradients (of some rank) %s %g, in epoch %lld, by step %lld%s",
             fixed ? "are not finite with a loss scale of"
                   : "stay infinite, though the loss scale has fallen to",
-            scale, (long long)epoch, (long long)step);
+            scale, (long long)epoch, (long long)step, fixed ? "; nothing was saved since" : "");
 }
 
 // " | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2": what there is of it.
