@@ -29,12 +29,13 @@ mode=$("$slurm" status 2>&1)
 node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
 step() { on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
 submit() { on_head sbatch --parsable "$@"; }
-over() { [ -z "$(on_head squeue -h -j "$1" 2>/dev/null)" ]; }
+# A question that is not answered is no end.
+over() { [[ $(job_state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
 says() { grep -qs -- "$2" "ddp-$1.log"; }
 # done_with JOB: waits for its end, and prints its log.
 done_with()
 {
-    until_so "${2:-60}" over "$1"
+    until_so "${2:-60}" over "$1" || on_head scontrol show job "$1"
     cat "ddp-$1.log"
 }
 # Nothing is left of a job: no process on any node, no note, no half of a file.
@@ -229,7 +230,8 @@ time_is_over()
     on_head scancel --batch --signal=USR1 "$job"
     check "requeued" until_so 20 says "$job" "requeued"
     check "it waits" until_so 30 job_is "$job" PENDING
-    check "fewer nodes" on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now
+    # Not at once: a node takes what comes within the second of a job's end for that job, and refuses it.
+    check "fewer nodes" on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now+3
     on_head scontrol update partitionname=main state=up
     expect 0 "2 ranks: Slurm" done_with "$job"
     check "it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
@@ -238,9 +240,19 @@ time_is_over()
 
 # --- deaths ---------------------------------------------------------------------------------------------------------
 
+# A program that saves, and fails; and from then on is killed before it has saved again.
+submit_killed()
+{
+    mkdir bin/killed
+    printf '#!/bin/bash\n[ -z "$SLURM_RESTART_COUNT" ] || kill -KILL $$\ntouch "$2"\nexit 1\n' >bin/killed/train
+    chmod +x bin/killed/train
+    PROGRAMS=$TMP/bin/killed submit --nodes=1 --ntasks-per-node=1 "$script"
+}
+
 deaths()
 {
-    local job wanted before run=("${tiny[@]}" --epochs 8)
+    local job wanted before killed run=("${tiny[@]}" --epochs 8)
+    killed=$(submit_killed)
     job=$(submit "$script" "${endless[@]}" --max-steps 1000000 --train-samples 160000)
     check "it trains" until_so 30 says "$job" "== step:"
     before=${EPOCHREALTIME/./}
@@ -278,6 +290,8 @@ deaths()
     check "its tasks end with it" until_so 5 not on_node 2 pgrep -f "^$train"
     on_head scancel "$job"
     check "scancel ends it" until_so 60 over "$job"
+    expect 0 "status 137, and nothing was saved: not tried again" done_with "$killed"
+    check "tried three times" test "$(grep -c requeued "$TMP/output")" = 2
     cluster_idle 3
 }
 
