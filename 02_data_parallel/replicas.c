@@ -87,6 +87,8 @@ static void scatter_images(Replica *replica)
 
 static void forward(Replica *replica)
 {
+    if (!replica->all->training)
+        model_fold(replica->model);
     model_forward(replica->model, replica->input, replica->rows, replica->all->training);
 }
 

@@ -188,7 +188,7 @@ static bool should_stop(const Job *job)
 // The only place in an epoch that reads the device.
 static void report(Job *job)
 {
-    log_step(job->log, &(LogStep){
+    LogStep line = {
         .epoch = (int)job->state.epoch + 1,
         .epochs = job->config.epochs,
         .step = job->state.step,
@@ -197,7 +197,8 @@ static void report(Job *job)
         .stats = read_stats(job, job->train_stats),
         .lr = learning_rate(job, -1),
         .data_wait_ms = loader_wait_ms(job->train),
-    });
+    };
+    log_step(job->log, &line);
 }
 
 // ---- Evaluating and saving ----------------------------------------------------------------------
@@ -222,9 +223,9 @@ static void save(Job *job, const char *suffix)
 {
     Error error;
     char path[4096];
+    job->state.running = read_stats(job, job->train_stats);
     snprintf(path, sizeof path, "%s%s", job->config.checkpoint.save, suffix);
     trace_begin("save");
-    job->state.running = read_stats(job, job->train_stats);
     if (!checkpoint_save(path, job->model, job->velocity, &job->state, job->data.name, &error))
         FAIL_ERROR(&error);
     trace_end();

@@ -196,7 +196,7 @@ static bool should_stop(const Job *job)
 // The only place in an epoch that reads the device.
 static void report(Job *job)
 {
-    log_step(job->log, &(LogStep){
+    LogStep line = {
         .epoch = (int)job->state.epoch + 1,
         .epochs = job->config.epochs,
         .step = job->state.step,
@@ -205,7 +205,8 @@ static void report(Job *job)
         .stats = read_stats(job, job->train_stats),
         .lr = learning_rate(job, -1),
         .data_wait_ms = loader_wait_ms(job->train),
-    });
+    };
+    log_step(job->log, &line);
 }
 
 // ---- Evaluating and saving ----------------------------------------------------------------------
@@ -215,6 +216,7 @@ static Stats evaluate(Job *job)
     if (job->world.rank > 0)
         return (Stats){ 0 };    // for now rank 0 evaluates, and the others wait
     trace_begin("evaluate");
+    model_fold(job->model);
     fill_zero(device_stream(job->device), job->test_stats, sizeof(Stats));
     loader_start(job->test, NULL, job->data.test.count, 0, 0);
     for (const Batch *batch; (batch = loader_next(job->test));) {
@@ -232,9 +234,9 @@ static void save(Job *job, const char *suffix)
 {
     Error error;
     char path[4096];
+    job->state.running = read_stats(job, job->train_stats);
     snprintf(path, sizeof path, "%s%s", job->config.checkpoint.save, suffix);
     trace_begin("save");
-    job->state.running = read_stats(job, job->train_stats);
     if (!checkpoint_save(path, job->model, job->velocity, &job->state, job->data.name, &error))
         FAIL_ERROR(&error);
     trace_end();

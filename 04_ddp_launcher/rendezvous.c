@@ -97,7 +97,7 @@ static int said_number(const RendezvousConfig *c, int source, int thing)
     const char *text = said(c, source, thing);
     long value = text ? strtol(text, &end, 10) : -1;
     if (text && (!isdigit((unsigned char)text[0]) || *end || value > MOST))
-        WRONG("", "%s is '%s', which is not a number from 0 to %d", sources[source].words[thing],
+        WRONG("unset it", "%s is '%s', which is not a number from 0 to %d", sources[source].words[thing],
               text, MOST);
     return (int)value;
 }

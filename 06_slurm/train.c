@@ -213,7 +213,7 @@ static bool should_stop(const Job *job)
 static void report(Job *job)
 {
     Scalars scalars = amp_read(job->amp);
-    log_step(job->log, &(LogStep){
+    LogStep line = {
         .norm = scalars.norm,
         .loss_scale = scalars.loss_scale,
         .skipped = scalars.skipped,
@@ -225,7 +225,8 @@ static void report(Job *job)
         .stats = read_stats(job, job->train_stats),
         .lr = learning_rate(job, -1),
         .data_wait_ms = loader_wait_ms(job->train),
-    });
+    };
+    log_step(job->log, &line);
 }
 
 // ---- Evaluating and saving ----------------------------------------------------------------------
@@ -235,6 +236,7 @@ static Stats evaluate(Job *job)
     if (job->world.rank > 0)
         return (Stats){ 0 };    // for now rank 0 evaluates, and the others wait
     trace_begin("evaluate");
+    model_fold(job->model);
     fill_zero(device_stream(job->device), job->test_stats, sizeof(Stats));
     loader_start(job->test, NULL, job->data.test.count, 0, 0);
     for (const Batch *batch; (batch = loader_next(job->test));) {
@@ -251,9 +253,9 @@ static Stats evaluate(Job *job)
 static void save(Job *job, const char *suffix)
 {
     char path[4096];
+    job->state.running = read_stats(job, job->train_stats);
     snprintf(path, sizeof path, "%s%s", job->config.checkpoint.save, suffix);
     trace_begin("save");
-    job->state.running = read_stats(job, job->train_stats);
     amp_save(job->amp, &job->state);
     saver_save(job->saver, path, &job->state);
     trace_end();

@@ -139,7 +139,7 @@ Alive *alive_share(int count, int *descriptor)
     size_t bytes = (size_t)count * sizeof(Alive);
     int fd = memfd_create("alive", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(fd >= 0, "ulimit -n", "memfd_create: %s", strerror(errno));
-    CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0, "",
+    CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0, "is there memory? free -m",
           "signs of life: %s", strerror(errno));
     Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(pages != MAP_FAILED, "", "mmap: %s", strerror(errno));

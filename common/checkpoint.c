@@ -55,7 +55,8 @@ static bool check_field(const StateField *field, const TrainState *state, Error 
     const char *at = (const char *)state + field->offset;
     double value = field->real ? *(const double *)at : (double)*(const int64_t *)at;
     return (value >= field->least && value <= field->most)
-           || error_set(err, "", "%s is %g, which no healthy run has", field->name, value);
+           || error_set(err, "the file is damaged; take an earlier one",
+                        "%s is %g, which no healthy run has", field->name, value);
 }
 
 static bool is_parameter(const ModelTensor *t)
@@ -445,7 +446,8 @@ static bool read_state(const StFile *file, TrainState *state, Error *err)
         return false;
     const Stats *s = &state->running;
     return (s->correct1 <= s->count && s->correct5 <= s->count)
-           || error_set(err, "", "ddp.running counts more hits than images");
+           || error_set(err, "the file is damaged; take an earlier one",
+                        "ddp.running counts more hits than images");
 }
 
 // --- loading: the change -------------------------------------------------------------------------

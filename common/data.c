@@ -39,6 +39,8 @@ void data_options(Args *args, DataConfig *config)
 
 // --- the sets, and where they are looked for -----------------------------------------------------
 
+enum { NAMED_CLASSES = 10 };
+
 typedef struct KnownSet {
     const char *name;
     const char *folder;         // under data/
@@ -48,18 +50,24 @@ typedef struct KnownSet {
     int classes;
     bool jitter;                // crop and flip: not for digits and clothes
     float mean[3], std[3];
+    const char *class_names[NAMED_CLASSES]; // all of them, or none
 } KnownSet;
 
 enum { MNIST = 2, FASHION = 3, KNOWN_SETS = 4 };
 static const KnownSet known_sets[KNOWN_SETS] = {
     { "cifar10", "cifar-10-batches-bin", NULL, "data_batch_1.bin", cifar10_read, 10, true,
-      { 0.4914f, 0.4822f, 0.4465f }, { 0.2023f, 0.1994f, 0.2010f } },
+      { 0.4914f, 0.4822f, 0.4465f }, { 0.2023f, 0.1994f, 0.2010f },
+      { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+        "truck" } },
     { "cifar100", "cifar-100-binary", NULL, "train.bin", cifar100_read, 100, true,
-      { 0.5071f, 0.4865f, 0.4409f }, { 0.2673f, 0.2564f, 0.2762f } },
+      { 0.5071f, 0.4865f, 0.4409f }, { 0.2673f, 0.2564f, 0.2762f }, { NULL } },
     [MNIST] = { "mnist", "mnist", "/usr/share/datasets/mnist", "train-images-idx3-ubyte", idx_read,
-      10, false, { 0.1307f }, { 0.3081f } },
+      10, false, { 0.1307f }, { 0.3081f },
+      { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" } },
     [FASHION] = { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
-      "train-images-idx3-ubyte", idx_read, 10, false, { 0.2860f }, { 0.3530f } },
+      "train-images-idx3-ubyte", idx_read, 10, false, { 0.2860f }, { 0.3530f },
+      { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+        "Ankle boot" } },
 };
 
 static const KnownSet *set_named(const char *name)
@@ -364,4 +372,10 @@ void data_cut(Data *data, int most)
     data->train.count = data->train.count < most ? data->train.count : most;
     data->test.count = data->test.count < most ? data->test.count : most;
     fingerprint_write(data);
+}
+
+const char *data_class_name(const Data *data, int label)
+{
+    const KnownSet *set = set_named(data->name);
+    return set && label >= 0 && label < NAMED_CLASSES ? set->class_names[label] : NULL;
 }

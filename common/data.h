@@ -38,6 +38,9 @@ bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
 // Leaves at most so many samples in each set. The fingerprint tells.
 void data_cut(Data *data, int most);
+// What people call a class, without commas or quotes: "airplane". NULL where the set has no names
+// (CIFAR-100, synthetic), and for a label that is no class.
+const char *data_class_name(const Data *data, int label);
 
 // --- batches -------------------------------------------------------------------------------------
 

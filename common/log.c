@@ -417,7 +417,9 @@ void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t ste
         leave_if_silent(log);       // the rank whose loss it is says so, and rank 0
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
             "%s is not finite in epoch %lld, by step %lld; nothing was saved since",
-            own ? "the loss" : "a gradient (of some rank)", (long long)epoch, (long long)step);
+            own ? "the loss" : stats->bad_gradients > 0 ? "a gradient (of some rank)"
+                                                        : "the loss (of some rank)",
+            (long long)epoch, (long long)step);
 }
 
 void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch, int64_t step)

@@ -520,7 +520,8 @@ Meeting *meeting_join(const MeetingConfig *config)
     pthread_mutex_lock(&m->lock);
     while (m->phase == JOINING)
         await_change(m);
-    CHECK(m->phase == GOING, "", "rank 0 has left before all were there");
+    CHECK(m->phase == GOING, "what it said last tells why",
+          "rank 0 has left before all were there");
     pthread_mutex_unlock(&m->lock);
     alive_wait_end();
     return m;

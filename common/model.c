@@ -3,35 +3,17 @@
 #include "model.h"
 #include "alive.h"
 #include "check.h"
-#include "net.h"
+#include "model_internal.h"
 #include "rng.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-// An activation, and its gradient: one part from each layer that reads it, at most two.
-typedef struct Value {
-    size_t count;           // for a full batch
-    void *data;             // NULL for the images, which belong to the caller
-    void *grad[2];
-    uint8_t *index;         // max pooling: where each maximum was
-    float *mean, *inv_std;  // normalisation: of this batch, kept for backward
-} Value;
-
-// The shapes and the libraries' plans for one number of rows.
-typedef struct Plan {
-    int rows;
-    Shape shapes[NET_MAX_VALUES];
-    Conv *convs[NET_MAX_LAYERS];
-    Norm *norms[NET_MAX_LAYERS];
-    struct Plan *next;
-} Plan;
-
 enum { ALIGN = 16 };        // floats: layers begin on a cache line
 
 static size_t aligned(size_t count) { return (count + ALIGN - 1) / ALIGN * ALIGN; }
-static size_t aligned_bytes(size_t bytes) { return (bytes + 63) / 64 * 64; }
+size_t aligned_bytes(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 // --- putting a network together ------------------------------------------------------------------
 
@@ -107,7 +89,7 @@ int net_avgpool(Net *net, int in)
 
 // --- plans ---------------------------------------------------------------------------------------
 
-static PoolSpec pool_spec(const Layer *layer, Shape x)
+PoolSpec pool_spec(const Layer *layer, Shape x)
 {
     return (PoolSpec){ x, layer->kernel_h, layer->stride, layer->pad };
 }
@@ -140,7 +122,7 @@ static Shape plan_layer(Model *model, Plan *plan, int i)
 }
 
 // The plan for so many rows; made when they are first seen: the full batch and an epoch's last.
-static Plan *plan_for(Model *model, int rows)
+Plan *plan_for(Model *model, int rows)
 {
     Net *net = model->net;
     for (Plan *plan = net->plans; plan; plan = plan->next)
@@ -223,8 +205,7 @@ static void lay_out_parameters(Model *model)
     lay_out_copies(model);
 }
 
-// What value i takes, and its gradient, if activations are of this type: logits never are.
-static size_t value_bytes(const Net *net, int i, Type type)
+size_t value_bytes(const Net *net, int i, Type type)
 {
     bool logits = i == net->value_count - 1;
     return aligned_bytes(net->values[i].count * type_size(logits ? TYPE_F32 : type));
@@ -266,14 +247,7 @@ static void allocate_activations(Model *model)
 
 // --- gradients of activations share memory -------------------------------------------------------
 //
-// A gradient lives from the step of backward that writes it to the one that reads it. Those whose
-// lives do not meet may lie in the same place: each takes the lowest free one, the largest first.
-
-typedef struct Life {
-    int value, part;        // whose gradient, and which of its parts
-    size_t size, at;        // bytes
-    int from, to;           // steps of backward
-} Life;
+// A gradient lives from the step of backward that writes it to the one that reads it.
 
 static int by_size(const void *a, const void *b)
 {
@@ -289,7 +263,7 @@ static bool overlap(const Life *a, const Life *b)
            b->at < a->at + a->size;
 }
 
-static size_t place(Life *lives, int count)
+size_t place(Life *lives, int count)
 {
     size_t end = 0;
     qsort(lives, (size_t)count, sizeof *lives, by_size);
@@ -467,6 +441,7 @@ Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
 void model_free(Model *model)
 {
     Net *net = model->net;
+    infer_free(model);
     for (int i = 0; i < net->value_count; i++) {
         device_free(model->device, net->values[i].index);
         device_free(model->device, net->values[i].mean);
@@ -549,7 +524,7 @@ void model_init(Model *model, int64_t seed)
 
 // --- forward and backward ------------------------------------------------------------------------
 
-static NormTensors norm_tensors(const Model *model, const Layer *l)
+NormTensors norm_tensors(const Model *model, const Layer *l)
 {
     const Value *out = &model->net->values[l->out];
     return (NormTensors){
@@ -564,7 +539,7 @@ static NormTensors norm_tensors(const Model *model, const Layer *l)
     };
 }
 
-static const void *weights_of(const Model *model, const Layer *l)
+const void *weights_of(const Model *model, const Layer *l)
 {
     if (model->config.type == TYPE_F32)
         return model->params + l->begin;
@@ -580,7 +555,7 @@ void model_cast_weights(Model *model)
                               (char *)model->weights + net->layers[i].copy_at);
 }
 
-static void layer_forward(Model *model, const Plan *plan, int i, bool training)
+static void layer_forward(Model *model, const Plan *plan, int i)
 {
     const Layer *l = &model->net->layers[i];
     Value *values = model->net->values, *out = &values[l->out];
@@ -595,7 +570,7 @@ static void layer_forward(Model *model, const Plan *plan, int i, bool training)
         break;
     case LAYER_NORM:
         norm_forward(plan->norms[i], &t, x, l->residual < 0 ? NULL : values[l->residual].data,
-                     out->data, training);
+                     out->data, true);
         break;
     case LAYER_RELU:
         relu_forward(model->ops, plan->shapes[l->in], x, out->data);
@@ -613,10 +588,14 @@ void model_forward(Model *model, const void *images, int rows, bool training)
 {
     Net *net = model->net;
     const Plan *plan = plan_for(model, rows);
+    if (!training) {
+        infer_forward(model, images, rows);
+        return;
+    }
     net->current = plan;
     net->values[0].data = (void *)images;
     for (int i = 0; i < net->layer_count; i++)
-        layer_forward(model, plan, i, training);
+        layer_forward(model, plan, i);
     net->values[0].data = NULL;
     net->images = images;
 }

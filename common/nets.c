@@ -128,5 +128,5 @@ void net_build(Net *net, const ModelConfig *config, Extent canvas)
     else if (strcmp(config->arch, "resnet50") == 0)
         build_resnet(net, config->classes, (int[]){ 3, 4, 6, 3 }, true);
     else
-        FAIL(NULL, "unknown network %s: %s", config->arch, arch_names);
+        FAIL("--arch, one of these", "unknown network %s: %s", config->arch, arch_names);
 }

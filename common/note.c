@@ -84,7 +84,7 @@ static bool take(char *text, const char *path, const char *run, Note *note, Erro
     const char *address = next ? strsep(&next, " ") : none, *port = next ? strsep(&next, "\n") : none;
     const char *token = next ? strsep(&next, "\n") : none;
     if (strcmp(title, "ddp.c rendezvous") != 0)
-        return error_set(err, "", "%s: that is something else", path);
+        return error_set(err, "name another file", "%s: that is something else", path);
     if (strcmp(whose, run) != 0)
         return error_set(err, "each run needs a path of its own, or waits for the other's end",
                          "%s: that is of another run: '%.80s', this is '%s'", path, whose, run);

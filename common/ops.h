@@ -132,7 +132,8 @@ typedef struct NormTensors {
 typedef struct Norm Norm;
 Norm *norm_new(Ops *ops, const NormSpec *spec);
 void norm_free(Norm *norm);
-// training: this batch's statistics, and the running ones move; else: the running statistics.
+// training: this batch's statistics, and the running ones move; else: the running statistics, and y
+// may be x.
 // The gradient sums of a batch that several processes share (below) are this process's part.
 void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
                   bool training);
@@ -153,7 +154,8 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 void relu_forward(Ops *ops, Shape shape, const void *x, void *y);
 void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx);
 
-// Max pooling remembers where each maximum was (the first, if several). index: one byte an output.
+// Max pooling remembers where each maximum was (the first, if several). index: one byte an output,
+// or NULL where no gradients are wanted.
 typedef struct PoolSpec {
     Shape x;
     int kernel, stride, pad;
@@ -166,12 +168,73 @@ void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, cons
 void avgpool_forward(Ops *ops, Shape x, const void *in, void *out);
 void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 
+// --- inference -----------------------------------------------------------------------------------
+//
+// Where nobody asks for gradients, a convolution and what follows it are one operation:
+//
+//   y = relu(conv(x, w) + bias + residual)         (ReLU and residual if asked)
+//
+// and a normalisation by the running statistics is part of the weights, if its convolution is read
+// by nobody else:
+//
+//   w = gamma / sqrt(var + 1e-5) * the convolution's         bias = beta + ((its bias) - mean) * gamma
+//                                                                          / sqrt(var + 1e-5)
+//
+// A backend may compute conv_forward and norm_forward, one after the other, instead.
+
+typedef struct FusedSpec {
+    Conv *conv;             // which must live longer than what is made of it, and
+    Norm *norm;             // this one too; NULL if there is none
+    bool add, relu;         // as the norm's, if there is one: else nothing is added
+} FusedSpec;
+
+typedef struct FusedTensors {
+    const float *params;    // the convolution's masters,
+    const void *w;          // and what conv_forward reads
+    const float *bias;
+    NormTensors norm;       // the first four, if there is a norm
+    void *folded;           // fused_bytes, aligned like a tensor: fused_fold writes, fused_forward reads
+} FusedTensors;
+
+// like: NULL, or what is made of the same convolution at another batch size, which reads the same
+// `folded`.
+typedef struct Fused Fused;
+Fused *fused_new(Ops *ops, const FusedSpec *spec, const Fused *like);
+void fused_free(Fused *fused);
+size_t fused_bytes(const Fused *fused);
+// true: residual is y, in the same memory; false: y is memory of its own.
+bool fused_in_place(const Fused *fused);
+// Makes t->folded from the rest of t. Returns false if not all of it is finite: fused_forward may then
+// give finite numbers all the same, since ReLU can make 0 of what is not a number.
+bool fused_fold(Fused *fused, const FusedTensors *t);
+void fused_forward(Fused *fused, const FusedTensors *t, const void *x, const void *residual,
+                   void *y);
+
+// --- loss and optimizer --------------------------------------------------------------------------
+
 // Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
 // Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits). The
 // mean is over the rows that count; where scalars->window is set, over so many, of several calls,
 // and what stats says of the last batch is of them all.
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                         Scalars *scalars, Stats *stats, float *dlogits);
+
+// What the network says of one row.
+typedef struct Verdict {
+    int32_t label;          // negative: the row does not count, and the rest is 0
+    int32_t prediction;     // the class with the largest logit, of several the first; a NaN is
+                            // larger than any number (as torch.argmax has it)
+    int32_t before;         // classes that come before the label: 0 if it is right, below 5 if it
+                            // is in the top 5
+    float loss;
+    float margin;           // from the largest logit to the next (infinite if there is none), over
+                            // the largest absolute one (1 at least): where that is almost nothing,
+                            // other rounding has another result
+} Verdict;
+// Row by row, what loss_cross_entropy adds up; in verdicts[0] to verdicts[rows - 1]. A loss that is
+// not finite counts as wrong, whatever the prediction: then before is INT32_MAX, and margin is 0.
+void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
+                Verdict *verdicts);
 
 // torch.optim.SGD over the whole arena at once:
 //   g += weight_decay * p;  v = momentum * v + g;  p -= lr * (nesterov ? g + momentum * v : v)

@@ -110,7 +110,8 @@ bool output_open(Output *o, const char *file, const char *prefix, Error *err)
     if (fd >= 0)
         close(fd);
     return (o->ends[0] >= 0 && o->ends[1] >= 0)
-           || error_set(err, "", "%.300s: %s", file ? file : "output", strerror(error));
+           || error_set(err, "--log-dir: a directory that can be written", "%.300s: %s",
+                        file ? file : "output", strerror(error));
 }
 
 void output_close_ends(Output *o)

@@ -246,12 +246,14 @@ static bool check_extent(Reader *r, StTensor *t, const int64_t *offsets)
     int64_t bytes = dtype_bytes(t->dtype);
     bool empty = false;
     if (bytes == 0)
-        return error_set(r->err, "", "tensor %.100s: unknown dtype '%s'", t->name, t->dtype);
+        return error_set(r->err, "the file is damaged, or of a newer kind",
+                         "tensor %.100s: unknown dtype '%s'", t->name, t->dtype);
     for (int i = 0; i < t->ndim; i++)
         empty |= t->shape[i] == 0;
     for (int i = 0; i < t->ndim && !empty; i++)
         if (__builtin_mul_overflow(bytes, t->shape[i], &bytes))
-            return error_set(r->err, "", "tensor %.100s: its shape overflows", t->name);
+            return error_set(r->err, "the file is damaged", "tensor %.100s: its shape overflows",
+                             t->name);
     if (empty)
         bytes = 0;
     if (offsets[0] > offsets[1] || (uint64_t)offsets[1] > r->data_bytes)
@@ -515,7 +517,7 @@ bool st_open(StFile *file, const char *path, Error *err)
     *file = (StFile){ 0 };
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); // a FIFO must not hold us up
     if (fd < 0)
-        return error_set(err, "", "%.200s: open: %s", path, strerror(errno));
+        return error_set(err, "is the path right?", "%.200s: open: %s", path, strerror(errno));
     size_t size = 0;
     unsigned char *bytes = read_file(fd, &size, err);
     close(fd);

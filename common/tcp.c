@@ -168,7 +168,8 @@ int tcp_networks(TcpNetwork *networks, int most)
 static bool check_address(const char *text, int port, Address *address, Error *err)
 {
     if (!address_parse(text, port, address))
-        return error_set(err, "", "'%s' is not an address", text);
+        return error_set(err, "a name or a number: node1, 10.0.0.1", "'%s' is not an address",
+                         text);
     return (port >= 0 && port <= 65535) ||
            error_set(err, "", "there is no port %d: they are 0 to 65535", port);
 }
@@ -181,7 +182,8 @@ static bool is_any(const Address *address)
 
 static bool cannot_listen(const char *address, int port, int error, Error *err)
 {
-    const char *hint = error == EADDRINUSE ? "another run may have it: choose another, or 0: any"
+    const char *hint = error == EADDRINUSE ? "another run may have it (ss -ltnp): "
+                                            "choose another --master-port"
                      : error == EADDRNOTAVAIL ? "rank 0 must be on the machine with this address: "
                                                 "ip addr shows those of this one"
                      : error == EACCES ? "ports below 1024 belong to root: choose one above" : "";
@@ -290,8 +292,8 @@ int tcp_connect(const char *address, int port, const char *from, Error *err)
         (from && !check_address(from, 0, &own_end, err)))
         return -1;
     if (from && own_end.any.sa_family != to.any.sa_family) {
-        error_set(err, "", "%s cannot be reached from %s: one is IPv4, the other IPv6", address,
-                  from);
+        error_set(err, "--iface and --master-addr of one kind",
+                  "%s cannot be reached from %s: one is IPv4, the other IPv6", address, from);
         return -1;
     }
     int connection = connect_once(&to, from ? &own_end : NULL);

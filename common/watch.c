@@ -23,7 +23,7 @@ Alive *alive_pages(int count)
 {
     Alive *pages = mmap(NULL, (size_t)count * sizeof *pages, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(pages != MAP_FAILED, "", "mmap: %s", strerror(errno));
+    CHECK(pages != MAP_FAILED, "is there memory? free -m, ulimit -v", "mmap: %s", strerror(errno));
     return pages;
 }
 

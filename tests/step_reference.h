@@ -291,16 +291,16 @@ static inline void batch_make(StepRun *run, uint64_t seed, int first)
 // --- comparing -----------------------------------------------------------------------------------
 
 // How close the tensors of one file came, for the line at its end.
-typedef struct Verdict {
+typedef struct Judgement {
     double worst;               // distance from PyTorch's float32, in parts of the largest entry
     char worst_name[80];
     int tensors, by_float64;    // how many were compared; how many passed by the second rule only
-} Verdict;
+} Judgement;
 
 // A tensor is right if it is within 1e-3 of its largest entry from PyTorch's; or else no further
 // from float64 than twice what PyTorch's own float32 is (`far`).
 static inline void tensor_compare(const StFile *file, const char *kind, const char *name,
-                                  const float *ours, int64_t count, double far, Verdict *verdict)
+                                  const float *ours, int64_t count, double far, Judgement *verdict)
 {
     const StTensor *pair = file_find(file, kind, name), *index = file_find(file, "index.", name);
     if (!EXPECT(pair && pair->ndim == 2 && pair->shape[0] == 2, "%s%s is not there", kind, name))
@@ -492,7 +492,7 @@ static inline void step_compare(StepRun *run, double loss)
                 "the model has %d tensors, PyTorch's another number", run->model->tensor_count))
         return;
 
-    Verdict verdict = { 0 };
+    Judgement verdict = { 0 };
     step_outcomes(run, judge_float32, &verdict);
     const char *slash = strrchr(run->path, '/');
     printf("%s: loss %.6f (off by %.1e), %d tensors (%d by float64), worst %.1e %s\n",

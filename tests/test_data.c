@@ -605,6 +605,33 @@ TEST(sets_are_cut)
     EXPECT(says(&err, "--test-samples 11") && says(&err, "has 10"), "%s", err.text);
 }
 
+// Ten names in the order of the labels, or none.
+static void expect_names(const char *set, const char *const *wanted)
+{
+    Data data = { 0 };
+    snprintf(data.name, sizeof data.name, "%s", set);
+    for (int i = 0; i < 10; i++) {
+        const char *name = data_class_name(&data, i);
+        EXPECT(wanted ? name && strcmp(name, wanted[i]) == 0 : !name, "%s: class %d is %s", set, i,
+               name ? name : "nameless");
+    }
+    EXPECT(!data_class_name(&data, -1) && !data_class_name(&data, 10), "%s has more", set);
+}
+
+TEST(classes_have_names)
+{
+    static const char *const digits[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" };
+    static const char *const clothes[] = { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+                                           "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot" };
+    static const char *const things[] = { "airplane", "automobile", "bird", "cat", "deer",
+                                          "dog", "frog", "horse", "ship", "truck" };
+    expect_names("mnist", digits);
+    expect_names("fashion-mnist", clothes);
+    expect_names("cifar10", things);
+    expect_names("cifar100", NULL);
+    expect_names("synthetic", NULL);
+}
+
 // --- fingerprints --------------------------------------------------------------------------------
 
 typedef char Print[80];
@@ -926,6 +953,7 @@ int main(void)
     missing_sets_say_how_to_get_them();
     auto_takes_the_best();
     sets_are_cut();
+    classes_have_names();
     fingerprints_of_idx();
     fingerprints_of_gzip();
     fingerprints_of_cifar();

@@ -712,6 +712,160 @@ TEST(loss_of_strange_numbers)
     EXPECT_EQ_INT(s.correct1, 1);       // a tie: the lower class is the answer
 }
 
+// --- verdicts ------------------------------------------------------------------------------------
+
+enum { ROW_KINDS = 16 };
+
+// Makes of a row of numbers in (-1, 1) one of another kind.
+static void row_change(int kind, int classes, double *z, int32_t *label)
+{
+    double *right = &z[*label], *other = &z[(*label + 1) % classes];
+    for (int j = 0; j < classes; j++)
+        z[j] = kind == 1   ? 9 * z[j]
+               : kind == 2 ? round(3 * z[j])        // many ties
+               : kind == 3 ? 0.25
+               : kind == 4 ? -INFINITY
+                           : z[j];
+    switch (kind) {
+    case 5: *right = NAN; break;
+    case 6: *other = NAN; break;
+    case 7: *right = *other = z[0] = NAN; break;
+    case 8: *right = INFINITY; break;
+    case 9: *other = INFINITY; break;
+    case 10: *right = -INFINITY; break;
+    case 11: *other = -INFINITY; break;
+    case 12: *right = -500, *other = 500; break;
+    case 13: *right = 3e38, *other = -3e38; break;
+    case 14: *label = classes; break;               // no class
+    case 15: *label = -7; break;                    // masked
+    }
+}
+
+static const double *row_sorted;
+
+static int by_logit(const void *one, const void *two)
+{
+    int a = *(const int *)one, b = *(const int *)two;
+    double x = row_sorted[a], y = row_sorted[b];
+    if (isnan(x) != isnan(y))
+        return isnan(x) ? -1 : 1;
+    return x > y ? -1 : x < y ? 1 : a - b;
+}
+
+static Verdict verdict_plain(const double *z, int classes, int32_t label)
+{
+    int *order = xmalloc((size_t)classes * sizeof *order);
+    bool finite = label < classes && z[label] > -INFINITY;
+    double largest = 1, sum = 0;
+    for (int j = 0; j < classes; j++) {
+        order[j] = j;
+        finite = finite && z[j] < INFINITY;
+        largest = isfinite(z[j]) ? fmax(largest, fabs(z[j])) : largest;
+    }
+    row_sorted = z;
+    qsort(order, (size_t)classes, sizeof *order, by_logit);
+    Verdict v = { label, order[0], INT32_MAX, NAN, 0 };
+    if (finite) {
+        for (v.before = 0; order[v.before] != label; v.before++)
+            continue;
+        for (int j = 0; j < classes; j++)
+            sum += exp(z[order[j]] - z[order[0]]);
+        v.loss = (float)(log(sum) + z[order[0]] - z[label]);
+        v.margin = classes > 1 ? (float)((z[order[0]] - z[order[1]]) / largest) : INFINITY;
+    }
+    free(order);
+    return v;
+}
+
+static bool is_near(double value, double wanted)
+{
+    return value == wanted || fabs(value - wanted) <= 1e-6 * fmax(1, fabs(wanted));
+}
+
+static void expect_verdict(Verdict got, Verdict wanted, int classes, int row)
+{
+    bool finite = wanted.before < INT32_MAX;
+    EXPECT(got.label == wanted.label && got.prediction == wanted.prediction &&
+               got.before == wanted.before && is_near(got.margin, wanted.margin) &&
+               (finite ? is_near(got.loss, wanted.loss) : !isfinite(got.loss)),
+           "row %d of %d classes: label %d, prediction %d, before %d, loss %g, margin %g; wanted "
+           "%d, %d, %d, %g, %g", row, classes, got.label, got.prediction, got.before,
+           (double)got.loss, (double)got.margin, wanted.label, wanted.prediction, wanted.before,
+           (double)wanted.loss, (double)wanted.margin);
+}
+
+// The verdicts of `rows` rows, and of one behind them that must not be touched.
+static Verdict *verdicts_of(int rows, int classes, const double *z, const int32_t *labels)
+{
+    size_t bytes = (size_t)(rows + 1) * sizeof(Verdict);
+    Verdict *verdicts = xmalloc(bytes), *there = device_alloc(device, bytes);
+    int32_t *on_device = device_alloc(device, (size_t)rows * sizeof *labels);
+    float *logits = to_device(z, rows * classes);
+    memset(verdicts, 99, bytes);
+    copy_to_device(device_stream(device), there, verdicts, bytes);
+    copy_to_device(device_stream(device), on_device, labels, (size_t)rows * sizeof *labels);
+    judge_rows(ops, rows, classes, logits, on_device, there);
+    copy_to_host(device_stream(device), verdicts, there, bytes);
+    stream_sync(device_stream(device));
+    device_free(device, there);
+    device_free(device, on_device);
+    device_free(device, logits);
+    return verdicts;
+}
+
+// What loss_cross_entropy says of a row alone is the verdict, bit for bit.
+static void expect_same_as_loss(Verdict v, int classes, const double *z, int row)
+{
+    Stats s = run_loss(1, classes, z, &v.label, 1, NULL, 1);
+    float loss = (float)s.batch_loss_sum;
+    EXPECT(s.count == (v.label >= 0) && s.correct1 == (s.count && v.before < 1) &&
+               s.correct5 == (s.count && v.before < 5) &&
+               s.not_finite == (s.count && v.before == INT32_MAX) &&
+               (s.not_finite ? !isfinite(v.loss) : memcmp(&loss, &v.loss, sizeof loss) == 0),
+           "row %d of %d classes: %d, %d, %d, %d; before %d, loss %.9g, not %.9g", row, classes,
+           (int)s.count, (int)s.correct1, (int)s.correct5, (int)s.not_finite, v.before,
+           (double)v.loss, (double)loss);
+    if (s.count && !s.not_finite)
+        EXPECT_EQ_INT(s.correct1, v.prediction == v.label);
+}
+
+static void check_verdicts(int rows, int classes)
+{
+    Array z = array_random(rows * classes, classes);
+    int32_t *labels = xmalloc((size_t)rows * sizeof *labels);
+    for (int i = 0; i < rows; i++) {
+        labels[i] = i * 7 / ROW_KINDS % classes;
+        row_change(i % ROW_KINDS, classes, z.v + i * classes, &labels[i]);
+    }
+    Verdict *verdicts = verdicts_of(rows, classes, z.v, labels);
+    Stats all = run_loss(rows, classes, z.v, labels, 1, NULL, 1);
+    for (int i = 0; i < rows; i++) {
+        Verdict wanted = { .label = labels[i] };
+        if (labels[i] >= 0)
+            wanted = verdict_plain(z.v + i * classes, classes, labels[i]);
+        expect_verdict(verdicts[i], wanted, classes, i);
+        expect_same_as_loss(verdicts[i], classes, z.v + i * classes, i);
+        bool counts = labels[i] >= 0;
+        all.count -= counts;
+        all.correct1 -= counts && verdicts[i].before < 1;
+        all.correct5 -= counts && verdicts[i].before < 5;
+        all.not_finite -= counts && verdicts[i].before == INT32_MAX;
+    }
+    EXPECT(all.count == 0 && all.correct1 == 0 && all.correct5 == 0 && all.not_finite == 0,
+           "%d classes: together the loss counts other rows", classes);
+    EXPECT_EQ_INT(verdicts[rows].label, 0x63636363);
+    free(verdicts);
+    free(labels);
+    free(z.v);
+}
+
+TEST(verdicts)
+{
+    static const int classes[] = { 1, 2, 4, 10, 32, 33, 100, 1000 };
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        check_verdicts(5 * ROW_KINDS + 1, classes[i]);
+}
+
 static void check_sgd(bool nesterov, int32_t skip)
 {
     enum { COUNT = 1031 };
@@ -842,6 +996,7 @@ int main(void)
     relu();
     loss();
     loss_of_strange_numbers();
+    verdicts();
     optimizer();
     adding();
     scaling_gradients();

@@ -12,6 +12,9 @@
 #   bench.sh amp-curve [--seeds N]      5 epochs on CIFAR-10 in f32 and in bf16, by turns
 #   bench.sh slurm [--rounds N] [--quick]
 #                                       nodes of the little Slurm cluster: all-reduce, start, weak scaling
+#   bench.sh eval [--rounds N] [--quick]
+#                                       evaluation against PyTorch's inference, in f32 and in bf16, and
+#                                       of two ranks against one
 #   bench.sh curve [--seeds N]          the articles' recipe on CIFAR-10: 5 epochs, seeds 1 to N
 #
 # PyTorch is $DDP_PYTHON's, else build/venv's, which is made if need be. CIFAR-10 is looked for in
@@ -138,7 +141,8 @@ epoch_round()
     torch epoch --mode "$best" --workers "$workers" >"$out/torch-epoch-$best-$1.json"
 }
 
-# Seconds from now until a line with TEXT comes out of the pipe that the command writes.
+# Seconds from now until a line with TEXT comes out of the pipe that the command writes. The line is left
+# in $out/line.
 seconds_until()
 {
     local text=$1 begin=$EPOCHREALTIME end='' line
@@ -150,7 +154,8 @@ seconds_until()
     done
     wait $! || die "failed: $*"
     exec 7>&-
-    [ -n "$end" ] || die "no first step: $*"
+    [ -n "$end" ] || die "no line with $text: $*"
+    printf '%s\n' "$line" >"$out/line"
     awk -v a="$begin" -v b="$end" 'BEGIN { printf "%.4f\n", b - a }'
 }
 
@@ -396,6 +401,89 @@ amp_curve()
     run python3 "$table" amp-curve "$out" "$doc"
 }
 
+# --- evaluating --------------------------------------------------------------------------------------
+
+# eval_ranks RANKS THREADS NAME TYPE [OPTION]...: train of 07 as ./ddp run starts it.
+eval_ranks()
+{
+    local ranks=$1 threads=$2 name=$3 amp=${4/f32/off} step=$build/07_dist_eval
+    log=$out/log-$name.txt quietly env GOMP_SPINCOUNT=2000 "$step/launch" --nproc-per-node "$ranks" -- \
+        "$step/train" --threads "$threads" --data "${cifar:-synthetic}" --amp "$amp" "${@:5}"
+}
+
+# Short epochs, for the evaluation behind each.
+eval_steady()
+{
+    eval_ranks "$1" "$2" "$3" "$4" --no-augment --train-samples 256 --epochs 6 --metrics "$out/ours-$3-$round.jsonl" \
+        --trace "$out/ours-$3-$round.json"
+}
+
+# From the start of the process to the result, in the mode of PyTorch that has nothing to prepare.
+eval_ours_whole()
+{
+    exec env GOMP_SPINCOUNT=2000 "$build/07_dist_eval/train" --threads "$threads" --data "${cifar:-synthetic}" \
+        --amp "${type/f32/off}" -e --init "$out/weights" --metrics "$out/pipe" >/dev/null
+}
+eval_torch_whole()
+{
+    exec "$python" "$root/tools/bench_torch.py" "whole_$type" --mode channels_last --threads "$threads" \
+        --init "$out/weights" ${cifar:+--data "$cifar"} >"$out/pipe" 2>"$out/log.txt"
+}
+eval_whole()
+{
+    seconds_until '"event":"eval"' eval_ours_whole >"$out/ours-whole_$type-$round.s"
+    mv "$out/line" "$out/ours-whole_$type-$round.json"
+    seconds_until '"what": "whole' eval_torch_whole >"$out/torch-whole_$type-$round.s"
+    mv "$out/line" "$out/torch-whole_$type-$round.json"
+}
+
+eval_round()
+{
+    local round=$1 type
+    for type in f32 bf16; do
+        eval_steady 1 "$threads" "eval_$type" $type
+        torch_round "eval_$type" "$round" --batch 256 --init "$out/weights"
+        [ "$round" != 1 ] || modes[eval_$type]=$(python3 "$table" best "$out" "eval_$type")
+        eval_steady 1 1 "one_$type" $type
+        eval_steady 2 1 "two_$type" $type
+        eval_whole
+    done
+}
+
+evaluation()
+{
+    local rounds=5 steps=5 round
+    modes=([eval_f32]="channels_last folded frozen folded_frozen compile autotune"
+        [eval_bf16]="channels_last folded frozen compile autotune frozen_cast compile_cast autotune_cast")
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --rounds)
+            is_count "${2:-}" || die_usage "bench eval: --rounds needs a number"
+            rounds=$2
+            shift
+            ;;
+        --quick) rounds=1 steps=3 modes=([eval_f32]="frozen folded_frozen" [eval_bf16]="channels_last frozen") ;;
+        *) die_usage "bench eval: unknown option $1" "./ddp bench --help" ;;
+        esac
+        shift
+    done
+    out=$out/eval
+    prepare
+    need_programs "$build"/07_dist_eval/{launch,train}
+    find_torch
+    "$python" -c 'import safetensors' || die "$python has no safetensors" "pip install safetensors"
+    find "$out" -type f -delete
+    rm -f "$out/pipe"
+    mkfifo "$out/pipe"
+    eval_ranks 1 "$threads" weights f32 --train-samples 12800 --epochs 1 --save "$out/weights"
+    for ((round = 1; round <= rounds; round++)); do
+        say "round $round of $rounds"
+        eval_round $round
+    done
+    rm -f "$out/pipe"
+    run python3 "$table" eval "$out" "$doc"
+}
+
 # --- the articles' recipe ------------------------------------------------------------------------
 
 curve()
@@ -433,6 +521,7 @@ parallel) shift; parallel "$@" ;;
 launch) shift; launch "$@" ;;
 amp) shift; amp "$@" ;;
 amp-curve) shift; amp_curve "$@" ;;
+eval) shift; evaluation "$@" ;;
 curve) shift; curve "$@" ;;
 *) compare "$@" ;;
 esac

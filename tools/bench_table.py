@@ -6,11 +6,13 @@
     bench_table.py parallel FOLDER DOC   the tables of two ranks and two devices
     bench_table.py amp FOLDER DOC        the table of bf16 against PyTorch's autocast and f32
     bench_table.py amp-curve FOLDER DOC  accuracy in f32 and bf16; fails when it is out of bounds
+    bench_table.py eval FOLDER DOC       the table of evaluation against PyTorch, and of two ranks
     bench_table.py curve FOLDER DOC      the articles' recipe; fails when it is out of bounds
 
 FOLDER holds one file for each measurement: ours-WHAT-ROUND.jsonl (what --metrics writes),
 torch-WHAT-MODE-ROUND.json (what bench_torch.py prints), for `first` seconds alone, and
-exchange-WHAT-ROUND.txt (what comm_bench prints), wire-WHAT-STEPS.txt (bytes of so many steps).
+exchange-WHAT-ROUND.txt (what comm_bench prints), wire-WHAT-STEPS.txt (bytes of so many steps),
+ours-WHAT-ROUND.json (what --trace writes).
 """
 import glob
 import json
@@ -94,7 +96,8 @@ def machine():
 def row(what, ours, theirs, digits, wanted, holds):
     ratio = f"{ours / theirs:.2f}" if theirs else ""
     numbers = f"{ours:.{digits}f} | {theirs:.{digits}f} | {ratio}"
-    return f"| {what} | {numbers} | {wanted} {'✓' if holds else '✗'} |"
+    mark = f"{wanted} {'✓' if holds else '✗'}" if wanted else ""
+    return f"| {what} | {numbers} | {mark} |"
 
 
 def table_rows(folder, best, rates):
@@ -133,15 +136,19 @@ def comparison(folder):
     yield "PyTorch's training step by mode, images/s: "
     yield ", ".join(f"{mode} {rate:.0f}" for mode, rate in rates.items())
     yield f". The table has the best, {best}.\n"
-    for path in files(folder, "torch-failed-*.txt"):
-        mode = os.path.basename(path)[len("torch-failed-"):-len(".txt")]
-        yield f"{mode} did not run here: see {os.path.basename(path)}.\n"
+    yield from failed_modes(folder)
     if epochs:
         yield (f"\nData: {dataset(folder)}. PyTorch's comes through a DataLoader with "
                f"{epochs[0]['workers']} workers and torchvision's transforms on PIL images (crop, "
                "flip, ToTensor, Normalize), the pipeline of the articles; its workers' own memory, "
                f"{middle([r['worker_mb'] for r in epochs]):.0f} MB, is not counted, and its peak "
                "begins after the files were read. Waiting for data includes the workers' start.\n")
+
+
+def failed_modes(folder):
+    for path in files(folder, "torch-failed-*.txt"):
+        mode = os.path.basename(path)[len("torch-failed-"):-len(".txt")]
+        yield f"{mode} did not run here: see {os.path.basename(path)}.\n"
 
 
 def dataset(folder):
@@ -303,6 +310,73 @@ def amp_curve(folder):
     return "\n".join(lines) + "\n", holds
 
 
+# --- evaluating ---------------------------------------------------------------------------------
+
+
+def spans(path, name):
+    """{process: [ms of each span of this name]} of a timeline."""
+    found, open_spans = {}, {}
+    with open(path, encoding="utf-8") as file:
+        for e in json.load(file):
+            inside = open_spans.setdefault((e["pid"], e.get("tid")), [])
+            if e["ph"] == "B":
+                inside.append(e)
+            elif e["ph"] == "E":
+                begin = inside.pop()
+                if begin["name"] == name:
+                    found.setdefault(e["pid"], []).append((e["ts"] - begin["ts"]) / 1e3)
+    return found
+
+
+def eval_rate(folder, name):
+    """Images a second, median over rounds: each evaluation but the first, of the slowest rank."""
+    rates = []
+    for path in files(folder, f"ours-{name}-*.json"):
+        longest = [max(ms) for ms in zip(*spans(path, "evaluate").values())]
+        rates.append(1e3 * event(path + "l", "epoch")["n"] / middle(longest[1:]))
+    return middle(rates)
+
+
+def eval_rows(folder, theirs, threads):
+    many = f"{threads} thread{'s'[:threads > 1]}"
+    for kind in ("f32", "bf16"):
+        a, b = eval_rate(folder, f"eval_{kind}"), theirs[kind]
+        yield row(f"{kind}, {many}, against PyTorch, images/s", a, b, 0, "≥ 1.5", a >= 1.5 * b)
+    for kind in ("f32", "bf16"):
+        a, b = (eval_rate(folder, f"{ranks}_{kind}") for ranks in ("two", "one"))
+        yield row(f"{kind}, 2 ranks against 1, a thread each, images/s", a, b, 0, "≥ 1.7", a >= 1.7 * b)
+    for kind in ("f32", "bf16"):
+        a, b = (middle([number_in(path) for path in files(folder, f"{who}-whole_{kind}-*.s")])
+                for who in ("ours", "torch"))
+        yield row(f"{kind}, start of the process to the result, against PyTorch, s", a, b, 2, "", True)
+
+
+def eval_text(folder, modes, threads):
+    rounds = len(files(folder, "ours-eval_f32-*.jsonl"))
+    best, _ = modes["f32"]
+    yield f"{machine()}; PyTorch {torch_modes(folder, 'eval_f32')[best][0]['torch']}; {date.today()}. "
+    yield "ResNet-18, 3x32x32, batch 256. "
+    yield f"Medians of {rounds} round{'s'[:rounds > 1]}, all in turns.\n\n"
+    yield "| | ours | compared with | ratio | wanted |\n|---|---:|---:|---:|---|\n"
+    yield "\n".join(eval_rows(folder, {k: rates[best] for k, (best, rates) in modes.items()}, threads))
+    yield "\n\n"
+    for kind, (best, rates) in modes.items():
+        listed = ", ".join(f"{mode} {rate:.0f}" for mode, rate in rates.items())
+        yield f"PyTorch's {kind} by mode, images/s: {listed}. The table has the best, {best}.\n"
+    yield from failed_modes(folder)
+    dataset_of = event(files(folder, "ours-eval_f32-*.jsonl")[0], "config").get("dataset")
+    for kind in modes if dataset_of == "cifar10" else ():       # else each makes up its own images
+        a, b = (read_lines(files(folder, f"{who}-whole_{kind}-*.json")[0])[0]["top1"]
+                for who in ("ours", "torch"))
+        yield f"Of the same weights ours says in {kind} that {a:.2f} % are right, PyTorch {b:.2f} %.\n"
+
+
+def evaluation(folder):
+    modes = {kind: best_mode(folder, f"eval_{kind}") for kind in ("f32", "bf16")}
+    threads = torch_modes(folder, "eval_f32")[modes["f32"][0]][0]["threads"]
+    yield from eval_text(folder, modes, threads)
+
+
 # --- the articles' recipe -----------------------------------------------------------------------
 
 # Running training loss and accuracy at the last step of each epoch, one GPU, as published
@@ -363,6 +437,9 @@ def main():
     elif what == "amp":
         text, holds = "".join(amp(folder)), True
         replace_between(sys.argv[3], "amp", text)
+    elif what == "eval":
+        text, holds = "".join(evaluation(folder)), True
+        replace_between(sys.argv[3], "eval", text)
     elif what == "amp-curve":
         text, holds = amp_curve(folder)
         replace_between(sys.argv[3], "amp-curve", text)

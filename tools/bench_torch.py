@@ -8,10 +8,15 @@
     bench_torch.py epoch --mode MODE     a whole epoch, with the usual input pipeline
     bench_torch.py first --mode MODE     ends with the first step of such an epoch
     bench_torch.py launch --mode MODE    the same on each of the ranks that torchrun has started
+    bench_torch.py eval_f32   --mode MODE    evaluates the test images, --steps times over, as they lie
+    bench_torch.py eval_bf16  --mode MODE    normalised in memory; in bf16 by torch.autocast, or, if MODE
+                                             ends with _cast, with weights and images in bf16
+    bench_torch.py whole_f32 --init FILE     reads the weights, evaluates the test images once, and ends
+    bench_torch.py whole_bf16 --init FILE
 
 ResNet-18 of torchvision, ten classes, 3x32x32, float32, on the CPU; SGD with Nesterov's momentum,
-as our defaults. MODE: default, channels_last, compile or compile_channels_last. Prints a JSON
-object.
+as our defaults. MODE of training: default, channels_last, compile or compile_channels_last; of
+evaluation: see fast_model. Prints a JSON object.
 """
 import argparse
 import json
@@ -30,6 +35,14 @@ from torchvision import transforms
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 MODES = ("default", "channels_last", "compile", "compile_channels_last")
+EVAL_MODES = ("default", "channels_last", "folded", "frozen", "folded_frozen", "compile", "autotune")
+
+
+def modes_of(what):
+    """Casting is for bf16 only."""
+    if not what.startswith(("eval", "whole")):
+        return MODES
+    return EVAL_MODES + tuple(f"{mode}_cast" for mode in EVAL_MODES) * what.endswith("bf16")
 
 
 def make_training(mode, wrap=lambda model: model, amp=False):
@@ -187,19 +200,91 @@ def bench_epoch(args, only_first=False):
                              for pid in children())}
 
 
+# --- evaluating ---------------------------------------------------------------------------------
+
+
+def read_tests(folder):
+    """The test images, normalised, and their labels."""
+    if not folder:
+        return torch.randn(10000, 3, 32, 32), torch.randint(10, (10000,))
+    rows = np.fromfile(f"{folder}/test_batch.bin", np.uint8).reshape(-1, 3073)
+    pixels = torch.from_numpy(rows[:, 1:].reshape(-1, 3, 32, 32)).float().div_(255)
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (MEAN, STD))
+    return pixels.sub_(mean).div_(std), torch.from_numpy(rows[:, 0].astype(np.int64))
+
+
+def fast_model(mode, init, example):
+    """ResNet-18 for inference; all but default have channels_last. folded: BatchNorm in the convolutions;
+    frozen: TorchScript, frozen (which folds too) and optimised; compile: torch.compile with weights frozen;
+    autotune: the same, choosing among kernels by trial."""
+    model = torchvision.models.resnet18(num_classes=10).eval()
+    if init:
+        from safetensors.torch import load_file         # here, so that no other start waits for it
+        saved = load_file(init)
+        model.load_state_dict({name: saved[name] for name in model.state_dict()})
+    if mode.startswith("folded"):
+        from torch.fx.experimental.optimization import fuse
+        model = fuse(model)
+    model = model.to(memory_format=layout_of(mode), dtype=example.dtype)
+    if "frozen" in mode:
+        return torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(model, example)))
+    if mode.startswith(("compile", "autotune")):
+        return torch.compile(model, dynamic=False, options={
+            "freezing": True, "max_autotune": mode.startswith("autotune")})
+    return model
+
+
+def layout_of(mode):
+    return torch.contiguous_format if mode.startswith("default") else torch.channels_last
+
+
+def evaluate(model, batches):
+    """-> top1 in %, loss"""
+    right, loss, count = torch.zeros((), dtype=torch.int64), torch.zeros(()), 0
+    for images, labels in batches:
+        logits = model(images).float()
+        right += (logits.argmax(1) == labels).sum()
+        loss += F.cross_entropy(logits, labels, reduction="sum")
+        count += len(labels)
+    return 100 * right.item() / count, loss.item() / count
+
+
+def bench_eval(args, repeat=True):
+    """The median over evaluations after the first three, in which what is compiled late is compiled."""
+    cast = args.mode.endswith("_cast")
+    amp = args.what.endswith("bf16") and not cast
+    images, labels = read_tests(args.data)
+    images = images.to(memory_format=layout_of(args.mode), dtype=torch.bfloat16 if cast else torch.float32)
+    batches = list(zip(images.split(args.batch), labels.split(args.batch)))
+    seconds = []
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=amp,
+                                         cache_enabled="frozen" not in args.mode):
+        model = fast_model(args.mode, args.init, batches[0][0])
+        for _ in range(3 + args.steps if repeat else 1):
+            begin = time.perf_counter()
+            top1, loss = evaluate(model, batches)
+            seconds.append(time.perf_counter() - begin)
+    return {"samples_per_s": len(labels) / statistics.median(seconds[-args.steps:]), "n": len(labels),
+            "top1": top1, "loss": loss}
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("step", "amp", "ddp", "epoch", "first", "launch"))
-    parser.add_argument("--mode", choices=MODES, default="default")
+    parser.add_argument("what", choices=("step", "amp", "ddp", "epoch", "first", "launch", "eval_f32",
+                                         "eval_bf16", "whole_f32", "whole_bf16"))
+    parser.add_argument("--mode", default="default")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=0, help="0: a whole epoch")
+    parser.add_argument("--steps", type=int, default=0, help="0: a whole epoch; eval: evaluations")
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--group", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data", help="the folder of CIFAR-10's .bin files; none: random images")
+    parser.add_argument("--init", help="weights to evaluate (safetensors); none: new ones")
     args = parser.parse_args()
+    if args.mode not in modes_of(args.what):
+        parser.error(f"{args.what} has the modes {', '.join(modes_of(args.what))}")
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     if args.what in ("step", "amp"):
@@ -208,6 +293,8 @@ def main():
         found = bench_ddp(args)
     elif args.what == "launch":
         found = bench_launch(args)
+    elif args.what.startswith(("eval", "whole")):
+        found = bench_eval(args, repeat=args.what.startswith("eval"))
     else:
         found = bench_epoch(args, only_first=args.what == "first")
     print(json.dumps({"what": args.what, "mode": args.mode, "threads": args.threads,

@@ -6,9 +6,13 @@
 #       or with --text, in the terminal. Thin lines are training batches (means of them where there are
 #       many), points are the test set after each epoch.
 #
-#   ./ddp plot [-o FILE.svg] [--step N] [--steps K] RUN.json
+#   ./ddp plot [-o FILE.svg] [--span NAME] [--step N] [--steps K] RUN.json
 #       What ran when, as a --trace file tells it: a training step (timeline.svg), with a lane for each
-#       thread. Step N and, with K, those behind it; a typical one if there is no N.
+#       thread. Step N and, with K, those behind it; a typical one if there is no N. With NAME it is a span
+#       of that name: --span evaluate.
+#
+#   ./ddp plot [-o FILE.svg|FILE.png] CONFUSION.csv
+#       Which classes are taken for which, as a --confusion file tells it (confusion.svg).
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -154,7 +158,7 @@ picture()
 
 # --- timelines -----------------------------------------------------------------------------------------
 
-# What a file is, by its first bytes: runs, timeline or nothing that we know.
+# What a file is, by its first bytes: runs, timeline, confusion or nothing that we know.
 kind_of()
 {
     local begin=''
@@ -162,32 +166,61 @@ kind_of()
     case $begin in
     '{"event":') echo runs ;;
     '['*) echo timeline ;;
-    *) die "$1: neither the numbers of a run nor a timeline" "train with --metrics RUN.jsonl or --trace RUN.json" ;;
+    label,*) echo confusion ;;
+    *) die "$1: neither the numbers of a run nor a timeline nor a confusion matrix" \
+        "train with --metrics RUN.jsonl, --trace RUN.json or --confusion FILE.csv" ;;
     esac
 }
 
 timeline()
 {
-    local said status=0
+    local said status=0 what="training steps"
+    [ -z "$span" ] || what="spans '$span'"
     [ ${#runs[@]} = 1 ] || die_usage "plot: one timeline at a time, and nothing with it"
     [ $text = no ] || die_usage "plot: --text is for --metrics files; a timeline is a picture"
     case $output in *.svg) ;; *) die_usage "plot: a timeline is drawn as FILE.svg, not '$output'" ;; esac
     export LC_ALL=C                             # a point in numbers, not a comma
     awk -f "$root/tools/spans.awk" "${runs[0]}" |
         sort -t "$(printf '\t')" -k1,1n -k3,3n -k5,5n -k6,6nr -s >"$tmp/spans"
-    said=$(awk -v step="${step:-0}" -v steps="${steps:-1}" -v picture="$tmp/picture" \
-        -f "$root/tools/timeline.awk" "$tmp/spans") || status=$?
+    said=$(awk -v step="${step:-0}" -v steps="${steps:-1}" -v unit="$span" -v picture="$tmp/picture" \
+        -f "$root/tools/svg.awk" -f "$root/tools/timeline.awk" "$tmp/spans") || status=$?
     case $status in
     0) ;;
     3) die "${runs[0]}: there are no spans in it" "make one with --trace FILE" ;;
-    4) die "${runs[0]}: not that many training steps: it has $said" ;;
+    4) die "${runs[0]}: not that many $what: it has $said" ;;
     *) die "${runs[0]}: awk could not draw it" ;;
     esac
     { cat "$tmp/picture" >"$output"; } 2>/dev/null || die "$output cannot be written"
     say "$output: $said"
 }
 
-output='' text=no step='' steps='' runs=()
+# --- confusion matrices --------------------------------------------------------------------------------
+
+confusion()
+{
+    local said status=0
+    [ ${#runs[@]} = 1 ] || die_usage "plot: one confusion matrix at a time, and nothing with it"
+    [ $text = no ] || die_usage "plot: --text is for --metrics files; a confusion matrix is a picture"
+    [[ $output = *.svg ]] || have rsvg-convert ||
+        die "there is no rsvg-convert, which makes a PNG of it" "apt install librsvg2-bin, or -o FILE.svg"
+    export LC_ALL=C
+    said=$(awk -v picture="$tmp/picture" -f "$root/tools/svg.awk" -f "$root/tools/confusion.awk" \
+        <"${runs[0]}") || status=$?
+    case $status in
+    0) ;;
+    3) die "${runs[0]}: $said" "--confusion FILE writes one" ;;
+    *) die "${runs[0]}: awk could not draw it" ;;
+    esac
+    if [[ $output = *.png ]]; then
+        run rsvg-convert --background-color white --zoom 2 -o "$tmp/png" "$tmp/picture" ||
+            die "rsvg-convert could not draw it" "./ddp plot -o FILE.svg ..."
+        mv "$tmp/png" "$tmp/picture"
+    fi
+    { cat "$tmp/picture" >"$output"; } 2>/dev/null || die "$output cannot be written"
+    say "$output: $said"
+}
+
+output='' text=no step='' steps='' span='' runs=()
 while [ $# -gt 0 ]; do
     case $1 in
     -o) [ $# -gt 1 ] || die_usage "plot: -o needs a file name"; output=$2; shift ;;
@@ -195,6 +228,10 @@ while [ $# -gt 0 ]; do
     --step | --steps)
         [[ ${2:-} =~ ^[1-9][0-9]{0,8}$ ]] || die_usage "plot: $1 needs a number from 1 on"
         [ "$1" = --step ] && step=$2 || steps=$2
+        shift ;;
+    --span)
+        [[ ${2:-} =~ ^[A-Za-z0-9_][A-Za-z0-9_\ .]*$ ]] || die_usage "plot: --span needs a name, like evaluate"
+        span=$2
         shift ;;
     -*) die_usage "plot: unknown option $1" ;;
     *) runs+=("$1") ;;
@@ -218,7 +255,12 @@ if [ "$kind" = timeline ]; then
     timeline
     exit
 fi
-[ -z "$step$steps" ] || die_usage "plot: --step and --steps are for timelines (--trace)"
+[ -z "$step$steps$span" ] || die_usage "plot: --span, --step and --steps are for timelines (--trace)"
+if [ "$kind" = confusion ]; then
+    output=${output:-confusion.svg}
+    confusion
+    exit
+fi
 output=${output:-runs.svg}
 for i in "${!runs[@]}"; do
     read_run "${runs[i]}" "$tmp/$i"

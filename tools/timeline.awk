@@ -1,23 +1,23 @@
-# timeline.awk - draws what spans.awk tells, sorted by process, track and begin (the longer one first),
-# as an SVG: a lane for each track, rows of rectangles for spans within spans, and an axis in ms.
+# timeline.awk - draws (with svg.awk) what spans.awk tells, sorted by process, track and begin (the longer
+# one first): a lane for each track, rows of rectangles for spans within spans, and an axis in ms.
 #
 #   -v step=N       from the beginning of the N-th training step, counted from 1 (0: a typical one)
 #   -v steps=K      so many steps
+#   -v unit=NAME    spans of this name ("" for none) take the place of training steps
 #   -v picture=FILE where to
 #
 # A step lasts from one "forward" of the first process to the next one, or to the end of what both are
 # in (an epoch). "forward" within "forward", or within "evaluate", begins none. Without any, everything
-# is drawn.
+# is drawn. A unit lasts as long as it does in the first thread that has any; one within another is none.
 #
-# Exit status: 0 drawn (and what was is printed), 3 there are no spans, 4 there is no such step (how many
-# there are is printed).
+# Exit status: 0 drawn (and what was is printed), 3 there are no spans, 4 there is no such step or unit (how
+# many there are is printed).
 
 BEGIN {
     FS = "\t"
     width = 900; gutter = 112; right = 886          # in between lie the lanes
     row = 20; gap = 3
 
-    # Text in spans is dark, all other gray: it can be read on white and on black.
     split("forward backward optimizer communication waiting loading other", kinds, " ")
     split("#8ab8f0 #c0a8ee #8fd19e #f5b562 #c6cad0 #7ed0c8 #e6a9c6", fills, " ")
     pattern[1] = "^forward"
@@ -64,11 +64,16 @@ function is_within(name, depth,    d)
     if (spans == 1 || end[spans] > last) last = end[spans]
 }
 
-$7 == "forward" && !is_within("forward", inside) && !is_within("evaluate", inside) &&
-    (step_lane == "" || step_lane == lanes) {
+function begins_step(depth)
+{
+    return unit == "" && $7 == "forward" && !is_within("forward", depth) && !is_within("evaluate", depth)
+}
+function begins_unit(depth) { return unit != "" && $7 == unit && !is_within(unit, depth) }
+
+(begins_step(inside) || begins_unit(inside)) && (step_lane == "" || step_lane == lanes) {
     step_lane = lanes
     step_begin[++step_count] = $5 + 0
-    step_limit[step_count] = inside > 1 ? stack_end[inside - 1] + 0 : "none"
+    step_limit[step_count] = unit != "" ? $6 + 0 : inside > 1 ? stack_end[inside - 1] + 0 : "none"
 }
 
 # --- the window: which part of it to draw --------------------------------------------------------------
@@ -103,14 +108,16 @@ function choose_window()
     window_end = last
     window_name = "the whole run"
     if (step_count == 0)
-        return step == 0
+        return step == 0 && unit == ""
     if (steps > step_count || step > step_count - steps + 1)
         return 0
     if (step == 0)
         step = typical_step()
     window_begin = step_begin[step]
     window_end = step_end(step + steps - 1)
-    window_name = steps == 1 ? "step " step : "steps " step " to " (step + steps - 1)
+    window_name = unit != "" ? unit " " step : steps == 1 ? "step " step : "steps " step
+    if (steps > 1)
+        window_name = window_name " to " (step + steps - 1)
     window_name = window_name " of " step_count
     return 1
 }
@@ -132,8 +139,8 @@ function width_of(i)
 # In all of the picture, or nearly: another process's epoch may end a bit earlier.
 function covers(i) { return width_of(i) >= 0.95 * (right - gutter) }
 
-# Which rows a lane has. What is around everything that can be seen, like an epoch, is left out; what is
-# hardly more than a line makes no lane and no row.
+# Which rows a lane has. What is around everything that can be seen, like an epoch, is left out, with what
+# comes before and behind it; what is hardly more than a line makes no lane and no row.
 function choose_rows(    i, l)
 {
     for (i = 1; i <= spans; i++)
@@ -141,7 +148,12 @@ function choose_rows(    i, l)
             deepest[span_lane[i]] = depth[i]
     for (i = 1; i <= spans; i++) {
         l = span_lane[i]
-        if (!is_visible(i) || depth[i] > deepest[l] || (covers(i) && depth[i] < deepest[l]))
+        if (is_visible(i) && covers(i) && depth[i] < deepest[l] && depth[i] > around[l])
+            around[l] = depth[i]
+    }
+    for (i = 1; i <= spans; i++) {
+        l = span_lane[i]
+        if (!is_visible(i) || depth[i] > deepest[l] || depth[i] <= around[l])
             continue
         drawn[i] = 1
         if (!(l in top) || depth[i] < top[l])
@@ -155,31 +167,6 @@ function choose_rows(    i, l)
 }
 
 # --- drawing -------------------------------------------------------------------------------------------
-
-function put(text) { body = body text "\n" }
-
-function escaped(text)
-{
-    gsub(/&/, "\\&amp;", text)
-    gsub(/</, "\\&lt;", text)
-    gsub(/>/, "\\&gt;", text)
-    return text
-}
-
-# class: begins here (""), ends here (end), has its middle here (mid, in).
-function put_text(class, x, y, text)
-{
-    put(sprintf("<text class=\"%s\" x=\"%.1f\" y=\"%d\">%s</text>", class, x, y + 14, escaped(text)))
-}
-
-# title: what a pointer that rests on it is told, or "".
-function put_box(class, x, y, wide, high, title)
-{
-    if (title != "")
-        title = "<title>" escaped(title) "</title>"
-    put(sprintf("<rect class=\"%s\" x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\">%s</rect>",
-                class, x, y, wide, high, title))
-}
 
 # The lanes from top to bottom; y_of[lane] is where the first row of one is.
 function draw_lanes(    l, process, high)
@@ -209,8 +196,6 @@ function kind_of(span,    k)
         continue
     return k
 }
-
-function fits(text, room) { return length(text) * 6.5 + 4 <= room }
 
 # As much of a name as there is room for: all of it, its first word, the size at its end, or nothing.
 function label(span, room,    word, size)
@@ -269,18 +254,13 @@ function draw_legend(    k, x)
     y += row
 }
 
-function write_picture(    size, k)
+function write_picture(    k)
 {
-    size = sprintf("width=\"%d\" height=\"%d\"", width, y)
-    print "<svg xmlns=\"http://www.w3.org/2000/svg\" " size " viewBox=\"0 0 " width " " y "\">" > picture
-    print "<style>text{font:12px sans-serif;fill:#777777;pointer-events:none}" > picture
-    print ".bold{font-weight:bold}.end{text-anchor:end}.mid{text-anchor:middle}" > picture
-    print ".in{text-anchor:middle;fill:#1a1a1a}" > picture
+    open_picture(width, y)
     print ".lane{fill:#888888;fill-opacity:.13}path{stroke:#888888;stroke-opacity:.35}" > picture
     for (k = 1; k <= 7; k++)
         print ".k" k "{fill:" fills[k] "}" > picture
-    printf "</style>\n%s</svg>\n", body > picture
-    close(picture)
+    close_picture()
 }
 
 END {

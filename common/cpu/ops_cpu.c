@@ -636,6 +636,44 @@ SPECIALIZED void pool_plane(Type type, const PoolSpec *s, Shape out, int lanes, 
             }
 }
 
+enum { MOST_KERNEL = 8 };
+
+static int clamp(int value, int end) { return value < 0 ? 0 : value < end ? value : end - 1; }
+
+// All output pixels of a plane, where nobody asks which input it was. What of a window lies outside
+// is replaced by the next one inside: that is in the window as well, so the largest stays the same.
+SPECIALIZED void max_plane(Type type, const PoolSpec *s, Shape out, int kernel, int block,
+                           const void *x, void *y)
+{
+    const void *pixel[MOST_KERNEL * MOST_KERNEL];
+    for (int p = 0; p < out.h * out.w; p++, y = into(type, y, block)) {
+        int row = p / out.w * s->stride - s->pad, col = p % out.w * s->stride - s->pad;
+        for (int k = 0; k < kernel * kernel; k++)
+            pixel[k] = at(type, x, ((size_t)clamp(row + k / kernel, s->x.h) * s->x.w +
+                                    clamp(col + k % kernel, s->x.w)) * block);
+#pragma omp simd
+        for (int i = 0; i < block; i++) {
+            float best = load(type, pixel[0], i);
+#pragma GCC unroll 9
+            for (int k = 1; k < kernel * kernel; k++) {
+                float v = load(type, pixel[k], i);
+                best = v > best || v != v ? v : best;
+            }
+            store_exact(type, y, i, best);
+        }
+    }
+}
+
+SPECIALIZED void max_plane_of(Type type, const PoolSpec *s, Shape out, const void *x, void *y)
+{
+    if (s->kernel == 3 && s->x.block == 16)
+        max_plane(type, s, out, 3, 16, x, y);
+    else if (s->kernel == 2 && s->x.block == 16)
+        max_plane(type, s, out, 2, 16, x, y);
+    else
+        max_plane(type, s, out, s->kernel, s->x.block, x, y);
+}
+
 void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_t *index)
 {
     (void)ops;
@@ -643,11 +681,14 @@ void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_
     Shape out = pool_output(s);
     int block = s->x.block, planes = s->x.n * (s->x.c / block);
     size_t in_plane = (size_t)s->x.h * s->x.w * block, out_plane = (size_t)out.h * out.w * block;
+    CHECK(s->kernel <= MOST_KERNEL, "", "max pooling of %dx%d pixels", s->kernel, s->kernel);
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < planes; p++) {
         const void *from = at(type, x, p * in_plane);
         void *to = into(type, y, p * out_plane);
-        if (block == 16)
+        if (!index)
+            BY_TYPE(max_plane_of, type, s, out, from, to);
+        else if (block == 16)
             BY_TYPE(pool_plane, type, s, out, 16, from, to, index + p * out_plane);
         else
             BY_TYPE(pool_plane, type, s, out, 1, from, to, index + p * out_plane);
@@ -751,29 +792,27 @@ void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 
 typedef struct RowLoss {
     double loss;
-    bool correct1, correct5;
+    int before;     // classes that come before the label; INT32_MAX: the loss is not finite
 } RowLoss;
 
 // loss = log(sum(exp(z))) - z[label], and its gradient, softmax(z) - onehot(label), times `scale`.
-// A row counts as correct at k if fewer than k classes stand before its label, ties going to the
-// lower index; a row with a NaN is never correct.
+// A row is correct at k if fewer than k classes come before its label, ties going to the lower
+// index. A label that is not a class has a loss that is not a number.
 static RowLoss row_loss(const float *z, int classes, int label, double scale, float *dz)
 {
-    float max = z[0];
+    float max = z[0], mine = label < classes ? z[label] : NAN;
     double sum = 0;
     int before = 0;
     for (int j = 1; j < classes; j++)
         max = z[j] > max ? z[j] : max;
     for (int j = 0; j < classes; j++) {
         sum += exp((double)z[j] - max);
-        before += j != label && !(z[j] < z[label] || (z[j] == z[label] && j > label));
+        before += j != label && !(z[j] < mine || (z[j] == mine && j > label));
     }
-    RowLoss row = { log(sum) + max - z[label], before < 1, before < 5 };
-    if (!isfinite(row.loss))
-        row.correct1 = row.correct5 = false;
     for (int j = 0; dz && j < classes; j++)
         dz[j] = (float)(scale * (exp((double)z[j] - max) / sum - (j == label)));
-    return row;
+    double loss = log(sum) + max - mine;
+    return (RowLoss){ loss, isfinite(loss) ? before : INT32_MAX };
 }
 
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
@@ -799,9 +838,9 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
         }
         RowLoss row = row_loss(z, classes, labels[i], scale, dz);
         loss += row.loss;
-        stats->batch_correct1 += row.correct1;
-        stats->correct1 += row.correct1;
-        stats->correct5 += row.correct5;
+        stats->batch_correct1 += row.before < 1;
+        stats->correct1 += row.before < 1;
+        stats->correct5 += row.before < 5;
         stats->not_finite += !isfinite(row.loss);
     }
     stats->batch_loss_sum += loss;
@@ -809,6 +848,30 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
     stats->batch_count += count;
     stats->count += count;
     scalars->done += parts ? count : 0;
+}
+
+static Verdict judge(const float *z, int classes, int label)
+{
+    int best = 0;
+    float next = -INFINITY, largest = 1;
+    for (int j = 1; j < classes; j++)
+        best = isnan(z[best]) || z[j] <= z[best] ? best : j;
+    for (int j = 0; j < classes; j++) {
+        next = j != best && z[j] > next ? z[j] : next;
+        largest = isfinite(z[j]) ? fmaxf(largest, fabsf(z[j])) : largest;
+    }
+    RowLoss row = row_loss(z, classes, label, 0, NULL);
+    double margin = isfinite(row.loss) ? ((double)z[best] - next) / largest : 0;
+    return (Verdict){ label, best, row.before, (float)row.loss, (float)margin };
+}
+
+void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
+                Verdict *verdicts)
+{
+    (void)ops;
+    for (int i = 0; i < rows; i++)
+        verdicts[i] = labels[i] < 0 ? (Verdict){ .label = labels[i] }
+                                    : judge(logits + (size_t)i * classes, classes, labels[i]);
 }
 
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,

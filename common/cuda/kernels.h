@@ -105,6 +105,8 @@ cudaError_t kernel_loss_scale_adapt(cudaStream_t stream, Scalars *scalars, int i
 cudaError_t kernel_cross_entropy(const Launch *launch, int rows, int classes, const float *logits,
                                  const int32_t *labels, Scalars *scalars, Stats *stats,
                                  float *dlogits);
+cudaError_t kernel_judge_rows(cudaStream_t stream, int rows, int classes, const float *logits,
+                              const int32_t *labels, Verdict *verdicts);
 cudaError_t kernel_sgd(cudaStream_t stream, size_t count, float *params, const float *grads,
                        float *velocity, const Scalars *scalars);
 cudaError_t kernel_add_into(cudaStream_t stream, size_t count, float *values, const float *more);

@@ -29,6 +29,11 @@ __global__ void loss_scale_adapt_kernel(Scalars *scalars, int interval)
 
 // --- loss ----------------------------------------------------------------------------------------
 
+struct RowLoss {
+    double loss;
+    int before;     // classes that come before the label; INT32_MAX: the loss is not finite
+};
+
 // What a row, a block, and at last the batch add to the statistics.
 struct LossPart {
     double loss;
@@ -41,19 +46,28 @@ struct LossPart {
         correct5 += o.correct5;
         not_finite += o.not_finite;
     }
+    __device__ void add(const RowLoss &row)
+    {
+        add(LossPart{ row.loss, row.before < 1, row.before < 5, !isfinite(row.loss) });
+    }
 };
 
+__device__ float warp_max(float value)
+{
+    return warp_merge(value, [](float a, float b) { return a > b ? a : b; });
+}
+
 // One warp, one row: loss = log(sum(exp(z))) - z[label], and dz = scale * (softmax(z) -
-// onehot(label)). A row is correct at k if fewer than k classes stand before its label, ties going
+// onehot(label)). A row is correct at k if fewer than k classes come before its label, ties going
 // to the lower index. A label that is not a class has a loss that is not a number.
-__device__ LossPart row_loss(const float *z, int classes, int label, double scale, float *dz)
+__device__ RowLoss row_loss(const float *z, int classes, int label, double scale, float *dz)
 {
     int lane = threadIdx.x % WARP, before = 0;
     float top = -INFINITY, mine = label < classes ? z[label] : NAN;
     double sum = 0;
     for (int j = lane; j < classes; j += WARP)
         top = z[j] > top ? z[j] : top;
-    top = warp_merge(top, [](float a, float b) { return a > b ? a : b; });
+    top = warp_max(top);
     for (int j = lane; j < classes; j += WARP) {
         sum += exp((double)z[j] - top);
         before += j != label && !(z[j] < mine || (z[j] == mine && j > label));
@@ -63,8 +77,7 @@ __device__ LossPart row_loss(const float *z, int classes, int label, double scal
     for (int j = lane; dz && j < classes; j += WARP)
         dz[j] = (float)(scale * (exp((double)z[j] - top) / sum - (j == label)));
     double loss = log(sum) + top - mine;
-    bool finite = isfinite(loss);
-    return LossPart{ loss, finite && before < 1, finite && before < 5, !finite };
+    return RowLoss{ loss, isfinite(loss) ? before : INT32_MAX };
 }
 
 // What `count` rows add to the statistics, and to the window that they are a part of, if they are.
@@ -129,6 +142,46 @@ cross_entropy_kernel(Launch launch, int rows, int classes, const float *__restri
     all.not_finite = warp_sum(all.not_finite);
     if (lane == 0)
         count_rows(all, count, part, scalars, stats);
+}
+
+// One warp, one row.
+__device__ Verdict judge(const float *z, int classes, int label)
+{
+    auto better = [z](int a, int b) {
+        if (z[a] == z[b] || (isnan(z[a]) && isnan(z[b])))
+            return a < b ? a : b;
+        return isnan(z[a]) || z[a] > z[b] ? a : b;
+    };
+    int lane = threadIdx.x % WARP, best = lane < classes ? lane : 0;
+    float next = -INFINITY, largest = 1;
+    for (int j = lane + WARP; j < classes; j += WARP)
+        best = better(best, j);
+    best = warp_merge(best, better);
+    for (int j = lane; j < classes; j += WARP) {
+        next = j != best && z[j] > next ? z[j] : next;
+        largest = isfinite(z[j]) ? fmaxf(largest, fabsf(z[j])) : largest;
+    }
+    next = warp_max(next);
+    largest = warp_max(largest);
+    RowLoss row = row_loss(z, classes, label, 0, NULL);
+    double margin = isfinite(row.loss) ? ((double)z[best] - next) / largest : 0;
+    return Verdict{ label, best, row.before, (float)row.loss, (float)margin };
+}
+
+__global__ void __launch_bounds__(THREADS)
+judge_rows_kernel(int rows, int classes, const float *__restrict__ logits,
+                  const int32_t *__restrict__ labels, Verdict *verdicts)
+{
+    constexpr int WARPS = THREADS / WARP;
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    for (int row = blockIdx.x * WARPS + warp; row < rows; row += gridDim.x * WARPS) {
+        Verdict verdict = {};
+        verdict.label = labels[row];
+        if (verdict.label >= 0)
+            verdict = judge(logits + (size_t)row * classes, classes, verdict.label);
+        if (lane == 0)
+            verdicts[row] = verdict;
+    }
 }
 
 // --- optimizer -----------------------------------------------------------------------------------
@@ -314,6 +367,14 @@ cudaError_t kernel_cross_entropy(const Launch *launch, int rows, int classes, co
     unsigned blocks = blocks_for((size_t)rows * WARP, MAX_BLOCKS);
     cross_entropy_kernel<<<blocks, THREADS, 0, launch->stream>>>(*launch, rows, classes, logits,
                                                                  labels, scalars, stats, dlogits);
+    return cudaGetLastError();
+}
+
+cudaError_t kernel_judge_rows(cudaStream_t stream, int rows, int classes, const float *logits,
+                              const int32_t *labels, Verdict *verdicts)
+{
+    unsigned blocks = blocks_for((size_t)rows * WARP);
+    judge_rows_kernel<<<blocks, THREADS, 0, stream>>>(rows, classes, logits, labels, verdicts);
     return cudaGetLastError();
 }
 

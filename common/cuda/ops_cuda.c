@@ -266,6 +266,13 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
                               dlogits));
 }
 
+void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
+                Verdict *verdicts)
+{
+    device_use(ops->device);
+    CUDA(kernel_judge_rows(ops->launch.stream, rows, classes, logits, labels, verdicts));
+}
+
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                 const Scalars *scalars)
 {

@@ -1,0 +1,331 @@
+// amp.c - mixed precision.
+//
+// 16-bit numbers halve the memory and its traffic, and processors multiply them several times as
+// fast. But sums of many, and small changes of large numbers, get lost in them. So both are mixed:
+//
+//   short (bf16, fp16)   images, activations and their gradients, weights that convolutions read
+//   f32                  sums inside a convolution, statistics of a batch, the loss; gradients of
+//                        parameters, their sum over ranks, the optimizer and the weights it changes
+//
+// bf16 reaches as far as f32. fp16 does not: small gradients would become 0 in it. So the loss is
+// multiplied by a large scale, and with it all gradients of backward; once they are averaged they
+// are f32 and divided by it. Where the scale was too large something overflows to infinity: that
+// step is left out, and the scale is halved. All ranks decide the same, because they look for
+// infinity in the average, which has it if any rank had it.
+#include "amp.h"
+#include "check.h"      // uses: xcalloc
+#include "rendezvous.h" // uses: rendezvous_agree
+#include "trace.h"      // uses: trace_begin, trace_end
+
+#include <float.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_SCALE = 65536 };
+
+struct Amp {
+    AmpConfig config;
+    Model *model;
+    Ddp *ddp;
+    Scalars *scalars;
+    bool adapts;            // the loss scale
+    bool first, last;       // of a batch's parts: the one that is under way
+    float *sum;             // gradients of the parts before it; NULL if there is only one; device
+    Type short_type;        // of gradients on the wire: f32 is as they are
+    uint16_t *travelling;   // those that are on their way; device
+};
+
+void amp_options(Args *args, AmpConfig *config)
+{
+    *config = (AmpConfig){ .mode = "auto", .growth_interval = 2000, .accumulate = 1,
+                           .compress = "none" };
+    args_add(args, ARGS_ROWS(
+        { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
+          "mixed precision (auto: what the device has instructions for)" },
+        { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
+          "a fixed factor on the loss (0: fp16 adapts one, others need none)", 0, 0x1p40 },
+        { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
+          "fp16: steps without overflow that double the loss scale", 1, 1e9 },
+        { "accumulate", 0, ARG_INT, &config->accumulate, "K",
+          "work through a batch in up to K parts, then take one step", 1, 65536 },
+        { "clip-norm", 0, ARG_DOUBLE, &config->clip_norm, "X",
+          "greatest length of all gradients together (0: any)", 0, 1e9 },
+        { "compress", 0, ARG_CHOICE, &config->compress, "none|bf16|fp16",
+          "the type in which gradients travel between ranks" },
+        { "verbose", 0, ARG_FLAG, &config->verbose, NULL,
+          "tell which numbers are kept and computed in what", .own = true }));
+}
+
+void amp_check_options(const Args *args, const AmpConfig *config, int batch_size)
+{
+    if (config->accumulate > batch_size)
+        args_reject(args, "accumulate", "a batch of %d images has no %d parts", batch_size,
+                    config->accumulate);
+    if (config->loss_scale > 0 && config->loss_scale < LOSS_SCALE_LEAST)
+        args_reject(args, "loss-scale", "%g is too small", config->loss_scale);
+    if (config->clip_norm > 0 && config->clip_norm < FLT_MIN)
+        args_reject(args, "clip-norm", "%g is too small", config->clip_norm);
+}
+
+// ==== Which types ================================================================================
+
+static const char *const type_names[] = { "f32", "bf16", "fp16" };
+
+static Type type_named(const char *name)
+{
+    return strcmp(name, "bf16") == 0 ? TYPE_BF16 : strcmp(name, "fp16") == 0 ? TYPE_F16 : TYPE_F32;
+}
+
+Type amp_type(const AmpConfig *config, const Device *device)
+{
+    return strcmp(config->mode, "auto") == 0 ? ops_best_type(device) : type_named(config->mode);
+}
+
+// ==== The loss scale =============================================================================
+
+// A run that had no scale yet, or none that adapts, has 1 and no step that was left out.
+static void take_up_scale(Amp *amp, const TrainState *state)
+{
+    bool goes_on = state->loss_scale != 1 || state->skipped_steps > 0;
+    double fixed = amp->config.loss_scale > 0 ? amp->config.loss_scale : 1;
+    double adapting = goes_on ? state->loss_scale : FIRST_SCALE;
+    scalars_set(amp->model->ops, amp->scalars, (Scalars){
+        .loss_scale = (float)(amp->adapts ? adapting : fixed),
+        .clean = (int32_t)state->clean_steps,
+        .skipped = (int32_t)state->skipped_steps,
+    });
+}
+
+static Scalars read_scalars(Amp *amp)
+{
+    Scalars seen;
+    Stream *stream = device_stream(amp->model->device);
+    copy_to_host(stream, &seen, amp->scalars, sizeof seen);
+    stream_sync(stream);
+    return seen;
+}
+
+void amp_save(Amp *amp, TrainState *state)
+{
+    if (!amp->adapts)
+        return;
+    Scalars seen = read_scalars(amp);
+    state->running.not_finite = state->running.bad_gradients = 0;   // steps were left out for them
+    state->loss_scale = seen.loss_scale;
+    state->clean_steps = seen.clean;
+    state->skipped_steps = seen.skipped;
+}
+
+bool amp_may_skip(Amp *amp, const Log *log, const Stats *stats, const TrainState *state)
+{
+    double scale = read_scalars(amp).loss_scale;
+    if (amp->adapts ? scale < 1 : scale > 1 && stats->not_finite == 0)
+        log_scale_failed(log, scale, !amp->adapts, state->epoch + 1, state->step);
+    return amp->adapts;
+}
+
+Scalars amp_read(Amp *amp)
+{
+    if (amp->config.clip_norm == 0)     // else it is there
+        gradients_norm(amp->model->ops, amp->model->param_count, amp->model->grads, amp->scalars);
+    Scalars seen = read_scalars(amp);
+    if (!amp->adapts && amp->config.loss_scale == 0)
+        seen.loss_scale = 0;
+    return seen;
+}
+
+void amp_update(Amp *amp)
+{
+    if (amp->adapts)
+        loss_scale_adapt(amp->model->ops, amp->scalars, amp->config.growth_interval);
+    trace_begin("cast");
+    model_cast_weights(amp->model);
+    trace_end();
+}
+
+// The norm is that of the average over all ranks, so it is the same on each; and of gradients
+// without the loss scale, or what is clipped would depend on that.
+void amp_measure(Amp *amp)
+{
+    if (amp->config.clip_norm == 0)
+        return;
+    trace_begin("norm");
+    gradients_norm(amp->model->ops, amp->model->param_count, amp->model->grads, amp->scalars);
+    trace_end();
+}
+
+// ==== A batch in parts ===========================================================================
+//
+// Several forward and backward passes add up to the gradients of one large batch, with the
+// activations of a small one; and ranks need to talk only once for all of them. (It is not quite
+// the large batch where there is batch normalisation: that sees one part at a time.)
+
+int amp_rows(const AmpConfig *config, int batch_size)
+{
+    return (batch_size + config->accumulate - 1) / config->accumulate;
+}
+
+Shape amp_images(const Model *model, int batch_size)
+{
+    Shape shape = model->input;
+    shape.n = batch_size;
+    return shape;
+}
+
+bool amp_part(Amp *amp, const Batch *batch, int i, Batch *part)
+{
+    const Shape shape = amp->model->input;
+    int begin = i * shape.n, left = batch->rows - begin;
+    if (left <= 0)
+        return false;
+    amp->first = begin == 0;
+    amp->last = left <= shape.n;
+    *part = *batch;
+    part->count = part->rows = amp->last ? left : shape.n;
+    part->images = (char *)batch->images + (size_t)begin * (shape_bytes(shape) / (size_t)shape.n);
+    part->labels = batch->labels + begin;
+    return true;
+}
+
+void amp_ready(void *arg, size_t offset, size_t count)
+{
+    Amp *amp = arg;
+    Model *model = amp->model;
+    float *grads = model->grads + offset, *sum = amp->sum + offset;
+    if (amp->first && !amp->last)
+        copy_on_device(device_stream(model->device), sum, grads, count * sizeof *grads);
+    else if (!amp->last)
+        add_into(model->ops, count, sum, grads);
+    else if (!amp->first)
+        add_into(model->ops, count, grads, sum);
+    if (amp->last)
+        ddp_ready(amp->ddp, offset, count);
+}
+
+// ==== Short messages =============================================================================
+
+// A communication hook. Each rank divides by their number before the sum, not after it: a sum of
+// averages is no larger than the largest of them, and cannot overflow.
+static float sum_short(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
+{
+    Amp *amp = arg;
+    Ops *ops = amp->model->ops;
+    bool half = amp->short_type == TYPE_F16;
+    uint16_t *travelling = amp->travelling + (grads - amp->model->grads);
+    values_narrow(ops, stream, amp->short_type, count, grads, 1.0f / (float)comm_size(comm),
+                  travelling);
+    comm_all_reduce(comm, stream, travelling, count, half ? COMM_F16 : COMM_BF16, COMM_SUM);
+    values_widen(ops, stream, amp->short_type, count, travelling, grads);
+    return 1;
+}
+
+// ==== What it says ===============================================================================
+
+static void introduce_type(const Amp *amp, Log *log)
+{
+    const AmpConfig *c = &amp->config;
+    Device *device = amp->model->device;
+    Type type = amp->model->config.type;
+    bool chosen = strcmp(c->mode, "auto") == 0;
+    char scale[48] = "", parts[48] = "", clip[48] = "", travel[48] = "";
+    if (amp->adapts)
+        snprintf(scale, sizeof scale, " | loss scale adapts");
+    else if (c->loss_scale > 0)
+        snprintf(scale, sizeof scale, " | loss scale %g", c->loss_scale);
+    if (amp->sum)
+        snprintf(parts, sizeof parts, " | in parts of %d", amp->model->config.batch);
+    if (c->clip_norm > 0)
+        snprintf(clip, sizeof clip, " | clipped to %g", c->clip_norm);
+    if (amp->travelling)
+        snprintf(travel, sizeof travel, " | gradients travel as %s", c->compress);
+    log_say(log, "   == amp: %s%s%s%s%s%s", type == TYPE_F32 ? "off" : type_names[type],
+            !chosen && ops_emulates(device, type) ? ", emulated: slow, and only to learn from" :
+            chosen && type == TYPE_F32 ? ": no instructions for 16 bits here" : "",
+            scale, parts, clip, travel);
+}
+
+static void row(Log *log, const char *what, const char *kept, const char *computed, double bytes)
+{
+    char size[32] = "";
+    if (bytes > 0)
+        snprintf(size, sizeof size, "%10.2f MB", bytes / 1e6);
+    log_say(log, "      %-44s%-6s %-*s%s", what, kept, bytes > 0 ? 14 : 0, computed, size);
+}
+
+static void introduce_types(const Amp *amp, int ranks, Log *log)
+{
+    const Model *m = amp->model;
+    Type type = m->config.type;
+    const char *name = type_names[type], *travels = amp->travelling ? amp->config.compress : "f32";
+    char convs[64], norms[64], products[32];
+    double weights = 0, params = (double)m->torch_params * sizeof(float);
+    int conv_count = 0, norm_count = 0;
+    for (int i = 0; i < m->tensor_count; i++) {
+        bool weight = m->tensors[i].kind == MODEL_WEIGHT;
+        weights += weight ? (double)m->tensors[i].count : 0;
+        conv_count += weight;
+        norm_count += m->tensors[i].kind == MODEL_COUNTER;
+    }
+    snprintf(convs, sizeof convs, "%d convolutions and matrix products", conv_count);
+    snprintf(norms, sizeof norms, "statistics of %d batch normalisations", norm_count);
+    snprintf(products, sizeof products, "%s, sums f32", name);
+    row(log, "what", "kept", "computed", 0);
+    row(log, "images that go through the layers at once", name, "f32",
+        (double)shape_bytes(m->input));
+    row(log, "activations and their gradients", name, "f32",
+        (double)model_activation_bytes(m, type));
+    if (type != TYPE_F32)
+        row(log, "   in f32 they would be", "", "", (double)model_activation_bytes(m, TYPE_F32));
+    row(log, convs, "", type == TYPE_F32 ? "f32" : products, 0);
+    if (type != TYPE_F32)
+        row(log, "   copies of weights that they read", name, "",
+            weights * (double)type_size(type));
+    row(log, norms, "f32", "f32", (double)m->buffer_count * sizeof(float));
+    row(log, "logits, loss", "f32", "f32", 0);
+    row(log, "gradients of parameters", "f32", "f32", params);
+    if (amp->sum)
+        row(log, "   their sum over a batch's parts", "f32", "f32", params);
+    if (ranks > 1)
+        row(log, "   as they travel, each step", travels, travels,
+            amp->travelling ? params / 2 : params);
+    row(log, "optimizer: weights and momentum", "f32", "f32", 2 * params);
+}
+
+// ==== A life =====================================================================================
+
+void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state)
+{
+    Model *model = amp->model;
+    Type type = model->config.type;
+    rendezvous_agree(world, "--amp", type_names[type]);
+    log_event(log, "amp", "\"type\":\"%s\",\"activation_bytes\":%zu", type_names[type],
+              model_activation_bytes(model, type));
+    introduce_type(amp, log);
+    if (amp->config.verbose)
+        introduce_types(amp, world->size, log);
+    take_up_scale(amp, state);
+    model_cast_weights(model);
+}
+
+Amp *amp_new(const AmpConfig *config, Model *model, Ddp *ddp, Scalars *scalars)
+{
+    Amp *amp = xcalloc(1, sizeof *amp);
+    *amp = (Amp){ .config = *config, .model = model, .ddp = ddp, .scalars = scalars,
+                  .short_type = type_named(config->compress) };
+    amp->adapts = model->config.type == TYPE_F16 && config->loss_scale == 0;
+    if (config->accumulate > 1)
+        amp->sum = device_alloc(model->device, model->param_count * sizeof *amp->sum);
+    if (amp->short_type != TYPE_F32) {
+        size_t count = model->param_count + MODEL_SPARE;
+        amp->travelling = device_alloc(model->device, count * sizeof *amp->travelling);
+        ddp_set_hook(ddp, sum_short, amp);
+    }
+    return amp;
+}
+
+void amp_free(Amp *amp)
+{
+    device_free(amp->model->device, amp->travelling);
+    device_free(amp->model->device, amp->sum);
+    free(amp);
+}

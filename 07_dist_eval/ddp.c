@@ -1,0 +1,275 @@
+// ddp.c - every rank's gradients become the average of all ranks' gradients.
+//
+// The ranks begin with the same weights and take the same steps with the same gradients: so they
+// always have the same weights, though each has only seen its share of the samples.
+//
+// The naive way (average_naive, below) waits for one thing after the other:
+//
+//   compute   | forward | backward                     |            | optimizer |
+//   network                                            | all-reduce |
+//
+// But the last layer's gradients are final when backward has hardly begun. The arena of gradients
+// lies in the order in which they become final, so whatever is ready is a range of it. As soon as
+// that is worth a message it is sent as one "bucket", while backward goes on with earlier layers:
+//
+//   compute   | forward | backward   .        .        |      | optimizer |
+//   network             .    | bucket 0 | bucket 1 | bucket 2 |
+//
+// Only the last bucket must be waited for, so the first one is small: the network gets busy early.
+#include "ddp.h"
+#include "alive.h"      // uses: alive_done
+#include "check.h"      // uses: CHECK
+#include "interrupt.h"  // uses: interrupt_wish, interrupt_grant
+#include "trace.h"      // uses: trace_begin, trace_end
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_BUCKET = 1 << 20 };    // bytes
+
+struct Ddp {
+    DdpConfig config;
+    Model *model;
+    Scalars *scalars;
+    Stats *stats;
+    Comm *comm;                 // for gradients, and whatever else ranks tell each other
+    Comm *norms;                // for BatchNorm, whose numbers must not queue behind a bucket
+    Stream *stream;             // where the buckets travel
+    DdpHook hook;
+    void *hook_arg;
+    size_t begin, end;          // gradients that are final and have not been sent
+    size_t limit;               // bytes at which the next bucket is sent
+    Event *final, *averaged;    // the bucket's gradients; all of them
+    float *wish, *heard;        // of stopping: ours, and all ranks' on average; host
+    Event *told;                // heard is there
+    int64_t steps;
+};
+
+void ddp_options(Args *args, DdpConfig *config)
+{
+    *config = (DdpConfig){ .bucket_mb = 25, .overlap = true };
+    args_add(args, ARGS_ROWS(
+        { "bucket-mb", 0, ARG_DOUBLE, &config->bucket_mb, "MIB",
+          "gradients that travel together (0: all, after backward)", 0, 65536 },
+        { "overlap", 0, ARG_BOOL, &config->overlap, "0|1", "they travel while backward goes on" },
+        { "sync-bn", 0, ARG_FLAG, &config->sync_bn, NULL,
+          "BatchNorm's statistics are of all ranks' batches" },
+        { "check-collectives", 0, ARG_FLAG, &config->check_collectives, NULL,
+          "debugging: before each collective, compare what the ranks are about to do" }));
+}
+
+// ==== The average, all at once ===================================================================
+
+// The default communication hook.
+static float sum_over_ranks(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
+{
+    (void)arg;
+    comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);
+    return 1.0f / (float)comm_size(comm);
+}
+
+// Where the sum is divided, every rank sees, in the same sum, whether a gradient of any of them is
+// not finite: then all leave out this step's update.
+static void average(Ddp *ddp, Stream *stream, float *grads, size_t count)
+{
+    float factor = ddp->hook(ddp->hook_arg, ddp->comm, stream, grads, count);
+    gradients_scale(ddp->model->ops, stream, count, grads, factor, ddp->scalars, ddp->stats);
+}
+
+// After backward, everything in one message. This is all there is to data-parallel training; what
+// stands below only makes it faster. (Behind the gradients travels the wish to stop.)
+static void average_naive(Ddp *ddp)
+{
+    average(ddp, device_stream(ddp->model->device), ddp->model->grads,
+            ddp->model->param_count + MODEL_SPARE);
+}
+
+// ==== The average, in buckets, beside backward ===================================================
+
+// Bytes.
+static size_t bucket(const Ddp *ddp) { return (size_t)(ddp->config.bucket_mb * 0x1p20); }
+static size_t first_bucket(const Ddp *ddp)
+{
+    return bucket(ddp) < FIRST_BUCKET ? bucket(ddp) : FIRST_BUCKET;
+}
+
+static void send_bucket(Ddp *ddp)
+{
+    event_record(ddp->final, device_stream(ddp->model->device));
+    stream_wait(ddp->stream, ddp->final);
+    average(ddp, ddp->stream, ddp->model->grads + ddp->begin, ddp->end - ddp->begin);
+    ddp->begin = ddp->end;
+    ddp->limit = bucket(ddp);
+}
+
+void ddp_ready(void *arg, size_t offset, size_t count)
+{
+    Ddp *ddp = arg;
+    if (ddp->config.bucket_mb == 0)
+        return;
+    bool last = offset + count == ddp->model->param_count;
+    ddp->end = offset + count + (last ? MODEL_SPARE : 0);
+    if (last || (ddp->end - ddp->begin) * sizeof(float) >= ddp->limit)
+        send_bucket(ddp);
+}
+
+void ddp_wait(Ddp *ddp)
+{
+    if (ddp->config.bucket_mb == 0) {
+        average_naive(ddp);
+        return;
+    }
+    trace_begin("wait for gradients");
+    event_record(ddp->averaged, ddp->stream);
+    stream_wait(device_stream(ddp->model->device), ddp->averaged);
+    trace_end();
+    ddp->begin = ddp->end = 0;
+    ddp->limit = first_bucket(ddp);
+}
+
+// ==== Beginning and stopping together ============================================================
+
+// In place, on the host: rank 0's bytes.
+static void broadcast_host(Ddp *ddp, void *bytes, size_t count)
+{
+    Stream *stream = device_stream(ddp->model->device);
+    void *on_device = device_alloc(ddp->model->device, count);
+    copy_to_device(stream, on_device, bytes, count);
+    comm_broadcast(ddp->comm, stream, on_device, count, COMM_U8, 0);
+    copy_to_host(stream, bytes, on_device, count);
+    stream_sync(stream);
+    device_free(ddp->model->device, on_device);
+}
+
+void ddp_broadcast(Ddp *ddp, float *velocity, void *state, size_t bytes)
+{
+    Model *m = ddp->model;
+    Stream *stream = device_stream(m->device);
+    trace_begin("broadcast");
+    comm_broadcast(ddp->comm, stream, m->params, m->param_count, COMM_F32, 0);
+    comm_broadcast(ddp->comm, stream, m->buffers, m->buffer_count, COMM_F32, 0);
+    comm_broadcast(ddp->comm, stream, velocity, m->param_count, COMM_F32, 0);
+    broadcast_host(ddp, state, bytes);
+    ddp_compare(ddp, model_hash(m));    // arenas of two kinds of processors have other orders
+    trace_end();
+}
+
+// A rank that stopped by itself would leave the others waiting for its gradients. So a signal is
+// only a wish, which travels in the floats behind the gradients: after the step that brings it,
+// every rank has heard it.
+static void act_on(float heard)
+{
+    if (heard > 0)
+        interrupt_grant(interrupt_wish() ? interrupt_wish() : SIGTERM);
+}
+
+// To hear, a GPU must be waited for. So there it is done every 8th step, and without waiting: a wish
+// is put in after one such step, fetched after the next step, and acted upon after the next 8th.
+static void agree_on_gpu(Ddp *ddp, Stream *stream, float *travels)
+{
+    int phase = (int)(++ddp->steps % 8);
+    if (phase == 0) {
+        event_sync(ddp->told);
+        act_on(*ddp->heard);
+        *ddp->wish = (float)interrupt_wish();
+        copy_to_device(stream, travels, ddp->wish, sizeof(float));
+    } else if (phase == 1) {
+        copy_to_host(stream, ddp->heard, travels, sizeof(float));
+        event_record(ddp->told, stream);
+    }
+}
+
+void ddp_agree(Ddp *ddp)
+{
+    float *travels = ddp->model->grads + ddp->model->param_count;
+    if (!device_shares_memory(ddp->model->device)) {
+        agree_on_gpu(ddp, device_stream(ddp->model->device), travels);
+        return;
+    }
+    act_on(*travels);
+    *travels = (float)interrupt_wish();
+}
+
+// ==== Are we still the same? =====================================================================
+
+uint64_t ddp_compare(Ddp *ddp, uint64_t hash)
+{
+    int size = comm_size(ddp->comm), others = 0;
+    uint64_t hashes[size];
+    char names[256] = "";
+    Device *device = ddp->model->device;
+    uint64_t *all = device_alloc(device, (size_t)(size + 1) * sizeof hash), *mine = all + size;
+    copy_to_device(device_stream(device), mine, &hash, sizeof hash);
+    comm_all_gather(ddp->comm, device_stream(device), mine, all, 1, COMM_I64);
+    copy_to_host(device_stream(device), hashes, all, sizeof hashes);
+    stream_sync(device_stream(device));
+    device_free(device, all);
+    for (int rank = 1; rank < size; rank++)
+        if (hashes[rank] != hashes[0]) {
+            size_t length = strlen(names);
+            snprintf(names + length, sizeof names - length, "%s%d (%016llx)", others++ ? ", " : "",
+                     rank, (unsigned long long)hashes[rank]);
+        }
+    CHECK(others == 0 || comm_rank(ddp->comm) > 0,
+          "they began with other weights, or took a step with other gradients; at the start: "
+          "their processors are of two kinds (DNNL_MAX_CPU_ISA=AVX2 on all makes them alike)",
+          "the ranks have come apart: the weights of rank %s differ from rank 0's (%016llx)", names,
+          (unsigned long long)hashes[0]);
+    return hash;
+}
+
+// ==== A life =====================================================================================
+
+static void gather_norms(void *arg, const void *mine, void *all, size_t bytes)
+{
+    Ddp *ddp = arg;
+    comm_all_gather(ddp->norms, device_stream(ddp->model->device), mine, all, bytes, COMM_U8);
+}
+
+Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
+             Stats *stats)
+{
+    Ddp *ddp = xcalloc(1, sizeof *ddp);
+    bool beside = config->overlap && config->bucket_mb > 0;
+    *ddp = (Ddp){ .config = *config, .model = model, .scalars = scalars, .stats = stats,
+                  .hook = sum_over_ranks };
+    ddp->limit = first_bucket(ddp);
+    ddp->comm = comm_new(world, model->device, "gradients", config->check_collectives);
+    ddp->stream = beside ? stream_new_beside(model->device, "communication")
+                         : device_stream(model->device);
+    ddp->final = event_new(model->device);
+    ddp->averaged = event_new(model->device);
+    ddp->told = event_new(model->device);
+    ddp->wish = host_alloc(2 * sizeof *ddp->wish);
+    ddp->heard = ddp->wish + 1;
+    *ddp->wish = *ddp->heard = 0;
+    if (config->sync_bn) {
+        ddp->norms = comm_new(world, model->device, "norms", config->check_collectives);
+        ops_share_norms(model->ops, world->size, gather_norms, ddp);
+    }
+    interrupt_defer();
+    return ddp;
+}
+
+void ddp_free(Ddp *ddp)
+{
+    Device *device = ddp->model->device;
+    stream_sync(ddp->stream);
+    comm_free(ddp->norms);
+    comm_free(ddp->comm);
+    alive_done();
+    host_free(ddp->wish);
+    event_free(ddp->told);
+    event_free(ddp->averaged);
+    event_free(ddp->final);
+    if (ddp->stream != device_stream(device))
+        stream_free(ddp->stream);
+    free(ddp);
+}
+
+void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg)
+{
+    ddp->hook = hook;
+    ddp->hook_arg = arg;
+}

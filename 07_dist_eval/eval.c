@@ -1,0 +1,305 @@
+// eval.c - every rank evaluates its share of the test set, and all know the result.
+//
+// The test set is cut into the batches that one process would take, and rank r takes every size-th
+// of them, beginning with the r-th:
+//
+//   10 images, batches of 4    0 1 2 3 | 4 5 6 7 | 8 9 . .     (. is padding, which does not count)
+//   2 ranks                    rank 0    rank 1    rank 0
+//
+// Shares differ, and nothing is repeated to make them equal. So nothing in the loop over batches
+// may be done together: who has fewer would be waited for in vain. At the end all wait for each
+// other, once, and then add up what they have counted:
+//
+//   rank 0   | batch 0 | batch 2 |         | all-reduce |
+//   rank 1   | batch 1 | barrier           | all-reduce |
+//
+// Counts are added, never percentages: a mean of means gives each image of a short batch, or of a
+// small share, more weight than the others (naive(), below, shows what comes of it). And counts
+// are integers: their sum does not depend on who adds what first. That of losses would, so a loss
+// is rounded to a multiple of 2^-32 before it is added (result_count): sums of such numbers are
+// exact in a double, up to 2 million, and then the same in any order.
+//
+// An image has the same neighbours in its batch on any number of ranks: the same arithmetic, down
+// to the last bit, and the same prediction. What is printed does not depend on how many they are.
+#include "eval.h"
+#include "check.h"      // uses: CHECK, xmalloc
+#include "trace.h"      // uses: trace_begin, trace_end
+
+#include <stdlib.h>
+#include <string.h>
+
+struct Eval {
+    EvalConfig config;
+    const Dataset *test;
+    Model *model;
+    Comm *comm;                 // its calls do not queue behind gradients
+    Stream *stream;             // where sums travel
+    Verdict *verdicts;          // of this rank's batches, one after the other; device
+    Verdict *gathered;          // all ranks', if wanted, one rank after the other; rank 0, device
+    Result result;              // what this rank has counted, and then all ranks have
+    double *numbers, *sums;     // on their way; host, device
+    Log *log;
+    LogStep line;               // waits for its sums; step 0: there is none
+};
+
+void eval_options(Args *args, EvalConfig *config)
+{
+    args_add(args, ARGS_ROWS(
+        { "show-naive", 0, ARG_FLAG, &config->show_naive, NULL,
+          "also what a mean of means over padded shares would say" }));
+    result_options(args, &config->result);
+}
+
+// ==== Sums over ranks ============================================================================
+
+enum { STATS = 8 };                         // numbers that Stats becomes
+
+// A double holds integers up to 2^53 exactly: so one all-reduce adds up counts and losses.
+static void stats_to_numbers(const Stats *s, double *n)
+{
+    const double all[STATS] = { s->loss_sum, (double)s->count, (double)s->correct1,
+                                (double)s->correct5, s->batch_loss_sum, (double)s->batch_count,
+                                (double)s->batch_correct1, (double)s->not_finite };
+    memcpy(n, all, sizeof all);
+}
+
+static Stats stats_from_numbers(const double *n)
+{
+    return (Stats){ .loss_sum = n[0], .count = (int64_t)n[1], .correct1 = (int64_t)n[2],
+                    .correct5 = (int64_t)n[3], .batch_loss_sum = n[4],
+                    .batch_count = (int64_t)n[5], .batch_correct1 = (int64_t)n[6],
+                    .not_finite = (int64_t)n[7] };
+}
+
+// Stats, and `more` numbers that stand behind their place already. Goes on beside what follows.
+static void sum_begin(Eval *eval, const Stats *mine, size_t more)
+{
+    stats_to_numbers(mine, eval->numbers);
+    copy_to_device(eval->stream, eval->sums, eval->numbers, (STATS + more) * sizeof(double));
+    comm_all_reduce(eval->comm, eval->stream, eval->sums, STATS + more, COMM_F64, COMM_SUM);
+    copy_to_host(eval->stream, eval->numbers, eval->sums, (STATS + more) * sizeof(double));
+}
+
+static Stats sum_end(Eval *eval)
+{
+    stream_sync(eval->stream);
+    return stats_from_numbers(eval->numbers);
+}
+
+Stats eval_sum(Eval *eval, const Stats *mine)
+{
+    eval_catch_up(eval);
+    sum_begin(eval, mine, 0);
+    return sum_end(eval);
+}
+
+void eval_log_step(Eval *eval, Log *log, const LogStep *line)
+{
+    eval->log = log;
+    eval->line = *line;
+    sum_begin(eval, &line->stats, 0);
+    if (line->final || line->step == line->steps)
+        eval_catch_up(eval);
+}
+
+void eval_catch_up(Eval *eval)
+{
+    if (eval->line.step == 0)
+        return;
+    eval->line.stats = sum_end(eval);
+    log_step(eval->log, &eval->line);
+    eval->line.step = 0;
+}
+
+// ==== Shares of the test set =====================================================================
+
+static int rows_of(const Eval *eval) { return eval->model->input.n; }
+static int batch_count(const Eval *eval)
+{
+    int count = eval->test->count, rows = rows_of(eval);
+    return count / rows + (count % rows > 0);
+}
+
+// Rank `rank` has so many batches. Its i-th is number i * size + rank of all.
+static int share_of(const Eval *eval, int rank)
+{
+    int batches = batch_count(eval), size = comm_size(eval->comm);
+    return batches / size + (rank < batches % size);
+}
+
+static void start_share(Eval *eval, Loader *loader)
+{
+    int rank = comm_rank(eval->comm), size = comm_size(eval->comm), rows = rows_of(eval), count = 0;
+    int share = share_of(eval, rank);
+    int32_t *ids = xmalloc(((size_t)share * (size_t)rows + 1) * sizeof *ids);
+    for (int i = 0; i < share; i++) {
+        int first = (i * size + rank) * rows, left = eval->test->count - first;
+        for (int k = 0; k < rows && k < left; k++)
+            ids[count++] = first + k;
+    }
+    loader_start(loader, ids, count, 0, 0);
+    free(ids);
+}
+
+// Each rank's running statistics are of the images that it has trained with: another rank's model
+// would give another result. Rank 0's are those that are saved.
+void eval_begin(Eval *eval, Loader *loader)
+{
+    Model *model = eval->model;
+    comm_broadcast(eval->comm, device_stream(model->device), model->buffers, model->buffer_count,
+                   COMM_F32, 0);
+    start_share(eval, loader);
+}
+
+void eval_batch(Eval *eval, const Batch *batch)
+{
+    judge_rows(eval->model->ops, batch->rows, eval->test->classes, eval->model->logits,
+               batch->labels, eval->verdicts + (size_t)batch->index * (size_t)rows_of(eval));
+}
+
+// ==== The result =================================================================================
+
+static Verdict *on_host(Eval *eval, const Verdict *verdicts, size_t count)
+{
+    Stream *stream = device_stream(eval->model->device);
+    Verdict *copy = xmalloc((count + 1) * sizeof *copy);
+    copy_to_host(stream, copy, verdicts, count * sizeof *copy);
+    stream_sync(stream);
+    return copy;
+}
+
+static void count_mine(Eval *eval)
+{
+    size_t rows = (size_t)share_of(eval, comm_rank(eval->comm)) * (size_t)rows_of(eval);
+    Verdict *verdicts = on_host(eval, eval->verdicts, rows);
+    result_clear(&eval->result);
+    for (size_t i = 0; i < rows; i++)
+        result_count(&eval->result, &verdicts[i]);
+    free(verdicts);
+}
+
+// Every verdict comes to rank 0, and there into the order of the test set: sample s is row s % rows
+// of batch s / rows.
+static void gather(Eval *eval)
+{
+    int rows = rows_of(eval), size = comm_size(eval->comm), most = share_of(eval, 0);
+    size_t each = (size_t)most * (size_t)rows;
+    comm_gather(eval->comm, device_stream(eval->model->device), eval->verdicts, eval->gathered,
+                each * sizeof(Verdict), COMM_U8, 0);
+    if (comm_rank(eval->comm) > 0)
+        return;
+    Verdict *all = on_host(eval, eval->gathered, (size_t)size * each);
+    for (int s = 0; s < eval->test->count; s++) {
+        int batch = s / rows;
+        eval->result.verdicts[s] = all[((batch % size) * most + batch / size) * rows + s % rows];
+        CHECK(eval->result.verdicts[s].label == eval->test->labels[s], "this is a fault of ours",
+              "test image %d: its verdict is another image's", s);
+    }
+    free(all);
+}
+
+Stats eval_end(Eval *eval, Stats *mine)
+{
+    Result *r = &eval->result;
+    count_mine(eval);
+    *mine = r->stats;
+    trace_begin("barrier");
+    comm_barrier(eval->comm);
+    trace_end();
+    for (size_t i = 0; i < r->counted; i++)
+        eval->numbers[STATS + i] = (double)r->counts[i];
+    sum_begin(eval, mine, r->counted);
+    r->stats = sum_end(eval);
+    for (size_t i = 0; i < r->counted; i++)
+        r->counts[i] = (int64_t)eval->numbers[STATS + i];
+    if (r->verdicts)
+        gather(eval);
+    return r->stats;
+}
+
+// ==== What it would be if percentages were added =================================================
+
+typedef struct Means {
+    double loss, top1, top5;
+} Means;
+
+// What programs say that give each rank as many samples, by repeating the first ones, and then
+// take the mean over ranks, of the mean over a rank's batches, of the mean over a batch.
+static Means naive(const Eval *eval)
+{
+    Means all = { 0 };
+    int count = eval->test->count, size = comm_size(eval->comm), rows = rows_of(eval);
+    int share = count / size + (count % size > 0), batches = share / rows + (share % rows > 0);
+    for (int rank = 0; rank < size; rank++)
+        for (int i = 0; i < share; i++) {
+            const Verdict *v = &eval->result.verdicts[((int64_t)i * size + rank) % count];
+            int in_batch = i / rows < batches - 1 ? rows : share - (batches - 1) * rows;
+            double weight = 1.0 / in_batch / batches / size;
+            all.loss += weight * v->loss;
+            all.top1 += weight * 100 * (v->before < 1);
+            all.top5 += weight * 100 * (v->before < 5);
+        }
+    return all;
+}
+
+static void tell_naive(const Eval *eval, Log *log)
+{
+    char loss[LOG_NUMBER];
+    Means n = naive(eval);
+    int count = eval->test->count, size = comm_size(eval->comm);
+    int padded = (count / size + (count % size > 0)) * size;
+    log_say(log, "   == naive: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %d images, mean of means",
+            n.loss, n.top1, n.top5, padded);
+    log_event(log, "naive", "\"test_loss\":%s,\"top1\":%.4f,\"top5\":%.4f,\"n\":%d",
+              log_number(n.loss, loss), n.top1, n.top5, padded);
+}
+
+void eval_tell(Eval *eval, Log *log)
+{
+    if (comm_rank(eval->comm) > 0)
+        return;
+    if (eval->config.show_naive)
+        tell_naive(eval, log);
+    result_tell(&eval->result, &eval->config.result, log);
+}
+
+// ==== The beginning and the end ==================================================================
+
+void eval_probe(const EvalConfig *config, const World *world)
+{
+    Error error;
+    if (world->rank == 0 && !result_probe(&config->result, &error))
+        FAIL_ERROR(&error);
+}
+
+Eval *eval_new(const EvalConfig *config, const World *world, Model *model, const Data *data)
+{
+    Device *device = model->device;
+    Eval *eval = xcalloc(1, sizeof *eval);
+    *eval = (Eval){ .config = *config, .test = &data->test, .model = model };
+    bool each = config->show_naive || config->result.predictions;
+    result_init(&eval->result, data, model->config.type, each);
+    eval->comm = comm_new(world, device, "metrics", false);
+    eval->stream = stream_new_beside(device, "metrics");
+    size_t bytes = (size_t)share_of(eval, 0) * (size_t)rows_of(eval) * sizeof(Verdict);
+    size_t numbers = (STATS + eval->result.counted) * sizeof(double);
+    eval->verdicts = device_alloc(device, bytes);
+    if (each && world->rank == 0)
+        eval->gathered = device_alloc(device, (size_t)world->size * bytes);
+    eval->numbers = host_alloc(numbers);
+    eval->sums = device_alloc(device, numbers);
+    return eval;
+}
+
+void eval_free(Eval *eval)
+{
+    Device *device = eval->model->device;
+    comm_free(eval->comm);
+    stream_free(eval->stream);
+    device_free(device, eval->sums);
+    host_free(eval->numbers);
+    device_free(device, eval->gathered);
+    device_free(device, eval->verdicts);
+    result_free(&eval->result);
+    free(eval);
+}

@@ -1,0 +1,28 @@
+// rendezvous.h - who is this process, and where are the others?
+#pragma once
+#include "args.h"
+#include "comm.h"
+
+typedef struct RendezvousConfig {
+    int rank, size, local_rank;         // -1: not on the command line
+    const char *address;                // where rank 0 listens
+    int port;
+    const char *interface;              // the network that the ranks use, or NULL
+    const char *token_file;
+    bool require_token;
+    const char *meet;                   // "file:PATH", or NULL: at an address
+    double timeout;                     // s for all to come, and without a sign of life later; 0: any
+} RendezvousConfig;
+// Sets the defaults and adds the options.
+void rendezvous_options(Args *args, RendezvousConfig *config);
+
+// Finds out which rank this is, of how many: from the command line, else the environment that torchrun and
+// launch set, else from Open MPI, else from Slurm, else it is alone; meets the others, and makes sure
+// that all are the same program with the same options.
+void rendezvous(const RendezvousConfig *config, const Args *args, World *world);
+// Something that all ranks must have the same of: fails with both values where one differs.
+void rendezvous_agree(const World *world, const char *what, const char *value);
+// What rank 0 answers: where another rank, which looks at its own disk, may find something else.
+bool rendezvous_ask(const World *world, const char *what, bool answer);
+// All that was to be done together is done.
+void rendezvous_end(World *world);

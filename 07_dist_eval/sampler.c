@@ -1,0 +1,62 @@
+// sampler.c - which samples of an epoch are this rank's.
+//
+// Nobody hands samples out. Every rank shuffles the whole data set, from the same seed and so in
+// the same way, and takes what is its own: every size-th sample, beginning with the rank-th.
+//
+//   8 samples, 3 ranks      order   5 2 7 0 3 6 1 4 | 5     (padded with its own beginning)
+//                           rank 0  5     0     1
+//                           rank 1    2     3     4
+//                           rank 2      7     6     5
+//
+// So ranks agree without a word, all have the same number of steps, and together their batches of a
+// step are the batch that one process with all the rows would have taken.
+#include "sampler.h"
+
+#include "check.h"      // uses: CHECK, xmalloc
+#include "rng.h"        // uses: torch_order
+
+#include <stdlib.h>
+
+void sampler_options(Args *args, Sampler *sampler)
+{
+    args_add(args, ARGS_ROWS(
+        { "drop-last", 0, ARG_FLAG, &sampler->drop_last, NULL,
+          "leave out the samples that the ranks cannot share equally, rather than repeat some" }));
+}
+
+void sampler_init(Sampler *sampler, int count, bool shuffle, int64_t seed, int rank, int size)
+{
+    *sampler = (Sampler){ count, rank, size, shuffle, sampler->drop_last, seed, 0 };
+    CHECK(sampler_share(sampler) > 0, "without --drop-last some are repeated",
+          "%d samples are not enough for %d ranks", count, size);
+}
+
+// Rounded up, so that every sample is somebody's and a few are two ranks'; drop_last: down, and a
+// few are left out (in another epoch, others).
+int sampler_share(const Sampler *sampler)
+{
+    if (sampler->drop_last)
+        return sampler->count / sampler->size;
+    return sampler->count / sampler->size + (sampler->count % sampler->size > 0);
+}
+
+void sampler_set_epoch(Sampler *sampler, int64_t epoch) { sampler->epoch = epoch; }
+
+// The order of the whole epoch, the same on all ranks: it depends on seed + epoch alone.
+static int32_t *epoch_order(const Sampler *sampler)
+{
+    int32_t *order = xmalloc((size_t)sampler->count * sizeof *order);
+    torch_order(sampler->shuffle, sampler->seed + sampler->epoch, sampler->count, order);
+    return order;
+}
+
+void sampler_ids(const Sampler *sampler, int32_t *ids)
+{
+    int32_t *order = epoch_order(sampler);
+    int share = sampler_share(sampler);
+    for (int i = 0; i < share; i++) {
+        int64_t at = (int64_t)i * sampler->size + sampler->rank;
+        ids[i] = order[at % sampler->count];    // behind the end, the order begins again
+    }
+    free(order);
+}

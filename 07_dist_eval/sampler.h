@@ -1,0 +1,19 @@
+// sampler.h - which samples of an epoch are this rank's, as in torch's DistributedSampler.
+#pragma once
+#include "args.h"
+
+typedef struct Sampler {
+    int count;              // samples in the data set
+    int rank, size;
+    bool shuffle, drop_last;
+    int64_t seed, epoch;
+} Sampler;
+
+void sampler_options(Args *args, Sampler *sampler);
+void sampler_init(Sampler *sampler, int count, bool shuffle, int64_t seed, int rank, int size);
+// How many samples each rank gets: the same for all.
+int sampler_share(const Sampler *sampler);
+// Another order for another epoch; all ranks must say the same.
+void sampler_set_epoch(Sampler *sampler, int64_t epoch);
+// This rank's samples, sampler_share of them.
+void sampler_ids(const Sampler *sampler, int32_t *ids);

@@ -1,0 +1,202 @@
+// slurm.c - what Slurm says to the processes that its srun starts.
+//
+//   job       sbatch, salloc   SLURM_JOB_ID, SLURM_NTASKS: what was asked for, in every shell of it
+//     script  on its first node, SLURM_PROCID=0: as if it were rank 0 of them all
+//       step  srun             SLURM_STEP_ID, SLURM_STEP_NUM_TASKS: perhaps fewer than the job's
+//         task                 SLURM_PROCID of them all, SLURM_LOCALID of those on this node
+//
+// Only what is a step's own is believed.
+#include "slurm.h"
+#include "machine.h"    // uses: machine_command
+#include "note.h"       // uses: Note, note_leave, note_find
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// Larger numbers are no steps of srun's: the batch script, and the shell that salloc starts where a
+// cluster is set up so, are steps too.
+static const unsigned long last_step = 0xfffffff0;
+enum { PORTS = 16 };                    // rank 0 listens at one of so many
+
+void slurm_options(Args *args, const char **meet)
+{
+    args_add(args, ARGS_ROWS(
+        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "where rank 0 is stands in a file, on a disk "
+          "that all hosts see", .own = true }));
+}
+
+// --- who am I? -----------------------------------------------------------------------------------
+
+static const char *get(const char *name)
+{
+    const char *text = getenv(name);
+    return text && text[0] ? text : NULL;
+}
+
+bool slurm_is_task(void)
+{
+    const char *step = get("SLURM_STEP_ID");
+    return step && strtoul(step, NULL, 10) < last_step && get("SLURM_PROCID") &&
+           get("SLURM_STEP_NUM_TASKS");
+}
+
+// The ranks on this node, by number: "0,1", or "0,2,4" where they are dealt out in turns.
+static int count_ranks(const char *ranks)
+{
+    int count = 1;
+    for (; *ranks; ranks++)
+        count += *ranks == ',';
+    return count;
+}
+
+// "ddp 12.0, restart 1": of the cluster, the job, its step, and how often the job was requeued. No
+// other run has this name, or had it.
+static const char *run_name(void)
+{
+    static char text[64];
+    const char *cluster = get("SLURM_CLUSTER_NAME"), *job = get("SLURM_JOB_ID");
+    const char *step = get("SLURM_STEP_ID"), *restarts = get("SLURM_RESTART_COUNT");
+    snprintf(text, sizeof text, "%.20s %.10s.%.10s, restart %.8s", cluster ? cluster : "slurm",
+             job ? job : "?", step ? step : "?", restarts ? restarts : "0");
+    return text;
+}
+
+// --- where are the others? -----------------------------------------------------------------------
+
+// "gpu[7-9,12]-a,gpu20-a" begins with "gpu7-a".
+static const char *first_host(const char *list)
+{
+    static char host[256];
+    size_t n = 0;
+    while (*list && *list != ',' && n < sizeof host - 1)
+        if (*list != '[') {
+            host[n++] = *list++;
+        } else {
+            for (list++; !strchr("-,]", *list) && n < sizeof host - 1;)
+                host[n++] = *list++;
+            list += strcspn(list, "]");
+            list += *list == ']';
+        }
+    host[n] = '\0';
+    return host;
+}
+
+// Below those that the system gives away; and two jobs on one node seldom begin at the same one.
+static const char *first_port(const char *step)
+{
+    static char port[16];
+    const char *job = get("SLURM_JOB_ID");
+    unsigned long number = 31 * (job ? strtoul(job, NULL, 10) : 0) + strtoul(step, NULL, 10);
+    snprintf(port, sizeof port, "%lu", 20000 + PORTS * (number % 768));
+    return port;
+}
+
+const char *slurm_said(const char *name)
+{
+    static char count[16];
+    const char *text = get(name);
+    if (text && strcmp(name, "SLURM_STEP_NODELIST") == 0)
+        return first_host(text);
+    if (text && strcmp(name, "SLURM_STEP_ID") == 0)
+        return first_port(text);
+    if (!text || strcmp(name, "SLURM_GTIDS") != 0)
+        return text;
+    snprintf(count, sizeof count, "%d", count_ranks(text));
+    return count;
+}
+
+// Many a machine calls itself 127.0.1.1. If it is in one network, its address there will do. (What is
+// an address already is meant so.)
+static void leave_loopback(const char *host, bool own, TcpAddress address)
+{
+    TcpNetwork networks[2];
+    if (strcmp(host, address) == 0)
+        return;
+    if (tcp_is_loopback(address) && own && tcp_networks(networks, 2) == 1)
+        snprintf(address, TCP_ADDRESS, "%s", networks[0].address);
+    CHECK(!tcp_is_loopback(address), "--master-addr ADDRESS; or --rendezvous file:PATH --iface NAME",
+          "%s is %s on this host, which leads to no other", host, address);
+}
+
+// Rank 0 listens at any port, and leaves a note that says where, and a secret; the others find it.
+static void place_by_note(const RendezvousConfig *c, MeetingConfig *m, Note *note)
+{
+    Error err;
+    const char *path = c->meet + strlen("file:");
+    if (m->rank == 0) {
+        m->listening = tcp_listen(note->address, c->port > 0 ? c->port : 0, &err);
+        note->port = m->listening >= 0 ? tcp_port(m->listening) : 0;
+        if (m->token)
+            memcpy(note->token, m->token, WIRE_KEY);
+        else
+            wire_key_random(note->token);
+        if (m->listening < 0 || !note_leave(path, m->name, note, &err))
+            FAIL_ERROR(&err);
+    } else if (!note_find(path, m->name, c->timeout, note, &err)) {
+        FAIL(err.hint, "rank %d of %d has found no note of rank 0's within %.3g s: %s", m->rank,
+             m->size, c->timeout, err.text);
+    }
+    m->port = note->port;
+    m->ports = 1;
+    m->token = note->token;
+}
+
+// Rank 0's, which on one host may be the loopback's. With a note it is rank 0's own to say.
+static void find_address(const RendezvousConfig *c, const char *first, const MeetingConfig *m,
+                         bool by_note, TcpAddress address)
+{
+    Error err;
+    char own[256] = "localhost";
+    const char *node = get("SLURMD_NODENAME"), *nodes = get("SLURM_STEP_NUM_NODES");
+    bool one_host = m->size == 1 || (nodes && atoi(nodes) == 1);
+    bool is_own = by_note || (node && strcmp(first, node) == 0);
+    gethostname(own, sizeof own - 1);
+    const char *host = c->address ? c->address
+                     : m->from && (one_host || by_note) ? m->from
+                     : one_host ? "127.0.0.1" : by_note ? own : first;
+    if (!tcp_resolve(host, address, &err))
+        FAIL_ERROR(&err);
+    if (!one_host && !c->address)
+        leave_loopback(host, is_own, address);
+}
+
+void slurm_place(const RendezvousConfig *c, const char *first, int port, MeetingConfig *m)
+{
+    static Note note;
+    bool by_note = c->meet && m->size > 1;
+    if (c->meet && (strncmp(c->meet, "file:", 5) != 0 || !c->meet[5]))
+        fail_at(__FILE__, __LINE__, EXIT_USAGE, "file:PATH", "--rendezvous %s: what is that?",
+                c->meet);
+    if (m->rank == 0 || !by_note)
+        find_address(c, first, m, by_note, note.address);
+    m->name = run_name();
+    m->first = get("SLURM_GTIDS") ? atoi(get("SLURM_GTIDS")) : -1;
+    m->address = note.address;
+    m->port = port;
+    m->ports = c->port > 0 ? 1 : PORTS;
+    if (by_note)
+        place_by_note(c, m, &note);
+}
+
+// --- not a task ----------------------------------------------------------------------------------
+
+// How many tasks the job is for; one for each node unless it says something else.
+static int tasks_of_job(void)
+{
+    const char *tasks = get("SLURM_NTASKS"), *nodes = get("SLURM_JOB_NUM_NODES");
+    return !get("SLURM_JOB_ID") ? 0 : tasks ? atoi(tasks) : nodes ? atoi(nodes) : 1;
+}
+
+void slurm_refuse(void)
+{
+    const char *cores = get("SLURM_CPUS_PER_TASK");
+    int tasks = tasks_of_job();
+    if (tasks <= 1)
+        return;
+    WARN("", "job %s has %d tasks, and this process is none of them; srun starts them:",
+         get("SLURM_JOB_ID"), tasks);
+    fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s\n\n", cores ? " --cpus-per-task=" : "",
+            cores ? cores : "", machine_command());     // newer sruns do not take it from the job
+    exit(EXIT_USAGE);
+}

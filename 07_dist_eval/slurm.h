@@ -1,0 +1,23 @@
+// slurm.h - what Slurm says to the processes that its srun starts.
+#pragma once
+#include "meeting.h"
+#include "rendezvous.h"
+
+// Adds --rendezvous file:PATH, for config->meet.
+void slurm_options(Args *args, const char **meet);
+
+// Is this process a task of a step, started by srun?
+bool slurm_is_task(void);
+// The value of one of Slurm's variables, or what follows from it: of SLURM_GTIDS, how many ranks
+// are on this node; of SLURM_STEP_NODELIST, the first host; of SLURM_STEP_ID, the first of a few
+// ports for this step. NULL: it is not there.
+const char *slurm_said(const char *name);
+
+// Fills in how the tasks of a step meet: at the first host, or --master-addr, and the port that was
+// said, or those behind it; or with --rendezvous as rank 0's note says (note.h), for which the others
+// wait. Fails when they cannot.
+void slurm_place(const RendezvousConfig *config, const char *first, int port, MeetingConfig *m);
+
+// Ends the process where it is in a job of several tasks but is none of them: in the batch script,
+// or a shell that salloc has started. Says what to type instead.
+void slurm_refuse(void);

@@ -1,0 +1,517 @@
+// train.c - trains an image classifier.
+//
+// Read it from the bottom up: main parses the options; run() sets everything up and goes through
+// the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
+#include "args.h"       // uses: Args, args_add, args_parse, args_reject
+#include "check.h"      // uses: Error, FAIL_ERROR
+#include "checkpoint.h" // uses: TrainState, checkpoint_save, checkpoint_load
+#include "data.h"       // uses: Data, Loader, Batch
+#include "device.h"     // uses: Device, device_stream, Replay
+#include "interrupt.h"  // uses: interrupt_install, interrupt_requested
+#include "log.h"        // uses: Log, log_say, log_step, log_diverged
+#include "model.h"      // uses: Model, model_forward, model_backward
+#include "ops.h"        // uses: Ops, Scalars, Stats, loss_cross_entropy, sgd_update
+#include "optim.h"      // uses: OptimConfig, optim_lr
+#include "trace.h"      // uses: trace_begin, trace_end
+#include "ddp.h"        // uses: Ddp, ddp_wait
+#include "rendezvous.h" // uses: World, rendezvous
+#include "sampler.h"    // uses: Sampler, sampler_ids
+#include "saver.h"      // uses: Saver, saver_save
+#include "amp.h"        // uses: Amp, amp_part, amp_ready, amp_begin
+#include "eval.h"       // uses: Eval, eval_batch, eval_end, eval_sum
+
+#include <stdlib.h>
+
+// ==== What was asked for =========================================================================
+
+typedef struct Config {
+    EvalConfig eval;
+    AmpConfig amp;
+    RendezvousConfig rendezvous;
+    SaverConfig saver;
+    Sampler sampler;
+    DdpConfig ddp;
+    const char *arch;
+    int epochs, batch_size, max_steps, threads;
+    int64_t seed;
+    bool shuffle, dry_run;
+    CheckpointConfig checkpoint;
+    DataConfig data;
+    OptimConfig optim;
+    OpsConfig ops;
+    LogConfig log;
+} Config;
+
+static Config config_defaults(void)
+{
+    return (Config){
+        .arch = "resnet18",
+        .epochs = 5,
+        .batch_size = 256,
+        .shuffle = true,
+        .data = data_defaults(),
+        .optim = optim_defaults(),
+        .log = log_defaults(),
+    };
+}
+
+static void train_options(Args *args, Config *c)
+{
+    args_add(args, ARGS_ROWS(
+        { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "images in a process's batch", 1, 65536 },
+        { "seed", 0, ARG_INT64, &c->seed, "N", "of weights, order, augmentation", 0, 1e15 },
+        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: of a device (0: its share of the cores)",
+          .min = 0, .max = 1024, .own = true },
+        { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "a new order each epoch" },
+        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after its Nth step", 1, 1e9 },
+        { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "train and evaluate one batch; save nothing" }));
+}
+
+static void parse(Args *args, Config *c, int argc, char **argv)
+{
+    model_options(args, &c->arch);
+    data_options(args, &c->data);
+    train_options(args, c);
+    checkpoint_options(args, &c->checkpoint);
+    optim_options(args, &c->optim);
+    ops_options(args, &c->ops);
+    log_options(args, &c->log);
+    rendezvous_options(args, &c->rendezvous);
+    saver_options(args, &c->saver);
+    optim_scale_options(args, &c->optim);
+    sampler_options(args, &c->sampler);
+    ddp_options(args, &c->ddp);
+    amp_options(args, &c->amp);
+    eval_options(args, &c->eval);
+    args->summary = "Trains an image classifier.";
+    args_parse(args, argc, argv);
+    checkpoint_check_options(args, &c->checkpoint);
+    amp_check_options(args, &c->amp, c->batch_size);
+    result_check_options(args, &c->eval.result);
+}
+
+// ==== A training run =============================================================================
+
+typedef struct Job {
+    Args args;
+    Config config;
+    Data data;
+    Log *log;
+    Device *device;
+    Ops *ops;
+    Model *model;
+    float *velocity;        // SGD's momentum, an arena like the model's parameters; device
+    Scalars *scalars;       // learning rate and so on, where the optimizer reads them; device
+    Stats *train_stats;     // of the epoch under way; device
+    Eval *eval;
+    Loader *train, *test;
+    const Batch *batch;     // under way
+    Replay *replay;         // of train_step
+    TrainState state;       // how far the run is: what a checkpoint holds besides the arenas
+    World world;            // who this process is among the ranks
+    Ddp *ddp;
+    Amp *amp;
+    Saver *saver;           // writes checkpoints while training goes on
+} Job;
+
+// ---- Choosing samples ---------------------------------------------------------------------------
+
+static int samples_per_epoch(const Job *job) { return sampler_share(&job->config.sampler); }
+static int global_batch(const Job *job) { return job->config.batch_size * job->world.size; }
+
+// This rank's share of the epoch.
+static void choose_samples(Job *job)
+{
+    int count = samples_per_epoch(job);
+    int32_t *ids = xmalloc((size_t)count * sizeof *ids);
+    sampler_set_epoch(&job->config.sampler, job->state.epoch);
+    sampler_ids(&job->config.sampler, ids);
+    loader_start(job->train, ids, count, job->state.epoch, (int)job->state.step);
+    free(ids);
+}
+
+static int64_t steps_per_epoch(const Job *job)
+{
+    return (samples_per_epoch(job) + job->config.batch_size - 1) / job->config.batch_size;
+}
+
+// ---- One step -----------------------------------------------------------------------------------
+
+static void forward_backward(Job *job, const Batch *batch)
+{
+    trace_begin("forward");
+    model_forward(job->model, batch->images, batch->rows, true);
+    trace_end();
+    trace_begin("loss");
+    loss_cross_entropy(job->ops, batch->rows, job->data.train.classes, job->model->logits,
+                       batch->labels, job->scalars, job->train_stats, job->model->dlogits);
+    trace_end();
+    trace_begin("backward");
+    model_backward(job->model, amp_ready, job->amp);
+    trace_end();
+}
+
+static void apply_gradients(Job *job)
+{
+    ddp_wait(job->ddp);
+    amp_measure(job->amp);
+    trace_begin("optimizer");
+    sgd_update(job->ops, job->model->param_count, job->model->params, job->model->grads,
+               job->velocity, job->scalars);
+    trace_end();
+    amp_update(job->amp);
+}
+
+// Everything that happens to a batch. It only enqueues work and never waits for the device, so that
+// it can be recorded once and replayed.
+static void train_step(void *arg)
+{
+    Batch part;
+    Job *job = arg;
+    for (int i = 0; amp_part(job->amp, job->batch, i, &part); i++)
+        forward_backward(job, &part);
+    apply_gradients(job);
+}
+
+// Of the step that comes `later` steps after the next one.
+static double learning_rate(const Job *job, int64_t later)
+{
+    int64_t steps = steps_per_epoch(job), step = job->state.epoch * steps + job->state.step;
+    return optim_lr(&job->config.optim, step + later, steps, job->config.epochs);
+}
+
+static void set_scalars(Job *job)
+{
+    scalars_set(job->ops, job->scalars, (Scalars){
+        .lr = (float)learning_rate(job, 0),
+        .momentum = (float)job->config.optim.momentum,
+        .weight_decay = (float)job->config.optim.weight_decay,
+        .nesterov = job->config.optim.nesterov,
+        .clip_norm = (float)job->config.amp.clip_norm,
+        .window = job->batch ? job->batch->rows : 0,    // the loss is their mean, in parts or not
+    });
+}
+
+// ---- Reading the device -------------------------------------------------------------------------
+
+// Waits for the device. A loss that is not finite ends the run here, before anything is saved.
+static Stats read_stats(Job *job, const Stats *on_device)
+{
+    Stats stats;
+    copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
+    stream_sync(device_stream(job->device));
+    bool bad = stats.bad_gradients > 0 && !amp_may_skip(job->amp, job->log, &stats, &job->state);
+    if (bad || (stats.not_finite > 0 && stats.bad_gradients == 0))
+        log_diverged(job->log, &stats, job->state.epoch + 1, job->state.step);
+    return stats;
+}
+
+static bool should_stop(const Job *job)
+{
+    bool enough = job->config.max_steps > 0 && job->state.global_step >= job->config.max_steps;
+    return enough || interrupt_requested();
+}
+
+// The only place in an epoch that reads the device.
+static void report(Job *job)
+{
+    Scalars scalars = amp_read(job->amp);
+    LogStep line = {
+        .norm = scalars.norm,
+        .loss_scale = scalars.loss_scale,
+        .skipped = scalars.skipped,
+        .epoch = (int)job->state.epoch + 1,
+        .epochs = job->config.epochs,
+        .step = job->state.step,
+        .steps = steps_per_epoch(job),
+        .final = should_stop(job),
+        .stats = read_stats(job, job->train_stats),
+        .lr = learning_rate(job, -1),
+        .data_wait_ms = loader_wait_ms(job->train),
+    };
+    eval_log_step(job->eval, job->log, &line);
+}
+
+// ---- Evaluating and saving ----------------------------------------------------------------------
+
+static Stats evaluate(Job *job)
+{
+    Stats mine;
+    trace_begin("evaluate");
+    eval_begin(job->eval, job->test);
+    model_fold(job->model);
+    for (const Batch *batch; (batch = loader_next(job->test));) {
+        model_forward(job->model, batch->images, batch->rows, false);
+        eval_batch(job->eval, batch);
+    }
+    Stats stats = eval_end(job->eval, &mine);
+    trace_end();
+    if (stats.not_finite > 0)
+        log_diverged(job->log, &mine, job->state.epoch + 1, job->state.step);
+    log_test(job->log, &stats, job->config.checkpoint.evaluate);
+    eval_tell(job->eval, job->log);
+    return stats;
+}
+
+static void save(Job *job, const char *suffix)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s%s", job->config.checkpoint.save, suffix);
+    trace_begin("save");
+    amp_save(job->amp, &job->state);
+    saver_save(job->saver, path, &job->state);
+    trace_end();
+    log_say(job->log, "   == saving: %s", path);
+}
+
+// What all ranks have counted since the epoch began.
+static Stats sum_stats(Job *job)
+{
+    Stats mine = read_stats(job, job->train_stats);
+    return eval_sum(job->eval, &mine);
+}
+
+// Within an epoch: its sums are every rank's to add, the file is rank 0's to write.
+static void save_midway(Job *job)
+{
+    job->state.running = sum_stats(job);
+    if (job->config.checkpoint.save)
+        save(job, "");
+}
+
+// After the last step of an epoch: evaluate, tell, and save, with the next epoch's beginning as the
+// place to go on from.
+static void finish_epoch(Job *job, double seconds)
+{
+    Stats train = sum_stats(job), test = evaluate(job);
+    double top1 = 100.0 * (double)test.correct1 / (double)test.count;
+    bool best = test.count > 0 && top1 > job->state.best_top1;
+    log_epoch(job->log, job->state.epoch + 1, &train, &test, seconds);
+    job->state.best_top1 = best ? top1 : job->state.best_top1;
+    job->state.epoch++;
+    job->state.step = 0;
+    job->state.running = (Stats){ 0 };
+    fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
+    if (job->config.checkpoint.save && best)
+        save(job, ".best");     // first: a run that goes on from the other takes it for saved
+    if (job->config.checkpoint.save)
+        save(job, "");
+}
+
+// ---- Epochs -------------------------------------------------------------------------------------
+
+static void count_step(Job *job)
+{
+    job->state.step++;
+    job->state.global_step++;
+    job->model->batches_seen++;
+    log_progress(job->log, (int)job->state.epoch + 1, job->config.epochs, job->state.step,
+                 steps_per_epoch(job), job->batch->count);
+}
+
+// The rest of an epoch, from job->state.step on. Returns false if it was broken off.
+static bool train_epoch(Job *job)
+{
+    int64_t begin = trace_now(), steps = steps_per_epoch(job);
+    trace_begin("epoch");
+    choose_samples(job);
+    log_progress(job->log, (int)job->state.epoch + 1, job->config.epochs, job->state.step, steps,
+                 0);
+    while (!should_stop(job) && (job->batch = loader_next(job->train))) {
+        bool full = job->batch->rows == job->config.batch_size;
+        set_scalars(job);
+        replay_run(job->replay, full ? job->batch->slot : LOADER_SLOTS, train_step, job);
+        ddp_agree(job->ddp);
+        count_step(job);
+        eval_catch_up(job->eval);
+        if (log_wants(job->log, job->state.step, steps) || should_stop(job))
+            report(job);
+        if (saver_due(&job->config.saver, job->state.global_step) && job->state.step < steps)
+            save_midway(job);
+    }
+    trace_end();
+    log_progress_end(job->log);
+    if (job->state.step < steps)
+        return false;
+    finish_epoch(job, (double)(trace_now() - begin) / 1e9);
+    return true;
+}
+
+// ==== A run from its beginning to its end ========================================================
+
+static void open_data(Job *job)
+{
+    Error error;
+    if (job->config.checkpoint.save && !checkpoint_probe(job->config.checkpoint.save, &error))
+        FAIL_ERROR(&error);
+    if (!data_open(&job->data, &job->config.data, job->config.seed, &error))
+        FAIL_ERROR(&error);
+    if (job->config.dry_run)
+        data_cut(&job->data, global_batch(job));
+    sampler_init(&job->config.sampler, job->data.train.count, job->config.shuffle,
+                 job->config.seed, job->world.rank, job->world.size);
+}
+
+static void open_model(Job *job)
+{
+    const Config *c = &job->config;
+    const Dataset *d = &job->data.train;
+    job->device = comm_open_device(&job->world, c->threads);
+    job->ops = ops_new(job->device, &c->ops);
+    job->model = model_new(job->device, job->ops, &(ModelConfig){
+        c->arch, d->channels, d->height, d->width, d->classes, amp_rows(&c->amp, c->batch_size),
+        .type = amp_type(&c->amp, job->device) });
+    job->replay = replay_new(job->device, LOADER_SLOTS + 1);
+    job->velocity = device_alloc(job->device, job->model->param_count * sizeof(float));
+    job->scalars = device_alloc(job->device, sizeof(Scalars));
+    job->train_stats = device_alloc(job->device, sizeof(Stats));
+    job->eval = eval_new(&c->eval, &job->world, job->model, &job->data);
+    job->ddp = ddp_new(&c->ddp, &job->world, job->model, job->scalars, job->train_stats);
+    job->amp = amp_new(&c->amp, job->model, job->ddp, job->scalars);
+    job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){
+        amp_images(job->model, c->batch_size), job->data.augment, c->data.workers,
+        .pad_tail = false });
+    job->test = loader_new(job->device, &job->data.test, &(LoaderConfig){
+        job->model->input, job->data.plain, c->data.workers, .pad_tail = true });
+}
+
+static void introduce(Job *job)
+{
+    char more[128];
+    const Model *m = job->model;
+    log_say(job->log, "%s, %lld parameters | %s (%s), %d + %d images | global batch %d | %s",
+            m->config.arch, (long long)m->torch_params, job->data.name, job->data.source,
+            job->data.train.count, job->data.test.count, global_batch(job),
+            device_name(job->device));
+    snprintf(more, sizeof more, "\"dataset\":\"%s\",\"parameters\":%lld,\"global_batch\":%d",
+             job->data.name, (long long)m->torch_params, global_batch(job));
+    log_config(job->log, &job->args, device_name(job->device), more);
+}
+
+static void set_up(Job *job)
+{
+    open_data(job);
+    job->log = log_new(&job->config.log, checkpoint_to_resume(&job->config.checkpoint));
+    open_model(job);
+    introduce(job);
+}
+
+static void train(Job *job)
+{
+    if (job->config.dry_run) {
+        job->config.epochs = (int)job->state.epoch + 1;
+        job->config.checkpoint.save = NULL;
+    }
+    log_say(job->log, "            =======  Training  ======= ");
+    if (job->state.epoch >= job->config.epochs)
+        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs goes on");
+    while (job->state.epoch < job->config.epochs && !should_stop(job) && train_epoch(job)) {
+    }
+    if (job->state.step > 0)
+        save_midway(job);
+    interrupt_settle();
+    log_say(job->log, "            =======  Training %s  ======= ",
+            interrupt_requested() ? "Interrupted" : "Finished");
+}
+
+static void close_job(Job *job)
+{
+    loader_free(job->test);
+    loader_free(job->train);
+    eval_free(job->eval);
+    device_free(job->device, job->train_stats);
+    device_free(job->device, job->scalars);
+    device_free(job->device, job->velocity);
+    model_free(job->model);
+    ops_free(job->ops);
+    device_close(job->device);
+    log_free(job->log);
+    data_close(&job->data);
+    trace_close();
+}
+
+// New weights, or those of a checkpoint; only those, if they are to be evaluated.
+static void load_weights(Job *job)
+{
+    Error error;
+    const CheckpointConfig *c = &job->config.checkpoint;
+    const char *from = checkpoint_to_resume(c), *weights = c->evaluate && from ? from : c->init;
+    model_init(job->model, job->config.seed);
+    if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
+        FAIL_ERROR(&error);
+    CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate", c->save);
+}
+
+// The beginning, or where the run was that goes on.
+static void load_state(Job *job)
+{
+    Error error;
+    TrainState saved;
+    const char *from = checkpoint_to_resume(&job->config.checkpoint);
+    job->state = (TrainState){ .seed = job->config.seed, .batch_size = global_batch(job),
+                               .best_top1 = -1, .loss_scale = 1 };
+    if (!from || job->config.checkpoint.evaluate)
+        return;
+    if (!checkpoint_load(from, job->model, job->velocity, &saved, &error) ||
+        !checkpoint_continues(&job->config.checkpoint, from, &saved, &job->state,
+                              steps_per_epoch(job), &error))
+        FAIL_ERROR(&error);
+    job->state = saved;
+    job->state.batch_size = global_batch(job);
+    copy_to_device(device_stream(job->device), job->train_stats, &saved.running, sizeof(Stats));
+    log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", from, (long long)saved.epoch + 1,
+            (long long)saved.step);
+}
+
+static void restore(Job *job)
+{
+    if (job->world.rank > 0)
+        return;                 // what rank 0 has goes to everybody
+    load_weights(job);
+    load_state(job);
+}
+
+static int run(Job *job)
+{
+    rendezvous(&job->config.rendezvous, &job->args, &job->world);
+    job->config.optim.ranks = job->config.checkpoint.ranks = job->world.size;
+    bool resumes = rendezvous_ask(&job->world, "resumes", job->config.checkpoint.from);
+    if (job->world.rank > 0) {
+        job->config.checkpoint.save = NULL;     // only rank 0 saves, and looks what there is
+        job->config.checkpoint.from = resumes ? "rank 0's" : NULL;
+    }
+    log_among(&job->config.log, job->world.rank, job->world.size, NULL);
+    eval_probe(&job->config.eval, &job->world);
+    interrupt_install(true);
+    trace_open(job->config.log.trace, 0, job->args.program);
+    trace_begin("set up");
+    set_up(job);
+    rendezvous_agree(&job->world, "data", job->data.fingerprint);
+    job->saver = saver_new(&job->config.checkpoint, job->model, job->velocity,
+                           job->data.name);
+    restore(job);
+    ddp_broadcast(job->ddp, job->velocity, &job->state, sizeof job->state);
+    amp_begin(job->amp, &job->world, job->log, &job->state);
+    set_scalars(job);
+    trace_end();
+    if (job->config.checkpoint.evaluate)
+        evaluate(job);
+    else
+        train(job);
+    amp_free(job->amp);
+    saver_free(job->saver);
+    log_end(job->log, ddp_compare(job->ddp, model_hash(job->model)), device_threads(job->device));
+    replay_free(job->replay);
+    ddp_free(job->ddp);
+    rendezvous_end(&job->world);
+    close_job(job);
+    return interrupt_requested() ? 128 + interrupt_requested() : 0;
+}
+
+int main(int argc, char **argv)
+{
+    Job job = { .config = config_defaults() };
+    parse(&job.args, &job.config, argc, argv);
+    return run(&job);
+}

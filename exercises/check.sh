@@ -1,0 +1,372 @@
+#!/usr/bin/env bash
+# check.sh EXERCISE COPY BUILD WORK - runs EXERCISE/check.sh, which finds all that stands below.
+#
+# A check makes claims, one after the other. The first that does not hold is explained (what was expected, what was
+# found) and ends the check. `./ddp exercise check` calls this and looks after what is left running.
+#
+# It finds itself in an empty directory, with these variables:
+#   root       the repository            step    03_ddp_fork
+#   copy       the learner's files       id      03-1
+#   exercise   the exercise's folder     limit   seconds until one run hangs (20); set it as you like
+#   why        set it before a claim: printed when that one does not hold; gone after one that does
+set -u
+exercise=$1 copy=$2 build=$3 made=$4
+root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+. "$root/tools/shell.sh"
+id=${exercise##*/} id=${id%%_*}
+step=$(sed -n 's/^- step: *//p' "$exercise/task.md" | head -1)
+limit=20 why='' status=0 train='' launch='' harness=''
+
+good=✓ bad=✗
+[[ ${LC_ALL:-${LC_CTYPE:-${LANG:-}}} == *[Uu][Tt][Ff]* ]] || good=ok bad=no
+
+# Nothing of a job, a launcher or a cluster that the learner's shell may be in.
+for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!MASTER_@}" "${!OMPI_@}" "${!PMIX_@}" "${!SLURM_@}" \
+    "${!DDP_TOKEN@}"; do
+    unset "$name"
+done
+export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C
+
+# What every run has: a small network, few made-up images, numbers that do not depend on the machine's cores.
+# Options that are given twice count the second time.
+tiny=(--arch lenet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 8 --print-freq 1)
+
+green='' red='' plain=''
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
+    green=$'\e[32m' red=$'\e[31m' plain=$'\e[0m'
+fi
+
+# ==== Claims =====================================================================================
+
+# It is so.
+passed() { printf '  %s%s%s %s\n' "$green" "$good" "$plain" "$1"; why=''; }
+
+# wrong WHAT <FILE: it is not so; the file (or <<<TEXT) says what was seen. Ends the check.
+wrong()
+{
+    touch "$made/wrong"         # should it stand in a pipe, whose exit would not be ours
+    printf '  %s%s%s %s\n' "$red" "$bad" "$plain" "$1"
+    head -c 20000 | head -40 | sed 's/^/        /'
+    [ -z "$why" ] || printf '\n%s\n\n' "$why" | sed 's/^\(.\)/    \1/'
+    exit 1
+}
+
+# holds WHAT COMMAND...: the command succeeds; if not, what it prints is shown.
+holds()
+{
+    local what=$1
+    shift
+    if "$@" >"$made/claim" 2>&1; then passed "$what"; else wrong "$what" <"$made/claim"; fi
+}
+
+# equal WHAT EXPECTED FOUND: the same text.
+equal()
+{
+    if [ "$2" = "$3" ]; then passed "$1"; else wrong "$1" < <(expected "$2" "$3"); fi
+}
+
+expected() { printf 'expected  %s\nfound     %s\n' "${1:-nothing}" "${2:-nothing}"; }
+
+# near WHAT TOLERANCE EXPECTED FOUND: numbers that differ by so much at most.
+near()
+{
+    if are_near "$2" "$3" "$4"; then passed "$1"; else wrong "$1" < <(expected "$3" "$4"); fi
+}
+are_near()
+{
+    awk -v t="$1" -v a="$2" -v b="$3" 'BEGIN {
+        number = "^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$"
+        d = a - b
+        exit !(a ~ number && b ~ number && d <= t + 0 && -d <= t + 0) }'
+}
+
+# beside WHAT TOLERANCE ROW TITLE FILE TITLE FILE [TITLE FILE]...: files with a number (or, where TOLERANCE is "same",
+# a text) in each line. The first is what is expected, the second what was found: line by line they agree. If not, they
+# are shown side by side, and the others with them; ROW says what a line is, "step".
+beside()
+{
+    local what=$1 tolerance=$2 row=$3 titles='' files=()
+    shift 3
+    while [ $# -gt 1 ]; do
+        titles+="$1"$'\t' files+=("$2")
+        shift 2
+    done
+    if paste "${files[@]}" | awk -F'\t' -v t="$tolerance" -v row="$row" -v titles="$titles" '
+        function width(text) { return length(text) > 12 ? length(text) : 12 }
+        function is_number(s) { return s ~ /^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$/ }
+        function line(n,    i, text, differs) {
+            text = sprintf("%5d", n)
+            for (i = 1; i <= columns; i++)
+                text = text sprintf("   %-*s", width(title[i]), cell[n, i] == "" ? "-" : cell[n, i])
+            print text (different[n] ? "  <-" : "")
+        }
+        BEGIN { columns = split(titles, title, "\t") - 1 }
+        {
+            for (i = 1; i <= columns; i++) cell[NR, i] = $i
+            d = $1 - $2
+            different[NR] = t == "same" ? $1 != $2 : !is_number($1) || !is_number($2) || d > t + 0 || -d > t + 0
+            if (different[NR] && !first) first = NR
+            count += different[NR]
+        }
+        END {
+            if (NR == 0) { print "there are no lines"; exit 1 }
+            if (!first) exit 0
+            text = sprintf("%5s", row)
+            for (i = 1; i <= columns; i++) text = text sprintf("   %-*s", width(title[i]), title[i])
+            print text
+            from = first > 3 ? first - 2 : 1
+            for (n = from; n <= NR && n < from + 10; n++) line(n)
+            if (n <= NR) print "  ...   (" count " of " NR " differ)"
+            exit 1
+        }' >"$made/claim"; then passed "$what"; else wrong "$what" <"$made/claim"; fi
+}
+
+# ==== Building ===================================================================================
+
+# build [--with FILE.c] [--wrap FUNCTION]...: the learner's copy -> $train, and from 04 on $launch. Only what differs
+# from the step is compiled. --with: a file of the exercise's (check.c) is a part of train too; --wrap: a call of this
+# function, which the learner's files do not define, goes to its __wrap_FUNCTION, where __real_FUNCTION is the true one.
+build()
+{
+    local file objects=() extra=() more=()
+    while [ $# -gt 1 ]; do
+        case $1 in
+        --with) more+=("$2") ;;
+        --wrap) extra+=("-Wl,--wrap=$2") ;;
+        *) fail_check "build: unknown option $1" ;;
+        esac
+        shift 2
+    done
+    mkdir -p "$made/objects"
+    for file in "$copy"/*.c; do
+        case ${file##*/} in launch.c) continue ;; esac
+        compile "$file" || cannot_build
+        objects+=("$object")
+    done
+    for file in "${more[@]}"; do
+        compile "$exercise/$file" || cannot_build
+        objects+=("$object")
+    done
+    train=$made/train
+    link_program "$train" "$step" train "${extra[@]}" "${objects[@]}" || cannot_build
+    if [ -f "$copy/launch.c" ]; then
+        launch=$made/launch
+        if cmp -s "$copy/launch.c" "$root/$step/launch.c"; then
+            ln -sf "$build/cpu/$step/launch" "$launch"
+        else
+            compile "$copy/launch.c" || cannot_build
+            link_program "$launch" "$step" train "$object" || cannot_build
+        fi
+    fi
+    passed "your program builds"
+}
+
+# harness FILE.c [LEARNERS.c]...: a program of the exercise's with these files of the learner's (and common/) linked to
+# it -> $harness. It includes their headers by name.
+harness()
+{
+    local file objects=()
+    mkdir -p "$made/objects"
+    compile "$exercise/$1" || cannot_build
+    objects+=("$object")
+    shift
+    for file; do
+        compile "$copy/$file" || cannot_build
+        objects+=("$object")
+    done
+    harness=$made/harness
+    link_program "$harness" "$step" train "${objects[@]}" || cannot_build
+    passed "your program builds"
+}
+
+cannot_build()
+{
+    why=
+    wrong "your program does not build: see above" </dev/null
+}
+fail_check() { echo "$exercise/check.sh: $1" >&2; exit 3; }
+
+# The command lines are those with which the step itself was built, so that they fit this machine.
+
+# Sets object: FILE's. The step's own where that is what it would be.
+compile()
+{
+    local file=$1 name=${1##*/} theirs header
+    theirs=$build/$step/CMakeFiles/${step}_cpu.dir/$name.o
+    object=$made/objects/$name.o
+    if same_headers && cmp -s "$file" "$root/$step/$name" && [ "$theirs" -nt "$root/$step/$name" ]; then
+        for header in "$root/$step"/*.h; do
+            [ "$theirs" -nt "$header" ] || break
+        done
+        [ ! "$theirs" -nt "$header" ] || { object=$theirs; return 0; }
+    fi
+    rm -f "$object"
+    if [ -z "${compiler:-}" ]; then
+        compiler=$(awk -v suffix="CMakeFiles/${step}_cpu.dir/train.c.o -c " '
+            /^ *"command": / && index($0, suffix) { sub(/^ *"command": "/, ""); sub(/",?$/, ""); print; exit }' \
+            "$build/compile_commands.json" | sed -e 's/\\\(["\\]\)/\1/g' -e 's/ -o [^ ]* -c .*//' -e 's/ -Werror\b//')
+        [ -n "$compiler" ] || fail_check "$build/compile_commands.json does not say how $step is compiled"
+        compiler+=" -Werror=implicit-function-declaration"
+    fi
+    # The file is named as the learner would name it, so that an editor finds the line of an error.
+    (cd "$root" && eval "$compiler $(printf '%q ' "-I$copy" -o "$object" -c "${file#"$root"/}")") >&2
+}
+
+same_headers()
+{
+    local header
+    [ -n "${headers:-}" ] || {
+        headers=same
+        for header in "$copy"/*.h "$root/$step"/*.h; do
+            [ ! -f "$header" ] || cmp -s "$copy/${header##*/}" "$root/$step/${header##*/}" || headers=other
+        done
+    }
+    [ "$headers" = same ]
+}
+
+# link_program PROGRAM STEP NAME WORDS...: as build/cpu/STEP/NAME is linked, but these objects and options.
+link_program()
+{
+    local program=$1 step=$2 name=$3 line directory words=''
+    shift 3
+    if [ -f "$build/build.ninja" ]; then
+        directory=$build
+        line=$(cd "$build" && ninja -t commands "cpu/$step/$name" | tail -1)
+    else
+        directory=$build/$step
+        line=$(cat "$build/$step/CMakeFiles/${step}_cpu.dir/link.txt")
+    fi
+    line=$(sed -e 's/ [^ ]*\.dir\/[^ ]*\.o\b//g' -e 's/ -o [^ ]* / @@ /' <<<"$line")
+    [[ $line == *" @@ "* ]] || fail_check "it is not known how $step is linked"
+    words=$(printf ' %q' "$@" -o "$program")
+    (cd "$directory" && eval "${line/ @@ /"$words" }") >&2
+}
+
+# ==== Running ====================================================================================
+
+# try NAME COMMAND...: runs it; what it says is in NAME.out, its exit status in $status: 124 when it hung.
+try()
+{
+    local name=$1
+    shift
+    timeout --foreground --kill-after=2 "$limit" "$@" >"$name.out" 2>&1 </dev/null
+    status=$?
+    [ $status != 137 ] || status=124
+}
+
+# run NAME COMMAND...: the same, and claims that it ends, and well.
+run()
+{
+    local name=$1
+    try "$@"
+    case $status in
+    0) ;;
+    124) wrong "the run \"$name\" did not end within $limit s: it hangs" < <(said "$name") ;;
+    *) wrong "the run \"$name\" failed: exit status $status" < <(said "$name") ;;
+    esac
+}
+said() { echo "the last that it said:"; tail -"${2:-8}" "$1.out"; }
+
+# The command that starts N ranks (02: devices) of a train: in `command`. NAME.R.jsonl gets what rank R measured
+# (01, 02: NAME.0.jsonl).
+set_command()
+{
+    local name=$1 n=$2 train=$3 launch=$4
+    shift 4
+    case $step in
+    01_*) command=("$train" "${tiny[@]}" --metrics "$name.0.jsonl" "$@") ;;
+    02_*) command=("$train" "${tiny[@]}" --metrics "$name.0.jsonl" --devices "$n" "$@") ;;
+    03_*) command=("$train" "${tiny[@]}" --metrics "$name.%r.jsonl" -n "$n" "$@") ;;
+    *) command=("$launch" --nproc-per-node "$n" "${launch_options[@]}" -- "$train" "${tiny[@]}"
+            --metrics "$name.%r.jsonl" "$@") ;;
+    esac
+}
+launch_options=()
+
+# learner NAME N OPTIONS...: the learner's program with N ranks; must end well. try_learner: may end as it likes.
+learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; run "$1" "${command[@]}"; }
+# shellcheck disable=SC2034  # for the exercises' checks
+try_learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; try "$1" "${command[@]}"; }
+
+# finished NAME N OPTIONS...: the same with the step as it is.
+finished()
+{
+    local programs=$build/cpu/$step
+    set_command "$1" "$2" "$programs/train" "$programs/launch" "${@:3}"
+    run "$1" "${command[@]}"
+}
+
+# one NAME OPTIONS...: one process, without any parallelism: 01. Its numbers are what others must come to.
+one() { run "$1" "$build/cpu/01_single_gpu/train" "${tiny[@]}" --metrics "$1.0.jsonl" "${@:2}"; }
+
+# ==== Reading ====================================================================================
+
+# values FILE EVENT KEY [KEY=VALUE]...: that member of each such event, one a line.
+#   values a.0.jsonl step loss epoch=2
+values()
+{
+    local file=$1 event=$2 key=$3
+    shift 3
+    [ -f "$file" ] || return 0
+    awk -v event="$event" -v key="$key" -v conditions="$*" '
+        function member(name,    at, text) {
+            at = index($0, "\"" name "\":")
+            if (!at) return "missing"
+            text = substr($0, at + length(name) + 3)
+            if (substr(text, 1, 1) == "\"") { sub(/^"/, "", text); sub(/".*/, "", text) }
+            else sub(/[,}].*/, "", text)
+            return text
+        }
+        BEGIN { count = split(conditions, condition, " ") }
+        member("event") == event {
+            for (i = 1; i <= count; i++) {
+                split(condition[i], part, "=")
+                if (member(part[1]) != part[2]) next
+            }
+            text = member(key)
+            if (text != "missing") print text
+        }' "$file"
+}
+# The last of them.
+value() { values "$@" | tail -1; }
+
+# mean FILE...: line by line, of numbers.
+mean() { paste "$@" | awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; printf "%.9g\n", sum / NF }'; }
+
+# ==== Which images? ==============================================================================
+# With learning rate 0, one image in a batch and no augmentation, the loss tells which image it was.
+#
+#   know_images 24                     once
+#   learner a 2 "${seeing[@]}" --epochs 2
+#   images a.1.jsonl 2                 the images of rank 1 in epoch 2, one a line, in their order
+
+seeing=()
+know_images()
+{
+    seeing=(--train-samples "$1" --lr 0 -b 1 --no-augment)
+    one "$made/all" "${seeing[@]}" --no-shuffle
+    values "$made/all.0.jsonl" step loss | awk '{ print $1, NR - 1 }' >"$made/losses"
+    [ "$(awk '{ print $1 }' "$made/losses" | sort -u | wc -l)" = "$1" ] || fail_check "two images have the same loss"
+}
+images()
+{
+    values "$1" step loss epoch="$2" | awk '
+        NR == FNR { image[$1] = $2; next } { print $1 in image ? image[$1] : "?" }' "$made/losses" -
+}
+# The lines of a file in one line: "5 2 7 0", of more than $2 (12) only the first.
+in_a_row()
+{
+    awk -v most="${2:-12}" 'NR <= most { printf "%s%s", sep, $0; sep = " " } END { print NR > most ? " ..." : "" }' "$1"
+}
+# How many lines two files have in common.
+in_both() { sort "$1" | uniq >"$made/a" && sort "$2" | uniq | comm -12 "$made/a" - | wc -l; }
+
+# ==== The check ==================================================================================
+
+cd "$made/run" || exit 3
+exec </dev/null
+trap 'exit 130' INT
+rm -f "$made/wrong"
+# shellcheck source=/dev/null
+. "$exercise/check.sh"
+[ ! -e "$made/wrong" ]

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# ./ddp exercise: what its commands say and leave behind, in a copy of the tree whose path has a space. That each
+# exercise fails unsolved and passes solved is proven by exercises/author.sh, in a test for each (exercise_ID).
+# shellcheck disable=SC2317  # expect and check call the functions
+. "$SRC/tests/test.sh"
+tree="$TMP/a tree"
+mkdir "$tree" "$tree/elsewhere"
+cp -a "$SRC/ddp" "$SRC/tools" "$SRC/exercises" "$SRC"/0[1-7]_* "$tree"
+export DDP_BUILD=${BUILD%/cpu}
+work=$tree/exercises-work
+cd "$tree/elsewhere" || exit 1
+exercise() { ../ddp exercise "$@"; }
+
+each_has() { for folder in ../exercises/*/; do [ -s "$folder/$1" ] || { echo "$folder"; return 1; }; done; }
+for file in task.md change.patch check.sh; do
+    check "each exercise has $file" each_has $file
+done
+
+# --- wrong words: exit 2, and nothing done ------------------------------------------------------------------
+
+expect 0 "exercise start ID" exercise
+expect 0 "exercise start ID" exercise help
+expect 2 "there is no command 'begin'" exercise begin
+expect 2 "start: which one?" exercise start
+expect 2 "None was begun yet" exercise check
+expect 2 "there is no exercise '03-11'" exercise start 03-11
+expect 2 "the nearest is 03-1 (" exercise start 03-11
+expect 2 "the nearest is 03-2 (" exercise start som_or_mean
+expect 2 "one exercise at a time" exercise start 03-1 03-2
+expect 2 "unknown option --yes" exercise start 03-1 --yes
+expect 2 "takes no arguments" exercise list 03-1
+expect 2 "03-1 was not begun yet" exercise check 03-1
+expect 2 "./ddp exercise start 03-1" exercise hint 03-1
+expect 2 "03-1 was not begun yet" exercise reset 03-1 --yes
+check "none of this began anything" test ! -e "$work"
+
+# --- begin, fail, take the hints, mend, pass ------------------------------------------------------------------
+
+expect 0 "03-1   not begun  easy" exercise list
+expect 0 "0 of $(find "$tree/exercises" -name task.md | wc -l) solved" exercise list
+expect 0 "exercises-work/03-1/train.c:" exercise start 3-1
+check "the line that it names says TODO" grep -q 'TODO(03-1)' \
+    <(sed -n "$(sed -n 's/.*03-1\/train\.c://p' "$TMP/output")p" "$work/03-1/train.c")
+check "the task does not show its hints" not grep -qi '^## \|sampler_set_epoch' "$TMP/output"
+expect 0 "03-1   begun" exercise list
+expect 1 "rank 0 does not take its images in another order" exercise check
+expect 0 "Who tells the sampler" exercise hint
+check "the second hint waits" not grep -q "is never called" "$TMP/output"
+expect 0 "is never called" exercise hint 03-1_set_epoch
+expect 0 "+    sampler_set_epoch(" exercise solution set_epoch
+cp "$TMP/output" "$TMP/solution"
+echo '// mine' >>"$work/03-1/train.c"
+expect 0 "stays as it is" exercise start 03-1
+check "what was written is still there" grep -q '^// mine$' "$work/03-1/train.c"
+check "the solution's diff can be applied" patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
+expect 0 "solved: 03-1" exercise check
+check "the next one is named" grep -q "next: ./ddp exercise start 03-2" "$TMP/output"
+expect 0 "03-1   solved" exercise list
+expect 0 "1 of " exercise list
+
+# --- programs that do not build, or hang ------------------------------------------------------------------------
+
+echo 'int walk(' >>"$work/03-1/train.c"
+expect 1 "your program does not build" exercise check 03-1
+check "the compiler says where" grep -q 'exercises-work/03-1/train.c:[0-9]*:[0-9]*: error' "$TMP/output"
+expect 0 "03-1   begun" exercise list
+expect 2 "--yes does it without a question" exercise reset 03-1
+expect 0 "exercises-work/03-1/train.c:" exercise reset 03-1 --yes
+check "the copy is new" not grep -rq "walk(\|^// mine" "$work/03-1"
+
+forever='{ spawn(\&job->config.spawn, \&job->world); for (;;) { } }'
+sed -i "s/^static int run(Job \*job)\$/&\n$forever\nint old(Job *job);\nint old(Job *job)/" "$work/03-1/train.c"
+sed -i 's/^build$/build; limit=1/' "$tree/exercises/03-1_set_epoch/check.sh"
+expect 1 "did not end within 1 s: it hangs" exercise check 03-1          # and run.sh sees that nothing of it is left
+
+# --- watch: a check for each save -------------------------------------------------------------------------------
+
+expect 0 "" exercise reset 03-1 --yes
+../ddp exercise watch 03-1 >"$TMP/watched" 2>&1 &
+watcher=$!
+until_says() { for _ in {1..300}; do grep -q "$1" "$TMP/watched" && return; sleep 0.1; done; return 1; }
+check "it checks at once" until_says "not yet"
+patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
+check "and again after a save" until_says "solved.*: 03-1"
+kill $watcher
+wait $watcher
+check "it ends when told to" test $? = 143
+
+# --- without `patch`; with nothing built ---------------------------------------------------------------------------
+
+if [ -n "$(type -P git)" ]; then
+    mkdir "$TMP/bin"
+    for command in bash env dirname readlink sed awk find sort cat mkdir rm cp mv grep git head; do
+        ln -s "$(type -P $command)" "$TMP/bin/$command"
+    done
+    expect 0 "exercises-work/01-1/train.c:" env PATH="$TMP/bin" ../ddp exercise start 01-1
+fi
+expect 1 "does not fit 03_ddp_fork any more" env DDP_EXERCISES_WORK="$TMP/other" bash -c '
+    sed -i "s/sampler_ids(&job/sampler_all(\&job/" ../03_ddp_fork/train.c && ../ddp exercise start 03-1'
+check "and leaves no half copy" test ! -e "$TMP/other/03-1"
+expect 0 "./ddp setup does it now" env DDP_BUILD="$TMP/none" ../ddp exercise start 03-2
+expect 1 "nothing is built" env DDP_BUILD="$TMP/none" ../ddp exercise check 03-2
+test_done
