@@ -23,7 +23,6 @@
 // to the last bit, and the same prediction. What is printed does not depend on how many they are.
 #include "eval.h"
 #include "check.h"      // uses: CHECK, xmalloc
-#include "trace.h"      // uses: trace_begin, trace_end
 
 #include <stdlib.h>
 #include <string.h>
@@ -203,9 +202,7 @@ Stats eval_end(Eval *eval, Stats *mine)
     Result *r = &eval->result;
     count_mine(eval);
     *mine = r->stats;
-    trace_begin("barrier");
     comm_barrier(eval->comm);
-    trace_end();
     for (size_t i = 0; i < r->counted; i++)
         eval->numbers[STATS + i] = (double)r->counts[i];
     sum_begin(eval, mine, r->counted);

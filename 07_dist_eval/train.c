@@ -242,7 +242,9 @@ static Stats evaluate(Job *job)
     eval_begin(job->eval, job->test);
     model_fold(job->model);
     for (const Batch *batch; (batch = loader_next(job->test));) {
+        trace_begin("forward");
         model_forward(job->model, batch->images, batch->rows, false);
+        trace_end();
         eval_batch(job->eval, batch);
     }
     Stats stats = eval_end(job->eval, &mine);
