@@ -1,0 +1,44 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# 96 images and 97; then which of 25 images two and three ranks take.
+# fails with: two ranks come to the end with 97 images, too
+# fails with: rank 0 has 7 steps in the epoch, and has taken 6
+build
+learner even 2 --train-samples 96
+passed "two ranks come to the end with 96 images"
+
+try_learner odd 2 --train-samples 97 --timeout 3
+if grep -q "all wait for each other" odd.out; then
+    why="A step needs all ranks: who takes one more than the others waits for gradients that nobody sends."
+    wrong "two ranks come to the end with 97 images, too" < <(
+        for rank in 0 1; do
+            echo "rank $rank has $(value odd.$rank.jsonl step steps) steps in the epoch," \
+                "and has taken $(values odd.$rank.jsonl step step | wc -l)"
+        done
+        said odd 6)
+fi
+learner odd 2 --train-samples 97
+passed "two ranks come to the end with 97 images, too"
+
+know_images 25
+for n in 2 3; do
+    learner $n $n "${seeing[@]}" --epochs 2
+    rm -f expected found
+    for epoch in 1 2; do
+        rm -f took steps
+        for ((rank = 0; rank < n; rank++)); do
+            images $n.$rank.jsonl $epoch >one
+            wc -l <one >>steps
+            cat one >>took
+        done
+        echo "25 images of 25, $(((25 + n - 1) / n)) on each rank, 0 unknown" >>expected
+        echo "$(sort -u took | grep -c '[0-9]') images of 25, $(sort -nu steps | paste -sd/) on each rank," \
+            "$(grep -c '?' took) unknown" >>found
+    done
+    why="Each image is somebody's, also those that cannot be shared equally: then a few are taken twice, on two ranks."
+    beside "$n ranks take each of 25 images, and have as many steps" same epoch \
+        "expected                                " expected "found" found
+done
+why="What --drop-last leaves out is not to be taken."
+learner dropped 2 "${seeing[@]}" --drop-last
+equal "with --drop-last both take 12" "12 and 12" \
+    "$(values dropped.0.jsonl step step | wc -l) and $(values dropped.1.jsonl step step | wc -l)"

@@ -1,0 +1,42 @@
+// Put into the learner's program: this machine is called what NODE says, and has two devices and
+// eight cores. The file device.RANK says which device the rank opens, and with how many cores.
+#include "comm.h"
+#include "machine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+Machine __real_machine_here(void);
+Machine __wrap_machine_here(void);
+Machine __wrap_machine_here(void)
+{
+    Machine here = __real_machine_here();
+    snprintf(here.host, sizeof here.host, "%s", getenv("NODE"));
+    for (const char *c = here.host; *c; c++)
+        here.id = 31 * here.id + (unsigned char)*c;
+    return here;
+}
+
+int __wrap_device_count(void);
+int __wrap_device_count(void) { return 2; }
+
+int __wrap_device_share(int devices, int asked, bool warn);
+int __wrap_device_share(int devices, int asked, bool warn)
+{
+    (void)asked, (void)warn;
+    return 8 / devices;
+}
+
+Device *__real_device_open(int index, int threads);
+Device *__wrap_device_open(int index, int threads);
+Device *__wrap_device_open(int index, int threads)
+{
+    char name[64];
+    snprintf(name, sizeof name, "device.%s", getenv("RANK"));
+    FILE *out = fopen(name, "w");
+    if (out) {
+        fprintf(out, "device %d with %d cores\n", index, threads);
+        fclose(out);
+    }
+    return __real_device_open(index, 1);
+}

@@ -1,0 +1,40 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# A run is held before its first epoch, then a second one starts; a port that was asked for; that of several machines.
+# fails with: two runs at once both end well
+# fails with: Address already in use
+build --with check.c --wrap loader_start
+cat >tell.sh <<'END'
+echo $MASTER_PORT >$PORT_FILE
+exec "$@"
+END
+HOLD=yes PORT_FILE=port.first "$launch" --nproc-per-node 2 -- bash tell.sh "$train" "${tiny[@]}" >first.out 2>&1 &
+process=$!
+for ((i = 0; i < 400; i++)); do
+    if [ -e first.began ] || ! kill -0 $process 2>/dev/null; then break; fi
+    sleep 0.05
+done
+export PORT_FILE=port
+try second "$launch" --nproc-per-node 2 -- bash tell.sh "$train" "${tiny[@]}"
+second=$status
+touch second.ended
+wait $process
+first=$?
+if [ "$first $second" != "0 0" ]; then
+    why="A port belongs to one process at a time. Whoever comes second needs another."
+    wrong "two runs at once both end well" < <(
+        echo "the first (its rank 0 listens at port $(cat port.first 2>/dev/null)): exit status $first"
+        [ "$first" = 0 ] || said first 3
+        echo "the second, beside it: exit status $second"
+        [ "$second" = 0 ] || said second 3)
+fi
+passed "two runs at once both end well"
+
+free=$(cat port)
+run third "$launch" --nproc-per-node 2 --master-port "$free" -- bash tell.sh "$train" "${tiny[@]}"
+why="Who gives a port wants that one."
+equal "with --master-port it is the port that was given" "$free" "$(cat port)"
+
+# The second of two machines, which binds nothing.
+try other "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -- bash tell.sh true
+why="The machines do not know of each other before they meet, so all must come to the same port by themselves."
+equal "several machines meet at port 29500" "port 29500, exit status 0" "port $(cat port), exit status $status"
