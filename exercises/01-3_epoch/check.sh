@@ -1,0 +1,50 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Steps, losses, learning rates, what is reported, and where a run ends: all as with the finished step. The last batch
+# of an epoch is a short one, and the learning rate changes with every step.
+# fails with: both epochs go through all their batches
+export SPY=1
+build --with check.c --wrap log_step
+limit=10
+same=(--train-samples 60 --epochs 2)
+rates=(--lr 0.05 --warmup 1 --schedule cosine)
+
+# steps NAME: "epoch 2, step 3" of each step in the metrics. told NAME: of each that was reported.
+steps()
+{
+    paste -d' ' <(values "$1.0.jsonl" step epoch) <(values "$1.0.jsonl" step step) |
+        awk '{ printf "epoch %d, step %d\n", $1, $2 }'
+}
+told() { sed -n 's/^spy: //p' "$1.out"; }
+
+finished right 1 "${same[@]}" "${rates[@]}"
+learner yours 1 "${same[@]}" "${rates[@]}"
+steps right >expected
+told yours >found
+why="60 images in batches of 8 are 7 batches, and one more with the other 4. Each is counted, then reported."
+beside "both epochs go through all their batches" same "" expected expected found found
+
+# What it would be with the rate of the first step for ever.
+finished still 1 "${same[@]}" --lr "$(values right.0.jsonl step lr epoch=1 | head -1)"
+for name in right yours still; do
+    values $name.0.jsonl step loss >$name.losses
+done
+why="The steps are there, but they are not the same steps. The learning rate in the log is computed for the log: what
+the optimizer takes is in its own memory. Look at the third column."
+beside "their losses are those of the finished step" 1e-5 step expected right.losses found yours.losses \
+    "lr stays" still.losses
+equal "and so are the weights in the end" "$(value right.0.jsonl end weight_hash)" \
+    "$(value yours.0.jsonl end weight_hash)"
+
+for more in "--max-steps 5" "--max-steps 8" "--print-freq 3" "--print-freq 3 --max-steps 4"; do
+    # shellcheck disable=SC2206  # two words or four
+    options=("${same[@]}" "${rates[@]}" $more)
+    finished right 1 "${options[@]}"
+    learner yours 1 "${options[@]}"
+    steps right >expected
+    told yours >found
+    why="--max-steps ends the run after so many steps, be it within an epoch. --print-freq says which steps are reported
+(to report is to wait for the device). The last step before a stop is reported in any case."
+    beside "with $more the steps are reported that should be" same "" expected expected found found
+    equal "and the weights are right in the end" "$(value right.0.jsonl end weight_hash)" \
+        "$(value yours.0.jsonl end weight_hash)"
+done

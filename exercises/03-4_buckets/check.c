@@ -1,0 +1,38 @@
+// A spy: which ranges of the gradients a rank sends in each step. It is silent unless SPY is set.
+#include "comm.h"
+#include "model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const Model *model;
+static int step = 1;
+
+Model *__real_model_new(Device *device, Ops *ops, const ModelConfig *config);
+Model *__wrap_model_new(Device *device, Ops *ops, const ModelConfig *config)
+{
+    Model *made = __real_model_new(device, ops, config);
+    model = made;
+    return made;
+}
+
+void __real_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
+                            CommOp op);
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
+                            CommOp op)
+{
+    size_t first = (size_t)((float *)values - model->grads);
+    if (getenv("SPY"))
+        fprintf(stderr, "spy: rank %d step %d sends %zu %zu of %zu\n", comm_rank(comm), step, first,
+                first + count, model->param_count + MODEL_SPARE);
+    __real_comm_all_reduce(comm, stream, values, count, type, op);
+}
+
+void __real_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                       const Scalars *scalars);
+void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                       const Scalars *scalars)
+{
+    step++;
+    __real_sgd_update(ops, count, params, grads, velocity, scalars);
+}
