@@ -19,7 +19,7 @@
 #include "ddp.h"
 #include "alive.h"      // uses: alive_done
 #include "check.h"      // uses: CHECK
-#include "interrupt.h"  // uses: interrupt_wish, interrupt_grant
+#include "interrupt.h"  // uses: interrupt_wish, interrupt_grant, interrupt_settle
 #include "trace.h"      // uses: trace_begin, trace_end
 
 #include <signal.h>
@@ -259,6 +259,7 @@ void ddp_free(Ddp *ddp)
     comm_free(ddp->norms);
     comm_free(ddp->comm);
     alive_done();
+    interrupt_settle();
     host_free(ddp->wish);
     event_free(ddp->told);
     event_free(ddp->averaged);

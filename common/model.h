@@ -70,7 +70,7 @@ size_t model_activation_bytes(const Model *model, Type type);
 
 // Folds each BatchNorm, with its running statistics, into the convolution before it, on the compute
 // stream: one operation less to evaluate. For whoever has changed weights or buffers since, before
-// model_forward evaluates.
+// model_forward evaluates. The folded weights have memory of their own from the first call on.
 void model_fold(Model *model);
 
 // images (rows, ...) as model->input -> logits. training: batch statistics, and the running ones

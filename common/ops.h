@@ -174,11 +174,10 @@ void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 //
 //   y = relu(conv(x, w) + bias + residual)         (ReLU and residual if asked)
 //
-// and a normalisation by the running statistics is part of the weights, if its convolution is read
-// by nobody else:
+// and a normalisation by the running statistics is part of the weights, if nobody else reads what its
+// convolution writes: with factor = gamma / sqrt(var + 1e-5), for each channel,
 //
-//   w = gamma / sqrt(var + 1e-5) * the convolution's         bias = beta + ((its bias) - mean) * gamma
-//                                                                          / sqrt(var + 1e-5)
+//   w = factor * the convolution's w           bias = beta + factor * (the convolution's bias - mean)
 //
 // A backend may compute conv_forward and norm_forward, one after the other, instead.
 
@@ -193,7 +192,7 @@ typedef struct FusedTensors {
     const void *w;          // and what conv_forward reads
     const float *bias;
     NormTensors norm;       // the first four, if there is a norm
-    void *folded;           // fused_bytes, aligned like a tensor: fused_fold writes, fused_forward reads
+    void *folded;           // fused_bytes on cache lines: fused_fold writes, fused_forward reads
 } FusedTensors;
 
 // like: NULL, or what is made of the same convolution at another batch size, which reads the same
@@ -204,8 +203,8 @@ void fused_free(Fused *fused);
 size_t fused_bytes(const Fused *fused);
 // true: residual is y, in the same memory; false: y is memory of its own.
 bool fused_in_place(const Fused *fused);
-// Makes t->folded from the rest of t. Returns false if not all of it is finite: fused_forward may then
-// give finite numbers all the same, since ReLU can make 0 of what is not a number.
+// Makes t->folded from the rest of t. Returns false if not all of it is finite: fused_forward may
+// then give finite numbers all the same, since ReLU can make 0 of what is not a number.
 bool fused_fold(Fused *fused, const FusedTensors *t);
 void fused_forward(Fused *fused, const FusedTensors *t, const void *x, const void *residual,
                    void *y);

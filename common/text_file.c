@@ -1,5 +1,6 @@
 // text_file.c - a text file is written beside the old one, and takes its place in one rename.
 #include "text_file.h"
+#include "alive.h"
 #include "safetensors.h"
 
 #include <errno.h>
@@ -15,6 +16,7 @@ bool text_file_write(const char *path, const char *text, size_t bytes, Error *er
     char beside[PATH_MAX];
     if (snprintf(beside, sizeof beside, "%s.tmp-%d-0", path, (int)getpid()) >= (int)sizeof beside)
         return error_set(err, "", "%.80s...: the path is too long", path);
+    alive_outside_begin();
     FILE *file = fopen(beside, "wex");
     bool good = file && fwrite(text, 1, bytes, file) == bytes && fflush(file) == 0 &&
                 fsync(fileno(file)) == 0;
@@ -22,6 +24,7 @@ bool text_file_write(const char *path, const char *text, size_t bytes, Error *er
     int error = errno;
     if (file && !good)
         unlink(beside);
+    alive_outside_end();
     return good || error_set(err, "the file that was there before, if any, is whole", "%.200s: %s",
                              path, strerror(error));
 }

@@ -4,8 +4,8 @@
 //
 // ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda
 //
-// Where the processor has instructions for bf16 some of it runs once more without them, and once more
-// with vectors of AVX2 only.
+// Where the processor has instructions for bf16 some of it runs once more without them, and once
+// more with vectors of AVX2 only.
 #include "check.h"
 #include "cpu/short_cpu.h"
 #include "model.h"
@@ -382,8 +382,8 @@ static void reference_row(const Reference *r, int row, double *logits)
 static const char *const type_names[] = { "f32", "bf16", "f16" };
 
 // In f32 what is left is rounding, about 1e-6 of the logits' size after 18 or 50 layers. In a short
-// type the reference rounds where the network does, but a sum close to the middle of two numbers may
-// go to the other one: a last bit, here and there, that is carried on.
+// type the reference rounds where the network does, but a sum close to the middle of two numbers
+// may go to the other one: a last bit, here and there, that is carried on.
 static void compare_network(const char *arch, int channels, int size, int rows, Type type)
 {
     static const double tolerance[] = { 1e-5, 0x1p-6, 0x1p-9 };
@@ -523,6 +523,42 @@ TEST(training_notices_nothing)
     }
 }
 
+// Bit for bit what pooling for training gives; also where a number is none.
+static void check_pooling(PoolSpec spec)
+{
+    spec.x.block = spec.x.block == 1 ? ops_input_block(ops, spec.x.c) : spec.x.c;
+    Shape out = pool_output(&spec);
+    size_t count = shape_count(spec.x), bytes = shape_bytes(out);
+    char *x = xmalloc(shape_bytes(spec.x));
+    for (size_t i = 0; i < count; i++)
+        store(spec.x.type, x, i, i % 41 == 7 ? NAN : (float)uniform(11, 0, (int64_t)i));
+    char *memory = device_alloc(device, shape_bytes(spec.x) + 2 * bytes);
+    uint8_t *index = device_alloc(device, shape_count(out));
+    char *kept = memory + shape_bytes(spec.x), *forgotten = kept + bytes;
+    to_device(memory, x, shape_bytes(spec.x));
+    maxpool_forward(ops, &spec, memory, kept, index);
+    maxpool_forward(ops, &spec, memory, forgotten, NULL);
+    float *a = to_host((float *)kept, bytes / 4), *b = to_host((float *)forgotten, bytes / 4);
+    EXPECT(memcmp(a, b, bytes) == 0, "%dx%d pixels in %s, a window of %d: another maximum",
+           spec.x.h, spec.x.w, type_names[spec.x.type], spec.kernel);
+    free(a);
+    free(b);
+    free(x);
+    device_free(device, memory);
+    device_free(device, index);
+}
+
+TEST(pooling_need_not_remember)
+{
+    for (Type type = TYPE_F32; type <= TYPE_BF16; type++) {
+        check_pooling((PoolSpec){ { 2, 16, 16, 16, 16, type }, 3, 2, 1 });
+        check_pooling((PoolSpec){ { 2, 16, 7, 9, 16, type }, 3, 2, 1 });
+        check_pooling((PoolSpec){ { 2, 16, 8, 8, 16, type }, 2, 2, 0 });
+        check_pooling((PoolSpec){ { 2, 6, 28, 28, 1, type }, 2, 2, 0 });
+        check_pooling((PoolSpec){ { 2, 8, 9, 9, 1, type }, 4, 3, 1 });
+    }
+}
+
 // One weight that is not a number: no ReLU on the way may hide it.
 TEST(broken_weights_give_broken_answers)
 {
@@ -601,6 +637,7 @@ int main(int argc, char **argv)
     fewer_rows_have_the_same_answers();
     folding_again_follows_the_weights();
     training_notices_nothing();
+    pooling_need_not_remember();
     broken_weights_give_broken_answers();
     a_model_never_folded_does_not_evaluate();
     bool once_more = !cuda && !ops_emulates(device, TYPE_BF16);

@@ -1,5 +1,5 @@
-// tool_images.c - the test images of a data set, for tools/reference/make.py: synthetic ones are made
-// here alone.
+// tool_images.c - the test images of a data set, for tools/reference/make.py: nothing else makes
+// synthetic ones.
 //
 //   tool_images --out FILE [--data NAME --image-size PIXELS --test-samples N --seed N]
 //

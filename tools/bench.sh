@@ -418,7 +418,7 @@ eval_steady()
         --trace "$out/ours-$3-$round.json"
 }
 
-# From the start of the process to the result, in the mode of PyTorch that has nothing to prepare.
+# From the start of the process to the result; PyTorch in a mode that has nothing to prepare.
 eval_ours_whole()
 {
     exec env GOMP_SPINCOUNT=2000 "$build/07_dist_eval/train" --threads "$threads" --data "${cifar:-synthetic}" \

@@ -1,8 +1,8 @@
 // fused_cpu.c - convolutions for inference: normalisation, addition and ReLU are part of them.
 //
-// Three ways, by what the convolution is: a product with one matrix (dense_cpu.c says when), in f32
-// Winograd's (ops_winograd.c), else oneDNN's convolution. All read weights of their own, in the order
-// that suits them. What is emulated goes the long way: convolution, rounding, normalisation.
+// Three ways, by what the convolution is: in f32 Winograd's (ops_winograd.c), else a product with one
+// matrix (dense_cpu.c says when), else oneDNN's convolution. All read weights of their own, in the
+// order that suits them. What is emulated goes the long way: convolution, rounding, normalisation.
 #include "check.h"
 #include "cpu/dense_cpu.h"
 #include "cpu/winograd.h"
@@ -17,6 +17,7 @@ struct Fused {
     Shape y;
     bool is_emulated;           // and what follows is empty
     bool is_dense;
+    bool relu_behind;           // ReLU is an operation of its own
     Winograd *winograd;         // not NULL: and what follows is empty
     DnnMd w;                    // order of the weights that `run` reads
     DnnPrimitive run;
@@ -80,12 +81,17 @@ Fused *fused_new(Ops *ops, const FusedSpec *spec, const Fused *like)
     f->is_emulated = ops_emulates(ops->device, f->conv->x.type);
     if (f->is_emulated)
         return f;
-    if (winograd_fits(ops, f->conv, f->y))
+    if (winograd_fits(ops, f->conv, f->y)) {
         f->winograd = winograd_new(ops, f->conv, f->y, spec->relu);
-    else if ((f->is_dense = dense_fits(f->conv, f->y)))
+    } else if (dense_fits(f->conv, f->y)) {
+        f->is_dense = true;
         plan_product(f, like, after);
-    else
+    } else {
+        // behind images that are not in blocks oneDNN takes long over its own
+        f->relu_behind = spec->relu && f->y.block == 1;
+        after.relu = spec->relu && !f->relu_behind;
         plan_conv(f, like, after);
+    }
     return f;
 }
 
@@ -124,8 +130,8 @@ size_t fused_bytes(const Fused *f)
     return bias_at(f) + (size_t)f->y.c * pixels * sizeof(float);
 }
 
-// Multiplies the weights of each output channel by its factor, and fills `bias`. Returns false if not
-// all of them are finite.
+// Multiplies the weights of each output channel by its factor, and fills `bias`. Returns false if
+// not all of them are finite.
 static bool fold_channels(const Fused *f, const FusedTensors *t, float *oihw, float *bias)
 {
     size_t each = (size_t)f->conv->x.c * f->conv->kernel_h * f->conv->kernel_w;
@@ -202,4 +208,6 @@ void fused_forward(Fused *f, const FusedTensors *t, const void *x, const void *r
     else
         dnn_run(&f->run, f->ops->stream,
                 (void *[]){ (void *)x, t->folded, bias_of(f, t), y });
+    if (f->relu_behind)
+        relu_forward(f->ops, f->y, y, y);
 }

@@ -664,12 +664,33 @@ SPECIALIZED void max_plane(Type type, const PoolSpec *s, Shape out, int kernel, 
     }
 }
 
+// The same for windows of 2x2 pixels side by side, one channel: a row of outputs is vector code.
+SPECIALIZED void max_rows(Type type, const PoolSpec *s, Shape out, const void *x, void *y)
+{
+    for (int row = 0; row < out.h; row++, y = into(type, y, out.w)) {
+        const void *above = at(type, x, (size_t)2 * row * s->x.w), *below = at(type, above, s->x.w);
+#pragma omp simd
+        for (int col = 0; col < out.w; col++) {
+            float best = load(type, above, 2 * col), v[3];
+            v[0] = load(type, above, 2 * col + 1);
+            v[1] = load(type, below, 2 * col);
+            v[2] = load(type, below, 2 * col + 1);
+#pragma GCC unroll 3
+            for (int k = 0; k < 3; k++)
+                best = v[k] > best || v[k] != v[k] ? v[k] : best;
+            store_exact(type, y, col, best);
+        }
+    }
+}
+
 SPECIALIZED void max_plane_of(Type type, const PoolSpec *s, Shape out, const void *x, void *y)
 {
     if (s->kernel == 3 && s->x.block == 16)
         max_plane(type, s, out, 3, 16, x, y);
     else if (s->kernel == 2 && s->x.block == 16)
         max_plane(type, s, out, 2, 16, x, y);
+    else if (s->kernel == 2 && s->stride == 2 && s->pad == 0 && s->x.block == 1)
+        max_rows(type, s, out, x, y);
     else
         max_plane(type, s, out, s->kernel, s->x.block, x, y);
 }

@@ -9,9 +9,9 @@
 //   m3 = (x1 - x3) w2
 //
 // In two dimensions it is 16 instead of 36 for a tile of 2x2 outputs. The sums of weights are made
-// once; those of inputs serve all output channels, so what is left is a matrix product for each of the
-// 16 points: tiles x input channels x output channels. On an image of 2x2 pixels x0 and x3 are padding,
-// and 3 multiplications do, 9 instead of 16 in two dimensions:
+// once; those of inputs serve all output channels, so what is left is a matrix product for each of
+// the 16 points: tiles x input channels x output channels. On an image of 2x2 pixels x0 and x3 are
+// padding, and 3 multiplications do, 9 instead of 16 in two dimensions:
 //
 //   m0 = (x1 + x2) w1    m1 = x2 (w2 - w1)    m2 = x1 (w0 - w1)      y0 = m0 + m1    y1 = m0 + m2
 //
@@ -35,8 +35,8 @@ enum { PANEL = 2 * LANES,               // output channels that are computed tog
        MOST_TILES = 4 * MOST_ROWS,      // of a thread at a time
        MOST_POINTS = 4 };               // in one dimension
 
-// Where they stand on a cache line they are as fast as if the compiler knew it; and AddressSanitizer's
-// stacks have none.
+// They do stand on cache lines, which is as fast as if the compiler knew it; but AddressSanitizer's
+// stacks are aligned to less.
 typedef float Lanes
     __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 typedef int32_t Bits __attribute__((vector_size(LANES * sizeof(float))));
@@ -48,7 +48,7 @@ struct Winograd {
     bool relu;
     int points;                 // in one dimension: 4, or 3 for an image of 2x2 pixels
     int tile_rows, tile_cols;   // of an image
-    int tiles, chunks;          // of the batch; chunk c is [tiles * c / chunks, tiles * (c + 1) / chunks)
+    int tiles, chunks;          // of the batch; chunk c is tiles [tiles * c / chunks, ...)
     int threads;
     size_t point_inputs, point_outputs;     // Lanes from a point's numbers to the next one's
 };
@@ -161,8 +161,8 @@ SPECIALIZED void input_sums(int points, Lanes x0, Lanes x1, Lanes x2, Lanes x3, 
 }
 
 // One tile of a plane x of h * w pixels, whose first output is at (row, col).
-SPECIALIZED void transform_tile(int points, const Lanes *x, int h, int w, int row, int col, Lanes *to,
-                                size_t stride)
+SPECIALIZED void transform_tile(int points, const Lanes *x, int h, int w, int row, int col,
+                                Lanes *to, size_t stride)
 {
     Lanes rows[4][MOST_POINTS], sums[MOST_POINTS];
     const Lanes zero = { 0 };

@@ -1,5 +1,5 @@
-// fused_cuda.c - convolutions for inference, on a GPU as in training: convolution, then normalisation
-// with the running statistics, in place. Nothing is folded.
+// fused_cuda.c - convolutions for inference, on a GPU as in training: convolution, then
+// normalisation with the running statistics, in place. Nothing is folded.
 #include "cuda/cuda_internal.h"
 
 #include <stdlib.h>

@@ -6,6 +6,8 @@
 permutations  torch.randperm
 order         20 losses of train on Fashion-MNIST, in the order of PyTorch's DistributedSampler
 checkpoints   ours in torchvision and torchvision's here: the same answer for every test image
+evaluation    a resnet18 that is trained here, evaluated by two ranks of 07 and by torchvision: the
+              same prediction for every test image, and the same counts
 convnet, resnet18, resnet50
               one step from each of 5 true states along a run, whole tensors, by tests/test_step.c
 amp           the same in bf16 and f16, against autocast, by tests/test_step_amp.c
@@ -316,6 +318,53 @@ def compare_answers(place, checkpoint, theirs, images, labels, what):
         os.remove(name)
 
 
+def events_of(path, name):
+    with open(path, encoding="utf-8") as file:
+        return [e for e in map(json.loads, file) if e["event"] == name]
+
+
+def compare_judged(what, found, counts, judged):
+    """predictions of 07 (index, label, prediction, margin a row) and its counts, with PyTorch's."""
+    differ = (torch.from_numpy(found[:, 2].astype(np.int64)) != judged["prediction"]).nonzero()
+    ties = judged["margin"][differ] <= 1e-4
+    check(np.array_equal(found[:, 0], np.arange(len(judged["label"]))) and
+          np.array_equal(found[:, 1], judged["label"].numpy()), f"{what}: each image once, in order")
+    check(bool(ties.all()), f"{what}: {len(differ)} of {len(found)} images are seen otherwise, "
+          f"{int(ties.sum())} of them ties")
+    before = judged["before"]
+    for c, event in enumerate(counts):
+        own = before[judged["label"] == c]
+        theirs = len(own), int((own < 1).sum()), int((own < 5).sum())
+        ours = event["n"], event["correct1"], event["correct5"]
+        check(ours[0] == theirs[0] and all(abs(a - b) <= len(differ) for a, b in zip(ours, theirs)),
+              f"{what}: of class {c}: images, right, right among five: {ours}, PyTorch: {theirs}")
+
+
+def compare_evaluation(place, steps=200, ranks=2):
+    folder = os.path.join(place.build, "07_dist_eval")
+    net, metrics, seen = (place.file(name) for name in ("net.safetensors", "eval.jsonl", "seen.csv"))
+    options = ("--arch", "resnet18", "--data", place.folder, "-b", 128, "--metrics", metrics)
+    check(place.run(f"{folder}/train", *options, "--max-steps", steps, "--lr", 0.05, "--save", net),
+          f"a resnet18 is trained: {steps} steps")
+    for path in (metrics, seen):
+        if os.path.exists(path):
+            os.remove(path)
+    check(place.run(f"{folder}/launch", "-n", ranks, "--", f"{folder}/train", *options, "-e",
+                    "--resume", net, "--amp", "off", "--per-class", "--predictions", seen),
+          f"evaluated by {ranks} ranks")
+    images, labels = place.load(train=False)
+    model = ref.make_model("resnet18", channels=images.shape[1]).eval()
+    model.load_state_dict({k: v for k, v in load_file(net).items() if not k.startswith("ddp.")})
+    judged = ref.judge(model, ref.normalise(images, place.name), labels)
+    compare_judged("07", np.loadtxt(seen, delimiter=",", skiprows=1), events_of(metrics, "class"),
+                   judged)
+    ours, theirs = events_of(metrics, "eval")[0], judged["loss"].mean().item()
+    check(abs(ours["test_loss"] - theirs) <= 1e-5 * max(1, theirs),
+          f"07: top1 {ours['top1']}%, loss {ours['test_loss']}, PyTorch's loss {theirs:.9g}")
+    for path in (net, metrics, seen):
+        os.remove(path)
+
+
 def compare_checkpoints(place):
     images, labels = place.load(train=False)
     images = ref.normalise(images, place.name)
@@ -349,8 +398,8 @@ def main():
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
     place = Place(*sys.argv[1:3])
     parts = {"permutations": compare_permutations, "order": compare_order,
-             "checkpoints": compare_checkpoints, "ranks": compare_ranks,
-             "amp": compare_autocast}
+             "checkpoints": compare_checkpoints, "evaluation": compare_evaluation,
+             "ranks": compare_ranks, "amp": compare_autocast}
     parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
     for part in sys.argv[3:] or parts:
         parts[part](place)

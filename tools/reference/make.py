@@ -12,12 +12,17 @@ amp       how far torch.autocast is from float64 in the steps above (which must 
 lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
 randperm  the beginnings of some permutations
 sampler   which samples DistributedSampler gives to a rank: how many, their hash, the first eight
+eval      two networks that are trained here, and what they see in 10,000 test images: of our own
+          making, and of CIFAR-10's. Needs BUILD=build/cpu, where the programs are, and DDP_CIFAR10,
+          the folder; without BUILD it is left out
 """
 import functools
 import glob
 import itertools
 import os
+import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import torch
@@ -155,6 +160,52 @@ def make_amp(folder):
     ref.save_amp(f"{folder}/amp.safetensors", found)
 
 
+EVAL = {        # what to train, and where mean and deviation lie
+    "synthetic": (["--image-size", "28", "--train-samples", "4000", "--epochs", "5"],
+                  ([0.5] * 3, [0.25] * 3)),
+    "cifar10": (["--epochs", "2"], ref.STATISTICS["cifar10"]),
+}
+EVAL_MARGINS = 100
+
+
+def trained_here(build, scratch, data, options, path):
+    """A checkpoint of ours, without what only training needs."""
+    whole = f"{scratch}/net.safetensors"
+    subprocess.run([f"{build}/01_single_gpu/train", "--arch", "convnet", "--data", data, "-b", "50",
+                    "--lr", "0.005", "--save", whole, *options], check=True)
+    tensors = {name: value for name, value in ref.load_file(whole).items()
+               if not name.startswith("ddp.")}
+    ref.write_file(path, tensors, {"format": "pt"})
+    return tensors
+
+
+def test_images(build, scratch, data, options):
+    """Bytes and labels, from whoever makes or reads them here."""
+    path = f"{scratch}/images.safetensors"
+    size = options[:2] if options[0] == "--image-size" else []
+    subprocess.run([f"{build}/../tests/tool_images", "--out", path, "--data", data, *size],
+                   check=True)
+    found = ref.load_file(path)
+    return found["images"], torch.from_numpy(found["labels"].astype(np.int64))
+
+
+def make_eval(folder):
+    build, cifar = os.environ["BUILD"], os.environ["DDP_CIFAR10"]
+    for name, (options, statistics) in EVAL.items():
+        data, path = cifar if name == "cifar10" else name, f"{folder}/eval-{name}"
+        with tempfile.TemporaryDirectory() as scratch:
+            tensors = trained_here(build, scratch, data, options, f"{path}.safetensors")
+            images, labels = test_images(build, scratch, data, options)
+        model = ref.make_model("convnet", 3, 10, images.shape[-1]).eval()
+        model.load_state_dict({key: torch.from_numpy(value) for key, value in tensors.items()})
+        images = ref.normalise_by(images, statistics)
+        judged = ref.judge(model, images, labels)
+        exact = ref.judge(model.double(), images.double(), labels)
+        # Where rounding decides, another computer's PyTorch would say something else.
+        assert all(torch.equal(judged[k], exact[k]) for k in ("prediction", "before")), name
+        ref.save_judged(f"{path}.txt", judged, EVAL_MARGINS)
+
+
 PARTS = {
     "randperm": make_randperm,
     "sampler": make_sampler,
@@ -164,6 +215,7 @@ PARTS = {
     "resnet50": functools.partial(make_resnet, arch="resnet50", side=64, rows=8, limit=24),
     "ranks": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=32, ranks=2),
     "amp": make_amp,
+    "eval": make_eval,
 }
 
 
@@ -172,7 +224,7 @@ def main():
     folder = sys.argv[1] if len(sys.argv) > 1 else f"{home}/../../tests/reference"
     os.makedirs(folder, exist_ok=True)
     torch.set_num_threads(1)
-    for part in sys.argv[2:] or PARTS:
+    for part in sys.argv[2:] or [p for p in PARTS if p != "eval" or "BUILD" in os.environ]:
         PARTS[part](folder)
     sizes = [os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder)]
     print(f"{folder}: {len(sizes)} files, {sum(sizes) / 1e6:.2f} MB, "

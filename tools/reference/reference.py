@@ -178,7 +178,11 @@ def pad_images(images, side):
 
 def normalise(images, name):
     """Bytes -> float32, as evaluation sees them."""
-    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in STATISTICS[name])
+    return normalise_by(images, STATISTICS[name])
+
+
+def normalise_by(images, statistics):
+    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in statistics)
     return (torch.from_numpy(np.ascontiguousarray(images)).float() / 255 - mean) / std
 
 
@@ -424,6 +428,42 @@ def find_kinks(model, images, world=1):
         kinks += sum(int((a.abs() < 4 * (a - b).abs().mean()).sum())
                      for a, b in zip(exact, rounded))
     return kinks
+
+
+# --- evaluating -----------------------------------------------------------------------------------
+
+
+def judge(model, images, labels, rows=500):
+    """What 07 notes of each image (Verdict in common/ops.h), as PyTorch computes it."""
+    with torch.no_grad():
+        logits = torch.cat([model(part) for part in images.split(rows)])
+    best, order = logits.topk(2)
+    own = logits.gather(1, labels[:, None])
+    margin = (best[:, 0] - best[:, 1]) / logits.abs().amax(1).clamp(min=1)
+    return {"label": labels, "prediction": order[:, 0], "margin": margin,
+            "before": (logits > own).sum(1),
+            "loss": F.cross_entropy(logits, labels, reduction="none").double()}
+
+
+def save_judged(path, judged, margins):
+    """As text, for scripts: counts, mean loss, the prediction of each image as a digit, and the
+    smallest margins."""
+    labels, before, margin = judged["label"], judged["before"], judged["margin"]
+    classes = int(labels.max()) + 1
+    assert classes <= 10
+    with open(path, "w", encoding="utf-8") as file:
+        print("# What PyTorch says of the weights beside it: tools/reference/make.py", file=file)
+        print("images", len(labels), file=file)
+        print("loss", f"{judged['loss'].mean().item():.9f}", file=file)
+        for c in range(classes):    # images, right ones, right among the first five
+            own = before[labels == c]
+            print("class", c, len(own), int((own < 1).sum()), int((own < 5).sum()), file=file)
+        digits = "".join(map(str, judged["prediction"].tolist()))
+        for i in range(0, len(digits), 100):
+            print("predictions", digits[i:i + 100], file=file)
+        for i in margin.argsort()[:margins].tolist():
+            print("margin", i, f"{margin[i].item():.3g}", file=file)
+    os.chmod(path, 0o644)
 
 
 # --- files --------------------------------------------------------------------------------------

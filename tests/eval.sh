@@ -1,0 +1,82 @@
+# shellcheck shell=bash
+# eval.sh - for scripts that look at 07's evaluation:
+#
+#   network                             trains net.st, with 06, for what follows
+#   evaluate NAME N SIZE ROWS [OPTIONS] N ranks evaluate it with SIZE images in batches of ROWS
+#   same NAME NAME                      did these evaluations say and write the same, to the last byte?
+#   shown COMMAND...                    for check: what it says is shown when it fails
+#   build PROGRAM [FILE FROM TO]...     from a copy of the step (and common/result.c) with texts replaced that stand
+#                                       once in it
+#   mistake WHAT CHECK FILE FROM TO...  a check that succeeds fails with a program so built
+#
+# An evaluation leaves NAME.out (what it printed), NAME.RANK.jsonl, NAME.confusion and NAME.predictions.
+
+step=$BUILD/07_dist_eval
+older=$BUILD/06_slurm
+train=$step/train
+convnet=(--arch convnet --data synthetic --image-size 28 --threads 1 --seed 3 -j 1)
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+
+ranks() { timeout -k 5 100 "$step/launch" -n "$1" -- "${@:2}"; }            # ranks N PROGRAM OPTIONS
+shown() { "$@" >"$TMP/output" 2>&1; }
+field() { sed -n 's/.*"event":"'"$2"'".*"'"$3"'":\([^,}]*\)[,}].*/\1/p' "$1"; }       # field FILE EVENT NAME
+is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
+
+# One that sees something, but not everything, and has classes that it likes.
+network()
+{
+    expect 0 "weight hash: " "$older/train" "${convnet[@]}" --amp off --train-samples 1000 --test-samples 8 -b 25 \
+        --lr 0.005 --epochs 3 --save net.st
+}
+
+evaluate()
+{
+    local name=$1 n=$2 size=$3 rows=$4
+    shift 4
+    ranks "$n" "$train" "${convnet[@]}" --amp off -e --init net.st --train-samples 10 --test-samples "$size" \
+        -b "$rows" --per-class --metrics "$name.%r.jsonl" --confusion "$name.confusion" \
+        --predictions "$name.predictions" "$@" >"$name.out" 2>&1
+}
+
+# What does not depend on the number of ranks, of what rank 0 said.
+told() { grep -E '^   == (test:|ties:|[0-9]+ )' "$1.out"; grep -hE '"event":"(eval|class)"' "$1.0.jsonl"; }
+same()
+{
+    diff <(told "$1") <(told "$2") && cmp "$1.confusion" "$2.confusion" && cmp "$1.predictions" "$2.predictions"
+}
+
+# offset_of TENSOR FILE: where its first byte is, in a file of safetensors.
+offset_of()
+{
+    local header
+    header=$(od -An -N8 -t u8 "$2")
+    head -c $((header + 8)) "$2" | tail -c +9 |
+        sed 's/.*"'"$1"'":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/' | awk -v h="$header" '{ print $1 + h + 8 }'
+}
+
+build()
+{
+    local name=$1
+    shift
+    rm -rf copy
+    cp -r "$SRC/07_dist_eval" copy
+    rm copy/launch.c
+    cp "$SRC/common/result.c" copy
+    while [ $# -gt 0 ]; do
+        [ "$(grep -cF -- "$2" "copy/$1")" = 1 ] || { echo "$1 does not say once: $2"; return 1; }
+        FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "copy/$1"
+        shift 3
+    done
+    OMPI_CC=cc mpicc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \
+        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -lz -lsodium -lm -lstdc++
+}
+
+mistake()
+{
+    check "$1: builds" build ./mistaken "${@:3}"
+    check "$1: not yet there" shown "$2"
+    train=./mistaken
+    check "$1: is noticed" not "$2"
+    sed "s/^/    $1: /" "$TMP/checked" | tail -1
+    train=$step/train
+}

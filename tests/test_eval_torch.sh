@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# ctest: PROCESSORS 2 TIMEOUT 180
+# 07 and PyTorch see the same in 10,000 test images: networks that were trained here, evaluated by PyTorch once
+# (tests/reference/eval-*, made by tools/reference/make.py), and by any number of ranks now. Synthetic images, and those
+# of CIFAR-10 if $DDP_CIFAR10 names the folder or the archive. (test_torch_live.sh does it with a resnet18.)
+# shellcheck disable=SC2317  # check calls functions
+. "$SRC/tests/test.sh"
+. "$SRC/tests/eval.sh"
+cd "$TMP" || exit 1
+reference=$SRC/tests/reference
+
+# like_torch NAME EVALUATION: each image gets the class that PyTorch gives it, unless its two best are as good as equal
+# there; counts and loss are PyTorch's then; and so are the smallest margins.
+like_torch()
+{
+    sed -n 's/.*"event":"class","class":\(.*\),"n":\(.*\),"correct1":\(.*\),"correct5":\(.*\)}/class \1 \2 \3 \4/p' \
+        "$2.0.jsonl" >"$2.classes"
+    awk -v loss="$(field "$2.0.jsonl" eval test_loss)" -v n="$(field "$2.0.jsonl" eval n)" '
+        function wrong(what) { print what; bad = 1 }
+        FILENAME ~ /reference/ {
+            if ($1 == "images") images = $2
+            if ($1 == "loss") wanted = $2
+            if ($1 == "class") of[$2] = $0
+            if ($1 == "predictions") digits = digits $2
+            if ($1 == "margin") margin[$2] = $3
+            next
+        }
+        FILENAME ~ /predictions/ {
+            if (FNR == 1) next
+            split($0, our, ",")
+            seen++
+            if (our[3] != substr(digits, our[1] + 1, 1)) {
+                differ++
+                if (!(our[1] in margin && margin[our[1]] < 1e-4)) wrong("image " our[1] " is " our[3] " here")
+            }
+            if (our[1] in margin) {
+                compared++
+                d = our[4] - margin[our[1]]
+                if (!(d < 2e-5 && d > -2e-5)) wrong("image " our[1] ": margin " our[4] ", not " margin[our[1]])
+            }
+            next
+        }
+        { classes++; if ($0 != of[$2] && !differ) wrong($0 ", not " of[$2]) }
+        END {
+            d = loss - wanted
+            printf "%d of %d images are seen otherwise, all of them ties; the loss is off by %.1e\n", differ, seen, d
+            exit bad || seen != images || n != images || classes != 10 || compared < 100 || differ > 5 ||
+                !(d <= 1e-6 && d >= -1e-6)
+        }' "$reference/eval-$1.txt" "$2.predictions" "$2.classes"
+}
+
+# evaluated_like NAME OPTIONS
+evaluated_like()
+{
+    local name=$1
+    shift
+    check "$name: 1 rank" shown evaluate one 1 10000 250 --init "$reference/eval-$name.safetensors" "$@"
+    check "$name: 1 rank, as PyTorch" shown like_torch "$name" one
+    echo "$name: $(tail -1 output)"
+    check "$name: 3 ranks" shown evaluate many 3 10000 250 --init "$reference/eval-$name.safetensors" "$@"
+    check "$name: 3 ranks, as PyTorch" shown like_torch "$name" many
+    check "$name: other batches" shown evaluate other 2 10000 96 --init "$reference/eval-$name.safetensors" "$@"
+    check "$name: other batches, as PyTorch" shown like_torch "$name" other
+}
+evaluated_like synthetic --seed 0
+
+if [ -d "${DDP_CIFAR10:-}" ]; then
+    evaluated_like cifar10 --data "$DDP_CIFAR10"
+elif [ -f "${DDP_CIFAR10:-}" ]; then
+    # Nothing is trained: of training images only the sizes have to be right.
+    mkdir cifar
+    truncate -s 30730000 cifar/data_batch_{1..5}.bin
+    tar xf "$DDP_CIFAR10" -O cifar-10-batches-bin/test_batch.bin >cifar/test_batch.bin
+    evaluated_like cifar10 --data cifar
+else
+    echo "not tried: CIFAR-10 (DDP_CIFAR10 does not say where it is)"
+fi
+test_done
