@@ -1,0 +1,57 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Processes with the variables of a srun on one node, and on two, whose ranks are dealt out in blocks and in turns. What
+# counts is the local rank with which each introduces itself.
+# fails with: on two nodes, in blocks: each rank has the local rank that Slurm gives it
+build
+
+# srun NAME RANKS...: as many processes as ranks are named, "0,1" being those of a node. -> NAME.R.out
+srun()
+{
+    local name=$1 node ranks rank local_rank tasks=0 pids=()
+    shift
+    for ranks; do tasks=$((tasks + $(tr , '\n' <<<"$ranks" | wc -l))); done
+    for ((node = 0; node < $#; node++)); do
+        ranks=${*:node + 1:1}
+        local_rank=0
+        for rank in ${ranks//,/ }; do
+            timeout --kill-after=2 "$limit" env SLURM_CLUSTER_NAME=made-up SLURM_JOB_ID=$$ SLURM_STEP_ID=0 \
+                SLURM_NTASKS="$tasks" SLURM_STEP_NUM_TASKS="$tasks" SLURM_JOB_NUM_NODES=$# \
+                SLURM_STEP_NUM_NODES=$# SLURM_STEP_NODELIST="node[1-$#]" SLURMD_NODENAME=node$((node + 1)) \
+                SLURM_NODEID="$node" SLURM_GTIDS="$ranks" SLURM_PROCID="$rank" SLURM_LOCALID=$local_rank \
+                "$train" "${tiny[@]}" --max-steps 1 --timeout 5 --rendezvous "file:$PWD/$name.note" \
+                --master-addr 127.0.0.1 >"$name.$rank.out" 2>&1 &
+            pids+=($!)
+            echo $local_rank >"$name.$rank.local"
+            local_rank=$((local_rank + 1))
+        done
+    done
+    wait "${pids[@]}"
+}
+# What rank 0 says of itself and the others, or what else a rank has said.
+introduced()
+{
+    local name=$1 rank=$2 found
+    found=$(sed -n "s/^\[init\] == local rank: \([0-9]*\), global rank: $rank .*/\1/p" "$name.0.out")
+    [ -n "$found" ] || found=$(sed -n 's/.*\.c:[0-9]*: //p' "$name.$rank.out" | head -1)
+    echo "${found:-it has said nothing}"
+}
+
+# claim WHERE NAME RANKS...
+claim()
+{
+    local where=$1 name=$2 rank
+    shift
+    srun "$@"
+    for ((rank = 0; rank < 4; rank++)); do
+        [ -e "$name.$rank.out" ] || continue
+        echo "rank $rank: $(cat "$name.$rank.local")" >>"$name.expected"
+        echo "rank $rank: $(introduced "$name" "$rank")" >>"$name.found"
+    done
+    beside "$where: each rank has the local rank that Slurm gives it" same "" \
+        expected "$name.expected" found "$name.found"
+}
+claim "on one node" one 0,1
+why="Which of Slurm's variables counts the tasks of one node?"
+claim "on two nodes, in blocks" blocks 0,1 2,3
+why="Ranks 0 and 2 are on the first node here: there is no way to tell from the rank alone."
+claim "on two nodes, in turns" turns 0,2 1,3

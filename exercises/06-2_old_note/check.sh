@@ -1,0 +1,68 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Rank 0 is killed while its note is there. The next run's rank 1 comes first, so it sees that note; then rank 0. They
+# must meet: where the job was requeued, and in the next step of the same job.
+# fails with: a job that was requeued: rank 1 goes where rank 0 is
+build --with check.c --wrap note_find --wrap note_leave
+
+# task NAME RANK VARIABLES...: in the background; what it says is in NAME.RANK.out, its process in $task.
+task()
+{
+    local name=$1 rank=$2
+    shift 2
+    env SLURM_CLUSTER_NAME=made-up SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 \
+        SLURM_JOB_NUM_NODES=2 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST='node[1-2]' SLURM_LOCALID=0 \
+        SLURMD_NODENAME=node$((rank + 1)) SLURM_NODEID="$rank" SLURM_GTIDS="$rank" SLURM_PROCID="$rank" "$@" \
+        timeout --kill-after=2 "$limit" "$train" "${tiny[@]}" --max-steps 1 --timeout 4 --master-addr 127.0.0.1 \
+        --rendezvous "file:$PWD/note" >"$name.$rank.out" 2>&1 &
+    task=$!
+}
+# Waits until a file says it.
+until_said()
+{
+    local i
+    for ((i = 0; i < 400; i++)); do
+        ! grep -q -- "$2" "$1" 2>/dev/null || return 0
+        sleep 0.05
+    done
+    wrong "rank 1 looks for the note of rank 0" <"$1"
+}
+found_in() { sed -n 's/^spy: port/port/p' "$1"; }
+
+# meets WHAT NAME VARIABLES...: rank 1, and then rank 0.
+meets()
+{
+    local what=$1 name=$2 first second ended
+    shift 2
+    task "$name" 1 "$@"
+    second=$task
+    until_said "$name.1.out" "spy: looks"
+    sleep 0.2
+    task "$name" 0 "$@"
+    first=$task
+    wait "$first"
+    ended=$?
+    wait "$second"
+    ended+=$?
+    equal "$what: rank 1 goes where rank 0 is" "$(found_in "$name.0.out")" "$(found_in "$name.1.out")"
+    [ $ended = 00 ] || wrong "and they meet" < <(tail -3 "$name.0.out" "$name.1.out")
+}
+killed()
+{
+    rm -f killed.0.out              # of the one before: it says the same
+    task killed 0 "$@"
+    until_said killed.0.out "spy: port"
+    kill -KILL "$(pgrep -P "$task")"
+    wait "$task"
+    [ -e note ] || fail_check "there is no note"
+} 2>/dev/null
+
+meets "a first run" first
+killed
+why="That is the port of a rank 0 that was killed when the job ran for the first time."
+meets "a job that was requeued" again SLURM_RESTART_COUNT=1
+why="And when it was requeued once more?"
+killed SLURM_RESTART_COUNT=1
+meets "requeued twice" third SLURM_RESTART_COUNT=2
+killed
+why="That is the port of the step before, which was killed."
+meets "the next srun of a job" next SLURM_STEP_ID=1

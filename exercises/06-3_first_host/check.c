@@ -1,0 +1,16 @@
+// check.c - for each list of hosts: the first, as rendezvous.c asks for it.
+#include "slurm.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+int main(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        setenv("SLURM_STEP_NODELIST", argv[i], 1);
+        const char *first = slurm_said("SLURM_STEP_NODELIST");
+        printf("%s\n", first ? first : "NULL");
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,33 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Lists of hosts as Slurm writes them, and the first of each; then what no Slurm writes.
+# fails with: it names the first host of each list
+harness check.c slurm.c
+lists='gpu7                        gpu7
+gpu7,gpu8                   gpu7
+a.cluster.example           a.cluster.example
+gpu[7-9]                    gpu7
+gpu[7,9]                    gpu7
+gpu[5]                      gpu5
+gpu[7-9,12]-a,gpu20-a       gpu7-a
+gpu[007-019,30]             gpu007
+rack[1-2]node[03-04]        rack1node03
+login-2,gpu[1-4]            login-2
+r[1-2]-n[1,3]-x,gpu[1-4]    r1-n1-x'
+awk '{ print $1 }' <<<"$lists" >input
+awk '{ print $2 }' <<<"$lists" >expected
+mapfile -t input <input
+try hosts "$harness" "${input[@]}"
+why="The third column has the lists."
+beside "it names the first host of each list" same list expected expected found hosts.out "of the list" input
+
+# Anything may stand in the environment.
+limit=5
+long=$(printf 'x%.0s' {1..300})
+why="No name is that long; but a program must not write behind its array, nor read behind the list."
+for list in 'gpu[12' 'gpu[' 'gpu[]' '[' "$long" "gpu[$long" "gpu[$long-9]"; do
+    try odd "$harness" "$list"
+    [ "$status" = 0 ] || wrong "it comes to an end with any list: $list" < <(echo "exit status $status"; said odd)
+    [ "$(head -1 odd.out | wc -c)" -le 256 ] ||
+        wrong "at most 255 letters are in a name" < <(expected "at most 255" "$(head -1 odd.out | wc -c)")
+done
+passed "it comes to an end with any list"

@@ -1,0 +1,27 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# One checkpoint, evaluated by 1 to 4 ranks: 34 images in batches of 16, 16 and 2.
+# fails with: the loss does not depend on the number of ranks
+build
+same=(-b 16 --seed 5)
+learner two 2 "${same[@]}"
+finished right 2 "${same[@]}" --save net.st
+for key in loss running_loss; do
+    values two.0.jsonl step $key >found
+    values right.0.jsonl step $key >expected
+    why="Two ranks train with as many images each: what is told of them is the mean over all."
+    beside "while training, the $key is that of all images" 1e-6 step expected expected found found
+done
+
+finished one 1 "${same[@]}" --test-samples 34 --evaluate --resume net.st
+for n in 1 2 3 4; do
+    learner $n $n "${same[@]}" --test-samples 34 --evaluate --resume net.st
+    for key in test_loss top1; do
+        value one.0.jsonl eval $key >>expected.$key
+        value $n.0.jsonl eval $key >>found.$key
+    done
+done
+printf '%s\n' "34" "18 + 16" "16 + 16 + 2" "16 + 16 + 2 + 0" >shares
+why="The images are the same, and all of them. How much does each weigh? The third column has the shares."
+beside "the loss does not depend on the number of ranks" 1e-9 ranks expected expected.test_loss found found.test_loss \
+    shares shares
+beside "nor does the accuracy" 1e-9 ranks expected expected.top1 found found.top1 shares shares
