@@ -49,6 +49,7 @@ struct Replicas {
     OpsConfig ops;
     const float *images;    // of the batch, on the first device
     bool training;
+    bool folded;            // no step has been taken since model_fold
     float *scratch;         // there too: for another's gradients; NULL: it reads them in place
 
     Phase phase;
@@ -87,7 +88,7 @@ static void scatter_images(Replica *replica)
 
 static void forward(Replica *replica)
 {
-    if (!replica->all->training)
+    if (!replica->all->training && !replica->all->folded)
         model_fold(replica->model);
     model_forward(replica->model, replica->input, replica->rows, replica->all->training);
 }
@@ -216,6 +217,7 @@ void replicas_forward(Replicas *replicas, const float *images, int rows, bool tr
     on_all(replicas, BROADCAST);
     on_all(replicas, SCATTER);
     on_all(replicas, FORWARD);
+    replicas->folded = !training;
     on_all(replicas, GATHER);
 }
 

@@ -174,10 +174,10 @@ void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 //
 //   y = relu(conv(x, w) + bias + residual)         (ReLU and residual if asked)
 //
-// and a normalisation by the running statistics is part of the weights, if nobody else reads what its
-// convolution writes: with factor = gamma / sqrt(var + 1e-5), for each channel,
+// and a normalisation by the running statistics is part of the weights, if nobody else reads what
+// its convolution writes: with factor = gamma / sqrt(var + 1e-5), for each channel,
 //
-//   w = factor * the convolution's w           bias = beta + factor * (the convolution's bias - mean)
+//   w = factor * the convolution's w         bias = beta + factor * (the convolution's bias - mean)
 //
 // A backend may compute conv_forward and norm_forward, one after the other, instead.
 
