@@ -1,5 +1,5 @@
-// check.c - what is to be written is in common/ already; here that does nothing. And an overflow: the
-// loss has an infinite gradient in step number OVERFLOW_IN_STEP.
+// check.c - what is to be written is in common/ already; here that does nothing. And an overflow:
+// the loss has an infinite gradient in step number OVERFLOW_IN_STEP.
 #include "ops.h"
 
 #include <math.h>

@@ -1,0 +1,334 @@
+# docs.pl ROOT BUILD - the documents below ROOT: do their links lead somewhere, and do the programs, tools, options,
+# exercises, files and functions exist that they name? BUILD: where 01_single_gpu/train is; --help says which options
+# there are. Says what is wrong, and last how much was looked at; the exit status is 1 if anything is wrong.
+#
+# Looked at, as somebody types it: `COMMAND`, and the lines of indented or fenced blocks. Behind two blanks, or " # ",
+# such a line explains itself. Words in capitals, and "...", stand for something else. What is generated (a README's
+# diff) is left out, and what "is refused".
+use strict;
+use warnings;
+
+my ($root, $build) = @ARGV;
+die "docs.pl ROOT BUILD\n" if @ARGV != 2;
+chdir $root or die "$root: $!\n";
+
+my ($links, $commands, $options, $names, @problems) = (0, 0, 0, 0);
+my $where;
+sub wrong { push @problems, "$where: @_" }
+
+sub slurp
+{
+    open my $in, '<', shift or return;
+    local $/;
+    return <$in> // '';
+}
+
+# --- what there is --------------------------------------------------------------------------------------------------
+
+my @steps = map { s{/$}{}r } glob '[0-9][0-9]_*/';
+
+sub step_named
+{
+    my $name = shift =~ s{/$}{}r;
+    $name = "0$name" if $name =~ /^\d$/;
+    my ($step) = grep { $_ eq $name || /^\Q${name}\E_/ } @steps;
+    return $step;
+}
+
+# { "--batch-size" => 1, "-b" => 1, ... } of a program of the build; undef: there is no such program.
+my %help;
+sub help_of
+{
+    my $program = shift;
+    return $help{$program} if exists $help{$program};
+    my $text = -x "$build/$program" ? `'$build/$program' --help` : '';
+    my %known;
+    while ($text =~ /^ +(?:-(\w), )? *--(\[no-\])?([\w-]+)/mg) {
+        $known{"-$1"} = 1 if defined $1;
+        $known{"--no-$3"} = 1 if defined $2;
+        $known{"--$3"} = 1;
+    }
+    return $help{$program} = %known ? \%known : undef;
+}
+
+# Of any step's: where a document says "train".
+sub help_of_all
+{
+    my $name = shift;
+    return { map { %{ help_of("$_/$name") // {} } } @steps };
+}
+
+# What stands behind the words that ./ddp WORDS help lists: ("run", "up", ...).
+my %said;
+sub words_of
+{
+    my ($of) = @_;
+    return $said{$of} if $said{$of};
+    my $text = `./ddp $of help`;
+    my $begins = $of ? "$of " : '';
+    my %words = (help => 1);
+    while ($text =~ /^  $begins([a-z].*?)(?:  |$)/mg) {     # "cut K, mend K", "list|start ID"
+        my $line = $1;
+        $words{$_} = 1 for split(/\|/, (split ' ', $line)[0]), $line =~ /, ([a-z]+) [A-Z]/g;
+    }
+    return $said{$of} = \%words;
+}
+
+my %text_of;
+sub text_of { my $file = shift; return $text_of{$file} //= slurp($file) // '' }
+
+# STEP, test_NAME.c, FILE.svg, ...
+sub stands_for
+{
+    my $word = shift;
+    return $word =~ /\.\.\.|\*|[<>]/ || $word =~ s/README|LICENSE//r =~ /(?<![a-z])[A-Z]{2,}(?![a-z])/;
+}
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+# Goes a program of the build by this name?
+sub is_program
+{
+    my $word = shift;
+    return $word =~ /^(?:train|launch|comm_bench)$/ || grep { $_ eq $word } @steps;
+}
+
+# Options among the words, up to "--" or another program; returns the rest.
+sub check_options
+{
+    my ($program, $known, @words) = @_;
+    while (@words) {
+        my $word = shift @words;
+        return @words if $word eq '--';
+        return ($word, @words) if $word =~ m{^build/};
+        next if $word !~ /^--?[a-z]/;
+        $word =~ s/=.*//;
+        $options++;
+        wrong("$program has no option $word") if !$known->{$word};
+    }
+    return ();
+}
+
+# One program of the build, or one that goes by its name; returns what follows it.
+sub check_program
+{
+    my ($word, @words) = @_;
+    my ($step, $name) = $word =~ m{^build/[\w-]+/(\d\d_\w+)/(\w+)$};
+    ($step, $name) = ($word, 'train') if grep { $_ eq $word } @steps;
+    $commands++;
+    return check_options($word, help_of_all($word), @words) if $word =~ /^(?:train|launch)$/;
+    my $program = $step ? "$step/$name" : $word =~ s{^build/[\w-]+/}{}r;
+    my $known = help_of($program);
+    return check_options($program, $known, @words) if $known;
+    wrong("there is no program $word");
+    return ();
+}
+
+sub check_script
+{
+    my ($script, @words) = @_;
+    $commands++;
+    return wrong("there is no $script") if !-f $script;
+    for my $word (map { s/=.*//r } grep { /^--[a-z]/ } @words) {
+        $options++;
+        wrong("$script has no option $word") if text_of($script) !~ /(?<![\w-])\Q$word\E(?![\w-])/;
+    }
+}
+
+sub check_run
+{
+    my @words = @_;
+    my $step;
+    while (@words) {
+        my $word = shift @words;
+        last if $word eq '--';
+        if ($word =~ /^(-n|--backend)$/) {
+            $options++;
+            shift @words;
+        } elsif ($word =~ /^-/) {
+            return wrong("./ddp run has no option $word");
+        } elsif (stands_for($word)) {
+            $step = 'any';
+        } else {
+            $step = step_named($word) or return wrong("there is no step $word");
+        }
+    }
+    return if !$step || !@words;
+    my $known = $step eq 'any' ? help_of_all('train') : help_of("$step/train");
+    check_options($step eq 'any' ? 'train' : "$step/train", $known, @words);
+}
+
+sub check_ddp
+{
+    my ($command, @words) = @_;
+    return if !defined $command || $command =~ /^\W/ || stands_for($command);
+    $commands++;
+    return wrong("./ddp has no command $command") if !words_of('')->{$command};
+    my $first = @words && $words[0] =~ /^\w/ && !stands_for($words[0]);
+    if ($command eq 'run') {
+        check_run(@words);
+    } elsif ($command =~ /^(slurm|exercise)$/) {
+        wrong("./ddp $command has no command $words[0]") if $first && !words_of($command)->{$words[0]};
+        # what runs in the cluster
+        check_command(@words[1 .. $#words]) if $command eq 'slurm' && $first && $words[0] eq 'run';
+    } elsif ($command eq 'diff') {
+        step_named($_) or wrong("there is no step $_") for grep { /^\d/ } @words;
+    } elsif ($command eq 'bench') {
+        wrong("./ddp bench does not know $words[0]")
+            if $first && `./ddp help` !~ /bench \[[^\]]*\b\Q$words[0]\E\b[^\]]*\]/;
+    } elsif ($command =~ /^(plot|data)$/) {
+        wrong("./ddp data does not know $words[0]")
+            if $command eq 'data' && $first && text_of('tools/data.sh') !~ /^\s*\Q$words[0]\E[ |)]/m;
+        check_script("tools/$command.sh", @words);
+    }
+}
+
+sub check_command
+{
+    my @words = @_;
+    shift @words while @words && ($words[0] =~ /^(?:\$|env|nice|time|nohup)$/ || $words[0] =~ /^[A-Z_]+=/);
+    return if !@words;
+    return check_ddp(@words[1 .. $#words]) if $words[0] eq './ddp';
+    if ($words[0] =~ m{^(?:\./)?((?:tools|tests|exercises)/[\w./-]+)$}) {
+        check_script($1, @words[1 .. $#words]) if !stands_for($1);
+        shift @words;
+    }
+    my $begins = 1;     # a program, or what was started by one that starts others
+    while (@words) {
+        if ($words[0] =~ m{^build/(?:cpu|cuda|cuda-gloo)/(?:\w+/\w+|comm_bench)$} && !stands_for($words[0])
+            || $begins && @words > 1 && is_program($words[0])) {
+            @words = check_program(@words);
+            $begins = 1;
+        } else {
+            $begins = 0 if $begins == 1;
+            $begins = 2 if shift(@words) =~ /^(?:srun|mpirun|torchrun)$/;
+        }
+    }
+}
+
+sub check_line
+{
+    my ($line) = @_;
+    $line =~ s/\$\(|[()`"']/ /g;
+    check_command(split ' ') for split /\s*(?:&&|\|\||[|;&])(?=\s|$)\s*/, $line;
+}
+
+# --- links ----------------------------------------------------------------------------------------------------------
+
+# The anchors of a document's headings, as GitHub makes them.
+my %anchors;
+sub anchors_of
+{
+    my $file = shift;
+    return $anchors{$file} if $anchors{$file};
+    my (%found, $fenced);
+    for (split /\n/, slurp($file) // '') {
+        $fenced = !$fenced if /^```/;
+        next if $fenced || !/^#+ +(.*?) *#*$/;
+        my $anchor = lc($1 =~ s/!?\[([^\]]*)\]\([^)]*\)/$1/gr);
+        $anchor =~ s/[^\w\- ]//g;
+        $anchor =~ tr/ /-/;
+        my $before = $found{$anchor}++;
+        $found{"$anchor-$before"} = 1 if $before;
+    }
+    return $anchors{$file} = \%found;
+}
+
+sub check_link
+{
+    my ($document, $to) = @_;
+    $links++;
+    if ($to =~ /^[a-z][a-z+.-]*:/i) {
+        wrong("the link $to is no address")
+            if $to !~ m{^https?://[a-z0-9-]+(?:\.[a-z0-9-]+)+(?::\d+)?(?:/[^\s<>"]*)?$}i || $to =~ /[.,;]$/;
+        return;
+    }
+    my ($path, $anchor) = $to =~ /^([^#]*)(?:#(.*))?$/;
+    return wrong("the link $to is a path of one machine") if $path =~ m{^/};
+    my ($folder) = $document =~ m{^(.*/)};
+    my $file = $path eq '' ? $document : ($folder // '') . $path;
+    1 while $file =~ s{(?:^|(?<=/))(?!\.\./)[^/]+/\.\./}{};
+    return wrong("the link $to leads out of the repository") if $file =~ m{^\.\./};
+    return wrong("the link $to leads nowhere") if !-e $file;
+    return if !defined $anchor;
+    wrong("the link $to: there is no such heading") if $file !~ /\.md$/ || !anchors_of($file)->{$anchor};
+}
+
+# --- documents ------------------------------------------------------------------------------------------------------
+
+sub check_definitions
+{
+    my ($document, $path, $list) = @_;
+    my ($folder) = $document =~ m{^(.*/)};
+    my $file = ($folder // '') . $path;
+    1 while $file =~ s{(?:^|(?<=/))(?!\.\./)[^/]+/\.\./}{};
+    my $code = text_of($file) =~ s{//[^\n]*}{}gr;
+    for my $name ($list =~ /`(\w+)`/g) {
+        $names++;
+        my $is = $file =~ /\.h$/ ? qr/\b$name\b/ : qr/^\w[^\n;=]*\b$name\([^;]*?\)\s*\n?\{/m;
+        wrong("no $name in $file") if $code !~ $is;
+    }
+}
+
+sub check_document
+{
+    my ($document) = @_;
+    my $text = slurp($document);
+    my $blank = sub { $_[0] =~ s/[^\n]//gr };
+    $text =~ s/(<!-- (\w+): generated.*?<!-- \2 end -->)/$blank->($1)/gse;
+    my $line_of = sub { 1 + (substr($text, 0, shift) =~ tr/\n//) };
+
+    # blocks; they are taken out then
+    my $block = sub {
+        my ($code, $at) = @_;
+        my $line = $line_of->($at);
+        my $joined = '';
+        for (split /\n/, $code) {
+            s/^\s+//;
+            if (s/\s*\\$//) { $joined .= "$_ "; next }
+            $where = "$document:$line";
+            check_line(($joined . $_) =~ s/(?<=\S)(?: {2,}| +# ).*//r);
+            $joined = '';
+        } continue {
+            $line++;
+        }
+        return $blank->($code);
+    };
+    $text =~ s/^(```.*?^```)/$block->($1, $-[0])/gmse;
+    $text =~ s/(?<=\n\n)((?: {4}[^\n]*\n)(?: {4}[^\n]*\n|\n(?= {4}))*)/$block->($1, $-[0])/gse;
+
+    while ($text =~ /\[[^\]\[]*\]\(([^)\s]+\.[ch])\): ((?:`\w+`(?:, (?:and )?| and )?\s*)+)/g) {
+        $where = "$document:" . $line_of->($-[0]);
+        check_definitions($document, $1, $2);
+    }
+    while ($text =~ /`([^`]+)`( is refused)?/g) {
+        my ($code, $refused) = ($1, $2);
+        next if $refused;
+        $where = "$document:" . $line_of->($-[0]);
+        $code =~ s/\s*\n\s*/ /g;
+        $code =~ s/\\\|/|/g;
+        check_line($code);
+        if ($code =~ m{^(?:\d\d_\w+|common|docs|tests|tools|cmake|exercises)/[\w./-]+$} && !stands_for($code)) {
+            $names++;
+            wrong("there is no $code") if !-e $code;
+        }
+    }
+    $text =~ s/`([^`]*)`/'`' . $blank->($1) . '`'/ge;
+    while ($text =~ /\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)/g) {
+        $where = "$document:" . $line_of->($-[0]);
+        check_link($document, $1);
+    }
+    while ($text =~ m{(?<![\w/.-])(0\d-\d+)(?![\w-])}g) {
+        $where = "$document:" . $line_of->($-[0]);
+        $names++;
+        my @there = glob "exercises/$1_*/";
+        wrong("there is no exercise $1") if !@there;
+    }
+}
+
+my @documents = (glob('*.md'), glob('docs/*.md [0-9][0-9]_*/*.md exercises/*.md exercises/*/*.md'));
+check_document($_) for @documents;
+print "$_\n" for @problems;
+printf "%d documents, %d links, %d commands, %d options, %d names\n", scalar @documents, $links, $commands, $options,
+    $names;
+exit(@problems > 0);
