@@ -320,10 +320,13 @@ fault_cut() # fault_cut short|long
 stamp() { stat -c %i.%y net 2>/dev/null; }
 goes_on() { [ "$(stamp)" != "$stamped" ] || all_done; }
 
+# The file under another name: a run that goes on puts the next one in its place at any moment.
+is_whole() { [ ! -e net ] || { ln -f net looked && "$compare" looked looked 0 >compared; }; }
+
 # After a fault: what there is is whole, and it goes on. Or the next one comes soon.
 look_round()
 {
-    [ ! -e net ] || "$compare" net net 0 >compared || give_up "the checkpoint is whole: $(cat compared)"
+    is_whole || give_up "the checkpoint is whole: $(cat compared)"
     await 1000 no_orphans || give_up "these ranks have a launcher: $(orphans)"
     stamped=$(stamp)
     draw 3

@@ -15,6 +15,8 @@
 #   bench.sh eval [--rounds N] [--quick]
 #                                       evaluation against PyTorch's inference, in f32 and in bf16, and
 #                                       of two ranks against one
+#   bench.sh steps [--rounds N] [--quick]
+#                                       the steps side by side, at the same job on the same cores
 #   bench.sh curve [--seeds N]          the articles' recipe on CIFAR-10: 5 epochs, seeds 1 to N
 #
 # PyTorch is $DDP_PYTHON's, else build/venv's, which is made if need be. CIFAR-10 is looked for in
@@ -484,6 +486,150 @@ evaluation()
     run python3 "$table" eval "$out" "$doc"
 }
 
+# --- the steps side by side --------------------------------------------------------------------------
+
+# The job that all of them have, on the same cores: with $share threads for each of two ranks or devices.
+job_of()
+{
+    local launch=("$build/$2/launch" --nproc-per-node 2 --)
+    case $1 in
+    one) command=(--threads "$share" -b 256) ;;
+    all) command=(--threads $((2 * share)) -b 256) ;;
+    devices) command=(--devices 2 --threads "$share" -b 256) ;;
+    fork) command=(-n 2 --threads "$share" -b 128) ;;
+    *) command=(--threads "$share" -b 128) ;;
+    esac
+    command=("$build/$2/train" "${command[@]}" --data "${cifar:-synthetic}" --test-samples 256 --no-augment -p 5
+        "${@:3}")
+    case $1 in
+    one | all | devices | fork) ;;
+    slurm) command=("$root/tools/slurm.sh" run srun --kill-on-bad-exit=1 -N2 -n2 "${command[@]}") ;;
+    *) command=("${launch[@]}" "${command[@]}") ;;
+    esac
+    command=(env GOMP_SPINCOUNT=2000 "${command[@]}")
+}
+
+# each_step DO: do it with a name, a step, and options.
+each_step()
+{
+    $1 one 01_single_gpu
+    $1 all 01_single_gpu
+    $1 devices 02_data_parallel
+    $1 fork 03_ddp_fork
+    $1 launch 04_ddp_launcher
+    $1 bf16 05_ddp_amp --amp bf16
+    $1 compress 05_ddp_amp --amp bf16 --compress bf16
+    [ -f "$out/slurm-skipped.txt" ] || $1 slurm 06_slurm --amp off
+    $1 eval 07_dist_eval --amp off
+}
+
+time_step()
+{
+    job_of "$@" --max-steps "$steps" --metrics "$out/ours-$1-$round.jsonl"
+    log=$out/log-$1.txt quietly "${command[@]}"
+}
+
+# What our programs that peak_of has started have of the memory, in KB: pages that several share are counted once.
+occupied()
+{
+    local pid
+    { grep -lzxF "DDP_BENCH_RUN=$$" /proc/[0-9]*/environ || true; } | while IFS=/ read -r _ _ pid _; do
+        [[ $(readlink "/proc/$pid/exe") != "$build"/* ]] || cat "/proc/$pid/smaps_rollup" || true
+    done | awk '$1 == "Pss:" { kb += $2 } END { print kb + 0 }'
+} 2>/dev/null
+
+# peak_of FILE COMMAND...: the most that it occupied, of about ten looks a second.
+peak_of()
+{
+    local file=$1 most=0 now
+    shift
+    DDP_BENCH_RUN=$$ quietly "$@" &
+    while kill -0 $! 2>/dev/null; do
+        now=$(occupied)
+        [ "$now" -le "$most" ] || most=$now
+        sleep 0.1
+    done
+    wait $! || return 1
+    echo "$most" >"$file"
+}
+
+# Bytes that have left the nodes of the cluster.
+sent_by_nodes()
+{
+    local node
+    for node in 1 2; do "$root/tools/slurm.sh" node $node cat /proc/net/dev; done |
+        awk '$1 == "eth0:" { sent += $10 } END { printf "%d\n", sent }'
+}
+
+# Memory, and the bytes that ranks send each other: those of ten steps more are those of ten steps.
+count_step()
+{
+    local count before wire=()
+    case $1 in
+    one | all | devices | slurm) ;;
+    *) [ -z "$counts_wire" ] || wire=("$root/tests/wire.sh") ;;
+    esac
+    for count in 3 13; do
+        job_of "$@" --max-steps $count
+        [ "$1" != slurm ] || before=$(sent_by_nodes)
+        log=$out/log-$1.txt peak_of "$out/peak-$1.kb" "${wire[@]}" "${command[@]}"
+        if [ "$1" = slurm ]; then
+            echo $(($(sent_by_nodes) - before)) >"$out/wire-$1-$count.txt"
+        elif [ ${#wire[@]} -gt 0 ]; then
+            sed -n 's/^bytes on the wire: //p' "$out/log-$1.txt" >"$out/wire-$1-$count.txt"
+        fi
+    done
+}
+
+# A cluster of two nodes until this script ends; where there can be none, its row says so.
+start_cluster()
+{
+    export DDP_SLURM_DIR=$out/cluster
+    local said=$out/slurm.txt
+    if "$root/tools/slurm.sh" up 2 --cpus "$threads" >"$said" 2>&1; then
+        trap '"$root/tools/slurm.sh" down' EXIT
+        grep -q "no namespaces here" "$said" || return 0
+        "$root/tools/slurm.sh" down
+        trap - EXIT
+    fi
+    head -1 "$said" >"$out/slurm-skipped.txt"
+    say "06 is skipped: $(cat "$out/slurm-skipped.txt")"
+}
+
+steps()
+{
+    local rounds=5 steps=40 round share=$((threads / 2 > 0 ? threads / 2 : 1)) counts_wire=yes command
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --rounds)
+            is_count "${2:-}" || die_usage "bench steps: --rounds needs a number"
+            rounds=$2
+            shift
+            ;;
+        --quick) rounds=1 steps=20 ;;
+        *) die_usage "bench steps: unknown option $1" "./ddp bench --help" ;;
+        esac
+        shift
+    done
+    out=$out/steps build=$(readlink -f "$build")
+    prepare
+    need_programs "$build"/{01_single_gpu,02_data_parallel,03_ddp_fork}/train \
+        "$build"/{04_ddp_launcher,05_ddp_amp,07_dist_eval}/{launch,train} "$build/06_slurm/train"
+    find "$out" -maxdepth 1 -type f -delete
+    "$root/tests/wire.sh" true >/dev/null || {
+        counts_wire=
+        say "bytes on the wire are not counted: that takes iproute2 and the right to make namespaces"
+    }
+    "$root/tools/check_series.sh" >"$out/series.txt" || say "tools/check_series.sh complains: lines may be miscounted"
+    start_cluster
+    each_step count_step
+    for ((round = 1; round <= rounds; round++)); do
+        say "round $round of $rounds"
+        each_step time_step
+    done
+    run python3 "$table" steps "$out" "$doc"
+}
+
 # --- the articles' recipe ------------------------------------------------------------------------
 
 curve()
@@ -522,6 +668,7 @@ launch) shift; launch "$@" ;;
 amp) shift; amp "$@" ;;
 amp-curve) shift; amp_curve "$@" ;;
 eval) shift; evaluation "$@" ;;
+steps) shift; steps "$@" ;;
 curve) shift; curve "$@" ;;
 *) compare "$@" ;;
 esac

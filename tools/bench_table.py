@@ -7,12 +7,13 @@
     bench_table.py amp FOLDER DOC        the table of bf16 against PyTorch's autocast and f32
     bench_table.py amp-curve FOLDER DOC  accuracy in f32 and bf16; fails when it is out of bounds
     bench_table.py eval FOLDER DOC       the table of evaluation against PyTorch, and of two ranks
+    bench_table.py steps FOLDER DOC      the steps side by side
     bench_table.py curve FOLDER DOC      the articles' recipe; fails when it is out of bounds
 
 FOLDER holds one file for each measurement: ours-WHAT-ROUND.jsonl (what --metrics writes),
 torch-WHAT-MODE-ROUND.json (what bench_torch.py prints), for `first` seconds alone, and
 exchange-WHAT-ROUND.txt (what comm_bench prints), wire-WHAT-STEPS.txt (bytes of so many steps),
-ours-WHAT-ROUND.json (what --trace writes).
+peak-WHAT.kb, ours-WHAT-ROUND.json (what --trace writes), series.txt (what check_series.sh prints).
 """
 import glob
 import json
@@ -377,6 +378,79 @@ def evaluation(folder):
     yield from eval_text(folder, modes, threads)
 
 
+# --- the steps side by side -----------------------------------------------------------------------
+
+STEPS = (
+    ("one", 1, "01, on half of the cores"),
+    ("all", 1, "01, on all cores"),
+    ("devices", 2, "02, 2 devices in a process"),
+    ("fork", 3, "03, 2 ranks, forked"),
+    ("launch", 4, "04, 2 ranks, started by `launch`"),
+    ("bf16", 5, "05, the same, `--amp bf16`"),
+    ("compress", 5, "05, the same, `--amp bf16 --compress bf16`"),
+    ("slurm", 6, "06, 2 nodes, a rank on each, `--amp off`"),
+    ("eval", 7, "07, as 04, `--amp off`"),
+)
+STATISTICS = 2 * 4800           # floats: running mean and variance of ResNet-18's channels
+
+
+def changes_of_steps(folder):
+    """{number of a step: (lines of train.c changed, lines to read)}, as cells."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    with open(f"{root}/01_single_gpu/train.c", encoding="utf-8") as file:
+        cells = {1: (f"all {len(file.readlines())}", "")}
+    with open(f"{folder}/series.txt", encoding="utf-8") as file:
+        for line in file:
+            found = re.match(r"\S+ to (\d+)_\S+: train\.c (\d+) line.*; (\d+) lines to read", line)
+            if found:
+                cells[int(found.group(1))] = found.group(2, 3)
+    return cells
+
+
+def sent_cell(folder, name, parameters):
+    """What a rank sends in a step, in MB. Devices of a process: by what replicas.c copies."""
+    if name in ("one", "all"):
+        return "0"
+    if name == "devices":
+        out = 4 * (parameters + STATISTICS) + 128 * 4 * (3072 + 10)
+        back = 4 * (parameters + 128 * 10)
+        return f"{out / 1e6:.1f} out, {back / 1e6:.1f} back"
+    sent = wire_mb(folder, name)
+    return "not counted" if sent is None else f"{sent / 2:.1f}"
+
+
+def steps_rows(folder, alone):
+    cells, before = changes_of_steps(folder), 0
+    for name, step, what in STEPS:
+        changed, reading = cells.get(step, ("?", "?")) if step != before else ("", "")
+        before = step
+        paths = files(folder, f"ours-{name}-*.jsonl")
+        if not paths:
+            yield f"| {what} | skipped | | | | {changed} | {reading} |"
+            continue
+        rate = ours_rate(folder, name)
+        peak = number_in(f"{folder}/peak-{name}.kb") / 1024
+        sent = sent_cell(folder, name, event(paths[0], "config")["parameters"])
+        yield (f"| {what} | {rate:.0f} | {rate / alone:.2f} | {f'{peak:.0f}' if peak else 'not counted'} | {sent} "
+               f"| {changed} | {reading} |")
+
+
+def steps_text(folder):
+    config = event(files(folder, "ours-all-1.jsonl")[0], "config")
+    rounds, threads = len(files(folder, "ours-all-*.jsonl")), config["options"]["threads"]
+    images = ((config["options"]["train_samples"] or 50000) + 256) * IMAGE_BYTES / 2**20
+    yield f"{machine()}, {config['device'].split(', ')[1]}; {threads} threads, {threads // 2} for each of two ranks or "
+    yield f"devices; {date.today()}. ResNet-18, 3x32x32, global batch 256, data: {config['dataset']}. "
+    yield f"Medians of {rounds} round{'s'[:rounds > 1]}, all in turns.\n\n"
+    yield "| | images/s | of 01 on all cores | memory, MB | a rank sends, MB a step | train.c: lines changed "
+    yield "| lines to read |\n|---|---:|---:|---:|---:|---:|---:|\n"
+    yield "\n".join(steps_rows(folder, ours_rate(folder, "all"))) + "\n\n"
+    yield f"The images of the data set are {images:.0f} MB.\n"
+    for path in files(folder, "slurm-skipped.txt"):
+        with open(path, encoding="utf-8") as file:
+            yield f"06 was skipped: {file.read().strip()}\n"
+
+
 # --- the articles' recipe -----------------------------------------------------------------------
 
 # Running training loss and accuracy at the last step of each epoch, one GPU, as published
@@ -440,6 +514,9 @@ def main():
     elif what == "eval":
         text, holds = "".join(evaluation(folder)), True
         replace_between(sys.argv[3], "eval", text)
+    elif what == "steps":
+        text, holds = "".join(steps_text(folder)), True
+        replace_between(sys.argv[3], "steps", text)
     elif what == "amp-curve":
         text, holds = amp_curve(folder)
         replace_between(sys.argv[3], "amp-curve", text)
