@@ -4,6 +4,7 @@
 #include "args.h"
 #include "comm.h"
 #include "data.h"
+#include "ddp.h"
 #include "log.h"
 #include "model.h"
 #include "result.h"
@@ -19,7 +20,8 @@ void eval_probe(const EvalConfig *config, const World *world);
 
 typedef struct Eval Eval;
 // Meets the other ranks.
-Eval *eval_new(const EvalConfig *config, const World *world, Model *model, const Data *data);
+Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *world, Model *model,
+               const Data *data);
 void eval_free(Eval *eval);
 
 // Every rank calls these, but eval_batch, which it calls for each batch of its share:

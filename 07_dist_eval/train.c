@@ -88,7 +88,6 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     args_parse(args, argc, argv);
     checkpoint_check_options(args, &c->checkpoint);
     amp_check_options(args, &c->amp, c->batch_size);
-    result_check_options(args, &c->eval.result);
 }
 
 // ==== A training run =============================================================================
@@ -368,7 +367,7 @@ static void open_model(Job *job)
     job->velocity = device_alloc(job->device, job->model->param_count * sizeof(float));
     job->scalars = device_alloc(job->device, sizeof(Scalars));
     job->train_stats = device_alloc(job->device, sizeof(Stats));
-    job->eval = eval_new(&c->eval, &job->world, job->model, &job->data);
+    job->eval = eval_new(&c->eval, &c->ddp, &job->world, job->model, &job->data);
     job->ddp = ddp_new(&c->ddp, &job->world, job->model, job->scalars, job->train_stats);
     job->amp = amp_new(&c->amp, job->model, job->ddp, job->scalars);
     job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){

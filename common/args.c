@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 // --- values as text ------------------------------------------------------------------------------
@@ -574,6 +575,46 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
+// The file at path, as far as it can be told: one that is not there yet by its directory and name.
+static bool identify(const char *path, struct stat *directory, const char **name)
+{
+    const char *slash = strrchr(path, '/');
+    char above[PATH_MAX] = ".";
+    *name = slash ? slash + 1 : path;
+    if (slash)
+        snprintf(above, sizeof above, "%.*s", (int)(slash - path + 1), path);
+    return stat(above, directory) == 0;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat one, other;
+    const char *name, *other_name;
+    if (stat(a, &one) == 0 && stat(b, &other) == 0)
+        return S_ISREG(one.st_mode) && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+    return identify(a, &one, &name) && identify(b, &other, &other_name) &&
+           one.st_dev == other.st_dev && one.st_ino == other.st_ino &&
+           strcmp(name, other_name) == 0;
+}
+
+static const char *file_of(const Option *o)
+{
+    bool is_file = o->type == ARG_STRING && o->metavar && strcmp(o->metavar, "FILE") == 0;
+    return is_file ? *(const char **)o->value : NULL;
+}
+
+// A file that one option writes would destroy what another one reads or writes there.
+static void refuse_same_files(const Args *args)
+{
+    for (int i = 0; i < args->count; i++)
+        for (int j = 0; j < i; j++) {
+            const Option *a = &args->rows[i], *b = &args->rows[j];
+            const char *file = file_of(a), *other = file_of(b);
+            if (file && other && (a->overwrites || b->overwrites) && same_file(file, other))
+                args_reject(args, a->name, "that is the file of --%s", b->name);
+        }
+}
+
 void args_parse(Args *args, int argc, char **argv)
 {
     int i = 1;
@@ -594,4 +635,5 @@ void args_parse(Args *args, int argc, char **argv)
                    "unexpected argument '%.100s'", word);
     }
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
+    refuse_same_files(args);
 }

@@ -33,6 +33,7 @@ typedef struct Option {
     const char *help;
     double min, max;       // numbers: inclusive, both 0: any finite number of the type
     bool own;              // each of several processes may have another value
+    bool overwrites;       // a file that is written anew: no other option may name the same one
 } Option;
 
 enum { ARGS_MAX = 96 };

@@ -67,9 +67,10 @@ void log_options(Args *args, LogConfig *config)
         { "print-freq", 'p', ARG_INT, &config->print_freq, "N", "steps between two printed lines",
           .min = 1, .max = 1e9 },
         { "metrics", 0, ARG_STRING, &config->metrics, "FILE",
-          "write what happens as JSON lines (%r in the name: the rank)", .own = true },
+          "write what happens as JSON lines (%r in the name: the rank)", .own = true,
+          .overwrites = true },
         { "trace", 0, ARG_STRING, &config->trace, "FILE",
-          "write a timeline for https://ui.perfetto.dev", .own = true }));
+          "write a timeline for https://ui.perfetto.dev", .own = true, .overwrites = true }));
 }
 
 // What LC_ALL, LC_CTYPE and LANG say; when they say nothing, today's terminals read UTF-8.

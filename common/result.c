@@ -11,16 +11,10 @@ void result_options(Args *args, ResultConfig *config)
     args_add(args, ARGS_ROWS(
         { "per-class", 0, ARG_FLAG, &config->per_class, NULL, "test each class for itself, too" },
         { "confusion", 0, ARG_STRING, &config->confusion, "FILE",
-          "of the last test: which class was taken for which (CSV, for ./ddp plot)" },
+          "of the last test: which class was taken for which (CSV, for ./ddp plot)",
+          .overwrites = true },
         { "predictions", 0, ARG_STRING, &config->predictions, "FILE",
-          "of the last test: what was seen in each image (CSV)" }));
-}
-
-void result_check_options(const Args *args, const ResultConfig *config)
-{
-    if (config->confusion && config->predictions &&
-        strcmp(config->confusion, config->predictions) == 0)
-        args_reject(args, "predictions", "that is the file of --confusion");
+          "of the last test: what was seen in each image (CSV)", .overwrites = true }));
 }
 
 bool result_probe(const ResultConfig *config, Error *err)
@@ -85,11 +79,14 @@ static void tell_class(const Result *r, int label, Log *log)
     int64_t top1 = r->confusion[label * classes + label], top5 = r->top5[label], n = 0;
     for (int i = 0; i < classes; i++)
         n += r->confusion[label * classes + i];
-    double percent = n > 0 ? 100.0 / (double)n : 0;
+    double percent = 100.0 / (double)n;
     char number[16];
-    log_say(log, "   == %-10s top1: %6.3f%% | top5: %6.3f%% | %lld images",
-            class_name(r, label, number), percent * (double)top1, percent * (double)top5,
-            (long long)n);
+    const char *name = class_name(r, label, number);
+    if (n == 0)
+        log_say(log, "   == %-11s no image", name);
+    else
+        log_say(log, "   == %-11s top1: %7.3f%% | top5: %7.3f%% | %lld images", name,
+                percent * (double)top1, percent * (double)top5, (long long)n);
     log_event(log, "class", "\"class\":%d,\"n\":%lld,\"correct1\":%lld,\"correct5\":%lld", label,
               (long long)n, (long long)top1, (long long)top5);
 }

@@ -10,8 +10,6 @@ typedef struct ResultConfig {
     const char *confusion, *predictions;    // files, or NULL
 } ResultConfig;
 void result_options(Args *args, ResultConfig *config);
-// Exits with a line about options that do not go together. Call it after args_parse.
-void result_check_options(const Args *args, const ResultConfig *config);
 // Could the files be written?
 bool result_probe(const ResultConfig *config, Error *err);
 

@@ -30,6 +30,7 @@ export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C
 # What every run has: a small network, few made-up images, numbers that do not depend on the machine's cores.
 # Options that are given twice count the second time.
 tiny=(--arch lenet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 8 --print-freq 1)
+[[ $step = 0[12]_* ]] || tiny+=(--timeout 8)        # who hangs is told who waits where, before the limit
 
 green='' red='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
@@ -265,7 +266,7 @@ run()
     *) wrong "the run \"$name\" failed: exit status $status" < <(said "$name") ;;
     esac
 }
-said() { echo "the last that it said:"; tail -"${2:-8}" "$1.out"; }
+said() { echo "the last that it said:"; grep -v "^stopping after this step" "$1.out" | tail -"${2:-8}"; }
 
 # The command that starts N ranks (02: devices) of a train: in `command`. NAME.R.jsonl gets what rank R measured
 # (01, 02: NAME.0.jsonl).

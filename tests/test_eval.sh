@@ -51,8 +51,9 @@ per_class()
         "$1.0.jsonl" >"$1.classes"
     awk -F, 'NR > 1 { n = 0; for (i = 2; i <= 11; i++) n += $i; print $1, n, $($1 + 2) }' "$1.confusion" |
         diff - <(cut -d ' ' -f 1-3 "$1.classes") || return 1
-    awk '{ n = $2 ? 100 / $2 : 0
-           printf "   == %-10s top1: %6.3f%% | top5: %6.3f%% | %d images\n", $1, n * $3, n * $4, $2 }' \
+    awk '$2 == 0 { printf "   == %-11s no image\n", $1; next }
+         { n = 100 / $2
+           printf "   == %-11s top1: %7.3f%% | top5: %7.3f%% | %d images\n", $1, n * $3, n * $4, $2 }' \
         "$1.classes" | diff - <(grep -E '^   == [0-9]+ ' "$1.out") || return 1
     is "$(awk '{ n += $4 } $4 < $3 || $4 > $2 { n = -1e9 } END { print n }' "$1.classes")" \
         "$(correct "$1.0.jsonl" top5)"

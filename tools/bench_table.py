@@ -440,12 +440,13 @@ def steps_text(folder):
     rounds, threads = len(files(folder, "ours-all-*.jsonl")), config["options"]["threads"]
     images = ((config["options"]["train_samples"] or 50000) + 256) * IMAGE_BYTES / 2**20
     yield f"{machine()}, {config['device'].split(', ')[1]}; {threads} threads, {threads // 2} for each of two ranks or "
-    yield f"devices; {date.today()}. ResNet-18, 3x32x32, global batch 256, data: {config['dataset']}. "
+    yield f"devices; {date.today()}. ResNet-18, 3x32x32, global batch {config['global_batch']}, "
+    yield f"data: {config['dataset']}. "
     yield f"Medians of {rounds} round{'s'[:rounds > 1]}, all in turns.\n\n"
     yield "| | images/s | of 01 on all cores | memory, MB | a rank sends, MB a step | train.c: lines changed "
     yield "| lines to read |\n|---|---:|---:|---:|---:|---:|---:|\n"
     yield "\n".join(steps_rows(folder, ours_rate(folder, "all"))) + "\n\n"
-    yield f"The images of the data set are {images:.0f} MB.\n"
+    yield f"The images are {images:.0f} MB of the memory of each process.\n"
     for path in files(folder, "slurm-skipped.txt"):
         with open(path, encoding="utf-8") as file:
             yield f"06 was skipped: {file.read().strip()}\n"
