@@ -30,7 +30,7 @@ export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C
 # What every run has: a small network, few made-up images, numbers that do not depend on the machine's cores.
 # Options that are given twice count the second time.
 tiny=(--arch lenet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 8 --print-freq 1)
-[[ $step = 0[12]_* ]] || tiny+=(--timeout 8)        # who hangs is told who waits where, before the limit
+patience=(--timeout 8)              # from 03 on: who hangs is told who waits where, before the limit
 
 green='' red='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
@@ -277,8 +277,8 @@ set_command()
     case $step in
     01_*) command=("$train" "${tiny[@]}" --metrics "$name.0.jsonl" "$@") ;;
     02_*) command=("$train" "${tiny[@]}" --metrics "$name.0.jsonl" --devices "$n" "$@") ;;
-    03_*) command=("$train" "${tiny[@]}" --metrics "$name.%r.jsonl" -n "$n" "$@") ;;
-    *) command=("$launch" --nproc-per-node "$n" "${launch_options[@]}" -- "$train" "${tiny[@]}"
+    03_*) command=("$train" "${tiny[@]}" "${patience[@]}" --metrics "$name.%r.jsonl" -n "$n" "$@") ;;
+    *) command=("$launch" --nproc-per-node "$n" "${launch_options[@]}" -- "$train" "${tiny[@]}" "${patience[@]}"
             --metrics "$name.%r.jsonl" "$@") ;;
     esac
 }
