@@ -27,8 +27,8 @@ mode=$("$slurm" status 2>&1)
 
 # Node K, as Slurm calls it.
 node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
-step() { on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
-submit() { on_head sbatch --parsable "$@"; }
+step() { until_so 20 none_completing; on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
+submit() { until_so 20 none_completing; on_head sbatch --parsable "$@"; }
 # A question that is not answered is no end.
 over() { [[ $(job_state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
 says() { grep -qs -- "$2" "ddp-$1.log"; }
@@ -165,7 +165,7 @@ at_once()
 {
     local one other port holder
     if [ -n "$hosts" ]; then
-        one=$(submit --hold "$script" "${fifty[@]}")
+        one=$(submit --hold -w node1,node2 "$script" "${fifty[@]}")
         port=$((20000 + 16 * (31 * one % 768)))
         RANK=0 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port on_node 1 "$train" "${fifty[@]}" >holder 2>&1 &
         holder=$!

@@ -61,6 +61,8 @@ job_has() { on_head scontrol show job "$1" | grep -q -- "$2"; }         # job_ha
 
 node_is() { [ "$(on_head sinfo -h -n "node$1" -o %T)" = "$2" ]; }         # node_is K STATE; not on the loopback
 all_idle() { ! on_head sinfo -h -o %T | grep -qvx idle; }
+# A node that has not done with its last job gets no other: the next one would go elsewhere.
+none_completing() { ! on_head sinfo -h -o %T | grep -q completing; }
 
 # Before each case: a cluster with nothing on it. Failures of the infrastructure are not those of the program.
 cluster_idle() # cluster_idle N [OPTION...]
