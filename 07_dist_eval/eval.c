@@ -292,6 +292,8 @@ Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *worl
 void eval_free(Eval *eval)
 {
     Device *device = eval->model->device;
+    if (comm_rank(eval->comm) == 0 && eval->log)
+        result_end(&eval->result, &eval->config.result, eval->log);
     comm_free(eval->comm);
     stream_free(eval->stream);
     device_free(device, eval->sums);

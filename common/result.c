@@ -155,3 +155,11 @@ void result_tell(const Result *r, const ResultConfig *config, Log *log)
     if (config->predictions)
         write_predictions(r, config->predictions);
 }
+
+void result_end(const Result *r, const ResultConfig *config, Log *log)
+{
+    const char *const files[] = { config->confusion, config->predictions };
+    for (int i = 0; i < 2; i++)
+        if (r->stats.count == 0 && files[i])
+            log_say(log, "   == not written: %s, since the run ended before its first test", files[i]);
+}

@@ -37,3 +37,5 @@ void result_count(Result *result, const Verdict *verdict);
 // What was asked for: lines, and files, which appear whole or not at all. Fails where one cannot be
 // written.
 void result_tell(const Result *result, const ResultConfig *config, Log *log);
+// At the end of a run: names the files that there are none of, since no test took place.
+void result_end(const Result *result, const ResultConfig *config, Log *log);

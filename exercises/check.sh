@@ -93,17 +93,20 @@ beside()
         shift 2
     done
     if paste "${files[@]}" | awk -F'\t' -v t="$tolerance" -v row="$row" -v titles="$titles" '
-        function width(text) { return length(text) > 12 ? length(text) : 12 }
         function is_number(s) { return s ~ /^[-+]?[0-9.]+([eE][-+]?[0-9]+)?$/ }
         function line(n,    i, text, differs) {
             text = sprintf("%5d", n)
             for (i = 1; i <= columns; i++)
-                text = text sprintf("   %-*s", width(title[i]), cell[n, i] == "" ? "-" : cell[n, i])
+                text = text sprintf("   %-*s", width[i], cell[n, i] == "" ? "-" : cell[n, i])
             print text (different[n] ? "  <-" : "")
         }
-        BEGIN { columns = split(titles, title, "\t") - 1 }
+        function widen(i, text) { if (length(text) > width[i]) width[i] = length(text) }
+        BEGIN {
+            columns = split(titles, title, "\t") - 1
+            for (i = 1; i <= columns; i++) { width[i] = 12; widen(i, title[i]) }
+        }
         {
-            for (i = 1; i <= columns; i++) cell[NR, i] = $i
+            for (i = 1; i <= columns; i++) { cell[NR, i] = $i; widen(i, $i) }
             d = $1 - $2
             different[NR] = t == "same" ? $1 != $2 : !is_number($1) || !is_number($2) || d > t + 0 || -d > t + 0
             if (different[NR] && !first) first = NR
@@ -113,7 +116,7 @@ beside()
             if (NR == 0) { print "there are no lines"; exit 1 }
             if (!first) exit 0
             text = sprintf("%5s", row)
-            for (i = 1; i <= columns; i++) text = text sprintf("   %-*s", width(title[i]), title[i])
+            for (i = 1; i <= columns; i++) text = text sprintf("   %-*s", width[i], title[i])
             print text
             from = first > 3 ? first - 2 : 1
             for (n = from; n <= NR && n < from + 10; n++) line(n)

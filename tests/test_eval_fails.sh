@@ -39,6 +39,12 @@ expect 0 "== test" "$train" "${small[@]}" --confusion result --predictions all
 check "nothing temporary" nothing_temporary
 check "whole files" test "$(wc -l <result) $(wc -l <all)" = "11 41"
 
+# No test, no result: it is said, and the file that was there stays.
+cp all before
+expect 0 "== not written: all, since the run ended before its first test" \
+    "$train" "${small[@]}" --max-steps 2 --predictions all
+check "the old file" cmp all before
+
 # --- the disk is full -------------------------------------------------------------------------------------
 
 # It is tried with an old file there, which has to stay.

@@ -650,10 +650,11 @@ static int silent_step(const World *w)
     return 128 + interrupt_requested();
 }
 
-// A clock that went on would find everybody lost.
+// A clock that went on would find everybody lost. (Afterwards they have as long to end: the leak
+// check of a sanitizer takes its time.)
 TEST(stopped_together_and_continued)
 {
-    Launch l = launch(silent_step, 2, 2);
+    Launch l = launch(silent_step, 2, 4);
     await_ready(2);
     kill(l.pid, SIGTSTP);
     const pid_t all[] = { l.pid, seen->pid[0], seen->pid[1] };
@@ -662,7 +663,7 @@ TEST(stopped_together_and_continued)
             sleep_ms(1);
         EXPECT(state_of(all[i]) == 'T', "%d: %c", i, state_of(all[i]));
     }
-    sleep_ms(2200);
+    sleep_ms(4200);
     ask(&l, SIGCONT, 1);
     EXPECT_EQ_INT(ranks_left(), 2);
     ask(&l, SIGINT, 1);
@@ -673,10 +674,10 @@ TEST(stopped_together_and_continued)
 // Or a machine that slept: what it did not see it cannot blame on anybody.
 TEST(a_parent_that_was_away)
 {
-    Launch l = launch(silent_step, 2, 2.5);
+    Launch l = launch(silent_step, 2, 4);
     await_ready(2);
     kill(l.pid, SIGSTOP);
-    sleep_ms(2700);
+    sleep_ms(4200);
     kill(l.pid, SIGCONT);
     ask(&l, SIGINT, 1);
     EXPECT_EQ_INT(finish(&l), 130);

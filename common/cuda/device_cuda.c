@@ -59,12 +59,15 @@ static const struct {
     { cudaErrorDevicesUnavailable, &hint_device },
     { cudaErrorMemoryAllocation, &hint_memory },
     { cudaErrorNoKernelImageForDevice, &hint_arch },
+    { cudaErrorInvalidDeviceFunction, &hint_arch },
+    { cudaErrorUnsupportedPtxVersion, &hint_driver },
     { cudaErrorIllegalAddress, &hint_kernel },
     { cudaErrorMisalignedAddress, &hint_kernel },
     { cudaErrorLaunchFailure, &hint_kernel },
     { cudaErrorUnknown, &hint_kernel },
     { cudaErrorStreamCaptureUnsupported, &hint_record },
     { cudaErrorStreamCaptureInvalidated, &hint_record },
+    { cudaErrorStreamCaptureImplicit, &hint_record },
 };
 
 // "cudaMalloc(&memory, bytes)" is called cudaMalloc.

@@ -22,6 +22,6 @@ for n in 1 2 3 4; do
 done
 printf '%s\n' "34" "18 + 16" "16 + 16 + 2" "16 + 16 + 2 + 0" >shares
 why="The images are the same, and all of them. How much does each weigh? The third column has the shares."
-beside "the loss does not depend on the number of ranks" 1e-9 ranks expected expected.test_loss found found.test_loss \
-    shares shares
-beside "nor does the accuracy" 1e-9 ranks expected expected.top1 found found.top1 shares shares
+beside "the loss does not depend on the number of ranks" 1e-9 ranks "loss of 1 rank" expected.test_loss "your loss" \
+    found.test_loss shares shares
+beside "nor does the accuracy" 1e-9 ranks "top1 of 1 rank" expected.top1 "your top1" found.top1 shares shares
