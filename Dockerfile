@@ -1,9 +1,10 @@
 # Debian 12 with what ./ddp setup installs, and everything built, for the CPU:
 #
 #   docker build -t ddp.c .
-#   docker run -it ddp.c ./ddp run 01_single_gpu -- --epochs 1
-#   docker run -it ddp.c ./ddp test
+#   docker run --init -it ddp.c ./ddp run 01_single_gpu -- --epochs 1
+#   docker run --init -it ddp.c ./ddp test
 #
+# --init: somebody has to take leave of processes whose parents were killed, as the tests do.
 # What computes is compiled for the processor at hand: build the image where it will run.
 FROM debian:12
 

@@ -35,7 +35,9 @@ bool networks_common(bool rank_0_is_here, TcpAddress address, Error *err)
 
 void networks_prefer(const char *interface)
 {
-    setenv("NCCL_SOCKET_IFNAME", interface, 0);
+    char exactly[80];       // to NCCL "eth1" alone would be "eth10" as well
+    snprintf(exactly, sizeof exactly, "=%s", interface);
+    setenv("NCCL_SOCKET_IFNAME", exactly, 0);
     setenv("GLOO_SOCKET_IFNAME", interface, 0);
     if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // it wants one or the other
         setenv("OMPI_MCA_btl_tcp_if_include", interface, 0);

@@ -2,14 +2,17 @@
 # exercises, files and functions exist that they name? BUILD: where 01_single_gpu/train is; --help says which options
 # there are. Says what is wrong, and last how much was looked at; the exit status is 1 if anything is wrong.
 #
+# docs.pl --commands ROOT - the commands of these documents, for test_readme_runs.sh: see list_commands.
+#
 # Looked at, as somebody types it: `COMMAND`, and the lines of indented or fenced blocks. Behind two blanks, or " # ",
 # such a line explains itself. Words in capitals, and "...", stand for something else. What is generated (a README's
 # diff) is left out, and what "is refused".
 use strict;
 use warnings;
 
-my ($root, $build) = @ARGV;
-die "docs.pl ROOT BUILD\n" if @ARGV != 2;
+die "docs.pl ROOT BUILD, or docs.pl --commands ROOT\n" if @ARGV != 2;
+my $list = $ARGV[0] eq '--commands';
+my ($root, $build) = $list ? ($ARGV[1], '') : @ARGV;
 chdir $root or die "$root: $!\n";
 
 my ($links, $commands, $options, $names, @problems) = (0, 0, 0, 0);
@@ -270,32 +273,52 @@ sub check_definitions
     }
 }
 
+sub blank { return $_[0] =~ s/[^\n]//gr }
+
+# Without what is generated.
+sub text_of_document
+{
+    return slurp(shift) =~ s/(<!-- (\w+): generated.*?<!-- \2 end -->)/blank($1)/gser;
+}
+
+# Calls $take with each block's text and the number of its first line, and blanks it.
+sub take_blocks
+{
+    my ($text, $take) = @_;
+    my $block = sub {
+        my ($code, $at) = @_;
+        $take->($code, 1 + (substr($$text, 0, $at) =~ tr/\n//));
+        return blank($code);
+    };
+    $$text =~ s/^(```.*?^```)/$block->($1, $-[0])/gmse;
+    $$text =~ s/(?<=\n\n)((?: {4}[^\n]*\n)(?: {4}[^\n]*\n|\n(?= {4}))*)/$block->($1, $-[0])/gse;
+}
+
+# A block's line without what explains it.
+sub unexplained { return $_[0] =~ s/(?<=\S)(?: {2,}| +# ).*//r }
+
+# The code in a `span`.
+sub spanned { return $_[0] =~ s/\s*\n\s*/ /gr =~ s/\\\|/|/gr }
+
 sub check_document
 {
     my ($document) = @_;
-    my $text = slurp($document);
-    my $blank = sub { $_[0] =~ s/[^\n]//gr };
-    $text =~ s/(<!-- (\w+): generated.*?<!-- \2 end -->)/$blank->($1)/gse;
+    my $text = text_of_document($document);
     my $line_of = sub { 1 + (substr($text, 0, shift) =~ tr/\n//) };
 
-    # blocks; they are taken out then
-    my $block = sub {
-        my ($code, $at) = @_;
-        my $line = $line_of->($at);
+    take_blocks(\$text, sub {
+        my ($code, $line) = @_;
         my $joined = '';
         for (split /\n/, $code) {
             s/^\s+//;
             if (s/\s*\\$//) { $joined .= "$_ "; next }
             $where = "$document:$line";
-            check_line(($joined . $_) =~ s/(?<=\S)(?: {2,}| +# ).*//r);
+            check_line(unexplained($joined . $_));
             $joined = '';
         } continue {
             $line++;
         }
-        return $blank->($code);
-    };
-    $text =~ s/^(```.*?^```)/$block->($1, $-[0])/gmse;
-    $text =~ s/(?<=\n\n)((?: {4}[^\n]*\n)(?: {4}[^\n]*\n|\n(?= {4}))*)/$block->($1, $-[0])/gse;
+    });
 
     while ($text =~ /\[[^\]\[]*\]\(([^)\s]+\.[ch])\): ((?:`\w+`(?:, (?:and )?| and )?\s*)+)/g) {
         $where = "$document:" . $line_of->($-[0]);
@@ -305,15 +328,14 @@ sub check_document
         my ($code, $refused) = ($1, $2);
         next if $refused;
         $where = "$document:" . $line_of->($-[0]);
-        $code =~ s/\s*\n\s*/ /g;
-        $code =~ s/\\\|/|/g;
+        $code = spanned($code);
         check_line($code);
         if ($code =~ m{^(?:\d\d_\w+|common|docs|tests|tools|cmake|exercises)/[\w./-]+$} && !stands_for($code)) {
             $names++;
             wrong("there is no $code") if !-e $code;
         }
     }
-    $text =~ s/`([^`]*)`/'`' . $blank->($1) . '`'/ge;
+    $text =~ s/`([^`]*)`/'`' . blank($1) . '`'/ge;
     while ($text =~ /\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)/g) {
         $where = "$document:" . $line_of->($-[0]);
         check_link($document, $1);
@@ -326,7 +348,108 @@ sub check_document
     }
 }
 
+# --- commands to run ------------------------------------------------------------------------------------------------
+
+# Is that what somebody would type, and not just the name of a program? In a block one word may do.
+sub is_command
+{
+    my ($code, $in_block) = @_;
+    my ($first, $rest) = $code =~ /^(?:[A-Z_]+=\S* +)*(\S+)(?: +(.+))?$/s or return 0;
+    return $in_block || defined $rest if $first eq './ddp';
+    return $in_block || defined $rest || $first =~ m{^build/\w+/\d\d_\w+/\w+$}
+        if $first =~ m{^(?:build|tools|tests|exercises)/.*\w$};
+    return 0 if !defined $rest;
+    # what starts others says what
+    return $rest =~ /(?:^|[ \/])(?:train|comm_bench|hostname|bash|getent|ls|[\w.\/]+\.sbatch)(?= |$)/
+        if $first =~ /^(?:launch|mpirun|torchrun|srun|sbatch)$/;
+    return $rest =~ /^-/ if is_program($first);
+    return 1 if $first =~ /^(?:cmake|ctest|taskset|scancel|docker|pip3?)$/;
+    return $in_block && $first =~ /^(?:git|kill|tail|gdb|mv|touch|patch|python3?|perl|cd)$/;
+}
+
+# A pattern: something in it stands for something else.
+sub is_pattern
+{
+    return shift =~ m{
+        \.\.\. | \[ | (?<![-\w\$])(?:
+        FILE|NAME|ID|ID_NAME|STEP|N|K|R|PATH|JOB|PID|COMMAND|OPTIONS|BACKEND|THIS_REPOSITORY|RUN
+        )(?!\w) }x;
+}
+
+# Prints for each command of a document, in their order and with tabs between them: FILE:LINE; "command", or
+# "pattern" if something in it stands for something else; the command; what is said around it (its paragraph; its
+# row, the table's first row and the paragraph above; the paragraphs above and below its block); what it prints,
+# if that follows in the same block, with "\x1f" between the lines. Where a document says "`...` is `COMMAND`",
+# `... --more` is COMMAND --more.
+sub list_commands
+{
+    my ($document) = @_;
+    my $text = text_of_document($document);
+    my @whole = ('', split /\n/, $text);
+    my @found;          # [line, last line, command, what it prints]
+    my %in_block;
+    my ($dots) = $text =~ /`\.\.\.` is `([^`]+)`/;
+
+    take_blocks(\$text, sub {
+        my ($code, $line) = @_;
+        my ($joined, $begin, $after, $of) = ('', 0, '', undef);
+        my @in = map { s/^ {4}//r } split /\n/, $code;
+        for (@in) {
+            $in_block{$line} = 1;
+            $begin = $line if $joined eq '';
+            if ($joined eq '' && /^(?:\s*$|```)/) {
+                $after = 1;
+            } elsif (/^(.*\S)\s*\\$/) {
+                $joined .= "$1 ";
+            } else {
+                my $command = unexplained($joined . $_ =~ s/^\s+//r);
+                if (is_command($command, 1)) {
+                    push @found, $of = [$begin, $line, $command, []];
+                } elsif ($of && ($after || @{ $of->[3] })) {
+                    push @{ $of->[3] }, $_;
+                }
+                ($joined, $after) = ('', '');
+            }
+        } continue {
+            $line++;
+        }
+    });
+    while ($text =~ /`([^`]+)`( is refused)?/g) {
+        my ($code, $refused, $line) = (spanned($1), $2, 1 + (substr($text, 0, $-[0]) =~ tr/\n//));
+        $code =~ s/^\.\.\. /$dots / if defined $dots;
+        push @found, [$line, $line, $code, []] if !$refused && is_command($code, '');
+    }
+
+    my $empty = sub { !defined $whole[$_[0]] || $whole[$_[0]] =~ /^\s*$/ };
+    my $paragraph = sub {               # around a line, or the next one in a direction
+        my ($line, $way) = @_;
+        $line += $way while $way && $line > 0 && $line < @whole && ($empty->($line) || $in_block{$line});
+        my ($from, $to) = ($line, $line);
+        $from-- while $from > 1 && !$empty->($from - 1);
+        $to++ while $to < @whole && !$empty->($to + 1);
+        return ($from, join ' ', map { $_ // '' } @whole[$from .. $to]);
+    };
+    for (sort { $a->[0] <=> $b->[0] } @found) {
+        my ($line, $last, $command, $prints) = @$_;
+        my $around;
+        if ($in_block{$line}) {
+            $around = join ' ', @whole[$line .. $last], map { ($paragraph->($line, $_))[1] } -1, 1;
+        } elsif ($whole[$line] =~ /^\|/) {
+            my ($from) = $paragraph->($line, 0);
+            $around = join ' ', $whole[$line], $whole[$from], ($paragraph->($from - 1, -1))[1];
+        } else {
+            $around = ($paragraph->($line, 0))[1];
+        }
+        my $kind = is_pattern($command) ? 'pattern' : 'command';
+        print join("\t", "$document:$line", $kind, $command, $around =~ tr/\t//dr, join("\x1f", @$prints)), "\n";
+    }
+}
+
 my @documents = (glob('*.md'), glob('docs/*.md [0-9][0-9]_*/*.md exercises/*.md exercises/*/*.md'));
+if ($list) {
+    list_commands($_) for grep { !m{^exercises/.*/} } @documents;
+    exit;
+}
 check_document($_) for @documents;
 print "$_\n" for @problems;
 printf "%d documents, %d links, %d commands, %d options, %d names\n", scalar @documents, $links, $commands, $options,

@@ -264,7 +264,8 @@ int main(void)
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
         TEST_SKIP("no GPU");
     device = device_open(0, 2);
-    ops = ops_new(device, &(OpsConfig){ 0 });
+    // gradients are compared bit by bit
+    ops = ops_new(device, &(OpsConfig){ .deterministic = true });
     parameters_are_counted_as_pytorch_does();
     names_and_shapes_are_torchvisions();
     gradients_come_front_to_back_and_final();

@@ -220,7 +220,7 @@ static void wait_for_stream(const Link *link, const Call *doing)
 {
     cudaError_t status;
     while ((status = cudaStreamQuery(link->stream->handle)) == cudaErrorNotReady) {
-        (void)cudaGetLastError();   // or the next kernel that is launched may be blamed for it
+        (void)cudaGetLastError();   // it is no failure: whoever launches next must not find it
         check_device(link, doing);
         nanosleep(&(struct timespec){ 0, 50 * 1000 }, NULL);
     }

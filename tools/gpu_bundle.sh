@@ -1,0 +1,147 @@
+#!/usr/bin/env bash
+# gpu_bundle.sh - packs the CUDA programs, their tests and what these need, for a machine with a GPU that has no more
+# than a driver, CUDA 13, cuDNN 9 and NCCL 2 (system-wide, or as pip's packages, as they come with PyTorch).
+#
+#   gpu_bundle.sh [-o OUT] [--build FOLDER] [--cifar ARCHIVE]
+#     -o       build/gpu-bundle.tar.xz, or another .tar.xz, .tar.zst, .tar.gz; any other name is a folder's
+#     --build  where cuda/ and cuda-gloo/ are (build/)
+#     --cifar  CIFAR-10's archive goes with it (135 MiB)
+#
+# There:  tar xf gpu-bundle.tar.xz; gpu-bundle/run doctor; gpu-bundle/run test
+set -euo pipefail
+root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
+. "$root/tools/shell.sh"
+
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
+
+build=$root/build out='' cifar=''
+while [ $# -gt 0 ]; do
+    case $1 in
+    -h | --help) usage; exit ;;
+    -o | --build | --cifar) [ -n "${2:-}" ] || die_usage "$1 needs a path" "tools/gpu_bundle.sh --help" ;;
+    *) die_usage "unknown option $1" "tools/gpu_bundle.sh --help" ;;
+    esac
+    case $1 in
+    -o) out=$2 ;;
+    --build) build=$2 ;;
+    --cifar) cifar=$2 ;;
+    esac
+    shift 2
+done
+out=${out:-$build/gpu-bundle.tar.xz}
+
+[ "$(uname -m)" = x86_64 ] || die "a bundle is made on an x86-64 machine, for another"
+[ -x "$build/cuda-gloo/07_dist_eval/train" ] ||
+    die "there are no CUDA programs in $build" "./ddp setup builds them where CUDA, cuDNN and NCCL are; ./ddp doctor"
+[ -z "$cifar" ] || [ -f "$cifar" ] || die "there is no $cifar"
+case $out in
+*.tar.xz) pack=(xz -T0 "--lzma2=preset=1,dict=64MiB") ;;      # the programs hold the same: all of it in one window
+*.tar.zst) pack=(zstd -q -T0 -12 --long=27) ;;
+*.tar.gz) pack=(gzip) ;;
+*.tar.* | *.tgz | *.zip) die_usage "$out: it can be .tar.xz, .tar.zst or .tar.gz" "tools/gpu_bundle.sh --help" ;;
+*)
+    pack=()
+    [ ! -e "$out" ] || [ -z "$(ls -A "$out")" ] || [ -f "$out/about" ] || die "$out is there, and is no bundle"
+    ;;
+esac
+have "${pack[0]:-cp}" || die "there is no ${pack[0]}" "apt install ${pack[0]/xz/xz-utils}, or another ending of $out"
+have objdump || die "there is no objdump" "apt install binutils"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+to=$work/gpu-bundle
+mkdir -p "$to"/{lib/spare,tools,tests,build/tests}
+
+# --- programs, and what they read -------------------------------------------------------------------------------
+
+for backend in cuda cuda-gloo; do
+    (cd "$build" && find $backend -type f -perm -u+x -exec cp --parents -t "$to/build" {} +)
+done
+cp "$build/tests/tool_compare_weights" "$to/build/tests"
+# tests/list: "name seconds", the limits from their ctest: lines
+for source in "$root"/tests/test_*.c; do
+    name=$(basename "$source" .c)_cuda
+    [ -x "$build/tests/$name" ] || continue
+    cp "$build/tests/$name" "$to/build/tests"
+    limit=$(sed -nE 's,^// .*ctest: .*TIMEOUT ([0-9]+).*,\1,p' "$source" | head -1)
+    echo "$name ${limit:-60}"
+done >"$to/tests/list"
+cp -r "$root"/tests/{run,test,ranks}.sh "$root/tests/reference" "$to/tests"
+cp "$root"/tools/{shell.sh,bench_torch.py,bench_torch_gpu.py} "$to/tools"
+cp "$root/tools/gpu_bundle/run.sh" "$to/run"
+chmod +x "$to/run"
+mapfile -t programs < <(find "$to/build" -type f)
+strip --strip-debug "${programs[@]}"
+if [ -n "$cifar" ]; then
+    mkdir "$to/data"
+    cp "$cifar" "$to/data/"
+fi
+
+# --- shared libraries -------------------------------------------------------------------------------------------
+# glibc and NVIDIA's are the other machine's. lib/spare holds what it probably has, each in a folder of its own, to be
+# used only where it is missing or too old there: another's libstdc++ may be newer, and its programs need that one.
+
+nvidia=()
+while read -r name path; do
+    case $name in
+    ld-linux* | lib[cm].so.* | libdl.so.* | librt.so.* | libpthread.so.* | libresolv.so.* | libutil.so.*) continue ;;
+    libcu* | libnccl* | libnv*) nvidia+=("$name"); continue ;;
+    libstdc++* | libgcc_s* | libgomp* | libz.* | libudev*) folder=$to/lib/spare/$name ;;
+    *) folder=$to/lib ;;
+    esac
+    [ "$path" != not ] || die "$name is not found here" "ldd $build/cuda-gloo/07_dist_eval/train"
+    mkdir -p "$folder"
+    cp -L "$path" "$folder/$name"
+done < <(for program in "${programs[@]}"; do ldd "$program"; done |
+    sed -nE 's/^[[:space:]]*([^ /]+) => ([^ ]+).*/\1 \2/p' | sort -u -k1,1)
+[ ${#nvidia[@]} -gt 0 ] || die "these programs need no library of NVIDIA's" "is $build/cuda a build with CUDA?"
+
+# --- what it is, for ./run doctor -------------------------------------------------------------------------------
+
+# newest GLIBC FILE...: the newest version that is asked of it
+newest()
+{
+    local what=$1
+    shift
+    objdump -p "$@" | grep -oE "\b${what}_[0-9.]+" | sort -uV | tail -1 | sed 's/.*_//'
+}
+mapfile -t carried < <(find "$to/lib" -type f)
+cache() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt"; }
+defined() { sed -nE "s/^#define $2 ([0-9]+).*/\1/p" "$1" 2>/dev/null | head -1; }
+# version FOLDER FILE PREFIX
+version()
+{
+    local file
+    file=$(cache "$1")/$2
+    echo "$(defined "$file" "$3_MAJOR").$(defined "$file" "$3_MINOR").$(defined "$file" "$3_PATCH$4")"
+}
+{
+    echo "revision: $(sed -n 's/.*DDP_GIT_REVISION "\(.*\)"/\1/p' "$build/revision/revision.h")"
+    echo "made: $(date -u +%FT%TZ) on $(. /etc/os-release && echo "$PRETTY_NAME")"
+    echo "glibc: $(newest GLIBC "${programs[@]}" "${carried[@]}")"
+    echo "libstdc++: $(newest GLIBCXX "${programs[@]}" "${carried[@]}")"
+    echo "needs: ${nvidia[*]}"
+    echo "CUDA: $(cat "$build"/CMakeFiles/*/CMakeCUDACompiler.cmake |
+        sed -n 's/^set(CMAKE_CUDA_COMPILER_VERSION "\(.*\)")/\1/p')"
+    echo "cuDNN: $(version CUDNN_INCLUDE_DIR cudnn_version.h CUDNN LEVEL)"
+    echo "NCCL: $(version NCCL_INCLUDE_DIR nccl.h NCCL '')"
+    echo "architectures: $(cache CMAKE_CUDA_ARCHITECTURES)"
+    # gloo_reduce.c of cuda-gloo is compiled for this processor
+    echo "cpu: $(sed -n 's/^flags.*: //p' /proc/cpuinfo | head -1 | tr ' ' '\n' |
+        grep -E '^(avx|fma|bmi|f16c)' | grep -v vp2intersect | sort | paste -sd' ')"
+} >"$to/about"
+
+# --- one file, or a folder --------------------------------------------------------------------------------------
+
+size() { du -sh --apparent-size "$1" | cut -f1; }
+if [ ${#pack[@]} = 0 ]; then
+    [ ! -e "$out" ] || rm -r "$out"
+    mkdir -p "$(dirname "$out")"
+    cp -r "$to" "$out"
+    say "$out: $(size "$out")"
+else
+    mkdir -p "$(dirname "$out")"
+    tar -C "$work" --owner=0 --group=0 -cf - gpu-bundle | "${pack[@]}" >"$out.part"
+    mv "$out.part" "$out"
+    say "$out: $(size "$out"), unpacked $(size "$to"); there: tar xf ${out##*/}; gpu-bundle/run doctor"
+fi
