@@ -8,7 +8,7 @@
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
 #   CHAOS_ARENAS="launch mpirun hosts rendezvous"   which of them
 #
-# ctest: TIMEOUT 300
+# ctest: TIMEOUT 300 LABELS deadlines
 # shellcheck disable=SC2317,SC2015,SC2010,SC2046,SC2012  # functions are called by await; what is listed is our own
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 240 PROCESSORS 2
+# ctest: TIMEOUT 240 PROCESSORS 2 LABELS deadlines
 # A rank dies, stops or hangs, at every point of its life: the others end too, at once or after --timeout;
 # it and nobody else is named; nothing is left; and the checkpoint is a whole one, from which the run goes
 # on to the bits it would have had. tests/shim/crash.c strikes.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 240 PROCESSORS 2
+# ctest: TIMEOUT 240 PROCESSORS 2 LABELS deadlines
 # Ranks are asked to end (Ctrl-C, TERM, one of them alone), at every point of their lives; their parent is
 # killed; the disk is full; two runs are in each other's way; an evaluation takes longer than --timeout.
 . "$SRC/tests/test.sh"

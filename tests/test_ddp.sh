@@ -14,7 +14,7 @@ cd "$tree" || exit 1
 # --- a machine of our own: only these commands ---------------------------------------------------------
 
 for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink id uname head tail cut paste \
-    tr sed awk grep sort comm wc find stat cmp diff touch nproc flock tput sha256sum od gzip xz tar date sleep chmod true; do
+    tr sed awk grep sort comm wc find stat cmp diff touch nproc flock setpriv tput sha256sum od gzip xz tar date sleep chmod true; do
     ln -s "$(type -P $command)" "$TMP/bin/$command"
 done
 # A link that stands there goes first: else what it leads to would be written.
@@ -85,6 +85,26 @@ expect 3 'trained with' env PATH="$TMP/bin" "$TMP/door" run 01
 expect 0 'ctest got --preset default --parallel' ddp test -R data
 check "ctest's own last line is the last" grep -q 'passed$' <(tail -1 "$TMP/output")
 check "and it got the options" grep -qF -- '-R data' "$TMP/output"
+
+# What has missed a deadline among all the others may try again, alone; nothing else may.
+pretend ctest 'case "$*" in
+*-N*) printf "  Test  #1: test_late\n  Test #12: test_later\n" ;;
+*--rerun-failed) echo "second try"; exit $(cat again) ;;
+*) mkdir -p build/Testing/Temporary; cp failed build/Testing/Temporary/LastTestsFailed.log; exit 8 ;;
+esac'
+echo "12:test_later" >failed
+echo 0 >again
+expect 0 "once more, alone" ddp test
+check "it did" grep -qx "second try" "$TMP/output"
+echo 8 >again
+expect 8 "second try" ddp test
+expect 8 "" ddp test -R later
+check "only among all the others" not grep -q "second try" "$TMP/output"
+echo 0 >again
+printf '7:test_wrong\n12:test_later\n' >failed
+expect 8 "" ddp test
+check "not if another has failed" not grep -q "second try" "$TMP/output"
+rm failed again
 
 # A GPU is used where one is visible and there is a program for it.
 pretend nvidia-smi 'echo "GPU 0: NVIDIA Something (UUID: GPU-1)"'

@@ -2,7 +2,7 @@
 # 07's evaluation under a real Slurm, on two nodes of this machine (tools/slurm.sh): four tasks, or one on each node
 # that starts two ranks. It says the same, and writes the same files, as one rank does.
 #
-# ctest: TIMEOUT 200
+# ctest: TIMEOUT 200 LABELS deadlines
 # shellcheck disable=SC2317,SC2034  # check calls functions; what train is, evaluate reads
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"

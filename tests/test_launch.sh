@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 180 SANITIZERS asan
+# ctest: TIMEOUT 180 SANITIZERS asan LABELS deadlines
 # launch of 04: what it tells its ranks, what becomes of them and of its exit status, whatever one of them
 # or somebody else does. Ranks do no training here: tests/tool_rank.c plays them.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside; check calls functions

@@ -1,6 +1,6 @@
 // test_meeting.c - ranks that find each other over TCP: who is let in, what becomes of those who
 // are missing, die, stop or hang, and who says it. Ranks do no training here: each plays a part.
-// ctest: TIMEOUT 150 SANITIZERS asan tsan
+// ctest: TIMEOUT 150 SANITIZERS asan tsan LABELS deadlines
 #include "interrupt.h"
 #include "meeting.h"
 #include "tcp.h"

@@ -2,7 +2,7 @@
 # Training under a real Slurm: three nodes on this machine (tools/slurm.sh), each with processes, hostname and network
 # of its own; or all on the loopback interface, where namespaces are refused.
 #
-# ctest: TIMEOUT 400
+# ctest: TIMEOUT 400 LABELS deadlines
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; what is in '' is for a node's shell
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"

@@ -2,7 +2,7 @@
 # The Slurm cluster that this project makes for itself, tools/slurm.sh: does it do what a real one does, and is all of
 # it gone afterwards? Here each node has processes, hostname and network of its own.
 #
-# ctest: TIMEOUT 240
+# ctest: TIMEOUT 240 LABELS deadlines
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; words for shells in the cluster
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"

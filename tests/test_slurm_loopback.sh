@@ -2,7 +2,7 @@
 # The Slurm cluster that this project makes for itself, tools/slurm.sh, where nobody may make namespaces, as in most
 # containers: all nodes are on this host's loopback interface.
 #
-# ctest: TIMEOUT 240
+# ctest: TIMEOUT 240 LABELS deadlines
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; words for shells in the cluster
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"

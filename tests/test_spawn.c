@@ -1,6 +1,6 @@
 // test_spawn.c - the launcher of 03_ddp_fork: what becomes of the ranks, and of the program's exit
 // status, whatever one of them does. Ranks do no training here: each plays a part.
-// ctest: PROCESSORS all TIMEOUT 60 SANITIZERS asan
+// ctest: PROCESSORS all TIMEOUT 60 SANITIZERS asan LABELS deadlines
 #include "../03_ddp_fork/spawn.c"
 #include "test.h"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Which rank is this, when Slurm says so? With made-up variables; test_slurm.sh has the real ones.
 #
-# ctest: TIMEOUT 180
+# ctest: TIMEOUT 180 LABELS deadlines
 # shellcheck disable=SC2317,SC2016,SC2094  # functions are called by expect and check
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
