@@ -168,6 +168,16 @@ bool log_wants(const Log *log, int64_t step, int64_t steps)
 
 // --- the screen ----------------------------------------------------------------------------------
 
+// No screen to write to is no reason to stop training. That a disk is full behind it is said once.
+static void screen_lost(int error)
+{
+    static bool told;
+    if (error == ENOSPC && !told)
+        WARN("training goes on", "standard output: %s: lines are missing from here on",
+             strerror(error));
+    told = true;
+}
+
 // Everything goes out through here, in one piece. printf's buffer goes first, to keep the order.
 static void screen_write(const char *text, size_t length)
 {
@@ -177,8 +187,10 @@ static void screen_write(const char *text, size_t length)
         ssize_t n = write(STDOUT_FILENO, text, length);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0)
-            break;  // no screen to write to is no reason to stop training
+        if (n <= 0) {
+            screen_lost(n < 0 ? errno : ENOSPC);
+            break;
+        }
         text += n;
         length -= (size_t)n;
     }

@@ -555,6 +555,27 @@ TEST(metrics_on_a_full_disk)
     steps = 196;
 }
 
+static void say_to_a_full_disk(void)
+{
+    dup2(STDOUT_FILENO, STDERR_FILENO);
+    int full = open("/dev/full", O_WRONLY);
+    dup2(full, STDOUT_FILENO);
+    Log *log = new_log(false);
+    log_say(log, "nobody hears this");
+    log_say(log, "nor this");
+    log_free(log);
+}
+
+TEST(a_screen_on_a_full_disk)
+{
+    metrics = NULL;
+    run_in_pipe(say_to_a_full_disk);
+    EXPECT_EQ_INT(caught.status, 0);
+    char *warning = strstr(caught.text, "standard output: No space left on device: lines are");
+    EXPECT(warning != NULL, "no warning in %s", caught.text);
+    EXPECT(warning && strstr(warning + 1, "standard output:") == NULL, "said twice");
+}
+
 static void open_nowhere(void)
 {
     dup2(STDOUT_FILENO, STDERR_FILENO);
@@ -968,6 +989,7 @@ int main(void)
     config_event();
     numbers_that_json_has_not();
     metrics_on_a_full_disk();
+    a_screen_on_a_full_disk();
     metrics_nowhere();
     messages();
     out_of_memory();

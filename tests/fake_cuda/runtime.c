@@ -1,0 +1,768 @@
+// runtime.c - the CUDA runtime of fake.h: devices, memory, streams, events and graphs.
+//
+// One lock guards everything, and one condition tells of any news: there is little to do. Streams,
+// events that streams wait for, and graphs are never freed: programs that are tested soon end.
+#include "fake.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MAX_AFTER = 64, MAX_GPUS = 64, MAX_HELD = 8, MAX_FORKS = 64 };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
+static _Thread_local int current = -1;          // this thread's device; -1: it has set none
+static _Thread_local cudaError_t last_error;
+static _Thread_local bool captures;             // this thread
+
+typedef struct Work {
+    const char *name;
+    void (*fn)(void *arg);
+    void *arg;
+    Range *ranges;
+    int count;
+} Work;
+
+// Nodes of a graph after which something comes.
+typedef struct After {
+    int count, nodes[MAX_AFTER];
+} After;
+
+typedef struct Node {
+    Work work;
+    After after;
+} Node;
+
+typedef struct Graph {
+    Node *nodes;
+    int count, users;                           // users: the graph itself, and what can be launched
+    pthread_t owner;                            // who captures it
+    cudaStream_t origin, forks[MAX_FORKS];      // the streams in it
+    int fork_count;
+    bool ended;
+    int *held[MAX_HELD], held_count;
+} Graph;
+
+// In a stream's queue: work, a graph, or that it goes on when another stream is done with `until`.
+typedef struct Op {
+    struct Op *next;
+    Work work;
+    Graph *graph;
+    cudaStream_t other;
+    uint64_t until;
+    int64_t asked;                              // when (ns)
+} Op;
+
+struct CUstream_st {
+    cudaStream_t next;
+    int device, number;
+    Op *first, **end;
+    uint64_t asked, done;                       // how many ops
+    bool destroyed;
+    Graph *graph;                               // under capture, or NULL
+    After after;                                // there: what has been asked last
+};
+
+struct CUevent_st {
+    bool recorded;
+    cudaStream_t stream;                        // behind how much of it,
+    uint64_t until;
+    Graph *graph;                               // or, in a capture, behind what
+    After after;
+};
+
+static cudaStream_t streams;
+
+void fake_die(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "fake: ");
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    _exit(99);
+}
+
+int fake_setting(const char *name, int without)
+{
+    const char *text = getenv(name);
+    return text ? atoi(text) : without;
+}
+
+void fake_not_in_capture(const char *name)
+{
+    if (captures)
+        fake_die("%s in a thread that captures", name);
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+static void *copy_of(const void *p, size_t bytes)
+{
+    void *copy = malloc(bytes + 1);
+    return bytes ? memcpy(copy, p, bytes) : copy;
+}
+
+// --- devices -------------------------------------------------------------------------------------
+
+static int gpus(void) { return fake_setting("FAKE_GPUS", 1); }
+
+// What this process does first says to whom CUDA belongs: its children must not use it, too.
+static void touch(const char *name)
+{
+    static pid_t user;
+    if (user && user != getpid())
+        fake_die("%s: CUDA was used before the fork", name);
+    user = getpid();
+}
+
+static void need_device(const char *name)
+{
+    touch(name);
+    if (current < 0)
+        fake_die("%s: this thread has set no device", name);
+}
+
+static cudaError_t failed(cudaError_t status) { return last_error = status; }
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    touch("cudaGetDeviceCount");
+    *count = gpus();
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    touch("cudaSetDevice");
+    if (device < 0 || device >= gpus())
+        return failed(cudaErrorInvalidDevice);
+    current = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device)
+{
+    touch("cudaGetDeviceProperties");
+    memset(about, 0, sizeof *about);
+    snprintf(about->name, sizeof about->name, "Fake GPU");
+    about->uuid.bytes[0] = (char)device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    *can = device != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    static bool enabled[MAX_GPUS][MAX_GPUS];
+    (void)flags;
+    need_device("cudaDeviceEnablePeerAccess");
+    if (peer == current || enabled[current][peer])
+        return failed(cudaErrorPeerAccessAlreadyEnabled);
+    enabled[current][peer] = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version) { return cudaDriverGetVersion(version); }
+
+cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
+{
+    *left = *all = (size_t)1 << 37;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t status = last_error;
+    last_error = cudaSuccess;
+    return status;
+}
+
+const char *cudaGetErrorName(cudaError_t status)
+{
+    static _Thread_local char text[32];
+    snprintf(text, sizeof text, "cudaError %d", (int)status);
+    return text;
+}
+
+const char *cudaGetErrorString(cudaError_t status) { return cudaGetErrorName(status); }
+
+// --- memory --------------------------------------------------------------------------------------
+
+typedef enum Kind { PAGEABLE, DEVICE, PINNED } Kind;
+
+typedef struct Block {
+    struct Block *next;
+    char *p;
+    size_t bytes;
+    Kind kind;
+} Block;
+static Block *blocks;
+
+// Whose memory it is. With the lock.
+static Kind kind_of(const void *p, size_t bytes)
+{
+    const char *at = p;
+    for (const Block *b = blocks; b; b = b->next) {
+        if (at < b->p || at >= b->p + b->bytes)
+            continue;
+        if (at + bytes > b->p + b->bytes)
+            fake_die("%zu bytes at %p: only %zu are there", bytes, p,
+                     (size_t)(b->p + b->bytes - at));
+        return b->kind;
+    }
+    return PAGEABLE;
+}
+
+static void check_ranges(const char *name, const Range *ranges, int count)
+{
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < count; i++)
+        if (ranges[i].p && ranges[i].bytes && kind_of(ranges[i].p, ranges[i].bytes) != DEVICE)
+            fake_die("%s: range %d, %zu bytes at %p, is no device memory", name, i,
+                     ranges[i].bytes, ranges[i].p);
+    pthread_mutex_unlock(&lock);
+}
+
+// Garbage at first, and garbage when it is freed.
+static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
+{
+    fake_not_in_capture(name);
+    need_device(name);
+    Block *block = malloc(sizeof *block);
+    *p = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    memset(*p, 0xA5, bytes);
+    pthread_mutex_lock(&lock);
+    *block = (Block){ blocks, *p, bytes, kind };
+    blocks = block;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+// Waits for the device, as CUDA's does.
+static cudaError_t release(void *p, Kind kind, const char *name)
+{
+    fake_not_in_capture(name);
+    pthread_mutex_lock(&lock);
+    for (cudaStream_t s = streams; s; s = s->next)
+        while (s->device == current && s->done < s->asked)
+            pthread_cond_wait(&news, &lock);
+    Block **link = &blocks;
+    while (*link && (*link)->p != p)
+        link = &(*link)->next;
+    Block *block = *link;
+    if (!block || block->kind != kind)
+        fake_die("%s(%p): that is not what was allocated", name, p);
+    *link = block->next;
+    memset(block->p, 0x5A, block->bytes);
+    pthread_mutex_unlock(&lock);
+    free(block->p);
+    free(block);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **p, size_t bytes) { return allocate(p, bytes, DEVICE, "cudaMalloc"); }
+cudaError_t cudaFree(void *p) { return release(p, DEVICE, "cudaFree"); }
+cudaError_t cudaFreeHost(void *p) { return release(p, PINNED, "cudaFreeHost"); }
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    return allocate(p, bytes, PINNED, "cudaHostAlloc");
+}
+
+// --- streams -------------------------------------------------------------------------------------
+
+static void work_run(const Work *work)
+{
+    check_ranges(work->name, work->ranges, work->count);
+    work->fn(work->arg);
+}
+
+static bool node_ready(const Node *node, const bool *done)
+{
+    for (int i = 0; i < node->after.count; i++)
+        if (!done[node->after.nodes[i]])
+            return false;
+    return true;
+}
+
+static void graph_run(const Graph *graph)
+{
+    const char *order = getenv("FAKE_ORDER");
+    bool last = order && strcmp(order, "last") == 0;
+    bool *done = calloc((size_t)graph->count + 1, sizeof *done);
+    for (int left = graph->count; left > 0; left--) {
+        int next = -1;
+        for (int i = 0; i < graph->count && (last || next < 0); i++)
+            if (!done[i] && node_ready(&graph->nodes[i], done))
+                next = i;
+        work_run(&graph->nodes[next].work);
+        done[next] = true;
+    }
+    free(done);
+}
+
+static void delay(const Op *op, unsigned *seed)
+{
+    int mean = fake_setting("FAKE_DELAY", 0);
+    if (mean == 0)
+        return;
+    int64_t left = op->asked + rand_r(seed) % (2 * mean) * 1000LL - now_ns();
+    if (left > 0)
+        nanosleep(&(struct timespec){ left / 1000000000, left % 1000000000 }, NULL);
+}
+
+// A stream's thread. With the lock, which it leaves while it works.
+static void op_run(Op *op, unsigned *seed)
+{
+    while (op->other && op->other->done < op->until)
+        pthread_cond_wait(&news, &lock);
+    pthread_mutex_unlock(&lock);
+    delay(op, seed);
+    if (op->graph)
+        graph_run(op->graph);
+    if (op->work.fn)
+        work_run(&op->work);
+    pthread_mutex_lock(&lock);
+}
+
+static void *stream_run(void *arg)
+{
+    cudaStream_t stream = arg;
+    unsigned seed = (unsigned)(fake_setting("FAKE_SEED", 0) * 1000 + stream->number);
+    pthread_mutex_lock(&lock);
+    while (stream->first || !stream->destroyed) {
+        Op *op = stream->first;
+        if (!op) {
+            pthread_cond_wait(&news, &lock);
+            continue;
+        }
+        op_run(op, &seed);
+        stream->first = op->next;
+        if (!stream->first)
+            stream->end = &stream->first;
+        stream->done++;
+        pthread_cond_broadcast(&news);
+        free(op->work.arg);
+        free(op->work.ranges);
+        free(op);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *made, unsigned flags)
+{
+    static int number;
+    pthread_t thread;
+    need_device("cudaStreamCreate");
+    if (flags != cudaStreamNonBlocking)
+        fake_die("a stream that waits for the legacy stream");
+    cudaStream_t stream = calloc(1, sizeof *stream);
+    stream->end = &stream->first;
+    stream->device = current;
+    pthread_mutex_lock(&lock);
+    stream->number = number++;
+    stream->next = streams;
+    streams = stream;
+    pthread_mutex_unlock(&lock);
+    if (pthread_create(&thread, NULL, stream_run, stream) != 0)
+        fake_die("no more threads");
+    pthread_detach(thread);
+    *made = stream;
+    return cudaSuccess;
+}
+
+static void check_stream(cudaStream_t stream, const char *name)
+{
+    need_device(name);
+    if (!stream)
+        fake_die("%s: in the legacy stream", name);
+    if (stream->destroyed)
+        fake_die("%s: the stream is destroyed", name);
+    if (stream->device != current)
+        fake_die("%s: a stream of device %d, while the thread's is %d", name, stream->device,
+                 current);
+}
+
+// The host is about to look at the stream, or to wait for it.
+static void check_look(cudaStream_t stream, const char *name)
+{
+    fake_not_in_capture(name);
+    if (stream->destroyed || stream->graph)
+        fake_die("%s: the stream is %s", name, stream->graph ? "captured" : "destroyed");
+}
+
+static void wait_until(cudaStream_t stream, uint64_t until)
+{
+    pthread_mutex_lock(&lock);
+    while (stream->done < until)
+        pthread_cond_wait(&news, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    check_look(stream, "cudaStreamSynchronize");
+    wait_until(stream, stream->asked);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    check_look(stream, "cudaStreamQuery");
+    pthread_mutex_lock(&lock);
+    bool idle = stream->done == stream->asked;
+    pthread_mutex_unlock(&lock);
+    return idle ? cudaSuccess : failed(cudaErrorNotReady);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    check_look(stream, "cudaStreamDestroy");
+    pthread_mutex_lock(&lock);
+    stream->destroyed = true;
+    pthread_cond_broadcast(&news);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+// --- work ----------------------------------------------------------------------------------------
+
+static void enqueue(cudaStream_t stream, Op op)
+{
+    Op *copy = copy_of(&op, sizeof op);
+    copy->asked = now_ns();
+    pthread_mutex_lock(&lock);
+    *stream->end = copy;
+    stream->end = &copy->next;
+    stream->asked++;
+    pthread_cond_broadcast(&news);
+    pthread_mutex_unlock(&lock);
+}
+
+static void note_down(cudaStream_t stream, Work work)
+{
+    Graph *graph = stream->graph;
+    if (!pthread_equal(graph->owner, pthread_self()))
+        fake_die("%s: in a stream that another thread captures", work.name);
+    graph->nodes = realloc(graph->nodes, ((size_t)graph->count + 1) * sizeof *graph->nodes);
+    graph->nodes[graph->count] = (Node){ work, stream->after };
+    stream->after = (After){ 1, { graph->count++ } };
+}
+
+void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg,
+             size_t bytes, const Range *ranges, int count)
+{
+    check_stream(stream, name);
+    check_ranges(name, ranges, count);
+    Work work = { name, fn, copy_of(arg, bytes), copy_of(ranges, (size_t)count * sizeof *ranges),
+                  count };
+    if (stream->graph)
+        note_down(stream, work);
+    else
+        enqueue(stream, (Op){ .work = work });
+}
+
+typedef struct Copy {
+    void *to;
+    const void *from;           // NULL: `value` is written
+    int value;
+    size_t bytes;
+} Copy;
+
+static void do_copy(void *arg)
+{
+    const Copy *c = arg;
+    if (c->from)
+        memmove(c->to, c->from, c->bytes);
+    else
+        memset(c->to, c->value, c->bytes);
+}
+
+static void do_copy_and_free(void *arg)
+{
+    do_copy(arg);
+    free((void *)(uintptr_t)((const Copy *)arg)->from);
+}
+
+static void check_direction(enum cudaMemcpyKind direction, Kind to, Kind from)
+{
+    bool right = direction == cudaMemcpyHostToDevice   ? to == DEVICE && from != DEVICE
+                 : direction == cudaMemcpyDeviceToHost ? to != DEVICE && from == DEVICE
+                                                       : to == DEVICE && from == DEVICE;
+    if (!right)
+        fake_die("cudaMemcpyAsync: that is no copy of this kind (%d)", (int)direction);
+}
+
+// From pageable memory CUDA has read all when the call returns. What goes to the host is garbage
+// there for a while: who looks without waiting shall notice.
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind direction,
+                            cudaStream_t stream)
+{
+    const char *name = "cudaMemcpyAsync";
+    check_stream(stream, name);
+    if (bytes == 0)
+        return cudaSuccess;
+    pthread_mutex_lock(&lock);
+    Kind to_kind = kind_of(to, bytes), from_kind = kind_of(from, bytes);
+    pthread_mutex_unlock(&lock);
+    check_direction(direction, to_kind, from_kind);
+    bool to_host = to_kind != DEVICE, staged = from_kind == PAGEABLE;
+    if (stream->graph && (to_kind == PAGEABLE || staged))
+        fake_die("%s: pageable memory in a capture", name);
+    Copy copy = { to, staged ? copy_of(from, bytes) : from, 0, bytes };
+    const Range ranges[] = { WRITE(to_host ? NULL : to, bytes),
+                             READ(from_kind == DEVICE ? from : NULL, bytes) };
+    if (to_host && !stream->graph)
+        fake_do(stream, name, do_copy, &(Copy){ to, NULL, 0xC3, bytes }, sizeof copy, NULL, 0);
+    fake_do(stream, name, staged ? do_copy_and_free : do_copy, &copy, sizeof copy, ranges, 2);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    Copy copy = { to, NULL, value, bytes };
+    fake_do(stream, "cudaMemsetAsync", do_copy, &copy, sizeof copy, RANGES(WRITE(to, bytes)));
+    return cudaSuccess;
+}
+
+typedef struct HostCall {
+    cudaHostFn_t fn;
+    void *arg;
+} HostCall;
+
+// One at a time, as CUDA's driver has one thread for them.
+static void do_host_call(void *arg)
+{
+    static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+    HostCall *call = arg;
+    pthread_mutex_lock(&one);
+    call->fn(call->arg);
+    pthread_mutex_unlock(&one);
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
+{
+    HostCall call = { fn, arg };
+    fake_do(stream, "cudaLaunchHostFunc", do_host_call, &call, sizeof call, NULL, 0);
+    return cudaSuccess;
+}
+
+// --- events --------------------------------------------------------------------------------------
+
+static void come_after(After *after, const int *nodes, int count)
+{
+    for (int i = 0; i < count; i++) {
+        bool known = false;
+        for (int k = 0; k < after->count; k++)
+            known = known || after->nodes[k] == nodes[i];
+        if (!known && after->count == MAX_AFTER)
+            fake_die("work that comes after more than %d others", MAX_AFTER);
+        if (!known)
+            after->nodes[after->count++] = nodes[i];
+    }
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *made, unsigned flags)
+{
+    (void)flags;
+    *made = calloc(1, sizeof **made);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    free(event);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    check_stream(stream, "cudaEventRecord");
+    *event = (struct CUevent_st){ true, stream, stream->asked, stream->graph, stream->after };
+    return cudaSuccess;
+}
+
+// The stream takes part in the event's capture from here on.
+static void join_capture(cudaStream_t stream, const struct CUevent_st *event)
+{
+    Graph *graph = event->graph;
+    if (graph->ended || (stream->graph && stream->graph != graph))
+        fake_die("cudaStreamWaitEvent: for what was recorded in another capture");
+    if (!stream->graph) {
+        if (graph->fork_count == MAX_FORKS)
+            fake_die("a capture of more than %d streams", MAX_FORKS);
+        graph->forks[graph->fork_count++] = stream;
+        stream->graph = graph;
+        stream->after = (After){ 0 };
+    }
+    come_after(&stream->after, event->after.nodes, event->after.count);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)flags;
+    check_stream(stream, "cudaStreamWaitEvent");
+    if (!event->recorded)
+        return cudaSuccess;
+    if (event->graph)
+        join_capture(stream, event);
+    else if (stream->graph)
+        fake_die("a captured stream waits for what is not captured");
+    else
+        enqueue(stream, (Op){ .other = event->stream, .until = event->until });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    fake_not_in_capture("cudaEventSynchronize");
+    if (event->graph)
+        fake_die("cudaEventSynchronize: of what was captured");
+    if (event->recorded)
+        wait_until(event->stream, event->until);
+    return cudaSuccess;
+}
+
+void fake_order_before(cudaStream_t stream, const Order *order)
+{
+    if (stream->graph && stream->graph == order->graph)
+        come_after(&stream->after, &order->node, 1);
+    else if (!stream->graph && order->stream && order->stream != stream)
+        enqueue(stream, (Op){ .other = order->stream, .until = order->until });
+}
+
+void fake_order_after(cudaStream_t stream, Order *order)
+{
+    if (stream->graph)
+        *order = (Order){ order->stream, order->until, stream->graph, stream->after.nodes[0] };
+    else
+        *order = (Order){ .stream = stream, .until = stream->asked };
+}
+
+// --- graphs --------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status)
+{
+    *status = stream->graph ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode)
+{
+    check_stream(stream, "cudaStreamBeginCapture");
+    fake_not_in_capture("cudaStreamBeginCapture");
+    if (stream->graph || mode != cudaStreamCaptureModeThreadLocal)
+        fake_die("cudaStreamBeginCapture: of a captured stream, or one that is not the thread's");
+    Graph *graph = calloc(1, sizeof *graph);
+    graph->users = 1;
+    graph->owner = pthread_self();
+    graph->origin = stream;
+    stream->graph = graph;
+    stream->after = (After){ 0 };
+    captures = true;
+    return cudaSuccess;
+}
+
+// All that the other streams were asked for has to come before the origin's end.
+static void check_joined(const Graph *graph)
+{
+    bool *before = calloc((size_t)graph->count + 1, sizeof *before);
+    const After *end = &graph->origin->after;
+    for (int i = 0; i < end->count; i++)
+        before[end->nodes[i]] = true;
+    for (int i = graph->count - 1; i >= 0; i--)
+        for (int k = 0; before[i] && k < graph->nodes[i].after.count; k++)
+            before[graph->nodes[i].after.nodes[k]] = true;
+    for (int i = 0; i < graph->count; i++)
+        if (!before[i])
+            fake_die("a capture ends, but nothing waits for its %s", graph->nodes[i].work.name);
+    free(before);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *made)
+{
+    Graph *graph = stream->graph;
+    if (!graph || graph->origin != stream || !captures)
+        fake_die("cudaStreamEndCapture: of what this thread has not begun");
+    check_joined(graph);
+    for (int i = 0; i < graph->fork_count; i++)
+        graph->forks[i]->graph = NULL;
+    stream->graph = NULL;
+    graph->ended = true;
+    captures = false;
+    *made = (cudaGraph_t)graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *made, cudaGraph_t graph,
+                                          unsigned long long flags)
+{
+    (void)flags;
+    ((Graph *)graph)->users++;
+    *made = (cudaGraphExec_t)graph;
+    return cudaSuccess;
+}
+
+static void graph_let_go(Graph *graph)
+{
+    if (--graph->users == 0)
+        for (int i = 0; i < graph->held_count; i++)
+            --*graph->held[i];
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    graph_let_go((Graph *)graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph)
+{
+    graph_let_go((Graph *)graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
+{
+    check_stream(stream, "cudaGraphLaunch");
+    fake_not_in_capture("cudaGraphLaunch");
+    if (((Graph *)graph)->users == 0)
+        fake_die("cudaGraphLaunch: of what is destroyed");
+    enqueue(stream, (Op){ .graph = (Graph *)graph });
+    return cudaSuccess;
+}
+
+void fake_hold(cudaStream_t stream, int *users)
+{
+    Graph *graph = stream->graph;
+    for (int i = 0; graph && i < graph->held_count; i++)
+        if (graph->held[i] == users)
+            return;
+    if (!graph)
+        return;
+    if (graph->held_count == MAX_HELD)
+        fake_die("a graph with more than %d communicators", MAX_HELD);
+    graph->held[graph->held_count++] = users;
+    ++*users;
+}
