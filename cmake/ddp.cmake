@@ -18,6 +18,7 @@ enable_language(CXX)
 get_filename_component(DDP_ROOT "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
 
 option(DDP_CUDA "build the CUDA backend where its libraries are found" ON)
+set(DDP_MARCH native CACHE STRING "the CPUs for which numbers are computed: what -march takes")
 set(DDP_SANITIZE "" CACHE STRING
     "sanitizers for everything that is compiled: 'address,undefined', 'thread', or nothing")
 
@@ -114,9 +115,9 @@ function(ddp_common target backend)
         COMPILE_OPTIONS "-include;${revision_h}"    # defines DDP_GIT_REVISION
         OBJECT_DEPENDS "${revision_h}")
 
-    # Only what the CPU computes with many numbers is compiled for this very machine.
+    # Only what the CPU computes with many numbers is compiled for this very machine, or for DDP_MARCH.
     list(FILTER sources INCLUDE REGEX "/(cpu/ops|gloo/gloo_reduce)[^/]*\\.c$")
-    set(options "$<$<NOT:$<CONFIG:Debug>>:-O3>" -march=native -ffp-contract=fast
+    set(options "$<$<NOT:$<CONFIG:Debug>>:-O3>" -march=${DDP_MARCH} -ffp-contract=fast
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>")   # says when a loop could not be vectorized
     set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${options}")
 endfunction()
