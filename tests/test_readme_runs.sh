@@ -171,9 +171,11 @@ for name in slurmctld slurmd munged srun; do
 done
 has_mpirun=$(type -P mpirun)
 has_gnuplot=$(type -P gnuplot)
+has_python=$(type -P python3)
 [ -n "$has_slurm" ] || echo "not tried, since it is not here: Slurm"
 [ -n "$has_mpirun" ] || echo "not tried, since it is not here: mpirun"
 [ -n "$has_gnuplot" ] || echo "not tried, since it is not here: gnuplot"
+[ -n "$has_python" ] || echo "not tried, since it is not here: python3"
 
 cluster_is_up() { [ -e build/slurm/cluster ]; }
 stop_cluster() { ! cluster_is_up || ./ddp slurm down >/dev/null 2>&1; }
@@ -193,7 +195,9 @@ no() { not_so "$file:$line: $command: $1"; }
 # A line without what differs from run to run and from machine to machine.
 shape()
 {
-    sed -E 's/[0-9a-f]{16}/#/g; s/[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?|\bnan\b|\binf\b/#/g; s/host [a-z0-9#-]+/host/
+    sed -E 's/127\.0\.0\.\[?[0-9]+(-[0-9]+)?\]?/node/g; s/[0-9a-f]{16}/#/g
+        s/[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?|\bnan\b|\binf\b/#/g
+        s/host [a-z0-9#-]+/host/
         s/^[a-z]+#?, # parameters \| [a-z0-9#-]+ \([^)]*\), /network, data, /
         s/CPU, [a-z0-9_#]+, # threads?/CPU/; s/amp: .*/amp/; s/node\[?#(-#)?\]?/node/g
         s/ +/ /g; s/\[ #/[#/g; s/^ | $//g' | sort -u
@@ -227,6 +231,7 @@ like()
     local words=$1 lacks
     case $words in
     mpirun*) [ -n "$has_mpirun" ] || return ;;
+    tools/scaling_model*) [ -n "$has_python" ] || return ;;
     "./ddp plot "*.jsonl*) [ -n "$has_gnuplot" ] || [[ $words == *--text* ]] || return ;;
     *"slurm "* | srun* | *sbatch* | "cat ddp-"*) [ -n "$has_slurm" ] || return ;;
     esac
