@@ -74,6 +74,7 @@ how()
     *": scancel --batch --signal=USR1 1") tested test_slurm.sh 'scancel --batch --signal=USR1' ;;
     *": ./ddp slurm cut 2") tested test_slurm.sh '"$slurm" cut 2' ;;
     *": ./ddp slurm mend 2") tested test_slurm.sh '"$slurm" mend 2' ;;
+    *": srun getent hosts node1") tested test_slurm_cluster.sh 'getent hosts node1' ;;
     *": srun --pty bash") marked "all nodes see" ;;
 
     # exercises

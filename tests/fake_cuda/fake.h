@@ -1,38 +1,41 @@
 // fake.h - CUDA without a GPU: to test in what order programs ask a GPU for what.
 //
-// runtime.c, libraries.c, nccl.c and kernels.c define what common/cuda and common/nccl call. A program
-// that is linked with them, in place of CUDA's libraries and kernels_*.cu, runs on any machine:
+// runtime.c, libraries.c, nccl.c and kernels.c define what common/cuda and common/nccl call. A
+// program that is linked with them, in place of CUDA's libraries and kernels_*.cu, runs on any
+// machine:
 //
 //   device   memory of the host, and a list of what has been allocated
 //   stream   a queue, and a thread that does what is in it, each time after a random delay
-//   graph    what a capture noted down, and what of it comes after what; replayed in one of the orders
-//            that this allows (FAKE_ORDER)
+//   graph    what a capture noted down, and what of it comes after what; replayed in one of the
+//            orders that this allows (FAKE_ORDER)
 //   kernel   writes numbers that depend on all that it reads, and on nothing else
 //   NCCL     ranks meet, and exchange, through a file that all of them map
 //
-// So where a program does not wait for something, its weights come out other than those of a program
-// that always waits. And it ends, with a line that begins with "fake:", where it does what CUDA
-// forbids, or what makes it hang, or what our programs never mean to do:
+// So where a program does not wait for something, its weights come out other than those of a
+// program that always waits. And it ends, with a line that begins with "fake:", where it does what
+// CUDA forbids, or what makes it hang, or what our programs never mean to do:
 //
-//   - in a capture: waits, allocates, copies from pageable memory, makes a cuDNN plan, forks a stream
-//     and never joins it, waits for what is not captured; destroys a communicator that a graph uses
-//   - work in the legacy stream, a blocking one, one of another device; a thread that has set no device
-//   - memory that is not there, is too short, is freed already, or is the host's where the device's is
-//     meant; a workspace that is too small
-//   - CUDA before a fork; ranks whose collectives differ
+//   - in a capture: waits, allocates, copies from pageable memory, makes a cuDNN plan, forks a
+//     stream and never joins it, waits for what is not captured
+//   - destroys a communicator that a graph still uses
+//   - works in the legacy stream, a blocking one, one of another device, or in a thread that has
+//     set no device
+//   - uses memory that is not there, too short or freed, or the host's where the device's is meant;
+//     a workspace that is too small
+//   - uses CUDA before a fork; or ranks call different collectives
 //
 // What it does not show:
 //
-//   - that a number is right: nothing is computed here as a GPU does, and kernels_*.cu are not there
-//   - what the libraries accept, how they fail, what they cost; that NCCL does not hang, or what a GPU
-//     does with a kernel. They do here what their manuals say, as far as our programs ask for it
+//   - that a number is right: nothing is computed as a GPU does it, and kernels_*.cu are not there
+//   - what the libraries accept, how they fail, what they cost, that NCCL does not hang: they do
+//     here what their manuals say, as far as our programs ask for it
 //   - that kernels touch what kernels.c says that they touch
 //   - every missing wait: it shows if the delays bring the wrong order about
 //
 // In the environment: FAKE_GPUS (how many; 1), FAKE_DELAY (of work, on average; microseconds; 0),
-// FAKE_SEED (of delays), FAKE_ORDER (last: of the work in a graph that could be next, what was asked
-// for last; else what was asked for first), FAKE_OVERFLOW (N: every Nth message of averaged gradients
-// is said to have overflowed).
+// FAKE_SEED (of delays), FAKE_ORDER (last: of the work in a graph that could be next, what was
+// asked for last; else what was asked for first), FAKE_OVERFLOW (N: every Nth message of averaged
+// gradients is said to have overflowed).
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>

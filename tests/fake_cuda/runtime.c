@@ -534,7 +534,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     const Range ranges[] = { WRITE(to_host ? NULL : to, bytes),
                              READ(from_kind == DEVICE ? from : NULL, bytes) };
     if (to_host && !stream->graph)
-        fake_do(stream, name, do_copy, &(Copy){ to, NULL, 0xC3, bytes }, sizeof copy, NULL, 0);
+        fake_do(stream, name, do_copy, &(Copy){ to, NULL, 0x5A, bytes }, sizeof copy, NULL, 0);
     fake_do(stream, name, staged ? do_copy_and_free : do_copy, &copy, sizeof copy, ranges, 2);
     return cudaSuccess;
 }
