@@ -1,0 +1,314 @@
+// nccl.c - NCCL, for fake.h: a communicator is a file in $TMPDIR that its ranks map, with a barrier
+// and a place for what each has to say. A rank that waits for one that is gone waits forever, until
+// its parent ends it.
+#include "fake.h"
+
+#include <fcntl.h>
+#include <nccl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { MAX_RANKS = 64, HEADER = 4096, PLACE = 64 << 20 };
+
+typedef enum Kind { REDUCE, BROADCAST, GATHER_ALL, GATHER } Kind;
+
+// What a rank does: everybody's is the same.
+typedef struct Doing {
+    Kind kind;
+    size_t count;
+    int type, op, root;
+} Doing;
+
+typedef struct Shared {
+    _Atomic int arrived, round;
+    Doing doing[MAX_RANKS];
+} Shared;
+
+struct ncclComm {
+    int rank, size;
+    Shared *shared;
+    char *places;               // (size, PLACE)
+    Order order;
+    int graphs;                 // that hold its work
+};
+
+typedef struct Job {
+    struct ncclComm *comm;
+    Doing doing;
+    const void *from;
+    void *to;
+} Job;
+
+static void meet(struct ncclComm *comm)
+{
+    Shared *s = comm->shared;
+    int round = s->round;
+    if (atomic_fetch_add(&s->arrived, 1) + 1 < comm->size) {
+        while (s->round == round)
+            usleep(20);
+        return;
+    }
+    s->arrived = 0;
+    s->round = round + 1;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    (void)result;
+    return "a fake error";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    (void)comm;
+    return "";
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *result)
+{
+    (void)comm;
+    *result = ncclSuccess;
+    return ncclSuccess;
+}
+
+// --- meeting and parting -------------------------------------------------------------------------
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    memset(id, 0, sizeof *id);
+    return getrandom(id, 8, 0) == 8 ? ncclSuccess : ncclSystemError;
+}
+
+// Rank 0 makes the file; the others wait for all of it.
+static Shared *map_file(const char *path, bool make, size_t bytes)
+{
+    int file;
+    while ((file = open(path, O_RDWR | O_CLOEXEC | (make ? O_CREAT : 0), 0600)) < 0)
+        usleep(1000);
+    if (make && ftruncate(file, (off_t)bytes) != 0)
+        fake_die("%s cannot be made", path);
+    while (lseek(file, 0, SEEK_END) < (off_t)bytes)
+        usleep(1000);
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (map == MAP_FAILED)
+        fake_die("%s cannot be mapped", path);
+    return map;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config)
+{
+    char path[4096];
+    uint64_t number;
+    const char *folder = getenv("TMPDIR");
+    fake_not_in_capture("ncclCommInitRankConfig");
+    if (config->size != sizeof *config || size > MAX_RANKS)
+        fake_die("ncclCommInitRankConfig: %d ranks, or a configuration that is none", size);
+    memcpy(&number, &id, sizeof number);
+    snprintf(path, sizeof path, "%s/fake-nccl-%016llx", folder ? folder : "/tmp",
+             (unsigned long long)number);
+    struct ncclComm *comm = calloc(1, sizeof *comm);
+    *comm = (struct ncclComm){ .rank = rank, .size = size };
+    comm->shared = map_file(path, rank == 0, HEADER + (size_t)size * PLACE);
+    comm->places = (char *)comm->shared + HEADER;
+    meet(comm);
+    if (rank == 0)
+        unlink(path);
+    *made = comm;
+    return ncclSuccess;
+}
+
+// Never freed: other ranks may be in the barrier still.
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    if (comm->graphs > 0)
+        fake_die("ncclCommDestroy: %d graphs hold its work: it would wait for them", comm->graphs);
+    meet(comm);
+    return ncclSuccess;
+}
+
+// --- work ----------------------------------------------------------------------------------------
+
+static size_t width_of(int type)
+{
+    switch (type) {
+    case ncclUint8: return 1;
+    case ncclFloat16:
+    case ncclBfloat16: return 2;
+    case ncclFloat32: return 4;
+    case ncclInt64:
+    case ncclFloat64: return 8;
+    default: fake_die("NCCL's type %d", type);
+    }
+}
+
+static void *place(const struct ncclComm *comm, int rank)
+{
+    return comm->places + (size_t)rank * PLACE;
+}
+
+// Short numbers are integers here: kernels.c.
+static double number_at(const void *values, int type, size_t i)
+{
+    switch (type) {
+    case ncclUint8: return ((const uint8_t *)values)[i];
+    case ncclFloat32: return ((const float *)values)[i];
+    case ncclFloat64: return ((const double *)values)[i];
+    case ncclInt64: return (double)((const int64_t *)values)[i];
+    default: return ((const int16_t *)values)[i];
+    }
+}
+
+static void set_number(void *values, int type, size_t i, double number)
+{
+    switch (type) {
+    case ncclUint8: ((uint8_t *)values)[i] = (uint8_t)number; break;
+    case ncclFloat32: ((float *)values)[i] = (float)number; break;
+    case ncclFloat64: ((double *)values)[i] = number; break;
+    case ncclInt64: ((int64_t *)values)[i] = (int64_t)number; break;
+    default: ((int16_t *)values)[i] = (int16_t)number;
+    }
+}
+
+static void reduce(const Job *job)
+{
+    const Doing *d = &job->doing;
+    for (size_t i = 0; i < d->count; i++) {
+        double all = number_at(place(job->comm, 0), d->type, i);
+        for (int rank = 1; rank < job->comm->size; rank++) {
+            double next = number_at(place(job->comm, rank), d->type, i);
+            all = d->op == ncclSum ? all + next : next > all ? next : all;
+        }
+        set_number(job->to, d->type, i, all);
+    }
+}
+
+static void check_alike(const Job *job)
+{
+    const Doing *mine = &job->doing;
+    for (int rank = 0; rank < job->comm->size; rank++) {
+        const Doing *d = &job->comm->shared->doing[rank];
+        if (d->kind != mine->kind || d->count != mine->count || d->type != mine->type ||
+            d->op != mine->op || d->root != mine->root)
+            fake_die("the ranks' collectives differ: kind %d of %zu, kind %d of %zu",
+                     (int)mine->kind, mine->count, (int)d->kind, d->count);
+    }
+}
+
+static void exchange(void *arg)
+{
+    const Job *job = arg;
+    struct ncclComm *comm = job->comm;
+    Kind kind = job->doing.kind;
+    size_t bytes = job->doing.count * width_of(job->doing.type);
+    bool root = comm->rank == job->doing.root;
+    if (bytes > PLACE)
+        fake_die("a message of %zu bytes", bytes);
+    comm->shared->doing[comm->rank] = job->doing;
+    if (kind != BROADCAST || root)
+        memcpy(place(comm, comm->rank), job->from, bytes);
+    meet(comm);
+    check_alike(job);
+    if (kind == REDUCE)
+        reduce(job);
+    else if (kind == BROADCAST)
+        memcpy(job->to, place(comm, job->doing.root), bytes);
+    else if (kind == GATHER_ALL || root)
+        for (int rank = 0; rank < comm->size; rank++)
+            memcpy((char *)job->to + (size_t)rank * bytes, place(comm, rank), bytes);
+    meet(comm);
+}
+
+static ncclResult_t enqueue(Job job, cudaStream_t stream)
+{
+    struct ncclComm *comm = job.comm;
+    const Doing *d = &job.doing;
+    bool root = comm->rank == d->root;
+    size_t bytes = d->count * width_of(d->type);
+    size_t gathers = d->kind == GATHER_ALL || (d->kind == GATHER && root) ? (size_t)comm->size : 1;
+    if (comm->size == 1 && job.from == job.to)
+        return ncclSuccess;
+    fake_hold(stream, &comm->graphs);
+    fake_order_before(stream, &comm->order);
+    fake_do(stream, "NCCL", exchange, &job, sizeof job,
+            RANGES(READ(d->kind != BROADCAST || root ? job.from : NULL, bytes),
+                   WRITE(d->kind != GATHER || root ? job.to : NULL, gathers * bytes)));
+    fake_order_after(stream, &comm->order);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    return enqueue((Job){ comm, { REDUCE, count, type, op, -1 }, from, to }, stream);
+}
+
+// Everybody gets the sum: who is not the root must not look at it.
+ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
+{
+    return enqueue((Job){ comm, { REDUCE, count, type, op, root }, from, to }, stream);
+}
+
+ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    return enqueue((Job){ comm, { BROADCAST, count, type, 0, root }, from, to }, stream);
+}
+
+ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    return enqueue((Job){ comm, { GATHER_ALL, count, type, 0, -1 }, from, to }, stream);
+}
+
+// --- sends and receives: only in groups that are a gather ----------------------------------------
+
+static _Thread_local Job group;
+static _Thread_local cudaStream_t group_stream;
+static _Thread_local bool in_group;
+static _Thread_local int received;
+
+ncclResult_t ncclGroupStart(void)
+{
+    group = (Job){ 0 };
+    received = 0;
+    in_group = true;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream)
+{
+    if (!in_group || group.comm)
+        fake_die("ncclSend: here only once, in a group");
+    group = (Job){ comm, { GATHER, count, type, 0, peer }, from, NULL };
+    group_stream = stream;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    (void)stream;
+    if (!in_group || group.comm != comm || peer != received++ || group.doing.count != count ||
+        group.doing.type != (int)type || group.doing.root != comm->rank)
+        fake_die("ncclRecv: here only in a group that gathers, rank after rank");
+    if (peer == 0)
+        group.to = to;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    in_group = false;
+    if (!group.comm || (received > 0 && received != group.comm->size))
+        fake_die("ncclGroupEnd: of what is no gather");
+    return enqueue(group, group_stream);
+}
