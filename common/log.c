@@ -172,10 +172,11 @@ bool log_wants(const Log *log, int64_t step, int64_t steps)
 static void screen_lost(int error)
 {
     static bool told;
-    if (error == ENOSPC && !told)
-        WARN("training goes on", "standard output: %s: lines are missing from here on",
-             strerror(error));
+    if (error != ENOSPC || told)
+        return;
     told = true;
+    WARN("training goes on", "standard output: %s: lines are missing from here on",
+         strerror(error));
 }
 
 // Everything goes out through here, in one piece. printf's buffer goes first, to keep the order.

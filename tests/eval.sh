@@ -63,8 +63,7 @@ build()
     rm copy/launch.c
     cp "$SRC/common/result.c" copy
     while [ $# -gt 0 ]; do
-        [ "$(grep -cF -- "$2" "copy/$1")" = 1 ] || { echo "$1 does not say once: $2"; return 1; }
-        FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "copy/$1"
+        put_in "copy/$1" "$2" "$3" || return 1
         shift 3
     done
     OMPI_CC=cc mpicc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \

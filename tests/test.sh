@@ -47,6 +47,13 @@ check()
 # not COMMAND...: for check, when the command must fail.
 not() { ! "$@"; }
 
+# put_in FILE FROM TO: TO for FROM, a text that stands in one line of the file, once.
+put_in()
+{
+    [ "$(grep -cF -- "$2" "$1")" = 1 ] || { echo "$1 does not say once: $2"; return 1; }
+    FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "$1"
+}
+
 # The last line of a script.
 test_done()
 {

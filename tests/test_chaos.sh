@@ -193,7 +193,7 @@ stopped_at_the_end()
 
 # With a launcher for each host: were those who are left still waiting for the dead one? Then the one that comes in its
 # place finds them, and it goes on.
-met_the_next() { [ ${#names[@]} = 2 ] && stamped=$(stamp) && await 3000 goes_on; }
+met_the_next() { [ ${#names[@]} = 2 ] && no_orphans && stamped=$(stamp) && await 3000 goes_on; }
 
 # must_go SECONDS PID...: these ranks end in time.
 must_go()

@@ -18,8 +18,7 @@ make()
     rm -rf step
     cp -r "$SRC/03_ddp_fork" step
     while [ $# -gt 0 ]; do
-        [ "$(grep -cF -- "$2" "step/$1")" = 1 ] || { echo "$1 does not say once: $2"; return 1; }
-        FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "step/$1"
+        put_in "step/$1" "$2" "$3" || return 1
         shift 3
     done
     cc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" step/*.c -o "$name" \

@@ -102,6 +102,12 @@ check "03, one rank" like "$alone" ./03 -n 1 "${one[@]}"
 check "07, one rank, small buckets" like "$alone" ./07 --amp off --bucket-mb 0.02 "${one[@]}"
 check "07, one rank, nothing is recorded" like "$alone" ./07 --amp off --check-collectives "${one[@]}"
 
+# Parts of a batch of images that take 1800 bytes each: the second part is not where cuDNN wants it.
+odd=(-b 12 "${common[@]}" --image-size 30 --amp fp16 --accumulate 2)
+check "parts that begin anywhere" at_once hash_of ./07 "${odd[@]}" "${safe[@]}"
+anywhere=$hash
+check "recorded, too" like "$anywhere" ./07 "${odd[@]}"
+
 # --- several ----------------------------------------------------------------------------------------------
 
 export FAKE_GPUS=3
@@ -202,8 +208,7 @@ mistaken()
     while [ $# -gt 0 ]; do
         copy=changed/${1##*/}
         [ -f "$copy" ] || cp "$SRC/$1" "$copy"
-        [ "$(grep -cF -- "$2" "$copy")" = 1 ] || { echo "$1 does not say once: $2"; return 1; }
-        FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "$copy"
+        put_in "$copy" "$2" "$3" || return 1
         "$OMPI_CC" "${flags[@]}" -w -I"$SRC/$step" -c "$copy" -o "$copy.o" || return 1
         shift 3
     done
@@ -233,6 +238,9 @@ mistake "a graph outlives its communicator" "fake: ncclCommDestroy: .* graphs ho
     "replay_free(job->replay);" "" $train "ddp_free(job->ddp);" "ddp_free(job->ddp); replay_free(job->replay);"
 mistake "CUDA before a fork" "fake: .*CUDA was used before the fork" 03_ddp_fork 03_ddp_fork/spawn.c \
     "int gpus = count_gpus();" "int gpus = device_count();"
+right=("$anywhere" ./mistaken "${odd[@]}")
+mistake "images are taken where they are" "must be aligned to 16 bytes" 07_dist_eval common/cuda/conv_cuda.c \
+    "if ((uintptr_t)x % ALIGNMENT == 0 ||" "if (true ||"
 right=("$pair" "${seven[@]:0:4}" ./mistaken "${two[@]}" --amp off)
 mistake "an error that is none is left behind" "kernel_[a-z_]*: cudaError" 07_dist_eval common/nccl/comm_nccl.c \
     "(void)cudaGetLastError();" ";"
