@@ -15,11 +15,11 @@
 // first device; and while that one adds up and takes the step, the others idle.
 //
 // A phase is over when every device is through with it: each thread waits for its own device, and
-// then they meet (crew.h). So nobody reads what is not written yet, and the clock knows the
+// then they meet (threads.h). So nobody reads what is not written yet, and the clock knows the
 // phases. A device that is ready early idles; to let it go on would take events between any two.
 #include "replicas.h"
 #include "check.h"      // uses: xcalloc
-#include "crew.h"       // uses: Crew, crew_do
+#include "threads.h"       // uses: Team, team_run
 #include "trace.h"      // uses: trace_begin, trace_end, trace_thread, trace_now
 
 #include <stdlib.h>
@@ -55,7 +55,7 @@ struct Replicas {
     Phase phase;
     int64_t last;           // when the last phase ended; 0: the clock stands still
     int64_t ns[PHASES], times[PHASES];
-    Crew *crew;             // a thread for each replica; the first one's is the caller's
+    Team *crew;             // a thread for each replica; the first one's is the caller's
 };
 
 // --- what a device does in each phase ------------------------------------------------------------
@@ -171,7 +171,7 @@ static void count_time(Replicas *all, Phase phase)
 static void on_all(Replicas *all, Phase phase)
 {
     all->phase = phase;
-    crew_do(all->crew, do_phase, all);
+    team_run(all->crew, do_phase, all);
     count_time(all, phase);
 }
 
@@ -287,7 +287,7 @@ Replicas *replicas_open(const ReplicasConfig *config, int threads)
     int numbers[REPLICAS_MAX];
     Replicas *all = xcalloc(1, sizeof *all);
     all->count = choose_devices(config->devices, numbers);
-    all->crew = crew_new(all->count);
+    all->crew = team_new(all->count);
     threads = device_share(all->count, threads, true);
     for (int i = 0; i < all->count; i++) {
         Replica *replica = &all->replica[i];
@@ -332,15 +332,15 @@ void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops)
     replicas->config = model->config;
     replicas->config.batch = replicas->config.pass = replicas_chunk(replicas, model->config.batch);
     replicas->replica[0].model = model;
-    crew_do(replicas->crew, add_copy, replicas);
+    team_run(replicas->crew, add_copy, replicas);
     if (replicas->count > 1 && !device_shares_memory(model->device))
         replicas->scratch = device_alloc(model->device, model->param_count * sizeof(float));
 }
 
 void replicas_close(Replicas *replicas)
 {
-    crew_do(replicas->crew, remove_copy, replicas);
-    crew_free(replicas->crew);
+    team_run(replicas->crew, remove_copy, replicas);
+    team_free(replicas->crew);
     for (int i = 1; i < replicas->count; i++)
         device_close(replicas->replica[i].device);
     device_use(replicas->replica[0].device);

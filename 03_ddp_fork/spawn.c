@@ -16,9 +16,9 @@
 #include "check.h"      // uses: CHECK, check_set_speaker
 #include "device.h"     // uses: device_backend, device_count
 #include "interrupt.h"  // uses: interrupt_answer, interrupt_silence
-#include "store.h"      // uses: store_over, store_serve
+#include "fork_store.h"      // uses: fork_store_over, fork_store_serve
 #include "trace.h"      // uses: trace_among
-#include "watch.h"      // uses: Watch, watch_look, watch_judge
+#include "supervise.h"      // uses: Supervisor, supervise_look, supervise_judge
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,8 +40,8 @@ enum { RUN_NAME = 64 };
 typedef struct Parent {
     pid_t pid;
     char run[RUN_NAME];
-    Watch watch;            // over the ranks
-    StoreServer *store;
+    Supervisor watch;            // over the ranks
+    ForkStoreServer *store;
     int *sockets;           // to them; -1: closed
     int signals;            // a descriptor from which they are read
     int asked;              // how often somebody asked to end
@@ -102,12 +102,12 @@ static Parent parent_new(const SpawnConfig *config)
 {
     uint64_t noise = 0;
     int size = how_many(config);
-    Parent p = { .pid = getpid(), .watch = watch_new(size, config->timeout) };
+    Parent p = { .pid = getpid(), .watch = supervise_new(size, config->timeout) };
     if (getrandom(&noise, sizeof noise, 0) < 0)
-        noise = (uint64_t)(1e9 * watch_now());
+        noise = (uint64_t)(1e9 * clock_now());
     snprintf(p.run, sizeof p.run, "%d-%llx-%llx", (int)p.pid, (long long)time(NULL),
              (unsigned long long)noise);
-    p.store = store_server_new();
+    p.store = fork_store_server_new();
     p.sockets = xcalloc((size_t)size, sizeof *p.sockets);
     Alive *pages = alive_pages(size);
     for (int i = 0; i < size; i++)
@@ -118,7 +118,7 @@ static Parent parent_new(const SpawnConfig *config)
 static void parent_free(Parent *p)
 {
     free(p->sockets);
-    store_server_free(p->store);
+    fork_store_server_free(p->store);
     free(p->watch.children);
 }
 
@@ -146,7 +146,8 @@ static World be_rank(Parent *p, int rank, int ends[2], const sigset_t *mask)
     sigprocmask(SIG_SETMASK, mask, NULL);
     World world = {
         .rank = rank, .size = p->watch.size, .local_rank = rank, .local_size = p->watch.size,
-        .sharers = p->watch.size, .address = "127.0.0.1", .run = run, .store = store_over(&socket),
+        .sharers = p->watch.size, .address = "127.0.0.1", .run = run,
+        .store = fork_store_over(&socket),
     };
     parent_free(p);
     return world;
@@ -177,10 +178,10 @@ static bool start_rank(Parent *p, int rank, const sigset_t *mask, World *world)
 static void end_all(Parent *p, int status)
 {
     p->status = status;
-    p->kill_at = watch_now() + patience;
-    watch_signal(&p->watch, SIGINT);
-    watch_signal(&p->watch, SIGTERM);
-    watch_signal(&p->watch, SIGCONT);
+    p->kill_at = clock_now() + patience;
+    supervise_signal(&p->watch, SIGINT);
+    supervise_signal(&p->watch, SIGTERM);
+    supervise_signal(&p->watch, SIGCONT);
 }
 
 static void pass_on(Parent *p, int signal)
@@ -191,13 +192,13 @@ static void pass_on(Parent *p, int signal)
         interrupt_answer();
     if (end && p->asked > 2) {
         p->status = 128 + signal;
-        p->kill_at = watch_now();
+        p->kill_at = clock_now();
     } else if (signal == SIGTSTP) {     // Ctrl-Z: all of us, until the shell says fg
-        watch_signal(&p->watch, SIGSTOP);
+        supervise_signal(&p->watch, SIGSTOP);
         raise(SIGSTOP);
-        watch_signal(&p->watch, SIGCONT);
+        supervise_signal(&p->watch, SIGCONT);
     } else if (signal != SIGCHLD) {     // who died is asked for in any case
-        watch_signal(&p->watch, signal);
+        supervise_signal(&p->watch, signal);
     }
 }
 
@@ -217,7 +218,7 @@ static void take_news(Parent *p)
         pass_on(p, (int)info.ssi_signo);
     for (int i = 0; i < p->watch.size; i++) {
         snprintf(who, sizeof who, "rank %d", i);
-        if (fds[i].revents && !store_serve(p->store, p->sockets[i], who)) {
+        if (fds[i].revents && !fork_store_serve(p->store, p->sockets[i], who)) {
             close(p->sockets[i]);
             p->sockets[i] = -1;
         }
@@ -226,17 +227,17 @@ static void take_news(Parent *p)
 
 static void look_after(Parent *p)
 {
-    while (watch_lives(&p->watch)) {
+    while (supervise_lives(&p->watch)) {
         take_news(p);
-        watch_look(&p->watch);
-        int status = p->kill_at == 0 ? watch_judge(&p->watch) : 0;
+        supervise_look(&p->watch);
+        int status = p->kill_at == 0 ? supervise_judge(&p->watch) : 0;
         if (status)
             end_all(p, status);
-        if (p->kill_at > 0 && watch_now() >= p->kill_at)
-            watch_signal(&p->watch, SIGKILL);
+        if (p->kill_at > 0 && clock_now() >= p->kill_at)
+            supervise_signal(&p->watch, SIGKILL);
     }
     if (p->kill_at == 0)
-        p->status = watch_status(&p->watch);    // all went well: 0, or they were stopped
+        p->status = supervise_status(&p->watch);    // all went well: 0, or they were stopped
 }
 
 static const int signals_taken[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2,

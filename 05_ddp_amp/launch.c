@@ -9,16 +9,16 @@
 // nobody who is left over from the one before is taken for a new one.
 //
 // Any program will do; ours leaves signs of life, which tell how far it had come. Only deaths count
-// here: that a rank hangs is the business of rank 0 (meeting.h), who sees all machines.
+// here: that a rank hangs is the business of rank 0 (tcp_store.h), who sees all machines.
 #include "alive.h"      // uses: alive_share
 #include "args.h"       // uses: args_add, args_parse, args_reject
 #include "check.h"      // uses: CHECK, FAIL_ERROR, WARN
 #include "interrupt.h"  // uses: interrupt_answer
-#include "output.h"     // uses: output_open, output_pass
-#include "program.h"    // uses: program_parent, program_start, program_orphans
+#include "rank_output.h"     // uses: output_open, output_pass
+#include "subprocess.h"    // uses: subprocess_parent, subprocess_start, subprocess_orphans
 #include "tcp.h"        // uses: tcp_resolve, tcp_bind
-#include "watch.h"      // uses: Watch, watch_look, watch_judge
-#include "wire.h"       // uses: wire_key_from_file, wire_key_random
+#include "supervise.h"      // uses: Supervisor, supervise_look, supervise_judge
+#include "signed_channel.h"       // uses: channel_key_from_file, channel_key_random
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,7 +41,7 @@ typedef struct Launch {
     TcpAddress address;     // of rank 0
     int listening;          // there, if it is one of ours
     int64_t generation;
-    Watch watch;            // over all ranks: those of other machines count as done
+    Supervisor watch;            // over all ranks: those of other machines count as done
     Alive *pages, elsewhere;    // signs of life; who is elsewhere gives none
     int memory;             // the descriptor of the pages
     Output outputs[256];    // of each rank
@@ -105,19 +105,19 @@ static void tell(const char *name, long long value)
 static void tell_token(const Launch *l)
 {
     Error err;
-    unsigned char key[WIRE_KEY];
-    char text[2 * WIRE_KEY + 1];
+    unsigned char key[CHANNEL_KEY];
+    char text[2 * CHANNEL_KEY + 1];
     const char *given = l->token_file ? NULL : getenv("DDP_TOKEN");
-    if (given && !wire_key_from_text(given, key))
+    if (given && !channel_key_from_text(given, key))
         fail_at(__FILE__, __LINE__, EXIT_USAGE, "openssl rand -hex 32 makes some",
                 "DDP_TOKEN is not 64 hexadecimal digits");
     if (given || (!l->token_file && l->nodes > 1))
         return;
     if (!l->token_file)
-        wire_key_random(key);
-    else if (!wire_key_from_file(l->token_file, key, &err))
+        channel_key_random(key);
+    else if (!channel_key_from_file(l->token_file, key, &err))
         fail_at(__FILE__, __LINE__, EXIT_USAGE, err.hint, "%s", err.text);
-    wire_key_to_text(key, text);
+    channel_key_to_text(key, text);
     setenv("DDP_TOKEN", text, 1);
 }
 
@@ -191,7 +191,7 @@ static void start_rank(Launch *l, int local)
     tell("DDP_LISTEN", l->listening);
     if (rank > 0)
         unsetenv("DDP_LISTEN");
-    pid_t pid = program_start(&(Program){ l->program, { output->ends[0], output->ends[1] },
+    pid_t pid = subprocess_start(&(Subprocess){ l->program, { output->ends[0], output->ends[1] },
                                           { l->memory, rank == 0 ? l->listening : -1 } }, &err);
     if (pid <= 0)
         fail_at(__FILE__, __LINE__, pid ? EXIT_FAILED : EXIT_USAGE, err.hint, "%s", err.text);
@@ -201,7 +201,7 @@ static void start_rank(Launch *l, int local)
 
 static void start_all(Launch *l)
 {
-    l->watch = watch_new(l->nodes * l->ranks, 0);
+    l->watch = supervise_new(l->nodes * l->ranks, 0);
     l->watch.foreign = true;
     l->pages = alive_share(l->ranks, &l->memory);
     for (int i = 0; i < l->watch.size; i++)
@@ -226,10 +226,10 @@ static void free_all(Launch *l)
 static void end_all(Launch *l, int status)
 {
     l->status = status;
-    l->kill_at = watch_now() + patience;
-    watch_signal(&l->watch, SIGINT);
-    watch_signal(&l->watch, SIGTERM);
-    watch_signal(&l->watch, SIGCONT);
+    l->kill_at = clock_now() + patience;
+    supervise_signal(&l->watch, SIGINT);
+    supervise_signal(&l->watch, SIGTERM);
+    supervise_signal(&l->watch, SIGCONT);
 }
 
 // Our own program leaves it to us to answer; any other says itself what a signal means to it.
@@ -243,13 +243,13 @@ static void pass_on(Launch *l, int signal)
         l->wish = signal;
     if (end && l->asked > 2) {
         l->status = 128 + signal;
-        l->kill_at = watch_now();
+        l->kill_at = clock_now();
     } else if (signal == SIGTSTP) {     // Ctrl-Z: all of us, until the shell says fg
-        watch_signal(&l->watch, SIGSTOP);
+        supervise_signal(&l->watch, SIGSTOP);
         raise(SIGSTOP);
-        watch_signal(&l->watch, SIGCONT);
+        supervise_signal(&l->watch, SIGCONT);
     } else if (signal != SIGCHLD) {     // who died is asked for in any case
-        watch_signal(&l->watch, signal);
+        supervise_signal(&l->watch, signal);
     }
 }
 
@@ -272,30 +272,30 @@ static bool take_news(Launch *l)
 
 static void look_after(Launch *l)
 {
-    while (watch_lives(&l->watch)) {
+    while (supervise_lives(&l->watch)) {
         take_news(l);
-        watch_look(&l->watch);
-        int status = l->kill_at == 0 ? watch_judge(&l->watch) : 0;
+        supervise_look(&l->watch);
+        int status = l->kill_at == 0 ? supervise_judge(&l->watch) : 0;
         if (status)
             end_all(l, status);
-        if (l->kill_at > 0 && watch_now() >= l->kill_at)
-            watch_signal(&l->watch, SIGKILL);
+        if (l->kill_at > 0 && clock_now() >= l->kill_at)
+            supervise_signal(&l->watch, SIGKILL);
     }
     if (l->kill_at == 0)
-        l->status = watch_status(&l->watch);
+        l->status = supervise_status(&l->watch);
 }
 
 // The ranks are gone. Whom they have left behind goes too; then their last words are passed on,
 // unless somebody does not want to wait for that.
 static void clear_up(Launch *l)
 {
-    double begun = watch_now();
+    double begun = clock_now();
     bool orphans = true;
     for (int signal = l->asked ? 0 : SIGTERM; orphans;) {
         orphans = false;
         for (int i = 0; i < l->ranks; i++)
-            orphans |= program_orphans(l->watch.children[rank_of(l, i)].pid, signal);
-        signal = watch_now() < begun + patience ? 0 : SIGKILL;
+            orphans |= subprocess_orphans(l->watch.children[rank_of(l, i)].pid, signal);
+        signal = clock_now() < begun + patience ? 0 : SIGKILL;
         if (orphans)
             take_news(l);
     }
@@ -312,7 +312,7 @@ static bool again(Launch *l)
 {
     int signal = l->status - 128;       // where nobody was ended: ranks that have agreed to stop
     bool wished = signal > 0 && (l->kill_at == 0 || sigismember(&l->watch.passed, signal) == 1);
-    double pause = l->restart < 6 ? 0.5 * (1 << l->restart) : 30, until = watch_now() + pause;
+    double pause = l->restart < 6 ? 0.5 * (1 << l->restart) : 30, until = clock_now() + pause;
     if (l->status == 0 || l->asked > 0 || wished || l->restart == l->restarts)
         return false;
     if (l->status == EXIT_USAGE || l->status == EXIT_DIVERGED) {
@@ -320,7 +320,7 @@ static bool again(Launch *l)
         return false;
     }
     WARN("", "restart %d of %d in %.3g s", ++l->restart, l->restarts, pause);
-    for (l->wish = 0; l->wish == 0 && watch_now() < until;)
+    for (l->wish = 0; l->wish == 0 && clock_now() < until;)
         take_news(l);
     l->status = 128 + l->wish;          // of no interest if there is another start
     return l->wish == 0;
@@ -336,7 +336,7 @@ int main(int argc, char **argv)
         fail_at(__FILE__, __LINE__, EXIT_USAGE, "", "--log-dir %s: %s", l.logs, strerror(errno));
     tell_token(&l);
     bind_address(&l);
-    l.signals = program_parent();
+    l.signals = subprocess_parent();
     for (bool more = true; more; free_all(&l)) {
         start_all(&l);
         look_after(&l);

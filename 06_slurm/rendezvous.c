@@ -2,7 +2,7 @@
 //
 //   who am I?   the command line, else RANK and its kin, else Open MPI, else Slurm, else alone
 //   where?      rank 0 listens; MASTER_ADDR and MASTER_PORT say where, MPI does, or Slurm (slurm.h)
-//   meet        everybody connects to rank 0, which keeps the store from then on (meeting.h)
+//   meet        everybody connects to rank 0, which keeps the store from then on (tcp_store.h)
 //   agree       the same program? the same options? who is on one machine with whom?
 //
 // MPI answers the first two questions only, and is finished with then: from there on it is one
@@ -11,13 +11,13 @@
 #include "alive.h"      // uses: alive_inherit
 #include "check.h"      // uses: fail_at, FAIL_ERROR, check_set_speaker
 #include "deadline.h"   // uses: deadline_set, deadline_met
-#include "inherited.h"  // uses: inherited_end, inherited_socket, inherited_token
+#include "handoff.h"  // uses: handoff_end, handoff_socket, handoff_token
 #include "interrupt.h"  // uses: interrupt_silence
-#include "machine.h"    // uses: machine_parent_cores, machine_program
-#include "meeting.h"    // uses: Meeting, meeting_join
-#include "networks.h"   // uses: networks_common, networks_prefer
-#include "note.h"       // uses: note_remove
-#include "roll.h"       // uses: roll_agree, roll_neighbours, roll_say
+#include "host.h"    // uses: host_parent_cores, host_program
+#include "tcp_store.h"    // uses: TcpStore, tcp_store_join
+#include "interfaces.h"   // uses: interfaces_common, interfaces_prefer
+#include "rendezvous_file.h" // uses: rendezvous_file_remove
+#include "agree.h"       // uses: agree_same, agree_neighbours, agree_print
 #include "slurm.h"      // uses: slurm_said, slurm_is_task, slurm_place
 #include "tcp.h"        // uses: TcpAddress, tcp_listen, tcp_resolve
 #include "trace.h"      // uses: trace_among
@@ -31,7 +31,7 @@
 #define WRONG(hint, ...) fail_at(__FILE__, __LINE__, EXIT_USAGE, hint, __VA_ARGS__)
 
 enum { MOST = 65535 };           // ranks, and ports
-static Meeting *meeting;        // a process has one, for as long as it lives
+static TcpStore *meeting;        // a process has one, for as long as it lives
 
 void rendezvous_options(Args *args, RendezvousConfig *c)
 {
@@ -176,9 +176,9 @@ static void introduce(const RendezvousConfig *c, const Who *who, const World *wo
 {
     char line[800];
     snprintf(line, sizeof line, "[init] == local rank: %d, global rank: %d == host %s == %d ranks: "
-             "%s%s\n", world->local_rank, world->rank, machine_here().host, world->size,
+             "%s%s\n", world->local_rank, world->rank, host_here().host, world->size,
              sources[who->source].name, denied(c, who, ALONE));
-    roll_say(world, line);
+    agree_print(world, line);
 }
 
 // What to do as soon as it is known. If two believe that they are the same rank they never meet, and
@@ -198,31 +198,31 @@ static void be_rank(const RendezvousConfig *c, const Who *who)
 
 // --- where are the others? -----------------------------------------------------------------------
 
-// What a MeetingConfig points to.
+// What a TcpStoreConfig points to.
 typedef struct Place {
     TcpAddress address;                 // rank 0's; that, and two more things, can come by MPI
     int port;
-    unsigned char token[WIRE_KEY];
+    unsigned char token[CHANNEL_KEY];
     TcpAddress own;                     // ours, with --iface
     char name[128];
 } Place;
 
-static void read_options(const RendezvousConfig *c, Place *place, MeetingConfig *m)
+static void read_options(const RendezvousConfig *c, Place *place, TcpStoreConfig *m)
 {
     Error error;
-    int found = inherited_token(c->token_file, place->token, &error);
+    int found = handoff_token(c->token_file, place->token, &error);
     if (found < 0 || (c->interface && !tcp_interface_address(c->interface, place->own, &error)))
         WRONG(error.hint, "%s", error.text);
     m->token = found ? place->token : NULL;
     m->from = c->interface ? place->own : NULL;
     if (c->interface)
-        networks_prefer(c->interface);
+        interfaces_prefer(c->interface);
 }
 
 // The contract: everybody knows address and port. On one host the loopback will do. torchrun's own
 // agent listens at the port: rank 0 takes one of those behind it, and the others look for it.
 static void follow_contract(const RendezvousConfig *c, const Who *who, Place *place,
-                            MeetingConfig *m)
+                            TcpStoreConfig *m)
 {
     Error error;
     const char *id = getenv("TORCHELASTIC_RUN_ID"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -237,10 +237,10 @@ static void follow_contract(const RendezvousConfig *c, const Who *who, Place *pl
     m->port = who->port + (m->ports > 1);
     m->generation = atoll(start ? start : restarts ? restarts : "0");
     m->first = getenv("GROUP_RANK") && who->local_rank >= 0 ? who->rank - who->local_rank : -1;
-    m->listening = who->rank == 0 ? inherited_socket(m->address, m->port) : -1;
+    m->listening = who->rank == 0 ? handoff_socket(m->address, m->port) : -1;
 }
 
-static void check_token(const RendezvousConfig *c, const Who *who, const MeetingConfig *m)
+static void check_token(const RendezvousConfig *c, const Who *who, const TcpStoreConfig *m)
 {
     if (who->size > 1 && !m->token && c->require_token)
         WRONG("--token-file FILE, or DDP_TOKEN: the same on all hosts", "there is no token");
@@ -251,7 +251,7 @@ static void check_token(const RendezvousConfig *c, const Who *who, const Meeting
 
 // MPI knows who we are, and tells everybody where rank 0 listens, and a secret. Then it is finished
 // with; but mpirun still sees how each process ends, and ends the others.
-static void ask_mpi(const RendezvousConfig *c, Who *who, Place *place, MeetingConfig *m)
+static void ask_mpi(const RendezvousConfig *c, Who *who, Place *place, TcpStoreConfig *m)
 {
     Error error;
     int local_rank;
@@ -276,7 +276,7 @@ static void ask_mpi(const RendezvousConfig *c, Who *who, Place *place, MeetingCo
     const char *host = who->address ? who->address : c->interface ? place->own
                        : who->local_size == who->size ? "127.0.0.1" : NULL;
     bool known = host ? tcp_resolve(host, place->address, &error)
-                      : networks_common(m->first == 0, place->address, &error);
+                      : interfaces_common(m->first == 0, place->address, &error);
     if (!known && who->rank == 0)
         FAIL_ERROR(&error);
     if (who->rank == 0 && who->size > 1) {
@@ -285,7 +285,7 @@ static void ask_mpi(const RendezvousConfig *c, Who *who, Place *place, MeetingCo
             FAIL_ERROR(&error);
         place->port = tcp_port(m->listening);
         if (!m->token)
-            wire_key_random(place->token);
+            channel_key_random(place->token);
     }
     MPI_Bcast(place, offsetof(Place, own), MPI_BYTE, 0, MPI_COMM_WORLD);
     m->port = place->port;
@@ -301,10 +301,10 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     static Place place;
     if (alive_inherit())
         interrupt_silence();            // whoever looks also answers Ctrl-C
-    inherited_end();
+    handoff_end();
     Who who = find_out(config);
     be_rank(config, &who);
-    MeetingConfig m = { .first = -1, .listening = -1, .address = place.address, .ports = 1,
+    TcpStoreConfig m = { .first = -1, .listening = -1, .address = place.address, .ports = 1,
                         .name = place.name, .timeout = config->timeout };
     read_options(config, &place, &m);
     if (by_mpi(&who))
@@ -316,27 +316,27 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     if (who.source == SLURM)
         slurm_place(config, who.address, who.port, &m);
     check_token(config, &who, &m);
-    meeting = who.size > 1 ? meeting_join(&m) : meeting_alone();
-    note_remove();
+    meeting = who.size > 1 ? tcp_store_join(&m) : tcp_store_alone();
+    rendezvous_file_remove();
     *world = (World){ .rank = who.rank, .size = who.size, .local_rank = who.local_rank,
-                      .local_size = who.local_size, .run = meeting_run(meeting),
-                      .address = m.from ? m.from : meeting_address(meeting),
-                      .store = meeting_store(meeting) };
+                      .local_size = who.local_size, .run = tcp_store_run(meeting),
+                      .address = m.from ? m.from : tcp_store_address(meeting),
+                      .store = tcp_store_store(meeting) };
     trace_among(world->rank, world->size > 1 ? world->run : NULL);
-    int cores = roll_neighbours(world), all = machine_parent_cores();
+    int cores = agree_neighbours(world), all = host_parent_cores();
     if (by_mpi(&who) && who.rank == 0 && cores < all)
         WARN("mpirun --bind-to none gives all", "the ranks on this machine may use %d of %d cores",
              cores, all);
     introduce(config, &who, world);
     char *options = args_shared(args);
-    roll_agree(world, "program", machine_program());
-    roll_agree(world, "options", options);
+    agree_same(world, "program", host_program());
+    agree_same(world, "options", options);
     free(options);
 }
 
 void rendezvous_agree(const World *world, const char *what, const char *value)
 {
-    roll_agree(world, what, value);
+    agree_same(world, what, value);
 }
 
 bool rendezvous_ask(const World *world, const char *what, bool answer)
@@ -347,4 +347,4 @@ bool rendezvous_ask(const World *world, const char *what, bool answer)
     return answer;
 }
 
-void rendezvous_end(World *world) { (void)world; meeting_end(meeting); }
+void rendezvous_end(World *world) { (void)world; tcp_store_end(meeting); }

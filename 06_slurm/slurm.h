@@ -1,6 +1,6 @@
 // slurm.h - what Slurm says to the processes that its srun starts.
 #pragma once
-#include "meeting.h"
+#include "tcp_store.h"
 #include "rendezvous.h"
 
 // Adds --rendezvous file:PATH, for config->meet.
@@ -14,9 +14,9 @@ bool slurm_is_task(void);
 const char *slurm_said(const char *name);
 
 // Fills in how the tasks of a step meet: at the first host, or --master-addr, and the port that was
-// said, or those behind it; or with --rendezvous as rank 0's note says (note.h), for which the others
-// wait. Fails when they cannot.
-void slurm_place(const RendezvousConfig *config, const char *first, int port, MeetingConfig *m);
+// said, or those behind it; or with --rendezvous as rank 0's note says (rendezvous_file.h), for
+// which the others wait. Fails when they cannot.
+void slurm_place(const RendezvousConfig *config, const char *first, int port, TcpStoreConfig *m);
 
 // Ends the process where it is in a job of several tasks but is none of them: in the batch script,
 // or a shell that salloc has started. Says what to type instead.

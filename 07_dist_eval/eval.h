@@ -7,7 +7,7 @@
 #include "ddp.h"
 #include "log.h"
 #include "model.h"
-#include "result.h"
+#include "eval_result.h"
 
 typedef struct EvalConfig {
     bool show_naive;

@@ -7,8 +7,8 @@
 //
 // Only what is a step's own is believed.
 #include "slurm.h"
-#include "machine.h"    // uses: machine_command
-#include "note.h"       // uses: Note, note_leave, note_find
+#include "host.h"    // uses: host_command
+#include "rendezvous_file.h" // uses: RendezvousFile, rendezvous_file_write, rendezvous_file_read
 
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +120,7 @@ static void leave_loopback(const char *host, bool own, TcpAddress address)
 }
 
 // Rank 0 listens at any port, and leaves a note that says where, and a secret; the others find it.
-static void place_by_note(const RendezvousConfig *c, MeetingConfig *m, Note *note)
+static void place_by_note(const RendezvousConfig *c, TcpStoreConfig *m, RendezvousFile *note)
 {
     Error err;
     const char *path = c->meet + strlen("file:");
@@ -128,12 +128,12 @@ static void place_by_note(const RendezvousConfig *c, MeetingConfig *m, Note *not
         m->listening = tcp_listen(note->address, c->port > 0 ? c->port : 0, &err);
         note->port = m->listening >= 0 ? tcp_port(m->listening) : 0;
         if (m->token)
-            memcpy(note->token, m->token, WIRE_KEY);
+            memcpy(note->token, m->token, CHANNEL_KEY);
         else
-            wire_key_random(note->token);
-        if (m->listening < 0 || !note_leave(path, m->name, note, &err))
+            channel_key_random(note->token);
+        if (m->listening < 0 || !rendezvous_file_write(path, m->name, note, &err))
             FAIL_ERROR(&err);
-    } else if (!note_find(path, m->name, c->timeout, note, &err)) {
+    } else if (!rendezvous_file_read(path, m->name, c->timeout, note, &err)) {
         FAIL(err.hint, "rank %d of %d has found no note of rank 0's within %.3g s: %s", m->rank,
              m->size, c->timeout, err.text);
     }
@@ -143,7 +143,7 @@ static void place_by_note(const RendezvousConfig *c, MeetingConfig *m, Note *not
 }
 
 // Rank 0's, which on one host may be the loopback's. With a note it is rank 0's own to say.
-static void find_address(const RendezvousConfig *c, const char *first, const MeetingConfig *m,
+static void find_address(const RendezvousConfig *c, const char *first, const TcpStoreConfig *m,
                          bool by_note, TcpAddress address)
 {
     Error err;
@@ -161,9 +161,9 @@ static void find_address(const RendezvousConfig *c, const char *first, const Mee
         leave_loopback(host, is_own, address);
 }
 
-void slurm_place(const RendezvousConfig *c, const char *first, int port, MeetingConfig *m)
+void slurm_place(const RendezvousConfig *c, const char *first, int port, TcpStoreConfig *m)
 {
-    static Note note;
+    static RendezvousFile note;
     bool by_note = c->meet && m->size > 1;
     if (c->meet && (strncmp(c->meet, "file:", 5) != 0 || !c->meet[5]))
         fail_at(__FILE__, __LINE__, EXIT_USAGE, "file:PATH", "--rendezvous %s: what is that?",
@@ -197,6 +197,6 @@ void slurm_refuse(void)
     WARN("", "job %s has %d tasks, and this process is none of them; srun starts them:",
          get("SLURM_JOB_ID"), tasks);
     fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s\n\n", cores ? " --cpus-per-task=" : "",
-            cores ? cores : "", machine_command());     // newer sruns do not take it from the job
+            cores ? cores : "", host_command());     // newer sruns do not take it from the job
     exit(EXIT_USAGE);
 }

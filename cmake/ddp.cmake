@@ -1,9 +1,17 @@
 # What every step needs: compiler flags, common/ as one library for each backend, and ddp_step().
 # Included by the top CMakeLists.txt, and by a step's own when that step is built alone.
+#
+#   backend     computes with               its ranks talk over
+#   cpu         oneDNN                      Gloo
+#   cuda        CUDA, cuDNN, cuBLASLt       NCCL
+#   cuda-gloo   the same                    Gloo: several ranks may share a GPU
+#
+# Each backend is built where its libraries are found. Where only the last column is missing, it still
+# has the steps that are one process. The configuration ends with a line for each backend.
 include_guard(GLOBAL)
 
-# C++ is for one file, common/gloo/gloo_shim.cc: Gloo's calls are C++. Its compiler has to be the C
-# compiler's sister, clang++-14 for clang-14: they link together, sanitizers and all.
+# C++ is for one file, common/comm/gloo/gloo_shim.cc: Gloo's calls are C++. Its compiler has to be the
+# C compiler's sister, clang++-14 for clang-14: they link together, sanitizers and all.
 if(NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
     cmake_path(GET CMAKE_C_COMPILER FILENAME sister)
     string(REGEX REPLACE "clang" "clang++" sister "${sister}")
@@ -17,7 +25,8 @@ enable_language(CXX)
 
 get_filename_component(DDP_ROOT "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
 
-option(DDP_CUDA "build the CUDA backend where its libraries are found" ON)
+option(DDP_CPU "build the cpu backend where its libraries are found" ON)
+option(DDP_CUDA "build the cuda backends where their libraries are found" ON)
 set(DDP_MARCH native CACHE STRING "the CPUs for which numbers are computed: what -march takes")
 set(DDP_SANITIZE "" CACHE STRING
     "sanitizers for everything that is compiled: 'address,undefined', 'thread', or nothing")
@@ -73,100 +82,124 @@ add_custom_target(ddp_revision
     BYPRODUCTS "${revision_h}"
     COMMENT "")
 
-# --- common/, once for each backend -------------------------------------------------------------------
+# --- libraries ----------------------------------------------------------------------------------------
+
+# ddp_missing(LIST WHAT): adds "no WHAT (its packages)"; requirements.txt has them.
+function(ddp_missing list what)
+    file(STRINGS "${DDP_ROOT}/cmake/requirements.txt" row REGEX "^[a-z]+ *\\| ${what} *\\|")
+    string(REGEX REPLACE ".*\\| *" "" packages "${row}")
+    set(${list} ${${list}} "no ${what} (${packages})" PARENT_SCOPE)
+endfunction()
+
+# ddp_find(NAME WHAT LIBRARIES HEADER): the target ddp::NAME, and in NAME_MISSING what is missing. cuDNN
+# and NCCL may also be unpacked from pip's packages, where the library has only its numbered name.
+function(ddp_find name what libraries header)
+    set(roots ${${name}_ROOT} ENV ${name}_ROOT)
+    find_library(${name}_LIBRARY NAMES ${libraries} NAMES_PER_DIR
+        HINTS ${roots} ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64)
+    find_path(${name}_INCLUDE_DIR NAMES ${header}
+        HINTS ${roots} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+    set(missing "")
+    if(${name}_LIBRARY AND ${name}_INCLUDE_DIR)
+        add_library(ddp::${name} INTERFACE IMPORTED GLOBAL)
+        target_link_libraries(ddp::${name} INTERFACE "${${name}_LIBRARY}")
+        target_include_directories(ddp::${name} SYSTEM INTERFACE "${${name}_INCLUDE_DIR}")
+    else()
+        ddp_missing(missing "${what}")
+    endif()
+    set(${name}_MISSING ${missing} PARENT_SCOPE)
+endfunction()
 
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS C)
-find_package(MPI QUIET COMPONENTS C)            # from 04 on; what does not call it does not load it
-if(NOT MPI_C_FOUND)
-    message(FATAL_ERROR "Open MPI is not there; on Debian and Ubuntu: apt install libopenmpi-dev openmpi-bin")
+find_package(MPI QUIET COMPONENTS C)
+find_package(CUDAToolkit QUIET)
+set(CUDA_MISSING "")
+if(NOT CUDAToolkit_FOUND)
+    ddp_missing(CUDA_MISSING "CUDA toolkit")
 endif()
-find_library(SODIUM_LIBRARY NAMES sodium)
-find_path(SODIUM_INCLUDE_DIR NAMES sodium.h)
-if(NOT SODIUM_LIBRARY OR NOT SODIUM_INCLUDE_DIR)
-    message(FATAL_ERROR "libsodium is not there; on Debian and Ubuntu: apt install libsodium-dev")
-endif()
+ddp_find(DNNL oneDNN dnnl dnnl.h)
+ddp_find(GLOO Gloo gloo gloo/rendezvous/store.h)
+ddp_find(SODIUM libsodium sodium sodium.h)
+ddp_find(CUDNN cuDNN "cudnn;libcudnn.so.9" cudnn.h)
+ddp_find(NCCL NCCL "nccl;libnccl.so.2" nccl.h)
 
-# DDP_${backend}_FOLDERS: those of common/ that it takes, besides what stands in common/ itself;
-# DDP_${backend}_OBJECTS: a target that has compiled that, and more, already.
-function(ddp_common target backend)
-    set(patterns "${DDP_ROOT}/common/*.c")
-    set(type STATIC)
-    if(DDP_${backend}_OBJECTS)
-        set(patterns "")
-        set(objects $<TARGET_OBJECTS:${DDP_${backend}_OBJECTS}>)
-    elseif(NOT DDP_${backend}_LIBRARIES)
-        set(type OBJECT)
-    endif()
-    foreach(folder IN LISTS DDP_${backend}_FOLDERS)
-        list(APPEND patterns "${DDP_ROOT}/common/${folder}/*.c"
-            "${DDP_ROOT}/common/${folder}/*.cc" "${DDP_ROOT}/common/${folder}/*.cu")
+# --- common/ ------------------------------------------------------------------------------------------
+
+# ddp_objects(TARGET ROOMS LIBRARIES...): these rooms of common/, compiled.
+function(ddp_objects target rooms)
+    set(patterns "")
+    foreach(room IN LISTS rooms)
+        list(APPEND patterns "${DDP_ROOT}/common/${room}/*.c" "${DDP_ROOT}/common/${room}/*.cc"
+            "${DDP_ROOT}/common/${room}/*.cu")
     endforeach()
     file(GLOB sources CONFIGURE_DEPENDS ${patterns})
-    add_library(${target} ${type} ${sources} ${objects})
-    target_include_directories(${target} SYSTEM PUBLIC ${DDP_${backend}_INCLUDE_DIRS}
-        "${SODIUM_INCLUDE_DIR}")
-    target_link_libraries(${target} PUBLIC ddp_flags ${DDP_${backend}_LIBRARIES}
-        ZLIB::ZLIB "${SODIUM_LIBRARY}" MPI::MPI_C Threads::Threads OpenMP::OpenMP_C m)
-
-    add_dependencies(${target} ddp_revision)
-    set_source_files_properties("${DDP_ROOT}/common/log.c" PROPERTIES
-        COMPILE_OPTIONS "-include;${revision_h}"    # defines DDP_GIT_REVISION
-        OBJECT_DEPENDS "${revision_h}")
+    add_library(${target} OBJECT ${sources})
+    target_link_libraries(${target} PUBLIC ddp_flags ${ARGN} Threads::Threads OpenMP::OpenMP_C)
 
     # Only what the CPU computes with many numbers is compiled for this very machine, or for DDP_MARCH.
-    list(FILTER sources INCLUDE REGEX "/(cpu/ops|gloo/gloo_reduce)[^/]*\\.c$")
+    set(numbers ${sources})
+    list(FILTER numbers INCLUDE REGEX "/(ops_cpu|winograd|gloo_reduce)\\.c$")
     set(options "$<$<NOT:$<CONFIG:Debug>>:-O3>" -march=${DDP_MARCH} -ffp-contract=fast
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>")   # says when a loop could not be vectorized
-    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "${options}")
+    set_source_files_properties(${numbers} PROPERTIES COMPILE_OPTIONS "${options}")
+
+    add_dependencies(${target} ddp_revision)
+    set_source_files_properties("${DDP_ROOT}/common/base/log.c" PROPERTIES
+        COMPILE_OPTIONS "-include;${revision_h}"    # defines DDP_GIT_REVISION
+        OBJECT_DEPENDS "${revision_h}")
 endfunction()
 
-# cpu: oneDNN; and Gloo between processes.
-find_library(DNNL_LIBRARY NAMES dnnl)
-find_path(DNNL_INCLUDE_DIR NAMES dnnl.h)
-find_library(GLOO_LIBRARY NAMES gloo)
-find_path(GLOO_INCLUDE_DIR NAMES gloo/rendezvous/store.h)
-if(NOT DNNL_LIBRARY OR NOT DNNL_INCLUDE_DIR)
-    message(FATAL_ERROR "oneDNN is not there; on Debian and Ubuntu: apt install libdnnl-dev")
-endif()
-if(NOT GLOO_LIBRARY OR NOT GLOO_INCLUDE_DIR)
-    message(FATAL_ERROR "Gloo is not there; on Debian and Ubuntu: apt install libgloo-dev")
-endif()
-set(DDP_cpu_FOLDERS cpu gloo)
-set(DDP_cpu_INCLUDE_DIRS "${DNNL_INCLUDE_DIR}" "${GLOO_INCLUDE_DIR}")
-set(DDP_cpu_LIBRARIES "${DNNL_LIBRARY}" "${GLOO_LIBRARY}")
-ddp_common(ddp_cpu cpu)
-set(DDP_BACKENDS cpu)
+ddp_objects(ddp_base "base;data;model;checkpoint" ZLIB::ZLIB)
 
-# cuda: cudart, cuBLASLt, cuDNN and NCCL, or one line that says which of them is missing. cuDNN and
-# NCCL may also be unpacked from pip's packages, where the library has only its numbered name.
-macro(ddp_find_cuda_library name number header)
-    find_library(${name}_LIBRARY NAMES ${number} NAMES_PER_DIR
-        HINTS ${${name}_ROOT} ENV ${name}_ROOT ${CUDAToolkit_LIBRARY_DIR} PATH_SUFFIXES lib lib64)
-    find_path(${name}_INCLUDE_DIR NAMES ${header}
-        HINTS ${${name}_ROOT} ENV ${name}_ROOT ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
-    if(NOT ${name}_LIBRARY OR NOT ${name}_INCLUDE_DIR)
-        list(APPEND missing "no ${name}")
+# Ranks: processes that find each other and communicate. Without MPI its calls are there, and fail.
+if(NOT MPI_C_FOUND)
+    add_library(ddp_mpi INTERFACE)
+    target_include_directories(ddp_mpi INTERFACE "${DDP_ROOT}/common/world/without_mpi")
+    add_library(MPI::MPI_C ALIAS ddp_mpi)
+endif()
+if(NOT SODIUM_MISSING)
+    ddp_objects(ddp_world "world;comm" "ddp::SODIUM;MPI::MPI_C")
+    if(NOT GLOO_MISSING)
+        ddp_objects(ddp_gloo comm/gloo ddp::GLOO)
     endif()
-endmacro()
-
-set(missing "")
-if(DDP_CUDA)
-    find_package(CUDAToolkit QUIET)
-    if(NOT CUDAToolkit_FOUND)
-        list(APPEND missing "no CUDA toolkit")
-    endif()
-    ddp_find_cuda_library(CUDNN "cudnn;libcudnn.so.9" cudnn.h)
-    ddp_find_cuda_library(NCCL "nccl;libnccl.so.2" nccl.h)
-else()
-    list(APPEND missing "switched off by DDP_CUDA=OFF")
 endif()
 
-if(missing)
-    list(JOIN missing ", " missing)
-    message(STATUS "cuda backend: off (${missing})")
-else()
+# ddp_backend(NAME COMPUTE MISSING COMM MISSING): the library ddp_NAME out of the objects COMPUTE and, for
+# ranks, COMM; each part is left out where something is missing, and the report says so.
+set(DDP_BACKENDS "")
+function(ddp_backend name compute compute_missing comm comm_missing)
+    set(DDP_${name}_MISSING ${compute_missing} PARENT_SCOPE)
+    set(DDP_${name}_RANKS_MISSING ${comm_missing} PARENT_SCOPE)
+    if(compute_missing)
+        return()
+    endif()
+    set(parts ddp_base ${compute})
+    if(NOT comm_missing)
+        list(APPEND parts ddp_world ${comm})
+    endif()
+    list(TRANSFORM parts REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+    list(TRANSFORM parts REPLACE "(.+)" "$<TARGET_PROPERTY:\\1,INTERFACE_LINK_LIBRARIES>")
+    add_library(ddp_${name} STATIC ${objects})
+    target_link_libraries(ddp_${name} PUBLIC ${parts} m)
+
+    set(DDP_BACKENDS ${DDP_BACKENDS} ${name} PARENT_SCOPE)
+endfunction()
+
+set(missing ${DNNL_MISSING})
+if(NOT DDP_CPU)
+    set(missing "DDP_CPU is OFF")
+elseif(NOT missing)
+    ddp_objects(ddp_compute_cpu cpu ddp::DNNL)
+endif()
+set(ranks ${GLOO_MISSING} ${SODIUM_MISSING})
+ddp_backend(cpu ddp_compute_cpu "${missing}" ddp_gloo "${ranks}")
+
+set(missing ${CUDA_MISSING} ${CUDNN_MISSING})
+if(NOT DDP_CUDA)
+    set(missing "DDP_CUDA is OFF")
+elseif(NOT missing)
     if(NOT CMAKE_CUDA_COMPILER)
         set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}")
     endif()
@@ -176,49 +209,78 @@ else()
     enable_language(CUDA)
     set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O2 -g")
     set(CMAKE_CUDA_STANDARD 17)
-    set(includes "${CUDNN_INCLUDE_DIR}" ${CUDAToolkit_INCLUDE_DIRS})
-    set(libraries "${CUDNN_LIBRARY}" CUDA::cublasLt CUDA::cudart_static)
-    set(DDP_gpu_FOLDERS cuda)
-    set(DDP_gpu_INCLUDE_DIRS ${includes})
-    ddp_common(ddp_gpu gpu)
-    set(DDP_cuda_OBJECTS ddp_gpu)
-    set(DDP_cuda_FOLDERS nccl)
-    set(DDP_cuda_INCLUDE_DIRS ${includes} "${NCCL_INCLUDE_DIR}")
-    set(DDP_cuda_LIBRARIES ${libraries} "${NCCL_LIBRARY}")
-    # cuda-gloo: the same with Gloo between processes, which may then share a GPU.
-    set(DDP_cuda-gloo_OBJECTS ddp_gpu)
-    set(DDP_cuda-gloo_FOLDERS gloo)
-    set(DDP_cuda-gloo_INCLUDE_DIRS ${includes} "${GLOO_INCLUDE_DIR}")
-    set(DDP_cuda-gloo_LIBRARIES ${libraries} "${GLOO_LIBRARY}")
-    foreach(backend cuda cuda-gloo)
-        ddp_common(ddp_${backend} ${backend})
-        list(APPEND DDP_BACKENDS ${backend})
-    endforeach()
-    message(STATUS "cuda backend: on (${CUDNN_LIBRARY}, ${NCCL_LIBRARY})")
+    ddp_objects(ddp_compute_cuda cuda "ddp::CUDNN;CUDA::cublasLt;CUDA::cudart_static")
+    set(ranks ${NCCL_MISSING} ${SODIUM_MISSING})
+    if(NOT ranks)
+        ddp_objects(ddp_nccl comm/nccl "ddp::NCCL;CUDA::cudart_static;ddp::CUDNN")
+    endif()
 endif()
+ddp_backend(cuda ddp_compute_cuda "${missing}" ddp_nccl "${ranks}")
+if(NOT missing)
+    set(missing ${GLOO_MISSING} ${SODIUM_MISSING})
+endif()
+ddp_backend(cuda-gloo ddp_compute_cuda "${missing}" ddp_gloo "")
 
 # --- programs -----------------------------------------------------------------------------------------
 
-# ddp_program(TARGET PATH SOURCES...): build/BACKEND/PATH, for every backend.
+# ddp_program(TARGET PATH SOURCES... [RANKS]): build/BACKEND/PATH, for every backend; with RANKS, for
+# those that have them. Its targets are TARGET_BACKEND.
 function(ddp_program target path)
+    cmake_parse_arguments(PROGRAM "RANKS" "" "" ${ARGN})
     cmake_path(GET path FILENAME name)
     cmake_path(GET path PARENT_PATH folder)
     foreach(backend IN LISTS DDP_BACKENDS)
-        add_executable(${target}_${backend} ${ARGN})
+        if(PROGRAM_RANKS AND DDP_${backend}_RANKS_MISSING)
+            continue()
+        endif()
+        add_executable(${target}_${backend} ${PROGRAM_UNPARSED_ARGUMENTS})
         target_link_libraries(${target}_${backend} PRIVATE ddp_${backend})
         set_target_properties(${target}_${backend} PROPERTIES OUTPUT_NAME ${name}
             RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/${backend}/${folder}")
+        if(NOT TARGET steps)
+            add_custom_target(steps)
+        endif()
+        add_dependencies(steps ${target}_${backend})
     endforeach()
 endfunction()
 
-# ddp_step(train.c ...): the program of the directory that calls it.
+# ddp_step(SOURCES... [RANKS]): the program of the directory that calls it.
 function(ddp_step)
     get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
     ddp_program(${step} "${step}/train" ${ARGN})
 endfunction()
 
-# ddp_launcher(launch.c): the program there that starts the ranks.
+# ddp_launcher(launch.c): the program there that starts the ranks; who builds train builds it too.
 function(ddp_launcher)
     get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
-    ddp_program(${step}_launch "${step}/launch" ${ARGN})
+    ddp_program(${step}_launch "${step}/launch" ${ARGN} RANKS)
+    foreach(backend IN LISTS DDP_BACKENDS)
+        if(TARGET ${step}_launch_${backend})
+            add_dependencies(${step}_${backend} ${step}_launch_${backend})
+        endif()
+    endforeach()
 endfunction()
+
+# --- what is built, and what is left out --------------------------------------------------------------
+
+function(ddp_report)
+    foreach(backend cpu cuda cuda-gloo)
+        string(REPLACE ";" ", " missing "${DDP_${backend}_MISSING}")
+        string(REPLACE ";" ", " ranks_missing "${DDP_${backend}_RANKS_MISSING}")
+        if(missing)
+            message(STATUS "${backend} backend: left out: ${missing}")
+        elseif(ranks_missing)
+            message(STATUS "${backend} backend: only steps 01 and 02: ${ranks_missing}")
+        else()
+            message(STATUS "${backend} backend: all steps")
+        endif()
+    endforeach()
+    if(NOT MPI_C_FOUND)
+        ddp_missing(mpi "Open MPI")
+        message(STATUS "mpirun: left out: ${mpi}; every other launcher can start the steps")
+    endif()
+    if(NOT DDP_BACKENDS)
+        message(FATAL_ERROR "no backend can be built: see above what is missing")
+    endif()
+endfunction()
+cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL ddp_report)

@@ -7,26 +7,8 @@
 // a stream lives as long as the communicators that it was used with.
 #pragma once
 #include "device.h"
+#include "world.h"
 #include <stdint.h>
-
-// A few words that ranks tell each other before they can communicate: NCCL's id, Gloo's addresses.
-typedef struct Store {
-    void (*put)(void *arg, const char *key, const void *value, size_t bytes);
-    // Waits until somebody has put it; returns how long it is (at most `capacity` bytes are
-    // copied). Keys have up to 40 letters; values up to 200 bytes for each rank.
-    size_t (*get)(void *arg, const char *key, void *value, size_t capacity);
-    void *arg;
-} Store;
-
-// Who this process is among those that train together.
-typedef struct World {
-    int rank, size;
-    int local_rank, local_size; // among those on this machine
-    int sharers;                // of those, how many share this process's cores with it (itself too)
-    const char *address;        // of this machine, as the others reach it
-    const char *run;            // a name that all ranks of this run share, and no other run has
-    Store store;
-} World;
 
 // BF16 and F16 add up in f32, two at a time: each sum of two is rounded to the type.
 typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 } CommType;

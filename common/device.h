@@ -82,7 +82,3 @@ void replay_free(Replay *replay);
 // From now on nothing is recorded on this device: a step of its has a part that the host must do.
 void replay_forbid(Device *device);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);
-
-// A named range on the profiler's timeline (NVTX under CUDA); used by trace.c.
-void device_range_push(const char *name);
-void device_range_pop(void);

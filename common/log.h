@@ -1,7 +1,7 @@
 // log.h - what a run says: lines or a progress bar for people, JSON lines for programs.
 #pragma once
 #include "args.h"
-#include "ops.h"
+#include "stats.h"
 
 typedef struct LogConfig {
     int print_freq;         // steps between two lines

@@ -6,6 +6,7 @@
 #pragma once
 #include "args.h"
 #include "device.h"
+#include "stats.h"
 #include <stdint.h>
 
 // How a number of an activation is stored. bf16 is the upper half of an f32: its range, 8 bits of
@@ -66,16 +67,6 @@ void scalars_set(Ops *ops, Scalars *scalars, Scalars values);
 // and `interval` others in a row double it, but not to infinity.
 #define LOSS_SCALE_LEAST 0x1p-24f
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
-
-typedef struct Stats {
-    double loss_sum;                        // since the epoch began, where it was finite (the mean
-                                            // is loss_sum / count)
-    int64_t count, correct1, correct5;
-    double batch_loss_sum;                  // of the last batch alone, finite or not
-    int64_t batch_count, batch_correct1;
-    int64_t not_finite;                     // losses that were infinite or not a number
-    int64_t bad_gradients;                  // steps left out for a gradient that was one of these
-} Stats;
 
 // --- convolution, which a linear layer is too: its kernel covers the whole image -----------------
 //
@@ -160,7 +151,13 @@ typedef struct PoolSpec {
     Shape x;
     int kernel, stride, pad;
 } PoolSpec;
-Shape pool_output(const PoolSpec *spec);
+static inline Shape pool_output(const PoolSpec *s)
+{
+    Shape y = s->x;
+    y.h = (s->x.h + 2 * s->pad - s->kernel) / s->stride + 1;
+    y.w = (s->x.w + 2 * s->pad - s->kernel) / s->stride + 1;
+    return y;
+}
 void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index);
 void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const void *dy1,
                       const void *dy2, void *dx);

@@ -22,3 +22,6 @@ void trace_end(void);
 // A span given by its times (ns of CLOCK_MONOTONIC) on a named track: for work seen from outside.
 void trace_span(const char *track, const char *name, int64_t begin_ns, int64_t end_ns);
 int64_t trace_now(void);
+
+// A profiler that is to see the same spans: the CUDA backend gives NVTX's calls.
+void trace_profiler(void (*begin)(const char *name), void (*end)(void));

@@ -5,7 +5,7 @@
 #   evaluate NAME N SIZE ROWS [OPTIONS] N ranks evaluate it with SIZE images in batches of ROWS
 #   same NAME NAME                      did these evaluations say and write the same, to the last byte?
 #   shown COMMAND...                    for check: what it says is shown when it fails
-#   build PROGRAM [FILE FROM TO]...     from a copy of the step (and common/result.c) with texts replaced that stand
+#   build PROGRAM [FILE FROM TO]...     from a copy of the step (and common/data/eval_result.c) with texts replaced that stand
 #                                       once in it
 #   mistake WHAT CHECK FILE FROM TO...  a check that succeeds fails with a program so built
 #
@@ -61,7 +61,7 @@ build()
     rm -rf copy
     cp -r "$SRC/07_dist_eval" copy
     rm copy/launch.c
-    cp "$SRC/common/result.c" copy
+    cp "$SRC/common/data/eval_result.c" copy
     while [ $# -gt 0 ]; do
         put_in "copy/$1" "$2" "$3" || return 1
         shift 3

@@ -22,18 +22,18 @@ my %whole = (FAIL => 2, CHECK => 3, WARN => 2, WRONG => 2, error_set => 3, fail_
     reject => 3, send_away => 5);
 # ... or a part of one, of which a text is made elsewhere.
 my %part = (reject_value => 4, complain => 2, closed => 3, refuse => 3, deadline_set => 3, no_answer => 1,
-    'snprintf in watch.c' => 3, 'snprintf in meeting.c' => 3, 'failed in safetensors.c' => 2);
+    'snprintf in supervise.c' => 3, 'snprintf in tcp_store.c' => 3, 'failed in replace_file.c' => 2);
 # ... or what is no complaint: a message may be one, but needs not.
 my %told = (log_say => 2, log_event => 3);
 
 # Texts without a word of their own: what they pass on is the system's or a library's, or stands elsewhere in a text.
 my %passes_on = map { $_ => 1 } (
     'args.c --%s: %s', 'args.c %s: %s\n', 'check.h %s', 'checkpoint.c %.200s: %.300s',
-    'device_cuda.c %.*s: %s (%s)', 'launch.c %s', 'machine.c %s: %s', 'meeting.c %s',
-    'meeting_server.c %s', 'comm_nccl.c %.*s (%s): %s%s%s', 'note.c %s: %s', 'ops_cuda.c %.*s: %s: %s',
-    'ops_cuda.c %.*s: %s', 'output.c %.300s: %s', 'rendezvous.c %s', 'roll.c %s', 'safetensors.c %.200s: %.300s',
-    'safetensors.c %.200s: %s: %s', "plot.sh \x01: \x01", 'text_file.c %.200s: %s', 'trace.c %s: %s: %s', 'watch.c %s',
-    'watch.c %s %s%s%s%s', 'watch.c %s %s, %s', 'wire.c %s', 'wire.c %s: %s',
+    'device_cuda.c %.*s: %s (%s)', 'launch.c %s', 'host.c %s: %s', 'tcp_store.c %s',
+    'tcp_store_server.c %s', 'comm_nccl.c %.*s (%s): %s%s%s', 'rendezvous_file.c %s: %s', 'ops_cuda.c %.*s: %s: %s',
+    'ops_cuda.c %.*s: %s', 'rank_output.c %.300s: %s', 'rendezvous.c %s', 'agree.c %s', 'safetensors.c %.200s: %.300s',
+    'replace_file.c %.200s: %s: %s', "plot.sh \x01: \x01", 'trace.c %s: %s: %s', 'supervise.c %s',
+    'supervise.c %s %s%s%s%s', 'supervise.c %s %s, %s', 'signed_channel.c %s', 'signed_channel.c %s: %s',
 );
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ sub read_cmake
     }
 }
 
-for my $path (glob('common/*.[ch] common/*/*.{c,h,cc,cu,cuh} [0-9][0-9]_*/*.[ch] tools/*.[ch]')) {
+for my $path (glob('common/*.[ch] common/*/*.{c,h,cc,cu,cuh} common/*/*/*.{c,h,cc} [0-9][0-9]_*/*.[ch] tools/*.[ch]')) {
     read_c($path) if !$seen{slurp($path)}++;
 }
 for my $path ('ddp', glob('tools/* tools/*/* [0-9][0-9]_*/*.sbatch')) {

@@ -25,7 +25,7 @@
 #include "model.h"
 #include "ops.h"
 #include "rng.h"
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <limits.h>
 #include <math.h>

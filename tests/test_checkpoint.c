@@ -1,7 +1,7 @@
 // test_checkpoint.c - a training run to a file and back, and files that are not what they should.
 #include "check.h"
 #include "checkpoint.h"
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 #include "test.h"
 #include <dirent.h>
 #include <fcntl.h>

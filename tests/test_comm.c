@@ -1,7 +1,7 @@
 // test_comm.c - every collective: types, counts, roots, numbers of ranks; the same bits everywhere.
 // ctest: PROCESSORS 2 SANITIZERS asan tsan
 #include "comm.h"
-#include "gloo/gloo_reduce.h"
+#include "comm/gloo/gloo_reduce.h"
 #include "test.h"
 #include "../tools/ranks.h"
 

@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "cuda/cudnn_graph.h"
-#include "net.h"
+#include "model/nets.h"
 
 #include <string.h>
 

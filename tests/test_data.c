@@ -1,7 +1,7 @@
 // ctest: TIMEOUT 120
 // Reading data sets: what is right comes out unchanged, what is wrong is refused, and named. With
 // DDP_CIFAR10 in the environment (the unpacked directory, or the archive) the real CIFAR-10 too.
-#include "data_files.h"
+#include "data/formats.h"
 #include "test.h"
 
 #include <fcntl.h>

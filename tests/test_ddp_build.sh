@@ -58,10 +58,10 @@ if type -P git >/dev/null; then
     expect 0 "" cmake --build build --verbose
     check "and only once" not grep -q -- ' -c ' "$TMP/output"
 fi
-expect 1 "the build failed" bash -c 'echo "#error broken" >>common/rng.c; ./ddp setup'
+expect 1 "the build failed" bash -c 'echo "#error broken" >>common/base/rng.c; ./ddp setup'
 check "the compiler's word is shown" grep -q 'rng.c.*broken' "$TMP/output"
 check "a broken build does not train" not ./ddp run 01 -- --dry-run
-sed -i '$d' common/rng.c
+sed -i '$d' common/base/rng.c
 
 # --- moved, and clean ------------------------------------------------------------------------------------------
 

@@ -217,7 +217,7 @@ five()
 epochs_of_two() { before_and_now 2; }
 mistake "shares that overlap" five eval.c "int first = (i * size + rank) * rows" "int first = i * rows"
 mistake "a share is left out" five eval.c "count / rows + (count % rows > 0)" "count / rows"
-mistake "padding is counted" five result.c "    if (v->label < 0)" \
+mistake "padding is counted" five eval_result.c "    if (v->label < 0)" \
     "    Verdict row = *v; row.label = row.label < 0 ? 0 : row.label; v = &row; if (false)"
 mistake "a mean of percentages" five eval.c "    *mine = r->stats;" \
     "Stats *s = &r->stats; double even = eval->test->count / (double)comm_size(eval->comm), most = s->count / even;

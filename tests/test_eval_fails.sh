@@ -56,16 +56,16 @@ on_disk='mount -t tmpfs -o size=16k none folder && cp result folder/all || exit 
     [ "$(ls -A folder)" = all ] || exit 97
     exit $status'
 if unshare -rm mount -t tmpfs none folder 2>/dev/null; then
-    expect 1 "folder/all: No space left on device" \
+    expect 1 "folder/all: write at byte 12288: No space left on device" \
         unshare -rm bash -c "$on_disk" - "${evaluate_here[@]}" --predictions folder/all
-    check "the hint" says "hint: the file that was there before, if any, is whole"
+    check "the hint" says "hint: make room; the file that was there before is whole"
 else
     echo "not tried: a disk that is full (this user may not mount)"
 fi
 old=$(cat all)
 (ulimit -f 4; trap '' XFSZ; "${evaluate_here[@]}" --predictions all >output 2>&1)
 check "a file too large: status $?" test $? = 1
-check "a file too large" says "all: File too large"
+check "a file too large" says "all: write at byte 4096: File too large"
 check "the old file" test "$(cat all)" = "$old"
 check "nothing temporary" nothing_temporary
 

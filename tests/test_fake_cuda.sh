@@ -218,8 +218,8 @@ mistaken()
 unset FAKE_DELAY
 right=("$alone" ./mistaken "${one[@]}")
 apart=", not [0-9a-f]{16}|come apart"
-mistake "nobody waits for a batch" "$apart" 01_single_gpu common/loader.c "event_record(slot->ready, stream);" ""
-mistake "a batch is overwritten" "$apart" 01_single_gpu common/loader.c \
+mistake "nobody waits for a batch" "$apart" 01_single_gpu common/data/loader.c "event_record(slot->ready, stream);" ""
+mistake "a batch is overwritten" "$apart" 01_single_gpu common/data/loader.c \
     "event_record(loader->slots[loader->batch.slot].done, device_stream(loader->device));" ";"
 right=("$three" ./mistaken --devices 3 "${one[@]}")
 FAKE_GPUS=3 mistake "no wait between phases" "$apart" 02_data_parallel 02_data_parallel/replicas.c \
@@ -242,6 +242,6 @@ right=("$anywhere" ./mistaken "${odd[@]}")
 mistake "images are taken where they are" "must be aligned to 16 bytes" 07_dist_eval common/cuda/conv_cuda.c \
     "if ((uintptr_t)x % ALIGNMENT == 0 ||" "if (true ||"
 right=("$pair" "${seven[@]:0:4}" ./mistaken "${two[@]}" --amp off)
-mistake "an error that is none is left behind" "kernel_[a-z_]*: cudaError" 07_dist_eval common/nccl/comm_nccl.c \
+mistake "an error that is none is left behind" "kernel_[a-z_]*: cudaError" 07_dist_eval common/comm/nccl/comm_nccl.c \
     "(void)cudaGetLastError();" ";"
 test_done

@@ -7,7 +7,7 @@
 // Where the processor has instructions for bf16 some of it runs once more without them, and once
 // more with vectors of AVX2 only.
 #include "check.h"
-#include "cpu/short_cpu.h"
+#include "cpu/short_types.h"
 #include "model.h"
 #include "rng.h"
 #include "test.h"

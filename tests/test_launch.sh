@@ -196,7 +196,7 @@ begin "$launch" -n 2 --max-restarts 9 -- "$rank" all=catch,wait
 ready 2
 kill -TERM $pid
 check "TERM means no restart" ends 143
-check "nothing is said of it" says_times 0 "restart|launch.c|watch.c"
+check "nothing is said of it" says_times 0 "restart|launch.c|supervise.c"
 begin "$launch" --max-restarts 9 -- "$rank" all=deaf,wait
 ready 1
 kill -KILL "$(pgrep -P $pid)"

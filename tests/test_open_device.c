@@ -2,7 +2,7 @@
 // And what ranks say in turns.
 // ctest: SANITIZERS asan
 #include "device.h"
-#include "roll.h"
+#include "agree.h"
 #include "test.h"
 
 #include "../tools/ranks.h"
@@ -31,7 +31,7 @@ static Device *made_up_open(int index, int threads)
 #define device_uuid made_up_uuid
 #define device_open made_up_open
 #define comm_shares_devices may_share
-#include "../common/comm.c"
+#include "../common/comm/comm.c"
 
 // The number of the GPU, from 10 on.
 static int take_device(void *arg, const World *world)
@@ -103,7 +103,7 @@ static int say(void *arg, const World *world)
     (void)arg;
     usleep((useconds_t)(world->size - world->rank) * 20000);
     snprintf(line, sizeof line, "rank %d\n", world->rank);
-    roll_say(world, line);
+    agree_print(world, line);
     return 0;
 }
 

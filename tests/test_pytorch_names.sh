@@ -8,7 +8,7 @@ type -P perl >/dev/null || { echo "skipped: there is no perl"; exit 77; }
 # wrong_names ROOT DOCUMENT: prints what is not there; and last, how many names were looked at.
 wrong_names()
 {
-    (cd "$1" && cat 0*/*.c common/*.c ddp) >"$TMP/options"
+    (cd "$1" && cat 0*/*.c common/*/*.c ddp) >"$TMP/options"
     perl - "$1" "$2" "$TMP/options" <<'END'
 use strict;
 use warnings;
@@ -69,7 +69,7 @@ noticed()
 
 noticed '`sampler_set_epoch`' '`sampler_set_epochs`' "no sampler_set_epochs in 03_ddp_fork/sampler.c"
 noticed '`common/comm.h`: `comm_all_reduce`' '`common/gone.h`: `comm_all_reduce`' "no comm_all_reduce in common/gone.h"
-noticed '`common/comm.c`: `compare_calls`' '`common/comm.c`: `memcmp`' "no memcmp in common/comm.c"
+noticed '`common/comm/comm.c`: `compare_calls`' '`common/comm/comm.c`: `memcmp`' "no memcmp in common/comm/comm.c"
 noticed '`--bucket-mb`: 25' '`--bucket-cap`: 25' "no option --bucket-cap"
-noticed '`common/comm.c`: `compare_calls`' '`common/comm.c`' '`common/comm.c` says nothing of what is in it'
+noticed '`common/comm/comm.c`: `compare_calls`' '`common/comm/comm.c`' '`common/comm/comm.c` says nothing of what is in it'
 test_done

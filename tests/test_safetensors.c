@@ -1,6 +1,7 @@
 // test_safetensors.c - the file format: written whole, read with suspicion.
+#include "base/replace_file.h"
 #include "check.h"
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 #include "test.h"
 #include <dirent.h>
 #include <fcntl.h>
@@ -580,7 +581,7 @@ TEST(strays_are_removed)
     snprintf(other, sizeof other, "%s2.tmp-%d-0123456789abcdef", path, (int)child);
     snprintf(odd, sizeof odd, "%s.tmp-%d-mine", path, (int)child);
     touch(path), touch(dead), touch(alive), touch(other), touch(odd);
-    EXPECT(st_probe(path, &err), "%s", err.text);
+    EXPECT(replace_file_probe(path, &err), "%s", err.text);
     EXPECT(access(dead, F_OK) != 0, "%s is still there", dead);
     const char *kept[] = { path, alive, other, odd };
     for (int i = 0; i < 4; i++)

@@ -2,7 +2,7 @@
 #include "test.h"
 
 #include "../03_ddp_fork/sampler.c"
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 
 // A row of "cases" in sampler.safetensors; tools/reference/make.py writes it.
 typedef struct Case {

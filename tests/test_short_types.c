@@ -9,7 +9,7 @@
 //
 // Where the processor has instructions for bf16 the test runs once more without them, emulating.
 #include "check.h"
-#include "cpu/short_cpu.h"
+#include "cpu/short_types.h"
 #include "model.h"
 #include "rng.h"
 #include "test.h"

@@ -64,7 +64,7 @@ static _Noreturn void be_launcher(Part *part, int ranks, double timeout, const c
 static Launch launch(Part *part, int ranks, double timeout)
 {
     static int number;
-    Launch l = { .begun = watch_now() };
+    Launch l = { .begun = clock_now() };
     char name[32];
     snprintf(name, sizeof name, "said-%d", number++);
     snprintf(l.path, sizeof l.path, "%s", test_path(name));
@@ -118,13 +118,13 @@ static int finish(const Launch *l)
 {
     int status;
     while (waitpid(l->pid, &status, WNOHANG) == 0) {
-        if (watch_now() - l->begun > 15) {
+        if (clock_now() - l->begun > 15) {
             kill(l->pid, SIGKILL);
             EXPECT(false, "it hangs");
         }
         sleep_ms(2);
     }
-    took = watch_now() - l->begun;
+    took = clock_now() - l->begun;
     read_said(l);
     EXPECT_EQ_INT(ranks_left(), 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
@@ -688,8 +688,8 @@ TEST(nobody_outlives_the_parent)
     Launch l = launch(long_step, 4, 30);
     await_ready(4);
     kill(l.pid, SIGKILL);
-    double begun = watch_now();
-    while (ranks_left() > 0 && watch_now() - begun < 2)
+    double begun = clock_now();
+    while (ranks_left() > 0 && clock_now() - begun < 2)
         sleep_ms(5);
     EXPECT_EQ_INT(finish(&l), 1000 + SIGKILL);  // which looks who is left
 }

@@ -22,21 +22,21 @@ static Device *device;
 static int entries[LOG];
 static atomic_int logged;
 
-typedef struct Note {
+typedef struct RendezvousFile {
     int number;
     char ballast[300];      // to see that all of the argument arrives
-} Note;
+} RendezvousFile;
 
 static void note(void *arg)
 {
-    const Note *n = arg;
+    const RendezvousFile *n = arg;
     entries[logged] = n->ballast[299] == 7 ? n->number : -1;
     logged++;
 }
 
 static void ask_note(Stream *stream, int number)
 {
-    Note n = { .number = number, .ballast[299] = 7 };
+    RendezvousFile n = { .number = number, .ballast[299] = 7 };
     stream_call(stream, note, &n, sizeof n);
     memset(&n, 0, sizeof n);    // the stream has its own
 }
@@ -180,7 +180,7 @@ TEST(the_caller_goes_on)
     ask_gate(beside, gate);
     ask_note(beside, 2);
     gate_await(gate);
-    note(&(Note){ .number = 1, .ballast[299] = 7 });
+    note(&(RendezvousFile){ .number = 1, .ballast[299] = 7 });
     gate_open(gate);
     stream_sync(beside);
     expect_log(2, (int[]){ 1, 2 });

@@ -47,19 +47,19 @@ no="no message of $page is"
 
 # --- what is no complaint, and what is said already ----------------------------------------------------------
 
-add common/data.c '// FAIL("", "the moon is in the way");'
-add common/data.c '/* FAIL("",
+add common/data/data.c '// FAIL("", "the moon is in the way");'
+add common/data/data.c '/* FAIL("",
     "the moon is in the way"); */'
-add common/data.c 'static void f(Log *log) { log_say(log, "the moon is in the way"); }'
-add common/data.c 'static void f(int n) { CHECK(n > 0 && g(n, "the moon"), "no %d", "rank %d: fork: %s", n, "sun"); }'
-add common/data.c 'static void f(const char *the_moon) { FAIL_ERROR(&error); }'
+add common/data/data.c 'static void f(Log *log) { log_say(log, "the moon is in the way"); }'
+add common/data/data.c 'static void f(int n) { CHECK(n > 0 && g(n, "the moon"), "no %d", "rank %d: fork: %s", n, "sun"); }'
+add common/data/data.c 'static void f(const char *the_moon) { FAIL_ERROR(&error); }'
 add ddp '# die "the moon is in the way"'
 add ddp 'say "the moon is in the way"'
 noticed "harmless"
 
 # --- texts that the page does not have ------------------------------------------------------------------------
 
-add common/tcp.c 'static void f(int n) { FAIL("", "the moon is in the way of rank %d", n); }' \
+add common/world/tcp.c 'static void f(int n) { FAIL("", "the moon is in the way of rank %d", n); }' \
     "$no \"the moon is in the way of rank N\""
 add common/cpu/onednn.c 'static void f(int n) {
     CHECK(g(n, "a, b)") > 1, n ? "c" : "d, e", "the %s, \"%5.3g %%\" " "of a"
@@ -67,15 +67,15 @@ add common/cpu/onednn.c 'static void f(int n) {
 add 07_dist_eval/eval.c 'static void f(int n) { WARN(h(1, "x"), n ? "no moon, %lld" : "a moon of %08" PRIx64, n); }' \
     "$no \"no moon, N\""
 complaints+=("$no \"a moon of N\"")
-add common/store.c 'static bool f(Error *e) { return error_set(e, "x", "%s: %s", "a", b ? "no moon" : "y"); }' \
+add common/world/fork_store.c 'static bool f(Error *e) { return error_set(e, "x", "%s: %s", "a", b ? "no moon" : "y"); }' \
     "$no \"no moon\""
 complaints+=("\"%s: %s\" has no word of its own: say in tests/messages.pl")
-add common/wire.c 'static void f(Wire *w) { closed(w, 1, "its moon is full"); }' "$no \"its moon is full\""
+add common/world/signed_channel.c 'static void f(Wire *w) { closed(w, 1, "its moon is full"); }' "$no \"its moon is full\""
 add 03_ddp_fork/sampler.c 'static void f(Args *a) { args_reject(a, "moon", "only at night, %d", 1); }' \
     "$no \"only at night, N\""
 add common/log.h 'void moan(int n, const char *format, ...)
     __attribute__((format(printf, 2, 3)));' "moan() takes a format: say in tests/messages.pl whether it complains"
-add common/watch.h '#define MOAN(hint, ...) \
+add common/supervise.h '#define MOAN(hint, ...) \
     fail_at(__FILE__, __LINE__, 4, hint, __VA_ARGS__)' "MOAN() complains: say so in tests/messages.pl"
 add ddp 'die_usage "run: the moon is at $(echo "${x:-"y"}" | tr -d ")") \"$x\", not $2" "hint"' \
     "$no \"run: the moon is at ... \"...\", not ...\""
@@ -91,10 +91,10 @@ noticed "new texts"
 
 rm -r common tools ddp cmake [0-9][0-9]_*
 cp -r "$SRC"/{common,tools,cmake,ddp} "$SRC"/[0-9][0-9]_* .
-change common/comm.c "has lost another one in" "misses another one in" \
+change common/comm/calls.c "has lost another one in" "misses another one in" \
     "nobody says \"rank N of N has lost another one in CALL (NAME): TEXT\" any more"
 complaints+=("$no \"rank N of N misses another one in")
-change common/safetensors.c 'error_set(r->err, "the file is damaged", "tensor %.100s is there twice",' 'f(r,' \
+change common/checkpoint/safetensors.c 'error_set(r->err, "the file is damaged", "tensor %.100s is there twice",' 'f(r,' \
     "nobody says \"tensor NAME is there twice\" any more"
 change ddp 'die "the build failed"' 'exit 1' "nobody says \"the build failed\" any more"
 change "$page" '`signalfd: ERROR`' 'x' "$no \"signalfd: ...\""

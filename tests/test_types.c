@@ -1,8 +1,8 @@
 // test_types.c - numbers of 16 bits on the CPU: the conversions, number by number; images that fill
 // up a block; what activations take. test_short_types.c has the operations.
 #include "check.h"
-#include "cpu/ops_internal.h"
-#include "cpu/short_cpu.h"
+#include "cpu/ops_cpu.h"
+#include "cpu/short_types.h"
 #include "model.h"
 #include "rng.h"
 #include "test.h"

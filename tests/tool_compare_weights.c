@@ -6,7 +6,7 @@
 // there. What is compared are the parameters and the running statistics, not the optimizer's state.
 // KIND: only names that hold this text. The last line says what is furthest off.
 #include "check.h"
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <math.h>
 #include <stdlib.h>

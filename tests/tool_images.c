@@ -7,7 +7,7 @@
 #include "args.h"
 #include "check.h"
 #include "data.h"
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 
 #include <stdlib.h>
 

@@ -251,7 +251,7 @@ def peak_mb(folder, name):
     return middle(peaks) - count * IMAGE_BYTES / 2**20
 
 
-def wire_mb(folder, name):
+def channel_mb(folder, name):
     """What ranks send in one step, in MB, from runs of two lengths; None: it was not counted."""
     bytes_of = {int(re.search(r"-(\d+)\.txt", path).group(1)): number_in(path)
                 for path in files(folder, f"wire-{name}-*.txt")}
@@ -270,7 +270,7 @@ def amp_rows(folder, theirs):
     yield row("activations and their gradients, MB", a, b, 1, "≤ 0.55", a <= 0.55 * b)
     a, b = (peak_mb(folder, f"large_{name}") for name in ("bf16", "f32"))
     yield row("peak memory without the data set, batch 2048, MB", a, b, 0, "≤ 0.75", a <= 0.75 * b)
-    a, b = (wire_mb(folder, name) for name in ("bf16", "f32"))
+    a, b = (channel_mb(folder, name) for name in ("bf16", "f32"))
     if a and b:
         yield row("on the wire with --compress bf16, MB a step of 2 ranks", a, b, 1, "half",
                   0.48 * b <= a <= 0.52 * b)
@@ -415,7 +415,7 @@ def sent_cell(folder, name, parameters):
         out = 4 * (parameters + STATISTICS) + 128 * 4 * (3072 + 10)
         back = 4 * (parameters + 128 * 10)
         return f"{out / 1e6:.1f} out, {back / 1e6:.1f} back"
-    sent = wire_mb(folder, name)
+    sent = channel_mb(folder, name)
     return "not counted" if sent is None else f"{sent / 2:.1f}"
 
 

@@ -14,7 +14,7 @@
 #include "alive.h"
 #include "args.h"
 #include "check.h"
-#include "comm_internal.h"
+#include "comm/backend.h"
 #include "ranks.h"
 #include "trace.h"
 

@@ -3,7 +3,7 @@
 #   process number, process, track number, track, begin, end (ms from the first one's begin), name
 #
 # with tabs in between. What was never ended, in a run that was killed, ends with the timeline. It reads
-# what common/trace.c writes: one event a line.
+# what common/base/trace.c writes: one event a line.
 
 # The number behind "key":, or "".
 function number(key)

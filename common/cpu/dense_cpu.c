@@ -19,7 +19,7 @@
 // each use. The copy in a short type is W itself.
 #include "cpu/dense_cpu.h"
 #include "check.h"
-#include "cpu/short_cpu.h"
+#include "cpu/short_types.h"
 
 #include <stdlib.h>
 #include <string.h>

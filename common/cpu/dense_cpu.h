@@ -1,6 +1,6 @@
 // dense_cpu.h - convolutions that are matrix products; conv_cpu.c hands them over.
 #pragma once
-#include "cpu/ops_internal.h"
+#include "cpu/ops_cpu.h"
 
 typedef struct Dense Dense;
 bool dense_fits(const ConvSpec *spec, Shape y);

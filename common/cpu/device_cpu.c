@@ -9,7 +9,7 @@
 #include "device.h"
 #include "alive.h"
 #include "check.h"
-#include "thread.h"
+#include "threads.h"
 #include "trace.h"
 
 #include <omp.h>
@@ -497,6 +497,3 @@ void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
     (void)key;
     step(arg);
 }
-
-void device_range_push(const char *name) { (void)name; }
-void device_range_pop(void) { }

@@ -1,6 +1,6 @@
 // fused_cpu.c - convolutions for inference: normalisation, addition and ReLU are part of them.
 //
-// Three ways, by what the convolution is: in f32 Winograd's (ops_winograd.c), else a product with one
+// Three ways, by what the convolution is: in f32 Winograd's (winograd.c), else a product with one
 // matrix (dense_cpu.c says when), else oneDNN's convolution. All read weights of their own, in the
 // order that suits them. What is emulated goes the long way: convolution, rounding, normalisation.
 #include "check.h"

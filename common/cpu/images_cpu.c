@@ -1,6 +1,6 @@
 // images_cpu.c - images_load of ops.h for the CPU. It runs in the loader's worker threads, so it is
 // plain loops in one thread: OpenMP's threads belong to the training step.
-#include "cpu/short_cpu.h"
+#include "cpu/short_types.h"
 #include "rng.h"
 
 #include <string.h>

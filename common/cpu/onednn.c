@@ -1,4 +1,4 @@
-#include "onednn.h"
+#include "cpu/onednn.h"
 #include "check.h"
 
 #include <stdlib.h>

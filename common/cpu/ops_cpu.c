@@ -4,8 +4,8 @@
 // what one vector instruction holds, so the compiler turns them into vector code: once for each
 // type of activation (BY_TYPE). All compute in f32.
 #include "check.h"
-#include "cpu/ops_internal.h"
-#include "cpu/short_cpu.h"
+#include "cpu/ops_cpu.h"
+#include "cpu/short_types.h"
 
 #include <float.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 // winograd.h - 3x3 convolutions in f32, for inference; fused_cpu.c hands them over.
 #pragma once
-#include "cpu/ops_internal.h"
+#include "cpu/ops_cpu.h"
 
 typedef struct Winograd Winograd;
 bool winograd_fits(const Ops *ops, const ConvSpec *spec, Shape y);

@@ -3,6 +3,7 @@
 // All streams are made "non-blocking", so that none of them waits for CUDA's implicit default
 // stream: what comes after what is said by streams and events alone.
 #include "alive.h"
+#include "trace.h"
 #include "cuda/cuda_internal.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -187,6 +188,9 @@ int device_share(int devices, int asked, bool warn)
     return asked;
 }
 
+static void profiler_begin(const char *name) { nvtxRangePushA(name); }
+static void profiler_end(void) { nvtxRangePop(); }
+
 // What recorded steps would have called: there must be none left to be replayed.
 static void free_calls(Stream *stream)
 {
@@ -201,6 +205,7 @@ Device *device_open(int index, int threads)
 {
     (void)threads;
     check_device_exists(index);
+    trace_profiler(profiler_begin, profiler_end);
     Device *device = xcalloc(1, sizeof *device);
     struct cudaDeviceProp properties;
     device->index = index;
@@ -522,6 +527,3 @@ void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 }
 
 // --- the profiler's timeline ---------------------------------------------------------------------
-
-void device_range_push(const char *name) { nvtxRangePushA(name); }
-void device_range_pop(void) { nvtxRangePop(); }

@@ -2,7 +2,7 @@
 # Rank 0 is killed while its note is there. The next run's rank 1 comes first, so it sees that note; then rank 0. They
 # must meet: where the job was requeued, and in the next step of the same job.
 # fails with: a job that was requeued: rank 1 goes where rank 0 is
-build --with check.c --wrap note_find --wrap note_leave
+build --with check.c --wrap rendezvous_file_read --wrap rendezvous_file_write
 
 # task NAME RANK VARIABLES...: in the background; what it says is in NAME.RANK.out, its process in $task.
 task()

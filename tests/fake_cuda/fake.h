@@ -1,6 +1,6 @@
 // fake.h - CUDA without a GPU: to test in what order programs ask a GPU for what.
 //
-// runtime.c, libraries.c, nccl.c and kernels.c define what common/cuda and common/nccl call. A
+// runtime.c, libraries.c, nccl.c and kernels.c define what common/cuda and common/comm/nccl call. A
 // program that is linked with them, in place of CUDA's libraries and kernels_*.cu, runs on any
 // machine:
 //

@@ -1,7 +1,7 @@
 // fuzz_checkpoint.c - libFuzzer: whatever the bytes, the reader of checkpoints either refuses them
 // with a reason, or returns tensors that lie in the file, side by side, under names that differ.
 #include "check.h"
-#include "safetensors.h"
+#include "checkpoint/safetensors.h"
 #include <stdlib.h>
 #include <string.h>
 

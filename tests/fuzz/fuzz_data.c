@@ -1,7 +1,7 @@
 // fuzz_data.c - the readers of data files, for libFuzzer. The first byte says which reader gets the
 // rest as a file. It must refuse it, or give labels below the number of classes; and it must not
 // ask for more memory than a file of that size can justify.
-#include "data_files.h"
+#include "data/formats.h"
 
 #include <sanitizer/allocator_interface.h>
 #include <stdio.h>

@@ -123,7 +123,7 @@ def momentum_of(model, optimizer):
 # --- data ---------------------------------------------------------------------------------------
 
 FASHION = "/usr/share/datasets/fashion-mnist"
-# Means and deviations as in common/data.c
+# Means and deviations as in common/data/data.c
 STATISTICS = {
     "fashion-mnist": ([0.2860], [0.3530]),
     "cifar10": ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]),
@@ -473,7 +473,7 @@ def save_state(path, arch, model, momentum, seed, global_step, batch_size, datas
     """A checkpoint of ours, written by PyTorch."""
     tensors = {name: t.numpy() for name, t in model.state_dict().items()}
     tensors |= {"ddp.momentum." + name: t.numpy() for name, t in momentum.items()}
-    # The rest of a TrainState, under the names of common/checkpoint.c
+    # The rest of a TrainState, under the names of common/checkpoint/checkpoint.c
     integers = {"seed": seed, "epoch": 0, "step": global_step, "global_step": global_step,
                 "batch_size": batch_size, "running.count": 0, "running.correct1": 0,
                 "running.correct5": 0, "running.not_finite": 0}

@@ -1,0 +1,100 @@
+// calls.c - a call in words, and what goes with its work, whichever library does it.
+#include "comm/backend.h"
+#include "alive.h"
+#include "check.h"
+#include "interrupt.h"
+#include "trace.h"
+
+#include <inttypes.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *const call_names[CALL_KINDS] = {
+    [CALL_ALL_REDUCE] = "all_reduce", [CALL_REDUCE] = "reduce", [CALL_BROADCAST] = "broadcast",
+    [CALL_ALL_GATHER] = "all_gather", [CALL_GATHER] = "gather", [CALL_SCATTER] = "scatter",
+    [CALL_SEND] = "send", [CALL_RECEIVE] = "receive", [CALL_BARRIER] = "barrier",
+    [CALL_FREE] = "comm_free",
+};
+const char *const call_peers[CALL_KINDS] = {
+    [CALL_REDUCE] = " to rank ", [CALL_BROADCAST] = " from rank ", [CALL_GATHER] = " to rank ",
+    [CALL_SCATTER] = " from rank ", [CALL_SEND] = " to rank ", [CALL_RECEIVE] = " from rank ",
+};
+static const struct {
+    const char *name;
+    size_t width;
+} types[] = {
+    [COMM_U8] = { "u8", 1 }, [COMM_I64] = { "i64", 8 }, [COMM_F32] = { "f32", 4 },
+    [COMM_F64] = { "f64", 8 }, [COMM_BF16] = { "bf16", 2 }, [COMM_F16] = { "f16", 2 },
+};
+static const char *const op_names[] = { [COMM_SUM] = "sum", [COMM_MAX] = "max" };
+
+size_t comm_width(CommType type) { return types[type].width; }
+const char *comm_type_name(CommType type) { return types[type].name; }
+
+const char *comm_describe(const Call *call, char text[CALL_TEXT])
+{
+    char what[40] = "", other[24] = "", op[8] = "";
+    if (call->kind < CALL_BARRIER)
+        snprintf(what, sizeof what, " of %zu %s", call->count, types[call->type].name);
+    if (call_peers[call->kind])
+        snprintf(other, sizeof other, "%s%d", call_peers[call->kind], call->other);
+    if (call->kind == CALL_ALL_REDUCE || call->kind == CALL_REDUCE)
+        snprintf(op, sizeof op, " (%s)", op_names[call->op]);
+    snprintf(text, CALL_TEXT, "%s #%" PRIu64 "%s%s%s", call_names[call->kind], call->number, what,
+             other, op);
+    return text;
+}
+
+// --- around the work -----------------------------------------------------------------------------
+
+// Calls of our own, for comparing, are called so.
+static const char *name_of(const Call *call)
+{
+    return call->number ? call_names[call->kind] : "compare";
+}
+
+void comm_call_begin(const Comm *comm, const Call *call)
+{
+    char name[64], size[32] = "";
+    double bytes = (double)call->count * (double)comm_width(call->type);
+    const char *unit = bytes < 1e3 ? "B" : bytes < 1e6 ? "KB" : "MB";
+    if (bytes > 0)
+        snprintf(size, sizeof size, " %.*f %s", bytes < 1e3 ? 0 : 1,
+                 bytes / (bytes < 1e3 ? 1 : bytes < 1e6 ? 1e3 : 1e6), unit);
+    snprintf(name, sizeof name, "%s%s", name_of(call), size);
+    trace_begin(name);
+    alive_collective_begin(comm->name, name_of(call), (int64_t)call->count);
+}
+
+void comm_call_asked(void) { trace_end(); }
+
+void comm_call_end(void)
+{
+    alive_collective_end();
+    trace_end();
+}
+
+static void sleep_ms(int ms)
+{
+    nanosleep(&(struct timespec){ ms / 1000, ms % 1000 * 1000000L }, NULL);
+}
+
+void comm_lost(const Comm *comm, const Call *call, const char *text)
+{
+    enum { PATIENCE_MS = 5000, LOOK_MS = 50 };
+    char doing[CALL_TEXT] = "meeting the other ranks", said[512];
+    snprintf(said, sizeof said, "%s", text);    // before something else overwrites it
+    if (call)
+        comm_describe(call, doing);
+    for (int waited = 0; waited < PATIENCE_MS; waited += LOOK_MS) {
+        int signal = interrupt_requested() ? interrupt_requested() : interrupt_wish();
+        if (signal) {
+            check_clean_up();
+            _exit(128 + signal);
+        }
+        sleep_ms(LOOK_MS);
+    }
+    FAIL("a rank has ended or its machine is out of reach; what it said last tells why",
+         "rank %d of %d has lost another one in %s (%s): %s", comm->rank, comm->size, doing,
+         comm->name, said);
+}

@@ -1,0 +1,241 @@
+// comm_gloo.c - comm.h on Gloo: rings and trees over TCP, computed by the CPU.
+//
+// Gloo works in the thread that calls it and knows no streams, so a call becomes a job that the
+// stream does when it gets there (stream_call). Where the device has memory of its own the job
+// works on a copy in the host's:
+//
+//   device memory --copy_to_host--> staging --job--> staging --copy_to_device--> device memory
+#include "alive.h"
+#include "check.h"
+#include "comm/backend.h"
+#include "comm/gloo/gloo_reduce.h"
+#include "comm/gloo/gloo_shim.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *const comm_backend = "gloo";
+const bool comm_shares_devices = true;
+
+// A communicator's calls happen in the order in which they were asked for, also where they were
+// asked of different streams. Where a device has memory of its own, all communicators share one
+// order: the driver has one thread for everybody's jobs, and if two ranks began with different
+// ones, each would wait for the other for ever.
+typedef struct Order {
+    Stream *last;           // of the latest call; NULL: there is nothing to wait for
+    Event *event;
+} Order;
+
+// Staging that was outgrown stays: jobs that are under way, or recorded, hold its address.
+typedef struct Staging {
+    unsigned char *memory;
+    size_t bytes;
+    struct Staging *outgrown;
+} Staging;
+
+struct Link {
+    const Comm *comm;
+    GlooLink *gloo;
+    uint32_t tag;           // of the latest call
+    Order own, *order;
+    Staging *staging;       // NULL as long as there is none
+};
+
+static Order shared_order;
+static int shared_users;    // communicators that have it
+
+// --- meeting -------------------------------------------------------------------------------------
+
+static Order *order_new(Link *link)
+{
+    bool own = device_shares_memory(link->comm->device);
+    Order *order = own ? &link->own : &shared_order;
+    if (own || shared_users++ == 0)
+        *order = (Order){ NULL, event_new(link->comm->device) };
+    return order;
+}
+
+static void order_free(Order *order)
+{
+    if (order == &shared_order && --shared_users > 0)
+        return;
+    event_free(order->event);
+    order->event = NULL;
+}
+
+// Gloo's threads are not the ones to answer Ctrl-C: they inherit that all signals are blocked.
+static GlooError listen_without_signals(GlooLink **gloo, const char *address)
+{
+    sigset_t all, kept;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &kept);
+    GlooError error = gloo_listen(gloo, address);
+    pthread_sigmask(SIG_SETMASK, &kept, NULL);
+    return error;
+}
+
+Link *link_new(const Comm *comm, const World *world)
+{
+    char prefix[32];
+    Store store = world->store;
+    Link *link = xcalloc(1, sizeof *link);
+    link->comm = comm;
+    GlooError error = listen_without_signals(&link->gloo, world->address);
+    CHECK(!error, "the address must be one of this machine's own",
+          "Gloo cannot listen at %s: %s", world->address, error);
+    snprintf(prefix, sizeof prefix, "gloo/%s/", comm->name);
+    error = gloo_connect(link->gloo, world->rank, world->size, &store, prefix);
+    if (error)
+        comm_lost(comm, NULL, error);
+    link->order = order_new(link);
+    return link;
+}
+
+void link_free(Link *link)
+{
+    if (link->order->last)
+        stream_sync(link->order->last);
+    link->order->last = NULL;
+    order_free(link->order);
+    gloo_close(link->gloo);
+    while (link->staging) {
+        Staging *staging = link->staging;
+        link->staging = staging->outgrown;
+        host_free(staging->memory);
+        free(staging);
+    }
+    free(link);
+}
+
+// --- a call, as Gloo knows it --------------------------------------------------------------------
+
+static GlooError do_all_reduce(GlooLink *gloo, uint32_t tag, const Call *c)
+{
+    return gloo_all_reduce(gloo, tag, c->to, c->count, comm_width(c->type),
+                           gloo_reduce_function(c->type, c->op));
+}
+
+static GlooError do_reduce(GlooLink *gloo, uint32_t tag, const Call *c)
+{
+    return gloo_reduce(gloo, tag, c->to, c->count, comm_width(c->type),
+                       gloo_reduce_function(c->type, c->op), c->other);
+}
+
+static GlooError do_broadcast(GlooLink *gloo, uint32_t tag, const Call *c)
+{
+    return gloo_broadcast(gloo, tag, c->to, c->count * comm_width(c->type), c->other);
+}
+
+static GlooError do_all_gather(GlooLink *gloo, uint32_t tag, const Call *c)
+{
+    return gloo_all_gather(gloo, tag, c->from, c->to, c->from_bytes);
+}
+
+static GlooError do_gather(GlooLink *gloo, uint32_t tag, const Call *c)
+{
+    return gloo_gather(gloo, tag, c->from, c->to, c->from_bytes, c->other);
+}
+
+static GlooError do_scatter(GlooLink *gloo, uint32_t tag, const Call *c)
+{
+    return gloo_scatter(gloo, tag, c->from, c->to, c->to_bytes, c->other);
+}
+
+static GlooError do_send(GlooLink *gloo, uint32_t tag, const Call *c)
+{
+    (void)tag;
+    return gloo_send(gloo, c->from, c->from_bytes, c->other);
+}
+
+static GlooError do_receive(GlooLink *gloo, uint32_t tag, const Call *c)
+{
+    (void)tag;
+    return gloo_receive(gloo, c->to, c->to_bytes, c->other);
+}
+
+static GlooError (*const do_call[CALL_KINDS])(GlooLink *gloo, uint32_t tag, const Call *call) = {
+    [CALL_ALL_REDUCE] = do_all_reduce, [CALL_REDUCE] = do_reduce, [CALL_BROADCAST] = do_broadcast,
+    [CALL_ALL_GATHER] = do_all_gather, [CALL_GATHER] = do_gather, [CALL_SCATTER] = do_scatter,
+    [CALL_SEND] = do_send, [CALL_RECEIVE] = do_receive,
+};
+
+bool link_bare(Link *link, const Call *call)
+{
+    GlooError error = do_call[call->kind](link->gloo, ++link->tag, call);
+    if (error)
+        comm_lost(link->comm, call, error);
+    return true;
+}
+
+const char *link_barrier(Link *link)
+{
+    if (link->order->last)
+        stream_sync(link->order->last);
+    return gloo_barrier(link->gloo, ++link->tag);
+}
+
+// --- in the order of a stream --------------------------------------------------------------------
+
+typedef struct Job {
+    Link *link;
+    uint32_t tag;
+    Call call;
+} Job;
+
+static void do_job(void *arg)
+{
+    const Job *job = arg;
+    comm_call_begin(job->link->comm, &job->call);
+    GlooError error = do_call[job->call.kind](job->link->gloo, job->tag, &job->call);
+    comm_call_end();
+    if (error)
+        comm_lost(job->link->comm, &job->call, error);
+}
+
+// The stream waits for the call before, if that was asked of another stream.
+static void take_turn(Order *order, Stream *stream)
+{
+    if (order->last && order->last != stream) {
+        event_record(order->event, order->last);
+        stream_wait(stream, order->event);
+    }
+    order->last = stream;
+}
+
+static unsigned char *need_staging(Link *link, size_t bytes)
+{
+    if (!link->staging || link->staging->bytes < bytes) {
+        Staging *staging = xmalloc(sizeof *staging);
+        *staging = (Staging){ host_alloc(bytes), bytes, link->staging };
+        link->staging = staging;
+    }
+    return link->staging->memory;
+}
+
+// The same call on staging: in place where it was, else what goes out in front of what comes in.
+static Call stage(Link *link, const Call *call)
+{
+    Call staged = *call;
+    size_t count_bytes = call->count * comm_width(call->type);
+    size_t out = call->from_bytes ? call->from_bytes : call->from == call->to ? count_bytes : 0;
+    bool in_place = call->from == call->to && call->to_bytes <= count_bytes;
+    unsigned char *memory = need_staging(link, in_place ? out : out + call->to_bytes);
+    staged.from = memory;
+    staged.to = in_place ? memory : memory + out;
+    return staged;
+}
+
+void link_enqueue(Link *link, Stream *stream, const Call *call)
+{
+    bool shared = device_shares_memory(link->comm->device);
+    bool pair = call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
+    take_turn(link->order, stream);
+    Job job = { link, pair ? 0 : ++link->tag, shared ? *call : stage(link, call) };
+    if (!shared && call->from_bytes)
+        copy_to_host(stream, (void *)job.call.from, call->from, call->from_bytes);
+    stream_call(stream, do_job, &job, sizeof job);
+    if (!shared && call->to_bytes)
+        copy_to_device(stream, call->to, job.call.to, call->to_bytes);
+}

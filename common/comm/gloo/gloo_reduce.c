@@ -1,0 +1,68 @@
+// gloo_reduce.c - sums and maxima, compiled for this very machine as cpu/ops_cpu.c is.
+#include "comm/gloo/gloo_reduce.h"
+#include "cpu/short_types.h"
+
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+// The value to put in the place of x and y. `to` may be `a`: what is read is always at the place
+// that is written, so the loop may be done in blocks all the same, and the compiler need not look
+// whether they overlap.
+#define REDUCE_FUNCTION(name, number, value)                                                    \
+    static void name(void *to_memory, const void *a_memory, const void *b_memory, size_t count) \
+    {                                                                                           \
+        number *to = to_memory;                                                                 \
+        const number *a = a_memory, *b = b_memory;                                              \
+        _Pragma("omp simd") for (size_t i = 0; i < count; i++)                                  \
+        {                                                                                       \
+            number x = a[i], y = b[i];                                                          \
+            to[i] = (value);                                                                    \
+        }                                                                                       \
+    }
+
+REDUCE_FUNCTION(sum_u8, uint8_t, (uint8_t)(x + y))
+REDUCE_FUNCTION(sum_i64, int64_t, (int64_t)((uint64_t)x + (uint64_t)y)) // wraps around
+REDUCE_FUNCTION(sum_f32, float, x + y)
+REDUCE_FUNCTION(sum_f64, double, x + y)
+REDUCE_FUNCTION(sum_bf16, uint16_t, to_bf16(from_bf16(x) + from_bf16(y)))
+REDUCE_FUNCTION(sum_any_f16, uint16_t, to_f16(from_f16(x) + from_f16(y)))
+REDUCE_FUNCTION(max_u8, uint8_t, x > y ? x : y)
+REDUCE_FUNCTION(max_i64, int64_t, x > y ? x : y)
+REDUCE_FUNCTION(max_f32, float, x > y ? x : y)
+REDUCE_FUNCTION(max_f64, double, x > y ? x : y)
+REDUCE_FUNCTION(max_bf16, uint16_t, from_bf16(x) > from_bf16(y) ? x : y)
+REDUCE_FUNCTION(max_f16, uint16_t, from_f16(x) > from_f16(y) ? x : y)
+
+#ifdef __F16C__
+// Most processors convert f16 themselves, five times as fast; no compiler finds that out.
+static __m256 load_f16(const uint16_t *from)
+{
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));
+}
+
+static void sum_f16(void *to_memory, const void *a_memory, const void *b_memory, size_t count)
+{
+    uint16_t *to = to_memory;
+    const uint16_t *a = a_memory, *b = b_memory;
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        __m256 sum = _mm256_add_ps(load_f16(a + i), load_f16(b + i));
+        _mm_storeu_si128((__m128i *)(to + i), _mm256_cvtps_ph(sum, _MM_FROUND_TO_NEAREST_INT));
+    }
+    sum_any_f16(to + i, a + i, b + i, count - i);
+}
+#else
+#define sum_f16 sum_any_f16
+#endif
+
+GlooReduce *gloo_reduce_function(CommType type, CommOp op)
+{
+    static GlooReduce *const functions[][6] = {
+        [COMM_SUM] = { [COMM_U8] = sum_u8, [COMM_I64] = sum_i64, [COMM_F32] = sum_f32,
+                       [COMM_F64] = sum_f64, [COMM_BF16] = sum_bf16, [COMM_F16] = sum_f16 },
+        [COMM_MAX] = { [COMM_U8] = max_u8, [COMM_I64] = max_i64, [COMM_F32] = max_f32,
+                       [COMM_F64] = max_f64, [COMM_BF16] = max_bf16, [COMM_F16] = max_f16 },
+    };
+    return functions[op][type];
+}

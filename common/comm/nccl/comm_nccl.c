@@ -1,0 +1,239 @@
+// comm_nccl.c - comm.h on NCCL: the GPUs themselves exchange, on the stream, and the host goes on.
+//
+// Nothing here waits for the device between meeting and parting, so all calls can be recorded in a
+// CUDA graph.
+#include "alive.h"
+#include "comm/backend.h"
+#include "cuda/cuda_internal.h"
+
+#include <nccl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+const char *const comm_backend = "nccl";
+const bool comm_shares_devices = false;
+
+struct Link {
+    const Comm *comm;
+    Device *device;
+    ncclComm_t nccl;
+    Stream *stream;         // for barriers
+    float *token;           // a barrier's value, on the device
+};
+
+static const ncclDataType_t nccl_types[] = {
+    [COMM_U8] = ncclUint8, [COMM_I64] = ncclInt64, [COMM_F32] = ncclFloat32,
+    [COMM_F64] = ncclFloat64, [COMM_BF16] = ncclBfloat16, [COMM_F16] = ncclFloat16,
+};
+static const ncclRedOp_t nccl_ops[] = { [COMM_SUM] = ncclSum, [COMM_MAX] = ncclMax };
+
+// --- errors --------------------------------------------------------------------------------------
+
+static const struct {
+    ncclResult_t result;
+    const char *hint;
+} nccl_hints[] = {
+    { ncclInvalidUsage, "NCCL wants a GPU for each rank: fewer ranks (-n), or --backend cuda-gloo, "
+                        "whose ranks may share one; NCCL_DEBUG=WARN says more" },
+    { ncclInvalidArgument, "NCCL_DEBUG=WARN says which argument, and why" },
+    { ncclSystemError, "NCCL_DEBUG=INFO shows the call that failed; in a container /dev/shm may be "
+                       "too small (--shm-size=1g), on a cluster NCCL_SOCKET_IFNAME may help" },
+    { ncclUnhandledCudaError, "NCCL_DEBUG=INFO shows the call that failed; nvidia-smi shows the "
+                              "driver, and who else uses the GPU's memory" },
+    { ncclInternalError, "NCCL_DEBUG=INFO shows where; are NCCL and the driver the same on all "
+                         "machines?" },
+};
+
+_Noreturn static void nccl_failed(const Link *link, ncclResult_t result, const char *call, int line)
+{
+    const char *hint = "", *more = ncclGetLastError(link->nccl);
+    for (size_t i = 0; i < sizeof nccl_hints / sizeof *nccl_hints; i++)
+        if (nccl_hints[i].result == result)
+            hint = nccl_hints[i].hint;
+    fail_at(__FILE__, line, EXIT_FAILED, hint, "%.*s (%s): %s%s%s", (int)strcspn(call, "("), call,
+            link->comm->name, ncclGetErrorString(result), more && more[0] ? ": " : "",
+            more ? more : "");
+}
+
+// What NCCL says when its connections break: another rank is gone.
+static void check_result(const Link *link, const Call *doing, ncclResult_t result, const char *call,
+                         int line)
+{
+    if (result == ncclRemoteError)
+        comm_lost(link->comm, doing, ncclGetLastError(link->nccl));
+    if (result != ncclSuccess && result != ncclInProgress)
+        nccl_failed(link, result, call, line);
+}
+
+#define NCCL(link, doing, call) check_result(link, doing, call, #call, __LINE__)
+
+// What went wrong on the device since the last look.
+static void check_device(const Link *link, const Call *doing)
+{
+    ncclResult_t result = ncclSuccess;
+    NCCL(link, doing, ncclCommGetAsyncError(link->nccl, &result));
+    check_result(link, doing, result, "NCCL", __LINE__);
+}
+
+// --- meeting and parting -------------------------------------------------------------------------
+
+// Whoever knows the id can join. With NCCL_COMM_ID its random part is a constant.
+static void refuse_fixed_id(void)
+{
+    if (!getenv("NCCL_COMM_ID"))
+        return;
+    WARN("unset it: ranks of another run could join this one", "NCCL_COMM_ID is ignored");
+    unsetenv("NCCL_COMM_ID");
+}
+
+// Rank 0 makes the id; the others find it in the store.
+static ncclUniqueId share_id(const Link *link, const World *world)
+{
+    char key[32];
+    ncclUniqueId id;
+    const Store *store = &world->store;
+    snprintf(key, sizeof key, "nccl/%s", link->comm->name);
+    if (world->rank == 0) {
+        NCCL(link, NULL, ncclGetUniqueId(&id));
+        store->put(store->arg, key, &id, sizeof id);
+        return id;
+    }
+    size_t bytes = store->get(store->arg, key, &id, sizeof id);
+    CHECK(bytes == sizeof id, "all ranks must use the same NCCL",
+          "rank 0's NCCL id has %zu bytes, not %zu", bytes, sizeof id);
+    return id;
+}
+
+Link *link_new(const Comm *comm, const World *world)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    Link *link = xcalloc(1, sizeof *link);
+    link->comm = comm;
+    link->device = comm->device;
+    refuse_fixed_id();
+    ncclUniqueId id = share_id(link, world);
+    device_use(link->device);
+    NCCL(link, NULL, ncclCommInitRankConfig(&link->nccl, world->size, id, world->rank, &config));
+    link->stream = stream_new(link->device, "barrier");
+    link->token = device_alloc(link->device, sizeof *link->token);
+    return link;
+}
+
+void link_free(Link *link)
+{
+    device_use(link->device);
+    stream_free(link->stream);
+    (void)ncclCommDestroy(link->nccl); // some may be gone already, and nothing is left to do
+    device_free(link->device, link->token);
+    free(link);
+}
+
+// --- the calls -----------------------------------------------------------------------------------
+
+static ncclResult_t do_all_reduce(const Link *link, const Call *c, cudaStream_t stream)
+{
+    return ncclAllReduce(c->from, c->to, c->count, nccl_types[c->type], nccl_ops[c->op], link->nccl,
+                         stream);
+}
+
+static ncclResult_t do_reduce(const Link *link, const Call *c, cudaStream_t stream)
+{
+    return ncclReduce(c->from, c->to, c->count, nccl_types[c->type], nccl_ops[c->op], c->other,
+                      link->nccl, stream);
+}
+
+static ncclResult_t do_broadcast(const Link *link, const Call *c, cudaStream_t stream)
+{
+    return ncclBroadcast(c->from, c->to, c->count, nccl_types[c->type], c->other, link->nccl,
+                         stream);
+}
+
+static ncclResult_t do_all_gather(const Link *link, const Call *c, cudaStream_t stream)
+{
+    return ncclAllGather(c->from, c->to, c->count, nccl_types[c->type], link->nccl, stream);
+}
+
+static ncclResult_t do_send(const Link *link, const Call *c, cudaStream_t stream)
+{
+    return ncclSend(c->from, c->count, nccl_types[c->type], c->other, link->nccl, stream);
+}
+
+static ncclResult_t do_receive(const Link *link, const Call *c, cudaStream_t stream)
+{
+    return ncclRecv(c->to, c->count, nccl_types[c->type], c->other, link->nccl, stream);
+}
+
+// NCCL has no gather and scatter of this kind in every version that is about: they are sends and
+// receives in one group, which happens as one. The root sends to itself, too.
+static ncclResult_t do_gather(const Link *link, const Call *c, cudaStream_t stream)
+{
+    bool root = link->comm->rank == c->other;
+    ncclDataType_t type = nccl_types[c->type];
+    NCCL(link, c, ncclGroupStart());
+    NCCL(link, c, ncclSend(c->from, c->count, type, c->other, link->nccl, stream));
+    for (int i = 0; root && i < link->comm->size; i++)
+        NCCL(link, c, ncclRecv((char *)c->to + (size_t)i * c->from_bytes, c->count, type, i,
+                               link->nccl, stream));
+    return ncclGroupEnd();
+}
+
+static ncclResult_t do_scatter(const Link *link, const Call *c, cudaStream_t stream)
+{
+    bool root = link->comm->rank == c->other;
+    ncclDataType_t type = nccl_types[c->type];
+    NCCL(link, c, ncclGroupStart());
+    for (int i = 0; root && i < link->comm->size; i++)
+        NCCL(link, c, ncclSend((const char *)c->from + (size_t)i * c->to_bytes, c->count, type, i,
+                               link->nccl, stream));
+    NCCL(link, c, ncclRecv(c->to, c->count, type, c->other, link->nccl, stream));
+    return ncclGroupEnd();
+}
+
+static ncclResult_t (*const do_call[CALL_KINDS])(const Link *link, const Call *call,
+                                                 cudaStream_t stream) = {
+    [CALL_ALL_REDUCE] = do_all_reduce, [CALL_REDUCE] = do_reduce, [CALL_BROADCAST] = do_broadcast,
+    [CALL_ALL_GATHER] = do_all_gather, [CALL_GATHER] = do_gather, [CALL_SCATTER] = do_scatter,
+    [CALL_SEND] = do_send, [CALL_RECEIVE] = do_receive,
+};
+
+// The timeline shows when it was asked for; when it happens, the profiler shows.
+void link_enqueue(Link *link, Stream *stream, const Call *call)
+{
+    device_use(link->device);
+    comm_call_begin(link->comm, call);
+    NCCL(link, call, do_call[call->kind](link, call, stream->handle));
+    comm_call_asked();
+    check_device(link, call);
+}
+
+bool link_bare(Link *link, const Call *call)
+{
+    (void)link;
+    (void)call;
+    return false;
+}
+
+// While it waits it looks after the communicator: when another rank is gone, the stream may never
+// get there.
+static void wait_for_stream(const Link *link, const Call *doing)
+{
+    cudaError_t status;
+    while ((status = cudaStreamQuery(link->stream->handle)) == cudaErrorNotReady) {
+        (void)cudaGetLastError();   // it is no failure: whoever launches next must not find it
+        check_device(link, doing);
+        nanosleep(&(struct timespec){ 0, 50 * 1000 }, NULL);
+    }
+    CUDA(status);
+}
+
+// An all-reduce of one number ends nowhere before it has begun everywhere.
+const char *link_barrier(Link *link)
+{
+    const Call call = { .kind = CALL_BARRIER, .other = -1, .number = link->comm->calls };
+    device_use(link->device);
+    NCCL(link, &call, ncclAllReduce(link->token, link->token, 1, ncclFloat32, ncclSum, link->nccl,
+                                    link->stream->handle));
+    wait_for_stream(link, &call);
+    return NULL;
+}

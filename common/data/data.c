@@ -1,0 +1,248 @@
+// data.c - finds a data set and opens it.
+#include "data/files.h"
+#include "data/formats.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+// --- options -------------------------------------------------------------------------------------
+
+DataConfig data_defaults(void)
+{
+    return (DataConfig){ .data = "auto", .image_size = 32, .workers = 2, .augment = true };
+}
+
+void data_options(Args *args, DataConfig *config)
+{
+    args_add(args, ARGS_ROWS(
+        { "data", 0, ARG_STRING, &config->data, "SET",
+          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory", .own = true },
+        { "image-size", 0, ARG_INT, &config->image_size, "PIXELS", "of synthetic images, each way",
+          .min = 8, .max = 1024 },
+        { "train-samples", 0, ARG_INT, &config->train_count, "N", "only the first so many (0: all)",
+          .min = 0, .max = 1e8 },
+        { "test-samples", 0, ARG_INT, &config->test_count, "N", "only the first so many (0: all)",
+          .min = 0, .max = 1e8 },
+        { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches (0: none)",
+          .min = 0, .max = 64, .own = true },
+        { "augment", 0, ARG_FLAG, &config->augment, NULL,
+          "random crop and flip of training images" }));
+}
+
+// --- the sets, and where they are looked for -----------------------------------------------------
+
+enum { NAMED_CLASSES = 10 };
+
+typedef struct KnownSet {
+    const char *name;
+    const char *folder;         // under data/
+    const char *system_folder;  // where a package puts it, or NULL
+    const char *probe;          // the file by which a directory is recognised
+    bool (*read)(Data *data, const char *dir, const char *hint, Error *err);
+    int classes;
+    bool jitter;                // crop and flip: not for digits and clothes
+    float mean[3], std[3];
+    const char *class_names[NAMED_CLASSES]; // all of them, or none
+} KnownSet;
+
+enum { MNIST = 2, FASHION = 3, KNOWN_SETS = 4 };
+static const KnownSet known_sets[KNOWN_SETS] = {
+    { "cifar10", "cifar-10-batches-bin", NULL, "data_batch_1.bin", cifar10_read, 10, true,
+      { 0.4914f, 0.4822f, 0.4465f }, { 0.2023f, 0.1994f, 0.2010f },
+      { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship",
+        "truck" } },
+    { "cifar100", "cifar-100-binary", NULL, "train.bin", cifar100_read, 100, true,
+      { 0.5071f, 0.4865f, 0.4409f }, { 0.2673f, 0.2564f, 0.2762f }, { NULL } },
+    [MNIST] = { "mnist", "mnist", "/usr/share/datasets/mnist", "train-images-idx3-ubyte", idx_read,
+      10, false, { 0.1307f }, { 0.3081f },
+      { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" } },
+    [FASHION] = { "fashion-mnist", "fashion-mnist", "/usr/share/datasets/fashion-mnist",
+      "train-images-idx3-ubyte", idx_read, 10, false, { 0.2860f }, { 0.3530f },
+      { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
+        "Ankle boot" } },
+};
+
+static const KnownSet *set_named(const char *name)
+{
+    for (int i = 0; i < KNOWN_SETS; i++)
+        if (strcmp(known_sets[i].name, name) == 0)
+            return &known_sets[i];
+    return NULL;
+}
+
+// What stands there counts as found even if it turns out to be broken: a damaged data set is to be
+// reported, not passed over.
+static bool set_find(const KnownSet *set, char *dir, size_t size, Error *err)
+{
+    const char *roots[] = { "data", DDP_SOURCE_DIR "/data" };
+    for (int i = 0; i < 2; i++)
+        if (data_path_join(dir, size, roots[i], set->folder, err) && !data_file_missing(dir))
+            return true;
+    if (!set->system_folder || data_file_missing(set->system_folder))
+        return false;
+    return snprintf(dir, size, "%s", set->system_folder) < (int)size;
+}
+
+// MNIST and Fashion-MNIST have the same file names and sizes: only the images tell them apart, and
+// the first labels. Others (somebody's own images) are taken for what their directory is called.
+static const KnownSet *idx_which(const Data *data, const KnownSet *called)
+{
+    static const struct {
+        int set;
+        int32_t labels[10];
+    } beginnings[] = { { MNIST, { 5, 0, 4, 1, 9, 2, 1, 3, 1, 4 } },
+                       { FASHION, { 9, 0, 0, 3, 0, 2, 7, 2, 5, 5 } } };
+    for (int i = 0; i < 2; i++)
+        if (data->train.count >= 10 &&
+            memcmp(data->train.labels, beginnings[i].labels, sizeof beginnings[i].labels) == 0)
+            return &known_sets[beginnings[i].set];
+    return called;
+}
+
+// Which set lies in this directory?
+static const KnownSet *set_in_directory(const char *dir, Error *err)
+{
+    char path[PATH_MAX];
+    for (int i = 0; i < KNOWN_SETS; i++) {
+        for (int zipped = 0; zipped < 2; zipped++) {
+            char probe[64];
+            snprintf(probe, sizeof probe, "%s%s", known_sets[i].probe, zipped ? ".gz" : "");
+            if (!data_path_join(path, sizeof path, dir, probe, err))
+                return NULL;
+            if (!data_file_missing(path))
+                return &known_sets[i == MNIST && strstr(dir, "fashion") ? FASHION : i];
+        }
+    }
+    error_set(err, "the binary version of CIFAR is needed, or MNIST's files, gzipped or not: "
+                   "./ddp data cifar10",
+              "%s: no data set in this directory: none of data_batch_1.bin, train.bin, "
+              "train-images-idx3-ubyte[.gz]", dir);
+    return NULL;
+}
+
+// --- the fingerprint -----------------------------------------------------------------------------
+
+static void fingerprint_write(Data *data)
+{
+    snprintf(data->fingerprint, sizeof data->fingerprint, "%s, %d + %d images, %schecksum %016llx",
+             data->name, data->train.count, data->test.count, data->zipped ? "gzip " : "",
+             (unsigned long long)data->checksum);
+}
+
+// --- opening -------------------------------------------------------------------------------------
+
+static void augment_set(Data *data, const DataConfig *config, int64_t seed, bool jitter,
+                        const float *mean, const float *std)
+{
+    bool wanted = config->augment && jitter;
+    data->plain = (Augment){ .seed = (uint64_t)seed };
+    memcpy(data->plain.mean, mean, sizeof data->plain.mean);
+    memcpy(data->plain.std, std, sizeof data->plain.std);
+    data->augment = data->plain;
+    data->augment.crop = data->augment.flip = wanted;
+    data->augment.padding = wanted ? 4 : 0;
+}
+
+static bool dataset_cut(Dataset *set, int count, const char *option, const char *name, Error *err)
+{
+    if (count > set->count)
+        return error_set(err, "0 means all of them", "%s %d: %s has %d", option, count, name,
+                         set->count);
+    if (count > 0)
+        set->count = count;
+    return true;
+}
+
+static bool set_open(Data *data, const KnownSet *set, const char *dir, const DataConfig *config,
+                     int64_t seed, Error *err)
+{
+    char hint[sizeof err->hint];
+    snprintf(hint, sizeof hint, "./ddp data %s fetches it again", set->name);
+    snprintf(data->source, sizeof data->source, "%s", dir);
+    data->train.classes = data->test.classes = set->classes;
+    if (!set->read(data, dir, hint, err))
+        return false;
+    if (set->read == idx_read)
+        set = idx_which(data, set);
+    snprintf(data->name, sizeof data->name, "%s", set->name);
+    augment_set(data, config, seed, set->jitter, set->mean, set->std);
+    return dataset_cut(&data->train, config->train_count, "--train-samples", set->name, err) &&
+           dataset_cut(&data->test, config->test_count, "--test-samples", set->name, err);
+}
+
+static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
+{
+    static const float mean[3] = { 0.5f, 0.5f, 0.5f }, std[3] = { 0.25f, 0.25f, 0.25f };
+    snprintf(data->name, sizeof data->name, "synthetic");
+    snprintf(data->source, sizeof data->source, "made from seed %lld", (long long)seed);
+    augment_set(data, config, seed, true, mean, std);
+    return synthetic_make(data, config, seed, err);
+}
+
+static bool set_missing(const KnownSet *set, Error *err)
+{
+    char hint[sizeof err->hint];
+    snprintf(hint, sizeof hint, "./ddp data %s", set->name);
+    return error_set(err, hint, "--data %s: not found: neither data/%s%s%s", set->name, set->folder,
+                     set->system_folder ? " nor " : " here nor in the source tree",
+                     set->system_folder ? set->system_folder : "");
+}
+
+static bool data_find_and_read(Data *data, const DataConfig *config, int64_t seed, Error *err)
+{
+    const char *wanted = config->data;
+    char dir[PATH_MAX];
+    if (strcmp(wanted, "auto") == 0) {
+        const char *best_first[] = { "cifar10", "fashion-mnist" };
+        for (int i = 0; i < 2; i++)
+            if (set_find(set_named(best_first[i]), dir, sizeof dir, err))
+                return set_open(data, set_named(best_first[i]), dir, config, seed, err);
+        return synthetic_open(data, config, seed, err);
+    }
+    if (strcmp(wanted, "synthetic") == 0)
+        return synthetic_open(data, config, seed, err);
+
+    const KnownSet *set = set_named(wanted);
+    if (set)
+        return set_find(set, dir, sizeof dir, err) ? set_open(data, set, dir, config, seed, err)
+                                                   : set_missing(set, err);
+    if (data_file_missing(wanted))
+        return error_set(err, "sets: auto, cifar10, cifar100, mnist, fashion-mnist, synthetic",
+                         "--data %s: no such data set or directory", wanted);
+    set = set_in_directory(wanted, err);
+    return set && set_open(data, set, wanted, config, seed, err);
+}
+
+bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
+{
+    *data = (Data){ .checksum = 14695981039346656037u };
+    if (data_find_and_read(data, config, seed, err)) {
+        fingerprint_write(data);
+        return true;
+    }
+    data_close(data);
+    return false;
+}
+
+void data_close(Data *data)
+{
+    free(data->train.images);
+    free(data->train.labels);
+    free(data->test.images);
+    free(data->test.labels);
+    *data = (Data){ 0 };
+}
+
+void data_cut(Data *data, int most)
+{
+    data->train.count = data->train.count < most ? data->train.count : most;
+    data->test.count = data->test.count < most ? data->test.count : most;
+    fingerprint_write(data);
+}
+
+const char *data_class_name(const Data *data, int label)
+{
+    const KnownSet *set = set_named(data->name);
+    return set && label >= 0 && label < NAMED_CLASSES ? set->class_names[label] : NULL;
+}

@@ -1,0 +1,205 @@
+// synthetic.c - images for a network to learn, made from the seed alone, without a download.
+//
+// Each class has a pattern: a few waves across the image, in each colour. An image is the pattern
+// of its class, shifted by a random way (round the edges), and over it a second pattern of another
+// class, fainter, and noise:
+//
+//   pixel = 128 + strong * pattern[label] + weak * pattern[other] + noise
+//
+// To tell the label is to tell which of the two is the stronger, wherever they lie. When they are
+// nearly equal nobody can be sure, so accuracy rises slowly and ends short of 100 %, as with real
+// images.
+#include "alive.h"
+#include "data/formats.h"
+#include "rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    CLASSES = 10,
+    CHANNELS = 3,
+    TRAIN_COUNT = 50000,
+    TEST_COUNT = 10000,
+    WAVES = 5,              // in a pattern
+    PITCH_MAX = 3,          // most periods of a wave across the image
+    NOISE = 40,             // of 64: how strong the noise is
+    BLOCK = sizeof(Philox), // pixels for which one call of the generator gives the noise
+};
+
+// What the numbers of Philox are for: the upper half of its counter.
+enum { FOR_PATTERNS = 1, FOR_TRAIN, FOR_TEST };
+
+typedef struct Job {
+    uint64_t seed;
+    int size;
+    int8_t *patterns;       // (classes, channels, size, stride): twice side by side, to shift them
+    Dataset *set;
+    uint32_t purpose;
+    int threads;
+} Job;
+
+// --- patterns ------------------------------------------------------------------------------------
+
+// The last block of a row may reach beyond it.
+static size_t pattern_stride(int size) { return 2 * (size_t)size + BLOCK; }
+
+typedef struct Wave {
+    float pitch_y, pitch_x, phase, height;
+} Wave;
+
+static Wave wave_of(uint64_t seed, int class, int channel, int wave)
+{
+    uint64_t at = (uint64_t)((class * CHANNELS + channel) * WAVES + wave);
+    Philox r = philox(seed, (uint64_t)FOR_PATTERNS << 32, at);
+    const float turn = (float)(2 * M_PI);
+    return (Wave){ .pitch_y = turn * (float)((int)(r.v[0] % (2 * PITCH_MAX + 1)) - PITCH_MAX),
+                   .pitch_x = turn * (float)((int)(r.v[1] % PITCH_MAX) + 1),
+                   .phase = turn * uniform_of(r.v[2]),
+                   .height = 20 + 24 * uniform_of(r.v[3]) };
+}
+
+static bool pattern_task(void *arg, int class, Error *err)
+{
+    (void)err;
+    const Job *job = arg;
+    const int size = job->size;
+    for (int c = 0; c < CHANNELS; c++) {
+        Wave waves[WAVES];
+        for (int w = 0; w < WAVES; w++)
+            waves[w] = wave_of(job->seed, class, c, w);
+        for (int y = 0; y < size; y++) {
+            size_t plane = (size_t)class * CHANNELS + (size_t)c;
+            int8_t *row = job->patterns + (plane * (size_t)size + (size_t)y) * pattern_stride(size);
+            for (int x = 0; x < size; x++) {
+                float sum = 0;
+                for (int w = 0; w < WAVES; w++)
+                    sum += waves[w].height * sinf(waves[w].pitch_y * (float)y / (float)size +
+                                                  waves[w].pitch_x * (float)x / (float)size +
+                                                  waves[w].phase);
+                row[x] = row[x + size] = (int8_t)fmaxf(-127, fminf(127, sum));
+            }
+        }
+    }
+    return true;
+}
+
+// --- images --------------------------------------------------------------------------------------
+
+// Where a pattern lies in an image, and how strong it is, of 64.
+typedef struct Layer {
+    int class, y, x, strength;
+} Layer;
+
+static Layer layer_of(int class, int size, uint32_t where, int strength)
+{
+    return (Layer){ class, (int)((where >> 16) % (uint32_t)size),
+                    (int)((where & 0xffff) % (uint32_t)size), strength };
+}
+
+static const int8_t *layer_row(const Job *job, const Layer *layer, int channel, int y)
+{
+    size_t plane = (size_t)layer->class * CHANNELS + (size_t)channel;
+    size_t row = plane * (size_t)job->size + (size_t)((y + layer->y) % job->size);
+    return job->patterns + row * pattern_stride(job->size) + layer->x;
+}
+
+// BLOCK pixels of both patterns and noise. The length is fixed and 16 bits hold every sum, so that
+// even a timid compiler makes them all at once.
+static void block_make(uint8_t *restrict out, const int8_t *restrict strong, int strength,
+                       const int8_t *restrict weak, int weakness, const int8_t *restrict noise)
+{
+    for (int i = 0; i < BLOCK; i++) {
+        int16_t sum = (int16_t)(strength * strong[i] + weakness * weak[i] + NOISE * noise[i]);
+        int16_t value = (int16_t)(128 + (sum >> 6));
+        out[i] = (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
+    }
+}
+
+static void image_make(const Job *job, int index)
+{
+    const int size = job->size;
+    const uint64_t image = (uint64_t)job->purpose << 32 | (uint32_t)index;
+    Philox what = philox(job->seed, image, 0), where = philox(job->seed, image, 1);
+
+    int label = (int)(what.v[0] % CLASSES);
+    int other = (label + 1 + (int)(what.v[1] % (CLASSES - 1))) % CLASSES;
+    int strength = 24 + (int)(what.v[2] % 24);
+    Layer strong = layer_of(label, size, where.v[0], strength);
+    Layer weak = layer_of(other, size, where.v[1], strength * (int)(what.v[3] >> 24) / 256);
+
+    uint64_t blocks = 2; // of noise: the first two went into the lines above
+    uint8_t *out = job->set->images + (size_t)index * CHANNELS * size * size;
+    for (int row = 0; row < CHANNELS * size; row++, out += size) {
+        const int8_t *strong_row = layer_row(job, &strong, row / size, row % size);
+        const int8_t *weak_row = layer_row(job, &weak, row / size, row % size);
+        for (int x = 0; x < size; x += BLOCK) {
+            uint8_t pixels[BLOCK];
+            Philox noise = philox(job->seed, image, blocks++);
+            block_make(pixels, strong_row + x, strong.strength, weak_row + x, weak.strength,
+                       (const int8_t *)noise.v);
+            memcpy(out + x, pixels, size - x < BLOCK ? (size_t)(size - x) : BLOCK);
+        }
+    }
+    job->set->labels[index] = label;
+}
+
+static bool image_task(void *arg, int index, Error *err)
+{
+    (void)err;
+    const Job *job = arg;
+    int begin = (int)((int64_t)job->set->count * index / job->threads);
+    int end = (int)((int64_t)job->set->count * (index + 1) / job->threads);
+    for (int i = begin; i < end; i++) {
+        image_make(job, i);
+        if (i % 64 == 0)
+            alive_beat();
+    }
+    return true;
+}
+
+// --- the set -------------------------------------------------------------------------------------
+
+static bool dataset_alloc(Dataset *set, int count, int size, Error *err)
+{
+    *set = (Dataset){ .count = count, .channels = CHANNELS, .height = size, .width = size,
+                      .classes = CLASSES };
+    size_t bytes = (size_t)count * CHANNELS * size * size;
+    // Linux would promise more than there is, and kill the process later.
+    size_t machine = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    if (bytes < machine) {
+        set->images = data_images_alloc(bytes);
+        set->labels = malloc((size_t)count * sizeof *set->labels);
+    }
+    return (set->images && set->labels) ||
+           error_set(err,
+                     "--train-samples and --test-samples make them fewer, --image-size smaller",
+                     "out of memory: %d synthetic images of %dx%dx%d are %zu MB", count, CHANNELS,
+                     size, size, bytes >> 20);
+}
+
+bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err)
+{
+    const int size = config->image_size;
+    int train_count = config->train_count > 0 ? config->train_count : TRAIN_COUNT;
+    int test_count = config->test_count > 0 ? config->test_count : TEST_COUNT;
+    if (!dataset_alloc(&data->train, train_count, size, err) ||
+        !dataset_alloc(&data->test, test_count, size, err))
+        return false;
+
+    Job job = { .seed = (uint64_t)seed, .size = size, .threads = device_cores() };
+    job.patterns = xcalloc((size_t)CLASSES * CHANNELS * size, pattern_stride(size));
+    data_parallel(pattern_task, &job, CLASSES, err);
+    job.set = &data->train;
+    job.purpose = FOR_TRAIN;
+    data_parallel(image_task, &job, job.threads, err);
+    job.set = &data->test;
+    job.purpose = FOR_TEST;
+    data_parallel(image_task, &job, job.threads, err);
+    free(job.patterns);
+    // From these all follows: another machine may round a pixel of a pattern differently, no more.
+    data_checksum_all(data, (int64_t[]){ seed, size, train_count, test_count }, 4 * sizeof seed);
+    return true;
+}

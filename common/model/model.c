@@ -1,0 +1,513 @@
+// model.c - makes a network run: where everything lies, forward, backward, and names for
+// checkpoints.
+#include "model.h"
+#include "alive.h"
+#include "check.h"
+#include "model/inference.h"
+#include "model/nets.h"
+#include "model/plan.h"
+#include "rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 16 };        // floats: layers begin on a cache line
+
+static size_t aligned(size_t count) { return (count + ALIGN - 1) / ALIGN * ALIGN; }
+
+void ops_options(Args *args, OpsConfig *config)
+{
+    args_add(args, ARGS_ROWS(
+        { "tf32", 0, ARG_BOOL, &config->tf32, "0|1",
+          "GPU: let f32 convolutions round their inputs to TF32, as PyTorch does" },
+        { "deterministic", 0, ARG_FLAG, &config->deterministic, NULL,
+          "GPU: the same bits twice, at some cost (a CPU gives them always)" }));
+}
+
+// --- the arenas ----------------------------------------------------------------------------------
+
+// How many floats a layer's parameters take, and where its bias or beta begins.
+static size_t layer_size(Layer *layer, const Conv *conv)
+{
+    if (layer->type == LAYER_CONV) {
+        layer->bias_at = aligned(conv_weight_count(conv));
+        return layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
+    }
+    if (layer->type == LAYER_NORM) {
+        layer->beta_at = aligned(layer->channels);
+        return 2 * layer->beta_at;
+    }
+    return 0;
+}
+
+static void lay_out_copies(Model *model)
+{
+    Net *net = model->net;
+    size_t bytes = 0;
+    model->weights = model->params;
+    if (model->config.type == TYPE_F32)
+        return;
+    for (int i = 0; i < net->layer_count; i++) {
+        net->layers[i].copy_at = bytes;
+        if (net->layers[i].type == LAYER_CONV)
+            bytes += aligned_bytes(conv_copy_bytes(net->plans->convs[i]));
+    }
+    model->weights = device_alloc(model->device, bytes);
+}
+
+// Last layer first: that is the order in which backward finishes.
+static void lay_out_parameters(Model *model)
+{
+    Net *net = model->net;
+    for (int i = net->layer_count - 1; i >= 0; i--) {
+        Layer *layer = &net->layers[i];
+        size_t size = layer_size(layer, net->plans->convs[i]);
+        layer->begin = model->param_count;
+        layer->end = layer->begin + size;
+        layer->bias_at += layer->begin;
+        layer->beta_at += layer->begin;
+        model->param_count += size;
+        if (layer->type != LAYER_NORM)
+            continue;
+        layer->mean_at = model->buffer_count;
+        layer->var_at = layer->mean_at + aligned(layer->channels);
+        model->buffer_count = layer->var_at + aligned(layer->channels);
+    }
+    model->params = device_alloc(model->device, model->param_count * sizeof(float));
+    model->grads =
+        device_alloc(model->device, (model->param_count + MODEL_SPARE) * sizeof(float));
+    model->buffers = device_alloc(model->device, model->buffer_count * sizeof(float));
+    lay_out_copies(model);
+}
+
+static size_t values_bytes(const Net *net, Type type)
+{
+    size_t bytes = 0;
+    for (int i = 1; i < net->value_count; i++)
+        bytes += value_bytes(net, i, type);
+    return bytes;
+}
+
+// What forward computes is kept for backward: all of it in one arena, but for the little that pooling
+// and normalisation remember.
+static void allocate_activations(Model *model)
+{
+    Net *net = model->net;
+    Type type = model->config.type;
+    net->values = xcalloc((size_t)net->value_count, sizeof *net->values);
+    for (int i = 0; i < net->value_count; i++)
+        net->values[i].count = shape_count(net->plans->shapes[i]);
+    // logits are kept for the whole batch
+    net->values[net->value_count - 1].count = (size_t)model->config.batch * model->config.classes;
+    char *next = net->activations = device_alloc(model->device, values_bytes(net, type));
+    for (int i = 0; i < net->layer_count; i++) {
+        Value *out = &net->values[net->layers[i].out];
+        size_t channels = (size_t)net->layers[i].channels;
+        out->data = next;
+        next += value_bytes(net, net->layers[i].out, type);
+        if (net->layers[i].type == LAYER_MAXPOOL)
+            out->index = device_alloc(model->device, out->count);
+        if (net->layers[i].type == LAYER_NORM) {
+            out->mean = device_alloc(model->device, 2 * channels * sizeof(float));
+            out->inv_std = out->mean + channels;
+        }
+    }
+}
+
+// --- gradients of activations share memory -------------------------------------------------------
+//
+// A gradient lives from the step of backward that writes it to the one that reads it.
+
+// A layer gives a value that it reads a gradient at this step of backward.
+static Life begin_life(const Net *net, Type type, int value, int part, int step)
+{
+    CHECK(part < 2, NULL, "value %d of the network is read by more than two layers", value);
+    int written_by = value; // value v > 0 is made by layer v - 1, where its gradient is read
+    return (Life){ value, part, value_bytes(net, value, type), 0, step,
+                   net->layer_count - written_by };
+}
+
+// Fills `lives`, at most two a value, with where each gradient lies. Returns the bytes they take.
+static size_t place_gradients(const Net *net, Type type, Life *lives, int *count)
+{
+    int parts[NET_MAX_VALUES] = { 0 }, last = net->value_count - 1;
+    *count = 0;
+    lives[(*count)++] = begin_life(net, type, last, parts[last]++, -1);
+    for (int i = net->layer_count - 1; i >= 0; i--) {
+        int reads[] = { net->layers[i].in, net->layers[i].residual };
+        for (int k = 0; k < 2; k++)
+            if (reads[k] > 0)
+                lives[(*count)++] = begin_life(net, type, reads[k], parts[reads[k]]++,
+                                               net->layer_count - 1 - i);
+    }
+    return place(lives, *count);
+}
+
+static void allocate_gradients(Model *model)
+{
+    Net *net = model->net;
+    Life lives[2 * NET_MAX_VALUES];
+    int count;
+    size_t bytes = place_gradients(net, model->config.type, lives, &count);
+    char *memory = net->gradients = device_alloc(model->device, bytes);
+    for (int i = 0; i < count; i++)
+        net->values[lives[i].value].grad[lives[i].part] = memory + lives[i].at;
+}
+
+size_t model_activation_bytes(const Model *model, Type type)
+{
+    const Net *net = model->net;
+    Life lives[2 * NET_MAX_VALUES];
+    int count;
+    size_t bytes = values_bytes(net, type) + place_gradients(net, type, lives, &count);
+    for (int i = 0; i < net->value_count; i++)
+        bytes += net->values[i].index ? net->values[i].count : 0;
+    return bytes;
+}
+
+// --- names ---------------------------------------------------------------------------------------
+
+static void add_tensor(Model *model, int layer, const char *part, ModelKind kind, int ndim,
+                       const int64_t *shape, size_t offset)
+{
+    ModelTensor *t = &model->tensors[model->tensor_count++];
+    snprintf(t->name, sizeof t->name, "%.32s.%s", model->net->layers[layer].name, part);
+    t->kind = kind;
+    t->ndim = ndim;
+    t->count = 1;
+    for (int i = 0; i < ndim; i++)
+        t->count *= t->shape[i] = shape[i];
+    t->offset = offset;
+    t->layer = layer;
+    if (kind == MODEL_WEIGHT || kind == MODEL_VECTOR)
+        model->torch_params += t->count;
+}
+
+static void name_tensors(Model *model)
+{
+    Net *net = model->net;
+    model->tensors = xcalloc(5 * (size_t)net->layer_count, sizeof *model->tensors);
+    for (int i = 0; i < net->layer_count; i++) {
+        const Layer *l = &net->layers[i];
+        Extent x = net->extents[l->in];
+        int64_t c = l->channels, oihw[] = { c, x.c, l->kernel_h, l->kernel_w };
+        bool linear = l->type == LAYER_CONV && strncmp(l->name, "fc", 2) == 0;
+        if (linear)
+            oihw[1] *= (int64_t)x.h * x.w;
+        if (l->type == LAYER_CONV)
+            add_tensor(model, i, "weight", MODEL_WEIGHT, linear ? 2 : 4, oihw, l->begin);
+        if (l->type == LAYER_CONV && l->bias)
+            add_tensor(model, i, "bias", MODEL_VECTOR, 1, &c, l->bias_at);
+        if (l->type != LAYER_NORM)
+            continue;
+        add_tensor(model, i, "weight", MODEL_VECTOR, 1, &c, l->begin);
+        add_tensor(model, i, "bias", MODEL_VECTOR, 1, &c, l->beta_at);
+        add_tensor(model, i, "running_mean", MODEL_BUFFER, 1, &c, l->mean_at);
+        add_tensor(model, i, "running_var", MODEL_BUFFER, 1, &c, l->var_at);
+        add_tensor(model, i, "num_batches_tracked", MODEL_COUNTER, 0, NULL, 0);
+    }
+}
+
+void model_export(const Model *model, const ModelTensor *t, const float *arena, float *torch)
+{
+    if (t->kind == MODEL_WEIGHT)
+        conv_weights_export(model->net->plans->convs[t->layer], torch, arena + t->offset);
+    else
+        memcpy(torch, arena + t->offset, (size_t)t->count * sizeof *torch);
+}
+
+void model_import(const Model *model, const ModelTensor *t, float *arena, const float *torch)
+{
+    if (t->kind == MODEL_WEIGHT)
+        conv_weights_import(model->net->plans->convs[t->layer], arena + t->offset, torch);
+    else
+        memcpy(arena + t->offset, torch, (size_t)t->count * sizeof *torch);
+}
+
+// An arena where the host can read and write it: the arena itself, where a device's memory is the
+// host's, else a copy, which goes back when it was changed.
+static float *host_view(const Model *model, float *arena, size_t count)
+{
+    if (device_shares_memory(model->device))
+        return arena;
+    float *host = host_alloc(count * sizeof *host);
+    copy_to_host(device_stream(model->device), host, arena, count * sizeof *host);
+    stream_sync(device_stream(model->device));
+    return host;
+}
+
+static void host_view_end(const Model *model, float *arena, float *host, size_t count, bool changed)
+{
+    if (host == arena)
+        return;
+    if (changed)
+        copy_to_device(device_stream(model->device), arena, host, count * sizeof *host);
+    stream_sync(device_stream(model->device));
+    host_free(host);
+}
+
+static size_t largest_tensor(const Model *model)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < model->tensor_count; i++)
+        largest = model->tensors[i].count > largest ? model->tensors[i].count : largest;
+    return (size_t)largest;
+}
+
+// --- a model's life ------------------------------------------------------------------------------
+
+Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
+{
+    Model *model = xcalloc(1, sizeof *model);
+    model->config = *config;
+    model->device = device;
+    model->ops = ops;
+    model->net = xcalloc(1, sizeof *model->net);
+    Extent canvas = net_canvas(config);
+    model->input = (Shape){ config->batch, canvas.c, canvas.h, canvas.w,
+                            ops_input_block(ops, canvas.c), config->type };
+    net_build(model->net, config, canvas);
+    plan_for(model, config->pass > 0 ? config->pass : config->batch);
+    lay_out_parameters(model);
+    allocate_activations(model);
+    allocate_gradients(model);
+    name_tensors(model);
+    const Value *last = &model->net->values[model->net->value_count - 1];
+    model->logits = last->data;
+    model->dlogits = last->grad[0];
+    return model;
+}
+
+void model_free(Model *model)
+{
+    Net *net = model->net;
+    infer_free(model);
+    for (int i = 0; i < net->value_count; i++) {
+        device_free(model->device, net->values[i].index);
+        device_free(model->device, net->values[i].mean);
+    }
+    device_free(model->device, net->gradients);
+    device_free(model->device, net->activations);
+    device_free(model->device, model->buffers);
+    device_free(model->device, model->grads);
+    if (model->config.type != TYPE_F32)
+        device_free(model->device, model->weights);
+    device_free(model->device, model->params);
+    for (Plan *plan = net->plans, *next; plan; plan = next) {
+        next = plan->next;
+        plan_free(plan);
+    }
+    free(model->tensors);
+    free(net->values);
+    free(net);
+    free(model);
+}
+
+// --- initialisation ------------------------------------------------------------------------------
+
+// Four values of a tensor of parameters: each is keyed by its place, so that threads can share the
+// work.
+static void init_four(Philox r, bool normal, float bound, float deviation, float out[4])
+{
+    for (int i = 0; i < 4; i++)
+        out[i] = bound * (2 * uniform_of(r.v[i]) - 1);
+    if (!normal)
+        return;
+    normal_pair(r.v[0], r.v[1], out);
+    normal_pair(r.v[2], r.v[3], out + 2);
+    for (int i = 0; i < 4; i++)
+        out[i] *= deviation;
+}
+
+// torch.nn's defaults: weights and biases of convolutions and linear layers uniform within
+// 1 / sqrt(fan_in), gamma 1, beta 0; ResNet's convolutions normal with variance 2 / fan_out.
+static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed, uint64_t number,
+                        float *values)
+{
+    const Layer *layer = &model->net->layers[t->layer];
+    const char *part = strrchr(t->name, '.') + 1;
+    if (layer->type == LAYER_NORM) {
+        for (int64_t i = 0; i < t->count; i++)
+            values[i] = strcmp(part, "weight") == 0 || strcmp(part, "running_var") == 0;
+        return;
+    }
+    int taps = layer->kernel_h * layer->kernel_w;
+    float bound = (float)(1 / sqrt((double)model->net->extents[layer->in].c * taps));
+    float deviation = (float)sqrt(2.0 / ((double)layer->channels * taps));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < t->count; i += 4) {
+        float four[4];
+        int64_t left = t->count - i < 4 ? t->count - i : 4;
+        init_four(philox(seed, number, (uint64_t)i), layer->normal_init, bound, deviation, four);
+        memcpy(values + i, four, (size_t)left * sizeof *four);
+    }
+}
+
+void model_init(Model *model, int64_t seed)
+{
+    float *params = host_view(model, model->params, model->param_count);
+    float *buffers = host_view(model, model->buffers, model->buffer_count);
+    float *values = xmalloc(largest_tensor(model) * sizeof *values);
+    for (int i = 0; i < model->tensor_count; i++) {
+        const ModelTensor *t = &model->tensors[i];
+        if (t->kind == MODEL_COUNTER)
+            continue;
+        alive_beat();
+        init_tensor(model, t, (uint64_t)seed, (uint64_t)i, values);
+        model_import(model, t, t->kind == MODEL_BUFFER ? buffers : params, values);
+    }
+    free(values);
+    host_view_end(model, model->params, params, model->param_count, true);
+    host_view_end(model, model->buffers, buffers, model->buffer_count, true);
+    model->batches_seen = 0;
+}
+
+// --- forward and backward ------------------------------------------------------------------------
+
+void model_cast_weights(Model *model)
+{
+    const Net *net = model->net;
+    for (int i = 0; i < net->layer_count && model->config.type != TYPE_F32; i++)
+        if (net->layers[i].type == LAYER_CONV)
+            conv_weights_cast(net->plans->convs[i], model->params + net->layers[i].begin,
+                              (char *)model->weights + net->layers[i].copy_at);
+}
+
+static void layer_forward(Model *model, const Plan *plan, int i)
+{
+    const Layer *l = &model->net->layers[i];
+    Value *values = model->net->values, *out = &values[l->out];
+    const void *x = values[l->in].data;
+    PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
+    NormTensors t = norm_tensors(model, l);
+    alive_beat();
+    switch (l->type) {
+    case LAYER_CONV:
+        conv_forward(plan->convs[i], x, weights_of(model, l), model->params + l->bias_at,
+                     out->data);
+        break;
+    case LAYER_NORM:
+        norm_forward(plan->norms[i], &t, x, l->residual < 0 ? NULL : values[l->residual].data,
+                     out->data, true);
+        break;
+    case LAYER_RELU:
+        relu_forward(model->ops, plan->shapes[l->in], x, out->data);
+        break;
+    case LAYER_MAXPOOL:
+        maxpool_forward(model->ops, &pool, x, out->data, out->index);
+        break;
+    case LAYER_AVGPOOL:
+        avgpool_forward(model->ops, plan->shapes[l->in], x, out->data);
+        break;
+    }
+}
+
+void model_forward(Model *model, const void *images, int rows, bool training)
+{
+    Net *net = model->net;
+    const Plan *plan = plan_for(model, rows);
+    if (!training) {
+        infer_forward(model, images, rows);
+        return;
+    }
+    net->current = plan;
+    net->values[0].data = (void *)images;
+    for (int i = 0; i < net->layer_count; i++)
+        layer_forward(model, plan, i);
+    net->values[0].data = NULL;
+    net->images = images;
+}
+
+// Where layer i puts the gradient of a value that it reads: the part that begin_life gave it. The
+// last of the readers in the order of the layers is the first in backward.
+static void *gradient_of(const Net *net, int value, int i)
+{
+    const Value *v = &net->values[value];
+    int part = 0;
+    for (int later = net->layer_count - 1; later > i; later--)
+        part += net->layers[later].in == value || net->layers[later].residual == value;
+    return v->grad[part];
+}
+
+static void layer_backward(Model *model, const Plan *plan, int i)
+{
+    const Layer *l = &model->net->layers[i];
+    const Value *values = model->net->values, *out = &values[l->out];
+    const void *x = l->in == 0 ? model->net->images : values[l->in].data;
+    void *dx = l->in > 0 ? gradient_of(model->net, l->in, i) : NULL;
+    void *dresidual = l->residual > 0 ? gradient_of(model->net, l->residual, i) : NULL;
+    const void *dy = out->grad[0], *dy2 = out->grad[1];
+    PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
+    NormTensors t = norm_tensors(model, l);
+    switch (l->type) {
+    case LAYER_CONV:
+        conv_backward_weights(plan->convs[i], x, dy, model->grads + l->begin,
+                              model->grads + l->bias_at);
+        if (dx)
+            conv_backward_data(plan->convs[i], dy, weights_of(model, l), dx);
+        break;
+    case LAYER_NORM:
+        norm_backward(plan->norms[i], &t, x, out->data, dy, dy2, dx, dresidual);
+        break;
+    case LAYER_RELU:
+        relu_backward(model->ops, plan->shapes[l->in], out->data, dy, dx);
+        break;
+    case LAYER_MAXPOOL:
+        maxpool_backward(model->ops, &pool, out->index, dy, dy2, dx);
+        break;
+    case LAYER_AVGPOOL:
+        avgpool_backward(model->ops, plan->shapes[l->in], dy, dx);
+        break;
+    }
+}
+
+void model_backward(Model *model, GradReady ready, void *arg)
+{
+    Net *net = model->net;
+    for (int i = net->layer_count - 1; i >= 0; i--) {
+        const Layer *layer = &net->layers[i];
+        alive_beat();
+        layer_backward(model, net->current, i);
+        if (ready && layer->end > layer->begin)
+            ready(arg, layer->begin, layer->end - layer->begin);
+    }
+}
+
+// --- the weight hash -----------------------------------------------------------------------------
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp((*(const ModelTensor *const *)a)->name, (*(const ModelTensor *const *)b)->name);
+}
+
+static uint64_t fnv1a(uint64_t hash, const float *values, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t word;
+        memcpy(&word, &values[i], sizeof word);
+        hash = (hash ^ word) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+uint64_t model_hash(const Model *model)
+{
+    float *arena = host_view(model, model->params, model->param_count);
+    float *values = xmalloc(largest_tensor(model) * sizeof *values);
+    const ModelTensor *order[model->tensor_count];
+    for (int i = 0; i < model->tensor_count; i++)
+        order[i] = &model->tensors[i];
+    qsort(order, (size_t)model->tensor_count, sizeof *order, by_name);
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int i = 0; i < model->tensor_count; i++) {
+        if (order[i]->kind != MODEL_WEIGHT && order[i]->kind != MODEL_VECTOR)
+            continue;
+        alive_beat();
+        model_export(model, order[i], arena, values);
+        hash = fnv1a(hash, values, order[i]->count);
+    }
+    free(values);
+    host_view_end(model, model->params, arena, model->param_count, false);
+    return hash;
+}

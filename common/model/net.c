@@ -1,0 +1,73 @@
+// net.c - putting a network together, layer by layer.
+#include "model/net.h"
+#include "check.h"
+
+static Layer *add_layer(Net *net, LayerType type, int in, const char *name, Extent extent)
+{
+    CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES, NULL,
+          "the network has more than %d layers", NET_MAX_LAYERS);
+    Layer *layer = &net->layers[net->layer_count++];
+    layer->type = type;
+    layer->in = in;
+    layer->residual = -1;
+    layer->out = net->value_count;
+    layer->channels = extent.c;
+    snprintf(layer->name, sizeof layer->name, "%s", name);
+    net->extents[net->value_count++] = extent;
+    return layer;
+}
+
+static int windows(int size, int kernel, int stride, int pad)
+{
+    return (size + 2 * pad - kernel) / stride + 1;
+}
+
+int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
+             bool bias)
+{
+    Extent x = net->extents[in];
+    Extent y = { channels, windows(x.h, kernel, stride, pad), windows(x.w, kernel, stride, pad) };
+    Layer *layer = add_layer(net, LAYER_CONV, in, name, y);
+    layer->kernel_h = layer->kernel_w = kernel;
+    layer->stride = stride;
+    layer->pad = pad;
+    layer->bias = bias;
+    return layer->out;
+}
+
+// A linear layer is a convolution whose kernel is as large as the image.
+int net_linear(Net *net, int in, const char *name, int outputs)
+{
+    Layer *layer = add_layer(net, LAYER_CONV, in, name, (Extent){ outputs, 1, 1 });
+    layer->kernel_h = net->extents[in].h;
+    layer->kernel_w = net->extents[in].w;
+    layer->stride = 1;
+    layer->bias = true;
+    return layer->out;
+}
+
+int net_norm(Net *net, int in, int residual, const char *name, bool relu)
+{
+    Layer *layer = add_layer(net, LAYER_NORM, in, name, net->extents[in]);
+    layer->residual = residual;
+    layer->relu = relu;
+    return layer->out;
+}
+
+int net_relu(Net *net, int in) { return add_layer(net, LAYER_RELU, in, "", net->extents[in])->out; }
+
+int net_maxpool(Net *net, int in, int kernel, int stride, int pad)
+{
+    Extent x = net->extents[in];
+    Extent y = { x.c, windows(x.h, kernel, stride, pad), windows(x.w, kernel, stride, pad) };
+    Layer *layer = add_layer(net, LAYER_MAXPOOL, in, "", y);
+    layer->kernel_h = layer->kernel_w = kernel;
+    layer->stride = stride;
+    layer->pad = pad;
+    return layer->out;
+}
+
+int net_avgpool(Net *net, int in)
+{
+    return add_layer(net, LAYER_AVGPOOL, in, "", (Extent){ net->extents[in].c, 1, 1 })->out;
+}

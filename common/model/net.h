@@ -1,0 +1,50 @@
+// net.h - how a network is put together: nets.c says it with these calls, model.c makes it run.
+#pragma once
+#include "model.h"
+
+typedef enum { LAYER_CONV, LAYER_NORM, LAYER_RELU, LAYER_MAXPOOL, LAYER_AVGPOOL } LayerType;
+
+// A layer reads the value `in` (and `residual`) and writes the value `out`. Values are numbered as
+// they are made; value 0 is the batch of images.
+typedef struct Layer {
+    LayerType type;
+    char name[56];                  // torch's: "layer1.0.conv1"
+    int in, residual, out;          // residual: -1 if there is none
+    int channels, kernel_h, kernel_w, stride, pad; // conv and pooling; channels: of the output
+    bool bias, relu;
+    bool normal_init;               // Kaiming's normal distribution by fan-out; else uniform by fan-in
+    size_t begin, end;              // of this layer's parameters in the arena
+    size_t copy_at;                 // of the short copy of its weights: bytes into model->weights
+    size_t bias_at, beta_at;        // weights and gamma stand at begin
+    size_t mean_at, var_at;         // in the arena of buffers
+} Layer;
+
+// The size of a value, a batch aside.
+typedef struct Extent {
+    int c, h, w;
+} Extent;
+
+enum { NET_MAX_LAYERS = 200, NET_MAX_VALUES = 200 };
+struct Net {
+    Layer layers[NET_MAX_LAYERS];
+    int layer_count;
+    Extent extents[NET_MAX_VALUES];
+    int value_count;
+
+    struct Value *values;           // from here on model.c's own
+    struct Plan *plans;             // the first is the full batch's
+    const struct Plan *current;     // of the last forward
+    const void *images;             // of the last forward
+    void *activations;              // all values but the images
+    void *gradients;                // of all activations, sharing memory
+    struct Infer *infer;            // inference.c's own; NULL until model_fold
+};
+
+// Layers are added to the end; each returns the number of the value it makes.
+int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
+             bool bias);
+int net_linear(Net *net, int in, const char *name, int outputs);
+int net_norm(Net *net, int in, int residual, const char *name, bool relu);
+int net_relu(Net *net, int in);
+int net_maxpool(Net *net, int in, int kernel, int stride, int pad);
+int net_avgpool(Net *net, int in);

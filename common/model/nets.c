@@ -1,0 +1,132 @@
+// nets.c - the networks, as torchvision and the articles build them.
+#include "model/nets.h"
+#include "check.h"
+
+#include <string.h>
+
+static const char *const arch_names = "lenet|convnet|resnet18|resnet50";
+
+void model_options(Args *args, const char **arch)
+{
+    args_add(args, ARGS_ROWS({ "arch", 'a', ARG_CHOICE, arch, arch_names, "the network" }));
+}
+
+// LeNet-5 with ReLU and max pooling, as the tutorials have it: 61,706 parameters at 1x32x32.
+static void build_lenet(Net *net, int classes)
+{
+    int x = net_maxpool(net, net_relu(net, net_conv(net, 0, "conv1", 6, 5, 1, 0, true)), 2, 2, 0);
+    x = net_maxpool(net, net_relu(net, net_conv(net, x, "conv2", 16, 5, 1, 0, true)), 2, 2, 0);
+    x = net_relu(net, net_linear(net, x, "fc1", 120));
+    x = net_relu(net, net_linear(net, x, "fc2", 84));
+    net_linear(net, x, "fc3", classes);
+}
+
+// Two convolutions and a linear layer: 29,034 parameters at 1x28x28.
+static void build_convnet(Net *net, int classes)
+{
+    int x = net_norm(net, net_conv(net, 0, "conv1", 16, 5, 1, 2, true), -1, "bn1", true);
+    x = net_maxpool(net, x, 2, 2, 0);
+    x = net_norm(net, net_conv(net, x, "conv2", 32, 5, 1, 2, true), -1, "bn2", true);
+    x = net_maxpool(net, x, 2, 2, 0);
+    net_linear(net, x, "fc", classes);
+}
+
+typedef struct Block {
+    char prefix[32];        // "layer1.0"
+    int width, stride, expansion;
+} Block;
+
+static int block_conv(Net *net, const Block *b, int in, const char *part, int channels, int kernel,
+                      int stride)
+{
+    char name[56];
+    snprintf(name, sizeof name, "%s.%s", b->prefix, part);
+    int out = net_conv(net, in, name, channels, kernel, stride, kernel / 2, false);
+    net->layers[net->layer_count - 1].normal_init = true;
+    return out;
+}
+
+static int block_norm(Net *net, const Block *b, int in, int residual, const char *part, bool relu)
+{
+    char name[56];
+    snprintf(name, sizeof name, "%s.%s", b->prefix, part);
+    return net_norm(net, in, residual, name, relu);
+}
+
+// The way around a block: nothing, or a 1x1 convolution where the size changes.
+static int shortcut(Net *net, const Block *b, int x)
+{
+    int channels = b->width * b->expansion;
+    if (b->stride == 1 && net->extents[x].c == channels)
+        return x;
+    int y = block_conv(net, b, x, "downsample.0", channels, 1, b->stride);
+    return block_norm(net, b, y, -1, "downsample.1", false);
+}
+
+//   x -> conv3x3 -> norm, relu -> conv3x3 -> norm + shortcut(x), relu
+static int basic_block(Net *net, const Block *b, int x)
+{
+    int y = block_conv(net, b, x, "conv1", b->width, 3, b->stride);
+    y = block_norm(net, b, y, -1, "bn1", true);
+    y = block_conv(net, b, y, "conv2", b->width, 3, 1);
+    return block_norm(net, b, y, shortcut(net, b, x), "bn2", true);
+}
+
+//   x -> conv1x1 -> norm, relu -> conv3x3 -> norm, relu -> conv1x1 -> norm + shortcut(x), relu
+static int bottleneck(Net *net, const Block *b, int x)
+{
+    int y = block_conv(net, b, x, "conv1", b->width, 1, 1);
+    y = block_norm(net, b, y, -1, "bn1", true);
+    y = block_conv(net, b, y, "conv2", b->width, 3, b->stride);
+    y = block_norm(net, b, y, -1, "bn2", true);
+    y = block_conv(net, b, y, "conv3", b->width * b->expansion, 1, 1);
+    return block_norm(net, b, y, shortcut(net, b, x), "bn3", true);
+}
+
+static void build_resnet(Net *net, int classes, const int blocks[4], bool deep)
+{
+    int x = net_conv(net, 0, "conv1", 64, 7, 2, 3, false);
+    net->layers[0].normal_init = true;
+    x = net_maxpool(net, net_norm(net, x, -1, "bn1", true), 3, 2, 1);
+    for (int stage = 0; stage < 4; stage++)
+        for (int i = 0; i < blocks[stage]; i++) {
+            Block b = { .width = 64 << stage, .stride = stage > 0 && i == 0 ? 2 : 1,
+                        .expansion = deep ? 4 : 1 };
+            snprintf(b.prefix, sizeof b.prefix, "layer%d.%d", stage + 1, i);
+            x = deep ? bottleneck(net, &b, x) : basic_block(net, &b, x);
+        }
+    net_linear(net, net_avgpool(net, x), "fc", classes);
+}
+
+// Digits and clothes are 28x28; LeNet and ResNet want 32x32 and get them in a black frame.
+Extent net_canvas(const ModelConfig *config)
+{
+    int h = config->height, w = config->width;
+    bool small = h >= 28 && h <= 32 && w >= 28 && w <= 32;
+    if (strcmp(config->arch, "convnet") != 0 && small)
+        h = w = 32;
+    if (strcmp(config->arch, "lenet") == 0)
+        CHECK(h == 32 && w == 32, "use --arch resnet18",
+              "lenet takes images of 28x28 to 32x32 pixels, "
+              "these have %dx%d",
+              config->height, config->width);
+    CHECK(h >= 28 && w >= 28 && h <= 1024 && w <= 1024, "", "%s takes images of 28x28 to 1024x1024 "
+          "pixels, these have %dx%d", config->arch, config->height, config->width);
+    return (Extent){ config->channels, h, w };
+}
+
+void net_build(Net *net, const ModelConfig *config, Extent canvas)
+{
+    net->extents[0] = canvas;
+    net->value_count = 1;
+    if (strcmp(config->arch, "lenet") == 0)
+        build_lenet(net, config->classes);
+    else if (strcmp(config->arch, "convnet") == 0)
+        build_convnet(net, config->classes);
+    else if (strcmp(config->arch, "resnet18") == 0)
+        build_resnet(net, config->classes, (int[]){ 2, 2, 2, 2 }, false);
+    else if (strcmp(config->arch, "resnet50") == 0)
+        build_resnet(net, config->classes, (int[]){ 3, 4, 6, 3 }, true);
+    else
+        FAIL("--arch, one of these", "unknown network %s: %s", config->arch, arch_names);
+}

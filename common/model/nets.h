@@ -1,0 +1,8 @@
+// nets.h - the networks that --arch names.
+#pragma once
+#include "model/net.h"
+
+// Builds the network of this name for a canvas of this size; what it makes of smaller images stands
+// in nets.c too. Fails on sizes that the network cannot take.
+Extent net_canvas(const ModelConfig *config);
+void net_build(Net *net, const ModelConfig *config, Extent canvas);

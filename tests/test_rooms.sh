@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# The rooms of common/: which may use which. A module is a contract (a header at the top of common/) or a .c file in
+# a room, with its header there. Modules use each other by #include, and by the symbols that their objects need. Rooms
+# use only those below them, and there are no circles: no two modules use each other, directly or through others.
+. "$SRC/tests/test.sh"
+
+# room: the rooms that it may use; device: device.h and ops.h, which cpu/ and cuda/ implement
+declare -A may=(
+    [types]="" [base]="types" [world]="base types"
+    [device]="base types" [cpu]="device base types" [cuda]="device base types"
+    [data]="cpu cuda device base types" [model]="cpu cuda device base types"
+    [checkpoint]="model cpu cuda device base types" [comm]="world cpu cuda device base types"
+)
+
+
+# includes TREE: "module module" for each #include "..." in common/.
+includes()
+{
+    (cd "$1/common" && grep -rHoE '^ *#include "[^"]+"' --include='*.[ch]' --include='*.cc' --include='*.cu' \
+        --include='*.cuh' . | sed -E 's,^\./,,; s,: *#include "([^"]+)", \1,' |
+        while read -r from to; do echo "$(module_of "$1" "$from") $(module_of "$1" "$to")"; done)
+}
+
+# module_of TREE FILE: base/log for base/log.c, base/log.h for log.h, whose .c is there.
+module_of()
+{
+    local stem=${2%.*} found
+    case $stem in
+    */*) echo "$stem"; return ;;
+    device | ops) found=device/ ;;
+    world | stats) found=types/ ;;
+    *) found=$(cd "$1/common" && compgen -G "*/$stem.c") ;;
+    esac
+    echo "${found%/*}/$stem.h"
+}
+
+# calls BUILD: the same for each symbol that one object defines and another needs, of common/ as it was compiled.
+calls()
+{
+    (cd "$1/CMakeFiles" && find ddp_base.dir ddp_world.dir ddp_compute_cpu.dir ddp_gloo.dir -name '*.o' -print0 |
+        xargs -0 nm -A) |
+        sed -E 's,^ddp_[a-z_]+\.dir/common/([^:]*)\.(c|cc)\.o:,\1 ,' |
+        awk '$3 ~ /^[TDBR]$/ { where[$4] = $1 } $2 == "U" { needs[$1 " " $3] }
+            END { for (need in needs) { split(need, n, " "); if (n[2] in where) print n[1], where[n[2]] } }'
+}
+
+# one_way: reads such lines; names those that go the wrong way, and every circle.
+one_way()
+{
+    local from to bad=0
+    sort -u | awk '$1 != $2' >edges
+    while read -r from to; do
+        [ "${from%%/*}" = "${to%%/*}" ] || [[ " ${may[${from%%/*}]-} " == *" ${to%%/*} "* ]] ||
+            { echo "$from uses $to, but ${from%%/*}/ may use only: ${may[${from%%/*}]-}"; bad=1; }
+    done <edges
+    tsort edges >/dev/null || bad=1
+    [ "$(wc -l <edges)" -gt 100 ] || { echo "only $(wc -l <edges) edges were found"; bad=1; }
+    return $bad
+}
+
+cd "$TMP" || exit 1
+all() { { includes "$SRC"; calls "${BUILD%/*}"; } | one_way; }
+check "every room uses only those below it, and there are no circles" all
+
+# --- that this test can fail --------------------------------------------------------------------------------
+
+cp -r "$SRC/common" .
+mistake() { includes "$TMP" | one_way >noticed 2>&1; grep -qF "$1" noticed; }
+echo '#include "model.h"' >>common/base/rng.c
+check "a call up is noticed" mistake "base/rng uses model/model.h"
+cp "$SRC/common/base/rng.c" common/base
+echo '#include "data/cifar.h"' >>common/data/files.h
+echo '#include "data/files.h"' >common/data/cifar.h
+check "two that use each other are noticed" mistake "contains a loop"
+test_done
