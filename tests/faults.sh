@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# faults.sh - seeded faults: mistakes that the tests must notice. tests/faults/AREA-NAME.patch is a patch to the
+# sources, after two lines:
+#
+#   Symptom: what a user would see
+#   Caught by: the tests that notice it, first of all (names as ctest has them)
+#
+#   faults.sh list              the faults, by area
+#   faults.sh prove [NAME...]   each of them (all) is caught, in a copy of the sources: the tests it names run first,
+#                               then the other fast ones, until one fails
+#   faults.sh prove --random N  N of them
+#
+# FAULTS_WORK: a folder for the copy and its build, which then stays; else a temporary one.
+set -euo pipefail
+self=$(readlink -f "${BASH_SOURCE[0]}")
+root=${self%/tests/*}
+faults=$root/tests/faults
+
+usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$self" | sed '$d'; }
+die() { echo "faults.sh: $1" >&2; exit "${2:-1}"; }
+names() { (cd "$faults" && ls -- *.patch) | sed 's/\.patch$//'; }
+field() { sed -n "1,/^---/s/^$2: *//p" "$faults/$1.patch"; }
+
+list()
+{
+    local name
+    for name in $(names); do
+        printf '%-36s %-40s %s\n' "$name" "$(field "$name" 'Caught by')" "$(field "$name" Symptom)"
+    done
+}
+
+# A copy of the sources; one that is there already is brought up to date, so that little is compiled again.
+copy()
+{
+    mkdir -p "$work/tree"
+    (cd "$root" && git ls-files -z --cached --others --exclude-standard | xargs -0 ls -d 2>/dev/null |
+        xargs -d '\n' cp -pu --parents -t "$work/tree")
+    [ -f "$work/build/CMakeCache.txt" ] ||
+        cmake -S "$work/tree" --preset default -B "$work/build" -G Ninja -DDDP_CUDA=OFF >"$work/log" 2>&1 ||
+        { cat "$work/log"; die "the copy cannot be configured"; }
+}
+
+# make_targets TEST...: what these tests need, for ninja: test_x.c is a program; a script gets the steps.
+make_targets()
+{
+    local test
+    for test; do
+        if [ -f "$root/tests/$test.c" ]; then echo "$test"; else echo steps; fi
+    done | sort -u
+}
+compile() { cmake --build "$work/build" --target "$@" >"$work/log" 2>&1; }
+
+# run_tests OPTIONS...: true if one of them fails; leaves its name in $caught.
+run_tests()
+{
+    local out
+    ! (cd "$work/build" && ctest --stop-on-failure --timeout 300 "$@" >"$work/tested" 2>&1) || return 1
+    out=$(sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .*(\*\*\*|Failed|Timeout).*/\1/p' "$work/tested" |
+        head -1)
+    caught=$out
+    [ -n "$caught" ]
+}
+
+# The fast tests, apart from those of documents and of tools, which no fault is in.
+fast=(-LE 'asan|tsan|clang|slow|fuzz|exercise' -E 'faults|docs|readme|troubleshooting|pytorch_names|plot|bundle|propagate|series|ddp')
+
+# prove NAME: prints one line; false if nothing catches it.
+prove()
+{
+    local name=$1 first caught='' begin=$SECONDS
+    read -ra first <<<"$(field "$name" 'Caught by' | tr ',' ' ')"
+    [ ${#first[@]} -gt 0 ] || die "$name.patch does not name the tests that catch it"
+    patch -s -p1 --no-backup-if-mismatch -d "$work/tree" <"$faults/$name.patch" >"$work/log" 2>&1 ||
+        { cat "$work/log"; die "$name.patch does not fit the sources any more"; }
+    # shellcheck disable=SC2046
+    compile $(make_targets "${first[@]}") || { cat "$work/log"; die "$name does not compile: that is no fault"; }
+    run_tests -R "^($(IFS='|'; echo "${first[*]}"))\$" || { compile all && run_tests "${fast[@]}"; } || :
+    patch -s -R -p1 --no-backup-if-mismatch -d "$work/tree" <"$faults/$name.patch"
+    printf '%-36s %-28s %3d s\n' "$name" "${caught:-NOT CAUGHT}" $((SECONDS - begin))
+    [ -n "$caught" ]
+}
+
+cmd_prove()
+{
+    local chosen=("$@") name missed=0
+    if [ "${1:-}" = --random ]; then
+        mapfile -t chosen < <(names | shuf -n "$2")
+    elif [ $# = 0 ]; then
+        mapfile -t chosen < <(names)
+    fi
+    for name in "${chosen[@]}"; do
+        [ -f "$faults/$name.patch" ] || die "there is no fault '$name'" 2
+    done
+    work=${FAULTS_WORK:-$(mktemp -d)}
+    [ -n "${FAULTS_WORK:-}" ] || trap 'rm -rf "$work"' EXIT
+    copy
+    for name in "${chosen[@]}"; do
+        prove "$name" || missed=$((missed + 1))
+    done
+    echo "${#chosen[@]} faults, $missed not caught"
+    [ $missed = 0 ]
+}
+
+case ${1:-} in
+list) list ;;
+prove) shift; cmd_prove "$@" ;;
+-h | --help | help) usage ;;
+*) usage >&2; exit 2 ;;
+esac
