@@ -141,8 +141,11 @@ function(ddp_objects target rooms)
     # Only what the CPU computes with many numbers is compiled for this very machine, or for DDP_MARCH.
     set(numbers ${sources})
     list(FILTER numbers INCLUDE REGEX "/(ops_cpu|winograd|gloo_reduce)\\.c$")
-    set(options "$<$<NOT:$<CONFIG:Debug>>:-O3>" -march=${DDP_MARCH} -ffp-contract=fast
+    set(options -march=${DDP_MARCH} -ffp-contract=fast
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>")   # says when a loop could not be vectorized
+    if(NOT DDP_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
+        list(APPEND options -O3)
+    endif()
     set_source_files_properties(${numbers} PROPERTIES COMPILE_OPTIONS "${options}")
 
     add_dependencies(${target} ddp_revision)
@@ -279,6 +282,8 @@ function(ddp_report)
         ddp_missing(mpi "Open MPI")
         message(STATUS "mpirun: left out: ${mpi}; every other launcher can start the steps")
     endif()
+    list(JOIN DDP_BACKENDS " " backends)
+    file(WRITE "${CMAKE_BINARY_DIR}/backends" "${backends}\n")      # for ./ddp
     if(NOT DDP_BACKENDS)
         message(FATAL_ERROR "no backend can be built: see above what is missing")
     endif()

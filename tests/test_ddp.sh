@@ -6,7 +6,7 @@
 
 tree="$TMP/a tree"
 mkdir "$tree" "$TMP/bin"
-cp -r "$SRC/ddp" "$SRC/tools" "$SRC/CMakePresets.json" "$tree"
+cp -r "$SRC/ddp" "$SRC/tools" "$SRC/cmake" "$SRC/CMakePresets.json" "$tree"
 mkdir "$tree/01_single_gpu" "$tree/02_data_parallel" "$tree/03_three" "$tree/04_four"
 cp "$SRC/01_single_gpu/train.c" "$tree/01_single_gpu"
 cd "$tree" || exit 1
@@ -19,12 +19,16 @@ for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink i
 done
 # A link that stands there goes first: else what it leads to would be written.
 pretend() { rm -f "$TMP/bin/$1"; printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
-pretend cc 'cat >/dev/null; case "$*" in *-E*) test -e '"'$TMP'"'/headers ;; *) exit 1 ;; esac'
+pretend cc 'case "$*" in
+--version) echo "cc 1" ;;
+*-E*) read -r include name; name=${name#<}; test -e '"'$TMP'"'/headers && echo "# 1 \"/include/${name%>}\"" ;;
+*) exit 1 ;;
+esac'
 cp "$TMP/bin/cc" "$TMP/bin/c++"
 pretend cmake 'case "$*" in
 --version) echo "cmake version 3.25.1" ;;
 *--preset*) mkdir -p build/cpu/01_single_gpu; echo "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" >build/CMakeCache.txt
-    touch build/build.ninja ;;
+    [ -f build/backends ] || echo cpu >build/backends; touch build/build.ninja ;;
 *--build*) printf "#!/bin/sh\necho trained with \"\$@\"\nexit 3\n" >build/cpu/01_single_gpu/train
     chmod +x build/cpu/01_single_gpu/train
     for step in 02_data_parallel 03_three 04_four; do
@@ -68,7 +72,8 @@ check "none of this built anything" test ! -e build
 expect 3 'trained with --epochs 1 --save a b' ddp run 01 -- --epochs 1 --save 'a b'
 check "the configure command was shown" grep -qF '$ cmake --preset default -G Ninja' "$TMP/output"
 expect 3 "\$ build/cpu/01_single_gpu/train --save 'a b'" ddp run 01_single_gpu -n 1 -- --save 'a b'
-check "the second time does not configure" not grep -q preset "$TMP/output"
+check "only that program is built" grep -qF '$ cmake --build build --target 01_single_gpu_cpu' "$TMP/output"
+check "configuring again says nothing" not grep -q preset "$TMP/output"
 expect 3 'trained with' ddp run 1 --backend cpu
 expect 3 'trained with' ddp run 01_single_gpu/
 expect 3 'trained with --devices 4 -b 8' ddp run 02 -n 4 -- -b 8
@@ -77,7 +82,7 @@ expect 3 'trained with -b 8' ddp run 03 -- -b 8
 expect 4 'launched --nproc-per-node 4 -- build/cpu/04_four/train -b 8' ddp run 04 -n 4 -- -b 8
 expect 4 'launched --nproc-per-node 2 -- build/cpu/04_four/train' ddp run 04
 expect 3 'trained with --help' ddp run 04 -- --help
-expect 1 'the cuda backend is not built' ddp run 01 --backend cuda
+expect 1 'the cuda backend cannot be built here' ddp run 01 --backend cuda
 (cd / && expect 3 "$tree/build/cpu/01_single_gpu/train" env PATH="$TMP/bin" "$tree/ddp" run 01
     exit $failed) || failed=$((failed + 1))
 ln -s "$tree/ddp" "$TMP/door"
@@ -109,6 +114,7 @@ rm failed again
 # A GPU is used where one is visible and there is a program for it.
 pretend nvidia-smi 'echo "GPU 0: NVIDIA Something (UUID: GPU-1)"'
 expect 3 '$ build/cpu/' ddp run 01
+echo cpu cuda >build/backends
 mkdir -p build/cuda/01_single_gpu
 printf '#!/bin/sh\nexit 5\n' >build/cuda/01_single_gpu/train
 chmod +x build/cuda/01_single_gpu/train
@@ -127,15 +133,15 @@ rm "$TMP/bin/nvidia-smi"
 # --- what is missing -------------------------------------------------------------------------------------
 
 # Debian's Fashion-MNIST may be on this machine or not; in what follows it is not looked for.
-sed -i '/^data|Fashion-MNIST/d' ddp
+sed -i '/Fashion-MNIST/d' cmake/requirements.txt
 is_debian() { grep -qE '^ID(_LIKE)?=.*(debian|ubuntu)' /etc/os-release; }
 
 ddp clean >/dev/null 2>&1
 check "clean" test ! -e build
 rm "$TMP/bin/ninja"
-expect 1 'missing: Ninja' ddp setup
+expect 0 'missing: Ninja' ddp setup
 check "without apt the packages are named" grep -qF 'apt install ninja-build' "$TMP/output"
-check "and nothing was built" test ! -e build/build.ninja
+check "it is built with what there is" grep -qxF '$ cmake --preset default' "$TMP/output"
 
 if is_debian; then
     pretend apt-get "echo \"\$*\" >>'$TMP/apt'; case \"\$*\" in *install*) printf '#!/bin/sh\n' >'$TMP/bin/ninja'; chmod +x '$TMP/bin/ninja';; esac"
@@ -149,7 +155,7 @@ if is_debian; then
     rm "$TMP/bin/ninja"
     rm -rf build
     pretend id 'echo 1000'
-    expect 1 'only root can install it' ddp setup
+    expect 0 'only root can install it' ddp setup
     check "the one line to run" grep -qF 'apt-get update && apt-get install --no-install-recommends ninja-build' "$TMP/output"
     pretend sudo 'test "$1" = -n && shift; exec "$@"'
     expect 0 '$ sudo apt-get update' ddp setup
@@ -159,16 +165,14 @@ if is_debian; then
     rm -f "$TMP/bin/ninja" "$TMP/apt"
     rm -rf build
     pretend apt-get 'echo "E: Unable to locate package"; exit 100'
-    expect 1 'the build needs what is missing' ddp setup
+    expect 0 'going on without it' ddp setup
     pretend apt-get 'exit 0'
-    expect 1 'still missing: Ninja' ddp setup
+    expect 0 'still missing: Ninja' ddp setup
     pretend ninja 'exit 0'
-pretend mpirun 'exit 0'
-pretend mpicc 'exit 0'
 fi
 
 pretend cmake 'echo "cmake version 3.22.1"'
-expect 1 'CMake 3.25' ddp setup
+expect 1 'CMake 3.25 or newer is needed' ddp setup
 
 # --- doctor --------------------------------------------------------------------------------------------
 
