@@ -33,8 +33,8 @@ list()
 copy()
 {
     mkdir -p "$work/tree"
-    (cd "$root" && git ls-files -z --cached --others --exclude-standard | xargs -0 ls -d 2>/dev/null |
-        xargs -d '\n' cp -pu --parents -t "$work/tree")
+    (cd "$root" && find . \( -path ./build -o -path ./data -o -path ./.git -o -path ./exercises-work -o -path ./runs \) \
+        -prune -o -type f -print0 | xargs -0 cp -pu --parents -t "$work/tree")
     [ -f "$work/build/CMakeCache.txt" ] ||
         cmake -S "$work/tree" --preset default -B "$work/build" -G Ninja -DDDP_CUDA=OFF >"$work/log" 2>&1 ||
         { cat "$work/log"; die "the copy cannot be configured"; }

@@ -15,7 +15,7 @@ check "there are documents, links, commands, options and names" \
 tree=$TMP/tree
 mkdir "$tree"
 cd "$tree" || exit 1
-cp -r "$SRC"/{*.md,LICENSE,docs,ddp,Dockerfile} "$SRC"/[0-9][0-9]_* .
+cp -r "$SRC"/{*.md,LICENSE,docs,ddp,Dockerfile,apptainer.def,.devcontainer} "$SRC"/[0-9][0-9]_* .
 ln -s "$SRC"/{common,tools,tests,exercises,cmake} .
 page=docs/page.md
 

@@ -38,11 +38,16 @@ how()
     # tests and builds
     "README.md: ./ddp test") marked "a quarter of an hour" ;;
     "CONTRIBUTING.md: ./ddp test") marked "a quarter of an hour" ;;
+    "docs/slurm.md: ./ddp test") mentioned ;;
+    *": tests/faults.sh prove") tested test_faults.sh 'faults.sh" prove' ;;
+    *": pip install cmake") marked "without root" ;;
     *": ./ddp test -R "*) counted "${2##* -R }" ;;
     *": ctest -R "*) counted "${2##* -R }" ;;
     *": ./ddp setup") tested test_ddp_build.sh './ddp setup' ;;
     *": ./ddp clean") tested test_ddp_build.sh './ddp clean' ;;
-    *": cmake --preset default && cmake --build build") tested build_preset.sh 'cmake --build' ;;
+    *": cmake --preset default && cmake --build build" | *": cmake --preset default" | \
+        *": cmake --build build --target steps") tested test_ddp_build.sh 'cmake --build' ;;
+    *": cmake --build build --target 01_single_gpu_cpu") tested test_ddp.sh 'cmake --build build --target 01_single_gpu_cpu' ;;
     *": cmake -S 01_single_gpu -B /anywhere") tested test_ddp_build.sh 'cmake -S 01_single_gpu -B' ;;
     *": cmake --preset default -DCMAKE_CUDA_"*) marked "GPU" ;;
     *": cmake --preset default -D"*) tested test_ddp_build.sh 'cmake --preset default' ;;
@@ -76,6 +81,11 @@ how()
     *": ./ddp slurm mend 2") tested test_slurm.sh '"$slurm" mend 2' ;;
     *": srun getent hosts node1") tested test_slurm_cluster.sh 'getent hosts node1' ;;
     *": srun --pty bash") marked "all nodes see" ;;
+    *": module load "*) marked "modules" ;;
+    *": apptainer "* | *" apptainer exec "*) marked "a machine where you are root" ;;
+    *": tar xf libsodium-"* | *": cd libsodium-"* | *": ./configure --prefix="* | *": make install" | *": cd -") marked "libsodium" ;;
+    *": ~/ddp-tools/bin/pip install "* | *": python3 -m venv ~/ddp-tools") marked "1 GB" ;;
+    "README.md: docker "*) marked "Docker" ;;
 
     # exercises
     *": ./ddp exercise check") tested test_exercise.sh 'exercise check' ;;
@@ -143,8 +153,7 @@ chmod +x build/cpu/comm_bench
 ln -s "$tree/build/cpu/comm_bench" "$TMP/bin"
 
 # It is built already, as ./ddp sees it; and nothing is installed.
-eval "$(sed -n '/^cuda_traces()/,/^}/p' ddp)"
-cuda_traces >build/cuda-traces
+echo cpu >build/backends
 echo "CMAKE_HOME_DIRECTORY:INTERNAL=$tree" >build/CMakeCache.txt
 touch build/build.ninja
 for name in cmake apt-get sudo curl; do
@@ -152,7 +161,7 @@ for name in cmake apt-get sudo curl; do
 #!/bin/sh
 case "\$*" in
 --version) exec $(type -P $name) --version ;;
-"--build build "*) ;;
+"--build build "* | "--preset default") ;;
 *) echo "$name \$*: not in this test"; exit 1 ;;
 esac
 END
