@@ -269,6 +269,29 @@ TEST(epochs_begin_while_slots_are_filled)
     dataset_drop(&set);
 }
 
+// The last batch, of one row, is full long before the first: the caller still waits for its own.
+TEST(a_batch_is_whole_when_it_is_given)
+{
+    enum { ROWS = 1000, COUNT = ROWS + 1 };
+    static int32_t ids[COUNT];
+    Dataset set = dataset_make(COUNT, 3, 12, 12);
+    LoaderConfig config = { small, plain, 2, false };
+    config.shape.n = ROWS;
+    Loader *loader = loader_new(device, &set, &config);
+    for (int round = 0; round < 30; round++) {
+        torch_randperm((uint64_t)round, COUNT, ids);
+        loader_start(loader, ids, COUNT, 0, 0);
+        HostBatch host = batch_fetch(loader_next(loader), config.shape);
+        int wrong = 0;
+        for (int i = 0; i < ROWS; i++)
+            wrong += host.labels[i] != ids[i] * 3;
+        EXPECT(wrong == 0, "round %d: %d labels are wrong", round, wrong);
+        batch_drop(&host);
+    }
+    loader_free(loader);
+    dataset_drop(&set);
+}
+
 // A batch stays as it is until the next one is asked for, however far ahead the workers could be.
 TEST(a_batch_stays_while_it_is_used)
 {
@@ -334,6 +357,7 @@ int main(void)
     batches_come_in_order();
     epochs_begin_and_end_anywhere();
     epochs_begin_while_slots_are_filled();
+    a_batch_is_whole_when_it_is_given();
     a_batch_stays_while_it_is_used();
     loaders_do_not_disturb_each_other();
     device_close(device);

@@ -50,19 +50,27 @@ TEST(jitter_covers_its_range_evenly)
     EXPECT_EQ_INT(none.x, 0);
 }
 
-// Another seed, epoch or sample: another jitter (one in 162 is the same by chance).
+// Another seed, epoch or sample: each part of the jitter is the same as often as chance has it.
 TEST(jitter_depends_on_seed_epoch_and_id)
 {
-    int same[3] = { 0 };
-    for (int i = 0; i < 1000; i++) {
-        Jitter base = jitter_of(5, 5, i, 4);
-        Jitter others[3] = { jitter_of(6, 5, i, 4), jitter_of(5, 6, i, 4),
-                             jitter_of(5, 5, i + 1, 4) };
-        for (int k = 0; k < 3; k++)
-            same[k] += memcmp(&base, &others[k], sizeof base) == 0;
+    enum { SAMPLES = 9000 };
+    int y[3] = { 0 }, x[3] = { 0 }, flip[3] = { 0 };
+    for (int i = 0; i < SAMPLES; i++) {
+        int epoch = i % 10;
+        Jitter base = jitter_of(5, epoch, i, 4);
+        Jitter others[3] = { jitter_of(6, epoch, i, 4), jitter_of(5, epoch + 1, i, 4),
+                             jitter_of(5, epoch, i + 1, 4) };
+        for (int k = 0; k < 3; k++) {
+            y[k] += base.y == others[k].y;
+            x[k] += base.x == others[k].x;
+            flip[k] += base.flip == others[k].flip;
+        }
     }
-    for (int k = 0; k < 3; k++)
-        EXPECT(same[k] < 25, "%d of 1000 are the same (case %d)", same[k], k);
+    for (int k = 0; k < 3; k++) { // 5 standard deviations
+        EXPECT(abs(y[k] - SAMPLES / 9) < 150, "case %d: %d times the same y", k, y[k]);
+        EXPECT(abs(x[k] - SAMPLES / 9) < 150, "case %d: %d times the same x", k, x[k]);
+        EXPECT(abs(flip[k] - SAMPLES / 2) < 240, "case %d: %d times the same flip", k, flip[k]);
+    }
 }
 
 TEST(uniform_and_normal)
