@@ -19,7 +19,7 @@
 // phases. A device that is ready early idles; to let it go on would take events between any two.
 #include "replicas.h"
 #include "check.h"      // uses: xcalloc
-#include "threads.h"       // uses: Team, team_run
+#include "threads.h"    // uses: Team, team_run
 #include "trace.h"      // uses: trace_begin, trace_end, trace_thread, trace_now
 
 #include <stdlib.h>

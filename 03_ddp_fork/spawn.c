@@ -12,13 +12,14 @@
 // The parent has one thread and no GPU, and starts no library: a process that has done that cannot
 // fork. It knows its ranks by three things only: what waitpid says, the page of memory where each
 // leaves its signs of life (alive.h), and a socket to each, over which it serves the store.
-#include "spawn.h"      // uses: SpawnConfig, World, comm_shares_devices
-#include "check.h"      // uses: CHECK, check_set_speaker
-#include "device.h"     // uses: device_backend, device_count
-#include "interrupt.h"  // uses: interrupt_answer, interrupt_silence
-#include "fork_store.h"      // uses: fork_store_over, fork_store_serve
-#include "trace.h"      // uses: trace_among
-#include "supervise.h"      // uses: Supervisor, supervise_look, supervise_judge
+#include "spawn.h"       // uses: SpawnConfig, World, comm_shares_devices
+#include "check.h"       // uses: CHECK, check_set_speaker
+#include "clock.h"       // uses: clock_now
+#include "device.h"      // uses: device_backend, device_count
+#include "interrupt.h"   // uses: interrupt_answer, interrupt_silence
+#include "fork_store.h"  // uses: fork_store_over, fork_store_serve
+#include "trace.h"       // uses: trace_among
+#include "supervise.h"   // uses: Supervisor, supervise_look, supervise_judge
 
 #include <errno.h>
 #include <fcntl.h>

@@ -10,15 +10,16 @@
 //
 // Any program will do; ours leaves signs of life, which tell how far it had come. Only deaths count
 // here: that a rank hangs is the business of rank 0 (tcp_store.h), who sees all machines.
-#include "alive.h"      // uses: alive_share
-#include "args.h"       // uses: args_add, args_parse, args_reject
-#include "check.h"      // uses: CHECK, FAIL_ERROR, WARN
-#include "interrupt.h"  // uses: interrupt_answer
+#include "alive.h"           // uses: alive_share
+#include "args.h"            // uses: args_add, args_parse, args_reject
+#include "check.h"           // uses: CHECK, FAIL_ERROR, WARN
+#include "clock.h"           // uses: clock_now
+#include "interrupt.h"       // uses: interrupt_answer
 #include "rank_output.h"     // uses: output_open, output_pass
-#include "subprocess.h"    // uses: subprocess_parent, subprocess_start, subprocess_orphans
-#include "tcp.h"        // uses: tcp_resolve, tcp_bind
-#include "supervise.h"      // uses: Supervisor, supervise_look, supervise_judge
-#include "signed_channel.h"       // uses: channel_key_from_file, channel_key_random
+#include "subprocess.h"      // uses: subprocess_parent, subprocess_start, subprocess_orphans
+#include "tcp.h"             // uses: tcp_resolve, tcp_bind
+#include "supervise.h"       // uses: Supervisor, supervise_look, supervise_judge
+#include "signed_channel.h"  // uses: channel_key_from_file, channel_key_random
 
 #include <errno.h>
 #include <fcntl.h>

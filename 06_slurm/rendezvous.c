@@ -7,20 +7,20 @@
 //
 // MPI answers the first two questions only, and is finished with then: from there on it is one
 // program, whoever has started it.
-#include "rendezvous.h" // uses: RendezvousConfig, World
-#include "alive.h"      // uses: alive_inherit
-#include "check.h"      // uses: fail_at, FAIL_ERROR, check_set_speaker
-#include "deadline.h"   // uses: deadline_set, deadline_met
-#include "handoff.h"  // uses: handoff_end, handoff_socket, handoff_token
-#include "interrupt.h"  // uses: interrupt_silence
-#include "host.h"    // uses: host_parent_cores, host_program
-#include "tcp_store.h"    // uses: TcpStore, tcp_store_join
-#include "interfaces.h"   // uses: interfaces_common, interfaces_prefer
-#include "rendezvous_file.h" // uses: rendezvous_file_remove
-#include "agree.h"       // uses: agree_same, agree_neighbours, agree_print
-#include "slurm.h"      // uses: slurm_said, slurm_is_task, slurm_place
-#include "tcp.h"        // uses: TcpAddress, tcp_listen, tcp_resolve
-#include "trace.h"      // uses: trace_among
+#include "rendezvous.h"         // uses: RendezvousConfig, World
+#include "alive.h"              // uses: alive_inherit
+#include "check.h"              // uses: fail_at, FAIL_ERROR, check_set_speaker
+#include "deadline.h"           // uses: deadline_set, deadline_met
+#include "from_launcher.h"      // uses: from_launcher_end, from_launcher_socket, from_launcher_token
+#include "interrupt.h"          // uses: interrupt_silence
+#include "machine.h"            // uses: machine_parent_cores, machine_program
+#include "tcp_store.h"          // uses: TcpStore, tcp_store_join
+#include "network_interface.h"  // uses: interface_common, interface_prefer
+#include "rendezvous_file.h"    // uses: rendezvous_file_remove
+#include "agree.h"              // uses: agree_same, agree_neighbours, agree_print
+#include "slurm.h"              // uses: slurm_said, slurm_is_task, slurm_place
+#include "tcp.h"                // uses: TcpAddress, tcp_listen, tcp_resolve
+#include "trace.h"              // uses: trace_among
 
 #include <ctype.h>
 #include <mpi.h>
@@ -176,7 +176,7 @@ static void introduce(const RendezvousConfig *c, const Who *who, const World *wo
 {
     char line[800];
     snprintf(line, sizeof line, "[init] == local rank: %d, global rank: %d == host %s == %d ranks: "
-             "%s%s\n", world->local_rank, world->rank, host_here().host, world->size,
+             "%s%s\n", world->local_rank, world->rank, machine_here().host, world->size,
              sources[who->source].name, denied(c, who, ALONE));
     agree_print(world, line);
 }
@@ -210,13 +210,13 @@ typedef struct Place {
 static void read_options(const RendezvousConfig *c, Place *place, TcpStoreConfig *m)
 {
     Error error;
-    int found = handoff_token(c->token_file, place->token, &error);
+    int found = from_launcher_token(c->token_file, place->token, &error);
     if (found < 0 || (c->interface && !tcp_interface_address(c->interface, place->own, &error)))
         WRONG(error.hint, "%s", error.text);
     m->token = found ? place->token : NULL;
     m->from = c->interface ? place->own : NULL;
     if (c->interface)
-        interfaces_prefer(c->interface);
+        interface_prefer(c->interface);
 }
 
 // The contract: everybody knows address and port. On one host the loopback will do. torchrun's own
@@ -237,7 +237,7 @@ static void follow_contract(const RendezvousConfig *c, const Who *who, Place *pl
     m->port = who->port + (m->ports > 1);
     m->generation = atoll(start ? start : restarts ? restarts : "0");
     m->first = getenv("GROUP_RANK") && who->local_rank >= 0 ? who->rank - who->local_rank : -1;
-    m->listening = who->rank == 0 ? handoff_socket(m->address, m->port) : -1;
+    m->listening = who->rank == 0 ? from_launcher_socket(m->address, m->port) : -1;
 }
 
 static void check_token(const RendezvousConfig *c, const Who *who, const TcpStoreConfig *m)
@@ -276,7 +276,7 @@ static void ask_mpi(const RendezvousConfig *c, Who *who, Place *place, TcpStoreC
     const char *host = who->address ? who->address : c->interface ? place->own
                        : who->local_size == who->size ? "127.0.0.1" : NULL;
     bool known = host ? tcp_resolve(host, place->address, &error)
-                      : interfaces_common(m->first == 0, place->address, &error);
+                      : interface_common(m->first == 0, place->address, &error);
     if (!known && who->rank == 0)
         FAIL_ERROR(&error);
     if (who->rank == 0 && who->size > 1) {
@@ -301,7 +301,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     static Place place;
     if (alive_inherit())
         interrupt_silence();            // whoever looks also answers Ctrl-C
-    handoff_end();
+    from_launcher_end();
     Who who = find_out(config);
     be_rank(config, &who);
     TcpStoreConfig m = { .first = -1, .listening = -1, .address = place.address, .ports = 1,
@@ -323,13 +323,13 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
                       .address = m.from ? m.from : tcp_store_address(meeting),
                       .store = tcp_store_store(meeting) };
     trace_among(world->rank, world->size > 1 ? world->run : NULL);
-    int cores = agree_neighbours(world), all = host_parent_cores();
+    int cores = agree_neighbours(world), all = machine_parent_cores();
     if (by_mpi(&who) && who.rank == 0 && cores < all)
         WARN("mpirun --bind-to none gives all", "the ranks on this machine may use %d of %d cores",
              cores, all);
     introduce(config, &who, world);
     char *options = args_shared(args);
-    agree_same(world, "program", host_program());
+    agree_same(world, "program", machine_program());
     agree_same(world, "options", options);
     free(options);
 }

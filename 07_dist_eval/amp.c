@@ -13,9 +13,9 @@
 // step is left out, and the scale is halved. All ranks decide the same, because they look for
 // infinity in the average, which has it if any rank had it.
 #include "amp.h"
-#include "check.h"      // uses: xcalloc
-#include "rendezvous.h" // uses: rendezvous_agree
-#include "trace.h"      // uses: trace_begin, trace_end
+#include "check.h"       // uses: xcalloc
+#include "rendezvous.h"  // uses: rendezvous_agree
+#include "trace.h"       // uses: trace_begin, trace_end
 
 #include <float.h>
 #include <stdlib.h>

@@ -7,8 +7,8 @@
 //
 // Only what is a step's own is believed.
 #include "slurm.h"
-#include "host.h"    // uses: host_command
-#include "rendezvous_file.h" // uses: RendezvousFile, rendezvous_file_write, rendezvous_file_read
+#include "machine.h"          // uses: machine_command
+#include "rendezvous_file.h"  // uses: RendezvousFile, rendezvous_file_write, rendezvous_file_read
 
 #include <stdlib.h>
 #include <string.h>
@@ -197,6 +197,6 @@ void slurm_refuse(void)
     WARN("", "job %s has %d tasks, and this process is none of them; srun starts them:",
          get("SLURM_JOB_ID"), tasks);
     fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s\n\n", cores ? " --cpus-per-task=" : "",
-            cores ? cores : "", host_command());     // newer sruns do not take it from the job
+            cores ? cores : "", machine_command());     // newer sruns do not take it from the job
     exit(EXIT_USAGE);
 }

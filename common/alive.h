@@ -30,6 +30,10 @@ typedef struct Alive {
 // From now on this process writes here (shared memory that stays mapped); NULL: for itself again.
 void alive_publish(Alive *where);
 
+// Memory for `count` processes, shared with all that are forked later.
+Alive *alive_pages(int count);
+void alive_pages_free(Alive *pages, int count);
+
 // Across exec: memory for `count` processes, all zero, that is shared through a descriptor. It has
 // close-on-exec, which whoever becomes a program of those takes away; its environment then gets
 // DDP_ALIVE="DESCRIPTOR NUMBER", where number is the index of its own.

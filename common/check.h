@@ -1,4 +1,4 @@
-// check.h - what a program says when it cannot go on.
+// check.h - what a program says when it cannot go on, and memory that does not fail.
 //
 //   [node1:4711] checkpoint.c:88: run.safetensors: the header ends behind the end of the file
 //   hint: the file is truncated; copy it again

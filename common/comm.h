@@ -1,10 +1,10 @@
 // comm.h - what processes that compute together exchange.
 //
-// Two implementations, chosen when linking: nccl/comm_nccl.c and gloo/comm_gloo.c. Every rank makes
-// the same calls in the same order on a communicator, from one thread. A call enqueues its work on
-// a stream of the device and returns; buffers are device memory, and stay as they are until the
-// stream is past. Calls of one communicator happen one after the other, whatever their streams; so
-// a stream lives as long as the communicators that it was used with.
+// Two implementations, chosen when linking: comm/nccl/comm_nccl.c and comm/gloo/comm_gloo.c. Every
+// rank makes the same calls in the same order on a communicator, from one thread. A call enqueues
+// its work on a stream of the device and returns; buffers are device memory, and stay as they are
+// until the stream is past. Calls of one communicator happen one after the other, whatever their
+// streams; so a stream lives as long as the communicators that it was used with.
 #pragma once
 #include "device.h"
 #include "world.h"

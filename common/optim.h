@@ -1,4 +1,4 @@
-// optim.h - SGD and its schedule.
+// optim.h - the options of SGD, and the learning rate of each step; the update is sgd_update in ops.h.
 #pragma once
 #include "ops.h"
 

@@ -29,10 +29,7 @@ typedef struct Supervisor {
     Error verdict;          // what supervise_judge has said
 } Supervisor;
 
-Alive *alive_pages(int count);          // shared with all processes that are forked later
-void alive_pages_free(Alive *pages, int count);
 Supervisor supervise_new(int size, double timeout);
-double clock_now(void);                 // s
 bool supervise_lives(const Supervisor *watch);   // does any of them?
 void supervise_signal(const Supervisor *watch, int signal);  // to every one that lives, and its children
 

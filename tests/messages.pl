@@ -29,7 +29,7 @@ my %told = (log_say => 2, log_event => 3);
 # Texts without a word of their own: what they pass on is the system's or a library's, or stands elsewhere in a text.
 my %passes_on = map { $_ => 1 } (
     'args.c --%s: %s', 'args.c %s: %s\n', 'check.h %s', 'checkpoint.c %.200s: %.300s',
-    'device_cuda.c %.*s: %s (%s)', 'launch.c %s', 'host.c %s: %s', 'tcp_store.c %s',
+    'device_cuda.c %.*s: %s (%s)', 'launch.c %s', 'machine.c %s: %s', 'tcp_store.c %s',
     'tcp_store_server.c %s', 'comm_nccl.c %.*s (%s): %s%s%s', 'rendezvous_file.c %s: %s', 'ops_cuda.c %.*s: %s: %s',
     'ops_cuda.c %.*s: %s', 'rank_output.c %.300s: %s', 'rendezvous.c %s', 'agree.c %s', 'safetensors.c %.200s: %.300s',
     'replace_file.c %.200s: %s: %s', "plot.sh \x01: \x01", 'trace.c %s: %s: %s', 'supervise.c %s',

@@ -1,6 +1,7 @@
 // test_supervise.c - what is said of programs that give no signs of life. All else about watching is in
 // test_spawn.c and test_tcp_store.c.
 #include "test.h"
+#include "clock.h"
 #include "supervise.h"
 
 #include <fcntl.h>

@@ -4,6 +4,7 @@
 #include "interrupt.h"
 #include "tcp_store.h"
 #include "tcp.h"
+#include "clock.h"
 #include "test.h"
 #include "supervise.h"
 

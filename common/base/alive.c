@@ -134,6 +134,16 @@ void alive_progress(const Alive *a, char *text, int size)
 // Sealed: it cannot shrink under those who have it mapped, and is told from any other descriptor.
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
+Alive *alive_pages(int count)
+{
+    Alive *pages = mmap(NULL, (size_t)count * sizeof *pages, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(pages != MAP_FAILED, "is there memory? free -m, ulimit -v", "mmap: %s", strerror(errno));
+    return pages;
+}
+
+void alive_pages_free(Alive *pages, int count) { munmap(pages, (size_t)count * sizeof *pages); }
+
 Alive *alive_share(int count, int *descriptor)
 {
     size_t bytes = (size_t)count * sizeof(Alive);

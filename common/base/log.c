@@ -2,6 +2,7 @@
 #include "log.h"
 #include "alive.h"
 #include "check.h"
+#include "clock.h"
 #include "base/json.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -46,13 +47,6 @@ struct Log {
     int metrics;            // file descriptor, or -1
     bool warned;
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 // --- setting up ----------------------------------------------------------------------------------
 
@@ -142,7 +136,7 @@ Log *log_new(const LogConfig *config, bool append)
     log->colour = !(no_color && no_color[0]);
     log->unicode = locale_is_utf8();
     log->bar.loss = NAN;
-    log->told = now_s();
+    log->told = clock_now();
     log->path = metrics_path(config);
     log->metrics = metrics_open(log->path, append);
     return log;
@@ -163,7 +157,7 @@ bool log_wants(const Log *log, int64_t step, int64_t steps)
 {
     if (step % log->config.print_freq == 0 || step == steps)
         return true;
-    return log->terminal && log->config.ranks <= 1 && now_s() - log->stepped >= 1;
+    return log->terminal && log->config.ranks <= 1 && clock_now() - log->stepped >= 1;
 }
 
 // --- the screen ----------------------------------------------------------------------------------
@@ -310,7 +304,7 @@ static void bar_text(const Log *log, double now, int width, char *out, size_t si
 static void bar_draw(Log *log, bool force)
 {
     Bar *bar = &log->bar;
-    double now = now_s();
+    double now = clock_now();
     if (!force && bar->shown && now - bar->drawn < 0.1)
         return;
     char text[1024], line[1040];
@@ -334,14 +328,14 @@ void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, 
     batch *= log->config.ranks > 1 ? log->config.ranks : 1;
     log->samples += batch;
     if (batch == 0)
-        log->told = log->stepped = now_s();
+        log->told = log->stepped = clock_now();
     else
         alive_step(epoch, step);
     if (!log->terminal)
         return;
     if (epoch != bar->epoch || step <= bar->step) {
         log_progress_end(log);
-        *bar = (Bar){ .epoch = epoch, .epochs = epochs, .first_step = step, .started = now_s(),
+        *bar = (Bar){ .epoch = epoch, .epochs = epochs, .first_step = step, .started = clock_now(),
                       .loss = NAN };
     } else {
         bar->samples += batch;
@@ -412,7 +406,7 @@ static void step_event(Log *log, const LogStep *s, double rate)
               log_number(s->lr, lr), log_number(rate, per_s), log->wait_ms, extra, rank);
     log->wait_ms = 0;
     log->samples = 0;
-    log->told = now_s();
+    log->told = clock_now();
 }
 
 // Of what all ranks see alike, rank 0 speaks.
@@ -461,7 +455,7 @@ void log_step(Log *log, const LogStep *s)
 {
     char extra[256];
     bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
-    log->stepped = now_s();
+    log->stepped = clock_now();
     log->wait_ms += s->data_wait_ms;
     log->bar.loss = mean_loss(&s->stats);
     log->bar.acc = percent(s->stats.correct1, s->stats.count);

@@ -137,7 +137,6 @@ static bool failed(const char *path, const char *call, Error *err)
     return error_set(err, hint_for(errno), "%.200s: %s: %s", path, call, strerror(errno));
 }
 
-// The directory that the file is in, opened.
 static void directory_of(const char *path, char directory[PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
@@ -145,6 +144,7 @@ static void directory_of(const char *path, char directory[PATH_MAX])
     snprintf(directory, PATH_MAX, "%.*s", length, slash ? path : ".");
 }
 
+// The directory that the file is in, opened.
 static int open_directory(const char *path)
 {
     char directory[PATH_MAX];

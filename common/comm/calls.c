@@ -1,4 +1,5 @@
-// calls.c - a call in words, and what goes with its work, whichever library does it.
+// calls.c - what both backends say and note about a call: its name in messages, in the timeline and in
+// the signs of life; and what happens when another rank is lost.
 #include "comm/backend.h"
 #include "alive.h"
 #include "check.h"

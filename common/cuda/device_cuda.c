@@ -525,5 +525,3 @@ void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
         recording->graph = record(replay->device->compute.handle, step, arg);
     CUDA(cudaGraphLaunch(recording->graph, replay->device->compute.handle));
 }
-
-// --- the profiler's timeline ---------------------------------------------------------------------

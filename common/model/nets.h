@@ -1,6 +1,6 @@
 // nets.h - the networks that --arch names.
 #pragma once
-#include "model/net.h"
+#include "model/net_builder.h"
 
 // Builds the network of this name for a canvas of this size; what it makes of smaller images stands
 // in nets.c too. Fails on sizes that the network cannot take.

@@ -1,7 +1,7 @@
 // plan.h - a network for one number of rows: what model.c, which trains, and inference.c, which
 // evaluates, share.
 #pragma once
-#include "model/net.h"
+#include "model/net_builder.h"
 
 // An activation, and its gradient: one part from each layer that reads it, at most two.
 typedef struct Value {

@@ -1,6 +1,6 @@
 #include "agree.h"
 #include "check.h"
-#include "host.h"
+#include "machine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static size_t hear(const World *world, const char *what, int which, void *value,
 
 // What each rank tells rank 0, and what it is told.
 typedef struct Place {
-    Host machine;
+    Machine machine;
     int local_rank, local_size;         // -1: to be counted
     int sharers, cores;                 // the answer's
 } Place;
@@ -58,7 +58,7 @@ static void answer(const World *world, const Place *all, int rank)
         if (all[i].machine.id == place.machine.id) {
             here++;
             before += i < rank;
-            place.sharers += host_shares_cores(&all[i].machine, &all[rank].machine);
+            place.sharers += machine_shares_cores(&all[i].machine, &all[rank].machine);
             CPU_OR(&place.machine.cores, &place.machine.cores, &all[i].machine.cores);
         }
     check_local(world, all, rank, here);
@@ -70,7 +70,7 @@ static void answer(const World *world, const Place *all, int rank)
 
 int agree_neighbours(World *world)
 {
-    Place mine = { host_here(), world->local_rank, world->local_size, 0, 0 };
+    Place mine = { machine_here(), world->local_rank, world->local_size, 0, 0 };
     tell(world, "place", world->rank, &mine, sizeof mine);
     if (world->rank == 0) {
         Place *all = xcalloc((size_t)world->size, sizeof *all);
@@ -90,7 +90,7 @@ int agree_neighbours(World *world)
 // --- does everybody have the same? ---------------------------------------------------------------
 
 typedef struct Claim {
-    char host[HOST_NAME];
+    char host[MACHINE_NAME];
     char text[ROLL_TEXT];
 } Claim;
 
@@ -141,12 +141,12 @@ void agree_same(const World *world, const char *what, const char *value)
     char name[24];
     Error err = { .text = "" };
     Claim *ours = xcalloc(2, sizeof *ours), *theirs = &ours[1];
-    snprintf(ours->host, sizeof ours->host, "%s", host_here().host);
+    snprintf(ours->host, sizeof ours->host, "%s", machine_here().host);
     int length = snprintf(ours->text, sizeof ours->text, "%s", value);
     CHECK(length < ROLL_TEXT, "", "%s: %d bytes are too many to compare", what, length);
     snprintf(name, sizeof name, "claim %d", ++calls);
     if (world->rank > 0)
-        tell(world, name, world->rank, ours, HOST_NAME + (size_t)length + 1);
+        tell(world, name, world->rank, ours, MACHINE_NAME + (size_t)length + 1);
     bool same = true;
     for (int i = 1; world->rank == 0 && i < world->size && same; i++) {
         hear(world, name, i, theirs, sizeof *theirs - 1);   // which ends in a zero
@@ -163,7 +163,7 @@ enum { ROLL_WORD = 128 };               // bytes of what must differ
 
 typedef struct Own {
     int rank;
-    char host[HOST_NAME], word[ROLL_WORD];
+    char host[MACHINE_NAME], word[ROLL_WORD];
 } Own;
 
 static int by_word(const void *a, const void *b)
@@ -178,7 +178,7 @@ void agree_unique(const World *world, const char *what, const char *value, const
     char name[24];
     Error err = { .text = "" };
     Own mine = { .rank = world->rank };
-    snprintf(mine.host, sizeof mine.host, "%s", host_here().host);
+    snprintf(mine.host, sizeof mine.host, "%s", machine_here().host);
     snprintf(mine.word, sizeof mine.word, "%s", value);
     tell(world, what, world->rank, &mine, sizeof mine);
     if (world->rank == 0) {

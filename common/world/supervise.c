@@ -1,5 +1,6 @@
 // supervise.c - deaths, signs of life, and what is said about them.
 #include "supervise.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -11,23 +12,6 @@
 static const double grace = 0.5;        // s for all ranks to say that the loss is not finite
 static const double courtesy = 1;       // s for whoever started a rank elsewhere to say how it died
 static const double leisure = 3;        // s that the last ones may be stopped, when all was done
-
-double clock_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-Alive *alive_pages(int count)
-{
-    Alive *pages = mmap(NULL, (size_t)count * sizeof *pages, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    CHECK(pages != MAP_FAILED, "is there memory? free -m, ulimit -v", "mmap: %s", strerror(errno));
-    return pages;
-}
-
-void alive_pages_free(Alive *pages, int count) { munmap(pages, (size_t)count * sizeof *pages); }
 
 Supervisor supervise_new(int size, double timeout)
 {

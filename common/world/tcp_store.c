@@ -9,7 +9,7 @@
 #include "interrupt.h"
 #include "tcp.h"
 #include "threads.h"
-#include "supervise.h"      // uses: clock_now
+#include "clock.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 // tcp_store_message.c - what comes over a connection is checked before it is believed.
 #include "world/tcp_store_message.h"
 #include "check.h"
-#include "supervise.h"  // uses: clock_now
+#include "clock.h"
 
 #include <string.h>
 #include <unistd.h>

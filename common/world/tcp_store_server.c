@@ -8,6 +8,7 @@
 #include "world/tcp_store_message.h"
 #include "tcp.h"
 #include "threads.h"
+#include "clock.h"
 #include "supervise.h"
 
 #include <errno.h>

@@ -1,16 +1,16 @@
 // Put into the learner's program: this machine is called what NODE says, and has two devices and
 // eight cores. The file device.RANK says which device the rank opens, and with how many cores.
 #include "comm.h"
-#include "host.h"
+#include "machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-Host __real_host_here(void);
-Host __wrap_host_here(void);
-Host __wrap_host_here(void)
+Machine __real_machine_here(void);
+Machine __wrap_machine_here(void);
+Machine __wrap_machine_here(void)
 {
-    Host here = __real_host_here();
+    Machine here = __real_machine_here();
     snprintf(here.host, sizeof here.host, "%s", getenv("NODE"));
     for (const char *c = here.host; *c; c++)
         here.id = 31 * here.id + (unsigned char)*c;

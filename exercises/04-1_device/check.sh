@@ -3,7 +3,7 @@
 # rank open, with how many cores?
 # fails with: two machines with two ranks each: each rank has a device of its own, and half of the cores
 # fails with: rank 2 on node2: device 2 with 2 cores
-build --with check.c --wrap host_here --wrap device_count --wrap device_share --wrap device_open
+build --with check.c --wrap machine_here --wrap device_count --wrap device_share --wrap device_open
 
 # ranks WHAT NODES...: the node of each rank; they find out by themselves who is on which, as ranks of mpirun do.
 cat >on_node.sh <<'END'

@@ -1,4 +1,4 @@
-#include "host.h"
+#include "machine.h"
 #include "check.h"
 
 #include <errno.h>
@@ -16,10 +16,10 @@ static uint64_t hash_of(const char *text, size_t bytes)
 
 // Containers of one machine have one boot id, and names of their own; clones of one virtual machine
 // may have one name, and boot ids of their own.
-Host host_here(void)
+Machine machine_here(void)
 {
-    Host here = { 0 };
-    char text[HOST_NAME + 64];
+    Machine here = { 0 };
+    char text[MACHINE_NAME + 64];
     gethostname(here.host, sizeof here.host - 1);
     int length = snprintf(text, sizeof text, "%s ", here.host);
     FILE *boot = fopen("/proc/sys/kernel/random/boot_id", "r");
@@ -33,20 +33,20 @@ Host host_here(void)
     return here;
 }
 
-bool host_shares_cores(const Host *a, const Host *b)
+bool machine_shares_cores(const Machine *a, const Machine *b)
 {
     cpu_set_t both;
     CPU_AND(&both, &a->cores, &b->cores);
     return a->id == b->id && CPU_COUNT(&both) > 0;
 }
 
-int host_parent_cores(void)
+int machine_parent_cores(void)
 {
     cpu_set_t cores;
     return sched_getaffinity(getppid(), sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 0;
 }
 
-const char *host_program(void)
+const char *machine_program(void)
 {
     static const char path[] = "/proc/self/exe";
     static char piece[1 << 16], text[64];
@@ -80,7 +80,7 @@ static void put_word(FILE *to, const char *word)
     fputs(quoted ? "'" : "", to);
 }
 
-const char *host_command(void)
+const char *machine_command(void)
 {
     static char text[8192];
     char words[4096] = "";

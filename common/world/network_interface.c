@@ -1,4 +1,4 @@
-#include "interfaces.h"
+#include "network_interface.h"
 
 #include <mpi.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static unsigned shared_with(const TcpNetwork *theirs, bool same_machine)
     return found;
 }
 
-bool interfaces_common(bool rank_0_is_here, TcpAddress address, Error *err)
+bool interface_common(bool rank_0_is_here, TcpAddress address, Error *err)
 {
     TcpNetwork networks[NETWORKS_MOST] = { 0 };     // rank 0's; behind the last, the mask is 0
     tcp_networks(networks, NETWORKS_MOST);
@@ -33,7 +33,7 @@ bool interfaces_common(bool rank_0_is_here, TcpAddress address, Error *err)
     return true;
 }
 
-void interfaces_prefer(const char *interface)
+void interface_prefer(const char *interface)
 {
     char exactly[80];       // to NCCL "eth1" alone would be "eth10" as well
     snprintf(exactly, sizeof exactly, "=%s", interface);

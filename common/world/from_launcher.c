@@ -1,4 +1,4 @@
-#include "handoff.h"
+#include "from_launcher.h"
 #include "tcp.h"
 
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-int handoff_token(const char *file, unsigned char token[CHANNEL_KEY], Error *err)
+int from_launcher_token(const char *file, unsigned char token[CHANNEL_KEY], Error *err)
 {
     const char *text = getenv("DDP_TOKEN");
     bool good = file ? channel_key_from_file(file, token, err)
@@ -22,7 +22,7 @@ int handoff_token(const char *file, unsigned char token[CHANNEL_KEY], Error *err
     return status;
 }
 
-int handoff_socket(const char *address, int port)
+int from_launcher_socket(const char *address, int port)
 {
     TcpAddress own = "";
     const char *text = getenv("DDP_LISTEN");
@@ -37,7 +37,7 @@ int handoff_socket(const char *address, int port)
     return -1;
 }
 
-void handoff_end(void)
+void from_launcher_end(void)
 {
     static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "TORCHELASTIC_RUN_ID",
                                          "DDP_GENERATION", "SLURM_STEP_ID" };

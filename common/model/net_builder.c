@@ -1,5 +1,5 @@
-// net.c - putting a network together, layer by layer.
-#include "model/net.h"
+// net_builder.c - putting a network together, layer by layer.
+#include "model/net_builder.h"
 #include "check.h"
 
 static Layer *add_layer(Net *net, LayerType type, int in, const char *name, Extent extent)

@@ -1,4 +1,4 @@
-// net.h - how a network is put together: nets.c says it with these calls, model.c makes it run.
+// net_builder.h - how a network is put together: nets.c says it with these calls, model.c makes it run.
 #pragma once
 #include "model.h"
 

@@ -1,0 +1,11 @@
+// clock.h - time that only goes forward.
+#pragma once
+#include <time.h>
+
+// Seconds since some moment.
+static inline double clock_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
