@@ -39,12 +39,14 @@ TEST(multistep_falls_at_milestones)
         EXPECT_NEAR(optim_lr(&c, step, 10, 5), wanted[step / 10], 1e-12);
 }
 
-TEST(cosine_ends_at_zero)
+// Within an epoch of 10 steps, too: 0.2 (1 + cos(pi i / 8)).
+TEST(cosine_falls_with_every_step)
 {
     OptimConfig c = schedule("cosine");
-    static const double wanted[] = { 0.4, 0.3414213562, 0.2, 0.0585786438, 0 };
-    for (int quarter = 0; quarter <= 4; quarter++)
-        EXPECT_NEAR(optim_lr(&c, 10 * quarter, 10, 4), wanted[quarter], 1e-9);
+    static const double wanted[] = { 0.4, 0.3847759065, 0.3414213562, 0.2765366865, 0.2,
+                                     0.1234633135, 0.0585786438, 0.0152240935, 0 };
+    for (int eighth = 0; eighth <= 8; eighth++)
+        EXPECT_NEAR(optim_lr(&c, 5 * eighth, 10, 4), wanted[eighth], 1e-9);
 }
 
 // From one part in n + 1 of the rate to all of it, over n steps, on top of any schedule.
@@ -140,7 +142,7 @@ int main(void)
     constant_stays();
     step_falls_between_epochs();
     multistep_falls_at_milestones();
-    cosine_ends_at_zero();
+    cosine_falls_with_every_step();
     warm_up_rises_step_by_step();
     linear_scale_is_horovods();
     linear_scale_warms_up_as_long_as_asked();

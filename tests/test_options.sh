@@ -90,6 +90,42 @@ wrong "--schedule: 'linear' is none of constant|step|multistep|cosine" "" --sche
 wrong "--tf32: 'yes' is not 0 or 1" "" --tf32 yes
 wrong "--milestones: '60,30' is not a rising list of positive numbers such as 30,60,90" "" --milestones 60,30
 
+# bounds: each number may be its least and its most, and not the next one beyond
+
+# numbers PROGRAM: a line for each option that is a number: its name, the least and the most that it may be, as the
+# program itself says, and the next numbers below and above.
+numbers()
+{
+    local name
+    for name in $("$1" --help | sed -nE 's/^ +(-., )?--([a-z0-9-]+) .*/\2/p'); do
+        echo "$name" "$("$1" "--$name=99999999999999999999" --zzz 2>&1 |
+            sed -n "s/^.*: --$name: .* is out of range: \(.*\) to /\1 /p")" \
+            "$("$1" "--$name=.5" --zzz 2>&1 | grep -c "not a whole number")"
+    done | awk 'NF == 4 { print $1, $2, $3, $4 ? $2 - 1 : $2 - 1e-300, $4 ? $3 + 1 : $3 * (1 + 2 ^ -52) }' OFMT=%.17g
+}
+for program in "$BUILD"/0*/{train,launch}; do
+    numbers "$program" >"$TMP/numbers"
+    cut -d ' ' -f 1-3 "$TMP/numbers" >>"$TMP/bounds"
+    for column in 2 3; do
+        # shellcheck disable=SC2046
+        expect 2 "unknown option '--zzz'" "$program" $(awk -v c=$column '{ print "--" $1 "=" $c }' "$TMP/numbers") --zzz
+    done
+    while read -r name least most below above; do
+        for value in "$below" "$above"; do
+            expect 2 "--$name: '$value' is out of range: $least to $most" "$program" "--$name=$value"
+        done
+    done <"$TMP/numbers"
+done
+tr -s ',\n' '\n' <<END | sed 's/^ //' >"$TMP/wanted"
+accumulate 1 65536, batch-size 1 65536, bucket-mb 0 65536, clip-norm 0 1e+09, devices 1 64, epochs 1 1000000,
+gamma 0 1, growth-interval 1 1000000000, image-size 8 1024, local-rank -1 65535, loss-scale 0 1099511627776,
+lr 0 1000, master-port -1 65535, master-port 0 65535, max-restarts 0 1000000, max-steps 1 1000000000, momentum 0 1,
+nnodes 1 4096, node-rank 0 4095, nproc-per-node 1 256, print-freq 1 1000000000, rank -1 65535, ranks 0 256,
+save-every 0 1000000000, seed 0 1000000000000000, step-size 1 1000000, test-samples 0 100000000, threads 0 1024,
+timeout 0 1e+06, train-samples 0 100000000, warmup 0 1e+06, wd 0 1000, workers 0 64, world-size -1 65535
+END
+check "the bounds are those that are promised" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"
+
 # positional
 wrong "unexpected argument 'photos'" "$dash" photos
 wrong "unexpected argument '--'" "$dash" --
@@ -104,4 +140,13 @@ wrong "--batch-size: '${long:0:100}' is out of range: 1 to 65536" "" -b "$long"
 # several options that do not go together
 wrong "--evaluate: needs --resume FILE or --init FILE: whose weights?" "" -e
 wrong "--resume: does not go with --init: one of them gives the weights" "" --resume a --init b
+
+# a file that one option would write over another's; what is no file may be given twice
+wrong "--trace: that is the file of --metrics" "" --trace ./made.jsonl
+wrong "--metrics: that is the file of --resume" "" --resume made.jsonl
+touch "$TMP/there"
+ln "$TMP/there" "$TMP/linked"
+wrong "--metrics: that is the file of --init" "" --init "$TMP/there" --metrics "$TMP/linked"
+wrong "--resume: does not go with --init: one of them gives the weights" "" --resume a --init b \
+    --metrics /dev/null --trace /dev/null
 test_done

@@ -159,7 +159,7 @@ if [ "$(nproc)" -gt 1 ]; then
     check "one thread each" grep -q ', 1 thread$' "$TMP/output"
 fi
 
-# What all must have the same of. Threads and where to meet are a rank's own.
+# What all must have the same of. Threads, files and where to meet are a rank's own.
 differ() # differ TEXT OPTIONS-OF-0 OPTIONS-OF-1 [PROGRAM-OF-1]
 {
     local status
@@ -178,7 +178,8 @@ expect 0 "options: rank 1 ($here) has --lr 0.2, rank 0 ($here) has --lr 0.1" dif
 check "both have ended for it" grep -qx 'statuses 1 1' "$TMP/output"
 check "before any work" not grep -q parameters "$TMP/output"
 expect 0 "has --shuffle false, rank 0" differ "" "" "--no-shuffle --seed 0"
-expect 0 "statuses 0 0" differ "" "--threads 1 --local-rank 1" "--threads 2 --local-rank 0"
+expect 0 "statuses 0 0" differ "" "--threads 1 --local-rank 1 --workers 0 --save a.st --metrics a" \
+    "--threads 2 --local-rank 0 --workers 1 --save b.st --metrics b --trace b.json"
 sed 's/a/a/' "$train" >other
 chmod +x other
 expect 0 "statuses 0 0" differ "" "" "" ./other
