@@ -16,12 +16,34 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { TEST_SKIPPED = 77 }; // an exit status that CTest and tests/run.sh know
 
 static _Atomic int test_passed, test_failed; // atomic: some tests have threads
 
 #define TEST(name) static void name(void)
+
+// What is tested may call exit(0): a program that has checked something, and does not reach test_done,
+// has failed.
+static pid_t test_process;
+static int test_reached_done;
+
+static void test_at_exit(int status, void *unused)
+{
+    (void)unused;
+    if (status != 0 || getpid() != test_process || test_reached_done || test_passed + test_failed == 0)
+        return;
+    fprintf(stderr, "the program has ended before test_done\n");
+    fflush(NULL);
+    _exit(1);
+}
+
+__attribute__((constructor)) static void test_begin(void)
+{
+    test_process = getpid();
+    on_exit(test_at_exit, NULL);
+}
 
 // Counts, and says where and what when it does not hold. Goes on either way; returns the condition.
 #define EXPECT(condition, ...) test_expect(__FILE__, __LINE__, (condition), #condition, __VA_ARGS__)
@@ -85,6 +107,7 @@ static inline const char *test_path(const char *name)
 // The last line of main: return test_done(). A test that checked nothing has failed.
 static inline int test_done(void)
 {
+    test_reached_done = 1;
     printf("%d passed, %d failed\n", test_passed, test_failed);
     return test_failed > 0 || test_passed == 0;
 }
