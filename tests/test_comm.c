@@ -48,13 +48,17 @@ static uint16_t encode(CommType type, double value)
     return (uint16_t)(sign | (bits < infinite ? bits : infinite));
 }
 
+// Wide values have last bits, too, which would be lost in a narrower type.
+static const double f64_unit = 1 + 0x1p-40;
+static const int64_t i64_unit = (1LL << 40) + 1;
+
 static void set(void *values, CommType type, size_t i, double value)
 {
     switch (type) {
     case COMM_U8: ((uint8_t *)values)[i] = (uint8_t)value; break;
-    case COMM_I64: ((int64_t *)values)[i] = (int64_t)value; break;
+    case COMM_I64: ((int64_t *)values)[i] = (int64_t)value * i64_unit; break;
     case COMM_F32: ((float *)values)[i] = (float)value; break;
-    case COMM_F64: ((double *)values)[i] = value; break;
+    case COMM_F64: ((double *)values)[i] = value * f64_unit; break;
     case COMM_BF16:
     case COMM_F16: ((uint16_t *)values)[i] = encode(type, value); break;
     }
@@ -64,9 +68,9 @@ static double get(const void *values, CommType type, size_t i)
 {
     switch (type) {
     case COMM_U8: return ((const uint8_t *)values)[i];
-    case COMM_I64: return (double)((const int64_t *)values)[i];
+    case COMM_I64: return (double)((const int64_t *)values)[i] / (double)i64_unit;
     case COMM_F32: return ((const float *)values)[i];
-    case COMM_F64: return ((const double *)values)[i];
+    case COMM_F64: return ((const double *)values)[i] / f64_unit;
     case COMM_BF16:
     case COMM_F16: return decode(type, ((const uint16_t *)values)[i]);
     }

@@ -178,7 +178,7 @@ naive()
 {
     evaluate naive "$1" 7 "$2" --show-naive || return 1
     for member in test_loss top1 top5 n; do
-        field naive.0.jsonl naive $member
+        field naive.0.jsonl naive "$member"
     done | paste - <(means "$1" "$2") | near 5.1e-5 || return 1
     sed -nE 's/.*naive: loss: (.+\....) \| top1: (.{2,3}\....)% \| top5: (.{2,3}\....)% \| (.*) im.*/\1 \2 \3 \4/p' \
         naive.out | xargs -n 1 | paste - <(means "$1" "$2") | near 5.01e-4

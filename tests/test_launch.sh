@@ -35,11 +35,7 @@ ready() { at_last says_times "$1" '^(\[rank [0-9]+\] )?ready: '; }
 expect 0 "usage: launch" "$launch" --help
 expect 2 "which program?" "$launch"
 expect 2 "which program?" "$launch" --
-expect 2 "--node-rank" "$launch" --nnodes 2 --node-rank 2 --master-addr 127.0.0.1 -- true
-expect 2 "--master-addr" "$launch" --nnodes 2 -- true
-expect 2 "--master-port" "$launch" --nnodes 2 --master-addr 127.0.0.1 --master-port 0 -- true
 expect 2 "--nproc-per-node" "$launch" --nproc-per-node 0 -- true
-expect 2 "--log-dir" "$launch" --prefix --log-dir logs -- true
 expect 2 "did you mean --max-restarts" "$launch" --max_restart 3 -- true
 expect 2 "DDP_TOKEN is not 64 hexadecimal digits" env DDP_TOKEN=secret "$launch" -- true
 expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2 --max-restarts 3 -- ./nothing

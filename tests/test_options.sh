@@ -140,13 +140,21 @@ wrong "--batch-size: '${long:0:100}' is out of range: 1 to 65536" "" -b "$long"
 # several options that do not go together
 wrong "--evaluate: needs --resume FILE or --init FILE: whose weights?" "" -e
 wrong "--resume: does not go with --init: one of them gives the weights" "" --resume a --init b
+launch=$BUILD/04_ddp_launcher/launch
+expect 2 "--node-rank" "$launch" --nnodes 2 --node-rank 2 --master-addr 127.0.0.1 -- true
+expect 2 "--master-addr" "$launch" --nnodes 2 -- true
+expect 2 "--master-port" "$launch" --nnodes 2 --master-addr 127.0.0.1 --master-port 0 -- true
+expect 2 "--log-dir" "$launch" --prefix --log-dir logs -- true
 
 # a file that one option would write over another's; what is no file may be given twice
-wrong "--trace: that is the file of --metrics" "" --trace ./made.jsonl
-wrong "--metrics: that is the file of --resume" "" --resume made.jsonl
+wrong "--trace: that is the file of --metrics" "" --trace ./made.jsonl -e
+wrong "--metrics: that is the file of --resume" "" --resume made.jsonl --init b
 touch "$TMP/there"
 ln "$TMP/there" "$TMP/linked"
-wrong "--metrics: that is the file of --init" "" --init "$TMP/there" --metrics "$TMP/linked"
+wrong "--metrics: that is the file of --init" "" --init "$TMP/there" --metrics "$TMP/linked" --resume a
 wrong "--resume: does not go with --init: one of them gives the weights" "" --resume a --init b \
     --metrics /dev/null --trace /dev/null
+for option in metrics trace confusion predictions; do
+    expect 2 "--$option: that is the file of --init" "$BUILD/07_dist_eval/train" --init one --$option one --resume a
+done
 test_done
