@@ -5,6 +5,7 @@
 # shellcheck disable=SC2317,SC2016  # check calls functions; what is in '' is for another bash
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"
+. "$SRC/tests/disk.sh"
 cd "$TMP" || exit 1
 ulimit -c 0
 network
@@ -44,6 +45,42 @@ cp all before
 expect 0 "== not written: all, since the run ended before its first test" \
     "$train" "${small[@]}" --max-steps 2 --predictions all
 check "the old file" cmp all before
+
+# --- killed at every call that writes them ----------------------------------------------------------------
+
+# One evaluation writes both files where others are: each is the old or the new one, whole.
+mkdir old new
+for images in 40 48; do
+    [ $images = 40 ] && folder=old || folder=new
+    expect 0 "== test" "$train" "${small[@]}" -e --init net.st --test-samples $images --confusion $folder/table \
+        --predictions $folder/list
+done
+check "old and new differ" not cmp old/table new/table
+killed()    # killed [NAME=VALUE...]: its exit status is left in $status
+{
+    rm -rf results
+    cp -r old results
+    {   # the shell is not to report the killed
+        env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=results "$@" "$train" "${small[@]}" -e --init net.st \
+            --test-samples 48 --confusion results/table --predictions results/list >output 2>&1
+        status=$?
+    } 2>/dev/null
+}
+killed FAULT_LOG=calls
+check "nobody is killed" test $status = 0
+check "write, fsync, rename, fsync of the directory" replaces results table list
+check "both files are new" diff -r results new
+for at in $(seq "$(wc -l <calls)"); do
+    for what in kill torn; do
+        [ $what = torn ] && ! sed -n "${at}p" calls | grep -q ^write && continue
+        killed FAULT_AT="$at" FAULT_DO=$what
+        check "call $at: $what" test $status = 137
+        for file in table list; do
+            check "call $at: $what: $file" eval "cmp -s results/$file old/$file || cmp -s results/$file new/$file"
+        done
+    done
+done
+rm -rf results
 
 # --- the disk is full -------------------------------------------------------------------------------------
 

@@ -26,6 +26,18 @@ expect 0 "$hash" train --epochs 2 --resume half.st
 expect 0 "top1" train -e --resume run.st
 expect 0 "weight hash: " train --dry-run
 
+# In every step the best checkpoint is written first, and stays where a later epoch, here of a resumed run, is as good.
+tiny=(--arch lenet --data synthetic --train-samples 20 --test-samples 20 -b 10 --threads 1 -j 1)
+for step in "$BUILD"/0*; do
+    name=${step##*/}.st
+    expect 0 "== sav" "$step/train" "${tiny[@]}" --epochs 1 --save "$name"
+    check "$name: the best first" test "$(grep -o "$name.*" "$TMP/output" | tr '\n' ' ')" = "$name.best $name "
+    cp "$name.best" first.st
+    expect 0 "== resumed" "$step/train" "${tiny[@]}" --epochs 2 --lr 0 --resume "$name" --save "$name"
+    check "$name: the first of two equals" cmp "$name.best" first.st
+    check "$name: the other file is the last" not cmp -s "$name" first.st
+done
+
 # Devices and ranks, as small.
 small=(--arch convnet --data synthetic --train-samples 60 --test-samples 20 -b 10 --threads 1 -j 1 --epochs 2)
 expect 0 "weight hash: " "$BUILD/02_data_parallel/train" "${small[@]}" --devices 3 --trace devices.json
