@@ -14,6 +14,6 @@ replaces()
         printf '%s\n' "open $folder" "open beside $name" "write beside $name" "fsync beside $name" \
             "close beside $name" "rename $folder/$name" "fsync $folder" "close $folder"
     done >wanted
-    sed -nE '\|^open '"$folder"'$|,$p' calls | sed -E 's|^([a-z]+) .*/(.*)\.tmp-[0-9]+-[0-9a-f]{16}( .*)?$|\1 beside \2|' |
-        uniq | diff - wanted
+    sed -n '\|^open '"$folder"'$|,$p' calls |
+        sed -E 's|^([a-z]+) .*/(.*)\.tmp-[0-9]+-[0-9a-f]{16}( .*)?$|\1 beside \2|' | uniq | diff - wanted
 }

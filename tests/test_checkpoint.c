@@ -676,6 +676,19 @@ TEST(goes_on_with_lr_scale)
                all[i].said);
 }
 
+// The seed decides the order of samples, in the middle of an epoch and in the next one.
+TEST(continues_with_the_same_seed)
+{
+    const TrainState run = { .seed = 8, .batch_size = 256 };
+    for (int step = 0; step < 2; step++) {
+        Error err = { "", "" };
+        TrainState saved = { .seed = 7, .epoch = 3, .step = step, .batch_size = 256 };
+        EXPECT(!checkpoint_continues(&(CheckpointConfig){ 0 }, "net", &saved, &run, 10, &err),
+               "step %d: accepted", step);
+        EXPECT(strstr(err.text, "--seed 7, not 8") != NULL, "says %s", err.text);
+    }
+}
+
 // A run that has diverged does not overwrite the file of the time when it was well.
 TEST(what_is_not_saved)
 {
@@ -839,6 +852,7 @@ int main(void)
     goes_on_with_as_many();
     goes_on_with_other_ranks();
     goes_on_with_lr_scale();
+    continues_with_the_same_seed();
     what_is_not_saved();
     truncations();
     flipped_bits_of_the_header();

@@ -170,6 +170,8 @@ expect 1 "no/such/net: open its directory: No such file or directory" \
     "$train" "${options[@]}" --epochs 1 --save no/such/net
 [ "$within" = 1 ] && expect 2 "--save-every: needs --save FILE" "$train" "${options[@]}" --save-every 5
 expect 1 "saved is a directory" "$train" "${options[@]}" --epochs 1 --save saved
+mkdir none.best
+expect 1 "none.best is a directory" "$train" "${options[@]}" --epochs 1 --save none
 check "a directory: nothing temporary" not compgen -G 'saved.tmp-*'
 
 # A disk that is really full, and one that is really read-only, where this user may mount them.

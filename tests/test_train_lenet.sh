@@ -26,16 +26,27 @@ expect 0 "$hash" train --epochs 2 --resume half.st
 expect 0 "top1" train -e --resume run.st
 expect 0 "weight hash: " train --dry-run
 
-# In every step the best checkpoint is written first, and stays where a later epoch, here of a resumed run, is as good.
-tiny=(--arch lenet --data synthetic --train-samples 20 --test-samples 20 -b 10 --threads 1 -j 1)
+# What every step saves. The best checkpoint is written first. It stays where a later epoch, here of a resumed run, is
+# only as good. The numbers of an epoch are of all its steps, before and after a stop.
+tiny=(--arch lenet --data synthetic --train-samples 40 --test-samples 20 -b 10 --threads 1 -j 1)
+epoch_of() { sed -n 's/^{"event":"epoch"\(.*\),"seconds".*/\1/p' "$1"; }
 for step in "$BUILD"/0*; do
-    name=${step##*/}.st
-    expect 0 "== sav" "$step/train" "${tiny[@]}" --epochs 1 --save "$name"
-    check "$name: the best first" test "$(grep -o "$name.*" "$TMP/output" | tr '\n' ' ')" = "$name.best $name "
-    cp "$name.best" first.st
-    expect 0 "== resumed" "$step/train" "${tiny[@]}" --epochs 2 --lr 0 --resume "$name" --save "$name"
-    check "$name: the first of two equals" cmp "$name.best" first.st
-    check "$name: the other file is the last" not cmp -s "$name" first.st
+    name=${step##*/}
+    run=("$step/train" "${tiny[@]}")
+    [ "$name" = 03_ddp_fork ] && run+=(-n 2)
+    expect 0 "== sav" "${run[@]}" --epochs 1 --save "$name.st" --metrics "$name"
+    check "$name: the best first" test "$(grep -o "$name.st.*" "$TMP/output" | tr '\n' ' ')" = "$name.st.best $name.st "
+    cp "$name.st.best" first.st
+    expect 0 "== resumed" "${run[@]}" --epochs 2 --lr 0 --resume "$name.st" --save "$name.st"
+    check "$name: the first of two equals" cmp "$name.st.best" first.st
+    check "$name: the other file is the last" not cmp -s "$name.st" first.st
+
+    expect 0 "== sav" "${run[@]}" --max-steps 1 --save half.st
+    expect 0 "epoch 1, step 1" "${run[@]}" --epochs 1 --resume half.st --metrics "$name.half"
+    whole=$(epoch_of "$name")
+    check "$name: an epoch in two parts" test -n "$whole" -a "$(epoch_of "$name.half")" = "$whole"
+    expect 0 "== test" "${run[@]}" --dry-run --save dry.st
+    check "$name: a dry run saves nothing" not compgen -G "dry.st*"
 done
 
 # Devices and ranks, as small.
