@@ -95,9 +95,29 @@ TEST(usr1_is_not_impatient)
     EXPECT_EQ_INT(wished, SIGTERM);
 }
 
+// A slow disk, say: Ctrl-C is no reason for a read to fail.
+TEST(a_read_is_not_broken_off)
+{
+    int status, ends[2];
+    EXPECT(pipe(ends) == 0, "pipe");
+    interrupt_install(false);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(read(ends[0], &(char){ 0 }, 1) == 1 && interrupt_wish() ? 0 : 1);
+    usleep(100000);
+    kill(pid, SIGINT);
+    usleep(100000);
+    EXPECT_EQ_INT(write(ends[1], "x", 1), 1);
+    waitpid(pid, &status, 0);
+    EXPECT_EQ_INT(status, 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
 int main(void)
 {
     usr1_is_not_impatient();        // in processes that have no wish yet
+    a_read_is_not_broken_off();
     what_lies_below_the_stack_pointer_stays();
     the_first_signal_is_a_wish();
     return test_done();

@@ -193,6 +193,12 @@ ready 2
 kill -TERM $pid
 check "TERM means no restart" ends 143
 check "nothing is said of it" says_times 0 "restart|launch.c|supervise.c"
+begin "$launch" --max-restarts 1 -- bash -c '[ $TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0
+    trap "exit 1" TERM; echo "ready: "; while :; do sleep 0.1; done'
+ready 1
+kill -TERM $pid
+check "nor if a rank then fails" ends 1
+check "it is not started again" says_times 0 "restart"
 begin "$launch" --max-restarts 9 -- "$rank" all=deaf,wait
 ready 1
 kill -KILL "$(pgrep -P $pid)"
@@ -255,6 +261,10 @@ for i in 0 1 2 3; do
 done
 "$launch" -n 2 --prefix -- "$rank" 0=lines10 >out 2>err
 check "each to its place" test "$(wc -l <out)$(wc -l <err)" = 55
+begin "$launch" --prefix -- sh -c 'echo here >&2; exec sleep 60'
+check "stderr does not wait for the end of stdout" at_last says '^\[rank 0\] here$'
+kill -TERM $pid
+wait $pid
 expect 0 "" "$launch" -n 2 --prefix -- "$rank" all=long10000
 check "a long line comes in pieces" test "$(sed 's/^\[rank 1\] //; t; d' "$TMP/output" | tr -d '\n' | wc -c)" = 10000
 check "each has a name" says_times 6 '^\[rank [01]\] x+$'

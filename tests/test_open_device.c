@@ -1,5 +1,5 @@
 // test_open_device.c - which GPU a rank takes, of made-up ones: all may be seen by all, or each by one.
-// And what ranks say in turns.
+// And what ranks must have the same of, and say in turns.
 // ctest: SANITIZERS asan
 #include "device.h"
 #include "agree.h"
@@ -97,6 +97,26 @@ TEST(too_few_are_named)
     may_share = false;
 }
 
+static const char *const options[] = { "--lr 1\n--seed 2\n", "--lr 1\n--seed 2\n", "--lr 1\n" };
+
+static int compare_options(void *arg, const World *world)
+{
+    (void)arg;
+    agree_same(world, "options", options[world->rank]);
+    return 10;
+}
+
+TEST(all_have_the_same)
+{
+    int statuses[3];
+    start(2, compare_options, statuses);
+    EXPECT(statuses[0] == 10 && statuses[1] == 10, "says %s", said);
+    start(3, compare_options, statuses);
+    EXPECT(statuses[0] == 1 && statuses[1] == 1 && statuses[2] == 1, "says %s", said);
+    EXPECT(strstr(said, "options: rank 2 (") && strstr(said, ") has nothing, rank 0 ("), "says %s",
+           said);
+}
+
 static int say(void *arg, const World *world)
 {
     char line[16];
@@ -118,6 +138,7 @@ int main(void)
 {
     each_rank_has_a_gpu();
     too_few_are_named();
+    all_have_the_same();
     ranks_speak_in_order();
     return test_done();
 }

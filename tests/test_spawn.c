@@ -360,11 +360,14 @@ static int one_stops(const World *w)
 {
     alive_joined();
     alive_wait_begin();
+    clean_up_descriptor = STDERR_FILENO;
+    check_on_exit(note_clean_up);
     seen->ready++;
     if (w->rank == 1)
         raise(SIGSTOP);
     while (seen->ready < 100)
         sleep_ms(1);
+    check_on_exit(NULL);
     alive_wait_end();
     alive_done();
     return 0;
@@ -375,6 +378,7 @@ TEST(who_is_stopped_is_lost)
     EXPECT_EQ_INT(play(one_stops, 3, 1), 1);
     EXPECT(says("rank 1 of 3 (pid ") && says("is stopped (SIGSTOP) for 1 s"), "says %s", said);
     EXPECT(says("rank 1 (pid ") && says("rank 2 (pid "), "says %s", said);
+    EXPECT_EQ_INT(count("cleaned up"), 3);      // it is woken up for that
     EXPECT(took > 1 && took < 4, "took %.1f s", took);
 }
 
@@ -482,6 +486,10 @@ static int one_evaluates(const World *w)
 {
     alive_joined();
     alive_wait_begin();
+    if (w->rank == 1) {                         // as another thread of it would
+        alive_wait_begin();
+        alive_wait_end();
+    }
     if (w->rank == 0) {
         alive_wait_end();
         for (int i = 0; i < 30; i++) {
@@ -725,12 +733,12 @@ TEST(what_one_puts_all_get)
 
 static int puts_twice(const World *w)
 {
-    char value = 0, none;
+    char value[8] = "", none;
     w->store.put(w->store.arg, "one", "1", 1);
-    w->store.put(w->store.arg, "one", "2", 1);
+    w->store.put(w->store.arg, "one", "two", 3);
     w->store.put(w->store.arg, "none", "", 0);
-    size_t bytes = w->store.get(w->store.arg, "one", &value, 1);
-    if (w->store.get(w->store.arg, "none", &none, 1) != 0 || bytes != 1 || value != '2')
+    size_t bytes = w->store.get(w->store.arg, "one", value, sizeof value);
+    if (w->store.get(w->store.arg, "none", &none, 1) != 0 || bytes != 3 || strcmp(value, "two") != 0)
         return 9;
     alive_done();
     return 0;

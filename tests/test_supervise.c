@@ -126,8 +126,27 @@ TEST(who_is_stopped_when_all_is_done)
     EXPECT(strstr(said, "is stopped (SIGSTOP) for 3 s now") != NULL, "says %s", said);
 }
 
+// Those of other machines: one is gone, and another follows it.
+TEST(the_first_that_is_gone_is_named)
+{
+    Supervisor watch = supervise_new(3, 30);
+    Alive *pages = alive_pages(3);
+    double now = clock_now();
+    for (int i = 0; i < 3; i++)
+        watch.children[i] = (Child){ .pid = 1000 + i, .alive = &pages[i], .heard = now };
+    watch.children[1].ended = now - 2;
+    watch.children[2].ended = now - 3;
+    supervise_look(&watch);
+    EXPECT_EQ_INT(supervise_judge(&watch), 1);
+    EXPECT(strstr(watch.verdict.text, "rank 2 of 3 (pid 1002) is gone") != NULL, "says %s",
+           watch.verdict.text);
+    alive_pages_free(pages, 3);
+    free(watch.children);
+}
+
 int main(void)
 {
+    the_first_that_is_gone_is_named();
     who_is_stopped_when_all_is_done();
     a_foreign_program_may_end();
     one_of_ours_may_not();

@@ -63,7 +63,7 @@ expect 0 "statuses 0 0" both "$token" "$token" --require-token "${loopback[@]}"
 expect 0 "statuses 1 1" both "$token" "DDP_TOKEN=$(printf '%064x' 4712)" "${loopback[@]}" --timeout 3
 task 0 0 "" "${loopback[@]}" --timeout 6 >first 2>&1 &
 expect 1 "another run is there ('ddp $job.0, restart 0', not 'ddp $job.0, restart 1')" \
-    task 1 0 SLURM_RESTART_COUNT=1 "${loopback[@]}" --timeout 3
+    task 1 0 "SLURM_RESTART_COUNT=1 SLURM_STEP_NUM_TASKS=3" "${loopback[@]}" --timeout 3
 wait $!
 expect 0 "statuses 1 1" both "" "SLURM_STEP_ID=1" "${loopback[@]}" --timeout 3
 port=$((20000 + 16 * (31 * job % 768)))
@@ -153,18 +153,24 @@ for words in "" file note file: tcp:x; do
 done
 expect 2 "only Slurm says which run a file is of" out RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
-# Rank 0 waits for the other, and is ended. Only where nobody asks it first its note stays; the next start takes no
-# notice of that.
+# Rank 0 waits for the other, and is ended. Meanwhile a note of another run may have taken the place of its own. Only
+# where nobody asks it first its note stays; the next start takes no notice of that.
 waits()
 {
     local i limit=()
     task 0 0 "" "${note[@]}" >waits 2>&1 &
     for ((i = 0; i < 100; i++)); do [ ! -e note ] || break; sleep 0.1; done
+    [ ! -e another ] || mv another note
     pkill "-$1" -P $! -x train
     wait $!
 }
 expect 143 "" waits TERM
 check "it is gone" not compgen -G "note*"
+other 077 99 "ddp.c rendezvous"
+mv note another
+expect 143 "" waits TERM
+check "another's stays" grep -qx "ddp 99.0, restart 0" note
+rm note
 waits KILL 2>/dev/null
 check "it stays" test -e note
 expect 0 "statuses 0 0" both SLURM_RESTART_COUNT=1 SLURM_RESTART_COUNT=1 "${note[@]}"
