@@ -17,6 +17,7 @@
 #                                       of two ranks against one
 #   bench.sh steps [--rounds N] [--quick]
 #                                       the steps side by side, at the same job on the same cores
+#   bench.sh faults                     every seeded fault of tests/faults/ is caught, and by which test
 #   bench.sh curve [--seeds N]          the articles' recipe on CIFAR-10: 5 epochs, seeds 1 to N
 #
 # PyTorch is $DDP_PYTHON's, else build/venv's, which is made if need be. CIFAR-10 is looked for in
@@ -669,6 +670,7 @@ amp) shift; amp "$@" ;;
 amp-curve) shift; amp_curve "$@" ;;
 eval) shift; evaluation "$@" ;;
 steps) shift; steps "$@" ;;
+faults) exec "$root/tests/faults.sh" prove ;;
 curve) shift; curve "$@" ;;
 *) compare "$@" ;;
 esac
