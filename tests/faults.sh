@@ -33,6 +33,7 @@ list()
 copy()
 {
     mkdir -p "$work/tree"
+    take_back                                   # of a run that was killed
     (cd "$root" && find . \( -path ./build -o -path ./data -o -path ./.git -o -path ./exercises-work -o -path ./runs \) \
         -prune -o -type f -print0 | xargs -0 cp -pu --parents -t "$work/tree")
     [ -f "$work/build/CMakeCache.txt" ] ||
@@ -40,12 +41,20 @@ copy()
         { cat "$work/log"; die "the copy cannot be configured"; }
 }
 
-# make_targets TEST...: what these tests need, for ninja: test_x.c is a program; a script gets the steps.
+# The fault that is in the copy is kept beside it, until it is taken back.
+put() { patch -s -p1 --no-backup-if-mismatch -d "$work/tree" <"$1" >"$work/log" 2>&1 && cp "$1" "$work/applied"; }
+take_back()
+{
+    [ ! -f "$work/applied" ] || patch -s -R -p1 --no-backup-if-mismatch -d "$work/tree" <"$work/applied"
+    rm -f "$work/applied"
+}
+
+# make_targets TEST...: what these tests need, for ninja: test_x.c is a program; a script gets everything.
 make_targets()
 {
     local test
     for test; do
-        if [ -f "$root/tests/$test.c" ]; then echo "$test"; else echo steps; fi
+        if [ -f "$root/tests/$test.c" ]; then echo "$test"; else echo all; fi
     done | sort -u
 }
 compile() { cmake --build "$work/build" --target "$@" >"$work/log" 2>&1; }
@@ -70,14 +79,24 @@ prove()
     local name=$1 first caught='' begin=$SECONDS
     read -ra first <<<"$(field "$name" 'Caught by' | tr ',' ' ')"
     [ ${#first[@]} -gt 0 ] || die "$name.patch does not name the tests that catch it"
-    patch -s -p1 --no-backup-if-mismatch -d "$work/tree" <"$faults/$name.patch" >"$work/log" 2>&1 ||
+    put "$faults/$name.patch" ||
         { cat "$work/log"; die "$name.patch does not fit the sources any more"; }
     # shellcheck disable=SC2046
     compile $(make_targets "${first[@]}") || { cat "$work/log"; die "$name does not compile: that is no fault"; }
     run_tests -R "^($(IFS='|'; echo "${first[*]}"))\$" || { compile all && run_tests "${fast[@]}"; } || :
-    patch -s -R -p1 --no-backup-if-mismatch -d "$work/tree" <"$faults/$name.patch"
+    take_back
     printf '%-36s %-28s %3d s\n' "$name" "${caught:-NOT CAUGHT}" $((SECONDS - begin))
     [ -n "$caught" ]
+}
+
+# Without a fault, in the same copy, the tests that catch them all pass. (./ddp test, which tries some of the faults, has
+# run these tests itself.)
+check_without()
+{
+    local tests caught
+    tests=$(for name in $(names); do field "$name" 'Caught by'; done | tr -d ' ' | tr ',' '\n' | sort -u | paste -sd'|')
+    compile all || { cat "$work/log"; die "the sources do not compile"; }
+    ! run_tests -R "^($tests)\$" || die "$caught fails without a fault, too"
 }
 
 cmd_prove()
@@ -94,6 +113,7 @@ cmd_prove()
     work=${FAULTS_WORK:-$(mktemp -d)}
     [ -n "${FAULTS_WORK:-}" ] || trap 'rm -rf "$work"' EXIT
     copy
+    [ $# -gt 0 ] || check_without
     for name in "${chosen[@]}"; do
         prove "$name" || missed=$((missed + 1))
     done
