@@ -74,8 +74,14 @@ check "clean" test ! -e build
 
 # --- a step alone -----------------------------------------------------------------------------------------------
 
-expect 0 "cuda backend: off" cmake -S 01_single_gpu -B "$TMP/any where" -DDDP_CUDA=OFF
+# A step alone, on a machine without MPI: that is reported, and so it is by a program that mpirun starts.
+expect 0 "cuda backend: left out: DDP_CUDA is OFF" cmake -S 04_ddp_launcher -B "$TMP/any where" -DDDP_CUDA=OFF \
+    -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
+check "without MPI" grep -qF "mpirun: left out: no Open MPI (libopenmpi-dev openmpi-bin)" "$TMP/output"
 expect 0 "" cmake --build "$TMP/any where" --parallel
-expect 0 "usage:" "$TMP/any where/cpu/01_single_gpu/train" --help
+alone=$TMP/any\ where/cpu/04_ddp_launcher
+expect 0 "usage:" "$alone/train" --help
+expect 0 "weight hash" "$alone/launch" -n 2 -- "$alone/train" -a lenet --data synthetic --dry-run --threads 1
+expect 1 "started by mpirun, but built without MPI" env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$alone/train"
 
 test_done

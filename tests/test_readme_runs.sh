@@ -48,7 +48,7 @@ how()
     *": cmake --preset default && cmake --build build" | *": cmake --preset default" | \
         *": cmake --build build --target steps") tested test_ddp_build.sh 'cmake --build' ;;
     *": cmake --build build --target 01_single_gpu_cpu") tested test_ddp.sh 'cmake --build build --target 01_single_gpu_cpu' ;;
-    *": cmake -S 01_single_gpu -B /anywhere") tested test_ddp_build.sh 'cmake -S 01_single_gpu -B' ;;
+    *": cmake -S 04_ddp_launcher -B /anywhere") tested test_ddp_build.sh 'cmake -S 04_ddp_launcher -B' ;;
     *": cmake --preset default -DCMAKE_CUDA_"*) marked "GPU" ;;
     *": cmake --preset default -D"*) tested test_ddp_build.sh 'cmake --preset default' ;;
 
