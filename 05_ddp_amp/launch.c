@@ -330,8 +330,8 @@ static bool again(Launch *l)
 int main(int argc, char **argv)
 {
     static Launch l = { .ranks = 1, .nodes = 1, .listening = -1, .elsewhere.done = true };
-    while (open("/dev/null", O_RDWR) <= STDERR_FILENO) { // these three are there, whatever happens
-    }
+    for (int fd = 0; fd >= 0 && fd <= STDERR_FILENO;)   // these three are there, if they can be
+        fd = open("/dev/null", O_RDWR);
     parse(&l, argc, argv);
     if (l.logs && mkdir(l.logs, 0777) != 0 && errno != EEXIST)
         fail_at(__FILE__, __LINE__, EXIT_USAGE, "", "--log-dir %s: %s", l.logs, strerror(errno));

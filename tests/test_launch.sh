@@ -101,6 +101,10 @@ check "the second has no socket" says "^\[rank 1\] inherited: memory; blocked:; 
 check "who was started to ignore HUP and PIPE" says "ignored: HUP PIPE TTOU"
 expect 0 "inherited: listening memory;" bash -c '"$0" -- "$1" all=inherited <&- ' "$launch" "$rank"
 
+# Where /dev/null cannot be opened it starts ranks all the same.
+without_dev() { unshare --mount sh -c 'mount -t tmpfs none /dev && exec timeout 10 "$0" "$@"' "$@"; }
+! without_dev true 2>/dev/null || expect 0 "hello" without_dev "$launch" -- echo hello
+
 # A descriptor that is not launch's memory is left alone, whatever the variable says.
 for value in "" x 3 "3 0" "3 -1" "99 0" "0 0" "3 0 0" "99999999999 0"; do
     expect 0 "RANK=" env DDP_ALIVE="$value" "$rank" all=live1,done,contract 3<secret
