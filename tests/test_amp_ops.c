@@ -2,7 +2,7 @@
 // of the gradients and their clipping, numbers that travel short. Each against a computation of its
 // own in double.
 //
-// ctest: PROCESSORS 2 BACKENDS cpu cuda SANITIZERS asan tsan
+// ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 #include "check.h"
 #include "device.h"
 #include "ops.h"

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 180
 # shellcheck disable=SC2317  # check calls functions
-# The CUDA programs, as they are compiled, on GPUs that are not there: what they ask a GPU for, and in what
-# order. What that shows, and what it does not, says fake_cuda/fake.h. No number here is what a GPU would
-# compute; but programs that have to compute the same must come out with the same, however the work of their
-# streams and graphs happens to interleave. And mistakes, made in a copy of a source, must be noticed.
+# The CUDA programs, as they are compiled, on GPUs that are not there: fake_cuda/fake.h says what that shows, and what
+# not. They compute what the CPU's programs compute; the same bits come out however the work of their streams and graphs
+# happens to interleave. And mistakes, made in a copy of a source, must be noticed.
 . "$SRC/tests/test.sh"
 tree=${BUILD%/*}
 if [ ! -f "$tree/libddp_cuda.a" ]; then
@@ -25,13 +24,7 @@ command=$(grep '"command": .*common/cuda/device_cuda\.c' "$tree/compile_commands
 read -ra headers <<<"-I$SRC/common $(grep -oE -- '-isystem [^ ]+' <<<"$command" | tr '\n' ' ')"
 flags=(-std=c11 -O1 -g -D_GNU_SOURCE -Wall -Wextra -Werror -Wno-missing-field-initializers "${headers[@]}")
 
-fake()
-{
-    local name
-    for name in runtime libraries nccl kernels; do
-        "$OMPI_CC" "${flags[@]}" -c "$SRC/tests/fake_cuda/$name.c" -o "fake_$name.o" || return 1
-    done
-}
+fake=$tree/tests/CMakeFiles/fake_cuda.dir
 
 # program STEP NAME [BACKEND]: NAME, from the objects of the build, but for those in changed/. An archive gives
 # what is still missing: so it gives neither the real kernels nor what is changed.
@@ -41,14 +34,13 @@ program()
     for file in "$tree/$1/CMakeFiles/$1_$backend.dir"/*.o; do
         [ -f "changed/${file##*/}" ] || objects+=("$file")
     done
-    [ "$backend" = cuda ] || libraries=(-lgloo -lstdc++)
-    mpicc changed/*.o "${objects[@]}" fake_*.o "$tree/libddp_$backend.a" -o "$2" \
-        -fopenmp "${libraries[@]}" -lsodium -lz -lm -lpthread
+    [ "$backend" = cuda ] || libraries=(-lgloo)
+    mpicc changed/*.o "${objects[@]}" "$fake"/fake_cuda/*.o "$fake"/simt/*.o "$tree/libddp_$backend.a" -o "$2" \
+        -fopenmp "${libraries[@]}" -lstdc++ -lsodium -lz -lm -lpthread
 }
 
-check "the fake is built" fake
 for step in 01_single_gpu 02_data_parallel 03_ddp_fork 07_dist_eval; do
-    check "$step is linked" program $step "${step%%_*}"
+    ln -s "$tree/fake/$step/train" "${step%%_*}"
 done
 check "03, with Gloo, is linked" program 03_ddp_fork 03-gloo cuda-gloo
 
@@ -56,9 +48,9 @@ check "03, with Gloo, is linked" program 03_ddp_fork 03-gloo cuda-gloo
 
 # 5 batches, of which the last is short, and 2 epochs: a step is asked for, recorded, and replayed. Two ranks
 # have half of each.
-common=(--arch convnet --data synthetic --image-size 28 --train-samples 76 --test-samples 20 --seed 3 --epochs 2)
-one=(-b 16 "${common[@]}")
-two=(-b 8 "${common[@]}")
+common=(--arch convnet --data synthetic --image-size 28 --train-samples 19 --test-samples 8 --seed 3 --epochs 2)
+one=(-b 4 "${common[@]}")
+two=(-b 2 "${common[@]}")
 safe=(--bucket-mb 0 --overlap 0 --check-collectives)    # the host takes part in each message: nothing is beside
 
 # hash_of COMMAND...: leaves the weights' hash in $hash, and what was said in $TMP/output.
@@ -128,12 +120,12 @@ FAKE_GPUS=1 check "03, two ranks on one GPU, with Gloo" like "$pair" ./03-gloo -
 
 # All at once: fp16 whose loss scale adapts, a batch in parts, short messages, BatchNorm over both ranks; and
 # gradients that overflow.
-export FAKE_OVERFLOW=4
+
 all=("${two[@]}" --amp fp16 --accumulate 2 --clip-norm 5 --compress fp16 --sync-bn --growth-interval 3)
 check "fp16 and more, one thing after the other" at_once hash_of "${seven[@]}" "${all[@]}" "${safe[@]}"
-check "steps were left out" grep -qE "step.*scale: 65536 \| skipped: 2" "$TMP/output"
+check "steps were left out" grep -qE "step.*skipped: [1-9]" "$TMP/output"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
-unset FAKE_OVERFLOW
+
 
 # --- evaluation -------------------------------------------------------------------------------------------
 
@@ -156,7 +148,10 @@ export FAKE_GPUS=1
 expect 1 "2 ranks, but 1 GPU" ./03 -n 2 "${two[@]}"
 expect 1 "each rank needs a GPU of its own" "${seven[@]}" "${two[@]}"
 expect 1 "there is no GPU 1" ./02 --devices 0,1 "${one[@]}"
-export FAKE_GPUS=2 FAKE_DELAY=20000
+export FAKE_GPUS=2
+expect 1 "NCCL 2.25 may hang with several communicators on a device" env FAKE_NCCL_VERSION=22500 \
+    "${seven[@]}" "${two[@]}" --amp off
+export FAKE_DELAY=20000
 
 # signalled SIGNAL WHOM: two ranks have done an epoch of many when one of them, or their parent, gets it. Leaves
 # the exit status in $status.
@@ -242,6 +237,8 @@ right=("$anywhere" ./mistaken "${odd[@]}")
 mistake "images are taken where they are" "must be aligned to 16 bytes" 07_dist_eval common/cuda/conv_cuda.c \
     "if ((uintptr_t)x % ALIGNMENT == 0 ||" "if (true ||"
 right=("$pair" "${seven[@]:0:4}" ./mistaken "${two[@]}" --amp off)
-mistake "an error that is none is left behind" "kernel_[a-z_]*: cudaError" 07_dist_eval common/comm/nccl/comm_nccl.c \
+mistake "an error that is none is left behind" "kernel_[a-z_]*: cudaError" 07_dist_eval common/cuda/device_cuda.c \
     "(void)cudaGetLastError();" ";"
+mistake "kernels of two communicators, in no order" "fake: two communicators on a device" 07_dist_eval \
+    common/comm/nccl/comm_nccl.c "keep_host_order(links == NULL);" "(void)keep_host_order;"
 test_done

@@ -2,7 +2,7 @@
 // same ones in float64, layer by layer, written down once more here; and what the training programs
 // rely on: a row's answer is its own, a second fold follows the weights, training notices nothing.
 //
-// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda
+// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake
 //
 // Where the processor has instructions for bf16 some of it runs once more without them, and once
 // more with vectors of AVX2 only.

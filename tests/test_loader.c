@@ -1,4 +1,4 @@
-// ctest: PROCESSORS 2 BACKENDS cpu cuda SANITIZERS asan tsan
+// ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 // images_load against a pixel-by-pixel reference; the loader's order, whatever its workers do.
 #include "data.h"
 #include "rng.h"

@@ -1,7 +1,7 @@
 // What the training programs rely on in model.h: names and sizes, the order of gradients, plans for
 // several batch sizes over the same weights, import and export, initialisation, the hash.
 //
-// ctest: BACKENDS cpu cuda TIMEOUT 120
+// ctest: BACKENDS cpu cuda fake TIMEOUT 120
 #include "check.h"
 #include "model.h"
 #include "rng.h"

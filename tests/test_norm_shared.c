@@ -1,7 +1,7 @@
 // test_norm_shared.c - batch normalisation over the batches of several processes: together they do
 // what one process does with all the rows.
 //
-// ctest: BACKENDS cpu cuda SANITIZERS asan tsan
+// ctest: BACKENDS cpu cuda fake SANITIZERS asan tsan
 //
 // The processes are threads here, each with a device and operations of its own, and they gather by
 // reading each other's memory between two barriers. In every layout the images of a batch stand one
@@ -43,7 +43,7 @@ typedef struct Team {
     NormSpec spec;              // of all rows
     const Batch *batch;
     pthread_barrier_t barrier;
-    const void *mine[MAX_RANKS];
+    const double *mine[MAX_RANKS];
     int gathers[MAX_RANKS];
     Result result[MAX_RANKS];
 } Team;
@@ -114,7 +114,7 @@ static float *from_device(Device *device, float *memory, size_t count)
     return host;
 }
 
-static void gather(void *arg, const void *mine, void *all, size_t bytes)
+static void gather(void *arg, const double *mine, double *all, size_t count)
 {
     Rank *me = arg;
     Team *team = me->team;
@@ -124,7 +124,7 @@ static void gather(void *arg, const void *mine, void *all, size_t bytes)
     stream_sync(stream);
     pthread_barrier_wait(&team->barrier);
     for (int r = 0; r < team->size; r++)
-        copy_on_device(stream, (char *)all + (size_t)r * bytes, team->mine[r], bytes);
+        copy_on_device(stream, all + (size_t)r * count, team->mine[r], count * sizeof *all);
     stream_sync(stream);
     pthread_barrier_wait(&team->barrier);
 }

@@ -1,6 +1,6 @@
 // Every operation, forward and backward, against the plainest code that computes it in double.
 //
-// ctest: BACKENDS cpu cuda TIMEOUT 120
+// ctest: BACKENDS cpu cuda fake TIMEOUT 120
 //
 // A case is a function from a few arrays (in torch's order: n, c, h, w) to one. Its gradient is
 // taken by central differences in double, at up to `SAMPLES` elements of every input, of the sum of

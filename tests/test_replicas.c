@@ -1,6 +1,6 @@
 // test_replicas.c - several devices give what one gives, and what PyTorch gives.
 //
-// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda SANITIZERS asan tsan
+// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake SANITIZERS asan tsan
 //
 // All devices are the same one here ("0,0,0"), which the program itself does not allow: so that one
 // GPU is enough.

@@ -1,7 +1,7 @@
 // test_short_types.c - operations in 16-bit types: each against the same one in f32, given the same
 // (rounded) numbers; and training steps of whole networks. test_types.c has the conversions.
 //
-// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda
+// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake
 //
 // A result may be off by its own rounding, which is half a last bit: roundoffs[] of its size; and
 // by one more where sums in another order round to the other neighbour. Where cuDNN rounds once

@@ -1,6 +1,6 @@
 // Streams and events: what happens after what, and what happens meanwhile.
 //
-// ctest: PROCESSORS 2 BACKENDS cpu cuda SANITIZERS asan tsan
+// ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 //
 // Calls on a stream write their number in a log. A gate is a call that lasts until the test opens
 // it, so what has to wait has not happened while it is shut, however slow the machine is; that

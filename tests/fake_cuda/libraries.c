@@ -1,6 +1,8 @@
-// libraries.c - cuDNN's graph API and cuBLASLt, for fake.h: as far as our programs use them, and
-// with one engine, which is always right. Each pass wants a workspace of another size.
+// libraries.c - cuDNN's graph API and cuBLASLt, for fake.h: as far as our programs use them. What a graph or a product
+// is, is read from its descriptors, and computed with plain loops in f32. There is one engine for everything; each pass
+// wants a workspace of another size.
 #include "fake.h"
+#include "numbers.h"
 
 #include <cublasLt.h>
 #include <cudnn.h>
@@ -157,46 +159,205 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
     return CUDNN_STATUS_SUCCESS;
 }
 
-// The operation's tensor of this name, at p.
-static Range tensor_range(const Descriptor *operation, int64_t uid, int64_t written, void *p)
+// A tensor of an operation, and where it is.
+typedef struct Tensor {
+    const int64_t *dims, *strides;      // of (n, c, h, w)
+    cudaDataType_t type;
+    void *p;
+} Tensor;
+
+static Tensor tensor_of(const Descriptor *operation, int name, const Descriptor *pack)
 {
-    for (int i = 0; i < operation->count; i++) {
-        const Attribute *a = &operation->attributes[i];
-        const Descriptor *t = (const Descriptor *)(uintptr_t)a->values[0];
-        if (a->type != CUDNN_TYPE_BACKEND_DESCRIPTOR ||
-            t->type != CUDNN_BACKEND_TENSOR_DESCRIPTOR ||
-            values_of(t, CUDNN_ATTR_TENSOR_UNIQUE_ID)[0] != uid)
-            continue;
-        const int64_t *dims = values_of(t, CUDNN_ATTR_TENSOR_DIMENSIONS);
-        bool f32 = values_of(t, CUDNN_ATTR_TENSOR_DATA_TYPE)[0] == CUDNN_DATA_FLOAT;
-        return (Range){ p, (size_t)(dims[0] * dims[1] * dims[2] * dims[3]) * (f32 ? 4 : 2),
-                        uid == written ? FAKE_WRITE : FAKE_READ };
+    const Descriptor *t = part_of(operation, name);
+    const int64_t *uids = values_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
+    const int64_t *pointers = values_of(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
+    int64_t uid = values_of(t, CUDNN_ATTR_TENSOR_UNIQUE_ID)[0];
+    int64_t alignment = values_of(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT)[0];
+    Tensor made = { values_of(t, CUDNN_ATTR_TENSOR_DIMENSIONS), values_of(t, CUDNN_ATTR_TENSOR_STRIDES), 0, NULL };
+    switch (values_of(t, CUDNN_ATTR_TENSOR_DATA_TYPE)[0]) {
+    case CUDNN_DATA_FLOAT: made.type = CUDA_R_32F; break;
+    case CUDNN_DATA_HALF: made.type = CUDA_R_16F; break;
+    case CUDNN_DATA_BFLOAT16: made.type = CUDA_R_16BF; break;
+    default: fake_die("a tensor of cuDNN's type %d", (int)values_of(t, CUDNN_ATTR_TENSOR_DATA_TYPE)[0]);
     }
-    fake_die("a convolution without tensor %d", (int)uid);
+    for (int i = 0; i < 3; i++)
+        if (uids[i] == uid)
+            made.p = (void *)(uintptr_t)pointers[i];
+    if (!made.p || (uintptr_t)made.p % (uintptr_t)alignment)
+        fake_die("a convolution whose tensor '%c' is at %p: must be aligned to %d bytes", (int)uid, made.p,
+                 (int)alignment);
+    return made;
 }
 
-static int64_t written_by(const Descriptor *operation)
+// From the first number to the last, in bytes.
+static size_t tensor_bytes(const Tensor *t)
 {
-    return operation->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR         ? 'y'
-           : operation->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR ? 'x'
-                                                                                             : 'w';
+    int64_t last = 0;
+    for (int i = 0; i < 4; i++)
+        last += (t->dims[i] - 1) * t->strides[i];
+    return (size_t)(last + 1) * number_bytes(t->type);
+}
+
+// Calls the code with `at`, the number's place in the tensor, and `i`, its place in (n, h, w, c).
+#define FOR_EACH_NUMBER(t, i, at, ...)                                                            \
+    do {                                                                                          \
+        size_t i = 0;                                                                             \
+        for (int64_t n_ = 0; n_ < (t)->dims[0]; n_++)                                             \
+            for (int64_t h_ = 0; h_ < (t)->dims[2]; h_++)                                         \
+                for (int64_t w_ = 0; w_ < (t)->dims[3]; w_++)                                     \
+                    for (int64_t c_ = 0; c_ < (t)->dims[1]; c_++, i++) {                          \
+                        size_t at = (size_t)(n_ * (t)->strides[0] + c_ * (t)->strides[1] +        \
+                                             h_ * (t)->strides[2] + w_ * (t)->strides[3]);        \
+                        __VA_ARGS__                                                               \
+                    }                                                                             \
+    } while (0)
+
+static size_t tensor_count(const Tensor *t)
+{
+    return (size_t)(t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3]);
+}
+
+// A copy in f32, as (n, h, w, c).
+static float *tensor_load(const Tensor *t)
+{
+    float *copy = malloc(tensor_count(t) * sizeof *copy);
+    FOR_EACH_NUMBER(t, i, at, copy[i] = (float)number_get(t->p, t->type, at););
+    return copy;
+}
+
+typedef struct Convolution {
+    Tensor x, w, y;             // w: (k, c, r, s)
+    int64_t stride[2], pad[2], dilation[2];
+    float alpha, beta;
+    int type;                   // of the operation: which pass
+} Convolution;
+
+// The input pixel that a tap of output pixel (p, q) sees, or -1: padding.
+static int64_t pixel_at(const Convolution *c, int64_t p, int64_t q, int64_t tap)
+{
+    int64_t h = p * c->stride[0] - c->pad[0] + tap / c->w.dims[3] * c->dilation[0];
+    int64_t w = q * c->stride[1] - c->pad[1] + tap % c->w.dims[3] * c->dilation[1];
+    return h < 0 || h >= c->x.dims[2] || w < 0 || w >= c->x.dims[3] ? -1 : h * c->x.dims[3] + w;
+}
+
+// An output pixel's outputs y, a kernel w for each, and the window of the input that they see: y = w * window; or the
+// gradients of the window or of the kernels, added to what is there.
+static void convolve_window(const Convolution *c, float *window, float *w, float *y, int64_t size)
+{
+    for (int64_t k = 0; k < c->w.dims[0]; k++, w += size) {
+        float sum = 0;
+        if (c->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR) {
+            for (int64_t i = 0; i < size; i++)
+                sum += window[i] * w[i];
+            y[k] = sum;
+        } else if (c->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR) {
+            for (int64_t i = 0; i < size; i++)
+                window[i] += y[k] * w[i];
+        } else {
+            for (int64_t i = 0; i < size; i++)
+                w[i] += y[k] * window[i];
+        }
+    }
+}
+
+// x, w and y have their channels side by side, and so has a window: tap after tap.
+static void convolve(const Convolution *c, float *x, float *w, float *y)
+{
+    int64_t channels = c->x.dims[1], taps = c->w.dims[2] * c->w.dims[3], pixels = c->x.dims[2] * c->x.dims[3];
+    bool data = c->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
+    size_t bytes = (size_t)channels * sizeof(float);
+    float *window = malloc((size_t)taps * bytes);
+    for (int64_t n = 0; n < c->x.dims[0]; n++)
+        for (int64_t p = 0; p < c->y.dims[2]; p++)
+            for (int64_t q = 0; q < c->y.dims[3]; q++, y += c->y.dims[1]) {
+                memset(window, 0, (size_t)taps * bytes);
+                for (int64_t tap = 0, at; tap < taps && !data; tap++)
+                    if ((at = pixel_at(c, p, q, tap)) >= 0)
+                        memcpy(window + tap * channels, x + (n * pixels + at) * channels, bytes);
+                convolve_window(c, window, w, y, taps * channels);
+                for (int64_t tap = 0, at; tap < taps && data; tap++)
+                    if ((at = pixel_at(c, p, q, tap)) >= 0)
+                        for (int64_t i = 0; i < channels; i++)
+                            x[(n * pixels + at) * channels + i] += window[tap * channels + i];
+            }
+    free(window);
+}
+
+static void run_convolution(void *arg)
+{
+    const Convolution *c = arg;
+    float *x = tensor_load(&c->x), *w = tensor_load(&c->w), *y = tensor_load(&c->y);
+    bool forward = c->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR;
+    bool data = c->type == CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
+    const Tensor *to = forward ? &c->y : data ? &c->x : &c->w;
+    float *result = forward ? y : data ? x : w;
+    memset(result, 0, tensor_count(to) * sizeof *result);
+    convolve(c, x, w, y);
+    FOR_EACH_NUMBER(to, i, at,
+        double before = c->beta ? c->beta * number_get(to->p, to->type, at) : 0;
+        number_set(to->p, to->type, at, c->alpha * result[i] + before););
+    free(x);
+    free(w);
+    free(y);
+}
+
+static float float_of_attribute(const Descriptor *d, int name)
+{
+    float value;
+    memcpy(&value, values_of(d, name), sizeof value);
+    return value;
+}
+
+// One operation for each pass: its tensors, alpha and beta have names of their own.
+static Convolution convolution_of(const Descriptor *o, const Descriptor *pack)
+{
+    static const int names[3][7] = {
+#define NAMES(pass, x, w, y)                                                                           \
+    { CUDNN_BACKEND_OPERATION_CONVOLUTION_##pass##_DESCRIPTOR, CUDNN_ATTR_OPERATION_CONVOLUTION_##x,     \
+      CUDNN_ATTR_OPERATION_CONVOLUTION_##w, CUDNN_ATTR_OPERATION_CONVOLUTION_##y
+        NAMES(FORWARD, FORWARD_X, FORWARD_W, FORWARD_Y),
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA },
+        NAMES(BACKWARD_DATA, BWD_DATA_DX, BWD_DATA_W, BWD_DATA_DY),
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA },
+        NAMES(BACKWARD_FILTER, BWD_FILTER_X, BWD_FILTER_DW, BWD_FILTER_DY),
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+          CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA },
+    };
+    const int *name = names[0];
+    while (name[0] != o->type)
+        name += 7;
+    const Descriptor *how = part_of(o, name[4]);
+    Convolution c = { tensor_of(o, name[1], pack), tensor_of(o, name[2], pack), tensor_of(o, name[3], pack),
+                      .alpha = float_of_attribute(o, name[5]), .beta = float_of_attribute(o, name[6]),
+                      .type = o->type };
+    memcpy(c.stride, values_of(how, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES), sizeof c.stride);
+    memcpy(c.pad, values_of(how, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS), sizeof c.pad);
+    memcpy(c.dilation, values_of(how, CUDNN_ATTR_CONVOLUTION_DILATIONS), sizeof c.dilation);
+    const int64_t *after = values_of(how, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS);
+    for (int i = 0; i < 2; i++) {
+        int64_t seen = c.x.dims[2 + i] + c.pad[i] + after[i] - (c.w.dims[2 + i] - 1) * c.dilation[i] - 1;
+        if (c.y.dims[2 + i] != seen / c.stride[i] + 1)
+            fake_die("a convolution of %d pixels makes %d, not %d", (int)c.x.dims[2 + i],
+                     (int)(seen / c.stride[i] + 1), (int)c.y.dims[2 + i]);
+    }
+    if (c.x.dims[0] != c.y.dims[0] || c.x.dims[1] != c.w.dims[1] || c.y.dims[1] != c.w.dims[0])
+        fake_die("a convolution of tensors that do not fit each other");
+    return c;
 }
 
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack)
 {
     const Descriptor *operation = operation_of(plan);
-    const int64_t *uids = values_of(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS);
-    const int64_t *pointers = values_of(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS);
-    Range ranges[4] = {
-        WRITE(part_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE), workspace_of(operation)),
-    };
-    if (!ranges[0].p)
+    void *workspace = part_of(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE);
+    if (!workspace)
         fake_die("a convolution without a workspace");
-    for (int i = 0; i < 3; i++)
-        ranges[1 + i] =
-            tensor_range(operation, uids[i], written_by(operation), (void *)(uintptr_t)pointers[i]);
-    fake_mix(handle->stream, "convolution", (uint64_t)operation->type, ranges, 4);
+    Convolution c = convolution_of(operation, pack);
+    fake_do(handle->stream, "convolution", run_convolution, &c, sizeof c,
+            RANGES(WRITE(workspace, workspace_of(operation)), CHANGE(c.x.p, tensor_bytes(&c.x)),
+                   CHANGE(c.w.p, tensor_bytes(&c.w)), CHANGE(c.y.p, tensor_bytes(&c.y))));
     return cudaGetLastError() ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
 }
 
@@ -228,12 +389,17 @@ const char *cublasLtGetStatusString(cublasStatus_t status)
     return "a fake error";
 }
 
+typedef struct ProductDesc {
+    cublasOperation_t a, b;
+} ProductDesc;
+
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *made, cublasComputeType_t compute,
                                         cudaDataType_t type)
 {
     (void)compute;
-    (void)type;
-    *made = malloc(1);
+    if (type != CUDA_R_32F)
+        fake_die("a product whose alpha and beta are no f32");
+    *made = calloc(1, sizeof(ProductDesc));
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -247,10 +413,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
                                               cublasLtMatmulDescAttributes_t name,
                                               const void *value, size_t bytes)
 {
-    (void)desc;
-    (void)name;
-    (void)value;
-    (void)bytes;
+    ProductDesc *d = (ProductDesc *)desc;
+    if (bytes != sizeof d->a || (name != CUBLASLT_MATMUL_DESC_TRANSA && name != CUBLASLT_MATMUL_DESC_TRANSB))
+        fake_die("attribute %d of a product", (int)name);
+    memcpy(name == CUBLASLT_MATMUL_DESC_TRANSA ? &d->a : &d->b, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -305,10 +471,55 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static size_t bytes_of(cublasLtMatrixLayout_t layout)
+// A matrix in memory, whose columns are `ld` apart; transposed: its rows are.
+typedef struct Matrix {
+    void *p;
+    Layout layout;
+    bool transposed;
+} Matrix;
+
+static size_t matrix_bytes(const Matrix *m)
 {
-    const Layout *l = (const Layout *)layout;
-    return ((size_t)(l->columns - 1) * (size_t)l->ld + l->rows) * (l->type == CUDA_R_32F ? 4 : 2);
+    return ((m->layout.columns - 1) * (size_t)m->layout.ld + m->layout.rows) * number_bytes(m->layout.type);
+}
+
+static size_t matrix_at(const Matrix *m, uint64_t row, uint64_t column)
+{
+    return m->transposed ? column + row * (size_t)m->layout.ld : row + column * (size_t)m->layout.ld;
+}
+
+// A copy in f32, row after row, or (by_column) column after column.
+static float *matrix_load(const Matrix *m, uint64_t rows, uint64_t columns, bool by_column)
+{
+    float *copy = malloc(rows * columns * sizeof *copy);
+    for (uint64_t i = 0; i < rows; i++)
+        for (uint64_t j = 0; j < columns; j++)
+            copy[by_column ? j * rows + i : i * columns + j] =
+                (float)number_get(m->p, m->layout.type, matrix_at(m, i, j));
+    return copy;
+}
+
+typedef struct Product {
+    Matrix a, b, c, d;
+    float alpha, beta;
+} Product;
+
+static void run_product(void *arg)
+{
+    const Product *p = arg;
+    uint64_t m = p->d.layout.rows, n = p->d.layout.columns;
+    uint64_t k = p->a.transposed ? p->a.layout.rows : p->a.layout.columns;
+    float *a = matrix_load(&p->a, m, k, false), *b = matrix_load(&p->b, k, n, true);
+    for (uint64_t j = 0; j < n; j++)
+        for (uint64_t i = 0; i < m; i++) {
+            float sum = 0;
+            for (uint64_t l = 0; l < k; l++)
+                sum += a[i * k + l] * b[j * k + l];
+            double before = p->beta ? p->beta * number_get(p->c.p, p->c.layout.type, matrix_at(&p->c, i, j)) : 0;
+            number_set(p->d.p, p->d.layout.type, matrix_at(&p->d, i, j), p->alpha * sum + before);
+        }
+    free(a);
+    free(b);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
@@ -318,11 +529,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
                               void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
-    (void)handle, (void)desc, (void)alpha, (void)beta, (void)c, (void)c_layout, (void)algo;
+    const ProductDesc *how = (const ProductDesc *)desc;
+    Product p = { { (void *)a, *(Layout *)a_layout, how->a == CUBLAS_OP_T },
+                  { (void *)b, *(Layout *)b_layout, how->b == CUBLAS_OP_T },
+                  { (void *)c, *(Layout *)c_layout, false }, { d, *(Layout *)d_layout, false },
+                  *(const float *)alpha, *(const float *)beta };
+    (void)handle, (void)algo;
     if (!workspace || workspace_bytes < PRODUCT_WORKSPACE)
         fake_die("a product without the workspace that it needs");
-    fake_mix(stream, "product", 0,
-             RANGES(WRITE(workspace, workspace_bytes), READ(a, bytes_of(a_layout)),
-                    READ(b, bytes_of(b_layout)), WRITE(d, bytes_of(d_layout))));
+    uint64_t a_rows = p.a.transposed ? p.a.layout.columns : p.a.layout.rows;
+    uint64_t a_columns = p.a.transposed ? p.a.layout.rows : p.a.layout.columns;
+    uint64_t b_rows = p.b.transposed ? p.b.layout.columns : p.b.layout.rows;
+    uint64_t b_columns = p.b.transposed ? p.b.layout.rows : p.b.layout.columns;
+    if (a_rows != p.d.layout.rows || b_columns != p.d.layout.columns || a_columns != b_rows)
+        fake_die("a product of matrices that do not fit each other");
+    fake_do(stream, "product", run_product, &p, sizeof p,
+            RANGES(WRITE(workspace, workspace_bytes), READ(a, matrix_bytes(&p.a)),
+                   READ(b, matrix_bytes(&p.b)), WRITE(d, matrix_bytes(&p.d))));
     return cudaGetLastError() ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }

@@ -2,6 +2,7 @@
 // and a place for what each has to say. A rank that waits for one that is gone waits forever, until
 // its parent ends it.
 #include "fake.h"
+#include "numbers.h"
 
 #include <fcntl.h>
 #include <nccl.h>
@@ -101,13 +102,23 @@ static Shared *map_file(const char *path, bool make, size_t bytes)
     return map;
 }
 
+ncclResult_t ncclGetVersion(int *version)
+{
+    *version = fake_setting("FAKE_NCCL_VERSION", NCCL_VERSION_CODE);
+    return ncclSuccess;
+}
+
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id, int rank,
                                     ncclConfig_t *config)
 {
     char path[4096];
     uint64_t number;
     const char *folder = getenv("TMPDIR");
+    static int communicators;
+    const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     fake_not_in_capture("ncclCommInitRankConfig");
+    if (communicators++ > 0 && (!order || strcmp(order, "1") != 0))
+        fake_die("two communicators on a device, whose kernels NCCL may launch in another order on each rank");
     if (config->size != sizeof *config || size > MAX_RANKS)
         fake_die("ncclCommInitRankConfig: %d ranks, or a configuration that is none", size);
     memcpy(&number, &id, sizeof number);
@@ -135,57 +146,35 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 
 // --- work ----------------------------------------------------------------------------------------
 
-static size_t width_of(int type)
-{
-    switch (type) {
-    case ncclUint8: return 1;
-    case ncclFloat16:
-    case ncclBfloat16: return 2;
-    case ncclFloat32: return 4;
-    case ncclInt64:
-    case ncclFloat64: return 8;
-    default: fake_die("NCCL's type %d", type);
-    }
-}
-
 static void *place(const struct ncclComm *comm, int rank)
 {
     return comm->places + (size_t)rank * PLACE;
 }
 
-// Short numbers are integers here: kernels.c.
-static double number_at(const void *values, int type, size_t i)
+static cudaDataType_t type_of(int type)
 {
     switch (type) {
-    case ncclUint8: return ((const uint8_t *)values)[i];
-    case ncclFloat32: return ((const float *)values)[i];
-    case ncclFloat64: return ((const double *)values)[i];
-    case ncclInt64: return (double)((const int64_t *)values)[i];
-    default: return ((const int16_t *)values)[i];
-    }
-}
-
-static void set_number(void *values, int type, size_t i, double number)
-{
-    switch (type) {
-    case ncclUint8: ((uint8_t *)values)[i] = (uint8_t)number; break;
-    case ncclFloat32: ((float *)values)[i] = (float)number; break;
-    case ncclFloat64: ((double *)values)[i] = number; break;
-    case ncclInt64: ((int64_t *)values)[i] = (int64_t)number; break;
-    default: ((int16_t *)values)[i] = (int16_t)number;
+    case ncclUint8: return CUDA_R_8U;
+    case ncclFloat16: return CUDA_R_16F;
+    case ncclBfloat16: return CUDA_R_16BF;
+    case ncclFloat32: return CUDA_R_32F;
+    case ncclInt64: return CUDA_R_64I;
+    case ncclFloat64: return CUDA_R_64F;
+    default: fake_die("NCCL's type %d", type);
     }
 }
 
 static void reduce(const Job *job)
 {
     const Doing *d = &job->doing;
+    cudaDataType_t type = type_of(d->type);
     for (size_t i = 0; i < d->count; i++) {
-        double all = number_at(place(job->comm, 0), d->type, i);
+        double all = number_get(place(job->comm, 0), type, i);
         for (int rank = 1; rank < job->comm->size; rank++) {
-            double next = number_at(place(job->comm, rank), d->type, i);
+            double next = number_get(place(job->comm, rank), type, i);
             all = d->op == ncclSum ? all + next : next > all ? next : all;
         }
-        set_number(job->to, d->type, i, all);
+        number_set(job->to, type, i, all);
     }
 }
 
@@ -206,7 +195,7 @@ static void exchange(void *arg)
     const Job *job = arg;
     struct ncclComm *comm = job->comm;
     Kind kind = job->doing.kind;
-    size_t bytes = job->doing.count * width_of(job->doing.type);
+    size_t bytes = job->doing.count * number_bytes(type_of(job->doing.type));
     bool root = comm->rank == job->doing.root;
     if (bytes > PLACE)
         fake_die("a message of %zu bytes", bytes);
@@ -230,7 +219,7 @@ static ncclResult_t enqueue(Job job, cudaStream_t stream)
     struct ncclComm *comm = job.comm;
     const Doing *d = &job.doing;
     bool root = comm->rank == d->root;
-    size_t bytes = d->count * width_of(d->type);
+    size_t bytes = d->count * number_bytes(type_of(d->type));
     size_t gathers = d->kind == GATHER_ALL || (d->kind == GATHER && root) ? (size_t)comm->size : 1;
     if (comm->size == 1 && job.from == job.to)
         return ncclSuccess;

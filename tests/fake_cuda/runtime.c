@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -210,12 +211,6 @@ const char *cudaGetErrorString(cudaError_t status) { return cudaGetErrorName(sta
 
 typedef enum Kind { PAGEABLE, DEVICE, PINNED } Kind;
 
-typedef struct Block {
-    struct Block *next;
-    char *p;
-    size_t bytes;
-    Kind kind;
-} Block;
 static Block *blocks;
 
 // Whose memory it is. With the lock.
@@ -228,9 +223,41 @@ static Kind kind_of(const void *p, size_t bytes)
         if (at + bytes > b->p + b->bytes)
             fake_die("%zu bytes at %p: only %zu are there", bytes, p,
                      (size_t)(b->p + b->bytes - at));
-        return b->kind;
+        return (Kind)b->kind;
     }
     return PAGEABLE;
+}
+
+char *fake_arena;
+static char *arena_end;
+Block **fake_pages;
+
+static void *map(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        fake_die("no addresses for the device's memory");
+    return p;
+}
+
+// With the lock. A page beyond the end stays free.
+static char *arena_take(size_t bytes)
+{
+    if (!fake_arena) {
+        fake_arena = arena_end = map((size_t)FAKE_PAGE * FAKE_PAGES);
+        fake_pages = map(FAKE_PAGES * sizeof *fake_pages);
+    }
+    char *p = arena_end;
+    arena_end += (bytes / FAKE_PAGE + 2) * FAKE_PAGE;
+    if (arena_end > fake_arena + (size_t)FAKE_PAGE * FAKE_PAGES)
+        fake_die("more device memory than there are addresses for");
+    return p;
+}
+
+static void arena_mark(const Block *where, Block *block)
+{
+    for (size_t i = 0; i <= where->bytes / FAKE_PAGE; i++)
+        fake_pages[(where->p - fake_arena) / FAKE_PAGE + (int64_t)i] = block;
 }
 
 static void check_ranges(const char *name, const Range *ranges, int count)
@@ -249,11 +276,13 @@ static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
     fake_not_in_capture(name);
     need_device(name);
     Block *block = malloc(sizeof *block);
-    *p = aligned_alloc(256, (bytes + 255) / 256 * 256);
-    memset(*p, 0xA5, bytes);
     pthread_mutex_lock(&lock);
+    *p = kind == DEVICE ? arena_take(bytes) : malloc(bytes);
+    memset(*p, 0xA5, bytes);
     *block = (Block){ blocks, *p, bytes, kind };
     blocks = block;
+    if (kind == DEVICE)
+        arena_mark(block, block);
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
@@ -270,12 +299,17 @@ static cudaError_t release(void *p, Kind kind, const char *name)
     while (*link && (*link)->p != p)
         link = &(*link)->next;
     Block *block = *link;
-    if (!block || block->kind != kind)
+    if (!block || block->kind != (int)kind)
         fake_die("%s(%p): that is not what was allocated", name, p);
     *link = block->next;
-    memset(block->p, 0x5A, block->bytes);
+    if (kind == DEVICE) {
+        arena_mark(block, NULL);
+        madvise(block->p, block->bytes / FAKE_PAGE * FAKE_PAGE, MADV_DONTNEED);
+    } else {
+        memset(block->p, 0x5A, block->bytes);
+        free(block->p);
+    }
     pthread_mutex_unlock(&lock);
-    free(block->p);
     free(block);
     return cudaSuccess;
 }
@@ -632,6 +666,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     else
         enqueue(stream, (Op){ .other = event->stream, .until = event->until });
     return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    fake_not_in_capture("cudaEventQuery");
+    pthread_mutex_lock(&lock);
+    bool ready = !event->recorded || event->stream->done >= event->until;
+    pthread_mutex_unlock(&lock);
+    return ready ? cudaSuccess : failed(cudaErrorNotReady);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)

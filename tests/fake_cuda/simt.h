@@ -1,0 +1,91 @@
+// simt.h - CUDA C++ for the host, for fake.h: what the source of a kernel needs to be compiled by a C++ compiler.
+// simt.cc runs it. launches.pl turns kernel<<<grid, threads, 0, stream>>>(arguments) into
+// simt_launch("kernel", kernel, grid, threads, 0, stream)(arguments).
+#pragma once
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static       // blocks run one after the other
+#include <cuda_runtime_api.h>
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+
+#include <cmath>
+#include <stdint.h>
+#include <string.h>
+#include <tuple>
+#include <type_traits>
+
+using std::isfinite;
+using std::isnan;
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 gridDim, blockDim;
+
+// A barrier of the block; how many threads said true.
+int simt_barrier(bool predicate);
+// This lane's value is seen by the others of its warp; what lane `other` had to say.
+void simt_shuffle(const void *mine, void *theirs, size_t bytes, int other);
+// Queues a kernel whose threads call thread(job), where a copy of the job is.
+void simt_queue(const char *name, dim3 grid, unsigned threads, cudaStream_t stream,
+                void (*thread)(const void *job), const void *job, size_t bytes);
+
+inline void __syncthreads() { simt_barrier(false); }
+inline int __syncthreads_count(int predicate) { return simt_barrier(predicate); }
+inline int __syncthreads_or(int predicate) { return simt_barrier(predicate) > 0; }
+inline void __threadfence() { }
+
+template <class T> T __shfl_xor_sync(unsigned, T value, int mask)
+{
+    T other;
+    simt_shuffle(&value, &other, sizeof value, (int)(threadIdx.x % 32) ^ mask);
+    return other;
+}
+
+template <class T> T atomicAdd(T *at, std::common_type_t<T> value)
+{
+    return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST);
+}
+template <class T> T atomicExch(T *at, std::common_type_t<T> value)
+{
+    return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST);
+}
+
+template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, Kernel *)
+{
+    *attributes = {};
+    return cudaSuccess;
+}
+
+// --- launching -----------------------------------------------------------------------------------
+
+template <class... Parameters> struct SimtLaunch {
+    typedef void (*Kernel)(Parameters...);
+    const char *name;
+    Kernel kernel;
+    dim3 grid;
+    unsigned threads;
+    cudaStream_t stream;
+
+    struct Job {
+        Kernel kernel;
+        std::tuple<Parameters...> arguments;
+    };
+    static void thread(const void *job)
+    {
+        const Job *j = static_cast<const Job *>(job);
+        std::apply(j->kernel, j->arguments);
+    }
+    void operator()(Parameters... arguments) const
+    {
+        Job job = { kernel, { arguments... } };
+        simt_queue(name, grid, threads, stream, thread, &job, sizeof job);
+    }
+};
+
+template <class... Parameters>
+SimtLaunch<Parameters...> simt_launch(const char *name, void (*kernel)(Parameters...), dim3 grid,
+                                      unsigned threads, int, cudaStream_t stream)
+{
+    return { name, kernel, grid, threads, stream };
+}
