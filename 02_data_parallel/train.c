@@ -41,6 +41,7 @@ static Config config_defaults(void)
         .batch_size = 256,
         .shuffle = true,
         .data = data_defaults(),
+        .ops = { .tf32 = true },
         .optim = optim_defaults(),
         .log = log_defaults(),
     };

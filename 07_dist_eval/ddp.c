@@ -221,17 +221,19 @@ uint64_t ddp_compare(Ddp *ddp, uint64_t hash)
 
 // ==== A life =====================================================================================
 
-static void gather_norms(void *arg, const void *mine, void *all, size_t bytes)
+static void gather_norms(void *arg, const double *mine, double *all, size_t count)
 {
     Ddp *ddp = arg;
-    comm_all_gather(ddp->norms, device_stream(ddp->model->device), mine, all, bytes, COMM_U8);
+    comm_all_gather(ddp->norms, device_stream(ddp->model->device), mine, all, count, COMM_F64);
 }
 
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
              Stats *stats)
 {
     Ddp *ddp = xcalloc(1, sizeof *ddp);
-    bool beside = config->overlap && config->bucket_mb > 0;
+    // Where the host sends what a GPU computes, streams may wait for each other: one does all then.
+    bool by_host = comm_shares_devices && !device_shares_memory(model->device);
+    bool beside = config->overlap && config->bucket_mb > 0 && !(config->sync_bn && by_host);
     *ddp = (Ddp){ .config = *config, .model = model, .scalars = scalars, .stats = stats,
                   .hook = sum_over_ranks };
     ddp->limit = first_bucket(ddp);

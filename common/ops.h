@@ -29,7 +29,7 @@ static inline size_t shape_bytes(Shape s) { return shape_count(s) * type_size(s.
 // --- one device's libraries and scratch memory --------------------------------------------------
 
 typedef struct OpsConfig {
-    bool tf32;           // CUDA: let tensor cores round f32 inputs to 10 bits, as PyTorch does
+    bool tf32;           // CUDA: let tensor cores round f32 inputs of convolutions to 10 bits
     bool deterministic;  // CUDA: only algorithms that give the same bits twice (the CPU always does)
 } OpsConfig;
 void ops_options(Args *args, OpsConfig *config);
@@ -134,9 +134,9 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
                    const void *dy2, void *dx, void *dresidual);
 
 // From now on training takes its statistics over the batches of `size` processes, forward and
-// backward: gather puts everybody's `bytes` at `mine` one after the other, by rank, in `all`, on
-// the compute stream. Every process has to normalise the same layers in the same order.
-typedef void (*OpsGather)(void *arg, const void *mine, void *all, size_t bytes);
+// backward: gather puts the `count` numbers of every process one after the other, by rank, in `all`,
+// on the compute stream. Every process has to normalise the same layers in the same order.
+typedef void (*OpsGather)(void *arg, const double *mine, double *all, size_t count);
 void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 
 // --- the rest ------------------------------------------------------------------------------------

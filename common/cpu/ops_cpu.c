@@ -223,10 +223,10 @@ static bool is_shared(const Norm *norm) { return norm->ops->norm_processes > 1; 
 static void gather_all(Norm *norm)
 {
     Ops *ops = norm->ops;
-    size_t bytes = (1 + 2 * (size_t)norm->spec.x.c) * sizeof(double);
+    size_t count = 1 + 2 * (size_t)norm->spec.x.c;
     if (!norm->all)
-        norm->all = device_alloc(ops->device, (size_t)ops->norm_processes * bytes);
-    ops->norm_gather(ops->norm_gather_arg, norm->mine, norm->all, bytes);
+        norm->all = device_alloc(ops->device, (size_t)ops->norm_processes * count * sizeof(double));
+    ops->norm_gather(ops->norm_gather_arg, norm->mine, norm->all, count);
 }
 
 // Adds up a[c] over the threads' parts, always in the same order.

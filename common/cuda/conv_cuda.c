@@ -130,20 +130,8 @@ static void make_products(Conv *conv, const ConvProblem *problem)
     }
 }
 
-// The gradient of short weights is best written in f32, but few of cuDNN's engines can do that.
-// Where none does it with tensor cores the gradient is rounded, as PyTorch's is.
-static bool make_f32_gradient(Conv *conv, ConvProblem problem, PlanRules rules)
-{
-    Error ignored;
-    problem.result = CUDNN_DATA_FLOAT;
-    rules.tensor_cores = true;
-    if (!conv_plan_new(&conv->plans[PASS_WEIGHTS], &problem, PASS_WEIGHTS, &rules, &ignored))
-        return false;
-    conv->results[PASS_WEIGHTS] = TYPE_F32;
-    return true;
-}
-
-// cuDNN's y has y's type, so a bias is added to what is rounded already, as in PyTorch.
+// cuDNN writes each result in the type of the rest: it has no engine for f32 gradients of short
+// weights. So a bias is added to what is rounded already, and the gradient is rounded, as in PyTorch.
 static void make_plans(Conv *conv, const ConvProblem *problem)
 {
     const PlanRules rules = {
@@ -159,9 +147,7 @@ static void make_plans(Conv *conv, const ConvProblem *problem)
         if (pass == PASS_DATA && !conv->spec.needs_dx)
             continue;
         conv->results[pass] = type;
-        bool made = pass == PASS_WEIGHTS && type != TYPE_F32 &&
-                    make_f32_gradient(conv, *problem, rules);
-        if (!made && !conv_plan_new(&conv->plans[pass], problem, pass, &rules, &err))
+        if (!conv_plan_new(&conv->plans[pass], problem, pass, &rules, &err))
             FAIL_ERROR(&err);
         need_scratch(conv, pass, (size_t)conv->plans[pass].workspace);
     }

@@ -48,6 +48,8 @@ struct Device {
     char name[256];
     Stream compute;
     bool never_record;          // replay_run just calls the step
+    void (*while_waiting)(const struct Device *device); // now and then while the host waits for it;
+                                // or NULL
     cudaStream_t fills;         // zeroes new memory: never captured, and in nobody's way
     pthread_mutex_t lock;       // of what follows
     struct Block *blocks;       // what device_alloc has given out

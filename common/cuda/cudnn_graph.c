@@ -62,7 +62,7 @@ ConvProblem conv_problem(const ConvSpec *spec, cudnnDataType_t dtype)
     LiveTaps live = conv_live_taps(spec);
     int pad_h = spec->pad - live.row, pad_w = spec->pad - live.col;
     return (ConvProblem){
-        .dtype = dtype, .result = dtype,
+        .dtype = dtype,
         .n = x.n, .c = x.c, .h = x.h, .w = x.w,
         .k = y.c, .r = live.rows, .s = live.cols,
         .p = y.h, .q = y.w,
@@ -215,26 +215,15 @@ static const struct OperationNames {
                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA },
 };
 
-// The types of x, w and y: that of the result stands where this pass writes.
-static void tensor_types(const ConvProblem *c, ConvPass pass, cudnnDataType_t types[3])
-{
-    static const int written[PASS_COUNT] = { [PASS_DATA] = 0, [PASS_WEIGHTS] = 1,
-                                             [PASS_FORWARD] = 2 };
-    types[0] = types[1] = types[2] = c->dtype;
-    types[written[pass]] = c->result;
-}
-
 static Descriptor make_graph(Maker *maker, const ConvProblem *c, ConvPass pass,
                              const PlanRules *rules)
 {
     const struct OperationNames *names = &operation_names[pass];
     float alpha = 1, beta = 0;  // the result is alpha * result + beta * what was there
-    cudnnDataType_t types[3];
-    tensor_types(c, pass, types);
     Descriptor conv = make_convolution(maker, c);
-    Descriptor x = make_tensor(maker, UID_X, types[0], c->n, c->c, c->h, c->w);
-    Descriptor w = make_tensor(maker, UID_W, types[1], c->k, c->c, c->r, c->s);
-    Descriptor y = make_tensor(maker, UID_Y, types[2], c->n, c->k, c->p, c->q);
+    Descriptor x = make_tensor(maker, UID_X, c->dtype, c->n, c->c, c->h, c->w);
+    Descriptor w = make_tensor(maker, UID_W, c->dtype, c->k, c->c, c->r, c->s);
+    Descriptor y = make_tensor(maker, UID_Y, c->dtype, c->n, c->k, c->p, c->q);
     Descriptor operation = make(maker, names->type, names->text);
     give_part(maker, operation, names->conv, conv);
     give_part(maker, operation, names->x, x);
@@ -277,12 +266,11 @@ static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules
     const unsigned random = 1u << CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
     const unsigned short_sums = 1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
     unsigned refused = rules->deterministic ? random : 0;
-    unsigned wanted = rules->tensor_cores ? tensor_core : 0;
     if (dtype != CUDNN_DATA_FLOAT)
         refused |= short_sums;
     else
         refused |= rules->tf32 ? converts : converts | tensor_core;
-    return (notes & refused) == 0 && (notes & wanted) == wanted;
+    return (notes & refused) == 0;
 }
 
 // What the engine of a configuration does, as engine_notes; nothing if maker fails.

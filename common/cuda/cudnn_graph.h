@@ -12,8 +12,7 @@
 // What cuDNN is to compute: y (n, k, p, q) = x (n, c, h, w) convolved with w (k, c, r, s), all
 // NHWC, which for the weights is KRSC.
 typedef struct ConvProblem {
-    cudnnDataType_t dtype;              // of the two of x, w and y that a pass reads
-    cudnnDataType_t result;             // of the one that it writes; sums are always f32
+    cudnnDataType_t dtype;              // of x, w and y; sums are always f32
     int n, c, h, w;
     int k, r, s;
     int p, q;
@@ -45,7 +44,6 @@ typedef struct PlanRules {
     cudnnHandle_t handle;               // the device that will run it; or NULL and
     cudnnBackendDescriptor_t profile;   // the description of one
     bool tf32, deterministic;           // as in OpsConfig
-    bool tensor_cores;                  // it has to use them
     int64_t workspace_limit;            // bytes
 } PlanRules;
 

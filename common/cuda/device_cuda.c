@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 const char *const device_backend = "cuda";
 
@@ -354,10 +355,21 @@ void stream_free(Stream *stream)
     free(stream);
 }
 
+// What the device waits for may never come: another rank may be gone.
+static void look_around(const Device *device)
+{
+    (void)cudaGetLastError();   // that it is not ready is no failure: the next launch must not find it
+    device->while_waiting(device);
+    nanosleep(&(struct timespec){ .tv_nsec = 50 * 1000 }, NULL);
+}
+
 void stream_sync(Stream *stream)
 {
     device_use(stream->device);
     alive_wait_begin();
+    while (stream->device->while_waiting &&
+           cudaStreamQuery(stream->handle) == cudaErrorNotReady)
+        look_around(stream->device);
     CUDA(cudaStreamSynchronize(stream->handle));
     alive_wait_end();
 }
@@ -455,6 +467,8 @@ void event_sync(Event *event)
 {
     device_use(event->device);
     alive_wait_begin();
+    while (event->device->while_waiting && cudaEventQuery(event->handle) == cudaErrorNotReady)
+        look_around(event->device);
     CUDA(cudaEventSynchronize(event->handle));
     alive_wait_end();
 }

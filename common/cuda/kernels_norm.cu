@@ -66,7 +66,7 @@ norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const T *__restri
         origin = load<V>(x + place.channel);
     for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
         Pack<T, V> in[GROUP];
-        float count = 0, sum[V] = {}, squares[V] = {};
+        float count = 0, sum[V] = {}, mean[V], squares[V] = {};
 #pragma unroll
         for (int i = 0; i < GROUP; i++)
             if (row + i * STEP < place.end) {
@@ -77,14 +77,16 @@ norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const T *__restri
         for (int i = 0; i < GROUP; i++)
             for (int v = 0; v < V; v++)
                 sum[v] += i < count ? in[i][v] - origin[v] : 0;
+        for (int v = 0; v < V; v++)
+            mean[v] = sum[v] / count;
 #pragma unroll
         for (int i = 0; i < GROUP; i++)
             for (int v = 0; v < V; v++) {
-                float d = i < count ? in[i][v] - origin[v] - sum[v] / count : 0;
+                float d = i < count ? in[i][v] - origin[v] - mean[v] : 0;
                 squares[v] += d * d;
             }
         for (int v = 0; v < V; v++)
-            own[v].merge(Moments<float>{ count, sum[v] / count, squares[v] });
+            own[v].merge(Moments<float>{ count, mean[v], squares[v] });
     }
 
     Moments<double> all;

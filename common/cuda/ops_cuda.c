@@ -162,8 +162,8 @@ static const NormShared *shared_of(Norm *norm)
 static void gather_all(const Norm *norm)
 {
     const Ops *ops = norm->ops;
-    size_t bytes = (1 + 2 * (size_t)norm->spec.x.c) * sizeof(double);
-    ops->norm_gather(ops->norm_gather_arg, norm->shared.mine, norm->shared.all, bytes);
+    ops->norm_gather(ops->norm_gather_arg, norm->shared.mine, norm->shared.all,
+                     1 + 2 * (size_t)norm->spec.x.c);
 }
 
 static void batch_statistics(Norm *norm, const NormTensors *t, const void *x)

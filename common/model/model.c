@@ -20,7 +20,7 @@ void ops_options(Args *args, OpsConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "tf32", 0, ARG_BOOL, &config->tf32, "0|1",
-          "GPU: let f32 convolutions round their inputs to TF32, as PyTorch does" },
+          "GPU: f32 convolutions round their inputs to TF32, 10 bits, as PyTorch's do (0: they do not)" },
         { "deterministic", 0, ARG_FLAG, &config->deterministic, NULL,
           "GPU: the same bits twice, at some cost (a CPU gives them always)" }));
 }

@@ -9,7 +9,6 @@
 #include <nccl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 const char *const comm_backend = "nccl";
 const bool comm_shares_devices = false;
@@ -20,7 +19,10 @@ struct Link {
     ncclComm_t nccl;
     Stream *stream;         // for barriers
     float *token;           // a barrier's value, on the device
+    Call last;              // that was enqueued: in a replay, the last that was recorded
+    struct Link *next;
 };
+static Link *links;         // of this process, which has one device
 
 static const ncclDataType_t nccl_types[] = {
     [COMM_U8] = ncclUint8, [COMM_I64] = ncclInt64, [COMM_F32] = ncclFloat32,
@@ -76,6 +78,15 @@ static void check_device(const Link *link, const Call *doing)
     check_result(link, doing, result, "NCCL", __LINE__);
 }
 
+// While the host waits for the device (device_cuda.c): whatever the device waits for, one of the communicators knows
+// when another rank is gone.
+static void check_links(const Device *device)
+{
+    (void)device;
+    for (const Link *link = links; link; link = link->next)
+        check_device(link, &link->last);
+}
+
 // --- meeting and parting -------------------------------------------------------------------------
 
 // Whoever knows the id can join. With NCCL_COMM_ID its random part is a constant.
@@ -105,6 +116,18 @@ static ncclUniqueId share_id(const Link *link, const World *world)
     return id;
 }
 
+// Kernels of two communicators must not wait for each other, each on another rank: all ranks have to launch them in one
+// order. The host's is the same on all ranks, and NCCL can keep to it from 2.26 on.
+static void keep_host_order(bool first)
+{
+    int version = 0;
+    ncclGetVersion(&version);
+    CHECK(first || version >= NCCL_VERSION(2, 26, 0), "a newer NCCL; or one rank on each device",
+          "NCCL %d.%d may hang with several communicators on a device: 2.26 is needed",
+          version / 10000, version / 100 % 100);
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
+}
+
 Link *link_new(const Comm *comm, const World *world)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -112,16 +135,25 @@ Link *link_new(const Comm *comm, const World *world)
     link->comm = comm;
     link->device = comm->device;
     refuse_fixed_id();
+    keep_host_order(links == NULL);
     ncclUniqueId id = share_id(link, world);
     device_use(link->device);
     NCCL(link, NULL, ncclCommInitRankConfig(&link->nccl, world->size, id, world->rank, &config));
     link->stream = stream_new(link->device, "barrier");
     link->token = device_alloc(link->device, sizeof *link->token);
+    link->last = (Call){ .kind = CALL_BARRIER, .other = -1 };
+    link->next = links;
+    links = link;
+    link->device->while_waiting = check_links;
     return link;
 }
 
 void link_free(Link *link)
 {
+    Link **at = &links;
+    while (*at != link)
+        at = &(*at)->next;
+    *at = link->next;
     device_use(link->device);
     stream_free(link->stream);
     (void)ncclCommDestroy(link->nccl); // some may be gone already, and nothing is left to do
@@ -202,6 +234,7 @@ void link_enqueue(Link *link, Stream *stream, const Call *call)
 {
     device_use(link->device);
     comm_call_begin(link->comm, call);
+    link->last = *call;
     NCCL(link, call, do_call[call->kind](link, call, stream->handle));
     comm_call_asked();
     check_device(link, call);
@@ -214,19 +247,6 @@ bool link_bare(Link *link, const Call *call)
     return false;
 }
 
-// While it waits it looks after the communicator: when another rank is gone, the stream may never
-// get there.
-static void wait_for_stream(const Link *link, const Call *doing)
-{
-    cudaError_t status;
-    while ((status = cudaStreamQuery(link->stream->handle)) == cudaErrorNotReady) {
-        (void)cudaGetLastError();   // it is no failure: whoever launches next must not find it
-        check_device(link, doing);
-        nanosleep(&(struct timespec){ 0, 50 * 1000 }, NULL);
-    }
-    CUDA(status);
-}
-
 // An all-reduce of one number ends nowhere before it has begun everywhere.
 const char *link_barrier(Link *link)
 {
@@ -234,6 +254,7 @@ const char *link_barrier(Link *link)
     device_use(link->device);
     NCCL(link, &call, ncclAllReduce(link->token, link->token, 1, ncclFloat32, ncclSum, link->nccl,
                                     link->stream->handle));
-    wait_for_stream(link, &call);
+    link->last = call;
+    stream_sync(link->stream);
     return NULL;
 }
