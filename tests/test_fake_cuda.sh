@@ -227,7 +227,7 @@ mistake "no join" "fake: .*nothing waits for its" 03_ddp_fork $ddp "$join" ""
 mistake "no join, not recorded" "$apart" 03_ddp_fork $ddp "$join" "" "${unrecorded[@]}"
 mistake "no fork" "fake: .*waits for what is not captured" 03_ddp_fork $ddp "$fork" ""
 mistake "no fork, not recorded" "$apart" 03_ddp_fork $ddp "$fork" "" "${unrecorded[@]}"
-mistake "a step that waits" "fake: cudaStreamSynchronize in a thread that captures" 03_ddp_fork $train \
+mistake "a step that waits" "fake: cudaStreamQuery in a thread that captures" 03_ddp_fork $train \
     'trace_begin("optimizer");' "stream_sync(device_stream(job->device));"
 mistake "a graph outlives its communicator" "fake: ncclCommDestroy: .* graphs hold its work" 03_ddp_fork $train \
     "replay_free(job->replay);" "" $train "ddp_free(job->ddp);" "ddp_free(job->ddp); replay_free(job->replay);"
@@ -238,7 +238,7 @@ mistake "images are taken where they are" "must be aligned to 16 bytes" 07_dist_
     "if ((uintptr_t)x % ALIGNMENT == 0 ||" "if (true ||"
 right=("$pair" "${seven[@]:0:4}" ./mistaken "${two[@]}" --amp off)
 mistake "an error that is none is left behind" "kernel_[a-z_]*: cudaError" 07_dist_eval common/cuda/device_cuda.c \
-    "(void)cudaGetLastError();" ";"
+    "(void)cudaGetLastError();   // that it is not ready" "// that it is not ready"
 mistake "kernels of two communicators, in no order" "fake: two communicators on a device" 07_dist_eval \
     common/comm/nccl/comm_nccl.c "keep_host_order(links == NULL);" "(void)keep_host_order;"
 test_done
