@@ -225,7 +225,9 @@ TEST(killed_in_the_middle)
             usleep(20); // so that what comes fits into `text`
         }
     }
-    usleep(30000);
+    struct stat st = { 0 };
+    for (int ms = 0; ms < 10000 && st.st_size < 20000; ms++, usleep(1000))
+        stat(path, &st);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     EXPECT(is_json(read_all(path)), "not JSON: ...%s",
