@@ -2,6 +2,7 @@
 # The wrapper of all tests: it must see what it is there to see.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the sh inside; run is called by expect
 . "$SRC/tests/test.sh"
+export SHM_OF_OTHERS=
 run() { "$SRC/tests/run.sh" "$@"; }
 
 expect 0 "hello" run 5 echo hello
