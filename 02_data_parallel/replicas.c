@@ -15,7 +15,7 @@
 // first device; and while that one adds up and takes the step, the others idle.
 //
 // A phase is over when every device is through with it: each thread waits for its own device, and
-// then they meet (threads.h). So nobody reads what is not written yet, and the clock knows the
+// then they meet (threads.h). So no thread reads what is not written yet, and the clock knows the
 // phases. A device that is ready early idles; to let it go on would take events between any two.
 #include "replicas.h"
 #include "check.h"      // uses: xcalloc

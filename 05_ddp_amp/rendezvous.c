@@ -2,7 +2,7 @@
 //
 //   who am I?   the command line, else RANK and its kin, else Open MPI, else alone
 //   where?      rank 0 listens; MASTER_ADDR and MASTER_PORT say where, or MPI tells the others
-//   meet        everybody connects to rank 0, which keeps the store from then on (tcp_store.h)
+//   meet        every rank connects to rank 0, which keeps the store from then on (tcp_store.h)
 //   agree       the same program? the same options? who is on one machine with whom?
 //
 // MPI answers the first two questions only, and is finished with then: from there on it is one
