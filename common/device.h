@@ -57,9 +57,8 @@ void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes);
 // to and from may belong to different devices of this process.
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes);
 void fill_zero(Stream *stream, void *memory, size_t bytes);
-// Calls fn(copy of arg) on the host when the stream gets there: each time, where it is replayed. fn
-// must not call the device (under CUDA it runs in a thread of the driver's), nor change the copy,
-// which is gone when the last call has returned.
+// Calls fn(copy of arg) on the host when the stream gets there: never in a step that is recorded
+// (replay_forbid). fn must not call the device: under CUDA it runs in a thread of the driver's.
 void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes);
 
 Event *event_new(Device *device);

@@ -40,7 +40,6 @@ _Noreturn void cublas_failed(cublasStatus_t status, const char *call, const char
 struct Stream {
     Device *device;
     cudaStream_t handle;
-    struct HostCall *recorded;  // what recorded steps call; guarded by the device's lock
 };
 
 struct Device {

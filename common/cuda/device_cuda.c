@@ -29,7 +29,6 @@ typedef struct Block {
 
 // What a stream calls on the host: fn(arg).
 typedef struct HostCall {
-    struct HostCall *next;
     void (*fn)(void *arg);
     _Alignas(max_align_t) unsigned char arg[];
 } HostCall;
@@ -192,16 +191,6 @@ int device_share(int devices, int asked, bool warn)
 static void profiler_begin(const char *name) { nvtxRangePushA(name); }
 static void profiler_end(void) { nvtxRangePop(); }
 
-// What recorded steps would have called: there must be none left to be replayed.
-static void free_calls(Stream *stream)
-{
-    while (stream->recorded) {
-        HostCall *call = stream->recorded;
-        stream->recorded = call->next;
-        free(call);
-    }
-}
-
 Device *device_open(int index, int threads)
 {
     (void)threads;
@@ -216,7 +205,7 @@ Device *device_open(int index, int threads)
     CUDA(kernels_present());
     introduce_to_peers(index);
     pthread_mutex_init(&device->lock, NULL);
-    device->compute = (Stream){ device, new_stream("compute"), NULL };
+    device->compute = (Stream){ device, new_stream("compute") };
     device->fills = new_stream("fills");
     return device;
 }
@@ -229,7 +218,6 @@ void device_close(Device *device)
     CUDA(cudaStreamSynchronize(device->compute.handle));
     CUDA(cudaStreamDestroy(device->fills));
     CUDA(cudaStreamDestroy(device->compute.handle));
-    free_calls(&device->compute);
     while (device->blocks)
         device_free(device, device->blocks->memory);
     pthread_mutex_destroy(&device->lock);
@@ -338,7 +326,7 @@ Stream *stream_new(Device *device, const char *name)
 {
     Stream *stream = xcalloc(1, sizeof *stream);
     device_use(device);
-    *stream = (Stream){ device, new_stream(name), NULL };
+    *stream = (Stream){ device, new_stream(name) };
     return stream;
 }
 
@@ -351,7 +339,6 @@ void stream_free(Stream *stream)
         return;
     stream_sync(stream);
     CUDA(cudaStreamDestroy(stream->handle));
-    free_calls(stream);
     free(stream);
 }
 
@@ -408,29 +395,16 @@ static void CUDART_CB call_and_free(void *arg)
     free(call);
 }
 
-// A recorded call is made at each replay, and only the stream's end is surely the last one's.
-static void keep_recorded(Stream *stream, HostCall *call)
-{
-    pthread_mutex_lock(&stream->device->lock);
-    call->next = stream->recorded;
-    stream->recorded = call;
-    pthread_mutex_unlock(&stream->device->lock);
-    CUDA(cudaLaunchHostFunc(stream->handle, call->fn, call->arg));
-}
-
 void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes)
 {
     enum cudaStreamCaptureStatus status;
-    HostCall *call = xmalloc(sizeof *call + bytes);
-    call->next = NULL;
-    call->fn = fn;
-    memcpy(call->arg, arg, bytes);
     device_use(stream->device);
     CUDA(cudaStreamIsCapturing(stream->handle, &status));
-    if (status == cudaStreamCaptureStatusNone)
-        CUDA(cudaLaunchHostFunc(stream->handle, call_and_free, call));
-    else
-        keep_recorded(stream, call);
+    CHECK(status == cudaStreamCaptureStatusNone, "", "stream_call in a step that is recorded");
+    HostCall *call = xmalloc(sizeof *call + bytes);
+    call->fn = fn;
+    memcpy(call->arg, arg, bytes);
+    CUDA(cudaLaunchHostFunc(stream->handle, call_and_free, call));
 }
 
 Event *event_new(Device *device)
