@@ -160,9 +160,14 @@ void amp_measure(Amp *amp)
 // activations of a small one; and ranks need to talk only once for all of them. (It is not quite
 // the large batch where there is batch normalisation: that sees one part at a time.)
 
-int amp_rows(const AmpConfig *config, int batch_size)
+// GPUs want each part to begin at a multiple of 16 bytes: of 8 short numbers.
+int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size)
 {
-    return (batch_size + config->accumulate - 1) / config->accumulate;
+    int rest = data->channels * data->height * data->width % 8;
+    int rows = (batch_size + config->accumulate - 1) / config->accumulate;
+    while (rows < batch_size && rows * rest % 8 != 0)
+        rows++;
+    return rows;
 }
 
 Shape amp_images(const Model *model, int batch_size)

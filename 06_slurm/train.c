@@ -342,7 +342,7 @@ static void open_model(Job *job)
     job->device = comm_open_device(&job->world, c->threads);
     job->ops = ops_new(job->device, &c->ops);
     job->model = model_new(job->device, job->ops, &(ModelConfig){
-        c->arch, d->channels, d->height, d->width, d->classes, amp_rows(&c->amp, c->batch_size),
+        c->arch, d->channels, d->height, d->width, d->classes, amp_rows(&c->amp, d, c->batch_size),
         .type = amp_type(&c->amp, job->device) });
     job->replay = replay_new(job->device, LOADER_SLOTS + 1);
     job->velocity = device_alloc(job->device, job->model->param_count * sizeof(float));

@@ -24,7 +24,7 @@ void amp_check_options(const Args *args, const AmpConfig *config, int batch_size
 // What the model computes with on this device; and the rows of a part: those that go through the
 // model at once.
 Type amp_type(const AmpConfig *config, const Device *device);
-int amp_rows(const AmpConfig *config, int batch_size);
+int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size);
 Shape amp_images(const Model *model, int batch_size);   // all of a batch's
 
 typedef struct Amp Amp;

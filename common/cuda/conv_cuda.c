@@ -12,8 +12,7 @@
 //
 // In a short type a convolution reads a copy of the live piece, in the same order. Where a library
 // would read or write another type than ops.h wants, the numbers stand aside, in scratch memory
-// behind the library's own, and a kernel converts them. So do images that are not where the
-// libraries want them: a part of a batch may begin anywhere.
+// behind the library's own, and a kernel converts them.
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
 
@@ -32,7 +31,6 @@ struct Conv {
     ConvPlan plans[PASS_COUNT];     // if it is not
     Type results[PASS_COUNT];       // what the library writes
     size_t aside_at[PASS_COUNT];    // bytes of scratch memory that the library uses
-    size_t images_at[PASS_COUNT];   // and what stands aside before images do
 };
 
 enum { ALIGNMENT = 16 };            // bytes: of all that the libraries read and write
@@ -86,22 +84,10 @@ static size_t aside_bytes(const Conv *conv, ConvPass pass)
     return type == y ? 0 : shape_count(conv->y) * type_size(type);
 }
 
-// Nobody asks for the gradient of images. Where one of them is a multiple of the alignment, all are
-// aligned.
-static size_t images_aside(const Conv *conv, ConvPass pass)
-{
-    size_t bytes = shape_bytes(conv->spec.x), image = bytes / (size_t)conv->spec.x.n;
-    bool always_aligned = conv->spec.needs_dx || image % ALIGNMENT == 0;
-    return pass == PASS_DATA || always_aligned ? 0 : bytes;
-}
-
-static size_t rounded_up(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 static void need_scratch(Conv *conv, ConvPass pass, size_t workspace)
 {
-    conv->aside_at[pass] = rounded_up(workspace);
-    conv->images_at[pass] = conv->aside_at[pass] + rounded_up(aside_bytes(conv, pass));
-    ops_need_scratch(conv->ops, conv->images_at[pass] + images_aside(conv, pass));
+    conv->aside_at[pass] = (workspace + 255) / 256 * 256;
+    ops_need_scratch(conv->ops, conv->aside_at[pass] + aside_bytes(conv, pass));
 }
 
 // Of a product: f32 where more is to come before it is rounded, and where it is not.
@@ -277,20 +263,11 @@ static void *aside(const Conv *conv, ConvPass pass)
     return (char *)conv->ops->scratch->memory + conv->aside_at[pass];
 }
 
-static const void *images_aligned(const Conv *conv, ConvPass pass, const void *x)
-{
-    if ((uintptr_t)x % ALIGNMENT == 0 || images_aside(conv, pass) == 0)
-        return x;
-    void *copy = (char *)conv->ops->scratch->memory + conv->images_at[pass];
-    copy_on_device(&conv->ops->device->compute, copy, x, shape_bytes(conv->spec.x));
-    return copy;
-}
-
 void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y)
 {
     Type type = conv->y.type, result = conv->results[PASS_FORWARD];
     void *sums = result == type ? y : aside(conv, PASS_FORWARD);
-    run_pass(conv, PASS_FORWARD, images_aligned(conv, PASS_FORWARD, x), w, sums);
+    run_pass(conv, PASS_FORWARD, x, w, sums);
     if (conv->spec.bias)
         CUDA(kernel_bias_add(conv->ops->launch.stream, type, output_rows(conv), conv->y.c, bias,
                              result, sums, y));
@@ -318,8 +295,7 @@ void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw,
     const Launch *launch = &conv->ops->launch;
     Type result = conv->results[PASS_WEIGHTS];
     void *sums = result == TYPE_F32 ? dw : aside(conv, PASS_WEIGHTS);
-    run_pass(conv, PASS_WEIGHTS, images_aligned(conv, PASS_WEIGHTS, x), sums,
-             gradient(conv, PASS_WEIGHTS, dy));
+    run_pass(conv, PASS_WEIGHTS, x, sums, gradient(conv, PASS_WEIGHTS, dy));
     if (result != TYPE_F32)
         CUDA(kernel_values_widen(launch->stream, result, conv->live_count, sums, dw));
     if (conv->dead_count > 0)
