@@ -16,7 +16,7 @@ enum { ALIVE_NAME = 16 };
 typedef struct Alive {
     _Atomic uint64_t beats;
     _Atomic int waiting;            // more than 0: the training thread waits
-    _Atomic int outside;            // more than 0: for a disk or a terminal, however long
+    _Atomic int outside;            // more than 0: for a disk, a terminal or a driver, however long
     _Atomic bool joined;            // it has met the other ranks
     _Atomic bool done;              // all that was to do is done; the process is about to exit
     _Atomic int64_t epoch, step;    // the last step that was finished, from 1; 0 before the first

@@ -181,6 +181,11 @@ twelve=$hash
 check "what goes on" at_once hash_of ./03 -n 2 "${two[@]}" --epochs 12 --resume stopped.st
 check "comes out the same" test "$hash" = "$twelve"
 
+# A slow start is no hang.
+unset FAKE_DELAY
+FAKE_LOAD=2500 check "CUDA and cuDNN are loaded slowly" hash_of ./03 -n 2 "${two[@]}" --timeout 2
+check "it trains as ever" test "$hash" = "$pair"
+
 # --- mistakes ---------------------------------------------------------------------------------------------
 
 # mistake WHAT TEXT STEP FILE FROM TO [FILE FROM TO]...: with texts replaced that stand once in their files,
@@ -210,7 +215,6 @@ mistaken()
     program "$step" mistaken
 }
 
-unset FAKE_DELAY
 right=("$alone" ./mistaken "${one[@]}")
 apart=", not [0-9a-f]{16}|come apart"
 mistake "nobody waits for a batch" "$apart" 01_single_gpu common/data/loader.c "event_record(slot->ready, stream);" ""
@@ -231,6 +235,12 @@ mistake "a step that waits" "fake: cudaStreamQuery in a thread that captures" 03
     'trace_begin("optimizer");' "stream_sync(device_stream(job->device));"
 mistake "a graph outlives its communicator" "fake: ncclCommDestroy: .* graphs hold its work" 03_ddp_fork $train \
     "replay_free(job->replay);" "" $train "ddp_free(job->ddp);" "ddp_free(job->ddp); replay_free(job->replay);"
+hang='if (comm_rank(ddp->comm) == 1) { alive_wait_begin(); for (;;) sigsuspend(&(sigset_t){ 0 }); }'
+right+=(--timeout 2)
+mistake "a rank waits for what never comes" "all wait for each other" 03_ddp_fork $ddp \
+    'trace_begin("wait for gradients");' "$hang"
+mistake "a rank hangs" "rank 1 of 2 .* has given no sign of life" 03_ddp_fork $ddp \
+    'trace_begin("wait for gradients");' "${hang/alive_wait_begin();/}"
 mistake "CUDA before a fork" "fake: .*CUDA was used before the fork" 03_ddp_fork 03_ddp_fork/spawn.c \
     "int gpus = count_gpus();" "int gpus = device_count();"
 right=("$odd_hash" ./mistaken "${odd[@]}")

@@ -13,6 +13,7 @@
 // In a short type a convolution reads a copy of the live piece, in the same order. Where a library
 // would read or write another type than ops.h wants, the numbers stand aside, in scratch memory
 // behind the library's own, and a kernel converts them.
+#include "alive.h"
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
 
@@ -161,10 +162,12 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
           "convolutions of %dx%d and %dx%d pixels cannot share weights", like->spec.x.h,
           like->spec.x.w, spec->x.h, spec->x.w);
     conv->is_product = conv_is_product(&problem);
+    alive_outside_begin();      // the first plan loads a library of engines
     if (conv->is_product)
         make_products(conv, &problem);
     else
         make_plans(conv, &problem);
+    alive_outside_end();
     return conv;
 }
 

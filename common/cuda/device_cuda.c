@@ -94,10 +94,10 @@ static _Thread_local int current_device = -1; // of this thread, as CUDA knows i
 int device_count(void)
 {
     int count = 0;
-    if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    alive_outside_begin();
+    if (cudaGetDeviceCount(&count) != cudaSuccess)
         (void)cudaGetLastError();
-        return 0;
-    }
+    alive_outside_end();
     return count;
 }
 
@@ -194,6 +194,7 @@ static void profiler_end(void) { nvtxRangePop(); }
 Device *device_open(int index, int threads)
 {
     (void)threads;
+    alive_outside_begin();      // CUDA is loaded
     check_device_exists(index);
     trace_profiler(profiler_begin, profiler_end);
     Device *device = xcalloc(1, sizeof *device);
@@ -207,6 +208,7 @@ Device *device_open(int index, int threads)
     pthread_mutex_init(&device->lock, NULL);
     device->compute = (Stream){ device, new_stream("compute") };
     device->fills = new_stream("fills");
+    alive_outside_end();
     return device;
 }
 
@@ -350,15 +352,34 @@ static void look_around(const Device *device)
     nanosleep(&(struct timespec){ .tv_nsec = 50 * 1000 }, NULL);
 }
 
+// Before this process has met the other ranks, the device can only be busy, however long.
+static bool wait_begin(void)
+{
+    bool alone = !alive_here()->joined;
+    if (alone)
+        alive_outside_begin();
+    else
+        alive_wait_begin();
+    return alone;
+}
+
+static void wait_end(bool alone)
+{
+    if (alone)
+        alive_outside_end();
+    else
+        alive_wait_end();
+}
+
 void stream_sync(Stream *stream)
 {
     device_use(stream->device);
-    alive_wait_begin();
+    bool alone = wait_begin();
     while (stream->device->while_waiting &&
            cudaStreamQuery(stream->handle) == cudaErrorNotReady)
         look_around(stream->device);
     CUDA(cudaStreamSynchronize(stream->handle));
-    alive_wait_end();
+    wait_end(alone);
 }
 
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
@@ -440,11 +461,11 @@ void stream_wait(Stream *stream, Event *event)
 void event_sync(Event *event)
 {
     device_use(event->device);
-    alive_wait_begin();
+    bool alone = wait_begin();
     while (event->device->while_waiting && cudaEventQuery(event->handle) == cudaErrorNotReady)
         look_around(event->device);
     CUDA(cudaEventSynchronize(event->handle));
-    alive_wait_end();
+    wait_end(alone);
 }
 
 // --- replay: a CUDA graph for each key -----------------------------------------------------------

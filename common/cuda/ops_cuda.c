@@ -3,6 +3,7 @@
 // An activation is NHWC, so a batch is a matrix: a row for each pixel, a column for each channel.
 // Each call queues its kernels on the device's compute stream; none allocates or waits, so that a
 // step can be recorded.
+#include "alive.h"
 #include "cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -33,9 +34,11 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     device_use(device);
     ops->device = device;
     ops->config = *config;
+    alive_outside_begin();      // libraries of a gigabyte are loaded
     CUDNN(cudnnCreate(&ops->cudnn));
     CUDNN(cudnnSetStream(ops->cudnn, device->compute.handle));
     CUBLAS(cublasLtCreate(&ops->blas));
+    alive_outside_end();
     ops->launch = (Launch){
         .stream = device->compute.handle,
         .partials = device_alloc(device, LAUNCH_PARTIAL_BYTES),

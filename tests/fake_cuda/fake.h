@@ -33,7 +33,8 @@
 //
 // In the environment: FAKE_GPUS (how many; 1), FAKE_DELAY (of work, on average; microseconds; 0),
 // FAKE_SEED (of delays), FAKE_ORDER (last: of the work in a graph, or the threads of a block, that could be next, the
-// last; else the first), FAKE_NCCL_VERSION.
+// last; else the first), FAKE_LOAD (for so long the first use of CUDA loads it, and cudnnCreate cuDNN; milliseconds; 0),
+// FAKE_NCCL_VERSION.
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -81,6 +82,8 @@ static inline bool fake_on_device(const void *p, size_t bytes)
     return b && (const char *)p + bytes <= b->p + b->bytes;
 }
 
+// Takes as long as loading a library.
+void fake_load(void);
 // Fails if this thread captures.
 void fake_not_in_capture(const char *name);
 // *users counts the graphs that hold what the stream is asked for now.

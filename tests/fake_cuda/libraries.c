@@ -32,6 +32,7 @@ struct cudnnContext {
 cudnnStatus_t cudnnCreate(cudnnHandle_t *made)
 {
     fake_not_in_capture("cudnnCreate");
+    fake_load();
     *made = calloc(1, sizeof **made);
     return CUDNN_STATUS_SUCCESS;
 }

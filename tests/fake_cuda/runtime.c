@@ -117,12 +117,16 @@ static void *copy_of(const void *p, size_t bytes)
 
 static int gpus(void) { return fake_setting("FAKE_GPUS", 1); }
 
+void fake_load(void) { usleep(1000 * (useconds_t)fake_setting("FAKE_LOAD", 0)); }
+
 // What this process does first says to whom CUDA belongs: its children must not use it, too.
 static void touch(const char *name)
 {
     static pid_t user;
     if (user && user != getpid())
         fake_die("%s: CUDA was used before the fork", name);
+    if (!user)
+        fake_load();
     user = getpid();
 }
 
