@@ -93,9 +93,9 @@ size_t conv_weight_count(const Conv *conv); // floats in the arena, at least O *
 void conv_weights_import(const Conv *conv, float *arena, const float *oihw);
 void conv_weights_export(const Conv *conv, float *oihw, const float *arena);
 
-// In f32, w below is the arena's. In a short type it is a copy of that, in an order of its own,
-// which conv_weights_cast makes.
-size_t conv_copy_bytes(const Conv *conv); // 0 in f32
+// In f32, w below is the arena's. In a short type it is a copy of that, in an order of its own, which
+// conv_weights_cast makes; or in the same order, where that has 0 bytes: then values_narrow makes it.
+size_t conv_copy_bytes(const Conv *conv);
 void conv_weights_cast(Conv *conv, const float *arena, void *copy);
 
 void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y);

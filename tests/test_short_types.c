@@ -214,9 +214,13 @@ static void check_conv(const char *name, ConvSpec spec, Type type, int tail)
     float *w = master(wide, weights, type), *arena = master(half, weights, type);
     float *grads = device_alloc(device, conv_weight_count(half) * sizeof *grads);
     float *wide_grads = device_alloc(device, conv_weight_count(wide) * sizeof *grads);
-    void *copy = device_alloc(device, conv_copy_bytes(half));
+    size_t own = conv_copy_bytes(half), count = conv_weight_count(half);
+    void *copy = device_alloc(device, own > 0 ? own : count * type_size(type));
 
-    conv_weights_cast(half, arena, copy);
+    if (own > 0)
+        conv_weights_cast(half, arena, copy);
+    else
+        values_narrow(ops, device_stream(device), type, count, arena, 1, copy);
     conv_forward(wide, x.wide, w, bias.wide, out.wide);
     conv_forward(half, x.half, copy, bias.wide, out.half);
     compare(name, &out, off.y, off.y_largest);

@@ -236,18 +236,14 @@ void conv_weights_export(const Conv *c, float *oihw, const float *arena)
 
 size_t conv_copy_bytes(const Conv *c)
 {
-    if (c->spec.x.type == TYPE_F32)
+    if (c->spec.x.type == TYPE_F32 || c->wide)
         return 0;
-    return c->wide    ? conv_weight_count(c->wide) * type_size(c->spec.x.type)
-           : c->dense ? dense_copy_bytes(c->dense)
-                      : dnnl_memory_desc_get_size(c->copy);
+    return c->dense ? dense_copy_bytes(c->dense) : dnnl_memory_desc_get_size(c->copy);
 }
 
 void conv_weights_cast(Conv *c, const float *arena, void *copy)
 {
-    if (c->wide)
-        ops_narrow(c->spec.x.type, conv_weight_count(c->wide), arena, copy);
-    else if (c->dense)
+    if (c->dense)
         dense_weights_cast(c->dense, arena, copy);
     else
         dnn_run(&c->cast, c->ops->stream, (void *[]){ (void *)arena, copy });

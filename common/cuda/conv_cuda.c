@@ -225,15 +225,15 @@ void conv_weights_export(const Conv *conv, float *oihw, const float *arena)
 
 size_t conv_copy_bytes(const Conv *conv)
 {
-    Type type = conv->spec.x.type;
-    return type == TYPE_F32 ? 0 : conv->live_count * type_size(type);
+    (void)conv;
+    return 0;
 }
 
 void conv_weights_cast(Conv *conv, const float *arena, void *copy)
 {
-    device_use(conv->ops->device);
-    CUDA(kernel_values_narrow(conv->ops->launch.stream, conv->spec.x.type, conv->live_count, arena,
-                              1, copy));
+    (void)conv;
+    (void)arena;
+    (void)copy;
 }
 
 // --- computing -----------------------------------------------------------------------------------

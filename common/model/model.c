@@ -41,19 +41,19 @@ static size_t layer_size(Layer *layer, const Conv *conv)
     return 0;
 }
 
+// What convolutions read: the masters, or an arena of short copies in the same order, or short copies in
+// the backend's own.
 static void lay_out_copies(Model *model)
 {
     Net *net = model->net;
-    size_t bytes = 0;
-    model->weights = model->params;
-    if (model->config.type == TYPE_F32)
-        return;
+    Type type = model->config.type;
     for (int i = 0; i < net->layer_count; i++) {
-        net->layers[i].copy_at = bytes;
+        net->layers[i].copy_at = net->copy_bytes;
         if (net->layers[i].type == LAYER_CONV)
-            bytes += aligned_bytes(conv_copy_bytes(net->plans->convs[i]));
+            net->copy_bytes += aligned_bytes(conv_copy_bytes(net->plans->convs[i]));
     }
-    model->weights = device_alloc(model->device, bytes);
+    size_t bytes = net->copy_bytes > 0 ? net->copy_bytes : model->param_count * type_size(type);
+    model->weights = type == TYPE_F32 ? model->params : device_alloc(model->device, bytes);
 }
 
 // Last layer first: that is the order in which backward finishes.
@@ -368,7 +368,11 @@ void model_init(Model *model, int64_t seed)
 void model_cast_weights(Model *model)
 {
     const Net *net = model->net;
-    for (int i = 0; i < net->layer_count && model->config.type != TYPE_F32; i++)
+    Type type = model->config.type;
+    if (type != TYPE_F32 && net->copy_bytes == 0)
+        values_narrow(model->ops, device_stream(model->device), type, model->param_count,
+                      model->params, 1, model->weights);
+    for (int i = 0; i < net->layer_count && net->copy_bytes > 0; i++)
         if (net->layers[i].type == LAYER_CONV)
             conv_weights_cast(net->plans->convs[i], model->params + net->layers[i].begin,
                               (char *)model->weights + net->layers[i].copy_at);

@@ -14,7 +14,7 @@ typedef struct Layer {
     bool bias, relu;
     bool normal_init;               // Kaiming's normal distribution by fan-out; else uniform by fan-in
     size_t begin, end;              // of this layer's parameters in the arena
-    size_t copy_at;                 // of the short copy of its weights: bytes into model->weights
+    size_t copy_at;                 // of the short copy of its weights, where copy_bytes are not 0
     size_t bias_at, beta_at;        // weights and gamma stand at begin
     size_t mean_at, var_at;         // in the arena of buffers
 } Layer;
@@ -32,6 +32,7 @@ struct Net {
     int value_count;
 
     struct Value *values;           // from here on model.c's own
+    size_t copy_bytes;              // of model->weights; 0: they have the order of the masters
     struct Plan *plans;             // the first is the full batch's
     const struct Plan *current;     // of the last forward
     const void *images;             // of the last forward

@@ -30,9 +30,8 @@ NormTensors norm_tensors(const Model *model, const Layer *l)
 
 const void *weights_of(const Model *model, const Layer *l)
 {
-    if (model->config.type == TYPE_F32)
-        return model->params + l->begin;
-    return (const char *)model->weights + l->copy_at;
+    size_t as_masters = l->begin * type_size(model->config.type);
+    return (const char *)model->weights + (model->net->copy_bytes > 0 ? l->copy_at : as_masters);
 }
 
 // --- plans ---------------------------------------------------------------------------------------
