@@ -247,8 +247,7 @@ static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, co
     device_use(ops->device);
     void *px = (void *)(uintptr_t)x, *pw = (void *)(uintptr_t)w, *py = (void *)(uintptr_t)y;
     if (!conv->is_product) {
-        void *scratch = ops->scratch ? ops->scratch->memory : NULL;
-        CUDNN(conv_plan_run(&conv->plans[pass], ops->cudnn, px, pw, py, scratch));
+        CUDNN(conv_plan_run(&conv->plans[pass], ops->cudnn, px, pw, py, ops->scratch));
     } else if (pass == PASS_FORWARD) {
         gemm_run(&conv->products[pass], ops, pw, px, py);
     } else if (pass == PASS_DATA) {
@@ -263,7 +262,7 @@ static int64_t output_rows(const Conv *conv) { return (int64_t)conv->y.n * conv-
 
 static void *aside(const Conv *conv, ConvPass pass)
 {
-    return (char *)conv->ops->scratch->memory + conv->aside_at[pass];
+    return (char *)conv->ops->scratch + conv->aside_at[pass];
 }
 
 void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y)

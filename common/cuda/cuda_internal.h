@@ -47,8 +47,7 @@ struct Device {
     char name[256];
     Stream compute;
     bool never_record;          // replay_run just calls the step
-    void (*while_waiting)(const struct Device *device); // now and then while the host waits for it;
-                                // or NULL
+    void (*while_waiting)(void); // now and then while the host waits for it; or NULL
     cudaStream_t fills;         // zeroes new memory: never captured, and in nobody's way
     pthread_mutex_t lock;       // of what follows
     struct Block *blocks;       // what device_alloc has given out
@@ -57,26 +56,21 @@ struct Device {
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
 
-// Scratch memory that was outgrown stays: a recorded step may hold its address.
-typedef struct Scratch {
-    void *memory;
-    size_t bytes;
-    struct Scratch *outgrown;
-} Scratch;
-
 struct Ops {
     Device *device;
     OpsConfig config;
     cudnnHandle_t cudnn;
     cublasLtHandle_t blas;
-    Scratch *scratch;           // for one operation at a time: all run on one stream
+    void *scratch;              // for one operation at a time: all run on one stream
+    size_t scratch_bytes;
     Launch launch;              // what our own kernels need
     int norm_processes;         // that share the batches of normalisations; 0, 1: each has its own
     OpsGather norm_gather;
     void *norm_gather_arg;
 };
 
-// Sees to it that ops->scratch holds as many bytes. While setting up, never while computing.
+// Sees to it that ops->scratch holds as many bytes. While setting up, never while computing. What was
+// outgrown stays until the device is closed: a recorded step may hold its address.
 void ops_need_scratch(Ops *ops, size_t bytes);
 
 // --- matrix products, for convolutions that are one ----------------------------------------------

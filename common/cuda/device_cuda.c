@@ -348,7 +348,7 @@ void stream_free(Stream *stream)
 static void look_around(const Device *device)
 {
     (void)cudaGetLastError();   // that it is not ready is no failure: the next launch must not find it
-    device->while_waiting(device);
+    device->while_waiting();
     nanosleep(&(struct timespec){ .tv_nsec = 50 * 1000 }, NULL);
 }
 

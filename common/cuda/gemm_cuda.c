@@ -80,8 +80,7 @@ void gemm_free(Gemm *gemm)
 void gemm_run(const Gemm *gemm, const Ops *ops, const void *a, const void *b, void *d)
 {
     const float alpha = 1, beta = 0;
-    void *scratch = ops->scratch ? ops->scratch->memory : NULL;
     CUBLAS(cublasLtMatmul(ops->blas, gemm->desc, &alpha, a, gemm->a, b, gemm->b, &beta, d, gemm->d,
-                          d, gemm->d, &gemm->algorithm, scratch, gemm->workspace,
-                          ops->launch.stream));
+                          d, gemm->d, &gemm->algorithm, ops->scratch,
+                          gemm->workspace, ops->launch.stream));
 }

@@ -52,12 +52,7 @@ void ops_free(Ops *ops)
     if (!ops)
         return;
     stream_sync(&ops->device->compute);
-    while (ops->scratch) {
-        Scratch *scratch = ops->scratch;
-        ops->scratch = scratch->outgrown;
-        device_free(ops->device, scratch->memory);
-        free(scratch);
-    }
+    device_free(ops->device, ops->scratch);
     device_free(ops->device, ops->launch.tickets);
     device_free(ops->device, ops->launch.partials);
     CUBLAS(cublasLtDestroy(ops->blas));
@@ -88,14 +83,10 @@ bool ops_emulates(const Device *device, Type type)
 // Grows at least twofold, so that all that is outgrown together is no larger than what is in use.
 void ops_need_scratch(Ops *ops, size_t bytes)
 {
-    size_t now = ops->scratch ? ops->scratch->bytes : 0;
-    if (bytes <= now)
+    if (bytes <= ops->scratch_bytes)
         return;
-    Scratch *scratch = xcalloc(1, sizeof *scratch);
-    scratch->bytes = bytes > 2 * now ? bytes : 2 * now;
-    scratch->memory = device_alloc(ops->device, scratch->bytes);
-    scratch->outgrown = ops->scratch;
-    ops->scratch = scratch;
+    ops->scratch_bytes = bytes > 2 * ops->scratch_bytes ? bytes : 2 * ops->scratch_bytes;
+    ops->scratch = device_alloc(ops->device, ops->scratch_bytes);
 }
 
 void scalars_set(Ops *ops, Scalars *scalars, Scalars values)

@@ -15,7 +15,6 @@ const bool comm_shares_devices = false;
 
 struct Link {
     const Comm *comm;
-    Device *device;
     ncclComm_t nccl;
     Stream *stream;         // for barriers
     float *token;           // a barrier's value, on the device
@@ -78,11 +77,10 @@ static void check_device(const Link *link, const Call *doing)
     check_result(link, doing, result, "NCCL", __LINE__);
 }
 
-// While the host waits for the device (device_cuda.c): whatever the device waits for, one of the communicators knows
-// when another rank is gone.
-static void check_links(const Device *device)
+// While the host waits for the device (device_cuda.c): whatever the device waits for, one of the
+// communicators knows when another rank is gone.
+static void check_links(void)
 {
-    (void)device;
     for (const Link *link = links; link; link = link->next)
         check_device(link, &link->last);
 }
@@ -116,8 +114,8 @@ static ncclUniqueId share_id(const Link *link, const World *world)
     return id;
 }
 
-// Kernels of two communicators must not wait for each other, each on another rank: all ranks have to launch them in one
-// order. The host's is the same on all ranks, and NCCL can keep to it from 2.26 on.
+// Kernels of two communicators must not wait for each other, each on another rank: all ranks have to
+// launch them in one order. The host's is the same on all ranks, and NCCL can keep to it from 2.26 on.
 static void keep_host_order(bool first)
 {
     int version = 0;
@@ -133,18 +131,17 @@ Link *link_new(const Comm *comm, const World *world)
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     Link *link = xcalloc(1, sizeof *link);
     link->comm = comm;
-    link->device = comm->device;
     refuse_fixed_id();
     keep_host_order(links == NULL);
     ncclUniqueId id = share_id(link, world);
-    device_use(link->device);
+    device_use(comm->device);
     NCCL(link, NULL, ncclCommInitRankConfig(&link->nccl, world->size, id, world->rank, &config));
-    link->stream = stream_new(link->device, "barrier");
-    link->token = device_alloc(link->device, sizeof *link->token);
+    link->stream = stream_new(comm->device, "barrier");
+    link->token = device_alloc(comm->device, sizeof *link->token);
     link->last = (Call){ .kind = CALL_BARRIER, .other = -1 };
     link->next = links;
     links = link;
-    link->device->while_waiting = check_links;
+    comm->device->while_waiting = check_links;
     return link;
 }
 
@@ -154,10 +151,10 @@ void link_free(Link *link)
     while (*at != link)
         at = &(*at)->next;
     *at = link->next;
-    device_use(link->device);
+    device_use(link->comm->device);
     stream_free(link->stream);
     (void)ncclCommDestroy(link->nccl); // some may be gone already, and nothing is left to do
-    device_free(link->device, link->token);
+    device_free(link->comm->device, link->token);
     free(link);
 }
 
@@ -232,7 +229,7 @@ static ncclResult_t (*const do_call[CALL_KINDS])(const Link *link, const Call *c
 // The timeline shows when it was asked for; when it happens, the profiler shows.
 void link_enqueue(Link *link, Stream *stream, const Call *call)
 {
-    device_use(link->device);
+    device_use(link->comm->device);
     comm_call_begin(link->comm, call);
     link->last = *call;
     NCCL(link, call, do_call[call->kind](link, call, stream->handle));
@@ -251,7 +248,7 @@ bool link_bare(Link *link, const Call *call)
 const char *link_barrier(Link *link)
 {
     const Call call = { .kind = CALL_BARRIER, .other = -1, .number = link->comm->calls };
-    device_use(link->device);
+    device_use(link->comm->device);
     NCCL(link, &call, ncclAllReduce(link->token, link->token, 1, ncclFloat32, ncclSum, link->nccl,
                                     link->stream->handle));
     link->last = call;
