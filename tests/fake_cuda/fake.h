@@ -34,7 +34,7 @@
 // In the environment: FAKE_GPUS (how many; 1), FAKE_DELAY (of work, on average; microseconds; 0),
 // FAKE_SEED (of delays), FAKE_ORDER (last: of the work in a graph, or the threads of a block, that could be next, the
 // last; else the first), FAKE_LOAD (for so long the first use of CUDA loads it, and cudnnCreate cuDNN; milliseconds; 0),
-// FAKE_NCCL_VERSION.
+// FAKE_NCCL_VERSION, FAKE_FAILURE (of the GPU: memory, crash, hang, numbers).
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -45,6 +45,8 @@
 __attribute__((noreturn)) void fake_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // A number in the environment, or what it is without.
 int fake_setting(const char *name, int without);
+// Whether FAKE_FAILURE says so.
+bool fake_fails(const char *how);
 
 // Device memory that a piece of work reads or writes; nothing if p is NULL.
 typedef struct Range {

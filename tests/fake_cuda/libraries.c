@@ -6,9 +6,11 @@
 
 #include <cublasLt.h>
 #include <cudnn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // --- cuDNN: descriptors, and their attributes ----------------------------------------------------
 
@@ -293,10 +295,15 @@ static void run_convolution(void *arg)
     const Tensor *to = forward ? &c->y : data ? &c->x : &c->w;
     float *result = forward ? y : data ? x : w;
     memset(result, 0, tensor_count(to) * sizeof *result);
+    if (fake_fails("crash"))
+        raise(SIGSEGV);
+    while (fake_fails("hang"))
+        pause();
     convolve(c, x, w, y);
+    double alpha = fake_fails("numbers") ? 1.05 * c->alpha : c->alpha;
     FOR_EACH_NUMBER(to, i, at,
         double before = c->beta ? c->beta * number_get(to->p, to->type, at) : 0;
-        number_set(to->p, to->type, at, c->alpha * result[i] + before););
+        number_set(to->p, to->type, at, alpha * result[i] + before););
     free(x);
     free(w);
     free(y);

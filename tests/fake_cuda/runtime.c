@@ -94,6 +94,12 @@ int fake_setting(const char *name, int without)
     return text ? atoi(text) : without;
 }
 
+bool fake_fails(const char *how)
+{
+    const char *text = getenv("FAKE_FAILURE");
+    return text && strcmp(text, how) == 0;
+}
+
 void fake_not_in_capture(const char *name)
 {
     if (captures)
@@ -279,6 +285,8 @@ static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
 {
     fake_not_in_capture(name);
     need_device(name);
+    if (fake_fails("memory") && bytes > 1 << 20)
+        return failed(cudaErrorMemoryAllocation);
     Block *block = malloc(sizeof *block);
     pthread_mutex_lock(&lock);
     *p = kind == DEVICE ? arena_take(bytes) : malloc(bytes);

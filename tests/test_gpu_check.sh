@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# ctest: PROCESSORS 2 TIMEOUT 180
+# Before ./ddp run trains on a GPU, it compares its numbers with the CPU's. The stand-in for CUDA is the GPU here: one
+# that computes, computes wrong numbers, hangs, crashes or has no memory.
+# shellcheck disable=SC2016  # a $ in single quotes is for a pretended command
+. "$SRC/tests/test.sh"
+build=${BUILD%/*}
+[ -x "$build/fake/gpu_check" ] || { echo "skipped: no cuda backend in this build"; exit 77; }
+unset CUDA_VISIBLE_DEVICES DDP_GPU_LIMIT
+
+# --- a built tree, and a machine with a GPU -----------------------------------------------------------------------
+
+tree=$TMP/tree
+mkdir -p "$tree/build" "$TMP/bin" "$tree"/build/{cpu,cuda,cuda-gloo}
+cp -r "$SRC"/{ddp,tools,cmake,CMakePresets.json} "$tree"
+cd "$tree" || exit 1
+mkdir 01_single_gpu
+ln -s "$BUILD/01_single_gpu" build/cpu
+ln -s "$build/fake/01_single_gpu" build/cuda
+ln -s "$build/fake/01_single_gpu" build/cuda-gloo
+cp "$BUILD/gpu_check" build/cpu
+cp "$build/fake/gpu_check" build/cuda
+echo cpu cuda cuda-gloo >build/backends
+echo "CMAKE_HOME_DIRECTORY:INTERNAL=$tree" >build/CMakeCache.txt
+touch build/build.ninja
+pretend() { printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
+pretend cmake 'case "$1" in --version) echo "cmake version 3.30.0" ;; esac'
+pretend sudo 'exit 1'
+pretend apt-get 'exit 1'
+smi='case "$1" in -L) echo "GPU 0: Stand-in (UUID: GPU-1)" ;; *) echo "GPU-1, Stand-in, DRIVER" ;; esac'
+pretend nvidia-smi "${smi/DRIVER/1.0}"
+ddp() { PATH="$TMP/bin:$PATH" ./ddp "$@"; }
+tiny=(-- -a lenet --data synthetic --train-samples 16 --test-samples 8 -b 8 --epochs 1 --threads 1)
+ran_on() { grep -q "^\$.* build/$1/01_single_gpu/train" "$TMP/output" && grep -q "weight hash" "$TMP/output"; }
+
+# --- the first run checks; the verdict is kept ----------------------------------------------------------------------
+
+ddp doctor >"$TMP/output" 2>&1          # its exit status depends on what is installed
+check "no verdict yet" grep -q "none yet: ./ddp doctor --gpu" "$TMP/output"
+expect 0 "GPU check ok: LeNet's and ResNet-18's losses and gradients are the CPU's, to" ddp run 01 "${tiny[@]}"
+check "the run is on the GPU" ran_on cuda
+check "both programs are built" grep -q 'target 01_single_gpu_cuda gpu_check_cuda gpu_check_cpu' "$TMP/output"
+expect 0 "weight hash" ddp run 01 "${tiny[@]}"
+check "the second run checks nothing" not grep -q "GPU check" "$TMP/output"
+check "it is on the GPU, too" ran_on cuda
+expect 0 "weight hash" ddp run 01 --backend cuda-gloo "${tiny[@]}"
+check "cuda-gloo computes with the same code" not grep -q "GPU check" "$TMP/output"
+ddp doctor >"$TMP/output" 2>&1
+check "the doctor shows the verdict" grep -qE "^(✓|ok)  GPU check +LeNet's" "$TMP/output"
+
+pretend nvidia-smi "${smi/DRIVER/2.0}"
+expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
+pretend nvidia-smi "${smi/DRIVER/1.0}"
+expect 0 "weight hash" ddp run 01 "${tiny[@]}"
+check "each driver has its own verdict" not grep -q "GPU check" "$TMP/output"
+printf x >>build/cuda/gpu_check
+expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------
+
+# fails WHY FAILURE: a run on a new machine says why, and trains on the CPU; the verdict is kept.
+new=10
+fails()
+{
+    new=$((new + 1))
+    pretend nvidia-smi "${smi/DRIVER/$new}"
+    expect 0 "$1" env FAKE_FAILURE="$2" DDP_GPU_LIMIT="${3:-60}" PATH="$TMP/bin:$PATH" ./ddp run 01 "${tiny[@]}"
+    check "$2: the run is on the CPU" ran_on cpu
+    check "$2: what to do" grep -q "hint: .*./ddp doctor --gpu" "$TMP/output"
+    FAKE_FAILURE=hang expect 0 "$1" ddp run 01 --backend cuda "${tiny[@]}"
+    check "$2: the verdict is kept" ran_on cpu
+}
+fails "GPU check failed: wrong numbers: GPU 0, first step: the gradient of lenet." numbers
+fails "GPU check failed: it crashed (SIGSEGV)" crash
+fails "GPU check failed: no answer within 2 s" hang 2
+expect 1 "no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" ./ddp doctor --gpu
+ddp doctor --gpu >"$TMP/output" 2>&1
+check "the doctor checks again" grep -qE "GPU check +LeNet's" "$TMP/output"
+expect 0 "weight hash" ddp run 01 "${tiny[@]}"
+check "the next run believes that" ran_on cuda
+
+# Who else uses the GPU decides about its memory: the next run tries again.
+pretend nvidia-smi "${smi/DRIVER/20}"
+expect 0 "GPU check failed: no memory: device_cuda.c:" env FAKE_FAILURE=memory PATH="$TMP/bin:$PATH" ./ddp run 01 "${tiny[@]}"
+check "without memory the run is on the CPU" ran_on cpu
+expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
+
+pretend nvidia-smi "${smi/DRIVER/21}"
+expect 0 "GPU check failed: CUDA sees no GPU: driver too old, or hidden" env FAKE_GPUS=0 PATH="$TMP/bin:$PATH" \
+    ./ddp run 01 "${tiny[@]}"
+check "without a GPU the run is on the CPU" ran_on cpu
+
+# A program that does not end when it is asked to.
+pretend nvidia-smi "${smi/DRIVER/22}"
+mv build/cuda/gpu_check real
+printf '#!/bin/sh\ntrap "" TERM\nwhile :; do sleep 1; done\n' >build/cuda/gpu_check
+chmod +x build/cuda/gpu_check
+fails "GPU check failed: killed, or no answer within 1 s" stubborn 1
+mv real build/cuda/gpu_check
+
+# --- without the CPU backend ---------------------------------------------------------------------------------------
+
+rm build/cpu/gpu_check
+echo cuda >build/backends
+pretend nvidia-smi "${smi/DRIVER/30}"
+expect 0 "GPU check unchecked: the CPU backend, with which it is compared, is not built" ddp run 01 "${tiny[@]}"
+check "the run is on the GPU all the same" ran_on cuda
+test_done

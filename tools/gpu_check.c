@@ -1,0 +1,266 @@
+// gpu_check.c - compares the numbers of GPUs with the CPU's, before ./ddp run trains on a GPU.
+//
+//   build/cpu/gpu_check write FILE       one step of LeNet and of ResNet-18: losses and gradients
+//   build/cuda/gpu_check compare FILE    the same on each visible GPU: as it is, and recorded
+//
+// Exit status: 0 the numbers agree, 4 they do not, 77 no GPU is visible, else 1.
+#include "check.h"
+#include "model.h"
+#include "rng.h"
+#include "checkpoint/safetensors.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 32, CLASSES = 10, SIZE = 32, EXIT_DIFFERENT = 4, EXIT_NO_GPU = 77 };
+
+// The most that a tensor may be away from the CPU's, in parts of its norm. Another order of sums
+// gives about 1e-5. A ReLU or a maximum that rounding decides the other way gives 1e-3 to 1e-2; a
+// lost row of 32 gives 1.8e-1.
+static const double gradient_tolerance = 2e-2, loss_tolerance = 1e-4;
+
+static const struct {
+    const char *arch;
+    int channels;
+} nets[] = { { "lenet", 1 }, { "resnet18", 3 } };
+
+typedef struct Job {
+    Device *device;
+    Ops *ops;
+    Model *model;
+    void *images;
+    int32_t *labels;
+    Scalars *scalars;
+    Stats *stats;
+} Job;
+
+typedef struct Results {
+    StTensor tensors[128];
+    int count;
+} Results;
+
+static void add_result(Results *results, const char *arch, const char *name, int64_t count,
+                       const float *data)
+{
+    char full[96];
+    snprintf(full, sizeof full, "%s.%s", arch, name);
+    results->tensors[results->count++] = (StTensor){ xstrdup(full), "F32", 1, { count }, data,
+                                                     (size_t)count * sizeof *data };
+}
+
+static void free_results(Results *results)
+{
+    for (int i = 0; i < results->count; i++) {
+        free((void *)results->tensors[i].name);
+        free((void *)results->tensors[i].data);
+    }
+    results->count = 0;
+}
+
+static void *to_device(const Job *job, const void *host, size_t bytes)
+{
+    void *memory = device_alloc(job->device, bytes);
+    copy_to_device(device_stream(job->device), memory, host, bytes);
+    stream_sync(device_stream(job->device));
+    return memory;
+}
+
+// Noise as images, through the operation that the loader uses.
+static void load_batch(Job *job, int channels)
+{
+    int count = ROWS * channels * SIZE * SIZE;
+    unsigned char *bytes = xmalloc((size_t)count);
+    int32_t labels[ROWS], ids[ROWS];
+    for (int i = 0; i < count; i++)
+        bytes[i] = (unsigned char)philox(1, 1, (uint64_t)i).v[0];
+    for (int i = 0; i < ROWS; i++) {
+        labels[i] = (int32_t)(philox(1, 2, (uint64_t)i).v[0] % CLASSES);
+        ids[i] = i;
+    }
+    Augment augment = { .crop = true, .flip = true, .padding = 4, .seed = 1, .mean = { .5, .5, .5 },
+                        .std = { .25, .25, .25 } };
+    void *images = to_device(job, bytes, (size_t)count);
+    int32_t *all_labels = to_device(job, labels, sizeof labels);
+    int32_t *device_ids = to_device(job, ids, sizeof ids);
+    images_load(device_stream(job->device), images, all_labels, channels, SIZE, SIZE, device_ids,
+                ROWS, 0, &augment, job->images, job->model->input, job->labels);
+    stream_sync(device_stream(job->device));
+    device_free(job->device, device_ids);
+    device_free(job->device, all_labels);
+    device_free(job->device, images);
+    free(bytes);
+}
+
+// What a normalisation gives to a ReLU becomes 2 deviations larger or smaller, channel by channel.
+// Otherwise rounding decides a ReLU or two in every other run.
+static void shift_norms(const Job *job)
+{
+    const Model *model = job->model;
+    size_t bytes = model->param_count * sizeof(float);
+    float *params = xmalloc(bytes), shift[512];
+    copy_to_host(device_stream(job->device), params, model->params, bytes);
+    stream_sync(device_stream(job->device));
+    for (int i = 0; i + 1 < model->tensor_count; i++) {
+        const ModelTensor *t = &model->tensors[i];
+        if (model->tensors[i + 1].kind != MODEL_BUFFER || t->kind != MODEL_VECTOR)
+            continue;               // running means follow the biases of their norms
+        for (int64_t j = 0; j < t->count; j++)
+            shift[j] = j % 2 ? 2 : -2;
+        model_import(model, t, params, shift);
+    }
+    copy_to_device(device_stream(job->device), model->params, params, bytes);
+    stream_sync(device_stream(job->device));
+    free(params);
+}
+
+// The weights stay as they are, so that every step has the same gradients.
+static void step(void *arg)
+{
+    Job *job = arg;
+    fill_zero(device_stream(job->device), job->stats, sizeof *job->stats);
+    model_forward(job->model, job->images, ROWS, true);
+    loss_cross_entropy(job->ops, ROWS, CLASSES, job->model->logits, job->labels, job->scalars,
+                       job->stats, job->model->dlogits);
+    model_backward(job->model, NULL, NULL);
+}
+
+static void collect(const Job *job, Results *results)
+{
+    const Model *model = job->model;
+    float *grads = xmalloc(model->param_count * sizeof *grads), *loss = xmalloc(sizeof *loss);
+    Stats stats;
+    copy_to_host(device_stream(job->device), &stats, job->stats, sizeof stats);
+    copy_to_host(device_stream(job->device), grads, model->grads,
+                 model->param_count * sizeof *grads);
+    stream_sync(device_stream(job->device));
+    *loss = (float)(stats.batch_loss_sum / ROWS);
+    add_result(results, model->config.arch, "loss", 1, loss);
+    for (int i = 0; i < model->tensor_count; i++) {
+        const ModelTensor *t = &model->tensors[i];
+        if (t->kind != MODEL_WEIGHT && t->kind != MODEL_VECTOR)
+            continue;
+        float *gradient = xmalloc((size_t)t->count * sizeof *gradient);
+        model_export(model, t, grads, gradient);
+        add_result(results, model->config.arch, t->name, t->count, gradient);
+    }
+    free(grads);
+}
+
+// `first`: as train takes its first step; `third`: as its third, which is a replay on a GPU.
+static void take_steps(Job *job, const char *arch, int channels, Results *first, Results *third)
+{
+    Model *model = model_new(job->device, job->ops, &(ModelConfig){
+        .arch = arch, .channels = channels, .height = SIZE, .width = SIZE, .classes = CLASSES,
+        .batch = ROWS });
+    job->model = model;
+    job->images = device_alloc(job->device, shape_bytes(model->input));
+    job->labels = device_alloc(job->device, ROWS * sizeof *job->labels);
+    job->scalars = device_alloc(job->device, sizeof *job->scalars);
+    job->stats = device_alloc(job->device, sizeof *job->stats);
+    scalars_set(job->ops, job->scalars, (Scalars){ .loss_scale = 1 });
+    model_init(model, 1);
+    shift_norms(job);
+    load_batch(job, channels);
+    Replay *replay = replay_new(job->device, 1);
+    replay_run(replay, 0, step, job);
+    collect(job, first);
+    for (int i = 0; i < 2 && third; i++)
+        replay_run(replay, 0, step, job);
+    if (third)
+        collect(job, third);
+    replay_free(replay);
+    device_free(job->device, job->stats);
+    device_free(job->device, job->scalars);
+    device_free(job->device, job->labels);
+    device_free(job->device, job->images);
+    model_free(model);
+}
+
+// In full f32: what TF32 rounds would need a tolerance that hides mistakes. Algorithms as in
+// training, where not all of them are deterministic.
+static void compute(int index, Results *first, Results *third)
+{
+    Job job = { .device = device_open(index, 0) };
+    job.ops = ops_new(job.device, &(OpsConfig){ .tf32 = false, .deterministic = false });
+    for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
+        take_steps(&job, nets[i].arch, nets[i].channels, first, third);
+    ops_free(job.ops);
+    device_close(job.device);
+}
+
+static double distance(const StTensor *ours, const StTensor *theirs)
+{
+    const float *a = ours->data, *b = theirs->data;
+    double off = 0, norm = 0;
+    for (size_t i = 0; i < ours->bytes / sizeof *a; i++) {
+        off += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        norm += (double)b[i] * b[i];
+    }
+    return sqrt(off / norm);
+}
+
+// Prints what differs; returns whether nothing does.
+static bool compare(int gpu, const char *how, const Results *ours, const StFile *file,
+                    double *worst)
+{
+    int wrong = 0;
+    for (int i = 0; i < ours->count; i++) {
+        const StTensor *mine = &ours->tensors[i], *theirs = st_find(file, mine->name);
+        CHECK(theirs && theirs->bytes == mine->bytes, "build both programs from the same sources",
+              "the CPU's numbers have no %s of this size", mine->name);
+        bool loss = strstr(mine->name, ".loss") != NULL;
+        double limit = loss ? loss_tolerance : gradient_tolerance, off = distance(mine, theirs);
+        if (!(off <= limit) && wrong++ == 0)
+            printf("GPU %d, %s step: %s%s is off by %.1e of its norm, more than %.0e\n", gpu, how,
+                   loss ? "" : "the gradient of ", mine->name, off, limit);
+        *worst = fmax(*worst, off);
+    }
+    if (wrong > 1)
+        printf("GPU %d, %s step: %d of %d tensors are off\n", gpu, how, wrong, ours->count);
+    return wrong == 0;
+}
+
+static int compare_gpus(const char *path)
+{
+    int gpus = device_count();
+    if (gpus == 0) {
+        printf("CUDA sees no GPU\n");
+        return EXIT_NO_GPU;
+    }
+    StFile file;
+    Error err;
+    if (!st_open(&file, path, &err))
+        FAIL_ERROR(&err);
+    bool same = true;
+    double worst = 0;
+    Results first = { 0 }, third = { 0 };
+    for (int gpu = 0; gpu < gpus; gpu++) {
+        compute(gpu, &first, &third);
+        same = compare(gpu, "first", &first, &file, &worst) && same;
+        same = compare(gpu, "recorded", &third, &file, &worst) && same;
+        free_results(&first);
+        free_results(&third);
+    }
+    st_close(&file);
+    if (same)
+        printf("LeNet's and ResNet-18's losses and gradients are the CPU's, to %.0e\n", worst);
+    return same ? 0 : EXIT_DIFFERENT;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 3 && strcmp(argv[1], "compare") == 0)
+        return compare_gpus(argv[2]);
+    if (argc != 3 || strcmp(argv[1], "write") != 0) {
+        fprintf(stderr, "usage: gpu_check write|compare FILE\n");
+        return EXIT_USAGE;
+    }
+    Results results = { 0 };
+    Error err;
+    compute(0, &results, NULL);
+    if (!st_write(argv[2], results.tensors, results.count, NULL, 0, &err))
+        FAIL_ERROR(&err);
+    free_results(&results);
+    return 0;
+}
