@@ -109,18 +109,19 @@ same_bits()
 # What of the job's environment and GPUs a rank sees, by job.sbatch.
 layouts()
 {
-    local job
+    local job gpus
+    gpus=$(sed -n 's/^##SBATCH \(--g[^ ]*\)$/\1/p' "$script")       # as the script advises
     mkdir bin/sees
     printf '#!/bin/bash\necho "rank $SLURM_PROCID$RANK sees GPU $CUDA_VISIBLE_DEVICES"\n[ ${#DDP_TOKEN} = 64 ]\n' \
         >bin/sees/train
     cp bin/launch bin/sees
     chmod +x bin/sees/train
-    job=$(PROGRAMS=$TMP/bin/sees submit --gpus-per-task=1 "$script")
+    job=$(PROGRAMS=$TMP/bin/sees submit "$gpus" "$script")
     expect 0 "done" done_with "$job"
-    check "each its own" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU %s\n' 0 0 1 1 2 0 3 1)
-    job=$(PROGRAMS=$TMP/bin/sees LAYOUT=node submit --gpus-per-task=1 "$script")
+    check "each sees all GPUs" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 0 1 2 3)
+    job=$(PROGRAMS=$TMP/bin/sees LAYOUT=node submit "$gpus" "$script")
     expect 0 "done" done_with "$job"
-    check "each all" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 00 01 12 13)
+    check "so it does by launch" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 00 01 12 13)
     job=$(SAVE='' submit --export=NONE,PROGRAMS="$TMP/bin/sees" --ntasks-per-node=1 "$script")
     expect 0 "done" done_with "$job"
     PROGRAMS=$TMP/bin/no submit "$script" >job
