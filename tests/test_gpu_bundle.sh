@@ -48,6 +48,8 @@ expect 1 "too old or broken: $TMP/broken/libnccl.so.2" env DDP_LIBRARIES="$TMP/b
 
 # --- without a GPU ------------------------------------------------------------------------------------------------
 
+expect 77 "our programs see no GPU here" "$there/run" first 1
+
 expect 77 "NOTHING RAN ON ONE" "$there/run" test '^(test_(ops|step_amp)_cuda|twice_f32|gloo_2_ranks)$'
 check "four are skipped" test "$(grep -c ' skipped .* no GPU' "$there/results/gpu-test/table.txt")" = 4
 expect 77 "NO GPU HERE" "$there/run" bench
@@ -74,4 +76,60 @@ expect 0 "2 ranks, twice" "$there/run" test gloo_2_ranks
 expect 0 "1 passed, 0 failed" env PATH="$TMP:$PATH" "$there/run" sanitize memcheck_lenet
 expect 0 "weight hash: " "$there/run" train 03 -n 2 -- -a lenet --data synthetic --train-samples 64 --test-samples 8 \
     -b 8 --epochs 1
+
+# --- first on a GPU: a plan, parts with limits, one report. The programs here only pretend ------------------------
+
+pretend() { mkdir -p "$(dirname "$1")"; rm -f "$1"; printf '#!/bin/sh\n%s\n' "$2" >"$1"; chmod +x "$1"; }
+pretend "$TMP/bin/nvidia-smi" 'echo "GPU 0: Stand-in (UUID: GPU-1)"'
+pretend "$there/build/tests/test_ops_cuda" 'seq 1 500; echo "not so: 1 is 2" >&2; exit 1'
+pretend "$there/build/tests/test_short_types_cuda" 'echo "it hangs"; exec sleep 100'
+for test in amp_ops norm_shared loader; do
+    pretend "$there/build/tests/test_${test}_cuda" 'echo "3 passed, 0 failed"'
+done
+for step in cuda/07_dist_eval cuda-gloo/03_ddp_fork; do
+    rm -r "$there/build/$step"
+    pretend "$there/build/$step/train" \
+        'case "$*" in *fp16*--check*) echo "weight hash: 2" ;; *) echo "weight hash: 1" ;; esac'
+    pretend "$there/build/$step/launch" 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
+done
+first() { PATH="$TMP/bin:$PATH" "$there/run" first "$@"; }
+unset CUDA_VISIBLE_DEVICES
+expect 0 "in all at most 25 minutes" first --plan
+expect 2 "there is no part '6'" first 6
+expect 2 "first: --limit needs seconds" first --limit x
+expect 2 "first: -o needs a path" first -o
+expect 1 "cannot be written" first -o /proc/report
+expect 1 "report: $TMP/report.txt" first --limit 8 4 1 -o "$TMP/report.txt"
+reports() { check "the report has: $1" grep -qE -- "$1" "$TMP/report.txt"; }
+reports "^revision: "
+reports "^GPU 0: Stand-in"
+reports "^gpu: GPU 0: Stand-in"
+reports "^result: recorded_fp16 FAIL"
+reports "=== part 4: ./run test \^recorded_: FAILED, exit status 1"
+reports "recorded_f32 +pass"
+reports "recorded_fp16 +FAIL"
+reports "=== part 4: ./run test \^\(devices\|nccl\)_: FAILED, exit status 1, "
+reports "nccl_2_ranks +skipped .* it takes two GPUs"
+reports "=== part 1: ./run doctor: "
+reports "=== part 1: ./run test .*: stopped after [0-9]+ s, exit status 124"
+reports "^    : 41[0-9] lines"
+reports "^    \| not so: 1 is 2"
+reports "^    \| it hangs"
+check "the summary is last" grep -q "stopped after.*exit status 124.*part 1" <(tail -3 "$TMP/report.txt")
+check "parts come in the order of the command line" \
+    test "$(grep -oE '^=== part [0-9]' "$TMP/report.txt" | uniq | paste -sd' ')" = "=== part 4 === part 1"
+
+# In a tree where nothing can be built, a carried archive does.
+tree=$TMP/tree
+mkdir -p "$tree/build"
+cp -r "$SRC/ddp" "$SRC/tools" "$SRC/cmake" "$tree"
+bare() { env PATH="$TMP/bin:/usr/bin:/bin" "$tree/ddp" "$@"; }
+pretend "$TMP/bin/cmake" 'exit 1'
+expect 1 "neither a CUDA toolkit to build with nor a build/gpu-bundle.tar.xz" bare bundle
+pretend "$TMP/carried/gpu-bundle/run" 'echo "it runs: $*"'
+tar -C "$TMP/carried" -czf "$tree/build/gpu-bundle.tar.gz" gpu-bundle
+expect 0 "it runs: first -o build/gpu-report.txt 1 2" bare bundle 1 2
+expect 0 "it runs: first -o build/gpu-report.txt column" bare doctor --gpu --report
+pretend "$TMP/bin/nvidia-smi" 'exit 9'
+expect 1 "nvidia-smi shows no GPU here" bare bundle
 test_done

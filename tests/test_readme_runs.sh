@@ -52,7 +52,11 @@ how()
     *": cmake --preset default -DCMAKE_CUDA_"*) marked "GPU" ;;
     *": cmake --preset default -D"*) tested test_ddp_build.sh 'cmake --preset default' ;;
 
-    *": ./ddp bundle") tested test_gpu_bundle.sh 'tools/gpu_bundle.sh' ;;
+    *": ./ddp bundle" | *": ./ddp bundle 1 2") tested test_gpu_bundle.sh 'bare bundle 1 2' ;;
+    *": ./ddp bundle pack") tested test_gpu_bundle.sh 'tools/gpu_bundle.sh' ;;
+    *": ./ddp doctor --gpu") tested test_gpu_check.sh 'ddp doctor --gpu' ;;
+    *": ./ddp doctor --gpu --report") tested test_gpu_bundle.sh 'bare doctor --gpu --report' ;;
+    *": gpu-bundle/run "* | *": tar xf gpu-bundle.tar.xz"*) marked "GPU" ;;
 
     # what has to be fetched, takes long, or wants another machine
     *": ./ddp data cifar10") tested test_ddp_data.sh 'ddp data cifar10' ;;

@@ -10,12 +10,16 @@ usage()
     cat <<'END'
 ./run - our CUDA programs on this machine
 
+  first [-o FILE] [--limit SECONDS] [PART...]
+                        what to run first on a GPU: parts 1 to 5, or those named, each with a time limit. A failure
+                        stops nothing. FILE (results/report.txt) is for debugging elsewhere. --limit: of each part.
+                        --plan only prints the plan. The part "column" fills a column of docs/gpu.md
   doctor                what is here: driver, GPU, libraries and where they were found
   test [REGEX]          all gpu tests, or those whose name matches; a table, and a log of each
-  ranks                 of them, those of several ranks: on one GPU by Gloo, and refused by NCCL
+  ranks                 of them, those of several ranks: on one GPU by Gloo, and refused by NCCL; on two by NCCL
   train STEP [-n N] [--backend cuda|cuda-gloo] [-- OPTIONS]
                         a step's program: ./run train 05_ddp_amp -- --amp fp16 --max-steps 100
-  sanitize [REGEX]      compute-sanitizer (memcheck, racecheck, initcheck) on training steps
+  sanitize [REGEX]      compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on training steps
   bench [OPTIONS]       our steps beside PyTorch's on the same GPU; ./run bench --help
   exec COMMAND...       any command with the libraries' path: ./run exec nsys profile build/cuda/01_single_gpu/train
   libraries             which file each library is
@@ -180,7 +184,7 @@ cmd_doctor()
     file=$(LD_LIBRARY_PATH=$first_path "$python" 2>/dev/null \
         -c 'import torch; print(torch.__version__, "sees", torch.cuda.device_count(), "GPUs")')
     may_have PyTorch "$file" "not in $python: ./run bench times ours alone; DDP_PYTHON"
-    may_have sanitizer "$(find_sanitizer)" "no compute-sanitizer: ./run sanitize cannot"
+    may_have sanitizer "$(find_tool compute-sanitizer)" "no compute-sanitizer: ./run sanitize cannot"
     may_have CIFAR-10 "$(find_cifar)" "not here: DDP_CIFAR10; made-up images are used"
     [ $bad = no ]
 }
@@ -315,8 +319,10 @@ find_no_gpu()
 
 # Our own checks: each is a process of its own, ./run check NAME, in a directory that goes away.
 steps=(01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval)
-checks=(steps_alike twice_f32 twice_tf32 twice_fp16 twice_bf16 nccl_refuses_two nccl_refuses_launched
-    gloo_2_ranks gloo_4_ranks gloo_2_launched gloo_4_launched)
+checks=(first_start steps_alike twice_f32 twice_tf32 twice_fp16 twice_bf16 recorded_f32 recorded_tf32 recorded_fp16
+    nccl_refuses_two nccl_refuses_launched gloo_2_ranks gloo_4_ranks gloo_2_launched gloo_4_launched gloo_2_sync_bn
+    devices_2 nccl_2_ranks nccl_2_launched nccl_2_fp16 nccl_2_sync_bn)
+profiles=(kernels_of_a_step statistics_kernel)      # of bench, not of a test
 small=(--data synthetic --train-samples 256 --test-samples 64 -b 32 -j 1 --epochs 1 -p 4 --deterministic)
 
 hash_of() { "$@" >out 2>&1 || { cat out >&2; return 1; }; sed -n 's/^weight hash: //p' out; }
@@ -350,6 +356,30 @@ check_twice_tf32() { twice 01_single_gpu --tf32 1; }
 check_twice_fp16() { twice 05_ddp_amp --amp fp16; }
 check_twice_bf16() { twice 05_ddp_amp --amp bf16; }
 
+# What a start costs: the first loads the kernels of all libraries, the second finds them in the page cache.
+check_first_start()
+{
+    local begin
+    for _ in 1 2; do
+        begin=$EPOCHREALTIME
+        set_command cuda 01_single_gpu 1 "${small[@]}" --max-steps 1
+        hash_of "${command[@]}" >/dev/null || return 1
+        awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "start and one step: %.1f s  ", b - a }'
+    done
+    echo
+}
+
+# Two epochs whose last batch is short: with --check-collectives nothing is recorded, and the same bits come out.
+recorded()
+{
+    local a b
+    set_command cuda 07_dist_eval 1 "${small[@]}" --epochs 2 --train-samples 250 "$@"
+    a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}" --check-collectives) && same "recorded $*" "$a" "$b"
+}
+check_recorded_f32() { recorded --amp off --tf32 0; }
+check_recorded_tf32() { recorded --amp off --tf32 1; }
+check_recorded_fp16() { recorded --amp fp16 --accumulate 2; }
+
 # refused STEP TEXT: two ranks and one GPU
 refused()
 {
@@ -365,27 +395,88 @@ refused()
 check_nccl_refuses_two() { refused 03_ddp_fork "2 ranks, but 1 GPU"; }
 check_nccl_refuses_launched() { refused 04_ddp_launcher "a GPU of its own"; }
 
-# gloo RANKS STEP OPTION...: ranks that share a GPU. All have the same hash (the programs compare them at the end), the
-# same bits come twice, and losses and weights are one process's over two epochs, as on the CPU.
-gloo()
+# ranks_alike BACKEND RANKS STEP OPTION...: all have the same hash (the programs compare them at the end), the same bits
+# come twice, and losses and weights are one process's over two epochs, as on the CPU.
+ranks_alike()
 {
-    local ranks=$1 step=$2 a b
-    shift 2
+    local backend=$1 ranks=$2 step=$3 a b
+    shift 3
     . "$here/tests/ranks.sh"
     lenet+=(--deterministic)
     one || { cat one.out; return 1; }
     # shellcheck disable=SC2317  # same_as_one calls it
-    ranks_train() { shift 2; set_command cuda-gloo "$step" "$ranks" "$@"; "${command[@]}"; }
+    ranks_train() { shift 2; set_command "$backend" "$step" "$ranks" "$@"; "${command[@]}"; }
     same_as_one ranks_train "$ranks" "$@" || return 1
     a=$(sed -n 's/^weight hash: //p' ranks.out)
-    set_command cuda-gloo "$step" "$ranks" "${lenet[@]}" -b $((batch / ranks)) "$@"
+    set_command "$backend" "$step" "$ranks" "${lenet[@]}" -b $((batch / ranks)) "$@"
     b=$(hash_of "${command[@]}") &&
         same "one process $(sed -n 's/^weight hash: //p' one.out); $ranks ranks, twice" "$a" "$b"
 }
-check_gloo_2_ranks() { gloo 2 03_ddp_fork; }
-check_gloo_4_ranks() { gloo 4 03_ddp_fork; }
-check_gloo_2_launched() { gloo 2 07_dist_eval --amp off; }
-check_gloo_4_launched() { gloo 4 07_dist_eval --amp off; }
+# ranks_twice BACKEND RANKS STEP OPTION...: what one process does otherwise, twice.
+ranks_twice()
+{
+    local a b
+    set_command "$1" "$3" "$2" "${small[@]}" "${@:4}"
+    a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}") && same "$2 ranks, twice" "$a" "$b"
+}
+check_gloo_2_ranks() { ranks_alike cuda-gloo 2 03_ddp_fork; }
+check_gloo_4_ranks() { ranks_alike cuda-gloo 4 03_ddp_fork; }
+check_gloo_2_launched() { ranks_alike cuda-gloo 2 07_dist_eval --amp off; }
+check_gloo_4_launched() { ranks_alike cuda-gloo 4 07_dist_eval --amp off; }
+check_gloo_2_sync_bn() { ranks_twice cuda-gloo 2 03_ddp_fork --sync-bn; }
+
+# With a GPU for each rank.
+count_gpus()
+{
+    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+        tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .
+    else
+        nvidia-smi -L 2>/dev/null | grep -c '^GPU '
+    fi
+}
+two_gpus() { [ "$(count_gpus)" -ge 2 ] || { echo "skipped: it takes two GPUs"; exit 77; }; }
+check_devices_2() { two_gpus; ranks_twice cuda 2 02_data_parallel; }
+check_nccl_2_ranks() { two_gpus; ranks_alike cuda 2 03_ddp_fork; }
+check_nccl_2_launched() { two_gpus; ranks_alike cuda 2 07_dist_eval --amp off; }
+check_nccl_2_fp16() { two_gpus; ranks_twice cuda 2 07_dist_eval --amp fp16 --compress fp16 --accumulate 2; }
+check_nccl_2_sync_bn() { two_gpus; ranks_twice cuda 2 07_dist_eval --amp off --sync-bn; }
+
+# --- profiles -----------------------------------------------------------------------------------------------------
+
+# ncu OPTION... -- COMMAND...: skipped where there is none, or only root may count.
+profile()
+{
+    local ncu
+    ncu=$(find_tool ncu)
+    [ -n "$ncu" ] || { echo "skipped: there is no ncu"; exit 77; }
+    "$ncu" "$@" >ncu.out 2>&1 && return
+    tail -5 ncu.out
+    ! grep -q ERR_NVGPUCTRPERM ncu.out || { echo "skipped: ncu may not read this GPU's counters"; exit 77; }
+    return 1
+}
+
+# As many as six steps have more than five.
+check_kernels_of_a_step()
+{
+    local job words steps kernels
+    for job in "01_single_gpu --tf32 1" "05_ddp_amp --amp fp16"; do
+        read -ra words <<<"$job"
+        kernels=()
+        for steps in 5 6; do
+            set_command cuda "${words[0]}" 1 "${small[@]}" "${words[@]:1}" --max-steps $steps
+            profile --graph-profiling node --csv --metrics gpu__time_duration.sum "${command[@]}" || return 1
+            kernels+=("$(grep -c gpu__time_duration ncu.out)")
+        done
+        echo "${words[*]}: $((kernels[1] - kernels[0])) kernels a step"
+    done
+}
+
+check_statistics_kernel()
+{
+    set_command cuda 05_ddp_amp 1 "${small[@]}" -a resnet50 --amp fp16 --max-steps 1
+    profile --kernel-name regex:statistics --launch-count 3 --section SpeedOfLight --section WarpStateStats \
+        "${command[@]}" && cat ncu.out
+}
 
 cmd_check()
 {
@@ -405,6 +496,7 @@ cmd_test()
     while read -r name limit; do
         [[ ! $name =~ $regex ]] || try "$name" "$limit" "$here/build/tests/$name"
     done <"$here/tests/list"
+    [ $# = 0 ] || checks+=("${profiles[@]}")
     for name in "${checks[@]}"; do
         [[ ! $name =~ $regex ]] || try "$name" 180 "$here/run" check "$name"
     done
@@ -415,11 +507,11 @@ cmd_ranks() { [ $# = 0 ] || die_usage "ranks: takes no arguments"; cmd_test '^(g
 
 # --- sanitizers ---------------------------------------------------------------------------------------------------
 
-find_sanitizer()
+# find_tool NAME: of CUDA's
+find_tool()
 {
     local file
-    for file in "$(command -v compute-sanitizer)" "${CUDA_HOME:-}"/bin/compute-sanitizer \
-        /usr/local/cuda*/{bin,compute-sanitizer}/compute-sanitizer /opt/nvidia/*/*/compute-sanitizer; do
+    for file in "$(command -v "$1")" "${CUDA_HOME:-}/bin/$1" /usr/local/cuda*/{bin,"$1"}/"$1" /opt/nvidia/*/*/"$1"; do
         [ ! -x "$file" ] || { echo "$file"; return; }
     done
 }
@@ -428,13 +520,13 @@ cmd_sanitize()
 {
     local regex=${1:-.} sanitizer tool job name step words
     [ $# -le 1 ] || die_usage "sanitize: one regular expression, or none"
-    sanitizer=$(find_sanitizer)
+    sanitizer=$(find_tool compute-sanitizer)
     [ -n "$sanitizer" ] || die "there is no compute-sanitizer" "it comes with CUDA; put it in PATH"
     need_libraries
     new_results sanitize
     find_no_gpu
     [ -z "$no_gpu" ] || exit 77
-    for tool in memcheck racecheck initcheck; do
+    for tool in memcheck racecheck initcheck synccheck; do
         for job in "lenet 01_single_gpu -a lenet" "resnet18 01_single_gpu -a resnet18" \
             "resnet18_fp16 05_ddp_amp -a resnet18 --amp fp16"; do
             read -ra words <<<"$job"
@@ -446,6 +538,142 @@ cmd_sanitize()
         done
     done
     finish
+}
+
+# --- first on a GPU -----------------------------------------------------------------------------------------------
+
+declare -A part_limits=([1]=240 [2]=420 [3]=240 [4]=180 [5]=420 [column]=1500)     # seconds
+
+# The commands of a part, one a line: what comes behind ./run.
+list_commands()
+{
+    case $1 in
+    1) printf '%s\n' doctor "test ^first_start$" \
+        "test ^test_(streams|ops|amp_ops|short_types|norm_shared|loader)_cuda$" ;;
+    2) echo sanitize ;;
+    3) echo "test ^test_(step|step_amp|model|replicas)_cuda$|^steps_alike$|^twice_" ;;
+    4) printf '%s\n' "test ^recorded_" "test ^gloo_2_ranks$" "test ^gloo_2_sync_bn$" "test ^(devices|nccl)_" ;;
+    5) printf '%s\n' "bench --only ^resnet(18|50)_(tf32|fp16)$" "test ^(kernels_of_a_step|statistics_kernel)$" ;;
+    column) printf '%s\n' doctor test sanitize ;;
+    esac
+}
+
+print_plan()
+{
+    local part total=0
+    for part; do
+        echo "part $part, at most ${part_limits[$part]} s"
+        list_commands "$part" | sed 's,^,    ./run ,'
+        total=$((total + part_limits[$part]))
+    done
+    echo "in all at most $(((total + 59) / 60)) minutes"
+}
+
+# The head and the tail of a file.
+ends_of()
+{
+    awk -v head="$2" -v tail="$3" '{ line[NR] = substr($0, 1, 400) }
+        END {
+            for (i = 1; i <= NR; i++)
+                if (i <= head || i > NR - tail) print "    | " line[i]
+                else if (i == head + 1) print "    : " NR - head - tail " lines"
+        }' "$1"
+}
+
+# What this machine is.
+print_machine()
+{
+    date -u +'%FT%TZ'
+    cat "$here/about"
+    echo "machine: $(uname -srm), $(sed -n 's/^PRETTY_NAME=//p' /etc/os-release), $(nproc) cores"
+    env | grep -E '^(CUDA|NCCL|DDP|NVIDIA|OMP|LD_LIBRARY_PATH)' | grep -v TOKEN | sort
+    echo "gpu: $(nvidia-smi --format=csv,noheader --query-gpu=name,driver_version | sort | uniq -c | sed 's/^ *1 //' |
+        paste -sd';')"
+    nvidia-smi
+    nvidia-smi --format=csv --query-gpu=index,name,driver_version,memory.total,memory.used,compute_cap,ecc.mode.current
+    nvidia-smi topo -m
+    df -h /dev/shm
+}
+
+# first_command PART SECONDS WORDS...: one command of a part, with its lines of the report.
+first_command()
+{
+    local part=$1 limit=$2 status verdict begin=$SECONDS log folder name
+    shift 2
+    log=$scratch/output folder=$scratch/$part.$1.$SECONDS
+    say "part $part: ./run $* (at most $limit s)"
+    DDP_RESULTS=$folder timeout -k 10 "$limit" "$here/run" "$@" >"$log" 2>&1 </dev/null
+    status=$?
+    case $status in
+    0) verdict=ok ;;
+    77) verdict=skipped ;;
+    124 | 137) verdict="stopped after $limit s" failures=$((failures + 1)) ;;
+    *) verdict=FAILED failures=$((failures + 1)) ;;
+    esac
+    printf '%-22s exit status %3d, %4d s: part %s: ./run %s\n' "$verdict" $status $((SECONDS - begin)) "$part" "$*" |
+        tee -a "$scratch/summary"
+    {
+        printf '\n=== part %s: ./run %s: %s, exit status %d, %d s\n' "$part" "$*" "$verdict" $status \
+            $((SECONDS - begin))
+        ends_of "$log" 60 100
+        for log in "$folder"/*/logs/*.log; do
+            name=$(basename "$log" .log)
+            # what passed has said it in its line; what was stopped has no line
+            ! grep -qsE "^$name +(pass|skipped) " "$folder"/*/table.txt || continue
+            [ ! -f "$log" ] || { echo "--- $name"; ends_of "$log" 30 60; }
+        done
+        cat "$folder"/gpu-bench/table.md 2>/dev/null
+    } >>"$report"
+    sed -nE 's/^([a-z0-9_]+) +(pass|FAIL|skipped) .*/result: \1 \2/p' "$folder"/*/table.txt 2>/dev/null \
+        >>"$scratch/results"
+}
+
+cmd_first()
+{
+    local report='' part rest line words plan='' parts=() failures=0
+    while [ $# -gt 0 ]; do
+        case $1 in
+        -o) [ -n "${2:-}" ] || die_usage "first: -o needs a path"; report=$2; shift ;;
+        --limit)
+            [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || die_usage "first: --limit needs seconds"
+            for part in "${!part_limits[@]}"; do part_limits[$part]=$2; done
+            shift
+            ;;
+        --plan) plan=yes ;;
+        *) [ -n "${part_limits[$1]:-}" ] || die_usage "first: there is no part '$1'" "parts are 1 to 5, and column"
+           parts+=("$1") ;;
+        esac
+        shift
+    done
+    [ ${#parts[@]} -gt 0 ] || parts=(1 2 3 4 5)
+    print_plan "${parts[@]}"
+    [ -z "$plan" ] || return 0
+    report=$(realpath -m "${report:-${DDP_RESULTS:-$here/results}/report.txt}")
+    mkdir -p "$(dirname "$report")" && : >"$report" || die "$report cannot be written" "first -o FILE"
+    scratch=$(mktemp -d)
+    trap 'rm -rf "$scratch"' EXIT
+    { echo "ddp.c on a GPU: a report of ./run first ${parts[*]}"; print_machine; } >"$report" 2>&1
+    set_path
+    [ -n "$missing" ] || LD_LIBRARY_PATH=$path gpu_is_usable || {
+        say "${red}ddp: our programs see no GPU here$plain"
+        hint "nvidia-smi, CUDA_VISIBLE_DEVICES; ./run doctor"
+        exit 77
+    }
+    for part in "${parts[@]}"; do
+        rest=$((SECONDS + part_limits[$part]))
+        while read -r line; do
+            read -ra words <<<"$line"
+            if [ $SECONDS -lt $rest ]; then
+                first_command "$part" $((rest - SECONDS)) "${words[@]}"
+            else
+                echo "no time left for part $part: ./run $line" | tee -a "$scratch/summary"
+                failures=$((failures + 1))
+            fi
+        done < <(list_commands "$part")
+    done
+    { printf '\n=== results and summary\n'; cat "$scratch"/{results,summary}; } >>"$report"
+    say "report: $report"
+    [ $failures = 0 ]
 }
 
 # --- the rest -----------------------------------------------------------------------------------------------------
@@ -470,7 +698,7 @@ cmd_exec() { [ $# -gt 0 ] || die_usage "exec: what?"; need_libraries; exec "$@";
 what=${1:-help}
 [ $# = 0 ] || shift
 case $what in
-doctor | test | ranks | train | sanitize | bench | exec | libraries | check) "cmd_$what" "$@" ;;
+first | doctor | test | ranks | train | sanitize | bench | exec | libraries | check) "cmd_$what" "$@" ;;
 help | -h | --help) usage ;;
 *) die_usage "there is no command '$what'" ;;
 esac
