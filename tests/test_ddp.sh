@@ -65,6 +65,7 @@ expect 2 "come behind --" ddp run 01 epochs
 expect 2 "two steps are wanted" ddp diff 01
 expect 2 "there is no step '07'" ddp diff 01 07
 expect 2 "takes no arguments" ddp setup now
+expect 2 "doctor: takes --gpu" ddp doctor now
 check "none of this built anything" test ! -e build
 
 # --- setup and run: commands are printed, and the program's exit status is ddp's ---------------------------
@@ -83,6 +84,7 @@ expect 4 'launched --nproc-per-node 4 -- build/cpu/04_four/train -b 8' ddp run 0
 expect 4 'launched --nproc-per-node 2 -- build/cpu/04_four/train' ddp run 04
 expect 3 'trained with --help' ddp run 04 -- --help
 expect 1 'the cuda backend cannot be built here' ddp run 01 --backend cuda
+expect 1 'the cuda backend cannot be built here' ddp doctor --gpu
 (cd / && expect 3 "$tree/build/cpu/01_single_gpu/train" env PATH="$TMP/bin" "$tree/ddp" run 01
     exit $failed) || failed=$((failed + 1))
 ln -s "$tree/ddp" "$TMP/door"
