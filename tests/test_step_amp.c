@@ -1,5 +1,5 @@
 // test_step_amp.c - one training step in short types against PyTorch's autocast.
-// ctest: PROCESSORS 2 TIMEOUT 200 BACKENDS cpu cuda SANITIZERS none
+// ctest: PROCESSORS 2 TIMEOUT 200 BACKENDS cpu cuda fake SANITIZERS none
 //
 // Two programs that round to 8 bits have no digits in common to compare, but there is an exact
 // step for both to be far from: float64's. From the same states, ours may be at most twice as far
@@ -117,17 +117,25 @@ typedef struct Verdicts {
     double ours, theirs;        // squares of how far the losses are off
 } Verdicts;
 
+// How far PyTorch is, on the kind of device that is here: the CPU's libraries add a convolution's bias before they round,
+// cuDNN does after.
+static const void *far_of(const char *name, Type like, const char *what)
+{
+    char key[96], after[96];
+    snprintf(key, sizeof key, "%s.%s%s", name, type_names[like], what);
+    snprintf(after, sizeof after, "%s.%s.after%s", name, type_names[like], what);
+    bool on_gpu = strcmp(device_backend, "cuda") == 0;
+    return file_data(&amp, on_gpu && st_find(&amp, after) ? after : key);
+}
+
 // A step in `type`, compared with how far PyTorch is in the type `like`.
 static void try_type(const char *name, const char *path, Type type, Type like, const Exact *exact,
                      Verdicts *verdicts)
 {
     float loss_scale = type == TYPE_F16 ? (float)file_int(&amp, "f16.scale") : 1;
-    char key[96];
-    snprintf(key, sizeof key, "%s.%s", name, type_names[like]);
-    Trial trial = { exact, file_data(&amp, key), verdicts->closeness, 0 };
+    Trial trial = { exact, far_of(name, like, ""), verdicts->closeness, 0 };
     double off = run_step(path, type, loss_scale, judge, &trial) - exact->loss;
-    snprintf(key, sizeof key, "%s.%s.loss", name, type_names[like]);
-    double theirs = *(const double *)file_data(&amp, key);
+    double theirs = *(const double *)far_of(name, like, ".loss");
     verdicts->count = trial.count;
     verdicts->ours += off * off;
     verdicts->theirs += theirs * theirs;
@@ -196,11 +204,16 @@ static void compare_network(const char *arch, const char *const states[STATES])
     free(verdicts);
 }
 
+// On the stand-in for CUDA ResNet-50 takes a minute, and has no operation that ResNet-18 has not: test_step compares it
+// with PyTorch there.
+static bool is_stand_in(void) { return strcmp(device_name(device), "Fake GPU") == 0; }
+
 TEST(committed_steps)
 {
     compare_network("convnet", (const char *[]){ "000", "005", "020", "050", "100" });
     compare_network("resnet18", (const char *[]){ "1", "2", "3", "4", "5" });
-    compare_network("resnet50", (const char *[]){ "1", "2", "3", "4", "5" });
+    if (!is_stand_in())
+        compare_network("resnet50", (const char *[]){ "1", "2", "3", "4", "5" });
 }
 
 // ==== Without the instructions ===================================================================

@@ -4,6 +4,7 @@
 // events that streams wait for, and graphs are never freed: programs that are tested soon end.
 #include "fake.h"
 
+#include <malloc.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -254,6 +255,8 @@ static void *map(size_t bytes)
 static char *arena_take(size_t bytes)
 {
     if (!fake_arena) {
+        mallopt(M_MMAP_THRESHOLD, 32 << 20);    // what is freed is used again: most pages need not come a second time
+        mallopt(M_TRIM_THRESHOLD, 1 << 30);
         fake_arena = arena_end = map((size_t)FAKE_PAGE * FAKE_PAGES);
         fake_pages = map(FAKE_PAGES * sizeof *fake_pages);
     }

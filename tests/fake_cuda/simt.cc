@@ -293,11 +293,8 @@ void touch_shared(const char *p, bool write)
         t->reader = t->reader == -1 || t->reader == me ? me : -2;
 }
 
-void touch(const void *p, size_t bytes, bool write)
+void touch_elsewhere(const char *at, size_t bytes, bool write)
 {
-    const char *at = static_cast<const char *>(p);
-    if (!in_kernel)
-        return;
     if (at >= stacks && at < stacks + (size_t)MAX_THREADS * STACK)
         return;
     if (at >= kernel_job && at < kernel_job + JOB)
@@ -307,9 +304,14 @@ void touch(const void *p, size_t bytes, bool write)
             touch_shared(at + i, write);
         return;
     }
-    if (!fake_on_device(p, bytes))
-        fake_die("%s: block (%u, %u), thread %u %s %zu bytes at %p: no device memory", kernel_name,
-                 blockIdx.x, blockIdx.y, threadIdx.x, write ? "writes" : "reads", bytes, p);
+    fake_die("%s: block (%u, %u), thread %u %s %zu bytes at %p: no device memory", kernel_name, blockIdx.x, blockIdx.y,
+             threadIdx.x, write ? "writes" : "reads", bytes, static_cast<const void *>(at));
+}
+
+inline void touch(const void *p, size_t bytes, bool write)
+{
+    if (in_kernel && !fake_on_device(p, bytes))
+        touch_elsewhere(static_cast<const char *>(p), bytes, write);
 }
 
 } // namespace

@@ -25,6 +25,8 @@ amp                   how far PyTorch's autocast is from float64, of each of the
                             or f16: root mean square of the distances of gradient, update, statistic,
                             over all elements, and over autocast's runs
               STEP.TYPE.loss F64 (1): the same of the loss
+              STEP.TYPE.after, STEP.TYPE.after.loss   the same as on a GPU, where cuDNN has rounded what a
+                            convolution's bias is added to (networks that have one)
 
 When elements are left out, the largest of each kind and the one where float32 is furthest from
 float64 are always kept, so a maximum over what was kept is the maximum over all.
@@ -36,9 +38,11 @@ runs are made, and states or batches chosen in which nothing is that close (see 
 import contextlib
 import copy
 import gzip
+import itertools
 import os
 import tarfile
 import tempfile
+import types
 import warnings
 
 import numpy as np
@@ -352,6 +356,22 @@ def all_steps(model, momentum, images, labels):
 AUTOCAST = {"bf16": (torch.bfloat16, 1.0), "f16": (torch.float16, 1024.0)}
 
 
+def has_bias(module):
+    return isinstance(module, nn.Conv2d) and module.bias is not None
+
+
+def bias_after(model):
+    """A copy whose convolutions add their bias to what is rounded: PyTorch's path with cuDNN."""
+    def forward(self, x):
+        y = self._conv_forward(x, self.weight, None)
+        return y + self.bias.to(y.dtype)[:, None, None]
+
+    model = copy.deepcopy(model)
+    for module in filter(has_bias, model.modules()):
+        module.forward = types.MethodType(forward, module)
+    return model
+
+
 def autocast_runs(model, momentum, images, labels, name):
     """What one_step returns, of autocast's runs: both layouts, and rows in several orders. Each
     rounds otherwise, but all come equally close to float64."""
@@ -365,15 +385,18 @@ def autocast_runs(model, momentum, images, labels, name):
 def autocast_far(step, model, momentum, images, labels):
     """What stands of a step in the file amp: how far autocast's runs are from float64."""
     loss64, f64 = one_step(model, momentum, images, labels, torch.float64)
-    found = {}
-    for name in AUTOCAST:
+    found, ways = {}, {"": model}
+    if any(map(has_bias, model.modules())):
+        ways[".after"] = bias_after(model)
+    for name, (suffix, way) in itertools.product(AUTOCAST, ways.items()):
         squares = [
             {key: np.mean((f[key] - f64[key]) ** 2) for key in f} | {"loss": (loss - loss64) ** 2}
-            for loss, f in autocast_runs(model, momentum, images, labels, name)]
+            for loss, f in autocast_runs(way, momentum, images, labels, name)]
         far = {key: np.sqrt(np.mean([run[key] for run in squares])) for key in squares[0]}
-        found[f"{step}.{name}"] = np.array([[far.get(kind + tensor, 0) for kind in KINDS]
-                                            for tensor in sorted(model.state_dict())], np.float32)
-        found[f"{step}.{name}.loss"] = np.array([far["loss"]])
+        found[f"{step}.{name}{suffix}"] = np.array(
+            [[far.get(kind + tensor, 0) for kind in KINDS]
+             for tensor in sorted(model.state_dict())], np.float32)
+        found[f"{step}.{name}{suffix}.loss"] = np.array([far["loss"]])
     return found
 
 
