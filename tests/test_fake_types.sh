@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 120
+# 07 on GPUs that are not there (fake_cuda/fake.h), in each type. Steps that are recorded and replayed give the bits of
+# steps that are asked for one by one, on one rank and on two; and two ranks give what one gives with the same batches,
+# but for rounding. An epoch has four batches and a short one, and each has its turn to be replayed.
+. "$SRC/tests/test.sh"
+tree=${BUILD%/*}
+if [ ! -x "$tree/fake/07_dist_eval/train" ]; then
+    echo "skipped: no cuda backend in this build"
+    exit 77
+fi
+cd "$TMP" || exit 1
+unset NCCL_COMM_ID
+export FAKE_GPUS=2
+
+common=(--arch lenet --data synthetic --image-size 28 --train-samples 18 --test-samples 8 --seed 3 --epochs 4 --deterministic)
+
+# train RANKS NAME OPTION...: leaves NAME.st, and the weights' hash in $hash.
+train()
+{
+    local ranks=$1 name=$2
+    shift 2
+    hash=
+    timeout -k 5 60 "$tree/cpu/07_dist_eval/launch" -n "$ranks" -- "$tree/fake/07_dist_eval/train" "${common[@]}" \
+        -b $((4 / ranks)) --save "$name.st" "$@" >"$TMP/output" 2>&1 </dev/null || { cat "$TMP/output"; return 1; }
+    hash=$(sed -n 's/.*weight hash: //p' "$TMP/output")
+    [ -n "$hash" ]
+}
+
+# What is tried, how far apart one rank and two may be after an epoch (in parts of a tensor's largest entry), and options. In
+# a short type rounding may decide which pixel of a window is its largest: that moves a small bias by half a percent.
+while read -r type far options; do
+    read -ra options <<<"$options"
+    hashes=()
+    for ranks in 1 2; do
+        check "$type, $ranks: recorded" train $ranks whole "${options[@]}"
+        recorded=$hash
+        check "$type, $ranks: not recorded" train $ranks whole "${options[@]}" --check-collectives
+        check "$type, $ranks: the same bits" test "$hash" = "$recorded"
+        check "$type, $ranks: an epoch" train $ranks $ranks "${options[@]}" --max-steps 5
+        hashes+=("$hash")
+    done
+    check "$type: two ranks are not one" test "${hashes[0]}" != "${hashes[1]}"
+    check "$type: two ranks are like one" "$tree/tests/tool_compare_weights" 2.st 1.st "$far"
+    sed "s/^/$type: /" "$TMP/checked" | tail -1
+done <<'END'
+f32  1e-6 --amp off --tf32 0
+tf32 1e-6 --amp off --tf32 1
+bf16 0.02 --amp bf16
+sent 0.02 --amp bf16 --compress bf16
+fp16 0.02 --amp fp16 --loss-scale 1024 --clip-norm 1
+part 0.02 --amp fp16 --loss-scale 1024 --accumulate 2 --compress fp16
+END
+test_done
