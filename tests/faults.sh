@@ -10,6 +10,8 @@
 #                               then the other fast ones, until one fails
 #   faults.sh prove --random N  N of them
 #
+# The area cuda needs CUDA's libraries, not a GPU: its tests are those of the stand-in. Without them it is left out.
+#
 # FAULTS_WORK: a folder for the copy and its build, which then stays; else a temporary one.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
@@ -19,6 +21,7 @@ faults=$root/tests/faults
 usage() { sed -n '2,/^set /s/^# \{0,1\}//p' "$self" | sed '$d'; }
 die() { echo "faults.sh: $1" >&2; exit "${2:-1}"; }
 names() { (cd "$faults" && ls -- *.patch) | sed 's/\.patch$//'; }
+provable() { names | if grep -qsw cuda "$root/build/backends"; then cat; else grep -v ^cuda-; fi; }
 field() { sed -n "1,/^---/s/^$2: *//p" "$faults/$1.patch"; }
 
 list()
@@ -29,15 +32,19 @@ list()
     done
 }
 
-# A copy of the sources; one that is there already is brought up to date, so that little is compiled again.
+# copy NAME...: a copy of the sources, for these faults; one that is there already is brought up to date, so that little is
+# compiled again.
 copy()
 {
+    local cuda=OFF
+    [[ " $*" != *" cuda-"* ]] || cuda=ON
     mkdir -p "$work/tree"
     take_back                                   # of a run that was killed
     (cd "$root" && find . \( -path ./build -o -path ./data -o -path ./.git -o -path ./exercises-work -o -path ./runs \) \
         -prune -o -type f -print0 | xargs -0 cp -pu --parents -t "$work/tree")
-    [ -f "$work/build/CMakeCache.txt" ] ||
-        cmake -S "$work/tree" --preset default -B "$work/build" -G Ninja -DDDP_CUDA=OFF >"$work/log" 2>&1 ||
+    grep -qs "^DDP_CUDA:BOOL=$cuda" "$work/build/CMakeCache.txt" ||
+        cmake -S "$work/tree" --preset default -B "$work/build" -G Ninja -DDDP_CUDA=$cuda \
+            -DCMAKE_CUDA_ARCHITECTURES=90-real >"$work/log" 2>&1 ||
         { cat "$work/log"; die "the copy cannot be configured"; }
 }
 
@@ -49,12 +56,14 @@ take_back()
     rm -f "$work/applied"
 }
 
-# make_targets TEST...: what these tests need, for ninja: test_x.c is a program; a script gets everything.
+# make_targets TEST...: what these tests need, for ninja: test_x.c is a program, also as test_x_fake and test_x_cuda; a script
+# gets everything.
 make_targets()
 {
-    local test
+    local test source
     for test; do
-        if [ -f "$root/tests/$test.c" ]; then echo "$test"; else echo all; fi
+        source=${test%_fake} source=${source%_cuda}
+        if [ -f "$root/tests/$source.c" ]; then echo "$test"; else echo all; fi
     done | sort -u
 }
 compile() { cmake --build "$work/build" --target "$@" >"$work/log" 2>&1; }
@@ -94,7 +103,7 @@ prove()
 check_without()
 {
     local tests caught
-    tests=$(for name in $(names); do field "$name" 'Caught by'; done | tr -d ' ' | tr ',' '\n' | sort -u | paste -sd'|')
+    tests=$(for name in $(provable); do field "$name" 'Caught by'; done | tr -d ' ' | tr ',' '\n' | sort -u | paste -sd'|')
     compile all || { cat "$work/log"; die "the sources do not compile"; }
     ! run_tests -R "^($tests)\$" || die "$caught fails without a fault, too"
 }
@@ -103,16 +112,16 @@ cmd_prove()
 {
     local chosen=("$@") name missed=0
     if [ "${1:-}" = --random ]; then
-        mapfile -t chosen < <(names | shuf -n "$2")
+        mapfile -t chosen < <(provable | shuf -n "$2")
     elif [ $# = 0 ]; then
-        mapfile -t chosen < <(names)
+        mapfile -t chosen < <(provable)
     fi
     for name in "${chosen[@]}"; do
         [ -f "$faults/$name.patch" ] || die "there is no fault '$name'" 2
     done
     work=${FAULTS_WORK:-$(mktemp -d)}
     [ -n "${FAULTS_WORK:-}" ] || trap 'rm -rf "$work"' EXIT
-    copy
+    copy "${chosen[@]}"
     [ $# -gt 0 ] || check_without
     for name in "${chosen[@]}"; do
         prove "$name" || missed=$((missed + 1))

@@ -15,7 +15,7 @@ export FAKE_GPUS=2
 
 common=(--arch lenet --data synthetic --image-size 28 --train-samples 18 --test-samples 8 --seed 3 --epochs 4 --deterministic)
 
-# train RANKS NAME OPTION...: leaves NAME.st, and the weights' hash in $hash.
+# train RANKS NAME OPTION...: leaves NAME.st, what tests say in NAME.test, and the weights' hash in $hash.
 train()
 {
     local ranks=$1 name=$2
@@ -24,6 +24,7 @@ train()
     timeout -k 5 60 "$tree/cpu/07_dist_eval/launch" -n "$ranks" -- "$tree/fake/07_dist_eval/train" "${common[@]}" \
         -b $((4 / ranks)) --save "$name.st" "$@" >"$TMP/output" 2>&1 </dev/null || { cat "$TMP/output"; return 1; }
     hash=$(sed -n 's/.*weight hash: //p' "$TMP/output")
+    grep "== test:" "$TMP/output" >"$name.test"
     [ -n "$hash" ]
 }
 
@@ -43,6 +44,7 @@ while read -r type far options; do
     check "$type: two ranks are not one" test "${hashes[0]}" != "${hashes[1]}"
     check "$type: two ranks are like one" "$tree/tests/tool_compare_weights" 2.st 1.st "$far"
     sed "s/^/$type: /" "$TMP/checked" | tail -1
+    [[ $type != ?(t)f32 ]] || check "$type: two ranks see the test set as one does" diff 1.test 2.test
 done <<'END'
 f32  1e-6 --amp off --tf32 0
 tf32 1e-6 --amp off --tf32 1
