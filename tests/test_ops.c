@@ -248,9 +248,11 @@ static void check_conv(const char *name, ConvSpec spec, const Conv *like)
     float *dw = empty((int)conv_weight_count(conv)), *db = empty(spec.out_channels);
 
     expect_close(name, export(conv, w, weights), c.in[1], 0);   // there and back again, to the bit
-    conv_forward(conv, x, w, b, out);
+    for (int i = 0; i < 2; i++)         // what was there before is nothing to them
+        conv_forward(conv, x, w, b, out);
     expect_forward(&c, activation_back(y, out), 1e-5);
-    conv_backward_weights(conv, x, d, dw, db);
+    for (int i = 0; i < 2; i++)
+        conv_backward_weights(conv, x, d, dw, db);
     expect_gradient(&c, 1, dy, export(conv, dw, weights));
     if (spec.bias)
         expect_gradient(&c, 2, dy, from_device(db, spec.out_channels));
@@ -326,6 +328,49 @@ TEST(linear_layers)
                NULL);
     check_conv("linear, one row", (ConvSpec){ flowing(1, 16, 1, 1), 3, 1, 1, 1, 0, true, true },
                NULL);
+}
+
+typedef struct Step {
+    Conv *conv;
+    float *x, *w, *y;
+} Step;
+
+static void step_forward(void *arg)
+{
+    Step *step = arg;
+    conv_forward(step->conv, step->x, step->w, NULL, step->y);
+}
+
+// What a recorded step uses stays where it is, also when a later convolution needs more scratch memory.
+TEST(a_recorded_convolution)
+{
+    Ops *own = ops_new(device, &(OpsConfig){ .deterministic = true });
+    ConvSpec small = { flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, false, false };
+    ConvSpec large = { flowing(64, 32, 1, 1), 1024, 1, 1, 1, 0, true, true, true };
+    large.x.type = TYPE_BF16;
+    Replay *replay = replay_new(device, 1);
+    Step step = { conv_new(own, &small, NULL), NULL, NULL, NULL };
+    Shape y = conv_output(step.conv);
+    Array image = array_random((int)shape_count(small.x), 1), kernel = array_random(16 * 16 * 9, 2);
+    step.x = activation(small.x, image.v), step.w = import(step.conv, kernel);
+    step.y = empty((int)shape_count(y));
+    for (int i = 0; i < 3; i++)
+        replay_run(replay, 0, step_forward, &step);
+    Array before = activation_back(y, step.y);
+    Conv *later = conv_new(own, &large, NULL);
+    fill_zero(device_stream(device), step.y, shape_bytes(y));
+    replay_run(replay, 0, step_forward, &step);
+    expect_close("replayed", activation_back(y, step.y), before, 0);
+    replay_free(replay);
+    conv_free(later);
+    conv_free(step.conv);
+    device_free(device, step.x);
+    device_free(device, step.w);
+    device_free(device, step.y);
+    free(image.v);
+    free(kernel.v);
+    free(before.v);
+    ops_free(own);
 }
 
 // Another batch size takes the order of the first, so that both can read one arena.
@@ -988,6 +1033,7 @@ int main(void)
     convolutions();
     convolutions_with_dead_taps();
     linear_layers();
+    a_recorded_convolution();
     same_weights_for_another_batch();
     normalisation();
     normalisation_far_from_zero();
