@@ -32,8 +32,8 @@ list()
     done
 }
 
-# copy NAME...: a copy of the sources, for these faults; one that is there already is brought up to date, so that little is
-# compiled again.
+# copy NAME...: a copy of the sources, for these faults; one that is there already is brought up to date, so that little
+# is compiled again.
 copy()
 {
     local cuda=OFF
@@ -56,8 +56,8 @@ take_back()
     rm -f "$work/applied"
 }
 
-# make_targets TEST...: what these tests need, for ninja: test_x.c is a program, also as test_x_fake and test_x_cuda; a script
-# gets everything.
+# make_targets TEST...: what these tests need, for ninja: test_x.c is a program, also as test_x_fake and test_x_cuda; a
+# script gets everything.
 make_targets()
 {
     local test source

@@ -13,7 +13,8 @@ cd "$TMP" || exit 1
 unset NCCL_COMM_ID
 export FAKE_GPUS=2
 
-common=(--arch lenet --data synthetic --image-size 28 --train-samples 18 --test-samples 8 --seed 3 --epochs 4 --deterministic)
+common=(--arch lenet --data synthetic --image-size 28 --train-samples 18 --test-samples 8 --seed 3 --epochs 4
+    --deterministic)
 
 # train RANKS NAME OPTION...: leaves NAME.st, what tests say in NAME.test, and the weights' hash in $hash.
 train()
@@ -28,8 +29,9 @@ train()
     [ -n "$hash" ]
 }
 
-# What is tried, how far apart one rank and two may be after an epoch (in parts of a tensor's largest entry), and options. In
-# a short type rounding may decide which pixel of a window is its largest: that moves a small bias by half a percent.
+# What is tried, how far apart one rank and two may be after an epoch (in parts of a tensor's largest entry), and
+# options. In a short type rounding may decide which pixel of a window is its largest: that moves a small bias by half
+# a percent.
 while read -r type far options; do
     read -ra options <<<"$options"
     hashes=()

@@ -341,7 +341,8 @@ static void step_forward(void *arg)
     conv_forward(step->conv, step->x, step->w, NULL, step->y);
 }
 
-// What a recorded step uses stays where it is, also when a later convolution needs more scratch memory.
+// What a recorded step uses stays where it is, also when a later convolution needs more scratch
+// memory.
 TEST(a_recorded_convolution)
 {
     Ops *own = ops_new(device, &(OpsConfig){ .deterministic = true });

@@ -117,8 +117,8 @@ typedef struct Verdicts {
     double ours, theirs;        // squares of how far the losses are off
 } Verdicts;
 
-// How far PyTorch is, on the kind of device that is here: the CPU's libraries add a convolution's bias before they round,
-// cuDNN does after.
+// How far PyTorch is, on the kind of device that is here: a CPU's libraries add a convolution's bias
+// before they round, and PyTorch on a GPU after cuDNN has rounded.
 static const void *far_of(const char *name, Type like, const char *what)
 {
     char key[96], after[96];
@@ -204,8 +204,8 @@ static void compare_network(const char *arch, const char *const states[STATES])
     free(verdicts);
 }
 
-// On the stand-in for CUDA ResNet-50 takes a minute, and has no operation that ResNet-18 has not: test_step compares it
-// with PyTorch there.
+// On the stand-in for CUDA ResNet-50 would take a minute, for the operations that ResNet-18 has, too.
+// test_step compares it there, in f32.
 static bool is_stand_in(void) { return strcmp(device_name(device), "Fake GPU") == 0; }
 
 TEST(committed_steps)
