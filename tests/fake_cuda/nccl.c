@@ -289,8 +289,11 @@ ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncc
     if (!in_group || group.comm != comm || peer != received++ || group.doing.count != count ||
         group.doing.type != (int)type || group.doing.root != comm->rank)
         fake_die("ncclRecv: here only in a group that gathers, rank after rank");
+    size_t behind = (size_t)peer * count * number_bytes(type_of((int)type));
     if (peer == 0)
         group.to = to;
+    else if ((char *)to != (char *)group.to + behind)
+        fake_die("ncclRecv: here only to where rank %d's part of one array is", peer);
     return ncclSuccess;
 }
 
