@@ -1,30 +1,16 @@
 // ddp.c - every rank's gradients become the average of all ranks' gradients.
 //
 // The ranks begin with the same weights and take the same steps with the same gradients: so they
-// always have the same weights, though each has only seen its share of the samples.
-//
-// The naive way (average_naive, below) waits for one thing after the other:
-//
-//   compute   | forward | backward                     |            | optimizer |
-//   network                                            | all-reduce |
-//
-// But the last layer's gradients are final when backward has hardly begun. The arena of gradients
-// lies in the order in which they become final, so whatever is ready is a range of it. As soon as
-// that is worth a message it is sent as one "bucket", while backward goes on with earlier layers:
-//
-//   compute   | forward | backward   .        .        |      | optimizer |
-//   network             .    | bucket 0 | bucket 1 | bucket 2 |
-//
-// Only the last bucket must be waited for, so the first one is small: the network gets busy early.
+// always have the same weights, though each has only seen its share of the samples. Read
+// average_naive first: it is all of data-parallel training. Buckets only make it faster.
 #include "ddp.h"
 #include "alive.h"      // uses: alive_done
-#include "check.h"      // uses: CHECK
+#include "check.h"      // uses: xcalloc
 #include "interrupt.h"  // uses: interrupt_wish, interrupt_grant, interrupt_settle
 #include "trace.h"      // uses: trace_begin, trace_end
 
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { FIRST_BUCKET = 1 << 20 };    // bytes
 
@@ -39,7 +25,7 @@ struct Ddp {
     DdpHook hook;
     void *hook_arg;
     size_t begin, end;          // gradients that are final and have not been sent
-    size_t limit;               // bytes at which the next bucket is sent
+    size_t bucket, first, limit;    // bytes: of a bucket, of the first, of the next
     Event *final, *averaged;    // the bucket's gradients; all of them
     float *wish, *heard;        // of stopping: ours, and all ranks' on average; host
     Event *told;                // heard is there
@@ -61,7 +47,6 @@ void ddp_options(Args *args, DdpConfig *config)
 
 // ==== The average, all at once ===================================================================
 
-// The default communication hook.
 static float sum_over_ranks(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     (void)arg;
@@ -77,8 +62,10 @@ static void average(Ddp *ddp, Stream *stream, float *grads, size_t count)
     gradients_scale(ddp->model->ops, stream, count, grads, factor, ddp->scalars, ddp->stats);
 }
 
-// After backward, everything in one message. This is all there is to data-parallel training; what
-// stands below only makes it faster. (Behind the gradients travels the wish to stop.)
+// After backward, everything in one message. (Behind the gradients travels the wish to stop.)
+//
+//   compute   | forward | backward                     |            | optimizer |
+//   network                                            | all-reduce |
 static void average_naive(Ddp *ddp)
 {
     average(ddp, device_stream(ddp->model->device), ddp->model->grads,
@@ -86,13 +73,14 @@ static void average_naive(Ddp *ddp)
 }
 
 // ==== The average, in buckets, beside backward ===================================================
-
-// Bytes.
-static size_t bucket(const Ddp *ddp) { return (size_t)(ddp->config.bucket_mb * 0x1p20); }
-static size_t first_bucket(const Ddp *ddp)
-{
-    return bucket(ddp) < FIRST_BUCKET ? bucket(ddp) : FIRST_BUCKET;
-}
+// The last layer's gradients are final when backward has hardly begun. The arena of gradients is in
+// the order in which they become final, so whatever is ready is a range of it. As soon as that is
+// worth a message, it is sent as one bucket, while backward continues with earlier layers:
+//
+//   compute   | forward | backward   .        .        |      | optimizer |
+//   network             .    | bucket 0 | bucket 1 | bucket 2 |
+//
+// The optimizer waits for the last bucket only. The first is small: the network starts early.
 
 static void send_bucket(Ddp *ddp)
 {
@@ -100,7 +88,7 @@ static void send_bucket(Ddp *ddp)
     stream_wait(ddp->stream, ddp->final);
     average(ddp, ddp->stream, ddp->model->grads + ddp->begin, ddp->end - ddp->begin);
     ddp->begin = ddp->end;
-    ddp->limit = bucket(ddp);
+    ddp->limit = ddp->bucket;
 }
 
 void ddp_ready(void *arg, size_t offset, size_t count)
@@ -125,23 +113,12 @@ void ddp_wait(Ddp *ddp)
     stream_wait(device_stream(ddp->model->device), ddp->averaged);
     trace_end();
     ddp->begin = ddp->end = 0;
-    ddp->limit = first_bucket(ddp);
+    ddp->limit = ddp->first;
 }
 
 // ==== Beginning and stopping together ============================================================
 
-// In place, on the host: rank 0's bytes.
-static void broadcast_host(Ddp *ddp, void *bytes, size_t count)
-{
-    Stream *stream = device_stream(ddp->model->device);
-    void *on_device = device_alloc(ddp->model->device, count);
-    copy_to_device(stream, on_device, bytes, count);
-    comm_broadcast(ddp->comm, stream, on_device, count, COMM_U8, 0);
-    copy_to_host(stream, bytes, on_device, count);
-    stream_sync(stream);
-    device_free(ddp->model->device, on_device);
-}
-
+uint64_t ddp_compare(Ddp *ddp, uint64_t hash) { return comm_compare(ddp->comm, hash); }
 void ddp_broadcast(Ddp *ddp, float *velocity, void *state, size_t bytes)
 {
     Model *m = ddp->model;
@@ -150,22 +127,21 @@ void ddp_broadcast(Ddp *ddp, float *velocity, void *state, size_t bytes)
     comm_broadcast(ddp->comm, stream, m->params, m->param_count, COMM_F32, 0);
     comm_broadcast(ddp->comm, stream, m->buffers, m->buffer_count, COMM_F32, 0);
     comm_broadcast(ddp->comm, stream, velocity, m->param_count, COMM_F32, 0);
-    broadcast_host(ddp, state, bytes);
+    comm_broadcast_host(ddp->comm, state, bytes);
     ddp_compare(ddp, model_hash(m));    // arenas of two kinds of processors have other orders
     trace_end();
 }
 
-// A rank that stopped by itself would leave the others waiting for its gradients. So a signal is
-// only a wish, which travels in the floats behind the gradients: after the step that brings it,
-// every rank has heard it.
+// A rank that stopped by itself would leave the others waiting. So a signal is only a wish, which
+// travels behind the gradients: after the step that brings it, every rank has heard it.
 static void act_on(float heard)
 {
     if (heard > 0)
         interrupt_grant(interrupt_wish() ? interrupt_wish() : SIGTERM);
 }
 
-// To hear, a GPU must be waited for. So there it is done every 8th step, and without waiting: a wish
-// is put in after one such step, fetched after the next step, and acted upon after the next 8th.
+// A GPU must not be waited for: a wish is put in after every 8th step, fetched after the step that
+// follows, and acted upon after the next 8th.
 static void agree_on_gpu(Ddp *ddp, Stream *stream, float *travels)
 {
     int phase = (int)(++ddp->steps % 8);
@@ -183,49 +159,15 @@ static void agree_on_gpu(Ddp *ddp, Stream *stream, float *travels)
 void ddp_agree(Ddp *ddp)
 {
     float *travels = ddp->model->grads + ddp->model->param_count;
-    if (!device_shares_memory(ddp->model->device)) {
+    if (device_shares_memory(ddp->model->device)) {
+        act_on(*travels);
+        *travels = (float)interrupt_wish();
+    } else {
         agree_on_gpu(ddp, device_stream(ddp->model->device), travels);
-        return;
     }
-    act_on(*travels);
-    *travels = (float)interrupt_wish();
-}
-
-// ==== Are we still the same? =====================================================================
-
-uint64_t ddp_compare(Ddp *ddp, uint64_t hash)
-{
-    int size = comm_size(ddp->comm), others = 0;
-    uint64_t hashes[size];
-    char names[256] = "";
-    Device *device = ddp->model->device;
-    uint64_t *all = device_alloc(device, (size_t)(size + 1) * sizeof hash), *mine = all + size;
-    copy_to_device(device_stream(device), mine, &hash, sizeof hash);
-    comm_all_gather(ddp->comm, device_stream(device), mine, all, 1, COMM_I64);
-    copy_to_host(device_stream(device), hashes, all, sizeof hashes);
-    stream_sync(device_stream(device));
-    device_free(device, all);
-    for (int rank = 1; rank < size; rank++)
-        if (hashes[rank] != hashes[0]) {
-            size_t length = strlen(names);
-            snprintf(names + length, sizeof names - length, "%s%d (%016llx)", others++ ? ", " : "",
-                     rank, (unsigned long long)hashes[rank]);
-        }
-    CHECK(others == 0 || comm_rank(ddp->comm) > 0,
-          "they began with other weights, or took a step with other gradients; at the start: "
-          "their processors are of two kinds (DNNL_MAX_CPU_ISA=AVX2 on all makes them alike)",
-          "the ranks have come apart: the weights of rank %s differ from rank 0's (%016llx)", names,
-          (unsigned long long)hashes[0]);
-    return hash;
 }
 
 // ==== A life =====================================================================================
-
-static void gather_norms(void *arg, const double *mine, double *all, size_t count)
-{
-    Ddp *ddp = arg;
-    comm_all_gather(ddp->norms, device_stream(ddp->model->device), mine, all, count, COMM_F64);
-}
 
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
              Stats *stats)
@@ -236,7 +178,8 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
     bool beside = config->overlap && config->bucket_mb > 0 && !(config->sync_bn && by_host);
     *ddp = (Ddp){ .config = *config, .model = model, .scalars = scalars, .stats = stats,
                   .hook = sum_over_ranks };
-    ddp->limit = first_bucket(ddp);
+    ddp->bucket = (size_t)(config->bucket_mb * 0x1p20);
+    ddp->limit = ddp->first = ddp->bucket < FIRST_BUCKET ? ddp->bucket : FIRST_BUCKET;
     ddp->comm = comm_new(world, model->device, "gradients", config->check_collectives);
     ddp->stream = beside ? stream_new_beside(model->device, "communication")
                          : device_stream(model->device);
@@ -248,7 +191,7 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
     *ddp->wish = *ddp->heard = 0;
     if (config->sync_bn) {
         ddp->norms = comm_new(world, model->device, "norms", config->check_collectives);
-        ops_share_norms(model->ops, world->size, gather_norms, ddp);
+        comm_share_norms(ddp->norms, model->ops);
     }
     interrupt_defer();
     return ddp;
@@ -256,7 +199,6 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
 
 void ddp_free(Ddp *ddp)
 {
-    Device *device = ddp->model->device;
     stream_sync(ddp->stream);
     comm_free(ddp->norms);
     comm_free(ddp->comm);
@@ -266,7 +208,7 @@ void ddp_free(Ddp *ddp)
     event_free(ddp->told);
     event_free(ddp->averaged);
     event_free(ddp->final);
-    if (ddp->stream != device_stream(device))
+    if (ddp->stream != device_stream(ddp->model->device))
         stream_free(ddp->stream);
     free(ddp);
 }

@@ -1,24 +1,19 @@
 // rendezvous.c - finds out who this process is, and brings it together with the others.
 //
 //   who am I?   the command line, else RANK and its kin, else Open MPI, else alone
-//   where?      rank 0 listens; MASTER_ADDR and MASTER_PORT say where, or MPI tells the others
-//   meet        every rank connects to rank 0, which keeps the store from then on (tcp_store.h)
+//   where?      rank 0 listens: MASTER_ADDR and MASTER_PORT say where, or MPI tells the others
+//   meet        each rank connects to rank 0, which keeps the store from then on (tcp_store.h)
 //   agree       the same program? the same options? who is on one machine with whom?
-//
-// MPI answers the first two questions only, and is finished with then: from there on it is one
-// program, whoever has started it.
-#include "rendezvous.h"         // uses: RendezvousConfig, World
-#include "alive.h"              // uses: alive_inherit
-#include "check.h"              // uses: fail_at, FAIL_ERROR, check_set_speaker
-#include "deadline.h"           // uses: deadline_set, deadline_met
-#include "from_launcher.h"      // uses: from_launcher_end, from_launcher_socket, from_launcher_token
-#include "interrupt.h"          // uses: interrupt_silence
-#include "machine.h"            // uses: machine_parent_cores, machine_program
-#include "tcp_store.h"          // uses: TcpStore, tcp_store_join
-#include "network_interface.h"  // uses: interface_common, interface_prefer
-#include "agree.h"              // uses: agree_same, agree_neighbours
-#include "tcp.h"                // uses: TcpAddress, tcp_listen, tcp_resolve
-#include "trace.h"              // uses: trace_among
+#include "rendezvous.h"  // uses: RendezvousConfig, World
+#include "alive.h"       // uses: alive_patience
+#include "agree.h"       // uses: agree_same, agree_neighbours
+#include "check.h"       // uses: fail_at, FAIL_ERROR, check_set_speaker
+#include "deadline.h"    // uses: deadline_set, deadline_met
+#include "interrupt.h"   // uses: interrupt_silence
+#include "machine.h"     // uses: machine_parent_cores, machine_program
+#include "supervise.h"   // uses: supervise_inherit
+#include "tcp_store.h"   // uses: TcpStoreConfig, tcp_store_bind, tcp_store_join
+#include "trace.h"       // uses: trace_among
 
 #include <ctype.h>
 #include <mpi.h>
@@ -29,7 +24,6 @@
 #define WRONG(hint, ...) fail_at(__FILE__, __LINE__, EXIT_USAGE, hint, __VA_ARGS__)
 
 enum { MOST = 65535 };           // ranks, and ports
-static TcpStore *meeting;        // a process has one, for as long as it lives
 
 void rendezvous_options(Args *args, RendezvousConfig *c)
 {
@@ -51,8 +45,8 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
 // --- who am I? -----------------------------------------------------------------------------------
 
 // Who may know it, the strongest first, and what they call what we want to know. The first that has
-// a rank or a number of ranks is believed, and no other: half of this and half of that would be
-// somebody who does not exist.
+// a rank or a number of ranks is believed, and no other: a rank of one and a size of another would
+// be a process that does not exist.
 enum { RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, ADDRESS, PORT, THINGS };
 enum { COMMAND_LINE, ENVIRONMENT, MPIRUN, PMIX, ALONE };
 static const struct {
@@ -97,8 +91,8 @@ static int said_number(const RendezvousConfig *c, int source, int thing)
     const char *text = said(c, source, thing);
     long value = text ? strtol(text, &end, 10) : -1;
     if (text && (!isdigit((unsigned char)text[0]) || *end || value > MOST))
-        WRONG("unset it", "%s is '%s', which is not a number from 0 to %d", sources[source].words[thing],
-              text, MOST);
+        WRONG("unset it", "%s is '%s', which is not a number from 0 to %d",
+              sources[source].words[thing], text, MOST);
     return (int)value;
 }
 
@@ -121,7 +115,7 @@ static void check_who(const RendezvousConfig *c, const Who *who)
     if (by_mpi(who))
         return;
     if (who->rank < 0 || who->size < 0)
-        WRONG("whoever sets one must set the other", "%s is %d, but there is no %s",
+        WRONG("set both, or neither", "%s is %d, but there is no %s",
               words[who->rank < 0 ? SIZE : RANK], who->rank < 0 ? who->size : who->rank,
               words[who->rank < 0 ? RANK : SIZE]);
     if (who->size > 1 && (!who->address || who->port <= 0))
@@ -162,91 +156,62 @@ static const char *denied(const RendezvousConfig *c, const Who *who)
     return text;
 }
 
-// The line that each rank prints. One write: ranks' lines do not mix.
-static void introduce(const RendezvousConfig *c, const Who *who, const World *world)
-{
-    char line[800];
-    int n = snprintf(line, sizeof line, "[init] == local rank: %d, global rank: %d of %d: %s%s "
-                     "==\n", world->local_rank, world->rank, world->size,
-                     sources[who->source].name, denied(c, who));
-    fflush(stdout);
-    if (write(STDOUT_FILENO, line, (size_t)n) < 0)
-        return;
-}
-
-// What to do as soon as it is known. If two believe that they are the same rank they never meet, and
-// never introduce themselves: so who is doubted says so now.
-static void be_rank(const RendezvousConfig *c, const Who *who)
+static void be_rank(const Who *who)
 {
     char name[32];
     snprintf(name, sizeof name, "rank %d/%d ", who->rank, who->size);
     check_set_speaker(who->size > 1 ? name : "");
     if (who->rank > 0)
         interrupt_silence();
-    if (who->size > 1 && who->rank >= 0 && denied(c, who)[0])
-        WARN("what is left over in your shell must be unset", "rank %d of %d by the word of: %s%s",
-             who->rank, who->size, sources[who->source].name, denied(c, who));
 }
 
 // --- where are the others? -----------------------------------------------------------------------
 
-// What a TcpStoreConfig points to.
-typedef struct Place {
-    TcpAddress address;                 // rank 0's; that, and two more things, can come by MPI
-    int port;
-    unsigned char token[CHANNEL_KEY];
-    TcpAddress own;                     // ours, with --iface
-    char name[128];
-} Place;
-
-static void read_options(const RendezvousConfig *c, Place *place, TcpStoreConfig *m)
+// launch has bound rank 0's socket already, so that nobody else could take the port.
+static bool inherit_socket(TcpStoreConfig *m)
 {
-    Error error;
-    int found = from_launcher_token(c->token_file, place->token, &error);
-    if (found < 0 || (c->interface && !tcp_interface_address(c->interface, place->own, &error)))
-        WRONG(error.hint, "%s", error.text);
-    m->token = found ? place->token : NULL;
-    m->from = c->interface ? place->own : NULL;
-    if (c->interface)
-        interface_prefer(c->interface);
+    const char *text = getenv("DDP_LISTEN");
+    m->sockets[0] = text ? atoi(text) : -1;
+    unsetenv("DDP_LISTEN");
+    return m->sockets[0] > STDERR_FILENO && tcp_place(m->sockets[0], false).port == m->places[0].port;
 }
 
-// The contract: everybody knows address and port. On one host the loopback will do. torchrun's own
-// agent listens at the port: rank 0 takes one of those behind it, and the others look for it.
-static void follow_contract(const RendezvousConfig *c, const Who *who, Place *place,
-                            TcpStoreConfig *m)
+// The contract: every rank knows address and port. On one host the loopback will do. torchrun's
+// agent listens at the port: rank 0 takes one of those behind it, and the others look for it there.
+static void follow_contract(const Who *who, TcpStoreConfig *m)
 {
-    Error error;
     const char *id = getenv("TORCHELASTIC_RUN_ID"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    const char *restarts = getenv("TORCHELASTIC_RESTART_COUNT");
-    const char *start = getenv("DDP_GENERATION");
-    bool one_host = who->size == 1 || who->local_size == who->size;
-    const char *host = !one_host ? who->address : c->interface ? place->own : "127.0.0.1";
-    if (!tcp_resolve(host, place->address, &error))
-        FAIL_ERROR(&error);
-    snprintf(place->name, sizeof place->name, "%.100s:%d", id ? id : "", who->port);
-    m->ports = agent && strcmp(agent, "True") == 0 ? 16 : 1;
-    m->port = who->port + (m->ports > 1);
+    const char *restarts = getenv("TORCHELASTIC_RESTART_COUNT"), *start = getenv("DDP_GENERATION");
+    bool one_host = who->local_size == who->size && !m->from;
+    m->first_free = agent && strcmp(agent, "True") == 0;
+    for (int i = 0; i < (m->first_free ? STORE_PLACES : 1); i++)
+        tcp_store_add(m, one_host ? "127.0.0.1" : who->address, who->port + m->first_free + i);
     m->generation = atoll(start ? start : restarts ? restarts : "0");
-    m->first = getenv("GROUP_RANK") && who->local_rank >= 0 ? who->rank - who->local_rank : -1;
-    m->listening = who->rank == 0 ? from_launcher_socket(m->address, m->port) : -1;
-    if (who->size > 1 && !m->token && c->require_token)
-        WRONG("--token-file FILE, or DDP_TOKEN: the same on all hosts", "there is no token");
-    if (who->size > 1 && !m->token && who->rank == 0 && !tcp_is_loopback(m->address))
-        WARN("--token-file FILE, the same on all hosts, keeps others out; --require-token insists",
-             "no token: whoever can reach %s:%d can take part in this run", m->address, m->port);
+    snprintf(m->name, sizeof m->name, "%.40s:%d", id ? id : "", who->port);
+    if (who->rank == 0 && !inherit_socket(m))
+        tcp_store_bind(m);
 }
 
-// MPI knows who we are, and tells everybody where rank 0 listens, and a secret. Then it is finished
-// with; but mpirun still sees how each process ends, and ends the others.
-static void ask_mpi(const RendezvousConfig *c, Who *who, Place *place, TcpStoreConfig *m)
+// One process: its store is its own.
+static void meet_nobody(TcpStoreConfig *m)
 {
-    Error error;
-    int local_rank;
+    m->secret = secret_random();
+    tcp_store_add(m, "127.0.0.1", 0);
+    tcp_store_bind(m);
+}
+
+// MPI knows who we are. Rank 0 listens at all its addresses, and MPI tells the others where, and a
+// secret. Then MPI is finished with; mpirun still sees how each process ends, and ends the others.
+static void ask_mpi(const RendezvousConfig *c, Who *who, TcpStoreConfig *m)
+{
+    TcpAddress own[STORE_PLACES] = { "127.0.0.1" };
     MPI_Comm here;
+    int local_rank, count = 1;
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory)                  // mpirun's: nothing stays in /dev/shm if that is killed now
-        setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
+    if (directory) {                // mpirun's: nothing stays in /dev/shm if that is killed now
+        setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);   // Open MPI 4's name, and 5's
+        setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
+    }
     setenv("TERM", "dumb", 1);      // stdout is a terminal, but Open MPI's own: no progress bar
     deadline_set(c->timeout, "is one of them stopped, or does Open MPI try a network that leads "
                  "nowhere? --iface NAME names a better one; --timeout gives more time",
@@ -257,55 +222,86 @@ static void ask_mpi(const RendezvousConfig *c, Who *who, Place *place, TcpStoreC
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
     MPI_Comm_rank(here, &local_rank);
     MPI_Comm_size(here, &who->local_size);
-    MPI_Allreduce(&who->rank, &m->first, 1, MPI_INT, MPI_MIN, here);
-    MPI_Comm_free(&here);
     who->local_rank = who->local_rank >= 0 ? who->local_rank : local_rank;
-    be_rank(c, who);
-    const char *host = who->address ? who->address : c->interface ? place->own
-                       : who->local_size == who->size ? "127.0.0.1" : NULL;
-    bool known = host ? tcp_resolve(host, place->address, &error)
-                      : interface_common(m->first == 0, place->address, &error);
-    if (!known && who->rank == 0)
-        FAIL_ERROR(&error);
-    if (who->rank == 0 && who->size > 1) {
-        m->listening = tcp_listen(place->address, who->port > 0 ? who->port : 0, &error);
-        if (m->listening < 0)
-            FAIL_ERROR(&error);
-        place->port = tcp_port(m->listening);
-        if (!m->token)
-            channel_key_random(place->token);
+    m->rank = who->rank;
+    m->size = who->size;
+    be_rank(who);
+    if (who->rank == 0) {
+        if (who->local_size < who->size && !who->address && !m->from)
+            count = tcp_own_addresses(own, STORE_PLACES);
+        for (int i = 0; i < count; i++)
+            tcp_store_add(m, who->address ? who->address : m->from ? m->from : own[i],
+                      who->port > 0 ? who->port : 0);
+        tcp_store_bind(m);
+        m->secret = m->secret.known ? m->secret : secret_random();
     }
-    MPI_Bcast(place, offsetof(Place, own), MPI_BYTE, 0, MPI_COMM_WORLD);
-    m->port = place->port;
-    m->token = place->token;
+    MPI_Bcast(&m->count, sizeof m->count, MPI_BYTE, 0, MPI_COMM_WORLD);
+    MPI_Bcast(m->places, sizeof m->places, MPI_BYTE, 0, MPI_COMM_WORLD);
+    MPI_Bcast(&m->secret, sizeof m->secret, MPI_BYTE, 0, MPI_COMM_WORLD);
+    MPI_Comm_free(&here);
     MPI_Finalize();
     deadline_met();
 }
 
 // --- together ------------------------------------------------------------------------------------
 
+static void read_token(const RendezvousConfig *c, TcpStoreConfig *m)
+{
+    Error error;
+    const char *text = getenv("DDP_TOKEN");
+    if (c->token_file && !secret_from_file(c->token_file, &m->secret, &error))
+        WRONG(error.hint, "%s", error.text);
+    if (!c->token_file && text && !secret_from_text(text, &m->secret))
+        WRONG("launch sets it; there is --token-file FILE as well",
+              "DDP_TOKEN: not 64 hexadecimal digits");
+    unsetenv("DDP_TOKEN");              // what this process starts is not to have it
+}
+
+static void check_token(const RendezvousConfig *c, const TcpStoreConfig *m)
+{
+    if (m->size > 1 && !m->secret.known && c->require_token)
+        WRONG("--token-file FILE, or DDP_TOKEN: the same on all hosts", "there is no token");
+    if (m->size > 1 && !m->secret.known && m->rank == 0 && !tcp_is_loopback(m->places[0].address))
+        WARN("--token-file FILE, the same on all hosts, keeps others out; --require-token insists",
+             "no token: whoever can reach %s:%d can take part in this run", m->places[0].address,
+             m->places[0].port);
+}
+
+// The line of each rank. Its pid: to try what a killed rank costs.
+static void introduce(const RendezvousConfig *c, const Who *who, const World *world)
+{
+    char line[800];
+    snprintf(line, sizeof line, "[init] == local rank: %d, global rank: %d of %d: %s%s == host %s, "
+             "pid %d\n", world->local_rank, world->rank, world->size, sources[who->source].name,
+             denied(c, who), machine_here().host, (int)getpid());
+    agree_print(world, line);
+}
+
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
 {
-    static Place place;
-    if (alive_inherit())
-        interrupt_silence();            // whoever looks also answers Ctrl-C
-    from_launcher_end();
+    static TcpAddress own;
+    Error error;
     Who who = find_out(config);
-    be_rank(config, &who);
-    TcpStoreConfig m = { .first = -1, .listening = -1, .address = place.address, .ports = 1,
-                        .name = place.name, .timeout = config->timeout };
-    read_options(config, &place, &m);
+    TcpStoreConfig m = { .rank = who.rank, .size = who.size, .timeout = config->timeout,
+                         .supervised = supervise_inherit() };
+    be_rank(&who);
+    alive_patience(config->timeout);
+    if (config->interface && !tcp_interface_address(config->interface, own, &error))
+        WRONG(error.hint, "%s", error.text);
+    m.from = config->interface ? own : NULL;
+    if (config->interface)
+        tcp_prefer_interface(config->interface);
+    read_token(config, &m);
     if (by_mpi(&who))
-        ask_mpi(config, &who, &place, &m);
+        ask_mpi(config, &who, &m);
+    else if (who.size == 1)
+        meet_nobody(&m);
     else
-        follow_contract(config, &who, &place, &m);
-    m.rank = who.rank;
-    m.size = who.size;
-    meeting = who.size > 1 ? tcp_store_join(&m) : tcp_store_alone();
+        follow_contract(&who, &m);
+    check_token(config, &m);
     *world = (World){ .rank = who.rank, .size = who.size, .local_rank = who.local_rank,
-                      .local_size = who.local_size, .run = tcp_store_run(meeting),
-                      .address = m.from ? m.from : tcp_store_address(meeting),
-                      .store = tcp_store_store(meeting) };
+                      .local_size = who.local_size };
+    tcp_store_join(&m, world);
     trace_among(world->rank, world->size > 1 ? world->run : NULL);
     int cores = agree_neighbours(world), all = machine_parent_cores();
     if (by_mpi(&who) && who.rank == 0 && cores < all)
@@ -318,17 +314,4 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     free(options);
 }
 
-void rendezvous_agree(const World *world, const char *what, const char *value)
-{
-    agree_same(world, what, value);
-}
-
-bool rendezvous_ask(const World *world, const char *what, bool answer)
-{
-    if (world->rank == 0)
-        world->store.put(world->store.arg, what, &answer, sizeof answer);
-    world->store.get(world->store.arg, what, &answer, sizeof answer);
-    return answer;
-}
-
-void rendezvous_end(World *world) { (void)world; tcp_store_end(meeting); }
+void rendezvous_end(World *world) { tcp_store_end(world); }

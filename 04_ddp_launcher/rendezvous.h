@@ -15,13 +15,9 @@ typedef struct RendezvousConfig {
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);
 
-// Finds out which rank this is, of how many: from the command line, else the environment that torchrun and
-// launch set, else from Open MPI, else it is alone; meets the others, and makes sure that all are the
-// same program with the same options.
+// Finds out which rank this is, of how many: from the command line, else the environment that
+// torchrun and launch set, else from Open MPI, else it is alone; meets the others, and makes sure
+// that all are the same program with the same options.
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);
-// Something that all ranks must have the same of: fails with both values where one differs.
-void rendezvous_agree(const World *world, const char *what, const char *value);
-// What rank 0 answers: where another rank, which looks at its own disk, may find something else.
-bool rendezvous_ask(const World *world, const char *what, bool answer);
 // All that was to be done together is done.
 void rendezvous_end(World *world);

@@ -2,6 +2,7 @@
 //
 // Read it from the bottom up: main parses the options; run() sets everything up and goes through
 // the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
+#include "agree.h"       // uses: agree_ask, agree_same
 #include "args.h"        // uses: Args, args_add, args_parse, args_reject
 #include "check.h"       // uses: Error, FAIL_ERROR
 #include "checkpoint.h"  // uses: TrainState, checkpoint_save, checkpoint_load
@@ -458,7 +459,7 @@ static int run(Job *job)
 {
     rendezvous(&job->config.rendezvous, &job->args, &job->world);
     job->config.optim.ranks = job->config.checkpoint.ranks = job->world.size;
-    bool resumes = rendezvous_ask(&job->world, "resumes", job->config.checkpoint.from);
+    bool resumes = agree_ask(&job->world, "resumes", job->config.checkpoint.from);
     if (job->world.rank > 0) {
         job->config.checkpoint.save = NULL;     // only rank 0 saves, and looks what there is
         job->config.checkpoint.from = resumes ? "rank 0's" : NULL;
@@ -468,7 +469,7 @@ static int run(Job *job)
     trace_open(job->config.log.trace, 0, job->args.program);
     trace_begin("set up");
     set_up(job);
-    rendezvous_agree(&job->world, "data", job->data.fingerprint);
+    agree_same(&job->world, "data", job->data.fingerprint);
     job->saver = saver_new(&job->config.checkpoint, job->model, job->velocity,
                            job->data.name);
     restore(job);
@@ -485,8 +486,8 @@ static int run(Job *job)
     log_end(job->log, ddp_compare(job->ddp, model_hash(job->model)), device_threads(job->device));
     replay_free(job->replay);
     ddp_free(job->ddp);
-    rendezvous_end(&job->world);
     close_job(job);
+    rendezvous_end(&job->world);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;
 }
 

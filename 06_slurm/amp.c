@@ -13,8 +13,8 @@
 // step is left out, and the scale is halved. All ranks decide the same, because they look for
 // infinity in the average, which has it if any rank had it.
 #include "amp.h"
+#include "agree.h"       // uses: agree_same
 #include "check.h"       // uses: xcalloc
-#include "rendezvous.h"  // uses: rendezvous_agree
 #include "trace.h"       // uses: trace_begin, trace_end
 
 #include <float.h>
@@ -302,7 +302,7 @@ void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state)
 {
     Model *model = amp->model;
     Type type = model->config.type;
-    rendezvous_agree(world, "--amp", type_names[type]);
+    agree_same(world, "--amp", type_names[type]);
     log_event(log, "amp", "\"type\":\"%s\",\"activation_bytes\":%zu", type_names[type],
               model_activation_bytes(model, type));
     introduce_type(amp, log);

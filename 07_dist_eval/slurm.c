@@ -8,7 +8,7 @@
 // Only what is a step's own is believed.
 #include "slurm.h"
 #include "machine.h"          // uses: machine_command
-#include "rendezvous_file.h"  // uses: RendezvousFile, rendezvous_file_write, rendezvous_file_read
+#include "rendezvous_file.h"  // uses: rendezvous_file_write, rendezvous_file_read
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +17,12 @@
 // Larger numbers are no steps of srun's: the batch script, and the shell that salloc starts where a
 // cluster is set up so, are steps too.
 static const unsigned long last_step = 0xfffffff0;
-enum { PORTS = 16 };                    // rank 0 listens at one of so many
 
 void slurm_options(Args *args, const char **meet)
 {
     args_add(args, ARGS_ROWS(
-        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "where rank 0 is stands in a file, on a disk "
-          "that all hosts see", .own = true }));
+        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "a file says where rank 0 is, on a disk that "
+          "all hosts see", .own = true }));
 }
 
 // --- who am I? -----------------------------------------------------------------------------------
@@ -88,7 +87,7 @@ static const char *first_port(const char *step)
     static char port[16];
     const char *job = get("SLURM_JOB_ID");
     unsigned long number = 31 * (job ? strtoul(job, NULL, 10) : 0) + strtoul(step, NULL, 10);
-    snprintf(port, sizeof port, "%lu", 20000 + PORTS * (number % 768));
+    snprintf(port, sizeof port, "%lu", 20000 + STORE_PLACES * (number % 768));
     return port;
 }
 
@@ -106,77 +105,70 @@ const char *slurm_said(const char *name)
     return count;
 }
 
-// Many a machine calls itself 127.0.1.1. If it is in one network, its address there will do. (What is
-// an address already is meant so.)
+// Many a machine calls itself 127.0.1.1. If it has one address, that will do. (A number is meant as
+// it is.)
 static void leave_loopback(const char *host, bool own, TcpAddress address)
 {
-    TcpNetwork networks[2];
+    TcpAddress addresses[2];
     if (strcmp(host, address) == 0)
         return;
-    if (tcp_is_loopback(address) && own && tcp_networks(networks, 2) == 1)
-        snprintf(address, TCP_ADDRESS, "%s", networks[0].address);
+    if (tcp_is_loopback(address) && own && tcp_own_addresses(addresses, 2) == 1)
+        memcpy(address, addresses[0], TCP_ADDRESS);
     CHECK(!tcp_is_loopback(address), "--master-addr ADDRESS; or --rendezvous file:PATH --iface NAME",
           "%s is %s on this host, which leads to no other", host, address);
 }
 
-// Rank 0 listens at any port, and leaves a note that says where, and a secret; the others find it.
-static void place_by_note(const RendezvousConfig *c, TcpStoreConfig *m, RendezvousFile *note)
+static bool one_host(const TcpStoreConfig *m)
 {
-    Error err;
-    const char *path = c->meet + strlen("file:");
-    if (m->rank == 0) {
-        m->listening = tcp_listen(note->address, c->port > 0 ? c->port : 0, &err);
-        note->port = m->listening >= 0 ? tcp_port(m->listening) : 0;
-        if (m->token)
-            memcpy(note->token, m->token, CHANNEL_KEY);
-        else
-            channel_key_random(note->token);
-        if (m->listening < 0 || !rendezvous_file_write(path, m->name, note, &err))
-            FAIL_ERROR(&err);
-    } else if (!rendezvous_file_read(path, m->name, c->timeout, note, &err)) {
-        FAIL(err.hint, "rank %d of %d has found no note of rank 0's within %.3g s: %s", m->rank,
-             m->size, c->timeout, err.text);
-    }
-    m->port = note->port;
-    m->ports = 1;
-    m->token = note->token;
+    const char *nodes = get("SLURM_STEP_NUM_NODES");
+    return m->size == 1 || (nodes && atoi(nodes) == 1);
 }
 
-// Rank 0's, which on one host may be the loopback's. With a note it is rank 0's own to say.
-static void find_address(const RendezvousConfig *c, const char *first, const TcpStoreConfig *m,
-                         bool by_note, TcpAddress address)
+// Rank 0 listens at a free port of all its addresses, and leaves a file that says where.
+static void place_by_file(const RendezvousConfig *c, TcpStoreConfig *m)
 {
-    Error err;
-    char own[256] = "localhost";
-    const char *node = get("SLURMD_NODENAME"), *nodes = get("SLURM_STEP_NUM_NODES");
-    bool one_host = m->size == 1 || (nodes && atoi(nodes) == 1);
-    bool is_own = by_note || (node && strcmp(first, node) == 0);
-    gethostname(own, sizeof own - 1);
-    const char *host = c->address ? c->address
-                     : m->from && (one_host || by_note) ? m->from
-                     : one_host ? "127.0.0.1" : by_note ? own : first;
-    if (!tcp_resolve(host, address, &err))
-        FAIL_ERROR(&err);
-    if (!one_host && !c->address)
-        leave_loopback(host, is_own, address);
+    const char *path = c->meet + strlen("file:");
+    TcpAddress own[STORE_PLACES] = { "127.0.0.1" };
+    int count = 1;
+    if (m->rank > 0) {
+        rendezvous_file_read(path, m);
+        return;
+    }
+    if (!one_host(m) && !c->address && !m->from)
+        count = tcp_own_addresses(own, STORE_PLACES);
+    for (int i = 0; i < count; i++)
+        tcp_store_add(m, c->address ? c->address : m->from ? m->from : own[i],
+                             c->port > 0 ? c->port : 0);
+    tcp_store_bind(m);
+    m->secret = m->secret.known ? m->secret : secret_random();
+    rendezvous_file_write(path, m);
+}
+
+// Rank 0 is on the first host, which on one host may be the loopback, at the first free port.
+static void place_by_name(const RendezvousConfig *c, const char *first, int port, TcpStoreConfig *m)
+{
+    const char *node = get("SLURMD_NODENAME"), *host = c->address ? c->address : first;
+    if (one_host(m) && !c->address)
+        host = m->from ? m->from : "127.0.0.1";
+    m->first_free = c->port <= 0;
+    for (int i = 0; i < (m->first_free ? STORE_PLACES : 1); i++)
+        tcp_store_add(m, host, port + i);
+    for (int i = 0; i < m->count && !one_host(m) && !c->address; i++)
+        leave_loopback(host, node && strcmp(first, node) == 0, m->places[i].address);
+    if (m->rank == 0)
+        tcp_store_bind(m);
 }
 
 void slurm_place(const RendezvousConfig *c, const char *first, int port, TcpStoreConfig *m)
 {
-    static RendezvousFile note;
-    bool by_note = c->meet && m->size > 1;
     if (c->meet && (strncmp(c->meet, "file:", 5) != 0 || !c->meet[5]))
         fail_at(__FILE__, __LINE__, EXIT_USAGE, "file:PATH", "--rendezvous %s: what is that?",
                 c->meet);
-    if (m->rank == 0 || !by_note)
-        find_address(c, first, m, by_note, note.address);
-    m->name = run_name();
-    m->first = get("SLURM_GTIDS") ? atoi(get("SLURM_GTIDS")) : -1;
-    m->address = note.address;
-    m->port = port;
-    m->ports = c->port > 0 ? 1 : PORTS;
-    if (by_note)
-        place_by_note(c, m, &note);
+    snprintf(m->name, sizeof m->name, "%s", run_name());
+    if (c->meet && m->size > 1)
+        place_by_file(c, m);
+    else
+        place_by_name(c, first, port, m);
 }
 
 // --- not a task ----------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ bool slurm_is_task(void);
 // ports for this step. NULL: it is not there.
 const char *slurm_said(const char *name);
 
-// Fills in how the tasks of a step meet: at the first host, or --master-addr, and the port that was
-// said, or those behind it; or with --rendezvous as rank 0's note says (rendezvous_file.h), for
-// which the others wait. Fails when they cannot.
+// Fills in where the tasks of a step meet, and binds rank 0's sockets there: at the first host, or
+// --master-addr, and the port that was said, or those behind it; or with --rendezvous where rank
+// 0's file says (rendezvous_file.h), for which the others wait. Fails when they cannot.
 void slurm_place(const RendezvousConfig *config, const char *first, int port, TcpStoreConfig *m);
 
 // Ends the process where it is in a job of several tasks but is none of them: in the batch script,

@@ -1,20 +1,24 @@
-// agree.h - ranks compare what must be equal (or must differ) before they train, through the store of
-// their World. All ranks make the same calls in the same order.
+// agree.h - ranks compare what must be equal, or must differ, before they train. All ranks make the
+// same calls in the same order.
 #pragma once
 #include "world.h"
+#include <stdbool.h>
 
-// Who is on one machine with whom? Where world's local_rank and local_size are -1 they are counted,
-// else compared with what is counted; and sharers is counted. Returns how many cores this machine's
-// ranks may use together.
+// Who is on one machine with whom? Counts the world's local_rank and local_size where they are -1,
+// and else compares; and counts sharers. Returns how many cores this machine's ranks may use
+// together.
 int agree_neighbours(World *world);
 
-// Something that all ranks must have the same of. Where one differs, all end, and the first of each
-// machine says both values: of several lines, the first that is not the same.
+// All ranks must have the same value. Otherwise all end, and rank 0 says both: of several lines,
+// the first that differs.
 void agree_same(const World *world, const char *what, const char *value);
 
-// Something that no two ranks may have the same of, such as the GPU that they compute on: else both
-// are named, and all end.
+// No two ranks may have the same value, such as the GPU that they compute on. Otherwise all end,
+// and rank 0 names both.
 void agree_unique(const World *world, const char *what, const char *value, const char *hint);
+
+// What rank 0 answers. Others, which look at their own disks, may find something else.
+bool agree_ask(const World *world, const char *what, bool answer);
 
 // A line of each rank: rank 0 prints them all, in order.
 void agree_print(const World *world, const char *line);

@@ -19,6 +19,7 @@ typedef struct Alive {
     _Atomic int outside;            // more than 0: for a disk, a terminal or a driver, however long
     _Atomic bool joined;            // it has met the other ranks
     _Atomic bool done;              // all that was to do is done; the process is about to exit
+    _Atomic double patience;        // s without a sign of life until it is lost; 0: any
     _Atomic int64_t epoch, step;    // the last step that was finished, from 1; 0 before the first
     // The last collective that was begun. The words are not read and written as one: whoever looks
     // from outside may see a mixture of two that follow each other closely.
@@ -30,18 +31,19 @@ typedef struct Alive {
 // From now on this process writes here (shared memory that stays mapped); NULL: for itself again.
 void alive_publish(Alive *where);
 
-// Memory for `count` processes, shared with all that are forked later.
-Alive *alive_pages(int count);
+// Memory for `count` processes, all zero, shared with those that are forked later, and through the
+// descriptor (NULL: none) with programs that they become.
+Alive *alive_pages(int count, int *descriptor);
 void alive_pages_free(Alive *pages, int count);
-
-// Across exec: memory for `count` processes, all zero, that is shared through a descriptor. It has
-// close-on-exec, which whoever becomes a program of those takes away; its environment then gets
-// DDP_ALIVE="DESCRIPTOR NUMBER", where number is the index of its own.
-Alive *alive_share(int count, int *descriptor);
-void alive_unshare(Alive *pages, int count, int descriptor);
-// In such a program, before there are threads: it publishes there. False: this is none.
+// Before exec: the program will find page `number` behind this descriptor, by alive_inherit.
+void alive_bequeath(int descriptor, int number);
+// In such a program, before there are threads: it publishes there. False: nobody has bequeathed
+// one.
 bool alive_inherit(void);
 
+void alive_copy(Alive *to, const Alive *from);
+// Does the process give signs of life at all? Another program than ours does not.
+bool alive_seen(const Alive *page);
 // What is published at this moment, as it would be sent to somebody who cannot see the memory.
 const Alive *alive_here(void);
 
@@ -56,6 +58,7 @@ void alive_step(int64_t epoch, int64_t step);
 void alive_collective_begin(const char *communicator, const char *operation, int64_t count);
 void alive_collective_end(void);
 void alive_done(void);
+void alive_patience(double seconds);
 
 // "all_reduce #212 of 11181648 values (gradients)", for a message about this or another process.
 void alive_describe(const Alive *alive, char *text, int size);

@@ -4,12 +4,13 @@
 //   hint: the file is truncated; copy it again
 //
 // Exit statuses of every program of the series: 0 done, 1 something failed, 2 wrong options,
-// 3 the loss is not finite, 128 + the signal interrupted (130 for Ctrl-C).
+// 3 the loss is not finite, 4 a rank was lost and another line says which, 128 + the signal
+// interrupted (130 for Ctrl-C).
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIVERGED = 3 };
+enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIVERGED = 3, EXIT_REPORTED = 4 };
 
 // What went wrong, from a reader that leaves the decision to its caller. hint may be empty.
 typedef struct Error {
@@ -45,6 +46,9 @@ void check_set_speaker(const char *speaker);
 // so it must be async-signal-safe. NULL clears it.
 void check_on_exit(void (*clean_up)(void));
 void check_clean_up(void);
+
+// Ends the process with EXIT_REPORTED and without a word, whatever its other threads are doing.
+_Noreturn void leave_at_once(void);
 
 // malloc and calloc that do not return without memory. The caller frees.
 void *xmalloc(size_t bytes);

@@ -17,9 +17,9 @@ typedef enum { COMM_SUM, COMM_MAX } CommOp;
 extern const char *const comm_backend;  // "nccl" or "gloo"
 extern const bool comm_shares_devices;  // may two ranks use one GPU?
 
-// This rank's device: of the GPUs that it sees the one with its local rank as number, counted round;
-// or its share of the cores (threads as in device_share). All ranks call it, and all fail with a
-// clear line when two of them come to the same GPU, unless they may share it.
+// This rank's device: of the GPUs that it sees the one with its local rank as number, counted
+// round; or its share of the cores (threads as in device_share). All ranks call it, and all fail
+// with a clear line when two of them come to the same GPU, unless they may share it.
 Device *comm_open_device(const World *world, int threads);
 
 // Meets the other ranks: returns when all are there. The name (at most 15 letters, the same on all
@@ -29,8 +29,8 @@ Device *comm_open_device(const World *world, int threads);
 // away, all calls here end the program, quietly if whoever started it ends it too.
 typedef struct Comm Comm;
 Comm *comm_new(const World *world, Device *device, const char *name, bool checked);
-// Waits for the others to come here too; when one is gone, it only closes. Recorded steps with calls
-// of this communicator must have been freed by then.
+// Waits for the others to come here too; when one is gone, it only closes. Recorded steps with
+// calls of this communicator must have been freed by then.
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
@@ -61,3 +61,12 @@ void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, Com
 void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
 // The host waits until all ranks have come here.
 void comm_barrier(Comm *comm);
+
+// In place, on the host: rank 0's bytes on every rank.
+void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
+// Returns this rank's hash of the weights if it is every rank's, else fails and names the ranks.
+uint64_t comm_compare(Comm *comm, uint64_t hash);
+// BatchNorm's statistics are of all ranks' batches from now on. The communicator is for nothing
+// else: they must not queue behind gradients.
+typedef struct Ops Ops;
+void comm_share_norms(Comm *comm, Ops *ops);

@@ -1,42 +1,36 @@
-// tcp.h - connections between machines: who is where, and who is on the other side.
+// tcp.h - addresses of machines, and connections between them.
 #pragma once
 #include "check.h"
-#include <stdint.h>
 
-enum { TCP_ADDRESS = 46 };              // bytes of an address as text: "10.0.0.1", "fe80::1"
+enum { TCP_ADDRESS = 46 };              // bytes of an address as text: "10.0.0.1", "fd00::1"
 typedef char TcpAddress[TCP_ADDRESS];
+typedef struct TcpPlace {
+    TcpAddress address;                 // numeric
+    int port;
+} TcpPlace;
+enum { TCP_PLACE_TEXT = TCP_ADDRESS + 8 };
 
-// A name or an address, as a numeric address of this machine's or another's. Waits for the name
-// service; false: it is not known.
+// A name or an address, as a numeric address. Waits for the name service.
 bool tcp_resolve(const char *name, TcpAddress address, Error *err);
 bool tcp_is_loopback(const char *address);      // numeric
-
 // The first address of an interface ("eth0") of this machine.
 bool tcp_interface_address(const char *interface, TcpAddress address, Error *err);
+// Libraries that ask the environment for an interface get this one, unless they have another.
+void tcp_prefer_interface(const char *interface);
+// This machine's IPv4 addresses except the loopback's, in the order of its interfaces; how many.
+int tcp_own_addresses(TcpAddress *addresses, int most);
 
-// A network that this machine is in, by an interface that is up and not the loopback.
-typedef struct TcpNetwork {
-    TcpAddress address;                 // this machine's, IPv4
-    uint32_t network, mask;             // host byte order
-} TcpNetwork;
-int tcp_networks(TcpNetwork *networks, int most);       // in the order of the interfaces; how many
+// Takes this place, and no other: 0.0.0.0 is refused. Port 0: the system chooses. Call listen on
+// the socket, or hand it to a program that will; programs do not inherit it by themselves. -1: it
+// cannot.
+int tcp_bind(const TcpPlace *place, Error *err);
+// The place on this side of a socket, or (peer) on the other side.
+TcpPlace tcp_place(int socket, bool peer);
 
-// A socket that listens at this numeric address and no other (0.0.0.0 is refused). port 0: the
-// system chooses. It is not inherited by programs that are started.
-int tcp_listen(const char *address, int port, Error *err);      // -1: it cannot
-// The same, but does not listen yet: the port is taken, and a program that is started later may
-// listen there, with this socket (tcp_listen_on) or, as most do (SO_REUSEADDR), with its own.
-int tcp_bind(const char *address, int port, Error *err);
-bool tcp_listen_on(int socket);
-int tcp_port(int socket);                               // of a socket: its own
-void tcp_own_address(int socket, TcpAddress address);   // of a connection: on this side
-void tcp_peer(int socket, char text[TCP_ADDRESS + 8]);  // "10.0.0.2:4711": the other side
+// Connects within so many seconds; from: our own address, or NULL. A signal ends the process
+// (interrupt_leave). -1: it cannot.
+int tcp_connect(const TcpPlace *place, const char *from, double seconds, Error *err);
 
-// Begins a connection, from the address `from` if it is not NULL; does not wait for it: the socket
-// can be written to when it is there, and has an error (SO_ERROR) when it cannot be. -1: that is
-// known at once.
-int tcp_connect(const char *address, int port, const char *from, Error *err);
-
-// Does the other side of a loopback connection belong to the same user as this process? false also
-// when it has closed, or has not accepted the connection yet.
+// Is the other side of a connection over 127.0.0.1 a process of the same user? False also when it
+// has closed, or has not accepted the connection yet.
 bool tcp_same_user(int socket);

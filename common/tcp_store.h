@@ -1,49 +1,43 @@
-// tcp_store.h - where ranks that were started apart find each other: rank 0 keeps a store (world.h)
-// over TCP, and hears from everybody from then on.
+// tcp_store.h - how the ranks of a run find and hear each other: rank 0 keeps a store (world.h).
 //
-//   rank 0   listens | 1 2 3 are there | answers puts and gets, takes pulses, judges ...    | end
-//   rank 1   connects, is somebody | put get get ... | pulse pulse pulse pulse ...           | end
+//   rank 0   listens | 1 2 3 are there | answers puts and gets, takes beats, judges ...  | end
+//   rank 1   connects, says who it is | put get get ... | beat beat beat beat ...        | end
 //
-// Rank 0 has a thread that serves, and each rank one that sends its signs of life (alive.h). So a
-// rank that hangs, is stopped or cut off is named by rank 0 within the timeout, whoever started it;
-// and when rank 0 is not heard of any more, the others end. Processes that are started together (by
-// a launcher) end each other faster; nobody needs to, here.
-//
-// A machine's ranks that were started again have a larger generation than before: they take the
-// places of the old ones, as long as not everybody is there; then they end the run that they were
-// missing in, so that whoever looks after the others starts them again too.
+// Rank 0 has a thread that serves. Each rank has a thread that sends its signs of life (alive.h).
+// Where no supervisor of ours started the ranks, rank 0 judges them: a closed connection is a
+// death, and a rank that is not heard of for its timeout is lost. If rank 0 falls silent, each rank
+// says so and ends.
 #pragma once
+#include "secret.h"
+#include "tcp.h"
 #include "world.h"
-#include <stdbool.h>
 #include <stdint.h>
-#include "signed_channel.h"
+
+enum { STORE_PLACES = 16, STORE_NAME = 64 };
 
 typedef struct TcpStoreConfig {
     int rank, size;
-    int first;                  // the first rank of this machine, -1: not known
-    int64_t generation;
-    const char *address;        // where rank 0 listens: numeric
-    int port, ports;            // and its port; or the first free one of so many, from `port` on
-    int listening;              // rank 0: a socket that listens there already, else -1
-    const char *from;           // our own address for the connection, or NULL: the usual one
-    const char *name;           // of the run, the same on all ranks: a rank of another is not ours
-    const unsigned char *token; // CHANNEL_KEY bytes, or NULL: on the loopback the same user may come
-    double timeout;             // s until all are there, and without a sign of life later; 0: any
+    TcpPlace places[STORE_PLACES];      // rank 0 listens at all of them, or (first_free) at one
+    int count;
+    bool first_free;
+    int sockets[STORE_PLACES];          // rank 0: bound to these places, see below
+    const char *from;                   // our own address, or NULL: the usual one
+    char name[STORE_NAME];              // of the run: a rank of another one is not ours
+    Secret secret;                      // none: on the loopback, processes of this user may join
+    int64_t generation;                 // grows when a launcher starts its ranks again
+    bool supervised;                    // somebody on this machine reports how its ranks die
+    double timeout;                     // s until all ranks are there; 0: any
 } TcpStoreConfig;
 
-typedef struct TcpStore TcpStore;
-// Returns when all ranks are there. Else fails: rank 0 is not found within the timeout; or, within
-// the timeout from rank 0's start on, a rank is missing, is there twice, says another size, ... :
-// rank 0 says who and what, and the first rank of each machine what it was told. A signal ends the
-// process here and in the store's calls (interrupt_leave).
-TcpStore *tcp_store_join(const TcpStoreConfig *config);
-Store tcp_store_store(TcpStore *meeting);              // for one thread at a time
-const char *tcp_store_run(const TcpStore *meeting);    // a name for World.run
-const char *tcp_store_address(const TcpStore *meeting);    // of this machine, as rank 0 sees it
-// This rank has nothing more to ask or to answer, and is done: who ends without having said so has
-// died. Rank 0 waits a moment for the others; who takes longer goes on without it, but can ask
-// nothing more.
-void tcp_store_end(TcpStore *meeting);
+// One more place, by a name or an address. Fails if the name is not known.
+void tcp_store_add(TcpStoreConfig *config, const char *host, int port);
+// Rank 0: takes the places, and fills in the ports that the system chose. Fails if it cannot.
+void tcp_store_bind(TcpStoreConfig *config);
 
-// A meeting of one: nobody listens.
-TcpStore *tcp_store_alone(void);
+// Returns when all ranks are there, and fills in the world's address, run and store. Else fails:
+// rank 0 is not found in time, or a rank is missing, is there twice, or says another size. A signal
+// ends the process here and in the store's calls (interrupt_leave).
+void tcp_store_join(const TcpStoreConfig *config, World *world);
+// This rank has nothing more to ask, and is done: to close the connection is no death now. Rank 0
+// waits a moment for the others.
+void tcp_store_end(World *world);

@@ -8,6 +8,7 @@ typedef struct Store {
     // Waits until somebody has put it; returns how long it is (at most `capacity` bytes are
     // copied). Keys have up to 40 letters; values up to 200 bytes for each rank.
     size_t (*get)(void *arg, const char *key, void *value, size_t capacity);
+    void (*end)(void *arg);     // ends the run of all ranks, and says nothing; NULL: it cannot
     void *arg;
 } Store;
 

@@ -19,12 +19,14 @@ chdir $root or die "$root: $!\n";
 
 # Functions of C whose argument number N is a text. Who writes another one adds it.
 my %whole = (FAIL => 2, CHECK => 3, WARN => 2, WRONG => 2, error_set => 3, fail_at => 5, warn_at => 4, args_reject => 3,
-    reject => 3, send_away => 5);
+    reject => 3);
 # ... or a part of one, of which a text is made elsewhere.
-my %part = (reject_value => 4, complain => 2, closed => 3, refuse => 3, deadline_set => 3, no_answer => 1,
-    'snprintf in supervise.c' => 3, 'snprintf in tcp_store.c' => 3, 'failed in replace_file.c' => 2);
+my %part = (reject_value => 4, complain => 2, refuse => 3, deadline_set => 3, 'fails in tcp_store.c' => 5,
+    'failed in replace_file.c' => 2);
 # ... or what is no complaint: a message may be one, but needs not.
 my %told = (log_say => 2, log_event => 3);
+# Files that put a text together from words that they choose or return: a message may have these, but needs not.
+my %chooses = map { $_ => 1 } qw(agree.c tcp_store.c watch.c);
 
 # Texts without a word of their own: what they pass on is the system's or a library's, or stands elsewhere in a text.
 my %passes_on = map { $_ => 1 } (
@@ -32,8 +34,8 @@ my %passes_on = map { $_ => 1 } (
     'device_cuda.c %.*s: %s (%s)', 'launch.c %s', 'machine.c %s: %s', 'tcp_store.c %s',
     'tcp_store_server.c %s', 'comm_nccl.c %.*s (%s): %s%s%s', 'rendezvous_file.c %s: %s', 'ops_cuda.c %.*s: %s: %s',
     'ops_cuda.c %.*s: %s', 'rank_output.c %.300s: %s', 'rendezvous.c %s', 'agree.c %s', 'safetensors.c %.200s: %.300s',
-    'replace_file.c %.200s: %s: %s', "plot.sh \x01: \x01", 'trace.c %s: %s: %s', 'supervise.c %s',
-    'supervise.c %s %s%s%s%s', 'supervise.c %s %s, %s', 'signed_channel.c %s', 'signed_channel.c %s: %s',
+    'replace_file.c %.200s: %s: %s', "plot.sh \x01: \x01", 'trace.c %s: %s: %s', 'watch.c %s %s%s',
+    'agree.c %s: %s', 'secret.c %.300s: %s',
 );
 
 # --- reading --------------------------------------------------------------------------------------------------------
@@ -133,6 +135,7 @@ sub read_c
         push @problems, "$path: $name() complains: say so in tests/messages.pl"
             if $body =~ /\b(?:fail_at|warn_at|FAIL|WARN|error_set)\(/ && !$whole{$name} && $name ne 'FAIL_ERROR';
     }
+    add('word', $path, c_text($_), $_) for grep { /[a-z] +[a-z%]/ } $chooses{$file} ? strings($code) : ();
     while ($code =~ /\b([A-Za-z_]\w*)\(/g) {
         my ($name, $at) = ($1, pos $code);
         my $line = 1 + (substr($code, 0, $at) =~ tr/\n//);
@@ -272,7 +275,7 @@ sub pattern
     my ($t) = @_;
     my %any = ("\x01" => '.*?', "\x02" => '[-\w.]+');
     my $re = join '', map { $any{$_} // quotemeta } split /([\x01\x02])/, $t->{text};
-    return qr/(?:^|: )$re$/ if $t->{kind} ne 'part';
+    return qr/(?:^|: )$re$/ if $t->{kind} !~ /^(?:part|word)$/;
     return ($t->{text} =~ /^[A-Za-z]/ ? qr/(?<![A-Za-z])$re/ : qr/$re/) . '(?![A-Za-z])';
 }
 
@@ -280,7 +283,7 @@ for my $t (@texts) {
     my $pattern = pattern($t);
     my @fit = grep { $_->{text} =~ $pattern } @messages;
     push @problems, "$t->{where}: no message of $page is \"@{[readable($t->{text})]}\""
-        if !@fit && $t->{kind} ne 'told';
+        if !@fit && $t->{kind} !~ /^(?:told|word)$/;
     for my $message (@fit) {
         $message->{fits}++;
         $message->{words}{$_}++ for "$t->{text} $t->{more}" =~ /[A-Za-z]+/g;
@@ -299,5 +302,5 @@ push @problems, "tests/messages.pl: '$_' is in no source any more"
     for grep { $passes_on{$_} == 1 } sort keys %passes_on;
 push @problems, "$page: no messages" if !@messages;
 print "$_\n" for @problems;
-printf "%d texts, %d messages\n", scalar(grep { $_->{kind} ne 'told' } @texts), scalar @messages;
+printf "%d texts, %d messages\n", scalar(grep { $_->{kind} !~ /^(?:told|word)$/ } @texts), scalar @messages;
 exit(@problems > 0);

@@ -37,7 +37,8 @@ one_asked_early()
 {
     strike "$1" "$2" CRASH_RANK="$3" CRASH_DO=TERM CRASH_TEXT="${moment[$4]}" CRASH_AT="${nth[$4]:-1}"
     is_over "$1" "1|143" 5
-    names "$1" '1|2' "rank $3 of $2 \\(pid $(cat "$1/struck")\\) (ended with status 143|was killed by SIGTERM \\(Terminated\\)) before it had met"
+    # Where the ranks had met by then, they have agreed to stop.
+    grep -q "Training Interrupted" "$1/out" || names "$1" '1|2' "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) (ended with status 143|was killed by SIGTERM \\(Terminated\\)): before it had met"
     goes_on "$1"
 }
 

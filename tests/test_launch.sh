@@ -90,7 +90,7 @@ check "rank 0 listens" says_times 1 "listens=1"
 wait $!
 check "the other machine" \
     grep -q "^RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 .* MASTER_PORT=$port .*listens=-1" other
-expect 7 "rank 3 of 4 (pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- "$rank" 2=wait 3=exit7
+expect 7 "rank 3 of 4 ($(hostname), pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- "$rank" 2=wait 3=exit7
 
 # Nothing of launch's own, nor of whoever started it.
 expect 0 "inherited: listening memory; blocked:; ignored: TTOU; own group: 1" \
@@ -135,16 +135,16 @@ wait $pid
 
 expect 0 "" "$launch" -n 4 -- true
 check "nothing to say" test ! -s "$TMP/output"
-expect 7 "rank 1 of 2 (pid " "$launch" -n 2 -- "$rank" 0=wait 1=exit7
+expect 7 "rank 1 of 2 ($(hostname), pid " "$launch" -n 2 -- "$rank" 0=wait 1=exit7
 expect 1 "was killed by SIGKILL" "$launch" -n 3 -- "$rank" 0=wait 1=wait 2=die9
 check "one is named" says_times 1 " rank [0-9] of 3 "
-expect 1 "was killed by SIGSEGV (Segmentation fault) after epoch 2, step 7" \
+expect 1 "was killed by SIGSEGV (Segmentation fault): after epoch 2, step 7" \
     "$launch" -n 2 -- "$rank" 0=wait 1=live7,die11
-expect 1 "ended with status 0 after epoch 2, step 8" "$launch" -n 2 -- "$rank" 0=live9,wait 1=live8
+expect 1 "ended with status 0: after epoch 2, step 8" "$launch" -n 2 -- "$rank" 0=live9,wait 1=live8
 expect 0 "" "$launch" -n 2 -- "$rank" all=live9,done 1=sleep300
 expect 0 "" "$launch" -n 2 -- "$rank" 1=sleep300        # gives no signs of life: it may end when it likes
 check "nothing to say" test ! -s "$TMP/output"
-expect 2 "ended with status 2; the others" "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
+expect 2 "ended with status 2" "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
 check "2 is not started again" says "no restart: it would end with status 2 again"
 expect 3 "no restart: it would end with status 3 again" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
 
@@ -168,7 +168,7 @@ kill -KILL "$victim"
 sleep 1
 kill -CONT $pid
 check "status 1" ends 1
-check "the first cause" says "rank 2 of 3 \(pid $victim\) was killed by SIGKILL"
+check "the first cause" says "rank 2 of 3 \($(hostname), pid $victim\) was killed by SIGKILL"
 check "nobody else" says_times 1 " rank [0-9] of 3 "
 
 # --- restarts --------------------------------------------------------------------------------------------

@@ -115,6 +115,24 @@ much_to_read()
 mistake "02_two/long.c:350: a file beside train.c" much_to_read
 says "02_two: 1105 lines to read that are not in 01_one: at most 750"
 
+# Some have limits of their own.
+long_files()
+{
+    local step
+    mv 02_two 03_ddp_fork && mv 03_three 04_ddp_launcher
+    for step in 03_ddp_fork 04_ddp_launcher; do
+        yes "int i;" | head -131 >$step/spawn.c
+        yes "int i;" | head -221 >$step/ddp.c
+        yes "int i;" | head -226 >$step/more.c
+    done
+    yes "int i;" | head -251 >04_ddp_launcher/launch.c
+}
+mistake "03_ddp_fork/spawn.c:130: a file beside train.c is read in one sitting: at most 130 lines" long_files
+says "03_ddp_fork/ddp.c:220: a file beside train.c"
+says "04_ddp_launcher/launch.c:250: a file beside train.c"
+says "03_ddp_fork: 583 lines to read that are not in 01_one: at most 580"
+says "04_ddp_launcher: train.c 1 line in 1 hunk (0 removed, 1 added); 2 lines to read in all"
+
 white="only its white space is not that of"
 mistake "03_three/train.c:28: $white 02_two/train.c:27: nothing is indented anew" \
     spoil 's/^    log_step/        &/; s/"the learning rate")/ &/' 03_three/train.c

@@ -55,11 +55,11 @@ each_says()
     local rank=0 name
     : >wanted
     for name in "${@:3}"; do
-        echo "global rank: $rank == host $name == $1 ranks: $2" >>wanted
+        echo "global rank: $rank of $1: $2 == host $name" >>wanted
         rank=$((rank + 1))
     done
     [ -n "$hosts" ] || sed -i "s/host node[0-9]*/host $(hostname)/" wanted
-    sed -n 's/^\[init\] == local rank: [0-9]*, //p' "$TMP/output" >found
+    sed -nE 's/^\[init\] == local rank: [0-9]*, (.*), pid [0-9]+$/\1/p' "$TMP/output" >found
     diff found wanted
 }
 
@@ -97,12 +97,12 @@ same_bits()
     check "MPI under srun" each_says 4 "Open MPI" "${four[@]}"
     job=$(LAYOUT=node submit "$script" "${fifty[@]}" --require-token)
     expect 0 "weight hash: $wanted" done_with "$job"
-    check "one task on each node" grep -qF "global rank: 3 == host node2 == 4 ranks: environment" "$TMP/output"
+    check "one task on each node" grep -qF "global rank: 3 of 4: environment" "$TMP/output"
     printf '#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o ddp-%%j.log\nmpirun --oversubscribe "$@"\n' >mpi.sbatch
     job=$(submit mpi.sbatch "$train" "${fifty[@]}")
     expect 0 "weight hash: $wanted" done_with "$job"
-    check "mpirun in a job" grep -qxF \
-        "[init] == local rank: 1, global rank: 1 == host node1 == 4 ranks: Open MPI, not SLURM_PROCID=0" "$TMP/output"
+    check "mpirun in a job" grep -qF \
+        "[init] == local rank: 1, global rank: 1 of 4: Open MPI, not SLURM_PROCID=0" "$TMP/output"
     check "and nobody is warned" not grep -q "left over" "$TMP/output"
 }
 
@@ -142,13 +142,13 @@ traps()
     job=$(submit -c 2 plain.sbatch "$train" "${fifty[@]}")
     expect 0 "srun --kill-on-bad-exit=1 --cpus-per-task=2 $train" done_with "$job"
     job=$(submit plain.sbatch "$train" "${fifty[@]}" --rank 0 --world-size 1)
-    expect 0 "1 ranks: command line" done_with "$job"
+    expect 0 "0 of 1: command line" done_with "$job"
     job=$(submit plain.sbatch srun -n3 "$train" "${fifty[@]}")
     expect 0 "status 0" done_with "$job"
     check "a smaller step" each_says 3 Slurm node1 node1 node2
     expect 2 "has 3 tasks, and this process is none of them" on_head salloc -n 3 "$train" "${fifty[@]}"
-    expect 0 "1 ranks: alone" on_head salloc -n 1 "$train" "${fifty[@]}"
-    expect 0 "2 ranks: Slurm" on_head salloc -n 2 srun "$train" "${fifty[@]}"
+    expect 0 "0 of 1: alone" on_head salloc -n 1 "$train" "${fifty[@]}"
+    expect 0 "0 of 2: Slurm" on_head salloc -n 2 srun "$train" "${fifty[@]}"
     expect 0 "srun --mpi=none" not step -n 2 --mpi=pmix "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
     expect 0 "what is that" not step -n 2 "$train" "${fifty[@]}" --rendezvous "$TMP/note"
     expect 2 "only Slurm says which run" "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
@@ -179,12 +179,12 @@ at_once()
     fi
     one=$(submit "$script" "${fifty[@]}" --rendezvous "file:$TMP/note.one")
     other=$(submit --ntasks-per-node=1 "$script" "${fifty[@]}" --rendezvous "file:$TMP/note.other")
-    expect 0 "4 ranks: Slurm" done_with "$one"
-    expect 0 "2 ranks: Slurm" done_with "$other"
+    expect 0 "0 of 4: Slurm" done_with "$one"
+    expect 0 "0 of 2: Slurm" done_with "$other"
     check "no notes" not compgen -G "note*"
     # One that was left by a job that was killed.
     (umask 077; printf 'ddp.c rendezvous\nddp 1.0, restart 0\n127.0.0.1 9\n%064x\n' 7 >note)
-    expect 0 "4 ranks: Slurm" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
+    expect 0 "0 of 4: Slurm" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
     check "it is gone" test ! -e note
 }
 
@@ -234,7 +234,7 @@ time_is_over()
     # Not at once: a node takes what comes within the second of a job's end for that job, and refuses it.
     check "fewer nodes" on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now+3
     on_head scontrol update partitionname=main state=up
-    expect 0 "2 ranks: Slurm" done_with "$job"
+    expect 0 "0 of 2: Slurm" done_with "$job"
     check "it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
     check "to the end" grep -q "done$" "$TMP/output"
 }

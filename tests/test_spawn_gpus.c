@@ -1,6 +1,7 @@
 // test_spawn_gpus.c - how many ranks there are on a machine with GPUs, which this one need not have:
 // spawn.c sees made-up ones. They are counted by a child, as real ones are.
 // ctest: SANITIZERS asan
+#include "alive.h"
 #include "device.h"
 #include "test.h"
 
@@ -32,6 +33,7 @@ static int status_of_ranks(int ranks)
         spawn(&(SpawnConfig){ .ranks = ranks, .timeout = 5 }, &world);
         dprintf(STDERR_FILENO, "rank of %d\n", world.size);
         alive_done();
+        tcp_store_end(&world);
         _exit(0);
     }
     close(ends[1]);

@@ -1,18 +1,14 @@
-// test_tcp.c - addresses, interfaces, listening, connecting, and whose the other side is.
+// test_tcp.c - addresses, listening, connecting, whose the other side is; and secrets.
 // ctest: SANITIZERS asan
+#include "secret.h"
 #include "tcp.h"
 #include "test.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
-
-enum { NOBODY = 65534 };
 
 static Error err;
 
@@ -23,150 +19,105 @@ static void expect_error(const char *text, const char *hint)
     err = (Error){ .text = "" };
 }
 
-// Runs a story in a process of its own; its failures count here.
-static void expect_in_child(int (*story)(void))
+// A process of its own, whose failures count here.
+static void expect_in_child(bool (*story)(void))
 {
     int status = -1;
     fflush(NULL);
     pid_t child = fork();
     if (child == 0)
-        _exit(story());
+        _exit(!story());
     EXPECT(waitpid(child, &status, 0) == child && status == 0, "status %x", status);
 }
 
 // --- addresses -----------------------------------------------------------------------------------
 
-static void expect_resolved(const char *name, const char *wanted)
+TEST(addresses)
 {
-    TcpAddress address = "";
-    EXPECT(tcp_resolve(name, address, &err), "%s: %s", name, err.text);
-    EXPECT_EQ_STR(address, wanted);
-}
-
-TEST(names)
-{
-    TcpAddress address;
-    expect_resolved("127.0.0.1", "127.0.0.1");
-    expect_resolved("192.0.2.7", "192.0.2.7");
-    expect_resolved("::1", "::1");
-    expect_resolved("2001:DB8:0::7", "2001:db8::7");
-    EXPECT(tcp_resolve("localhost", address, &err), "%s", err.text);
-    EXPECT(tcp_is_loopback(address), "%s", address);
-    EXPECT(!tcp_resolve("no..such", address, &err), "%s", address);
-    expect_error("no address of 'no..such' is known: ", "getent hosts NAME");
-    EXPECT(!tcp_resolve("", address, &err), "%s", address);
-    expect_error("no address of '' is known", "");
-}
-
-TEST(loopback)
-{
-    EXPECT(tcp_is_loopback("127.0.0.1") && tcp_is_loopback("127.8.9.10") && tcp_is_loopback("::1"),
-           "no loopback");
-    EXPECT(!tcp_is_loopback("10.0.0.1") && !tcp_is_loopback("0.0.0.0") && !tcp_is_loopback("::") &&
-           !tcp_is_loopback("fe80::1") && !tcp_is_loopback("localhost") && !tcp_is_loopback(""),
-           "loopback");
-}
-
-TEST(interfaces)
-{
-    TcpAddress address = "";
-    EXPECT(tcp_interface_address("lo", address, &err), "%s", err.text);
-    EXPECT(tcp_is_loopback(address), "%s", address);
+    static const char *const names[][2] = { { "127.0.0.1", "127.0.0.1" }, { "192.0.2.7", "192.0.2.7" },
+                                            { "::1", "::1" }, { "2001:DB8:0::7", "2001:db8::7" } };
+    static const char *const wrong[] = { "no..such", "" };
+    TcpAddress address = "", all[16];
+    for (int i = 0; i < 4; i++) {
+        EXPECT(tcp_resolve(names[i][0], address, &err), "%s", err.text);
+        EXPECT_EQ_STR(address, names[i][1]);
+    }
+    EXPECT(tcp_resolve("localhost", address, &err) && tcp_is_loopback(address), "%s %s", address, err.text);
+    for (int i = 0; i < 2; i++) {
+        EXPECT(!tcp_resolve(wrong[i], address, &err), "%s", address);
+        expect_error(i ? "no address of '' is known: " : "no address of 'no..such' is known: ", "getent hosts");
+    }
+    EXPECT(tcp_is_loopback("127.8.9.10") && tcp_is_loopback("::1") && !tcp_is_loopback("10.0.0.1") &&
+           !tcp_is_loopback("0.0.0.0") && !tcp_is_loopback("fe80::1") && !tcp_is_loopback(""), "loopback");
+    EXPECT(tcp_interface_address("lo", address, &err) && tcp_is_loopback(address), "%s", err.text);
     EXPECT(!tcp_interface_address("eth99", address, &err), "%s", address);
-    expect_error("this machine has no interface 'eth99'; it has lo", "");
-
-    TcpNetwork networks[16];
-    int count = tcp_networks(networks, 16);
-    EXPECT(count >= 0 && count <= 16 && tcp_networks(networks, 0) == 0, "%d", count);
+    expect_error("interface 'eth99' is not there, is down, or has no address", "ip -brief address");
+    int count = tcp_own_addresses(all, 16);
+    EXPECT(count >= 0 && count <= 16 && tcp_own_addresses(all, 0) == 0, "%d", count);
     for (int i = 0; i < count; i++) {
-        struct in_addr number;
-        EXPECT_EQ_INT(inet_pton(AF_INET, networks[i].address, &number), 1);
-        EXPECT(!tcp_is_loopback(networks[i].address), "%s", networks[i].address);
-        EXPECT((ntohl(number.s_addr) & networks[i].mask) == networks[i].network, "%s %x %x",
-               networks[i].address, networks[i].network, networks[i].mask);
+        EXPECT(!tcp_is_loopback(all[i]) && strchr(all[i], '.'), "%s", all[i]);
+        TcpPlace place = { .port = 0 };
+        memcpy(place.address, all[i], sizeof place.address);
+        int bound = tcp_bind(&place, &err);
+        EXPECT(bound >= 0, "%s", err.text);         // it is ours
+        close(bound);
     }
 }
 
 // A machine whose only interface is down.
-static int without_network(void)
+static bool without_network(void)
 {
     TcpAddress address;
-    TcpNetwork network;
-    if (unshare(CLONE_NEWNET) != 0)
-        return 0;
-    bool good = tcp_networks(&network, 1) == 0 && tcp_resolve("localhost", address, &err) &&
-                tcp_resolve("127.0.0.1", address, &err) &&
-                !tcp_interface_address("lo", address, &err) &&
-                strstr(err.text, "interface 'lo' is down, or has no address") != NULL;
-    return good ? 0 : 1;
+    return unshare(CLONE_NEWNET) != 0 ||
+           (tcp_own_addresses(&address, 1) == 0 && tcp_resolve("localhost", address, &err) &&
+            tcp_resolve("127.0.0.1", address, &err) && !tcp_interface_address("lo", address, &err));
 }
 
-// --- listening -----------------------------------------------------------------------------------
+// --- sockets -------------------------------------------------------------------------------------
 
-static int listen_or_say(const char *address, int port)
+static int bind_here(const char *address, int port)
 {
-    int listener = tcp_listen(address, port, &err);
-    EXPECT(listener >= 0, "%s", err.text);
-    return listener;
+    TcpPlace place = { .port = port };
+    snprintf(place.address, sizeof place.address, "%s", address);
+    int bound = tcp_bind(&place, &err);
+    return bound >= 0 && listen(bound, 8) == 0 ? bound : -1;
 }
 
-TEST(listening)
+TEST(binding)
 {
-    int listener = listen_or_say("127.0.0.1", 0), port = tcp_port(listener);
-    TcpAddress address;
-    EXPECT(port > 0 && port < 65536, "port %d", port);
-    EXPECT(fcntl(listener, F_GETFD) & FD_CLOEXEC, "it is inherited");
-    tcp_own_address(listener, address);
-    EXPECT_EQ_STR(address, "127.0.0.1");
-
-    EXPECT_EQ_INT(tcp_listen("127.0.0.1", port, &err), -1);
-    expect_error("of 127.0.0.1: Address already in use", "choose another");
-    close(listen_or_say("127.0.0.2", port));    // at this address and no other
+    int listener = bind_here("127.0.0.1", 0);
+    TcpPlace place = tcp_place(listener, false);
+    EXPECT_EQ_STR(place.address, "127.0.0.1");
+    EXPECT(place.port > 0, "port %d", place.port);
+    EXPECT(fcntl(listener, F_GETFD) & FD_CLOEXEC, "programs inherit it");
+    EXPECT_EQ_INT(bind_here("127.0.0.1", place.port), -1);
+    expect_error("of 127.0.0.1: Address already in use", "choose another --master-port");
+    close(bind_here("127.0.0.2", place.port));      // at this address and no other
     close(listener);
-    close(listen_or_say("127.0.0.1", port));
-}
-
-TEST(not_listening)
-{
-    EXPECT_EQ_INT(tcp_listen("192.0.2.1", 0, &err), -1);
+    listener = bind_here("127.0.0.1", place.port);
+    EXPECT(listener >= 0, "%s", err.text);
+    close(listener);
+    EXPECT_EQ_INT(bind_here("192.0.2.1", 0), -1);
     expect_error("192.0.2.1 is not an address of this machine", "rank 0 must be on the machine");
-    EXPECT_EQ_INT(tcp_listen("0.0.0.0", 0, &err), -1);
+    EXPECT_EQ_INT(bind_here("0.0.0.0", 0), -1);
     expect_error("0.0.0.0 means every interface", "the one address");
-    EXPECT_EQ_INT(tcp_listen("::", 0, &err), -1);
+    EXPECT_EQ_INT(bind_here("::", 0), -1);
     expect_error(":: means every interface", "the one address");
-    EXPECT_EQ_INT(tcp_listen("localhost", 0, &err), -1);
+    EXPECT_EQ_INT(bind_here("localhost", 0), -1);
     expect_error("'localhost' is not an address", "");
-    EXPECT_EQ_INT(tcp_listen("127.0.0.1", 65536, &err), -1);
-    expect_error("there is no port 65536", "");
-    EXPECT_EQ_INT(tcp_listen("127.0.0.1", -1, &err), -1);
-    expect_error("there is no port -1", "");
 }
-
-static int become_nobody(void) { return setgid(NOBODY) == 0 && setuid(NOBODY) == 0 ? 0 : 1; }
-
-// A container may let everybody have them.
-static int small_ports(void)
-{
-    if (become_nobody() != 0)
-        return 1;
-    return tcp_listen("127.0.0.1", 81, &err) >= 0 ||
-           (strstr(err.text, "cannot listen at port 81 of 127.0.0.1: Permission denied") &&
-            strstr(err.hint, "belong to root")) ? 0 : 1;
-}
-
-// --- connecting ----------------------------------------------------------------------------------
 
 typedef struct Connection {
     int listener, server, client;
 } Connection;
 
-static Connection connect_from(const char *address, const char *from)
+static Connection connect_from(const char *from)
 {
-    Connection c = { .listener = listen_or_say(address, 0) };
-    c.client = tcp_connect(address, tcp_port(c.listener), from, &err);
+    Connection c = { .listener = bind_here("127.0.0.1", 0) };
+    TcpPlace place = tcp_place(c.listener, false);
+    c.client = tcp_connect(&place, from, 10, &err);
     EXPECT(c.client >= 0, "%s", err.text);
     c.server = accept4(c.listener, NULL, NULL, SOCK_CLOEXEC);
-    poll(&(struct pollfd){ .fd = c.client, .events = POLLOUT }, 1, 10000);
     return c;
 }
 
@@ -177,202 +128,131 @@ static void disconnect(Connection *c)
     close(c->listener);
 }
 
+static void expect_no_connection(const char *address, int port, const char *from, const char *text)
+{
+    TcpPlace place = { .port = port };
+    snprintf(place.address, sizeof place.address, "%s", address);
+    EXPECT_EQ_INT(tcp_connect(&place, from, 0.3, &err), -1);
+    expect_error(text, "");
+}
+
 TEST(connecting)
 {
-    Connection c = connect_from("127.0.0.1", NULL);
-    TcpAddress address;
-    char text[TCP_ADDRESS + 8], wanted[TCP_ADDRESS + 8];
-    EXPECT((fcntl(c.client, F_GETFL) & O_NONBLOCK) && (fcntl(c.client, F_GETFD) & FD_CLOEXEC),
-           "flags");
-    tcp_own_address(c.client, address);
-    EXPECT_EQ_STR(address, "127.0.0.1");
-    tcp_peer(c.client, text);
-    snprintf(wanted, sizeof wanted, "127.0.0.1:%d", tcp_port(c.server));
-    EXPECT_EQ_STR(text, wanted);
-    tcp_peer(c.listener, text);
-    EXPECT_EQ_STR(text, "?");
-    disconnect(&c);
-
-    c = connect_from("127.0.0.1", "127.0.0.9");
-    tcp_peer(c.server, text);
-    snprintf(wanted, sizeof wanted, "127.0.0.9:%d", tcp_port(c.client));
-    EXPECT_EQ_STR(text, wanted);
-    tcp_own_address(c.client, address);
-    EXPECT_EQ_STR(address, "127.0.0.9");
-    disconnect(&c);
-}
-
-TEST(not_connecting)
-{
-    EXPECT_EQ_INT(tcp_connect("127.0.0.1", 1, "192.0.2.1", &err), -1);
-    expect_error("192.0.2.1 is not an address of this machine", "ip addr");
-    EXPECT_EQ_INT(tcp_connect("127.0.0.1", 1, "::1", &err), -1);
-    expect_error("127.0.0.1 cannot be reached from ::1: one is IPv4, the other IPv6", "");
-    EXPECT_EQ_INT(tcp_connect("node1", 1, NULL, &err), -1);
-    expect_error("'node1' is not an address", "");
-    EXPECT_EQ_INT(tcp_connect("127.0.0.1", 99999, NULL, &err), -1);
-    expect_error("there is no port 99999", "");
-
-    int listener = listen_or_say("127.0.0.1", 0), port = tcp_port(listener), error = 0;
+    static const char *const from[] = { NULL, "127.0.0.9" };
+    for (int i = 0; i < 2; i++) {
+        Connection c = connect_from(from[i]);
+        TcpPlace there = tcp_place(c.server, true), here = tcp_place(c.client, false);
+        EXPECT_EQ_STR(there.address, from[i] ? from[i] : "127.0.0.1");
+        EXPECT_EQ_STR(here.address, there.address);
+        EXPECT_EQ_INT(here.port, there.port);
+        EXPECT((fcntl(c.client, F_GETFL) & O_NONBLOCK) && (fcntl(c.client, F_GETFD) & FD_CLOEXEC), "flags");
+        disconnect(&c);
+    }
+    int listener = bind_here("127.0.0.1", 0), port = tcp_place(listener, false).port;
     close(listener);
-    int client = tcp_connect("127.0.0.1", port, NULL, &err);
-    if (client >= 0) {
-        poll(&(struct pollfd){ .fd = client, .events = POLLOUT }, 1, 10000);
-        getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){ sizeof error });
-        EXPECT_EQ_INT(error, ECONNREFUSED);
-        close(client);
-    } else
-        expect_error("Connection refused", "");
+    expect_no_connection("127.0.0.1", port, NULL, "of 127.0.0.1: Connection refused");
+    expect_no_connection("127.0.0.1", port, "192.0.2.1", "Cannot assign requested address");
+    expect_no_connection("127.0.0.1", port, "::1", "cannot connect to port ");
+    expect_no_connection("node1", port, NULL, "'node1' is not an address");
+    listener = bind_here("127.0.0.1", 0);
+    EXPECT_EQ_INT(listen(listener, 0), 0);          // it takes one, and accepts none
+    TcpPlace place = tcp_place(listener, false);
+    int first = tcp_connect(&place, NULL, 1, &err);
+    for (int i = 0; i < 2; i++)
+        expect_no_connection("127.0.0.1", place.port, NULL, "Connection timed out");
+    close(first);
+    close(listener);
 }
 
-// The listener closed first, so its end waits for a while: its port can be had again all the same.
-TEST(the_same_port_again)
-{
-    Connection c = connect_from("127.0.0.1", NULL);
-    int port = tcp_port(c.listener);
-    close(c.listener);
-    close(c.server);
-    EXPECT_EQ_INT(read(c.client, &(char){ 0 }, 1), 0);
-    close(c.client);
-    close(listen_or_say("127.0.0.1", port));
-}
-
-// Where the system has no other port to choose, a socket meets itself.
-static int meets_itself(void)
+// Where the system has no other port to choose, a socket connects to itself.
+static bool no_connection_to_itself(void)
 {
     if (unshare(CLONE_NEWNET) != 0 || system("ip link set lo up 2>/dev/null") != 0 ||
         system("(echo 40000 40001 >/proc/sys/net/ipv4/ip_local_port_range) 2>/dev/null") != 0)
-        return 0;
-    for (int i = 0; i < 20; i++)
-        for (int port = 40000; port <= 40001; port++) {
-            char text[TCP_ADDRESS + 8] = "?";
-            int socket = tcp_connect("127.0.0.1", port, NULL, &err);
-            if (socket >= 0)
-                tcp_peer(socket, text);
-            if (strcmp(text, "?") != 0)
-                return 1;
-            close(socket);
-        }
-    return strstr(err.text, "Connection refused") ? 0 : 1;
-}
-
-static bool has_ipv6(void)
-{
-    int listener = tcp_listen("::1", 0, &err);
-    if (listener >= 0)
-        close(listener);
-    return listener >= 0;
-}
-
-TEST(ipv6)
-{
-    if (!has_ipv6())
-        return;
-    Connection c = connect_from("::1", NULL);
-    char text[TCP_ADDRESS + 8], wanted[TCP_ADDRESS + 8];
-    tcp_peer(c.server, text);
-    snprintf(wanted, sizeof wanted, "[::1]:%d", tcp_port(c.client));
-    EXPECT_EQ_STR(text, wanted);
-    EXPECT(tcp_same_user(c.server) && tcp_same_user(c.client), "another user");
-    close(listen_or_say("127.0.0.1", tcp_port(c.listener)));    // not its own
-    disconnect(&c);
+        return true;
+    for (int i = 0; i < 40; i++)
+        expect_no_connection("127.0.0.1", 40000 + i % 2, NULL, "");
+    return test_failed == 0;
 }
 
 // --- whose it is ---------------------------------------------------------------------------------
 
 TEST(the_same_user)
 {
-    Connection c = connect_from("127.0.0.1", NULL);
+    Connection c = connect_from(NULL);
     EXPECT(tcp_same_user(c.server) && tcp_same_user(c.client), "another user");
-    EXPECT(!tcp_same_user(c.listener), "nobody is there");
-    close(c.client);
-    EXPECT(!tcp_same_user(c.server), "whose it was is not known any more");
-    close(c.server);
-    close(c.listener);
-    EXPECT(!tcp_same_user(-1), "no socket");
-
-    c = connect_from("127.0.0.1", NULL);
-    close(c.server);                            // what stays of it belongs to user 0
-    EXPECT(!tcp_same_user(c.client), "whose it was is not known any more");
-    close(c.client);
-    close(c.listener);
-
-    c = connect_from("127.0.0.1", NULL);
-    close(c.server);
-    int waiting = tcp_connect("127.0.0.1", tcp_port(c.listener), NULL, &err);
-    poll(&(struct pollfd){ .fd = waiting, .events = POLLOUT }, 1, 10000);
-    EXPECT(!tcp_same_user(waiting), "nobody has accepted it yet");
+    EXPECT(!tcp_same_user(c.listener) && !tcp_same_user(-1), "there is no other side");
+    TcpPlace place = tcp_place(c.listener, false);
+    int waiting = tcp_connect(&place, NULL, 1, &err);
+    EXPECT(!tcp_same_user(waiting), "it is not accepted yet");
     close(waiting);
     close(c.client);
-    close(c.listener);
+    EXPECT(!tcp_same_user(c.server), "what is left of it belongs to user 0");
+    disconnect(&c);
 }
 
-// An IPv4 connection of somebody who uses a socket of IPv6.
-TEST(the_same_user_by_ipv6)
+static bool another_user(void)
 {
-    if (!has_ipv6())
-        return;
-    int listener = listen_or_say("127.0.0.1", 0);
-    struct sockaddr_in6 to = { .sin6_family = AF_INET6,
-                               .sin6_port = htons((uint16_t)tcp_port(listener)) };
-    int client = socket(AF_INET6, SOCK_STREAM, 0);
-    inet_pton(AF_INET6, "::ffff:127.0.0.1", &to.sin6_addr);
-    EXPECT_EQ_INT(connect(client, (struct sockaddr *)&to, sizeof to), 0);
-    int server = accept(listener, NULL, NULL);
-    EXPECT(tcp_same_user(server), "another user");
-    close(server);
-    close(client);
-    close(listener);
+    Connection c = connect_from(NULL);
+    return setuid(65534) == 0 && !tcp_same_user(c.server) && !tcp_same_user(c.client);
 }
 
-static int port_of_root, held[2];
+// --- secrets -------------------------------------------------------------------------------------
 
-static int connect_as_nobody(void)
+static void expect_file(const char *content, int mode, const char *wrong)
 {
-    if (become_nobody() != 0)
-        return 1;
-    int client = tcp_connect("127.0.0.1", port_of_root, NULL, &err);
-    return client >= 0 && read(held[0], &(char){ 0 }, 1) == 0 ? 0 : 1;
+    Secret secret;
+    const char *path = test_path("token");
+    FILE *out = fopen(path, "w");
+    fputs(content, out);
+    fclose(out);
+    chmod(path, (mode_t)mode);
+    EXPECT(secret_from_file(path, &secret, &err) == !wrong, "'%s', mode %o: %s", content, mode, err.text);
+    expect_error(wrong ? wrong : "", "");
 }
 
-TEST(another_user)
+TEST(secrets)
 {
-    int listener = listen_or_say("127.0.0.1", 0), status = -1;
-    port_of_root = tcp_port(listener);
-    EXPECT_EQ_INT(pipe(held), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        close(held[1]);
-        _exit(connect_as_nobody());
-    }
-    int server = accept(listener, NULL, NULL);
-    EXPECT(!tcp_same_user(server), "this is root, and the other side is not");
-    close(held[1]);
-    EXPECT(waitpid(child, &status, 0) == child && status == 0, "status %x", status);
-    EXPECT(!tcp_same_user(server), "it is gone");
-    close(held[0]);
-    close(server);
-    close(listener);
+    Secret one = secret_random(), other = secret_random(), none = { .known = false }, read;
+    unsigned char proof[SECRET_BYTES];
+    char text[SECRET_TEXT + 1];
+    EXPECT(one.known && memcmp(one.bytes, other.bytes, SECRET_BYTES) != 0, "not random");
+    secret_to_text(&one, text);
+    EXPECT(strlen(text) == 64 && secret_from_text(text, &read) && !memcmp(&read, &one, sizeof one), "%s", text);
+    expect_file(text, 0600, NULL);
+    expect_file(text, 0640, "others may read it");
+    strcat(text, "\n");
+    EXPECT(secret_from_text(text, &read), "a newline");
+    expect_file(text, 0400, NULL);
+    text[63] = '\n';
+    EXPECT(!secret_from_text(text, &read) && !read.known, "too short");
+    expect_file(text, 0600, "a token has 64 hexadecimal digits");
+    text[63] = 'g';
+    EXPECT(!secret_from_text(text, &read) && !secret_from_text("", &read), "no digits");
+    expect_file("", 0600, "a token has 64 hexadecimal digits");
+    EXPECT(!secret_from_file(test_path("missing"), &read, &err), "there is none");
+    expect_error("No such file", "openssl rand -hex 32");
+    EXPECT(!secret_from_file(test_path("."), &read, &err), "a folder");
+    expect_error("not this user's own file", "chmod 600");
+
+    secret_prove(&one, "rank", "hello", 5, proof);
+    EXPECT(secret_proves(&one, "rank", "hello", 5, proof), "no proof");
+    EXPECT(!secret_proves(&one, "rank 0", "hello", 5, proof) && !secret_proves(&one, "rank", "hallo", 5, proof) &&
+           !secret_proves(&one, "rank", "hello", 4, proof) && !secret_proves(&other, "rank", "hello", 5, proof) &&
+           !secret_proves(&none, "rank", "hello", 5, proof), "a proof of something else");
 }
 
 int main(void)
 {
-    names();
-    loopback();
-    interfaces();
-    listening();
-    not_listening();
+    addresses();
+    binding();
     connecting();
-    not_connecting();
-    the_same_port_again();
-    ipv6();
     the_same_user();
-    the_same_user_by_ipv6();
+    secrets();
     if (geteuid() == 0) {
         expect_in_child(without_network);
-        expect_in_child(small_ports);
-        expect_in_child(meets_itself);
-        another_user();
+        expect_in_child(no_connection_to_itself);
+        expect_in_child(another_user);
     } else
         printf("not as root: other users and other networks are left out\n");
     return test_done();

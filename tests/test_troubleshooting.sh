@@ -67,10 +67,11 @@ add common/cpu/onednn.c 'static void f(int n) {
 add 07_dist_eval/eval.c 'static void f(int n) { WARN(h(1, "x"), n ? "no moon, %lld" : "a moon of %08" PRIx64, n); }' \
     "$no \"no moon, N\""
 complaints+=("$no \"a moon of N\"")
-add common/world/fork_store.c 'static bool f(Error *e) { return error_set(e, "x", "%s: %s", "a", b ? "no moon" : "y"); }' \
+add common/world/supervise.c 'static bool f(Error *e) { return error_set(e, "x", "%s: %s", "a", b ? "no moon" : "y"); }' \
     "$no \"no moon\""
 complaints+=("\"%s: %s\" has no word of its own: say in tests/messages.pl")
-add common/world/signed_channel.c 'static void f(Wire *w) { closed(w, 1, "its moon is full"); }' "$no \"its moon is full\""
+add common/world/tcp_store.c 'static int f(Search *s) { return fails(s, 1, 0, "", "its moon is full"); }' \
+    "$no \"its moon is full\""
 add 03_ddp_fork/sampler.c 'static void f(Args *a) { args_reject(a, "moon", "only at night, %d", 1); }' \
     "$no \"only at night, N\""
 add common/log.h 'void moan(int n, const char *format, ...)

@@ -48,24 +48,24 @@ loopback=(--master-addr 127.0.0.1)
 # --- two tasks ------------------------------------------------------------------------------------------------------
 
 expect 0 "statuses 0 0" both "" "" "${loopback[@]}"
-check "both, in order, by rank 0" diff first <(printf '%s\n' \
-    "[init] == local rank: 0, global rank: 0 == host $here == 2 ranks: Slurm" \
-    "[init] == local rank: 0, global rank: 1 == host $here == 2 ranks: Slurm" | cat - <(tail -n +3 first))
+check "both, in order, by rank 0" diff <(sed 's/, pid [0-9]*$//' first) <(printf '%s\n' \
+    "[init] == local rank: 0, global rank: 0 of 2: Slurm == host $here" \
+    "[init] == local rank: 0, global rank: 1 of 2: Slurm == host $here" | cat - <(tail -n +3 first))
 check "nothing by rank 1" not grep -q init second
 one_node="SLURM_STEP_NUM_NODES=1 SLURM_GTIDS=0,1"
 expect 0 "statuses 0 0" both "$one_node" "$one_node SLURM_LOCALID=1"
-check "local ranks" grep -qF "local rank: 1, global rank: 1 == host $here" "$TMP/output"
+check "local ranks" grep -qF "local rank: 1, global rank: 1 of 2: Slurm == host $here" "$TMP/output"
 check "the loopback will do, without a word" not grep -q -e token -e node1 "$TMP/output"
 expect 0 "statuses 0 0" both "$one_node" "$one_node SLURM_LOCALID=1" --iface lo
 expect 0 "($here) are both local rank 0" both "$one_node" "$one_node"
 token=DDP_TOKEN=$(printf '%064x' 4711)
 expect 0 "statuses 0 0" both "$token" "$token" --require-token "${loopback[@]}"
-expect 0 "statuses 1 1" both "$token" "DDP_TOKEN=$(printf '%064x' 4712)" "${loopback[@]}" --timeout 3
+expect 0 "statuses 4 1" both "$token" "DDP_TOKEN=$(printf '%064x' 4712)" "${loopback[@]}" --timeout 3
 task 0 0 "" "${loopback[@]}" --timeout 6 >first 2>&1 &
 expect 1 "another run is there ('ddp $job.0, restart 0', not 'ddp $job.0, restart 1')" \
     task 1 0 "SLURM_RESTART_COUNT=1 SLURM_STEP_NUM_TASKS=3" "${loopback[@]}" --timeout 3
 wait $!
-expect 0 "statuses 1 1" both "" "SLURM_STEP_ID=1" "${loopback[@]}" --timeout 3
+expect 0 "statuses 4 1" both "" "SLURM_STEP_ID=1" "${loopback[@]}" --timeout 3
 port=$((20000 + 16 * (31 * job % 768)))
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
 for ((i = 0; i < 100; i++)); do (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null && break; sleep 0.1; done
@@ -78,11 +78,11 @@ wait
 # --- who is believed ------------------------------------------------------------------------------------------------
 
 all_of=(SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_NODELIST=x SLURM_GTIDS=3)
-expect 0 "1 ranks: command line, not SLURM_PROCID=3, not SLURM_STEP_NUM_TASKS=4" \
+expect 0 "0 of 1: command line, not SLURM_PROCID=3, not SLURM_STEP_NUM_TASKS=4" \
     alone "${all_of[@]}" "$train" "${tiny[@]}" --rank 0 --world-size 1
 check "that is no reason to warn" not grep -q "left over" "$TMP/output"
-expect 0 "1 ranks: environment, not SLURM_PROCID=3" alone "${all_of[@]}" RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}"
-expect 0 "1 ranks: Slurm" alone "${all_of[@]}" SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 \
+expect 0 "0 of 1: environment, not SLURM_PROCID=3" alone "${all_of[@]}" RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}"
+expect 0 "0 of 1: Slurm" alone "${all_of[@]}" SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 \
     "$train" "${tiny[@]}"
 expect 2 "SLURM_PROCID is 4, but SLURM_STEP_NUM_TASKS is 4" alone "${all_of[@]}" SLURM_PROCID=4 "$train" "${tiny[@]}"
 expect 2 "SLURM_PROCID is 'x', which is not a number" alone "${all_of[@]}" SLURM_PROCID=x "$train" "${tiny[@]}"
@@ -99,8 +99,8 @@ for step in "" SLURM_STEP_ID= SLURM_STEP_ID=4294967290 SLURM_STEP_ID=4294967291;
 done
 expect 2 "has 4 tasks" alone SLURM_NTASKS= "$train" "${tiny[@]}"
 expect 2 "srun --kill-on-bad-exit=1 --cpus-per-task=3 $train" alone SLURM_CPUS_PER_TASK=3 "$train" "${tiny[@]}"
-expect 0 "1 ranks: alone" alone SLURM_NTASKS=1 SLURM_PROCID=0 "$train" "${tiny[@]}"
-expect 0 "1 ranks: alone" out SLURM_PROCID=0 SLURM_NTASKS=8 "$train" "${tiny[@]}"
+expect 0 "0 of 1: alone" alone SLURM_NTASKS=1 SLURM_PROCID=0 "$train" "${tiny[@]}"
+expect 0 "0 of 1: alone" out SLURM_PROCID=0 SLURM_NTASKS=8 "$train" "${tiny[@]}"
 
 # --- the first host -------------------------------------------------------------------------------------------------
 
@@ -144,9 +144,9 @@ expect 1 "not this user's own file" task 1 0 "" "${note[@]}" --timeout 1
 expect 1 "note: " task 0 0 "" "${note[@]}" --timeout 1
 rmdir note
 check "nothing is left of that" not compgen -G "note*"
-expect 1 "no note of rank 0's within 1 s: $TMP/note: No such file" task 1 0 "" "${note[@]}" --timeout 1
+expect 1 "no file of rank 0's within 1 s: $TMP/note: No such file" task 1 0 "" "${note[@]}" --timeout 1
 expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
-expect 1 "1 of 2 ranks came" task 0 0 "" "${note[@]}" --timeout 1
+expect 4 "1 of 2 ranks came" task 0 0 "" "${note[@]}" --timeout 1
 check "it is gone" not compgen -G "note*"
 for words in "" file note file: tcp:x; do
     expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous "$words"

@@ -80,7 +80,7 @@ static inline void ranks_start(int size, RanksStore *store,
             continue;
         World world = { .rank = rank, .size = size, .local_rank = rank, .local_size = size, .sharers = size,
                         .address = "127.0.0.1", .run = "ranks",
-                        .store = { ranks_put, ranks_get, store } };
+                        .store = { ranks_put, ranks_get, NULL, store } };
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         int status = run(arg, &world);
         fflush(NULL);

@@ -100,6 +100,33 @@ void alive_done(void)
     atomic_store(&alive()->done, true);
 }
 
+bool alive_seen(const Alive *page)
+{
+    return atomic_load(&page->beats) > 0 || atomic_load(&page->patience) > 0;
+}
+
+void alive_patience(double seconds) { atomic_store(&alive()->patience, seconds); }
+
+void alive_copy(Alive *to, const Alive *from)
+{
+    char name[ALIVE_NAME];
+    to->waiting = atomic_load(&from->waiting);  // before the beats, see alive_wait_end
+    to->outside = atomic_load(&from->outside);
+    to->beats = atomic_load(&from->beats);
+    to->joined = atomic_load(&from->joined);
+    to->done = atomic_load(&from->done);
+    to->patience = atomic_load(&from->patience);
+    to->epoch = atomic_load(&from->epoch);
+    to->step = atomic_load(&from->step);
+    to->begun = atomic_load(&from->begun);
+    to->ended = atomic_load(&from->ended);
+    to->count = atomic_load(&from->count);
+    name_get(name, from->operation);
+    name_set(to->operation, name);
+    name_get(name, from->communicator);
+    name_set(to->communicator, name);
+}
+
 void alive_describe(const Alive *a, char *text, int size)
 {
     char operation[ALIVE_NAME], communicator[ALIVE_NAME], values[48] = "";
@@ -134,33 +161,30 @@ void alive_progress(const Alive *a, char *text, int size)
 // Sealed: it cannot shrink under those who have it mapped, and is told from any other descriptor.
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
-Alive *alive_pages(int count)
+Alive *alive_pages(int count, int *descriptor)
 {
-    Alive *pages = mmap(NULL, (size_t)count * sizeof *pages, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    size_t bytes = (size_t)count * sizeof(Alive);
+    int fd = memfd_create("alive", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    CHECK(fd >= 0, "ulimit -n", "memfd_create: %s", strerror(errno));
+    CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0,
+          "is there memory? free -m", "signs of life: %s", strerror(errno));
+    Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(pages != MAP_FAILED, "is there memory? free -m, ulimit -v", "mmap: %s", strerror(errno));
+    if (descriptor)
+        *descriptor = fd;
+    else
+        close(fd);
     return pages;
 }
 
 void alive_pages_free(Alive *pages, int count) { munmap(pages, (size_t)count * sizeof *pages); }
 
-Alive *alive_share(int count, int *descriptor)
+void alive_bequeath(int descriptor, int number)
 {
-    size_t bytes = (size_t)count * sizeof(Alive);
-    int fd = memfd_create("alive", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    CHECK(fd >= 0, "ulimit -n", "memfd_create: %s", strerror(errno));
-    CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0, "is there memory? free -m",
-          "signs of life: %s", strerror(errno));
-    Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(pages != MAP_FAILED, "", "mmap: %s", strerror(errno));
-    *descriptor = fd;
-    return pages;
-}
-
-void alive_unshare(Alive *pages, int count, int descriptor)
-{
-    munmap(pages, (size_t)count * sizeof *pages);
-    close(descriptor);
+    char text[32];
+    snprintf(text, sizeof text, "%d %d", descriptor, number);
+    setenv("DDP_ALIVE", text, 1);
+    fcntl(descriptor, F_SETFD, 0);
 }
 
 bool alive_inherit(void)

@@ -177,8 +177,9 @@ static void print_line(const char *prefix, char *text)
     fprintf(stderr, "%s: %s\n", prefix, text);
 }
 
-// Processes that a launcher has started with the same options make the same mistake. The first says
-// so; the others give it, and whoever ends them then, a moment.
+// Processes that a launcher has started with the same options make the same mistake. The first of a
+// machine says so; the others wait a moment, and are mostly ended then. srun ends nobody and shows
+// what all print: there, only the first task of all speaks.
 static bool is_first_here(void)
 {
     static const char *const names[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK" };
@@ -191,6 +192,9 @@ static bool is_first_here(void)
 static void reject(const Args *args, const char *hint, const char *format, ...)
 {
     char text[512], hint_line[256];
+    const char *task = getenv("OMPI_COMM_WORLD_RANK") ? NULL : getenv("SLURM_PROCID");
+    if (task && atoi(task) > 0)
+        exit(EXIT_USAGE);
     if (!is_first_here())
         sleep(1);
     va_list list;

@@ -71,6 +71,14 @@ static void run_clean_up(void)
         clean_up();
 }
 
+void leave_at_once(void)
+{
+    if (ftrylockfile(stdout) == 0)      // a thread that has it may be stuck there
+        fflush(stdout);
+    run_clean_up();
+    _exit(EXIT_REPORTED);
+}
+
 void fail_at(const char *file, int line, int status, const char *hint, const char *format, ...)
 {
     static atomic_flag failing = ATOMIC_FLAG_INIT;

@@ -49,8 +49,9 @@ struct Comm {
 Link *link_new(const Comm *comm, const World *world);
 void link_free(Link *link);     // all ranks are here, or one is gone
 void link_enqueue(Link *link, Stream *stream, const Call *call);
-// The host waits for all ranks. Returns NULL, or what the library says when one is gone.
-const char *link_barrier(Link *link);
+// The host waits for all ranks, so many seconds (0: any). Returns NULL, or what the library says when
+// one is gone.
+const char *link_barrier(Link *link, double seconds);
 // For measuring: the library's own call and nothing else, in this thread; returns when it is done.
 // False: this library has no such call.
 bool link_bare(Link *link, const Call *call);

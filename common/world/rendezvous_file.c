@@ -1,4 +1,5 @@
 #include "rendezvous_file.h"
+#include "check.h"
 #include "interrupt.h"
 
 #include <errno.h>
@@ -10,12 +11,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NOTE_BYTES = 512 };
-static const char format[] = "ddp.c rendezvous\n%s\n%s %d\n%s\n";  // run, address, port, token
+enum { FILE_BYTES = 2048 };
+static const char title[] = "ddp.c rendezvous";     // then the run, the token, and a place a line
 
-// --- leaving one ---------------------------------------------------------------------------------
+// --- writing it ----------------------------------------------------------------------------------
 
-static char left_at[4096];              // our own note, and before it is there: what will become it
+static char left_at[4096];              // our own file, and before it is there: what will become it
 static struct stat left;
 
 // Only what is safe in a signal handler. Between the look and the end of it another run may have
@@ -37,12 +38,14 @@ static bool write_all(int file, const char *text)
     return done == all && fsync(file) == 0 && fstat(file, &left) == 0;
 }
 
-bool rendezvous_file_write(const char *path, const char *run, const RendezvousFile *note,
-                           Error *err)
+void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
 {
-    char text[NOTE_BYTES], token[2 * CHANNEL_KEY + 1];
-    channel_key_to_text(note->token, token);
-    snprintf(text, sizeof text, format, run, note->address, note->port, token);
+    char text[FILE_BYTES], token[SECRET_TEXT];
+    secret_to_text(&c->secret, token);
+    int n = snprintf(text, sizeof text, "%s\n%s\n%s\n", title, c->name, token);
+    for (int i = 0; i < c->count; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s %d\n", c->places[i].address,
+                      c->places[i].port);
     interrupt_install(false);
     errno = ENAMETOOLONG;
     int length = snprintf(left_at, sizeof left_at, "%s.XXXXXX", path);
@@ -50,16 +53,11 @@ bool rendezvous_file_write(const char *path, const char *run, const RendezvousFi
     bool good = file >= 0 && fstat(file, &left) == 0;
     check_on_exit(rendezvous_file_remove);
     good = good && write_all(file, text) && rename(left_at, path) == 0;
-    if (!good)
-        error_set(err, "a file on a disk that all machines see: file:PATH", "%s: %s", path,
-                  strerror(errno));
-    if (file >= 0)
-        close(file);
-    if (good)
-        left_at[length - 7] = '\0';     // that is where it is now
+    CHECK(good, "a file on a disk that all machines see: file:PATH", "%s: %s", path, strerror(errno));
+    close(file);
+    left_at[length - 7] = '\0';         // that is where it is now
     sodium_memzero(text, sizeof text);
     sodium_memzero(token, sizeof token);
-    return good;
 }
 
 // --- finding it ----------------------------------------------------------------------------------
@@ -77,22 +75,21 @@ static void look_again(const char *path)
         close(file);
 }
 
-static bool take(char *text, const char *path, const char *run, RendezvousFile *note, Error *err)
+static bool take(char *text, const char *path, TcpStoreConfig *c, Error *err)
 {
-    static const char none[] = "";
-    char *next = text;
-    const char *title = strsep(&next, "\n"), *whose = next ? strsep(&next, "\n") : none;
-    const char *address = next ? strsep(&next, " ") : none, *port = next ? strsep(&next, "\n") : none;
-    const char *token = next ? strsep(&next, "\n") : none;
-    if (strcmp(title, "ddp.c rendezvous") != 0)
+    char *lines[3] = { "", "", "" }, *next = text;
+    for (int i = 0; i < 3 && next; i++)
+        lines[i] = strsep(&next, "\n");
+    if (strcmp(lines[0], title) != 0)
         return error_set(err, "name another file", "%s: that is something else", path);
-    if (strcmp(whose, run) != 0)
+    if (strcmp(lines[1], c->name) != 0)
         return error_set(err, "each run needs a path of its own, or waits for the other's end",
-                         "%s: that is of another run: '%.80s', this is '%s'", path, whose, run);
-    note->port = atoi(port);
-    int n = snprintf(note->address, sizeof note->address, "%s", address);
-    return (n < (int)sizeof note->address && note->port > 0 &&
-            channel_key_from_text(token, note->token)) ||
+                         "%s: that is of another run: '%.80s', this is '%s'", path, lines[1], c->name);
+    c->count = 0;
+    for (char *line; next && (line = strsep(&next, "\n")) && c->count < STORE_PLACES;)
+        c->count += sscanf(line, "%45s %d", c->places[c->count].address,
+                           &c->places[c->count].port) == 2;
+    return (secret_from_text(lines[2], &c->secret) && c->count > 0) ||
            error_set(err, "", "%s: it is not whole", path);
 }
 
@@ -104,9 +101,9 @@ static bool is_own(int file)
 }
 
 // false: not yet.
-static bool read_note(const char *path, const char *run, RendezvousFile *note, Error *err)
+static bool look(const char *path, TcpStoreConfig *c, Error *err)
 {
-    char text[NOTE_BYTES] = "";
+    char text[FILE_BYTES] = "";
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (file < 0)
         return error_set(err, "is that a disk which all machines see? is rank 0 started?",
@@ -116,24 +113,23 @@ static bool read_note(const char *path, const char *run, RendezvousFile *note, E
     if (!own)
         return error_set(err, "a path where nobody else writes", "%s: that is not this user's "
                          "own file with mode 0600, so it is not believed", path);
-    good = good && take(text, path, run, note, err);
+    good = good && take(text, path, c, err);
     sodium_memzero(text, sizeof text);
     return good;
 }
 
-bool rendezvous_file_read(const char *path, const char *run, double seconds, RendezvousFile *note,
-                          Error *err)
+void rendezvous_file_read(const char *path, TcpStoreConfig *c)
 {
+    Error err;
     int pause_ms = 20;                  // then longer: thousands may be looking
     double waited = 0;
-    while (!read_note(path, run, note, err)) {
-        if (seconds > 0 && waited >= seconds)
-            return false;
+    while (!look(path, c, &err)) {
+        CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has found no file of "
+              "rank 0's within %.3g s: %s", c->rank, c->size, c->timeout, err.text);
         look_again(path);
         interrupt_leave();
         nanosleep(&(struct timespec){ 0, pause_ms * 1000000L }, NULL);
         waited += pause_ms / 1000.0;
         pause_ms = pause_ms < 500 ? 2 * pause_ms : pause_ms;
     }
-    return true;
 }

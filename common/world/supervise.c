@@ -1,347 +1,250 @@
-// supervise.c - deaths, signs of life, and what is said about them.
+// supervise.c - fork, signals, and the end of all.
 #include "supervise.h"
+#include "alive.h"
+#include "check.h"
 #include "clock.h"
+#include "interrupt.h"
+#include "watch.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
+#include <unistd.h>
 
-static const double grace = 0.5;        // s for all ranks to say that the loss is not finite
-static const double courtesy = 1;       // s for whoever started a rank elsewhere to say how it died
-static const double leisure = 3;        // s that the last ones may be stopped, when all was done
+static const double kindness = 2;       // s from TERM to KILL
+enum { GLANCE_MS = 100 };               // between two looks, when nothing happens
 
-Supervisor supervise_new(int size, double timeout)
-{
-    Supervisor watch = { .size = size, .timeout = timeout, .looked = clock_now() };
-    watch.children = xcalloc((size_t)size, sizeof *watch.children);
-    sigemptyset(&watch.passed);
-    return watch;
-}
-
-bool supervise_lives(const Supervisor *watch)
-{
-    for (int i = 0; i < watch->size; i++)
-        if (watch->children[i].ended == 0)
-            return true;
-    return false;
-}
-
-// Each is the head of a group of its own.
-void supervise_signal(const Supervisor *watch, int signal)
-{
-    for (int i = 0; i < watch->size; i++)
-        if (watch->children[i].ended == 0)
-            kill(-watch->children[i].pid, signal);
-}
-
-// --- what is said --------------------------------------------------------------------------------
-
-static void say(const Supervisor *watch)
-{
-    WARN(watch->verdict.hint, "%s", watch->verdict.text);
-}
-
-enum { WHO = 128 };
-// "rank 2 (pid 4711)", "rank 2 (node2, pid 4711)"; with the size: "rank 2 of 4 (pid 4711)"
-static const char *who_is(const Supervisor *watch, int rank, bool with_size, char who[WHO])
-{
-    const Child *c = &watch->children[rank];
-    char of[24] = "";
-    if (with_size)
-        snprintf(of, sizeof of, " of %d", watch->size);
-    snprintf(who, WHO, "rank %d%s (%.70s%spid %d)", rank, of, c->host ? c->host : "",
-             c->host ? ", " : "", (int)c->pid);
-    return who;
-}
-
-// It has never touched its page.
-static bool gives_no_signs(const Supervisor *watch, const Child *c)
-{
-    return watch->foreign && atomic_load(&c->alive->beats) == 0 && !c->alive->joined;
-}
-
-// What a rank itself has said (it ends with 1, 2 or 3 then) is not explained again.
-static void tell_death(Supervisor *watch, int rank)
-{
-    const Child *child = &watch->children[rank];
-    char how[80], progress[256], who[WHO];
-    int number = WIFSIGNALED(child->status) ? WTERMSIG(child->status) : 0;
-    int status = number ? 0 : WEXITSTATUS(child->status);
-    bool explained = status >= EXIT_FAILED && status <= EXIT_DIVERGED;
-    const char *hint = status || number ? "" : "something in it called exit";
-    if (number == SIGKILL)
-        hint = "if nobody did that, the machine ran out of memory (dmesg says so): a smaller batch "
-               "or fewer ranks need less";
-    else if (number == SIGABRT)
-        hint = "a library gave up; if ranks were in different collectives, --check-collectives "
-               "says so";
-    else if (number && number != SIGTERM)
-        hint = "ulimit -c unlimited; then a debugger shows where it was";
-    if (number)
-        snprintf(how, sizeof how, "was killed by SIG%s (%s)", sigabbrev_np(number),
-                 strsignal(number));
-    else
-        snprintf(how, sizeof how, "ended with status %d", status);
-    alive_progress(child->alive, progress, sizeof progress);
-    bool bare = explained || gives_no_signs(watch, child);
-    error_set(&watch->verdict, hint, "%s %s%s%s%s", who_is(watch, rank, true, who), how,
-              explained ? "; the others are ended too" : "", bare ? "" : " ", bare ? "" : progress);
-    say(watch);
-}
-
-static void tell_all(const Supervisor *watch)
-{
-    char progress[256], who[WHO];
-    for (int i = 0; i < watch->size; i++) {
-        const Child *c = &watch->children[i];
-        alive_progress(c->alive, progress, sizeof progress);
-        WARN("", "%s %s, %s", who_is(watch, i, false, who),
-             c->ended > 0 ? "is gone" : c->stopped > 0 ? "is stopped" : c->alive->done ? "is done"
-             : c->alive->waiting > 0 ? "waits" : "works", progress);
-    }
-}
-
-// --- a look --------------------------------------------------------------------------------------
-
-static void reap(Child *c, double now)
-{
+struct Supervisor {
+    Watch watch;
+    char host[64];
+    int first, ranks;
+    Alive *pages;
+    int memory;             // their descriptor
+    pid_t self;
+    int signals;            // the descriptor from which they are read
+    sigset_t before;        // the mask that we were started with; and what SIGPIPE did
+    void (*on_pipe)(int);
+    int asked;              // how often a signal asked to end
+    double kill_at;         // s: when the rest is killed; 0: all is well
     int status;
-    while (c->ended == 0 && waitpid(c->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0) {
-        c->stopped = WIFSTOPPED(status) ? now : 0;
-        c->beaten = now;
-        c->status = status;
-        c->ended = WIFEXITED(status) || WIFSIGNALED(status) ? now : 0;
+};
+
+static Watched *of(Supervisor *s, int i) { return &s->watch.ranks[s->first + i]; }
+
+// --- signals -------------------------------------------------------------------------------------
+
+// A signal that was ignored (nohup) stays so; but INT and TERM, which a shell lets those in the
+// background ignore, are taken.
+static void take_signals(Supervisor *s)
+{
+    static const int all[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2,
+                               SIGTSTP, SIGCONT, SIGWINCH };
+    struct sigaction old;
+    sigset_t taken;
+    sigemptyset(&taken);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (i < 3 || (sigaction(all[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN))
+            sigaddset(&taken, all[i]);
+    signal(SIGCHLD, SIG_DFL);           // whoever started us may not have wanted to know of ends
+    s->on_pipe = signal(SIGPIPE, SIG_IGN);
+    signal(SIGTTOU, SIG_IGN);           // in the background we may print all the same
+    sigprocmask(SIG_BLOCK, &taken, &s->before);
+    s->signals = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    CHECK(s->signals >= 0, "ulimit -n", "signalfd: %s", strerror(errno));
+}
+
+static void send_to_all(Supervisor *s, int signal)
+{
+    for (int i = 0; i < s->ranks; i++)
+        if (of(s, i)->alive && of(s, i)->ended == 0)
+            kill(-of(s, i)->pid, signal);
+}
+
+// To a rank the second of the two means "at once" (interrupt.h); one that is stopped must wake up.
+static void end_all(Supervisor *s, int status)
+{
+    s->status = status;
+    s->kill_at = clock_now() + kindness;
+    send_to_all(s, SIGINT);
+    send_to_all(s, SIGTERM);
+    send_to_all(s, SIGCONT);
+}
+
+static void pass_on(Supervisor *s, int signal)
+{
+    bool end = signal == SIGINT || signal == SIGTERM;
+    sigaddset(&s->watch.passed, signal);
+    if (end && ++s->asked == 1 && s->kill_at == 0 && alive_seen(&s->pages[0]))
+        interrupt_answer();             // other programs say themselves what it means to them
+    if (end && s->asked > 2) {
+        s->status = 128 + signal;
+        s->kill_at = clock_now();
+    } else if (signal == SIGTSTP) {     // Ctrl-Z: all of us, until the shell says fg
+        send_to_all(s, SIGSTOP);
+        raise(SIGSTOP);
+        send_to_all(s, SIGCONT);
+    } else if (signal != SIGCHLD) {
+        send_to_all(s, signal);
     }
 }
 
-void supervise_look(Supervisor *watch)
+// Returns after a moment even if there are none. The last one that asks to end, or 0.
+static int take_news(Supervisor *s, int ms)
+{
+    struct pollfd fd = { .fd = s->signals, .events = POLLIN };
+    struct signalfd_siginfo info;
+    int asks = 0;
+    poll(&fd, 1, ms);
+    while (read(s->signals, &info, sizeof info) == sizeof info) {
+        int signal = (int)info.ssi_signo;
+        pass_on(s, signal);
+        if (signal == SIGINT || signal == SIGTERM || signal == SIGHUP || signal == SIGQUIT)
+            asks = signal;
+    }
+    return asks;
+}
+
+// --- a birth -------------------------------------------------------------------------------------
+
+Supervisor *supervise_new(int ranks, int first, int size)
+{
+    static Supervisor only;             // a process has one
+    Supervisor *s = &only;
+    *s = (Supervisor){ .first = first, .ranks = ranks, .self = getpid() };
+    gethostname(s->host, sizeof s->host - 1);
+    s->pages = alive_pages(ranks, &s->memory);
+    s->watch = (Watch){ .size = size, .ranks = xcalloc((size_t)size, sizeof *s->watch.ranks),
+                        .looked = clock_now() };
+    sigemptyset(&s->watch.passed);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);   // what a rank leaves behind becomes our child
+    take_signals(s);
+    return s;
+}
+
+void supervise_free(Supervisor *s)
+{
+    close(s->signals);
+    alive_pages_free(s->pages, s->ranks);
+    close(s->memory);
+    free(s->watch.ranks);
+}
+
+// In the child. The parent's death is SIGKILL here, unless it was faster. Ctrl-C is for the parent,
+// which passes it on.
+static void be_child(const Supervisor *s, int i)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != s->self)
+        _exit(EXIT_REPORTED);
+    setpgid(0, 0);
+    close(s->signals);
+    free(s->watch.ranks);
+    signal(SIGPIPE, s->on_pipe);
+    sigprocmask(SIG_SETMASK, &s->before, NULL);
+    close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+    alive_publish(&s->pages[i]);
+    alive_bequeath(s->memory, i);
+    interrupt_silence();
+}
+
+pid_t supervise_fork(Supervisor *s, int rank, double patience)
+{
+    int i = rank - s->first;
+    fflush(NULL);
+    memset((void *)&s->pages[i], 0, sizeof s->pages[i]);
+    s->pages[i].patience = patience;
+    pid_t pid = fork();
+    if (pid == 0)
+        be_child(s, i);
+    else if (pid > 0)
+        setpgid(pid, pid);              // both sides: whoever comes first
+    if (pid > 0)
+        *of(s, i) = (Watched){ .alive = &s->pages[i], .pid = pid, .host = s->host };
+    return pid;
+}
+
+// --- until the last one is gone ------------------------------------------------------------------
+
+static void reap(Supervisor *s)
 {
     double now = clock_now();
-    bool restart = now - watch->looked > 1; // we were stopped ourselves, or the machine slept
-    watch->looked = now;
-    for (int i = 0; i < watch->size; i++) {
-        Child *c = &watch->children[i];
-        if (restart || c->beaten == 0)
-            c->beaten = now;
-        if (restart && c->stopped > 0)
-            c->stopped = now;
-        if (c->heard == 0)
-            reap(c, now);
-        else if (restart)
-            c->heard = now;
-    }
-}
-
-// --- deaths --------------------------------------------------------------------------------------
-
-// Its exit status, as the program's would be. A signal that we passed on was somebody's wish.
-static int status_of(const Supervisor *watch, const Child *c)
-{
-    if (WIFSIGNALED(c->status))
-        return sigismember(&watch->passed, WTERMSIG(c->status)) ? 128 + WTERMSIG(c->status)
-                                                                : EXIT_FAILED;
-    return WEXITSTATUS(c->status);
-}
-
-int supervise_status(const Supervisor *watch)
-{
-    for (int i = 0; i < watch->size; i++)
-        if (status_of(watch, &watch->children[i]) != 0)
-            return status_of(watch, &watch->children[i]);
-    return 0;
-}
-
-// It went through to the end, though perhaps stopped after some step, as all have agreed to.
-static bool ended_well(const Supervisor *watch, const Child *c)
-{
-    int status = status_of(watch, c);
-    if (c->heard > 0)
-        return c->alive->done;
-    return WIFEXITED(c->status) && ((c->alive->done && (status == 0 || status > 128)) ||
-                                    (gives_no_signs(watch, c) && status == 0));
-}
-
-// Did it end because of a signal that we passed on? After the loss of another it leaves at once.
-static bool was_wished(const Supervisor *watch, const Child *c)
-{
-    int status = status_of(watch, c);
-    return status > 128 && sigismember(&watch->passed, status - 128) == 1;
-}
-
-// Of several that died at once, which was the first? One that was killed; not one that complains.
-static int suspicion(const Supervisor *watch, const Child *c)
-{
-    if (c->ended == 0 || c->heard > 0 || ended_well(watch, c))
-        return 0;
-    if (was_wished(watch, c))
-        return 2;
-    bool ours = !watch->foreign || c->alive->beats > 0; // what a status means, others decide
-    return WIFSIGNALED(c->status) ? 4 : ours && WEXITSTATUS(c->status) == EXIT_DIVERGED ? 1 : 3;
-}
-
-static int judge_deaths(Supervisor *watch)
-{
-    int culprit = 0;
-    bool all_diverged = true;
-    for (int i = 0; i < watch->size; i++) {
-        int suspected = suspicion(watch, &watch->children[i]);
-        culprit = suspected > suspicion(watch, &watch->children[culprit]) ? i : culprit;
-        all_diverged = all_diverged && suspected == 1;
-    }
-    const Child *c = &watch->children[culprit];
-    int suspected = suspicion(watch, c), status = status_of(watch, c);
-    bool more_may_come = supervise_lives(watch) && watch->looked < c->ended + grace;
-    if (suspected == 0 || (suspected == 1 && more_may_come))
-        return 0;
-    if (status == 0)
-        status = EXIT_FAILED;           // too early
-    if (!was_wished(watch, c) && !all_diverged)
-        tell_death(watch, culprit);
-    return status;
-}
-
-// Those elsewhere: of the ones whose connections have closed, the first. What became of it is known
-// there, and is said there first.
-static int judge_absence(Supervisor *watch)
-{
-    const Child *all = watch->children;
-    char progress[256], who[WHO];
-    int first = -1;
-    for (int i = 0; i < watch->size; i++)
-        if (all[i].heard > 0 && all[i].ended > 0 && !ended_well(watch, &all[i]) &&
-            (first < 0 || all[i].ended < all[first].ended))
-            first = i;
-    if (first < 0 || watch->looked < all[first].ended + courtesy)
-        return 0;
-    alive_progress(all[first].alive, progress, sizeof progress);
-    error_set(&watch->verdict, "what it or its machine said last tells why",
-              "%s is gone: %s", who_is(watch, first, true, who), progress);
-    say(watch);
-    return EXIT_FAILED;
-}
-
-// --- signs of life -------------------------------------------------------------------------------
-
-// Whose turn it is to be suspected; -1: nobody's.
-typedef struct Suspects {
-    int stopped, silent;    // the one who is so for longest
-    int unheard;            // the one who was last heard of longest ago
-    int behind, ahead;      // who has begun the fewest collectives, and the most
-    int waiting;            // how many wait
-    double last;            // when anybody has beaten
-} Suspects;
-
-static Suspects look_for_life(Supervisor *watch)
-{
-    Suspects found = { .stopped = -1, .silent = -1, .unheard = -1 };
-    Child *all = watch->children;
-    for (int i = 0; i < watch->size; i++) {
-        Child *c = &all[i];
-        bool waits = atomic_load(&c->alive->waiting) > 0; // before the beats, see alive_wait_end
-        uint64_t beats = atomic_load(&c->alive->beats);
-        if (beats != c->beats || atomic_load(&c->alive->outside) > 0 || gives_no_signs(watch, c))
-            c->beaten = watch->looked;
-        c->beats = beats;
-        found.last = c->beaten > found.last ? c->beaten : found.last;
-        found.behind = c->alive->begun < all[found.behind].alive->begun ? i : found.behind;
-        found.ahead = c->alive->begun > all[found.ahead].alive->begun ? i : found.ahead;
-        if (c->ended > 0)
-            continue;
-        waits = waits && !c->alive->done;
-        found.waiting += waits;
-        if (c->stopped > 0 && (found.stopped < 0 || c->stopped < all[found.stopped].stopped))
-            found.stopped = i;
-        if (c->heard > 0 && (found.unheard < 0 || c->heard < all[found.unheard].heard))
-            found.unheard = i;
-        if (!waits && (found.silent < 0 || c->beaten < all[found.silent].beaten))
-            found.silent = i;
-    }
-    return found;
-}
-
-static void tell_deadlock(Supervisor *watch, const Suspects *found)
-{
-    static const char hint[] = "--check-collectives shows where they part; what each did last:";
-    const Child *behind = &watch->children[found->behind];
-    char who[WHO];
-    if (behind->alive->begun < watch->children[found->ahead].alive->begun)
-        error_set(&watch->verdict, hint, "all wait for each other, for %.3g s now: %s is behind",
-                  watch->timeout, who_is(watch, found->behind, false, who));
-    else
-        error_set(&watch->verdict, hint, "all wait for each other, for %.3g s now, in different "
-                  "calls", watch->timeout);
-}
-
-// Four ways to be lost: to be stopped; not to be heard of; to do nothing, without saying that one
-// waits; and when all wait, for each other. Who waits while another works is honest, however long.
-static int judge_life(Supervisor *watch)
-{
-    static const char more[] = "--timeout SECONDS gives more time (0: any); what each did last:";
-    const Suspects found = look_for_life(watch);
-    const Child *stopped = found.stopped < 0 ? NULL : &watch->children[found.stopped];
-    const Child *unheard = found.unheard < 0 ? NULL : &watch->children[found.unheard];
-    const Child *silent = found.silent < 0 ? NULL : &watch->children[found.silent];
-    double since = watch->looked - watch->timeout;
-    char who[WHO];
-    if (watch->timeout == 0 || (stopped && stopped->stopped >= since))
-        return 0;
-    if (stopped)                        // the others can only wait for it
-        error_set(&watch->verdict, "kill -CONT wakes a process that was stopped",
-                  "%s is stopped (SIG%s) for %.3g s now", who_is(watch, found.stopped, true, who),
-                  sigabbrev_np(WSTOPSIG(stopped->status)), watch->timeout);
-    else if (unheard && unheard->heard < since)
-        error_set(&watch->verdict, more, "%s has not been heard of for %.3g s: it is stopped or "
-                  "its machine is out of reach", who_is(watch, found.unheard, true, who),
-                  watch->timeout);
-    else if (silent && silent->beaten < since)
-        error_set(&watch->verdict, more, "%s has given no sign of life for %.3g s",
-                  who_is(watch, found.silent, true, who), watch->timeout);
-    else if (found.waiting > 0 && !silent && found.last < since)
-        tell_deadlock(watch, &found);
-    else
-        return 0;
-    say(watch);
-    tell_all(watch);
-    return EXIT_FAILED;
-}
-
-// Where others judge signs of life. Whoever is stopped when all is done, or when one of us has ended
-// already, is missed by nobody there.
-static int judge_rest(Supervisor *watch)
-{
-    bool done = true, ended = false;
-    int last = -1;                      // to be stopped
-    char who[WHO];
-    for (int i = 0; i < watch->size; i++) {
-        const Child *c = &watch->children[i];
-        if (c->ended > 0) {
-            ended = ended || (c->pid > 0 && ended_well(watch, c));
-            continue;
+    int status;
+    for (int i = 0; i < s->ranks; i++)
+        for (Watched *r = of(s, i); r->ended == 0 &&
+                 waitpid(r->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0;) {
+            r->stopped = WIFSTOPPED(status) ? now : 0;
+            r->status = status;
+            r->beaten = now;
+            r->ended = WIFEXITED(status) || WIFSIGNALED(status) ? now : 0;
         }
-        if (c->stopped == 0 || gives_no_signs(watch, c))
-            return 0;
-        done = done && c->alive->done;
-        last = last < 0 || c->stopped > watch->children[last].stopped ? i : last;
-    }
-    if (last < 0 || !(done || ended) || watch->looked < watch->children[last].stopped + leisure)
-        return 0;
-    error_set(&watch->verdict, "kill -CONT wakes a process that was stopped",
-              "%s is stopped (SIG%s) for %.3g s now, and nobody waits for it any more",
-              who_is(watch, last, true, who), sigabbrev_np(WSTOPSIG(watch->children[last].status)),
-              leisure);
-    say(watch);
-    return EXIT_FAILED;
 }
 
-int supervise_judge(Supervisor *watch)
+// What the ranks left behind is our child by now; a group that holds no child of ours may be a
+// stranger's. Returns whether there is any.
+static bool orphans(Supervisor *s, int signal)
 {
-    int status = judge_deaths(watch);
-    if (status == 0)
-        status = judge_absence(watch);
-    if (status == 0)
-        status = judge_life(watch);
-    return status == 0 && watch->foreign ? judge_rest(watch) : status;
+    bool any = false;
+    for (int i = 0; i < s->ranks; i++) {
+        pid_t found;
+        while ((found = waitpid(-of(s, i)->pid, NULL, WNOHANG)) > 0) {
+        }
+        any = any || found == 0;
+        if (found == 0 && signal)
+            kill(-of(s, i)->pid, signal);
+    }
+    return any;
+}
+
+int supervise(Supervisor *s)
+{
+    s->kill_at = s->status = 0;
+    s->watch.looked = clock_now();
+    while (watch_lives(&s->watch)) {
+        take_news(s, GLANCE_MS);
+        reap(s);
+        int status = s->kill_at == 0 ? watch_judge(&s->watch) : 0;
+        if (status)
+            end_all(s, status);
+        if (s->kill_at > 0 && clock_now() >= s->kill_at)
+            send_to_all(s, SIGKILL);
+    }
+    if (s->kill_at == 0)                // 0, or they have agreed to stop
+        s->status = WEXITSTATUS(of(s, 0)->status);
+    bool agreed = s->kill_at == 0, passed = sigismember(&s->watch.passed, s->status - 128) == 1;
+    if (s->status > 128 && (agreed || passed))
+        s->asked++;
+    s->kill_at = clock_now() + kindness;
+    for (int signal = s->asked ? 0 : SIGTERM; orphans(s, signal); take_news(s, GLANCE_MS))
+        signal = clock_now() < s->kill_at ? 0 : SIGKILL;
+    return s->status;
+}
+
+bool supervise_inherit(void)
+{
+    static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "TORCHELASTIC_RUN_ID",
+                                         "DDP_GENERATION", "SLURM_STEP_ID" };
+    pid_t parent = getppid();
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+        if (getenv(signs[i]))
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent)            // it was faster
+        _exit(EXIT_REPORTED);
+    bool inherited = alive_inherit();
+    if (inherited)
+        interrupt_silence();
+    return inherited;
+}
+
+int supervise_pause(Supervisor *s, double seconds)
+{
+    int asks = s->asked > 0 ? s->status - 128 : 0;
+    for (double until = clock_now() + seconds; asks == 0 && clock_now() < until;)
+        asks = take_news(s, GLANCE_MS);
+    return asks;
 }

@@ -1,74 +1,66 @@
-// tcp_store_message.h - what the two sides of a meeting tell each other: tcp_store.c asks and sends
-// its signs of life, tcp_store_server.c, a thread of rank 0, answers.
+// tcp_store_message.h - what ranks and rank 0's store say to each other.
 //
-//   rank                                       server
-//   JOIN who it is                  -->
-//                                   <--        WELCOME; NO, with words; LATER: to be asked again
-//                                   <--        GO, when all are there
-//   PULSE, from time to time        -->
-//                                   <--        WELL
-//   PUT key value                   -->
-//   GET key                         -->
-//                                   <--        HERE value, once somebody has put it
-//   LEAVE, when all is done         -->
-//                                   <--        BYE, also when rank 0 itself leaves
-//                                   <--        END, with words: at any time
+//   rank                                   store
+//                                   <--    Greeting: random bytes
+//   Hello: random bytes, who it is,
+//     proof of the secret           -->
+//                                   <--    WELCOME, with a proof; or NO, with words
+//   PUT key value                   -->    DONE
+//   GET key                         -->    VALUE, or NOT_YET: ask again
+//   BEAT signs of life              -->    DONE
+//   END, the same, when all is done -->    DONE
+//   OVER: rank 0 has said why       -->
+//                                   <--    OVER, at any time: the run has ended
 //
-// Numbers travel as they lie in memory: the machines of a run are of one kind.
+// Each question has one answer, and a rank asks one question at a time. Both sides have proved that
+// they know the secret before that; what follows travels in the clear, as gradients do. Numbers
+// travel as they are in memory: the machines of a run are of one kind.
 #pragma once
-#include "alive.h"
 #include "tcp_store.h"
-#include "fork_store.h"
+#include "alive.h"
 
-enum { TCP_STORE_NAME = 64, TCP_STORE_SLICE = 250 };    // bytes; ms: the longest without a look
+#define STORE_MAGIC "ddp.c 2"
+enum { STORE_KEY = 64, STORE_MOST = 16 << 20 };     // bytes of a key, with its zero; of a value
 
-typedef enum TcpStoreWhat {
-    TCP_STORE_JOIN = 1, TCP_STORE_PULSE, TCP_STORE_LEAVE, TCP_STORE_PUT, TCP_STORE_GET,
-    TCP_STORE_WELCOME, TCP_STORE_NO, TCP_STORE_LATER, TCP_STORE_GO, TCP_STORE_WELL, TCP_STORE_HERE,
-    TCP_STORE_END, TCP_STORE_BYE,
-} TcpStoreWhat;
+typedef enum StoreWhat {
+    STORE_PUT = 1, STORE_GET, STORE_BEAT, STORE_END,
+    STORE_WELCOME, STORE_NO, STORE_DONE, STORE_VALUE, STORE_NOT_YET, STORE_OVER,
+} StoreWhat;
 
-typedef struct TcpStorePerson {
-    int32_t rank, size, first, pid;
+typedef struct StorePerson {
+    int32_t rank, size, pid, supervised;
     int64_t generation;
-    char host[TCP_STORE_NAME];
-    char name[TCP_STORE_NAME];            // of the run, as the user may have called it
-} TcpStorePerson;
+    char host[STORE_NAME], run[STORE_NAME];
+} StorePerson;
 
-// An Alive as it was at one moment.
-typedef struct TcpStoreSigns {
-    uint64_t beats, begun, ended;
-    int64_t epoch, step, count;
-    int32_t waiting, outside, joined, done;
-    char operation[ALIVE_NAME], communicator[ALIVE_NAME];
-} TcpStoreSigns;
+typedef struct Greeting {
+    char magic[8];
+    unsigned char secret, random[SECRET_BYTES];     // has it one? and what makes each proof another
+} Greeting;
 
-typedef struct TcpStoreMessage {
-    uint32_t what, unused;
-    union {
-        TcpStorePerson person;           // JOIN, WELCOME: rank 0
-        TcpStoreSigns signs;             // PULSE, LEAVE
-        char run[TCP_STORE_NAME];         // GO
-        Error words;                    // NO, LATER, END
-        struct {
-            char key[STORE_KEY_BYTES];
-            char value[STORE_VALUE_BYTES];  // as many bytes of it as the message is long
-        } store;                        // PUT, GET, HERE
-    };
-} TcpStoreMessage;
+typedef struct Hello {
+    Greeting server, client;            // the server's as it came
+    StorePerson person;
+    unsigned char proof[SECRET_BYTES];  // of all before it
+} Hello;
 
-// How long a message of this kind is, at least: without its value.
-size_t tcp_store_bytes(TcpStoreWhat what);
-// Takes a message that came, if it is one; all its texts have an end then.
-bool tcp_store_take(TcpStoreMessage *to, const void *message, size_t bytes);
-// The time since *looked, if it is so long that this process must have been stopped; else 0. Sets
-// it to now.
-double tcp_store_absence(double *looked);
+typedef struct Welcome {
+    StorePerson rank0;
+    unsigned char proof[SECRET_BYTES];  // of the Hello
+} Welcome;
 
-// Ends the process with status 1 without a word.
-_Noreturn void tcp_store_leave_silently(void);
+typedef struct StoreHead {
+    uint32_t what, bytes;               // of the value behind the head
+    char key[STORE_KEY];
+} StoreHead;
 
-// The server's side. Takes over the listening socket; its thread runs until it is freed.
+// Refused, or over.
+typedef struct StoreWords {
+    Error error;
+    int32_t final;                      // NO: to ask again would not help
+} StoreWords;
+
+// The server's side: a thread that runs until it is freed. It takes over the listening sockets.
 typedef struct TcpStoreServer TcpStoreServer;
-TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int listening);
-void tcp_store_server_free(TcpStoreServer *server);    // waits up to 2 s for the others to leave
+TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, const StorePerson *self);
+void tcp_store_server_free(TcpStoreServer *server);     // waits up to 2 s for the others to leave

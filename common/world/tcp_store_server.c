@@ -1,589 +1,523 @@
-// tcp_store_server.c - rank 0's thread: lets ranks in, keeps the store, hears from everybody, judges.
+// tcp_store_server.c - rank 0's thread: lets ranks in, keeps the store, hears from every rank,
+// judges.
 //
-//   a connection:   opening  ->  open  ->  JOIN: a rank  ->  LEAVE, or closed
-//                      |           |
-//                      strangers: 5 s each; of too many the oldest goes
-//
-// Nothing here waits for one connection: who says nothing costs one place among the strangers.
+// Nothing here waits for one connection. A stranger has 5 s to prove that it is a rank, may send
+// one Hello, and takes one of a few places.
 #include "world/tcp_store_message.h"
-#include "tcp.h"
-#include "threads.h"
 #include "clock.h"
-#include "supervise.h"
+#include "threads.h"
+#include "watch.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { STRANGERS = 64, AT_ONCE = 32 };  // besides one for each rank; taken in between two looks
-static const double politeness = 5;     // s for a connection to say who it is
+enum { STRANGERS = 64, AT_ONCE = 32, SLICE_MS = 50 };
+static const double politeness = 5;     // s for a connection to prove that it is a rank
 static const double farewell = 2;       // s for the others to leave, when rank 0 does
 static const double last_words = 0.5;   // s for words to arrive
+static const double courtesy = 1.5;     // s for a supervisor to say how its rank died
 
-typedef struct Guest {
-    Channel *wire;                         // NULL: to be forgotten
+typedef struct Peer {
+    int socket, rank;                   // rank -1: a stranger
     double since;                       // s
-    bool open, told;                    // it was told to go, or has said that it does
-    int rank;                           // -1: not yet
-    char wanted[STORE_KEY_BYTES];       // what it waits for; empty: nothing
-    char peer[TCP_ADDRESS + 8];
-} Guest;
+    bool leaving;                       // nothing it does matters any more
+    Greeting greeting;                  // what it was sent
+    char *in, *out;                     // the message that is coming; what waits to be sent
+    size_t filled, sent, out_bytes;
+    char where[TCP_PLACE_TEXT];
+} Peer;
+
+typedef struct Entry {
+    struct Entry *next;
+    size_t bytes;
+    char key[STORE_KEY], value[];
+} Entry;
 
 struct TcpStoreServer {
-    int size, listening, wake;
-    double timeout, begun, looked;      // s
-    double deaf;                        // s: no more connections until then
-    bool loopback, has_token;
-    unsigned char token[CHANNEL_KEY];
-    char name[TCP_STORE_NAME];
-    TcpStorePerson self;                 // rank 0
-    Guest *guests;                      // by age
+    TcpStoreConfig config;
+    StorePerson self, *persons;         // (size) by rank: who it is, or was
+    Peer *peers;
     int count, most;
-    struct pollfd *fds;                 // (most + 2)
-    TcpStorePerson *persons;             // (size) by rank: who it is, or was
-    TcpStorePerson *newest;              // (size) by the first rank of a machine: generation, host
-    bool *here;                         // (size) by rank
-    int there;                          // how many are
+    Entry *entries;
+    Watch watch;                        // ended > 0 before all are there: the rank is not there
+    Alive *pages;
+    int there;
     bool going;
-    Supervisor watch;
-    ForkStoreServer *store;
-    TcpStoreMessage *in, *out;
+    double begun, looked, deaf;         // s; deaf: no more connections until then
     int refused;
-    char refusal[256];                  // the last
+    char refusal[200];                  // the last
     atomic_bool stop;
     pthread_t thread;
 };
 
-// --- words ---------------------------------------------------------------------------------------
+// --- what is sent --------------------------------------------------------------------------------
 
-static void send_out(TcpStoreServer *s, Guest *guest, TcpStoreWhat what, size_t more)
+static void flush_out(Peer *p)
 {
-    s->out->what = what;
-    channel_send(guest->wire, s->out, tcp_store_bytes(what) + more);
+    while (p->sent < p->out_bytes) {
+        ssize_t n = send(p->socket, p->out + p->sent, p->out_bytes - p->sent,
+                         MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n <= 0)
+            return;                     // a broken connection is noticed where it is read
+        p->sent += (size_t)n;
+    }
+    p->sent = p->out_bytes = 0;
 }
 
-static void send_words(TcpStoreServer *s, Guest *guest, TcpStoreWhat what, const Error *words)
+static void send_bytes(Peer *p, const void *bytes, size_t count)
 {
-    memset(s->out, 0, tcp_store_bytes(what));
-    s->out->words = *words;
-    send_out(s, guest, what, 0);
+    p->out = realloc(p->out, p->out_bytes + count + 1);
+    CHECK(p->out, "", "out of memory: %zu bytes for messages", p->out_bytes + count);
+    memcpy(p->out + p->out_bytes, bytes, count);
+    p->out_bytes += count;
 }
 
-// It is to close the connection itself: then it has read what we said.
-static void send_away(TcpStoreServer *s, Guest *guest, TcpStoreWhat what, const char *hint,
-                      const char *format, ...) __attribute__((format(printf, 5, 6)));
-static void send_away(TcpStoreServer *s, Guest *guest, TcpStoreWhat what, const char *hint,
-                      const char *format, ...)
+static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
 {
-    Error words;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(words.text, sizeof words.text, format, args);
-    va_end(args);
-    snprintf(words.hint, sizeof words.hint, "%s", hint);
-    send_words(s, guest, what, &words);
-    guest->told = true;
-    guest->since = s->looked;
-    guest->rank = -1;
+    StoreHead head = { .what = what, .bytes = (uint32_t)bytes };
+    send_bytes(p, &head, sizeof head);
+    if (bytes > 0)
+        send_bytes(p, value, bytes);
+    flush_out(p);
 }
 
-// Until all that was sent has arrived, or the time is over; with `gone`: until all but rank 0's own
-// connection have closed.
-static void send_rest(TcpStoreServer *s, double time, bool gone)
+// Until all that was sent has arrived, or (gone) the others have closed; or it takes too long.
+static void send_rest(TcpStoreServer *s, bool gone)
 {
-    double until = clock_now() + time;
+    char nothing[256];
     bool busy = true;
-    while (busy && clock_now() < until) {
+    for (double until = clock_now() + last_words; busy && clock_now() < until; usleep(2000)) {
         busy = false;
         for (int i = 0; i < s->count; i++) {
-            Guest *guest = &s->guests[i];
-            size_t bytes;
-            if (!guest->open || guest->rank == 0 || channel_turn(guest->wire) == CHANNEL_CLOSED)
-                continue;
-            while (channel_next(guest->wire, &bytes) != NULL)
-                continue;
-            busy = busy || gone || (channel_events(guest->wire) & POLLOUT);
+            Peer *p = &s->peers[i];
+            flush_out(p);
+            bool closed = p->rank == 0 ||
+                          recv(p->socket, nothing, sizeof nothing, MSG_DONTWAIT) == 0;
+            busy = busy || (gone && !closed) || (!closed && p->out_bytes > 0);
         }
-        if (busy)
-            usleep(5000);
     }
 }
 
-// For everybody. Said here, if it has not been; the first ranks of other machines repeat it.
-static _Noreturn void end_run(TcpStoreServer *s, const Error *words, bool said)
+// Rank 0 says why, unless it has said so (NULL); the others end without a word.
+static _Noreturn void end_run(TcpStoreServer *s, const Error *words)
 {
-    if (!said)
+    if (words)
         WARN(words->hint, "%s", words->text);
     for (int i = 0; i < s->count; i++)
-        if (s->guests[i].open && s->guests[i].rank != 0 && !s->guests[i].told)
-            send_words(s, &s->guests[i], TCP_STORE_END, words);
-    send_rest(s, last_words, true);
-    tcp_store_leave_silently();
+        if (s->peers[i].rank > 0 && !s->peers[i].leaving)
+            answer(&s->peers[i], STORE_OVER, NULL, 0);
+    send_rest(s, true);
+    leave_at_once();
 }
 
-static void refuse(TcpStoreServer *s, const char *who, const char *why)
+static void refuse(TcpStoreServer *s, Peer *p, const char *why)
 {
-    snprintf(s->refusal, sizeof s->refusal, "%s: %s", who, why);
+    snprintf(s->refusal, sizeof s->refusal, "%s: %s", p->where, why);
     if (s->refused++ == 0)
-        WARN("it is not let in; others are counted", "somebody at %s knocks: %s", who, why);
-}
-
-static const char *name_of(const TcpStorePerson *person, char text[160])
-{
-    snprintf(text, 160, "rank %d (%s, pid %d)", (int)person->rank, person->host, (int)person->pid);
-    return text;
+        WARN("it is not let in; others are counted", "a stranger at %s knocks: %s", p->where, why);
 }
 
 // --- who may join --------------------------------------------------------------------------------
 
-static bool same_machine(const TcpStorePerson *a, const TcpStorePerson *b)
+static void send_away(TcpStoreServer *s, Peer *p, bool final, const Error *error)
 {
-    return strcmp(a->host, b->host) == 0 && a->first == b->first &&
-           (a->first >= 0 || a->rank == b->rank);
+    StoreWords words = { *error, final };
+    answer(p, STORE_NO, &words, sizeof words);
+    p->leaving = true;
+    p->since = s->looked;
 }
 
-static TcpStorePerson *newest_of(TcpStoreServer *s, const TcpStorePerson *person)
+static const char *name_of(const StorePerson *person, char text[120])
 {
-    int first = person->first >= 0 && person->first < s->size ? person->first : person->rank;
-    return &s->newest[first];
+    snprintf(text, 120, "rank %d (%.70s, pid %d)", (int)person->rank, person->host, (int)person->pid);
+    return text;
 }
 
-// Does it contradict what is known?
-static bool fits(const TcpStoreServer *s, const TcpStorePerson *person, Error *words)
+static bool is_newer(const TcpStoreServer *s, const StorePerson *person)
 {
-    char who[160], other[160];
+    const StorePerson *present = &s->persons[person->rank];
+    return person->generation > present->generation && strcmp(person->host, present->host) == 0;
+}
+
+// Does it contradict what is known? That ends the run, for it would never be complete.
+static bool fits(const TcpStoreServer *s, const StorePerson *person, Error *error)
+{
+    char who[120], other[120];
     name_of(person, who);
-    if (person->size != s->size)
-        return error_set(words, "all ranks need the same world size", "%s says that there are %d "
+    if (person->size != s->self.size)
+        return error_set(error, "all ranks need the same world size", "%s says that there are %d "
                          "ranks, %s says %d", who, (int)person->size, name_of(&s->self, other),
-                         s->size);
-    if (person->rank < 0 || person->rank >= s->size)
-        return error_set(words, "ranks are numbered from 0", "%s comes, but there are %d ranks: 0 "
-                         "to %d", who, s->size, s->size - 1);
-    const TcpStorePerson *present = &s->persons[person->rank];
-    bool itself = present->pid == person->pid && strcmp(present->host, person->host) == 0;
-    bool anew = present->generation != person->generation && same_machine(present, person);
-    if (s->here[person->rank] && !s->going && !itself && !anew)
-        return error_set(words, "each process needs a rank of its own; do two machines have the "
-                         "same --node-rank?", "%s is there twice: %s, pid %d, comes too",
-                         name_of(present, other), person->host, (int)person->pid);
-    return true;
+                         (int)s->self.size);
+    if (person->rank < 0 || person->rank >= s->self.size)
+        return error_set(error, "ranks are numbered from 0", "%s comes, but there are %d ranks: 0 to "
+                         "%d", who, (int)s->self.size, (int)s->self.size - 1);
+    return s->watch.ranks[person->rank].ended > 0 || is_newer(s, person) ||
+           error_set(error, "each process needs a rank of its own; do two machines have the same "
+                     "--node-rank?", "%s is there twice: %s, pid %d, comes too",
+                     name_of(&s->persons[person->rank], other), person->host, (int)person->pid);
 }
 
-// All of the machine's that are older than this one.
-static void evict(TcpStoreServer *s, const TcpStorePerson *newer)
+// After all were there. If it is of a newer start, one of ours is gone, and the others must start
+// again.
+static void come_late(TcpStoreServer *s, Peer *p, const StorePerson *person)
 {
-    Error words;
-    for (int i = 0; i < s->count; i++) {
-        Guest *guest = &s->guests[i];
-        const TcpStorePerson *old = guest->rank < 0 ? NULL : &s->persons[guest->rank];
-        if (guest->wire == NULL || old == NULL || !same_machine(old, newer) ||
-            (old->generation == newer->generation && old->rank != newer->rank))
-            continue;
-        error_set(&words, "", "the ranks of %s were started anew, this is one of before",
-                  old->host);
-        if (guest->rank == 0)
-            end_run(s, &words, false);
-        s->here[guest->rank] = false;
-        s->there--;
-        send_away(s, guest, TCP_STORE_END, "", "%s", words.text);
+    Error error;
+    bool newer = person->rank >= 0 && person->rank < s->self.size && is_newer(s, person);
+    error_set(&error, "one process too many? another run may have this port", "the run has begun: "
+              "all %d ranks are there", (int)s->self.size);
+    send_away(s, p, !newer, &error);
+    if (newer) {
+        error_set(&error, "", "rank %d was started again on %s: its run cannot continue without it",
+                  (int)person->rank, person->host);
+        end_run(s, &error);
     }
 }
 
-// It comes too late for this run. If it is of a newer start, one of ours is gone, and the others
-// need to start anew as well.
-static void come_late(TcpStoreServer *s, Guest *guest, const TcpStorePerson *person)
+static void welcome(TcpStoreServer *s, Peer *p, const Hello *hello)
 {
-    Error words;
-    const TcpStorePerson *newest = newest_of(s, person);
-    if (!same_machine(newest, person) || person->generation <= newest->generation) {
-        send_away(s, guest, TCP_STORE_END, "one process too many? another run may have this port",
-                  "the run has begun: all %d ranks are there", s->size);
+    Welcome words = { .rank0 = s->self };
+    int rank = hello->person.rank;
+    for (int i = 0; i < s->count; i++)  // one of before, which has not noticed yet
+        if (s->peers[i].rank == rank)
+            s->peers[i].leaving = true;
+    s->there += s->watch.ranks[rank].ended > 0;
+    s->watch.ranks[rank].ended = 0;
+    s->persons[rank] = hello->person;
+    p->rank = rank;
+    secret_prove(&s->config.secret, "rank 0", hello, sizeof *hello, words.proof);
+    answer(p, STORE_WELCOME, &words, sizeof words);
+}
+
+static void take_hello(TcpStoreServer *s, Peer *p)
+{
+    Hello hello;
+    Error error;
+    memcpy(&hello, p->in, sizeof hello);
+    hello.person.host[STORE_NAME - 1] = hello.person.run[STORE_NAME - 1] = '\0';
+    const Secret *secret = &s->config.secret;
+    bool loopback = tcp_is_loopback(tcp_place(p->socket, false).address);
+    if (memcmp(hello.client.magic, STORE_MAGIC, sizeof hello.client.magic) != 0)
+        error_set(&error, "", "this is another program, or another version of this one");
+    else if (hello.client.secret != secret->known)
+        error_set(&error, "all ranks need the same: --token-file FILE, or one launcher for all",
+                  secret->known ? "it has no token, but rank 0 has one"
+                                : "it has a token, but rank 0 has none");
+    else if (memcmp(&hello.server, &p->greeting, sizeof p->greeting) != 0 ||
+             !secret_proves(secret, "rank", &hello, offsetof(Hello, proof), hello.proof))
+        error_set(&error, "all ranks need the same: --token-file FILE, or one launcher for all",
+                  "it does not know our token");
+    else if (!secret->known && loopback && !tcp_same_user(p->socket))
+        error_set(&error, "another port, or a token (--token-file)",
+                  "it belongs to another user, and there is no token");
+    else if (strcmp(hello.person.run, s->self.run) != 0) {
+        error_set(&error, "another port", "another run is there ('%s', not '%s')", s->self.run,
+                  hello.person.run);
+        send_away(s, p, false, &error);
         return;
-    }
-    send_away(s, guest, TCP_STORE_LATER, "", "the run of before is just ending");
-    error_set(&words, "", "rank %d was started anew on %s: its run cannot go on without it",
-              (int)person->rank, person->host);
-    end_run(s, &words, false);
-}
-
-static void welcome(TcpStoreServer *s, Guest *guest, const TcpStorePerson *person)
-{
-    s->persons[person->rank] = *person;
-    s->here[person->rank] = true;
-    s->there++;
-    guest->rank = person->rank;
-    memset(s->out, 0, tcp_store_bytes(TCP_STORE_WELCOME));
-    s->out->person = s->self;
-    send_out(s, guest, TCP_STORE_WELCOME, 0);
-}
-
-static void join(TcpStoreServer *s, Guest *guest, const TcpStorePerson *person)
-{
-    char who[160];
-    Error words;
-    if (!s->has_token && s->loopback && !tcp_same_user(channel_socket(guest->wire))) {
-        refuse(s, guest->peer, "it belongs to another user, and there is no token");
-        send_away(s, guest, TCP_STORE_END, "another port, or a token (--token-file)",
-                  "it belongs to another user");
-    } else if (strcmp(person->name, s->name) != 0) {
-        send_away(s, guest, TCP_STORE_NO, "another port", "another run is there ('%s', not '%s')",
-                  s->name, person->name);
-    } else if (!fits(s, person, &words)) {
-        if (!s->going)
-            end_run(s, &words, false);
-        send_away(s, guest, TCP_STORE_END, words.hint, "%s", words.text);
+    } else if (s->going) {
+        come_late(s, p, &hello.person);
+        return;
+    } else if (fits(s, &hello.person, &error)) {
+        welcome(s, p, &hello);
+        return;
     } else {
-        TcpStorePerson *newest = newest_of(s, person);
-        bool known = newest->size > 0 && same_machine(newest, person);
-        if (known && person->generation < newest->generation) {
-            send_away(s, guest, TCP_STORE_END, "", "%s belongs to an earlier start of its machine's "
-                      "ranks", name_of(person, who));
-        } else if (s->going) {
-            come_late(s, guest, person);
-        } else {
-            evict(s, person);
-            *newest = *person;
-            welcome(s, guest, person);
-        }
+        send_away(s, p, true, &error);
+        end_run(s, &error);
     }
+    refuse(s, p, error.text);
+    send_away(s, p, false, &error);
 }
 
-// --- what ranks say ------------------------------------------------------------------------------
+// --- what ranks ask ------------------------------------------------------------------------------
 
-static void hear(TcpStoreServer *s, int rank, const TcpStoreSigns *signs)
+static Entry **find(TcpStoreServer *s, const char *key)
 {
-    Child *child = &s->watch.children[rank];
-    Alive *a = child->alive;
-    child->heard = s->looked;
-    a->beats = signs->beats;
-    a->waiting = signs->waiting;
-    a->outside = signs->outside;
-    a->joined = signs->joined != 0;
-    a->done = signs->done != 0;
-    a->epoch = signs->epoch;
-    a->step = signs->step;
-    a->begun = signs->begun;
-    a->ended = signs->ended;
-    a->count = signs->count;
-    for (int i = 0; i < ALIVE_NAME - 1; i++) {
-        a->operation[i] = signs->operation[i];
-        a->communicator[i] = signs->communicator[i];
-    }
+    Entry **at = &s->entries;
+    while (*at && strcmp((*at)->key, key) != 0)
+        at = &(*at)->next;
+    return at;
 }
 
-static void leave(TcpStoreServer *s, Guest *guest)
+static void keep(TcpStoreServer *s, const char *key, const void *value, size_t bytes)
 {
-    Child *child = &s->watch.children[guest->rank];
-    child->alive->done = true;
-    child->ended = s->looked;
-    guest->told = true;
-    guest->since = s->looked;
-    send_out(s, guest, TCP_STORE_BYE, 0);
+    Entry **at = find(s, key), *old = *at, *entry = xmalloc(sizeof *entry + bytes);
+    *entry = (Entry){ .next = old ? old->next : NULL, .bytes = bytes };
+    snprintf(entry->key, sizeof entry->key, "%s", key);
+    memcpy(entry->value, value, bytes);
+    *at = entry;
+    free(old);
 }
 
-static void answer(TcpStoreServer *s, Guest *guest)
+static void take_question(TcpStoreServer *s, Peer *p)
 {
-    size_t bytes;
-    const void *value = fork_store_find(s->store, guest->wanted, &bytes);
-    if (value == NULL)
-        return;
-    memset(s->out, 0, tcp_store_bytes(TCP_STORE_HERE));
-    memcpy(s->out->store.value, value, bytes);
-    guest->wanted[0] = '\0';
-    send_out(s, guest, TCP_STORE_HERE, bytes);
-}
-
-static void keep(TcpStoreServer *s, size_t bytes)
-{
-    const TcpStoreMessage *m = s->in;
-    fork_store_keep(s->store, m->store.key, m->store.value, bytes);
-    for (int i = 0; i < s->count; i++)
-        if (s->guests[i].wire && strcmp(s->guests[i].wanted, m->store.key) == 0)
-            answer(s, &s->guests[i]);
-}
-
-static void take_message(TcpStoreServer *s, Guest *guest, size_t bytes)
-{
-    const TcpStoreMessage *m = s->in;
-    if (guest->told)
-        return;
-    if (guest->rank < 0) {
-        if (m->what == TCP_STORE_JOIN)
-            join(s, guest, &m->person);
-    } else if (m->what == TCP_STORE_PULSE) {
-        hear(s, guest->rank, &m->signs);
-        send_out(s, guest, TCP_STORE_WELL, 0);
-    } else if (m->what == TCP_STORE_LEAVE) {
-        hear(s, guest->rank, &m->signs);
-        leave(s, guest);
-    } else if (m->what == TCP_STORE_PUT) {
-        keep(s, bytes - tcp_store_bytes(TCP_STORE_PUT));
-    } else if (m->what == TCP_STORE_GET) {
-        snprintf(guest->wanted, sizeof guest->wanted, "%s", m->store.key);
-        answer(s, guest);
-    }
+    StoreHead head;
+    Watched *rank = &s->watch.ranks[p->rank];
+    const char *value = p->in + sizeof head;
+    memcpy(&head, p->in, sizeof head);
+    head.key[STORE_KEY - 1] = '\0';
+    const Entry *entry = head.what == STORE_GET ? *find(s, head.key) : NULL;
+    rank->heard = s->looked;
+    if (head.what == STORE_PUT)
+        keep(s, head.key, value, head.bytes);
+    else if (head.what == STORE_BEAT && head.bytes == sizeof(Alive))
+        memcpy(rank->alive, value, sizeof(Alive));
+    else if (head.what == STORE_OVER)
+        end_run(s, NULL);
+    else if (head.what == STORE_END)
+        rank->alive->done = p->leaving = true;
+    if (p->leaving)
+        p->since = rank->ended = s->looked;
+    answer(p, entry ? STORE_VALUE : head.what == STORE_GET ? STORE_NOT_YET : STORE_DONE,
+           entry ? entry->value : NULL, entry ? entry->bytes : 0);
 }
 
 // --- connections ---------------------------------------------------------------------------------
 
-static void forget(TcpStoreServer *s, Guest *guest)
+static void forget(TcpStoreServer *s, int i)
 {
-    int rank = guest->told ? -1 : guest->rank;
-    if (rank >= 0 && s->going) {
-        s->watch.children[rank].ended = s->looked;
-    } else if (rank >= 0) {
-        s->here[rank] = false;
+    Peer *p = &s->peers[i];
+    if (p->rank >= 0 && !p->leaving) {
+        s->watch.ranks[p->rank].ended = s->looked;
         s->there--;
     }
-    channel_free(guest->wire);
-    *guest = (Guest){ .rank = -1 };
+    close(p->socket);
+    free(p->in);
+    free(p->out);
+    *p = s->peers[--s->count];
 }
 
-static void turn(TcpStoreServer *s, Guest *guest)
+// How long the message is that is coming, as far as that is known.
+static size_t wanted(const Peer *p)
 {
-    const void *message;
-    size_t bytes;
-    ChannelState state = channel_turn(guest->wire);
-    guest->open = guest->open || state == CHANNEL_OPEN;
-    while ((message = channel_next(guest->wire, &bytes)) != NULL)
-        if (tcp_store_take(s->in, message, bytes))
-            take_message(s, guest, bytes);
-    if (state == CHANNEL_CLOSED) {
-        ChannelFault fault = channel_fault(guest->wire);
-        if (!guest->open && (fault == CHANNEL_TOKEN || fault == CHANNEL_NOT_OURS))
-            refuse(s, guest->peer, channel_why(guest->wire));
-        forget(s, guest);
-    } else if ((guest->rank < 0 || guest->told) && s->looked - guest->since > politeness) {
-        if (!guest->told)
-            refuse(s, guest->peer, "it does not say who it is");
-        forget(s, guest);
+    StoreHead head = { .bytes = 0 };
+    if (p->rank < 0)
+        return sizeof(Hello);
+    if (p->filled >= sizeof head)
+        memcpy(&head, p->in, sizeof head);
+    return head.bytes > STORE_MOST ? 0 : sizeof head + head.bytes;
+}
+
+// Takes what has come, but no second message before the first is answered. False: it is gone.
+static bool take(TcpStoreServer *s, Peer *p)
+{
+    flush_out(p);
+    while (p->out_bytes == 0) {
+        size_t all = wanted(p);
+        p->in = all > 0 ? realloc(p->in, all) : p->in;
+        ssize_t n = 0;
+        if (all > 0 && p->in)
+            n = recv(p->socket, p->in + p->filled, all - p->filled, MSG_DONTWAIT);
+        if (n <= 0)
+            return n < 0 && (errno == EAGAIN || errno == EINTR);
+        p->filled += (size_t)n;
+        if (p->filled < wanted(p) || wanted(p) == 0)
+            continue;
+        if (!p->leaving && p->rank < 0)
+            take_hello(s, p);
+        else if (!p->leaving)
+            take_question(s, p);
+        p->filled = 0;
     }
+    return true;
 }
 
-static void forget_gone(TcpStoreServer *s)
+// Ranks are there to stay; of the strangers too many the oldest goes.
+static void make_room(TcpStoreServer *s)
 {
-    int kept = 0;
-    for (int i = 0; i < s->count; i++)
-        if (s->guests[i].wire)
-            s->guests[kept++] = s->guests[i];
-    s->count = kept;
+    int oldest = -1, strangers = 0;
+    for (int i = 0; i < s->count; i++) {
+        bool stranger = s->peers[i].rank < 0 || s->peers[i].leaving;
+        strangers += stranger;
+        if (stranger && (oldest < 0 || s->peers[i].since < s->peers[oldest].since))
+            oldest = i;
+    }
+    if (strangers >= STRANGERS + s->self.size)
+        forget(s, oldest);
 }
 
-// Who has waited for longest without having said who it is.
-static bool make_room(TcpStoreServer *s)
-{
-    for (int i = 0; i < s->count; i++)
-        if (s->guests[i].rank < 0 || s->guests[i].told) {
-            forget(s, &s->guests[i]);
-            forget_gone(s);
-            return true;
-        }
-    return false;
-}
-
-static int strangers(const TcpStoreServer *s)
-{
-    int count = 0;
-    for (int i = 0; i < s->count; i++)
-        count += s->guests[i].rank < 0 || s->guests[i].told;
-    return count;
-}
-
-static void let_in(TcpStoreServer *s)
+static void let_in(TcpStoreServer *s, int listening)
 {
     for (int i = 0; i < AT_ONCE; i++) {
-        int socket = accept4(s->listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (socket < 0 && (errno == EMFILE || errno == ENFILE) && !make_room(s))
+        make_room(s);
+        int socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (socket < 0 && (errno == EMFILE || errno == ENFILE))
             s->deaf = s->looked + 0.5;
         if (socket < 0)
             return;
-        if (strangers(s) >= s->size + STRANGERS)
-            make_room(s);
-        Guest *guest = &s->guests[s->count++];
-        *guest = (Guest){ .since = s->looked, .rank = -1 };
-        tcp_peer(socket, guest->peer);
-        guest->wire = channel_new(socket, true, s->has_token ? s->token : NULL);
+        Peer *p = &s->peers[s->count++];
+        TcpPlace place = tcp_place(socket, true);
+        *p = (Peer){ .socket = socket, .rank = -1, .since = s->looked };
+        snprintf(p->where, sizeof p->where, "%s:%d", place.address, place.port);
+        Secret random = secret_random();
+        p->greeting = (Greeting){ STORE_MAGIC, s->config.secret.known, { 0 } };
+        memcpy(p->greeting.random, random.bytes, sizeof p->greeting.random);
+        send_bytes(p, &p->greeting, sizeof p->greeting);
+        flush_out(p);
     }
+}
+
+static void serve(TcpStoreServer *s)
+{
+    struct pollfd fds[s->most + STORE_PLACES];
+    int first = s->config.count;
+    for (int i = 0; i < first; i++)
+        fds[i] = (struct pollfd){ .fd = s->looked < s->deaf ? -1 : s->config.sockets[i],
+                                  .events = POLLIN };
+    for (int i = 0; i < s->count; i++)
+        fds[first + i] = (struct pollfd){ .fd = s->peers[i].socket,
+                                          .events = s->peers[i].out_bytes ? POLLOUT : POLLIN };
+    poll(fds, (nfds_t)(first + s->count), SLICE_MS);
+    double now = clock_now();
+    if (now > s->looked + 1)
+        s->begun += now - s->looked;    // we were stopped ourselves
+    s->looked = now;
+    for (int i = s->count - 1; i >= 0; i--) {
+        Peer *p = &s->peers[i];
+        bool late = (p->rank < 0 || p->leaving) && now > p->since + politeness;
+        if (late && !p->leaving)
+            refuse(s, p, "it does not say who it is");
+        if (late || (fds[first + i].revents && !take(s, p)))
+            forget(s, i);
+    }
+    for (int i = 0; i < first; i++)
+        if (fds[i].revents)
+            let_in(s, s->config.sockets[i]);
 }
 
 // --- the thread ----------------------------------------------------------------------------------
 
 static void go(TcpStoreServer *s)
 {
-    for (int i = 0; i < s->size; i++) {
-        Child *child = &s->watch.children[i];
-        child->pid = s->persons[i].pid;
-        child->host = s->persons[i].host;
-        child->heard = s->looked;
-        child->beaten = s->looked;
+    char run[STORE_NAME];
+    uint64_t random[2] = { 0, (uint64_t)(1e9 * clock_now()) };
+    if (getrandom(random, sizeof random, 0) < 0)
+        random[0] = (uint64_t)getpid();
+    snprintf(run, sizeof run, "%d-%016llx%016llx", (int)getpid(), (unsigned long long)random[0],
+             (unsigned long long)random[1]);
+    for (int i = 0; i < s->self.size; i++) {
+        Watched *rank = &s->watch.ranks[i];
+        bool here = strcmp(s->persons[i].host, s->self.host) == 0;
+        rank->pid = s->persons[i].pid;
+        rank->host = s->persons[i].host;
+        rank->heard = rank->beaten = s->looked;
+        // A supervisor knows more; here it is judged only if that says nothing.
+        rank->slack = !s->persons[i].supervised ? 0 : here ? 2 * courtesy : courtesy;
     }
-    uint64_t noise = 0;
-    if (getrandom(&noise, sizeof noise, 0) < 0)
-        noise = (uint64_t)(1e9 * s->looked);
-    memset(s->out, 0, tcp_store_bytes(TCP_STORE_GO));
-    snprintf(s->out->run, sizeof s->out->run, "%d-%llx-%llx", (int)s->self.pid,
-             (long long)time(NULL), (unsigned long long)noise);
-    for (int i = 0; i < s->count; i++)
-        if (s->guests[i].wire && s->guests[i].rank >= 0)
-            send_out(s, &s->guests[i], TCP_STORE_GO, 0);
+    s->watch.looked = s->looked;
+    keep(s, "run", run, strlen(run) + 1);
     s->going = true;
 }
 
 static _Noreturn void give_up(TcpStoreServer *s)
 {
-    enum { NAMED = 16 };
-    Error words;
-    char missing[320] = "", hint[sizeof words.hint];
-    int length = 0, named = 0;
-    for (int i = 0; i < s->size; i++)
-        if (!s->here[i] && named++ < NAMED)
-            length += snprintf(missing + length, sizeof missing - (size_t)length, "%s%d%s",
-                               length ? ", " : "", i, s->persons[i].size ? " (gone again)" : "");
+    Error error;
+    char missing[320] = "";
+    int named = 0;
+    for (int i = 0; i < s->self.size; i++)
+        if (s->watch.ranks[i].ended > 0 && named++ < 16) {
+            size_t n = strlen(missing);
+            snprintf(missing + n, sizeof missing - n, "%s%d%s", n ? ", " : "", i,
+                     s->persons[i].size ? " (gone again)" : "");
+        }
+    char hint[sizeof error.hint] = "are they started, and do they look for rank 0 here? does a "
+                                   "firewall stand in between? --timeout gives more time";
     if (s->refused > 0)
-        snprintf(hint, sizeof hint, "refused were %d; the last: %.160s", s->refused, s->refusal);
-    else
-        snprintf(hint, sizeof hint, "are they started, and do they look for rank 0 here? does a "
-                 "firewall stand in between? --timeout gives more time");
-    error_set(&words, hint, "%d of %d ranks came within %.3g s: missing %s %s%s", s->there, s->size,
-              s->timeout, named > 1 ? "are" : "is", missing, named > NAMED ? ", ..." : "");
-    end_run(s, &words, false);
+        snprintf(hint, sizeof hint, "refused were %d; the last: %s", s->refused, s->refusal);
+    error_set(&error, hint, "%d of %d ranks came within %.3g s: missing %s %s%s", s->there,
+              (int)s->self.size, s->config.timeout, named > 1 ? "are" : "is", missing,
+              named > 16 ? ", ..." : "");
+    end_run(s, &error);
 }
 
-static void await_guests(TcpStoreServer *s)
+static void look(TcpStoreServer *s)
 {
-    uint64_t count;
-    double slice = s->timeout > 0 ? 1 + 1000 * s->timeout / 10 : TCP_STORE_SLICE;
-    bool deaf = s->looked < s->deaf;
-    for (int i = 0; i < s->count; i++)
-        s->fds[i] = (struct pollfd){ .fd = channel_socket(s->guests[i].wire),
-                                     .events = channel_events(s->guests[i].wire) };
-    s->fds[s->count] = (struct pollfd){ .fd = s->wake, .events = POLLIN };
-    s->fds[s->count + 1] = (struct pollfd){ .fd = deaf ? -1 : s->listening, .events = POLLIN };
-    poll(s->fds, (nfds_t)s->count + 2, slice < TCP_STORE_SLICE ? (int)slice : TCP_STORE_SLICE);
-    if (s->fds[s->count].revents && read(s->wake, &count, sizeof count) < 0)
-        return;
-}
-
-static void judge(TcpStoreServer *s)
-{
-    if (!s->going && s->there == s->size)
+    double patience = s->config.supervised ? courtesy : 0;   // a supervisor may know more
+    if (!s->going && s->there == s->self.size)
         go(s);
-    else if (!s->going && s->timeout > 0 && s->looked - s->begun > s->timeout)
+    else if (!s->going && s->config.timeout > 0 && s->looked > s->begun + s->config.timeout + patience)
         give_up(s);
-    if (!s->going)
-        return;
-    supervise_look(&s->watch);
-    if (supervise_judge(&s->watch))
-        end_run(s, &s->watch.verdict, true);
+    if (s->going && watch_judge(&s->watch))
+        end_run(s, NULL);
+}
+
+static bool others_left(const TcpStoreServer *s)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->peers[i].rank > 0 && !s->peers[i].leaving)
+            return false;
+    return true;
 }
 
 static void *run(void *arg)
 {
     TcpStoreServer *s = arg;
-    double stopped = 0;
-    while (stopped == 0 || (supervise_lives(&s->watch) && s->looked < stopped + farewell)) {
-        await_guests(s);
-        s->begun += tcp_store_absence(&s->looked);
-        for (int i = s->count - 1; i >= 0; i--)
-            turn(s, &s->guests[i]);
-        forget_gone(s);
-        let_in(s);
-        judge(s);
+    for (double stopped = 0; stopped == 0 || (!others_left(s) && s->looked < stopped + farewell);) {
+        serve(s);
+        look(s);
         if (stopped == 0 && atomic_load(&s->stop))
             stopped = s->looked;
     }
-    for (int i = 0; i < s->count; i++)
-        if (s->guests[i].rank >= 0 && !s->guests[i].told)
-            send_out(s, &s->guests[i], TCP_STORE_BYE, 0);
-    send_rest(s, last_words, false);
+    send_rest(s, false);
     if (s->refused > 1)
         WARN("", "in all, %d connections were refused; the last: %s", s->refused, s->refusal);
     return NULL;
 }
 
-// --- from outside --------------------------------------------------------------------------------
-
-static void remember(TcpStoreServer *s, const TcpStoreConfig *c)
+TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, const StorePerson *self)
 {
-    s->self = (TcpStorePerson){ c->rank, c->size, c->first, (int32_t)getpid(), c->generation };
-    gethostname(s->self.host, sizeof s->self.host - 1);
-    snprintf(s->name, sizeof s->name, "%s", c->name ? c->name : "");
-    s->has_token = c->token != NULL;
-    if (c->token)
-        memcpy(s->token, c->token, CHANNEL_KEY);
-}
-
-static void make_places(TcpStoreServer *s)
-{
-    size_t size = (size_t)s->size;
-    Alive *pages = alive_pages(s->size);
-    s->watch = supervise_new(s->size, s->timeout);
-    for (int i = 0; i < s->size; i++)
-        s->watch.children[i].alive = &pages[i];
-    s->persons = xcalloc(size, sizeof *s->persons);
-    s->newest = xcalloc(size, sizeof *s->newest);
-    s->here = xcalloc(size, sizeof *s->here);
-    s->most = 2 * s->size + STRANGERS + AT_ONCE;
-    s->guests = xcalloc((size_t)s->most, sizeof *s->guests);
-    s->fds = xcalloc((size_t)s->most + 2, sizeof *s->fds);
-}
-
-TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int listening)
-{
-    TcpAddress address;
     TcpStoreServer *s = xcalloc(1, sizeof *s);
-    s->size = config->size;
-    s->timeout = config->timeout;
+    struct rlimit files;
+    s->config = *config;
+    s->self = *self;
     s->begun = s->looked = clock_now();
-    s->listening = listening;
-    tcp_own_address(listening, address);
-    s->loopback = tcp_is_loopback(address);
-    fcntl(listening, F_SETFL, fcntl(listening, F_GETFL) | O_NONBLOCK);
-    fcntl(listening, F_SETFD, FD_CLOEXEC);
-    remember(s, config);
-    make_places(s);
-    s->store = fork_store_server_new();
-    s->in = xcalloc(1, sizeof *s->in);
-    s->out = xcalloc(1, sizeof *s->out);
-    s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    CHECK(s->wake >= 0, "ulimit -n", "eventfd: %s", strerror(errno));
-    s->thread = thread_start(run, s, "the meeting's server");
+    s->most = 2 * self->size + STRANGERS + 1;
+    s->peers = xcalloc((size_t)s->most, sizeof *s->peers);
+    s->persons = xcalloc((size_t)self->size, sizeof *s->persons);
+    s->pages = alive_pages(self->size, NULL);
+    s->watch = (Watch){ .size = self->size, .looked = s->looked };
+    s->watch.ranks = xcalloc((size_t)self->size, sizeof *s->watch.ranks);
+    for (int i = 0; i < self->size; i++)
+        s->watch.ranks[i] = (Watched){ .alive = &s->pages[i], .ended = s->looked };
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    for (int i = 0; i < config->count; i++) {
+        fcntl(config->sockets[i], F_SETFL, O_NONBLOCK);
+        fcntl(config->sockets[i], F_SETFD, FD_CLOEXEC);
+        CHECK(listen(config->sockets[i], 128) == 0, "another run may have it (ss -ltnp): choose "
+              "another --master-port", "cannot listen at port %d of %s: %s", config->places[i].port,
+              config->places[i].address, strerror(errno));
+    }
+    s->thread = thread_start(run, s, "the store");
     return s;
 }
 
 void tcp_store_server_free(TcpStoreServer *s)
 {
-    static const uint64_t one = 1;
     if (s == NULL)
         return;
     atomic_store(&s->stop, true);
-    if (write(s->wake, &one, sizeof one) < 0)
-        WARN("", "eventfd: %s", strerror(errno));
     pthread_join(s->thread, NULL);
-    for (int i = 0; i < s->count; i++)
-        channel_free(s->guests[i].wire);
-    close(s->wake);
-    close(s->listening);
-    fork_store_server_free(s->store);
-    alive_pages_free(s->watch.children[0].alive, s->size);
-    free(s->watch.children);
+    while (s->count > 0)
+        forget(s, s->count - 1);
+    for (int i = 0; i < s->config.count; i++)
+        close(s->config.sockets[i]);
+    for (Entry *entry = s->entries, *next; entry; entry = next) {
+        next = entry->next;
+        free(entry);
+    }
+    alive_pages_free(s->pages, s->self.size);
+    free(s->watch.ranks);
     free(s->persons);
-    free(s->newest);
-    free(s->here);
-    free(s->guests);
-    free(s->fds);
-    free(s->in);
-    free(s->out);
+    free(s->peers);
     free(s);
 }

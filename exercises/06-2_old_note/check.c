@@ -1,26 +1,26 @@
-// check.c - a rank tells that it looks for the note, and which port it has found there.
+// check.c - a rank prints that it looks for the note, and which port it has found there.
 #include "rendezvous_file.h"
 
 #include <stdio.h>
 
-bool __real_rendezvous_file_read(const char *path, const char *run, double seconds, RendezvousFile *note, Error *err);
-bool __wrap_rendezvous_file_read(const char *path, const char *run, double seconds, RendezvousFile *note, Error *err);
-bool __real_rendezvous_file_write(const char *path, const char *run, const RendezvousFile *note, Error *err);
-bool __wrap_rendezvous_file_write(const char *path, const char *run, const RendezvousFile *note, Error *err);
-
-bool __wrap_rendezvous_file_read(const char *path, const char *run, double seconds, RendezvousFile *note, Error *err)
+static void print(const TcpStoreConfig *config)
 {
-    fprintf(stderr, "spy: looks\n");
-    bool found = __real_rendezvous_file_read(path, run, seconds, note, err);
-    if (found)
-        fprintf(stderr, "spy: port %d, by a note of the run '%s'\n", note->port, run);
-    return found;
+    fprintf(stderr, "spy: port %d, by a note of the run '%s'\n", config->places[0].port, config->name);
 }
 
-bool __wrap_rendezvous_file_write(const char *path, const char *run, const RendezvousFile *note, Error *err)
+void __real_rendezvous_file_read(const char *path, TcpStoreConfig *config);
+void __wrap_rendezvous_file_read(const char *path, TcpStoreConfig *config);
+void __wrap_rendezvous_file_read(const char *path, TcpStoreConfig *config)
 {
-    bool left = __real_rendezvous_file_write(path, run, note, err);
-    if (left)
-        fprintf(stderr, "spy: port %d, by a note of the run '%s'\n", note->port, run);
-    return left;
+    fprintf(stderr, "spy: looks\n");
+    __real_rendezvous_file_read(path, config);
+    print(config);
+}
+
+void __real_rendezvous_file_write(const char *path, const TcpStoreConfig *config);
+void __wrap_rendezvous_file_write(const char *path, const TcpStoreConfig *config);
+void __wrap_rendezvous_file_write(const char *path, const TcpStoreConfig *config)
+{
+    __real_rendezvous_file_write(path, config);
+    print(config);
 }

@@ -169,11 +169,11 @@ bool link_bare(Link *link, const Call *call)
     return true;
 }
 
-const char *link_barrier(Link *link)
+const char *link_barrier(Link *link, double seconds)
 {
     if (link->order->last)
         stream_sync(link->order->last);
-    return gloo_barrier(link->gloo, ++link->tag);
+    return gloo_barrier(link->gloo, ++link->tag, seconds);
 }
 
 // --- in the order of a stream --------------------------------------------------------------------

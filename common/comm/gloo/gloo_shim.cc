@@ -218,11 +218,13 @@ GlooError gloo_receive(GlooLink *link, void *values, size_t bytes, int from)
     });
 }
 
-GlooError gloo_barrier(GlooLink *link, uint32_t tag)
+GlooError gloo_barrier(GlooLink *link, uint32_t tag, double seconds)
 {
     return attempt([&] {
         gloo::BarrierOptions options(link->context);
         options.setTag(tag);
+        if (seconds > 0)
+            options.setTimeout(std::chrono::milliseconds((int64_t)(1000 * seconds)));
         gloo::barrier(options);
     });
 }

@@ -35,7 +35,7 @@ GlooError gloo_scatter(GlooLink *link, uint32_t tag, const void *all, void *mine
 // Between two ranks, in the order of the calls.
 GlooError gloo_send(GlooLink *link, const void *values, size_t bytes, int to);
 GlooError gloo_receive(GlooLink *link, void *values, size_t bytes, int from);
-GlooError gloo_barrier(GlooLink *link, uint32_t tag);
+GlooError gloo_barrier(GlooLink *link, uint32_t tag, double seconds);  // 0: any
 
 #ifdef __cplusplus
 }

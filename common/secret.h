@@ -1,0 +1,25 @@
+// secret.h - the run's secret. Processes prove that they know it; it never crosses the network.
+#pragma once
+#include "check.h"
+#include <stddef.h>
+
+enum { SECRET_BYTES = 32, SECRET_TEXT = 2 * SECRET_BYTES + 1 };
+
+typedef struct Secret {
+    bool known;                         // false: there is none
+    unsigned char bytes[SECRET_BYTES];
+} Secret;
+
+Secret secret_random(void);
+// From 64 hexadecimal digits (and a newline). False: it is something else.
+bool secret_from_text(const char *text, Secret *secret);
+void secret_to_text(const Secret *secret, char text[SECRET_TEXT]);
+// From a file that only its owner, this user, may read.
+bool secret_from_file(const char *path, Secret *secret, Error *err);
+
+// HMAC(secret, who + said), with a key of zeros where there is no secret. Nobody else can make it,
+// and it proves nothing about anything else that is said.
+void secret_prove(const Secret *secret, const char *who, const void *said, size_t bytes,
+                  unsigned char proof[SECRET_BYTES]);
+bool secret_proves(const Secret *secret, const char *who, const void *said, size_t bytes,
+                   const unsigned char proof[SECRET_BYTES]);
