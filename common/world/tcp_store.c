@@ -287,8 +287,10 @@ static int shake_hands(Search *s, int socket, double patience, StorePerson *rank
         return socket;
     }
     Error words = { .text = "" };
-    if (no)
-        words = answer->words.error;
+    if (no) {
+        words = answer->words.error;    // of whoever that is: it need not have an end
+        words.text[sizeof words.text - 1] = words.hint[sizeof words.hint - 1] = '\0';
+    }
     s->final = s->final || (no && answer->words.final);
     if (!why)
         free(answer);
