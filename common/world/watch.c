@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static const double grace = 0.2;        // s in which the rank shows that died first
+static const double grace = 0.2;        // s in which a rank shows that was killed before
 
 bool watch_lives(const Watch *w)
 {
@@ -112,7 +112,8 @@ static int judge_deaths(const Watch *w)
     }
     const Watched *r = &w->ranks[culprit];
     int blamed = blame(w, r), status = status_of(w, r);
-    if (blamed == 0 || (r->heard == 0 && w->looked < r->ended + grace && watch_lives(w)))
+    bool first_may_show = r->heard == 0 && blamed < 4 && w->looked < r->ended + grace;
+    if (blamed == 0 || (first_may_show && watch_lives(w)))
         return 0;
     bool explained = status == EXIT_USAGE || status == EXIT_DIVERGED;
     if (blamed > 1 && !(explained && alive_seen(r->alive)))
