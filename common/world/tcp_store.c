@@ -30,8 +30,8 @@ typedef struct TcpStore {
     StorePerson rank0;
     TcpStoreServer *server;             // rank 0's, else NULL
     pthread_t thread;
-    pthread_mutex_t lock;               // over the connection, and leaving
-    bool leaving;
+    pthread_mutex_t lock;               // over the connection, and what follows
+    bool leaving, lost;                 // lost: rank 0 was the first to leave
     char run[STORE_NAME];
 } TcpStore;
 
@@ -135,7 +135,7 @@ static StoreWhat ask_locked(TcpStore *s, StoreWhat what, const char *key, const 
         leave_at_once();
     if (why || heard) {
         lose_rank0(s, heard ? heard : why);
-        s->leaving = true;
+        s->leaving = s->lost = true;
         head->what = STORE_OVER;
     }
     return head->what;
@@ -192,13 +192,13 @@ static void end(void *arg)
 
 // --- signs of life -------------------------------------------------------------------------------
 
-static void tell_signs(TcpStore *s, StoreWhat what)
+static void tell_signs(TcpStore *s)
 {
     Alive page = { .beats = 0 };
     StoreHead head;
     void *answer;
     alive_copy(&page, alive_here());
-    ask_locked(s, what, "", &page, sizeof page, &head, &answer);
+    ask_locked(s, STORE_BEAT, "", &page, sizeof page, &head, &answer);
     free(answer);
 }
 
@@ -217,11 +217,13 @@ static void *beat(void *arg)
         leaving = s->leaving;
         bool due = clock_now() >= next;
         if (!leaving && (due || poll(&fd, 1, 0) > 0)) {
-            tell_signs(s, STORE_BEAT);
+            tell_signs(s);
             next = clock_now() + pause;
         }
         pthread_mutex_unlock(&s->lock);
     }
+    if (s->lost)
+        pthread_detach(pthread_self()); // nobody may come to join it
     return NULL;
 }
 
@@ -408,8 +410,10 @@ void tcp_store_end(World *world)
     if (!send_all(s->socket, &head, sizeof head, farewell))
         receive_all(s->socket, buffer, sizeof buffer, farewell);
     shutdown(s->socket, SHUT_RDWR);     // wakes the thread
+    bool lost = s->lost;
     pthread_mutex_unlock(&s->lock);
-    pthread_join(s->thread, NULL);
+    if (!lost)
+        pthread_join(s->thread, NULL);
     close(s->socket);
     tcp_store_server_free(s->server);
 }
