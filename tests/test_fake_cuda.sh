@@ -216,7 +216,7 @@ mistaken()
 }
 
 right=("$alone" ./mistaken "${one[@]}")
-apart=", not [0-9a-f]{16}|come apart|tell another tale"
+apart=", not [0-9a-f]{16}|come apart|tell another tale|is not finite"
 mistake "nobody waits for a batch" "$apart" 01_single_gpu common/data/loader.c "event_record(slot->ready, stream);" ""
 mistake "a batch is overwritten" "$apart" 01_single_gpu common/data/loader.c \
     "event_record(loader->slots[loader->batch.slot].done, device_stream(loader->device));" ";"
