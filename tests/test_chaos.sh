@@ -104,7 +104,7 @@ guard() # guard PID
     local alone=0
     while [ $alone -lt 5 ] && kill -0 "$1"; do
         sleep 1
-        pgrep -P "$1" >/dev/null && alone=0 || alone=$((alone + 1))
+        pgrep -r D,R,S,T -P "$1" >/dev/null && alone=0 || alone=$((alone + 1))
     done
     kill -KILL "$1" && echo "    mpirun has no ranks any more, for 5 s: it is killed"
 } 2>/dev/null
