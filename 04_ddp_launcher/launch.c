@@ -78,7 +78,7 @@ static void parse(Launch *l, int argc, char **argv)
         WRONG("", "--log-dir %s: %s", l->logs, strerror(errno));
 }
 
-// --- what the ranks are told: the contract -------------------------------------------------------
+// --- the contract: the environment of a rank ----------------------------------------------------
 
 static void tell(const char *name, long long value)
 {
@@ -105,7 +105,7 @@ static void tell_token(const Launch *l)
         setenv("DDP_TOKEN", text, 1);
 }
 
-// The socket is kept over restarts: nobody else gets the port in between.
+// The socket is kept over restarts: no other program can take the port in between.
 static void bind_place(Launch *l)
 {
     Error err;

@@ -176,7 +176,7 @@ static void be_rank(const Who *who)
 
 // --- where are the others? -----------------------------------------------------------------------
 
-// launch has bound rank 0's socket already, so that nobody else could take the port.
+// launch has bound rank 0's socket already, so that no other program can take the port.
 static bool inherit_socket(TcpStoreConfig *m)
 {
     const char *text = getenv("DDP_LISTEN");
