@@ -272,7 +272,7 @@ static void check_token(const RendezvousConfig *c, const TcpStoreConfig *m)
         WRONG("--token-file FILE, or DDP_TOKEN: the same on all hosts", "there is no token");
     if (m->size > 1 && !m->secret.known && m->rank == 0 && !tcp_is_loopback(m->places[0].address))
         WARN("--token-file FILE, the same on all hosts, keeps others out; --require-token insists",
-             "no token: whoever can reach %s:%d can take part in this run", m->places[0].address,
+             "no token: anyone who can reach %s:%d can take part in this run", m->places[0].address,
              m->places[0].port);
 }
 

@@ -4,9 +4,9 @@
 #include "world.h"
 #include <stdbool.h>
 
-// Who is on one machine with whom? Counts the world's local_rank and local_size where they are -1,
-// and else compares; and counts sharers. Returns how many cores this machine's ranks may use
-// together.
+// Which ranks share a machine? Counts the world's local_rank and local_size where they are -1, else
+// compares them with the count; and counts sharers. Returns how many cores this machine's ranks may
+// use together.
 int agree_neighbours(World *world);
 
 // All ranks must have the same value. Otherwise all end, and rank 0 says both: of several lines,

@@ -37,8 +37,7 @@ Alive *alive_pages(int count, int *descriptor);
 void alive_pages_free(Alive *pages, int count);
 // Before exec: the program will find page `number` behind this descriptor, by alive_inherit.
 void alive_bequeath(int descriptor, int number);
-// In such a program, before there are threads: it publishes there. False: nobody has bequeathed
-// one.
+// In such a program, before it has threads: publishes on that page. False: there is none.
 bool alive_inherit(void);
 
 void alive_copy(Alive *to, const Alive *from);

@@ -74,7 +74,7 @@ same_bits()
     wanted=$(hash_of)
     expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}"
     check "four ranks" each_says 4 Slurm "${four[@]}"
-    [ -z "$hosts" ] || check "there is no token" grep -qF "no token: whoever can reach 10.77.0.11:" "$TMP/output"
+    [ -z "$hosts" ] || check "there is no token" grep -qF "no token: anyone who can reach 10.77.0.11:" "$TMP/output"
     expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}" \
         --rendezvous "file:$TMP/note"
     check "its token needs no words" not grep token "$TMP/output"
