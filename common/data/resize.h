@@ -1,0 +1,37 @@
+// resize.h - crop and resize as torchvision does it with Pillow: antialiased bilinear, the same
+// bytes as Pillow 11 and 12 (Pillow 13 differs by at most one level).
+//
+//   Picture, w x h                 resized                      out
+//   +----------------+
+//   |   from         |             width x height               keep, mirrored if flip
+//   |  +--------+    |   resize   +--------+         crop       +----+
+//   |  |        |    |  ------->  | +----+ |        ------->    |    |
+//   |  +--------+    |            | +----+ |                    +----+
+//   +----------------+            +--------+
+#pragma once
+#include "data/picture.h"
+
+typedef struct View {
+    Rect from;              // of the picture; resizing does not look beyond it
+    int width, height;      // what it is resized to
+    Rect keep;              // of that
+    bool flip;
+} View;
+
+// RandomResizedCrop(side, scale = (0.08, 1), ratio = (3/4, 4/3)) and a flip, of a picture of this
+// size. The distribution is torchvision's; the draw depends on seed, epoch and id alone.
+View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, int32_t id);
+// Resize(shorter) and CenterCrop(side), where side <= shorter.
+View view_center(int width, int height, int shorter, int side);
+
+// What resizing needs besides: begin with { 0 }, one for each thread.
+typedef struct Resizer {
+    uint8_t *planes;        // (3, rows, keep.width): resized horizontally
+    int32_t *weights;
+    size_t plane_capacity, weight_capacity;
+} Resizer;
+void resizer_free(Resizer *resizer);
+
+// out (3, keep.height, keep.width): red, green, blue. pixels->at holds view->from.
+bool picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, uint8_t *out,
+                    Error *err);
