@@ -25,8 +25,7 @@ typedef struct Data {
     char name[24];          // "cifar10"
     char source[256];       // where it was found, for people
     char fingerprint[80];   // equal where the data are; of a set as it is cut (see below)
-    uint64_t checksum;      // in there: of what is stored, samples of it and all labels; not of all
-    bool zipped;            // the checksum has those of gzipped files, which cover every byte
+    uint32_t checksum;      // in there: of all bytes of the files
     Dataset train, test;
     Augment augment;        // what training images get
     Augment plain;          // what test images get: only normalised

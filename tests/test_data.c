@@ -1,16 +1,12 @@
 // ctest: TIMEOUT 120
 // Reading data sets: what is right comes out unchanged, what is wrong is refused, and named. With
-// DDP_CIFAR10 in the environment (the unpacked directory, or the archive) the real CIFAR-10 too.
+// DDP_CIFAR10 in the environment (the archive) the real CIFAR-10 too.
 #include "data/formats.h"
-#include "rng.h"
 #include "test.h"
 
 #include <fcntl.h>
 #include <limits.h>
-#include <math.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -41,31 +37,6 @@ static void gzip_write(const char *path, const void *bytes, size_t size)
         perror(path);
         exit(1);
     }
-}
-
-// The readers' own calls end up here, and read no more bytes than this: any disk may do that.
-static size_t read_most = SIZE_MAX;
-static _Atomic int short_reads;
-
-ssize_t pread(int fd, void *to, size_t bytes, off_t offset)
-{
-    short_reads += bytes > read_most;
-    return syscall(SYS_pread64, fd, to, bytes > read_most ? read_most : bytes, offset);
-}
-
-ssize_t preadv(int fd, const struct iovec *pieces, int count, off_t offset)
-{
-    struct iovec some[IOV_MAX];
-    int n = 0;
-    for (size_t left = read_most; n < count && left > 0; n++) {
-        some[n] = pieces[n];
-        if (some[n].iov_len > left) {
-            some[n].iov_len = left;
-            short_reads++;
-        }
-        left -= some[n].iov_len;
-    }
-    return syscall(SYS_preadv, fd, some, n, offset, 0);
 }
 
 static bool open_from(Data *data, const char *where, Error *err)
@@ -162,130 +133,67 @@ static void idx_set_expect(const Data *data)
     EXPECT_EQ_INT(wrong, 0);
 }
 
+// MNIST and Fashion-MNIST have the same files: the directory's name tells them apart.
 TEST(idx_is_read_plain_and_gzipped)
 {
-    for (int kind = 0; kind < 4; kind++) {
-        const bool zipped = kind & 1;
-        read_most = kind & 2 ? 99 : SIZE_MAX;
-        short_reads = 0;
-        const char *dir = test_path(zipped ? "idx-zipped" : "idx-plain");
+    static const char *const dirs[2] = { "digits", "MyFashion" };
+    for (int zipped = 0; zipped < 2; zipped++) {
+        const char *dir = test_path(dirs[zipped]);
         idx_set_write(dir, zipped);
         Data data;
         Error err;
         if (!EXPECT(open_from(&data, dir, &err), "%s", err.text))
             continue;
         idx_set_expect(&data);
-        EXPECT_EQ_STR(data.name, "mnist");
+        EXPECT_EQ_STR(data.name, zipped ? "fashion-mnist" : "mnist");
         EXPECT_EQ_STR(data.source, dir);
         EXPECT(!data.augment.crop && !data.augment.flip, "digits are not to be mirrored or moved");
-        EXPECT_NEAR(data.augment.mean[0], 0.1307, 1e-6);
-        EXPECT_NEAR(data.augment.std[0], 0.3081, 1e-6);
-        EXPECT((short_reads > 0) == (kind >= 2), "%d short reads", short_reads);
-        data_close(&data);
-    }
-    read_most = SIZE_MAX;
-}
-
-// The first ten labels tell Fashion-MNIST from MNIST; where they are unknown, the directory's name
-// does.
-TEST(fashion_is_recognised)
-{
-    const char *dir = test_path("clothes"), *labels = test_path("clothes/train-labels-idx1-ubyte");
-    static const uint8_t fashion[10] = { 9, 0, 0, 3, 0, 2, 7, 2, 5, 5 };
-    uint8_t bytes[8 + TRAIN];
-    idx_set_write(dir, false);
-    size_t size = idx_labels(bytes, TRAIN);
-    memcpy(bytes + 8, fashion, 10);
-    file_write(labels, bytes, size);
-    idx_set_write(test_path("my-fashion"), true);
-
-    const char *const dirs[2] = { dir, test_path("my-fashion") };
-    for (int i = 0; i < 2; i++) {
-        Data data;
-        Error err;
-        if (!EXPECT(open_from(&data, dirs[i], &err), "%s", err.text))
-            continue;
-        EXPECT_EQ_STR(data.name, "fashion-mnist");
-        EXPECT_NEAR(data.augment.mean[0], 0.2860, 1e-6);
+        EXPECT_NEAR(data.augment.mean[0], zipped ? 0.2860 : 0.1307, 1e-6);
         data_close(&data);
     }
 }
 
-static IdxFile idx_named(const char *path, int ndim)
+// Images and labels as a pair, which is accepted or not.
+static bool pair_read(const char *images, const char *labels, Error *err)
 {
-    return (IdxFile){ .path = path, .hint = "h", .ndim = ndim, .height = 28, .width = 28,
-                      .classes = 10 };
+    Data data = { .train.classes = 10 };
+    uint32_t crc[2];
+    *err = (Error){ 0 };
+    bool good = idx_pair_read(&data.train, images, labels, "h", crc, err);
+    data_close(&data);
+    return good;
 }
 
-// One file through the reader alone. bytes == NULL: it must be refused.
-static void idx_expect(const char *path, int ndim, const uint8_t *bytes, size_t size,
-                       const char *what, size_t at)
-{
-    IdxFile idx = idx_named(path, ndim);
-    Error err = { 0 };
-    bool good = idx_file_read(&idx, &err);
-    if (bytes)
-        EXPECT(good && memcmp(idx.bytes, bytes, size) == 0, "%s at %zu: %s", what, at, err.text);
-    else
-        EXPECT(!good && !idx.bytes && says(&err, path), "%s at %zu: %s", what, at,
-               good ? "accepted" : err.text);
-    free(idx.bytes);
-}
-
-// Compressed, noise is as long as before: the file is read in three chunks.
-TEST(idx_of_many_chunks)
-{
-    enum { COUNT = 1000 };
-    static uint8_t bytes[16 + COUNT * PIXELS];
-    size_t size = idx_images(bytes, COUNT);
-    for (size_t i = 16; i < size; i++)
-        bytes[i] = (uint8_t)philox(1, 0, i).v[0];
-    gzip_write(test_path("chunks"), bytes, size);
-    idx_expect(test_path("chunks"), 3, bytes + 16, size - 16, "gzip", 0);
-}
-
-TEST(idx_truncated_anywhere_is_refused)
+// Cut anywhere, or with any bit changed, a gzipped file is refused (but for the date in its header
+// and such, which mean nothing).
+TEST(idx_truncated_or_flipped_is_refused)
 {
     static uint8_t plain[IMAGES_MAX], zipped[IMAGES_MAX];
-    const char *path = test_path("truncated");
+    const char *path = test_path("bad-images"), *labels = test_path("bad-labels");
+    Error err;
+    file_write(labels, plain, idx_labels(plain, 2));
     size_t size = idx_images(plain, 2);
     for (size_t length = 0; length < size; length += length < 40 ? 1 : 41) {
         file_write(path, plain, length);
-        idx_expect(path, 3, NULL, 0, "plain, truncated", length);
+        EXPECT(!pair_read(path, labels, &err) && says(&err, path), "%zu: %s", length, err.text);
     }
     gzip_write(path, plain, size);
     size_t zipped_size = file_load(path, zipped, sizeof zipped);
+    EXPECT(zipped_size > 100 && pair_read(path, labels, &err), "%s", err.text);
     for (size_t length = 0; length < zipped_size; length++) {
         file_write(path, zipped, length);
-        idx_expect(path, 3, NULL, 0, "gzip, truncated", length);
+        EXPECT(!pair_read(path, labels, &err) && says(&err, path), "%zu: %s", length, err.text);
     }
-}
-
-// Whatever byte of a gzipped file changes: it is refused, or the images are the same (the date in
-// the gzip header means nothing to us).
-TEST(idx_flipped_bits_are_noticed)
-{
-    static uint8_t plain[IMAGES_MAX], zipped[IMAGES_MAX];
-    const char *path = test_path("flipped");
-    size_t size = idx_images(plain, 2);
-    gzip_write(path, plain, size);
-    size_t zipped_size = file_load(path, zipped, sizeof zipped);
-    EXPECT(zipped_size > 100, "%zu bytes", zipped_size);
-    for (size_t at = 0; at < zipped_size; at++) {
-        bool meaningless = at >= 4 && at < 10; // date, hint at the method, system
-        for (int bit = 0; bit < 8; bit += 3) {
-            zipped[at] ^= (uint8_t)(1 << bit);
-            file_write(path, zipped, zipped_size);
-            zipped[at] ^= (uint8_t)(1 << bit);
-            if (at != 3 || bit == 3) // other flags of byte 3: "text", reserved, or a longer header
-                idx_expect(path, 3, meaningless ? plain + 16 : NULL, size - 16, "flipped", at);
-        }
+    for (size_t at = 10; at < zipped_size; at++) {
+        zipped[at] ^= 8;
+        file_write(path, zipped, zipped_size);
+        zipped[at] ^= 8;
+        EXPECT(!pair_read(path, labels, &err) && says(&err, path), "byte %zu: %s", at, err.text);
     }
 }
 
 typedef struct Damage {
-    const char *what;
-    int ndim;               // which file
+    bool labels;            // which file
     int at;                 // from here on: bytes
     uint8_t bytes[4];
     int length;             // how many bytes
@@ -296,86 +204,35 @@ typedef struct Damage {
 TEST(idx_damage_is_named)
 {
     static const Damage damages[] = {
-        { "magic", 3, 3, { 1 }, 1, 0, "magic number 00000801 at byte 0, not 00000803" },
-        { "magic of labels", 1, 3, { 3 }, 1, 0, "magic number 00000803 at byte 0, not 00000801" },
-        { "type", 3, 2, { 0x0d }, 1, 0, "magic number 00000d03" },
-        { "no images", 3, 4, { 0, 0, 0, 0 }, 4, 0, "0 items at byte 4" },
-        { "one less", 3, 7, { 1 }, 1, 0, NULL },
-        { "one more", 3, 7, { 3 }, 1, 0, NULL },
-        { "2^31 images", 3, 4, { 0x80, 0, 0, 0 }, 4, 0, "2147483648 items at byte 4" },
-        { "2^31 - 1 images", 3, 4, { 0x7f, 0xff, 0xff, 0xff }, 4, 0, NULL },
-        { "height", 3, 11, { 29 }, 1, 0, "images of 29x28 at byte 8, not 28x28" },
-        { "width", 3, 12, { 1 }, 1, 0, "images of 28x16777244" },
-        { "longer", 3, 0, { 0 }, 0, 1, NULL },
-        { "labels longer", 1, 0, { 0 }, 0, 1, NULL },
-        { "label 10", 1, 8 + 5, { 10 }, 1, 0, "label 10 at byte 13" },
-        { "label 255", 1, 8 + 19, { 255 }, 1, 0, "label 255 at byte 27" },
+        { false, 3, { 1 }, 1, 0, "magic number 00000801 at byte 0, not 00000803" },
+        { true, 3, { 3 }, 1, 0, "magic number 00000803 at byte 0, not 00000801" },
+        { false, 4, { 0, 0, 0, 0 }, 4, 0, "0 items at byte 4" },
+        { false, 7, { 1 }, 1, 0, "the file is too long" },
+        { false, 7, { 3 }, 1, 0, "the file is too short" },
+        { false, 4, { 0x80, 0, 0, 0 }, 4, 0, "2147483648 items at byte 4" },
+        { false, 4, { 0x7f, 0xff, 0xff, 0xff }, 4, 0, "2147483647 items at byte 4, in a file of" },
+        { false, 11, { 29 }, 1, 0, "images of 29x28 at byte 8, not 28x28" },
+        { true, 7, { 3 }, 1, 0, "3 labels for the 2 images of " },
+        { true, 0, { 0 }, 0, 1, "the file is too long" },
+        { true, 8 + 1, { 10 }, 1, 0, "label 10 of image 1" },
     };
-    static uint8_t bytes[IMAGES_MAX + 1];
-    const char *path = test_path("damaged");
+    static uint8_t bytes[2][IMAGES_MAX + 1];
+    const char *paths[2] = { test_path("damaged-images"), test_path("damaged-labels") };
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         const Damage *damage = &damages[i];
         for (int zipped = 0; zipped < 2; zipped++) {
-            size_t size = damage->ndim == 3 ? idx_images(bytes, 2) : idx_labels(bytes, TRAIN);
-            memcpy(bytes + damage->at, damage->bytes, (size_t)damage->length);
-            bytes[size] = 0;
-            (zipped ? gzip_write : file_write)(path, bytes, size + (size_t)damage->growth);
-
-            IdxFile idx = idx_named(path, damage->ndim);
-            Error err = { 0 };
-            EXPECT(!idx_file_read(&idx, &err), "%s (zipped %d): accepted", damage->what, zipped);
-            EXPECT(says(&err, path), "%s: \"%s\" names no file", damage->what, err.text);
-            EXPECT(says(&err, damage->message ? damage->message : ""), "%s: \"%s\"", damage->what,
-                   err.text);
+            size_t sizes[2] = { idx_images(bytes[0], 2), idx_labels(bytes[1], 2) };
+            memcpy(bytes[damage->labels] + damage->at, damage->bytes, (size_t)damage->length);
+            bytes[damage->labels][sizes[damage->labels]] = 0;
+            sizes[damage->labels] += (size_t)damage->growth;
+            for (int k = 0; k < 2; k++)
+                (zipped ? gzip_write : file_write)(paths[k], bytes[k], sizes[k]);
+            Error err;
+            EXPECT(!pair_read(paths[0], paths[1], &err), "%s: accepted", damage->message);
+            EXPECT(says(&err, paths[damage->labels]) && says(&err, damage->message),
+                   "\"%s\", not \"%s\"", err.text, damage->message);
         }
     }
-}
-
-// Sizes found and expected; what a gzip header claims is weighed before any memory is asked for.
-TEST(idx_sizes_are_named)
-{
-    static uint8_t bytes[IMAGES_MAX + 16];
-    static const struct {
-        const char *what;
-        int claimed, written;
-        bool zipped;
-        const char *message;
-    } cases[] = {
-        { "short", 2, 1, false, "800 bytes long, not the 1584 of 2 items" },
-        { "long", 1, 2, false, "1584 bytes long, not the 800 of 1 items" },
-        { "short gzip", 2, 1, true, "inflates to 800 bytes only" },
-        { "long gzip", 1, 2, true, "inflates to more than the 800 bytes" },
-        { "bomb", 2000000000, 2, true, "claims 2000000000 items, more than gzip can put into" },
-    };
-    const char *path = test_path("sizes");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        size_t size = idx_images(bytes, cases[i].written);
-        put_big_endian(bytes + 4, (uint32_t)cases[i].claimed);
-        (cases[i].zipped ? gzip_write : file_write)(path, bytes, size);
-        IdxFile idx = idx_named(path, 3);
-        Error err = { 0 };
-        EXPECT(!idx_file_read(&idx, &err), "%s: accepted", cases[i].what);
-        EXPECT(says(&err, cases[i].message), "%s: \"%s\"", cases[i].what, err.text);
-    }
-
-    size_t size = idx_images(bytes, 2);
-    gzip_write(path, bytes, size);
-    size = file_load(path, bytes, sizeof bytes);
-    memcpy(bytes + size, "behind", 6);
-    file_write(path, bytes, size + 6);
-    idx_expect(path, 3, NULL, 0, "bytes behind the gzip stream", size);
-}
-
-TEST(idx_sets_that_do_not_fit_together)
-{
-    static uint8_t bytes[IMAGES_MAX];
-    const char *dir = test_path("misfit");
-    idx_set_write(dir, true);
-    gzip_write(test_path("misfit/t10k-labels-idx1-ubyte.gz"), bytes, idx_labels(bytes, TEST_N + 1));
-    expect_refused(dir, "t10k-labels-idx1-ubyte.gz: 11 labels for the 10 images of ",
-                   "t10k-images");
-    unlink(test_path("misfit/t10k-labels-idx1-ubyte.gz"));
-    expect_refused(dir, "t10k-labels-idx1-ubyte.gz", "No such file");
 }
 
 // --- CIFAR ---------------------------------------------------------------------------------------
@@ -422,13 +279,11 @@ static void record_put(const char *dir, const char *name, int record, int label_
 
 static void record_expect(const Dataset *set, int sample, int record, int label)
 {
-    const uint8_t *image = set->images + (size_t)sample * CIFAR_IMAGE;
     int wrong = 0;
     for (int i = 0; i < CIFAR_IMAGE; i++)
-        wrong += image[i] != cifar_pixel(record, i);
+        wrong += set->images[(size_t)sample * CIFAR_IMAGE + i] != cifar_pixel(record, i);
     EXPECT(wrong == 0, "sample %d: %d bytes are wrong", sample, wrong);
-    EXPECT(set->labels[sample] == label, "sample %d: label %d, wanted %d", sample,
-           set->labels[sample], label);
+    EXPECT_EQ_INT(set->labels[sample], label);
 }
 
 static const char *const cifar10_files[6] = { "data_batch_1.bin", "data_batch_2.bin",
@@ -442,12 +297,13 @@ static void cifar10_make(const char *dir)
         cifar_file_make(dir, cifar10_files[i], 10000, 1);
 }
 
-// Records at the beginning and the end of files and of what one call reads.
-static const int landmarks[] = { 0, 1, 511, 512, 5000, 9727, 9728, 9999 };
-enum { LANDMARKS = sizeof landmarks / sizeof *landmarks };
-
-static void cifar10_expect(const char *dir)
+TEST(cifar10_is_read)
 {
+    static const int records[] = { 0, 1, 5000, 9999 };
+    const char *dir = test_path("cifar10");
+    cifar10_make(dir);
+    for (int i = 0; i < 24; i++)
+        record_put(dir, cifar10_files[i / 4], records[i % 4], 1, i % 10);
     Data data;
     Error err;
     if (!EXPECT(open_from(&data, dir, &err), "%s", err.text))
@@ -455,33 +311,15 @@ static void cifar10_expect(const char *dir)
     EXPECT_EQ_STR(data.name, "cifar10");
     EXPECT_EQ_INT(data.train.count, 50000);
     EXPECT_EQ_INT(data.test.count, 10000);
-    EXPECT_EQ_INT(data.train.channels * data.train.height * data.train.width, CIFAR_IMAGE);
-    EXPECT_EQ_INT(data.train.classes, 10);
     EXPECT(data.augment.crop && data.augment.flip && data.augment.padding == 4, "no augmentation");
-    EXPECT_NEAR(data.augment.mean[2], 0.4465, 1e-6);
     EXPECT_NEAR(data.augment.std[0], 0.2023, 1e-6);
-    for (int file = 0; file < 6; file++)
-        for (int i = 0; i < LANDMARKS; i++)
-            record_expect(file < 5 ? &data.train : &data.test,
-                          (file < 5 ? file * 10000 : 0) + landmarks[i], landmarks[i],
-                          (landmarks[i] + file) % 10);
-    EXPECT_EQ_INT(data.train.images[(size_t)20002 * CIFAR_IMAGE + 5], 0); // between landmarks
+    for (int i = 0; i < 24; i++) {
+        int first = i < 20 ? i / 4 * 10000 : 0;
+        record_expect(i < 20 ? &data.train : &data.test, first + records[i % 4], records[i % 4],
+                      i % 10);
+    }
+    EXPECT_EQ_INT(data.train.images[(size_t)20002 * CIFAR_IMAGE + 5], 0);
     data_close(&data);
-}
-
-TEST(cifar10_is_read)
-{
-    const char *dir = test_path("cifar10");
-    cifar10_make(dir);
-    for (int file = 0; file < 6; file++)
-        for (int i = 0; i < LANDMARKS; i++)
-            record_put(dir, cifar10_files[file], landmarks[i], 1, (landmarks[i] + file) % 10);
-    cifar10_expect(dir);
-    short_reads = 0;
-    read_most = 4099;
-    cifar10_expect(dir);
-    EXPECT(short_reads > 0, "no read was short");
-    read_most = SIZE_MAX;
 }
 
 TEST(cifar100_is_read)
@@ -490,27 +328,19 @@ TEST(cifar100_is_read)
     mkdir(dir, 0755);
     cifar_file_make(dir, "train.bin", 50000, 2);
     cifar_file_make(dir, "test.bin", 10000, 2);
-    for (int part = 0; part < 5; part++)
-        for (int i = 0; i < LANDMARKS; i++)
-            record_put(dir, "train.bin", part * 10000 + landmarks[i], 2,
-                       (landmarks[i] + part) % 100);
+    record_put(dir, "train.bin", 41234, 2, 57);
     record_put(dir, "test.bin", 9999, 2, 99);
     Data data;
     Error err;
     if (EXPECT(open_from(&data, dir, &err), "%s", err.text)) {
         EXPECT_EQ_STR(data.name, "cifar100");
         EXPECT_EQ_INT(data.train.classes, 100);
-        EXPECT_NEAR(data.augment.mean[0], 0.5071, 1e-6);
-        for (int part = 0; part < 5; part++)
-            for (int i = 0; i < LANDMARKS; i++) {
-                int record = part * 10000 + landmarks[i];
-                record_expect(&data.train, record, record, (landmarks[i] + part) % 100);
-            }
+        record_expect(&data.train, 41234, 41234, 57);
         record_expect(&data.test, 9999, 9999, 99);
         data_close(&data);
     }
     bytes_put(dir, "train.bin", (int64_t)41234 * 3074 + 1, "\x64", 1);
-    expect_refused(dir, "train.bin: label 100 at byte 126753317 (record 41234)", "100 classes");
+    expect_refused(dir, "train.bin: record 41234 has label 100", "100 classes");
 }
 
 TEST(cifar_damage_is_refused)
@@ -520,24 +350,13 @@ TEST(cifar_damage_is_refused)
     cifar10_make(dir);
     snprintf(path, sizeof path, "%s/data_batch_4.bin", dir);
 
-    static const int64_t sizes[] = { 0, 1, 3072, 3073, 30729999, 30730001, 30733073, 153650000 };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        char message[64];
-        EXPECT_EQ_INT(truncate(path, sizes[i]), 0);
-        snprintf(message, sizeof message, ": %lld bytes long, not 30730000", (long long)sizes[i]);
-        expect_refused(dir, "data_batch_4.bin", message);
-    }
-    cifar_file_make(dir, "data_batch_4.bin", 10000, 1);
-    static const int records[] = { 0, 777, 9999 };
-    for (int i = 0; i < 3; i++) {
-        char message[64];
-        int64_t offset = (int64_t)records[i] * 3073;
-        bytes_put(dir, "data_batch_4.bin", offset, "\x0a", 1);
-        snprintf(message, sizeof message, "label 10 at byte %lld (record %d)", (long long)offset,
-                 records[i]);
-        expect_refused(dir, "data_batch_4.bin", message);
-        bytes_put(dir, "data_batch_4.bin", offset, "", 1);
-    }
+    EXPECT_EQ_INT(truncate(path, 30729999), 0);
+    expect_refused(dir, "data_batch_4.bin", "read at byte 30729999: the file is too short");
+    EXPECT_EQ_INT(truncate(path, 30730001), 0);
+    expect_refused(dir, "data_batch_4.bin", "the file is too long");
+    EXPECT_EQ_INT(truncate(path, 30730000), 0);
+    bytes_put(dir, "data_batch_4.bin", 777 * 3073, "\x0a", 1);
+    expect_refused(dir, "data_batch_4.bin: record 777 has label 10", "");
     unlink(path);
     expect_refused(dir, "data_batch_4.bin", "No such file");
 }
@@ -546,31 +365,17 @@ TEST(cifar_damage_is_refused)
 
 TEST(no_regular_file_is_refused_at_once)
 {
-    const char *dir = test_path("odd");
-    static const char *const targets[2] = { "odd/data_batch_2.bin",
-                                            "odd/train-images-idx3-ubyte.gz" };
-    for (int kind = 0; kind < 2; kind++) { // CIFAR, IDX
-        if (kind == 0)
-            cifar10_make(dir);
-        else
-            idx_set_write(dir, true);
-        const char *path = test_path(targets[kind]);
-        unlink(path);
-        mkdir(path, 0755);
-        expect_refused(dir, strrchr(path, '/') + 1, "a directory where a file should be");
-        rmdir(path);
-        EXPECT_EQ_INT(mkfifo(path, 0644), 0);
-        expect_refused(dir, strrchr(path, '/') + 1, "something else");
-        unlink(path);
-        EXPECT_EQ_INT(symlink(path, path), 0);
-        expect_refused(dir, strrchr(path, '/') + 1, "symbolic links");
-        unlink(path);
-        EXPECT_EQ_INT(symlink("/dev/zero", path), 0);
-        expect_refused(dir, strrchr(path, '/') + 1, "something else");
-        unlink(path);
-        if (kind == 0)
-            unlink(test_path("odd/data_batch_1.bin"));
-    }
+    const char *dir = test_path("odd"), *path = test_path("odd/t10k-images-idx3-ubyte.gz");
+    idx_set_write(dir, true);
+    unlink(path);
+    mkdir(path, 0755);
+    expect_refused(dir, path, "not a regular file");
+    rmdir(path);
+    EXPECT_EQ_INT(mkfifo(path, 0644), 0);
+    expect_refused(dir, path, "not a regular file");
+    unlink(path);
+    EXPECT_EQ_INT(symlink(path, path), 0);
+    expect_refused(dir, path, "symbolic links");
 }
 
 // --- finding -------------------------------------------------------------------------------------
@@ -590,19 +395,6 @@ TEST(names_and_directories)
     expect_refused(deep, "too long", "");
 }
 
-// A set named that is not there: the hint is the command that fetches it.
-TEST(missing_sets_say_how_to_get_them)
-{
-    Data data;
-    Error err;
-    if (open_from(&data, "cifar100", &err)) {
-        data_close(&data); // this machine has it
-        return;
-    }
-    EXPECT(says(&err, "cifar100") && says(&err, "data/cifar-100-binary"), "%s", err.text);
-    EXPECT_EQ_STR(err.hint, "./ddp data cifar100");
-}
-
 // CIFAR-10 in data/ comes first, even when it is broken: a damaged set is not passed over in
 // silence.
 TEST(auto_takes_the_best)
@@ -620,22 +412,7 @@ TEST(auto_takes_the_best)
         data_close(&data);
     }
     EXPECT_EQ_INT(truncate("data/cifar-10-batches-bin/test_batch.bin", 77), 0);
-    expect_refused("auto", "test_batch.bin: 77 bytes long", "30730000");
-    EXPECT_EQ_INT(rename("data/cifar-10-batches-bin", "data/elsewhere"), 0);
-
-    const char *wanted = access(DDP_SOURCE_DIR "/data/cifar-10-batches-bin", F_OK) == 0
-                             ? "cifar10"
-                             : "fashion-mnist";
-    idx_set_write("data/fashion-mnist", true);
-    if (EXPECT(open_from(&data, "auto", &err), "%s", err.text)) {
-        EXPECT_EQ_STR(data.name, wanted);
-        data_close(&data);
-    }
-    if (EXPECT(open_from(&data, "fashion-mnist", &err), "%s", err.text)) {
-        EXPECT_EQ_STR(data.source, "data/fashion-mnist");
-        idx_set_expect(&data);
-        data_close(&data);
-    }
+    expect_refused("auto", "test_batch.bin", "the file is too short");
     if (chdir(before) != 0)
         exit(1);
 }
@@ -680,31 +457,15 @@ TEST(only_training_images_are_augmented)
     }
 }
 
-// Ten names in the order of the labels, or none.
-static void expect_names(const char *set, const char *const *wanted)
-{
-    Data data = { 0 };
-    snprintf(data.name, sizeof data.name, "%s", set);
-    for (int i = 0; i < 10; i++) {
-        const char *name = data_class_name(&data, i);
-        EXPECT(wanted ? name && strcmp(name, wanted[i]) == 0 : !name, "%s: class %d is %s", set, i,
-               name ? name : "nameless");
-    }
-    EXPECT(!data_class_name(&data, -1) && !data_class_name(&data, 10), "%s has more", set);
-}
-
 TEST(classes_have_names)
 {
-    static const char *const digits[] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9" };
-    static const char *const clothes[] = { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-                                           "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot" };
-    static const char *const things[] = { "airplane", "automobile", "bird", "cat", "deer",
-                                          "dog", "frog", "horse", "ship", "truck" };
-    expect_names("mnist", digits);
-    expect_names("fashion-mnist", clothes);
-    expect_names("cifar10", things);
-    expect_names("cifar100", NULL);
-    expect_names("synthetic", NULL);
+    Data data = { .name = "cifar10" };
+    EXPECT_EQ_STR(data_class_name(&data, 9), "truck");
+    EXPECT(!data_class_name(&data, -1) && !data_class_name(&data, 10), "cifar10 has more");
+    data = (Data){ .name = "fashion-mnist" };
+    EXPECT_EQ_STR(data_class_name(&data, 0), "T-shirt/top");
+    data = (Data){ .name = "cifar100" };
+    EXPECT(!data_class_name(&data, 0), "cifar100 has names");
 }
 
 // --- fingerprints --------------------------------------------------------------------------------
@@ -734,67 +495,31 @@ static const char *print_of(Print out, const char *where)
 
 #define EXPECT_OTHER(a, b) EXPECT(strcmp((a), (b)) != 0, "both are \"%s\"", (a))
 
-TEST(fingerprints_of_idx)
+// A copy has the same, compressed or not; any other byte gives another.
+TEST(fingerprints_of_files)
 {
     Print first, other;
     idx_set_write(test_path("print"), false);
-    idx_set_write(test_path("print-copy"), false);
+    idx_set_write(test_path("print-copy"), true);
     print_of(first, test_path("print"));
     EXPECT(strncmp(first, "mnist, 20 + 10 images, checksum ", 32) == 0, "%s", first);
     EXPECT_EQ_STR(print_of(other, test_path("print-copy")), first);
-    uint8_t value = 99;             // in the middle of 20 * 784 bytes
-    bytes_put(test_path("print-copy"), "train-images-idx3-ubyte", 16 + 7840, &value, 1);
-    EXPECT_OTHER(print_of(other, test_path("print-copy")), first);
-    idx_set_write(test_path("print-copy"), false);
-    value = 1;                      // a label, anywhere: it was 1 * 7 % 10
-    bytes_put(test_path("print-copy"), "t10k-labels-idx1-ubyte", 8 + 1, &value, 1);
-    EXPECT_OTHER(print_of(other, test_path("print-copy")), first);
-}
+    bytes_put(test_path("print"), "train-images-idx3-ubyte", 16 + 7777, "\x63", 1);
+    EXPECT_OTHER(print_of(other, test_path("print")), first);
+    idx_set_write(test_path("print"), false);
+    bytes_put(test_path("print"), "t10k-labels-idx1-ubyte", 8 + 1, "\x01", 1);
+    EXPECT_OTHER(print_of(other, test_path("print")), first);
 
-// What gzip stores covers every byte, and does not depend on how well was compressed.
-TEST(fingerprints_of_gzip)
-{
-    static uint8_t bytes[IMAGES_MAX];
-    Print first, other;
-    idx_set_write(test_path("zprint"), true);
-    idx_set_write(test_path("zprint-copy"), true);
-    print_of(first, test_path("zprint"));
-    EXPECT(strncmp(first, "mnist, 20 + 10 images, gzip checksum ", 37) == 0, "%s", first);
-    char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/train-images-idx3-ubyte.gz", test_path("zprint-copy"));
-    size_t size = idx_images(bytes, TRAIN);
-    gzFile file = gzopen(path, "wb0");
-    EXPECT(file && gzwrite(file, bytes, (unsigned)size) == (int)size && gzclose(file) == Z_OK, "%s",
-           path);
-    EXPECT_EQ_STR(print_of(other, test_path("zprint-copy")), first);
-    bytes[16 + 5000] ^= 1;
-    gzip_write(path, bytes, size);
-    EXPECT_OTHER(print_of(other, test_path("zprint-copy")), first);
-}
-
-// Ends and middles of the images of every file, and all labels.
-TEST(fingerprints_of_cifar)
-{
-    static const int64_t record = 1 + CIFAR_IMAGE, places[] = {
-        1, 4097, 10000 * record - 1, 5000 * record + 1, 5000 * record, 1234 * record };
-    char dir[PATH_MAX], copy[PATH_MAX];
-    Print first, other;
-    snprintf(dir, sizeof dir, "%s", test_path("cprint"));
-    snprintf(copy, sizeof copy, "%s", test_path("cprint-copy"));
+    static const int64_t places[] = { 0, 1, 4097, 10000 * 3073 - 1 };
+    const char *dir = test_path("cprint");
     cifar10_make(dir);
-    cifar10_make(copy);
-    record_put(dir, "data_batch_3.bin", 17, 1, 4);
-    record_put(copy, "data_batch_3.bin", 17, 1, 4);
     print_of(first, dir);
-    EXPECT(strncmp(first, "cifar10, 50000 + 10000 images, checksum ", 40) == 0, "%s", first);
-    EXPECT_EQ_STR(print_of(other, copy), first);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *file = cifar10_files[i % 6];
-        bytes_put(copy, file, places[i], &(uint8_t){ 3 }, 1);
-        EXPECT_OTHER(print_of(other, copy), first);
-        bytes_put(copy, file, places[i], &(uint8_t){ 0 }, 1);
+        bytes_put(dir, cifar10_files[i + 2], places[i], "\x03", 1);
+        EXPECT_OTHER(print_of(other, dir), first);
+        bytes_put(dir, cifar10_files[i + 2], places[i], "", 1);
     }
-    EXPECT_EQ_STR(print_of(other, copy), first);
+    EXPECT_EQ_STR(print_of(other, dir), first);
 }
 
 TEST(fingerprints_of_what_is_left)
@@ -811,16 +536,9 @@ TEST(fingerprints_of_what_is_left)
     EXPECT_OTHER(print_with(other, &config, 3, 10), first);
     config.image_size = 16;
     EXPECT_OTHER(print_with(other, &config, 3, 0), first);
-    config = data_defaults();
-    idx_set_write(test_path("left"), true);
-    config.data = test_path("left");
-    print_with(first, &config, 0, 0);
-    EXPECT_EQ_STR(print_with(other, &config, 1, 0), first);     // files know no seed
-    config.train_count = 19;
-    EXPECT_OTHER(print_with(other, &config, 0, 0), first);
-    config.train_count = 0;
-    config.test_count = 9;
-    EXPECT_OTHER(print_with(other, &config, 0, 0), first);
+    config.image_size = 32;
+    config.test_count = 19;
+    EXPECT_OTHER(print_with(other, &config, 3, 0), first);
 }
 
 // --- synthetic images ----------------------------------------------------------------------------
@@ -860,20 +578,6 @@ TEST(synthetic_images_come_from_the_seed)
     EXPECT_EQ_STR(a.name, "synthetic");
     EXPECT(a.augment.crop && a.augment.flip, "no augmentation");
 
-    int classes[10] = { 0 };
-    double sum = 0, square = 0;
-    const size_t bytes = (size_t)600 * CIFAR_IMAGE;
-    for (int i = 0; i < 600; i++)
-        classes[a.train.labels[i]]++;
-    for (int i = 0; i < 10; i++)
-        EXPECT(classes[i] > 30 && classes[i] < 90, "class %d: %d of 600", i, classes[i]);
-    for (size_t i = 0; i < bytes; i++) {
-        double x = (a.train.images[i] / 255.0 - a.augment.mean[0]) / a.augment.std[0];
-        sum += x;
-        square += x * x;
-    }
-    EXPECT_NEAR(sum / (double)bytes, 0, 0.1);
-    EXPECT_NEAR(square / (double)bytes, 1, 0.4);
     data_close(&a);
     data_close(&b);
     data_close(&c);
@@ -886,7 +590,7 @@ TEST(synthetic_images_of_any_size)
     EXPECT_EQ_INT(whole.train.count, 50000);
     EXPECT_EQ_INT(whole.test.count, 10000);
     data_close(&whole);
-    static const int sizes[] = { 8, 15, 16, 17, 28, 33, 64, 224 };
+    static const int sizes[] = { 15, 17, 33, 224 };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         Data data = synthetic(sizes[i], 3, 2, 0);
         EXPECT_EQ_INT(data.train.height, sizes[i]);
@@ -900,145 +604,40 @@ TEST(synthetic_images_of_any_size)
     Data data;
     Error err;
     EXPECT(!data_open(&data, &config, 0, &err), "300 TB of images");
-    EXPECT(says(&err, "out of memory") && strstr(err.hint, "--train-samples"), "%s", err.text);
-}
-
-// How alike an image is to itself, moved by dy, dx: what a pattern looks like, wherever it lies.
-enum { LAGS = 3 * 7 * 4 };
-
-static void likeness(const uint8_t *image, double *out)
-{
-    for (int c = 0; c < 3; c++)
-        for (int dy = -3; dy <= 3; dy++)
-            for (int dx = 1; dx <= 4; dx++) {
-                int64_t sum = 0;
-                for (int y = 0; y < 32; y++)
-                    for (int x = 0; x < 32; x++)
-                        sum += (image[c * 1024 + y * 32 + x] - 128) *
-                               (image[c * 1024 + (y + dy + 32) % 32 * 32 + (x + dx) % 32] - 128);
-                *out++ = (double)sum;
-            }
-    double length = 0;
-    for (int i = 0; i < LAGS; i++)
-        length += out[i - LAGS] * out[i - LAGS];
-    for (int i = 0; i < LAGS; i++)
-        out[i - LAGS] /= sqrt(length) + 1;
-}
-
-// Each class is given the mean likeness of its training images; a test image goes to the nearest
-// one. So little already finds more than half of the labels, though no two images show a pattern in
-// one place.
-TEST(synthetic_images_can_be_learned)
-{
-    enum { TRAIN_N = 1500, CHECKED = 500 };
-    Data data = synthetic(32, TRAIN_N, CHECKED, 0);
-    static double means[10][LAGS];
-    double lags[LAGS];
-    for (int i = 0; i < TRAIN_N; i++) {
-        likeness(data.train.images + (size_t)i * CIFAR_IMAGE, lags);
-        for (int k = 0; k < LAGS; k++)
-            means[data.train.labels[i]][k] += lags[k] / TRAIN_N * 10;
-    }
-    int correct = 0;
-    for (int i = 0; i < CHECKED; i++) {
-        likeness(data.test.images + (size_t)i * CIFAR_IMAGE, lags);
-        int best = 0;
-        double nearest = INFINITY;
-        for (int class = 0; class < 10; class++) {
-            double distance = 0;
-            for (int k = 0; k < LAGS; k++)
-                distance += (lags[k] - means[class][k]) * (lags[k] - means[class][k]);
-            if (distance < nearest) {
-                nearest = distance;
-                best = class;
-            }
-        }
-        correct += best == data.test.labels[i];
-    }
-    EXPECT(correct > CHECKED / 2, "%d of %d", correct, CHECKED);
-    EXPECT(correct < CHECKED * 95 / 100, "%d of %d: too easy", correct, CHECKED);
-    data_close(&data);
-}
-
-// --- the real CIFAR-10 ---------------------------------------------------------------------------
-
-static uint64_t fnv1a(uint64_t hash, const void *bytes, size_t size)
-{
-    const uint8_t *p = bytes;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ p[i]) * 1099511628211u;
-    return hash;
-}
-
-static void real_cifar10_check(const char *dir)
-{
-    Data data;
-    Error err;
-    if (!EXPECT(open_from(&data, dir, &err), "%s", err.text))
-        return;
-    static const double means[3] = { 0.49140, 0.48216, 0.44653 };
-    for (int c = 0; c < 3; c++) {
-        uint64_t sum = 0;
-        for (int i = 0; i < 50000; i++)
-            for (int k = 0; k < 1024; k++)
-                sum += data.train.images[(size_t)i * CIFAR_IMAGE + c * 1024 + k];
-        EXPECT_NEAR((double)sum / (50000.0 * 1024 * 255), means[c], 0.00001);
-    }
-    uint64_t hash = 14695981039346656037u;
-    hash = fnv1a(hash, data.train.images, (size_t)50000 * CIFAR_IMAGE);
-    hash = fnv1a(hash, data.train.labels, (size_t)50000 * 4);
-    hash = fnv1a(hash, data.test.images, (size_t)10000 * CIFAR_IMAGE);
-    hash = fnv1a(hash, data.test.labels, (size_t)10000 * 4);
-    EXPECT(hash == 0xfac40e9242827fd2, "hash %016llx", (unsigned long long)hash);
-    data_close(&data);
+    EXPECT(says(&err, "out of memory"), "%s", err.text);
 }
 
 TEST(real_cifar10)
 {
-    const char *place = getenv("DDP_CIFAR10");
-    struct stat info;
-    if (!place || stat(place, &info) != 0) {
-        printf("DDP_CIFAR10 names no CIFAR-10: not checked against the real one\n");
-        return;
-    }
-    if (S_ISDIR(info.st_mode)) {
-        real_cifar10_check(place);
-        return;
-    }
+    const char *archive = getenv("DDP_CIFAR10");
     char command[2 * PATH_MAX];
-    snprintf(command, sizeof command, "tar -C '%s' -xf '%s'", test_path(""), place);
-    if (EXPECT(system(command) == 0, "%s", command))
-        real_cifar10_check(test_path("cifar-10-batches-bin"));
+    Print print;
+    snprintf(command, sizeof command, "tar -C '%s' -xf '%s'", test_path(""), archive);
+    if (!archive || !EXPECT(system(command) == 0, "%s", command))
+        return;
+    EXPECT_EQ_STR(print_of(print, test_path("cifar-10-batches-bin")),
+                  "cifar10, 50000 + 10000 images, checksum 49c85581");
 }
 
 int main(void)
 {
     alarm(600); // nothing here may hang
     idx_is_read_plain_and_gzipped();
-    fashion_is_recognised();
-    idx_of_many_chunks();
-    idx_truncated_anywhere_is_refused();
-    idx_flipped_bits_are_noticed();
+    idx_truncated_or_flipped_is_refused();
     idx_damage_is_named();
-    idx_sizes_are_named();
-    idx_sets_that_do_not_fit_together();
     cifar10_is_read();
     cifar100_is_read();
     cifar_damage_is_refused();
     no_regular_file_is_refused_at_once();
     names_and_directories();
-    missing_sets_say_how_to_get_them();
     auto_takes_the_best();
     sets_are_cut();
     only_training_images_are_augmented();
     classes_have_names();
-    fingerprints_of_idx();
-    fingerprints_of_gzip();
-    fingerprints_of_cifar();
+    fingerprints_of_files();
     fingerprints_of_what_is_left();
     synthetic_images_come_from_the_seed();
     synthetic_images_of_any_size();
-    synthetic_images_can_be_learned();
     real_cifar10();
     return test_done();
 }

@@ -79,51 +79,28 @@ refused 2 'train-samples' --data "$digits" --train-samples -1
 refused 2 'image-size' --data synthetic --image-size 7
 refused 1 'out of memory' --data synthetic --image-size 1024 --train-samples 100000000
 
-# --- CIFAR-10
+# --- damaged (test_data.c knows more ways)
 
-for size in 0 1 3072 15365000 30729999 30730001 61460000; do
-    make_cifar
-    truncate -s $size "$cifar/data_batch_5.bin"
-    refused 1 "$cifar/data_batch_5.bin: $size bytes long, not 30730000" --data "$cifar"
-done
+make_cifar
+truncate -s 15365000 "$cifar/data_batch_5.bin"
+refused 1 "$cifar/data_batch_5.bin: read at byte 15365000: the file is too short" --data "$cifar"
 make_cifar
 printf '\xff' | dd of="$cifar/test_batch.bin" bs=1 seek=$((4321 * 3073)) conv=notrunc status=none
-refused 1 "$cifar/test_batch.bin: label 255 at byte $((4321 * 3073))" --data "$cifar"
+refused 1 "$cifar/test_batch.bin: record 4321 has label 255" --data "$cifar"
 make_cifar
 rm "$cifar/data_batch_3.bin"
 refused 1 "$cifar/data_batch_3.bin: .*No such file" --data "$cifar"
-mkdir "$cifar/data_batch_3.bin"
-refused 1 "$cifar/data_batch_3.bin: a directory" --data "$cifar"
-rmdir "$cifar/data_batch_3.bin"
 mkfifo "$cifar/data_batch_3.bin"
-refused 1 "$cifar/data_batch_3.bin: something else" --data "$cifar"
+refused 1 "$cifar/data_batch_3.bin: not a regular file" --data "$cifar"
 
-# --- IDX
-
-for size in 0 3 4 15 16 1000 50191 50193; do
-    make_digits
-    truncate -s $size "$digits/train-images-idx3-ubyte"
-    refused 1 "$digits/train-images-idx3-ubyte: $size bytes long" --data "$digits"
-done
-for size in 0 17 25 60; do
-    make_digits
-    gzip -n "$digits/train-images-idx3-ubyte"
-    truncate -s $size "$digits/train-images-idx3-ubyte.gz"
-    refused 1 "$digits/train-images-idx3-ubyte.gz: " --data "$digits"
-done
 make_digits
-idx "$digits/t10k-images-idx3-ubyte" $((32 * 784)) 0x804 32 28 28
-refused 1 "$digits/t10k-images-idx3-ubyte: magic number 00000804" --data "$digits"
+gzip -n "$digits/train-images-idx3-ubyte"
+truncate -s 60 "$digits/train-images-idx3-ubyte.gz"
+refused 1 "$digits/train-images-idx3-ubyte.gz: read at byte .* of what it inflates to: " --data "$digits"
 make_digits
 idx "$digits/t10k-images-idx3-ubyte" $((32 * 784)) 0x803 1000000000 28 28
 gzip -n "$digits/t10k-images-idx3-ubyte"
-refused 1 "$digits/t10k-images-idx3-ubyte.gz: claims 1000000000 items" --data "$digits"
-make_digits
-idx "$digits/t10k-labels-idx1-ubyte" 31 0x801 31
-refused 1 "$digits/t10k-labels-idx1-ubyte: 31 labels for the 32 images" --data "$digits"
-make_digits
-printf '\x0b' | dd of="$digits/train-labels-idx1-ubyte" bs=1 seek=70 conv=notrunc status=none
-refused 1 "$digits/train-labels-idx1-ubyte: label 11 at byte 70" --data "$digits"
+refused 1 "$digits/t10k-images-idx3-ubyte.gz: 1000000000 items at byte 4" --data "$digits"
 
 echo "$checks checked, $failures failed"
 [ $failures = 0 ]

@@ -122,12 +122,12 @@ digits
 lenet=(--arch lenet --data digits -b 8 --threads 1 -j 1 --epochs 1 -p 1)
 expect 0 "== test" ranks 2 "$train" "${lenet[@]}" --save lenet.st --confusion digits.confusion
 printf '\13' | dd of=digits/t10k-labels-idx1-ubyte bs=1 seek=50 conv=notrunc status=none
-expect 1 "digits/t10k-labels-idx1-ubyte: label 11 at byte 50" ranks 2 "$train" "${lenet[@]}" -e --init lenet.st
-expect 1 "digits/t10k-labels-idx1-ubyte: label 11 at byte 50" ranks 2 "$train" "${lenet[@]}"
+expect 1 "digits/t10k-labels-idx1-ubyte: label 11 of image 42" ranks 2 "$train" "${lenet[@]}" -e --init lenet.st
+expect 1 "digits/t10k-labels-idx1-ubyte: label 11 of image 42" ranks 2 "$train" "${lenet[@]}"
 check "before any training" not says "== step:"
 digits
 truncate -s 50000 digits/t10k-images-idx3-ubyte
-expect 1 "digits/t10k-images-idx3-ubyte: 50000 bytes long" ranks 2 "$train" "${lenet[@]}" -e --init lenet.st
+expect 1 "digits/t10k-images-idx3-ubyte: read at byte 50000: the file is too short" ranks 2 "$train" "${lenet[@]}" -e --init lenet.st
 
 # A loss that is not finite has a status of its own, and no result. (Weights that are not are refused as they are read.)
 cp net.st nan.st

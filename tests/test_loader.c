@@ -239,36 +239,6 @@ TEST(epochs_begin_and_end_anywhere)
     loader_free(NULL);
 }
 
-// Batches so large that workers are in the middle of some when the next epoch begins.
-TEST(epochs_begin_while_slots_are_filled)
-{
-    enum { COUNT = 400 };
-    static int32_t ids[2][COUNT];
-    Dataset set = dataset_make(COUNT, 3, 40, 40);
-    torch_randperm(1, COUNT, ids[0]);
-    torch_randperm(2, COUNT, ids[1]);
-    LoaderConfig config = { { 100, 3, 40, 40, 3 }, plain, 3, false };
-    Loader *loader = loader_new(device, &set, &config);
-    for (int round = 0; round < 30; round++) {
-        loader_start(loader, ids[0], COUNT, 0, 0);
-        if (round % 2 == 0)
-            nanosleep(&(struct timespec){ 0, 100000L * round }, NULL);
-        if (round % 3 == 0)
-            loader_next(loader);
-        loader_start(loader, ids[1], COUNT, 0, 0);
-        for (int index = 0; index < 4; index++) {
-            HostBatch host = batch_fetch(loader_next(loader), config.shape);
-            int wrong = 0;
-            for (int i = 0; i < 100; i++)
-                wrong += host.labels[i] != ids[1][index * 100 + i] * 3;
-            EXPECT(wrong == 0, "round %d, batch %d: %d labels are wrong", round, index, wrong);
-            batch_drop(&host);
-        }
-    }
-    loader_free(loader);
-    dataset_drop(&set);
-}
-
 // The last batch, of one row, is full long before the first: the caller still waits for its own.
 TEST(a_batch_is_whole_when_it_is_given)
 {
@@ -286,30 +256,6 @@ TEST(a_batch_is_whole_when_it_is_given)
         for (int i = 0; i < ROWS; i++)
             wrong += host.labels[i] != ids[i] * 3;
         EXPECT(wrong == 0, "round %d: %d labels are wrong", round, wrong);
-        batch_drop(&host);
-    }
-    loader_free(loader);
-    dataset_drop(&set);
-}
-
-// A batch stays as it is until the next one is asked for, however far ahead the workers could be.
-TEST(a_batch_stays_while_it_is_used)
-{
-    enum { COUNT = 64 };
-    int32_t ids[COUNT];
-    for (int i = 0; i < COUNT; i++)
-        ids[i] = i;
-    Dataset set = dataset_make(COUNT, 3, 12, 12);
-    LoaderConfig config = { small, plain, 4, false };
-    config.shape.n = 4;
-    Loader *loader = loader_new(device, &set, &config);
-    loader_start(loader, ids, COUNT, 0, 0);
-    for (int index = 0; index < COUNT / 4; index++) {
-        const Batch *batch = loader_next(loader);
-        nanosleep(&(struct timespec){ 0, 2000000 }, NULL);
-        HostBatch host = batch_fetch(batch, config.shape);
-        EXPECT_EQ_INT(wrong_numbers(&set, host.images, config.shape, ids + index * 4, 4, 0, &plain),
-                      0);
         batch_drop(&host);
     }
     loader_free(loader);
@@ -356,9 +302,7 @@ int main(void)
     images_match_the_reference();
     batches_come_in_order();
     epochs_begin_and_end_anywhere();
-    epochs_begin_while_slots_are_filled();
     a_batch_is_whole_when_it_is_given();
-    a_batch_stays_while_it_is_used();
     loaders_do_not_disturb_each_other();
     device_close(device);
     return test_done();

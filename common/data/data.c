@@ -84,34 +84,18 @@ static bool set_find(const KnownSet *set, char *dir, size_t size, Error *err)
     return snprintf(dir, size, "%s", set->system_folder) < (int)size;
 }
 
-// MNIST and Fashion-MNIST have the same file names and sizes: only the images tell them apart, and
-// the first labels. Others (somebody's own images) are taken for what their directory is called.
-static const KnownSet *idx_which(const Data *data, const KnownSet *called)
-{
-    static const struct {
-        int set;
-        int32_t labels[10];
-    } beginnings[] = { { MNIST, { 5, 0, 4, 1, 9, 2, 1, 3, 1, 4 } },
-                       { FASHION, { 9, 0, 0, 3, 0, 2, 7, 2, 5, 5 } } };
-    for (int i = 0; i < 2; i++)
-        if (data->train.count >= 10 &&
-            memcmp(data->train.labels, beginnings[i].labels, sizeof beginnings[i].labels) == 0)
-            return &known_sets[beginnings[i].set];
-    return called;
-}
-
-// Which set lies in this directory?
+// Which set is in this directory? MNIST and Fashion-MNIST have the same file names and sizes: only
+// the directory's name tells them apart.
 static const KnownSet *set_in_directory(const char *dir, Error *err)
 {
-    char path[PATH_MAX];
+    char path[PATH_MAX], probe[64];
     for (int i = 0; i < KNOWN_SETS; i++) {
         for (int zipped = 0; zipped < 2; zipped++) {
-            char probe[64];
             snprintf(probe, sizeof probe, "%s%s", known_sets[i].probe, zipped ? ".gz" : "");
             if (!data_path_join(path, sizeof path, dir, probe, err))
                 return NULL;
             if (!data_file_missing(path))
-                return &known_sets[i == MNIST && strstr(dir, "fashion") ? FASHION : i];
+                return &known_sets[i == MNIST && strcasestr(dir, "fashion") ? FASHION : i];
         }
     }
     error_set(err, "the binary version of CIFAR is needed, or MNIST's files, gzipped or not: "
@@ -119,15 +103,6 @@ static const KnownSet *set_in_directory(const char *dir, Error *err)
               "%s: no data set in this directory: none of data_batch_1.bin, train.bin, "
               "train-images-idx3-ubyte[.gz]", dir);
     return NULL;
-}
-
-// --- the fingerprint -----------------------------------------------------------------------------
-
-static void fingerprint_write(Data *data)
-{
-    snprintf(data->fingerprint, sizeof data->fingerprint, "%s, %d + %d images, %schecksum %016llx",
-             data->name, data->train.count, data->test.count, data->zipped ? "gzip " : "",
-             (unsigned long long)data->checksum);
 }
 
 // --- opening -------------------------------------------------------------------------------------
@@ -163,8 +138,6 @@ static bool set_open(Data *data, const KnownSet *set, const char *dir, const Dat
     data->train.classes = data->test.classes = set->classes;
     if (!set->read(data, dir, hint, err))
         return false;
-    if (set->read == idx_read)
-        set = idx_which(data, set);
     snprintf(data->name, sizeof data->name, "%s", set->name);
     augment_set(data, config, seed, set->jitter, set->mean, set->std);
     return dataset_cut(&data->train, config->train_count, "--train-samples", set->name, err) &&
@@ -187,6 +160,12 @@ static bool set_missing(const KnownSet *set, Error *err)
     return error_set(err, hint, "--data %s: not found: neither data/%s%s%s", set->name, set->folder,
                      set->system_folder ? " nor " : " here nor in the source tree",
                      set->system_folder ? set->system_folder : "");
+}
+
+static void fingerprint_write(Data *data)
+{
+    snprintf(data->fingerprint, sizeof data->fingerprint, "%s, %d + %d images, checksum %08x",
+             data->name, data->train.count, data->test.count, data->checksum);
 }
 
 static bool data_find_and_read(Data *data, const DataConfig *config, int64_t seed, Error *err)
@@ -216,7 +195,7 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
 
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    *data = (Data){ .checksum = 14695981039346656037u };
+    *data = (Data){ 0 };
     if (data_find_and_read(data, config, seed, err)) {
         fingerprint_write(data);
         return true;

@@ -1,13 +1,12 @@
-// files.c - what the readers of all formats share: files, memory, threads, checksums.
+// files.c - what the readers of all formats share: files, memory, threads.
 #include "data/files.h"
 #include "alive.h"
+#include "threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,54 +28,74 @@ bool data_file_missing(const char *path)
 bool data_file_open(DataFile *file, const char *path, const char *hint, Error *err)
 {
     *file = (DataFile){ .path = path, .hint = hint };
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    if (file->fd < 0)
-        return error_set(err, hint, "%s: open: %s", path, strerror(errno));
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     struct stat info;
-    bool known = fstat(file->fd, &info) == 0;
-    if (known && S_ISREG(info.st_mode)) {
-        file->size = info.st_size;
-        return true;
+    if (fd < 0 || fstat(fd, &info) != 0)
+        return error_set(err, hint, "%s: open: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) {
+        close(fd);
+        return error_set(err, hint, "%s: not a regular file", path);
     }
-    if (known)
-        error_set(err, hint, "%s: %s where a file should be", path,
-                  S_ISDIR(info.st_mode) ? "a directory" : "something else (a pipe, a device)");
-    else
-        error_set(err, hint, "%s: fstat: %s", path, strerror(errno));
-    close(file->fd);
-    return false;
+    file->size = info.st_size;
+    file->gz = gzdopen(fd, "rb");
+    CHECK(file->gz, "", "out of memory");
+    gzbuffer(file->gz, 256 << 10);
+    return true;
 }
 
-void data_file_close(DataFile *file) { close(file->fd); }
+void data_file_close(DataFile *file) { gzclose(file->gz); }
 
-bool data_file_read(const DataFile *file, int64_t offset, void *to, size_t bytes, Error *err)
+static bool file_error(const DataFile *file, const char *otherwise, Error *err)
 {
+    int status;
+    const char *why = gzerror(file->gz, &status);
+    int64_t at = gztell(file->gz);
+    return error_set(err, file->hint, "%s: read at byte %lld%s: %s", file->path, (long long)at,
+                     gzdirect(file->gz) ? "" : " of what it inflates to",
+                     status == Z_OK ? otherwise : status == Z_ERRNO ? strerror(errno) : why);
+}
+
+bool data_file_read(DataFile *file, void *to, size_t bytes, Error *err)
+{
+    const size_t most = 16 << 20;
     for (size_t done = 0; done < bytes;) {
-        ssize_t got = pread(file->fd, (char *)to + done, bytes - done, offset + (off_t)done);
-        if (got < 0 && errno == EINTR)
-            continue;
+        size_t left = bytes - done;
+        int got = gzread(file->gz, (char *)to + done, (unsigned)(left < most ? left : most));
         if (got <= 0)
-            return error_set(err, file->hint, "%s: read at byte %lld: %s", file->path,
-                             (long long)offset + (long long)done,
-                             got < 0 ? strerror(errno) : "the file became shorter");
+            return file_error(file, "the file is too short", err);
+        file->crc = (uint32_t)crc32_z(file->crc, (const uint8_t *)to + done, (size_t)got);
         done += (size_t)got;
         alive_beat();
     }
     return true;
 }
 
+bool data_file_end(DataFile *file, Error *err)
+{
+    uint8_t beyond;
+    int got = gzread(file->gz, &beyond, 1), status;
+    gzerror(file->gz, &status);
+    return (got == 0 && status == Z_OK) || file_error(file, "the file is too long", err);
+}
+
+void data_checksum(Data *data, const void *bytes, size_t size)
+{
+    data->checksum = (uint32_t)crc32_z(data->checksum, bytes, size);
+}
+
 // --- memory and threads --------------------------------------------------------------------------
 
-uint8_t *data_images_alloc(size_t bytes)
+bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err)
 {
-    const size_t huge_page = 2 << 20;
-    void *memory = NULL;
-    if (bytes < huge_page)
-        return malloc(bytes ? bytes : 1);
-    if (posix_memalign(&memory, huge_page, bytes) != 0)
-        return NULL;
-    madvise(memory, bytes, MADV_HUGEPAGE); // a wish: that it fails does not matter
-    return memory;
+    size_t bytes = (size_t)count * (size_t)channels * (size_t)height * (size_t)width;
+    *set = (Dataset){ .count = count, .channels = channels, .height = height, .width = width,
+                      .classes = set->classes };
+    set->images = malloc(bytes);
+    set->labels = malloc((size_t)count * sizeof *set->labels);
+    return (set->images && set->labels) ||
+           error_set(err, "synthetic images: --train-samples, --test-samples and --image-size",
+                     "out of memory: %d images of %dx%dx%d are %zu MB", count, channels, height,
+                     width, bytes >> 20);
 }
 
 typedef struct TaskThread {
@@ -84,7 +103,7 @@ typedef struct TaskThread {
     void *arg;
     int index;
     pthread_t thread;
-    bool threaded, good;
+    bool good;
     Error err;
 } TaskThread;
 
@@ -100,14 +119,11 @@ bool data_parallel(DataTask task, void *arg, int count, Error *err)
     TaskThread *tasks = xcalloc((size_t)count, sizeof *tasks);
     for (int i = 0; i < count; i++) {
         tasks[i] = (TaskThread){ .task = task, .arg = arg, .index = i };
-        tasks[i].threaded = pthread_create(&tasks[i].thread, NULL, task_run, &tasks[i]) == 0;
-        if (!tasks[i].threaded)
-            task_run(&tasks[i]); // slower, but no reason to give up
+        tasks[i].thread = thread_start(task_run, &tasks[i], "data reader");
     }
     bool good = true;
     for (int i = 0; i < count; i++) {
-        if (tasks[i].threaded)
-            pthread_join(tasks[i].thread, NULL);
+        pthread_join(tasks[i].thread, NULL);
         if (good && !tasks[i].good) {
             *err = tasks[i].err;
             good = false;
@@ -115,26 +131,4 @@ bool data_parallel(DataTask task, void *arg, int count, Error *err)
     }
     free(tasks);
     return good;
-}
-
-// --- the fingerprint -----------------------------------------------------------------------------
-
-// FNV-1a.
-void data_checksum_all(Data *data, const void *bytes, size_t size)
-{
-    const uint8_t *p = bytes;
-    for (size_t i = 0; i < size; i++)
-        data->checksum = (data->checksum ^ p[i]) * 1099511628211u;
-}
-
-void data_checksum_samples(Data *data, const void *bytes, size_t size)
-{
-    const size_t sample = 4 << 10;
-    data_checksum_all(data, &(uint64_t){ size }, sizeof(uint64_t));
-    if (size <= 3 * sample) {
-        data_checksum_all(data, bytes, size);
-        return;
-    }
-    for (size_t place = 0; place < 3; place++)
-        data_checksum_all(data, (const char *)bytes + (size - sample) / 2 * place, sample);
 }

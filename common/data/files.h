@@ -1,39 +1,34 @@
-// files.h - what the readers of all formats share: files, memory, threads, checksums.
+// files.h - what the readers of all formats share: files, memory, threads.
 #pragma once
 #include "data.h"
-#include <stddef.h>
+#include <zlib.h>
 
-// --- files ---------------------------------------------------------------------------------------
-
-// A regular file, open for reading; `hint` goes with every error about it.
+// A file, plain or gzipped. `hint` goes with every error about it.
 typedef struct DataFile {
     const char *path, *hint;
-    int fd;
-    int64_t size;
+    gzFile gz;
+    int64_t size;           // as it is on the disk
+    uint32_t crc;           // of all that has been read
 } DataFile;
 
-// Refuses what is no regular file, and never waits (opening a FIFO would, until somebody writes).
+// Refuses what is no regular file, and never waits (opening a FIFO would, until it has a writer).
 bool data_file_open(DataFile *file, const char *path, const char *hint, Error *err);
 void data_file_close(DataFile *file);
-// Reads exactly so many bytes. The caller has compared the size: less means that the file changes.
-bool data_file_read(const DataFile *file, int64_t offset, void *to, size_t bytes, Error *err);
+// Reads exactly so many bytes; what is gzipped is inflated.
+bool data_file_read(DataFile *file, void *to, size_t bytes, Error *err);
+// Fails unless everything has been read and, in a gzipped file, its checksum is right.
+bool data_file_end(DataFile *file, Error *err);
+
 bool data_file_missing(const char *path); // nothing there, not even something of the wrong kind
 bool data_path_join(char *path, size_t size, const char *dir, const char *name, Error *err);
 
-// --- memory and threads --------------------------------------------------------------------------
+// Memory for so many images and labels. data_close frees it.
+bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
 
-// Uninitialised memory for images, in huge pages where the system has them: 180 MB in small ones
-// are 45,000 page faults. NULL if there is not enough. The caller frees.
-uint8_t *data_images_alloc(size_t bytes);
+// Adds them to data->checksum: a copy of the data set elsewhere gives the same.
+void data_checksum(Data *data, const void *bytes, size_t size);
 
 // Runs task(arg, 0), ..., task(arg, count - 1), each on a thread of its own (not OpenMP's, which
 // would not survive the fork of a later step). The error is that of the lowest index that failed.
 typedef bool (*DataTask)(void *arg, int index, Error *err);
 bool data_parallel(DataTask task, void *arg, int count, Error *err);
-
-// --- the fingerprint -----------------------------------------------------------------------------
-
-// Adds bytes to data->checksum: all of them, or those at three fixed places, the first, the middle
-// and the last few KB. A copy of the data elsewhere gives the same.
-void data_checksum_all(Data *data, const void *bytes, size_t size);
-void data_checksum_samples(Data *data, const void *bytes, size_t size);

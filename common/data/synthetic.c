@@ -6,9 +6,8 @@
 //
 //   pixel = 128 + strong * pattern[label] + weak * pattern[other] + noise
 //
-// To tell the label is to tell which of the two is the stronger, wherever they lie. When they are
-// nearly equal nobody can be sure, so accuracy rises slowly and ends short of 100 %, as with real
-// images.
+// The label is the stronger of the two, wherever they are. When they are nearly equal it cannot be
+// found out, so accuracy rises slowly and ends short of 100 %, as with real images.
 #include "alive.h"
 #include "data/formats.h"
 #include "rng.h"
@@ -16,7 +15,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum {
     CLASSES = 10,
@@ -162,31 +160,14 @@ static bool image_task(void *arg, int index, Error *err)
 
 // --- the set -------------------------------------------------------------------------------------
 
-static bool dataset_alloc(Dataset *set, int count, int size, Error *err)
-{
-    *set = (Dataset){ .count = count, .channels = CHANNELS, .height = size, .width = size,
-                      .classes = CLASSES };
-    size_t bytes = (size_t)count * CHANNELS * size * size;
-    // Linux would promise more than there is, and kill the process later.
-    size_t machine = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    if (bytes < machine) {
-        set->images = data_images_alloc(bytes);
-        set->labels = malloc((size_t)count * sizeof *set->labels);
-    }
-    return (set->images && set->labels) ||
-           error_set(err,
-                     "--train-samples and --test-samples make them fewer, --image-size smaller",
-                     "out of memory: %d synthetic images of %dx%dx%d are %zu MB", count, CHANNELS,
-                     size, size, bytes >> 20);
-}
-
 bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
     const int size = config->image_size;
     int train_count = config->train_count > 0 ? config->train_count : TRAIN_COUNT;
     int test_count = config->test_count > 0 ? config->test_count : TEST_COUNT;
-    if (!dataset_alloc(&data->train, train_count, size, err) ||
-        !dataset_alloc(&data->test, test_count, size, err))
+    data->train.classes = data->test.classes = CLASSES;
+    if (!dataset_alloc(&data->train, train_count, CHANNELS, size, size, err) ||
+        !dataset_alloc(&data->test, test_count, CHANNELS, size, size, err))
         return false;
 
     Job job = { .seed = (uint64_t)seed, .size = size, .threads = device_cores() };
@@ -200,6 +181,6 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
     data_parallel(image_task, &job, job.threads, err);
     free(job.patterns);
     // From these all follows: another machine may round a pixel of a pattern differently, no more.
-    data_checksum_all(data, (int64_t[]){ seed, size, train_count, test_count }, 4 * sizeof seed);
+    data_checksum(data, (int64_t[]){ seed, size, train_count, test_count }, 4 * sizeof seed);
     return true;
 }
