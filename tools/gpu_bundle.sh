@@ -67,7 +67,7 @@ for source in "$root"/tests/test_*.c; do
     echo "$name ${limit:-60}"
 done >"$to/tests/list"
 cp -r "$root"/tests/{run,test,ranks}.sh "$root/tests/reference" "$to/tests"
-cp "$root"/tools/{shell.sh,bench_torch.py,bench_torch_gpu.py} "$to/tools"
+cp "$root"/tools/{shell.sh,bench.py,bench_torch.py} "$to/tools"
 cp "$root/tools/gpu_bundle/run.sh" "$to/run"
 chmod +x "$to/run"
 mapfile -t programs < <(find "$to/build" -type f)

@@ -689,8 +689,9 @@ cmd_bench()
         new_results bench
         cifar=$(find_cifar)
     fi
-    LD_LIBRARY_PATH=$first_path DDP_LIBRARY_PATH=$path exec "$python" "$here/tools/bench_torch_gpu.py" \
-        --build "$here/build/cuda" ${results:+--out "$results"} ${cifar:+--data "$cifar"} "$@"
+    export DDP_PYTHON=$python DDP_CIFAR10=$cifar DDP_BENCH_OUT=$here/results
+    LD_LIBRARY_PATH=$first_path DDP_LIBRARY_PATH=$path exec "$python" "$here/tools/bench.py" gpu \
+        --build "$here/build/cuda" ${results:+--out "$results"} "$@"
 }
 
 cmd_exec() { [ $# -gt 0 ] || die_usage "exec: what?"; need_libraries; exec "$@"; }

@@ -1,0 +1,938 @@
+#!/usr/bin/env python3
+"""Measures our programs against PyTorch, in turns, and writes the tables of docs/benchmarks.md.
+
+A benchmark is a function with its line in BENCHMARKS, at the end. It names sides, each a function that
+measures once. in_turns() calls all sides, round by round, so that a busy moment of the machine hits all of
+them; tables have the medians. Torch is PyTorch's side, in the fastest of its modes.
+
+PyTorch is that of the python in $DDP_PYTHON, else that of build/venv, which is made if need be. CIFAR-10 is
+looked for in $DDP_CIFAR10 (its folder), then in data/; without it both sides train on made-up images.
+"""
+import argparse
+import contextlib
+import json
+import operator
+import os
+import platform
+import random
+import re
+import shlex
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.join(ROOT, "tools")
+SLURM = os.path.join(HERE, "slurm.sh")
+WIRE = os.path.join(ROOT, "tests", "wire.sh")
+CORES = len(os.sched_getaffinity(0))
+IMAGE_MB = (3072 + 4) / 2**20           # an image of ours in memory, and its label
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def median(values):
+    return statistics.median(values)
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def words(command):
+    return [str(word) for word in command]
+
+
+def ours_environment():
+    """Waiting threads spin as briefly as ./ddp run lets them; DDP_LIBRARY_PATH has the libraries of a GPU bundle."""
+    path = os.environ.get("DDP_LIBRARY_PATH")
+    return {"GOMP_SPINCOUNT": "2000"} | os.environ | ({"LD_LIBRARY_PATH": path} if path else {})
+
+
+def run(command):
+    """-> what a program of ours printed."""
+    say("$ " + shlex.join(words(command)))
+    done = subprocess.run(words(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=ours_environment(), check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"exit status {done.returncode}: {shlex.join(words(command))}\n{done.stdout[-1500:]}")
+    return done.stdout
+
+
+def seconds_until(text, command, env=None):
+    """-> seconds from the start of the command to its first line with this text, and the line."""
+    say("$ " + shlex.join(words(command)))
+    begin, seconds, found = time.perf_counter(), None, ""
+    with subprocess.Popen(words(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=env or ours_environment()) as process:
+        for line in process.stdout:
+            if text in line and seconds is None:
+                seconds, found = time.perf_counter() - begin, line
+    if seconds is None or process.returncode != 0:
+        raise RuntimeError(f"status {process.returncode}, no line with {text!r}: {shlex.join(words(command))}")
+    return seconds, found
+
+
+def in_turns(rounds, sides):
+    """{side: [what it measured, round by round]}"""
+    found = {name: [] for name in sides}
+    for number in range(1, rounds + 1):
+        for name, side in sides.items():
+            found[name].append(side())
+        say(f"round {number} of {rounds}: " + ", ".join(
+            f"{name} {values[-1]:.4g}" for name, values in found.items() if isinstance(values[-1], (int, float))))
+    return found
+
+
+class Bench:
+    """What a benchmark is given."""
+
+    def __init__(self, args):
+        self.args, self.build, self.data = args, args.build, args.data
+        self.rounds = args.rounds or (1 if args.quick else args.default_rounds)
+        self.out = f"{os.environ.get('DDP_BENCH_OUT', f'{ROOT}/build/bench')}/{args.name}"
+        os.makedirs(self.out, exist_ok=True)
+
+    def steps(self, count):
+        return 20 if self.args.quick else count
+
+    def program(self, name):
+        path = f"{self.build}/{name}"
+        if not os.access(path, os.X_OK):
+            sys.exit(f"bench: there is no {path}: ./ddp setup builds it")
+        return path
+
+    def command(self, step, ranks, *options):
+        """A step, started as ./ddp run starts it; without a launcher if ranks is 0."""
+        command, options = [self.program(f"{step}/train")], ["--data", self.data or "synthetic", *options]
+        if step[:2] == "02":
+            return [*command, "--devices", ranks, *options]
+        if step[:2] == "03":
+            return [*command, "-n", ranks, *options]
+        launch = [self.program(f"{step}/launch"), "--nproc-per-node", ranks, "--"] if ranks else []
+        return [*launch, *command, *options]
+
+    def events(self, command):
+        """-> what a run writes to its --metrics file."""
+        with tempfile.NamedTemporaryFile("r", dir=self.out, suffix=".jsonl", encoding="utf-8") as file:
+            run([*command, "--metrics", file.name])
+            return [json.loads(line) for line in file]
+
+    def rate(self, step, ranks, *options):
+        return rate_of(self.events(self.command(step, ranks, *options)))
+
+    def python(self):
+        """That has PyTorch."""
+        python = os.environ.get("DDP_PYTHON") or f"{ROOT}/build/venv/bin/python"
+        if not os.path.exists(python) and not os.environ.get("DDP_PYTHON"):
+            run([sys.executable, "-m", "venv", f"{ROOT}/build/venv"])
+            run([python, "-m", "pip", "install", "--quiet", "torch", "torchvision", "safetensors", "numpy"])
+        return python
+
+    def torch(self, what, **options):
+        """-> the command of PyTorch's side."""
+        options = {"threads": CORES, "data": self.data} | options
+        pairs = ((f"--{name}", value) for name, value in options.items() if value)
+        return [self.python(), f"{HERE}/bench_torch.py", what, *(word for pair in pairs for word in pair)]
+
+    def write(self, *parts):
+        """Puts tables and lines between <!-- NAME:begin --> and <!-- NAME:end --> of docs/benchmarks.md."""
+        path, text = os.environ.get("DDP_BENCH_DOC", f"{ROOT}/docs/benchmarks.md"), "\n\n".join(parts) + "\n"
+        with open(path, encoding="utf-8") as file:
+            document = file.read()
+        begin, end = f"<!-- {self.args.name}:begin -->\n", f"<!-- {self.args.name}:end -->"
+        head, rest = document.split(begin)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(head + begin + text + end + rest.split(end)[1])
+        print(text)
+
+
+class Torch:
+    """PyTorch's side: a process for each of its modes, which measures once for each line that it reads.
+    After the first round only the fastest mode is left, and those in keep. A mode that fails is left out."""
+
+    def __init__(self, bench, what, modes, keep=(), limit=None, **options):
+        self.bench, self.what, self.keep, self.limit, self.options = bench, what, keep, limit, options
+        self.modes, self.processes, self.rates, self.failed, self.version = list(modes), {}, {}, [], ""
+
+    def ask(self, mode):
+        if mode not in self.processes:
+            command = words(self.bench.torch(self.what, mode=mode, **self.options))
+            say("$ " + shlex.join(command))
+            with open(f"{self.bench.out}/torch-{mode}.log", "w", encoding="utf-8") as log:
+                self.processes[mode] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                                        stderr=log, text=True)
+        process = self.processes[mode]
+        timer = threading.Timer(self.limit or 1e6, process.kill)
+        timer.start()
+        try:
+            print(file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+        finally:
+            timer.cancel()
+
+    def end(self, mode):
+        process = self.processes.pop(mode)
+        process.kill()
+        process.wait()
+
+    def __call__(self):
+        for mode in list(self.modes):
+            try:
+                found = self.ask(mode)
+            except (OSError, ValueError):
+                say(f"PyTorch's {mode} does not run here: see {self.bench.out}/torch-{mode}.log")
+                self.failed.append(mode)
+                self.modes.remove(mode)
+                self.end(mode)
+                continue
+            self.rates.setdefault(mode, []).append(found["samples_per_s"])
+            self.version = found["torch"]
+            for slow in set(self.modes) & set(self.rates) - {self.best(), *self.keep}:
+                self.modes.remove(slow)
+                self.end(slow)
+        if not self.rates:
+            raise RuntimeError(f"PyTorch does not run here: see {self.bench.out}/torch-*.log")
+        return self.rate()
+
+    def best(self):
+        return max(self.rates, key=self.rate)
+
+    def rate(self, mode=None):
+        """Images a second: of a mode, or of the fastest."""
+        return median(self.rates[mode or self.best()])
+
+    def by_mode(self, what):
+        text = f"PyTorch's {what} by mode, images/s: " + ", ".join(
+            f"{mode} {rates[0]:.0f}" for mode, rates in self.rates.items())
+        text += f". The table has the best, {self.best()}."
+        return text + "".join(f" {mode} did not run here." for mode in self.failed)
+
+    def close(self):
+        for mode in list(self.processes):
+            self.end(mode)
+
+
+# --- what runs have written -------------------------------------------------------------------------
+
+
+def event(events, name):
+    return next(e for e in events if e["event"] == name)
+
+
+def rate_of(events):
+    """Images a second of all ranks: the median of the printed lines, without the first two."""
+    return median([e["samples_per_s"] for e in events if e["event"] == "step"][2:])
+
+
+def spans(path, name):
+    """{process: [(begin, end)]} in seconds, of the spans of this name in a --trace file."""
+    found, inside = {}, {}
+    with open(path, encoding="utf-8") as file:
+        for e in json.load(file):
+            stack = inside.setdefault((e["pid"], e.get("tid")), [])
+            if e["ph"] == "B":
+                stack.append(e)
+            elif e["ph"] == "E" and stack:
+                begun = stack.pop()
+                if begun["name"] == name:
+                    found.setdefault(e["pid"], []).append((begun["ts"] / 1e6, e["ts"] / 1e6))
+    return found
+
+
+def sent_by(command):
+    """Bytes that the ranks of a command send each other; None where that cannot be counted."""
+    if subprocess.run([WIRE, "true"], stdout=subprocess.DEVNULL, check=False).returncode != 0:
+        return None
+    return int(re.search(r"bytes on the wire: (\d+)", run([WIRE, *command])).group(1))
+
+
+def step_mb(count, sent):
+    """MB of one step: sent(command) of runs of two lengths, of which the difference is ten steps."""
+    short, long = (sent(["--max-steps", steps]) for steps in (3, 13))
+    return None if short is None else (long - short) / 10e6
+
+
+# --- tables -----------------------------------------------------------------------------------------
+
+
+def machine():
+    model = platform.machine()
+    with contextlib.suppress(OSError, StopIteration), open("/proc/cpuinfo", encoding="utf-8") as file:
+        model = next(line.split(":")[1].strip() for line in file if "model name" in line)
+    return f"{model}, {CORES} cores"
+
+
+def heading(bench, *more):
+    rounds = f"Medians of {bench.rounds} round{'s'[:bench.rounds > 1]}, all in turns."
+    return "; ".join([machine(), *more, str(date.today())]) + ". " + rounds
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(map(str, cells)) + " |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|---|" + "---:|" * (len(head) - 1), *lines[1:]])
+
+
+COMPARED = ("", "ours", "compared with", "ratio", "wanted")
+SIGNS = {"≥": operator.ge, "≤": operator.le, "<": operator.lt, ">": operator.gt}
+
+
+def against(what, ours, theirs, digits=0, wanted=""):
+    """A row of a table. wanted: "≥ 1.5" of the ratio; with a unit, as "< 2 %", of our value itself."""
+    if wanted:
+        sign, bound, *unit = wanted.split()
+        holds = SIGNS[sign](ours if unit else ours / theirs, float(bound))
+        wanted += " ✓" if holds else " ✗"
+    ratio = f"{ours / theirs:.2f}" if theirs else ""
+    return what, f"{ours:.{digits}f}", f"{theirs:.{digits}f}", ratio, wanted
+
+
+# --- the benchmarks -----------------------------------------------------------------------------------
+
+PLAIN = ("--no-augment", "-p", 5)       # steps on images in memory; a line, and the loss read, every 5
+MODES = ("default", "channels_last", "compile", "compile_channels_last")
+
+
+def modes_of(bench, modes, quick=2):
+    return modes[:quick] if bench.args.quick else modes
+
+
+def bench_train(b):
+    """Steps, an epoch with its data, and the start of the process. PyTorch's epoch is in the mode of its
+    fastest steps; quick epochs are short."""
+    short, step = b.args.quick, "01_single_gpu"
+    torch = Torch(b, "step", modes_of(b, MODES), steps=b.steps(60))
+    steps = in_turns(b.rounds, {
+        "ours": lambda: b.rate(step, 0, "--threads", CORES, "-b", 256, *PLAIN, "--max-steps", b.steps(60)),
+        "torch": torch})
+    torch.close()
+    workers = min(CORES, 4)
+    ask = lambda: Torch(b, "epoch", [torch.best()], workers=workers, steps=20 * short, group=50)
+    epochs = in_turns(min(b.rounds, 3), {
+        "ours": lambda: b.events(b.command(step, 0, "--threads", CORES, "-b", 256, "--epochs", 1, "-p", 49,
+                                           "--train-samples", 5120 * short, "--test-samples", 256)),
+        "torch": lambda: once(ask(), torch.best())})
+    start = b.command(step, 0, "--threads", CORES, "-b", 256, "--max-steps", 1, "-p", 1)
+    first = in_turns(b.rounds + 1, {
+        "ours": lambda: seconds_until("== step:", start)[0],
+        "torch": lambda: seconds_until('"loss"', b.torch("first", workers=workers), os.environ)[0]})
+    ours, theirs = zip(*map(ours_epoch, epochs["ours"])), epochs["torch"]
+    rate, wait, peak = map(median, ours)
+    a, t = median(steps["ours"]), torch.rate()
+    b.write(
+        heading(b, f"{CORES} threads", f"PyTorch {torch.version}") + " ResNet-18, 3x32x32, batch 256, float32.",
+        table(COMPARED, [
+            against("training step, images/s", a, t, 0, "≥ 1.5"),
+            against("training step of 256, ms", 256e3 / a, 256e3 / t, 0, "≤ 0.67"),
+            against("whole epoch with its data, images/s", rate, median(e["samples_per_s"] for e in theirs), 0,
+                    "≥ 1.5"),
+            against("start of process to end of first step, s", median(first["ours"][1:]),
+                    median(first["torch"][1:]), 2, "≤ 0.5 s"),
+            against("peak memory without the data set, MB", peak, median(e["peak_mb"] - e["data_mb"] for e in theirs),
+                    0, "≤ 0.6"),
+            against("waiting for data, % of the epoch", 100 * wait, 100 * median(e["wait_share"] for e in theirs), 2,
+                    "< 2 %")]),
+        torch.by_mode("training step"),
+        f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch's comes through a DataLoader with "
+        f"{workers} workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize), the "
+        f"pipeline of the articles; its workers' own memory, {median(e['worker_mb'] for e in theirs):.0f} MB, is not "
+        "counted, and its peak begins after the files were read. Waiting for data includes the workers' start.")
+
+
+def once(torch, mode):
+    """All that PyTorch measures in a process of its own."""
+    try:
+        return torch.ask(mode)
+    finally:
+        torch.close()
+
+
+def ours_epoch(events):
+    """-> images a second, share of the time spent waiting for data, MB without the images"""
+    epoch, images = event(events, "epoch"), event(events, "config")["options"]["train_samples"] or 50000
+    waited = sum(e["data_wait_ms"] for e in events if e["event"] == "step") / 1e3
+    peak = event(events, "end")["peak_rss_mb"] - (images + epoch["n"]) * IMAGE_MB
+    return images / epoch["seconds"], waited / epoch["seconds"], peak
+
+
+def bench_parallel(b):
+    gradients, limit = 44726568, ("--max-steps", b.steps(60))
+    one = ("--threads", 1, "-b", 128, *PLAIN, *limit)
+
+    def beside(_):
+        return b.rate("01_single_gpu", 0, *one)
+
+    def both():
+        """Two programs at the same time, which know nothing of each other."""
+        with ThreadPoolExecutor() as pool:
+            return sum(pool.map(beside, range(2)))
+
+    ddp = Torch(b, "ddp", modes_of(b, MODES[:2]), ranks=2, threads=1, batch=128, steps=b.steps(60))
+    step = Torch(b, "step", modes_of(b, MODES), threads=2, steps=b.steps(60))
+    found = in_turns(b.rounds, {
+        "03": lambda: b.rate("03_ddp_fork", 2, *one),
+        "PyTorch's DDP": ddp,
+        "01": lambda: b.rate("01_single_gpu", 0, *one),
+        "two 01": both,
+        "gradients": lambda: all_reduce(b, "-b", gradients, "-e", gradients),
+        "sizes": lambda: all_reduce(b, "-b", 8, "-e", 64 << 20, "-f", 8),
+        "03 unhidden": lambda: b.rate("03_ddp_fork", 2, *one, "--overlap", 0),
+        "03 naive": lambda: b.rate("03_ddp_fork", 2, *one, "--bucket-mb", 0),
+        "02": lambda: b.rate("02_data_parallel", 2, "--threads", 1, "-b", 256, *PLAIN, *limit),
+        "PyTorch's step": step})
+    ddp.close()
+    step.close()
+    us, own_us = (median(rows[0][i] for rows in found["gradients"]) for i in (1, 2))
+    rate = {name: median(values) for name, values in found.items() if name not in ("gradients", "sizes")}
+    bound = 256 / (256 / rate["two 01"] + us / 1e6)
+    b.write(
+        heading(b, "1 thread for each rank and device", f"PyTorch {ddp.version}")
+        + " ResNet-18, 3x32x32, float32, batch 128 for each of 2 ranks.",
+        table(COMPARED, [
+            against("03, 2 ranks, against PyTorch's DDP, images/s", rate["03"], ddp.rate(), 0, "≥ 1.5"),
+            against("03 against what its parts allow, images/s", rate["03"], bound, 0, "≥ 0.95"),
+            against("03 against twice 01 alone, images/s", rate["03"], 2 * rate["01"], 0, "≥ 0.75"),
+            against("all-reduce of 44.7 MB against the library's own, ms", us / 1e3, own_us / 1e3, 1, "≤ 1.15"),
+            against("02, 2 devices, against PyTorch with 2 threads, images/s", rate["02"], step.rate(), 0, "≥ 1.3")]),
+        table(("images of all ranks, a second", "", "of 01 alone"), [
+            (what, f"{value:.0f}", f"{value / rate['01']:.2f}") for what, value in (
+                ("01 alone", rate["01"]),
+                ("01, two programs at the same time, together", rate["two 01"]),
+                ("and one all-reduce after each step: what 03's parts allow", bound),
+                ("03: gradients in buckets, overlapped with backward", rate["03"]),
+                ("03 --overlap 0: the buckets wait for backward", rate["03 unhidden"]),
+                ("03 --bucket-mb 0: one all-reduce after backward", rate["03 naive"]),
+                ("02 --devices 2, batch 256", rate["02"]))]),
+        table(("all-reduce, bytes", "µs", "the library's own, µs", "ratio", "bus bandwidth, GB/s"), [
+            (rows[0][0], f"{a:.1f}", f"{own:.1f}", f"{a / own:.2f}", f"{bus:.2f}")
+            for rows in zip(*found["sizes"]) for a, own, bus in [map(median, list(zip(*rows))[1:])]]),
+        ddp.by_mode("DDP on Gloo") + "\n" + step.by_mode("single process with 2 threads"))
+
+
+def all_reduce(b, *sizes):
+    """[(bytes, µs, µs of the library's own call, bus bandwidth in GB/s)]"""
+    text = run([b.program("comm_bench"), "-n", 2, "--op", "all_reduce", "--compare", *sizes])
+    rows = [line.split() for line in text.splitlines() if line[:1] == " "]
+    return [(int(r[0]), float(r[4]), float(r[4]) / float(r[7]), float(r[6])) for r in rows]
+
+
+def bench_launch(b):
+    kills, first = 5 if b.args.quick else 100, {}
+    for ranks in (1, 2, 4):                     # each starts once unmeasured
+        share = ("-b", 256 // ranks, "--threads", max(1, CORES // ranks))
+        ours = b.command("04_ddp_launcher", ranks, *share, "--max-steps", 1, "-p", 1)
+        python, *theirs = b.torch("launch", batch=share[1], threads=share[3], workers=1)
+        theirs = [f"{os.path.dirname(python)}/torchrun", "--standalone", "--nproc-per-node", ranks, *theirs]
+        found = in_turns(b.rounds + 1, {
+            "launch": lambda: seconds_until("== step:", ours)[0],
+            "torchrun": lambda: seconds_until('"rank": 0', theirs, os.environ)[0]})
+        first[ranks] = (median(found["torchrun"][1:]), median(found["launch"][1:]))
+    deaths = list(zip(*(one_death(b) for _ in range(kills))))
+    size, costs = checkpoint_costs(b)
+    in_ms = lambda what, values: (what, f"{1e3 * median(values):.0f}", f"{1e3 * max(values):.0f}")
+    b.write(
+        heading(b),
+        table(("from launch to the end of the first step, s", "`torchrun`", "`launch`", "ratio", "wanted"), [
+            against(f"{ranks} rank{'s'[:ranks > 1]}, global batch 256", *times, 2, "≥ 5")
+            for ranks, times in first.items()]),
+        table((f"a rank is killed, {kills} times, ms", "median", "largest"), [
+            in_ms("until `launch` names it", deaths[0]), in_ms("until all are gone", deaths[1])]),
+        table((f"a checkpoint of ResNet-18, {size / 1e6:.1f} MB, ms", f"median of {len(costs)}", "largest"), [
+            in_ms("training stands still", [stall for stall, _ in costs]),
+            in_ms("until it is on the disk", [durable for _, durable in costs])]))
+
+
+def one_death(b):
+    """A rank is killed in the middle of training -> seconds until it is named, until all are gone."""
+    command = words(b.command("04_ddp_launcher", 2, "--arch", "lenet", "--train-samples", 4096, "-b", 32,
+                              "--threads", 1, "--epochs", 10000, "-p", 1))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          env=ours_environment()) as launch:
+        for line in launch.stdout:
+            if "== step:" in line:
+                break
+        with subprocess.Popen(["cat"], stdin=launch.stdout, stdout=subprocess.DEVNULL):    # lest a full pipe stops it
+            time.sleep(random.uniform(0, 0.3))
+            with open(f"/proc/{launch.pid}/task/{launch.pid}/children", encoding="ascii") as file:
+                os.kill(int(random.choice(file.read().split())), signal.SIGKILL)
+            begin = time.perf_counter()
+            named = [time.perf_counter() - begin for line in launch.stderr if "was killed by SIGKILL" in line]
+            launch.wait()
+            return named[0], time.perf_counter() - begin
+
+
+def checkpoint_costs(b):
+    """-> bytes of ResNet-18's, [(seconds that training stands still, seconds until it is on the disk)]"""
+    with tempfile.TemporaryDirectory(dir=b.out) as folder:
+        trace = f"{folder}/trace.json"
+        run(b.command("04_ddp_launcher", 0, "-b", 256, "--threads", CORES, "--save", f"{folder}/net",
+                      "--save-every", 20, "--max-steps", 110, "--trace", trace))
+        (saves,), (writes,) = (spans(trace, name).values() for name in ("save", "write"))
+        size = os.path.getsize(f"{folder}/net")
+    pairs = list(zip(saves, writes))[:5]        # the last is not in the middle
+    return size, [(save[1] - save[0], write[1] - save[0]) for save, write in pairs]
+
+
+def bench_amp(b):
+    def train(mode, batch, steps):
+        return b.events(b.command("05_ddp_amp", 0, "--amp", mode, "-b", batch, "--threads", CORES, *PLAIN,
+                                  "--max-steps", steps))
+
+    def wire(*options):
+        command = b.command("05_ddp_amp", 2, "--threads", 1, "--no-augment", "-b", 8, "--amp", "off", *options)
+        return step_mb(command, lambda limit: sent_by([*command, *limit]))
+
+    torch = Torch(b, "step", modes_of(b, MODES), type="bf16", steps=b.steps(60))
+    found = in_turns(b.rounds, {
+        "bf16": lambda: train("bf16", 256, b.steps(60)), "torch": torch,
+        "f32": lambda: train("off", 256, b.steps(60)),
+        "large bf16": lambda: train("bf16", 2048, 3), "large f32": lambda: train("off", 2048, 3)})
+    torch.close()
+    rate = {name: median(map(rate_of, found[name])) for name in ("bf16", "f32")}
+    part = {name: event(found[name][0], "amp")["activation_bytes"] / 1e6 for name in rate}
+    peak = {name: median(event(run, "end")["peak_rss_mb"] for run in found[f"large {name}"]) for name in rate}
+    images = (60000 if b.data else 0) * IMAGE_MB
+    rows = [
+        against("bf16 against PyTorch's autocast, images/s", rate["bf16"], torch.rate(), 0, "≥ 1.6"),
+        against("bf16 against f32, images/s", rate["bf16"], rate["f32"], 0, "≥ 1.25"),
+        against("activations and their gradients, MB", part["bf16"], part["f32"], 1, "≤ 0.55"),
+        against("peak memory without the data set, batch 2048, MB", peak["bf16"] - images, peak["f32"] - images, 0,
+                "≤ 0.75")]
+    sent = wire("--compress", "bf16"), wire()
+    if None not in sent:
+        rows.append(against("on the wire with --compress bf16, MB a step of 2 ranks", *sent, 1, "≤ 0.52"))
+    b.write(heading(b, f"{CORES} threads", f"PyTorch {torch.version}") + " ResNet-18, 3x32x32, batch 256.",
+            table(COMPARED, rows), torch.by_mode("bf16 autocast"))
+
+
+@contextlib.contextmanager
+def cluster(b, nodes):
+    """A Slurm cluster for as long as the block lasts -> None, or why there is none with networks of its own."""
+    os.environ["DDP_SLURM_DIR"] = f"{b.out}/cluster"
+    up = subprocess.run([SLURM, "up", str(nodes), "--cpus", "2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                        text=True, check=False)
+    why = (up.stdout.splitlines() or ["it fails"])[0] if up.returncode or "no namespaces" in up.stdout else None
+    try:
+        yield why
+    finally:
+        if up.returncode == 0:
+            subprocess.run([SLURM, "down"], check=False)
+
+
+def srun(*command):
+    return [SLURM, "run", "srun", "--kill-on-bad-exit=1", *command]
+
+
+def bench_slurm(b):
+    """all_reduce.csv in build/bench/slurm is for tools/scaling_model fit."""
+    reduced, train, load = {}, b.program("06_slurm/train"), os.getloadavg()[1]
+    common = ("--data", "synthetic", "-b", 64, "--threads", 1)
+
+    def reduce(nodes):
+        text = run(srun(f"-N{nodes}", "--ntasks-per-node=1", b.program("comm_bench"), "-n", 0, "-b", 1024,
+                        "-e", 1 << 20 if b.args.quick else 64 << 20, "-f", 4))
+        return [(int(row[0]), float(row[4])) for row in map(str.split, text.splitlines()) if row[:1] != ["#"]]
+
+    def rate(nodes, *options):
+        return rate_of(b.events(srun(f"-N{nodes}", f"-n{nodes}", train, *common, *PLAIN, "--max-steps", b.steps(40),
+                                     *options)))
+
+    def both():
+        with ThreadPoolExecutor() as pool:
+            return sum(pool.map(rate, (1, 1)))
+
+    def first(arch):
+        return lambda: seconds_until("== step:", srun("-N2", "--ntasks-per-node=2", train, "--arch", arch, *common,
+                                                      "--max-steps", 1, "-p", 1))[0]
+
+    with cluster(b, 2) as why:
+        reduced[2] = in_turns(b.rounds, {"all-reduce": lambda: reduce(2)})["all-reduce"]
+        starts = in_turns(b.rounds + 1, {arch: first(arch) for arch in ("lenet", "resnet18")})
+        weak = in_turns(b.rounds, {
+            "1 rank": lambda: rate(1), "2 programs at the same time that exchange nothing": both,
+            "2 ranks": lambda: rate(2),
+            "2 ranks, `--bucket-mb 0`: one all-reduce, after backward": lambda: rate(2, "--bucket-mb", 0)})
+    with cluster(b, 3):
+        reduced[3] = in_turns(b.rounds, {"all-reduce": lambda: reduce(3)})["all-reduce"]
+    with open(f"{b.out}/all_reduce.csv", "w", encoding="ascii") as file:
+        file.write("round,ranks,bytes,us\n" + "".join(
+            f"{i},{nodes},{size},{us}\n" for nodes, rounds in reduced.items() for i, rows in enumerate(rounds)
+            for size, us in rows))
+    both_of = lambda values, digits: [f"{pick(values):.{digits}f}" for pick in (median, min)]
+    alone = median(weak["1 rank"])
+    b.write(
+        heading(b) + f" Load of the machine before and at the end: {load:.1f} and {os.getloadavg()[1]:.1f}; what "
+        "others computed meanwhile is in the medians, and least in the least."
+        + (f" {why}: all nodes are on the loopback interface." if why else ""),
+        table(("all-reduce, bytes", "2 nodes, µs: median", "least", "3 nodes: median", "least"), [
+            (two[0][0], *both_of([us for _, us in two], 0), *both_of([us for _, us in three], 0))
+            for two, three in zip(zip(*reduced[2]), zip(*reduced[3]))]),
+        table(("from `srun` to the end of the first step, 2 nodes x 2 tasks, s", "median", "least"), [
+            (arch, *both_of(times[1:], 2)) for arch, times in starts.items()]),
+        table(("ResNet-18, batch 64 for each rank, a rank on a node: images of all, a second", "median", "most",
+               "of 1 rank, medians"), [
+            (what, f"{median(v):.0f}", f"{max(v):.0f}", f"{median(v) / alone:.2f}") for what, v in weak.items()]))
+
+
+def bench_eval(b):
+    weights, step = f"{b.out}/weights", "07_dist_eval"
+    amp = lambda kind: ("--amp", kind.replace("f32", "off"))
+
+    def evaluate(kind, ranks, threads):
+        """Images a second: each evaluation but the first, of the slowest rank. Its epochs are short."""
+        with tempfile.NamedTemporaryFile(dir=b.out) as trace:
+            events = b.events(b.command(step, ranks, *amp(kind), "--threads", threads, "--no-augment",
+                                        "--train-samples", 256, "--epochs", 6, "--trace", trace.name))
+            slowest = [max(end - begin for begin, end in of_all)
+                       for of_all in zip(*spans(trace.name, "evaluate").values())]
+        return event(events, "epoch")["n"] / median(slowest[1:])
+
+    def whole(kind):
+        return seconds_until('"event":"eval"', b.command(
+            step, 0, *amp(kind), "--threads", CORES, "-e", "--init", weights, "--metrics", "/dev/stdout"))
+
+    def torch_whole(kind):
+        return seconds_until('"top1"', b.torch("whole", type=kind, mode="channels_last", init=weights), os.environ)
+
+    run(b.command(step, 1, "--threads", CORES, "--train-samples", 12800, "--epochs", 1, "--amp", "off",
+                  "--save", weights))
+    modes = {"f32": ("frozen", "channels_last", "folded", "folded_frozen", "compile", "autotune"),
+             "bf16": ("frozen", "channels_last", "folded", "compile", "autotune", "frozen_cast", "compile_cast",
+                      "autotune_cast")}
+    torch, rows, starts, same = {}, [], [], []
+    for kind in ("f32", "bf16"):
+        torch[kind] = Torch(b, "eval", modes_of(b, modes[kind]), type=kind, init=weights,
+                            steps=3 if b.args.quick else 5)
+        found = in_turns(b.rounds, {
+            "ours": lambda: evaluate(kind, 1, CORES), "torch": torch[kind],
+            "one": lambda: evaluate(kind, 1, 1), "two": lambda: evaluate(kind, 2, 1),
+            "whole": lambda: whole(kind), "torch's whole": lambda: torch_whole(kind)})
+        torch[kind].close()
+        rows += [against(f"{kind}, {CORES} threads, against PyTorch, images/s", median(found["ours"]),
+                         torch[kind].rate(), 0, "≥ 1.2"),
+                 against(f"{kind}, 2 ranks against 1, a thread each, images/s", median(found["two"]),
+                         median(found["one"]), 0, "≥ 1.7")]
+        seconds = (median(time for time, _ in found[side]) for side in ("whole", "torch's whole"))
+        starts.append(against(f"{kind}, start of the process to the result, against PyTorch, s", *seconds, 2))
+        right = [json.loads(found[side][0][1])["top1"] for side in ("whole", "torch's whole")]
+        if b.data:                              # else each makes up its own images
+            same.append("With the same weights, ours finds in {} that {:.2f} % are right, PyTorch {:.2f} %."
+                        .format(kind, *right))
+    b.write(heading(b, f"PyTorch {torch['f32'].version}") + " ResNet-18, 3x32x32, batch 256.",
+            table(COMPARED, rows + starts),
+            "\n".join([torch[kind].by_mode(kind) for kind in torch] + same))
+
+
+# --- the steps side by side -----------------------------------------------------------------------------
+
+STATISTICS = 2 * 4800           # floats: running mean and variance of ResNet-18's channels
+
+
+def steps_jobs(b):
+    """{what: the command}; the same job on the same cores: two ranks or devices have half of the cores each."""
+    half = max(1, CORES // 2)
+    common = ("--test-samples", 256, "--no-augment", "-p", 5)
+    one = lambda step, threads, *options: b.command(step, 0, "--threads", threads, "-b", 256, *common, *options)
+    two = lambda step, *options: b.command(step, 2, "--threads", half, "-b", 128, *common, *options)
+    return {
+        "01, on half of the cores": one("01_single_gpu", half),
+        "01, on all cores": one("01_single_gpu", 2 * half),
+        "02, 2 devices in a process": b.command("02_data_parallel", 2, "--threads", half, "-b", 256, *common),
+        "03, 2 ranks, forked": two("03_ddp_fork"),
+        "04, 2 ranks, started by `launch`": two("04_ddp_launcher"),
+        "05, the same, `--amp bf16`": two("05_ddp_amp", "--amp", "bf16"),
+        "05, the same, `--amp bf16 --compress bf16`": two("05_ddp_amp", "--amp", "bf16", "--compress", "bf16"),
+        "06, 2 nodes, a rank on each, `--amp off`": srun("-N2", "-n2", *b.command(
+            "06_slurm", 0, "--threads", half, "-b", 128, *common, "--amp", "off")),
+        "07, as 04, `--amp off`": two("07_dist_eval", "--amp", "off"),
+    }
+
+
+def bench_steps(b):
+    lines = lines_of_steps()
+    with cluster(b, 2) as why:
+        jobs = {what: command for what, command in steps_jobs(b).items() if not (why and what[:2] == "06")}
+        peaks = {what: peak_mb(b, [*command, "--max-steps", 13]) for what, command in jobs.items()}
+        sent = {what: sent_cell(what, command) for what, command in jobs.items()}
+        runs = in_turns(b.rounds, {
+            what: lambda command=command: b.events([*command, "--max-steps", b.steps(40)])
+            for what, command in jobs.items()})
+    rates = {what: median(map(rate_of, events)) for what, events in runs.items()}
+    config = event(runs["01, on all cores"][0], "config")
+    images = ((config["options"]["train_samples"] or 50000) + 256) * IMAGE_MB
+    b.write(
+        heading(b, config["device"].split(", ")[1], f"{max(1, CORES // 2)} threads for each of two ranks or devices")
+        + f" ResNet-18, 3x32x32, global batch {config['global_batch']}, data: {config['dataset']}.",
+        table(("", "images/s", "of 01 on all cores", "memory, MB", "a rank sends, MB a step", "train.c: lines changed",
+               "lines to read"), [
+            (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}", sent[what],
+             *lines.pop(what[:2], ("", ""))) for what, rate in rates.items()]),
+        f"The images are {images:.0f} MB of the memory of each process." + (f"\n06 was skipped: {why}" if why else ""))
+
+
+def lines_of_steps():
+    """{step: (lines of train.c changed, lines to read)}, as cells."""
+    with open(f"{ROOT}/01_single_gpu/train.c", encoding="utf-8") as file:
+        cells = {"01": (f"all {len(file.readlines())}", "")}
+    text = subprocess.run([f"{HERE}/check_series.sh"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    for found in re.finditer(r" to (\d+)_\S+: train\.c (\d+) line.*; (\d+) lines to read", text):
+        cells[found.group(1)] = found.group(2, 3)
+    return cells
+
+
+def sent_cell(what, command):
+    """What a rank sends in a step, in MB. Devices of a process: by what replicas.c copies."""
+    if what.startswith("01"):
+        return "0"
+    if what.startswith("02"):
+        parameters = 4 * 11173962
+        out, back = parameters + 4 * STATISTICS + 128 * 4 * (3072 + 10), parameters + 4 * 128 * 10
+        return f"{out / 1e6:.1f} out, {back / 1e6:.1f} back"
+    sent = step_mb(command, lambda limit: sent_by_nodes([*command, *limit]) if what.startswith("06")
+                   else sent_by([*command, *limit]))
+    return "not counted" if sent is None else f"{sent / 2:.1f}"
+
+
+def sent_by_nodes(command):
+    """Bytes that leave the nodes of the cluster during a command."""
+    def count():
+        text = "".join(run([SLURM, "node", node, "cat", "/proc/net/dev"]) for node in (1, 2))
+        return sum(int(line.split()[9]) for line in text.splitlines() if line.split()[:1] == ["eth0:"])
+
+    before = count()
+    run(command)
+    return count() - before
+
+
+def peak_mb(b, command):
+    """The most that the processes of a command occupy at a time; pages that several share are counted once."""
+    def occupied():
+        total = 0
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    ours = mark in file.read().split(b"\0") and os.readlink(f"/proc/{pid}/exe").startswith(build)
+                if ours:
+                    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+                        total += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
+        return total / 1024
+
+    build, mark = os.path.realpath(b.build), f"DDP_BENCH_RUN={os.getpid()}".encode()
+    os.environ["DDP_BENCH_RUN"] = str(os.getpid())
+    with ThreadPoolExecutor() as pool:
+        done, most = pool.submit(run, command), 0
+        while not done.done():
+            most = max(most, occupied())
+            time.sleep(0.1)
+    done.result()
+    return most
+
+
+# --- accuracy -------------------------------------------------------------------------------------------
+
+# Running training loss and accuracy at the last step of each epoch, one GPU, as the articles print them
+PUBLISHED = [(1.658, 39.198), (1.317, 52.200), (1.165, 58.072), (1.054, 62.022), (0.977, 65.076)]
+# PyTorch with the same recipe, mean of seeds 1 to 3, at the end: loss, accuracy, test accuracy
+PYTORCH, BOUNDS = (0.990, 64.6, 67.0), (0.04, 1.5, 2.0)
+AMP_BOUND = 1.5                 # points of accuracy on the test set
+
+
+def curves(b, step, *options):
+    """The articles' recipe, with a seed for each round -> [[epoch's events] of each seed]"""
+    if not b.data:
+        sys.exit("bench: accuracy needs CIFAR-10: ./ddp data cifar10")
+    runs = [b.events(b.command(step, 0, "--epochs", 5, "--seed", seed, "--threads", CORES, *options))
+            for seed in range(1, b.rounds + 1)]
+    return [[e for e in events if e["event"] == "epoch"] for events in runs]
+
+
+def bench_curve(b):
+    runs = curves(b, "01_single_gpu", "-p", 1)
+    means = [[statistics.mean(run[i][key] for run in runs) for key in ("train_loss", "train_acc", "top1")]
+             for i in range(5)]
+    offs = [ours - theirs for ours, theirs in zip(means[-1], PYTORCH)]
+    holds = all(abs(off) <= bound for off, bound in zip(offs, BOUNDS))
+    b.write(
+        f"Mean of {b.rounds} seeds. {machine()}; {date.today()}.",
+        table(("epoch", "loss", "accuracy, %", "test accuracy, %", "articles: loss", "accuracy, %"), [
+            (i + 1, f"{loss:.3f}", f"{acc:.2f}", f"{top1:.2f}", *PUBLISHED[i])
+            for i, (loss, acc, top1) in enumerate(means)]),
+        "PyTorch with this recipe ends at loss {:.3f}, accuracy {:.1f}, test accuracy {:.1f} (mean of 3 seeds).\n"
+        .format(*PYTORCH) + "Ours is off by {:+.3f}, {:+.2f} and {:+.2f}; ".format(*offs)
+        + "wanted: within {}, {} and {} {}".format(*BOUNDS, "✓" if holds else "✗"))
+    return holds
+
+
+def bench_amp_curve(b):
+    ends = {name: [run[-1]["top1"] for run in curves(b, "05_ddp_amp", "--amp", mode)]
+            for name, mode in (("f32", "off"), ("bf16", "bf16"))}
+    off = statistics.mean(ends["bf16"]) - statistics.mean(ends["f32"])
+    b.write(
+        f"{b.rounds} seeds. {machine()}; {date.today()}.",
+        table(("test accuracy after 5 epochs, %", "each seed", "mean"), [
+            (name, ", ".join(f"{top1:.2f}" for top1 in values), f"{statistics.mean(values):.2f}")
+            for name, values in ends.items()]),
+        f"bf16 is off by {off:+.2f}; wanted: within {AMP_BOUND} {'✓' if abs(off) <= AMP_BOUND else '✗'}")
+    return abs(off) <= AMP_BOUND
+
+
+# --- on a GPU ---------------------------------------------------------------------------------------------
+
+GPU_MODES = ("eager", "channels_last", "graph", "reduce_overhead", "max_autotune")
+# name: network, type, size of images, ms that the chip needs at least, from ... to, steps between two readings
+# of the loss, epochs of 5 such groups
+GPU_JOBS = {
+    "resnet18_tf32": ("resnet18", "tf32", 32, (0.36, 0.50), 39, 6),
+    "resnet18_fp16": ("resnet18", "fp16", 32, (0.28, 0.48), 39, 6),
+    "resnet18_bf16": ("resnet18", "bf16", 32, (0.28, 0.48), 39, 6),
+    "resnet18_f32": ("resnet18", "f32", 32, (1.30, 1.40), 39, 6),
+    "resnet50_fp16": ("resnet50", "fp16", 224, (25.9, 25.9), 4, 4),
+    "resnet18_tf32_pipeline": ("resnet18", "tf32", 32, (0.36, 0.50), 39, 3),
+    "resnet18_fp16_pipeline": ("resnet18", "fp16", 32, (0.28, 0.48), 39, 3),
+}
+
+
+def gpu_command(b, arch, kind, *options):
+    amp = kind in ("fp16", "bf16")
+    return b.command("05_ddp_amp" if amp else "01_single_gpu", 0, "-a", arch, "-b", 256, "-j", b.args.workers,
+                     *(("--amp", kind) if amp else ("--tf32", int(kind == "tf32"))), *options)
+
+
+def gpu_job(b, name):
+    """-> ours, [ms per step of each round]; PyTorch, {mode: the same}. _pipeline: with real input, cropped,
+    flipped and normalised; else on one batch in the GPU's memory, and ours does not augment."""
+    arch, kind, size, floor, group, epochs = GPU_JOBS[name]
+    pipeline, steps = name.endswith("_pipeline"), 5 * group
+    command = gpu_command(b, arch, kind, "--augment" if pipeline else "--no-augment", "--train-samples", 256 * steps,
+                          "--test-samples", 256, "--epochs", epochs, "-p", group,
+                          *(() if b.data and size == 32 else ("--data", "synthetic", "--image-size", size)))
+
+    def ours():
+        """The first epoch records, and is not measured."""
+        return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
+
+    torch = Torch(b, "epoch" if pipeline else "step", b.args.modes, ("eager",), b.args.limit, device="cuda", arch=arch,
+                  type=kind, size=size, group=group, steps=steps * (1 if pipeline else epochs - 1),
+                  workers=b.args.workers)
+    found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
+    torch.close()
+    in_ms = lambda rates: 256e3 / median(rates)
+    return in_ms(found["ours"]), {mode: in_ms(rates) for mode, rates in torch.rates.items()}, floor
+
+
+def gpu_first(b):
+    ours = gpu_command(b, "resnet18", "tf32", "--max-steps", 1, "-p", 1)
+    sides = {"ours": lambda: seconds_until("== step:", ours)[0]}
+    if b.args.modes:
+        command = b.torch("first", device="cuda", mode="eager", type="tf32", workers=min(b.args.workers, 4))
+        sides["eager"] = lambda: seconds_until('"loss"', command, os.environ)[0]
+    found = {name: median(values[1:]) for name, values in in_turns(b.rounds + 1, sides).items()}
+    return found.pop("ours"), found, None
+
+
+def gpu_curve(b, kind):
+    begin = time.perf_counter()
+    events = b.events(gpu_command(b, "resnet18", kind, "--epochs", 5))
+    seconds = time.perf_counter() - begin
+    say(f"curve_{kind}: top1 {[e['top1'] for e in events if e['event'] == 'epoch']}")
+    return seconds, {}, None
+
+
+def gpu_row(name, ours, torch, floor):
+    best = min(torch, key=torch.get, default=None)
+    return (name, "{} to {}".format(*floor) if floor else "", f"**{ours:.3f} {'ms' if floor else 's'}**",
+            "{:.0f} to {:.0f} %".format(*(100 * ms / ours for ms in floor)) if floor else "",
+            *(f"{torch[mode]:.3f} ({mode}), {torch[mode] / ours:.2f}x" if mode in torch else ""
+              for mode in ("eager", best)))
+
+
+def bench_gpu(b):
+    """Its table is OUT/table.md, written again after each job; one that fails stops no other."""
+    jobs = {name: lambda name=name: gpu_job(b, name) for name in GPU_JOBS} | {"first": lambda: gpu_first(b)}
+    if b.data:
+        jobs |= {f"curve_{kind}": lambda kind=kind: gpu_curve(b, kind) for kind in ("f32", "tf32", "fp16")}
+    rows, failed, b.out = [], 0, b.args.out or b.out
+    for name in [name for name in jobs if re.search(b.args.only, name)]:
+        try:
+            rows.append(gpu_row(name, *jobs[name]()))
+        except (RuntimeError, OSError, statistics.StatisticsError) as error:
+            failed += 1
+            say(f"{name} failed: {error}")
+        text = heading(b, "batch 256") + "\n\n" + table(
+            ("job", "floor", "ours", "share of the floor", "PyTorch eager, against ours", "its best"), rows) + "\n"
+        with open(f"{b.out}/table.md", "w", encoding="utf-8") as file:
+            file.write(text)
+    print(text)
+    return bool(rows) and not failed
+
+
+def bench_faults(_):
+    os.execv(f"{ROOT}/tests/faults.sh", ["faults.sh", "prove"])
+
+
+# name: the function, its rounds, one line for --help
+BENCHMARKS = {
+    "train": (bench_train, 5, "one process: steps, an epoch with its data, start, memory, waiting for data"),
+    "parallel": (bench_parallel, 5, "two ranks, two devices, and what the ranks exchange"),
+    "launch": (bench_launch, 5, "start, deaths and checkpoints of ranks that a launcher starts"),
+    "amp": (bench_amp, 5, "bf16 against PyTorch's autocast and against f32"),
+    "eval": (bench_eval, 5, "evaluation against PyTorch's inference, and of two ranks against one"),
+    "slurm": (bench_slurm, 5, "nodes of the cluster of ./ddp slurm: all-reduce, start, weak scaling"),
+    "steps": (bench_steps, 5, "the steps side by side, at the same job on the same cores"),
+    "curve": (bench_curve, 3, "the articles' recipe on CIFAR-10, a seed for each round"),
+    "amp-curve": (bench_amp_curve, 3, "the same in f32 and in bf16"),
+    "gpu": (bench_gpu, 5, "our steps beside PyTorch's on a GPU (in a bundle: gpu-bundle/run bench)"),
+    "faults": (bench_faults, 1, "every seeded fault of tests/faults/ is caught, and by which test"),
+}
+
+
+def find_cifar():
+    given = os.environ.get("DDP_CIFAR10", "")
+    for folder in (given, f"{given}/cifar-10-batches-bin", f"{ROOT}/data/cifar-10-batches-bin"):
+        if os.path.isfile(f"{folder}/data_batch_1.bin"):
+            return folder
+    return None
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        prog="./ddp bench", description="Measures our programs against PyTorch; writes docs/benchmarks.md.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(f"  {name:10} {text}" for name, (_, _, text) in BENCHMARKS.items()))
+    parser.add_argument("name", nargs="?", default="train", choices=BENCHMARKS, metavar="NAME")
+    parser.add_argument("--rounds", type=int, help="how often each side is measured (or seeds of a curve)")
+    parser.add_argument("--quick", action="store_true", help="one round, fewer steps: does it run at all?")
+    gpu = parser.add_argument_group("of gpu")
+    gpu.add_argument("--only", default=".", metavar="REGEX", help="jobs that match")
+    gpu.add_argument("--modes", default=",".join(GPU_MODES), metavar="A,B", help="PyTorch's; '' for ours alone")
+    gpu.add_argument("--limit", type=int, default=240, help="seconds for a measurement of PyTorch, compiling included")
+    gpu.add_argument("--workers", type=int, default=min(16, CORES), help="of each side's loader")
+    gpu.add_argument("--build", default=os.environ.get("BUILD"), help="the folder of the programs")
+    gpu.add_argument("--out", help="the folder of table.md")
+    args = parser.parse_args()
+    if args.rounds is not None and not 1 <= args.rounds <= 99:
+        parser.error("--rounds is a number from 1 to 99")
+    args.modes = [mode for mode in args.modes.split(",") if mode]
+    args.build = args.build or f"{ROOT}/build/{'cuda' if args.name == 'gpu' else 'cpu'}"
+    args.data = find_cifar()
+    return args
+
+
+def main():
+    args = parse()
+    benchmark, args.default_rounds, _ = BENCHMARKS[args.name]
+    try:
+        return benchmark(Bench(args)) is False
+    except RuntimeError as error:
+        sys.exit(f"bench: {error}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
