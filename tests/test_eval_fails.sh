@@ -35,7 +35,7 @@ check "no file" test ! -e one -a "$(ls folder)" = ""
 check "nothing temporary" nothing_temporary
 
 # A part of a file that a killed program has left goes.
-touch result.tmp-999999999-0
+touch result.tmp
 expect 0 "== test" "$train" "${small[@]}" --confusion result --predictions all
 check "nothing temporary" nothing_temporary
 check "whole files" test "$(wc -l <result) $(wc -l <all)" = "11 41"

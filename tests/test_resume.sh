@@ -58,7 +58,7 @@ for wait in 0.1 0.2 0.3 0.4 0.6 0.9 5 30; do
     kills=$((kills + 1))
 done
 expect "killed $kills times" "$(hash_of)" "$whole"
-expect "and nothing half-written left" "$(ls "$TMP" | grep -c 'tmp-')" 0
+expect "and nothing half-written left" "$(ls "$TMP" | grep -c 'tmp$')" 0
 
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -1,70 +1,31 @@
 // replace_file.c - writing so that a crash cannot hurt:
 //
-//   write path.tmp-PID-RANDOM, fsync it     after a crash: the old file, and a stray temporary
-//                                           one, which the next run's replace_file_probe removes
-//   rename it to path                       the old one or the new one
-//   fsync the directory                     the new one, whatever happens
+//   write path.tmp, fsync it    after a crash: the old file, and half a new one beside it, which
+//                               the next save replaces
+//   rename it to path           the old one or the new one
+//   fsync the directory         the new one, even after a power failure
+//
+// The writer holds a lock on path.tmp. The kernel drops that lock with its process, and file servers
+// pass it between hosts. So a second run that saves to the same path is refused, on any host, and
+// what a killed run left is never in the way.
 #include "base/replace_file.h"
 #include "alive.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
+#include <sys/file.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER; // one file at a time
-static char temporary[PATH_MAX]; // what is being written now, for the way out of a failing program
-static atomic_bool named;       // that is a whole name, and a file may be there
-static atomic_int changing;     // the thread that makes or renames it at this moment; 0: none
-static atomic_bool leaving;     // the program is on its way out: nobody is to make or rename it
-
-// May take as long as the disk likes.
-static int sync_file(int fd)
-{
-    alive_outside_begin();
-    int status = fsync(fd);
-    alive_outside_end();
-    return status;
-}
-
-// The program may be on its way out in another thread, or in a signal handler there. Either that
-// sees us at it and waits for us, or we see that, and stop.
-static void change_begin(void)
-{
-    atomic_store(&changing, gettid());
-    if (!atomic_load(&leaving))
-        return;
-    atomic_store(&changing, 0);
-    for (;;)
-        pause();
-}
-
-static void change_end(void) { atomic_store(&changing, 0); }
-
-// On the way out: only what a signal handler may call. Who is interrupted in the middle of a change
-// will not go on with it; and no disk holds up the way out for more than a second.
-static void remove_temporary_for_good(void)
-{
-    atomic_store(&leaving, true);
-    for (int ms = 0; ms < 1000; ms++) {
-        int thread = atomic_load(&changing);
-        if (thread == 0 || thread == gettid())
-            break;
-        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-    }
-    if (atomic_load(&named))
-        unlink(temporary);
-}
+static char temporary[PATH_MAX];    // what is being written now
+static atomic_bool is_there;        // temporary is a file of ours: a failing program removes it
 
 struct FileWriter {
     int fd;
@@ -79,10 +40,8 @@ static bool write_through(FileWriter *w, const unsigned char *bytes, size_t size
         ssize_t n = write(w->fd, bytes, size);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0) {
-            errno = n == 0 ? ENOSPC : errno;
+        if (n <= 0)
             return false;
-        }
         bytes += n;
         size -= (size_t)n;
         w->offset += (size_t)n;
@@ -110,7 +69,22 @@ bool writer_add(FileWriter *w, const void *bytes, size_t size)
     return true;
 }
 
-// What can be done about it.
+// May take as long as the disk likes.
+static int sync_file(int fd)
+{
+    alive_outside_begin();
+    int status = fsync(fd);
+    alive_outside_end();
+    return status;
+}
+
+// On the way out, so only what a signal handler may call.
+static void remove_temporary(void)
+{
+    if (atomic_exchange(&is_there, false))
+        unlink(temporary);
+}
+
 static const char *hint_for(int error)
 {
     switch (error) {
@@ -125,8 +99,8 @@ static const char *hint_for(int error)
         return "give a file in a directory that is there and can be written";
     case EFBIG:
         return "ulimit -f, or the file system, does not allow files of this size";
-    case EISDIR:
-        return "that is a directory; give the name of a file";
+    case EWOULDBLOCK:
+        return "another run saves to this file: give each its own";
     default:
         return "the file that was there before is whole";
     }
@@ -144,97 +118,91 @@ static void directory_of(const char *path, char directory[PATH_MAX])
     snprintf(directory, PATH_MAX, "%.*s", length, slash ? path : ".");
 }
 
-// The directory that the file is in, opened.
-static int open_directory(const char *path)
+// Locks the file for this process. A file system without locks cannot refuse a second writer.
+static bool lock(int fd)
 {
-    char directory[PATH_MAX];
-    directory_of(path, directory);
-    return open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno == ENOSYS || errno == EOPNOTSUPP ||
+           errno == ENOLCK;
 }
 
-// Creates the temporary file beside path, under a name at which nobody can have prepared a trap.
-// From here on a failing program removes it, but never before its name is complete.
+// Removes what a killed run has left. Fails where that run lives.
+static bool remove_stray(void)
+{
+    int fd = open(temporary, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    bool ours = lock(fd) && (unlink(temporary) == 0 || errno == ENOENT);
+    int error = errno;
+    close(fd);
+    errno = error;
+    return ours;
+}
+
+// Always a file of its own making: nobody can have prepared a trap under this name.
 static int open_temporary(const char *path)
 {
-    uint64_t noise = 0;
-    if (getrandom(&noise, sizeof noise, 0) < 0)
-        return -1;
-    change_begin();
-    int fd = -1, n = snprintf(temporary, sizeof temporary, "%s.tmp-%d-%016llx", path, (int)getpid(),
-                              (unsigned long long)noise);
+    enum { FLAGS = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
     errno = ENAMETOOLONG;
-    if (n < (int)sizeof temporary) {
-        atomic_store(&named, true);
-        fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-        atomic_store(&named, fd >= 0);
+    if (snprintf(temporary, sizeof temporary, "%s.tmp", path) >= (int)sizeof temporary)
+        return -1;
+    int fd = open(temporary, FLAGS, 0644);
+    if (fd < 0 && errno == EEXIST && remove_stray())
+        fd = open(temporary, FLAGS, 0644);
+    if (fd >= 0 && !lock(fd)) {
+        close(fd);
+        errno = EWOULDBLOCK;
+        return -1;
     }
-    change_end();
+    atomic_store(&is_there, fd >= 0);
     return fd;
 }
 
-static bool rename_temporary(const char *path)
+// After a failure. If the file is gone already, the program is on its way out in another thread, or in
+// a signal handler: that has the last word.
+static void discard_temporary(void)
 {
-    change_begin();
-    bool ok = rename(temporary, path) == 0;
-    atomic_store(&named, !ok);
-    change_end();
-    return ok;
-}
-
-static void remove_temporary(void)
-{
-    change_begin();
+    if (!atomic_exchange(&is_there, false))
+        for (;;)
+            pause();
     unlink(temporary);
-    atomic_store(&named, false);
-    change_end();
 }
 
-// From the open temporary file to its place at path. Closes fd.
+// From the open temporary file to its place at path. fd has the lock, so it stays open until then.
 static bool fill_and_rename(int fd, const char *path, bool (*fill)(FileWriter *w, const void *arg),
                             const void *arg, Error *err)
 {
     char call[64] = "";
-    FileWriter *w = xmalloc(sizeof *w);
+    FileWriter *w = xcalloc(1, sizeof *w);
     w->fd = fd;
-    w->offset = w->used = 0;
     if (!fill(w, arg) || !writer_flush(w))
         snprintf(call, sizeof call, "write at byte %zu", w->offset);
     else if (sync_file(fd) != 0)
         snprintf(call, sizeof call, "fsync");
-    free(w);
-    int error = errno;
-    if (close(fd) != 0 && !call[0]) {
-        snprintf(call, sizeof call, "close");
-        error = errno;
-    }
-    if (!call[0] && !rename_temporary(path)) {
+    else if (rename(temporary, path) != 0)
         snprintf(call, sizeof call, "rename");
-        error = errno;
-    }
-    errno = error;
-    return !call[0] || failed(path, call, err);
+    bool ok = !call[0] || failed(path, call, err);
+    free(w);
+    if (!ok)
+        discard_temporary();
+    atomic_store(&is_there, false);
+    close(fd);
+    return ok;
 }
 
 static bool write_beside(const char *path, bool (*fill)(FileWriter *w, const void *arg),
                          const void *arg, Error *err)
 {
-    int directory = open_directory(path);
+    char name[PATH_MAX];
+    directory_of(path, name);
+    int directory = open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (directory < 0)
         return failed(path, "open its directory", err);
     int fd = open_temporary(path);
-    if (fd < 0) {
-        failed(path, "open a temporary file beside it", err);
-        close(directory);
-        return false;
-    }
-    bool ok = fill_and_rename(fd, path, fill, arg, err);
-    if (!ok)
-        remove_temporary();
-    else if (sync_file(directory) != 0 && errno != EINVAL) { // EINVAL: not in this file system
-        error_set(err, "the new file is whole and in place, but a power failure may undo that",
-                  "%.200s: fsync of its directory: %s", path, strerror(errno));
-        ok = false;
-    }
+    bool ok = fd >= 0 ? fill_and_rename(fd, path, fill, arg, err)
+                      : failed(path, "open a temporary file beside it", err);
+    if (ok && sync_file(directory) != 0 && errno != EINVAL)     // EINVAL: not in this file system
+        ok = error_set(err, "the new file is whole and in place, but a power failure may undo that",
+                       "%.200s: fsync of its directory: %s", path, strerror(errno));
     close(directory);
     return ok;
 }
@@ -243,38 +211,11 @@ bool replace_file(const char *path, bool (*fill)(FileWriter *w, const void *arg)
                   Error *err)
 {
     signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
-    check_on_exit(remove_temporary_for_good);
+    check_on_exit(remove_temporary);
     pthread_mutex_lock(&writing);
     bool ok = write_beside(path, fill, arg, err);
     pthread_mutex_unlock(&writing);
     return ok;
-}
-
-// --- before ---------------------------------------------------------------------------------------
-
-// Is this name PATH.tmp-PID-RANDOM of a process that is no more? base: the last part of PATH.
-static bool is_stray(const char *name, const char *base)
-{
-    size_t length = strlen(base);
-    int pid, end = 0;
-    if (strncmp(name, base, length) != 0 ||
-        sscanf(name + length, ".tmp-%d-%*16[0-9a-f]%n", &pid, &end) != 1 || end == 0 ||
-        name[length + (size_t)end] != '\0')
-        return false;
-    return pid > 0 && kill(pid, 0) != 0 && errno == ESRCH;
-}
-
-// A run that was killed while it saved has left its temporary file: nobody will rename that any
-// more.
-static void remove_strays(const char *path, const char *directory)
-{
-    const char *base = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-    DIR *listing = opendir(directory);
-    for (struct dirent *entry; listing && (entry = readdir(listing));)
-        if (is_stray(entry->d_name, base))
-            unlinkat(dirfd(listing), entry->d_name, 0);
-    if (listing)
-        closedir(listing);
 }
 
 bool replace_file_probe(const char *path, Error *err)
@@ -288,8 +229,5 @@ bool replace_file_probe(const char *path, Error *err)
         return error_set(err, "a file there would take its place; name another",
                          "%.400s is a link, a device or a pipe", path);
     directory_of(path, directory);
-    if (access(directory, W_OK | X_OK) != 0)
-        return failed(path, "open its directory", err);
-    remove_strays(path, directory);
-    return true;
+    return access(directory, W_OK | X_OK) == 0 || failed(path, "open its directory", err);
 }
