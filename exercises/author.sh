@@ -44,13 +44,13 @@ cmd_new()
     [ -z "$(find "$exercises" -maxdepth 1 -name "${name%%_*}_*")" ] || die_usage "${name%%_*} is taken"
     mkdir "$exercises/$name"
     cat >"$exercises/$name/task.md" <<END
-# What it is about, in five words or so
+# The symptom, in about five words
 
 - step: $step
 - difficulty: 1
 - minutes: 10
 
-What one sees, what should be, and what to do.
+What you see, what should happen, and what to do.
 
 ## Hint 1
 
@@ -58,12 +58,17 @@ Where to look.
 
 ## Hint 2
 
-Nearly the answer.
+How to think about it. The last hint may be the answer in words.
+
+## Solved
+
+What the mistake teaches, in two sentences.
+Question: what should the learner think about next?
 END
     cat >"$exercises/$name/check.sh" <<END
 # shellcheck shell=bash disable=SC2034,SC2154
 # What the check does, and why that proves it.
-# fails with: the words with which it fails as long as nothing was done
+# fails with: what the check prints until the learner has solved it
 build
 learner two 2
 END
@@ -113,8 +118,8 @@ check_words()
     [[ $(field "$exercise" minutes) =~ ^[1-9][0-9]*$ ]] || failed "task.md: '- minutes:' is a number"
     [ "${id%%-*}" = "${step%%_*}" ] || failed "$id is of step ${id%%-*}, not of $step"
     [ -n "$(task_of "$exercise")" ] || failed "task.md: no task"
-    for text in 1 2; do
-        [ -n "$(hint_of "$exercise" $text)" ] || failed "task.md: no '## Hint $text'"
+    for text in "Hint 1" "Hint 2" Solved; do
+        [ -n "$(section "$exercise" "$text")" ] || failed "task.md: no '## $text'"
     done
     wanted=$(sed -n 's/^# fails with: *//p' "$exercise/check.sh")
     [ -n "$wanted" ] || failed "check.sh: no line '# fails with: ...'"

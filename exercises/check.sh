@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# check.sh EXERCISE COPY BUILD WORK - runs EXERCISE/check.sh, which finds all that stands below.
+# check.sh EXERCISE COPY BUILD WORK - runs EXERCISE/check.sh, which uses the functions below.
 #
-# A check makes claims, one after the other. The first that does not hold is explained (what was expected, what was
-# found) and ends the check. `./ddp exercise check` calls this and looks after what is left running.
+# A check makes claims. The first that does not hold is explained (expected, found) and ends the check.
+# `./ddp exercise check` calls this script and ends processes that it leaves.
 #
-# It finds itself in an empty directory, with these variables:
+# A check starts in an empty directory, with these variables:
 #   root       the repository            step    03_ddp_fork
 #   copy       the learner's files       id      03-1
-#   exercise   the exercise's folder     limit   seconds until one run hangs (20); set it as you like
-#   why        set it before a claim: printed when that one does not hold; gone after one that does
+#   exercise   the exercise's folder     limit   deadline of one run, in s (20); a check may change it
+#   why        an explanation for the next claim, printed if it does not hold; cleared if it does
 set -u
 exercise=$1 copy=$2 build=$3 made=$4
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
@@ -20,17 +20,17 @@ limit=20 why='' status=0 train='' launch='' harness=''
 good=✓ bad=✗
 [[ ${LC_ALL:-${LC_CTYPE:-${LANG:-}}} == *[Uu][Tt][Ff]* ]] || good=ok bad=no
 
-# Nothing of a job, a launcher or a cluster that the learner's shell may be in.
+# The learner's shell may be part of a job, a launcher or a cluster: forget it.
 for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!MASTER_@}" "${!OMPI_@}" "${!PMIX_@}" "${!SLURM_@}" \
     "${!DDP_TOKEN@}"; do
     unset "$name"
 done
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C
 
-# What every run has: a small network, few made-up images, numbers that do not depend on the machine's cores.
-# Options that are given twice count the second time.
+# The options of every run: a small network, few synthetic images, numbers that do not depend on the machine's cores.
+# The last of equal options wins.
 tiny=(--arch lenet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 8 --print-freq 1)
-patience=(--timeout 8)              # from 03 on: who hangs is told who waits where, before the limit
+patience=(--timeout 8)              # from 03 on: a hang is reported before the limit
 
 green='' red='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
@@ -39,13 +39,13 @@ fi
 
 # ==== Claims =====================================================================================
 
-# It is so.
+# passed WHAT: the claim holds.
 passed() { printf '  %s%s%s %s\n' "$green" "$good" "$plain" "$1"; why=''; }
 
-# wrong WHAT <FILE: it is not so; the file (or <<<TEXT) says what was seen. Ends the check.
+# wrong WHAT <FILE: the claim does not hold; the file (or <<<TEXT) shows what was seen. Ends the check.
 wrong()
 {
-    touch "$made/wrong"         # should it stand in a pipe, whose exit would not be ours
+    touch "$made/wrong"         # in a pipe, exit would only end the pipe
     printf '  %s%s%s %s\n' "$red" "$bad" "$plain" "$1"
     head -c 20000 | head -40 | sed 's/^/        /'
     [ -z "$why" ] || printf '\n%s\n\n' "$why" | sed 's/^\(.\)/    \1/'
@@ -60,7 +60,7 @@ holds()
     if "$@" >"$made/claim" 2>&1; then passed "$what"; else wrong "$what" <"$made/claim"; fi
 }
 
-# equal WHAT EXPECTED FOUND: the same text.
+# equal WHAT EXPECTED FOUND: the texts are equal.
 equal()
 {
     if [ "$2" = "$3" ]; then passed "$1"; else wrong "$1" < <(expected "$2" "$3"); fi
@@ -68,7 +68,7 @@ equal()
 
 expected() { printf 'expected  %s\nfound     %s\n' "${1:-nothing}" "${2:-nothing}"; }
 
-# near WHAT TOLERANCE EXPECTED FOUND: numbers that differ by so much at most.
+# near WHAT TOLERANCE EXPECTED FOUND: the numbers differ by no more than the tolerance.
 near()
 {
     if are_near "$2" "$3" "$4"; then passed "$1"; else wrong "$1" < <(expected "$3" "$4"); fi
@@ -81,9 +81,9 @@ are_near()
         exit !(a ~ number && b ~ number && d <= t + 0 && -d <= t + 0) }'
 }
 
-# beside WHAT TOLERANCE ROW TITLE FILE TITLE FILE [TITLE FILE]...: files with a number (or, where TOLERANCE is "same",
-# a text) in each line. The first is what is expected, the second what was found: line by line they agree. If not, they
-# are shown side by side, and the others with them; ROW says what a line is, "step".
+# beside WHAT TOLERANCE ROW TITLE FILE TITLE FILE [TITLE FILE]...: the first file (expected) and the second (found)
+# agree line by line, as numbers or, if TOLERANCE is "same", as texts. If not, all files are shown side by side; ROW
+# names a line, such as "step".
 beside()
 {
     local what=$1 tolerance=$2 row=$3 titles='' files=()
@@ -127,9 +127,9 @@ beside()
 
 # ==== Building ===================================================================================
 
-# build [--with FILE.c] [--wrap FUNCTION]...: the learner's copy -> $train, and from 04 on $launch. Only what differs
-# from the step is compiled. --with: a file of the exercise's (check.c) is a part of train too; --wrap: a call of this
-# function, which the learner's files do not define, goes to its __wrap_FUNCTION, where __real_FUNCTION is the true one.
+# build [--with FILE.c] [--wrap FUNCTION]...: the learner's copy -> $train, and from 04 on $launch. Only files that
+# differ from the step are compiled. --with: links the exercise's FILE.c (check.c) into train. --wrap: calls of FUNCTION
+# from other files go to check.c's __wrap_FUNCTION, which may call the original as __real_FUNCTION.
 build()
 {
     local file objects=() extra=() more=()
@@ -142,6 +142,9 @@ build()
         shift 2
     done
     mkdir -p "$made/objects"
+    for file in "$root/$step"/*.c; do
+        [ -f "$copy/${file##*/}" ] || { echo "${file##*/} is missing in your copy" >&2; cannot_build; }
+    done
     for file in "$copy"/*.c; do
         case ${file##*/} in launch.c) continue ;; esac
         compile "$file" || cannot_build
@@ -165,8 +168,8 @@ build()
     passed "your program builds"
 }
 
-# harness FILE.c [LEARNERS.c]...: a program of the exercise's with these files of the learner's (and common/) linked to
-# it -> $harness. It includes their headers by name.
+# harness FILE.c [LEARNERS.c]...: the exercise's program FILE.c, linked with these files of the learner and common/
+# -> $harness
 harness()
 {
     local file objects=()
@@ -185,14 +188,15 @@ harness()
 
 cannot_build()
 {
+    touch "$made/not_built"
     why=
     wrong "your program does not build: see above" </dev/null
 }
 fail_check() { echo "$exercise/check.sh: $1" >&2; exit 3; }
 
-# The command lines are those with which the step itself was built, so that they fit this machine.
+# The command lines are those that built the step, so they fit this machine.
 
-# Sets object: FILE's. The step's own where that is what it would be.
+# compile FILE: sets object. An unchanged file takes the step's object.
 compile()
 {
     local file=$1 name=${1##*/} theirs header
@@ -212,7 +216,7 @@ compile()
         [ -n "$compiler" ] || fail_check "$build/compile_commands.json does not say how $step is compiled"
         compiler+=" -Werror=implicit-function-declaration"
     fi
-    # The file is named as the learner would name it, so that an editor finds the line of an error.
+    # The file name is relative to the root, so that an editor finds the line of an error.
     (cd "$root" && eval "$compiler $(printf '%q ' "-I$copy" -o "$object" -c "${file#"$root"/}")") >&2
 }
 
@@ -228,7 +232,7 @@ same_headers()
     [ "$headers" = same ]
 }
 
-# link_program PROGRAM STEP NAME WORDS...: as build/cpu/STEP/NAME is linked, but these objects and options.
+# link_program PROGRAM STEP NAME WORDS...: links as build/cpu/STEP/NAME was, with these objects and options.
 link_program()
 {
     local program=$1 step=$2 name=$3 line directory words=''
@@ -248,7 +252,7 @@ link_program()
 
 # ==== Running ====================================================================================
 
-# try NAME COMMAND...: runs it; what it says is in NAME.out, its exit status in $status: 124 when it hung.
+# try NAME COMMAND...: runs it. Its output is in NAME.out, its exit status in $status (124: it hung).
 try()
 {
     local name=$1
@@ -258,7 +262,7 @@ try()
     [ $status != 137 ] || status=124
 }
 
-# run NAME COMMAND...: the same, and claims that it ends, and well.
+# run NAME COMMAND...: the same, and claims that it succeeds.
 run()
 {
     local name=$1
@@ -269,10 +273,10 @@ run()
     *) wrong "the run \"$name\" failed: exit status $status" < <(said "$name") ;;
     esac
 }
-said() { echo "the last that it said:"; grep -v "^stopping after this step" "$1.out" | tail -"${2:-8}"; }
+said() { echo "its last lines:"; grep -v "^stopping after this step" "$1.out" | tail -"${2:-8}"; }
 
-# The command that starts N ranks (02: devices) of a train: in `command`. NAME.R.jsonl gets what rank R measured
-# (01, 02: NAME.0.jsonl).
+# Sets command: it starts N ranks (02: devices) of a train program. Rank R writes its metrics to NAME.R.jsonl (01, 02:
+# NAME.0.jsonl).
 set_command()
 {
     local name=$1 n=$2 train=$3 launch=$4
@@ -287,12 +291,12 @@ set_command()
 }
 launch_options=()
 
-# learner NAME N OPTIONS...: the learner's program with N ranks; must end well. try_learner: may end as it likes.
+# learner NAME N OPTIONS...: the learner's program with N ranks, which must succeed. try_learner: it may fail.
 learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; run "$1" "${command[@]}"; }
 # shellcheck disable=SC2034  # for the exercises' checks
 try_learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; try "$1" "${command[@]}"; }
 
-# finished NAME N OPTIONS...: the same with the step as it is.
+# finished NAME N OPTIONS...: the same with the finished step.
 finished()
 {
     local programs=$build/cpu/$step
@@ -300,12 +304,12 @@ finished()
     run "$1" "${command[@]}"
 }
 
-# one NAME OPTIONS...: one process, without any parallelism: 01. Its numbers are what others must come to.
+# one NAME OPTIONS...: step 01, one process: the reference for parallel runs.
 one() { run "$1" "$build/cpu/01_single_gpu/train" "${tiny[@]}" --metrics "$1.0.jsonl" "${@:2}"; }
 
 # ==== Reading ====================================================================================
 
-# values FILE EVENT KEY [KEY=VALUE]...: that member of each such event, one a line.
+# values FILE EVENT KEY [KEY=VALUE]...: this member of each such event, one per line.
 #   values a.0.jsonl step loss epoch=2
 values()
 {
@@ -370,7 +374,7 @@ in_both() { sort "$1" | uniq >"$made/a" && sort "$2" | uniq | comm -12 "$made/a"
 cd "$made/run" || exit 3
 exec </dev/null
 trap 'exit 130' INT
-rm -f "$made/wrong"
+rm -f "$made/wrong" "$made/not_built"
 # shellcheck source=/dev/null
 . "$exercise/check.sh"
 [ ! -e "$made/wrong" ]

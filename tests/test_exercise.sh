@@ -22,38 +22,41 @@ expect 0 "exercise start ID" exercise
 expect 0 "exercise start ID" exercise help
 expect 2 "there is no command 'begin'" exercise begin
 expect 2 "start: which one?" exercise start
-expect 2 "None was begun yet" exercise check
+expect 2 "You have not started one yet" exercise check
 expect 2 "there is no exercise '03-11'" exercise start 03-11
-expect 2 "the nearest is 03-1 (" exercise start 03-11
-expect 2 "the nearest is 03-2 (" exercise start som_or_mean
 expect 2 "one exercise at a time" exercise start 03-1 03-2
 expect 2 "unknown option --yes" exercise start 03-1 --yes
-expect 2 "takes no arguments" exercise list 03-1
-expect 2 "03-1 was not begun yet" exercise check 03-1
+expect 2 "unknown option --" exercise check 03-1 -- --epochs 2
+expect 2 "you have not started 03-1 yet" exercise check 03-1
 expect 2 "./ddp exercise start 03-1" exercise hint 03-1
-expect 2 "03-1 was not begun yet" exercise reset 03-1 --yes
-check "none of this began anything" test ! -e "$work"
+expect 2 "you have not started 03-1 yet" exercise reset 03-1 --yes
+check "none of this started anything" test ! -e "$work"
 
-# --- begin, fail, take the hints, mend, pass ------------------------------------------------------------------
+# --- start, fail, take the hints, fix, pass ------------------------------------------------------------------
 
-expect 0 "03-1   not begun  easy" exercise list
+expect 0 "  03-1   -        easy" exercise list
 expect 0 "0 of $(find "$tree/exercises" -name task.md | wc -l) solved" exercise list
+expect 0 "of 9 solved" exercise start 03
 expect 0 "exercises-work/03-1/train.c:" exercise start 3-1
+expect 0 "exercises-work/03-1/train.c:" exercise task
 check "the line that it names says TODO" grep -q 'TODO(03-1)' \
     <(sed -n "$(sed -n 's/.*03-1\/train\.c://p' "$TMP/output")p" "$work/03-1/train.c")
 check "the task does not show its hints" not grep -qi '^## \|sampler_set_epoch' "$TMP/output"
-expect 0 "03-1   begun" exercise list
-expect 1 "rank 0 does not take its images in another order" exercise check
-expect 0 "Who tells the sampler" exercise hint
+expect 0 "* 03-1   started" exercise list
+expect 1 "not built yet" exercise run
+expect 1 "rank 0 uses the same order in several epochs" exercise check
+expect 0 "global batch 16" exercise run -- --arch lenet --data synthetic --train-samples 64 --epochs 1 -b 8
+expect 0 "Does the sampler know" exercise hint
 check "the second hint waits" not grep -q "is never called" "$TMP/output"
 expect 0 "is never called" exercise hint 03-1_set_epoch
 expect 0 "+    sampler_set_epoch(" exercise solution set_epoch
 cp "$TMP/output" "$TMP/solution"
 echo '// mine' >>"$work/03-1/train.c"
-expect 0 "stays as it is" exercise start 03-1
+expect 0 "your copy is unchanged" exercise start 03-1
 check "what was written is still there" grep -q '^// mine$' "$work/03-1/train.c"
 check "the solution's diff can be applied" patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
 expect 0 "solved: 03-1" exercise check
+check "what was learned is printed" grep -q "derive the same order" "$TMP/output"
 check "the next one is named" grep -q "next: ./ddp exercise start 03-2" "$TMP/output"
 expect 0 "03-1   solved" exercise list
 expect 0 "1 of " exercise list
@@ -62,9 +65,12 @@ expect 0 "1 of " exercise list
 
 echo 'int walk(' >>"$work/03-1/train.c"
 expect 1 "your program does not build" exercise check 03-1
+check "no hint is offered for it" not grep -q "exercise hint" "$TMP/output"
 check "the compiler says where" grep -q 'exercises-work/03-1/train.c:[0-9]*:[0-9]*: error' "$TMP/output"
-expect 0 "03-1   begun" exercise list
-expect 2 "--yes does it without a question" exercise reset 03-1
+expect 0 "03-1   solved" exercise list
+rm "$work/03-1/sampler.c"
+expect 1 "sampler.c is missing in your copy" exercise check 03-1
+expect 2 "--yes does not ask" exercise reset 03-1
 expect 0 "exercises-work/03-1/train.c:" exercise reset 03-1 --yes
 check "the copy is new" not grep -rq "walk(\|^// mine" "$work/03-1"
 
@@ -99,5 +105,5 @@ expect 1 "does not fit 03_ddp_fork any more" env DDP_EXERCISES_WORK="$TMP/other"
     sed -i "s/sampler_ids(&job/sampler_all(\&job/" ../03_ddp_fork/train.c && ../ddp exercise start 03-1'
 check "and leaves no half copy" test ! -e "$TMP/other/03-1"
 expect 0 "./ddp setup does it now" env DDP_BUILD="$TMP/none" ../ddp exercise start 03-2
-expect 1 "nothing is built" env DDP_BUILD="$TMP/none" ../ddp exercise check 03-2
+expect 1 "there are no programs" env DDP_BUILD="$TMP/none" ../ddp exercise check 03-2
 test_done

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# exercise.sh - ./ddp exercise: a step with a piece taken out, or a mistake put in, to be mended in a copy.
+# exercise.sh - ./ddp exercise: a copy of a step with a mistake in it, or with a piece missing, and a check.
 #
 # exercises/ID_name/ holds an exercise: task.md, change.patch (from the step to the exercise), and check.sh, which
-# exercises/check.sh runs. exercises-work/ is the learner's: a copy of the step in ID/, and what is known about it
-# in .state/ID/; what is compiled and written by a check lies in .build/ID/.
+# exercises/check.sh runs. The learner's files are in exercises-work/: the copy of the step in ID/, the progress in
+# .state/ID/, and what a check compiles and writes in .build/ID/.
 #
-# DDP_BUILD: the build to link with (build/); DDP_EXERCISES, DDP_EXERCISES_WORK: other places for these two.
+# DDP_BUILD: the build to link with (build/); DDP_EXERCISES, DDP_EXERCISES_WORK: replace these two folders.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}
@@ -19,94 +19,69 @@ build=${DDP_BUILD:-$root/build}
 usage()
 {
     cat <<'END'
-./ddp exercise - a mistake to find or a piece to write, in a copy of a step; the check runs your program
+./ddp exercise - find a mistake, or write a missing piece, in a copy of a step; a check runs your program
 
-  exercise list             all of them, and how far you are
-  exercise start ID         begin: copies the step to exercises-work/ID, shows the task
-  exercise check [ID]       does it do what it should? Shows what was expected and what was found
-  exercise watch [ID]       the same each time you save a file, until Ctrl-C
-  exercise hint [ID]        the first hint; asked again, the second
+  exercise list [STEP]      all exercises, or those of a step; * marks the current one
+  exercise start ID         copy the step to exercises-work/ID and show the task
+  exercise task [ID]        show the task again
+  exercise check [ID]       build and run your program; show what was expected and what was found
+  exercise watch [ID]       check whenever you save a file, until Ctrl-C
+  exercise run [ID] -- ...  run your program (after a check) with these options, as you would run the step
+  exercise hint [ID]        the first hint; ask again for the next
   exercise solution [ID]    the difference between your copy and the solution
-  exercise reset ID [--yes] throw your copy away, and begin anew
+  exercise reset ID [--yes] delete your copy and start again
 
-Without ID it is the one that you began last.
+Without ID, each command uses the exercise that you started last.
 END
 }
 
-# Paths as one would type them from here.
+# A path as you would type it from here.
 here() { [[ $1 == "$PWD"/* ]] && echo "${1#"$PWD"/}" || echo "$1"; }
 
-# --- what an exercise says about itself -------------------------------------------------------------
+# --- reading task.md --------------------------------------------------------------------------------
 
 list_exercises() { find "$exercises" -mindepth 2 -maxdepth 2 -name task.md -printf '%h\n' | LC_ALL=C sort -V; }
 id_of() { local name=${1##*/}; echo "${name%%_*}"; }
 title_of() { sed -n '1s/^# *//p' "$1/task.md"; }
 # field EXERCISE step|difficulty|minutes: from the list below the title
 field() { sed -n "/^## /q; s/^- $2: *//p" "$1/task.md" | head -1; }
-# The text between that list and the first hint; or hint 1 or 2.
+# The task: the text between that list and the first heading.
 task_of() { awk '/^## /{ exit } /^- [a-z]+: / || NR == 1 { next } { print }' "$1/task.md" | trim; }
-hint_of() { awk -v want="## Hint $2" '/^## /{ on = $0 == want; next } on' "$1/task.md" | trim; }
+# section EXERCISE "Hint 1": the text below that heading
+section() { awk -v want="## $2" '/^## /{ on = $0 == want; next } on' "$1/task.md" | trim; }
+hint_count() { grep -c '^## Hint ' "$1/task.md"; }
 trim() { awk 'NF { for (; blank > 0; blank--) if (some) print ""; blank = 0; some = 1; print; next } { blank++ }'; }
 
-# The names that are nearest to what was typed (edit distance), one of them.
-nearest()
-{
-    list_exercises | awk -F/ -v typed="$1" '
-        function least(a, b, c) { if (b < a) a = b; return c < a ? c : a }
-        function distance(a, b,    i, j, d) {
-            for (i = 0; i <= length(a); i++) d[i, 0] = i
-            for (j = 0; j <= length(b); j++) d[0, j] = j
-            for (i = 1; i <= length(a); i++) for (j = 1; j <= length(b); j++)
-                d[i, j] = least(d[i - 1, j] + 1, d[i, j - 1] + 1,
-                                d[i - 1, j - 1] + (substr(a, i, 1) != substr(b, j, 1)))
-            return d[length(a), length(b)]
-        }
-        {
-            id = name = $NF; sub(/_.*/, "", id); sub(/^[^_]*_/, "", name)
-            n = least(distance(typed, id), distance(typed, name), distance(typed, $NF))
-            if (NR == 1 || n < best) { best = n; found = $NF }
-        }
-        END { print found }'
-}
-
-# 03-1, 3-1, 03-1_set_epoch, set_epoch or a path that ends so -> the exercise's folder
+# 03-1, 3-1, 03-1_set_epoch or set_epoch -> the exercise's folder
 find_exercise()
 {
-    local typed=${1%/} folder near
+    local typed=${1%/} folder
     typed=${typed##*/}
     [[ $typed =~ ^[0-9]-[0-9]+ ]] && typed=0$typed
     while read -r folder; do
-        case ${folder##*/} in
-        "$typed" | "$typed"_* | *-*_"$typed") [ -z "$typed" ] || { echo "$folder"; return; } ;;
-        esac
+        case ${folder##*/} in "$typed" | "$typed"_* | *-*_"$typed") echo "$folder"; return ;; esac
     done < <(list_exercises)
-    near=$(nearest "$typed")
-    [ -n "$near" ] || die_usage "there are no exercises in $exercises"
-    die_usage "there is no exercise '$1'" \
-        "the nearest is ${near%%_*} ($(title_of "$exercises/$near")); ./ddp exercise list"
+    die_usage "there is no exercise '$1'" "./ddp exercise list shows all of them"
 }
 
-# Sets what everything below is about: exercise (its folder), id, step, copy, state.
+# Sets what the functions below work on: exercise (its folder), id, step, copy, state.
 choose()
 {
-    local typed=${1:-}
-    if [ -z "$typed" ]; then
-        typed=$(cat "$work/.state/last" 2>/dev/null || true)
-        [ -n "$typed" ] || die_usage "which exercise? None was begun yet" "./ddp exercise list"
-    fi
+    local typed=${1:-$(current)}
+    [ -n "$typed" ] || die_usage "which exercise? You have not started one yet" "./ddp exercise list"
     exercise=$(find_exercise "$typed")
     id=$(id_of "$exercise")
     step=$(field "$exercise" step)
     copy=$work/$id
     state=$work/.state/$id
-    [ -f "$root/$step/train.c" ] || die "$exercise/task.md: there is no step '$step'"
 }
+current() { cat "$work/.state/last" 2>/dev/null || true; }
 
-must_be_begun() { [ -d "$copy" ] || die_usage "$id was not begun yet" "./ddp exercise start $id"; }
+must_be_begun() { [ -d "$copy" ] || die_usage "you have not started $id yet" "./ddp exercise start $id"; }
 
 # --- copies -----------------------------------------------------------------------------------------
 
-# copy_step DIRECTORY [PATCH]: what the step is made of, changed so. What builds it alone is left behind: a check does.
+# copy_step DIRECTORY [PATCH]: the step's sources, with the patch applied
 copy_step()
 {
     local directory=$1 change=${2:-} file
@@ -121,11 +96,11 @@ copy_step()
         (cd "$directory" && GIT_CEILING_DIRECTORIES=${directory%/*} git apply "$change" >.log 2>&1)
     fi || { cat "$directory/.log" >&2
             rm -rf "$directory"
-            die "$id: its change does not fit $step any more" "git pull may bring a newer one; else please report it"; }
+            die "$id: its change does not fit $step any more" "restore $step (git diff $step), or report this"; }
     rm -f "$directory/.log"
 }
 
-# The finished program: the step itself, or the step with solution.patch where the step does not have the piece.
+# The solution is the step itself, or the step with solution.patch.
 copy_solution()
 {
     local change=$exercise/solution.patch
@@ -133,23 +108,10 @@ copy_solution()
     copy_step "$1" "$change"
 }
 
-# "train.c:98", each place that says TODO(ID).
+# "train.c:98" for each TODO(ID)
 places()
 {
     (cd "$copy" && grep -nHF "TODO($id)" -- * | sed -E 's/^([^:]+):([0-9]+):.*/\1:\2/') || true
-}
-
-show_task()
-{
-    local place
-    printf '%s%s: %s%s  (%s, %s minutes)\n\n' "$bold" "$id" "$(title_of "$exercise")" "$plain" \
-        "$(difficulty_in_words)" "$(field "$exercise" minutes)"
-    task_of "$exercise"
-    printf '\n%s\n' "Open:"
-    while read -r place; do
-        printf '  %s\n' "$(here "$copy")/$place"
-    done < <(places)
-    printf '\n%s\n' "Then: ./ddp exercise check $id      stuck: ./ddp exercise hint $id"
 }
 
 difficulty_in_words()
@@ -159,19 +121,25 @@ difficulty_in_words()
 
 # --- the commands -----------------------------------------------------------------------------------
 
+heading() { printf '%s%s: %s%s\n' "$bold" "$id" "$(title_of "$exercise")" "$plain"; }
+
 state_of()
 {
-    if [ ! -d "$copy" ]; then echo "not begun"; elif [ -e "$state/solved" ]; then echo solved; else echo begun; fi
+    if [ -e "$state/solved" ]; then echo solved; elif [ -d "$copy" ]; then echo started; else echo -; fi
 }
 
-cmd_list()
+cmd_list() # [STEP]
 {
-    local folder color solved=0 count=0
+    local folder color mark solved=0 count=0 last
+    last=$(current)
     while read -r folder; do
         choose "${folder##*/}"
-        case $(state_of) in solved) color=$green solved=$((solved + 1)) ;; begun) color=$yellow ;; *) color= ;; esac
-        printf '%s%-6s %-9s%s  %-6s  %3s min  %s\n' "$color" "$id" "$(state_of)" "$plain" "$(difficulty_in_words)" \
-            "$(field "$exercise" minutes)" "$(title_of "$exercise")"
+        [[ $step == "${1:-}"* ]] || continue
+        case $(state_of) in solved) color=$green solved=$((solved + 1)) ;; started) color=$yellow ;; *) color= ;; esac
+        mark=' '
+        [ "$id" != "$last" ] || mark='*'
+        printf '%s%s %-6s %-7s%s  %-6s  %3s min  %s\n' "$mark" "$color" "$id" "$(state_of)" "$plain" \
+            "$(difficulty_in_words)" "$(field "$exercise" minutes)" "$(title_of "$exercise")"
         count=$((count + 1))
     done < <(list_exercises)
     echo "$solved of $count solved"
@@ -180,22 +148,35 @@ cmd_list()
 cmd_start()
 {
     if [ -d "$copy" ]; then
-        say "$id was begun already: your copy stays as it is (./ddp exercise reset $id begins anew)"
+        say "You have already started $id and your copy is unchanged (./ddp exercise reset $id starts again)"
     else
         mkdir -p "$work"
         rm -rf "$work/.new-$id"
         copy_step "$work/.new-$id" "$exercise/change.patch"
         mv "$work/.new-$id" "$copy"
-        rm -rf "$state"
     fi
     mkdir -p "$state"
     echo "$id" >"$work/.state/last"
-    show_task
+    cmd_task
     [ -f "$build/libddp_cpu.a" ] ||
         say "(The first check builds everything, which takes some minutes; ./ddp setup does it now.)"
 }
 
-# Every process that a check starts has this in its environment: ranks have process groups of their own.
+cmd_task()
+{
+    must_be_begun
+    local place
+    printf '%s%s: %s%s  (%s, %s minutes)\n\n' "$bold" "$id" "$(title_of "$exercise")" "$plain" \
+        "$(difficulty_in_words)" "$(field "$exercise" minutes)"
+    task_of "$exercise"
+    printf '\nOpen:\n'
+    while read -r place; do
+        printf '  %s\n' "$(here "$copy")/$place"
+    done < <(places)
+    printf '\nThen: ./ddp exercise check        If you are stuck: ./ddp exercise hint\n'
+}
+
+# All processes that a check starts have this in their environment. Ranks are in process groups of their own.
 mark=DDP_EXERCISE_RUN=$$-${EPOCHREALTIME//[!0-9]/}
 end_left()
 {
@@ -205,13 +186,13 @@ end_left()
     done
 }
 
-# Runs the check, and remembers how it went.
+# Runs the check and records a success. A solved exercise stays solved.
 check()
 {
     local status=0 limit=${DDP_EXERCISE_LIMIT:-120} scratch=$work/.build/$id/run
     mkdir -p "$work/.build" "$state"
     exec 9>"$work/.build/$id.lock"
-    flock -n 9 || { say "another check of $id is under way: waiting for it"; flock 9; }
+    flock -n 9 || { say "waiting for another check of $id to finish"; flock 9; }
     rm -rf "$scratch"
     mkdir -p "$scratch"
     trap end_left EXIT
@@ -224,13 +205,15 @@ check()
     case $status in
     0)
         touch "$state/solved"
-        printf '%ssolved%s: %s\n' "$green" "$plain" "$id"
+        printf '%ssolved%s: %s\n\n' "$green" "$plain" "$id"
+        section "$exercise" Solved
+        echo
         say_next
         ;;
     1 | 124 | 137)
-        rm -f "$state/solved"
-        [ "$status" = 1 ] || echo "The check was not done after $limit s."
-        printf '%snot yet%s: ./ddp exercise hint %s\n' "$yellow" "$plain" "$id"
+        [ "$status" = 1 ] || echo "The check did not finish within $limit s."
+        printf '%snot yet%s' "$yellow" "$plain"
+        if [ -e "$work/.build/$id/not_built" ]; then echo; else echo ": ./ddp exercise hint"; fi
         status=1
         ;;
     130 | 143) exit $status ;;
@@ -239,23 +222,21 @@ check()
     return $status
 }
 
-heading() { printf '%s%s: %s%s\n' "$bold" "$id" "$(title_of "$exercise")" "$plain"; }
-
-# An exercise that is not solved yet: the first behind this one, or else the first of all.
+# The first unsolved exercise after this one, or else the first of all.
 say_next()
 {
-    local folder next='' first='' behind=
+    local folder next='' first='' after=
     while read -r folder; do
         if [ "$folder" = "$exercise" ]; then
-            behind=yes
+            after=yes
         elif [ ! -e "$work/.state/$(id_of "$folder")/solved" ]; then
-            [ -n "$first" ] || first=$folder
-            [ -n "$next" ] || [ -z "$behind" ] || next=$folder
+            first=${first:-$folder}
+            [ -z "$after" ] || next=${next:-$folder}
         fi
     done < <(list_exercises)
     next=${next:-$first}
     if [ -z "$next" ]; then
-        echo "All exercises are solved."
+        echo "You have solved all exercises."
     else
         echo "next: ./ddp exercise start $(id_of "$next")      $(title_of "$next")"
     fi
@@ -268,15 +249,12 @@ cmd_check()
     check
 }
 
-# What the learner's files are linked with. ./ddp brings it up to date before it calls this script.
+# ./ddp builds the step before it calls this script.
 must_be_built()
 {
     { [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$step/train" ]; } ||
-        die "nothing is built in $build yet" "./ddp setup does that"
+        die "there are no programs in $build yet" "./ddp setup builds them"
 }
-
-# No inotify: the times of the files are looked at twice a second, and again before they are believed.
-file_times() { find "$copy" -type f ! -name '.*' ! -name '*~' -printf '%p %s %T@\n' | sort; }
 
 cmd_watch()
 {
@@ -289,7 +267,7 @@ cmd_watch()
         now=$(file_times)
         if [ "$now" != "$seen" ]; then
             sleep 0.2
-            [ "$now" = "$(file_times)" ] || continue
+            [ "$now" = "$(file_times)" ] || continue        # an editor is still writing
             seen=$now
             ! [ -t 1 ] || printf '\e[2J\e[H'
             (check) || [ $? = 1 ] || exit
@@ -298,23 +276,41 @@ cmd_watch()
         sleep 0.5
     done
 }
+file_times() { find "$copy" -type f ! -name '.*' ! -name '*~' -printf '%p %s %T@\n' | sort; }
+
+# From step 04 on the learner's launcher starts two ranks.
+cmd_run()
+{
+    must_be_begun
+    local programs=$work/.build/$id
+    [ -x "$programs/train" ] || die "your program of $id is not built yet" "./ddp exercise check $id builds it"
+    if [ -e "$programs/launch" ]; then
+        set -- "$programs/launch" --nproc-per-node 2 -- "$programs/train" "$@"
+    else
+        set -- "$programs/train" "$@"
+    fi
+    say "$dim$(printf '%q ' "$@")$plain"
+    exec "$@"
+}
 
 cmd_hint()
 {
     must_be_begun
-    local given
+    local given count i
+    count=$(hint_count "$exercise")
+    given=$(($(cat "$state/hints" 2>/dev/null || echo 0) + 1))
+    given=$((given < count ? given : count))
     mkdir -p "$state"
-    given=$(cat "$state/hints" 2>/dev/null || echo 0)
-    given=$((given < 2 ? given + 1 : 2))
     echo $given >"$state/hints"
     heading
-    hint_of "$exercise" 1
-    if [ $given = 1 ]; then
-        say "${dim}(there is a second hint: ask again)$plain"
+    for ((i = 1; i <= given; i++)); do
+        [ $i = 1 ] || echo
+        section "$exercise" "Hint $i"
+    done
+    if [ $given -lt "$count" ]; then
+        say "${dim}(hint $given of $count: ask again for the next)$plain"
     else
-        echo
-        hint_of "$exercise" 2
-        say "${dim}(there are no more; ./ddp exercise solution $id shows the solution)$plain"
+        say "${dim}(that was the last hint; ./ddp exercise solution $id shows the solution)$plain"
     fi
 }
 
@@ -326,10 +322,10 @@ cmd_solution()
     copy_solution "$solution"
     local ours=(-r -x '.*' -x '*~' -x '*.orig' -x '*.rej' -x '*.o')
     if diff -q "${ours[@]}" "$copy" "$solution" >/dev/null; then
-        echo "your copy is the solution, to the letter"
+        echo "your copy is identical to the solution"
         return
     fi
-    # As a diff of files that are called as in the step, so that `patch -p1` in the copy takes it.
+    # The names are chosen so that `patch -p1` in the copy takes the diff.
     ln -sfn "$copy" "$solution.yours"
     (cd "$work/.build/$id" && diff -d -u -N "${ours[@]}" solution.yours/ solution/) |
         sed -E -e '/^diff /d' -e 's/^--- solution.yours\/([^\t]*).*/--- yours\/\1/' \
@@ -343,53 +339,60 @@ cmd_reset()
     must_be_begun
     local answer
     if [ -z "$yes" ]; then
-        [ -t 0 ] || die_usage "reset: throws away what you wrote in $(here "$copy")" \
-            "./ddp exercise reset $id --yes does it without a question"
-        read -r -p "Throw away what you wrote in $(here "$copy")? [y/N] " answer
+        [ -t 0 ] || die_usage "reset: would delete what you wrote in $(here "$copy")" \
+            "./ddp exercise reset $id --yes does not ask"
+        read -r -p "Delete what you wrote in $(here "$copy")? [y/N] " answer
         [[ $answer == [yY]* ]] || die "nothing was changed"
     fi
     rm -rf "$copy" "$state" "$work/.build/$id"
     cmd_start
 }
 
-# --- what was asked for ------------------------------------------------------------------------------
+# --- the command line --------------------------------------------------------------------------------
 
-# The words, looked through before anything is done.
+# Checks all words before anything is done. Sets command, yes, and options (for run).
 parse()
 {
-    command=${1:-help} yes=''
+    command=${1:-help} yes='' options=()
     [ $# = 0 ] || shift
-    local word typed=
+    local typed=
     case $command in
     help | -h | --help) command=help; return ;;
-    list | start | check | watch | hint | solution | reset) ;;
+    list | start | task | check | watch | run | hint | solution | reset) ;;
     *) die_usage "exercise: there is no command '$command'" "./ddp exercise help" ;;
     esac
-    for word; do
-        case $word in
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --)
+            [ "$command" = run ] || die_usage "exercise $command: unknown option --" "./ddp exercise help"
+            options=("${@:2}")
+            break
+            ;;
         --yes | -y)
-            [ "$command" = reset ] || die_usage "exercise $command: unknown option $word"
+            [ "$command" = reset ] || die_usage "exercise $command: unknown option $1"
             yes=yes
             ;;
         -h | --help) command=help; return ;;
-        -*) die_usage "exercise $command: unknown option $word" "./ddp exercise help" ;;
+        -*) die_usage "exercise $command: unknown option $1" "./ddp exercise help" ;;
         *)
-            [ -z "$typed" ] || die_usage "exercise $command: one exercise at a time, not '$word'"
-            typed=$word
+            [ -z "$typed" ] || die_usage "exercise $command: one exercise at a time, not '$1'"
+            typed=$1
             ;;
         esac
+        shift
     done
     case $command in
-    list) [ -z "$typed" ] || die_usage "exercise list: takes no arguments" ;;
-    start | reset)
-        [ -n "$typed" ] || die_usage "exercise $command: which one?" "./ddp exercise list"
-        choose "$typed"
-        ;;
+    start) if [[ $typed =~ ^0[1-7](_[a-z_]+)?$ ]]; then command=list; fi ;;
+    reset) [ -n "$typed" ] || die_usage "exercise reset: which one?" "./ddp exercise list" ;;
+    esac
+    case $command in
+    list) options=("${typed%/}") ;;
+    start) [ -n "$typed" ] || die_usage "exercise start: which one?" "./ddp exercise list"; choose "$typed" ;;
     *) choose "$typed" ;;
     esac
 }
 
-# For ./ddp: is anything wrong with these words? And which step must be built before they are followed?
+# `needs WORDS` is for ./ddp: it checks the words and prints the step that must be built first, if any.
 if [ "${1:-}" = needs ]; then
     shift
     parse "$@"
@@ -397,8 +400,8 @@ if [ "${1:-}" = needs ]; then
     exit 0
 fi
 
-# For exercises/author.sh, which has other words for the same things.
+# exercises/author.sh uses these functions with its own commands.
 [ "${1:-}" != functions ] || return 0
 
 parse "$@"
-if [ "$command" = help ]; then usage; else "cmd_$command"; fi
+if [ "$command" = help ]; then usage; else "cmd_$command" "${options[@]}"; fi

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# One checkpoint, evaluated with batches of several sizes: each time the result must be the finished step's.
+# Evaluates one checkpoint with several batch sizes: the result must always be the finished step's.
 # fails with: the test result does not depend on the size of the batches
 build
 net=(--arch convnet --train-samples 64 --test-samples 32)
@@ -12,7 +12,8 @@ for b in 32 16 4; do
     echo "-b $b" >>sizes
     value right.0.jsonl eval test_loss >>expected
 done
-why="The same weights and the same images: only -b was another. So what an image gives depends on the images beside it."
+why="The weights and the images are the same and only -b differs. So the output for an image depends on the rest
+of its batch."
 beside "the test result does not depend on the size of the batches" 1e-4 run "loss with -b 32" first "your loss" found \
     batches sizes
-beside "and it is what the finished step finds" 1e-4 run "step 01's loss" expected "your loss" found batches sizes
+beside "and it equals the finished step's result" 1e-4 run "step 01's loss" expected "your loss" found batches sizes

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Steps, losses, learning rates, what is reported, and where a run ends: all as with the finished step. The last batch
-# of an epoch is a short one, and the learning rate changes with every step.
-# fails with: both epochs go through all their batches
+# Steps, losses, learning rates, reports and the end of a run: all must equal the finished step's. The last batch of an
+# epoch is smaller, and the learning rate changes with every step.
+# fails with: both epochs use all of their batches
 export SPY=1
 build --with check.c --wrap log_step
 limit=10
@@ -20,19 +20,19 @@ finished right 1 "${same[@]}" "${rates[@]}"
 learner yours 1 "${same[@]}" "${rates[@]}"
 steps right >expected
 told yours >found
-why="60 images in batches of 8 are 7 batches, and one more with the other 4. Each is counted, then reported."
-beside "both epochs go through all their batches" same "" expected expected found found
+why="60 images in batches of 8 are 7 full batches and one with the other 4. Each is counted, then reported."
+beside "both epochs use all of their batches" same "" expected expected found found
 
-# What it would be with the rate of the first step for ever.
+# What the losses would be if the learning rate never changed.
 finished still 1 "${same[@]}" --lr "$(values right.0.jsonl step lr epoch=1 | head -1)"
 for name in right yours still; do
     values $name.0.jsonl step loss >$name.losses
 done
-why="The steps are there, but they are not the same steps. The learning rate in the log is computed for the log: what
-the optimizer takes is in its own memory. Look at the third column."
+why="The number of steps is right, but the steps differ. The log computes its learning rate itself; the optimizer
+reads its own from device memory. Compare the third column, where that one never changes."
 beside "their losses are those of the finished step" 1e-5 step expected right.losses found yours.losses \
     "lr stays" still.losses
-equal "and so are the weights in the end" "$(value right.0.jsonl end weight_hash)" \
+equal "and so are the final weights" "$(value right.0.jsonl end weight_hash)" \
     "$(value yours.0.jsonl end weight_hash)"
 
 for more in "--max-steps 5" "--max-steps 8" "--print-freq 3" "--print-freq 3 --max-steps 4"; do
@@ -42,9 +42,9 @@ for more in "--max-steps 5" "--max-steps 8" "--print-freq 3" "--print-freq 3 --m
     learner yours 1 "${options[@]}"
     steps right >expected
     told yours >found
-    why="--max-steps ends the run after so many steps, be it within an epoch. --print-freq says which steps are reported
-(to report is to wait for the device). The last step before a stop is reported in any case."
-    beside "with $more the steps are reported that should be" same "" expected expected found found
-    equal "and the weights are right in the end" "$(value right.0.jsonl end weight_hash)" \
+    why="--max-steps ends the run after that many steps, even within an epoch. --print-freq chooses the steps to report,
+because each report waits for the device. The last step before a stop is always reported."
+    beside "with $more the right steps are reported" same "" expected expected found found
+    equal "and the final weights are right" "$(value right.0.jsonl end weight_hash)" \
         "$(value yours.0.jsonl end weight_hash)"
 done

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# What one process learns from whole batches, two and four devices must learn (pieces of one size), and three (3, 3 and
-# 2 rows), also where the last batch of an epoch is a short one.
-# fails with: 3 devices learn what one learns from the whole batch
+# Two and four devices (equal pieces) and three (3, 3 and 2 rows) must learn what one device learns from whole batches,
+# even if the last batch of an epoch is smaller.
+# fails with: 3 devices learn what one device learns from the whole batch
 build
 same=(--epochs 2 --lr 0.05 --seed 5)
 
@@ -12,15 +12,15 @@ compare()
     learner many "$2" "${same[@]}" --train-samples "$1"
     values one.0.jsonl step loss >one.losses
     values many.0.jsonl step loss >many.losses
-    beside "$2 devices learn what one learns from the whole batch${3:-}" 1e-4 step \
+    beside "$2 devices learn what one device learns from the whole batch${3:-}" 1e-4 step \
         "one device" one.losses "$2 devices" many.losses
 }
 
-why="Here all pieces are of one size. The weights of the devices must add up to 1."
+why="Here all pieces have the same size. The weights of the devices must add up to 1."
 compare 48 2
-why="Here all pieces are of one size. The weights of the devices must add up to 1."
+why="Here all pieces have the same size. The weights of the devices must add up to 1."
 compare 48 4
 why="The devices have 3, 3 and 2 rows of a batch."
 compare 48 3
 why="The last batch of an epoch has 5 rows here, not 8: 2, 2, 1 and none. It is step 6."
-compare 45 4 ", also from a short one"
+compare 45 4 ", even from a small batch"

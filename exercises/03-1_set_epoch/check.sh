@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Which images each rank takes in each of three epochs, compared with those that the finished step takes.
-# fails with: rank 0 does not take its images in another order in each epoch
+# Compares the images that each rank uses in three epochs with those of the finished step.
+# fails with: rank 0 uses the same order in several epochs
 build
 know_images 24
 learner yours 2 "${seeing[@]}" --epochs 3
@@ -14,18 +14,18 @@ for rank in 0 1; do
         printf 'epoch %d   %s\n' $epoch "$(in_a_row found)" >>found.$rank
     done
     if [ "$(sed 's/^epoch . *//' found.$rank | sort -u | wc -l)" != 3 ]; then
-        why="The order depends on the seed and the number of the epoch. Here the number stays the same."
-        wrong "rank $rank does not take its images in another order in each epoch" < <(
-            echo "images that rank $rank should take"
+        why="The order depends on the seed and on the epoch's number. Here that number never changes."
+        wrong "rank $rank uses the same order in several epochs" < <(
+            echo "images that rank $rank should use"
             cat expected.$rank
-            echo "images that it took"
+            echo "images that it used"
             cat found.$rank)
     fi
-    passed "rank $rank takes its images in another order in each epoch"
+    passed "rank $rank uses a new order in each epoch"
 done
 
-why="Epoch 1 is shuffled with the seed itself, epoch 2 with seed + 1, and so on, on every rank: else ranks take the same
-images, and a run cannot be repeated or resumed."
+why="Epoch 1 is shuffled with the seed itself, epoch 2 with seed + 1 and so on, on every rank. Otherwise ranks use the
+same images, and a run cannot be repeated or resumed."
 for rank in 0 1; do
-    beside "the orders of rank $rank are those of seed + epoch" same "" expected expected.$rank found found.$rank
+    beside "rank $rank shuffles with seed + epoch" same "" expected expected.$rank found found.$rank
 done

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two and three ranks and one process with all their images must have the same losses. If not: are they those of one
-# process with a larger learning rate? (Without weight decay, a sum of gradients is exactly that.)
-# fails with: two ranks learn what one process with both their batches learns
+# Two and three ranks must have the losses of one process with all their images. If not: are they those of one process
+# with a larger learning rate? (Without weight decay, a sum of gradients is exactly that.)
+# fails with: two ranks learn what one process with all their images learns
 # fails with: one, lr x 2
 build
 same=(--train-samples 288 --lr 0.02 --wd 0 --seed 5)
@@ -17,7 +17,7 @@ for n in 2 3; do
     one fast "${same[@]}" -b 48 --lr 0.0$((2 * n))
     values fast.0.jsonl step loss >fast.losses
     words=(- - two three)
-    why="Each step goes too far, or not far enough. Look at the third column."
-    beside "${words[n]} ranks learn what one process with both their batches learns" 1e-4 step \
+    why="Each step is too long or too short. Compare the third column."
+    beside "${words[n]} ranks learn what one process with all their images learns" 1e-4 step \
         "one process" one.losses "$n ranks" $n.losses "one, lr x $n" fast.losses
 done

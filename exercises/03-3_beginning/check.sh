@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# With which weights each rank ends: in a new run, and in one that goes on from a checkpoint. There also what each has
-# when its first step begins (a spy tells: check.c).
+# The weights with which each rank ends, in a new run and in a resumed one. For the latter, a spy (check.c) also reports
+# what each rank has when its first step begins.
 # fails with: all ranks end with the same weights
 export SPY=1
 build --with check.c --wrap comm_new --wrap model_forward --wrap sgd_update
 
-# begins NAME WORDS: claims that ranks 1 and 2 have what rank 0 has.
+# begins NAME WORDS: claims that ranks 1 and 2 start with what rank 0 has.
 begins()
 {
     local thing
@@ -14,15 +14,15 @@ begins()
         sed -n '2,3p' $thing >found
         { sed -n 1p $thing; sed -n 1p $thing; } >expected
         case $thing in
-        weights) why="The checkpoint was read by rank 0 alone. Each number is a hash of all the weights." ;;
-        statistics) why="BatchNorm's running means and variances: buffers, not parameters. They too are the model's." ;;
-        momentum) why="Rank 0 has it from the checkpoint. It is in the optimizer's next step with a weight of 0.9." ;;
+        weights) why="Only rank 0 reads the checkpoint. Each number is a hash of all weights." ;;
+        statistics) why="BatchNorm's running means and variances belong to the model, too." ;;
+        momentum) why="Rank 0 has it from the checkpoint. It enters the optimizer's next step with a factor of 0.9." ;;
         esac
         beside "all ranks begin with the $thing of rank 0$2" same rank "rank 0" expected "its own" found
     done
 }
 
-# ends NAME WORDS: claims that all end with the same weights, and with which.
+# ends NAME WORDS: claims that all ranks end with the finished step's weights.
 ends()
 {
     local rank
@@ -31,9 +31,9 @@ ends()
         value "$1.0.jsonl" end weight_hash >>"$1.first"
         value "$1.$rank.jsonl" end weight_hash >>"$1.others"
     done
-    why="Each number is a hash of all the weights of a rank, at the end of its run."
+    why="Each number is a hash of all the weights of a rank at the end of its run."
     beside "all ranks end with the same weights$2" same rank "rank 0" "$1.first" "its own" "$1.others"
-    why="The ranks agree, but on other weights than those of the same run of the finished step."
+    why="The ranks agree, but the finished step ends with different weights."
     equal "they are those of the finished step" \
         "$(value "$1.right.0.jsonl" end weight_hash)" "$(value "$1.0.jsonl" end weight_hash)"
 }
@@ -43,11 +43,11 @@ finished new.right 3 "${new[@]}"
 learner new 3 "${new[@]}"
 ends new ""
 
-# The same when a run goes on.
+# The same for a resumed run.
 old=(--arch convnet --train-samples 24 -b 4 --epochs 2)
 finished begun 3 "${old[@]}" --max-steps 2 --save begun.st
 finished old.right 3 "${old[@]}" --resume begun.st
 try_learner old 3 "${old[@]}" --resume begun.st
-begins old ", when the run goes on"
-[ "$status" = 0 ] || wrong "the run ends well" < <(said old)
-ends old ", when the run went on"
+begins old " after --resume"
+[ "$status" = 0 ] || wrong "the run succeeds" < <(said old)
+ends old " after --resume"

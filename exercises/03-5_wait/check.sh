@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# With a slow network (check.c): the optimizer must not begin before all buckets that were sent have come back and been
-# divided. With small buckets, one large one, without overlap, and all at once.
+# On a slow network (check.c), the optimizer must not begin before every bucket has arrived and been averaged: with
+# small buckets, with one large bucket, without overlap, and without buckets.
 # fails with: all buckets are averaged when the optimizer begins
 export SPY=1
 build --with check.c --wrap comm_all_reduce --wrap gradients_scale --wrap sgd_update
 same=(--train-samples 64)
 
-# waits NAME WORDS OPTION...: claims that the ranks wait for all buckets, and end with the right weights.
+# waits NAME WORDS OPTION...: claims that the ranks wait for all buckets and end with the right weights.
 waits()
 {
     local name=$1 words=$2 rank
@@ -18,16 +18,16 @@ waits()
         sed -n "s/^spy: rank $rank //p" "$name.out" >counts
         awk '{ print $1 }' counts >sent
         awk '{ print $2 }' counts >averaged
-        why="Buckets of rank $rank since the beginning. One that is not averaged has this rank's own gradients in it, or
-a sum that is being made while the optimizer reads it."
+        why="Buckets of rank $rank since the start of the run. A bucket that is not averaged still holds this rank's own
+gradients, or a sum that is being computed while the optimizer reads it."
         beside "all buckets are averaged when the optimizer begins (rank $rank${words:+, $words})" same step \
             sent sent averaged averaged
     done
-    [ "$status" = 0 ] || wrong "the run ends well" < <(said "$name")
-    equal "and the weights in the end are those of the finished step" "$(value "$name.right.0.jsonl" end weight_hash)" \
+    [ "$status" = 0 ] || wrong "the run succeeds" < <(said "$name")
+    equal "and the final weights are those of the finished step" "$(value "$name.right.0.jsonl" end weight_hash)" \
         "$(value "$name.0.jsonl" end weight_hash)"
-    why="Gradients should still travel in buckets, while backward goes on."
-    equal "after as many messages" "$(grep -c '"all_reduce ' "$name.right.json")" \
+    why="Gradients should still travel in buckets, while backward is running."
+    equal "with the same number of messages" "$(grep -c '"all_reduce ' "$name.right.json")" \
         "$(grep -c '"all_reduce ' "$name.json")"
 }
 

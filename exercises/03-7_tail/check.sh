@@ -1,23 +1,23 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# 96 images and 97; then which of 25 images two and three ranks take.
-# fails with: two ranks come to the end with 97 images, too
-# fails with: rank 0 has 7 steps in the epoch, and has taken 6
+# 96 images and 97; then which of 25 images two and three ranks use.
+# fails with: two ranks finish with 97 images
+# fails with: rank 0 has 7 steps in the epoch and finished 6
 build
 learner even 2 --train-samples 96
-passed "two ranks come to the end with 96 images"
+passed "two ranks finish with 96 images"
 
 try_learner odd 2 --train-samples 97 --timeout 3
 if grep -q "all wait for each other" odd.out; then
-    why="A step needs all ranks: who takes one more than the others waits for gradients that nobody sends."
-    wrong "two ranks come to the end with 97 images, too" < <(
+    why="A step needs all ranks. A rank that takes one more waits for gradients that no other rank sends."
+    wrong "two ranks finish with 97 images" < <(
         for rank in 0 1; do
-            echo "rank $rank has $(value odd.$rank.jsonl step steps) steps in the epoch," \
-                "and has taken $(values odd.$rank.jsonl step step | wc -l)"
+            echo "rank $rank has $(value odd.$rank.jsonl step steps) steps in the epoch" \
+                "and finished $(values odd.$rank.jsonl step step | wc -l)"
         done
         said odd 6)
 fi
 learner odd 2 --train-samples 97
-passed "two ranks come to the end with 97 images, too"
+passed "two ranks finish with 97 images"
 
 know_images 25
 for n in 2 3; do
@@ -34,11 +34,11 @@ for n in 2 3; do
         echo "$(sort -u took | grep -c '[0-9]') images of 25, $(sort -nu steps | paste -sd/) on each rank," \
             "$(grep -c '?' took) unknown" >>found
     done
-    why="Each image is somebody's, also those that cannot be shared equally: then a few are taken twice, on two ranks."
-    beside "$n ranks take each of 25 images, and have as many steps" same epoch \
+    why="Every image must be used. If they do not divide evenly, a few are used twice, on two ranks."
+    beside "$n ranks use all of 25 images and take equally many steps" same epoch \
         "expected                                " expected "found" found
 done
-why="What --drop-last leaves out is not to be taken."
+why="--drop-last drops the image that does not divide evenly."
 learner dropped 2 "${seeing[@]}" --drop-last
-equal "with --drop-last both take 12" "12 and 12" \
+equal "with --drop-last both use 12" "12 and 12" \
     "$(values dropped.0.jsonl step step | wc -l) and $(values dropped.1.jsonl step step | wc -l)"

@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The ring adds up numbers that tell who is in the sum, with 2, 3 and 4 ranks; what it sends is counted; then it trains.
+# The ring adds up numbers that show which ranks are in the sum, with 2, 3 and 4 ranks. Its messages are counted. Then
+# it trains.
 # fails with: 2 ranks add up 8 numbers
 build --with check.c --wrap ddp_set_hook --wrap comm_send --wrap comm_receive
 train_a_little=(--train-samples 24 --bucket-mb 0.1)
@@ -10,9 +11,9 @@ total() { [ ! -f "$1" ] || awk -v n="$2" -v c="$3" '$1 == "total" && $2 == n { p
 for n in 2 3 4; do
     try_learner $n $n "${train_a_little[@]}" -b 2 --timeout 4
     if grep -q "all wait for each other" $n.out; then
-        why="comm_send waits until the other rank receives (comm.h): where all send first, all wait. Or one
-sends a part that nobody receives."
-        wrong "$n ranks come to the end" < <(said $n 7)
+        why="comm_send waits until the other rank receives (comm.h). If all ranks send first, all wait. Or a rank sends
+a part that no rank receives."
+        wrong "$n ranks finish" < <(said $n 7)
     fi
     for ((rank = 0; rank < n; rank++)); do
         [ -n "$(total ring.$n.$rank 12001 3)" ] || wrong "$n ranks add up numbers" < <(said $n)
@@ -23,11 +24,11 @@ sends a part that nobody receives."
             echo "rank $rank:$(numbers ring.$n.$rank $count 3)" >>expected
             echo "rank $rank:$(numbers ring.$n.$rank $count 4)" >>found
         done
-        why="Rank 0 begins with 1 2 3 ..., rank 1 with 10 20 30 ..., rank 2 with 100 200 300 ...: the digits tell who
-is in a sum, and how often."
+        why="Rank 0 starts with 1 2 3 ..., rank 1 with 10 20 30 ..., rank 2 with 100 200 300 ... The digits of a sum
+show which ranks are in it, and how often."
         columns=$((13 + count * (n + 1)))
         beside "$n ranks add up $count number$([ $count = 1 ] || echo s)" same "" \
-            "$(printf '%-*s' $columns 'the sum')" expected "what they come to" found
+            "$(printf '%-*s' $columns 'expected')" expected "your sums" found
     done
     rm -f expected found sent ring
     for ((rank = 0; rank < n; rank++)); do
@@ -39,14 +40,14 @@ is in a sum, and how often."
         echo "rank $rank: $(total ring.$n.$rank 12000 4) bytes, $(total ring.$n.$rank 12000 5) in other calls" >>sent
     done
     beside "$n ranks add up 12000 and 12001 numbers" same "" "expected                      " expected found found
-    why="With $n ranks each sends 2 x $((n - 1)) parts of $n, and nothing twice."
+    why="With $n ranks each sends 2 x $((n - 1)) parts of $n."
     beside "each sends 2 x $((n - 1))/$n of 12000 numbers" same "" \
-        "a ring                                 " ring "what was sent" sent
+        "a ring                                 " ring "your ring" sent
     [ "$status" = 0 ] || wrong "$n ranks train to the end" < <(said $n)
 done
 
 finished right 3 "${train_a_little[@]}" -b 2
 values right.0.jsonl step loss >expected
 values 3.0.jsonl step loss >found
-why="The sums are right; so is the factor, which makes an average of them?"
+why="The sums are right. Is the factor that turns them into averages?"
 beside "3 ranks learn as they do with comm_all_reduce" 1e-4 step "all-reduce" expected "your ring" found

@@ -1,5 +1,6 @@
-// Put into the learner's program: this machine is called what NODE says, and has two devices and
-// eight cores. The file device.RANK says which device the rank opens, and with how many cores.
+// Linked into the learner's program: this machine is named $NODE and has two devices and eight
+// cores. The file device.RANK records which device the rank opens, with how many cores, and whether
+// it would warn about its machine.
 #include "comm.h"
 #include "machine.h"
 
@@ -20,10 +21,13 @@ Machine __wrap_machine_here(void)
 int __wrap_device_count(void);
 int __wrap_device_count(void) { return 2; }
 
+static bool warns;
+
 int __wrap_device_share(int devices, int asked, bool warn);
 int __wrap_device_share(int devices, int asked, bool warn)
 {
-    (void)asked, (void)warn;
+    (void)asked;
+    warns = warn;
     return 8 / devices;
 }
 
@@ -35,7 +39,7 @@ Device *__wrap_device_open(int index, int threads)
     snprintf(name, sizeof name, "device.%s", getenv("RANK"));
     FILE *out = fopen(name, "w");
     if (out) {
-        fprintf(out, "device %d with %d cores\n", index, threads);
+        fprintf(out, "device %d, %d cores%s\n", index, threads, warns ? ", warns" : "");
         fclose(out);
     }
     return __real_device_open(index, 1);

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2016,SC2034,SC2154
-# Each rank has a disk of its own: which files are there afterwards, and what is in them? Then with one disk.
-# fails with: rank 0 saves, and nobody else
+# Each rank has its own folder: which files are there afterwards, and what do they contain? Then with one folder.
+# fails with: only rank 0 saves
 # fails with: found     rank 1: net.st
 build
 net=(--arch convnet --train-samples 64)
@@ -9,7 +9,7 @@ net=(--arch convnet --train-samples 64)
 tested() { learner tested 1 "${net[@]}" --evaluate --resume "$1" && value tested.0.jsonl eval test_loss; }
 files() { (cd "disk$1" && find . -type f -name 'net*' -printf '%f\n' | sort | paste -sd' '); }
 
-# Within an epoch, at its end, and where the run is broken off.
+# Saves within an epoch, at its end, and where the run stops.
 mkdir disk0 disk1
 run own "$launch" --nproc-per-node 2 -- bash -c 'cd "disk$RANK" && exec "$@"' rank "$train" "${tiny[@]}" "${net[@]}" \
     --save net.st --save-every 1 --epochs 2 --max-steps 6
@@ -19,15 +19,15 @@ for rank in 0 1; do
     echo "rank $rank: ${list:-no file}" >>found
 done
 if ! cmp -s expected found && [ -f disk0/net.st ] && [ -f disk1/net.st ]; then
-    why="Two ranks, two states, one name. On one disk, the one that is written last stays."
-    wrong "rank 0 saves, and nobody else" < <(
+    why="Two ranks write two states to one name. On a shared disk, the one written last stays."
+    wrong "only rank 0 saves" < <(
         expected "$(sed -n 2p expected)" "$(sed -n 2p found)"
-        echo "both are the checkpoint of this run, and where there is one disk, either may stay"
+        echo "both claim to be the checkpoint of this run; on a shared disk either may stay"
         echo "rank 0's net.st: test loss $(tested disk0/net.st)"
         echo "rank 1's net.st: test loss $(tested disk1/net.st)")
 fi
-beside "rank 0 saves, and nobody else" same "" "expected                  " expected found found
+beside "only rank 0 saves" same "" "expected                  " expected found found
 
 learner shared 2 "${net[@]}" --save net.st
-why="The state of rank 0, after the test, is what belongs into the file."
+why="The file should hold rank 0's state after the test."
 near "the file has the test loss that was printed" 1e-4 "$(value shared.0.jsonl epoch test_loss)" "$(tested net.st)"

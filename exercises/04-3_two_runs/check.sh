@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# A run is held before its first epoch, then a second one starts; a port that was asked for; that of several machines.
-# fails with: two runs at once both end well
+# One run waits before its first epoch while a second one starts. Then a chosen port, and the port for several machines.
+# fails with: two runs at once both succeed
 # fails with: Address already in use
 build --with check.c --wrap loader_start
 cat >tell.sh <<'END'
@@ -20,21 +20,21 @@ touch second.ended
 wait $process
 first=$?
 if [ "$first $second" != "0 0" ]; then
-    why="A port belongs to one process at a time. Whoever comes second needs another."
-    wrong "two runs at once both end well" < <(
-        echo "the first (its rank 0 listens at port $(cat port.first 2>/dev/null)): exit status $first"
+    why="A port belongs to one process at a time, so the second run needs a different one."
+    wrong "two runs at once both succeed" < <(
+        echo "the first (its rank 0 listens on port $(cat port.first 2>/dev/null)): exit status $first"
         [ "$first" = 0 ] || said first 3
         echo "the second, beside it: exit status $second"
         [ "$second" = 0 ] || said second 3)
 fi
-passed "two runs at once both end well"
+passed "two runs at once both succeed"
 
 free=$(cat port)
 run third "$launch" --nproc-per-node 2 --master-port "$free" -- bash tell.sh "$train" "${tiny[@]}"
-why="Who gives a port wants that one."
-equal "with --master-port it is the port that was given" "$free" "$(cat port)"
+why="--master-port must be obeyed."
+equal "--master-port chooses the port" "$free" "$(cat port)"
 
-# The second of two machines, which binds nothing.
+# The second of two machines, which does not bind the port.
 try other "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -- bash tell.sh true
-why="The machines do not know of each other before they meet, so all must come to the same port by themselves."
-equal "several machines meet at port 29500" "port 29500, exit status 0" "port $(cat port), exit status $status"
+why="The machines cannot talk before they meet, so each must arrive at the same port on its own."
+equal "several machines meet on port 29500" "port 29500, exit status 0" "port $(cat port), exit status $status"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Without an overflow it trains as the finished step. With one in rank 1's fifth step all ranks must leave out that
-# step, and it must have changed nothing: five steps have the weights of four.
-# fails with: in rank 0: the step in which rank 1's gradients overflow is left out
+# Without an overflow it must train like the finished step. With one in rank 1's fifth step, all ranks must skip that
+# step, and it must change nothing: five steps end with the weights of four.
+# fails with: rank 0 skips the step in which rank 1's gradients overflow
 build --with check.c --wrap loss_cross_entropy
 same=(--amp fp16 --train-samples 128 --seed 5 --timeout 5)
 
@@ -9,8 +9,8 @@ learner calm 2 "${same[@]}"
 finished right 2 "${same[@]}"
 values calm.0.jsonl step loss >found
 values right.0.jsonl step loss >expected
-why="The average is the sum over ranks, divided by their number, and by the loss scale once."
-beside "without an overflow it learns what it should" 1e-4 step expected expected found found
+why="The average is the sum over ranks, divided by their number and, once, by the loss scale."
+beside "without an overflow the losses are right" 1e-4 step expected expected found found
 
 export OVERFLOW_IN_STEP=5
 try_learner two 2 "${same[@]}"
@@ -19,18 +19,24 @@ for rank in 0 1; do
     values two.$rank.jsonl step skipped_steps >skipped.$rank
     values two.$rank.jsonl step loss >loss.$rank
 done
-why="The numbers are of steps left out so far. A rank that leaves none out has gone on with what rank 1 has put into
-the sum."
-beside "in rank 0: the step in which rank 1's gradients overflow is left out" same step \
+why="The numbers count the steps skipped so far. A rank that skips none has used what rank 1 put into the sum."
+beside "rank 0 skips the step in which rank 1's gradients overflow" same step \
     expected expected "rank 0" skipped.0 "rank 1" skipped.1 "rank 0's loss" loss.0
-beside "in rank 1 too" same step expected expected "rank 1" skipped.1 "rank 0" skipped.0
-why="Only the weights can tell now: have all ranks the same?"
-[ "$status" = 0 ] || wrong "and the run goes on" < <(said two)
-passed "and the run goes on"
+beside "and so does rank 1" same step expected expected "rank 1" skipped.1 "rank 0" skipped.0
+why="Do all ranks still have the same weights?"
+[ "$status" = 0 ] || wrong "and the run continues" < <(said two)
+passed "and the run continues"
 
 learner five 2 "${same[@]}" --max-steps 5
 OVERFLOW_IN_STEP=0
 learner four 2 "${same[@]}" --max-steps 4
-why="A step that is left out leaves weights and momentum as they are."
-equal "the step has changed nothing: the weights are those of four steps" \
+why="A skipped step leaves weights and momentum unchanged."
+equal "the skipped step has changed nothing: the weights are those of four steps" \
     "$(value four.0.jsonl end weight_hash)" "$(value five.0.jsonl end weight_hash)"
+
+learner short 2 "${same[@]}" --compress bf16
+finished right 2 "${same[@]}" --compress bf16
+values short.0.jsonl step loss >found
+values right.0.jsonl step loss >expected
+why="With --compress the hook divides before it adds, so its factor is not 1 / ranks. Use the factor that it returns."
+beside "with --compress bf16 the losses are right, too" 1e-4 step expected expected found found

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The loss scale, step by step, beside that of the finished step: while it grows, when something overflows, and in a run
-# that was broken off. One overflow is made, two steps after the scale has changed.
+# The loss scale must be the finished step's at every step: while it grows, after an overflow, and in a resumed run. One
+# overflow is made, two steps after the scale has changed.
 # fails with: clean steps double the loss scale
 build --with check.c --wrap loss_scale_adapt --wrap loss_cross_entropy
 same=(--amp fp16 --train-samples 192 --test-samples 8 --seed 5)
@@ -16,18 +16,18 @@ scales_beside()
     values "$2" step skipped_steps >expected.skipped
     values "$3" step loss_scale >found
     values "$3" step skipped_steps >skipped
-    beside "$1" same step expected expected found found "left out" expected.skipped
-    beside "and steps that are left out are counted" same step expected expected.skipped found skipped
+    beside "$1" same step expected expected found found "skipped" expected.skipped
+    beside "and skipped steps are counted" same step expected expected.skipped found skipped
 }
 
 run_both slow --growth-interval 5
-why="In this run nothing overflows, and --growth-interval is 5."
-! grep -q "loss_scale_adapt does nothing" slow.out || why="loss_scale_adapt does nothing here: it is what you write."
+why="Nothing overflows in this run, and --growth-interval is 5."
+! grep -q "loss_scale_adapt does nothing" slow.out || why="loss_scale_adapt does nothing here: you write it yourself."
 scales_beside "clean steps double the loss scale" slow.right.0.jsonl slow.0.jsonl
 
 run_both fast --growth-interval 3
 [ "$(value fast.right.0.jsonl step skipped_steps)" -gt 0 ] || fail_check "nothing overflows"
-why="The third column counts the steps that were left out. --growth-interval is 3."
+why="The third column counts skipped steps. --growth-interval is 3."
 scales_beside "overflows halve it" fast.right.0.jsonl fast.0.jsonl
 
 export OVERFLOW_IN_STEP=6
@@ -35,11 +35,11 @@ learner early 1 "${same[@]}" --growth-interval 4 --max-steps 11
 unset OVERFLOW_IN_STEP
 printf '%s\n' 65536 65536 65536 131072 131072 65536 65536 65536 65536 131072 131072 >expected
 values early.0.jsonl step loss_scale >found
-why="Step 6 overflows. Then as many steps as ever have to be clean, whatever was before: --growth-interval is 4."
-beside "after an overflow clean steps are counted anew" same step expected expected found found
+why="Step 6 overflows. After it, --growth-interval clean steps (4) must follow before the scale doubles."
+beside "after an overflow the count of clean steps starts from 0" same step expected expected found found
 
 learner part 1 "${same[@]}" --growth-interval 5 --max-steps 8 --save part.st
 learner rest 1 "${same[@]}" --growth-interval 5 --resume part.st
 cat part.0.jsonl rest.0.jsonl >resumed.jsonl
-why="Steps 1 to 8 are one run, the others the one that resumes it. The checkpoint has what is in the device's numbers."
-scales_beside "a run that was broken off goes on with it" slow.right.0.jsonl resumed.jsonl
+why="Steps 1 to 8 are one run, the rest a run that resumes it. The checkpoint holds the numbers from the device."
+scales_beside "a resumed run continues with the same scale" slow.right.0.jsonl resumed.jsonl

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Processes with the variables of a srun on one node, and on two, whose ranks are dealt out in blocks and in turns. What
-# counts is the local rank with which each introduces itself.
+# Processes with the variables that srun sets on one node and on two, with ranks in blocks and cyclic. Each process must
+# introduce itself with the right local rank.
 # fails with: on two nodes, in blocks: each rank has the local rank that Slurm gives it
 build
 
@@ -27,13 +27,13 @@ srun()
     done
     wait "${pids[@]}"
 }
-# What rank 0 says of itself and the others, or what else a rank has said.
+# The local rank in the rank's [init] line, or else the error that it printed.
 introduced()
 {
     local name=$1 rank=$2 found
     found=$(sed -n "s/^\[init\] == local rank: \([0-9]*\), global rank: $rank .*/\1/p" "$name.0.out")
     [ -n "$found" ] || found=$(sed -n 's/.*\.c:[0-9]*: //p' "$name.$rank.out" | head -1)
-    echo "${found:-it has said nothing}"
+    echo "${found:-no output}"
 }
 
 # claim WHERE NAME RANKS...
@@ -51,7 +51,7 @@ claim()
         expected "$name.expected" found "$name.found"
 }
 claim "on one node" one 0,1
-why="Which of Slurm's variables counts the tasks of one node?"
+why="Which of Slurm's variables counts the tasks on one node?"
 claim "on two nodes, in blocks" blocks 0,1 2,3
-why="Ranks 0 and 2 are on the first node here: there is no way to tell from the rank alone."
-claim "on two nodes, in turns" turns 0,2 1,3
+why="Here ranks 0 and 2 are on the first node, which the rank alone cannot tell you."
+claim "on two nodes, cyclic" turns 0,2 1,3

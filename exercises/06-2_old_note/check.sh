@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Rank 0 is killed while its note is there. The next run's rank 1 comes first, so it sees that note; then rank 0. They
-# must meet: where the job was requeued, and in the next step of the same job.
-# fails with: a job that was requeued: rank 1 goes where rank 0 is
+# Rank 0 is killed while its file exists. In the next run rank 1 starts first, so it finds that file; then rank 0
+# starts. They must meet: when the job was requeued, and in the next step of the same job.
+# fails with: a job that was requeued: rank 1 connects to the port of rank 0
 build --with check.c --wrap rendezvous_file_read --wrap rendezvous_file_write
 
-# task NAME RANK VARIABLES...: in the background; what it says is in NAME.RANK.out, its process in $task.
+# task NAME RANK VARIABLES...: starts it in the background; output in NAME.RANK.out, process in $task.
 task()
 {
     local name=$1 rank=$2
@@ -16,7 +16,7 @@ task()
         --rendezvous "file:$PWD/note" >"$name.$rank.out" 2>&1 &
     task=$!
 }
-# Waits until a file says it.
+# until_said FILE TEXT: waits until the text is in the file.
 until_said()
 {
     local i
@@ -24,7 +24,7 @@ until_said()
         ! grep -q -- "$2" "$1" 2>/dev/null || return 0
         sleep 0.05
     done
-    wrong "rank 1 looks for the note of rank 0" <"$1"
+    wrong "rank 1 looks for the file of rank 0" <"$1"
 }
 found_in() { sed -n 's/^spy: port/port/p' "$1"; }
 
@@ -43,7 +43,7 @@ meets()
     ended=$?
     wait "$second"
     ended+=$?
-    equal "$what: rank 1 goes where rank 0 is" "$(found_in "$name.0.out")" "$(found_in "$name.1.out")"
+    equal "$what: rank 1 connects to the port of rank 0" "$(found_in "$name.0.out")" "$(found_in "$name.1.out")"
     [ $ended = 00 ] || wrong "and they meet" < <(tail -3 "$name.0.out" "$name.1.out")
 }
 killed()
@@ -58,11 +58,11 @@ killed()
 
 meets "a first run" first
 killed
-why="That is the port of a rank 0 that was killed when the job ran for the first time."
+why="That is the port of the rank 0 that was killed when the job first ran."
 meets "a job that was requeued" again SLURM_RESTART_COUNT=1
-why="And when it was requeued once more?"
+why="The job was requeued a second time."
 killed SLURM_RESTART_COUNT=1
 meets "requeued twice" third SLURM_RESTART_COUNT=2
 killed
-why="That is the port of the step before, which was killed."
+why="That is the port of the previous step, which was killed."
 meets "the next srun of a job" next SLURM_STEP_ID=1

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Lists of hosts as Slurm writes them, and the first of each; then what no Slurm writes.
-# fails with: it names the first host of each list
+# Host lists as Slurm writes them and the first host of each; then lists that Slurm never writes.
+# fails with: it returns the first host of each list
 harness check.c slurm.c
 lists='gpu7                        gpu7
 gpu7,gpu8                   gpu7
@@ -18,16 +18,16 @@ awk '{ print $2 }' <<<"$lists" >expected
 mapfile -t input <input
 try hosts "$harness" "${input[@]}"
 why="The third column has the lists."
-beside "it names the first host of each list" same list expected expected found hosts.out "of the list" input
+beside "it returns the first host of each list" same list expected expected found hosts.out "of the list" input
 
-# Anything may stand in the environment.
+# The environment may contain anything.
 limit=5
 long=$(printf 'x%.0s' {1..300})
-why="No name is that long; but a program must not write behind its array, nor read behind the list."
+why="No host name is that long, but the function must not write past its array or read past the list."
 for list in 'gpu[12' 'gpu[' 'gpu[]' '[' "$long" "gpu[$long" "gpu[$long-9]"; do
     try odd "$harness" "$list"
-    [ "$status" = 0 ] || wrong "it comes to an end with any list: $list" < <(echo "exit status $status"; said odd)
+    [ "$status" = 0 ] || wrong "it returns for any list: $list" < <(echo "exit status $status"; said odd)
     [ "$(head -1 odd.out | wc -c)" -le 256 ] ||
-        wrong "at most 255 letters are in a name" < <(expected "at most 255" "$(head -1 odd.out | wc -c)")
+        wrong "it returns at most 255 characters" < <(expected "at most 255" "$(head -1 odd.out | wc -c)")
 done
-passed "it comes to an end with any list"
+passed "it returns for any list"

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# One checkpoint, evaluated by 1 to 4 ranks: 40 images in 3 batches. So many images are counted, and the result is that
-# of one rank.
-# fails with: each image of the test set counts once
+# One checkpoint, evaluated by 1 to 4 ranks: 40 images in 3 batches. All are counted once, and the result is that of one
+# rank.
+# fails with: each test image counts once
 build
 same=(-b 16 --test-samples 40 --seed 5)
 finished trained 1 "${same[@]}" --save net.st
@@ -15,12 +15,12 @@ for n in 1 2 3 4; do
         value $n.0.jsonl eval $key >>found.$key
     done
 done
-why="40 images in batches of 16 are three batches: of 16, 16 and 8. Who takes which?"
-beside "each image of the test set counts once" same ranks images images found found.images loss found.test_loss
-why="The number of images is right, but are they all different ones?"
+why="40 images in batches of 16 are three batches: 16, 16 and 8. Which rank takes which?"
+beside "each test image counts once" same ranks images images found found.images loss found.test_loss
+why="The number of images is right, but is each one used once?"
 beside "the loss does not depend on the number of ranks" 1e-9 ranks expected expected.test_loss found found.test_loss
 beside "nor does the accuracy" 1e-9 ranks expected expected.top1 found found.top1
 
-why="The sums are right. Rank 0 also wants to know what was seen in each image: see gather."
+why="The sums are right. Rank 0 also collects the prediction for each image: see gather."
 learner each 2 "${same[@]}" --evaluate --resume net.st --predictions found.csv
-holds "what is seen in an image neither" diff right.csv found.csv
+holds "nor do the predictions" diff right.csv found.csv

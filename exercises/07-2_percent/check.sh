@@ -8,8 +8,8 @@ finished right 2 "${same[@]}" --save net.st
 for key in loss running_loss; do
     values two.0.jsonl step $key >found
     values right.0.jsonl step $key >expected
-    why="Two ranks train with as many images each: what is told of them is the mean over all."
-    beside "while training, the $key is that of all images" 1e-6 step expected expected found found
+    why="Two ranks train on equally many images each, and the printed numbers are the mean over all."
+    beside "in training, the $key is that of all images" 1e-6 step expected expected found found
 done
 
 finished one 1 "${same[@]}" --test-samples 34 --evaluate --resume net.st
@@ -21,7 +21,7 @@ for n in 1 2 3 4; do
     done
 done
 printf '%s\n' "34" "18 + 16" "16 + 16 + 2" "16 + 16 + 2 + 0" >shares
-why="The images are the same, and all of them. How much does each weigh? The third column has the shares."
+why="All images are used once. What weight does each have? The third column shows the ranks' shares."
 beside "the loss does not depend on the number of ranks" 1e-9 ranks "loss of 1 rank" expected.test_loss "your loss" \
     found.test_loss shares shares
 beside "nor does the accuracy" 1e-9 ranks "top1 of 1 rank" expected.top1 "your top1" found.top1 shares shares

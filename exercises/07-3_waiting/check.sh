@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# 2 ranks evaluate 6 batches, then 5: the second must end as well, with the finished step's result. Where it hangs, a
-# spy has told which calls each rank has made.
-# fails with: two ranks come to the end of five batches
+# 2 ranks evaluate 6 batches, then 5. Both runs must end, with the finished step's result. If one hangs, a spy has
+# recorded the calls of each rank.
+# fails with: two ranks finish five batches
 build --with check.c --wrap comm_barrier --wrap comm_all_reduce
 same=(-b 8 --seed 5)
 finished trained 1 "${same[@]}" --save net.st
@@ -22,17 +22,17 @@ evaluated()
     }
     passed "$3"
 }
-evaluated 6 2 "two ranks come to the end of six batches"
+evaluated 6 2 "two ranks finish six batches"
 limit=5
-why="Rank 0 has three batches, rank 1 has two. Whoever calls what the other does not call waits for it for ever."
-evaluated 5 2 "two ranks come to the end of five batches"
+why="Rank 0 has three batches and rank 1 has two. A collective that only one rank calls never returns."
+evaluated 5 2 "two ranks finish five batches"
 limit=10
 why="Two of four ranks have two batches, two have one."
-evaluated 6 4 "four ranks come to the end of six"
+evaluated 6 4 "four ranks finish six batches"
 for n in 5x2 6x4; do
     finished right 1 "${same[@]}" --test-samples $((${n%x*} * 8)) --evaluate --resume net.st
     value right.0.jsonl eval test_loss >>expected
     value $n.0.jsonl eval test_loss >>found
 done
-why="Both end, but have not counted each image once."
-beside "and they have found what one finds" 1e-9 run expected expected found found
+why="Both end, but do not count each image once."
+beside "and their result is that of one rank" 1e-9 run expected expected found found
