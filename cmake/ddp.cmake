@@ -112,6 +112,9 @@ endfunction()
 
 find_package(Threads REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(JPEG REQUIRED)
+find_package(PNG REQUIRED)
+set(DDP_FORMATS ZLIB::ZLIB JPEG::JPEG PNG::PNG)      # of the files that are read
 find_package(OpenMP REQUIRED COMPONENTS C)
 find_package(MPI QUIET COMPONENTS C)
 find_package(CUDAToolkit QUIET)
@@ -147,6 +150,9 @@ function(ddp_objects target rooms)
         list(APPEND options -O3)
     endif()
     set_source_files_properties(${numbers} PROPERTIES COMPILE_OPTIONS "${options}")
+    # resize.c has to round as Pillow does
+    set_source_files_properties("${DDP_ROOT}/common/data/resize.c" PROPERTIES
+        COMPILE_OPTIONS "${options};-ffp-contract=off")
 
     add_dependencies(${target} ddp_revision)
     set_source_files_properties("${DDP_ROOT}/common/base/log.c" PROPERTIES
@@ -154,7 +160,7 @@ function(ddp_objects target rooms)
         OBJECT_DEPENDS "${revision_h}")
 endfunction()
 
-ddp_objects(ddp_base "base;data;model;checkpoint" ZLIB::ZLIB)
+ddp_objects(ddp_base "base;data;model;checkpoint" "${DDP_FORMATS}")
 
 # Ranks: processes that find each other and communicate. Without MPI its calls are there, and fail.
 if(NOT MPI_C_FOUND)

@@ -67,7 +67,7 @@ build()
         shift 3
     done
     OMPI_CC=cc mpicc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \
-        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -lz -lsodium -lm -lstdc++
+        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -lz -ljpeg -lpng -lsodium -lm -lstdc++
 }
 
 mistake()

@@ -7,10 +7,11 @@
 // accepted; a truncated file is an error.
 //
 // Limits, so that no file can take more memory or time than this:
-//   pixels   179 million, as Pillow's; known from the header, before anything is allocated
+//   pixels   179 million, as Pillow's, and 65,535 each way; known from the header, before anything
+//            is allocated
 //   scans    100 of a progressive JPEG (encoders write about 10)
-//   memory   3 bytes for a pixel of the part that is decoded, of a PNG for every pixel; and 8 more
-//            for each pixel of a progressive or CMYK JPEG while it is being decoded
+//   memory   3 bytes for each pixel that is decoded (of a PNG, of all), and while a progressive JPEG
+//            is decoded 6 more for each of its pixels (CMYK: 8)
 //
 // All calls may run in any number of threads. Errors name the file.
 #pragma once

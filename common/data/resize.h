@@ -24,14 +24,17 @@ View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, 
 // Resize(shorter) and CenterCrop(side), where side <= shorter.
 View view_center(int width, int height, int shorter, int side);
 
+// The part of the picture that these pixels depend on: what is worth decoding.
+Rect view_needs(const View *view);
+
 // What resizing needs besides: begin with { 0 }, one for each thread.
 typedef struct Resizer {
-    uint8_t *planes;        // (3, rows, keep.width): resized horizontally
+    uint8_t *planes;
     int32_t *weights;
-    size_t plane_capacity, weight_capacity;
+    size_t planes_capacity, weights_capacity;
 } Resizer;
 void resizer_free(Resizer *resizer);
 
-// out (3, keep.height, keep.width): red, green, blue. pixels->at holds view->from.
+// out (3, keep.height, keep.width): red, green, blue. pixels->at contains view_needs(view).
 bool picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, uint8_t *out,
                     Error *err);

@@ -1,0 +1,372 @@
+// picture.c - JPEG through libjpeg-turbo, PNG through libpng.
+//
+// Both libraries report errors by a function that must not return, so ours jump back to where the
+// work began (setjmp), with the text in the reader's own struct: nothing here is global.
+#include "data/picture.h"
+
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+#include <png.h>
+
+enum {
+    MOST_PIXELS = 178956970,    // Pillow's limit (Image.MAX_IMAGE_PIXELS, twice)
+    LONGEST_SIDE = 65535,       // JPEG's
+    MOST_SCANS = 100,
+    SPARE_BYTES = 16,           // behind the last pixel: picture_resize loads 4 bytes of 3
+};
+
+// A file, what is wanted of it, and what becomes of it.
+typedef struct Job {
+    const uint8_t *bytes;
+    size_t size;
+    Rect wanted;
+    Pixels *pixels;         // NULL: only the size
+    int width, height;      // of the picture
+    char problem[JMSG_LENGTH_MAX];
+} Job;
+
+void pixels_free(Pixels *pixels)
+{
+    free(pixels->rgb);
+    *pixels = (Pixels){ 0 };
+}
+
+static bool pixels_fit(Pixels *pixels, Rect at)
+{
+    size_t bytes = (size_t)at.width * (size_t)at.height * 3 + SPARE_BYTES;
+    pixels->at = at;
+    if (bytes <= pixels->capacity)
+        return true;
+    pixels_free(pixels);
+    pixels->rgb = malloc(bytes);
+    pixels->capacity = pixels->rgb ? bytes : 0;
+    pixels->at = at;
+    return pixels->rgb;
+}
+
+// NULL, or what is wrong with such a size.
+static const char *size_problem(uint32_t width, uint32_t height)
+{
+    if (width == 0 || height == 0)
+        return "a picture without pixels";
+    if (width > LONGEST_SIDE || height > LONGEST_SIDE)
+        return "more than 65,535 pixels wide or high";
+    return (uint64_t)width * height > MOST_PIXELS ? "more than 179 million pixels" : NULL;
+}
+
+// --- JPEG ----------------------------------------------------------------------------------------
+
+typedef struct Jpeg {
+    struct jpeg_decompress_struct info;
+    struct jpeg_error_mgr errors;
+    struct jpeg_source_mgr source;
+    struct jpeg_progress_mgr progress;
+    Job *job;
+    jmp_buf stopped;
+} Jpeg;
+
+_Noreturn static void jpeg_stop(Jpeg *jpeg, const char *problem)
+{
+    snprintf(jpeg->job->problem, sizeof jpeg->job->problem, "%s", problem);
+    longjmp(jpeg->stopped, 1);
+}
+
+_Noreturn static void jpeg_on_error(j_common_ptr info)
+{
+    Jpeg *jpeg = info->client_data;
+    info->err->format_message(info, jpeg->job->problem);
+    longjmp(jpeg->stopped, 1);
+}
+
+static void jpeg_on_warning(j_common_ptr info, int level)
+{
+    (void)info;
+    (void)level;
+}
+
+// A progressive file is decoded scan by scan before its first row comes out. A file of 100 KB can
+// have thousands of scans, each over all pixels.
+static void jpeg_on_progress(j_common_ptr info)
+{
+    if (((j_decompress_ptr)info)->input_scan_number > MOST_SCANS)
+        jpeg_stop(info->client_data, "more than 100 scans");
+}
+
+// All bytes are in the buffer from the beginning: there are no more.
+static boolean jpeg_on_end(j_decompress_ptr info)
+{
+    jpeg_stop(info->client_data, "the file is truncated");
+}
+
+static void jpeg_skip_bytes(j_decompress_ptr info, long bytes)
+{
+    if (bytes <= 0)
+        return;
+    if ((size_t)bytes > info->src->bytes_in_buffer)
+        jpeg_on_end(info);
+    info->src->next_input_byte += bytes;
+    info->src->bytes_in_buffer -= (size_t)bytes;
+}
+
+static void jpeg_nothing(j_decompress_ptr info) { (void)info; }
+
+static void jpeg_begin(Jpeg *jpeg)
+{
+    j_decompress_ptr info = &jpeg->info;
+    jpeg_create_decompress(info);
+    info->client_data = jpeg;
+    info->progress = &jpeg->progress;
+    jpeg->progress.progress_monitor = jpeg_on_progress;
+    jpeg->source = (struct jpeg_source_mgr){
+        .next_input_byte = jpeg->job->bytes, .bytes_in_buffer = jpeg->job->size,
+        .init_source = jpeg_nothing, .fill_input_buffer = jpeg_on_end,
+        .skip_input_data = jpeg_skip_bytes, .resync_to_restart = jpeg_resync_to_restart,
+        .term_source = jpeg_nothing
+    };
+    info->src = &jpeg->source;
+    jpeg_read_header(info, TRUE);
+    const char *problem = size_problem(info->image_width, info->image_height);
+    if (problem)
+        jpeg_stop(jpeg, problem);
+    jpeg->job->width = (int)info->image_width;
+    jpeg->job->height = (int)info->image_height;
+}
+
+// The columns x to x + width, which begin with a whole block. Where colours have fewer columns than
+// brightness they are interpolated, from the next block too: so one block more on either side.
+static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
+{
+    JDIMENSION block = (JDIMENSION)(info->max_h_samp_factor * DCTSIZE);
+    JDIMENSION left = (JDIMENSION)at->x, right = left + (JDIMENSION)at->width + block;
+    left = left > block ? left - block : 0;
+    right = right < info->output_width ? right : info->output_width;
+    JDIMENSION width = right - left;
+    if (width < info->output_width)
+        jpeg_crop_scanline(info, &left, &width);
+    at->x = (int)left;
+    at->width = (int)width;
+}
+
+// As Pillow: inverted, whether or not Adobe wrote it; a is 255 - cyan, and k is 255 - black.
+static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int width)
+{
+    for (int x = 0; x < width; x++, cmyk += 4, rgb += 3) {
+        int k = cmyk[3];
+        for (int c = 0; c < 3; c++) {
+            int product = (255 - cmyk[c]) * k + 128;
+            rgb[c] = (uint8_t)(k - (((product >> 8) + product) >> 8));
+        }
+    }
+}
+
+static void jpeg_read_rows(Jpeg *jpeg)
+{
+    j_decompress_ptr info = &jpeg->info;
+    const Pixels *pixels = jpeg->job->pixels;
+    const Rect *at = &pixels->at;
+    size_t row_bytes = (size_t)at->width * (size_t)info->output_components;
+    JSAMPROW spare = info->mem->alloc_large((j_common_ptr)info, JPOOL_IMAGE, row_bytes);
+    for (int y = 0; y < at->height; y++) {
+        JSAMPROW rgb = pixels->rgb + (size_t)y * (size_t)at->width * 3;
+        JSAMPROW row = info->output_components == 4 ? spare : rgb;
+        jpeg_read_scanlines(info, &row, 1);
+        if (row == spare)
+            cmyk_to_rgb(row, rgb, at->width);
+    }
+    // A file that is whole ends with this marker. Without it, Pillow fails where rows are missing:
+    // so we look for them, too, wherever the part that we want is.
+    const uint8_t *end = jpeg->job->bytes + jpeg->job->size;
+    if (end[-2] != 0xFF || end[-1] != JPEG_EOI)
+        while (info->output_scanline < info->output_height)
+            jpeg_read_scanlines(info, &spare, 1);
+}
+
+static void jpeg_decode(Jpeg *jpeg)
+{
+    j_decompress_ptr info = &jpeg->info;
+    Rect at = jpeg->job->wanted;
+    info->out_color_space = info->num_components == 4 ? JCS_CMYK : JCS_RGB;
+    jpeg_start_decompress(info);
+    jpeg_choose_columns(info, &at);
+    if (!pixels_fit(jpeg->job->pixels, at))
+        jpeg_stop(jpeg, "out of memory");
+    if (at.y > 0)   // only before the first row: libjpeg-turbo's issue 915
+        jpeg_skip_scanlines(info, (JDIMENSION)at.y);
+    jpeg_read_rows(jpeg);
+}
+
+// Returns false if the decoder has stopped in between.
+static bool jpeg_try(Jpeg *jpeg)
+{
+    if (setjmp(jpeg->stopped))
+        return false;
+    jpeg_begin(jpeg);
+    if (jpeg->job->pixels)
+        jpeg_decode(jpeg);
+    return true;
+}
+
+static bool jpeg_run(Job *job)
+{
+    Jpeg jpeg = { .job = job };
+    jpeg.info.err = jpeg_std_error(&jpeg.errors);
+    jpeg.info.client_data = &jpeg;
+    jpeg.errors.error_exit = jpeg_on_error;
+    jpeg.errors.emit_message = jpeg_on_warning;
+    bool good = jpeg_try(&jpeg);
+    jpeg_destroy_decompress(&jpeg.info);
+    return good;
+}
+
+// --- PNG -----------------------------------------------------------------------------------------
+
+typedef struct Png {
+    png_structp png;
+    png_infop info;
+    Job *job;
+    size_t used;            // bytes that libpng has read
+} Png;
+
+_Noreturn static void png_on_error(png_structp png, const char *problem)
+{
+    Job *job = png_get_error_ptr(png);
+    snprintf(job->problem, sizeof job->problem, "%s", problem);
+    png_longjmp(png, 1);
+}
+
+static void png_on_warning(png_structp png, const char *text)
+{
+    (void)png;
+    (void)text;
+}
+
+static void png_read_bytes(png_structp png, png_bytep to, size_t bytes)
+{
+    Png *reader = png_get_io_ptr(png);
+    if (bytes > reader->job->size - reader->used)
+        png_error(png, "the file is truncated");
+    memcpy(to, reader->job->bytes + reader->used, bytes);
+    reader->used += bytes;
+}
+
+static void png_begin(Png *reader)
+{
+    png_set_read_fn(reader->png, reader, png_read_bytes);
+    png_set_keep_unknown_chunks(reader->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1); // profiles, texts
+    png_set_user_limits(reader->png, INT32_MAX, INT32_MAX); // size_problem says it better
+    png_read_info(reader->png, reader->info);
+    uint32_t width = png_get_image_width(reader->png, reader->info);
+    uint32_t height = png_get_image_height(reader->png, reader->info);
+    const char *problem = size_problem(width, height);
+    if (problem)
+        png_error(reader->png, problem);
+    reader->job->width = (int)width;
+    reader->job->height = (int)height;
+}
+
+// Grey of 16 bits, big-endian, at the beginning of each row. Pillow cuts it off at 255: such files
+// hold measurements, and what is above is white. (Colours of 16 bits lose their low byte.)
+static void png_spread_grey16(const Pixels *pixels)
+{
+    for (int y = 0; y < pixels->at.height; y++) {
+        uint8_t *row = pixels->rgb + (size_t)y * (size_t)pixels->at.width * 3;
+        for (int x = pixels->at.width - 1; x >= 0; x--)
+            memset(row + 3 * x, row[2 * x] ? 255 : row[2 * x + 1], 3);
+    }
+}
+
+static void png_decode(Png *reader)
+{
+    png_structp png = reader->png;
+    Pixels *pixels = reader->job->pixels;
+    bool grey16 = png_get_color_type(png, reader->info) == PNG_COLOR_TYPE_GRAY &&
+                  png_get_bit_depth(png, reader->info) == 16;
+    if (!grey16) {
+        png_set_expand(png);
+        png_set_strip_16(png);
+        png_set_strip_alpha(png);
+        png_set_gray_to_rgb(png);
+    }
+    int passes = png_set_interlace_handling(png);
+    png_read_update_info(png, reader->info);
+    if (!pixels_fit(pixels, (Rect){ 0, 0, reader->job->width, reader->job->height }))
+        png_error(png, "out of memory");
+    for (int pass = 0; pass < passes; pass++)
+        for (int y = 0; y < pixels->at.height; y++)
+            png_read_row(png, pixels->rgb + (size_t)y * (size_t)pixels->at.width * 3, NULL);
+    if (grey16)
+        png_spread_grey16(pixels);
+}
+
+static bool png_try(Png *reader)
+{
+    if (setjmp(png_jmpbuf(reader->png)))
+        return false;
+    png_begin(reader);
+    if (reader->job->pixels)
+        png_decode(reader);
+    return true;
+}
+
+static bool png_run(Job *job)
+{
+    Png reader = { .job = job };
+    reader.png =
+        png_create_read_struct(PNG_LIBPNG_VER_STRING, job, png_on_error, png_on_warning);
+    reader.info = reader.png ? png_create_info_struct(reader.png) : NULL;
+    bool good = reader.info && png_try(&reader);
+    png_destroy_read_struct(&reader.png, &reader.info, NULL);
+    return good;
+}
+
+// --- either --------------------------------------------------------------------------------------
+
+static bool is_jpeg(const uint8_t *bytes, size_t size)
+{
+    return size >= 3 && memcmp(bytes, "\xFF\xD8\xFF", 3) == 0;
+}
+
+static bool is_png(const uint8_t *bytes, size_t size)
+{
+    return size >= 8 && memcmp(bytes, "\x89PNG\r\n\x1A\n", 8) == 0;
+}
+
+bool picture_recognised(const uint8_t *bytes, size_t size)
+{
+    return is_jpeg(bytes, size) || is_png(bytes, size);
+}
+
+static bool job_run(const char *name, Job *job, Error *err)
+{
+    static const char hint[] = "replace or remove the file";
+    if (job->size == 0)
+        return error_set(err, hint, "%s: an empty file", name);
+    if (!picture_recognised(job->bytes, job->size))
+        return error_set(err, hint, "%s: neither a JPEG nor a PNG file", name);
+    bool jpeg = is_jpeg(job->bytes, job->size);
+    return (jpeg ? jpeg_run(job) : png_run(job)) ||
+           error_set(err, hint, "%s: %s: %s", name, jpeg ? "JPEG" : "PNG",
+                     job->problem[0] ? job->problem : "out of memory");
+}
+
+bool picture_size(const char *name, const uint8_t *bytes, size_t size, int *width, int *height,
+                  Error *err)
+{
+    Job job = { .bytes = bytes, .size = size };
+    if (!job_run(name, &job, err))
+        return false;
+    *width = job.width;
+    *height = job.height;
+    return true;
+}
+
+bool picture_decode(const char *name, const uint8_t *bytes, size_t size, Rect wanted,
+                    Pixels *pixels, Error *err)
+{
+    Job job = { .bytes = bytes, .size = size, .wanted = wanted, .pixels = pixels };
+    return job_run(name, &job, err);
+}

@@ -1,0 +1,256 @@
+// resize.c - what Pillow computes, in the same order, so that the same bytes come out.
+//
+// Resizing is done along rows, then along columns, and rounded to 8 bits in between. An output
+// pixel is a weighted mean of the source pixels near its centre. The weights fall to 0 at a
+// distance of one source pixel, or where the picture shrinks, one output pixel:
+//
+//   source   | 0 | 1 | 2 | 3 | 4 | 5 | 6 |       shrinking by 2: output 1 has its centre at 3.0,
+//   weight         .12 .38 .38 .12               and weights for the sources 1 to 4
+//
+// Weights are computed in double and rounded to 22 bits behind the point: 8 bits for the pixel and
+// 2 to spare make 32. CMake compiles this file for the machine at hand, but without fused
+// multiply-adds, which would round the weights otherwise.
+#include "data/resize.h"
+#include "rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WEIGHT_BITS = 22, HALF = 1 << (WEIGHT_BITS - 1) };
+
+// --- which part ----------------------------------------------------------------------------------
+
+static double uniform(uint32_t bits, double low, double high)
+{
+    return low + (high - low) * bits * 0x1p-32;
+}
+
+static int below(uint32_t bits, int count) { return (int)(((uint64_t)bits * (uint64_t)count) >> 32); }
+
+// When ten tries have failed, as for a very long picture: its middle, with the nearest ratio.
+static Rect middle_of(int width, int height, double ratio)
+{
+    Rect r = { 0, 0, width, height };
+    if ((double)width / height < 1 / ratio)
+        r.height = (int)lrint(width * ratio);
+    else if ((double)width / height > ratio)
+        r.width = (int)lrint(height * ratio);
+    r.x = (width - r.width) / 2;
+    r.y = (height - r.height) / 2;
+    return r;
+}
+
+View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, int32_t id)
+{
+    const double ratio = 4.0 / 3.0, area = (double)width * height;
+    uint64_t counter = (uint32_t)id;
+    View view = { .from = middle_of(width, height, ratio), .width = side, .height = side,
+                  .keep = { 0, 0, side, side }, .flip = jitter_of(seed, epoch, id, 0).flip };
+    for (uint64_t try = 1; try <= 10; try++) {
+        Philox r = philox(seed, (uint64_t)epoch, counter | try << 32);
+        double a = area * uniform(r.v[0], 0.08, 1), q = exp(uniform(r.v[1], -log(ratio), log(ratio)));
+        int w = (int)lrint(sqrt(a * q)), h = (int)lrint(sqrt(a / q));
+        if (w > 0 && w <= width && h > 0 && h <= height) {
+            view.from = (Rect){ below(r.v[2], width - w + 1), below(r.v[3], height - h + 1), w, h };
+            break;
+        }
+    }
+    return view;
+}
+
+View view_center(int width, int height, int shorter, int side)
+{
+    View view = { .from = { 0, 0, width, height }, .width = shorter, .height = shorter };
+    if (width < height)
+        view.height = (int)((int64_t)shorter * height / width);
+    else
+        view.width = (int)((int64_t)shorter * width / height);
+    view.keep = (Rect){ (int)lrint((view.width - side) / 2.0),  // a half goes to the even one
+                        (int)lrint((view.height - side) / 2.0), side, side };
+    return view;
+}
+
+// --- weights -------------------------------------------------------------------------------------
+
+// One direction: `in` source pixels become `out`, of which `count` are wanted, from `begin` on.
+typedef struct Axis {
+    int in, out, begin, count;
+    int stride;             // of the rows of `table`
+    int32_t *table;         // (count, stride): [first source pixel, number of weights, weights...]
+} Axis;
+
+static double axis_reach(const Axis *axis) // of weights, in source pixels
+{
+    double scale = (double)axis->in / axis->out;
+    return scale > 1 ? scale : 1;
+}
+
+// The source pixels *first to *end - 1 have an influence on output pixel i.
+static double axis_centre(const Axis *axis, int i, int *first, int *end)
+{
+    double reach = axis_reach(axis), centre = (i + 0.5) * ((double)axis->in / axis->out);
+    int low = (int)(centre - reach + 0.5), high = (int)(centre + reach + 0.5);
+    *first = low > 0 ? low : 0;
+    *end = high < axis->in ? high : axis->in;
+    return centre;
+}
+
+static Axis axis_make(int in, int out, int begin, int count)
+{
+    Axis axis = { .in = in, .out = out, .begin = begin, .count = count };
+    axis.stride = 2 + 2 * (int)ceil(axis_reach(&axis)) + 1;
+    return axis;
+}
+
+static Axis axis_across(const View *v)
+{
+    return axis_make(v->from.width, v->width, v->keep.x, v->keep.width);
+}
+
+static Axis axis_down(const View *v)
+{
+    return axis_make(v->from.height, v->height, v->keep.y, v->keep.height);
+}
+
+static void axis_range(const Axis *axis, int *first, int *count)
+{
+    int unused, end;
+    axis_centre(axis, axis->begin, first, &unused);
+    axis_centre(axis, axis->begin + axis->count - 1, &unused, &end);
+    *count = end - *first;
+}
+
+Rect view_needs(const View *view)
+{
+    Rect needs;
+    Axis across = axis_across(view), down = axis_down(view);
+    axis_range(&across, &needs.x, &needs.width);
+    axis_range(&down, &needs.y, &needs.height);
+    needs.x += view->from.x;
+    needs.y += view->from.y;
+    return needs;
+}
+
+static double triangle(double distance)
+{
+    double height = 1.0 - fabs(distance);
+    return height > 0 ? height : 0;
+}
+
+// The triangle's height at each source pixel, divided by the sum of these heights.
+static void axis_fill(const Axis *axis)
+{
+    const double inverse = 1.0 / axis_reach(axis);
+    for (int i = 0; i < axis->count; i++) {
+        int32_t *row = axis->table + (size_t)i * (size_t)axis->stride;
+        int first, end;
+        double centre = axis_centre(axis, axis->begin + i, &first, &end), sum = 0;
+        for (int x = first; x < end; x++)
+            sum += triangle((x - centre + 0.5) * inverse);
+        for (int x = first; x < end; x++) {
+            double weight = triangle((x - centre + 0.5) * inverse) / sum;
+            row[2 + x - first] = (int32_t)(0.5 + weight * (1 << WEIGHT_BITS));
+        }
+        row[0] = first;
+        row[1] = end - first;
+    }
+}
+
+// --- resizing ------------------------------------------------------------------------------------
+
+// Four numbers at once: red, green, blue, and one that is not used.
+typedef int32_t Four __attribute__((vector_size(16)));
+typedef uint8_t FourBytes __attribute__((vector_size(4)));
+
+// One row: rgb (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
+static void row_resize(const Axis *axis, const uint8_t *rgb, bool flip, uint8_t *planes, size_t size)
+{
+    const int32_t *row = axis->table;
+    for (int i = 0; i < axis->count; i++, row += axis->stride) {
+        const uint8_t *from = rgb + 3 * row[0];
+        Four sum = { HALF, HALF, HALF, HALF };
+        for (int k = 0; k < row[1]; k++) {
+            FourBytes bytes;
+            memcpy(&bytes, from + 3 * k, 4);
+            sum += __builtin_convertvector(bytes, Four) * row[2 + k];
+        }
+        uint8_t *to = planes + (flip ? axis->count - 1 - i : i);
+        to[0] = (uint8_t)(sum[0] >> WEIGHT_BITS);
+        to[size] = (uint8_t)(sum[1] >> WEIGHT_BITS);
+        to[2 * size] = (uint8_t)(sum[2] >> WEIGHT_BITS);
+    }
+}
+
+enum { BLOCK = 32 }; // columns at once: their sums stay in registers
+
+// One plane of rows, each `stride` bytes (a multiple of BLOCK), becomes out (count, width).
+static void plane_resize(const Axis *axis, const uint8_t *rows, size_t stride, int width,
+                         uint8_t *out)
+{
+    const int32_t *row = axis->table;
+    for (int i = 0; i < axis->count; i++, row += axis->stride, out += width) {
+        const uint8_t *from = rows + (size_t)(row[0] - axis->table[0]) * stride;
+        for (int x = 0; x < width; x += BLOCK) {
+            int32_t sums[BLOCK];
+            uint8_t bytes[BLOCK];
+            for (int b = 0; b < BLOCK; b++)
+                sums[b] = HALF;
+            for (int k = 0; k < row[1]; k++)
+                for (int b = 0; b < BLOCK; b++)
+                    sums[b] += from[(size_t)k * stride + (size_t)(x + b)] * row[2 + k];
+            for (int b = 0; b < BLOCK; b++)
+                bytes[b] = (uint8_t)(sums[b] >> WEIGHT_BITS);
+            memcpy(out + x, bytes, (size_t)(width - x < BLOCK ? width - x : BLOCK));
+        }
+    }
+}
+
+// Memory of at least so many bytes: this, or new memory in its place. NULL if there is none.
+static void *fitted(void *memory, size_t *capacity, size_t bytes)
+{
+    if (bytes <= *capacity)
+        return memory;
+    free(memory);
+    memory = malloc(bytes);
+    *capacity = memory ? bytes : 0;
+    return memory;
+}
+
+void resizer_free(Resizer *resizer)
+{
+    free(resizer->planes);
+    free(resizer->weights);
+    *resizer = (Resizer){ 0 };
+}
+
+bool picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, uint8_t *out,
+                    Error *err)
+{
+    Axis across = axis_across(view), down = axis_down(view);
+    int first, rows;
+    axis_range(&down, &first, &rows);
+    size_t stride = ((size_t)across.count + BLOCK - 1) / BLOCK * BLOCK;
+    size_t plane = (size_t)rows * stride;
+    size_t weights = (size_t)across.count * (size_t)across.stride;
+    size_t all = weights + (size_t)down.count * (size_t)down.stride;
+    resizer->planes = fitted(resizer->planes, &resizer->planes_capacity, 3 * plane);
+    resizer->weights =
+        fitted(resizer->weights, &resizer->weights_capacity, all * sizeof *resizer->weights);
+    if (!resizer->planes || !resizer->weights)
+        return error_set(err, "", "out of memory: a picture's %d rows", rows);
+    across.table = resizer->weights;
+    down.table = resizer->weights + weights;
+    axis_fill(&across);
+    axis_fill(&down);
+
+    ptrdiff_t left = view->from.x - pixels->at.x, top = view->from.y + first - pixels->at.y;
+    const uint8_t *corner = pixels->rgb + 3 * (top * pixels->at.width + left);
+    for (int y = 0; y < rows; y++)
+        row_resize(&across, corner + (size_t)y * (size_t)pixels->at.width * 3, view->flip,
+                   resizer->planes + (size_t)y * stride, plane);
+    for (int c = 0; c < 3; c++)
+        plane_resize(&down, resizer->planes + (size_t)c * plane, stride, view->keep.width,
+                     out + (size_t)c * (size_t)view->keep.height * (size_t)view->keep.width);
+    return true;
+}
