@@ -182,7 +182,7 @@ sub check_ddp
     } elsif ($command =~ /^(plot|data)$/) {
         wrong("./ddp data does not know $words[0]")
             if $command eq 'data' && $first && text_of('tools/data.sh') !~ /^\s*\Q$words[0]\E[ |)]/m;
-        check_script("tools/$command.sh", @words);
+        check_script($command eq 'plot' ? 'tools/plot.py' : 'tools/data.sh', @words);
     }
 }
 

@@ -184,11 +184,11 @@ for name in slurmctld slurmd munged srun; do
     PATH=$PATH:/usr/sbin:/sbin type -P $name >/dev/null || has_slurm=
 done
 has_mpirun=$(type -P mpirun)
-has_gnuplot=$(type -P gnuplot)
+has_matplotlib=$("${DDP_PYTHON:-python3}" -c "import matplotlib; print(1)" 2>/dev/null)
 has_python=$(type -P python3)
 [ -n "$has_slurm" ] || echo "not tried, since it is not here: Slurm"
 [ -n "$has_mpirun" ] || echo "not tried, since it is not here: mpirun"
-[ -n "$has_gnuplot" ] || echo "not tried, since it is not here: gnuplot"
+[ -n "$has_matplotlib" ] || echo "not tried, since it is not here: matplotlib"
 [ -n "$has_python" ] || echo "not tried, since it is not here: python3"
 
 cluster_is_up() { [ -e build/slurm/cluster ]; }
@@ -246,7 +246,7 @@ like()
     case $words in
     mpirun*) [ -n "$has_mpirun" ] || return ;;
     tools/scaling_model*) [ -n "$has_python" ] || return ;;
-    "./ddp plot "*.jsonl*) [ -n "$has_gnuplot" ] || [[ $words == *--text* ]] || return ;;
+    "./ddp plot "*) [ -n "$has_matplotlib" ] || [[ $words == *--text* ]] || return ;;
     *"slurm "* | srun* | *sbatch* | "cat ddp-"*) [ -n "$has_slurm" ] || return ;;
     esac
     case $words in

@@ -514,16 +514,16 @@ def bench_amp(b):
 
 @contextlib.contextmanager
 def cluster(b, nodes):
-    """A Slurm cluster for as long as the block lasts -> None, or why there is none with networks of its own."""
+    """A Slurm cluster for as long as the block lasts -> None, or why its nodes have no networks of their own."""
     os.environ["DDP_SLURM_DIR"] = f"{b.out}/cluster"
     up = subprocess.run([SLURM, "up", str(nodes), "--cpus", "2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                         text=True, check=False)
-    why = (up.stdout.splitlines() or ["it fails"])[0] if up.returncode or "no namespaces" in up.stdout else None
+    if up.returncode != 0:
+        raise RuntimeError(up.stdout)
     try:
-        yield why
+        yield next((line for line in up.stdout.splitlines() if "no namespaces" in line), None)
     finally:
-        if up.returncode == 0:
-            subprocess.run([SLURM, "down"], check=False)
+        subprocess.run([SLURM, "down"], check=False)
 
 
 def srun(*command):
@@ -909,6 +909,7 @@ def parse():
     parser.add_argument("name", nargs="?", default="train", choices=BENCHMARKS, metavar="NAME")
     parser.add_argument("--rounds", type=int, help="how often each side is measured (or seeds of a curve)")
     parser.add_argument("--quick", action="store_true", help="one round, fewer steps: does it run at all?")
+    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     gpu = parser.add_argument_group("of gpu")
     gpu.add_argument("--only", default=".", metavar="REGEX", help="jobs that match")
     gpu.add_argument("--modes", default=",".join(GPU_MODES), metavar="A,B", help="PyTorch's; '' for ours alone")
@@ -927,6 +928,8 @@ def parse():
 
 def main():
     args = parse()
+    if args.check:                              # whether the words are right
+        return 0
     benchmark, args.default_rounds, _ = BENCHMARKS[args.name]
     try:
         return benchmark(Bench(args)) is False

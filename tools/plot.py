@@ -1,0 +1,403 @@
+#!/usr/bin/env python3
+"""Pictures of runs, drawn with matplotlib, which ./ddp plot installs if need be.
+
+    ./ddp plot RUN.jsonl...      loss and accuracy of --metrics files: lines are training batches (means of them
+                                 where there are many), points are the test set after each epoch
+    ./ddp plot RUN.json          what ran when in a training step, of a --trace file: a lane for each thread
+    ./ddp plot CONFUSION.csv     which class was taken for which, of a --confusion file
+
+A view reads its files into plain numbers, and draws these in a function of its own: only that needs matplotlib.
+"""
+import argparse
+import csv
+import itertools
+import json
+import os
+import re
+import shutil
+import statistics
+import sys
+from dataclasses import dataclass
+
+NO_MATPLOTLIB = 69              # the exit status
+
+
+def pyplot():
+    """matplotlib's, without a display."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("plot: there is no matplotlib: apt install python3-matplotlib", file=sys.stderr)
+        sys.exit(NO_MATPLOTLIB)
+    matplotlib.use("agg")
+    matplotlib.rcParams.update({"font.size": 9, "text.parse_math": False, "svg.fonttype": "none",
+                                "axes.spines.top": False, "axes.spines.right": False})
+    from matplotlib import pyplot as plt
+    return plt
+
+
+def read_events(path):
+    """The JSON objects of a file that has one a line. A run that was killed may end in the middle of a line."""
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            try:
+                event = json.loads(line.strip().rstrip(","))
+            except ValueError:
+                continue
+            if isinstance(event, dict):
+                yield event
+
+
+# --- curves ---------------------------------------------------------------------------------------
+
+MOST_POINTS = 150               # of a training curve
+
+
+def read_run(path):
+    """-> the points of training and of the test set, [(epochs, loss, accuracy in %)]. A resumed run writes some
+    steps twice: the last ones count. A loss that is not finite is null in the file, and no point."""
+    points = {"step": {}, "epoch": {}}
+    for e in read_events(path):
+        if e.get("event") == "step":
+            points["step"][e["epoch"] - 1 + e["step"] / e["steps"]] = e["loss"], e["acc"]
+        elif e.get("event") == "epoch":
+            points["epoch"][e["epoch"]] = e["test_loss"], e["top1"]
+    train, test = ([(x, *y) for x, y in sorted(some.items()) if None not in y] for some in points.values())
+    if not train and not test:
+        raise ValueError("no steps and no epochs in it; make one with --metrics FILE")
+    return means(train), test
+
+
+def means(points):
+    """At most MOST_POINTS: each the mean of some neighbours."""
+    size = -(-len(points) // MOST_POINTS) or 1
+    groups = [points[i:i + size] for i in range(0, len(points), size)]
+    return [tuple(map(statistics.mean, zip(*group))) for group in groups]
+
+
+def name_of(path):
+    return os.path.basename(path).removesuffix(".jsonl")
+
+
+def draw_curves(paths, output):
+    runs = [read_run(path) for path in paths]
+    figure, charts = pyplot().subplots(1, 2, figsize=(9.6, 3.8), layout="constrained")
+    for column, (chart, title) in enumerate(zip(charts, ("loss", "accuracy, %")), 1):
+        for i, (path, (train, test)) in enumerate(zip(paths, runs)):
+            chart.plot([p[0] for p in train], [p[column] for p in train], f"C{i % 10}", lw=1, label=name_of(path))
+            chart.plot([p[0] for p in test], [p[column] for p in test], f"C{i % 10}o", ms=4,
+                       label=f"{name_of(path)}, test")
+        chart.set(title=title, xlabel="epoch")
+        chart.set_xlim(left=0)
+        chart.grid(alpha=0.3)
+        chart.legend(frameon=False)
+    figure.savefig(output)
+    return "loss and accuracy"
+
+
+def print_curves(paths):
+    """In the terminal: a, b, ... are training, A, B, ... the test set."""
+    runs = [read_run(path) for path in paths]
+    wide = min(max(shutil.get_terminal_size().columns, 40), 112) - 12
+    for column, title in ((1, "loss"), (2, "accuracy, %")):
+        print_chart(title, [(letter(i, k), point[0], point[column]) for k in (0, 1) for i, run in enumerate(runs)
+                            for point in run[k]], wide, 16)
+    for i, (path, (train, test)) in enumerate(zip(paths, runs)):
+        ends = ["at the end loss {:.3f}, accuracy {:.2f} %".format(*train[-1][1:])] if train else []
+        ends += [f"on the test set ({letter(i, 1)}) " + "{:.3f}, {:.2f} %".format(*test[-1][1:])] if test else []
+        print(f"{letter(i, 0)} {path}: " + "; ".join(ends))
+
+
+def letter(run, is_test):
+    return chr(ord("A" if is_test else "a") + run % 26)
+
+
+def print_chart(title, points, wide, high):
+    """points: [(mark, x, y)], of which a later one covers an earlier one."""
+    right, top, bottom = max(p[1] for p in points), max(p[2] for p in points), min(p[2] for p in points)
+    range_y = top - bottom or 1
+    rows = [[" "] * wide for _ in range(high)]
+    for mark, x, y in points:
+        rows[round((top - y) / range_y * (high - 1))][round(x / right * (wide - 1))] = mark
+    print(title)
+    for i, row in enumerate(rows):
+        scale = f"{top - i * range_y / (high - 1):9.3f}" if i % 5 == 0 else " " * 9
+        print(f"{scale} |" + "".join(row).rstrip())
+    print(" " * 10 + "+" + "-" * wide + f"\n{'0':>12}{right:{wide - 8}.4g} epochs\n")
+
+
+# --- timelines ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Span:
+    process: str
+    track: str
+    begin: float                # ms
+    end: float
+    name: str
+    parent: "Span" = None       # the one that it is in, on the same track
+
+    def around(self):
+        """All that it is in."""
+        span = self.parent
+        while span:
+            yield span
+            span = span.parent
+
+    def depth(self):
+        return sum(1 for _ in self.around())
+
+
+def read_timeline(path):
+    """{(process's number, track's number): [Span], by their begin}. What was never ended, in a run that was
+    killed, ends with the timeline."""
+    names, lanes, begun = {}, {}, {}
+    end = 0
+    for e in read_events(path):
+        lane, begin = (e["pid"], e["tid"]), e.get("ts", 0) / 1e3
+        end = max(end, begin + e.get("dur", 0) / 1e3)
+        if e["ph"] == "M" and "name" in e["args"]:
+            names[lane if e["name"] == "thread_name" else e["pid"]] = re.sub(r"[\0-\x1f\x7f]", " ", e["args"]["name"])
+        elif e["ph"] in "BX":
+            span = Span("", "", begin, begin + e["dur"] / 1e3 if "dur" in e else None, e["name"])
+            lanes.setdefault(lane, []).append(span)
+            if e["ph"] == "B":
+                begun.setdefault(lane, []).append(span)
+        elif e["ph"] == "E" and begun.get(lane):
+            begun[lane].pop().end = begin
+    if not lanes:
+        raise ValueError("there are no spans in it; make one with --trace FILE")
+    for lane, spans in lanes.items():
+        for span in spans:
+            span.process, span.track = names.get(lane[0], ""), names.get(lane, "")
+            span.end = end if span.end is None else span.end
+        spans.sort(key=lambda span: (span.begin, -span.end))
+        set_parents(spans)
+    return dict(sorted(lanes.items()))
+
+
+def set_parents(spans):
+    inside = []
+    for span in spans:
+        while inside and inside[-1].end <= span.begin:
+            inside.pop()
+        span.parent = inside[-1] if inside else None
+        inside.append(span)
+
+
+def find_units(lanes, name):
+    """[(begin, end)] of the spans of this name, in the first lane that has any; of training steps if it is None.
+    A step lasts from one forward to the next one, or to the end of what both are in: an epoch."""
+    last = max(span.end for spans in lanes.values() for span in spans)
+    inner = {name} if name else {"forward", "evaluate"}
+    for spans in lanes.values():
+        found = [span for span in spans if span.name == (name or "forward")
+                 and not any(outer.name in inner for outer in span.around())]
+        begins = [span.begin for span in found] + [last]
+        ends = [span.end if name else span.parent.end if span.parent else last for span in found]
+        if found:
+            return [(begin, min(end, after)) for begin, end, after in zip(begins, ends, begins[1:])]
+    return []
+
+
+def choose_window(lanes, name=None, first=None, count=1):
+    """-> begin, end, what it is: so many units from the first one on (1, 2, ...), or a typical one."""
+    units, what = find_units(lanes, name), name or ("step" if count == 1 else "steps")
+    if not units and not name and first is None:
+        spans = list(itertools.chain(*lanes.values()))
+        return min(span.begin for span in spans), max(span.end for span in spans), "the whole run"
+    windows = [(units[i][0], units[i + count - 1][1], i + 1) for i in range(len(units) - count + 1)]
+    if (first or 1) > len(windows):
+        wanted = f"spans '{name}'" if name else "training steps"
+        raise ValueError(f"not that many {wanted}: it has {len(units)}")
+    skipped = len(windows) // 4             # a typical one: of median length, of those in the middle
+    middle = sorted(windows[skipped:len(windows) - skipped], key=lambda window: window[1] - window[0])
+    begin, end, number = windows[first - 1] if first else middle[(len(middle) - 1) // 2]
+    numbers = f"{number} to {number + count - 1}" if count > 1 else number
+    return begin, end, f"{what} {numbers} of {len(units)}"
+
+
+def choose_rows(lanes, begin, end):
+    """[(process, track, [(row, Span)])]: what can be seen in the window. What is around all of it, like an epoch, is
+    left out, and so is what is hardly more than a line, unless something longer is as deep."""
+    def length(span):
+        return (min(span.end, end) - max(span.begin, begin)) / (end - begin)
+
+    found = []
+    for spans in lanes.values():
+        visible = [(span.depth(), span) for span in spans if length(span) > 0]
+        deepest = max((depth for depth, span in visible if length(span) >= 0.005), default=-1)
+        around = max((depth for depth, span in visible if depth < deepest and length(span) >= 0.95), default=-1)
+        rows = [(depth, span) for depth, span in visible if around < depth <= deepest]
+        top = min((depth for depth, _ in rows), default=0)
+        if rows:
+            found.append((rows[0][1].process, rows[0][1].track, [(depth - top, span) for depth, span in rows]))
+    return found
+
+
+KINDS = (("forward", "#8ab8f0", "^forward"), ("backward", "#c0a8ee", "^backward"),
+         ("optimizer", "#8fd19e", "^optimizer"),
+         ("communication", "#f5b562", "^(all_|reduce|broadcast|scatter|gather|send|receive|barrier|compare)"),
+         ("waiting", "#c6cad0", "^(wait|meet)"), ("loading", "#7ed0c8", "^load"), ("other", "#e6a9c6", ""))
+
+
+def kind_of(name):
+    return next(kind for kind in KINDS if re.match(kind[2], name))
+
+
+def label(name, room):
+    """As much of a name as has room for so many letters: all, its first word, the size at its end, or nothing."""
+    size = re.sub(r"^\D*", "", name)
+    return next((text for text in (name, name.split(" ")[0], size, "") if len(text) <= room))
+
+
+def draw_timeline(paths, output, name=None, first=None, count=1):
+    (path,) = paths
+    lanes = read_timeline(path)
+    begin, end, what = choose_window(lanes, name, first, count)
+    plt, rows = pyplot(), choose_rows(lanes, begin, end)
+    high = sum(1.3 + max(row for row, _ in spans) for _, _, spans in rows)
+    figure, chart = plt.subplots(figsize=(9, 1.15 + 0.21 * high), layout="constrained")
+    legend = 0.5 / figure.get_figheight()       # its share of the height
+    figure.get_layout_engine().set(rect=(0, legend, 1, 1 - legend))
+    y, ticks, used = 0, [], {}
+    for process, track, spans in rows:
+        for row, span in spans:
+            kind = kind_of(span.name)
+            left, right = (min(max(t, begin), end) - begin for t in (span.begin, span.end))
+            used[kind] = chart.barh(y + row, right - left, left=left, height=0.95, color=kind[1])
+            chart.text((left + right) / 2, y + row, label(span.name, (right - left) / (end - begin) * 118),
+                       ha="center", va="center", fontsize=8, clip_on=True)
+        several = len({row[0] for row in rows}) > 1
+        ticks.append((y, f"{process}: {track}" if several else track))
+        y += 1.3 + max(row for row, _ in spans)
+    chart.set(xlim=(0, end - begin), ylim=(y - 0.7, -0.6), xlabel="ms")
+    chart.set_yticks([y for y, _ in ticks], [text for _, text in ticks])
+    chart.grid(axis="x", alpha=0.3)
+    figure.legend(used.values(), [kind[0] for kind in used], ncols=len(KINDS), loc="lower left",
+                  frameon=False, title=what, alignment="left")
+    figure.savefig(output)
+    return f"{what}: {end - begin:.1f} ms"
+
+
+# --- confusion matrices -----------------------------------------------------------------------------
+
+
+def read_confusion(path):
+    """-> the classes, and [[of this class, so many images were taken for that one]]"""
+    with open(path, encoding="utf-8", newline="") as file:
+        (_, *classes), *rows = csv.reader(file)
+    if [row[:1] for row in rows] != [[name] for name in classes]:
+        raise ValueError("its rows are not the classes of line 1; --confusion FILE writes one")
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(classes) + 1 or not all(re.fullmatch("[0-9]{1,15}", cell) for cell in row[1:]):
+            raise ValueError(f"line {number}: not a number of images for each class; --confusion FILE writes one")
+    counts = [[int(cell) for cell in row[1:]] for row in rows]
+    if not any(map(any, counts)):
+        raise ValueError("no images were counted")
+    return classes, counts
+
+
+def describe_confusion(classes, counts):
+    images, right = sum(map(sum, counts)), sum(row[i] for i, row in enumerate(counts))
+    most, a, b = max((count, -i, -j) for i, row in enumerate(counts) for j, count in enumerate(row + [0]) if i != j)
+    worst = f"{classes[-a]} is taken for {classes[-b]} most often, {most} times" if most else "no mistakes"
+    return f"{100 * right / images:.2f} % of {images} images right; {worst}"
+
+
+def draw_confusion(paths, output):
+    """A cell's color is its share of the row: blue where the class is right, else orange, by the root of the share,
+    since few images of a class are wrong in the same way. On the right: how much of each class is right."""
+    (path,) = paths
+    classes, counts = read_confusion(path)
+    plt, size, shares = pyplot(), len(classes), []
+    for i, row in enumerate(counts):
+        total = sum(row) or 1
+        shares.append([shade(count / total, i == j) for j, count in enumerate(row)])
+    figure, (chart, bars) = plt.subplots(1, 2, figsize=(8.5, 6.5), layout="constrained", sharey=True,
+                                         width_ratios=(6, 1))
+    chart.imshow(shares, aspect="auto")
+    every = -(-size // 40)
+    chart.set_xticks(range(0, size, every), classes[::every], rotation=45, ha="right")
+    chart.set_yticks(range(0, size, every), classes[::every])
+    chart.set(xlabel="taken for", ylabel="is", title=describe_confusion(classes, counts))
+    if size <= 20:
+        for i, j in itertools.product(range(size), range(size)):
+            chart.text(j, i, counts[i][j] or "", ha="center", va="center", fontsize=8)
+    right = [100 * row[i] / (sum(row) or 1) for i, row in enumerate(counts)]
+    bars.barh(range(size), right, color="#5fa5f0")
+    bars.set(xlim=(0, 100), xlabel="right, %")
+    figure.savefig(output)
+    return describe_confusion(classes, counts)
+
+
+def shade(share, is_right):
+    part = share if is_right else share ** 0.5
+    light, full = (238, 240, 243), (95, 165, 240) if is_right else (242, 140, 60)
+    return [(a + (b - a) * part) / 255 for a, b in zip(light, full)]
+
+
+# --- which view ---------------------------------------------------------------------------------------
+
+# How a file begins: the picture's name, and what draws it.
+VIEWS = {'{"event":': ("runs.svg", draw_curves), "[": ("timeline.svg", draw_timeline),
+         "label,": ("confusion.svg", draw_confusion)}
+
+
+def view_of(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        begin = file.read(9)
+    for prefix, view in VIEWS.items():
+        if begin.startswith(prefix):
+            return view
+    raise ValueError("neither the numbers of a run nor a timeline nor a confusion matrix; "
+                     "train with --metrics RUN.jsonl, --trace RUN.json or --confusion FILE.csv")
+
+
+def positive(text):
+    if not re.fullmatch("[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"a number from 1 on, not '{text}'")
+    return int(text)
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="./ddp plot", description=__doc__, allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png")
+    parser.add_argument("--text", action="store_true", help="curves: in the terminal")
+    parser.add_argument("--step", type=positive, metavar="N", help="timeline: training step N, not a typical one")
+    parser.add_argument("--steps", type=positive, default=1, metavar="K", help="timeline: so many steps")
+    parser.add_argument("--span", metavar="NAME", help="timeline: spans of this name, not steps: --span evaluate")
+    args = parser.parse_args()
+    if args.output and not args.output.endswith((".svg", ".png")):
+        parser.error(f"-o is FILE.svg or FILE.png, not '{args.output}'")
+    return parser, args
+
+
+def main():
+    parser, args = parse()
+    path = ""
+    try:
+        views = []
+        for path in args.files:
+            views.append(view_of(path))
+        output, draw = args.output or views[0][0], views[0][1]
+        if len(views) > 1 and {view[1] for view in views} != {draw_curves}:
+            parser.error("several files in one picture: only of --metrics")
+        if args.text and draw is not draw_curves:
+            parser.error("--text is for --metrics files")
+        if (args.step or args.span or args.steps > 1) and draw is not draw_timeline:
+            parser.error("--step, --steps and --span are for --trace files")
+        options = (args.span, args.step, args.steps) if draw is draw_timeline else ()
+        if args.text:
+            print_curves(args.files)
+        else:
+            print(f"{output}: {draw(args.files, output, *options)}", file=sys.stderr)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        sys.exit(f"plot: {error}" if isinstance(error, OSError) else f"plot: {path}: {error}")
+
+
+if __name__ == "__main__":
+    main()
