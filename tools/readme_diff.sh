@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# readme_diff.sh [--check] [ROOT] - writes into each step's README.md, between two markers, what is
-# new since the step before and the diff of train.c. With --check it writes nothing, names the READMEs
-# that are not up to date, and ends with 1 if there are any.
+# readme_diff.sh [--check] [ROOT] - writes what the steps' README.md take from the sources: what is new since the step
+# before with the diff of train.c, between two markers; and functions, after `<!-- core: FILE FUNCTION... -->`. With
+# --check it writes nothing, names the READMEs that are out of date, and ends with 1 if there are any.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -63,21 +63,44 @@ replace_block()
         }'
 }
 
-# Brings step $2's README.md up to date, or says that it is not.
+# README.md on stdin, with the functions of step $1 after each `core` marker.
+quote_functions()
+{
+    local line file names status=0
+    while IFS= read -r line; do
+        printf '%s\n' "$line"
+        [[ $line =~ ^'<!-- core: '([a-z_.]+)' '([a-z_ ]+)' -->'$ ]] || continue
+        file=$1/${BASH_REMATCH[1]} names=${BASH_REMATCH[2]}
+        printf '```c\n'
+        awk -v names="$names" -f "$root/tools/functions.awk" "$file" ||
+            { say "$1/README.md: $file does not define all of: $names"; status=1; }
+        printf '```\n'
+        while IFS= read -r line && [ "$line" != '<!-- core end -->' ]; do :; done
+        printf '%s\n' "$line"
+    done
+    return $status
+}
+
+# Brings the README.md of step $2 up to date, or says that it is not. Step $1 is the one before, or empty.
 update_readme()
 {
     local a=$1 b=$2 readme=$2/README.md
-    if ! [ -f "$readme" ] || ! has_markers "$readme"; then
+    if [ -z "$a" ]; then
+        [ -f "$readme" ] || return 0
+        cp "$readme" "$tmp/readme.diffed"
+    elif ! [ -f "$readme" ] || ! has_markers "$readme"; then
         say "$readme: these two lines must stand in it, with the diff of train.c between them:"
         say "  $first_marker"
         say "  $last_marker"
         return 1
+    else
+        write_block "$a" "$b" >"$tmp/block"
+        replace_block "$tmp/block" <"$readme" >"$tmp/readme.diffed"
     fi
-    write_block "$a" "$b" >"$tmp/block"
-    replace_block "$tmp/block" <"$readme" >"$tmp/readme"
+    quote_functions "$b" <"$tmp/readme.diffed" >"$tmp/readme" || return 1
     cmp -s "$tmp/readme" "$readme" && return
     if $check; then
-        say "$readme: its diff is not up to date: tools/readme_diff.sh writes it"
+        say "$readme: out of date: tools/readme_diff.sh writes it"
         return 1
     fi
     cat "$tmp/readme" >"$readme"
@@ -98,7 +121,7 @@ trap 'rm -rf "$tmp"' EXIT
 
 status=0 before=
 for step in $(list_steps); do
-    [ -z "$before" ] || update_readme "$before" "$step" || status=1
+    update_readme "$before" "$step" || status=1
     before=$step
 done
 exit $status
