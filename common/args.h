@@ -40,7 +40,6 @@ enum { ARGS_MAX = 96 };
 typedef struct Args {
     Option rows[ARGS_MAX];
     char given[ARGS_MAX];           // 1: stood on the command line
-    char fallback[ARGS_MAX][64];    // the default, as text, for --help
     char groups[ARGS_MAX];          // which call of args_add it came with: --help parts them
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
@@ -52,14 +51,14 @@ typedef struct Args {
 #define ARGS_ROWS(...) (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
 void args_add(Args *args, const Option *rows, int count);
 
-// Fills the variables. --help prints the table and exits 0. Exits 2 on: unknown option (with the
-// nearest name as a hint), missing, malformed or out-of-range value, a positional argument.
+// Fills the variables. --help prints the table and exits 0. Exits 2 on: unknown option (with a
+// similar name, if there is one), missing, malformed or out-of-range value, a positional argument.
 void args_parse(Args *args, int argc, char **argv);
 
 // The numbers that a value of ARG_COUNT_OR_LIST stands for, "2" for 0 and 1. Returns how many.
 int args_count_or_list(const char *text, int *numbers);
 
-// For rules that span options: one line "train: --lr: ..." and exit 2.
+// For rules that span options: one line "train: --lr: ..." and exit 2. option: NULL for none.
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool args_given(const Args *args, const char *option);

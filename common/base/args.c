@@ -4,12 +4,12 @@
 #include "base/json.h"
 #include <ctype.h>
 #include <errno.h>
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,59 +25,36 @@ static void double_text(double value, char *out, size_t size)
     }
 }
 
-// Strings that are cut end in "...".
+static bool is_text(const Option *option) { return option->type >= ARG_STRING; }
+
+// NULL is the empty text.
 static void value_text(const Option *option, char *out, size_t size)
 {
-    const char *text;
-    switch (option->type) {
-    case ARG_FLAG:
+    const char *text = is_text(option) ? *(const char **)option->value : NULL;
+    if (option->type == ARG_FLAG)
         snprintf(out, size, "%s", *(bool *)option->value ? "yes" : "no");
-        break;
-    case ARG_BOOL:
+    else if (option->type == ARG_BOOL)
         snprintf(out, size, "%d", *(bool *)option->value);
-        break;
-    case ARG_INT:
+    else if (option->type == ARG_INT)
         snprintf(out, size, "%d", *(int *)option->value);
-        break;
-    case ARG_INT64:
+    else if (option->type == ARG_INT64)
         snprintf(out, size, "%lld", (long long)*(int64_t *)option->value);
-        break;
-    case ARG_DOUBLE:
+    else if (option->type == ARG_DOUBLE)
         double_text(*(double *)option->value, out, size);
-        break;
-    case ARG_STRING:
-    case ARG_CHOICE:
-    case ARG_INTS:
-    case ARG_COUNT_OR_LIST:
-        text = *(const char **)option->value;
-        if (snprintf(out, size, "%s", text ? text : "") >= (int)size)
-            memcpy(out + size - 4, "...", 4);
-        break;
-    }
+    else
+        snprintf(out, size, "%s", text ? text : "");
 }
 
-// Numbers as numbers, flags as true and false, strings quoted.
 static void value_json(const Option *option, FILE *out)
 {
     char text[64];
-    switch (option->type) {
-    case ARG_FLAG:
-    case ARG_BOOL:
-        fputs(*(bool *)option->value ? "true" : "false", out);
-        break;
-    case ARG_INT:
-    case ARG_INT64:
-    case ARG_DOUBLE:
-        value_text(option, text, sizeof text);
-        fputs(text, out);
-        break;
-    case ARG_STRING:
-    case ARG_CHOICE:
-    case ARG_INTS:
-    case ARG_COUNT_OR_LIST:
+    if (is_text(option)) {
         json_string(out, *(const char **)option->value);
-        break;
+        return;
     }
+    value_text(option, text, sizeof text);
+    bool boolean = option->type == ARG_FLAG || option->type == ARG_BOOL;
+    fputs(!boolean ? text : *(bool *)option->value ? "true" : "false", out);
 }
 
 void args_json(const Args *args, FILE *out)
@@ -109,29 +86,20 @@ char *args_shared(const Args *args)
 
 // --- the table -----------------------------------------------------------------------------------
 
-// Many write underscores where we have dashes.
-static bool is_named(const char *name, const char *typed, size_t length)
-{
-    for (size_t i = 0; i < length; i++)
-        if (name[i] != typed[i] && !(name[i] == '-' && typed[i] == '_'))
-            return false;
-    return name[length] == '\0';
-}
-
-static int row_by_name(const Args *args, const char *name, size_t length)
+static Option *by_name(Args *args, const char *name, size_t length)
 {
     for (int i = 0; i < args->count; i++)
-        if (is_named(args->rows[i].name, name, length))
-            return i;
-    return -1;
+        if (strlen(args->rows[i].name) == length && memcmp(args->rows[i].name, name, length) == 0)
+            return &args->rows[i];
+    return NULL;
 }
 
-static int row_by_letter(const Args *args, char letter)
+static Option *by_letter(Args *args, char letter)
 {
     for (int i = 0; i < args->count; i++)
         if (letter && args->rows[i].letter == letter)
-            return i;
-    return -1;
+            return &args->rows[i];
+    return NULL;
 }
 
 // The tables come from many files: that two of them want the same name must not pass unseen.
@@ -140,20 +108,17 @@ void args_add(Args *args, const Option *rows, int count)
     CHECK(args->count + count <= ARGS_MAX, "raise ARGS_MAX", "more than %d options", ARGS_MAX);
     args->group++;
     for (int i = 0; i < count; i++) {
-        CHECK(row_by_name(args, rows[i].name, strlen(rows[i].name)) < 0
-                  && row_by_letter(args, rows[i].letter) < 0,
+        CHECK(!by_name(args, rows[i].name, strlen(rows[i].name)) && !by_letter(args, rows[i].letter),
               "rename one of them", "--%s: another option has this name or letter", rows[i].name);
-        int row = args->count++;
-        args->rows[row] = rows[i];
-        args->groups[row] = (char)args->group;
-        value_text(&rows[i], args->fallback[row], sizeof args->fallback[row]);
+        args->groups[args->count] = (char)args->group;
+        args->rows[args->count++] = rows[i];
     }
 }
 
-bool args_given(const Args *args, const char *option)
+bool args_given(const Args *args, const char *name)
 {
-    int row = row_by_name(args, option, strlen(option));
-    return row >= 0 && args->given[row];
+    const Option *option = by_name((Args *)args, name, strlen(name));
+    return option && args->given[option - args->rows];
 }
 
 // --- refusing ------------------------------------------------------------------------------------
@@ -165,351 +130,233 @@ static const char *program_name(const Args *args)
     return slash ? slash + 1 : program;
 }
 
-// One line, and perhaps a hint, whatever the user has typed.
-static _Noreturn void reject(const Args *args, const char *hint, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void print_line(const char *prefix, char *text)
+// Processes that a launcher has started with the same options make the same mistake. The first of a
+// machine reports it; the others wait a moment, and mostly the launcher ends them then. srun ends no
+// task, so there only the first task of all speaks.
+static void wait_for_turn(void)
 {
+    const char *task = getenv("SLURM_PROCID"), *local = getenv("LOCAL_RANK");
+    if (getenv("OMPI_COMM_WORLD_RANK")) {
+        task = NULL;
+        local = local ? local : getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    }
+    if (task && atoi(task) > 0)
+        exit(EXIT_USAGE);
+    if (local && atoi(local) > 0)
+        sleep(1);
+}
+
+// Whatever the user has typed: one line.
+void args_reject(const Args *args, const char *option, const char *format, ...)
+{
+    char text[512];
+    va_list list;
+    int n = option ? snprintf(text, sizeof text, "--%s: ", option) : 0;
+    va_start(list, format);
+    vsnprintf(text + n, sizeof text - (size_t)n, format, list);
+    va_end(list);
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7F)
             *c = '?';
-    fprintf(stderr, "%s: %s\n", prefix, text);
-}
-
-// Processes that a launcher has started with the same options make the same mistake. The first of a
-// machine says so; the others wait a moment, and are mostly ended then. srun ends nobody and shows
-// what all print: there, only the first task of all speaks.
-static bool is_first_here(void)
-{
-    static const char *const names[] = { "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK" };
-    for (int i = 0; i < 2; i++)
-        if (getenv(names[i]))
-            return atoi(getenv(names[i])) == 0;
-    return true;
-}
-
-static void reject(const Args *args, const char *hint, const char *format, ...)
-{
-    char text[512], hint_line[256];
-    const char *task = getenv("OMPI_COMM_WORLD_RANK") ? NULL : getenv("SLURM_PROCID");
-    if (task && atoi(task) > 0)
-        exit(EXIT_USAGE);
-    if (!is_first_here())
-        sleep(1);
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    snprintf(hint_line, sizeof hint_line, "%s", hint);
-    print_line(program_name(args), text);
-    if (hint_line[0])
-        print_line("hint", hint_line);
+    wait_for_turn();
+    fprintf(stderr, "%s: %s\n", program_name(args), text);
     exit(EXIT_USAGE);
 }
 
-void args_reject(const Args *args, const char *option, const char *format, ...)
-{
-    char text[400];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    reject(args, "", "--%s: %s", option, text);
-}
-
-static int min3(int a, int b, int c)
-{
-    int ab = a < b ? a : b;
-    return ab < c ? ab : c;
-}
-
-// How many letters have to be put in, left out, changed or swapped with their neighbour to get from
-// a to b (the optimal string alignment distance), for names of up to 40 letters.
-//   cost[i][j]: from the first i letters of a to the first j of b
-static int typing_distance(const char *a, const char *b)
-{
-    enum { MOST = 40 };
-    static unsigned char cost[MOST + 1][MOST + 1];
-    int n = (int)strlen(a), m = (int)strlen(b);
-    if (n > MOST || m > MOST)
-        return MOST;
-    for (int i = 0; i <= n; i++) {
-        for (int j = 0; j <= m; j++) {
-            int best = i == 0 ? j : i;
-            if (i > 0 && j > 0)
-                best = min3(cost[i - 1][j] + 1, cost[i][j - 1] + 1,
-                            cost[i - 1][j - 1] + (a[i - 1] != b[j - 1]));
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                best = min3(best, best, cost[i - 2][j - 2] + 1);
-            cost[i][j] = (unsigned char)best;
-        }
-    }
-    return cost[n][m];
-}
-
-// The option that was probably meant: one whose beginning was typed, else the one with the fewest
-// slips. Writes it to out (or nothing, when all are too far off).
-static void nearest_name(const Args *args, const char *typed, char *out, size_t size)
-{
-    int length = (int)strlen(typed), best = length / 3 + 2;
-    out[0] = '\0';
-    for (int i = 0; i < args->count; i++) {
-        const char *name = args->rows[i].name;
-        for (int negated = 0; negated <= (args->rows[i].type == ARG_FLAG); negated++) {
-            char full[64];
-            snprintf(full, sizeof full, "%s%s", negated ? "no-" : "", name);
-            int distance = typing_distance(typed, full);
-            if (length >= 3 && strncmp(full, typed, (size_t)length) == 0)
-                distance = 0;
-            if (distance < best) {
-                best = distance;
-                snprintf(out, size, "%s", full);
-            }
-        }
-    }
-}
-
+// Suggests the option that begins like the word: with three letters at least, or all of its name.
 static _Noreturn void reject_unknown(const Args *args, const char *typed)
 {
-    char name[64], hint[128] = "--help lists all options";
-    size_t length = strcspn(typed, "=");
-    snprintf(name, sizeof name, "%.*s", length < 63 ? (int)length : 63, typed);
-    char nearest[64] = "";
-    if (typed[1] == '-' || length > 2) // a single letter resembles everything
-        nearest_name(args, name + strspn(name, "-"), nearest, sizeof nearest);
-    if (nearest[0])
-        snprintf(hint, sizeof hint, "did you mean --%s?", nearest);
-    reject(args, hint, "unknown option '%s'", name);
+    const char *word = typed + strspn(typed, "-"), *nearest = NULL;
+    const char *no = strncmp(word, "no-", 3) == 0 ? "no-" : "";
+    int longest = 2, length = (int)strcspn(typed, "=");
+    word += strlen(no);
+    for (int i = 0; i < args->count; i++) {
+        const char *name = args->rows[i].name;
+        int alike = 0;
+        while (name[alike] && name[alike] == word[alike])
+            alike++;
+        if ((alike > longest || !name[alike]) && (!*no || args->rows[i].type == ARG_FLAG)) {
+            longest = alike;
+            nearest = name;
+        }
+    }
+    if (nearest)
+        args_reject(args, NULL, "unknown option '%.*s'; did you mean --%s%s?", length, typed, no,
+                    nearest);
+    args_reject(args, NULL, "unknown option '%.*s'; --help lists all", length, typed);
 }
 
 // --- reading values ------------------------------------------------------------------------------
 
-static _Noreturn void reject_value(const Args *args, const Option *option, const char *text,
-                                   const char *wanted)
+static void limits(const Option *option, double *least, double *most)
 {
-    args_reject(args, option->name, "'%.100s' is not %s", text, wanted);
-}
-
-static void check_range(const Args *args, const Option *option, const char *text, double value)
-{
-    char low[400], high[400];
-    if ((option->min == 0 && option->max == 0) || (value >= option->min && value <= option->max))
-        return;
-    if (option->type == ARG_DOUBLE) {
-        double_text(option->min, low, sizeof low);
-        double_text(option->max, high, sizeof high);
-    } else {
-        snprintf(low, sizeof low, "%.0f", option->min);
-        snprintf(high, sizeof high, "%.0f", option->max);
-    }
-    if (isinf(option->max))
-        args_reject(args, option->name, "'%.100s' is too small: at least %s", text, low);
-    args_reject(args, option->name, "'%.100s' is out of range: %s to %s", text, low, high);
-}
-
-static int64_t read_integer(const Args *args, const Option *option, const char *text,
-                            int64_t least, int64_t most)
-{
-    char *end;
-    const char *digits = text + (*text == '-' || *text == '+');
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    if (!isdigit((unsigned char)*digits) || *end)
-        reject_value(args, option, text, "a whole number");
-    bool overflow = errno == ERANGE || value < least || value > most;
-    if (overflow && option->min == 0 && option->max == 0)
-        args_reject(args, option->name, "'%.100s' is out of range: %lld to %lld", text,
-                    (long long)least, (long long)most);
-    check_range(args, option, text, overflow ? (*text == '-' ? -HUGE_VAL : HUGE_VAL)
-                                             : (double)value);
-    if (overflow)
-        reject_value(args, option, text, "small enough");
-    return value;
+    bool any = option->min == 0 && option->max == 0;
+    double end = option->type == ARG_INT ? INT_MAX : option->type == ARG_INT64 ? 0x1p63 : DBL_MAX;
+    *least = any ? -end : option->min;
+    *most = any ? end : option->max;
 }
 
 // Decimal only: strtod would take "inf", "nan" and "0x1p3" too.
-static double read_double(const Args *args, const Option *option, const char *text)
+static bool set_number(const Option *option, const char *text)
 {
+    bool real = option->type == ARG_DOUBLE;
     char *end;
-    double value = strtod(text, &end);
-    if (!*text || *end || strspn(text, "+-.0123456789eE") != strlen(text))
-        reject_value(args, option, text, "a finite number");
-    if (!isfinite(value))
-        args_reject(args, option->name, "'%.100s' is out of range: it is too large for a double",
-                    text);
-    check_range(args, option, text, value);
-    return value;
+    double least, most;
+    limits(option, &least, &most);
+    errno = 0;
+    long long whole = real ? 0 : strtoll(text, &end, 10);
+    bool overflow = !real && errno == ERANGE;
+    double value = real ? strtod(text, &end) : (double)whole;
+    if (*end || overflow || strspn(text, real ? "+-.0123456789eE" : "+-0123456789") != strlen(text) ||
+        !(value >= least && value <= most))
+        return false;
+    if (real)
+        *(double *)option->value = value;
+    else if (option->type == ARG_INT64)
+        *(int64_t *)option->value = whole;
+    else
+        *(int *)option->value = (int)whole;
+    return true;
+}
+
+static _Noreturn void reject_number(const Args *args, const Option *option, const char *text)
+{
+    double least, most;
+    limits(option, &least, &most);
+    args_reject(args, option->name, "'%.100s' is not a %s from %.16g to %.16g", text,
+                option->type == ARG_DOUBLE ? "number" : "whole number", least, most);
 }
 
 static bool is_choice(const char *choices, const char *text)
 {
     size_t length = strlen(text);
-    for (const char *c = choices; ; c++) {
-        size_t word = strcspn(c, "|");
-        if (word == length && memcmp(c, text, word) == 0)
+    for (const char *word = choices; *word; word += *word == '|') {
+        size_t n = strcspn(word, "|");
+        if (n == length && memcmp(word, text, n) == 0)
             return true;
-        c += word;
-        if (!*c)
-            return false;
-    }
-}
-
-// "30,60,90": each a positive integer, each larger than the one before.
-static bool is_rising(const char *text)
-{
-    for (long before = 0;; text++) {
-        char *end;
-        errno = 0;
-        long value = isdigit((unsigned char)*text) ? strtol(text, &end, 10) : 0;
-        if (value <= before || errno || value > INT_MAX || (*end != ',' && *end != '\0'))
-            return false;
-        if (*end == '\0')
-            return true;
-        before = value;
-        text = end;
-    }
-}
-
-// "0,2": no number twice, and no more of them than the largest count.
-static bool is_list(const char *text, int most)
-{
-    bool seen[1000] = { false };
-    for (; most > 0; most--, text++) {
-        size_t digits = strspn(text, "0123456789");
-        int number = digits >= 1 && digits <= 3 ? atoi(text) : -1;
-        if (number < 0 || seen[number])
-            return false;
-        seen[number] = true;
-        text += digits;
-        if (*text != ',')
-            return *text == '\0';
+        word += n;
     }
     return false;
 }
 
+// "0,2" as numbers. Returns how many, or 0 if it is no list, or longer than `most`.
+static int list_of(const char *text, int *numbers, int most)
+{
+    for (int count = 0; count < most; text++) {
+        size_t digits = strspn(text, "0123456789");
+        if (digits < 1 || digits > 9)
+            return 0;
+        numbers[count++] = atoi(text);
+        text += digits;
+        if (*text == '\0')
+            return count;
+        if (*text != ',')
+            return 0;
+    }
+    return 0;
+}
+
+// "30,60,90": each a positive number, each larger than the one before.
+static bool is_rising(const char *text)
+{
+    int numbers[256], count = list_of(text, numbers, 256);
+    for (int i = 0; i < count; i++)
+        if (numbers[i] <= (i > 0 ? numbers[i - 1] : 0))
+            return false;
+    return count > 0;
+}
+
+static bool are_different(const char *text, int most)
+{
+    int numbers[256], count = list_of(text, numbers, most);
+    for (int i = 0; i < count; i++)
+        for (int j = 0; j < i; j++)
+            if (numbers[i] == numbers[j])
+                return false;
+    return count > 0;
+}
+
 int args_count_or_list(const char *text, int *numbers)
 {
-    int count = 0;
-    if (!strchr(text, ','))
-        for (int all = atoi(text); count < all; count++)
-            numbers[count] = count;
-    else
-        for (; text; text = strchr(text, ',') ? strchr(text, ',') + 1 : NULL)
-            numbers[count++] = atoi(text);
+    if (strchr(text, ','))
+        return list_of(text, numbers, INT_MAX);
+    int count = atoi(text);
+    for (int i = 0; i < count; i++)
+        numbers[i] = i;
     return count;
 }
 
-static void set_value(const Args *args, const Option *option, const char *text)
+static void set_flag(const Args *args, const Option *option, const char *text, const char *yes,
+                     const char *no)
 {
+    *(bool *)option->value = strcmp(text, yes) == 0;
+    if (strcmp(text, yes) != 0 && strcmp(text, no) != 0)
+        args_reject(args, option->name, "'%.100s' is not %s or %s", text, no, yes);
+}
+
+// "2" for the first two, or "0,2".
+static void check_count_or_list(const Args *args, const Option *option, const char *text)
+{
+    int count;
+    Option counted = *option;
+    counted.type = ARG_INT;
+    counted.value = &count;
+    if (strchr(text, ',') && !are_different(text, (int)option->max))
+        args_reject(args, option->name, "'%.100s' is not a list of different numbers such as 0,2",
+                    text);
+    if (!strchr(text, ',') && !set_number(&counted, text))
+        reject_number(args, &counted, text);
+}
+
+static void set_value(Args *args, const Option *option, const char *text)
+{
+    args->given[option - args->rows] = 1;
     if (!*text)
         args_reject(args, option->name, "the value is empty");
-    switch (option->type) {
-    case ARG_FLAG:
-        break;
-    case ARG_BOOL:
-        if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
-            reject_value(args, option, text, "0 or 1");
-        *(bool *)option->value = *text == '1';
-        break;
-    case ARG_INT:
-        *(int *)option->value = (int)read_integer(args, option, text, INT_MIN, INT_MAX);
-        break;
-    case ARG_INT64:
-        *(int64_t *)option->value = read_integer(args, option, text, INT64_MIN, INT64_MAX);
-        break;
-    case ARG_DOUBLE:
-        *(double *)option->value = read_double(args, option, text);
-        break;
-    case ARG_CHOICE:
-        if (!is_choice(option->metavar, text))
-            args_reject(args, option->name, "'%.100s' is none of %s", text, option->metavar);
+    if (option->type == ARG_FLAG)
+        set_flag(args, option, text, "yes", "no");
+    else if (option->type == ARG_BOOL)
+        set_flag(args, option, text, "1", "0");
+    else if (option->type == ARG_CHOICE && !is_choice(option->metavar, text))
+        args_reject(args, option->name, "'%.100s' is none of %s", text, option->metavar);
+    else if (option->type == ARG_INTS && !is_rising(text))
+        args_reject(args, option->name,
+                    "'%.100s' is not a rising list of positive numbers such as 30,60,90", text);
+    else if (option->type == ARG_COUNT_OR_LIST)
+        check_count_or_list(args, option, text);
+    else if (!is_text(option) && !set_number(option, text))
+        reject_number(args, option, text);
+    if (is_text(option))
         *(const char **)option->value = text;
-        break;
-    case ARG_INTS:
-        if (!is_rising(text))
-            reject_value(args, option, text, "a rising list of positive numbers such as 30,60,90");
-        *(const char **)option->value = text;
-        break;
-    case ARG_COUNT_OR_LIST:
-        if (!strchr(text, ','))
-            read_integer(args, option, text, INT_MIN, INT_MAX);
-        else if (!is_list(text, (int)option->max))
-            reject_value(args, option, text, "a list of different numbers such as 0,2");
-        *(const char **)option->value = text;
-        break;
-    case ARG_STRING:
-        *(const char **)option->value = text;
-        break;
-    }
 }
 
 // --- help ----------------------------------------------------------------------------------------
 
-enum { NAME_WIDTH = 28, DEFAULT_WIDTH = 10, INDENT = NAME_WIDTH + DEFAULT_WIDTH + 2 };
-
-static int help_width(void)
+static void print_row(const Option *option)
 {
-    struct winsize size;
-    if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0
-        && size.ws_col >= INDENT + 20)
-        return size.ws_col < 110 ? size.ws_col : 110;
-    return 100;
-}
-
-// Prints text in the column that begins at INDENT, where the cursor is, broken between words.
-static void print_wrapped(const char *text, int width)
-{
-    int column = INDENT;
-    while (*text) {
-        int word = (int)strcspn(text, " ");
-        if (column > INDENT && column + 1 + word > width) {
-            printf("\n%*s", INDENT, "");
-            column = INDENT;
-        }
-        column += printf("%s%.*s", column > INDENT ? " " : "", word, text);
-        text += word;
-        text += strspn(text, " ");
-    }
-    printf("\n");
-}
-
-static void print_row(const Option *option, const char *fallback, int width)
-{
-    char name[160], letter[8] = "";
+    char name[128], value[64], letter[8] = "";
+    bool flag = option->type == ARG_FLAG;
     if (option->letter)
         snprintf(letter, sizeof letter, "-%c,", option->letter);
-    bool flag = option->type == ARG_FLAG;
-    snprintf(name, sizeof name, "  %3s --%s%s %s", letter, flag ? "[no-]" : "", option->name,
-             flag                         ? ""
-             : option->metavar            ? option->metavar
-             : option->type == ARG_BOOL   ? "0|1"
-                                          : "VALUE");
-    int column = printf("%-*s", NAME_WIDTH, name);
-    if (column > NAME_WIDTH)
-        printf("\n%*s", NAME_WIDTH, "");
-    column = printf(" %-*s ", DEFAULT_WIDTH, fallback) + NAME_WIDTH;
-    if (column > INDENT)
-        printf("\n%*s", INDENT, "");
-    print_wrapped(option->help ? option->help : "", width);
+    snprintf(name, sizeof name, "%s%s %s", flag ? "[no-]" : "", option->name,
+             option->metavar ? option->metavar : "");
+    value_text(option, value, sizeof value);
+    printf("  %3s --%-20s  %-10s  %s\n", letter, name, value, option->help);
 }
 
 static _Noreturn void print_help(const Args *args)
 {
-    if (!is_first_here())
-        exit(0);
-    int width = help_width();
     printf("usage: %s [OPTIONS]%s%s\n", program_name(args), args->operands ? " " : "",
            args->operands ? args->operands : "");
     if (args->summary)
         printf("%s\n", args->summary);
-    printf("\n%-*s default\n", NAME_WIDTH, "  option");
+    printf("\n  option                      default\n");
     for (int i = 0; i < args->count; i++) {
         if (i > 0 && args->groups[i] != args->groups[i - 1])
             printf("\n");
-        print_row(&args->rows[i], args->fallback[i], width);
+        print_row(&args->rows[i]);
     }
-    printf("\n%-*s this text\n", INDENT - 1, "  -h, --help");
+    printf("\n  -h, --help                              this text\n");
     exit(fflush(stdout) == 0 ? 0 : EXIT_FAILED);
 }
 
@@ -519,14 +366,9 @@ static _Noreturn void print_help(const Args *args)
 static const char *next_value(const Args *args, const Option *option, const char *next)
 {
     if (next == NULL)
-        reject(args, "", "--%s: a value is missing", option->name);
-    bool dashed = next[0] == '-' && next[1] != '\0' && !isdigit((unsigned char)next[1])
-                  && next[1] != '.';
-    if (dashed) {
-        char hint[200];
-        snprintf(hint, sizeof hint, "--%s=%.100s if that is the value", option->name, next);
-        reject(args, hint, "--%s: a value is missing before '%.100s'", option->name, next);
-    }
+        args_reject(args, option->name, "a value is missing");
+    if (next[0] == '-' && next[1] != '\0' && !isdigit((unsigned char)next[1]) && next[1] != '.')
+        args_reject(args, option->name, "a value is missing before '%.100s'", next);
     return next;
 }
 
@@ -535,43 +377,32 @@ static int parse_long(Args *args, const char *word, const char *next)
 {
     const char *name = word + 2, *equals = strchr(name, '=');
     size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    int row = row_by_name(args, name, length);
-    bool negated = false;
-    if (row < 0 && strncmp(name, "no-", 3) == 0) {
-        row = row_by_name(args, name + 3, length - 3);
-        negated = row >= 0 && args->rows[row].type == ARG_FLAG;
-        row = negated ? row : -1;
-    }
-    if (row < 0)
+    Option *option = by_name(args, name, length);
+    bool negated = !option && strncmp(name, "no-", 3) == 0;
+    if (negated)
+        option = by_name(args, name + 3, length - 3);
+    if (!option || (negated && option->type != ARG_FLAG))
         reject_unknown(args, word);
-    const Option *option = &args->rows[row];
-    args->given[row] = 1;
-    if (option->type == ARG_FLAG) {
-        if (equals)
-            args_reject(args, option->name, "takes no value, but got '%.100s'", equals + 1);
-        *(bool *)option->value = !negated;
-        return 1;
-    }
-    set_value(args, option, equals ? equals + 1 : next_value(args, option, next));
-    return equals ? 1 : 2;
+    bool flag = option->type == ARG_FLAG;
+    if (flag && equals)
+        args_reject(args, option->name, "takes no value, but got '%.100s'", equals + 1);
+    set_value(args, option, flag     ? negated ? "no" : "yes"
+                            : equals ? equals + 1
+                                     : next_value(args, option, next));
+    return flag || equals ? 1 : 2;
 }
 
 // "-b256", "-b 256", "-e". Returns how many arguments were used up: 1 or 2.
 static int parse_short(Args *args, const char *word, const char *next)
 {
-    int row = row_by_letter(args, word[1]);
-    if (row < 0)
+    Option *option = by_letter(args, word[1]);
+    bool flag = option && option->type == ARG_FLAG;
+    if (!option || (flag && word[2]))
         reject_unknown(args, word);
-    const Option *option = &args->rows[row];
-    args->given[row] = 1;
-    if (option->type == ARG_FLAG) {
-        if (word[2])
-            reject_unknown(args, word);
-        *(bool *)option->value = true;
-        return 1;
-    }
-    set_value(args, option, word[2] ? word + 2 : next_value(args, option, next));
-    return word[2] ? 1 : 2;
+    set_value(args, option, flag      ? "yes"
+                            : word[2] ? word + 2
+                                      : next_value(args, option, next));
+    return flag || word[2] ? 1 : 2;
 }
 
 static bool is_help(const char *word)
@@ -579,7 +410,7 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-// The file at path, as far as it can be told: one that is not there yet by its directory and name.
+// The directory of the file at path, which need not be there yet, and its name.
 static bool identify(const char *path, struct stat *directory, const char **name)
 {
     const char *slash = strrchr(path, '/');
@@ -635,8 +466,8 @@ void args_parse(Args *args, int argc, char **argv)
         else if (word[0] == '-' && word[1] && word[1] != '-')
             i += parse_short(args, word, next);
         else
-            reject(args, "every option begins with a dash; --help lists them",
-                   "unexpected argument '%.100s'", word);
+            args_reject(args, NULL, "unexpected argument '%.100s'; every option begins with a dash",
+                        word);
     }
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
     refuse_same_files(args);
