@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# shell.sh - what ./ddp and the scripts beside this file share: how they speak, and run commands.
+# shell.sh - what ./ddp, the scripts beside this file and a GPU bundle share: how they speak, and run commands.
 
 bold='' dim='' red='' green='' yellow='' plain=''
 if [ -t 2 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
@@ -30,3 +30,28 @@ quoted()
 # Prints a command, then runs it.
 show() { say "$dim\$$plain $bold$(quoted "$@")$plain"; }
 run() { show "$@"; "$@"; }
+
+# GPUs that a program could use.
+count_gpus()
+{
+    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+        tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .
+    else
+        nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true
+    fi
+}
+
+# step_command FOLDER RANKS OPTION...: sets command, which starts the step in this folder with so many ranks or
+# devices; RANKS may be "": what the program does by itself.
+step_command()
+{
+    local folder=$1 ranks=$2
+    command=("$folder/train")
+    case ${ranks:+${folder##*/}} in
+    '' | 01_*) ;;
+    02_*) command+=(--devices "$ranks") ;;
+    03_*) command+=(-n "$ranks") ;;
+    *) command=("$folder/launch" --nproc-per-node "$ranks" -- "${command[@]}") ;;
+    esac
+    command+=("${@:3}")
+}

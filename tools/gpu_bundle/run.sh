@@ -16,13 +16,9 @@ usage()
                         --plan only prints the plan. The part "column" fills a column of docs/gpu.md
   doctor                what is here: driver, GPU, libraries and where they were found
   test [REGEX]          all gpu tests, or those whose name matches; a table, and a log of each
-  ranks                 of them, those of several ranks: on one GPU by Gloo, and refused by NCCL; on two by NCCL
-  train STEP [-n N] [--backend cuda|cuda-gloo] [-- OPTIONS]
-                        a step's program: ./run train 05_ddp_amp -- --amp fp16 --max-steps 100
   sanitize [REGEX]      compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on training steps
   bench [OPTIONS]       our steps beside PyTorch's on the same GPU; ./run bench --help
-  exec COMMAND...       any command with the libraries' path: ./run exec nsys profile build/cuda/01_single_gpu/train
-  libraries             which file each library is
+  exec COMMAND...       any command with the libraries' path: ./run exec build/cuda/01_single_gpu/train --max-steps 100
   help                  this page
 
 Exit status: 0 all is well, 1 something failed, 2 wrong words, 77 nothing ran on a GPU.
@@ -128,26 +124,6 @@ row()
 
 may_have() { row "$([ -n "$2" ] && echo yes || echo maybe)" "$1" "${2:-$3}"; }
 
-# Asks the library itself.
-version_of()
-{
-    LD_LIBRARY_PATH=$path "$python" - "$1" <<'END' 2>/dev/null
-import ctypes, sys
-library, value = ctypes.CDLL(sys.argv[1]), ctypes.c_int()
-def parts(v, major, minor):
-    return f"{v // major}.{v % major // minor}.{v % minor}"
-if "cudnn" in sys.argv[1]:
-    library.cudnnGetVersion.restype = ctypes.c_size_t
-    print(parts(library.cudnnGetVersion(), 10000, 100))
-elif "cublasLt" in sys.argv[1]:
-    library.cublasLtGetVersion.restype = ctypes.c_size_t
-    print(parts(library.cublasLtGetVersion(), 10000, 100))
-elif "nccl" in sys.argv[1]:
-    library.ncclGetVersion(ctypes.byref(value))
-    print(parts(value.value, 10000, 100))
-END
-}
-
 cmd_doctor()
 {
     local bad=no name file glibc gpus lacks flag spare
@@ -174,7 +150,8 @@ cmd_doctor()
     printf '%slibraries%s\n' "$bold" "$plain"
     for name in $(about needs); do
         file=$(trace_all | sed -nE "s,^[[:space:]]*$name => ([^ ]+) \(.*,\1,p" | head -1)
-        row "$([ -n "$file" ] && echo yes || echo no)" "$name" "${file:+$(version_of "$file") }${file:-is not found}"
+        [ ! -e "$file" ] || file=$(readlink -f "$file")             # its name has the version, often
+        row "$([ -n "$file" ] && echo yes || echo no)" "$name" "${file:-is not found}"
     done
     spare=$(tr : '\n' <<<"$path" | sed -n "s,^$here/lib/spare/,,p" | paste -sd' ')
     row yes carried "$(find "$here/lib" -maxdepth 1 -type f | wc -l) libraries${spare:+; not or too old here: $spare}"
@@ -187,14 +164,6 @@ cmd_doctor()
     may_have sanitizer "$(find_tool compute-sanitizer)" "no compute-sanitizer: ./run sanitize cannot"
     may_have CIFAR-10 "$(find_cifar)" "not here: DDP_CIFAR10; made-up images are used"
     [ $bad = no ]
-}
-
-cmd_libraries()
-{
-    set_path
-    trace_all | sed -nE 's/^[[:space:]]*([^ ]+) => (.*)/\1 \2/p; /not found \(required|undefined symbol/p' |
-        sed 's/ (0x.*//' | sort -u
-    [ -z "$missing" ] || die "not found, too old or broken:$missing" "./run doctor"
 }
 
 # --- data ---------------------------------------------------------------------------------------------------------
@@ -212,61 +181,6 @@ find_cifar()
         [ ! -f "$here/data/cifar-10-batches-bin/data_batch_1.bin" ] || echo "$here/data/cifar-10-batches-bin"
         return
     done
-}
-
-# --- train --------------------------------------------------------------------------------------------------------
-
-find_step()
-{
-    local folder
-    for folder in "$here"/build/cuda/[0-9][0-9]_*/; do
-        folder=$(basename "$folder")
-        [[ $folder != "$1" && ${folder%%_*} != "$1" ]] || { echo "$folder"; return; }
-    done
-    die_usage "there is no step '$1'" "there are: $(cd "$here/build/cuda" && echo [0-9][0-9]_*)"
-}
-
-# set_command BACKEND STEP RANKS OPTION...: command, as ./ddp run would start it
-set_command()
-{
-    local program=$here/build/$1/$2 step=$2 ranks=$3
-    shift 3
-    command=("$program/train")
-    case $step in
-    01_*) ;;
-    02_*) command+=(--devices "$ranks") ;;
-    03_*) command+=(-n "$ranks") ;;
-    *) command=("$program/launch" --nproc-per-node "$ranks" -- "${command[@]}") ;;
-    esac
-    command+=("$@")
-}
-
-cmd_train()
-{
-    local step='' ranks=1 backend=cuda
-    while [ $# -gt 0 ]; do
-        case $1 in
-        -n)
-            [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || die_usage "train: -n needs a number"
-            ranks=$2
-            shift
-            ;;
-        --backend)
-            [[ ${2:-} =~ ^cuda(-gloo)?$ ]] || die_usage "train: --backend is cuda or cuda-gloo"
-            backend=$2
-            shift
-            ;;
-        --) shift; break ;;
-        -*) die_usage "train: unknown option $1" "options of the program itself come behind --" ;;
-        *) [ -z "$step" ] || die_usage "train: one step at a time, not '$1'"; step=$1 ;;
-        esac
-        shift
-    done
-    [ -n "$step" ] || die_usage "train: which step?" "there are: $(cd "$here/build/cuda" && echo [0-9][0-9]_*)"
-    step=$(find_step "$step") || exit
-    need_libraries
-    set_command "$backend" "$step" "$ranks" "$@"
-    run "${command[@]}"
 }
 
 # --- tests --------------------------------------------------------------------------------------------------------
@@ -335,7 +249,7 @@ check_steps_alike()
     for step in "${steps[@]}"; do
         more=(--amp off)
         [ "${step%%_*}" -ge 5 ] || more=()
-        set_command cuda "$step" 1 "${small[@]}" "${more[@]}"
+        step_command "$here/build/cuda/$step" 1 "${small[@]}" "${more[@]}"
         hash=$(hash_of "${command[@]}") || bad=1
         first=${first:-$hash}
         same "$step" "$hash" "$first" || bad=1
@@ -348,7 +262,7 @@ twice()
 {
     local step=$1 a b
     shift
-    set_command cuda "$step" 1 "${small[@]}" "$@"
+    step_command "$here/build/cuda/$step" 1 "${small[@]}" "$@"
     a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}") && same "$*" "$a" "$b"
 }
 check_twice_f32() { twice 01_single_gpu --tf32 0; }
@@ -362,7 +276,7 @@ check_first_start()
     local begin
     for _ in 1 2; do
         begin=$EPOCHREALTIME
-        set_command cuda 01_single_gpu 1 "${small[@]}" --max-steps 1
+        step_command "$here/build/cuda/01_single_gpu" 1 "${small[@]}" --max-steps 1
         hash_of "${command[@]}" >/dev/null || return 1
         awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { printf "start and one step: %.1f s  ", b - a }'
     done
@@ -373,7 +287,7 @@ check_first_start()
 recorded()
 {
     local a b
-    set_command cuda 07_dist_eval 1 "${small[@]}" --epochs 2 --train-samples 250 "$@"
+    step_command "$here/build/cuda/07_dist_eval" 1 "${small[@]}" --epochs 2 --train-samples 250 "$@"
     a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}" --check-collectives) && same "recorded $*" "$a" "$b"
 }
 check_recorded_f32() { recorded --amp off --tf32 0; }
@@ -385,7 +299,7 @@ refused()
 {
     export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
     CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES%%,*}
-    set_command cuda "$1" 2 "${small[@]}"
+    step_command "$here/build/cuda/$1" 2 "${small[@]}"
     "${command[@]}" >out 2>&1
     local status=$?
     cat out
@@ -405,10 +319,10 @@ ranks_alike()
     lenet+=(--deterministic)
     one || { cat one.out; return 1; }
     # shellcheck disable=SC2317  # same_as_one calls it
-    ranks_train() { shift 2; set_command "$backend" "$step" "$ranks" "$@"; "${command[@]}"; }
+    ranks_train() { shift 2; step_command "$here/build/$backend/$step" "$ranks" "$@"; "${command[@]}"; }
     same_as_one ranks_train "$ranks" "$@" || return 1
     a=$(sed -n 's/^weight hash: //p' ranks.out)
-    set_command "$backend" "$step" "$ranks" "${lenet[@]}" -b $((batch / ranks)) "$@"
+    step_command "$here/build/$backend/$step" "$ranks" "${lenet[@]}" -b $((batch / ranks)) "$@"
     b=$(hash_of "${command[@]}") &&
         same "one process $(sed -n 's/^weight hash: //p' one.out); $ranks ranks, twice" "$a" "$b"
 }
@@ -416,7 +330,7 @@ ranks_alike()
 ranks_twice()
 {
     local a b
-    set_command "$1" "$3" "$2" "${small[@]}" "${@:4}"
+    step_command "$here/build/$1/$3" "$2" "${small[@]}" "${@:4}"
     a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}") && same "$2 ranks, twice" "$a" "$b"
 }
 check_gloo_2_ranks() { ranks_alike cuda-gloo 2 03_ddp_fork; }
@@ -426,14 +340,6 @@ check_gloo_4_launched() { ranks_alike cuda-gloo 4 07_dist_eval --amp off; }
 check_gloo_2_sync_bn() { ranks_twice cuda-gloo 2 03_ddp_fork --sync-bn; }
 
 # With a GPU for each rank.
-count_gpus()
-{
-    if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
-        tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .
-    else
-        nvidia-smi -L 2>/dev/null | grep -c '^GPU '
-    fi
-}
 two_gpus() { [ "$(count_gpus)" -ge 2 ] || { echo "skipped: it takes two GPUs"; exit 77; }; }
 check_devices_2() { two_gpus; ranks_twice cuda 2 02_data_parallel; }
 check_nccl_2_ranks() { two_gpus; ranks_alike cuda 2 03_ddp_fork; }
@@ -463,7 +369,7 @@ check_kernels_of_a_step()
         read -ra words <<<"$job"
         kernels=()
         for steps in 5 6; do
-            set_command cuda "${words[0]}" 1 "${small[@]}" "${words[@]:1}" --max-steps $steps
+            step_command "$here/build/cuda/${words[0]}" 1 "${small[@]}" "${words[@]:1}" --max-steps $steps
             profile --graph-profiling node --csv --metrics gpu__time_duration.sum "${command[@]}" || return 1
             kernels+=("$(grep -c gpu__time_duration ncu.out)")
         done
@@ -473,7 +379,7 @@ check_kernels_of_a_step()
 
 check_statistics_kernel()
 {
-    set_command cuda 05_ddp_amp 1 "${small[@]}" -a resnet50 --amp fp16 --max-steps 1
+    step_command "$here/build/cuda/05_ddp_amp" 1 "${small[@]}" -a resnet50 --amp fp16 --max-steps 1
     profile --kernel-name regex:statistics --launch-count 3 --section SpeedOfLight --section WarpStateStats \
         "${command[@]}" && cat ncu.out
 }
@@ -502,8 +408,6 @@ cmd_test()
     done
     finish
 }
-
-cmd_ranks() { [ $# = 0 ] || die_usage "ranks: takes no arguments"; cmd_test '^(gloo|nccl)_'; }
 
 # --- sanitizers ---------------------------------------------------------------------------------------------------
 
@@ -699,7 +603,7 @@ cmd_exec() { [ $# -gt 0 ] || die_usage "exec: what?"; need_libraries; exec "$@";
 what=${1:-help}
 [ $# = 0 ] || shift
 case $what in
-first | doctor | test | ranks | train | sanitize | bench | exec | libraries | check) "cmd_$what" "$@" ;;
+first | doctor | test | sanitize | bench | exec | check) "cmd_$what" "$@" ;;
 help | -h | --help) usage ;;
 *) die_usage "there is no command '$what'" ;;
 esac
