@@ -106,7 +106,7 @@ how()
     *": exercises/author.sh prove "*) tested CMakeLists.txt 'exercises/author.sh" prove' ;;
 
     # the series
-    *": tools/propagate 03_ddp_fork/ddp.c") tested test_propagate.sh '/tools/propagate' ;;
+    *": tools/propagate 03_ddp_fork/ddp.c") tested test_series.sh '/tools/propagate' ;;
     *": tools/readme_diff.sh") tested test_series.sh '/tools/readme_diff.sh' ;;
     *": tools/check_series.sh") tested test_series.sh '/tools/check_series.sh' ;;
 

@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2154  # root: where the tools are, from who sources this
+# shellcheck shell=bash
 # steps.sh - what the tools that compare the steps share: which files a step has, how two steps differ.
 
 # The steps below the current directory, in order.
@@ -10,27 +10,22 @@ list_steps()
     done
 }
 
-# What there is to read in a step, train.c last: the files it is made of are what it uses.
+# What there is to read in these steps, train.c last: the other files are what it uses.
 list_sources()
 {
-    local file LC_ALL=C
-    for file in "$1"/CMakeLists.txt "$1"/*.sbatch "$1"/*.[ch]; do
-        [ ! -f "$file" ] || [ "$file" = "$1/train.c" ] || echo "${file##*/}"
-    done
-    [ ! -f "$1/train.c" ] || echo train.c
+    (shopt -s nullglob && for step; do printf '%s\n' "$step"/{CMakeLists.txt,*.sbatch,*.[ch]}; done) |
+        sed 's,.*/,,' | LC_ALL=C sort -u | awk '$0 == "train.c" { last = $0; next } { print } END { if (last) print last }'
 }
 
 count_lines() { wc -l <"$1" | tr -d ' '; }
 
-# From step $1 to step $2: their sources, or the files named behind, in the arrays added, removed, same and
+# From step $1 to step $2: their sources, or the files named after them, in the arrays added, removed, same and
 # changed. A file that is in neither is in none.
 # shellcheck disable=SC2034  # the callers read them
 compare_steps()
 {
-    local a=$1 b=$2 file
-    shift 2
-    local files=("$@")
-    [ $# -gt 0 ] || mapfile -t files < <(list_sources "$a"; list_new_sources "$a" "$b")
+    local a=$1 b=$2 file files=("${@:3}")
+    [ $# -gt 2 ] || mapfile -t files < <(list_sources "$a" "$b")
     added=() removed=() same=() changed=()
     for file in "${files[@]}"; do
         if cmp -s "$a/$file" "$b/$file"; then
@@ -44,16 +39,14 @@ compare_steps()
         fi
     done
 }
-list_new_sources()
-{
-    local file
-    for file in $(list_sources "$2"); do
-        [ -f "$1/$file" ] || echo "$file"
-    done
-}
 
-# The changes of a file, with the same bytes on every machine. -d: as few lines as can be.
-unified_diff() { diff -d -U3 --label "$1" --label "$2" "$1" "$2" || [ $? = 1 ]; }
+# The changes of a C file, with the same bytes on every machine. -d: as few lines as can be. Behind each @@ is the
+# function or the section above it. More options are diff's.
+unified_diff()
+{
+    { diff -d -U3 -F '^\([A-Za-z_].*[^;]$\|// [=-]\{4\}\)' --label "$1" --label "$2" "$@" || [ $? = 1 ]; } |
+        sed -E '/^@@/s/[ -]+$//'
+}
 
 # A unified diff on stdin -> "removed added hunks".
 count_changes()
@@ -70,6 +63,3 @@ describe_changes()
     echo "$(counted $((removed + added)) line) in $(counted "$hunks" hunk) ($removed removed, $added added)"
 }
 counted() { [ "$1" = 1 ] && echo "1 $2" || echo "$1 $2s"; }
-
-# A unified diff of two files on stdin, with the function's name behind each @@ and in color if $3 is 1.
-name_hunks() { awk -v old="$1" -v new="$2" -v color="${3:-0}" -f "$root/tools/hunks.awk"; }
