@@ -50,7 +50,7 @@ none build/cpu/04_ddp_launcher/train -b 32`, `srun -N2 train --amp bf16`, `launc
 2026-03-17.
 
     ./ddp slurm up 2 --gpus 1      --this explains itself, ./ddp nonsense too
-    tools/propagate 03_ddp_fork/ddp.c --force # so does --this
+    tools/readme_diff.sh --check # so does --this
     build/cpu/04_ddp_launcher/launch --nproc-per-node 2 -- \
         build/cpu/04_ddp_launcher/train --save-every 3 && ./ddp diff 1 02
 
@@ -100,7 +100,7 @@ wrong '    launch -n 2 -- \
         train --savee net' 'train has no option --savee'
 wrong '`02_data_parallel --sync-bn`' '02_data_parallel/train has no option --sync-bn'
 wrong '`build/cpu/comm_bench --ops x`' 'comm_bench has no option --ops'
-wrong '`tools/propagate --froms HEAD`' 'tools/propagate has no option --froms'
+wrong '`tools/readme_diff.sh --chek`' 'tools/readme_diff.sh has no option --chek'
 wrong '`tools/check_serie.sh`' 'there is no tools/check_serie.sh'
 complaints+=('there is no tools/check_serie.sh')        # as a command, and as a file
 wrong '`common/coms.h`' 'there is no common/coms.h'
