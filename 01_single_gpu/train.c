@@ -203,7 +203,6 @@ static void report(Job *job)
 static Stats evaluate(Job *job)
 {
     trace_begin("evaluate");
-    model_fold(job->model);
     fill_zero(device_stream(job->device), job->test_stats, sizeof(Stats));
     loader_start(job->test, NULL, job->data.test.count, 0, 0);
     for (const Batch *batch; (batch = loader_next(job->test));) {

@@ -49,7 +49,6 @@ struct Replicas {
     OpsConfig ops;
     const float *images;    // of the batch, on the first device
     bool training;
-    bool folded;            // no step has been taken since model_fold
     float *scratch;         // there too: for another's gradients; NULL: it reads them in place
 
     Phase phase;
@@ -88,8 +87,6 @@ static void scatter_images(Replica *replica)
 
 static void forward(Replica *replica)
 {
-    if (!replica->all->training && !replica->all->folded)
-        model_fold(replica->model);
     model_forward(replica->model, replica->input, replica->rows, replica->all->training);
 }
 
@@ -217,7 +214,6 @@ void replicas_forward(Replicas *replicas, const float *images, int rows, bool tr
     on_all(replicas, BROADCAST);
     on_all(replicas, SCATTER);
     on_all(replicas, FORWARD);
-    replicas->folded = !training;
     on_all(replicas, GATHER);
 }
 

@@ -223,7 +223,6 @@ static Stats evaluate(Job *job)
     if (job->world.rank > 0)
         return (Stats){ 0 };    // for now rank 0 evaluates, and the others wait
     trace_begin("evaluate");
-    model_fold(job->model);
     fill_zero(device_stream(job->device), job->test_stats, sizeof(Stats));
     loader_start(job->test, NULL, job->data.test.count, 0, 0);
     for (const Batch *batch; (batch = loader_next(job->test));) {

@@ -241,7 +241,6 @@ static Stats evaluate(Job *job)
     Stats mine;
     trace_begin("evaluate");
     eval_begin(job->eval, job->test);
-    model_fold(job->model);
     for (const Batch *batch; (batch = loader_next(job->test));) {
         trace_begin("forward");
         model_forward(job->model, batch->images, batch->rows, false);

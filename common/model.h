@@ -68,13 +68,8 @@ void model_cast_weights(Model *model);
 // Of what forward keeps for backward, and of the gradients of that; if they were of this type.
 size_t model_activation_bytes(const Model *model, Type type);
 
-// Folds each BatchNorm, with its running statistics, into the convolution before it, on the compute
-// stream: one operation less to evaluate. For whoever has changed weights or buffers since, before
-// model_forward evaluates. The folded weights have memory of their own from the first call on.
-void model_fold(Model *model);
-
 // images (rows, ...) as model->input -> logits. training: batch statistics, and the running ones
-// move; else as model_fold left the weights.
+// move; else the running statistics are used.
 void model_forward(Model *model, const void *images, int rows, bool training);
 // dlogits -> grads, overwriting them; rows as in the last forward. ready (or NULL) is told each
 // range as it becomes final, front to back.

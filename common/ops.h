@@ -145,8 +145,7 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 void relu_forward(Ops *ops, Shape shape, const void *x, void *y);
 void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx);
 
-// Max pooling remembers where each maximum was (the first, if several). index: one byte an output,
-// or NULL where no gradients are wanted.
+// Max pooling remembers where each maximum was (the first, if several). index: one byte an output.
 typedef struct PoolSpec {
     Shape x;
     int kernel, stride, pad;
@@ -164,47 +163,6 @@ void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, cons
 // The mean of each image's plane: (n, c, h, w) -> (n, c, 1, 1), c plain.
 void avgpool_forward(Ops *ops, Shape x, const void *in, void *out);
 void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
-
-// --- inference -----------------------------------------------------------------------------------
-//
-// Where nobody asks for gradients, a convolution and what follows it are one operation:
-//
-//   y = relu(conv(x, w) + bias + residual)         (ReLU and residual if asked)
-//
-// and a normalisation by the running statistics is part of the weights, if nobody else reads what
-// its convolution writes: with factor = gamma / sqrt(var + 1e-5), for each channel,
-//
-//   w = factor * the convolution's w         bias = beta + factor * (the convolution's bias - mean)
-//
-// A backend may compute conv_forward and norm_forward, one after the other, instead.
-
-typedef struct FusedSpec {
-    Conv *conv;             // which must live longer than what is made of it, and
-    Norm *norm;             // this one too; NULL if there is none
-    bool add, relu;         // as the norm's, if there is one: else nothing is added
-} FusedSpec;
-
-typedef struct FusedTensors {
-    const float *params;    // the convolution's masters,
-    const void *w;          // and what conv_forward reads
-    const float *bias;
-    NormTensors norm;       // the first four, if there is a norm
-    void *folded;           // fused_bytes on cache lines: fused_fold writes, fused_forward reads
-} FusedTensors;
-
-// like: NULL, or what is made of the same convolution at another batch size, which reads the same
-// `folded`.
-typedef struct Fused Fused;
-Fused *fused_new(Ops *ops, const FusedSpec *spec, const Fused *like);
-void fused_free(Fused *fused);
-size_t fused_bytes(const Fused *fused);
-// true: residual is y, in the same memory; false: y is memory of its own.
-bool fused_in_place(const Fused *fused);
-// Makes t->folded from the rest of t. Returns false if not all of it is finite: fused_forward may
-// then give finite numbers all the same, since ReLU can make 0 of what is not a number.
-bool fused_fold(Fused *fused, const FusedTensors *t);
-void fused_forward(Fused *fused, const FusedTensors *t, const void *x, const void *residual,
-                   void *y);
 
 // --- loss and optimizer --------------------------------------------------------------------------
 

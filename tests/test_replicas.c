@@ -298,7 +298,6 @@ TEST(evaluation_is_the_same_on_every_device)
     float *before = arena_copy(many.model, many.model->buffers, many.model->buffer_count);
     replicas_forward(many.replicas, many.images, 8, false);
     float *logits = arena_copy(many.model, many.model->logits, 8 * CLASSES);
-    model_fold(one.model);
     for (int row = 0; row < 8; row++) {
         model_forward(one.model, one.images + row * shape_count(image), 1, false);
         float *wanted = arena_copy(one.model, one.model->logits, CLASSES);

@@ -162,7 +162,6 @@ static int predict(const char *checkpoint, const char *images_path, const char *
     Error err;
     if (!checkpoint_load(checkpoint, model, NULL, NULL, &err))
         FAIL_ERROR(&err);
-    model_fold(model);
     int classes = config.classes;
     size_t image_floats = images->bytes / 4 / (size_t)count;
     float *logits = xmalloc((size_t)count * classes * sizeof(float));

@@ -44,7 +44,7 @@ static int output_block(const Ops *ops, const ConvSpec *s, int h, int w)
 
 static dnnl_data_type_t type_of(Type type) { return type == TYPE_F32 ? dnnl_f32 : dnnl_bf16; }
 
-DnnMd activation_md(Shape s)
+static DnnMd activation_md(Shape s)
 {
     dnnl_format_tag_t tag = s.block == 16 ? dnnl_nChw16c : s.block == 8 ? dnnl_nChw8c
                             : s.block == 1 ? dnnl_nchw : dnnl_nhwc;
@@ -199,7 +199,6 @@ void conv_free(Conv *c)
 }
 
 Shape conv_output(const Conv *c) { return c->y; }
-const ConvSpec *conv_spec(const Conv *c) { return &c->spec; }
 
 // --- weights between torch's order and the arena's -----------------------------------------------
 

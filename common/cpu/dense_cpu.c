@@ -244,36 +244,6 @@ static void gather(const Dense *d, float *matrix, float *dw)
     }
 }
 
-// --- W for inference -----------------------------------------------------------------------------
-
-size_t dense_matrix_count(const ConvSpec *s, Shape y)
-{
-    return (size_t)y.c * y.h * y.w * s->x.c * s->x.h * s->x.w;
-}
-
-void dense_matrix(const ConvSpec *s, Shape y, const float *oihw, float *matrix)
-{
-    int in_pixels = s->x.h * s->x.w, out_pixels = y.h * y.w, taps = s->kernel_h * s->kernel_w;
-    size_t inputs = (size_t)s->x.c * in_pixels;
-#pragma omp parallel for schedule(static)
-    for (int o = 0; o < y.c; o++)
-        for (int q = 0; q < out_pixels; q++) {
-            float *row = matrix + place(o, q, out_pixels, y.block) * inputs;
-            for (int p = 0; p < in_pixels; p++) {
-                const float *from = oihw + (size_t)o * s->x.c * taps + tap_between(s, y, q, p);
-                for (int i = 0; i < s->x.c; i++)
-                    row[place(i, p, in_pixels, s->x.block)] = from[(size_t)i * taps];
-            }
-        }
-}
-
-void dense_row(Shape y, const float *channels, float *row)
-{
-    for (int o = 0; o < y.c; o++)
-        for (int q = 0; q < y.h * y.w; q++)
-            row[place(o, q, y.h * y.w, y.block)] = channels[o];
-}
-
 // --- the three products --------------------------------------------------------------------------
 
 // c (m, n) = a (m, k) b (k, n), all row by row; ta, tb: 'T' where the matrix in memory is the other

@@ -15,10 +15,3 @@ void dense_forward(const Dense *dense, const void *x, const void *w, const float
 void dense_backward_data(const Dense *dense, const void *dy, const void *w, void *dx);
 void dense_backward_weights(const Dense *dense, const void *x, const void *dy, float *dw,
                             float *dbias);
-
-// W itself, row by row, from torch's order of the weights: a row for each number of y, in the order
-// in which these stand in memory, and a column for each number of x.
-size_t dense_matrix_count(const ConvSpec *spec, Shape y);
-void dense_matrix(const ConvSpec *spec, Shape y, const float *oihw, float *matrix);
-// row = what stands in each channel's pixels, from one number for each channel.
-void dense_row(Shape y, const float *channels, float *row);

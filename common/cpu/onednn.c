@@ -85,33 +85,11 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
     return desc;
 }
 
-static dnnl_primitive_desc_t inference_desc(dnnl_engine_t engine, const DnnConv *c,
-                                            const_dnnl_primitive_attr_t attributes)
-{
-    static const dnnl_dims_t dense = { 0, 0 };
-    dnnl_primitive_desc_t desc = NULL;
-    DNN_CHECK(dnnl_convolution_forward_primitive_desc_create(
-        &desc, engine, dnnl_forward_inference, dnnl_convolution_direct, c->x, c->w, c->bias, c->y,
-        c->strides, dense, c->pad, c->pad, attributes));
-    return desc;
-}
-
-static dnnl_primitive_desc_t product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
-                                          DnnMd c, const_dnnl_primitive_attr_t attributes)
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c)
 {
     dnnl_primitive_desc_t desc = NULL;
-    DNN_CHECK(dnnl_matmul_primitive_desc_create(&desc, engine, a, b, bias, c, attributes));
+    DNN_CHECK(dnnl_matmul_primitive_desc_create(&desc, engine, a, b, NULL, c, NULL));
     return desc;
-}
-
-static void append_add(dnnl_post_ops_t after)
-{
-    DNN_CHECK(dnnl_post_ops_append_sum(after, 1, 0, dnnl_data_type_undef));
-}
-
-static void append_relu(dnnl_post_ops_t after)
-{
-    DNN_CHECK(dnnl_post_ops_append_eltwise(after, dnnl_eltwise_relu, 0, 0));
 }
 
 #else
@@ -135,73 +113,16 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
     return desc;
 }
 
-static dnnl_primitive_desc_t inference_desc(dnnl_engine_t engine, const DnnConv *c,
-                                            const_dnnl_primitive_attr_t attributes)
-{
-    dnnl_primitive_desc_t desc = NULL;
-    dnnl_convolution_desc_t op;
-    DNN_CHECK(dnnl_convolution_forward_desc_init(&op, dnnl_forward_inference,
-                                                 dnnl_convolution_direct, c->x, c->w, c->bias, c->y,
-                                                 c->strides, c->pad, c->pad));
-    DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, attributes, engine, NULL));
-    return desc;
-}
-
-static dnnl_primitive_desc_t product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
-                                          DnnMd c, const_dnnl_primitive_attr_t attributes)
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c)
 {
     dnnl_primitive_desc_t desc = NULL;
     dnnl_matmul_desc_t op;
-    DNN_CHECK(dnnl_matmul_desc_init(&op, a, b, bias, c));
-    DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, attributes, engine, NULL));
+    DNN_CHECK(dnnl_matmul_desc_init(&op, a, b, NULL, c));
+    DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, NULL, engine, NULL));
     return desc;
-}
-
-static void append_add(dnnl_post_ops_t after) { DNN_CHECK(dnnl_post_ops_append_sum(after, 1)); }
-
-static void append_relu(dnnl_post_ops_t after)
-{
-    DNN_CHECK(dnnl_post_ops_append_eltwise(after, 1, dnnl_eltwise_relu, 0, 0));
 }
 
 #endif
-
-static dnnl_primitive_attr_t attributes_of(DnnAfter after)
-{
-    dnnl_primitive_attr_t attributes;
-    dnnl_post_ops_t list;
-    DNN_CHECK(dnnl_primitive_attr_create(&attributes));
-    DNN_CHECK(dnnl_post_ops_create(&list));
-    if (after.add)
-        append_add(list);
-    if (after.relu)
-        append_relu(list);
-    DNN_CHECK(dnnl_primitive_attr_set_post_ops(attributes, list));
-    DNN_CHECK(dnnl_post_ops_destroy(list));
-    return attributes;
-}
-
-dnnl_primitive_desc_t dnn_inference_desc(dnnl_engine_t engine, const DnnConv *conv, DnnAfter after)
-{
-    dnnl_primitive_attr_t attributes = attributes_of(after);
-    dnnl_primitive_desc_t desc = inference_desc(engine, conv, attributes);
-    DNN_CHECK(dnnl_primitive_attr_destroy(attributes));
-    return desc;
-}
-
-dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c)
-{
-    return product_desc(engine, a, b, NULL, c, NULL);
-}
-
-dnnl_primitive_desc_t dnn_biased_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
-                                              DnnMd c, DnnAfter after)
-{
-    dnnl_primitive_attr_t attributes = attributes_of(after);
-    dnnl_primitive_desc_t desc = product_desc(engine, a, b, bias, c, attributes);
-    DNN_CHECK(dnnl_primitive_attr_destroy(attributes));
-    return desc;
-}
 
 // --- primitives ----------------------------------------------------------------------------------
 

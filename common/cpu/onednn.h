@@ -32,11 +32,6 @@ typedef struct DnnConv {
     dnnl_dims_t strides, pad;
 } DnnConv;
 
-// What happens to each number before it is written: what stands there is added; max(0, it).
-typedef struct DnnAfter {
-    bool add, relu;
-} DnnAfter;
-
 // A primitive, ready to run, and where its arguments go.
 typedef struct DnnPrimitive {
     dnnl_primitive_t primitive;
@@ -47,12 +42,8 @@ typedef struct DnnPrimitive {
 // A pass over a convolution. Backward passes want the forward pass's description as a hint.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
-// A forward pass that no backward pass follows.
-dnnl_primitive_desc_t dnn_inference_desc(dnnl_engine_t engine, const DnnConv *conv, DnnAfter after);
-// c (m, n) = a (m, k) b (k, n), and the same + bias (1, n).
+// c (m, n) = a (m, k) b (k, n).
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c);
-dnnl_primitive_desc_t dnn_biased_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
-                                              DnnMd c, DnnAfter after);
 // Takes the description over. arguments: up to 4 pairs of DNNL_ARG_* and the md of that argument.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds);

@@ -636,65 +636,6 @@ SPECIALIZED void pool_plane(Type type, const PoolSpec *s, Shape out, int lanes, 
             }
 }
 
-enum { MOST_KERNEL = 8 };
-
-static int clamp(int value, int end) { return value < 0 ? 0 : value < end ? value : end - 1; }
-
-// All output pixels of a plane, where nobody asks which input it was. What of a window lies outside
-// is replaced by the next one inside: that is in the window as well, so the largest stays the same.
-SPECIALIZED void max_plane(Type type, const PoolSpec *s, Shape out, int kernel, int block,
-                           const void *x, void *y)
-{
-    const void *pixel[MOST_KERNEL * MOST_KERNEL];
-    for (int p = 0; p < out.h * out.w; p++, y = into(type, y, block)) {
-        int row = p / out.w * s->stride - s->pad, col = p % out.w * s->stride - s->pad;
-        for (int k = 0; k < kernel * kernel; k++)
-            pixel[k] = at(type, x, ((size_t)clamp(row + k / kernel, s->x.h) * s->x.w +
-                                    clamp(col + k % kernel, s->x.w)) * block);
-#pragma omp simd
-        for (int i = 0; i < block; i++) {
-            float best = load(type, pixel[0], i);
-#pragma GCC unroll 9
-            for (int k = 1; k < kernel * kernel; k++) {
-                float v = load(type, pixel[k], i);
-                best = v > best || v != v ? v : best;
-            }
-            store_exact(type, y, i, best);
-        }
-    }
-}
-
-// The same for windows of 2x2 pixels side by side, one channel: a row of outputs is vector code.
-SPECIALIZED void max_rows(Type type, const PoolSpec *s, Shape out, const void *x, void *y)
-{
-    for (int row = 0; row < out.h; row++, y = into(type, y, out.w)) {
-        const void *above = at(type, x, (size_t)2 * row * s->x.w), *below = at(type, above, s->x.w);
-#pragma omp simd
-        for (int col = 0; col < out.w; col++) {
-            float best = load(type, above, 2 * col), v[3];
-            v[0] = load(type, above, 2 * col + 1);
-            v[1] = load(type, below, 2 * col);
-            v[2] = load(type, below, 2 * col + 1);
-#pragma GCC unroll 3
-            for (int k = 0; k < 3; k++)
-                best = v[k] > best || v[k] != v[k] ? v[k] : best;
-            store_exact(type, y, col, best);
-        }
-    }
-}
-
-SPECIALIZED void max_plane_of(Type type, const PoolSpec *s, Shape out, const void *x, void *y)
-{
-    if (s->kernel == 3 && s->x.block == 16)
-        max_plane(type, s, out, 3, 16, x, y);
-    else if (s->kernel == 2 && s->x.block == 16)
-        max_plane(type, s, out, 2, 16, x, y);
-    else if (s->kernel == 2 && s->stride == 2 && s->pad == 0 && s->x.block == 1)
-        max_rows(type, s, out, x, y);
-    else
-        max_plane(type, s, out, s->kernel, s->x.block, x, y);
-}
-
 void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_t *index)
 {
     (void)ops;
@@ -702,14 +643,11 @@ void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_
     Shape out = pool_output(s);
     int block = s->x.block, planes = s->x.n * (s->x.c / block);
     size_t in_plane = (size_t)s->x.h * s->x.w * block, out_plane = (size_t)out.h * out.w * block;
-    CHECK(s->kernel <= MOST_KERNEL, "", "max pooling of %dx%d pixels", s->kernel, s->kernel);
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < planes; p++) {
         const void *from = at(type, x, p * in_plane);
         void *to = into(type, y, p * out_plane);
-        if (!index)
-            BY_TYPE(max_plane_of, type, s, out, from, to);
-        else if (block == 16)
+        if (block == 16)
             BY_TYPE(pool_plane, type, s, out, 16, from, to, index + p * out_plane);
         else
             BY_TYPE(pool_plane, type, s, out, 1, from, to, index + p * out_plane);

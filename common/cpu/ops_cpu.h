@@ -26,7 +26,3 @@ void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 void ops_narrow(Type type, size_t count, const float *from, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
 void ops_round(Type type, size_t count, const float *from, float *to);
-
-const ConvSpec *conv_spec(const Conv *conv);
-// How oneDNN sees an activation.
-DnnMd activation_md(Shape shape);

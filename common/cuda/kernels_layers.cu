@@ -88,8 +88,7 @@ maxpool_forward_kernel(PoolSpec s, Shape out, const T *__restrict__ x, T *__rest
         }
     size_t at = (size_t)i * V;
     store<V>(y + at, best);
-    if (index)
-        *reinterpret_cast<Bytes<V> *>(index + at) = where;
+    *reinterpret_cast<Bytes<V> *>(index + at) = where;
 }
 
 // Each input pixel gathers the gradients of the windows that it was the maximum of, so no two

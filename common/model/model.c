@@ -3,7 +3,6 @@
 #include "model.h"
 #include "alive.h"
 #include "check.h"
-#include "model/inference.h"
 #include "model/nets.h"
 #include "model/plan.h"
 #include "rng.h"
@@ -282,7 +281,6 @@ Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
 void model_free(Model *model)
 {
     Net *net = model->net;
-    infer_free(model);
     for (int i = 0; i < net->value_count; i++) {
         device_free(model->device, net->values[i].index);
         device_free(model->device, net->values[i].mean);
@@ -378,7 +376,7 @@ void model_cast_weights(Model *model)
                               (char *)model->weights + net->layers[i].copy_at);
 }
 
-static void layer_forward(Model *model, const Plan *plan, int i)
+static void layer_forward(Model *model, const Plan *plan, int i, bool training)
 {
     const Layer *l = &model->net->layers[i];
     Value *values = model->net->values, *out = &values[l->out];
@@ -393,7 +391,7 @@ static void layer_forward(Model *model, const Plan *plan, int i)
         break;
     case LAYER_NORM:
         norm_forward(plan->norms[i], &t, x, l->residual < 0 ? NULL : values[l->residual].data,
-                     out->data, true);
+                     out->data, training);
         break;
     case LAYER_RELU:
         relu_forward(model->ops, plan->shapes[l->in], x, out->data);
@@ -411,14 +409,10 @@ void model_forward(Model *model, const void *images, int rows, bool training)
 {
     Net *net = model->net;
     const Plan *plan = plan_for(model, rows);
-    if (!training) {
-        infer_forward(model, images, rows);
-        return;
-    }
     net->current = plan;
     net->values[0].data = (void *)images;
     for (int i = 0; i < net->layer_count; i++)
-        layer_forward(model, plan, i);
+        layer_forward(model, plan, i, training);
     net->values[0].data = NULL;
     net->images = images;
 }

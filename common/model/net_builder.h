@@ -38,7 +38,6 @@ struct Net {
     const void *images;             // of the last forward
     void *activations;              // all values but the images
     void *gradients;                // of all activations, sharing memory
-    struct Infer *infer;            // inference.c's own; NULL until model_fold
 };
 
 // Layers are added to the end; each returns the number of the value it makes.

@@ -1,5 +1,4 @@
-// plan.h - a network for one number of rows: what model.c, which trains, and inference.c, which
-// evaluates, share.
+// plan.h - a network for one number of rows, and where its values lie.
 #pragma once
 #include "model/net_builder.h"
 
