@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # ./ddp plot: which numbers it takes from metrics files, timelines and confusion matrices. Drawing needs matplotlib,
 # and is tried where that is.
+# shellcheck disable=SC2016  # a $ in single quotes is for sed and grep
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 cd "$TMP" || exit 1

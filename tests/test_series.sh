@@ -74,7 +74,7 @@ eleven_hunks()
     done
     spoil 's/^line_/x&/' 02*/train.c 03*/train.c
 }
-long_reading() { for file in a b c; do more_lines 300 03_three/$file.c; done; }
+long_reading() { for file in a b c; do more_lines 300 "03_three/$file.c"; done; }
 own_limit() { mv 02_two 03_ddp_fork && mv 03_three 04_ddp_launcher && more_lines 221 03_ddp_fork/ddp.c; }
 
 mistake "03_three/replicas.c:2: must be the same as 02_two/replicas.c" spoil '$s/$/ /' 03_three/replicas.c
