@@ -89,13 +89,15 @@ how()
     *": apptainer "* | *" apptainer exec "*) marked "a machine where you are root" ;;
     *": tar xf libsodium-"* | *": cd libsodium-"* | *": ./configure --prefix="* | *": make install" | *": cd -") marked "libsodium" ;;
     *": ~/ddp-tools/bin/pip install "* | *": python3 -m venv ~/ddp-tools") marked "1 GB" ;;
-    "README.md: docker "*) marked "Docker" ;;
+    "README.md: docker "*) marked "Codespaces" ;;
 
     # exercises
     *": ./ddp exercise check") tested test_exercise.sh 'exercise check' ;;
     *": ./ddp exercise check [ID]") tested test_exercise.sh 'exercise check 03-1' ;;
+    *": ./ddp exercise run [ID] -- OPTIONS") tested test_exercise.sh 'exercise run --' ;;
+    *": ./ddp exercise list [STEP]") like "./ddp exercise list 03" ;;
     *": ./ddp exercise watch [ID]") tested test_exercise.sh 'ddp exercise watch 03-1' ;;
-    *": ./ddp exercise start ID" | *": ./ddp exercise hint "* | *": ./ddp exercise solution "*)
+    *": ./ddp exercise start ID" | *": ./ddp exercise task "* | *": ./ddp exercise hint "* | *": ./ddp exercise solution "*)
         like "$(sed -E 's/\[?\bID\b\]?/03-1/' <<<"$2")" ;;
     *": ./ddp exercise reset ID" | *": ./ddp exercise reset ID --yes")
         tested test_exercise.sh 'exercise reset 03-1 --yes'
