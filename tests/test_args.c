@@ -106,7 +106,7 @@ TEST(spellings)
     parse(&args, "");
     EXPECT_EQ_INT(values.batch, 256);
     EXPECT(!args_given(&args, "batch-size") && !args_given(&args, "nonsense"), "given");
-    parse(&args, "-b|8|-b7|--shuffle|--no-evaluate|--save=--strange|--lr=+0.5");
+    parse(&args, "--batch_size|8|-b7|--shuffle|--no-evaluate|--save=--strange|--lr=+0.5");
     EXPECT_EQ_INT(values.batch, 7); // the last one holds
     EXPECT(values.shuffle && !values.evaluate, "flags");
     EXPECT_EQ_STR(values.save, "--strange");
@@ -136,7 +136,7 @@ TEST(what_comes_behind_the_options)
 // A wrong line, and what its message holds.
 static const char *const wrong[][2] = {
     { "--epochz|3", "unknown option '--epochz'; --help lists all" },
-    { "--batch_sizes=3", "unknown option '--batch_sizes'; did you mean --batch-size?" },
+    { "--batch-sizes=3", "unknown option '--batch-sizes'; did you mean --batch-size?" },
     { "--eval", "did you mean --evaluate?" },
     { "--no-shufle", "did you mean --no-shuffle?" },
     { "--no-lr", "unknown option '--no-lr'; --help" },

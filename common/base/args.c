@@ -86,10 +86,19 @@ char *args_shared(const Args *args)
 
 // --- the table -----------------------------------------------------------------------------------
 
+// torchrun's users write underscores where we have dashes.
+static bool is_named(const char *name, const char *typed, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if (name[i] != typed[i] && !(name[i] == '-' && typed[i] == '_'))
+            return false;
+    return name[length] == '\0';
+}
+
 static Option *by_name(Args *args, const char *name, size_t length)
 {
     for (int i = 0; i < args->count; i++)
-        if (strlen(args->rows[i].name) == length && memcmp(args->rows[i].name, name, length) == 0)
+        if (is_named(args->rows[i].name, name, length))
             return &args->rows[i];
     return NULL;
 }
