@@ -1,13 +1,10 @@
 #!/usr/bin/env bash
-# build_preset.sh PRESET DIRECTORY GENERATOR - configures and builds another variant of the whole tree,
-# for the tests that run in it.
+# build_preset.sh PRESET DIRECTORY GENERATOR TARGET... - configures another variant of the tree, and builds what the tests
+# that run in it need.
 set -eu
-preset=$1
-directory=$2
-generator=$3
-if [ "$preset" = clang ] && ! command -v clang >/dev/null; then
+if [ "$1" = clang ] && ! command -v clang >/dev/null; then
     echo "skipped: clang is not installed"
     exit 77
 fi
-cmake -S "$SRC" --preset "$preset" -B "$directory" -G "$generator"
-cmake --build "$directory" --parallel "$(nproc)"
+cmake -S "$SRC" --preset "$1" -B "$2" -G "$3"
+cmake --build "$2" --parallel "$(nproc)" --target "${@:4}"

@@ -5,9 +5,6 @@
 #   evaluate NAME N SIZE ROWS [OPTIONS] N ranks evaluate it with SIZE images in batches of ROWS
 #   same NAME NAME                      did these evaluations say and write the same, to the last byte?
 #   shown COMMAND...                    for check: what it says is shown when it fails
-#   build PROGRAM [FILE FROM TO]...     from a copy of the step (and common/data/eval_result.c) with texts replaced that stand
-#                                       once in it
-#   mistake WHAT CHECK FILE FROM TO...  a check that succeeds fails with a program so built
 #
 # An evaluation leaves NAME.out (what it printed), NAME.RANK.jsonl, NAME.confusion and NAME.predictions.
 
@@ -15,7 +12,6 @@ step=$BUILD/07_dist_eval
 older=$BUILD/06_slurm
 train=$step/train
 convnet=(--arch convnet --data synthetic --image-size 28 --threads 1 --seed 3 -j 1)
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 ranks() { timeout -k 5 100 "$step/launch" -n "$1" -- "${@:2}"; }            # ranks N PROGRAM OPTIONS
 shown() { "$@" >"$TMP/output" 2>&1; }
@@ -43,39 +39,4 @@ told() { grep -E '^   == (test:|ties:|[0-9]+ )' "$1.out"; grep -hE '"event":"(ev
 same()
 {
     diff <(told "$1") <(told "$2") && cmp "$1.confusion" "$2.confusion" && cmp "$1.predictions" "$2.predictions"
-}
-
-# offset_of TENSOR FILE: where its first byte is, in a file of safetensors.
-offset_of()
-{
-    local header
-    header=$(od -An -N8 -t u8 "$2")
-    head -c $((header + 8)) "$2" | tail -c +9 |
-        sed 's/.*"'"$1"'":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/' | awk -v h="$header" '{ print $1 + h + 8 }'
-}
-
-build()
-{
-    local name=$1
-    shift
-    rm -rf copy
-    cp -r "$SRC/07_dist_eval" copy
-    rm copy/launch.c
-    cp "$SRC/common/data/eval_result.c" copy
-    while [ $# -gt 0 ]; do
-        put_in "copy/$1" "$2" "$3" || return 1
-        shift 3
-    done
-    OMPI_CC=cc mpicc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \
-        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -lz -ljpeg -lpng -lsodium -lm -lstdc++
-}
-
-mistake()
-{
-    check "$1: builds" build ./mistaken "${@:3}"
-    check "$1: not yet there" shown "$2"
-    train=./mistaken
-    check "$1: is noticed" not "$2"
-    sed "s/^/    $1: /" "$TMP/checked" | tail -1
-    train=$step/train
 }

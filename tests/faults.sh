@@ -8,7 +8,7 @@
 #   faults.sh list              the faults, by area
 #   faults.sh prove [NAME...]   each of them (all) is caught, in a copy of the sources: the tests it names run first,
 #                               then the other fast ones, until one fails
-#   faults.sh prove --random N  N of them
+#   faults.sh prove --sample N  N of them, which the sources choose: the same ones for a commit, others for the next
 #
 # The area cuda needs CUDA's libraries, not a GPU: its tests are those of the stand-in. Without them it is left out.
 #
@@ -56,14 +56,31 @@ take_back()
     rm -f "$work/applied"
 }
 
+# sample N: the sum of all sources decides.
+sample()
+{
+    local sum name
+    sum=$(cd "$root" && find common 0* tests exercises tools -type f -print0 | sort -z | xargs -0 cat | sha256sum)
+    for name in $(provable); do
+        echo "$(sha256sum <<<"$sum $name") $name"
+    done | sort | head -n "$1" | sed 's/.* //'
+}
+
 # make_targets TEST...: what these tests need, for ninja: test_x.c is a program, also as test_x_fake and test_x_cuda; a
-# script gets everything.
+# script needs the programs that it names.
 make_targets()
 {
     local test source
     for test; do
         source=${test%_fake} source=${source%_cuda}
-        if [ -f "$root/tests/$source.c" ]; then echo "$test"; else echo all; fi
+        if [ -f "$root/tests/$source.c" ]; then
+            echo "$test"
+        elif [[ $test == test_fake_* ]] || grep -qF '"$BUILD"/0*' "$root/tests/$test.sh"; then
+            echo all
+        else
+            grep -ohE '0[1-7]_[a-z_]+|tool_[a-z_]+' "$root/tests/$test.sh" \
+                $(grep -oE 'tests/[a-z_]+\.sh' "$root/tests/$test.sh" | sed "s,^,$root/,") | sed -E 's/^0.*/&_cpu/'
+        fi
     done | sort -u
 }
 compile() { cmake --build "$work/build" --target "$@" >"$work/log" 2>&1; }
@@ -111,8 +128,8 @@ check_without()
 cmd_prove()
 {
     local chosen=("$@") name missed=0
-    if [ "${1:-}" = --random ]; then
-        mapfile -t chosen < <(provable | shuf -n "$2")
+    if [ "${1:-}" = --sample ]; then
+        mapfile -t chosen < <(sample "$2")
     elif [ $# = 0 ]; then
         mapfile -t chosen < <(provable)
     fi
