@@ -1,12 +1,12 @@
-# docs.pl ROOT BUILD - the documents below ROOT: do their links lead somewhere, and do the programs, tools, options,
-# exercises, files and functions exist that they name? BUILD: where 01_single_gpu/train is; --help says which options
-# there are. Says what is wrong, and last how much was looked at; the exit status is 1 if anything is wrong.
+# docs.pl ROOT BUILD - the documents below ROOT: do their links lead somewhere, and do the programs, options, exercises,
+# files and functions exist that they name? BUILD: where 01_single_gpu/train is; --help lists the options. Names what is
+# wrong, and last how much was looked at; the exit status is 1 if anything is wrong.
 #
 # docs.pl --commands ROOT - the commands of these documents, for test_readme_runs.sh: see list_commands.
 #
-# Looked at, as somebody types it: `COMMAND`, and the lines of indented or fenced blocks. Behind two blanks, or " # ",
-# such a line explains itself. Words in capitals, and "...", stand for something else. What is generated (a README's
-# diff) is left out, and what "is refused".
+# Looked at: `COMMAND`, and the lines of indented or fenced blocks. After two blanks, or " # ", such a line explains
+# itself. Words in capitals, and "...", stand for something else. What is generated (a README's diff) is left out, and
+# what "is refused".
 use strict;
 use warnings;
 
@@ -38,43 +38,20 @@ sub step_named
     return $step;
 }
 
-# { "--batch-size" => 1, "-b" => 1, ... } of a program of the build; undef: there is no such program.
-my %help;
-sub help_of
+# Each option of a program of the build, and each of a script.
+my %known;
+sub learn_options
 {
-    my $program = shift;
-    return $help{$program} if exists $help{$program};
-    my $text = -x "$build/$program" ? `'$build/$program' --help` : '';
-    my %known;
-    while ($text =~ /^ +(?:-(\w), )? *--(\[no-\])?([\w-]+)/mg) {
-        $known{"-$1"} = 1 if defined $1;
-        $known{"--no-$3"} = 1 if defined $2;
-        $known{"--$3"} = 1;
+    for (map { `'$_' --help` } glob("$build/*/train $build/*/launch $build/comm_bench")) {
+        while (/^ +(?:-(\w), )? *--(\[no-\])?([\w-]+)/mg) {
+            $known{"-$1"} = 1 if defined $1;
+            $known{"--no-$3"} = 1 if defined $2;
+            $known{"--$3"} = 1;
+        }
     }
-    return $help{$program} = %known ? \%known : undef;
-}
-
-# Of any step's: where a document says "train".
-sub help_of_all
-{
-    my $name = shift;
-    return { map { %{ help_of("$_/$name") // {} } } @steps };
-}
-
-# What stands behind the words that ./ddp WORDS help lists: ("run", "up", ...).
-my %said;
-sub words_of
-{
-    my ($of) = @_;
-    return $said{$of} if $said{$of};
-    my $text = `./ddp $of help`;
-    my $begins = $of ? "$of " : '';
-    my %words = (help => 1);
-    while ($text =~ /^  $begins([a-z].*?)(?:  |$)/mg) {     # "cut K, mend K", "list|start ID"
-        my $line = $1;
-        $words{$_} = 1 for split(/\|/, (split ' ', $line)[0]), $line =~ /, ([a-z]+) [A-Z]/g;
+    for (map { slurp($_) } grep { -f } 'ddp', glob('tools/* tools/*/* tests/faults.sh exercises/*.sh')) {
+        $known{$1} = 1 while /(?<![\w-])(--?[a-z][\w-]*)/g;
     }
-    return $said{$of} = \%words;
 }
 
 my %text_of;
@@ -96,116 +73,27 @@ sub is_program
     return $word =~ /^(?:train|launch|comm_bench)$/ || grep { $_ eq $word } @steps;
 }
 
-# Options among the words, up to "--" or another program; returns the rest.
-sub check_options
-{
-    my ($program, $known, @words) = @_;
-    while (@words) {
-        my $word = shift @words;
-        return @words if $word eq '--';
-        return ($word, @words) if $word =~ m{^build/};
-        next if $word !~ /^--?[a-z]/;
-        $word =~ s/=.*//;
-        $options++;
-        wrong("$program has no option $word") if !$known->{$word};
-    }
-    return ();
-}
+my %ddp_commands = map { $_ => 1 } `./ddp help` =~ /^  ([a-z]+)/mg;
 
-# One program of the build, or one that goes by its name; returns what follows it.
-sub check_program
-{
-    my ($word, @words) = @_;
-    my ($step, $name) = $word =~ m{^build/[\w-]+/(\d\d_\w+)/(\w+)$};
-    ($step, $name) = ($word, 'train') if grep { $_ eq $word } @steps;
-    $commands++;
-    return check_options($word, help_of_all($word), @words) if $word =~ /^(?:train|launch)$/;
-    my $program = $step ? "$step/$name" : $word =~ s{^build/[\w-]+/}{}r;
-    my $known = help_of($program);
-    return check_options($program, $known, @words) if $known;
-    wrong("there is no program $word");
-    return ();
-}
-
-sub check_script
-{
-    my ($script, @words) = @_;
-    $commands++;
-    return wrong("there is no $script") if !-f $script;
-    for my $word (map { s/=.*//r } grep { /^--[a-z]/ } @words) {
-        $options++;
-        wrong("$script has no option $word") if text_of($script) !~ /(?<![\w-])\Q$word\E(?![\w-])/;
-    }
-}
-
-sub check_run
-{
-    my @words = @_;
-    my $step;
-    while (@words) {
-        my $word = shift @words;
-        last if $word eq '--';
-        if ($word =~ /^(-n|--backend)$/) {
-            $options++;
-            shift @words;
-        } elsif ($word =~ /^-/) {
-            return wrong("./ddp run has no option $word");
-        } elsif (stands_for($word)) {
-            $step = 'any';
-        } else {
-            $step = step_named($word) or return wrong("there is no step $word");
-        }
-    }
-    return if !$step || !@words;
-    my $known = $step eq 'any' ? help_of_all('train') : help_of("$step/train");
-    check_options($step eq 'any' ? 'train' : "$step/train", $known, @words);
-}
-
-sub check_ddp
-{
-    my ($command, @words) = @_;
-    return if !defined $command || $command =~ /^\W/ || stands_for($command);
-    $commands++;
-    return wrong("./ddp has no command $command") if !words_of('')->{$command};
-    my $first = @words && $words[0] =~ /^\w/ && !stands_for($words[0]);
-    if ($command eq 'run') {
-        check_run(@words);
-    } elsif ($command =~ /^(slurm|exercise)$/) {
-        wrong("./ddp $command has no command $words[0]") if $first && !words_of($command)->{$words[0]};
-        # what runs in the cluster
-        check_command(@words[1 .. $#words]) if $command eq 'slurm' && $first && $words[0] eq 'run';
-    } elsif ($command eq 'diff') {
-        step_named($_) or wrong("there is no step $_") for grep { /^\d/ } @words;
-    } elsif ($command eq 'bench') {
-        wrong("./ddp bench does not know $words[0]")
-            if $first && `./ddp help` !~ /bench \[[^\]]*\b\Q$words[0]\E\b[^\]]*\]/;
-    } elsif ($command =~ /^(plot|data)$/) {
-        wrong("./ddp data does not know $words[0]")
-            if $command eq 'data' && $first && text_of('tools/data.sh') !~ /^\s*\Q$words[0]\E[ |)]/m;
-        check_script($command eq 'plot' ? 'tools/plot.py' : 'tools/data.sh', @words);
-    }
-}
-
+# A command of ours. Those that start it, such as srun, are not looked at.
 sub check_command
 {
-    my @words = @_;
-    shift @words while @words && ($words[0] =~ /^(?:\$|env|nice|time|nohup)$/ || $words[0] =~ /^[A-Z_]+=/);
-    return if !@words;
-    return check_ddp(@words[1 .. $#words]) if $words[0] eq './ddp';
-    if ($words[0] =~ m{^(?:\./)?((?:tools|tests|exercises)/[\w./-]+)$}) {
-        check_script($1, @words[1 .. $#words]) if !stands_for($1);
-        shift @words;
+    my ($first, @words) = @_;
+    $first =~ s{^\./(?=tools|tests|exercises)}{};
+    return if !defined $first || $first !~ m{^(?:\./ddp$|build/|tools/|tests/|exercises/)} && !is_program($first)
+        || stands_for($first);
+    $commands++;
+    wrong("there is no $first") if $first =~ m{^(tools|tests|exercises)/} && !-e $first;
+    wrong("there is no program $first")
+        if $first =~ m{^build/(?:cpu|cuda|cuda-gloo)/(\w+/\w+|comm_bench)$} && !-x "$build/$1";
+    if ($first eq './ddp' && @words && $words[0] =~ /^[a-z]/ && !stands_for($words[0])) {
+        wrong("./ddp has no command $words[0]") if !$ddp_commands{$words[0]};
+        my @named = $words[0] eq 'run' ? @words[1 .. 1] : $words[0] eq 'diff' ? @words[1 .. 2] : ();
+        step_named($_) or wrong("there is no step $_") for grep { defined && /^\d/ } @named;
     }
-    my $begins = 1;     # a program, or what was started by one that starts others
-    while (@words) {
-        if ($words[0] =~ m{^build/(?:cpu|cuda|cuda-gloo)/(?:\w+/\w+|comm_bench)$} && !stands_for($words[0])
-            || $begins && @words > 1 && is_program($words[0])) {
-            @words = check_program(@words);
-            $begins = 1;
-        } else {
-            $begins = 0 if $begins == 1;
-            $begins = 2 if shift(@words) =~ /^(?:srun|mpirun|torchrun)$/;
-        }
+    for my $word (map { s{=.*}{}r } grep { /^--?[a-z]/ } @words) {
+        $options++;
+        wrong("no program has an option $word") if !$known{$word};
     }
 }
 
@@ -213,7 +101,11 @@ sub check_line
 {
     my ($line) = @_;
     $line =~ s/\$\(|[()`"']/ /g;
-    check_command(split ' ') for split /\s*(?:&&|\|\||[|;&])(?=\s|$)\s*/, $line;
+    for (split /\s*(?:&&|\|\||[|;&])(?=\s|$)\s*/, $line) {
+        my @words = split ' ';
+        shift @words while @words && ($words[0] =~ /^(?:\$|env|nice|time|nohup)$/ || $words[0] =~ /^[A-Z_]+=/);
+        check_command(@words) if @words;
+    }
 }
 
 # --- links ----------------------------------------------------------------------------------------------------------
@@ -450,6 +342,7 @@ if ($list) {
     list_commands($_) for grep { !m{^exercises/.*/} } @documents;
     exit;
 }
+learn_options();
 check_document($_) for @documents;
 print "$_\n" for @problems;
 printf "%d documents, %d links, %d commands, %d options, %d names\n", scalar @documents, $links, $commands, $options,

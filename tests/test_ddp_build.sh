@@ -35,10 +35,8 @@ before=$(stat -c %Y.%Z build/cpu/01_single_gpu/train)
 begin=$(date +%s%N)
 expect 0 "ready" ./ddp setup
 took=$((($(date +%s%N) - begin) / 1000000))
-echo "a second setup: $took ms"
 check "a second setup takes under 2 s (it took $took ms)" test $took -lt 2000
 check "it builds nothing" test "$(stat -c %Y.%Z build/cpu/01_single_gpu/train)" = "$before"
-check "it says little" test "$(wc -l <"$TMP/output")" -le 2
 
 expect 0 "usage:" ./ddp run 01 -- --help
 expect 2 "" ./ddp run 01 -- --no-such-option
@@ -58,17 +56,7 @@ if type -P git >/dev/null; then
     expect 0 "" cmake --build build --verbose
     check "and only once" not grep -q -- ' -c ' "$TMP/output"
 fi
-expect 1 "the build failed" bash -c 'echo "#error broken" >>common/base/rng.c; ./ddp setup'
-check "the compiler's word is shown" grep -q 'rng.c.*broken' "$TMP/output"
-check "a broken build does not train" not ./ddp run 01 -- --dry-run
-sed -i '$d' common/base/rng.c
 
-# --- moved, and clean ------------------------------------------------------------------------------------------
-
-cd "$TMP" || exit 1
-mv "$tree" "$TMP/moved"
-cd "$TMP/moved" || exit 1
-expect 0 "was moved or copied" ./ddp run 01 -- --help
 expect 0 "rm -rf build" ./ddp clean
 check "clean" test ! -e build
 
@@ -78,7 +66,7 @@ check "clean" test ! -e build
 expect 0 "cuda backend: left out: DDP_CUDA is OFF" cmake -S 04_ddp_launcher -B "$TMP/any where" -DDDP_CUDA=OFF \
     -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
 check "without MPI" grep -qF "mpirun: left out: no Open MPI (libopenmpi-dev openmpi-bin)" "$TMP/output"
-expect 0 "" cmake --build "$TMP/any where" --parallel
+expect 0 "" cmake --build "$TMP/any where" --parallel --target 04_ddp_launcher_cpu
 alone=$TMP/any\ where/cpu/04_ddp_launcher
 expect 0 "usage:" "$alone/train" --help
 expect 0 "weight hash" "$alone/launch" -n 2 -- "$alone/train" -a lenet --data synthetic --dry-run --threads 1

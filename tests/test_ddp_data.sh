@@ -39,20 +39,14 @@ gzip -k text
 refused "no whole tar archive" cifar10 --from text.gz
 
 mkdir set
-head -c 20000000 /dev/urandom >set/data_batch_1.bin
+head -c 20000 /dev/zero >set/data_batch_1.bin
 tar -czf short.tar.gz set
-refused "data_batch_1.bin has 20000000 bytes instead of 30730000" cifar10 --from short.tar.gz
+refused "data_batch_1.bin has 20000 bytes instead of 30730000" cifar10 --from short.tar.gz
 head -c 30730000 /dev/zero >set/data_batch_1.bin
-tar -czf zeros.tar.gz set
-refused "data_batch_1.bin is not what its authors published" cifar10 --from zeros.tar.gz
 tar -cJf zeros.tar.xz set
 refused "data_batch_1.bin is not what its authors published" cifar10 --from zeros.tar.xz
 refused "no train.bin in it" cifar100 --from zeros.tar.xz
-for bytes in 10 100 2000 10000; do
-    head -c $bytes zeros.tar.gz >cut.tar.gz
-    refused "fetch it again" cifar10 --from cut.tar.gz
-done
-head -c 4000 zeros.tar.xz >cut.tar.xz
+head -c 2000 zeros.tar.xz >cut.tar.xz
 refused "fetch it again" cifar10 --from cut.tar.xz
 head -c 30730001 /dev/zero >set/data_batch_1.bin
 tar -czf long.tar.gz set
@@ -74,12 +68,12 @@ refused "more than one data_batch_1.bin" cifar10 --from twice.tar.gz
 
 # --- an interrupt, a full disk -------------------------------------------------------------------------------
 
-printf '#!/bin/sh\nsleep 30\n' >bin/gzip
-chmod +x bin/gzip
-expect 124 "" timeout -s INT 1 env PATH="$TMP/bin:$PATH" "$tree/ddp" data cifar10 --from zeros.tar.gz
+printf '#!/bin/sh\nsleep 30\n' >bin/xz
+chmod +x bin/xz
+expect 124 "" timeout -s INT 1 env PATH="$TMP/bin:$PATH" "$tree/ddp" data cifar10 --from zeros.tar.xz
 check "nothing is left after an interrupt" test ! -e "$tree/data"
-rm bin/gzip
-expect 1 "nothing more can be written" bash -c "ulimit -f 5000; '$tree/ddp' data cifar10 --from zeros.tar.gz"
+rm bin/xz
+expect 1 "nothing more can be written" bash -c "ulimit -f 5000; '$tree/ddp' data cifar10 --from zeros.tar.xz"
 check "nothing is left after a full disk" test ! -e "$tree/data"
 
 # --- from the site: a curl that brings what we want -------------------------------------------------------------
@@ -89,7 +83,7 @@ chmod +x bin/curl
 refused "could not be fetched" cifar10
 check "what to do then" grep -qF 'ddp data cifar10 --from FILE' "$TMP/output"
 # shellcheck disable=SC2016  # what the pretended curl expands
-printf '#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\ncp "%s" "$2"\n' "$TMP/cut.tar.gz" >bin/curl
+printf '#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\ncp "%s" "$2"\n' "$TMP/cut.tar.xz" >bin/curl
 refused "fetch it again" cifar100
 check "the command was shown" grep -qF "\$ curl --fail --location" "$TMP/output"
 refused "train-images-idx3-ubyte" mnist
@@ -108,30 +102,19 @@ if [ -d $package ]; then
     check "and nothing else" test "$(find "$tree/data" -mindepth 1 | wc -l)" = 5
     check "no link was made" test -z "$(find "$tree/data" -type l)"
     check "no file outside" test ! -e "$TMP/evil"
-    expect 0 "there already" ddp data fashion-mnist --from good.tar.gz
     expect 0 "there already" ddp data fashion-mnist
 
     # A set that is not whole is replaced, and only by one that is.
     truncate -s 5 "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte"
-    expect 1 "fetch it again" ddp data fashion-mnist --from cut.tar.gz
+    expect 1 "fetch it again" ddp data fashion-mnist --from cut.tar.xz
     check "the old files are as they were" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 5
     expect 0 "was not whole" ddp data fashion-mnist --from good.tar.gz
     check "and is whole now" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 10008
-    check "without traces" test "$(find "$tree/data" -mindepth 1 | wc -l)" = 5
-    printf '\377' | dd of="$tree/data/fashion-mnist/train-labels-idx1-ubyte" bs=1 seek=500 conv=notrunc status=none
-    expect 0 "or not right: replaced" ddp data fashion-mnist --from good.tar.gz
-    expect 0 "there already" ddp data fashion-mnist
 
     # MNIST has the same names and sizes: only the checksum tells.
     expect 1 "train-images-idx3-ubyte is not what its authors published" ddp data mnist --from good.tar.gz
     check "nothing of it is left" test "$(ls -A "$tree/data")" = fashion-mnist
     rm -r "$tree/data"
-    # One byte changed, packed again.
-    gzip -dc $package/t10k-images-idx3-ubyte.gz >changed
-    printf '\377' | dd of=changed bs=1 seek=4000000 conv=notrunc status=none
-    gzip -c1 changed >good/deep/t10k-images-idx3-ubyte.gz
-    tar -czf changed.tar.gz good
-    refused "t10k-images-idx3-ubyte is not what its authors published" fashion-mnist --from changed.tar.gz
 else
     echo "not tried: $package is not there (apt install dataset-fashion-mnist)"
 fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Every command line in README.md, the steps' READMEs, exercises/README.md, docs/ and CONTRIBUTING.md is run, as it
-# stands there; or it says beside it what it needs (a GPU, a second host, minutes); or another test runs it, whose file
-# has its words. What is not run stands in how(), below; what is new in a document is run.
+# Every command line in README.md, the steps' READMEs, exercises/README.md, docs/ and CONTRIBUTING.md is run as it is
+# written, but for those of how(), below, which need a GPU, a second host, the network, or minutes, or which another
+# test runs. What is new in a document is run.
 #
 # Where: in one directory, which is a copy of the tree (the build is linked, nothing is built), document by document,
 # as a reader would. So a file that a command reads was written by one above it. A command's output has each line of
@@ -21,112 +21,56 @@ for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DDP_TOKEN DDP_LIS
     unset "$name"
 done
 
-# --- what is not run as it stands ------------------------------------------------------------------------------------
+# --- what is not run as it is written --------------------------------------------------------------------------------
 
-# how FILE COMMAND KIND: one of
-#   marked WORDS        it is not run; WORDS (a regular expression) stand beside it: in its row or paragraph, or around
-#                       its block
-#   marked_above WORDS  ... in the first lines of the document
-#   tested FILE WORDS   tests/FILE runs it; WORDS stand in one of its lines that is no comment
-#   like COMMAND        that is run, with something for what "..." or ID stand for
-#   counted PATTERN     there are tests of that name
-#   mentioned           a command's name, nothing that one would type
+# how FILE COMMAND KIND: `not_run`, or `like` a command that has something for what "..." or ID stand for.
 how()
 {
-    local pattern="(a pattern without a command to run)"
     case "$1: $2" in
-    # tests and builds
-    "README.md: ./ddp test") marked "a quarter of an hour" ;;
-    "CONTRIBUTING.md: ./ddp test") marked "a quarter of an hour" ;;
-    "docs/slurm.md: ./ddp test") mentioned ;;
-    *": tests/faults.sh prove") tested test_faults.sh 'faults.sh" prove' ;;
-    *": pip install cmake") marked "without root" ;;
-    *": ./ddp test -R "*) counted "${2##* -R }" ;;
-    *": ctest -R "*) counted "${2##* -R }" ;;
-    *": ./ddp setup") tested test_ddp_build.sh './ddp setup' ;;
-    *": ./ddp clean") tested test_ddp_build.sh './ddp clean' ;;
-    *": cmake --preset default && cmake --build build" | *": cmake --preset default" | \
-        *": cmake --build build --target steps") tested test_ddp_build.sh 'cmake --build' ;;
-    *": cmake --build build --target 01_single_gpu_cpu") tested test_ddp.sh 'cmake --build build --target 01_single_gpu_cpu' ;;
-    *": cmake -S 04_ddp_launcher -B /anywhere") tested test_ddp_build.sh 'cmake -S 04_ddp_launcher -B' ;;
-    *": cmake --preset default -DCMAKE_CUDA_"*) marked "GPU" ;;
-    *": cmake --preset default -D"*) tested test_ddp_build.sh 'cmake --preset default' ;;
+    # tests, builds, the network, the series: other tests do these
+    *": ./ddp test"* | *": tests/faults.sh "* | *": pip install cmake" | *": ctest -R "* | *": ./ddp setup" | \
+        *": ./ddp clean" | *": cmake "* | *": ./ddp data cifar10" | *": tools/propagate "* | *": tools/readme_diff.sh" | \
+        *": tools/check_series.sh" | *": exercises/author.sh prove "*) not_run ;;
+    *": ./ddp bench --help") like "$2" ;;
+    *": ./ddp bench"*) not_run ;;
 
-    *": ./ddp bundle" | *": ./ddp bundle 1 2") tested test_gpu_bundle.sh 'bare bundle 1 2' ;;
-    *": ./ddp bundle pack") tested test_gpu_bundle.sh 'tools/gpu_bundle.sh' ;;
-    *": ./ddp doctor --gpu") tested test_gpu_check.sh 'ddp doctor --gpu' ;;
-    *": ./ddp doctor --gpu --report") tested test_gpu_bundle.sh 'bare doctor --gpu --report' ;;
-    *": gpu-bundle/run "* | *": tar xf gpu-bundle.tar.xz"*) marked "GPU" ;;
-
-    # what has to be fetched, takes long, or wants another machine
-    *": ./ddp data cifar10") tested test_ddp_data.sh 'ddp data cifar10' ;;
-    *": ./ddp bench --help") run ;;
-    "docs/benchmarks.md: ./ddp bench"*) marked_above "minutes" ;;
-    *": ./ddp bench"*) marked "minutes|\(benchmarks.md\)" ;;
-    *": torchrun --no-python --nproc-per-node 2 build/cpu/04_ddp_launcher/train -b 128")        # if there is a torchrun
-        tested test_launchers.sh '"$torchrun" --no-python --nproc-per-node'
-        ;;
-    *"--devices 0,2") marked "GPUs" ;;
-    *"--backend cuda-gloo") marked "GPU" ;;
-    *" --master-addr node1 "* | *"mpirun -H node1:2,node2:2 "*)
-        marked "two hosts|several machines" ;;
+    # GPUs, several hosts, root, other tools
+    *": ./ddp bundle"* | *": ./ddp doctor --gpu"* | *": gpu-bundle/run "* | *": tar xf "* | *"--devices 0,2" | \
+        *"--backend cuda-gloo" | *" --master-addr node1 "* | *"mpirun -H node1:2,node2:2 "* | *": torchrun "* | \
+        *": kill -KILL "* | *": taskset "* | *": module load "* | *": apptainer "* | *" apptainer exec "* | \
+        *": cd libsodium-"* | *": ./configure --prefix="* | *": make install" | *": cd -" | *": docker "* | \
+        *": ~/ddp-tools/bin/pip install "* | *": python3 -m venv ~/ddp-tools") not_run ;;
     *": RANK=0 WORLD_SIZE=2 "*"&") by_hand "${2/=4711/=$((10000 + $$ % 20000))}" ;;
-    *": kill -KILL "*) tested test_chaos.sh 'kill -KILL' ;;
-    *": taskset -cp 4,5 "*) marked "another pair of numbers for each" ;;
 
-    # clusters
+    # clusters; test_slurm.sh does the others
     *": tail -F ddp-"*) like "cat ${2#tail -F }" ;;
-    *": sbatch --nodes=4 06_slurm/job.sbatch --epochs 90") marked "four nodes" ;;
     "06_slurm/README.md: srun ... train "*) like "${2/.../-N2}" ;;
-    *": srun --mpi=pmix ... train") tested test_slurm.sh '--mpi=pmix' ;;
-    *": mpirun train") tested test_slurm.sh 'mpirun in a job' ;;
-    *": scancel --batch --signal=USR1 1") tested test_slurm.sh 'scancel --batch --signal=USR1' ;;
-    *": ./ddp slurm cut 2") tested test_slurm.sh '"$slurm" cut 2' ;;
-    *": ./ddp slurm mend 2") tested test_slurm.sh '"$slurm" mend 2' ;;
-    *": srun getent hosts node1") tested test_slurm_cluster.sh 'getent hosts node1' ;;
-    *": srun --pty bash") marked "all nodes see" ;;
-    *": module load "*) marked "modules" ;;
-    *": apptainer "* | *" apptainer exec "*) marked "a machine where you are root" ;;
-    *": tar xf libsodium-"* | *": cd libsodium-"* | *": ./configure --prefix="* | *": make install" | *": cd -") marked "libsodium" ;;
-    *": ~/ddp-tools/bin/pip install "* | *": python3 -m venv ~/ddp-tools") marked "1 GB" ;;
-    "README.md: docker "*) marked "Codespaces" ;;
+    *": sbatch --nodes=4 "* | *": srun --mpi=pmix ... train" | *": mpirun train" | *": scancel "* | *": srun --pty bash" | \
+        *": ./ddp slurm cut 2" | *": ./ddp slurm mend 2" | *": srun getent hosts node1") not_run ;;
 
-    # exercises
-    *": ./ddp exercise check") tested test_exercise.sh 'exercise check' ;;
-    *": ./ddp exercise check [ID]") tested test_exercise.sh 'exercise check 03-1' ;;
-    *": ./ddp exercise run [ID] -- OPTIONS") tested test_exercise.sh 'exercise run --' ;;
-    *": ./ddp exercise list [STEP]") like "./ddp exercise list 03" ;;
-    *": ./ddp exercise watch [ID]") tested test_exercise.sh 'ddp exercise watch 03-1' ;;
-    *": ./ddp exercise start ID" | *": ./ddp exercise task "* | *": ./ddp exercise hint "* | *": ./ddp exercise solution "*)
-        like "$(sed -E 's/\[?\bID\b\]?/03-1/' <<<"$2")" ;;
-    *": ./ddp exercise reset ID" | *": ./ddp exercise reset ID --yes")
-        tested test_exercise.sh 'exercise reset 03-1 --yes'
-        ;;
+    # exercises; test_exercise.sh does the others
+    *": ./ddp exercise start") ;;
+    *": ./ddp exercise check"* | *": ./ddp exercise watch"* | *": ./ddp exercise run"* | *": ./ddp exercise reset"*)
+        not_run ;;
+    *": ./ddp exercise "*) like "$(sed -E 's/\[?\bID\b\]?/03-1/; s/\[STEP\]/03/' <<<"$2")" ;;
     *": exercises/author.sh save 03-10")
         like "echo '// TODO(03-10): spoiled' >>exercises-work/author-03-10/ddp.c; $2" ;;
     *": exercises/author.sh edit 03-10") like "rm -r exercises-work/author-03-10; $2" ;;     # "later"
-    *": exercises/author.sh prove "*) tested CMakeLists.txt 'exercises/author.sh" prove' ;;
 
-    # the series
-    *": tools/propagate 03_ddp_fork/ddp.c") tested test_series.sh '/tools/propagate' ;;
-    *": tools/readme_diff.sh") tested test_series.sh '/tools/readme_diff.sh' ;;
-    *": tools/check_series.sh") tested test_series.sh '/tools/check_series.sh' ;;
-
-    *": ./ddp run" | *": ./ddp plot" | *": ./ddp slurm run" | *": ./ddp slurm up" | *": ./ddp exercise start" | \
-        *": tools/scaling_model fit")
-        mentioned
-        ;;
-    *)
-        # Documents explain patterns by the commands around them; READMEs say what to type.
-        if [ "$3" = command ]; then
-            run
-        elif [[ $1 == docs/* ]]; then
-            mentioned
-        else
-            no "$pattern"
-        fi
-        ;;
+    *": ./ddp run" | *": ./ddp plot" | *": ./ddp slurm run" | *": ./ddp slurm up" | \
+        *": tools/scaling_model fit") ;;        # names of commands, nothing to type
+    *) otherwise "$@" ;;
     esac
+}
+
+# Documents explain patterns by the commands around them; READMEs say what to type.
+otherwise()
+{
+    if [ "$3" = command ]; then
+        like "$2"
+    elif [[ $1 != docs/* ]]; then
+        no "(a pattern without a command to run)"
+    fi
 }
 
 # --- a copy of the tree ----------------------------------------------------------------------------------------------
@@ -239,7 +183,6 @@ job_ends_well()
     [ "$state" = COMPLETED ]
 }
 
-run() { like "$command"; }
 by_hand() { like "$1 first=\$!; ${1/RANK=0/RANK=1} wait \$first && wait \$!"; }
 
 like()
@@ -247,6 +190,7 @@ like()
     local words=$1 lacks
     case $words in
     mpirun*) [ -n "$has_mpirun" ] || return ;;
+    tools/scaling_model*" -o "*) [ -n "$has_matplotlib" ] || return ;;
     tools/scaling_model*) [ -n "$has_python" ] || return ;;
     "./ddp plot "*) [ -n "$has_matplotlib" ] || [[ $words == *--text* ]] || return ;;
     *"slurm "* | srun* | *sbatch* | "cat ddp-"*) [ -n "$has_slurm" ] || return ;;
@@ -272,32 +216,7 @@ like()
     echo "$(tail -1 "$TMP/time") $file:$line $command"
 }
 
-marked()
-{
-    not_run=$((not_run + 1))
-    if [[ $around =~ $1 ]]; then passed=$((passed + 1)); else no "\"$1\" does not stand beside it"; fi
-}
-marked_above() { around=$(head -20 "$file") marked "$1"; }
-
-tested()
-{
-    not_run=$((not_run + 1))
-    if grep -vE '^ *#' "tests/$1" | grep -F -- "$2" >/dev/null; then
-        passed=$((passed + 1))
-    else
-        no "no $2 in tests/$1"
-    fi
-}
-
-counted()
-{
-    local tests
-    not_run=$((not_run + 1))
-    tests=$(ctest --test-dir "$DDP_BUILD" -N -R "$1" | sed -n 's/^Total Tests: //p')
-    if [ "${tests:-0}" -gt 0 ]; then passed=$((passed + 1)); else no "there are no tests of that name"; fi
-}
-
-mentioned() { :; }
+not_run() { not_run=$((not_run + 1)); }
 
 # --- all documents ---------------------------------------------------------------------------------------------------
 
@@ -306,12 +225,12 @@ declare -A seen
 
 document()
 {
-    local file=$1 step=${1%%/*} line kind command around prints where
+    local file=$1 step=${1%%/*} line kind command prints where
     [ -d "build/cpu/$step" ] || step=07_dist_eval
     PATH=$tree/build/cpu/$step:$TMP/bin:$path               # "launch and train are the programs in ..."
     [[ $file != 07* ]] || black_images                      # its text is about CIFAR-10
     [[ $file != docs/* ]] || rm -f ./*.st* ./net*           # each has networks of its own
-    while IFS=$'\x1e' read -r line kind command around prints; do
+    while IFS=$'\x1e' read -r line kind command _ prints; do
         # Once in each document; what only looks, once.
         where=$file
         [[ ! $command =~ ^\./ddp\ (doctor|diff|help|exercise\ list) ]] || where=
@@ -331,33 +250,4 @@ echo "$ran run, $compared of them compared with what is shown, $not_run not run"
 [ -n "${DOCUMENTS:-}" ] ||
     check "there are commands, and some show what they print" test $ran -gt 100 -a $compared -gt 5 -a $not_run -gt 40
 
-# --- what is wrong is noticed ----------------------------------------------------------------------------------------
-
-# noticed COMPLAINT: of a page that holds what is read here. None: nothing is wrong.
-noticed()
-{
-    local before=$failed
-    cat >page.md
-    seen=()
-    document page.md >"$TMP/noticed" 2>&1
-    local wrong=$((failed - before))
-    failed=$before
-    cp "$TMP/noticed" "$TMP/output"
-    check "${1:-nothing} is said of: $(cat page.md)" test $wrong = $((${#1} > 0))
-    [ -z "$1" ] || check "\"$1\" is said of: $(cat page.md)" grep -qF -- "$1" "$TMP/noticed"
-}
-
-right=$(grep -A 12 '^    ./ddp run 01' 01_single_gpu/README.md)
-noticed "" <<<$'# A page\n\n'"$right"$'\n'
-noticed "it does not print: " <<<$'# A page\n\n'"${right/== test:/== the test:}"$'\n'
-noticed "--epochs 1x: failed" <<<$'# A page\n\n'"${right/--epochs 1/--epochs 1x}"$'\n'
-noticed "exit 3: failed" <<<'Try `./ddp help && exit 3`.'
-noticed '"minutes|\(benchmarks.md\)" does not stand beside it' <<<'Try `./ddp bench amp`.'
-noticed "" <<<'Try `./ddp bench amp`, for minutes.'
-noticed "without a command to run" <<<'Try `./ddp diff 01 STEP`.'
-noticed "there are no tests of that name" <<<'Try `./ddp test -R nonsense`.'
-noticed "no ddp exercise watch 03-1 in tests/test_exercise.sh" < <(
-    sed -i "s/ddp exercise watch 03-1/ddp exercise watch 3-1/" tests/test_exercise.sh
-    echo 'Try `./ddp exercise watch [ID]`.'
-)
 test_done

@@ -3,11 +3,8 @@
 
     live.py BUILD SCRATCH [PART...]     BUILD: where 01_single_gpu/train is; SCRATCH: an empty folder
 
-permutations  torch.randperm
-order         20 losses of train on Fashion-MNIST, in the order of PyTorch's DistributedSampler
-checkpoints   ours in torchvision and torchvision's here: the same answer for every test image
-evaluation    a resnet18 that is trained here, evaluated by two ranks of 07 and by torchvision: the
-              same prediction for every test image, and the same counts
+evaluation    a resnet18 that is trained here, and one that PyTorch has trained, evaluated by two ranks of 07
+              and by torchvision: the same prediction for every test image, and the same counts
 convnet, resnet18, resnet50
               one step from each of 5 true states along a run, whole tensors, by tests/test_step.c
 amp           the same in bf16 and f16, against autocast, by tests/test_step_amp.c
@@ -241,82 +238,7 @@ def compare_ranks(place):
             compare_program(place, program, own, ways, state, data)
 
 
-# --- order ---------------------------------------------------------------------------------------
-
-def compare_permutations(place):
-    for seed, count in ((0, 10), (1, 50000), (5, 60000), (123456789012345, 4099)):
-        out = subprocess.run([place.test_step, "randperm", str(seed), str(count)], text=True,
-                             capture_output=True, check=True).stdout
-        ours = np.array(out.split(), np.int64)
-        check(np.array_equal(ours, ref.epoch_order(count, seed, 0).numpy()),
-              f"randperm({count}) with seed {seed}")
-
-
-def compare_order(place, seed=7, rows=32, steps=20):
-    """The whole program: data, order, padding, LeNet, SGD."""
-    if not os.path.isdir(ref.FASHION):
-        print("left out: the order of samples, for want of dataset-fashion-mnist")
-        return
-    images, labels = ref.load_fashion()
-    images = ref.pad_images(images, 32)
-    labels = torch.from_numpy(labels.astype(np.int64))
-    torch.manual_seed(seed)
-    model = ref.make_model("lenet", channels=1)
-    start, metrics = place.file("lenet.safetensors"), place.file("lenet.jsonl")
-    save_file(model.state_dict(), start)
-    check(place.run(place.train, "--arch", "lenet", "--data", ref.FASHION, "--init", start,
-                    "-b", rows, "--seed", seed, "--max-steps", steps, "-p", 1, "--no-augment",
-                    "--metrics", metrics),
-          "train on Fashion-MNIST from PyTorch's first weights")
-    with open(metrics, encoding="utf-8") as file:
-        ours = [e["loss"] for e in map(json.loads, file) if e["event"] == "step"]
-    sampler = DistributedSampler(range(len(images)), num_replicas=1, rank=0, seed=seed)
-    order, optimizer, theirs = list(sampler), ref.make_optimizer(model), []
-    for step in range(steps):
-        ids = order[step * rows:(step + 1) * rows]
-        loss = F.cross_entropy(model(ref.normalise(images[ids], "fashion-mnist")), labels[ids])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        theirs.append(loss.item())
-    off = max(abs(a - b) for a, b in zip(ours, theirs))
-    check(len(ours) == steps and off <= 1e-4,
-          f"{len(ours)} losses of lenet, off by at most {off:.1e}")
-
-
-# --- checkpoints ---------------------------------------------------------------------------------
-
-def answers_of(model, images):
-    model.eval()
-    with torch.no_grad():
-        return torch.cat([model(part) for part in images.split(500)])
-
-
-def compare_answers(place, checkpoint, theirs, images, labels, what):
-    """The same class for every image, unless PyTorch's two best are as good as equal."""
-    batch, out = place.file("images.safetensors"), place.file("logits.safetensors")
-    _, channels, height, width = images.shape
-    ref.write_file(batch, {"images": images.numpy()},
-                   {"arch": "resnet18", "classes": 10, "rows": 250, "channels": channels,
-                    "height": height, "width": width})
-    check(place.run(place.test_step, "predict", checkpoint, batch, out), f"{what}: opened here")
-    ours = load_file(out)["logits"]
-    differ = (ours.argmax(1) != theirs.argmax(1)).nonzero().flatten()
-    best = theirs[differ].topk(2).values
-    ties = int((best[:, 0] - best[:, 1] <= 1e-4 * theirs.abs().max()).sum())
-    check(ties == len(differ),
-          f"{what}: {len(differ)} of {len(images)} images are answered otherwise, {ties} of them "
-          f"ties; logits off by at most {(ours - theirs).abs().max():.1e}")
-    metrics = place.file("eval.jsonl")
-    place.run(place.train, "-e", "--init", checkpoint, "--data", place.folder, "--metrics", metrics)
-    with open(metrics, encoding="utf-8") as file:
-        event = [e for e in map(json.loads, file) if e["event"] == "eval"][-1]
-    right = round(event["top1"] * event["n"] / 100)
-    wanted = int((theirs.argmax(1) == labels).sum())
-    check(abs(right - wanted) <= ties, f"{what}: train -e counts {right} right, PyTorch {wanted}")
-    for name in (batch, out, metrics):
-        os.remove(name)
-
+# --- evaluating ----------------------------------------------------------------------------------
 
 def events_of(path, name):
     with open(path, encoding="utf-8") as file:
@@ -340,55 +262,41 @@ def compare_judged(what, found, counts, judged):
               f"{what}: of class {c}: images, right, right among five: {ours}, PyTorch: {theirs}")
 
 
-def compare_evaluation(place, steps=200, ranks=2):
+def compare_network(place, net, what, data, ranks=2):
+    """A file of weights, evaluated by 07 and by torchvision."""
     folder = os.path.join(place.build, "07_dist_eval")
-    net, metrics, seen = (place.file(name) for name in ("net.safetensors", "eval.jsonl", "seen.csv"))
-    options = ("--arch", "resnet18", "--data", place.folder, "-b", 128, "--metrics", metrics)
-    check(place.run(f"{folder}/train", *options, "--max-steps", steps, "--lr", 0.05, "--save", net),
-          f"a resnet18 is trained: {steps} steps")
-    for path in (metrics, seen):
-        if os.path.exists(path):
-            os.remove(path)
-    check(place.run(f"{folder}/launch", "-n", ranks, "--", f"{folder}/train", *options, "-e",
-                    "--resume", net, "--amp", "off", "--per-class", "--predictions", seen),
-          f"evaluated by {ranks} ranks")
-    images, labels = place.load(train=False)
+    metrics, seen = place.file("eval.jsonl"), place.file("seen.csv")
+    check(place.run(f"{folder}/launch", "-n", ranks, "--", f"{folder}/train", "--arch", "resnet18", "--data",
+                    place.folder, "-b", 128, "-e", "--init", net, "--amp", "off", "--per-class",
+                    "--metrics", metrics, "--predictions", seen), f"{what}: evaluated by {ranks} ranks")
+    images, labels = data
     model = ref.make_model("resnet18", channels=images.shape[1]).eval()
     model.load_state_dict({k: v for k, v in load_file(net).items() if not k.startswith("ddp.")})
     judged = ref.judge(model, ref.normalise(images, place.name), labels)
-    compare_judged("07", np.loadtxt(seen, delimiter=",", skiprows=1), events_of(metrics, "class"),
-                   judged)
+    compare_judged(what, np.loadtxt(seen, delimiter=",", skiprows=1), events_of(metrics, "class"), judged)
     ours, theirs = events_of(metrics, "eval")[0], judged["loss"].mean().item()
     check(abs(ours["test_loss"] - theirs) <= 1e-5 * max(1, theirs),
-          f"07: top1 {ours['top1']}%, loss {ours['test_loss']}, PyTorch's loss {theirs:.9g}")
+          f"{what}: top1 {ours['top1']}%, loss {ours['test_loss']}, PyTorch's loss {theirs:.9g}")
     for path in (net, metrics, seen):
         os.remove(path)
 
 
-def compare_checkpoints(place):
-    images, labels = place.load(train=False)
-    images = ref.normalise(images, place.name)
-    channels = images.shape[1]
-
-    path = place.file("ours.safetensors")
-    check(place.run(place.train, "--arch", "resnet18", "--data", place.folder, "-b", 128,
-                    "--max-steps", 20, "--seed", 3, "--save", path), "train and save")
-    model = ref.make_model("resnet18", channels=channels)
-    model.load_state_dict({k: v for k, v in load_file(path).items() if not k.startswith("ddp.")})
-    compare_answers(place, path, answers_of(model, images), images, labels, "our checkpoint")
-
-    path, data = place.file("theirs.safetensors"), place.load(train=True)
+def compare_evaluation(place):
+    tests, net = place.load(train=False), place.file("net.safetensors")
+    check(place.run(place.train, "--arch", "resnet18", "--data", place.folder, "-b", 128, "--max-steps", 100,
+                    "--lr", 0.05, "--save", net), "train and save")
+    compare_network(place, net, "our checkpoint", tests)
+    data = place.load(train=True)
     torch.manual_seed(2)
-    model = ref.make_model("resnet18", channels=channels).train()
+    model = ref.make_model("resnet18", channels=data[0].shape[1]).train()
     optimizer = ref.make_optimizer(model)
     for ids in ref.epoch_order(len(data[0]), 1, 0)[:20 * 128].split(128):
         x, y = batch_of(place, *data, 32, ids.numpy())
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
-    save_file(model.state_dict(), path)
-    compare_answers(place, path, answers_of(model, images), images, labels,
-                    "torchvision's checkpoint")
+    save_file(model.state_dict(), net)
+    compare_network(place, net, "torchvision's checkpoint", tests)
 
 
 def main():
@@ -397,9 +305,7 @@ def main():
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
     place = Place(*sys.argv[1:3])
-    parts = {"permutations": compare_permutations, "order": compare_order,
-             "checkpoints": compare_checkpoints, "evaluation": compare_evaluation,
-             "ranks": compare_ranks, "amp": compare_autocast}
+    parts = {"evaluation": compare_evaluation, "ranks": compare_ranks, "amp": compare_autocast}
     parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
     for part in sys.argv[3:] or parts:
         parts[part](place)
