@@ -171,6 +171,7 @@ static void set_scalars(Job *job)
         .momentum = (float)job->config.optim.momentum,
         .weight_decay = (float)job->config.optim.weight_decay,
         .nesterov = job->config.optim.nesterov,
+        .smoothing = (float)job->config.optim.label_smoothing,
         .loss_scale = 1,
     });
 }

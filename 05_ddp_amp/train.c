@@ -186,6 +186,7 @@ static void set_scalars(Job *job)
         .momentum = (float)job->config.optim.momentum,
         .weight_decay = (float)job->config.optim.weight_decay,
         .nesterov = job->config.optim.nesterov,
+        .smoothing = (float)job->config.optim.label_smoothing,
         .clip_norm = (float)job->config.amp.clip_norm,
         .window = job->batch ? job->batch->rows : 0,    // the loss is their mean, in parts or not
     });

@@ -50,6 +50,7 @@ bool ops_emulates(const Device *device, Type type);
 typedef struct Scalars {
     float lr, momentum, weight_decay;
     int32_t nesterov;
+    float smoothing;    // the part of each label that all classes share when the loss trains
     float loss_scale;   // the loss is multiplied by it before backward, and gradients_scale undoes it
     float clip_norm;    // longer gradients are shortened to this; 0: they are left as they are
     int32_t window;     // rows of a batch whose loss comes in several calls; 0: in one
@@ -169,7 +170,8 @@ void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 // Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
 // Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits). The
 // mean is over the rows that count; where scalars->window is set, over so many, of several calls,
-// and what stats says of the last batch is of them all.
+// and what stats says of the last batch is of them all. Training smooths labels as PyTorch's
+// label_smoothing does: the target is (1 - smoothing) * onehot(label) + smoothing / classes.
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                         Scalars *scalars, Stats *stats, float *dlogits);
 

@@ -5,6 +5,7 @@
 typedef struct OptimConfig {
     double lr, momentum, weight_decay;
     bool nesterov;
+    double label_smoothing; // of the loss
     const char *schedule;   // constant, step, multistep, cosine
     int step_size;          // step: epochs between two decays
     const char *milestones; // multistep: "60,120,160", in epochs

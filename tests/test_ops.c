@@ -690,6 +690,8 @@ static Stats stats_back(const Stats *memory)
     return stats;
 }
 
+static float smoothing;     // of what run_loss computes
+
 static Stats run_loss(int rows, int classes, const double *z, const int32_t *labels, float scale,
                       float *dz, int times)
 {
@@ -698,7 +700,7 @@ static Stats run_loss(int rows, int classes, const double *z, const int32_t *lab
     Scalars *scalars = device_alloc(device, sizeof *scalars);
     Stats *stats = device_alloc(device, sizeof *stats);
     copy_to_device(device_stream(device), on_device, labels, (size_t)rows * sizeof *labels);
-    scalars_set(ops, scalars, (Scalars){ .loss_scale = scale });
+    scalars_set(ops, scalars, (Scalars){ .loss_scale = scale, .smoothing = smoothing });
     for (int i = 0; i < times; i++)
         loss_cross_entropy(ops, rows, classes, logits, on_device, scalars, stats, dz);
     Stats got = stats_back(stats);
@@ -742,6 +744,35 @@ TEST(loss)
     expect_gradient(&c, 0, (Array){ 1, (double[]){ 8 } }, from_device(dz, ROWS * CLASSES));
     device_free(device, dz);
     case_free(&c);
+}
+
+// The numbers of torch.nn.CrossEntropyLoss(label_smoothing=S, ignore_index=-1) in float64.
+TEST(label_smoothing)
+{
+    static const double z[] = { 1, -2, 0.5, 3, 0.25, 0.25, -1, 0, 4, 0, -4, 1 };
+    static const int32_t labels[] = { 0, -1, 3 };
+    static const struct {
+        float smoothing;
+        double loss, dz[12];
+    } cases[] = {
+        { 0.1f, 2.69047569,
+          { -0.407223125, -0.00974792644, 0.0210271196, 0.395943932, 0, 0, 0, 0,
+            0.455472798, -0.00392877922, -0.0123430126, -0.439201006 } },
+        { 1, 3.19672569,
+          { -0.0697231248, -0.122247926, -0.0914728804, 0.283443932, 0, 0, 0, 0,
+            0.342972798, -0.116428779, -0.124843013, -0.101701006 } },
+    };
+    float *dz = empty(12);
+    for (int i = 0; i < 2; i++) {
+        smoothing = cases[i].smoothing;
+        Stats s = run_loss(3, 4, z, labels, 1, dz, 1);
+        EXPECT_NEAR(s.batch_loss_sum / 2, cases[i].loss, 1e-6);
+        expect_close("smoothed", from_device(dz, 12), (Array){ 12, (double *)cases[i].dz }, 1e-6);
+        s = run_loss(3, 4, z, labels, 1, NULL, 1);
+        EXPECT_NEAR(s.batch_loss_sum / 2, 2.63422569, 1e-6);    // evaluation smoothes nothing
+    }
+    smoothing = 0;
+    device_free(device, dz);
 }
 
 TEST(loss_of_strange_numbers)
@@ -1042,6 +1073,7 @@ int main(void)
     a_tie_goes_to_the_first();
     relu();
     loss();
+    label_smoothing();
     loss_of_strange_numbers();
     verdicts();
     optimizer();

@@ -754,23 +754,26 @@ typedef struct RowLoss {
     int before;     // classes that come before the label; INT32_MAX: the loss is not finite
 } RowLoss;
 
-// loss = log(sum(exp(z))) - z[label], and its gradient, softmax(z) - onehot(label), times `scale`.
+// loss = log(sum(exp(z))) - sum(target * z), and its gradient, softmax(z) - target, times `scale`. The
+// target is onehot(label), of which all classes share the part `smooth`.
 // A row is correct at k if fewer than k classes come before its label, ties going to the lower
 // index. A label that is not a class has a loss that is not a number.
-static RowLoss row_loss(const float *z, int classes, int label, double scale, float *dz)
+static RowLoss row_loss(const float *z, int classes, int label, double smooth, double scale,
+                        float *dz)
 {
     float max = z[0], mine = label < classes ? z[label] : NAN;
-    double sum = 0;
+    double sum = 0, own = 1 - smooth, share = smooth / classes, target = own * mine;
     int before = 0;
     for (int j = 1; j < classes; j++)
         max = z[j] > max ? z[j] : max;
     for (int j = 0; j < classes; j++) {
         sum += exp((double)z[j] - max);
         before += j != label && !(z[j] < mine || (z[j] == mine && j > label));
+        target += share > 0 ? share * z[j] : 0;     // z may be infinite
     }
     for (int j = 0; dz && j < classes; j++)
-        dz[j] = (float)(scale * (exp((double)z[j] - max) / sum - (j == label)));
-    double loss = log(sum) + max - mine;
+        dz[j] = (float)(scale * (exp((double)z[j] - max) / sum - own * (j == label) - share));
+    double loss = log(sum) + max - target;
     return (RowLoss){ loss, isfinite(loss) ? before : INT32_MAX };
 }
 
@@ -795,7 +798,7 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
                 memset(dz, 0, (size_t)classes * sizeof *dz);
             continue;
         }
-        RowLoss row = row_loss(z, classes, labels[i], scale, dz);
+        RowLoss row = row_loss(z, classes, labels[i], dz ? scalars->smoothing : 0, scale, dz);
         loss += row.loss;
         stats->batch_correct1 += row.before < 1;
         stats->correct1 += row.before < 1;
@@ -819,7 +822,7 @@ static Verdict judge(const float *z, int classes, int label)
         next = j != best && z[j] > next ? z[j] : next;
         largest = isfinite(z[j]) ? fmaxf(largest, fabsf(z[j])) : largest;
     }
-    RowLoss row = row_loss(z, classes, label, 0, NULL);
+    RowLoss row = row_loss(z, classes, label, 0, 0, NULL);
     double margin = isfinite(row.loss) ? ((double)z[best] - next) / largest : 0;
     return (Verdict){ label, best, row.before, (float)row.loss, (float)margin };
 }

@@ -57,26 +57,30 @@ __device__ float warp_max(float value)
     return warp_merge(value, [](float a, float b) { return a > b ? a : b; });
 }
 
-// One warp, one row: loss = log(sum(exp(z))) - z[label], and dz = scale * (softmax(z) -
-// onehot(label)). A row is correct at k if fewer than k classes come before its label, ties going
-// to the lower index. A label that is not a class has a loss that is not a number.
-__device__ RowLoss row_loss(const float *z, int classes, int label, double scale, float *dz)
+// One warp, one row: loss = log(sum(exp(z))) - sum(target * z), and dz = scale * (softmax(z) -
+// target). The target is onehot(label), of which all classes share the part `smooth`. A row is correct
+// at k if fewer than k classes come before its label, ties going to the lower index. A label that is
+// not a class has a loss that is not a number.
+__device__ RowLoss row_loss(const float *z, int classes, int label, double smooth, double scale,
+                            float *dz)
 {
     int lane = threadIdx.x % WARP, before = 0;
     float top = -INFINITY, mine = label < classes ? z[label] : NAN;
-    double sum = 0;
+    double sum = 0, own = 1 - smooth, share = smooth / classes, target = 0;
     for (int j = lane; j < classes; j += WARP)
         top = z[j] > top ? z[j] : top;
     top = warp_max(top);
     for (int j = lane; j < classes; j += WARP) {
         sum += exp((double)z[j] - top);
         before += j != label && !(z[j] < mine || (z[j] == mine && j > label));
+        target += share > 0 ? share * z[j] : 0;     // z may be infinite
     }
     sum = warp_sum(sum);
+    target = warp_sum(target) + own * mine;
     before = warp_sum(before);
     for (int j = lane; dz && j < classes; j += WARP)
-        dz[j] = (float)(scale * (exp((double)z[j] - top) / sum - (j == label)));
-    double loss = log(sum) + top - mine;
+        dz[j] = (float)(scale * (exp((double)z[j] - top) / sum - own * (j == label) - share));
+    double loss = log(sum) + top - target;
     return RowLoss{ loss, isfinite(loss) ? before : INT32_MAX };
 }
 
@@ -117,7 +121,7 @@ cross_entropy_kernel(Launch launch, int rows, int classes, const float *__restri
         const float *z = logits + (size_t)row * classes;
         float *dz = dlogits ? dlogits + (size_t)row * classes : NULL;
         if (labels[row] >= 0)
-            own.add(row_loss(z, classes, labels[row], scale, dz));
+            own.add(row_loss(z, classes, labels[row], dz ? scalars->smoothing : 0, scale, dz));
         else
             for (int j = lane; dz && j < classes; j += WARP)
                 dz[j] = 0;
@@ -163,7 +167,7 @@ __device__ Verdict judge(const float *z, int classes, int label)
     }
     next = warp_max(next);
     largest = warp_max(largest);
-    RowLoss row = row_loss(z, classes, label, 0, NULL);
+    RowLoss row = row_loss(z, classes, label, 0, 0, NULL);
     double margin = isfinite(row.loss) ? ((double)z[best] - next) / largest : 0;
     return Verdict{ label, best, row.before, (float)row.loss, (float)margin };
 }

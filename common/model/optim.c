@@ -17,6 +17,8 @@ void optim_options(Args *args, OptimConfig *c)
         { "lr", 0, ARG_DOUBLE, &c->lr, "RATE", "learning rate", .min = 0, .max = 1e3 },
         { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "momentum of SGD", .min = 0, .max = 1 },
         { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W", "weight decay", .min = 0, .max = 1e3 },
+        { "label-smoothing", 0, ARG_DOUBLE, &c->label_smoothing, "S",
+          "part of each label that all classes share in training (0: none)", .min = 0, .max = 1 },
         { "nesterov", 0, ARG_FLAG, &c->nesterov, NULL, "Nesterov's momentum" },
         { "schedule", 0, ARG_CHOICE, &c->schedule, "constant|step|multistep|cosine",
           "how the learning rate falls" },
