@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # readme_diff.sh [--check] [ROOT] - writes what the steps' README.md take from the sources: what is new since the step
-# before with the diff of train.c, between two markers; and functions, after `<!-- core: FILE FUNCTION... -->`. With
-# --check it writes nothing, names the READMEs that are out of date, and ends with 1 if there are any.
+# before with the diff of train.c, between two markers; and functions, after `<!-- core: FILE FUNCTION... -->`. Each
+# hunk of the diff needs a numbered sentence. With --check it writes nothing, names the READMEs that are out of date, and
+# ends with 1 if there are any.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -49,6 +50,21 @@ quote_functions()
     done
 }
 
+# Has the README of step $2 a sentence for each hunk? They are numbered below a heading that ends with the file's name.
+count_sentences()
+{
+    local a=$1 b=$2 file hunks sentences status=0
+    compare_steps "$a" "$b"
+    for file in "${changed[@]}"; do
+        [ "$file" != CMakeLists.txt ] || continue
+        read -r _ _ hunks < <(unified_diff "$a/$file" "$b/$file" | count_changes)
+        sentences=$(awk -v file="$file" '/^#/ { on = $NF == file } on && /^[0-9]+\. / { n++ } END { print n + 0 }' "$b/README.md")
+        [ "$hunks" = "$sentences" ] ||
+            { say "$b/README.md: $file changes in $(counted "$hunks" place) and has $(counted "$sentences" sentence)"; status=1; }
+    done
+    return $status
+}
+
 # Brings the README.md of step $2 up to date, or says that it is not. Step $1 is the one before, or empty.
 update_readme()
 {
@@ -63,13 +79,15 @@ update_readme()
         $0 == last { inside = 0 }
         !inside { print }
         $0 == first { inside = 1; print ENVIRON["block"] }' "$readme" | quote_functions "$2") || return 1
-    [ "$new" != "$(<"$readme")" ] || return 0
-    if $check; then
-        say "$readme: out of date: tools/readme_diff.sh writes it"
-        return 1
+    if [ "$new" != "$(<"$readme")" ]; then
+        if $check; then
+            say "$readme: out of date: tools/readme_diff.sh writes it"
+            return 1
+        fi
+        printf '%s\n' "$new" >"$readme"
+        say "written: $readme"
     fi
-    printf '%s\n' "$new" >"$readme"
-    say "written: $readme"
+    [ -z "$1" ] || count_sentences "$1" "$2"
 }
 
 check=false
