@@ -129,6 +129,15 @@ sub anchors_of
     return $anchors{$file} = \%found;
 }
 
+# A path in a document, from the root.
+sub resolved
+{
+    my ($document, $path) = @_;
+    my $file = ($document =~ s{[^/]*$}{}r) . $path;
+    1 while $file =~ s{(?:^|(?<=/))(?!\.\./)[^/]+/\.\./}{};
+    return $file;
+}
+
 sub check_link
 {
     my ($document, $to) = @_;
@@ -140,9 +149,7 @@ sub check_link
     }
     my ($path, $anchor) = $to =~ /^([^#]*)(?:#(.*))?$/;
     return wrong("the link $to is a path of one machine") if $path =~ m{^/};
-    my ($folder) = $document =~ m{^(.*/)};
-    my $file = $path eq '' ? $document : ($folder // '') . $path;
-    1 while $file =~ s{(?:^|(?<=/))(?!\.\./)[^/]+/\.\./}{};
+    my $file = $path eq '' ? $document : resolved($document, $path);
     return wrong("the link $to leads out of the repository") if $file =~ m{^\.\./};
     return wrong("the link $to leads nowhere") if !-e $file;
     return if !defined $anchor;
@@ -151,12 +158,10 @@ sub check_link
 
 # --- documents ------------------------------------------------------------------------------------------------------
 
+# Names of functions, types or constants, in a list after the name of their file.
 sub check_definitions
 {
-    my ($document, $path, $list) = @_;
-    my ($folder) = $document =~ m{^(.*/)};
-    my $file = ($folder // '') . $path;
-    1 while $file =~ s{(?:^|(?<=/))(?!\.\./)[^/]+/\.\./}{};
+    my ($file, $list) = @_;
     my $code = text_of($file) =~ s{//[^\n]*}{}gr;
     for my $name ($list =~ /`(\w+)`/g) {
         $names++;
@@ -212,9 +217,9 @@ sub check_document
         }
     });
 
-    while ($text =~ /\[[^\]\[]*\]\(([^)\s]+\.[ch])\): ((?:`\w+`(?:, (?:and )?| and )?\s*)+)/g) {
+    while ($text =~ /(?:\[[^\]\[]*\]\(([^)\s]+\.[ch])\)|`([\w\/]+\.[ch])`): ((?:`\w+`(?:, (?:and )?| and )?\s*)+)/g) {
         $where = "$document:" . $line_of->($-[0]);
-        check_definitions($document, $1, $2);
+        check_definitions(defined $1 ? resolved($document, $1) : $2, $3);
     }
     while ($text =~ /`([^`]+)`( is refused)?/g) {
         my ($code, $refused) = ($1, $2);
@@ -268,26 +273,20 @@ sub is_pattern
         )(?!\w) }x;
 }
 
-# Prints for each command of a document, in their order and with tabs between them: FILE:LINE; "command", or
-# "pattern" if something in it stands for something else; the command; what is said around it (its paragraph; its
-# row, the table's first row and the paragraph above; the paragraphs above and below its block); what it prints,
-# if that follows in the same block, with "\x1f" between the lines. Where a document says "`...` is `COMMAND`",
-# `... --more` is COMMAND --more.
+# Prints for each command of a document, in their order and with tabs between them: FILE:LINE; "command", or "pattern"
+# if something in it stands for something else; the command; what it prints, if that follows in the same block, with
+# "\x1f" between the lines. Where a document says "`...` is `COMMAND`", `... --more` is COMMAND --more.
 sub list_commands
 {
     my ($document) = @_;
     my $text = text_of_document($document);
-    my @whole = ('', split /\n/, $text);
-    my @found;          # [line, last line, command, what it prints]
-    my %in_block;
+    my @found;          # [line, command, what it prints]
     my ($dots) = $text =~ /`\.\.\.` is `([^`]+)`/;
 
     take_blocks(\$text, sub {
         my ($code, $line) = @_;
         my ($joined, $begin, $after, $of) = ('', 0, '', undef);
-        my @in = map { s/^ {4}//r } split /\n/, $code;
-        for (@in) {
-            $in_block{$line} = 1;
+        for (map { s/^ {4}//r } split /\n/, $code) {
             $begin = $line if $joined eq '';
             if ($joined eq '' && /^(?:\s*$|```)/) {
                 $after = 1;
@@ -296,9 +295,9 @@ sub list_commands
             } else {
                 my $command = unexplained($joined . $_ =~ s/^\s+//r);
                 if (is_command($command, 1)) {
-                    push @found, $of = [$begin, $line, $command, []];
-                } elsif ($of && ($after || @{ $of->[3] })) {
-                    push @{ $of->[3] }, $_;
+                    push @found, $of = [$begin, $command, []];
+                } elsif ($of && ($after || @{ $of->[2] })) {
+                    push @{ $of->[2] }, $_;
                 }
                 ($joined, $after) = ('', '');
             }
@@ -309,31 +308,12 @@ sub list_commands
     while ($text =~ /`([^`]+)`( is refused)?/g) {
         my ($code, $refused, $line) = (spanned($1), $2, 1 + (substr($text, 0, $-[0]) =~ tr/\n//));
         $code =~ s/^\.\.\. /$dots / if defined $dots;
-        push @found, [$line, $line, $code, []] if !$refused && is_command($code, '');
+        push @found, [$line, $code, []] if !$refused && is_command($code, '');
     }
-
-    my $empty = sub { !defined $whole[$_[0]] || $whole[$_[0]] =~ /^\s*$/ };
-    my $paragraph = sub {               # around a line, or the next one in a direction
-        my ($line, $way) = @_;
-        $line += $way while $way && $line > 0 && $line < @whole && ($empty->($line) || $in_block{$line});
-        my ($from, $to) = ($line, $line);
-        $from-- while $from > 1 && !$empty->($from - 1);
-        $to++ while $to < @whole && !$empty->($to + 1);
-        return ($from, join ' ', map { $_ // '' } @whole[$from .. $to]);
-    };
     for (sort { $a->[0] <=> $b->[0] } @found) {
-        my ($line, $last, $command, $prints) = @$_;
-        my $around;
-        if ($in_block{$line}) {
-            $around = join ' ', @whole[$line .. $last], map { ($paragraph->($line, $_))[1] } -1, 1;
-        } elsif ($whole[$line] =~ /^\|/) {
-            my ($from) = $paragraph->($line, 0);
-            $around = join ' ', $whole[$line], $whole[$from], ($paragraph->($from - 1, -1))[1];
-        } else {
-            $around = ($paragraph->($line, 0))[1];
-        }
+        my ($line, $command, $prints) = @$_;
         my $kind = is_pattern($command) ? 'pattern' : 'command';
-        print join("\t", "$document:$line", $kind, $command, $around =~ tr/\t//dr, join("\x1f", @$prints)), "\n";
+        print join("\t", "$document:$line", $kind, $command, join("\x1f", @$prints)), "\n";
     }
 }
 

@@ -97,7 +97,7 @@ run_tests()
 }
 
 # The fast tests, apart from those of documents and of tools, which no fault is in.
-fast=(-LE 'asan|tsan|clang|slow|fuzz|exercise' -E 'faults|docs|readme|pytorch_names|plot|bundle|propagate|series|ddp')
+fast=(-LE 'asan|tsan|clang|slow|fuzz|exercise' -E 'faults|docs|readme|plot|bundle|series|ddp')
 
 # prove NAME: prints one line; false if nothing catches it.
 prove()

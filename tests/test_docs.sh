@@ -79,5 +79,6 @@ complaints+=('there is no tools/check_serie.sh')        # as a command, and as a
 wrong '`common/coms.h`' 'there is no common/coms.h'
 wrong 'the exercise 03-77' 'there is no exercise 03-77'
 wrong '[ddp.c](../03_ddp_fork/ddp.c): `ddp_new`, `ddp_old`' 'no ddp_old in 03_ddp_fork/ddp.c'
+wrong '`03_ddp_fork/sampler.c`: `sampler_set_epochs`' 'no sampler_set_epochs in 03_ddp_fork/sampler.c'
 noticed "what is not right"
 test_done

@@ -230,7 +230,7 @@ document()
     PATH=$tree/build/cpu/$step:$TMP/bin:$path               # "launch and train are the programs in ..."
     [[ $file != 07* ]] || black_images                      # its text is about CIFAR-10
     [[ $file != docs/* ]] || rm -f ./*.st* ./net*           # each has networks of its own
-    while IFS=$'\x1e' read -r line kind command _ prints; do
+    while IFS=$'\x1e' read -r line kind command prints; do
         # Once in each document; what only looks, once.
         where=$file
         [[ ! $command =~ ^\./ddp\ (doctor|diff|help|exercise\ list) ]] || where=
