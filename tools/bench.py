@@ -419,8 +419,13 @@ def bench_parallel(b):
 def all_reduce(b, *sizes):
     """[(bytes, µs, µs of the library's own call, bus bandwidth in GB/s)]"""
     text = run([b.program("comm_bench"), "-n", 2, "--op", "all_reduce", "--compare", *sizes])
+    return [(size, us, us / ratio, bus) for size, us, bus, ratio in rows_of(text)]
+
+
+def rows_of(text):
+    """[[bytes, µs, bus bandwidth, and with --compare the ratio to the library's own]] of comm_bench's table."""
     rows = [line.split() for line in text.splitlines() if line[:1] == " "]
-    return [(int(r[0]), float(r[4]), float(r[4]) / float(r[7]), float(r[6])) for r in rows]
+    return [[int(row[0]), float(row[4]), *map(float, row[6:])] for row in rows]
 
 
 def bench_launch(b):
@@ -538,7 +543,7 @@ def bench_slurm(b):
     def reduce(nodes):
         text = run(srun(f"-N{nodes}", "--ntasks-per-node=1", b.program("comm_bench"), "-n", 0, "-b", 1024,
                         "-e", 1 << 20 if b.args.quick else 64 << 20, "-f", 4))
-        return [(int(row[0]), float(row[4])) for row in map(str.split, text.splitlines()) if row[:1] != ["#"]]
+        return [(size, us) for size, us, *_ in rows_of(text)]
 
     def rate(nodes, *options):
         return rate_of(b.events(srun(f"-N{nodes}", f"-n{nodes}", train, *common, *PLAIN, "--max-steps", b.steps(40),

@@ -25,7 +25,7 @@ typedef struct Config {
     int ranks, factor, repeats, warmup;
     int64_t begin, end;     // bytes
     const char *op, *type;
-    bool raw, alternate;
+    bool compare;
     RendezvousConfig rendezvous;
 } Config;
 
@@ -148,7 +148,7 @@ static double measure(Bench *b, int which, size_t count, double *raw_us)
     double *times = device_alloc(b->device, 2 * (size_t)repeats * sizeof *times);
     double *on_host = xcalloc(2 * (size_t)repeats, sizeof *on_host);
     for (int i = -b->config->warmup; i < repeats; i++) {
-        double ours = b->config->raw ? 0 : time_once(b, which, count, false);
+        double ours = time_once(b, which, count, false);
         double raw = raw_us ? time_once(b, which, count, true) : 0;
         if (i >= 0) {
             on_host[i] = ours;
@@ -176,9 +176,9 @@ static void print_head(const Config *c, const Device *device)
     printf("# %s, %d ranks, %s on %s; median of up to %d calls\n", c->op, c->ranks, comm_backend,
            device_name(device), c->repeats);
     printf("#%11s %11s %5s %5s %11s %8s %8s%s\n", "size", "count", "type", "op", "time",
-           "algbw", "busbw", c->alternate ? "  of bare" : "");
+           "algbw", "busbw", c->compare ? "  of bare" : "");
     printf("#%11s %11s %5s %5s %11s %8s %8s%s\n", "(B)", "(values)", "", "", "(us)", "(GB/s)",
-           "(GB/s)", c->alternate ? "     time" : "");
+           "(GB/s)", c->compare ? "     time" : "");
 }
 
 static void print_row(const Bench *b, int which, size_t count, double us, double raw_us)
@@ -187,7 +187,7 @@ static void print_row(const Bench *b, int which, size_t count, double us, double
     double bytes = (double)(count * comm_width(b->type)), algbw = bytes / us / 1e3;
     printf("%12.0f %11zu %5s %5s %11.1f %8.2f %8.2f", bytes, count, c->type, benches[which].op, us,
            algbw, algbw * benches[which].travels(c->ranks));
-    if (c->alternate)
+    if (c->compare)
         printf("  %7.3f", us / raw_us);
     printf("\n");
     fflush(stdout);
@@ -200,10 +200,10 @@ static void bench_sizes(Bench *b)
     for (double bytes = (double)c->begin; bytes <= (double)c->end; bytes *= c->factor) {
         size_t unit = benches[which].kind == CALL_ALL_GATHER ? (size_t)c->ranks : 1;
         size_t count = (size_t)bytes / comm_width(b->type) / unit * unit;
-        double raw_us = 0, us;
-        us = measure(b, which, count, c->raw || c->alternate ? &raw_us : NULL);
+        double raw_us = 0;
+        double us = measure(b, which, count, c->compare ? &raw_us : NULL);
         if (c->ranks > 0 && comm_rank(b->comm) == 0)
-            print_row(b, which, count, c->raw ? raw_us : us, raw_us);
+            print_row(b, which, count, us, raw_us);
     }
 }
 
@@ -220,12 +220,12 @@ static int run(void *arg, const World *world)
     b.judge = comm_new(world, device, "judge", false);
     b.from = device_alloc(device, (size_t)c->end);
     b.to = device_alloc(device, (size_t)c->end);
-    CHECK(!(c->raw || c->alternate) || run_raw(&b, bench_of("all_reduce"), 1),
+    CHECK(!c->compare || run_raw(&b, bench_of("all_reduce"), 1),
           "for the cpu backend", "%s has no calls without a stream to measure", comm_backend);
     if (world->rank == 0)
         print_head(c, device);
     bench_sizes(&b);
-    if (world->rank == 0 && !c->raw && !c->alternate)
+    if (world->rank == 0 && !c->compare)
         printf("# bytes given to the calls: %" PRIu64 "\n", comm_bytes(b.comm));
     comm_free(b.judge);
     comm_free(b.comm);
@@ -261,13 +261,10 @@ int main(int argc, char **argv)
         { "end", 'e', ARG_INT64, &c.end, "BYTES", "the largest size", 4, 0x1p34 },
         { "factor", 'f', ARG_INT, &c.factor, "N", "from one size to the next", 2, 1024 },
         { "repeats", 'r', ARG_INT, &c.repeats, "N", "calls of each size, at most", 1, 1e6 },
-        { "raw", 0, ARG_FLAG, &c.raw, NULL, "Gloo: its own calls, without ours around them" },
-        { "compare", 0, ARG_FLAG, &c.alternate, NULL, "Gloo: ours and its own, in turn" }));
+        { "compare", 0, ARG_FLAG, &c.compare, NULL, "Gloo: our calls and its own, in turn" }));
     rendezvous_options(&args, &c.rendezvous);
     args_parse(&args, argc, argv);
     if (c.begin > c.end)
         args_reject(&args, "begin", "is more than --end");
-    if (c.raw && c.alternate)
-        args_reject(&args, "raw", "is one half of --compare");
     return c.ranks ? ranks_run(c.ranks, run, &c) : run_among(&c, &args);
 }

@@ -114,55 +114,44 @@ gpu_is_usable() { "$here/build/tests/test_streams_cuda" >/dev/null 2>&1; [ $? !=
 
 # --- doctor -------------------------------------------------------------------------------------------------------
 
-# row FOUND? WHAT TEXT
+# row must|may WHAT FOUND MISSING: a line of the doctor's.
 row()
 {
     local color=$green mark='ok'
-    case $1 in no) color=$red mark='--' bad=yes ;; maybe) color=$yellow mark='??' ;; esac
-    printf '%s%s%s  %-18s %s\n' "$color" "$mark" "$plain" "$2" "$3"
+    if [ -z "$3" ]; then
+        color=$yellow mark='??'
+        [ "$1" = may ] || color=$red mark='--' bad=yes
+    fi
+    printf '%s%s%s  %-18s %s\n' "$color" "$mark" "$plain" "$2" "${3:-$4}"
 }
-
-may_have() { row "$([ -n "$2" ] && echo yes || echo maybe)" "$1" "${2:-$3}"; }
 
 cmd_doctor()
 {
-    local bad=no name file glibc gpus lacks flag spare
+    local bad=no name file glibc lacks='' flag
     set_path
-    printf '%sthe bundle%s\n' "$bold" "$plain"
-    row yes revision "$(about revision), made $(about made)"
-    row yes "built with" "CUDA $(about CUDA), cuDNN $(about cuDNN), NCCL $(about NCCL), for $(about architectures)"
-    printf '%sthe machine%s\n' "$bold" "$plain"
+    row must "the bundle" "$(about revision), made $(about made), for $(about architectures), with CUDA $(about CUDA), \
+cuDNN $(about cuDNN), NCCL $(about NCCL)"
     glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed 's/.* //')
-    row "$(printf '%s\n' "$(about glibc)" "${glibc:-0}" | sort -CV && echo yes || echo no)" glibc \
-        "${glibc:-not to be seen}; $(about glibc) or newer is needed"
-    lacks=
+    file=$(printf '%s\n' "$(about glibc)" "${glibc:-0}" | sort -CV && echo "$glibc")
+    row must glibc "${file:+$glibc; $(about glibc) or newer is needed}" "$glibc; $(about glibc) or newer is needed"
     for flag in $(about cpu); do
         grep -qE "^flags.* $flag( |$)" /proc/cpuinfo || lacks+=" $flag"
     done
     name=$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -1)
-    row "$([ -z "$lacks" ] && echo yes || echo maybe)" processor \
-        "$name, $(nproc) cores${lacks:+, without$lacks: ranks by Gloo may die of SIGILL}"
-    gpus=$(PATH=$PATH:/usr/local/nvidia/bin nvidia-smi --format=csv,noheader \
-        --query-gpu=name,driver_version,memory.total 2>/dev/null)
-    row "$([ -n "$gpus" ] && echo yes || echo no)" GPU "${gpus:-none: nvidia-smi shows none}"
-    file=${found[libcuda.so.1]}
-    row "$([ -n "$file" ] && echo yes || echo no)" "the driver's" "libcuda.so.1 ${file:-is not found}"
-    printf '%slibraries%s\n' "$bold" "$plain"
+    row must processor "$name, $(nproc) cores${lacks:+, without$lacks: ranks by Gloo may die of SIGILL}"
+    row must GPU "$(PATH=$PATH:/usr/local/nvidia/bin nvidia-smi --format=csv,noheader \
+        --query-gpu=name,driver_version,memory.total 2>/dev/null)" "none: nvidia-smi shows none"
+    row must libcuda.so.1 "${found[libcuda.so.1]}" "not found: it comes with the driver"
     for name in $(about needs); do
         file=$(trace_all | sed -nE "s,^[[:space:]]*$name => ([^ ]+) \(.*,\1,p" | head -1)
-        [ ! -e "$file" ] || file=$(readlink -f "$file")             # its name has the version, often
-        row "$([ -n "$file" ] && echo yes || echo no)" "$name" "${file:-is not found}"
+        row must "$name" "${file:+$(readlink -f "$file")}" "not found"         # its name has the version, often
     done
-    spare=$(tr : '\n' <<<"$path" | sed -n "s,^$here/lib/spare/,,p" | paste -sd' ')
-    row yes carried "$(find "$here/lib" -maxdepth 1 -type f | wc -l) libraries${spare:+; not or too old here: $spare}"
-    [ -z "$missing" ] || row no "not all" "not found, too old or broken:$missing"
-    row maybe MPI "is not in the bundle (its library is, mpirun is not): nothing is tested by mpirun here"
-    printf '%sto compare and check with%s\n' "$bold" "$plain"
+    [ -z "$missing" ] || row must libraries "" "not found, too old or broken:$missing"
     file=$(LD_LIBRARY_PATH=$first_path "$python" 2>/dev/null \
         -c 'import torch; print(torch.__version__, "sees", torch.cuda.device_count(), "GPUs")')
-    may_have PyTorch "$file" "not in $python: ./run bench times ours alone; DDP_PYTHON"
-    may_have sanitizer "$(find_tool compute-sanitizer)" "no compute-sanitizer: ./run sanitize cannot"
-    may_have CIFAR-10 "$(find_cifar)" "not here: DDP_CIFAR10; made-up images are used"
+    row may PyTorch "$file" "not in $python: ./run bench times ours alone; DDP_PYTHON"
+    row may sanitizer "$(find_tool compute-sanitizer)" "no compute-sanitizer: ./run sanitize cannot"
+    row may CIFAR-10 "$(find_cifar)" "not here: DDP_CIFAR10; made-up images are used"
     [ $bad = no ]
 }
 
