@@ -10,8 +10,8 @@
 #include "interrupt.h"   // uses: interrupt_install, interrupt_requested
 #include "log.h"         // uses: Log, log_say, log_step, log_diverged
 #include "model.h"       // uses: Model, model_forward, model_backward
-#include "ops.h"         // uses: Ops, Scalars, Stats, loss_cross_entropy, sgd_update
-#include "optim.h"       // uses: OptimConfig, optim_lr
+#include "ops.h"         // uses: Ops, Scalars, Stats, loss_cross_entropy
+#include "optim.h"       // uses: Optim, optim_lr, optim_step
 #include "rng.h"         // uses: torch_order
 #include "trace.h"       // uses: trace_begin, trace_end
 #include "replicas.h"    // uses: Replicas, replicas_forward, replicas_backward
@@ -85,7 +85,7 @@ typedef struct Job {
     Device *device;
     Ops *ops;
     Model *model;
-    float *velocity;        // SGD's momentum, an arena like the model's parameters; device
+    Optim *optim;           // SGD, with the momentum of each parameter
     Scalars *scalars;       // learning rate and so on, where the optimizer reads them; device
     Stats *train_stats;     // of the epoch under way; device
     Stats *test_stats;      // device
@@ -135,8 +135,7 @@ static void forward_backward(Job *job, const Batch *batch)
 static void apply_gradients(Job *job)
 {
     trace_begin("optimizer");
-    sgd_update(job->ops, job->model->param_count, job->model->params, job->model->grads,
-               job->velocity, job->scalars);
+    optim_step(job->optim, job->scalars);
     trace_end();
 }
 
@@ -158,14 +157,9 @@ static double learning_rate(const Job *job, int64_t later)
 
 static void set_scalars(Job *job)
 {
-    scalars_set(job->ops, job->scalars, (Scalars){
-        .lr = (float)learning_rate(job, 0),
-        .momentum = (float)job->config.optim.momentum,
-        .weight_decay = (float)job->config.optim.weight_decay,
-        .nesterov = job->config.optim.nesterov,
-        .smoothing = (float)job->config.optim.label_smoothing,
-        .loss_scale = 1,
-    });
+    Scalars scalars = optim_scalars(job->optim, learning_rate(job, 0));
+    scalars.loss_scale = 1;
+    scalars_set(job->ops, job->scalars, scalars);
 }
 
 // ---- Reading the device -------------------------------------------------------------------------
@@ -228,7 +222,7 @@ static void save(Job *job, const char *suffix)
     job->state.running = read_stats(job, job->train_stats);
     snprintf(path, sizeof path, "%s%s", job->config.checkpoint.save, suffix);
     trace_begin("save");
-    if (!checkpoint_save(path, job->model, job->velocity, &job->state, job->data.name, &error))
+    if (!checkpoint_save(path, job->model, job->optim, &job->state, job->data.name, &error))
         FAIL_ERROR(&error);
     trace_end();
     log_say(job->log, "   == saved: %s", path);
@@ -313,7 +307,7 @@ static void open_model(Job *job)
         replicas_chunk(job->replicas, c->batch_size) });
     replicas_add(job->replicas, job->model, &c->ops);
     job->replay = replay_new(job->device, 0);   // threads that take turns cannot be recorded
-    job->velocity = device_alloc(job->device, job->model->param_count * sizeof(float));
+    job->optim = optim_new(&job->config.optim, job->model);
     job->scalars = device_alloc(job->device, sizeof(Scalars));
     job->train_stats = device_alloc(job->device, sizeof(Stats));
     job->test_stats = device_alloc(job->device, sizeof(Stats));
@@ -369,7 +363,7 @@ static void close_job(Job *job)
     device_free(job->device, job->test_stats);
     device_free(job->device, job->train_stats);
     device_free(job->device, job->scalars);
-    device_free(job->device, job->velocity);
+    optim_free(job->optim);
     model_free(job->model);
     ops_free(job->ops);
     device_close(job->device);
@@ -400,7 +394,7 @@ static void load_state(Job *job)
                                .best_top1 = -1, .loss_scale = 1 };
     if (!from || job->config.checkpoint.evaluate)
         return;
-    if (!checkpoint_load(from, job->model, job->velocity, &saved, &error) ||
+    if (!checkpoint_load(from, job->model, job->optim, &saved, &error) ||
         !checkpoint_continues(&job->config.checkpoint, from, &saved, &job->state,
                               steps_per_epoch(job), &error))
         FAIL_ERROR(&error);

@@ -11,8 +11,8 @@
 #include "interrupt.h"   // uses: interrupt_install, interrupt_requested
 #include "log.h"         // uses: Log, log_say, log_step, log_diverged
 #include "model.h"       // uses: Model, model_forward, model_backward
-#include "ops.h"         // uses: Ops, Scalars, Stats, loss_cross_entropy, sgd_update
-#include "optim.h"       // uses: OptimConfig, optim_lr
+#include "ops.h"         // uses: Ops, Scalars, Stats, loss_cross_entropy
+#include "optim.h"       // uses: Optim, optim_lr, optim_step
 #include "trace.h"       // uses: trace_begin, trace_end
 #include "ddp.h"         // uses: Ddp, ddp_ready, ddp_wait
 #include "rendezvous.h"  // uses: World, rendezvous
@@ -95,7 +95,7 @@ typedef struct Job {
     Device *device;
     Ops *ops;
     Model *model;
-    float *velocity;        // SGD's momentum, an arena like the model's parameters; device
+    Optim *optim;           // SGD, with the momentum of each parameter
     Scalars *scalars;       // learning rate and so on, where the optimizer reads them; device
     Stats *train_stats;     // of the epoch under way; device
     Stats *test_stats;      // device
@@ -149,8 +149,7 @@ static void apply_gradients(Job *job)
 {
     ddp_wait(job->ddp);
     trace_begin("optimizer");
-    sgd_update(job->ops, job->model->param_count, job->model->params, job->model->grads,
-               job->velocity, job->scalars);
+    optim_step(job->optim, job->scalars);
     trace_end();
 }
 
@@ -172,14 +171,9 @@ static double learning_rate(const Job *job, int64_t later)
 
 static void set_scalars(Job *job)
 {
-    scalars_set(job->ops, job->scalars, (Scalars){
-        .lr = (float)learning_rate(job, 0),
-        .momentum = (float)job->config.optim.momentum,
-        .weight_decay = (float)job->config.optim.weight_decay,
-        .nesterov = job->config.optim.nesterov,
-        .smoothing = (float)job->config.optim.label_smoothing,
-        .loss_scale = 1,
-    });
+    Scalars scalars = optim_scalars(job->optim, learning_rate(job, 0));
+    scalars.loss_scale = 1;
+    scalars_set(job->ops, job->scalars, scalars);
 }
 
 // ---- Reading the device -------------------------------------------------------------------------
@@ -329,7 +323,7 @@ static void open_model(Job *job)
     job->model = model_new(job->device, job->ops, &(ModelConfig){
         c->arch, d->channels, d->height, d->width, d->classes, c->batch_size });
     job->replay = replay_new(job->device, LOADER_SLOTS + 1);
-    job->velocity = device_alloc(job->device, job->model->param_count * sizeof(float));
+    job->optim = optim_new(&job->config.optim, job->model);
     job->scalars = device_alloc(job->device, sizeof(Scalars));
     job->train_stats = device_alloc(job->device, sizeof(Stats));
     job->test_stats = device_alloc(job->device, sizeof(Stats));
@@ -386,7 +380,7 @@ static void close_job(Job *job)
     device_free(job->device, job->test_stats);
     device_free(job->device, job->train_stats);
     device_free(job->device, job->scalars);
-    device_free(job->device, job->velocity);
+    optim_free(job->optim);
     model_free(job->model);
     ops_free(job->ops);
     device_close(job->device);
@@ -417,7 +411,7 @@ static void load_state(Job *job)
                                .best_top1 = -1, .loss_scale = 1 };
     if (!from || job->config.checkpoint.evaluate)
         return;
-    if (!checkpoint_load(from, job->model, job->velocity, &saved, &error) ||
+    if (!checkpoint_load(from, job->model, job->optim, &saved, &error) ||
         !checkpoint_continues(&job->config.checkpoint, from, &saved, &job->state,
                               steps_per_epoch(job), &error))
         FAIL_ERROR(&error);
@@ -451,10 +445,9 @@ static int run(Job *job)
     trace_begin("set up");
     set_up(job);
     agree_same(&job->world, "data", job->data.fingerprint);
-    job->saver = saver_new(&job->config.checkpoint, job->model, job->velocity,
-                           job->data.name);
+    job->saver = saver_new(&job->config.checkpoint, job->model, job->optim, job->data.name);
     restore(job);
-    ddp_broadcast(job->ddp, job->velocity, &job->state, sizeof job->state);
+    ddp_broadcast(job->ddp, job->optim, &job->state, sizeof job->state);
     set_scalars(job);
     trace_end();
     if (job->config.checkpoint.evaluate)

@@ -1,7 +1,6 @@
 // ddp.c - every rank's gradients become the average of all ranks' gradients.
 //
-// The ranks begin with the same weights and take the same steps with the same gradients: so they
-// always have the same weights, though each has only seen its share of the samples. Read
+// Ranks that begin with the same weights and take the same steps keep the same weights. Read
 // average_naive first: it is all of data-parallel training. Buckets only make it faster.
 #include "ddp.h"
 #include "alive.h"      // uses: alive_done
@@ -119,14 +118,15 @@ void ddp_wait(Ddp *ddp)
 // ==== Beginning and stopping together ============================================================
 
 uint64_t ddp_compare(Ddp *ddp, uint64_t hash) { return comm_compare(ddp->comm, hash); }
-void ddp_broadcast(Ddp *ddp, float *velocity, void *state, size_t bytes)
+void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes)
 {
     Model *m = ddp->model;
     Stream *stream = device_stream(m->device);
     trace_begin("broadcast");
     comm_broadcast(ddp->comm, stream, m->params, m->param_count, COMM_F32, 0);
     comm_broadcast(ddp->comm, stream, m->buffers, m->buffer_count, COMM_F32, 0);
-    comm_broadcast(ddp->comm, stream, velocity, m->param_count, COMM_F32, 0);
+    for (int i = 0; i < optim->arena_count; i++)
+        comm_broadcast(ddp->comm, stream, optim->arenas[i].values, m->param_count, COMM_F32, 0);
     comm_broadcast_host(ddp->comm, state, bytes);
     ddp_compare(ddp, model_hash(m));    // arenas of two kinds of processors have other orders
     trace_end();

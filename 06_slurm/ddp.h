@@ -4,6 +4,7 @@
 #include "args.h"
 #include "comm.h"
 #include "model.h"
+#include "optim.h"
 
 typedef struct DdpConfig {
     double bucket_mb;           // MiB of gradients that travel together; 0: all, after backward
@@ -27,9 +28,9 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
 void ddp_free(Ddp *ddp);        // all ranks are through: to end now is no death (alive_done)
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 
-// Rank 0's on every rank: parameters, buffers, momentum, and `bytes` of host memory at `state`. Fails
-// if the weights are not the same then.
-void ddp_broadcast(Ddp *ddp, float *velocity, void *state, size_t bytes);
+// Rank 0's on every rank: parameters, buffers, the optimizer's arenas, and `bytes` of host memory at
+// `state`. Fails if the weights are not the same then.
+void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes);
 
 // model_backward's callback: these gradients are final. arg: the Ddp.
 void ddp_ready(void *arg, size_t offset, size_t count);

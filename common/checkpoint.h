@@ -10,7 +10,7 @@
 #pragma once
 #include "args.h"
 #include "check.h"
-#include "model.h"
+#include "optim.h"
 
 typedef struct CheckpointConfig {
     const char *save;           // where to, or NULL
@@ -18,7 +18,6 @@ typedef struct CheckpointConfig {
     const char *from;           // what --resume comes to, see checkpoint_to_resume
     bool evaluate;              // only to look at those
     int ranks;                  // that train together; 0: one process, which is none
-    bool lr_follows;            // the learning rate is for their number (--lr-scale linear)
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
 // Exits with a line about options that do not go together. Call it after args_parse.
@@ -39,38 +38,37 @@ typedef struct TrainState {
     Stats running;              // of the epoch that is under way
 } TrainState;
 
-// Model parameters, buffers and momentum (an arena like the model's parameters) and the state.
-// `dataset` is noted in the metadata and in the error when another one resumes.
-bool checkpoint_save(const char *path, const Model *model, const float *velocity,
+// Model parameters, buffers, the optimizer's arenas and the state. `dataset` is noted for the error
+// of a run with another one.
+bool checkpoint_save(const char *path, const Model *model, const Optim *optim,
                      const TrainState *state, const char *dataset, Error *err);
 
-// The same in two halves: a copy in host memory, and from it the file. Between them training goes
-// on; the second half may happen in another thread, where nobody else calls model_export then.
+// The same in two halves: a copy in host memory, and from it the file. Training continues between
+// them. The second half may run in another thread; no other may call model_export meanwhile.
+enum { SNAPSHOT_ARENAS = 2 + OPTIM_ARENAS };
 typedef struct Snapshot {
-    const Model *model;         // its names and layouts; its arenas may have changed
-    float *params, *velocity, *buffers;
+    const Model *model;         // names and layouts; the arenas may have changed
+    const Optim *optim;
+    float *arenas[SNAPSHOT_ARENAS];
     int64_t batches_seen;
     TrainState state;
 } Snapshot;
-// Only the memory, which a later snapshot_take need not allocate then; not touched.
-void snapshot_reserve(Snapshot *snapshot, const Model *model);
 // Waits for the device. A snapshot of zeros gets memory; one that was taken before is used again.
-void snapshot_take(Snapshot *snapshot, const Model *model, const float *velocity,
+void snapshot_take(Snapshot *snapshot, const Model *model, const Optim *optim,
                    const TrainState *state);
 bool snapshot_write(const Snapshot *snapshot, const char *path, const char *dataset, Error *err);
 void snapshot_free(Snapshot *snapshot);
 
-// Everything back where it was. Only the weights, if velocity and state are NULL: then the file may
-// be torchvision's own. Every tensor of the model must be there with its shape, or nothing changes.
-bool checkpoint_load(const char *path, Model *model, float *velocity, TrainState *state,
-                     Error *err);
+// Everything back where it was. Only the weights, if optim and state are NULL: then the file may be
+// torchvision's own. Every tensor of the model must be there with its shape, or nothing changes.
+bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Can a run that would begin as `run` go on from `saved`? Not with another seed; and in the middle
+// Can a run that would begin as `run` continue from `saved`? Not with another seed; and in the middle
 // of an epoch not with another batch size, or where the epoch has fewer steps by now.
-// Another number of ranks (config->ranks > 0) may: where the rest of the epoch is not the same
-// batches for them, they go on at the next one (`saved` is moved there). What changes is said.
+// Another number of ranks (config->ranks > 0) may: where the rest of the epoch would be other batches
+// for them, they continue at the next one (`saved` is moved there), with a warning.
 bool checkpoint_continues(const CheckpointConfig *config, const char *path, TrainState *saved,
                           const TrainState *run, int64_t steps_per_epoch, Error *err);
 
-// Could one be written there? Better asked before the first epoch than after it.
+// Can one be written there? To be asked before the first epoch, not after it.
 bool checkpoint_probe(const char *path, Error *err);

@@ -1,6 +1,6 @@
-// optim.h - the options of SGD, and the learning rate of each step; the update is sgd_update in ops.h.
+// optim.h - SGD: its options, what it keeps from step to step, and the learning rate of each step.
 #pragma once
-#include "ops.h"
+#include "model.h"
 
 typedef struct OptimConfig {
     double lr, momentum, weight_decay;
@@ -24,3 +24,26 @@ void optim_scale_options(Args *args, OptimConfig *config);
 // a pure function, so that a resumed run needs to remember nothing.
 double optim_lr(const OptimConfig *config, int64_t global_step, int64_t steps_per_epoch,
                 int64_t epochs);
+
+// What an optimizer keeps of every parameter: an arena laid out like the model's parameters.
+typedef struct OptimArena {
+    const char *name;       // in a checkpoint its tensors are ddp.NAME.PARAMETER
+    float *values;          // device
+} OptimArena;
+
+enum { OPTIM_ARENAS = 1 };  // SGD has one, "momentum"
+
+typedef struct Optim {
+    const OptimConfig *config;
+    Model *model;
+    OptimArena arenas[OPTIM_ARENAS];
+    int arena_count;
+} Optim;
+// config and model must stay where they are.
+Optim *optim_new(const OptimConfig *config, Model *model);
+void optim_free(Optim *optim);
+
+// What the options say about a step's Scalars; the others are 0.
+Scalars optim_scalars(const Optim *optim, double lr);
+// Updates the model's parameters by its gradients, on the compute stream.
+void optim_step(Optim *optim, const Scalars *scalars);

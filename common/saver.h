@@ -15,10 +15,10 @@ void saver_options(Args *args, SaverConfig *config);
 // After this step of the run (from 1)?
 bool saver_due(const SaverConfig *config, int64_t global_step);
 
-// The model's layouts are the thread's to read: nobody else calls model_export or model_hash before
-// saver_free. Where config->save is NULL there is no thread, no memory, and nothing may be saved.
+// Its thread starts with the first saver_save. From then until saver_free no other thread may call
+// model_export or model_hash. Of config only ranks is used: every checkpoint notes it.
 typedef struct Saver Saver;
-Saver *saver_new(const CheckpointConfig *config, const Model *model, const float *velocity,
+Saver *saver_new(const CheckpointConfig *config, const Model *model, const Optim *optim,
                  const char *dataset);
 // As checkpoint_save, but returns when the state has been copied. What cannot be written ends the
 // program, as an error of the training thread would.

@@ -226,7 +226,7 @@ build()
         shift 3
     done
     OMPI_CC=cc mpicc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \
-        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -lz -ljpeg -lpng -lsodium -lm -lstdc++
+        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lsodium -lm -lstdc++
 }
 # In rank 1, in its messages number so and so: infinity, before they are added up.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);"

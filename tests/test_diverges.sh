@@ -22,7 +22,7 @@ make()
         shift 3
     done
     cc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" step/*.c -o "$name" \
-        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -lz -ljpeg -lpng -lsodium -lm -lstdc++
+        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lsodium -lm -lstdc++
 }
 # Of rank 1, from its Kth message of gradients on: something else.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);"

@@ -36,7 +36,7 @@ program()
     done
     [ "$backend" = cuda ] || libraries=(-lgloo)
     mpicc changed/*.o "${objects[@]}" "$fake"/fake_cuda/*.o "$fake"/simt/*.o "$tree/libddp_$backend.a" -o "$2" \
-        -fopenmp "${libraries[@]}" -lstdc++ -lsodium -lz -ljpeg -lpng -lm -lpthread
+        -fopenmp "${libraries[@]}" -lstdc++ -lsodium -ljansson -lz -ljpeg -lpng -lm -lpthread
 }
 
 for step in 01_single_gpu 02_data_parallel 03_ddp_fork 07_dist_eval; do

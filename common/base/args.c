@@ -49,7 +49,7 @@ static void value_json(const Option *option, FILE *out)
 {
     char text[64];
     if (is_text(option)) {
-        json_string(out, *(const char **)option->value);
+        json_text(out, *(const char **)option->value);
         return;
     }
     value_text(option, text, sizeof text);

@@ -29,7 +29,7 @@ static inline int utf8_length(const unsigned char *text, size_t left)
 
 // Writes text as a JSON string, quotes included. A byte that is not UTF-8 (a file name may hold
 // anything) becomes U+FFFD, so that what is written is JSON whatever comes in. NULL becomes null.
-static inline void json_string(FILE *out, const char *text)
+static inline void json_text(FILE *out, const char *text)
 {
     if (text == NULL) {
         fputs("null", out);

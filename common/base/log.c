@@ -594,15 +594,15 @@ void log_config(Log *log, const Args *args, const char *device, const char *extr
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
 
     fprintf(out, "\"program\":");
-    json_string(out, args->program);
+    json_text(out, args->program);
     fprintf(out, ",\"revision\":");
-    json_string(out, DDP_GIT_REVISION);
+    json_text(out, DDP_GIT_REVISION);
     fprintf(out, ",\"time\":\"%s\",\"host\":", date);
-    json_string(out, machine.nodename);
+    json_text(out, machine.nodename);
     fprintf(out, ",\"cpu\":");
-    json_string(out, cpu);
+    json_text(out, cpu);
     fprintf(out, ",\"cores\":%ld,\"device\":", sysconf(_SC_NPROCESSORS_ONLN));
-    json_string(out, device);
+    json_text(out, device);
     fprintf(out, ",\"options\":{");
     args_json(args, out);
     fprintf(out, "}%s%s", extra_json ? "," : "", extra_json ? extra_json : "");

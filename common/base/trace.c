@@ -134,7 +134,7 @@ static void write_name(FILE *out, const char *key, const char *name)
     char cut[NAME_MAX_BYTES + 1];
     snprintf(cut, sizeof cut, "%s", name);
     fputs(key, out);
-    json_string(out, cut);
+    json_text(out, cut);
 }
 
 static void event_text(int pid, const Event *e, char text[EVENT_MAX])

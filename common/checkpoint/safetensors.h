@@ -12,7 +12,7 @@ enum { ST_MAX_DIMS = 8 };
 
 typedef struct StTensor {
     const char *name;
-    char dtype[8];                  // "F32", "F64", "I64", "I32", "U8", "F16", "BF16", ...
+    const char *dtype;              // "F32", "F64", "I64", "I32", "U8", "F16", "BF16", ...
     int ndim;
     int64_t shape[ST_MAX_DIMS];
     const void *data;
@@ -20,22 +20,20 @@ typedef struct StTensor {
 } StTensor;
 
 typedef struct StFile {
-    StTensor *tensors;              // sorted by name
+    StTensor *tensors;              // in the order of their data
     int count;
-    char (*metadata)[2][256];       // the first 64 string pairs of "__metadata__", cut at 255 bytes
-    int metadata_count;
-    unsigned char *bytes;           // the file, owned
+    unsigned char *bytes;           // the file
     size_t size;
-    char *names;                    // owned
+    struct json_t *header;          // jansson's; names and dtypes point into it
 } StFile;
 
 // The old file or the new one is there, whatever happens: base/replace_file.h.
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 
-// Reads and checks a whole file: header length, JSON, known types, shape times size (overflow too)
-// equal to the bytes, no holes, no overlaps, no duplicate names, the end of the data the end of the
-// file. Never allocates more than a small multiple of the file's size. free with st_close.
+// Reads and checks a whole file: the header is at most 1 MiB of JSON, dtypes are known, each shape
+// needs just the bytes between its data_offsets, and the tensors fill the rest of the file. Free it
+// with st_close.
 bool st_open(StFile *file, const char *path, Error *err);
 bool st_parse(StFile *file, unsigned char *bytes, size_t size, Error *err); // takes bytes over
 void st_close(StFile *file);

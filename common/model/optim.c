@@ -1,4 +1,5 @@
 #include "optim.h"
+#include "check.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -76,4 +77,36 @@ double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epo
     else if (progress < c->warmup_epochs)
         lr *= (double)(global_step + 1) / (c->warmup_epochs * (double)steps_per_epoch + 1);
     return lr;
+}
+
+// --- the optimizer -------------------------------------------------------------------------------
+
+Optim *optim_new(const OptimConfig *config, Model *model)
+{
+    Optim *optim = xcalloc(1, sizeof *optim);
+    *optim = (Optim){ .config = config, .model = model, .arena_count = OPTIM_ARENAS };
+    optim->arenas[0] = (OptimArena){
+        "momentum", device_alloc(model->device, model->param_count * sizeof(float)) };
+    return optim;
+}
+
+void optim_free(Optim *optim)
+{
+    for (int i = 0; i < optim->arena_count; i++)
+        device_free(optim->model->device, optim->arenas[i].values);
+    free(optim);
+}
+
+Scalars optim_scalars(const Optim *optim, double lr)
+{
+    const OptimConfig *c = optim->config;
+    return (Scalars){ .lr = (float)lr, .momentum = (float)c->momentum,
+                      .weight_decay = (float)c->weight_decay, .nesterov = c->nesterov,
+                      .smoothing = (float)c->label_smoothing };
+}
+
+void optim_step(Optim *optim, const Scalars *scalars)
+{
+    Model *m = optim->model;
+    sgd_update(m->ops, m->param_count, m->params, m->grads, optim->arenas[0].values, scalars);
 }
