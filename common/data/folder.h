@@ -9,16 +9,15 @@
 //
 // Hidden names (.DS_Store, .ipynb_checkpoints) are left out, also those of folders; so are files
 // beside the folders of classes. Every other file has to be a picture: one that is not called .jpg,
-// .jpeg or .png is opened, and must begin as a JPEG or a PNG. (ImageFolder passes over names without a
-// picture's ending.) Refused before training, by name: such files, pipes and devices, dangling and
-// circular links, folders that cannot be read, a class without files, classes of val that are not
-// those of train, train without val.
+// .jpeg or .png is opened, and must begin as a JPEG or a PNG. (ImageFolder passes over names
+// without a picture's ending.) Refused before training, by name: such files, empty files, pipes and
+// devices, dangling and circular links, folders that cannot be read, a class without files, a
+// single class, classes of val that are not those of train, train without val.
 //
 // An archive may have one folder around it all (tar cf pets.tar pets). Its headers are read once;
-// links in it are refused: write it with tar --dereference --hard-dereference.
+// links in it are refused: write it with tar --dereference --hard-dereference. 2 TiB at most.
 //
-// Memory: for each file its name within the class, 1 byte, a place (4) and a label (4); in an
-// archive 12 more. 1.28 million files of ImageNet: 37 MB, in an archive 52 MB.
+// Memory: for each file its path in the tree and 17 bytes. 1.28 million files of ImageNet: 68 MB.
 #pragma once
 #include "check.h"
 #include <stddef.h>
@@ -29,22 +28,26 @@ typedef struct FileList {
     const char *set;        // "train/", "val/" or ""
     int count;
     int32_t *labels;        // (count)
-    uint32_t *names;        // (count): where in `text` the name within the class begins
-    char *text;
-    struct TarPlace *places; // (count), or NULL: not an archive
-    size_t text_size, text_capacity, capacity;
+    const struct FilePlace *places; // (count)
+    const char *paths;      // their text
 } FileList;
 
 typedef struct Folder {
-    const char *path;       // DIR or FILE.tar, the caller's
-    char *inside;           // of an archive: the folder around it all, "pets/" or ""
+    char *path;             // DIR or FILE.tar
     int tar;                // the archive's descriptor, or -1
     int classes;
     char **class_names;     // (classes)
     FileList train, val;    // val.count is 0 where there is a single level: the caller splits train
+
+    char *text;             // all paths, each with a zero behind it
+    size_t text_size, text_capacity;
+    size_t inside;          // of an archive: how many bytes of each path name the folder around all
+    struct FilePlace *places;
+    size_t count, capacity; // of places
+    int32_t *labels;
 } Folder;
 
-// Whether data_open should take `path` for pictures: a .tar, or a directory that has a folder in it.
+// Should data_open take `path` for pictures? It is called .tar, or is a folder that has folders.
 bool folder_recognised(const char *path);
 // Lists everything. On an error nothing is left to close.
 bool folder_open(Folder *folder, const char *path, Error *err);
@@ -60,7 +63,7 @@ typedef struct FileBytes {
 
 // Any number of threads may read, each into its own `to`; the caller frees to->bytes.
 bool folder_read(const Folder *folder, const FileList *files, int index, FileBytes *to, Error *err);
-// For messages: "DIR/train/cat/1.jpg", "pets.tar: train/cat/1.jpg"; shortened where it must be.
+// For messages: "DIR/train/cat/1.jpg", or "pets.tar: pets/train/cat/1.jpg"; shortened to size.
 void folder_name(const Folder *folder, const FileList *files, int index, char *name, size_t size);
-// What identifies a file wherever the folder is: its name within the class.
+// What identifies a file wherever the folder is: "train/cat/1.jpg".
 const char *folder_file(const FileList *files, int index);

@@ -10,8 +10,8 @@
 //   pixels   179 million, as Pillow's, and 65,535 each way; known from the header, before anything
 //            is allocated
 //   scans    100 of a progressive JPEG (encoders write about 10)
-//   memory   3 bytes for each pixel that is decoded (of a PNG, of all), and while a progressive JPEG
-//            is decoded 6 more for each of its pixels (CMYK: 8)
+//   memory   3 bytes for each pixel that is decoded (of a PNG, of all), and 6 for each pixel of a
+//            progressive JPEG while it is being decoded (CMYK: 8)
 //
 // All calls may run in any number of threads. Errors name the file.
 #pragma once

@@ -26,7 +26,10 @@ static double uniform(uint32_t bits, double low, double high)
     return low + (high - low) * bits * 0x1p-32;
 }
 
-static int below(uint32_t bits, int count) { return (int)(((uint64_t)bits * (uint64_t)count) >> 32); }
+static int below(uint32_t bits, int count)
+{
+    return (int)(((uint64_t)bits * (uint64_t)count) >> 32);
+}
 
 // When ten tries have failed, as for a very long picture: its middle, with the nearest ratio.
 static Rect middle_of(int width, int height, double ratio)
@@ -49,7 +52,8 @@ View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, 
                   .keep = { 0, 0, side, side }, .flip = jitter_of(seed, epoch, id, 0).flip };
     for (uint64_t try = 1; try <= 10; try++) {
         Philox r = philox(seed, (uint64_t)epoch, counter | try << 32);
-        double a = area * uniform(r.v[0], 0.08, 1), q = exp(uniform(r.v[1], -log(ratio), log(ratio)));
+        double a = area * uniform(r.v[0], 0.08, 1);
+        double q = exp(uniform(r.v[1], -log(ratio), log(ratio)));
         int w = (int)lrint(sqrt(a * q)), h = (int)lrint(sqrt(a / q));
         if (w > 0 && w <= width && h > 0 && h <= height) {
             view.from = (Rect){ below(r.v[2], width - w + 1), below(r.v[3], height - h + 1), w, h };
@@ -164,7 +168,8 @@ typedef int32_t Four __attribute__((vector_size(16)));
 typedef uint8_t FourBytes __attribute__((vector_size(4)));
 
 // One row: rgb (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
-static void row_resize(const Axis *axis, const uint8_t *rgb, bool flip, uint8_t *planes, size_t size)
+static void row_resize(const Axis *axis, const uint8_t *rgb, bool flip, uint8_t *planes,
+                       size_t size)
 {
     const int32_t *row = axis->table;
     for (int i = 0; i < axis->count; i++, row += axis->stride) {

@@ -1,0 +1,181 @@
+// Lists of pictures: ImageFolder's order, in folders and in archives, and what is refused.
+#include "data/folder.h"
+#include "test.h"
+
+// Runs a shell script in $TMP; `jpg FILE...` makes files that begin as a JPEG does.
+static void shell(const char *script)
+{
+    char text[4096];
+    snprintf(text, sizeof text,
+             "cd \"$TMP\" || exit 1; set -e\n"
+             "jpg() { for f; do mkdir -p \"${f%%/*}\"; printf '\\377\\330\\377%%s' \"$f\" >\"$f\"; done; }\n"
+             "%s\n", script);
+    if (system(text) != 0) {
+        fprintf(stderr, "failed: %s\n", script);
+        exit(1);
+    }
+}
+
+static void expect_files(const Folder *folder, const FileList *list, const char *const *wanted,
+                         const int *labels, int count)
+{
+    FileBytes bytes = { 0 };
+    Error err;
+    EXPECT_EQ_INT(list->count, count);
+    for (int i = 0; i < count && i < list->count; i++) {
+        EXPECT_EQ_STR(folder_file(list, i), wanted[i]);
+        EXPECT_EQ_INT(list->labels[i], labels[i]);
+        if (!EXPECT(folder_read(folder, list, i, &bytes, &err), "%s", err.text))
+            continue;
+        size_t n = strlen(wanted[i]);
+        EXPECT(bytes.size > n && memcmp(bytes.bytes + bytes.size - n, wanted[i], n) == 0,
+               "%s: other bytes", wanted[i]);
+    }
+    free(bytes.bytes);
+}
+
+// Every form of the same tree.
+static void expect_tree(const char *path, bool sets)
+{
+    static const char *const train[] = { "train/a b/2.jpg", "train/a b/z.JPEG", "train/a b/sub/1.png",
+                                         "train/a b/sub-1/1.png", "train/a b/sub/x/1.jpg",
+                                         "train/a-b/odd", "train/\xC3\xA9\n/1.jpg" };
+    static const char *const val[] = { "val/a b/1.jpg", "val/a-b/1.jpg", "val/\xC3\xA9\n/1.jpg" };
+    static const int train_labels[] = { 0, 0, 0, 0, 0, 1, 2 }, val_labels[] = { 0, 1, 2 };
+    Folder folder;
+    Error err;
+    if (!EXPECT(folder_open(&folder, path, &err), "%s: %s", path, err.text))
+        return;
+    EXPECT_EQ_INT(folder.classes, 3);
+    EXPECT_EQ_STR(folder.class_names[0], "a b");
+    EXPECT_EQ_STR(folder.class_names[2], "\xC3\xA9\n");
+    if (sets) {
+        expect_files(&folder, &folder.train, train, train_labels, 7);
+        expect_files(&folder, &folder.val, val, val_labels, 3);
+    } else {
+        EXPECT_EQ_INT(folder.train.count, 7);
+        EXPECT_EQ_INT(folder.val.count, 0);
+        EXPECT_EQ_STR(folder_file(&folder.train, 0), "a b/2.jpg");
+    }
+    folder_close(&folder);
+}
+
+TEST(order_is_imagefolders)
+{
+    shell("mkdir tree; cd tree; e=$(printf '\\303\\251\\nx'); e=${e%x}\n"
+          "jpg 'train/a b/z.JPEG' 'train/a b/2.jpg' 'train/a b/sub/1.png' 'train/a b/sub/x/1.jpg'\n"
+          "jpg 'train/a b/sub-1/1.png' train/a-b/odd \"train/$e/1.jpg\" 'val/a b/1.jpg'\n"
+          "jpg val/a-b/1.jpg \"val/$e/1.jpg\" train/beside.txt test/other/1.jpg\n"
+          "jpg train/.hidden/1.txt train/a-b/._1.jpg 'train/a b/.DS_Store'\n"
+          "mv train/a-b ../elsewhere; ln -s ../../elsewhere train/a-b");
+    expect_tree(test_path("tree"), true);
+    expect_tree(test_path("tree/"), true);
+    expect_tree(test_path("tree/train"), false);
+}
+
+TEST(archives_are_the_same)
+{
+    shell("for f in ustar gnu pax; do tar --dereference -C tree --format=$f -cf $f.tar .; done\n"
+          "tar --dereference -cf around.tar tree; tar --dereference -C tree -cf two.tar val train\n"
+          "tar --dereference -C tree/train -cf single.tar .");
+    const char *const names[] = { "ustar.tar", "gnu.tar", "pax.tar", "around.tar", "two.tar" };
+    for (int i = 0; i < 5; i++)
+        expect_tree(test_path(names[i]), true);
+    expect_tree(test_path("single.tar"), false);
+}
+
+TEST(long_names_in_archives)
+{
+    shell("long=$(printf 'n%.0s' $(seq 150)); jpg long/train/$long/$long.jpg long/train/b/1.jpg\n"
+          "jpg long/val/$long/1.jpg long/val/b/1.jpg\n"
+          "for f in gnu pax; do tar --format=$f -cf long-$f.tar long; done");
+    const char *const names[] = { "long-gnu.tar", "long-pax.tar", "long" };
+    for (int i = 0; i < 3; i++) {
+        Folder folder;
+        Error err;
+        FileBytes bytes = { 0 };
+        if (!EXPECT(folder_open(&folder, test_path(names[i]), &err), "%s", err.text))
+            continue;
+        EXPECT_EQ_INT(folder.train.count, 2);
+        EXPECT_EQ_INT(strlen(folder_file(&folder.train, 1)), 6 + 150 + 1 + 154);
+        EXPECT(folder_read(&folder, &folder.train, 1, &bytes, &err) && bytes.size > 300, "%zu bytes",
+               bytes.size);
+        free(bytes.bytes);
+        folder_close(&folder);
+    }
+}
+
+static void refused(const char *script, const char *path, const char *reason)
+{
+    Folder folder;
+    Error err = { .text = "" };
+    shell("rm -rf bad*; jpg bad/train/a/1.jpg bad/train/b/1.jpg bad/val/a/1.jpg bad/val/b/1.jpg");
+    shell(script);
+    if (EXPECT(!folder_open(&folder, test_path(path), &err), "%s: accepted", script))
+        EXPECT(strstr(err.text, reason) != NULL, "%s: \"%s\", not \"%s\"", script, err.text, reason);
+    else
+        folder_close(&folder);
+}
+
+TEST(bad_trees_are_refused)
+{
+    refused("", "nowhere", "nowhere: No such file");
+    refused("rm -r bad/val", "bad", "bad: there is train but no val");
+    refused("rm -r bad/train", "bad", "bad: there is val but no train");
+    refused("rm -r bad/val/b", "bad", "bad: val/b: no files in this class");
+    refused("rm -r bad/train/b", "bad", "only one class: a");
+    refused("jpg bad/val/c/1.jpg", "bad", "bad: val/c: not a class of train");
+    refused("mkdir bad/train/c", "bad", "bad: train/c: no files in this class");
+    refused("rm -r bad/*", "bad", "bad: no folders of classes");
+    refused("mkdir bad0; mv bad bad0/bad1", "bad0", "only one class: bad1");
+    refused("echo text >bad/train/a/notes.txt", "bad", "train/a/notes.txt: neither a JPEG nor");
+    refused(": >bad/train/b/2.jpg", "bad", "train/b/2.jpg: an empty file");
+    refused("truncate -s 2G bad/train/b/2.jpg", "bad", "train/b/2.jpg: larger than 256 MiB");
+    refused("mkfifo bad/val/a/2.jpg", "bad", "val/a/2.jpg: neither a file nor");
+    refused("ln -s nothing bad/val/a/2.jpg", "bad", "val/a/2.jpg: a link that leads nowhere");
+    refused("ln -s . bad/val/a/loop", "bad", "val/a/loop: links in a circle");
+    refused("ln -s self bad/val/a/self", "bad", "val/a/self: ");
+    if (geteuid() != 0)
+        refused("chmod 0 bad/val/a", "bad", "val/a: Permission denied");
+}
+
+TEST(bad_archives_are_refused)
+{
+    refused("ln bad/train/a/1.jpg bad/train/a/2.jpg; tar -cf bad.tar bad", "bad.tar",
+            "train/a/2.jpg: neither file nor folder");
+    refused("tar -czf bad.tar bad", "bad.tar", "bad.tar: byte 0: not the header of a file");
+    refused(": >bad.tar", "bad.tar", "bad.tar: byte 0: not the header of a file");
+    refused("tar -cf bad.tar bad; truncate -s 2000 bad.tar", "bad.tar", "bad.tar: ");
+    refused("truncate -s 70000 bad/train/a/1.jpg; tar -cf bad.tar bad; truncate -s 30000 bad.tar", "bad.tar",
+            "bad.tar: truncated in bad/");
+    refused("mkdir bad/train/c; tar -cf bad.tar bad", "bad.tar", "train/c: no files in this class");
+    refused("mkdir bad.tar", "bad.tar", "bad.tar: not a regular file");
+}
+
+// Deleted between listing and reading.
+TEST(a_file_disappears)
+{
+    Folder folder;
+    Error err;
+    FileBytes bytes = { 0 };
+    shell("jpg gone/a/1.jpg gone/b/1.jpg");
+    if (!EXPECT(folder_open(&folder, test_path("gone"), &err), "%s", err.text))
+        return;
+    shell("rm gone/a/1.jpg");
+    EXPECT(!folder_read(&folder, &folder.train, 0, &bytes, &err) && strstr(err.text, "gone/a/1.jpg: No such"),
+           "%s", err.text);
+    EXPECT(folder_read(&folder, &folder.train, 1, &bytes, &err), "%s", err.text);
+    free(bytes.bytes);
+    folder_close(&folder);
+}
+
+int main(void)
+{
+    order_is_imagefolders();
+    archives_are_the_same();
+    long_names_in_archives();
+    bad_trees_are_refused();
+    bad_archives_are_refused();
+    a_file_disappears();
+    return test_done();
+}
