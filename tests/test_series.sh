@@ -164,6 +164,11 @@ check "the end is what it comes to" grep -qxF 'train.c: 3 lines in 1 hunk (1 rem
 check "README.md was not asked for" not grep -q 'README' "$TMP/output"
 expect 0 "README.md: " ddp_diff 02 03 README.md
 expect 0 "only in 03_three: ddp.h" ddp_diff 3 2
+if type -P python3 >/dev/null; then
+    expect 0 "written: page.html" ddp_diff 01 02 --html page.html
+    check "a page has a sentence for each hunk" test "$(grep -c '<p class="why"><b>[0-9]*\.</b> The ' page.html)" = 2
+    check "both sides stand beside each other" grep -q 'class="old".*model.*class="new".*replicas' page.html
+fi
 expect 2 "neither 01_one nor 02_two has a file 'ddp.h'" ddp_diff 01 02 ddp.h
 expect 2 "there is no step '09'" ddp_diff 01 09
 expect 2 "two steps are wanted" ddp_diff 01

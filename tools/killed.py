@@ -15,7 +15,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STEP = "build/cpu/04_ddp_launcher"
-OPTIONS = "-a lenet --lr 0.05 -b 64 --epochs 2 -p 100"
+OPTIONS = "-a lenet --lr 0.05 -b 64 --epochs 2 -p 200"
 SAVING = "--save net.st --save-every 100 --resume auto"
 
 
@@ -68,14 +68,15 @@ def draw(rows):
         y = 18 * i + 28
         if seconds is not None:
             out.append(f'<text x="52" y="{y}" text-anchor="end" fill="#667">{seconds:.1f} s</text>')
-        out.append(f'<text x="64" y="{y}" fill="{color(line)}">{html.escape(line)}</text>')
+        fill, line = color(line), re.sub(r"^\$     ", "      ", line)
+        out.append(f'<text x="64" y="{y}" fill="{fill}">{html.escape(line)}</text>')
     return "\n".join(out + ["</g>", "</svg>", ""])
 
 
 def main():
     if len(sys.argv) != 2:
         sys.exit("usage: tools/killed.py OUT.svg")
-    rows = [(None, f"$ launch --max-restarts 1 --nproc-per-node 2 -- train {OPTIONS} {SAVING}")]
+    rows = [(None, f"$ launch --max-restarts 1 --nproc-per-node 2 -- train {OPTIONS} \\"), (None, f"$     {SAVING}")]
     with tempfile.TemporaryDirectory() as folder:
         killed = run(folder, kill=True)
     with tempfile.TemporaryDirectory() as folder:

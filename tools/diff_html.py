@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""diff_html.py A B OUT.html - two steps side by side: what changed, and why.
+diff_html.py --site FOLDER  - such a page for each pair of neighbours, and an index.
+
+Hunks come from `diff` as tools/steps.sh calls it, the sentences from B's README.md: its numbered list below the heading
+that ends with the file's name. `./ddp diff A B --html` calls this script.
+"""
+import difflib
+import html
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 110em; padding: 0 1em; color: #1f2328; }
+h1 { font-size: 1.5em; } h2 { font-size: 1.2em; margin-top: 2em; } p.why { margin: 1.6em 0 .4em; max-width: 60em; }
+p.why b { color: #0550ae; } nav a { margin-right: 1.2em; }
+table { border-collapse: collapse; width: 100%; table-layout: fixed; border: 1px solid #d1d9e0; }
+td { font: 12.5px/1.45 ui-monospace, Menlo, Consolas, monospace; white-space: pre-wrap; overflow-wrap: anywhere;
+     vertical-align: top; padding: 0 .6em; }
+td.n { width: 3.2em; text-align: right; color: #8b949e; user-select: none; }
+td.old { background: #ffebe9; } td.new { background: #dafbe1; } td.none { background: #f6f8fa; }
+.old b { background: #ffc1bb; font-weight: normal; } .new b { background: #aceebb; font-weight: normal; }
+details { margin: .5em 0; } pre { font: 12.5px/1.45 ui-monospace, Menlo, monospace; overflow-x: auto; }
+@media (prefers-color-scheme: dark) {
+  body { background: #0d1117; color: #e6edf3; } a { color: #4493f8; } p.why b { color: #79c0ff; } table { border-color: #3d444d; }
+  td.old { background: #47191d; } td.new { background: #12341d; } td.none { background: #151b23; }
+  .old b { background: #8e1519; } .new b { background: #1f6f2d; }
+}
+"""
+
+
+def steps():
+    return sorted(name for name in os.listdir(ROOT) if re.match(r"\d\d_", name))
+
+
+def shell(command, *args):
+    """The output of a bash command that may use the functions of tools/steps.sh."""
+    run = subprocess.run(["bash", "-c", f'. tools/steps.sh\n{command}', "diff_html", *args], cwd=ROOT, text=True,
+                         capture_output=True, check=True)
+    return run.stdout
+
+
+def compare(a, b):
+    """{"added": [...], "removed": [...], "changed": [...]}: files of the steps, train.c last."""
+    out = shell('compare_steps "$1" "$2"; for kind in added removed changed; do\n'
+                'declare -n files=$kind; printf "%s %s\\n" "$kind" "${files[*]}"; done', a, b)
+    found = {}
+    for line in out.splitlines():
+        kind, *files = line.split()
+        found[kind] = [name for name in files if name != "CMakeLists.txt"]
+    return found
+
+
+def hunks(a, b, name):
+    """For each hunk: the first line numbers of both sides, and its lines with ' ', '-' or '+' before them."""
+    found = []
+    for line in shell('unified_diff "$1" "$2"', f"{a}/{name}", f"{b}/{name}").splitlines()[2:]:
+        head = re.match(r"@@ -(\d+)(?:,\d+)? \+(\d+)", line)
+        if head:
+            found.append((int(head[1]), int(head[2]), []))
+        else:
+            found[-1][2].append(line)
+    return found
+
+
+def sentences(b, name):
+    """The numbered list below the heading of README.md that ends with the file's name."""
+    found, on = [], False
+    with open(os.path.join(ROOT, b, "README.md"), encoding="utf-8") as readme:
+        for line in readme:
+            if line.startswith("#"):
+                on = line.split()[-1] == name
+            elif on and re.match(r"\d+\. ", line):
+                found.append(line.split(". ", 1)[1].strip())
+            elif on and found and line.strip() and line.startswith("   "):
+                found[-1] += " " + line.strip()
+    return found
+
+
+def inline(text):
+    """Markdown's `code`, *emphasis* and [links](...) in a sentence."""
+    text = html.escape(text, quote=False)
+    text = re.sub(r"`([^`]*)`", r"<code>\1</code>", text)
+    text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text)
+    return re.sub(r"\*+([^*]+)\*+", r"<em>\1</em>", text)
+
+
+def marked(old, new):
+    """Both lines as HTML, with what differs in bold if they are alike."""
+    match = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    if match.ratio() < 0.5:
+        return html.escape(old), html.escape(new)
+    sides = ["", ""]
+    for kind, i1, i2, j1, j2 in match.get_opcodes():
+        for side, text in enumerate((old[i1:i2], new[j1:j2])):
+            text = html.escape(text)
+            sides[side] += f"<b>{text}</b>" if text and kind != "equal" else text
+    return sides
+
+
+def rows(at_a, at_b, lines):
+    """Table rows of a hunk: runs of removed and added lines stand beside each other."""
+    out, old, new = [], [], []
+
+    def cell(number, text, kind):
+        return f'<td class="n">{number or ""}</td><td class="{kind}">{text}</td>'
+
+    def flush():
+        nonlocal at_a, at_b
+        for i in range(max(len(old), len(new))):
+            left, right = i < len(old), i < len(new)
+            if left and right:
+                texts = marked(old[i], new[i])
+            else:
+                texts = [html.escape(side[i]) if i < len(side) else "" for side in (old, new)]
+            out.append("<tr>" + cell(at_a if left else 0, texts[0], "old" if left else "none")
+                       + cell(at_b if right else 0, texts[1], "new" if right else "none") + "</tr>")
+            at_a, at_b = at_a + left, at_b + right
+        old.clear()
+        new.clear()
+
+    for line in lines:
+        if line[0] == "-":
+            old.append(line[1:])
+        elif line[0] == "+":
+            new.append(line[1:])
+        else:
+            flush()
+            text = html.escape(line[1:])
+            out.append("<tr>" + cell(at_a, text, "") + cell(at_b, text, "") + "</tr>")
+            at_a, at_b = at_a + 1, at_b + 1
+    flush()
+    return "\n".join(out)
+
+
+def source(step, name):
+    with open(os.path.join(ROOT, step, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def page(a, b, links=""):
+    files = compare(a, b)
+    title = f"{a} → {b}"
+    out = [f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>',
+           '<meta name="viewport" content="width=device-width">', f"<style>{STYLE}</style>", links,
+           f"<h1>{title}</h1>"]
+    question = re.search(r"\*\*([^*]*\?)\*\*", source(b, "README.md"))
+    if question:
+        out.append(f"<p><em>{inline(question[1])}</em></p>")
+    for name in reversed(files["changed"]):
+        why = sentences(b, name)
+        out.append(f"<h2>{name}</h2>")
+        for i, (at_a, at_b, lines) in enumerate(hunks(a, b, name)):
+            text = inline(why[i]) if i < len(why) else ""
+            out.append(f'<p class="why"><b>{i + 1}.</b> {text}</p><table>{rows(at_a, at_b, lines)}</table>')
+    for kind, step, heading in (("added", b, "New files"), ("removed", a, "Files that are gone")):
+        if files[kind]:
+            out.append(f"<h2>{heading}</h2>")
+        for name in files[kind]:
+            text = source(step, name)
+            out.append(f"<details><summary>{name}, {text.count(chr(10))} lines</summary>"
+                       f"<pre>{html.escape(text)}</pre></details>")
+    return "\n".join(out) + "\n</html>\n"
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def site(folder):
+    os.makedirs(folder, exist_ok=True)
+    pairs = list(zip(steps(), steps()[1:]))
+    links = "<nav>" + "".join(f'<a href="{a[:2]}-{b[:2]}.html">{a[:2]} → {b[:2]}</a>' for a, b in pairs) + "</nav>"
+    for a, b in pairs:
+        write(os.path.join(folder, f"{a[:2]}-{b[:2]}.html"), page(a, b, links))
+    items = "".join(f'<li><a href="{a[:2]}-{b[:2]}.html">{a} → {b}</a></li>' for a, b in pairs)
+    write(os.path.join(folder, "index.html"),
+          f'<!doctype html><html lang="en"><meta charset="utf-8"><title>ddp.c, step by step</title><style>{STYLE}</style>'
+          f"<h1>ddp.c, step by step</h1><p>Each page shows two neighbouring programs side by side, and why each place "
+          f"changed.</p><ol>{items}</ol></html>\n")
+
+
+def main():
+    args = sys.argv[1:]
+    if len(args) == 2 and args[0] == "--site":
+        site(args[1])
+    elif len(args) == 3:
+        write(args[2], page(args[0], args[1]))
+    else:
+        sys.exit(__doc__)
+
+
+main()
