@@ -5,9 +5,8 @@
                                  where there are many), points are the test set after each epoch
     ./ddp plot RUN.json          what ran when in a training step, of a --trace file: a lane for each thread
     ./ddp plot CONFUSION.csv     which class was taken for which, of a --confusion file
-
-A view reads its files into plain numbers, and draws these in a function of its own: only that needs matplotlib.
 """
+# A view reads its files into plain numbers, and draws these in a function of its own: only that needs matplotlib.
 import argparse
 import csv
 import itertools
