@@ -753,8 +753,9 @@ def curves(b, step, *options):
     """The articles' recipe, with a seed for each round -> [[epoch's events] of each seed]"""
     if not b.data:
         sys.exit("bench: accuracy needs CIFAR-10: ./ddp data cifar10")
-    runs = [b.events(b.command(step, 0, "--epochs", 5, "--seed", seed, "--threads", CORES, *options))
-            for seed in range(1, b.rounds + 1)]
+    few = 2560 * b.args.quick
+    runs = [b.events(b.command(step, 0, "--epochs", 5, "--seed", seed, "--threads", CORES, "--train-samples", few,
+                               *options)) for seed in range(1, b.rounds + 1)]
     return [[e for e in events if e["event"] == "epoch"] for events in runs]
 
 
