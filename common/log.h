@@ -69,8 +69,8 @@ void log_test(Log *log, const Stats *test, bool only);
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // One JSON object on its own line, with "event" first: log_event(log, "eval", "\"top1\":%.4f",
-// 65.0). A number that is not finite must be written with log_number. Written whole or not at all,
-// at once. When it cannot be written (full disk), that is said once and training goes on.
+// 65.0). A number that is not finite must be written with log_number. Written at
+// once. Where it cannot be (a full disk), that is said, the file ends there, and training goes on.
 void log_event(Log *log, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 // The number as JSON: null if it is not finite. Returns out.

@@ -1,5 +1,5 @@
-// test_log.c - the progress bar on a terminal (a real one: a pseudo-terminal with a tiny emulator
-// behind it), the articles' lines elsewhere, and the JSON lines.
+// test_log.c - the progress bar on a pseudo-terminal, the articles' lines elsewhere, the JSON lines,
+// and how a run ends that cannot go on.
 #include "alive.h"
 #include "check.h"
 #include "log.h"
@@ -69,69 +69,36 @@ static void run_in_pipe(void (*work)(void))
     collect(ends[0], child);
 }
 
-// --- a terminal that understands what the bar uses -----------------------------------------------
+// --- a screen ------------------------------------------------------------------------------------
+// What is left of each line after the last carriage return, without "erase to the end of the line".
 
-typedef struct Screen {
-    char lines[200][600]; // as text; a block character counts as one column
-    int row, column;      // of the cursor
-    int widest;           // most columns that any line ever had
-    int redraws;          // carriage returns
-    bool odd;             // something came that is not understood
-} Screen;
-
-static Screen screen;
-
-static void put_character(const char *bytes, int length)
-{
-    char *line = screen.lines[screen.row];
-    char rest[600];
-    int at = 0;
-    for (int column = 0; column < screen.column; column++)
-        for (at++; ((unsigned char)line[at] & 0xC0) == 0x80;)
-            at++;
-    int next = at + (line[at] != '\0');
-    while (((unsigned char)line[next] & 0xC0) == 0x80)
-        next++;
-    snprintf(rest, sizeof rest, "%s", line + next);
-    snprintf(line + at, sizeof screen.lines[0] - (size_t)at, "%.*s%s", length, bytes, rest);
-    screen.column++;
-    if (screen.column > screen.widest)
-        screen.widest = screen.column;
-}
-
-static void erase_to_end(void)
-{
-    char *line = screen.lines[screen.row];
-    int at = 0;
-    for (int column = 0; column < screen.column && line[at]; column++)
-        for (at++; ((unsigned char)line[at] & 0xC0) == 0x80;)
-            at++;
-    line[at] = '\0';
-}
+static const char *screen[8];
+static int rows, redraws;
+static size_t widest;
 
 static void show(void)
 {
-    memset(&screen, 0, sizeof screen);
-    for (const char *p = caught.text; *p;) {
-        int length = (unsigned char)*p >= 0xE0 ? 3 : 1;
-        if (*p == '\r') {
-            screen.redraws++;
-            screen.column = 0;
-        } else if (*p == '\n') {
-            screen.row++;
-        } else if (strncmp(p, "\033[K", 3) == 0) {
-            erase_to_end();
-            length = 3;
-        } else if (strncmp(p, "\033[32m", 5) == 0) {
-            length = 5;
-        } else if (strncmp(p, "\033[0m", 4) == 0) {
-            length = 4;
-        } else {
-            screen.odd |= (unsigned char)*p < 0x20;
-            put_character(p, length);
-        }
-        p += length;
+    char *line = caught.text;
+    rows = redraws = 0;
+    widest = 0;
+    for (char *end; (end = strstr(line, "\r\n")); line = end + 2) {   // as a terminal ends lines
+        *end = '\0';
+        char *last = line, *erase;
+        for (char *p = line; (p = strchr(p, '\r')); last = ++p)
+            redraws++;
+        if ((erase = strstr(last, "\033[K")))
+            memmove(erase, erase + 3, strlen(erase + 3) + 1);
+        if (rows < 8)
+            screen[rows++] = last;
+        widest = strlen(last) > widest ? strlen(last) : widest;
     }
+    for (int i = rows; i < 8; i++)
+        screen[i] = "";
+}
+
+static bool has(const char *line, const char *text)
+{
+    return EXPECT(strstr(line, text) != NULL, "'%s' is not in '%s'", text, line);
 }
 
 // --- what is run ---------------------------------------------------------------------------------
@@ -197,16 +164,6 @@ static void broken_off(void)
     log_free(log);
 }
 
-static void broken_off_at(void)
-{
-    Log *log = new_log(false);
-    one_epoch(log, 1);
-    sleep_ms(110); // so that the next call draws
-    log_step(log, &(LogStep){ .epoch = 1, .epochs = 5, .step = stop_after, .steps = steps,
-                              .stats = { .count = 1 } });
-    log_free(log);
-}
-
 static void dying(void)
 {
     Log *log = new_log(false);
@@ -215,157 +172,69 @@ static void dying(void)
     FAIL("give up", "it is over");
 }
 
-static void impatient(void)
-{
-    Log *log = new_log(false);
-    stop_after = 60;
-    one_epoch(log, 1);
-    check_clean_up(); // as the handler of a second Ctrl-C does
-    _exit(130);
-}
-
 // --- the bar -------------------------------------------------------------------------------------
-
-static void plain_terminal(void)
-{
-    setenv("TERM", "xterm", 1);
-    setenv("LANG", "C.UTF-8", 1);
-    unsetenv("LC_ALL");
-    unsetenv("LC_CTYPE");
-    unsetenv("NO_COLOR");
-    metrics = NULL;
-}
 
 TEST(bar_on_a_terminal)
 {
-    plain_terminal();
+    setenv("TERM", "xterm", 1);
     delay_ms = 1;
     run_on_terminal(two_epochs, 100);
+    delay_ms = 0;
+    EXPECT(strstr(caught.text, "== step") == NULL, "lines and a bar");
     show();
     EXPECT_EQ_INT(caught.status, 0);
-    EXPECT_EQ_STR(screen.lines[0], "[init] == ready ==");
-    EXPECT(strncmp(screen.lines[1], "epoch 1/5: 100%|██████", 22) == 0, "line 1: %s",
-           screen.lines[1]);
-    EXPECT(strstr(screen.lines[1], "█| 196/196 [00:00<00:00, ") != NULL, "line 1: %s",
-           screen.lines[1]);
-    EXPECT(strstr(screen.lines[1], " img/s, loss 1.804, acc 28.6%]") != NULL, "line 1: %s",
-           screen.lines[1]);
-    EXPECT_EQ_STR(screen.lines[2], "   == test: 65%");
-    EXPECT(strncmp(screen.lines[3], "epoch 2/5: 100%|", 16) == 0, "line 3: %s", screen.lines[3]);
-    EXPECT_EQ_STR(screen.lines[4], "the end");
-    EXPECT_EQ_INT(screen.row, 5);
-    EXPECT_EQ_INT(screen.column, 0);
-    EXPECT(!screen.odd, "control characters that were not expected");
-    EXPECT(strstr(caught.text, "\033[32m") != NULL, "no colour");
-    EXPECT(strstr(caught.text, "== step") == NULL, "lines and a bar");
-}
-
-// Two epochs of about 0.3 s each: ten redraws a second, the ends, the messages.
-TEST(bar_is_redrawn_at_most_ten_times_a_second)
-{
-    plain_terminal();
-    struct timespec begin, end;
-    print_freq = 1; // numbers at every step must not lead to more
-    delay_ms = 1;
-    clock_gettime(CLOCK_MONOTONIC, &begin);
-    run_on_terminal(two_epochs, 100);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    print_freq = 50;
-    show();
-    double seconds =
-        (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
-    int most = (int)(10 * seconds) + 6 + 5; // a newline on a terminal brings a return, too
-    EXPECT(screen.redraws >= 4 && screen.redraws <= most, "%d redraws in %.2f s", screen.redraws,
-           seconds);
+    EXPECT_EQ_INT(rows, 5);
+    EXPECT_EQ_STR(screen[0], "[init] == ready ==");
+    has(screen[1], "epoch 1/5 |######");
+    has(screen[1], "#| 196/196 [00:00<00:00, ");
+    has(screen[1], " img/s] loss: 1.804 | acc: 28.633%");
+    EXPECT_EQ_STR(screen[2], "   == test: 65%");
+    has(screen[3], "epoch 2/5 |####");
+    EXPECT_EQ_STR(screen[4], "the end");
+    // Two epochs of about 0.3 s: ten redraws a second, the ends, the messages.
+    EXPECT(redraws >= 4 && redraws <= 60, "%d redraws", redraws);
 }
 
 TEST(bar_never_wraps)
 {
-    plain_terminal();
-    delay_ms = 0;
-    for (int columns = 1; columns <= 130; columns += columns < 80 ? 1 : 7) {
+    for (int columns = 20; columns <= 130; columns += 10) {
         run_on_terminal(two_epochs, columns);
         show();
-        // The messages are longer than the narrowest terminals; the bar is not.
-        int most = columns - 1 > 18 ? columns - 1 : 18;
-        EXPECT(screen.widest <= most && caught.status == 0, "%d of %d columns", screen.widest,
-               columns);
+        EXPECT(widest <= (size_t)columns - 1 && rows == 5, "%zu of %d columns", widest, columns);
     }
-    run_on_terminal(two_epochs, 45);
-    show();
-    EXPECT(strstr(screen.lines[1], "loss 1.804") != NULL, "45 columns have room for the loss: %s",
-           screen.lines[1]);
-}
-
-// Half of a bar of 40 columns and some eighths: 101 / 196 * 40 = 20.6 columns.
-TEST(blocks_come_in_eighths)
-{
-    plain_terminal();
-    stop_after = 101;
-    run_on_terminal(broken_off_at, 130);
-    stop_after = 100000;
-    show();
-    EXPECT(strstr(screen.lines[0], "|████████████████████▌                   | 101/196") != NULL,
-           "line 0: %s", screen.lines[0]);
-}
-
-TEST(no_colour_no_unicode)
-{
-    plain_terminal();
-    setenv("NO_COLOR", "1", 1);
-    setenv("LC_ALL", "C", 1);
-    run_on_terminal(two_epochs, 100);
-    show();
-    EXPECT(strstr(caught.text, "\033[3") == NULL, "colours");
-    EXPECT(strstr(caught.text, "█") == NULL, "blocks in the C locale");
-    EXPECT(strncmp(screen.lines[1], "epoch 1/5: 100%|######", 22) == 0, "line 1: %s",
-           screen.lines[1]);
 }
 
 TEST(a_dumb_terminal_gets_lines)
 {
-    plain_terminal();
     setenv("TERM", "dumb", 1);
     run_on_terminal(two_epochs, 100);
-    EXPECT(strchr(caught.text, '\033') == NULL && strstr(caught.text, "epoch 1/5:") == NULL,
-           "a bar");
-    EXPECT(strstr(caught.text, "   == step: [ 50/196] [1/5] | loss: 1.950") != NULL, "no lines");
+    setenv("TERM", "xterm", 1);
+    EXPECT(strchr(caught.text, '\033') == NULL, "a bar");
+    has(caught.text, "   == step: [ 50/196] [1/5] | loss: 1.950");
 }
 
 TEST(messages_stand_above_a_bar_that_goes_on)
 {
-    plain_terminal();
-    delay_ms = 0;
     run_on_terminal(broken_off, 100);
+    stop_after = 100000;
     show();
-    EXPECT_EQ_STR(screen.lines[0], "a message");
-    EXPECT(strncmp(screen.lines[1], "epoch 1/5:  30%|", 16) == 0, "line 1: %s", screen.lines[1]);
-    EXPECT(strstr(screen.lines[1], " 60/196 [") != NULL, "line 1: %s", screen.lines[1]);
-    EXPECT(strstr(screen.lines[1], "loss 1.950") != NULL, "the last known loss: %s",
-           screen.lines[1]);
-    EXPECT_EQ_STR(screen.lines[2], "the hash");
-    EXPECT_EQ_INT(screen.row, 3);
+    EXPECT_EQ_INT(rows, 3);
+    EXPECT_EQ_STR(screen[0], "a message");
+    has(screen[1], "epoch 1/5 |####");
+    has(screen[1], "| 60/196 [");
+    has(screen[1], "loss: 1.950");
+    EXPECT_EQ_STR(screen[2], "the hash");
 }
 
-// The cursor was never hidden, so there is nothing to bring back; the line is what matters.
-TEST(errors_and_interruptions_leave_a_clean_screen)
+TEST(an_error_replaces_the_bar)
 {
-    plain_terminal();
     run_on_terminal(dying, 100);
     show();
     EXPECT_EQ_INT(caught.status, EXIT_FAILED);
-    EXPECT(strstr(screen.lines[0], "test_log.c:") && strstr(screen.lines[0], ": it is over"),
-           "line 0: %s", screen.lines[0]);
-    EXPECT_EQ_STR(screen.lines[1], "hint: give up");
-    EXPECT_EQ_INT(screen.row, 2);
-    EXPECT_EQ_INT(screen.column, 0);
-
-    run_on_terminal(impatient, 100);
-    show();
-    EXPECT_EQ_INT(caught.status, 130);
-    EXPECT(strncmp(screen.lines[0], "epoch 1/5:", 10) == 0, "line 0: %s", screen.lines[0]);
-    EXPECT_EQ_INT(screen.row, 1);
-    EXPECT_EQ_INT(screen.column, 0);
+    EXPECT_EQ_INT(rows, 2);
+    has(screen[0], "test_log.c:");
+    has(screen[0], ": it is over");
+    EXPECT_EQ_STR(screen[1], "hint: give up");
 }
 
 static void slow_steps(void)
@@ -392,7 +261,6 @@ static void slow_steps(void)
 // Where steps are slow, a person does not wait for step 50 to see a loss; a log file does.
 TEST(numbers_come_once_a_second_on_a_terminal)
 {
-    plain_terminal();
     run_on_terminal(slow_steps, 100);
     EXPECT(caught.status >= 2 && caught.status <= 3, "%d times in 1.4 s", caught.status);
     run_in_pipe(slow_steps);
@@ -454,14 +322,12 @@ TEST(step_events)
 // On a terminal numbers are asked for more often; the events and their sums stay the same.
 TEST(step_events_on_a_terminal)
 {
-    plain_terminal();
     metrics = test_path("terminal.jsonl");
     run_on_terminal(two_epochs, 80);
     const char *text = read_all(metrics);
     EXPECT_EQ_INT(count_lines(text), 8);
     EXPECT(strstr(text, "\"step\":1,") == NULL && strstr(text, "\"step\":196,"), "steps");
-    EXPECT(strstr(text, "\"data_wait_ms\":1.000") != NULL, "the wait of step 1 is lost: %.200s",
-           text);
+    has(text, "\"data_wait_ms\":1.000");    // that of step 1 is part of it
 }
 
 TEST(append_and_truncate)
@@ -474,17 +340,10 @@ TEST(append_and_truncate)
     }
     EXPECT_EQ_STR(read_all(metrics), "{\"event\":\"eval\",\"n\":0}\n{\"event\":\"eval\",\"n\":1}\n"
                                      "{\"event\":\"eval\",\"n\":2}\n");
-    if (truncate(metrics, 29) != 0)
-        FAIL("", "truncate");
-    Log *log = new_log(true);
+    Log *log = new_log(false);
     log_event(log, "end", "%s", "");
     log_free(log);
-    EXPECT_EQ_STR(read_all(metrics),
-                  "{\"event\":\"eval\",\"n\":0}\n{\"even\n{\"event\":\"end\"}\n");
-    log = new_log(false);
-    log_event(log, "end", "\"n\":%d", 1);
-    log_free(log);
-    EXPECT_EQ_STR(read_all(metrics), "{\"event\":\"end\",\"n\":1}\n");
+    EXPECT_EQ_STR(read_all(metrics), "{\"event\":\"end\"}\n");
 }
 
 TEST(config_event)
@@ -504,14 +363,13 @@ TEST(config_event)
         "{\"event\":\"config\",\"program\":\"./tr\\\"ain\",\"revision\":\"",
         "\",\"time\":\"20",
         "Z\",\"host\":\"",
-        "\",\"cpu\":\"",
         "\",\"cores\":",
         ",\"device\":\"CPU \\\"x\\\"\",\"options\":{",
         "\"options\":{\"max_epochs\":5,\"data\":\"auto\"},\"train\":50000}\n",
         "\"options\":{\"max_epochs\":5,\"data\":\"auto\"}}\n"
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        EXPECT(strstr(text, wanted[i]) != NULL, "'%s' is not in %s", wanted[i], text);
+        has(text, wanted[i]);
     EXPECT_EQ_INT(count_lines(text), 2);
 }
 
@@ -533,47 +391,20 @@ static void full_disk(void)
     two_epochs();
 }
 
-// One warning, whole lines only, and the run goes on to its end.
+// One warning, and the run goes on to its end.
 TEST(metrics_on_a_full_disk)
 {
-    metrics = test_path("full.jsonl");
     steps = 20;
-    run_in_pipe(full_disk);
-    EXPECT_EQ_INT(caught.status, 0);
-    char *warning = strstr(caught.text, "full.jsonl: write: File too large: lines are missing");
-    EXPECT(warning != NULL, "no warning in %s", caught.text);
-    EXPECT(warning && strstr(warning + 1, "full.jsonl: write") == NULL, "said twice");
-    EXPECT(strstr(caught.text, "hint: training goes on") != NULL, "no hint");
-    EXPECT(strstr(caught.text, "the end\n") != NULL, "did not go on");
-    const char *text = read_all(metrics);
-    EXPECT(strlen(text) > 500 && text[strlen(text) - 1] == '\n', "a torn line: %s", text);
-
-    metrics = "/dev/full";
-    run_in_pipe(full_disk);
-    EXPECT_EQ_INT(caught.status, 0);
-    EXPECT(strstr(caught.text, "No space left on device") != NULL, "says %s", caught.text);
+    for (int i = 0; i < 2; i++) {
+        metrics = i ? "/dev/full" : test_path("full.jsonl");
+        run_in_pipe(full_disk);
+        EXPECT_EQ_INT(caught.status, 0);
+        char *warning = strstr(caught.text, ": the metrics end here\nhint: training goes on\n");
+        EXPECT(warning && !strstr(warning + 9, "the metrics end here"), "%s", caught.text);
+        has(caught.text, i ? "/dev/full: write: No space" : "full.jsonl: write: No space");
+        has(caught.text, "the end\n");
+    }
     steps = 196;
-}
-
-static void say_to_a_full_disk(void)
-{
-    dup2(STDOUT_FILENO, STDERR_FILENO);
-    int full = open("/dev/full", O_WRONLY);
-    dup2(full, STDOUT_FILENO);
-    Log *log = new_log(false);
-    log_say(log, "nobody hears this");
-    log_say(log, "nor this");
-    log_free(log);
-}
-
-TEST(a_screen_on_a_full_disk)
-{
-    metrics = NULL;
-    run_in_pipe(say_to_a_full_disk);
-    EXPECT_EQ_INT(caught.status, 0);
-    char *warning = strstr(caught.text, "standard output: No space left on device: lines are");
-    EXPECT(warning != NULL, "no warning in %s", caught.text);
-    EXPECT(warning && strstr(warning + 1, "standard output:") == NULL, "said twice");
 }
 
 static void open_nowhere(void)
@@ -587,8 +418,7 @@ TEST(metrics_nowhere)
 {
     run_in_pipe(open_nowhere);
     EXPECT_EQ_INT(caught.status, EXIT_FAILED);
-    EXPECT(strstr(caught.text, "no/such/file: open: No such file or directory\nhint: ") != NULL,
-           "says %s", caught.text);
+    has(caught.text, "no/such/file: open: No such file or directory\nhint: ");
 }
 
 // --- messages ------------------------------------------------------------------------------------
@@ -666,11 +496,9 @@ TEST(rank_0_speaks)
                                "weight hash: 0000000000000001\n");
     run_rank(run_in_pipe, 1, NULL);
     EXPECT_EQ_STR(caught.text, "");
-    plain_terminal();
     run_rank(on_wide_terminal, 0, NULL);
     show();
-    EXPECT(strstr(screen.lines[1], "loss 3.000, acc 0.0%, rank 0]") != NULL, "line 1: %s",
-           screen.lines[1]);
+    has(screen[1], "img/s] loss: 3.000 | acc:  0.000% | rank 0");
     run_rank(on_wide_terminal, 1, NULL);
     EXPECT_EQ_STR(caught.text, "");
 }
@@ -729,46 +557,46 @@ static void set_told(const Told *steps_, int count, const char *whose)
     told_whose = whose;
 }
 
-static const Told told_steps[] = {
-    { 0, 0, 0 },
-    { 0, 0, 7 },                    // without a scale there is nothing to skip for
-    { 2.3138, 0, 0 },
-    { 0, 65536, 0 },
-    { 2.3138, 65536, 0 },
-    { INFINITY, 32768, 1 },
-    { NAN, 0.5, 12345678901 },
-    { -NAN, 0x1p-24, 2 },
-    { 123456.7, 0x1p60, 3 },
-    { 0.00031234, 1234.5, 0 },
+// At each step, and what the line and the event then have of it: the norm, the scale, the skipped.
+static const struct {
+    Told told;
+    const char *line, *event[3];
+} cases[] = {
+    { { 0, 0, 0 }, "", { "", "", "" } },
+    { { 0, 0, 7 }, "", { "", "", "" } },        // without a scale there is nothing to skip for
+    { { 2.3138, 0, 0 }, " | norm: 2.314", { "2.3138", "", "" } },
+    { { 0, 65536, 0 }, " | scale: 65536", { "", "65536", "0" } },
+    { { INFINITY, 32768, 1 }, " | norm: inf | scale: 32768 | skipped: 1",
+      { "null", "32768", "1" } },
+    { { -NAN, 0.5, 12345678901 }, " | norm: nan | scale: 0.5 | skipped: 12345678901",
+      { "null", "0.5", "12345678901" } },
+    { { 0.00031234, 1234.5, 0 }, " | norm: 0.0003123 | scale: 1234.5",
+      { "0.00031234", "1234.5", "0" } },
 };
-enum { TOLD = sizeof told_steps / sizeof *told_steps };
+enum { CASES = sizeof cases / sizeof *cases };
+
+static void tell_cases(const char *whose)
+{
+    static Told all[CASES];
+    for (int i = 0; i < CASES; i++)
+        all[i] = cases[i].told;
+    set_told(all, CASES, whose);
+    run_in_pipe(tell);
+    EXPECT_EQ_INT(caught.status, 0);
+}
 
 TEST(norm_and_scale_in_lines)
 {
-    static const char *const wanted[TOLD] = {
-        "",
-        "",
-        " | norm: 2.314",
-        " | scale: 65536",
-        " | norm: 2.314 | scale: 65536",
-        " | norm: inf | scale: 32768 | skipped: 1",
-        " | norm: nan | scale: 0.5 | skipped: 12345678901",
-        " | norm: nan | scale: 5.96046e-08 | skipped: 2",
-        " | norm: 1.235e+05 | scale: 1.15292e+18 | skipped: 3",
-        " | norm: 0.0003123 | scale: 1234.5",
-    };
     metrics = NULL;
     for (int whose = 0; whose < 2; whose++) {
         char all[4096] = "";
-        for (int i = 0; i < TOLD; i++) {
+        for (int i = 0; i < CASES; i++) {
             size_t length = strlen(all);
             snprintf(all + length, sizeof all - length,
-                     "   == step: [%3d/%d] [1/1] | loss: 0.500 | acc: 30.000%%%s%s\n", i + 1, TOLD,
-                     whose ? " | rank 0" : "", wanted[i]);
+                     "   == step: [%3d/%d] [1/1] | loss: 0.500 | acc: 30.000%%%s%s\n", i + 1, CASES,
+                     whose ? " | rank 0" : "", cases[i].line);
         }
-        set_told(told_steps, TOLD, whose ? "rank 0" : NULL);
-        run_in_pipe(tell);
-        EXPECT_EQ_INT(caught.status, 0);
+        tell_cases(whose ? "rank 0" : NULL);
         EXPECT_EQ_STR(caught.text, all);
     }
 }
@@ -785,33 +613,19 @@ static const char *member(const char *line, const char *name, char out[64])
     return out;
 }
 
-// The norm of a step that was left out is no number, in JSON; and who reads it finds only the
-// members that were told. The rest of the line is as ever.
+// JSON has no NaN and no infinity.
 TEST(norm_and_scale_in_events)
 {
-    static const char *const wanted[TOLD][3] = {
-        { "", "", "" },
-        { "", "", "" },
-        { "2.3138", "", "" },
-        { "", "65536", "0" },
-        { "2.3138", "65536", "0" },
-        { "null", "32768", "1" },
-        { "null", "0.5", "12345678901" },
-        { "null", "5.96046448e-08", "2" },
-        { "123456.7", "1.1529215e+18", "3" },
-        { "0.00031234", "1234.5", "0" },
-    };
+    static const char *const names[] = { "gradient_norm", "loss_scale", "skipped_steps" };
     metrics = test_path("amp.jsonl");
-    set_told(told_steps, TOLD, "rank 0");
-    run_in_pipe(tell);
+    tell_cases("rank 0");
     metrics = NULL;
     const char *line = read_all(test_path("amp.jsonl"));
-    EXPECT_EQ_INT(count_lines(line), TOLD);
-    for (int i = 0; i < TOLD && strchr(line, '\n'); i++, line = strchr(line, '\n') + 1) {
+    EXPECT_EQ_INT(count_lines(line), CASES);
+    for (int i = 0; i < CASES && strchr(line, '\n'); i++, line = strchr(line, '\n') + 1) {
         char text[64];
-        EXPECT_EQ_STR(member(line, "gradient_norm", text), wanted[i][0]);
-        EXPECT_EQ_STR(member(line, "loss_scale", text), wanted[i][1]);
-        EXPECT_EQ_STR(member(line, "skipped_steps", text), wanted[i][2]);
+        for (int k = 0; k < 3; k++)
+            EXPECT_EQ_STR(member(line, names[k], text), cases[i].event[k]);
         EXPECT_EQ_STR(member(line, "rank", text), "0");
     }
 }
@@ -827,51 +641,6 @@ TEST(events_are_json)
              "for line in open(sys.argv[1]):\n"
              "    json.loads(line, parse_constant=sys.exit)' '%s'", test_path("amp.jsonl"));
     EXPECT_EQ_INT(system(command), 0);
-}
-
-static void screen_of(const Told *step, int columns)
-{
-    plain_terminal();
-    set_told(step, 1, "rank 0");
-    run_on_terminal(tell, columns);
-    show();
-    EXPECT_EQ_INT(caught.status, 0);
-    EXPECT_EQ_INT(screen.row, 1);
-    EXPECT(screen.widest <= columns - 1, "%d of %d columns", screen.widest, columns);
-}
-
-static bool on_screen(const char *text) { return strstr(screen.lines[0], text) != NULL; }
-
-TEST(scale_in_the_bar)
-{
-    static const Told clean = { 2.3, 65536, 0 }, skipped = { INFINITY, 512, 12 }, none = { 0 };
-    screen_of(&clean, 130);
-    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, norm 2.3, scale 65536]"), "%s",
-           screen.lines[0]);
-    screen_of(&skipped, 130);
-    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0, norm inf, scale 512, skipped 12]"),
-           "%s", screen.lines[0]);
-    screen_of(&none, 120);
-    EXPECT(on_screen(" img/s, loss 0.500, acc 30.0%, rank 0]"), "%s", screen.lines[0]);
-}
-
-// It goes whole, and before anything else does.
-TEST(scale_goes_first_where_it_is_narrow)
-{
-    static const Told skipped = { 2.3, 65536, 12 };
-    bool before = false;
-    for (int columns = 20; columns <= 140; columns++) {
-        screen_of(&skipped, columns);
-        bool all = on_screen(
-            " img/s, loss 0.500, acc 30.0%, rank 0, norm 2.3, scale 65536, skipped 12]");
-        EXPECT(all || !(on_screen("norm") || on_screen("scale") || on_screen("skipped")),
-               "%d columns: half of it: %s", columns, screen.lines[0]);
-        EXPECT(all || columns < 130, "%d columns have room: %s", columns, screen.lines[0]);
-        EXPECT(columns != 95 || on_screen(" img/s, loss 0.500, acc 30.0%, rank 0]"),
-               "95 columns have room for the rest: %s", screen.lines[0]);
-        before |= !all;
-    }
-    EXPECT(before, "20 columns have room for everything");
 }
 
 // --- not finite ----------------------------------------------------------------------------------
@@ -965,22 +734,17 @@ TEST(out_of_memory)
 {
     run_in_pipe(hopeless);
     EXPECT_EQ_INT(caught.status, EXIT_FAILED);
-    EXPECT(strstr(caught.text, "check.c:") != NULL, "says %s", caught.text);
-    EXPECT(strstr(caught.text, "out of memory: the host has no 4398046511104.0 MiB left\nhint: ") !=
-               NULL,
-           "says %s", caught.text);
+    has(caught.text, "check.c:");
+    has(caught.text, "out of memory: the host has no 4398046511104.0 MiB left\nhint: ");
 }
 
 int main(void)
 {
     bar_on_a_terminal();
-    bar_is_redrawn_at_most_ten_times_a_second();
     bar_never_wraps();
-    blocks_come_in_eighths();
-    no_colour_no_unicode();
     a_dumb_terminal_gets_lines();
     messages_stand_above_a_bar_that_goes_on();
-    errors_and_interruptions_leave_a_clean_screen();
+    an_error_replaces_the_bar();
     numbers_come_once_a_second_on_a_terminal();
     lines_elsewhere();
     step_events();
@@ -989,7 +753,6 @@ int main(void)
     config_event();
     numbers_that_json_has_not();
     metrics_on_a_full_disk();
-    a_screen_on_a_full_disk();
     metrics_nowhere();
     messages();
     out_of_memory();
@@ -998,8 +761,6 @@ int main(void)
     norm_and_scale_in_lines();
     norm_and_scale_in_events();
     events_are_json();
-    scale_in_the_bar();
-    scale_goes_first_where_it_is_narrow();
     how_a_run_diverges();
     steps_are_signs_of_life();
     return test_done();

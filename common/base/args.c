@@ -117,8 +117,9 @@ void args_add(Args *args, const Option *rows, int count)
     CHECK(args->count + count <= ARGS_MAX, "raise ARGS_MAX", "more than %d options", ARGS_MAX);
     args->group++;
     for (int i = 0; i < count; i++) {
-        CHECK(!by_name(args, rows[i].name, strlen(rows[i].name)) && !by_letter(args, rows[i].letter),
-              "rename one of them", "--%s: another option has this name or letter", rows[i].name);
+        CHECK(!by_name(args, rows[i].name, strlen(rows[i].name))
+                  && !by_letter(args, rows[i].letter), "rename one of them",
+              "--%s: another option has this name or letter", rows[i].name);
         args->groups[args->count] = (char)args->group;
         args->rows[args->count++] = rows[i];
     }
@@ -140,8 +141,8 @@ static const char *program_name(const Args *args)
 }
 
 // Processes that a launcher has started with the same options make the same mistake. The first of a
-// machine reports it; the others wait a moment, and mostly the launcher ends them then. srun ends no
-// task, so there only the first task of all speaks.
+// machine reports it; the others wait a moment, and mostly the launcher ends them then. srun ends
+// no task, so there only the first task of all speaks.
 static void wait_for_turn(void)
 {
     const char *task = getenv("SLURM_PROCID"), *local = getenv("LOCAL_RANK");
@@ -216,7 +217,8 @@ static bool set_number(const Option *option, const char *text)
     long long whole = real ? 0 : strtoll(text, &end, 10);
     bool overflow = !real && errno == ERANGE;
     double value = real ? strtod(text, &end) : (double)whole;
-    if (*end || overflow || strspn(text, real ? "+-.0123456789eE" : "+-0123456789") != strlen(text) ||
+    const char *allowed = real ? "+-.0123456789eE" : "+-0123456789";
+    if (*end || overflow || strspn(text, allowed) != strlen(text) ||
         !(value >= least && value <= most))
         return false;
     if (real)

@@ -13,7 +13,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,16 +27,14 @@ typedef struct Bar {
     int64_t first_step;     // where the clock was started, and
     double started;         // when (s)
     int64_t samples;        // since then
-    double loss, acc;       // the last that are known; loss is NAN before the first
-    double norm, loss_scale;    // with them; 0: there is none
-    int64_t skipped;
+    char numbers[192];      // the last that are known: "loss: 1.959 | acc: 28.633%"
     double drawn;           // when it was last drawn (s)
-    bool shown;             // stands on the screen, with the cursor at its end
+    bool shown;             // is on the screen, with the cursor at its end
 } Bar;
 
 struct Log {
     LogConfig config;
-    bool silent, terminal, colour, unicode;
+    bool silent, terminal;
     char *path;             // of the metrics, or NULL
     Bar bar;
     double stepped;         // when log_step was last called (s)
@@ -45,7 +42,6 @@ struct Log {
     int64_t samples;        // images since then
     double wait_ms;         // spent waiting for data since then
     int metrics;            // file descriptor, or -1
-    bool warned;
 };
 
 // --- setting up ----------------------------------------------------------------------------------
@@ -67,29 +63,6 @@ void log_options(Args *args, LogConfig *config)
           "write a timeline for https://ui.perfetto.dev", .own = true, .overwrites = true }));
 }
 
-// What LC_ALL, LC_CTYPE and LANG say; when they say nothing, today's terminals read UTF-8.
-static bool locale_is_utf8(void)
-{
-    static const char *const names[] = { "LC_ALL", "LC_CTYPE", "LANG" };
-    for (int i = 0; i < 3; i++) {
-        const char *value = getenv(names[i]);
-        if (value && value[0])
-            return strcasestr(value, "utf-8") || strcasestr(value, "utf8");
-    }
-    return true;
-}
-
-// The end of the last line may be missing in a file that is continued (a machine that lost power):
-// then the next line must not be glued to it.
-static void end_torn_line(int fd)
-{
-    struct stat st;
-    char last;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0
-        && pread(fd, &last, 1, st.st_size - 1) == 1 && last != '\n' && write(fd, "\n", 1) != 1)
-        WARN("", "metrics: write: %s", strerror(errno));
-}
-
 // The name of this rank's file, or NULL when it has none. The caller frees it.
 static char *metrics_path(const LogConfig *config)
 {
@@ -109,12 +82,10 @@ static int metrics_open(const char *path, bool append)
     if (path == NULL)
         return -1;
     signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
-    int flags = append ? O_RDWR : O_WRONLY | O_TRUNC;
+    int flags = O_WRONLY | (append ? 0 : O_TRUNC);
     int fd = open(path, flags | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
     CHECK(fd >= 0, "give --metrics a file in a directory that is there and can be written",
           "%s: open: %s", path, strerror(errno));
-    if (append)
-        end_torn_line(fd);
     return fd;
 }
 
@@ -128,14 +99,11 @@ void log_among(LogConfig *config, int rank, int ranks, const char *whose)
 Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
-    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    const char *term = getenv("TERM");
     log->config = *config;
     log->silent = config->rank != 0;
     log->terminal =
         !log->silent && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
-    log->colour = !(no_color && no_color[0]);
-    log->unicode = locale_is_utf8();
-    log->bar.loss = NAN;
     log->told = clock_now();
     log->path = metrics_path(config);
     log->metrics = metrics_open(log->path, append);
@@ -160,34 +128,23 @@ bool log_wants(const Log *log, int64_t step, int64_t steps)
     return log->terminal && log->config.ranks <= 1 && clock_now() - log->stepped >= 1;
 }
 
+static double mean_loss(const Stats *s) { return s->loss_sum / (double)s->count; }
+static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part / whole : 0; }
+
 // --- the screen ----------------------------------------------------------------------------------
 
-// No screen to write to is no reason to stop training. That a disk is full behind it is said once.
-static void screen_lost(int error)
-{
-    static bool told;
-    if (error != ENOSPC || told)
-        return;
-    told = true;
-    WARN("training goes on", "standard output: %s: lines are missing from here on",
-         strerror(error));
-}
-
-// Everything goes out through here, in one piece. printf's buffer goes first, to keep the order.
+// Everything goes out through here, in one piece; printf's buffer goes first, to keep the order. No
+// screen to write to is no reason to stop training.
 static void screen_write(const char *text, size_t length)
 {
     alive_outside_begin();      // whoever reads it may have paused
     fflush(stdout);
     while (length > 0) {
         ssize_t n = write(STDOUT_FILENO, text, length);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            screen_lost(n < 0 ? errno : ENOSPC);
+        if (n <= 0 && errno != EINTR)
             break;
-        }
-        text += n;
-        length -= (size_t)n;
+        text += n > 0 ? n : 0;
+        length -= n > 0 ? (size_t)n : 0;
     }
     alive_outside_end();
 }
@@ -200,105 +157,54 @@ static int screen_width(void)
     return 80;
 }
 
-// "04:07", "1:02:03", or "--:--" when nobody knows.
-static const char *clock_text(double seconds, char out[16])
+// "04:07" or "1:02:03".
+static const char *clock_text(double seconds, char out[32])
 {
-    if (!(seconds >= 0 && seconds < 3600e3)) {
-        snprintf(out, 16, "--:--");
-        return out;
-    }
-    int s = (int)(seconds + 0.5);
+    long long s = llround(seconds);
     if (s >= 3600)
-        snprintf(out, 16, "%d:%02d:%02d", s / 3600, s / 60 % 60, s % 60);
+        snprintf(out, 32, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
     else
-        snprintf(out, 16, "%02d:%02d", s / 60, s % 60);
+        snprintf(out, 32, "%02lld:%02lld", s / 60, s % 60);
     return out;
 }
 
-// ", norm 2.314, scale 65536, skipped 2", or with other words before and behind each name; what there
-// is of it.
-typedef char MixedText[120];
-
-static void mixed_text(double norm, double scale, int64_t skipped, const char *before,
-                       const char *behind, MixedText out)
+// "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2": what there is of
+// it.
+static void numbers_text(const Log *log, const LogStep *s, char *out, size_t size)
 {
-    bool whole = scale < 1e15 && scale == floor(scale);
-    size_t n = 0;
-    out[0] = '\0';
-    if (isnan(norm))            // which printf may give a sign
-        n = (size_t)snprintf(out, sizeof(MixedText), "%snorm%snan", before, behind);
-    else if (norm != 0)
-        n = (size_t)snprintf(out, sizeof(MixedText), "%snorm%s%.4g", before, behind, norm);
-    if (scale != 0)
-        n += (size_t)snprintf(out + n, sizeof(MixedText) - n, whole ? "%sscale%s%.0f" : "%sscale%s%g",
-                              before, behind, scale);
-    if (scale != 0 && skipped > 0)
-        snprintf(out + n, sizeof(MixedText) - n, "%sskipped%s%lld", before, behind,
-                 (long long)skipped);
-}
-
-// What stands right of the bar. detail 4: all of it; less: the dispensable goes first.
-//    121/196 [00:42<00:26, 733 img/s, loss 1.959, acc 28.6%, norm 2.314, scale 65536, skipped 2]
-static int tail_text(const Log *log, double now, int detail, char *out, size_t size)
-{
-    const Bar *bar = &log->bar;
     const char *whose = log->config.whose;
-    double seconds = now - bar->started;
-    int64_t timed = bar->step - bar->first_step;
-    double left = timed > 0 ? seconds / (double)timed * (double)(bar->steps - bar->step) : NAN;
-    char spent[16], togo[16], rate[32] = "", loss[64] = "";
-    MixedText mixed = "";
-    int digits = snprintf(NULL, 0, "%lld", (long long)bar->steps);
-    if (timed > 0 && seconds > 0 && detail >= 3)
-        snprintf(rate, sizeof rate, ", %.0f img/s", (double)bar->samples / seconds);
-    if (!isnan(bar->loss))
-        snprintf(loss, sizeof loss, "%sloss %.3f, acc %.1f%%%s%s", detail >= 1 ? ", " : " ",
-                 bar->loss, bar->acc, whose ? ", " : "", whose ? whose : "");
-    if (detail >= 4)
-        mixed_text(bar->norm, bar->loss_scale, bar->skipped, ", ", " ", mixed);
-    clock_text(seconds, spent);
-    clock_text(left, togo);
-    if (detail >= 2)
-        return snprintf(out, size, " %*lld/%lld [%s<%s%s%s%s]", digits, (long long)bar->step,
-                        (long long)bar->steps, spent, togo, rate, loss, mixed);
-    if (detail == 1)
-        return snprintf(out, size, " [<%s%s]", togo, loss);
-    return snprintf(out, size, "%s", loss);
+    size_t n = (size_t)snprintf(out, size, "loss: %.3f | acc: %6.3f%%%s%s", mean_loss(&s->stats),
+                                percent(s->stats.correct1, s->stats.count), whose ? " | " : "",
+                                whose ? whose : "");
+    if (s->norm != 0)           // fabs: printf may give a NaN a sign
+        n += (size_t)snprintf(out + n, size - n, " | norm: %.4g", fabs(s->norm));
+    if (s->loss_scale != 0)
+        n += (size_t)snprintf(out + n, size - n, " | scale: %.10g", s->loss_scale);
+    if (s->loss_scale != 0 && s->skipped > 0)
+        snprintf(out + n, size - n, " | skipped: %lld", (long long)s->skipped);
 }
 
-// Blocks for a fraction of `columns` columns: whole ones, one of some eighths, spaces.
-static void blocks_text(const Log *log, double fraction, int columns, char *out, size_t size)
+// The whole line, at most width - 1 columns, so that it never wraps. The bar takes what room is
+// left.
+//   epoch 1/5 |######      | 121/196 [00:42<00:26, 733 img/s] loss: 1.959 | acc: 28.633%
+static void bar_text(const Bar *bar, double now, int width, char *out, size_t size)
 {
-    static const char *const eighths[] = { "", "▏", "▎", "▍", "▌", "▋", "▊", "▉", "█" };
-    int filled = (int)(fraction * columns * 8); // in eighths of a column
-    size_t n = (size_t)snprintf(out, size, "%s", log->colour ? "\033[32m" : "");
-    for (int i = 0; i < columns; i++) {
-        int part = filled - 8 * i < 0 ? 0 : filled - 8 * i > 8 ? 8 : filled - 8 * i;
-        const char *block = log->unicode ? eighths[part] : part == 8 ? "#" : "";
-        n += (size_t)snprintf(out + n, size - n, "%s", block[0] ? block : " ");
-    }
-    snprintf(out + n, size - n, "%s", log->colour ? "\033[0m" : "");
-}
-
-// The whole line, at most width - 1 columns, so that it never wraps:
-//   epoch 1/5:  62%|██████▏   | 121/196 [00:42<00:26, 733 img/s, loss 1.959, acc 28.6%]
-static void bar_text(const Log *log, double now, int width, char *out, size_t size)
-{
-    enum { LEAST = 6, MOST = 40 };
-    const Bar *bar = &log->bar;
-    char head[64], tail[256], blocks[512] = "";
-    double fraction = bar->steps > 0 ? (double)bar->step / (double)bar->steps : 0;
-    int columns = 0;
-    int used = snprintf(head, sizeof head, "epoch %d/%d: %3d%%", bar->epoch, bar->epochs,
-                        (int)(100 * fraction));
-    for (int detail = 4; detail >= 0 && columns < LEAST; detail--)
-        columns = width - 1 - used - 2 - tail_text(log, now, detail, tail, sizeof tail);
-    if (columns >= LEAST) {
-        blocks_text(log, fraction, columns < MOST ? columns : MOST, blocks, sizeof blocks);
-        snprintf(out, size, "%s|%s|%s", head, blocks, tail);
-    } else if (snprintf(out, size, "%s%s", head, tail) >= width) {
-        out[width > 1 ? width - 1 : 0] = '\0'; // no bar, so bytes are columns
-    }
+    enum { LEAST = 3, MOST = 40 };
+    static const char full[] = "########################################";
+    char head[64], tail[320], spent[32], left[32];
+    double seconds = now - bar->started, timed = (double)(bar->step - bar->first_step);
+    snprintf(head, sizeof head, "epoch %d/%d ", bar->epoch, bar->epochs);
+    snprintf(tail, sizeof tail, "%lld/%lld [%s<%s, %.0f img/s] %s", (long long)bar->step,
+             (long long)bar->steps, clock_text(seconds, spent),
+             timed > 0 ? clock_text(seconds / timed * (double)(bar->steps - bar->step), left) : "?",
+             seconds > 0 ? (double)bar->samples / seconds : 0.0, bar->numbers);
+    int room = width - 1 - (int)strlen(head) - 3 - (int)strlen(tail);
+    room = room < MOST ? room : MOST;
+    int filled = bar->steps > 0 ? (int)(room * bar->step / bar->steps) : 0;
+    if (room >= LEAST)
+        snprintf(out, size, "%s|%-*.*s| %s", head, room, filled, full, tail);
+    else
+        snprintf(out, (size_t)width < size ? (size_t)width : size, "%s%s", head, tail);
 }
 
 static void bar_draw(Log *log, bool force)
@@ -307,8 +213,8 @@ static void bar_draw(Log *log, bool force)
     double now = clock_now();
     if (!force && bar->shown && now - bar->drawn < 0.1)
         return;
-    char text[1024], line[1040];
-    bar_text(log, now, screen_width(), text, sizeof text);
+    char text[512], line[520];
+    bar_text(bar, now, screen_width(), text, sizeof text);
     int n = snprintf(line, sizeof line, "\r%s\033[K", text);
     screen_write(line, (size_t)n);
     bar->drawn = now;
@@ -335,8 +241,8 @@ void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, 
         return;
     if (epoch != bar->epoch || step <= bar->step) {
         log_progress_end(log);
-        *bar = (Bar){ .epoch = epoch, .epochs = epochs, .first_step = step, .started = clock_now(),
-                      .loss = NAN };
+        *bar = (Bar){ .epoch = epoch, .epochs = epochs, .first_step = step,
+                      .started = clock_now() };
     } else {
         bar->samples += batch;
     }
@@ -370,9 +276,6 @@ void log_say(Log *log, const char *format, ...)
     if (above)
         bar_draw(log, true);
 }
-
-static double mean_loss(const Stats *s) { return s->loss_sum / (double)s->count; }
-static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part / whole : 0; }
 
 // What only some steps have, as members of the event.
 static void extra_members(const LogStep *s, char *out, size_t size)
@@ -442,33 +345,17 @@ void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch, i
             scale, (long long)epoch, (long long)step, fixed ? "; nothing was saved since" : "");
 }
 
-// " | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2": what there is of it.
-static void extra_text(const Log *log, const LogStep *s, char *out, size_t size)
-{
-    const char *whose = log->config.whose;
-    MixedText mixed;
-    mixed_text(s->norm, s->loss_scale, s->skipped, " | ", ": ", mixed);
-    snprintf(out, size, "%s%s%s", whose ? " | " : "", whose ? whose : "", mixed);
-}
-
 void log_step(Log *log, const LogStep *s)
 {
-    char extra[256];
     bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
     log->stepped = clock_now();
     log->wait_ms += s->data_wait_ms;
-    log->bar.loss = mean_loss(&s->stats);
-    log->bar.acc = percent(s->stats.correct1, s->stats.count);
-    log->bar.norm = s->norm;
-    log->bar.loss_scale = s->loss_scale;
-    log->bar.skipped = s->skipped;
-    extra_text(log, s, extra, sizeof extra);
+    numbers_text(log, s, log->bar.numbers, sizeof log->bar.numbers);
     if (log->terminal && log->bar.shown)
         bar_draw(log, s->step == s->steps);
     else if (!log->terminal && due)
-        log_say(log, "   == step: [%3lld/%lld] [%d/%d] | loss: %.3f | acc: %6.3f%%%s",
-                (long long)s->step, (long long)s->steps, s->epoch, s->epochs, log->bar.loss,
-                log->bar.acc, extra);
+        log_say(log, "   == step: [%3lld/%lld] [%d/%d] | %s", (long long)s->step,
+                (long long)s->steps, s->epoch, s->epochs, log->bar.numbers);
     if (due)
         step_event(log, s, (double)log->samples / (log->stepped - log->told));
 }
@@ -509,26 +396,6 @@ void log_end(Log *log, uint64_t weight_hash, int threads)
 
 // --- metrics -------------------------------------------------------------------------------------
 
-// Whole or not at all: what a full disk has left of a line is taken back.
-static bool metrics_write(int fd, const char *line, size_t length)
-{
-    struct stat before;
-    bool file = fstat(fd, &before) == 0 && S_ISREG(before.st_mode);
-    for (size_t done = 0; done < length;) {
-        ssize_t n = write(fd, line + done, length - done); // as a rule, all of it
-        if (n > 0) {
-            done += (size_t)n;
-        } else if (n == 0 || errno != EINTR) {
-            int error = n == 0 ? ENOSPC : errno;
-            if (done > 0 && file && ftruncate(fd, before.st_size) != 0)
-                error = errno;
-            errno = error;
-            return false;
-        }
-    }
-    return true;
-}
-
 const char *log_number(double value, char out[LOG_NUMBER])
 {
     if (isfinite(value))
@@ -554,35 +421,19 @@ void log_event(Log *log, const char *event, const char *format, ...)
     fseek(out, alone ? -1 : 0, SEEK_CUR); // no comma where nothing follows
     fputs("}\n", out);
     fclose(out);
-    if (!metrics_write(log->metrics, line, size) && !log->warned) {
-        log->warned = true;
-        WARN("training goes on; make room, and later lines will be written again",
-             "%s: write: %s: lines are missing from here on", log->path, strerror(errno));
+    errno = ENOSPC;             // what a write that is cut short leaves unsaid
+    if (write(log->metrics, line, size) != (ssize_t)size) {
+        WARN("training goes on", "%s: write: %s: the metrics end here", log->path, strerror(errno));
+        close(log->metrics);
+        log->metrics = -1;
         log->bar.drawn = 0;
     }
     free(line);
 }
 
-// "Intel(R) Xeon(R) ...", as /proc/cpuinfo names the first core.
-static void cpu_name(char *out, size_t size)
-{
-    char line[256];
-    FILE *in = fopen("/proc/cpuinfo", "re");
-    snprintf(out, size, "unknown");
-    while (in && fgets(line, sizeof line, in)) {
-        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':')) {
-            snprintf(out, size, "%.*s", (int)strcspn(strchr(line, ':') + 2, "\n"),
-                     strchr(line, ':') + 2);
-            break;
-        }
-    }
-    if (in)
-        fclose(in);
-}
-
 void log_config(Log *log, const Args *args, const char *device, const char *extra_json)
 {
-    char cpu[200], date[32], *body = NULL;
+    char date[32], *body = NULL;
     size_t size = 0;
     struct utsname machine = { 0 };
     time_t now = time(NULL);
@@ -590,7 +441,6 @@ void log_config(Log *log, const Args *args, const char *device, const char *extr
     FILE *out = open_memstream(&body, &size);
     CHECK(out, "", "open_memstream: %s", strerror(errno));
     uname(&machine);
-    cpu_name(cpu, sizeof cpu);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
 
     fprintf(out, "\"program\":");
@@ -599,8 +449,6 @@ void log_config(Log *log, const Args *args, const char *device, const char *extr
     json_text(out, DDP_GIT_REVISION);
     fprintf(out, ",\"time\":\"%s\",\"host\":", date);
     json_text(out, machine.nodename);
-    fprintf(out, ",\"cpu\":");
-    json_text(out, cpu);
     fprintf(out, ",\"cores\":%ld,\"device\":", sysconf(_SC_NPROCESSORS_ONLN));
     json_text(out, device);
     fprintf(out, ",\"options\":{");

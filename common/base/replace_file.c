@@ -5,9 +5,9 @@
 //   rename it to path           the old one or the new one
 //   fsync the directory         the new one, even after a power failure
 //
-// The writer holds a lock on path.tmp. The kernel drops that lock with its process, and file servers
-// pass it between hosts. So a second run that saves to the same path is refused, on any host, and
-// what a killed run left is never in the way.
+// The writer holds a lock on path.tmp. The kernel drops that lock with its process, and file
+// servers pass it between hosts. So a second run that saves to the same path is refused, on any
+// host, and what a killed run left is never in the way.
 #include "base/replace_file.h"
 #include "alive.h"
 
@@ -157,8 +157,8 @@ static int open_temporary(const char *path)
     return fd;
 }
 
-// After a failure. If the file is gone already, the program is on its way out in another thread, or in
-// a signal handler: that has the last word.
+// After a failure. If the file is gone already, the program is on its way out in another thread, or
+// in a signal handler: that has the last word.
 static void discard_temporary(void)
 {
     if (!atomic_exchange(&is_there, false))
