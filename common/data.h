@@ -6,8 +6,11 @@
 #include "ops.h"
 
 typedef struct DataConfig {
-    const char *data;       // auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory
-    int image_size;         // synthetic images only: 32
+    const char *data;       // auto, cifar10, ..., synthetic, a directory or an archive
+    int image_size;         // 0: 32 of synthetic images, 224 of pictures
+    int resize;             // of pictures, for evaluation; 0: 8/7 of image_size
+    double val_split;       // of pictures in a folder with a single level
+    const char *bad_images; // stop, skip
     int train_count, test_count; // use only the first so many samples; 0: all (synthetic: its size)
     int workers;            // -j: threads that prepare batches
     bool augment;
@@ -19,6 +22,7 @@ typedef struct Dataset {
     int count, channels, height, width, classes;
     uint8_t *images;        // (count, channels, height, width), host
     int32_t *labels;        // (count), host
+    struct Pictures *pictures; // files from which images are made when they are wanted, or NULL
 } Dataset;
 
 typedef struct Data {
@@ -29,16 +33,19 @@ typedef struct Data {
     Dataset train, test;
     Augment augment;        // what training images get
     Augment plain;          // what test images get: only normalised
+    const char *const *class_names; // (classes), or NULL
+    char **own_names;       // those that were allocated
+    struct Folder *folder;  // of pictures, or NULL
 } Data;
 
 // Finds, reads and checks the data set: every size, magic number and label, before any training.
 // An error names the file and the offset.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
-// Leaves at most so many samples in each set. The fingerprint tells.
+// Leaves at most so many samples in each set; the fingerprint tells.
 void data_cut(Data *data, int most);
 // What people call a class, without commas or quotes: "airplane". NULL where the set has no names
-// (CIFAR-100, synthetic), and for a label that is no class.
+// (CIFAR-100, synthetic).
 const char *data_class_name(const Data *data, int label);
 
 // --- batches -------------------------------------------------------------------------------------
@@ -61,8 +68,9 @@ typedef struct LoaderConfig {
     bool pad_tail;          // evaluation: the last batch has as many rows as the others
 } LoaderConfig;
 
-// Worker threads fill up to LOADER_SLOTS batches ahead, on streams of their own. The data set is
-// copied to the device once (on the CPU it is used where it lies).
+// Worker threads fill up to LOADER_SLOTS batches ahead, on a stream of their own. A data set in
+// memory is copied to the device once (on the CPU it is used where it lies). Pictures are read,
+// decoded and resized by the workers: memory does not grow with their number.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);

@@ -76,7 +76,6 @@ mkdir "$TMP/empty"
 refused 1 "$TMP/empty: no data set in this directory" --data "$TMP/empty"
 refused 1 '64' --data "$digits" --train-samples 65
 refused 2 'train-samples' --data "$digits" --train-samples -1
-refused 2 'image-size' --data synthetic --image-size 7
 refused 1 'out of memory' --data synthetic --image-size 1024 --train-samples 100000000
 
 # --- damaged (test_data.c knows more ways)

@@ -1,43 +1,85 @@
-// tool_images.c - the test images of a data set, for tools/reference/make.py: nothing else makes
-// synthetic ones.
+// tool_images.c - the images of a data set as the programs see them, for tools/reference.
 //
 //   tool_images --out FILE [--data NAME --image-size PIXELS --test-samples N --seed N]
 //
-// FILE (safetensors) gets images U8 (n, channels, height, width) and labels I32 (n).
+// FILE (safetensors) gets the test images U8 (n, channels, height, width) and their labels I32 (n).
+// Of a folder of pictures it gets the training images as the first epoch has them, and where they
+// are cut from I32 (n, 5): left, top, width, height, mirrored.
 #include "args.h"
 #include "check.h"
-#include "data.h"
 #include "checkpoint/safetensors.h"
+#include "data/pictures.h"
 
 #include <stdlib.h>
 
-static bool write_images(const Dataset *d, const char *path, Error *err)
+typedef struct Box {
+    int32_t x, y, width, height, flip;
+} Box;
+
+static Box box_of(const Data *data, int id)
+{
+    int width, height;
+    Error error;
+    FileBytes file = { 0 };
+    const struct Pictures *p = data->train.pictures;
+    if (!folder_read(p->folder, p->list, p->files[id], &file, &error) ||
+        !picture_size("", file.bytes, file.size, &width, &height, &error))
+        FAIL_ERROR(&error);
+    View v = view_random(width, height, data->train.width, data->augment.seed, 0, id);
+    free(file.bytes);
+    return (Box){ v.from.x, v.from.y, v.from.width, v.from.height, v.flip };
+}
+
+// The images of the set, which has none, and the boxes.
+static Box *make_all(Data *data)
+{
+    Dataset *set = &data->train;
+    size_t bytes = (size_t)set->channels * (size_t)set->height * (size_t)set->width;
+    Box *boxes = xmalloc((size_t)set->count * sizeof *boxes);
+    PictureTools tools = { 0 };
+    Error error;
+    set->images = xmalloc((size_t)set->count * bytes);
+    for (int i = 0; i < set->count; i++) {
+        if (!picture_make(set, i, &data->augment, 0, &tools, set->images + (size_t)i * bytes, &error))
+            FAIL_ERROR(&error);
+        boxes[i] = box_of(data, i);
+    }
+    picture_tools_free(&tools);
+    return boxes;
+}
+
+static bool write_images(const Dataset *d, const Box *boxes, const char *path, Error *err)
 {
     int64_t count = d->count, channels = d->channels, height = d->height, width = d->width;
     const StTensor tensors[] = {
         { "images", "U8", 4, { count, channels, height, width }, d->images,
           (size_t)(count * channels * height * width) },
         { "labels", "I32", 1, { count }, d->labels, (size_t)count * sizeof *d->labels },
+        { "boxes", "I32", 2, { count, 5 }, boxes, (size_t)count * sizeof *boxes },
     };
-    return st_write(path, tensors, 2, NULL, 0, err);
+    return st_write(path, tensors, boxes ? 3 : 2, NULL, 0, err);
 }
 
 int main(int argc, char **argv)
 {
     Data data;
     Error error;
-    Args args = { .summary = "Writes the test images of a data set." };
+    Args args = { .summary = "Writes the images of a data set." };
     const char *out = NULL;
     int64_t seed = 0;
     DataConfig config = data_defaults();
     data_options(&args, &config);
     args_add(&args, ARGS_ROWS(
         { "out", 0, ARG_STRING, &out, "FILE", "where to" },
-        { "seed", 0, ARG_INT64, &seed, "N", "of synthetic images", 0, 1e15 }));
+        { "seed", 0, ARG_INT64, &seed, "N", "of synthetic images and crops", 0, 1e15 }));
     args_parse(&args, argc, argv);
     CHECK(out, "--out FILE", "where to?");
-    if (!data_open(&data, &config, seed, &error) || !write_images(&data.test, out, &error))
+    if (!data_open(&data, &config, seed, &error))
         FAIL_ERROR(&error);
+    Box *boxes = data.folder ? make_all(&data) : NULL;
+    if (!write_images(boxes ? &data.train : &data.test, boxes, out, &error))
+        FAIL_ERROR(&error);
+    free(boxes);
     data_close(&data);
     return 0;
 }

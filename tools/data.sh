@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# data.sh - ./ddp data NAME [--from FILE]: puts a data set under data/, from its authors' site or from an
-# archive that is already here.
+# data.sh - ./ddp data NAME [--from FILE] [--as-folder DIR [--scale N]]: puts a data set under data/, from its authors'
+# site or from an archive that is already here. Then writes its images as files, if a folder is wanted.
 #
 # Nothing shows under data/ before every file of the set has arrived and has the checksum it must have.
 # All work is done in a temporary directory beside it, which is gone afterwards, whatever happens; then
@@ -138,11 +138,22 @@ take_from_site()
     done < <(each_file)
 }
 
-set='' from=''
+# The set is in this directory.
+finish()
+{
+    [ -n "$as_folder" ] || exit 0
+    [ -x "$root/build/cpu/as_folder" ] || die "build/cpu/as_folder is not there" "./ddp setup builds it"
+    exec "$root/build/cpu/as_folder" --data "$1" --as-folder "$as_folder" --scale "$scale"
+}
+
+set='' from='' as_folder='' scale=0
 while [ $# -gt 0 ]; do
     case $1 in
     --from) [ $# -gt 1 ] || die_usage "data: --from needs a file"; from=$2; shift ;;
     --from=*) from=${1#--from=} ;;
+    --as-folder | --scale) [ $# -gt 1 ] || die_usage "data: $1 needs a value"
+        if [ "$1" = --scale ]; then scale=$2; else as_folder=$2; fi
+        shift ;;
     -*) die_usage "data: unknown option $1" ;;
     *) [ -z "$set" ] || die_usage "data: one set at a time"; set=$1 ;;
     esac
@@ -154,11 +165,11 @@ data=$root/data
 
 if is_complete "$data/$folder"; then
     say "$set is there already: $data/$folder"
-    exit
+    finish "$data/$folder"
 fi
 if [ "$set" = fashion-mnist ] && [ -z "$from" ] && [ -d /usr/share/datasets/fashion-mnist ]; then
     say "$set is there already: /usr/share/datasets/fashion-mnist"
-    exit
+    finish /usr/share/datasets/fashion-mnist
 fi
 [ -z "$from" ] || [ -f "$from" ] || die "$from: no such file"
 [ -z "$from" ] || [ -r "$from" ] || die "$from: may not be read"
@@ -184,3 +195,6 @@ if [ -e "$data/$folder" ] || [ -L "$data/$folder" ]; then
 fi
 mv -T "$tmp/new" "$data/$folder"
 say "$set: $data/$folder, $(each_file | wc -l) files, checksums right"
+clean
+trap - EXIT
+finish "$data/$folder"

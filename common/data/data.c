@@ -1,6 +1,7 @@
 // data.c - finds a data set and opens it.
 #include "data/files.h"
 #include "data/formats.h"
+#include "data/pictures.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -10,19 +11,29 @@
 
 DataConfig data_defaults(void)
 {
-    return (DataConfig){ .data = "auto", .image_size = 32, .workers = 2, .augment = true };
+    return (DataConfig){ .data = "auto", .val_split = 0.2, .bad_images = "stop", .workers = 2,
+                         .augment = true };
 }
 
 void data_options(Args *args, DataConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory", .own = true },
-        { "image-size", 0, ARG_INT, &config->image_size, "PIXELS", "of synthetic images, each way",
-          .min = 8, .max = 1024 },
-        { "train-samples", 0, ARG_INT, &config->train_count, "N", "only the first so many (0: all)",
+          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory or .tar file",
+          .own = true },
+        { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
+          "each way (0: 32 of synthetic images, 224 of pictures)", .min = 0, .max = 1024 },
+        { "resize", 0, ARG_INT, &config->resize, "PIXELS",
+          "the shorter side of a picture whose middle is evaluated (0: 8/7 of --image-size)",
+          .min = 0, .max = 4096 },
+        { "val-split", 0, ARG_DOUBLE, &config->val_split, "PART",
+          "of each class's pictures, to evaluate with, where no folder val is", .min = 0.001,
+          .max = 0.9 },
+        { "bad-images", 0, ARG_CHOICE, &config->bad_images, "stop|skip",
+          "training pictures that cannot be decoded" },
+        { "train-samples", 0, ARG_INT, &config->train_count, "N", "use only so many (0: all)",
           .min = 0, .max = 1e8 },
-        { "test-samples", 0, ARG_INT, &config->test_count, "N", "only the first so many (0: all)",
+        { "test-samples", 0, ARG_INT, &config->test_count, "N", "use only so many (0: all)",
           .min = 0, .max = 1e8 },
         { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches (0: none)",
           .min = 0, .max = 64, .own = true },
@@ -43,7 +54,7 @@ typedef struct KnownSet {
     int classes;
     bool jitter;                // crop and flip: not for digits and clothes
     float mean[3], std[3];
-    const char *class_names[NAMED_CLASSES]; // all of them, or none
+    const char *class_names[NAMED_CLASSES];
 } KnownSet;
 
 enum { MNIST = 2, FASHION = 3, KNOWN_SETS = 4 };
@@ -84,24 +95,18 @@ static bool set_find(const KnownSet *set, char *dir, size_t size, Error *err)
     return snprintf(dir, size, "%s", set->system_folder) < (int)size;
 }
 
-// Which set is in this directory? MNIST and Fashion-MNIST have the same file names and sizes: only
-// the directory's name tells them apart.
-static const KnownSet *set_in_directory(const char *dir, Error *err)
+// Which set is in this directory, if any? MNIST and Fashion-MNIST have the same file names and
+// sizes: only the directory's name tells them apart.
+static const KnownSet *set_in_directory(const char *dir)
 {
-    char path[PATH_MAX], probe[64];
+    char path[PATH_MAX];
     for (int i = 0; i < KNOWN_SETS; i++) {
         for (int zipped = 0; zipped < 2; zipped++) {
-            snprintf(probe, sizeof probe, "%s%s", known_sets[i].probe, zipped ? ".gz" : "");
-            if (!data_path_join(path, sizeof path, dir, probe, err))
-                return NULL;
+            snprintf(path, sizeof path, "%s/%s%s", dir, known_sets[i].probe, zipped ? ".gz" : "");
             if (!data_file_missing(path))
                 return &known_sets[i == MNIST && strcasestr(dir, "fashion") ? FASHION : i];
         }
     }
-    error_set(err, "the binary version of CIFAR is needed, or MNIST's files, gzipped or not: "
-                   "./ddp data cifar10",
-              "%s: no data set in this directory: none of data_batch_1.bin, train.bin, "
-              "train-images-idx3-ubyte[.gz]", dir);
     return NULL;
 }
 
@@ -119,14 +124,28 @@ static void augment_set(Data *data, const DataConfig *config, int64_t seed, bool
     data->augment.padding = wanted ? 4 : 0;
 }
 
-static bool dataset_cut(Dataset *set, int count, const char *option, const char *name, Error *err)
+static void dataset_cut(Dataset *set, int count)
+{
+    if (set->pictures)
+        pictures_cut(set, count);
+    set->count = count;
+}
+
+static bool dataset_cut_to(Dataset *set, int count, const char *option, const char *name,
+                           Error *err)
 {
     if (count > set->count)
         return error_set(err, "0 means all of them", "%s %d: %s has %d", option, count, name,
                          set->count);
     if (count > 0)
-        set->count = count;
+        dataset_cut(set, count);
     return true;
+}
+
+static bool both_cut(Data *data, const DataConfig *config, Error *err)
+{
+    return dataset_cut_to(&data->train, config->train_count, "--train-samples", data->name, err) &&
+           dataset_cut_to(&data->test, config->test_count, "--test-samples", data->name, err);
 }
 
 static bool set_open(Data *data, const KnownSet *set, const char *dir, const DataConfig *config,
@@ -134,14 +153,22 @@ static bool set_open(Data *data, const KnownSet *set, const char *dir, const Dat
 {
     char hint[sizeof err->hint];
     snprintf(hint, sizeof hint, "./ddp data %s fetches it again", set->name);
+    snprintf(data->name, sizeof data->name, "%s", set->name);
     snprintf(data->source, sizeof data->source, "%s", dir);
     data->train.classes = data->test.classes = set->classes;
-    if (!set->read(data, dir, hint, err))
-        return false;
-    snprintf(data->name, sizeof data->name, "%s", set->name);
+    data->class_names = set->class_names[0] ? set->class_names : NULL;
     augment_set(data, config, seed, set->jitter, set->mean, set->std);
-    return dataset_cut(&data->train, config->train_count, "--train-samples", set->name, err) &&
-           dataset_cut(&data->test, config->test_count, "--test-samples", set->name, err);
+    return set->read(data, dir, hint, err) && both_cut(data, config, err);
+}
+
+// ImageNet's mean and deviation, as torchvision's examples normalise all pictures.
+static bool folder_data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
+{
+    static const float mean[3] = { 0.485f, 0.456f, 0.406f }, std[3] = { 0.229f, 0.224f, 0.225f };
+    snprintf(data->name, sizeof data->name, "folder");
+    snprintf(data->source, sizeof data->source, "%s", config->data);
+    augment_set(data, config, seed, true, mean, std);
+    return pictures_open(data, config, err) && both_cut(data, config, err);
 }
 
 static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
@@ -189,8 +216,14 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
     if (data_file_missing(wanted))
         return error_set(err, "sets: auto, cifar10, cifar100, mnist, fashion-mnist, synthetic",
                          "--data %s: no such data set or directory", wanted);
-    set = set_in_directory(wanted, err);
-    return set && set_open(data, set, wanted, config, seed, err);
+    set = set_in_directory(wanted);
+    if (set)
+        return set_open(data, set, wanted, config, seed, err);
+    if (folder_recognised(wanted))
+        return folder_data_open(data, config, seed, err);
+    return error_set(err, "pictures are in train/CLASS/ and val/CLASS/, CIFAR in its binary "
+                          "version, MNIST in four files, gzipped or not",
+                     "%s: no data set in this directory", wanted);
 }
 
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
@@ -206,6 +239,7 @@ bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 
 void data_close(Data *data)
 {
+    pictures_close(data);
     free(data->train.images);
     free(data->train.labels);
     free(data->test.images);
@@ -215,13 +249,12 @@ void data_close(Data *data)
 
 void data_cut(Data *data, int most)
 {
-    data->train.count = data->train.count < most ? data->train.count : most;
-    data->test.count = data->test.count < most ? data->test.count : most;
+    dataset_cut(&data->train, data->train.count < most ? data->train.count : most);
+    dataset_cut(&data->test, data->test.count < most ? data->test.count : most);
     fingerprint_write(data);
 }
 
 const char *data_class_name(const Data *data, int label)
 {
-    const KnownSet *set = set_named(data->name);
-    return set && label >= 0 && label < NAMED_CLASSES ? set->class_names[label] : NULL;
+    return data->class_names ? data->class_names[label] : NULL;
 }

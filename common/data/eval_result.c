@@ -1,6 +1,7 @@
 // eval_result.c - what a test has shown.
 #include "eval_result.h"
 #include "base/replace_file.h"
+#include "data/pictures.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -138,14 +139,24 @@ static void write_confusion(const Result *r, const char *path)
     text_end(&t, path);
 }
 
+// Of pictures, also the names of both classes, and the file.
 static void write_predictions(const Result *r, const char *path)
 {
     Text t;
+    const Data *data = r->data;
     text_begin(&t);
-    fprintf(t.file, "index,label,prediction,margin\n");
-    for (int i = 0; i < r->data->test.count; i++)
-        fprintf(t.file, "%d,%d,%d,%.3g\n", i, r->verdicts[i].label, r->verdicts[i].prediction,
-                (double)r->verdicts[i].margin);
+    fprintf(t.file, "index,label,prediction,margin%s\n", data->folder ? ",class,predicted,file" : "");
+    for (int i = 0; i < data->test.count; i++) {
+        const Verdict *v = &r->verdicts[i];
+        fprintf(t.file, "%d,%d,%d,%.3g", i, v->label, v->prediction, (double)v->margin);
+        if (data->folder) {
+            char file[1024];
+            picture_file(&data->test, i, file, sizeof file);
+            fprintf(t.file, ",%s,%s,%s", data_class_name(data, v->label),
+                    data_class_name(data, v->prediction), file);
+        }
+        fprintf(t.file, "\n");
+    }
     text_end(&t, path);
 }
 
@@ -167,5 +178,6 @@ void result_end(const Result *r, const ResultConfig *config, Log *log)
     const char *const files[] = { config->confusion, config->predictions };
     for (int i = 0; i < 2; i++)
         if (r->stats.count == 0 && files[i])
-            log_say(log, "   == not written: %s, since the run ended before its first test", files[i]);
+            log_say(log, "   == not written: %s, since the run ended before its first test",
+                    files[i]);
 }

@@ -1,70 +1,92 @@
 // loader.c - batches, prepared ahead of the training step by a few threads.
 //
-//   worker 1   fill 0 | fill 2          | fill 4 | ...        one slot each, in turn
-//   worker 2   fill 1          | fill 3 |
-//   training            step 0 | step 1 | step 2 | ...        loader_next: is the next slot full?
+//   worker 1   0: rows 0-7  | 0: rows 16-23 | load 0 | 1: rows 8-15 ...
+//   worker 2   0: rows 8-15 | 1: rows 0-7            | 1: rows 16-23 ...
+//   training   wait for data                | step 0          | step 1 ...
 //
-// Workers take the numbers of the batches in order and fill slot number % LOADER_SLOTS, so the
-// order of the batches does not depend on who is faster. A slot goes from hand to hand:
+// Workers take the rows of the batches in order, so the order of the batches does not depend on who
+// is faster. Batch number b goes into slot b % LOADER_SLOTS:
 //
-//   worker         lets its stream wait for `done`, fills the slot, records `ready`: it is full
+//   workers        make the slot's rows: read a file, decode and resize it into the slot's bytes
+//   the last one   lets the stream wait for `done`, loads the bytes, records `ready`: it is full
 //   loader_next    waits until it is full, lets the compute stream wait for `ready`, hands it out
-//   loader_next    (the next call) records `done` behind the work that read it, and lets it go
+//   loader_next    (the next call) records `done` after the work that read it, and lets it go
 //
-// There are two kinds of waiting: threads wait for each other with a mutex, streams with events.
-// Under CUDA to fill a slot is to launch one kernel. The CPU's streams work in the thread that
-// asks, so there the mutex does it all.
+// Images that are in the device's memory as a whole need no making: a worker takes all rows of a
+// batch and loads them, which under CUDA is to launch one kernel. There are two kinds of waiting:
+// threads wait for each other with a mutex, streams with events. The CPU's streams work in the
+// thread that asks, so there the mutex does it all.
 #include "alive.h"
-#include "data.h"
+#include "data/pictures.h"
+#include "threads.h"
 #include "trace.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum {
+    PICTURES_AT_ONCE = 8,   // rows that a worker takes where images are made from files
+    BAD_NAMED = 10,         // files that cannot be decoded, of each epoch: more are only counted
+};
+
+// What images_load reads: of the data set, or of one batch of pictures.
+typedef struct Source {
+    uint8_t *images;        // (.., channels, height, width)
+    int32_t *labels;        // (..)
+} Source;
 
 typedef struct Slot {
     void *images;           // (rows, channels, height, width), device
     int32_t *labels;        // (rows), device
-    Event *ready;           // behind the work that fills the slot
-    Event *done;            // behind the work that reads it
+    Source made, sent;      // pictures: where workers make them, and the same on the device
+    Event *ready;           // after the work that fills the slot
+    Event *done;            // after the work that reads it
+    int left;               // rows that are still to be made
     bool full;
 } Slot;
 
 typedef struct Worker {
     Loader *loader;
-    Stream *stream;
     pthread_t thread;
-    char name[24];
+    PictureTools tools;
 } Worker;
 
 struct Loader {
     Device *device;
+    Stream *stream;
     LoaderConfig config;
-    Dataset source;         // the data set, images and labels where the device reads them
-    bool shared;            // those are the caller's: device memory is host memory
-    Worker *workers;        // at least one: without threads (-j 0) its stream serves the caller
+    const Dataset *dataset;
+    Augment augment;        // what images_load does: with pictures, crop and flip are in the bytes
+    Source whole;           // the data set where the device reads it, or NULL: pictures
+    bool shared;            // device memory is host memory
+    Worker *workers;        // at least one: without threads (-j 0) it serves the caller
     Slot slots[LOADER_SLOTS];
     Batch batch;            // what loader_next gave last
     bool holding;           // the caller has it
     double wait_ms;
 
     pthread_mutex_t lock;   // for all below; what describes the epoch changes while workers rest
-    pthread_cond_t work;    // tells workers: there may be a slot to fill
-    pthread_cond_t news;    // tells the caller: a slot is full, or a worker rests
+    pthread_cond_t work;    // wakes workers: there may be rows to make
+    pthread_cond_t news;    // wakes the caller: a slot is full, or a worker rests
     int32_t *ids;           // host
-    int32_t *device_ids;
-    int capacity, count;    // of ids
+    int32_t *device_ids;    // the same; of pictures 0, 1, 2, ...: the rows of a slot
+    int count;              // of ids
     int64_t epoch;
     int batches;
-    int next_fill;          // the batch that a worker takes next
+    int next_batch, next_row; // what a worker takes next
     int next_give;          // the batch that loader_next gives next
     int let_go;             // batches before this one are done with
-    int busy;               // workers that are filling a slot
+    int busy;               // workers that are making rows
+    int bad;                // pictures left out in this epoch
     bool resting, ending;
 };
 
 static Slot *slot_of(Loader *loader, int batch) { return &loader->slots[batch % LOADER_SLOTS]; }
+
+static size_t image_bytes(const Dataset *set)
+{
+    return (size_t)set->channels * (size_t)set->height * (size_t)set->width;
+}
 
 // --- one batch -----------------------------------------------------------------------------------
 
@@ -79,73 +101,128 @@ static int batch_rows(const Loader *loader, int batch)
     return loader->config.pad_tail ? loader->config.shape.n : batch_count(loader, batch);
 }
 
-static void slot_fill(Loader *loader, Stream *stream, int batch)
+// Its image cannot be made: the row stays black, and its label -1 counts nowhere.
+static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const Error *error)
 {
-    const Dataset *source = &loader->source;
-    Slot *slot = slot_of(loader, batch);
+    if (!loader->dataset->pictures->skip)
+        FAIL_ERROR(error);
+    memset(image, 0, image_bytes(loader->dataset));
+    *label = -1;
+    pthread_mutex_lock(&loader->lock);
+    if (++loader->bad <= BAD_NAMED)
+        WARN("--bad-images skip: it is left out", "%s", error->text);
+    pthread_mutex_unlock(&loader->lock);
+}
+
+static void rows_make(Worker *worker, int batch, int first, int rows)
+{
+    Loader *loader = worker->loader;
+    const Slot *slot = slot_of(loader, batch);
+    const int32_t *ids = loader->ids + (size_t)batch * (size_t)loader->config.shape.n;
+    trace_begin("decode");
+    event_sync(slot->ready);    // the copy of the slot's last batch to the device
+    for (int i = first; i < first + rows; i++) {
+        Error error;
+        uint8_t *image = slot->made.images + (size_t)i * image_bytes(loader->dataset);
+        slot->made.labels[i] = loader->dataset->labels[ids[i]];
+        if (!picture_make(loader->dataset, ids[i], &loader->config.augment, loader->epoch,
+                          &worker->tools, image, &error))
+            row_leave_out(loader, image, &slot->made.labels[i], &error);
+        alive_beat();
+    }
+    trace_end();
+}
+
+// All rows are made: they become the batch.
+static void slot_load(Loader *loader, int batch)
+{
+    const Dataset *set = loader->dataset;
+    const Slot *slot = slot_of(loader, batch);
+    const Source *from = set->pictures ? &slot->sent : &loader->whole;
+    const int count = batch_count(loader, batch);
     Shape shape = loader->config.shape;
-    const int32_t *ids = loader->device_ids + (size_t)batch * shape.n;
+    const int32_t *ids = loader->device_ids + (set->pictures ? 0 : (size_t)batch * shape.n);
     shape.n = batch_rows(loader, batch);
 
     trace_begin("load");
-    stream_wait(stream, slot->done);
-    images_load(stream, source->images, source->labels, source->channels, source->height,
-                source->width, ids, batch_count(loader, batch), loader->epoch,
-                &loader->config.augment, slot->images, shape, slot->labels);
-    event_record(slot->ready, stream);
+    stream_wait(loader->stream, slot->done);
+    if (set->pictures && !loader->shared) {
+        copy_to_device(loader->stream, slot->sent.images, slot->made.images,
+                       (size_t)count * image_bytes(set));
+        copy_to_device(loader->stream, slot->sent.labels, slot->made.labels,
+                       (size_t)count * sizeof(int32_t));
+    }
+    images_load(loader->stream, from->images, from->labels, set->channels, set->height, set->width,
+                ids, count, loader->epoch, &loader->augment, slot->images, shape, slot->labels);
+    event_record(slot->ready, loader->stream);
     trace_end();
 }
 
 // --- workers -------------------------------------------------------------------------------------
 
-static bool worker_has_work(const Loader *loader)
+// Takes the next rows. With the lock held.
+static bool rows_take(Loader *loader, int *batch, int *first, int *rows)
 {
-    return !loader->resting && loader->next_fill < loader->batches &&
-           loader->next_fill < loader->let_go + LOADER_SLOTS;
+    if (loader->resting || loader->next_batch >= loader->batches ||
+        loader->next_batch >= loader->let_go + LOADER_SLOTS)
+        return false;
+    *batch = loader->next_batch;
+    *first = loader->next_row;
+    int count = batch_count(loader, *batch), left = count - *first;
+    *rows = loader->dataset->pictures && left > PICTURES_AT_ONCE ? PICTURES_AT_ONCE : left;
+    if (*first == 0)
+        slot_of(loader, *batch)->left = count;
+    loader->next_row += *rows;
+    if (loader->next_row == count) {
+        loader->next_batch++;
+        loader->next_row = 0;
+    }
+    return true;
+}
+
+// Makes the next rows, if there are any to make. With the lock held, which is given up meanwhile.
+static bool work(Worker *worker)
+{
+    Loader *loader = worker->loader;
+    int batch, first, rows;
+    if (!rows_take(loader, &batch, &first, &rows))
+        return false;
+    Slot *slot = slot_of(loader, batch);
+    loader->busy++;
+    if (loader->dataset->pictures) {
+        pthread_mutex_unlock(&loader->lock);
+        rows_make(worker, batch, first, rows);
+        pthread_mutex_lock(&loader->lock);
+    }
+    slot->left -= rows;
+    if (slot->left == 0) {
+        pthread_mutex_unlock(&loader->lock);
+        slot_load(loader, batch);
+        pthread_mutex_lock(&loader->lock);
+        slot->full = true;
+    }
+    loader->busy--;
+    pthread_cond_signal(&loader->news);
+    return true;
 }
 
 static void *worker_run(void *arg)
 {
     Worker *worker = arg;
     Loader *loader = worker->loader;
+    char name[24];
+    snprintf(name, sizeof name, "loader %d", (int)(worker - loader->workers) + 1);
+    trace_thread(name);
     device_use(loader->device);
-    trace_thread(worker->name);
-
     pthread_mutex_lock(&loader->lock);
-    while (!loader->ending) {
-        if (!worker_has_work(loader)) {
+    while (!loader->ending)
+        if (!work(worker))
             pthread_cond_wait(&loader->work, &loader->lock);
-            continue;
-        }
-        int batch = loader->next_fill++;
-        loader->busy++;
-        pthread_mutex_unlock(&loader->lock);
-        slot_fill(loader, worker->stream, batch);
-        pthread_mutex_lock(&loader->lock);
-        loader->busy--;
-        slot_of(loader, batch)->full = true;
-        pthread_cond_signal(&loader->news);
-    }
     pthread_mutex_unlock(&loader->lock);
     return NULL;
 }
 
-// The process's signals are for its main thread.
-static void workers_start(Loader *loader)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 0; i < loader->config.workers; i++) {
-        int status =
-            pthread_create(&loader->workers[i].thread, NULL, worker_run, &loader->workers[i]);
-        CHECK(status == 0, "fewer workers (-j) may do", "pthread_create: worker %d of %d: %s",
-              i + 1, loader->config.workers, strerror(status));
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-// On return no worker touches anything, and nothing is left to do on their streams. Takes the lock;
+// On return no worker touches anything, and nothing is left to do on the stream. Takes the lock;
 // workers_resume gives it back.
 static void workers_rest(Loader *loader)
 {
@@ -153,8 +230,10 @@ static void workers_rest(Loader *loader)
     loader->resting = true;
     while (loader->busy > 0)
         pthread_cond_wait(&loader->news, &loader->lock);
-    for (int i = 0; i < loader->config.workers || i == 0; i++)
-        stream_sync(loader->workers[i].stream);
+    stream_sync(loader->stream);
+    if (loader->bad > 0)
+        WARN("", "%d pictures of this epoch were left out (--bad-images skip)", loader->bad);
+    loader->bad = 0;
 }
 
 static void workers_resume(Loader *loader)
@@ -166,55 +245,101 @@ static void workers_resume(Loader *loader)
 
 // --- a loader's life -----------------------------------------------------------------------------
 
-static void *upload(Loader *loader, const void *from, size_t bytes)
+// Where the device reads what the host has: there, or in a copy.
+static void *on_device(Loader *loader, void *from, size_t bytes)
 {
-    Stream *stream = loader->workers[0].stream;
+    if (loader->shared)
+        return from;
     void *memory = device_alloc(loader->device, bytes);
-    copy_to_device(stream, memory, from, bytes);
-    stream_sync(stream);
+    copy_to_device(loader->stream, memory, from, bytes);
+    stream_sync(loader->stream);
     return memory;
 }
 
-static void source_set(Loader *loader, const Dataset *dataset)
+// The ids that images_load reads.
+static void ids_to_device(Loader *loader, int count)
 {
-    loader->source = *dataset;
-    loader->shared = device_shares_memory(loader->device);
-    if (loader->shared)
-        return;
-    size_t image = (size_t)dataset->channels * dataset->height * dataset->width;
-    loader->source.images = upload(loader, dataset->images, (size_t)dataset->count * image);
-    loader->source.labels =
-        upload(loader, dataset->labels, (size_t)dataset->count * sizeof *dataset->labels);
+    const size_t bytes = (size_t)count * sizeof *loader->ids;
+    device_free(loader->device, loader->device_ids);
+    loader->device_ids = device_alloc(loader->device, bytes);
+    copy_to_device(loader->stream, loader->device_ids, loader->ids, bytes);
+    stream_sync(loader->stream);
 }
 
-static void slot_new(Slot *slot, Device *device, Shape shape)
+static void source_free(Loader *loader, Source *source)
 {
-    slot->images = device_alloc(device, shape_bytes(shape));
-    slot->labels = device_alloc(device, (size_t)shape.n * sizeof *slot->labels);
-    slot->ready = event_new(device);
-    slot->done = event_new(device);
+    if (loader->shared)
+        return;
+    device_free(loader->device, source->labels);
+    device_free(loader->device, source->images);
+}
+
+static void slot_new(Loader *loader, Slot *slot)
+{
+    const Shape shape = loader->config.shape;
+    const size_t labels = (size_t)shape.n * sizeof *slot->labels;
+    slot->images = device_alloc(loader->device, shape_bytes(shape));
+    slot->labels = device_alloc(loader->device, labels);
+    slot->ready = event_new(loader->device);
+    slot->done = event_new(loader->device);
+    if (!loader->dataset->pictures)
+        return;
+    const size_t images = (size_t)shape.n * image_bytes(loader->dataset);
+    slot->made = (Source){ host_alloc(images), host_alloc(labels) };
+    slot->sent = loader->shared ? slot->made
+                                : (Source){ device_alloc(loader->device, images),
+                                            device_alloc(loader->device, labels) };
+}
+
+static void slot_free(Loader *loader, Slot *slot)
+{
+    event_free(slot->done);
+    event_free(slot->ready);
+    source_free(loader, &slot->sent);
+    host_free(slot->made.labels);
+    host_free(slot->made.images);
+    device_free(loader->device, slot->labels);
+    device_free(loader->device, slot->images);
+}
+
+static void source_set(Loader *loader, const Dataset *set)
+{
+    const int rows = loader->config.shape.n;
+    if (!set->pictures) {
+        size_t labels = (size_t)set->count * sizeof *set->labels;
+        loader->whole.images = on_device(loader, set->images, (size_t)set->count * image_bytes(set));
+        loader->whole.labels = on_device(loader, set->labels, labels);
+        return;
+    }
+    loader->augment.crop = loader->augment.flip = false;
+    loader->ids = xmalloc((size_t)rows * sizeof *loader->ids);
+    for (int i = 0; i < rows; i++)
+        loader->ids[i] = i;
+    ids_to_device(loader, rows);
 }
 
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config)
 {
     Loader *loader = xcalloc(1, sizeof *loader);
     loader->device = device;
+    loader->dataset = dataset;
     loader->config = *config;
+    loader->augment = config->augment;
+    loader->shared = device_shares_memory(device);
+    loader->stream = stream_new(device, "loader");
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->work, NULL);
     pthread_cond_init(&loader->news, NULL);
-
-    loader->workers = xcalloc((size_t)config->workers + 1, sizeof *loader->workers);
-    for (int i = 0; i < config->workers || i == 0; i++) {
-        Worker *worker = &loader->workers[i];
-        worker->loader = loader;
-        snprintf(worker->name, sizeof worker->name, "loader %d", i + 1);
-        worker->stream = stream_new(device, worker->name);
-    }
     source_set(loader, dataset);
     for (int i = 0; i < LOADER_SLOTS; i++)
-        slot_new(&loader->slots[i], device, config->shape);
-    workers_start(loader);
+        slot_new(loader, &loader->slots[i]);
+
+    loader->workers = xcalloc((size_t)config->workers + 1, sizeof *loader->workers);
+    loader->workers[0].loader = loader;
+    for (int i = 0; i < config->workers; i++) {
+        loader->workers[i].loader = loader;
+        loader->workers[i].thread = thread_start(worker_run, &loader->workers[i], "worker (-j)");
+    }
     return loader;
 }
 
@@ -229,19 +354,13 @@ void loader_free(Loader *loader)
         pthread_join(loader->workers[i].thread, NULL);
     stream_sync(device_stream(loader->device)); // it may still read a slot
 
-    for (int i = 0; i < LOADER_SLOTS; i++) {
-        event_free(loader->slots[i].done);
-        event_free(loader->slots[i].ready);
-        device_free(loader->device, loader->slots[i].labels);
-        device_free(loader->device, loader->slots[i].images);
-    }
-    if (!loader->shared) {
-        device_free(loader->device, loader->device_ids);
-        device_free(loader->device, loader->source.labels);
-        device_free(loader->device, loader->source.images);
-    }
     for (int i = 0; i < loader->config.workers || i == 0; i++)
-        stream_free(loader->workers[i].stream);
+        picture_tools_free(&loader->workers[i].tools);
+    for (int i = 0; i < LOADER_SLOTS; i++)
+        slot_free(loader, &loader->slots[i]);
+    source_free(loader, &loader->whole);
+    device_free(loader->device, loader->device_ids);
+    stream_free(loader->stream);
     free(loader->ids);
     free(loader->workers);
     pthread_cond_destroy(&loader->news);
@@ -255,30 +374,17 @@ void loader_free(Loader *loader)
 // Workers rest.
 static void ids_set(Loader *loader, const int32_t *ids, int count)
 {
-    const size_t bytes = (size_t)count * sizeof *ids;
+    free(loader->ids);
+    loader->ids = xmalloc((size_t)count * sizeof *ids);
+    loader->count = count;
     for (int i = 0; i < count; i++) {
         int id = ids ? ids[i] : i;
-        CHECK(id >= 0 && id < loader->source.count, "", "sample %d of %d: there is no id %d", i,
+        CHECK(id >= 0 && id < loader->dataset->count, "", "sample %d of %d: there is no id %d", i,
               count, id);
+        loader->ids[i] = id;
     }
-    if (count > loader->capacity) {
-        free(loader->ids);
-        loader->ids = xmalloc(bytes);
-        if (!loader->shared) {
-            device_free(loader->device, loader->device_ids);
-            loader->device_ids = device_alloc(loader->device, bytes);
-        }
-        loader->capacity = count;
-    }
-    loader->count = count;
-    for (int i = 0; i < count; i++)
-        loader->ids[i] = ids ? ids[i] : i;
-    if (loader->shared) {
-        loader->device_ids = loader->ids;
-    } else {
-        copy_to_device(loader->workers[0].stream, loader->device_ids, loader->ids, bytes);
-        stream_sync(loader->workers[0].stream);
-    }
+    if (!loader->dataset->pictures)
+        ids_to_device(loader, count);
 }
 
 // The caller has asked for the next batch, or for another epoch: its work on this one is enqueued.
@@ -297,7 +403,8 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
         ids_set(loader, ids, count);
     loader->epoch = epoch;
     loader->batches = count / loader->config.shape.n + (count % loader->config.shape.n > 0);
-    loader->next_fill = loader->next_give = loader->let_go = first;
+    loader->next_batch = loader->next_give = loader->let_go = first;
+    loader->next_row = 0;
     for (int i = 0; i < LOADER_SLOTS; i++)
         loader->slots[i].full = false;
     workers_resume(loader);
@@ -305,16 +412,18 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 
 int loader_batches(const Loader *loader) { return loader->batches; }
 
-// Waits until the slot of the next batch is full (or fills it, if nobody else does).
-static void slot_await(Loader *loader, int batch)
+// Waits until the slot of the next batch is full; without workers the caller fills it. With the
+// lock held.
+static void slot_await(Loader *loader, const Slot *slot)
 {
     int64_t begin = trace_now();
     trace_begin("wait for data");
-    if (loader->config.workers == 0)
-        slot_fill(loader, loader->workers[0].stream, batch);
-    else
-        while (!slot_of(loader, batch)->full)
+    while (!slot->full) {
+        if (loader->config.workers == 0)
+            work(&loader->workers[0]);
+        else
             pthread_cond_wait(&loader->news, &loader->lock);
+    }
     trace_end();
     loader->wait_ms += (double)(trace_now() - begin) * 1e-6;
     alive_beat();
@@ -331,9 +440,9 @@ const Batch *loader_next(Loader *loader)
     Slot *slot = slot_of(loader, batch);
     pthread_mutex_lock(&loader->lock);
     loader->let_go = batch;
-    pthread_cond_signal(&loader->work);
+    pthread_cond_broadcast(&loader->work);
     if (!slot->full)
-        slot_await(loader, batch);
+        slot_await(loader, slot);
     slot->full = false;
     loader->next_give++;
     pthread_mutex_unlock(&loader->lock);

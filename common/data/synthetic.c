@@ -162,7 +162,7 @@ static bool image_task(void *arg, int index, Error *err)
 
 bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    const int size = config->image_size;
+    const int size = config->image_size > 0 ? config->image_size : 32;
     int train_count = config->train_count > 0 ? config->train_count : TRAIN_COUNT;
     int test_count = config->test_count > 0 ? config->test_count : TEST_COUNT;
     data->train.classes = data->test.classes = CLASSES;

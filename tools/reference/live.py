@@ -7,6 +7,7 @@ evaluation    a resnet18 that is trained here, and one that PyTorch has trained,
               and by torchvision: the same prediction for every test image, and the same counts
 convnet, resnet18, resnet50
               one step from each of 5 true states along a run, whole tensors, by tests/test_step.c
+folder        one step of a resnet18 on JPEG files, as torchvision's ImageFolder and transforms make them
 amp           the same in bf16 and f16, against autocast, by tests/test_step_amp.c
 ranks         the same for programs of several devices and processes, from the state to the saved
               weights, with PyTorch's DistributedSampler and DistributedDataParallel on Gloo
@@ -17,12 +18,14 @@ import os
 import subprocess
 import sys
 import tarfile
+from unittest import mock
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch.utils.data import DistributedSampler
+from torchvision import datasets, transforms
 
 import reference as ref
 
@@ -238,6 +241,59 @@ def compare_ranks(place):
             compare_program(place, program, own, ways, state, data)
 
 
+# --- pictures --------------------------------------------------------------------------------------
+
+SIDE, PICTURE_ROWS = 64, 8
+IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def picture_batches(tree, boxes, order):
+    """Batches as torchvision makes them, but for RandomResizedCrop's and the flip's draws: ours."""
+    dataset = datasets.ImageFolder(tree)
+    crop = transforms.RandomResizedCrop(SIDE)
+    finish = transforms.Compose([transforms.ToTensor(), transforms.Normalize(*IMAGENET)])
+    for ids in order.split(PICTURE_ROWS):
+        images, labels = [], []
+        for i in ids.tolist():
+            x, y, width, height, flip = boxes[i].tolist()
+            with mock.patch.object(crop, "get_params", return_value=(y, x, height, width)):
+                image = crop(dataset[i][0])
+            images.append(finish(transforms.functional.hflip(image) if flip else image))
+            labels.append(dataset[i][1])
+        yield torch.stack(images), torch.tensor(labels)
+
+
+def compare_folder(place, seed=4):
+    tree, made = place.file("pictures"), place.file("pictures.safetensors")
+    before, after = place.file("before.safetensors"), place.file("after.safetensors")
+    options = "--data", tree, "--image-size", SIDE, "--seed", seed
+    place.run(f"{place.build}/as_folder", "--data", place.folder, "--train-samples", 400,
+              "--test-samples", 50, "--as-folder", tree, "--scale", 96, "--format", "jpeg")
+    place.run(f"{place.build}/../tests/tool_images", "--out", made, *options)
+    made = load_file(made)
+    order = ref.epoch_order(len(made["labels"]), seed, 0)
+    batches = list(picture_batches(f"{tree}/train", made["boxes"], order))
+    bytes_ = torch.stack([made["images"][i] for i in order.tolist()])
+    theirs = torch.cat([images for images, _ in batches])
+    check(torch.equal(theirs, ref.normalise_by(bytes_.numpy(), IMAGENET)),
+          f"{len(theirs)} pictures, cropped, resized, mirrored and normalised: the same bits")
+
+    torch.manual_seed(1)
+    model = ref.make_model("resnet18")
+    optimizer = ref.make_optimizer(model)
+    for x, y in batches[:CANDIDATES]:
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    momentum = ref.momentum_of(model, optimizer)
+    kinks, number, _, steps = calmest(model, momentum, batches[:CANDIDATES])
+    ref.save_state(before, "resnet18", model, momentum, seed, number, PICTURE_ROWS, "folder")
+    done = place.run(place.train, *options, "--arch", "resnet18", "-b", PICTURE_ROWS, "--resume", before,
+                     "--max-steps", number + 1, "--save", after)
+    wrong = wrong_tensors(model, steps, after) if done else ["everything"]
+    check(not wrong, f"a resnet18's step on pictures ({kinks} values near a kink) {' '.join(wrong[:5])}")
+
+
 # --- evaluating ----------------------------------------------------------------------------------
 
 def events_of(path, name):
@@ -305,7 +361,7 @@ def main():
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
     place = Place(*sys.argv[1:3])
-    parts = {"evaluation": compare_evaluation, "ranks": compare_ranks, "amp": compare_autocast}
+    parts = {"evaluation": compare_evaluation, "ranks": compare_ranks, "folder": compare_folder, "amp": compare_autocast}
     parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
     for part in sys.argv[3:] or parts:
         parts[part](place)

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# Training on a folder of pictures: what the data set itself gives, the same bits with any number of workers
+# and after a restart, each file once, and bad files.
+#
+# ctest: TIMEOUT 240 PROCESSORS 2
+# shellcheck disable=SC2317  # its functions are called, by expect and check
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+
+small=(--arch lenet --image-size 32 --threads 1 -b 16 --seed 3 -j 2)
+hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
+top1() { sed -n 's/.*== test:.*top1: *\([0-9.]*\)%.*/\1/p' "$TMP/output" | tail -1; }
+ranks() { timeout -k 5 100 "$BUILD/04_ddp_launcher/launch" -n "$1" -- "${@:2}"; }
+is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
+
+"$BUILD/as_folder" --data synthetic --train-samples 200 --test-samples 60 --as-folder tree --scale 48 --format jpeg \
+    >output || exit 1
+
+# --- every step, any number of workers, a folder or an archive
+
+for step in 01_single_gpu "02_data_parallel --devices 2" "03_ddp_fork --ranks 2" 04_ddp_launcher 05_ddp_amp 06_slurm \
+    07_dist_eval; do
+    # shellcheck disable=SC2086
+    set -- $step
+    expect 0 "folder (tree), 200 + 60 images" "$BUILD/$1/train" "${small[@]}" "${@:2}" --data tree --epochs 1
+    expect 0 "== test" "$BUILD/$1/train" "${small[@]}" "${@:2}" --data tree --dry-run
+done
+train=$BUILD/04_ddp_launcher/train
+expect 0 "weight hash" "$train" "${small[@]}" --data tree --epochs 2 --save whole.st
+hash=$(hash_of)
+for j in 0 1 5; do
+    expect 0 "weight hash" "$train" "${small[@]}" --data tree --epochs 2 -j $j
+    check "the same bits with -j $j" is "$(hash_of)" "$hash"
+done
+tar cf tree.tar tree
+expect 0 "weight hash" "$train" "${small[@]}" --data tree.tar --epochs 2
+check "the same bits from an archive" is "$(hash_of)" "$hash"
+
+# --- killed in the middle of an epoch
+
+expect 0 "saving" "$train" "${small[@]}" --data tree --epochs 2 --max-steps 17 --save half.st
+expect 0 "resumed" "$train" "${small[@]}" --data tree --epochs 2 --resume half.st
+check "the same bits when resumed" is "$(hash_of)" "$hash"
+
+# Two ranks: one is killed as soon as there is a checkpoint, and the launcher starts both again.
+long=("$train" "${small[@]}" -b 8 --data tree --epochs 8)
+expect 0 "weight hash" ranks 2 "${long[@]}"
+two=$(hash_of)
+killed()
+{
+    timeout -k 5 100 "$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 1 -- "${long[@]}" --save two.st --save-every 5 \
+        --resume auto &
+    for _ in {1..200}; do
+        [ ! -e two.st ] || break
+        sleep 0.05
+    done
+    kill -KILL "$(pgrep -n -f "^$train .*--save two.st")"
+    wait $!
+}
+expect 0 "resumed: two.st" killed
+check "it was in the middle of an epoch" grep -qE 'resumed: .*, step [1-9]' output
+check "two ranks, one killed: the same bits" is "$(hash_of)" "$two"
+
+# --- each file once
+
+# Of 12 bad training files each is named once an epoch, by one of three ranks.
+cp -r tree bad
+find bad/train -name '*.jpg' | sort | awk 'NR % 16 == 1' | head -12 | tee names | xargs truncate -s 500
+expect 0 "were left out (--bad-images skip)" ranks 3 "$train" "${small[@]}" --data bad --epochs 1 --bad-images skip
+sed -n 's/.* \(bad\/train.*jpg\):.*/\1/p' output | sort >named
+check "each bad file once: $(diff names named)" cmp names named
+expect 1 "$(head -1 names)" "$train" "${small[@]}" --data bad --epochs 1 --no-shuffle
+
+# The same predictions from three ranks as from one, each test file once.
+eval=("$BUILD/07_dist_eval/train" "${small[@]}" --amp off --data tree -e --init whole.st --per-class)
+expect 0 "== 003         top1" "${eval[@]}" --predictions one.csv --confusion one.confusion
+expect 0 "== 003         top1" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" --predictions three.csv
+check "the same predictions" cmp one.csv three.csv
+sed -n '2,$s/.*,//p' one.csv | sort >seen
+(cd tree && find val -name '*.jpg' | sort) >there
+check "each test file once: $(diff seen there | head -3)" cmp seen there
+check "the class's name in the confusion matrix" grep -q '^label,000,001' one.confusion
+
+# --- bad files and options
+
+cp -r tree badval
+truncate -s 700 "$(find badval/val -name '*.jpg' | sort | head -1)"
+expect 1 "badval/val/000/" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
+cp -r tree copy
+rm "$(find copy/train -name '*.jpg' | sort | head -1)"
+mixed() { # each rank has a folder of its own
+    ranks 2 bash -c 'cd "$TMP" && exec "$@" --data "$([ "$RANK" = 0 ] && echo tree || echo copy)"' bash "$@"
+}
+expect 1 "data: rank 1" mixed "$train" "${small[@]}" --epochs 1
+expect 1 "--resize 30: smaller than the images, 32x32" "$train" "${small[@]}" --data tree --resize 30
+expect 2 "stop" "$train" --bad-images ignore
+
+# --- what the data set itself gives
+
+set=/usr/share/datasets/fashion-mnist
+if [ -d $set ]; then
+    plain=(--arch lenet --threads 1 -b 32 --lr 0.02 --epochs 5 --no-augment --seed 1)
+    expect 0 "pictures" "$BUILD/as_folder" --data $set --train-samples 3000 --test-samples 1000 --as-folder clothes
+    expect 0 "== test" "$train" "${plain[@]}" --data $set --train-samples 3000 --test-samples 1000
+    first=$(top1)
+    expect 0 "== test" "$train" "${plain[@]}" --data clothes --image-size 28 --resize 28
+    second=$(top1)
+    check "top1 of the set $first, of the folder $second" \
+        awk -v a="$first" -v b="$second" 'BEGIN { exit !(a > 70 && b > 70 && a - b < 3 && b - a < 3) }'
+fi
+test_done
