@@ -53,8 +53,6 @@ void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, si
 // all on rank root only: (size, count).
 void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
                  CommType type, int root);
-void comm_scatter(Comm *comm, Stream *stream, const void *all, void *mine, size_t count,
-                  CommType type, int root);
 // Between two ranks: each send meets a receive of the same count. A stream waits in a send until
 // it is met: if both ranks send before they receive, on one stream each, both wait for ever.
 void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);

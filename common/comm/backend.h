@@ -8,7 +8,6 @@ typedef enum CallKind {
     CALL_BROADCAST,
     CALL_ALL_GATHER,
     CALL_GATHER,
-    CALL_SCATTER,
     CALL_SEND,
     CALL_RECEIVE,
     CALL_BARRIER,
@@ -40,7 +39,7 @@ struct Comm {
     bool checked;
     uint64_t calls, pair_calls; // so far: of all ranks together; sends and receives
     uint64_t bytes;             // of the calls' values so far
-    struct Row *mine, *all; // checked: on the device, to compare calls; (1), (size)
+    char *mine, *all;           // checked: calls in words, on the device; one, and every rank's
     Link *link;
 };
 

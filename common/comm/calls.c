@@ -12,13 +12,12 @@
 
 const char *const call_names[CALL_KINDS] = {
     [CALL_ALL_REDUCE] = "all_reduce", [CALL_REDUCE] = "reduce", [CALL_BROADCAST] = "broadcast",
-    [CALL_ALL_GATHER] = "all_gather", [CALL_GATHER] = "gather", [CALL_SCATTER] = "scatter",
-    [CALL_SEND] = "send", [CALL_RECEIVE] = "receive", [CALL_BARRIER] = "barrier",
-    [CALL_FREE] = "comm_free",
+    [CALL_ALL_GATHER] = "all_gather", [CALL_GATHER] = "gather", [CALL_SEND] = "send",
+    [CALL_RECEIVE] = "receive", [CALL_BARRIER] = "barrier", [CALL_FREE] = "comm_free",
 };
 const char *const call_peers[CALL_KINDS] = {
     [CALL_REDUCE] = " to rank ", [CALL_BROADCAST] = " from rank ", [CALL_GATHER] = " to rank ",
-    [CALL_SCATTER] = " from rank ", [CALL_SEND] = " to rank ", [CALL_RECEIVE] = " from rank ",
+    [CALL_SEND] = " to rank ", [CALL_RECEIVE] = " from rank ",
 };
 static const struct {
     const char *name;

@@ -26,69 +26,38 @@ Device *comm_open_device(const World *world, int threads)
 
 // --- checked: all ranks compare what they are about to do ----------------------------------------
 
-// A call, as the ranks tell it to each other.
-typedef struct Row {
-    uint64_t number, count;
-    int32_t kind, type, op, other;
-} Row;
-
-static Row row_of(const Call *call)
+// Every rank's call in words, in all: in the order of the stream, and the host waits.
+static void exchange_calls(Comm *comm, Stream *stream, const char *mine, void *all)
 {
-    return (Row){ call->number, call->count, (int32_t)call->kind, (int32_t)call->type,
-                  (int32_t)call->op, call->other };
-}
-
-static void describe_row(const Row *row, char text[CALL_TEXT])
-{
-    comm_describe(&(Call){ .kind = (CallKind)row->kind, .type = (CommType)row->type,
-                           .op = (CommOp)row->op, .other = row->other, .count = row->count,
-                           .number = row->number }, text);
-}
-
-// Tells everybody's call to everybody: in the order of the stream, and the host waits.
-static void exchange_rows(Comm *comm, Stream *stream, const Row *mine, Row *all)
-{
-    size_t bytes = sizeof(Row) * (size_t)comm->size;
-    copy_to_device(stream, comm->mine, mine, sizeof *mine);
+    size_t bytes = (size_t)comm->size * CALL_TEXT;
+    copy_to_device(stream, comm->mine, mine, CALL_TEXT);
     link_enqueue(comm->link, stream, &(Call){
-        .kind = CALL_ALL_GATHER, .type = COMM_U8, .other = -1, .count = sizeof *mine,
-        .from = comm->mine, .from_bytes = sizeof *mine, .to = comm->all, .to_bytes = bytes });
+        .kind = CALL_ALL_GATHER, .type = COMM_U8, .other = -1, .count = CALL_TEXT,
+        .from = comm->mine, .from_bytes = CALL_TEXT, .to = comm->all, .to_bytes = bytes });
     copy_to_host(stream, all, comm->all, bytes);
     stream_sync(stream);
 }
 
 static void compare_calls(Comm *comm, Stream *stream, const Call *call)
 {
-    char ours[CALL_TEXT], theirs[CALL_TEXT];
-    Row mine = row_of(call), *all = xmalloc(sizeof *all * (size_t)comm->size);
-    exchange_rows(comm, stream, &mine, all);
+    char mine[CALL_TEXT] = "", (*all)[CALL_TEXT] = xcalloc((size_t)comm->size, sizeof *all);
+    exchange_calls(comm, stream, comm_describe(call, mine), all);
     for (int i = 0; i < comm->size; i++) {
-        if (memcmp(&all[i], &mine, sizeof mine) == 0)
+        if (strcmp(all[i], mine) == 0)
             continue;
-        describe_row(&mine, ours);
-        describe_row(&all[i], theirs);
         if (comm->rank > 0)
             comm_lost(comm, call, "the ranks make different calls, as rank 0 says");
         FAIL("all ranks must make the same calls in the same order",
-             "communicator %s: rank %d calls %s, rank %d calls %s", comm->name, comm->rank, ours, i,
-             theirs);
+             "communicator %s: rank %d calls %s, rank %d calls %s", comm->name, comm->rank, mine, i,
+             all[i]);
     }
     free(all);
 }
 
 // --- from the first to the last ------------------------------------------------------------------
 
-static void check_world(const World *world, const char *name)
-{
-    CHECK(world->size >= 1 && world->rank >= 0 && world->rank < world->size, "",
-          "comm_new: rank %d of %d", world->rank, world->size);
-    CHECK(name[0] && strlen(name) < sizeof((Comm *)0)->name, "",
-          "comm_new: a name has 1 to 15 letters, not '%s'", name);
-}
-
 Comm *comm_new(const World *world, Device *device, const char *name, bool checked)
 {
-    check_world(world, name);
     Comm *comm = xcalloc(1, sizeof *comm);
     *comm = (Comm){ .rank = world->rank, .size = world->size, .device = device,
                     .checked = checked };
@@ -102,8 +71,8 @@ Comm *comm_new(const World *world, Device *device, const char *name, bool checke
     if (checked || comm_shares_devices)     // then the host has a part in every call
         replay_forbid(device);
     if (checked) {
-        comm->mine = device_alloc(device, sizeof(Row));
-        comm->all = device_alloc(device, sizeof(Row) * (size_t)world->size);
+        comm->mine = device_alloc(device, CALL_TEXT);
+        comm->all = device_alloc(device, (size_t)world->size * CALL_TEXT);
     }
     return comm;
 }
@@ -145,23 +114,14 @@ void comm_barrier(Comm *comm)
 
 // --- the calls -----------------------------------------------------------------------------------
 
-static void check_other(const Comm *comm, const Call *call)
-{
-    CHECK(call->other >= 0 && call->other < comm->size, "", "%s%s%d: there are %d ranks",
-          call_names[call->kind], call_peers[call->kind], call->other, comm->size);
-}
-
 // gives, gets: how many times count values this rank gives and gets.
 static void enqueue(Comm *comm, Stream *stream, Call *call, int gives, int gets)
 {
     size_t bytes = call->count * comm_width(call->type);
     bool pair = call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
-    CHECK(call->count == 0 || ((gives == 0 || call->from) && (gets == 0 || call->to)), "",
-          "%s: no memory was given", call_names[call->kind]);
-    if (call_peers[call->kind])
-        check_other(comm, call);
-    CHECK(!pair || call->other != comm->rank, "", "%s%s%d: that is this one itself",
-          call_names[call->kind], call_peers[call->kind], call->other);
+    bool other = call->other >= 0 && call->other < comm->size && !(pair && call->other == comm->rank);
+    CHECK(!call_peers[call->kind] || other, "", "%s%s%d: this is rank %d of %d",
+          call_names[call->kind], call_peers[call->kind], call->other, comm->rank, comm->size);
     comm->bytes += bytes;
     call->number = pair ? ++comm->pair_calls : ++comm->calls;
     call->from_bytes = (size_t)gives * bytes;
@@ -210,14 +170,6 @@ void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t
     enqueue(comm, stream, &(Call){ .kind = CALL_GATHER, .type = type, .other = root,
                                    .count = count, .from = mine, .to = all },
             1, comm->rank == root ? comm->size : 0);
-}
-
-void comm_scatter(Comm *comm, Stream *stream, const void *all, void *mine, size_t count,
-                  CommType type, int root)
-{
-    enqueue(comm, stream, &(Call){ .kind = CALL_SCATTER, .type = type, .other = root,
-                                   .count = count, .from = all, .to = mine },
-            comm->rank == root ? comm->size : 0, 1);
 }
 
 void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to)

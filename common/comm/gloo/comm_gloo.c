@@ -111,59 +111,33 @@ void link_free(Link *link)
 
 // --- a call, as Gloo knows it --------------------------------------------------------------------
 
-static GlooError do_all_reduce(GlooLink *gloo, uint32_t tag, const Call *c)
+static GlooError do_call(GlooLink *gloo, uint32_t tag, const Call *c)
 {
-    return gloo_all_reduce(gloo, tag, c->to, c->count, comm_width(c->type),
-                           gloo_reduce_function(c->type, c->op));
+    size_t width = comm_width(c->type), bytes = c->count * width;
+    GlooReduce *reduce = gloo_reduce_function(c->type, c->op);
+    switch (c->kind) {
+    case CALL_ALL_REDUCE:
+        return gloo_all_reduce(gloo, tag, c->to, c->count, width, reduce);
+    case CALL_REDUCE:
+        return gloo_reduce(gloo, tag, c->to, c->count, width, reduce, c->other);
+    case CALL_BROADCAST:
+        return gloo_broadcast(gloo, tag, c->to, bytes, c->other);
+    case CALL_ALL_GATHER:
+        return gloo_all_gather(gloo, tag, c->from, c->to, bytes);
+    case CALL_GATHER:
+        return gloo_gather(gloo, tag, c->from, c->to, bytes, c->other);
+    case CALL_SEND:
+        return gloo_send(gloo, c->from, bytes, c->other);
+    case CALL_RECEIVE:
+        return gloo_receive(gloo, c->to, bytes, c->other);
+    default:
+        return "no such call";
+    }
 }
-
-static GlooError do_reduce(GlooLink *gloo, uint32_t tag, const Call *c)
-{
-    return gloo_reduce(gloo, tag, c->to, c->count, comm_width(c->type),
-                       gloo_reduce_function(c->type, c->op), c->other);
-}
-
-static GlooError do_broadcast(GlooLink *gloo, uint32_t tag, const Call *c)
-{
-    return gloo_broadcast(gloo, tag, c->to, c->count * comm_width(c->type), c->other);
-}
-
-static GlooError do_all_gather(GlooLink *gloo, uint32_t tag, const Call *c)
-{
-    return gloo_all_gather(gloo, tag, c->from, c->to, c->from_bytes);
-}
-
-static GlooError do_gather(GlooLink *gloo, uint32_t tag, const Call *c)
-{
-    return gloo_gather(gloo, tag, c->from, c->to, c->from_bytes, c->other);
-}
-
-static GlooError do_scatter(GlooLink *gloo, uint32_t tag, const Call *c)
-{
-    return gloo_scatter(gloo, tag, c->from, c->to, c->to_bytes, c->other);
-}
-
-static GlooError do_send(GlooLink *gloo, uint32_t tag, const Call *c)
-{
-    (void)tag;
-    return gloo_send(gloo, c->from, c->from_bytes, c->other);
-}
-
-static GlooError do_receive(GlooLink *gloo, uint32_t tag, const Call *c)
-{
-    (void)tag;
-    return gloo_receive(gloo, c->to, c->to_bytes, c->other);
-}
-
-static GlooError (*const do_call[CALL_KINDS])(GlooLink *gloo, uint32_t tag, const Call *call) = {
-    [CALL_ALL_REDUCE] = do_all_reduce, [CALL_REDUCE] = do_reduce, [CALL_BROADCAST] = do_broadcast,
-    [CALL_ALL_GATHER] = do_all_gather, [CALL_GATHER] = do_gather, [CALL_SCATTER] = do_scatter,
-    [CALL_SEND] = do_send, [CALL_RECEIVE] = do_receive,
-};
 
 bool link_bare(Link *link, const Call *call)
 {
-    GlooError error = do_call[call->kind](link->gloo, ++link->tag, call);
+    GlooError error = do_call(link->gloo, ++link->tag, call);
     if (error)
         comm_lost(link->comm, call, error);
     return true;
@@ -188,7 +162,7 @@ static void do_job(void *arg)
 {
     const Job *job = arg;
     comm_call_begin(job->link->comm, &job->call);
-    GlooError error = do_call[job->call.kind](job->link->gloo, job->tag, &job->call);
+    GlooError error = do_call(job->link->gloo, job->tag, &job->call);
     comm_call_end();
     if (error)
         comm_lost(job->link->comm, &job->call, error);

@@ -18,7 +18,6 @@
 #include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
-#include <gloo/scatter.h>
 #include <gloo/transport/tcp/device.h>
 
 // Gloo's limit is for each wait, and another rank may have long work of its own to do before it
@@ -180,22 +179,6 @@ GlooError gloo_gather(GlooLink *link, uint32_t tag, const void *mine, void *all,
         if (link->context->rank == root)
             options.setOutput(bytes_of(all), bytes * link->context->size);
         gloo::gather(options);
-    });
-}
-
-GlooError gloo_scatter(GlooLink *link, uint32_t tag, const void *all, void *mine, size_t bytes,
-                       int root)
-{
-    return attempt([&] {
-        gloo::ScatterOptions options(link->context);
-        std::vector<uint8_t *> parts;
-        for (int i = 0; link->context->rank == root && i < link->context->size; i++)
-            parts.push_back(bytes_of(all) + i * bytes);
-        options.setTag(tag);
-        options.setRoot(root);
-        options.setInputs(parts, bytes);
-        options.setOutput(bytes_of(mine), bytes);
-        gloo::scatter(options);
     });
 }
 

@@ -30,8 +30,6 @@ GlooError gloo_broadcast(GlooLink *link, uint32_t tag, void *values, size_t byte
 GlooError gloo_all_gather(GlooLink *link, uint32_t tag, const void *mine, void *all, size_t bytes);
 GlooError gloo_gather(GlooLink *link, uint32_t tag, const void *mine, void *all, size_t bytes,
                       int root);
-GlooError gloo_scatter(GlooLink *link, uint32_t tag, const void *all, void *mine, size_t bytes,
-                       int root);
 // Between two ranks, in the order of the calls.
 GlooError gloo_send(GlooLink *link, const void *values, size_t bytes, int to);
 GlooError gloo_receive(GlooLink *link, void *values, size_t bytes, int from);

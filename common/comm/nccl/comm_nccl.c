@@ -193,8 +193,8 @@ static ncclResult_t do_receive(const Link *link, const Call *c, cudaStream_t str
     return ncclRecv(c->to, c->count, nccl_types[c->type], c->other, link->nccl, stream);
 }
 
-// NCCL has no gather and scatter of this kind in every version that is about: they are sends and
-// receives in one group, which happens as one. The root sends to itself, too.
+// Older versions of NCCL have no gather: it is sends and receives in one group, which happens as one.
+// The root sends to itself, too.
 static ncclResult_t do_gather(const Link *link, const Call *c, cudaStream_t stream)
 {
     bool root = link->comm->rank == c->other;
@@ -207,23 +207,11 @@ static ncclResult_t do_gather(const Link *link, const Call *c, cudaStream_t stre
     return ncclGroupEnd();
 }
 
-static ncclResult_t do_scatter(const Link *link, const Call *c, cudaStream_t stream)
-{
-    bool root = link->comm->rank == c->other;
-    ncclDataType_t type = nccl_types[c->type];
-    NCCL(link, c, ncclGroupStart());
-    for (int i = 0; root && i < link->comm->size; i++)
-        NCCL(link, c, ncclSend((const char *)c->from + (size_t)i * c->to_bytes, c->count, type, i,
-                               link->nccl, stream));
-    NCCL(link, c, ncclRecv(c->to, c->count, type, c->other, link->nccl, stream));
-    return ncclGroupEnd();
-}
-
 static ncclResult_t (*const do_call[CALL_KINDS])(const Link *link, const Call *call,
                                                  cudaStream_t stream) = {
     [CALL_ALL_REDUCE] = do_all_reduce, [CALL_REDUCE] = do_reduce, [CALL_BROADCAST] = do_broadcast,
-    [CALL_ALL_GATHER] = do_all_gather, [CALL_GATHER] = do_gather, [CALL_SCATTER] = do_scatter,
-    [CALL_SEND] = do_send, [CALL_RECEIVE] = do_receive,
+    [CALL_ALL_GATHER] = do_all_gather, [CALL_GATHER] = do_gather, [CALL_SEND] = do_send,
+    [CALL_RECEIVE] = do_receive,
 };
 
 // The timeline shows when it was asked for; when it happens, the profiler shows.
