@@ -215,6 +215,13 @@ class Torch:
         text += f". The table has the best, {self.best()}."
         return text + "".join(f" {mode} did not run here." for mode in self.failed)
 
+    def once(self):
+        """-> all that it measures, once, in its only mode."""
+        try:
+            return self.ask(self.modes[0])
+        finally:
+            self.close()
+
     def close(self):
         for mode in list(self.processes):
             self.end(mode)
@@ -305,40 +312,26 @@ def modes_of(bench, modes, quick=2):
 
 
 def bench_train(b):
-    """Steps, an epoch with its data, and the start of the process. PyTorch's epoch is in the mode of its
-    fastest steps; quick epochs are short."""
-    short, step = b.args.quick, "01_single_gpu"
+    """PyTorch's epoch is in the mode of its fastest steps; quick epochs are short."""
+    step, workers, few = "01_single_gpu", min(CORES, 4), b.args.quick
+    common = ("--threads", CORES, "-b", 256)
     torch = Torch(b, "step", modes_of(b, MODES), steps=b.steps(60))
-    steps = in_turns(b.rounds, {
-        "ours": lambda: b.rate(step, 0, "--threads", CORES, "-b", 256, *PLAIN, "--max-steps", b.steps(60)),
-        "torch": torch})
+    rates = in_turns(b.rounds, {
+        "ours": lambda: b.rate(step, 0, *common, *PLAIN, "--max-steps", b.steps(60)), "torch": torch})
     torch.close()
-    workers = min(CORES, 4)
-    ask = lambda: Torch(b, "epoch", [torch.best()], workers=workers, steps=20 * short, group=50)
+    epoch = b.command(step, 0, *common, "--epochs", 1, "-p", 49, "--train-samples", 5120 * few, "--test-samples",
+                      256)
     epochs = in_turns(min(b.rounds, 3), {
-        "ours": lambda: b.events(b.command(step, 0, "--threads", CORES, "-b", 256, "--epochs", 1, "-p", 49,
-                                           "--train-samples", 5120 * short, "--test-samples", 256)),
-        "torch": lambda: once(ask(), torch.best())})
-    start = b.command(step, 0, "--threads", CORES, "-b", 256, "--max-steps", 1, "-p", 1)
-    first = in_turns(b.rounds + 1, {
+        "ours": lambda: b.events(epoch),
+        "torch": lambda: Torch(b, "epoch", [torch.best()], workers=workers, steps=20 * few, group=50).once()})
+    start = b.command(step, 0, *common, "--max-steps", 1, "-p", 1)
+    first = in_turns(b.rounds + 1, {        # the first round is not measured
         "ours": lambda: seconds_until("== step:", start)[0],
         "torch": lambda: seconds_until('"loss"', b.torch("first", workers=workers), os.environ)[0]})
-    ours, theirs = zip(*map(ours_epoch, epochs["ours"])), epochs["torch"]
-    rate, wait, peak = map(median, ours)
-    a, t = median(steps["ours"]), torch.rate()
+    theirs = epochs["torch"]
     b.write(
         heading(b, f"{CORES} threads", f"PyTorch {torch.version}") + " ResNet-18, 3x32x32, batch 256, float32.",
-        table(COMPARED, [
-            against("training step, images/s", a, t, 0, "≥ 1.5"),
-            against("training step of 256, ms", 256e3 / a, 256e3 / t, 0, "≤ 0.67"),
-            against("whole epoch with its data, images/s", rate, median(e["samples_per_s"] for e in theirs), 0,
-                    "≥ 1.5"),
-            against("start of process to end of first step, s", median(first["ours"][1:]),
-                    median(first["torch"][1:]), 2, "≤ 0.5 s"),
-            against("peak memory without the data set, MB", peak, median(e["peak_mb"] - e["data_mb"] for e in theirs),
-                    0, "≤ 0.6"),
-            against("waiting for data, % of the epoch", 100 * wait, 100 * median(e["wait_share"] for e in theirs), 2,
-                    "< 2 %")]),
+        table(COMPARED, train_rows(median(rates["ours"]), torch.rate(), epochs, first)),
         torch.by_mode("training step"),
         f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch's comes through a DataLoader with "
         f"{workers} workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize), the "
@@ -346,12 +339,19 @@ def bench_train(b):
         "counted, and its peak begins after the files were read. Waiting for data includes the workers' start.")
 
 
-def once(torch, mode):
-    """All that PyTorch measures in a process of its own."""
-    try:
-        return torch.ask(mode)
-    finally:
-        torch.close()
+def train_rows(rate, torch_rate, epochs, first):
+    theirs = epochs["torch"]
+    images, wait, peak = map(median, zip(*map(ours_epoch, epochs["ours"])))
+    return [
+        against("training step, images/s", rate, torch_rate, 0, "≥ 1.5"),
+        against("training step of 256, ms", 256e3 / rate, 256e3 / torch_rate, 0, "≤ 0.67"),
+        against("whole epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs), 0, "≥ 1.5"),
+        against("start of process to end of first step, s", median(first["ours"][1:]), median(first["torch"][1:]), 2,
+                "≤ 0.5 s"),
+        against("peak memory without the data set, MB", peak, median(e["peak_mb"] - e["data_mb"] for e in theirs), 0,
+                "≤ 0.6"),
+        against("waiting for data, % of the epoch", 100 * wait, 100 * median(e["wait_share"] for e in theirs), 2,
+                "< 2 %")]
 
 
 def ours_epoch(events):
@@ -441,7 +441,6 @@ def bench_launch(b):
         first[ranks] = (median(found["torchrun"][1:]), median(found["launch"][1:]))
     deaths = list(zip(*(one_death(b) for _ in range(kills))))
     size, costs = checkpoint_costs(b)
-    in_ms = lambda what, values: (what, f"{1e3 * median(values):.0f}", f"{1e3 * max(values):.0f}")
     b.write(
         heading(b),
         table(("from launch to the end of the first step, s", "`torchrun`", "`launch`", "ratio", "wanted"), [
@@ -452,6 +451,10 @@ def bench_launch(b):
         table((f"a checkpoint of ResNet-18, {size / 1e6:.1f} MB, ms", f"median of {len(costs)}", "largest"), [
             in_ms("training stands still", [stall for stall, _ in costs]),
             in_ms("until it is on the disk", [durable for _, durable in costs])]))
+
+
+def in_ms(what, values):
+    return what, f"{1e3 * median(values):.0f}", f"{1e3 * max(values):.0f}"
 
 
 def one_death(b):
@@ -570,7 +573,9 @@ def bench_slurm(b):
         file.write("round,ranks,bytes,us\n" + "".join(
             f"{i},{nodes},{size},{us}\n" for nodes, rounds in reduced.items() for i, rows in enumerate(rounds)
             for size, us in rows))
-    both_of = lambda values, digits: [f"{pick(values):.{digits}f}" for pick in (median, min)]
+    def both_of(values, digits):
+        return [f"{pick(values):.{digits}f}" for pick in (median, min)]
+
     alone = median(weak["1 rank"])
     b.write(
         heading(b) + f" Load of the machine before and at the end: {load:.1f} and {os.getloadavg()[1]:.1f}; what "
@@ -588,7 +593,9 @@ def bench_slurm(b):
 
 def bench_eval(b):
     weights, step = f"{b.out}/weights", "07_dist_eval"
-    amp = lambda kind: ("--amp", kind.replace("f32", "off"))
+
+    def amp(kind):
+        return "--amp", kind.replace("f32", "off")
 
     def evaluate(kind, ranks, threads):
         """Images a second: each evaluation but the first, of the slowest rank. Its epochs are short."""
@@ -644,8 +651,13 @@ def steps_jobs(b):
     """{what: the command}; the same job on the same cores: two ranks or devices have half of the cores each."""
     half = max(1, CORES // 2)
     common = ("--test-samples", 256, "--no-augment", "-p", 5)
-    one = lambda step, threads, *options: b.command(step, 0, "--threads", threads, "-b", 256, *common, *options)
-    two = lambda step, *options: b.command(step, 2, "--threads", half, "-b", 128, *common, *options)
+
+    def one(step, threads):
+        return b.command(step, 0, "--threads", threads, "-b", 256, *common)
+
+    def two(step, *options):
+        return b.command(step, 2, "--threads", half, "-b", 128, *common, *options)
+
     return {
         "01, on half of the cores": one("01_single_gpu", half),
         "01, on all cores": one("01_single_gpu", 2 * half),
@@ -829,8 +841,8 @@ def gpu_job(b, name):
                   workers=b.args.workers)
     found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
     torch.close()
-    in_ms = lambda rates: 256e3 / median(rates)
-    return in_ms(found["ours"]), {mode: in_ms(rates) for mode, rates in torch.rates.items()}, floor
+    times = {mode: 256e3 / median(rates) for mode, rates in torch.rates.items()}
+    return 256e3 / median(found["ours"]), times, floor
 
 
 def gpu_first(b):

@@ -224,12 +224,12 @@ def prepare_epoch(args):
 
 
 def take_first_step(args):
-    wrap = lambda model: model
+    wrap = ()
     if args.what == "launch":
         dist.init_process_group("gloo")
-        wrap = torch.nn.parallel.DistributedDataParallel
+        wrap = (torch.nn.parallel.DistributedDataParallel,)
     _, loader = make_loader(args)
-    step = make_training(args, make_batch(args), wrap)
+    step = make_training(args, make_batch(args), *wrap)
     batch = [part.to(args.device) for part in next(iter(loader))]
     return {"loss": step(*batch).item(), "rank": dist.get_rank() if args.what == "launch" else 0}
 
