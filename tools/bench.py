@@ -143,15 +143,18 @@ class Bench:
         return [self.python(), f"{HERE}/bench_torch.py", what, *(word for pair in pairs for word in pair)]
 
     def write(self, *parts):
-        """Puts tables and lines between <!-- NAME:begin --> and <!-- NAME:end --> of docs/benchmarks.md."""
-        path, text = os.environ.get("DDP_BENCH_DOC", f"{ROOT}/docs/benchmarks.md"), "\n\n".join(parts) + "\n"
+        """Prints tables and lines; if not quick, puts them between <!-- NAME:begin --> and <!-- NAME:end --> of
+        docs/benchmarks.md."""
+        path, text = f"{ROOT}/docs/benchmarks.md", "\n\n".join(parts) + "\n"
+        print(text)
+        if self.args.quick:
+            return
         with open(path, encoding="utf-8") as file:
             document = file.read()
         begin, end = f"<!-- {self.args.name}:begin -->\n", f"<!-- {self.args.name}:end -->"
         head, rest = document.split(begin)
         with open(path, "w", encoding="utf-8") as file:
             file.write(head + begin + text + end + rest.split(end)[1])
-        print(text)
 
 
 class Torch:
@@ -926,7 +929,7 @@ def parse():
         epilog="\n".join(f"  {name:10} {text}" for name, (_, _, text) in BENCHMARKS.items()))
     parser.add_argument("name", nargs="?", default="train", choices=BENCHMARKS, metavar="NAME")
     parser.add_argument("--rounds", type=int, help="how often each side is measured (or seeds of a curve)")
-    parser.add_argument("--quick", action="store_true", help="one round, fewer steps: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="one round, fewer steps, nothing written: does it run at all?")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     gpu = parser.add_argument_group("of gpu")
     gpu.add_argument("--only", default=".", metavar="REGEX", help="jobs that match")
