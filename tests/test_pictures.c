@@ -11,8 +11,8 @@ enum { CLASSES = 3, FILES = 20, SIZE = 40 };
 static const char *const class_names[CLASSES] = { "a, b", "cat", "z\"" };
 static Device *device;
 
-// FILES pictures in each class of train, half as many in val; or a single level. Each has a colour of
-// its own and a gradient.
+// FILES pictures in each class of train, half as many in val; or a single level. Each has a colour
+// of its own and a gradient.
 static void picture_write(const char *path, int number)
 {
     static uint8_t rgb[SIZE * SIZE * 3];
@@ -152,7 +152,9 @@ TEST(fingerprints_of_trees)
     data_close(&data);
 }
 
-static bool same_image(const Data *data, int id, const Augment *augment, int64_t epoch, uint64_t seed)
+// Is image `id` in that epoch, with that seed, image 7 of epoch 0?
+static bool same_image(const Data *data, int id, const Augment *augment, int64_t epoch,
+                       uint64_t seed)
 {
     static uint8_t first[3 * 32 * 32], other[3 * 32 * 32];
     PictureTools tools = { 0 };
@@ -243,8 +245,8 @@ TEST(batches_of_pictures)
         ids[i] = i * 7 % COUNT;
     for (int workers = 0; workers <= 5; workers++)
         for (int n = 1; n <= 64; n = n * 4 + 3) {
-            LoaderConfig c = { { n, 3, 32, 32, 1 }, workers == 2 ? data.plain : data.augment, workers,
-                               workers % 2 == 0 };
+            LoaderConfig c = { { n, 3, 32, 32, 1 }, workers == 2 ? data.plain : data.augment,
+                               workers, workers % 2 == 0 };
             Loader *loader = loader_new(device, &data.train, &c);
             epoch_check(loader, &data, &c, ids, COUNT, 0, 0);
             epoch_check(loader, &data, &c, ids, COUNT, 1, COUNT / n / 2);

@@ -40,7 +40,8 @@ static Box *make_all(Data *data)
     Error error;
     set->images = xmalloc((size_t)set->count * bytes);
     for (int i = 0; i < set->count; i++) {
-        if (!picture_make(set, i, &data->augment, 0, &tools, set->images + (size_t)i * bytes, &error))
+        uint8_t *image = set->images + (size_t)i * bytes;
+        if (!picture_make(set, i, &data->augment, 0, &tools, image, &error))
             FAIL_ERROR(&error);
         boxes[i] = box_of(data, i);
     }

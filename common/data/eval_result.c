@@ -145,7 +145,8 @@ static void write_predictions(const Result *r, const char *path)
     Text t;
     const Data *data = r->data;
     text_begin(&t);
-    fprintf(t.file, "index,label,prediction,margin%s\n", data->folder ? ",class,predicted,file" : "");
+    fprintf(t.file, "index,label,prediction,margin%s\n",
+            data->folder ? ",class,predicted,file" : "");
     for (int i = 0; i < data->test.count; i++) {
         const Verdict *v = &r->verdicts[i];
         fprintf(t.file, "%d,%d,%d,%.3g", i, v->label, v->prediction, (double)v->margin);

@@ -306,9 +306,9 @@ static void source_set(Loader *loader, const Dataset *set)
 {
     const int rows = loader->config.shape.n;
     if (!set->pictures) {
-        size_t labels = (size_t)set->count * sizeof *set->labels;
-        loader->whole.images = on_device(loader, set->images, (size_t)set->count * image_bytes(set));
-        loader->whole.labels = on_device(loader, set->labels, labels);
+        size_t count = (size_t)set->count;
+        loader->whole.images = on_device(loader, set->images, count * image_bytes(set));
+        loader->whole.labels = on_device(loader, set->labels, count * sizeof *set->labels);
         return;
     }
     loader->augment.crop = loader->augment.flip = false;

@@ -12,7 +12,9 @@
 static struct Pictures *pictures_new(const Folder *folder, const FileList *list, int room)
 {
     struct Pictures *p = xcalloc(1, sizeof *p);
-    *p = (struct Pictures){ folder, list, xmalloc(((size_t)room + 1) * sizeof *p->files), 0, false };
+    p->folder = folder;
+    p->list = list;
+    p->files = xmalloc(((size_t)room + 1) * sizeof *p->files);
     return p;
 }
 
@@ -25,7 +27,7 @@ static void all_files(Dataset *set, const Folder *folder, const FileList *list)
 }
 
 // A folder with a single level: of each class, `fraction` of the files are for evaluation, at least
-// one. Which ones depends on nothing but their number, so it is the same in every run.
+// one, but not all. Which ones depends on nothing but their number, so it is the same in every run.
 static void split_files(Data *data, const Folder *folder, double fraction)
 {
     const FileList *list = &folder->train;
@@ -36,8 +38,8 @@ static void split_files(Data *data, const Folder *folder, double fraction)
     for (size_t i = 0; i < count; i++)
         left[list->labels[i]]++;
     for (int k = 0; k < folder->classes; k++) {
-        int wanted = (int)lrint(fraction * left[k]);
-        left[k] = left[k] < 2 ? 0 : wanted < 1 ? 1 : wanted;
+        int wanted = (int)fmax(1, rint(fraction * left[k])), most = left[k] - 1;
+        left[k] = wanted < most ? wanted : most;
     }
     torch_randperm(0, list->count, order);
     for (size_t i = 0; i < count; i++)
@@ -123,8 +125,8 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err)
 {
     int size = config->image_size ? config->image_size : 224;
     if (config->resize && config->resize < size)
-        return error_set(err, "0 means 8/7 of the image size", "--resize %d: smaller than the images, "
-                         "%dx%d", config->resize, size, size);
+        return error_set(err, "0 means 8/7 of the image size",
+                         "--resize %d: smaller than the images, %dx%d", config->resize, size, size);
     Folder *folder = xcalloc(1, sizeof *folder);
     if (!folder_open(folder, config->data, err)) {
         free(folder);
@@ -181,8 +183,8 @@ bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t ep
     View view = augment->crop ? view_random(width, height, side, augment->seed, epoch, id)
                               : view_center(width, height, p->resize, side);
     view.flip = view.flip && augment->flip;
-    return picture_decode(name, tools->file.bytes, tools->file.size, view_needs(&view), &tools->pixels,
-                          err) &&
+    return picture_decode(name, tools->file.bytes, tools->file.size, view_needs(&view),
+                          &tools->pixels, err) &&
            picture_resize(&tools->pixels, &view, &tools->resizer, out, err);
 }
 
