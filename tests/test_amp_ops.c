@@ -3,67 +3,45 @@
 // own in double.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
+#include "arrays.h"
 #include "check.h"
-#include "device.h"
-#include "ops.h"
-#include "rng.h"
-#include "test.h"
 
 #include <float.h>
-#include <math.h>
 
-static Device *device;
-static Ops *ops;
 static Stream *beside;
-
-// ==== Memory =====================================================================================
 
 static float random_of(int key, size_t i)
 {
     return 2 * uniform_of(philox(11, (uint64_t)key, i).v[0]) - 1;
 }
 
-static void *to_device(const void *host, size_t bytes)
-{
-    void *memory = device_alloc(device, bytes);
-    copy_to_device(device_stream(device), memory, host, bytes);
-    stream_sync(device_stream(device));
-    return memory;
-}
-
-static void *to_host(const void *memory, size_t bytes)
-{
-    void *host = xmalloc(bytes);
-    copy_to_host(device_stream(device), host, memory, bytes);
-    stream_sync(device_stream(device));
-    return host;
-}
-
 static float *random_floats(size_t count, int key, float size)
 {
-    float *values = xmalloc(count * sizeof *values);
+    float *values = host_memory(count * sizeof *values);
     for (size_t i = 0; i < count; i++)
         values[i] = size * random_of(key, i);
     return values;
 }
 
-static Scalars read_scalars(const Scalars *memory)
+static Scalars read_scalars(const Scalars *there)
 {
-    Scalars *host = to_host(memory, sizeof *host), scalars = *host;
-    free(host);
+    Scalars scalars;
+    copy_to_host(device_stream(device), &scalars, there, sizeof scalars);
+    stream_sync(device_stream(device));
     return scalars;
 }
 
-static Stats read_stats(const Stats *memory)
+static Stats read_stats(const Stats *there)
 {
-    Stats *host = to_host(memory, sizeof *host), stats = *host;
-    free(host);
+    Stats stats;
+    copy_to_host(device_stream(device), &stats, there, sizeof stats);
+    stream_sync(device_stream(device));
     return stats;
 }
 
 static Scalars *new_scalars(Scalars values)
 {
-    Scalars *scalars = device_alloc(device, sizeof *scalars);
+    Scalars *scalars = memory(sizeof *scalars);
     scalars_set(ops, scalars, values);
     return scalars;
 }
@@ -114,16 +92,8 @@ static Batch batch_new(int rows, int unlabelled, int key)
         b.wanted[i] /= (float)b.counted;
     b.logits = to_device(z, (size_t)(rows * CLASSES) * sizeof *z);
     b.labels = to_device(labels, (size_t)rows * sizeof *labels);
-    b.dlogits = device_alloc(device, (size_t)(rows * CLASSES) * sizeof *z);
-    free(z);
+    b.dlogits = memory((size_t)(rows * CLASSES) * sizeof *z);
     return b;
-}
-
-static void batch_free(Batch *b)
-{
-    device_free(device, b->logits);
-    device_free(device, b->dlogits);
-    device_free(device, b->labels);
 }
 
 static void part_loss(const Batch *b, int from, Scalars *scalars, Stats *stats, bool training)
@@ -147,7 +117,6 @@ static void expect_dlogits(const char *what, const Batch *b, double scale)
     for (size_t i = 0; i < count; i++)
         worst = fmax(worst, fabs(got[i] / scale - b->wanted[i]) * b->counted);
     EXPECT(worst <= 1e-6, "%s: a gradient is off by %g", what, worst);
-    free(got);
 }
 
 static void expect_batch_stats(const char *what, const Stats *s, const Batch *b)
@@ -174,7 +143,7 @@ TEST(a_loss_in_parts)
 {
     Batch first = batch_new(ROWS, 0, 1), tail = batch_new(21, 0, 2);
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = 8 });
-    Stats *stats = device_alloc(device, sizeof *stats);
+    Stats *stats = memory(sizeof *stats);
     loss_cross_entropy(ops, ROWS, CLASSES, first.logits, first.labels, scalars, stats,
                        first.dlogits);
     Stats s = read_stats(stats);
@@ -197,10 +166,7 @@ TEST(a_loss_in_parts)
     expect_dlogits("the tail", &tail, 8);
     expect_batch_stats("the tail", &s, &tail);
     expect_stats("both", &s, &first, &tail);
-    batch_free(&first);
-    batch_free(&tail);
-    device_free(device, scalars);
-    device_free(device, stats);
+    check_ends();
 }
 
 // The first part has no labels at all: the batch before it does not count for this one.
@@ -208,7 +174,7 @@ TEST(a_part_without_labels)
 {
     Batch before = batch_new(ROWS, 0, 3), b = batch_new(ROWS, PART, 4);
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1, .window = before.counted });
-    Stats *stats = device_alloc(device, sizeof *stats);
+    Stats *stats = memory(sizeof *stats);
     loss_in_parts(&before, scalars, stats);
     scalars_set(ops, scalars, (Scalars){ .loss_scale = 1, .window = b.counted });
     loss_in_parts(&b, scalars, stats);
@@ -216,10 +182,7 @@ TEST(a_part_without_labels)
     expect_dlogits("without labels", &b, 1);
     expect_batch_stats("without labels", &s, &b);
     expect_stats("without labels", &s, &before, &b);
-    batch_free(&before);
-    batch_free(&b);
-    device_free(device, scalars);
-    device_free(device, stats);
+    check_ends();
 }
 
 // Evaluating between two parts leaves the window as it is, and its own numbers are of one call.
@@ -227,8 +190,8 @@ TEST(evaluating_knows_no_window)
 {
     Batch b = batch_new(ROWS, 0, 5), test = batch_new(PART, 0, 6);
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = 4, .window = b.counted });
-    Stats *stats = device_alloc(device, sizeof *stats);
-    Stats *test_stats = device_alloc(device, sizeof *stats);
+    Stats *stats = memory(sizeof *stats);
+    Stats *test_stats = memory(sizeof *stats);
     for (int from = 0; from < ROWS; from += PART) {
         part_loss(&b, from, scalars, stats, true);
         int32_t done = read_scalars(scalars).done;
@@ -240,11 +203,7 @@ TEST(evaluating_knows_no_window)
     expect_batch_stats("evaluating meanwhile", &s, &b);
     expect_batch_stats("the evaluation", &t, &test);
     EXPECT_EQ_INT(t.count, 3 * test.counted);
-    batch_free(&b);
-    batch_free(&test);
-    device_free(device, scalars);
-    device_free(device, stats);
-    device_free(device, test_stats);
+    check_ends();
 }
 
 // ==== The loss scale =============================================================================
@@ -265,21 +224,18 @@ TEST(the_loss_scale_outlives_a_step)
     s = read_scalars(scalars);
     EXPECT(s.loss_scale == 16 && s.clean == 1 && s.skipped == 2, "set: %g, %d, %d", s.loss_scale,
            s.clean, s.skipped);
-    device_free(device, scalars);
+    check_ends();
 }
 
 // A step of a run: clean, or with an overflow that gradients_scale finds.
 static Scalars step(Scalars *scalars, bool overflow, int interval)
 {
     float value = overflow ? INFINITY : 1, *grad = to_device(&value, sizeof value);
-    Stats *stats = device_alloc(device, sizeof *stats);
+    Stats *stats = memory(sizeof *stats);
     scalars_set(ops, scalars, (Scalars){ .lr = 0.1f });
     gradients_scale(ops, device_stream(device), 1, grad, 1, scalars, stats);
     loss_scale_adapt(ops, scalars, interval);
-    Scalars s = read_scalars(scalars);
-    device_free(device, grad);
-    device_free(device, stats);
-    return s;
+    return read_scalars(scalars);
 }
 
 TEST(the_loss_scale_adapts)
@@ -301,7 +257,7 @@ TEST(the_loss_scale_adapts)
                "step %zu: scale %g, clean %d, skipped %d, skip %d", i, s.loss_scale, s.clean,
                s.skipped, s.skip);
     }
-    device_free(device, scalars);
+    check_ends();
 }
 
 // Neither zero nor infinity comes out, however long it goes on.
@@ -319,7 +275,7 @@ TEST(the_loss_scale_has_ends)
         EXPECT_NEAR(s.loss_scale / 0x1p125f, i == 0 ? 2 : 4, 0);
         EXPECT_EQ_INT(s.clean, 0);
     }
-    device_free(device, scalars);
+    check_ends();
 }
 
 // ==== Dividing by it =============================================================================
@@ -330,15 +286,15 @@ static void check_scale(Stream *stream, float loss_scale, float factor, double o
 {
     float *grads = random_floats(SCALED, 7, loss_scale);
     grads[517] = (float)odd;
-    float *memory = to_device(grads, SCALED * sizeof *grads);
+    float *there = to_device(grads, SCALED * sizeof *grads);
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = loss_scale });
-    Stats *stats = device_alloc(device, sizeof *stats);
+    Stats *stats = memory(sizeof *stats);
     stream_sync(device_stream(device));
     // two pieces of one step, the second first
-    gradients_scale(ops, stream, SCALED - 512, memory + 512, factor, scalars, stats);
-    gradients_scale(ops, stream, 512, memory, factor, scalars, stats);
+    gradients_scale(ops, stream, SCALED - 512, there + 512, factor, scalars, stats);
+    gradients_scale(ops, stream, 512, there, factor, scalars, stats);
     stream_sync(stream);
-    float *got = to_host(memory, SCALED * sizeof *got);
+    float *got = to_host(there, SCALED * sizeof *got);
     double worst = 0;
     for (int i = 0; i < SCALED; i++) {
         double wanted = grads[i] * (double)factor / loss_scale;
@@ -351,11 +307,7 @@ static void check_scale(Stream *stream, float loss_scale, float factor, double o
     EXPECT_EQ_INT(read_scalars(scalars).skip, bad);
     EXPECT_EQ_INT(read_stats(stats).bad_gradients, bad);
     EXPECT(read_scalars(scalars).loss_scale == loss_scale, "the scale itself changed");
-    device_free(device, memory);
-    device_free(device, scalars);
-    device_free(device, stats);
-    free(grads);
-    free(got);
+    check_ends();
 }
 
 TEST(gradients_are_unscaled)
@@ -379,12 +331,14 @@ TEST(gradients_are_unscaled)
 
 static double norm_of(const float *grads, size_t count)
 {
-    float *memory = to_device(grads, count * sizeof *grads);
-    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1, .norm = -1 });
-    gradients_norm(ops, count, memory, scalars);
+    float *there = device_alloc(device, count * sizeof *grads);
+    Scalars *scalars = device_alloc(device, sizeof *scalars);
+    copy_to_device(device_stream(device), there, grads, count * sizeof *grads);
+    scalars_set(ops, scalars, (Scalars){ .loss_scale = 1, .norm = -1 });
+    gradients_norm(ops, count, there, scalars);
     Scalars s = read_scalars(scalars);
     EXPECT(s.skip == 0 && s.loss_scale == 1, "the norm changes other numbers");
-    device_free(device, memory);
+    device_free(device, there);
     device_free(device, scalars);
     return s.norm;
 }
@@ -405,7 +359,7 @@ TEST(norms)
             double wanted = (double)sqrtl(sum), got = norm_of(grads, counts[k]);
             EXPECT(fabs(got - wanted) <= 1e-13 * wanted, "%zu of size %g: %.17g, wanted %.17g",
                    counts[k], sizes[j], got, wanted);
-            free(grads);
+            check_ends();
         }
 }
 
@@ -414,7 +368,7 @@ TEST(norms_see_every_gradient)
 {
     static const size_t sizes[] = { 1, 300, 8200 };
     for (int k = 0; k < 3; k++) {
-        float *grads = xcalloc(sizes[k], sizeof *grads);
+        float *grads = host_memory(sizes[k] * sizeof *grads);
         int wrong = norm_of(grads, sizes[k]) != 0;
         for (size_t i = 0; i < sizes[k]; i += sizes[k] > 300 ? 97 : 1) {
             grads[i] = -3;
@@ -426,7 +380,7 @@ TEST(norms_see_every_gradient)
             grads[i] = 0;
         }
         EXPECT(wrong == 0, "%d norms of %zu gradients are wrong", wrong, sizes[k]);
-        free(grads);
+        check_ends();
     }
 }
 
@@ -444,7 +398,7 @@ TEST(norms_do_not_depend_on_threads)
             if (threads == 1)
                 first[k] = norm;
             other += memcmp(&norm, &first[k], sizeof norm) != 0;
-            free(grads);
+            check_ends();
         }
         device_close(one);
     }
@@ -452,43 +406,18 @@ TEST(norms_do_not_depend_on_threads)
     EXPECT(other == 0, "%d of the norms have other bits", other);
 }
 
-typedef struct Sgd {
-    float *params, *grads, *velocity;       // host
-    float *memory[3];                       // device, in the same order
-} Sgd;
-
-static Sgd sgd_new(size_t count, float size)
-{
-    Sgd s = { random_floats(count, 41, 1), random_floats(count, 42, size),
-              random_floats(count, 43, size) };
-    float *host[] = { s.params, s.grads, s.velocity };
-    for (int i = 0; i < 3; i++)
-        s.memory[i] = to_device(host[i], count * sizeof(float));
-    return s;
-}
-
-static double largest_difference(const float *memory, const double *wanted, size_t count)
-{
-    float *got = to_host(memory, count * sizeof *got);
-    double off = 0, largest = 0;
-    for (size_t i = 0; i < count; i++) {
-        off = fmax(off, fabs(got[i] - wanted[i]));
-        largest = fmax(largest, fabs(wanted[i]));
-    }
-    free(got);
-    return off / largest;
-}
-
-static void sgd_plain(const Sgd *s, size_t count, double clip, bool nesterov, double *p, double *v)
+// p, v: before the update, and after it.
+static void sgd_plain(size_t count, const float *grads, double clip, bool nesterov, double *p,
+                      double *v)
 {
     double squares = 0;
     for (size_t i = 0; i < count; i++)
-        squares += (double)s->grads[i] * s->grads[i];
+        squares += (double)grads[i] * grads[i];
     double shrink = clip > 0 ? fmin(1, clip / (sqrt(squares) + 1e-6)) : 1;
     for (size_t i = 0; i < count; i++) {
-        double g = shrink * s->grads[i] + 0.01 * s->params[i];
-        v[i] = 0.9 * s->velocity[i] + g;
-        p[i] = s->params[i] - 0.05 * (nesterov ? g + 0.9 * v[i] : v[i]);
+        double g = shrink * grads[i] + 0.01 * p[i];
+        v[i] = 0.9 * v[i] + g;
+        p[i] -= 0.05 * (nesterov ? g + 0.9 * v[i] : v[i]);
     }
 }
 
@@ -496,31 +425,25 @@ static void sgd_plain(const Sgd *s, size_t count, double clip, bool nesterov, do
 static void check_clip(float size, double clip, bool nesterov, bool skip)
 {
     enum { COUNT = 5003 };
-    Sgd s = sgd_new(COUNT, size);
-    double p[COUNT], v[COUNT], norm = norm_of(s.grads, COUNT);
+    double *p = random_numbers(TYPE_F32, COUNT, 41), *v = zeros(COUNT);
+    float *grads = random_floats(COUNT, 42, size), *old = random_floats(COUNT, 43, size);
+    for (int i = 0; i < COUNT; i++)
+        v[i] = old[i];
+    float *params = activation(row(COUNT), p), *velocity = activation(row(COUNT), v);
+    float *there = to_device(grads, COUNT * sizeof *grads);
+    double norm = norm_of(grads, COUNT), tolerance = skip ? 0 : 5e-7;
     float limit = (float)(clip * norm);
-    sgd_plain(&s, COUNT, limit, nesterov, p, v);
     Scalars *scalars = new_scalars((Scalars){ .lr = 0.05f, .momentum = 0.9f, .weight_decay = 0.01f,
                                               .nesterov = nesterov, .loss_scale = 1,
                                               .clip_norm = limit, .skip = skip });
-    gradients_norm(ops, COUNT, s.memory[1], scalars);
+    gradients_norm(ops, COUNT, there, scalars);
     EXPECT(read_scalars(scalars).norm == norm, "another norm the second time");
-    sgd_update(ops, COUNT, s.memory[0], s.memory[1], s.memory[2], scalars);
-    for (int i = 0; i < COUNT && skip; i++) {
-        p[i] = s.params[i];
-        v[i] = s.velocity[i];
-    }
-    double tolerance = skip ? 0 : 5e-7, off_p = largest_difference(s.memory[0], p, COUNT),
-           off_v = largest_difference(s.memory[2], v, COUNT);
-    EXPECT(off_p <= tolerance && off_v <= tolerance,
-           "size %g, clipped to %g of the norm: parameters are off by %g, velocity by %g", size,
-           clip, off_p, off_v);
-    device_free(device, scalars);
-    float *host[] = { s.params, s.grads, s.velocity };
-    for (int i = 0; i < 3; i++) {
-        free(host[i]);
-        device_free(device, s.memory[i]);
-    }
+    sgd_update(ops, COUNT, params, there, velocity, scalars);
+    if (!skip)
+        sgd_plain(COUNT, grads, limit, nesterov, p, v);
+    expect_near("parameters", row(COUNT), params, p, 0, tolerance);
+    expect_near("velocity", row(COUNT), velocity, v, 0, tolerance);
+    check_ends();
 }
 
 // Where the norm is tiny, the 1e-6 that torch adds to it counts.
@@ -540,39 +463,6 @@ TEST(clipping)
 
 // ==== Numbers that travel short ==================================================================
 
-typedef struct Format {
-    Type type;
-    int bits;           // of precision
-    int least;          // the exponent below which it gets less
-    double largest;
-} Format;
-
-static const Format formats[] = {
-    { TYPE_BF16, 8, -126, 0x1.fep127 },
-    { TYPE_F16, 11, -14, 65504 },
-};
-
-static double nearest(const Format *f, double value)
-{
-    if (value == 0 || !isfinite(value))
-        return value;
-    int exponent = ilogb(value) < f->least ? f->least : ilogb(value);
-    double unit = ldexp(1, exponent - f->bits + 1), rounded = rint(value / unit) * unit;
-    return fabs(rounded) <= f->largest ? rounded : copysign(INFINITY, rounded);
-}
-
-static double meaning(const Format *f, uint16_t bits)
-{
-    int mantissa_bits = f->bits - 1, all = (1 << (15 - mantissa_bits)) - 1;
-    int mantissa = bits & ((1 << mantissa_bits) - 1), exponent = bits >> mantissa_bits & all;
-    double sign = bits & 0x8000 ? -1 : 1;
-    if (exponent == all)
-        return mantissa ? NAN : sign * INFINITY;
-    if (exponent > 0)
-        mantissa += 1 << mantissa_bits;
-    return sign * ldexp(mantissa, f->least - mantissa_bits + (exponent ? exponent - 1 : 0));
-}
-
 static bool same(double a, double b)
 {
     return isnan(b) ? isnan(a) : a == b && !signbit(a) == !signbit(b);
@@ -583,7 +473,7 @@ static float *various_floats(size_t count)
 {
     static const float special[] = { 0, -0.0f, 1, INFINITY, -INFINITY, NAN, 65504, 65519, 65520,
                                      -131008, 3.4e38f, -3.39e38f, 6e-8f, 2.9e-8f, 3e-8f, 1e-45f };
-    float *values = xmalloc(count * sizeof *values);
+    float *values = host_memory(count * sizeof *values);
     for (size_t i = 0; i < count; i++)
         values[i] = i < sizeof special / sizeof *special && count > 1
                         ? special[i]
@@ -594,59 +484,54 @@ static float *various_floats(size_t count)
 enum { GUARD = 0x5a };
 
 // Narrowed on one stream, widened on the other: what is in between, what comes back, and that
-// nothing beside it is touched. `from`: elements that are left out in front.
-static void check_short(const Format *f, size_t count, size_t from, float factor, Stream *there,
+// nothing beside it is touched. `from`: elements that are left out in front. The conversions of
+// short_types.h, which test_types.c checks, are the measure.
+static void check_short(Type type, size_t count, size_t from, float factor, Stream *there,
                         Stream *back)
 {
     size_t rest = count - from, wrong = 0, wide_bytes = (count + 1) * sizeof(float);
     size_t short_bytes = (count + 1) * sizeof(uint16_t);
-    float *values = various_floats(count), *guards = xmalloc(wide_bytes);
+    float *values = various_floats(count), *guards = host_memory(wide_bytes);
     memset(guards, GUARD, wide_bytes);
-    float *memory = to_device(values, count * sizeof *values);
+    float *source = to_device(values, count * sizeof *values);
     float *again = to_device(guards, wide_bytes);
     uint16_t *narrow = to_device(guards, short_bytes);
     Event *narrowed = event_new(device);
 
-    values_narrow(ops, there, f->type, rest, memory + from, factor, narrow + from);
+    values_narrow(ops, there, type, rest, source + from, factor, narrow + from);
     event_record(narrowed, there);
     stream_wait(back, narrowed);
-    values_widen(ops, back, f->type, rest, narrow + from, again + from);
+    values_widen(ops, back, type, rest, narrow + from, again + from);
     stream_sync(back);
     uint16_t *half = to_host(narrow, short_bytes);
-    float *wide = to_host(again, wide_bytes), *kept = to_host(memory, count * sizeof *kept);
+    float *wide = to_host(again, wide_bytes), *kept = to_host(source, count * sizeof *kept);
     for (size_t i = from; i < count; i++) {
-        float product = values[i] * factor;
-        double wanted = nearest(f, product);
-        wrong += !same(meaning(f, half[i]), wanted) || !same(wide[i], wanted);
+        float wanted = rounded(type, values[i] * factor);
+        wrong += !same(load(type, half, i), wanted) || !same(wide[i], wanted);
     }
-    EXPECT(wrong == 0, "%zu of %zu numbers of %d bits times %g are wrong", wrong, rest, f->bits,
-           factor);
+    EXPECT(wrong == 0, "type %d: %zu of %zu numbers times %g are wrong", type, wrong, rest, factor);
     EXPECT(memcmp(kept, values, count * sizeof *kept) == 0, "the values themselves changed");
     EXPECT(memcmp(half, guards, from * sizeof *half) == 0 &&
                memcmp(half + count, guards, sizeof *half) == 0 &&
                memcmp(wide, guards, from * sizeof *wide) == 0 &&
                memcmp(wide + count, guards, sizeof *wide) == 0,
            "more than %zu numbers from %zu were written", rest, from);
-    void *host[] = { values, guards, half, wide, kept }, *on_device[] = { memory, again, narrow };
-    for (int i = 0; i < 5; i++)
-        free(host[i]);
-    for (int i = 0; i < 3; i++)
-        device_free(device, on_device[i]);
     event_free(narrowed);
+    check_ends();
 }
 
 TEST(numbers_travel_short)
 {
     static const size_t sizes[] = { 1, 2, 7, 31, 1031, 4095, 4097, 100003 };
     static const float factors[] = { 1, 0.25f, 1 / 3.0f, 1024 };
-    for (int k = 0; k < 2; k++)
+    for (Type type = TYPE_BF16; type <= TYPE_F16; type++)
         for (int i = 0; i < 8; i++) {
             Stream *compute = device_stream(device), *there = i % 2 ? beside : compute;
             Stream *back = i % 4 < 2 ? beside : compute;
             for (int j = 0; j < 4; j++)
-                check_short(&formats[k], sizes[i], 0, factors[j], there, back);
+                check_short(type, sizes[i], 0, factors[j], there, back);
             if (sizes[i] > 1)
-                check_short(&formats[k], sizes[i], 1, 0.5f, there, back);
+                check_short(type, sizes[i], 1, 0.5f, there, back);
         }
 }
 
@@ -657,14 +542,14 @@ TEST(numbers_travel_short)
 TEST(beside_the_compute_stream)
 {
     enum { COUNT = 300000 };
-    float *grads = random_floats(COUNT, 61, 256), *memory = to_device(grads, COUNT * sizeof *grads);
-    uint16_t *narrow = device_alloc(device, COUNT * sizeof *narrow);
+    float *grads = random_floats(COUNT, 61, 256), *there = to_device(grads, COUNT * sizeof *grads);
+    uint16_t *narrow = memory(COUNT * sizeof *narrow);
     Batch b = batch_new(ROWS, 0, 62);
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = 256, .window = b.counted });
-    Stats *stats = device_alloc(device, sizeof *stats);
+    Stats *stats = memory(sizeof *stats);
     stream_sync(device_stream(device));
-    gradients_scale(ops, beside, COUNT, memory, 1, scalars, stats);
-    values_narrow(ops, beside, TYPE_BF16, COUNT, memory, 0.5f, narrow);
+    gradients_scale(ops, beside, COUNT, there, 1, scalars, stats);
+    values_narrow(ops, beside, TYPE_BF16, COUNT, there, 0.5f, narrow);
     loss_in_parts(&b, scalars, stats);
     stream_sync(beside);
     Stats s = read_stats(stats);
@@ -674,14 +559,9 @@ TEST(beside_the_compute_stream)
     uint16_t *half = to_host(narrow, COUNT * sizeof *half);
     int wrong = 0;
     for (int i = 0; i < COUNT; i++)
-        wrong += !same(meaning(&formats[0], half[i]), nearest(&formats[0], grads[i] / 512));
+        wrong += !same(load(TYPE_BF16, half, i), rounded(TYPE_BF16, grads[i] / 512));
     EXPECT_EQ_INT(wrong, 0);
-    void *all[] = { memory, narrow, scalars, stats };
-    for (int i = 0; i < 4; i++)
-        device_free(device, all[i]);
-    batch_free(&b);
-    free(grads);
-    free(half);
+    check_ends();
 }
 
 int main(void)

@@ -108,66 +108,6 @@ static void run_step(Run *run, int number, int rows)
     run_update(run);
 }
 
-// What replicas_forward and replicas_backward have to come to, with one model that computes the
-// pieces one after the other.
-typedef struct Piecewise {
-    float *logits;          // (rows, CLASSES), host
-    float *grads;           // arenas, host
-    float *buffers;         // after the first piece
-} Piecewise;
-
-static void piece_forward(Run *run, int first, int rows, const float *buffers)
-{
-    Shape one = run->model->input;
-    one.n = 1;
-    send_to_device(run->model, run->model->buffers, buffers,
-                   run->model->buffer_count * sizeof(float));
-    model_forward(run->model, run->images + (size_t)first * shape_count(one), rows, true);
-}
-
-static Piecewise piecewise(Run *run, int rows, int size)
-{
-    Model *model = run->model;
-    size_t width = CLASSES * sizeof(float);
-    float *before = arena_copy(model, model->buffers, model->buffer_count), *dlogits;
-    Piecewise p = { .logits = xcalloc((size_t)rows, width),
-                    .grads = xcalloc(model->param_count, sizeof(float)) };
-    for (int first = 0; first < rows; first += size) {
-        int count = rows - first < size ? rows - first : size;
-        piece_forward(run, first, count, before);
-        float *logits = arena_copy(model, model->logits, (size_t)count * CLASSES);
-        memcpy(p.logits + first * CLASSES, logits, (size_t)count * width);
-        free(logits);
-        if (first == 0)
-            p.buffers = arena_copy(model, model->buffers, model->buffer_count);
-    }
-    send_to_device(model, model->logits, p.logits, (size_t)rows * width);
-    run_loss(run, rows);
-    dlogits = arena_copy(model, model->dlogits, (size_t)rows * CLASSES);
-    for (int first = 0; first < rows; first += size) {
-        int count = rows - first < size ? rows - first : size;
-        piece_forward(run, first, count, before);
-        send_to_device(model, model->dlogits, dlogits + first * CLASSES, (size_t)count * width);
-        model_backward(model, NULL, NULL);
-        float *grads = arena_copy(model, model->grads, model->param_count);
-        for (size_t i = 0; i < model->param_count; i++)
-            p.grads[i] += grads[i];
-        free(grads);
-    }
-    send_to_device(model, model->grads, p.grads, model->param_count * sizeof(float));
-    send_to_device(model, model->buffers, p.buffers, model->buffer_count * sizeof(float));
-    free(dlogits);
-    free(before);
-    return p;
-}
-
-static void piecewise_free(Piecewise *p)
-{
-    free(p->logits);
-    free(p->grads);
-    free(p->buffers);
-}
-
 // --- comparing -----------------------------------------------------------------------------------
 
 // The largest difference, in parts of the largest entry.
@@ -185,14 +125,14 @@ static double distance(const float *ours, const float *wanted, size_t count)
 
 // arena: of the run's model, on its device. wanted: as a host arena of like's model. Tensor by
 // tensor, in torch's layout: the order inside an arena may depend on the size of the batch.
-static double arena_distance(const Run *run, const float *arena, size_t count, const Run *like,
-                             const float *wanted, bool buffers)
+static double arena_distance(const Run *run, const float *arena, const Run *like,
+                             const float *wanted)
 {
     double worst = 0;
-    float *host = arena_copy(run->model, arena, count);
+    float *host = arena_copy(run->model, arena, run->model->param_count);
     for (int i = 0; i < run->model->tensor_count; i++) {
         const ModelTensor *t = &run->model->tensors[i];
-        if (t->kind == MODEL_COUNTER || (t->kind == MODEL_BUFFER) != buffers)
+        if (t->kind == MODEL_COUNTER || t->kind == MODEL_BUFFER)
             continue;
         size_t bytes = (size_t)t->count * sizeof(float);
         float *a = xmalloc(bytes), *b = xmalloc(bytes);
@@ -215,64 +155,34 @@ static const struct {
     { 4, 8, 1 }, { 4, 3, 3 }, { 3, 2, 2 },
 };
 
-// Two steps: the second shows whether the others learn what the optimizer did on the first device.
-static void compare_with_pieces(const char *arch, int devices, int batch, int rows)
-{
-    Run many = run_open(arch, devices, batch, (batch + devices - 1) / devices);
-    Run one = run_open(arch, 0, batch, 0);
-    for (int step = 0; step < 2; step++) {
-        run_step(&many, step, rows);
-        run_batch(&one, step);
-        Piecewise p = piecewise(&one, rows, (rows + devices - 1) / devices);
-        run_update(&one);
-
-        float *logits = arena_copy(many.model, many.model->logits, (size_t)rows * CLASSES);
-        double off = distance(logits, p.logits, (size_t)rows * CLASSES);
-        EXPECT(off <= 1e-5, "%s, %d rows on %d, step %d: logits off by %g", arch, rows, devices,
-               step, off);
-        off = arena_distance(&many, many.model->grads, many.model->param_count, &one, p.grads,
-                             false);
-        EXPECT(off <= 1e-5, "%s, %d rows on %d, step %d: gradients off by %g", arch, rows, devices,
-               step, off);
-        off = arena_distance(&many, many.model->buffers, many.model->buffer_count, &one, p.buffers,
-                             true);
-        EXPECT(off <= 1e-6, "%s, %d rows on %d, step %d: the first device's statistics off by %g",
-               arch, rows, devices, step, off);
-        free(logits);
-        piecewise_free(&p);
-    }
-    run_close(&one);
-    run_close(&many);
-}
-
-TEST(several_devices_compute_pieces_of_a_batch)
-{
-    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        compare_with_pieces("lenet", cuts[i].devices, cuts[i].batch, cuts[i].rows);
-        compare_with_pieces("convnet", cuts[i].devices, cuts[i].batch, cuts[i].rows);
-    }
-    if (!slow)
-        compare_with_pieces("resnet18", 3, 8, 7);
-}
-
-// Without normalisation the pieces do not matter.
+// Without normalisation the pieces do not matter. Two steps: the second shows whether the others learn
+// what the optimizer did on the first device.
 TEST(gradients_are_those_of_the_whole_batch)
 {
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        int rows = cuts[i].rows;
-        Run many = run_open("lenet", cuts[i].devices, cuts[i].batch,
-                            (cuts[i].batch + cuts[i].devices - 1) / cuts[i].devices);
+        int rows = cuts[i].rows, devices = cuts[i].devices;
+        Run many = run_open("lenet", devices, cuts[i].batch,
+                            (cuts[i].batch + devices - 1) / devices);
         Run one = run_open("lenet", 0, cuts[i].batch, 0);
-        run_step(&many, 1, rows);
-        run_batch(&one, 1);
-        model_forward(one.model, one.images, rows, true);
-        run_loss(&one, rows);
-        model_backward(one.model, NULL, NULL);
-        float *wanted = arena_copy(one.model, one.model->grads, one.model->param_count);
-        double off = arena_distance(&many, many.model->grads, many.model->param_count, &one, wanted,
-                                    false);
-        EXPECT(off <= 1e-5, "%d rows on %d: gradients off by %g", rows, cuts[i].devices, off);
-        free(wanted);
+        for (int step = 0; step < 2; step++) {
+            run_step(&many, step, rows);
+            run_batch(&one, step);
+            model_forward(one.model, one.images, rows, true);
+            run_loss(&one, rows);
+            model_backward(one.model, NULL, NULL);
+            run_update(&one);
+            size_t count = (size_t)rows * CLASSES;
+            float *logits = arena_copy(many.model, many.model->logits, count);
+            float *wanted = arena_copy(one.model, one.model->logits, count);
+            float *grads = arena_copy(one.model, one.model->grads, one.model->param_count);
+            double off = distance(logits, wanted, count);
+            double grads_off = arena_distance(&many, many.model->grads, &one, grads);
+            EXPECT(off <= 1e-5 && grads_off <= 1e-5, "%d rows on %d, step %d: logits off by %g, "
+                   "gradients by %g", rows, devices, step, off, grads_off);
+            free(grads);
+            free(wanted);
+            free(logits);
+        }
         run_close(&one);
         run_close(&many);
     }
@@ -389,7 +299,6 @@ int main(void)
 {
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
         TEST_SKIP("no GPU here");
-    several_devices_compute_pieces_of_a_batch();
     gradients_are_those_of_the_whole_batch();
     evaluation_is_the_same_on_every_device();
     the_same_bits_twice();

@@ -1,0 +1,110 @@
+// arrays.h - numbers on the host and on the device, for tests of the operations.
+#pragma once
+#include "check.h"
+#include "cpu/short_types.h"
+#include "device.h"
+#include "ops.h"
+#include "rng.h"
+#include "test.h"
+
+#include <math.h>
+
+static Device *device;
+static Ops *ops;
+
+static const char *const type_names[] = { "f32", "bf16", "f16" };
+static const double roundoffs[] = { 0x1p-24, 0x1p-8, 0x1p-11 };
+
+// What a check has allocated, on the host and on the device, until it ends.
+enum { MOST = 64 };
+static void *on_host[MOST], *on_device[MOST];
+static int host_count, device_used;
+
+static inline void *host_memory(size_t bytes)
+{
+    CHECK(host_count < MOST, "", "a check of more than %d arrays", MOST);
+    return on_host[host_count++] = xcalloc(bytes, 1);
+}
+
+static inline void *memory(size_t bytes)
+{
+    CHECK(device_used < MOST, "", "a check of more than %d arrays", MOST);
+    return on_device[device_used++] = device_alloc(device, bytes);
+}
+
+static inline void check_ends(void)
+{
+    while (host_count > 0)
+        free(on_host[--host_count]);
+    while (device_used > 0)
+        device_free(device, on_device[--device_used]);
+}
+
+static inline void *to_device(const void *host, size_t bytes)
+{
+    void *there = memory(bytes);
+    copy_to_device(device_stream(device), there, host, bytes);
+    stream_sync(device_stream(device));
+    return there;
+}
+
+static inline void *to_host(const void *there, size_t bytes)
+{
+    void *host = host_memory(bytes);
+    copy_to_host(device_stream(device), host, there, bytes);
+    stream_sync(device_stream(device));
+    return host;
+}
+
+static inline double *zeros(size_t count) { return host_memory(count * sizeof(double)); }
+
+// Uniform in (-1, 1), different numbers for each key, rounded to what a type holds.
+static inline double *random_numbers(Type of, size_t count, int key)
+{
+    double *v = zeros(count);
+    for (size_t i = 0; i < count; i++)
+        v[i] = rounded(of, 2 * uniform_of(philox(7, (uint64_t)key, i).v[0]) - 1);
+    return v;
+}
+
+// So many numbers of f32, one after the other.
+static inline Shape row(size_t count) { return (Shape){ 1, (int)count, 1, 1, 1 }; }
+
+// Where element i in torch's order lies in an activation of this shape.
+static inline size_t place(Shape s, size_t i)
+{
+    size_t plane = (size_t)s.h * s.w, c = i / plane % s.c, n = i / plane / s.c;
+    return ((n * (s.c / s.block) + c / s.block) * plane + i % plane) * s.block + c % s.block;
+}
+
+static inline void *activation(Shape s, const double *v)
+{
+    char *host = host_memory(shape_bytes(s));
+    for (size_t i = 0; i < shape_count(s); i++)
+        store(s.type, host, place(s, i), (float)v[i]);
+    return to_device(host, shape_bytes(s));
+}
+
+static inline void *empty(Shape s) { return memory(shape_bytes(s)); }
+
+// A number may be off by `of_itself` times what is wanted plus `of_largest` times the largest of all.
+static inline void expect_near(const char *what, Shape s, const void *there, const double *wanted,
+                        double of_itself, double of_largest)
+{
+    const void *got = to_host(there, shape_bytes(s));
+    double largest = 1e-6, worst = 0;
+    size_t at = 0;
+    for (size_t i = 0; i < shape_count(s); i++)
+        largest = fmax(largest, fabs(wanted[i]));
+    for (size_t i = 0; i < shape_count(s); i++) {
+        double off = fabs(load(s.type, got, place(s, i)) - wanted[i]);
+        double allowed = of_itself * fabs(wanted[i]) + of_largest * largest;
+        double excess = off > 0 ? off / fmax(allowed, 1e-30) : off;
+        if (!(excess <= worst)) {
+            worst = excess;
+            at = i;
+        }
+    }
+    EXPECT(worst <= 1, "%s, %s: number %zu is %g, wanted %g: %.2g times as far off as it may be",
+           what, type_names[s.type], at, load(s.type, got, place(s, at)), wanted[at], worst);
+}
