@@ -33,6 +33,7 @@ SLURM = os.path.join(HERE, "slurm.sh")
 WIRE = os.path.join(ROOT, "tests", "wire.sh")
 CORES = len(os.sched_getaffinity(0))
 IMAGE_MB = (3072 + 4) / 2**20           # an image of ours in memory, and its label
+GRADIENTS = 44726568                    # bytes of ResNet-18's, in float32
 
 
 def say(text):
@@ -366,7 +367,7 @@ def ours_epoch(events):
 
 
 def bench_parallel(b):
-    gradients, limit = 44726568, ("--max-steps", b.steps(60))
+    limit = ("--max-steps", b.steps(60))
     one = ("--threads", 1, "-b", 128, *PLAIN, *limit)
 
     def beside(_):
@@ -384,7 +385,7 @@ def bench_parallel(b):
         "PyTorch's DDP": ddp,
         "01": lambda: b.rate("01_single_gpu", 0, *one),
         "two 01": both,
-        "gradients": lambda: all_reduce(b, "-b", gradients, "-e", gradients),
+        "gradients": lambda: all_reduce(b, "-b", GRADIENTS, "-e", GRADIENTS),
         "sizes": lambda: all_reduce(b, "-b", 8, "-e", 64 << 20, "-f", 8),
         "03 unhidden": lambda: b.rate("03_ddp_fork", 2, *one, "--overlap", 0),
         "03 naive": lambda: b.rate("03_ddp_fork", 2, *one, "--bucket-mb", 0),
@@ -712,8 +713,7 @@ def sent_cell(what, command):
     if what.startswith("01"):
         return "0"
     if what.startswith("02"):
-        parameters = 4 * 11173962
-        out, back = parameters + 4 * STATISTICS + 128 * 4 * (3072 + 10), parameters + 4 * 128 * 10
+        out, back = GRADIENTS + 4 * STATISTICS + 128 * 4 * (3072 + 10), GRADIENTS + 4 * 128 * 10
         return f"{out / 1e6:.1f} out, {back / 1e6:.1f} back"
     sent = step_mb(command, lambda limit: sent_by_nodes([*command, *limit]) if what.startswith("06")
                    else sent_by([*command, *limit]))
