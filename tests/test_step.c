@@ -3,8 +3,6 @@
 //
 //   test_step                                   the files of tests/reference
 //   test_step STEP.safetensors...               these files
-//   test_step predict CHECKPOINT IMAGES OUT     the logits of images, for a comparison elsewhere
-//   test_step randperm SEED COUNT               torch_randperm, one number a line
 #include "step_reference.h"
 
 static Device *device;
@@ -146,74 +144,20 @@ TEST(permutations)
     st_close(&file);
 }
 
-// --- answers for a comparison elsewhere ---------------------------------------------------------
-
-// images: a file with "images" F32 (n, c, h, w) and the metadata of a step. Writes "logits".
-static int predict(const char *checkpoint, const char *images_path, const char *out_path)
-{
-    StepRun run;
-    step_open(&run, images_path);
-    const StTensor *images = st_find(&run.file, "images");
-    CHECK(images && images->ndim == 4, NULL, "%s: no images", images_path);
-    int rows = run.batch, count = (int)images->shape[0];
-    ModelConfig config = step_config(&run, rows);
-    Model *model = model_new(device, ops, &config);
-    step_memory(&run, model, rows);
-    Error err;
-    if (!checkpoint_load(checkpoint, model, NULL, NULL, &err))
-        FAIL_ERROR(&err);
-    int classes = config.classes;
-    size_t image_floats = images->bytes / 4 / (size_t)count;
-    float *logits = xmalloc((size_t)count * classes * sizeof(float));
-    for (int at = 0; at < count; at += rows) {
-        int n = count - at < rows ? count - at : rows;
-        images_set(&run, (const float *)images->data + at * image_floats, n);
-        model_forward(model, run.images, n, false);
-        float *part = arena_copy(model, model->logits, (size_t)n * classes);
-        memcpy(logits + (size_t)at * classes, part, (size_t)n * classes * sizeof(float));
-        free(part);
-    }
-    StTensor out = { .name = "logits", .dtype = "F32", .ndim = 2, .shape = { count, classes },
-                     .data = logits, .bytes = (size_t)count * classes * sizeof(float) };
-    if (!st_write(out_path, &out, 1, NULL, 0, &err))
-        FAIL_ERROR(&err);
-    free(logits);
-    step_close(&run);
-    model_free(model);
-    return 0;
-}
-
-static int randperm(uint64_t seed, int count)
-{
-    int32_t *order = xmalloc((size_t)count * sizeof *order);
-    torch_randperm(seed, count, order);
-    for (int i = 0; i < count; i++)
-        printf("%d\n", order[i]);
-    free(order);
-    return 0;
-}
-
 int main(int argc, char **argv)
 {
-    if (argc == 4 && strcmp(argv[1], "randperm") == 0)
-        return randperm(strtoull(argv[2], NULL, 10), atoi(argv[3]));
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
         TEST_SKIP("no GPU here");
     device = device_open(0, 0);
     ops = ops_new(device, &(OpsConfig){ .tf32 = false, .deterministic = true });
-    int status = 0;
-    if (argc == 5 && strcmp(argv[1], "predict") == 0) {
-        status = predict(argv[2], argv[3], argv[4]);
-    } else {
-        for (int i = 1; i < argc; i++)
-            compare_step(argv[i]);
-        if (argc == 1) {
-            permutations();
-            lenet_run();
-            committed_steps();
-        }
-        status = test_done();
+    for (int i = 1; i < argc; i++)
+        compare_step(argv[i]);
+    if (argc == 1) {
+        permutations();
+        lenet_run();
+        committed_steps();
     }
+    int status = test_done();
     ops_free(ops);
     device_close(device);
     return status;
