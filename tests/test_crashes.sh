@@ -1,86 +1,251 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 240 PROCESSORS 2 LABELS deadlines
-# A rank dies, stops or hangs, at every point of its life: the others end too, at once or after --timeout;
-# it and nobody else is named; nothing is left; and the checkpoint is a whole one, from which the run goes
-# on to the bits it would have had. tests/shim/crash.c strikes.
+# A rank dies, stops or hangs, is asked to end, or loses its parent, at many points of its life: the others end too, at
+# once or after --timeout; that rank and no other is named; nothing is left; and the checkpoint is a whole one, from which
+# the run continues to the bits that it would have had. tests/shim/crash.c strikes: in 03, which forks its ranks, and in
+# 07, whose launcher starts them and whose ranks all evaluate.
 . "$SRC/tests/test.sh"
-. "$SRC/tests/crashes.sh"
+small=(--arch lenet --data synthetic --train-samples 48 --test-samples 32 -b 8 --threads 1 --seed 3 -p 1
+    --epochs 2)
+ulimit -c 0
+cd "$TMP" || exit 1
+for shim in crash fault; do
+    ${CC:-cc} -shared -fPIC -O1 -o $shim.so "$SRC/tests/shim/$shim.c" || exit 1
+done
+hash_of() { sed -n 's/^weight hash: //p' "$1"; }
+fork_ranks() { "$BUILD/03_ddp_fork/train" -n "$@"; }
+launch_ranks() { "$BUILD/07_dist_eval/launch" -n "$1" -- "$BUILD/07_dist_eval/train" "${@:2}"; }
 
-# What is said of how far it had come, by the moment.
-declare -A progress=([born]=": before it had met" [set_up]=": before it had met" [meet]=": before it had met"
-    [store]=": before it had met" [listen]=": before its first step" [broadcast]=": before its first step"
-    [load]=": before its first step" [forward]=": before its first step" [backward]=": before its first step"
-    [all_reduce]=": before its first step" [optimizer]=": before its first step"
-    [compare]=": after epoch 2, step" [end]=": after epoch 2, step" [evaluate]=": after epoch 2, step"
-    [save]=": after epoch 2, step")
+# old.N: the checkpoint after epoch 1; hash.N: of the weights after epoch 2. 03 and 07 compute the same.
+for n in 2 3; do
+    fork_ranks $n "${small[@]}" --epochs 1 --save "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
+    fork_ranks $n "${small[@]}" --resume "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
+    hash_of out >hash.$n
+done
 
-declare -A fate=([KILL]="was killed by SIGKILL \\(Killed\\)" [SEGV]="was killed by SIGSEGV \\(Segmentation fault\\)"
-    [ABRT]="was killed by SIGABRT \\(Aborted\\)" [EXIT0]="ended with status 0" [EXIT7]="ended with status 7")
+# --- a case: in a directory of its own. What is not so is printed. --------------------------------------------
 
-# dies NAME N RANK DO WHEN [AT [VARIABLE=VALUE...]]
-dies()
+# strike NAME RANKS-OF N [VARIABLE=VALUE...]: a run of N ranks, resumed. Its exit status is left in NAME/status, the
+# process that was struck in NAME/struck, how long it took from there in NAME/took (s).
+strike()
 {
-    local name=$1 n=$2 rank=$3 what=$4 when=$5 at=${6:-${nth[$5]:-1}} status=1 lines=2
-    strike "$name" "$n" CRASH_RANK="$rank" CRASH_DO="$what" CRASH_TEXT="${moment[$when]}" CRASH_AT="$at" "${@:7}"
-    [ "$what" = EXIT7 ] && status=7
-    is_over "$name" $status 5
-    names "$name" $lines "rank ${dead:-$rank} of $n \\([^,]*, pid $(cat "$name/struck")\\) ${fate[$what]}${progress[$when]}"
-    goes_on "$name"
+    local name=$1 how=$2 n=$3 begun=$EPOCHREALTIME status more=()
+    shift 3
+    [ "$how" = fork_ranks ] || more=(--amp off)
+    mkdir "$name"
+    cp "old.$n" "$name/net"
+    echo "$how $n" >"$name/ranks"
+    {   # the shell is not to report the killed
+        (   cd "$name" || exit
+            export CRASH_CASE="$name-$$" LD_PRELOAD="$TMP/crash.so" CRASH_NOTE=struck "$@"
+            if [ "$how" = fork_ranks ]; then
+                words=("$BUILD/03_ddp_fork/train" -n "$n")
+            else
+                words=("$BUILD/07_dist_eval/launch" -n "$n" -- "$BUILD/07_dist_eval/train" "${more[@]}")
+            fi
+            exec setsid "${words[@]}" "${small[@]}" --resume net --save net --trace trace --timeout 3 >out 2>err ) &
+        echo $! >"$name/pid"
+        wait $!
+        status=$?
+    } 2>/dev/null
+    sed -i '/ devices of .* share .* cores*: /,+1d' "$name/err"     # more ranks than cores: as it may be
+    echo "$status" >"$name/status"
+    [ -e "$name/struck" ] && begun=$(stat -c %.Y "$name/struck")
+    awk -v a="$begun" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f\n", b - a }' >"$name/took"
 }
 
-# One dies while another rank is there.
-while_at() { local dead=$4; dies "$1" "$2" "$3" "$5" "$6" "" CRASH_WHOM="$4"; }
+left_of() { grep -lzxF "CRASH_CASE=$1-$$" /proc/[0-9]*/environ 2>/dev/null | tr -dc '0-9\n'; }
+so() { local what=$1; shift; "$@" >/dev/null 2>&1 || echo "$what"; }       # so WHAT COMMAND...
+at_last() { for _ in {1..20}; do "$@" && return; sleep 0.1; done; false; }
+nothing_left() { [ -z "$(left_of "$1")" ]; }
+between() { awk -v least="$1" -v x="$2" -v most="$3" 'BEGIN { exit !(least <= x && x <= most) }'; }
 
-# stops NAME N RANK WHEN
-stops()
+# is_over NAME STATUS SECONDS [LEAST]: it ended with this status (a pattern), soon (and not before), and left nothing.
+is_over()
 {
-    local name=$1 n=$2 rank=$3
-    strike "$name" "$n" CRASH_RANK="$rank" CRASH_DO=STOP CRASH_TEXT="${moment[$4]}" CRASH_AT="${nth[$4]:-1}"
-    is_over "$name" 1 8 2.9
-    names "$name" 2 "rank $rank of $n \\([^,]*, pid $(cat "$name/struck")\\) is stopped for 3[.0-9]* s: "
-    goes_on "$name"
+    local status took
+    status=$(cat "$1/status") took=$(cat "$1/took")
+    so "nobody was struck" test -s "$1/struck"
+    so "exit status $status, not $2" grep -qxE "$2" "$1/status"
+    so "it took $took s, not ${4:-0} to $3" between "${4:-0}" "$took" "$3"
+    so "processes are left: $(left_of "$1")" at_last nothing_left "$1"
+    continues "$1"
 }
 
-# hangs NAME N RANK WHEN SAYS
-hangs()
+# names NAME TEXT: this (a pattern) is printed, and no other rank is named.
+names()
 {
-    local name=$1 n=$2 rank=$3 pid
-    strike "$name" "$n" CRASH_RANK="$rank" CRASH_DO=HANG CRASH_TEXT="${moment[$4]}" CRASH_AT="${nth[$4]:-1}"
-    pid=$(cat "$name/struck")
-    is_over "$name" 1 10 2.9
-    names "$name" "${6:-2}" "${5//PID/$pid}"
-    goes_on "$name"
+    so "it does not print: $2" grep -qE -- "$2" "$1/err"
+    so "several ranks are named" [ "$(grep -c ' rank [0-9]* of ' "$1/err")" -le 1 ]
 }
 
-prepare 2 3
+# The same command once more, without harm: from the old checkpoint, or the new, to the same bits.
+continues()
+{
+    local how n more=()
+    read -r how n <"$1/ranks"
+    [ "$how" = fork_ranks ] || more=(--amp off)
+    ( cd "$1" && $how "$n" "${small[@]}" "${more[@]}" --resume net --save net >again 2>&1 )
+    so "the run does not continue: $(tail -3 "$1/again")" grep -q "^weight hash: " "$1/again"
+    so "other weights in the end" [ "$(hash_of "$1/again")" = "$(cat "hash.$n")" ]
+    so "something temporary is left: $(ls "$1")" not compgen -G "$1/*tmp*"
+}
 
-for what in born set_up meet store listen broadcast load forward backward all_reduce optimizer compare end; do
-    at_most 2 dies kill-0-$what 2 0 KILL $what
-    at_most 2 dies kill-1-$what 2 1 KILL $what
-done
-for what in evaluate save; do
-    at_most 2 dies kill-0-$what 2 0 KILL $what
-    at_most 2 while_at kill-1-$what 2 0 1 KILL $what
-    at_most 2 dies segv-0-$what 3 0 SEGV $what
-    at_most 2 while_at segv-2-$what 3 0 2 SEGV $what
-    at_most 2 dies exit7-0-$what 3 0 EXIT7 $what
-done
-for what in born meet store backward all_reduce compare end; do
-    at_most 2 dies segv-2-$what 3 2 SEGV $what
-    at_most 2 dies exit0-2-$what 3 2 EXIT0 $what
-    at_most 2 dies exit7-0-$what 3 0 EXIT7 $what
-done
-results
+# When: as the timeline or the store shows it. Of comparisons the second: weights are compared at the start, too.
+declare -A moment=(
+    [born]='' [meet]='"name":"meet the other ranks"' [broadcast]='"name":"broadcast ' [forward]='"name":"forward"'
+    [backward]='"name":"backward"' [all_reduce]='"name":"all_reduce ' [optimizer]='"name":"optimizer"'
+    [compare]='"name":"all_gather ' [end]='"name":"comm_free' [evaluate]='"name":"evaluate"' [save]='"name":"save"')
+# hit NAME N RANK WHEN DO [VARIABLE=VALUE...]
+how=fork_ranks
+hit()
+{
+    local at=1
+    [ "$4" != compare ] || at=2
+    strike "$1" $how "$2" CRASH_RANK="$3" CRASH_DO="$5" CRASH_TEXT="${moment[$4]}" CRASH_AT=$at "${@:6}"
+}
 
-# They only wait: all at once.
-for what in born meet store all_reduce backward compare end; do
-    at_most 8 stops stop-0-$what 2 0 $what
-    at_most 8 stops stop-2-$what 3 2 $what
+# --- what happens ----------------------------------------------------------------------------------------------
+
+declare -A fate=([KILL]="was killed by SIGKILL" [SEGV]="was killed by SIGSEGV" [EXIT0]="ended with status 0"
+    [EXIT7]="ended with status 7")
+dies() # dies NAME N RANK WHEN DO
+{
+    local status=1 progress
+    case $4 in
+        born|meet) progress=": before it had met" ;;
+        compare|end|evaluate|save) progress=": after epoch 2, step" ;;
+        *) progress=": before its first step" ;;
+    esac
+    [ "$5" = EXIT7 ] && status=7
+    hit "$@"
+    is_over "$1" $status 5
+    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) ${fate[$5]}.*$progress"
+}
+stops() # stops NAME N RANK WHEN
+{
+    hit "$@" STOP
+    is_over "$1" 1 8 2.9
+    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) is stopped for 3[.0-9]* s: "
+}
+hangs() # hangs NAME N RANK WHEN
+{
+    hit "$@" HANG
+    is_over "$1" 1 10 2.9
+    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) has given no sign of life for 3"
+}
+# asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
+asked()
+{
+    hit "${@:1:5}" CRASH_WHOM="$6"
+    is_over "$1" $((128 + $(kill -l "$5"))) 5
+    so "printed: $(cat "$1/err")" grep -q "stopping after this step; once more: at once" "$1/err"
+    [ "$4" != forward ] || so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
+}
+# TERM to one rank alone: all stop after the same step, and save.
+one_asked() # one_asked NAME N RANK WHEN
+{
+    hit "$@" TERM
+    is_over "$1" 143 5
+    so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
+}
+# The parent is killed. What a killed rank was writing the next run removes.
+orphans() # orphans NAME N RANK WHEN
+{
+    hit "$@" KILL CRASH_WHOM=parent
+    is_over "$1" 137 5
+    so "printed: $(cat "$1/err")" [ ! -s "$1/err" ]
+}
+# A rank does not get on; the first Ctrl-C waits for it, the second does not.
+twice() # twice NAME N RANK WHEN
+{
+    local pid
+    hit "$@" HOLD &
+    for _ in {1..200}; do [ ! -s "$1/struck" ] || break; sleep 0.05; done
+    pid=$(cat "$1/pid")
+    kill -INT "$pid"
+    sleep 0.3
+    so "once was enough" kill -0 "$pid"
+    touch "$1/struck"
+    kill -INT "$pid"
+    wait
+    is_over "$1" 130 1.5
+}
+# The disk is full, or rank 0 is killed in the middle of a write.
+disk() # disk NAME WHAT TEXT
+{
+    strike "$1" fork_ranks 2 LD_PRELOAD="$TMP/fault.so" FAULT_PATH=net FAULT_CALL=write FAULT_AT=2 FAULT_DO="$2" \
+        CRASH_NOTE=
+    touch "$1/struck"
+    echo >"$1/struck"
+    is_over "$1" 1 60
+    names "$1" "$3"
+}
+# A rank that is slow, but alive, is waited for: 4 batches take 2.8 s longer, where 3 s without a sign of life are too long.
+slow()
+{
+    strike "$1" launch_ranks 2 CRASH_RANK=1 CRASH_DO=SLOW CRASH_TEXT='"name":"forward"' CRASH_AT=1
+    is_over "$1" 0 30 2.8
+}
+
+# --- several at once ---------------------------------------------------------------------------------------------
+
+cases=()
+at_most() # at_most N FUNCTION NAME...: begins it, when fewer than N are under way
+{
+    while [ "$(jobs -rp | wc -l)" -ge "$1" ]; do
+        wait -n
+    done
+    cases+=("$3")
+    "${@:2}" >"$3.verdict" 2>&1 &
+}
+
+for what in born broadcast all_reduce end; do
+    at_most 2 dies kill-0-$what 2 0 $what KILL
 done
-at_most 8 stops stop-0-evaluate 2 0 evaluate
+for what in meet backward compare; do
+    at_most 2 dies kill-1-$what 2 1 $what KILL
+done
+at_most 2 dies kill-0-evaluate 2 0 evaluate KILL
+at_most 2 dies segv-0-save 3 0 save SEGV
+at_most 2 dies exit0-2-all_reduce 3 2 all_reduce EXIT0
+at_most 2 dies exit7-0-forward 3 0 forward EXIT7
+at_most 2 asked int-meet 2 0 meet INT group
+at_most 2 asked int-forward 2 0 forward INT group
+at_most 2 asked term-forward 3 0 forward TERM parent
+at_most 2 asked term-save 3 0 save TERM parent
+at_most 2 one_asked one-2-all_reduce 3 2 all_reduce
+for what in meet all_reduce save; do
+    at_most 2 orphans orphans-$what 2 0 $what
+done
+at_most 2 twice twice-all_reduce 2 0 all_reduce
+at_most 2 disk disk-full ENOSPC "net(.best)?: write at byte .*: No space left on device"
+at_most 2 disk killed-torn torn "rank 0 of 2 .* was killed by SIGKILL"
+
+# 07: while all ranks evaluate. These mostly wait.
+at_most 8 stops stop-2-meet 3 2 meet
+at_most 8 stops stop-0-all_reduce 2 0 all_reduce
 at_most 8 stops stop-0-save 2 0 save
-at_most 2 hangs hang-1-backward 2 1 backward "rank 1 of 2 \\([^,]*, pid PID\\) has given no sign of life for 3"
-at_most 2 hangs hang-0-evaluate 2 0 evaluate "rank 0 of 2 \\([^,]*, pid PID\\) has given no sign of life for 3"
-at_most 2 hangs hang-1-all_reduce 2 1 all_reduce "rank 1 of 2 \\([^,]*, pid PID\\) (is behind|has given no sign)" "2|4"
-results
+at_most 2 hangs hang-1-backward 2 1 backward
+how=launch_ranks
+at_most 2 dies launched-kill-1-evaluate 2 1 evaluate KILL
+at_most 8 stops launched-stop-0-evaluate 2 0 evaluate
+at_most 2 hangs launched-hang-0-evaluate 2 0 evaluate
+at_most 2 asked launched-term-evaluate 2 0 evaluate TERM parent
+at_most 2 slow slow
+wait
+for name in "${cases[@]}"; do
+    cat "$name.verdict" "$name/err" >output 2>/dev/null
+    check "$name: $(head -1 "$name.verdict")" [ -f "$name.verdict" -a ! -s "$name.verdict" ]
+done
+echo "${#cases[@]} cases; the slowest was over after $(cat ./*/took | sort -n | tail -1) s"
+
+# Two runs in one directory, at the same time, each with options of its own.
+fork_ranks 2 "${small[@]}" --save first --metrics first.jsonl --trace first.trace >first.out 2>&1 &
+fork_ranks 3 "${small[@]}" --lr 0.02 --sync-bn --save second --trace second.trace >second.out 2>&1
+wait
+fork_ranks 2 "${small[@]}" >alone.first
+fork_ranks 3 "${small[@]}" --lr 0.02 >alone.second 2>&1
+check "two runs at once: the first" [ "$(hash_of first.out)" = "$(hash_of alone.first)" ]
+check "two runs at once: the second" [ "$(hash_of second.out)" = "$(hash_of alone.second)" ]
 test_done

@@ -1,19 +1,17 @@
-// crash.c - something happens to a rank, or to its parent, at an exact moment. Preloaded into a
-// program that forks its ranks (LD_PRELOAD), it watches what one of them writes to its timeline
-// (--trace) and tells its parent, and strikes when a text appears there:
+// crash.c - something happens to a rank, or to its parent, at an exact moment. Preloaded (LD_PRELOAD) into a program
+// that forks its ranks, or into a launcher, it watches what one rank writes to its timeline (--trace) and sends to the
+// store, and strikes when a text appears there:
 //
-//   CRASH_RANK=1                    whom to watch: the second child that was forked, from 0
-//   CRASH_TEXT='"name":"save"'      what to wait for: an event of the timeline, as it stands in the
-//                                   file; or a key of the store, in a rendezvous; empty: not to
-//                                   wait, it strikes when this rank is born
+//   CRASH_RANK=1                    the rank to watch: the second child that was forked, or the process with RANK=1
+//   CRASH_TEXT='"name":"save"'      what to wait for: an event of the timeline, as it is in the file; or a key of the
+//                                   store; empty: it strikes when this rank is forked
 //   CRASH_AT=3                      the third time that it appears (from 1); default 1
-//   CRASH_DO=KILL                   what happens, before it is written: KILL and so on: that signal;
-//                                   EXIT0, EXIT7: _exit with 0, 7; HANG: the thread goes on and on;
-//                                   HOLD: it sleeps for 5 s
-//   CRASH_WHOM=2                    who gets the signal, while whoever is watched pauses: this rank; or
-//                                   parent, or group: that of the parent, which Ctrl-C reaches;
-//                                   default: whoever is watched
-//   CRASH_NOTE=file                 gets the process id of who is struck; its time is the moment
+//   CRASH_DO=KILL                   what happens, before it is written: KILL and so on: that signal; EXIT0, EXIT7: _exit
+//                                   with 0, 7; HANG: the thread spins; HOLD: it sleeps for 5 s; SLOW: it and all that
+//                                   come after it are 0.7 s late
+//   CRASH_WHOM=parent               the signal goes to the parent, or to its group, which Ctrl-C reaches; default: the
+//                                   rank that is watched
+//   CRASH_NOTE=file                 gets the process id of what is struck; its time is the moment
 //
 // Build: cc -shared -fPIC -o crash.so crash.c
 #define _GNU_SOURCE
@@ -34,17 +32,10 @@ static atomic_int appeared;     // how often the text did
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-// Of our parent's children, the one that was forked as this one, from 0.
-static pid_t sibling(int number)
+__attribute__((constructor)) static void launched(void)
 {
-    char path[64];
-    int pid = 0;
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)getppid(), (int)getppid());
-    FILE *in = fopen(path, "r");
-    for (int i = 0; in && i <= number; i++)
-        if (fscanf(in, "%d", &pid) != 1)
-            abort();
-    return pid;
+    if (getenv("RANK"))
+        rank = atoi(getenv("RANK"));
 }
 
 static pid_t whom(void)
@@ -52,8 +43,7 @@ static pid_t whom(void)
     const char *name = getenv("CRASH_WHOM");
     if (name == NULL)
         return getpid();
-    return strcmp(name, "parent") == 0 ? getppid()
-           : strcmp(name, "group") == 0 ? -getpgid(getppid()) : sibling(atoi(name));
+    return strcmp(name, "parent") == 0 ? getppid() : -getpgid(getppid());
 }
 
 static void note(pid_t pid)
@@ -66,22 +56,27 @@ static void note(pid_t pid)
     }
 }
 
-static void crash(void)
+static void pause_ms(int ms)
 {
-    const char *what = getenv("CRASH_DO");
+    struct timespec left = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
+    while (nanosleep(&left, &left) < 0)
+        ;
+}
+
+static void crash(const char *what)
+{
     pid_t pid = whom();
     note(pid);
-    for (int signal = 1; what && signal < NSIG; signal++)
+    for (int signal = 1; signal < NSIG; signal++)
         if (sigabbrev_np(signal) && strcmp(what, sigabbrev_np(signal)) == 0)
             kill(pid, signal);
-    if (pid != getpid())        // it is to have heard before we get on
-        nanosleep(&(struct timespec){ .tv_nsec = 300000000 }, NULL);
-    if (what && strncmp(what, "EXIT", 4) == 0)
+    if (pid != getpid())        // it is to have heard before we continue
+        pause_ms(300);
+    if (strncmp(what, "EXIT", 4) == 0)
         _exit(atoi(what + 4));
-    if (what && strcmp(what, "HOLD") == 0)
-        for (struct timespec left = { .tv_sec = 5 }; nanosleep(&left, &left) < 0;)
-            ;
-    while (what && strcmp(what, "HANG") == 0)
+    if (strcmp(what, "HOLD") == 0)
+        pause_ms(5000);
+    while (strcmp(what, "HANG") == 0)
         ;
 }
 
@@ -91,14 +86,18 @@ static int is_the_one(void)
     return rank >= 0 && wanted && atoi(wanted) == rank;
 }
 
-// The file is let go of first: who stops here is not to stop the others there.
+// The file is let go of first: a rank that stops here is not to stop the others there.
 static void watch(int fd, const void *bytes, size_t size)
 {
-    const char *text = getenv("CRASH_TEXT"), *at = getenv("CRASH_AT");
-    if (is_the_one() && text && text[0] && memmem(bytes, size, text, strlen(text)) &&
-        atomic_fetch_add(&appeared, 1) + 1 == (at ? atoi(at) : 1)) {
+    const char *text = getenv("CRASH_TEXT"), *at = getenv("CRASH_AT"), *what = getenv("CRASH_DO");
+    if (!is_the_one() || !text || !text[0] || !what || !memmem(bytes, size, text, strlen(text)))
+        return;
+    int late = atomic_fetch_add(&appeared, 1) + 1 - (at ? atoi(at) : 1);
+    if (late >= 0 && strcmp(what, "SLOW") == 0)
+        pause_ms(700);
+    if (late == 0) {
         fcntl(fd, F_SETLK, &(struct flock){ .l_type = F_UNLCK });
-        crash();
+        crash(what);
     }
 }
 
@@ -111,10 +110,10 @@ pid_t fork(void)
         children++;
         return pid;
     }
-    const char *text = getenv("CRASH_TEXT");
+    const char *text = getenv("CRASH_TEXT"), *what = getenv("CRASH_DO");
     rank = rank < 0 ? children : rank;
-    if (is_the_one() && text && !text[0])
-        crash();
+    if (is_the_one() && text && !text[0] && what)
+        crash(what);
     return pid;
 }
 
