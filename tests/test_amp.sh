@@ -29,13 +29,7 @@ hash_with() { expect 0 "weight hash: " ranks "$@" >&2; hash_of; }
 
 # --- options ------------------------------------------------------------------------------------------
 
-expect 2 "--amp: 'fp8' is none of auto|off|bf16|fp16" "$train" --amp fp8
-expect 2 "--loss-scale" "$train" --loss-scale -1
-expect 2 "--clip-norm" "$train" --clip-norm -1
-expect 2 "--accumulate" "$train" --accumulate 0
 expect 2 "--accumulate: a batch of 16 images has no 17 parts" "$train" -b 16 --accumulate 17
-expect 2 "--compress" "$train" --compress zip
-expect 2 "--growth-interval" "$train" --growth-interval 0
 expect 2 "--loss-scale: 1e-60 is too small" "$train" --loss-scale 1e-60
 expect 2 "--clip-norm: 1e-60 is too small" "$train" --clip-norm 1e-60
 
@@ -49,8 +43,6 @@ expect 0 "== amp: off: no instructions for 16 bits here" "${old_cpu[@]}" "$train
 expect 0 "== amp: bf16, emulated" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1 --amp bf16
 check "bf16 is not f32" [ "$(hash_of)" != "$off" ]
 expect 0 "== amp: fp16" "$train" "${lenet[@]}" --max-steps 1 --amp fp16
-check "it tells that the scale adapts" says "loss scale adapts"
-check "the scale stands in the line" says "step: .* \| norm: .* \| scale: 65536$"
 if grep -q avx512_bf16 /proc/cpuinfo; then
     expect 0 "== amp: bf16" "$train" "${lenet[@]}" --max-steps 1
     # A rank that cannot do what the others do says so before anything is computed.
@@ -62,11 +54,6 @@ END
     chmod +x one_is_old
     expect 1 "" "$step/launch" --nproc-per-node 2 -- ./one_is_old "$train" "${lenet[@]}"
     check "it says who has what" says "amp.*(bf16.*f32|f32.*bf16)"
-    # Nor do weights lie in the same order there.
-    expect 1 "the ranks have come apart" "$step/launch" --nproc-per-node 2 -- ./one_is_old "$train" "${lenet[@]}" \
-        --arch convnet --amp off --save apart.st
-    check "nothing was computed" [ ! -e apart.st ]
-    check "it says what to do" says DNNL_MAX_CPU_ISA
 fi
 expect 0 "21 convolutions and matrix products                bf16, sums f32" \
     "$train" "${lenet[@]}" --arch resnet18 --max-steps 1 --amp bf16 --verbose
@@ -82,16 +69,11 @@ older=$BUILD/04_ddp_launcher
 expect 0 "weight hash: " "$older/launch" --nproc-per-node 2 -- "$older/train" "${lenet[@]}"
 before=$(hash_of)
 check "off: the bits of the step before" is "$(hash_with 2 --amp off)" "$before"
-check "one part: the same" is "$(hash_with 2 --amp off --accumulate 1)" "$before"
 # Scales that are powers of two cost bf16 nothing, and clipping comes after they are gone.
 clipped=$(hash_with 2 --amp bf16 --clip-norm 0.25)
 check "clipping changes something" [ "$clipped" != "$(hash_with 2 --amp bf16)" ]
 scaled_alike() { is "$(hash_with 2 --amp bf16 --clip-norm 0.25 --loss-scale 4096)" "$clipped"; }
 check "the scale does not change what is clipped" scaled_alike
-check "nor do buckets" is "$(hash_with 2 --amp bf16 --clip-norm 0.25 --bucket-mb 0)" "$clipped"
-check "a norm that is never reached" \
-    is "$(hash_with 2 --amp bf16 --clip-norm 1e8)" "$(hash_with 2 --amp bf16)"
-
 # The norm is that of the average over ranks: so that of one process which has the whole batch.
 expect 0 "" ranks 2 --amp off --max-steps 4
 cp m.0.jsonl two
@@ -115,22 +97,19 @@ like_whole()
     "$BUILD/../tests/tool_compare_weights" parts.st whole.st 5e-3
 }
 check "2 ranks" whole 2
-for k in 2 3 20; do
-    check "2 ranks, $k parts" like_whole 2 $k
-done
+check "2 ranks, 3 parts" like_whole 2 3
+check "2 ranks, each image a part" like_whole 2 20
 check "7 ranks" whole 7
 check "7 ranks, 3 parts, and a tail of 15" like_whole 7 3
-check "1 rank" whole 1 --train-samples 250
-check "1 rank, 3 parts, a tail of 10: 7 and 3" like_whole 1 3 --train-samples 250
 messages() { grep -c '"name":"all_reduce' trace; }
 expect 0 "" ranks 2 --max-steps 3 --trace trace
 once=$(messages)
 expect 0 "" ranks 2 --max-steps 3 --accumulate 4 --trace trace
 check "no more messages for 4 parts" [ "$(messages)" = "$once" -a "$once" -ge 3 ]
 # Batch normalisation sees parts: two of 8 are two batches of 8 with the same weights, which --lr 0 keeps.
-expect 0 "" ranks 1 --arch resnet18 -b 8 --lr 0 --max-steps 6 --amp off
+expect 0 "" ranks 1 --arch convnet -b 8 --lr 0 --max-steps 6 --amp off
 steps_of loss m.0.jsonl >eight
-expect 0 "in parts of 8" ranks 1 --arch resnet18 -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2
+expect 0 "in parts of 8" ranks 1 --arch convnet -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2
 check "two parts are two batches" eval "paste -d ' ' - - <eight | paste -d ' ' - <(steps_of loss m.0.jsonl) |
     awk '{ d = (\$1 + \$2) / 2 - \$3; print; if (d > 1e-6 || d < -1e-6) bad = 1 } END { exit bad || NR != 3 }'"
 
@@ -148,41 +127,19 @@ for type in bf16 fp16; do
 done
 expect 0 "" ranks 3 --amp off
 near_loss=$(last_of running_loss m.0.jsonl)
-for options in "--compress bf16" "--compress fp16" "--compress fp16 --amp fp16 --accumulate 2 --bucket-mb 0"; do
-    # shellcheck disable=SC2086
-    expect 0 "" ranks 3 $options
-    check "3 ranks, $options: near" between "$(last_of running_loss m.0.jsonl)" "$near_loss" 0.98 1.02
-done
-
-# And what the kernel counts: of forty steps, so of a longer run less a shorter one. (What ranks say to meet, and that
-# they live, depends on time: some ten KB of ten MB.)
-carried()
-{
-    "$SRC/tests/wire.sh" "$step/launch" --nproc-per-node 2 -- "$train" "${lenet[@]}" --epochs 99 --amp off "$@" |
-        sed -n 's/^bytes on the wire: //p'
-}
-forty_steps() { echo $(($(carried "$@" --max-steps 43) - $(carried "$@" --max-steps 3))); }
-if "$SRC/tests/wire.sh" true >skipped; then
-    wide=$(forty_steps) short=$(forty_steps --compress bf16)
-    check "on the wire: $short of $wide bytes" between "$short" "$wide" 0.48 0.52
-else
-    cat skipped
-fi
+expect 0 "" ranks 3 --compress fp16 --amp fp16 --accumulate 2 --bucket-mb 0
+check "3 ranks: near" between "$(last_of running_loss m.0.jsonl)" "$near_loss" 0.98 1.02
 
 # --- the wish to stop travels short and unscaled, too ------------------------------------------------------
 
-for options in "--compress fp16" "--amp fp16 --compress bf16"; do
-    rm -f stop.st output
-    # shellcheck disable=SC2086
-    "$step/launch" --nproc-per-node 2 -- "$train" "${lenet[@]}" $options --epochs 100000 --save stop.st >output 2>&1 &
-    pid=$!
-    for _ in {1..100}; do grep -q 'step: ' output 2>/dev/null && break; sleep 0.1; done
-    kill -TERM $pid
-    wait $pid
-    status=$?
-    check "$options: ends by the signal ($status)" [ $status = 143 ]
-    check "$options: saved" test -f stop.st
-done
+rm -f stop.st output
+"$step/launch" --nproc-per-node 2 -- "$train" "${lenet[@]}" --amp fp16 --compress fp16 --epochs 100000 --save stop.st \
+    >output 2>&1 &
+for _ in {1..100}; do grep -q 'step: ' output 2>/dev/null && break; sleep 0.1; done
+kill -TERM $!
+wait $!
+check "it ends by the signal ($?)" [ $? = 143 ]
+check "it is saved" test -f stop.st
 
 # --- going on ---------------------------------------------------------------------------------------------
 
@@ -192,7 +149,7 @@ goes_on()
     local stop
     rm -f whole.st
     hash_with 2 "$@" --save whole.st >whole.hash
-    for stop in 3 8 11; do
+    for stop in 3 8; do
         rm -f part.st
         ranks 2 "$@" --save part.st --max-steps $stop >out 2>&1 || { tail -3 out; return 1; }
         ranks 2 "$@" --save part.st --resume auto >out 2>&1 || { tail -3 out; return 1; }
@@ -202,14 +159,12 @@ goes_on()
 check "fp16, the scale in mid-growth" goes_on --amp fp16 --growth-interval 5
 check "it had grown" [ "$(last_of loss_scale m.0.jsonl)" != 65536 ]
 check "with all the rest" goes_on --amp fp16 --growth-interval 3 --accumulate 3 --clip-norm 0.7 --compress fp16
-check "bf16" goes_on --amp bf16
 # A checkpoint of the step before has no scale; one of this step goes on there.
 expect 0 "" "$older/train" "${lenet[@]}" --max-steps 8 --save old.st
 cp old.st new.st
 expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --save new.st --resume new.st
 expect 0 "== resumed: new.st" "$older/train" "${lenet[@]}" --max-steps 12 --resume new.st
 expect 0 "== test: " "$train" -e --resume new.st "${lenet[@]}" --amp bf16
-expect 0 "Training Finished" "$train" "${lenet[@]}" --amp fp16 --accumulate 5 --dry-run
 
 # --- an overflow --------------------------------------------------------------------------------------------
 
@@ -248,16 +203,12 @@ train=./overflow
 check "it changes nothing" is "$(hash_with 3 --amp fp16 --max-steps 5)" "$(hash_with 3 --amp fp16 --max-steps 4)"
 # A scale that has moved, and steps that were left out, do not follow into a run that has neither.
 expect 0 "skipped: 1" ranks 3 --amp fp16 --max-steps 6 --save skipped.st
-for options in "--amp off" "--amp bf16" "--amp fp16 --loss-scale 128"; do
-    cp skipped.st on.st
-    # shellcheck disable=SC2086
-    expect 0 "weight hash: " ranks 3 $options --save on.st --resume on.st --max-steps 8
-    expect 0 "scale: 32768 | skipped: 1" ranks 3 --amp fp16 --resume on.st
-done
+cp skipped.st on.st
+expect 0 "weight hash: " ranks 3 --amp bf16 --save on.st --resume on.st --max-steps 8
+expect 0 "scale: 32768 | skipped: 1" ranks 3 --amp fp16 --resume on.st
 check "always: builds" build overflow ddp.c "$reduce" "$(from '>= 5')"
 expect 3 "though the loss scale has fallen to 0.5" ranks 2 --amp fp16 --epochs 10
 expect 3 "not finite" ranks 2 --amp bf16
-expect 3 "not finite with a loss scale of 65536" ranks 2 --amp fp16 --loss-scale 65536
 train=$step/train
 expect 3 "not finite with a loss scale of 1e+12" ranks 2 --amp fp16 --loss-scale 1e12
 
@@ -267,53 +218,4 @@ check "much: builds" build much amp.c "    Ops *ops = amp->model->ops;" "    Ops
 train=./much
 expect 0 "weight hash" ranks 2 --amp off --compress fp16 --max-steps 3 --lr 1e-9
 
-# --- mistakes -----------------------------------------------------------------------------------------------
-
-# mistake WHAT CHECK FILE FROM TO...: in a program with these changes the check fails that succeeds without.
-mistake()
-{
-    local what=$1 check=$2
-    shift 2
-    check "$what: builds" build mistaken "$@"
-    train=$step/train
-    check "$what: not yet there" $check "$step/train"
-    check "$what: is noticed" not $check ./mistaken
-    sed "s/^/    $what: /" checked | tail -1
-    train=$step/train
-}
-train=$step/train
-lenet+=(--timeout 5)
-check "2 ranks" whole 2
-three_parts() { train=$1; like_whole 2 3; }
-mistake "talking after the first part" three_parts amp.c "if (amp->last)" "if (amp->first)"
-mistake "no tail" three_parts amp.c "if (left <= 0)" "if (left < shape.n)"
-mistake "divided by a part" three_parts train.c ".window = job->batch ? job->batch->rows : 0," ""
-mistake "parts not added" three_parts amp.c "add_into(model->ops, count, grads, sum);" ""
-clip()
-{
-    train=$1
-    ranks 2 --bucket-mb 0 --amp bf16 --clip-norm 0.25 --loss-scale 4096 >output 2>&1 || { said; return 1; }
-    is "$(hash_of)" "$clipped"
-}
-mistake "clipped before it was unscaled" clip train.c "    amp_measure(job->amp);" "" \
-    train.c "    ddp_wait(job->ddp);" "    amp_measure(job->amp); ddp_wait(job->ddp);"
-old_bits() { train=$1; is "$(ranks 2 --amp bf16 2>&1 | hash_of -)" "$short"; }
-short=$(hash_with 2 --amp bf16)
-mistake "weights not cast again" old_bits train.c "    amp_update(job->amp);" ""
-# The overflow as above, but each rank looks for it in its own gradients.
-early="$(from '== 5' | sed 's/comm_all_reduce.*//; s/comm_rank(comm)/comm_rank(ddp->comm)/')"
-overflow_early() { if [ "$1" = ./mistaken ]; then all_skip "$1"; else all_skip ./overflow; fi; }
-check "overflow: builds" build overflow ddp.c "$reduce" "$(from '== 5')"
-scale="gradients_scale(ddp->model->ops, stream, count, grads,"
-mistake "looked for before the reduction" overflow_early \
-    ddp.c "    $scale factor, ddp->scalars, ddp->stats);" "" \
-    ddp.c "    float factor = ddp->hook(" \
-    "    $early $scale 1.0f / (float)comm_size(ddp->comm), ddp->scalars, ddp->stats); ddp->hook("
-fits()
-{
-    train=${1/$step\/train/./much}
-    ranks 2 --amp off --compress fp16 --max-steps 3 --lr 1e-9 >output 2>&1 || { said; return 1; }
-}
-mistake "not divided before the sum" fits amp.c "1.0f / (float)comm_size(comm)," "1," amp.c "return 1;" "return 0.5f;" \
-    amp.c "    Ops *ops = amp->model->ops;" "    Ops *ops = amp->model->ops; $much"
 test_done

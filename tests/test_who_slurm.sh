@@ -17,7 +17,6 @@ job=$((1000 + $$))
 in_job=(SLURM_CLUSTER_NAME=ddp "SLURM_JOB_ID=$job" SLURM_NTASKS=8 SLURM_JOB_NUM_NODES=4)
 
 limit=(timeout -k 5 60)
-
 # task RANK LOCAL "NAME=VALUE ..." OPTION...: as one of two tasks on as many nodes (so it believes).
 task()
 {
@@ -29,7 +28,6 @@ task()
         SLURMD_NODENAME="node$((rank + 1)).invalid" $more "${limit[@]}" "$train" "${tiny[@]}" --timeout 20 "$@"
 }
 alone() { env "${in_job[@]}" "$@"; }
-out() { env "$@"; }
 
 # both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: what they print, and their statuses.
 both()
@@ -48,75 +46,58 @@ loopback=(--master-addr 127.0.0.1)
 # --- two tasks ------------------------------------------------------------------------------------------------------
 
 expect 0 "statuses 0 0" both "" "" "${loopback[@]}"
-check "both, in order, by rank 0" diff <(sed 's/, pid [0-9]*$//' first) <(printf '%s\n' \
+check "both, in order, by rank 0" diff <(sed -n 's/, pid [0-9]*$//p' first) <(printf '%s\n' \
     "[init] == local rank: 0, global rank: 0 of 2: Slurm == host $here" \
-    "[init] == local rank: 0, global rank: 1 of 2: Slurm == host $here" | cat - <(tail -n +3 first))
+    "[init] == local rank: 0, global rank: 1 of 2: Slurm == host $here")
 check "nothing by rank 1" not grep -q init second
 one_node="SLURM_STEP_NUM_NODES=1 SLURM_GTIDS=0,1"
-expect 0 "statuses 0 0" both "$one_node" "$one_node SLURM_LOCALID=1"
-check "local ranks" grep -qF "local rank: 1, global rank: 1 of 2: Slurm == host $here" "$TMP/output"
-check "the loopback will do, without a word" not grep -q -e token -e node1 "$TMP/output"
-expect 0 "statuses 0 0" both "$one_node" "$one_node SLURM_LOCALID=1" --iface lo
+expect 0 "local rank: 1, global rank: 1 of 2: Slurm == host $here" both "$one_node" "$one_node SLURM_LOCALID=1" --iface lo
+check "the loopback will do, without a warning" not grep -q -e token -e node1 "$TMP/output"
 expect 0 "($here) are both local rank 0" both "$one_node" "$one_node"
 token=DDP_TOKEN=$(printf '%064x' 4711)
 expect 0 "statuses 0 0" both "$token" "$token" --require-token "${loopback[@]}"
-expect 0 "statuses 4 1" both "$token" "DDP_TOKEN=$(printf '%064x' 4712)" "${loopback[@]}" --timeout 3
-task 0 0 "" "${loopback[@]}" --timeout 6 >first 2>&1 &
-expect 1 "another run is there ('ddp $job.0, restart 0', not 'ddp $job.0, restart 1')" \
-    task 1 0 "SLURM_RESTART_COUNT=1 SLURM_STEP_NUM_TASKS=3" "${loopback[@]}" --timeout 3
-wait $!
-expect 0 "statuses 4 1" both "" "SLURM_STEP_ID=1" "${loopback[@]}" --timeout 3
+expect 0 "statuses 4 1" both "$token" "DDP_TOKEN=$(printf '%064x' 4712)" "${loopback[@]}" --timeout 1
+expect 0 "statuses 4 1" both "" "SLURM_STEP_ID=1" "${loopback[@]}" --timeout 1
+# The port that the job begins to look at is taken.
 port=$((20000 + 16 * (31 * job % 768)))
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
 for ((i = 0; i < 100; i++)); do (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null && break; sleep 0.1; done
 expect 0 "statuses 0 0" both "" "" "${loopback[@]}"
-expect 0 "statuses 1 1" both "" "" "${loopback[@]}" --master-port $port --timeout 3
-check "its port is taken" grep -q "cannot listen at port $port" first
+expect 0 "cannot listen at port $port" both "" "" "${loopback[@]}" --master-port $port --timeout 1
 kill "$(jobs -p)"
 wait
 
-# --- who is believed ------------------------------------------------------------------------------------------------
+# --- which source is believed ---------------------------------------------------------------------------------------
 
 all_of=(SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_NODELIST=x SLURM_GTIDS=3)
 expect 0 "0 of 1: command line, not SLURM_PROCID=3, not SLURM_STEP_NUM_TASKS=4" \
     alone "${all_of[@]}" "$train" "${tiny[@]}" --rank 0 --world-size 1
-check "that is no reason to warn" not grep -q "left over" "$TMP/output"
 expect 0 "0 of 1: environment, not SLURM_PROCID=3" alone "${all_of[@]}" RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}"
-expect 0 "0 of 1: Slurm" alone "${all_of[@]}" SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0 \
-    "$train" "${tiny[@]}"
 expect 2 "SLURM_PROCID is 4, but SLURM_STEP_NUM_TASKS is 4" alone "${all_of[@]}" SLURM_PROCID=4 "$train" "${tiny[@]}"
-expect 2 "SLURM_PROCID is 'x', which is not a number" alone "${all_of[@]}" SLURM_PROCID=x "$train" "${tiny[@]}"
-expect 2 "SLURM_LOCALID is 1, but SLURM_GTIDS is 1" alone "${all_of[@]}" SLURM_GTIDS=3 "$train" "${tiny[@]}"
+expect 2 "SLURM_LOCALID is 1, but SLURM_GTIDS is 1" alone "${all_of[@]}" "$train" "${tiny[@]}"
 expect 2 "SLURM_STEP_NODELIST does not say where" alone "${all_of[@]}" SLURM_GTIDS=2,3 SLURM_STEP_NODELIST= \
     "$train" "${tiny[@]}"
 
 # In a job, but none of its tasks: 4294967290 is the shell that salloc may start, 4294967291 the batch script.
-for step in "" SLURM_STEP_ID= SLURM_STEP_ID=4294967290 SLURM_STEP_ID=4294967291; do
-    # shellcheck disable=SC2086
+for step in SLURM_STEP_ID= SLURM_STEP_ID=4294967290 SLURM_STEP_ID=4294967291; do
     expect 2 "    srun --kill-on-bad-exit=1 $train ${tiny[*]} --save 'a'\\''s b'" alone SLURM_PROCID=0 SLURM_LOCALID=0 \
         $step SLURM_STEP_NUM_TASKS=1 "$train" "${tiny[@]}" --save "a's b"
     check "of how many tasks" grep -qF "job $job has 8 tasks" "$TMP/output"
 done
-expect 2 "has 4 tasks" alone SLURM_NTASKS= "$train" "${tiny[@]}"
-expect 2 "srun --kill-on-bad-exit=1 --cpus-per-task=3 $train" alone SLURM_CPUS_PER_TASK=3 "$train" "${tiny[@]}"
 expect 0 "0 of 1: alone" alone SLURM_NTASKS=1 SLURM_PROCID=0 "$train" "${tiny[@]}"
-expect 0 "0 of 1: alone" out SLURM_PROCID=0 SLURM_NTASKS=8 "$train" "${tiny[@]}"
+expect 0 "0 of 1: alone" env SLURM_PROCID=0 SLURM_NTASKS=8 "$train" "${tiny[@]}"
 
 # --- the first host -------------------------------------------------------------------------------------------------
 
 while read -r list host; do
-    expect 1 "'$host'" task 0 0 "SLURM_STEP_NODELIST=$list SLURMD_NODENAME=x" --timeout 2
+    expect 1 "'$host'" task 0 0 "SLURM_STEP_NODELIST=$list SLURMD_NODENAME=x" --timeout 0.3
 done <<'END'
-a.invalid a.invalid
 a.invalid,b a.invalid
-a[1-3].invalid a1.invalid
 a[007-019,30].invalid a007.invalid
-a[7,9].invalid,b[1-2] a7.invalid
 a[1-2]b[03-04]c.invalid a1b03c.invalid
 a[12.invalid a12.invalid
 END
 expect 1 "localhost is 127.0.0.1 on this host, which leads to no other" task 0 0 SLURM_STEP_NODELIST=localhost
-expect 1 "192.0.2.1 is not an address of this machine" task 0 0 SLURM_STEP_NODELIST=192.0.2.1
 
 # --- a note ---------------------------------------------------------------------------------------------------------
 
@@ -124,37 +105,25 @@ note=(--rendezvous "file:$TMP/note" "${loopback[@]}")
 expect 0 "statuses 0 0" both "" "" "${note[@]}" --require-token
 check "it is gone" not compgen -G "note*"
 check "nobody warns of tokens" not grep -q token "$TMP/output"
-expect 0 "statuses 0 0" both "$token" "" "${note[@]}"
 other() { (umask "$1"; rm -f note; printf '%s\nddp %s.0, restart 0\n127.0.0.1 9\n%064x\n' "$3" "$2" 7 >note); }
 other 077 99 "ddp.c rendezvous"
 expect 1 "$TMP/note: that is of another run: 'ddp 99.0, restart 0', this is 'ddp $job.0, restart 0'" \
-    task 1 0 "" "${note[@]}" --timeout 1
+    task 1 0 "" "${note[@]}" --timeout 0.5
 expect 0 "statuses 0 0" both "" "" "${note[@]}"
 check "it took the place of the other" test ! -e note
 other 022 "$job" "ddp.c rendezvous"
-expect 1 "not this user's own file with mode 0600" task 1 0 "" "${note[@]}" --timeout 1
+expect 1 "not this user's own file with mode 0600" task 1 0 "" "${note[@]}" --timeout 0.5
 other 077 "$job" "something"
-expect 1 "that is something else" task 1 0 "" "${note[@]}" --timeout 1
-other 077 "$job" "ddp.c rendezvous"
-sed -i 's/127.*//' note
-expect 1 "it is not whole" task 1 0 "" "${note[@]}" --timeout 1
+expect 1 "that is something else" task 1 0 "" "${note[@]}" --timeout 0.5
 rm note
-mkdir note
-expect 1 "not this user's own file" task 1 0 "" "${note[@]}" --timeout 1
-expect 1 "note: " task 0 0 "" "${note[@]}" --timeout 1
-rmdir note
-check "nothing is left of that" not compgen -G "note*"
-expect 1 "no file of rank 0's within 1 s: $TMP/note: No such file" task 1 0 "" "${note[@]}" --timeout 1
 expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
-expect 4 "1 of 2 ranks came" task 0 0 "" "${note[@]}" --timeout 1
+expect 4 "1 of 2 ranks came" task 0 0 "" "${note[@]}" --timeout 0.5
 check "it is gone" not compgen -G "note*"
-for words in "" file note file: tcp:x; do
-    expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous "$words"
-done
-expect 2 "only Slurm says which run a file is of" out RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
+expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
+expect 2 "only Slurm says which run a file is of" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
-# Rank 0 waits for the other, and is ended. Meanwhile a note of another run may have taken the place of its own. Only
-# where nobody asks it first its note stays; the next start takes no notice of that.
+# Rank 0 waits for the other, and is ended. Meanwhile a note of another run may have taken the place of its own. Its own
+# stays only if it is killed; the next start takes no notice of that.
 waits()
 {
     local i limit=()
@@ -174,5 +143,4 @@ rm note
 waits KILL 2>/dev/null
 check "it stays" test -e note
 expect 0 "statuses 0 0" both SLURM_RESTART_COUNT=1 SLURM_RESTART_COUNT=1 "${note[@]}"
-check "it is gone" not compgen -G "note*"
 test_done
