@@ -13,7 +13,7 @@ cd "$TMP" || exit 1
 unset NCCL_COMM_ID
 export FAKE_GPUS=2
 
-common=(--arch lenet --data synthetic --image-size 28 --train-samples 18 --test-samples 8 --seed 3 --epochs 4
+common=(--arch lenet --data synthetic --image-size 28 --train-samples 18 --test-samples 8 --seed 3 --epochs 3
     --deterministic)
 
 # train RANKS NAME OPTION...: leaves NAME.st, what tests say in NAME.test, and the weights' hash in $hash.
@@ -46,10 +46,9 @@ while read -r type far options; do
     check "$type: two ranks are not one" test "${hashes[0]}" != "${hashes[1]}"
     check "$type: two ranks are like one" "$tree/tests/tool_compare_weights" 2.st 1.st "$far"
     sed "s/^/$type: /" "$TMP/checked" | tail -1
-    [[ $type != ?(t)f32 ]] || check "$type: two ranks see the test set as one does" diff 1.test 2.test
+    [[ $type != f32 ]] || check "$type: two ranks see the test set as one does" diff 1.test 2.test
 done <<'END'
 f32  1e-6 --amp off --tf32 0
-tf32 1e-6 --amp off --tf32 1
 bf16 0.02 --amp bf16
 sent 0.02 --amp bf16 --compress bf16
 fp16 0.02 --amp fp16 --loss-scale 1024 --clip-norm 1

@@ -13,9 +13,8 @@ ln -s "$BUILD"/06_slurm/{train,launch} bin/
 train=$PROGRAMS/train
 script=$SRC/06_slurm/job.sbatch
 tiny=(--arch lenet --data synthetic --train-samples 1600 --test-samples 8 -b 8 --threads 1 --timeout 20)
-fifty=("${tiny[@]}" --epochs 9 --max-steps 50)
-without_amp=("${fifty[@]}")
-! "$train" --help | grep -q -- '--amp' || fifty+=(--amp off)
+twenty=("${tiny[@]}" --epochs 9 --max-steps 20)
+twenty+=(--amp off)
 endless=("${tiny[@]}" --epochs 1000000)
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
@@ -69,37 +68,34 @@ four=(node1 node1 node2 node2)
 same_bits()
 {
     local wanted job
-    expect 0 "weight hash: " timeout 100 "$BUILD/04_ddp_launcher/launch" -n 4 -- \
-        "$BUILD/04_ddp_launcher/train" "${without_amp[@]}"
+    expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${twenty[@]}" --save net.st
     wanted=$(hash_of)
-    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}"
+    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}"
     check "four ranks" each_says 4 Slurm "${four[@]}"
     [ -z "$hosts" ] || check "there is no token" grep -qF "no token: anyone who can reach 10.77.0.11:" "$TMP/output"
-    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}" \
+    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" \
         --rendezvous "file:$TMP/note"
     check "its token needs no words" not grep token "$TMP/output"
     check "its note is gone" test ! -e note
-    expect 0 "weight hash: " step -N2 --ntasks-per-node=2 -m cyclic "$train" "${fifty[@]}"
+    expect 0 "weight hash: " step -N2 --ntasks-per-node=2 -m cyclic "$train" "${twenty[@]}"
     check "ranks in turns" each_says 4 Slurm node1 node2 node1 node2
-    expect 0 "weight hash: " step -N3 --ntasks-per-node=1 "$train" "${fifty[@]}"
-    check "three nodes" each_says 3 Slurm node1 node2 node3
-    expect 0 "weight hash: $wanted" step -N1 -n4 "$train" "${fifty[@]}"
-    check "one node" each_says 4 Slurm node1 node1 node1 node1
-    if "$train" --help | grep -q -- '--amp'; then
-        expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${fifty[@]}" --amp bf16
-        expect 0 "weight hash: $(hash_of)" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}" --amp bf16
-    fi
-    job=$(submit "$script" "${fifty[@]}" --require-token)
+    job=$(submit "$script" "${twenty[@]}" --require-token)
     expect 0 "weight hash: $wanted" done_with "$job"
     check "job.sbatch" each_says 4 Slurm "${four[@]}"
+    # 07: two tasks evaluate as one process does.
+    expect 0 "== test" "$BUILD/07_dist_eval/train" "${tiny[@]}" -e --init net.st --test-samples 501 --predictions one
+    expect 0 "0 of 2: Slurm" step -N2 --ntasks-per-node=1 "$BUILD/07_dist_eval/train" "${tiny[@]}" -e --init net.st \
+        --test-samples 501 --predictions many
+    check "07: the same predictions" cmp one many
+    rm -f net.st one many
     [ -n "$hosts" ] || return
-    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 --mpi=pmix "$train" "${fifty[@]}"
+    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 --mpi=pmix "$train" "${twenty[@]}"
     check "MPI under srun" each_says 4 "Open MPI" "${four[@]}"
-    job=$(LAYOUT=node submit "$script" "${fifty[@]}" --require-token)
+    job=$(LAYOUT=node submit "$script" "${twenty[@]}" --require-token)
     expect 0 "weight hash: $wanted" done_with "$job"
     check "one task on each node" grep -qF "global rank: 3 of 4: environment" "$TMP/output"
     printf '#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o ddp-%%j.log\nmpirun --oversubscribe "$@"\n' >mpi.sbatch
-    job=$(submit mpi.sbatch "$train" "${fifty[@]}")
+    job=$(submit mpi.sbatch "$train" "${twenty[@]}")
     expect 0 "weight hash: $wanted" done_with "$job"
     check "mpirun in a job" grep -qF \
         "[init] == local rank: 1, global rank: 1 of 4: Open MPI, not SLURM_PROCID=0" "$TMP/output"
@@ -122,8 +118,6 @@ layouts()
     job=$(PROGRAMS=$TMP/bin/sees LAYOUT=node submit "$gpus" "$script")
     expect 0 "done" done_with "$job"
     check "so it does by launch" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 00 01 12 13)
-    job=$(SAVE='' submit --export=NONE,PROGRAMS="$TMP/bin/sees" --ntasks-per-node=1 "$script")
-    expect 0 "done" done_with "$job"
     PROGRAMS=$TMP/bin/no submit "$script" >job
     expect 0 "status 2: not tried again" done_with "$(cat job)"
 }
@@ -134,41 +128,26 @@ traps()
 {
     local job
     printf '#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o ddp-%%j.log\n"$@"\necho "status $?"\n' >plain.sbatch
-    job=$(submit plain.sbatch "$train" "${fifty[@]}" --save "a b")
+    job=$(submit plain.sbatch "$train" "${twenty[@]}" --save "a b")
     expect 0 "job $job has 4 tasks, and this process is none of them" done_with "$job"
-    check "what to type" grep -qF "    srun --kill-on-bad-exit=1 $train ${fifty[*]} --save 'a b'" "$TMP/output"
+    check "what to type" grep -qF "    srun --kill-on-bad-exit=1 $train ${twenty[*]} --save 'a b'" "$TMP/output"
     check "a wrong use" grep -qx "status 2" "$TMP/output"
     check "nothing was done" not grep -q parameters "$TMP/output"
-    job=$(submit -c 2 plain.sbatch "$train" "${fifty[@]}")
-    expect 0 "srun --kill-on-bad-exit=1 --cpus-per-task=2 $train" done_with "$job"
-    job=$(submit plain.sbatch "$train" "${fifty[@]}" --rank 0 --world-size 1)
-    expect 0 "0 of 1: command line" done_with "$job"
-    job=$(submit plain.sbatch srun -n3 "$train" "${fifty[@]}")
-    expect 0 "status 0" done_with "$job"
-    check "a smaller step" each_says 3 Slurm node1 node1 node2
-    expect 2 "has 3 tasks, and this process is none of them" on_head salloc -n 3 "$train" "${fifty[@]}"
-    expect 0 "0 of 1: alone" on_head salloc -n 1 "$train" "${fifty[@]}"
-    expect 0 "0 of 2: Slurm" on_head salloc -n 2 srun "$train" "${fifty[@]}"
-    expect 0 "srun --mpi=none" not step -n 2 --mpi=pmix "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
-    expect 0 "what is that" not step -n 2 "$train" "${fifty[@]}" --rendezvous "$TMP/note"
-    expect 2 "only Slurm says which run" "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
-    # The first to refuse ends the others: the status of a step may be theirs.
-    expect 0 "$TMP/missing/note: No such file" not step -n 2 "$train" "${fifty[@]}" \
-        --rendezvous "file:$TMP/missing/note" --timeout 2
+    expect 0 "srun --mpi=none" not step -n 2 --mpi=pmix "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
     [ -n "$hosts" ] || return
-    expect 0 "there is no token" not step -N2 "$train" "${fifty[@]}" --require-token
+    expect 0 "there is no token" not step -N2 "$train" "${twenty[@]}" --require-token
 }
 
 # --- two at once ----------------------------------------------------------------------------------------------------
 
-# The port that a job begins to look at is taken; and two jobs with one note.
+# The port that a job begins to look at is taken; and a note is there already.
 at_once()
 {
-    local one other port holder
+    local one port holder
     if [ -n "$hosts" ]; then
-        one=$(submit --hold -w node1,node2 "$script" "${fifty[@]}")
+        one=$(submit --hold -w node1,node2 "$script" "${twenty[@]}")
         port=$((20000 + 16 * (31 * one % 768)))
-        RANK=0 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port on_node 1 "$train" "${fifty[@]}" >holder 2>&1 &
+        RANK=0 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port on_node 1 "$train" "${twenty[@]}" >holder 2>&1 &
         holder=$!
         until_so 10 on_node 1 bash -c "exec 3<>/dev/tcp/node1/$port"
         on_head scontrol release "$one"
@@ -177,14 +156,9 @@ at_once()
         kill "$holder"
         wait "$holder"
     fi
-    one=$(submit "$script" "${fifty[@]}" --rendezvous "file:$TMP/note.one")
-    other=$(submit --ntasks-per-node=1 "$script" "${fifty[@]}" --rendezvous "file:$TMP/note.other")
-    expect 0 "0 of 4: Slurm" done_with "$one"
-    expect 0 "0 of 2: Slurm" done_with "$other"
-    check "no notes" not compgen -G "note*"
     # One that was left by a job that was killed.
     (umask 077; printf 'ddp.c rendezvous\nddp 1.0, restart 0\n127.0.0.1 9\n%064x\n' 7 >note)
-    expect 0 "0 of 4: Slurm" step -N2 --ntasks-per-node=2 "$train" "${fifty[@]}" --rendezvous "file:$TMP/note"
+    expect 0 "0 of 4: Slurm" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
     check "it is gone" test ! -e note
 }
 
@@ -206,9 +180,8 @@ END
 
 time_is_over()
 {
-    local wanted job run=("${tiny[@]}" --epochs 16)
-    job=$(submit "$script" "${run[@]}")
-    expect 0 "done" done_with "$job"
+    local wanted job run=("${tiny[@]}" --amp off --epochs 16)
+    expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}"
     wanted=$(hash_of)
     until_so 60 test -s clock
     sleep $(((25 - $(date +%s) + $(cat clock) + 600) % 30))
@@ -266,17 +239,10 @@ deaths()
     check "not again" job_is "$job" FAILED
     check "all is as it was" nothing_left
 
-    job=$(submit "$script" "${endless[@]}" --rendezvous "file:$TMP/note")
-    check "it trains" until_so 30 says "$job" "== step:"
-    on_head scancel "$job"
-    check "scancel ends it" until_so 10 over "$job"
-    check "nothing is left" until_so 10 nothing_left
-
     # After it has saved something, the job goes on by itself.
-    job=$(submit "$script" "${run[@]}")
-    expect 0 "done" done_with "$job"
+    expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}" --amp off
     wanted=$(hash_of)
-    job=$(submit "$script" "${run[@]}")
+    job=$(submit "$script" "${run[@]}" --amp off)
     check "it has saved" until_so 30 says "$job" "saving.*st$"
     on_node 2 bash -c 'kill -KILL $(pgrep -f "^$0" | head -1)' "$train"
     check "requeued" until_so 20 says "$job" "status 1.*requeued"
@@ -284,13 +250,6 @@ deaths()
     check "it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
     check "the same bits" test "$(hash_of)" = "$wanted"
 
-    [ -n "$hosts" ] || return
-    job=$(submit "$script" "${endless[@]}")
-    check "it trains" until_so 30 says "$job" "== step:"
-    on_node 2 bash -c 'kill -KILL $(pgrep slurmstepd)'
-    check "its tasks end with it" until_so 5 not on_node 2 pgrep -f "^$train"
-    on_head scancel "$job"
-    check "scancel ends it" until_so 60 over "$job"
     expect 0 "status 137, and nothing was saved: not tried again" done_with "$killed"
     check "tried three times" test "$(grep -c requeued "$TMP/output")" = 2
     cluster_idle 3
@@ -300,9 +259,8 @@ deaths()
 cut_off()
 {
     [ -n "$hosts" ] || return
-    local job wanted run=("${tiny[@]}" --epochs 12 --timeout 3)
-    job=$(submit "$script" "${run[@]}")
-    expect 0 "done" done_with "$job"
+    local job wanted run=("${tiny[@]}" --amp off --epochs 12 --timeout 3)
+    expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}"
     wanted=$(hash_of)
     job=$(submit -w "$(node_name 1),$(node_name 2)" "$script" "${run[@]}")
     check "it has saved" until_so 30 says "$job" "saving.*st$"

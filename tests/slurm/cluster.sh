@@ -26,7 +26,7 @@ until_so()
     shift
     until "$@" >/dev/null 2>&1; do
         [ $SECONDS -lt $deadline ] || return 1
-        sleep 0.1
+        sleep 0.3                               # to ask the controller costs more than to wait
     done
 }
 
