@@ -874,6 +874,16 @@ def gpu_row(name, ours, torch, floor):
               for mode in ("eager", best)))
 
 
+def gpu_and_torch(b):
+    commands = [["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit",
+                 "--format=csv,noheader"]]
+    if b.args.modes:
+        commands.append([b.python(), "-c", "import torch as t; print('PyTorch', t.__version__, 'cuDNN', "
+                         "t.backends.cudnn.version())"])
+    return "; ".join(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+                     for command in commands)
+
+
 def bench_gpu(b):
     """Its table is OUT/table.md, written again after each job; one that fails stops no other."""
     jobs = {name: lambda name=name: gpu_job(b, name) for name in GPU_JOBS} | {"first": lambda: gpu_first(b)}
@@ -886,7 +896,7 @@ def bench_gpu(b):
         except (RuntimeError, OSError, statistics.StatisticsError) as error:
             failed += 1
             say(f"{name} failed: {error}")
-        text = heading(b, "batch 256") + "\n\n" + table(
+        text = heading(b, gpu_and_torch(b), "batch 256") + "\n\n" + table(
             ("job", "floor", "ours", "share of the floor", "PyTorch eager, against ours", "its best"), rows) + "\n"
         with open(f"{b.out}/table.md", "w", encoding="utf-8") as file:
             file.write(text)

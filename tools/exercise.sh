@@ -90,14 +90,10 @@ copy_step()
         [ ! -f "$file" ] || cp "$file" "$directory"
     done
     [ -n "$change" ] || return 0
-    if have patch; then
-        patch -s -f -p1 --no-backup-if-mismatch -r - -d "$directory" <"$change" >"$directory/.log" 2>&1
-    else
-        (cd "$directory" && GIT_CEILING_DIRECTORIES=${directory%/*} git apply "$change" >.log 2>&1)
-    fi || { cat "$directory/.log" >&2
-            rm -rf "$directory"
-            die "$id: its change does not fit $step any more" "restore $step (git diff $step), or report this"; }
-    rm -f "$directory/.log"
+    patch -s -f -p1 --no-backup-if-mismatch -r - -d "$directory" <"$change" >&2 || {
+        rm -rf "$directory"
+        die "$id: its change does not fit $step any more" "restore $step (git diff $step), or report this"
+    }
 }
 
 # The solution is the step itself, or the step with solution.patch.
