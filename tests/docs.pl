@@ -247,7 +247,7 @@ sub check_document
 
 # --- commands to run ------------------------------------------------------------------------------------------------
 
-# Is that what somebody would type, and not just the name of a program? In a block one word may do.
+# Is that a command to type, and not just the name of a program? In a block one word may be one.
 sub is_command
 {
     my ($code, $in_block) = @_;

@@ -17,7 +17,7 @@ for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink i
     tr sed awk grep sort comm wc find stat cmp diff touch nproc flock setpriv tput sha256sum od gzip xz tar date sleep chmod true; do
     ln -s "$(type -P $command)" "$TMP/bin/$command"
 done
-# A link that stands there goes first: else what it leads to would be written.
+# An existing link is removed first: else the file that it leads to would be written.
 pretend() { rm -f "$TMP/bin/$1"; printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
 pretend cc 'case "$*" in
 --version) echo "cc 1" ;;
@@ -61,7 +61,7 @@ expect 2 "not '0'" ddp run 01 -n 0
 expect 2 "-n needs a number" ddp run 01 -n
 expect 2 "not 'gpu'" ddp run 01 --backend gpu
 expect 2 "unknown option --epochs" ddp run 01 --epochs 1
-expect 2 "come behind --" ddp run 01 epochs
+expect 2 "options of the program itself after --" ddp run 01 epochs
 expect 2 "two steps are wanted" ddp diff 01
 expect 2 "there is no step '07'" ddp diff 01 07
 expect 2 "takes no arguments" ddp setup now

@@ -453,7 +453,7 @@ def bench_launch(b):
         table((f"a rank is killed, {kills} times, ms", "median", "largest"), [
             in_ms("until `launch` names it", deaths[0]), in_ms("until all are gone", deaths[1])]),
         table((f"a checkpoint of ResNet-18, {size / 1e6:.1f} MB, ms", f"median of {len(costs)}", "largest"), [
-            in_ms("training stands still", [stall for stall, _ in costs]),
+            in_ms("training waits", [stall for stall, _ in costs]),
             in_ms("until it is on the disk", [durable for _, durable in costs])]))
 
 
@@ -481,7 +481,7 @@ def one_death(b):
 
 
 def checkpoint_costs(b):
-    """-> bytes of ResNet-18's, [(seconds that training stands still, seconds until it is on the disk)]"""
+    """-> bytes of ResNet-18's, [(seconds that training waits, seconds until it is on the disk)]"""
     with tempfile.TemporaryDirectory(dir=b.out) as folder:
         trace = f"{folder}/trace.json"
         run(b.command("04_ddp_launcher", 0, "-b", 256, "--threads", CORES, "--save", f"{folder}/net",

@@ -40,10 +40,10 @@ usage()
   slurm cut K, mend K       pull the network cable out of node K, put it back
   slurm status              nodes, jobs, and where the logs are
   slurm down                end it, and all that runs on it
-  slurm hold N [OPTIONS]    up, but it stays in the foreground, and dies with whoever started it: for scripts
+  slurm hold N [OPTIONS]    up, but it stays in the foreground, and dies with the process that started it: for scripts
 
 The nodes share this machine's files, but for /dev/shm and /etc/slurm; there is no way to other networks.
-Which cluster is meant: --dir DIR right behind the first word, or DDP_SLURM_DIR, or build/slurm.
+The cluster is that of --dir DIR, right after the first word, or of DDP_SLURM_DIR, or of build/slurm.
 END
 }
 
@@ -172,7 +172,7 @@ take_settings()
     export SLURM_CONF=$base/slurm.conf
 }
 
-# As whoever started the cluster: without the rights over its namespaces, which somebody else than root has here.
+# As the user who started the cluster: without the rights over its namespaces, which a user other than root has here.
 plain() { setpriv --inh-caps=-all --ambient-caps=-all -- "$@"; }
 
 # supervise NAME DAEMON...: runs it, and again when it dies. Does not return.
@@ -299,7 +299,7 @@ keep()
     fi
     start_daemons
     print_cluster >"$dir/cluster"
-    echo ready                                  # if nobody is there any more to read this, it is the end
+    echo ready                                  # the keeper ends here if its reader is gone
     exec 7<>"$base/control" >>"$base/log/keeper.out" 2>&1
     while read -r -u 7 verb k; do
         "${verb}_$mode" "$k" || true
@@ -381,7 +381,7 @@ choose_mode()
     [ -d $base ] || base=/mnt
 }
 
-# The first of $nodes + 1 ports that nobody listens at, below those that the system gives away.
+# The first of $nodes + 1 ports that are free, below those that the system gives away.
 free_ports()
 {
     local first k
@@ -550,7 +550,7 @@ find_cluster()
         *) pids[$key]=$value ;;
         esac
     done <"$dir/cluster"
-    kill -0 "${pids[head]}" 2>/dev/null || die "slurm: the cluster in $dir is somebody else's" "as who started it: sudo"
+    kill -0 "${pids[head]}" 2>/dev/null || die "slurm: the cluster in $dir belongs to another user" "as the user who started it: sudo"
 }
 
 # enter HOST COMMAND...: becomes the command, on that host. It ends when this process is ended.
@@ -620,7 +620,7 @@ cmd_down()
 {
     [ $# = 0 ] || wrong "down: takes no arguments"
     runs || die "slurm: no cluster runs in $dir"
-    kill -KILL "$(cat "$dir/keeper")" || die "slurm: the cluster in $dir is somebody else's"
+    kill -KILL "$(cat "$dir/keeper")" || die "slurm: the cluster in $dir belongs to another user"
     wait_for 15 test ! -e "$dir/slurm.lock" || die "slurm: something of the cluster in $dir does not end"
 }
 

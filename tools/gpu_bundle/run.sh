@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run - what a bundle of tools/gpu_bundle.sh can do; it stands in it as gpu-bundle/run.
+# run - what a bundle of tools/gpu_bundle.sh can do. In the bundle it is gpu-bundle/run.
 set -uo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 . "$here/tools/shell.sh"
@@ -77,7 +77,7 @@ set_path()
     local name folder spare=yes
     declare -gA found=([libcuda.so.1]=$(in_cache libcuda.so.1))
     path=$here/lib
-    while IFS= read -r folder; do       # the first folder with a library stands before all others that have it
+    while IFS= read -r folder; do       # the first folder that has a library comes before all others that have it
         for name in $(about needs) libnvrtc.so.13 libcuda.so.1; do
             [[ $folder == /* && -z ${found[$name]:-} && -e $folder/$name ]] || continue
             found[$name]=$folder/$name
@@ -177,14 +177,14 @@ find_cifar()
 new_results()
 {
     results=${DDP_RESULTS:-$here/results}/gpu-$1
-    [ ! -e "$results" ] || [ -d "$results/logs" ] || die "$results is somebody else's" "DDP_RESULTS=FOLDER"
+    [ ! -e "$results" ] || [ -d "$results/logs" ] || die "$results exists and holds no results of a bundle" "DDP_RESULTS=FOLDER"
     rm -rf "$results"
     mkdir -p "$results/logs" || die "$results cannot be made" "DDP_RESULTS=FOLDER"
     results=$(readlink -f "$results")
     passed=0 failed=0 skipped=0
 }
 
-# try NAME SECONDS COMMAND...: a line of the table; tests/run.sh keeps the time, and looks what was left behind.
+# try NAME SECONDS COMMAND...: a line of the table; tests/run.sh keeps the time, and looks for processes that are left.
 try()
 {
     local name=$1 limit=${DDP_LIMIT:-$2} status verdict begin=$EPOCHREALTIME
@@ -437,7 +437,7 @@ cmd_sanitize()
 
 declare -A part_limits=([1]=240 [2]=420 [3]=240 [4]=180 [5]=420 [column]=1500)     # seconds
 
-# The commands of a part, one a line: what comes behind ./run.
+# The commands of a part, one a line, without ./run.
 list_commands()
 {
     case $1 in

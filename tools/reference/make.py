@@ -180,7 +180,7 @@ def trained_here(build, scratch, data, options, path):
 
 
 def test_images(build, scratch, data, options):
-    """Bytes and labels, from whoever makes or reads them here."""
+    """Bytes and labels, as our data set gives them."""
     path = f"{scratch}/images.safetensors"
     size = options[:2] if options[0] == "--image-size" else []
     subprocess.run([f"{build}/../tests/tool_images", "--out", path, "--data", data, *size],

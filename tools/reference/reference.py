@@ -383,7 +383,7 @@ def autocast_runs(model, momentum, images, labels, name):
 
 
 def autocast_far(step, model, momentum, images, labels):
-    """What stands of a step in the file amp: how far autocast's runs are from float64."""
+    """An entry of the file amp: how far autocast's runs are from float64."""
     loss64, f64 = one_step(model, momentum, images, labels, torch.float64)
     found, ways = {}, {"": model}
     if any(map(has_bias, model.modules())):
