@@ -5,7 +5,7 @@
 //                       by such paths); without it nothing is
 //   FAULT_CALL=fsync    which of them count: write, fsync, rename, open, close, unlink; or any
 //   FAULT_AT=3          the third of those that count (from 1) is the one; default: none
-//   FAULT_DO=ENOSPC     what happens to it: it fails with ENOSPC, EIO, EDQUOT, EACCES or EROFS;
+//   FAULT_DO=ENOSPC     what happens to it: it fails with this error: ENOSPC, EIO and so on;
 //                       or "short": half of a write is done, and the next fails with ENOSPC;
 //                       or "kill": SIGKILL before it; or "torn": half of a write, then SIGKILL;
 //                       or "slow": it and all that come after it are 0.3 s late, but an unlink is on
@@ -24,7 +24,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -61,14 +60,9 @@ static void note(const char *call, const char *path, long long bytes)
 
 static int error_number(const char *name)
 {
-    static const struct {
-        const char *name;
-        int number;
-    } errors[] = { { "ENOSPC", ENOSPC }, { "EIO", EIO }, { "EDQUOT", EDQUOT }, { "EACCES", EACCES },
-                   { "EROFS", EROFS } };
-    for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
-        if (strcmp(errors[i].name, name) == 0)
-            return errors[i].number;
+    for (int error = 1; error < 256; error++)
+        if (strerrorname_np(error) && strcmp(strerrorname_np(error), name) == 0)
+            return error;
     fprintf(stderr, "fault.c: FAULT_DO=%s is unknown\n", name);
     abort();
 }
@@ -123,38 +117,16 @@ static int opened(int fd, const char *path)
     return fd;
 }
 
-static mode_t mode_argument(int flags, va_list args)
+int open(const char *path, int flags, ...)
 {
-    return flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0;
+    va_list args;
+    va_start(args, flags);
+    mode_t mode = flags & (O_CREAT | __O_TMPFILE) ? va_arg(args, mode_t) : 0;
+    va_end(args);
+    if (watches(path) && judge("open", path, -1) == FAIL)
+        return -1;
+    return opened(REAL(open)(path, flags, mode), path);
 }
-
-#define DEFINE_OPEN(name)                                                     \
-    int name(const char *path, int flags, ...)                                \
-    {                                                                         \
-        va_list args;                                                         \
-        va_start(args, flags);                                                \
-        mode_t mode = mode_argument(flags, args);                             \
-        va_end(args);                                                         \
-        if (watches(path) && judge("open", path, -1) == FAIL)                 \
-            return -1;                                                        \
-        return opened(REAL(name)(path, flags, mode), path);                   \
-    }
-DEFINE_OPEN(open)
-DEFINE_OPEN(open64)
-
-#define DEFINE_OPENAT(name)                                                   \
-    int name(int at, const char *path, int flags, ...)                        \
-    {                                                                         \
-        va_list args;                                                         \
-        va_start(args, flags);                                                \
-        mode_t mode = mode_argument(flags, args);                             \
-        va_end(args);                                                         \
-        if (watches(path) && judge("open", path, -1) == FAIL)                 \
-            return -1;                                                        \
-        return opened(REAL(name)(at, path, flags, mode), path);               \
-    }
-DEFINE_OPENAT(openat)
-DEFINE_OPENAT(openat64)
 
 // Half of what was asked for; after "torn" there is no life.
 static size_t half_of(size_t bytes)
@@ -181,39 +153,24 @@ ssize_t write(int fd, const void *bytes, size_t size)
     return REAL(write)(fd, bytes, size);
 }
 
-#define DEFINE_PWRITE(name, Offset)                                           \
-    ssize_t name(int fd, const void *bytes, size_t size, Offset at)           \
-    {                                                                         \
-        const char *path = path_of(fd);                                       \
-        Verdict verdict = path ? judge("write", path, (long long)size) : PASS; \
-        if (verdict == FAIL)                                                  \
-            return -1;                                                        \
-        if (verdict == HALF)                                                  \
-            return survived(REAL(name)(fd, bytes, half_of(size), at));        \
-        return REAL(name)(fd, bytes, size, at);                               \
-    }
-DEFINE_PWRITE(pwrite, off_t)
-DEFINE_PWRITE(pwrite64, off64_t)
-
-// All of it or nothing; who writes files in pieces of many parts can extend this.
-ssize_t writev(int fd, const struct iovec *parts, int count)
+ssize_t pwrite(int fd, const void *bytes, size_t size, off_t at)
 {
     const char *path = path_of(fd);
-    if (path && judge("write", path, count) != PASS)
+    Verdict verdict = path ? judge("write", path, (long long)size) : PASS;
+    if (verdict == FAIL)
         return -1;
-    return REAL(writev)(fd, parts, count);
+    if (verdict == HALF)
+        return survived(REAL(pwrite)(fd, bytes, half_of(size), at));
+    return REAL(pwrite)(fd, bytes, size, at);
 }
 
-#define DEFINE_SYNC(name)                                                     \
-    int name(int fd)                                                          \
-    {                                                                         \
-        const char *path = path_of(fd);                                       \
-        if (path && judge("fsync", path, -1) == FAIL)                         \
-            return -1;                                                        \
-        return REAL(name)(fd);                                                \
-    }
-DEFINE_SYNC(fsync)
-DEFINE_SYNC(fdatasync)
+int fsync(int fd)
+{
+    const char *path = path_of(fd);
+    if (path && judge("fsync", path, -1) == FAIL)
+        return -1;
+    return REAL(fsync)(fd);
+}
 
 // A close that fails closes all the same, as it does on Linux.
 int close(int fd)
