@@ -8,12 +8,11 @@ cd "$TMP" || exit 1
 train=$BUILD/03_ddp_fork/train
 check "one process" one
 
-for n in 1 2 3 4; do
+for n in 2 3 4; do
     check "$n ranks, buckets" same_as_one "$train" $n
-    check "$n ranks, one all-reduce" same_as_one "$train" $n --bucket-mb 0
 done
-check "2 ranks, small buckets" same_as_one "$train" 2 --bucket-mb 0.001
-check "2 ranks, buckets that wait" same_as_one "$train" 2 --bucket-mb 0.05 --overlap 0
+check "2 ranks, one all-reduce" same_as_one "$train" 2 --bucket-mb 0
+check "2 ranks, small buckets that wait" same_as_one "$train" 2 --bucket-mb 0.001 --overlap 0
 check "3 ranks, collectives compared" same_as_one "$train" 3 --check-collectives
 
 # A share that does not divide is padded; a tail that is left out is left out on all ranks.
@@ -25,15 +24,15 @@ expect 1 "2 samples are not enough for 3 ranks" "$train" -n 3 "${lenet[@]}" -b 1
 
 # The same bits twice, though messages and threads take their own time.
 hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
-resnet=(--arch resnet18 --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 16 -n 3)
-for more in "" "--sync-bn" "--bucket-mb 1 --overlap 1"; do
+convnet=(--arch convnet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 16 -n 3)
+for more in "--sync-bn" "--bucket-mb 0.02 --overlap 1"; do
     # shellcheck disable=SC2086
-    expect 0 "weight hash: " "$train" "${resnet[@]}" $more
+    expect 0 "weight hash: " "$train" "${convnet[@]}" $more
     first=$(hash_of)
     # shellcheck disable=SC2086
-    expect 0 "weight hash: $first" "$train" "${resnet[@]}" $more
+    expect 0 "weight hash: $first" "$train" "${convnet[@]}" $more
 done
-expect 0 "weight hash: $first" "$train" "${resnet[@]}" --bucket-mb 1 --overlap 0
+expect 0 "weight hash: $first" "$train" "${convnet[@]}" --bucket-mb 0.02 --overlap 0
 
 # Saved by rank 0, resumed by any number of ranks with the same global batch, in mid-epoch too.
 expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save whole.st
@@ -69,6 +68,4 @@ kill -TERM $parent
 wait $parent
 check "TERM" test $? = 143
 
-expect 2 "--ranks" "$train" -n 0.5
-expect 2 "--bucket-mb" "$train" --bucket-mb -1
 test_done
