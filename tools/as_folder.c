@@ -128,6 +128,7 @@ int main(int argc, char **argv)
         args_reject(&args, "as-folder", "a directory is needed");
     if (!data_open(&data, &c.data, 0, &error))
         FAIL_ERROR(&error);
+    CHECK(!data.folder, "", "%s: these are pictures in folders already", c.data.data);
     folder_make(c.folder);
     set_write(&c, &data, &data.train, "train");
     set_write(&c, &data, &data.test, "val");
