@@ -39,9 +39,8 @@ void ddp_options(Args *args, DdpConfig *config)
           "gradients that travel together (0: all, after backward)", 0, 65536 },
         { "overlap", 0, ARG_BOOL, &config->overlap, "0|1", "they travel while backward goes on" },
         { "sync-bn", 0, ARG_FLAG, &config->sync_bn, NULL,
-          "BatchNorm's statistics are of all ranks' batches" },
-        { "check-collectives", 0, ARG_FLAG, &config->check_collectives, NULL,
-          "debugging: before each collective, compare what the ranks are about to do" }));
+          "BatchNorm's statistics are of all ranks' batches" }));
+    comm_options(args, &config->comm);
 }
 
 // ==== The average, all at once ===================================================================
@@ -180,7 +179,7 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
                   .hook = sum_over_ranks };
     ddp->bucket = (size_t)(config->bucket_mb * 0x1p20);
     ddp->limit = ddp->first = ddp->bucket < FIRST_BUCKET ? ddp->bucket : FIRST_BUCKET;
-    ddp->comm = comm_new(world, model->device, "gradients", config->check_collectives);
+    ddp->comm = comm_new(world, model->device, "gradients", &config->comm);
     ddp->stream = beside ? stream_new_beside(model->device, "communication")
                          : device_stream(model->device);
     ddp->final = event_new(model->device);
@@ -190,7 +189,7 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
     ddp->heard = ddp->wish + 1;
     *ddp->wish = *ddp->heard = 0;
     if (config->sync_bn) {
-        ddp->norms = comm_new(world, model->device, "norms", config->check_collectives);
+        ddp->norms = comm_new(world, model->device, "norms", &config->comm);
         comm_share_norms(ddp->norms, model->ops);
     }
     interrupt_defer();

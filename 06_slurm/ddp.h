@@ -10,7 +10,7 @@ typedef struct DdpConfig {
     double bucket_mb;           // MiB of gradients that travel together; 0: all, after backward
     bool overlap;               // on a stream of their own, beside backward
     bool sync_bn;               // BatchNorm's statistics are those of all ranks' batches
-    bool check_collectives;
+    CommConfig comm;
 } DdpConfig;
 // Sets the defaults and adds the options.
 void ddp_options(Args *args, DdpConfig *config);

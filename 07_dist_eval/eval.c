@@ -277,7 +277,7 @@ Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *worl
     *eval = (Eval){ .config = *config, .test = &data->test, .model = model };
     bool each = config->show_naive || config->result.predictions;
     result_init(&eval->result, data, model->config.type, each);
-    eval->comm = comm_new(world, device, "metrics", ddp->check_collectives);
+    eval->comm = comm_new(world, device, "metrics", &ddp->comm);
     eval->stream = stream_new_beside(device, "metrics");
     size_t bytes = (size_t)share_of(eval, 0) * (size_t)rows_of(eval) * sizeof(Verdict);
     size_t numbers = (STATS + eval->result.counted) * sizeof(double);

@@ -22,13 +22,21 @@ extern const bool comm_shares_devices;  // may two ranks use one GPU?
 // with a clear line when two of them come to the same GPU, unless they may share it.
 Device *comm_open_device(const World *world, int threads);
 
+// For debugging and for teaching. With either the host has a part in every call, so that steps are
+// not recorded (device.h).
+typedef struct CommConfig {
+    bool checked;           // ranks compare their calls before each collective, and fail if they differ
+    double slow_network;    // MB/s: each call takes as long as on such a network; 0: no longer than it does
+} CommConfig;
+typedef struct Args Args;
+void comm_options(Args *args, CommConfig *config);
+
 // Meets the other ranks: returns when all are there. The name (at most 15 letters, the same on all
-// ranks, another for each communicator) shows in the timeline and in messages. checked: before each
-// collective the ranks compare what they are about to do, and fail with both if it is not the same;
-// slow, and not for a step that is recorded (device.h): the host waits. When another rank goes
-// away, all calls here end the program, quietly if whoever started it ends it too.
+// ranks, a different one for each communicator) appears in the timeline and in messages. If another
+// rank dies, all calls here end the program, without a message if the process that started it ends
+// it, too. config may be NULL.
 typedef struct Comm Comm;
-Comm *comm_new(const World *world, Device *device, const char *name, bool checked);
+Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
 // Waits for the others to come here too; when one is gone, it only closes. Recorded steps with
 // calls of this communicator must have been freed by then.
 void comm_free(Comm *comm);
@@ -42,7 +50,7 @@ uint64_t comm_bytes(const Comm *comm);
 // In place: values of all ranks, added or compared, on all ranks.
 void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                      CommOp op);
-// In place: on rank `root` only; the others' values are whatever.
+// In place: on rank `root`; on the other ranks the contents are undefined.
 void comm_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type, CommOp op,
                  int root);
 void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,

@@ -185,7 +185,7 @@ static void try_pairs(Rank *r)
 static void rank_open(Rank *r, const World *world, size_t most, bool checked)
 {
     *r = (Rank){ .world = world, .device = device_open(0, 1) };
-    r->comm = comm_new(world, r->device, "test", checked);
+    r->comm = comm_new(world, r->device, "test", &(CommConfig){ .checked = checked });
     r->mine = device_alloc(r->device, most * sizeof(double));
     r->all = device_alloc(r->device, most * sizeof(double) * (size_t)world->size);
 }
@@ -335,8 +335,8 @@ static int beside_each_other(void *arg, const World *world)
     enum { CALLS = 40, COUNT = 5000 };
     (void)arg;
     Device *device = device_open(0, 1);
-    Comm *a = comm_new(world, device, "a", false), *b = comm_new(world, device, "b", false);
-    Comm *c = comm_new(world, device, "c", false);
+    Comm *a = comm_new(world, device, "a", NULL), *b = comm_new(world, device, "b", NULL);
+    Comm *c = comm_new(world, device, "c", NULL);
     Stream *one = stream_new_beside(device, "one"), *two = stream_new_beside(device, "two");
     Stream *streams[] = { one, two, device_stream(device) };
     float *x = device_alloc(device, sizeof(float[CALLS][COUNT]));
@@ -379,7 +379,7 @@ static int barrier_holds(void *arg, const World *world)
 {
     atomic_int *late = arg;
     Device *device = device_open(0, 1);
-    Comm *comm = comm_new(world, device, "barrier", false);
+    Comm *comm = comm_new(world, device, "barrier", NULL);
     for (int i = 1; i <= 5; i++) {
         if (world->rank == world->size - 1) {
             usleep(20000);

@@ -79,7 +79,7 @@ static int tell(void *arg, const World *world)
     redirect(story->file);
     interrupt_install(false);
     Device *device = device_open(0, 1);
-    Comm *comm = comm_new(world, device, "grads", story->checked);
+    Comm *comm = comm_new(world, device, "grads", &(CommConfig){ .checked = story->checked });
     Stream *stream = story->beside ? stream_new_beside(device, "comm") : device_stream(device);
     float *values = device_alloc(device, sizeof(float[BIG]));
     if (world->rank == 0)   // the others have no part in it, and count on as before
@@ -199,7 +199,7 @@ static int listen_elsewhere(void *arg, const World *world)
     World moved = *world;
     redirect(arg);
     moved.address = "198.51.100.77";   // nobody's: from the block for documentation
-    comm_new(&moved, device_open(0, 1), "grads", false);
+    comm_new(&moved, device_open(0, 1), "grads", NULL);
     return 0;
 }
 

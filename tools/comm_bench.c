@@ -216,8 +216,8 @@ static int run(void *arg, const World *world)
     check_set_speaker(speaker);
     Device *device = device_open(gpus ? world->local_rank % gpus : 0, 1);
     Bench b = { .config = c, .device = device, .type = type_of(c->type) };
-    b.comm = comm_new(world, device, "bench", false);
-    b.judge = comm_new(world, device, "judge", false);
+    b.comm = comm_new(world, device, "bench", NULL);
+    b.judge = comm_new(world, device, "judge", NULL);
     b.from = device_alloc(device, (size_t)c->end);
     b.to = device_alloc(device, (size_t)c->end);
     CHECK(!c->compare || run_raw(&b, bench_of("all_reduce"), 1),

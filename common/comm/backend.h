@@ -36,7 +36,7 @@ struct Comm {
     int rank, size;
     Device *device;
     char name[16];
-    bool checked;
+    CommConfig config;
     uint64_t calls, pair_calls; // so far: of all ranks together; sends and receives
     uint64_t bytes;             // of the calls' values so far
     char *mine, *all;           // checked: calls in words, on the device; one, and every rank's

@@ -1,12 +1,14 @@
 // comm.c - the half of a communicator that knows no library: arguments, names, comparing calls.
 #include "comm/backend.h"
 #include "agree.h"
+#include "args.h"
 #include "alive.h"
 #include "check.h"
 #include "trace.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
@@ -54,13 +56,41 @@ static void compare_calls(Comm *comm, Stream *stream, const Call *call)
     free(all);
 }
 
+// --- a slow network, so that overlap shows on any machine -----------------------------------------
+
+static void sleep_for(void *seconds)
+{
+    double s = *(double *)seconds;
+    trace_begin("slow network");
+    nanosleep(&(struct timespec){ (time_t)s, (long)((s - (double)(time_t)s) * 1e9) }, NULL);
+    trace_end();
+}
+
+// A message has a latency of 1 ms; a ring sends 2 (size - 1) / size times what is summed.
+static void slow_down(const Comm *comm, Stream *stream, const Call *call, size_t bytes)
+{
+    double times = call->kind == CALL_ALL_REDUCE ? 2 - 2.0 / comm->size : 1;
+    double seconds = 1e-3 + times * (double)bytes / (1e6 * comm->config.slow_network);
+    stream_call(stream, sleep_for, &seconds, sizeof seconds);
+}
+
 // --- from the first to the last ------------------------------------------------------------------
 
-Comm *comm_new(const World *world, Device *device, const char *name, bool checked)
+void comm_options(Args *args, CommConfig *config)
+{
+    args_add(args, ARGS_ROWS(
+        { "check-collectives", 0, ARG_FLAG, &config->checked, NULL,
+          "debugging: before each collective, compare what the ranks are about to do" },
+        { "slow-network", 0, ARG_DOUBLE, &config->slow_network, "MB/S",
+          "pretend that a rank sends this much per second, with 1 ms of latency (0: do not)",
+          .min = 0, .max = 1e6 }));
+}
+
+Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config)
 {
     Comm *comm = xcalloc(1, sizeof *comm);
     *comm = (Comm){ .rank = world->rank, .size = world->size, .device = device,
-                    .checked = checked };
+                    .config = config ? *config : (CommConfig){ 0 } };
     snprintf(comm->name, sizeof comm->name, "%s", name);
     trace_begin("meet the other ranks");
     alive_wait_begin();
@@ -68,9 +98,9 @@ Comm *comm_new(const World *world, Device *device, const char *name, bool checke
     alive_wait_end();
     trace_end();
     alive_joined();
-    if (checked || comm_shares_devices)     // then the host has a part in every call
+    if (comm->config.checked || comm->config.slow_network > 0 || comm_shares_devices)
         replay_forbid(device);
-    if (checked) {
+    if (comm->config.checked) {
         comm->mine = device_alloc(device, CALL_TEXT);
         comm->all = device_alloc(device, (size_t)world->size * CALL_TEXT);
     }
@@ -83,7 +113,7 @@ static const char *meet(Comm *comm, const Call *call)
 {
     double patience = atomic_load(&alive_here()->patience);
     alive_wait_begin();
-    if (comm->checked)
+    if (comm->config.checked)
         compare_calls(comm, device_stream(comm->device), call);
     comm_call_begin(comm, call);
     bool last = call->kind == CALL_FREE && patience > 0;
@@ -127,10 +157,12 @@ static void enqueue(Comm *comm, Stream *stream, Call *call, int gives, int gets)
     call->from_bytes = (size_t)gives * bytes;
     call->to_bytes = (size_t)gets * bytes;
     alive_wait_begin(); // a stream without a thread does its work here
-    if (comm->checked && !pair)
+    if (comm->config.checked && !pair)
         compare_calls(comm, stream, call);
     if (call->count > 0)
         link_enqueue(comm->link, stream, call);
+    if (comm->config.slow_network > 0 && comm->size > 1)
+        slow_down(comm, stream, call, bytes);
     alive_wait_end();
 }
 

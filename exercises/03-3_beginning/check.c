@@ -18,11 +18,11 @@ static void tell(const char *what, const float *values, size_t count)
     fprintf(stderr, "spy: rank %d begins with %s %016llx\n", rank, what, (unsigned long long)hash);
 }
 
-Comm *__real_comm_new(const World *world, Device *device, const char *name, bool checked);
-Comm *__wrap_comm_new(const World *world, Device *device, const char *name, bool checked)
+Comm *__real_comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
+Comm *__wrap_comm_new(const World *world, Device *device, const char *name, const CommConfig *config)
 {
     rank = world->rank;
-    return __real_comm_new(world, device, name, checked);
+    return __real_comm_new(world, device, name, config);
 }
 
 void __real_model_forward(Model *model, const void *images, int rows, bool training);
