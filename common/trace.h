@@ -1,6 +1,7 @@
 // trace.h - a timeline of the run for https://ui.perfetto.dev (Chrome's trace format), and, under
-// CUDA, the same names as NVTX ranges. Free when --trace is not given. The file is valid JSON after
-// every event, so that a run that was killed can be looked at too.
+// CUDA, the same names as NVTX ranges. Free when --trace is not given. The file can be looked at
+// after every event, so also if the run was killed: an array of JSON, one event a line, that is
+// never closed.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -10,7 +11,7 @@
 void trace_open(const char *path, int pid, const char *process);
 // This process is one of several of a machine that write one file together: trace_open then joins
 // them, as process `rank`, called "rank 1". run: a name (at most 63 bytes) that they share and no
-// other run has; whoever finds another run's timeline there begins it anew. NULL: alone again.
+// other run has; a process that finds another run's timeline there empties it. NULL: alone again.
 void trace_among(int rank, const char *run);
 void trace_close(void);
 

@@ -247,7 +247,10 @@ def spans(path, name):
     """{process: [(begin, end)]} in seconds, of the spans of this name in a --trace file."""
     found, inside = {}, {}
     with open(path, encoding="utf-8") as file:
-        for e in json.load(file):
+        for line in file:
+            if not line.startswith("{"):
+                continue
+            e = json.loads(line.rstrip(",\n"))
             stack = inside.setdefault((e["pid"], e.get("tid")), [])
             if e["ph"] == "B":
                 stack.append(e)

@@ -1,14 +1,13 @@
-// trace.c - the timeline: Chrome's trace format, one event a line.
+// trace.c - the timeline: Chrome's trace format, one event a line. The closing bracket is optional
+// in this format, for the sake of programs that are killed, so there never is one.
 //
 //   [
 //   {"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"compute"}},
 //   {"ph":"B","pid":0,"tid":1,"ts":81.250,"name":"forward"},
-//   {"ph":"E","pid":0,"tid":1,"ts":95.125}
-//   ]
+//   {"ph":"E","pid":0,"tid":1,"ts":95.125},
 //
-// Every event overwrites the closing bracket with a comma, itself and a new bracket, in one pwrite.
-// Where several processes write the file, each looks for its end anew, under a lock of the file;
-// the first event then names the run.
+// Each event is one write at the end of the file, so several processes can share it. Their first
+// event names the run.
 // A span is written when it begins, not when it is over: in the timeline of a run that hung, the
 // last open span is the one to look at.
 #include "trace.h"
@@ -20,6 +19,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,15 +28,12 @@ enum {
     TRACKS = 512,
     NAME_MAX_BYTES = 63,    // longer names are cut
     EVENT_MAX = 1024,       // two names, each byte of them escaped, fit
-    END_BYTES = 3,          // "\n]\n"
 };
 
 typedef struct Trace {
     int fd;
     int pid;
-    bool joint;                             // other processes write this file too
-    off_t size;                             // of the file, in bytes
-    bool broken;                            // writing has failed: said, and over
+    bool broken;                            // writing has failed: reported, and over
     char tracks[TRACKS][NAME_MAX_BYTES + 1]; // track i has tid i + 1
     int track_count;
     char path[256];
@@ -75,52 +72,6 @@ int64_t trace_now(void)
 
 // --- the file: everything here is called with the lock held --------------------------------------
 
-static void failed(const char *call, int error)
-{
-    trace.broken = true;
-    WARN("training goes on; the timeline is good up to here", "%s: %s: %s", trace.path, call,
-         strerror(error));
-}
-
-// Locks the file against the other processes (this one's threads have `lock`) and finds its end.
-static bool joint_begin(void)
-{
-    struct stat st;
-    int locked;
-    do
-        locked = fcntl(trace.fd, F_SETLKW, &(struct flock){ .l_type = F_WRLCK });
-    while (locked < 0 && errno == EINTR);
-    if (locked < 0 || fstat(trace.fd, &st) < 0)
-        failed("fcntl: F_SETLKW", errno);
-    else
-        trace.size = st.st_size;
-    return !trace.broken;
-}
-
-static void joint_end(void)
-{
-    fcntl(trace.fd, F_SETLK, &(struct flock){ .l_type = F_UNLCK });
-}
-
-// Puts an event behind the last one. A full disk ends the trace: the file is cut back to what was
-// whole, and training goes on.
-static void append(const char *event)
-{
-    char piece[EVENT_MAX + 8];
-    bool first = trace.size == 0;
-    off_t at = first ? 0 : trace.size - END_BYTES;
-    int n = snprintf(piece, sizeof piece, "%s%s\n]\n", first ? "[\n" : ",\n", event);
-    ssize_t written = pwrite(trace.fd, piece, (size_t)n, at);
-    if (written == n) {
-        trace.size = at + n;
-        return;
-    }
-    failed("pwrite", written < 0 ? errno : ENOSPC);
-    if (!first
-        && (pwrite(trace.fd, "\n]\n", END_BYTES, at) < 0 || ftruncate(trace.fd, trace.size) < 0))
-        WARN("", "%s: cannot be cut back: %s", trace.path, strerror(errno));
-}
-
 typedef struct Event {
     char ph;                // B begin, E end, X a whole span, M a name for a process or a thread
     int tid;
@@ -137,7 +88,8 @@ static void write_name(FILE *out, const char *key, const char *name)
     json_text(out, cut);
 }
 
-static void event_text(int pid, const Event *e, char text[EVENT_MAX])
+// As one line, with the comma that parts it from the next. Returns its length.
+static int event_text(int pid, const Event *e, char text[EVENT_MAX])
 {
     FILE *out = fmemopen(text, EVENT_MAX, "w");
     CHECK(out, "", "fmemopen: %s", strerror(errno));
@@ -152,19 +104,25 @@ static void event_text(int pid, const Event *e, char text[EVENT_MAX])
         write_name(out, ",\"args\":{\"name\":", e->arg);
         fputc('}', out);
     }
-    fputc('}', out);
+    fputs("},\n", out);
+    int length = (int)ftell(out);
     fclose(out);
+    return length;
 }
 
+// A full disk ends the trace; training goes on.
 static void write_event(const Event *e)
 {
     char text[EVENT_MAX] = "";
-    event_text(trace.pid, e, text);
-    if (trace.broken || (trace.joint && !joint_begin()))
+    int length = event_text(trace.pid, e, text);
+    if (trace.broken)
         return;
-    append(text);
-    if (trace.joint)
-        joint_end();
+    errno = ENOSPC;             // what a write that is cut short leaves unsaid
+    if (write(trace.fd, text, (size_t)length) != length) {
+        trace.broken = true;
+        WARN("training goes on", "%s: write: %s: the timeline ends here", trace.path,
+             strerror(errno));
+    }
 }
 
 // The number of the track with this name, made if it is new; 0 if there are too many.
@@ -201,44 +159,36 @@ static int own_track(void)
 
 // --- opening -------------------------------------------------------------------------------------
 
-static int open_file(const char *path, int flags)
+// Empties the file, unless it begins with this line already.
+static void begin_with(int fd, const char *path, const char *line)
+{
+    char there[EVENT_MAX + 8] = "";
+    size_t length = strlen(line);
+    if (pread(fd, there, length, 0) == (ssize_t)length && memcmp(there, line, length) == 0)
+        return;
+    CHECK(ftruncate(fd, 0) == 0 && write(fd, line, length) == (ssize_t)length, "",
+          "%s: write: %s", path, strerror(errno));
+}
+
+// The first process of a run empties the file; those that come later add to it.
+static int open_file(const char *path)
 {
     struct stat st;
+    char event[EVENT_MAX] = "", line[EVENT_MAX + 8] = "[\n";
     signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
-    int fd = open(path, flags | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+    int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+    int fd = open(path, among.run[0] ? flags : flags | O_TRUNC, 0644);
     CHECK(fd >= 0, "give --trace a file in a directory that is there and can be written",
           "%s: open: %s", path, strerror(errno));
-    CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), "the end of a timeline is written over again "
-          "and again, which takes a regular file", "%s: not a regular file", path);
-    return fd;
-}
-
-// Is this a whole timeline that begins with this event?
-static bool begins_with(int fd, off_t size, const char *event)
-{
-    char begin[EVENT_MAX + 8], there[EVENT_MAX + 8], end[END_BYTES];
-    int n = snprintf(begin, sizeof begin, "[\n%s", event);
-    return size >= n + END_BYTES && pread(fd, there, (size_t)n, 0) == n &&
-           memcmp(there, begin, (size_t)n) == 0 &&
-           pread(fd, end, END_BYTES, size - END_BYTES) == END_BYTES &&
-           memcmp(end, "\n]\n", END_BYTES) == 0;
-}
-
-// Whoever of a run comes first finds something else, and begins the file with the run's name.
-static void begin_run(const char *run)
-{
-    char text[EVENT_MAX] = "";
-    event_text(0, &(Event){ .ph = 'M', .name = "run", .arg = run }, text);
-    if (!joint_begin())
-        return;
-    if (!begins_with(trace.fd, trace.size, text)) {
-        trace.size = 0;
-        if (ftruncate(trace.fd, 0) < 0)
-            failed("ftruncate", errno);
-        else
-            append(text);
+    CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), "", "%s: not a regular file", path);
+    if (among.run[0]) {
+        event_text(0, &(Event){ .ph = 'M', .name = "run", .arg = among.run }, event);
+        snprintf(line, sizeof line, "[\n%s", event);
     }
-    joint_end();
+    flock(fd, LOCK_EX);
+    begin_with(fd, path, line);
+    flock(fd, LOCK_UN);
+    return fd;
 }
 
 // --- for everybody -------------------------------------------------------------------------------
@@ -257,20 +207,18 @@ void trace_among(int rank, const char *run)
 
 void trace_open(const char *path, int pid, const char *process)
 {
-    bool joint = among.run[0];
     char name[32];
     if (path == NULL)
         return;
     trace_close();
-    int fd = open_file(path, joint ? O_RDWR : O_WRONLY | O_TRUNC);
+    int fd = open_file(path);
     pthread_mutex_lock(&lock);
-    trace = (Trace){ .fd = fd, .pid = joint ? among.rank : pid, .joint = joint };
+    trace = (Trace){ .fd = fd, .pid = among.run[0] ? among.rank : pid };
     snprintf(trace.path, sizeof trace.path, "%s", path);
     snprintf(name, sizeof name, "rank %d", among.rank);
-    if (joint)
-        begin_run(among.run);
-    const char *slash = strrchr(process, '/'), *shown = joint ? name : slash ? slash + 1 : process;
-    write_event(&(Event){ .ph = 'M', .name = "process_name", .arg = shown });
+    const char *slash = strrchr(process, '/');
+    write_event(&(Event){ .ph = 'M', .name = "process_name",
+                          .arg = among.run[0] ? name : slash ? slash + 1 : process });
     atomic_fetch_add(&generation, 1);
     pthread_mutex_unlock(&lock);
 }
