@@ -16,7 +16,6 @@ enum {
     MOST_PIXELS = 178956970,    // Pillow's limit (Image.MAX_IMAGE_PIXELS, twice)
     LONGEST_SIDE = 65535,       // JPEG's
     MOST_SCANS = 100,
-    SPARE_BYTES = 16,           // behind the last pixel: picture_resize loads 4 bytes of 3
 };
 
 // A file, what is wanted of it, and what becomes of it.
@@ -37,7 +36,7 @@ void pixels_free(Pixels *pixels)
 
 static bool pixels_fit(Pixels *pixels, Rect at)
 {
-    size_t bytes = (size_t)at.width * (size_t)at.height * 3 + SPARE_BYTES;
+    size_t bytes = (size_t)at.width * (size_t)at.height * 3;
     pixels->at = at;
     if (bytes <= pixels->capacity)
         return true;

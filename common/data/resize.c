@@ -165,20 +165,17 @@ static void axis_fill(const Axis *axis)
 
 // Four numbers at once: red, green, blue, and one that is not used.
 typedef int32_t Four __attribute__((vector_size(16)));
-typedef uint8_t FourBytes __attribute__((vector_size(4)));
 
-// One row: rgb (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
-static void row_resize(const Axis *axis, const uint8_t *rgb, bool flip, uint8_t *planes,
-                       size_t size)
+// One row: wide (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
+static void row_resize(const Axis *axis, const int32_t *wide, bool flip, uint8_t *planes, size_t size)
 {
     const int32_t *row = axis->table;
     for (int i = 0; i < axis->count; i++, row += axis->stride) {
-        const uint8_t *from = rgb + 3 * row[0];
-        Four sum = { HALF, HALF, HALF, HALF };
+        const int32_t *from = wide + 3 * (row[0] - axis->table[0]);
+        Four sum = { HALF, HALF, HALF, HALF }, pixel;
         for (int k = 0; k < row[1]; k++) {
-            FourBytes bytes;
-            memcpy(&bytes, from + 3 * k, 4);
-            sum += __builtin_convertvector(bytes, Four) * row[2 + k];
+            memcpy(&pixel, from + 3 * k, sizeof pixel);
+            sum += pixel * row[2 + k];
         }
         uint8_t *to = planes + (flip ? axis->count - 1 - i : i);
         to[0] = (uint8_t)(sum[0] >> WEIGHT_BITS);
@@ -225,7 +222,7 @@ static void *fitted(void *memory, size_t *capacity, size_t bytes)
 void resizer_free(Resizer *resizer)
 {
     free(resizer->planes);
-    free(resizer->weights);
+    free(resizer->numbers);
     *resizer = (Resizer){ 0 };
 }
 
@@ -233,27 +230,30 @@ bool picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, ui
                     Error *err)
 {
     Axis across = axis_across(view), down = axis_down(view);
-    int first, rows;
-    axis_range(&down, &first, &rows);
-    size_t stride = ((size_t)across.count + BLOCK - 1) / BLOCK * BLOCK;
-    size_t plane = (size_t)rows * stride;
-    size_t weights = (size_t)across.count * (size_t)across.stride;
-    size_t all = weights + (size_t)down.count * (size_t)down.stride;
+    const Rect needs = view_needs(view);
+    const size_t stride = ((size_t)across.count + BLOCK - 1) / BLOCK * BLOCK;
+    const size_t plane = (size_t)needs.height * stride, row_bytes = (size_t)pixels->at.width * 3;
+    const size_t weights = (size_t)across.count * (size_t)across.stride;
+    const size_t more = (size_t)down.count * (size_t)down.stride, wide = (size_t)needs.width * 3 + 1;
     resizer->planes = fitted(resizer->planes, &resizer->planes_capacity, 3 * plane);
-    resizer->weights =
-        fitted(resizer->weights, &resizer->weights_capacity, all * sizeof *resizer->weights);
-    if (!resizer->planes || !resizer->weights)
-        return error_set(err, "", "out of memory: a picture's %d rows", rows);
-    across.table = resizer->weights;
-    down.table = resizer->weights + weights;
+    resizer->numbers = fitted(resizer->numbers, &resizer->numbers_capacity,
+                              (weights + more + wide) * sizeof *resizer->numbers);
+    if (!resizer->planes || !resizer->numbers)
+        return error_set(err, "", "out of memory: a picture's %d rows", needs.height);
+    across.table = resizer->numbers;
+    down.table = across.table + weights;
+    int32_t *row = down.table + more;
     axis_fill(&across);
     axis_fill(&down);
 
-    ptrdiff_t left = view->from.x - pixels->at.x, top = view->from.y + first - pixels->at.y;
-    const uint8_t *corner = pixels->rgb + 3 * (top * pixels->at.width + left);
-    for (int y = 0; y < rows; y++)
-        row_resize(&across, corner + (size_t)y * (size_t)pixels->at.width * 3, view->flip,
-                   resizer->planes + (size_t)y * stride, plane);
+    const uint8_t *from = pixels->rgb + (size_t)(needs.y - pixels->at.y) * row_bytes +
+                          (size_t)(needs.x - pixels->at.x) * 3;
+    row[wide - 1] = 0;
+    for (int y = 0; y < needs.height; y++, from += row_bytes) {
+        for (size_t i = 0; i < wide - 1; i++)
+            row[i] = from[i];
+        row_resize(&across, row, view->flip, resizer->planes + (size_t)y * stride, plane);
+    }
     for (int c = 0; c < 3; c++)
         plane_resize(&down, resizer->planes + (size_t)c * plane, stride, view->keep.width,
                      out + (size_t)c * (size_t)view->keep.height * (size_t)view->keep.width);

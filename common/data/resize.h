@@ -30,8 +30,8 @@ Rect view_needs(const View *view);
 // What resizing needs besides: begin with { 0 }, one for each thread.
 typedef struct Resizer {
     uint8_t *planes;
-    int32_t *weights;
-    size_t planes_capacity, weights_capacity;
+    int32_t *numbers;
+    size_t planes_capacity, numbers_capacity;
 } Resizer;
 void resizer_free(Resizer *resizer);
 

@@ -1,0 +1,109 @@
+// fuzz_picture.c - pictures and archives of them, for libFuzzer. A picture must be refused, or all
+// pixels that a random box and the middle need must be there; and no more memory may be asked for
+// than common/data/picture.h says. What begins as a tar archive is listed and read.
+#include "data/folder.h"
+#include "data/resize.h"
+
+#include <sanitizer/allocator_interface.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static size_t most_memory = SIZE_MAX;
+
+static void memory_asked(const volatile void *memory, size_t bytes)
+{
+    (void)memory;
+    if (bytes > most_memory) {
+        fprintf(stderr, "%zu bytes asked for, %zu are justified\n", bytes, most_memory);
+        abort();
+    }
+}
+
+static void memory_given_back(const volatile void *memory) { (void)memory; }
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    __sanitizer_install_malloc_and_free_hooks(memory_asked, memory_given_back);
+    return 0;
+}
+
+static void require(bool good)
+{
+    if (!good)
+        abort();
+}
+
+static void view_try(const uint8_t *bytes, size_t size, const View *view)
+{
+    Pixels pixels = { 0 };
+    Resizer resizer = { 0 };
+    Error err = { .text = "" };
+    const Rect needs = view_needs(view), *at = &pixels.at;
+    size_t count = 3 * (size_t)(view->keep.width * view->keep.height), ones = 0;
+    uint8_t *out = malloc(count);
+    if (picture_decode("input", bytes, size, needs, &pixels, &err)) {
+        require(at->x <= needs.x && at->x + at->width >= needs.x + needs.width);
+        require(at->y <= needs.y && at->y + at->height >= needs.y + needs.height);
+        require(picture_resize(&pixels, view, &resizer, out, &err));
+        for (size_t i = 0; i < count; i++) // each of them can be read
+            ones += out[i] == 1;
+        require(ones <= count);
+    } else {
+        require(strncmp(err.text, "input: ", 7) == 0);
+    }
+    free(out);
+    pixels_free(&pixels);
+    resizer_free(&resizer);
+}
+
+static void picture_try(const uint8_t *bytes, size_t size)
+{
+    int width, height;
+    Error err = { .text = "" };
+    most_memory = size + (9 << 20); // libpng's limit for a chunk is 8 MB
+    if (!picture_size("input", bytes, size, &width, &height, &err)) {
+        require(strncmp(err.text, "input: ", 7) == 0);
+    } else if ((int64_t)width * height <= 1 << 20) { // larger ones take too long here
+        most_memory += ((size_t)width + 32) * ((size_t)height + 32) * 8;
+        View random = view_random(width, height, 24, size, bytes[size - 1], bytes[size / 2]);
+        View middle = view_center(width, height, 32, 24);
+        view_try(bytes, size, &random);
+        view_try(bytes, size, &middle);
+    }
+    most_memory = SIZE_MAX;
+}
+
+static void archive_try(const uint8_t *bytes, size_t size)
+{
+    char path[] = "/tmp/fuzz_picture-XXXXXX.tar";
+    int fd = mkstemps(path, 4);
+    Folder folder;
+    Error err = { .text = "" };
+    require(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+    close(fd);
+    if (folder_open(&folder, path, &err)) {
+        const FileList *lists[] = { &folder.train, &folder.val };
+        FileBytes content = { 0 };
+        for (int l = 0; l < 2; l++)
+            for (int i = 0; i < lists[l]->count; i++) {
+                require(lists[l]->labels[i] >= 0 && lists[l]->labels[i] < folder.classes);
+                require(folder_read(&folder, lists[l], i, &content, &err) && content.size <= size);
+            }
+        free(content.bytes);
+        folder_close(&folder);
+    } else {
+        require(strstr(err.text, path) != NULL);
+    }
+    unlink(path);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    bool archive = size >= 512 && memcmp(bytes + 257, "ustar", 5) == 0;
+    (archive ? archive_try : picture_try)(bytes, size);
+    return 0;
+}
