@@ -167,7 +167,8 @@ static void axis_fill(const Axis *axis)
 typedef int32_t Four __attribute__((vector_size(16)));
 
 // One row: wide (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
-static void row_resize(const Axis *axis, const int32_t *wide, bool flip, uint8_t *planes, size_t size)
+static void row_resize(const Axis *axis, const int32_t *wide, bool flip, uint8_t *planes,
+                       size_t size)
 {
     const int32_t *row = axis->table;
     for (int i = 0; i < axis->count; i++, row += axis->stride) {
@@ -234,7 +235,8 @@ bool picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, ui
     const size_t stride = ((size_t)across.count + BLOCK - 1) / BLOCK * BLOCK;
     const size_t plane = (size_t)needs.height * stride, row_bytes = (size_t)pixels->at.width * 3;
     const size_t weights = (size_t)across.count * (size_t)across.stride;
-    const size_t more = (size_t)down.count * (size_t)down.stride, wide = (size_t)needs.width * 3 + 1;
+    const size_t more = (size_t)down.count * (size_t)down.stride;
+    const size_t wide = (size_t)needs.width * 3 + 1;
     resizer->planes = fitted(resizer->planes, &resizer->planes_capacity, 3 * plane);
     resizer->numbers = fitted(resizer->numbers, &resizer->numbers_capacity,
                               (weights + more + wide) * sizeof *resizer->numbers);
