@@ -139,25 +139,9 @@ TEST(any_numbers)
     float *values = xmalloc(COUNT * sizeof *values);
     for (int i = 0; i < COUNT; i++)
         values[i] = float_of(philox(9, 0, (uint64_t)i).v[0]);
-    const float special[] = { 0,
-                              -0.0f,
-                              INFINITY,
-                              -INFINITY,
-                              NAN,
-                              -NAN,
-                              65504,
-                              65519.996f,
-                              65520,
-                              65536,
-                              3.3895314e38f,
-                              3.4e38f,
-                              1e-45f,
-                              0x1p-24f,
-                              0x1p-25f,
-                              0x1.8p-25f,
-                              0x1p-14f,
-                              float_of(0x7f800001),
-                              float_of(0xff800001),
+    const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 65504, 65519.996f, 65520,
+                              65536, 3.3895314e38f, 3.4e38f, 1e-45f, 0x1p-24f, 0x1p-25f,
+                              0x1.8p-25f, 0x1p-14f, float_of(0x7f800001), float_of(0xff800001),
                               float_of(0x7fffffff) };
     memcpy(values, special, sizeof special);
     for (int k = 0; k < 2; k++) {
