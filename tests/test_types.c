@@ -78,7 +78,7 @@ TEST(all_numbers_there_and_back)
         const Format *f = &formats[k];
         int wrong = 0, changed = 0;
         ops_widen(f->type, 65536, all, wide);
-        ops_narrow(f->type, 65536, wide, back);
+        ops_narrow(f->type, 65536, wide, 1, back);
         ops_round(f->type, 65536, wide, again);
         for (int i = 0; i < 65536; i++) {
             wrong +=
@@ -97,7 +97,7 @@ static int wrong_roundings(const Format *f, const float *values, int count)
 {
     uint16_t *loop = xmalloc((size_t)count * sizeof *loop), one[2] = { 0 }; // an f32's room
     int wrong = 0;
-    ops_narrow(f->type, (size_t)count, values, loop);
+    ops_narrow(f->type, (size_t)count, values, 1, loop);
     for (int i = 0; i < count; i++) {
         int wanted = nearest(f, values[i]);
         store(f->type, one, 0, values[i]);

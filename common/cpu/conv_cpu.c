@@ -279,7 +279,7 @@ static void emulate_forward(Conv *c, const void *x, const void *w, const float *
     widen_x(c, x);
     widen_w(c, w);
     conv_forward(c->wide, wide_x(c), wide_w(c), bias, wide_y(c));
-    ops_narrow(c->y.type, shape_count(c->y), wide_y(c), y);
+    ops_narrow(c->y.type, shape_count(c->y), wide_y(c), 1, y);
 }
 
 static void emulate_backward_data(Conv *c, const void *dy, const void *w, void *dx)
@@ -287,7 +287,7 @@ static void emulate_backward_data(Conv *c, const void *dy, const void *w, void *
     widen_dy(c, dy);
     widen_w(c, w);
     conv_backward_data(c->wide, wide_y(c), wide_w(c), wide_x(c));
-    ops_narrow(c->spec.x.type, shape_count(c->spec.x), wide_x(c), dx);
+    ops_narrow(c->spec.x.type, shape_count(c->spec.x), wide_x(c), 1, dx);
 }
 
 static void emulate_backward_weights(Conv *c, const void *x, const void *dy, float *dw,

@@ -219,7 +219,7 @@ void dense_weights_cast(const Dense *d, const float *arena, void *copy)
 {
     bool as_it_is = d->out_pixels == 1;
     void *taps = as_it_is ? copy : d->ops->scratch;
-    ops_narrow(d->type, (size_t)d->live_taps * d->y.c * d->spec.x.c, arena, taps);
+    ops_narrow(d->type, (size_t)d->live_taps * d->y.c * d->spec.x.c, arena, 1, taps);
     if (!as_it_is)
         spread_taps(d, type_size(d->type), taps, copy);
 }
@@ -281,7 +281,7 @@ static const void *gradient(const Dense *d, const void *dy)
 {
     if (d->y_type == d->type)
         return dy;
-    ops_narrow(d->type, (size_t)d->y.n * d->outputs, dy, d->short_dy);
+    ops_narrow(d->type, (size_t)d->y.n * d->outputs, dy, 1, d->short_dy);
     return d->short_dy;
 }
 

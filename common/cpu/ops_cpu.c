@@ -110,21 +110,18 @@ static size_t chunk_size(size_t count, size_t begin)
     return count - begin < CHUNK ? count - begin : CHUNK;
 }
 
-SPECIALIZED void convert(Type from_type, const void *from, Type to_type, void *to, size_t count)
+SPECIALIZED void narrow(Type type, const float *from, float factor, void *to, size_t count)
 {
 #pragma omp simd
     for (size_t i = 0; i < count; i++)
-        store(to_type, to, i, load(from_type, from, i));
-}
-
-SPECIALIZED void narrow(Type type, const float *from, void *to, size_t count)
-{
-    convert(TYPE_F32, from, type, to, count);
+        store(type, to, i, from[i] * factor);
 }
 
 SPECIALIZED void widen(Type type, const void *from, float *to, size_t count)
 {
-    convert(type, from, TYPE_F32, to, count);
+#pragma omp simd
+    for (size_t i = 0; i < count; i++)
+        to[i] = load(type, from, i);
 }
 
 SPECIALIZED void keep_rounded(Type type, const float *from, float *to, size_t count)
@@ -134,12 +131,12 @@ SPECIALIZED void keep_rounded(Type type, const float *from, float *to, size_t co
         to[i] = rounded(type, from[i]);
 }
 
-void ops_narrow(Type type, size_t count, const float *from, void *to)
+void ops_narrow(Type type, size_t count, const float *from, float factor, void *to)
 {
 #pragma omp parallel for schedule(static)
     for (size_t c = 0; c < chunks_of(count); c++) {
         size_t i = c * CHUNK;
-        BY_TYPE(narrow, type, from + i, into(type, to, i), chunk_size(count, i));
+        BY_TYPE(narrow, type, from + i, factor, into(type, to, i), chunk_size(count, i));
     }
 }
 
@@ -385,10 +382,8 @@ void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *r
                     *shift = norm->shift + p % blocks * block;
         const void *from = at(type, x, i), *add = at_if(type, residual, i);
         void *to = into(type, y, i);
-        if (block == 16 && add && relu)
-            BY_TYPE(plane_forward, type, from, add, scale, shift, pixels, 16, true, to);
-        else if (block == 16 && !add && relu)
-            BY_TYPE(plane_forward, type, from, NULL, scale, shift, pixels, 16, true, to);
+        if (block == 16)
+            BY_TYPE(plane_forward, type, from, add, scale, shift, pixels, 16, relu, to);
         else
             BY_TYPE(plane_forward, type, from, add, scale, shift, pixels, block, relu, to);
     }
@@ -440,9 +435,7 @@ static void gradient_sums(const Norm *norm, const NormTensors *t, const NormGrad
         const void *x = at(type, g->x, i), *y = at_if(type, g->y, i);
         const void *dy1 = at(type, g->dy1, i), *dy2 = at_if(type, g->dy2, i);
         void *d = into(type, g->d, i);
-        if (block == 16 && y && !dy2)
-            BY_TYPE(plane_backward, type, x, y, dy1, NULL, mean, pixels, 16, d, sum, dot);
-        else if (block == 16 && y)
+        if (block == 16)
             BY_TYPE(plane_backward, type, x, y, dy1, dy2, mean, pixels, 16, d, sum, dot);
         else
             BY_TYPE(plane_backward, type, x, y, dy1, dy2, mean, pixels, block, d, sum, dot);
@@ -707,14 +700,12 @@ void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const v
             const void *d1 = at(type, dy1, from), *d2 = at_if(type, dy2, from);
             float *to = wide ? wide : (float *)dx + p * in_plane;
             memset(to, 0, in_plane * sizeof *to);
-            if (block == 16 && d2)
+            if (block == 16)
                 BY_TYPE(unpool_plane, type, s, out, 16, index + from, d1, d2, to);
-            else if (block == 16)
-                BY_TYPE(unpool_plane, type, s, out, 16, index + from, d1, NULL, to);
             else
                 BY_TYPE(unpool_plane, type, s, out, 1, index + from, d1, d2, to);
             if (wide)
-                BY_TYPE(narrow, type, wide, into(type, dx, p * in_plane), in_plane);
+                BY_TYPE(narrow, type, wide, 1, into(type, dx, p * in_plane), in_plane);
         }
         free(wide);
     }
@@ -936,22 +927,10 @@ typedef struct ShortTask {
     void *narrow;
 } ShortTask;
 
-SPECIALIZED void narrow_scaled(Type type, const float *from, float factor, void *to, size_t count)
-{
-#pragma omp simd
-    for (size_t i = 0; i < count; i++)
-        store(type, to, i, from[i] * factor);
-}
-
 static void narrow_task(void *arg)
 {
-    const ShortTask t = *(ShortTask *)arg;
-#pragma omp parallel for schedule(static)
-    for (size_t c = 0; c < chunks_of(t.count); c++) {
-        size_t i = c * CHUNK;
-        BY_TYPE(narrow_scaled, t.type, t.values + i, t.factor, into(t.type, t.narrow, i),
-                chunk_size(t.count, i));
-    }
+    const ShortTask *task = arg;
+    ops_narrow(task->type, task->count, task->values, task->factor, task->narrow);
 }
 
 void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,

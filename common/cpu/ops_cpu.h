@@ -22,7 +22,7 @@ struct Ops {
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
-// From f32 to the type; back; and both, which leaves of f32 numbers what the type holds.
-void ops_narrow(Type type, size_t count, const float *from, void *to);
+// From f32, times a factor, to the type; back; and both, which leaves of f32 what the type holds.
+void ops_narrow(Type type, size_t count, const float *from, float factor, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
 void ops_round(Type type, size_t count, const float *from, float *to);
