@@ -91,14 +91,16 @@ cmd_edit()
 cmd_save()
 {
     [ -d "$spoiled" ] || die "$spoiled is not there" "exercises/author.sh edit $id"
-    local file a b
+    local file a b extra
+    extra=" $(field "$exercise" files) "
     while read -r file; do
         a=$root/$step/$file b=$spoiled/$file
+        [[ $extra != *"/$file "* ]] || a=$root/$(tr ' ' '\n' <<<"$extra" | grep "/$file$")
         if [ ! -f "$a" ]; then a=/dev/null; elif [ ! -f "$b" ]; then b=/dev/null; fi
         diff -d -U3 --label "$([ "$a" = /dev/null ] && echo "$a" || echo "a/$file")" \
             --label "$([ "$b" = /dev/null ] && echo "$b" || echo "b/$file")" "$a" "$b" || [ $? = 1 ]
     done < <(for file in "$root/$step" "$spoiled"; do
-                 find "$file" -maxdepth 1 \( -name '*.[ch]' -o -name '*.sbatch' \) -printf '%f\n'
+                 find "$file" -maxdepth 1 \( -name '*.[ch]' -o -name '*.sbatch' -o -name '*.txt' \) ! -name CMakeLists.txt -printf '%f\n'
              done | sort -u) >"$change.new"
     mv "$change.new" "$change"
     say "$(grep -c '^@@' "$change" || true) changed places in $(here "$change")"

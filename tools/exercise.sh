@@ -43,7 +43,7 @@ here() { [[ $1 == "$PWD"/* ]] && echo "${1#"$PWD"/}" || echo "$1"; }
 list_exercises() { find "$exercises" -mindepth 2 -maxdepth 2 -name task.md -printf '%h\n' | LC_ALL=C sort -V; }
 id_of() { local name=${1##*/}; echo "${name%%_*}"; }
 title_of() { sed -n '1s/^# *//p' "$1/task.md"; }
-# field EXERCISE step|difficulty|minutes: from the list below the title
+# field EXERCISE step|difficulty|minutes|files: from the list below the title
 field() { sed -n "/^## /q; s/^- $2: *//p" "$1/task.md" | head -1; }
 # The task: the text between that list and the first heading.
 task_of() { awk '/^## /{ exit } /^- [a-z]+: / || NR == 1 { next } { print }' "$1/task.md" | trim; }
@@ -81,13 +81,16 @@ must_be_begun() { [ -d "$copy" ] || die_usage "you have not started $id yet" "./
 
 # --- copies -----------------------------------------------------------------------------------------
 
-# copy_step DIRECTORY [PATCH]: the step's sources, with the patch applied
+# copy_step DIRECTORY [PATCH]: the step's sources, and files of common/ that task.md names, with the patch applied
 copy_step()
 {
     local directory=$1 change=${2:-} file
     mkdir -p "$directory"
     for file in "$root/$step"/*.[ch] "$root/$step"/*.sbatch; do
         [ ! -f "$file" ] || cp "$file" "$directory"
+    done
+    for file in $(field "$exercise" files); do
+        cp "$root/$file" "$directory"
     done
     [ -n "$change" ] || return 0
     patch -s -f -p1 --no-backup-if-mismatch -r - -d "$directory" <"$change" >&2 || {

@@ -1,0 +1,37 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# The number of parameters, the tensors in a checkpoint, and a loss that falls.
+# fails with: --arch tinyvgg is known
+build
+net=(--arch tinyvgg --train-samples 96 -b 16 --lr 0.1 --epochs 12)
+try_learner net 1 "${net[@]}" --save net.st
+why="model_options lists the names."
+[ "$status" != 2 ] || wrong "--arch tinyvgg is known" < <(said net 2)
+passed "--arch tinyvgg is known"
+why="net_build calls one function for each name."
+[ "$status" = 0 ] || wrong "it trains" < <(said net)
+passed "it trains"
+why="A convolution has in x out x kernel x kernel weights and out biases: conv1 has 3 x 32 x 9 + 32. The last layer has 64 x 10
++ 10."
+equal "it has 66218 parameters" 66218 "$(sed -n 's/^tinyvgg, \([0-9]*\) parameters.*/\1/p' net.out)"
+
+cat >expected <<'END'
+conv1.bias [32]
+conv1.weight [32,3,3,3]
+conv2.bias [32]
+conv2.weight [32,32,3,3]
+conv3.bias [64]
+conv3.weight [64,32,3,3]
+conv4.bias [64]
+conv4.weight [64,64,3,3]
+fc.bias [10]
+fc.weight [10,64]
+END
+head -c 20000 net.st | tr -d '\0' | grep -aoE '"[a-z0-9.]+": *\{"dtype": *"F32", *"shape": *\[[0-9,]*\]' |
+    sed -E 's/^"([^"]*)".*(\[.*\])$/\1 \2/' | grep -v '^ddp\.' | sort >found
+why="The names and shapes are PyTorch's, so that its load_state_dict takes the file."
+beside "the checkpoint has these tensors" same "" "expected                  " expected found found
+
+first=$(value net.0.jsonl epoch train_loss epoch=1) last=$(value net.0.jsonl epoch train_loss)
+why="A network without ReLU, or with layers that read the wrong value, has the same parameters but learns little."
+holds "it learns: the loss of the last epoch is smaller than that of the first" awk -v a="$first" -v b="$last" \
+    'BEGIN { print "first " a ", last " b; exit !(b < a) }'

@@ -1,0 +1,30 @@
+// Linked into the learner's program: during its third step, rank 1 gets a SIGINT.
+#include "comm.h"
+#include "ops.h"
+
+#include <signal.h>
+
+static int rank = -1, steps;
+
+void __real_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
+                            CommOp op);
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
+                            CommOp op);
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
+                            CommOp op)
+{
+    rank = comm_rank(comm);
+    __real_comm_all_reduce(comm, stream, values, count, type, op);
+}
+
+void __real_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                       const Scalars *scalars);
+void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                       const Scalars *scalars);
+void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                       const Scalars *scalars)
+{
+    __real_sgd_update(ops, count, params, grads, velocity, scalars);
+    if (++steps == 3 && rank == 1)
+        raise(SIGINT);
+}

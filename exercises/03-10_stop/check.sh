@@ -1,0 +1,23 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Rank 1 gets SIGINT during its third step. All ranks must stop after the same step and save; the saved run must continue
+# with the weights of an uninterrupted one.
+# fails with: both ranks stop after the same step
+build --with check.c --wrap comm_all_reduce --wrap sgd_update
+same=(--timeout 4)
+try_learner two 2 "${same[@]}" --save stopped.st
+for rank in 0 1; do values two.$rank.jsonl step step | wc -l >steps.$rank; done
+why="Rank 0 waits for gradients that rank 1 will never send."
+[ "$status" != 1 ] || wrong "both ranks stop after the same step" < <(
+    echo "rank 0 finished $(cat steps.0) steps and waits in the next; rank 1 finished $(cat steps.1) and left"
+    said two 5)
+equal "both ranks stop after the same step" "$(cat steps.0)" "$(cat steps.1)"
+why="The signal came in step 3, and travels with the gradients of a later step."
+holds "they stop soon after the signal" test "$(cat steps.0)" -le 5
+equal "the run ends with the status of the signal: 130, or 143 if rank 0 heard of it from rank 1" yes \
+    "$([ "$status" = 130 ] || [ "$status" = 143 ] && echo yes || echo "$status")"
+
+finished rest 2 "${same[@]}" --resume stopped.st
+finished whole 2 "${same[@]}"
+why="A flag among the gradients must not change the weights."
+equal "the resumed run ends with the weights of an uninterrupted one" "$(value whole.0.jsonl end weight_hash)" \
+    "$(value rest.0.jsonl end weight_hash)"

@@ -1,0 +1,33 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# The learning rate at each step, beside the finished step's: several warm-ups, four ranks and two, and a resumed run.
+# fails with: 4 ranks, --warmup 2: the rate rises to four times --lr
+build
+same=(--epochs 3 -b 4 --train-samples 64 --lr 0.01 --lr-scale linear)
+rates() { values "$1" step lr; }
+
+# claim WHAT RANKS OPTION...
+claim()
+{
+    local what=$1 ranks=$2
+    shift 2
+    finished right "$ranks" "${same[@]}" "$@"
+    learner yours "$ranks" "${same[@]}" "$@"
+    rates right.0.jsonl >expected
+    rates yours.0.jsonl >found
+    beside "$what" 1e-6 step expected expected found found
+}
+why="An epoch has 4 steps here. The factor goes from 1 to 4 in equal parts."
+claim "4 ranks, --warmup 2: the rate rises to four times --lr" 4 --warmup 2
+why="The warm-up may end within an epoch."
+claim "2 ranks, --warmup 0.6: to twice --lr" 2 --warmup 0.6
+why="No warm-up: nothing to rise from."
+claim "4 ranks, --warmup 0: four times --lr from the start" 4 --warmup 0
+why="Without the option, the warm-up takes 5 epochs, and this run has 3."
+claim "4 ranks without --warmup: it is still rising at the end" 4
+learner first 4 "${same[@]}" --warmup 2 --max-steps 5 --save net.st
+learner rest 4 "${same[@]}" --warmup 2 --resume net.st
+finished whole 4 "${same[@]}" --warmup 2
+{ rates first.0.jsonl; rates rest.0.jsonl; } >found
+rates whole.0.jsonl >expected
+why="A resumed run has to continue with the rate of its next step."
+beside "a resumed run continues with the right rate" 1e-6 step expected expected found found
