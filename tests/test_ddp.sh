@@ -50,22 +50,15 @@ ddp() { env -u CUDA_HOME PATH="$TMP/bin" ./ddp "$@"; }
 
 expect 0 "./ddp - data-parallel training" ddp
 expect 0 "run STEP" ddp help
-expect 0 "run STEP" ddp --help
 expect 2 "there is no command 'tset'" ddp tset
-expect 2 "run: which step?" ddp run
 expect 2 "there is no step '09'" ddp run 09
 expect 2 "there are: 01_single_gpu 02_data_parallel 03_three 04_four" ddp run 0
 expect 2 "it has no ranks" ddp run 01 -n 2
 expect 2 "not 'two'" ddp run 01 -n two
-expect 2 "not '0'" ddp run 01 -n 0
-expect 2 "-n needs a number" ddp run 01 -n
 expect 2 "not 'gpu'" ddp run 01 --backend gpu
 expect 2 "unknown option --epochs" ddp run 01 --epochs 1
-expect 2 "options of the program itself after --" ddp run 01 epochs
 expect 2 "two steps are wanted" ddp diff 01
-expect 2 "there is no step '07'" ddp diff 01 07
 expect 2 "takes no arguments" ddp setup now
-expect 2 "doctor: takes --gpu" ddp doctor now
 check "none of this built anything" test ! -e build
 
 # --- setup and run: commands are printed, and the program's exit status is ddp's ---------------------------
@@ -76,17 +69,13 @@ expect 3 "\$ build/cpu/01_single_gpu/train --save 'a b'" ddp run 01_single_gpu -
 check "only that program is built" grep -qF '$ cmake --build build --target 01_single_gpu_cpu' "$TMP/output"
 check "configuring again says nothing" not grep -q preset "$TMP/output"
 expect 3 'trained with' ddp run 1 --backend cpu
-expect 3 'trained with' ddp run 01_single_gpu/
 expect 3 'trained with --devices 4 -b 8' ddp run 02 -n 4 -- -b 8
 expect 3 'trained with -n 4 -b 8' ddp run 03 -n 4 -- -b 8
-expect 3 'trained with -b 8' ddp run 03 -- -b 8
 expect 4 'launched --nproc-per-node 4 -- build/cpu/04_four/train -b 8' ddp run 04 -n 4 -- -b 8
-expect 4 'launched --nproc-per-node 2 -- build/cpu/04_four/train' ddp run 04
 expect 3 'trained with --help' ddp run 04 -- --help
 sed -i 's,^CMAKE_HOME.*,CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere,' build/CMakeCache.txt
 expect 3 'was moved or copied' ddp run 01
 expect 1 'the cuda backend cannot be built here' ddp run 01 --backend cuda
-expect 1 'the cuda backend cannot be built here' ddp doctor --gpu
 (cd / && expect 3 "$tree/build/cpu/01_single_gpu/train" env PATH="$TMP/bin" "$tree/ddp" run 01
     exit $failed) || failed=$((failed + 1))
 ln -s "$tree/ddp" "$TMP/door"
@@ -153,9 +142,6 @@ if is_debian; then
     expect 0 'apt-get install -q -y --no-install-recommends ninja-build' ddp setup
     check "first update, then install" test "$(cut -d' ' -f1 "$TMP/apt" | paste -sd' ')" = "update install"
     rm "$TMP/apt"
-    expect 0 'ready' ddp setup
-    check "nothing missing, nothing fetched" test ! -e "$TMP/apt"
-
     rm "$TMP/bin/ninja"
     rm -rf build
     pretend id 'echo 1000'
@@ -163,9 +149,7 @@ if is_debian; then
     check "the one line to run" grep -qF 'apt-get update && apt-get install --no-install-recommends ninja-build' "$TMP/output"
     pretend sudo 'test "$1" = -n && shift; exec "$@"'
     expect 0 '$ sudo apt-get update' ddp setup
-    rm "$TMP/bin/sudo"
     pretend id 'echo 0'
-
     rm -f "$TMP/bin/ninja" "$TMP/apt"
     rm -rf build
     pretend apt-get 'echo "E: Unable to locate package"; exit 100'
