@@ -4,7 +4,7 @@
 # bit for bit, those of a run that nobody disturbed.
 #
 #   CHAOS_SEED=4711     the same faults in the same order once more, at about the same moments
-#   CHAOS_EVENTS=200    as many instead of 16: about 4 s for each. Through run.sh, with that much time:
+#   CHAOS_EVENTS=200    as many instead of 12: about 4 s for each. Through run.sh, with that much time:
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
 #   CHAOS_ARENAS="launch mpirun hosts rendezvous"   which of them
 #
@@ -21,7 +21,7 @@ margin=4                            # s more for the news to get round, and for 
 job=(--arch lenet --data synthetic --train-samples 9600 --test-samples 8 -b 32 --epochs 2 -j 0 --lr 0.05 --threads 1
     --timeout "$timeout")
 saving=(--save "$TMP/net" --resume auto --save-every 3)
-events=${CHAOS_EVENTS:-16}
+events=${CHAOS_EVENTS:-12}
 arenas=${CHAOS_ARENAS:-launch mpirun hosts rendezvous}
 export CHAOS_SEED=${CHAOS_SEED:-$((RANDOM * 32768 + RANDOM))}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
@@ -44,7 +44,7 @@ await()
     until "$@"; do
         now
         [ $ms -lt $end ] || return 1
-        sleep 0.02
+        sleep 0.1
     done
 }
 
@@ -123,7 +123,7 @@ keep() # keep NAME
         echo "--- $1 has ended with $?" | tee -a "$1.log" >>ends
         if [ "$(tail -1 "$1.log")" = "--- $1 has ended with 0" ]; then
             touch "$1.done"
-            while [ -e "$1.done" ] && [ ! -e over ]; do sleep 0.02; done
+            while [ -e "$1.done" ] && [ ! -e over ]; do sleep 0.1; done
         else
             rm -f ./*.done
             sleep 0.1

@@ -77,6 +77,10 @@ same_bits()
         --rendezvous "file:$TMP/note"
     check "its token needs no words" not grep token "$TMP/output"
     check "its note is gone" test ! -e note
+    # One that was left by a job that was killed.
+    (umask 077; printf 'ddp.c rendezvous\nddp 1.0, restart 0\n127.0.0.1 9\n%064x\n' 7 >note)
+    expect 0 "0 of 4: Slurm" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
+    check "it is gone" test ! -e note
     expect 0 "weight hash: " step -N2 --ntasks-per-node=2 -m cyclic "$train" "${twenty[@]}"
     check "ranks in turns" each_says 4 Slurm node1 node2 node1 node2
     job=$(submit "$script" "${twenty[@]}" --require-token)
@@ -136,30 +140,6 @@ traps()
     expect 0 "srun --mpi=none" not step -n 2 --mpi=pmix "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
     [ -n "$hosts" ] || return
     expect 0 "there is no token" not step -N2 "$train" "${twenty[@]}" --require-token
-}
-
-# --- two at once ----------------------------------------------------------------------------------------------------
-
-# The port that a job begins to look at is taken; and a note is there already.
-at_once()
-{
-    local one port holder
-    if [ -n "$hosts" ]; then
-        one=$(submit --hold -w node1,node2 "$script" "${twenty[@]}")
-        port=$((20000 + 16 * (31 * one % 768)))
-        RANK=0 WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port on_node 1 "$train" "${twenty[@]}" >holder 2>&1 &
-        holder=$!
-        until_so 10 on_node 1 bash -c "exec 3<>/dev/tcp/node1/$port"
-        on_head scontrol release "$one"
-        expect 0 "done" done_with "$one"
-        check "four ranks" each_says 4 Slurm "${four[@]}"
-        kill "$holder"
-        wait "$holder"
-    fi
-    # One that was left by a job that was killed.
-    (umask 077; printf 'ddp.c rendezvous\nddp 1.0, restart 0\n127.0.0.1 9\n%064x\n' 7 >note)
-    expect 0 "0 of 4: Slurm" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
-    check "it is gone" test ! -e note
 }
 
 # --- the end of the time --------------------------------------------------------------------------------------------
@@ -275,7 +255,7 @@ cut_off()
 }
 
 watch_the_clock >/dev/null
-for part in ${PARTS:-same_bits layouts traps at_once time_is_over deaths cut_off}; do
+for part in ${PARTS:-same_bits layouts traps time_is_over deaths cut_off}; do
     before=$SECONDS
     $part
     echo "$part: $((SECONDS - before)) s"
