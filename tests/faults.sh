@@ -36,12 +36,13 @@ list()
 # is compiled again.
 copy()
 {
-    local cuda=OFF
+    local cuda=OFF file
     [[ " $*" != *" cuda-"* ]] || cuda=ON
     mkdir -p "$work/tree"
     take_back                                   # of a run that was killed
     (cd "$root" && find . \( -path ./build -o -path ./data -o -path ./.git -o -path ./exercises-work -o -path ./runs \) \
         -prune -o -type f -print0 | xargs -0 cp -pu --parents -t "$work/tree")
+    (cd "$work/tree" && find . -type f | while read -r file; do [ -e "$root/$file" ] || rm "$file"; done)
     grep -qs "^DDP_CUDA:BOOL=$cuda" "$work/build/CMakeCache.txt" ||
         cmake -S "$work/tree" --preset default -B "$work/build" -G Ninja -DDDP_CUDA=$cuda \
             -DCMAKE_CUDA_ARCHITECTURES=90-real >"$work/log" 2>&1 ||
