@@ -219,6 +219,12 @@ deaths()
     check "not again" job_is "$job" FAILED
     check "all is as it was" nothing_left
 
+    job=$(submit "$script" "${endless[@]}")
+    check "it trains" until_so 30 says "$job" "== step:"
+    on_head scancel "$job"
+    check "scancel ends it" until_so 10 over "$job"
+    check "nothing is left" until_so 10 nothing_left
+
     # After it has saved something, the job goes on by itself.
     expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}" --amp off
     wanted=$(hash_of)

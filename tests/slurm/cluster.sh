@@ -22,11 +22,12 @@ export DDP_SLURM_DIR=$TMP/slurm
 # until_so SECONDS COMMAND...: waits until it succeeds; fails when it has not by then.
 until_so()
 {
-    local deadline=$((SECONDS + $1))
+    local deadline=$((SECONDS + $1)) ms=100
     shift
     until "$@" >/dev/null 2>&1; do
         [ $SECONDS -lt $deadline ] || return 1
-        sleep 0.3                               # to ask the controller costs more than to wait
+        sleep 0.$ms
+        [ $ms -ge 700 ] || ms=$((ms + 100))     # to ask the controller costs more than to wait
     done
 }
 
