@@ -587,14 +587,6 @@ TEST(synthetic_images_of_any_size)
         EXPECT_EQ_INT(data.test.width, sizes[i]);
         data_close(&data);
     }
-    DataConfig config = data_defaults();
-    config.data = "synthetic";
-    config.image_size = 1024;
-    config.train_count = 100000000;
-    Data data;
-    Error err;
-    EXPECT(!data_open(&data, &config, 0, &err), "300 TB of images");
-    EXPECT(says(&err, "out of memory"), "%s", err.text);
 }
 
 TEST(real_cifar10)
@@ -602,11 +594,12 @@ TEST(real_cifar10)
     const char *archive = getenv("DDP_CIFAR10");
     char command[2 * PATH_MAX];
     Print print;
-    snprintf(command, sizeof command, "tar -C '%s' -xf '%s'", test_path(""), archive);
-    if (!archive || !EXPECT(system(command) == 0, "%s", command))
+    if (!archive)
         return;
-    EXPECT_EQ_STR(print_of(print, test_path("cifar-10-batches-bin")),
-                  "cifar10, 50000 + 10000 images, checksum 49c85581");
+    snprintf(command, sizeof command, "tar -C '%s' -xf '%s'", test_path(""), archive);
+    if (EXPECT(system(command) == 0, "%s", command))
+        EXPECT_EQ_STR(print_of(print, test_path("cifar-10-batches-bin")),
+                      "cifar10, 50000 + 10000 images, checksum 49c85581");
 }
 
 int main(void)
