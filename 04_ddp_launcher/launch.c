@@ -5,13 +5,13 @@
 //   rank 1         |   exec | meet | step | step X                 |        |   exec | resume ...
 //
 // With several machines each has its launch. They know nothing of each other: when a rank fails all
-// ranks end, and every launch starts its own again. DDP_GENERATION grows with each start.
+// ranks end, and every launch starts its own again.
 //
 // Any program will do. Ours leaves signs of life, so that launch can tell how far it had come.
 #include "args.h"         // uses: args_add, args_parse, args_reject
 #include "check.h"        // uses: CHECK, FAIL_ERROR, WARN
 #include "rank_output.h"  // uses: output_open, output_left
-#include "secret.h"       // uses: secret_random, secret_from_file
+#include "secret.h"       // uses: secret_random, secret_find
 #include "supervise.h"    // uses: Supervisor, supervise_fork, supervise, supervise_pause
 #include "tcp.h"          // uses: tcp_resolve, tcp_bind
 
@@ -33,7 +33,6 @@ typedef struct Launch {
     char **program;
     TcpPlace place;         // of rank 0
     int bound;              // a socket there, if rank 0 is one of ours
-    int64_t generation;
     Supervisor *supervisor;
 } Launch;
 
@@ -91,12 +90,9 @@ static void tell(const char *name, long long value)
 static void tell_token(const Launch *l)
 {
     Error err;
-    Secret secret = { .known = false };
+    Secret secret;
     char text[SECRET_TEXT];
-    const char *given = l->token_file ? NULL : getenv("DDP_TOKEN");
-    if (given && !secret_from_text(given, &secret))
-        WRONG("openssl rand -hex 32 makes some", "DDP_TOKEN is not 64 hexadecimal digits");
-    if (l->token_file && !secret_from_file(l->token_file, &secret, &err))
+    if (!secret_find(l->token_file, &secret, &err))
         WRONG(err.hint, "%s", err.text);
     if (!secret.known && l->nodes == 1)
         secret = secret_random();
@@ -123,13 +119,9 @@ static void bind_place(Launch *l)
         l->place = tcp_place(l->bound, false);
 }
 
-static void tell_all(Launch *l, int start)
+static void tell_all(const Launch *l, int start)
 {
     cpu_set_t cores;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    int64_t generation = now.tv_sec * INT64_C(1000000) + now.tv_nsec / 1000;
-    l->generation = generation > l->generation ? generation : l->generation + 1;
     int share = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / l->ranks : 1;
     if (!getenv("OMP_NUM_THREADS"))
         tell("OMP_NUM_THREADS", share > 1 ? share : 1);
@@ -144,7 +136,6 @@ static void tell_all(Launch *l, int start)
     tell("GROUP_RANK", l->node);
     tell("TORCHELASTIC_RESTART_COUNT", start);
     tell("TORCHELASTIC_MAX_RESTARTS", l->restarts);
-    tell("DDP_GENERATION", l->generation);
 }
 
 // --- starting ------------------------------------------------------------------------------------
@@ -199,7 +190,8 @@ static void start_all(Launch *l, int start)
         CHECK(pid >= 0, "fewer processes; ulimit -u", "fork: %s", strerror(errno));
         if (pid == 0)
             become(l, local, ends);
-        output_close(ends);
+        close(ends[0]);
+        close(ends[1]);
     }
 }
 

@@ -7,9 +7,9 @@
 //
 // Only what is a step's own is believed.
 #include "slurm.h"
-#include "machine.h"          // uses: machine_command
 #include "rendezvous_file.h"  // uses: rendezvous_file_write, rendezvous_file_read
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -112,7 +112,7 @@ static void leave_loopback(const char *host, bool own, TcpAddress address)
     TcpAddress addresses[2];
     if (strcmp(host, address) == 0)
         return;
-    if (tcp_is_loopback(address) && own && tcp_own_addresses(addresses, 2) == 1)
+    if (tcp_is_loopback(address) && own && tcp_own_addresses(NULL, addresses, 2) == 1)
         memcpy(address, addresses[0], TCP_ADDRESS);
     CHECK(!tcp_is_loopback(address), "--master-addr ADDRESS; or --rendezvous file:PATH --iface NAME",
           "%s is %s on this host, which leads to no other", host, address);
@@ -128,19 +128,11 @@ static bool one_host(const TcpStoreConfig *m)
 static void place_by_file(const RendezvousConfig *c, TcpStoreConfig *m)
 {
     const char *path = c->meet + strlen("file:");
-    TcpAddress own[STORE_PLACES] = { "127.0.0.1" };
-    int count = 1;
     if (m->rank > 0) {
         rendezvous_file_read(path, m);
         return;
     }
-    if (!one_host(m) && !c->address && !m->from)
-        count = tcp_own_addresses(own, STORE_PLACES);
-    for (int i = 0; i < count; i++)
-        tcp_store_add(m, c->address ? c->address : m->from ? m->from : own[i],
-                             c->port > 0 ? c->port : 0);
-    tcp_store_bind(m);
-    m->secret = m->secret.known ? m->secret : secret_random();
+    tcp_store_offer(m, c->address, c->port, one_host(m));
     rendezvous_file_write(path, m);
 }
 
@@ -188,7 +180,8 @@ void slurm_refuse(void)
         return;
     WARN("", "job %s has %d tasks, and this process is none of them; srun starts them:",
          get("SLURM_JOB_ID"), tasks);
-    fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s\n\n", cores ? " --cpus-per-task=" : "",
-            cores ? cores : "", machine_command());     // newer sruns do not take it from the job
+    fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s ...\n\n",     // newer sruns do not
+            cores ? " --cpus-per-task=" : "", cores ? cores : "",          // take it from the job
+            program_invocation_name);
     exit(EXIT_USAGE);
 }

@@ -4,21 +4,18 @@
 #include "world.h"
 #include <stdbool.h>
 
-// Which ranks share a machine? Counts the world's local_rank and local_size where they are -1, else
-// compares them with the count; and counts sharers. Returns how many cores this machine's ranks may
-// use together.
+// Which ranks share a machine? Counts the world's local_rank and local_size where they are -1, and
+// counts sharers. Returns how many cores this machine's ranks may use together.
 int agree_neighbours(World *world);
 
-// All ranks must have the same value. Otherwise all end, and rank 0 says both: of several lines,
-// the first that differs.
+// All ranks must have the same value. Otherwise rank 0 prints both and ends the run: of several
+// lines, the first that differs.
 void agree_same(const World *world, const char *what, const char *value);
-
-// No two ranks may have the same value, such as the GPU that they compute on. Otherwise all end,
-// and rank 0 names both.
+// No two ranks may have the same value, such as the GPU that they compute on. Otherwise rank 0 names
+// both and ends the run.
 void agree_unique(const World *world, const char *what, const char *value, const char *hint);
 
-// What rank 0 answers. Others, which look at their own disks, may find something else.
+// Rank 0's answer. The others look at their own disks, and may find something else.
 bool agree_ask(const World *world, const char *what, bool answer);
-
 // A line of each rank: rank 0 prints them all, in order.
 void agree_print(const World *world, const char *line);

@@ -1,4 +1,4 @@
-// machine.h - where this process runs: its machine, its cores, its program and command line.
+// machine.h - where this process runs: its machine, its cores, its program.
 #pragma once
 #include <sched.h>
 #include <stdbool.h>
@@ -14,10 +14,7 @@ typedef struct Machine {
 
 Machine machine_here(void);
 bool machine_shares_cores(const Machine *a, const Machine *b);  // on one machine, is a core both's?
-int machine_parent_cores(void);     // that whoever started this process may use; 0: not known
+int machine_parent_cores(void);     // that the parent process may use; 0: not known
 
 // The program that this process runs, as text: "1234567 bytes, 0123456789abcdef".
 const char *machine_program(void);
-
-// Its command line, as a shell takes it.
-const char *machine_command(void);

@@ -6,6 +6,5 @@
 // ends: what become the program's stdout and stderr; close them once it has them. file: appended
 // to; else prefix: put in front of each line; else both go where ours go.
 bool output_open(int ends[2], const char *file, const char *prefix, Error *err);
-void output_close(int ends[2]);
 // The programs have ended: is there still output on its way?
 bool output_left(void);

@@ -14,11 +14,12 @@ Secret secret_random(void);
 // From 64 hexadecimal digits (and a newline). False: it is something else.
 bool secret_from_text(const char *text, Secret *secret);
 void secret_to_text(const Secret *secret, char text[SECRET_TEXT]);
-// From a file that only its owner, this user, may read.
-bool secret_from_file(const char *path, Secret *secret, Error *err);
+// Reads the beginning of a file that only its owner, this user, may read, as text.
+bool secret_read(const char *path, char *text, size_t size, Error *err);
+// The run's: from this file, else (NULL) from DDP_TOKEN, else there is none. False: it is wrong.
+bool secret_find(const char *file, Secret *secret, Error *err);
 
-// HMAC(secret, who + said), with a key of zeros where there is no secret. Nobody else can make it,
-// and it proves nothing about anything else that is said.
+// HMAC(secret, who + said), with a key of zeros where there is no secret.
 void secret_prove(const Secret *secret, const char *who, const void *said, size_t bytes,
                   unsigned char proof[SECRET_BYTES]);
 bool secret_proves(const Secret *secret, const char *who, const void *said, size_t bytes,

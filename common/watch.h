@@ -1,7 +1,7 @@
 // watch.h - judges signs of life: which of several processes that compute together is to blame?
 //
-// The same judgement for pages in shared memory (supervise.h) and for those that were heard over
-// the network (tcp_store.h).
+// The same judgement for pages in shared memory (supervise.h) and for those that come over the
+// network (tcp_store.h).
 #pragma once
 #include "alive.h"
 #include <signal.h>
@@ -9,11 +9,11 @@
 #include <sys/types.h>
 
 typedef struct Watched {
-    Alive *alive;           // its page; NULL: nobody here watches this rank
+    Alive *alive;           // its page; NULL: this rank is watched elsewhere
     pid_t pid;
     const char *host;
     double heard;           // s: when its page last came over the network; 0: our own child
-    double slack;           // s: its own supervisor has so much longer to say what happened
+    double slack;           // s: its own supervisor has so much longer to report what happened
     double ended;           // s: when it was reaped, or its connection closed; 0: it lives
     double stopped;         // s: when SIGSTOP or the like stopped it, or 0
     int status;             // our own child's, as waitpid gave it
@@ -30,5 +30,5 @@ typedef struct Watch {
 
 bool watch_lives(const Watch *watch);   // does any rank?
 // Names the rank that has died, hangs or is stopped, in one line on stderr, and returns the exit
-// status for all. 0: all is well, as far as can be seen. Call it a few times a second.
+// status for all. 0: nothing is wrong, as far as can be seen. Call it a few times a second.
 int watch_judge(Watch *watch);

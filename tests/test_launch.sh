@@ -37,7 +37,7 @@ expect 2 "which program?" "$launch"
 expect 2 "which program?" "$launch" --
 expect 2 "--nproc-per-node" "$launch" --nproc-per-node 0 -- true
 expect 2 "did you mean --max-restarts" "$launch" --max_restart 3 -- true
-expect 2 "DDP_TOKEN is not 64 hexadecimal digits" env DDP_TOKEN=secret "$launch" -- true
+expect 2 "DDP_TOKEN: not a token of 64 hexadecimal digits" env DDP_TOKEN=secret "$launch" -- true
 expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2 --max-restarts 3 -- ./nothing
 expect 2 "no-such-program cannot be started" "$launch" -- no-such-program
 expect 2 ". cannot be started: Permission denied" "$launch" -- .
@@ -61,9 +61,9 @@ for i in 0 1 2; do
     check "rank $i: $(contract $i)" grep -qE "^RANK=$i WORLD_SIZE=3 LOCAL_RANK=$i LOCAL_WORLD_SIZE=3 GROUP_RANK=0 \
 MASTER_ADDR=127\.0\.0\.1 MASTER_PORT=[1-9][0-9]* TORCHELASTIC_RESTART_COUNT=0 TORCHELASTIC_MAX_RESTARTS=5 \
 TORCHELASTIC_RUN_ID=- TORCHELASTIC_USE_AGENT_STORE=- OMP_NUM_THREADS=$threads GOMP_SPINCOUNT=2000 \
-DDP_TOKEN=[0-9a-f]{64} DDP_GENERATION=1[0-9]{15} listens=$([ $i = 0 ] && echo 1 || echo -1)\$" "$TMP/output"
-    check "one port, token, generation" test "$(word $i MASTER_PORT)$(word $i DDP_TOKEN)$(word $i DDP_GENERATION)" = \
-        "$(word 0 MASTER_PORT)$(word 0 DDP_TOKEN)$(word 0 DDP_GENERATION)"
+DDP_TOKEN=[0-9a-f]{64} listens=$([ $i = 0 ] && echo 1 || echo -1)\$" "$TMP/output"
+    check "one port, one token" test "$(word $i MASTER_PORT)$(word $i DDP_TOKEN)" = \
+        "$(word 0 MASTER_PORT)$(word 0 DDP_TOKEN)"
 done
 first=$(word 0 DDP_TOKEN)
 expect 0 "OMP_NUM_THREADS=5 GOMP_SPINCOUNT=- " env OMP_NUM_THREADS=5 OMP_WAIT_POLICY=passive \
@@ -97,8 +97,8 @@ expect 0 "inherited: listening memory; blocked:; ignored: TTOU; own group: 1" \
     "$launch" -- "$rank" all=inherited 5</dev/null
 "$launch" -n 2 --prefix -- "$rank" 1=inherited >"$TMP/output" 5</dev/null
 check "the second has no socket" says "^\[rank 1\] inherited: memory; blocked:; ignored: TTOU; own group: 1$"
-(trap '' HUP PIPE; "$launch" -- "$rank" all=inherited) >"$TMP/output"
-check "who was started to ignore HUP and PIPE" says "ignored: HUP PIPE TTOU"
+(trap '' HUP; "$launch" -- "$rank" all=inherited) >"$TMP/output"
+check "a program that was started to ignore HUP" says "ignored: HUP TTOU"
 expect 0 "inherited: listening memory;" bash -c '"$0" -- "$1" all=inherited <&- ' "$launch" "$rank"
 
 # Where /dev/null cannot be opened it starts ranks all the same.
@@ -178,8 +178,6 @@ expect 0 "restart 1 of 5 in 0.5 s" "$launch" -n 2 --max-restarts 5 -- "$rank" al
 check "two pauses" seconds 1.5 8
 check "the second is longer" says "restart 2 of 5 in 1 s"
 check "three starts" says_times 3 "^RANK=1 .* TORCHELASTIC_RESTART_COUNT=[012] TORCHELASTIC_MAX_RESTARTS=5 "
-check "each has a larger generation" test "$(word 1 DDP_GENERATION | sort -nu)" = "$(word 1 DDP_GENERATION)" -a \
-    "$(word 1 DDP_GENERATION | wc -l)" = 3
 check "one port, one token" test "$(word 0 MASTER_PORT | sort -u | wc -l)$(word 0 DDP_TOKEN | sort -u | wc -l)" = 11
 check "rank 0 listens each time" says_times 3 "^RANK=0 .* listens=1"
 expect 7 "restart 1 of 1 in" "$launch" --max-restarts 1 -- "$rank" all=exit7
@@ -220,7 +218,7 @@ check "nothing is left" nothing_left
 
 begin "$launch" -n 2 -- "$rank" all=live1,catch,wait
 ready 2
-for signal in USR1 USR2 WINCH; do
+for signal in USR1 USR2; do
     kill -$signal $pid
     check "$signal reaches both" at_last says_times 2 "caught $signal: rank"
 done

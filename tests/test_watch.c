@@ -206,8 +206,8 @@ TEST(a_rank_is_stopped_or_unheard)
             waits(2, 1);
         silent_for(2, 3);
         ranks[2].heard = clock_now() - 3.1;
-        expect(EXIT_FAILED, "rank 2 of 3 (node1, pid 1002) has not been heard of for 3.1 s, it is stopped "
-                            "or its machine is out of reach: after epoch 1, step 12");
+        expect(EXIT_FAILED, "rank 2 of 3 (node1, pid 1002) is stopped or out of reach, and has not been "
+                            "heard of for 3.1 s: after epoch 1, step 12");
         ranks[2].slack = 2;
         expect(0, "");
     }
@@ -224,8 +224,9 @@ TEST(all_wait_for_each_other)
         waits(1, 1);
         expect(0, "");
         waits(2, 2);
-        expect(EXIT_FAILED, "all wait for each other, for 2 s now: rank 1 of 3 (node1, pid 1001) is behind");
-        EXPECT(strstr(said, "rank 0 (node1, pid 1000) waits, after epoch 1, step 10; last collective: "
+        expect(EXIT_FAILED, "all wait for each other, for 2 s now\n");
+        EXPECT(strstr(said, "rank 1 of 3 (node1, pid 1001) is behind: ") != NULL, "says %s", said);
+        EXPECT(strstr(said, "rank 0 of 3 (node1, pid 1000) waits: after epoch 1, step 10; last collective: "
                             "all_reduce #2 of 5 values (gradients)\n") != NULL, "says %s", said);
         ranks[0].beaten = clock_now();
         expect(0, "");                  // not yet
@@ -237,8 +238,8 @@ TEST(all_wait_for_each_other)
     alive_done();
     waits(2, 1);
     ends(2, 1, exited(0));
-    expect(EXIT_FAILED, "in different calls");
-    EXPECT(strstr(said, "rank 2 (node1, pid 1002) is done, ") != NULL, "says %s", said);
+    expect(EXIT_FAILED, "all wait for each other");
+    EXPECT(strstr(said, "rank 2 of 3 (node1, pid 1002) is done: ") != NULL, "says %s", said);
     page_of(1);
     alive_patience(0);
     page_of(0);

@@ -53,7 +53,6 @@ check "nothing by rank 1" not grep -q init second
 one_node="SLURM_STEP_NUM_NODES=1 SLURM_GTIDS=0,1"
 expect 0 "local rank: 1, global rank: 1 of 2: Slurm == host $here" both "$one_node" "$one_node SLURM_LOCALID=1" --iface lo
 check "the loopback will do, without a warning" not grep -q -e token -e node1 "$TMP/output"
-expect 0 "($here) are both local rank 0" both "$one_node" "$one_node"
 token=DDP_TOKEN=$(printf '%064x' 4711)
 expect 0 "statuses 0 0" both "$token" "$token" --require-token "${loopback[@]}"
 expect 0 "statuses 4 1" both "$token" "DDP_TOKEN=$(printf '%064x' 4712)" "${loopback[@]}" --timeout 1
@@ -70,18 +69,17 @@ wait
 # --- which source is believed ---------------------------------------------------------------------------------------
 
 all_of=(SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_NODELIST=x SLURM_GTIDS=3)
-expect 0 "0 of 1: command line, not SLURM_PROCID=3, not SLURM_STEP_NUM_TASKS=4" \
+expect 0 "0 of 1: command line ==" \
     alone "${all_of[@]}" "$train" "${tiny[@]}" --rank 0 --world-size 1
-expect 0 "0 of 1: environment, not SLURM_PROCID=3" alone "${all_of[@]}" RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}"
+expect 0 "0 of 1: environment ==" alone "${all_of[@]}" RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}"
 expect 2 "SLURM_PROCID is 4, but SLURM_STEP_NUM_TASKS is 4" alone "${all_of[@]}" SLURM_PROCID=4 "$train" "${tiny[@]}"
-expect 2 "SLURM_LOCALID is 1, but SLURM_GTIDS is 1" alone "${all_of[@]}" "$train" "${tiny[@]}"
 expect 2 "SLURM_STEP_NODELIST does not say where" alone "${all_of[@]}" SLURM_GTIDS=2,3 SLURM_STEP_NODELIST= \
     "$train" "${tiny[@]}"
 
 # In a job, but none of its tasks: 4294967290 is the shell that salloc may start, 4294967291 the batch script.
 for step in SLURM_STEP_ID= SLURM_STEP_ID=4294967290 SLURM_STEP_ID=4294967291; do
-    expect 2 "    srun --kill-on-bad-exit=1 $train ${tiny[*]} --save 'a'\\''s b'" alone SLURM_PROCID=0 SLURM_LOCALID=0 \
-        $step SLURM_STEP_NUM_TASKS=1 "$train" "${tiny[@]}" --save "a's b"
+    expect 2 "    srun --kill-on-bad-exit=1 $train ..." alone SLURM_PROCID=0 SLURM_LOCALID=0 \
+        $step SLURM_STEP_NUM_TASKS=1 "$train" "${tiny[@]}"
     check "of how many tasks" grep -qF "job $job has 8 tasks" "$TMP/output"
 done
 expect 0 "0 of 1: alone" alone SLURM_NTASKS=1 SLURM_PROCID=0 "$train" "${tiny[@]}"
@@ -107,14 +105,14 @@ check "it is gone" not compgen -G "note*"
 check "nobody warns of tokens" not grep -q token "$TMP/output"
 other() { (umask "$1"; rm -f note; printf '%s\nddp %s.0, restart 0\n127.0.0.1 9\n%064x\n' "$3" "$2" 7 >note); }
 other 077 99 "ddp.c rendezvous"
-expect 1 "$TMP/note: that is of another run: 'ddp 99.0, restart 0', this is 'ddp $job.0, restart 0'" \
+expect 1 "$TMP/note: of another run: 'ddp 99.0, restart 0', this is 'ddp $job.0, restart 0'" \
     task 1 0 "" "${note[@]}" --timeout 0.5
 expect 0 "statuses 0 0" both "" "" "${note[@]}"
 check "it took the place of the other" test ! -e note
 other 022 "$job" "ddp.c rendezvous"
-expect 1 "not this user's own file with mode 0600" task 1 0 "" "${note[@]}" --timeout 0.5
+expect 1 "not this user's own file" task 1 0 "" "${note[@]}" --timeout 0.5
 other 077 "$job" "something"
-expect 1 "that is something else" task 1 0 "" "${note[@]}" --timeout 0.5
+expect 1 "not a rendezvous file" task 1 0 "" "${note[@]}" --timeout 0.5
 rm note
 expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
 expect 4 "1 of 2 ranks came" task 0 0 "" "${note[@]}" --timeout 0.5

@@ -46,7 +46,7 @@ static void print_contract(int count)
         "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
         "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS", "GOMP_SPINCOUNT",
-        "DDP_TOKEN", "DDP_GENERATION",
+        "DDP_TOKEN",
     };
     (void)count;
     char line[2048] = "";

@@ -1,66 +1,35 @@
 #include "deadline.h"
 #include "check.h"
-#include "threads.h"
 
-#include <pthread.h>
+#include <signal.h>
 #include <time.h>
 
 static double limit;                    // s
 static const char *hint_text, *what_text;
-static pthread_t thread;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed;
-static bool met;
+static timer_t timer;
 
-// Small slices: of a time in which we were stopped, no more than one of them counts.
-static void wait_slice(void)
+// In a thread of its own.
+static void on_time(union sigval unused)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += 100000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_nsec -= 1000000000;
-        until.tv_sec++;
-    }
-    pthread_cond_timedwait(&changed, &lock, &until);
-}
-
-static void *run(void *arg)
-{
-    (void)arg;
-    pthread_mutex_lock(&lock);
-    for (double left = limit; !met && left > 0; left -= 0.1)
-        wait_slice();
-    if (!met)
-        FAIL(hint_text, "%s within %.3g s", what_text, limit);
-    pthread_mutex_unlock(&lock);
-    return NULL;
+    (void)unused;
+    FAIL(hint_text, "%s within %.3g s", what_text, limit);
 }
 
 void deadline_set(double seconds, const char *hint, const char *what)
 {
-    pthread_condattr_t attributes;
+    struct sigevent event = { .sigev_notify = SIGEV_THREAD, .sigev_notify_function = on_time };
+    struct itimerspec once = { .it_value.tv_sec = (time_t)seconds };
+    once.it_value.tv_nsec = (long)(1e9 * (seconds - (double)once.it_value.tv_sec));
     limit = seconds;
     hint_text = hint;
     what_text = what;
-    met = false;
-    if (seconds <= 0)
-        return;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-    thread = thread_start(run, NULL, "a deadline");
+    if (limit > 0)
+        CHECK(timer_create(CLOCK_MONOTONIC, &event, &timer) == 0 &&
+              timer_settime(timer, 0, &once, NULL) == 0, "", "timer_create");
 }
 
 void deadline_met(void)
 {
-    if (limit <= 0)
-        return;
-    pthread_mutex_lock(&lock);
-    met = true;
-    pthread_cond_signal(&changed);
-    pthread_mutex_unlock(&lock);
-    pthread_join(thread, NULL);
-    pthread_cond_destroy(&changed);
+    if (limit > 0)
+        timer_delete(timer);
 }

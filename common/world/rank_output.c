@@ -1,5 +1,5 @@
-// rank_output.c - a thread for each stream that gets a prefix: a slow reader makes nobody else
-// wait.
+// rank_output.c - a thread for each stream that gets a prefix, so that a slow reader holds up nothing
+// else.
 #include "rank_output.h"
 #include "threads.h"
 
@@ -11,61 +11,56 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct Lines {
-    struct Lines *next;
-    int from, to;
-    char prefix[32];
-    atomic_bool ending, over;
-} Lines;
-
-static Lines *all;
-
 enum { MOST = 4096 };                   // bytes that a pipe takes as a whole (PIPE_BUF)
 
-// One line, with the prefix in front of it: one write, so that nothing comes between. Returns false
-// when nobody reads; the program is to notice.
-static bool pass_line(Lines *l, const char *line, size_t bytes)
+typedef struct Lines {
+    int from, to;
+    size_t head, filled;                // bytes of the prefix; and of the line so far
+    char text[MOST];                    // both
+} Lines;
+
+static atomic_int open_streams;
+static atomic_bool ending;
+
+// One write, so that nothing comes between. A line that is too long becomes several. False: the
+// other end is closed, and the program is to notice.
+static bool pass_line(Lines *l, size_t bytes)
 {
     char text[MOST];
-    size_t head = strlen(l->prefix);
-    memcpy(text, l->prefix, head);
-    memcpy(text + head, line, bytes);
-    text[head + bytes] = '\n';
-    return write(l->to, text, head + bytes + 1) > 0;
+    size_t taken = bytes + (bytes < l->filled);     // with its newline, if there is one
+    memcpy(text, l->text, l->head + bytes);
+    text[l->head + bytes] = '\n';
+    l->filled -= taken;
+    memmove(l->text + l->head, l->text + l->head + taken, l->filled);
+    return write(l->to, text, l->head + bytes + 1) > 0;
 }
 
-// False: nothing more comes. A program that lives on, with its launcher's other children gone, may
-// keep the pipe open and write nothing.
-static bool await(const Lines *l)
+// Waits. False: nothing more comes. A program that has left its launcher's reach may keep the pipe
+// open and write nothing.
+static bool fill(Lines *l)
 {
     struct pollfd fd = { .fd = l->from, .events = POLLIN };
     while (poll(&fd, 1, 100) <= 0)
-        if (atomic_load(&l->ending))
+        if (ending)
             return false;
-    return true;
+    ssize_t n = read(l->from, l->text + l->head + l->filled, MOST - 1 - l->head - l->filled);
+    l->filled += n > 0 ? (size_t)n : 0;
+    return n > 0;
 }
 
-// A line that is too long becomes several, and the last gets an end if it has none.
 static void *pass_on(void *arg)
 {
     Lines *l = arg;
-    char text[MOST - sizeof l->prefix];
-    size_t filled = 0;
-    ssize_t n;
     bool good = true;
-    while (good && await(l) && (n = read(l->from, text + filled, sizeof text - filled)) > 0) {
-        filled += (size_t)n;
-        for (char *end; good && ((end = memchr(text, '\n', filled)) || filled == sizeof text);) {
-            size_t bytes = end ? (size_t)(end - text) : filled, taken = bytes + (end != NULL);
-            good = pass_line(l, text, bytes);
-            filled -= taken;
-            memmove(text, text + taken, filled);
-        }
-    }
-    if (good && filled > 0)
-        pass_line(l, text, filled);
+    while (good && fill(l))
+        for (char *end; good && ((end = memchr(l->text + l->head, '\n', l->filled)) ||
+                                 l->head + l->filled == MOST - 1);)
+            good = pass_line(l, end ? (size_t)(end - l->text) - l->head : l->filled);
+    if (good && l->filled > 0)
+        pass_line(l, l->filled);
     close(l->from);
-    atomic_store(&l->over, true);
+    free(l);
+    open_streams--;
     return NULL;
 }
 
@@ -75,9 +70,10 @@ static int lines_to(int to, const char *prefix)
     if (pipe2(ends, O_CLOEXEC) != 0)
         return -1;
     Lines *l = xcalloc(1, sizeof *l);
-    *l = (Lines){ .next = all, .from = ends[0], .to = to };
-    snprintf(l->prefix, sizeof l->prefix, "%s", prefix);
-    all = l;
+    *l = (Lines){ .from = ends[0], .to = to, .head = strlen(prefix) };
+    memcpy(l->text, prefix, l->head);
+    ending = false;
+    open_streams++;
     pthread_detach(thread_start(pass_on, l, "output"));
     return ends[1];
 }
@@ -96,18 +92,8 @@ bool output_open(int ends[2], const char *file, const char *prefix, Error *err)
     return true;
 }
 
-void output_close(int ends[2])
-{
-    close(ends[0]);
-    close(ends[1]);
-}
-
 bool output_left(void)
 {
-    bool left = false;
-    for (Lines *l = all; l; l = l->next) {
-        atomic_store(&l->ending, true);
-        left = left || !atomic_load(&l->over);
-    }
-    return left;
+    ending = true;
+    return open_streams > 0;
 }

@@ -28,8 +28,7 @@ struct Supervisor {
     int memory;             // their descriptor
     pid_t self;
     int signals;            // the descriptor from which they are read
-    sigset_t before;        // the mask that we were started with; and what SIGPIPE did
-    void (*on_pipe)(int);
+    sigset_t before;        // the mask that this process was started with
     int asked;              // how often a signal asked to end
     double kill_at;         // s: when the rest is killed; 0: all is well
     int status;
@@ -39,21 +38,21 @@ static Watched *of(Supervisor *s, int i) { return &s->watch.ranks[s->first + i];
 
 // --- signals -------------------------------------------------------------------------------------
 
-// A signal that was ignored (nohup) stays so; but INT and TERM, which a shell lets those in the
-// background ignore, are taken.
+// HUP stays ignored if it was (nohup); INT and TERM, which a shell lets background jobs ignore, are
+// taken.
 static void take_signals(Supervisor *s)
 {
-    static const int all[] = { SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2,
-                               SIGTSTP, SIGCONT, SIGWINCH };
+    static const int all[] = { SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
     struct sigaction old;
     sigset_t taken;
     sigemptyset(&taken);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (i < 3 || (sigaction(all[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN))
-            sigaddset(&taken, all[i]);
-    signal(SIGCHLD, SIG_DFL);           // whoever started us may not have wanted to know of ends
-    s->on_pipe = signal(SIGPIPE, SIG_IGN);
-    signal(SIGTTOU, SIG_IGN);           // in the background we may print all the same
+        sigaddset(&taken, all[i]);
+    if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+        sigaddset(&taken, SIGHUP);
+    signal(SIGCHLD, SIG_DFL);           // the parent may have chosen to ignore the end of children
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGTTOU, SIG_IGN);           // in the background it may print all the same
     sigprocmask(SIG_BLOCK, &taken, &s->before);
     s->signals = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     CHECK(s->signals >= 0, "ulimit -n", "signalfd: %s", strerror(errno));
@@ -66,7 +65,7 @@ static void send_to_all(Supervisor *s, int signal)
             kill(-of(s, i)->pid, signal);
 }
 
-// To a rank the second of the two means "at once" (interrupt.h); one that is stopped must wake up.
+// To a rank the second of the two means "at once" (interrupt.h); a stopped rank must wake up.
 static void end_all(Supervisor *s, int status)
 {
     s->status = status;
@@ -135,17 +134,16 @@ void supervise_free(Supervisor *s)
     free(s->watch.ranks);
 }
 
-// In the child. The parent's death is SIGKILL here, unless it was faster. Ctrl-C is for the parent,
-// which passes it on.
+// In the child. Ctrl-C is for the parent, which passes it on.
 static void be_child(const Supervisor *s, int i)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != s->self)
+    if (getppid() != s->self)           // it has died before that
         _exit(EXIT_REPORTED);
     setpgid(0, 0);
     close(s->signals);
     free(s->watch.ranks);
-    signal(SIGPIPE, s->on_pipe);
+    signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &s->before, NULL);
     close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
     alive_publish(&s->pages[i]);
@@ -162,10 +160,10 @@ pid_t supervise_fork(Supervisor *s, int rank, double patience)
     pid_t pid = fork();
     if (pid == 0)
         be_child(s, i);
-    else if (pid > 0)
-        setpgid(pid, pid);              // both sides: whoever comes first
-    if (pid > 0)
-        *of(s, i) = (Watched){ .alive = &s->pages[i], .pid = pid, .host = s->host };
+    if (pid <= 0)
+        return pid;
+    setpgid(pid, pid);                  // parent and child both, for either may run first
+    *of(s, i) = (Watched){ .alive = &s->pages[i], .pid = pid, .host = s->host };
     return pid;
 }
 
@@ -227,13 +225,13 @@ int supervise(Supervisor *s)
 
 bool supervise_inherit(void)
 {
-    static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "TORCHELASTIC_RUN_ID",
-                                         "DDP_GENERATION", "SLURM_STEP_ID" };
+    static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_ID",
+                                         "TORCHELASTIC_RESTART_COUNT" };
     pid_t parent = getppid();
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
         if (getenv(signs[i]))
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)            // it was faster
+    if (getppid() != parent)            // it has died before that
         _exit(EXIT_REPORTED);
     bool inherited = alive_inherit();
     if (inherited)

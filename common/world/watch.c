@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static const double grace = 0.2;        // s in which a rank shows that was killed before
+static const double grace = 0.2;        // s until the end of a rank that was killed before is seen
 
 bool watch_lives(const Watch *w)
 {
@@ -17,59 +17,23 @@ bool watch_lives(const Watch *w)
     return false;
 }
 
-// --- what is said --------------------------------------------------------------------------------
-
-enum { WHO = 128, PROGRESS = 256 };
-
-static const char *who_is(const Watch *w, int rank, char who[WHO])
-{
-    snprintf(who, WHO, "rank %d of %d (%.70s, pid %d)", rank, w->size, w->ranks[rank].host,
-             (int)w->ranks[rank].pid);
-    return who;
-}
-
-static void tell_death(const Watch *w, int rank)
+static void report(const Watch *w, int rank, const char *how, const char *hint)
 {
     const Watched *r = &w->ranks[rank];
-    char how[80] = "is gone", progress[PROGRESS] = "", who[WHO], hint[256];
-    bool own = r->heard == 0;
-    int number = own && WIFSIGNALED(r->status) ? WTERMSIG(r->status) : 0;
-    const char *name = number ? sigabbrev_np(number) : NULL;
-    if (number)
-        snprintf(how, sizeof how, "was killed by SIG%s (%s)", name ? name : "?", strsignal(number));
-    else if (own)
-        snprintf(how, sizeof how, "ended with status %d", WEXITSTATUS(r->status));
-    snprintf(hint, sizeof hint, "%swith --save, --resume auto continues from the last checkpoint",
-             number == SIGKILL   ? "if nobody killed it, the machine ran out of memory (dmesg): use a "
-                                   "smaller batch or fewer ranks; "
-             : number == SIGABRT ? "a library gave up; if ranks were in different collectives, "
-                                   "--check-collectives says so; "
-             : number            ? "ulimit -c unlimited, and a debugger shows where it was; "
-             : !own              ? "what it or its machine said last tells why; "
-                                 : "");
-    if (alive_seen(r->alive)) {
-        memcpy(progress, ": ", 2);
-        alive_progress(r->alive, progress + 2, sizeof progress - 2);
-    }
-    // What a rank has explained itself needs no hint, nor does a program that is not ours.
-    bool hinted = alive_seen(r->alive) && (!own || number || WEXITSTATUS(r->status) != EXIT_FAILED);
-    WARN(hinted ? hint : "", "%s %s%s", who_is(w, rank, who), how, progress);
-}
-
-static void tell_all(const Watch *w)
-{
-    char progress[PROGRESS];
-    for (int i = 0; i < w->size; i++) {
-        const Watched *r = &w->ranks[i];
+    char progress[256] = "";
+    bool ours = alive_seen(r->alive);   // not just any program
+    if (ours)
         alive_progress(r->alive, progress, sizeof progress);
-        WARN("", "rank %d (%.70s, pid %d) %s, %s", i, r->host, (int)r->pid,
-             r->alive->done ? "is done" : "waits", progress);
-    }
+    WARN(ours ? hint : "", "rank %d of %d (%.70s, pid %d) %s%s%s", rank, w->size, r->host, (int)r->pid,
+         how, ours ? ": " : "", progress);
 }
 
 // --- deaths --------------------------------------------------------------------------------------
 
-// Our own child's exit status; a signal that we passed on was somebody's wish.
+// The greater, the more a rank is to blame.
+enum { NO_BLAME, FOLLOWED, FAILED, KILLED };
+
+// Our own child's exit status; a signal that we passed on was meant.
 static int status_of(const Watch *w, const Watched *r)
 {
     int number = WTERMSIG(r->status);
@@ -77,128 +41,148 @@ static int status_of(const Watch *w, const Watched *r)
            : sigismember(&w->passed, number) ? 128 + number : EXIT_FAILED;
 }
 
-static bool was_wished(const Watch *w, const Watched *r)
-{
-    int status = status_of(w, r);
-    return status > 128 && sigismember(&w->passed, status - 128) == 1;
-}
-
-static bool ended_well(const Watch *w, const Watched *r)
-{
-    int status = status_of(w, r);
-    if (r->heard > 0 || (WIFEXITED(r->status) && alive_seen(r->alive)))
-        return r->alive->done && (status == 0 || status > 128);
-    return status == 0;
-}
-
-// Of several that died at once, which is to blame? One that was killed, before one that failed; not
-// one that was ended because another was lost.
 static int blame(const Watch *w, const Watched *r)
 {
-    if (!r->alive || r->ended == 0 || ended_well(w, r))
-        return 0;
-    if (r->heard > 0)
-        return w->looked > r->ended + r->slack ? 3 : 0;
-    return was_wished(w, r) || status_of(w, r) == EXIT_REPORTED ? 1 : WIFSIGNALED(r->status) ? 4 : 3;
+    int status = status_of(w, r);
+    bool own = r->heard == 0, interrupted = status > 128, well = status == 0;
+    if (!own || (WIFEXITED(r->status) && alive_seen(r->alive)))
+        well = r->alive->done && (well || interrupted);
+    if (r->ended == 0 || well)
+        return NO_BLAME;
+    if (!own)
+        return w->looked > r->ended + r->slack ? FAILED : NO_BLAME;
+    if (status == EXIT_REPORTED || (interrupted && sigismember(&w->passed, status - 128) == 1))
+        return FOLLOWED;
+    return WIFSIGNALED(r->status) ? KILLED : FAILED;
 }
 
+static void report_death(const Watch *w, int rank)
+{
+    static const char resume[] = "with --save, --resume auto continues from the last checkpoint";
+    const Watched *r = &w->ranks[rank];
+    bool own = r->heard == 0;
+    char how[80], memory[256];
+    int number = own && WIFSIGNALED(r->status) ? WTERMSIG(r->status) : 0;
+    const char *name = number ? sigabbrev_np(number) : NULL;
+    snprintf(memory, sizeof memory, "without a kill, the machine ran out of memory (dmesg): use a smaller "
+             "batch or fewer ranks; %s", resume);
+    if (number)
+        snprintf(how, sizeof how, "was killed by SIG%s (%s)", name ? name : "?", strsignal(number));
+    else
+        snprintf(how, sizeof how, own ? "ended with status %d" : "is gone", WEXITSTATUS(r->status));
+    bool explained = own && !number && WEXITSTATUS(r->status) == EXIT_FAILED;
+    report(w, rank, how, explained ? "" : number == SIGKILL ? memory : resume);
+}
+
+// Of several that died at once, the first of those that are most to blame.
 static int judge_deaths(const Watch *w)
 {
-    int culprit = 0;
-    for (int i = 1; i < w->size; i++) {
-        int more = blame(w, &w->ranks[i]) - blame(w, &w->ranks[culprit]);
-        if (more > 0 || (more == 0 && w->ranks[i].ended < w->ranks[culprit].ended))
-            culprit = i;
+    const Watched *culprit = NULL;
+    int most = FOLLOWED;
+    for (const Watched *r = w->ranks; r < w->ranks + w->size; r++) {
+        int blamed = r->alive ? blame(w, r) : NO_BLAME;
+        if (blamed < most || (culprit && blamed == most && r->ended >= culprit->ended))
+            continue;
+        culprit = r;
+        most = blamed;
     }
-    const Watched *r = &w->ranks[culprit];
-    int blamed = blame(w, r), status = status_of(w, r);
-    bool first_may_show = r->heard == 0 && blamed < 4 && w->looked < r->ended + grace;
-    if (blamed == 0 || (first_may_show && watch_lives(w)))
+    if (!culprit)
+        return 0;
+    int status = culprit->heard > 0 ? EXIT_FAILED : status_of(w, culprit);
+    bool early = culprit->heard == 0 && most < KILLED && w->looked < culprit->ended + grace;
+    if (early && watch_lives(w))
         return 0;
     bool explained = status == EXIT_USAGE || status == EXIT_DIVERGED;
-    if (blamed > 1 && !(explained && alive_seen(r->alive)))
-        tell_death(w, culprit);
-    return r->heard > 0 || status == 0 || status == EXIT_REPORTED ? EXIT_FAILED : status;
+    if (most > FOLLOWED && !(explained && alive_seen(culprit->alive)))
+        report_death(w, (int)(culprit - w->ranks));
+    return status == 0 || status == EXIT_REPORTED ? EXIT_FAILED : status;
 }
 
 // --- signs of life -------------------------------------------------------------------------------
 
+// After a time in which this process was stopped, or the machine slept, all clocks begin again.
 static void look(Watch *w)
 {
     double now = clock_now();
-    bool absent = now - w->looked > 1;  // we were stopped ourselves, or the machine slept
+    bool absent = now - w->looked > 1;
     w->looked = now;
-    for (int i = 0; i < w->size; i++) {
-        Watched *r = &w->ranks[i];
-        if (!r->alive)
-            continue;
-        uint64_t beats = atomic_load(&r->alive->beats);
-        if (absent || beats != r->beats || r->beaten == 0 || atomic_load(&r->alive->outside) > 0)
+    for (Watched *r = w->ranks; r < w->ranks + w->size; r++) {
+        uint64_t beats = r->alive ? atomic_load(&r->alive->beats) : 0;
+        if (absent || beats != r->beats || r->beaten == 0 || (r->alive && r->alive->outside > 0))
             r->beaten = now;
         r->beats = beats;
-        if (absent && r->heard > 0)
-            r->heard = now;
-        if (absent && r->stopped > 0)
-            r->stopped = now;
+        r->heard = absent && r->heard > 0 ? now : r->heard;
+        r->stopped = absent && r->stopped > 0 ? now : r->stopped;
     }
 }
 
+static bool waits(const Watched *r) { return r->alive->waiting > 0 && !r->alive->done; }
+
+// In which of three ways has the rank been lost for longer than its patience, and since when (s)?
+// A rank that waits while another works is honest, however long it waits.
+static const char *loss_of(const Watch *w, const Watched *r, double *since)
+{
+    const struct { bool applies; double since; const char *how; } losses[] = {
+        { r->stopped > 0, r->stopped, "is stopped" },
+        { r->heard > 0, r->heard, "is stopped or out of reach, and has not been heard of" },
+        { !waits(r), r->beaten, "has given no sign of life" },
+    };
+    double patience = r->alive->patience;
+    for (int i = 0; i < 3 && patience > 0; i++) {
+        *since = losses[i].since;
+        if (losses[i].applies && w->looked > *since + patience + r->slack)
+            return losses[i].how;
+    }
+    return NULL;
+}
+
+// All wait, or are done: each for another, then. Those that have begun fewer collectives than others
+// are behind.
 static bool deadlock(const Watch *w)
 {
-    static const char hint[] = "--check-collectives shows where they part; what each did last:";
-    int behind = 0, ahead = 0;
-    double since = 0, patience = 0, slack = 0;
-    char who[WHO];
-    for (int i = 0; i < w->size; i++) {
-        const Watched *r = &w->ranks[i];
-        if (!r->alive || r->stopped > 0 || !alive_seen(r->alive) ||
-            (r->ended == 0 && (atomic_load(&r->alive->waiting) == 0 || r->alive->done)))
+    uint64_t most = 0;
+    double since = 0, patience = 0;
+    for (const Watched *r = w->ranks; r < w->ranks + w->size; r++) {
+        if (!r->alive || r->stopped > 0 || !alive_seen(r->alive) || (r->ended == 0 && !waits(r)))
             return false;
-        behind = r->alive->begun < w->ranks[behind].alive->begun ? i : behind;
-        ahead = r->alive->begun > w->ranks[ahead].alive->begun ? i : ahead;
-        since = r->beaten > since ? r->beaten : since;
-        slack = r->slack > slack ? r->slack : slack;
-        patience = atomic_load(&r->alive->patience);
+        most = r->alive->begun > most ? r->alive->begun : most;
+        since = r->beaten + r->slack > since ? r->beaten + r->slack : since;
+        patience = r->alive->patience;
     }
-    if (patience == 0 || w->looked < since + patience + slack || !watch_lives(w))
+    if (patience == 0 || w->looked < since + patience || !watch_lives(w))
         return false;
-    bool differ = w->ranks[behind].alive->begun < w->ranks[ahead].alive->begun;
-    WARN(hint, "all wait for each other, for %.3g s now%s%s%s", patience, differ ? ": " : "",
-         differ ? who_is(w, behind, who) : ", in different calls", differ ? " is behind" : "");
-    tell_all(w);
+    WARN("--check-collectives shows where they part; what each did last:",
+         "all wait for each other, for %.3g s now", patience);
+    for (int i = 0; i < w->size; i++) {
+        const Alive *page = w->ranks[i].alive;
+        report(w, i, page->done ? "is done" : page->begun < most ? "is behind" : "waits", "");
+    }
     return true;
 }
 
-// A rank that waits while another works is honest, however long it waits.
+// Of several lost ranks, the one that has been lost for longest.
 static int judge_life(const Watch *w)
 {
-    static const char more[] = "--timeout SECONDS gives more time (0: any); with --save, --resume auto "
+    static const char hint[] = "--timeout SECONDS gives more time (0: any); with --save, --resume auto "
                                "continues from the last checkpoint";
-    const char *how = NULL, *why = "";
+    const char *how = NULL;
+    char text[100];
     int lost = 0;
-    double since = 0;                   // of those that have been lost for too long, the first
-    char who[WHO], progress[PROGRESS];
+    double since = 0, when;
     for (int i = 0; i < w->size; i++) {
         const Watched *r = &w->ranks[i];
-        if (!r->alive || r->ended > 0 || !alive_seen(r->alive))
+        bool lives = r->alive && r->ended == 0 && alive_seen(r->alive);
+        const char *loss = lives ? loss_of(w, r, &when) : NULL;
+        if (!loss || (how && when > since))
             continue;
-        bool waits = atomic_load(&r->alive->waiting) > 0 && !r->alive->done;
-        bool unheard = r->heard > 0 && r->heard < r->beaten;
-        double last = r->stopped > 0 ? r->stopped : r->heard > 0 && (waits || unheard) ? r->heard
-                      : waits ? w->looked : r->beaten;
-        double patience = atomic_load(&r->alive->patience);
-        if (patience == 0 || w->looked < last + patience + r->slack || (how && last > since))
-            continue;
-        how = r->stopped > 0 ? "is stopped" : last == r->heard ? "has not been heard of"
-              : "has given no sign of life";
-        why = last == r->heard ? ", it is stopped or its machine is out of reach" : "";
-        since = last;
+        how = loss;
+        since = when;
         lost = i;
     }
     if (!how)
         return deadlock(w) ? EXIT_FAILED : 0;
-    alive_progress(w->ranks[lost].alive, progress, sizeof progress);
-    WARN(more, "%s %s for %.3g s%s: %s", who_is(w, lost, who), how, w->looked - since, why, progress);
+    snprintf(text, sizeof text, "%s for %.3g s", how, w->looked - since);
+    report(w, lost, text, hint);
     return EXIT_FAILED;
 }
 
