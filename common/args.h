@@ -1,9 +1,13 @@
-// args.h - one table of options drives parsing, --help and the echoed configuration.
+// args.h - one table of options drives parsing, --help, config files and the echoed configuration.
 //
 //   Args args = { 0 };
 //   args_add(&args, ARGS_ROWS({ "epochs", 0, ARG_INT, &config->epochs, "N", "passes over the data",
 //                               .min = 1, .max = 1e6 }));
 //   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 where there is a letter
+//
+// --config FILE (in programs without operands) reads lines "key = value": an option's name, and its
+// value, or yes or no. # begins a comment. Defaults, then the files in their order, then the
+// command line. --print-config prints all options as such a file, defaults as comments.
 //
 // A wrong option is one line on stderr and exit 2, before any work. Defaults are what the variables
 // hold when their rows are added.

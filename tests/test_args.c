@@ -257,6 +257,77 @@ TEST(what_processes_share)
     free(text);
 }
 
+// --- config files --------------------------------------------------------------------------------
+
+static const char *file_of(const char *name, const char *content)
+{
+    const char *path = test_path(name);
+    FILE *out = fopen(path, "w");
+    EXPECT(out && fputs(content, out) >= 0 && fclose(out) == 0, "%s", path);
+    return path;
+}
+
+// Defaults, then files in order, then the command line, wherever it stands.
+TEST(config_files)
+{
+    Args args;
+    char line[8192];
+    const char *one = file_of("one.conf", "# a comment\n\n  batch-size=32 \r\nlr = 0.5\t# fast\n"
+                                          "evaluate = yes\nshuffle = no\nsave = a b#c.st\n"
+                                          "gamma = 0.25\nbatch_size = 33");
+    const char *two = file_of("two.conf", "lr = 0.125\ngamma = 0.75\n");
+    snprintf(line, sizeof line, "--gamma|0.5|--config|%s|--arch|lenet|--config=%s|--no-evaluate",
+             one, two);
+    parse(&args, line);
+    EXPECT_EQ_INT(values.batch, 33);
+    EXPECT(values.lr == 0.125 && values.gamma == 0.5, "%g %g", values.lr, values.gamma);
+    EXPECT(!values.evaluate && !values.shuffle, "flags");
+    EXPECT_EQ_STR(values.save, "a b#c.st");
+    EXPECT_EQ_STR(values.arch, "lenet");
+    EXPECT(args_given(&args, "batch-size") && !args_given(&args, "seed"), "given");
+}
+
+TEST(wrong_config_files)
+{
+    static const char *const wrong_files[][2] = {
+        { "lr = 1\nlearning = 3\n", ":2: unknown option 'learning'; --help lists all" },
+        { "\n\nlr 3", ":3: 'lr 3' is not \"key = value\"" },
+        { "lr = fast # indeed", ":1: lr: 'fast' is not a number from 0 to 1000000" },
+        { "lr =", ":1: lr: the value is empty" },
+        { "shuffle = true", ":1: shuffle: 'true' is not no or yes" },
+        { "no-shuffle = yes", ":1: unknown option 'no-shuffle'" },
+        { "config = other.conf", ":1: unknown option 'config'" },
+        { "--lr = 3", ":1: unknown option '--lr'" },
+    };
+    char line[4200], wanted[4200];
+    for (size_t i = 0; i < sizeof wrong_files / sizeof *wrong_files; i++) {
+        const char *path = file_of("wrong.conf", wrong_files[i][0]);
+        snprintf(line, sizeof line, "--config|%s|--lr|2", path);
+        snprintf(wanted, sizeof wanted, "%s%s", path, wrong_files[i][1]);
+        EXPECT_EQ_INT(status_of(line), EXIT_USAGE);
+        EXPECT(strncmp(said, wanted, strlen(wanted)) == 0, "'%s' says %s", wrong_files[i][0], said);
+        EXPECT(strchr(said, '\n') == said + strlen(said) - 1, "more than a line: %s", said);
+    }
+    EXPECT_EQ_INT(status_of("--config|/no/such.conf"), EXIT_USAGE);
+    EXPECT_EQ_STR(said, "train: --config: /no/such.conf: No such file or directory\n");
+    EXPECT_EQ_INT(status_of("--config|/"), EXIT_USAGE);
+    EXPECT_EQ_STR(said, "train: --config: /: Is a directory\n");
+}
+
+// What it prints gives the same values again.
+TEST(print_config)
+{
+    char line[4200], first[sizeof said];
+    EXPECT_EQ_INT(status_of("--print-config|--lr|0.30000000000000004|--no-shuffle"), 0);
+    EXPECT_EQ_STR(said, "# batch-size = 256\n# seed = 0\nlr = 0.30000000000000004\n"
+                        "# evaluate = no\nshuffle = no\n# step = 0\n# gamma = 0.1\n# tf32 = 0\n"
+                        "# save = \n# arch = resnet18\n# milestones = \n# devices = \n");
+    snprintf(first, sizeof first, "%s", said);
+    snprintf(line, sizeof line, "--config|%s|--print-config", file_of("printed.conf", first));
+    EXPECT_EQ_INT(status_of(line), 0);
+    EXPECT_EQ_STR(said, first);
+}
+
 // What is printed reads back as the same number.
 TEST(doubles_are_shortest)
 {
@@ -291,5 +362,8 @@ int main(void)
     json_of_everything();
     what_processes_share();
     doubles_are_shortest();
+    config_files();
+    wrong_config_files();
+    print_config();
     return test_done();
 }

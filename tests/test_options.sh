@@ -84,6 +84,14 @@ timeout 0 1000000, train-samples 0 100000000, val-split 0 0.9, warmup 0 1000000,
 END
 check "the bounds are those that are promised" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"
 
+# in a config file
+printf 'lr = 0.5\nepochs = none\n' >"$TMP/wrong.conf"
+at_once "$train" --save made.safetensors --config "$TMP/wrong.conf"
+check "a config file: exit status 2" test $? = 2
+check "a config file: file and line" test "$(cat "$TMP/output")" = \
+    "$TMP/wrong.conf:2: epochs: 'none' is not a whole number from 1 to 1000000"
+check "a config file: no work" test -z "$(ls -A)"
+
 # several options that do not go together
 wrong "--evaluate: needs --resume FILE or --init FILE: whose weights?" -e
 wrong "--resume: does not go with --init: one of them gives the weights" --resume a --init b

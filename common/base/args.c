@@ -1,4 +1,4 @@
-// args.c - the table of options at work: parsing, --help, and the configuration as JSON.
+// args.c - the table of options at work: parsing, config files, --help, and all values as JSON.
 #include "args.h"
 #include "check.h"
 #include "base/json.h"
@@ -12,6 +12,22 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { CONFIGS_MAX = 16 };
+static struct {
+    const char *path;       // the last --config
+    bool print;
+    char *texts[CONFIGS_MAX];   // what was read, since options point into it
+    int count;
+    bool reading;           // path, at this line
+    int line;
+} config;
+
+// --config and --print-config are about values, and are none themselves.
+static bool is_value(const Option *option)
+{
+    return option->value != &config.path && option->value != &config.print;
+}
 
 // --- values as text ------------------------------------------------------------------------------
 
@@ -60,6 +76,8 @@ static void value_json(const Option *option, FILE *out)
 void args_json(const Args *args, FILE *out)
 {
     for (int i = 0; i < args->count; i++) {
+        if (!is_value(&args->rows[i]))
+            continue;
         fprintf(out, "%s\"", i ? "," : "");
         for (const char *c = args->rows[i].name; *c; c++)
             fputc(*c == '-' ? '_' : *c, out);
@@ -143,33 +161,40 @@ static const char *program_name(const Args *args)
 // Processes that a launcher has started with the same options make the same mistake. The first of a
 // machine reports it; the others wait a moment, and mostly the launcher ends them then. srun ends
 // no task, so there only the first task of all speaks.
-static void wait_for_turn(void)
+static bool is_other_task(void)
 {
-    const char *task = getenv("SLURM_PROCID"), *local = getenv("LOCAL_RANK");
-    if (getenv("OMPI_COMM_WORLD_RANK")) {
-        task = NULL;
-        local = local ? local : getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    }
-    if (task && atoi(task) > 0)
-        exit(EXIT_USAGE);
-    if (local && atoi(local) > 0)
-        sleep(1);
+    const char *task = getenv("OMPI_COMM_WORLD_RANK") ? NULL : getenv("SLURM_PROCID");
+    return task && atoi(task) > 0;
 }
 
-// Whatever the user has typed: one line.
+static bool is_other_here(void)
+{
+    const char *local = getenv("LOCAL_RANK");
+    local = local ? local : getenv("OMPI_COMM_WORLD_LOCAL_RANK");
+    return local && atoi(local) > 0;
+}
+
+// Whatever the user has typed: one line, and what a config file holds with its place.
 void args_reject(const Args *args, const char *option, const char *format, ...)
 {
     char text[512];
     va_list list;
-    int n = option ? snprintf(text, sizeof text, "--%s: ", option) : 0;
+    const char *dashes = config.reading ? "" : "--";
+    int n = option ? snprintf(text, sizeof text, "%s%s: ", dashes, option) : 0;
     va_start(list, format);
     vsnprintf(text + n, sizeof text - (size_t)n, format, list);
     va_end(list);
     for (char *c = text; *c; c++)
         if ((unsigned char)*c < 0x20 || *c == 0x7F)
             *c = '?';
-    wait_for_turn();
-    fprintf(stderr, "%s: %s\n", program_name(args), text);
+    if (is_other_task())
+        exit(EXIT_USAGE);
+    if (is_other_here())
+        sleep(1);
+    if (config.reading)
+        fprintf(stderr, "%s:%d: %s\n", config.path, config.line, text);
+    else
+        fprintf(stderr, "%s: %s\n", program_name(args), text);
     exit(EXIT_USAGE);
 }
 
@@ -371,6 +396,80 @@ static _Noreturn void print_help(const Args *args)
     exit(fflush(stdout) == 0 ? 0 : EXIT_FAILED);
 }
 
+// --- config files --------------------------------------------------------------------------------
+
+// Without the spaces around it, in place.
+static char *trimmed(char *text)
+{
+    text += strspn(text, " \t\r\n");
+    size_t length = strlen(text);
+    while (length > 0 && isspace((unsigned char)text[length - 1]))
+        length--;
+    text[length] = '\0';
+    return text;
+}
+
+// "key = value  # comment". A # within a word is part of it.
+static void read_line(Args *args, char *line)
+{
+    for (char *c = line; *c; c++)
+        if (*c == '#' && (c == line || isspace((unsigned char)c[-1])))
+            *c = '\0';
+    line = trimmed(line);
+    char *equals = strchr(line, '=');
+    if (!*line)
+        return;
+    if (!equals)
+        args_reject(args, NULL, "'%.100s' is not \"key = value\"", line);
+    *equals = '\0';
+    const char *key = trimmed(line), *value = trimmed(equals + 1);
+    Option *option = by_name(args, key, strlen(key));
+    if (!option || !is_value(option))
+        reject_unknown(args, key);
+    set_value(args, option, value);
+}
+
+static void read_config(Args *args)
+{
+    size_t size;
+    if (config.count == CONFIGS_MAX)
+        args_reject(args, "config", "%d files are the most", CONFIGS_MAX);
+    char **text = &config.texts[config.count++];
+    FILE *in = fopen(config.path, "re"), *out = open_memstream(text, &size);
+    CHECK(out, "", "open_memstream: %s", strerror(errno));
+    for (int c; in && (c = fgetc(in)) != EOF;)
+        fputc(c ? c : '?', out);
+    if (!in || ferror(in))
+        args_reject(args, "config", "%.200s: %s", config.path, strerror(errno));
+    fclose(in);
+    fclose(out);
+    config.reading = true;
+    config.line = 0;
+    for (char *line = *text, *next; line; line = next) {
+        next = strchr(line, '\n');
+        if (next)
+            *next++ = '\0';
+        config.line++;
+        read_line(args, line);
+    }
+    config.reading = false;
+}
+
+// What was given; the defaults as comments, since giving one may mean something.
+static _Noreturn void print_config(const Args *args)
+{
+    if (is_other_task() || is_other_here())
+        exit(0);
+    for (int i = 0; i < args->count; i++) {
+        const Option *option = &args->rows[i];
+        char value[PATH_MAX];
+        value_text(option, value, sizeof value);
+        if (is_value(option))
+            printf("%s%s = %s\n", args->given[i] ? "" : "# ", option->name, value);
+    }
+    exit(fflush(stdout) == 0 ? 0 : EXIT_FAILED);
+}
+
 // --- parsing -------------------------------------------------------------------------------------
 
 // What follows an option that wants a value. "-1" is one; "--seed" and "-b" are the next option.
@@ -461,13 +560,11 @@ static void refuse_same_files(const Args *args)
         }
 }
 
-void args_parse(Args *args, int argc, char **argv)
+// Returns the number of words that are options and their values.
+static int parse_words(Args *args, int argc, char **argv, bool with_files)
 {
     int i = 1;
-    args->program = argc > 0 ? argv[0] : NULL;
-    for (int j = 1; j < argc && !args->operands; j++)
-        if (is_help(argv[j]))
-            print_help(args);
+    const char *last = NULL;
     while (i < argc && (!args->operands || (argv[i][0] == '-' && strcmp(argv[i], "--") != 0))) {
         const char *word = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
         if (is_help(word))
@@ -479,7 +576,32 @@ void args_parse(Args *args, int argc, char **argv)
         else
             args_reject(args, NULL, "unexpected argument '%.100s'; every option begins with a dash",
                         word);
+        if (with_files && config.path != last)
+            read_config(args);
+        last = config.path;
     }
+    return i;
+}
+
+void args_parse(Args *args, int argc, char **argv)
+{
+    args->program = argc > 0 ? argv[0] : NULL;
+    config.path = NULL;
+    config.print = false;
+    if (!args->operands)
+        args_add(args, ARGS_ROWS(
+            { "config", 0, ARG_STRING, &config.path, "FILE",
+              "read options from it, as key = value; may be repeated", .own = true },
+            { "print-config", 0, ARG_FLAG, &config.print, NULL,
+              "print all options as such a file (defaults as comments), and exit", .own = true }));
+    for (int j = 1; j < argc && !args->operands; j++)
+        if (is_help(argv[j]))
+            print_help(args);
+    // The command line overrules the files, wherever it names them: so it comes again.
+    parse_words(args, argc, argv, true);
+    int i = parse_words(args, argc, argv, false);
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
     refuse_same_files(args);
+    if (config.print)
+        print_config(args);
 }
