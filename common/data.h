@@ -42,7 +42,7 @@ typedef struct Data {
 // An error names the file and the offset.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
-// Leaves at most so many samples in each set; the fingerprint tells.
+// Leaves at most so many samples in each set, and changes the fingerprint.
 void data_cut(Data *data, int most);
 // What people call a class, without commas or quotes: "airplane". NULL where the set has no names
 // (CIFAR-100, synthetic).
@@ -53,7 +53,7 @@ const char *data_class_name(const Data *data, int label);
 typedef struct Batch {
     int index;              // of the batch in the epoch, from 0
     int count;              // samples
-    int rows;               // rows of images and labels; those behind count are zeros, labelled -1
+    int rows;               // rows of images and labels; those after count are zeros, labelled -1
     void *images;           // (rows, channels, height, width) in the shape the loader was given; device
     int32_t *labels;        // (rows), device
     int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
@@ -69,7 +69,7 @@ typedef struct LoaderConfig {
 } LoaderConfig;
 
 // Worker threads fill up to LOADER_SLOTS batches ahead, on a stream of their own. A data set in
-// memory is copied to the device once (on the CPU it is used where it lies). Pictures are read,
+// memory is copied to the device once (on the CPU it is used in place). Pictures are read,
 // decoded and resized by the workers: memory does not grow with their number.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);

@@ -133,7 +133,7 @@ static void idx_set_expect(const Data *data)
     EXPECT_EQ_INT(wrong, 0);
 }
 
-// MNIST and Fashion-MNIST have the same files: the directory's name tells them apart.
+// MNIST and Fashion-MNIST have the same files: the directory's name decides.
 TEST(idx_is_read_plain_and_gzipped)
 {
     static const char *const dirs[2] = { "digits", "MyFashion" };

@@ -58,7 +58,7 @@ static float reference(const Dataset *set, int id, int64_t epoch, const Augment 
     return (byte / 255.0f - augment->mean[c]) / augment->std[c];
 }
 
-// Where that number lies in a batch of this shape: data[n][c / block][h][w][block].
+// Where that number is in a batch of this shape: data[n][c / block][h][w][block].
 static size_t place(Shape s, int n, int c, int y, int x)
 {
     size_t plane = (size_t)n * (s.c / s.block) + c / s.block;
@@ -177,8 +177,8 @@ static void epoch_check(Loader *loader, const Dataset *set, const LoaderConfig *
             EXPECT_EQ_INT(host.labels[i], i < wanted ? ids[index * n + i] * 3 : -1);
         batch_drop(&host);
     }
-    EXPECT(!loader_next(loader), "a batch behind the last");
-    EXPECT(!loader_next(loader), "a batch behind the last, asked twice");
+    EXPECT(!loader_next(loader), "a batch after the last");
+    EXPECT(!loader_next(loader), "a batch after the last, asked twice");
 }
 
 // Every sample once an epoch, in the order of the ids, as the reference makes it: so neither the
@@ -284,7 +284,7 @@ TEST(loaders_do_not_disturb_each_other)
     loader_free(test);
     loader_free(train);
 
-    one.workers = 0; // whoever prepares the batch himself waits for it
+    one.workers = 0; // without workers the caller prepares the batch, and waits for it
     train = loader_new(device, &set, &one);
     loader_start(train, ids, COUNT, 0, 0);
     loader_next(train);

@@ -82,8 +82,8 @@ static const KnownSet *set_named(const char *name)
     return NULL;
 }
 
-// What stands there counts as found even if it turns out to be broken: a damaged data set is to be
-// reported, not passed over.
+// A folder counts as found even if its files turn out to be broken: a damaged data set is reported,
+// not passed over.
 static bool set_find(const KnownSet *set, char *dir, size_t size, Error *err)
 {
     const char *roots[] = { "data", DDP_SOURCE_DIR "/data" };
@@ -96,7 +96,7 @@ static bool set_find(const KnownSet *set, char *dir, size_t size, Error *err)
 }
 
 // Which set is in this directory, if any? MNIST and Fashion-MNIST have the same file names and
-// sizes: only the directory's name tells them apart.
+// sizes, so the directory's name decides.
 static const KnownSet *set_in_directory(const char *dir)
 {
     char path[PATH_MAX];

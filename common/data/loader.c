@@ -4,8 +4,8 @@
 //   worker 2   0: rows 8-15 | 1: rows 0-7            | 1: rows 16-23 ...
 //   training   wait for data                | step 0          | step 1 ...
 //
-// Workers take the rows of the batches in order, so the order of the batches does not depend on who
-// is faster. Batch number b goes into slot b % LOADER_SLOTS:
+// Workers take the rows of the batches in order, so the order of the batches does not depend on
+// their speed. Batch number b goes into slot b % LOADER_SLOTS:
 //
 //   workers        make the slot's rows: read a file, decode and resize it into the slot's bytes
 //   the last one   lets the stream wait for `done`, loads the bytes, records `ready`: it is full

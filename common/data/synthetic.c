@@ -86,7 +86,7 @@ static bool pattern_task(void *arg, int class, Error *err)
 
 // --- images --------------------------------------------------------------------------------------
 
-// Where a pattern lies in an image, and how strong it is, of 64.
+// The place of a pattern in an image, and how strong it is, of 64.
 typedef struct Layer {
     int class, y, x, strength;
 } Layer;
