@@ -52,12 +52,7 @@ bool fake_fails(const char *how);
 typedef struct Range {
     const void *p;
     size_t bytes;
-    int use;
 } Range;
-enum { FAKE_READ = 1, FAKE_WRITE = 2 };
-#define READ(p, bytes) { p, bytes, FAKE_READ }
-#define WRITE(p, bytes) { p, bytes, FAKE_WRITE }
-#define CHANGE(p, bytes) { p, bytes, FAKE_READ | FAKE_WRITE }
 #define RANGES(...) \
     (const Range[]){ __VA_ARGS__ }, (int)(sizeof((const Range[]){ __VA_ARGS__ }) / sizeof(Range))
 

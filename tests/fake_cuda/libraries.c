@@ -364,8 +364,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
         fake_die("a convolution without a workspace");
     Convolution c = convolution_of(operation, pack);
     fake_do(handle->stream, "convolution", run_convolution, &c, sizeof c,
-            RANGES(WRITE(workspace, workspace_of(operation)), CHANGE(c.x.p, tensor_bytes(&c.x)),
-                   CHANGE(c.w.p, tensor_bytes(&c.w)), CHANGE(c.y.p, tensor_bytes(&c.y))));
+            RANGES({ workspace, workspace_of(operation) }, { c.x.p, tensor_bytes(&c.x) },
+                   { c.w.p, tensor_bytes(&c.w) }, { c.y.p, tensor_bytes(&c.y) }));
     return cudaGetLastError() ? CUDNN_STATUS_EXECUTION_FAILED : CUDNN_STATUS_SUCCESS;
 }
 
@@ -552,7 +552,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (a_rows != p.d.layout.rows || b_columns != p.d.layout.columns || a_columns != b_rows)
         fake_die("a product of matrices that do not fit each other");
     fake_do(stream, "product", run_product, &p, sizeof p,
-            RANGES(WRITE(workspace, workspace_bytes), READ(a, matrix_bytes(&p.a)),
-                   READ(b, matrix_bytes(&p.b)), WRITE(d, matrix_bytes(&p.d))));
+            RANGES({ workspace, workspace_bytes }, { a, matrix_bytes(&p.a) }, { b, matrix_bytes(&p.b) },
+                   { d, matrix_bytes(&p.d) }));
     return cudaGetLastError() ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }

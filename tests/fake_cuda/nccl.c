@@ -226,8 +226,8 @@ static ncclResult_t enqueue(Job job, cudaStream_t stream)
     fake_hold(stream, &comm->graphs);
     fake_order_before(stream, &comm->order);
     fake_do(stream, "NCCL", exchange, &job, sizeof job,
-            RANGES(READ(d->kind != BROADCAST || root ? job.from : NULL, bytes),
-                   WRITE(d->kind != GATHER || root ? job.to : NULL, gathers * bytes)));
+            RANGES({ d->kind != BROADCAST || root ? job.from : NULL, bytes },
+                   { d->kind != GATHER || root ? job.to : NULL, gathers * bytes }));
     fake_order_after(stream, &comm->order);
     return ncclSuccess;
 }

@@ -580,8 +580,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     if (stream->graph && (to_kind == PAGEABLE || staged))
         fake_die("%s: pageable memory in a capture", name);
     Copy copy = { to, staged ? copy_of(from, bytes) : from, 0, bytes };
-    const Range ranges[] = { WRITE(to_host ? NULL : to, bytes),
-                             READ(from_kind == DEVICE ? from : NULL, bytes) };
+    const Range ranges[] = { { to_host ? NULL : to, bytes }, { from_kind == DEVICE ? from : NULL, bytes } };
     if (to_host && !stream->graph)
         fake_do(stream, name, do_copy, &(Copy){ to, NULL, 0x5A, bytes }, sizeof copy, NULL, 0);
     fake_do(stream, name, staged ? do_copy_and_free : do_copy, &copy, sizeof copy, ranges, 2);
@@ -591,7 +590,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
 {
     Copy copy = { to, NULL, value, bytes };
-    fake_do(stream, "cudaMemsetAsync", do_copy, &copy, sizeof copy, RANGES(WRITE(to, bytes)));
+    fake_do(stream, "cudaMemsetAsync", do_copy, &copy, sizeof copy, RANGES({ to, bytes }));
     return cudaSuccess;
 }
 
