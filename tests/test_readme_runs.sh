@@ -29,7 +29,7 @@ how()
     case "$1: $2" in
     # tests, builds, the network, the series: other tests do these
     *": ./ddp test"* | *": tests/faults.sh "* | *": pip install cmake" | *": ctest -R "* | *": ./ddp setup" | \
-        *": ./ddp clean" | *": cmake "* | *": ./ddp data cifar10"* | *" --data pets "* | *": tools/propagate "* | *": tools/readme_diff.sh" | \
+        *": ./ddp clean" | *": cmake "* | *": ./ddp data cifar10"* | *" --data pets "* | *" --data DIR"* | *": tools/propagate "* | *": tools/readme_diff.sh" | \
         *": tools/check_series.sh" | *": exercises/author.sh prove "*) not_run ;;
     *": ./ddp bench --help") like "$2" ;;
     *": ./ddp bench"*) not_run ;;
