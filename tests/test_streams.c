@@ -251,33 +251,6 @@ TEST(an_event_that_was_never_recorded)
     event_free(event);
 }
 
-// Each waits for what the other has done last, a hundred times.
-TEST(two_streams_in_turn)
-{
-    enum { TURNS = 100 };
-    Stream *a = stream_new_beside(device, "a"), *b = stream_new_beside(device, "b");
-    Event *from_a = event_new(device), *from_b = event_new(device);
-    for (int i = 0; i < TURNS; i++) {
-        stream_wait(a, from_b);
-        ask_note(a, 2 * i);
-        event_record(from_a, a);
-        stream_wait(b, from_a);
-        ask_note(b, 2 * i + 1);
-        event_record(from_b, b);
-    }
-    stream_wait(a, from_a);             // its own: nothing to wait for
-    stream_sync(a);
-    stream_sync(b);
-    EXPECT_EQ_INT(logged, 2 * TURNS);
-    for (int i = 0; i < 2 * TURNS; i++)
-        EXPECT(entries[i] == i, "entry %d is %d", i, entries[i]);
-    logged = 0;
-    stream_free(a);
-    stream_free(b);
-    event_free(from_a);
-    event_free(from_b);
-}
-
 // A stream is freed when all of its work is done, and who waits for its events may come later.
 TEST(freed_with_work_left)
 {
@@ -429,62 +402,23 @@ TEST(the_thread_of_a_stream)
     stream_free(beside);
 }
 
+// Given, or OMP_NUM_THREADS as launchers set it, or an equal share of the cores, at least one.
 TEST(shares)
 {
-    int cores = device_cores();
-    unsetenv("OMP_NUM_THREADS");
-    EXPECT_EQ_INT(device_share(1, 0, false), cores);
-    EXPECT_EQ_INT(device_share(cores, 0, false), 1);
-    EXPECT_EQ_INT(device_share(cores + 1, 0, false), 1);
-    EXPECT_EQ_INT(device_share(2, 0, false), cores > 1 ? cores / 2 : 1);
-    EXPECT_EQ_INT(device_share(4, 3, false), 3);
-}
-
-TEST(shares_of_a_launcher)
-{
-    static const struct {
+    int cores = device_cores(), half = cores > 1 ? cores / 2 : 1;
+    const struct {
         const char *set;
-        int wanted;
-    } cases[] = { { "3", 3 }, { "5,2", 5 }, { "1", 1 }, { "0", 0 }, { "-2", 0 }, { "", 0 },
-                  { "many", 0 }, { "99999", 0 } };
+        int devices, asked, wanted;
+    } cases[] = {
+        { "", 1, 0, cores }, { "", cores, 0, 1 },   { "", cores + 1, 0, 1 }, { "", 2, 0, half },
+        { "", 4, 3, 3 },     { "3", 1, 0, 3 },      { "5,2", 1, 0, 5 },      { "0", 1, 0, cores },
+        { "-2", 1, 0, cores }, { "many", 1, 0, cores }, { "99999", 1, 0, cores }, { "3", 1, 7, 7 },
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         setenv("OMP_NUM_THREADS", cases[i].set, 1);
-        EXPECT_EQ_INT(device_share(1, 0, false), cases[i].wanted ? cases[i].wanted : device_cores());
-        EXPECT_EQ_INT(device_share(1, 7, false), 7);
+        EXPECT(device_share(cases[i].devices, cases[i].asked, false) == cases[i].wanted,
+               "case %zu: not %d", i, cases[i].wanted);
     }
-    unsetenv("OMP_NUM_THREADS");
-}
-
-// What device_share says on stderr.
-static const char *share_says(int devices, int asked)
-{
-    static char text[1000];
-    FILE *file = tmpfile();
-    int err = dup(STDERR_FILENO);
-    CHECK(file && err >= 0, "", "tmpfile");
-    dup2(fileno(file), STDERR_FILENO);
-    device_share(devices, asked, true);
-    dup2(err, STDERR_FILENO);
-    close(err);
-    rewind(file);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    return text;
-}
-
-TEST(too_many_threads)
-{
-    char wanted[100];
-    int cores = device_cores();
-    EXPECT_EQ_STR(share_says(1, 0), "");
-    EXPECT_EQ_STR(share_says(cores, 0), "");
-    EXPECT_EQ_STR(share_says(1, cores), "");
-    snprintf(wanted, sizeof wanted, "%d devices of 1 thread share %d core", cores + 1, cores);
-    EXPECT(strstr(share_says(cores + 1, 0), wanted) != NULL, "no \"%s\"", wanted);
-    snprintf(wanted, sizeof wanted, "1 device of %d threads shares %d core", cores + 1, cores);
-    EXPECT(strstr(share_says(1, cores + 1), wanted) != NULL, "no \"%s\"", wanted);
-    setenv("OMP_NUM_THREADS", "1000", 1);
-    EXPECT(strstr(share_says(1, 0), "a smaller OMP_NUM_THREADS") != NULL, "no hint");
     unsetenv("OMP_NUM_THREADS");
 }
 
@@ -499,7 +433,6 @@ int main(void)
     an_event_from_beside();
     an_event_for_beside();
     an_event_that_was_never_recorded();
-    two_streams_in_turn();
     freed_with_work_left();
     a_step_that_is_never_recorded();
     if (strcmp(device_backend, "cpu") == 0) {
@@ -507,8 +440,6 @@ int main(void)
         an_event_that_is_recorded_again();
         the_thread_of_a_stream();
         shares();
-        shares_of_a_launcher();
-        too_many_threads();
     }
     device_close(device);
     return test_done();
