@@ -124,8 +124,7 @@ typedef struct NormTensors {
 typedef struct Norm Norm;
 Norm *norm_new(Ops *ops, const NormSpec *spec);
 void norm_free(Norm *norm);
-// training: this batch's statistics, and the running ones move; else: the running statistics, and y
-// may be x.
+// training: this batch's statistics, and the running ones move; else: the running statistics.
 // The gradient sums of a batch that several processes share (below) are this process's part.
 void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
                   bool training);
