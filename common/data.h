@@ -54,7 +54,7 @@ typedef struct Batch {
     int index;              // of the batch in the epoch, from 0
     int count;              // samples
     int rows;               // rows of images and labels; those after count are zeros, labelled -1
-    void *images;           // (rows, channels, height, width) in the shape the loader was given; device
+    void *images;           // (rows, channels, height, width) in the loader's shape; device
     int32_t *labels;        // (rows), device
     int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
 } Batch;
