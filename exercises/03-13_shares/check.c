@@ -1,0 +1,83 @@
+// Linked into the learner's program. It watches the calls of sgd_update and the memory in the first
+// step, and writes shares.SIZE.RANK:
+//
+//   update BEGIN COUNT GRADS BYTES ROOM    parameters; the offset of their gradients; the size of the
+//                                          allocation that contains their momentum; what is left of
+//                                          it from there
+//   all BYTES PARAMETERS                   what zero_new and the first zero_step allocate
+#include "check.h"
+#include "zero.h"
+
+#include <stdint.h>
+
+enum { MOST = 4096 };
+
+static struct {
+    const char *begin;
+    size_t bytes;
+} blocks[MOST];
+static int block_count, steps;
+static bool counts;         // zero_new or the first zero_step is running
+static size_t allocated;
+static Model *model;
+static FILE *out;
+
+void *__real_device_alloc(Device *device, size_t bytes);
+void *__wrap_device_alloc(Device *device, size_t bytes);
+void *__wrap_device_alloc(Device *device, size_t bytes)
+{
+    void *memory = __real_device_alloc(device, bytes);
+    allocated += counts ? bytes : 0;
+    blocks[block_count % MOST].begin = memory;
+    blocks[block_count++ % MOST].bytes = bytes;
+    return memory;
+}
+
+Zero *__real_zero_new(const World *world, Model *m, const CommConfig *config);
+Zero *__wrap_zero_new(const World *world, Model *m, const CommConfig *config);
+Zero *__wrap_zero_new(const World *world, Model *m, const CommConfig *config)
+{
+    char name[64];
+    snprintf(name, sizeof name, "shares.%d.%d", world->size, world->rank);
+    out = fopen(name, "w");
+    CHECK(out, "", "%s cannot be written", name);
+    model = m;
+    counts = true;
+    Zero *zero = __real_zero_new(world, m, config);
+    counts = false;
+    return zero;
+}
+
+void __real_zero_step(Zero *zero, const Scalars *scalars);
+void __wrap_zero_step(Zero *zero, const Scalars *scalars);
+void __wrap_zero_step(Zero *zero, const Scalars *scalars)
+{
+    counts = ++steps == 1;
+    __real_zero_step(zero, scalars);
+    if (counts)
+        fprintf(out, "all %zu %zu\n", allocated, model->param_count);
+    counts = false;
+    fflush(out);
+}
+
+void __real_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                       const Scalars *scalars);
+void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                       const Scalars *scalars);
+void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                       const Scalars *scalars)
+{
+    size_t bytes = 0, room = 0;
+    const char *at = (const char *)velocity;
+    for (int i = 0; i < block_count && i < MOST; i++)
+        if (blocks[i].begin <= at && at < blocks[i].begin + blocks[i].bytes) {
+            bytes = blocks[i].bytes;
+            room = (size_t)(blocks[i].begin + bytes - at);
+        }
+    if (steps == 1)
+        fprintf(out, "update %td %zu %td %zu %zu\n", params - model->params, count,
+                grads - model->grads, bytes, room);
+    fflush(out);
+    if (room / sizeof(float) >= count)      // too little room: the check reports it
+        __real_sgd_update(ops, count, params, grads, velocity, scalars);
+}

@@ -1,0 +1,72 @@
+# shellcheck shell=bash disable=SC2016,SC2034,SC2154
+# With 2, 3 and 4 ranks: which parameters each rank updates, how much memory their momentum takes, and whether the
+# weights are those of the finished step in every bit.
+# fails with: 2 ranks: each parameter is updated by one rank
+build --with check.c --wrap device_alloc --wrap zero_new --wrap zero_step --wrap sgd_update
+same=(--arch convnet --train-samples 48 -b 4)     # 3 does not divide its parameters
+
+# updates N: what the spy saw, a line for each rank: "rank 0: parameters 0 to 17320"
+updates()
+{
+    local rank
+    for ((rank = 0; rank < $1; rank++)); do
+        awk -v rank=$rank '$1 == "update" { print "rank " rank ": parameters " $2 " to " $2 + $3 }' shares."$1".$rank
+    done
+}
+# covered N PARAMETERS: fails if a parameter has no rank, or several.
+covered()
+{
+    updates "$1" | awk '{ print $4, $6 }' | sort -n | awk -v all="$2" '
+        $2 > $1 { bad = bad || $1 != end + 0; end = $2 }
+        END { exit bad || end != all }'
+}
+
+for n in 2 3 4; do
+    finished right$n $n "${same[@]}"
+    try_learner yours$n $n "${same[@]}" --timeout 4
+    if grep -q "all wait for each other\|no sign of life\|calls" yours$n.out && [ "$status" != 0 ] &&
+        ! grep -q "weights" yours$n.out; then
+        why="All ranks must make the same calls in the same order. comm_broadcast needs the same root on every rank."
+        wrong "$n ranks take a step" < <(said yours$n)
+    fi
+    for ((rank = 0; rank < n; rank++)); do
+        [ -s shares.$n.$rank ] || wrong "$n ranks train" < <(said yours$n)
+    done
+
+    parameters=$(awk '$1 == "all" { print $3 }' shares.$n.0)
+    why="There are $parameters parameters. 3 does not divide this number."
+    holds "$n ranks: each parameter is updated by one rank" eval "updates $n; covered $n $parameters"
+    cat shares.$n.? | awk '$1 == "update" && $3 > 0 && $2 != $4 {
+        print "parameters from " $2 ", gradients from " $4 }' >offsets
+    why="sgd_update takes pointers to the first parameter, gradient and momentum."
+    equal "$n ranks: parameters and gradients begin at the same offset" "" "$(cat offsets)"
+    cat shares.$n.? | awk -v most=$((parameters / n + parameters / 50)) '$1 == "update" && $3 > most {
+        print $3 " parameters" }' >large
+    why="A share of 1/$n has about $((parameters / n)) parameters."
+    equal "$n ranks: no share is larger than the others" "" "$(cat large)"
+
+    for ((rank = 0; rank < n; rank++)); do
+        awk -v rank=$rank '$1 == "update" && $3 > 0 { print "rank " rank ": " 4 * $3 " bytes" }' shares.$n.$rank \
+            >>needs$n
+        awk -v rank=$rank '$1 == "update" && $3 > 0 {
+            found = $5
+            if (found > 4 * $3 && found < 4.2 * $3 + 1024) found = 4 * $3
+            found = found " bytes"
+            if ($6 < $5) found = found ", used from byte " $5 - $6
+            print "rank " rank ": " found }' shares.$n.$rank >>has$n
+    done
+    why="The momentum of a share begins at its own offset 0, and is allocated with device_alloc."
+    beside "$n ranks: each has memory for the momentum of its share" same "" "expected            " needs$n found has$n
+    why="zero.c allocates more than the momentum of a share."
+    holds "$n ranks: zero.c needs no other large memory" awk -v n=$n -v all="$parameters" '
+        $1 == "all" {
+            printf "%d parameters: about %d bytes of momentum for each rank\n", all, 4 * all / n
+            printf "allocated in zero_new and in the first zero_step: %d bytes\n", $2
+            exit !($2 < 4.2 * all / n + 1024) }' shares.$n.0
+
+    why="Rank R has new values of its own share only. The other ranks have to send theirs: after every update, and
+the whole share."
+    [ "$status" = 0 ] || wrong "$n ranks: all have equal weights" < <(said yours$n)
+    equal "$n ranks: the weights of the finished step, in every bit" "$(value right$n.0.jsonl end weight_hash)" \
+        "$(value yours$n.0.jsonl end weight_hash)"
+done
