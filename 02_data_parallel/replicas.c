@@ -1,4 +1,4 @@
-// replicas.c - one process, several devices, a thread for each: what torch.nn.DataParallel does.
+// replicas.c - one process, several devices, one thread each: what torch.nn.DataParallel does.
 //
 //                first device                             the others
 //   broadcast    its parameters and statistics  ==>       a copy of them
@@ -11,12 +11,12 @@
 //   reduce       adds up the gradients          <==       those of their piece
 //   optimizer    the caller's                             -
 //
-// In every step the whole model goes out and all the gradients come back, all of it through the
-// first device; and while that one adds up and takes the step, the others idle.
+// In every step the whole model leaves the first device and all gradients return to it. While it
+// adds them up and takes the step, the others idle.
 //
-// A phase is over when every device is through with it: each thread waits for its own device, and
-// then they meet (threads.h). So no thread reads what is not written yet, and the clock knows the
-// phases. A device that is ready early idles; to let it go on would take events between any two.
+// A phase ends when all devices have finished it: each thread waits for its own device, and
+// then they meet (threads.h). So no thread reads what is not written yet, and each phase can be
+// timed. A device that is ready early idles.
 #include "replicas.h"
 #include "check.h"      // uses: xcalloc
 #include "threads.h"    // uses: Team, team_run
@@ -37,7 +37,7 @@ typedef struct Replica {
     Ops *ops;               // NULL on the first device: the caller's
     Model *model;           // on the first device the caller's
     int first, rows;        // its piece of the batch; rows 0: it idles
-    float *images;          // memory for them, NULL on the first device: they are there
+    float *images;          // memory for them; NULL on the first device, which has them
     const float *input;     // what its model reads
     char name[24];          // "device 1"
 } Replica;
@@ -49,25 +49,25 @@ struct Replicas {
     OpsConfig ops;
     const float *images;    // of the batch, on the first device
     bool training;
-    float *scratch;         // there too: for another's gradients; NULL: it reads them in place
+    float *scratch;         // on the first device: one device's gradients; NULL: read in place
 
     Phase phase;
-    int64_t last;           // when the last phase ended; 0: the clock stands still
+    int64_t last;           // when the last phase ended; 0: not timed
     int64_t ns[PHASES], times[PHASES];
     Team *crew;             // a thread for each replica; the first one's is the caller's
 };
 
 // --- what a device does in each phase ------------------------------------------------------------
 
-// On the stream of the replica's device. Nothing to do for much of what the first one has already.
+// On the stream of the replica's device. Nothing to do if source and target are the same.
 static void copy(Replica *replica, float *to, const float *from, size_t count)
 {
     if (to != from)
         copy_on_device(device_stream(replica->device), to, from, count * sizeof *to);
 }
 
-// The running statistics too: an evaluation needs the first device's everywhere. Training moves
-// them on every device, and forgets all but the first's.
+// The running statistics, too: evaluation needs the first device's on all devices. Training changes
+// them on every device, and only the first device's are kept.
 static void broadcast(Replica *replica)
 {
     const Model *from = replica->all->replica[0].model;
@@ -108,9 +108,9 @@ static void scatter_dlogits(Replica *replica)
 
 static void backward(Replica *replica) { model_backward(replica->model, NULL, NULL); }
 
-// The first device adds up what there is, always in the same order, so that the same bits come out.
-// The loss is a mean over the whole batch, so every gradient is its share of it already. (Were each
-// device to add up one part of the arena, the work would be divided: a reduce-scatter.)
+// The first device adds up all gradients, always in the same order: equal runs give equal bits.
+// The loss is a mean over the whole batch, so every gradient is already scaled. (If each device
+// added up one part of the arena, the work would be shared: a reduce-scatter.)
 static void reduce(Replica *replica)
 {
     Replicas *all = replica->all;
@@ -140,7 +140,7 @@ static const struct {
 
 // --- phases and the clock ------------------------------------------------------------------------
 
-// The phase under way, to the end of its work on this device.
+// The current phase on this device, until its work is finished.
 static void do_phase(void *arg, int i)
 {
     Replicas *all = arg;
@@ -179,7 +179,7 @@ static void on_first(Replicas *all, Phase phase)
     count_time(all, phase);
 }
 
-// What the caller asked of the first device meanwhile is done too: now the others may read it.
+// Waits for the caller's work on the first device: now the others may read its results.
 static void after_caller(Replicas *all, Phase phase)
 {
     stream_sync(device_stream(all->replica[0].device));
@@ -193,7 +193,7 @@ int replicas_chunk(const Replicas *replicas, int batch)
     return (batch + replicas->count - 1) / replicas->count;
 }
 
-// Pieces of one size, but for the last. A small batch may be used up before every device has one: 5
+// Equal pieces, except for the last. A small batch may not reach all devices: 5
 // rows for 4 devices are 2, 2, 1 and none.
 static void cut_batch(Replicas *all, int rows)
 {
@@ -264,10 +264,10 @@ void replicas_options(Args *args, ReplicasConfig *config)
     *config = (ReplicasConfig){ 0 };
     args_add(args, ARGS_ROWS(
         { "devices", 0, ARG_COUNT_OR_LIST, &config->devices, "N|LIST",
-          "so many, or those of a list like 0,2 [all GPUs; CPU: 2]", 1, REPLICAS_MAX }));
+          "number of devices, or a list such as 0,2 [all GPUs; CPU: 2]", 1, REPLICAS_MAX }));
 }
 
-// The numbers of the devices. Without a wish: all GPUs; a CPU can be cut into any number of parts.
+// The numbers of the devices. By default all GPUs; a CPU can be divided into any number of devices.
 static int choose_devices(const char *wish, int numbers[REPLICAS_MAX])
 {
     char all[16];
@@ -297,7 +297,7 @@ Replicas *replicas_open(const ReplicasConfig *config, int threads)
 
 Device *replicas_device(const Replicas *replicas) { return replicas->replica[0].device; }
 
-// In the thread that will compute with it: oneDNN keeps its scratch memory by thread.
+// In the thread that computes with it: oneDNN keeps scratch memory per thread.
 static void add_copy(void *arg, int i)
 {
     Replicas *all = arg;

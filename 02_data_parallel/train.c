@@ -18,7 +18,7 @@
 
 #include <stdlib.h>
 
-// ==== What was asked for =========================================================================
+// ==== Options ====================================================================================
 
 typedef struct Config {
     ReplicasConfig replicas;
@@ -51,12 +51,12 @@ static void train_options(Args *args, Config *c)
 {
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "images in a process's batch", 1, 65536 },
-        { "seed", 0, ARG_INT64, &c->seed, "N", "of weights, order, augmentation", 0, 1e15 },
-        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: of a device (0: its share of the cores)",
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of each process", 1, 65536 },
+        { "seed", 0, ARG_INT64, &c->seed, "N", "seed of weights, order and augmentation", 0, 1e15 },
+        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads of a device (0: its share)",
           .min = 0, .max = 1024, .own = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "a new order each epoch" },
-        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after its Nth step", 1, 1e9 },
+        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after N steps", 1, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "train and evaluate one batch; save nothing" }));
 }
 
@@ -87,13 +87,13 @@ typedef struct Job {
     Model *model;
     Optim *optim;           // SGD, with the momentum of each parameter
     Scalars *scalars;       // learning rate and so on, where the optimizer reads them; device
-    Stats *train_stats;     // of the epoch under way; device
+    Stats *train_stats;     // of the current epoch; device
     Stats *test_stats;      // device
     Loader *train, *test;
-    const Batch *batch;     // under way
+    const Batch *batch;     // the current one
     Replay *replay;         // of train_step
-    TrainState state;       // how far the run is: what a checkpoint holds besides the arenas
-    Replicas *replicas;     // all devices; what stands above is the first one's
+    TrainState state;       // how far the run is: a checkpoint holds this and the arenas
+    Replicas *replicas;     // all devices; the fields above are device 0's
 } Job;
 
 // ---- Choosing samples ---------------------------------------------------------------------------
@@ -148,7 +148,7 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// Of the step that comes `later` steps after the next one.
+// Of the step that is `later` steps after the next one.
 static double learning_rate(const Job *job, int64_t later)
 {
     int64_t steps = steps_per_epoch(job), step = job->state.epoch * steps + job->state.step;
@@ -228,8 +228,8 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saved: %s", path);
 }
 
-// After the last step of an epoch: evaluate, tell, and save, with the next epoch's beginning as the
-// place to go on from.
+// After the last step of an epoch: evaluate, print and save. The state that is saved is the start
+// of the next epoch.
 static void finish_epoch(Job *job, double seconds)
 {
     Stats train = read_stats(job, job->train_stats), test = evaluate(job);
@@ -241,7 +241,7 @@ static void finish_epoch(Job *job, double seconds)
     job->state.step = 0;
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (job->config.checkpoint.save && best)
-        save(job, ".best");     // first: a run that goes on from the other takes it for saved
+        save(job, ".best");     // first: a run that resumes the other file relies on it
     if (job->config.checkpoint.save)
         save(job, "");
 }
@@ -257,7 +257,7 @@ static void count_step(Job *job)
                  steps_per_epoch(job), job->batch->count);
 }
 
-// The rest of an epoch, from job->state.step on. Returns false if it was broken off.
+// The rest of an epoch, from job->state.step on. Returns false if it was interrupted.
 static bool train_epoch(Job *job)
 {
     int64_t begin = trace_now(), steps = steps_per_epoch(job);
@@ -282,7 +282,7 @@ static bool train_epoch(Job *job)
     return true;
 }
 
-// ==== A run from its beginning to its end ========================================================
+// ==== A run from start to end ====================================================================
 
 static void open_data(Job *job)
 {
@@ -346,7 +346,7 @@ static void train(Job *job)
     }
     log_say(job->log, "            =======  Training  ======= ");
     if (job->state.epoch >= job->config.epochs)
-        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs goes on");
+        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
     while (job->state.epoch < job->config.epochs && !should_stop(job) && train_epoch(job)) {
     }
     if (job->state.step > 0 && job->config.checkpoint.save)
@@ -372,7 +372,7 @@ static void close_job(Job *job)
     trace_close();
 }
 
-// New weights, or those of a checkpoint; only those, if they are to be evaluated.
+// New weights, or those of a checkpoint.
 static void load_weights(Job *job)
 {
     Error error;
@@ -384,7 +384,7 @@ static void load_weights(Job *job)
     CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate", c->save);
 }
 
-// The beginning, or where the run was that goes on.
+// The start of a run, or the state of the run that is resumed.
 static void load_state(Job *job)
 {
     Error error;

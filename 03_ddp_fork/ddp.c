@@ -18,16 +18,16 @@ struct Ddp {
     Model *model;
     Scalars *scalars;
     Stats *stats;
-    Comm *comm;                 // for gradients, and whatever else ranks tell each other
-    Comm *norms;                // for BatchNorm, whose numbers must not queue behind a bucket
+    Comm *comm;                 // for gradients, and for state and hashes at start and end
+    Comm *norms;                // for BatchNorm, whose sums must not queue behind a bucket
     Stream *stream;             // where the buckets travel
     DdpHook hook;
     void *hook_arg;
     size_t begin, end;          // gradients that are final and have not been sent
     size_t bucket, first, limit;    // bytes: of a bucket, of the first, of the next
     Event *final, *averaged;    // the bucket's gradients; all of them
-    float *wish, *heard;        // of stopping: ours, and all ranks' on average; host
-    Event *told;                // heard is there
+    float *wish, *heard;        // to stop: this rank's wish, and the average of all; host
+    Event *told;                // after this event, heard is valid
     int64_t steps;
 };
 
@@ -36,10 +36,10 @@ void ddp_options(Args *args, DdpConfig *config)
     *config = (DdpConfig){ .bucket_mb = 25, .overlap = true };
     args_add(args, ARGS_ROWS(
         { "bucket-mb", 0, ARG_DOUBLE, &config->bucket_mb, "MIB",
-          "gradients that travel together (0: all, after backward)", 0, 65536 },
-        { "overlap", 0, ARG_BOOL, &config->overlap, "0|1", "they travel while backward goes on" },
+          "size of a bucket of gradients (0: all at once, after backward)", 0, 65536 },
+        { "overlap", 0, ARG_BOOL, &config->overlap, "0|1", "send buckets while backward runs" },
         { "sync-bn", 0, ARG_FLAG, &config->sync_bn, NULL,
-          "BatchNorm's statistics are of all ranks' batches" }));
+          "BatchNorm uses the statistics of all ranks' batches" }));
     comm_options(args, &config->comm);
 }
 
@@ -52,15 +52,15 @@ static float sum_over_ranks(void *arg, Comm *comm, Stream *stream, float *grads,
     return 1.0f / (float)comm_size(comm);
 }
 
-// Where the sum is divided, every rank sees, in the same sum, whether a gradient of any of them is
-// not finite: then all leave out this step's update.
+// Every rank divides the same sum, and so sees whether any rank had a gradient that is not finite:
+// then all ranks skip the update.
 static void average(Ddp *ddp, Stream *stream, float *grads, size_t count)
 {
     float factor = ddp->hook(ddp->hook_arg, ddp->comm, stream, grads, count);
     gradients_scale(ddp->model->ops, stream, count, grads, factor, ddp->scalars, ddp->stats);
 }
 
-// After backward, everything in one message. (Behind the gradients travels the wish to stop.)
+// After backward, everything in one message. (The spare floats behind the gradients travel, too.)
 //
 //   compute   | forward | backward                     |            | optimizer |
 //   network                                            | all-reduce |
@@ -114,7 +114,7 @@ void ddp_wait(Ddp *ddp)
     ddp->limit = ddp->first;
 }
 
-// ==== Beginning and stopping together ============================================================
+// ==== Starting and stopping together =============================================================
 
 uint64_t ddp_compare(Ddp *ddp, uint64_t hash) { return comm_compare(ddp->comm, hash); }
 void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes)
@@ -127,20 +127,20 @@ void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes)
     for (int i = 0; i < optim->arena_count; i++)
         comm_broadcast(ddp->comm, stream, optim->arenas[i].values, m->param_count, COMM_F32, 0);
     comm_broadcast_host(ddp->comm, state, bytes);
-    ddp_compare(ddp, model_hash(m));    // arenas of two kinds of processors have other orders
+    ddp_compare(ddp, model_hash(m));    // two kinds of processors may lay out arenas differently
     trace_end();
 }
 
-// A rank that stopped by itself would leave the others waiting. So a signal is only a wish, which
-// travels behind the gradients: after the step that brings it, every rank has heard it.
+// A rank that stopped on its own would leave the others waiting. So a signal only sets a flag that
+// travels with the gradients. After the next average every rank knows it, and all stop together.
 static void act_on(float heard)
 {
     if (heard > 0)
         interrupt_grant(interrupt_wish() ? interrupt_wish() : SIGTERM);
 }
 
-// A GPU must not be waited for: a wish is put in after every 8th step, fetched after the step that
-// follows, and acted upon after the next 8th.
+// The host must not wait for the GPU: the flag is sent after every 8th step, fetched after the step
+// that follows, and read after the next 8th.
 static void agree_on_gpu(Ddp *ddp, Stream *stream, float *travels)
 {
     int phase = (int)(++ddp->steps % 8);
@@ -166,13 +166,13 @@ void ddp_agree(Ddp *ddp)
     }
 }
 
-// ==== A life =====================================================================================
+// ==== New and free ===============================================================================
 
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
              Stats *stats)
 {
     Ddp *ddp = xcalloc(1, sizeof *ddp);
-    // Where the host sends what a GPU computes, streams may wait for each other: one does all then.
+    // Gloo sends a GPU's gradients from the host. With SyncBN, two streams might then deadlock.
     bool by_host = comm_shares_devices && !device_shares_memory(model->device);
     bool beside = config->overlap && config->bucket_mb > 0 && !(config->sync_bn && by_host);
     *ddp = (Ddp){ .config = *config, .model = model, .scalars = scalars, .stats = stats,

@@ -1,14 +1,14 @@
-// sampler.c - which samples of an epoch are this rank's.
+// sampler.c - which samples of an epoch belong to this rank.
 //
-// Nobody hands samples out. Every rank shuffles the whole data set, from the same seed and so in
-// the same way, and takes what is its own: every size-th sample, beginning with the rank-th.
+// The ranks do not talk about samples. Each shuffles the whole data set with the same seed, and so
+// in the same way, and takes its own: every size-th sample, starting with the rank-th.
 //
 //   8 samples, 3 ranks      order   5 2 7 0 3 6 1 4 | 5     (padded with its own beginning)
 //                           rank 0  5     0     1
 //                           rank 1    2     3     4
 //                           rank 2      7     6     5
 //
-// So ranks agree without a word, all have the same number of steps, and together their batches of a
+// So all ranks have the same number of steps, and together their batches of a
 // step are the batch that one process with all the rows would have taken.
 #include "sampler.h"
 
@@ -21,7 +21,7 @@ void sampler_options(Args *args, Sampler *sampler)
 {
     args_add(args, ARGS_ROWS(
         { "drop-last", 0, ARG_FLAG, &sampler->drop_last, NULL,
-          "leave out the samples that the ranks cannot share equally, rather than repeat some" }));
+          "drop the samples that do not divide evenly, instead of using some twice" }));
 }
 
 void sampler_init(Sampler *sampler, int count, bool shuffle, int64_t seed, int rank, int size)
@@ -31,8 +31,8 @@ void sampler_init(Sampler *sampler, int count, bool shuffle, int64_t seed, int r
           "%d samples are not enough for %d ranks", count, size);
 }
 
-// Rounded up, so that every sample is somebody's and a few are two ranks'; drop_last: down, and a
-// few are left out (in another epoch, others).
+// Rounded up: every sample is used, and a few are used twice. With drop_last rounded down: a few
+// are dropped (different ones in each epoch).
 int sampler_share(const Sampler *sampler)
 {
     if (sampler->drop_last)
@@ -56,7 +56,7 @@ void sampler_ids(const Sampler *sampler, int32_t *ids)
     int share = sampler_share(sampler);
     for (int i = 0; i < share; i++) {
         int64_t at = (int64_t)i * sampler->size + sampler->rank;
-        ids[i] = order[at % sampler->count];    // behind the end, the order begins again
+        ids[i] = order[at % sampler->count];    // padded with its own beginning
     }
     free(order);
 }

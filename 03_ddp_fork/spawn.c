@@ -1,11 +1,11 @@
-// spawn.c - starts the ranks, and watches them until the last one is gone.
+// spawn.c - starts the ranks and supervises them until the last one has ended.
 //
 //   parent   binds a port, fork fork | watches: deaths, signs of life, signals   | exits
 //   rank 0                 |     | listens  meet | step | step | evaluate | save |
 //   rank 1                      || connects meet | step | step | ...waits...     |
 //
-// The parent has one thread and no GPU, and starts no library: a process that has done that cannot
-// fork. It gives each rank what it needs to find the others: a number, the port, and a secret.
+// The parent has one thread, uses no GPU and starts no library: after that, its children could not
+// use them. It gives each rank what it needs to find the others: a number, the port and a secret.
 #include "spawn.h"      // uses: SpawnConfig, World
 #include "check.h"      // uses: CHECK, check_set_speaker
 #include "device.h"     // uses: device_backend, device_count
@@ -30,12 +30,12 @@ void spawn_options(Args *args, SpawnConfig *config)
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "processes (0: one per GPU; 2 on a CPU)",
           .min = 0, .max = 256 },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
-          "without a sign of life a rank is lost (0: never)", .min = 0, .max = 1e6 }));
+          "a rank without a sign of life for so long is lost (0: never)", .min = 0, .max = 1e6 }));
 }
 
 // --- how many? -----------------------------------------------------------------------------------
 
-// To count GPUs is to start CUDA, after which a process cannot fork: a child does it, and ends.
+// Counting GPUs starts CUDA, which children of this process could not use: so a child counts.
 static int count_gpus(void)
 {
     int ends[2], count = 0, status = 0;
@@ -53,7 +53,7 @@ static int count_gpus(void)
     close(ends[0]);
     waitpid(child, &status, 0);
     if (!counted && WIFEXITED(status))
-        exit(WEXITSTATUS(status));      // the child has said why
+        exit(WEXITSTATUS(status));      // the child has printed why
     CHECK(counted, "does nvidia-smi work?", "counting GPUs: killed by signal %d", WTERMSIG(status));
     return count;
 }
@@ -72,7 +72,7 @@ static int how_many(const SpawnConfig *config)
 
 // --- the ranks -----------------------------------------------------------------------------------
 
-// In the child: meets the others.
+// In the child: connects to the others.
 static void be_rank(TcpStoreConfig *store, int rank, World *world)
 {
     char name[32];

@@ -10,8 +10,8 @@ typedef struct SpawnConfig {
 // Sets the defaults and adds the options.
 void spawn_options(Args *args, SpawnConfig *config);
 
-// Like fork: returns in every rank, which is somebody else in the world each time. The caller's own
-// process never returns: it looks after the ranks, and exits when all of them are gone. Call it
+// Like fork, it returns once in each rank, with that rank's World. The caller's own
+// process never returns: it supervises the ranks and exits when all have ended. Call it
 // before anything that starts threads or touches a GPU. A rank that is through says alive_done()
 // (alive.h): one that exits earlier has died, even with status 0.
 void spawn(const SpawnConfig *config, World *world);

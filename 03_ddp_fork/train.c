@@ -19,7 +19,7 @@
 
 #include <stdlib.h>
 
-// ==== What was asked for =========================================================================
+// ==== Options ====================================================================================
 
 typedef struct Config {
     SpawnConfig spawn;
@@ -54,12 +54,12 @@ static void train_options(Args *args, Config *c)
 {
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
-        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "images in a process's batch", 1, 65536 },
-        { "seed", 0, ARG_INT64, &c->seed, "N", "of weights, order, augmentation", 0, 1e15 },
-        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: of a device (0: its share of the cores)",
+        { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of each process", 1, 65536 },
+        { "seed", 0, ARG_INT64, &c->seed, "N", "seed of weights, order and augmentation", 0, 1e15 },
+        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads of a device (0: its share)",
           .min = 0, .max = 1024, .own = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "a new order each epoch" },
-        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after its Nth step", 1, 1e9 },
+        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after N steps", 1, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "train and evaluate one batch; save nothing" }));
 }
 
@@ -92,13 +92,13 @@ typedef struct Job {
     Model *model;
     Optim *optim;           // SGD, with the momentum of each parameter
     Scalars *scalars;       // learning rate and so on, where the optimizer reads them; device
-    Stats *train_stats;     // of the epoch under way; device
+    Stats *train_stats;     // of the current epoch; device
     Stats *test_stats;      // device
     Loader *train, *test;
-    const Batch *batch;     // under way
+    const Batch *batch;     // the current one
     Replay *replay;         // of train_step
-    TrainState state;       // how far the run is: what a checkpoint holds besides the arenas
-    World world;            // who this process is among the ranks
+    TrainState state;       // how far the run is: a checkpoint holds this and the arenas
+    World world;            // this process's rank, and how many there are
     Ddp *ddp;
 } Job;
 
@@ -156,7 +156,7 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// Of the step that comes `later` steps after the next one.
+// Of the step that is `later` steps after the next one.
 static double learning_rate(const Job *job, int64_t later)
 {
     int64_t steps = steps_per_epoch(job), step = job->state.epoch * steps + job->state.step;
@@ -210,7 +210,7 @@ static void report(Job *job)
 static Stats evaluate(Job *job)
 {
     if (job->world.rank > 0)
-        return (Stats){ 0 };    // for now rank 0 evaluates, and the others wait
+        return (Stats){ 0 };    // for now rank 0 evaluates and the others wait
     trace_begin("evaluate");
     fill_zero(device_stream(job->device), job->test_stats, sizeof(Stats));
     loader_start(job->test, NULL, job->data.test.count, 0, 0);
@@ -238,8 +238,8 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saved: %s", path);
 }
 
-// After the last step of an epoch: evaluate, tell, and save, with the next epoch's beginning as the
-// place to go on from.
+// After the last step of an epoch: evaluate, print and save. The state that is saved is the start
+// of the next epoch.
 static void finish_epoch(Job *job, double seconds)
 {
     Stats train = read_stats(job, job->train_stats), test = evaluate(job);
@@ -251,7 +251,7 @@ static void finish_epoch(Job *job, double seconds)
     job->state.step = 0;
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (job->config.checkpoint.save && best)
-        save(job, ".best");     // first: a run that goes on from the other takes it for saved
+        save(job, ".best");     // first: a run that resumes the other file relies on it
     if (job->config.checkpoint.save)
         save(job, "");
 }
@@ -267,7 +267,7 @@ static void count_step(Job *job)
                  steps_per_epoch(job), job->batch->count);
 }
 
-// The rest of an epoch, from job->state.step on. Returns false if it was broken off.
+// The rest of an epoch, from job->state.step on. Returns false if it was interrupted.
 static bool train_epoch(Job *job)
 {
     int64_t begin = trace_now(), steps = steps_per_epoch(job);
@@ -292,7 +292,7 @@ static bool train_epoch(Job *job)
     return true;
 }
 
-// ==== A run from its beginning to its end ========================================================
+// ==== A run from start to end ====================================================================
 
 static void open_data(Job *job)
 {
@@ -356,7 +356,7 @@ static void train(Job *job)
     }
     log_say(job->log, "            =======  Training  ======= ");
     if (job->state.epoch >= job->config.epochs)
-        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs goes on");
+        log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
     while (job->state.epoch < job->config.epochs && !should_stop(job) && train_epoch(job)) {
     }
     if (job->state.step > 0 && job->config.checkpoint.save)
@@ -382,7 +382,7 @@ static void close_job(Job *job)
     trace_close();
 }
 
-// New weights, or those of a checkpoint; only those, if they are to be evaluated.
+// New weights, or those of a checkpoint.
 static void load_weights(Job *job)
 {
     Error error;
@@ -394,7 +394,7 @@ static void load_weights(Job *job)
     CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate", c->save);
 }
 
-// The beginning, or where the run was that goes on.
+// The start of a run, or the state of the run that is resumed.
 static void load_state(Job *job)
 {
     Error error;
@@ -418,14 +418,14 @@ static void load_state(Job *job)
 static void restore(Job *job)
 {
     if (job->world.rank > 0)
-        return;                 // what rank 0 has goes to everybody
+        return;                 // ddp_broadcast sends what rank 0 has
     load_weights(job);
     load_state(job);
 }
 
 static int run(Job *job)
 {
-    spawn(&job->config.spawn, &job->world);     // returns in each rank; the parent waits for them
+    spawn(&job->config.spawn, &job->world);     // returns in each rank; the parent supervises
     if (job->world.rank > 0)
         job->config.checkpoint.save = NULL;     // only rank 0 saves
     log_among(&job->config.log, job->world.rank, job->world.size, "rank 0");

@@ -1,4 +1,4 @@
-// sampler.h - which samples of an epoch are this rank's, as in torch's DistributedSampler.
+// sampler.h - which samples of an epoch belong to this rank, as in PyTorch's DistributedSampler.
 #pragma once
 #include "args.h"
 
@@ -11,9 +11,9 @@ typedef struct Sampler {
 
 void sampler_options(Args *args, Sampler *sampler);
 void sampler_init(Sampler *sampler, int count, bool shuffle, int64_t seed, int rank, int size);
-// How many samples each rank gets: the same for all.
+// How many samples each rank gets: the same number for all.
 int sampler_share(const Sampler *sampler);
-// Another order for another epoch; all ranks must say the same.
+// Each epoch has its own order. All ranks must set the same epoch.
 void sampler_set_epoch(Sampler *sampler, int64_t epoch);
 // This rank's samples, sampler_share of them.
 void sampler_ids(const Sampler *sampler, int32_t *ids);

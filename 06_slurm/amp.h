@@ -1,5 +1,5 @@
-// amp.h - mixed precision: 16 bits where they are enough, 32 where they are not; and what goes with
-// it: a loss scale, batches in parts, gradients that are clipped and travel short.
+// amp.h - mixed precision: 16 bits where they are enough, 32 where they are not; with it come
+// a loss scale, batches in parts, clipped gradients and 16-bit messages.
 #pragma once
 #include "args.h"
 #include "checkpoint.h"
@@ -9,20 +9,20 @@
 
 typedef struct AmpConfig {
     const char *mode;           // auto, off, bf16, fp16
-    double loss_scale;          // 0: in fp16 one that adapts, else none
-    int growth_interval;        // steps without an overflow after which that doubles
+    double loss_scale;          // 0: in fp16 an adaptive one, else none
+    int growth_interval;        // steps without an overflow after which it doubles
     int accumulate;             // parts of a batch, one after the other
-    double clip_norm;           // 0: gradients are as long as they are
+    double clip_norm;           // 0: gradients are not clipped
     const char *compress;       // none, bf16, fp16
     bool verbose;
 } AmpConfig;
 // Sets the defaults and adds the options.
 void amp_options(Args *args, AmpConfig *config);
-// Exits with a line about options that do not go together. Call it after args_parse.
+// Rejects options that contradict each other. Call it after args_parse.
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size);
 
-// What the model computes with on this device; and the rows of a part: those that go through the
-// model at once.
+// The type that the model computes in on this device; and the rows of one part, which pass through
+// the model at once.
 Type amp_type(const AmpConfig *config, const Device *device);
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size);
 Shape amp_images(const Model *model, int batch_size);   // all of a batch's
@@ -37,18 +37,18 @@ void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state);
 // Puts the loss scale into the state, if it adapts.
 void amp_save(Amp *amp, TrainState *state);
 
-// The batch's part number i, or false when there are no more. amp_ready knows that it is under way.
+// Part i of the batch, or false if there are no more. amp_ready then belongs to this part.
 bool amp_part(Amp *amp, const Batch *batch, int i, Batch *part);
-// model_backward's callback: parts are added up; with the last one the sum goes on to ddp_ready.
+// model_backward's callback: adds up the parts; with the last one the sum is passed to ddp_ready.
 void amp_ready(void *arg, size_t offset, size_t count);
-// The length of the gradients, if they are to be clipped: sgd_update shortens them by it. Behind
+// The length of the gradients, if they are clipped: the optimizer uses it. Call it after
 // ddp_wait, which has averaged them and undone the loss scale.
 void amp_measure(Amp *amp);
-// After the optimizer: the loss scale moves, and the short copies follow their masters.
+// After the optimizer: adapts the loss scale, and makes new 16-bit copies of the weights.
 void amp_update(Amp *amp);
 
-// Waits for the device. loss_scale is 0 where there is none; norm is of the last step's gradients.
+// Waits for the device. loss_scale is 0 if there is none; norm is that of the last gradients.
 Scalars amp_read(Amp *amp);
-// Gradients were not finite. True: steps were left out, and that is all: the loss scale adapts. Ends
-// the run where a fixed one is to blame, or where it has become so small that it is not.
+// Gradients were not finite. Returns true if steps were skipped because the loss scale adapts. Ends
+// the run if the scale is fixed, or so small that it cannot be the reason.
 bool amp_may_skip(Amp *amp, const Log *log, const Stats *stats, const TrainState *state);

@@ -45,7 +45,7 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
     slurm_options(args, &c->meet);
 }
 
-// --- who am I? -----------------------------------------------------------------------------------
+// --- which rank is this? -------------------------------------------------------------------------
 
 // The sources, the strongest first, and their names for the same things. The first that has a rank
 // or a number of ranks is believed, and no other: a rank of one and a size of another would be a
@@ -142,7 +142,7 @@ static void be_rank(const Who *who)
         interrupt_silence();
 }
 
-// --- where are the others? -----------------------------------------------------------------------
+// --- where do the ranks meet? --------------------------------------------------------------------
 
 // launch has bound rank 0's socket already, so that no other program can take the port.
 static bool inherit_socket(TcpStoreConfig *m)

@@ -1,11 +1,11 @@
-// slurm.c - what Slurm says to the processes that its srun starts.
+// slurm.c - rank, size and meeting point from the variables that srun sets.
 //
-//   job       sbatch, salloc   SLURM_JOB_ID, SLURM_NTASKS: what was asked for, in every shell of it
+//   job       sbatch, salloc   SLURM_JOB_ID, SLURM_NTASKS: the request, in every shell of the job
 //     script  on its first node, SLURM_PROCID=0: as if it were rank 0 of them all
 //       step  srun             SLURM_STEP_ID, SLURM_STEP_NUM_TASKS: perhaps fewer than the job's
 //         task                 SLURM_PROCID of them all, SLURM_LOCALID of those on this node
 //
-// Only what is a step's own is believed.
+// Only a step's own variables are trusted.
 #include "slurm.h"
 #include "rendezvous_file.h"  // uses: rendezvous_file_write, rendezvous_file_read
 
@@ -14,18 +14,18 @@
 #include <string.h>
 #include <unistd.h>
 
-// Larger numbers are no steps of srun's: the batch script, and the shell that salloc starts where a
-// cluster is set up so, are steps too.
+// Larger numbers are not steps of srun: they are the batch script, and on some clusters the shell
+// that salloc starts.
 static const unsigned long last_step = 0xfffffff0;
 
 void slurm_options(Args *args, const char **meet)
 {
     args_add(args, ARGS_ROWS(
-        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "a file says where rank 0 is, on a disk that "
+        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "the ranks meet through a file on a disk that "
           "all hosts see", .own = true }));
 }
 
-// --- who am I? -----------------------------------------------------------------------------------
+// --- which rank is this? -------------------------------------------------------------------------
 
 static const char *get(const char *name)
 {
@@ -40,7 +40,7 @@ bool slurm_is_task(void)
            get("SLURM_STEP_NUM_TASKS");
 }
 
-// The ranks on this node, by number: "0,1", or "0,2,4" where they are dealt out in turns.
+// The ranks on this node, by number: "0,1", or "0,2,4" with a cyclic distribution.
 static int count_ranks(const char *ranks)
 {
     int count = 1;
@@ -49,8 +49,8 @@ static int count_ranks(const char *ranks)
     return count;
 }
 
-// "ddp 12.0, restart 1": of the cluster, the job, its step, and how often the job was requeued. No
-// other run has this name, or had it.
+// "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued. No
+// other run has or had this name.
 static const char *run_name(void)
 {
     static char text[64];
@@ -61,7 +61,7 @@ static const char *run_name(void)
     return text;
 }
 
-// --- where are the others? -----------------------------------------------------------------------
+// --- where do the ranks meet? --------------------------------------------------------------------
 
 // "gpu[7-9,12]-a,gpu20-a" begins with "gpu7-a".
 static const char *first_host(const char *list)
@@ -81,7 +81,7 @@ static const char *first_host(const char *list)
     return host;
 }
 
-// Below those that the system gives away; and two jobs on one node seldom begin at the same one.
+// Below the ports that the system assigns; two jobs on one node rarely start with the same one.
 static const char *first_port(const char *step)
 {
     static char port[16];
@@ -105,8 +105,8 @@ const char *slurm_said(const char *name)
     return count;
 }
 
-// Many a machine calls itself 127.0.1.1. If it has one address, that will do. (A number is meant as
-// it is.)
+// Many machines resolve their name to 127.0.1.1. If there is one other address, use it. (A number
+// is used as given.)
 static void leave_loopback(const char *host, bool own, TcpAddress address)
 {
     TcpAddress addresses[2];
@@ -124,7 +124,7 @@ static bool one_host(const TcpStoreConfig *m)
     return m->size == 1 || (nodes && atoi(nodes) == 1);
 }
 
-// Rank 0 listens at a free port of all its addresses, and leaves a file that says where.
+// Rank 0 listens on a free port of all its addresses and writes them to a file.
 static void place_by_file(const RendezvousConfig *c, TcpStoreConfig *m)
 {
     const char *path = c->meet + strlen("file:");
@@ -154,7 +154,7 @@ static void place_by_name(const RendezvousConfig *c, const char *first, int port
 void slurm_place(const RendezvousConfig *c, const char *first, int port, TcpStoreConfig *m)
 {
     if (c->meet && (strncmp(c->meet, "file:", 5) != 0 || !c->meet[5]))
-        fail_at(__FILE__, __LINE__, EXIT_USAGE, "file:PATH", "--rendezvous %s: what is that?",
+        fail_at(__FILE__, __LINE__, EXIT_USAGE, "file:PATH", "--rendezvous %s: not file:PATH",
                 c->meet);
     snprintf(m->name, sizeof m->name, "%s", run_name());
     if (c->meet && m->size > 1)
@@ -165,7 +165,7 @@ void slurm_place(const RendezvousConfig *c, const char *first, int port, TcpStor
 
 // --- not a task ----------------------------------------------------------------------------------
 
-// How many tasks the job is for; one for each node unless it says something else.
+// How many tasks the job has; one per node by default.
 static int tasks_of_job(void)
 {
     const char *tasks = get("SLURM_NTASKS"), *nodes = get("SLURM_JOB_NUM_NODES");

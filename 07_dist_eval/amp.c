@@ -83,7 +83,7 @@ Type amp_type(const AmpConfig *config, const Device *device)
 
 // ==== The loss scale =============================================================================
 
-// A run that had no scale yet, or none that adapts, has 1 and no step that was left out.
+// A run without an adaptive scale has 1, and no skipped steps.
 static void take_up_scale(Amp *amp, const TrainState *state)
 {
     bool goes_on = state->loss_scale != 1 || state->skipped_steps > 0;
@@ -110,7 +110,7 @@ void amp_save(Amp *amp, TrainState *state)
     if (!amp->adapts)
         return;
     Scalars seen = read_scalars(amp);
-    state->running.not_finite = state->running.bad_gradients = 0;   // steps were left out for them
+    state->running.not_finite = state->running.bad_gradients = 0;   // they were skipped
     state->loss_scale = seen.loss_scale;
     state->clean_steps = seen.clean;
     state->skipped_steps = seen.skipped;
@@ -143,8 +143,8 @@ void amp_update(Amp *amp)
     trace_end();
 }
 
-// The norm is that of the average over all ranks, so it is the same on each; and of gradients
-// without the loss scale, or what is clipped would depend on that.
+// The norm of the average over all ranks, so it is the same on each; and without the loss scale,
+// or clipping would depend on it.
 void amp_measure(Amp *amp)
 {
     if (amp->config.clip_norm == 0)
@@ -157,10 +157,10 @@ void amp_measure(Amp *amp)
 // ==== A batch in parts ===========================================================================
 //
 // Several forward and backward passes add up to the gradients of one large batch, with the
-// activations of a small one; and ranks need to talk only once for all of them. (It is not quite
-// the large batch where there is batch normalisation: that sees one part at a time.)
+// activations of a small one, and the ranks talk only once. (With batch normalisation it is not
+// quite the large batch, because that sees one part at a time.)
 
-// GPUs want each part to begin at a multiple of 16 bytes: of 8 short numbers.
+// GPUs want each part to start at a multiple of 16 bytes: 8 numbers of 16 bits.
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size)
 {
     int rest = data->channels * data->height * data->width % 8;
@@ -209,8 +209,8 @@ void amp_ready(void *arg, size_t offset, size_t count)
 
 // ==== Short messages =============================================================================
 
-// A communication hook. Each rank divides by their number before the sum, not after it: a sum of
-// averages is no larger than the largest of them, and cannot overflow.
+// A communication hook. Each rank divides by the number of ranks before the sum: a sum of
+// averages is no larger than the largest of them, so it cannot overflow.
 static float sum_short(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Amp *amp = arg;
@@ -224,7 +224,7 @@ static float sum_short(void *arg, Comm *comm, Stream *stream, float *grads, size
     return 1;
 }
 
-// ==== What it says ===============================================================================
+// ==== Output =====================================================================================
 
 static void introduce_type(const Amp *amp, Log *log)
 {
@@ -296,7 +296,7 @@ static void introduce_types(const Amp *amp, int ranks, Log *log)
     row(log, "optimizer: weights and momentum", "f32", "f32", 2 * params);
 }
 
-// ==== A life =====================================================================================
+// ==== New and free ===============================================================================
 
 void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state)
 {

@@ -1,26 +1,26 @@
-// eval.c - every rank evaluates its share of the test set, and all know the result.
+// eval.c - each rank evaluates a share of the test set, and all ranks get the result.
 //
-// The test set is cut into the batches that one process would take, and rank r takes every size-th
-// of them, beginning with the r-th:
+// The test set is cut into the batches that one process would use, and rank r takes every size-th
+// of them, starting with the r-th:
 //
 //   10 images, batches of 4    0 1 2 3 | 4 5 6 7 | 8 9 . .     (. is padding, which does not count)
 //   2 ranks                    rank 0    rank 1    rank 0
 //
-// Shares differ, and nothing is repeated to make them equal. So nothing in the loop over batches
-// may be done together: who has fewer would be waited for in vain. At the end all wait for each
-// other, once, and then add up what they have counted:
+// Shares may differ, and no batch is repeated to make them equal. So the loop over batches must not
+// contain a collective: a rank with fewer batches would never call it. After it all ranks meet
+// once and add up their counts:
 //
 //   rank 0   | batch 0 | batch 2 |         | all-reduce |
 //   rank 1   | batch 1 | barrier           | all-reduce |
 //
-// Counts are added, never percentages: a mean of means gives each image of a short batch, or of a
-// small share, more weight than the others (naive(), below, shows what comes of it). And counts
-// are integers: their sum does not depend on who adds what first. That of losses would, so a loss
+// Counts are added, never percentages: a mean of means gives the images of a short batch, or of a
+// small share, more weight than the others (naive(), below, computes it). Counts
+// are integers, so their sum does not depend on the order. A sum of losses would, so each loss
 // is rounded to a multiple of 2^-32 before it is added (result_count): sums of such numbers are
-// exact in a double, up to 2 million, and then the same in any order.
+// exact in a double, up to 2 million, and therefore equal in any order.
 //
-// An image has the same neighbours in its batch on any number of ranks: the same arithmetic, down
-// to the last bit, and the same prediction. What is printed does not depend on how many they are.
+// An image has the same neighbours in its batch on any number of ranks: the same arithmetic,
+// the same bits, the same prediction. The printed result does not depend on the number of ranks.
 #include "eval.h"
 #include "check.h"      // uses: CHECK, xmalloc
 
@@ -31,12 +31,12 @@ struct Eval {
     EvalConfig config;
     const Dataset *test;
     Model *model;
-    Comm *comm;                 // its calls do not queue behind gradients
+    Comm *comm;                 // of its own: its calls must not queue behind gradients
     Stream *stream;             // where sums travel
     Verdict *verdicts;          // of this rank's batches, one after the other; device
-    Verdict *gathered;          // all ranks', if wanted, one rank after the other; rank 0, device
-    Result result;              // what this rank has counted, and then all ranks have
-    double *numbers, *sums;     // on their way; host, device
+    Verdict *gathered;          // all ranks' verdicts, if needed, by rank; on rank 0, device
+    Result result;              // this rank's counts; after the sum, those of all ranks
+    double *numbers, *sums;     // to be summed; host, device
     Log *log;
     LogStep line;               // waits for its sums; step 0: there is none
 };
@@ -45,13 +45,13 @@ void eval_options(Args *args, EvalConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "show-naive", 0, ARG_FLAG, &config->show_naive, NULL,
-          "also what a mean of means over padded shares would say" }));
+          "also print the mean of means over padded shares" }));
     result_options(args, &config->result);
 }
 
 // ==== Sums over ranks ============================================================================
 
-enum { STATS = 8 };                         // numbers that Stats becomes
+enum { STATS = 8 };                         // numbers in Stats
 
 // A double holds integers up to 2^53 exactly: so one all-reduce adds up counts and losses.
 static void stats_to_numbers(const Stats *s, double *n)
@@ -70,7 +70,7 @@ static Stats stats_from_numbers(const double *n)
                     .not_finite = (int64_t)n[7] };
 }
 
-// Stats, and `more` numbers that stand behind their place already. Goes on beside what follows.
+// Sums Stats and the `more` numbers after them, on a stream of its own.
 static void sum_begin(Eval *eval, const Stats *mine, size_t more)
 {
     stats_to_numbers(mine, eval->numbers);
@@ -119,7 +119,7 @@ static int batch_count(const Eval *eval)
     return count / rows + (count % rows > 0);
 }
 
-// Rank `rank` has so many batches. Its i-th is number i * size + rank of all.
+// The number of this rank's batches. Its i-th is batch i * size + rank.
 static int share_of(const Eval *eval, int rank)
 {
     int batches = batch_count(eval), size = comm_size(eval->comm);
@@ -140,8 +140,8 @@ static void start_share(Eval *eval, Loader *loader)
     free(ids);
 }
 
-// Each rank's running statistics are of the images that it has trained with: another rank's model
-// would give another result. Rank 0's are those that are saved.
+// Each rank's running statistics come from its own images, so each rank's model
+// would give a different result. Rank 0's statistics are those that are saved.
 void eval_begin(Eval *eval, Loader *loader)
 {
     Model *model = eval->model;
@@ -177,7 +177,7 @@ static void count_mine(Eval *eval)
     free(verdicts);
 }
 
-// Every verdict comes to rank 0, and there into the order of the test set: sample s is row s % rows
+// Collects all verdicts on rank 0, in the order of the test set: sample s is row s % rows
 // of batch s / rows.
 static void gather(Eval *eval)
 {
@@ -214,14 +214,14 @@ Stats eval_end(Eval *eval, Stats *mine)
     return r->stats;
 }
 
-// ==== What it would be if percentages were added =================================================
+// ==== The wrong way: adding percentages ==========================================================
 
 typedef struct Means {
     double loss, top1, top5;
 } Means;
 
-// What programs say that give each rank as many samples, by repeating the first ones, and then
-// take the mean over ranks, of the mean over a rank's batches, of the mean over a batch.
+// What many programs print. They give all ranks equally many samples by repeating some, and
+// take the mean over ranks of the mean over a rank's batches of the mean over a batch.
 static Means naive(const Eval *eval)
 {
     Means all = { 0 };
@@ -260,7 +260,7 @@ void eval_tell(Eval *eval, Log *log)
     result_tell(&eval->result, &eval->config.result, log);
 }
 
-// ==== The beginning and the end ==================================================================
+// ==== New and free ===============================================================================
 
 void eval_probe(const EvalConfig *config, const World *world)
 {

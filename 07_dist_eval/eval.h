@@ -1,5 +1,5 @@
-// eval.h - every rank evaluates its share of the test set, and all know the result; which is the
-// same for any number of ranks. And what training has counted, over all ranks.
+// eval.h - each rank evaluates a share of the test set, and all ranks get the result, which is the
+// same for any number of ranks. Also sums what training has counted, over all ranks.
 #pragma once
 #include "args.h"
 #include "comm.h"
@@ -24,7 +24,7 @@ Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *worl
                const Data *data);
 void eval_free(Eval *eval);
 
-// Every rank calls these, but eval_batch, which it calls for each batch of its share:
+// All ranks call these functions once, and eval_batch for each batch of their share:
 //
 //   eval_begin(eval, loader);
 //   while ((batch = loader_next(loader))) {
@@ -33,18 +33,18 @@ void eval_free(Eval *eval);
 //   }
 //   all = eval_end(eval, &mine);
 //
-// Begins: all have rank 0's BatchNorm statistics then, and the loader has this rank's share.
+// Starts: copies rank 0's BatchNorm statistics to all ranks; the loader gets this rank's share.
 void eval_begin(Eval *eval, Loader *loader);
-// Notes what the model's logits say of the batch.
+// Records the verdicts for the batch, from the model's logits.
 void eval_batch(Eval *eval, const Batch *batch);
-// Waits for all ranks. Returns what all have counted; mine: what this rank has.
+// Waits for all ranks. Returns the counts of all ranks; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
-// What else was asked for about the last evaluation: lines and files, by rank 0.
+// Further lines and files about the last evaluation, printed and written by rank 0.
 void eval_tell(Eval *eval, Log *log);
 
-// All ranks' sum of what each has counted. Waits for it.
+// The sum of all ranks' counts. Waits for it.
 Stats eval_sum(Eval *eval, const Stats *mine);
-// log_step, with all ranks' sums for this rank's: at the next call here, or when no step follows, so
-// that nobody waits for them. eval_catch_up: after each step.
+// log_step with the sums of all ranks. The line appears at the next call or after the last step, so
+// that no rank waits for the sums. Call eval_catch_up after each step.
 void eval_log_step(Eval *eval, Log *log, const LogStep *line);
 void eval_catch_up(Eval *eval);

@@ -1,4 +1,4 @@
-// slurm.h - what Slurm says to the processes that its srun starts.
+// slurm.h - rank, size and meeting point from the variables that srun sets.
 #pragma once
 #include "tcp_store.h"
 #include "rendezvous.h"
@@ -8,9 +8,9 @@ void slurm_options(Args *args, const char **meet);
 
 // Is this process a task of a step, started by srun?
 bool slurm_is_task(void);
-// The value of one of Slurm's variables, or what follows from it: of SLURM_GTIDS, how many ranks
-// are on this node; of SLURM_STEP_NODELIST, the first host; of SLURM_STEP_ID, the first of a few
-// ports for this step. NULL: it is not there.
+// The value of one of Slurm's variables, translated if necessary: for SLURM_GTIDS, how many ranks
+// are on this node; for SLURM_STEP_NODELIST, the first host; for SLURM_STEP_ID, the first of a few
+// ports for this step. NULL: not set.
 const char *slurm_said(const char *name);
 
 // Fills in where the tasks of a step meet, and binds rank 0's sockets there: at the first host, or
@@ -18,6 +18,6 @@ const char *slurm_said(const char *name);
 // 0's file says (rendezvous_file.h), for which the others wait. Fails when they cannot.
 void slurm_place(const RendezvousConfig *config, const char *first, int port, TcpStoreConfig *m);
 
-// Ends the process where it is in a job of several tasks but is none of them: in the batch script,
-// or a shell that salloc has started. Says what to type instead.
+// Ends the process if it is in a job of several tasks but is none of them: in the batch script,
+// or a shell that salloc has started. Prints the command to type instead.
 void slurm_refuse(void);

@@ -23,7 +23,7 @@ expect 0 "exercise start ID" exercise help
 expect 2 "there is no command 'begin'" exercise begin
 expect 2 "start: which one?" exercise start
 expect 2 "You have not started one yet" exercise check
-expect 2 "there is no exercise '03-11'" exercise start 03-11
+expect 2 "there is no exercise '03-99'" exercise start 03-99
 expect 2 "one exercise at a time" exercise start 03-1 03-2
 expect 2 "unknown option --yes" exercise start 03-1 --yes
 expect 2 "unknown option --" exercise check 03-1 -- --epochs 2
