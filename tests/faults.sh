@@ -61,7 +61,8 @@ take_back()
 sample()
 {
     local sum name
-    sum=$(cd "$root" && find common 0* tests exercises tools -type f -print0 | sort -z | xargs -0 cat | sha256sum)
+    sum=$(cd "$root" && find common 0* tests exercises tools -name __pycache__ -prune -o -type f -print0 |
+        LC_ALL=C sort -z | xargs -0 cat | sha256sum)
     for name in $(provable); do
         echo "$(sha256sum <<<"$sum $name") $name"
     done | sort | head -n "$1" | sed 's/.* //'
