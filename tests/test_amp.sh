@@ -8,7 +8,7 @@ cd "$TMP" || exit 1
 step=$BUILD/05_ddp_amp
 lenet=(--arch lenet --data synthetic --train-samples 240 --test-samples 32 -b 16 --threads 1 --seed 3 --epochs 2
     --lr 0.02)
-hash_of() { sed -n 's/^weight hash: //p' "${1:-output}"; }
+hash_of() { sed -n 's/^weight hash: //p' output; }
 # The values of NAME in the step events of a metrics file.
 steps_of() { sed -n 's/.*"event":"step".*"'"$1"'":\([^,}]*\)[,}].*/\1/p' "$2"; }
 last_of() { steps_of "$@" | tail -1; }

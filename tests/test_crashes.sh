@@ -13,37 +13,38 @@ for shim in crash fault; do
     ${CC:-cc} -shared -fPIC -O1 -o $shim.so "$SRC/tests/shim/$shim.c" || exit 1
 done
 hash_of() { sed -n 's/^weight hash: //p' "$1"; }
-fork_ranks() { "$BUILD/03_ddp_fork/train" -n "$@"; }
-launch_ranks() { "$BUILD/07_dist_eval/launch" -n "$1" -- "$BUILD/07_dist_eval/train" "${@:2}"; }
+# command_of forked|launched N: sets `words`
+command_of()
+{
+    words=("$BUILD/03_ddp_fork/train" -n "$2" "${small[@]}")
+    [ "$1" = forked ] ||
+        words=("$BUILD/07_dist_eval/launch" -n "$2" -- "$BUILD/07_dist_eval/train" "${small[@]}" --amp off)
+}
+forked() { command_of forked "$1" && "${words[@]}" "${@:2}"; }              # forked N OPTIONS
 
 # old.N: the checkpoint after epoch 1; hash.N: of the weights after epoch 2. 03 and 07 compute the same.
 for n in 2 3; do
-    fork_ranks $n "${small[@]}" --epochs 1 --save "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
-    fork_ranks $n "${small[@]}" --resume "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
+    forked $n --epochs 1 --save "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
+    forked $n --resume "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
     hash_of out >hash.$n
 done
 
 # --- a case: in a directory of its own. What is not so is printed. --------------------------------------------
 
-# strike NAME RANKS-OF N [VARIABLE=VALUE...]: a run of N ranks, resumed. Its exit status is left in NAME/status, the
+# strike NAME forked|launched N [VARIABLE=VALUE...]: a run of N ranks, resumed. Its exit status is left in NAME/status, the
 # process that was struck in NAME/struck, how long it took from there in NAME/took (s).
 strike()
 {
-    local name=$1 how=$2 n=$3 begun=$EPOCHREALTIME status more=()
+    local name=$1 how=$2 n=$3 begun=$EPOCHREALTIME status words
     shift 3
-    [ "$how" = fork_ranks ] || more=(--amp off)
+    command_of "$how" "$n"
     mkdir "$name"
     cp "old.$n" "$name/net"
     echo "$how $n" >"$name/ranks"
     {   # the shell is not to report the killed
         (   cd "$name" || exit
-            export CRASH_CASE="$name-$$" LD_PRELOAD="$TMP/crash.so" CRASH_NOTE=struck "$@"
-            if [ "$how" = fork_ranks ]; then
-                words=("$BUILD/03_ddp_fork/train" -n "$n")
-            else
-                words=("$BUILD/07_dist_eval/launch" -n "$n" -- "$BUILD/07_dist_eval/train" "${more[@]}")
-            fi
-            exec setsid "${words[@]}" "${small[@]}" --resume net --save net --trace trace --timeout 3 >out 2>err ) &
+            exec setsid env CRASH_CASE="$name-$$" LD_PRELOAD="$TMP/crash.so" CRASH_NOTE=struck "$@" "${words[@]}" \
+                --resume net --save net --trace trace --timeout 3 >out 2>err ) &
         echo $! >"$name/pid"
         wait $!
         status=$?
@@ -82,10 +83,10 @@ names()
 # The same command once more, without harm: from the old checkpoint, or the new, to the same bits.
 continues()
 {
-    local how n more=()
+    local how n words
     read -r how n <"$1/ranks"
-    [ "$how" = fork_ranks ] || more=(--amp off)
-    ( cd "$1" && $how "$n" "${small[@]}" "${more[@]}" --resume net --save net >again 2>&1 )
+    command_of "$how" "$n"
+    ( cd "$1" && "${words[@]}" --resume net --save net >again 2>&1 )
     so "the run does not continue: $(tail -3 "$1/again")" grep -q "^weight hash: " "$1/again"
     so "other weights in the end" [ "$(hash_of "$1/again")" = "$(cat "hash.$n")" ]
     so "something temporary is left: $(ls "$1")" not compgen -G "$1/*tmp*"
@@ -97,7 +98,7 @@ declare -A moment=(
     [backward]='"name":"backward"' [all_reduce]='"name":"all_reduce ' [optimizer]='"name":"optimizer"'
     [compare]='"name":"all_gather ' [end]='"name":"comm_free' [evaluate]='"name":"evaluate"' [save]='"name":"save"')
 # hit NAME N RANK WHEN DO [VARIABLE=VALUE...]
-how=fork_ranks
+how=forked
 hit()
 {
     local at=1
@@ -174,7 +175,7 @@ twice() # twice NAME N RANK WHEN
 # The disk is full, or rank 0 is killed in the middle of a write.
 disk() # disk NAME WHAT TEXT
 {
-    strike "$1" fork_ranks 2 LD_PRELOAD="$TMP/fault.so" FAULT_PATH=net FAULT_CALL=write FAULT_AT=2 FAULT_DO="$2" \
+    strike "$1" forked 2 LD_PRELOAD="$TMP/fault.so" FAULT_PATH=net FAULT_CALL=write FAULT_AT=2 FAULT_DO="$2" \
         CRASH_NOTE=
     touch "$1/struck"
     echo >"$1/struck"
@@ -184,7 +185,7 @@ disk() # disk NAME WHAT TEXT
 # A rank that is slow, but alive, is waited for: 4 batches take 2.8 s longer, where 3 s without a sign of life are too long.
 slow()
 {
-    strike "$1" launch_ranks 2 CRASH_RANK=1 CRASH_DO=SLOW CRASH_TEXT='"name":"forward"' CRASH_AT=1
+    strike "$1" launched 2 CRASH_RANK=1 CRASH_DO=SLOW CRASH_TEXT='"name":"forward"' CRASH_AT=1
     is_over "$1" 0 30 2.8
 }
 
@@ -227,7 +228,7 @@ at_most 8 stops stop-2-meet 3 2 meet
 at_most 8 stops stop-0-all_reduce 2 0 all_reduce
 at_most 8 stops stop-0-save 2 0 save
 at_most 2 hangs hang-1-backward 2 1 backward
-how=launch_ranks
+how=launched
 at_most 2 dies launched-kill-1-evaluate 2 1 evaluate KILL
 at_most 8 stops launched-stop-0-evaluate 2 0 evaluate
 at_most 2 hangs launched-hang-0-evaluate 2 0 evaluate
@@ -241,11 +242,11 @@ done
 echo "${#cases[@]} cases; the slowest was over after $(cat ./*/took | sort -n | tail -1) s"
 
 # Two runs in one directory, at the same time, each with options of its own.
-fork_ranks 2 "${small[@]}" --save first --metrics first.jsonl --trace first.trace >first.out 2>&1 &
-fork_ranks 3 "${small[@]}" --lr 0.02 --sync-bn --save second --trace second.trace >second.out 2>&1
+forked 2 --save first --metrics first.jsonl --trace first.trace >first.out 2>&1 &
+forked 3 --lr 0.02 --sync-bn --save second --trace second.trace >second.out 2>&1
 wait
-fork_ranks 2 "${small[@]}" >alone.first
-fork_ranks 3 "${small[@]}" --lr 0.02 >alone.second 2>&1
+forked 2 >alone.first
+forked 3 --lr 0.02 >alone.second 2>&1
 check "two runs at once: the first" [ "$(hash_of first.out)" = "$(hash_of alone.first)" ]
 check "two runs at once: the second" [ "$(hash_of second.out)" = "$(hash_of alone.second)" ]
 test_done

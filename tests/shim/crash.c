@@ -16,7 +16,6 @@
 // Build: cc -shared -fPIC -o crash.so crash.c
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -86,8 +85,7 @@ static int is_the_one(void)
     return rank >= 0 && wanted && atoi(wanted) == rank;
 }
 
-// The file is let go of first: a rank that stops here is not to stop the others there.
-static void watch(int fd, const void *bytes, size_t size)
+static void watch(const void *bytes, size_t size)
 {
     const char *text = getenv("CRASH_TEXT"), *at = getenv("CRASH_AT"), *what = getenv("CRASH_DO");
     if (!is_the_one() || !text || !text[0] || !what || !memmem(bytes, size, text, strlen(text)))
@@ -95,10 +93,8 @@ static void watch(int fd, const void *bytes, size_t size)
     int late = atomic_fetch_add(&appeared, 1) + 1 - (at ? atoi(at) : 1);
     if (late >= 0 && strcmp(what, "SLOW") == 0)
         pause_ms(700);
-    if (late == 0) {
-        fcntl(fd, F_SETLK, &(struct flock){ .l_type = F_UNLCK });
+    if (late == 0)
         crash(what);
-    }
 }
 
 // --- the calls -----------------------------------------------------------------------------------
@@ -117,17 +113,14 @@ pid_t fork(void)
     return pid;
 }
 
-#define DEFINE_PWRITE(name, Offset)                                           \
-    ssize_t name(int fd, const void *bytes, size_t size, Offset at)           \
-    {                                                                         \
-        watch(fd, bytes, size);                                               \
-        return REAL(name)(fd, bytes, size, at);                               \
-    }
-DEFINE_PWRITE(pwrite, off_t)
-DEFINE_PWRITE(pwrite64, off64_t)
+ssize_t write(int fd, const void *bytes, size_t size)
+{
+    watch(bytes, size);
+    return REAL(write)(fd, bytes, size);
+}
 
 ssize_t send(int fd, const void *bytes, size_t size, int flags)
 {
-    watch(fd, bytes, size);
+    watch(bytes, size);
     return REAL(send)(fd, bytes, size, flags);
 }
