@@ -76,7 +76,7 @@ for megabytes in 1000 700 500 350 250; do
         --save mem.st) >out 2>err
     status=$?
     check "$megabytes MB: status $status" test $status = 1 -o \( $status = 0 -a $megabytes -ge 700 \)
-    [ $status = 0 ] || check "$megabytes MB: $(head -1 err)" grep -q "out of memory" err
+    [ $status = 0 ] || check "$megabytes MB: $(head -1 err)" grep -qE "out of memory|pthread_create" err
     [ $status = 0 ] || check "$megabytes MB: a line and perhaps a hint" test "$(wc -l <err)" -le 2
 done
 test_done
