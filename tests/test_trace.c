@@ -74,17 +74,6 @@ TEST(whole_after_every_event)
                   1);
 }
 
-TEST(free_when_not_asked_for)
-{
-    trace_open(NULL, 0, "nobody");
-    trace_thread("main");
-    trace_begin("x");
-    trace_end();
-    trace_span("a", "b", 1, 2);
-    trace_close();
-    EXPECT(trace_now() > 0, "no clock");
-}
-
 TEST(an_end_too_many_is_left_out)
 {
     const char *path = test_path("unpaired.json");
@@ -216,30 +205,6 @@ TEST(a_full_disk_ends_the_timeline)
     EXPECT_EQ_INT(count("full.json: write: "), 1);
 }
 
-static int status_of_opening(const char *path)
-{
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        close(STDERR_FILENO);
-        trace_open(path, 0, "rank 0");
-        _exit(0);
-    }
-    int status;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-TEST(where_one_cannot_write)
-{
-    const char *fifo = test_path("fifo");
-    EXPECT_EQ_INT(status_of_opening(test_path("no/such/file")), EXIT_FAILED);
-    EXPECT_EQ_INT(status_of_opening(test_path("")), EXIT_FAILED);
-    EXPECT_EQ_INT(status_of_opening("/dev/null"), EXIT_FAILED);
-    EXPECT(mkfifo(fifo, 0600) == 0, "mkfifo");
-    EXPECT_EQ_INT(status_of_opening(fifo), EXIT_FAILED);
-}
-
 // --- several processes, one file -----------------------------------------------------------------
 
 enum { WRITERS = 4 };
@@ -330,13 +295,11 @@ TEST(a_joint_file_is_valid_at_any_time)
 int main(void)
 {
     whole_after_every_event();
-    free_when_not_asked_for();
     an_end_too_many_is_left_out();
     long_names_are_cut();
     threads_have_tracks_of_their_own();
     killed_in_the_middle();
     a_full_disk_ends_the_timeline();
-    where_one_cannot_write();
     processes_write_one_file();
     a_joint_file_is_valid_at_any_time();
     return test_done();
