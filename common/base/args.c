@@ -435,14 +435,16 @@ static void read_config(Args *args)
     if (config.count == CONFIGS_MAX)
         args_reject(args, "config", "%d files are the most", CONFIGS_MAX);
     char **text = &config.texts[config.count++];
-    FILE *in = fopen(config.path, "re"), *out = open_memstream(text, &size);
+    FILE *out = open_memstream(text, &size), *in = fopen(config.path, "re");
     CHECK(out, "", "open_memstream: %s", strerror(errno));
     for (int c; in && (c = fgetc(in)) != EOF;)
         fputc(c ? c : '?', out);
-    if (!in || ferror(in))
-        args_reject(args, "config", "%.200s: %s", config.path, strerror(errno));
-    fclose(in);
+    int error = !in || ferror(in) ? errno : 0;
     fclose(out);
+    if (in)
+        fclose(in);
+    if (error)
+        args_reject(args, "config", "%.200s: %s", config.path, strerror(error));
     config.reading = true;
     config.line = 0;
     for (char *line = *text, *next; line; line = next) {
