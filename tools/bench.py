@@ -369,6 +369,44 @@ def ours_epoch(events):
     return images / epoch["seconds"], waited / epoch["seconds"], peak
 
 
+def folder_of_pictures(b):
+    """--pictures, or 2,000 images of a data set as JPEG files of 384x384."""
+    if b.args.pictures:
+        return b.args.pictures
+    tree = f"{b.out}/pictures"
+    if not os.path.isdir(f"{tree}/val"):
+        run([b.program("as_folder"), "--data", b.data or "fashion-mnist", "--as-folder", tree, "--scale", 384,
+             "--format", "jpeg", "--train-samples", 2000, "--test-samples", 10])
+    return tree
+
+
+def bench_folder(b):
+    tree = folder_of_pictures(b)
+    command = [b.program("loader_bench"), "--data", tree, "-b", 64]
+
+    def ours(workers):
+        return float(re.search(r"([0-9.]+) images/s", run([*command, "-j", workers])).group(1))
+
+    sides = {f"ours, {n}": lambda n=n: ours(n) for n in sorted({1, CORES})}
+    torches = {n: Torch(b, "folder", ["default"], data=tree, workers=n, batch=64, threads=1)
+               for n in sorted({1, CORES})}
+    found = in_turns(b.rounds, sides | {f"torch, {n}": side for n, side in torches.items()})
+    for side in torches.values():
+        side.close()
+    count, size = pictures_of(tree)
+    b.write(
+        heading(b, f"PyTorch {torches[CORES].version}") + f" {count} JPEG files of {size / 1024:.0f} KB on average, "
+        "an epoch without a model: RandomResizedCrop(224), flip, normalise; batches of 64.",
+        table(COMPARED, [against(f"images/s, {n} worker{'s'[:n > 1]}", median(found[f"ours, {n}"]),
+                                 median(found[f"torch, {n}"]), 0, "≥ 1.5") for n in torches]))
+
+
+def pictures_of(tree):
+    """-> how many training files there are, and their mean size."""
+    sizes = [os.path.getsize(os.path.join(path, name)) for path, _, names in os.walk(f"{tree}/train") for name in names]
+    return len(sizes), sum(sizes) / len(sizes)
+
+
 def bench_parallel(b):
     limit = ("--max-steps", b.steps(60))
     one = ("--threads", 1, "-b", 128, *PLAIN, *limit)
@@ -914,6 +952,7 @@ def bench_faults(_):
 # name: the function, its rounds, one line for --help
 BENCHMARKS = {
     "train": (bench_train, 5, "one process: steps, an epoch with its data, start, memory, waiting for data"),
+    "folder": (bench_folder, 5, "a folder of JPEG files against DataLoader and ImageFolder, without a model"),
     "parallel": (bench_parallel, 5, "two ranks, two devices, and what the ranks exchange"),
     "launch": (bench_launch, 5, "start, deaths and checkpoints of ranks that a launcher starts"),
     "amp": (bench_amp, 5, "bf16 against PyTorch's autocast and against f32"),
@@ -944,6 +983,7 @@ def parse():
     parser.add_argument("--rounds", type=int, help="how often each side is measured (or seeds of a curve)")
     parser.add_argument("--quick", action="store_true", help="one round, fewer steps, nothing written: does it run at all?")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--pictures", metavar="DIR", help="of folder: DIR/train/CLASS/FILE, DIR/val/CLASS/FILE")
     gpu = parser.add_argument_group("of gpu")
     gpu.add_argument("--only", default=".", metavar="REGEX", help="jobs that match")
     gpu.add_argument("--modes", default=",".join(GPU_MODES), metavar="A,B", help="PyTorch's; '' for ours alone")

@@ -8,6 +8,7 @@ It prepares, then measures once for each line of its input, and prints a JSON ob
     step      training steps on a batch in memory
     ddp       the same in several processes: DistributedDataParallel on Gloo; batch and threads are each rank's
     epoch     an epoch with torchvision's usual input pipeline
+    folder    an epoch of a folder of pictures, without a model: ImageFolder and DataLoader
     eval      all test images, which are in memory, normalised already
 
 These measure nothing. They print once and end; the caller takes the time from the start of the process:
@@ -182,6 +183,25 @@ def make_loader(args, **options):
         pin_memory=args.device == "cuda", **options)
 
 
+def prepare_folder(args):
+    """Everything that pytorch/examples' ImageNet training does to a picture. The first epoch starts the workers."""
+    from torchvision import datasets, transforms
+
+    data = datasets.ImageFolder(f"{args.data}/train", transforms.Compose([
+        transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
+        transforms.Normalize([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])]))
+    loader = torch.utils.data.DataLoader(data, batch_size=args.batch, shuffle=True, num_workers=args.workers,
+                                         persistent_workers=True)
+
+    def measure():
+        begin = time.perf_counter()
+        images = sum(len(labels) for _, labels in loader)
+        return {"samples_per_s": images / (time.perf_counter() - begin)}
+
+    measure()
+    return measure
+
+
 def memory_mb(path, field):
     """A line of one of /proc's files, in MB."""
     with open(path, encoding="ascii") as file:
@@ -302,7 +322,8 @@ def prepare_eval(args):
     return measure
 
 
-PREPARE = {"step": prepare_step, "ddp": prepare_ddp, "epoch": prepare_epoch, "eval": prepare_eval}
+PREPARE = {"step": prepare_step, "ddp": prepare_ddp, "epoch": prepare_epoch, "folder": prepare_folder,
+           "eval": prepare_eval}
 ONCE = {"first": take_first_step, "launch": take_first_step, "whole": lambda args: prepare_eval(args)()}
 
 

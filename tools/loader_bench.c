@@ -1,0 +1,43 @@
+// loader_bench.c - how many pictures a second the loader makes, without a model: one epoch of the
+// training set. tools/bench.py compares it with PyTorch's DataLoader.
+//
+//   build/cpu/loader_bench --data DIR -j 4
+#include "args.h"
+#include "check.h"
+#include "data.h"
+#include "trace.h"
+
+int main(int argc, char **argv)
+{
+    Data data;
+    Error error;
+    int rows = 64;
+    int64_t seed = 0;
+    Args args = { .summary = "Measures how fast batches are made." };
+    DataConfig config = data_defaults();
+    data_options(&args, &config);
+    args_add(&args, ARGS_ROWS(
+        { "batch-size", 'b', ARG_INT, &rows, "N", "samples of a batch", 1, 65536 },
+        { "seed", 0, ARG_INT64, &seed, "N", "of crops and flips", 0, 1e15 }));
+    args_parse(&args, argc, argv);
+    if (!data_open(&data, &config, seed, &error))
+        FAIL_ERROR(&error);
+
+    const Dataset *set = &data.train;
+    Shape shape = { rows, set->channels, set->height, set->width, set->channels, TYPE_F32 };
+    Device *device = device_open(0, 1);
+    Loader *loader =
+        loader_new(device, set, &(LoaderConfig){ shape, data.augment, config.workers, false });
+    int64_t begin = trace_now();
+    int made = 0;
+    loader_start(loader, NULL, set->count, 0, 0);
+    for (const Batch *batch; (batch = loader_next(loader));)
+        made += batch->count;
+    double seconds = (double)(trace_now() - begin) * 1e-9;
+    printf("%d images of 3x%dx%d, %d workers: %.1f images/s\n", made, set->height, set->width,
+           config.workers, made / seconds);
+    loader_free(loader);
+    device_close(device);
+    data_close(&data);
+    return 0;
+}
