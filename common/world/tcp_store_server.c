@@ -376,7 +376,7 @@ TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, const Person 
     for (int i = 0; i < config->count; i++) {
         fcntl(config->sockets[i], F_SETFL, O_NONBLOCK);
         fcntl(config->sockets[i], F_SETFD, FD_CLOEXEC);
-        CHECK(listen(config->sockets[i], 128) == 0, "another run may have it (ss -ltnp): choose "
+        CHECK(listen(config->sockets[i], SOMAXCONN) == 0, "another run may have it (ss -ltnp): choose "
               "another --master-port", "cannot listen at port %d of %s: %s", config->places[i].port,
               config->places[i].address, strerror(errno));
     }
