@@ -153,17 +153,6 @@ ssize_t write(int fd, const void *bytes, size_t size)
     return REAL(write)(fd, bytes, size);
 }
 
-ssize_t pwrite(int fd, const void *bytes, size_t size, off_t at)
-{
-    const char *path = path_of(fd);
-    Verdict verdict = path ? judge("write", path, (long long)size) : PASS;
-    if (verdict == FAIL)
-        return -1;
-    if (verdict == HALF)
-        return survived(REAL(pwrite)(fd, bytes, half_of(size), at));
-    return REAL(pwrite)(fd, bytes, size, at);
-}
-
 int fsync(int fd)
 {
     const char *path = path_of(fd);
