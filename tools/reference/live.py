@@ -15,6 +15,7 @@ ranks         the same for programs of several devices and processes, from the s
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -263,12 +264,9 @@ def picture_batches(tree, boxes, order):
         yield torch.stack(images), torch.tensor(labels)
 
 
-def compare_folder(place, seed=4):
-    tree, made = place.file("pictures"), place.file("pictures.safetensors")
-    before, after = place.file("before.safetensors"), place.file("after.safetensors")
-    options = "--data", tree, "--image-size", SIDE, "--seed", seed
-    place.run(f"{place.build}/as_folder", "--data", place.folder, "--train-samples", 400,
-              "--test-samples", 50, "--as-folder", tree, "--scale", 96, "--format", "jpeg")
+def compare_pixels(place, tree, options, seed, what):
+    """-> torchvision's batches of the training pictures."""
+    made = place.file("pictures.safetensors")
     place.run(f"{place.build}/../tests/tool_images", "--out", made, *options)
     made = load_file(made)
     order = ref.epoch_order(len(made["labels"]), seed, 0)
@@ -276,7 +274,30 @@ def compare_folder(place, seed=4):
     bytes_ = torch.stack([made["images"][i] for i in order.tolist()])
     theirs = torch.cat([images for images, _ in batches])
     check(torch.equal(theirs, ref.normalise_by(bytes_.numpy(), IMAGENET)),
-          f"{len(theirs)} pictures, cropped, resized, mirrored and normalised: the same bits")
+          f"{len(theirs)} {what}, cropped, resized, mirrored and normalised: the same bits")
+    return batches
+
+
+def odd_pictures(place):
+    """A tree of grey, CMYK, progressive, interlaced... files, whose names say PNG whatever they are."""
+    tree, corpus = place.file("odd"), os.path.join(os.environ["SRC"], "tests", "fuzz", "corpus", "picture")
+    for folder in ("train/a", "train/b", "val/a", "val/b"):
+        os.makedirs(f"{tree}/{folder}")
+        for name in os.listdir(corpus):
+            if not name.startswith("tar_"):
+                shutil.copy(f"{corpus}/{name}", f"{tree}/{folder}/{name}.png")
+    return tree
+
+
+def compare_folder(place, seed=4):
+    tree, odd = place.file("pictures"), odd_pictures(place)
+    before, after = place.file("before.safetensors"), place.file("after.safetensors")
+    options = "--image-size", SIDE, "--seed", seed, "--data"
+    compare_pixels(place, odd, (*options, odd), seed, "odd pictures")
+    options += (tree,)
+    place.run(f"{place.build}/as_folder", "--data", place.folder, "--train-samples", 400,
+              "--test-samples", 50, "--as-folder", tree, "--scale", 96, "--format", "jpeg")
+    batches = compare_pixels(place, tree, options, seed, "pictures")
 
     torch.manual_seed(1)
     model = ref.make_model("resnet18")
