@@ -1,11 +1,11 @@
-// alive.h - signs of life: what this process is doing, where whoever started it can see it.
+// alive.h - heartbeats: what this process is doing, visible to the process that started it.
 //
-// A few words of memory. Without a watcher they are this process's own, and cost nothing. The
-// training thread beats whenever it gets on: with each layer, batch, and piece of a file. When
-// it can get no further by itself (another rank or the device has to do something first) it says
-// that it waits: nobody expects it to beat then.
+// A few words of memory, shared with the watcher if there is one, else private. The training
+// thread beats whenever it makes progress: at each layer, batch and piece of a file. Before it
+// waits for another rank or for the device, it marks itself as waiting, and the watcher then
+// expects no beats.
 //
-// So a watcher knows: who neither beats nor waits hangs; when all wait, they wait for each other.
+// A rank that neither beats nor waits is hung. If all ranks wait, they are deadlocked.
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -16,37 +16,37 @@ enum { ALIVE_NAME = 16 };
 typedef struct Alive {
     _Atomic uint64_t beats;
     _Atomic int waiting;            // more than 0: the training thread waits
-    _Atomic int outside;            // more than 0: for a disk, a terminal or a driver, however long
+    _Atomic int outside;            // more than 0: waits for disk, terminal or driver, however long
     _Atomic bool joined;            // it has met the other ranks
-    _Atomic bool done;              // all that was to do is done; the process is about to exit
-    _Atomic double patience;        // s without a sign of life until it is lost; 0: any
-    _Atomic int64_t epoch, step;    // the last step that was finished, from 1; 0 before the first
-    // The last collective that was begun. The words are not read and written as one: whoever looks
-    // from outside may see a mixture of two that follow each other closely.
-    _Atomic uint64_t begun, ended;  // how many so far, over all communicators
+    _Atomic bool done;              // the work is finished; the process is about to exit
+    _Atomic double patience;        // s without a beat after which the rank is lost; 0: no limit
+    _Atomic int64_t epoch, step;    // the last finished step, from 1; 0 before the first
+    // The last collective that began. The fields are not updated together: the watcher may see a
+    // mixture of two collectives that follow each other closely.
+    _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
     _Atomic int64_t count;          // values
     _Atomic char operation[ALIVE_NAME], communicator[ALIVE_NAME];
 } Alive;
 
-// From now on this process writes here (shared memory that stays mapped); NULL: for itself again.
+// From now on this process writes here (shared memory that stays mapped); NULL: privately again.
 void alive_publish(Alive *where);
 
 // Memory for `count` processes, all zero, shared with those that are forked later, and through the
 // descriptor (NULL: none) with programs that they become.
 Alive *alive_pages(int count, int *descriptor);
 void alive_pages_free(Alive *pages, int count);
-// Before exec: the program will find page `number` behind this descriptor, by alive_inherit.
+// Before exec: in the new program alive_inherit finds page `number` through this descriptor.
 void alive_bequeath(int descriptor, int number);
-// In such a program, before it has threads: publishes on that page. False: there is none.
+// In that program, before it has threads: publishes on that page. False: there is none.
 bool alive_inherit(void);
 
 void alive_copy(Alive *to, const Alive *from);
-// Does the process give signs of life at all? Another program than ours does not.
+// Has the process ever published anything? Programs other than ours do not.
 bool alive_seen(const Alive *page);
-// What is published at this moment, as it would be sent to somebody who cannot see the memory.
+// What this process publishes now, for sending it to another machine.
 const Alive *alive_here(void);
 
-// All are safe in any thread; beats and waits are the training thread's to tell.
+// All are safe in any thread. Only the training thread reports beats and waits.
 void alive_beat(void);
 void alive_wait_begin(void);
 void alive_wait_end(void);

@@ -1,6 +1,6 @@
-// check.h - what a program says when it cannot go on, and memory that does not fail.
+// check.h - errors that end the program, warnings, and memory allocation that does not fail.
 //
-//   [node1:4711] checkpoint.c:88: run.safetensors: the header ends behind the end of the file
+//   [node1:4711] checkpoint.c:88: run.safetensors: the header ends 9 bytes after the file's end
 //   hint: the file is truncated; copy it again
 //
 // Exit statuses of every program of the series: 0 done, 1 something failed, 2 wrong options,
@@ -12,13 +12,13 @@
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_DIVERGED = 3, EXIT_REPORTED = 4 };
 
-// What went wrong, from a reader that leaves the decision to its caller. hint may be empty.
+// An error that a function returns, so that its caller decides what to do. hint may be empty.
 typedef struct Error {
     char text[512];
     char hint[256];
 } Error;
 
-// Fills err and returns false, so that a reader can write: return error_set(err, "", "...", ...);
+// Fills err and returns false, so that a function can write: return error_set(err, "", "...", ...);
 bool error_set(Error *err, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -34,23 +34,23 @@ _Noreturn void fail_at(const char *file, int line, int status, const char *hint,
             FAIL(hint, __VA_ARGS__);         \
     } while (0)
 
-// The same lines for something that the run survives.
+// Prints the same lines; the program continues.
 void warn_at(const char *file, int line, const char *hint, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 #define WARN(hint, ...) warn_at(__FILE__, __LINE__, hint, __VA_ARGS__)
 
-// Who speaks: put before the host in every line, e.g. "rank 2/4 ". Empty unless set.
+// A prefix that every line starts with, before the host: "rank 2/4 ". Empty unless set.
 void check_set_speaker(const char *speaker);
 
-// Called once on the way out of fail_at (and by an impatient Ctrl-C): removes what is half done,
-// so it must be async-signal-safe. NULL clears it.
+// Called once by fail_at and by a second Ctrl-C, to remove half-written files. It must be
+// async-signal-safe. NULL clears it.
 void check_on_exit(void (*clean_up)(void));
 void check_clean_up(void);
 
-// Ends the process with EXIT_REPORTED and without a word, whatever its other threads are doing.
+// Ends the process with EXIT_REPORTED, without a message, whatever its other threads are doing.
 _Noreturn void leave_at_once(void);
 
-// malloc and calloc that do not return without memory. The caller frees.
+// malloc and calloc that end the program if there is no memory. The caller frees.
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
 char *xstrdup(const char *text);

@@ -1,8 +1,8 @@
-// clock.h - time that only goes forward.
+// clock.h - a clock that never goes back.
 #pragma once
 #include <time.h>
 
-// Seconds since some moment.
+// Seconds since an arbitrary moment.
 static inline double clock_now(void)
 {
     struct timespec t;

@@ -1,4 +1,4 @@
-// machine.h - where this process runs: its machine, its cores, its program.
+// machine.h - this process's machine, cores and program.
 #pragma once
 #include <sched.h>
 #include <stdbool.h>
@@ -7,14 +7,14 @@
 enum { MACHINE_NAME = 64 };
 
 typedef struct Machine {
-    char host[MACHINE_NAME];        // its name, for people
-    uint64_t id;                    // of the name and of this boot: equal only on one machine
-    cpu_set_t cores;                // that this process may use
+    char host[MACHINE_NAME];        // its name, for messages
+    uint64_t id;                    // from the name and the boot id: equal only on one machine
+    cpu_set_t cores;                // the cores that this process may use
 } Machine;
 
 Machine machine_here(void);
-bool machine_shares_cores(const Machine *a, const Machine *b);  // on one machine, is a core both's?
-int machine_parent_cores(void);     // that the parent process may use; 0: not known
+bool machine_shares_cores(const Machine *a, const Machine *b);  // same machine and a common core?
+int machine_parent_cores(void);     // number of cores the parent process may use; 0: not known
 
 // The program that this process runs, as text: "1234567 bytes, 0123456789abcdef".
 const char *machine_program(void);

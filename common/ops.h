@@ -9,14 +9,14 @@
 #include "stats.h"
 #include <stdint.h>
 
-// How a number of an activation is stored. bf16 is the upper half of an f32: its range, 8 bits of
-// precision. f16 is IEEE's: 11 bits, but nothing beyond 65504, and little below 6e-5.
+// The type of an activation's numbers. bf16 is the upper half of an f32: the same range, 8 bits of
+// precision. f16 is IEEE's: 11 bits, but at most 65504, and less precision below 6e-5.
 typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
 static inline size_t type_size(Type type) { return type == TYPE_F32 ? 4 : 2; }
 
-// An activation is data[n][c / block][h][w][block]: block == c is NHWC, block == 1 is NCHW, and in
-// between lies what vector units like (nChw16c). The backend chooses the block of every output.
+// An activation is data[n][c / block][h][w][block]: block == c is NHWC, block == 1 is NCHW, and
+// blocks in between suit vector units (nChw16c). The backend chooses the block of every output.
 typedef struct Shape {
     int n, c, h, w;
     int block;
@@ -37,55 +37,55 @@ void ops_options(Args *args, OpsConfig *config);
 typedef struct Ops Ops;
 Ops *ops_new(Device *device, const OpsConfig *config);
 void ops_free(Ops *ops);
-int ops_input_block(const Ops *ops, int channels); // the block in which images should arrive
+int ops_input_block(const Ops *ops, int channels); // the best block for images
 
-// The type in which this device computes fastest: a short one where it has instructions for it.
+// The type in which this device computes fastest: a 16-bit type if it has instructions for one.
 Type ops_best_type(const Device *device);
-// It has none for this type: convolutions then compute in f32, and round what they write. That is
-// slower than f32, but gives the numbers that the type would.
+// True if the device has no instructions for this type. Convolutions then compute in f32 and round
+// their outputs, which is slower than f32 but gives the type's numbers.
 bool ops_emulates(const Device *device, Type type);
 
-// --- numbers that live on the device, so that a recorded step can be replayed --------------------
+// --- numbers that are kept on the device, so that a recorded step can be replayed ----------------
 
 typedef struct Scalars {
     float lr, momentum, weight_decay;
     int32_t nesterov;
-    float smoothing;    // the part of each label that all classes share when the loss trains
-    float loss_scale;   // the loss is multiplied by it before backward, and gradients_scale undoes it
-    float clip_norm;    // longer gradients are shortened to this; 0: they are left as they are
-    int32_t window;     // rows of a batch whose loss comes in several calls; 0: in one
-    // These the operations below write; scalars_set sets them to 0 with the rest.
+    float smoothing;    // label smoothing in training: the part of a label shared by all classes
+    float loss_scale;   // the loss is multiplied by it before backward; gradients_scale undoes it
+    float clip_norm;    // gradients with a larger norm are scaled down to this norm; 0: no clipping
+    int32_t window;     // rows of a batch whose loss is computed in several calls; 0: in one call
+    // Written by the operations below; scalars_set sets them to 0.
     int32_t done;       // rows of the window so far
-    int32_t skip;       // not zero: sgd_update leaves everything as it is
-    double norm;        // of the gradients: gradients_norm
-    // These outlive scalars_set, where its loss_scale is 0: then that stays, too.
+    int32_t skip;       // not zero: sgd_update changes nothing
+    double norm;        // of the gradients, from gradients_norm
+    // If values.loss_scale is 0, scalars_set keeps these and the loss scale.
     int32_t clean;      // steps without an overflow since the loss scale changed
-    int32_t skipped;    // steps with one since the run began
+    int32_t skipped;    // steps with an overflow since the run began
 } Scalars;
 void scalars_set(Ops *ops, Scalars *scalars, Scalars values);
 
-// After sgd_update: a step that was left out halves the loss scale (but not below LOSS_SCALE_LEAST),
-// and `interval` others in a row double it, but not to infinity.
+// After sgd_update: a skipped step halves the loss scale (but not below LOSS_SCALE_LEAST), and
+// `interval` steps in a row without an overflow double it, but not to infinity.
 #define LOSS_SCALE_LEAST 0x1p-24f
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 
-// --- convolution, which a linear layer is too: its kernel covers the whole image -----------------
+// --- convolution; a linear layer is a convolution whose kernel covers the whole image ------------
 //
-// x, w, y and their gradients are of the type of the spec's x; products are added up in f32. The
-// gradients of parameters, and biases, are f32 always.
+// x, w, y and their gradients have the type of the spec's x; products are added up in f32. Biases
+// and the gradients of parameters are always f32.
 
 typedef struct ConvSpec {
     Shape x;
     int out_channels, kernel_h, kernel_w, stride, pad;
     bool bias;
-    bool needs_dx;      // false in the first layer: nobody asks for the images' gradient
-    bool f32_out;       // y and dy are f32 in any case, as the loss wants its logits
+    bool needs_dx;      // false in the first layer: the images' gradient is not needed
+    bool f32_out;       // y and dy are always f32: the loss needs f32 logits
 } ConvSpec;
 
-// Weights lie in the arena in an order of the backend's own; `like` (or NULL) is a convolution of
-// the same weights at another batch size, whose order the new one takes. Import and export
-// translate from and to torch's OIHW, both in host memory, for weights, gradients and momentum
-// alike.
+// The backend chooses the order of the weights in the arena. `like` (or NULL) is a convolution of
+// the same weights at a different batch size; the new one uses its order. Import and export
+// translate weights, gradients and momentum from and to torch's OIHW order, both in host
+// memory.
 typedef struct Conv Conv;
 Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like);
 void conv_free(Conv *conv);
@@ -94,8 +94,8 @@ size_t conv_weight_count(const Conv *conv); // floats in the arena, at least O *
 void conv_weights_import(const Conv *conv, float *arena, const float *oihw);
 void conv_weights_export(const Conv *conv, float *oihw, const float *arena);
 
-// In f32, w below is the arena's. In a short type it is a copy of that, in an order of its own, which
-// conv_weights_cast makes; or in the same order, where that has 0 bytes: then values_narrow makes it.
+// In f32, w below is in the arena. In a 16-bit type it is a copy in the backend's order, which
+// conv_weights_cast makes. If conv_copy_bytes is 0, values_narrow makes it in the arena's order.
 size_t conv_copy_bytes(const Conv *conv);
 void conv_weights_cast(Conv *conv, const float *arena, void *copy);
 
@@ -107,7 +107,7 @@ void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw,
 //
 //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)     (relu and residual if asked)
 //
-// All activations and their gradients are of the type of x; what NormTensors names is f32.
+// All activations and their gradients have the type of x; the tensors in NormTensors are f32.
 
 typedef struct NormSpec {
     Shape x;
@@ -117,15 +117,15 @@ typedef struct NormSpec {
 typedef struct NormTensors {
     const float *gamma, *beta;              // (c)
     float *running_mean, *running_var;      // (c) momentum 0.1, unbiased variance, as in PyTorch
-    float *mean, *inv_std;                  // (c) of this batch: forward saves them for backward
+    float *mean, *inv_std;                  // (c) of this batch: saved by forward for backward
     float *dgamma, *dbeta;                  // (c)
 } NormTensors;
 
 typedef struct Norm Norm;
 Norm *norm_new(Ops *ops, const NormSpec *spec);
 void norm_free(Norm *norm);
-// training: this batch's statistics, and the running ones move; else: the running statistics.
-// The gradient sums of a batch that several processes share (below) are this process's part.
+// training: uses this batch's statistics and updates the running ones; else uses the running ones.
+// If several processes share a batch (below), dgamma and dbeta are this process's part of the sums.
 void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
                   bool training);
 // The gradient of y is dy1 + dy2 (dy2 may be NULL): a value that two layers read gets two.
@@ -133,9 +133,9 @@ void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *r
 void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
                    const void *dy2, void *dx, void *dresidual);
 
-// From now on training takes its statistics over the batches of `size` processes, forward and
-// backward: gather puts the `count` numbers of every process one after the other, by rank, in `all`,
-// on the compute stream. Every process has to normalise the same layers in the same order.
+// From now on the statistics of training, forward and backward, are over the batches of `size`
+// processes. gather collects the `count` numbers of every process in `all`, in rank order, on the
+// compute stream. All processes must normalise the same layers in the same order.
 typedef void (*OpsGather)(void *arg, const double *mine, double *all, size_t count);
 void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 
@@ -145,7 +145,7 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 void relu_forward(Ops *ops, Shape shape, const void *x, void *y);
 void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx);
 
-// Max pooling remembers where each maximum was (the first, if several). index: one byte an output.
+// Max pooling stores the position of each maximum (the first, if several). index: a byte for each.
 typedef struct PoolSpec {
     Shape x;
     int kernel, stride, pad;
@@ -168,32 +168,32 @@ void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 
 // Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
 // Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits). The
-// mean is over the rows that count; where scalars->window is set, over so many, of several calls,
-// and what stats says of the last batch is of them all. Training smooths labels as PyTorch's
+// mean is over the rows that count. If scalars->window is set, the mean and the last batch in stats
+// are over that many rows, from several calls. Training smooths labels as PyTorch's
 // label_smoothing does: the target is (1 - smoothing) * onehot(label) + smoothing / classes.
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                         Scalars *scalars, Stats *stats, float *dlogits);
 
-// What the network says of one row.
+// The network's prediction for one row.
 typedef struct Verdict {
     int32_t label;          // negative: the row does not count, and the rest is 0
-    int32_t prediction;     // the class with the largest logit, of several the first; a NaN is
-                            // larger than any number (as torch.argmax has it)
-    int32_t before;         // classes that come before the label: 0 if it is right, below 5 if it
+    int32_t prediction;     // the class with the largest logit, the first if several; a NaN is
+                            // larger than any number (as in torch.argmax)
+    int32_t before;         // number of classes before the label: 0 if it is right, below 5 if it
                             // is in the top 5
     float loss;
     float margin;           // from the largest logit to the next (infinite if there is none), over
-                            // the largest absolute one (1 at least): where that is almost nothing,
-                            // other rounding has another result
+                            // the largest absolute one (at least 1). If it is almost 0, different
+                            // rounding changes the prediction.
 } Verdict;
-// Row by row, what loss_cross_entropy adds up; in verdicts[0] to verdicts[rows - 1]. A loss that is
-// not finite counts as wrong, whatever the prediction: then before is INT32_MAX, and margin is 0.
+// Fills verdicts[0] to verdicts[rows - 1] with what loss_cross_entropy adds up. If the loss is not
+// finite, the row counts as wrong: then before is INT32_MAX, and margin is 0.
 void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                 Verdict *verdicts);
 
 // torch.optim.SGD over the whole arena at once:
 //   g += weight_decay * p;  v = momentum * v + g;  p -= lr * (nesterov ? g + momentum * v : v)
-// Before that, where scalars->clip_norm is set, as torch.nn.utils.clip_grad_norm_ does it:
+// Before that, if scalars->clip_norm is set, as in torch.nn.utils.clip_grad_norm_:
 //   g *= min(1, clip_norm / (norm + 1e-6))
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                 const Scalars *scalars);
@@ -201,16 +201,16 @@ void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float
 // values += more, on the compute stream.
 void add_into(Ops *ops, size_t count, float *values, const float *more);
 
-// grads *= factor / loss_scale, on any stream of the device. If one of them is then infinite or not
-// a number, sgd_update will leave this step out (scalars->skip), and stats->bad_gradients counts the
-// step, however many calls it takes.
+// grads *= factor / loss_scale, on any stream of the device. If a gradient is then infinite or NaN,
+// scalars->skip makes sgd_update skip this step, and stats->bad_gradients counts the step once,
+// even if it takes several calls.
 void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
                      Scalars *scalars, Stats *stats);
-// scalars->norm = the square root of the sum of squares, in f64, and in an order that depends on
-// nothing but count: ranks with as many gradients, but other numbers of threads, get the same bits.
+// scalars->norm = the square root of the sum of squares, in f64. The order of the sum depends only
+// on count: ranks with different numbers of threads get the same bits.
 void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars);
 
-// What travels short, on any stream of the device: short = values * factor, rounded; and back.
+// For sending in 16 bits, on any stream of the device: narrow = values * factor, rounded; and back.
 void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
                    float factor, void *narrow);
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
@@ -218,9 +218,9 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
 
 // --- images --------------------------------------------------------------------------------------
 
-// From bytes to what the network reads. The canvas (h, w of the output shape) may be larger than
-// the image, which is then centred in black; a random crop moves it by up to `padding` pixels
-// either way, black behind the edges; a flip mirrors the canvas; then x / 255, minus mean, over
+// From bytes to the network's input. The canvas (h, w of the output shape) may be larger than the
+// image, which is then centred on black. A random crop moves the image by up to `padding` pixels
+// each way and fills with black; a flip mirrors the canvas; then (x / 255 - mean) / standard
 // deviation.
 //
 //   canvas (y, x) shows image (y - top, x - left)      (in a mirrored canvas x counts from the right)
@@ -234,8 +234,8 @@ typedef struct Augment {
 
 // out[i] = image ids[i] of images (count, c, h, w bytes), rounded to the type of out_shape, and
 // labels_out[i] = labels[ids[i]], for i < n; rows from n to out_shape.n become zeros with label -1.
-// The crop and flip of a sample depend on seed, epoch and id alone, so neither on the batch it is in
-// nor on who loads it. Called from loader threads.
+// The crop and flip of a sample depend only on seed, epoch and id, not on its batch or on the rank
+// that loads it. Called from loader threads.
 void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,
                  const int32_t *ids, int n, int64_t epoch, const Augment *augment,
                  void *out, Shape out_shape, int32_t *labels_out);

@@ -1,20 +1,20 @@
-// rendezvous_file.h - a file on a disk that all machines share: where rank 0 of a run listens, and
+// rendezvous_file.h - a file on a disk that all machines share. It holds the address of rank 0 and
 // the run's secret.
 //
 //   rank 0   listens | writes the file | meets ... all are there | removes it
 //   others   look ...................| read it | meet
 //
-// The file names its run: one that was left over from an earlier run is passed over, and the next
-// rank 0 replaces it. Only the user may read it (0600), and a file that belongs to another user is
-// not believed.
+// The file names its run: ranks ignore a file of an earlier run, and the next rank 0 replaces it.
+// Only the user may read it (0600), and ranks ignore a file that belongs to another user.
+// A killed process leaves its file.
 #pragma once
 #include "tcp_store.h"
 
-// Rank 0, after tcp_store_bind. Fails if it cannot. The file appears in one rename, so that no rank
-// reads half of it. A process that is killed leaves it behind.
+// For rank 0, after tcp_store_bind. The file appears in one rename, so no rank reads half of it.
+// Ends the program if it cannot be written.
 void rendezvous_file_write(const char *path, const TcpStoreConfig *config);
-void rendezvous_file_remove(void);      // if there is one of ours, and no other run has replaced it
+void rendezvous_file_remove(void);      // unless another run has replaced it, or there is none
 
-// Waits for this run's file, and fills in places and secret. Fails when it has not come within the
-// config's timeout, and prints what was there instead.
+// Waits for this run's file, and fills in places and secret. If it does not appear within the
+// config's timeout, fails and reports what was there instead.
 void rendezvous_file_read(const char *path, TcpStoreConfig *config);

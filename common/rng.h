@@ -1,6 +1,6 @@
-// rng.h - two generators. Philox is counter-based: the number for (seed, epoch, sample) can be had
-// by anyone at any time, so augmentation does not depend on who loads a sample. MT19937 is what
-// torch.Generator uses on the CPU: with it, an epoch's order is PyTorch's own.
+// rng.h - two generators. Philox is counter-based: any rank or thread can compute the number for
+// (seed, epoch, sample), so augmentation does not depend on which one loads a sample. MT19937 is
+// torch.Generator's algorithm on the CPU: with it, an epoch has the same order as in PyTorch.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -35,8 +35,8 @@ RNG_INLINE Philox philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo)
     return out;
 }
 
-// What a training sample is given in an epoch: where the crop starts (0 .. 2 * padding each way)
-// and whether it is mirrored.
+// The augmentation of a training sample in an epoch: where the crop starts (0 .. 2 * padding each
+// way) and whether it is mirrored.
 typedef struct Jitter {
     int y, x, flip;
 } Jitter;
@@ -58,5 +58,5 @@ void normal_pair(uint32_t bits0, uint32_t bits1, float out[2]);
 
 // torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 void torch_randperm(uint64_t seed, int count, int32_t *out);
-// 0 to count - 1 in that order, or as they are.
+// 0 to count - 1: in torch_randperm's order, or ascending.
 void torch_order(bool shuffle, int64_t seed, int count, int32_t *out);

@@ -1,27 +1,27 @@
-// saver.h - checkpoints that are written while training goes on.
+// saver.h - checkpoints that a thread writes while training continues.
 //
 //   training   | step | copy | step | step | step | step |
 //   a thread                 | lay out | write | fsync | rename |
 //
-// Training waits for the copy from the device, and no more; unless the two checkpoints before this
-// one are still being written.
+// Training waits only for the copy from the device, unless the previous two checkpoints are still
+// being written.
 #pragma once
 #include "checkpoint.h"
 
 typedef struct SaverConfig {
-    int every;              // steps from one checkpoint to the next within an epoch; 0: none there
+    int every;              // steps between checkpoints within an epoch; 0: only after epochs
 } SaverConfig;
 void saver_options(Args *args, SaverConfig *config);
-// After this step of the run (from 1)?
+// Is a checkpoint due after this step (from 1)?
 bool saver_due(const SaverConfig *config, int64_t global_step);
 
-// Its thread starts with the first saver_save. From then until saver_free no other thread may call
-// model_export or model_hash. Of config only ranks is used: every checkpoint notes it.
+// The thread starts with the first saver_save. From then until saver_free no other thread may call
+// model_export or model_hash. Of config only `ranks` is used: every checkpoint records it.
 typedef struct Saver Saver;
 Saver *saver_new(const CheckpointConfig *config, const Model *model, const Optim *optim,
                  const char *dataset);
-// As checkpoint_save, but returns when the state has been copied. What cannot be written ends the
-// program, as an error of the training thread would.
+// As checkpoint_save, but returns when the state has been copied. If the file cannot be written,
+// the program ends with an error.
 void saver_save(Saver *saver, const char *path, const TrainState *state);
-// Waits until all is on the disk.
+// Waits until all checkpoints are on disk.
 void saver_free(Saver *saver);

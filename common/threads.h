@@ -1,15 +1,15 @@
-// threads.h - threads beside the main one, and teams of them. Signals stay the main thread's.
+// threads.h - additional threads, and teams of them. Only the main thread handles signals.
 #pragma once
 #include <pthread.h>
 
-// Runs it in a thread in which all signals are blocked. Fails where there are no more threads to be
-// had; what: for that line, "worker 3".
+// Calls run(arg) in a thread in which all signals are blocked. Fails if no thread can be created;
+// what: its name in that message, "worker 3".
 pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what);
 
-// A team does the same in all its threads at the same time, each on something of its own.
+// A team calls the same function in all its threads at the same time, each with its own index.
 typedef struct Team Team;
 
-// A team of `count`: the caller is number 0, the others get a thread each.
+// A team of `count`: the caller is number 0, and each of the others gets a thread.
 Team *team_new(int count);
 // Calls part(arg, i) once in each thread; returns when all have returned.
 void team_run(Team *team, void (*part)(void *arg, int i), void *arg);

@@ -1,23 +1,23 @@
-// world.h - who this process is among those that train together, and what they find each other by.
+// world.h - this process's rank, the world size, and a store through which the ranks meet.
 #pragma once
 #include <stddef.h>
 
-// A few words that ranks tell each other before they can communicate: NCCL's id, Gloo's addresses.
+// A key-value store for what ranks need before they can communicate: NCCL's id, Gloo's addresses.
 typedef struct Store {
     void (*put)(void *arg, const char *key, const void *value, size_t bytes);
-    // Waits until somebody has put it; returns how long it is (at most `capacity` bytes are
+    // Waits until a rank has put the key; returns its value's length (at most `capacity` bytes are
     // copied). Keys have up to 40 letters; values up to 200 bytes for each rank.
     size_t (*get)(void *arg, const char *key, void *value, size_t capacity);
-    void (*end)(void *arg);     // ends the run of all ranks, and says nothing; NULL: it cannot
+    void (*end)(void *arg);     // ends the run on all ranks, without a message; NULL: it cannot
     void *arg;
 } Store;
 
-// Who this process is among those that train together.
+// This process among the ranks of the run.
 typedef struct World {
     int rank, size;
     int local_rank, local_size; // among those on this machine
-    int sharers;                // of those, how many share this process's cores with it (itself too)
-    const char *address;        // of this machine, as the others reach it
-    const char *run;            // a name that all ranks of this run share, and no other run has
+    int sharers;                // ranks on this process's cores, itself included
+    const char *address;        // of this machine, as the other ranks reach it
+    const char *run;            // the run's unique name, the same on all its ranks
     Store store;
 } World;
