@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures our programs against PyTorch, in turns, and writes the tables of docs/benchmarks.md.
+"""Compares our programs with PyTorch, in turns, and writes the tables of docs/benchmarks.md.
 
 A benchmark is a function with its line in BENCHMARKS, at the end. It names sides, each a function that
 measures once. in_turns() calls all sides, round by round, so that a busy moment of the machine hits all of
@@ -340,10 +340,10 @@ def bench_train(b):
         heading(b, f"{CORES} threads", f"PyTorch {torch.version}") + " ResNet-18, 3x32x32, batch 256, float32.",
         table(COMPARED, train_rows(median(rates["ours"]), torch.rate(), epochs, first)),
         torch.by_mode("training step"),
-        f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch's comes through a DataLoader with "
-        f"{workers} workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize), the "
-        f"pipeline of the articles; its workers' own memory, {median(e['worker_mb'] for e in theirs):.0f} MB, is not "
-        "counted, and its peak begins after the files were read. Waiting for data includes the workers' start.")
+        f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch reads it with a DataLoader with {workers} "
+        "workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize), as the articles do. "
+        f"PyTorch's memory excludes its workers, {median(e['worker_mb'] for e in theirs):.0f} MB, and is measured after "
+        "the files were read. Waiting for data includes the workers' start.")
 
 
 def train_rows(rate, torch_rate, epochs, first):
@@ -623,8 +623,8 @@ def bench_slurm(b):
 
     alone = median(weak["1 rank"])
     b.write(
-        heading(b) + f" Load of the machine before and at the end: {load:.1f} and {os.getloadavg()[1]:.1f}; what "
-        "others computed meanwhile is in the medians, and least in the least."
+        heading(b) + f" The machine's load was {load:.1f} before and {os.getloadavg()[1]:.1f} at the end: other "
+        "programs slowed the medians, and the least times least."
         + (f" {why}: all nodes are on the loopback interface." if why else ""),
         table(("all-reduce, bytes", "2 nodes, µs: median", "least", "3 nodes: median", "least"), [
             (two[0][0], *both_of([us for _, us in two], 0), *both_of([us for _, us in three], 0))
@@ -680,7 +680,7 @@ def bench_eval(b):
         starts.append(against(f"{kind}, start of the process to the result, against PyTorch, s", *seconds, 2))
         right = [json.loads(found[side][0][1])["top1"] for side in ("whole", "torch's whole")]
         if b.data:                              # else each makes up its own images
-            same.append("With the same weights, ours finds in {} that {:.2f} % are right, PyTorch {:.2f} %."
+            same.append("Accuracy in {} with the same weights: ours {:.2f} %, PyTorch's {:.2f} %."
                         .format(kind, *right))
     b.write(heading(b, f"PyTorch {torch['f32'].version}") + " ResNet-18, 3x32x32, batch 256.",
             table(COMPARED, rows + starts),
@@ -736,7 +736,7 @@ def bench_steps(b):
                "lines to read"), [
             (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}", sent[what],
              *lines.pop(what[:2], ("", ""))) for what, rate in rates.items()]),
-        f"The images are {images:.0f} MB of the memory of each process." + (f"\n06 was skipped: {why}" if why else ""))
+        f"In each process, {images:.0f} MB of the memory are the images." + (f"\n06 was skipped: {why}" if why else ""))
 
 
 def lines_of_steps():
@@ -951,18 +951,18 @@ def bench_faults(_):
 
 # name: the function, its rounds, one line for --help
 BENCHMARKS = {
-    "train": (bench_train, 5, "one process: steps, an epoch with its data, start, memory, waiting for data"),
+    "train": (bench_train, 5, "one process: steps, a whole epoch, start, memory, waiting for data"),
     "folder": (bench_folder, 5, "a folder of JPEG files against DataLoader and ImageFolder, without a model"),
-    "parallel": (bench_parallel, 5, "two ranks, two devices, and what the ranks exchange"),
-    "launch": (bench_launch, 5, "start, deaths and checkpoints of ranks that a launcher starts"),
+    "parallel": (bench_parallel, 5, "two ranks, two devices, all-reduce"),
+    "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),
     "amp": (bench_amp, 5, "bf16 against PyTorch's autocast and against f32"),
-    "eval": (bench_eval, 5, "evaluation against PyTorch's inference, and of two ranks against one"),
-    "slurm": (bench_slurm, 5, "nodes of the cluster of ./ddp slurm: all-reduce, start, weak scaling"),
-    "steps": (bench_steps, 5, "the steps side by side, at the same job on the same cores"),
+    "eval": (bench_eval, 5, "evaluation: against PyTorch's inference, and two ranks against one"),
+    "slurm": (bench_slurm, 5, "between nodes of ./ddp slurm's cluster: all-reduce, start, weak scaling"),
+    "steps": (bench_steps, 5, "all steps with the same job on the same cores"),
     "curve": (bench_curve, 3, "the articles' recipe on CIFAR-10, a seed for each round"),
     "amp-curve": (bench_amp_curve, 3, "the same in f32 and in bf16"),
-    "gpu": (bench_gpu, 5, "our steps beside PyTorch's on a GPU (in a bundle: gpu-bundle/run bench)"),
-    "faults": (bench_faults, 1, "every seeded fault of tests/faults/ is caught, and by which test"),
+    "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: gpu-bundle/run bench)"),
+    "faults": (bench_faults, 1, "which test catches each seeded fault of tests/faults/"),
 }
 
 
@@ -976,21 +976,21 @@ def find_cifar():
 
 def parse():
     parser = argparse.ArgumentParser(
-        prog="./ddp bench", description="Measures our programs against PyTorch; writes docs/benchmarks.md.",
+        prog="./ddp bench", description="Compares our programs with PyTorch and writes docs/benchmarks.md.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="\n".join(f"  {name:10} {text}" for name, (_, _, text) in BENCHMARKS.items()))
     parser.add_argument("name", nargs="?", default="train", choices=BENCHMARKS, metavar="NAME")
-    parser.add_argument("--rounds", type=int, help="how often each side is measured (or seeds of a curve)")
-    parser.add_argument("--quick", action="store_true", help="one round, fewer steps, nothing written: does it run at all?")
+    parser.add_argument("--rounds", type=int, help="measurements of each side, or seeds of a curve")
+    parser.add_argument("--quick", action="store_true", help="one round with fewer steps, printed and not written: a test that it runs")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--pictures", metavar="DIR", help="of folder: DIR/train/CLASS/FILE, DIR/val/CLASS/FILE")
-    gpu = parser.add_argument_group("of gpu")
-    gpu.add_argument("--only", default=".", metavar="REGEX", help="jobs that match")
-    gpu.add_argument("--modes", default=",".join(GPU_MODES), metavar="A,B", help="PyTorch's; '' for ours alone")
-    gpu.add_argument("--limit", type=int, default=240, help="seconds for a measurement of PyTorch, compiling included")
-    gpu.add_argument("--workers", type=int, default=min(16, CORES), help="of each side's loader")
-    gpu.add_argument("--build", default=os.environ.get("BUILD"), help="the folder of the programs")
-    gpu.add_argument("--out", help="the folder of table.md")
+    parser.add_argument("--pictures", metavar="DIR", help="for folder: use DIR/train/CLASS/FILE and DIR/val/CLASS/FILE")
+    gpu = parser.add_argument_group("options of gpu")
+    gpu.add_argument("--only", default=".", metavar="REGEX", help="only jobs that match")
+    gpu.add_argument("--modes", default=",".join(GPU_MODES), metavar="A,B", help="PyTorch's modes; '' measures only ours")
+    gpu.add_argument("--limit", type=int, default=240, help="seconds per measurement of PyTorch, with compiling")
+    gpu.add_argument("--workers", type=int, default=min(16, CORES), help="loader workers of each side")
+    gpu.add_argument("--build", default=os.environ.get("BUILD"), help="folder with the built programs")
+    gpu.add_argument("--out", help="folder for table.md")
     args = parser.parse_args()
     if args.rounds is not None and not 1 <= args.rounds <= 99:
         parser.error("--rounds is a number from 1 to 99")
