@@ -74,7 +74,7 @@ TEST(pixels_are_pillows)
         if (strncmp(name, "png_", 4) == 0)
             needed = size - 12; // libpng wants the pixels' checksum, too: a few bytes more
         for (size_t n = 0; n <= size; n++) {
-            uint8_t *exact = memcpy(xmalloc(n), bytes, n); // so that ASan sees a read behind the end
+            uint8_t *exact = memcpy(xmalloc(n), bytes, n); // so that ASan sees a read past the end
             bool good = decode(name, exact, n, &cut, &err);
             EXPECT(good == (n >= needed), "%s: %zu of %zu bytes, needed are %zu: %s", name, n, size,
                    needed, good ? "accepted" : err.text);

@@ -17,10 +17,10 @@ static void pattern_make(void)
         pattern[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
 }
 
-// As after picture_decode: only what the view needs, in memory that ends soon behind it.
+// As after picture_decode: only what the view needs, in memory that ends right after it.
 static Pixels part_of_pattern(Rect at)
 {
-    Pixels pixels = { .at = at, .rgb = xmalloc((size_t)(at.width * at.height * 3) + 1) };
+    Pixels pixels = { .at = at, .rgb = xmalloc((size_t)(at.width * at.height * 3)) };
     for (int y = 0; y < at.height; y++)
         memcpy(pixels.rgb + y * at.width * 3, pattern + ((at.y + y) * WIDTH + at.x) * 3,
                (size_t)at.width * 3);

@@ -370,7 +370,7 @@ static bool classes_check(const Folder *folder, const FileList *list, Error *err
     return true;
 }
 
-// Takes the files of a set from the sorted places. They move to the front, behind those before.
+// Takes the files of a set from the sorted places. They move to the front, after the set before.
 static bool set_fill(Folder *folder, FileList *list, size_t *used, Error *err)
 {
     int label = -1;

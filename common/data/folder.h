@@ -39,7 +39,7 @@ typedef struct Folder {
     char **class_names;     // (classes)
     FileList train, val;    // val.count is 0 where there is a single level: the caller splits train
 
-    char *text;             // all paths, each with a zero behind it
+    char *text;             // all paths, each with a zero after it
     size_t text_size, text_capacity;
     size_t inside;          // of an archive: how many bytes of each path name the folder around all
     struct FilePlace *places;

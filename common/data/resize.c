@@ -7,7 +7,7 @@
 //   source   | 0 | 1 | 2 | 3 | 4 | 5 | 6 |       shrinking by 2: output 1 has its centre at 3.0,
 //   weight         .12 .38 .38 .12               and weights for the sources 1 to 4
 //
-// Weights are computed in double and rounded to 22 bits behind the point: 8 bits for the pixel and
+// Weights are computed in double and rounded to 22 fractional bits: 8 bits for the pixel and
 // 2 to spare make 32. CMake compiles this file for the machine at hand, but without fused
 // multiply-adds, which would round the weights otherwise.
 #include "data/resize.h"
