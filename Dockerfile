@@ -1,18 +1,18 @@
-# Debian 12 with all that ddp.c needs. The first line sets up, the second trains ResNet-18 on Fashion-MNIST for an epoch:
+# Debian 12 with everything that ddp.c needs. `run` trains ResNet-18 on Fashion-MNIST for an epoch:
 #
 #   docker build -t ddp.c .
 #   docker run --init -it ddp.c
 #   docker run --init -it ddp.c bash          # look around; ./ddp test runs the tests
 #
-# --init: an init process collects what the tests' killed programs leave. Programs are compiled when they first run, for
-# the processor at hand, which takes seconds: so the image serves other machines, too.
+# --init: an init process reaps the orphans of processes that the tests kill. The image has no compiled programs: their
+# first run compiles them for the machine's processor, in seconds.
 #
 # For GPUs: docker build --build-arg base=nvidia/cuda:13.0.1-cudnn-devel-ubuntu24.04 -t ddp.c .
 #           docker run --init -it --gpus all ddp.c
 ARG base=debian:12
 FROM ${base}
 
-# A container's only user is root, whom mpirun refuses.
+# The container runs as root, and mpirun refuses root without this.
 ENV OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LANG=C.UTF-8
 
 WORKDIR /ddp.c
