@@ -7,6 +7,7 @@ typedef struct LogConfig {
     int print_freq;         // steps between two lines
     const char *metrics;    // file for JSON lines, or NULL
     const char *trace;      // file for the timeline, or NULL
+    int usage_ms;           // between two samples of what the process uses; 0: none
     // Of several processes that compute together rank 0 speaks. The others have no lines, no bar,
     // and metrics only where the file's name holds "%r": there each rank, 0 too, puts its number.
     int rank, ranks;

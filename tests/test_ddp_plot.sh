@@ -115,6 +115,13 @@ check "a resumed run looks like one that was not interrupted; a loss of null is 
 
 # --- which spans a timeline shows, and where; what a confusion matrix is called ---------------------------
 
+cat >usage.jsonl <<'END'
+{"event":"usage","t":1.0,"cpu":90.0,"machine_cpu":50.0,"rss_mb":80.0,"read_mb":1.0}
+{"event":"step","epoch":1,"step":1,"steps":3,"loss":2.3,"acc":10.0,"data_wait_ms":250.0}
+{"event":"step","epoch":1,"step":2,"steps":3,"loss":2.3,"acc":10.0,"data_wait_ms":150.0}
+{"event":"usage","t":3.0,"cpu":90.0,"machine_cpu":50.0,"rss_mb":80.0,"read_mb":1.0,"gpu":93}
+{"event":"step","epoch":1,"step":3,"steps":3,"loss":2.3,"acc":10.0,"data_wait_ms":50.0}
+END
 cat >test_plot.py <<'END'
 import sys
 
@@ -147,6 +154,8 @@ so("the lanes; an epoch around everything is left out, and what was never ended 
     ("rank 0", "communication", [(0, "bucket", 20, 28), (1, "all_reduce 25.0 MB", 21, 27)]),
     ("rank 1", 'ma"in $x$  ', [(0, "backward", 16, 81)])])
 so("in the whole run an epoch is something", plot.choose_rows(lanes, 0.5, 81)[0][2][0][1].name, "epoch")
+so("usage: a step waited since the step before it", plot.read_usage("usage.jsonl")[1],
+   [(0, 1.0, 25.0), (1.0, 3.0, 10.0)])
 so("labels", [plot.label("all_reduce 25.0 MB", room) for room in (20, 12, 8, 3)],
    ["all_reduce 25.0 MB", "all_reduce", "25.0 MB", ""])
 so("kinds", [plot.kind_of(name)[0] for name in ("forward", "all_reduce 25.0 MB", "wait for data", "epoch")],
@@ -171,6 +180,8 @@ if ! "${DDP_PYTHON:-python3}" -c "import matplotlib" 2>/dev/null; then
 fi
 expect 0 "runs.svg: " ddp plot a.jsonl "b it's_second.jsonl"
 check "with the names of the runs" grep -q "b it's_second, test" runs.svg
+expect 0 "usage.svg: 2 samples" ddp plot --usage usage.jsonl
+expect 1 "no usage in it" ddp plot --usage a.jsonl
 expect 0 "timeline.svg: step 2 of 3: 20.0 ms" ddp plot run.json
 check "with names as they are" grep -qF 'in $x$' timeline.svg
 expect 0 "e.png: evaluate 1 of 1: 10.0 ms" ddp plot --span evaluate run.json -o e.png

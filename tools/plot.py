@@ -3,6 +3,7 @@
 
     ./ddp plot RUN.jsonl...      loss and accuracy of --metrics files: lines are training batches (means of them
                                  where there are many), points are the test set after each epoch
+    ./ddp plot --usage RUN.jsonl processor and GPU, and how long training waited for data; train with --usage 500, too
     ./ddp plot RUN.json          what ran when in a training step, of a --trace file: a lane for each thread
     ./ddp plot CONFUSION.csv     which class was taken for which, of a --confusion file
 """
@@ -123,6 +124,50 @@ def print_chart(title, points, wide, high):
         scale = f"{top - i * range_y / (high - 1):9.3f}" if i % 5 == 0 else " " * 9
         print(f"{scale} |" + "".join(row).rstrip())
     print(" " * 10 + "+" + "-" * wide + f"\n{'0':>12}{right:{wide - 8}.4g} epochs\n")
+
+
+# --- usage ----------------------------------------------------------------------------------------
+
+
+def read_usage(path):
+    """-> the samples of --usage, and [(begin, end, share of the time that training waited for data, %)]. A step has no
+    time of its own in the file: it gets that of the last sample before it."""
+    samples, waits, begin, waited = [], [], 0, 0
+    for e in read_events(path):
+        if e.get("event") == "usage":
+            samples.append(e)
+        elif e.get("event") == "step" and samples:
+            end, waited = samples[-1]["t"], waited + e["data_wait_ms"] / 1e3
+            if end > begin:
+                waits.append((begin, end, min(100, 100 * waited / (end - begin))))
+                begin, waited = end, 0
+    if not samples:
+        raise ValueError("no usage in it; train with --metrics FILE --usage 500")
+    return samples, waits
+
+
+def draw_usage(paths, output):
+    (path,) = paths
+    samples, waits = read_usage(path)
+    figure, (shares, memory) = pyplot().subplots(2, 1, figsize=(9, 5), layout="constrained", sharex=True,
+                                                 height_ratios=(2, 1))
+    for begin, end, share in waits:
+        shares.fill_between((begin, end), share, color="#c6cad0", lw=0)
+    shares.fill_between((), (), color="#c6cad0", label="waiting for data, % of the time")
+    lines = (("machine_cpu", "all cores, %"), ("gpu", "GPU, % of the time in which any kernel ran"))
+    sizes = (("rss_mb", "memory of the process, MB"), ("gpu_mb", "memory of the GPU, MB"))
+    for chart, keys in ((shares, lines), (memory, sizes)):
+        for key, label in keys:
+            points = [(e["t"], e[key]) for e in samples if key in e]
+            if points:
+                chart.plot(*zip(*points), lw=1, label=label)
+        chart.set_ylim(bottom=0)
+        chart.grid(alpha=0.3)
+        chart.legend(frameon=False)
+    shares.set_ylim(0, 105)
+    memory.set(xlabel="s", xlim=(0, samples[-1]["t"]))
+    figure.savefig(output)
+    return f"{len(samples)} samples"
 
 
 # --- timelines ------------------------------------------------------------------------------------
@@ -366,6 +411,7 @@ def parse():
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png")
     parser.add_argument("--text", action="store_true", help="curves: in the terminal")
+    parser.add_argument("--usage", action="store_true", help="--metrics file: what the run used, over time")
     parser.add_argument("--step", type=positive, metavar="N", help="timeline: training step N, not a typical one")
     parser.add_argument("--steps", type=positive, default=1, metavar="K", help="timeline: so many steps")
     parser.add_argument("--span", metavar="NAME", help="timeline: spans of this name, not steps: --span evaluate")
@@ -382,7 +428,12 @@ def main():
         views = []
         for path in args.files:
             views.append(view_of(path))
-        output, draw = args.output or views[0][0], views[0][1]
+        output, draw = views[0]
+        if args.usage:
+            if draw is not draw_curves or len(views) > 1 or args.text:
+                parser.error("--usage is for one --metrics file")
+            output, draw = "usage.svg", draw_usage
+        output = args.output or output
         if len(views) > 1 and {view[1] for view in views} != {draw_curves}:
             parser.error("several files in one picture: only of --metrics")
         if args.text and draw is not draw_curves:

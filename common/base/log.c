@@ -4,6 +4,7 @@
 #include "check.h"
 #include "clock.h"
 #include "base/json.h"
+#include "base/usage.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -42,6 +43,7 @@ struct Log {
     int64_t samples;        // images since then
     double wait_ms;         // spent waiting for data since then
     int metrics;            // file descriptor, or -1
+    Usage *usage;           // samples into the metrics, or NULL
 };
 
 // --- setting up ----------------------------------------------------------------------------------
@@ -60,7 +62,10 @@ void log_options(Args *args, LogConfig *config)
           "write what happens as JSON lines (%r in the name: the rank)", .own = true,
           .overwrites = true },
         { "trace", 0, ARG_STRING, &config->trace, "FILE",
-          "write a timeline for https://ui.perfetto.dev", .own = true, .overwrites = true }));
+          "write a timeline for https://ui.perfetto.dev", .own = true, .overwrites = true },
+        { "usage", 0, ARG_INT, &config->usage_ms, "MS",
+          "with --metrics: sample processors, memory and GPU so often (0: do not)", .min = 0,
+          .max = 1e6 }));
 }
 
 // The name of this rank's file, or NULL when it has none. The caller frees it.
@@ -96,6 +101,11 @@ void log_among(LogConfig *config, int rank, int ranks, const char *whose)
     config->whose = whose;
 }
 
+static void emit_usage(void *log, const char *members)
+{
+    log_event(log, "usage", "%s", members);
+}
+
 Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
@@ -107,6 +117,8 @@ Log *log_new(const LogConfig *config, bool append)
     log->told = clock_now();
     log->path = metrics_path(config);
     log->metrics = metrics_open(log->path, append);
+    if (config->usage_ms > 0 && log->metrics >= 0)
+        log->usage = usage_start(config->usage_ms, emit_usage, log);
     return log;
 }
 
@@ -115,6 +127,7 @@ void log_free(Log *log)
     if (log == NULL)
         return;
     log_progress_end(log);
+    usage_stop(log->usage);
     if (log->metrics >= 0)
         close(log->metrics);
     free(log->path);

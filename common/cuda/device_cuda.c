@@ -4,6 +4,7 @@
 // stream: what comes after what is said by streams and events alone.
 #include "alive.h"
 #include "trace.h"
+#include "base/usage.h"
 #include "cuda/cuda_internal.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -203,6 +204,7 @@ Device *device_open(int index, int threads)
     device_use(device);
     CUDA(cudaGetDeviceProperties(&properties, index));
     snprintf(device->name, sizeof device->name, "%s", properties.name);
+    usage_of_gpu(device_uuid(index));
     CUDA(kernels_present());
     introduce_to_peers(index);
     pthread_mutex_init(&device->lock, NULL);
