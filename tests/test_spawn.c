@@ -260,35 +260,6 @@ TEST(who_died_of_what)
     }
 }
 
-static int dies_early(const World *w)
-{
-    if (w->rank == 1)
-        raise(SIGKILL);
-    char value;
-    w->store.get(w->store.arg, "never", &value, 1);
-    return 0;
-}
-
-TEST(a_death_before_anybody_has_met)
-{
-    EXPECT_EQ_INT(play(dies_early, 3, 30), 1);
-    EXPECT(says("was killed by SIGKILL (Killed): before it had met the others; last collective: no "
-                "collective yet"), "says %s", said);
-    EXPECT(took < 3, "took %.1f s", took);
-}
-
-static int all_diverge(const World *w)
-{
-    sleep_ms(100 * w->rank);
-    return EXIT_DIVERGED;
-}
-
-TEST(when_all_diverge_they_say_so_themselves)
-{
-    EXPECT_EQ_INT(play(all_diverge, 3, 30), EXIT_DIVERGED);
-    EXPECT_EQ_STR(said, "");
-}
-
 // The one that complains that another is gone is not the one that died.
 static int complains(const World *w)
 {
@@ -339,25 +310,6 @@ static void note_clean_up(void)
         abort();
 }
 
-static int half_done(const World *w)
-{
-    clean_up_descriptor = STDERR_FILENO;
-    check_on_exit(note_clean_up);
-    if (w->rank == 0)
-        return wait_for_ever();
-    while (seen->ready == 0)
-        sleep_ms(1);
-    check_on_exit(NULL);
-    return 7;
-}
-
-TEST(who_is_ended_cleans_up)
-{
-    EXPECT_EQ_INT(play(half_done, 2, 30), 7);
-    EXPECT_EQ_INT(count("cleaned up"), 1);
-    EXPECT(took < 1.9, "took %.1f s", took);
-}
-
 // --- lost ----------------------------------------------------------------------------------------
 
 static int one_stops(const World *w)
@@ -385,18 +337,6 @@ TEST(who_is_stopped_is_lost)
     EXPECT(took > 1 && took < 4, "took %.1f s", took);
 }
 
-TEST(who_goes_on_is_not)
-{
-    Launch l = launch(one_stops, 2, 0.6);
-    await_ready(2);
-    sleep_ms(300);
-    kill(seen->pid[1], SIGCONT);
-    sleep_ms(300);
-    seen->ready = 100;
-    EXPECT_EQ_INT(finish(&l), 0);
-    EXPECT_EQ_STR(said, "");
-}
-
 static int one_hangs(const World *w)
 {
     alive_joined();
@@ -416,21 +356,6 @@ TEST(who_hangs_is_lost)
     EXPECT(says(": after epoch 1, step 3; last collective: "), "says %s", said);
     EXPECT_EQ_INT(count(": rank "), 1);
     EXPECT(took > 0.5 && took < 3, "took %.1f s", took);
-}
-
-static int hangs_at_the_end(const World *w)
-{
-    alive_done();
-    if (w->rank == 1)
-        for (;;)
-            pause();
-    return 0;
-}
-
-TEST(who_does_not_end_is_lost)
-{
-    EXPECT_EQ_INT(play(hangs_at_the_end, 2, 0.4), 1);
-    EXPECT(says("rank 1 of 2 (") && says("has given no sign of life"), "says %s", said);
 }
 
 static int deadlock(const World *w)
@@ -456,20 +381,6 @@ TEST(when_all_wait_it_is_a_deadlock)
     EXPECT(took > 0.5 && took < 3, "took %.1f s", took);
 }
 
-static int one_leaves(const World *w)
-{
-    if (w->rank == 0)
-        return wait_for_ever();
-    alive_done();
-    return 0;
-}
-
-TEST(to_wait_for_who_is_through_is_one_too)
-{
-    EXPECT_EQ_INT(play(one_leaves, 3, 0.4), 1);
-    EXPECT(says("all wait for each other"), "says %s", said);
-}
-
 static int nobody_comes(const World *w)
 {
     char value;
@@ -477,12 +388,6 @@ static int nobody_comes(const World *w)
         return wait_for_ever();
     w->store.get(w->store.arg, "never", &value, 1);
     return 0;
-}
-
-TEST(a_rendezvous_has_an_end)
-{
-    EXPECT_EQ_INT(play(nobody_comes, 3, 0.4), 1);
-    EXPECT(says("waits: before it had met the others"), "says %s", said);
 }
 
 static int one_evaluates(const World *w)
@@ -538,20 +443,6 @@ TEST(to_wait_for_who_works_is_honest)
     EXPECT_EQ_INT(play(one_evaluates, 3, 0.4), 0);
     EXPECT_EQ_STR(said, "");
     EXPECT(took > 1.2, "took %.1f s", took);
-}
-
-static int slow(const World *w)
-{
-    (void)w;
-    sleep_ms(500);
-    alive_done();
-    return 0;
-}
-
-TEST(without_a_timeout_nobody_is_lost)
-{
-    EXPECT_EQ_INT(play(slow, 2, 0), 0);
-    EXPECT_EQ_INT(play(slow, 2, 0.2), 1);       // though else it would be
 }
 
 // --- signals -------------------------------------------------------------------------------------
@@ -712,21 +603,13 @@ int main(void)
     all_is_well();
     ranks_know_who_they_are();
     who_died_of_what();
-    a_death_before_anybody_has_met();
-    when_all_diverge_they_say_so_themselves();
     the_one_that_died_first_is_named();
     who_does_not_hear_is_killed_after_2_s();
-    who_is_ended_cleans_up();
     who_is_stopped_is_lost();
-    who_goes_on_is_not();
     who_hangs_is_lost();
-    who_does_not_end_is_lost();
     when_all_wait_it_is_a_deadlock();
-    to_wait_for_who_is_through_is_one_too();
-    a_rendezvous_has_an_end();
     to_wait_for_who_works_is_honest();
     to_wait_for_the_world_outside_is_honest();
-    without_a_timeout_nobody_is_lost();
     once_after_this_step();
     twice_at_once();
     three_times_kills();
