@@ -151,9 +151,9 @@ static void *usage_run(void *arg)
     Usage *u = arg;
     struct timespec next;
     u->gpu = gpu_open();
-    clock_gettime(CLOCK_REALTIME, &next);
     pthread_mutex_lock(&u->lock);
     while (!u->ending) {
+        clock_gettime(CLOCK_REALTIME, &next);
         next.tv_nsec += u->ms % 1000 * 1000000L;
         next.tv_sec += u->ms / 1000 + next.tv_nsec / 1000000000;
         next.tv_nsec %= 1000000000;
