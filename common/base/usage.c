@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ struct Usage {
     double cpu;                 // s of this process's processors until the last sample
     long long busy, all;        // of the machine's, in its ticks, likewise
     void *gpu;                  // NVML's handle, or NULL
+    bool tried;                 // to open it
     pthread_t thread;
     pthread_mutex_t lock;       // for ending
     pthread_cond_t changed;
@@ -26,8 +28,13 @@ struct Usage {
 };
 
 static char gpu_uuid[64];
+static atomic_bool gpu_known;   // gpu_uuid is written
 
-void usage_of_gpu(const char *uuid) { snprintf(gpu_uuid, sizeof gpu_uuid, "%s", uuid); }
+void usage_of_gpu(const char *uuid)
+{
+    snprintf(gpu_uuid, sizeof gpu_uuid, "%s", uuid);
+    atomic_store(&gpu_known, true);
+}
 
 // --- NVML, the driver's own library: loaded only if there is a GPU ---------------------------------
 
@@ -58,7 +65,7 @@ static void *gpu_open(void)
         "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetClockInfo",
         "nvmlDeviceGetTemperature"
     };
-    void *library = gpu_uuid[0] ? dlopen("libnvidia-ml.so.1", RTLD_NOW) : NULL, *device = NULL;
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW), *device = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         void *function = library ? dlsym(library, names[i]) : NULL;
         if (!function)
@@ -135,6 +142,10 @@ static void sample(Usage *u)
             now - u->started, 100 * (cpu - u->cpu) / (now - u->last),
             all > u->all ? 100.0 * (double)(busy - u->busy) / (double)(all - u->all) : 0.0,
             (double)pages[1] * (double)sysconf(_SC_PAGESIZE) / 1e6, (double)read[0] / 1e6);
+    if (!u->tried && atomic_load(&gpu_known)) {
+        u->gpu = gpu_open();
+        u->tried = true;
+    }
     if (u->gpu)
         add_gpu(u->gpu, out);
     fclose(out);
@@ -150,7 +161,6 @@ static void *usage_run(void *arg)
 {
     Usage *u = arg;
     struct timespec next;
-    u->gpu = gpu_open();
     pthread_mutex_lock(&u->lock);
     while (!u->ending) {
         clock_gettime(CLOCK_REALTIME, &next);

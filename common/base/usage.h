@@ -12,5 +12,5 @@ typedef struct Usage Usage;
 Usage *usage_start(int ms, void (*emit)(void *arg, const char *members), void *arg);
 void usage_stop(Usage *usage);
 
-// The GPU to sample, "GPU-..."; its last caller counts. (CUDA_VISIBLE_DEVICES renumbers GPUs.)
+// The GPU to sample, by its UUID: CUDA_VISIBLE_DEVICES renumbers GPUs. Call it once.
 void usage_of_gpu(const char *uuid);
