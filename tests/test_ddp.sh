@@ -57,7 +57,7 @@ expect 2 "it has no ranks" ddp run 01 -n 2
 expect 2 "not 'two'" ddp run 01 -n two
 expect 2 "not 'gpu'" ddp run 01 --backend gpu
 expect 2 "unknown option --epochs" ddp run 01 --epochs 1
-expect 2 "two steps are wanted" ddp diff 01
+expect 2 "name two steps" ddp diff 01
 expect 2 "takes no arguments" ddp setup now
 check "none of this built anything" test ! -e build
 
@@ -153,7 +153,7 @@ if is_debian; then
     rm -f "$TMP/bin/ninja" "$TMP/apt"
     rm -rf build
     pretend apt-get 'echo "E: Unable to locate package"; exit 100'
-    expect 0 'going on without it' ddp setup
+    expect 0 'continuing without it' ddp setup
     pretend apt-get 'exit 0'
     expect 0 'still missing: Ninja' ddp setup
     pretend ninja 'exit 0'

@@ -21,11 +21,11 @@ refused()
 
 # --- wrong words ---------------------------------------------------------------------------------------
 
-expect 2 "which set?" ddp data
-expect 2 "no set is called 'cifar'" ddp data cifar
+expect 2 "which data set?" ddp data
+expect 2 "there is no data set 'cifar'" ddp data cifar
 expect 2 "--from needs a file" ddp data cifar10 --from
 expect 2 "unknown option --form" ddp data cifar10 --form x
-expect 2 "one set at a time" ddp data cifar10 mnist
+expect 2 "give one data set" ddp data cifar10 mnist
 refused "nothing: no such file" cifar10 --from nothing
 refused "no such file" cifar10 --from "$TMP"
 
@@ -36,7 +36,7 @@ refused "neither gzip nor xz" cifar10 --from empty
 echo hello >text
 refused "neither gzip nor xz" cifar10 --from text
 gzip -k text
-refused "no whole tar archive" cifar10 --from text.gz
+refused "not a complete tar archive" cifar10 --from text.gz
 
 mkdir set
 head -c 20000 /dev/zero >set/data_batch_1.bin
@@ -44,15 +44,15 @@ tar -czf short.tar.gz set
 refused "data_batch_1.bin has 20000 bytes instead of 30730000" cifar10 --from short.tar.gz
 head -c 30730000 /dev/zero >set/data_batch_1.bin
 tar -cJf zeros.tar.xz set
-refused "data_batch_1.bin is not what its authors published" cifar10 --from zeros.tar.xz
-refused "no train.bin in it" cifar100 --from zeros.tar.xz
+refused "data_batch_1.bin differs from the published file" cifar10 --from zeros.tar.xz
+refused "it contains no train.bin" cifar100 --from zeros.tar.xz
 head -c 2000 zeros.tar.xz >cut.tar.xz
 refused "fetch it again" cifar10 --from cut.tar.xz
 head -c 30730001 /dev/zero >set/data_batch_1.bin
 tar -czf long.tar.gz set
 refused "more than 30730000 bytes" cifar10 --from long.tar.gz
 head -c 700000000 /dev/zero | gzip -1 >bomb.tar.gz
-refused "no archive of cifar10" cifar10 --from bomb.tar.gz
+refused "not an archive of cifar10" cifar10 --from bomb.tar.gz
 
 # --- an archive that means harm ----------------------------------------------------------------------------
 
@@ -73,14 +73,14 @@ chmod +x bin/xz
 expect 124 "" timeout -s INT 1 env PATH="$TMP/bin:$PATH" "$tree/ddp" data cifar10 --from zeros.tar.xz
 check "nothing is left after an interrupt" test ! -e "$tree/data"
 rm bin/xz
-expect 1 "nothing more can be written" bash -c "ulimit -f 5000; '$tree/ddp' data cifar10 --from zeros.tar.xz"
+expect 1 "writing failed, perhaps the disk is full" bash -c "ulimit -f 5000; '$tree/ddp' data cifar10 --from zeros.tar.xz"
 check "nothing is left after a full disk" test ! -e "$tree/data"
 
 # --- from the site: a curl that brings what we want -------------------------------------------------------------
 
 printf '#!/bin/sh\necho "curl: (6) Could not resolve host" >&2; exit 6\n' >bin/curl
 chmod +x bin/curl
-refused "could not be fetched" cifar10
+refused "the download failed" cifar10
 check "what to do then" grep -qF 'ddp data cifar10 --from FILE' "$TMP/output"
 # shellcheck disable=SC2016  # what the pretended curl expands
 printf '#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\ncp "%s" "$2"\n' "$TMP/cut.tar.xz" >bin/curl
@@ -97,22 +97,22 @@ if [ -d $package ]; then
     echo evil >evil
     (cd good && tar -czf ../good.tar.gz -P . ../evil "$TMP/evil")
     rm evil
-    expect 0 "checksums right" ddp data fashion-mnist --from good.tar.gz
+    expect 0 "checksums correct" ddp data fashion-mnist --from good.tar.gz
     check "the set is there" test -s "$tree/data/fashion-mnist/train-images-idx3-ubyte"
     check "and nothing else" test "$(find "$tree/data" -mindepth 1 | wc -l)" = 5
     check "no link was made" test -z "$(find "$tree/data" -type l)"
     check "no file outside" test ! -e "$TMP/evil"
-    expect 0 "there already" ddp data fashion-mnist
+    expect 0 "already installed" ddp data fashion-mnist
 
     # A set that is not whole is replaced, and only by one that is.
     truncate -s 5 "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte"
     expect 1 "fetch it again" ddp data fashion-mnist --from cut.tar.xz
     check "the old files are as they were" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 5
-    expect 0 "was not whole" ddp data fashion-mnist --from good.tar.gz
+    expect 0 "which was incomplete or damaged" ddp data fashion-mnist --from good.tar.gz
     check "and is whole now" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 10008
 
     # MNIST has the same names and sizes: only the checksum tells.
-    expect 1 "train-images-idx3-ubyte is not what its authors published" ddp data mnist --from good.tar.gz
+    expect 1 "train-images-idx3-ubyte differs from the published file" ddp data mnist --from good.tar.gz
     check "nothing of it is left" test "$(ls -A "$tree/data")" = fashion-mnist
     rm -r "$tree/data"
 else
@@ -120,10 +120,10 @@ else
 fi
 
 if [ -n "${DDP_CIFAR10:-}" ]; then
-    expect 0 "6 files, checksums right" ddp data cifar10 --from "$DDP_CIFAR10"
+    expect 0 "6 files, checksums correct" ddp data cifar10 --from "$DDP_CIFAR10"
     check "all of it" test "$(cat "$tree"/data/cifar-10-batches-bin/*.bin | wc -c)" = 184380000
     check "without traces" test "$(ls -A "$tree/data")" = cifar-10-batches-bin
-    expect 0 "there already" ddp data cifar10
+    expect 0 "already installed" ddp data cifar10
 else
     echo "not tried: the real CIFAR-10 (DDP_CIFAR10 is not set)"
 fi

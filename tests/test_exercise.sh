@@ -94,7 +94,7 @@ check "it ends when told to" test $? = 143
 
 # --- a step that was changed; with nothing built ------------------------------------------------------------------
 
-expect 1 "does not fit 03_ddp_fork any more" env DDP_EXERCISES_WORK="$TMP/other" bash -c '
+expect 1 "no longer applies to 03_ddp_fork" env DDP_EXERCISES_WORK="$TMP/other" bash -c '
     sed -i "s/sampler_ids(&job/sampler_all(\&job/" ../03_ddp_fork/train.c && ../ddp exercise start 03-1'
 check "and leaves no half copy" test ! -e "$TMP/other/03-1"
 expect 0 "./ddp setup does it now" env DDP_BUILD="$TMP/none" ../ddp exercise start 03-2

@@ -36,8 +36,8 @@ ran_on() { grep -q "^\$.* build/$1/01_single_gpu/train" "$TMP/output" && grep -q
 # --- the first run checks; the verdict is kept ----------------------------------------------------------------------
 
 ddp doctor >"$TMP/output" 2>&1          # its exit status depends on what is installed
-check "no verdict yet" grep -q "none yet: ./ddp doctor --gpu" "$TMP/output"
-expect 0 "GPU check ok: LeNet's and ResNet-18's losses and gradients are the CPU's, to" ddp run 01 "${tiny[@]}"
+check "no verdict yet" grep -q "not done yet: ./ddp doctor --gpu" "$TMP/output"
+expect 0 "GPU check ok: LeNet's and ResNet-18's losses and gradients match the CPU's to" ddp run 01 "${tiny[@]}"
 check "the run is on the GPU" ran_on cuda
 check "both programs are built" grep -q 'target 01_single_gpu_cuda gpu_check_cuda gpu_check_cpu' "$TMP/output"
 expect 0 "weight hash" ddp run 01 "${tiny[@]}"
@@ -80,6 +80,6 @@ expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
 rm build/cpu/gpu_check
 echo cuda >build/backends
 pretend nvidia-smi "${smi/DRIVER/30}"
-expect 0 "GPU check unchecked: the CPU backend, with which it is compared, is not built" ddp run 01 "${tiny[@]}"
+expect 0 "GPU check unchecked: the CPU backend, which it compares with, is not built" ddp run 01 "${tiny[@]}"
 check "the run is on the GPU all the same" ran_on cuda
 test_done

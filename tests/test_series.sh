@@ -171,7 +171,7 @@ if type -P python3 >/dev/null; then
 fi
 expect 2 "neither 01_one nor 02_two has a file 'ddp.h'" ddp_diff 01 02 ddp.h
 expect 2 "there is no step '09'" ddp_diff 01 09
-expect 2 "two steps are wanted" ddp_diff 01
+expect 2 "name two steps" ddp_diff 01
 
 # --- tools/propagate --------------------------------------------------------------------------------------------
 

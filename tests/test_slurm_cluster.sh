@@ -43,7 +43,7 @@ dies()
 # --- wrong words: exit 2, and nothing done --------------------------------------------------------------------------
 
 expect 0 "slurm up N" "$SRC/ddp" slurm --help
-expect 2 "there is no 'upp'" "$slurm" upp
+expect 2 "there is no command 'upp'" "$slurm" upp
 expect 2 "the number of nodes is from 1 to 32, not '0'" "$slurm" up 0
 expect 2 "unknown option --cpu" "$slurm" hold 2 --cpu
 expect 2 "--gpus is from 0 to 16, not ''" "$slurm" up 2 --gpus
@@ -115,7 +115,7 @@ expect 0 "" on_head srun -N 2 -n 4 --gpus-per-task=1 printenv CUDA_VISIBLE_DEVIC
 check "a GPU for each of four tasks" test "$(grep -cE '^[01]$' "$TMP/output")" = 4
 expect 3 "" on_head bash -c 'exit 3'
 expect 3 "" on_node 1 bash -c 'exit 3'
-expect 1 "inside of the cluster already" on_head "$slurm" status
+expect 1 "already runs inside the cluster" on_head "$slurm" status
 check "a node sees its own processes" test "$(on_node 1 ps axo args= | grep -c '^slurmd ')" = 1
 
 ( exec "$slurm" run sleep 774 ) &

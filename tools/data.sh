@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # data.sh - ./ddp data NAME [--from FILE] [--as-folder DIR [--scale N]]: puts a data set under data/, from its authors'
-# site or from an archive that is already here. Then writes its images as files, if a folder is wanted.
+# site or from an archive. With --as-folder it also writes the images as picture files.
 #
-# Nothing shows under data/ before every file of the set has arrived and has the checksum it must have.
-# All work is done in a temporary directory beside it, which is gone afterwards, whatever happens; then
-# one rename. Of an archive, only the files of the table below are read, each into a file of our own: it
-# may hold "..", links or anything else, and none of it is ever created.
+# A data set appears under data/ only when all its files are complete and have the right checksums: the work is done in
+# a temporary directory, which is always removed, and a rename ends it. From an archive only the files of the table below
+# are read, each into a file of our own, so links or ".." in an archive have no effect.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -42,7 +41,7 @@ find_set()
     mnist) folder=mnist url=https://ossci-datasets.s3.amazonaws.com/mnist/ ;;
     fashion-mnist) folder=fashion-mnist
         url=http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/ ;;
-    *) die_usage "data: no set is called '$1'" "there are $names" ;;
+    *) die_usage "data: there is no data set '$1'" "there are $names" ;;
     esac
 }
 
@@ -65,14 +64,14 @@ unpack()
     case $(head -c 6 "$file" | od -An -tx1 | tr -d ' \n') in
     1f8b*) packer=gzip ;;
     fd377a585a00) packer=xz ;;
-    *) die "$file: neither gzip nor xz made this file" "a .tar.gz or .tar.xz is wanted" ;;
+    *) die "$file: neither gzip nor xz made this file" "give a .tar.gz or .tar.xz" ;;
     esac
     have $packer || die "$packer is not installed" "apt install ${packer/xz/xz-utils}"
     # One byte more than the limit, so that whoever gets it knows that there is too much. Then the packer
     # finds nobody to write to, and ends with 141.
     local status=(0 0)
     $packer -dc "$file" 2>"$tmp/log" | head -c $((limit + 1)) || status=("${PIPESTATUS[@]}")
-    [ "${status[1]}" = 0 ] || die "nothing more can be written to $data; nothing was changed"
+    [ "${status[1]}" = 0 ] || die "$data: writing failed, perhaps the disk is full; nothing was changed"
     [ "${status[0]}" = 0 ] || [ "${status[0]}" = 141 ] ||
         die "$file: $(head -1 "$tmp/log" | sed 's/^.*: //'); nothing was changed" \
             "the file is damaged or not whole: fetch it again"
@@ -86,7 +85,7 @@ check_file()
     [ "$has" -ge "$bytes" ] || die "$from: $name has $has bytes instead of $bytes; nothing was changed"
     [ "$has" = "$bytes" ] || die "$from: $name has more than $bytes bytes; nothing was changed"
     [ "$(sha256sum <"$tmp/new/$name")" = "$sum  -" ] ||
-        die "$from: $name is not what its authors published (SHA-256); nothing was changed"
+        die "$from: $name differs from the published file (SHA-256); nothing was changed"
 }
 
 # Takes the files of the set out of an archive, wherever in it they lie.
@@ -95,13 +94,13 @@ take_from_archive()
     local file=$1 sum bytes name member
     unpack "$file" $archive_limit >"$tmp/archive.tar"
     [ "$(stat -c %s "$tmp/archive.tar")" -le $archive_limit ] ||
-        die "$file: more than $archive_limit bytes: no archive of $set; nothing was changed"
+        die "$file: larger than $archive_limit bytes, so it is not an archive of $set; nothing was changed"
     tar -tf "$tmp/archive.tar" >"$tmp/list" 2>"$tmp/log" ||
-        die "$file: no whole tar archive: $(head -1 "$tmp/log"); nothing was changed"
+        die "$file: not a complete tar archive: $(head -1 "$tmp/log"); nothing was changed"
     while read -r sum bytes name; do
         member=$(grep -E "(^|/)${name//./\\.}(\.gz)?$" "$tmp/list" || true)
-        [ -n "$member" ] || die "$file: no $name in it; nothing was changed"
-        [ "$(wc -l <<<"$member")" = 1 ] || die "$file: more than one $name in it; nothing was changed"
+        [ -n "$member" ] || die "$file: it contains no $name; nothing was changed"
+        [ "$(wc -l <<<"$member")" = 1 ] || die "$file: it contains more than one $name; nothing was changed"
         tar -xOf "$tmp/archive.tar" --no-wildcards -- "$member" 2>"$tmp/log" |
             head -c $((bytes + 1)) >"$tmp/member" || true
         if [[ $member == *.gz ]]; then
@@ -119,8 +118,8 @@ fetch()
     local quiet=--silent
     [ -t 2 ] && quiet=--progress-bar
     run curl --fail --location --show-error $quiet --output "$2" "$1" ||
-        die "$1 could not be fetched; nothing was changed" \
-            "fetch it on another machine and take it with ./ddp data $set --from FILE"
+        die "$1: the download failed; nothing was changed" \
+            "download it on a different machine, then ./ddp data $set --from FILE"
 }
 
 take_from_site()
@@ -155,30 +154,30 @@ while [ $# -gt 0 ]; do
         if [ "$1" = --scale ]; then scale=$2; else as_folder=$2; fi
         shift ;;
     -*) die_usage "data: unknown option $1" ;;
-    *) [ -z "$set" ] || die_usage "data: one set at a time"; set=$1 ;;
+    *) [ -z "$set" ] || die_usage "data: give one data set, not '$1' too"; set=$1 ;;
     esac
     shift
 done
-[ -n "$set" ] || die_usage "data: which set?" "there are $names"
+[ -n "$set" ] || die_usage "data: which data set?" "there are $names"
 find_set "$set"
 data=$root/data
 
 if is_complete "$data/$folder"; then
-    say "$set is there already: $data/$folder"
+    say "$set is already installed: $data/$folder"
     finish "$data/$folder"
 fi
 if [ "$set" = fashion-mnist ] && [ -z "$from" ] && [ -d /usr/share/datasets/fashion-mnist ]; then
-    say "$set is there already: /usr/share/datasets/fashion-mnist"
+    say "$set is already installed: /usr/share/datasets/fashion-mnist"
     finish /usr/share/datasets/fashion-mnist
 fi
 [ -z "$from" ] || [ -f "$from" ] || die "$from: no such file"
-[ -z "$from" ] || [ -r "$from" ] || die "$from: may not be read"
+[ -z "$from" ] || [ -r "$from" ] || die "$from: no permission to read it"
 
 clean() { rm -rf "$tmp"; rmdir "$data" 2>/dev/null || true; }
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
-mkdir -p "$data" || die "$data cannot be made"
-tmp=$(mktemp -d "$data/.$set.XXXXXX") || die "nothing can be written to $data"
+mkdir -p "$data" || die "$data: cannot create this directory"
+tmp=$(mktemp -d "$data/.$set.XXXXXX") || die "$data: cannot write to this directory"
 trap clean EXIT
 mkdir "$tmp/new"
 
@@ -190,11 +189,11 @@ fi
 
 trap '' INT TERM HUP        # between these two renames there is nothing to interrupt
 if [ -e "$data/$folder" ] || [ -L "$data/$folder" ]; then
-    say "$data/$folder was not whole, or not right: replaced"
+    say "replaced $data/$folder, which was incomplete or damaged"
     mv -T "$data/$folder" "$tmp/old"
 fi
 mv -T "$tmp/new" "$data/$folder"
-say "$set: $data/$folder, $(each_file | wc -l) files, checksums right"
+say "$set: $data/$folder, $(each_file | wc -l) files, checksums correct"
 clean
 trap - EXIT
 finish "$data/$folder"

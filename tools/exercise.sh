@@ -19,7 +19,7 @@ build=${DDP_BUILD:-$root/build}
 usage()
 {
     cat <<'END'
-./ddp exercise - find a mistake, or write a missing piece, in a copy of a step; a check runs your program
+./ddp exercise - fix a mistake or write missing code in a copy of a step; a check runs your program
 
   exercise list [STEP]      all exercises, or those of a step; * marks the current one
   exercise start ID         copy the step to exercises-work/ID and show the task
@@ -95,7 +95,7 @@ copy_step()
     [ -n "$change" ] || return 0
     patch -s -f -p1 --no-backup-if-mismatch -r - -d "$directory" <"$change" >&2 || {
         rm -rf "$directory"
-        die "$id: its change does not fit $step any more" "restore $step (git diff $step), or report this"
+        die "$id: its patch no longer applies to $step" "restore $step (git diff $step), or report this"
     }
 }
 

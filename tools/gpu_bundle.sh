@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# gpu_bundle.sh - packs the CUDA programs, their tests and what these need, for a machine with a GPU that has no more
-# than a driver, CUDA 13, cuDNN 9 and NCCL 2 (system-wide, or as pip's packages, as they come with PyTorch).
+# gpu_bundle.sh - packs the CUDA programs, their tests and libraries for a GPU machine without compilers. It needs only
+# a driver, CUDA 13, cuDNN 9 and NCCL 2, system-wide or as the pip packages that come with PyTorch.
 #
 #   gpu_bundle.sh [-o OUT] [--build FOLDER] [--cifar ARCHIVE]
-#     -o       build/gpu-bundle.tar.xz, or another .tar.xz, .tar.zst, .tar.gz; any other name is a folder's
-#     --build  where cuda/ and cuda-gloo/ are (build/)
-#     --cifar  CIFAR-10's archive goes with it (135 MiB)
+#     -o       a .tar.xz, .tar.zst or .tar.gz (default build/gpu-bundle.tar.xz); any other name makes a folder
+#     --build  the folder with cuda/ and cuda-gloo/ (default build/)
+#     --cifar  CIFAR-10's archive, to pack too (135 MiB)
 #
-# There:  tar xf gpu-bundle.tar.xz; gpu-bundle/run doctor; gpu-bundle/run test
+# On the GPU machine:  tar xf gpu-bundle.tar.xz; gpu-bundle/run doctor; gpu-bundle/run test
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -30,7 +30,7 @@ while [ $# -gt 0 ]; do
 done
 out=${out:-$build/gpu-bundle.tar.xz}
 
-[ "$(uname -m)" = x86_64 ] || die "a bundle is made on an x86-64 machine, for another"
+[ "$(uname -m)" = x86_64 ] || die "a bundle needs an x86-64 machine, not $(uname -m)"
 [ -x "$build/cuda-gloo/07_dist_eval/train" ] ||
     die "there are no CUDA programs in $build" "./ddp setup builds them where CUDA, cuDNN and NCCL are; ./ddp doctor"
 [ -z "$cifar" ] || [ -f "$cifar" ] || die "there is no $cifar"
@@ -41,10 +41,10 @@ case $out in
 *.tar.* | *.tgz | *.zip) die_usage "$out: it can be .tar.xz, .tar.zst or .tar.gz" "tools/gpu_bundle.sh --help" ;;
 *)
     pack=()
-    [ ! -e "$out" ] || [ -z "$(ls -A "$out")" ] || [ -f "$out/about" ] || die "$out is there, and is no bundle"
+    [ ! -e "$out" ] || [ -z "$(ls -A "$out")" ] || [ -f "$out/about" ] || die "$out exists and is not a bundle"
     ;;
 esac
-have "${pack[0]:-cp}" || die "there is no ${pack[0]}" "apt install ${pack[0]/xz/xz-utils}, or another ending of $out"
+have "${pack[0]:-cp}" || die "there is no ${pack[0]}" "apt install ${pack[0]/xz/xz-utils}, or a different suffix than $out"
 have objdump || die "there is no objdump" "apt install binutils"
 
 work=$(mktemp -d)
@@ -89,12 +89,12 @@ while read -r name path; do
     libstdc++* | libgcc_s* | libgomp* | libz.* | libudev*) folder=$to/lib/spare/$name ;;
     *) folder=$to/lib ;;
     esac
-    [ "$path" != not ] || die "$name is not found here" "ldd $build/cuda-gloo/07_dist_eval/train"
+    [ "$path" != not ] || die "$name: not found on this machine" "ldd $build/cuda-gloo/07_dist_eval/train"
     mkdir -p "$folder"
     cp -L "$path" "$folder/$name"
 done < <(for program in "${programs[@]}"; do ldd "$program"; done |
     sed -nE 's/^[[:space:]]*([^ /]+) => ([^ ]+).*/\1 \2/p' | sort -u -k1,1)
-[ ${#nvidia[@]} -gt 0 ] || die "these programs need no library of NVIDIA's" "is $build/cuda a build with CUDA?"
+[ ${#nvidia[@]} -gt 0 ] || die "these programs use no NVIDIA library" "is $build/cuda a build with CUDA?"
 
 # --- what it is, for ./run doctor -------------------------------------------------------------------------------
 

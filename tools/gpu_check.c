@@ -244,7 +244,7 @@ static int compare_gpus(const char *path)
     }
     st_close(&file);
     if (same)
-        printf("LeNet's and ResNet-18's losses and gradients are the CPU's, to %.0e\n", worst);
+        printf("LeNet's and ResNet-18's losses and gradients match the CPU's to %.0e\n", worst);
     return same ? 0 : EXIT_DIFFERENT;
 }
 

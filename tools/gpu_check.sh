@@ -4,7 +4,7 @@
 
 gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds
 
-# What a verdict depends on.
+# A hash of everything that a verdict depends on.
 gpu_check_key()
 {
     {
@@ -22,10 +22,10 @@ run_gpu_check()
     local said='' status begin=$SECONDS numbers=build/gpu_check/cpu.$$ log=build/gpu_check/log
     mkdir -p build/gpu_check
     if [ ! -x build/cpu/gpu_check ]; then
-        verdict="unchecked: the CPU backend, with which it is compared, is not built; ./ddp doctor says why"
+        verdict="unchecked: the CPU backend, which it compares with, is not built; ./ddp doctor shows why"
         return
     elif ! build/cpu/gpu_check write "$numbers" >"$log" 2>&1; then
-        verdict="unchecked: the CPU's own program failed: build/gpu_check/log"
+        verdict="unchecked: the same check failed on the CPU: see build/gpu_check/log"
         return
     fi
     # timeout kills the program. If the driver holds on to it even then, read stops waiting.
@@ -50,14 +50,14 @@ run_gpu_check()
     ! grep -qiE 'out of memory|ALLOC_FAILED' "$log" || verdict="failed: no memory: $said"
 }
 
-# Sets $verdict to the one that is kept, or to nothing.
+# Sets $verdict to the stored one, or to nothing.
 read_gpu_verdict()
 {
     verdict=
     [ ! -x build/cuda/gpu_check ] || verdict=$(cat "build/gpu_check/$(gpu_check_key)" 2>/dev/null) || true
 }
 
-# Without memory the next try may end otherwise: that verdict is not kept.
+# Stores the verdict, except for a lack of memory, which may be gone at the next try.
 check_gpu()
 {
     run_gpu_check
@@ -67,7 +67,7 @@ check_gpu()
     esac
 }
 
-# Prints a new verdict, and a bad old one. Returns whether a run may use the GPU.
+# Prints a new verdict, or a stored failure. Returns whether a run may use the GPU.
 trust_gpu()
 {
     read_gpu_verdict

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# gpu_status.sh - the table of docs/gpu.md: what of the GPU code has run where.
+# gpu_status.sh - the table of docs/gpu.md: which GPU code has been tested where.
 #
-#   gpu_status.sh [REPORT...]     prints it, with the results of reports: ./ddp bundle, ./ddp doctor --gpu --report
-#   gpu_status.sh --write         puts it into docs/gpu.md; the reports are docs/gpu-reports/*.txt
-#   gpu_status.sh --rows          what it is made of
+#   gpu_status.sh [REPORT...]     prints it with the results of these reports (./ddp bundle, ./ddp doctor --gpu --report)
+#   gpu_status.sh --write         writes it into docs/gpu.md, with the reports in docs/gpu-reports/*.txt
+#   gpu_status.sh --rows          prints the rows and their tests
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 

@@ -9,12 +9,12 @@
 #
 # The cluster, and in it each node, has its own processes, hostname, network, mounts and shared memory. What Slurm
 # keeps in files (configuration, logs, state) is in a tmpfs that only the cluster sees, mounted on /etc/slurm. So
-# when the keeper dies, and be it by kill -9, the kernel takes all the rest away.
+# when the keeper dies, even by kill -9, the kernel removes everything else.
 #
-# Where namespaces are refused, the nodes are so many slurmd on the loopback interface of this host. There a process
-# beside the keeper, the sweeper, takes the rest away.
+# Where namespaces are refused, each node is a slurmd on the loopback interface of this host. There a second process,
+# the sweeper, cleans up after the keeper.
 #
-# $dir/slurm.lock is locked for as long as anything of the cluster lives; $dir/cluster says where to find it.
+# $dir/slurm.lock is locked while any process of the cluster lives; $dir/cluster holds the pids and names.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}
@@ -25,25 +25,25 @@ export PATH=$PATH:/usr/sbin:/sbin
 usage()
 {
     cat <<'END'
-./ddp slurm - a real Slurm cluster of several nodes on this one machine, to try things on
+./ddp slurm - a real Slurm cluster of several nodes on this machine
 
   slurm up N [--cpus C] [--gpus G] [--timeout S] [--loopback]
-                            start it, with node1 ... nodeN; ready when all are idle
-                            --cpus: cores of a node (4), whatever this machine has
-                            --gpus: what each node says it has (0), for --gpus-per-task and the like
-                            --timeout: seconds without an answer (5) until Slurm begins to give a node up;
-                            its jobs are requeued after two or three times as long
-                            --loopback: all nodes on this host itself, as where namespaces are refused; their
-                            names are 127.0.0.11, 127.0.0.12, ...
-  slurm run COMMAND...      run it on the head: ./ddp slurm run sbatch job.sbatch, ... run squeue, ... run bash
-  slurm node K COMMAND...   run it on node K, as if logged in there: ./ddp slurm node 2 ps aux
-  slurm cut K, mend K       pull the network cable out of node K, put it back
-  slurm status              nodes, jobs, and where the logs are
-  slurm down                end it, and all that runs on it
-  slurm hold N [OPTIONS]    up, but it stays in the foreground, and dies with the process that started it: for scripts
+                            start node1 ... nodeN and wait until all are idle
+                            --cpus: cores that Slurm assumes per node (default 4; need not match this machine)
+                            --gpus: GPUs that each node claims to have (default 0), for --gpus-per-task and similar
+                            --timeout: seconds (default 5) after which Slurm suspects a silent node; its jobs are
+                            requeued after two or three times as long
+                            --loopback: run all nodes on this host, without namespaces, as 127.0.0.11,
+                            127.0.0.12, ...; the default where namespaces are refused
+  slurm run COMMAND...      run a command on the head: ./ddp slurm run sbatch job.sbatch, ... run squeue, ... run bash
+  slurm node K COMMAND...   run a command on node K: ./ddp slurm node 2 ps aux
+  slurm cut K, mend K       disconnect node K's network cable; connect it again
+  slurm status              show nodes, jobs, and the place of the logs
+  slurm down                end the cluster and everything that runs on it
+  slurm hold N [OPTIONS]    for scripts: like up, but in the foreground; ends with the process that started it
 
-The nodes share this machine's files, but for /dev/shm and /etc/slurm; there is no way to other networks.
-The cluster is that of --dir DIR, right after the first word, or of DDP_SLURM_DIR, or of build/slurm.
+The nodes share this machine's files except /dev/shm and /etc/slurm, and cannot reach other networks.
+The cluster's directory is --dir DIR (right after the first word), otherwise DDP_SLURM_DIR, otherwise build/slurm.
 END
 }
 
@@ -402,11 +402,11 @@ take_lock()
     dir=$(cd "$dir" && pwd -P)
     # All that is there will be removed in the end.
     [ -e "$dir/slurm.lock" ] || [ -z "$(ls -A "$dir")" ] ||
-        wrong "$dir is not empty: --dir wants a directory of its own"
+        wrong "$dir is not empty: --dir needs an empty directory"
     while :; do
         mkdir -p "$dir"
         exec 9>>"$dir/slurm.lock"
-        flock -w 3 9 || die "slurm: a cluster runs in $dir already" "./ddp slurm down, or another --dir"
+        flock -w 3 9 || die "slurm: a cluster runs in $dir already" "./ddp slurm down, or use a different --dir"
         [ ! "$dir/slurm.lock" -ef /dev/fd/9 ] || break
     done
     rm -rf "$dir/keeper" "$dir/cluster" "$dir/files"        # this machine was switched off, say
@@ -471,7 +471,7 @@ parse_start()
         --loopback) loopback=yes ;;
         --dir) set_dir "${2:-}"; shift ;;
         -*) wrong "unknown option $1" ;;
-        *) [ -z "$nodes" ] || wrong "one number of nodes, not '$1' too"; nodes=$1 ;;
+        *) [ -z "$nodes" ] || wrong "give one number of nodes, not '$1' too"; nodes=$1 ;;
         esac
         shift
     done
@@ -499,7 +499,7 @@ check_programs()
     for program in slurmctld slurmd srun munged; do
         have $program || die "slurm: there is no $program" "apt install slurmctld slurmd slurm-client munge"
     done
-    [ "$(id -un 2>/dev/null)" ] || die "slurm: the user $EUID has no name, and Slurm wants one"
+    [ "$(id -un 2>/dev/null)" ] || die "slurm: the user $EUID has no name, and Slurm needs one"
 }
 
 cmd_up()
@@ -539,7 +539,7 @@ find_cluster()
 {
     local key value
     declare -gA pids=()
-    [ -z "${DDP_SLURM:-}" ] || [ ! -e "$DDP_SLURM/hosts" ] || die "slurm: this shell is inside of the cluster already"
+    [ -z "${DDP_SLURM:-}" ] || [ ! -e "$DDP_SLURM/hosts" ] || die "slurm: this shell already runs inside the cluster"
     runs || die "slurm: no cluster runs in $dir" "./ddp slurm up 2"
     [ -e "$dir/cluster" ] || die "slurm: the cluster in $dir is not ready yet"
     while read -r key value; do
@@ -621,7 +621,7 @@ cmd_down()
     [ $# = 0 ] || wrong "down: takes no arguments"
     runs || die "slurm: no cluster runs in $dir"
     kill -KILL "$(cat "$dir/keeper")" || die "slurm: the cluster in $dir belongs to another user"
-    wait_for 15 test ! -e "$dir/slurm.lock" || die "slurm: something of the cluster in $dir does not end"
+    wait_for 15 test ! -e "$dir/slurm.lock" || die "slurm: a process of the cluster in $dir does not exit"
 }
 
 dir=${DDP_SLURM_DIR:-$root/build/slurm}
@@ -645,5 +645,5 @@ inside)
     esac
     ;;
 help | -h | --help) usage ;;
-*) wrong "there is no '$verb'" ;;
+*) wrong "there is no command '$verb'" ;;
 esac
