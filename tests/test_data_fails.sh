@@ -95,7 +95,7 @@ refused 1 "$cifar/data_batch_3.bin: not a regular file" --data "$cifar"
 make_digits
 gzip -n "$digits/train-images-idx3-ubyte"
 truncate -s 60 "$digits/train-images-idx3-ubyte.gz"
-refused 1 "$digits/train-images-idx3-ubyte.gz: read at byte .* of what it inflates to: " --data "$digits"
+refused 1 "$digits/train-images-idx3-ubyte.gz: read at byte .* of the uncompressed data: " --data "$digits"
 make_digits
 idx "$digits/t10k-images-idx3-ubyte" $((32 * 784)) 0x803 1000000000 28 28
 gzip -n "$digits/t10k-images-idx3-ubyte"

@@ -126,14 +126,14 @@ TEST(bad_trees_are_refused)
     refused("rm -r bad/train/b", "bad", "only one class: a");
     refused("jpg bad/val/c/1.jpg", "bad", "bad: val/c: not a class of train");
     refused("mkdir bad/train/c", "bad", "bad: train/c: no files in this class");
-    refused("rm -r bad/*", "bad", "bad: no folders of classes");
+    refused("rm -r bad/*", "bad", "bad: no class folders");
     refused("mkdir bad0; mv bad bad0/bad1", "bad0", "only one class: bad1");
     refused("echo text >bad/train/a/notes.txt", "bad", "train/a/notes.txt: neither a JPEG nor");
     refused(": >bad/train/b/2.jpg", "bad", "train/b/2.jpg: an empty file");
     refused("truncate -s 2G bad/train/b/2.jpg", "bad", "train/b/2.jpg: larger than 256 MiB");
     refused("mkfifo bad/val/a/2.jpg", "bad", "val/a/2.jpg: neither a file nor");
-    refused("ln -s nothing bad/val/a/2.jpg", "bad", "val/a/2.jpg: a link that leads nowhere");
-    refused("ln -s . bad/val/a/loop", "bad", "val/a/loop: links in a circle");
+    refused("ln -s nothing bad/val/a/2.jpg", "bad", "val/a/2.jpg: a broken symbolic link");
+    refused("ln -s . bad/val/a/loop", "bad", "val/a/loop: symbolic links in a circle");
     refused("ln -s self bad/val/a/self", "bad", "val/a/self: ");
     if (geteuid() != 0)
         refused("chmod 0 bad/val/a", "bad", "val/a: Permission denied");
@@ -142,9 +142,9 @@ TEST(bad_trees_are_refused)
 TEST(bad_archives_are_refused)
 {
     refused("ln bad/train/a/1.jpg bad/train/a/2.jpg; tar -cf bad.tar bad", "bad.tar",
-            "train/a/2.jpg: neither file nor folder");
-    refused("tar -czf bad.tar bad", "bad.tar", "bad.tar: byte 0: not the header of a file");
-    refused(": >bad.tar", "bad.tar", "bad.tar: byte 0: not the header of a file");
+            "train/a/2.jpg: neither a file nor a folder");
+    refused("tar -czf bad.tar bad", "bad.tar", "bad.tar: byte 0: not a file header");
+    refused(": >bad.tar", "bad.tar", "bad.tar: byte 0: not a file header");
     refused("tar -cf bad.tar bad; truncate -s 2000 bad.tar", "bad.tar", "bad.tar: ");
     refused("truncate -s 70000 bad/train/a/1.jpg; tar -cf bad.tar bad; truncate -s 30000 bad.tar", "bad.tar",
             "bad.tar: truncated in bad/");

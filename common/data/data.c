@@ -22,18 +22,18 @@ void data_options(Args *args, DataConfig *config)
           "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory or .tar file",
           .own = true },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
-          "each way (0: 32 of synthetic images, 224 of pictures)", .min = 0, .max = 1024 },
+          "width and height (0: synthetic images 32, pictures 224)", .min = 0, .max = 1024 },
         { "resize", 0, ARG_INT, &config->resize, "PIXELS",
-          "the shorter side of a picture whose middle is evaluated (0: 8/7 of --image-size)",
+          "evaluation: shorter side before the centre crop (0: 8/7 of --image-size)",
           .min = 0, .max = 4096 },
         { "val-split", 0, ARG_DOUBLE, &config->val_split, "PART",
-          "of each class's pictures, at least one: to evaluate with, where there is no val",
+          "part of each class (at least one picture) to evaluate with, if there is no val/",
           .min = 0, .max = 0.9 },
         { "bad-images", 0, ARG_CHOICE, &config->bad_images, "stop|skip",
-          "training pictures that cannot be decoded" },
-        { "train-samples", 0, ARG_INT, &config->train_count, "N", "use only so many (0: all)",
+          "if a training picture cannot be decoded" },
+        { "train-samples", 0, ARG_INT, &config->train_count, "N", "use only the first N (0: all)",
           .min = 0, .max = 1e8 },
-        { "test-samples", 0, ARG_INT, &config->test_count, "N", "use only so many (0: all)",
+        { "test-samples", 0, ARG_INT, &config->test_count, "N", "use only the first N (0: all)",
           .min = 0, .max = 1e8 },
         { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches (0: none)",
           .min = 0, .max = 64, .own = true },
@@ -41,7 +41,7 @@ void data_options(Args *args, DataConfig *config)
           "random crop and flip of training images" }));
 }
 
-// --- the sets, and where they are looked for -----------------------------------------------------
+// --- the sets, and where to look for them --------------------------------------------------------
 
 enum { NAMED_CLASSES = 10 };
 
@@ -49,7 +49,7 @@ typedef struct KnownSet {
     const char *name;
     const char *folder;         // under data/
     const char *system_folder;  // where a package puts it, or NULL
-    const char *probe;          // the file by which a directory is recognised
+    const char *probe;          // the file that identifies its directory
     bool (*read)(Data *data, const char *dir, const char *hint, Error *err);
     int classes;
     bool jitter;                // crop and flip: not for digits and clothes
@@ -82,8 +82,8 @@ static const KnownSet *set_named(const char *name)
     return NULL;
 }
 
-// A folder counts as found even if its files turn out to be broken: a damaged data set is reported,
-// not passed over.
+// A folder counts as found even if its files are damaged: a damaged data set is an error and must
+// not be skipped.
 static bool set_find(const KnownSet *set, char *dir, size_t size, Error *err)
 {
     const char *roots[] = { "data", DDP_SOURCE_DIR "/data" };
@@ -95,7 +95,7 @@ static bool set_find(const KnownSet *set, char *dir, size_t size, Error *err)
     return snprintf(dir, size, "%s", set->system_folder) < (int)size;
 }
 
-// Which set is in this directory, if any? MNIST and Fashion-MNIST have the same file names and
+// Returns the set in this directory, or NULL. MNIST and Fashion-MNIST have the same file names and
 // sizes, so the directory's name decides.
 static const KnownSet *set_in_directory(const char *dir)
 {

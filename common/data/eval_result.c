@@ -1,4 +1,4 @@
-// eval_result.c - what a test has shown.
+// eval_result.c - counts predictions, prints the results of an evaluation and writes its files.
 #include "eval_result.h"
 #include "base/replace_file.h"
 #include "data/pictures.h"
@@ -10,12 +10,12 @@
 void result_options(Args *args, ResultConfig *config)
 {
     args_add(args, ARGS_ROWS(
-        { "per-class", 0, ARG_FLAG, &config->per_class, NULL, "test each class for itself, too" },
+        { "per-class", 0, ARG_FLAG, &config->per_class, NULL, "print each class's accuracy, too" },
         { "confusion", 0, ARG_STRING, &config->confusion, "FILE",
-          "of the last test: which class was taken for which (CSV, for ./ddp plot)",
+          "write the last test's confusion matrix (CSV, for ./ddp plot)",
           .overwrites = true },
         { "predictions", 0, ARG_STRING, &config->predictions, "FILE",
-          "of the last test: what was seen in each image (CSV)", .overwrites = true }));
+          "write the last test's prediction for each image (CSV)", .overwrites = true }));
 }
 
 bool result_probe(const ResultConfig *config, Error *err)
@@ -64,7 +64,7 @@ void result_count(Result *r, const Verdict *v)
     r->confusion[v->label * r->data->test.classes + v->prediction]++;
 }
 
-// --- telling -------------------------------------------------------------------------------------
+// --- printing and writing ------------------------------------------------------------------------
 
 // "cat", or "3" where classes have no names.
 static const char *class_name(const Result *r, int label, char number[16])
@@ -120,7 +120,7 @@ static void text_end(Text *t, const char *path)
 }
 
 //   label,airplane,automobile,...
-//   airplane,912,3,...                 of the images of airplanes so many were taken for this
+//   airplane,912,3,...                 predictions for the images of airplanes, by class
 static void write_confusion(const Result *r, const char *path)
 {
     Text t;
@@ -139,7 +139,7 @@ static void write_confusion(const Result *r, const char *path)
     text_end(&t, path);
 }
 
-// Of pictures, also the names of both classes, and the file.
+// For pictures, also the names of both classes, and the file.
 static void write_predictions(const Result *r, const char *path)
 {
     Text t;
@@ -164,7 +164,7 @@ static void write_predictions(const Result *r, const char *path)
 void result_tell(const Result *r, const ResultConfig *config, Log *log)
 {
     if (*r->ties > 0)
-        log_say(log, "   == ties: %lld, where rounding decides: another -b may see another class",
+        log_say(log, "   == ties: %lld, where a different -b may round to a different prediction",
                 (long long)*r->ties);
     for (int label = 0; config->per_class && label < r->data->test.classes; label++)
         tell_class(r, label, log);

@@ -16,7 +16,7 @@ bool data_path_join(char *path, size_t size, const char *dir, const char *name, 
 {
     if (snprintf(path, size, "%s/%s", dir, name) < (int)size)
         return true;
-    return error_set(err, "a shorter one, or a link to it", "%.80s...: the path is too long", dir);
+    return error_set(err, "use a shorter one, or a link", "%.80s...: the path is too long", dir);
 }
 
 bool data_file_missing(const char *path)
@@ -51,7 +51,7 @@ static bool file_error(const DataFile *file, const char *otherwise, Error *err)
     const char *why = gzerror(file->gz, &status);
     int64_t at = gztell(file->gz);
     return error_set(err, file->hint, "%s: read at byte %lld%s: %s", file->path, (long long)at,
-                     gzdirect(file->gz) ? "" : " of what it inflates to",
+                     gzdirect(file->gz) ? "" : " of the uncompressed data",
                      status == Z_OK ? otherwise : status == Z_ERRNO ? strerror(errno) : why);
 }
 

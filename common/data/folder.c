@@ -20,13 +20,13 @@ enum { TAR_BLOCK = 512 };
 
 typedef struct FilePlace {
     uint32_t path;          // where it begins in the text
-    uint32_t block, bytes;  // of an archive: where the content begins; and the size
+    uint32_t block, bytes;  // block: where the content begins in an archive; bytes: its size
 } FilePlace;
 
 static const char tree_hint[] =
-    "wanted: train/CLASS/FILE and val/CLASS/FILE, or CLASS/FILE with two classes or more";
+    "expected: train/CLASS/FILE and val/CLASS/FILE, or CLASS/FILE with at least two classes";
 static const char tar_hint[] =
-    "wanted: an uncompressed archive: tar --dereference --hard-dereference -cf FILE.tar DIR";
+    "make an uncompressed archive: tar --dereference --hard-dereference -cf FILE.tar DIR";
 static const char file_hint[] = "JPEG and PNG files up to 256 MiB are read: convert or remove it";
 
 static bool has_ending(const char *name, const char *ending)
@@ -65,7 +65,7 @@ static bool list_add(Folder *folder, const char *path, int64_t block, int64_t si
     return true;
 }
 
-// A path in the tree: without the folder around an archive.
+// A path in the tree, without an archive's outermost folder.
 static const char *path_of(const Folder *folder, const FilePlace *place)
 {
     return folder->text + place->path + folder->inside;
@@ -81,19 +81,19 @@ static bool tree_add(Folder *folder, const FTSENT *entry, Error *err)
     const int64_t size = entry->fts_statp->st_size;
     alive_beat();
     switch (entry->fts_info) {
-    case FTS_D: // so that a class without files is noticed
+    case FTS_D: // to notice a class without files
         snprintf(with_slash, sizeof with_slash, "%s/", path);
         return strlen(path) < root || list_add(folder, with_slash + root, 0, 0, err);
     case FTS_DP: return true;
     case FTS_F: return entry->fts_level < 2 || list_add(folder, path + root, 0, size, err);
-    case FTS_DC: return error_set(err, "remove the link", "%s: links in a circle", path);
-    case FTS_SLNONE: return error_set(err, "remove it", "%s: a link that leads nowhere", path);
+    case FTS_DC: return error_set(err, "remove the link", "%s: symbolic links in a circle", path);
+    case FTS_SLNONE: return error_set(err, "remove it", "%s: a broken symbolic link", path);
     case FTS_DEFAULT: return error_set(err, "remove it", "%s: neither a file nor a folder", path);
     default: return error_set(err, "", "%s: %s", path, strerror(entry->fts_errno));
     }
 }
 
-// DIR/train and DIR/val if there are, else all of DIR.
+// DIR/train and DIR/val if they exist, else all of DIR.
 static bool tree_list(Folder *folder, Error *err)
 {
     char sets[2][PATH_MAX], *roots[3] = { NULL };
@@ -149,7 +149,7 @@ static bool read_at(int fd, const char *name, int64_t offset, void *to, size_t b
 static int64_t tar_number(const uint8_t *field, int bytes)
 {
     uint64_t value = 0;
-    bool binary = field[0] & 0x80; // larger than octal digits can say
+    bool binary = field[0] & 0x80; // too large for octal digits
     for (int i = binary ? bytes - 8 : 0; i < bytes; i++)
         if (binary)
             value = value << 8 | field[i];
@@ -192,7 +192,7 @@ static void pax_read(TarEntry *known, char *text, size_t size)
     }
 }
 
-// Adds a file or a folder. Other types say what is to be known of the entry that follows.
+// Adds a file or a folder. Entries of other types describe the entry after them.
 static bool tar_take(Folder *folder, const TarEntry *entry, int64_t at, TarEntry *known, Error *err)
 {
     char text[PATH_MAX + 100] = "";
@@ -215,7 +215,7 @@ static bool tar_take(Folder *folder, const TarEntry *entry, int64_t at, TarEntry
     if (path[0] == '.' || strstr(path, "/.") || !path[0])
         return true; // hidden
     if (!strchr("057", entry->type))
-        return error_set(err, tar_hint, "%s: %s: neither file nor folder", folder->path, path);
+        return error_set(err, tar_hint, "%s: %s: neither a file nor a folder", folder->path, path);
     return list_add(folder, path, at / TAR_BLOCK, entry->size, err);
 }
 
@@ -229,7 +229,7 @@ static bool tar_list_entries(Folder *folder, int64_t size, Error *err)
         if (!header[0] && at > 0)
             return true; // blocks of zeros end it
         if (size < TAR_BLOCK || !tar_sum_is_right(header))
-            return error_set(err, tar_hint, "%s: byte %lld: not the header of a file", folder->path,
+            return error_set(err, tar_hint, "%s: byte %lld: not a file header", folder->path,
                              (long long)at);
         at += TAR_BLOCK;
         tar_read_header(&entry, header);
@@ -246,7 +246,7 @@ static bool tar_list_entries(Folder *folder, int64_t size, Error *err)
     return true;
 }
 
-// Is there a folder around everything, "pets/"?
+// Are all files in one folder, such as "pets/"?
 static void tar_find_inside(Folder *folder)
 {
     const char *first = folder->count ? path_of(folder, &folder->places[0]) : "train/";
@@ -298,7 +298,7 @@ static int compare_parts(const char *a, size_t n, const char *b, size_t m)
     return differ ? differ : (n > m) - (n < m);
 }
 
-// The set, the class, then as os.walk sorted: the folder, and the name in it.
+// By set, class, then as os.walk sorts: by folder and by name.
 static int compare_places(const void *place_a, const void *place_b, void *arg)
 {
     const Order *order = arg;
@@ -318,7 +318,7 @@ static int compare_places(const void *place_a, const void *place_b, void *arg)
     return differ ? differ : strcmp(end_a, end_b);
 }
 
-// Sorts the paths that are deep enough; the others go.
+// Sorts the paths that are deep enough and drops the others.
 static void folder_sort(Folder *folder, int depth)
 {
     size_t count = 0;
@@ -337,7 +337,7 @@ static void folder_sort(Folder *folder, int depth)
 
 // --- sets and classes ----------------------------------------------------------------------------
 
-// The label of a class that begins, given the one before. The names of train's classes are kept.
+// The label of the next class, given the previous label. Keeps the names of train's classes.
 static bool class_begin(Folder *folder, const FileList *list, const char *name, size_t length,
                         int *label, Error *err)
 {
@@ -353,7 +353,7 @@ static bool class_begin(Folder *folder, const FileList *list, const char *name, 
     while (*label < folder->classes && strcmp(folder->class_names[*label], class) < 0)
         ++*label;
     return (*label < folder->classes && strcmp(folder->class_names[*label], class) == 0) ||
-           error_set(err, "val needs the folders of train", "%s: val/%s: not a class of train",
+           error_set(err, "val needs train's class folders", "%s: val/%s: not a class of train",
                      folder->path, class);
 }
 
@@ -370,7 +370,7 @@ static bool classes_check(const Folder *folder, const FileList *list, Error *err
     return true;
 }
 
-// Takes the files of a set from the sorted places. They move to the front, after the set before.
+// Takes the files of a set from the sorted places. They move to the front, after the previous set.
 static bool set_fill(Folder *folder, FileList *list, size_t *used, Error *err)
 {
     int label = -1;
@@ -397,7 +397,7 @@ static bool set_fill(Folder *folder, FileList *list, size_t *used, Error *err)
     return classes_check(folder, list, err);
 }
 
-// Everything whose size or name is unusual: is it a picture?
+// Opens every file with an unusual size or name and checks that it is a picture.
 static bool files_check(const Folder *folder, const FileList *list, Error *err)
 {
     char name[sizeof err->text / 2];
@@ -442,7 +442,7 @@ static bool folder_divide(Folder *folder, Error *err)
         return false;
     if (folder->classes < 2)
         return error_set(err, tree_hint, "%s: %s%s", folder->path,
-                         folder->classes ? "only one class: " : "no folders of classes",
+                         folder->classes ? "only one class: " : "no class folders",
                          folder->classes ? folder->class_names[0] : "");
     return (!val || set_fill(folder, &folder->val, &used, err)) &&
            files_check(folder, &folder->train, err) && files_check(folder, &folder->val, err);

@@ -3,7 +3,7 @@
 #include "data/files.h"
 
 // These fill data->train and data->test, whose classes are set, from the files in `dir`, and add to
-// data->checksum. On an error what they have allocated stays there for data_close.
+// data->checksum. On an error data_close frees what they have allocated.
 bool cifar10_read(Data *data, const char *dir, const char *hint, Error *err);
 bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err);
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err);

@@ -4,7 +4,7 @@
 //   sizes   d big-endian 32-bit numbers: count[, height, width]
 //   bytes   count [* height * width]
 //
-// The files may be gzipped, as they are distributed, or not.
+// The files may be gzipped, as they are distributed, or uncompressed.
 #include "data/formats.h"
 
 #include <limits.h>
@@ -12,7 +12,7 @@
 
 enum {
     SIZE = 28,              // of images, each way
-    DEFLATE_RATIO = 1032,   // deflate cannot shrink anything by more than this
+    DEFLATE_RATIO = 1032,   // the maximum of deflate
 };
 
 static uint32_t big_endian(const uint8_t *p)
@@ -20,8 +20,8 @@ static uint32_t big_endian(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-// Reads the header of a file of ndim dimensions. Could a file of this size hold what its header
-// claims? Asked before any memory is.
+// Reads the header of a file of ndim dimensions. Fails if the file is too small for the sizes in
+// its header, so that a damaged header does not allocate too much memory.
 static bool header_read(DataFile *file, int ndim, int *count, Error *err)
 {
     uint8_t header[16];
@@ -88,7 +88,7 @@ bool idx_pair_read(Dataset *set, const char *images, const char *labels, const c
     return good;
 }
 
-// The plain file if it is there, else the gzipped one.
+// The plain file if it exists, else the gzipped one.
 static bool path_choose(char *path, const char *dir, const char *name, Error *err)
 {
     char zipped[64];

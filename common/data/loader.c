@@ -8,14 +8,14 @@
 // their speed. Batch number b goes into slot b % LOADER_SLOTS:
 //
 //   workers        make the slot's rows: read a file, decode and resize it into the slot's bytes
-//   the last one   lets the stream wait for `done`, loads the bytes, records `ready`: it is full
-//   loader_next    waits until it is full, lets the compute stream wait for `ready`, hands it out
-//   loader_next    (the next call) records `done` after the work that read it, and lets it go
+//   the last one   makes the stream wait for `done`, loads the bytes, records `ready`: it is full
+//   loader_next    waits until it is full, makes the compute stream wait for `ready`, returns it
+//   loader_next    (the next call) records `done` after the work that read it: the slot is free
 //
-// Images that are in the device's memory as a whole need no making: a worker takes all rows of a
-// batch and loads them, which under CUDA is to launch one kernel. There are two kinds of waiting:
-// threads wait for each other with a mutex, streams with events. The CPU's streams work in the
-// thread that asks, so there the mutex does it all.
+// If the device's memory holds the whole data set, there is nothing to decode: a worker takes all
+// rows of a batch and loads them, under CUDA with one kernel. Threads wait for each other with a
+// mutex, streams with events. On the CPU the calling thread does a stream's work, so the mutex is
+// enough.
 #include "alive.h"
 #include "data/pictures.h"
 #include "threads.h"
@@ -25,11 +25,11 @@
 #include <string.h>
 
 enum {
-    PICTURES_AT_ONCE = 8,   // rows that a worker takes where images are made from files
-    BAD_NAMED = 10,         // files that cannot be decoded, of each epoch: more are only counted
+    PICTURES_AT_ONCE = 8,   // rows that a worker takes at a time if images come from files
+    BAD_NAMED = 10,         // bad files named in each epoch; further ones are only counted
 };
 
-// What images_load reads: of the data set, or of one batch of pictures.
+// The input of images_load: the data set, or one batch of pictures.
 typedef struct Source {
     uint8_t *images;        // (.., channels, height, width)
     int32_t *labels;        // (..)
@@ -38,10 +38,10 @@ typedef struct Source {
 typedef struct Slot {
     void *images;           // (rows, channels, height, width), device
     int32_t *labels;        // (rows), device
-    Source made, sent;      // pictures: where workers make them, and the same on the device
+    Source made, sent;      // pictures: decoded by the workers, and their copy on the device
     Event *ready;           // after the work that fills the slot
     Event *done;            // after the work that reads it
-    int left;               // rows that are still to be made
+    int left;               // rows that are not made yet
     bool full;
 } Slot;
 
@@ -56,28 +56,28 @@ struct Loader {
     Stream *stream;
     LoaderConfig config;
     const Dataset *dataset;
-    Augment augment;        // what images_load does: with pictures, crop and flip are in the bytes
-    Source whole;           // the data set where the device reads it, or NULL: pictures
+    Augment augment;        // by images_load; pictures are cropped and flipped before
+    Source whole;           // the data set in the device's memory; NULL for pictures
     bool shared;            // device memory is host memory
-    Worker *workers;        // at least one: without threads (-j 0) it serves the caller
+    Worker *workers;        // at least one; with -j 0 it has no thread, and the caller uses it
     Slot slots[LOADER_SLOTS];
-    Batch batch;            // what loader_next gave last
-    bool holding;           // the caller has it
+    Batch batch;            // the last result of loader_next
+    bool holding;           // the caller still uses it
     double wait_ms;
 
-    pthread_mutex_t lock;   // for all below; what describes the epoch changes while workers rest
+    pthread_mutex_t lock;   // for all below; the epoch's fields change only while workers are idle
     pthread_cond_t work;    // wakes workers: there may be rows to make
-    pthread_cond_t news;    // wakes the caller: a slot is full, or a worker rests
+    pthread_cond_t news;    // wakes the caller: a slot is full, or a worker is idle
     int32_t *ids;           // host
-    int32_t *device_ids;    // the same; of pictures 0, 1, 2, ...: the rows of a slot
+    int32_t *device_ids;    // the same; for pictures 0, 1, 2, ...: the rows of a slot
     int count;              // of ids
     int64_t epoch;
     int batches;
-    int next_batch, next_row; // what a worker takes next
+    int next_batch, next_row; // a worker takes these next
     int next_give;          // the batch that loader_next gives next
-    int let_go;             // batches before this one are done with
+    int let_go;             // batches before this one are free
     int busy;               // workers that are making rows
-    int bad;                // pictures left out in this epoch
+    int bad;                // pictures skipped in this epoch
     bool resting, ending;
 };
 
@@ -101,7 +101,7 @@ static int batch_rows(const Loader *loader, int batch)
     return loader->config.pad_tail ? loader->config.shape.n : batch_count(loader, batch);
 }
 
-// Its image cannot be made: the row stays black, and its label -1 counts nowhere.
+// For a picture that cannot be decoded: the row becomes black, and label -1 makes it not count.
 static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const Error *error)
 {
     if (!loader->dataset->pictures->skip)
@@ -110,7 +110,7 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     *label = -1;
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
-        WARN("--bad-images skip: it is left out", "%s", error->text);
+        WARN("--bad-images skip: it is skipped", "%s", error->text);
     pthread_mutex_unlock(&loader->lock);
 }
 
@@ -133,7 +133,7 @@ static void rows_make(Worker *worker, int batch, int first, int rows)
     trace_end();
 }
 
-// All rows are made: they become the batch.
+// Loads the batch when all its rows are made.
 static void slot_load(Loader *loader, int batch)
 {
     const Dataset *set = loader->dataset;
@@ -180,7 +180,7 @@ static bool rows_take(Loader *loader, int *batch, int *first, int *rows)
     return true;
 }
 
-// Makes the next rows, if there are any to make. With the lock held, which is given up meanwhile.
+// Makes the next rows, if there are any. With the lock held, which it releases meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;
@@ -222,8 +222,8 @@ static void *worker_run(void *arg)
     return NULL;
 }
 
-// On return no worker touches anything, and nothing is left to do on the stream. Takes the lock;
-// workers_resume gives it back.
+// On return all workers are idle, and the stream has finished its work. Takes the lock;
+// workers_resume releases it.
 static void workers_rest(Loader *loader)
 {
     pthread_mutex_lock(&loader->lock);
@@ -245,7 +245,7 @@ static void workers_resume(Loader *loader)
 
 // --- a loader's life -----------------------------------------------------------------------------
 
-// Where the device reads what the host has: there, or in a copy.
+// A copy on the device, or the host's memory itself if the device can read it.
 static void *on_device(Loader *loader, void *from, size_t bytes)
 {
     if (loader->shared)
@@ -371,7 +371,7 @@ void loader_free(Loader *loader)
 
 // --- an epoch ------------------------------------------------------------------------------------
 
-// Workers rest.
+// While the workers are idle.
 static void ids_set(Loader *loader, const int32_t *ids, int count)
 {
     free(loader->ids);
@@ -387,7 +387,7 @@ static void ids_set(Loader *loader, const int32_t *ids, int count)
         ids_to_device(loader, count);
 }
 
-// The caller has asked for the next batch, or for another epoch: its work on this one is enqueued.
+// Called when the caller has enqueued its work on the current batch.
 static void batch_let_go(Loader *loader)
 {
     if (loader->holding)

@@ -1,7 +1,7 @@
 // picture.c - JPEG through libjpeg-turbo, PNG through libpng.
 //
-// Both libraries report errors by a function that must not return, so ours jump back to where the
-// work began (setjmp), with the text in the reader's own struct: nothing here is global.
+// Both libraries report errors by a function that must not return. Ours jump back to the start of
+// the work (setjmp) and leave the text in the reader's struct; nothing here is global.
 #include "data/picture.h"
 
 #include <setjmp.h>
@@ -18,7 +18,7 @@ enum {
     MOST_SCANS = 100,
 };
 
-// A file, what is wanted of it, and what becomes of it.
+// A file, the wanted part of it, and the result.
 typedef struct Job {
     const uint8_t *bytes;
     size_t size;
@@ -47,7 +47,7 @@ static bool pixels_fit(Pixels *pixels, Rect at)
     return pixels->rgb;
 }
 
-// NULL, or what is wrong with such a size.
+// NULL, or the reason why this size is refused.
 static const char *size_problem(uint32_t width, uint32_t height)
 {
     if (width == 0 || height == 0)
@@ -87,15 +87,15 @@ static void jpeg_on_warning(j_common_ptr info, int level)
     (void)level;
 }
 
-// A progressive file is decoded scan by scan before its first row comes out. A file of 100 KB can
-// have thousands of scans, each over all pixels.
+// All scans of a progressive file are decoded before its first row. A file of 100 KB can have
+// thousands of scans, and each takes time for all pixels.
 static void jpeg_on_progress(j_common_ptr info)
 {
     if (((j_decompress_ptr)info)->input_scan_number > MOST_SCANS)
         jpeg_stop(info->client_data, "more than 100 scans");
 }
 
-// All bytes are in the buffer from the beginning: there are no more.
+// Called if the buffer, which holds the whole file, is too short.
 static boolean jpeg_on_end(j_decompress_ptr info)
 {
     jpeg_stop(info->client_data, "the file is truncated");
@@ -135,8 +135,8 @@ static void jpeg_begin(Jpeg *jpeg)
     jpeg->job->height = (int)info->image_height;
 }
 
-// The columns x to x + width, which begin with a whole block. Where colours have fewer columns than
-// brightness they are interpolated, from the next block too: so one block more on either side.
+// The columns x to x + width, rounded to whole blocks. If colours have fewer columns than
+// brightness they are interpolated, also from the next block: hence one more block on each side.
 static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
 {
     JDIMENSION block = (JDIMENSION)(info->max_h_samp_factor * DCTSIZE);
@@ -150,7 +150,7 @@ static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
     at->width = (int)width;
 }
 
-// As Pillow: inverted, whether or not Adobe wrote it; a is 255 - cyan, and k is 255 - black.
+// As in Pillow, always inverted, even if Adobe did not write it: a is 255 - cyan, k 255 - black.
 static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int width)
 {
     for (int x = 0; x < width; x++, cmyk += 4, rgb += 3) {
@@ -176,8 +176,8 @@ static void jpeg_read_rows(Jpeg *jpeg)
         if (row == spare)
             cmyk_to_rgb(row, rgb, at->width);
     }
-    // A file that is whole ends with this marker. Without it, Pillow fails where rows are missing:
-    // so we look for them, too, wherever the part that we want is.
+    // A complete file ends with this marker. Without it, Pillow fails if rows are missing. So we
+    // look for missing rows, too, even outside the wanted part.
     const uint8_t *end = jpeg->job->bytes + jpeg->job->size;
     if (end[-2] != 0xFF || end[-1] != JPEG_EOI)
         while (info->output_scanline < info->output_height)
@@ -256,7 +256,7 @@ static void png_begin(Png *reader)
 {
     png_set_read_fn(reader->png, reader, png_read_bytes);
     png_set_keep_unknown_chunks(reader->png, PNG_HANDLE_CHUNK_NEVER, NULL, -1); // profiles, texts
-    png_set_user_limits(reader->png, INT32_MAX, INT32_MAX); // size_problem says it better
+    png_set_user_limits(reader->png, INT32_MAX, INT32_MAX); // size_problem has a better message
     png_read_info(reader->png, reader->info);
     uint32_t width = png_get_image_width(reader->png, reader->info);
     uint32_t height = png_get_image_height(reader->png, reader->info);
@@ -267,8 +267,8 @@ static void png_begin(Png *reader)
     reader->job->height = (int)height;
 }
 
-// Grey of 16 bits, big-endian, at the beginning of each row. Pillow cuts it off at 255: such files
-// hold measurements, and what is above is white. (Colours of 16 bits lose their low byte.)
+// 16-bit grey, big-endian, at the beginning of each row. As in Pillow, values above 255 become 255:
+// such files hold measurements. (16-bit colours lose their low byte.)
 static void png_spread_grey16(const Pixels *pixels)
 {
     for (int y = 0; y < pixels->at.height; y++) {

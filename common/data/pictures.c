@@ -1,4 +1,4 @@
-// pictures.c - a data set of picture files: its images are made when they are wanted.
+// pictures.c - a data set of picture files, which are decoded when a batch needs them.
 #include "data/pictures.h"
 #include "data/files.h"
 #include "rng.h"
@@ -27,7 +27,7 @@ static void all_files(Dataset *set, const Folder *folder, const FileList *list)
 }
 
 // A folder with a single level: of each class, `fraction` of the files are for evaluation, at least
-// one, but not all. Which ones depends on nothing but their number, so it is the same in every run.
+// one, but not all. The choice depends only on the number of files, so it is equal in every run.
 static void split_files(Data *data, const Folder *folder, double fraction)
 {
     const FileList *list = &folder->train;
@@ -87,12 +87,12 @@ static void checksum_names(Data *data, const FileList *list)
     }
 }
 
-// All names, and what some of the files hold: reading 140 GB would take an hour.
+// All names, and the contents of some files: reading 140 GB would take an hour.
 static void checksum_add(Data *data, const Folder *folder)
 {
     enum { FILES = 64 };
     FileBytes bytes = { 0 };
-    Error ignored;          // a file that cannot be read is reported when its turn comes
+    Error ignored;          // a file that cannot be read is reported when it is needed
     for (int k = 0; k < folder->classes; k++)
         data_checksum(data, folder->class_names[k], strlen(folder->class_names[k]) + 1);
     checksum_names(data, &folder->train);

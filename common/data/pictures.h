@@ -1,4 +1,4 @@
-// pictures.h - a data set of picture files: its images are made when they are wanted.
+// pictures.h - a data set of picture files, which are decoded when a batch needs them.
 #pragma once
 #include "data.h"
 #include "data/folder.h"
@@ -8,18 +8,18 @@
 struct Pictures {
     const Folder *folder;
     const FileList *list;
-    int32_t *files;         // (count): which of the list sample i is
+    int32_t *files;         // (count): the index in the list of sample i
     int resize;             // of the shorter side, for evaluation
-    bool skip;              // what cannot be decoded is left out; else it ends the run
+    bool skip;              // skip a picture that cannot be decoded; else end the run
 };
 
-// Lists the files and fills in all of data but what depends on the seed.
+// Lists the files and fills in all of data except what depends on the seed.
 bool pictures_open(Data *data, const DataConfig *config, Error *err);
 void pictures_close(Data *data);
-// Leaves `count` samples of the set, evenly spread: its order is by classes.
+// Keeps `count` samples of the set, evenly spread, since the set is sorted by class.
 void pictures_cut(Dataset *set, int count);
 
-// What a thread that makes images needs. Begin with { 0 }.
+// Memory of a thread that makes images. Begin with { 0 }.
 typedef struct PictureTools {
     FileBytes file;
     Pixels pixels;
@@ -27,8 +27,8 @@ typedef struct PictureTools {
 } PictureTools;
 void picture_tools_free(PictureTools *tools);
 
-// Image `id` of the set as bytes, out (3, height, width): a random part of it, perhaps mirrored,
-// where augment has crop and flip, else the middle. The same for equal seed, epoch and id.
+// Image `id` of the set as bytes, out (3, height, width): if augment has crop and flip, a random
+// part, perhaps mirrored, else the centre. Equal for equal seed, epoch and id.
 bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
                   PictureTools *tools, uint8_t *out, Error *err);
 // The file's path in the tree, for tables: without commas, quotes and control characters.

@@ -1,4 +1,4 @@
-// resize.c - what Pillow computes, in the same order, so that the same bytes come out.
+// resize.c - computes what Pillow does, in the same order, so that the bytes are equal.
 //
 // Resizing is done along rows, then along columns, and rounded to 8 bits in between. An output
 // pixel is a weighted mean of the source pixels near its centre. The weights fall to 0 at a
@@ -7,9 +7,9 @@
 //   source   | 0 | 1 | 2 | 3 | 4 | 5 | 6 |       shrinking by 2: output 1 has its centre at 3.0,
 //   weight         .12 .38 .38 .12               and weights for the sources 1 to 4
 //
-// Weights are computed in double and rounded to 22 fractional bits: 8 bits for the pixel and
-// 2 to spare make 32. CMake compiles this file for the machine at hand, but without fused
-// multiply-adds, which would round the weights otherwise.
+// Weights are computed in double and rounded to 22 fractional bits: with 8 bits for the pixel
+// and 2 spare bits that makes 32. CMake compiles this file for the build machine, but without fused
+// multiply-adds, which would round the weights differently.
 #include "data/resize.h"
 #include "rng.h"
 
@@ -31,7 +31,7 @@ static int below(uint32_t bits, int count)
     return (int)(((uint64_t)bits * (uint64_t)count) >> 32);
 }
 
-// When ten tries have failed, as for a very long picture: its middle, with the nearest ratio.
+// If ten tries have failed, as for a very long picture: its centre, with the nearest ratio.
 static Rect middle_of(int width, int height, double ratio)
 {
     Rect r = { 0, 0, width, height };
@@ -70,14 +70,14 @@ View view_center(int width, int height, int shorter, int side)
         view.height = (int)((int64_t)shorter * height / width);
     else
         view.width = (int)((int64_t)shorter * width / height);
-    view.keep = (Rect){ (int)lrint((view.width - side) / 2.0),  // a half goes to the even one
+    view.keep = (Rect){ (int)lrint((view.width - side) / 2.0),  // a half rounds to even
                         (int)lrint((view.height - side) / 2.0), side, side };
     return view;
 }
 
 // --- weights -------------------------------------------------------------------------------------
 
-// One direction: `in` source pixels become `out`, of which `count` are wanted, from `begin` on.
+// One direction: `in` source pixels become `out`; only `count` are needed, from `begin`.
 typedef struct Axis {
     int in, out, begin, count;
     int stride;             // of the rows of `table`
@@ -90,7 +90,7 @@ static double axis_reach(const Axis *axis) // of weights, in source pixels
     return scale > 1 ? scale : 1;
 }
 
-// The source pixels *first to *end - 1 have an influence on output pixel i.
+// Output pixel i depends on the source pixels *first to *end - 1.
 static double axis_centre(const Axis *axis, int i, int *first, int *end)
 {
     double reach = axis_reach(axis), centre = (i + 0.5) * ((double)axis->in / axis->out);
@@ -163,7 +163,7 @@ static void axis_fill(const Axis *axis)
 
 // --- resizing ------------------------------------------------------------------------------------
 
-// Four numbers at once: red, green, blue, and one that is not used.
+// Four numbers at once: red, green, blue, and an unused one.
 typedef int32_t Four __attribute__((vector_size(16)));
 
 // One row: wide (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
@@ -209,7 +209,7 @@ static void plane_resize(const Axis *axis, const uint8_t *rows, size_t stride, i
     }
 }
 
-// Memory of at least so many bytes: this, or new memory in its place. NULL if there is none.
+// Grows the memory to at least this many bytes. NULL if there is not enough.
 static void *fitted(void *memory, size_t *capacity, size_t bytes)
 {
     if (bytes <= *capacity)

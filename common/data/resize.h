@@ -1,4 +1,4 @@
-// resize.h - crop and resize as torchvision does it with Pillow: antialiased bilinear, the same
+// resize.h - crop and resize like torchvision with Pillow: antialiased bilinear, the same
 // bytes as Pillow 11 and 12 (Pillow 13 differs by at most one level).
 //
 //   Picture, w x h                 resized                      out
@@ -12,9 +12,9 @@
 #include "data/picture.h"
 
 typedef struct View {
-    Rect from;              // of the picture; resizing does not look beyond it
-    int width, height;      // what it is resized to
-    Rect keep;              // of that
+    Rect from;              // of the picture; resizing reads no pixels outside
+    int width, height;      // after resizing
+    Rect keep;              // the part of the resized picture to keep
     bool flip;
 } View;
 
@@ -24,10 +24,10 @@ View view_random(int width, int height, int side, uint64_t seed, int64_t epoch, 
 // Resize(shorter) and CenterCrop(side), where side <= shorter.
 View view_center(int width, int height, int shorter, int side);
 
-// The part of the picture that these pixels depend on: what is worth decoding.
+// The part of the picture that these pixels depend on; the rest need not be decoded.
 Rect view_needs(const View *view);
 
-// What resizing needs besides: begin with { 0 }, one for each thread.
+// Memory for resizing: one for each thread, begin with { 0 }.
 typedef struct Resizer {
     uint8_t *planes;
     int32_t *numbers;

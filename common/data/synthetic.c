@@ -1,13 +1,13 @@
 // synthetic.c - images for a network to learn, made from the seed alone, without a download.
 //
-// Each class has a pattern: a few waves across the image, in each colour. An image is the pattern
-// of its class, shifted by a random way (round the edges), and over it a second pattern of another
-// class, fainter, and noise:
+// Each class has a pattern: a few waves across the image, in each colour. An image is the sum of
+// the pattern of its class, a weaker pattern of a different class and noise. Both patterns are
+// shifted randomly and wrap at the edges:
 //
 //   pixel = 128 + strong * pattern[label] + weak * pattern[other] + noise
 //
-// The label is the stronger of the two, wherever they are. When they are nearly equal it cannot be
-// found out, so accuracy rises slowly and ends short of 100 %, as with real images.
+// The label is the class of the stronger pattern. If both are nearly equal, no network can tell, so
+// accuracy rises slowly and stays below 100 %, as with real images.
 #include "alive.h"
 #include "data/formats.h"
 #include "rng.h"
@@ -22,18 +22,18 @@ enum {
     TRAIN_COUNT = 50000,
     TEST_COUNT = 10000,
     WAVES = 5,              // in a pattern
-    PITCH_MAX = 3,          // most periods of a wave across the image
+    PITCH_MAX = 3,          // maximum periods of a wave across the image
     NOISE = 40,             // of 64: how strong the noise is
-    BLOCK = sizeof(Philox), // pixels for which one call of the generator gives the noise
+    BLOCK = sizeof(Philox), // pixels whose noise comes from one call of the generator
 };
 
-// What the numbers of Philox are for: the upper half of its counter.
+// The use of a random number, which is the upper half of Philox's counter.
 enum { FOR_PATTERNS = 1, FOR_TRAIN, FOR_TEST };
 
 typedef struct Job {
     uint64_t seed;
     int size;
-    int8_t *patterns;       // (classes, channels, size, stride): twice side by side, to shift them
+    int8_t *patterns;       // (classes, channels, size, stride): twice side by side, for shifting
     Dataset *set;
     uint32_t purpose;
     int threads;
@@ -86,7 +86,7 @@ static bool pattern_task(void *arg, int class, Error *err)
 
 // --- images --------------------------------------------------------------------------------------
 
-// The place of a pattern in an image, and how strong it is, of 64.
+// The position of a pattern in an image, and its strength, of 64.
 typedef struct Layer {
     int class, y, x, strength;
 } Layer;
@@ -104,8 +104,8 @@ static const int8_t *layer_row(const Job *job, const Layer *layer, int channel, 
     return job->patterns + row * pattern_stride(job->size) + layer->x;
 }
 
-// BLOCK pixels of both patterns and noise. The length is fixed and 16 bits hold every sum, so that
-// even a timid compiler makes them all at once.
+// BLOCK pixels of both patterns and noise. The length is fixed and every sum fits in 16 bits, so
+// that compilers vectorise it.
 static void block_make(uint8_t *restrict out, const int8_t *restrict strong, int strength,
                        const int8_t *restrict weak, int weakness, const int8_t *restrict noise)
 {
@@ -128,7 +128,7 @@ static void image_make(const Job *job, int index)
     Layer strong = layer_of(label, size, where.v[0], strength);
     Layer weak = layer_of(other, size, where.v[1], strength * (int)(what.v[3] >> 24) / 256);
 
-    uint64_t blocks = 2; // of noise: the first two went into the lines above
+    uint64_t blocks = 2; // of noise: the lines above used the first two
     uint8_t *out = job->set->images + (size_t)index * CHANNELS * size * size;
     for (int row = 0; row < CHANNELS * size; row++, out += size) {
         const int8_t *strong_row = layer_row(job, &strong, row / size, row % size);
@@ -180,7 +180,7 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
     job.purpose = FOR_TEST;
     data_parallel(image_task, &job, job.threads, err);
     free(job.patterns);
-    // From these all follows: another machine may round a pixel of a pattern differently, no more.
+    // All images follow from these. A different machine may round a pixel of a pattern differently.
     data_checksum(data, (int64_t[]){ seed, size, train_count, test_count }, 4 * sizeof seed);
     return true;
 }
