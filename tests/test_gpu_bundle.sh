@@ -17,7 +17,7 @@ export CUDA_VISIBLE_DEVICES=
 bundle() { "$SRC/tools/gpu_bundle.sh" --build "$build" "$@"; }
 expect 2 "unknown option --nonsense" bundle --nonsense
 expect 2 "it can be .tar.xz" bundle -o "$TMP/x.zip"
-expect 1 "is no bundle" bundle -o "$SRC/tests"
+expect 1 "is not a bundle" bundle -o "$SRC/tests"
 expect 1 "no CUDA programs in $TMP" bundle --build "$TMP"
 expect 0 "$TMP/b.tar.$ending: " bundle -o "$TMP/b.tar.$ending"
 check "less than 60 MiB" test "$(stat -c %s "$TMP/b.tar.$ending")" -lt $((60 << 20))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check_series.sh [ROOT] - checks the rules that make a step and the next one diff well. Every line that breaks a rule
-# is named with the rule; the exit status is 1 if there are any.
+# check_series.sh [ROOT] - checks the rules that keep the diffs between steps readable. Prints each line that breaks a
+# rule, with the rule, and returns 1 if there are any.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# diff.sh - ./ddp diff A B [FILE...]: what there is to read in step B if you know step A: the sources, or the files
-# that are named (README.md is compared only then).
+# diff.sh - ./ddp diff A B [FILE...]: what is new in step B if you know step A: the diff of the sources, or of the named
+# files.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"

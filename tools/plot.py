@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Pictures of runs, drawn with matplotlib, which ./ddp plot installs if need be.
+"""Draws pictures of runs with matplotlib, which ./ddp plot installs if it is missing.
 
-    ./ddp plot RUN.jsonl...      loss and accuracy of --metrics files: lines are training batches (means of them
-                                 where there are many), points are the test set after each epoch
-    ./ddp plot --usage RUN.jsonl processor and GPU, and how long training waited for data; train with --usage 500, too
-    ./ddp plot RUN.json          what ran when in a training step, of a --trace file: a lane for each thread
-    ./ddp plot CONFUSION.csv     which class was taken for which, of a --confusion file
+    ./ddp plot RUN.jsonl...      loss and accuracy from --metrics files: lines are training batches (or means of
+                                 several), points are the test set after each epoch
+    ./ddp plot --usage RUN.jsonl processor and GPU use, and waiting for data; train with --usage 500, too
+    ./ddp plot RUN.json          timeline of a training step from a --trace file, with a lane for each thread
+    ./ddp plot CONFUSION.csv     confusion matrix from a --confusion file
 """
 # A view reads its files into plain numbers, and draws these in a function of its own: only that needs matplotlib.
 import argparse
@@ -410,11 +410,11 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png")
-    parser.add_argument("--text", action="store_true", help="curves: in the terminal")
-    parser.add_argument("--usage", action="store_true", help="--metrics file: what the run used, over time")
-    parser.add_argument("--step", type=positive, metavar="N", help="timeline: training step N, not a typical one")
-    parser.add_argument("--steps", type=positive, default=1, metavar="K", help="timeline: so many steps")
-    parser.add_argument("--span", metavar="NAME", help="timeline: spans of this name, not steps: --span evaluate")
+    parser.add_argument("--text", action="store_true", help="curves: draw in the terminal")
+    parser.add_argument("--usage", action="store_true", help="--metrics file: processor and GPU use over time")
+    parser.add_argument("--step", type=positive, metavar="N", help="timeline: training step N instead of a typical one")
+    parser.add_argument("--steps", type=positive, default=1, metavar="K", help="timeline: number of steps (1)")
+    parser.add_argument("--span", metavar="NAME", help="timeline: spans of this name instead of steps: --span evaluate")
     args = parser.parse_args()
     if args.output and not args.output.endswith((".svg", ".png")):
         parser.error(f"-o is FILE.svg or FILE.png, not '{args.output}'")

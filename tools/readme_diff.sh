@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# readme_diff.sh [--check] [ROOT] - writes what the steps' README.md take from the sources: what is new since the step
-# before with the diff of train.c, between two markers; and functions, after `<!-- core: FILE FUNCTION... -->`. Each
-# hunk of the diff needs a numbered sentence. With --check it writes nothing, names the READMEs that are out of date, and
-# ends with 1 if there are any.
+# readme_diff.sh [--check] [ROOT] - writes the parts of the steps' README.md that come from the sources: the new files
+# and the diff of train.c, between two markers; and functions, after `<!-- core: FILE FUNCTION... -->`. Each hunk of the
+# diff needs a numbered sentence. With --check it writes nothing, but names the READMEs that are out of date and returns 1
+# if there are any.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# shell.sh - what ./ddp, the scripts beside this file and a GPU bundle share: how they speak, and run commands.
+# shell.sh - shared by ./ddp, the scripts in this folder and a GPU bundle: printing messages, running commands.
 
 bold='' dim='' red='' green='' yellow='' plain=''
 if [ -t 2 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# steps.sh - what the tools that compare the steps share: which files a step has, how two steps differ.
+# steps.sh - shared by the tools that compare steps: which files a step has, and how two steps differ.
 
 # The steps below the current directory, in order.
 list_steps()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run - what a bundle of tools/gpu_bundle.sh can do. In the bundle it is gpu-bundle/run.
+# run - tests and benchmarks of a bundle that tools/gpu_bundle.sh packed. In the bundle it is gpu-bundle/run.
 set -uo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 . "$here/tools/shell.sh"
@@ -8,26 +8,26 @@ die_usage() { say "${red}ddp: $1$plain"; hint "${2:-./run help}"; exit 2; }
 usage()
 {
     cat <<'END'
-./run - our CUDA programs on this machine
+./run - tests and benchmarks of the CUDA programs on this machine
 
   first [-o FILE] [--limit SECONDS] [PART...]
-                        what to run first on a GPU: parts 1 to 5, or those named, each with a time limit. A failure
-                        stops nothing. FILE (results/report.txt) is for debugging elsewhere. --limit: of each part.
-                        --plan only prints the plan. The part "column" fills a column of docs/gpu.md
-  doctor                what is here: driver, GPU, libraries and where they were found
-  test [REGEX]          all gpu tests, or those whose name matches; a table, and a log of each
-  sanitize [REGEX]      compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on training steps
-  bench [OPTIONS]       our steps beside PyTorch's on the same GPU; ./run bench --help
-  exec COMMAND...       any command with the libraries' path: ./run exec build/cuda/01_single_gpu/train --max-steps 100
-  help                  this page
+                        the first session on a GPU: parts 1 to 5, or the named ones, and a report in FILE (default
+                        results/report.txt). After a failure the next command runs. --limit: seconds per part.
+                        --plan only prints the plan. The part "column" runs all tests of docs/gpu.md
+  doctor                show driver, GPU, libraries and where they were found
+  test [REGEX]          run all GPU tests, or those whose name matches; prints a table, writes a log for each
+  sanitize [REGEX]      run compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on training steps
+  bench [OPTIONS]       compare training steps with PyTorch's on this GPU; details: ./run bench --help
+  exec COMMAND...       run it with the libraries' path: ./run exec build/cuda/01_single_gpu/train --max-steps 100
+  help                  show this page
 
-Exit status: 0 all is well, 1 something failed, 2 wrong words, 77 nothing ran on a GPU.
+Exit status: 0 all passed, 1 something failed, 2 wrong arguments, 77 nothing ran on a GPU.
 
-  DDP_LIBRARIES=A:B     folders to look in for cuDNN, cuBLASLt and NCCL first; else pip's packages (as of DDP_PYTHON,
-                        python3), LD_LIBRARY_PATH, CUDNN_ROOT, NCCL_ROOT, CUDA_HOME, /usr/local/cuda, the system's
-  DDP_RESULTS=FOLDER    where logs and tables go (results/ here)
-  DDP_CIFAR10=PATH      CIFAR-10, its folder or archive
-  DDP_LIMIT=SECONDS     for each test, instead of its own limit
+  DDP_LIBRARIES=A:B     folders searched first for cuDNN, cuBLASLt and NCCL; then pip's packages (of DDP_PYTHON or
+                        python3), LD_LIBRARY_PATH, CUDNN_ROOT, NCCL_ROOT, CUDA_HOME, /usr/local/cuda, the system
+  DDP_RESULTS=FOLDER    folder for logs and tables (default results/)
+  DDP_CIFAR10=PATH      CIFAR-10's folder or archive
+  DDP_LIMIT=SECONDS     limit for each test, instead of its own
 END
 }
 
