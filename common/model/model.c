@@ -1,4 +1,4 @@
-// model.c - makes a network run: where everything lies, forward, backward, and names for
+// model.c - runs a network: memory layout, forward, backward, and names for
 // checkpoints.
 #include "model.h"
 #include "alive.h"
@@ -19,14 +19,14 @@ void ops_options(Args *args, OpsConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "tf32", 0, ARG_BOOL, &config->tf32, "0|1",
-          "GPU: f32 convolutions round their inputs to TF32, 10 bits, as PyTorch's do (0: they do not)" },
+          "GPU: f32 convolutions round their inputs to TF32, 10 bits, as in PyTorch (0: no rounding)" },
         { "deterministic", 0, ARG_FLAG, &config->deterministic, NULL,
-          "GPU: the same bits twice, at some cost (a CPU gives them always)" }));
+          "GPU: bit-identical runs, but slower (a CPU always gives them)" }));
 }
 
 // --- the arenas ----------------------------------------------------------------------------------
 
-// How many floats a layer's parameters take, and where its bias or beta begins.
+// The number of floats of a layer's parameters, and the offset of its bias or beta.
 static size_t layer_size(Layer *layer, const Conv *conv)
 {
     if (layer->type == LAYER_CONV) {
@@ -40,8 +40,8 @@ static size_t layer_size(Layer *layer, const Conv *conv)
     return 0;
 }
 
-// What convolutions read: the masters, or an arena of short copies in the same order, or short copies in
-// the backend's own.
+// The weights that convolutions read: the masters, or 16-bit copies in the same order, or 16-bit
+// copies in the backend's order.
 static void lay_out_copies(Model *model)
 {
     Net *net = model->net;
@@ -55,7 +55,7 @@ static void lay_out_copies(Model *model)
     model->weights = type == TYPE_F32 ? model->params : device_alloc(model->device, bytes);
 }
 
-// Last layer first: that is the order in which backward finishes.
+// Last layer first: backward finishes in this order.
 static void lay_out_parameters(Model *model)
 {
     Net *net = model->net;
@@ -88,8 +88,8 @@ static size_t values_bytes(const Net *net, Type type)
     return bytes;
 }
 
-// What forward computes is kept for backward: all of it in one arena, but for the little that pooling
-// and normalisation remember.
+// Backward needs the results of forward: all are in one arena, except for the small data that
+// pooling and normalisation store.
 static void allocate_activations(Model *model)
 {
     Net *net = model->net;
@@ -97,7 +97,7 @@ static void allocate_activations(Model *model)
     net->values = xcalloc((size_t)net->value_count, sizeof *net->values);
     for (int i = 0; i < net->value_count; i++)
         net->values[i].count = shape_count(net->plans->shapes[i]);
-    // logits are kept for the whole batch
+    // logits are stored for the whole batch
     net->values[net->value_count - 1].count = (size_t)model->config.batch * model->config.classes;
     char *next = net->activations = device_alloc(model->device, values_bytes(net, type));
     for (int i = 0; i < net->layer_count; i++) {
@@ -116,18 +116,18 @@ static void allocate_activations(Model *model)
 
 // --- gradients of activations share memory -------------------------------------------------------
 //
-// A gradient lives from the step of backward that writes it to the one that reads it.
+// A gradient is live from the step of backward that writes it to the step that reads it.
 
-// A layer gives a value that it reads a gradient at this step of backward.
+// At this step of backward, a layer writes the gradient of a value that it reads.
 static Life begin_life(const Net *net, Type type, int value, int part, int step)
 {
     CHECK(part < 2, NULL, "value %d of the network is read by more than two layers", value);
-    int written_by = value; // value v > 0 is made by layer v - 1, where its gradient is read
+    int written_by = value; // layer v - 1 makes value v > 0 and reads its gradient
     return (Life){ value, part, value_bytes(net, value, type), 0, step,
                    net->layer_count - written_by };
 }
 
-// Fills `lives`, at most two a value, with where each gradient lies. Returns the bytes they take.
+// Fills `lives`, at most two per value, with the place of each gradient. Returns their total bytes.
 static size_t place_gradients(const Net *net, Type type, Life *lives, int *count)
 {
     int parts[NET_MAX_VALUES] = { 0 }, last = net->value_count - 1;
@@ -224,8 +224,8 @@ void model_import(const Model *model, const ModelTensor *t, float *arena, const 
         memcpy(arena + t->offset, torch, (size_t)t->count * sizeof *torch);
 }
 
-// An arena where the host can read and write it: the arena itself, where a device's memory is the
-// host's, else a copy, which goes back when it was changed.
+// An arena that the host can read and write: the arena itself if a device's memory is the
+// host's, else a copy, which is written back if it was changed.
 static float *host_view(const Model *model, float *arena, size_t count)
 {
     if (device_shares_memory(model->device))
@@ -254,7 +254,7 @@ static size_t largest_tensor(const Model *model)
     return (size_t)largest;
 }
 
-// --- a model's life ------------------------------------------------------------------------------
+// --- creating and freeing ------------------------------------------------------------------------
 
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
 {
@@ -304,8 +304,8 @@ void model_free(Model *model)
 
 // --- initialisation ------------------------------------------------------------------------------
 
-// Four values of a tensor of parameters: each is keyed by its place, so that threads can share the
-// work.
+// Four values of a parameter tensor. Random numbers are keyed by position, so that threads can
+// share the work.
 static void init_four(Philox r, bool normal, float bound, float deviation, float out[4])
 {
     for (int i = 0; i < 4; i++)
@@ -417,8 +417,8 @@ void model_forward(Model *model, const void *images, int rows, bool training)
     net->images = images;
 }
 
-// Where layer i puts the gradient of a value that it reads: the part that begin_life gave it. The
-// last of the readers in the order of the layers is the first in backward.
+// Where layer i writes the gradient of a value that it reads: the part that begin_life assigned.
+// The last reader in the order of the layers is the first in backward.
 static void *gradient_of(const Net *net, int value, int i)
 {
     const Value *v = &net->values[value];

@@ -1,4 +1,4 @@
-// net_builder.c - putting a network together, layer by layer.
+// net_builder.c - builds a network layer by layer.
 #include "model/net_builder.h"
 #include "check.h"
 

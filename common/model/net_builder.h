@@ -1,11 +1,11 @@
-// net_builder.h - how a network is put together: nets.c says it with these calls, model.c makes it run.
+// net_builder.h - nets.c describes a network with these calls, and model.c runs it.
 #pragma once
 #include "model.h"
 
 typedef enum { LAYER_CONV, LAYER_NORM, LAYER_RELU, LAYER_MAXPOOL, LAYER_AVGPOOL } LayerType;
 
 // A layer reads the value `in` (and `residual`) and writes the value `out`. Values are numbered as
-// they are made; value 0 is the batch of images.
+// they are added; value 0 is the batch of images.
 typedef struct Layer {
     LayerType type;
     char name[56];                  // torch's: "layer1.0.conv1"
@@ -14,12 +14,12 @@ typedef struct Layer {
     bool bias, relu;
     bool normal_init;               // Kaiming's normal distribution by fan-out; else uniform by fan-in
     size_t begin, end;              // of this layer's parameters in the arena
-    size_t copy_at;                 // of the short copy of its weights, where copy_bytes are not 0
-    size_t bias_at, beta_at;        // weights and gamma stand at begin
+    size_t copy_at;                 // of the 16-bit copy of its weights, if copy_bytes is not 0
+    size_t bias_at, beta_at;        // weights and gamma are at begin
     size_t mean_at, var_at;         // in the arena of buffers
 } Layer;
 
-// The size of a value, a batch aside.
+// The size of a value for one image.
 typedef struct Extent {
     int c, h, w;
 } Extent;
@@ -31,8 +31,8 @@ struct Net {
     Extent extents[NET_MAX_VALUES];
     int value_count;
 
-    struct Value *values;           // from here on model.c's own
-    size_t copy_bytes;              // of model->weights; 0: they have the order of the masters
+    struct Value *values;           // from here on private to model.c
+    size_t copy_bytes;              // of model->weights; 0: they have the masters' order
     struct Plan *plans;             // the first is the full batch's
     const struct Plan *current;     // of the last forward
     const void *images;             // of the last forward
@@ -40,7 +40,7 @@ struct Net {
     void *gradients;                // of all activations, sharing memory
 };
 
-// Layers are added to the end; each returns the number of the value it makes.
+// Each adds a layer at the end and returns the number of the layer's value.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);

@@ -1,4 +1,4 @@
-// nets.c - the networks, as torchvision and the articles build them.
+// nets.c - the networks, as in torchvision and the papers.
 #include "model/nets.h"
 #include "check.h"
 
@@ -11,7 +11,7 @@ void model_options(Args *args, const char **arch)
     args_add(args, ARGS_ROWS({ "arch", 'a', ARG_CHOICE, arch, arch_names, "the network" }));
 }
 
-// LeNet-5 with ReLU and max pooling, as the tutorials have it: 61,706 parameters at 1x32x32.
+// LeNet-5 with ReLU and max pooling, as in PyTorch's tutorials: 61,706 parameters at 1x32x32.
 static void build_lenet(Net *net, int classes)
 {
     int x = net_maxpool(net, net_relu(net, net_conv(net, 0, "conv1", 6, 5, 1, 0, true)), 2, 2, 0);
@@ -53,7 +53,7 @@ static int block_norm(Net *net, const Block *b, int in, int residual, const char
     return net_norm(net, in, residual, name, relu);
 }
 
-// The way around a block: nothing, or a 1x1 convolution where the size changes.
+// The shortcut around a block: the input itself, or a 1x1 convolution if the size changes.
 static int shortcut(Net *net, const Block *b, int x)
 {
     int channels = b->width * b->expansion;
@@ -98,7 +98,7 @@ static void build_resnet(Net *net, int classes, const int blocks[4], bool deep)
     net_linear(net, net_avgpool(net, x), "fc", classes);
 }
 
-// Digits and clothes are 28x28; LeNet and ResNet want 32x32 and get them in a black frame.
+// MNIST and Fashion-MNIST are 28x28; LeNet and ResNet need 32x32, so they get a black frame.
 Extent net_canvas(const ModelConfig *config)
 {
     int h = config->height, w = config->width;
@@ -128,5 +128,5 @@ void net_build(Net *net, const ModelConfig *config, Extent canvas)
     else if (strcmp(config->arch, "resnet50") == 0)
         build_resnet(net, config->classes, (int[]){ 3, 4, 6, 3 }, true);
     else
-        FAIL("--arch, one of these", "unknown network %s: %s", config->arch, arch_names);
+        FAIL("give one of these to --arch", "unknown network %s: %s", config->arch, arch_names);
 }

@@ -2,7 +2,7 @@
 #pragma once
 #include "model/net_builder.h"
 
-// Builds the network of this name for a canvas of this size; what it makes of smaller images stands
-// in nets.c too. Fails on sizes that the network cannot take.
+// Builds the network of this name. Images that are smaller than its canvas get a black frame. Fails
+// on sizes that the network cannot take.
 Extent net_canvas(const ModelConfig *config);
 void net_build(Net *net, const ModelConfig *config, Extent canvas);

@@ -19,16 +19,16 @@ void optim_options(Args *args, OptimConfig *c)
         { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "momentum of SGD", .min = 0, .max = 1 },
         { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W", "weight decay", .min = 0, .max = 1e3 },
         { "label-smoothing", 0, ARG_DOUBLE, &c->label_smoothing, "S",
-          "part of each label that all classes share in training (0: none)", .min = 0, .max = 1 },
+          "training: part of each label shared by all classes (0: none)", .min = 0, .max = 1 },
         { "nesterov", 0, ARG_FLAG, &c->nesterov, NULL, "Nesterov's momentum" },
         { "schedule", 0, ARG_CHOICE, &c->schedule, "constant|step|multistep|cosine",
           "how the learning rate falls" },
-        { "step-size", 0, ARG_INT, &c->step_size, "EPOCHS", "step: between two falls", .min = 1,
+        { "step-size", 0, ARG_INT, &c->step_size, "EPOCHS", "step: between two decays", .min = 1,
           .max = 1e6 },
-        { "milestones", 0, ARG_INTS, &c->milestones, "E,E,..", "multistep: epochs of the falls" },
-        { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step, multistep: factor of a fall", .min = 0,
+        { "milestones", 0, ARG_INTS, &c->milestones, "E,E,..", "multistep: epochs of the decays" },
+        { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step, multistep: factor of a decay", .min = 0,
           .max = 1 },
-        { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "rise linearly over the first ones",
+        { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "rise linearly over these epochs",
           .min = 0, .max = 1e6 }));
 }
 
@@ -45,11 +45,11 @@ void optim_scale_options(Args *args, OptimConfig *c)
     c->args = args;
     args_add(args, ARGS_ROWS(
         { "lr-scale", 0, ARG_CHOICE, &c->lr_scale, "none|linear",
-          "linear: --lr times the ranks, after a warm-up (5 epochs)" }));
+          "linear: --lr times the number of ranks, after a warm-up (5 epochs)" }));
 }
 
-// Many ranks take large steps, which are too large at first: "Accurate, Large Minibatch SGD" (Goyal
-// et al., 2017). Their rate begins at about one rank's and rises to that of all, batch by batch, as
+// With many ranks the scaled rate is too large at first: "Accurate, Large Minibatch SGD" (Goyal
+// et al., 2017). It starts at about one rank's rate and rises to the scaled rate batch by batch, as
 // in Horovod's ImageNet example.
 static double scale_linear(const OptimConfig *c, int64_t global_step, int64_t steps_per_epoch)
 {
@@ -60,8 +60,8 @@ static double scale_linear(const OptimConfig *c, int64_t global_step, int64_t st
     return warm ? size : 1 + fmin(1, epoch / warmup) * (size - 1);
 }
 
-// Step and multistep change between epochs, as torch.optim.lr_scheduler's do when they are stepped
-// once an epoch; cosine and the warm-up change with every step.
+// Step and multistep change between epochs, like torch.optim.lr_scheduler's if they are stepped
+// once per epoch; cosine and the warm-up change with every step.
 double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epoch, int64_t epochs)
 {
     int64_t epoch = global_step / steps_per_epoch;

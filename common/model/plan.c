@@ -1,4 +1,4 @@
-// plan.c - a network for one number of rows, and where its values lie.
+// plan.c - a network for one number of rows, and the memory of its values.
 #include "model/plan.h"
 #include "alive.h"
 #include "check.h"
@@ -68,7 +68,7 @@ static Shape plan_layer(Model *model, Plan *plan, int i)
     return x;
 }
 
-// The plan for so many rows; made when they are first seen: the full batch and an epoch's last.
+// The plan for this number of rows, made at its first use: the full batch and an epoch's last.
 Plan *plan_for(Model *model, int rows)
 {
     Net *net = model->net;
@@ -120,7 +120,7 @@ size_t place(Life *lives, int count)
         for (int j = 0; j < i; j++)
             if (overlap(&lives[i], &lives[j])) {
                 lives[i].at = lives[j].at + lives[j].size;
-                j = -1;                 // moved: look at all of them again
+                j = -1;                 // moved: check all of them again
             }
         end = lives[i].at + lives[i].size > end ? lives[i].at + lives[i].size : end;
     }

@@ -1,4 +1,4 @@
-// plan.h - a network for one number of rows, and where its values lie.
+// plan.h - a network for one number of rows, and the memory of its values.
 #pragma once
 #include "model/net_builder.h"
 
@@ -20,23 +20,23 @@ typedef struct Plan {
     struct Plan *next;
 } Plan;
 
-// The plan for so many rows; made when they are first seen.
+// The plan for this number of rows, made at its first use.
 Plan *plan_for(Model *model, int rows);
 void plan_free(Plan *plan);
 size_t aligned_bytes(size_t bytes);
-// What value i takes, and its gradient, if activations are of this type: logits never are.
+// Bytes of value i, and of its gradient, if activations have this type; logits are always f32.
 size_t value_bytes(const Net *net, int i, Type type);
 
-// What of `layer` the operations want to know.
+// The parts of `layer` that the operations need.
 PoolSpec pool_spec(const Layer *layer, Shape x);
 NormTensors norm_tensors(const Model *model, const Layer *layer);
 const void *weights_of(const Model *model, const Layer *layer);
 
-// Memory that is in use from one step to another, both included. Those whose lives do not meet may
-// lie in the same place: each takes the lowest free one, the largest first. Returns the bytes that
-// all take; lives are sorted on the way.
+// Memory that is in use from one step to a later one, both included. Lives that do not overlap may
+// share memory: each gets the lowest free place, the largest first. Sorts the lives and returns the
+// total bytes.
 typedef struct Life {
-    int value, part;        // whose it is; of a gradient, which of its parts
+    int value, part;        // its value; for a gradient, its part
     size_t size, at;        // bytes
     int from, to;
 } Life;
