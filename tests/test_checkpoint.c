@@ -247,14 +247,14 @@ TEST(another_model)
 {
     Edit e;
     edit_begin(&e, "lenet", 1, 10);
-    expect_refused(edit_end(&e), "convnet", false, "tensor conv1.weight is F32 (6, 1, 5, 5), and "
+    expect_refused(edit_end(&e), "convnet", false, "tensor conv1.weight is F32 (6, 1, 5, 5), but "
                    "must be F32 (16, 1, 5, 5)", "a lenet trained on cifar10; use that --arch");
     edit_begin(&e, "lenet", 1, 100);
     expect_refused(edit_end(&e), "lenet", true,
-                   "tensor fc3.weight is F32 (100, 84), and must be F32 (10, 84)", "--data");
+                   "tensor fc3.weight is F32 (100, 84), but must be F32 (10, 84)", "--data");
     edit_begin(&e, "convnet", 1, 10);
     e.tensors[e.count++] = (StTensor){ .name = "fc2.weight", .dtype = "F32", .ndim = 1 };
-    expect_refused(edit_end(&e), "convnet", false, "tensor fc2.weight has no place in a convnet",
+    expect_refused(edit_end(&e), "convnet", false, "tensor fc2.weight is not part of a convnet",
                    "");
     expect_refused(test_path("nobody.st"), "lenet", true, "open: No such file", "path");
 }
@@ -271,24 +271,24 @@ static const struct {
     bool weights;               // the file is refused even where only its weights are loaded
     const char *says, *hint;
 } wrong[] = {
-    { "bn2.running_var", NULL, -1, NULL, true, "tensor bn2.running_var is not there", "--arch" },
-    { "ddp.momentum.fc.bias", NULL, -1, NULL, false, "is not there", "--init" },
-    { "ddp.seed", NULL, -1, NULL, false, "tensor ddp.seed is not there", "--init" },
-    { "ddp.running.count", NULL, -1, NULL, false, "is not there", "--init" },
-    { "bn1.weight", "I32", 0, NULL, true, "is I32 (16), and must be F32 (16)", "" },
-    { "bn1.weight", NULL, 15, NULL, true, "is F32 (15), and must be F32 (16)", "" },
-    { "ddp.epoch", "F64", 0, NULL, false, "is F64 (1), and must be I64 (1)", "--init" },
-    { "ddp.clean_steps", "U64", 0, NULL, false, "is U64 (1), and must be I64 (1)", "--init" },
+    { "bn2.running_var", NULL, -1, NULL, true, "tensor bn2.running_var is missing", "--arch" },
+    { "ddp.momentum.fc.bias", NULL, -1, NULL, false, "is missing", "--init" },
+    { "ddp.seed", NULL, -1, NULL, false, "tensor ddp.seed is missing", "--init" },
+    { "ddp.running.count", NULL, -1, NULL, false, "is missing", "--init" },
+    { "bn1.weight", "I32", 0, NULL, true, "is I32 (16), but must be F32 (16)", "" },
+    { "bn1.weight", NULL, 15, NULL, true, "is F32 (15), but must be F32 (16)", "" },
+    { "ddp.epoch", "F64", 0, NULL, false, "is F64 (1), but must be I64 (1)", "--init" },
+    { "ddp.clean_steps", "U64", 0, NULL, false, "is U64 (1), but must be I64 (1)", "--init" },
     { "bn1.weight", NULL, 0, not_a_number, true, "bn1.weight: element 3 is not", "diverged" },
     { "bn1.running_var", NULL, 0, infinite, true, "bn1.running_var: element 0", "diverged" },
     { "ddp.momentum.bn1.weight", NULL, 0, infinite, false, "element 0 is not", "diverged" },
-    { "ddp.epoch", NULL, 0, &minus_one, false, "ddp.epoch is -1, which no healthy", "" },
-    { "ddp.step", NULL, 0, &far_too_many, false, "which no healthy run has", "" },
-    { "ddp.batch_size", NULL, 0, &zero, false, "which no healthy run has", "" },
-    { "ddp.best_top1", NULL, 0, &nan_real, false, "which no healthy run has", "" },
-    { "ddp.best_top1", NULL, 0, &over_100, false, "which no healthy run has", "" },
-    { "ddp.loss_scale", NULL, 0, &zero, false, "which no healthy run has", "" },
-    { "ddp.ranks", NULL, 0, &minus_one, false, "which no healthy run has", "" },
+    { "ddp.epoch", NULL, 0, &minus_one, false, "ddp.epoch is -1, which is out of", "" },
+    { "ddp.step", NULL, 0, &far_too_many, false, "which is out of range", "" },
+    { "ddp.batch_size", NULL, 0, &zero, false, "which is out of range", "" },
+    { "ddp.best_top1", NULL, 0, &nan_real, false, "which is out of range", "" },
+    { "ddp.best_top1", NULL, 0, &over_100, false, "which is out of range", "" },
+    { "ddp.loss_scale", NULL, 0, &zero, false, "which is out of range", "" },
+    { "ddp.ranks", NULL, 0, &minus_one, false, "which is out of range", "" },
 };
 
 TEST(a_wrong_tensor)
@@ -318,7 +318,7 @@ TEST(only_weights)
     edit_begin(&e, "convnet", 1, 10);
     edit_remove(&e, "ddp.");
     const char *path = edit_end(&e);
-    expect_refused(path, "convnet", true, "ddp.seed is not there", "--init");
+    expect_refused(path, "convnet", true, "ddp.seed is missing", "--init");
     Run r = new_run("convnet", 1, 10, 5);
     EXPECT(load_weights(&r, path, &err), "%s", err.text);
     EXPECT_EQ_INT(r.model->batches_seen, 101);
@@ -416,9 +416,9 @@ static const struct {
     { 4, 6, 4, 256, 10, 8, 0, "--seed 7, not 8" },
     { 4, 6, 2, 128, 20, 7, 4, "net: ranks 4 -> 2, global batch 256 -> 128; the rest of epoch 4" },
     { 0, 6, 2, 128, 20, 7, 4, "net: ranks 1 -> 2, global batch 256 -> 128; the rest of epoch 4" },
-    { 4, 6, 2, 256, 6, 7, 4, "global batch 256 -> 256; the rest of epoch 4 is left out" },
+    { 4, 6, 2, 256, 6, 7, 4, "global batch 256 -> 256; the rest of epoch 4 is skipped" },
     { 4, 6, 2, 256, 10, 7, 3, "ranks 4 -> 2, global batch 256 -> 256\n" },
-    { 4, 0, 2, 128, 20, 7, 3, "global batch 256 -> 128\nhint: does the learning rate" },
+    { 4, 0, 2, 128, 20, 7, 3, "global batch 256 -> 128\nhint: check the learning rate" },
 };
 
 static void continue_run(int i)

@@ -94,8 +94,8 @@ check "a config file: file and line" test "$(cat "$TMP/output")" = \
 check "a config file: no work" test -z "$(ls -A)"
 
 # several options that do not go together
-wrong "--evaluate: needs --resume FILE or --init FILE: whose weights?" -e
-wrong "--resume: does not go with --init: one of them gives the weights" --resume a --init b
+wrong "--evaluate: needs weights: --resume FILE or --init FILE" -e
+wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b
 launch=$BUILD/04_ddp_launcher/launch
 expect 2 "--node-rank" "$launch" --nnodes 2 --node-rank 2 --master-addr 127.0.0.1 -- true
 expect 2 "--master-addr" "$launch" --nnodes 2 -- true
@@ -108,7 +108,7 @@ wrong "--metrics: that is the file of --resume" --resume made.jsonl --init b
 touch "$TMP/there"
 ln "$TMP/there" "$TMP/linked"
 wrong "--metrics: that is the file of --init" --init "$TMP/there" --metrics "$TMP/linked" --resume a
-wrong "--resume: does not go with --init: one of them gives the weights" --resume a --init b \
+wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b \
     --metrics /dev/null --trace /dev/null
 for option in metrics trace confusion predictions; do
     expect 2 "--$option: that is the file of --init" "$BUILD/07_dist_eval/train" --init one --$option one --resume a

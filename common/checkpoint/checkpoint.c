@@ -1,4 +1,4 @@
-// checkpoint.c - a training run to and from a file, which holds
+// checkpoint.c - saves and loads a training run. The file holds
 //
 //   layer1.0.conv1.weight, ...                 F32      parameters and running statistics
 //   layer1.0.bn1.num_batches_tracked, ...      I64 []   of every normalisation
@@ -17,13 +17,13 @@
 #include <string.h>
 #include <unistd.h>
 
-// The numbers of a TrainState, and their ranges: a value outside was not written by a healthy run.
+// The numbers of a TrainState, and their valid ranges.
 typedef struct StateField {
     const char *name;
     bool real;              // F64, else I64
     size_t offset;          // in TrainState
     double least, most;
-    bool younger;           // than some files: where it is not there, it is 0
+    bool younger;           // not in old files; there it is 0
 } StateField;
 
 #define STATE(member) offsetof(TrainState, member)
@@ -47,14 +47,14 @@ static const StateField state_fields[] = {
 };
 enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
 
-// Not >, <: so that a NaN is refused.
+// Written so that a NaN is refused.
 static bool check_field(const StateField *field, const TrainState *state, Error *err)
 {
     const char *at = (const char *)state + field->offset;
     double value = field->real ? *(const double *)at : (double)*(const int64_t *)at;
     return (value >= field->least && value <= field->most)
            || error_set(err, "the file is damaged; take an earlier one",
-                        "%s is %g, which no healthy run has", field->name, value);
+                        "%s is %g, which is out of range", field->name, value);
 }
 
 static bool check_finite(const char *name, const float *values, int64_t count, const char *hint,
@@ -66,12 +66,12 @@ static bool check_finite(const char *name, const float *values, int64_t count, c
     return true;
 }
 
-// --- what is saved -------------------------------------------------------------------------------
+// --- the contents --------------------------------------------------------------------------------
 
-// An arena of the model or its optimizer, with the prefix of its tensors' names.
+// An arena of the model or its optimizer, and the prefix of its tensors' names.
 typedef struct Arena {
     char prefix[32];        // "", "ddp.momentum."
-    bool buffers;           // holds the model's buffers, else a number for each parameter
+    bool buffers;           // holds the model's buffers; else a number for each parameter
     float *values;          // device
     size_t count;
 } Arena;
@@ -132,7 +132,7 @@ void snapshot_free(Snapshot *s)
 
 // --- saving --------------------------------------------------------------------------------------
 
-// The tensors of a file in the making, and the memory that they point to.
+// The tensors of a file to be written, and the memory that they point to.
 typedef struct Contents {
     StTensor *tensors;
     TensorName *names;
@@ -141,7 +141,7 @@ typedef struct Contents {
     size_t used;            // of these
 } Contents;
 
-// The name is the caller's to keep.
+// The caller keeps the name alive.
 static void add_tensor(Contents *c, const char *name, const char *dtype, int ndim,
                        const int64_t *shape, const void *data, size_t bytes)
 {
@@ -151,12 +151,12 @@ static void add_tensor(Contents *c, const char *name, const char *dtype, int ndi
         memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
 }
 
-// A number that is not finite is refused: the file before this one is worth more.
+// Refuses numbers that are not finite, to keep the previous file.
 static bool add_arena(Contents *c, const Model *model, const Arena *arena, const float *host,
                       Error *err)
 {
     static const char diverged[] =
-        "the run has diverged: try a smaller --lr or a --warmup; the checkpoint before is whole";
+        "the run has diverged: try a smaller --lr or a --warmup; the previous checkpoint is kept";
     for (int i = 0; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
         if (!holds(arena, t))
@@ -235,9 +235,9 @@ bool checkpoint_save(const char *path, const Model *model, const Optim *optim,
 // --- loading -------------------------------------------------------------------------------------
 
 static const char weights_only[] =
-    "the file holds no whole training state; start a new run from its weights with --init";
+    "the file's training state is incomplete; start a new run from its weights with --init";
 
-// Sets the hint for a file that does not fit the model.
+// The hint if a file does not fit the model.
 static bool misfit(const StFile *file, const Model *model, Error *err)
 {
     const char *arch = st_metadata(file, "ddp.arch"), *dataset = st_metadata(file, "ddp.dataset");
@@ -263,14 +263,14 @@ static const char *type_text(const char *dtype, int ndim, const int64_t *shape, 
     return out;
 }
 
-// The tensor of this name, type and shape. NULL: it is not there, or another.
+// The tensor of this name, type and shape. NULL: it is missing or different.
 static const StTensor *find(const StFile *file, const char *name, const char *dtype, int ndim,
                             const int64_t *shape, Error *err)
 {
     TypeText there, wanted;
     const StTensor *t = st_find(file, name);
     if (t == NULL) {
-        error_set(err, weights_only, "tensor %s is not there", name);
+        error_set(err, weights_only, "tensor %s is missing", name);
         return NULL;
     }
     bool same = t->ndim == ndim && strcmp(t->dtype, dtype) == 0;
@@ -278,12 +278,12 @@ static const StTensor *find(const StFile *file, const char *name, const char *dt
         same = t->shape[i] == shape[i];
     if (same)
         return t;
-    error_set(err, weights_only, "tensor %s is %s, and must be %s", name,
+    error_set(err, weights_only, "tensor %s is %s, but must be %s", name,
               type_text(t->dtype, t->ndim, t->shape, there), type_text(dtype, ndim, shape, wanted));
     return NULL;
 }
 
-// From the file to host, which is laid out like the arena and holds zeros.
+// From the file to host memory, which has the arena's layout and is zero before.
 static bool read_arena(const StFile *file, const Model *model, const Arena *arena, float *host,
                        Error *err)
 {
@@ -310,8 +310,8 @@ static bool read_arena(const StFile *file, const Model *model, const Arena *aren
     return true;
 }
 
-// A tensor that the model does not know is the sign of a larger one: a resnet34 has all that a
-// resnet18 has.
+// A tensor that the model does not have means that the file's model is larger: a resnet34 has all
+// tensors of a resnet18.
 static bool check_no_others(const StFile *file, const Model *model, Error *err)
 {
     for (int i = 0; i < file->count; i++) {
@@ -320,15 +320,15 @@ static bool check_no_others(const StFile *file, const Model *model, Error *err)
         for (int j = 0; j < model->tensor_count && !known; j++)
             known = strcmp(model->tensors[j].name, name) == 0;
         if (!known) {
-            error_set(err, "", "tensor %.100s has no place in a %s", name, model->config.arch);
+            error_set(err, "", "tensor %.100s is not part of a %s", name, model->config.arch);
             return misfit(file, model, err);
         }
     }
     return true;
 }
 
-// Of the normalisations, which all have seen as many batches. 0 in files of a PyTorch that did not
-// count.
+// The batches that the normalisations have seen, equal in all of them. 0 in files of an old PyTorch
+// that did not count.
 static bool read_batches_seen(const StFile *file, const Model *model, int64_t *seen, Error *err)
 {
     *seen = 0;
@@ -362,7 +362,7 @@ static bool read_state(const StFile *file, TrainState *state, Error *err)
     return true;
 }
 
-// What a file holds for these, checked. state: the file must hold one.
+// Reads and checks a file's contents. If state is not NULL, the file must have a training state.
 static bool snapshot_read(Snapshot *s, const StFile *file, const Model *model, const Optim *optim,
                           bool state, Error *err)
 {
@@ -420,24 +420,24 @@ bool checkpoint_probe(const char *path, Error *err)
 
 // --- continuing ----------------------------------------------------------------------------------
 
-// Warns of what another number of ranks changes. left_out: the rest of the epoch under way.
+// Warns of the effects of a different number of ranks. left_out: skips the rest of the epoch.
 static void warn_of_ranks(int ranks, const char *path, const TrainState *saved,
                           const TrainState *run, bool left_out)
 {
     bool same = saved->batch_size == run->batch_size;
     char rest[64] = "";
     if (left_out)
-        snprintf(rest, sizeof rest, "; the rest of epoch %lld is left out",
+        snprintf(rest, sizeof rest, "; the rest of epoch %lld is skipped",
                  (long long)saved->epoch + 1);
-    WARN(same ? "" : "does the learning rate still fit? See --lr-scale, or choose -b to keep the "
+    WARN(same ? "" : "check the learning rate (see --lr-scale), or choose -b to keep the "
                      "global batch",
          "%.300s: ranks %lld -> %d, global batch %lld -> %lld%s", path,
          (long long)(saved->ranks > 0 ? saved->ranks : 1), ranks, (long long)saved->batch_size,
          (long long)run->batch_size, rest);
 }
 
-// With as many images in a step as before, the rest of an epoch is the same for any number of ranks.
-// Files that are older than ddp.ranks show another number only by their batch.
+// If the global batch is the same, the rest of an epoch is the same for any number of ranks.
+// In old files without ddp.ranks, only the global batch shows that their number has changed.
 bool checkpoint_continues(const CheckpointConfig *config, const char *path, TrainState *saved,
                           const TrainState *run, int64_t steps_per_epoch, Error *err)
 {
@@ -474,11 +474,11 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
         { "save", 0, ARG_STRING, &c->save, "FILE", "checkpoint each epoch; the best in FILE.best",
           .own = true },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
-          "go on from it; auto: from --save's, if it is there", .own = true },
-        { "init", 0, ARG_STRING, &c->init, "FILE", "weights to begin with (torchvision's too)",
+          "resume from it; auto: from --save's, if it exists", .own = true },
+        { "init", 0, ARG_STRING, &c->init, "FILE", "initial weights (also torchvision's)",
           .own = true },
         { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
-          "only evaluate what --resume or --init gives" }));
+          "only evaluate the weights of --resume or --init" }));
 }
 
 static const char *resumed_file(const CheckpointConfig *c)
@@ -491,13 +491,13 @@ static const char *resumed_file(const CheckpointConfig *c)
 void checkpoint_check_options(const Args *args, CheckpointConfig *c)
 {
     if (c->evaluate && !c->resume && !c->init)
-        args_reject(args, "evaluate", "needs --resume FILE or --init FILE: whose weights?");
+        args_reject(args, "evaluate", "needs weights: --resume FILE or --init FILE");
     if (c->resume && c->init)
-        args_reject(args, "resume", "does not go with --init: one of them gives the weights");
+        args_reject(args, "resume", "cannot be combined with --init: both load weights");
     if (c->resume && strcmp(c->resume, "auto") == 0 && !c->save)
-        args_reject(args, "resume", "auto needs --save FILE: that is the file to go on from");
-    if (args_given(args, "save-every") && !c->save)     // saver.c's, where there is one
-        args_reject(args, "save-every", "needs --save FILE: where to?");
+        args_reject(args, "resume", "auto needs --save FILE: the file to resume from");
+    if (args_given(args, "save-every") && !c->save)     // saver.c's option, in steps that have it
+        args_reject(args, "save-every", "needs --save FILE");
     c->from = resumed_file(c);
 }
 

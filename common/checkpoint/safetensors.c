@@ -1,4 +1,4 @@
-// safetensors.c - one file format. A file that is read may be anything.
+// safetensors.c - reads and writes safetensors files. Nothing in a file is trusted.
 #include "checkpoint/safetensors.h"
 #include "alive.h"
 #include "base/json.h"
@@ -13,7 +13,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
 
-// Bytes. Ten times what a ResNet-50 with its momentum needs; jansson takes up to 80 times as much.
+// Bytes. A ResNet-50 with momentum needs a tenth; jansson takes up to 80 times as much memory.
 enum { HEADER_MAX = 1 << 20 };
 
 static const struct {
@@ -25,7 +25,7 @@ static const struct {
     { "F32", 4 },  { "F64", 8 }, { "I64", 8 }, { "U64", 8 },     { "C64", 8 },
 };
 
-// Bytes of one element, or 0 for a type that is not known.
+// Bytes of one element, or 0 for an unknown type.
 static int dtype_bytes(const char *name)
 {
     for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
@@ -38,7 +38,7 @@ static int dtype_bytes(const char *name)
 
 static const char damaged[] = "the file is damaged, or not a safetensors file; copy it again";
 
-// The length of the header, if a file of this size can have it.
+// Reads the length of the header, and checks it against the size of the file.
 static bool header_length(const unsigned char *bytes, size_t size, size_t *length, Error *err)
 {
     uint64_t n = 0;
@@ -46,8 +46,8 @@ static bool header_length(const unsigned char *bytes, size_t size, size_t *lengt
         return error_set(err, damaged, "%zu bytes are too few for a safetensors file", size);
     memcpy(&n, bytes, 8);
     if (n > HEADER_MAX)
-        return error_set(err, "is this a checkpoint?", "the header claims %llu bytes, and %d are "
-                         "the most", (unsigned long long)n, HEADER_MAX);
+        return error_set(err, "is this a checkpoint?", "the header claims %llu bytes; the maximum "
+                         "is %d", (unsigned long long)n, HEADER_MAX);
     if (n > size - 8)
         return error_set(err, damaged, "the header ends %llu bytes after the end of the file",
                          (unsigned long long)(n - (size - 8)));
@@ -69,7 +69,7 @@ static bool read_shape(StTensor *t, const json_t *shape)
     return true;
 }
 
-// What the dtype and the shape need. false: more than there can be.
+// The bytes of this dtype and shape. false: more than possible.
 static bool count_bytes(const StTensor *t, size_t *bytes)
 {
     *bytes = (size_t)dtype_bytes(t->dtype);
@@ -82,7 +82,7 @@ static bool count_bytes(const StTensor *t, size_t *bytes)
     return true;
 }
 
-// data: what follows the header, of this size.
+// data: the bytes after the header; size: their number.
 static bool read_tensor(StTensor *t, const char *name, json_t *about, const unsigned char *data,
                         size_t size, Error *err)
 {
@@ -94,12 +94,12 @@ static bool read_tensor(StTensor *t, const char *name, json_t *about, const unsi
                        "shape", &shape, "data_offsets", &begin, &end) != 0)
         return error_set(err, damaged, "tensor %.100s: %s", name, error.text);
     if (dtype_bytes(t->dtype) == 0)
-        return error_set(err, "only another program can read it", "tensor %.100s: unknown dtype "
+        return error_set(err, "this program cannot read it", "tensor %.100s: unknown dtype "
                          "'%.20s'", name, t->dtype);
     if (!read_shape(t, shape) || !count_bytes(t, &t->bytes))
         return error_set(err, damaged, "tensor %.100s: a shape that no tensor can have", name);
     if (begin < 0 || end < begin || (size_t)end > size || (size_t)(end - begin) != t->bytes)
-        return error_set(err, damaged, "tensor %.100s: needs %zu bytes, and has those from %lld to "
+        return error_set(err, damaged, "tensor %.100s: needs %zu bytes, but has bytes %lld to "
                          "%lld of %zu", name, t->bytes, (long long)begin, (long long)end, size);
     t->data = data + begin;
     return true;
@@ -113,15 +113,15 @@ static int compare_places(const void *a, const void *b)
     return (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-// Side by side, the tensors must fill the data to the last byte. Bytes that belong to none could be
-// another file in disguise.
+// The tensors must fill the data without gaps. Bytes that belong to no tensor could hide another
+// file.
 static bool check_layout(const StFile *file, const unsigned char *data, Error *err)
 {
     const unsigned char *end = file->bytes + file->size;
     for (int i = 0; i < file->count; i++) {
         const StTensor *t = &file->tensors[i];
         if (t->data != data)
-            return error_set(err, damaged, "tensor %.100s does not begin where another ends",
+            return error_set(err, damaged, "tensor %.100s overlaps, or follows a gap",
                              t->name);
         data += t->bytes;
     }
@@ -186,7 +186,7 @@ const char *st_metadata(const StFile *file, const char *key)
 
 // --- reading: the file ---------------------------------------------------------------------------
 
-// The disk may take as long as it likes.
+// Reading from a disk has no time limit (alive.h).
 static bool read_exactly(int fd, unsigned char *bytes, size_t size, Error *err)
 {
     size_t at = 0;
@@ -196,10 +196,10 @@ static bool read_exactly(int fd, unsigned char *bytes, size_t size, Error *err)
         at += (size_t)n;
     alive_outside_end();
     return at == size || error_set(err, "", "read at byte %zu: %s", at,
-                                   n < 0 ? strerror(errno) : "it became shorter meanwhile");
+                                   n < 0 ? strerror(errno) : "the file became shorter");
 }
 
-// The length of the header is checked before the rest is read: a large file of another kind is
+// Checks the length of the header before it reads the rest: a large file of a different kind is
 // refused at once.
 static unsigned char *read_file(int fd, size_t *size, Error *err)
 {
@@ -225,9 +225,9 @@ bool st_open(StFile *file, const char *path, Error *err)
 {
     Error inner;
     size_t size = 0;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); // a FIFO must not hold us up
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); // O_NONBLOCK: for a FIFO
     if (fd < 0)
-        return error_set(err, "is the path right?", "%.200s: open: %s", path, strerror(errno));
+        return error_set(err, "check the path", "%.200s: open: %s", path, strerror(errno));
     unsigned char *bytes = read_file(fd, &size, &inner);
     close(fd);
     return (bytes && st_parse(file, bytes, size, &inner))
@@ -243,7 +243,7 @@ static int compare_for_writing(const void *a, const void *b)
     return difference ? difference : strcmp(x->name, y->name);
 }
 
-// The order of the data: large elements first, so that all are aligned without holes; then by name.
+// The order of the data: large elements first, so that all are aligned without gaps; then by name.
 static const StTensor **writing_order(const StTensor *tensors, int count)
 {
     const StTensor **order = xcalloc((size_t)count, sizeof *order);

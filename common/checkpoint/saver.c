@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { UNDER_WAY = 2 };     // a best checkpoint and the one after it need not wait for each other
+enum { UNDER_WAY = 2 };     // so that a best checkpoint and the next one do not wait for each other
 
 typedef struct Save {
     Snapshot snapshot;      // keeps its memory for the next one
@@ -25,7 +25,7 @@ struct Saver {
     const char *dataset;
     int ranks;
     pthread_t thread;
-    Save saves[UNDER_WAY];  // save number i is in i % UNDER_WAY
+    Save saves[UNDER_WAY];  // save number i uses saves[i % UNDER_WAY]
     pthread_mutex_t lock;   // of all below
     pthread_cond_t changed;
     int64_t taken, written; // saves so far
@@ -36,7 +36,7 @@ void saver_options(Args *args, SaverConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "save-every", 0, ARG_INT, &config->every, "STEPS",
-          "checkpoint within an epoch too (0: only between two)", .min = 0, .max = 1e9 }));
+          "steps between checkpoints within an epoch (0: none)", .min = 0, .max = 1e9 }));
 }
 
 bool saver_due(const SaverConfig *config, int64_t global_step)
@@ -82,7 +82,7 @@ static void *saver_run(void *arg)
 {
     Saver *s = arg;
     Error error;
-    omp_set_num_threads(1);     // the other cores are at work on the next steps
+    omp_set_num_threads(1);     // the other cores compute the next steps
     trace_thread("saver");
     for (Save *save; (save = next_save(s));) {
         trace_begin("write");
@@ -96,7 +96,7 @@ static void *saver_run(void *arg)
 
 // --- for the training thread ---------------------------------------------------------------------
 
-// Until at most this many saves are under way. The disk may take as long as it likes.
+// Waits until at most this many saves are unfinished. The disk has no time limit.
 static void wait_for_disk(Saver *s, int most)
 {
     pthread_mutex_lock(&s->lock);
