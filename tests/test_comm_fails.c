@@ -188,9 +188,9 @@ TEST(a_line_when_alone)
     Story story = { .file = test_path("alone"), .last = die_in_the_middle, .beside = true };
     double seconds = expect_end(3, &story, 1, 128 + SIGKILL, 0, EXIT_FAILED);
     EXPECT(seconds > 4, "nobody had the time to end them: %.1f s", seconds);
-    expect_said(story.file, "rank 0 of 3 has lost another one in all_reduce #");
+    expect_said(story.file, "rank 0 of 3 lost a rank in all_reduce #");
     expect_said(story.file, "of 4000000 f32 (sum) (grads): ");
-    expect_said(story.file, "rank 2 of 3 has lost another one in all_reduce #");
+    expect_said(story.file, "rank 2 of 3 lost a rank in all_reduce #");
     expect_said(story.file, "hint: a rank has ended");
 }
 

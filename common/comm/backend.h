@@ -1,4 +1,4 @@
-// backend.h - what comm.c shares with the two backends, gloo/ and nccl/.
+// backend.h - the interface between comm.c and the two backends, gloo/ and nccl/.
 #pragma once
 #include "comm.h"
 
@@ -21,11 +21,11 @@ typedef struct Call {
     CommType type;
     CommOp op;
     int other;              // the root, or the rank to send to or to receive from; or -1
-    size_t count;           // values, as the caller said it
+    size_t count;           // values, as the caller passed it
     uint64_t number;        // among this communicator's calls, from 1 (sends and receives apart:
-                            // only two ranks make them); 0: one of our own, to compare
-    const void *from;       // what this rank gives: count or count * size values; NULL: nothing
-    void *to;               // what it gets, likewise; from == to: in place
+                            // only two ranks make them); 0: an internal call, to compare
+    const void *from;       // this rank's input: count or count * size values; NULL: none
+    void *to;               // this rank's output, likewise; from == to: in place
     size_t from_bytes, to_bytes;
 } Call;
 
@@ -39,38 +39,38 @@ struct Comm {
     CommConfig config;
     uint64_t calls, pair_calls; // so far: of all ranks together; sends and receives
     uint64_t bytes;             // of the calls' values so far
-    char *mine, *all;           // checked: calls in words, on the device; one, and every rank's
+    char *mine, *all;           // checked: calls as text, on the device; this rank's, all ranks'
     Link *link;
 };
 
-// --- what a backend does -------------------------------------------------------------------------
+// --- functions of the backend --------------------------------------------------------------------
 
 Link *link_new(const Comm *comm, const World *world);
-void link_free(Link *link);     // all ranks are here, or one is gone
+void link_free(Link *link);     // after link_barrier: all ranks called it, or one is gone
 void link_enqueue(Link *link, Stream *stream, const Call *call);
-// The host waits for all ranks, so many seconds (0: any). Returns NULL, or what the library says when
-// one is gone.
+// The host waits for all ranks, at most this long (0: no limit). Returns NULL, or the library's error
+// if a rank is gone.
 const char *link_barrier(Link *link, double seconds);
-// For measuring: the library's own call and nothing else, in this thread; returns when it is done.
+// For measuring: only the library's own call, in this thread; returns when it is done.
 // False: this library has no such call.
 bool link_bare(Link *link, const Call *call);
 
-// --- calls.c: a call in words, and what goes with its work ---------------------------------------
+// --- calls.c: a call as text, in the timeline and in the heartbeats ------------------------------
 
 extern const char *const call_names[CALL_KINDS];
-extern const char *const call_peers[CALL_KINDS];   // what call->other is: " from rank "; or NULL
+extern const char *const call_peers[CALL_KINDS];   // " from rank ": before call->other; or NULL
 
-// Around the work of a call, in the thread that does it: for the timeline, and for those who watch.
+// Before and after the work of a call, in the thread that does it: for timeline and watchdog.
 void comm_call_begin(const Comm *comm, const Call *call);
 void comm_call_end(void);
-void comm_call_asked(void);     // instead, where nobody knows when it ends
+void comm_call_asked(void);     // instead of both, if its end is not known
 
-// Another rank has gone away, says the library in `text`. call: what we were doing; NULL: meeting
-// the others. Whoever started us knows which rank died and why, and is about to end us: waits for
-// that without a word. Only when nobody does, fails.
+// Call it if the library reports in `text` that a rank is gone. call: the current one; NULL:
+// meeting the others. The parent process knows which rank died and why, and will end this one.
+// Waits for that without a message, and fails only if it does not happen.
 _Noreturn void comm_lost(const Comm *comm, const Call *call, const char *text);
 
-// "all_reduce #12 of 1000 f32 (sum)"
+// The call as text: "all_reduce #12 of 1000 f32 (sum)"
 enum { CALL_TEXT = 96 };
 const char *comm_describe(const Call *call, char text[CALL_TEXT]);
 size_t comm_width(CommType type);   // bytes of a value

@@ -1,5 +1,5 @@
-// calls.c - what both backends say and note about a call: its name in messages, in the timeline and in
-// the signs of life; and what happens when another rank is lost.
+// calls.c - for both backends: a call's name in messages, in the timeline and in the heartbeats,
+// and what happens if a rank is lost.
 #include "comm/backend.h"
 #include "alive.h"
 #include "check.h"
@@ -47,7 +47,7 @@ const char *comm_describe(const Call *call, char text[CALL_TEXT])
 
 // --- around the work -----------------------------------------------------------------------------
 
-// Calls of our own, for comparing, are called so.
+// The name of internal calls, which compare the ranks' calls.
 static const char *name_of(const Call *call)
 {
     return call->number ? call_names[call->kind] : "compare";
@@ -94,7 +94,7 @@ void comm_lost(const Comm *comm, const Call *call, const char *text)
         }
         sleep_ms(LOOK_MS);
     }
-    FAIL("a rank has ended or its machine is out of reach; what it said last tells why",
-         "rank %d of %d has lost another one in %s (%s): %s", comm->rank, comm->size, doing,
+    FAIL("a rank has ended or its machine is unreachable; its last message gives the reason",
+         "rank %d of %d lost a rank in %s (%s): %s", comm->rank, comm->size, doing,
          comm->name, said);
 }

@@ -1,4 +1,4 @@
-// comm.c - the half of a communicator that knows no library: arguments, names, comparing calls.
+// comm.c - the part of a communicator that uses no library: arguments, names, comparing calls.
 #include "comm/backend.h"
 #include "agree.h"
 #include "args.h"
@@ -14,21 +14,21 @@ int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
 uint64_t comm_bytes(const Comm *comm) { return comm->bytes; }
 
-// All ranks of a machine may see all its GPUs, or each only the one that was given to it, which is
-// number 0 to it then. So it is not their number that tells whether there are enough.
+// The ranks of a machine may each see all its GPUs, or only their own, which is then number 0 for
+// each. So we compare the GPUs' UUIDs, not their number.
 Device *comm_open_device(const World *world, int threads)
 {
     int gpus = device_count(), index = gpus > 0 ? world->local_rank % gpus : world->local_rank;
     if (gpus > 0 && !comm_shares_devices)
         agree_unique(world, "GPU", device_uuid(index),
-                     "each rank needs a GPU of its own: fewer ranks on a machine, or the cuda-gloo "
+                     "each rank needs a GPU of its own: start fewer ranks, or use the cuda-gloo "
                      "backend, whose ranks may share one");
     return device_open(index, device_share(world->sharers, threads, world->local_rank == 0));
 }
 
 // --- checked: all ranks compare what they are about to do ----------------------------------------
 
-// Every rank's call in words, in all: in the order of the stream, and the host waits.
+// Gathers the text of every rank's call in `all`, in stream order. The host waits.
 static void exchange_calls(Comm *comm, Stream *stream, const char *mine, void *all)
 {
     size_t bytes = (size_t)comm->size * CALL_TEXT;
@@ -48,7 +48,7 @@ static void compare_calls(Comm *comm, Stream *stream, const Call *call)
         if (strcmp(all[i], mine) == 0)
             continue;
         if (comm->rank > 0)
-            comm_lost(comm, call, "the ranks make different calls, as rank 0 says");
+            comm_lost(comm, call, "the ranks make different calls, see rank 0");
         FAIL("all ranks must make the same calls in the same order",
              "communicator %s: rank %d calls %s, rank %d calls %s", comm->name, comm->rank, mine, i,
              all[i]);
@@ -66,7 +66,7 @@ static void sleep_for(void *seconds)
     trace_end();
 }
 
-// A message has a latency of 1 ms; a ring sends 2 (size - 1) / size times what is summed.
+// A message has a latency of 1 ms; a ring sends 2 (size - 1) / size times the bytes it sums.
 static void slow_down(const Comm *comm, Stream *stream, const Call *call, size_t bytes)
 {
     double times = call->kind == CALL_ALL_REDUCE ? 2 - 2.0 / comm->size : 1;
@@ -74,15 +74,15 @@ static void slow_down(const Comm *comm, Stream *stream, const Call *call, size_t
     stream_call(stream, sleep_for, &seconds, sizeof seconds);
 }
 
-// --- from the first to the last ------------------------------------------------------------------
+// --- opening and closing -------------------------------------------------------------------------
 
 void comm_options(Args *args, CommConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "check-collectives", 0, ARG_FLAG, &config->checked, NULL,
-          "debugging: before each collective, compare what the ranks are about to do" },
+          "debugging: before each collective, fail if the ranks' calls differ" },
         { "slow-network", 0, ARG_DOUBLE, &config->slow_network, "MB/S",
-          "pretend that a rank sends this much per second, with 1 ms of latency (0: do not)",
+          "slow each rank's network down to this, with 1 ms of latency (0: off)",
           .min = 0, .max = 1e6 }));
 }
 
@@ -107,8 +107,8 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
     return comm;
 }
 
-// Waits for the others; at the end, when nobody watches any more, not longer than a rank may be
-// silent. Returns NULL, or what the library says when one of them is gone.
+// Waits for the other ranks. At the end, without a watchdog, it waits no longer than a rank may be
+// silent. Returns NULL, or the library's error if a rank is gone.
 static const char *meet(Comm *comm, const Call *call)
 {
     double patience = atomic_load(&alive_here()->patience);
@@ -144,7 +144,7 @@ void comm_barrier(Comm *comm)
 
 // --- the calls -----------------------------------------------------------------------------------
 
-// gives, gets: how many times count values this rank gives and gets.
+// gives, gets: this rank's input and output have gives * count and gets * count values.
 static void enqueue(Comm *comm, Stream *stream, Call *call, int gives, int gets)
 {
     size_t bytes = call->count * comm_width(call->type);
@@ -156,7 +156,7 @@ static void enqueue(Comm *comm, Stream *stream, Call *call, int gives, int gets)
     call->number = pair ? ++comm->pair_calls : ++comm->calls;
     call->from_bytes = (size_t)gives * bytes;
     call->to_bytes = (size_t)gets * bytes;
-    alive_wait_begin(); // a stream without a thread does its work here
+    alive_wait_begin(); // a stream without a thread works in this one
     if (comm->config.checked && !pair)
         compare_calls(comm, stream, call);
     if (call->count > 0)

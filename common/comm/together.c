@@ -1,4 +1,4 @@
-// together.c - what ranks do with a communicator around their training.
+// together.c - host broadcasts, comparing weights, shared BatchNorm statistics.
 #include "comm/backend.h"
 #include "check.h"
 #include "ops.h"
@@ -35,8 +35,8 @@ uint64_t comm_compare(Comm *comm, uint64_t hash)
                      rank, (unsigned long long)hashes[rank]);
         }
     CHECK(!names[0] || comm->rank > 0,
-          "they began with other weights, or took a step with other gradients; at the start: "
-          "their processors are of two kinds (DNNL_MAX_CPU_ISA=AVX2 on all makes them alike)",
+          "they began with different weights, or applied different gradients; at the start: "
+          "their processors differ (DNNL_MAX_CPU_ISA=AVX2 on all ranks avoids that)",
           "the ranks have come apart: the weights of rank %s differ from rank 0's (%016llx)", names,
           (unsigned long long)hashes[0]);
     return hash;
