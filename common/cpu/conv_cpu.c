@@ -1,11 +1,11 @@
 // conv_cpu.c - convolution on oneDNN.
 //
-// The weights lie in the arena in the order that oneDNN's forward pass asks for, so from step to
-// step nothing is reordered but a copy for the backward-data pass, where that wants another order.
+// The weights are in the arena in the order of oneDNN's forward pass, so a step reorders nothing
+// except a copy for the backward-data pass, if that needs a different order.
 // In bf16 the forward pass reads the copy, and the arena has the order of the gradients.
 //
-// A type that the processor has no instructions for is emulated: a convolution in f32, the same one
-// that an f32 network has, between conversions of all that it reads and writes.
+// A type for which the processor has no instructions is emulated: the f32 convolution of an f32
+// network, with conversions of its inputs and outputs.
 #include "check.h"
 #include "cpu/dense_cpu.h"
 
@@ -17,13 +17,13 @@ struct Conv {
     Ops *ops;
     ConvSpec spec;
     Shape y;
-    Dense *dense;               // not NULL: a matrix product, and what follows is empty
-    Conv *wide;                 // not NULL: what is emulated; and what follows is empty
+    Dense *dense;               // not NULL: a matrix product; all fields below are empty
+    Conv *wide;                 // not NULL: the emulation; all fields below are empty
     DnnMd w;                    // order of the weights in the arena
-    DnnMd copy;                 // of those that forward and backward-data read: w, or short ones
+    DnnMd copy;                 // order of the weights for forward and backward-data: w, or 16-bit
     DnnPrimitive forward, backward_data, backward_weights;
-    DnnPrimitive w_for_data;    // copy -> what backward-data wants; empty if that is the same
-    DnnPrimitive dw_to_arena;   // what backward-weights gives -> arena; empty if that is the same
+    DnnPrimitive w_for_data;    // copy -> backward-data's order; empty if that is the same
+    DnnPrimitive dw_to_arena;   // backward-weights' order -> arena; empty if that is the same
     DnnPrimitive import, export;
     DnnPrimitive cast;          // arena -> copy
 };
@@ -32,8 +32,8 @@ struct Conv {
 
 static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
-// oneDNN's fast code wants channels in blocks of its vectors' width. Images come in planes, and so
-// does what has an odd number of channels.
+// oneDNN's fast code needs channels in blocks of its vectors' width. Images are in planes, and so
+// are values with an odd number of channels.
 static int output_block(const Ops *ops, const ConvSpec *s, int h, int w)
 {
     bool in_blocked = s->x.block == ops->vector || s->x.c <= 3 || is_row(s->x.h, s->x.w);
@@ -107,18 +107,18 @@ static void plan_backward_weights(Conv *c, const DnnConv *d, dnnl_primitive_desc
     dnn_md_free(given);
 }
 
-// oneDNN 2 crashes where it finds no memory for the code that it generates. Asking for some first
-// turns that into a line that says so.
+// oneDNN 2 crashes if there is no memory for the code that it generates. Allocating some first
+// turns the crash into an error message.
 static void expect_memory(void)
 {
     const size_t bytes = 32 << 20;
     void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(memory != MAP_FAILED, "a smaller batch (-b) or model needs less",
-          "out of memory: %zu MB wanted for oneDNN's code", bytes >> 20);
+          "out of memory: oneDNN's code needs %zu MB", bytes >> 20);
     munmap(memory, bytes);
 }
 
-// The weights are in any order for the backward passes: what oneDNN asks for is what it gets.
+// For the backward passes oneDNN chooses the order of the weights.
 static void plan(Conv *c, const Conv *like)
 {
     expect_memory();
@@ -216,7 +216,7 @@ void conv_weights_import(const Conv *c, float *arena, const float *oihw)
         dense_weights_import(c->dense, arena, oihw);
         return;
     }
-    memset(arena, 0, floats(c->w) * sizeof *arena);     // what pads an order stays zero
+    memset(arena, 0, floats(c->w) * sizeof *arena);     // padding in an order stays zero
     dnn_run(&c->import, c->ops->stream, (void *[]){ (void *)oihw, arena });
 }
 
@@ -227,7 +227,7 @@ void conv_weights_export(const Conv *c, float *oihw, const float *arena)
         dense_weights_export(c->dense, oihw, arena);
         return;
     }
-    dnnl_stream_t own;          // a saver may export while the other one computes
+    dnnl_stream_t own;          // a saver may export while another thread computes
     DNN_CHECK(dnnl_stream_create(&own, c->ops->engine, dnnl_stream_default_flags));
     dnn_run(&c->export, own, (void *[]){ (void *)arena, oihw });
     DNN_CHECK(dnnl_stream_destroy(own));
@@ -250,7 +250,7 @@ void conv_weights_cast(Conv *c, const float *arena, void *copy)
 
 // --- emulation -----------------------------------------------------------------------------------
 
-// Where the f32 numbers stand of what an emulated convolution reads and writes.
+// The f32 copies of an emulated convolution's inputs and outputs.
 static float *wide_x(const Conv *c) { return c->ops->wide; }
 static float *wide_y(const Conv *c) { return wide_x(c) + shape_count(c->spec.x); }
 static float *wide_w(const Conv *c) { return wide_y(c) + shape_count(c->y); }

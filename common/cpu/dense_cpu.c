@@ -1,22 +1,22 @@
-// dense_cpu.c - convolutions in which every output pixel sees every input pixel.
+// dense_cpu.c - convolutions in which every output pixel depends on every input pixel.
 //
 // Such a convolution is one matrix product over the batch, y = x W^T: a row of W for each output
-// number of an image, a column for each input number. Linear layers are such, and so are
-// ResNet-18's last two stages at 32x32, where a 3x3 kernel with padding 1 slides over 2x2 or 1x1
+// number of an image, a column for each input number. Examples are linear layers and ResNet-18's
+// last two stages at 32x32, where a 3x3 kernel with padding 1 slides over 2x2 or 1x1
 // pixels:
 //
 //        a 3x3 kernel on 2x2 pixels           on 1x1
 //      out 00 reads taps  . . .   01: . . .    . . .
-//                         . 4 5       3 4 .    . 4 .     the dots only ever meet padding
+//                         . 4 5       3 4 .    . 4 .     the dots read only padding
 //                         . 7 8       6 7 .    . . .
 //
 // Multiplying the padding would be most of the work: on 1x1 pixels eight taps of nine are dead.
-// They are left out, exactly: dead taps stand behind the live ones in the arena, their gradient is
-// zero, and the optimizer still decays them, as PyTorch's does.
+// Skipping them is exact: dead taps are stored after the live ones in the arena, their gradient is
+// zero, and the optimizer still decays them, as in PyTorch.
 //
-// In the arena W itself stands, if there is one output pixel, since each live tap is in it once.
-// With more, the live taps stand there one after the other, [tap][o][i], and W is spread out for
-// each use. The copy in a short type is W itself.
+// With one output pixel, each live tap occurs once in W, and the arena holds W itself.
+// With more, the arena holds the live taps one after the other, [tap][o][i], and each use expands
+// them to W. The copy in a 16-bit type is W itself.
 #include "cpu/dense_cpu.h"
 #include "check.h"
 #include "cpu/short_types.h"
@@ -35,11 +35,11 @@ struct Dense {
     int taps, live_taps;
     short live[MAX_TAPS];       // tap -> its number among the live ones, or -1
     Type type, y_type;          // of x and w; of y
-    DnnPrimitive forward, backward_data, backward_weights;  // the products, if short; else empty
-    void *short_dy;             // where y is f32 and the rest is not: its gradient, rounded
+    DnnPrimitive forward, backward_data, backward_weights;  // the products in 16 bits; else empty
+    void *short_dy;             // if only y is f32: the rounded gradient of y
 };
 
-// The tap through which output pixel q sees input pixel p; -1 if it does not.
+// The tap through which output pixel q reads input pixel p, or -1.
 static int tap_between(const ConvSpec *s, Shape y, int q, int p)
 {
     int row = p / s->x.w - q / y.w * s->stride + s->pad,
@@ -59,9 +59,9 @@ bool dense_fits(const ConvSpec *s, Shape y)
     return true;
 }
 
-// --- products in bf16, which have a plan each ----------------------------------------------------
+// --- products in bf16, each with its own plan ----------------------------------------------------
 
-// c (m, n) = a (m, k) b (k, n); a_tag, b_tag: dnnl_ba where the matrix in memory is the other way.
+// c (m, n) = a (m, k) b (k, n); a_tag, b_tag: dnnl_ba if the matrix in memory is transposed.
 static DnnPrimitive product(const Dense *d, int m, int n, int k, dnnl_format_tag_t a_tag,
                             dnnl_format_tag_t b_tag, dnnl_data_type_t c_type)
 {
@@ -76,7 +76,7 @@ static DnnPrimitive product(const Dense *d, int m, int n, int k, dnnl_format_tag
     return p;
 }
 
-// A bias is added before y is rounded, so in scratch memory.
+// A bias must be added before y is rounded, so the product goes to scratch memory.
 static void plan_short(Dense *d)
 {
     int n = d->y.n, in = d->inputs, out = d->outputs;
@@ -96,7 +96,7 @@ static void multiply_short(const Dense *d, const DnnPrimitive *p, const void *a,
     dnn_run(p, d->ops->stream, (void *[]){ (void *)a, (void *)b, c });
 }
 
-// --- making it -----------------------------------------------------------------------------------
+// --- creating and freeing ------------------------------------------------------------------------
 
 Dense *dense_new(Ops *ops, const ConvSpec *spec, Shape y)
 {
@@ -138,7 +138,7 @@ void dense_free(Dense *d)
 
 // --- the weights' order --------------------------------------------------------------------------
 
-// Where channel c of pixel p stands in an image of this many pixels.
+// The index of channel c of pixel p in an image of this many pixels.
 static size_t place(int c, int p, int pixels, int block)
 {
     return ((size_t)(c / block) * pixels + p) * block + c % block;
@@ -179,14 +179,14 @@ void dense_weights_export(const Dense *d, float *oihw, const float *arena)
     reorder(d, (float *)arena, oihw, true);
 }
 
-// The row of W for output channel o at pixel q, and in it where input pixel p's channels begin, a
+// In the row of W for output channel o at pixel q: where input pixel p's channels begin, a
 // block at a time.
 static size_t matrix_row(const Dense *d, int o, int q)
 {
     return place(o, q, d->out_pixels, d->y.block) * d->inputs;
 }
 
-// Makes W of its live taps, numbers of `size` bytes.
+// Makes W from the live taps, numbers of `size` bytes.
 static void spread_taps(const Dense *d, size_t size, const char *w, char *matrix)
 {
     int inputs = d->spec.x.c, block = d->spec.x.block;
@@ -224,7 +224,7 @@ void dense_weights_cast(const Dense *d, const float *arena, void *copy)
         spread_taps(d, type_size(d->type), taps, copy);
 }
 
-// The other way for gradients: a tap's is the sum over all places of W where it stands.
+// The reverse for gradients: a tap's gradient is the sum over its places in W.
 static void gather(const Dense *d, float *matrix, float *dw)
 {
     int inputs = d->spec.x.c, block = d->spec.x.block;
@@ -246,8 +246,8 @@ static void gather(const Dense *d, float *matrix, float *dw)
 
 // --- the three products --------------------------------------------------------------------------
 
-// c (m, n) = a (m, k) b (k, n), all row by row; ta, tb: 'T' where the matrix in memory is the other
-// way.
+// c (m, n) = a (m, k) b (k, n), all row by row; ta, tb: 'T' if the matrix in memory is
+// transposed.
 static void multiply(char ta, char tb, int m, int n, int k, const float *a, const float *b,
                      float *c)
 {
@@ -293,7 +293,7 @@ void dense_backward_data(const Dense *d, const void *dy, const void *w, void *dx
         multiply_short(d, &d->backward_data, gradient(d, dy), w, dx);
 }
 
-// The gradients of dead taps are zero from the start and nobody writes them.
+// The gradients of dead taps are zero from the start and are never written.
 void dense_backward_weights(const Dense *d, const void *x, const void *dy, float *dw, float *dbias)
 {
     float *matrix = d->out_pixels == 1 ? dw : d->ops->scratch;

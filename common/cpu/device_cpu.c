@@ -1,11 +1,11 @@
-// device_cpu.c - device.h where a device is a slice of this machine's cores.
+// device_cpu.c - device.h for the CPU: a device is a share of this machine's cores.
 //
-// A stream's work is done when the call returns: the caller does it. Only a stream that works
-// beside its caller has a thread, and a queue of what that thread was asked for. It counts what was
-// asked and what is done, so an event is a stream and a number:
+// The calling thread does a stream's work, so it is done when the call returns. Only a stream made
+// by stream_new_beside has a thread and a queue of tasks. It counts the tasks that were asked for
+// and those that are done, so an event is a stream and a number:
 //
 //   asked 7 | copy | call | call |         event_record: (this stream, 7)
-//   done  4          ^ under way           stream_wait, event_sync: until 7 are done
+//   done  4          ^ running             stream_wait, event_sync: until 7 are done
 #include "device.h"
 #include "alive.h"
 #include "check.h"
@@ -26,7 +26,7 @@
 
 const char *const device_backend = "cpu";
 
-// What the thread of a stream is asked to do: fn(arg).
+// A task for the thread of a stream: fn(arg).
 typedef struct Task {
     struct Task *next;
     void (*fn)(void *arg);
@@ -39,15 +39,15 @@ struct Stream {
     char name[24];
     pthread_t thread;
     pthread_mutex_t lock;       // of all below
-    pthread_cond_t work;        // tells the thread: there is a task, or no more will come
-    pthread_cond_t news;        // tells who waits: one more is done
-    Task *first, **last;        // not yet begun
+    pthread_cond_t work;        // wakes the thread: a task, or the end
+    pthread_cond_t news;        // wakes waiting threads: a task is done
+    Task *first, **last;        // not started
     uint64_t asked, done;       // tasks, since the stream was made
     bool ending;
-    Stream *next;               // of the device's that are freed
+    Stream *next;               // in the device's list of freed streams
 };
 
-// "When `stream` has done `number` tasks." Without a stream: there is nothing to wait for.
+// "When `stream` has done `number` tasks." stream NULL: nothing to wait for.
 struct Event {
     Stream *stream;
     uint64_t number;
@@ -57,13 +57,13 @@ struct Device {
     int index, threads;
     char name[64];
     Stream compute;
-    atomic_size_t bytes, peak_bytes; // allocated now, and at most
+    atomic_size_t bytes, peak_bytes; // allocated now, and the maximum so far
     pthread_mutex_t lock;       // of what follows
-    Stream *freed;              // streams whose thread has ended, but that events may still name
+    Stream *freed;              // streams whose thread has ended, but events may refer to them
 };
 
-// In front of every block of device memory, so that free knows how much it gives back. One cache
-// line, which keeps what follows aligned to 64 bytes.
+// Before every block of device memory, so that free can subtract its size. One cache line, which
+// keeps the block aligned to 64 bytes.
 typedef struct BlockHeader {
     size_t bytes;
     char pad[56];
@@ -113,8 +113,8 @@ static const char *isa_name(void)
     }
 }
 
-// OpenMP's threads are born here, with all signals blocked: those are for the main thread, which has
-// a stack for them (interrupt.c says why that matters).
+// Starts OpenMP's threads with all signals blocked: the main thread handles signals, since it has a
+// stack for them (see interrupt.c).
 static void start_team(int threads)
 {
     sigset_t all, before;
@@ -142,8 +142,8 @@ Device *device_open(int index, int threads)
     return device;
 }
 
-// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" where teams are nested. 0: it is
-// not set.
+// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" for nested teams. 0: it is not
+// set.
 static int threads_of_environment(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
@@ -189,8 +189,8 @@ void device_close(Device *device)
 
 static _Thread_local bool is_beside; // this is the thread of a stream
 
-// So many threads and no fewer: each has its share of the work, and oneDNN's wait for one another.
-// A stream's own thread stays alone: a second team would take the cores from the first.
+// Exactly this many threads: each has its share of the work, and oneDNN's threads wait for each
+// other. A stream's own thread uses no team: a second team would take the cores from the first.
 void device_use(Device *device)
 {
     omp_set_dynamic(0);
@@ -203,9 +203,9 @@ size_t device_peak_bytes(const Device *device) { return atomic_load(&device->pea
 
 // --- memory -------------------------------------------------------------------------------------
 
-// Large blocks come straight from the kernel: they are zero, and cost nothing until they are
-// touched. The largest are rounded up to whole huge pages, since Linux aligns only such: a fault for
-// every 4 KB of them would take longer than a step.
+// Large blocks come directly from the kernel: they are zero, and cost nothing until they are
+// used. The largest are rounded up to whole huge pages, since Linux aligns only those; page faults
+// for every 4 KB would take longer than a step.
 enum { LARGE = 1 << 20, HUGE_PAGE = 2 << 20, VERY_LARGE = 8 * HUGE_PAGE };
 
 static void *map_memory(size_t bytes)
@@ -228,7 +228,7 @@ void *device_alloc(Device *device, size_t bytes)
     size_t whole = block_size(bytes);
     BlockHeader *block = whole >= LARGE ? map_memory(whole) : aligned_alloc(64, whole);
     CHECK(block, "a smaller batch (-b) or model needs less",
-          "out of memory: %zu MB asked for, %zu MB "
+          "out of memory: %zu MB requested, %zu MB "
           "in use by this device",
           bytes >> 20, atomic_load(&device->bytes) >> 20);
     if (whole < LARGE)
@@ -258,7 +258,7 @@ void *host_alloc(size_t bytes)
 {
     size_t unit = bytes >= VERY_LARGE ? HUGE_PAGE : 64, whole = (bytes + unit - 1) / unit * unit;
     void *memory = aligned_alloc(unit, whole);
-    CHECK(memory || bytes == 0, "", "out of memory: %zu MB asked for", bytes >> 20);
+    CHECK(memory || bytes == 0, "", "out of memory: %zu MB requested", bytes >> 20);
     if (unit == HUGE_PAGE)
         madvise(memory, whole, MADV_HUGEPAGE);
     return memory;
@@ -266,7 +266,7 @@ void *host_alloc(size_t bytes)
 
 void host_free(void *memory) { free(memory); }
 
-// --- streams: what one was asked for, its caller does, or its thread -----------------------------
+// --- streams: the calling thread, or the stream's own, does the work -----------------------------
 
 Stream *device_stream(Device *device) { return &device->compute; }
 
@@ -278,7 +278,7 @@ Stream *stream_new(Device *device, const char *name)
     return stream;
 }
 
-// The next task; waits for one. NULL: none will come any more. With the lock held.
+// The next task; waits for one. NULL: the stream is being freed. With the lock held.
 static Task *task_take(Stream *stream)
 {
     while (!stream->first && !stream->ending)
@@ -342,7 +342,7 @@ void stream_free(Stream *stream)
     pthread_mutex_unlock(&stream->device->lock);
 }
 
-// fn(arg) at once, or, beside the caller, fn(copy of arg) when all that was asked before is done.
+// Calls fn(arg) at once, or if the stream has a thread, fn(copy of arg) there after earlier tasks.
 static void stream_ask(Stream *stream, void (*fn)(void *arg), void *arg, size_t bytes)
 {
     if (!stream->beside) {
@@ -373,7 +373,7 @@ static void copy_task(void *arg)
     memcpy(copy->to, copy->from, copy->bytes);
 }
 
-// By all threads of the device: one alone does not use up the memory's bandwidth.
+// Uses all threads of the device: one alone cannot use the full memory bandwidth.
 static void copy_pieces_task(void *arg)
 {
     const Copy *copy = arg;
@@ -440,7 +440,7 @@ static Event everything_asked(Stream *stream)
 
 void event_record(Event *event, Stream *stream) { *event = everything_asked(stream); }
 
-// In any thread.
+// Thread-safe.
 static void await_task(void *arg)
 {
     const Event *event = arg;
@@ -465,7 +465,7 @@ void stream_sync(Stream *stream)
     event_sync(&event);
 }
 
-// What was recorded, not the event, is what later work waits for: it may be recorded again.
+// Later work waits for what is recorded now: the event may be recorded again.
 void stream_wait(Stream *stream, Event *event)
 {
     if (!stream->beside)

@@ -7,8 +7,8 @@
 
 enum { CHANNELS_MAX = 3 };
 
-// x / 255, minus mean, over deviation, for all 256 values there are; computed in torch's order, so
-// that the bits are torch's; then rounded to the type of the canvas.
+// (x / 255 - mean) / deviation for all 256 values, computed in torch's order to get torch's bits,
+// then rounded to the type of the canvas.
 typedef union Table {
     float wide[256];
     uint16_t half[256];
@@ -30,8 +30,8 @@ SPECIALIZED void put(size_t size, void *out, ptrdiff_t at, const void *table, ui
         ((uint16_t *)out)[at] = ((const uint16_t *)table)[value];
 }
 
-// Where an image lies on its canvas: canvas pixel (y, x) shows image pixel (y - top, x - left), or
-// black if there is none; in a mirrored image x counts from the right.
+// An image's position on its canvas: canvas pixel (y, x) shows image pixel (y - top, x - left),
+// or black if there is none; in a mirrored image x counts from the right.
 typedef struct Place {
     int top, left, flip;
 } Place;
@@ -63,7 +63,7 @@ SPECIALIZED void row_load(size_t size, void *out, int step, int width, const uin
     int begin = place->left > 0 ? place->left : 0;
     int end = place->left + w < width ? place->left + w : width;
     const uint8_t *from = row + begin - place->left;
-    if (place->flip) { // the same, seen in the mirror: the row is written from its end
+    if (place->flip) { // mirrored: the row is written from its end
         out = (char *)out + (ptrdiff_t)(width - 1) * step * (ptrdiff_t)size;
         step = -step;
     }
@@ -101,7 +101,7 @@ void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, i
 
     const size_t size = type_size(out_shape.type);
     const size_t image_bytes = (size_t)out_shape.c * out_shape.h * out_shape.w * size;
-    if (out_shape.c > c) // channels that only fill up a block
+    if (out_shape.c > c) // channels that only fill a block
         memset(out, 0, (size_t)n * image_bytes);
     for (int i = 0; i < n; i++) {
         const int32_t id = ids[i];

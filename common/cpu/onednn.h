@@ -1,8 +1,8 @@
-// onednn.h - the part of oneDNN that this project uses, in the words of version 2 and of version 3.
+// onednn.h - the part of oneDNN that this project uses, for version 2 and version 3.
 //
 // Version 3 replaced the operation descriptors that version 2 builds primitives from, and made
-// memory descriptors opaque. Everything that differs is in onednn.c; everything else sees what
-// stands here.
+// memory descriptors opaque. onednn.c contains all differences; all other files use only these
+// functions.
 #pragma once
 #include <oneapi/dnnl/dnnl.h>
 #include <stdbool.h>
@@ -15,7 +15,7 @@ typedef dnnl_memory_desc_t *DnnMd;
 typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
 #endif
 
-// Every call that can fail goes through this.
+// Use it for every call that can fail.
 #define DNN_CHECK(call) dnn_check((call), #call, __FILE__, __LINE__)
 void dnn_check(dnnl_status_t status, const char *call, const char *file, int line);
 
@@ -26,7 +26,7 @@ void dnn_md_free(DnnMd md);
 
 typedef enum { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_WEIGHTS } DnnPass;
 
-// bias is NULL where there is none.
+// bias may be NULL.
 typedef struct DnnConv {
     DnnMd x, w, bias, y;
     dnnl_dims_t strides, pad;
@@ -39,12 +39,12 @@ typedef struct DnnPrimitive {
     int arg_count;
 } DnnPrimitive;
 
-// A pass over a convolution. Backward passes want the forward pass's description as a hint.
+// A pass over a convolution. Backward passes need the forward pass's description as a hint.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
 // c (m, n) = a (m, k) b (k, n).
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c);
-// Takes the description over. arguments: up to 4 pairs of DNNL_ARG_* and the md of that argument.
+// Takes ownership of the description. arguments: up to 4 pairs, DNNL_ARG_* and that argument's md.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds);
 DnnPrimitive dnn_reorder(dnnl_engine_t engine, DnnMd from, DnnMd to);

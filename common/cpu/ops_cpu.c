@@ -1,4 +1,4 @@
-// ops_cpu.c - the operations that are short loops: everything but convolution.
+// ops_cpu.c - the operations that are short loops: all except convolution.
 //
 // An activation is [n][c / block][h * w][block]. The innermost loops run over the block, which is
 // what one vector instruction holds, so the compiler turns them into vector code: once for each
@@ -156,7 +156,7 @@ void ops_round(Type type, size_t count, const float *from, float *to)
 
 // --- batch normalisation -------------------------------------------------------------------------
 
-// What a channel needs in one pass over the activation, gathered in double by each thread.
+// Sums per channel of one pass over the activation, in double for each thread.
 typedef struct Sums {
     double *a, *b;          // (threads, c)
 } Sums;
@@ -167,8 +167,8 @@ struct Norm {
     int blocks, block, pixels;  // the activation as [n][blocks][pixels][block]
     Sums sums;
     double count;               // pixels of the batch, of all processes that share it
-    double *mine;               // (1 + 2 * c) this process's: count, means, squares; or 0, two sums
-    double *all;                // (processes, 1 + 2 * c), or NULL: everybody's, by rank
+    double *mine;               // (1 + 2 * c) this process's count, means, squares; or 0, two sums
+    double *all;                // (processes, 1 + 2 * c) all processes' by rank, or NULL
     float *scale, *shift;       // (c) y = x * scale + shift
     float *k0, *k1;             // (c) dx = scale * dy + k1 * x + k0
 };
@@ -177,7 +177,7 @@ Norm *norm_new(Ops *ops, const NormSpec *spec)
 {
     Norm *norm = xcalloc(1, sizeof *norm);
     const Shape *x = &spec->x;
-    bool row = x->h == 1 && x->w == 1;  // all layouts of a 1x1 image are one: use the widest block
+    bool row = x->h == 1 && x->w == 1;  // 1x1: all layouts are equal, so use the widest block
     norm->ops = ops;
     norm->spec = *spec;
     norm->block = row ? x->c : x->block;
@@ -216,7 +216,7 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
 
 static bool is_shared(const Norm *norm) { return norm->ops->norm_processes > 1; }
 
-// Fills norm->all with everybody's norm->mine.
+// Fills norm->all with the norm->mine of all processes.
 static void gather_all(Norm *norm)
 {
     Ops *ops = norm->ops;
@@ -236,7 +236,7 @@ static double total(const double *sums, int threads, int channels, int c)
 }
 
 // sum and sum of squares of x - origin over the pixels of one plane of `block` channels, in f32:
-// short enough to lose nothing that matters; planes are then added in double.
+// short enough for f32's precision; planes are then added in double.
 SPECIALIZED void plane_moments(Type type, const void *x, const float *origin, int pixels, int block,
                                float *sum, float *square)
 {
@@ -294,9 +294,9 @@ static void statistics_set(const NormTensors *t, int c, double count, double mea
     t->running_var[c] = (float)(0.9 * t->running_var[c] + 0.1 * unbiased);
 }
 
-// The statistics of everybody's pixels together, from everybody's own. Two sets are merged without
-// ever forming the difference of two large sums (Chan, Golub, LeVeque 1979), and in the order of
-// the ranks, so that all have the same bits.
+// Merges the statistics of all processes. Merging avoids the difference of two large sums (Chan,
+// Golub, LeVeque 1979) and goes in the order of the ranks, so that all processes get the same
+// bits.
 static void merge_statistics(Norm *norm, const NormTensors *t)
 {
     int channels = norm->spec.x.c;
@@ -389,8 +389,8 @@ void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *r
     }
 }
 
-// d = the gradient behind the ReLU, (dy1 + dy2) where y > 0, stored for the second pass; and the
-// sums of d and d * (x - mean) of this plane.
+// d = the gradient of the ReLU's input, (dy1 + dy2) where y > 0, stored for the second pass; and
+// the sums of d and d * (x - mean) of this plane.
 SPECIALIZED void plane_backward(Type type, const void *x, const void *y, const void *dy1,
                                 const void *dy2, const float *mean, int pixels, int block, void *d,
                                 float *sum, float *dot)
@@ -446,7 +446,7 @@ static void gradient_sums(const Norm *norm, const NormTensors *t, const NormGrad
     }
 }
 
-// mine = the sums of everybody's, in the order of the ranks.
+// mine = the sums over all processes, in the order of the ranks.
 static void merge_sums(Norm *norm)
 {
     int count = 1 + 2 * norm->spec.x.c;
@@ -485,7 +485,7 @@ static void norm_parameters(Norm *norm, const NormTensors *t)
     }
 }
 
-// scale, k1 and k0 stand in `norm`, for its channels from c on.
+// scale, k1 and k0 are in `norm`, for its channels from c on.
 SPECIALIZED void plane_dx(Type type, const Norm *norm, int c, const float *mean, const void *x,
                           const void *d, int pixels, int block, void *dx)
 {
@@ -569,7 +569,7 @@ void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *d
     }
 }
 
-// The part of a window at output o that lies inside: [begin, end).
+// The part of the window at output o that is inside the image: [begin, end).
 static inline int window_begin(const PoolSpec *s, int o)
 {
     int before = s->pad - o * s->stride;
@@ -584,8 +584,8 @@ static inline int window_end(const PoolSpec *s, int o, int size)
 
 enum { LANES = 16 };        // channels at a time: a block of the widest vectors
 
-// One output pixel, `lanes` channels of it: the first of the largest, and where in the window it
-// stood. NaN wins, as in PyTorch.
+// One output pixel, `lanes` channels of it: the largest value (the first, if several) and its
+// position in the window. NaN wins, as in PyTorch.
 SPECIALIZED void pool_pixel(Type type, const PoolSpec *s, const void *x, int row, int col,
                             int lanes, void *y, uint8_t *index)
 {
@@ -647,7 +647,7 @@ void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_
     }
 }
 
-// Gives the gradient of one output pixel to the input pixel that was the largest of its window.
+// Adds the gradient of one output pixel to the input pixel that was the largest in its window.
 SPECIALIZED void unpool_pixel(Type type, const PoolSpec *s, int row, int col, const uint8_t *index,
                               const void *dy1, const void *dy2, int lanes, float *dx)
 {
@@ -682,7 +682,7 @@ SPECIALIZED void unpool_plane(Type type, const PoolSpec *s, Shape out, int lanes
             }
 }
 
-// A pixel of dx may get a part from several windows: they are added up in f32.
+// A pixel of dx may get gradients from several windows; they are added up in f32.
 void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const void *dy1,
                       const void *dy2, void *dx)
 {
@@ -742,11 +742,11 @@ void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 
 typedef struct RowLoss {
     double loss;
-    int before;     // classes that come before the label; INT32_MAX: the loss is not finite
+    int before;     // number of classes before the label; INT32_MAX: the loss is not finite
 } RowLoss;
 
 // loss = log(sum(exp(z))) - sum(target * z), and its gradient, softmax(z) - target, times `scale`. The
-// target is onehot(label), of which all classes share the part `smooth`.
+// target is (1 - smooth) * onehot(label) + smooth / classes.
 // A row is correct at k if fewer than k classes come before its label, ties going to the lower
 // index. A label that is not a class has a loss that is not a number.
 static RowLoss row_loss(const float *z, int classes, int label, double smooth, double scale,
@@ -860,7 +860,7 @@ typedef struct ScaleTask {
     Stats *stats;
 } ScaleTask;
 
-// Two streams may come here at once: whoever finds the first bad gradient of a step counts it.
+// Two streams may run this at once: the first that finds a bad gradient counts the step.
 static void scale_task(void *arg)
 {
     const ScaleTask task = *(ScaleTask *)arg;
@@ -884,10 +884,10 @@ void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float
     stream_call(stream, scale_task, &task, sizeof task);
 }
 
-// The gradients in so many pieces, which threads share: how many threads, nobody sees in the sum.
+// Threads share this fixed number of pieces, so the sum does not depend on the number of threads.
 enum { PIECES = 256, PIECE_LANES = 32 };
 
-// In several sums, which a compiler may keep in registers, but not rearrange. A square of an f32 is
+// Several sums, so that a compiler can use registers without reordering. The square of an f32 is
 // exact in f64.
 static double sum_of_squares(const float *values, size_t count)
 {

@@ -1,4 +1,4 @@
-// ops_cpu.h - what the files of the CPU backend share.
+// ops_cpu.h - shared by the files of the CPU backend.
 #pragma once
 #include "cpu/onednn.h"
 #include "ops.h"
@@ -7,22 +7,22 @@ struct Ops {
     Device *device;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    int vector;             // the block that this processor likes: 16 with AVX-512, else 8
+    int vector;             // the best block on this processor: 16 with AVX-512, else 8
     float *scratch;         // for one operation at a time: reordered weights
     size_t scratch_count;
-    float *wide;            // for one emulated operation at a time: all it reads and writes, in f32
+    float *wide;            // for one emulated operation at a time: its inputs and outputs, in f32
     size_t wide_count;
 
-    int norm_processes;     // that share the batches of normalisations; 0, 1: each has its own
+    int norm_processes;     // processes that share BatchNorm's statistics; 0, 1: not shared
     OpsGather norm_gather;
     void *norm_gather_arg;
 };
 
-// Makes ops->scratch at least count floats long. Only while setting up: pointers to it go stale.
+// Makes ops->scratch at least count floats long. Only during setup: it invalidates pointers to it.
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
-// From f32, times a factor, to the type; back; and both, which leaves of f32 what the type holds.
+// From f32, times a factor, to the type; back; and both, which rounds f32 to the type's precision.
 void ops_narrow(Type type, size_t count, const float *from, float factor, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
 void ops_round(Type type, size_t count, const float *from, float *to);

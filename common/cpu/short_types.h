@@ -1,14 +1,14 @@
 // short_types.h - numbers of 16 bits: to f32 and back, without branches, so that loops over them
 // become vector code.
 //
-// Rounding is to the nearest, halfway to the even one, as the types' definitions have it: what is
-// too large becomes infinite, what is too small a denormal number, and not-a-number stays that.
+// Rounding is to nearest, ties to even, as in the types' definitions: numbers that are too large
+// become infinite, numbers that are too small become denormal, and NaN stays NaN.
 #pragma once
 #include "ops.h"
 
 #include <string.h>
 
-// A function of a Type becomes fast where that is a constant, and that it is where it is inlined.
+// A function of a Type is fast if the type is a constant, which it is after inlining.
 #define SPECIALIZED static inline __attribute__((always_inline))
 
 // fn(type, ...), compiled once for each type, with the type as a constant.
@@ -48,7 +48,7 @@ SPECIALIZED float from_f16(uint16_t half)
 {
     uint32_t bits = (half & 0x7fffu) << 13, exponent = bits & 0x0f800000;
     float normal = float_of(bits + (112u << 23));
-    float special = float_of(bits + (224u << 23));      // infinite, or not a number
+    float special = float_of(bits + (224u << 23));      // infinite, or NaN
     float denormal = float_of(bits + (113u << 23)) - float_of(113u << 23);
     float value = exponent == 0x0f800000 ? special : exponent == 0 ? denormal : normal;
     return float_of(bits_of(value) | (half & 0x8000u) << 16);
@@ -82,7 +82,7 @@ SPECIALIZED void store(Type type, void *to, size_t i, float value)
         ((uint16_t *)to)[i] = type == TYPE_BF16 ? to_bf16(value) : to_f16(value);
 }
 
-// The same for a value that the type holds, where there is less to do.
+// The same for a value that the type represents exactly, which is faster.
 SPECIALIZED void store_exact(Type type, void *to, size_t i, float value)
 {
     if (type == TYPE_BF16)
@@ -91,7 +91,7 @@ SPECIALIZED void store_exact(Type type, void *to, size_t i, float value)
         store(type, to, i, value);
 }
 
-// What is left of a value when it has been stored.
+// The value after rounding to the type.
 SPECIALIZED float rounded(Type type, float value)
 {
     return type == TYPE_F32    ? value
