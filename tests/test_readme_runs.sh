@@ -53,9 +53,9 @@ how()
     *": ./ddp exercise check"* | *": ./ddp exercise watch"* | *": ./ddp exercise run"* | *": ./ddp exercise reset"*)
         not_run ;;
     *": ./ddp exercise "*) like "$(sed -E 's/\[?\bID\b\]?/03-1/; s/\[STEP\]/03/' <<<"$2")" ;;
-    *": exercises/author.sh save 03-10")
-        like "echo '// TODO(03-10): spoiled' >>exercises-work/author-03-10/ddp.c; $2" ;;
-    *": exercises/author.sh edit 03-10") like "rm -r exercises-work/author-03-10; $2" ;;     # "later"
+    *": exercises/author.sh save 03-20")
+        like "echo '// TODO(03-20): spoiled' >>exercises-work/author-03-20/ddp.c; $2" ;;
+    *": exercises/author.sh edit 03-20") like "rm -r exercises-work/author-03-20; $2" ;;     # "later"
 
     *": ./ddp run" | *": ./ddp plot" | *": ./ddp slurm run" | *": ./ddp slurm up" | \
         *": tools/scaling_model fit") ;;        # names of commands, nothing to type
