@@ -134,7 +134,7 @@ signalled()
     local pid to
     ./03 -n 2 "${two[@]}" --epochs 6 --save stopped.st >"$TMP/output" 2>&1 </dev/null &
     pid=$! to=$!
-    for _ in {1..200}; do
+    for _ in {1..1200}; do
         grep -q "test: loss" "$TMP/output" && break
         sleep 0.05
     done
