@@ -15,7 +15,7 @@ void agree_same(const World *world, const char *what, const char *value);
 // both and ends the run.
 void agree_unique(const World *world, const char *what, const char *value, const char *hint);
 
-// Rank 0's answer. The others look at their own disks, and may find something else.
+// Returns rank 0's answer on all ranks, since the other ranks' disks may differ.
 bool agree_ask(const World *world, const char *what, bool answer);
 // A line of each rank: rank 0 prints them all, in order.
 void agree_print(const World *world, const char *line);

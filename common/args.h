@@ -3,7 +3,7 @@
 //   Args args = { 0 };
 //   args_add(&args, ARGS_ROWS({ "epochs", 0, ARG_INT, &config->epochs, "N", "passes over the data",
 //                               .min = 1, .max = 1e6 }));
-//   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 where there is a letter
+//   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 if it has a letter
 //
 // --config FILE (in programs without operands) reads lines "key = value": an option's name, and its
 // value, or yes or no. # begins a comment. Defaults, then the files in their order, then the
@@ -33,23 +33,23 @@ typedef struct Option {
     char letter;           // 0: none
     ArgType type;
     void *value;
-    const char *metavar;   // what stands for the value in --help; for ARG_CHOICE the choices
+    const char *metavar;   // the value's name in --help; for ARG_CHOICE the choices
     const char *help;
     double min, max;       // numbers: inclusive, both 0: any finite number of the type
-    bool own;              // each of several processes may have another value
-    bool overwrites;       // a file that is written anew: no other option may name the same one
+    bool own;              // may differ between the processes of a run
+    bool overwrites;       // a file that is overwritten: no other option may name the same one
 } Option;
 
 enum { ARGS_MAX = 96 };
 typedef struct Args {
     Option rows[ARGS_MAX];
-    char given[ARGS_MAX];           // 1: stood on the command line
-    char groups[ARGS_MAX];          // which call of args_add it came with: --help parts them
+    char given[ARGS_MAX];           // 1: on the command line or in a file
+    char groups[ARGS_MAX];          // which call of args_add added it: --help separates them
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
-    const char *operands;           // what may come behind the options, for --help; or NULL
-    char **rest;                    // that, as it was given: from the first word that is no option,
-                                    // or behind "--"; ends with NULL
+    const char *operands;           // what may follow the options, for --help; or NULL
+    char **rest;                    // these arguments: from the first word that is no option,
+                                    // or after "--"; ends with NULL
 } Args;
 
 #define ARGS_ROWS(...) (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))

@@ -1,4 +1,4 @@
-// log.h - what a run says: lines or a progress bar for people, JSON lines for programs.
+// log.h - a run's output: lines or a progress bar for people, JSON lines for programs.
 #pragma once
 #include "args.h"
 #include "stats.h"
@@ -7,35 +7,35 @@ typedef struct LogConfig {
     int print_freq;         // steps between two lines
     const char *metrics;    // file for JSON lines, or NULL
     const char *trace;      // file for the timeline, or NULL
-    int usage_ms;           // between two samples of what the process uses; 0: none
-    // Of several processes that compute together rank 0 speaks. The others have no lines, no bar,
-    // and metrics only where the file's name holds "%r": there each rank, 0 too, puts its number.
+    int usage_ms;           // between two samples of CPU, memory and GPU; 0: none
+    // Of several ranks only rank 0 prints. The others have no lines, no bar, and metrics only if
+    // the file's name contains "%r": each rank, also rank 0, replaces it with its number.
     int rank, ranks;
-    const char *whose;      // whose numbers a step's are ("rank 0"), where that is a question
+    const char *whose;      // printed after a step's numbers, such as "rank 0"; or NULL
 } LogConfig;
 LogConfig log_defaults(void);
-// For one of several processes. whose: the losses that are printed; rates are everybody's.
+// For one of several ranks. whose: the losses that are printed; rates are the sum of all ranks.
 void log_among(LogConfig *config, int rank, int ranks, const char *whose);
 void log_options(Args *args, LogConfig *config);
 
 typedef struct Log Log;
-// append: a resumed run goes on in the same file. Fails if the metrics file cannot be opened.
+// append: a resumed run continues the same file. Fails if the metrics file cannot be opened.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
-// Are numbers due after this step (from 1)? Every print_freq steps and at the last; on a terminal
-// once a second too, so that the bar shows what is going on (but for one of several processes: they
-// look at the device at the same steps).
+// Are numbers due after this step (from 1)? Every print_freq steps and at the last. On a terminal
+// once a second, too, for the bar; but not for one of several ranks, since all ranks must read the
+// device's numbers after the same steps.
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
 // Messages of the run, above the progress bar if there is one.
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Progress of an epoch. On a terminal a bar that is redrawn in place, at most ten times a second,
-// with rate and time left; else nothing. Call it after every step, it is cheap (and a sign of life,
-// see alive.h); and, with a batch of 0, before the first, which starts the clock.
+// Progress of an epoch: on a terminal a bar, redrawn in place at most ten times a second, with rate
+// and time left; else nothing. Call it with a batch of 0 before the first step, to start the clock,
+// and after every step. It is cheap, and it is also a sign of life (alive.h).
 void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch);
-// The bar stays on the screen as it is, and what follows stands below it. Happens by itself after
-// the last step of an epoch; call it when an epoch is broken off.
+// Leaves the bar on the screen; later output appears below it. Happens automatically after the
+// last step of an epoch; call it when an epoch is interrupted.
 void log_progress_end(Log *log);
 // The numbers of a printed step: in the bar, or as the articles' line below; and, every print_freq
 // steps and at the last, as a "step" event.
@@ -44,34 +44,34 @@ void log_progress_end(Log *log);
 typedef struct LogStep {
     int epoch, epochs;          // from 1
     int64_t step, steps;        // from 1, in this epoch
-    bool final;                 // of the run: told in any case
+    bool final;                 // of the run: always printed
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
-    // Mixed precision's, of the last step; 0: not told.
+    // With mixed precision, of the last step; 0: not printed.
     double norm;                // of the gradients, before they were clipped
-    double loss_scale;          // with it, how many steps were left out since the run began:
+    double loss_scale;          // if it is printed, so are the steps skipped since the start:
     int64_t skipped;
 } LogStep;
 void log_step(Log *log, const LogStep *step);
-// A loss or a gradient was not finite: says so, where it is this process's loss or nobody else says
-// it, and exits.
+// A loss or a gradient was not finite: the rank with that loss and rank 0 print that, and all ranks
+// exit.
 _Noreturn void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step);
-// Gradients are not finite with a loss scale that is fixed, or stay so though it has become this
-// small: rank 0 says so, and all exit.
+// Gradients are not finite with a fixed loss scale, or stay so although the scale is as small as
+// this: rank 0 prints that, and all ranks exit.
 _Noreturn void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch,
                                 int64_t step);
 
-// The end of an epoch: what training gave and the test said, as an "epoch" event.
+// The end of an epoch: the results of training and test, as an "epoch" event.
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds);
-// A test's result, as a line; and, where it is all that the run does, as an "eval" event.
+// A test's result, as a line; and, if the run only evaluates, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);
-// The last words: the fingerprint of the weights, as a line; and, with what it took, the "end"
+// The end of a run: the hash of the weights, as a line; and, with threads and memory, as the "end"
 // event.
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // One JSON object on its own line, with "event" first: log_event(log, "eval", "\"top1\":%.4f",
-// 65.0). A number that is not finite must be written with log_number. Written at
-// once. Where it cannot be (a full disk), that is said, the file ends there, and training goes on.
+// 65.0). A number that may not be finite must be written with log_number. Written at
+// once. If that fails (a full disk), prints a warning and ends the file; training continues.
 void log_event(Log *log, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 // The number as JSON: null if it is not finite. Returns out.

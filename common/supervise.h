@@ -17,11 +17,11 @@ void supervise_free(Supervisor *supervisor);
 // without one until it is lost; 0: until the child says so, it may be any program. -1: it cannot,
 // see errno.
 pid_t supervise_fork(Supervisor *supervisor, int rank, double patience);
-// Returns when all have ended, and what they left behind in their groups: the exit status for all.
+// Returns when all ranks and the rest of their process groups have ended: the exit status for all.
 // If a rank is lost, it is named, and the others are ended. Passes signals on; then this may start
 // again.
 int supervise(Supervisor *supervisor);
-// Waits. Returns 0; or at once the signal that asks, or has asked, to end.
+// Waits. Returns 0; or, at once, the signal that asks or has asked this process to end.
 int supervise_pause(Supervisor *supervisor, double seconds);
 
 // In a program that a launcher may have started: it is killed when the launcher dies. Returns

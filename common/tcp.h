@@ -22,7 +22,7 @@ bool tcp_use_interface(const char *interface, TcpAddress address, Error *err);
 // Binds a socket at this address only; 0.0.0.0 is refused. Port 0: the system chooses one. Call
 // listen on the socket; programs do not inherit it. -1: failed.
 int tcp_bind(const TcpPlace *place, Error *err);
-// The place on this side of a socket, or (peer) on the other side.
+// The address and port of this side of a socket, or (peer) of the other side.
 TcpPlace tcp_place(int socket, bool peer);
 // Connects within so many seconds. -1: failed, or a signal came.
 int tcp_connect(const TcpPlace *place, double seconds, Error *err);

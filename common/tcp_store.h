@@ -21,7 +21,7 @@ typedef struct TcpStoreConfig {
     bool first_free;
     int sockets[STORE_PLACES];          // rank 0: bound to these places, see below
     const char *from;                   // our own address, or NULL: the one that leads to rank 0
-    char name[STORE_NAME];              // of the run: a rank of another one is refused
+    char name[STORE_NAME];              // of the run: ranks of other runs are refused
     Secret secret;                      // none: on the loopback, processes of this user may join
     bool supervised;                    // a supervisor on this machine reports how its ranks die
     double timeout;                     // s until all ranks are there; 0: any
@@ -38,9 +38,9 @@ void tcp_store_bind(TcpStoreConfig *config);
 void tcp_store_offer(TcpStoreConfig *config, const char *host, int port, bool one_host);
 
 // Returns when all ranks are there, and fills in the world's address, run and store. Else fails:
-// rank 0 is not found in time, or a rank is missing, is there twice, or has another size. A signal
+// rank 0 is not found in time, or a rank is missing, is there twice, or has a wrong size. A signal
 // ends the process here and in the store's calls (interrupt_leave).
 void tcp_store_join(const TcpStoreConfig *config, World *world);
-// This rank is done (alive_done): to close the connection is no death now. Rank 0 waits a moment for
+// This rank is done (alive_done), so it may close the connection. Rank 0 first waits a moment for
 // the others.
 void tcp_store_end(World *world);

@@ -13,7 +13,7 @@ typedef struct Watched {
     pid_t pid;
     const char *host;
     double heard;           // s: when its page last came over the network; 0: our own child
-    double slack;           // s: its own supervisor has so much longer to report what happened
+    double slack;           // s: extra time for its own supervisor to report what happened
     double ended;           // s: when it was reaped, or its connection closed; 0: it lives
     double stopped;         // s: when SIGSTOP or the like stopped it, or 0
     int status;             // our own child's, as waitpid gave it
@@ -24,11 +24,11 @@ typedef struct Watched {
 typedef struct Watch {
     int size;
     Watched *ranks;         // (size)
-    sigset_t passed;        // signals that were passed on: to end with one of them is no fault
+    sigset_t passed;        // signals that were passed on: a rank may end with one of them
     double looked;          // s
 } Watch;
 
-bool watch_lives(const Watch *watch);   // does any rank?
+bool watch_lives(const Watch *watch);   // does any rank live?
 // Names the rank that has died, hangs or is stopped, in one line on stderr, and returns the exit
 // status for all. 0: nothing is wrong, as far as can be seen. Call it a few times a second.
 int watch_judge(Watch *watch);

@@ -399,7 +399,7 @@ TEST(metrics_on_a_full_disk)
         metrics = i ? "/dev/full" : test_path("full.jsonl");
         run_in_pipe(full_disk);
         EXPECT_EQ_INT(caught.status, 0);
-        char *warning = strstr(caught.text, ": the metrics end here\nhint: training goes on\n");
+        char *warning = strstr(caught.text, ": the metrics end here\nhint: training continues\n");
         EXPECT(warning && !strstr(warning + 9, "the metrics end here"), "%s", caught.text);
         has(caught.text, i ? "/dev/full: write: No space" : "full.jsonl: write: No space");
         has(caught.text, "the end\n");

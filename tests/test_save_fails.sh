@@ -107,7 +107,7 @@ fails()
     check "$1 $2 $3: nothing temporary" nothing_temporary
 }
 room="make room; the file that was there before is whole"
-elsewhere="give a file in a directory that is there and can be written"
+elsewhere="give a file in a directory that exists and is writable"
 fails write 1 ENOSPC "write at byte 0: No space left on device" "$room"
 fails write 3 ENOSPC "write at byte " "$room"
 fails write 1 EDQUOT "write at byte 0: Disk quota exceeded" "$room"

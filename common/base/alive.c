@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static Alive own;                       // where nobody looks
+static Alive own;                       // private: no watcher reads it
 static Alive *_Atomic here = &own;
 
 static Alive *alive(void) { return atomic_load_explicit(&here, memory_order_relaxed); }
@@ -33,7 +33,7 @@ void alive_wait_begin(void)
     atomic_fetch_add(&alive()->waiting, 1);
 }
 
-// The beat comes first: whoever sees that this process no longer waits sees a fresh one.
+// The beat comes first: a watcher that sees the end of the wait also sees a fresh beat.
 void alive_wait_end(void)
 {
     alive_beat();
@@ -71,7 +71,7 @@ static void name_set(_Atomic char to[ALIVE_NAME], const char *from)
     atomic_store_explicit(&to[i], '\0', memory_order_relaxed);
 }
 
-// Ends within ALIVE_NAME, whatever a process that is being killed has left there.
+// The copy always ends with a zero, also if the process was killed while it wrote the name.
 static void name_get(char to[ALIVE_NAME], const _Atomic char from[ALIVE_NAME])
 {
     int i = 0;
@@ -151,14 +151,14 @@ void alive_progress(const Alive *a, char *text, int size)
              (long long)atomic_load(&a->step));
     snprintf(text, (size_t)size, "%s; last collective: %s",
              atomic_load(&a->step) > 0 ? steps
-             : atomic_load(&a->joined) ? "before its first step was done"
+             : atomic_load(&a->joined) ? "before the end of its first step"
                                        : "before it had met the others",
              collective);
 }
 
 // --- across exec ---------------------------------------------------------------------------------
 
-// Sealed: it cannot shrink under those who have it mapped, and is told from any other descriptor.
+// Sealed: it cannot shrink while it is mapped, and alive_inherit recognises the descriptor by it.
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 Alive *alive_pages(int count, int *descriptor)
@@ -194,7 +194,7 @@ bool alive_inherit(void)
     char more;
     struct stat file;
     bool named = text && sscanf(text, "%d %d%c", &fd, &number, &more) == 2;
-    unsetenv("DDP_ALIVE");              // what this process starts is nobody's rank
+    unsetenv("DDP_ALIVE");              // not for this process's own children
     if (!named || fd <= STDERR_FILENO || number < 0 || fcntl(fd, F_GET_SEALS) != SEALS
         || fstat(fd, &file) != 0 || (size_t)file.st_size / sizeof(Alive) <= (size_t)number)
         return false;

@@ -1,4 +1,4 @@
-// args.c - the table of options at work: parsing, config files, --help, and all values as JSON.
+// args.c - uses the table of options: parsing, config files, --help, and all values as JSON.
 #include "args.h"
 #include "check.h"
 #include "base/json.h"
@@ -17,13 +17,13 @@ enum { CONFIGS_MAX = 16 };
 static struct {
     const char *path;       // the last --config
     bool print;
-    char *texts[CONFIGS_MAX];   // what was read, since options point into it
+    char *texts[CONFIGS_MAX];   // the files' contents: options point into them
     int count;
     bool reading;           // path, at this line
     int line;
 } config;
 
-// --config and --print-config are about values, and are none themselves.
+// --config and --print-config are not part of the configuration themselves.
 static bool is_value(const Option *option)
 {
     return option->value != &config.path && option->value != &config.print;
@@ -104,7 +104,7 @@ char *args_shared(const Args *args)
 
 // --- the table -----------------------------------------------------------------------------------
 
-// torchrun's users write underscores where we have dashes.
+// As torchrun does, takes underscores for dashes.
 static bool is_named(const char *name, const char *typed, size_t length)
 {
     for (size_t i = 0; i < length; i++)
@@ -129,7 +129,7 @@ static Option *by_letter(Args *args, char letter)
     return NULL;
 }
 
-// The tables come from many files: that two of them want the same name must not pass unseen.
+// The tables come from many files: two options with the same name are an error.
 void args_add(Args *args, const Option *rows, int count)
 {
     CHECK(args->count + count <= ARGS_MAX, "raise ARGS_MAX", "more than %d options", ARGS_MAX);
@@ -158,9 +158,9 @@ static const char *program_name(const Args *args)
     return slash ? slash + 1 : program;
 }
 
-// Processes that a launcher has started with the same options make the same mistake. The first of a
-// machine reports it; the others wait a moment, and mostly the launcher ends them then. srun ends
-// no task, so there only the first task of all speaks.
+// Processes that a launcher has started with the same options find the same error. The first of a
+// machine prints it; the others wait a moment, in which the launcher usually ends them. srun ends
+// no task, so there only task 0 prints.
 static bool is_other_task(void)
 {
     const char *task = getenv("OMPI_COMM_WORLD_RANK") ? NULL : getenv("SLURM_PROCID");
@@ -174,7 +174,7 @@ static bool is_other_here(void)
     return local && atoi(local) > 0;
 }
 
-// Whatever the user has typed: one line, and what a config file holds with its place.
+// Prints one line, whatever the user typed. An error in a config file names the file and the line.
 void args_reject(const Args *args, const char *option, const char *format, ...)
 {
     char text[512];
@@ -198,7 +198,7 @@ void args_reject(const Args *args, const char *option, const char *format, ...)
     exit(EXIT_USAGE);
 }
 
-// Suggests the option that begins like the word: with three letters at least, or all of its name.
+// Suggests the option that starts like the word: with at least three letters, or its whole name.
 static _Noreturn void reject_unknown(const Args *args, const char *typed)
 {
     const char *word = typed + strspn(typed, "-"), *nearest = NULL;
@@ -275,7 +275,7 @@ static bool is_choice(const char *choices, const char *text)
     return false;
 }
 
-// "0,2" as numbers. Returns how many, or 0 if it is no list, or longer than `most`.
+// "0,2" as numbers. Returns how many, or 0 if it is not a list or is longer than `most`.
 static int list_of(const char *text, int *numbers, int most)
 {
     for (int count = 0; count < most; text++) {
@@ -398,7 +398,7 @@ static _Noreturn void print_help(const Args *args)
 
 // --- config files --------------------------------------------------------------------------------
 
-// Without the spaces around it, in place.
+// Removes the spaces at both ends, in place.
 static char *trimmed(char *text)
 {
     text += strspn(text, " \t\r\n");
@@ -433,7 +433,7 @@ static void read_config(Args *args)
 {
     size_t size;
     if (config.count == CONFIGS_MAX)
-        args_reject(args, "config", "%d files are the most", CONFIGS_MAX);
+        args_reject(args, "config", "at most %d files", CONFIGS_MAX);
     char **text = &config.texts[config.count++];
     FILE *out = open_memstream(text, &size), *in = fopen(config.path, "re");
     CHECK(out, "", "open_memstream: %s", strerror(errno));
@@ -457,7 +457,7 @@ static void read_config(Args *args)
     config.reading = false;
 }
 
-// What was given; the defaults as comments, since giving one may mean something.
+// Prints the given options, and defaults as comments: args_given tells the two apart.
 static _Noreturn void print_config(const Args *args)
 {
     if (is_other_task() || is_other_here())
@@ -474,7 +474,7 @@ static _Noreturn void print_config(const Args *args)
 
 // --- parsing -------------------------------------------------------------------------------------
 
-// What follows an option that wants a value. "-1" is one; "--seed" and "-b" are the next option.
+// The value after an option. "-1" is a value; "--seed" and "-b" are the next option.
 static const char *next_value(const Args *args, const Option *option, const char *next)
 {
     if (next == NULL)
@@ -522,7 +522,7 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-// The directory of the file at path, which need not be there yet, and its name.
+// The directory and the name of the file at path, which need not exist yet.
 static bool identify(const char *path, struct stat *directory, const char **name)
 {
     const char *slash = strrchr(path, '/');
@@ -550,7 +550,7 @@ static const char *file_of(const Option *o)
     return is_file ? *(const char **)o->value : NULL;
 }
 
-// A file that one option writes would destroy what another one reads or writes there.
+// Refuses a file that one option writes and a different option reads or writes.
 static void refuse_same_files(const Args *args)
 {
     for (int i = 0; i < args->count; i++)
@@ -599,7 +599,7 @@ void args_parse(Args *args, int argc, char **argv)
     for (int j = 1; j < argc && !args->operands; j++)
         if (is_help(argv[j]))
             print_help(args);
-    // The command line overrules the files, wherever it names them: so it comes again.
+    // The command line overrides the files, wherever it names them: so it is read again.
     parse_words(args, argc, argv, true);
     int i = parse_words(args, argc, argv, false);
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);

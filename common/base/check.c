@@ -1,4 +1,4 @@
-// check.c - errors, and the way out.
+// check.c - error messages, and the end of the process.
 #include "check.h"
 #include <signal.h>
 #include <stdarg.h>
@@ -25,8 +25,8 @@ void check_set_speaker(const char *speaker)
     snprintf(speaker_text, sizeof speaker_text, "%s", speaker);
 }
 
-// Messages quote what users typed and what files hold. One message is one line all the same, and
-// cannot play with the terminal.
+// Messages quote user input and file contents. Control characters are replaced, so a message stays
+// on one line and cannot send escape sequences to the terminal.
 static void blank_controls(char *text)
 {
     for (; *text; text++)
@@ -35,7 +35,7 @@ static void blank_controls(char *text)
 }
 
 // One write, so that the lines of several processes do not mix. On a terminal a progress bar may
-// stand in this line, our own or another rank's: it goes first.
+// occupy this line, our own or a different rank's: it is erased first.
 static void print_message(const char *file, int line, const char *hint, const char *format,
                           va_list args)
 {
@@ -53,7 +53,7 @@ static void print_message(const char *file, int line, const char *hint, const ch
                      speaker_text, host, (int)getpid(), slash ? slash + 1 : file, line, message,
                      hint_line, hint_line[0] ? "\n" : "");
     if (write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1) < 0)
-        return; // nobody is listening; the exit status still speaks
+        return; // stderr is closed; the exit status still reports the failure
 }
 
 void warn_at(const char *file, int line, const char *hint, const char *format, ...)
@@ -73,7 +73,7 @@ static void run_clean_up(void)
 
 void leave_at_once(void)
 {
-    if (ftrylockfile(stdout) == 0)      // a thread that has it may be stuck there
+    if (ftrylockfile(stdout) == 0)      // the thread that holds it may be stuck
         fflush(stdout);
     run_clean_up();
     _exit(EXIT_REPORTED);
@@ -87,9 +87,9 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
         _exit(status); // the clean-up itself failed
     here = true;
     while (atomic_flag_test_and_set(&failing))
-        pause(); // another thread is on its way out, and takes us along
+        pause(); // a different thread is ending the process
 
-    if (ftrylockfile(stdout) == 0)      // who holds it may be stuck there
+    if (ftrylockfile(stdout) == 0)      // the thread that holds it may be stuck
         fflush(stdout);
     va_list args;
     va_start(args, format);
@@ -105,8 +105,8 @@ void check_on_exit(void (*clean_up)(void))
     atomic_store(&exit_clean_up, clean_up);
 }
 
-// For a signal handler that leaves at once, so only what a handler may call. The newline ends a
-// progress bar that may stand there, so that the shell's prompt gets a line of its own.
+// For a signal handler that exits at once, so only async-signal-safe calls. The newline ends a
+// progress bar, so that the shell's prompt starts on a new line.
 void check_clean_up(void)
 {
     run_clean_up();

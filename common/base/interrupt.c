@@ -19,20 +19,20 @@ static _Noreturn void leave(int signal)
 
 static void on_signal(int signal)
 {
-    int none = 0, hint = SIGUSR1, kept = errno; // whatever was interrupted may be about to read it
+    int none = 0, hint = SIGUSR1, kept = errno; // errno, which the interrupted code may read next
     if (signal == SIGUSR1 && wish)
         return;
     if (!atomic_compare_exchange_strong(&wish, &none, signal) &&
         !atomic_compare_exchange_strong(&wish, &hint, signal))
         leave(signal);
-    if (speaks && !silenced && signal != SIGUSR1)   // there may be nobody to read it
+    if (speaks && !silenced && signal != SIGUSR1)   // SIGUSR1 is sent by a batch system
         interrupt_answer();
     errno = kept;
 }
 
-// The handler gets a stack of its own. The stack pointer of whoever was interrupted may be no
-// stack's: oneDNN's matrix products let it point to the beginning of a block from malloc, and below
-// that the kernel would write over the heap.
+// The handler gets its own stack. The stack pointer of the interrupted code may not point to a
+// stack: oneDNN's matrix products set it to the start of a block from malloc, and below the block
+// the kernel would overwrite the heap.
 static void use_own_stack(void)
 {
     static char memory[1 << 16];
@@ -48,7 +48,7 @@ void interrupt_install(bool speak)
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGUSR1, &action, NULL);
-    signal(SIGPIPE, SIG_IGN);   // a reader that goes away (| head) is no reason to stop training
+    signal(SIGPIPE, SIG_IGN);   // a reader that closes the pipe (| head) must not end training
 }
 
 void interrupt_silence(void) { silenced = true; }
@@ -57,7 +57,7 @@ void interrupt_answer(void)
 {
     static const char said[] = "\nstopping after this step; once more: at once\n";
     ssize_t told = write(STDERR_FILENO, said, sizeof said - 1);
-    (void)told;                 // there may be nobody to tell
+    (void)told;                 // stderr may be closed
 }
 
 int interrupt_requested(void) { return granted ? granted : deferred ? 0 : wish; }

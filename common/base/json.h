@@ -1,10 +1,10 @@
-// json.h - the little JSON that several files here have to write or read: strings.
+// json.h - JSON strings, for the files here that write or read JSON.
 #pragma once
 #include <stdio.h>
 #include <string.h>
 
 // How many bytes the UTF-8 character at text has (at most `left` may be read), or 0 if it is none:
-// cut short, overlong, half of a surrogate pair, or behind U+10FFFF.
+// cut short, overlong, half of a surrogate pair, or above U+10FFFF.
 static inline int utf8_length(const unsigned char *text, size_t left)
 {
     static const unsigned smallest[5] = { 0, 0, 0x80, 0x800, 0x10000 };

@@ -25,10 +25,10 @@
 typedef struct Bar {
     int epoch, epochs;
     int64_t step, steps;
-    int64_t first_step;     // where the clock was started, and
+    int64_t first_step;     // the step at which the clock started, and
     double started;         // when (s)
     int64_t samples;        // since then
-    char numbers[192];      // the last that are known: "loss: 1.959 | acc: 28.633%"
+    char numbers[192];      // the latest: "loss: 1.959 | acc: 28.633%"
     double drawn;           // when it was last drawn (s)
     bool shown;             // is on the screen, with the cursor at its end
 } Bar;
@@ -59,12 +59,12 @@ void log_options(Args *args, LogConfig *config)
         { "print-freq", 'p', ARG_INT, &config->print_freq, "N", "steps between two printed lines",
           .min = 1, .max = 1e9 },
         { "metrics", 0, ARG_STRING, &config->metrics, "FILE",
-          "write what happens as JSON lines (%r in the name: the rank)", .own = true,
+          "write events as JSON lines (%r in the name: the rank)", .own = true,
           .overwrites = true },
         { "trace", 0, ARG_STRING, &config->trace, "FILE",
           "write a timeline for https://ui.perfetto.dev", .own = true, .overwrites = true },
         { "usage", 0, ARG_INT, &config->usage_ms, "MS",
-          "with --metrics: sample processors, memory and GPU so often (0: do not)", .min = 0,
+          "with --metrics: time between samples of CPU, memory, GPU (0: none)", .min = 0,
           .max = 1e6 }));
 }
 
@@ -86,10 +86,10 @@ static int metrics_open(const char *path, bool append)
 {
     if (path == NULL)
         return -1;
-    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
+    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
     int flags = O_WRONLY | (append ? 0 : O_TRUNC);
     int fd = open(path, flags | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
-    CHECK(fd >= 0, "give --metrics a file in a directory that is there and can be written",
+    CHECK(fd >= 0, "give --metrics a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
     return fd;
 }
@@ -146,11 +146,11 @@ static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part
 
 // --- the screen ----------------------------------------------------------------------------------
 
-// Everything goes out through here, in one piece; printf's buffer goes first, to keep the order. No
-// screen to write to is no reason to stop training.
+// All output goes through here, in one write. printf's buffer goes first, to keep the order.
+// Training continues if the write fails.
 static void screen_write(const char *text, size_t length)
 {
-    alive_outside_begin();      // whoever reads it may have paused
+    alive_outside_begin();      // the reader may have paused
     fflush(stdout);
     while (length > 0) {
         ssize_t n = write(STDOUT_FILENO, text, length);
@@ -181,8 +181,8 @@ static const char *clock_text(double seconds, char out[32])
     return out;
 }
 
-// "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2": what there is of
-// it.
+// "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2": the values
+// that exist.
 static void numbers_text(const Log *log, const LogStep *s, char *out, size_t size)
 {
     const char *whose = log->config.whose;
@@ -197,8 +197,8 @@ static void numbers_text(const Log *log, const LogStep *s, char *out, size_t siz
         snprintf(out + n, size - n, " | skipped: %lld", (long long)s->skipped);
 }
 
-// The whole line, at most width - 1 columns, so that it never wraps. The bar takes what room is
-// left.
+// The whole line, at most width - 1 columns, so that it never wraps. The bar takes the columns that
+// are left.
 //   epoch 1/5 |######      | 121/196 [00:42<00:26, 733 img/s] loss: 1.959 | acc: 28.633%
 static void bar_text(const Bar *bar, double now, int width, char *out, size_t size)
 {
@@ -290,7 +290,7 @@ void log_say(Log *log, const char *format, ...)
         bar_draw(log, true);
 }
 
-// What only some steps have, as members of the event.
+// Values that only some steps have, as members of the event.
 static void extra_members(const LogStep *s, char *out, size_t size)
 {
     char number[LOG_NUMBER];
@@ -325,7 +325,7 @@ static void step_event(Log *log, const LogStep *s, double rate)
     log->told = clock_now();
 }
 
-// Of what all ranks see alike, rank 0 speaks.
+// Only rank 0 prints an error that all ranks see.
 static void leave_if_silent(const Log *log)
 {
     if (!log->silent)
@@ -338,7 +338,7 @@ void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t ste
 {
     bool own = stats->not_finite > 0;
     if (!own)
-        leave_if_silent(log);       // the rank whose loss it is says so, and rank 0
+        leave_if_silent(log);       // the rank with this loss prints it, and rank 0
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
             "%s is not finite in epoch %lld, by step %lld; nothing was saved since",
             own ? "the loss" : stats->bad_gradients > 0 ? "a gradient (of some rank)"
@@ -376,7 +376,7 @@ void log_step(Log *log, const LogStep *s)
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds)
 {
     char train_loss[LOG_NUMBER], test_loss[LOG_NUMBER], tested[160] = "";
-    if (test->count > 0)        // else another rank has done it
+    if (test->count > 0)        // else a different rank evaluates
         snprintf(tested, sizeof tested,
                  "\"test_loss\":%s,\"top1\":%.4f,\"top5\":%.4f,\"n\":%lld,",
                  log_number(mean_loss(test), test_loss), percent(test->correct1, test->count),
@@ -431,12 +431,13 @@ void log_event(Log *log, const char *event, const char *format, ...)
     va_start(args, format);
     bool alone = vfprintf(out, format, args) == 0;
     va_end(args);
-    fseek(out, alone ? -1 : 0, SEEK_CUR); // no comma where nothing follows
+    fseek(out, alone ? -1 : 0, SEEK_CUR); // removes the comma if nothing follows
     fputs("}\n", out);
     fclose(out);
-    errno = ENOSPC;             // what a write that is cut short leaves unsaid
+    errno = ENOSPC;             // a short write does not set errno
     if (write(log->metrics, line, size) != (ssize_t)size) {
-        WARN("training goes on", "%s: write: %s: the metrics end here", log->path, strerror(errno));
+        WARN("training continues", "%s: write: %s: the metrics end here", log->path,
+             strerror(errno));
         close(log->metrics);
         log->metrics = -1;
         log->bar.drawn = 0;

@@ -1,4 +1,4 @@
-// replace_file.c - writing so that a crash cannot hurt:
+// replace_file.c - writes a file so that a crash cannot damage it:
 //
 //   write path.tmp, fsync it    after a crash: the old file, and half a new one beside it, which
 //                               the next save replaces
@@ -7,7 +7,7 @@
 //
 // The writer holds a lock on path.tmp. The kernel drops that lock with its process, and file
 // servers pass it between hosts. So a second run that saves to the same path is refused, on any
-// host, and what a killed run left is never in the way.
+// host, and the temporary file of a killed run is simply replaced.
 #include "base/replace_file.h"
 #include "alive.h"
 
@@ -78,7 +78,7 @@ static int sync_file(int fd)
     return status;
 }
 
-// On the way out, so only what a signal handler may call.
+// Called when the process ends, also by signal handlers: only async-signal-safe calls.
 static void remove_temporary(void)
 {
     if (atomic_exchange(&is_there, false))
@@ -96,7 +96,7 @@ static const char *hint_for(int error)
     case EROFS:
     case ENOENT:
     case ENOTDIR:
-        return "give a file in a directory that is there and can be written";
+        return "give a file in a directory that exists and is writable";
     case EFBIG:
         return "ulimit -f, or the file system, does not allow files of this size";
     case EWOULDBLOCK:
@@ -138,7 +138,7 @@ static bool remove_stray(void)
     return ours;
 }
 
-// Always a file of its own making: nobody can have prepared a trap under this name.
+// Always creates the file: a link or a file that was planted under this name is never written.
 static int open_temporary(const char *path)
 {
     enum { FLAGS = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
@@ -157,8 +157,8 @@ static int open_temporary(const char *path)
     return fd;
 }
 
-// After a failure. If the file is gone already, the program is on its way out in another thread, or
-// in a signal handler: that has the last word.
+// After a failure. If the file is gone already, a different thread or a signal handler is ending
+// the program and reports why.
 static void discard_temporary(void)
 {
     if (!atomic_exchange(&is_there, false))
@@ -210,7 +210,7 @@ static bool write_beside(const char *path, bool (*fill)(FileWriter *w, const voi
 bool replace_file(const char *path, bool (*fill)(FileWriter *w, const void *arg), const void *arg,
                   Error *err)
 {
-    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
+    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
     check_on_exit(remove_temporary);
     pthread_mutex_lock(&writing);
     bool ok = write_beside(path, fill, arg, err);

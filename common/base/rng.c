@@ -20,7 +20,7 @@ enum { MT_WORDS = 624, MT_MIDDLE = 397 };
 
 typedef struct Twister {
     uint32_t state[MT_WORDS];
-    int next;               // the word that is given out next
+    int next;               // the next word to return
 } Twister;
 
 static void twister_seed(Twister *mt, uint32_t seed)
@@ -53,7 +53,7 @@ static uint32_t twister_next(Twister *mt)
     return y ^ (y >> 18);
 }
 
-// Fisher and Yates, from the front: each place swaps with itself or one of those behind it. PyTorch
+// Fisher and Yates, from the front: each element swaps with itself or a later one. PyTorch
 // keeps 32 bits of the seed and takes the remainder as it is (the bias is below count / 2^32); from
 // this many on it changes to another algorithm.
 void torch_randperm(uint64_t seed, int count, int32_t *out)

@@ -1,4 +1,4 @@
-// threads.c - a team meets at one barrier before a part, and at another after it.
+// threads.c - a team waits at one barrier before each part, and at a second one after it.
 #include "threads.h"
 #include "check.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// A thread inherits what is blocked where it is made.
+// A thread inherits the signal mask of the thread that creates it.
 pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what)
 {
     pthread_t thread;
@@ -15,7 +15,7 @@ pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int status = pthread_create(&thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    CHECK(status == 0, "ulimit -u and the container's limit on pids say how many threads may be",
+    CHECK(status == 0, "ulimit -u and the container's limit on pids limit the number of threads",
           "pthread_create: %s: %s", what, strerror(status));
     return thread;
 }
@@ -31,7 +31,7 @@ typedef struct Member {
 struct Team {
     int count;
     pthread_barrier_t begin, end;
-    void (*part)(void *arg, int i); // under way, or NULL: it is over
+    void (*part)(void *arg, int i); // the current one; NULL: the team ends
     void *arg;
     Member members[];               // (count)
 };

@@ -1,5 +1,5 @@
 // trace.c - the timeline: Chrome's trace format, one event a line. The closing bracket is optional
-// in this format, for the sake of programs that are killed, so there never is one.
+// in this format, so that a killed program's file is valid, too. We never write it.
 //
 //   [
 //   {"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"compute"}},
@@ -33,7 +33,7 @@ enum {
 typedef struct Trace {
     int fd;
     int pid;
-    bool broken;                            // writing has failed: reported, and over
+    bool broken;                            // writing has failed and was reported
     char tracks[TRACKS][NAME_MAX_BYTES + 1]; // track i has tid i + 1
     int track_count;
     char path[256];
@@ -53,7 +53,7 @@ static Trace trace;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards trace
 static atomic_int generation; // odd while a trace is open
 
-// What a thread knows of itself, good for one generation.
+// The calling thread's state, valid for one generation.
 static _Thread_local struct {
     int generation, tid, depth;
 } self;
@@ -88,7 +88,7 @@ static void write_name(FILE *out, const char *key, const char *name)
     json_text(out, cut);
 }
 
-// As one line, with the comma that parts it from the next. Returns its length.
+// As one line, with the comma that separates it from the next. Returns its length.
 static int event_text(int pid, const Event *e, char text[EVENT_MAX])
 {
     FILE *out = fmemopen(text, EVENT_MAX, "w");
@@ -110,17 +110,17 @@ static int event_text(int pid, const Event *e, char text[EVENT_MAX])
     return length;
 }
 
-// A full disk ends the trace; training goes on.
+// A full disk ends the trace; training continues.
 static void write_event(const Event *e)
 {
     char text[EVENT_MAX] = "";
     int length = event_text(trace.pid, e, text);
     if (trace.broken)
         return;
-    errno = ENOSPC;             // what a write that is cut short leaves unsaid
+    errno = ENOSPC;             // a short write does not set errno
     if (write(trace.fd, text, (size_t)length) != length) {
         trace.broken = true;
-        WARN("training goes on", "%s: write: %s: the timeline ends here", trace.path,
+        WARN("training continues", "%s: write: %s: the timeline ends here", trace.path,
              strerror(errno));
     }
 }
@@ -175,10 +175,10 @@ static int open_file(const char *path)
 {
     struct stat st;
     char event[EVENT_MAX] = "", line[EVENT_MAX + 8] = "[\n";
-    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is an error, not a death
+    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
     int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
     int fd = open(path, among.run[0] ? flags : flags | O_TRUNC, 0644);
-    CHECK(fd >= 0, "give --trace a file in a directory that is there and can be written",
+    CHECK(fd >= 0, "give --trace a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
     CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), "", "%s: not a regular file", path);
     if (among.run[0]) {
@@ -191,7 +191,7 @@ static int open_file(const char *path)
     return fd;
 }
 
-// --- for everybody -------------------------------------------------------------------------------
+// --- the interface -------------------------------------------------------------------------------
 
 void trace_profiler(void (*begin)(const char *name), void (*end)(void))
 {

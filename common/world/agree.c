@@ -1,4 +1,4 @@
-// agree.c - each rank puts what it has into the store; rank 0 compares.
+// agree.c - each rank puts its value into the store; rank 0 compares.
 #include "agree.h"
 #include "check.h"
 #include "machine.h"
@@ -22,7 +22,7 @@ static void get(const World *world, const char *what, int rank, void *value, siz
     world->store.get(world->store.arg, key, value, bytes);
 }
 
-// In rank 0: the run cannot begin. The others wait for rank 0 by now, or soon do.
+// In rank 0: the run cannot begin. The others wait for rank 0, or soon will.
 static _Noreturn void refuse(const World *world, const Error *why)
 {
     WARN(why->hint, "%s", why->text);
@@ -62,7 +62,7 @@ int agree_neighbours(World *world)
 
 // --- is it the same? -----------------------------------------------------------------------------
 
-// The first line that differs, which may be none where the other has one.
+// The first line that differs; it is empty if only the other text has a line there.
 static bool same_lines(const char **a, const char **b)
 {
     for (const char *end; (end = strchr(*a, '\n')) && !strncmp(*a, *b, (size_t)(end - *a) + 1);) {

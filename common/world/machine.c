@@ -16,8 +16,8 @@ static uint64_t hash_of(const void *bytes, size_t count)
     return hash.word;
 }
 
-// Containers of one machine have one boot id, and names of their own; clones of one virtual machine
-// may have one name, and boot ids of their own.
+// Containers of one machine share its boot id but have different names. Clones of one virtual
+// machine may share a name but have different boot ids.
 Machine machine_here(void)
 {
     Machine here = { 0 };
@@ -31,7 +31,7 @@ Machine machine_here(void)
     snprintf(text, sizeof text, "%s %s", here.host, boot);
     here.id = hash_of(text, sizeof text);
     if (sched_getaffinity(0, sizeof here.cores, &here.cores) != 0)
-        memset(&here.cores, 0xFF, sizeof here.cores);   // more than it can hold: any
+        memset(&here.cores, 0xFF, sizeof here.cores);   // too many for a mask: all
     return here;
 }
 

@@ -1,5 +1,5 @@
-// rank_output.c - a thread for each stream that gets a prefix, so that a slow reader holds up nothing
-// else.
+// rank_output.c - a thread for each stream that gets a prefix, so that a slow reader delays no
+// other stream.
 #include "rank_output.h"
 #include "threads.h"
 
@@ -22,8 +22,8 @@ typedef struct Lines {
 static atomic_int open_streams;
 static atomic_bool ending;
 
-// One write, so that nothing comes between. A line that is too long becomes several. False: the
-// other end is closed, and the program is to notice.
+// One write, so that lines do not mix. A line that is too long becomes several. False: the reader
+// has closed its end, so the program's pipe must be closed, too.
 static bool pass_line(Lines *l, size_t bytes)
 {
     char text[MOST];
@@ -35,8 +35,8 @@ static bool pass_line(Lines *l, size_t bytes)
     return write(l->to, text, l->head + bytes + 1) > 0;
 }
 
-// Waits. False: nothing more comes. A program that has left its launcher's reach may keep the pipe
-// open and write nothing.
+// Waits. False: there is no more output. A process that has left its group may keep the pipe
+// open and never write.
 static bool fill(Lines *l)
 {
     struct pollfd fd = { .fd = l->from, .events = POLLIN };

@@ -42,7 +42,7 @@ void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
     good = good && write(file, text, (size_t)n) == n && fsync(file) == 0 && rename(left_at, path) == 0;
     CHECK(good, "a file on a disk that all machines see: file:PATH", "%s: %s", path, strerror(errno));
     close(file);
-    left_at[strlen(path)] = '\0';       // that is where it is now
+    left_at[strlen(path)] = '\0';       // its name is now `path`
 }
 
 // Over NFS a machine may believe for a minute that there is no such file. Opening the directory
@@ -74,13 +74,13 @@ static bool look(const char *path, TcpStoreConfig *c, Error *err)
         c->count += sscanf(line, "%15s %d", c->places[c->count].address,
                            &c->places[c->count].port) == 2;
     return (secret_from_text(lines[2], &c->secret) && c->count > 0) ||
-           error_set(err, "", "%s: it is not whole", path);
+           error_set(err, "", "%s: the file is incomplete", path);
 }
 
 void rendezvous_file_read(const char *path, TcpStoreConfig *c)
 {
     Error err;
-    double waited = 0, pause = 0.02;    // then longer: thousands may be looking
+    double waited = 0, pause = 0.02;    // then longer: thousands of ranks may look
     for (; !look(path, c, &err); waited += pause, pause = pause < 0.5 ? 2 * pause : pause) {
         CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has found no file of "
               "rank 0's within %.3g s: %s", c->rank, c->size, c->timeout, err.text);

@@ -12,7 +12,7 @@
 Secret secret_random(void)
 {
     Secret secret = { .known = true };
-    CHECK(sodium_init() >= 0, "", "libsodium cannot begin");
+    CHECK(sodium_init() >= 0, "", "libsodium: sodium_init failed");
     randombytes_buf(secret.bytes, sizeof secret.bytes);
     return secret;
 }

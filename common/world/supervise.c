@@ -1,4 +1,4 @@
-// supervise.c - fork, signals, and the end of all.
+// supervise.c - forks the ranks, passes signals on, and ends all.
 #include "supervise.h"
 #include "alive.h"
 #include "check.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 static const double kindness = 2;       // s from TERM to KILL
-enum { GLANCE_MS = 100 };               // between two looks, when nothing happens
+enum { GLANCE_MS = 100 };               // between two checks when nothing happens
 
 struct Supervisor {
     Watch watch;
@@ -50,9 +50,9 @@ static void take_signals(Supervisor *s)
         sigaddset(&taken, all[i]);
     if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
         sigaddset(&taken, SIGHUP);
-    signal(SIGCHLD, SIG_DFL);           // the parent may have chosen to ignore the end of children
+    signal(SIGCHLD, SIG_DFL);           // the parent may have set it to be ignored
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGTTOU, SIG_IGN);           // in the background it may print all the same
+    signal(SIGTTOU, SIG_IGN);           // a background process may print, too
     sigprocmask(SIG_BLOCK, &taken, &s->before);
     s->signals = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
     CHECK(s->signals >= 0, "ulimit -n", "signalfd: %s", strerror(errno));
@@ -80,11 +80,11 @@ static void pass_on(Supervisor *s, int signal)
     bool end = signal == SIGINT || signal == SIGTERM;
     sigaddset(&s->watch.passed, signal);
     if (end && ++s->asked == 1 && s->kill_at == 0 && alive_seen(&s->pages[0]))
-        interrupt_answer();             // other programs say themselves what it means to them
+        interrupt_answer();             // other programs have their own meaning for it
     if (end && s->asked > 2) {
         s->status = 128 + signal;
         s->kill_at = clock_now();
-    } else if (signal == SIGTSTP) {     // Ctrl-Z: all of us, until the shell says fg
+    } else if (signal == SIGTSTP) {     // Ctrl-Z: this process, too, until fg
         send_to_all(s, SIGSTOP);
         raise(SIGSTOP);
         send_to_all(s, SIGCONT);
@@ -109,11 +109,11 @@ static int take_news(Supervisor *s, int ms)
     return asks;
 }
 
-// --- a birth -------------------------------------------------------------------------------------
+// --- starting a rank -----------------------------------------------------------------------------
 
 Supervisor *supervise_new(int ranks, int first, int size)
 {
-    static Supervisor only;             // a process has one
+    static Supervisor only;             // one per process
     Supervisor *s = &only;
     *s = (Supervisor){ .first = first, .ranks = ranks, .self = getpid() };
     gethostname(s->host, sizeof s->host - 1);
@@ -121,7 +121,7 @@ Supervisor *supervise_new(int ranks, int first, int size)
     s->watch = (Watch){ .size = size, .ranks = xcalloc((size_t)size, sizeof *s->watch.ranks),
                         .looked = clock_now() };
     sigemptyset(&s->watch.passed);
-    prctl(PR_SET_CHILD_SUBREAPER, 1);   // what a rank leaves behind becomes our child
+    prctl(PR_SET_CHILD_SUBREAPER, 1);   // a dead rank's children become ours
     take_signals(s);
     return s;
 }
@@ -138,7 +138,7 @@ void supervise_free(Supervisor *s)
 static void be_child(const Supervisor *s, int i)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != s->self)           // it has died before that
+    if (getppid() != s->self)           // it died before prctl
         _exit(EXIT_REPORTED);
     setpgid(0, 0);
     close(s->signals);
@@ -167,7 +167,7 @@ pid_t supervise_fork(Supervisor *s, int rank, double patience)
     return pid;
 }
 
-// --- until the last one is gone ------------------------------------------------------------------
+// --- waiting and ending --------------------------------------------------------------------------
 
 static void reap(Supervisor *s)
 {
@@ -183,8 +183,8 @@ static void reap(Supervisor *s)
         }
 }
 
-// What the ranks left behind is our child by now; a group that holds no child of ours may be a
-// stranger's. Returns whether there is any.
+// Processes that the ranks have left are our children by now. A group without any of them may be
+// an unrelated one. Returns whether there is any.
 static bool orphans(Supervisor *s, int signal)
 {
     bool any = false;
@@ -231,7 +231,7 @@ bool supervise_inherit(void)
     for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
         if (getenv(signs[i]))
             prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)            // it has died before that
+    if (getppid() != parent)            // it died before prctl
         _exit(EXIT_REPORTED);
     bool inherited = alive_inherit();
     if (inherited)

@@ -62,7 +62,7 @@ int tcp_own_addresses(const char *interface, TcpAddress *addresses, int most)
 
 bool tcp_use_interface(const char *interface, TcpAddress address, Error *err)
 {
-    char exactly[80];       // to NCCL "eth1" alone would be "eth10" as well
+    char exactly[80];       // for NCCL "eth1" alone also matches "eth10"
     snprintf(exactly, sizeof exactly, "=%s", interface);
     setenv("NCCL_SOCKET_IFNAME", exactly, 0);
     setenv("GLOO_SOCKET_IFNAME", interface, 0);
@@ -119,7 +119,7 @@ int tcp_connect(const TcpPlace *place, double seconds, Error *err)
     Address to = from_place(place);
     struct timeval most = { (time_t)seconds, (suseconds_t)(1e6 * (seconds - (double)(time_t)seconds)) };
     int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);    // connect heeds it
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);    // connect obeys it
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
     errno = 0;
     bool connected = connect(connection, (struct sockaddr *)&to, sizeof to) == 0;

@@ -34,8 +34,8 @@ typedef struct TcpStore {
 
 // --- one connection ------------------------------------------------------------------------------
 
-// Sends or receives all of it. Returns NULL, or what went wrong. Waits in slices: of the time in
-// which this process was stopped, only one counts.
+// Sends or receives all of it. Returns NULL, or what went wrong. Waits in slices: if this process
+// was stopped, only one slice of that time counts.
 static const char *transfer(int socket, bool sends, void *bytes, size_t count, double seconds)
 {
     struct pollfd fd = { .fd = socket, .events = sends ? POLLOUT : POLLIN };
@@ -60,19 +60,19 @@ static const char *receive_message(int socket, StoreHead *head, void **value, do
     if (why)
         return why;
     if (head->bytes > STORE_MOST)
-        return "sends something that is no answer";
+        return "sent an invalid answer";
     *value = xmalloc(head->bytes);
     return transfer(socket, false, *value, head->bytes, seconds);
 }
 
-// Rank 0 is gone, or silent. A supervisor of ours may know more, and ends this process meanwhile.
-// Returns if all is done here, and the main thread is about to exit.
+// Rank 0 is gone or silent. First waits: our supervisor may know more and end this process.
+// Returns if this rank is done and the main thread is about to exit.
 static void lose_rank0(const TcpStore *s, const char *how)
 {
     if (alive_here()->done)
         return;
     usleep(s->supervised ? 3000000 : 900000);
-    WARN("what it or its machine printed last shows why", "rank 0 (%s, pid %d) %s", s->rank0.host,
+    WARN("its last output, or its machine's, shows why", "rank 0 (%s, pid %d) %s", s->rank0.host,
          (int)s->rank0.pid, how);
     leave_at_once();
 }
@@ -134,7 +134,7 @@ static size_t get(void *arg, const char *key, void *value, size_t capacity)
     return head.bytes;
 }
 
-// The server ends this process, once the others have heard.
+// The server ends this process after it has notified the others.
 static void end(void *arg)
 {
     StoreHead head;
@@ -151,7 +151,7 @@ static bool beat(TcpStore *s)
     return head.what == STORE_DONE;
 }
 
-// Between two beats it listens: OVER comes unasked, as the end of rank 0 does.
+// Between two beats it listens: OVER, or the end of the connection, may come at any time.
 static void *beat_on(void *arg)
 {
     TcpStore *s = arg;
@@ -204,8 +204,8 @@ static const char *shake_hands(const TcpStoreConfig *c, int socket, double patie
     return why;
 }
 
-// Tries the places in turn, again and again, for rank 0 may start later. Of the reasons why not, a
-// store's own is better than none.
+// Tries the places in turn, repeatedly, since rank 0 may start later. Of the reasons for failure, a
+// store's own is the best to report.
 static int find_rank0(const TcpStoreConfig *c, Person *rank0)
 {
     double patience = c->count > 1 ? 0.5 : 2, left = c->timeout > 0 ? c->timeout : INFINITY;
@@ -228,12 +228,12 @@ static int find_rank0(const TcpStoreConfig *c, Person *rank0)
         usleep(i == c->count - 1 ? 100000 : 0);
         left -= fmin(clock_now() - begun, 2 * patience);    // this process may have been stopped
     }
-    FAIL("is rank 0 started, and at this address? does a firewall stand in between? --timeout gives "
+    FAIL("is rank 0 started, and at this address? does a firewall block it? --timeout gives "
          "more time", "rank %d of %d has not found rank 0 at %s:%d within %.3g s: %s", c->rank,
          c->size, c->places[0].address, c->places[0].port, c->timeout, why);
 }
 
-// --- a life --------------------------------------------------------------------------------------
+// --- new and free --------------------------------------------------------------------------------
 
 void tcp_store_add(TcpStoreConfig *c, const char *host, int port)
 {
@@ -276,7 +276,7 @@ void tcp_store_offer(TcpStoreConfig *c, const char *host, int port, bool one_hos
 
 void tcp_store_join(const TcpStoreConfig *config, World *world)
 {
-    static TcpStore store;              // a process has one
+    static TcpStore store;              // one per process
     TcpStore *s = &store;
     Person self = person_of(config);
     *s = (TcpStore){ .rank = config->rank, .supervised = config->supervised,
@@ -299,7 +299,7 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     world->store = (Store){ put, get, end, s };
 }
 
-// The last beat says that this rank is done. The end of the connection then wakes the thread.
+// The last beat reports that this rank is done. The end of the connection then wakes the thread.
 void tcp_store_end(World *world)
 {
     TcpStore *s = world->store.arg;

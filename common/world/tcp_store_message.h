@@ -26,7 +26,7 @@ typedef enum StoreWhat {
 } StoreWhat;
 
 typedef struct Greeting {
-    char magic[8];                      // another program, or another version, has another
+    char magic[8];                      // differs for other programs and other versions
     unsigned char random[SECRET_BYTES]; // makes each proof a new one
 } Greeting;
 #define STORE_MAGIC "ddp.c 3"

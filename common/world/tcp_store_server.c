@@ -1,11 +1,11 @@
-// tcp_store_server.c - rank 0's side of the store: lets ranks in, keeps values, hears from every
-// rank, judges.
+// tcp_store_server.c - rank 0's side of the store: admits ranks, keeps values, and judges all
+// ranks by their signs of life.
 //
 //   judging thread   accepts | accepts | judges ... 20 times a second              | frees
 //   one per peer     Greeting, Hello: let in or refused | question, answer ...     | closed
 //
-// No connection waits for another. A stranger has 5 s to prove that it is a rank, and of too many
-// strangers the oldest goes.
+// Connections do not wait for each other. A stranger has 5 s to prove that it is a rank.
+// If there are too many strangers, the oldest is closed.
 #include "world/tcp_store_message.h"
 #include "clock.h"
 #include "threads.h"
@@ -74,7 +74,7 @@ static bool answer(const Peer *p, StoreWhat what, const void *value, size_t byte
 }
 
 // With the lock, so that nothing else happens. Rank 0 prints why, unless it has done so (NULL); the
-// others end without a word, and have a moment to hear it.
+// others end without a message, and have a moment to receive OVER.
 static _Noreturn void end_run(TcpStoreServer *s, const Error *why)
 {
     const StoreHead over = { .what = STORE_OVER };
@@ -110,7 +110,7 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Greetin
     return s->going ? "the run has begun: all ranks are there" : NULL;
 }
 
-// Two that contradict each other end the run, for it would never be complete.
+// Two ranks that contradict each other end the run, since it would never be complete.
 static void check_person(TcpStoreServer *s, const Person *new)
 {
     Error why;
@@ -189,7 +189,7 @@ static const Entry *take_question(TcpStoreServer *s, const Peer *p, const StoreH
                                   const void *value)
 {
     if (p->rank < 0)
-        return NULL;                    // forgotten meanwhile
+        return NULL;                    // closed meanwhile
     Watched *rank = &s->watch.ranks[p->rank];
     rank->heard = clock_now();
     if (head->what == STORE_PUT)
@@ -319,8 +319,8 @@ static _Noreturn void give_up(TcpStoreServer *s, int there)
             size_t n = strlen(missing);
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
         }
-    error_set(&error, "are they started, and do they look for rank 0 here? does a firewall stand in "
-              "between? --timeout gives more time", "%d of %d ranks came within %.3g s: missing %s %s%s",
+    error_set(&error, "are they started, and do they look for rank 0 here? does a firewall stop "
+              "them? --timeout gives more time", "%d of %d ranks came within %.3g s: missing %s %s%s",
               there, size, s->config.timeout, named > 1 ? "are" : "is", missing,
               named > 16 ? ", ..." : "");
     end_run(s, &error);
@@ -340,7 +340,7 @@ static void look(TcpStoreServer *s, bool late)
         end_run(s, NULL);
 }
 
-// Only short times count: in a long one this process was stopped.
+// Only short intervals count: in a long one this process was stopped.
 static void *run(void *arg)
 {
     TcpStoreServer *s = arg;
@@ -364,7 +364,7 @@ static void *run(void *arg)
 
 TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, const Person *self)
 {
-    static TcpStoreServer only;         // a process has one; threads of peers may still be in its lock
+    static TcpStoreServer only;         // one per process; threads of peers may still hold its lock
     TcpStoreServer *s = &only;
     size_t size = (size_t)self->size;
     *s = (TcpStoreServer){ .config = *config, .self = *self, .lock = PTHREAD_MUTEX_INITIALIZER };

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-static const double grace = 0.2;        // s until the end of a rank that was killed before is seen
+static const double grace = 0.2;        // s: a rank that was killed earlier may be reaped later
 
 bool watch_lives(const Watch *w)
 {
@@ -100,7 +100,7 @@ static int judge_deaths(const Watch *w)
 
 // --- signs of life -------------------------------------------------------------------------------
 
-// After a time in which this process was stopped, or the machine slept, all clocks begin again.
+// After a time in which this process was stopped, or the machine slept, all clocks restart.
 static void look(Watch *w)
 {
     double now = clock_now();
@@ -119,7 +119,7 @@ static void look(Watch *w)
 static bool waits(const Watched *r) { return r->alive->waiting > 0 && !r->alive->done; }
 
 // In which of three ways has the rank been lost for longer than its patience, and since when (s)?
-// A rank that waits while another works is honest, however long it waits.
+// A rank may wait for as long as a different rank works.
 static const char *loss_of(const Watch *w, const Watched *r, double *since)
 {
     const struct { bool applies; double since; const char *how; } losses[] = {
@@ -136,7 +136,7 @@ static const char *loss_of(const Watch *w, const Watched *r, double *since)
     return NULL;
 }
 
-// All wait, or are done: each for another, then. Those that have begun fewer collectives than others
+// All ranks wait for each other, or are done. Those that have begun fewer collectives than others
 // are behind.
 static bool deadlock(const Watch *w)
 {

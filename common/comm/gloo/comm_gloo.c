@@ -1,8 +1,8 @@
 // comm_gloo.c - comm.h on Gloo: rings and trees over TCP, computed by the CPU.
 //
-// Gloo works in the thread that calls it and knows no streams, so a call becomes a job that the
-// stream does when it gets there (stream_call). Where the device has memory of its own the job
-// works on a copy in the host's:
+// Gloo works in the thread that calls it and has no streams, so a call becomes a job that the
+// stream runs in its turn (stream_call). If the device has memory of its own, the job
+// works on a copy in host memory:
 //
 //   device memory --copy_to_host--> staging --job--> staging --copy_to_device--> device memory
 #include "alive.h"
@@ -19,16 +19,16 @@
 const char *const comm_backend = "gloo";
 const bool comm_shares_devices = true;
 
-// A communicator's calls happen in the order in which they were asked for, also where they were
-// asked of different streams. Where a device has memory of its own, all communicators share one
-// order: the driver has one thread for everybody's jobs, and if two ranks began with different
-// ones, each would wait for the other for ever.
+// A communicator's calls run in the order in which they were made, also if they were made on
+// different streams. If a device has memory of its own, all communicators share one
+// order: the driver runs all jobs in one thread, and if two ranks started with different
+// jobs, each would wait for the other without end.
 typedef struct Order {
     Stream *last;           // of the latest call; NULL: there is nothing to wait for
     Event *event;
 } Order;
 
-// Staging that was outgrown stays: jobs that are under way, or recorded, hold its address.
+// Staging that became too small is kept: running or recorded jobs hold its address.
 typedef struct Staging {
     unsigned char *memory;
     size_t bytes;
@@ -46,7 +46,7 @@ struct Link {
 static Order shared_order;
 static int shared_users;    // communicators that have it
 
-// --- meeting -------------------------------------------------------------------------------------
+// --- connecting ----------------------------------------------------------------------------------
 
 static Order *order_new(Link *link)
 {
@@ -65,7 +65,7 @@ static void order_free(Order *order)
     order->event = NULL;
 }
 
-// Gloo's threads are not the ones to answer Ctrl-C: they inherit that all signals are blocked.
+// Gloo's threads must not handle Ctrl-C: they inherit a mask that blocks all signals.
 static GlooError listen_without_signals(GlooLink **gloo, const char *address)
 {
     sigset_t all, kept;
@@ -109,7 +109,7 @@ void link_free(Link *link)
     free(link);
 }
 
-// --- a call, as Gloo knows it --------------------------------------------------------------------
+// --- a call to Gloo ------------------------------------------------------------------------------
 
 static GlooError do_call(GlooLink *gloo, uint32_t tag, const Call *c)
 {
@@ -168,7 +168,7 @@ static void do_job(void *arg)
         comm_lost(job->link->comm, &job->call, error);
 }
 
-// The stream waits for the call before, if that was asked of another stream.
+// The stream waits for the previous call if that was made on a different stream.
 static void take_turn(Order *order, Stream *stream)
 {
     if (order->last && order->last != stream) {
@@ -188,7 +188,7 @@ static unsigned char *need_staging(Link *link, size_t bytes)
     return link->staging->memory;
 }
 
-// The same call on staging: in place where it was, else what goes out in front of what comes in.
+// The same call on staging: in place if it was in place, else with the input before the output.
 static Call stage(Link *link, const Call *call)
 {
     Call staged = *call;

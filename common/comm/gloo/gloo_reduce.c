@@ -1,4 +1,4 @@
-// gloo_reduce.c - sums and maxima, compiled for this very machine as cpu/ops_cpu.c is.
+// gloo_reduce.c - sums and maxima, compiled for this machine's processor as cpu/ops_cpu.c is.
 #include "comm/gloo/gloo_reduce.h"
 #include "cpu/short_types.h"
 
@@ -6,8 +6,8 @@
 #include <immintrin.h>
 #endif
 
-// The value to put in the place of x and y. `to` may be `a`: what is read is always at the place
-// that is written, so the loop may be done in blocks all the same, and the compiler need not look
+// value: the result for x and y. `to` may be `a`: each element is read before it is written,
+// so the loop can be vectorised in any case, and the compiler need not check
 // whether they overlap.
 #define REDUCE_FUNCTION(name, number, value)                                                    \
     static void name(void *to_memory, const void *a_memory, const void *b_memory, size_t count) \
@@ -35,7 +35,7 @@ REDUCE_FUNCTION(max_bf16, uint16_t, from_bf16(x) > from_bf16(y) ? x : y)
 REDUCE_FUNCTION(max_f16, uint16_t, from_f16(x) > from_f16(y) ? x : y)
 
 #ifdef __F16C__
-// Most processors convert f16 themselves, five times as fast; no compiler finds that out.
+// Most processors convert f16 in hardware, five times as fast; compilers do not do that unasked.
 static __m256 load_f16(const uint16_t *from)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));

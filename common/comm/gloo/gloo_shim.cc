@@ -20,8 +20,8 @@
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 
-// Gloo's limit is for each wait, and another rank may have long work of its own to do before it
-// comes. A rank that died shows at once; one that hangs is for others to see.
+// Gloo's limit applies to each wait, and a different rank may work for long before it makes the
+// call. Gloo notices a dead rank at once; the watchdog finds a rank that hangs.
 static const std::chrono::milliseconds patience = std::chrono::hours(24);
 
 struct GlooLink {
@@ -40,12 +40,12 @@ static GlooError attempt(Work work)
     } catch (const std::exception &e) {
         complaint = e.what();
     } catch (...) {
-        complaint = "an exception without words";
+        complaint = "an exception without a message";
     }
     return complaint.c_str();
 }
 
-// Our store, as Gloo wants it.
+// Our store with Gloo's interface.
 class CallbackStore : public gloo::rendezvous::Store {
 public:
     CallbackStore(::Store *store, const char *prefix) : store_(store), prefix_(prefix) {}
@@ -56,7 +56,7 @@ public:
         store_->put(store_->arg, (prefix_ + key).c_str(), value, data.size());
     }
 
-    // Our get waits by itself, so the waits below have nothing to do.
+    // Our get waits itself, so the waits below do nothing.
     std::vector<char> get(const std::string &key) override
     {
         std::vector<char> data(1024);
@@ -101,7 +101,7 @@ void gloo_close(GlooLink *link)
     attempt([&] { delete link; });
 }
 
-// Gloo asks only how wide a value is; what it means, the reduce function knows.
+// Gloo needs only the width of a value; the reduce function interprets it.
 template <typename Options>
 static void set_values(Options &options, void *values, size_t count, size_t width)
 {

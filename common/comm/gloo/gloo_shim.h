@@ -1,8 +1,8 @@
-// gloo_shim.h - Gloo, which is C++, for C: as little as there can be.
+// gloo_shim.h - the part of Gloo, which is C++, that our C code calls.
 //
-// Every call here returns NULL, or what went wrong: words that stay until this thread's next call.
-// A call returns when this rank's part is done. A tag tells calls apart that are under way at once;
-// all ranks give the same.
+// Every call returns NULL, or an error text that is valid until this thread's next call.
+// A call returns when this rank's part is done. Calls that run at once differ in their tags;
+// all ranks pass the same tag.
 #pragma once
 #ifdef __cplusplus
 extern "C" {
@@ -16,7 +16,7 @@ typedef void GlooReduce(void *to, const void *a, const void *b, size_t count);
 
 // Listens at this address of this machine, on a port of the system's choice.
 GlooError gloo_listen(GlooLink **link, const char *address);
-// Connects with every other rank. What they have to know goes through the store, under `prefix`.
+// Connects to every other rank. The ranks exchange addresses in the store, under `prefix`.
 GlooError gloo_connect(GlooLink *link, int rank, int size, Store *store, const char *prefix);
 void gloo_close(GlooLink *link);
 

@@ -1,6 +1,6 @@
-// comm_nccl.c - comm.h on NCCL: the GPUs themselves exchange, on the stream, and the host goes on.
+// comm_nccl.c - comm.h on NCCL: the GPUs exchange data on the stream, and the host continues.
 //
-// Nothing here waits for the device between meeting and parting, so all calls can be recorded in a
+// Only creating and freeing a communicator wait for the device, so all calls can be recorded in a
 // CUDA graph.
 #include "alive.h"
 #include "comm/backend.h"
@@ -35,7 +35,7 @@ static const struct {
     ncclResult_t result;
     const char *hint;
 } nccl_hints[] = {
-    { ncclInvalidUsage, "NCCL wants a GPU for each rank: fewer ranks (-n), or --backend cuda-gloo, "
+    { ncclInvalidUsage, "NCCL needs a GPU for each rank: fewer ranks (-n), or --backend cuda-gloo, "
                         "whose ranks may share one; NCCL_DEBUG=WARN says more" },
     { ncclInvalidArgument, "NCCL_DEBUG=WARN says which argument, and why" },
     { ncclSystemError, "NCCL_DEBUG=INFO shows the call that failed; in a container /dev/shm may be "
@@ -77,17 +77,17 @@ static void check_device(const Link *link, const Call *doing)
     check_result(link, doing, result, "NCCL", __LINE__);
 }
 
-// While the host waits for the device (device_cuda.c): whatever the device waits for, one of the
-// communicators knows when another rank is gone.
+// Called while the host waits for the device (device_cuda.c): if the device waits for a lost rank,
+// one of the communicators reports it.
 static void check_links(void)
 {
     for (const Link *link = links; link; link = link->next)
         check_device(link, &link->last);
 }
 
-// --- meeting and parting -------------------------------------------------------------------------
+// --- new and free --------------------------------------------------------------------------------
 
-// Whoever knows the id can join. With NCCL_COMM_ID its random part is a constant.
+// Any process with the id can join. With NCCL_COMM_ID its random part is a constant.
 static void refuse_fixed_id(void)
 {
     if (!getenv("NCCL_COMM_ID"))
@@ -114,8 +114,8 @@ static ncclUniqueId share_id(const Link *link, const World *world)
     return id;
 }
 
-// Kernels of two communicators must not wait for each other, each on another rank: all ranks have to
-// launch them in one order. The host's is the same on all ranks, and NCCL can keep to it from 2.26 on.
+// Kernels of two communicators must not wait for each other on different ranks: all ranks have to
+// launch them in one order. The host's is the same on all ranks, and NCCL follows it from 2.26 on.
 static void keep_host_order(bool first)
 {
     int version = 0;
@@ -153,7 +153,7 @@ void link_free(Link *link)
     *at = link->next;
     device_use(link->comm->device);
     stream_free(link->stream);
-    (void)ncclCommDestroy(link->nccl); // some may be gone already, and nothing is left to do
+    (void)ncclCommDestroy(link->nccl); // other ranks may have exited already
     device_free(link->comm->device, link->token);
     free(link);
 }
@@ -214,7 +214,7 @@ static ncclResult_t (*const do_call[CALL_KINDS])(const Link *link, const Call *c
     [CALL_RECEIVE] = do_receive,
 };
 
-// The timeline shows when it was asked for; when it happens, the profiler shows.
+// The timeline shows when the host made the call; a profiler shows when the GPU ran it.
 void link_enqueue(Link *link, Stream *stream, const Call *call)
 {
     device_use(link->comm->device);
@@ -232,10 +232,10 @@ bool link_bare(Link *link, const Call *call)
     return false;
 }
 
-// An all-reduce of one number ends nowhere before it has begun everywhere.
+// An all-reduce of one number ends on no rank before it has begun on all ranks.
 const char *link_barrier(Link *link, double seconds)
 {
-    (void)seconds;                      // a rank that is gone is looked for in stream_sync
+    (void)seconds;                      // stream_sync checks for lost ranks
     const Call call = { .kind = CALL_BARRIER, .other = -1, .number = link->comm->calls };
     device_use(link->comm->device);
     NCCL(link, &call, ncclAllReduce(link->token, link->token, 1, ncclFloat32, ncclSum, link->nccl,

@@ -1,5 +1,5 @@
-// mpi.h - what stands in for MPI where a build has none: a program that mpirun starts says so and
-// ends, and all other launchers work. CMake takes this header only where it finds no MPI.
+// mpi.h - replaces MPI in builds without it: a program that mpirun starts prints an error and
+// ends, and all other launchers work. CMake uses this header only if it finds no MPI.
 #pragma once
 #include "check.h"
 
