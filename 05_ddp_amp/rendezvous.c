@@ -1,9 +1,9 @@
-// rendezvous.c - finds out who this process is, and brings it together with the others.
+// rendezvous.c - finds this process's rank, and connects it to the other ranks.
 //
-//   who am I?   the command line, else RANK and its kin, else Open MPI, else alone
-//   where?      rank 0 listens: MASTER_ADDR and MASTER_PORT say where, or MPI tells the others
+//   which rank? the command line, else RANK and so on, else Open MPI, else alone
+//   where?      rank 0 listens: MASTER_ADDR and MASTER_PORT give the address, or MPI sends it
 //   meet        each rank connects to rank 0, which keeps the store from then on (tcp_store.h)
-//   agree       the same program? the same options? who is on one machine with whom?
+//   agree       the same program? the same options? which ranks share a machine?
 #include "rendezvous.h"  // uses: RendezvousConfig, World
 #include "alive.h"       // uses: alive_patience
 #include "agree.h"       // uses: agree_same, agree_neighbours
@@ -29,24 +29,24 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
 {
     *c = (RendezvousConfig){ .rank = -1, .size = -1, .local_rank = -1, .port = -1, .timeout = 30 };
     args_add(args, ARGS_ROWS(
-        { "rank", 0, ARG_INT, &c->rank, "N", "which process this is", -1, MOST, .own = true },
-        { "world-size", 0, ARG_INT, &c->size, "N", "of how many", -1, MOST, .own = true },
-        { "local-rank", 0, ARG_INT, &c->local_rank, "N", "which here", -1, MOST, .own = true },
-        { "master-addr", 0, ARG_STRING, &c->address, "HOST", "where rank 0 is", .own = true },
-        { "master-port", 0, ARG_INT, &c->port, "PORT", "and listens", -1, MOST, .own = true },
-        { "iface", 0, ARG_STRING, &c->interface, "NAME", "the network: eth0", .own = true },
-        { "token-file", 0, ARG_STRING, &c->token_file, "FILE", "64 hexadecimal digits, the same on "
-          "all hosts: who does not know them stays out", .own = true },
-        { "require-token", 0, ARG_FLAG, &c->require_token, NULL, "do not meet without one" },
-        { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS", "until all ranks are there; later, "
-          "until one without a sign of life is lost (0: any)", .min = 0, .max = 1e6 }));
+        { "rank", 0, ARG_INT, &c->rank, "N", "this process's rank", -1, MOST, .own = true },
+        { "world-size", 0, ARG_INT, &c->size, "N", "number of ranks", -1, MOST, .own = true },
+        { "local-rank", 0, ARG_INT, &c->local_rank, "N", "rank on machine", -1, MOST, .own = true },
+        { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .own = true },
+        { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port", -1, MOST, .own = true },
+        { "iface", 0, ARG_STRING, &c->interface, "NAME", "network, such as eth0", .own = true },
+        { "token-file", 0, ARG_STRING, &c->token_file, "FILE", "secret of 64 hexadecimal digits, "
+          "the same on all hosts: keeps other processes out", .own = true },
+        { "require-token", 0, ARG_FLAG, &c->require_token, NULL, "fail without one" },
+        { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS", "limit for all ranks to connect; "
+          "later, for a rank without a sign of life (0: none)", .min = 0, .max = 1e6 }));
 }
 
 // --- which rank is this? -------------------------------------------------------------------------
 
-// The sources, the strongest first, and their names for the same things. The first that has a rank
-// or a number of ranks is believed, and no other: a rank of one and a size of another would be a
-// process that does not exist.
+// The sources in order of priority, and their names for the same things. The first that has a rank
+// or a number of ranks is used, and no other: a rank from one source would not match a size from a
+// different one.
 enum { RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, PORT, ADDRESS, THINGS };
 enum { COMMAND_LINE, ENVIRONMENT, MPI, ALONE };
 static const struct {
@@ -143,7 +143,7 @@ static bool inherit_socket(TcpStoreConfig *m)
     return m->sockets[0] > STDERR_FILENO && tcp_place(m->sockets[0], false).port == m->places[0].port;
 }
 
-// The contract: every rank knows address and port. On one host the loopback will do. torchrun's
+// The contract: every rank knows address and port. On one host the loopback is enough. torchrun's
 // agent listens at the port: rank 0 takes one of those after it, and the others look for it there.
 static void follow_contract(const Who *who, TcpStoreConfig *m)
 {
@@ -157,14 +157,14 @@ static void follow_contract(const Who *who, TcpStoreConfig *m)
         tcp_store_bind(m);
 }
 
-// MPI knows ranks and machines. Rank 0 listens at all its addresses, and MPI broadcasts them, and a
-// secret. Then MPI is finished with; mpirun still sees how each process ends, and ends the others.
+// MPI gives rank and machine. Rank 0 listens at all its addresses, and MPI broadcasts them, and a
+// secret. MPI is not used after that. If a process fails, mpirun ends the others.
 static void ask_mpi(const RendezvousConfig *c, Who *who, TcpStoreConfig *m)
 {
     MPI_Comm here;
     int local_rank;
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory) {                // mpirun's: nothing stays in /dev/shm if that is killed now
+    if (directory) {                // mpirun's: a kill leaves nothing in /dev/shm
         setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);   // Open MPI 4's name, and 5's
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
     }
@@ -191,9 +191,9 @@ static void ask_mpi(const RendezvousConfig *c, Who *who, TcpStoreConfig *m)
     deadline_met();
 }
 
-// --- together ------------------------------------------------------------------------------------
+// --- the rendezvous ------------------------------------------------------------------------------
 
-// The line of each rank. Its pid: to try what a killed rank costs.
+// The line of each rank. Its pid: so that you can kill one.
 static void introduce(const Who *who, const World *world)
 {
     char line[400];

@@ -1,4 +1,4 @@
-// rendezvous.h - who is this process, and where are the others?
+// rendezvous.h - this process's rank, and the connection to the other ranks.
 #pragma once
 #include "args.h"
 #include "comm.h"
@@ -10,14 +10,14 @@ typedef struct RendezvousConfig {
     const char *interface;              // the network that the ranks use, or NULL
     const char *token_file;
     bool require_token;
-    double timeout;                     // s for all to come, and without a sign of life later; 0: any
+    double timeout;                     // s to connect; later, s without a sign of life; 0: any
 } RendezvousConfig;
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);
 
-// Finds out which rank this is, of how many: from the command line, else the environment that
+// Finds this process's rank and the world size: from the command line, else the environment that
 // torchrun and launch set, else from Open MPI, else it is alone; meets the others, and makes sure
 // that all are the same program with the same options.
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);
-// All that was to be done together is done.
+// Call it when this rank needs the others no longer.
 void rendezvous_end(World *world);

@@ -1,13 +1,13 @@
-// launch.c - starts this machine's ranks, and again when one has failed: a small torchrun.
+// launch.c - starts this machine's ranks, and restarts all when one has failed: a small torchrun.
 //
 //   launch   binds | fork fork | watches: deaths, signals  | ends all | pause | fork fork | ...
 //   rank 0         | exec | meet | step | step | waits ...         |        | exec | resume ...
 //   rank 1         |   exec | meet | step | step X                 |        |   exec | resume ...
 //
-// With several machines each has its launch. They know nothing of each other: when a rank fails all
-// ranks end, and every launch starts its own again.
+// Several machines have a launch each. They do not communicate: when a rank fails, all
+// ranks end, and every launch restarts its own.
 //
-// Any program will do. Ours leaves signs of life, so that launch can tell how far it had come.
+// It starts any program. Ours give signs of life, so that launch can report how far they came.
 #include "args.h"         // uses: args_add, args_parse, args_reject
 #include "check.h"        // uses: CHECK, FAIL_ERROR, WARN
 #include "rank_output.h"  // uses: output_open, output_left
@@ -41,14 +41,14 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks on each", .min = 1, .max = 256 },
+        { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks per node", .min = 1, .max = 256 },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "machines", .min = 1, .max = 4096 },
-        { "node-rank", 0, ARG_INT, &l->node, "N", "which of them this is", .min = 0, .max = 4095 },
-        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "several machines: the first of them" },
-        { "master-port", 0, ARG_INT, &l->port, "PORT", "where rank 0 listens (0: a free one; with "
+        { "node-rank", 0, ARG_INT, &l->node, "N", "this machine, from 0", .min = 0, .max = 4095 },
+        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with several machines, the first" },
+        { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; with "
           "several machines 29500)", .min = 0, .max = 65535 },
         { "token-file", 0, ARG_STRING, &l->token_file, "FILE", "the ranks' secret, hexadecimal" },
-        { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to start all again after one "
+        { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to restart all ranks after one "
           "has failed", .min = 0, .max = 1e6 },
         { "prefix", 0, ARG_FLAG, &l->prefix, NULL, "put [rank 3] in front of each line of output" },
         { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "output goes to DIR/rank3.log instead" }));
@@ -72,7 +72,7 @@ static void parse(Launch *l, int argc, char **argv)
     if (l->prefix && l->logs)
         args_reject(&args, "prefix", "not with --log-dir: each rank has a file of its own");
     if (!l->program[0])
-        WRONG("launch -- PROGRAM", "which program?");
+        WRONG("launch -- PROGRAM", "no program given");
     if (l->logs && mkdir(l->logs, 0777) != 0 && errno != EEXIST)
         WRONG("", "--log-dir %s: %s", l->logs, strerror(errno));
 }
@@ -86,7 +86,7 @@ static void tell(const char *name, long long value)
     setenv(name, text, 1);
 }
 
-// Given, or made here; but several machines would each make another: then there is none.
+// Given, or made here. Several machines would each make a different one: then there is none.
 static void tell_token(const Launch *l)
 {
     Error err;
@@ -168,7 +168,7 @@ static _Noreturn void become(const Launch *l, int local, const int ends[2])
     }
     if (isatty(STDIN_FILENO))           // a process that reads it from the background is stopped
         dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
-    int error = dup(STDERR_FILENO);     // where it is said that there is no such program
+    int error = dup(STDERR_FILENO);     // for the message that it cannot be started
     fcntl(error, F_SETFD, FD_CLOEXEC);
     dup2(ends[0], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
@@ -214,7 +214,7 @@ static bool again(Launch *l, int start, int *status)
 int main(int argc, char **argv)
 {
     Launch l = { .ranks = 1, .nodes = 1 };
-    for (int fd = 0; fd >= 0 && fd <= STDERR_FILENO;)   // these three are there, if they can be
+    for (int fd = 0; fd >= 0 && fd <= STDERR_FILENO;)   // opens stdin, stdout and stderr if closed
         fd = open("/dev/null", O_RDWR);
     parse(&l, argc, argv);
     tell_token(&l);

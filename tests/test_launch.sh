@@ -33,8 +33,8 @@ ready() { at_last says_times "$1" '^(\[rank [0-9]+\] )?ready: '; }
 # --- options ------------------------------------------------------------------------------------------
 
 expect 0 "usage: launch" "$launch" --help
-expect 2 "which program?" "$launch"
-expect 2 "which program?" "$launch" --
+expect 2 "no program given" "$launch"
+expect 2 "no program given" "$launch" --
 expect 2 "--nproc-per-node" "$launch" --nproc-per-node 0 -- true
 expect 2 "did you mean --max-restarts" "$launch" --max_restart 3 -- true
 expect 2 "DDP_TOKEN: not a token of 64 hexadecimal digits" env DDP_TOKEN=secret "$launch" -- true
