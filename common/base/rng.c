@@ -55,7 +55,7 @@ static uint32_t twister_next(Twister *mt)
 
 // Fisher and Yates, from the front: each element swaps with itself or a later one. PyTorch
 // keeps 32 bits of the seed and takes the remainder as it is (the bias is below count / 2^32); from
-// this many on it changes to another algorithm.
+// this many on it changes to a different algorithm.
 void torch_randperm(uint64_t seed, int count, int32_t *out)
 {
     enum { TORCH_LIMIT = (int)(UINT32_MAX / 20) };

@@ -57,7 +57,7 @@ _Noreturn static void nccl_failed(const Link *link, ncclResult_t result, const c
             more ? more : "");
 }
 
-// What NCCL says when its connections break: another rank is gone.
+// What NCCL says when its connections break: a different rank is gone.
 static void check_result(const Link *link, const Call *doing, ncclResult_t result, const char *call,
                          int line)
 {
