@@ -13,6 +13,7 @@
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -26,7 +27,7 @@ typedef struct TcpStore {
     double timeout;                     // s that an answer may take
     Person rank0;
     TcpStoreServer *server;             // rank 0's, else NULL
-    pthread_t thread;
+    sem_t silent;                       // posted when the thread that beats has ended
     pthread_mutex_t lock;               // over the connection: from a question to its answer
     char run[STORE_NAME];
     TcpPlace own;
@@ -158,6 +159,7 @@ static void *beat_on(void *arg)
     struct pollfd fd = { .fd = s->socket, .events = POLLIN };
     while (beat(s))
         poll(&fd, 1, s->timeout > 4 ? 1000 : (int)(250 * s->timeout));
+    sem_post(&s->silent);
     return NULL;
 }
 
@@ -291,7 +293,8 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
         s->server = tcp_store_server_new(config, &self);
     s->socket = find_rank0(config, &s->rank0);
     s->own = tcp_place(s->socket, false);
-    s->thread = thread_start(beat_on, s, "signs of life");
+    sem_init(&s->silent, 0, 0);
+    pthread_detach(thread_start(beat_on, s, "signs of life"));  // step 03 never calls tcp_store_end
     get(s, "run", s->run, sizeof s->run);
     alive_wait_end();
     world->address = config->from ? config->from : s->own.address;
@@ -306,7 +309,8 @@ void tcp_store_end(World *world)
     alive_done();
     beat(s);
     shutdown(s->socket, SHUT_RDWR);
-    pthread_join(s->thread, NULL);
+    while (sem_wait(&s->silent) != 0) {
+    }
     close(s->socket);
     tcp_store_server_free(s->server);
 }
