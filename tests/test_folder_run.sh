@@ -58,7 +58,20 @@ killed()
     kill -KILL "$(pgrep -n -f "^$train .*--save two.st")"
     wait $!
 }
-expect 0 "resumed: two.st" killed
+# On a busy machine the kill may come after the last checkpoint of an epoch: then it is tried again.
+killed_in_mid_epoch()
+{
+    local status
+    for _ in {1..8}; do
+        rm -f two.st*
+        killed >log 2>&1
+        status=$?
+        ! grep -qE 'resumed: .*, step [1-9]' log || break
+    done
+    cat log
+    return $status
+}
+expect 0 "resumed: two.st" killed_in_mid_epoch
 check "it was in the middle of an epoch" grep -qE 'resumed: .*, step [1-9]' output
 check "two ranks, one killed: the same bits" is "$(hash_of)" "$two"
 
