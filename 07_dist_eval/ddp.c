@@ -27,7 +27,7 @@ struct Ddp {
     size_t bucket, first, limit;    // bytes: of a bucket, of the first, of the next
     Event *final, *averaged;    // the bucket's gradients; all of them
     float *wish, *heard;        // to stop: this rank's wish, and the average of all; host
-    Event *told;                // after this event, heard is valid
+    Event *fetched;             // after this event, heard is valid
     int64_t steps;
 };
 
@@ -145,13 +145,13 @@ static void agree_on_gpu(Ddp *ddp, Stream *stream, float *travels)
 {
     int phase = (int)(++ddp->steps % 8);
     if (phase == 0) {
-        event_sync(ddp->told);
+        event_sync(ddp->fetched);
         act_on(*ddp->heard);
         *ddp->wish = (float)interrupt_wish();
         copy_to_device(stream, travels, ddp->wish, sizeof(float));
     } else if (phase == 1) {
         copy_to_host(stream, ddp->heard, travels, sizeof(float));
-        event_record(ddp->told, stream);
+        event_record(ddp->fetched, stream);
     }
 }
 
@@ -184,7 +184,7 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
                          : device_stream(model->device);
     ddp->final = event_new(model->device);
     ddp->averaged = event_new(model->device);
-    ddp->told = event_new(model->device);
+    ddp->fetched = event_new(model->device);
     ddp->wish = host_alloc(2 * sizeof *ddp->wish);
     ddp->heard = ddp->wish + 1;
     *ddp->wish = *ddp->heard = 0;
@@ -204,7 +204,7 @@ void ddp_free(Ddp *ddp)
     alive_done();
     interrupt_settle();
     host_free(ddp->wish);
-    event_free(ddp->told);
+    event_free(ddp->fetched);
     event_free(ddp->averaged);
     event_free(ddp->final);
     if (ddp->stream != device_stream(ddp->model->device))
