@@ -1,18 +1,17 @@
-// conv_cuda.c - convolution and linear layers: cuDNN, or one matrix product where that is all there
-// is.
+// conv_cuda.c - convolutions and linear layers, through cuDNN or as one matrix product.
 //
-// Weights lie in the arena as cuDNN likes them for NHWC, KRSC: out channel, row, column, in
-// channel. A kernel of which only a part ever meets the image (LiveTaps in cudnn_graph.h) lies
-// there in two pieces:
+// Weights are stored in the order that cuDNN prefers for NHWC images, KRSC: output channel, row,
+// column, input channel. If only part of a kernel ever overlaps the image (LiveTaps in
+// cudnn_graph.h), its weights are split in two:
 //
 //   [ live taps (k, live.rows, live.cols, c) ][ dead taps ]
 //
-// so that the live piece is a smaller convolution with its weights in one place. The dead piece is
-// only looked after: its gradient is zero, and the optimizer treats it like any other weight.
+// The live taps then form a smaller convolution with contiguous weights. The dead taps are stored
+// but never used: their gradient is zero, and the optimizer updates them like any other weight.
 //
-// In a short type a convolution reads a copy of the live piece, in the same order. Where a library
-// would read or write another type than ops.h wants, the numbers stand aside, in scratch memory
-// behind the library's own, and a kernel converts them.
+// With 16-bit types, a convolution reads a 16-bit copy of the live taps. Where a library reads or
+// writes a different type from the one ops.h promises, the data goes through scratch memory, after
+// the library's own, and a kernel converts it.
 #include "alive.h"
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
@@ -27,7 +26,7 @@ struct Conv {
     Shape y;
     LiveTaps live;
     size_t live_count, dead_count;  // weights
-    bool is_product;                // the live kernel covers the whole image: y = x w^T
+    bool is_product;                // the live taps cover the whole image: y = x w^T
     Gemm products[PASS_COUNT];
     ConvPlan plans[PASS_COUNT];     // if it is not
     Type results[PASS_COUNT];       // what the library writes
@@ -50,13 +49,13 @@ static cudnnDataType_t cudnn_type(Type type)
 
 // --- making it -----------------------------------------------------------------------------------
 
-// With the image of x seen as one row of `features` numbers, and row-major matrices:
+// If each image of x is one row of `features` numbers and matrices are row-major:
 //
 //   forward  y  (n, k)        = x  (n, features)  times w (k, features) transposed
 //   data     dx (n, features) = dy (n, k)         times w (k, features)
 //   weights  dw (k, features) = dy (n, k) transposed, times x (n, features)
 //
-// cuBLAS is column-major, where each of these is its own transpose: so the factors trade places.
+// cuBLAS is column-major and so sees each matrix transposed: swap the factors.
 static GemmProblem product_problem(const ConvProblem *c, ConvPass pass)
 {
     int n = c->n, k = c->k, features = c->r * c->s * c->c;
@@ -73,8 +72,8 @@ static GemmProblem product_problem(const ConvProblem *c, ConvPass pass)
     }
 }
 
-// What stands aside during a pass: y before its bias is added; dy, where that is f32, rounded; dw,
-// where cuDNN has rounded it.
+// Bytes of a pass that go through scratch memory: y before the bias is added; dy rounded from f32;
+// dw as cuDNN rounds it.
 static size_t aside_bytes(const Conv *conv, ConvPass pass)
 {
     Type type = conv->spec.x.type, y = conv->y.type, result = conv->results[pass];
@@ -91,7 +90,7 @@ static void need_scratch(Conv *conv, ConvPass pass, size_t workspace)
     ops_need_scratch(conv->ops, conv->aside_at[pass] + aside_bytes(conv, pass));
 }
 
-// Of a product: f32 where more is to come before it is rounded, and where it is not.
+// The type of a product: f32 if a bias is still to be added, or if ops.h wants f32.
 static Type product_result(const Conv *conv, ConvPass pass)
 {
     if (pass == PASS_DATA)
@@ -99,7 +98,7 @@ static Type product_result(const Conv *conv, ConvPass pass)
     return pass == PASS_WEIGHTS || conv->spec.bias ? TYPE_F32 : conv->y.type;
 }
 
-// PyTorch allows TF32 in convolutions but not in linear layers; here that is a layer with a bias.
+// Like PyTorch, TF32 for convolutions but not for linear layers; here only those have a bias.
 static void make_products(Conv *conv, const ConvProblem *problem)
 {
     bool f32 = conv->spec.x.type == TYPE_F32;
@@ -117,8 +116,8 @@ static void make_products(Conv *conv, const ConvProblem *problem)
     }
 }
 
-// cuDNN writes each result in the type of the rest: it has no engine for f32 gradients of short
-// weights. So a bias is added to what is rounded already, and the gradient is rounded, as in PyTorch.
+// cuDNN writes the result in the type of its inputs: it has no engine that makes f32 gradients from
+// 16-bit tensors. So, as in PyTorch, gradients are rounded, and a bias is added after rounding.
 static void make_plans(Conv *conv, const ConvProblem *problem)
 {
     const PlanRules rules = {
@@ -162,7 +161,7 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
           "convolutions of %dx%d and %dx%d pixels cannot share weights", like->spec.x.h,
           like->spec.x.w, spec->x.h, spec->x.w);
     conv->is_product = conv_is_product(&problem);
-    alive_outside_begin();      // the first plan loads a library of engines
+    alive_outside_begin();      // the first plan loads cuDNN's engines
     if (conv->is_product)
         make_products(conv, &problem);
     else
@@ -188,7 +187,7 @@ Shape conv_output(const Conv *conv) { return conv->y; }
 
 size_t conv_weight_count(const Conv *conv) { return conv->live_count + conv->dead_count; }
 
-// Where in the arena the weights stand, for all of OIHW in that order.
+// The position in the arena of each weight, in OIHW order.
 static void arena_order(const Conv *conv, size_t *order)
 {
     const ConvSpec *s = &conv->spec;
@@ -238,7 +237,7 @@ void conv_weights_cast(Conv *conv, const float *arena, void *copy)
 
 // --- computing -----------------------------------------------------------------------------------
 
-// Pass by pass, the same three tensors; the pass says which of them is written.
+// Every pass gets the same three tensors and writes one of them: y, dx or dw.
 static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, const void *y)
 {
     Ops *ops = conv->ops;
@@ -275,7 +274,7 @@ void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, v
                              result, sums, y));
 }
 
-// The gradient of y, in the type in which it is multiplied.
+// The gradient of y, converted to the type that the product reads.
 static const void *gradient(const Conv *conv, ConvPass pass, const void *dy)
 {
     if (conv->y.type == conv->spec.x.type)

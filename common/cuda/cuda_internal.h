@@ -10,7 +10,7 @@
 #include <cudnn.h>
 #include <pthread.h>
 
-// --- every call is checked; an error names the call and gives its text ---------------------------
+// --- errors: every call is checked; the message names the call -----------------------------------
 
 _Noreturn void cuda_failed(cudaError_t status, const char *call, const char *file, int line);
 _Noreturn void cudnn_failed(cudnnStatus_t status, const char *call, const char *file, int line);
@@ -43,14 +43,14 @@ struct Stream {
 };
 
 struct Device {
-    int index;                  // as CUDA numbers the devices that this process may see
+    int index;                  // CUDA's number of the device, of those that this process may see
     char name[256];
     Stream compute;
-    bool never_record;          // replay_run just calls the step
+    bool never_record;          // replay_run only calls the step
     void (*while_waiting)(void); // now and then while the host waits for it; or NULL
-    cudaStream_t fills;         // zeroes new memory: never captured, and in nobody's way
-    pthread_mutex_t lock;       // of what follows
-    struct Block *blocks;       // what device_alloc has given out
+    cudaStream_t fills;         // zeroes new memory; never recorded
+    pthread_mutex_t lock;       // of blocks
+    struct Block *blocks;       // from device_alloc
     size_t bytes, peak_bytes;
 };
 
@@ -61,21 +61,21 @@ struct Ops {
     OpsConfig config;
     cudnnHandle_t cudnn;
     cublasLtHandle_t blas;
-    void *scratch;              // for one operation at a time: all run on one stream
+    void *scratch;              // shared by all operations: they run on one stream
     size_t scratch_bytes;
     Launch launch;              // what our own kernels need
-    int norm_processes;         // that share the batches of normalisations; 0, 1: each has its own
+    int norm_processes;         // processes that share a BatchNorm batch; 0, 1: none do
     OpsGather norm_gather;
     void *norm_gather_arg;
 };
 
-// Sees to it that ops->scratch holds as many bytes. While setting up, never while computing. What was
-// outgrown stays until the device is closed: a recorded step may hold its address.
+// Makes ops->scratch at least `bytes` long. Call it during setup only. Old blocks stay until the
+// device is closed, because a recorded step may hold their address.
 void ops_need_scratch(Ops *ops, size_t bytes);
 
-// --- matrix products, for convolutions that are one ----------------------------------------------
+// --- matrix products -----------------------------------------------------------------------------
 
-// D (m, n) = op(A) op(B), all column-major: element (i, j) of a matrix stands at i + j * ld.
+// D (m, n) = op(A) op(B), all column-major: element (i, j) of a matrix is at i + j * ld.
 typedef struct GemmProblem {
     int m, n, k;
     bool transpose_a, transpose_b;
@@ -88,7 +88,7 @@ typedef struct Gemm {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
-    size_t workspace;           // bytes of scratch that it needs
+    size_t workspace;           // bytes of scratch memory
 } Gemm;
 
 void gemm_new(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *problem);

@@ -1,7 +1,7 @@
 // cudnn_graph.c - convolutions through cuDNN's graph API.
 //
-// Everything in this API is a descriptor: made, given attributes one by one, finalized, then
-// referred to by others:
+// Everything in this API is a descriptor. It is created, receives its attributes one at a time, is
+// finalized, and is then used by other descriptors:
 //
 //   tensors x, w, y  <-  operation  <-  graph  <-  heuristic  ->  engine configurations
 //   convolution      <-'                           (best first)           |
@@ -29,8 +29,8 @@ Shape conv_output_shape(const ConvSpec *spec)
                     spec->f32_out ? TYPE_F32 : spec->x.type };
 }
 
-// Output o meets input o * stride - pad + tap. A tap above what the last output lifts into the
-// image, or below what the first one leaves in it, meets none:
+// At output o, a tap reads input o * stride - pad + tap. It is dead if it reads above the image
+// even at the last output, or below the image even at the first. The live taps are [first, end):
 //   first = max(0, pad - (outputs - 1) * stride)      end = min(kernel, size + pad)
 static void live_range(int size, int outputs, int kernel, int stride, int pad, int *first,
                        int *count)
@@ -49,7 +49,7 @@ LiveTaps conv_live_taps(const ConvSpec *spec)
     return live;
 }
 
-// As much padding behind the image as the last output needs, so that there are as many outputs.
+// The padding after the image: as much as the last output needs.
 static int padding_after(int size, int outputs, int kernel, int stride, int pad)
 {
     int needed = (outputs - 1) * stride + kernel - size - pad;
@@ -81,11 +81,11 @@ bool conv_is_product(const ConvProblem *problem)
 
 // --- descriptors ---------------------------------------------------------------------------------
 
-// Descriptors in the making. After the first call that fails the others do nothing, so only the end
-// has to look.
+// Builds descriptors. After one call fails, the later ones do nothing, so it is enough to check for
+// an error at the end.
 typedef struct Maker {
     ConvPlan *owner;
-    const char *failed;         // what could not be made, or NULL
+    const char *failed;         // what failed, or NULL
     Error *err;
 } Maker;
 
@@ -137,7 +137,7 @@ static void finish(Maker *maker, Descriptor made, const char *what)
         make_check(maker, cudnnBackendFinalize(made), what);
 }
 
-// *count is how many values there are; at most `most` are written.
+// Sets *count to the number of values and writes at most `most` of them.
 static void get(Maker *maker, Descriptor from, cudnnBackendAttributeName_t name,
                 cudnnBackendAttributeType_t type, int64_t most, int64_t *count, void *values)
 {
@@ -146,13 +146,13 @@ static void get(Maker *maker, Descriptor from, cudnnBackendAttributeName_t name,
                    "to give an attribute");
 }
 
-// A tensor (n, c, h, w), as cuDNN counts dimensions, that lies in memory as NHWC.
+// A tensor with cuDNN's dimensions (n, c, h, w), stored as NHWC.
 static Descriptor make_tensor(Maker *maker, int64_t uid, cudnnDataType_t dtype, int n, int c, int h,
                               int w)
 {
     int64_t dims[4] = { n, c, h, w };
     int64_t strides[4] = { (int64_t)h * w * c, 1, (int64_t)w * c, c };
-    int64_t alignment = 16;     // bytes: what vector loads and tensor cores ask for
+    int64_t alignment = 16;     // bytes, for vector loads and tensor cores
     Descriptor tensor = make(maker, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
     give_ints(maker, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &uid);
     give(maker, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype);
@@ -183,7 +183,7 @@ static Descriptor make_convolution(Maker *maker, const ConvProblem *problem)
     return conv;
 }
 
-// cuDNN has one operation for each pass, alike but for the names of their attributes.
+// cuDNN has one operation per pass; only the names of the attributes differ.
 static const struct OperationNames {
     cudnnBackendDescriptorType_t type;
     const char *text;
@@ -219,7 +219,7 @@ static Descriptor make_graph(Maker *maker, const ConvProblem *c, ConvPass pass,
                              const PlanRules *rules)
 {
     const struct OperationNames *names = &operation_names[pass];
-    float alpha = 1, beta = 0;  // the result is alpha * result + beta * what was there
+    float alpha = 1, beta = 0;  // result = alpha * new + beta * old
     Descriptor conv = make_convolution(maker, c);
     Descriptor x = make_tensor(maker, UID_X, c->dtype, c->n, c->c, c->h, c->w);
     Descriptor w = make_tensor(maker, UID_W, c->dtype, c->k, c->c, c->r, c->s);
@@ -243,7 +243,7 @@ static Descriptor make_graph(Maker *maker, const ConvProblem *c, ConvPass pass,
 
 // --- choosing a plan -----------------------------------------------------------------------------
 
-// What cuDNN says about an engine's arithmetic: a set of CUDNN_NUMERICAL_NOTE_s, as bits.
+// cuDNN's notes on an engine's arithmetic (CUDNN_NUMERICAL_NOTE_...), one bit each.
 static unsigned engine_notes(Maker *maker, Descriptor engine)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -256,9 +256,9 @@ static unsigned engine_notes(Maker *maker, Descriptor engine)
     return set;
 }
 
-// On f32 tensors, an engine that uses tensor cores rounds its inputs to TF32; one that "converts
-// inputs down" may go to 16 bits, which nobody has asked for. On short ones, an engine may put its
-// partial sums into the short type ("reduced precision reduction").
+// With f32 tensors, an engine that uses tensor cores rounds its inputs to TF32, and one that
+// "converts inputs down" may round them to 16 bits: never allowed. With 16-bit tensors, an engine
+// may keep partial sums in 16 bits ("reduced precision reduction"): never allowed either.
 static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules *rules)
 {
     const unsigned converts = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
@@ -273,7 +273,7 @@ static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules
     return (notes & refused) == 0;
 }
 
-// What the engine of a configuration does, as engine_notes; nothing if maker fails.
+// The notes of a configuration's engine; 0 if maker has failed.
 static unsigned configuration_notes(Maker *maker, Descriptor configuration, ConvPlan *plan)
 {
     int64_t count;
@@ -284,13 +284,13 @@ static unsigned configuration_notes(Maker *maker, Descriptor configuration, Conv
     return engine_notes(maker, engine);
 }
 
-// Tries one engine configuration. True if plan is now the plan of it; else nothing is left of it.
+// Makes a plan from one engine configuration. If that fails, returns false and frees what it made.
 static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDataType_t dtype,
                               const PlanRules *rules)
 {
     int begin = plan->part_count;
     int64_t count;
-    Error ignored;              // the next one may do
+    Error ignored;              // try the next one
     Maker maker = { plan, NULL, &ignored };
     unsigned notes = configuration_notes(&maker, configuration, plan);
     if (!maker.failed && notes_allowed(notes, dtype, rules)) {
@@ -314,11 +314,11 @@ static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDat
     return false;
 }
 
-// Asks one of cuDNN's heuristics for engines, and takes the first that keeps to the rules.
+// Asks one of cuDNN's heuristics for engines and takes the first that the rules allow.
 static bool try_heuristic(ConvPlan *plan, Descriptor graph, cudnnBackendHeurMode_t mode,
                           cudnnDataType_t dtype, const PlanRules *rules)
 {
-    Error ignored;              // the next one may do
+    Error ignored;              // try the next one
     Maker maker = { plan, NULL, &ignored };
     Descriptor offers[MAX_ENGINES] = { NULL };
     int64_t offered = 0;

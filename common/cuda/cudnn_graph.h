@@ -1,16 +1,16 @@
 // cudnn_graph.h - convolutions through cuDNN's graph API (cuDNN calls it the backend API).
 //
-// cuDNN takes a graph of operations, here of one, and offers engines that can run it, best guess
-// first. An engine made ready for a device is an execution plan. Plans can be made without a
-// device, from a description of one: that is how they are tested where there is no GPU.
+// cuDNN takes a graph of operations (here always one) and offers engines that can run it, best
+// guess first. An engine that is ready to run on a device is an execution plan. A plan can also be
+// made from a description of a device, which is how plans are tested without a GPU.
 #pragma once
 #include "check.h"
 #include "ops.h"
 
 #include <cudnn.h>
 
-// What cuDNN is to compute: y (n, k, p, q) = x (n, c, h, w) convolved with w (k, c, r, s), all
-// NHWC, which for the weights is KRSC.
+// y (n, k, p, q) = x (n, c, h, w) convolved with w (k, c, r, s). All are stored as NHWC; for the
+// weights that is KRSC.
 typedef struct ConvProblem {
     cudnnDataType_t dtype;              // of x, w and y; sums are always f32
     int n, c, h, w;
@@ -20,16 +20,16 @@ typedef struct ConvProblem {
     int pad[2], pad_after[2];           // of rows and columns: above and left, below and right
 } ConvProblem;
 
-// Where the part of a kernel lies that ever meets the image: rows [row, row + rows) and so on. The
-// rest only ever meets padding: it changes no output and its gradient is zero. At 32x32 pixels that
-// is 62 % of ResNet-18's weights, because its last layers see 2x2 and 1x1 pixels with 3x3 kernels.
+// The part of a kernel that ever overlaps the image: rows [row, row + rows) and columns likewise.
+// The rest only ever multiplies padding, so it changes no output and its gradient is zero. At 32x32
+// pixels that is 62 % of ResNet-18's weights: its last 3x3 kernels see 2x2 and 1x1 pixels.
 typedef struct LiveTaps {
     int row, col, rows, cols;
 } LiveTaps;
 
 Shape conv_output_shape(const ConvSpec *spec);
 LiveTaps conv_live_taps(const ConvSpec *spec);
-// The convolution of spec with its live taps alone, all of one type.
+// The convolution of spec, reduced to its live taps; all tensors of one type.
 ConvProblem conv_problem(const ConvSpec *spec, cudnnDataType_t dtype);
 // True if the kernel covers the whole image: then y = x w^T, a product of two matrices.
 bool conv_is_product(const ConvProblem *problem);
@@ -39,7 +39,7 @@ typedef enum { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS, PASS_COUNT } ConvPass;
 // The most scratch memory that the CUDA backend lets a convolution ask for, in bytes.
 enum { CONV_WORKSPACE_LIMIT = 1 << 30 };
 
-// What a plan must keep to.
+// The rules for choosing a plan.
 typedef struct PlanRules {
     cudnnHandle_t handle;               // the device that will run it; or NULL and
     cudnnBackendDescriptor_t profile;   // the description of one
@@ -52,18 +52,17 @@ typedef struct ConvPlan {
     int64_t workspace;                  // bytes of scratch memory that it needs
     int64_t engine;                     // cuDNN's number of the engine
     bool tensor_cores, repeatable;      // uses tensor cores; gives the same bits twice
-    cudnnBackendDescriptor_t parts[12]; // everything that the plan was made of lives as long as it
+    cudnnBackendDescriptor_t parts[12]; // the descriptors live as long as the plan
     int part_count;
 } ConvPlan;
 
-// The plan that cuDNN thinks the fastest of those that keep to the rules. False, with the reason in
+// Makes the plan that cuDNN expects to be the fastest under the rules. False, with the reason in
 // err, if there is none.
 bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
                    const PlanRules *rules, Error *err);
 void conv_plan_free(ConvPlan *plan);
 
-// Reads two of x, w and y and writes the third: which one, the plan's pass says. On handle's
-// stream.
+// Reads two of x, w and y and writes the third, depending on the plan's pass. On handle's stream.
 cudnnStatus_t conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
                             void *workspace);
 

@@ -1,7 +1,7 @@
 // device_cuda.c - device.h on NVIDIA GPUs, with the CUDA runtime.
 //
-// All streams are made "non-blocking", so that none of them waits for CUDA's implicit default
-// stream: what comes after what is said by streams and events alone.
+// All streams are "non-blocking": none waits for CUDA's implicit default stream. Only streams and
+// events determine the order of work.
 #include "alive.h"
 #include "trace.h"
 #include "base/usage.h"
@@ -28,7 +28,7 @@ typedef struct Block {
     struct Block *next;
 } Block;
 
-// What a stream calls on the host: fn(arg).
+// A function that a stream calls on the host.
 typedef struct HostCall {
     void (*fn)(void *arg);
     _Alignas(max_align_t) unsigned char arg[];
@@ -72,7 +72,7 @@ static const struct {
     { cudaErrorStreamCaptureImplicit, &hint_record },
 };
 
-// "cudaMalloc(&memory, bytes)" is called cudaMalloc.
+// The length of the name in "cudaMalloc(&memory, bytes)".
 static int call_name_length(const char *call) { return (int)strcspn(call, "("); }
 
 void cuda_failed(cudaError_t status, const char *call, const char *file, int line)
@@ -91,7 +91,7 @@ enum { MAX_DEVICES = 64 };  // of a process
 
 static _Thread_local int current_device = -1; // of this thread, as CUDA knows it
 
-// cudaGetDeviceCount leaves its argument as it was when there is no driver.
+// Without a driver, cudaGetDeviceCount does not set its argument.
 int device_count(void)
 {
     int count = 0;
@@ -121,7 +121,7 @@ int device_cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// Fails, and says what is wrong with this machine, unless it has a device `index`.
+// Fails with the reason if this process may not use a GPU `index`.
 static void check_device_exists(int index)
 {
     int count = 0, driver = 0, runtime = 0;
@@ -142,8 +142,8 @@ static void check_device_exists(int index)
           "there is no GPU %d: this process may use %d, numbered from 0", index, count);
 }
 
-// The memory of one is the other's to reach, where the machine can do that. Where it cannot, this
-// is no error: the driver then takes a copy between them through the host.
+// Lets two GPUs access each other's memory, if the machine can. If it cannot, that is not an error:
+// the driver copies between them through the host.
 static void make_peers(int a, int b)
 {
     const int pair[2][2] = { { a, b }, { b, a } };
@@ -159,7 +159,7 @@ static void make_peers(int a, int b)
     CUDA(cudaSetDevice(a));
 }
 
-// With every device that this process has opened before.
+// ... with every GPU that this process opened before.
 static void introduce_to_peers(int index)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -181,7 +181,7 @@ static cudaStream_t new_stream(const char *name)
     return handle;
 }
 
-// Cores do not matter here: the GPU computes.
+// The number of cores does not matter: the GPU computes.
 int device_share(int devices, int asked, bool warn)
 {
     (void)devices;
@@ -267,7 +267,7 @@ _Noreturn static void out_of_memory(const Device *device, size_t bytes)
 void *device_alloc(Device *device, size_t bytes)
 {
     Block *block = xcalloc(1, sizeof *block);
-    size_t whole = bytes > 0 ? bytes : 1; // so that every block has an address of its own
+    size_t whole = bytes > 0 ? bytes : 1; // every block needs its own address
     device_use(device);
     cudaError_t status = cudaMalloc(&block->memory, whole);
     if (status == cudaErrorMemoryAllocation)
@@ -334,7 +334,7 @@ Stream *stream_new(Device *device, const char *name)
     return stream;
 }
 
-// The GPU works beside the host anyway.
+// A GPU's stream always runs beside the host.
 Stream *stream_new_beside(Device *device, const char *name) { return stream_new(device, name); }
 
 void stream_free(Stream *stream)
@@ -346,15 +346,15 @@ void stream_free(Stream *stream)
     free(stream);
 }
 
-// What the device waits for may never come: another rank may be gone.
+// The device may be waiting for a rank that is gone.
 static void look_around(const Device *device)
 {
-    (void)cudaGetLastError();   // that it is not ready is no failure: the next launch must not find it
+    (void)cudaGetLastError();   // clear cudaErrorNotReady, or the next launch would report it
     device->while_waiting();
     nanosleep(&(struct timespec){ .tv_nsec = 50 * 1000 }, NULL);
 }
 
-// Before this process has met the other ranks, the device can only be busy, however long.
+// Before the ranks have met, a slow device is only busy.
 static bool wait_begin(void)
 {
     bool alone = !alive_here()->joined;
@@ -396,8 +396,8 @@ void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream->handle));
 }
 
-// An address says whose memory it is (all devices and the host share one address space), so this
-// is also how to copy between devices: directly between peers, through the host otherwise.
+// All devices and the host share one address space, so the address says where the memory is. This
+// also copies between devices: directly between peers, otherwise through the host.
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
     device_use(stream->device);
@@ -410,7 +410,7 @@ void fill_zero(Stream *stream, void *memory, size_t bytes)
     CUDA(cudaMemsetAsync(memory, 0, bytes, stream->handle));
 }
 
-// In a thread of the driver's.
+// Runs in a thread of the driver.
 static void CUDART_CB call_and_free(void *arg)
 {
     HostCall *call = arg;
@@ -473,7 +473,7 @@ void event_sync(Event *event)
 // --- replay: a CUDA graph for each key -----------------------------------------------------------
 
 typedef struct Recording {
-    bool warm;              // the step has run once: its memory is there, its kernels are loaded
+    bool warm;              // the step has run once: memory allocated, kernels loaded
     cudaGraphExec_t graph;  // NULL until recorded
 } Recording;
 
@@ -502,8 +502,8 @@ void replay_free(Replay *replay)
     free(replay);
 }
 
-// Calls step while the compute stream notes down what is asked of it in place of doing it. Only
-// this thread is held to what may be recorded: loader threads go on allocating and copying.
+// Calls step while the compute stream records instead of running. The mode is thread-local, so the
+// loader's threads may go on allocating and copying.
 static cudaGraphExec_t record(cudaStream_t stream, void (*step)(void *arg), void *arg)
 {
     cudaGraph_t graph;

@@ -1,7 +1,7 @@
 // gemm_cuda.c - matrix products through cuBLASLt.
 //
-// A product is described once; cuBLASLt then proposes an algorithm, which is kept: the same one,
-// and so the same bits, every time.
+// A product is described once. cuBLASLt then proposes an algorithm, and every call uses that one,
+// so that the result has the same bits every time.
 #include "cuda/cuda_internal.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 enum { GEMM_WORKSPACE = 32 << 20 };     // bytes: what NVIDIA recommends for Hopper
 enum { GEMM_ALIGNMENT = 16 };           // bytes, of every matrix
 
-// A matrix (rows, columns) that lies in memory as it is, or transposed.
+// A matrix (rows, columns), stored as it is or transposed.
 static cublasLtMatrixLayout_t layout_new(cudaDataType_t dtype, bool transposed, int rows,
                                          int columns, int ld)
 {
@@ -37,7 +37,7 @@ static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProble
     for (size_t i = 0; i < sizeof alignments / sizeof *alignments; i++)
         CUBLAS(cublasLtMatmulPreferenceSetAttribute(preference, alignments[i], &alignment,
                                                     sizeof alignment));
-    if (p->result != CUDA_R_32F)    // parts of a sum stay f32, too
+    if (p->result != CUDA_R_32F)    // partial sums stay f32, too
         reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(
         preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions));

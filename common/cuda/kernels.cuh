@@ -1,13 +1,13 @@
-// kernels.cuh - what the kernels have in common: numbers of any type, several at a time; arrays and
-// matrices shared out among threads; sums.
+// kernels.cuh - what the kernels share: vectors of any type, arrays and matrices divided among
+// threads, and sums.
 //
-// All kernels are bound by memory, not by arithmetic, so what matters is that neighbouring threads
-// read neighbouring addresses, 16 bytes at a time where they can, and that few kernels are
-// launched. Whatever the type in memory, they compute in f32, and round what they store.
+// Memory, not arithmetic, limits all of these kernels. So neighbouring threads read neighbouring
+// addresses, 16 bytes at a time where possible, and there are few launches. Whatever the type in
+// memory, kernels compute in f32 and round what they store.
 //
-// Sums are the same bits every time: each thread adds up in a fixed order, threads and then blocks
-// are combined in a fixed order, and nothing is added atomically. The last block of a kernel to
-// finish combines what all blocks have found, which saves a second launch.
+// Sums have the same bits every time: threads and then blocks are combined in a fixed order,
+// without atomic additions. The last block of a kernel to finish combines the results of all
+// blocks, which saves a second launch.
 #pragma once
 #include "cuda/kernels.h"
 
@@ -21,7 +21,7 @@ constexpr int MAX_BLOCKS = 1024;        // enough to fill the largest GPU severa
 
 // --- numbers of a type ---------------------------------------------------------------------------
 
-// fn<T>(...), with T as `type` says.
+// fn<T>(...), where T is the C++ type of `type`.
 #define BY_TYPE(type, fn, ...)                                      \
     ((type) == TYPE_F32    ? fn<float>(__VA_ARGS__)                 \
      : (type) == TYPE_BF16 ? fn<__nv_bfloat16>(__VA_ARGS__)         \
@@ -31,7 +31,7 @@ inline __device__ float widen(float value) { return value; }
 inline __device__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
 inline __device__ float widen(__half value) { return __half2float(value); }
 
-// To the nearest, halfway to the even one; beyond f16's largest: infinite.
+// To the nearest number, ties to even; infinite beyond f16's range.
 template <class T> __device__ T narrow(float value);
 template <> inline __device__ float narrow<float>(float value) { return value; }
 template <> inline __device__ __nv_bfloat16 narrow<__nv_bfloat16>(float value)
@@ -42,10 +42,10 @@ template <> inline __device__ __half narrow<__half>(float value) { return __floa
 
 // --- vectors -------------------------------------------------------------------------------------
 
-// How many of a type fill 16 bytes, the most that a thread loads at once.
+// How many numbers of a type fill 16 bytes, the most that a thread loads at once.
 template <class T> constexpr int WIDE = 16 / sizeof(T);
 
-// V neighbours in memory, loaded and stored at once (or 16 bytes at a time).
+// V neighbours in memory, loaded and stored together.
 template <class T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) Pack {
     T v[V];
 
@@ -78,7 +78,7 @@ template <int V, class T> __device__ Pack<float, V> sum_of(const T *a, const T *
     return sum;
 }
 
-// Can all of these (some may be NULL) be read 16 bytes at a time?
+// Are all of these aligned to 16 bytes? (NULL is.)
 template <class... Pointers> bool aligned(Pointers... pointers)
 {
     uintptr_t bits = 0;
@@ -87,7 +87,7 @@ template <class... Pointers> bool aligned(Pointers... pointers)
     return bits % 16 == 0;
 }
 
-// The same in a matrix, whose rows of `channels` numbers are read `wide` at a time.
+// The same for matrices with rows of `channels` numbers, read `wide` at a time.
 template <class... Pointers> bool packed(int channels, int wide, Pointers... pointers)
 {
     return channels % wide == 0 && aligned(pointers...);
@@ -105,8 +105,8 @@ template <int N> struct Width {
     static constexpr int value = N;
 };
 
-// This thread's share of an array: fn(Width<V>, at) for V numbers from `at` on, and for those that
-// are left over at the end fn(Width<1>, at).
+// This thread's share of an array: calls fn(Width<V>, at) for V numbers at a time, and
+// fn(Width<1>, at) for the rest at the end.
 template <int V, class F> __device__ void for_each_pack(size_t count, F fn)
 {
     size_t thread = (size_t)blockIdx.x * THREADS + threadIdx.x;
@@ -128,7 +128,7 @@ cudaError_t launch_on_array(cudaStream_t stream, void (*kernel)(size_t, Paramete
 
 // --- matrices: rows are pixels, columns are channels ---------------------------------------------
 
-// How a matrix is cut up: block (i, j) of the grid works on columns [i * TILE, ..) of rows
+// How a matrix is divided: block (i, j) of the grid works on columns [i * TILE, ..) of rows
 // [j * rows_per_block, ..).
 struct Matrix {
     int64_t rows;
@@ -152,7 +152,7 @@ template <int V> struct Place {
     }
 };
 
-// Cuts the matrix up for blocks whose threads read `group` rows before they use them.
+// Divides a matrix among blocks whose threads read `group` rows before they use them.
 template <int V> dim3 cut(Matrix *m, int group)
 {
     constexpr int STEP = Place<V>::STEP;
@@ -175,8 +175,8 @@ cudaError_t launch_on_matrix(cudaStream_t stream, void (*kernel)(Matrix, Paramet
     return cudaGetLastError();
 }
 
-// Launches kernel<T, V> on a matrix of T: V fill 16 bytes, where everything can be read that way,
-// else V is 1.
+// Launches kernel<T, V> on a matrix of T. V numbers fill 16 bytes if all pointers are aligned to 16
+// bytes; otherwise V is 1.
 #define LAUNCH_ON_MATRIX(T, can_be_wide, kernel, group, stream, matrix, ...)                 \
     ((can_be_wide)                                                                           \
          ? launch_on_matrix<WIDE<T>>(stream, kernel<T, WIDE<T>>, group, matrix, __VA_ARGS__) \
@@ -198,7 +198,7 @@ template <class T> struct Sums {
     }
 };
 
-// Merges `value` over the lanes of a warp, always in the same order; all lanes get the result.
+// Merges the values of a warp's lanes in a fixed order; all lanes get the result.
 template <class T, class Merge> __device__ T warp_merge(T value, Merge merge)
 {
     for (int far = WARP / 2; far > 0; far /= 2)
@@ -211,7 +211,7 @@ template <class T> __device__ T warp_sum(T value)
     return warp_merge(value, [](T a, T b) { return a + b; });
 }
 
-// Merges cells[..rows)[c] into cells[0][c] by halves; rows is a power of two.
+// Merges cells[..rows)[c] into cells[0][c], halving the rows each time; rows is a power of two.
 template <class Cell> __device__ void merge_rows(Cell (*cells)[TILE], int rows)
 {
     for (int half = rows / 2; half > 0; half /= 2) {
@@ -222,12 +222,12 @@ template <class Cell> __device__ void merge_rows(Cell (*cells)[TILE], int rows)
     __syncthreads();
 }
 
-// True, for all threads of the block, in the last of `blocks` blocks to come here: it sees what the
-// others have written. The ticket is then zero again, ready for the next kernel.
+// True in the last of `blocks` blocks to call this: it sees what the others have written. Resets
+// the ticket to zero for the next kernel.
 inline __device__ bool last_block(unsigned *ticket, unsigned blocks)
 {
     __shared__ bool last;
-    __threadfence();            // what this block wrote comes before its ticket
+    __threadfence();            // other blocks see this block's results before its ticket
     __syncthreads();
     if (threadIdx.x == 0) {
         last = atomicAdd(ticket, 1) == blocks - 1;
@@ -239,8 +239,8 @@ inline __device__ bool last_block(unsigned *ticket, unsigned blocks)
     return last;
 }
 
-// Combines what all threads have found about the columns of their tile: own[v] is about column
-// channel + v. True in one thread for each column, in one block; there *total is the column's.
+// Merges all threads' results for their tile's columns; own[v] belongs to column channel + v.
+// Returns true in one thread per column, of one block, where *total is the column's result.
 template <int V, template <class> class Cell>
 __device__ bool reduce_columns(const Matrix &m, const Cell<float> (&own)[V], const Launch &launch,
                                Cell<double> *total)

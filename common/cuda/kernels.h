@@ -1,9 +1,9 @@
 // kernels.h - our own kernels: everything that is neither a convolution nor a matrix product.
 //
 // Each function queues one or two kernels on a stream and returns at once. It allocates nothing and
-// waits for nothing, so a step can be recorded. All activations are NHWC. What the operations mean
-// stands in ops.h; how they are computed, in kernels_*.cu. A void pointer is to numbers of `type`,
-// or of the type that a Shape says.
+// waits for nothing, so a step can be recorded. All activations are NHWC. ops.h says what the
+// operations mean; kernels_*.cu shows how they are computed. A void pointer points to numbers of
+// `type`, or of the Shape's type.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,8 +18,8 @@ extern "C" {
 
 #include "ops.h"
 
-// Where kernels run, and memory for what the blocks of a kernel tell each other. Kernels on one
-// stream take turns, so they share it.
+// Where kernels run, and the memory in which the blocks of one kernel exchange results. Kernels on
+// one stream run one after another, so they share this memory.
 typedef struct Launch {
     cudaStream_t stream;
     void *partials;         // LAUNCH_PARTIAL_BYTES: one result for each block
@@ -29,19 +29,19 @@ typedef struct Launch {
 enum { LAUNCH_TICKETS = 1024, LAUNCH_PARTIAL_BYTES = 12 * 32 * 1024 };
 enum { KERNEL_MAX_CHANNELS = 32 * LAUNCH_TICKETS };
 
-// cudaSuccess if this program holds code for the current device.
+// cudaSuccess if this program contains code for the current device.
 cudaError_t kernels_present(void);
 
-// x is (rows, channels): y = x + bias, and y may be x; dbias = the sums of dy's columns. x is of
-// `type`, or f32.
+// x is (rows, channels), of `type` or f32: y = x + bias, and y may be x; dbias = the sums of dy's
+// columns.
 cudaError_t kernel_bias_add(cudaStream_t stream, Type type, int64_t rows, int channels,
                             const float *bias, Type x_type, const void *x, void *y);
 cudaError_t kernel_bias_gradient(const Launch *launch, Type type, int64_t rows, int channels,
                                  const void *dy, float *dbias);
 
-// Batch normalisation of (rows, channels): a row is a pixel of an image. Where processes share the
-// batch, the statistics go to shared->mine instead of t, and once everybody's are in shared->all,
-// kernel_norm_merge_statistics does the rest. shared is NULL where they do not.
+// Batch normalisation of (rows, channels); a row is a pixel. If processes share the batch, this
+// one's statistics go to shared->mine instead of t. Once all processes' are in shared->all,
+// kernel_norm_merge_statistics finishes the job. Otherwise shared is NULL.
 typedef struct NormShared {
     int size;               // processes
     double *mine;           // (1 + 2 * channels) count, means, squares; or 0 and two sums
@@ -58,12 +58,12 @@ cudaError_t kernel_norm_apply(cudaStream_t stream, Type type, int64_t rows, int 
                               const NormTensors *t, const void *x, const void *residual, void *y,
                               bool relu, bool training);
 
-// The arguments of norm_backward in ops.h; y is NULL where there is no ReLU.
+// The arguments of norm_backward in ops.h; y is NULL without ReLU.
 typedef struct NormBackward {
     const void *x, *y, *dy1, *dy2;
     void *dx, *dresidual;
 } NormBackward;
-// Two passes: dgamma and dbeta; then dx. In between, kernel_norm_merge_gradients.
+// Two passes: dgamma and dbeta, then dx. kernel_norm_merge_gradients runs between them.
 cudaError_t kernel_norm_gradients(const Launch *launch, Type type, int64_t rows, int channels,
                                   const NormTensors *t, const NormBackward *b,
                                   const NormShared *shared);

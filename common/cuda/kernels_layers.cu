@@ -40,7 +40,7 @@ template <int V> struct alignas(V) Bytes {
 
 __device__ size_t elements(const Shape &s) { return (size_t)s.n * s.c * s.h * s.w; }
 
-// Thread i's pixel of an (n, h, w, c) activation, V channels of it.
+// Thread i's pixel of an (n, h, w, c) activation: V of its channels.
 template <int V> struct Pixel {
     int n, h, w, c;
 
@@ -61,7 +61,7 @@ __device__ size_t offset_of(int n, int h, int w, int c, int height, int width, i
     return (((size_t)n * height + h) * width + w) * channels + c;
 }
 
-// The first of the largest in each window, and where in the window it stood. NaN counts as largest.
+// The maximum of each window and its place in the window: the first of several. NaN is largest.
 template <class T, int V> __global__ void __launch_bounds__(THREADS)
 maxpool_forward_kernel(PoolSpec s, Shape out, const T *__restrict__ x, T *__restrict__ y,
                        uint8_t *__restrict__ index)
@@ -91,8 +91,8 @@ maxpool_forward_kernel(PoolSpec s, Shape out, const T *__restrict__ x, T *__rest
     *reinterpret_cast<Bytes<V> *>(index + at) = where;
 }
 
-// Each input pixel gathers the gradients of the windows that it was the maximum of, so no two
-// threads write to one place.
+// Each input pixel adds up the gradients of the windows whose maximum it was, so no two threads
+// write to the same place.
 template <class T, int V> __global__ void __launch_bounds__(THREADS)
 maxpool_backward_kernel(PoolSpec s, Shape out, const uint8_t *__restrict__ index,
                         const T *__restrict__ dy1, const T *__restrict__ dy2, T *__restrict__ dx)
@@ -148,8 +148,8 @@ avgpool_backward_kernel(Shape x, const T *__restrict__ dout, T *__restrict__ dx)
 
 // --- images --------------------------------------------------------------------------------------
 
-// A block for each image. The output pixel (row, col) is the pixel (row + down, col + right) of the
-// image, mirrored first where there is a flip; outside of the image all is black.
+// One block per image. Output pixel (row, col) is the image's pixel (row + down, col + right),
+// after mirroring if there is a flip. Outside the image everything is black.
 template <class T> __global__ void __launch_bounds__(THREADS) images_load_kernel(ImagesJob job)
 {
     const Augment &augment = job.augment;

@@ -1,4 +1,4 @@
-// kernels_norm.cu - batch normalisation and biases: what goes channel by channel.
+// kernels_norm.cu - operations per channel: batch normalisation and biases.
 //
 // An activation is a matrix: a row for each pixel, a column for each channel. Statistics and
 // parameters are f32, whatever the type of the activation.
@@ -11,9 +11,8 @@ namespace {
 constexpr float EPSILON = 1e-5f;
 constexpr double MOMENTUM = 0.1;        // of the running statistics
 
-// Mean and sum of squared distances from it of n values. Two sets are merged without ever forming
-// the difference of two large sums (Chan, Golub, LeVeque 1979), so a mean far from zero costs no
-// digits.
+// The mean of n values, and the sum of their squared distances from it. Merging two sets never
+// subtracts two large sums (Chan, Golub, LeVeque 1979), so a mean far from zero costs no digits.
 template <class T> struct Moments {
     T n, mean, m2;
 
@@ -32,7 +31,7 @@ template <class T> struct Moments {
     }
 };
 
-// One channel's statistics, for backward, and the running ones move.
+// Stores one channel's statistics for backward, and updates the running ones.
 __device__ void set_statistics(const NormTensors &t, int c, const Moments<double> &all)
 {
     double unbiased = all.n > 1 ? all.m2 / (all.n - 1) : all.m2;
@@ -42,7 +41,7 @@ __device__ void set_statistics(const NormTensors &t, int c, const Moments<double
     t.running_var[c] = (float)((1 - MOMENTUM) * t.running_var[c] + MOMENTUM * unbiased);
 }
 
-// What a process tells the others of column c: two numbers, behind one that is of all columns.
+// Column c in the message to the other processes: two numbers, after one for all columns.
 __device__ void tell_others(double *mine, int channels, int c, double n, double a, double b)
 {
     if (c == 0)
@@ -51,9 +50,8 @@ __device__ void tell_others(double *mine, int channels, int c, double n, double 
     mine[1 + channels + c] = b;
 }
 
-// Mean and variance of each column: to t, or to `mine` unless that is NULL. All is counted from the
-// first row, so that a mean far from zero does not cost the digits of what little the rows differ
-// by.
+// Mean and variance of each column, to `mine`, or to t if that is NULL. The first row is subtracted
+// from all rows, so that a mean far from zero costs no digits.
 template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
 norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const T *__restrict__ x,
                        double *mine)
@@ -101,7 +99,7 @@ norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const T *__restri
     tell_others(mine, m.channels, c, all.n, all.mean, all.m2);
 }
 
-// Everybody's statistics together, always in the order of the ranks: the same bits on all of them.
+// Merges all processes' statistics in the order of the ranks, so all get the same bits.
 __global__ void norm_merge_statistics_kernel(int channels, NormTensors t, NormShared shared)
 {
     int c = blockIdx.x * THREADS + threadIdx.x;
@@ -154,12 +152,12 @@ norm_apply_kernel(Matrix m, NormTensors t, const T *x, const T *residual, T *y, 
     }
 }
 
-// What arrives at the normalisation from behind: d = (dy1 + dy2) where y > 0.
+// The gradient of the normalisation's output: d = dy1 + dy2 where y > 0, else 0.
 template <class T> struct Arriving {
     const T *y, *dy1, *dy2;             // y, dy2 may be NULL
 };
 
-// Rounded, for it may be kept in memory: both passes see the same.
+// Rounded, because it may be stored: both passes must see the same value.
 template <int V, class T> __device__ Pack<T, V> arriving(const Arriving<T> &from, int64_t at)
 {
     Pack<T, V> d = load<V>(from.dy1 + at);
@@ -177,9 +175,8 @@ template <int V, class T> __device__ Pack<T, V> arriving(const Arriving<T> &from
     return d;
 }
 
-// dbeta = sum(d), dgamma = sum(d * (x - mean)) * inv_std. d goes to `keep` unless that is NULL, and
-// the sums to `mine`, likewise. keep may be dy1 or dy2: each element is read before it is written,
-// by the thread that writes it.
+// dbeta = sum(d), dgamma = sum(d * (x - mean)) * inv_std. Unless they are NULL, `keep` receives d,
+// and `mine` the sums. keep may be dy1 or dy2: each thread reads an element before it writes it.
 template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
 norm_gradients_kernel(Matrix m, Launch launch, NormTensors t, const T *x, Arriving<T> from, T *keep,
                       double *mine)
@@ -236,7 +233,7 @@ __global__ void norm_merge_gradients_kernel(int channels, NormTensors t, NormSha
 
 // With xhat = (x - mean) * inv_std:
 //   dx = gamma * inv_std * (d - dbeta / rows - xhat * dgamma / rows)
-// rows: those of m, or *count unless that is NULL; dgamma and dbeta are then sums over as many.
+// rows: *count, or those of m if count is NULL; dgamma and dbeta are sums over that many rows.
 template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
 norm_input_gradient_kernel(Matrix m, NormTensors t, const T *x, Arriving<T> from, T *dx,
                            const double *count)
@@ -332,8 +329,8 @@ cudaError_t norm_apply(cudaStream_t stream, Matrix m, const NormTensors &t, cons
                             training);
 }
 
-// The first pass's d is kept where there is a place for it and reading it again is less work than
-// finding it again.
+// The first pass stores d if there is room for it and reading it is less work than computing it
+// again.
 void *place_to_keep(const NormBackward &b)
 {
     return b.dresidual ? b.dresidual : b.dy2 ? b.dx : NULL;

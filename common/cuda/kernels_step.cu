@@ -1,9 +1,9 @@
-// kernels_step.cu - loss, optimizer, and what is done to gradients on their way: all in f32.
+// kernels_step.cu - loss, optimizer, and the work on gradients in between, all in f32.
 #include "cuda/kernels.cuh"
 
 namespace {
 
-// --- numbers that steer a step -------------------------------------------------------------------
+// --- learning rate, loss scale, skip flag --------------------------------------------------------
 
 __global__ void scalars_set_kernel(Scalars *to, Scalars values)
 {
@@ -31,10 +31,10 @@ __global__ void loss_scale_adapt_kernel(Scalars *scalars, int interval)
 
 struct RowLoss {
     double loss;
-    int before;     // classes that come before the label; INT32_MAX: the loss is not finite
+    int before;     // classes that rank before the label; INT32_MAX: the loss is not finite
 };
 
-// What a row, a block, and at last the batch add to the statistics.
+// What a row, a block and finally the batch add to the statistics.
 struct LossPart {
     double loss;
     int correct1, correct5, not_finite;
@@ -58,9 +58,9 @@ __device__ float warp_max(float value)
 }
 
 // One warp, one row: loss = log(sum(exp(z))) - sum(target * z), and dz = scale * (softmax(z) -
-// target). The target is onehot(label), of which all classes share the part `smooth`. A row is correct
-// at k if fewer than k classes come before its label, ties going to the lower index. A label that is
-// not a class has a loss that is not a number.
+// target). The target is onehot(label), with the part `smooth` of it spread over all classes. A row
+// is in the top k if fewer than k classes rank before its label; of equal ones, the lower index
+// ranks first. The loss of a label that is no class is NaN.
 __device__ RowLoss row_loss(const float *z, int classes, int label, double smooth, double scale,
                             float *dz)
 {
@@ -84,7 +84,7 @@ __device__ RowLoss row_loss(const float *z, int classes, int label, double smoot
     return RowLoss{ loss, isfinite(loss) ? before : INT32_MAX };
 }
 
-// What `count` rows add to the statistics, and to the window that they are a part of, if they are.
+// Adds the results of `count` rows to the statistics, and to the window, if there is one.
 __device__ void count_rows(const LossPart &all, int count, bool part, Scalars *scalars,
                            Stats *stats)
 {
@@ -226,7 +226,7 @@ add_into_kernel(size_t count, float *__restrict__ values, const float *__restric
 
 // --- gradients -----------------------------------------------------------------------------------
 
-// Whoever finds the first bad gradient of a step counts it; all that comes after finds skip set.
+// The thread that finds a step's first bad gradient counts it; later ones see that skip is set.
 template <int V> __global__ void __launch_bounds__(THREADS)
 gradients_scale_kernel(size_t count, float *__restrict__ grads, float factor, Scalars *scalars,
                        Stats *stats)
@@ -247,13 +247,13 @@ gradients_scale_kernel(size_t count, float *__restrict__ grads, float factor, Sc
         atomicAdd(reinterpret_cast<unsigned long long *>(&stats->bad_gradients), 1ull);
 }
 
-// Every thread of the block has a `value`; their sum, in the first one.
+// The sum of all threads' values, in the block's first thread.
 __device__ double block_sum(double value)
 {
     __shared__ double warps[THREADS / WARP];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     value = warp_sum(value);
-    __syncthreads();            // of an earlier sum, all has been read
+    __syncthreads();            // an earlier sum has been read
     if (lane == 0)
         warps[warp] = value;
     __syncthreads();
@@ -262,8 +262,8 @@ __device__ double block_sum(double value)
     return value;
 }
 
-// Which thread adds up what must not depend on how it is read: four at a time, always, in one piece
-// where the address allows it. And the grid depends on count alone.
+// Which thread adds which numbers must not depend on their address. So each takes four at a time,
+// in one load where the address allows that, and the grid depends on count alone.
 enum { NORM_PACK = 4 };
 
 template <int V> __global__ void __launch_bounds__(THREADS)
@@ -292,7 +292,7 @@ gradients_norm_kernel(Launch launch, size_t count, const float *__restrict__ gra
         scalars->norm = sqrt(own);
 }
 
-// --- what travels short --------------------------------------------------------------------------
+// --- gradients in 16 bits, for a message ---------------------------------------------------------
 
 template <class T, int V> __global__ void __launch_bounds__(THREADS)
 values_narrow_kernel(size_t count, const float *__restrict__ values, float factor,

@@ -1,8 +1,8 @@
 // ops_cuda.c - the operations of ops.h on a GPU: everything but convolution.
 //
-// An activation is NHWC, so a batch is a matrix: a row for each pixel, a column for each channel.
-// Each call queues its kernels on the device's compute stream; none allocates or waits, so that a
-// step can be recorded.
+// Activations are NHWC, so a batch is a matrix with a row per pixel and a column per channel. Each
+// call queues its kernels on the device's compute stream. None allocates or waits, so a step can be
+// recorded.
 #include "alive.h"
 #include "cuda/cuda_internal.h"
 
@@ -34,7 +34,7 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     device_use(device);
     ops->device = device;
     ops->config = *config;
-    alive_outside_begin();      // libraries of a gigabyte are loaded
+    alive_outside_begin();      // loading a gigabyte of libraries takes long
     CUDNN(cudnnCreate(&ops->cudnn));
     CUDNN(cudnnSetStream(ops->cudnn, device->compute.handle));
     CUBLAS(cublasLtCreate(&ops->blas));
@@ -66,7 +66,7 @@ int ops_input_block(const Ops *ops, int channels)
     return channels;
 }
 
-// Every GPU that this is built for has tensor cores for both; f16 has more digits.
+// Every supported GPU has tensor cores for both types; f16 has more digits.
 Type ops_best_type(const Device *device)
 {
     (void)device;
@@ -80,7 +80,7 @@ bool ops_emulates(const Device *device, Type type)
     return false;
 }
 
-// Grows at least twofold, so that all that is outgrown together is no larger than what is in use.
+// At least doubles, so that all old blocks together are no larger than the current one.
 void ops_need_scratch(Ops *ops, size_t bytes)
 {
     if (bytes <= ops->scratch_bytes)
@@ -107,7 +107,7 @@ struct Norm {
     Ops *ops;
     NormSpec spec;
     int64_t rows;
-    NormShared shared;      // size 0 until processes have shared a batch
+    NormShared shared;      // size 0 until processes share a batch
 };
 
 Norm *norm_new(Ops *ops, const NormSpec *spec)
@@ -136,8 +136,8 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
     ops->norm_gather_arg = arg;
 }
 
-// What the kernels need where processes share the batch, else NULL. Memory comes with the first
-// batch: that step is never the one that is recorded.
+// What the kernels need if processes share the batch, else NULL. The first batch allocates memory;
+// that is possible because the first step is never recorded.
 static const NormShared *shared_of(Norm *norm)
 {
     size_t c = (size_t)norm->spec.x.c, size = (size_t)norm->ops->norm_processes, each = 1 + 2 * c;
@@ -203,7 +203,7 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
 
 // --- the rest ------------------------------------------------------------------------------------
 
-// Pooling counts pixels in 32 bits: an activation of 2^31 floats takes 8 GB, of short numbers 4.
+// Pooling uses 32-bit indices. An activation of 2^31 floats would take 8 GB.
 static void check_count(const char *what, Shape s)
 {
     CHECK(shape_count(s) < INT32_MAX, "a smaller batch (-b) needs less",

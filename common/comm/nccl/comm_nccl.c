@@ -1,7 +1,7 @@
-// comm_nccl.c - comm.h on NCCL: the GPUs exchange data on the stream, and the host continues.
+// comm_nccl.c - comm.h with NCCL: GPUs exchange data in stream order; the host does not wait.
 //
-// Only creating and freeing a communicator wait for the device, so all calls can be recorded in a
-// CUDA graph.
+// Only creating and freeing a communicator wait for the device, so everything else can be recorded
+// in a CUDA graph.
 #include "alive.h"
 #include "comm/backend.h"
 #include "cuda/cuda_internal.h"
@@ -18,7 +18,7 @@ struct Link {
     ncclComm_t nccl;
     Stream *stream;         // for barriers
     float *token;           // a barrier's value, on the device
-    Call last;              // that was enqueued: in a replay, the last that was recorded
+    Call last;              // enqueued last; in a replay: recorded last
     struct Link *next;
 };
 static Link *links;         // of this process, which has one device
@@ -57,7 +57,7 @@ _Noreturn static void nccl_failed(const Link *link, ncclResult_t result, const c
             more ? more : "");
 }
 
-// What NCCL says when its connections break: a different rank is gone.
+// NCCL's errors for a broken connection: another rank is gone.
 static void check_result(const Link *link, const Call *doing, ncclResult_t result, const char *call,
                          int line)
 {
@@ -69,7 +69,7 @@ static void check_result(const Link *link, const Call *doing, ncclResult_t resul
 
 #define NCCL(link, doing, call) check_result(link, doing, call, #call, __LINE__)
 
-// What went wrong on the device since the last look.
+// An error on the device since the last call.
 static void check_device(const Link *link, const Call *doing)
 {
     ncclResult_t result = ncclSuccess;
@@ -77,8 +77,8 @@ static void check_device(const Link *link, const Call *doing)
     check_result(link, doing, result, "NCCL", __LINE__);
 }
 
-// Called while the host waits for the device (device_cuda.c): if the device waits for a lost rank,
-// one of the communicators reports it.
+// Called now and then while the host waits for the device (device_cuda.c). If the device waits for
+// a rank that is gone, one of the communicators reports an error.
 static void check_links(void)
 {
     for (const Link *link = links; link; link = link->next)
@@ -87,7 +87,7 @@ static void check_links(void)
 
 // --- new and free --------------------------------------------------------------------------------
 
-// Any process with the id can join. With NCCL_COMM_ID its random part is a constant.
+// Any process with the id can join. With NCCL_COMM_ID set, the id's random part would be constant.
 static void refuse_fixed_id(void)
 {
     if (!getenv("NCCL_COMM_ID"))
@@ -114,8 +114,8 @@ static ncclUniqueId share_id(const Link *link, const World *world)
     return id;
 }
 
-// Kernels of two communicators must not wait for each other on different ranks: all ranks have to
-// launch them in one order. The host's is the same on all ranks, and NCCL follows it from 2.26 on.
+// Kernels of two communicators can deadlock unless all ranks launch them in the same order. The
+// hosts' calls do have the same order, and from 2.26 on NCCL keeps to it.
 static void keep_host_order(bool first)
 {
     int version = 0;
@@ -193,7 +193,7 @@ static ncclResult_t do_receive(const Link *link, const Call *c, cudaStream_t str
     return ncclRecv(c->to, c->count, nccl_types[c->type], c->other, link->nccl, stream);
 }
 
-// Older versions of NCCL have no gather: it is sends and receives in one group, which happens as one.
+// Older versions of NCCL have no gather, so this is one group of sends and receives.
 // The root sends to itself, too.
 static ncclResult_t do_gather(const Link *link, const Call *c, cudaStream_t stream)
 {
@@ -232,7 +232,7 @@ bool link_bare(Link *link, const Call *call)
     return false;
 }
 
-// An all-reduce of one number ends on no rank before it has begun on all ranks.
+// An all-reduce of one number ends on no rank before it has begun on all.
 const char *link_barrier(Link *link, double seconds)
 {
     (void)seconds;                      // stream_sync checks for lost ranks
