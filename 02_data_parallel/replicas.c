@@ -11,12 +11,12 @@
 //   reduce       adds up the gradients          <==       those of their piece
 //   optimizer    the caller's                             -
 //
-// In every step the whole model leaves the first device and all gradients return to it. While it
-// adds them up and takes the step, the others idle.
+// In every step, the first device sends the whole model and receives all gradients. While it adds
+// them up and runs the optimizer, the others idle.
 //
-// A phase ends when all devices have finished it: each thread waits for its own device, and
-// then they meet (threads.h). So no thread reads what is not written yet, and each phase can be
-// timed. A device that is ready early idles.
+// A phase ends when all devices have finished it: each thread waits for its own device and then for
+// the other threads (threads.h). So no thread reads data before it is written, and each phase can
+// be timed. A device that finishes early idles.
 #include "replicas.h"
 #include "check.h"      // uses: xcalloc
 #include "threads.h"    // uses: Team, team_run
@@ -59,15 +59,15 @@ struct Replicas {
 
 // --- what a device does in each phase ------------------------------------------------------------
 
-// On the stream of the replica's device. Nothing to do if source and target are the same.
+// On the stream of the replica's device. Does nothing if source and target are the same.
 static void copy(Replica *replica, float *to, const float *from, size_t count)
 {
     if (to != from)
         copy_on_device(device_stream(replica->device), to, from, count * sizeof *to);
 }
 
-// The running statistics, too: evaluation needs the first device's on all devices. Training changes
-// them on every device, and only the first device's are kept.
+// Copies the parameters and BatchNorm's running statistics. Training changes the statistics on
+// every device, but only the first device's are kept, and evaluation needs those on all devices.
 static void broadcast(Replica *replica)
 {
     const Model *from = replica->all->replica[0].model;
@@ -108,9 +108,10 @@ static void scatter_dlogits(Replica *replica)
 
 static void backward(Replica *replica) { model_backward(replica->model, NULL, NULL); }
 
-// The first device adds up all gradients, always in the same order: equal runs give equal bits.
-// The loss is a mean over the whole batch, so every gradient is already scaled. (If each device
-// added up one part of the arena, the work would be shared: a reduce-scatter.)
+// The first device adds up all gradients, always in the same order, so that a repeated run gives
+// the same bits. The loss is a mean over the whole batch, so every gradient already has the right
+// scale. (If each device added up one part of the arena, they would share the work: a
+// reduce-scatter.)
 static void reduce(Replica *replica)
 {
     Replicas *all = replica->all;
@@ -140,7 +141,7 @@ static const struct {
 
 // --- phases and the clock ------------------------------------------------------------------------
 
-// The current phase on this device, until its work is finished.
+// Runs the current phase on device i and waits until its work is finished.
 static void do_phase(void *arg, int i)
 {
     Replicas *all = arg;
@@ -154,7 +155,7 @@ static void do_phase(void *arg, int i)
     trace_end();
 }
 
-// The time since the last call belongs to this phase, if it was a training step's.
+// Adds the time since the last call to this phase, if it belongs to a training step.
 static void count_time(Replicas *all, Phase phase)
 {
     int64_t now = trace_now();
@@ -179,7 +180,7 @@ static void on_first(Replicas *all, Phase phase)
     count_time(all, phase);
 }
 
-// Waits for the caller's work on the first device: now the others may read its results.
+// Waits for the caller's work on the first device. Then the others may read its results.
 static void after_caller(Replicas *all, Phase phase)
 {
     stream_sync(device_stream(all->replica[0].device));
@@ -193,8 +194,8 @@ int replicas_chunk(const Replicas *replicas, int batch)
     return (batch + replicas->count - 1) / replicas->count;
 }
 
-// Equal pieces, except for the last. A small batch may not reach all devices: 5
-// rows for 4 devices are 2, 2, 1 and none.
+// Equal pieces, except for the last. A small batch may not reach all devices: 4 devices get 2, 2, 1
+// and 0 of 5 rows.
 static void cut_batch(Replicas *all, int rows)
 {
     int size = replicas_chunk(all, rows);
@@ -272,7 +273,7 @@ static int choose_devices(const char *wish, int numbers[REPLICAS_MAX])
 {
     char all[16];
     int there = strcmp(device_backend, "cpu") == 0 ? 2 : device_count();
-    snprintf(all, sizeof all, "%d", there > 0 ? there : 1);     // the first says what it lacks
+    snprintf(all, sizeof all, "%d", there > 0 ? there : 1);     // no GPU: opening the first fails
     return args_count_or_list(wish ? wish : all, numbers);
 }
 
@@ -297,7 +298,7 @@ Replicas *replicas_open(const ReplicasConfig *config, int threads)
 
 Device *replicas_device(const Replicas *replicas) { return replicas->replica[0].device; }
 
-// In the thread that computes with it: oneDNN keeps scratch memory per thread.
+// Runs in the thread that will compute with the copy: oneDNN keeps scratch memory per thread.
 static void add_copy(void *arg, int i)
 {
     Replicas *all = arg;

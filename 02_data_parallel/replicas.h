@@ -5,31 +5,33 @@
 #include "model.h"
 
 typedef struct ReplicasConfig {
-    const char *devices;    // "2": so many; "0,2": these; NULL: all GPUs, or two parts of a CPU
+    const char *devices;    // "2": that many; "0,2": these; NULL: all GPUs, or 2 parts of a CPU
 } ReplicasConfig;
 // Sets the defaults and adds the options.
 void replicas_options(Args *args, ReplicasConfig *config);
 
 typedef struct Replicas Replicas;
 
-// Opens the devices: threads as in device_share. The calling thread is the first device's from now
-// on, and makes all the calls below.
+// Opens the devices; threads as in device_share. The calling thread drives the first device from
+// now on and makes all the calls below.
 Replicas *replicas_open(const ReplicasConfig *config, int threads);
-// Frees the copies and closes their devices; the first one stays for the caller to close.
+// Frees the copies and closes their devices. The caller closes the first.
 void replicas_close(Replicas *replicas);
-// The first: loss, optimizer and everything that is not a replica's work are its own.
+// The first device, which also computes the loss and runs the optimizer.
 Device *replicas_device(const Replicas *replicas);
-// How many rows of a batch go to a device at most (torch.chunk's rule).
+// The largest number of a batch's rows that one device gets (torch.chunk's rule).
 int replicas_chunk(const Replicas *replicas, int batch);
 // The first device computes with this model (config.batch rows of logits, config.pass =
-// replicas_chunk rows at once); the other devices get copies to compute with.
+// replicas_chunk rows at a time). The other devices get copies of it.
 void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops);
 
 // images: (rows, ...) on the first device -> logits of all rows in its model. Training or not, as
 // in model_forward. Waits for the devices, so it cannot be part of a recorded step (replay_run).
 void replicas_forward(Replicas *replicas, const float *images, int rows, bool training);
-// All rows of its model's dlogits -> the gradients of the whole batch, in its model. Waits too.
+// The first model's dlogits, all rows -> the gradients of the whole batch, in that model. Waits
+// too.
 void replicas_backward(Replicas *replicas);
 
-// Where the time of a training step went since the last call, and how full each device is.
+// Prints how long each phase of a step took on average since the last call, and each device's
+// memory.
 void replicas_report(Replicas *replicas, Log *log);

@@ -153,8 +153,8 @@ static void apply_gradients(Job *job)
     trace_end();
 }
 
-// Everything that happens to a batch. It only enqueues work and never waits for the device, so that
-// it can be recorded once and replayed.
+// Everything that happens to a batch. This only enqueues work and never waits for the device, so it
+// can be recorded once and then replayed.
 static void train_step(void *arg)
 {
     Job *job = arg;
@@ -162,7 +162,7 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// Of the step that is `later` steps after the next one.
+// The learning rate `later` steps after the next step; -1: of the step before it.
 static double learning_rate(const Job *job, int64_t later)
 {
     int64_t steps = steps_per_epoch(job), step = job->state.epoch * steps + job->state.step;

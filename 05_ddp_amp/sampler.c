@@ -1,15 +1,15 @@
 // sampler.c - which samples of an epoch belong to this rank.
 //
-// The ranks do not talk about samples. Each shuffles the whole data set with the same seed, and so
-// in the same way, and takes its own: every size-th sample, starting with the rank-th.
+// The ranks do not exchange sample numbers. Each shuffles the whole data set with the same seed, so
+// all get the same order. From it, each takes every size-th sample, starting with the rank-th.
 //
 //   8 samples, 3 ranks      order   5 2 7 0 3 6 1 4 | 5     (padded with its own beginning)
 //                           rank 0  5     0     1
 //                           rank 1    2     3     4
 //                           rank 2      7     6     5
 //
-// So all ranks have the same number of steps, and together their batches of a
-// step are the batch that one process with all the rows would have taken.
+// So all ranks have the same number of steps. In each step, their batches together are the batch
+// that a single process would have taken.
 #include "sampler.h"
 
 #include "check.h"      // uses: CHECK, xmalloc
@@ -31,8 +31,8 @@ void sampler_init(Sampler *sampler, int count, bool shuffle, int64_t seed, int r
           "%d samples are not enough for %d ranks", count, size);
 }
 
-// Rounded up: every sample is used, and a few are used twice. With drop_last rounded down: a few
-// are dropped (different ones in each epoch).
+// Rounded up, so that every sample is used and a few are used twice. With drop_last, rounded down:
+// a few are dropped, different ones in each epoch.
 int sampler_share(const Sampler *sampler)
 {
     if (sampler->drop_last)

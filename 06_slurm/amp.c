@@ -1,17 +1,18 @@
 // amp.c - mixed precision.
 //
-// 16-bit numbers halve the memory and its traffic, and processors multiply them several times as
-// fast. But sums of many, and small changes of large numbers, get lost in them. So both are mixed:
+// 16-bit numbers take half the memory and half the traffic, and processors multiply them several
+// times as fast. But they have too few digits for long sums and for small changes of large numbers.
+// So both kinds are used:
 //
 //   short (bf16, fp16)   images, activations and their gradients, weights that convolutions read
 //   f32                  sums inside a convolution, statistics of a batch, the loss; gradients of
 //                        parameters, their sum over ranks, the optimizer and the weights it changes
 //
-// bf16 reaches as far as f32. fp16 does not: small gradients would become 0 in it. So the loss is
-// multiplied by a large scale, and with it all gradients of backward; once they are averaged they
-// are f32 and divided by it. Where the scale was too large something overflows to infinity: that
-// step is left out, and the scale is halved. All ranks decide the same, because they look for
-// infinity in the average, which has it if any rank had it.
+// bf16 has the range of f32. fp16 does not: small gradients would become 0. So the loss is
+// multiplied by a large scale, and so are all gradients of backward. The averaged gradients are f32
+// and are divided by the scale again. If the scale was too large, some gradient overflows to
+// infinity; then that step is skipped and the scale is halved. All ranks decide alike: each looks
+// for infinity in the average, which is infinite if any rank's gradient was.
 #include "amp.h"
 #include "agree.h"       // uses: agree_same
 #include "check.h"       // uses: xcalloc
@@ -29,10 +30,10 @@ struct Amp {
     Ddp *ddp;
     Scalars *scalars;
     bool adapts;            // the loss scale
-    bool first, last;       // of a batch's parts: the one that is under way
-    float *sum;             // gradients of the parts before it; NULL if there is only one; device
-    Type short_type;        // of gradients on the wire: f32 is as they are
-    uint16_t *travelling;   // those that are on their way; device
+    bool first, last;       // is the current part the batch's first, its last?
+    float *sum;             // gradients of the parts before it; NULL: only one part; device
+    Type short_type;        // of gradients between ranks; f32: not compressed
+    uint16_t *travelling;   // gradients being sent; device
 };
 
 void amp_options(Args *args, AmpConfig *config)
@@ -47,13 +48,13 @@ void amp_options(Args *args, AmpConfig *config)
         { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
           "fp16: steps without overflow that double the loss scale", 1, 1e9 },
         { "accumulate", 0, ARG_INT, &config->accumulate, "K",
-          "work through a batch in up to K parts, then take one step", 1, 65536 },
+          "process a batch in up to K parts, then take one step", 1, 65536 },
         { "clip-norm", 0, ARG_DOUBLE, &config->clip_norm, "X",
-          "greatest length of all gradients together (0: any)", 0, 1e9 },
+          "limit for the norm of all gradients together (0: none)", 0, 1e9 },
         { "compress", 0, ARG_CHOICE, &config->compress, "none|bf16|fp16",
-          "the type in which gradients travel between ranks" },
+          "type in which gradients are sent" },
         { "verbose", 0, ARG_FLAG, &config->verbose, NULL,
-          "tell which numbers are kept and computed in what", .own = true }));
+          "print the types in which numbers are stored and computed", .own = true }));
 }
 
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size)
@@ -83,7 +84,7 @@ Type amp_type(const AmpConfig *config, const Device *device)
 
 // ==== The loss scale =============================================================================
 
-// A run without an adaptive scale has 1, and no skipped steps.
+// A checkpoint of a run without an adaptive scale has scale 1 and no skipped steps.
 static void take_up_scale(Amp *amp, const TrainState *state)
 {
     bool goes_on = state->loss_scale != 1 || state->skipped_steps > 0;
@@ -143,8 +144,8 @@ void amp_update(Amp *amp)
     trace_end();
 }
 
-// The norm of the average over all ranks, so it is the same on each; and without the loss scale,
-// or clipping would depend on it.
+// The norm of the averaged gradients, so all ranks get the same; and without the loss scale, or
+// clipping would depend on the scale.
 void amp_measure(Amp *amp)
 {
     if (amp->config.clip_norm == 0)
@@ -156,11 +157,11 @@ void amp_measure(Amp *amp)
 
 // ==== A batch in parts ===========================================================================
 //
-// Several forward and backward passes add up to the gradients of one large batch, with the
-// activations of a small one, and the ranks talk only once. (With batch normalisation it is not
-// quite the large batch, because that sees one part at a time.)
+// Several forward and backward passes add up to the gradients of one large batch, need memory only
+// for a small one, and communicate only once. (BatchNorm sees one part at a time, so with it the
+// result is not exactly that of the large batch.)
 
-// GPUs want each part to start at a multiple of 16 bytes: 8 numbers of 16 bits.
+// On a GPU each part must start at a multiple of 16 bytes: 8 numbers of 16 bits.
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size)
 {
     int rest = data->channels * data->height * data->width % 8;
@@ -209,8 +210,8 @@ void amp_ready(void *arg, size_t offset, size_t count)
 
 // ==== Short messages =============================================================================
 
-// A communication hook. Each rank divides by the number of ranks before the sum: a sum of
-// averages is no larger than the largest of them, so it cannot overflow.
+// A communication hook. Each rank divides by the number of ranks before the sum, so that the sum is
+// no larger than the largest gradient and cannot overflow.
 static float sum_short(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Amp *amp = arg;
@@ -244,8 +245,8 @@ static void introduce_type(const Amp *amp, Log *log)
     if (amp->travelling)
         snprintf(travel, sizeof travel, " | gradients travel as %s", c->compress);
     log_say(log, "   == amp: %s%s%s%s%s%s", type == TYPE_F32 ? "off" : type_names[type],
-            !chosen && ops_emulates(device, type) ? ", emulated: slow, and only to learn from" :
-            chosen && type == TYPE_F32 ? ": no instructions for 16 bits here" : "",
+            !chosen && ops_emulates(device, type) ? ", emulated: slow, for learning only" :
+            chosen && type == TYPE_F32 ? ": no 16-bit instructions here" : "",
             scale, parts, clip, travel);
 }
 

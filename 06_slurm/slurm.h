@@ -13,11 +13,12 @@ bool slurm_is_task(void);
 // ports for this step. NULL: not set.
 const char *slurm_said(const char *name);
 
-// Fills in where the tasks of a step meet, and binds rank 0's sockets there: at the first host, or
-// --master-addr, and the port that was said, or those behind it; or with --rendezvous where rank
-// 0's file says (rendezvous_file.h), for which the others wait. Fails when they cannot.
+// Sets where the ranks of a step meet; rank 0 also binds its sockets there. That is at `port` (or
+// one of the next ports) of the first host or of --master-addr. With --rendezvous, rank 0 writes
+// its addresses to a file, and the others wait for it (rendezvous_file.h). Fails if that is
+// impossible.
 void slurm_place(const RendezvousConfig *config, const char *first, int port, TcpStoreConfig *m);
 
-// Ends the process if it is in a job of several tasks but is none of them: in the batch script,
-// or a shell that salloc has started. Prints the command to type instead.
+// Ends the process if its job has several tasks but it is none of them: if it runs in the batch
+// script or in salloc's shell. Prints the command to use instead.
 void slurm_refuse(void);

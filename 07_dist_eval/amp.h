@@ -1,5 +1,5 @@
-// amp.h - mixed precision: 16 bits where they are enough, 32 where they are not; with it come
-// a loss scale, batches in parts, clipped gradients and 16-bit messages.
+// amp.h - mixed precision: 16 bits where they are enough, 32 where they are not. Also the loss
+// scale, batches in parts, gradient clipping and 16-bit messages.
 #pragma once
 #include "args.h"
 #include "checkpoint.h"
@@ -9,9 +9,9 @@
 
 typedef struct AmpConfig {
     const char *mode;           // auto, off, bf16, fp16
-    double loss_scale;          // 0: in fp16 an adaptive one, else none
+    double loss_scale;          // 0: adaptive in fp16, otherwise none
     int growth_interval;        // steps without an overflow after which it doubles
-    int accumulate;             // parts of a batch, one after the other
+    int accumulate;             // parts of a batch
     double clip_norm;           // 0: gradients are not clipped
     const char *compress;       // none, bf16, fp16
     bool verbose;
@@ -21,34 +21,34 @@ void amp_options(Args *args, AmpConfig *config);
 // Rejects options that contradict each other. Call it after args_parse.
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size);
 
-// The type that the model computes in on this device; and the rows of one part, which pass through
-// the model at once.
+// The type in which the model computes on this device; and the rows of one part of a batch, which
+// go through the model together.
 Type amp_type(const AmpConfig *config, const Device *device);
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size);
-Shape amp_images(const Model *model, int batch_size);   // all of a batch's
+Shape amp_images(const Model *model, int batch_size);   // of a whole batch
 
 typedef struct Amp Amp;
 // scalars: the training step's. The model is of the type and rows above.
 Amp *amp_new(const AmpConfig *config, Model *model, Ddp *ddp, Scalars *scalars);
 void amp_free(Amp *amp);
-// When every rank has the weights and the state: fails unless all compute in the same type; says
-// which; sets the loss scale to the state's, or its first; makes the first short copies of weights.
+// Call it when every rank has the weights and the state. Fails unless all ranks compute in the same
+// type. Prints the type, restores the loss scale or sets the first, and makes 16-bit weights.
 void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state);
-// Puts the loss scale into the state, if it adapts.
+// Stores the loss scale in the state, if it adapts.
 void amp_save(Amp *amp, TrainState *state);
 
 // Part i of the batch, or false if there are no more. amp_ready then belongs to this part.
 bool amp_part(Amp *amp, const Batch *batch, int i, Batch *part);
-// model_backward's callback: adds up the parts; with the last one the sum is passed to ddp_ready.
+// model_backward's callback: adds up the parts, and with the last one passes the sum to ddp_ready.
 void amp_ready(void *arg, size_t offset, size_t count);
-// The length of the gradients, if they are clipped: the optimizer uses it. Call it after
-// ddp_wait, which has averaged them and undone the loss scale.
+// Computes the norm that the optimizer needs for clipping. Call it after ddp_wait, which averages
+// the gradients and divides them by the loss scale.
 void amp_measure(Amp *amp);
-// After the optimizer: adapts the loss scale, and makes new 16-bit copies of the weights.
+// After the optimizer: adapts the loss scale and makes new 16-bit weights.
 void amp_update(Amp *amp);
 
 // Waits for the device. loss_scale is 0 if there is none; norm is that of the last gradients.
 Scalars amp_read(Amp *amp);
-// Gradients were not finite. Returns true if steps were skipped because the loss scale adapts. Ends
-// the run if the scale is fixed, or so small that it cannot be the reason.
+// Call it when gradients were not finite. True if their steps were skipped because the loss scale
+// adapts. Ends the run if the scale is fixed, or so small that it cannot be the cause.
 bool amp_may_skip(Amp *amp, const Log *log, const Stats *stats, const TrainState *state);

@@ -16,16 +16,15 @@ typedef struct DdpConfig {
 void ddp_options(Args *args, DdpConfig *config);
 
 typedef struct Ddp Ddp;
-// PyTorch's communication hook: adds up one bucket over the ranks, on the stream.
-// Returns the factor that turns the sum into the average: usually one over the number of ranks;
-// the same in every step.
+// PyTorch's communication hook: adds up one bucket over the ranks, on the stream. Returns the
+// factor that turns the sum into the average, usually 1 / ranks. It must be the same in every step.
 typedef float (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, size_t count);
 
 // Connects the ranks. scalars and stats: the training step's, where a gradient that is not
 // finite is noted.
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
              Stats *stats);
-void ddp_free(Ddp *ddp);        // waits for all ranks; to exit after it is no failure (alive_done)
+void ddp_free(Ddp *ddp);    // waits for all ranks; after it a rank may exit (alive_done)
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 
 // Copies rank 0's parameters, buffers, optimizer arenas, and `bytes` of host memory at `state` to

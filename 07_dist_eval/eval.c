@@ -6,21 +6,20 @@
 //   10 images, batches of 4    0 1 2 3 | 4 5 6 7 | 8 9 . .     (. is padding, which does not count)
 //   2 ranks                    rank 0    rank 1    rank 0
 //
-// Shares may differ, and no batch is repeated to make them equal. So the loop over batches must not
-// contain a collective: a rank with fewer batches would never call it. After it all ranks meet
-// once and add up their counts:
+// Shares may differ: no batch is repeated to make them equal. So the loop over batches must not
+// contain a collective, which a rank with fewer batches would never call. After the loop, all ranks
+// wait for each other and add up their counts:
 //
 //   rank 0   | batch 0 | batch 2 |         | all-reduce |
 //   rank 1   | batch 1 | barrier           | all-reduce |
 //
-// Counts are added, never percentages: a mean of means gives the images of a short batch, or of a
-// small share, more weight than the others (naive(), below, computes it). Counts
-// are integers, so their sum does not depend on the order. A sum of losses would, so each loss
-// is rounded to a multiple of 2^-32 before it is added (result_count): sums of such numbers are
-// exact in a double, up to 2 million, and therefore equal in any order.
+// Add counts, never percentages: a mean of means gives the images of a short batch, or of a small
+// share, more weight than the others (see naive() below). Counts are integers, so the order of
+// addition does not matter. For losses it would. So each loss is rounded to a multiple of 2^-32
+// (result_count): up to 2 million, a double holds sums of such numbers exactly, in any order.
 //
-// An image has the same neighbours in its batch on any number of ranks: the same arithmetic,
-// the same bits, the same prediction. The printed result does not depend on the number of ranks.
+// With any number of ranks an image has the same neighbours in its batch, and so the same bits and
+// the same prediction. The printed result does not depend on the number of ranks.
 #include "eval.h"
 #include "check.h"      // uses: CHECK, xmalloc
 
@@ -31,14 +30,14 @@ struct Eval {
     EvalConfig config;
     const Dataset *test;
     Model *model;
-    Comm *comm;                 // of its own: its calls must not queue behind gradients
+    Comm *comm;                 // its own: its calls must not queue behind gradients
     Stream *stream;             // where sums travel
     Verdict *verdicts;          // of this rank's batches, one after the other; device
     Verdict *gathered;          // all ranks' verdicts, if needed, by rank; on rank 0, device
     Result result;              // this rank's counts; after the sum, those of all ranks
     double *numbers, *sums;     // to be summed; host, device
     Log *log;
-    LogStep line;               // waits for its sums; step 0: there is none
+    LogStep line;               // to be printed once it has its sums; step 0: none
 };
 
 void eval_options(Args *args, EvalConfig *config)
@@ -53,7 +52,7 @@ void eval_options(Args *args, EvalConfig *config)
 
 enum { STATS = 8 };                         // numbers in Stats
 
-// A double holds integers up to 2^53 exactly: so one all-reduce adds up counts and losses.
+// A double holds integers up to 2^53 exactly, so one all-reduce can add up counts and losses.
 static void stats_to_numbers(const Stats *s, double *n)
 {
     const double all[STATS] = { s->loss_sum, (double)s->count, (double)s->correct1,
@@ -70,7 +69,7 @@ static Stats stats_from_numbers(const double *n)
                     .not_finite = (int64_t)n[7] };
 }
 
-// Sums Stats and the `more` numbers after them, on a stream of its own.
+// Starts the sum of Stats and of the `more` numbers after them, on eval's own stream.
 static void sum_begin(Eval *eval, const Stats *mine, size_t more)
 {
     stats_to_numbers(mine, eval->numbers);
@@ -140,8 +139,8 @@ static void start_share(Eval *eval, Loader *loader)
     free(ids);
 }
 
-// Each rank's running statistics come from its own images, so each rank's model
-// would give a different result. Rank 0's statistics are those that are saved.
+// BatchNorm's running statistics come from each rank's own images, so each rank would get different
+// results. All use rank 0's, which are also the ones that are saved.
 void eval_begin(Eval *eval, Loader *loader)
 {
     Model *model = eval->model;
@@ -177,8 +176,8 @@ static void count_mine(Eval *eval)
     free(verdicts);
 }
 
-// Collects all verdicts on rank 0, in the order of the test set: sample s is row s % rows
-// of batch s / rows.
+// Collects all verdicts on rank 0, in the order of the test set: sample s is row s % rows of batch
+// s / rows.
 static void gather(Eval *eval)
 {
     int rows = rows_of(eval), size = comm_size(eval->comm), most = share_of(eval, 0);
@@ -220,8 +219,8 @@ typedef struct Means {
     double loss, top1, top5;
 } Means;
 
-// What many programs print. They give all ranks equally many samples by repeating some, and
-// take the mean over ranks of the mean over a rank's batches of the mean over a batch.
+// What many programs print: they repeat samples until all ranks have equally many, then average
+// over each batch, over each rank's batches and over the ranks.
 static Means naive(const Eval *eval)
 {
     Means all = { 0 };

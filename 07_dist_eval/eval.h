@@ -1,5 +1,5 @@
 // eval.h - each rank evaluates a share of the test set, and all ranks get the result, which is the
-// same for any number of ranks. Also sums what training has counted, over all ranks.
+// same for any number of ranks. Also adds up the ranks' training statistics.
 #pragma once
 #include "args.h"
 #include "comm.h"
@@ -15,7 +15,7 @@ typedef struct EvalConfig {
 } EvalConfig;
 void eval_options(Args *args, EvalConfig *config);
 
-// If this is rank 0: fails if the files cannot be written.
+// On rank 0: fails if the result's files cannot be written.
 void eval_probe(const EvalConfig *config, const World *world);
 
 typedef struct Eval Eval;
@@ -39,12 +39,12 @@ void eval_begin(Eval *eval, Loader *loader);
 void eval_batch(Eval *eval, const Batch *batch);
 // Waits for all ranks. Returns the counts of all ranks; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
-// Further lines and files about the last evaluation, printed and written by rank 0.
+// Rank 0 prints more lines about the last evaluation and writes its files.
 void eval_tell(Eval *eval, Log *log);
 
-// The sum of all ranks' counts. Waits for it.
+// The sum of all ranks' counts. Waits for the other ranks.
 Stats eval_sum(Eval *eval, const Stats *mine);
-// log_step with the sums of all ranks. The line appears at the next call or after the last step, so
-// that no rank waits for the sums. Call eval_catch_up after each step.
+// log_step with the sums of all ranks. No rank waits for the sums: eval_catch_up, called after each
+// step, prints the line once they are there.
 void eval_log_step(Eval *eval, Log *log, const LogStep *line);
 void eval_catch_up(Eval *eval);

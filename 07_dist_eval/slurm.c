@@ -1,9 +1,9 @@
 // slurm.c - rank, size and meeting point from the variables that srun sets.
 //
 //   job       sbatch, salloc   SLURM_JOB_ID, SLURM_NTASKS: the request, in every shell of the job
-//     script  on its first node, SLURM_PROCID=0: as if it were rank 0 of them all
+//     script  on one node      SLURM_PROCID=0: it looks like rank 0 of all tasks, but is none
 //       step  srun             SLURM_STEP_ID, SLURM_STEP_NUM_TASKS: perhaps fewer than the job's
-//         task                 SLURM_PROCID of them all, SLURM_LOCALID of those on this node
+//         task                 SLURM_PROCID in the step, SLURM_LOCALID on this node
 //
 // Only a step's own variables are trusted.
 #include "slurm.h"
@@ -14,8 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Larger numbers are not steps of srun: they are the batch script, and on some clusters the shell
-// that salloc starts.
+// Larger numbers are not srun's steps but the batch script and, on some clusters, salloc's shell.
 static const unsigned long last_step = 0xfffffff0;
 
 void slurm_options(Args *args, const char **meet)
@@ -40,7 +39,7 @@ bool slurm_is_task(void)
            get("SLURM_STEP_NUM_TASKS");
 }
 
-// The ranks on this node, by number: "0,1", or "0,2,4" with a cyclic distribution.
+// ranks: of the tasks on this node, "0,1", or "0,2,4" if tasks are distributed cyclically.
 static int count_ranks(const char *ranks)
 {
     int count = 1;
@@ -49,8 +48,8 @@ static int count_ranks(const char *ranks)
     return count;
 }
 
-// "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued. No
-// other run has or had this name.
+// "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued. The name is
+// unique.
 static const char *run_name(void)
 {
     static char text[64];
@@ -81,7 +80,7 @@ static const char *first_host(const char *list)
     return host;
 }
 
-// Below the ports that the system assigns; two jobs on one node rarely start with the same one.
+// Below the ports that the system assigns. Two jobs on one node rarely get the same.
 static const char *first_port(const char *step)
 {
     static char port[16];
@@ -105,8 +104,8 @@ const char *slurm_said(const char *name)
     return count;
 }
 
-// Many machines resolve their name to 127.0.1.1. If there is one other address, use it. (A number
-// is used as given.)
+// Many machines resolve their own name to 127.0.1.1. Then the host's only other address, if it has
+// just one, is the right one. (An address is used as given.)
 static void leave_loopback(const char *host, bool own, TcpAddress address)
 {
     TcpAddress addresses[2];
@@ -136,7 +135,7 @@ static void place_by_file(const RendezvousConfig *c, TcpStoreConfig *m)
     rendezvous_file_write(path, m);
 }
 
-// Rank 0 is on the first host, which on one host may be the loopback, at the first free port.
+// Rank 0 is on the first host (on the loopback, if there is only one), at the first free port.
 static void place_by_name(const RendezvousConfig *c, const char *first, int port, TcpStoreConfig *m)
 {
     const char *node = get("SLURMD_NODENAME"), *host = c->address ? c->address : first;
@@ -165,7 +164,7 @@ void slurm_place(const RendezvousConfig *c, const char *first, int port, TcpStor
 
 // --- not a task ----------------------------------------------------------------------------------
 
-// How many tasks the job has; one per node by default.
+// The job's number of tasks; by default, one per node.
 static int tasks_of_job(void)
 {
     const char *tasks = get("SLURM_NTASKS"), *nodes = get("SLURM_JOB_NUM_NODES");

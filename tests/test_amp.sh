@@ -39,7 +39,7 @@ says() { grep -qE -- "$1" output; }
 expect 0 "== amp: off" "$train" "${lenet[@]}" --max-steps 1 --amp off
 off=$(hash_of)
 old_cpu=(env DNNL_MAX_CPU_ISA=AVX2)
-expect 0 "== amp: off: no instructions for 16 bits here" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1
+expect 0 "== amp: off: no 16-bit instructions here" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1
 expect 0 "== amp: bf16, emulated" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1 --amp bf16
 check "bf16 is not f32" [ "$(hash_of)" != "$off" ]
 expect 0 "== amp: fp16" "$train" "${lenet[@]}" --max-steps 1 --amp fp16
