@@ -18,6 +18,15 @@ typedef struct DataConfig {
 DataConfig data_defaults(void);
 void data_options(Args *args, DataConfig *config);
 
+// A random crop moves an image by up to `padding` pixels each way and fills with black; a flip
+// mirrors it. Both depend only on seed, epoch and the sample's id, not on its batch or rank.
+typedef struct Augment {
+    bool crop, flip;
+    int padding;
+    uint64_t seed;
+    float mean[3], std[3];  // all images are normalised
+} Augment;
+
 typedef struct Dataset {
     int count, channels, height, width, classes;
     uint8_t *images;        // (count, channels, height, width), host
@@ -68,9 +77,9 @@ typedef struct LoaderConfig {
     bool pad_tail;          // evaluation: the last batch has as many rows as the others
 } LoaderConfig;
 
-// Worker threads fill up to LOADER_SLOTS batches ahead, on a stream of their own. A data set in
-// memory is copied to the device once (on the CPU it is used in place). Workers read, decode and
-// resize pictures for each batch, so memory does not grow with the number of pictures.
+// Worker threads fill up to LOADER_SLOTS batches ahead, on a stream of their own. They crop and flip
+// images in memory, or read, decode and resize pictures, so memory does not grow with the number of
+// pictures. The canvas may be larger than an image, which is then centred on black.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);

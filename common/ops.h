@@ -218,24 +218,8 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
 
 // --- images --------------------------------------------------------------------------------------
 
-// From bytes to the network's input. The canvas (h, w of the output shape) may be larger than the
-// image, which is then centred on black. A random crop moves the image by up to `padding` pixels
-// each way and fills with black; a flip mirrors the canvas; then (x / 255 - mean) / standard
-// deviation.
-//
-//   canvas (y, x) shows image (y - top, x - left)      (in a mirrored canvas x counts from the right)
-//   top = (canvas height - image height) / 2 + padding - jitter.y, and left likewise
-typedef struct Augment {
-    bool crop, flip;
-    int padding;
-    uint64_t seed;
-    float mean[3], std[3];
-} Augment;
-
-// out[i] = image ids[i] of images (count, c, h, w bytes), rounded to the type of out_shape, and
-// labels_out[i] = labels[ids[i]], for i < n; rows from n to out_shape.n become zeros with label -1.
-// The crop and flip of a sample depend only on seed, epoch and id, not on its batch or on the rank
-// that loads it. Called from loader threads.
-void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,
-                 const int32_t *ids, int n, int64_t epoch, const Augment *augment,
-                 void *out, Shape out_shape, int32_t *labels_out);
+// From bytes to the network's input: out = (x / 255 - mean) / standard deviation, rounded to the type
+// of the shape. images: (n, channels, shape.h, shape.w); rows from n to shape.n become zeros. Called
+// from loader threads.
+void images_load(Stream *stream, const uint8_t *images, int n, int channels, const float mean[3],
+                 const float std[3], void *out, Shape shape);

@@ -5,19 +5,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __CUDACC__
-#define RNG_INLINE static inline __host__ __device__
-#else
-#define RNG_INLINE static inline
-#endif
-
 // Philox4x32-10 (Salmon et al., 2011): ten rounds turn a 128-bit counter and a 64-bit key into
 // 128 random bits.
 typedef struct Philox {
     uint32_t v[4];
 } Philox;
 
-RNG_INLINE Philox philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo)
+static inline Philox philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo)
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     uint32_t c0 = (uint32_t)counter_lo, c1 = (uint32_t)(counter_lo >> 32);
@@ -41,7 +35,7 @@ typedef struct Jitter {
     int y, x, flip;
 } Jitter;
 
-RNG_INLINE Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int padding)
+static inline Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int padding)
 {
     Philox r = philox(seed, (uint64_t)epoch, (uint64_t)(uint32_t)id);
     uint32_t range = 2 * (uint32_t)padding + 1;
@@ -53,7 +47,7 @@ RNG_INLINE Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int paddin
 }
 
 // Uniform in [0, 1), from 32 random bits; and two standard normal numbers from 64.
-RNG_INLINE float uniform_of(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
+static inline float uniform_of(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
 void normal_pair(uint32_t bits0, uint32_t bits1, float out[2]);
 
 // torch.randperm(count, generator=torch.Generator().manual_seed(seed))

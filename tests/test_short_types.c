@@ -25,25 +25,22 @@ static Run run_new(const char *arch, Type type, int size, float loss_scale)
                                                        .type = type }) };
     size_t bytes = (size_t)(3 * size * size);
     uint8_t *pixels = host_memory(BATCH * bytes);
-    int32_t labels[BATCH], ids[BATCH];
+    int32_t labels[BATCH];
     for (int n = 0; n < BATCH; n++) {
-        ids[n] = n;
         labels[n] = n % CLASSES;
         for (size_t i = 0; i < bytes; i++) // a pattern for each class, and noise
             pixels[(size_t)n * bytes + i] =
                 (uint8_t)(philox(1, (uint64_t)labels[n], i / 5).v[0] % 128 +
                           philox(2, (uint64_t)n, i).v[0] % 128);
     }
-    Augment plain = { .mean = { 0.5f, 0.5f, 0.5f }, .std = { 0.25f, 0.25f, 0.25f } };
-    uint8_t *from = to_device(pixels, BATCH * bytes);
-    int32_t *all = to_device(labels, sizeof labels), *chosen = to_device(ids, sizeof ids);
+    const float mean[3] = { 0.5f, 0.5f, 0.5f }, std[3] = { 0.25f, 0.25f, 0.25f };
     run.images = empty(run.model->input);
-    run.labels = memory(sizeof labels);
+    run.labels = to_device(labels, sizeof labels);
     run.scalars = memory(sizeof *run.scalars);
     run.stats = memory(sizeof *run.stats);
     scalars_set(ops, run.scalars, (Scalars){ .loss_scale = loss_scale });
-    images_load(device_stream(device), from, all, 3, size, size, chosen, BATCH, 0, &plain,
-                run.images, run.model->input, run.labels);
+    images_load(device_stream(device), to_device(pixels, BATCH * bytes), BATCH, 3, mean, std,
+                run.images, run.model->input);
     stream_sync(device_stream(device));
     return run;
 }

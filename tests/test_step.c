@@ -3,6 +3,7 @@
 //
 //   test_step                                   the files of tests/reference
 //   test_step STEP.safetensors...               these files
+#include "data.h"
 #include "step_reference.h"
 
 static Device *device;
@@ -37,25 +38,6 @@ TEST(committed_steps)
 }
 
 // --- lenet: without normalisation, twenty steps stay together -----------------------------------
-
-// Batch i of the images in the file (bytes), through the operation that the loader uses.
-static void lenet_batch(StepRun *run, const uint8_t *images, const int32_t *labels, int batch)
-{
-    const StFile *file = &run->file;
-    int rows = run->rows;
-    Augment augment = { .mean = { *(const float *)file_data(file, "mean") },
-                        .std = { *(const float *)file_data(file, "std") } };
-    int32_t *ids = xmalloc((size_t)rows * sizeof *ids);
-    for (int i = 0; i < rows; i++)
-        ids[i] = batch * rows + i;
-    int32_t *device_ids = device_alloc(device, (size_t)rows * sizeof *ids);
-    copy_to_device(device_stream(device), device_ids, ids, (size_t)rows * sizeof *ids);
-    images_load(device_stream(device), images, labels, 1, 28, 28, device_ids, rows, 0, &augment,
-                run->images, run->model->input, run->labels);
-    stream_sync(device_stream(device));
-    device_free(device, device_ids);
-    free(ids);
-}
 
 static void lenet_final(const StFile *file, const Model *model)
 {
@@ -100,22 +82,28 @@ TEST(lenet_run)
     int32_t *labels = xmalloc((size_t)count * sizeof *labels);
     for (int i = 0; i < count; i++)
         labels[i] = (int32_t)wide_labels[i];
-    uint8_t *device_images = device_alloc(device, pixels->bytes);
-    int32_t *device_labels = device_alloc(device, (size_t)count * sizeof *labels);
-    copy_to_device(device_stream(device), device_images, pixels->data, pixels->bytes);
-    copy_to_device(device_stream(device), device_labels, labels, (size_t)count * sizeof *labels);
+    Dataset set = { count, 1, 28, 28, 10, .images = (uint8_t *)pixels->data, .labels = labels };
+    LoaderConfig config = { model->input, { .mean = { *(const float *)file_data(&run.file, "mean") },
+                                            .std = { *(const float *)file_data(&run.file, "std") } } };
+    Loader *loader = loader_new(device, &set, &config);
+    loader_start(loader, NULL, count, 0, 0);
 
     double worst = 0;
+    void *images = run.images;
+    int32_t *device_labels = run.labels;
     for (int i = 0; i < steps; i++) {
-        lenet_batch(&run, device_images, device_labels, i);
+        const Batch *batch = loader_next(loader);
+        run.images = batch->images;
+        run.labels = batch->labels;
         double wanted = ((const double *)losses->data)[i], loss = step_take(&run);
         EXPECT_NEAR(loss, wanted, 1e-4);
         worst = fmax(worst, fabs(loss - wanted));
     }
     printf("lenet: %d losses, off by at most %.1e\n", steps, worst);
     lenet_final(&run.file, model);
-    device_free(device, device_labels);
-    device_free(device, device_images);
+    run.images = images;
+    run.labels = device_labels;
+    loader_free(loader);
     free(labels);
     step_close(&run);
     model_free(model);

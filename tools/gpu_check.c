@@ -71,23 +71,17 @@ static void load_batch(Job *job, int channels)
 {
     int count = ROWS * channels * SIZE * SIZE;
     unsigned char *bytes = xmalloc((size_t)count);
-    int32_t labels[ROWS], ids[ROWS];
+    int32_t labels[ROWS];
     for (int i = 0; i < count; i++)
         bytes[i] = (unsigned char)philox(1, 1, (uint64_t)i).v[0];
-    for (int i = 0; i < ROWS; i++) {
+    for (int i = 0; i < ROWS; i++)
         labels[i] = (int32_t)(philox(1, 2, (uint64_t)i).v[0] % CLASSES);
-        ids[i] = i;
-    }
-    Augment augment = { .crop = true, .flip = true, .padding = 4, .seed = 1, .mean = { .5, .5, .5 },
-                        .std = { .25, .25, .25 } };
+    const float mean[3] = { .5, .5, .5 }, std[3] = { .25, .25, .25 };
     void *images = to_device(job, bytes, (size_t)count);
-    int32_t *all_labels = to_device(job, labels, sizeof labels);
-    int32_t *device_ids = to_device(job, ids, sizeof ids);
-    images_load(device_stream(job->device), images, all_labels, channels, SIZE, SIZE, device_ids,
-                ROWS, 0, &augment, job->images, job->model->input, job->labels);
+    images_load(device_stream(job->device), images, ROWS, channels, mean, std, job->images,
+                job->model->input);
+    copy_to_device(device_stream(job->device), job->labels, labels, sizeof labels);
     stream_sync(device_stream(job->device));
-    device_free(job->device, device_ids);
-    device_free(job->device, all_labels);
     device_free(job->device, images);
     free(bytes);
 }

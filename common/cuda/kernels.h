@@ -86,16 +86,11 @@ cudaError_t kernel_avgpool_backward(cudaStream_t stream, Shape x, const void *do
 
 // The arguments of images_load in ops.h.
 typedef struct ImagesJob {
-    const uint8_t *images;      // (count, c, h, w)
-    const int32_t *labels;      // (count)
-    int c, h, w;
-    const int32_t *ids;         // (n)
-    int n;
-    int64_t epoch;
-    Augment augment;
+    const uint8_t *images;      // (n, channels, h, w)
+    int n, channels;
+    float mean[3], std[3];
     void *out;
-    Shape out_shape;
-    int32_t *labels_out;        // (out_shape.n)
+    Shape shape;
 } ImagesJob;
 cudaError_t kernel_images_load(cudaStream_t stream, const ImagesJob *job);
 

@@ -1,6 +1,5 @@
 // kernels_layers.cu - ReLU, pooling, and images from bytes.
 #include "cuda/kernels.cuh"
-#include "rng.h"
 
 namespace {
 
@@ -148,34 +147,17 @@ avgpool_backward_kernel(Shape x, const T *__restrict__ dout, T *__restrict__ dx)
 
 // --- images --------------------------------------------------------------------------------------
 
-// One block per image. Output pixel (row, col) is the image's pixel (row + down, col + right),
-// after mirroring if there is a flip. Outside the image everything is black.
+// One block per image; rows after the last image become zeros.
 template <class T> __global__ void __launch_bounds__(THREADS) images_load_kernel(ImagesJob job)
 {
-    const Augment &augment = job.augment;
     T *out = static_cast<T *>(job.out);
-    int height = job.out_shape.h, width = job.out_shape.w, block = job.out_shape.block;
-    int down = -((height - job.h) / 2), right = -((width - job.w) / 2), id = 0, i = blockIdx.x;
-    bool there = i < job.n, flip = false;
-    if (there) {
-        id = job.ids[i];
-        Jitter jitter = jitter_of(augment.seed, job.epoch, id, augment.padding);
-        flip = augment.flip && jitter.flip;
-        down += augment.crop ? jitter.y - augment.padding : 0;
-        right += augment.crop ? jitter.x - augment.padding : 0;
-    }
-    if (threadIdx.x == 0)
-        job.labels_out[i] = there ? job.labels[id] : -1;
-    const uint8_t *image = job.images + (size_t)id * job.c * job.h * job.w;
-    for (int p = threadIdx.x; p < height * width; p += THREADS) {
-        int row = p / width + down, col = p % width;
-        col = (flip ? width - 1 - col : col) + right;
-        bool inside = row >= 0 && row < job.h && col >= 0 && col < job.w;
-        for (int c = 0; c < job.c; c++) {
-            float byte = there && inside ? image[(c * job.h + row) * job.w + col] : 0;
-            size_t plane = (size_t)i * (job.c / block) + c / block;
-            out[(plane * height * width + p) * block + c % block] =
-                narrow<T>(there ? (byte / 255.0f - augment.mean[c]) / augment.std[c] : 0);
+    int pixels = job.shape.h * job.shape.w, block = job.shape.block, i = blockIdx.x;
+    const uint8_t *image = job.images + (size_t)i * job.channels * pixels;
+    for (int p = threadIdx.x; p < pixels; p += THREADS) {
+        for (int c = 0; c < job.channels; c++) {
+            size_t plane = (size_t)i * (job.channels / block) + c / block;
+            out[(plane * pixels + p) * block + c % block] = narrow<T>(
+                i < job.n ? (image[c * pixels + p] / 255.0f - job.mean[c]) / job.std[c] : 0);
         }
     }
 }
@@ -260,7 +242,7 @@ cudaError_t avgpool_backward(cudaStream_t stream, Shape x, const void *dout, voi
 
 template <class T> cudaError_t images_load(cudaStream_t stream, const ImagesJob &job)
 {
-    images_load_kernel<T><<<job.out_shape.n, THREADS, 0, stream>>>(job);
+    images_load_kernel<T><<<job.shape.n, THREADS, 0, stream>>>(job);
     return cudaGetLastError();
 }
 
@@ -304,5 +286,5 @@ cudaError_t kernel_avgpool_backward(cudaStream_t stream, Shape x, const void *do
 
 cudaError_t kernel_images_load(cudaStream_t stream, const ImagesJob *job)
 {
-    return BY_TYPE(job->out_shape.type, images_load, stream, *job);
+    return BY_TYPE(job->shape.type, images_load, stream, *job);
 }

@@ -307,16 +307,15 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
     CUDA(kernel_values_widen(stream->handle, type, count, narrow, values));
 }
 
-void images_load(Stream *stream, const uint8_t *images, const int32_t *labels, int c, int h, int w,
-                 const int32_t *ids, int n, int64_t epoch, const Augment *augment,
-                 void *out, Shape out_shape, int32_t *labels_out)
+void images_load(Stream *stream, const uint8_t *images, int n, int channels, const float mean[3],
+                 const float std[3], void *out, Shape shape)
 {
-    ImagesJob job = { images, labels,   c,   h,         w,         ids, n,
-                      epoch,  *augment, out, out_shape, labels_out };
-    CHECK(c <= 3 && out_shape.c == c && n <= out_shape.n && out_shape.h >= h && out_shape.w >= w,
-          "", "images_load: %d images (%d, %d, %d) into (%d, %d, %d, %d)", n, c, h, w, out_shape.n,
-          out_shape.c, out_shape.h, out_shape.w);
-    if (out_shape.n == 0)
+    ImagesJob job = { .images = images, .n = n, .channels = channels, .out = out, .shape = shape };
+    memcpy(job.mean, mean, sizeof job.mean);
+    memcpy(job.std, std, sizeof job.std);
+    CHECK(channels <= 3 && shape.c == channels && n <= shape.n, "",
+          "images_load: %d images of %d channels into (%d, %d)", n, channels, shape.n, shape.c);
+    if (shape.n == 0)
         return;
     device_use(stream->device);
     CUDA(kernel_images_load(stream->handle, &job));

@@ -7,17 +7,16 @@
 // Workers take the rows of the batches in order, so the order of the batches does not depend on
 // their speed. Batch number b goes into slot b % LOADER_SLOTS:
 //
-//   workers        make the slot's rows: read a file, decode and resize it into the slot's bytes
-//   the last one   makes the stream wait for `done`, loads the bytes, records `ready`: it is full
+//   workers        make the slot's rows: crop an image, or read, decode and resize a picture
+//   the last one   makes the stream wait for `done`, loads the rows, records `ready`: it is full
 //   loader_next    waits until it is full, makes the compute stream wait for `ready`, returns it
 //   loader_next    (the next call) records `done` after the work that read it: the slot is free
 //
-// If the device's memory holds the whole data set, there is nothing to decode: a worker takes all
-// rows of a batch and loads them, under CUDA with one kernel. Threads wait for each other with a
-// mutex, streams with events. On the CPU the calling thread does a stream's work, so the mutex is
-// enough.
+// Threads wait for each other with a mutex, streams with events. On the CPU the calling thread does
+// a stream's work, so the mutex is enough.
 #include "alive.h"
 #include "data/pictures.h"
+#include "rng.h"
 #include "threads.h"
 #include "trace.h"
 
@@ -25,20 +24,16 @@
 #include <string.h>
 
 enum {
-    PICTURES_AT_ONCE = 8,   // rows that a worker takes at a time if images come from files
+    ROWS_AT_ONCE = 8,       // that a worker makes
     BAD_NAMED = 10,         // bad files named in each epoch; further ones are only counted
 };
-
-// The input of images_load: the data set, or one batch of pictures.
-typedef struct Source {
-    uint8_t *images;        // (.., channels, height, width)
-    int32_t *labels;        // (..)
-} Source;
 
 typedef struct Slot {
     void *images;           // (rows, channels, height, width), device
     int32_t *labels;        // (rows), device
-    Source made, sent;      // pictures: decoded by the workers, and their copy on the device
+    uint8_t *bytes;         // (rows, channels, height, width), host: the images as workers make them
+    int32_t *row_labels;    // (rows), host
+    uint8_t *sent;          // the bytes on the device; if it shares the host's memory, bytes
     Event *ready;           // after the work that fills the slot
     Event *done;            // after the work that reads it
     int left;               // rows that are not made yet
@@ -49,6 +44,7 @@ typedef struct Worker {
     Loader *loader;
     pthread_t thread;
     PictureTools tools;
+    uint8_t *picture;       // one, before it is placed on the canvas
 } Worker;
 
 struct Loader {
@@ -56,10 +52,8 @@ struct Loader {
     Stream *stream;
     LoaderConfig config;
     const Dataset *dataset;
-    Augment augment;        // by images_load; pictures are cropped and flipped before
-    Source whole;           // the data set in the device's memory; NULL for pictures
     bool shared;            // device memory is host memory
-    Worker *workers;        // at least one; with -j 0 it has no thread, and the caller uses it
+    Worker *workers;        // those of -j, and one without a thread: the caller, with -j 0
     Slot slots[LOADER_SLOTS];
     Batch batch;            // the last result of loader_next
     bool holding;           // the caller still uses it
@@ -68,8 +62,7 @@ struct Loader {
     pthread_mutex_t lock;   // for all below; the epoch's fields change only while workers are idle
     pthread_cond_t work;    // wakes workers: there may be rows to make
     pthread_cond_t news;    // wakes the caller: a slot is full, or a worker is idle
-    int32_t *ids;           // host
-    int32_t *device_ids;    // the same; for pictures 0, 1, 2, ...: the rows of a slot
+    int32_t *ids;
     int count;              // of ids
     int64_t epoch;
     int batches;
@@ -86,6 +79,12 @@ static Slot *slot_of(Loader *loader, int batch) { return &loader->slots[batch % 
 static size_t image_bytes(const Dataset *set)
 {
     return (size_t)set->channels * (size_t)set->height * (size_t)set->width;
+}
+
+static size_t canvas_bytes(const Loader *loader)
+{
+    const Shape *canvas = &loader->config.shape;
+    return (size_t)loader->dataset->channels * (size_t)canvas->h * (size_t)canvas->w;
 }
 
 // --- one batch -----------------------------------------------------------------------------------
@@ -114,20 +113,64 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_unlock(&loader->lock);
 }
 
+static int between(int low, int value, int high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+// Copies an image to the middle of a black canvas. A crop moves it, a flip mirrors the canvas:
+//
+//   canvas (y, x) shows image (y - top, x - left)      (in a mirrored canvas x counts from the right)
+//   top = (canvas height - image height) / 2 + padding - jitter.y, and left likewise
+static void image_place(const Loader *loader, const uint8_t *image, bool flip, int down, int right,
+                        uint8_t *canvas)
+{
+    const Dataset *set = loader->dataset;
+    const int height = loader->config.shape.h, width = loader->config.shape.w;
+    const int top = (height - set->height) / 2 + down, left = (width - set->width) / 2 + right;
+    const int begin = between(0, left, width), end = between(begin, left + set->width, width);
+    memset(canvas, 0, canvas_bytes(loader));
+    for (int c = 0; c < set->channels; c++)
+        for (int y = between(0, top, height); y < between(0, top + set->height, height); y++) {
+            const uint8_t *from = image + ((size_t)c * set->height + (size_t)(y - top)) * set->width;
+            uint8_t *to = canvas + ((size_t)c * height + (size_t)y) * width;
+            for (int x = begin; x < end && flip; x++)
+                to[width - 1 - x] = from[x - left];
+            if (!flip)
+                memcpy(to + begin, from + (begin - left), (size_t)(end - begin));
+        }
+}
+
+// A sample's image on a canvas, and its label.
+static void row_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *label)
+{
+    Error error;
+    Loader *loader = worker->loader;
+    const Dataset *set = loader->dataset;
+    const Augment *augment = &loader->config.augment;
+    *label = set->labels[id];
+    if (set->pictures) {
+        if (!picture_make(set, id, augment, loader->epoch, &worker->tools, worker->picture, &error))
+            row_leave_out(loader, worker->picture, label, &error);
+        image_place(loader, worker->picture, false, 0, 0, canvas);
+        return;
+    }
+    const Jitter jitter = jitter_of(augment->seed, loader->epoch, id, augment->padding);
+    image_place(loader, set->images + (size_t)id * image_bytes(set), augment->flip && jitter.flip,
+                augment->crop ? augment->padding - jitter.y : 0,
+                augment->crop ? augment->padding - jitter.x : 0, canvas);
+}
+
 static void rows_make(Worker *worker, int batch, int first, int rows)
 {
     Loader *loader = worker->loader;
     const Slot *slot = slot_of(loader, batch);
     const int32_t *ids = loader->ids + (size_t)batch * (size_t)loader->config.shape.n;
-    trace_begin("decode");
+    trace_begin("make rows");
     event_sync(slot->ready);    // the copy of the slot's last batch to the device
     for (int i = first; i < first + rows; i++) {
-        Error error;
-        uint8_t *image = slot->made.images + (size_t)i * image_bytes(loader->dataset);
-        slot->made.labels[i] = loader->dataset->labels[ids[i]];
-        if (!picture_make(loader->dataset, ids[i], &loader->config.augment, loader->epoch,
-                          &worker->tools, image, &error))
-            row_leave_out(loader, image, &slot->made.labels[i], &error);
+        row_make(worker, ids[i], slot->bytes + (size_t)i * canvas_bytes(loader),
+                 &slot->row_labels[i]);
         alive_beat();
     }
     trace_end();
@@ -136,24 +179,23 @@ static void rows_make(Worker *worker, int batch, int first, int rows)
 // Loads the batch when all its rows are made.
 static void slot_load(Loader *loader, int batch)
 {
-    const Dataset *set = loader->dataset;
+    const Augment *augment = &loader->config.augment;
     const Slot *slot = slot_of(loader, batch);
-    const Source *from = set->pictures ? &slot->sent : &loader->whole;
     const int count = batch_count(loader, batch);
     Shape shape = loader->config.shape;
-    const int32_t *ids = loader->device_ids + (set->pictures ? 0 : (size_t)batch * shape.n);
     shape.n = batch_rows(loader, batch);
 
     trace_begin("load");
     stream_wait(loader->stream, slot->done);
-    if (set->pictures && !loader->shared) {
-        copy_to_device(loader->stream, slot->sent.images, slot->made.images,
-                       (size_t)count * image_bytes(set));
-        copy_to_device(loader->stream, slot->sent.labels, slot->made.labels,
-                       (size_t)count * sizeof(int32_t));
-    }
-    images_load(loader->stream, from->images, from->labels, set->channels, set->height, set->width,
-                ids, count, loader->epoch, &loader->augment, slot->images, shape, slot->labels);
+    for (int i = count; i < shape.n; i++)
+        slot->row_labels[i] = -1;
+    copy_to_device(loader->stream, slot->labels, slot->row_labels,
+                   (size_t)shape.n * sizeof *slot->labels);
+    if (!loader->shared)
+        copy_to_device(loader->stream, slot->sent, slot->bytes,
+                       (size_t)count * canvas_bytes(loader));
+    images_load(loader->stream, slot->sent, count, loader->dataset->channels, augment->mean,
+                augment->std, slot->images, shape);
     event_record(slot->ready, loader->stream);
     trace_end();
 }
@@ -169,7 +211,7 @@ static bool rows_take(Loader *loader, int *batch, int *first, int *rows)
     *batch = loader->next_batch;
     *first = loader->next_row;
     int count = batch_count(loader, *batch), left = count - *first;
-    *rows = loader->dataset->pictures && left > PICTURES_AT_ONCE ? PICTURES_AT_ONCE : left;
+    *rows = left < ROWS_AT_ONCE ? left : ROWS_AT_ONCE;
     if (*first == 0)
         slot_of(loader, *batch)->left = count;
     loader->next_row += *rows;
@@ -189,11 +231,9 @@ static bool work(Worker *worker)
         return false;
     Slot *slot = slot_of(loader, batch);
     loader->busy++;
-    if (loader->dataset->pictures) {
-        pthread_mutex_unlock(&loader->lock);
-        rows_make(worker, batch, first, rows);
-        pthread_mutex_lock(&loader->lock);
-    }
+    pthread_mutex_unlock(&loader->lock);
+    rows_make(worker, batch, first, rows);
+    pthread_mutex_lock(&loader->lock);
     slot->left -= rows;
     if (slot->left == 0) {
         pthread_mutex_unlock(&loader->lock);
@@ -245,77 +285,30 @@ static void workers_resume(Loader *loader)
 
 // --- a loader's life -----------------------------------------------------------------------------
 
-// A copy on the device, or the host's memory itself if the device can read it.
-static void *on_device(Loader *loader, void *from, size_t bytes)
-{
-    if (loader->shared)
-        return from;
-    void *memory = device_alloc(loader->device, bytes);
-    copy_to_device(loader->stream, memory, from, bytes);
-    stream_sync(loader->stream);
-    return memory;
-}
-
-// The ids that images_load reads.
-static void ids_to_device(Loader *loader, int count)
-{
-    const size_t bytes = (size_t)count * sizeof *loader->ids;
-    device_free(loader->device, loader->device_ids);
-    loader->device_ids = device_alloc(loader->device, bytes);
-    copy_to_device(loader->stream, loader->device_ids, loader->ids, bytes);
-    stream_sync(loader->stream);
-}
-
-static void source_free(Loader *loader, Source *source)
-{
-    if (loader->shared)
-        return;
-    device_free(loader->device, source->labels);
-    device_free(loader->device, source->images);
-}
-
 static void slot_new(Loader *loader, Slot *slot)
 {
     const Shape shape = loader->config.shape;
     const size_t labels = (size_t)shape.n * sizeof *slot->labels;
+    const size_t bytes = (size_t)shape.n * canvas_bytes(loader);
     slot->images = device_alloc(loader->device, shape_bytes(shape));
     slot->labels = device_alloc(loader->device, labels);
+    slot->bytes = host_alloc(bytes);
+    slot->row_labels = host_alloc(labels);
+    slot->sent = loader->shared ? slot->bytes : device_alloc(loader->device, bytes);
     slot->ready = event_new(loader->device);
     slot->done = event_new(loader->device);
-    if (!loader->dataset->pictures)
-        return;
-    const size_t images = (size_t)shape.n * image_bytes(loader->dataset);
-    slot->made = (Source){ host_alloc(images), host_alloc(labels) };
-    slot->sent = loader->shared ? slot->made
-                                : (Source){ device_alloc(loader->device, images),
-                                            device_alloc(loader->device, labels) };
 }
 
 static void slot_free(Loader *loader, Slot *slot)
 {
     event_free(slot->done);
     event_free(slot->ready);
-    source_free(loader, &slot->sent);
-    host_free(slot->made.labels);
-    host_free(slot->made.images);
+    if (!loader->shared)
+        device_free(loader->device, slot->sent);
+    host_free(slot->row_labels);
+    host_free(slot->bytes);
     device_free(loader->device, slot->labels);
     device_free(loader->device, slot->images);
-}
-
-static void source_set(Loader *loader, const Dataset *set)
-{
-    const int rows = loader->config.shape.n;
-    if (!set->pictures) {
-        size_t count = (size_t)set->count;
-        loader->whole.images = on_device(loader, set->images, count * image_bytes(set));
-        loader->whole.labels = on_device(loader, set->labels, count * sizeof *set->labels);
-        return;
-    }
-    loader->augment.crop = loader->augment.flip = false;
-    loader->ids = xmalloc((size_t)rows * sizeof *loader->ids);
-    for (int i = 0; i < rows; i++)
-        loader->ids[i] = i;
-    ids_to_device(loader, rows);
 }
 
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config)
@@ -324,22 +317,19 @@ Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *c
     loader->device = device;
     loader->dataset = dataset;
     loader->config = *config;
-    loader->augment = config->augment;
     loader->shared = device_shares_memory(device);
     loader->stream = stream_new(device, "loader");
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->work, NULL);
     pthread_cond_init(&loader->news, NULL);
-    source_set(loader, dataset);
     for (int i = 0; i < LOADER_SLOTS; i++)
         slot_new(loader, &loader->slots[i]);
 
     loader->workers = xcalloc((size_t)config->workers + 1, sizeof *loader->workers);
-    loader->workers[0].loader = loader;
-    for (int i = 0; i < config->workers; i++) {
-        loader->workers[i].loader = loader;
+    for (int i = 0; i <= config->workers; i++)
+        loader->workers[i] = (Worker){ .loader = loader, .picture = xmalloc(image_bytes(dataset)) };
+    for (int i = 0; i < config->workers; i++)
         loader->workers[i].thread = thread_start(worker_run, &loader->workers[i], "worker (-j)");
-    }
     return loader;
 }
 
@@ -354,12 +344,12 @@ void loader_free(Loader *loader)
         pthread_join(loader->workers[i].thread, NULL);
     stream_sync(device_stream(loader->device)); // it may still read a slot
 
-    for (int i = 0; i < loader->config.workers || i == 0; i++)
+    for (int i = 0; i <= loader->config.workers; i++) {
         picture_tools_free(&loader->workers[i].tools);
+        free(loader->workers[i].picture);
+    }
     for (int i = 0; i < LOADER_SLOTS; i++)
         slot_free(loader, &loader->slots[i]);
-    source_free(loader, &loader->whole);
-    device_free(loader->device, loader->device_ids);
     stream_free(loader->stream);
     free(loader->ids);
     free(loader->workers);
@@ -383,8 +373,6 @@ static void ids_set(Loader *loader, const int32_t *ids, int count)
               count, id);
         loader->ids[i] = id;
     }
-    if (!loader->dataset->pictures)
-        ids_to_device(loader, count);
 }
 
 // Called when the caller has enqueued its work on the current batch.
@@ -420,7 +408,7 @@ static void slot_await(Loader *loader, const Slot *slot)
     trace_begin("wait for data");
     while (!slot->full) {
         if (loader->config.workers == 0)
-            work(&loader->workers[0]);
+            work(loader->workers);
         else
             pthread_cond_wait(&loader->news, &loader->lock);
     }
