@@ -217,7 +217,7 @@ compile()
         compiler+=" -Werror=implicit-function-declaration"
     fi
     # The file name is relative to the root, so that an editor finds the line of an error.
-    (cd "$root" && eval "$compiler $(printf '%q ' "-I$copy" -o "$object" -c "${file#"$root"/}")") >&2
+    (cd "$root" && eval "$compiler $(printf '%q ' "-I$copy" "-I$root/exercises" -o "$object" -c "${file#"$root"/}")") >&2
 }
 
 same_headers()

@@ -81,7 +81,7 @@ expect 2 "argument --bandwidth-GBps" model --bandwidth-GBps -1
 expect 2 "both, or --net too" model --step-ms 5
 expect 1 "nothing.csv" model fit nothing.csv
 printf 'ranks,bytes,us\n2,1024,300\n' >one_size.csv
-expect 1 "two sizes at least" model fit one_size.csv
+expect 1 "at least two sizes" model fit one_size.csv
 
 # docs/scaling.md has every line that these print.
 sed 's/^    //' "$SRC/docs/scaling.md" >doc.txt

@@ -1,10 +1,11 @@
-// A spy: which steps are reported. It is silent unless SPY is set.
+// Prints which steps are reported, if SPY is set.
 #include "log.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-void __real_log_step(Log *log, const LogStep *step);
+WRAPPED(log_step);
 void __wrap_log_step(Log *log, const LogStep *step)
 {
     if (getenv("SPY"))

@@ -8,18 +8,18 @@ limit=10
 same=(--train-samples 60 --epochs 2)
 rates=(--lr 0.05 --warmup 1 --schedule cosine)
 
-# steps NAME: "epoch 2, step 3" of each step in the metrics. told NAME: of each that was reported.
+# steps NAME: "epoch 2, step 3" of each step in the metrics. reported NAME: of each that was reported.
 steps()
 {
     paste -d' ' <(values "$1.0.jsonl" step epoch) <(values "$1.0.jsonl" step step) |
         awk '{ printf "epoch %d, step %d\n", $1, $2 }'
 }
-told() { sed -n 's/^spy: //p' "$1.out"; }
+reported() { sed -n 's/^spy: //p' "$1.out"; }
 
 finished right 1 "${same[@]}" "${rates[@]}"
 learner yours 1 "${same[@]}" "${rates[@]}"
 steps right >expected
-told yours >found
+reported yours >found
 why="60 images in batches of 8 are 7 full batches and one with the other 4. Each is counted, then reported."
 beside "both epochs use all of their batches" same "" expected expected found found
 
@@ -41,7 +41,7 @@ for more in "--max-steps 5" "--max-steps 8" "--print-freq 3" "--print-freq 3 --m
     finished right 1 "${options[@]}"
     learner yours 1 "${options[@]}"
     steps right >expected
-    told yours >found
+    reported yours >found
     why="--max-steps ends the run after that many steps, even within an epoch. --print-freq chooses the steps to report,
 because each report waits for the device. The last step before a stop is always reported."
     beside "with $more the right steps are reported" same "" expected expected found found

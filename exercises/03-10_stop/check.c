@@ -1,15 +1,13 @@
 // Linked into the learner's program: during its third step, rank 1 gets a SIGINT.
 #include "comm.h"
 #include "ops.h"
+#include "wrap.h"
 
 #include <signal.h>
 
 static int rank = -1, steps;
 
-void __real_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
+WRAPPED(comm_all_reduce);
 void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                             CommOp op)
 {
@@ -17,10 +15,7 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
     __real_comm_all_reduce(comm, stream, values, count, type, op);
 }
 
-void __real_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars);
-void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars);
+WRAPPED(sgd_update);
 void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                        const Scalars *scalars)
 {

@@ -7,6 +7,7 @@
 //   all BYTES PARAMETERS                   what zero_new and the first zero_step allocate
 #include "check.h"
 #include "zero.h"
+#include "wrap.h"
 
 #include <stdint.h>
 
@@ -22,8 +23,7 @@ static size_t allocated;
 static Model *model;
 static FILE *out;
 
-void *__real_device_alloc(Device *device, size_t bytes);
-void *__wrap_device_alloc(Device *device, size_t bytes);
+WRAPPED(device_alloc);
 void *__wrap_device_alloc(Device *device, size_t bytes)
 {
     void *memory = __real_device_alloc(device, bytes);
@@ -33,8 +33,7 @@ void *__wrap_device_alloc(Device *device, size_t bytes)
     return memory;
 }
 
-Zero *__real_zero_new(const World *world, Model *m, const CommConfig *config);
-Zero *__wrap_zero_new(const World *world, Model *m, const CommConfig *config);
+WRAPPED(zero_new);
 Zero *__wrap_zero_new(const World *world, Model *m, const CommConfig *config)
 {
     char name[64];
@@ -48,8 +47,7 @@ Zero *__wrap_zero_new(const World *world, Model *m, const CommConfig *config)
     return zero;
 }
 
-void __real_zero_step(Zero *zero, const Scalars *scalars);
-void __wrap_zero_step(Zero *zero, const Scalars *scalars);
+WRAPPED(zero_step);
 void __wrap_zero_step(Zero *zero, const Scalars *scalars)
 {
     counts = ++steps == 1;
@@ -60,10 +58,7 @@ void __wrap_zero_step(Zero *zero, const Scalars *scalars)
     fflush(out);
 }
 
-void __real_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars);
-void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars);
+WRAPPED(sgd_update);
 void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                        const Scalars *scalars)
 {

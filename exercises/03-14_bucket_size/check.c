@@ -2,16 +2,14 @@
 // final in the first step, in order.
 #include "check.h"
 #include "slow.h"
+#include "wrap.h"
 
 #include <stdlib.h>
 
 static FILE *out;
 static size_t end;
 
-Ddp *__real_ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
-                    Stats *stats);
-Ddp *__wrap_ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
-                    Stats *stats);
+WRAPPED(ddp_new);
 Ddp *__wrap_ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
                     Stats *stats)
 {
@@ -23,8 +21,7 @@ Ddp *__wrap_ddp_new(const DdpConfig *config, const World *world, Model *model, S
     return __real_ddp_new(config, world, model, scalars, stats);
 }
 
-void __real_slow_ready(void *arg, size_t offset, size_t count);
-void __wrap_slow_ready(void *arg, size_t offset, size_t count);
+WRAPPED(slow_ready);
 void __wrap_slow_ready(void *arg, size_t offset, size_t count)
 {
     if (out)

@@ -1,13 +1,14 @@
-// A spy: what a rank has when its first step begins. It is silent unless SPY is set.
+// Prints hashes of a rank's weights, statistics and momentum at its first step, if SPY is set.
 #include "comm.h"
 #include "model.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 static int rank = -1, forwards, updates;
 
-static void tell(const char *what, const float *values, size_t count)
+static void print_hash(const char *what, const float *values, size_t count)
 {
     const unsigned char *bytes = (const unsigned char *)values;
     uint64_t hash = 0xcbf29ce484222325;
@@ -18,29 +19,28 @@ static void tell(const char *what, const float *values, size_t count)
     fprintf(stderr, "spy: rank %d begins with %s %016llx\n", rank, what, (unsigned long long)hash);
 }
 
-Comm *__real_comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
+WRAPPED(comm_new);
 Comm *__wrap_comm_new(const World *world, Device *device, const char *name, const CommConfig *config)
 {
     rank = world->rank;
     return __real_comm_new(world, device, name, config);
 }
 
-void __real_model_forward(Model *model, const void *images, int rows, bool training);
+WRAPPED(model_forward);
 void __wrap_model_forward(Model *model, const void *images, int rows, bool training)
 {
     if (training && forwards++ == 0) {
-        tell("weights", model->params, model->param_count);
-        tell("statistics", model->buffers, model->buffer_count);
+        print_hash("weights", model->params, model->param_count);
+        print_hash("statistics", model->buffers, model->buffer_count);
     }
     __real_model_forward(model, images, rows, training);
 }
 
-void __real_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars);
+WRAPPED(sgd_update);
 void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                        const Scalars *scalars)
 {
     if (updates++ == 0)
-        tell("momentum", velocity, count);
+        print_hash("momentum", velocity, count);
     __real_sgd_update(ops, count, params, grads, velocity, scalars);
 }

@@ -1,6 +1,7 @@
-// A spy: which ranges of the gradients a rank sends in each step. It is silent unless SPY is set.
+// Prints which ranges of the gradients a rank sends in each step, if SPY is set.
 #include "comm.h"
 #include "model.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 static const Model *model;
 static int step = 1;
 
-Model *__real_model_new(Device *device, Ops *ops, const ModelConfig *config);
+WRAPPED(model_new);
 Model *__wrap_model_new(Device *device, Ops *ops, const ModelConfig *config)
 {
     Model *made = __real_model_new(device, ops, config);
@@ -16,8 +17,7 @@ Model *__wrap_model_new(Device *device, Ops *ops, const ModelConfig *config)
     return made;
 }
 
-void __real_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
+WRAPPED(comm_all_reduce);
 void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                             CommOp op)
 {
@@ -28,8 +28,7 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
     __real_comm_all_reduce(comm, stream, values, count, type, op);
 }
 
-void __real_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars);
+WRAPPED(sgd_update);
 void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                        const Scalars *scalars)
 {

@@ -1,7 +1,8 @@
-// A slow network, and a spy: how many buckets have been sent in a step, and how many of them are
-// averaged by the time the optimizer begins. It does nothing unless SPY is set.
+// If SPY is set: slows the network down, and prints how many buckets have been sent when the optimizer
+// begins, and how many of them are averaged by then.
 #include "comm.h"
 #include "model.h"
+#include "wrap.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -25,8 +26,7 @@ static void arrive(void *arg)
     averaged++;
 }
 
-void __real_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
+WRAPPED(comm_all_reduce);
 void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                             CommOp op)
 {
@@ -36,8 +36,7 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
     __real_comm_all_reduce(comm, stream, values, count, type, op);
 }
 
-void __real_gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
-                            Scalars *scalars, Stats *stats);
+WRAPPED(gradients_scale);
 void __wrap_gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
                             Scalars *scalars, Stats *stats)
 {
@@ -46,8 +45,7 @@ void __wrap_gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads
     stream_call(stream, arrive, NULL, 0);
 }
 
-void __real_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars);
+WRAPPED(sgd_update);
 void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                        const Scalars *scalars)
 {

@@ -1,5 +1,5 @@
-// harness yours|right COUNT SIZE SEED EPOCH SHUFFLE DROP_LAST: what each rank takes, a line for
-// each. "right" is worked out here; "yours" is what the learner's sampler.c says.
+// harness yours|right COUNT SIZE SEED EPOCH SHUFFLE DROP_LAST: one line for each rank with the
+// samples that it takes. "right" is computed here, "yours" by the learner's sampler.c.
 #include "check.h"
 #include "rng.h"
 #include "sampler.h"
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
             else
                 printf(" %d", (int)ids[i]);
         printf("%s\n", share >= 0 && share < MOST && ids[share] != UNTOUCHED
-                           ? " ... and it writes behind the end" : "");
+                           ? " ... and it writes past the end" : "");
     }
     return 0;
 }

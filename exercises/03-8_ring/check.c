@@ -1,12 +1,13 @@
-// Put into the learner's program: before the first bucket its hook is given numbers whose sum tells
-// who is in it, 1 from rank 0, 10 from rank 1, 100 from rank 2 ..., times 1 to 9. What came out is
-// in ring.SIZE.RANK:
+// Linked into the learner's program. Before the first bucket it calls the learner's hook with numbers
+// whose sum shows which ranks are in it: 1 from rank 0, 10 from rank 1, 100 from rank 2 ..., times 1 to
+// 9. It writes the results to ring.SIZE.RANK:
 //
-//   number COUNT EXPECTED FOUND       each number, where there are few
-//   total COUNT WRONG SENT OTHERS     numbers that are wrong; bytes that were sent; bytes that were
-//                                     moved by other calls than comm_send and comm_receive
+//   number COUNT EXPECTED FOUND       each number, if there are few
+//   total COUNT WRONG SENT OTHERS     wrong numbers; bytes sent; bytes moved by other calls than
+//                                     comm_send and comm_receive
 #include "check.h"
 #include "ddp.h"
+#include "wrap.h"
 
 #include <stdlib.h>
 
@@ -14,10 +15,7 @@ static DdpHook hook;
 static void *hook_arg;
 static uint64_t sent, received;
 
-void __real_comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type,
-                      int to);
-void __wrap_comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type,
-                      int to);
+WRAPPED(comm_send);
 void __wrap_comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type,
                       int to)
 {
@@ -26,10 +24,7 @@ void __wrap_comm_send(Comm *comm, Stream *stream, const void *values, size_t cou
     sent += comm_bytes(comm) - before;
 }
 
-void __real_comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                         int from);
-void __wrap_comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                         int from);
+WRAPPED(comm_receive);
 void __wrap_comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                          int from)
 {
@@ -80,8 +75,7 @@ static float spy(void *arg, Comm *comm, Stream *stream, float *grads, size_t cou
     return hook(hook_arg, comm, stream, grads, count);
 }
 
-void __real_ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
-void __wrap_ddp_set_hook(Ddp *ddp, DdpHook theirs, void *arg);
+WRAPPED(ddp_set_hook);
 void __wrap_ddp_set_hook(Ddp *ddp, DdpHook theirs, void *arg)
 {
     hook = theirs;

@@ -1,12 +1,13 @@
-// Put into the learner's program: the file "calls" says who forks, with how many threads, and who
-// opens a device.
+// Linked into the learner's program. The file "calls" records which process forks, with how many
+// threads, and which process opens a device.
 #include "device.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-static void note(const char *what, int number)
+static void record(const char *what, int number)
 {
     FILE *out = fopen("calls", "a");
     if (!out)
@@ -28,18 +29,16 @@ static int count_threads(void)
     return threads;
 }
 
-pid_t __real_fork(void);
-pid_t __wrap_fork(void);
+WRAPPED(fork);
 pid_t __wrap_fork(void)
 {
-    note("fork", count_threads());
+    record("fork", count_threads());
     return __real_fork();
 }
 
-Device *__real_device_open(int index, int threads);
-Device *__wrap_device_open(int index, int threads);
+WRAPPED(device_open);
 Device *__wrap_device_open(int index, int threads)
 {
-    note("open", threads);
+    record("open", threads);
     return __real_device_open(index, threads);
 }

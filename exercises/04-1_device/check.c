@@ -3,12 +3,12 @@
 // it would warn about its machine.
 #include "comm.h"
 #include "machine.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-Machine __real_machine_here(void);
-Machine __wrap_machine_here(void);
+WRAPPED(machine_here);
 Machine __wrap_machine_here(void)
 {
     Machine here = __real_machine_here();
@@ -18,12 +18,12 @@ Machine __wrap_machine_here(void)
     return here;
 }
 
-int __wrap_device_count(void);
+WRAPPED(device_count);
 int __wrap_device_count(void) { return 2; }
 
 static bool warns;
 
-int __wrap_device_share(int devices, int asked, bool warn);
+WRAPPED(device_share);
 int __wrap_device_share(int devices, int asked, bool warn)
 {
     (void)asked;
@@ -31,8 +31,7 @@ int __wrap_device_share(int devices, int asked, bool warn)
     return 8 / devices;
 }
 
-Device *__real_device_open(int index, int threads);
-Device *__wrap_device_open(int index, int threads);
+WRAPPED(device_open);
 Device *__wrap_device_open(int index, int threads)
 {
     char name[64];

@@ -1,13 +1,13 @@
-// Put into the learner's program: where HOLD is set, it waits before its first epoch until the file
-// second.ended is there, at most 20 s.
+// Linked into the learner's program. If HOLD is set, it waits before its first epoch until the file
+// second.ended exists, at most 20 s.
 #include "data.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-void __real_loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
-void __wrap_loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
+WRAPPED(loader_start);
 void __wrap_loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first)
 {
     FILE *out = getenv("HOLD") ? fopen("first.began", "w") : NULL;

@@ -1,6 +1,7 @@
 // Linked into the learner's program: a slow disk. Reports whether a snapshot changes while it is
 // written, and how many steps training is ahead of the disk.
 #include "checkpoint.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <time.h>
@@ -13,10 +14,7 @@ static uint64_t sum_of(const Snapshot *snapshot)
     return sum;
 }
 
-bool __real_snapshot_write(const Snapshot *snapshot, const char *path, const char *dataset,
-                           Error *err);
-bool __wrap_snapshot_write(const Snapshot *snapshot, const char *path, const char *dataset,
-                           Error *err);
+WRAPPED(snapshot_write);
 bool __wrap_snapshot_write(const Snapshot *snapshot, const char *path, const char *dataset,
                            Error *err)
 {
@@ -28,10 +26,7 @@ bool __wrap_snapshot_write(const Snapshot *snapshot, const char *path, const cha
     return __real_snapshot_write(snapshot, path, dataset, err);
 }
 
-void __real_snapshot_take(Snapshot *snapshot, const Model *model, const Optim *optim,
-                          const TrainState *state);
-void __wrap_snapshot_take(Snapshot *snapshot, const Model *model, const Optim *optim,
-                          const TrainState *state);
+WRAPPED(snapshot_take);
 void __wrap_snapshot_take(Snapshot *snapshot, const Model *model, const Optim *optim,
                           const TrainState *state)
 {

@@ -1,11 +1,12 @@
 // Linked into the learner's program. mpi.RANK gets a line for each call:
 //
-//   hook COUNT                  the hook is given so many gradients
-//   mpi COUNT MAIN LEVEL        MPI_Allreduce adds up so many numbers. MAIN: 1 in the main thread.
+//   hook COUNT                  number of gradients passed to the hook
+//   mpi COUNT MAIN LEVEL        numbers that MPI_Allreduce adds up. MAIN: 1 in the main thread.
 //                               LEVEL: 1 if MPI was initialised for calls from this thread
-//   other COUNT                 comm_all_reduce adds up so many
+//   other COUNT                 numbers that comm_all_reduce adds up
 #include "check.h"
 #include "ddp.h"
+#include "wrap.h"
 
 #include <mpi.h>
 #include <pthread.h>
@@ -16,7 +17,7 @@ static DdpHook hook;
 static void *hook_arg;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void note(const char *what, long long count, int in_main, int level)
+static void record(const char *what, long long count, int in_main, int level)
 {
     char name[64];
     pthread_mutex_lock(&lock);
@@ -28,39 +29,32 @@ static void note(const char *what, long long count, int in_main, int level)
     pthread_mutex_unlock(&lock);
 }
 
-int __real_MPI_Allreduce(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op,
-                         MPI_Comm comm);
-int __wrap_MPI_Allreduce(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op,
-                         MPI_Comm comm);
+WRAPPED(MPI_Allreduce);
 int __wrap_MPI_Allreduce(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op,
                          MPI_Comm comm)
 {
     int level, in_main = getpid() == gettid();
     MPI_Query_thread(&level);
-    note("mpi", count, in_main, in_main || level >= MPI_THREAD_SERIALIZED);
+    record("mpi", count, in_main, in_main || level >= MPI_THREAD_SERIALIZED);
     return __real_MPI_Allreduce(from, to, count, type, op, comm);
 }
 
-void __real_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
+WRAPPED(comm_all_reduce);
 void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                             CommOp op)
 {
-    note("other", (long long)count, 0, 0);
+    record("other", (long long)count, 0, 0);
     __real_comm_all_reduce(comm, stream, values, count, type, op);
 }
 
 static float spy(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     (void)arg;
-    note("hook", (long long)count, 0, 0);
+    record("hook", (long long)count, 0, 0);
     return hook(hook_arg, comm, stream, grads, count);
 }
 
-void __real_ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
-void __wrap_ddp_set_hook(Ddp *ddp, DdpHook theirs, void *arg);
+WRAPPED(ddp_set_hook);
 void __wrap_ddp_set_hook(Ddp *ddp, DdpHook theirs, void *arg)
 {
     hook = theirs;

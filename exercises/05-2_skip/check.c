@@ -1,16 +1,11 @@
-// check.c - an overflow: rank 1's loss has an infinite gradient in step number OVERFLOW_IN_STEP.
+// Causes an overflow: in step OVERFLOW_IN_STEP, rank 1's loss has an infinite gradient.
 #include "ops.h"
+#include "wrap.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-void __real_loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits,
-                               const int32_t *labels, Scalars *scalars, Stats *stats,
-                               float *dlogits);
-void __wrap_loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits,
-                               const int32_t *labels, Scalars *scalars, Stats *stats,
-                               float *dlogits);
-
+WRAPPED(loss_cross_entropy);
 void __wrap_loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits,
                                const int32_t *labels, Scalars *scalars, Stats *stats,
                                float *dlogits)

@@ -1,14 +1,11 @@
-// check.c - rank 0 tells how many bytes it gives to each all-reduce.
+// Rank 0 prints how many bytes it passes to each all-reduce.
 #include "comm.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-void __real_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
-
+WRAPPED(comm_all_reduce);
 void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                             CommOp op)
 {

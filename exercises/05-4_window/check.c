@@ -1,47 +1,40 @@
-// check.c - rank 0 tells what happens in a step: images that go forward, bytes that it gives to
-// all-reduce, and the optimizer's update at the end.
+// Rank 0 prints what happens in a step: images that go forward, bytes that it passes to all-reduce, and
+// the optimizer's update at the end.
 #include "comm.h"
 #include "model.h"
+#include "wrap.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-void __real_model_forward(Model *model, const void *images, int rows, bool training);
-void __wrap_model_forward(Model *model, const void *images, int rows, bool training);
-void __real_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op);
-void __real_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars);
-void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars);
-
-static void tell(const char *what, unsigned long long number)
+static void print(const char *what, unsigned long long number)
 {
     const char *rank = getenv("RANK");
     if (!rank || atoi(rank) == 0)
         fprintf(stderr, "spy %s %llu\n", what, number);
 }
 
+WRAPPED(model_forward);
 void __wrap_model_forward(Model *model, const void *images, int rows, bool training)
 {
     if (training)
-        tell("forward", (unsigned long long)rows);
+        print("forward", (unsigned long long)rows);
     __real_model_forward(model, images, rows, training);
 }
 
+WRAPPED(comm_all_reduce);
 void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                             CommOp op)
 {
     uint64_t before = comm_bytes(comm);
     __real_comm_all_reduce(comm, stream, values, count, type, op);
-    tell("all-reduce", comm_bytes(comm) - before);
+    print("all-reduce", comm_bytes(comm) - before);
 }
 
+WRAPPED(sgd_update);
 void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                        const Scalars *scalars)
 {
     __real_sgd_update(ops, count, params, grads, velocity, scalars);
-    tell("update", 0);
+    print("update", 0);
 }

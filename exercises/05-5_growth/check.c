@@ -1,27 +1,22 @@
-// check.c - what is to be written is in common/ already; here that does nothing. And an overflow:
-// the loss has an infinite gradient in step number OVERFLOW_IN_STEP.
+// The learner writes what loss_scale_adapt in common/ already does, so here that does nothing. It also
+// causes an overflow: in step OVERFLOW_IN_STEP the loss has an infinite gradient.
 #include "ops.h"
+#include "wrap.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-void __wrap_loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
-void __real_loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits,
-                               const int32_t *labels, Scalars *scalars, Stats *stats,
-                               float *dlogits);
-void __wrap_loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits,
-                               const int32_t *labels, Scalars *scalars, Stats *stats,
-                               float *dlogits);
-
+WRAPPED(loss_scale_adapt);
 void __wrap_loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
 {
     static int times;
     (void)ops, (void)scalars, (void)interval;
     if (times++ == 0)
-        fprintf(stderr, "loss_scale_adapt does nothing here: it is what you write\n");
+        fprintf(stderr, "loss_scale_adapt does nothing here: you write it yourself\n");
 }
 
+WRAPPED(loss_cross_entropy);
 void __wrap_loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits,
                                const int32_t *labels, Scalars *scalars, Stats *stats,
                                float *dlogits)

@@ -1,15 +1,15 @@
-// check.c - a rank prints that it looks for the note, and which port it has found there.
+// A rank prints that it looks for the file of rank 0, and which port it finds there.
 #include "rendezvous_file.h"
+#include "wrap.h"
 
 #include <stdio.h>
 
 static void print(const TcpStoreConfig *config)
 {
-    fprintf(stderr, "spy: port %d, by a note of the run '%s'\n", config->places[0].port, config->name);
+    fprintf(stderr, "spy: port %d, written by the run '%s'\n", config->places[0].port, config->name);
 }
 
-void __real_rendezvous_file_read(const char *path, TcpStoreConfig *config);
-void __wrap_rendezvous_file_read(const char *path, TcpStoreConfig *config);
+WRAPPED(rendezvous_file_read);
 void __wrap_rendezvous_file_read(const char *path, TcpStoreConfig *config)
 {
     fprintf(stderr, "spy: looks\n");
@@ -17,8 +17,7 @@ void __wrap_rendezvous_file_read(const char *path, TcpStoreConfig *config)
     print(config);
 }
 
-void __real_rendezvous_file_write(const char *path, const TcpStoreConfig *config);
-void __wrap_rendezvous_file_write(const char *path, const TcpStoreConfig *config);
+WRAPPED(rendezvous_file_write);
 void __wrap_rendezvous_file_write(const char *path, const TcpStoreConfig *config)
 {
     __real_rendezvous_file_write(path, config);

@@ -1,4 +1,4 @@
-// check.c - for each list of hosts: the first, as rendezvous.c asks for it.
+// Prints the first host of each list, as rendezvous.c asks for it.
 #include "slurm.h"
 
 #include <stdio.h>

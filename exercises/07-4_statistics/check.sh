@@ -15,8 +15,8 @@ for n in 2 3; do
     done >again
     for key in test_loss top1; do
         value run$n.0.jsonl epoch $key
-    done >told
+    done >printed
     beside "$n ranks and one rank agree on the checkpoint" 1e-9 "" "one rank" expected "$n ranks" again
     why="Line 1 is the loss, line 2 the accuracy. The ranks have the same weights. What else is in a model?"
-    beside "$n ranks print the result of the model they save" 1e-9 "" "saved model" expected "printed" told
+    beside "$n ranks print the result of the model they save" 1e-9 "" "saved model" expected "printed" printed
 done
