@@ -1,12 +1,11 @@
-# docs.pl ROOT BUILD - the documents below ROOT: do their links lead somewhere, and do the programs, options, exercises,
-# files and functions exist that they name? BUILD: where 01_single_gpu/train is; --help lists the options. Names what is
-# wrong, and last how much was looked at; the exit status is 1 if anything is wrong.
+# docs.pl ROOT BUILD - checks the documents below ROOT: each link leads somewhere, and the commands, options, files,
+# exercises and functions that they name exist. BUILD contains 01_single_gpu/train; --help lists the options. Prints what
+# is wrong, then how much was checked; the exit status is 1 if anything is wrong.
 #
-# docs.pl --commands ROOT - the commands of these documents, for test_readme_runs.sh: see list_commands.
+# docs.pl --commands ROOT - lists the commands of these documents for test_readme_runs.sh: see list_commands.
 #
-# Looked at: `COMMAND`, and the lines of indented or fenced blocks. After two blanks, or " # ", such a line explains
-# itself. Words in capitals, and "...", stand for something else. What is generated (a README's diff) is left out, and
-# what "is refused".
+# Code is `spans`, and the lines of indented or fenced blocks. In such a line, what follows two blanks or " # " is an
+# explanation. Not checked: generated text (a README's diff), and spans that are followed by "is refused".
 use strict;
 use warnings;
 
@@ -15,7 +14,7 @@ my $list = $ARGV[0] eq '--commands';
 my ($root, $build) = $list ? ($ARGV[1], '') : @ARGV;
 chdir $root or die "$root: $!\n";
 
-my ($links, $commands, $options, $names, @problems) = (0, 0, 0, 0);
+my ($links, $options, $names, @problems) = (0, 0, 0);
 my $where;
 sub wrong { push @problems, "$where: @_" }
 
@@ -26,85 +25,53 @@ sub slurp
     return <$in> // '';
 }
 
-# --- what there is --------------------------------------------------------------------------------------------------
+# --- code -----------------------------------------------------------------------------------------------------------
 
-my @steps = map { s{/$}{}r } glob '[0-9][0-9]_*/';
+# Options of other programs, which documents mention.
+my %known = map { ("--$_" => 1) } qw(
+    account bind-to cpus-per-task distribution export gpu-bind gres jobid me monitor-interval mpi no-python nodelist nodes
+    open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative requeue shm-size signal tee
+    time);
 
-sub step_named
-{
-    my $name = shift =~ s{/$}{}r;
-    $name = "0$name" if $name =~ /^\d$/;
-    my ($step) = grep { $_ eq $name || /^\Q${name}\E_/ } @steps;
-    return $step;
-}
-
-# Each option of a program of the build, and each of a script.
-my %known;
+# Learns the options of our programs and scripts.
 sub learn_options
 {
     for (map { `'$_' --help` } glob("$build/*/train $build/*/launch $build/comm_bench")) {
-        while (/^ +(?:-(\w), )? *--(\[no-\])?([\w-]+)/mg) {
-            $known{"-$1"} = 1 if defined $1;
-            $known{"--no-$3"} = 1 if defined $2;
-            $known{"--$3"} = 1;
+        while (/^ +(?:-\w, )? *--(\[no-\])?([\w-]+)/mg) {
+            $known{"--no-$2"} = 1 if defined $1;
+            $known{"--$2"} = 1;
         }
     }
     for (map { slurp($_) } grep { -f } 'ddp', glob('tools/* tools/*/* tests/faults.sh exercises/*.sh')) {
-        $known{$1} = 1 while /(?<![\w-])(--?[a-z][\w-]*)/g;
+        $known{$1} = 1 while /(?<![\w-])(--[a-z][\w-]*)/g;
     }
 }
-
-my %text_of;
-sub text_of { my $file = shift; return $text_of{$file} //= slurp($file) // '' }
 
 # STEP, test_NAME.c, FILE.svg, ...
 sub stands_for
 {
     my $word = shift;
-    return $word =~ /\.\.\.|\*|[<>]/ || $word =~ s/README|LICENSE//r =~ /(?<![a-z])[A-Z]{2,}(?![a-z])/;
-}
-
-# --- commands -------------------------------------------------------------------------------------------------------
-
-# Goes a program of the build by this name?
-sub is_program
-{
-    my $word = shift;
-    return $word =~ /^(?:train|launch|comm_bench)$/ || grep { $_ eq $word } @steps;
+    return $word =~ /\.\.\.|[*<>\[\]{}]/ || $word =~ s/README|LICENSE//r =~ /(?<![a-z])[A-Z]{2,}(?![a-z])/;
 }
 
 my %ddp_commands = map { $_ => 1 } `./ddp help` =~ /^  ([a-z]+)/mg;
 
-# A command of ours. Those that start it, such as srun, are not looked at.
-sub check_command
+# Checks the options, files and ./ddp commands in a piece of code.
+sub check_code
 {
-    my ($first, @words) = @_;
-    $first =~ s{^\./(?=tools|tests|exercises)}{};
-    return if !defined $first || $first !~ m{^(?:\./ddp$|build/|tools/|tests/|exercises/)} && !is_program($first)
-        || stands_for($first);
-    $commands++;
-    wrong("there is no $first") if $first =~ m{^(tools|tests|exercises)/} && !-e $first;
-    wrong("there is no program $first")
-        if $first =~ m{^build/(?:cpu|cuda|cuda-gloo)/(\w+/\w+|comm_bench)$} && !-x "$build/$1";
-    if ($first eq './ddp' && @words && $words[0] =~ /^[a-z]/ && !stands_for($words[0])) {
-        wrong("./ddp has no command $words[0]") if !$ddp_commands{$words[0]};
-        my @named = $words[0] eq 'run' ? @words[1 .. 1] : $words[0] eq 'diff' ? @words[1 .. 2] : ();
-        step_named($_) or wrong("there is no step $_") for grep { defined && /^\d/ } @named;
-    }
-    for my $word (map { s{=.*}{}r } grep { /^--?[a-z]/ } @words) {
+    my ($code) = @_;
+    for my $option ($code =~ /(?<![\w-])(--[a-z](?:-?\w)*)(?![\w-])/g) {
         $options++;
-        wrong("no program has an option $word") if !$known{$word};
+        wrong("no program has an option $option") if !$known{$option};
     }
-}
-
-sub check_line
-{
-    my ($line) = @_;
-    $line =~ s/\$\(|[()`"']/ /g;
-    for (split /\s*(?:&&|\|\||[|;&])(?=\s|$)\s*/, $line) {
-        my @words = split ' ';
-        shift @words while @words && ($words[0] =~ /^(?:\$|env|nice|time|nohup)$/ || $words[0] =~ /^[A-Z_]+=/);
-        check_command(@words) if @words;
+    for my $command ($code =~ m{(?<![\w/])\./ddp ([a-z]+)(?![\w.])}g) {
+        wrong("./ddp has no command $command") if !$ddp_commands{$command};
+    }
+    for my $file ($code =~ m{(?<![\w./:\$-])(?:\./)?((?:[0-9]{2}_\w+|common|docs|tests|tools|cmake|exercises|build/cpu)/[^\s,;:'"()|&]+)}g) {
+        next if stands_for($file);
+        $names++;
+        my $path = $file =~ s{^build/cpu/}{$build/}r =~ s{[./]+$}{}r;
+        wrong("there is no $file") if !-e $path;
     }
 }
 
@@ -162,7 +129,7 @@ sub check_link
 sub check_definitions
 {
     my ($file, $list) = @_;
-    my $code = text_of($file) =~ s{//[^\n]*}{}gr;
+    my $code = (slurp($file) // '') =~ s{//[^\n]*}{}gr;
     for my $name ($list =~ /`(\w+)`/g) {
         $names++;
         my $is = $file =~ /\.h$/ ? qr/\b$name\b/ : qr/^\w[^\n;=]*\b$name\([^;]*?\)\s*\n?\{/m;
@@ -205,15 +172,9 @@ sub check_document
 
     take_blocks(\$text, sub {
         my ($code, $line) = @_;
-        my $joined = '';
         for (split /\n/, $code) {
-            s/^\s+//;
-            if (s/\s*\\$//) { $joined .= "$_ "; next }
-            $where = "$document:$line";
-            check_line(unexplained($joined . $_));
-            $joined = '';
-        } continue {
-            $line++;
+            $where = "$document:" . $line++;
+            check_code(unexplained(s/^\s+//r));
         }
     });
 
@@ -225,12 +186,7 @@ sub check_document
         my ($code, $refused) = ($1, $2);
         next if $refused;
         $where = "$document:" . $line_of->($-[0]);
-        $code = spanned($code);
-        check_line($code);
-        if ($code =~ m{^(?:\d\d_\w+|common|docs|tests|tools|cmake|exercises)/[\w./-]+$} && !stands_for($code)) {
-            $names++;
-            wrong("there is no $code") if !-e $code;
-        }
+        check_code(spanned($code));
     }
     $text =~ s/`([^`]*)`/'`' . blank($1) . '`'/ge;
     while ($text =~ /\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)/g) {
@@ -259,7 +215,7 @@ sub is_command
     # what starts others says what
     return $rest =~ /(?:^|[ \/])(?:train|comm_bench|hostname|bash|getent|ls|[\w.\/]+\.sbatch)(?= |$)/
         if $first =~ /^(?:launch|mpirun|torchrun|srun|sbatch)$/;
-    return $rest =~ /^-/ if is_program($first);
+    return $rest =~ /^-/ if $first =~ /^(?:train|launch|comm_bench|\d\d_\w+)$/;
     return 1 if $first =~ /^(?:cmake|ctest|taskset|scancel|docker|pip3?)$/;
     return $in_block && $first =~ /^(?:git|kill|tail|gdb|mv|touch|patch|python3?|perl|cd)$/;
 }
@@ -325,6 +281,5 @@ if ($list) {
 learn_options();
 check_document($_) for @documents;
 print "$_\n" for @problems;
-printf "%d documents, %d links, %d commands, %d options, %d names\n", scalar @documents, $links, $commands, $options,
-    $names;
+printf "%d documents, %d links, %d options, %d names\n", scalar @documents, $links, $options, $names;
 exit(@problems > 0);
