@@ -52,7 +52,7 @@ expect 0 "is never called" exercise hint 03-1_set_epoch
 expect 0 "+    sampler_set_epoch(" exercise solution set_epoch
 cp "$TMP/output" "$TMP/solution"
 echo '// mine' >>"$work/03-1/train.c"
-expect 0 "your copy is unchanged" exercise start 03-1
+expect 0 "your copy was kept" exercise start 03-1
 check "what was written is still there" grep -q '^// mine$' "$work/03-1/train.c"
 check "the solution's diff can be applied" patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
 expect 0 "solved: 03-1" exercise check
@@ -97,6 +97,6 @@ check "it ends when told to" test $? = 143
 expect 1 "no longer applies to 03_ddp_fork" env DDP_EXERCISES_WORK="$TMP/other" bash -c '
     sed -i "s/sampler_ids(&job/sampler_all(\&job/" ../03_ddp_fork/train.c && ../ddp exercise start 03-1'
 check "and leaves no half copy" test ! -e "$TMP/other/03-1"
-expect 0 "./ddp setup does it now" env DDP_BUILD="$TMP/none" ../ddp exercise start 03-2
+expect 0 "./ddp setup builds it now" env DDP_BUILD="$TMP/none" ../ddp exercise start 03-2
 expect 1 "there are no programs" env DDP_BUILD="$TMP/none" ../ddp exercise check 03-2
 test_done

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# exercise.sh - ./ddp exercise: a copy of a step with a mistake in it, or with a piece missing, and a check.
+# exercise.sh - ./ddp exercise: gives you a copy of a step that contains a mistake or lacks a piece, and checks your fix.
 #
-# exercises/ID_name/ holds an exercise: task.md, change.patch (from the step to the exercise), and check.sh, which
+# exercises/ID_name/ contains an exercise: task.md, change.patch (from the step to the exercise), and check.sh, which
 # exercises/check.sh runs. The learner's files are in exercises-work/: the copy of the step in ID/, the progress in
 # .state/ID/, and what a check compiles and writes in .build/ID/.
 #
-# DDP_BUILD: the build to link with (build/); DDP_EXERCISES, DDP_EXERCISES_WORK: replace these two folders.
+# DDP_BUILD: the build to link with (build/). DDP_EXERCISES and DDP_EXERCISES_WORK replace the two folders.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}
@@ -45,7 +45,7 @@ id_of() { local name=${1##*/}; echo "${name%%_*}"; }
 title_of() { sed -n '1s/^# *//p' "$1/task.md"; }
 # field EXERCISE step|difficulty|minutes|files: from the list below the title
 field() { sed -n "/^## /q; s/^- $2: *//p" "$1/task.md" | head -1; }
-# The task: the text between that list and the first heading.
+# task_of EXERCISE: the text between that list and the first heading
 task_of() { awk '/^## /{ exit } /^- [a-z]+: / || NR == 1 { next } { print }' "$1/task.md" | trim; }
 # section EXERCISE "Hint 1": the text below that heading
 section() { awk -v want="## $2" '/^## /{ on = $0 == want; next } on' "$1/task.md" | trim; }
@@ -64,7 +64,8 @@ find_exercise()
     die_usage "there is no exercise '$1'" "./ddp exercise list shows all of them"
 }
 
-# Sets what the functions below work on: exercise (its folder), id, step, copy, state.
+# choose [ID]: sets the variables that the functions below use: exercise (its folder), id, step, copy, state. Without ID
+# it is the exercise that was started last.
 choose()
 {
     local typed=${1:-$(current)}
@@ -147,7 +148,7 @@ cmd_list() # [STEP]
 cmd_start()
 {
     if [ -d "$copy" ]; then
-        say "You have already started $id and your copy is unchanged (./ddp exercise reset $id starts again)"
+        say "You have already started $id, so your copy was kept. ./ddp exercise reset $id starts again."
     else
         mkdir -p "$work"
         rm -rf "$work/.new-$id"
@@ -158,7 +159,7 @@ cmd_start()
     echo "$id" >"$work/.state/last"
     cmd_task
     [ -f "$build/libddp_cpu.a" ] ||
-        say "(The first check builds everything, which takes some minutes; ./ddp setup does it now.)"
+        say "The first check builds everything, which takes some minutes. ./ddp setup builds it now."
 }
 
 cmd_task()
@@ -175,7 +176,7 @@ cmd_task()
     printf '\nThen: ./ddp exercise check        If you are stuck: ./ddp exercise hint\n'
 }
 
-# All processes that a check starts have this in their environment. Ranks are in process groups of their own.
+# Every process that a check starts has this variable, so that all can be found: ranks have process groups of their own.
 mark=DDP_EXERCISE_RUN=$$-${EPOCHREALTIME//[!0-9]/}
 end_left()
 {
@@ -221,24 +222,17 @@ check()
     return $status
 }
 
-# The first unsolved exercise after this one, or else the first of all.
+# Prints the first unsolved exercise after this one, or else the first of all.
 say_next()
 {
-    local folder next='' first='' after=
+    local folder
     while read -r folder; do
-        if [ "$folder" = "$exercise" ]; then
-            after=yes
-        elif [ ! -e "$work/.state/$(id_of "$folder")/solved" ]; then
-            first=${first:-$folder}
-            [ -z "$after" ] || next=${next:-$folder}
+        if [ ! -e "$work/.state/$(id_of "$folder")/solved" ]; then
+            echo "next: ./ddp exercise start $(id_of "$folder")      $(title_of "$folder")"
+            return
         fi
-    done < <(list_exercises)
-    next=${next:-$first}
-    if [ -z "$next" ]; then
-        echo "You have solved all exercises."
-    else
-        echo "next: ./ddp exercise start $(id_of "$next")      $(title_of "$next")"
-    fi
+    done < <(list_exercises | sed "1,\\|^$exercise\$|d"; list_exercises)
+    echo "You have solved all exercises."
 }
 
 cmd_check()
@@ -270,7 +264,7 @@ cmd_watch()
             seen=$now
             ! [ -t 1 ] || printf '\e[2J\e[H'
             (check) || [ $? = 1 ] || exit
-            echo "(watching $(here "$copy"); Ctrl-C ends)"
+            echo "(watching $(here "$copy"); Ctrl-C stops)"
         fi
         sleep 0.5
     done
@@ -282,7 +276,7 @@ cmd_run()
 {
     must_be_begun
     local programs=$work/.build/$id
-    [ -x "$programs/train" ] || die "your program of $id is not built yet" "./ddp exercise check $id builds it"
+    [ -x "$programs/train" ] || die "your program for $id is not built yet" "./ddp exercise check $id builds it"
     if [ -e "$programs/launch" ]; then
         set -- "$programs/launch" --nproc-per-node 2 -- "$programs/train" "$@"
     else
@@ -313,24 +307,22 @@ cmd_hint()
     fi
 }
 
+# diff_copies FOLDER A B: the changes from FOLDER/A to FOLDER/B, which `patch -p1` applies in A
+diff_copies()
+{
+    { (cd "$1" && diff -d -U3 -r -N -x '.*' -x '*~' -x '*.orig' -x '*.rej' -x '*.o' "$2/" "$3/") || [ $? = 1 ]; } |
+        sed -E -e '/^diff /d' -e 's/^(---|\+\+\+) ([^\t]*)\t.*/\1 \2/'
+}
+
 cmd_solution()
 {
     must_be_begun
-    local solution=$work/.build/$id/solution status=0
-    rm -rf "$solution"
-    copy_solution "$solution"
-    local ours=(-r -x '.*' -x '*~' -x '*.orig' -x '*.rej' -x '*.o')
-    if diff -q "${ours[@]}" "$copy" "$solution" >/dev/null; then
-        echo "your copy is identical to the solution"
-        return
-    fi
-    # The names are chosen so that `patch -p1` in the copy takes the diff.
-    ln -sfn "$copy" "$solution.yours"
-    (cd "$work/.build/$id" && diff -d -u -N "${ours[@]}" solution.yours/ solution/) |
-        sed -E -e '/^diff /d' -e 's/^--- solution.yours\/([^\t]*).*/--- yours\/\1/' \
-            -e 's/^\+\+\+ solution\/([^\t]*).*/+++ solution\/\1/' || status=$?
-    rm -f "$solution.yours"
-    [ $status -le 1 ]
+    local made=$work/.build/$id changes
+    rm -rf "$made/solution"
+    copy_solution "$made/solution"
+    ln -sfn "$copy" "$made/yours"
+    changes=$(diff_copies "$made" yours solution)
+    echo "${changes:-your copy is identical to the solution}"
 }
 
 cmd_reset()
@@ -349,49 +341,35 @@ cmd_reset()
 
 # --- the command line --------------------------------------------------------------------------------
 
-# Checks all words before anything is done. Sets command, yes, and options (for run).
+# Checks all arguments before anything is done. Sets command, yes, and options (the arguments of cmd_COMMAND).
 parse()
 {
     command=${1:-help} yes='' options=()
-    [ $# = 0 ] || shift
-    local typed=
+    local typed='' unknown=''
+    while [ $# -gt 1 ]; do
+        shift
+        case $command:$1 in
+        *:-h | *:--help) command=help ;;
+        run:--) options=("${@:2}"); break ;;
+        reset:--yes | reset:-y) yes=yes ;;
+        *:-*) unknown=$1; break ;;
+        *) [ -z "$typed" ] || die_usage "exercise $command: one exercise at a time, not '$1'"
+           typed=$1 ;;
+        esac
+    done
+    [[ $command != start || ! $typed =~ ^0[1-7](_[a-z_]+)?$ ]] || command=list
     case $command in
     help | -h | --help) command=help; return ;;
-    list | start | task | check | watch | run | hint | solution | reset) ;;
+    list) options=("${typed%/}") ;;
+    start | reset) [ -n "$typed" ] || die_usage "exercise $command: which one?" "./ddp exercise list" ;;
+    task | check | watch | run | hint | solution) ;;
     *) die_usage "exercise: there is no command '$command'" "./ddp exercise help" ;;
     esac
-    while [ $# -gt 0 ]; do
-        case $1 in
-        --)
-            [ "$command" = run ] || die_usage "exercise $command: unknown option --" "./ddp exercise help"
-            options=("${@:2}")
-            break
-            ;;
-        --yes | -y)
-            [ "$command" = reset ] || die_usage "exercise $command: unknown option $1"
-            yes=yes
-            ;;
-        -h | --help) command=help; return ;;
-        -*) die_usage "exercise $command: unknown option $1" "./ddp exercise help" ;;
-        *)
-            [ -z "$typed" ] || die_usage "exercise $command: one exercise at a time, not '$1'"
-            typed=$1
-            ;;
-        esac
-        shift
-    done
-    case $command in
-    start) if [[ $typed =~ ^0[1-7](_[a-z_]+)?$ ]]; then command=list; fi ;;
-    reset) [ -n "$typed" ] || die_usage "exercise reset: which one?" "./ddp exercise list" ;;
-    esac
-    case $command in
-    list) options=("${typed%/}") ;;
-    start) [ -n "$typed" ] || die_usage "exercise start: which one?" "./ddp exercise list"; choose "$typed" ;;
-    *) choose "$typed" ;;
-    esac
+    [ -z "$unknown" ] || die_usage "exercise $command: unknown option $unknown" "./ddp exercise help"
+    [ "$command" = list ] || choose "$typed"
 }
 
-# `needs WORDS` is for ./ddp: it checks the words and prints the step that must be built first, if any.
+# `needs ARGUMENTS` is for ./ddp: it checks the arguments and prints the step that must be built first, if any.
 if [ "${1:-}" = needs ]; then
     shift
     parse "$@"
