@@ -264,7 +264,7 @@ void replicas_options(Args *args, ReplicasConfig *config)
 {
     *config = (ReplicasConfig){ 0 };
     args_add(args, ARGS_ROWS(
-        { "devices", 0, ARG_COUNT_OR_LIST, &config->devices, "N|LIST",
+        { "devices", 0, ARG_LIST, &config->devices, "N|LIST",
           "number of devices, or a list such as 0,2 [all GPUs; CPU: 2]", 1, REPLICAS_MAX }));
 }
 

@@ -20,12 +20,11 @@ typedef enum ArgType {
     ARG_FLAG,   // bool: --name sets it, --no-name clears it
     ARG_BOOL,   // bool: --name 0|1
     ARG_INT,    // int
-    ARG_INT64,  // int64_t
+    ARG_INT64,  // int64_t, up to 2^53
     ARG_DOUBLE, // double
     ARG_STRING, // const char *
     ARG_CHOICE, // const char *, one of choices ("a|b|c")
-    ARG_INTS,   // const char *, "30,60,90": checked to be rising positive integers
-    ARG_COUNT_OR_LIST, // const char *, "2": within min and max; or "0,2": different integers
+    ARG_LIST,   // const char *, "2": within min and max; or "0,2": rising integers below max
 } ArgType;
 
 typedef struct Option {
@@ -35,7 +34,7 @@ typedef struct Option {
     void *value;
     const char *metavar;   // the value's name in --help; for ARG_CHOICE the choices
     const char *help;
-    double min, max;       // numbers: inclusive, both 0: any finite number of the type
+    double min, max;       // of a number, inclusive
     bool own;              // may differ between the processes of a run
     bool overwrites;       // a file that is overwritten: no other option may name the same one
 } Option;
@@ -59,7 +58,7 @@ void args_add(Args *args, const Option *rows, int count);
 // similar name, if there is one), missing, malformed or out-of-range value, a positional argument.
 void args_parse(Args *args, int argc, char **argv);
 
-// The numbers that a value of ARG_COUNT_OR_LIST stands for, "2" for 0 and 1. Returns how many.
+// The numbers of an ARG_LIST, where a single number counts: "2" for 0 and 1. Returns how many.
 int args_count_or_list(const char *text, int *numbers);
 
 // For rules that span options: one line "train: --lr: ..." and exit 2. option: NULL for none.

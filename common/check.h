@@ -39,6 +39,10 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
     __attribute__((format(printf, 4, 5)));
 #define WARN(hint, ...) warn_at(__FILE__, __LINE__, hint, __VA_ARGS__)
 
+// Messages quote user input and file contents. Replaces control characters, so that a message stays
+// on one line and cannot send escape sequences to the terminal.
+void blank_controls(char *text);
+
 // A prefix that every line starts with, before the host: "rank 2/4 ". Empty unless set.
 void check_set_speaker(const char *speaker);
 

@@ -7,10 +7,10 @@
 
 typedef struct Values {
     bool evaluate, shuffle, tf32;
-    int batch, step;
+    int batch;
     int64_t seed;
-    double lr, gamma;
-    const char *save, *arch, *milestones, *devices;
+    double lr;
+    const char *save, *arch, *devices;
 } Values;
 
 static Values values;
@@ -18,23 +18,20 @@ static Values values;
 static void make_table(Args *args)
 {
     memset(args, 0, sizeof *args);
-    values = (Values){ .shuffle = true, .batch = 256, .lr = .01, .gamma = .1, .arch = "resnet18" };
+    values = (Values){ .shuffle = true, .batch = 256, .lr = .01, .arch = "resnet18" };
     args->summary = "Trains an image classifier.";
     args_add(args, ARGS_ROWS(
         { "batch-size", 'b', ARG_INT, &values.batch, "N", "images in a batch", .min = 1,
           .max = 65536 },
-        { "seed", 0, ARG_INT64, &values.seed, "N", "of everything" },
-        { "lr", 0, ARG_DOUBLE, &values.lr, "X", "learning rate", .min = 0, .max = 1e6 },
+        { "seed", 0, ARG_INT64, &values.seed, "N", "of everything", .min = -0x1p53, .max = 0x1p53 },
+        { "lr", 0, ARG_DOUBLE, &values.lr, "X", "learning rate", .min = -1, .max = 1e6 },
         { "evaluate", 'e', ARG_FLAG, &values.evaluate, NULL, "only evaluate" },
         { "shuffle", 0, ARG_FLAG, &values.shuffle, NULL, "a new order in each epoch" }));
     args_add(args, ARGS_ROWS(
-        { "step", 0, ARG_INT, &values.step, "N", "any number that fits" },
-        { "gamma", 0, ARG_DOUBLE, &values.gamma, "X", "any finite number" },
         { "tf32", 0, ARG_BOOL, &values.tf32, "0|1", "on or off" },
         { "save", 0, ARG_STRING, &values.save, "FILE", "where to", .own = true },
         { "arch", 'a', ARG_CHOICE, &values.arch, "lenet|resnet18", "the network" },
-        { "milestones", 0, ARG_INTS, &values.milestones, "N,N", "epochs" },
-        { "devices", 0, ARG_COUNT_OR_LIST, &values.devices, "N|LIST", "which", 1, 64 }));
+        { "devices", 0, ARG_LIST, &values.devices, "N|LIST", "which", 1, 64 }));
 }
 
 // Splits "--lr 0.1|-b|7" at the bars and parses it.
@@ -86,17 +83,15 @@ static int status_of(const char *line)
 TEST(every_type_is_read)
 {
     Args args;
-    parse(&args, "--batch-size|64|--seed=-9223372036854775807|--lr=1e-3|-e|--no-shuffle|--tf32|1|"
-                 "--save|-|--arch=lenet|--milestones|30,60,90|--step|-2147483647|--gamma|-.5");
+    parse(&args, "--batch-size|64|--seed=-9007199254740991|--lr=-.5|-e|--no-shuffle|--tf32|1|"
+                 "--save|-|--arch=lenet|--devices|30,60");
     EXPECT_EQ_INT(values.batch, 64);
-    EXPECT(values.seed == -INT64_MAX, "seed is %lld", (long long)values.seed);
-    EXPECT(values.lr == 1e-3, "lr is %g", values.lr);
+    EXPECT_EQ_INT(values.seed, -9007199254740991);
+    EXPECT(values.lr == -.5, "lr is %g", values.lr);
     EXPECT(values.evaluate && !values.shuffle && values.tf32, "flags");
     EXPECT_EQ_STR(values.save, "-");
     EXPECT_EQ_STR(values.arch, "lenet");
-    EXPECT_EQ_STR(values.milestones, "30,60,90");
-    EXPECT(values.step == -INT32_MAX, "step is %d", values.step);
-    EXPECT(values.gamma == -.5, "gamma is %g", values.gamma);
+    EXPECT_EQ_STR(values.devices, "30,60");
     EXPECT(args_given(&args, "lr") && args_given(&args, "shuffle"), "given");
 }
 
@@ -106,12 +101,12 @@ TEST(spellings)
     parse(&args, "");
     EXPECT_EQ_INT(values.batch, 256);
     EXPECT(!args_given(&args, "batch-size") && !args_given(&args, "nonsense"), "given");
-    parse(&args, "--batch_size|8|-b7|--shuffle|--no-evaluate|--save=--strange|--lr=+0.5");
+    parse(&args, "--batch_size|8|-b7|--shuffle|--no-evaluate|--save=--strange|--lr=+1e-3");
     EXPECT_EQ_INT(values.batch, 7); // the last one holds
     EXPECT(values.shuffle && !values.evaluate, "flags");
     EXPECT_EQ_STR(values.save, "--strange");
-    EXPECT(values.lr == 0.5, "lr is %g", values.lr);
-    EXPECT(args_given(&args, "evaluate") && !args_given(&args, "gamma"), "given");
+    EXPECT(values.lr == 1e-3, "lr is %g", values.lr);
+    EXPECT(args_given(&args, "evaluate") && !args_given(&args, "seed"), "given");
 }
 
 TEST(what_comes_behind_the_options)
@@ -126,7 +121,7 @@ TEST(what_comes_behind_the_options)
         while (argc < 7 && lines[i][argc])
             argc++;
         values = (Values){ 0 };
-        args_add(&args, ARGS_ROWS({ "batch", 'b', ARG_INT, &values.batch, "N", "" }));
+        args_add(&args, ARGS_ROWS({ "batch", 'b', ARG_INT, &values.batch, "N", "", 0, 9 }));
         args_parse(&args, argc, (char **)lines[i]);
         EXPECT_EQ_INT(values.batch, i < 2 ? 7 : 0);
         EXPECT(i > 2 ? args.rest[0] == NULL : strcmp(args.rest[0], "program") == 0, "%d", i);
@@ -142,7 +137,7 @@ static const char *const wrong[][2] = {
     { "--no-lr", "unknown option '--no-lr'; --help" },
     { "-z", "unknown option '-z'" },
     { "-lr|1", "did you mean --lr?" },
-    { "-ex", "unknown option '-ex'" },
+    { "-ex", "--evaluate: takes no value, but got 'x'" },
     { "--", "unexpected argument '--'" },
     { "-", "unexpected argument '-'" },
     { "photos", "unexpected argument 'photos'" },
@@ -151,36 +146,28 @@ static const char *const wrong[][2] = {
     { "--save=", "--save: the value is empty" },
     { "--evaluate=1", "--evaluate: takes no value, but got '1'" },
     { "-b|0", "'0' is not a whole number from 1 to 65536" },
-    { "-b65537", "whole number from 1" },
     { "-b|99999999999999999999999", "whole number from 1" },
-    { "--step|2147483648", "whole number from -2147483647 to 2147483647" },
-    { "--seed|9223372036854775808", "'9223372036854775808' is not a whole number" },
     { "-b|1x", "'1x' is not a whole number" },
     { "-b| 1", "whole number" },
     { "-b|1.5", "whole number" },
     { "-b|0x10", "whole number" },
     { "-b|+", "whole number" },
-    { "--lr|nan", "'nan' is not a number from 0 to 1000000" },
+    { "--lr|nan", "'nan' is not a number from -1 to 1000000" },
     { "--lr=-inf", "number from" },
     { "--lr|1e999", "number from" },
     { "--lr|0x1p3", "number from" },
     { "--lr|.", "number from" },
-    { "--lr|0,1", "number from" },
-    { "--lr|-0.1", "number from" },
-    { "--tf32|yes", "'yes' is not 0 or 1" },
+    { "--tf32|yes", "'yes' is not a whole number from 0 to 1" },
     { "--arch|resnet", "'resnet' is none of lenet|resnet18" },
     { "-alenet|-aresnet181", "is none of" },
-    { "--milestones|30,20", "rising" },
-    { "--milestones|0,20", "rising" },
-    { "--milestones|20,20", "rising" },
-    { "--milestones|20,", "rising" },
-    { "--milestones|20;30", "rising" },
-    { "--milestones|99999999999", "rising" },
     { "--devices|65", "whole number from 1 to 64" },
     { "--devices|a", "whole number" },
-    { "--devices|1,", "different numbers" },
-    { "--devices|1,1", "different numbers" },
-    { "--devices|0,9999999999", "different numbers" },
+    { "--devices|1,", "rising list" },
+    { "--devices|1,1", "rising list" },
+    { "--devices|2,1", "rising list" },
+    { "--devices|1,64", "rising list" },
+    { "--devices|1;2,3", "rising list" },
+    { "--devices|0,99999999999999999999", "rising list" },
     { "--sa\nve", "unknown option '--sa?ve'" },
     { "--lr|1\n2\033[2J", "'1?2?[2J'" },
 };
@@ -190,7 +177,7 @@ TEST(counts_and_lists)
     static const struct {
         const char *text;
         int count, last;
-    } texts[] = { { "1", 1, 0 }, { "2", 2, 1 }, { "64", 64, 63 }, { "0,2", 2, 2 }, { "3,1,0", 3, 0 } };
+    } texts[] = { { "1", 1, 0 }, { "2", 2, 1 }, { "64", 64, 63 }, { "0,2", 2, 2 }, { "1,2,7", 3, 7 } };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         int numbers[64], count = args_count_or_list(texts[i].text, numbers);
         EXPECT_EQ_INT(count, texts[i].count);
@@ -209,21 +196,12 @@ TEST(wrong_lines_are_refused)
     }
 }
 
-TEST(long_nonsense_is_cut)
-{
-    static char line[500];
-    memset(line, 'x', sizeof line - 1);
-    memcpy(line, "--", 2);
-    EXPECT_EQ_INT(status_of(line), EXIT_USAGE);
-    EXPECT(strlen(said) < 700, "%zu bytes", strlen(said));
-}
-
 TEST(help_is_complete)
 {
     EXPECT_EQ_INT(status_of("--lr|1|--help|--nonsense"), 0);
     static const char *const wanted[] = { "usage: train [OPTIONS]", "Trains an image classifier.",
         "-b, --batch-size N", " 256 ", "images in a batch", "--[no-]shuffle", " yes ",
-        "-a, --arch lenet|resnet18", "--tf32 0|1", "--milestones N,N", " 0.01 " };
+        "-a, --arch lenet|resnet18", "--tf32 0|1", " 0.01 " };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         EXPECT(strstr(said, wanted[i]) != NULL, "help lacks '%s':\n%s", wanted[i], said);
 }
@@ -233,15 +211,14 @@ TEST(json_of_everything)
     Args args;
     char *text = NULL;
     size_t size;
-    parse(&args, "--lr|0.1|--seed|9007199254740993|--save|a\"b\\c\n\xff\xc3\xa9");
+    parse(&args, "--lr|0.30000000000000004|--seed|9007199254740991|--save|a\"b\\c\n\xff\xc3\xa9");
     FILE *out = open_memstream(&text, &size);
     args_json(&args, out);
     fclose(out);
-    EXPECT_EQ_STR(text, "\"batch_size\":256,\"seed\":9007199254740993,\"lr\":0.1,"
-                        "\"evaluate\":false,\"shuffle\":true,\"step\":0,\"gamma\":0.1,"
-                        "\"tf32\":false,"
+    EXPECT_EQ_STR(text, "\"batch_size\":256,\"seed\":9007199254740991,\"lr\":0.30000000000000004,"
+                        "\"evaluate\":false,\"shuffle\":true,\"tf32\":0,"
                         "\"save\":\"a\\\"b\\\\c\\u000a\\ufffd\xc3\xa9\",\"arch\":\"resnet18\","
-                        "\"milestones\":null,\"devices\":null");
+                        "\"devices\":null");
     free(text);
 }
 
@@ -249,11 +226,10 @@ TEST(json_of_everything)
 TEST(what_processes_share)
 {
     Args args;
-    parse(&args, "--lr|0.1|--save|mine|--milestones|3,4");
+    parse(&args, "--lr|1e-4|--save|mine|--devices|3,4");
     char *text = args_shared(&args);
-    EXPECT_EQ_STR(text, "--batch-size 256\n--seed 0\n--lr 0.1\n--evaluate false\n--shuffle true\n"
-                        "--step 0\n--gamma 0.1\n--tf32 false\n--arch \"resnet18\"\n"
-                        "--milestones \"3,4\"\n--devices null\n");
+    EXPECT_EQ_STR(text, "--batch-size 256\n--seed 0\n--lr 0.0001\n--evaluate false\n--shuffle true\n"
+                        "--tf32 0\n--arch \"resnet18\"\n--devices \"3,4\"\n");
     free(text);
 }
 
@@ -267,24 +243,24 @@ static const char *file_of(const char *name, const char *content)
     return path;
 }
 
-// Defaults, then files in order, then the command line, wherever it stands.
+// Defaults, then files in order, then the command line, wherever it names them.
 TEST(config_files)
 {
     Args args;
     char line[8192];
     const char *one = file_of("one.conf", "# a comment\n\n  batch-size=32 \r\nlr = 0.5\t# fast\n"
                                           "evaluate = yes\nshuffle = no\nsave = a b#c.st\n"
-                                          "gamma = 0.25\nbatch_size = 33");
-    const char *two = file_of("two.conf", "lr = 0.125\ngamma = 0.75\n");
-    snprintf(line, sizeof line, "--gamma|0.5|--config|%s|--arch|lenet|--config=%s|--no-evaluate",
-             one, two);
+                                          "seed = 7\nbatch_size = 33");
+    const char *two = file_of("two.conf", "lr = 0.125\nseed = 8\n");
+    snprintf(line, sizeof line, "--seed|9|--config|%s|--arch|lenet|--config=%s|--no-evaluate|--config|%s",
+             one, two, file_of("empty.conf", ""));
     parse(&args, line);
     EXPECT_EQ_INT(values.batch, 33);
-    EXPECT(values.lr == 0.125 && values.gamma == 0.5, "%g %g", values.lr, values.gamma);
+    EXPECT(values.lr == 0.125 && values.seed == 9, "%g %lld", values.lr, (long long)values.seed);
     EXPECT(!values.evaluate && !values.shuffle, "flags");
     EXPECT_EQ_STR(values.save, "a b#c.st");
     EXPECT_EQ_STR(values.arch, "lenet");
-    EXPECT(args_given(&args, "batch-size") && !args_given(&args, "seed"), "given");
+    EXPECT(args_given(&args, "batch-size") && !args_given(&args, "devices"), "given");
 }
 
 TEST(wrong_config_files)
@@ -292,9 +268,9 @@ TEST(wrong_config_files)
     static const char *const wrong_files[][2] = {
         { "lr = 1\nlearning = 3\n", ":2: unknown option 'learning'; --help lists all" },
         { "\n\nlr 3", ":3: 'lr 3' is not \"key = value\"" },
-        { "lr = fast # indeed", ":1: lr: 'fast' is not a number from 0 to 1000000" },
+        { "lr = fast # indeed", ":1: lr: 'fast' is not a number from -1 to 1000000" },
         { "lr =", ":1: lr: the value is empty" },
-        { "shuffle = true", ":1: shuffle: 'true' is not no or yes" },
+        { "shuffle = true", ":1: shuffle: 'true' is not yes or no" },
         { "no-shuffle = yes", ":1: unknown option 'no-shuffle'" },
         { "config = other.conf", ":1: unknown option 'config'" },
         { "--lr = 3", ":1: unknown option '--lr'" },
@@ -319,35 +295,12 @@ TEST(print_config)
 {
     char line[4200], first[sizeof said];
     EXPECT_EQ_INT(status_of("--print-config|--lr|0.30000000000000004|--no-shuffle"), 0);
-    EXPECT_EQ_STR(said, "# batch-size = 256\n# seed = 0\nlr = 0.30000000000000004\n"
-                        "# evaluate = no\nshuffle = no\n# step = 0\n# gamma = 0.1\n# tf32 = 0\n"
-                        "# save = \n# arch = resnet18\n# milestones = \n# devices = \n");
+    EXPECT_EQ_STR(said, "# batch-size = 256\n# seed = 0\nlr = 0.30000000000000004\n# evaluate = no\n"
+                        "shuffle = no\n# tf32 = 0\n# save = \n# arch = resnet18\n# devices = \n");
     snprintf(first, sizeof first, "%s", said);
     snprintf(line, sizeof line, "--config|%s|--print-config", file_of("printed.conf", first));
     EXPECT_EQ_INT(status_of(line), 0);
     EXPECT_EQ_STR(said, first);
-}
-
-// What is printed reads back as the same number.
-TEST(doubles_are_shortest)
-{
-    static const struct {
-        const char *given, *wanted;
-    } cases[] = { { "0.1", "0.1" }, { "1e-4", "0.0001" }, { "3", "3" },
-                  { "0.30000000000000004", "0.30000000000000004" }, { "1e300", "1e+300" } };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        Args args;
-        char line[64], wanted[64], *text = NULL;
-        size_t size;
-        snprintf(line, sizeof line, "--gamma|%s", cases[i].given);
-        snprintf(wanted, sizeof wanted, "\"gamma\":%s,", cases[i].wanted);
-        parse(&args, line);
-        FILE *out = open_memstream(&text, &size);
-        args_json(&args, out);
-        fclose(out);
-        EXPECT(strstr(text, wanted) != NULL, "%s not in %s", wanted, text);
-        free(text);
-    }
 }
 
 int main(void)
@@ -357,11 +310,9 @@ int main(void)
     what_comes_behind_the_options();
     counts_and_lists();
     wrong_lines_are_refused();
-    long_nonsense_is_cut();
     help_is_complete();
     json_of_everything();
     what_processes_share();
-    doubles_are_shortest();
     config_files();
     wrong_config_files();
     print_config();

@@ -4,7 +4,6 @@
 #include "base/json.h"
 #include <ctype.h>
 #include <errno.h>
-#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -15,11 +14,11 @@
 
 enum { CONFIGS_MAX = 16 };
 static struct {
-    const char *path;       // the last --config
+    const char *path;           // of --config: the last file
     bool print;
     char *texts[CONFIGS_MAX];   // the files' contents: options point into them
     int count;
-    bool reading;           // path, at this line
+    const char *reading;        // the file that is being read, at this line; or NULL
     int line;
 } config;
 
@@ -31,6 +30,18 @@ static bool is_value(const Option *option)
 
 // --- values as text ------------------------------------------------------------------------------
 
+static bool is_text(const Option *option) { return option->type >= ARG_STRING; }
+
+static double number_of(const Option *option)
+{
+    switch (option->type) {
+    case ARG_INT: return *(int *)option->value;
+    case ARG_INT64: return (double)*(int64_t *)option->value;
+    case ARG_DOUBLE: return *(double *)option->value;
+    default: return *(bool *)option->value;
+    }
+}
+
 // The shortest decimal that reads back as the same number.
 static void double_text(double value, char *out, size_t size)
 {
@@ -41,36 +52,28 @@ static void double_text(double value, char *out, size_t size)
     }
 }
 
-static bool is_text(const Option *option) { return option->type >= ARG_STRING; }
-
 // NULL is the empty text.
 static void value_text(const Option *option, char *out, size_t size)
 {
     const char *text = is_text(option) ? *(const char **)option->value : NULL;
-    if (option->type == ARG_FLAG)
-        snprintf(out, size, "%s", *(bool *)option->value ? "yes" : "no");
-    else if (option->type == ARG_BOOL)
-        snprintf(out, size, "%d", *(bool *)option->value);
-    else if (option->type == ARG_INT)
-        snprintf(out, size, "%d", *(int *)option->value);
-    else if (option->type == ARG_INT64)
-        snprintf(out, size, "%lld", (long long)*(int64_t *)option->value);
-    else if (option->type == ARG_DOUBLE)
-        double_text(*(double *)option->value, out, size);
-    else
+    if (is_text(option))
         snprintf(out, size, "%s", text ? text : "");
+    else if (option->type == ARG_FLAG)
+        snprintf(out, size, "%s", number_of(option) ? "yes" : "no");
+    else if (option->type == ARG_DOUBLE)
+        double_text(number_of(option), out, size);
+    else
+        snprintf(out, size, "%.17g", number_of(option));
 }
 
 static void value_json(const Option *option, FILE *out)
 {
     char text[64];
-    if (is_text(option)) {
-        json_text(out, *(const char **)option->value);
-        return;
-    }
     value_text(option, text, sizeof text);
-    bool boolean = option->type == ARG_FLAG || option->type == ARG_BOOL;
-    fputs(!boolean ? text : *(bool *)option->value ? "true" : "false", out);
+    if (is_text(option))
+        json_text(out, *(const char **)option->value);
+    else
+        fputs(option->type != ARG_FLAG ? text : number_of(option) ? "true" : "false", out);
 }
 
 void args_json(const Args *args, FILE *out)
@@ -158,20 +161,23 @@ static const char *program_name(const Args *args)
     return slash ? slash + 1 : program;
 }
 
+static bool is_positive(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text && atoi(text) > 0;
+}
+
 // Processes that a launcher has started with the same options find the same error. The first of a
 // machine prints it; the others wait a moment, in which the launcher usually ends them. srun ends
 // no task, so there only task 0 prints.
 static bool is_other_task(void)
 {
-    const char *task = getenv("OMPI_COMM_WORLD_RANK") ? NULL : getenv("SLURM_PROCID");
-    return task && atoi(task) > 0;
+    return !getenv("OMPI_COMM_WORLD_RANK") && is_positive("SLURM_PROCID");
 }
 
 static bool is_other_here(void)
 {
-    const char *local = getenv("LOCAL_RANK");
-    local = local ? local : getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-    return local && atoi(local) > 0;
+    return is_positive("LOCAL_RANK") || is_positive("OMPI_COMM_WORLD_LOCAL_RANK");
 }
 
 // Prints one line, whatever the user typed. An error in a config file names the file and the line.
@@ -184,15 +190,13 @@ void args_reject(const Args *args, const char *option, const char *format, ...)
     va_start(list, format);
     vsnprintf(text + n, sizeof text - (size_t)n, format, list);
     va_end(list);
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7F)
-            *c = '?';
+    blank_controls(text);
     if (is_other_task())
         exit(EXIT_USAGE);
     if (is_other_here())
         sleep(1);
     if (config.reading)
-        fprintf(stderr, "%s:%d: %s\n", config.path, config.line, text);
+        fprintf(stderr, "%s:%d: %s\n", config.reading, config.line, text);
     else
         fprintf(stderr, "%s: %s\n", program_name(args), text);
     exit(EXIT_USAGE);
@@ -223,147 +227,88 @@ static _Noreturn void reject_unknown(const Args *args, const char *typed)
 
 // --- reading values ------------------------------------------------------------------------------
 
-static void limits(const Option *option, double *least, double *most)
-{
-    bool any = option->min == 0 && option->max == 0;
-    double end = option->type == ARG_INT ? INT_MAX : option->type == ARG_INT64 ? 0x1p63 : DBL_MAX;
-    *least = any ? -end : option->min;
-    *most = any ? end : option->max;
-}
+static double most_of(const Option *option) { return option->type == ARG_BOOL ? 1 : option->max; }
 
 // Decimal only: strtod would take "inf", "nan" and "0x1p3" too.
-static bool set_number(const Option *option, const char *text)
+static double read_number(const Args *args, const Option *option, const char *text)
 {
     bool real = option->type == ARG_DOUBLE;
     char *end;
-    double least, most;
-    limits(option, &least, &most);
-    errno = 0;
-    long long whole = real ? 0 : strtoll(text, &end, 10);
-    bool overflow = !real && errno == ERANGE;
-    double value = real ? strtod(text, &end) : (double)whole;
-    const char *allowed = real ? "+-.0123456789eE" : "+-0123456789";
-    if (*end || overflow || strspn(text, allowed) != strlen(text) ||
-        !(value >= least && value <= most))
-        return false;
-    if (real)
-        *(double *)option->value = value;
-    else if (option->type == ARG_INT64)
-        *(int64_t *)option->value = whole;
-    else
-        *(int *)option->value = (int)whole;
-    return true;
+    double value = strtod(text, &end), most = most_of(option);
+    size_t allowed = strspn(text, real ? "+-.0123456789eE" : "+-0123456789");
+    if (*end || text[allowed] || !(value >= option->min && value <= most))
+        args_reject(args, option->name, "'%.100s' is not a %s from %.16g to %.16g", text,
+                    real ? "number" : "whole number", option->min, most);
+    return value;
 }
 
-static _Noreturn void reject_number(const Args *args, const Option *option, const char *text)
+static void set_number(const Option *option, double value)
 {
-    double least, most;
-    limits(option, &least, &most);
-    args_reject(args, option->name, "'%.100s' is not a %s from %.16g to %.16g", text,
-                option->type == ARG_DOUBLE ? "number" : "whole number", least, most);
+    switch (option->type) {
+    case ARG_INT: *(int *)option->value = (int)value; break;
+    case ARG_INT64: *(int64_t *)option->value = (int64_t)value; break;
+    case ARG_DOUBLE: *(double *)option->value = value; break;
+    default: *(bool *)option->value = value != 0;
+    }
 }
 
 static bool is_choice(const char *choices, const char *text)
 {
-    size_t length = strlen(text);
-    for (const char *word = choices; *word; word += *word == '|') {
-        size_t n = strcspn(word, "|");
-        if (n == length && memcmp(word, text, n) == 0)
-            return true;
-        word += n;
+    char all[256], one[256];
+    snprintf(all, sizeof all, "|%s|", choices);
+    snprintf(one, sizeof one, "|%s|", text);
+    return !strchr(text, '|') && strstr(all, one);
+}
+
+// "30,60,90": whole numbers below `most`, each larger than the one before.
+static bool is_rising(const char *text, double most)
+{
+    long last = -1;
+    for (char *end; isdigit((unsigned char)*text); text = end + 1) {
+        long number = strtol(text, &end, 10);
+        if (number <= last || (double)number >= most)
+            return false;
+        if (*end != ',')
+            return *end == '\0';
+        last = number;
     }
     return false;
 }
 
-// "0,2" as numbers. Returns how many, or 0 if it is not a list or is longer than `most`.
-static int list_of(const char *text, int *numbers, int most)
-{
-    for (int count = 0; count < most; text++) {
-        size_t digits = strspn(text, "0123456789");
-        if (digits < 1 || digits > 9)
-            return 0;
-        numbers[count++] = atoi(text);
-        text += digits;
-        if (*text == '\0')
-            return count;
-        if (*text != ',')
-            return 0;
-    }
-    return 0;
-}
-
-// "30,60,90": each a positive number, each larger than the one before.
-static bool is_rising(const char *text)
-{
-    int numbers[256], count = list_of(text, numbers, 256);
-    for (int i = 0; i < count; i++)
-        if (numbers[i] <= (i > 0 ? numbers[i - 1] : 0))
-            return false;
-    return count > 0;
-}
-
-static bool are_different(const char *text, int most)
-{
-    int numbers[256], count = list_of(text, numbers, most);
-    for (int i = 0; i < count; i++)
-        for (int j = 0; j < i; j++)
-            if (numbers[i] == numbers[j])
-                return false;
-    return count > 0;
-}
-
 int args_count_or_list(const char *text, int *numbers)
 {
-    if (strchr(text, ','))
-        return list_of(text, numbers, INT_MAX);
-    int count = atoi(text);
-    for (int i = 0; i < count; i++)
-        numbers[i] = i;
+    int count = 0;
+    if (!strchr(text, ',')) {
+        for (; count < atoi(text); count++)
+            numbers[count] = count;
+        return count;
+    }
+    for (char *end; *text; text = *end ? end + 1 : end)
+        numbers[count++] = (int)strtol(text, &end, 10);
     return count;
-}
-
-static void set_flag(const Args *args, const Option *option, const char *text, const char *yes,
-                     const char *no)
-{
-    *(bool *)option->value = strcmp(text, yes) == 0;
-    if (strcmp(text, yes) != 0 && strcmp(text, no) != 0)
-        args_reject(args, option->name, "'%.100s' is not %s or %s", text, no, yes);
-}
-
-// "2" for the first two, or "0,2".
-static void check_count_or_list(const Args *args, const Option *option, const char *text)
-{
-    int count;
-    Option counted = *option;
-    counted.type = ARG_INT;
-    counted.value = &count;
-    if (strchr(text, ',') && !are_different(text, (int)option->max))
-        args_reject(args, option->name, "'%.100s' is not a list of different numbers such as 0,2",
-                    text);
-    if (!strchr(text, ',') && !set_number(&counted, text))
-        reject_number(args, &counted, text);
 }
 
 static void set_value(Args *args, const Option *option, const char *text)
 {
+    bool list = option->type == ARG_LIST && strchr(text, ',');
     args->given[option - args->rows] = 1;
     if (!*text)
         args_reject(args, option->name, "the value is empty");
-    if (option->type == ARG_FLAG)
-        set_flag(args, option, text, "yes", "no");
-    else if (option->type == ARG_BOOL)
-        set_flag(args, option, text, "1", "0");
-    else if (option->type == ARG_CHOICE && !is_choice(option->metavar, text))
+    if (option->type == ARG_FLAG && strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
+        args_reject(args, option->name, "'%.100s' is not yes or no", text);
+    if (option->type == ARG_CHOICE && !is_choice(option->metavar, text))
         args_reject(args, option->name, "'%.100s' is none of %s", text, option->metavar);
-    else if (option->type == ARG_INTS && !is_rising(text))
+    if (list && !is_rising(text, option->max))
         args_reject(args, option->name,
-                    "'%.100s' is not a rising list of positive numbers such as 30,60,90", text);
-    else if (option->type == ARG_COUNT_OR_LIST)
-        check_count_or_list(args, option, text);
-    else if (!is_text(option) && !set_number(option, text))
-        reject_number(args, option, text);
+                    "'%.100s' is not a rising list of whole numbers such as 30,60,90", text);
+    if (option->type == ARG_LIST && !list)
+        read_number(args, option, text);
     if (is_text(option))
         *(const char **)option->value = text;
+    else if (option->type == ARG_FLAG)
+        set_number(option, strcmp(text, "yes") == 0);
+    else
+        set_number(option, read_number(args, option, text));
 }
 
 // --- help ----------------------------------------------------------------------------------------
@@ -429,32 +374,24 @@ static void read_line(Args *args, char *line)
     set_value(args, option, value);
 }
 
-static void read_config(Args *args)
+static void read_config(Args *args, const char *path)
 {
-    size_t size;
+    size_t size = 0;
     if (config.count == CONFIGS_MAX)
         args_reject(args, "config", "at most %d files", CONFIGS_MAX);
     char **text = &config.texts[config.count++];
-    FILE *out = open_memstream(text, &size), *in = fopen(config.path, "re");
-    CHECK(out, "", "open_memstream: %s", strerror(errno));
-    for (int c; in && (c = fgetc(in)) != EOF;)
-        fputc(c ? c : '?', out);
-    int error = !in || ferror(in) ? errno : 0;
-    fclose(out);
-    if (in)
-        fclose(in);
-    if (error)
-        args_reject(args, "config", "%.200s: %s", config.path, strerror(error));
-    config.reading = true;
+    FILE *in = fopen(path, "re");
+    ssize_t length = in ? getdelim(text, &size, '\0', in) : -1;
+    if (!in || ferror(in))
+        args_reject(args, "config", "%.200s: %s", path, strerror(errno));
+    fclose(in);
+    config.reading = path;
     config.line = 0;
-    for (char *line = *text, *next; line; line = next) {
-        next = strchr(line, '\n');
-        if (next)
-            *next++ = '\0';
+    for (char *rest = length > 0 ? *text : NULL, *line; (line = strsep(&rest, "\n"));) {
         config.line++;
         read_line(args, line);
     }
-    config.reading = false;
+    config.reading = NULL;
 }
 
 // Prints the given options, and defaults as comments: args_given tells the two apart.
@@ -484,37 +421,27 @@ static const char *next_value(const Args *args, const Option *option, const char
     return next;
 }
 
-// "--name", "--name=value", "--no-name". Returns how many arguments were used up: 1 or 2.
-static int parse_long(Args *args, const char *word, const char *next)
+// "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256", "-e". Returns how many words were
+// used up: 1 or 2.
+static int parse_option(Args *args, const char *word, const char *next)
 {
-    const char *name = word + 2, *equals = strchr(name, '=');
-    size_t length = equals ? (size_t)(equals - name) : strlen(name);
-    Option *option = by_name(args, name, length);
-    bool negated = !option && strncmp(name, "no-", 3) == 0;
+    bool is_long = word[1] == '-';
+    const char *name = is_long ? word + 2 : word + 1;
+    size_t length = is_long ? strcspn(name, "=") : 1;
+    const char *attached = !name[length] ? NULL : is_long ? name + length + 1 : name + length;
+    Option *option = is_long ? by_name(args, name, length) : by_letter(args, *name);
+    bool negated = is_long && !option && strncmp(name, "no-", 3) == 0;
     if (negated)
         option = by_name(args, name + 3, length - 3);
     if (!option || (negated && option->type != ARG_FLAG))
         reject_unknown(args, word);
     bool flag = option->type == ARG_FLAG;
-    if (flag && equals)
-        args_reject(args, option->name, "takes no value, but got '%.100s'", equals + 1);
-    set_value(args, option, flag     ? negated ? "no" : "yes"
-                            : equals ? equals + 1
-                                     : next_value(args, option, next));
-    return flag || equals ? 1 : 2;
-}
-
-// "-b256", "-b 256", "-e". Returns how many arguments were used up: 1 or 2.
-static int parse_short(Args *args, const char *word, const char *next)
-{
-    Option *option = by_letter(args, word[1]);
-    bool flag = option && option->type == ARG_FLAG;
-    if (!option || (flag && word[2]))
-        reject_unknown(args, word);
-    set_value(args, option, flag      ? "yes"
-                            : word[2] ? word + 2
-                                      : next_value(args, option, next));
-    return flag || word[2] ? 1 : 2;
+    if (flag && attached)
+        args_reject(args, option->name, "takes no value, but got '%.100s'", attached);
+    set_value(args, option, flag       ? negated ? "no" : "yes"
+                            : attached ? attached
+                                       : next_value(args, option, next));
+    return flag || attached ? 1 : 2;
 }
 
 static bool is_help(const char *word)
@@ -522,23 +449,25 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-// The directory and the name of the file at path, which need not exist yet.
-static bool identify(const char *path, struct stat *directory, const char **name)
+// The file at path; or, if it does not exist yet, its directory and its name there. False if neither
+// exists, or if it is a device or a pipe, which may be opened twice.
+static bool identify(const char *path, struct stat *st, const char **name)
 {
     const char *slash = strrchr(path, '/');
-    char above[PATH_MAX] = ".";
+    char directory[PATH_MAX] = ".";
+    *name = "";
+    if (stat(path, st) == 0)
+        return S_ISREG(st->st_mode);
     *name = slash ? slash + 1 : path;
     if (slash)
-        snprintf(above, sizeof above, "%.*s", (int)(slash - path + 1), path);
-    return stat(above, directory) == 0;
+        snprintf(directory, sizeof directory, "%.*s", (int)(slash - path + 1), path);
+    return stat(directory, st) == 0;
 }
 
 static bool same_file(const char *a, const char *b)
 {
     struct stat one, other;
     const char *name, *other_name;
-    if (stat(a, &one) == 0 && stat(b, &other) == 0)
-        return S_ISREG(one.st_mode) && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
     return identify(a, &one, &name) && identify(b, &other, &other_name) &&
            one.st_dev == other.st_dev && one.st_ino == other.st_ino &&
            strcmp(name, other_name) == 0;
@@ -563,45 +492,47 @@ static void refuse_same_files(const Args *args)
 }
 
 // Returns the number of words that are options and their values.
-static int parse_words(Args *args, int argc, char **argv, bool with_files)
+static int parse_words(Args *args, int argc, char **argv)
 {
     int i = 1;
-    const char *last = NULL;
     while (i < argc && (!args->operands || (argv[i][0] == '-' && strcmp(argv[i], "--") != 0))) {
-        const char *word = argv[i], *next = i + 1 < argc ? argv[i + 1] : NULL;
+        const char *word = argv[i];
         if (is_help(word))
             print_help(args);
-        if (word[0] == '-' && word[1] == '-' && word[2])
-            i += parse_long(args, word, next);
-        else if (word[0] == '-' && word[1] && word[1] != '-')
-            i += parse_short(args, word, next);
-        else
+        if (word[0] != '-' || !word[1] || strcmp(word, "--") == 0)
             args_reject(args, NULL, "unexpected argument '%.100s'; every option begins with a dash",
                         word);
-        if (with_files && config.path != last)
-            read_config(args);
-        last = config.path;
+        i += parse_option(args, word, i + 1 < argc ? argv[i + 1] : NULL);
     }
     return i;
+}
+
+// The files come first, wherever they are named, so that the command line overrides them.
+static void read_configs(Args *args, int argc, char **argv)
+{
+    static const char equals[] = "--config=";
+    for (int i = 1; i < argc; i++)
+        if (strncmp(argv[i], equals, sizeof equals - 1) == 0)
+            read_config(args, argv[i] + sizeof equals - 1);
+        else if (strcmp(argv[i], "--config") == 0 && i + 1 < argc)
+            read_config(args, argv[++i]);
 }
 
 void args_parse(Args *args, int argc, char **argv)
 {
     args->program = argc > 0 ? argv[0] : NULL;
-    config.path = NULL;
-    config.print = false;
     if (!args->operands)
         args_add(args, ARGS_ROWS(
             { "config", 0, ARG_STRING, &config.path, "FILE",
               "read options from it, as key = value; may be repeated", .own = true },
             { "print-config", 0, ARG_FLAG, &config.print, NULL,
               "print all options as such a file (defaults as comments), and exit", .own = true }));
-    for (int j = 1; j < argc && !args->operands; j++)
+    for (int j = 1; j < argc && !args->operands; j++)   // first: it prints the defaults
         if (is_help(argv[j]))
             print_help(args);
-    // The command line overrides the files, wherever it names them: so it is read again.
-    parse_words(args, argc, argv, true);
-    int i = parse_words(args, argc, argv, false);
+    if (!args->operands)
+        read_configs(args, argc, argv);
+    int i = parse_words(args, argc, argv);
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
     refuse_same_files(args);
     if (config.print)

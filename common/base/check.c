@@ -25,9 +25,7 @@ void check_set_speaker(const char *speaker)
     snprintf(speaker_text, sizeof speaker_text, "%s", speaker);
 }
 
-// Messages quote user input and file contents. Control characters are replaced, so a message stays
-// on one line and cannot send escape sequences to the terminal.
-static void blank_controls(char *text)
+void blank_controls(char *text)
 {
     for (; *text; text++)
         if ((unsigned char)*text < 0x20 || *text == 0x7F)

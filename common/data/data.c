@@ -22,7 +22,7 @@ void data_options(Args *args, DataConfig *config)
           "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory or .tar file",
           .own = true },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
-          "width and height (0: synthetic images 32, pictures 224)", .min = 0, .max = 1024 },
+          "width and height (by default synthetic images 32, pictures 224)", .min = 28, .max = 1024 },
         { "resize", 0, ARG_INT, &config->resize, "PIXELS",
           "evaluation: shorter side before the centre crop (0: 8/7 of --image-size)",
           .min = 0, .max = 4096 },
