@@ -3,11 +3,14 @@
 // The weights are in the arena in the order of oneDNN's forward pass, so a step reorders nothing
 // except a copy for the backward-data pass, if that needs a different order.
 // In bf16 the forward pass reads the copy, and the arena has the order of the gradients.
+// Some convolutions are matrix products, with weights in an order of their own (dense_cpu.h).
 //
 // A type for which the processor has no instructions is emulated: the f32 convolution of an f32
 // network, with conversions of its inputs and outputs.
 #include "check.h"
 #include "cpu/dense_cpu.h"
+#include "cpu/ops_cpu.h"
+#include "cpu/short_types.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +20,12 @@ struct Conv {
     Ops *ops;
     ConvSpec spec;
     Shape y;
-    Dense *dense;               // not NULL: a matrix product; all fields below are empty
+    void *short_dy;             // if only y is f32: the rounded gradient of y
     Conv *wide;                 // not NULL: the emulation; all fields below are empty
+    DnnPrimitive forward, backward_data, backward_weights;
+    Dense *dense;               // not NULL: a matrix product; all fields below are empty
     DnnMd w;                    // order of the weights in the arena
     DnnMd copy;                 // order of the weights for forward and backward-data: w, or 16-bit
-    DnnPrimitive forward, backward_data, backward_weights;
     DnnPrimitive w_for_data;    // copy -> backward-data's order; empty if that is the same
     DnnPrimitive dw_to_arena;   // backward-weights' order -> arena; empty if that is the same
     DnnPrimitive import, export;
@@ -62,6 +66,12 @@ static bool same(const_dnnl_memory_desc_t a, const_dnnl_memory_desc_t b)
     return dnnl_memory_desc_equal(a, b) != 0;
 }
 
+// Numbers in W of a matrix product.
+static size_t matrix_count(const Conv *c)
+{
+    return shape_count(c->y) / (size_t)c->y.n * (shape_count(c->spec.x) / (size_t)c->spec.x.n);
+}
+
 static size_t floats(const_dnnl_memory_desc_t md)
 {
     return (dnnl_memory_desc_get_size(md) + sizeof(float) - 1) / sizeof(float);
@@ -100,9 +110,9 @@ static void plan_backward_weights(Conv *c, const DnnConv *d, dnnl_primitive_desc
         c->dw_to_arena = dnn_reorder(c->ops->engine, given, c->w);
         ops_need_scratch(c->ops, floats(given));
     }
-    int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_DIFF_DST, DNNL_ARG_DIFF_WEIGHTS,
+    int arguments[] = { DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS,
                         DNNL_ARG_DIFF_BIAS };
-    DnnMd mds[] = { d->x, d->y, given, d->bias };
+    DnnMd mds[] = { d->y, d->x, given, d->bias };
     c->backward_weights = dnn_primitive(c->ops->engine, desc, c->spec.bias ? 4 : 3, arguments, mds);
     dnn_md_free(given);
 }
@@ -119,7 +129,7 @@ static void expect_memory(void)
 }
 
 // For the backward passes oneDNN chooses the order of the weights.
-static void plan(Conv *c, const Conv *like)
+static void plan_convolution(Conv *c, const Conv *like)
 {
     expect_memory();
     const ConvSpec *s = &c->spec;
@@ -155,6 +165,41 @@ static void plan(Conv *c, const Conv *like)
         dnn_md_free(all[i]);
 }
 
+// A matrix (rows, columns), row by row or transposed.
+static DnnMd matrix(int rows, int columns, bool transposed, Type type)
+{
+    return dnn_md(2, (dnnl_dims_t){ rows, columns }, type_of(type),
+                  transposed ? dnnl_ba : dnnl_ab);
+}
+
+// c = a b (+ bias). Takes the descriptions; bias may be NULL.
+static DnnPrimitive product(const Conv *conv, DnnMd a, DnnMd b, DnnMd c, DnnMd bias)
+{
+    int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
+    DnnMd mds[] = { a, b, c, bias };
+    dnnl_primitive_desc_t desc = dnn_product_desc(conv->ops->engine, a, b, bias, c);
+    DnnPrimitive p = dnn_primitive(conv->ops->engine, desc, bias ? 4 : 3, arguments, mds);
+    for (int i = 0; i < 4; i++)
+        dnn_md_free(mds[i]);
+    return p;
+}
+
+//   y (n, out) = x (n, in) W^T + bias      dx (n, in) = dy (n, out) W      dW (out, in) = dy^T x
+static void plan_products(Conv *c)
+{
+    int n = c->y.n, in = (int)shape_count(c->spec.x) / n, out = (int)shape_count(c->y) / n;
+    Type type = c->spec.x.type;
+    c->forward = product(c, matrix(n, in, false, type), matrix(in, out, true, type),
+                         matrix(n, out, false, c->y.type),
+                         c->spec.bias ? matrix(1, out, false, TYPE_F32) : NULL);
+    c->backward_data = product(c, matrix(n, out, false, type), matrix(out, in, false, type),
+                               matrix(n, in, false, type), NULL);
+    c->backward_weights = product(c, matrix(out, n, true, type), matrix(n, in, false, type),
+                                  matrix(out, in, false, TYPE_F32), NULL);
+    if (!dense_is_matrix(c->dense))
+        ops_need_scratch(c->ops, matrix_count(c));
+}
+
 static void plan_wide(Conv *c, const Conv *like)
 {
     ConvSpec spec = c->spec;
@@ -174,12 +219,14 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     c->spec = *spec;
     c->y = (Shape){ x->n, spec->out_channels, h, w, output_block(ops, spec, h, w),
                     spec->f32_out ? TYPE_F32 : x->type };
+    if (c->y.type != x->type)
+        c->short_dy = device_alloc(ops->device, shape_count(c->y) * type_size(x->type));
     if (ops_emulates(ops->device, x->type))
         plan_wide(c, like);
-    else if (dense_fits(spec, c->y))
-        c->dense = dense_new(ops, spec, c->y);
+    else if ((c->dense = dense_new(spec, c->y)))
+        plan_products(c);
     else
-        plan(c, like);
+        plan_convolution(c, like);
     return c;
 }
 
@@ -193,8 +240,9 @@ void conv_free(Conv *c)
         dnn_primitive_free(all[i]);
     dnn_md_free(c->w);
     dnn_md_free(c->copy);
-    dense_free(c->dense);
+    device_free(c->ops->device, c->short_dy);
     conv_free(c->wide);
+    free(c->dense);
     free(c);
 }
 
@@ -204,8 +252,9 @@ Shape conv_output(const Conv *c) { return c->y; }
 
 size_t conv_weight_count(const Conv *c)
 {
+    const ConvSpec *s = &c->spec;
     return c->wide    ? conv_weight_count(c->wide)
-           : c->dense ? dense_weight_count(c->dense)
+           : c->dense ? (size_t)s->out_channels * s->x.c * s->kernel_h * s->kernel_w
                       : floats(c->w);
 }
 
@@ -213,7 +262,7 @@ void conv_weights_import(const Conv *c, float *arena, const float *oihw)
 {
     c = c->wide ? c->wide : c;
     if (c->dense) {
-        dense_weights_import(c->dense, arena, oihw);
+        dense_reorder(c->dense, arena, (float *)oihw, false);
         return;
     }
     memset(arena, 0, floats(c->w) * sizeof *arena);     // padding in an order stays zero
@@ -224,7 +273,7 @@ void conv_weights_export(const Conv *c, float *oihw, const float *arena)
 {
     c = c->wide ? c->wide : c;
     if (c->dense) {
-        dense_weights_export(c->dense, oihw, arena);
+        dense_reorder(c->dense, (float *)arena, oihw, true);
         return;
     }
     dnnl_stream_t own;          // a saver may export while another thread computes
@@ -233,19 +282,26 @@ void conv_weights_export(const Conv *c, float *oihw, const float *arena)
     DNN_CHECK(dnnl_stream_destroy(own));
 }
 
+// The copy for a matrix product is W.
 size_t conv_copy_bytes(const Conv *c)
 {
-    if (c->spec.x.type == TYPE_F32 || c->wide)
+    Type type = c->spec.x.type;
+    if (type == TYPE_F32 || c->wide)
         return 0;
-    return c->dense ? dense_copy_bytes(c->dense) : dnnl_memory_desc_get_size(c->copy);
+    return c->dense ? matrix_count(c) * type_size(type) : dnnl_memory_desc_get_size(c->copy);
 }
 
 void conv_weights_cast(Conv *c, const float *arena, void *copy)
 {
-    if (c->dense)
-        dense_weights_cast(c->dense, arena, copy);
-    else
+    if (!c->dense) {
         dnn_run(&c->cast, c->ops->stream, (void *[]){ (void *)arena, copy });
+        return;
+    }
+    Type type = c->spec.x.type;
+    void *taps = dense_is_matrix(c->dense) ? copy : c->ops->scratch;
+    ops_narrow(type, dense_live_count(c->dense), arena, 1, taps);
+    if (taps != copy)
+        dense_expand(c->dense, type_size(type), taps, copy);
 }
 
 // --- emulation -----------------------------------------------------------------------------------
@@ -265,13 +321,9 @@ static void widen_w(const Conv *c, const void *w)
     ops_widen(c->spec.x.type, conv_weight_count(c->wide), w, wide_w(c));
 }
 
-// The gradient of f32 logits is rounded too: it is a factor of products.
 static void widen_dy(const Conv *c, const void *dy)
 {
-    if (c->y.type == TYPE_F32)
-        ops_round(c->spec.x.type, shape_count(c->y), dy, wide_y(c));
-    else
-        ops_widen(c->y.type, shape_count(c->y), dy, wide_y(c));
+    ops_widen(c->spec.x.type, shape_count(c->y), dy, wide_y(c));
 }
 
 static void emulate_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
@@ -300,18 +352,42 @@ static void emulate_backward_weights(Conv *c, const void *x, const void *dy, flo
 
 // --- running -------------------------------------------------------------------------------------
 
-void conv_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
+// W of a matrix product, made from the live taps in the arena unless there is a copy.
+static const void *expanded(const Conv *c, const void *w)
 {
-    if (c->wide)
-        emulate_forward(c, x, w, bias, y);
-    else if (c->dense)
-        dense_forward(c->dense, x, w, bias, y);
-    else
-        dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, y, (void *)bias });
+    if (!c->dense || dense_is_matrix(c->dense) || c->spec.x.type != TYPE_F32)
+        return w;
+    dense_expand(c->dense, sizeof(float), w, c->ops->scratch);
+    return c->ops->scratch;
 }
 
-static void plain_backward_data(Conv *c, const void *dy, const void *w, void *dx)
+// The gradient of f32 logits is rounded too: it is a factor of products.
+static const void *rounded_gradient(const Conv *c, const void *dy)
 {
+    if (!c->short_dy)
+        return dy;
+    ops_narrow(c->spec.x.type, shape_count(c->y), dy, 1, c->short_dy);
+    return c->short_dy;
+}
+
+void conv_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
+{
+    if (c->wide) {
+        emulate_forward(c, x, w, bias, y);
+        return;
+    }
+    w = expanded(c, w);
+    dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, y, (void *)bias });
+}
+
+void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
+{
+    dy = rounded_gradient(c, dy);
+    if (c->wide) {
+        emulate_backward_data(c, dy, w, dx);
+        return;
+    }
+    w = expanded(c, w);
     if (c->w_for_data.primitive) {
         dnn_run(&c->w_for_data, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
         w = c->ops->scratch;
@@ -319,30 +395,32 @@ static void plain_backward_data(Conv *c, const void *dy, const void *w, void *dx
     dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, dx });
 }
 
-void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
+// The bias's gradient of a matrix product: one output pixel, so dy is (n, channels).
+static void add_rows(const Conv *c, const void *dy, float *dbias)
 {
-    if (c->wide)
-        emulate_backward_data(c, dy, w, dx);
-    else if (c->dense)
-        dense_backward_data(c->dense, dy, w, dx);
-    else
-        plain_backward_data(c, dy, w, dx);
+    for (int o = 0; o < c->y.c; o++) {
+        double sum = 0;
+        for (int n = 0; n < c->y.n; n++)
+            sum += load(c->spec.x.type, dy, (size_t)n * c->y.c + o);
+        dbias[o] = (float)sum;
+    }
 }
 
-static void plain_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
-{
-    float *to = c->dw_to_arena.primitive ? c->ops->scratch : dw;
-    dnn_run(&c->backward_weights, c->ops->stream, (void *[]){ (void *)x, (void *)dy, to, dbias });
-    if (to != dw)
-        dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
-}
-
+// The gradients of dead taps are zero from the start and are never written.
 void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
 {
-    if (c->wide)
+    dy = rounded_gradient(c, dy);
+    if (c->wide) {
         emulate_backward_weights(c, x, dy, dw, dbias);
-    else if (c->dense)
-        dense_backward_weights(c->dense, x, dy, dw, dbias);
-    else
-        plain_backward_weights(c, x, dy, dw, dbias);
+        return;
+    }
+    bool expands = c->dense && !dense_is_matrix(c->dense);
+    float *to = expands || c->dw_to_arena.primitive ? c->ops->scratch : dw;
+    dnn_run(&c->backward_weights, c->ops->stream, (void *[]){ (void *)dy, (void *)x, to, dbias });
+    if (expands)
+        dense_gather(c->dense, to, dw);
+    else if (to != dw)
+        dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
+    if (c->dense && c->spec.bias)
+        add_rows(c, dy, dbias);
 }

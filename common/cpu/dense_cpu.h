@@ -1,17 +1,33 @@
-// dense_cpu.h - convolutions that are matrix products; conv_cpu.c hands them over.
+// dense_cpu.h - the weights of convolutions that are matrix products.
+//
+// If every output pixel of a convolution depends on every input pixel, the convolution is one
+// matrix product over the batch, y = x W^T: a row of W for each output number of an image, a column
+// for each input number. Examples are linear layers and ResNet-18's last two stages at 32x32, where
+// a 3x3 kernel with padding 1 slides over 2x2 or 1x1 pixels:
+//
+//        a 3x3 kernel on 2x2 pixels           on 1x1
+//      out 00 reads taps  . . .   01: . . .    . . .
+//                         . 4 5       3 4 .    . 4 .     the dots read only padding
+//                         . 7 8       6 7 .    . . .
+//
+// Multiplying the padding would be most of the work: on 1x1 pixels eight taps of nine are dead.
+// Skipping them is exact: dead taps are stored after the live ones in the arena, their gradient is
+// zero, and the optimizer still decays them, as in PyTorch.
+//
+// The arena holds the live taps one after the other, [tap][o][i], and each use expands them to W.
+// With one input and one output pixel the only live tap is W.
 #pragma once
-#include "cpu/ops_cpu.h"
+#include "ops.h"
 
 typedef struct Dense Dense;
-bool dense_fits(const ConvSpec *spec, Shape y);
-Dense *dense_new(Ops *ops, const ConvSpec *spec, Shape y);
-void dense_free(Dense *dense);
-size_t dense_weight_count(const Dense *dense);
-void dense_weights_import(const Dense *dense, float *arena, const float *oihw);
-void dense_weights_export(const Dense *dense, float *oihw, const float *arena);
-size_t dense_copy_bytes(const Dense *dense);
-void dense_weights_cast(const Dense *dense, const float *arena, void *copy);
-void dense_forward(const Dense *dense, const void *x, const void *w, const float *bias, void *y);
-void dense_backward_data(const Dense *dense, const void *dy, const void *w, void *dx);
-void dense_backward_weights(const Dense *dense, const void *x, const void *dy, float *dw,
-                            float *dbias);
+
+// NULL if the convolution is no such product. Free with free().
+Dense *dense_new(const ConvSpec *spec, Shape y);
+bool dense_is_matrix(const Dense *dense);       // the only live tap is W
+size_t dense_live_count(const Dense *dense);    // numbers in the live taps
+// Copies every weight from torch's order to the arena's, or back.
+void dense_reorder(const Dense *dense, float *arena, float *oihw, bool back);
+// Makes W from the live taps, numbers of `size` bytes.
+void dense_expand(const Dense *dense, size_t size, const void *taps, void *matrix);
+// The reverse for gradients: a tap's gradient is the sum over its places in W.
+void dense_gather(const Dense *dense, const float *matrix, float *taps);

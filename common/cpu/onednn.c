@@ -85,10 +85,11 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
     return desc;
 }
 
-dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c)
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
+                                       DnnMd c)
 {
     dnnl_primitive_desc_t desc = NULL;
-    DNN_CHECK(dnnl_matmul_primitive_desc_create(&desc, engine, a, b, NULL, c, NULL));
+    DNN_CHECK(dnnl_matmul_primitive_desc_create(&desc, engine, a, b, bias, c, NULL));
     return desc;
 }
 
@@ -113,11 +114,12 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
     return desc;
 }
 
-dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c)
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
+                                       DnnMd c)
 {
     dnnl_primitive_desc_t desc = NULL;
     dnnl_matmul_desc_t op;
-    DNN_CHECK(dnnl_matmul_desc_init(&op, a, b, NULL, c));
+    DNN_CHECK(dnnl_matmul_desc_init(&op, a, b, bias, c));
     DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, NULL, engine, NULL));
     return desc;
 }

@@ -42,8 +42,8 @@ typedef struct DnnPrimitive {
 // A pass over a convolution. Backward passes need the forward pass's description as a hint.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
-// c (m, n) = a (m, k) b (k, n).
-dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd c);
+// c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL.
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c);
 // Takes ownership of the description. arguments: up to 4 pairs, DNNL_ARG_* and that argument's md.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds);
