@@ -1,4 +1,4 @@
-// log.h - a run's output: lines or a progress bar for people, JSON lines for programs.
+// log.h - a run's output: lines or a progress line for people, JSON lines for programs.
 #pragma once
 #include "args.h"
 #include "stats.h"
@@ -8,8 +8,8 @@ typedef struct LogConfig {
     const char *metrics;    // file for JSON lines, or NULL
     const char *trace;      // file for the timeline, or NULL
     int usage_ms;           // between two samples of CPU, memory and GPU; 0: none
-    // Of several ranks only rank 0 prints. The others have no lines, no bar, and metrics only if
-    // the file's name contains "%r": each rank, also rank 0, replaces it with its number.
+    // Of several ranks only rank 0 prints. The others have metrics only if the file's name contains
+    // "%r": each rank, also rank 0, replaces it with its number.
     int rank, ranks;
     const char *whose;      // printed after a step's numbers, such as "rank 0"; or NULL
 } LogConfig;
@@ -23,22 +23,21 @@ typedef struct Log Log;
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
 // Are numbers due after this step (from 1)? Every print_freq steps and at the last. On a terminal
-// once a second, too, for the bar; but not for one of several ranks, since all ranks must read the
-// device's numbers after the same steps.
+// once a second, too; but not for one of several ranks, since all ranks must read the device's
+// numbers after the same steps.
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
-// Messages of the run, above the progress bar if there is one.
+// Messages of the run, above the progress line if there is one.
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Progress of an epoch: on a terminal a bar, redrawn in place at most ten times a second, with rate
-// and time left; else nothing. Call it with a batch of 0 before the first step, to start the clock,
-// and after every step. It is cheap, and it is also a sign of life (alive.h).
+// Progress of an epoch: on a terminal a line with rate and time left, redrawn in place at most ten
+// times a second; else nothing. Call it with a batch of 0 before the first step, to start the
+// clock, and after every step. It is cheap, and it is also a sign of life (alive.h).
 void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch);
-// Leaves the bar on the screen; later output appears below it. Happens automatically after the
-// last step of an epoch; call it when an epoch is interrupted.
+// Leaves the line on the screen; later output appears below it. Call it when an epoch ends.
 void log_progress_end(Log *log);
-// The numbers of a printed step: in the bar, or as the articles' line below; and, every print_freq
-// steps and at the last, as a "step" event.
+// The numbers of a printed step: in that line, or as the articles' line below; and, every
+// print_freq steps and at the last, as a "step" event.
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536
 typedef struct LogStep {

@@ -421,8 +421,8 @@ static const char *next_value(const Args *args, const Option *option, const char
     return next;
 }
 
-// "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256", "-e". Returns how many words were
-// used up: 1 or 2.
+// "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256", "-e". Returns how many words
+// were used up: 1 or 2.
 static int parse_option(Args *args, const char *word, const char *next)
 {
     bool is_long = word[1] == '-';
@@ -449,8 +449,8 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-// The file at path; or, if it does not exist yet, its directory and its name there. False if neither
-// exists, or if it is a device or a pipe, which may be opened twice.
+// The file at path; or, if it does not exist yet, its directory and its name there. False if
+// neither exists, or if it is a device or a pipe, which may be opened twice.
 static bool identify(const char *path, struct stat *st, const char **name)
 {
     const char *slash = strrchr(path, '/');

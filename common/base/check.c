@@ -32,7 +32,7 @@ void blank_controls(char *text)
             *text = '?';
 }
 
-// One write, so that the lines of several processes do not mix. On a terminal a progress bar may
+// One write, so that the lines of several processes do not mix. On a terminal a progress line may
 // occupy this line, our own or a different rank's: it is erased first.
 static void print_message(const char *file, int line, const char *hint, const char *format,
                           va_list args)
@@ -104,7 +104,7 @@ void check_on_exit(void (*clean_up)(void))
 }
 
 // For a signal handler that exits at once, so only async-signal-safe calls. The newline ends a
-// progress bar, so that the shell's prompt starts on a new line.
+// progress line, so that the shell's prompt starts on a new line.
 void check_clean_up(void)
 {
     run_clean_up();

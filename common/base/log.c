@@ -1,4 +1,4 @@
-// log.c - the progress bar, the articles' lines, and the JSON lines of --metrics.
+// log.c - the progress line, the articles' lines, and the JSON lines of --metrics.
 #include "log.h"
 #include "alive.h"
 #include "check.h"
@@ -22,6 +22,7 @@
 #define DDP_GIT_REVISION "unknown"
 #endif
 
+// The progress line on a terminal.
 typedef struct Bar {
     int epoch, epochs;
     int64_t step, steps;
@@ -124,8 +125,6 @@ Log *log_new(const LogConfig *config, bool append)
 
 void log_free(Log *log)
 {
-    if (log == NULL)
-        return;
     log_progress_end(log);
     usage_stop(log->usage);
     if (log->metrics >= 0)
@@ -146,39 +145,12 @@ static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part
 
 // --- the screen ----------------------------------------------------------------------------------
 
-// All output goes through here, in one write. printf's buffer goes first, to keep the order.
-// Training continues if the write fails.
-static void screen_write(const char *text, size_t length)
-{
-    alive_outside_begin();      // the reader may have paused
-    fflush(stdout);
-    while (length > 0) {
-        ssize_t n = write(STDOUT_FILENO, text, length);
-        if (n <= 0 && errno != EINTR)
-            break;
-        text += n > 0 ? n : 0;
-        length -= n > 0 ? (size_t)n : 0;
-    }
-    alive_outside_end();
-}
-
 static int screen_width(void)
 {
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
         return size.ws_col;
     return 80;
-}
-
-// "04:07" or "1:02:03".
-static const char *clock_text(double seconds, char out[32])
-{
-    long long s = llround(seconds);
-    if (s >= 3600)
-        snprintf(out, 32, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(out, 32, "%02lld:%02lld", s / 60, s % 60);
-    return out;
 }
 
 // "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2": the values
@@ -197,39 +169,25 @@ static void numbers_text(const Log *log, const LogStep *s, char *out, size_t siz
         snprintf(out + n, size - n, " | skipped: %lld", (long long)s->skipped);
 }
 
-// The whole line, at most width - 1 columns, so that it never wraps. The bar takes the columns that
-// are left.
-//   epoch 1/5 |######      | 121/196 [00:42<00:26, 733 img/s] loss: 1.959 | acc: 28.633%
-static void bar_text(const Bar *bar, double now, int width, char *out, size_t size)
-{
-    enum { LEAST = 3, MOST = 40 };
-    static const char full[] = "########################################";
-    char head[64], tail[320], spent[32], left[32];
-    double seconds = now - bar->started, timed = (double)(bar->step - bar->first_step);
-    snprintf(head, sizeof head, "epoch %d/%d ", bar->epoch, bar->epochs);
-    snprintf(tail, sizeof tail, "%lld/%lld [%s<%s, %.0f img/s] %s", (long long)bar->step,
-             (long long)bar->steps, clock_text(seconds, spent),
-             timed > 0 ? clock_text(seconds / timed * (double)(bar->steps - bar->step), left) : "?",
-             seconds > 0 ? (double)bar->samples / seconds : 0.0, bar->numbers);
-    int room = width - 1 - (int)strlen(head) - 3 - (int)strlen(tail);
-    room = room < MOST ? room : MOST;
-    int filled = bar->steps > 0 ? (int)(room * bar->step / bar->steps) : 0;
-    if (room >= LEAST)
-        snprintf(out, size, "%s|%-*.*s| %s", head, room, filled, full, tail);
-    else
-        snprintf(out, (size_t)width < size ? (size_t)width : size, "%s%s", head, tail);
-}
-
+//   epoch 1/5  121/196 [00:42<00:26, 733 img/s] loss: 1.959 | acc: 28.633%
+// At most ten times a second, and never so long that it wraps.
 static void bar_draw(Log *log, bool force)
 {
     Bar *bar = &log->bar;
-    double now = clock_now();
+    char text[512];
+    double now = clock_now(), spent = now - bar->started;
+    double timed = (double)(bar->step - bar->first_step);
     if (!force && bar->shown && now - bar->drawn < 0.1)
         return;
-    char text[512], line[520];
-    bar_text(bar, now, screen_width(), text, sizeof text);
-    int n = snprintf(line, sizeof line, "\r%s\033[K", text);
-    screen_write(line, (size_t)n);
+    int left = timed > 0 ? (int)(spent / timed * (double)(bar->steps - bar->step)) : 0;
+    snprintf(text, sizeof text, "epoch %d/%d  %lld/%lld [%02d:%02d<%02d:%02d, %.0f img/s] %s",
+             bar->epoch, bar->epochs, (long long)bar->step, (long long)bar->steps, (int)spent / 60,
+             (int)spent % 60, left / 60, left % 60,
+             timed > 0 ? (double)bar->samples / spent : 0, bar->numbers);
+    alive_outside_begin();      // the terminal may be paused
+    printf("\r%.*s\033[K", screen_width() - 1, text);
+    fflush(stdout);
+    alive_outside_end();
     bar->drawn = now;
     bar->shown = true;
 }
@@ -237,177 +195,71 @@ static void bar_draw(Log *log, bool force)
 void log_progress_end(Log *log)
 {
     if (log->bar.shown)
-        screen_write("\n", 1);
+        printf("\n");
     log->bar.shown = false;
 }
 
 void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch)
 {
     Bar *bar = &log->bar;
+    if (batch == 0) {
+        log->told = log->stepped = clock_now();
+        *bar = (Bar){ .epoch = epoch, .epochs = epochs, .first_step = step, .started = log->told };
+    } else {
+        alive_step(epoch, step);
+    }
     batch *= log->config.ranks > 1 ? log->config.ranks : 1;
     log->samples += batch;
-    if (batch == 0)
-        log->told = log->stepped = clock_now();
-    else
-        alive_step(epoch, step);
-    if (!log->terminal)
-        return;
-    if (epoch != bar->epoch || step <= bar->step) {
-        log_progress_end(log);
-        *bar = (Bar){ .epoch = epoch, .epochs = epochs, .first_step = step,
-                      .started = clock_now() };
-    } else {
-        bar->samples += batch;
-    }
+    bar->samples += batch;
     bar->step = step;
     bar->steps = steps;
-    bar_draw(log, step == steps);
+    if (log->terminal)
+        bar_draw(log, step == steps);
 }
 
 void log_say(Log *log, const char *format, ...)
 {
-    char *text = NULL;
-    size_t size = 0;
+    va_list args;
     if (log->silent)
         return;
-    FILE *out = open_memstream(&text, &size);
-    CHECK(out, "", "open_memstream: %s", strerror(errno));
-    bool above = log->bar.shown && log->bar.step < log->bar.steps;
-    if (!above)
-        log_progress_end(log);
-    fputs(above ? "\r\033[K" : "", out);
-    va_list args;
+    alive_outside_begin();      // the reader of a pipe may have paused
+    if (log->bar.shown)
+        printf("\r\033[K");
     va_start(args, format);
-    vfprintf(out, format, args);
+    vprintf(format, args);
     va_end(args);
-    fflush(out);
-    if (size == 0 || text[size - 1] != '\n')
-        fputc('\n', out);
-    fclose(out);
-    screen_write(text, size);
-    free(text);
-    if (above)
+    printf("\n");
+    fflush(stdout);
+    alive_outside_end();
+    if (log->bar.shown)
         bar_draw(log, true);
 }
 
-// Values that only some steps have, as members of the event.
-static void extra_members(const LogStep *s, char *out, size_t size)
-{
-    char number[LOG_NUMBER];
-    int n = 0;
-    out[0] = '\0';
-    if (s->norm != 0)
-        n = snprintf(out, size, ",\"gradient_norm\":%s", log_number(s->norm, number));
-    if (s->loss_scale != 0)
-        snprintf(out + n, size - (size_t)n, ",\"loss_scale\":%s,\"skipped_steps\":%lld",
-                 log_number(s->loss_scale, number), (long long)s->skipped);
-}
+// --- events --------------------------------------------------------------------------------------
 
-static void step_event(Log *log, const LogStep *s, double rate)
+void log_event(Log *log, const char *event, const char *format, ...)
 {
-    const Stats *stats = &s->stats;
-    char loss[LOG_NUMBER], running[LOG_NUMBER], lr[LOG_NUMBER], per_s[LOG_NUMBER], rank[32] = "";
-    char extra[160];
-    extra_members(s, extra, sizeof extra);
-    if (log->config.whose)
-        snprintf(rank, sizeof rank, ",\"rank\":%d", log->config.rank);
-    log_event(log, "step",
-              "\"epoch\":%d,\"step\":%lld,\"steps\":%lld,\"loss\":%s,\"acc\":%.4f,"
-              "\"running_loss\":%s,\"running_acc\":%.4f,\"lr\":%s,\"samples_per_s\":%s,"
-              "\"data_wait_ms\":%.3f%s%s",
-              s->epoch, (long long)s->step, (long long)s->steps,
-              log_number(stats->batch_loss_sum / (double)stats->batch_count, loss),
-              percent(stats->batch_correct1, stats->batch_count),
-              log_number(mean_loss(stats), running), percent(stats->correct1, stats->count),
-              log_number(s->lr, lr), log_number(rate, per_s), log->wait_ms, extra, rank);
-    log->wait_ms = 0;
-    log->samples = 0;
-    log->told = clock_now();
-}
-
-// Only rank 0 prints an error that all ranks see.
-static void leave_if_silent(const Log *log)
-{
-    if (!log->silent)
+    char *members = NULL, *line = NULL;
+    if (log->metrics < 0)
         return;
-    check_clean_up();
-    _exit(EXIT_DIVERGED);
+    va_list args;
+    va_start(args, format);
+    int size = vasprintf(&members, format, args);
+    va_end(args);
+    if (size >= 0)
+        size = asprintf(&line, "{\"event\":\"%s\",%s}\n", event, members);
+    CHECK(size >= 0, "", "asprintf: %s", strerror(errno));
+    errno = ENOSPC;             // a short write does not set errno
+    if (write(log->metrics, line, (size_t)size) != size) {
+        WARN("training continues", "%s: write: %s: the metrics end here", log->path,
+             strerror(errno));
+        close(log->metrics);
+        log->metrics = -1;
+        log->bar.drawn = 0;
+    }
+    free(line);
+    free(members);
 }
-
-void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step)
-{
-    bool own = stats->not_finite > 0;
-    if (!own)
-        leave_if_silent(log);       // the rank with this loss prints it, and rank 0
-    fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
-            "%s is not finite in epoch %lld, by step %lld; nothing was saved since",
-            own ? "the loss" : stats->bad_gradients > 0 ? "a gradient (of some rank)"
-                                                        : "the loss (of some rank)",
-            (long long)epoch, (long long)step);
-}
-
-void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch, int64_t step)
-{
-    leave_if_silent(log);
-    fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
-            fixed ? "a smaller --loss-scale, or none: in fp16 it then adapts"
-                  : "a smaller --lr or a --warmup may help, or --amp bf16",
-            "gradients (of some rank) %s %g, in epoch %lld, by step %lld%s",
-            fixed ? "are not finite with a loss scale of"
-                  : "stay infinite, though the loss scale has fallen to",
-            scale, (long long)epoch, (long long)step, fixed ? "; nothing was saved since" : "");
-}
-
-void log_step(Log *log, const LogStep *s)
-{
-    bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
-    log->stepped = clock_now();
-    log->wait_ms += s->data_wait_ms;
-    numbers_text(log, s, log->bar.numbers, sizeof log->bar.numbers);
-    if (log->terminal && log->bar.shown)
-        bar_draw(log, s->step == s->steps);
-    else if (!log->terminal && due)
-        log_say(log, "   == step: [%3lld/%lld] [%d/%d] | %s", (long long)s->step,
-                (long long)s->steps, s->epoch, s->epochs, log->bar.numbers);
-    if (due)
-        step_event(log, s, (double)log->samples / (log->stepped - log->told));
-}
-
-void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds)
-{
-    char train_loss[LOG_NUMBER], test_loss[LOG_NUMBER], tested[160] = "";
-    if (test->count > 0)        // else a different rank evaluates
-        snprintf(tested, sizeof tested,
-                 "\"test_loss\":%s,\"top1\":%.4f,\"top5\":%.4f,\"n\":%lld,",
-                 log_number(mean_loss(test), test_loss), percent(test->correct1, test->count),
-                 percent(test->correct5, test->count), (long long)test->count);
-    log_event(log, "epoch",
-              "\"epoch\":%lld,\"train_loss\":%s,\"train_acc\":%.4f,%s\"seconds\":%.3f",
-              (long long)epoch, log_number(mean_loss(train), train_loss),
-              percent(train->correct1, train->count), tested, seconds);
-}
-
-void log_test(Log *log, const Stats *test, bool only)
-{
-    char loss[LOG_NUMBER];
-    double top1 = percent(test->correct1, test->count), top5 = percent(test->correct5, test->count);
-    log_say(log, "   == test: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %lld images",
-            mean_loss(test), top1, top5, (long long)test->count);
-    if (only)
-        log_event(log, "eval", "\"test_loss\":%s,\"top1\":%.4f,\"top5\":%.4f,\"n\":%lld",
-                  log_number(mean_loss(test), loss), top1, top5, (long long)test->count);
-}
-
-void log_end(Log *log, uint64_t weight_hash, int threads)
-{
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    log_event(log, "end", "\"weight_hash\":\"%016llx\",\"threads\":%d,\"peak_rss_mb\":%.1f",
-              (unsigned long long)weight_hash, threads, (double)usage.ru_maxrss / 1024);
-    log_say(log, "weight hash: %016llx", (unsigned long long)weight_hash);
-}
-
-// --- metrics -------------------------------------------------------------------------------------
 
 const char *log_number(double value, char out[LOG_NUMBER])
 {
@@ -418,31 +270,82 @@ const char *log_number(double value, char out[LOG_NUMBER])
     return out;
 }
 
-void log_event(Log *log, const char *event, const char *format, ...)
+typedef struct Number {
+    const char *name;       // NULL: this event has no such number
+    double value;
+} Number;
+
+#define NUMBERS(...) (Number[]){ __VA_ARGS__ }, sizeof((Number[]){ __VA_ARGS__ }) / sizeof(Number)
+
+static void numbers_event(Log *log, const char *event, const Number *numbers, size_t count)
 {
-    if (log->metrics < 0)
-        return;
-    char *line = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&line, &size);
-    CHECK(out, "", "open_memstream: %s", strerror(errno));
-    fprintf(out, "{\"event\":\"%s\",", event);
-    va_list args;
-    va_start(args, format);
-    bool alone = vfprintf(out, format, args) == 0;
-    va_end(args);
-    fseek(out, alone ? -1 : 0, SEEK_CUR); // removes the comma if nothing follows
-    fputs("}\n", out);
-    fclose(out);
-    errno = ENOSPC;             // a short write does not set errno
-    if (write(log->metrics, line, size) != (ssize_t)size) {
-        WARN("training continues", "%s: write: %s: the metrics end here", log->path,
-             strerror(errno));
-        close(log->metrics);
-        log->metrics = -1;
-        log->bar.drawn = 0;
-    }
-    free(line);
+    char members[1024] = "", value[LOG_NUMBER];
+    size_t n = 0;
+    for (size_t i = 0; i < count; i++)
+        if (numbers[i].name)
+            n += (size_t)snprintf(members + n, sizeof members - n, "%s\"%s\":%s", n ? "," : "",
+                                  numbers[i].name, log_number(numbers[i].value, value));
+    log_event(log, event, "%s", members);
+}
+
+static void step_event(Log *log, const LogStep *s)
+{
+    const Stats *stats = &s->stats;
+    bool scaled = s->loss_scale != 0;
+    numbers_event(log, "step", NUMBERS(
+        { "epoch", s->epoch }, { "step", (double)s->step }, { "steps", (double)s->steps },
+        { "loss", stats->batch_loss_sum / (double)stats->batch_count },
+        { "acc", percent(stats->batch_correct1, stats->batch_count) },
+        { "running_loss", mean_loss(stats) },
+        { "running_acc", percent(stats->correct1, stats->count) },
+        { "lr", s->lr },
+        { "samples_per_s", (double)log->samples / (log->stepped - log->told) },
+        { "data_wait_ms", log->wait_ms },
+        { s->norm != 0 ? "gradient_norm" : NULL, s->norm },
+        { scaled ? "loss_scale" : NULL, s->loss_scale },
+        { scaled ? "skipped_steps" : NULL, (double)s->skipped },
+        { log->config.whose ? "rank" : NULL, log->config.rank }));
+    log->wait_ms = 0;
+    log->samples = 0;
+    log->told = clock_now();
+}
+
+void log_step(Log *log, const LogStep *s)
+{
+    bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
+    log->stepped = clock_now();
+    log->wait_ms += s->data_wait_ms;
+    numbers_text(log, s, log->bar.numbers, sizeof log->bar.numbers);
+    if (log->bar.shown)
+        bar_draw(log, s->step == s->steps);
+    else if (due)
+        log_say(log, "   == step: [%3lld/%lld] [%d/%d] | %s", (long long)s->step,
+                (long long)s->steps, s->epoch, s->epochs, log->bar.numbers);
+    if (due)
+        step_event(log, s);
+}
+
+void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds)
+{
+    bool tested = test->count > 0;      // else a different rank evaluates
+    numbers_event(log, "epoch", NUMBERS(
+        { "epoch", (double)epoch }, { "train_loss", mean_loss(train) },
+        { "train_acc", percent(train->correct1, train->count) },
+        { tested ? "test_loss" : NULL, mean_loss(test) },
+        { tested ? "top1" : NULL, percent(test->correct1, test->count) },
+        { tested ? "top5" : NULL, percent(test->correct5, test->count) },
+        { tested ? "n" : NULL, (double)test->count }, { "seconds", seconds }));
+}
+
+void log_test(Log *log, const Stats *test, bool only)
+{
+    double loss = mean_loss(test), top1 = percent(test->correct1, test->count);
+    double top5 = percent(test->correct5, test->count);
+    log_say(log, "   == test: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %lld images", loss, top1,
+            top5, (long long)test->count);
+    if (only)
+        numbers_event(log, "eval", NUMBERS({ "test_loss", loss }, { "top1", top1 },
+                                           { "top5", top5 }, { "n", (double)test->count }));
 }
 
 void log_config(Log *log, const Args *args, const char *device, const char *extra_json)
@@ -471,4 +374,50 @@ void log_config(Log *log, const Args *args, const char *device, const char *extr
     fclose(out);
     log_event(log, "config", "%s", body);
     free(body);
+}
+
+void log_end(Log *log, uint64_t weight_hash, int threads)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    log_event(log, "end", "\"weight_hash\":\"%016llx\",\"threads\":%d,\"peak_rss_mb\":%.1f",
+              (unsigned long long)weight_hash, threads, (double)usage.ru_maxrss / 1024);
+    log_say(log, "weight hash: %016llx", (unsigned long long)weight_hash);
+}
+
+// --- a run that cannot continue ------------------------------------------------------------------
+
+// Only rank 0 prints an error that all ranks see.
+static void leave_if_silent(const Log *log)
+{
+    if (!log->silent)
+        return;
+    check_clean_up();
+    _exit(EXIT_DIVERGED);
+}
+
+void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step)
+{
+    bool own = stats->not_finite > 0;
+    if (!own)
+        leave_if_silent(log);       // the rank with this loss prints it, and rank 0
+    fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
+            "%s is not finite in epoch %lld, by step %lld; nothing was saved since",
+            own ? "the loss" : stats->bad_gradients > 0 ? "a gradient (of some rank)"
+                                                        : "the loss (of some rank)",
+            (long long)epoch, (long long)step);
+}
+
+void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch, int64_t step)
+{
+    leave_if_silent(log);
+    if (fixed)
+        fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
+                "a smaller --loss-scale, or none: in fp16 it then adapts",
+                "gradients (of some rank) are not finite with a loss scale of %g, in epoch %lld, "
+                "by step %lld; nothing was saved since", scale, (long long)epoch, (long long)step);
+    fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
+            "a smaller --lr or a --warmup may help, or --amp bf16",
+            "gradients (of some rank) stay infinite, though the loss scale has fallen to %g, in "
+            "epoch %lld, by step %lld", scale, (long long)epoch, (long long)step);
 }
