@@ -20,6 +20,7 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     (void)config;
     Ops *ops = xcalloc(1, sizeof *ops);
     ops->device = device;
+    ops->norm_processes = 1;
     DNN_CHECK(dnnl_engine_create(&ops->engine, dnnl_cpu, 0));
     DNN_CHECK(dnnl_stream_create(&ops->stream, ops->engine, dnnl_stream_default_flags));
     ops->vector = (int)dnnl_get_effective_cpu_isa() >= (int)dnnl_cpu_isa_avx512_core ? 16 : 8;
@@ -104,7 +105,6 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
 
 enum { CHUNK = 4096 };      // numbers that a thread takes at a time
 
-static size_t chunks_of(size_t count) { return (count + CHUNK - 1) / CHUNK; }
 static size_t chunk_size(size_t count, size_t begin)
 {
     return count - begin < CHUNK ? count - begin : CHUNK;
@@ -124,48 +124,27 @@ SPECIALIZED void widen(Type type, const void *from, float *to, size_t count)
         to[i] = load(type, from, i);
 }
 
-SPECIALIZED void keep_rounded(Type type, const float *from, float *to, size_t count)
-{
-#pragma omp simd
-    for (size_t i = 0; i < count; i++)
-        to[i] = rounded(type, from[i]);
-}
-
 void ops_narrow(Type type, size_t count, const float *from, float factor, void *to)
 {
 #pragma omp parallel for schedule(static)
-    for (size_t c = 0; c < chunks_of(count); c++) {
-        size_t i = c * CHUNK;
+    for (size_t i = 0; i < count; i += CHUNK)
         BY_TYPE(narrow, type, from + i, factor, into(type, to, i), chunk_size(count, i));
-    }
 }
 
 void ops_widen(Type type, size_t count, const void *from, float *to)
 {
 #pragma omp parallel for schedule(static)
-    for (size_t c = 0; c < chunks_of(count); c++) {
-        size_t i = c * CHUNK;
+    for (size_t i = 0; i < count; i += CHUNK)
         BY_TYPE(widen, type, at(type, from, i), to + i, chunk_size(count, i));
-    }
-}
-
-void ops_round(Type type, size_t count, const float *from, float *to)
-{
-    BY_TYPE(keep_rounded, type, from, to, count);
 }
 
 // --- batch normalisation -------------------------------------------------------------------------
-
-// Sums per channel of one pass over the activation, in double for each thread.
-typedef struct Sums {
-    double *a, *b;          // (threads, c)
-} Sums;
 
 struct Norm {
     Ops *ops;
     NormSpec spec;
     int blocks, block, pixels;  // the activation as [n][blocks][pixels][block]
-    Sums sums;
+    double *parts;              // (threads, 2 * c) two sums per channel over each thread's images
     double count;               // pixels of the batch, of all processes that share it
     double *mine;               // (1 + 2 * c) this process's count, means, squares; or 0, two sums
     double *all;                // (processes, 1 + 2 * c) all processes' by rank, or NULL
@@ -173,25 +152,31 @@ struct Norm {
     float *k0, *k1;             // (c) dx = scale * dy + k1 * x + k0
 };
 
+// The arrays of one loop over the activation.
+typedef struct NormPass {
+    const float *mean;                  // (c)
+    const void *x, *residual;           // forward: residual may be NULL
+    const void *y, *dy1, *dy2;          // backward: y is NULL without a ReLU; dy2 may be NULL
+    void *out;
+} NormPass;
+
 Norm *norm_new(Ops *ops, const NormSpec *spec)
 {
     Norm *norm = xcalloc(1, sizeof *norm);
     const Shape *x = &spec->x;
     bool row = x->h == 1 && x->w == 1;  // 1x1: all layouts are equal, so use the widest block
+    size_t channels = (size_t)x->c;
     norm->ops = ops;
     norm->spec = *spec;
     norm->block = row ? x->c : x->block;
     norm->blocks = x->c / norm->block;
     norm->pixels = x->h * x->w;
-    norm->count = (double)x->n * norm->pixels;
-    size_t sums = (size_t)device_threads(ops->device) * x->c;
-    norm->sums.a = xmalloc(sums * sizeof(double));
-    norm->sums.b = xmalloc(sums * sizeof(double));
-    norm->scale = xmalloc(4 * (size_t)x->c * sizeof(float));
-    norm->shift = norm->scale + x->c;
-    norm->k0 = norm->shift + x->c;
-    norm->k1 = norm->k0 + x->c;
-    norm->mine = device_alloc(ops->device, (1 + 2 * (size_t)x->c) * sizeof(double));
+    norm->parts = xmalloc((size_t)device_threads(ops->device) * 2 * channels * sizeof(double));
+    norm->scale = xmalloc(4 * channels * sizeof(float));
+    norm->shift = norm->scale + channels;
+    norm->k0 = norm->shift + channels;
+    norm->k1 = norm->k0 + channels;
+    norm->mine = device_alloc(ops->device, (1 + 2 * channels) * sizeof(double));
     return norm;
 }
 
@@ -199,8 +184,7 @@ void norm_free(Norm *norm)
 {
     if (!norm)
         return;
-    free(norm->sums.a);
-    free(norm->sums.b);
+    free(norm->parts);
     free(norm->scale);
     device_free(norm->ops->device, norm->mine);
     device_free(norm->ops->device, norm->all);
@@ -214,75 +198,75 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
     ops->norm_gather_arg = arg;
 }
 
-static bool is_shared(const Norm *norm) { return norm->ops->norm_processes > 1; }
-
-// Fills norm->all with the norm->mine of all processes.
-static void gather_all(Norm *norm)
+// The norm->mine of all processes, by rank.
+static const double *gathered(Norm *norm)
 {
     Ops *ops = norm->ops;
     size_t count = 1 + 2 * (size_t)norm->spec.x.c;
+    if (ops->norm_processes == 1)
+        return norm->mine;
     if (!norm->all)
         norm->all = device_alloc(ops->device, (size_t)ops->norm_processes * count * sizeof(double));
     ops->norm_gather(ops->norm_gather_arg, norm->mine, norm->all, count);
+    return norm->all;
 }
 
-// Adds up a[c] over the threads' parts, always in the same order.
-static double total(const double *sums, int threads, int channels, int c)
+// Two sums per channel over one plane, which is short enough for f32's precision.
+typedef void PlaneSums(const Norm *norm, const NormPass *pass, int plane, float *a, float *b);
+
+// Two sums per channel over the batch, in norm->mine from 1 on. Planes are added in double, images
+// by the same thread and threads in the same order each time.
+static void channel_sums(Norm *norm, PlaneSums *plane_sums, const NormPass *pass)
 {
-    double sum = 0;
-    for (int t = 0; t < threads; t++)
-        sum += sums[(size_t)t * channels + c];
-    return sum;
+    int block = norm->block, blocks = norm->blocks, channels = norm->spec.x.c, n = norm->spec.x.n;
+    int threads = device_threads(norm->ops->device);
+#pragma omp parallel num_threads(threads)
+    {
+        int me = omp_get_thread_num(), end = n * (me + 1) / threads * blocks;
+        double *sums = norm->parts + (size_t)me * 2 * channels;
+        float a[block], b[block];
+        memset(sums, 0, 2 * (size_t)channels * sizeof *sums);
+        for (int p = n * me / threads * blocks; p < end; p++) {
+            double *to = sums + p % blocks * block;
+            plane_sums(norm, pass, p, a, b);
+            for (int i = 0; i < block; i++) {
+                to[i] += a[i];
+                to[channels + i] += b[i];
+            }
+        }
+    }
+    for (int i = 0; i < 2 * channels; i++) {
+        norm->mine[1 + i] = 0;
+        for (int t = 0; t < threads; t++)
+            norm->mine[1 + i] += norm->parts[(size_t)t * 2 * channels + i];
+    }
 }
 
-// sum and sum of squares of x - origin over the pixels of one plane of `block` channels, in f32:
-// short enough for f32's precision; planes are then added in double.
-SPECIALIZED void plane_moments(Type type, const void *x, const float *origin, int pixels, int block,
-                               float *sum, float *square)
+// --- forward
+
+// sum and sum of squares of x - mean; `mean` is the origin that batch_statistics chooses.
+SPECIALIZED void plane_moments(Type type, int block, const Norm *norm, NormPass a, int plane,
+                               float *sums, float *squares)
 {
+    const float *origin = a.mean + plane % norm->blocks * block;
+    size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
+    float sum[block], square[block];    // local, so that they stay in registers
     for (int i = 0; i < block; i++)
         sum[i] = square[i] = 0;
-    for (int p = 0; p < pixels; p++, x = at(type, x, block))
+    for (size_t at = begin; at < end; at += block)
 #pragma omp simd
         for (int i = 0; i < block; i++) {
-            float d = load(type, x, i) - origin[i];
+            float d = load(type, a.x, at + i) - origin[i];
             sum[i] += d;
             square[i] += d * d;
         }
+    memcpy(sums, sum, sizeof sum);
+    memcpy(squares, square, sizeof square);
 }
 
-static float first_pixel(const Norm *norm, const void *x, int c)
+static void moments(const Norm *norm, const NormPass *pass, int plane, float *sum, float *square)
 {
-    size_t plane = (size_t)norm->pixels * norm->block;
-    return load(norm->spec.x.type, x, c / norm->block * plane + c % norm->block);
-}
-
-// This thread's share of images: sums of (x - origin) and (x - origin)^2 for each channel. The
-// origin, the first pixel of the batch, keeps the variance exact when a mean is far from zero.
-static void moments_of_images(const Norm *norm, const void *x, int begin, int end, double *sums,
-                              double *squares)
-{
-    int block = norm->block, channels = norm->spec.x.c;
-    Type type = norm->spec.x.type;
-    size_t plane = (size_t)norm->pixels * block;
-    float sum[channels], square[channels], origins[channels];
-    for (int c = 0; c < channels; c++) {
-        sums[c] = squares[c] = 0;
-        origins[c] = first_pixel(norm, x, c);
-    }
-    for (int n = begin; n < end; n++)
-        for (int b = 0; b < norm->blocks; b++) {
-            const void *from = at(type, x, ((size_t)n * norm->blocks + b) * plane);
-            const float *origin = origins + b * block;
-            if (block == 16)
-                BY_TYPE(plane_moments, type, from, origin, norm->pixels, 16, sum, square);
-            else
-                BY_TYPE(plane_moments, type, from, origin, norm->pixels, block, sum, square);
-            for (int i = 0; i < block; i++) {
-                sums[b * block + i] += sum[i];
-                squares[b * block + i] += square[i];
-            }
-        }
+    BY_BLOCK(plane_moments, norm->spec.x.type, norm->block, norm, *pass, plane, sum, square);
 }
 
 static void statistics_set(const NormTensors *t, int c, double count, double mean, double var)
@@ -300,9 +284,10 @@ static void statistics_set(const NormTensors *t, int c, double count, double mea
 static void merge_statistics(Norm *norm, const NormTensors *t)
 {
     int channels = norm->spec.x.c;
+    const double *all = gathered(norm);
     for (int c = 0; c < channels; c++) {
         double count = 0, mean = 0, squares = 0;
-        const double *rank = norm->all;
+        const double *rank = all;
         for (int r = 0; r < norm->ops->norm_processes; r++, rank += 1 + 2 * channels) {
             if (rank[0] == 0)
                 continue;
@@ -317,56 +302,46 @@ static void merge_statistics(Norm *norm, const NormTensors *t)
     }
 }
 
+// Moments are around the first pixel of the batch, which keeps the variance exact when a mean is
+// far from zero. t->mean holds that origin meanwhile.
 static void batch_statistics(Norm *norm, const NormTensors *t, const void *x)
 {
-    int channels = norm->spec.x.c, threads = device_threads(norm->ops->device), n = norm->spec.x.n;
-#pragma omp parallel num_threads(threads)
-    {
-        int me = omp_get_thread_num();
-        moments_of_images(norm, x, n * me / threads, n * (me + 1) / threads,
-                          norm->sums.a + (size_t)me * channels,
-                          norm->sums.b + (size_t)me * channels);
-    }
-    double count = (double)n * norm->pixels;
-    norm->count = norm->mine[0] = count;
+    int channels = norm->spec.x.c, block = norm->block;
+    double *means = norm->mine + 1, *squares = means + channels;
+    double count = (double)norm->spec.x.n * norm->pixels;
+    for (int c = 0; c < channels; c++)
+        t->mean[c] = load(norm->spec.x.type, x,
+                          (size_t)(c / block) * norm->pixels * block + c % block);
+    channel_sums(norm, moments, &(NormPass){ .mean = t->mean, .x = x });
+    norm->mine[0] = count;
     for (int c = 0; c < channels; c++) {
-        double mean = total(norm->sums.a, threads, channels, c) / count;
-        double var = total(norm->sums.b, threads, channels, c) / count - mean * mean;
+        double mean = means[c] / count, var = squares[c] / count - mean * mean;
         var = var > 0 ? var : var == var ? 0 : var;     // not below zero, but let NaN through
-        mean += (double)first_pixel(norm, x, c);
-        if (!is_shared(norm))
-            statistics_set(t, c, count, mean, var);
-        norm->mine[1 + c] = mean;
-        norm->mine[1 + channels + c] = var * count;
+        means[c] = mean + t->mean[c];
+        squares[c] = var * count;
     }
-    if (is_shared(norm)) {
-        gather_all(norm);
-        merge_statistics(norm, t);
-    }
+    merge_statistics(norm, t);
 }
 
-SPECIALIZED void plane_forward(Type type, const void *x, const void *residual, const float *scale,
-                               const float *shift, int pixels, int block, bool relu, void *y)
+SPECIALIZED void plane_forward(Type type, int block, const Norm *norm, NormPass a, int plane)
 {
-    for (int p = 0; p < pixels; p++) {
+    const float *scale = norm->scale + plane % norm->blocks * block;
+    const float *shift = norm->shift + plane % norm->blocks * block;
+    size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
+    bool relu = norm->spec.relu;
+    for (size_t at = begin; at < end; at += block)
 #pragma omp simd
         for (int i = 0; i < block; i++) {
-            float v = load(type, x, i) * scale[i] + shift[i];
-            v = residual ? v + load(type, residual, i) : v;
-            store(type, y, i, relu && v < 0 ? 0 : v);
+            float v = load(type, a.x, at + i) * scale[i] + shift[i];
+            v = a.residual ? v + load(type, a.residual, at + i) : v;
+            store(type, a.out, at + i, relu && v < 0 ? 0 : v);
         }
-        x = at(type, x, block);
-        y = into(type, y, block);
-        residual = at_if(type, residual, block);
-    }
 }
 
 void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
                   bool training)
 {
-    const Type type = norm->spec.x.type;
-    int block = norm->block, pixels = norm->pixels, blocks = norm->blocks, n = norm->spec.x.n;
-    bool relu = norm->spec.relu;
+    NormPass pass = { .x = x, .residual = residual, .out = y };
     if (training)
         batch_statistics(norm, t, x);
     for (int c = 0; c < norm->spec.x.c; c++) {
@@ -376,85 +351,51 @@ void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *r
         norm->shift[c] = t->beta[c] - mean * norm->scale[c];
     }
 #pragma omp parallel for schedule(static)
-    for (int p = 0; p < n * blocks; p++) {
-        size_t i = (size_t)p * pixels * block;
-        const float *scale = norm->scale + p % blocks * block,
-                    *shift = norm->shift + p % blocks * block;
-        const void *from = at(type, x, i), *add = at_if(type, residual, i);
-        void *to = into(type, y, i);
-        if (block == 16)
-            BY_TYPE(plane_forward, type, from, add, scale, shift, pixels, 16, relu, to);
-        else
-            BY_TYPE(plane_forward, type, from, add, scale, shift, pixels, block, relu, to);
-    }
+    for (int plane = 0; plane < norm->spec.x.n * norm->blocks; plane++)
+        BY_BLOCK(plane_forward, norm->spec.x.type, norm->block, norm, pass, plane);
 }
 
-// d = the gradient of the ReLU's input, (dy1 + dy2) where y > 0, stored for the second pass; and
-// the sums of d and d * (x - mean) of this plane.
-SPECIALIZED void plane_backward(Type type, const void *x, const void *y, const void *dy1,
-                                const void *dy2, const float *mean, int pixels, int block, void *d,
-                                float *sum, float *dot)
+// --- backward
+
+// out = the gradient of the ReLU's input, (dy1 + dy2) where y > 0, stored for the second loop; and
+// the sums of out and out * (x - mean) of this plane.
+SPECIALIZED void plane_gradient(Type type, int block, const Norm *norm, NormPass a, int plane,
+                                float *sums, float *dots)
 {
+    const float *mean = a.mean + plane % norm->blocks * block;
+    size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
+    float sum[block], dot[block];
     for (int i = 0; i < block; i++)
         sum[i] = dot[i] = 0;
-    for (int p = 0; p < pixels; p++) {
+    for (size_t at = begin; at < end; at += block)
 #pragma omp simd
         for (int i = 0; i < block; i++) {
-            float g = load(type, dy1, i);
-            g = dy2 ? rounded(type, g + load(type, dy2, i)) : g;
-            g = !y || load(type, y, i) > 0 ? g : 0;
-            store_exact(type, d, i, g);
+            float g = load(type, a.dy1, at + i);
+            g = a.dy2 ? rounded(type, g + load(type, a.dy2, at + i)) : g;
+            g = !a.y || load(type, a.y, at + i) > 0 ? g : 0;
+            store_exact(type, a.out, at + i, g);
             sum[i] += g;
-            dot[i] += g * (load(type, x, i) - mean[i]);
+            dot[i] += g * (load(type, a.x, at + i) - mean[i]);
         }
-        x = at(type, x, block);
-        y = at_if(type, y, block);
-        dy1 = at(type, dy1, block);
-        dy2 = at_if(type, dy2, block);
-        d = into(type, d, block);
-    }
+    memcpy(sums, sum, sizeof sum);
+    memcpy(dots, dot, sizeof dot);
 }
 
-typedef struct NormGradients {
-    const void *x, *y, *dy1, *dy2;      // y NULL: no ReLU
-    void *d;
-} NormGradients;
-
-static void gradient_sums(const Norm *norm, const NormTensors *t, const NormGradients *g, int begin,
-                          int end, double *sums, double *dots)
+static void gradients(const Norm *norm, const NormPass *pass, int plane, float *sum, float *dot)
 {
-    int block = norm->block, channels = norm->spec.x.c, pixels = norm->pixels;
-    Type type = norm->spec.x.type;
-    float sum[channels], dot[channels];
-    for (int c = 0; c < channels; c++)
-        sums[c] = dots[c] = 0;
-    for (int p = begin * norm->blocks; p < end * norm->blocks; p++) {
-        size_t i = (size_t)p * pixels * block;
-        int first = p % norm->blocks * block;
-        const float *mean = t->mean + first;
-        const void *x = at(type, g->x, i), *y = at_if(type, g->y, i);
-        const void *dy1 = at(type, g->dy1, i), *dy2 = at_if(type, g->dy2, i);
-        void *d = into(type, g->d, i);
-        if (block == 16)
-            BY_TYPE(plane_backward, type, x, y, dy1, dy2, mean, pixels, 16, d, sum, dot);
-        else
-            BY_TYPE(plane_backward, type, x, y, dy1, dy2, mean, pixels, block, d, sum, dot);
-        for (int i = 0; i < block; i++) {
-            sums[first + i] += sum[i];
-            dots[first + i] += dot[i];
-        }
-    }
+    BY_BLOCK(plane_gradient, norm->spec.x.type, norm->block, norm, *pass, plane, sum, dot);
 }
 
-// mine = the sums over all processes, in the order of the ranks.
+// norm->mine = the sums over all processes, in the order of the ranks.
 static void merge_sums(Norm *norm)
 {
     int count = 1 + 2 * norm->spec.x.c;
-    gather_all(norm);
+    const double *all = gathered(norm);
     for (int i = 0; i < count; i++) {
-        norm->mine[i] = 0;
+        double sum = 0;
         for (int r = 0; r < norm->ops->norm_processes; r++)
-            norm->mine[i] += norm->all[(size_t)r * count + i];
+            sum += all[(size_t)r * count + i];
+        norm->mine[i] = sum;
     }
 }
 
@@ -464,17 +405,14 @@ static void merge_sums(Norm *norm)
 // dx needs the sums and m of all of them.
 static void norm_parameters(Norm *norm, const NormTensors *t)
 {
-    int channels = norm->spec.x.c, threads = device_threads(norm->ops->device);
+    int channels = norm->spec.x.c;
     double *sums = norm->mine + 1, *dots = sums + channels, m = norm->count;
     norm->mine[0] = 0;
     for (int c = 0; c < channels; c++) {
-        sums[c] = total(norm->sums.a, threads, channels, c);
-        dots[c] = total(norm->sums.b, threads, channels, c);
         t->dbeta[c] = (float)sums[c];
         t->dgamma[c] = (float)(dots[c] * t->inv_std[c]);
     }
-    if (is_shared(norm))
-        merge_sums(norm);
+    merge_sums(norm);
     for (int c = 0; c < channels; c++) {
         double inv_std = t->inv_std[c], scale = t->gamma[c] * inv_std;
         double dbeta = sums[c], dgamma = dots[c] * inv_std;
@@ -485,88 +423,59 @@ static void norm_parameters(Norm *norm, const NormTensors *t)
     }
 }
 
-// scale, k1 and k0 are in `norm`, for its channels from c on.
-SPECIALIZED void plane_dx(Type type, const Norm *norm, int c, const float *mean, const void *x,
-                          const void *d, int pixels, int block, void *dx)
+// dy1 is what plane_gradient has stored.
+SPECIALIZED void plane_dx(Type type, int block, const Norm *norm, NormPass a, int plane)
 {
+    int c = plane % norm->blocks * block;
     const float *scale = norm->scale + c, *k1 = norm->k1 + c, *k0 = norm->k0 + c;
-    for (int p = 0; p < pixels; p++) {
+    const float *mean = a.mean + c;
+    size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
+    for (size_t at = begin; at < end; at += block)
 #pragma omp simd
         for (int i = 0; i < block; i++)
-            store(type, dx, i, scale[i] * load(type, d, i) +
-                                   (k1[i] * (load(type, x, i) - mean[i]) + k0[i]));
-        x = at(type, x, block);
-        d = at(type, d, block);
-        dx = into(type, dx, block);
-    }
+            store(type, a.out, at + i, scale[i] * load(type, a.dy1, at + i) +
+                                  (k1[i] * (load(type, a.x, at + i) - mean[i]) + k0[i]));
 }
 
 void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
                    const void *dy2, void *dx, void *dresidual)
 {
-    const Type type = norm->spec.x.type;
-    int block = norm->block, pixels = norm->pixels, blocks = norm->blocks, n = norm->spec.x.n;
-    int channels = norm->spec.x.c, threads = device_threads(norm->ops->device);
     void *d = dresidual ? dresidual : dx;
-    NormGradients g = { x, norm->spec.relu ? y : NULL, dy1, dy2, d };
-#pragma omp parallel num_threads(threads)
-    {
-        int me = omp_get_thread_num();
-        gradient_sums(norm, t, &g, n * me / threads, n * (me + 1) / threads,
-                      norm->sums.a + (size_t)me * channels, norm->sums.b + (size_t)me * channels);
-    }
+    NormPass first = { .mean = t->mean, .x = x, .y = norm->spec.relu ? y : NULL, .dy1 = dy1,
+                       .dy2 = dy2, .out = d };
+    NormPass second = { .mean = t->mean, .x = x, .dy1 = d, .out = dx };
+    channel_sums(norm, gradients, &first);
     norm_parameters(norm, t);
 #pragma omp parallel for schedule(static)
-    for (int p = 0; p < n * blocks; p++) {
-        size_t i = (size_t)p * pixels * block;
-        int c = p % blocks * block;
-        const void *from = at(type, x, i), *behind_relu = at(type, d, i);
-        void *to = into(type, dx, i);
-        if (block == 16)
-            BY_TYPE(plane_dx, type, norm, c, t->mean + c, from, behind_relu, pixels, 16, to);
-        else
-            BY_TYPE(plane_dx, type, norm, c, t->mean + c, from, behind_relu, pixels, block, to);
-    }
+    for (int plane = 0; plane < norm->spec.x.n * norm->blocks; plane++)
+        BY_BLOCK(plane_dx, norm->spec.x.type, norm->block, norm, second, plane);
 }
 
 // --- ReLU and pooling ----------------------------------------------------------------------------
 
-SPECIALIZED void relu(Type type, const void *x, void *y, size_t count)
-{
-#pragma omp simd
-    for (size_t i = 0; i < count; i++)
-        store_exact(type, y, i, load(type, x, i) < 0 ? 0 : load(type, x, i));
-}
-
+// max(x, 0) is the gradient of itself.
 void relu_forward(Ops *ops, Shape shape, const void *x, void *y)
 {
-    (void)ops;
-    size_t count = shape_count(shape);
-#pragma omp parallel for schedule(static)
-    for (size_t c = 0; c < chunks_of(count); c++) {
-        size_t i = c * CHUNK;
-        BY_TYPE(relu, shape.type, at(shape.type, x, i), into(shape.type, y, i),
-                chunk_size(count, i));
-    }
+    relu_backward(ops, shape, x, x, y);
 }
 
+// NaN in y lets the gradient through, as in PyTorch.
 SPECIALIZED void relu_gradient(Type type, const void *y, const void *dy, void *dx, size_t count)
 {
 #pragma omp simd
     for (size_t i = 0; i < count; i++)
-        store_exact(type, dx, i, load(type, y, i) > 0 ? load(type, dy, i) : 0);
+        store_exact(type, dx, i, load(type, y, i) <= 0 ? 0 : load(type, dy, i));
 }
 
 void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx)
 {
     (void)ops;
+    Type type = shape.type;
     size_t count = shape_count(shape);
 #pragma omp parallel for schedule(static)
-    for (size_t c = 0; c < chunks_of(count); c++) {
-        size_t i = c * CHUNK;
-        BY_TYPE(relu_gradient, shape.type, at(shape.type, y, i), at(shape.type, dy, i),
-                into(shape.type, dx, i), chunk_size(count, i));
-    }
+    for (size_t i = 0; i < count; i += CHUNK)
+        BY_TYPE(relu_gradient, type, at(type, y, i), at(type, dy, i), into(type, dx, i),
+                chunk_size(count, i));
 }
 
 // The part of the window at output o that is inside the image: [begin, end).
@@ -584,10 +493,15 @@ static inline int window_end(const PoolSpec *s, int o, int size)
 
 enum { LANES = 16 };        // channels at a time: a block of the widest vectors
 
+static inline int lanes_at(int channel, int block)
+{
+    return block - channel < LANES ? block - channel : LANES;
+}
+
 // One output pixel, `lanes` channels of it: the largest value (the first, if several) and its
 // position in the window. NaN wins, as in PyTorch.
-SPECIALIZED void pool_pixel(Type type, const PoolSpec *s, const void *x, int row, int col,
-                            int lanes, void *y, uint8_t *index)
+SPECIALIZED void pool_pixel(Type type, int lanes, const PoolSpec *s, const void *x, int row,
+                            int col, void *y, uint8_t *index)
 {
     int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
     int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);
@@ -599,8 +513,8 @@ SPECIALIZED void pool_pixel(Type type, const PoolSpec *s, const void *x, int row
     }
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
-            int p = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
-            const void *from = at(type, x, (size_t)p * s->x.block);
+            int pixel = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
+            const void *from = at(type, x, (size_t)pixel * s->x.block);
 #pragma omp simd
             for (int i = 0; i < lanes; i++) {
                 float v = load(type, from, i);
@@ -616,16 +530,16 @@ SPECIALIZED void pool_pixel(Type type, const PoolSpec *s, const void *x, int row
     }
 }
 
-// All output pixels of a plane of `block` channels, `lanes` at a time.
-SPECIALIZED void pool_plane(Type type, const PoolSpec *s, Shape out, int lanes, const void *x,
+// All output pixels of a plane of `block` channels.
+SPECIALIZED void pool_plane(Type type, int block, const PoolSpec *s, Shape out, const void *x,
                             void *y, uint8_t *index)
 {
-    int block = s->x.block;
     for (int row = 0; row < out.h; row++)
         for (int col = 0; col < out.w; col++)
-            for (int i = 0; i < block; i += lanes) {
+            for (int i = 0; i < block; i += LANES) {
                 size_t to = ((size_t)row * out.w + col) * block + i;
-                pool_pixel(type, s, at(type, x, i), row, col, lanes, into(type, y, to), index + to);
+                pool_pixel(type, lanes_at(i, block), s, at(type, x, i), row, col,
+                           into(type, y, to), index + to);
             }
 }
 
@@ -637,19 +551,14 @@ void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_
     int block = s->x.block, planes = s->x.n * (s->x.c / block);
     size_t in_plane = (size_t)s->x.h * s->x.w * block, out_plane = (size_t)out.h * out.w * block;
 #pragma omp parallel for schedule(static)
-    for (int p = 0; p < planes; p++) {
-        const void *from = at(type, x, p * in_plane);
-        void *to = into(type, y, p * out_plane);
-        if (block == 16)
-            BY_TYPE(pool_plane, type, s, out, 16, from, to, index + p * out_plane);
-        else
-            BY_TYPE(pool_plane, type, s, out, 1, from, to, index + p * out_plane);
-    }
+    for (int p = 0; p < planes; p++)
+        BY_BLOCK(pool_plane, type, block, s, out, at(type, x, p * in_plane),
+                 into(type, y, p * out_plane), index + p * out_plane);
 }
 
 // Adds the gradient of one output pixel to the input pixel that was the largest in its window.
-SPECIALIZED void unpool_pixel(Type type, const PoolSpec *s, int row, int col, const uint8_t *index,
-                              const void *dy1, const void *dy2, int lanes, float *dx)
+SPECIALIZED void unpool_pixel(Type type, int lanes, const PoolSpec *s, int row, int col,
+                              const uint8_t *index, const void *dy1, const void *dy2, float *dx)
 {
     int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
     int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);
@@ -661,24 +570,23 @@ SPECIALIZED void unpool_pixel(Type type, const PoolSpec *s, int row, int col, co
     }
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
-            int at = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
-            float *to = dx + (size_t)at * s->x.block;
+            int pixel = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
+            float *to = dx + (size_t)pixel * s->x.block;
 #pragma omp simd
             for (int i = 0; i < lanes; i++)
                 to[i] += where[i] == r * s->kernel + c ? d[i] : 0;
         }
 }
 
-SPECIALIZED void unpool_plane(Type type, const PoolSpec *s, Shape out, int lanes,
+SPECIALIZED void unpool_plane(Type type, int block, const PoolSpec *s, Shape out,
                               const uint8_t *index, const void *dy1, const void *dy2, float *dx)
 {
-    int block = s->x.block;
     for (int row = 0; row < out.h; row++)
         for (int col = 0; col < out.w; col++)
-            for (int i = 0; i < block; i += lanes) {
+            for (int i = 0; i < block; i += LANES) {
                 size_t from = ((size_t)row * out.w + col) * block + i;
-                unpool_pixel(type, s, row, col, index + from, at(type, dy1, from),
-                             at_if(type, dy2, from), lanes, dx + i);
+                unpool_pixel(type, lanes_at(i, block), s, row, col, index + from,
+                             at(type, dy1, from), dy2 ? at(type, dy2, from) : NULL, dx + i);
             }
 }
 
@@ -697,13 +605,10 @@ void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const v
 #pragma omp for schedule(static)
         for (int p = 0; p < planes; p++) {
             size_t from = p * out_plane;
-            const void *d1 = at(type, dy1, from), *d2 = at_if(type, dy2, from);
             float *to = wide ? wide : (float *)dx + p * in_plane;
             memset(to, 0, in_plane * sizeof *to);
-            if (block == 16)
-                BY_TYPE(unpool_plane, type, s, out, 16, index + from, d1, d2, to);
-            else
-                BY_TYPE(unpool_plane, type, s, out, 1, index + from, d1, d2, to);
+            BY_BLOCK(unpool_plane, type, block, s, out, index + from, at(type, dy1, from),
+                     dy2 ? at(type, dy2, from) : NULL, to);
             if (wide)
                 BY_TYPE(narrow, type, wide, 1, into(type, dx, p * in_plane), in_plane);
         }

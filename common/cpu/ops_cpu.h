@@ -13,7 +13,7 @@ struct Ops {
     float *wide;            // for one emulated operation at a time: its inputs and outputs, in f32
     size_t wide_count;
 
-    int norm_processes;     // processes that share BatchNorm's statistics; 0, 1: not shared
+    int norm_processes;     // processes that share BatchNorm's statistics
     OpsGather norm_gather;
     void *norm_gather_arg;
 };
@@ -22,7 +22,6 @@ struct Ops {
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
-// From f32, times a factor, to the type; back; and both, which rounds f32 to the type's precision.
+// From f32, times a factor, to the type; and back.
 void ops_narrow(Type type, size_t count, const float *from, float factor, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
-void ops_round(Type type, size_t count, const float *from, float *to);

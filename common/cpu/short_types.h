@@ -17,6 +17,10 @@
      : (type) == TYPE_BF16 ? fn(TYPE_BF16, __VA_ARGS__)     \
                            : fn(TYPE_F16, __VA_ARGS__))
 
+// fn(type, block, ...), for 16 numbers at a time compiled with that block as a constant, too.
+#define BY_BLOCK(fn, type, block, ...)                      \
+    ((block) == 16 ? BY_TYPE(fn, type, 16, __VA_ARGS__) : BY_TYPE(fn, type, block, __VA_ARGS__))
+
 SPECIALIZED uint32_t bits_of(float value)
 {
     uint32_t bits;
@@ -99,16 +103,10 @@ SPECIALIZED float rounded(Type type, float value)
                                : from_f16(to_f16(value));
 }
 
-// &p[i]; the second may be asked for NULL, which it returns.
-
+// &p[i]
 SPECIALIZED void *into(Type type, void *p, size_t i) { return (char *)p + i * type_size(type); }
 
 SPECIALIZED const void *at(Type type, const void *p, size_t i)
 {
     return (const char *)p + i * type_size(type);
-}
-
-SPECIALIZED const void *at_if(Type type, const void *p, size_t i)
-{
-    return p ? at(type, p, i) : NULL;
 }
