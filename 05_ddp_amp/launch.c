@@ -91,14 +91,12 @@ static void tell_token(const Launch *l)
 {
     Error err;
     Secret secret;
-    char text[SECRET_TEXT];
     if (!secret_find(l->token_file, &secret, &err))
         WRONG(err.hint, "%s", err.text);
-    if (!secret.known && l->nodes == 1)
+    if (!secret.text[0] && l->nodes == 1)
         secret = secret_random();
-    secret_to_text(&secret, text);
-    if (secret.known)
-        setenv("DDP_TOKEN", text, 1);
+    if (secret.text[0])
+        setenv("DDP_TOKEN", secret.text, 1);
 }
 
 // The socket is kept over restarts: no other program can take the port in between.
@@ -112,7 +110,7 @@ static void bind_place(Launch *l)
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(name, l->place.address) != 0)
         WARN("ip -brief address shows the one to give", "--master-addr %.200s is %s here, which no "
              "other machine can reach", name, l->place.address);
-    l->bound = l->node == 0 ? tcp_bind(&l->place, &err) : -1;
+    l->bound = l->node == 0 ? tcp_bind(&l->place, false, &err) : -1;
     if (l->node == 0 && l->bound < 0)
         FAIL_ERROR(&err);
     if (l->node == 0)

@@ -160,8 +160,8 @@ static void follow_contract(const Who *who, TcpStoreConfig *m)
     const char *id = getenv("TORCHELASTIC_RUN_ID"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     bool one_host = who->local_size == who->size && !m->from;
     m->first_free = agent && strcmp(agent, "True") == 0;
-    for (int i = 0; i < (m->first_free ? STORE_PLACES : 1); i++)
-        tcp_store_add(m, one_host ? "127.0.0.1" : who->address, who->port + m->first_free + i);
+    tcp_store_add(m, one_host ? "127.0.0.1" : who->address, who->port + m->first_free,
+                  m->first_free ? STORE_PLACES : 1);
     snprintf(m->name, sizeof m->name, "%.40s:%d", id ? id : "", who->port);
     if (who->rank == 0 && !inherit_socket(m))
         tcp_store_bind(m);
@@ -235,7 +235,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
         slurm_place(config, who.address, who.port, &m);
     else
         follow_contract(&who, &m);
-    if (m.size > 1 && !m.secret.known && config->require_token)
+    if (m.size > 1 && !m.secret.text[0] && config->require_token)
         WRONG("--token-file FILE, or DDP_TOKEN: the same on all hosts", "there is no token");
     *world = (World){ .rank = who.rank, .size = who.size, .local_rank = who.local_rank,
                       .local_size = who.local_size };

@@ -142,8 +142,7 @@ static void place_by_name(const RendezvousConfig *c, const char *first, int port
     if (one_host(m) && !c->address)
         host = m->from ? m->from : "127.0.0.1";
     m->first_free = c->port <= 0;
-    for (int i = 0; i < (m->first_free ? STORE_PLACES : 1); i++)
-        tcp_store_add(m, host, port + i);
+    tcp_store_add(m, host, port, m->first_free ? STORE_PLACES : 1);
     for (int i = 0; i < m->count && !one_host(m) && !c->address; i++)
         leave_loopback(host, node && strcmp(first, node) == 0, m->places[i].address);
     if (m->rank == 0)

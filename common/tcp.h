@@ -19,9 +19,9 @@ int tcp_own_addresses(const char *interface, TcpAddress *addresses, int most);
 // variables name another.
 bool tcp_use_interface(const char *interface, TcpAddress address, Error *err);
 
-// Binds a socket at this address only; 0.0.0.0 is refused. Port 0: the system chooses one. Call
-// listen on the socket; programs do not inherit it. -1: failed.
-int tcp_bind(const TcpPlace *place, Error *err);
+// A socket bound at this address only; 0.0.0.0 is refused. Port 0: the system chooses one. Without
+// `listens`, call listen later. Accepting does not wait; programs do not inherit it. -1: failed.
+int tcp_bind(const TcpPlace *place, bool listens, Error *err);
 // The address and port of this side of a socket, or (peer) of the other side.
 TcpPlace tcp_place(int socket, bool peer);
 // Connects within so many seconds. -1: failed, or a signal came.

@@ -27,8 +27,9 @@ typedef struct TcpStoreConfig {
     double timeout;                     // s until all ranks are there; 0: any
 } TcpStoreConfig;
 
-// Adds one more place, by a name or an address. Fails if the name is not known.
-void tcp_store_add(TcpStoreConfig *config, const char *host, int port);
+// Adds places: so many ports, from this one on, of a name or an address. Fails if the name is not
+// known.
+void tcp_store_add(TcpStoreConfig *config, const char *host, int port, int ports);
 // Rank 0: binds sockets at the places, and fills in the ports that the system chose. Fails if it
 // cannot bind any.
 void tcp_store_bind(TcpStoreConfig *config);

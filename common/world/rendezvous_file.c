@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum { FILE_BYTES = 2048 };
-static const char title[] = "ddp.c rendezvous";     // then the run, the token, and a place a line
+#define TITLE "ddp.c rendezvous\n"      // then the run, the token, and a place in each line
 
 static char left_at[4096];
 static struct stat left;
@@ -28,9 +28,8 @@ void rendezvous_file_remove(void)
 
 void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
 {
-    char text[FILE_BYTES], token[SECRET_TEXT];
-    secret_to_text(&c->secret, token);
-    int n = snprintf(text, sizeof text, "%s\n%s\n%s\n", title, c->name, token);
+    char text[FILE_BYTES];
+    int n = snprintf(text, sizeof text, TITLE "%s\n%s\n", c->name, c->secret.text);
     for (int i = 0; i < c->count; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s %d\n", c->places[i].address,
                       c->places[i].port);
@@ -59,22 +58,21 @@ static void look_again(const char *path)
 // False: it is not there yet.
 static bool look(const char *path, TcpStoreConfig *c, Error *err)
 {
-    char text[FILE_BYTES], *next = text, *lines[3] = { "", "", "" };
+    char text[FILE_BYTES], run[STORE_NAME] = "";
+    int used = 0, more;
     if (!secret_read(path, text, sizeof text, err))
         return false;
-    for (int i = 0; i < 3 && next; i++)
-        lines[i] = strsep(&next, "\n");
-    if (strcmp(lines[0], title) != 0)
+    if (sscanf(text, TITLE "%63[^\n] %64s %n", run, c->secret.text, &used) != 2)
         return error_set(err, "name another file", "%s: not a rendezvous file", path);
-    if (strcmp(lines[1], c->name) != 0)
+    if (strcmp(run, c->name) != 0)
         return error_set(err, "each run needs a path of its own, or waits for the other's end",
-                         "%s: of another run: '%.80s', this is '%s'", path, lines[1], c->name);
-    c->count = 0;
-    for (char *line; next && (line = strsep(&next, "\n")) && c->count < STORE_PLACES;)
-        c->count += sscanf(line, "%15s %d", c->places[c->count].address,
-                           &c->places[c->count].port) == 2;
-    return (secret_from_text(lines[2], &c->secret) && c->count > 0) ||
-           error_set(err, "", "%s: the file is incomplete", path);
+                         "%s: of another run: '%.80s', this is '%s'", path, run, c->name);
+    for (c->count = 0; c->count < STORE_PLACES; c->count++, used += more) {
+        TcpPlace *place = &c->places[c->count];
+        if (sscanf(text + used, "%15s %d %n", place->address, &place->port, &more) != 2)
+            break;
+    }
+    return c->count > 0 || error_set(err, "", "%s: the file is incomplete", path);
 }
 
 void rendezvous_file_read(const char *path, TcpStoreConfig *c)

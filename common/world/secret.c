@@ -11,24 +11,12 @@
 
 Secret secret_random(void)
 {
-    Secret secret = { .known = true };
+    Secret secret;
+    unsigned char bytes[SECRET_DIGITS / 2];
     CHECK(sodium_init() >= 0, "", "libsodium: sodium_init failed");
-    randombytes_buf(secret.bytes, sizeof secret.bytes);
+    randombytes_buf(bytes, sizeof bytes);
+    sodium_bin2hex(secret.text, sizeof secret.text, bytes, sizeof bytes);
     return secret;
-}
-
-bool secret_from_text(const char *text, Secret *secret)
-{
-    size_t bytes, digits = strcspn(text, "\n");
-    secret->known = digits == 2 * SECRET_BYTES && !text[digits + (text[digits] == '\n')] &&
-                    sodium_hex2bin(secret->bytes, SECRET_BYTES, text, digits, NULL, &bytes,
-                                   NULL) == 0;
-    return secret->known;
-}
-
-void secret_to_text(const Secret *secret, char text[SECRET_TEXT])
-{
-    sodium_bin2hex(text, SECRET_TEXT, secret->bytes, SECRET_BYTES);
 }
 
 bool secret_read(const char *path, char *text, size_t size, Error *err)
@@ -48,35 +36,37 @@ bool secret_read(const char *path, char *text, size_t size, Error *err)
 
 bool secret_find(const char *file, Secret *secret, Error *err)
 {
-    char text[SECRET_TEXT + 2];
-    const char *given = getenv("DDP_TOKEN");
-    *secret = (Secret){ .known = false };
-    if (!file && !given)
-        return true;
+    char text[SECRET_DIGITS + 3];
+    const char *given = file ? text : getenv("DDP_TOKEN");
+    secret->text[0] = '\0';
     if (file && !secret_read(file, text, sizeof text, err))
         return false;
-    bool good = secret_from_text(file ? text : given, secret);
-    sodium_memzero(text, sizeof text);
-    return good || error_set(err, "make one: (umask 077; openssl rand -hex 32 >FILE), the same file for "
-                             "every rank", "%.300s: not a token of %d hexadecimal digits",
-                             file ? file : "DDP_TOKEN", 2 * SECRET_BYTES);
+    if (!given)
+        return true;
+    size_t digits = strspn(given, "0123456789abcdefABCDEF");
+    if (digits != SECRET_DIGITS || (given[digits] && strcmp(given + digits, "\n") != 0))
+        return error_set(err, "make one: (umask 077; openssl rand -hex 32 >FILE), the same file for "
+                         "every rank", "%.300s: not a token of %d hexadecimal digits",
+                         file ? file : "DDP_TOKEN", SECRET_DIGITS);
+    memcpy(secret->text, given, digits);
+    secret->text[digits] = '\0';
+    return true;
 }
 
-void secret_prove(const Secret *secret, const char *who, const void *said, size_t bytes,
-                  unsigned char proof[SECRET_BYTES])
+Proof secret_prove(const Secret *secret, const char *speaker, const void *said, size_t bytes)
 {
-    static const unsigned char none[SECRET_BYTES];
+    Proof proof;
     crypto_auth_hmacsha256_state state;
-    crypto_auth_hmacsha256_init(&state, secret->known ? secret->bytes : none, SECRET_BYTES);
-    crypto_auth_hmacsha256_update(&state, (const unsigned char *)who, strlen(who) + 1);
+    crypto_auth_hmacsha256_init(&state, (const void *)secret->text, strlen(secret->text));
+    crypto_auth_hmacsha256_update(&state, (const void *)speaker, strlen(speaker) + 1);
     crypto_auth_hmacsha256_update(&state, said, bytes);
-    crypto_auth_hmacsha256_final(&state, proof);
+    crypto_auth_hmacsha256_final(&state, proof.bytes);
+    return proof;
 }
 
-bool secret_proves(const Secret *secret, const char *who, const void *said, size_t bytes,
-                   const unsigned char proof[SECRET_BYTES])
+bool secret_proves(const Secret *secret, const char *speaker, const void *said, size_t bytes,
+                   const Proof *proof)
 {
-    unsigned char wanted[SECRET_BYTES];
-    secret_prove(secret, who, said, bytes, wanted);
-    return sodium_memcmp(proof, wanted, SECRET_BYTES) == 0;
+    Proof wanted = secret_prove(secret, speaker, said, bytes);
+    return sodium_memcmp(proof->bytes, wanted.bytes, sizeof wanted.bytes) == 0;
 }

@@ -75,19 +75,18 @@ bool tcp_use_interface(const char *interface, TcpAddress address, Error *err)
 
 // --- sockets -------------------------------------------------------------------------------------
 
-int tcp_bind(const TcpPlace *place, Error *err)
+int tcp_bind(const TcpPlace *place, bool listens, Error *err)
 {
     Address a = from_place(place);
-    if (a.sin_addr.s_addr == INADDR_ANY) {
+    int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    setsockopt(bound, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int));
+    if (a.sin_addr.s_addr == INADDR_ANY)
         error_set(err, "give the one address at which the others reach this machine",
                   "%s means every interface of this machine", place->address);
-        return -1;
-    }
-    int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(bound, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int));
-    if (bind(bound, (struct sockaddr *)&a, sizeof a) == 0)
+    else if (bind(bound, (struct sockaddr *)&a, sizeof a) == 0 &&
+             (!listens || listen(bound, SOMAXCONN) == 0))
         return bound;
-    if (errno == EADDRNOTAVAIL)
+    else if (errno == EADDRNOTAVAIL)
         error_set(err, "rank 0 must be on the machine with this address: ip addr shows those of "
                   "this one", "%s is not an address of this machine", place->address);
     else
@@ -108,10 +107,10 @@ TcpPlace tcp_place(int socket, bool peer)
 
 // While no process listens at a port, the system may choose that very port for this end: then the
 // socket has connected to itself.
-static bool is_itself(int socket, const TcpPlace *place)
+static bool is_itself(int socket)
 {
-    TcpPlace own = tcp_place(socket, false);
-    return own.port == place->port && strcmp(own.address, place->address) == 0;
+    TcpPlace here = tcp_place(socket, false), there = tcp_place(socket, true);
+    return memcmp(&here, &there, sizeof here) == 0;
 }
 
 int tcp_connect(const TcpPlace *place, double seconds, Error *err)
@@ -121,9 +120,8 @@ int tcp_connect(const TcpPlace *place, double seconds, Error *err)
     int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);    // connect obeys it
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
-    errno = 0;
     bool connected = connect(connection, (struct sockaddr *)&to, sizeof to) == 0;
-    if (connected && !is_itself(connection, place))
+    if (connected && !is_itself(connection))
         return connection;
     error_set(err, "", "cannot connect to port %d of %s: %s", place->port, place->address,
               strerror(connected ? ECONNREFUSED : errno == EINPROGRESS ? ETIMEDOUT : errno));

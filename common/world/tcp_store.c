@@ -37,33 +37,14 @@ typedef struct TcpStore {
 
 // Sends or receives all of it. Returns NULL, or what went wrong. Waits in slices: if this process
 // was stopped, only one slice of that time counts.
-static const char *transfer(int socket, bool sends, void *bytes, size_t count, double seconds)
+static const char *transfer(int socket, bool sends, StoreMessage *message, double seconds)
 {
     struct pollfd fd = { .fd = socket, .events = sends ? POLLOUT : POLLIN };
-    for (size_t done = 0; done < count;) {
-        char *at = (char *)bytes + done;
-        ssize_t n = sends ? send(socket, at, count - done, MSG_NOSIGNAL | MSG_DONTWAIT)
-                          : recv(socket, at, count - done, MSG_DONTWAIT);
-        if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-            return "is gone: the connection is closed";
-        if (n > 0)
-            done += (size_t)n;
-        else if (poll(&fd, 1, SLICE_MS) <= 0 && (seconds -= SLICE_MS / 1000.0) <= 0)
+    int moved;
+    while ((moved = store_move(socket, sends, message, STORE_MOST)) == 0)
+        if (poll(&fd, 1, SLICE_MS) <= 0 && (seconds -= SLICE_MS / 1000.0) <= 0)
             return "does not answer: it is stopped, or its machine is out of reach";
-    }
-    return NULL;
-}
-
-// A head, and the value that follows it, which the caller frees.
-static const char *receive_message(int socket, StoreHead *head, void **value, double seconds)
-{
-    const char *why = transfer(socket, false, head, sizeof *head, seconds);
-    if (why)
-        return why;
-    if (head->bytes > STORE_MOST)
-        return "sent an invalid answer";
-    *value = xmalloc(head->bytes);
-    return transfer(socket, false, *value, head->bytes, seconds);
+    return moved < 0 ? "is gone: the connection is closed" : NULL;
 }
 
 // Rank 0 is gone or silent. First waits: our supervisor may know more and end this process.
@@ -80,76 +61,66 @@ static void lose_rank0(const TcpStore *s, const char *how)
 
 // --- questions -----------------------------------------------------------------------------------
 
-// Fills in the answer, with its value. Does not return when the run is over. Signs of life are taken
-// with the lock, so that none are sent after later ones.
-static void ask(TcpStore *s, StoreWhat what, const char *key, const void *value, size_t bytes,
-                StoreHead *head, void **answer)
+// Returns the answer; the caller frees its value. Does not return when the run is over. A BEAT's
+// value is our page, copied with the lock, so that none is sent after a later one.
+static StoreMessage ask(TcpStore *s, StoreWhat what, const char *key, const void *value, size_t bytes)
 {
     CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "", "store: %.80s: a key of %zu bytes, a "
           "value of %zu: too long", key, strlen(key), bytes);
     Alive page = { .beats = 0 };
-    *head = (StoreHead){ .what = what, .bytes = (uint32_t)bytes };
-    *answer = NULL;
-    memcpy(head->key, key, strlen(key));
+    StoreMessage question = { { .what = what, .bytes = (uint32_t)bytes }, (void *)value, 0 };
+    StoreMessage answer = { .moved = 0 };
+    memcpy(question.head.key, key, strlen(key));
     pthread_mutex_lock(&s->lock);
     alive_copy(&page, alive_here());
-    value = value ? value : &page;
-    const char *why = transfer(s->socket, true, head, sizeof *head, s->timeout);
-    why = why ? why : transfer(s->socket, true, (void *)value, bytes, s->timeout);
-    const char *heard = receive_message(s->socket, head, answer, s->timeout);  // it may be OVER
-    if (!heard && head->what == STORE_OVER)
+    if (what == STORE_BEAT)
+        question.value = &page;
+    const char *why = transfer(s->socket, true, &question, s->timeout);
+    const char *heard = transfer(s->socket, false, &answer, s->timeout);    // it may be OVER
+    if (!heard && answer.head.what == STORE_OVER)
         leave_at_once();
     if (why || heard) {
         lose_rank0(s, heard ? heard : why);
-        head->what = STORE_OVER;
+        free(answer.value);
+        answer = (StoreMessage){ { .what = STORE_OVER }, NULL, 0 };
     }
     pthread_mutex_unlock(&s->lock);
+    return answer;
 }
 
 static void put(void *arg, const char *key, const void *value, size_t bytes)
 {
-    StoreHead head;
-    void *answer;
     alive_wait_begin();
-    ask(arg, STORE_PUT, key, value, bytes, &head, &answer);
+    free(ask(arg, STORE_PUT, key, value, bytes).value);
     alive_wait_end();
-    free(answer);
 }
 
 // Asks again until the value is there, at most 50 times a second.
 static size_t get(void *arg, const char *key, void *value, size_t capacity)
 {
-    StoreHead head;
-    void *answer;
     alive_wait_begin();
-    ask(arg, STORE_GET, key, NULL, 0, &head, &answer);
-    for (useconds_t pause = 1000; head.what == STORE_NOT_YET; pause = pause < 20000 ? 2 * pause : pause) {
-        free(answer);
+    StoreMessage answer = ask(arg, STORE_GET, key, NULL, 0);
+    for (useconds_t pause = 1000; answer.head.what == STORE_NOT_YET; pause = pause < 20000 ? 2 * pause : pause) {
+        free(answer.value);
         interrupt_leave();
         usleep(pause);
-        ask(arg, STORE_GET, key, NULL, 0, &head, &answer);
+        answer = ask(arg, STORE_GET, key, NULL, 0);
     }
     alive_wait_end();
-    memcpy(value, answer, head.bytes < capacity ? head.bytes : capacity);
-    free(answer);
-    return head.bytes;
+    memcpy(value, answer.value, answer.head.bytes < capacity ? answer.head.bytes : capacity);
+    free(answer.value);
+    return answer.head.bytes;
 }
 
 // The server ends this process after it has notified the others.
-static void end(void *arg)
-{
-    StoreHead head;
-    void *answer;
-    ask(arg, STORE_OVER, "", NULL, 0, &head, &answer);
-}
+static void end(void *arg) { ask(arg, STORE_OVER, "", NULL, 0); }
 
+// False: the connection is over.
 static bool beat(TcpStore *s)
 {
-    StoreHead head;
-    void *answer;
-    ask(s, STORE_BEAT, "", NULL, sizeof(Alive), &head, &answer);
-    free(answer);
-    return head.what == STORE_DONE;
+    StoreMessage answer = ask(s, STORE_BEAT, "", NULL, sizeof(Alive));
+    free(answer.value);
+    return answer.head.what == STORE_DONE;
 }
 
 // Between two beats it listens: OVER, or the end of the connection, may come at any time.
@@ -177,32 +148,36 @@ static Person person_of(const TcpStoreConfig *c)
 static const char *shake_hands(const TcpStoreConfig *c, int socket, double patience, Person *rank0)
 {
     static char refusal[200];
-    Hello hello = { .client = store_greeting(), .person = person_of(c) };
-    StoreHead head;
-    void *answer = NULL;
-    const char *why = transfer(socket, false, &hello.server, sizeof hello.server, patience);
+    Hello hello = { .client = store_random(), .person = person_of(c) };
+    StoreMessage greeting = { .moved = 0 }, answer = { .moved = 0 };
+    StoreMessage question = { { .what = STORE_HELLO, .bytes = sizeof hello }, &hello, 0 };
+    const char *why = transfer(socket, false, &greeting, patience);
+    if (!why && greeting.head.what == STORE_GREETING && greeting.head.bytes == sizeof hello.server)
+        memcpy(&hello.server, greeting.value, sizeof hello.server);
+    else if (greeting.moved >= sizeof greeting.head)
+        why = "another program listens there, or another version of this one";
+    free(greeting.value);
     if (why)
         return why;
-    if (memcmp(hello.server.magic, STORE_MAGIC, sizeof hello.server.magic) != 0)
-        return "another program listens there, or another version of this one";
-    if (!c->secret.known && tcp_is_loopback(tcp_place(socket, true).address) && !tcp_same_user(socket))
+    if (!c->secret.text[0] && tcp_is_loopback(tcp_place(socket, true).address) && !tcp_same_user(socket))
         return "it belongs to another user: choose another port, or use a token (--token-file)";
-    secret_prove(&c->secret, "rank", &hello, offsetof(Hello, proof), hello.proof);
-    why = transfer(socket, true, &hello, sizeof hello, patience);
-    why = why ? why : receive_message(socket, &head, &answer, patience);
-    const Welcome *welcome = answer;
-    if (!why && head.what == STORE_OVER)
+    hello.proof = secret_prove(&c->secret, "rank", &hello, offsetof(Hello, proof));
+    why = transfer(socket, true, &question, patience);
+    why = why ? why : transfer(socket, false, &answer, patience);
+    const Welcome *welcome = answer.value;
+    if (!why && answer.head.what == STORE_OVER)
         leave_at_once();                // it contradicts the others: rank 0 prints how
-    if (!why && head.what == STORE_NO) {
-        snprintf(refusal, sizeof refusal, "it refuses this rank: %.*s", (int)head.bytes, (char *)answer);
+    if (!why && answer.head.what == STORE_NO) {
+        snprintf(refusal, sizeof refusal, "it refuses this rank: %.*s", (int)answer.head.bytes,
+                 (char *)answer.value);
         why = refusal;
-    } else if (!why && (head.what != STORE_WELCOME || head.bytes != sizeof *welcome ||
-                        !secret_proves(&c->secret, "rank 0", &hello, sizeof hello, welcome->proof))) {
+    } else if (!why && (answer.head.what != STORE_WELCOME || answer.head.bytes != sizeof *welcome ||
+                        !secret_proves(&c->secret, "rank 0", &hello, sizeof hello, &welcome->proof))) {
         why = "it does not know our token";
     } else if (!why) {
         *rank0 = welcome->rank0;
     }
-    free(answer);
+    free(answer.value);
     return why;
 }
 
@@ -237,12 +212,17 @@ static int find_rank0(const TcpStoreConfig *c, Person *rank0)
 
 // --- new and free --------------------------------------------------------------------------------
 
-void tcp_store_add(TcpStoreConfig *c, const char *host, int port)
+void tcp_store_add(TcpStoreConfig *c, const char *host, int port, int ports)
 {
     Error err;
-    c->places[c->count].port = port;
-    if (!tcp_resolve(host, c->places[c->count++].address, &err))
+    TcpAddress address;
+    if (!tcp_resolve(host, address, &err))
         FAIL_ERROR(&err);
+    for (int i = 0; i < ports; i++) {
+        TcpPlace *place = &c->places[c->count++];
+        memcpy(place->address, address, sizeof address);
+        place->port = port + i;
+    }
 }
 
 // With first_free it listens at once: another run that has bound the same place finds it taken.
@@ -251,14 +231,11 @@ void tcp_store_bind(TcpStoreConfig *c)
     Error err = { .text = "" };
     int kept = 0;
     for (int i = 0; i < c->count && !(c->first_free && kept == 1); i++) {
-        int socket = tcp_bind(&c->places[i], &err);
-        if (socket >= 0 && c->first_free && listen(socket, 128) != 0) {
-            error_set(&err, "", "no port is free from %d on", c->places[0].port);
-            close(socket);
-        } else if (socket >= 0) {
-            c->places[kept] = tcp_place(socket, false);
-            c->sockets[kept++] = socket;
-        }
+        int socket = tcp_bind(&c->places[i], c->first_free, &err);
+        if (socket < 0)
+            continue;
+        c->places[kept] = tcp_place(socket, false);
+        c->sockets[kept++] = socket;
     }
     if (kept == 0)
         FAIL_ERROR(&err);
@@ -271,9 +248,10 @@ void tcp_store_offer(TcpStoreConfig *c, const char *host, int port, bool one_hos
     const char *only = host ? host : c->from;
     int count = only || one_host ? 1 : tcp_own_addresses(NULL, own, STORE_PLACES);
     for (int i = 0; i < count; i++)
-        tcp_store_add(c, only ? only : own[i], port > 0 ? port : 0);
+        tcp_store_add(c, only ? only : own[i], port > 0 ? port : 0, 1);
     tcp_store_bind(c);
-    c->secret = c->secret.known ? c->secret : secret_random();
+    if (!c->secret.text[0])
+        c->secret = secret_random();
 }
 
 void tcp_store_join(const TcpStoreConfig *config, World *world)
@@ -285,7 +263,7 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
                      .timeout = config->timeout > 0 ? config->timeout : INFINITY,
                      .lock = PTHREAD_MUTEX_INITIALIZER };
     const TcpPlace *place = &config->places[0];
-    if (config->rank == 0 && config->size > 1 && !config->secret.known && !tcp_is_loopback(place->address))
+    if (config->rank == 0 && config->size > 1 && !config->secret.text[0] && !tcp_is_loopback(place->address))
         WARN("--token-file FILE, the same on all hosts, keeps others out; --require-token insists",
              "no token: anyone who can reach %s:%d can take part in this run", place->address, place->port);
     alive_wait_begin();

@@ -1,9 +1,9 @@
 // tcp_store_message.h - what ranks and rank 0's store send to each other.
 //
 //   rank                                       store
-//                                       <--    Greeting: random bytes
-//   Hello: Greeting, random bytes, Person,
-//     proof that it knows the secret    -->
+//                                       <--    GREETING: random bytes
+//   HELLO: both sides' random bytes, who
+//     it is, proof of the secret        -->
 //                                       <--    WELCOME with a proof, or NO with the reason
 //   PUT key value                       -->    DONE
 //   GET key                             -->    VALUE, or NOT_YET: ask again
@@ -21,15 +21,31 @@
 enum { STORE_KEY = 64, STORE_MOST = 16 << 20 };     // bytes of a key, with its zero; of a value
 
 typedef enum StoreWhat {
-    STORE_PUT = 1, STORE_GET, STORE_BEAT, STORE_WELCOME, STORE_NO, STORE_DONE, STORE_VALUE,
+    STORE_GREETING = 0x64647004,        // differs for other programs and other versions
+    STORE_HELLO, STORE_WELCOME, STORE_NO, STORE_PUT, STORE_GET, STORE_BEAT, STORE_DONE, STORE_VALUE,
     STORE_NOT_YET, STORE_OVER,
 } StoreWhat;
 
-typedef struct Greeting {
-    char magic[8];                      // differs for other programs and other versions
-    unsigned char random[SECRET_BYTES]; // makes each proof a new one
-} Greeting;
-#define STORE_MAGIC "ddp.c 3"
+typedef struct StoreHead {
+    uint32_t what, bytes;               // bytes of the value that follows
+    char key[STORE_KEY];
+} StoreHead;
+
+typedef struct StoreMessage {
+    StoreHead head;
+    void *value;                        // (head.bytes)
+    size_t moved;                       // bytes of head and value that have been sent or received
+} StoreMessage;
+
+// Sends or receives what it can without waiting. 1: all of the message, 0: not yet, -1: the
+// connection is closed, or its value has more than `most` bytes. A value that is received is the
+// caller's to free.
+int store_move(int socket, bool sends, StoreMessage *message, size_t most);
+
+typedef struct StoreRandom {
+    unsigned char bytes[32];            // makes each proof a new one
+} StoreRandom;
+StoreRandom store_random(void);
 
 typedef struct Person {
     int32_t rank, size, pid, supervised;
@@ -37,22 +53,15 @@ typedef struct Person {
 } Person;
 
 typedef struct Hello {
-    Greeting server, client;            // the server's as it came
+    StoreRandom server, client;         // the server's as it came
     Person person;
-    unsigned char proof[SECRET_BYTES];  // of all before it
+    Proof proof;                        // of all before it
 } Hello;
 
 typedef struct Welcome {
     Person rank0;
-    unsigned char proof[SECRET_BYTES];  // of the Hello
+    Proof proof;                        // of the Hello
 } Welcome;
-
-typedef struct StoreHead {
-    uint32_t what, bytes;               // bytes of the value that follows
-    char key[STORE_KEY];
-} StoreHead;
-
-Greeting store_greeting(void);
 
 // The server's side: a thread that runs until it is freed. It takes over the listening sockets.
 typedef struct TcpStoreServer TcpStoreServer;

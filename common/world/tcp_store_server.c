@@ -1,10 +1,11 @@
 // tcp_store_server.c - rank 0's side of the store: admits ranks, keeps values, and judges all
 // ranks by their signs of life.
 //
-//   judging thread   accepts | accepts | judges ... 20 times a second              | frees
-//   one per peer     Greeting, Hello: let in or refused | question, answer ...     | closed
+// One thread serves all connections and waits for none of them: a message may come or go in pieces.
 //
-// Connections do not wait for each other. A stranger has 5 s to prove that it is a rank.
+//   a rank       GREETING > | < HELLO | WELCOME > | < question | answer > | < question ...
+//   a stranger   GREETING > | < 5 s to send a HELLO that proves its right | closed
+//
 // If there are too many strangers, the oldest is closed.
 #include "world/tcp_store_message.h"
 #include "clock.h"
@@ -27,9 +28,12 @@ static const double courtesy = 2;       // s for a supervisor to report how its 
 
 typedef struct Peer {
     struct Peer *next;
-    struct TcpStoreServer *server;
     int socket, rank;                   // rank -1: a stranger
     double since;                       // s
+    bool sends;                         // an answer; else it receives a question
+    StoreMessage message;
+    StoreRandom greeting;               // what it was sent
+    Welcome welcome;
 } Peer;
 
 typedef struct Entry {
@@ -43,38 +47,16 @@ struct TcpStoreServer {
     Person self, *persons;              // (size) by rank
     pthread_t thread;
     atomic_bool stop;
-    pthread_mutex_t lock;               // over what follows
     Peer *peers;                        // the latest first
+    int connections;
     Entry *entries;                     // the latest first
     Watch watch;                        // ended > 0 before all are there: the rank is not there
     Alive *pages;
-    bool going, warned, crowded;        // crowded: threads of strangers have yet to end
+    bool going, warned;
 };
 
-// --- messages ------------------------------------------------------------------------------------
-
-Greeting store_greeting(void)
-{
-    Greeting greeting = { STORE_MAGIC, { 0 } };
-    Secret random = secret_random();
-    memcpy(greeting.random, random.bytes, sizeof greeting.random);
-    return greeting;
-}
-
-static bool receive(const Peer *p, void *bytes, size_t count)
-{
-    return count == 0 || recv(p->socket, bytes, count, MSG_WAITALL) == (ssize_t)count;
-}
-
-static bool answer(const Peer *p, StoreWhat what, const void *value, size_t bytes)
-{
-    StoreHead head = { .what = what, .bytes = (uint32_t)bytes };
-    return send(p->socket, &head, sizeof head, MSG_NOSIGNAL | MSG_MORE * (bytes > 0)) == sizeof head &&
-           (bytes == 0 || send(p->socket, value, bytes, MSG_NOSIGNAL) == (ssize_t)bytes);
-}
-
-// With the lock, so that nothing else happens. Rank 0 prints why, unless it has done so (NULL); the
-// others end without a message, and have a moment to receive OVER.
+// Rank 0 prints why, unless it has done so (NULL); the others end without a message, and have a
+// moment to receive OVER.
 static _Noreturn void end_run(TcpStoreServer *s, const Error *why)
 {
     const StoreHead over = { .what = STORE_OVER };
@@ -87,23 +69,30 @@ static _Noreturn void end_run(TcpStoreServer *s, const Error *why)
     leave_at_once();
 }
 
+// In place of the question. The value must live until it is sent.
+static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
+{
+    free(p->message.value);
+    p->message = (StoreMessage){ { .what = what, .bytes = (uint32_t)bytes }, (void *)value, 0 };
+    p->sends = true;
+}
+
 // --- joining -------------------------------------------------------------------------------------
 
 // NULL: it is one of ours; else why not.
-static const char *refusal(const TcpStoreServer *s, const Peer *p, const Greeting *sent,
-                           const Hello *hello)
+static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *hello)
 {
     const Secret *secret = &s->config.secret;
-    if (memcmp(hello->client.magic, STORE_MAGIC, sizeof hello->client.magic) != 0)
+    if (p->message.head.what != STORE_HELLO || p->message.head.bytes != sizeof *hello)
         return "it is another program, or another version of this one";
-    if (memcmp(&hello->server, sent, sizeof *sent) != 0 ||
-        !secret_proves(secret, "rank", hello, offsetof(Hello, proof), hello->proof))
+    if (memcmp(&hello->server, &p->greeting, sizeof p->greeting) != 0 ||
+        !secret_proves(secret, "rank", hello, offsetof(Hello, proof), &hello->proof))
         return "it does not know rank 0's token, or rank 0 has none (--token-file FILE: the same for "
                "all ranks)";
-    if (!secret->known && tcp_is_loopback(tcp_place(p->socket, false).address) &&
+    if (!secret->text[0] && tcp_is_loopback(tcp_place(p->socket, false).address) &&
         !tcp_same_user(p->socket))
         return "it belongs to another user, and there is no token (--token-file FILE)";
-    if (strcmp(hello->person.run, s->self.run) != 0)
+    if (strncmp(hello->person.run, s->self.run, STORE_NAME) != 0)
         return "it is of another run: choose another port";
     if (hello->person.rank < 0 || hello->person.rank >= hello->person.size)
         return "it has no rank";
@@ -127,42 +116,27 @@ static void check_person(TcpStoreServer *s, const Person *new)
     end_run(s, &why);
 }
 
-// If this rank's last process has closed its connection, its thread may not have noticed yet.
-static void forget_closed(TcpStoreServer *s, int rank)
+static void take_hello(TcpStoreServer *s, Peer *p)
 {
-    char byte;
-    for (Peer *p = s->peers; p; p = p->next) {
-        errno = 0;
-        if (p->rank == rank && recv(p->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0 && errno != EAGAIN) {
-            p->rank = -1;
-            s->watch.ranks[rank].ended = clock_now();
-        }
-    }
-}
-
-// With the lock.
-static bool take_hello(TcpStoreServer *s, Peer *p, const Greeting *sent, Hello *hello)
-{
-    Welcome words = { .rank0 = s->self };
+    Hello *hello = p->message.value;
     TcpPlace place = tcp_place(p->socket, true);
-    hello->person.host[STORE_NAME - 1] = hello->person.run[STORE_NAME - 1] = '\0';
-    const char *why = refusal(s, p, sent, hello);
+    const char *why = refusal(s, p, hello);
     if (why && !s->warned)
         WARN("more of them will not be mentioned", "refused a connection from %s:%d: %s", place.address,
              place.port, why);
     if (why) {
         s->warned = true;
         answer(p, STORE_NO, why, strlen(why));
-        return false;
+        return;
     }
-    if (hello->person.rank < s->self.size)
-        forget_closed(s, hello->person.rank);
-    p->rank = hello->person.rank;       // by now OVER goes there, too
-    check_person(s, &hello->person);
+    Person *person = &hello->person;
+    person->host[STORE_NAME - 1] = '\0';
+    p->rank = person->rank;             // by now OVER goes there, too
+    check_person(s, person);
     s->watch.ranks[p->rank].ended = 0;
-    s->persons[p->rank] = hello->person;
-    secret_prove(&s->config.secret, "rank 0", hello, sizeof *hello, words.proof);
-    return answer(p, STORE_WELCOME, &words, sizeof words);
+    s->persons[p->rank] = *person;
+    p->welcome = (Welcome){ s->self, secret_prove(&s->config.secret, "rank 0", hello, sizeof *hello) };
+    answer(p, STORE_WELCOME, &p->welcome, sizeof p->welcome);
 }
 
 // --- questions -----------------------------------------------------------------------------------
@@ -175,6 +149,7 @@ static const Entry *find(const TcpStoreServer *s, const char *key)
     return entry;
 }
 
+// An entry stays where it is to the end.
 static void keep(TcpStoreServer *s, const char *key, const void *value, size_t bytes)
 {
     Entry *entry = xmalloc(sizeof *entry + bytes);
@@ -184,117 +159,111 @@ static void keep(TcpStoreServer *s, const char *key, const void *value, size_t b
     s->entries = entry;
 }
 
-// With the lock; the answer is sent without it. An entry stays where it is to the end.
-static const Entry *take_question(TcpStoreServer *s, const Peer *p, const StoreHead *head,
-                                  const void *value)
+static void take_question(TcpStoreServer *s, Peer *p)
 {
-    if (p->rank < 0)
-        return NULL;                    // closed meanwhile
+    StoreHead *head = &p->message.head;
     Watched *rank = &s->watch.ranks[p->rank];
+    const Entry *entry = NULL;
     rank->heard = clock_now();
+    head->key[STORE_KEY - 1] = '\0';
     if (head->what == STORE_PUT)
-        keep(s, head->key, value, head->bytes);
+        keep(s, head->key, p->message.value, head->bytes);
     else if (head->what == STORE_BEAT && head->bytes == sizeof(Alive))
-        memcpy(rank->alive, value, sizeof(Alive));
+        memcpy(rank->alive, p->message.value, sizeof(Alive));
     else if (head->what == STORE_OVER)
         end_run(s, NULL);
-    return head->what == STORE_GET ? find(s, head->key) : NULL;
-}
-
-static bool serve_question(TcpStoreServer *s, const Peer *p)
-{
-    StoreHead head;
-    if (!receive(p, &head, sizeof head) || head.bytes > STORE_MOST)
-        return false;
-    char *value = xmalloc(head.bytes);
-    bool all = receive(p, value, head.bytes);
-    head.key[STORE_KEY - 1] = '\0';
-    const Entry *entry = NULL;
-    if (all) {
-        pthread_mutex_lock(&s->lock);
-        entry = take_question(s, p, &head, value);
-        pthread_mutex_unlock(&s->lock);
-    }
-    free(value);
-    return all && (entry ? answer(p, STORE_VALUE, entry->value, entry->bytes)
-                         : answer(p, head.what == STORE_GET ? STORE_NOT_YET : STORE_DONE, NULL, 0));
+    else if (head->what == STORE_GET)
+        entry = find(s, head->key);
+    if (entry)
+        answer(p, STORE_VALUE, entry->value, entry->bytes);
+    else
+        answer(p, head->what == STORE_GET ? STORE_NOT_YET : STORE_DONE, NULL, 0);
 }
 
 // --- connections ---------------------------------------------------------------------------------
 
-static void forget(TcpStoreServer *s, Peer *p)
-{
-    Peer **at = &s->peers;
-    while (*at != p)
-        at = &(*at)->next;
-    *at = p->next;
-    if (p->rank >= 0)
-        s->watch.ranks[p->rank].ended = clock_now();
-    close(p->socket);
-    free(p);
-}
-
-static void *serve(void *arg)
-{
-    Peer *p = arg;
-    TcpStoreServer *s = p->server;
-    Greeting greeting = store_greeting();
-    Hello hello;
-    send(p->socket, &greeting, sizeof greeting, MSG_NOSIGNAL);
-    bool said = receive(p, &hello, sizeof hello);
-    pthread_mutex_lock(&s->lock);
-    bool joined = said && take_hello(s, p, &greeting, &hello);
-    pthread_mutex_unlock(&s->lock);
-    while (joined && serve_question(s, p)) {
-    }
-    pthread_mutex_lock(&s->lock);
-    forget(s, p);
-    pthread_mutex_unlock(&s->lock);
-    return NULL;
-}
-
-// With the lock.
 static void let_in(TcpStoreServer *s, int listening)
 {
-    int socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC), strangers = 0;
+    int socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
     if (socket < 0)
         return;
-    for (const Peer *p = s->peers; p; p = p->next)
-        if (p->rank < 0 && ++strangers == STRANGERS)
-            shutdown(p->socket, SHUT_RDWR);
-    Peer *p = xmalloc(sizeof *p);
-    *p = (Peer){ .next = s->peers, .server = s, .socket = socket, .rank = -1, .since = clock_now() };
+    Peer *p = xcalloc(1, sizeof *p);
+    *p = (Peer){ .next = s->peers, .socket = socket, .rank = -1, .since = clock_now(),
+                 .greeting = store_random() };
+    answer(p, STORE_GREETING, &p->greeting, sizeof p->greeting);
     s->peers = p;
-    pthread_detach(thread_start(serve, p, "a peer"));
+    s->connections++;
 }
 
-// Waits for connections, but only for a moment. Without the lock.
+static void forget(TcpStoreServer *s, Peer *p)
+{
+    if (p->rank >= 0)
+        s->watch.ranks[p->rank].ended = clock_now();
+    if (!p->sends)
+        free(p->message.value);
+    close(p->socket);
+    free(p);
+    s->connections--;
+}
+
+// Continues with the message that is under way. False: the connection is closed, or was refused.
+static bool serve(TcpStoreServer *s, Peer *p)
+{
+    bool known = p->rank >= 0;
+    int moved = store_move(p->socket, p->sends, &p->message, known ? STORE_MOST : sizeof(Hello));
+    if (moved <= 0)
+        return moved == 0;
+    if (!p->sends) {
+        (known ? take_question : take_hello)(s, p);
+        return serve(s, p);             // an answer seldom has to wait
+    }
+    bool refused = p->message.head.what == STORE_NO;
+    p->message = (StoreMessage){ .moved = 0 };
+    p->sends = false;
+    return !refused;
+}
+
+// Serves the connections with news: fds are theirs, in the same order.
+static void serve_all(TcpStoreServer *s, const struct pollfd *fds)
+{
+    double now = clock_now();
+    int strangers = 0;
+    for (Peer **at = &s->peers, *p; (p = *at); fds++) {
+        bool stays = !fds->revents || serve(s, p);
+        if (stays && p->rank < 0)
+            stays = ++strangers <= STRANGERS && now < p->since + politeness;
+        if (stays) {
+            at = &p->next;
+        } else {
+            *at = p->next;
+            forget(s, p);
+        }
+    }
+}
+
+// Waits for news, but only for a moment. A rank's old connection ends before its new one begins.
 static void listen_on(TcpStoreServer *s)
 {
-    struct pollfd fds[STORE_PLACES] = { { 0 } };
-    int strangers = 0;
-    for (int i = 0; i < s->config.count; i++)
+    int doors = s->config.count, n = doors;
+    struct pollfd *fds = xcalloc((size_t)(doors + s->connections), sizeof *fds);
+    for (int i = 0; i < doors; i++)
         fds[i] = (struct pollfd){ .fd = s->config.sockets[i], .events = POLLIN };
-    poll(fds, s->crowded ? 0 : (nfds_t)s->config.count, s->crowded ? 1 : SLICE_MS);
-    pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < s->config.count; i++)
+    for (const Peer *p = s->peers; p; p = p->next)
+        fds[n++] = (struct pollfd){ .fd = p->socket, .events = p->sends ? POLLOUT : POLLIN };
+    poll(fds, (nfds_t)n, SLICE_MS);
+    serve_all(s, fds + doors);
+    for (int i = 0; i < doors; i++)
         if (fds[i].revents)
             let_in(s, fds[i].fd);
-    for (const Peer *p = s->peers; p; p = p->next) {
-        strangers += p->rank < 0;
-        if (p->rank < 0 && clock_now() > p->since + politeness)
-            shutdown(p->socket, SHUT_RDWR);
-    }
-    s->crowded = strangers > 2 * STRANGERS;
-    pthread_mutex_unlock(&s->lock);
+    free(fds);
 }
 
 // --- judging -------------------------------------------------------------------------------------
 
 static void go(TcpStoreServer *s)
 {
-    char run[SECRET_TEXT];
-    Secret random = secret_random();
+    Secret run = secret_random();
+    run.text[STORE_NAME / 2] = '\0';
     s->watch.looked = clock_now();
     for (int i = 0; i < s->self.size; i++) {
         Watched *rank = &s->watch.ranks[i];
@@ -303,9 +272,7 @@ static void go(TcpStoreServer *s)
         rank->heard = rank->beaten = s->watch.looked;
         rank->slack = s->persons[i].supervised ? courtesy : 0;
     }
-    secret_to_text(&random, run);
-    run[STORE_NAME / 2] = '\0';
-    keep(s, "run", run, sizeof run);
+    keep(s, "run", run.text, STORE_NAME / 2 + 1);
     s->going = true;
 }
 
@@ -326,7 +293,7 @@ static _Noreturn void give_up(TcpStoreServer *s, int there)
     end_run(s, &error);
 }
 
-// With the lock. late: the time for all ranks to come is over.
+// late: the time for all ranks to come is over.
 static void look(TcpStoreServer *s, bool late)
 {
     int there = 0;
@@ -351,30 +318,27 @@ static void *run(void *arg)
         listen_on(s);
         double took = clock_now() - before;
         waited += took < 1 ? took : 0;
-        pthread_mutex_lock(&s->lock);
         look(s, s->config.timeout > 0 && waited > limit);
-        leaving += atomic_load(&s->stop) ? took : 0;
-        others = !atomic_load(&s->stop);
+        leaving += s->stop ? took : 0;
+        others = !s->stop;
         for (const Peer *p = s->peers; p; p = p->next)
             others = others || p->rank > 0;
-        pthread_mutex_unlock(&s->lock);
     }
     return NULL;
 }
 
 TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, const Person *self)
 {
-    static TcpStoreServer only;         // one per process; threads of peers may still hold its lock
-    TcpStoreServer *s = &only;
+    TcpStoreServer *s = xcalloc(1, sizeof *s);
     size_t size = (size_t)self->size;
-    *s = (TcpStoreServer){ .config = *config, .self = *self, .lock = PTHREAD_MUTEX_INITIALIZER };
+    s->config = *config;
+    s->self = *self;
     s->persons = xcalloc(size, sizeof *s->persons);
     s->pages = xcalloc(size, sizeof *s->pages);
     s->watch = (Watch){ .size = self->size, .ranks = xcalloc(size, sizeof *s->watch.ranks) };
     for (size_t i = 0; i < size; i++)
         s->watch.ranks[i] = (Watched){ .alive = &s->pages[i], .ended = clock_now() };
     for (int i = 0; i < config->count; i++) {
-        fcntl(config->sockets[i], F_SETFL, O_NONBLOCK);
         fcntl(config->sockets[i], F_SETFD, FD_CLOEXEC);
         CHECK(listen(config->sockets[i], SOMAXCONN) == 0, "another run may have it (ss -ltnp): choose "
               "another --master-port", "cannot listen at port %d of %s: %s", config->places[i].port,
@@ -388,14 +352,11 @@ void tcp_store_server_free(TcpStoreServer *s)
 {
     if (s == NULL)
         return;
-    atomic_store(&s->stop, true);
+    s->stop = true;
     pthread_join(s->thread, NULL);
-    for (bool any = true; any; usleep(1000)) {
-        pthread_mutex_lock(&s->lock);
-        any = s->peers != NULL;
-        for (const Peer *p = s->peers; p; p = p->next)
-            shutdown(p->socket, SHUT_RDWR);
-        pthread_mutex_unlock(&s->lock);
+    for (Peer *p = s->peers, *next; p; p = next) {
+        next = p->next;
+        forget(s, p);
     }
     for (int i = 0; i < s->config.count; i++)
         close(s->config.sockets[i]);
@@ -406,4 +367,5 @@ void tcp_store_server_free(TcpStoreServer *s)
     free(s->watch.ranks);
     free(s->pages);
     free(s->persons);
+    free(s);
 }
