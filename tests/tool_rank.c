@@ -1,46 +1,57 @@
-// tool_rank.c - plays a rank, for test_launch.sh: tool_rank RULE...
+// tool_rank.c - plays a rank without training, for tests of what starts and supervises ranks.
+//
+//   tool_rank RULE...                      a rank that launch has started
+//   tool_rank fork N TIMEOUT RULE...       starts N ranks by itself, as 03 does
 //
 //   RULE is WHO=PART,PART...   WHO is 1 (rank 1), 1.0 (only before the first restart) or all
 //
-// Parts are played in this order, that of all rules that hold. Then it exits with 0.
+// A rank plays the parts of all rules that hold, in this order. Then it exits with 0.
+#include "../03_ddp_fork/spawn.c"
 #include "alive.h"
-#include "check.h"
+#include "interrupt.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <time.h>
 
-static int rank, start;
+// The CPU backend's. spawn.c needs no more of the communication library.
+__attribute__((weak)) const bool comm_shares_devices = false;
+
+static bool forked;
+static World world;
+static int start;
+
+// A rank that is done tells the others that it leaves.
+static void leave_with(int status)
+{
+    if (forked && alive_here()->done)
+        tcp_store_end(&world);
+    exit(status);
+}
 
 static const char *variable(const char *name) { return getenv(name) ? getenv(name) : "-"; }
 
 static void say(const char *text)
 {
     char line[256];
-    int n = snprintf(line, sizeof line, "%s: rank %d, pid %d\n", text, rank, (int)getpid());
+    int n = snprintf(line, sizeof line, "%s: rank %d, pid %d\n", text, world.rank, (int)getpid());
     CHECK(write(STDOUT_FILENO, line, (size_t)n) == n, "", "write");
 }
 
-// --- what it was told ----------------------------------------------------------------------------
+// --- what the rank was given ---------------------------------------------------------------------
 
-// Does somebody listen there, where the others will look for it?
+// Is the inherited socket the one where the others will look for rank 0, and does it listen?
 static bool listens(void)
 {
     struct sockaddr_in address;
-    socklen_t bytes = sizeof address;
+    socklen_t bytes = sizeof address, size = sizeof(int);
     int fd = atoi(variable("DDP_LISTEN")), listening = 0;
-    socklen_t size = sizeof listening;
     return getsockname(fd, (struct sockaddr *)&address, &bytes) == 0
            && ntohs(address.sin_port) == atoi(variable("MASTER_PORT"))
-           && listen(fd, 8) == 0 &&
-           getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 && listening;
+           && listen(fd, 8) == 0
+           && getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 && listening;
 }
 
-static void print_contract(int count)
+static void print_contract(int unused)
 {
     static const char *const names[] = {
         "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
@@ -48,7 +59,7 @@ static void print_contract(int count)
         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS", "GOMP_SPINCOUNT",
         "DDP_TOKEN",
     };
-    (void)count;
+    (void)unused;
     char line[2048] = "";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t n = strlen(line);
@@ -58,29 +69,35 @@ static void print_contract(int count)
     fflush(stdout);
 }
 
-// Descriptors beside the first three, blocked and ignored signals, and its group.
-static void print_inherited(int count)
+static void print_world(int unused)
 {
-    (void)count;
+    (void)unused;
+    printf("rank %d of %d, local %d of %d, at %s\n", world.rank, world.size, world.local_rank,
+           world.local_size, world.address);
+    fflush(stdout);
+}
+
+// Descriptors apart from the first three, blocked and ignored signals, and the process group.
+static void print_inherited(int unused)
+{
+    (void)unused;
     sigset_t blocked;
     struct sigaction action;
-    char line[512];
-    int n = snprintf(line, sizeof line, "inherited:");
+    printf("inherited:");
     for (int fd = STDERR_FILENO + 1; fd < 64; fd++)
         if (fcntl(fd, F_GETFD) >= 0)
-            n += snprintf(line + n, sizeof line - (size_t)n, " %s",
-                          fcntl(fd, F_GET_SEALS) >= 0             ? "memory"
-                          : fd == atoi(variable("DDP_LISTEN")) ? "listening" : "unknown");
+            printf(" %s", fcntl(fd, F_GET_SEALS) >= 0             ? "memory"
+                          : fd == atoi(variable("DDP_LISTEN")) ? "listening" : "other");
     sigprocmask(SIG_SETMASK, NULL, &blocked);
-    n += snprintf(line + n, sizeof line - (size_t)n, "; blocked:");
+    printf("; blocked:");
     for (int signal = 1; signal < SIGSYS; signal++)
         if (sigismember(&blocked, signal))
-            n += snprintf(line + n, sizeof line - (size_t)n, " %s", sigabbrev_np(signal));
-    n += snprintf(line + n, sizeof line - (size_t)n, "; ignored:");
+            printf(" %s", sigabbrev_np(signal));
+    printf("; ignored:");
     for (int signal = 1; signal < SIGSYS; signal++)
         if (sigaction(signal, NULL, &action) == 0 && action.sa_handler == SIG_IGN)
-            n += snprintf(line + n, sizeof line - (size_t)n, " %s", sigabbrev_np(signal));
-    printf("%s; own group: %d\n", line, getpgrp() == getpid());
+            printf(" %s", sigabbrev_np(signal));
+    printf("; own group: %d\n", getpgrp() == getpid());
     fflush(stdout);
 }
 
@@ -89,7 +106,7 @@ static void print_inherited(int count)
 static void on_signal(int signal)
 {
     char line[64];
-    int n = snprintf(line, sizeof line, "caught %s: rank %d\n", sigabbrev_np(signal), rank);
+    int n = snprintf(line, sizeof line, "caught %s: rank %d\n", sigabbrev_np(signal), world.rank);
     if (write(STDOUT_FILENO, line, (size_t)n) != n)
         _exit(99);
     if (signal == SIGINT || signal == SIGTERM) {
@@ -98,38 +115,98 @@ static void on_signal(int signal)
     }
 }
 
-static void catch_signals(int count)
+static void catch_signals(int unused)
 {
-    (void)count;
-    static const int all[] = { SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT };
+    (void)unused;
+    static const int all[] = { SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         signal(all[i], on_signal);
     say("ready");
 }
 
-static void be_deaf(int count)
+static void be_deaf(int unused)
 {
-    (void)count;
+    (void)unused;
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     say("ready");
 }
 
-static void wait_long(int count)
+// As a rank that waits for another one.
+static void wait_long(int unused)
 {
-    (void)count;
+    (void)unused;
+    alive_wait_begin();
     for (;;)
         pause();
 }
 
-static void sleep_ms(int count) { usleep((useconds_t)count * 1000); }
-
-static void leave_with(int count) { exit(count); }
-
-static void die_of(int count)
+static void sleep_ms(int ms)
 {
-    signal(count, SIG_DFL);             // AddressSanitizer has its own ideas
-    raise(count);
+    struct timespec left = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L };
+    while (nanosleep(&left, &left) != 0)
+        continue;
+}
+
+// Two threads wait for another rank, one of them only for a moment.
+static void wait_twice(int ms)
+{
+    alive_wait_begin();
+    alive_wait_begin();
+    alive_wait_end();
+    sleep_ms(ms);
+    alive_wait_end();
+}
+
+static void beat(int ms)
+{
+    for (int i = 0; i < ms; i += 20) {
+        alive_beat();
+        sleep_ms(20);
+    }
+}
+
+// As a training run: steps until it is asked to stop.
+static void train(int unused)
+{
+    (void)unused;
+    interrupt_install(true);
+    say("ready");
+    while (!interrupt_requested())
+        beat(20);
+    alive_done();
+    leave_with(128 + interrupt_requested());
+}
+
+static void take_a_long_step(int unused)
+{
+    (void)unused;
+    interrupt_install(true);
+    say("ready");
+    for (;;)
+        beat(20);
+}
+
+static void get_what_never_comes(int unused)
+{
+    (void)unused;
+    char value;
+    interrupt_install(true);
+    say("ready");
+    world.store.get(world.store.arg, "never", &value, 1);
+}
+
+static void hang(int unused)
+{
+    (void)unused;
+    for (volatile unsigned i = 0;; i++)
+        continue;
+}
+
+static void die_of(int signal_number)
+{
+    signal(signal_number, SIG_DFL);     // AddressSanitizer has its own ideas
+    raise(signal_number);
 }
 
 // In this group, or (1) in a session of its own; deaf.
@@ -147,9 +224,8 @@ static void write_lines(int count)
 {
     char line[256];
     for (int i = 0; i < count; i++) {
-        int n = snprintf(line, sizeof line, "line %d of rank %d %.*s|\n", i, rank, i % 100,
-                         "....................................................................."
-                         "...............................");
+        int n = snprintf(line, sizeof line, "line %d of rank %d %0*d|\n", i, world.rank,
+                         i % 100 + 1, 0);
         int fd = STDOUT_FILENO + i % 2, half = i % n;   // two pieces, as of a small buffer
         CHECK(write(fd, line, (size_t)half) == half, "", "write");
         CHECK(write(fd, line + half, (size_t)(n - half)) == n - half, "", "write");
@@ -166,14 +242,17 @@ static void write_long(int count)
 
 static void live(int step)
 {
-    alive_inherit();
+    if (!forked)
+        alive_inherit();
     alive_joined();
     alive_step(2, step);
 }
 
-static void be_done(int count)
+static void reduce(int count) { alive_collective_begin("gradients", "all_reduce", count); }
+
+static void be_done(int unused)
 {
-    (void)count;
+    (void)unused;
     alive_done();
 }
 
@@ -181,10 +260,12 @@ static const struct {
     const char *name;
     void (*play)(int count);
 } parts[] = {
-    { "contract", print_contract }, { "inherited", print_inherited }, { "catch", catch_signals },
-    { "deaf", be_deaf }, { "wait", wait_long }, { "sleep", sleep_ms }, { "exit", leave_with },
-    { "die", die_of }, { "child", have_child }, { "lines", write_lines }, { "long", write_long },
-    { "live", live }, { "done", be_done },
+    { "contract", print_contract }, { "world", print_world }, { "inherited", print_inherited },
+    { "catch", catch_signals }, { "deaf", be_deaf }, { "wait", wait_long },
+    { "twice", wait_twice }, { "beat", beat }, { "train", train }, { "step", take_a_long_step },
+    { "get", get_what_never_comes }, { "hang", hang }, { "sleep", sleep_ms },
+    { "exit", leave_with }, { "die", die_of }, { "child", have_child }, { "lines", write_lines },
+    { "long", write_long }, { "live", live }, { "reduce", reduce }, { "done", be_done },
 };
 
 static void play(const char *text)
@@ -203,16 +284,23 @@ static void play(const char *text)
 int main(int argc, char **argv)
 {
     char mine[32], now[32];
-    rank = atoi(variable("RANK"));
-    start = atoi(variable("TORCHELASTIC_RESTART_COUNT"));
-    snprintf(mine, sizeof mine, "%d", rank);
-    snprintf(now, sizeof now, "%d.%d", rank, start);
-    for (int i = 1; i < argc; i++) {
+    int rules = 1;
+    if (argc > 3 && strcmp(argv[1], "fork") == 0) {
+        spawn(&(SpawnConfig){ .ranks = atoi(argv[2]), .timeout = atof(argv[3]) }, &world);
+        forked = true;
+        rules = 4;
+    } else {
+        world.rank = atoi(variable("RANK"));
+        start = atoi(variable("TORCHELASTIC_RESTART_COUNT"));
+    }
+    snprintf(mine, sizeof mine, "%d", world.rank);
+    snprintf(now, sizeof now, "%d.%d", world.rank, start);
+    for (int i = rules; i < argc; i++) {
         char *who = strtok(argv[i], "=");
         if (strcmp(who, "all") != 0 && strcmp(who, mine) != 0 && strcmp(who, now) != 0)
             continue;
         for (char *part; (part = strtok(NULL, ",")) != NULL;)
             play(part);
     }
-    return 0;
+    leave_with(0);
 }

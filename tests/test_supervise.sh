@@ -1,0 +1,166 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 180 SANITIZERS asan LABELS deadlines
+# Both programs that supervise ranks: the parent of 03, which forks them, and launch of 04. Whatever a rank does, that
+# rank is named, the exit status fits, and no process is left. Whatever signal arrives, the ranks get it.
+# shellcheck disable=SC2317  # check calls functions
+. "$SRC/tests/test.sh"
+launch=$BUILD/04_ddp_launcher/launch
+rank=$BUILD/../tests/tool_rank
+. "$SRC/tests/play.sh"
+answer="stopping after this step; once more: at once"
+
+# start fork|launch N RULE...: sets `words`, the command.
+start()
+{
+    words=("$rank" fork "$2" "${timeout:-30}")
+    [ "$1" = fork ] || words=("$launch" -n "$2" -- "$rank")
+    words+=("${@:3}")
+}
+
+# --- the end of a rank ------------------------------------------------------------------------------------------------
+
+# What rank 1 of 3 does, the exit status, and what is printed (-: nothing, it has printed its reason already).
+while read -r does status text; do
+    for how in fork launch; do
+        start $how 3 "all=live9" "1=deaf,live7,reduce1024,$does" 0=wait 2=wait
+        begun=$EPOCHREALTIME
+        expect "$status" "" "${words[@]}"
+        check "$how, $does: soon" within 0 4
+        if [ "$text" = - ]; then
+            check "$how, $does: no rank is named" says_times 0 " rank [0-9] of "
+        else
+            check "$how, $does: rank 1 is named" grep -qF "rank 1 of 3 ($(hostname), pid $(pid_of 1)) $text" output
+            check "$how, $does: no other is" says_times 1 " rank [0-9] of "
+        fi
+    done
+done <<'END'
+die9 1 was killed by SIGKILL (Killed): after epoch 2, step 7; last collective: all_reduce #1 of 1024 values (gradients)
+die11 1 was killed by SIGSEGV (Segmentation fault): after epoch 2, step 7;
+die15 1 was killed by SIGTERM (Terminated): after epoch 2, step 7;
+exit0 1 ended with status 0: after epoch 2, step 7;
+exit1 1 ended with status 1: after epoch 2, step 7;
+exit143 143 ended with status 143: after epoch 2, step 7;
+exit2 2 -
+exit3 3 -
+exit4 1 -
+END
+
+for how in fork launch; do
+    start $how 3 all=live9,done
+    expect 0 "" "${words[@]}"
+    check "$how: nothing is printed" test ! -s output
+    start $how 3 all=live9,done,exit130
+    expect 130 "" "${words[@]}"
+    check "$how: all have agreed to stop: nothing is printed" test ! -s output
+
+    # Rank 2 dies while the supervisor is stopped; the others fail for that reason, and it sees all deaths at once.
+    start $how 3 all=live1 0=sleep800,exit1 1=sleep500,exit1 2=catch,wait
+    begin "${words[@]}"
+    ready 1
+    kill -STOP $pid
+    kill -KILL "$(pid_of 2)"
+    sleep 1
+    kill -CONT $pid
+    check "$how: status 1" ends 1
+    check "$how: the first cause" says "rank 2 of 3 .* was killed by SIGKILL"
+    check "$how: no other is named" says_times 1 " rank [0-9] of "
+
+    # A rank that is stopped wakes up and cleans up. One that ignores signals is killed, and so is a rank's child.
+    start $how 3 all=live1 0=wait 1=sleep500,exit7 2=catch,die19
+    begun=$EPOCHREALTIME
+    expect 7 "caught" "${words[@]}"
+    check "$how: a stopped rank does not delay the end" within 0 2
+    start $how 3 all=live1 0=deaf,wait 1=sleep300,exit7 2=child0,catch,wait
+    begun=$EPOCHREALTIME
+    expect 7 "rank 1 of 3" "${words[@]}"
+    check "$how: deaf ranks are killed after 2 s" within 1.9 6
+    check "$how: nothing is left" nothing_left
+    start $how 2 1=child0,sleep200 all=live1,done
+    expect 0 "" "${words[@]}"
+    check "$how: nor after a good end" nothing_left
+
+    start $how 3 all=live1,deaf,wait
+    begin "${words[@]}"
+    ready 3
+    kill -KILL $pid
+    check "$how: KILL" ends 137
+    begun=$EPOCHREALTIME
+    check "$how: no rank outlives the supervisor" at_last nothing_left
+    check "$how: within 2 s" within 0 2
+done
+
+# --- what a forked rank finds -----------------------------------------------------------------------------------------
+
+expect 0 "rank 3 of 4, local 3 of 4, at 127.0.0.1" "$rank" fork 4 30 all=world,done
+expect 0 "" "$rank" fork 0 30 all=world,done
+check "two ranks on a CPU" says_times 2 "^rank [01] of 2,"
+expect 0 "; blocked:; ignored: TTOU; own group: 1" "$rank" fork 2 30 1=inherited all=done
+
+# --- signs of life ----------------------------------------------------------------------------------------------------
+
+# lost TEXT TIMEOUT LEAST RULE...: status 1, not before LEAST s.
+lost()
+{
+    begun=$EPOCHREALTIME
+    expect 1 "$1" "$rank" fork 3 "$2" all=live3 "${@:4}"
+    check "$1: in time" within "$3" 4
+}
+lost "rank 1 of 3 ($(hostname), pid " 1 1 0=wait 1=die19 2=wait
+check "a stopped rank" says "\) is stopped for 1[.0-9]* s: after epoch 2, step 3"
+lost ") has given no sign of life for 0.5" 0.5 0.5 0=wait 1=wait 2=hang
+check "a rank that hangs" says ": rank 2 of 3 "
+lost "all wait for each other, for 0.5 s now" 0.5 0.5 all=wait
+expect 0 "" "$rank" fork 3 0.4 all=live3 0=beat1200 1=twice1200 2=twice1200 all=done
+check "to wait for a rank that works is no fault" test ! -s output
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+# asked SIGNAL TIMES STATUS MOST ANSWERS RULE...: N ranks are ready; then the parent gets this signal so often, and ends
+# within MOST s.
+asked()
+{
+    local i signal=$1 times=$2
+    begin "$rank" fork 3 30 "${@:6}"
+    ready 3
+    for ((i = 1; i <= times; i++)); do
+        [ $i = 1 ] || check "$signal, $((i - 1)) times: not yet" test "$(left | wc -l)" = 4
+        begun=$EPOCHREALTIME
+        kill -"$signal" $pid
+        [ $i = "$times" ] || sleep 0.2      # two that come at once are one
+    done
+    check "$signal: status $3" ends "$3"
+    check "$signal: in time" within 0 "$4"
+    check "$signal: what is printed" test "$(grep -v -e '^ready' -e '^$' output)" = "$5"
+}
+asked INT 1 130 4 "$answer" all=live1,train
+asked TERM 1 143 4 "$answer" all=live1,train
+asked INT 2 130 4 "$answer" all=live1,step
+asked INT 3 130 1.9 "$answer" all=live1,deaf,beat60000
+asked HUP 1 129 4 "" all=live1,step
+asked TERM 1 143 1.9 "$answer" 0=step 1=get 2=get      # before they have met there is no step to finish
+
+begin "$launch" -n 2 -- "$rank" all=live1,catch,wait
+ready 2
+for signal in USR1 USR2; do
+    kill -$signal $pid
+    check "$signal reaches both" at_last says_times 2 "caught $signal: rank"
+done
+kill -INT $pid
+check "Ctrl-C" ends 130
+check "reaches both" says_times 2 "caught INT: rank"
+check "and names no rank" says_times 0 " rank [0-9] of "
+
+# Ctrl-Z for longer than the timeout: nobody is lost.
+begin "$rank" fork 2 2 all=live1,catch,sleep60000
+ready 2
+state() { sed 's/.*) //; s/ .*//' "/proc/$1/stat"; }
+stopped() { for p in $pid $(pgrep -P $pid); do [ "$(state "$p")" = T ] || return; done; }
+kill -TSTP $pid
+check "Ctrl-Z stops all" at_last stopped
+sleep 2.2
+kill -CONT $pid
+check "fg continues both" at_last says_times 2 "caught CONT: rank"
+kill -INT $pid
+check "they were not lost" ends 130
+check "and no rank is named" says_times 0 " rank [0-9] of "
+test_done
