@@ -43,7 +43,6 @@ typedef struct Data {
     Augment augment;        // of training images
     Augment plain;          // of test images: only normalised
     const char *const *class_names; // (classes), or NULL
-    char **own_names;       // those that were allocated
     struct Folder *folder;  // of pictures, or NULL
 } Data;
 

@@ -22,7 +22,7 @@ static Box box_of(const Data *data, int id)
     Error error;
     FileBytes file = { 0 };
     const struct Pictures *p = data->train.pictures;
-    if (!folder_read(p->folder, p->list, p->files[id], &file, &error) ||
+    if (!folder_read(p->folder, p->files[id], &file, &error) ||
         !picture_size("", file.bytes, file.size, &width, &height, &error))
         FAIL_ERROR(&error);
     View v = view_random(width, height, data->train.width, data->augment.seed, 0, id);

@@ -93,20 +93,18 @@ static void set_write(const Config *c, const Data *data, const Dataset *set, con
     View view = { pixels.at, side, side, { 0, 0, side, side }, false };
     uint8_t *planes = xmalloc(3 * after), *rgb = xmalloc(3 * after);
     Resizer resizer = { 0 };
-    Error error;
     for (int i = 0; i < set->count; i++) {
         char path[4096], file[4200];
         class_folder(path, sizeof path, c, data, part, set->labels[i]);
         interleave(set->images + (size_t)i * (size_t)set->channels * before, set->channels, before,
                    pixels.rgb);
-        if (!picture_resize(&pixels, &view, &resizer, planes, &error))
-            FAIL_ERROR(&error);
+        picture_resize(&pixels, &view, &resizer, planes);
         interleave(planes, 3, after, rgb);
         bool jpeg = strcmp(c->format, "jpeg") == 0;
         snprintf(file, sizeof file, "%s/%05d.%s", path, i, jpeg ? "jpg" : "png");
         picture_write(file, rgb, side, jpeg);
     }
-    resizer_free(&resizer);
+    free(resizer.memory);
     free(rgb);
     free(planes);
     free(pixels.rgb);

@@ -217,13 +217,8 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
         return error_set(err, "sets: auto, cifar10, cifar100, mnist, fashion-mnist, synthetic",
                          "--data %s: no such data set or directory", wanted);
     set = set_in_directory(wanted);
-    if (set)
-        return set_open(data, set, wanted, config, seed, err);
-    if (folder_recognised(wanted))
-        return folder_data_open(data, config, seed, err);
-    return error_set(err, "pictures are in train/CLASS/ and val/CLASS/, CIFAR in its binary "
-                          "version, MNIST in four files, gzipped or not",
-                     "%s: no data set in this directory", wanted);
+    return set ? set_open(data, set, wanted, config, seed, err)
+               : folder_data_open(data, config, seed, err);
 }
 
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)

@@ -25,18 +25,26 @@ bool data_file_missing(const char *path)
     return lstat(path, &info) != 0 && (errno == ENOENT || errno == ENOTDIR);
 }
 
+int data_file_descriptor(const char *path, const char *hint, int64_t *size, Error *err)
+{
+    struct stat info;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode)) {
+        *size = info.st_size;
+        return fd;
+    }
+    error_set(err, hint, "%s: %s", path, fd < 0 ? strerror(errno) : "not a regular file");
+    if (fd >= 0)
+        close(fd);
+    return -1;
+}
+
 bool data_file_open(DataFile *file, const char *path, const char *hint, Error *err)
 {
     *file = (DataFile){ .path = path, .hint = hint };
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
-    struct stat info;
-    if (fd < 0 || fstat(fd, &info) != 0)
-        return error_set(err, hint, "%s: open: %s", path, strerror(errno));
-    if (!S_ISREG(info.st_mode)) {
-        close(fd);
-        return error_set(err, hint, "%s: not a regular file", path);
-    }
-    file->size = info.st_size;
+    int fd = data_file_descriptor(path, hint, &file->size, err);
+    if (fd < 0)
+        return false;
     file->gz = gzdopen(fd, "rb");
     CHECK(file->gz, "", "out of memory");
     gzbuffer(file->gz, 256 << 10);
@@ -96,6 +104,15 @@ bool dataset_alloc(Dataset *set, int count, int channels, int height, int width,
            error_set(err, "synthetic images: --train-samples, --test-samples and --image-size",
                      "out of memory: %d images of %dx%dx%d are %zu MB", count, channels, height,
                      width, bytes >> 20);
+}
+
+void *data_memory(void *memory, size_t *capacity, size_t bytes)
+{
+    if (bytes <= *capacity && memory)
+        return memory;
+    free(memory);
+    *capacity = bytes;
+    return xmalloc(bytes + 1);
 }
 
 typedef struct TaskThread {

@@ -11,7 +11,9 @@ typedef struct DataFile {
     uint32_t crc;           // of the bytes read so far
 } DataFile;
 
-// Refuses anything but a regular file, and never waits (opening a FIFO would wait for a writer).
+// Opens a file. Refuses anything but a regular one, and never waits (opening a FIFO would wait for a
+// writer). -1: it cannot be opened.
+int data_file_descriptor(const char *path, const char *hint, int64_t *size, Error *err);
 bool data_file_open(DataFile *file, const char *path, const char *hint, Error *err);
 void data_file_close(DataFile *file);
 // Reads exactly this many bytes, uncompressed if the file is gzipped.
@@ -24,6 +26,9 @@ bool data_path_join(char *path, size_t size, const char *dir, const char *name, 
 
 // Allocates the images and labels. data_close frees them.
 bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
+
+// Memory of at least this many bytes: the same, or if that is too small, new memory in its place.
+void *data_memory(void *memory, size_t *capacity, size_t bytes);
 
 // Adds the bytes to data->checksum, which is equal for equal copies of a data set.
 void data_checksum(Data *data, const void *bytes, size_t size);

@@ -23,32 +23,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The files of train/, of val/, or of a single level.
-typedef struct FileList {
-    const char *set;        // "train/", "val/" or ""
-    int count;
-    int32_t *labels;        // (count)
-    const struct FilePlace *places; // (count)
-    const char *paths;      // the text of the paths
-} FileList;
+typedef struct FolderFile {
+    uint32_t path;          // where it begins in the text
+    uint32_t block, bytes;  // block: where the content begins in an archive; bytes: its size
+    int32_t label;
+} FolderFile;
 
 typedef struct Folder {
     char *path;             // DIR or FILE.tar
     int tar;                // the archive's descriptor, or -1
+    bool sets;              // train/ and val/; else a single level, which the caller splits
     int classes;
     char **class_names;     // (classes)
-    FileList train, val;    // a single level: val.count is 0, and the caller splits train
+    int count, train_count; // of files: first those of train, or all of a single level
+    FolderFile *files;      // (count)
 
     char *text;             // all paths, each ends with a zero
-    size_t text_size, text_capacity;
     size_t inside;          // archive: bytes of each path that name the outermost folder
-    struct FilePlace *places;
-    size_t count, capacity; // of places
-    int32_t *labels;
+    size_t text_size, text_capacity, capacity;
 } Folder;
 
-// Is `path` a set of pictures? It is if it is called .tar, or is a folder with folders in it.
-bool folder_recognised(const char *path);
 // Lists all files. On an error it frees everything.
 bool folder_open(Folder *folder, const char *path, Error *err);
 void folder_close(Folder *folder);
@@ -62,8 +56,8 @@ typedef struct FileBytes {
 } FileBytes;
 
 // Thread-safe, if each thread has its own `to`. The caller frees to->bytes.
-bool folder_read(const Folder *folder, const FileList *files, int index, FileBytes *to, Error *err);
+bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err);
 // For messages: "DIR/train/cat/1.jpg", or "pets.tar: pets/train/cat/1.jpg"; shortened to size.
-void folder_name(const Folder *folder, const FileList *files, int index, char *name, size_t size);
+void folder_name(const Folder *folder, int file, char *name, size_t size);
 // What identifies a file wherever the folder is: "train/cat/1.jpg".
-const char *folder_file(const FileList *files, int index);
+const char *folder_file(const Folder *folder, int file);

@@ -3,10 +3,10 @@
 // Both libraries report errors by a function that must not return. Ours jump back to the start of
 // the work (setjmp) and leave the text in the reader's struct; nothing here is global.
 #include "data/picture.h"
+#include "data/files.h"
 
 #include <setjmp.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <jpeglib.h>
@@ -28,23 +28,11 @@ typedef struct Job {
     char problem[JMSG_LENGTH_MAX];
 } Job;
 
-void pixels_free(Pixels *pixels)
-{
-    free(pixels->rgb);
-    *pixels = (Pixels){ 0 };
-}
-
-static bool pixels_fit(Pixels *pixels, Rect at)
+static void pixels_fit(Pixels *pixels, Rect at)
 {
     size_t bytes = (size_t)at.width * (size_t)at.height * 3;
     pixels->at = at;
-    if (bytes <= pixels->capacity)
-        return true;
-    pixels_free(pixels);
-    pixels->rgb = malloc(bytes);
-    pixels->capacity = pixels->rgb ? bytes : 0;
-    pixels->at = at;
-    return pixels->rgb;
+    pixels->rgb = data_memory(pixels->rgb, &pixels->capacity, bytes);
 }
 
 // NULL, or the reason why this size is refused.
@@ -191,8 +179,7 @@ static void jpeg_decode(Jpeg *jpeg)
     info->out_color_space = info->num_components == 4 ? JCS_CMYK : JCS_RGB;
     jpeg_start_decompress(info);
     jpeg_choose_columns(info, &at);
-    if (!pixels_fit(jpeg->job->pixels, at))
-        jpeg_stop(jpeg, "out of memory");
+    pixels_fit(jpeg->job->pixels, at);
     if (at.y > 0)   // only before the first row: libjpeg-turbo's issue 915
         jpeg_skip_scanlines(info, (JDIMENSION)at.y);
     jpeg_read_rows(jpeg);
@@ -292,8 +279,7 @@ static void png_decode(Png *reader)
     }
     int passes = png_set_interlace_handling(png);
     png_read_update_info(png, reader->info);
-    if (!pixels_fit(pixels, (Rect){ 0, 0, reader->job->width, reader->job->height }))
-        png_error(png, "out of memory");
+    pixels_fit(pixels, (Rect){ 0, 0, reader->job->width, reader->job->height });
     for (int pass = 0; pass < passes; pass++)
         for (int y = 0; y < pixels->at.height; y++)
             png_read_row(png, pixels->rgb + (size_t)y * (size_t)pixels->at.width * 3, NULL);

@@ -23,13 +23,13 @@ typedef struct Rect {
     int x, y, width, height;
 } Rect;
 
-// A part of a picture. Begin with { 0 }; picture_decode grows the memory and reuses it.
+// A part of a picture. Begin with { 0 }; picture_decode grows the memory and reuses it, and the
+// caller frees rgb.
 typedef struct Pixels {
     Rect at;                // which part
     uint8_t *rgb;           // (at.height, at.width, 3)
     size_t capacity;
 } Pixels;
-void pixels_free(Pixels *pixels);
 
 // Do these first bytes of a file (12 are enough) identify a JPEG or a PNG?
 bool picture_recognised(const uint8_t *bytes, size_t size);

@@ -9,51 +9,36 @@
 
 // --- which files ---------------------------------------------------------------------------------
 
-static struct Pictures *pictures_new(const Folder *folder, const FileList *list, int room)
-{
-    struct Pictures *p = xcalloc(1, sizeof *p);
-    p->folder = folder;
-    p->list = list;
-    p->files = xmalloc(((size_t)room + 1) * sizeof *p->files);
-    return p;
-}
-
-static void all_files(Dataset *set, const Folder *folder, const FileList *list)
-{
-    set->pictures = pictures_new(folder, list, list->count);
-    set->count = list->count;
-    for (int i = 0; i < list->count; i++)
-        set->pictures->files[i] = i;
-}
-
 // A folder with a single level: of each class, `fraction` of the files are for evaluation, at least
 // one, but not all. The choice depends only on the number of files, so it is equal in every run.
-static void split_files(Data *data, const Folder *folder, double fraction)
+static void choose_files(const Folder *folder, double fraction, bool *for_test)
 {
-    const FileList *list = &folder->train;
-    const size_t count = (size_t)list->count;
     int *left = xcalloc((size_t)folder->classes, sizeof *left);
-    int32_t *order = xmalloc(count * sizeof *order);
-    bool *apart = xcalloc(count, sizeof *apart);
-    for (size_t i = 0; i < count; i++)
-        left[list->labels[i]]++;
+    int32_t *order = xmalloc((size_t)folder->count * sizeof *order);
+    for (int i = 0; i < folder->count; i++)
+        left[folder->files[i].label]++;
     for (int k = 0; k < folder->classes; k++) {
         int wanted = (int)fmax(1, rint(fraction * left[k])), most = left[k] - 1;
         left[k] = wanted < most ? wanted : most;
     }
-    torch_randperm(0, list->count, order);
-    for (size_t i = 0; i < count; i++)
-        apart[order[i]] = left[list->labels[order[i]]]-- > 0;
-
-    data->train.pictures = pictures_new(folder, list, list->count);
-    data->test.pictures = pictures_new(folder, list, list->count);
-    for (int i = 0; i < list->count; i++) {
-        Dataset *set = apart[i] ? &data->test : &data->train;
-        set->pictures->files[set->count++] = i;
-    }
-    free(apart);
+    torch_randperm(0, folder->count, order);
+    for (int i = 0; i < folder->count; i++)
+        for_test[order[i]] = left[folder->files[order[i]].label]-- > 0;
     free(order);
     free(left);
+}
+
+static void share_files(Data *data, const Folder *folder, double fraction)
+{
+    bool *for_test = xcalloc((size_t)folder->count, sizeof *for_test);
+    if (!folder->sets)
+        choose_files(folder, fraction, for_test);
+    for (int i = 0; i < folder->count; i++) {
+        Dataset *set = for_test[i] || i >= folder->train_count ? &data->test : &data->train;
+        set->labels[set->count] = folder->files[i].label;
+        set->pictures->files[set->count++] = i;
+    }
+    free(for_test);
 }
 
 void pictures_cut(Dataset *set, int count)
@@ -69,37 +54,25 @@ void pictures_cut(Dataset *set, int count)
 
 static void dataset_set(Dataset *set, const Folder *folder, const DataConfig *config, int size)
 {
-    set->channels = 3;
-    set->height = set->width = size;
-    set->classes = folder->classes;
+    const size_t room = (size_t)folder->count + 1;
+    *set = (Dataset){ .channels = 3, .height = size, .width = size, .classes = folder->classes,
+                      .labels = xmalloc(room * sizeof *set->labels),
+                      .pictures = xcalloc(1, sizeof *set->pictures) };
+    set->pictures->folder = folder;
+    set->pictures->files = xmalloc(room * sizeof *set->pictures->files);
     set->pictures->resize = config->resize ? config->resize : (int)lrint(size * 256 / 224.0);
-    set->labels = xmalloc(((size_t)set->count + 1) * sizeof *set->labels);
-    for (int i = 0; i < set->count; i++)
-        set->labels[i] = set->pictures->list->labels[set->pictures->files[i]];
 }
 
-static void checksum_names(Data *data, const FileList *list)
-{
-    for (int i = 0; i < list->count; i++) {
-        const char *name = folder_file(list, i);
-        data_checksum(data, name, strlen(name) + 1);
-        data_checksum(data, &list->labels[i], sizeof list->labels[i]);
-    }
-}
-
-// All names, and the contents of some files: reading 140 GB would take an hour.
+// All paths, and the contents of some files: reading 140 GB would take an hour.
 static void checksum_add(Data *data, const Folder *folder)
 {
     enum { FILES = 64 };
     FileBytes bytes = { 0 };
     Error ignored;          // a file that cannot be read is reported when it is needed
-    for (int k = 0; k < folder->classes; k++)
-        data_checksum(data, folder->class_names[k], strlen(folder->class_names[k]) + 1);
-    checksum_names(data, &folder->train);
-    checksum_names(data, &folder->val);
+    for (int i = 0; i < folder->count; i++)
+        data_checksum(data, folder_file(folder, i), strlen(folder_file(folder, i)) + 1);
     for (int64_t i = 0; i < FILES; i++)
-        if (folder_read(folder, &folder->train, (int)(i * folder->train.count / FILES), &bytes,
-                        &ignored))
+        if (folder_read(folder, (int)(i * folder->train_count / FILES), &bytes, &ignored))
             data_checksum(data, bytes.bytes, bytes.size);
     free(bytes.bytes);
 }
@@ -109,16 +82,6 @@ static void plain_text(char *text)
     for (; *text; text++)
         if ((unsigned char)*text < ' ' || strchr(",\"\\\x7f", *text))
             *text = '_';
-}
-
-static char **plain_names(const Folder *folder)
-{
-    char **names = xcalloc((size_t)folder->classes, sizeof *names);
-    for (int i = 0; i < folder->classes; i++) {
-        names[i] = xstrdup(folder->class_names[i]);
-        plain_text(names[i]);
-    }
-    return names;
 }
 
 bool pictures_open(Data *data, const DataConfig *config, Error *err)
@@ -133,17 +96,13 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err)
         return false;
     }
     data->folder = folder;
-    data->own_names = plain_names(folder);
-    data->class_names = (const char *const *)data->own_names;
-    if (folder->val.count > 0) {
-        all_files(&data->train, folder, &folder->train);
-        all_files(&data->test, folder, &folder->val);
-    } else {
-        split_files(data, folder, config->val_split);
-    }
+    data->class_names = (const char *const *)folder->class_names;
+    for (int i = 0; i < folder->classes; i++)
+        plain_text(folder->class_names[i]);
     dataset_set(&data->train, folder, config, size);
     dataset_set(&data->test, folder, config, size);
     data->train.pictures->skip = strcmp(config->bad_images, "skip") == 0;
+    share_files(data, folder, config->val_split);
     checksum_add(data, folder);
     return true;
 }
@@ -161,9 +120,6 @@ void pictures_close(Data *data)
         return;
     dataset_close(&data->train);
     dataset_close(&data->test);
-    for (int i = 0; i < data->folder->classes; i++)
-        free(data->own_names[i]);
-    free(data->own_names);
     folder_close(data->folder);
     free(data->folder);
 }
@@ -176,27 +132,29 @@ bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t ep
     const struct Pictures *p = set->pictures;
     char name[4096];
     int width, height, side = set->width;
-    folder_name(p->folder, p->list, p->files[id], name, sizeof name);
-    if (!folder_read(p->folder, p->list, p->files[id], &tools->file, err) ||
+    folder_name(p->folder, p->files[id], name, sizeof name);
+    if (!folder_read(p->folder, p->files[id], &tools->file, err) ||
         !picture_size(name, tools->file.bytes, tools->file.size, &width, &height, err))
         return false;
     View view = augment->crop ? view_random(width, height, side, augment->seed, epoch, id)
                               : view_center(width, height, p->resize, side);
     view.flip = view.flip && augment->flip;
-    return picture_decode(name, tools->file.bytes, tools->file.size, view_needs(&view),
-                          &tools->pixels, err) &&
-           picture_resize(&tools->pixels, &view, &tools->resizer, out, err);
+    if (!picture_decode(name, tools->file.bytes, tools->file.size, view_needs(&view),
+                        &tools->pixels, err))
+        return false;
+    picture_resize(&tools->pixels, &view, &tools->resizer, out);
+    return true;
 }
 
 void picture_tools_free(PictureTools *tools)
 {
     free(tools->file.bytes);
-    pixels_free(&tools->pixels);
-    resizer_free(&tools->resizer);
+    free(tools->pixels.rgb);
+    free(tools->resizer.memory);
 }
 
 void picture_file(const Dataset *set, int id, char *out, size_t size)
 {
-    snprintf(out, size, "%s", folder_file(set->pictures->list, set->pictures->files[id]));
+    snprintf(out, size, "%s", folder_file(set->pictures->folder, set->pictures->files[id]));
     plain_text(out);
 }

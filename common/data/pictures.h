@@ -7,8 +7,7 @@
 // The files of one Dataset.
 struct Pictures {
     const Folder *folder;
-    const FileList *list;
-    int32_t *files;         // (count): the index in the list of sample i
+    int32_t *files;         // (count): the index in the folder of sample i
     int resize;             // of the shorter side, for evaluation
     bool skip;              // skip a picture that cannot be decoded; else end the run
 };

@@ -11,10 +11,10 @@
 // and 2 spare bits that makes 32. CMake compiles this file for the build machine, but without fused
 // multiply-adds, which would round the weights differently.
 #include "data/resize.h"
+#include "data/files.h"
 #include "rng.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { WEIGHT_BITS = 22, HALF = 1 << (WEIGHT_BITS - 1) };
@@ -209,26 +209,7 @@ static void plane_resize(const Axis *axis, const uint8_t *rows, size_t stride, i
     }
 }
 
-// Grows the memory to at least this many bytes. NULL if there is not enough.
-static void *fitted(void *memory, size_t *capacity, size_t bytes)
-{
-    if (bytes <= *capacity)
-        return memory;
-    free(memory);
-    memory = malloc(bytes);
-    *capacity = memory ? bytes : 0;
-    return memory;
-}
-
-void resizer_free(Resizer *resizer)
-{
-    free(resizer->planes);
-    free(resizer->numbers);
-    *resizer = (Resizer){ 0 };
-}
-
-bool picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, uint8_t *out,
-                    Error *err)
+void picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, uint8_t *out)
 {
     Axis across = axis_across(view), down = axis_down(view);
     const Rect needs = view_needs(view);
@@ -237,14 +218,12 @@ bool picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, ui
     const size_t weights = (size_t)across.count * (size_t)across.stride;
     const size_t more = (size_t)down.count * (size_t)down.stride;
     const size_t wide = (size_t)needs.width * 3 + 1;
-    resizer->planes = fitted(resizer->planes, &resizer->planes_capacity, 3 * plane);
-    resizer->numbers = fitted(resizer->numbers, &resizer->numbers_capacity,
-                              (weights + more + wide) * sizeof *resizer->numbers);
-    if (!resizer->planes || !resizer->numbers)
-        return error_set(err, "", "out of memory: a picture's %d rows", needs.height);
-    across.table = resizer->numbers;
+    resizer->memory = data_memory(resizer->memory, &resizer->capacity,
+                                  (weights + more + wide) * sizeof(int32_t) + 3 * plane);
+    across.table = resizer->memory;
     down.table = across.table + weights;
     int32_t *row = down.table + more;
+    uint8_t *planes = (uint8_t *)(row + wide);
     axis_fill(&across);
     axis_fill(&down);
 
@@ -254,10 +233,9 @@ bool picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, ui
     for (int y = 0; y < needs.height; y++, from += row_bytes) {
         for (size_t i = 0; i < wide - 1; i++)
             row[i] = from[i];
-        row_resize(&across, row, view->flip, resizer->planes + (size_t)y * stride, plane);
+        row_resize(&across, row, view->flip, planes + (size_t)y * stride, plane);
     }
     for (int c = 0; c < 3; c++)
-        plane_resize(&down, resizer->planes + (size_t)c * plane, stride, view->keep.width,
+        plane_resize(&down, planes + (size_t)c * plane, stride, view->keep.width,
                      out + (size_t)c * (size_t)view->keep.height * (size_t)view->keep.width);
-    return true;
 }

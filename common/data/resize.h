@@ -27,14 +27,11 @@ View view_center(int width, int height, int shorter, int side);
 // The part of the picture that these pixels depend on; the rest need not be decoded.
 Rect view_needs(const View *view);
 
-// Memory for resizing: one for each thread, begin with { 0 }.
+// Memory for resizing: one for each thread. Begin with { 0 }; the caller frees it.
 typedef struct Resizer {
-    uint8_t *planes;
-    int32_t *numbers;
-    size_t planes_capacity, numbers_capacity;
+    void *memory;
+    size_t capacity;
 } Resizer;
-void resizer_free(Resizer *resizer);
 
 // out (3, keep.height, keep.width): red, green, blue. pixels->at contains view_needs(view).
-bool picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, uint8_t *out,
-                    Error *err);
+void picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, uint8_t *out);

@@ -48,7 +48,7 @@ static void view_try(const uint8_t *bytes, size_t size, const View *view)
     if (picture_decode("input", bytes, size, needs, &pixels, &err)) {
         require(at->x <= needs.x && at->x + at->width >= needs.x + needs.width);
         require(at->y <= needs.y && at->y + at->height >= needs.y + needs.height);
-        require(picture_resize(&pixels, view, &resizer, out, &err));
+        picture_resize(&pixels, view, &resizer, out);
         for (size_t i = 0; i < count; i++) // each of them can be read
             ones += out[i] == 1;
         require(ones <= count);
@@ -56,8 +56,8 @@ static void view_try(const uint8_t *bytes, size_t size, const View *view)
         require(strncmp(err.text, "input: ", 7) == 0);
     }
     free(out);
-    pixels_free(&pixels);
-    resizer_free(&resizer);
+    free(pixels.rgb);
+    free(resizer.memory);
 }
 
 static void picture_try(const uint8_t *bytes, size_t size)
@@ -86,13 +86,11 @@ static void archive_try(const uint8_t *bytes, size_t size)
     require(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
     close(fd);
     if (folder_open(&folder, path, &err)) {
-        const FileList *lists[] = { &folder.train, &folder.val };
         FileBytes content = { 0 };
-        for (int l = 0; l < 2; l++)
-            for (int i = 0; i < lists[l]->count; i++) {
-                require(lists[l]->labels[i] >= 0 && lists[l]->labels[i] < folder.classes);
-                require(folder_read(&folder, lists[l], i, &content, &err) && content.size <= size);
-            }
+        for (int i = 0; i < folder.count; i++) {
+            require(folder.files[i].label >= 0 && folder.files[i].label < folder.classes);
+            require(folder_read(&folder, i, &content, &err) && content.size <= size);
+        }
         free(content.bytes);
         folder_close(&folder);
     } else {
