@@ -6,12 +6,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// process: a program or its path; it names the group of tracks, and pid orders the groups. If path
-// is NULL, all calls are no-ops. Fails if the file cannot be opened.
+// Called once, if at all. process: a program or its path; it names the group of tracks, and pid
+// orders the groups. If path is NULL, all calls are no-ops. Fails if the file cannot be opened.
 void trace_open(const char *path, int pid, const char *process);
 // Before trace_open, if the ranks of a machine share one file: this process appears in it as
-// process `rank`, named "rank 1". run: a name (at most 63 bytes) of this run; a process that finds
-// the timeline of a different run in the file empties it. NULL: not shared.
+// process `rank`, named "rank 1". run: a name of this run, of at most 63 letters and digits; a
+// process that finds the timeline of a different run in the file empties it. NULL: not shared.
 void trace_among(int rank, const char *run);
 void trace_close(void);
 
@@ -20,9 +20,7 @@ void trace_close(void);
 void trace_thread(const char *name);
 void trace_begin(const char *name);
 void trace_end(void);
-// A span with given times (ns of CLOCK_MONOTONIC) on a named track, such as a device's work.
-void trace_span(const char *track, const char *name, int64_t begin_ns, int64_t end_ns);
-int64_t trace_now(void);
+int64_t trace_now(void);        // ns of CLOCK_MONOTONIC
 
 // Passes all spans to a profiler, too: the CUDA backend registers NVTX's calls.
 void trace_profiler(void (*begin)(const char *name), void (*end)(void));

@@ -6,8 +6,8 @@
 //   {"ph":"B","pid":0,"tid":1,"ts":81.250,"name":"forward"},
 //   {"ph":"E","pid":0,"tid":1,"ts":95.125},
 //
-// Each event is one write at the end of the file, so several processes can share it. Their first
-// event names the run.
+// Each event is one write at the end of the file, so several processes can share it. Its first event
+// then names the run.
 // A span is written when it begins, not when it is over: in the timeline of a run that hung, the
 // last open span is the one to look at.
 #include "trace.h"
@@ -24,44 +24,29 @@
 #include <time.h>
 #include <unistd.h>
 
-enum {
-    TRACKS = 512,
-    NAME_MAX_BYTES = 63,    // longer names are cut
-    EVENT_MAX = 1024,       // two names, each byte of them escaped, fit
-};
+enum { TRACKS = 512, NAME_BYTES = 64 };     // longer names are cut
 
-typedef struct Trace {
-    int fd;
+static struct {
+    FILE *file;
     int pid;
     bool broken;                            // writing has failed and was reported
-    char tracks[TRACKS][NAME_MAX_BYTES + 1]; // track i has tid i + 1
+    char tracks[TRACKS][NAME_BYTES];        // track i has tid i + 1
     int track_count;
     char path[256];
-} Trace;
+} trace;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards trace
+static atomic_bool is_open;
+static _Thread_local int own_tid;           // the calling thread's track; 0: it has none yet
 
 static struct {
     int rank;
-    char run[NAME_MAX_BYTES + 1];           // empty: this process writes its file alone
+    char run[NAME_BYTES];                   // empty: this process writes its file alone
 } among;
 
 static struct {
     void (*begin)(const char *name);
     void (*end)(void);
 } profiler;
-
-static Trace trace;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards trace
-static atomic_int generation; // odd while a trace is open
-
-// The calling thread's state, valid for one generation.
-static _Thread_local struct {
-    int generation, tid, depth;
-} self;
-
-static bool trace_is_open(void)
-{
-    return atomic_load_explicit(&generation, memory_order_relaxed) & 1;
-}
 
 int64_t trace_now(void)
 {
@@ -72,123 +57,90 @@ int64_t trace_now(void)
 
 // --- the file: everything here is called with the lock held --------------------------------------
 
-typedef struct Event {
-    char ph;                // B begin, E end, X a whole span, M a name for a process or a thread
-    int tid;
-    int64_t ts, dur;        // ns, in the file microseconds; 0: none
-    const char *name;
-    const char *arg;        // M: the name given
-} Event;
-
-static void write_name(FILE *out, const char *key, const char *name)
+// B begins a span and E ends it, at ts (ns; in the file microseconds). M gives the name `arg` to a
+// process or a thread. A full disk ends the trace; training continues.
+static void write_event(char ph, int tid, int64_t ts, const char *name, const char *arg)
 {
-    char cut[NAME_MAX_BYTES + 1];
-    snprintf(cut, sizeof cut, "%s", name);
-    fputs(key, out);
-    json_text(out, cut);
-}
-
-// As one line, with the comma that separates it from the next. Returns its length.
-static int event_text(int pid, const Event *e, char text[EVENT_MAX])
-{
-    FILE *out = fmemopen(text, EVENT_MAX, "w");
-    CHECK(out, "", "fmemopen: %s", strerror(errno));
-    fprintf(out, "{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", e->ph, pid, e->tid);
-    if (e->ts)
-        fprintf(out, ",\"ts\":%lld.%03d", (long long)(e->ts / 1000), (int)(e->ts % 1000));
-    if (e->ph == 'X')
-        fprintf(out, ",\"dur\":%lld.%03d", (long long)(e->dur / 1000), (int)(e->dur % 1000));
-    if (e->name)
-        write_name(out, ",\"name\":", e->name);
-    if (e->arg) {
-        write_name(out, ",\"args\":{\"name\":", e->arg);
+    FILE *out = trace.file;
+    if (trace.broken)
+        return;
+    fprintf(out, "{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", ph, trace.pid, tid);
+    if (ts)
+        fprintf(out, ",\"ts\":%lld.%03d", (long long)(ts / 1000), (int)(ts % 1000));
+    if (name) {
+        fputs(",\"name\":", out);
+        json_text(out, name);
+    }
+    if (arg) {
+        fputs(",\"args\":{\"name\":", out);
+        json_text(out, arg);
         fputc('}', out);
     }
     fputs("},\n", out);
-    int length = (int)ftell(out);
-    fclose(out);
-    return length;
-}
-
-// A full disk ends the trace; training continues.
-static void write_event(const Event *e)
-{
-    char text[EVENT_MAX] = "";
-    int length = event_text(trace.pid, e, text);
-    if (trace.broken)
-        return;
-    errno = ENOSPC;             // a short write does not set errno
-    if (write(trace.fd, text, (size_t)length) != length) {
+    if (fflush(out) != 0) {
         trace.broken = true;
         WARN("training continues", "%s: write: %s: the timeline ends here", trace.path,
              strerror(errno));
     }
 }
 
-// The number of the track with this name, made if it is new; 0 if there are too many.
+// The number of the track with this name, made if it is new. The last track takes what is too many.
 static int track_id(const char *name)
 {
-    char cut[NAME_MAX_BYTES + 1];
+    char cut[NAME_BYTES];
     snprintf(cut, sizeof cut, "%s", name);
     for (int i = 0; i < trace.track_count; i++)
         if (strcmp(trace.tracks[i], cut) == 0)
             return i + 1;
     if (trace.track_count == TRACKS)
-        return 0;
+        return TRACKS;
     memcpy(trace.tracks[trace.track_count++], cut, sizeof cut);
-    write_event(&(Event){ .ph = 'M', .tid = trace.track_count, .name = "thread_name", .arg = cut });
+    write_event('M', trace.track_count, 0, "thread_name", cut);
     return trace.track_count;
 }
 
-// The calling thread's track. A thread that was never named is "main", or called by its order of
-// appearance.
+// A thread that was never named is "main", or called by its order of appearance.
 static int own_track(void)
 {
-    int now = atomic_load(&generation);
-    if (self.generation != now) {
-        char name[32];
-        snprintf(name, sizeof name, "thread %d", trace.track_count + 1);
-        if (gettid() == getpid())
-            snprintf(name, sizeof name, "main");
-        self.generation = now;
-        self.depth = 0;
-        self.tid = track_id(name);
-    }
-    return self.tid;
+    char name[32];
+    snprintf(name, sizeof name, "thread %d", trace.track_count + 1);
+    if (own_tid == 0)
+        own_tid = track_id(gettid() == getpid() ? "main" : name);
+    return own_tid;
+}
+
+static void write_span(char ph, const char *name)
+{
+    int64_t ts = trace_now();
+    pthread_mutex_lock(&lock);
+    if (is_open)
+        write_event(ph, own_track(), ts, name, NULL);
+    pthread_mutex_unlock(&lock);
 }
 
 // --- opening -------------------------------------------------------------------------------------
 
-// Empties the file, unless it begins with this line already.
-static void begin_with(int fd, const char *path, const char *line)
-{
-    char there[EVENT_MAX + 8] = "";
-    size_t length = strlen(line);
-    if (pread(fd, there, length, 0) == (ssize_t)length && memcmp(there, line, length) == 0)
-        return;
-    CHECK(ftruncate(fd, 0) == 0 && write(fd, line, length) == (ssize_t)length, "",
-          "%s: write: %s", path, strerror(errno));
-}
-
 // The first process of a run empties the file; those that come later add to it.
-static int open_file(const char *path)
+static FILE *open_file(const char *path)
 {
     struct stat st;
-    char event[EVENT_MAX] = "", line[EVENT_MAX + 8] = "[\n";
+    char first[256] = "[\n", there[256] = "";
     signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
-    int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
-    int fd = open(path, among.run[0] ? flags : flags | O_TRUNC, 0644);
+    int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
     CHECK(fd >= 0, "give --trace a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
     CHECK(fstat(fd, &st) == 0 && S_ISREG(st.st_mode), "", "%s: not a regular file", path);
-    if (among.run[0]) {
-        event_text(0, &(Event){ .ph = 'M', .name = "run", .arg = among.run }, event);
-        snprintf(line, sizeof line, "[\n%s", event);
-    }
+    if (among.run[0])
+        snprintf(first, sizeof first, "[\n{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"run\","
+                 "\"args\":{\"name\":\"%s\"}},\n", among.run);
+    size_t length = strlen(first);
     flock(fd, LOCK_EX);
-    begin_with(fd, path, line);
+    bool joins = among.run[0] && pread(fd, there, length, 0) == (ssize_t)length &&
+                 memcmp(there, first, length) == 0;
+    CHECK(joins || (ftruncate(fd, 0) == 0 && write(fd, first, length) == (ssize_t)length), "",
+          "%s: write: %s", path, strerror(errno));
     flock(fd, LOCK_UN);
-    return fd;
+    return fdopen(fd, "a");
 }
 
 // --- the interface -------------------------------------------------------------------------------
@@ -210,80 +162,47 @@ void trace_open(const char *path, int pid, const char *process)
     char name[32];
     if (path == NULL)
         return;
-    trace_close();
-    int fd = open_file(path);
-    pthread_mutex_lock(&lock);
-    trace = (Trace){ .fd = fd, .pid = among.run[0] ? among.rank : pid };
+    trace.file = open_file(path);
+    CHECK(trace.file, "", "%s: fdopen: %s", path, strerror(errno));
+    trace.pid = among.run[0] ? among.rank : pid;
     snprintf(trace.path, sizeof trace.path, "%s", path);
     snprintf(name, sizeof name, "rank %d", among.rank);
     const char *slash = strrchr(process, '/');
-    write_event(&(Event){ .ph = 'M', .name = "process_name",
-                          .arg = among.run[0] ? name : slash ? slash + 1 : process });
-    atomic_fetch_add(&generation, 1);
-    pthread_mutex_unlock(&lock);
+    write_event('M', 0, 0, "process_name", among.run[0] ? name : slash ? slash + 1 : process);
+    is_open = true;
 }
 
 void trace_close(void)
 {
     pthread_mutex_lock(&lock);
-    if (trace_is_open()) {
-        atomic_fetch_add(&generation, 1);
-        close(trace.fd);
-    }
+    if (is_open)
+        fclose(trace.file);
+    is_open = false;
     pthread_mutex_unlock(&lock);
 }
 
 void trace_thread(const char *name)
 {
-    if (!trace_is_open())
-        return;
     pthread_mutex_lock(&lock);
-    if (trace_is_open()) {
-        self.generation = atomic_load(&generation);
-        self.depth = 0;
-        self.tid = track_id(name);
-    }
+    if (is_open)
+        own_tid = track_id(name);
     pthread_mutex_unlock(&lock);
 }
 
 void trace_begin(const char *name)
 {
-    if (!trace_is_open())
+    if (!is_open)
         return;
     if (profiler.begin)
         profiler.begin(name);
-    int64_t ts = trace_now();
-    pthread_mutex_lock(&lock);
-    if (trace_is_open() && own_track()) {
-        write_event(&(Event){ .ph = 'B', .tid = self.tid, .ts = ts, .name = name });
-        self.depth++;
-    }
-    pthread_mutex_unlock(&lock);
+    write_span('B', name);
 }
 
 void trace_end(void)
 {
-    if (!trace_is_open())
+    if (!is_open)
         return;
-    int64_t ts = trace_now();
-    pthread_mutex_lock(&lock);
-    if (trace_is_open() && own_track() && self.depth > 0) {
-        write_event(&(Event){ .ph = 'E', .tid = self.tid, .ts = ts });
-        self.depth--;
-    }
-    pthread_mutex_unlock(&lock);
+    write_span('E', NULL);
     if (profiler.end)
         profiler.end();
-}
-
-void trace_span(const char *track, const char *name, int64_t begin_ns, int64_t end_ns)
-{
-    if (!trace_is_open())
-        return;
-    pthread_mutex_lock(&lock);
-    int tid = trace_is_open() ? track_id(track) : 0;
-    if (tid)
-        write_event(&(Event){ .ph = 'X', .tid = tid, .ts = begin_ns,
-                              .dur = end_ns > begin_ns ? end_ns - begin_ns : 0, .name = name });
-    pthread_mutex_unlock(&lock);
 }
