@@ -69,33 +69,38 @@ static void run_clean_up(void)
         clean_up();
 }
 
+// Not exit(): other threads are still at work in libraries whose destructors it would run.
+static _Noreturn void leave(int status)
+{
+    run_clean_up();
+    _exit(status);
+}
+
+// Before a message, to keep the order. The thread that holds the lock may be stuck.
+static void flush_stdout(void)
+{
+    if (ftrylockfile(stdout) == 0)
+        fflush(stdout);
+}
+
 void leave_at_once(void)
 {
-    if (ftrylockfile(stdout) == 0)      // the thread that holds it may be stuck
-        fflush(stdout);
-    run_clean_up();
-    _exit(EXIT_REPORTED);
+    flush_stdout();
+    leave(EXIT_REPORTED);
 }
 
 void fail_at(const char *file, int line, int status, const char *hint, const char *format, ...)
 {
     static atomic_flag failing = ATOMIC_FLAG_INIT;
-    static _Thread_local bool here;
-    if (here)
-        _exit(status); // the clean-up itself failed
-    here = true;
     while (atomic_flag_test_and_set(&failing))
         pause(); // a different thread is ending the process
 
-    if (ftrylockfile(stdout) == 0)      // the thread that holds it may be stuck
-        fflush(stdout);
+    flush_stdout();
     va_list args;
     va_start(args, format);
     print_message(file, line, hint, format, args);
     va_end(args);
-    run_clean_up();
-    // Not exit(): other threads are still at work in libraries whose destructors it would run.
-    _exit(status);
+    leave(status);
 }
 
 void check_on_exit(void (*clean_up)(void))

@@ -63,8 +63,7 @@ bool writer_add(FileWriter *w, const void *bytes, size_t size)
         return false;
     if (size > sizeof w->buffer)
         return write_through(w, bytes, size);
-    if (size > 0)
-        memcpy(w->buffer + w->used, bytes, size);
+    memcpy(w->buffer + w->used, bytes, size);
     w->used += size;
     return true;
 }
@@ -78,7 +77,7 @@ static int sync_file(int fd)
     return status;
 }
 
-// Called when the process ends, also by signal handlers: only async-signal-safe calls.
+// After a failure, and when the process ends, also in signal handlers: only async-signal-safe calls.
 static void remove_temporary(void)
 {
     if (atomic_exchange(&is_there, false))
@@ -92,10 +91,8 @@ static const char *hint_for(int error)
     case EDQUOT:
         return "make room; the file that was there before is whole";
     case EACCES:
-    case EPERM:
     case EROFS:
     case ENOENT:
-    case ENOTDIR:
         return "give a file in a directory that exists and is writable";
     case EFBIG:
         return "ulimit -f, or the file system, does not allow files of this size";
@@ -114,7 +111,7 @@ static bool failed(const char *path, const char *call, Error *err)
 static void directory_of(const char *path, char directory[PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
-    int length = slash == NULL ? 1 : slash == path ? 1 : (int)(slash - path);
+    int length = slash > path ? (int)(slash - path) : 1;
     snprintf(directory, PATH_MAX, "%.*s", length, slash ? path : ".");
 }
 
@@ -157,16 +154,6 @@ static int open_temporary(const char *path)
     return fd;
 }
 
-// After a failure. If the file is gone already, a different thread or a signal handler is ending
-// the program and reports why.
-static void discard_temporary(void)
-{
-    if (!atomic_exchange(&is_there, false))
-        for (;;)
-            pause();
-    unlink(temporary);
-}
-
 // From the open temporary file to its place at path. fd has the lock, so it stays open until then.
 static bool fill_and_rename(int fd, const char *path, bool (*fill)(FileWriter *w, const void *arg),
                             const void *arg, Error *err)
@@ -183,7 +170,7 @@ static bool fill_and_rename(int fd, const char *path, bool (*fill)(FileWriter *w
     bool ok = !call[0] || failed(path, call, err);
     free(w);
     if (!ok)
-        discard_temporary();
+        remove_temporary();
     atomic_store(&is_there, false);
     close(fd);
     return ok;

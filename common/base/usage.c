@@ -5,6 +5,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,9 +23,7 @@ struct Usage {
     void *gpu;                  // NVML's handle, or NULL
     bool tried;                 // to open it
     pthread_t thread;
-    pthread_mutex_t lock;       // for ending
-    pthread_cond_t changed;
-    bool ending;
+    sem_t end;                  // posted: stop
 };
 
 static char gpu_uuid[64];
@@ -36,7 +35,7 @@ void usage_of_gpu(const char *uuid)
     atomic_store(&gpu_known, true);
 }
 
-// --- NVML, the driver's own library: loaded only if there is a GPU ---------------------------------
+// --- NVML, the driver's own library: loaded only if there is a GPU -------------------------------
 
 typedef struct Utilization {
     unsigned gpu, memory;
@@ -92,7 +91,7 @@ static void add_gpu(void *device, FILE *out)
         fprintf(out, ",\"gpu_celsius\":%u", value);
 }
 
-// --- /proc -----------------------------------------------------------------------------------------
+// --- /proc ---------------------------------------------------------------------------------------
 
 // Scans the file's first line that begins with `word`. Values that are not there stay as they are.
 static void scan_line(const char *path, const char *word, const char *format, long long *values)
@@ -125,7 +124,7 @@ static void machine_ticks(long long *busy, long long *all)
     *all = *busy + v[3] + v[4];
 }
 
-// --- the thread ------------------------------------------------------------------------------------
+// --- the thread ----------------------------------------------------------------------------------
 
 static void sample(Usage *u)
 {
@@ -161,17 +160,15 @@ static void *usage_run(void *arg)
 {
     Usage *u = arg;
     struct timespec next;
-    pthread_mutex_lock(&u->lock);
-    while (!u->ending) {
+    bool ends = false;
+    while (!ends) {
         clock_gettime(CLOCK_REALTIME, &next);
         next.tv_nsec += u->ms % 1000 * 1000000L;
         next.tv_sec += u->ms / 1000 + next.tv_nsec / 1000000000;
         next.tv_nsec %= 1000000000;
-        while (!u->ending && pthread_cond_timedwait(&u->changed, &u->lock, &next) != ETIMEDOUT) {
-        }
+        ends = sem_timedwait(&u->end, &next) == 0;
         sample(u);
     }
-    pthread_mutex_unlock(&u->lock);
     return NULL;
 }
 
@@ -182,8 +179,7 @@ Usage *usage_start(int ms, void (*emit)(void *arg, const char *members), void *a
     u->last = u->started;
     u->cpu = process_seconds();
     machine_ticks(&u->busy, &u->all);
-    pthread_mutex_init(&u->lock, NULL);
-    pthread_cond_init(&u->changed, NULL);
+    sem_init(&u->end, 0, 0);
     u->thread = thread_start(usage_run, u, "the sampler of --usage");
     return u;
 }
@@ -192,12 +188,8 @@ void usage_stop(Usage *u)
 {
     if (!u)
         return;
-    pthread_mutex_lock(&u->lock);
-    u->ending = true;
-    pthread_cond_signal(&u->changed);
-    pthread_mutex_unlock(&u->lock);
+    sem_post(&u->end);
     pthread_join(u->thread, NULL);
-    pthread_cond_destroy(&u->changed);
-    pthread_mutex_destroy(&u->lock);
+    sem_destroy(&u->end);
     free(u);
 }
