@@ -34,17 +34,12 @@ wrong()
     check "$what makes no file" test -z "$(ls -A)"
 }
 
-# One of each kind; test_args has the rest.
-wrong "unknown option '--nonsense'; --help lists all" --nonsense
+# test_args has the other kinds of mistakes.
 wrong "unknown option '--epoch'; did you mean --epochs?" --epoch 3
-wrong "--epochs: a value is missing" --epochs
-wrong "--batch-size: a value is missing before '--lr'" -b --lr 0.1
-wrong "--evaluate: takes no value, but got '1'" --evaluate=1
-wrong "--batch-size: '0' is not a whole number from 1 to 65536" -b 0
 wrong "--lr: 'nan' is not a number from 0 to 1000" --lr nan
-wrong "--save: the value is empty" --save ''
 wrong "--arch: 'RESNET18' is none of lenet|convnet|resnet18|resnet50" -aRESNET18
 wrong "--milestones: '60,30' is not a rising list of whole numbers such as 30,60,90" --milestones 60,30
+wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 
 # bounds: each number may be its least and its most, and not the next one beyond
 

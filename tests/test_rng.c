@@ -108,48 +108,29 @@ TEST(uniform_and_normal)
     EXPECT_NEAR((double)beyond2 / SAMPLES, 0.0455, 0.0015);
 }
 
-// What torch.randperm(count, generator=torch.Generator().manual_seed(seed)) gives: the first two
-// entries, the last, and FNV-1a over all of them.
+// What torch.randperm(count, generator=torch.Generator().manual_seed(seed)) gives, as FNV-1a.
 TEST(randperm_is_pytorchs)
 {
     static const struct {
         uint64_t seed;
         int count;
-        int32_t first, second, last;
         uint64_t hash;
     } cases[] = {
-        { 0, 1, 0, -1, 0, 0xaf63bd4c8601b7df },
-        { 0, 2, 0, 1, 1, 0x08328707b4eb6e3a },
-        { 0, 5, 4, 0, 2, 0xa9617c2f2b0eedf9 },
-        { 0, 1000, 44, 37, 354, 0x7ed880462a855ad9 },
-        { 0, 50000, 36044, 49165, 31476, 0x4ec384fecba76281 },
-        { 0, 60000, 36044, 10678, 1544, 0x216d0369b8490487 },
-        { 1, 1, 0, -1, 0, 0xaf63bd4c8601b7df },
-        { 1, 2, 1, 0, 0, 0x082f2207b4e88cc4 },
-        { 1, 5, 0, 4, 1, 0x7627fcb7d627d93d },
-        { 1, 1000, 845, 303, 639, 0xc273107c19736b81 },
-        { 1, 50000, 45845, 11799, 8475, 0xea3f17430c86939f },
-        { 1, 60000, 35845, 27522, 12053, 0x0770ba5c353fc61f },
-        { (1ull << 40) + 3, 1, 0, -1, 0, 0xaf63bd4c8601b7df },
-        { (1ull << 40) + 3, 2, 0, 1, 1, 0x08328707b4eb6e3a },
-        { (1ull << 40) + 3, 5, 1, 0, 2, 0xf1fc43aeb688eae3 },
-        { (1ull << 40) + 3, 1000, 986, 114, 341, 0x4c9e0f98ceb47215 },
-        { (1ull << 40) + 3, 50000, 8986, 17124, 46052, 0xd90f4a1dcf063b41 },
-        { (1ull << 40) + 3, 60000, 38986, 46111, 32804, 0x49b36d436f0be941 },
+        { 0, 5, 0xa9617c2f2b0eedf9 },
+        { 0, 50000, 0x4ec384fecba76281 },
+        { 1, 2, 0x082f2207b4e88cc4 },
+        { 1, 60000, 0x0770ba5c353fc61f },
+        { (1ull << 40) + 3, 1000, 0x4c9e0f98ceb47215 },
+        { (1ull << 40) + 3, 60000, 0x49b36d436f0be941 },
     };
     static int32_t ids[60000];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int count = cases[i].count;
-        torch_randperm(cases[i].seed, count, ids);
+        torch_randperm(cases[i].seed, cases[i].count, ids);
         uint64_t hash = 14695981039346656037u;
-        for (int k = 0; k < count; k++)
+        for (int k = 0; k < cases[i].count; k++)
             hash = (hash ^ (uint32_t)ids[k]) * 1099511628211u;
-        EXPECT_EQ_INT(ids[0], cases[i].first);
-        if (count > 1)
-            EXPECT_EQ_INT(ids[1], cases[i].second);
-        EXPECT_EQ_INT(ids[count - 1], cases[i].last);
         EXPECT(hash == cases[i].hash, "seed %llu, count %d: hash %016llx",
-               (unsigned long long)cases[i].seed, count, (unsigned long long)hash);
+               (unsigned long long)cases[i].seed, cases[i].count, (unsigned long long)hash);
     }
     torch_randperm(0, 0, NULL);
 }
