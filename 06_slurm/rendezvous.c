@@ -158,7 +158,7 @@ static bool inherit_socket(TcpStoreConfig *m)
 static void follow_contract(const Who *who, TcpStoreConfig *m)
 {
     const char *id = getenv("TORCHELASTIC_RUN_ID"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
-    bool one_host = who->local_size == who->size && !m->from;
+    bool one_host = who->local_size == who->size && !m->from[0];
     m->first_free = agent && strcmp(agent, "True") == 0;
     tcp_store_add(m, one_host ? "127.0.0.1" : who->address, who->port + m->first_free,
                   m->first_free ? STORE_PLACES : 1);
@@ -215,15 +215,13 @@ static void introduce(const Who *who, const World *world)
 
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
 {
-    static TcpAddress own;
     Error error;
     Who who = find_out(config);
     TcpStoreConfig m = { .rank = who.rank, .size = who.size, .timeout = config->timeout,
                          .supervised = supervise_inherit() };
     be_rank(&who);
     alive_patience(config->timeout);
-    m.from = config->interface ? own : NULL;
-    if ((m.from && !tcp_use_interface(config->interface, own, &error)) ||
+    if ((config->interface && !tcp_use_interface(config->interface, m.from, &error)) ||
         !secret_find(config->token_file, &m.secret, &error))
         WRONG(error.hint, "%s", error.text);
     unsetenv("DDP_TOKEN");              // the programs that this process starts do not need it

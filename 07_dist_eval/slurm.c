@@ -140,7 +140,7 @@ static void place_by_name(const RendezvousConfig *c, const char *first, int port
 {
     const char *node = get("SLURMD_NODENAME"), *host = c->address ? c->address : first;
     if (one_host(m) && !c->address)
-        host = m->from ? m->from : "127.0.0.1";
+        host = m->from[0] ? m->from : "127.0.0.1";
     m->first_free = c->port <= 0;
     tcp_store_add(m, host, port, m->first_free ? STORE_PLACES : 1);
     for (int i = 0; i < m->count && !one_host(m) && !c->address; i++)

@@ -2,17 +2,16 @@
 #pragma once
 #include <sched.h>
 #include <stdbool.h>
-#include <stdint.h>
 
 enum { MACHINE_NAME = 64 };
 
 typedef struct Machine {
-    char host[MACHINE_NAME];        // its name, for messages
-    uint64_t id;                    // from the name and the boot id: equal only on one machine
+    char host[MACHINE_NAME], boot[MACHINE_NAME];    // together equal only on one machine
     cpu_set_t cores;                // the cores that this process may use
 } Machine;
 
 Machine machine_here(void);
+bool machine_is_same(const Machine *a, const Machine *b);
 bool machine_shares_cores(const Machine *a, const Machine *b);  // same machine and a common core?
 int machine_parent_cores(void);     // number of cores the parent process may use; 0: not known
 

@@ -20,7 +20,7 @@ typedef struct TcpStoreConfig {
     int count;
     bool first_free;
     int sockets[STORE_PLACES];          // rank 0: bound to these places, see below
-    const char *from;                   // our own address, or NULL: the one that leads to rank 0
+    TcpAddress from;                    // our own address, or "": the one that leads to rank 0
     char name[STORE_NAME];              // of the run: ranks of other runs are refused
     Secret secret;                      // none: on the loopback, processes of this user may join
     bool supervised;                    // a supervisor on this machine reports how its ranks die

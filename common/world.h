@@ -6,7 +6,7 @@
 typedef struct Store {
     void (*put)(void *arg, const char *key, const void *value, size_t bytes);
     // Waits until a rank has put the key; returns its value's length (at most `capacity` bytes are
-    // copied). Keys have up to 40 letters; values up to 200 bytes for each rank.
+    // copied). Keys have up to 40 letters; values up to 256 bytes for each rank.
     size_t (*get)(void *arg, const char *key, void *value, size_t capacity);
     void (*end)(void *arg);     // ends the run on all ranks, without a message; NULL: it cannot
     void *arg;

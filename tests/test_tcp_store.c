@@ -296,17 +296,6 @@ TEST(two_runs_beside_each_other)
     EXPECT(times("it is of another run") == times("\n") / 2, "nothing else is printed: %s", said);
 }
 
-TEST(rank_0_is_not_there)
-{
-    stage(2, 1);
-    close_port();
-    enter(as(1), bow);
-    all_end(1);
-    expect_said("rank 1 of 2 has not found rank 0 at 127.0.0.1:");
-    expect_said("Connection refused\nhint: is rank 0 started");
-    EXPECT(clock_now() - begun > 0.9, "too early");
-}
-
 // A rank is missing, or two contradict each other: one line, and all ends.
 TEST(ranks_that_do_not_fit)
 {
@@ -434,23 +423,6 @@ TEST(without_a_token_the_user_counts)
     expect_said("1 of 2 ranks came within 4 s: missing is 1\n");
 }
 
-// With the token: sends something wrong as a rank. Its connection is closed, and nothing else happens.
-static void misbehave(uint32_t what, uint32_t bytes)
-{
-    static unsigned char value[1000];
-    StoreHead head = { what, bytes, "" };
-    int fd = knock();
-    Bytes hello = hello_to(fd, 1);
-    memset(head.key, 'k', sizeof head.key);
-    EXPECT(send(fd, &hello, sizeof hello, 0) > 0 && hears(fd, STORE_WELCOME), "it is not let in");
-    EXPECT(send(fd, &head, sizeof head, MSG_NOSIGNAL) > 0, "gone");
-    if (bytes <= sizeof value)
-        EXPECT((bytes == 0 || send(fd, value, bytes, MSG_NOSIGNAL) > 0) && hears(fd, STORE_DONE), "no answer");
-    else
-        EXPECT(recv(fd, value, 1, 0) <= 0, "it stays");
-    close(fd);
-}
-
 // Nothing, a byte, half a Hello, one that was recorded, one with a wrong proof, garbage; 100 at a time stay.
 static _Noreturn void send_strangers(const Bytes *old)
 {
@@ -479,16 +451,11 @@ static _Noreturn void send_strangers(const Bytes *old)
 
 TEST(strangers_join_nothing_and_delay_no_rank)
 {
-    static const struct { uint32_t what, bytes; } wrong[] = {
-        { STORE_PUT, UINT32_MAX }, { STORE_PUT, STORE_MOST + 1 }, { STORE_PUT, 1000 }, { STORE_BEAT, 3 }, { 99, 0 },
-    };
     stage(3, 40);
     enter(as(0), step);
     int status = -1, fd = knock();
     Bytes old = hello_to(fd, 1);
     close(fd);
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        misbehave(wrong[i].what, wrong[i].bytes);
     fflush(NULL);
     pid_t child = fork();
     if (child == 0)
@@ -541,6 +508,7 @@ static void begin(Part *part, double timeout, bool supervised)
 
 // Rank 0 names another rank, and each rank names rank 0. A supervisor would speak first.
 static const struct Loss {
+    const char *name;
     Part *part;
     int victim, signal;
     double timeout;
@@ -548,15 +516,16 @@ static const struct Loss {
     double first, last;                 // s: when there is something to read, at the earliest and latest
     const char *words;
 } losses[] = {
-    { step, 2, SIGKILL, 20, false, 0, 1, "is gone: after epoch 1, step 5; last collective: all_reduce #1 of 5 values "
-      "(gradients)\nhint: " },
-    { step, 2, SIGKILL, 0, false, 0, 1, "is gone: after epoch 1, step 5; " },
-    { step, 2, SIGKILL, 20, true, 1.5, 4, "is gone: after epoch 1, step 5; " },
-    { step, 2, SIGSTOP, 2, false, 1.5, 4, "is stopped or out of reach, and has not been heard of for 2" },
-    { hang, 2, SIGCONT, 2, false, 0, 4, "has given no sign of life for 2" },
-    { step, 0, SIGKILL, 20, false, 0, 2, "is gone: the connection is closed\nhint: " },
-    { step, 0, SIGKILL, 20, true, 1.5, 4, "is gone: the connection is closed\nhint: " },
-    { step, 0, SIGSTOP, 2, false, 1.5, 5, "does not answer: it is stopped, or its machine is out of reach\nhint: " },
+    { "dead", step, 2, SIGKILL, 20, false, 0, 1, "is gone: after epoch 1, step 5; last collective: all_reduce #1 of 5 "
+      "values (gradients)\nhint: " },
+    { "dead, without --timeout", step, 2, SIGKILL, 0, false, 0, 1, "is gone: after epoch 1, step 5; " },
+    { "dead, supervised", step, 2, SIGKILL, 20, true, 1.5, 4, "is gone: after epoch 1, step 5; " },
+    { "stopped", step, 2, SIGSTOP, 2, false, 1.5, 4, "is stopped or out of reach, and has not been heard of for 2" },
+    { "hung", hang, 2, SIGCONT, 2, false, 0, 4, "has given no sign of life for 2" },
+    { "rank 0 dead", step, 0, SIGKILL, 20, false, 0, 2, "is gone: the connection is closed\nhint: " },
+    { "rank 0 dead, supervised", step, 0, SIGKILL, 20, true, 1.5, 4, "is gone: the connection is closed\nhint: " },
+    { "rank 0 stopped", step, 0, SIGSTOP, 2, false, 1.5, 5, "does not answer: it is stopped, or its machine is out of "
+      "reach\nhint: " },
 };
 
 static void lose(const struct Loss *loss)
@@ -580,14 +549,6 @@ static void lose(const struct Loss *loss)
     kill(actors[loss->victim].pid, SIGCONT);
     ends(loss->victim, loss->signal == SIGKILL ? 1000 + SIGKILL : EXIT_REPORTED);
 }
-TEST(a_dead_rank_is_named) { lose(&losses[0]); }
-TEST(also_without_a_timeout) { lose(&losses[1]); }
-TEST(its_supervisor_speaks_first) { lose(&losses[2]); }
-TEST(a_stopped_rank_is_named) { lose(&losses[3]); }
-TEST(a_hung_rank_is_named) { lose(&losses[4]); }
-TEST(when_rank_0_is_killed_all_end) { lose(&losses[5]); }
-TEST(its_supervisor_knows_more) { lose(&losses[6]); }
-TEST(when_rank_0_is_stopped_all_end) { lose(&losses[7]); }
 
 TEST(stopped_together_and_continued)
 {
@@ -721,25 +682,25 @@ int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*test)(void); } tests[] = {
 #define ROW(name) { #name, name }
-        ROW(they_meet_in_any_order), ROW(two_runs_beside_each_other), ROW(rank_0_is_not_there),
-        ROW(ranks_that_do_not_fit), ROW(others_are_refused), ROW(without_a_token_the_user_counts),
-        ROW(slow_ones_are_sent_away), ROW(a_dead_rank_is_named), ROW(also_without_a_timeout),
-        ROW(its_supervisor_speaks_first), ROW(a_stopped_rank_is_named), ROW(a_hung_rank_is_named),
-        ROW(when_rank_0_is_killed_all_end), ROW(its_supervisor_knows_more), ROW(when_rank_0_is_stopped_all_end),
+        ROW(they_meet_in_any_order), ROW(two_runs_beside_each_other), ROW(ranks_that_do_not_fit),
+        ROW(others_are_refused), ROW(without_a_token_the_user_counts), ROW(slow_ones_are_sent_away),
         ROW(stopped_together_and_continued), ROW(they_leave_in_any_order), ROW(addresses), ROW(connections),
         ROW(secrets), ROW(strangers_join_nothing_and_delay_no_rank),
     };
-    enum { TESTS = sizeof tests / sizeof *tests };
-    pid_t pids[TESTS] = { 0 };
-    for (int i = 0, k = 0, status; i <= TESTS; i++) {
-        for (; i >= TESTS - 1 && k < i; k++)
-            EXPECT(pids[k] == 0 || (waitpid(pids[k], &status, 0) == pids[k] && status == 0), "%s failed",
-                   tests[k].name);
+    enum { TESTS = sizeof tests / sizeof *tests, LOSSES = sizeof losses / sizeof *losses, ALL = LOSSES + TESTS };
+    pid_t pids[ALL] = { 0 };
+    for (int i = 0, k = 0, status; i <= ALL; i++) {
+        const char *name = i < LOSSES ? losses[i].name : i < ALL ? tests[i - LOSSES].name : "";
+        for (; i >= ALL - 1 && k < i; k++)
+            EXPECT(pids[k] == 0 || (waitpid(pids[k], &status, 0) == pids[k] && status == 0), "test %d failed", k);
         fflush(NULL);
-        if (i == TESTS || (argc > 1 && strcmp(argv[1], tests[i].name) != 0) || (pids[i] = fork()) > 0)
+        if (i == ALL || (argc > 1 && strcmp(argv[1], name) != 0) || (pids[i] = fork()) > 0)
             continue;
         seen = mmap(NULL, sizeof *seen, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        tests[i].test();
+        if (i < LOSSES)
+            lose(&losses[i]);
+        else
+            tests[i - LOSSES].test();
         _exit(test_failed > 0);
     }
     return test_done();

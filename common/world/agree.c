@@ -47,7 +47,7 @@ int agree_neighbours(World *world)
     int before = 0, count = 0;
     world->sharers = 0;
     for (int i = 0; i < world->size; i++) {
-        if (all[i].id != mine.id)
+        if (!machine_is_same(&all[i], &mine))
             continue;
         count++;
         before += i < world->rank;

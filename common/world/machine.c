@@ -9,37 +9,32 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static uint64_t hash_of(const void *bytes, size_t count)
-{
-    union { unsigned char bytes[crypto_generichash_BYTES_MIN]; uint64_t word; } hash;
-    crypto_generichash(hash.bytes, sizeof hash.bytes, bytes, count, NULL, 0);
-    return hash.word;
-}
-
 // Containers of one machine share its boot id but have different names. Clones of one virtual
 // machine may share a name but have different boot ids.
 Machine machine_here(void)
 {
-    Machine here = { 0 };
-    char text[MACHINE_NAME + 64] = "", boot[64] = "";
+    Machine here = { .boot = "" };
     gethostname(here.host, sizeof here.host - 1);
     FILE *in = fopen("/proc/sys/kernel/random/boot_id", "re");
     if (in) {
-        boot[fread(boot, 1, sizeof boot - 1, in)] = '\0';
+        here.boot[fread(here.boot, 1, sizeof here.boot - 1, in)] = '\0';
         fclose(in);
     }
-    snprintf(text, sizeof text, "%s %s", here.host, boot);
-    here.id = hash_of(text, sizeof text);
     if (sched_getaffinity(0, sizeof here.cores, &here.cores) != 0)
         memset(&here.cores, 0xFF, sizeof here.cores);   // too many for a mask: all
     return here;
+}
+
+bool machine_is_same(const Machine *a, const Machine *b)
+{
+    return strcmp(a->host, b->host) == 0 && strcmp(a->boot, b->boot) == 0;
 }
 
 bool machine_shares_cores(const Machine *a, const Machine *b)
 {
     cpu_set_t both;
     CPU_AND(&both, &a->cores, &b->cores);
-    return a->id == b->id && CPU_COUNT(&both) > 0;
+    return machine_is_same(a, b) && CPU_COUNT(&both) > 0;
 }
 
 int machine_parent_cores(void)
@@ -52,13 +47,15 @@ const char *machine_program(void)
 {
     static char text[64];
     struct stat about = { 0 };
+    unsigned char hash[crypto_generichash_BYTES_MIN];
     int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     fstat(file, &about);
     size_t bytes = (size_t)about.st_size;
     void *program = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, 0);
     CHECK(program != MAP_FAILED, "", "/proc/self/exe: %s", strerror(errno));
-    snprintf(text, sizeof text, "%zu bytes, %016llx", bytes,
-             (unsigned long long)hash_of(program, bytes));
+    crypto_generichash(hash, sizeof hash, program, bytes, NULL, 0);
+    int n = snprintf(text, sizeof text, "%zu bytes, ", bytes);
+    sodium_bin2hex(text + n, sizeof text - (size_t)n, hash, 8);
     munmap(program, bytes);
     close(file);
     return text;

@@ -22,7 +22,7 @@
 enum { SLICE_MS = 100 };
 
 typedef struct TcpStore {
-    int rank, socket;
+    int socket;
     bool supervised;
     double timeout;                     // s that an answer may take
     Person rank0;
@@ -30,7 +30,7 @@ typedef struct TcpStore {
     sem_t silent;                       // posted when the thread that beats has ended
     pthread_mutex_t lock;               // over the connection: from a question to its answer
     char run[STORE_NAME];
-    TcpPlace own;
+    TcpAddress own;
 } TcpStore;
 
 // --- one connection ------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ void tcp_store_bind(TcpStoreConfig *c)
 void tcp_store_offer(TcpStoreConfig *c, const char *host, int port, bool one_host)
 {
     TcpAddress own[STORE_PLACES] = { "127.0.0.1" };
-    const char *only = host ? host : c->from;
+    const char *only = host || !c->from[0] ? host : c->from;
     int count = only || one_host ? 1 : tcp_own_addresses(NULL, own, STORE_PLACES);
     for (int i = 0; i < count; i++)
         tcp_store_add(c, only ? only : own[i], port > 0 ? port : 0, 1);
@@ -259,7 +259,7 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     static TcpStore store;              // one per process
     TcpStore *s = &store;
     Person self = person_of(config);
-    *s = (TcpStore){ .rank = config->rank, .supervised = config->supervised,
+    *s = (TcpStore){ .supervised = config->supervised,
                      .timeout = config->timeout > 0 ? config->timeout : INFINITY,
                      .lock = PTHREAD_MUTEX_INITIALIZER };
     const TcpPlace *place = &config->places[0];
@@ -270,12 +270,12 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     if (config->rank == 0)
         s->server = tcp_store_server_new(config, &self);
     s->socket = find_rank0(config, &s->rank0);
-    s->own = tcp_place(s->socket, false);
+    memcpy(s->own, config->from[0] ? config->from : tcp_place(s->socket, false).address, sizeof s->own);
     sem_init(&s->silent, 0, 0);
     pthread_detach(thread_start(beat_on, s, "signs of life"));  // step 03 never calls tcp_store_end
     get(s, "run", s->run, sizeof s->run);
     alive_wait_end();
-    world->address = config->from ? config->from : s->own.address;
+    world->address = s->own;
     world->run = s->run;
     world->store = (Store){ put, get, end, s };
 }
