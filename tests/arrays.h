@@ -16,7 +16,7 @@ static const char *const type_names[] = { "f32", "bf16", "f16" };
 static const double roundoffs[] = { 0x1p-24, 0x1p-8, 0x1p-11 };
 
 // What a check has allocated, on the host and on the device, until it ends.
-enum { MOST = 64 };
+enum { MOST = 4096 };
 static void *on_host[MOST], *on_device[MOST];
 static int host_count, device_used;
 

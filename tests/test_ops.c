@@ -312,45 +312,157 @@ static void check_frozen(Norm *norm, const NormSpec *spec, NormArrays *a, NormTe
     expect_near("frozen mean", channels, t->running_mean, a->mean, 0, 0);
 }
 
-// offset: all of x is so far from zero. two_gradients: the gradient of y comes in two parts.
-static void check_norm(const char *name, NormSpec spec, double offset, bool two_gradients)
+// A batch that several processes share. They take turns here, in one process: each makes a call to
+// give its numbers, and repeats it when those of all ranks are there.
+enum { MAX_RANKS = 4 };
+static struct {
+    int ranks, rank, gathers;
+    bool complete;
+    double *all;        // device: (ranks, count)
+} exchange;
+
+static void gather(void *arg, const double *mine, double *all, size_t count)
 {
-    Shape s = spec.x, channels = row((size_t)s.c);
+    size_t bytes = count * sizeof *all;
+    (void)arg;
+    exchange.gathers++;
+    if (exchange.complete)
+        copy_on_device(device_stream(device), all, exchange.all,
+                       (size_t)exchange.ranks * bytes);
+    else
+        copy_on_device(device_stream(device), exchange.all + exchange.rank * count, mine, bytes);
+}
+
+typedef struct NormCase {
+    const char *name;
+    NormSpec spec;
+    bool two_gradients;     // the gradient of y comes in two parts
+    double offset;          // all of x is so far from zero
+} NormCase;
+
+// Device memory of the whole batch: a rank's part of it begins at `begin[rank]` bytes.
+typedef struct NormRun {
+    int ranks;
+    void *x, *residual, *y, *dy1, *dy2, *dx, *dresidual;
+    size_t begin[MAX_RANKS];
+    NormSpec spec[MAX_RANKS];
+    NormTensors t[MAX_RANKS];
+    Norm *norm[MAX_RANKS];
+} NormRun;
+
+// Each image has a mean of its own, so a rank's statistics are far from the batch's.
+static NormArrays norm_arrays(const NormCase *n)
+{
+    Shape s = n->spec.x;
     size_t count = shape_count(s), c = (size_t)s.c;
     NormArrays a = { random_numbers(type, count, 1), random_numbers(TYPE_F32, c, 2),
                      random_numbers(TYPE_F32, c, 3), random_numbers(type, count, 4),
                      random_numbers(type, count, 5), zeros(c), zeros(c), zeros(count),
                      zeros(count), zeros(c), zeros(c), zeros(count) };
-    double *more = random_numbers(type, count, 6), *ones = zeros(c);
-    for (size_t i = 0; i < count; i++)
-        a.x[i] = rounded(type, (float)(a.x[i] + offset));
-    for (size_t i = 0; i < c; i++)
-        ones[i] = 1;
-    void *x = activation(s, a.x), *dy1 = activation(s, a.dy), *dy2 = activation(s, more);
-    void *residual = spec.add ? activation(s, a.residual) : NULL, *y = empty(s), *dx = empty(s);
-    void *dresidual = spec.add ? empty(s) : NULL;
-    NormTensors t = { activation(channels, a.gamma), activation(channels, a.beta), empty(channels),
-                      activation(channels, ones), empty(channels), empty(channels),
-                      empty(channels), empty(channels) };
-    for (size_t i = 0; i < count && two_gradients; i++)
-        a.dy[i] += more[i];
-    norm_statistics(s, &a);
-    norm_plain_forward(&spec, &a);
-    norm_plain_backward(&spec, &a);
-    double u = roundoffs[type], wide = offset > 0 ? 1e-4 : 1e-5, sums = two_gradients ? u : 0;
+    for (size_t i = 0; i < count; i++) {
+        double image = (double)(i / (count / (size_t)s.n));
+        a.x[i] = rounded(type, (float)(a.x[i] + n->offset + 0.75 * image));
+    }
+    return a;
+}
 
-    Norm *norm = norm_new(ops, &spec);
-    norm_forward(norm, &t, x, residual, y, true);
-    expect_near(name, s, y, a.y, u, wide);
-    check_running(s, &a, &t);
-    norm_backward(norm, &t, x, y, dy1, two_gradients ? dy2 : NULL, dx, dresidual);
-    expect_near(name, s, dx, a.dx, u, wide + 2 * sums);
-    expect_near("dgamma", channels, t.dgamma, a.dgamma, 0, wide + sums);
-    expect_near("dbeta", channels, t.dbeta, a.dbeta, 0, wide + sums);
-    if (spec.add)
-        expect_near("dresidual", s, dresidual, a.d, u, 1e-6);
-    check_frozen(norm, &spec, &a, &t, x, residual);
-    norm_free(norm);
+// Adds the second gradient of y to a->dy.
+static NormRun norm_run(const NormCase *n, int ranks, NormArrays *a)
+{
+    Shape s = n->spec.x, channels = row((size_t)s.c);
+    double *more = random_numbers(type, shape_count(s), 6);
+    NormRun run = { ranks, activation(s, a->x), n->spec.add ? activation(s, a->residual) : NULL,
+                    empty(s), activation(s, a->dy), n->two_gradients ? activation(s, more) : NULL,
+                    empty(s), n->spec.add ? empty(s) : NULL };
+    for (size_t i = 0; i < shape_count(s) && n->two_gradients; i++)
+        a->dy[i] += more[i];
+    for (int k = 0; k < ranks; k++) {
+        int first = s.n * k / ranks;
+        run.begin[k] = shape_bytes(s) / (size_t)s.n * (size_t)first;
+        run.spec[k] = n->spec;
+        run.spec[k].x.n = s.n * (k + 1) / ranks - first;
+        run.norm[k] = norm_new(ops, &run.spec[k]);
+        run.t[k] = (NormTensors){ activation(channels, a->gamma), activation(channels, a->beta),
+                                  empty(channels), empty(channels), empty(channels),
+                                  empty(channels), empty(channels), empty(channels) };
+    }
+    ops_share_norms(ops, ranks, gather, NULL);
+    exchange.ranks = ranks;
+    exchange.all = memory((size_t)ranks * (1 + 2 * (size_t)s.c) * sizeof(double));
+    exchange.gathers = 0;
+    return run;
+}
+
+static void *part(void *p, size_t begin) { return p ? (char *)p + begin : NULL; }
+
+static void norm_call(NormRun *run, int k, bool forward)
+{
+    NormTensors *t = &run->t[k];
+    size_t at = run->begin[k], channels = (size_t)run->spec[k].x.c;
+    double *ones = zeros(channels);
+    for (size_t c = 0; c < channels; c++)
+        ones[c] = 1;
+    if (forward) {
+        t->running_mean = activation(row(channels), zeros(channels));
+        t->running_var = activation(row(channels), ones);
+        norm_forward(run->norm[k], t, part(run->x, at), part(run->residual, at), part(run->y, at),
+                     true);
+    } else {
+        norm_backward(run->norm[k], t, part(run->x, at), part(run->y, at), part(run->dy1, at),
+                      part(run->dy2, at), part(run->dx, at), part(run->dresidual, at));
+    }
+}
+
+static void norm_calls(NormRun *run, bool forward)
+{
+    for (int complete = run->ranks == 1; complete < 2; complete++)
+        for (int k = 0; k < run->ranks; k++) {
+            exchange.rank = k;
+            exchange.complete = complete;
+            norm_call(run, k, forward);
+        }
+}
+
+// All ranks have the same statistics, to the bit, and each its part of the parameters' gradients.
+static void check_ranks(const char *name, NormRun *run, size_t c)
+{
+    size_t bytes = c * sizeof(float);
+    for (int k = 1; k < run->ranks; k++) {
+        NormTensors *one = &run->t[0], *other = &run->t[k];
+        EXPECT(memcmp(to_host(one->mean, bytes), to_host(other->mean, bytes), bytes) == 0 &&
+                   memcmp(to_host(one->inv_std, bytes), to_host(other->inv_std, bytes), bytes) == 0 &&
+                   memcmp(to_host(one->running_var, bytes), to_host(other->running_var, bytes),
+                          bytes) == 0, "%s: rank %d has other statistics", name, k);
+        add_into(ops, c, one->dgamma, other->dgamma);
+        add_into(ops, c, one->dbeta, other->dbeta);
+    }
+}
+
+static void check_norm(const NormCase *n, int ranks)
+{
+    Shape s = n->spec.x, channels = row((size_t)s.c);
+    NormArrays a = norm_arrays(n);
+    NormRun run = norm_run(n, ranks, &a);
+    double u = roundoffs[type], wide = n->offset > 0 ? 1e-4 : 1e-5, sums = run.dy2 ? u : 0;
+    norm_statistics(s, &a);
+    norm_plain_forward(&n->spec, &a);
+    norm_plain_backward(&n->spec, &a);
+
+    norm_calls(&run, true);
+    norm_calls(&run, false);
+    check_ranks(n->name, &run, (size_t)s.c);
+    expect_near(n->name, s, run.y, a.y, u, wide);
+    check_running(s, &a, &run.t[0]);
+    expect_near(n->name, s, run.dx, a.dx, u, wide + 2 * sums);
+    expect_near("dgamma", channels, run.t[0].dgamma, a.dgamma, 0, wide + sums);
+    expect_near("dbeta", channels, run.t[0].dbeta, a.dbeta, 0, wide + sums);
+    if (n->spec.add)
+        expect_near("dresidual", s, run.dresidual, a.d, u, 1e-6);
+    check_frozen(run.norm[0], &run.spec[0], &a, &run.t[0], run.x, run.residual);
+    EXPECT_EQ_INT(exchange.gathers, ranks > 1 ? 4 * ranks : 0);
+    for (int k = 0; k < ranks; k++)
+        norm_free(run.norm[k]);
+    ops_share_norms(ops, 1, NULL, NULL);
     check_ends();
 }
 
@@ -358,14 +470,19 @@ static void check_norm(const char *name, NormSpec spec, double offset, bool two_
 // leaves.
 TEST(normalisation)
 {
-    check_norm("norm", (NormSpec){ flowing(3, 16, 5, 3), false, false }, 0, false);
-    check_norm("norm, relu", (NormSpec){ flowing(2, 32, 3, 3), false, true }, 0, false);
-    check_norm("norm, add, relu", (NormSpec){ flowing(2, 32, 3, 4), true, true }, 0, false);
-    check_norm("norm, two gradients", (NormSpec){ flowing(2, 16, 3, 4), true, true }, 0, true);
-    check_norm("norm of rows", (NormSpec){ flowing(9, 48, 1, 1), false, true }, 0, true);
-    check_norm("norm, odd channels", (NormSpec){ arriving(4, 5, 3, 3), false, true }, 0, false);
-    if (type == TYPE_F32)
-        check_norm("norm at 1000", (NormSpec){ flowing(4, 16, 5, 5), false, false }, 1000, false);
+    const NormCase cases[] = {
+        { "norm", { flowing(3, 16, 5, 3), false, false } },
+        { "norm, relu", { flowing(2, 32, 3, 3), false, true } },
+        { "norm, add, relu", { flowing(6, 32, 3, 4), true, true } },
+        { "norm, two gradients", { flowing(5, 16, 3, 4), true, true }, true },
+        { "norm of rows", { flowing(9, 48, 1, 1), false, true }, true },
+        { "norm, odd channels", { arriving(4, 5, 3, 3), false, true } },
+        { "norm at 1000", { flowing(4, 16, 5, 5), false, false }, false, 1000 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int ranks = 1; ranks <= MAX_RANKS && ranks <= cases[i].spec.x.n; ranks++)
+            if (cases[i].offset == 0 || type == TYPE_F32)
+                check_norm(&cases[i], ranks);
 }
 
 // ==== Pooling, ReLU, images ======================================================================

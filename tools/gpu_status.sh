@@ -29,7 +29,7 @@ recorded and not: the same bits | test_fake_cuda | recorded_f32 recorded_tf32 re
 03: NCCL | test_fake_cuda | nccl_refuses_two | nccl_2_ranks | -
 07: NCCL, by a launcher | test_fake_cuda | nccl_refuses_launched | nccl_2_launched | ?
 NCCL: fp16, short messages, batches in parts | test_fake_cuda | - | nccl_2_fp16 | ?
-SyncBN | test_norm_shared_fake test_fake_cuda | test_norm_shared_cuda gloo_2_sync_bn | nccl_2_sync_bn | ?
+SyncBN | test_ops_fake test_fake_cuda | test_ops_cuda gloo_2_sync_bn | nccl_2_sync_bn | ?
 cuda-gloo: ranks share a GPU | test_fake_cuda | gloo_2_ranks gloo_4_ranks gloo_2_launched gloo_4_launched | - | ?
 06: a job under Slurm | - | ? | ? | ?
 `./ddp run` checks the GPU first | test_gpu_check | ? | ? | -
