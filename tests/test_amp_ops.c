@@ -25,19 +25,10 @@ static float *random_floats(size_t count, int key, float size)
 
 static Scalars read_scalars(const Scalars *there)
 {
-    Scalars scalars;
-    copy_to_host(device_stream(device), &scalars, there, sizeof scalars);
-    stream_sync(device_stream(device));
-    return scalars;
+    return *(Scalars *)to_host(there, sizeof *there);
 }
 
-static Stats read_stats(const Stats *there)
-{
-    Stats stats;
-    copy_to_host(device_stream(device), &stats, there, sizeof stats);
-    stream_sync(device_stream(device));
-    return stats;
-}
+static Stats read_stats(const Stats *there) { return *(Stats *)to_host(there, sizeof *there); }
 
 static Scalars *new_scalars(Scalars values)
 {
@@ -50,49 +41,36 @@ static Scalars *new_scalars(Scalars values)
 
 enum { ROWS = 37, PART = 16, CLASSES = 11 };
 
+// A batch, and what its loss is in one call: test_ops.c checks that.
 typedef struct Batch {
     int rows, counted;
     float *logits, *dlogits;        // device
     int32_t *labels;                // device
-    double loss;                    // summed up
-    int correct1, correct5;
-    float wanted[ROWS * CLASSES];   // dlogits of the whole batch, if the loss scale is 1
+    Stats stats;
+    float *wanted;                  // dlogits, if the loss scale is 1
 } Batch;
-
-// softmax(z) - onehot(label), and what the row adds to the statistics.
-static void add_row(Batch *b, const float *z, int label, float *gradient)
-{
-    double sum = 0;
-    int before = 0;
-    for (int j = 0; j < CLASSES; j++) {
-        sum += exp((double)z[j]);
-        before += label >= 0 && z[j] > z[label];
-    }
-    for (int j = 0; j < CLASSES; j++)
-        gradient[j] = label < 0 ? 0 : (float)(exp((double)z[j]) / sum - (j == label));
-    if (label < 0)
-        return;
-    b->counted++;
-    b->loss += log(sum) - z[label];
-    b->correct1 += before < 1;
-    b->correct5 += before < 5;
-}
 
 // Labels of the first `unlabelled` rows and of some others are negative.
 static Batch batch_new(int rows, int unlabelled, int key)
 {
     Batch b = { .rows = rows };
-    float *z = random_floats((size_t)(rows * CLASSES), key, 3);
+    size_t bytes = (size_t)(rows * CLASSES) * sizeof(float);
     int32_t labels[ROWS];
     for (int i = 0; i < rows; i++) {
         labels[i] = i < unlabelled || i % 9 == 4 ? -1 : (i * 5 + key) % CLASSES;
-        add_row(&b, z + i * CLASSES, labels[i], b.wanted + i * CLASSES);
+        b.counted += labels[i] >= 0;
     }
-    for (int i = 0; i < rows * CLASSES; i++)
-        b.wanted[i] /= (float)b.counted;
-    b.logits = to_device(z, (size_t)(rows * CLASSES) * sizeof *z);
+    b.logits = to_device(random_floats((size_t)(rows * CLASSES), key, 3), bytes);
     b.labels = to_device(labels, (size_t)rows * sizeof *labels);
-    b.dlogits = memory((size_t)(rows * CLASSES) * sizeof *z);
+    b.dlogits = memory(bytes);
+    Stats *stats = memory(sizeof *stats);
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1 });
+    loss_cross_entropy(ops, rows, CLASSES, b.logits, b.labels, scalars, stats, b.dlogits);
+    b.stats = read_stats(stats);
+    b.wanted = to_host(b.dlogits, bytes);
+    EXPECT_EQ_INT(read_scalars(scalars).done, 0);
+    EXPECT_EQ_INT(b.stats.batch_count, b.counted);
+    fill_zero(device_stream(device), b.dlogits, bytes);
     return b;
 }
 
@@ -109,80 +87,43 @@ static void loss_in_parts(const Batch *b, Scalars *scalars, Stats *stats)
         part_loss(b, from, scalars, stats, true);
 }
 
-static void expect_dlogits(const char *what, const Batch *b, double scale)
+// The last batch in the statistics is b, after `before` (NULL: none).
+static void expect_batch(const char *what, const Batch *b, const Batch *before, double scale,
+                         const Stats *there)
 {
     size_t count = (size_t)(b->rows * CLASSES);
-    float *got = to_host(b->dlogits, count * sizeof *got);
+    const float *got = to_host(b->dlogits, count * sizeof *got);
+    const Stats s = read_stats(there), none = { 0 }, *old = before ? &before->stats : &none;
     double worst = 0;
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = 0; i < count && scale > 0; i++)
         worst = fmax(worst, fabs(got[i] / scale - b->wanted[i]) * b->counted);
     EXPECT(worst <= 1e-6, "%s: a gradient is off by %g", what, worst);
-}
-
-static void expect_batch_stats(const char *what, const Stats *s, const Batch *b)
-{
-    EXPECT(fabs(s->batch_loss_sum - b->loss) <= 1e-5 * b->loss, "%s: loss %.9g, wanted %.9g", what,
-           s->batch_loss_sum, b->loss);
-    EXPECT(s->batch_count == b->counted && s->batch_correct1 == b->correct1,
-           "%s: %lld of %lld are right, wanted %d of %d", what, (long long)s->batch_correct1,
-           (long long)s->batch_count, b->correct1, b->counted);
-}
-
-static void expect_stats(const char *what, const Stats *s, const Batch *a, const Batch *b)
-{
-    EXPECT_NEAR(s->loss_sum, a->loss + b->loss, 1e-5 * (a->loss + b->loss));
-    EXPECT(s->count == a->counted + b->counted && s->correct1 == a->correct1 + b->correct1 &&
-               s->correct5 == a->correct5 + b->correct5 && s->not_finite == 0,
-           "%s: the sums count %lld, %lld, %lld", what, (long long)s->count,
-           (long long)s->correct1, (long long)s->correct5);
+    EXPECT_NEAR(s.batch_loss_sum, b->stats.batch_loss_sum, 1e-5 * b->stats.batch_loss_sum);
+    EXPECT_NEAR(s.loss_sum, b->stats.loss_sum + old->loss_sum, 1e-5 * s.loss_sum);
+    EXPECT(s.batch_count == b->counted && s.batch_correct1 == b->stats.batch_correct1 &&
+               s.count == b->counted + old->count &&
+               s.correct1 == b->stats.correct1 + old->correct1 &&
+               s.correct5 == b->stats.correct5 + old->correct5 && s.not_finite == 0,
+           "%s: %lld rows of %lld, %lld of %lld right", what, (long long)s.batch_count,
+           (long long)s.count, (long long)s.batch_correct1, (long long)s.correct1);
 }
 
 // A batch in parts of 16, 16 and 5 rows gives what it gives at once, and so does the shorter one
-// that follows, an epoch's last.
+// that follows, an epoch's last. A first part without labels must not count the batch before it.
 TEST(a_loss_in_parts)
 {
-    Batch first = batch_new(ROWS, 0, 1), tail = batch_new(21, 0, 2);
-    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 8 });
-    Stats *stats = memory(sizeof *stats);
-    loss_cross_entropy(ops, ROWS, CLASSES, first.logits, first.labels, scalars, stats,
-                       first.dlogits);
-    Stats s = read_stats(stats);
-    expect_dlogits("at once", &first, 8);
-    expect_batch_stats("at once", &s, &first);
-    EXPECT_EQ_INT(read_scalars(scalars).done, 0);
-
-    fill_zero(device_stream(device), stats, sizeof *stats);
-    fill_zero(device_stream(device), first.dlogits, sizeof first.wanted);
-    scalars_set(ops, scalars, (Scalars){ .loss_scale = 8, .window = first.counted });
-    loss_in_parts(&first, scalars, stats);
-    s = read_stats(stats);
-    expect_dlogits("in parts", &first, 8);
-    expect_batch_stats("in parts", &s, &first);
-    EXPECT_EQ_INT(read_scalars(scalars).done, first.counted);
-
-    scalars_set(ops, scalars, (Scalars){ .loss_scale = 8, .window = tail.counted });
-    loss_in_parts(&tail, scalars, stats);
-    s = read_stats(stats);
-    expect_dlogits("the tail", &tail, 8);
-    expect_batch_stats("the tail", &s, &tail);
-    expect_stats("both", &s, &first, &tail);
-    check_ends();
-}
-
-// The first part has no labels at all: the batch before it does not count for this one.
-TEST(a_part_without_labels)
-{
-    Batch before = batch_new(ROWS, 0, 3), b = batch_new(ROWS, PART, 4);
-    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1, .window = before.counted });
-    Stats *stats = memory(sizeof *stats);
-    loss_in_parts(&before, scalars, stats);
-    scalars_set(ops, scalars, (Scalars){ .loss_scale = 1, .window = b.counted });
-    loss_in_parts(&b, scalars, stats);
-    Stats s = read_stats(stats);
-    expect_dlogits("without labels", &b, 1);
-    expect_batch_stats("without labels", &s, &b);
-    expect_stats("without labels", &s, &before, &b);
-    check_ends();
+    for (int unlabelled = 0; unlabelled <= PART; unlabelled += PART) {
+        Batch first = batch_new(ROWS, 0, 1), tail = batch_new(21, unlabelled, 2);
+        Scalars *scalars = new_scalars((Scalars){ .loss_scale = 8, .window = first.counted });
+        Stats *stats = memory(sizeof *stats);
+        loss_in_parts(&first, scalars, stats);
+        expect_batch("in parts", &first, NULL, 8, stats);
+        EXPECT_EQ_INT(read_scalars(scalars).done, first.counted);
+        scalars_set(ops, scalars, (Scalars){ .loss_scale = 8, .window = tail.counted });
+        loss_in_parts(&tail, scalars, stats);
+        expect_batch("the tail", &tail, &first, 8, stats);
+        check_ends();
+    }
 }
 
 // Evaluating between two parts leaves the window as it is, and its own numbers are of one call.
@@ -191,18 +132,15 @@ TEST(evaluating_knows_no_window)
     Batch b = batch_new(ROWS, 0, 5), test = batch_new(PART, 0, 6);
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = 4, .window = b.counted });
     Stats *stats = memory(sizeof *stats);
-    Stats *test_stats = memory(sizeof *stats);
     for (int from = 0; from < ROWS; from += PART) {
+        Stats *test_stats = memory(sizeof *stats);
         part_loss(&b, from, scalars, stats, true);
         int32_t done = read_scalars(scalars).done;
         part_loss(&test, 0, scalars, test_stats, false);
         EXPECT_EQ_INT(read_scalars(scalars).done, done);
+        expect_batch("the evaluation", &test, NULL, 0, test_stats);
     }
-    Stats s = read_stats(stats), t = read_stats(test_stats);
-    expect_dlogits("evaluating meanwhile", &b, 4);
-    expect_batch_stats("evaluating meanwhile", &s, &b);
-    expect_batch_stats("the evaluation", &t, &test);
-    EXPECT_EQ_INT(t.count, 3 * test.counted);
+    expect_batch("evaluating meanwhile", &b, NULL, 4, stats);
     check_ends();
 }
 
@@ -238,42 +176,43 @@ static Scalars step(Scalars *scalars, bool overflow, int interval)
     return read_scalars(scalars);
 }
 
+// It halves after an overflow and doubles after `interval` steps without one, but becomes neither
+// zero nor infinite.
 TEST(the_loss_scale_adapts)
 {
     static const struct {
-        char overflow;
+        float start;        // 0: from where it is
+        int interval;
+        bool overflow;
         float scale;
         int clean, skipped;
     } steps[] = {
-        { 0, 65536, 1, 0 },  { 0, 65536, 2, 0 },  { 0, 131072, 0, 0 }, { 0, 131072, 1, 0 },
-        { 0, 131072, 2, 0 }, { 1, 65536, 0, 1 },  { 0, 65536, 1, 1 },  { 1, 32768, 0, 2 },
-        { 1, 16384, 0, 3 },  { 0, 16384, 1, 3 },  { 0, 16384, 2, 3 },  { 0, 32768, 0, 3 },
+        { 65536, 3, 0, 65536, 1, 0 },
+        { 0, 3, 0, 65536, 2, 0 },
+        { 0, 3, 0, 131072, 0, 0 },
+        { 0, 3, 0, 131072, 1, 0 },
+        { 0, 3, 0, 131072, 2, 0 },
+        { 0, 3, 1, 65536, 0, 1 },
+        { 0, 3, 0, 65536, 1, 1 },
+        { 0, 3, 1, 32768, 0, 2 },
+        { 0, 3, 1, 16384, 0, 3 },
+        { 0, 3, 0, 16384, 1, 3 },
+        { LOSS_SCALE_LEAST * 4, 1, 1, LOSS_SCALE_LEAST * 2, 0, 1 },
+        { 0, 1, 1, LOSS_SCALE_LEAST, 0, 2 },
+        { 0, 1, 1, LOSS_SCALE_LEAST, 0, 3 },
+        { 0x1p125f, 1, 0, 0x1p126f, 0, 0 },
+        { 0, 1, 0, 0x1p127f, 0, 0 },
+        { 0, 1, 0, 0x1p127f, 0, 0 },
     };
-    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 65536 });
+    Scalars *scalars = memory(sizeof *scalars);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        Scalars s = step(scalars, steps[i].overflow, 3);
+        if (steps[i].start > 0)
+            scalars_set(ops, scalars, (Scalars){ .loss_scale = steps[i].start });
+        Scalars s = step(scalars, steps[i].overflow, steps[i].interval);
         EXPECT(s.loss_scale == steps[i].scale && s.clean == steps[i].clean &&
                    s.skipped == steps[i].skipped && s.skip == steps[i].overflow,
                "step %zu: scale %g, clean %d, skipped %d, skip %d", i, s.loss_scale, s.clean,
                s.skipped, s.skip);
-    }
-    check_ends();
-}
-
-// Neither zero nor infinity comes out, however long it goes on.
-TEST(the_loss_scale_has_ends)
-{
-    Scalars *scalars = new_scalars((Scalars){ .loss_scale = LOSS_SCALE_LEAST * 4 });
-    for (int i = 0; i < 4; i++) {
-        Scalars s = step(scalars, true, 1);
-        EXPECT_NEAR(s.loss_scale / LOSS_SCALE_LEAST, i == 0 ? 2 : 1, 0);
-        EXPECT_EQ_INT(s.skipped, i + 1);
-    }
-    scalars_set(ops, scalars, (Scalars){ .loss_scale = 0x1p125f });
-    for (int i = 0; i < 4; i++) {
-        Scalars s = step(scalars, false, 1);
-        EXPECT_NEAR(s.loss_scale / 0x1p125f, i == 0 ? 2 : 4, 0);
-        EXPECT_EQ_INT(s.clean, 0);
     }
     check_ends();
 }
@@ -331,15 +270,10 @@ TEST(gradients_are_unscaled)
 
 static double norm_of(const float *grads, size_t count)
 {
-    float *there = device_alloc(device, count * sizeof *grads);
-    Scalars *scalars = device_alloc(device, sizeof *scalars);
-    copy_to_device(device_stream(device), there, grads, count * sizeof *grads);
-    scalars_set(ops, scalars, (Scalars){ .loss_scale = 1, .norm = -1 });
-    gradients_norm(ops, count, there, scalars);
+    Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1, .norm = -1 });
+    gradients_norm(ops, count, to_device(grads, count * sizeof *grads), scalars);
     Scalars s = read_scalars(scalars);
     EXPECT(s.skip == 0 && s.loss_scale == 1, "the norm changes other numbers");
-    device_free(device, there);
-    device_free(device, scalars);
     return s.norm;
 }
 
@@ -552,10 +486,8 @@ TEST(beside_the_compute_stream)
     values_narrow(ops, beside, TYPE_BF16, COUNT, there, 0.5f, narrow);
     loss_in_parts(&b, scalars, stats);
     stream_sync(beside);
-    Stats s = read_stats(stats);
-    expect_dlogits("beside", &b, 256);
-    expect_batch_stats("beside", &s, &b);
-    EXPECT_EQ_INT(s.bad_gradients, 0);
+    expect_batch("beside", &b, NULL, 256, stats);
+    EXPECT_EQ_INT(read_stats(stats).bad_gradients, 0);
     uint16_t *half = to_host(narrow, COUNT * sizeof *half);
     int wrong = 0;
     for (int i = 0; i < COUNT; i++)
@@ -572,11 +504,9 @@ int main(void)
     ops = ops_new(device, &(OpsConfig){ 0 });
     beside = stream_new_beside(device, "beside");
     a_loss_in_parts();
-    a_part_without_labels();
     evaluating_knows_no_window();
     the_loss_scale_outlives_a_step();
     the_loss_scale_adapts();
-    the_loss_scale_has_ends();
     gradients_are_unscaled();
     norms();
     norms_see_every_gradient();
