@@ -48,7 +48,7 @@ void ddp_options(Args *args, DdpConfig *config)
 static float sum_over_ranks(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     (void)arg;
-    comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);
+    comm_all_reduce(comm, stream, grads, count, COMM_F32);
     return 1.0f / (float)comm_size(comm);
 }
 

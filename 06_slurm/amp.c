@@ -220,7 +220,7 @@ static float sum_short(void *arg, Comm *comm, Stream *stream, float *grads, size
     uint16_t *travelling = amp->travelling + (grads - amp->model->grads);
     values_narrow(ops, stream, amp->short_type, count, grads, 1.0f / (float)comm_size(comm),
                   travelling);
-    comm_all_reduce(comm, stream, travelling, count, half ? COMM_F16 : COMM_BF16, COMM_SUM);
+    comm_all_reduce(comm, stream, travelling, count, half ? COMM_F16 : COMM_BF16);
     values_widen(ops, stream, amp->short_type, count, travelling, grads);
     return 1;
 }

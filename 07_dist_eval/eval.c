@@ -74,7 +74,7 @@ static void sum_begin(Eval *eval, const Stats *mine, size_t more)
 {
     stats_to_numbers(mine, eval->numbers);
     copy_to_device(eval->stream, eval->sums, eval->numbers, (STATS + more) * sizeof(double));
-    comm_all_reduce(eval->comm, eval->stream, eval->sums, STATS + more, COMM_F64, COMM_SUM);
+    comm_all_reduce(eval->comm, eval->stream, eval->sums, STATS + more, COMM_F64);
     copy_to_host(eval->stream, eval->numbers, eval->sums, (STATS + more) * sizeof(double));
 }
 

@@ -12,7 +12,6 @@
 
 // BF16 and F16 add up in f32, two at a time: each sum of two is rounded to the type.
 typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 } CommType;
-typedef enum { COMM_SUM, COMM_MAX } CommOp;
 
 extern const char *const comm_backend;  // "nccl" or "gloo"
 extern const bool comm_shares_devices;  // may two ranks use one GPU?
@@ -47,12 +46,9 @@ int comm_size(const Comm *comm);
 // once, when it is recorded.
 uint64_t comm_bytes(const Comm *comm);
 
-// In place: all ranks get the sum or the maximum over all ranks.
-void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                     CommOp op);
-// In place: rank `root` gets the result; on the other ranks the contents are undefined.
-void comm_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type, CommOp op,
-                 int root);
+// In place: all ranks get the sum over all ranks.
+void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type);
+// In place: all ranks get rank root's values.
 void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
                     int root);
 // all: (size, count), in rank order.

@@ -57,12 +57,12 @@ static void another_call(Comm *comm, Stream *stream, float *values, int rank)
     if (rank == 1)
         comm_broadcast(comm, stream, values, 4, COMM_F32, 0);
     else
-        comm_all_reduce(comm, stream, values, COUNT, COMM_F32, COMM_SUM);
+        comm_all_reduce(comm, stream, values, COUNT, COMM_F32);
 }
 
 static void another_count(Comm *comm, Stream *stream, float *values, int rank)
 {
-    comm_reduce(comm, stream, values, rank == 2 ? COUNT - 1 : COUNT, COMM_F32, COMM_MAX, 0);
+    comm_all_reduce(comm, stream, values, rank == 2 ? COUNT - 1 : COUNT, COMM_F32);
 }
 
 static void no_call(Comm *comm, Stream *stream, float *values, int rank)
@@ -85,7 +85,7 @@ static int tell(void *arg, const World *world)
     if (world->rank == 0)   // the others have no part in it, and count on as before
         comm_send(comm, stream, values, 0, COMM_F32, 1);
     for (int i = 0; i < 3; i++)
-        comm_all_reduce(comm, stream, values, COUNT, COMM_F32, COMM_SUM);
+        comm_all_reduce(comm, stream, values, COUNT, COMM_F32);
     story->last(comm, stream, values, world->rank);
     stream_sync(stream);
     return 0;
@@ -126,10 +126,10 @@ static void expect_disagreement(const char *name, int size, const Story *story, 
 TEST(disagreement)
 {
     expect_disagreement("call", 2, &(Story){ .last = another_call, .checked = true },
-        "rank 0 calls all_reduce #4 of 1000 f32 (sum), "
+        "rank 0 calls all_reduce #4 of 1000 f32, "
         "rank 1 calls broadcast #4 of 4 f32 from rank 0");
     expect_disagreement("count", 3, &(Story){ .last = another_count, .checked = true },
-        "rank 0 calls reduce #4 of 1000 f32 to rank 0 (max), rank 2 calls reduce #4 of 999 f32");
+        "rank 0 calls all_reduce #4 of 1000 f32, rank 2 calls all_reduce #4 of 999 f32");
     expect_disagreement("barrier", 2,
         &(Story){ .last = no_call, .checked = true, .beside = true },
         "rank 0 calls barrier #4, rank 1 calls all_gather #4 of 3 u8");
@@ -153,7 +153,7 @@ TEST(wrong_arguments)
 static void die_in_the_middle(Comm *comm, Stream *stream, float *values, int rank)
 {
     for (int i = 0; i < 1000; i++) {
-        comm_all_reduce(comm, stream, values, BIG, COMM_F32, COMM_SUM);
+        comm_all_reduce(comm, stream, values, BIG, COMM_F32);
         if (rank == 1 && i == 3) {
             stream_sync(stream);
             raise(SIGKILL);
@@ -189,7 +189,7 @@ TEST(a_line_when_alone)
     double seconds = expect_end(3, &story, 1, 128 + SIGKILL, 0, EXIT_FAILED);
     EXPECT(seconds > 4, "nobody had the time to end them: %.1f s", seconds);
     expect_said(story.file, "rank 0 of 3 lost a rank in all_reduce #");
-    expect_said(story.file, "of 4000000 f32 (sum) (grads): ");
+    expect_said(story.file, "of 4000000 f32 (grads): ");
     expect_said(story.file, "rank 2 of 3 lost a rank in all_reduce #");
     expect_said(story.file, "hint: a rank has ended");
 }

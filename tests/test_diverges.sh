@@ -25,7 +25,7 @@ make()
         "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lsodium -lm -lstdc++
 }
 # Of rank 1, from its Kth message of gradients on: something else.
-reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);"
+reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; bool now = comm_rank(comm) == 1 && ++messages $1;"; }
 
 # fails STATUS PROGRAM [OPTIONS]: what it says (but not that there are few cores) goes to err.
@@ -85,7 +85,7 @@ check "left out: builds" make left_out ddp.c "$reduce" "$(from '== 3') if (!now)
 check "another: builds" make another ddp.c "$reduce" \
     "$(from '== 3') if (now) comm_broadcast(comm, stream, grads, count, COMM_F32, 0); else $reduce"
 check "fewer: builds" make fewer ddp.c "$reduce" \
-    "$(from '== 3') comm_all_reduce(comm, stream, grads, count - now, COMM_F32, COMM_SUM);"
+    "$(from '== 3') comm_all_reduce(comm, stream, grads, count - now, COMM_F32);"
 
 for n in 2 3; do
     fails 1 ./another -n $n --timeout 1
@@ -94,10 +94,10 @@ for n in 2 3; do
     says "rank 1 of [23] \(.*, pid [0-9]+\) waits: after epoch 1, step 2; last collective: broadcast #7 of 62080 values \(gradients\)$"
     lines $((n + 2))
     fails 1 ./another -n $n --check-collectives
-    says 'communicator gradients: rank 0 calls all_reduce #8 of 62080 f32 \(sum\), rank 1 calls broadcast #8 of 62080 f32 from rank 0'
+    says 'communicator gradients: rank 0 calls all_reduce #8 of 62080 f32, rank 1 calls broadcast #8 of 62080 f32 from rank 0'
     lines 3
     fails 1 ./fewer -n $n --check-collectives
-    says 'communicator gradients: rank 0 calls all_reduce #8 of 62080 f32 \(sum\), rank 1 calls all_reduce #8 of 62079 f32 \(sum\)'
+    says 'communicator gradients: rank 0 calls all_reduce #8 of 62080 f32, rank 1 calls all_reduce #8 of 62079 f32'
     lines 3
     fails 1 ./fewer -n $n
     lines 5
@@ -106,7 +106,7 @@ fails 1 ./left_out -n 2 --timeout 1
 says "all wait for each other, for 1 s now"
 says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: all_gather #"
 fails 1 ./left_out -n 2 --check-collectives
-says "rank 0 calls all_reduce #[0-9]+ of 62080 f32 \(sum\), rank 1 calls all_gather #"
+says "rank 0 calls all_reduce #[0-9]+ of 62080 f32, rank 1 calls all_gather #"
 
 # Weights that came apart are an error in the end, which names who.
 check "apart: builds" make apart ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"

@@ -96,8 +96,8 @@ TEST(statistics_of_all_ranks)
 static float sum_twice(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     *(size_t *)arg += count;
-    comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);
-    comm_all_reduce(comm, stream, grads, count, COMM_F32, COMM_SUM);
+    comm_all_reduce(comm, stream, grads, count, COMM_F32);
+    comm_all_reduce(comm, stream, grads, count, COMM_F32);
     return 1.0f / (float)(comm_size(comm) * comm_size(comm));
 }
 

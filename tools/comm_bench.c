@@ -42,12 +42,7 @@ typedef struct Bench {
 
 static void run_all_reduce(Bench *b, size_t count)
 {
-    comm_all_reduce(b->comm, device_stream(b->device), b->to, count, b->type, COMM_SUM);
-}
-
-static void run_reduce(Bench *b, size_t count)
-{
-    comm_reduce(b->comm, device_stream(b->device), b->to, count, b->type, COMM_SUM, 0);
+    comm_all_reduce(b->comm, device_stream(b->device), b->to, count, b->type);
 }
 
 static void run_broadcast(Bench *b, size_t count)
@@ -74,7 +69,6 @@ static const struct {
     const char *op;
 } benches[] = {
     { "all_reduce", CALL_ALL_REDUCE, run_all_reduce, two_ways, "sum" },
-    { "reduce", CALL_REDUCE, run_reduce, whole, "sum" },
     { "broadcast", CALL_BROADCAST, run_broadcast, whole, "-" },
     { "all_gather", CALL_ALL_GATHER, run_all_gather, one_way, "-" },
 };
@@ -101,9 +95,8 @@ static bool run_raw(Bench *b, int which, size_t count)
     bool gather = benches[which].kind == CALL_ALL_GATHER;
     count = gather ? count / (size_t)b->config->ranks : count;
     return link_bare(b->comm->link, &(Call){
-        .kind = benches[which].kind, .type = b->type, .op = COMM_SUM, .count = count,
-        .from = gather ? b->from : b->to, .to = b->to,
-        .from_bytes = count * comm_width(b->type) });
+        .kind = benches[which].kind, .type = b->type, .count = count,
+        .bytes = count * comm_width(b->type), .from = gather ? b->from : b->to, .to = b->to });
 }
 
 // --- one size ------------------------------------------------------------------------------------
@@ -140,32 +133,41 @@ static double time_once(Bench *b, int which, size_t count, bool raw)
     return (double)(trace_now() - begin) / 1e3;
 }
 
+// Each becomes the largest of all ranks' times.
+static void slowest_of_ranks(Bench *b, double *times, size_t count)
+{
+    size_t ranks = (size_t)comm_size(b->judge), bytes = count * sizeof *times;
+    double *all = xmalloc(ranks * bytes), *on_device = device_alloc(b->device, (ranks + 1) * bytes);
+    Stream *stream = device_stream(b->device);
+    copy_to_device(stream, on_device + ranks * count, times, bytes);
+    comm_all_gather(b->judge, stream, on_device + ranks * count, on_device, count, COMM_F64);
+    copy_to_host(stream, all, on_device, ranks * bytes);
+    stream_sync(stream);
+    for (size_t i = 0; i < ranks * count; i++)
+        times[i % count] = all[i] > times[i % count] ? all[i] : times[i % count];
+    device_free(b->device, on_device);
+    free(all);
+}
+
 // Median microseconds of a call, the slowest rank's of each call; and of the library's own, in turn
 // with them, if raw_us is not NULL.
 static double measure(Bench *b, int which, size_t count, double *raw_us)
 {
     int repeats = repeats_for(b->config, count * comm_width(b->type));
-    double *times = device_alloc(b->device, 2 * (size_t)repeats * sizeof *times);
-    double *on_host = xcalloc(2 * (size_t)repeats, sizeof *on_host);
+    double *times = xcalloc(2 * (size_t)repeats, sizeof *times);
     for (int i = -b->config->warmup; i < repeats; i++) {
         double ours = time_once(b, which, count, false);
         double raw = raw_us ? time_once(b, which, count, true) : 0;
         if (i >= 0) {
-            on_host[i] = ours;
-            on_host[repeats + i] = raw;
+            times[i] = ours;
+            times[repeats + i] = raw;
         }
     }
-    size_t bytes = 2 * (size_t)repeats * sizeof *times;
-    Stream *stream = device_stream(b->device);
-    copy_to_device(stream, times, on_host, bytes);
-    comm_all_reduce(b->judge, stream, times, 2 * (size_t)repeats, COMM_F64, COMM_MAX);
-    copy_to_host(stream, on_host, times, bytes);
-    stream_sync(stream);
-    double us = median(on_host, repeats);
+    slowest_of_ranks(b, times, 2 * (size_t)repeats);
+    double us = median(times, repeats);
     if (raw_us)
-        *raw_us = median(on_host + repeats, repeats);
-    free(on_host);
-    device_free(b->device, times);
+        *raw_us = median(times + repeats, repeats);
+    free(times);
     return us;
 }
 
@@ -255,7 +257,7 @@ int main(int argc, char **argv)
     args_add(&args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &c.ranks, "N", "processes to start; 0: srun or launch has", 0,
           RANKS_MAX },
-        { "op", 0, ARG_CHOICE, &c.op, "all_reduce|reduce|broadcast|all_gather", "what to measure" },
+        { "op", 0, ARG_CHOICE, &c.op, "all_reduce|broadcast|all_gather", "what to measure" },
         { "type", 0, ARG_CHOICE, &c.type, "f32|bf16|f16", "of the values" },
         { "begin", 'b', ARG_INT64, &c.begin, "BYTES", "the smallest size", 4, 0x1p34 },
         { "end", 'e', ARG_INT64, &c.end, "BYTES", "the largest size", 4, 0x1p34 },

@@ -4,7 +4,6 @@
 
 typedef enum CallKind {
     CALL_ALL_REDUCE,
-    CALL_REDUCE,
     CALL_BROADCAST,
     CALL_ALL_GATHER,
     CALL_GATHER,
@@ -19,14 +18,13 @@ typedef enum CallKind {
 typedef struct Call {
     CallKind kind;
     CommType type;
-    CommOp op;
     int other;              // the root, or the rank to send to or to receive from; or -1
-    size_t count;           // values, as the caller passed it
+    size_t count, bytes;    // values, as the caller passed it, and their bytes
     uint64_t number;        // among this communicator's calls, from 1 (sends and receives apart:
                             // only two ranks make them); 0: an internal call, to compare
-    const void *from;       // this rank's input: count or count * size values; NULL: none
-    void *to;               // this rank's output, likewise; from == to: in place
-    size_t from_bytes, to_bytes;
+    const void *from;       // this rank's input and output; from == to: in place
+    void *to;
+    size_t from_bytes, to_bytes;    // 0: this rank has none
 } Call;
 
 // The backend's half of a communicator.
@@ -39,7 +37,6 @@ struct Comm {
     CommConfig config;
     uint64_t calls, pair_calls; // so far: of all ranks together; sends and receives
     uint64_t bytes;             // of the calls' values so far
-    char *mine, *all;           // checked: calls as text, on the device; this rank's, all ranks'
     Link *link;
 };
 
@@ -68,9 +65,9 @@ void comm_call_asked(void);     // instead of both, if its end is not known
 // Call it if the library reports in `text` that a rank is gone. call: the current one; NULL:
 // meeting the others. The parent process knows which rank died and why, and will end this one.
 // Waits for that without a message, and fails only if it does not happen.
-_Noreturn void comm_lost(const Comm *comm, const Call *call, const char *text);
+__attribute__((noreturn)) void comm_lost(const Comm *comm, const Call *call, const char *text);
 
-// The call as text: "all_reduce #12 of 1000 f32 (sum)"
+// The call as text: "all_reduce #12 of 1000 f32"
 enum { CALL_TEXT = 96 };
 const char *comm_describe(const Call *call, char text[CALL_TEXT]);
 size_t comm_width(CommType type);   // bytes of a value

@@ -11,13 +11,13 @@
 #include <unistd.h>
 
 const char *const call_names[CALL_KINDS] = {
-    [CALL_ALL_REDUCE] = "all_reduce", [CALL_REDUCE] = "reduce", [CALL_BROADCAST] = "broadcast",
+    [CALL_ALL_REDUCE] = "all_reduce", [CALL_BROADCAST] = "broadcast",
     [CALL_ALL_GATHER] = "all_gather", [CALL_GATHER] = "gather", [CALL_SEND] = "send",
     [CALL_RECEIVE] = "receive", [CALL_BARRIER] = "barrier", [CALL_FREE] = "comm_free",
 };
 const char *const call_peers[CALL_KINDS] = {
-    [CALL_REDUCE] = " to rank ", [CALL_BROADCAST] = " from rank ", [CALL_GATHER] = " to rank ",
-    [CALL_SEND] = " to rank ", [CALL_RECEIVE] = " from rank ",
+    [CALL_BROADCAST] = " from rank ", [CALL_GATHER] = " to rank ", [CALL_SEND] = " to rank ",
+    [CALL_RECEIVE] = " from rank ",
 };
 static const struct {
     const char *name;
@@ -26,22 +26,19 @@ static const struct {
     [COMM_U8] = { "u8", 1 }, [COMM_I64] = { "i64", 8 }, [COMM_F32] = { "f32", 4 },
     [COMM_F64] = { "f64", 8 }, [COMM_BF16] = { "bf16", 2 }, [COMM_F16] = { "f16", 2 },
 };
-static const char *const op_names[] = { [COMM_SUM] = "sum", [COMM_MAX] = "max" };
 
 size_t comm_width(CommType type) { return types[type].width; }
 const char *comm_type_name(CommType type) { return types[type].name; }
 
 const char *comm_describe(const Call *call, char text[CALL_TEXT])
 {
-    char what[40] = "", other[24] = "", op[8] = "";
+    char what[40] = "", other[24] = "";
     if (call->kind < CALL_BARRIER)
         snprintf(what, sizeof what, " of %zu %s", call->count, types[call->type].name);
     if (call_peers[call->kind])
         snprintf(other, sizeof other, "%s%d", call_peers[call->kind], call->other);
-    if (call->kind == CALL_ALL_REDUCE || call->kind == CALL_REDUCE)
-        snprintf(op, sizeof op, " (%s)", op_names[call->op]);
-    snprintf(text, CALL_TEXT, "%s #%" PRIu64 "%s%s%s", call_names[call->kind], call->number, what,
-             other, op);
+    snprintf(text, CALL_TEXT, "%s #%" PRIu64 "%s%s", call_names[call->kind], call->number, what,
+             other);
     return text;
 }
 
@@ -56,7 +53,7 @@ static const char *name_of(const Call *call)
 void comm_call_begin(const Comm *comm, const Call *call)
 {
     char name[64], size[32] = "";
-    double bytes = (double)call->count * (double)comm_width(call->type);
+    double bytes = (double)call->bytes;
     const char *unit = bytes < 1e3 ? "B" : bytes < 1e6 ? "KB" : "MB";
     if (bytes > 0)
         snprintf(size, sizeof size, " %.*f %s", bytes < 1e3 ? 0 : 1,

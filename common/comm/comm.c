@@ -32,17 +32,20 @@ Device *comm_open_device(const World *world, int threads)
 static void exchange_calls(Comm *comm, Stream *stream, const char *mine, void *all)
 {
     size_t bytes = (size_t)comm->size * CALL_TEXT;
-    copy_to_device(stream, comm->mine, mine, CALL_TEXT);
+    char *gathered = device_alloc(comm->device, bytes + CALL_TEXT), *given = gathered + bytes;
+    copy_to_device(stream, given, mine, CALL_TEXT);
     link_enqueue(comm->link, stream, &(Call){
         .kind = CALL_ALL_GATHER, .type = COMM_U8, .other = -1, .count = CALL_TEXT,
-        .from = comm->mine, .from_bytes = CALL_TEXT, .to = comm->all, .to_bytes = bytes });
-    copy_to_host(stream, all, comm->all, bytes);
+        .bytes = CALL_TEXT, .from = given, .from_bytes = CALL_TEXT, .to = gathered,
+        .to_bytes = bytes });
+    copy_to_host(stream, all, gathered, bytes);
     stream_sync(stream);
+    device_free(comm->device, gathered);
 }
 
 static void compare_calls(Comm *comm, Stream *stream, const Call *call)
 {
-    char mine[CALL_TEXT] = "", (*all)[CALL_TEXT] = xcalloc((size_t)comm->size, sizeof *all);
+    char mine[CALL_TEXT] = "", all[comm->size][CALL_TEXT];
     exchange_calls(comm, stream, comm_describe(call, mine), all);
     for (int i = 0; i < comm->size; i++) {
         if (strcmp(all[i], mine) == 0)
@@ -53,7 +56,6 @@ static void compare_calls(Comm *comm, Stream *stream, const Call *call)
              "communicator %s: rank %d calls %s, rank %d calls %s", comm->name, comm->rank, mine, i,
              all[i]);
     }
-    free(all);
 }
 
 // --- a slow network, so that overlap shows on any machine -----------------------------------------
@@ -67,10 +69,10 @@ static void sleep_for(void *seconds)
 }
 
 // A message has a latency of 1 ms; a ring sends 2 (size - 1) / size times the bytes it sums.
-static void slow_down(const Comm *comm, Stream *stream, const Call *call, size_t bytes)
+static void slow_down(const Comm *comm, Stream *stream, const Call *call)
 {
     double times = call->kind == CALL_ALL_REDUCE ? 2 - 2.0 / comm->size : 1;
-    double seconds = 1e-3 + times * (double)bytes / (1e6 * comm->config.slow_network);
+    double seconds = 1e-3 + times * (double)call->bytes / (1e6 * comm->config.slow_network);
     stream_call(stream, sleep_for, &seconds, sizeof seconds);
 }
 
@@ -100,10 +102,6 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
     alive_joined();
     if (comm->config.checked || comm->config.slow_network > 0 || comm_shares_devices)
         replay_forbid(device);
-    if (comm->config.checked) {
-        comm->mine = device_alloc(device, CALL_TEXT);
-        comm->all = device_alloc(device, (size_t)world->size * CALL_TEXT);
-    }
     return comm;
 }
 
@@ -129,8 +127,6 @@ void comm_free(Comm *comm)
         return;
     meet(comm, &(Call){ .kind = CALL_FREE, .other = -1, .number = ++comm->calls });
     link_free(comm->link);
-    device_free(comm->device, comm->all);
-    device_free(comm->device, comm->mine);
     free(comm);
 }
 
@@ -147,38 +143,29 @@ void comm_barrier(Comm *comm)
 // gives, gets: this rank's input and output have gives * count and gets * count values.
 static void enqueue(Comm *comm, Stream *stream, Call *call, int gives, int gets)
 {
-    size_t bytes = call->count * comm_width(call->type);
     bool pair = call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
     bool other = call->other >= 0 && call->other < comm->size && !(pair && call->other == comm->rank);
     CHECK(!call_peers[call->kind] || other, "", "%s%s%d: this is rank %d of %d",
           call_names[call->kind], call_peers[call->kind], call->other, comm->rank, comm->size);
-    comm->bytes += bytes;
+    call->bytes = call->count * comm_width(call->type);
+    call->from_bytes = (size_t)gives * call->bytes;
+    call->to_bytes = (size_t)gets * call->bytes;
     call->number = pair ? ++comm->pair_calls : ++comm->calls;
-    call->from_bytes = (size_t)gives * bytes;
-    call->to_bytes = (size_t)gets * bytes;
+    comm->bytes += call->bytes;
     alive_wait_begin(); // a stream without a thread works in this one
     if (comm->config.checked && !pair)
         compare_calls(comm, stream, call);
     if (call->count > 0)
         link_enqueue(comm->link, stream, call);
     if (comm->config.slow_network > 0 && comm->size > 1)
-        slow_down(comm, stream, call, bytes);
+        slow_down(comm, stream, call);
     alive_wait_end();
 }
 
-void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                     CommOp op)
+void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
-    enqueue(comm, stream, &(Call){ .kind = CALL_ALL_REDUCE, .type = type, .op = op, .other = -1,
+    enqueue(comm, stream, &(Call){ .kind = CALL_ALL_REDUCE, .type = type, .other = -1,
                                    .count = count, .from = values, .to = values }, 1, 1);
-}
-
-void comm_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type, CommOp op,
-                 int root)
-{
-    enqueue(comm, stream, &(Call){ .kind = CALL_REDUCE, .type = type, .op = op, .other = root,
-                                   .count = count, .from = values, .to = values },
-            1, comm->rank == root);
 }
 
 void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,

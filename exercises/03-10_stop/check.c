@@ -8,11 +8,10 @@
 static int rank = -1, steps;
 
 WRAPPED(comm_all_reduce);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op)
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
     rank = comm_rank(comm);
-    __real_comm_all_reduce(comm, stream, values, count, type, op);
+    __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
 WRAPPED(sgd_update);

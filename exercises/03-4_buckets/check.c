@@ -18,14 +18,13 @@ Model *__wrap_model_new(Device *device, Ops *ops, const ModelConfig *config)
 }
 
 WRAPPED(comm_all_reduce);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op)
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
     size_t first = (size_t)((float *)values - model->grads);
     if (getenv("SPY"))
         fprintf(stderr, "spy: rank %d step %d sends %zu %zu of %zu\n", comm_rank(comm), step, first,
                 first + count, model->param_count + MODEL_SPARE);
-    __real_comm_all_reduce(comm, stream, values, count, type, op);
+    __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
 WRAPPED(sgd_update);

@@ -27,13 +27,12 @@ static void arrive(void *arg)
 }
 
 WRAPPED(comm_all_reduce);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op)
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
     rank = comm_rank(comm);
     sent++;
     stream_call(stream, nap, NULL, 0);
-    __real_comm_all_reduce(comm, stream, values, count, type, op);
+    __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
 WRAPPED(gradients_scale);

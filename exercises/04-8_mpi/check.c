@@ -40,11 +40,10 @@ int __wrap_MPI_Allreduce(const void *from, void *to, int count, MPI_Datatype typ
 }
 
 WRAPPED(comm_all_reduce);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op)
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
     record("other", (long long)count, 0, 0);
-    __real_comm_all_reduce(comm, stream, values, count, type, op);
+    __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
 static float spy(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)

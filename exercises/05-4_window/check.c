@@ -23,11 +23,10 @@ void __wrap_model_forward(Model *model, const void *images, int rows, bool train
 }
 
 WRAPPED(comm_all_reduce);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op)
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
     uint64_t before = comm_bytes(comm);
-    __real_comm_all_reduce(comm, stream, values, count, type, op);
+    __real_comm_all_reduce(comm, stream, values, count, type);
     print("all-reduce", comm_bytes(comm) - before);
 }
 

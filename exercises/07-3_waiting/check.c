@@ -12,9 +12,8 @@ void __wrap_comm_barrier(Comm *comm)
 }
 
 WRAPPED(comm_all_reduce);
-void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                            CommOp op)
+void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
     fprintf(stderr, "spy %d all-reduce\n", comm_rank(comm));
-    __real_comm_all_reduce(comm, stream, values, count, type, op);
+    __real_comm_all_reduce(comm, stream, values, count, type);
 }

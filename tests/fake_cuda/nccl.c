@@ -238,13 +238,6 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataTyp
     return enqueue((Job){ comm, { REDUCE, count, type, op, -1 }, from, to }, stream);
 }
 
-// Everybody gets the sum: who is not the root must not look at it.
-ncclResult_t ncclReduce(const void *from, void *to, size_t count, ncclDataType_t type,
-                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream)
-{
-    return enqueue((Job){ comm, { REDUCE, count, type, op, root }, from, to }, stream);
-}
-
 ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root,
                            ncclComm_t comm, cudaStream_t stream)
 {

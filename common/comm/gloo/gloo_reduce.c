@@ -1,4 +1,4 @@
-// gloo_reduce.c - sums and maxima, compiled for this machine's processor as cpu/ops_cpu.c is.
+// gloo_reduce.c - sums, compiled for this machine's processor as cpu/ops_cpu.c is.
 #include "comm/gloo/gloo_reduce.h"
 #include "cpu/short_types.h"
 
@@ -27,12 +27,6 @@ REDUCE_FUNCTION(sum_f32, float, x + y)
 REDUCE_FUNCTION(sum_f64, double, x + y)
 REDUCE_FUNCTION(sum_bf16, uint16_t, to_bf16(from_bf16(x) + from_bf16(y)))
 REDUCE_FUNCTION(sum_any_f16, uint16_t, to_f16(from_f16(x) + from_f16(y)))
-REDUCE_FUNCTION(max_u8, uint8_t, x > y ? x : y)
-REDUCE_FUNCTION(max_i64, int64_t, x > y ? x : y)
-REDUCE_FUNCTION(max_f32, float, x > y ? x : y)
-REDUCE_FUNCTION(max_f64, double, x > y ? x : y)
-REDUCE_FUNCTION(max_bf16, uint16_t, from_bf16(x) > from_bf16(y) ? x : y)
-REDUCE_FUNCTION(max_f16, uint16_t, from_f16(x) > from_f16(y) ? x : y)
 
 #ifdef __F16C__
 // Most processors convert f16 in hardware, five times as fast; compilers do not do that unasked.
@@ -56,13 +50,7 @@ static void sum_f16(void *to_memory, const void *a_memory, const void *b_memory,
 #define sum_f16 sum_any_f16
 #endif
 
-GlooReduce *gloo_reduce_function(CommType type, CommOp op)
-{
-    static GlooReduce *const functions[][6] = {
-        [COMM_SUM] = { [COMM_U8] = sum_u8, [COMM_I64] = sum_i64, [COMM_F32] = sum_f32,
-                       [COMM_F64] = sum_f64, [COMM_BF16] = sum_bf16, [COMM_F16] = sum_f16 },
-        [COMM_MAX] = { [COMM_U8] = max_u8, [COMM_I64] = max_i64, [COMM_F32] = max_f32,
-                       [COMM_F64] = max_f64, [COMM_BF16] = max_bf16, [COMM_F16] = max_f16 },
-    };
-    return functions[op][type];
-}
+GlooSum *const gloo_sums[] = {
+    [COMM_U8] = sum_u8, [COMM_I64] = sum_i64, [COMM_F32] = sum_f32,
+    [COMM_F64] = sum_f64, [COMM_BF16] = sum_bf16, [COMM_F16] = sum_f16,
+};

@@ -3,10 +3,14 @@
 // Only Gloo's "new-style" calls are used, functions that take options. Its older algorithm classes
 // must not share a context with them: they pin the sockets' buffers at a few KB.
 #include "comm/gloo/gloo_shim.h"
+extern "C" {
+#include "comm/gloo/gloo_reduce.h"
+}
 
 #include <chrono>
 #include <exception>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -15,7 +19,6 @@
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/gather.h>
-#include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
@@ -101,103 +104,92 @@ void gloo_close(GlooLink *link)
     attempt([&] { delete link; });
 }
 
-// Gloo needs only the width of a value; the reduce function interprets it.
-template <typename Options>
-static void set_values(Options &options, void *values, size_t count, size_t width)
-{
-    if (width == 8)
-        options.setOutput(static_cast<uint64_t *>(values), count);
-    else if (width == 4)
-        options.setOutput(static_cast<uint32_t *>(values), count);
-    else if (width == 2)
-        options.setOutput(static_cast<uint16_t *>(values), count);
-    else
-        options.setOutput(static_cast<uint8_t *>(values), count);
-}
+// --- the calls -----------------------------------------------------------------------------------
+
+using Context = std::shared_ptr<gloo::Context>;
 
 static uint8_t *bytes_of(const void *memory)
 {
     return static_cast<uint8_t *>(const_cast<void *>(memory));
 }
 
-GlooError gloo_all_reduce(GlooLink *link, uint32_t tag, void *values, size_t count, size_t width,
-                          GlooReduce *reduce)
+// Gloo needs only the width of a value; the sum's function interprets it.
+static void set_values(gloo::AllreduceOptions &options, const Call *c)
 {
-    return attempt([&] {
-        gloo::AllreduceOptions options(link->context);
-        options.setTag(tag);
-        options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-        options.setReduceFunction(reduce);
-        set_values(options, values, count, width);
-        gloo::allreduce(options);
-    });
+    switch (comm_width(c->type)) {
+    case 8: return options.setOutput(static_cast<uint64_t *>(c->to), c->count);
+    case 4: return options.setOutput(static_cast<uint32_t *>(c->to), c->count);
+    case 2: return options.setOutput(static_cast<uint16_t *>(c->to), c->count);
+    default: return options.setOutput(static_cast<uint8_t *>(c->to), c->count);
+    }
 }
 
-GlooError gloo_reduce(GlooLink *link, uint32_t tag, void *values, size_t count, size_t width,
-                      GlooReduce *reduce, int root)
+static void all_reduce(const Context &context, uint32_t tag, const Call *c)
 {
-    return attempt([&] {
-        gloo::ReduceOptions options(link->context);
-        options.setTag(tag);
-        options.setRoot(root);
-        options.setReduceFunction(reduce);
-        set_values(options, values, count, width);
-        gloo::reduce(options);
-    });
+    gloo::AllreduceOptions options(context);
+    options.setTag(tag);
+    options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
+    options.setReduceFunction(gloo_sums[c->type]);
+    set_values(options, c);
+    gloo::allreduce(options);
 }
 
-GlooError gloo_broadcast(GlooLink *link, uint32_t tag, void *values, size_t bytes, int root)
+static void broadcast(const Context &context, uint32_t tag, const Call *c)
 {
-    return attempt([&] {
-        gloo::BroadcastOptions options(link->context);
-        options.setTag(tag);
-        options.setRoot(root);
-        options.setOutput(bytes_of(values), bytes);
-        gloo::broadcast(options);
-    });
+    gloo::BroadcastOptions options(context);
+    options.setTag(tag);
+    options.setRoot(c->other);
+    options.setOutput(bytes_of(c->to), c->bytes);
+    gloo::broadcast(options);
 }
 
-GlooError gloo_all_gather(GlooLink *link, uint32_t tag, const void *mine, void *all, size_t bytes)
+static void all_gather(const Context &context, uint32_t tag, const Call *c)
 {
-    return attempt([&] {
-        gloo::AllgatherOptions options(link->context);
-        options.setTag(tag);
-        options.setInput(bytes_of(mine), bytes);
-        options.setOutput(bytes_of(all), bytes * link->context->size);
-        gloo::allgather(options);
-    });
+    gloo::AllgatherOptions options(context);
+    options.setTag(tag);
+    options.setInput(bytes_of(c->from), c->bytes);
+    options.setOutput(bytes_of(c->to), c->bytes * context->size);
+    gloo::allgather(options);
 }
 
-GlooError gloo_gather(GlooLink *link, uint32_t tag, const void *mine, void *all, size_t bytes,
-                      int root)
+static void gather(const Context &context, uint32_t tag, const Call *c)
 {
-    return attempt([&] {
-        gloo::GatherOptions options(link->context);
-        options.setTag(tag);
-        options.setRoot(root);
-        options.setInput(bytes_of(mine), bytes);
-        if (link->context->rank == root)
-            options.setOutput(bytes_of(all), bytes * link->context->size);
-        gloo::gather(options);
-    });
+    gloo::GatherOptions options(context);
+    options.setTag(tag);
+    options.setRoot(c->other);
+    options.setInput(bytes_of(c->from), c->bytes);
+    if (context->rank == c->other)
+        options.setOutput(bytes_of(c->to), c->bytes * context->size);
+    gloo::gather(options);
 }
 
 // Gloo's collectives leave slot 0 free.
-GlooError gloo_send(GlooLink *link, const void *values, size_t bytes, int to)
+static void send(const Context &context, const Call *c)
 {
-    return attempt([&] {
-        auto buffer = link->context->createUnboundBuffer(bytes_of(values), bytes);
-        buffer->send(to, 0);
-        buffer->waitSend(patience);
-    });
+    auto buffer = context->createUnboundBuffer(bytes_of(c->from), c->bytes);
+    buffer->send(c->other, 0);
+    buffer->waitSend(patience);
 }
 
-GlooError gloo_receive(GlooLink *link, void *values, size_t bytes, int from)
+static void receive(const Context &context, const Call *c)
+{
+    auto buffer = context->createUnboundBuffer(c->to, c->bytes);
+    buffer->recv(c->other, 0);
+    buffer->waitRecv(patience);
+}
+
+GlooError gloo_call(GlooLink *link, uint32_t tag, const Call *call)
 {
     return attempt([&] {
-        auto buffer = link->context->createUnboundBuffer(values, bytes);
-        buffer->recv(from, 0);
-        buffer->waitRecv(patience);
+        switch (call->kind) {
+        case CALL_ALL_REDUCE: return all_reduce(link->context, tag, call);
+        case CALL_BROADCAST: return broadcast(link->context, tag, call);
+        case CALL_ALL_GATHER: return all_gather(link->context, tag, call);
+        case CALL_GATHER: return gather(link->context, tag, call);
+        case CALL_SEND: return send(link->context, call);
+        case CALL_RECEIVE: return receive(link->context, call);
+        default: throw std::logic_error("no such call");
+        }
     });
 }
 

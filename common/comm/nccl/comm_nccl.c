@@ -27,7 +27,6 @@ static const ncclDataType_t nccl_types[] = {
     [COMM_U8] = ncclUint8, [COMM_I64] = ncclInt64, [COMM_F32] = ncclFloat32,
     [COMM_F64] = ncclFloat64, [COMM_BF16] = ncclBfloat16, [COMM_F16] = ncclFloat16,
 };
-static const ncclRedOp_t nccl_ops[] = { [COMM_SUM] = ncclSum, [COMM_MAX] = ncclMax };
 
 // --- errors --------------------------------------------------------------------------------------
 
@@ -162,14 +161,8 @@ void link_free(Link *link)
 
 static ncclResult_t do_all_reduce(const Link *link, const Call *c, cudaStream_t stream)
 {
-    return ncclAllReduce(c->from, c->to, c->count, nccl_types[c->type], nccl_ops[c->op], link->nccl,
+    return ncclAllReduce(c->from, c->to, c->count, nccl_types[c->type], ncclSum, link->nccl,
                          stream);
-}
-
-static ncclResult_t do_reduce(const Link *link, const Call *c, cudaStream_t stream)
-{
-    return ncclReduce(c->from, c->to, c->count, nccl_types[c->type], nccl_ops[c->op], c->other,
-                      link->nccl, stream);
 }
 
 static ncclResult_t do_broadcast(const Link *link, const Call *c, cudaStream_t stream)
@@ -209,7 +202,7 @@ static ncclResult_t do_gather(const Link *link, const Call *c, cudaStream_t stre
 
 static ncclResult_t (*const do_call[CALL_KINDS])(const Link *link, const Call *call,
                                                  cudaStream_t stream) = {
-    [CALL_ALL_REDUCE] = do_all_reduce, [CALL_REDUCE] = do_reduce, [CALL_BROADCAST] = do_broadcast,
+    [CALL_ALL_REDUCE] = do_all_reduce, [CALL_BROADCAST] = do_broadcast,
     [CALL_ALL_GATHER] = do_all_gather, [CALL_GATHER] = do_gather, [CALL_SEND] = do_send,
     [CALL_RECEIVE] = do_receive,
 };
