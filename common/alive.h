@@ -14,9 +14,9 @@
 enum { ALIVE_NAME = 16 };
 
 typedef struct Alive {
-    _Atomic uint64_t beats;
     _Atomic int waiting;            // more than 0: the training thread waits
     _Atomic int outside;            // more than 0: waits for disk, terminal or driver, however long
+    _Atomic uint64_t beats;
     _Atomic bool joined;            // it has met the other ranks
     _Atomic bool done;              // the work is finished; the process is about to exit
     _Atomic double patience;        // s without a beat after which the rank is lost; 0: no limit

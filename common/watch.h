@@ -8,10 +8,12 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+enum { WATCH_HOST = 64 };
+
 typedef struct Watched {
     Alive *alive;           // its page; NULL: this rank is watched elsewhere
     pid_t pid;
-    const char *host;
+    char host[WATCH_HOST];
     double heard;           // s: when its page last came over the network; 0: our own child
     double slack;           // s: extra time for its own supervisor to report what happened
     double ended;           // s: when it was reaped, or its connection closed; 0: it lives

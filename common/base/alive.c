@@ -107,24 +107,12 @@ bool alive_seen(const Alive *page)
 
 void alive_patience(double seconds) { atomic_store(&alive()->patience, seconds); }
 
+// In words and in this order: `waiting` before `beats`, see alive_wait_end.
 void alive_copy(Alive *to, const Alive *from)
 {
-    char name[ALIVE_NAME];
-    to->waiting = atomic_load(&from->waiting);  // before the beats, see alive_wait_end
-    to->outside = atomic_load(&from->outside);
-    to->beats = atomic_load(&from->beats);
-    to->joined = atomic_load(&from->joined);
-    to->done = atomic_load(&from->done);
-    to->patience = atomic_load(&from->patience);
-    to->epoch = atomic_load(&from->epoch);
-    to->step = atomic_load(&from->step);
-    to->begun = atomic_load(&from->begun);
-    to->ended = atomic_load(&from->ended);
-    to->count = atomic_load(&from->count);
-    name_get(name, from->operation);
-    name_set(to->operation, name);
-    name_get(name, from->communicator);
-    name_set(to->communicator, name);
+    typedef uint64_t __attribute__((may_alias)) Word;
+    for (size_t i = 0; i < sizeof *to / sizeof(Word); i++)
+        ((Word *)to)[i] = __atomic_load_n((const Word *)from + i, __ATOMIC_ACQUIRE);
 }
 
 void alive_describe(const Alive *a, char *text, int size)

@@ -22,7 +22,6 @@ enum { GLANCE_MS = 100 };               // between two checks when nothing happe
 
 struct Supervisor {
     Watch watch;
-    char host[64];
     int first, ranks;
     Alive *pages;
     int memory;             // their descriptor
@@ -116,7 +115,6 @@ Supervisor *supervise_new(int ranks, int first, int size)
     static Supervisor only;             // one per process
     Supervisor *s = &only;
     *s = (Supervisor){ .first = first, .ranks = ranks, .self = getpid() };
-    gethostname(s->host, sizeof s->host - 1);
     s->pages = alive_pages(ranks, &s->memory);
     s->watch = (Watch){ .size = size, .ranks = xcalloc((size_t)size, sizeof *s->watch.ranks),
                         .looked = clock_now() };
@@ -163,7 +161,8 @@ pid_t supervise_fork(Supervisor *s, int rank, double patience)
     if (pid <= 0)
         return pid;
     setpgid(pid, pid);                  // parent and child both, for either may run first
-    *of(s, i) = (Watched){ .alive = &s->pages[i], .pid = pid, .host = s->host };
+    *of(s, i) = (Watched){ .alive = &s->pages[i], .pid = pid };
+    gethostname(of(s, i)->host, WATCH_HOST - 1);
     return pid;
 }
 

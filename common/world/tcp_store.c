@@ -100,10 +100,11 @@ static size_t get(void *arg, const char *key, void *value, size_t capacity)
 {
     alive_wait_begin();
     StoreMessage answer = ask(arg, STORE_GET, key, NULL, 0);
-    for (useconds_t pause = 1000; answer.head.what == STORE_NOT_YET; pause = pause < 20000 ? 2 * pause : pause) {
+    for (useconds_t pause = 1000; answer.head.what == STORE_NOT_YET;) {
         free(answer.value);
         interrupt_leave();
         usleep(pause);
+        pause = pause < 20000 ? 2 * pause : pause;
         answer = ask(arg, STORE_GET, key, NULL, 0);
     }
     alive_wait_end();

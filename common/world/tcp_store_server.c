@@ -44,7 +44,7 @@ typedef struct Entry {
 
 struct TcpStoreServer {
     TcpStoreConfig config;
-    Person self, *persons;              // (size) by rank
+    Person self;
     pthread_t thread;
     atomic_bool stop;
     Peer *peers;                        // the latest first
@@ -103,16 +103,17 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
 static void check_person(TcpStoreServer *s, const Person *new)
 {
     Error why;
+    const Watched *old = &s->watch.ranks[new->size == s->self.size ? new->rank : 0];
     if (new->size != s->self.size)
         error_set(&why, "all ranks need the same world size", "rank %d (%s, pid %d) says that there "
                   "are %d ranks, rank 0 (%s, pid %d) says %d", new->rank, new->host, new->pid, new->size,
                   s->self.host, s->self.pid, s->self.size);
-    else if (s->watch.ranks[new->rank].ended > 0)
+    else if (old->ended > 0)
         return;
     else
         error_set(&why, "each process needs a rank of its own; do two machines have the same "
                   "--node-rank?", "rank %d is there twice: %s, pid %d, and %s, pid %d", new->rank,
-                  s->persons[new->rank].host, s->persons[new->rank].pid, new->host, new->pid);
+                  old->host, (int)old->pid, new->host, new->pid);
     end_run(s, &why);
 }
 
@@ -133,8 +134,9 @@ static void take_hello(TcpStoreServer *s, Peer *p)
     person->host[STORE_NAME - 1] = '\0';
     p->rank = person->rank;             // by now OVER goes there, too
     check_person(s, person);
-    s->watch.ranks[p->rank].ended = 0;
-    s->persons[p->rank] = *person;
+    Watched *rank = &s->watch.ranks[p->rank];
+    *rank = (Watched){ .alive = rank->alive, .pid = person->pid, .slack = person->supervised ? courtesy : 0 };
+    memcpy(rank->host, person->host, sizeof rank->host);
     p->welcome = (Welcome){ s->self, secret_prove(&s->config.secret, "rank 0", hello, sizeof *hello) };
     answer(p, STORE_WELCOME, &p->welcome, sizeof p->welcome);
 }
@@ -265,13 +267,8 @@ static void go(TcpStoreServer *s)
     Secret run = secret_random();
     run.text[STORE_NAME / 2] = '\0';
     s->watch.looked = clock_now();
-    for (int i = 0; i < s->self.size; i++) {
-        Watched *rank = &s->watch.ranks[i];
-        rank->pid = s->persons[i].pid;
-        rank->host = s->persons[i].host;
+    for (Watched *rank = s->watch.ranks; rank < s->watch.ranks + s->self.size; rank++)
         rank->heard = rank->beaten = s->watch.looked;
-        rank->slack = s->persons[i].supervised ? courtesy : 0;
-    }
     keep(s, "run", run.text, STORE_NAME / 2 + 1);
     s->going = true;
 }
@@ -333,7 +330,6 @@ TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, const Person 
     size_t size = (size_t)self->size;
     s->config = *config;
     s->self = *self;
-    s->persons = xcalloc(size, sizeof *s->persons);
     s->pages = xcalloc(size, sizeof *s->pages);
     s->watch = (Watch){ .size = self->size, .ranks = xcalloc(size, sizeof *s->watch.ranks) };
     for (size_t i = 0; i < size; i++)
@@ -366,6 +362,5 @@ void tcp_store_server_free(TcpStoreServer *s)
     }
     free(s->watch.ranks);
     free(s->pages);
-    free(s->persons);
     free(s);
 }
