@@ -47,8 +47,11 @@ def median(values):
 # --- running --------------------------------------------------------------------------------------
 
 
-def words(command):
-    return [str(word) for word in command]
+def shown(command):
+    """Prints a command -> its words."""
+    command = [str(word) for word in command]
+    say("$ " + shlex.join(command))
+    return command
 
 
 def ours_environment():
@@ -59,25 +62,23 @@ def ours_environment():
 
 def run(command):
     """-> what a program of ours printed."""
-    say("$ " + shlex.join(words(command)))
-    done = subprocess.run(words(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    done = subprocess.run(shown(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env=ours_environment(), check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"exit status {done.returncode}: {shlex.join(words(command))}\n{done.stdout[-1500:]}")
+        raise RuntimeError(f"exit status {done.returncode}: {shlex.join(done.args)}\n{done.stdout[-1500:]}")
     return done.stdout
 
 
 def seconds_until(text, command, env=None):
     """-> seconds from the start of the command to its first line with this text, and the line."""
-    say("$ " + shlex.join(words(command)))
-    begin, seconds, found = time.perf_counter(), None, ""
-    with subprocess.Popen(words(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    command, begin, seconds, found = shown(command), time.perf_counter(), None, ""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env=env or ours_environment()) as process:
         for line in process.stdout:
             if text in line and seconds is None:
                 seconds, found = time.perf_counter() - begin, line
     if seconds is None or process.returncode != 0:
-        raise RuntimeError(f"status {process.returncode}, no line with {text!r}: {shlex.join(words(command))}")
+        raise RuntimeError(f"status {process.returncode}, no line with {text!r}: {shlex.join(command)}")
     return seconds, found
 
 
@@ -168,8 +169,7 @@ class Torch:
 
     def ask(self, mode):
         if mode not in self.processes:
-            command = words(self.bench.torch(self.what, mode=mode, **self.options))
-            say("$ " + shlex.join(command))
+            command = shown(self.bench.torch(self.what, mode=mode, **self.options))
             with open(f"{self.bench.out}/torch-{mode}.log", "w", encoding="utf-8") as log:
                 self.processes[mode] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                                         stderr=log, text=True)
@@ -261,17 +261,14 @@ def spans(path, name):
     return found
 
 
-def sent_by(command):
-    """Bytes that the ranks of a command send each other; None where that cannot be counted."""
+def sent_in_a_step(command):
+    """MB that the ranks of a training send each other in a step, or None if it cannot be counted: the difference
+    between runs of 13 and 3 steps."""
     if subprocess.run([WIRE, "true"], stdout=subprocess.DEVNULL, check=False).returncode != 0:
         return None
-    return int(re.search(r"bytes on the wire: (\d+)", run([WIRE, *command])).group(1))
-
-
-def step_mb(count, sent):
-    """MB of one step: sent(command) of runs of two lengths, of which the difference is ten steps."""
-    short, long = (sent(["--max-steps", steps]) for steps in (3, 13))
-    return None if short is None else (long - short) / 10e6
+    short, long = (int(re.search(r"bytes on the wire: (\d+)", run([WIRE, *command, "--max-steps", steps])).group(1))
+                   for steps in (3, 13))
+    return (long - short) / 10e6
 
 
 # --- tables -----------------------------------------------------------------------------------------
@@ -351,7 +348,6 @@ def train_rows(rate, torch_rate, epochs, first):
     images, wait, peak = map(median, zip(*map(ours_epoch, epochs["ours"])))
     return [
         against("training step, images/s", rate, torch_rate, 0, "≥ 1.5"),
-        against("training step of 256, ms", 256e3 / rate, 256e3 / torch_rate, 0, "≤ 0.67"),
         against("whole epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs), 0, "≥ 1.5"),
         against("start of process to end of first step, s", median(first["ours"][1:]), median(first["torch"][1:]), 2,
                 "≤ 0.5 s"),
@@ -411,21 +407,16 @@ def bench_parallel(b):
     limit = ("--max-steps", b.steps(60))
     one = ("--threads", 1, "-b", 128, *PLAIN, *limit)
 
-    def beside(_):
+    def alone():
         return b.rate("01_single_gpu", 0, *one)
-
-    def both():
-        """Two programs at the same time, which know nothing of each other."""
-        with ThreadPoolExecutor() as pool:
-            return sum(pool.map(beside, range(2)))
 
     ddp = Torch(b, "ddp", modes_of(b, MODES[:2]), ranks=2, threads=1, batch=128, steps=b.steps(60))
     step = Torch(b, "step", modes_of(b, MODES), threads=2, steps=b.steps(60))
     found = in_turns(b.rounds, {
         "03": lambda: b.rate("03_ddp_fork", 2, *one),
         "PyTorch's DDP": ddp,
-        "01": lambda: b.rate("01_single_gpu", 0, *one),
-        "two 01": both,
+        "01": alone,
+        "two 01": lambda: two_at_once(alone),
         "gradients": lambda: all_reduce(b, "-b", GRADIENTS, "-e", GRADIENTS),
         "sizes": lambda: all_reduce(b, "-b", 8, "-e", 64 << 20, "-f", 8),
         "03 unhidden": lambda: b.rate("03_ddp_fork", 2, *one, "--overlap", 0),
@@ -459,6 +450,12 @@ def bench_parallel(b):
             (rows[0][0], f"{a:.1f}", f"{own:.1f}", f"{a / own:.2f}", f"{bus:.2f}")
             for rows in zip(*found["sizes"]) for a, own, bus in [map(median, list(zip(*rows))[1:])]]),
         ddp.by_mode("DDP on Gloo") + "\n" + step.by_mode("single process with 2 threads"))
+
+
+def two_at_once(rate):
+    """The sum of two programs' rates that run at the same time and exchange nothing."""
+    with ThreadPoolExecutor() as pool:
+        return sum(each.result() for each in [pool.submit(rate), pool.submit(rate)])
 
 
 def all_reduce(b, *sizes):
@@ -504,7 +501,7 @@ def in_ms(what, values):
 
 def one_death(b):
     """A rank is killed in the middle of training -> seconds until it is named, until all are gone."""
-    command = words(b.command("04_ddp_launcher", 2, "--arch", "lenet", "--train-samples", 4096, "-b", 32,
+    command = shown(b.command("04_ddp_launcher", 2, "--arch", "lenet", "--train-samples", 4096, "-b", 32,
                               "--threads", 1, "--epochs", 10000, "-p", 1))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           env=ours_environment()) as launch:
@@ -539,8 +536,8 @@ def bench_amp(b):
                                   "--max-steps", steps))
 
     def wire(*options):
-        command = b.command("05_ddp_amp", 2, "--threads", 1, "--no-augment", "-b", 8, "--amp", "off", *options)
-        return step_mb(command, lambda limit: sent_by([*command, *limit]))
+        return sent_in_a_step(b.command("05_ddp_amp", 2, "--threads", 1, "--no-augment", "-b", 8, "--amp", "off",
+                                        *options))
 
     torch = Torch(b, "step", modes_of(b, MODES), type="bf16", steps=b.steps(60))
     found = in_turns(b.rounds, {
@@ -597,10 +594,6 @@ def bench_slurm(b):
         return rate_of(b.events(srun(f"-N{nodes}", f"-n{nodes}", train, *common, *PLAIN, "--max-steps", b.steps(40),
                                      *options)))
 
-    def both():
-        with ThreadPoolExecutor() as pool:
-            return sum(pool.map(rate, (1, 1)))
-
     def first(arch):
         return lambda: seconds_until("== step:", srun("-N2", "--ntasks-per-node=2", train, "--arch", arch, *common,
                                                       "--max-steps", 1, "-p", 1))[0]
@@ -609,7 +602,7 @@ def bench_slurm(b):
         reduced[2] = in_turns(b.rounds, {"all-reduce": lambda: reduce(2)})["all-reduce"]
         starts = in_turns(b.rounds + 1, {arch: first(arch) for arch in ("lenet", "resnet18")})
         weak = in_turns(b.rounds, {
-            "1 rank": lambda: rate(1), "2 programs at the same time that exchange nothing": both,
+            "1 rank": lambda: rate(1), "2 programs at the same time that exchange nothing": lambda: two_at_once(lambda: rate(1)),
             "2 ranks": lambda: rate(2),
             "2 ranks, `--bucket-mb 0`: one all-reduce, after backward": lambda: rate(2, "--bucket-mb", 0)})
     with cluster(b, 3):
@@ -618,6 +611,7 @@ def bench_slurm(b):
         file.write("round,ranks,bytes,us\n" + "".join(
             f"{i},{nodes},{size},{us}\n" for nodes, rounds in reduced.items() for i, rows in enumerate(rounds)
             for size, us in rows))
+
     def both_of(values, digits):
         return [f"{pick(values):.{digits}f}" for pick in (median, min)]
 
@@ -711,21 +705,16 @@ def steps_jobs(b):
         "04, 2 ranks, started by `launch`": two("04_ddp_launcher"),
         "05, the same, `--amp bf16`": two("05_ddp_amp", "--amp", "bf16"),
         "05, the same, `--amp bf16 --compress bf16`": two("05_ddp_amp", "--amp", "bf16", "--compress", "bf16"),
-        "06, 2 nodes, a rank on each, `--amp off`": srun("-N2", "-n2", *b.command(
-            "06_slurm", 0, "--threads", half, "-b", 128, *common, "--amp", "off")),
         "07, as 04, `--amp off`": two("07_dist_eval", "--amp", "off"),
     }
 
 
 def bench_steps(b):
-    lines = lines_of_steps()
-    with cluster(b, 2) as why:
-        jobs = {what: command for what, command in steps_jobs(b).items() if not (why and what[:2] == "06")}
-        peaks = {what: peak_mb(b, [*command, "--max-steps", 13]) for what, command in jobs.items()}
-        sent = {what: sent_cell(what, command) for what, command in jobs.items()}
-        runs = in_turns(b.rounds, {
-            what: lambda command=command: b.events([*command, "--max-steps", b.steps(40)])
-            for what, command in jobs.items()})
+    lines, jobs = lines_of_steps(), steps_jobs(b)
+    peaks = {what: peak_mb(b, [*command, "--max-steps", 13]) for what, command in jobs.items()}
+    sent = {what: sent_cell(what, command) for what, command in jobs.items()}
+    runs = in_turns(b.rounds, {what: lambda command=command: b.events([*command, "--max-steps", b.steps(40)])
+                               for what, command in jobs.items()})
     rates = {what: median(map(rate_of, events)) for what, events in runs.items()}
     config = event(runs["01, on all cores"][0], "config")
     images = ((config["options"]["train_samples"] or 50000) + 256) * IMAGE_MB
@@ -736,7 +725,7 @@ def bench_steps(b):
                "lines to read"), [
             (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}", sent[what],
              *lines.pop(what[:2], ("", ""))) for what, rate in rates.items()]),
-        f"In each process, {images:.0f} MB of the memory are the images." + (f"\n06 was skipped: {why}" if why else ""))
+        f"In each process, {images:.0f} MB of the memory are the images.")
 
 
 def lines_of_steps():
@@ -756,20 +745,8 @@ def sent_cell(what, command):
     if what.startswith("02"):
         out, back = GRADIENTS + 4 * STATISTICS + 128 * 4 * (3072 + 10), GRADIENTS + 4 * 128 * 10
         return f"{out / 1e6:.1f} out, {back / 1e6:.1f} back"
-    sent = step_mb(command, lambda limit: sent_by_nodes([*command, *limit]) if what.startswith("06")
-                   else sent_by([*command, *limit]))
+    sent = sent_in_a_step(command)
     return "not counted" if sent is None else f"{sent / 2:.1f}"
-
-
-def sent_by_nodes(command):
-    """Bytes that leave the nodes of the cluster during a command."""
-    def count():
-        text = "".join(run([SLURM, "node", node, "cat", "/proc/net/dev"]) for node in (1, 2))
-        return sum(int(line.split()[9]) for line in text.splitlines() if line.split()[:1] == ["eth0:"])
-
-    before = count()
-    run(command)
-    return count() - before
 
 
 def peak_mb(b, command):
@@ -945,10 +922,6 @@ def bench_gpu(b):
     return bool(rows) and not failed
 
 
-def bench_faults(_):
-    os.execv(f"{ROOT}/tests/faults.sh", ["faults.sh", "prove"])
-
-
 # name: the function, its rounds, one line for --help
 BENCHMARKS = {
     "train": (bench_train, 5, "one process: steps, a whole epoch, start, memory, waiting for data"),
@@ -962,7 +935,6 @@ BENCHMARKS = {
     "curve": (bench_curve, 3, "the articles' recipe on CIFAR-10, a seed for each round"),
     "amp-curve": (bench_amp_curve, 3, "the same in f32 and in bf16"),
     "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: gpu-bundle/run bench)"),
-    "faults": (bench_faults, 1, "which test catches each seeded fault of tests/faults/"),
 }
 
 
