@@ -3,14 +3,14 @@
 
     live.py BUILD SCRATCH [PART...]     BUILD: where 01_single_gpu/train is; SCRATCH: an empty folder
 
-evaluation    a resnet18 that is trained here, and one that PyTorch has trained, evaluated by two ranks of 07
-              and by torchvision: the same prediction for every test image, and the same counts
+evaluation    a resnet18 trained by 01, and one trained by PyTorch, evaluated by two ranks of 07 and by
+              torchvision: the same prediction for every test image, and the same counts
 convnet, resnet18, resnet50
-              one step from each of 5 true states along a run, whole tensors, by tests/test_step.c
-folder        one step of a resnet18 on JPEG files, as torchvision's ImageFolder and transforms make them
-amp           the same in bf16 and f16, against autocast, by tests/test_step_amp.c
-ranks         the same for programs of several devices and processes, from the state to the saved
-              weights, with PyTorch's DistributedSampler and DistributedDataParallel on Gloo
+              one step from each of 5 states along a real run, complete tensors, with tests/test_step.c
+folder        one step of a resnet18 on JPEG files, which torchvision's ImageFolder and transforms read too
+amp           the steps in bf16 and f16, against autocast, with tests/test_step_amp.c
+ranks         one step of 02 and 03, from a state to the saved weights, against PyTorch's
+              DistributedSampler and DistributedDataParallel on Gloo
 """
 import functools
 import json
@@ -36,7 +36,7 @@ failures = 0
 def check(holds, what):
     global failures
     failures += not holds
-    print(f"{'ok' if holds else 'NOT SO'}: {what}", flush=True)
+    print(f"{'ok' if holds else 'FAILED'}: {what}", flush=True)
 
 
 class Place:
@@ -76,7 +76,7 @@ class Place:
         return os.path.join(self.scratch, name)
 
     def run(self, program, *args):
-        """-> whether it succeeded. What it says is shown when it did not, or is a test's."""
+        """-> whether it succeeded. Its output is shown if it failed, or if it is a test."""
         done = subprocess.run([program, *map(str, args)], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False)
         if done.returncode != 0 or program in (self.test_step, self.test_step_amp):
@@ -119,18 +119,16 @@ def calmest(model, momentum, batches, ranks=1):
 
 
 def states_along(place, arch, data, side, states):
-    """Trains, and yields (step, model, momentum, order of the epoch) after so many steps."""
+    """Trains, and yields (step, model, momentum, order of the epoch) before each of these steps."""
     torch.manual_seed(1)
     model = ref.make_model(arch, channels=data[0].shape[1], side=data[0].shape[-1])
-    optimizer = ref.make_optimizer(model)
     order = ref.epoch_order(len(data[0]), 1, 0).numpy()
-    for step in range(max(states) + 1):
-        if step in states:
-            yield step, model, ref.momentum_of(model, optimizer), order
-        x, y = batch_of(place, *data, side, order[step * TRAIN_ROWS:(step + 1) * TRAIN_ROWS])
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+
+    def batch(step):
+        return batch_of(place, *data, side, order[step * TRAIN_ROWS:(step + 1) * TRAIN_ROWS])
+
+    for step, momentum in ref.states_along(model, batch, states):
+        yield step, model, momentum, order
 
 
 def steps_along(place, arch):
@@ -202,7 +200,7 @@ def parts_of(program, count, step):
 
 
 def wrong_tensors(model, steps, path):
-    """Names of what a saved step changed otherwise than PyTorch's, as tests/test_step.c judges."""
+    """Names of tensors that a saved step changed differently than PyTorch, by the rules of tests/test_step.c."""
     (_, f32), (_, f64), far = steps
     old, new, wrong = model.state_dict(), load_file(path), []
     for key in (key for key in f32 if not key.startswith("grad.")):
@@ -302,10 +300,8 @@ def compare_folder(place, seed=4):
     torch.manual_seed(1)
     model = ref.make_model("resnet18")
     optimizer = ref.make_optimizer(model)
-    for x, y in batches[:CANDIDATES]:
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+    for batch in batches[:CANDIDATES]:
+        ref.train_step(model, optimizer, *batch)
     momentum = ref.momentum_of(model, optimizer)
     kinks, number, _, steps = calmest(model, momentum, batches[:CANDIDATES])
     ref.save_state(before, "resnet18", model, momentum, seed, number, PICTURE_ROWS, "folder")
@@ -328,7 +324,7 @@ def compare_judged(what, found, counts, judged):
     ties = judged["margin"][differ] <= 1e-4
     check(np.array_equal(found[:, 0], np.arange(len(judged["label"]))) and
           np.array_equal(found[:, 1], judged["label"].numpy()), f"{what}: each image once, in order")
-    check(bool(ties.all()), f"{what}: {len(differ)} of {len(found)} images are seen otherwise, "
+    check(bool(ties.all()), f"{what}: {len(differ)} of {len(found)} predictions differ, "
           f"{int(ties.sum())} of them ties")
     before = judged["before"]
     for c, event in enumerate(counts):
@@ -368,10 +364,7 @@ def compare_evaluation(place):
     model = ref.make_model("resnet18", channels=data[0].shape[1]).train()
     optimizer = ref.make_optimizer(model)
     for ids in ref.epoch_order(len(data[0]), 1, 0)[:20 * 128].split(128):
-        x, y = batch_of(place, *data, 32, ids.numpy())
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
+        ref.train_step(model, optimizer, *batch_of(place, *data, 32, ids.numpy()))
     save_file(model.state_dict(), net)
     compare_network(place, net, "torchvision's checkpoint", tests)
 

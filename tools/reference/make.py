@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Makes tests/reference: what PyTorch computes, small enough to be committed.
+"""Writes tests/reference: results of PyTorch, small enough to be committed.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch torchvision safetensors numpy
     /tmp/venv/bin/python tools/reference/make.py [FOLDER [PART...]]
 
-convnet   5 states along a PyTorch run on Fashion-MNIST, whole, and a sample of what the step gives
-resnet18  5 states made of numbers that the C program makes again, and a sample of what the step
-resnet50  gives; every state has another seed (reference.py says how the numbers come about)
-ranks     the same of resnet18 for DistributedDataParallel: two processes, half of the batch each
-amp       how far torch.autocast is from float64 in the steps above (which must be there)
+convnet   5 complete states along a PyTorch run on Fashion-MNIST, and a sample of each step's results
+resnet18  5 generated states, each with its own seed, which the C program generates too, and a sample
+resnet50  of each step's results
+ranks     the same for DistributedDataParallel and resnet18: two processes, half of the batch each
+amp       the distance of torch.autocast from float64 in the steps above (which must exist)
 lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
 randperm  the beginnings of some permutations
-sampler   which samples DistributedSampler gives to a rank: how many, their hash, the first eight
-eval      two networks that are trained here, and what they see in 10,000 test images: of our own
-          making, and of CIFAR-10's. Needs BUILD=build/cpu, where the programs are, and DDP_CIFAR10,
-          the folder; without BUILD it is left out
+sampler   a rank's samples by DistributedSampler: how many, their hash, the first eight
+eval      two networks trained by our programs, and PyTorch's predictions for 10,000 test images,
+          synthetic and CIFAR-10's. Needs BUILD=build/cpu, with the programs, and the folder
+          DDP_CIFAR10; skipped without BUILD
 """
 import functools
 import glob
@@ -26,7 +26,6 @@ import tempfile
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch.utils.data import DistributedSampler
 
 import reference as ref
@@ -35,16 +34,8 @@ CONVNET_STEPS, CONVNET_ROWS = (0, 5, 20, 50, 100), 16
 LENET_STEPS, LENET_ROWS, SEED = 20, 32, 1
 
 
-def train_step(model, optimizer, images, labels):
-    optimizer.zero_grad()
-    loss = F.cross_entropy(model(images), labels)
-    loss.backward()
-    optimizer.step()
-    return loss.item()
-
-
 def make_convnet(folder):
-    """States along a run, each with the first batch from its step on that is calm."""
+    """States along a run, each with the first calm batch from its step on."""
     images, labels = ref.load_fashion()
     order = ref.epoch_order(len(images), SEED, 0)
 
@@ -55,19 +46,15 @@ def make_convnet(folder):
 
     torch.manual_seed(SEED)
     model = ref.make_model("convnet", channels=1)
-    optimizer = ref.make_optimizer(model)
-    for step in range(max(CONVNET_STEPS) + 1):
-        if step in CONVNET_STEPS:
-            momentum, name = ref.momentum_of(model, optimizer), f"convnet-{step:03d}"
-            batches = map(batch_of, range(step, len(images) // CONVNET_ROWS))
-            batch, steps = next((b, s) for b in batches
-                                if ref.is_calm(s := ref.all_steps(model, momentum, *b)))
-            ref.save_state(f"{folder}/{name}.state.safetensors", "convnet", model, momentum, SEED,
-                           step, CONVNET_ROWS, "fashion-mnist")
-            ref.save_step(f"{folder}/{name}.step.safetensors", model, steps, batch,
-                          {"arch": "convnet", "classes": 10, "global_step": step,
-                           "state": f"{name}.state.safetensors"}, limit=512)
-        train_step(model, optimizer, *batch_of(step))
+    for step, momentum in ref.states_along(model, batch_of, CONVNET_STEPS):
+        name = f"convnet-{step:03d}"
+        batches = map(batch_of, range(step, len(images) // CONVNET_ROWS))
+        batch, steps = next((b, s) for b in batches if ref.is_calm(s := ref.all_steps(model, momentum, *b)))
+        ref.save_state(f"{folder}/{name}.state.safetensors", "convnet", model, momentum, SEED,
+                       step, CONVNET_ROWS, "fashion-mnist")
+        ref.save_step(f"{folder}/{name}.step.safetensors", model, steps, batch,
+                      {"arch": "convnet", "classes": 10, "global_step": step,
+                       "state": f"{name}.state.safetensors"}, limit=512)
 
 
 def make_resnet(folder, arch, side, rows, limit, ranks=1):
@@ -101,7 +88,7 @@ def make_lenet(folder):
     optimizer, losses = ref.make_optimizer(model), []
     batches = ref.normalise(ref.pad_images(images, 32), "fashion-mnist").split(LENET_ROWS)
     for batch, target in zip(batches, torch.from_numpy(labels).split(LENET_ROWS)):
-        losses.append(train_step(model, optimizer, batch, target))
+        losses.append(ref.train_step(model, optimizer, batch, target))
     mean, std = (np.array(v, np.float32) for v in ref.STATISTICS["fashion-mnist"])
     final = {"final." + name: t.numpy() for name, t in model.state_dict().items()}
     ref.write_file(f"{folder}/lenet.run.safetensors",

@@ -1,26 +1,26 @@
-"""What make.py and live.py share: models, data, one training step in PyTorch, and the files.
+"""Shared by make.py and live.py: models, data, one training step in PyTorch, and the files.
 
 tests/test_step.c and test_step_amp.c read three kinds of safetensors files:
 
 a state     a checkpoint as common/checkpoint.h describes it: weights, buffers, momentum, scalars
-a step      what PyTorch does from a state with one batch:
-              metadata      arch, classes, rows, channels, height, width; ranks (or 1): how many
-                            parts of the batch had statistics of their own (then loss and
-                            gradients are means, stat is rank 0's); and where the state is:
-                            state = a file beside this one, or seed = made of numbers (see numbers)
-              images        F32 (rows, channels, height, width), normalised     \\ not there when
-              labels        I64 (rows)                                          / made of numbers
+a step      what PyTorch computes from a state and one batch:
+              metadata      arch, classes, rows, channels, height, width; ranks (1): number of parts
+                            of the batch with their own statistics (then loss and gradients are
+                            means, and stat is rank 0's); and the state: state = a file in the same
+                            folder, or seed = generated (see numbers)
+              images        F32 (rows, channels, height, width), normalised     \\ absent if the
+              labels        I64 (rows)                                          / state is generated
               loss          F64 (2): PyTorch's in float32, in float64
               far           F32 (tensors of the state dict in the order of their names, 3): the
                             largest distance from float64 of any of PyTorch's float32 runs: of
                             gradient, update, statistic
-              index.NAME    I32 (k): which elements were kept; not there when all were
+              index.NAME    I32 (k): which elements were kept; absent if all were
               grad.NAME     F32 (2, k): PyTorch's float32 gradient, and how far float64 is from it
               update.NAME   F32 (2, k): the same for p_new - p_old
               stat.NAME     F32 (2, k): the same for a running mean or variance, new - old
 
-amp                   how far PyTorch's autocast is from float64, of each of these steps:
-              metadata      f16.scale: what losses were multiplied by in float16
+amp         the distance of PyTorch's autocast from float64, for each of these steps:
+              metadata      f16.scale: the loss scale in float16
               STEP.TYPE     F32 (tensors of the state dict in the order of their names, 3), TYPE bf16
                             or f16: root mean square of the distances of gradient, update, statistic,
                             over all elements, and over autocast's runs
@@ -31,16 +31,15 @@ amp                   how far PyTorch's autocast is from float64, of each of the
 When elements are left out, the largest of each kind and the one where float32 is furthest from
 float64 are always kept, so a maximum over what was kept is the maximum over all.
 
-PyTorch's float32 is not one number: threads, layouts and libraries round differently, and where a
-value is so close to ReLU's kink that rounding decides its sign, gradients jump. So several float32
-runs are made, and states or batches chosen in which nothing is that close (see find_kinks).
+PyTorch's float32 has no single result: threads, layouts and libraries round differently. If a value is
+so close to ReLU's kink that rounding decides its sign, gradients jump. So there are several float32
+runs, of states and batches in which no value is that close (see find_kinks).
 """
 import contextlib
 import copy
 import gzip
 import itertools
 import os
-import tarfile
 import tempfile
 import types
 import warnings
@@ -115,6 +114,24 @@ def make_optimizer(model):
                            weight_decay=WEIGHT_DECAY, nesterov=True)
 
 
+def train_step(model, optimizer, images, labels):
+    """-> the loss"""
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def states_along(model, batch_of, states):
+    """Trains on batch_of(0), batch_of(1), ..., and yields (step, momentum) before each of these steps."""
+    optimizer = make_optimizer(model)
+    for step in range(max(states) + 1):
+        if step in states:
+            yield step, momentum_of(model, optimizer)
+        train_step(model, optimizer, *batch_of(step))
+
+
 def momentum_of(model, optimizer):
     """{name: momentum}; zeros before the first step, when PyTorch has none."""
     found = {}
@@ -135,9 +152,8 @@ STATISTICS = {
 
 
 def read_idx(path):
-    """An IDX file, gzipped or not, as an array of bytes."""
-    opener = gzip.open if path.endswith(".gz") else open
-    with opener(path, "rb") as file:
+    """A gzipped IDX file as an array of bytes."""
+    with gzip.open(path, "rb") as file:
         raw = file.read()
     dims = raw[3]
     shape = [int.from_bytes(raw[4 + 4 * i:8 + 4 * i], "big") for i in range(dims)]
@@ -152,22 +168,10 @@ def load_fashion(folder=FASHION, train=True):
     return images[:, None], labels
 
 
-def load_cifar10(path, train=True):
-    """Images (n, 3, 32, 32) and labels from the binary version: its folder, or the archive."""
+def load_cifar10(folder, train=True):
+    """Images (n, 3, 32, 32) and labels from the binary version's files."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] if train else ["test_batch.bin"]
-    parts = {}
-    if os.path.isdir(path):
-        inner = os.path.join(path, "cifar-10-batches-bin")
-        folder = inner if os.path.isdir(inner) else path
-        for name in names:
-            with open(os.path.join(folder, name), "rb") as file:
-                parts[name] = file.read()
-    else:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                if os.path.basename(member.name) in names:
-                    parts[os.path.basename(member.name)] = archive.extractfile(member).read()
-    rows = np.frombuffer(b"".join(parts[name] for name in names), np.uint8).reshape(-1, 3073)
+    rows = np.concatenate([np.fromfile(f"{folder}/{name}", np.uint8) for name in names]).reshape(-1, 3073)
     return np.ascontiguousarray(rows[:, 1:]).reshape(-1, 3, 32, 32), rows[:, 0].copy()
 
 
