@@ -1,5 +1,5 @@
-// test_types.c - numbers of 16 bits on the CPU: the conversions, number by number; images that fill
-// up a block; what activations take. test_short_types.c has the operations.
+// test_types.c - numbers of 16 bits on the CPU: the conversions, number by number; what activations
+// take. test_short_types.c has the operations.
 #include "check.h"
 #include "cpu/ops_cpu.h"
 #include "cpu/short_types.h"
@@ -150,37 +150,6 @@ TEST(any_numbers)
     free(values);
 }
 
-// ==== Images =====================================================================================
-
-// What they are in f32, rounded: in planes; and in a block of 16 channels, of which 13 stay empty.
-TEST(images)
-{
-    enum { COUNT = 3, BYTES = 3 * 8 * 7, MOST = 4 * 16 * 8 * 7 };
-    uint8_t pixels[COUNT * BYTES];
-    float *wide = xmalloc(2 * MOST * sizeof *wide), *widened = wide + MOST;
-    uint16_t *half = xmalloc(MOST * sizeof *half);
-    for (int i = 0; i < COUNT * BYTES; i++)
-        pixels[i] = (uint8_t)philox(1, 2, (uint64_t)i).v[0];
-    const float mean[3] = { 0.49f, 0.48f, 0.45f }, std[3] = { 0.25f, 0.24f, 0.26f };
-    for (int i = 0; i < 4; i++) {
-        Type type = i % 2 ? TYPE_F16 : TYPE_BF16;
-        Shape shape = i / 2 ? (Shape){ 4, 16, 8, 7, 16 } : (Shape){ 4, 3, 8, 7, 1 },
-              short_shape = shape;
-        size_t count = shape_count(shape);
-        short_shape.type = type;
-        memset(half, 0xff, count * sizeof *half);
-        images_load(device_stream(device), pixels, COUNT, 3, mean, std, wide, shape);
-        images_load(device_stream(device), pixels, COUNT, 3, mean, std, half, short_shape);
-        ops_widen(type, count, half, widened);
-        for (size_t k = 0; k < count; k++)
-            wide[k] = rounded(type, wide[k]);
-        EXPECT(memcmp(wide, widened, count * sizeof *wide) == 0, "%s, block %d: other pixels",
-               type_names[type], shape.block);
-    }
-    free(wide);
-    free(half);
-}
-
 // ==== Bytes of activations =======================================================================
 
 // What is told is what is allocated: of all that an f32 model takes, only activations grow with the
@@ -214,7 +183,6 @@ int main(void)
     all_numbers_there_and_back();
     between_numbers();
     any_numbers();
-    images();
     bytes_are_those_allocated();
     device_close(device);
     return test_done();
