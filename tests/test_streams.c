@@ -11,9 +11,9 @@
 
 #include <omp.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { SOON = 20000, LOG = 1 << 14 };   // us; entries
@@ -22,92 +22,69 @@ static Device *device;
 static int entries[LOG];
 static atomic_int logged;
 
-typedef struct RendezvousFile {
+// What each test begins with.
+static Stream *compute, *beside;
+static Event *event;
+static struct {
+    sem_t open, reached;
+} gate;
+
+static void begin(void)
+{
+    compute = device_stream(device);
+    beside = stream_new_beside(device, "beside");
+    event = event_new(device);
+    sem_init(&gate.open, 0, 0);
+    sem_init(&gate.reached, 0, 0);
+    logged = 0;
+}
+
+static void end(void)
+{
+    stream_free(beside);
+    event_free(event);
+}
+
+typedef struct Note {
     int number;
     char ballast[300];      // to see that all of the argument arrives
-} RendezvousFile;
+} Note;
 
 static void note(void *arg)
 {
-    const RendezvousFile *n = arg;
+    const Note *n = arg;
     entries[logged] = n->ballast[299] == 7 ? n->number : -1;
     logged++;
 }
 
 static void ask_note(Stream *stream, int number)
 {
-    RendezvousFile n = { .number = number, .ballast[299] = 7 };
+    Note n = { .number = number, .ballast[299] = 7 };
     stream_call(stream, note, &n, sizeof n);
     memset(&n, 0, sizeof n);    // the stream has its own
 }
 
-// --- gates ---------------------------------------------------------------------------------------
-
-typedef struct Gate {
-    pthread_mutex_t lock;
-    pthread_cond_t news;
-    bool open, reached;
-} Gate;
-
-static Gate *gate_new(void)
-{
-    Gate *gate = xcalloc(1, sizeof *gate);
-    pthread_mutex_init(&gate->lock, NULL);
-    pthread_cond_init(&gate->news, NULL);
-    return gate;
-}
-
-static void gate_free(Gate *gate)
-{
-    pthread_cond_destroy(&gate->news);
-    pthread_mutex_destroy(&gate->lock);
-    free(gate);
-}
-
 static void gate_pass(void *arg)
 {
-    Gate *gate = *(Gate **)arg;
-    pthread_mutex_lock(&gate->lock);
-    gate->reached = true;
-    pthread_cond_broadcast(&gate->news);
-    while (!gate->open)
-        pthread_cond_wait(&gate->news, &gate->lock);
-    pthread_mutex_unlock(&gate->lock);
+    (void)arg;
+    sem_post(&gate.reached);
+    sem_wait(&gate.open);
 }
 
-static void ask_gate(Stream *stream, Gate *gate)
-{
-    stream_call(stream, gate_pass, &gate, sizeof gate);
-}
-
-static void gate_await(Gate *gate)
-{
-    pthread_mutex_lock(&gate->lock);
-    while (!gate->reached)
-        pthread_cond_wait(&gate->news, &gate->lock);
-    pthread_mutex_unlock(&gate->lock);
-}
-
-static void gate_open(Gate *gate)
-{
-    pthread_mutex_lock(&gate->lock);
-    gate->open = true;
-    pthread_cond_broadcast(&gate->news);
-    pthread_mutex_unlock(&gate->lock);
-}
+static void ask_gate(Stream *stream) { stream_call(stream, gate_pass, &gate, 1); }
 
 static void *open_soon(void *arg)
 {
     usleep(SOON);
-    gate_open(arg);
-    return NULL;
+    sem_post(&gate.open);
+    return arg;
 }
 
 // Opens the gate a little later, from elsewhere: the caller is about to be held up.
-static pthread_t gate_open_soon(Gate *gate)
+static pthread_t gate_open_soon(void)
 {
     pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, open_soon, gate) == 0, "", "pthread_create");
+    CHECK(pthread_create(&thread, NULL, open_soon, NULL) == 0, "", "pthread_create");
     return thread;
 }
 
@@ -118,87 +95,78 @@ static void expect_log(int count, const int *wanted)
     EXPECT_EQ_INT(logged, count);
     for (int i = 0; i < count && i < logged; i++)
         EXPECT(entries[i] == wanted[i], "entry %d is %d, wanted %d", i, entries[i], wanted[i]);
-    logged = 0;
+}
+
+// The log counts from 0.
+static void expect_in_order(int count)
+{
+    int wrong = 0;
+    EXPECT_EQ_INT(logged, count);
+    for (int i = 0; i < count; i++)
+        wrong += entries[i] != i;
+    EXPECT_EQ_INT(wrong, 0);
 }
 
 TEST(the_order_of_a_stream)
 {
-    enum { CALLS = LOG };
-    Stream *streams[] = { device_stream(device), stream_new(device, "plain"),
-                          stream_new_beside(device, "beside") };
+    Stream *plain = stream_new(device, "plain"), *streams[] = { compute, plain, beside };
     for (int s = 0; s < 3; s++) {
-        int wrong = 0;
         logged = 0;
-        for (int i = 0; i < CALLS; i++)
+        for (int i = 0; i < LOG; i++)
             ask_note(streams[s], i);
         stream_sync(streams[s]);
-        EXPECT_EQ_INT(logged, CALLS);
-        for (int i = 0; i < CALLS; i++)
-            wrong += entries[i] != i;
-        EXPECT_EQ_INT(wrong, 0);
+        expect_in_order(LOG);
     }
-    stream_free(streams[1]);
-    stream_free(streams[2]);
-    logged = 0;
+    stream_free(plain);
 }
 
 // Copies and zeros keep their places between calls.
 TEST(memory_in_order)
 {
     enum { BYTES = 1000 };
-    Stream *beside = stream_new_beside(device, "beside");
     unsigned char *a = device_alloc(device, BYTES), *b = device_alloc(device, BYTES);
     unsigned char *ones = host_alloc(BYTES), *back = host_alloc(3 * BYTES);
-    Gate *gate = gate_new();
     memset(ones, 1, BYTES);
     memset(back, 9, 3 * BYTES);
-    ask_gate(beside, gate);
+    ask_gate(beside);
     copy_to_device(beside, a, ones, BYTES);
     copy_on_device(beside, b, a, BYTES);
     fill_zero(beside, a, BYTES / 2);
     copy_to_host(beside, back, a, BYTES);
     copy_to_host(beside, back + BYTES, b, BYTES);
     EXPECT_EQ_INT(back[0], 9);
-    gate_open(gate);
+    sem_post(&gate.open);
     stream_sync(beside);
     for (int i = 0; i < BYTES; i++)
         EXPECT(back[i] == (i >= BYTES / 2) && back[BYTES + i] == 1 && back[2 * BYTES + i] == 9,
                "byte %d is %d, %d, %d", i, back[i], back[BYTES + i], back[2 * BYTES + i]);
-    stream_free(beside);
     host_free(ones);
     host_free(back);
     device_free(device, a);
     device_free(device, b);
-    gate_free(gate);
 }
 
 // If stream_call waited for its call, this would not end.
 TEST(the_caller_goes_on)
 {
-    Stream *beside = stream_new_beside(device, "beside");
-    Gate *gate = gate_new();
-    ask_gate(beside, gate);
+    ask_gate(beside);
     ask_note(beside, 2);
-    gate_await(gate);
-    note(&(RendezvousFile){ .number = 1, .ballast[299] = 7 });
-    gate_open(gate);
+    sem_wait(&gate.reached);
+    note(&(Note){ .number = 1, .ballast[299] = 7 });
+    sem_post(&gate.open);
     stream_sync(beside);
     expect_log(2, (int[]){ 1, 2 });
-    stream_free(beside);
-    gate_free(gate);
 }
 
 // The device's stream, and whoever reads what it has done, waits for a stream beside it.
 TEST(an_event_from_beside)
 {
     for (int way = 0; way < 3; way++) {
-        Stream *beside = stream_new_beside(device, "beside"), *compute = device_stream(device);
-        Event *event = event_new(device);
-        Gate *gate = gate_new();
-        ask_gate(beside, gate);
+        logged = 0;
+        ask_gate(beside);
         ask_note(beside, 1);
         event_record(event, beside);
-        pthread_t opener = gate_open_soon(gate);
+        pthread_t opener = gate_open_soon();
         if (way == 0)
             stream_wait(compute, event);
         else if (way == 1)
@@ -209,17 +177,12 @@ TEST(an_event_from_beside)
         stream_sync(compute);
         expect_log(2, (int[]){ 1, 2 });
         pthread_join(opener, NULL);
-        stream_free(beside);
-        event_free(event);
-        gate_free(gate);
     }
 }
 
 // What the device's stream has done is done for a stream beside it.
 TEST(an_event_for_beside)
 {
-    Stream *beside = stream_new_beside(device, "beside"), *compute = device_stream(device);
-    Event *event = event_new(device);
     for (int i = 0; i < 100; i++) {
         ask_note(compute, 2 * i);
         event_record(event, compute);
@@ -229,66 +192,41 @@ TEST(an_event_for_beside)
         stream_wait(compute, event);
     }
     stream_sync(compute);
-    EXPECT_EQ_INT(logged, 200);
-    for (int i = 0; i < 200; i++)
-        EXPECT(entries[i] == i, "entry %d is %d", i, entries[i]);
-    logged = 0;
-    stream_free(beside);
-    event_free(event);
+    expect_in_order(200);
 }
 
 TEST(an_event_that_was_never_recorded)
 {
-    Stream *beside = stream_new_beside(device, "beside");
-    Event *event = event_new(device);
-    stream_wait(device_stream(device), event);
+    stream_wait(compute, event);
     stream_wait(beside, event);
     event_sync(event);
     ask_note(beside, 1);
     stream_sync(beside);
     expect_log(1, (int[]){ 1 });
-    stream_free(beside);
-    event_free(event);
 }
 
 // A stream is freed when all of its work is done, and who waits for its events may come later.
 TEST(freed_with_work_left)
 {
-    Stream *gone = stream_new_beside(device, "gone"), *other = stream_new_beside(device, "other");
-    Event *event = event_new(device);
-    Gate *gate = gate_new();
-    ask_gate(gone, gate);
+    Stream *gone = stream_new_beside(device, "gone");
+    ask_gate(gone);
     for (int i = 0; i < 50; i++)
         ask_note(gone, i);
     event_record(event, gone);
-    stream_wait(other, event);
-    ask_note(other, 50);
-    pthread_t opener = gate_open_soon(gate);
+    stream_wait(beside, event);
+    ask_note(beside, 50);
+    pthread_t opener = gate_open_soon();
     stream_free(gone);
-    stream_wait(other, event);
-    stream_wait(device_stream(device), event);
+    stream_wait(beside, event);
+    stream_wait(compute, event);
     event_sync(event);
-    stream_free(other);
-    EXPECT_EQ_INT(logged, 51);
-    for (int i = 0; i < 51; i++)
-        EXPECT(entries[i] == i, "entry %d is %d", i, entries[i]);
-    logged = 0;
+    stream_sync(beside);
+    expect_in_order(51);
     pthread_join(opener, NULL);
-    event_free(event);
-    gate_free(gate);
     stream_free(NULL);
 }
 
-typedef struct StepCall {
-    Stream *stream;
-    int number;
-} StepCall;
-
-static void step_with_call(void *arg)
-{
-    const StepCall *r = arg;
-    ask_note(r->stream, r->number);
-}
+static void step_with_call(void *arg) { ask_note(*(Stream **)arg, 5); }
 
 // Where a step has a part that the host does, it is called each time.
 TEST(a_step_that_is_never_recorded)
@@ -296,8 +234,8 @@ TEST(a_step_that_is_never_recorded)
     replay_forbid(device);
     Replay *replay = replay_new(device, 1);
     for (int i = 0; i < 4; i++)
-        replay_run(replay, 0, step_with_call, &(StepCall){ device_stream(device), 5 });
-    stream_sync(device_stream(device));
+        replay_run(replay, 0, step_with_call, &compute);
+    stream_sync(compute);
     expect_log(4, (int[]){ 5, 5, 5, 5 });
     replay_free(replay);
 }
@@ -306,56 +244,44 @@ TEST(a_step_that_is_never_recorded)
 
 // CUDA may make the calls of all streams in one thread, so there a shut gate would hold up all.
 
-// Work that is behind the event does not hold up who waits for it.
+// Work that comes after the event does not hold up who waits for it.
 TEST(an_event_ends_where_it_was_recorded)
 {
-    Stream *beside = stream_new_beside(device, "beside");
-    Event *event = event_new(device);
-    Gate *gate = gate_new();
     ask_note(beside, 1);
     event_record(event, beside);
-    ask_gate(beside, gate);
+    ask_gate(beside);
     ask_note(beside, 3);
     event_sync(event);
-    stream_wait(device_stream(device), event);
-    ask_note(device_stream(device), 2);
-    stream_sync(device_stream(device));
-    gate_open(gate);
+    stream_wait(compute, event);
+    ask_note(compute, 2);
+    stream_sync(compute);
+    sem_post(&gate.open);
     stream_sync(beside);
     expect_log(3, (int[]){ 1, 2, 3 });
-    stream_free(beside);
-    event_free(event);
-    gate_free(gate);
 }
 
 // Only the last record before the wait counts: neither those before it nor those after.
 TEST(an_event_that_is_recorded_again)
 {
-    Stream *slow = stream_new_beside(device, "slow"), *fast = stream_new_beside(device, "fast"),
-           *third = stream_new_beside(device, "third");
-    Event *event = event_new(device);
-    Gate *gate = gate_new();
-    ask_gate(slow, gate);
-    ask_note(slow, 3);
-    event_record(event, slow);
+    Stream *fast = stream_new_beside(device, "fast"), *third = stream_new_beside(device, "third");
+    ask_gate(beside);
+    ask_note(beside, 3);
+    event_record(event, beside);
     stream_wait(third, event);          // holds, whatever becomes of the event
     ask_note(third, 4);
     ask_note(fast, 1);
     event_record(event, fast);
     event_sync(event);                  // of fast alone
-    event_record(event, device_stream(device));
+    event_record(event, compute);
     event_sync(event);
     usleep(SOON);
     ask_note(fast, 2);
     stream_sync(fast);
-    gate_open(gate);
+    sem_post(&gate.open);
     stream_sync(third);
     expect_log(4, (int[]){ 1, 2, 3, 4 });
-    stream_free(slow);
     stream_free(fast);
     stream_free(third);
-    event_free(event);
-    gate_free(gate);
 }
 
 typedef struct Thread {
@@ -382,7 +308,7 @@ static void look_around_after_use(void *arg)
 TEST(the_thread_of_a_stream)
 {
     Thread here, there, *to;
-    Stream *plain = stream_new(device, "plain"), *beside = stream_new_beside(device, "beside");
+    Stream *plain = stream_new(device, "plain");
     stream_call(plain, look_around, (to = &here, &to), sizeof to);
     EXPECT(pthread_equal(here.id, pthread_self()), "a plain stream has a thread");
     EXPECT_EQ_INT(here.threads, device_threads(device));
@@ -399,7 +325,6 @@ TEST(the_thread_of_a_stream)
     pthread_sigmask(SIG_SETMASK, NULL, &mine);
     EXPECT(!sigismember(&mine, SIGINT), "the caller has lost its signals");
     stream_free(plain);
-    stream_free(beside);
 }
 
 // Given, or OMP_NUM_THREADS as launchers set it, or an equal share of the cores, at least one.
@@ -427,19 +352,18 @@ int main(void)
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
         TEST_SKIP("no GPU");
     device = device_open(0, 2);
-    the_order_of_a_stream();
-    memory_in_order();
-    the_caller_goes_on();
-    an_event_from_beside();
-    an_event_for_beside();
-    an_event_that_was_never_recorded();
-    freed_with_work_left();
-    a_step_that_is_never_recorded();
-    if (strcmp(device_backend, "cpu") == 0) {
-        an_event_ends_where_it_was_recorded();
-        an_event_that_is_recorded_again();
-        the_thread_of_a_stream();
-        shares();
+    static void (*const tests[])(void) = {
+        the_order_of_a_stream, memory_in_order, the_caller_goes_on, an_event_from_beside,
+        an_event_for_beside, an_event_that_was_never_recorded, freed_with_work_left,
+        a_step_that_is_never_recorded,
+        // the CPU's
+        an_event_ends_where_it_was_recorded, an_event_that_is_recorded_again,
+        the_thread_of_a_stream, shares,
+    };
+    for (int i = 0; i < (strcmp(device_backend, "cpu") == 0 ? 12 : 8); i++) {
+        begin();
+        tests[i]();
+        end();
     }
     device_close(device);
     return test_done();
