@@ -45,11 +45,16 @@ bool checkpoint_save(const char *path, const Model *model, const Optim *optim,
 
 // The same in two halves: snapshot_take copies to host memory, and snapshot_write writes that copy,
 // perhaps in a thread while training continues. Meanwhile no other thread may call model_export.
-enum { SNAPSHOT_ARENAS = 2 + OPTIM_ARENAS };
+typedef struct Arena {
+    char prefix[32];            // of the names of its tensors: "", "ddp.momentum."
+    bool buffers;               // holds the model's buffers; else a number for each parameter
+    float *device, *host;       // the arena, and its copy
+    size_t count;
+} Arena;
 typedef struct Snapshot {
     const Model *model;         // names and layouts; the arenas may have changed
-    const Optim *optim;
-    float *arenas[SNAPSHOT_ARENAS];
+    Arena arenas[2 + OPTIM_ARENAS];
+    int arena_count;
     int64_t batches_seen;
     TrainState state;
 } Snapshot;

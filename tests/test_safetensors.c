@@ -2,9 +2,7 @@
 #include "check.h"
 #include "checkpoint/safetensors.h"
 #include "test.h"
-#include <dirent.h>
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -91,22 +89,14 @@ static const struct {
 } hostile[] = {
     { "", 0, "header, byte 0" },
     { "[]", 0, "not an object" },
-    { "{", 0, "header, byte 1" },
-    { "{}x", 0, "end of file expected" },
     { "{}", 1, "1 bytes after the last tensor" },
     { "{\"a\":1}", 0, "tensor a: Expected object" },
     { "{" T("a", F32("0", "4")) "," T("\\u0061", F32("4", "8")) "}", 8, "duplicate" },
     { "{" T("a", F32("0", "4") ",\"shape\":[1]") "}", 4, "duplicate" },
-    { "{" T("\\u0000", F32("0", "4")) "}", 4, "header, byte" },
-    { "{" T("\xff", F32("0", "4")) "}", 4, "header, byte" },
     { "{" T("a", F32("0", "4") ",\"note\":[[[[]]]]") "}", 4, "note" },
     { "{" T("a", "\"dtype\":\"F32\",\"data_offsets\":[0,4]") "}", 4, "shape" },
     { "{" T("a", "\"dtype\":\"F31\",\"shape\":[1],\"data_offsets\":[0,4]") "}", 4, "'F31'" },
-    { "{" T("a", "\"dtype\":32,\"shape\":[1],\"data_offsets\":[0,4]") "}", 4, "Expected string" },
-    { "{" T("a", "\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]") "}", 4, "tensor a: " },
     { "{" T("a", "\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4,4]") "}", 4, "tensor a: " },
-    { "{" T("a", F32("0", "4.0")) "}", 4, "Expected integer" },
-    { "{" T("a", F32("0", "99999999999999999999999")) "}", 4, "too big" },
     { "{" T("a", F32("0", "9223372036854775807")) "}", 4, "needs 4 bytes" },
     { "{" T("a", F32("-4", "0")) "}", 4, "needs 4 bytes" },
     { "{" T("a", F32("4", "0")) "}", 4, "needs 4 bytes" },
@@ -157,43 +147,18 @@ TEST(hostile_lengths_are_refused)
     }
 }
 
-// As deep as a header can be: refused, not the end of the stack.
-TEST(deep_nesting_is_refused)
-{
-    char *text = xcalloc((1 << 20) + 1, 1);
-    for (const char *bracket = "[{"; *bracket; bracket++) {
-        StFile file;
-        Error err;
-        memset(text, *bracket, 1 << 20);
-        memcpy(text, "{\"a\":", 5);
-        EXPECT(!parse_text(&file, text, 0, &err), "%c accepted", *bracket);
-    }
-    free(text);
-}
-
 // --- writing -------------------------------------------------------------------------------------
-
-static int files_in(const char *directory)
-{
-    int count = 0;
-    DIR *dir = opendir(directory);
-    for (struct dirent *entry; dir && (entry = readdir(dir));)
-        count += entry->d_name[0] != '.';
-    if (dir)
-        closedir(dir);
-    return count;
-}
 
 static const float weights[6] = { 1, 2, 3, 4, 5, 6 };
 static const double scale = 0.5;
 static const int64_t step = -7;
-static unsigned char bulk[300000]; // larger than what the writer collects
+static unsigned char bulk[300000];  // larger than the writer's buffer
 static const StTensor tensors[] = {
-    { "w", "F32", 2, { 2, 3 }, weights, 24 },
-    { "odd \"\\\n\x01 name", "U8", 1, { 3 }, "abc", 3 },
-    { "none", "F32", 1, { 0 }, NULL, 0 },
     { "scale", "F64", 1, { 1 }, &scale, 8 },
     { "step", "I64", 0, { 0 }, &step, 8 },
+    { "w", "F32", 2, { 2, 3 }, weights, 24 },
+    { "none", "F32", 1, { 0 }, NULL, 0 },
+    { "odd \"\\\n\x01 name", "U8", 1, { 3 }, "abc", 3 },
     { "bulk", "U8", 1, { 300000 }, bulk, 300000 },
 };
 enum { TENSORS = sizeof tensors / sizeof *tensors };
@@ -206,15 +171,17 @@ static bool write_sample(const char *path, int count, Error *err)
 
 TEST(round_trip)
 {
-    const char *directory = test_path("round"), *path = test_path("round/a.safetensors");
+    const char *path = test_path("a.safetensors");
     StFile file;
+    struct stat st = { 0 };
     Error err = { "", "" };
     for (size_t i = 0; i < sizeof bulk; i++)
         bulk[i] = (unsigned char)(i * 7);
-    mkdir(directory, 0777);
-    for (int again = 0; again < 2; again++)
-        EXPECT(write_sample(path, TENSORS, &err), "%s", err.text);
-    EXPECT_EQ_INT(files_in(directory), 1);
+    mode_t before = umask(027);
+    EXPECT(write_sample(path, TENSORS, &err), "%s", err.text);
+    umask(before);
+    stat(path, &st);
+    EXPECT_EQ_INT(st.st_mode & 0777, 0640);
     if (!EXPECT(st_open(&file, path, &err), "%s", err.text))
         return;
     EXPECT(is_sound(&file), "unsound");
@@ -234,59 +201,6 @@ TEST(round_trip)
     }
     EXPECT_EQ_STR(st_metadata(&file, "note"), "tab\there");
     st_close(&file);
-}
-
-TEST(mode_follows_umask)
-{
-    const char *path = test_path("mode.safetensors");
-    struct stat st = { 0 };
-    Error err = { "", "" };
-    mode_t before = umask(027);
-    EXPECT(write_sample(path, 2, &err), "%s", err.text);
-    umask(before);
-    stat(path, &st);
-    EXPECT_EQ_INT(st.st_mode & 0777, 0640);
-}
-
-// Nothing is left behind, and what was there before is whole.
-TEST(writing_where_one_cannot)
-{
-    const char *directory = test_path("cannot"), *path = test_path("cannot/directory");
-    char name[4200];
-    Error err = { "", "" };
-    mkdir(directory, 0777);
-    mkdir(path, 0777);
-    EXPECT(!write_sample(path, 2, &err), "wrote over a directory");
-    EXPECT(strstr(err.text, "Is a directory") != NULL, "says %s", err.text);
-    snprintf(name, sizeof name, "%s/no/such.safetensors", directory);
-    EXPECT(!write_sample(name, 2, &err), "wrote to nowhere");
-    EXPECT(strstr(err.text, "No such file") != NULL && err.hint[0], "says %s", err.text);
-    snprintf(name, sizeof name, "%s/%0254d", directory, 0);
-    EXPECT(!write_sample(name, 2, &err), "wrote a name that is too long");
-    EXPECT_EQ_INT(files_in(directory), 1);
-}
-
-TEST(a_limit_on_file_sizes)
-{
-    const char *directory = test_path("limit"), *path = test_path("limit/a.safetensors");
-    struct rlimit limit;
-    StFile file;
-    Error err = { "", "" };
-    mkdir(directory, 0777);
-    EXPECT(write_sample(path, 2, &err), "%s", err.text);
-    getrlimit(RLIMIT_FSIZE, &limit);
-    rlim_t soft = limit.rlim_cur;
-    limit.rlim_cur = 100000;
-    setrlimit(RLIMIT_FSIZE, &limit);
-    EXPECT(!write_sample(path, TENSORS, &err), "300 kB in a limit of 100 kB");
-    limit.rlim_cur = soft;
-    setrlimit(RLIMIT_FSIZE, &limit);
-    EXPECT(strstr(err.text, "File too large") != NULL, "says %s", err.text);
-    EXPECT_EQ_INT(files_in(directory), 1);
-    if (EXPECT(st_open(&file, path, &err), "%s", err.text)) {
-        EXPECT_EQ_INT(file.count, 2);
-        st_close(&file);
-    }
 }
 
 // --- damaged files, and things that are no files -------------------------------------------------
@@ -345,11 +259,7 @@ int main(void)
     any_key_order_and_space();
     hostile_headers_are_refused();
     hostile_lengths_are_refused();
-    deep_nesting_is_refused();
     round_trip();
-    mode_follows_umask();
-    writing_where_one_cannot();
-    a_limit_on_file_sizes();
     damage_is_refused_or_harmless();
     what_is_no_file();
     return test_done();

@@ -53,12 +53,12 @@ static bool write_images(const Dataset *d, const Box *boxes, const char *path, E
 {
     int64_t count = d->count, channels = d->channels, height = d->height, width = d->width;
     const StTensor tensors[] = {
+        { "boxes", "I32", 2, { count, 5 }, boxes, (size_t)count * sizeof *boxes },
+        { "labels", "I32", 1, { count }, d->labels, (size_t)count * sizeof *d->labels },
         { "images", "U8", 4, { count, channels, height, width }, d->images,
           (size_t)(count * channels * height * width) },
-        { "labels", "I32", 1, { count }, d->labels, (size_t)count * sizeof *d->labels },
-        { "boxes", "I32", 2, { count, 5 }, boxes, (size_t)count * sizeof *boxes },
     };
-    return st_write(path, tensors, boxes ? 3 : 2, NULL, 0, err);
+    return st_write(path, boxes ? tensors : tensors + 1, boxes ? 3 : 2, NULL, 0, err);
 }
 
 int main(int argc, char **argv)

@@ -47,163 +47,182 @@ static const StateField state_fields[] = {
 };
 enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
 
-// Written so that a NaN is refused.
-static bool check_field(const StateField *field, const TrainState *state, Error *err)
+// --- snapshots: the arenas in host memory --------------------------------------------------------
+
+// prefix: of the names of its tensors, "ddp.momentum." or "".
+static void add_arena(Snapshot *s, const char *prefix, bool buffers, float *device, size_t count)
 {
-    const char *at = (const char *)state + field->offset;
-    double value = field->real ? *(const double *)at : (double)*(const int64_t *)at;
-    return (value >= field->least && value <= field->most)
-           || error_set(err, "the file is damaged; take an earlier one",
-                        "%s is %g, which is out of range", field->name, value);
+    if (count == 0)
+        return;
+    Arena *a = &s->arenas[s->arena_count++];
+    *a = (Arena){ .buffers = buffers, .device = device, .count = count,
+                  .host = host_alloc(count * sizeof(float)) };
+    memset(a->host, 0, count * sizeof(float));
+    snprintf(a->prefix, sizeof a->prefix, "%s", prefix);
 }
 
-static bool check_finite(const char *name, const float *values, int64_t count, const char *hint,
-                         Error *err)
+// Allocates host memory for the arenas of the model and, if not NULL, the optimizer.
+static void snapshot_begin(Snapshot *s, const Model *model, const Optim *optim)
 {
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(values[i]))
-            return error_set(err, hint, "%s: element %lld is not finite", name, (long long)i);
-    return true;
-}
-
-// --- the contents --------------------------------------------------------------------------------
-
-// An arena of the model or its optimizer, and the prefix of its tensors' names.
-typedef struct Arena {
-    char prefix[32];        // "", "ddp.momentum."
-    bool buffers;           // holds the model's buffers; else a number for each parameter
-    float *values;          // device
-    size_t count;
-} Arena;
-
-// optim may be NULL.
-static int list_arenas(const Model *model, const Optim *optim, Arena arenas[SNAPSHOT_ARENAS])
-{
-    int count = 0;
-    arenas[count++] = (Arena){ "", false, model->params, model->param_count };
-    if (model->buffer_count > 0)
-        arenas[count++] = (Arena){ "", true, model->buffers, model->buffer_count };
+    *s = (Snapshot){ .model = model };
+    add_arena(s, "", false, model->params, model->param_count);
+    add_arena(s, "", true, model->buffers, model->buffer_count);
     for (int i = 0; optim && i < optim->arena_count; i++) {
-        Arena *a = &arenas[count++];
-        *a = (Arena){ "", false, optim->arenas[i].values, model->param_count };
-        snprintf(a->prefix, sizeof a->prefix, "ddp.%s.", optim->arenas[i].name);
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "ddp.%s.", optim->arenas[i].name);
+        add_arena(s, prefix, false, optim->arenas[i].values, model->param_count);
     }
-    return count;
-}
-
-static bool holds(const Arena *arena, const ModelTensor *t)
-{
-    return arena->buffers ? t->kind == MODEL_BUFFER
-                          : t->kind == MODEL_WEIGHT || t->kind == MODEL_VECTOR;
-}
-
-typedef char TensorName[96];
-
-static const char *tensor_name(const Arena *arena, const ModelTensor *t, TensorName out)
-{
-    snprintf(out, sizeof(TensorName), "%.31s%.60s", arena->prefix, t->name);
-    return out;
 }
 
 void snapshot_take(Snapshot *s, const Model *model, const Optim *optim, const TrainState *state)
 {
     Stream *stream = device_stream(model->device);
-    Arena arenas[SNAPSHOT_ARENAS];
-    int count = list_arenas(model, optim, arenas);
-    for (int i = 0; i < count; i++) {
-        size_t bytes = arenas[i].count * sizeof(float);
-        if (!s->arenas[i])
-            s->arenas[i] = host_alloc(bytes);
-        copy_to_host(stream, s->arenas[i], arenas[i].values, bytes);
-    }
+    if (!s->model)
+        snapshot_begin(s, model, optim);
+    for (const Arena *a = s->arenas; a < s->arenas + s->arena_count; a++)
+        copy_to_host(stream, a->host, a->device, a->count * sizeof(float));
     stream_sync(stream);
-    s->model = model;
-    s->optim = optim;
     s->batches_seen = model->batches_seen;
     s->state = *state;
 }
 
+// The opposite. state: NULL if the snapshot has none.
+static void snapshot_restore(const Snapshot *s, Model *model, TrainState *state)
+{
+    Stream *stream = device_stream(model->device);
+    for (const Arena *a = s->arenas; a < s->arenas + s->arena_count; a++)
+        copy_to_device(stream, a->device, a->host, a->count * sizeof(float));
+    stream_sync(stream);
+    model->batches_seen = s->batches_seen;
+    if (state)
+        *state = s->state;
+}
+
 void snapshot_free(Snapshot *s)
 {
-    for (int i = 0; i < SNAPSHOT_ARENAS; i++)
-        host_free(s->arenas[i]);
+    for (int i = 0; i < s->arena_count; i++)
+        host_free(s->arenas[i].host);
     *s = (Snapshot){ 0 };
+}
+
+// --- contents: a snapshot as the tensors of a file -----------------------------------------------
+
+// What a tensor of the file is here.
+typedef struct Item {
+    char name[96];
+    void *value;                // in torch's layout, as in the file
+    const StateField *field;    // a number of the TrainState, or
+    const ModelTensor *tensor;  // a tensor of the model, with
+    float *arena;               // the arena of the snapshot that holds it; NULL: a counter
+} Item;
+
+typedef struct Contents {
+    StTensor *tensors;          // of the file
+    Item *items;                // what each is here
+    int count;
+    float *floats;              // the values of the arenas' tensors
+} Contents;
+
+static void add_item(Contents *c, const char *prefix, const char *name, const char *dtype, int ndim,
+                     const int64_t *shape, size_t bytes, Item item)
+{
+    Item *i = &c->items[c->count];
+    StTensor *t = &c->tensors[c->count++];
+    *i = item;
+    snprintf(i->name, sizeof i->name, "%.31s%.60s", prefix, name);
+    *t = (StTensor){ .name = i->name, .dtype = dtype, .ndim = ndim, .data = i->value,
+                     .bytes = bytes };
+    for (int d = 0; d < ndim; d++)
+        t->shape[d] = shape[d];
+}
+
+static void add_state(Contents *c, TrainState *state)
+{
+    static const int64_t one = 1;
+    for (int i = 0; i < STATE_FIELDS; i++) {
+        const StateField *f = &state_fields[i];
+        add_item(c, "", f->name, f->real ? "F64" : "I64", 1, &one, 8,
+                 (Item){ .value = (char *)state + f->offset, .field = f });
+    }
+}
+
+static void add_counters(Contents *c, const Model *model, int64_t *batches_seen)
+{
+    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++)
+        if (t->kind == MODEL_COUNTER)
+            add_item(c, "", t->name, "I64", 0, NULL, 8,
+                     (Item){ .value = batches_seen, .tensor = t });
+}
+
+// floats: for the values. Returns the end of those used.
+static float *add_tensors(Contents *c, const Model *model, const Arena *arena, float *floats)
+{
+    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
+        if (t->kind == MODEL_COUNTER || arena->buffers != (t->kind == MODEL_BUFFER))
+            continue;
+        add_item(c, arena->prefix, t->name, "F32", t->ndim, t->shape,
+                 (size_t)t->count * sizeof *floats,
+                 (Item){ .value = floats, .tensor = t, .arena = arena->host });
+        floats += t->count;
+    }
+    return floats;
+}
+
+// state: with the training state.
+static Contents contents_of(Snapshot *s, bool state)
+{
+    size_t floats = 0, most = (size_t)((1 + s->arena_count) * s->model->tensor_count + STATE_FIELDS);
+    for (int i = 0; i < s->arena_count; i++)
+        floats += s->arenas[i].count;
+    Contents c = { .tensors = xcalloc(most, sizeof *c.tensors),
+                   .items = xcalloc(most, sizeof *c.items),
+                   .floats = xmalloc(floats * sizeof *c.floats) };
+    if (state)
+        add_state(&c, &s->state);
+    add_counters(&c, s->model, &s->batches_seen);
+    float *next = c.floats;
+    for (int i = 0; i < s->arena_count; i++)
+        next = add_tensors(&c, s->model, &s->arenas[i], next);
+    return c;
+}
+
+static void contents_free(Contents *c)
+{
+    free(c->floats);
+    free(c->items);
+    free(c->tensors);
+}
+
+// Numbers must be in their range, which NaN is not, and tensors finite.
+static bool check_item(const Item *item, const char *hint, Error *err)
+{
+    const StateField *f = item->field;
+    if (f) {
+        double value = f->real ? *(double *)item->value : (double)*(int64_t *)item->value;
+        return (value >= f->least && value <= f->most)
+               || error_set(err, hint, "%s is %g, which is out of range", f->name, value);
+    }
+    for (int64_t i = 0; item->arena && i < item->tensor->count; i++)
+        if (!isfinite(((float *)item->value)[i]))
+            return error_set(err, hint, "%s: element %lld is not finite", item->name, (long long)i);
+    return true;
 }
 
 // --- saving --------------------------------------------------------------------------------------
 
-// The tensors of a file to be written, and the memory that they point to.
-typedef struct Contents {
-    StTensor *tensors;
-    TensorName *names;
-    int count;
-    float *floats;          // all tensors, in torch's layout
-    size_t used;            // of these
-} Contents;
-
-// The caller keeps the name alive.
-static void add_tensor(Contents *c, const char *name, const char *dtype, int ndim,
-                       const int64_t *shape, const void *data, size_t bytes)
-{
-    StTensor *t = &c->tensors[c->count++];
-    *t = (StTensor){ .name = name, .dtype = dtype, .ndim = ndim, .data = data, .bytes = bytes };
-    if (ndim > 0)
-        memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
-}
-
 // Refuses numbers that are not finite, to keep the previous file.
-static bool add_arena(Contents *c, const Model *model, const Arena *arena, const float *host,
-                      Error *err)
+static bool export_contents(const Contents *c, const Model *model, Error *err)
 {
     static const char diverged[] =
         "the run has diverged: try a smaller --lr or a --warmup; the previous checkpoint is kept";
-    for (int i = 0; i < model->tensor_count; i++) {
-        const ModelTensor *t = &model->tensors[i];
-        if (!holds(arena, t))
-            continue;
-        const char *name = tensor_name(arena, t, c->names[c->count]);
-        float *torch = c->floats + c->used;
-        c->used += (size_t)t->count;
+    for (const Item *item = c->items; item < c->items + c->count; item++) {
         alive_beat();
-        model_export(model, t, host, torch);
-        if (!check_finite(name, torch, t->count, diverged, err))
+        if (item->arena)
+            model_export(model, item->tensor, item->arena, item->value);
+        if (!check_item(item, diverged, err))
             return false;
-        add_tensor(c, name, "F32", t->ndim, t->shape, torch, (size_t)t->count * sizeof *torch);
     }
     return true;
-}
-
-static bool add_state(Contents *c, const TrainState *state, Error *err)
-{
-    static const int64_t one = 1;
-    for (int i = 0; i < STATE_FIELDS; i++) {
-        const StateField *field = &state_fields[i];
-        if (!check_field(field, state, err))
-            return false;
-        add_tensor(c, field->name, field->real ? "F64" : "I64", 1, &one,
-                   (const char *)state + field->offset, 8);
-    }
-    return true;
-}
-
-static bool add_everything(Contents *c, const Snapshot *s, Error *err)
-{
-    const Model *model = s->model;
-    Arena arenas[SNAPSHOT_ARENAS];
-    int count = list_arenas(model, s->optim, arenas);
-    size_t floats = 0, tensors = (size_t)((1 + count) * model->tensor_count + STATE_FIELDS);
-    for (int i = 0; i < count; i++)
-        floats += arenas[i].count;
-    *c = (Contents){ .tensors = xcalloc(tensors, sizeof *c->tensors),
-                     .names = xcalloc(tensors, sizeof *c->names),
-                     .floats = xmalloc(floats * sizeof *c->floats) };
-    for (int i = 0; i < model->tensor_count; i++)
-        if (model->tensors[i].kind == MODEL_COUNTER)
-            add_tensor(c, model->tensors[i].name, "I64", 0, NULL, &s->batches_seen, 8);
-    for (int i = 0; i < count; i++)
-        if (!add_arena(c, model, &arenas[i], s->arenas[i], err))
-            return false;
-    return add_state(c, &s->state, err);
 }
 
 bool snapshot_write(const Snapshot *s, const char *path, const char *dataset, Error *err)
@@ -211,14 +230,12 @@ bool snapshot_write(const Snapshot *s, const char *path, const char *dataset, Er
     const char *const metadata[][2] = {
         { "format", "pt" }, { "ddp.arch", s->model->config.arch }, { "ddp.dataset", dataset },
     };
-    Contents c;
     Error inner;
-    bool ok = add_everything(&c, s, &inner)
+    Contents c = contents_of((Snapshot *)s, true);  // only reads it
+    bool ok = export_contents(&c, s->model, &inner)
               ? st_write(path, c.tensors, c.count, metadata, 3, err)
               : error_set(err, inner.hint, "%.200s: not saved: %.280s", path, inner.text);
-    free(c.floats);
-    free(c.names);
-    free(c.tensors);
+    contents_free(&c);
     return ok;
 }
 
@@ -233,9 +250,6 @@ bool checkpoint_save(const char *path, const Model *model, const Optim *optim,
 }
 
 // --- loading -------------------------------------------------------------------------------------
-
-static const char weights_only[] =
-    "the file's training state is incomplete; start a new run from its weights with --init";
 
 // The hint if a file does not fit the model.
 static bool misfit(const StFile *file, const Model *model, Error *err)
@@ -253,72 +267,66 @@ static bool misfit(const StFile *file, const Model *model, Error *err)
 
 // "F32 (64, 3, 7, 7)"
 typedef char TypeText[ST_MAX_DIMS * 22 + 16];
-static const char *type_text(const char *dtype, int ndim, const int64_t *shape, TypeText out)
+static const char *type_text(const StTensor *t, TypeText out)
 {
-    size_t n = (size_t)snprintf(out, sizeof(TypeText), "%.10s (", dtype);
-    for (int i = 0; i < ndim; i++)
+    size_t n = (size_t)snprintf(out, sizeof(TypeText), "%.10s (", t->dtype);
+    for (int i = 0; i < t->ndim; i++)
         n += (size_t)snprintf(out + n, sizeof(TypeText) - n, "%s%lld", i ? ", " : "",
-                              (long long)shape[i]);
+                              (long long)t->shape[i]);
     snprintf(out + n, sizeof(TypeText) - n, ")");
     return out;
 }
 
-// The tensor of this name, type and shape. NULL: it is missing or different.
-static const StTensor *find(const StFile *file, const char *name, const char *dtype, int ndim,
-                            const int64_t *shape, Error *err)
+// The file's tensor of this name must be there, with this type and shape.
+static bool check_type(const StTensor *there, const StTensor *wanted, const StFile *file,
+                       const Model *model, Error *err)
 {
-    TypeText there, wanted;
-    const StTensor *t = st_find(file, name);
-    if (t == NULL) {
-        error_set(err, weights_only, "tensor %s is missing", name);
-        return NULL;
-    }
-    bool same = t->ndim == ndim && strcmp(t->dtype, dtype) == 0;
-    for (int i = 0; i < ndim && same; i++)
-        same = t->shape[i] == shape[i];
-    if (same)
-        return t;
-    error_set(err, weights_only, "tensor %s is %s, but must be %s", name,
-              type_text(t->dtype, t->ndim, t->shape, there), type_text(dtype, ndim, shape, wanted));
-    return NULL;
+    TypeText is, must_be;
+    if (there && strcmp(type_text(there, is), type_text(wanted, must_be)) == 0)
+        return true;
+    if (there)
+        error_set(err, "", "tensor %s is %s, but must be %s", wanted->name, is, must_be);
+    else
+        error_set(err, "", "tensor %s is missing", wanted->name);
+    if (strncmp(wanted->name, "ddp.", 4) != 0)
+        return misfit(file, model, err);
+    snprintf(err->hint, sizeof err->hint, "the file's training state is incomplete; start a new "
+             "run from its weights with --init");
+    return false;
 }
 
-// From the file to host memory, which has the arena's layout and is zero before.
-static bool read_arena(const StFile *file, const Model *model, const Arena *arena, float *host,
-                       Error *err)
+// Reads and checks a file's tensors. The files of old PyTorch versions lack the counters, and those
+// of old versions of ddp.c the younger fields: they are 0.
+static bool import_contents(const Contents *c, const StFile *file, const Model *model, Error *err)
 {
-    for (int i = 0; i < model->tensor_count; i++) {
-        const ModelTensor *t = &model->tensors[i];
-        TensorName name;
-        if (!holds(arena, t))
-            continue;
-        const StTensor *from =
-            find(file, tensor_name(arena, t, name), "F32", t->ndim, t->shape, err);
-        if (!from)
-            return arena->prefix[0] ? false : misfit(file, model, err);
+    for (int i = 0; i < c->count; i++) {
+        const Item *item = &c->items[i];
+        const StTensor *there = st_find(file, item->name);
+        bool optional = item->field ? item->field->younger : !item->arena;
         alive_beat();
-        float *torch = xmalloc(from->bytes);    // a file's tensors need not be aligned
-        memcpy(torch, from->data, from->bytes);
-        bool ok = check_finite(name, torch, t->count, "the run had diverged when this was saved; "
-                               "take an earlier file", err);
-        if (ok)
-            model_import(model, t, host, torch);
-        free(torch);
-        if (!ok)
+        if (!there && optional)
+            continue;
+        if (!check_type(there, &c->tensors[i], file, model, err))
             return false;
+        memcpy(item->value, there->data, there->bytes);
+        if (!check_item(item, "the run had diverged when this was saved, or the file is damaged; "
+                        "take an earlier file", err))
+            return false;
+        if (item->arena)
+            model_import(model, item->tensor, item->arena, item->value);
     }
     return true;
 }
 
 // A tensor that the model does not have means that the file's model is larger: a resnet34 has all
 // tensors of a resnet18.
-static bool check_no_others(const StFile *file, const Model *model, Error *err)
+static bool check_no_others(const Contents *c, const StFile *file, const Model *model, Error *err)
 {
     for (int i = 0; i < file->count; i++) {
         const char *name = file->tensors[i].name;
         bool known = strncmp(name, "ddp.", 4) == 0;
-        for (int j = 0; j < model->tensor_count && !known; j++)
-            known = strcmp(model->tensors[j].name, name) == 0;
+        for (int j = 0; j < c->count && !known; j++)
+            known = strcmp(c->items[j].name, name) == 0;
         if (!known) {
             error_set(err, "", "tensor %.100s is not part of a %s", name, model->config.arch);
             return misfit(file, model, err);
@@ -327,84 +335,21 @@ static bool check_no_others(const StFile *file, const Model *model, Error *err)
     return true;
 }
 
-// The batches that the normalisations have seen, equal in all of them. 0 in files of an old PyTorch
-// that did not count.
-static bool read_batches_seen(const StFile *file, const Model *model, int64_t *seen, Error *err)
-{
-    *seen = 0;
-    for (int i = 0; i < model->tensor_count; i++) {
-        const char *name = model->tensors[i].name;
-        if (model->tensors[i].kind != MODEL_COUNTER || !st_find(file, name))
-            continue;
-        const StTensor *t = find(file, name, "I64", 0, NULL, err);
-        if (!t)
-            return misfit(file, model, err);
-        memcpy(seen, t->data, sizeof *seen);
-    }
-    return true;
-}
-
-static bool read_state(const StFile *file, TrainState *state, Error *err)
-{
-    static const int64_t one = 1;
-    *state = (TrainState){ 0 };
-    for (int i = 0; i < STATE_FIELDS; i++) {
-        const StateField *field = &state_fields[i];
-        if (field->younger && !st_find(file, field->name))
-            continue;
-        const StTensor *t = find(file, field->name, field->real ? "F64" : "I64", 1, &one, err);
-        if (!t)
-            return false;
-        memcpy((char *)state + field->offset, t->data, 8);
-        if (!check_field(field, state, err))
-            return false;
-    }
-    return true;
-}
-
-// Reads and checks a file's contents. If state is not NULL, the file must have a training state.
-static bool snapshot_read(Snapshot *s, const StFile *file, const Model *model, const Optim *optim,
-                          bool state, Error *err)
-{
-    Arena arenas[SNAPSHOT_ARENAS];
-    int count = list_arenas(model, optim, arenas);
-    if (!read_batches_seen(file, model, &s->batches_seen, err)
-        || (state && !read_state(file, &s->state, err)))
-        return false;
-    for (int i = 0; i < count; i++) {
-        s->arenas[i] = host_alloc(arenas[i].count * sizeof(float));
-        memset(s->arenas[i], 0, arenas[i].count * sizeof(float));
-        if (!read_arena(file, model, &arenas[i], s->arenas[i], err))
-            return false;
-    }
-    return check_no_others(file, model, err);
-}
-
-// The opposite of snapshot_take.
-static void snapshot_restore(const Snapshot *s, Model *model, const Optim *optim, TrainState *state)
-{
-    Stream *stream = device_stream(model->device);
-    Arena arenas[SNAPSHOT_ARENAS];
-    int count = list_arenas(model, optim, arenas);
-    for (int i = 0; i < count; i++)
-        copy_to_device(stream, arenas[i].values, s->arenas[i], arenas[i].count * sizeof(float));
-    stream_sync(stream);
-    model->batches_seen = s->batches_seen;
-    if (state)
-        *state = s->state;
-}
-
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err)
 {
     StFile file;
-    Snapshot s = { 0 };
+    Snapshot s;
     Error inner;
     if (!st_open(&file, path, err))
         return false;
-    bool ok = snapshot_read(&s, &file, model, optim, state != NULL, &inner)
+    snapshot_begin(&s, model, optim);
+    Contents c = contents_of(&s, state != NULL);
+    bool ok = (import_contents(&c, &file, model, &inner)
+               && check_no_others(&c, &file, model, &inner))
               || error_set(err, inner.hint, "%.200s: %.300s", path, inner.text);
     if (ok)
-        snapshot_restore(&s, model, optim, state);
+        snapshot_restore(&s, model, state);
+    contents_free(&c);
     snapshot_free(&s);
     st_close(&file);
     return ok;
@@ -437,7 +382,7 @@ static void warn_of_ranks(int ranks, const char *path, const TrainState *saved,
 }
 
 // If the global batch is the same, the rest of an epoch is the same for any number of ranks.
-// In old files without ddp.ranks, only the global batch shows that their number has changed.
+// Where the file does not give their number, only the global batch shows that it has changed.
 bool checkpoint_continues(const CheckpointConfig *config, const char *path, TrainState *saved,
                           const TrainState *run, int64_t steps_per_epoch, Error *err)
 {

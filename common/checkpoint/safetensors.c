@@ -55,30 +55,19 @@ static bool header_length(const unsigned char *bytes, size_t size, size_t *lengt
     return true;
 }
 
+// The shape, and the bytes of a tensor of this dtype and shape.
 static bool read_shape(StTensor *t, const json_t *shape)
 {
     if (!json_is_array(shape) || json_array_size(shape) > ST_MAX_DIMS)
         return false;
     t->ndim = (int)json_array_size(shape);
+    t->bytes = (size_t)dtype_bytes(t->dtype);
     for (int i = 0; i < t->ndim; i++) {
         json_t *size = json_array_get(shape, (size_t)i);
         t->shape[i] = json_is_integer(size) ? json_integer_value(size) : -1;
-        if (t->shape[i] < 0)
+        if (t->shape[i] < 0 || __builtin_mul_overflow(t->bytes, (size_t)t->shape[i], &t->bytes))
             return false;
     }
-    return true;
-}
-
-// The bytes of this dtype and shape. false: more than possible.
-static bool count_bytes(const StTensor *t, size_t *bytes)
-{
-    *bytes = (size_t)dtype_bytes(t->dtype);
-    for (int i = 0; i < t->ndim; i++)
-        if (t->shape[i] == 0)
-            *bytes = 0;
-    for (int i = 0; i < t->ndim && *bytes > 0; i++)
-        if (__builtin_mul_overflow(*bytes, (size_t)t->shape[i], bytes))
-            return false;
     return true;
 }
 
@@ -96,7 +85,7 @@ static bool read_tensor(StTensor *t, const char *name, json_t *about, const unsi
     if (dtype_bytes(t->dtype) == 0)
         return error_set(err, "this program cannot read it", "tensor %.100s: unknown dtype "
                          "'%.20s'", name, t->dtype);
-    if (!read_shape(t, shape) || !count_bytes(t, &t->bytes))
+    if (!read_shape(t, shape))
         return error_set(err, damaged, "tensor %.100s: a shape that no tensor can have", name);
     if (begin < 0 || end < begin || (size_t)end > size || (size_t)(end - begin) != t->bytes)
         return error_set(err, damaged, "tensor %.100s: needs %zu bytes, but has bytes %lld to "
@@ -236,43 +225,32 @@ bool st_open(StFile *file, const char *path, Error *err)
 
 // --- writing -------------------------------------------------------------------------------------
 
-static int compare_for_writing(const void *a, const void *b)
-{
-    const StTensor *x = *(const StTensor *const *)a, *y = *(const StTensor *const *)b;
-    int difference = dtype_bytes(y->dtype) - dtype_bytes(x->dtype);
-    return difference ? difference : strcmp(x->name, y->name);
-}
-
-// The order of the data: large elements first, so that all are aligned without gaps; then by name.
-static const StTensor **writing_order(const StTensor *tensors, int count)
-{
-    const StTensor **order = xcalloc((size_t)count, sizeof *order);
-    for (int i = 0; i < count; i++)
-        order[i] = &tensors[i];
-    qsort(order, (size_t)count, sizeof *order, compare_for_writing);
-    return order;
-}
+typedef struct Content {
+    const StTensor *tensors;
+    int count;
+    const char *const (*metadata)[2];
+    int metadata_count;
+} Content;
 
 // The 8 bytes of length and the JSON, padded with spaces so that the data begins at a multiple of
 // 8. The caller frees it.
-static char *make_header(const StTensor *const *order, int count, const char *const (*metadata)[2],
-                         int metadata_count, size_t *size)
+static char *make_header(const Content *c, size_t *size)
 {
     char *header = NULL;
     FILE *out = open_memstream(&header, size);
     CHECK(out, "", "open_memstream: %s", strerror(errno));
-    fwrite("\0\0\0\0\0\0\0\0{", 1, 9, out);
-    for (int i = 0; i < metadata_count; i++) {
-        fputs(i ? "," : "\"__metadata__\":{", out);
-        json_text(out, metadata[i][0]);
+    fwrite("\0\0\0\0\0\0\0\0", 1, 8, out);
+    fputs("{\"__metadata__\":{", out);
+    for (int i = 0; i < c->metadata_count; i++) {
+        fputs(i ? "," : "", out);
+        json_text(out, c->metadata[i][0]);
         fputc(':', out);
-        json_text(out, metadata[i][1]);
+        json_text(out, c->metadata[i][1]);
     }
-    fputs(metadata_count ? "}" : "", out);
+    fputc('}', out);
     size_t offset = 0;
-    for (int i = 0; i < count; i++) {
-        const StTensor *t = order[i];
-        fputs(i || metadata_count ? "," : "", out);
+    for (const StTensor *t = c->tensors; t < c->tensors + c->count; t++) {
+        fputc(',', out);
         json_text(out, t->name);
         fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype);
         for (int d = 0; d < t->ndim; d++)
@@ -289,24 +267,15 @@ static char *make_header(const StTensor *const *order, int count, const char *co
     return header;
 }
 
-typedef struct Content {
-    const StTensor *tensors;
-    int count;
-    const char *const (*metadata)[2];
-    int metadata_count;
-} Content;
-
 static bool write_content(FileWriter *w, const void *arg)
 {
     const Content *c = arg;
     size_t size;
-    const StTensor **order = writing_order(c->tensors, c->count);
-    char *header = make_header(order, c->count, c->metadata, c->metadata_count, &size);
+    char *header = make_header(c, &size);
     bool ok = writer_add(w, header, size);
     for (int i = 0; i < c->count && ok; i++)
-        ok = writer_add(w, order[i]->data, order[i]->bytes);
+        ok = writer_add(w, c->tensors[i].data, c->tensors[i].bytes);
     free(header);
-    free(order);
     return ok;
 }
 

@@ -10,7 +10,7 @@ static uint64_t sum_of(const Snapshot *snapshot)
 {
     uint64_t sum = (uint64_t)snapshot->state.global_step;
     for (size_t i = 0; i < snapshot->model->param_count; i += 97)
-        sum = sum * 31 + ((const uint32_t *)(const void *)snapshot->arenas[0])[i];
+        sum = sum * 31 + ((const uint32_t *)(const void *)snapshot->arenas[0].host)[i];
     return sum;
 }
 
