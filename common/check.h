@@ -46,13 +46,12 @@ void blank_controls(char *text);
 // A prefix that every line starts with, before the host: "rank 2/4 ". Empty unless set.
 void check_set_speaker(const char *speaker);
 
-// Called once by fail_at and by a second Ctrl-C, to remove half-written files. It must be
-// async-signal-safe. NULL clears it.
+// Removes half-written files when the process ends. It must be async-signal-safe.
 void check_on_exit(void (*clean_up)(void));
-void check_clean_up(void);
 
-// Ends the process with EXIT_REPORTED, without a message, whatever its other threads are doing.
-_Noreturn void leave_at_once(void);
+// Cleans up and ends the process, whatever its other threads are doing: exit() would run the
+// destructors of libraries that they still use. Async-signal-safe.
+_Noreturn void leave_at_once(int status);
 
 // malloc and calloc that end the program if there is no memory. The caller frees.
 void *xmalloc(size_t bytes);

@@ -62,31 +62,21 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
     va_end(args);
 }
 
-static void run_clean_up(void)
+void check_on_exit(void (*clean_up)(void))
+{
+    atomic_store(&exit_clean_up, clean_up);
+}
+
+// Also called by signal handlers, so only async-signal-safe calls. The newline ends a progress line,
+// so that the shell's prompt starts on a new line.
+void leave_at_once(int status)
 {
     void (*clean_up)(void) = atomic_exchange(&exit_clean_up, NULL);
     if (clean_up)
         clean_up();
-}
-
-// Not exit(): other threads are still at work in libraries whose destructors it would run.
-static _Noreturn void leave(int status)
-{
-    run_clean_up();
+    ssize_t told = status > 128 && isatty(STDOUT_FILENO) ? write(STDOUT_FILENO, "\n", 1) : 0;
+    (void)told;                 // stdout may be closed
     _exit(status);
-}
-
-// Before a message, to keep the order. The thread that holds the lock may be stuck.
-static void flush_stdout(void)
-{
-    if (ftrylockfile(stdout) == 0)
-        fflush(stdout);
-}
-
-void leave_at_once(void)
-{
-    flush_stdout();
-    leave(EXIT_REPORTED);
 }
 
 void fail_at(const char *file, int line, int status, const char *hint, const char *format, ...)
@@ -95,26 +85,13 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
     while (atomic_flag_test_and_set(&failing))
         pause(); // a different thread is ending the process
 
-    flush_stdout();
+    if (ftrylockfile(stdout) == 0)      // the thread that holds it may be stuck
+        fflush(stdout);
     va_list args;
     va_start(args, format);
     print_message(file, line, hint, format, args);
     va_end(args);
-    leave(status);
-}
-
-void check_on_exit(void (*clean_up)(void))
-{
-    atomic_store(&exit_clean_up, clean_up);
-}
-
-// For a signal handler that exits at once, so only async-signal-safe calls. The newline ends a
-// progress line, so that the shell's prompt starts on a new line.
-void check_clean_up(void)
-{
-    run_clean_up();
-    if (isatty(STDOUT_FILENO) && write(STDOUT_FILENO, "\n", 1) < 0)
-        return;
+    leave_at_once(status);
 }
 
 static void *memory_or_fail(void *memory, size_t count, size_t size)

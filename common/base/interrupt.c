@@ -11,12 +11,6 @@ static atomic_int wish;         // the first signal that came
 static atomic_int granted;
 static atomic_bool deferred, speaks, silenced;
 
-static _Noreturn void leave(int signal)
-{
-    check_clean_up();
-    _exit(128 + signal);
-}
-
 static void on_signal(int signal)
 {
     int none = 0, hint = SIGUSR1, kept = errno; // errno, which the interrupted code may read next
@@ -24,7 +18,7 @@ static void on_signal(int signal)
         return;
     if (!atomic_compare_exchange_strong(&wish, &none, signal) &&
         !atomic_compare_exchange_strong(&wish, &hint, signal))
-        leave(signal);
+        leave_at_once(128 + signal);
     if (speaks && !silenced && signal != SIGUSR1)   // SIGUSR1 is sent by a batch system
         interrupt_answer();
     errno = kept;
@@ -73,5 +67,5 @@ void interrupt_settle(void) { deferred = false; }
 void interrupt_leave(void)
 {
     if (wish)
-        leave(wish);
+        leave_at_once(128 + wish);
 }

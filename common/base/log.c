@@ -390,10 +390,8 @@ void log_end(Log *log, uint64_t weight_hash, int threads)
 // Only rank 0 prints an error that all ranks see.
 static void leave_if_silent(const Log *log)
 {
-    if (!log->silent)
-        return;
-    check_clean_up();
-    _exit(EXIT_DIVERGED);
+    if (log->silent)
+        leave_at_once(EXIT_DIVERGED);
 }
 
 void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step)

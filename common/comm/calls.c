@@ -85,10 +85,8 @@ void comm_lost(const Comm *comm, const Call *call, const char *text)
         comm_describe(call, doing);
     for (int waited = 0; waited < PATIENCE_MS; waited += LOOK_MS) {
         int signal = interrupt_requested() ? interrupt_requested() : interrupt_wish();
-        if (signal) {
-            check_clean_up();
-            _exit(128 + signal);
-        }
+        if (signal)
+            leave_at_once(128 + signal);
         sleep_ms(LOOK_MS);
     }
     FAIL("a rank has ended or its machine is unreachable; its last message gives the reason",

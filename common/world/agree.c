@@ -28,7 +28,7 @@ static _Noreturn void refuse(const World *world, const Error *why)
     WARN(why->hint, "%s", why->text);
     if (world->store.end)
         world->store.end(world->store.arg);
-    leave_at_once();
+    leave_at_once(EXIT_REPORTED);
 }
 
 // --- neighbours ----------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ static void lose_rank0(const TcpStore *s, const char *how)
     usleep(s->supervised ? 3000000 : 900000);
     WARN("its last output, or its machine's, shows why", "rank 0 (%s, pid %d) %s", s->rank0.host,
          (int)s->rank0.pid, how);
-    leave_at_once();
+    leave_at_once(EXIT_REPORTED);
 }
 
 // --- questions -----------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ static StoreMessage ask(TcpStore *s, StoreWhat what, const char *key, const void
     const char *why = transfer(s->socket, true, &question, s->timeout);
     const char *heard = transfer(s->socket, false, &answer, s->timeout);    // it may be OVER
     if (!heard && answer.head.what == STORE_OVER)
-        leave_at_once();
+        leave_at_once(EXIT_REPORTED);
     if (why || heard) {
         lose_rank0(s, heard ? heard : why);
         free(answer.value);
@@ -167,7 +167,7 @@ static const char *shake_hands(const TcpStoreConfig *c, int socket, double patie
     why = why ? why : transfer(socket, false, &answer, patience);
     const Welcome *welcome = answer.value;
     if (!why && answer.head.what == STORE_OVER)
-        leave_at_once();                // it contradicts the others: rank 0 prints how
+        leave_at_once(EXIT_REPORTED);   // it contradicts the others: rank 0 prints how
     if (!why && answer.head.what == STORE_NO) {
         snprintf(refusal, sizeof refusal, "it refuses this rank: %.*s", (int)answer.head.bytes,
                  (char *)answer.value);

@@ -66,7 +66,7 @@ static _Noreturn void end_run(TcpStoreServer *s, const Error *why)
         if (p->rank > 0)
             send(p->socket, &over, sizeof over, MSG_NOSIGNAL | MSG_DONTWAIT);
     usleep(300000);
-    leave_at_once();
+    leave_at_once(EXIT_REPORTED);
 }
 
 // In place of the question. The value must live until it is sent.
