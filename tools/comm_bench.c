@@ -1,12 +1,12 @@
 // comm_bench.c - measures a collective over sizes, and prints what nccl-tests prints.
 //
 //   build/cpu/comm_bench -n 2 --op all_reduce      starts two ranks on this machine
-//   srun -N 2 build/cpu/comm_bench -n 0            is a rank that srun, launch or mpirun has started
+//   srun -N 2 build/cpu/comm_bench -n 0            is a rank that srun, launch or mpirun started
 //
 //   time    of one call on the slowest rank; median over the calls
 //   algbw   bytes / time
-//   busbw   the load of each connection: algbw times 2 (n-1)/n for all_reduce, 1 for broadcast. It can
-//           be compared with the hardware's bandwidth, and between numbers of ranks
+//   busbw   the load of each connection: algbw times 2 (n-1)/n for all_reduce, 1 for broadcast. It
+//           can be compared with the hardware's bandwidth, and between numbers of ranks
 //
 // The last line is the number of bytes that rank 0 passed to all calls, warm-up included.
 #include "../06_slurm/rendezvous.h"

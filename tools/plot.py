@@ -3,11 +3,11 @@
 
     ./ddp plot RUN.jsonl...      loss and accuracy from --metrics files: lines are training batches (or means of
                                  several), points are the test set after each epoch
-    ./ddp plot --usage RUN.jsonl processor and GPU use, and waiting for data; train with --usage 500, too
+    ./ddp plot --usage RUN.jsonl processor and GPU use, and waiting for data, if the run had --usage 500
     ./ddp plot RUN.json          timeline of a training step from a --trace file, with a lane for each thread
     ./ddp plot CONFUSION.csv     confusion matrix from a --confusion file
 """
-# A view reads its files into plain numbers, and draws these in a function of its own: only that needs matplotlib.
+# Each view has a function that reads a file into numbers, and one that draws them: only that one needs matplotlib.
 import argparse
 import csv
 import itertools
@@ -37,7 +37,7 @@ def pyplot():
 
 
 def read_events(path):
-    """The JSON objects of a file that has one a line. A run that was killed may end in the middle of a line."""
+    """The JSON objects of a file, one per line. A killed run may end in the middle of a line."""
     with open(path, encoding="utf-8") as file:
         for line in file:
             try:
@@ -55,7 +55,7 @@ MOST_POINTS = 150               # of a training curve
 
 def read_run(path):
     """-> the points of training and of the test set, [(epochs, loss, accuracy in %)]. A resumed run writes some
-    steps twice: the last ones count. A loss that is not finite is null in the file, and no point."""
+    steps twice: the last ones count. A loss that is not finite is null in the file and gives no point."""
     points = {"step": {}, "epoch": {}}
     for e in read_events(path):
         if e.get("event") == "step":
@@ -69,7 +69,7 @@ def read_run(path):
 
 
 def means(points):
-    """At most MOST_POINTS: each the mean of some neighbours."""
+    """Averages neighbours, so that at most MOST_POINTS are left."""
     size = -(-len(points) // MOST_POINTS) or 1
     groups = [points[i:i + size] for i in range(0, len(points), size)]
     return [tuple(map(statistics.mean, zip(*group))) for group in groups]
@@ -113,7 +113,7 @@ def letter(run, is_test):
 
 
 def print_chart(title, points, wide, high):
-    """points: [(mark, x, y)], of which a later one covers an earlier one."""
+    """points: [(mark, x, y)]; a later point covers an earlier one."""
     right, top, bottom = max(p[1] for p in points), max(p[2] for p in points), min(p[2] for p in points)
     range_y = top - bottom or 1
     rows = [[" "] * wide for _ in range(high)]
@@ -131,7 +131,7 @@ def print_chart(title, points, wide, high):
 
 def read_usage(path):
     """-> the samples of --usage, and [(begin, end, share of the time that training waited for data, %)]. A step has no
-    time of its own in the file: it gets that of the last sample before it."""
+    time in the file, so it gets that of the last sample before it."""
     samples, waits, begin, waited = [], [], 0, 0
     for e in read_events(path):
         if e.get("event") == "usage":
@@ -180,10 +180,10 @@ class Span:
     begin: float                # ms
     end: float
     name: str
-    parent: "Span" = None       # the one that it is in, on the same track
+    parent: "Span" = None       # the span around it, on the same track
 
     def around(self):
-        """All that it is in."""
+        """All spans around it."""
         span = self.parent
         while span:
             yield span
@@ -194,8 +194,8 @@ class Span:
 
 
 def read_timeline(path):
-    """{(process's number, track's number): [Span], by their begin}. What was never ended, in a run that was
-    killed, ends with the timeline."""
+    """{(process, track), as numbers: [Span], sorted by begin}. A span that a killed run never ended ends with the
+    timeline."""
     names, lanes, begun = {}, {}, {}
     end = 0
     for e in read_events(path):
@@ -231,8 +231,8 @@ def set_parents(spans):
 
 
 def find_units(lanes, name):
-    """[(begin, end)] of the spans of this name, in the first lane that has any; of training steps if it is None.
-    A step lasts from one forward to the next one, or to the end of what both are in: an epoch."""
+    """[(begin, end)] of the spans of this name, in the first lane that has any; of training steps if name is None. A
+    step lasts from one forward to the next, or to the end of the epoch."""
     last = max(span.end for spans in lanes.values() for span in spans)
     inner = {name} if name else {"forward", "evaluate"}
     for spans in lanes.values():
@@ -246,7 +246,7 @@ def find_units(lanes, name):
 
 
 def choose_window(lanes, name=None, first=None, count=1):
-    """-> begin, end, what it is: so many units from the first one on (1, 2, ...), or a typical one."""
+    """-> begin, end, title: count units from number first on (1, 2, ...), or a typical one."""
     units, what = find_units(lanes, name), name or ("step" if count == 1 else "steps")
     if not units and not name and first is None:
         spans = list(itertools.chain(*lanes.values()))
@@ -254,8 +254,8 @@ def choose_window(lanes, name=None, first=None, count=1):
     windows = [(units[i][0], units[i + count - 1][1], i + 1) for i in range(len(units) - count + 1)]
     if (first or 1) > len(windows):
         wanted = f"spans '{name}'" if name else "training steps"
-        raise ValueError(f"not that many {wanted}: it has {len(units)}")
-    skipped = len(windows) // 4             # a typical one: of median length, of those in the middle
+        raise ValueError(f"there are only {len(units)} {wanted}")
+    skipped = len(windows) // 4             # typical: of median length among the middle half
     middle = sorted(windows[skipped:len(windows) - skipped], key=lambda window: window[1] - window[0])
     begin, end, number = windows[first - 1] if first else middle[(len(middle) - 1) // 2]
     numbers = f"{number} to {number + count - 1}" if count > 1 else number
@@ -263,8 +263,8 @@ def choose_window(lanes, name=None, first=None, count=1):
 
 
 def choose_rows(lanes, begin, end):
-    """[(process, track, [(row, Span)])]: what can be seen in the window. What is around all of it, like an epoch, is
-    left out, and so is what is hardly more than a line, unless something longer is as deep."""
+    """[(process, track, [(row, Span)])]: the visible spans of a window. Spans around all of it, like an epoch, are left
+    out. Rows that contain only spans too short to see are left out, too."""
     def length(span):
         return (min(span.end, end) - max(span.begin, begin)) / (end - begin)
 
@@ -291,7 +291,7 @@ def kind_of(name):
 
 
 def label(name, room):
-    """As much of a name as has room for so many letters: all, its first word, the size at its end, or nothing."""
+    """As much of a name as fits into room letters: all, the first word, the size at its end, or nothing."""
     size = re.sub(r"^\D*", "", name)
     return next((text for text in (name, name.split(" ")[0], size, "") if len(text) <= room))
 
@@ -329,14 +329,14 @@ def draw_timeline(paths, output, name=None, first=None, count=1):
 
 
 def read_confusion(path):
-    """-> the classes, and [[of this class, so many images were taken for that one]]"""
+    """-> the classes, and counts[class][predicted class]"""
     with open(path, encoding="utf-8", newline="") as file:
         (_, *classes), *rows = csv.reader(file)
     if [row[:1] for row in rows] != [[name] for name in classes]:
-        raise ValueError("its rows are not the classes of line 1; --confusion FILE writes one")
+        raise ValueError("its rows are not the classes of line 1; --confusion FILE writes a correct file")
     for number, row in enumerate(rows, 2):
         if len(row) != len(classes) + 1 or not all(re.fullmatch("[0-9]{1,15}", cell) for cell in row[1:]):
-            raise ValueError(f"line {number}: not a number of images for each class; --confusion FILE writes one")
+            raise ValueError(f"line {number}: not a number of images for each class; --confusion FILE writes a correct file")
     counts = [[int(cell) for cell in row[1:]] for row in rows]
     if not any(map(any, counts)):
         raise ValueError("no images were counted")
@@ -346,13 +346,13 @@ def read_confusion(path):
 def describe_confusion(classes, counts):
     images, right = sum(map(sum, counts)), sum(row[i] for i, row in enumerate(counts))
     most, a, b = max((count, -i, -j) for i, row in enumerate(counts) for j, count in enumerate(row + [0]) if i != j)
-    worst = f"{classes[-a]} is taken for {classes[-b]} most often, {most} times" if most else "no mistakes"
+    worst = f"{classes[-a]} is predicted as {classes[-b]} most often, {most} times" if most else "no mistakes"
     return f"{100 * right / images:.2f} % of {images} images right; {worst}"
 
 
 def draw_confusion(paths, output):
-    """A cell's color is its share of the row: blue where the class is right, else orange, by the root of the share,
-    since few images of a class are wrong in the same way. On the right: how much of each class is right."""
+    """A cell's color is its share of the row: blue for right answers, else orange. Orange is the root of the share, or
+    rare mistakes would be invisible. Bars on the right: the accuracy of each class."""
     (path,) = paths
     classes, counts = read_confusion(path)
     plt, size, shares = pyplot(), len(classes), []
@@ -365,7 +365,7 @@ def draw_confusion(paths, output):
     every = -(-size // 40)
     chart.set_xticks(range(0, size, every), classes[::every], rotation=45, ha="right")
     chart.set_yticks(range(0, size, every), classes[::every])
-    chart.set(xlabel="taken for", ylabel="is", title=describe_confusion(classes, counts))
+    chart.set(xlabel="predicted class", ylabel="class", title=describe_confusion(classes, counts))
     if size <= 20:
         for i, j in itertools.product(range(size), range(size)):
             chart.text(j, i, counts[i][j] or "", ha="center", va="center", fontsize=8)
@@ -384,7 +384,7 @@ def shade(share, is_right):
 
 # --- which view ---------------------------------------------------------------------------------------
 
-# How a file begins: the picture's name, and what draws it.
+# How a file begins: the default name of the picture, and the function that draws it.
 VIEWS = {'{"event":': ("runs.svg", draw_curves), "[": ("timeline.svg", draw_timeline),
          "label,": ("confusion.svg", draw_confusion)}
 
@@ -395,13 +395,13 @@ def view_of(path):
     for prefix, view in VIEWS.items():
         if begin.startswith(prefix):
             return view
-    raise ValueError("neither the numbers of a run nor a timeline nor a confusion matrix; "
+    raise ValueError("neither metrics nor a timeline nor a confusion matrix; "
                      "train with --metrics RUN.jsonl, --trace RUN.json or --confusion FILE.csv")
 
 
 def positive(text):
     if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f"a number from 1 on, not '{text}'")
+        raise argparse.ArgumentTypeError(f"must be at least 1, not '{text}'")
     return int(text)
 
 
@@ -417,36 +417,39 @@ def parse():
     parser.add_argument("--span", metavar="NAME", help="timeline: spans of this name instead of steps: --span evaluate")
     args = parser.parse_args()
     if args.output and not args.output.endswith((".svg", ".png")):
-        parser.error(f"-o is FILE.svg or FILE.png, not '{args.output}'")
+        parser.error(f"-o must be FILE.svg or FILE.png, not '{args.output}'")
     return parser, args
+
+
+def choose_view(parser, args):
+    """-> the picture's path, and a function that draws it. Wrong combinations of options end the program."""
+    views = [view_of(path) for path in args.files]
+    output, draw = views[0]
+    if args.usage:
+        if draw is not draw_curves or len(views) > 1 or args.text:
+            parser.error("--usage is for one --metrics file")
+        output, draw = "usage.svg", draw_usage
+    if len(views) > 1 and {view[1] for view in views} != {draw_curves}:
+        parser.error("only --metrics files can share a picture")
+    if args.text and draw is not draw_curves:
+        parser.error("--text is for --metrics files")
+    if draw is draw_timeline:
+        return args.output or output, lambda *files: draw(*files, args.span, args.step, args.steps)
+    if args.step or args.span or args.steps > 1:
+        parser.error("--step, --steps and --span are for --trace files")
+    return args.output or output, draw
 
 
 def main():
     parser, args = parse()
-    path = ""
     try:
-        views = []
-        for path in args.files:
-            views.append(view_of(path))
-        output, draw = views[0]
-        if args.usage:
-            if draw is not draw_curves or len(views) > 1 or args.text:
-                parser.error("--usage is for one --metrics file")
-            output, draw = "usage.svg", draw_usage
-        output = args.output or output
-        if len(views) > 1 and {view[1] for view in views} != {draw_curves}:
-            parser.error("several files in one picture: only of --metrics")
-        if args.text and draw is not draw_curves:
-            parser.error("--text is for --metrics files")
-        if (args.step or args.span or args.steps > 1) and draw is not draw_timeline:
-            parser.error("--step, --steps and --span are for --trace files")
-        options = (args.span, args.step, args.steps) if draw is draw_timeline else ()
+        output, draw = choose_view(parser, args)
         if args.text:
             print_curves(args.files)
         else:
-            print(f"{output}: {draw(args.files, output, *options)}", file=sys.stderr)
+            print(f"{output}: {draw(args.files, output)}", file=sys.stderr)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"plot: {error}" if isinstance(error, OSError) else f"plot: {path}: {error}")
+        sys.exit(f"plot: {error}" if isinstance(error, OSError) else f"plot: {', '.join(args.files)}: {error}")
 
 
 if __name__ == "__main__":
