@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# faults.sh - seeded faults: mistakes that the tests must notice. tests/faults/AREA-NAME.patch is a patch to the
-# sources, after two lines:
+# faults.sh - seeded faults: mistakes that the tests must notice. tests/faults/AREA-NAME.patch is a patch to the sources,
+# after two lines:
 #
 #   Symptom: what a user would see
-#   Caught by: the tests that notice it, first of all (names as ctest has them)
+#   Caught by: the tests that notice it, best first (names as in ctest)
 #
 #   faults.sh list              the faults, by area
-#   faults.sh prove [NAME...]   each of them (all) is caught, in a copy of the sources: the tests it names run first,
-#                               then the other fast ones, until one fails
-#   faults.sh prove --sample N  N of them, which the sources choose: the same ones for a commit, others for the next
+#   faults.sh prove [NAME...]   applies each fault (all) to a copy of the sources and runs the tests that it names, then
+#                               the other fast ones, until one fails
+#   faults.sh prove --sample N  the same for N faults; a checksum of the sources chooses them
 #
-# The area cuda needs CUDA's libraries, not a GPU: its tests are those of the stand-in. Without them it is left out.
+# The area cuda needs CUDA's libraries but no GPU, because its tests run on the stand-in; without them it is skipped.
 #
-# FAULTS_WORK: a folder for the copy and its build, which then stays; else a temporary one.
+# FAULTS_WORK: a folder for the copy and its build, which is kept; default: a temporary one.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tests/*}
@@ -32,8 +32,7 @@ list()
     done
 }
 
-# copy NAME...: a copy of the sources, for these faults; one that is there already is brought up to date, so that little
-# is compiled again.
+# copy NAME...: makes a copy of the sources for these faults, or updates an existing one, so that little is compiled again.
 copy()
 {
     local cuda=OFF file
@@ -49,7 +48,7 @@ copy()
         { cat "$work/log"; die "the copy cannot be configured"; }
 }
 
-# The fault that is in the copy is kept beside it, until it is taken back.
+# The patch that is applied to the copy is kept, so that a later run can take it back.
 put() { patch -s -p1 --no-backup-if-mismatch -d "$work/tree" <"$1" >"$work/log" 2>&1 && cp "$1" "$work/applied"; }
 take_back()
 {
@@ -57,7 +56,7 @@ take_back()
     rm -f "$work/applied"
 }
 
-# sample N: the sum of all sources decides.
+# sample N: N names, chosen by a checksum of all sources.
 sample()
 {
     local sum name
@@ -68,7 +67,7 @@ sample()
     done | sort | head -n "$1" | sed 's/.* //'
 }
 
-# make_targets TEST...: what these tests need, for ninja: test_x.c is a program, also as test_x_fake and test_x_cuda; a
+# make_targets TEST...: ninja's targets for these tests. test_x.c is a program, also as test_x_fake and test_x_cuda; a
 # script needs the programs that it names.
 make_targets()
 {
@@ -98,33 +97,32 @@ run_tests()
     [ -n "$caught" ]
 }
 
-# The fast tests, apart from those of documents and of tools, which no fault is in.
+# The fast tests, without those of documents and tools, which have no faults.
 fast=(-LE 'asan|tsan|clang|slow|fuzz|exercise' -E 'faults|docs|readme|plot|bundle|series|ddp')
 
-# prove NAME: prints one line; false if nothing catches it.
+# prove NAME: prints one line; fails if no test catches the fault.
 prove()
 {
     local name=$1 first caught='' begin=$SECONDS
     read -ra first <<<"$(field "$name" 'Caught by' | tr ',' ' ')"
     [ ${#first[@]} -gt 0 ] || die "$name.patch does not name the tests that catch it"
     put "$faults/$name.patch" ||
-        { cat "$work/log"; die "$name.patch does not fit the sources any more"; }
+        { cat "$work/log"; die "$name.patch no longer applies"; }
     # shellcheck disable=SC2046
-    compile $(make_targets "${first[@]}") || { cat "$work/log"; die "$name does not compile: that is no fault"; }
+    compile $(make_targets "${first[@]}") || { cat "$work/log"; die "$name does not compile, so it proves nothing"; }
     run_tests -R "^($(IFS='|'; echo "${first[*]}"))\$" || { compile all && run_tests "${fast[@]}"; } || :
     take_back
     printf '%-36s %-28s %3d s\n' "$name" "${caught:-NOT CAUGHT}" $((SECONDS - begin))
     [ -n "$caught" ]
 }
 
-# Without a fault, in the same copy, the tests that catch them all pass. (./ddp test, which tries some of the faults, has
-# run these tests itself.)
+# Without a fault, all these tests must pass in the copy. ./ddp test has run them itself before it tries some faults.
 check_without()
 {
     local tests caught
     tests=$(for name in $(provable); do field "$name" 'Caught by'; done | tr -d ' ' | tr ',' '\n' | sort -u | paste -sd'|')
     compile all || { cat "$work/log"; die "the sources do not compile"; }
-    ! run_tests -R "^($tests)\$" || die "$caught fails without a fault, too"
+    ! run_tests -R "^($tests)\$" || die "$caught fails even without a fault"
 }
 
 cmd_prove()

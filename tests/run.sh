@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# run.sh SECONDS COMMAND... - runs one test, and ends with its exit status. The test gets a scratch
-# directory of its own, $TMP, which is gone afterwards. It fails if it takes longer than SECONDS, or if
-# it leaves a process or a file in /dev/shm behind.
+# run.sh SECONDS COMMAND... - runs one test, and ends with its exit status. The test gets its own scratch
+# directory, $TMP, which is deleted afterwards. It fails if it takes longer than SECONDS, or if it leaves
+# a process or a file in /dev/shm.
 set -u
 limit=$1
 shift
 
 TMP=$(mktemp -d "${TMPDIR:-/tmp}/ddp-test.XXXXXX") || exit 1
 export TMP TMPDIR=$TMP
-export GOMP_SPINCOUNT=1000          # tests run beside each other: see cmd_run in ddp
+export GOMP_SPINCOUNT=1000          # several tests run at the same time: see cmd_run in ddp
 mark=DDP_TEST_RUN=${TMP##*.}-$$     # every process that the test starts has it in its environment
 
 trap 'chmod -R u+rwX "$TMP" 2>/dev/null; rm -rf "$TMP"' EXIT
@@ -29,8 +29,8 @@ stop_left()
     done
 }
 
-# New files in /dev/shm that no process has open (a test that runs beside this one may).
-# test_run.sh leaves some on purpose, which only its own run.sh is to see.
+# New files in /dev/shm that no process has open: files of tests that run at the same time are open.
+# test_run.sh leaves some on purpose, which only its own run.sh may report.
 list_shm()
 {
     find /dev/shm -mindepth 1 -maxdepth 1 ! -name "${SHM_OF_OTHERS-ddp-test-run-*}" -printf '%f\n' 2>/dev/null | sort
@@ -46,19 +46,19 @@ left_shm()
 
 shm_before=$(list_shm)
 
-# --foreground: Ctrl-C reaches the test too. Its children, timeout would not reach then; stop_left does.
+# --foreground: Ctrl-C reaches the test, too. timeout then does not end the test's children; stop_left does.
 env "$mark" timeout --foreground --kill-after=10 "$limit" "$@"
 status=$?
 [ $status = 124 ] && echo "run.sh: stopped after $limit s"
 
-for _ in 1 2 3 4 5 6 7 8 9 10; do       # what is on its way out may get there
+for _ in 1 2 3 4 5 6 7 8 9 10; do       # processes that are about to end may do so
     shm=$(left_shm)
     [ -z "$(left_processes)$shm" ] && exit $status
     sleep 0.2
 done
 stop_left
 for file in $shm; do
-    echo "run.sh: left behind: $file"
+    echo "run.sh: not deleted: $file"
 done
 [ $status = 0 ] && status=1
 exit $status

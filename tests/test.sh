@@ -15,8 +15,8 @@ not_so()
     tail -40 "$TMP/output" 2>/dev/null | sed 's/^/    | /'
 }
 
-# expect STATUS TEXT COMMAND...: it ends with STATUS, and what it prints (stdout and stderr, which stay in
-# $TMP/output) holds TEXT.
+# expect STATUS TEXT COMMAND...: the command ends with STATUS, and TEXT is in its output (stdout and stderr, which stay
+# in $TMP/output).
 expect()
 {
     local wanted=$1 text=$2 status
@@ -44,13 +44,13 @@ check()
     fi
 }
 
-# not COMMAND...: for check, when the command must fail.
+# not COMMAND...: for check, if the command must fail.
 not() { ! "$@"; }
 
-# put_in FILE FROM TO: TO for FROM, a text that stands in one line of the file, once.
+# put_in FILE FROM TO: replaces FROM, which must be in exactly one line of the file, by TO.
 put_in()
 {
-    [ "$(grep -cF -- "$2" "$1")" = 1 ] || { echo "$1 does not say once: $2"; return 1; }
+    [ "$(grep -cF -- "$2" "$1")" = 1 ] || { echo "$1: not exactly one line contains: $2"; return 1; }
     FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "$1"
 }
 

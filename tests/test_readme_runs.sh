@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Every command line in README.md, the steps' READMEs, exercises/README.md, docs/ and CONTRIBUTING.md is run as it is
-# written, but for those of how(), below, which need a GPU, a second host, the network, or minutes, or which another
-# test runs. What is new in a document is run.
+# Runs every command line in README.md, the steps' READMEs, exercises/README.md, docs/ and CONTRIBUTING.md as it is
+# written. Exceptions are in how(), below: commands that need a GPU, a second host, the network or minutes, or that a
+# different test runs.
 #
-# Where: in one directory, which is a copy of the tree (the build is linked, nothing is built), document by document,
-# as a reader would. So a file that a command reads was written by one above it. A command's output has each line of
-# what the document shows below it, but for numbers and names of this machine (shape, below).
+# They run document by document, as a reader would type them, in one copy of the tree that uses the existing build. So a
+# command can read the files of the commands above it. Each line that a document shows below a command must be in its
+# output, apart from numbers and the names of this machine (see shape).
 #
-# What makes it quick: `train` there puts options before those that are given, which therefore win: a small network,
-# made-up images, one thread, and one step of 64 images; 512 images if the command line itself ends it after some steps
-# (--max-steps). Likewise comm_bench sends short messages. srun and sbatch are typed in the cluster of
-# `./ddp slurm up 2`, and jobs must end well.
+# To be quick, `train` is a script that adds options, which those of the command line override: a small network, synthetic
+# images, one thread, and one step of 64 images; or 512 images if the command line has --max-steps. comm_bench sends short
+# messages. srun and sbatch run in the cluster of `./ddp slurm up 2`, and jobs must succeed.
 #
 # ctest: TIMEOUT 300
 # shellcheck disable=SC2016  # code in single quotes
@@ -21,13 +20,13 @@ for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DDP_TOKEN DDP_LIS
     unset "$name"
 done
 
-# --- what is not run as it is written --------------------------------------------------------------------------------
+# --- exceptions ------------------------------------------------------------------------------------------------------
 
-# how FILE COMMAND KIND: `not_run`, or `like` a command that has something for what "..." or ID stand for.
+# how FILE COMMAND KIND: calls `not_run`, or `like` with a command in which "..." or ID are replaced.
 how()
 {
     case "$1: $2" in
-    # tests, builds, the network, the series: other tests do these
+    # tests, builds, the network, the series: other tests run these
     *": ./ddp test"* | *": tests/faults.sh "* | *": pip install cmake" | *": ctest -R "* | *": ./ddp setup" | \
         *": ./ddp clean" | *": cmake "* | *": ./ddp data cifar10"* | *" --data pets "* | *" --data DIR"* | *": tools/propagate "* | *": tools/readme_diff.sh" | \
         *": tools/check_series.sh" | *": exercises/author.sh prove "*) not_run ;;
@@ -63,7 +62,7 @@ how()
     esac
 }
 
-# Documents explain patterns by the commands around them; READMEs say what to type.
+# In docs/, the commands around a pattern explain it. READMEs show what to type.
 otherwise()
 {
     if [ "$3" = command ]; then
@@ -82,7 +81,7 @@ cp -r "$SRC"/{ddp,*.md,LICENSE,tools,exercises,docs,tests} "$SRC"/[0-9][0-9]_* .
 ln -s "$SRC"/{common,cmake} .
 steps=$(echo [0-9][0-9]_*/)
 
-# `train`, as it is said above.
+# `train`, as described above.
 for step in $steps; do
     mkdir "build/cpu/$step"
     cat >"build/cpu/$step/train" <<END
@@ -102,7 +101,7 @@ printf '#!/bin/sh\nexec "%s" -e 1024 -r 1 "$@"\n' "$BUILD/comm_bench" >build/cpu
 chmod +x build/cpu/comm_bench
 ln -s "$tree/build/cpu/comm_bench" "$TMP/bin"
 
-# It is built already, as ./ddp sees it; and nothing is installed.
+# For ./ddp everything is built already, and nothing can be installed.
 echo cpu >build/backends
 echo "CMAKE_HOME_DIRECTORY:INTERNAL=$tree" >build/CMakeCache.txt
 touch build/build.ninja
@@ -125,17 +124,16 @@ black_images()
     truncate -s 30730000 data/cifar-10-batches-bin/{data_batch_{1..5},test_batch}.bin
 }
 
-has_slurm=1
+has_slurm=yes
 for name in slurmctld slurmd munged srun; do
     PATH=$PATH:/usr/sbin:/sbin type -P $name >/dev/null || has_slurm=
 done
 has_mpirun=$(type -P mpirun)
+has_python3=$(type -P python3)
 has_matplotlib=$("${DDP_PYTHON:-python3}" -c "import matplotlib; print(1)" 2>/dev/null)
-has_python=$(type -P python3)
-[ -n "$has_slurm" ] || echo "not tried, since it is not here: Slurm"
-[ -n "$has_mpirun" ] || echo "not tried, since it is not here: mpirun"
-[ -n "$has_matplotlib" ] || echo "not tried, since it is not here: matplotlib"
-[ -n "$has_python" ] || echo "not tried, since it is not here: python3"
+for name in has_slurm has_mpirun has_python3 has_matplotlib; do
+    [ -n "${!name}" ] || echo "not tried, because it is not installed: ${name#has_}"
+done
 
 cluster_is_up() { [ -e build/slurm/cluster ]; }
 stop_cluster() { ! cluster_is_up || ./ddp slurm down >/dev/null 2>&1; }
@@ -166,10 +164,10 @@ shape()
 # Lines that only some machines or networks print.
 always() { grep -vE '^ *(\.\.\.|== ties: .*)$'; }
 
-# The lines of the document that are not there, but for what shape() ignores.
+# The lines that the document shows and the output lacks, apart from what shape() removes.
 lacking() { comm -13 <(shape <"$TMP/output") <(tr '\037' '\n' <<<"$prints" | always | shape); }
 
-# What sbatch says is in the output; what its job does is in a file.
+# sbatch prints the job's number; the job's own output is in a file.
 job_ends_well()
 {
     local job state deadline=$((SECONDS + 60))
@@ -191,7 +189,7 @@ like()
     case $words in
     mpirun*) [ -n "$has_mpirun" ] || return ;;
     tools/scaling_model*" -o "*) [ -n "$has_matplotlib" ] || return ;;
-    tools/scaling_model*) [ -n "$has_python" ] || return ;;
+    tools/scaling_model*) [ -n "$has_python3" ] || return ;;
     "./ddp plot "*) [ -n "$has_matplotlib" ] || [[ $words == *--text* ]] || return ;;
     *"slurm "* | srun* | *sbatch* | "cat ddp-"*) [ -n "$has_slurm" ] || return ;;
     esac
@@ -231,7 +229,7 @@ document()
     [[ $file != 07* ]] || black_images                      # its text is about CIFAR-10
     [[ $file != docs/* ]] || rm -f ./*.st* ./net*           # each has networks of its own
     while IFS=$'\x1e' read -r line kind command prints; do
-        # Once in each document; what only looks, once.
+        # Once per document; commands that only print, once.
         where=$file
         [[ ! $command =~ ^\./ddp\ (doctor|diff|help|exercise\ list) ]] || where=
         [ -z "${seen[$where:$command]:-}" ] || continue

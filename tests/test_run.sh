@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The wrapper of all tests: it must see what it is there to see.
+# The wrapper of all tests notices what it should notice.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the sh inside; run is called by expect
 . "$SRC/tests/test.sh"
 export SHM_OF_OTHERS=
@@ -21,9 +21,9 @@ check "which was stopped" test -z "$(pgrep -f '^sleep 20$')"
 
 shm=/dev/shm/ddp-test-run-$$
 if [ -w /dev/shm ]; then
-    expect 1 "left behind: $shm" run 5 touch "$shm"
+    expect 1 "not deleted: $shm" run 5 touch "$shm"
     rm -f "$shm"
-    # What another process holds open is another test's.
+    # A file that a process has open belongs to a different test.
     sleep 5 3>"$shm" &
     expect 0 "" run 5 true
     kill $!
