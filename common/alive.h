@@ -32,7 +32,7 @@ typedef struct Alive {
 void alive_publish(Alive *where);
 
 // Memory for `count` processes, all zero, shared with those that are forked later, and through the
-// descriptor (NULL: none) with programs that they become.
+// descriptor with programs that they become.
 Alive *alive_pages(int count, int *descriptor);
 void alive_pages_free(Alive *pages, int count);
 // Before exec: in the new program alive_inherit finds page `number` through this descriptor.

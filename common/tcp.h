@@ -15,8 +15,8 @@ bool tcp_is_loopback(const char *address);
 // This machine's addresses: of one interface ("eth0"), or (NULL) of all except the loopback, in the
 // system's order. Returns how many.
 int tcp_own_addresses(const char *interface, TcpAddress *addresses, int most);
-// Fills in the first address of this interface. NCCL, Gloo and Open MPI use it, too, unless their own
-// variables name another.
+// Fills in the first address of this interface. NCCL and Open MPI use it, too, unless their own
+// variables name another. (Gloo listens at the world's address.)
 bool tcp_use_interface(const char *interface, TcpAddress address, Error *err);
 
 // A socket bound at this address only; 0.0.0.0 is refused. Port 0: the system chooses one. Without

@@ -17,7 +17,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
@@ -185,7 +184,7 @@ static int times(const char *what)
     return n;
 }
 
-static void expect_said(const char *what) { EXPECT(strstr(said, what) != NULL, "no \"%s\" in: %s", what, said); }
+static void expect_said(const char *what) { EXPECT(times(what) > 0, "no \"%s\" in: %s", what, said); }
 static void expect_lines(int lines) { EXPECT(times("\n") == lines, "not %d lines: %s", lines, said); }
 
 static void expect_within(double seconds)
@@ -213,14 +212,6 @@ static void hang(World *world)          // rank 2; the others work
     alive_step(1, 5);
     while (seen->finish == 0)
         sleep_ms(5);
-}
-
-static void fall_over_when_done(World *world)
-{
-    alive_done();
-    sleep_ms(2000);                     // a beat
-    if (world->rank > 0)
-        syscall(SYS_exit_group, 0);
 }
 
 static void be_done_and_linger(World *world)
@@ -562,14 +553,11 @@ TEST(stopped_together_and_continued)
     all_well();
 }
 
-TEST(they_leave_in_any_order)
+TEST(rank_0_leaves_first)
 {
-    static Part *const parts[] = { bow, fall_over_when_done, be_done_and_linger };
-    for (int i = 0; i < 3; i++) {       // in the last, rank 0 leaves first
-        begin(parts[i], 20, false);
-        all_well();
-        expect_within(12);
-    }
+    begin(be_done_and_linger, 20, false);
+    all_well();
+    expect_within(12);
 }
 
 // --- addresses and connections -------------------------------------------------------------------
@@ -592,13 +580,8 @@ static int bind_here(const char *address, int port)
 
 TEST(addresses)
 {
-    TcpAddress address = "", all[16];
-    EXPECT(tcp_resolve("localhost", address, &err) && tcp_is_loopback(address), "%s %s", address, err.text);
-    EXPECT(!tcp_resolve("no..such", address, &err), "%s", address);
-    expect_error("no address of 'no..such' is known: ", "getent hosts");
+    TcpAddress all[16];
     EXPECT(tcp_own_addresses("lo", all, 1) == 1 && tcp_is_loopback(all[0]), "lo");
-    EXPECT(!tcp_use_interface("eth99", address, &err), "%s", address);
-    expect_error("interface 'eth99' is not there, is down, or has no IPv4 address", "ip -brief address");
     for (int i = tcp_own_addresses(NULL, all, 16) - 1; i >= 0; i--) {
         int bound = bind_here(all[i], 0);
         EXPECT(bound >= 0 && !tcp_is_loopback(all[i]), "%s: %s", all[i], err.text);
@@ -606,8 +589,6 @@ TEST(addresses)
     }
     EXPECT_EQ_INT(bind_here("0.0.0.0", 0), -1);
     expect_error("0.0.0.0 means every interface of this machine", "give the one address");
-    EXPECT_EQ_INT(bind_here("192.0.2.1", 0), -1);
-    expect_error("192.0.2.1 is not an address of this machine", "rank 0 must be on the machine");
 }
 
 // As root, also: another user; and where the system has no other port to choose, a socket connects to itself.
@@ -663,10 +644,6 @@ TEST(secrets)
         expect_error(files[i].wrong ? files[i].wrong : "", "");
         unlink(file);
     }
-    EXPECT(!secret_find(test_path("missing"), &read, &err), "there is none");
-    expect_error("No such file", "");
-    EXPECT(!secret_find(test_path("."), &read, &err), "a folder");
-    expect_error("not this user's own file", "chmod 600");
     EXPECT(strlen(one.text) == 64 && strcmp(one.text, other.text) != 0, "not random");
     Proof proof = secret_prove(&one, "rank", "hello", 5);
     EXPECT(secret_proves(&one, "rank", "hello", 5, &proof), "no proof");
@@ -684,7 +661,7 @@ int main(int argc, char **argv)
 #define ROW(name) { #name, name }
         ROW(they_meet_in_any_order), ROW(two_runs_beside_each_other), ROW(ranks_that_do_not_fit),
         ROW(others_are_refused), ROW(without_a_token_the_user_counts), ROW(slow_ones_are_sent_away),
-        ROW(stopped_together_and_continued), ROW(they_leave_in_any_order), ROW(addresses), ROW(connections),
+        ROW(stopped_together_and_continued), ROW(rank_0_leaves_first), ROW(addresses), ROW(connections),
         ROW(secrets), ROW(strangers_join_nothing_and_delay_no_rank),
     };
     enum { TESTS = sizeof tests / sizeof *tests, LOSSES = sizeof losses / sizeof *losses, ALL = LOSSES + TESTS };

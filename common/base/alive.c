@@ -158,10 +158,7 @@ Alive *alive_pages(int count, int *descriptor)
           "is there memory? free -m", "signs of life: %s", strerror(errno));
     Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(pages != MAP_FAILED, "is there memory? free -m, ulimit -v", "mmap: %s", strerror(errno));
-    if (descriptor)
-        *descriptor = fd;
-    else
-        close(fd);
+    *descriptor = fd;
     return pages;
 }
 

@@ -65,7 +65,6 @@ bool tcp_use_interface(const char *interface, TcpAddress address, Error *err)
     char exactly[80];       // for NCCL "eth1" alone also matches "eth10"
     snprintf(exactly, sizeof exactly, "=%s", interface);
     setenv("NCCL_SOCKET_IFNAME", exactly, 0);
-    setenv("GLOO_SOCKET_IFNAME", interface, 0);
     if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // Open MPI takes one or the other
         setenv("OMPI_MCA_btl_tcp_if_include", interface, 0);
     return tcp_own_addresses(interface, (TcpAddress *)address, 1) == 1 ||
