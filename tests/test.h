@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { TEST_SKIPPED = 77 }; // an exit status that CTest and tests/run.sh know
@@ -102,6 +103,21 @@ static inline const char *test_path(const char *name)
     const char *directory = getenv("TMP");
     snprintf(path, sizeof paths[0], "%s/%s", directory ? directory : "/tmp", name);
     return path;
+}
+
+// Runs this program once more, with NAME=VALUE in its environment: that must succeed, too.
+static inline void test_again_with(const char *name, const char *value, char *const argv[])
+{
+    int status = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv(name, value, 1);
+        execv("/proc/self/exe", argv);
+        _exit(127);
+    }
+    waitpid(child, &status, 0);
+    EXPECT(status == 0, "with %s=%s: status %d", name, value, status);
 }
 
 // The last line of main: return test_done(). A test that checked nothing has failed.

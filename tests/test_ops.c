@@ -11,8 +11,6 @@
 #include "arrays.h"
 #include "check.h"
 
-#include <sys/wait.h>
-
 static bool cuda;
 static Type type;           // of the activations
 
@@ -792,20 +790,6 @@ static void check_device(void)
     EXPECT(!cuda || !emulates, "bf16");
 }
 
-static void again_without_bf16(void)
-{
-    int status = -1;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        setenv("DNNL_MAX_CPU_ISA", "AVX512_CORE", 1);
-        execl("/proc/self/exe", "test_ops", "bf16", (char *)NULL);
-        _exit(127);
-    }
-    waitpid(child, &status, 0);
-    EXPECT(status == 0, "without bf16 instructions: status %d", status);
-}
-
 int main(int argc, char **argv)
 {
     bool only_bf16 = argc > 1 && strcmp(argv[1], "bf16") == 0;
@@ -829,7 +813,8 @@ int main(int argc, char **argv)
     verdicts();
     adding();
     if (!cuda && !ops_emulates(device, TYPE_BF16))
-        again_without_bf16();
+        test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE",
+                        (char *[]){ "test_ops", "bf16", NULL });
     ops_free(ops);
     device_close(device);
     return test_done();

@@ -16,9 +16,6 @@
 //   test_step_amp AMP.safetensors ARCH STATE... five steps, ARCH-STATE.step.safetensors beside it
 #include "step_reference.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 enum { STATES = 5, OUTCOMES = 512 };
 
 static const char *const type_names[] = { "f32", "bf16", "f16" };
@@ -35,7 +32,7 @@ typedef struct Exact {
     int count;
 } Exact;
 
-// Emulating goes with emulating: see again_without_bf16.
+// Emulating goes with emulating: see main.
 static bool is_tried(Type type)
 {
     return !ops_emulates(device, type) || ops_emulates(device, TYPE_BF16);
@@ -216,22 +213,6 @@ TEST(committed_steps)
         compare_network("resnet50", (const char *[]){ "1", "2", "3", "4", "5" });
 }
 
-// ==== Without the instructions ===================================================================
-
-static void again_without_bf16(char **argv)
-{
-    int status = -1;
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        setenv("DNNL_MAX_CPU_ISA", "AVX512_CORE", 1);
-        execv("/proc/self/exe", argv);
-        _exit(127);
-    }
-    waitpid(child, &status, 0);
-    EXPECT(status == 0, "without bf16 instructions: status %d", status);
-}
-
 int main(int argc, char **argv)
 {
     bool cpu = strcmp(device_backend, "cpu") == 0;
@@ -247,7 +228,7 @@ int main(int argc, char **argv)
     else
         committed_steps();
     if (cpu && !ops_emulates(device, TYPE_BF16))
-        again_without_bf16(argv);
+        test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE", argv);
     st_close(&amp);
     ops_free(ops);
     device_close(device);
