@@ -127,7 +127,8 @@ static int plan_all(const PlanRules *rules)
 // have one channel or three. No f32 is rounded on the way: tf32 does not matter.
 TEST(every_convolution_has_a_plan)
 {
-    static const cudnnDataType_t types[] = { CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF };
+    static const cudnnDataType_t types[] = { CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16,
+                                             CUDNN_DATA_HALF };
     Error err;
     PlanRules rules = { .profile = device_profile_new(h200, &err),
                         .workspace_limit = CONV_WORKSPACE_LIMIT };

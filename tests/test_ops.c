@@ -427,10 +427,11 @@ static void check_ranks(const char *name, NormRun *run, size_t c)
     size_t bytes = c * sizeof(float);
     for (int k = 1; k < run->ranks; k++) {
         NormTensors *one = &run->t[0], *other = &run->t[k];
-        EXPECT(memcmp(to_host(one->mean, bytes), to_host(other->mean, bytes), bytes) == 0 &&
-                   memcmp(to_host(one->inv_std, bytes), to_host(other->inv_std, bytes), bytes) == 0 &&
-                   memcmp(to_host(one->running_var, bytes), to_host(other->running_var, bytes),
-                          bytes) == 0, "%s: rank %d has other statistics", name, k);
+        const float *same[][2] = { { one->mean, other->mean }, { one->inv_std, other->inv_std },
+                                   { one->running_var, other->running_var } };
+        for (int i = 0; i < 3; i++)
+            EXPECT(memcmp(to_host(same[i][0], bytes), to_host(same[i][1], bytes), bytes) == 0,
+                   "%s: rank %d has other statistics", name, k);
         add_into(ops, c, one->dgamma, other->dgamma);
         add_into(ops, c, one->dbeta, other->dbeta);
     }

@@ -21,14 +21,9 @@ static const OpsConfig ops_config = { .tf32 = false, .deterministic = true };
 enum { SIDE = 32, CLASSES = 10 };
 
 typedef struct Run {
+    StepRun step;           // of no file
     Replicas *replicas;     // NULL: the model alone
-    Device *device;
     Ops *ops;
-    Model *model;
-    float *velocity, *images;
-    int32_t *labels;
-    Scalars *scalars;
-    Stats *stats;
 } Run;
 
 static Replicas *replicas_of(int count)
@@ -41,71 +36,61 @@ static Replicas *replicas_of(int count)
 static Run run_open(const char *arch, int count, int batch, int pass)
 {
     Run run = { .replicas = count ? replicas_of(count) : NULL };
-    run.device = count ? replicas_device(run.replicas) : device_open(0, 1);
-    run.ops = ops_new(run.device, &ops_config);
-    run.model = model_new(run.device, run.ops, &(ModelConfig){
+    Device *device = count ? replicas_device(run.replicas) : device_open(0, 1);
+    run.ops = ops_new(device, &ops_config);
+    Model *model = model_new(device, run.ops, &(ModelConfig){
         arch, strcmp(arch, "resnet18") == 0 ? 3 : 1, SIDE, SIDE, CLASSES, batch, pass });
     if (count)
-        replicas_add(run.replicas, run.model, &ops_config);
-    run.velocity = device_alloc(run.device, run.model->param_count * sizeof(float));
-    run.images = device_alloc(run.device, shape_count(run.model->input) * sizeof(float));
-    run.labels = device_alloc(run.device, (size_t)batch * sizeof(int32_t));
-    run.scalars = device_alloc(run.device, sizeof(Scalars));
-    run.stats = device_alloc(run.device, sizeof(Stats));
-    scalars_set(run.ops, run.scalars, step_recipe);
-    model_init(run.model, 7);
+        replicas_add(run.replicas, model, &ops_config);
+    step_memory(&run.step, model, batch);
+    model_init(model, 7);
     return run;
 }
 
 static void run_close(Run *run)
 {
+    Model *model = run->step.model;
+    Device *device = model->device;
     if (run->replicas)
         replicas_close(run->replicas);
-    device_free(run->device, run->stats);
-    device_free(run->device, run->scalars);
-    device_free(run->device, run->labels);
-    device_free(run->device, run->images);
-    device_free(run->device, run->velocity);
-    model_free(run->model);
+    step_close(&run->step);
+    model_free(model);
     ops_free(run->ops);
-    device_close(run->device);
+    device_close(device);
 }
 
 // Another batch for every number.
 static void run_batch(Run *run, int number)
 {
-    size_t count = shape_count(run->model->input);
+    const Model *model = run->step.model;
+    size_t count = shape_count(model->input);
     float *images = xmalloc(count * sizeof *images);
     int32_t labels[64];
     for (size_t i = 0; i < count; i++)
         images[i] = 2 * uniform_of(philox(3, (uint64_t)number, i).v[0]) - 1;
-    for (int i = 0; i < run->model->config.batch; i++)
+    for (int i = 0; i < model->config.batch; i++)
         labels[i] = (int32_t)(philox(4, (uint64_t)number, (uint64_t)i).v[0] % CLASSES);
-    send_to_device(run->model, run->images, images, count * sizeof *images);
-    send_to_device(run->model, run->labels, labels,
-                   (size_t)run->model->config.batch * sizeof *labels);
+    send_to_device(model, run->step.images, images, count * sizeof *images);
+    send_to_device(model, run->step.labels, labels, (size_t)model->config.batch * sizeof *labels);
     free(images);
 }
 
-static void run_loss(Run *run, int rows)
-{
-    loss_cross_entropy(run->ops, rows, CLASSES, run->model->logits, run->labels, run->scalars,
-                       run->stats, run->model->dlogits);
-}
-
-static void run_update(Run *run)
-{
-    sgd_update(run->ops, run->model->param_count, run->model->params, run->model->grads,
-               run->velocity, run->scalars);
-}
-
+// A training step with the first `rows` of a batch.
 static void run_step(Run *run, int number, int rows)
 {
+    StepRun *s = &run->step;
     run_batch(run, number);
-    replicas_forward(run->replicas, run->images, rows, true);
-    run_loss(run, rows);
+    s->rows = rows;
+    if (!run->replicas) {
+        step_take(s);
+        return;
+    }
+    replicas_forward(run->replicas, s->images, rows, true);
+    loss_cross_entropy(run->ops, rows, CLASSES, s->model->logits, s->labels, s->scalars, s->stats,
+                       s->model->dlogits);
     replicas_backward(run->replicas);
-    run_update(run);
+    sgd_update(run->ops, s->model->param_count, s->model->params, s->model->grads, s->velocity,
+               s->scalars);
 }
 
 // --- comparing -----------------------------------------------------------------------------------
@@ -129,15 +114,15 @@ static double arena_distance(const Run *run, const float *arena, const Run *like
                              const float *wanted)
 {
     double worst = 0;
-    float *host = arena_copy(run->model, arena, run->model->param_count);
-    for (int i = 0; i < run->model->tensor_count; i++) {
-        const ModelTensor *t = &run->model->tensors[i];
+    float *host = arena_copy(run->step.model, arena, run->step.model->param_count);
+    for (int i = 0; i < run->step.model->tensor_count; i++) {
+        const ModelTensor *t = &run->step.model->tensors[i];
         if (t->kind == MODEL_COUNTER || t->kind == MODEL_BUFFER)
             continue;
         size_t bytes = (size_t)t->count * sizeof(float);
         float *a = xmalloc(bytes), *b = xmalloc(bytes);
-        model_export(run->model, t, host, a);
-        model_export(like->model, &like->model->tensors[i], wanted, b);
+        model_export(run->step.model, t, host, a);
+        model_export(like->step.model, &like->step.model->tensors[i], wanted, b);
         worst = fmax(worst, distance(a, b, (size_t)t->count));
         free(b);
         free(a);
@@ -155,8 +140,8 @@ static const struct {
     { 4, 8, 1 }, { 4, 3, 3 }, { 3, 2, 2 },
 };
 
-// Without normalisation the pieces do not matter. Two steps: the second shows whether the others learn
-// what the optimizer did on the first device.
+// Without normalisation the pieces do not matter. Two steps: the second shows whether the other
+// devices get what the optimizer did on the first.
 TEST(gradients_are_those_of_the_whole_batch)
 {
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
@@ -164,19 +149,16 @@ TEST(gradients_are_those_of_the_whole_batch)
         Run many = run_open("lenet", devices, cuts[i].batch,
                             (cuts[i].batch + devices - 1) / devices);
         Run one = run_open("lenet", 0, cuts[i].batch, 0);
+        const Model *parts = many.step.model, *whole = one.step.model;
         for (int step = 0; step < 2; step++) {
             run_step(&many, step, rows);
-            run_batch(&one, step);
-            model_forward(one.model, one.images, rows, true);
-            run_loss(&one, rows);
-            model_backward(one.model, NULL, NULL);
-            run_update(&one);
+            run_step(&one, step, rows);
             size_t count = (size_t)rows * CLASSES;
-            float *logits = arena_copy(many.model, many.model->logits, count);
-            float *wanted = arena_copy(one.model, one.model->logits, count);
-            float *grads = arena_copy(one.model, one.model->grads, one.model->param_count);
+            float *logits = arena_copy(parts, parts->logits, count);
+            float *wanted = arena_copy(whole, whole->logits, count);
+            float *grads = arena_copy(whole, whole->grads, whole->param_count);
             double off = distance(logits, wanted, count);
-            double grads_off = arena_distance(&many, many.model->grads, &one, grads);
+            double grads_off = arena_distance(&many, parts->grads, &one, grads);
             EXPECT(off <= 1e-5 && grads_off <= 1e-5, "%d rows on %d, step %d: logits off by %g, "
                    "gradients by %g", rows, devices, step, off, grads_off);
             free(grads);
@@ -192,31 +174,33 @@ TEST(gradients_are_those_of_the_whole_batch)
 TEST(evaluation_is_the_same_on_every_device)
 {
     Run many = run_open("convnet", 3, 8, 3), one = run_open("convnet", 0, 8, 3);
+    const Model *first = many.step.model, *other = one.step.model;
     run_step(&many, 0, 8);
     run_step(&many, 1, 8);
     for (int i = 0; i < 2; i++) {
-        float *arena = i ? one.model->buffers : one.model->params;
-        size_t count = i ? one.model->buffer_count : one.model->param_count;
-        float *host = arena_copy(many.model, i ? many.model->buffers : many.model->params, count);
-        send_to_device(one.model, arena, host, count * sizeof *host);
+        float *arena = i ? other->buffers : other->params;
+        size_t count = i ? other->buffer_count : other->param_count;
+        float *host = arena_copy(first, i ? first->buffers : first->params, count);
+        send_to_device(other, arena, host, count * sizeof *host);
         free(host);
     }
-    Shape image = one.model->input;
+    Shape image = other->input;
     image.n = 1;
     run_batch(&many, 2);
     run_batch(&one, 2);
-    float *before = arena_copy(many.model, many.model->buffers, many.model->buffer_count);
-    replicas_forward(many.replicas, many.images, 8, false);
-    float *logits = arena_copy(many.model, many.model->logits, 8 * CLASSES);
+    float *before = arena_copy(first, first->buffers, first->buffer_count);
+    replicas_forward(many.replicas, many.step.images, 8, false);
+    float *logits = arena_copy(first, first->logits, 8 * CLASSES);
     for (int row = 0; row < 8; row++) {
-        model_forward(one.model, one.images + row * shape_count(image), 1, false);
-        float *wanted = arena_copy(one.model, one.model->logits, CLASSES);
+        const float *from = (float *)one.step.images + row * shape_count(image);
+        model_forward(one.step.model, from, 1, false);
+        float *wanted = arena_copy(other, other->logits, CLASSES);
         double off = distance(logits + row * CLASSES, wanted, CLASSES);
         EXPECT(off <= 1e-5, "row %d: logits off by %g", row, off);
         free(wanted);
     }
-    float *after = arena_copy(many.model, many.model->buffers, many.model->buffer_count);
-    EXPECT(memcmp(before, after, many.model->buffer_count * sizeof *after) == 0,
+    float *after = arena_copy(first, first->buffers, first->buffer_count);
+    EXPECT(memcmp(before, after, first->buffer_count * sizeof *after) == 0,
            "an evaluation changes the statistics");
     free(after);
     free(logits);
@@ -232,7 +216,7 @@ TEST(the_same_bits_twice)
         Run run = run_open("convnet", 3, 8, 3);
         for (int step = 0; step < 20; step++)
             run_step(&run, step, 8 - 3 * (step % 3));
-        hashes[i] = model_hash(run.model);
+        hashes[i] = model_hash(run.step.model);
         run_close(&run);
     }
     EXPECT(hashes[0] == hashes[1], "%016llx and %016llx", (unsigned long long)hashes[0],
@@ -250,7 +234,7 @@ TEST(times_are_those_of_training_steps)
         for (int step = 0; step < 20; step++) {
             run_step(&run, step, step == 19 ? 3 : 8);
             if (step == 9 || step == 19)
-                replicas_forward(run.replicas, run.images, 8, false);
+                replicas_forward(run.replicas, run.step.images, 8, false);
         }
         for (int i = 0; i < PHASES; i++)
             EXPECT_EQ_INT(r->times[i], i == BETWEEN ? 18 : 20);
