@@ -139,21 +139,17 @@ static const char *const wrong[][2] = {
     { "-lr|1", "did you mean --lr?" },
     { "-ex", "--evaluate: takes no value, but got 'x'" },
     { "--", "unexpected argument '--'" },
-    { "-", "unexpected argument '-'" },
     { "photos", "unexpected argument 'photos'" },
     { "-b", "--batch-size: a value is missing" },
     { "--save|-b|3", "--save: a value is missing before '-b'" },
-    { "--save=", "--save: the value is empty" },
     { "--evaluate=1", "--evaluate: takes no value, but got '1'" },
     { "-b|0", "'0' is not a whole number from 1 to 65536" },
     { "-b|99999999999999999999999", "whole number from 1" },
     { "-b|1x", "'1x' is not a whole number" },
     { "-b| 1", "whole number" },
-    { "-b|1.5", "whole number" },
     { "-b|0x10", "whole number" },
     { "-b|+", "whole number" },
     { "--lr|nan", "'nan' is not a number from -1 to 1000000" },
-    { "--lr=-inf", "number from" },
     { "--lr|1e999", "number from" },
     { "--lr|0x1p3", "number from" },
     { "--lr|.", "number from" },
@@ -164,9 +160,7 @@ static const char *const wrong[][2] = {
     { "--devices|a", "whole number" },
     { "--devices|1,", "rising list" },
     { "--devices|1,1", "rising list" },
-    { "--devices|2,1", "rising list" },
     { "--devices|1,64", "rising list" },
-    { "--devices|1;2,3", "rising list" },
     { "--devices|0,99999999999999999999", "rising list" },
     { "--sa\nve", "unknown option '--sa?ve'" },
     { "--lr|1\n2\033[2J", "'1?2?[2J'" },
@@ -174,15 +168,11 @@ static const char *const wrong[][2] = {
 
 TEST(counts_and_lists)
 {
-    static const struct {
-        const char *text;
-        int count, last;
-    } texts[] = { { "1", 1, 0 }, { "2", 2, 1 }, { "64", 64, 63 }, { "0,2", 2, 2 }, { "1,2,7", 3, 7 } };
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        int numbers[64], count = args_count_or_list(texts[i].text, numbers);
-        EXPECT_EQ_INT(count, texts[i].count);
-        EXPECT_EQ_INT(numbers[count - 1], texts[i].last);
-    }
+    int numbers[64];
+    EXPECT_EQ_INT(args_count_or_list("64", numbers), 64);
+    EXPECT(numbers[0] == 0 && numbers[63] == 63, "%d to %d", numbers[0], numbers[63]);
+    EXPECT_EQ_INT(args_count_or_list("1,12", numbers), 2);
+    EXPECT(numbers[0] == 1 && numbers[1] == 12, "%d and %d", numbers[0], numbers[1]);
 }
 
 TEST(wrong_lines_are_refused)
@@ -290,17 +280,12 @@ TEST(wrong_config_files)
     EXPECT_EQ_STR(said, "train: --config: /: Is a directory\n");
 }
 
-// What it prints gives the same values again.
+// (That it gives the same values again is in test_recipes.sh.)
 TEST(print_config)
 {
-    char line[4200], first[sizeof said];
     EXPECT_EQ_INT(status_of("--print-config|--lr|0.30000000000000004|--no-shuffle"), 0);
     EXPECT_EQ_STR(said, "# batch-size = 256\n# seed = 0\nlr = 0.30000000000000004\n# evaluate = no\n"
                         "shuffle = no\n# tf32 = 0\n# save = \n# arch = resnet18\n# devices = \n");
-    snprintf(first, sizeof first, "%s", said);
-    snprintf(line, sizeof line, "--config|%s|--print-config", file_of("printed.conf", first));
-    EXPECT_EQ_INT(status_of(line), 0);
-    EXPECT_EQ_STR(said, first);
 }
 
 int main(void)

@@ -1,6 +1,5 @@
 // test_log.c - the progress line on a pseudo-terminal, the articles' lines elsewhere, JSON lines, and
-// how a run ends that cannot go on.
-#include "alive.h"
+// error messages. (How a run diverges is in test_diverges.sh, a resumed file in test_resume.sh.)
 #include "check.h"
 #include "log.h"
 #include "test.h"
@@ -211,19 +210,6 @@ TEST(step_events)
     }
 }
 
-TEST(append_and_truncate)
-{
-    const char *path = test_path("append.jsonl");
-    for (int i = 0; i < 4; i++) {
-        Log *log = log_new(&(LogConfig){ .print_freq = 1, .metrics = path }, i == 1 || i == 2);
-        log_event(log, "eval", "\"n\":%d", i);
-        log_free(log);
-        if (i == 2)
-            EXPECT_EQ_INT(count(read_all(path), "\n"), 3);
-    }
-    EXPECT_EQ_STR(read_all(path), "{\"event\":\"eval\",\"n\":3}\n");
-}
-
 TEST(config_event)
 {
     Args args = { .program = "./tr\"ain" };
@@ -360,66 +346,6 @@ TEST(events_are_json)
     EXPECT_EQ_INT(system(command), 0);
 }
 
-// --- not finite ----------------------------------------------------------------------------------
-
-static Stats diverged;
-static double scale;        // 0: without one
-
-static void diverging(void)
-{
-    check_on_exit(ending);
-    Log *log = new_log(NULL, 50);
-    if (scale == 0)
-        log_diverged(log, &diverged, 1, 15);
-    log_scale_failed(log, scale, scale == 1024, 1, 15);
-}
-
-// The ranks that see it print it, and rank 0; all end.
-TEST(how_a_run_diverges)
-{
-    static const struct {
-        Stats stats;
-        double scale;
-        const char *ranks[2];
-    } runs[] = {
-        { { .not_finite = 1 }, 0, { "the loss is not finite", "the loss is not finite" } },
-        { { .bad_gradients = 1 }, 0, { "a gradient (of some rank) is not finite", NULL } },
-        { { 0 }, 0, { "the loss (of some rank) is not finite", NULL } },
-        { { 0 }, 0.5, { "though the loss scale has fallen to 0.5,", NULL } },
-        { { 0 }, 1024, { "not finite with a loss scale of 1024,", NULL } },
-    };
-    metrics = NULL;
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
-        for (rank = 0; rank < 2; rank++) {
-            diverged = runs[i].stats;
-            scale = runs[i].scale;
-            run(diverging, 0);
-            EXPECT_EQ_INT(status, EXIT_DIVERGED);
-            has(caught, "cleaned\n");
-            if (runs[i].ranks[rank])
-                has(caught, runs[i].ranks[rank]);
-            else
-                EXPECT_EQ_STR(caught, "cleaned\n");
-        }
-}
-
-// The watcher sees the last step of a rank that prints nothing, and of a resumed epoch no step
-// before its first.
-TEST(steps_are_signs_of_life)
-{
-    static Alive seen;
-    alive_publish(&seen);
-    rank = 3;
-    Log *log = new_log(NULL, 50);
-    log_progress(log, 2, 5, 7, 196, 0);
-    EXPECT_EQ_INT(seen.step, 0);
-    log_progress(log, 2, 5, 8, 196, 10);
-    EXPECT_EQ_INT(seen.epoch, 2);
-    EXPECT_EQ_INT(seen.step, 8);
-    log_free(log);
-    alive_publish(NULL);
-}
-
 int main(void)
 {
     setenv("TERM", "xterm", 1);
@@ -429,13 +355,10 @@ int main(void)
     lines_elsewhere();
     numbers_come_once_a_second_on_a_terminal();
     step_events();
-    append_and_truncate();
     config_event();
     metrics_on_a_full_disk();
     messages();
     rank_0_speaks();
     events_are_json();
-    how_a_run_diverges();
-    steps_are_signs_of_life();
     return test_done();
 }
