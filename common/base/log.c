@@ -6,7 +6,6 @@
 #include "base/json.h"
 #include "base/usage.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -43,7 +42,7 @@ struct Log {
     double told;            // when the last "step" event was written, or the epoch began (s)
     int64_t samples;        // images since then
     double wait_ms;         // spent waiting for data since then
-    int metrics;            // file descriptor, or -1
+    FILE *metrics;          // or NULL
     Usage *usage;           // samples into the metrics, or NULL
 };
 
@@ -83,16 +82,15 @@ static char *metrics_path(const LogConfig *config)
     return path;
 }
 
-static int metrics_open(const char *path, bool append)
+static FILE *metrics_open(const char *path, bool append)
 {
     if (path == NULL)
-        return -1;
+        return NULL;
     signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
-    int flags = O_WRONLY | (append ? 0 : O_TRUNC);
-    int fd = open(path, flags | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
-    CHECK(fd >= 0, "give --metrics a file in a directory that exists and is writable",
+    FILE *file = fopen(path, append ? "ae" : "we");
+    CHECK(file, "give --metrics a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
-    return fd;
+    return file;
 }
 
 void log_among(LogConfig *config, int rank, int ranks, const char *whose)
@@ -118,7 +116,7 @@ Log *log_new(const LogConfig *config, bool append)
     log->told = clock_now();
     log->path = metrics_path(config);
     log->metrics = metrics_open(log->path, append);
-    if (config->usage_ms > 0 && log->metrics >= 0)
+    if (config->usage_ms > 0 && log->metrics)
         log->usage = usage_start(config->usage_ms, emit_usage, log);
     return log;
 }
@@ -127,8 +125,8 @@ void log_free(Log *log)
 {
     log_progress_end(log);
     usage_stop(log->usage);
-    if (log->metrics >= 0)
-        close(log->metrics);
+    if (log->metrics)
+        fclose(log->metrics);
     free(log->path);
     free(log);
 }
@@ -239,26 +237,19 @@ void log_say(Log *log, const char *format, ...)
 
 void log_event(Log *log, const char *event, const char *format, ...)
 {
-    char *members = NULL, *line = NULL;
-    if (log->metrics < 0)
-        return;
     va_list args;
+    if (!log->metrics || ferror(log->metrics))     // an error was reported when it happened
+        return;
+    flockfile(log->metrics);    // the sampler of --usage has its own thread
+    fprintf(log->metrics, "{\"event\":\"%s\",", event);
     va_start(args, format);
-    int size = vasprintf(&members, format, args);
+    vfprintf(log->metrics, format, args);
     va_end(args);
-    if (size >= 0)
-        size = asprintf(&line, "{\"event\":\"%s\",%s}\n", event, members);
-    CHECK(size >= 0, "", "asprintf: %s", strerror(errno));
-    errno = ENOSPC;             // a short write does not set errno
-    if (write(log->metrics, line, (size_t)size) != size) {
+    fputs("}\n", log->metrics);
+    if (fflush(log->metrics) != 0)
         WARN("training continues", "%s: write: %s: the metrics end here", log->path,
              strerror(errno));
-        close(log->metrics);
-        log->metrics = -1;
-        log->bar.drawn = 0;
-    }
-    free(line);
-    free(members);
+    funlockfile(log->metrics);
 }
 
 const char *log_number(double value, char out[LOG_NUMBER])

@@ -29,7 +29,6 @@ enum { TRACKS = 512, NAME_BYTES = 64 };     // longer names are cut
 static struct {
     FILE *file;
     int pid;
-    bool broken;                            // writing has failed and was reported
     char tracks[TRACKS][NAME_BYTES];        // track i has tid i + 1
     int track_count;
     char path[256];
@@ -62,7 +61,7 @@ int64_t trace_now(void)
 static void write_event(char ph, int tid, int64_t ts, const char *name, const char *arg)
 {
     FILE *out = trace.file;
-    if (trace.broken)
+    if (ferror(out))            // it was reported when it happened
         return;
     fprintf(out, "{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", ph, trace.pid, tid);
     if (ts)
@@ -77,11 +76,9 @@ static void write_event(char ph, int tid, int64_t ts, const char *name, const ch
         fputc('}', out);
     }
     fputs("},\n", out);
-    if (fflush(out) != 0) {
-        trace.broken = true;
+    if (fflush(out) != 0)
         WARN("training continues", "%s: write: %s: the timeline ends here", trace.path,
              strerror(errno));
-    }
 }
 
 // The number of the track with this name, made if it is new. The last track takes what is too many.
