@@ -318,10 +318,10 @@ TEST(others_are_refused)
         { "play", "does not know rank 0's token", true, true, false, 1, 2 },
         { "play", "does not know rank 0's token", true, false, true, 1, 2 },
         { "another", "it is of another run", true, false, false, 1, 3 },
-        { "play", "it has no rank", true, false, false, 2, 2 },
+        { "play", "it is another program", true, false, false, 2, 2 },
         { "another", "it is of another run", false, false, false, 1, 3 },
         { "play", "the run has begun: all ranks are there", false, false, false, 1, 2 },
-        { "play", "it has no rank", false, false, false, -1, 2 },
+        { "play", "it is another program", false, false, false, -1, 2 },
     };
     stage(2, 20);
     enter(as(0), step);

@@ -83,7 +83,8 @@ static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
 static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *hello)
 {
     const Secret *secret = &s->config.secret;
-    if (p->message.head.what != STORE_HELLO || p->message.head.bytes != sizeof *hello)
+    if (p->message.head.what != STORE_HELLO || p->message.head.bytes != sizeof *hello ||
+        hello->person.rank < 0 || hello->person.rank >= hello->person.size)
         return "it is another program, or another version of this one";
     if (memcmp(&hello->server, &p->greeting, sizeof p->greeting) != 0 ||
         !secret_proves(secret, "rank", hello, offsetof(Hello, proof), &hello->proof))
@@ -94,8 +95,6 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
         return "it belongs to another user, and there is no token (--token-file FILE)";
     if (strncmp(hello->person.run, s->self.run, STORE_NAME) != 0)
         return "it is of another run: choose another port";
-    if (hello->person.rank < 0 || hello->person.rank >= hello->person.size)
-        return "it has no rank";
     return s->going ? "the run has begun: all ranks are there" : NULL;
 }
 
