@@ -5,8 +5,8 @@
 // In bf16 the forward pass reads the copy, and the arena has the order of the gradients.
 // Some convolutions are matrix products, with weights in an order of their own (dense_cpu.h).
 //
-// A type for which the processor has no instructions is emulated: the f32 convolution of an f32
-// network, with conversions of its inputs and outputs.
+// A type for which the processor has no instructions is emulated: the f32 convolution, with
+// conversions of its inputs and outputs.
 #include "check.h"
 #include "cpu/dense_cpu.h"
 #include "cpu/ops_cpu.h"
@@ -18,10 +18,11 @@
 
 struct Conv {
     Ops *ops;
+    Type type;                  // of the activations that callers pass
+    bool emulates;              // then spec and y are of the f32 convolution
     ConvSpec spec;
-    Shape y;
-    void *short_dy;             // if only y is f32: the rounded gradient of y
-    Conv *wide;                 // not NULL: the emulation; all fields below are empty
+    Shape y, output;            // output: as callers get it
+    void *short_dy;             // if only the output is f32: its rounded gradient
     DnnPrimitive forward, backward_data, backward_weights;
     Dense *dense;               // not NULL: a matrix product; all fields below are empty
     DnnMd w;                    // order of the weights in the arena
@@ -200,15 +201,6 @@ static void plan_products(Conv *c)
         ops_need_scratch(c->ops, matrix_count(c));
 }
 
-static void plan_wide(Conv *c, const Conv *like)
-{
-    ConvSpec spec = c->spec;
-    spec.x.type = TYPE_F32;
-    c->wide = conv_new(c->ops, &spec, like ? like->wide : NULL);
-    ops_need_wide(c->ops,
-                  shape_count(spec.x) + shape_count(c->y) + conv_weight_count(c->wide));
-}
-
 Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
 {
     Conv *c = xcalloc(1, sizeof *c);
@@ -216,17 +208,23 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     int h = (x->h + 2 * spec->pad - spec->kernel_h) / spec->stride + 1;
     int w = (x->w + 2 * spec->pad - spec->kernel_w) / spec->stride + 1;
     c->ops = ops;
+    c->type = x->type;
+    c->emulates = ops_emulates(ops->device, x->type);
+    c->output = (Shape){ x->n, spec->out_channels, h, w, output_block(ops, spec, h, w),
+                         spec->f32_out ? TYPE_F32 : x->type };
     c->spec = *spec;
-    c->y = (Shape){ x->n, spec->out_channels, h, w, output_block(ops, spec, h, w),
-                    spec->f32_out ? TYPE_F32 : x->type };
-    if (c->y.type != x->type)
-        c->short_dy = device_alloc(ops->device, shape_count(c->y) * type_size(x->type));
-    if (ops_emulates(ops->device, x->type))
-        plan_wide(c, like);
-    else if ((c->dense = dense_new(spec, c->y)))
+    c->y = c->output;
+    if (c->emulates)
+        c->spec.x.type = c->y.type = TYPE_F32;
+    if (c->output.type != c->type)
+        c->short_dy = device_alloc(ops->device, shape_count(c->y) * type_size(c->type));
+    c->dense = dense_new(&c->spec, c->y);
+    if (c->dense)
         plan_products(c);
     else
         plan_convolution(c, like);
+    if (c->emulates)
+        ops_need_wide(ops, shape_count(*x) + shape_count(c->y) + conv_weight_count(c));
     return c;
 }
 
@@ -241,26 +239,22 @@ void conv_free(Conv *c)
     dnn_md_free(c->w);
     dnn_md_free(c->copy);
     device_free(c->ops->device, c->short_dy);
-    conv_free(c->wide);
     free(c->dense);
     free(c);
 }
 
-Shape conv_output(const Conv *c) { return c->y; }
+Shape conv_output(const Conv *c) { return c->output; }
 
 // --- weights between torch's order and the arena's -----------------------------------------------
 
 size_t conv_weight_count(const Conv *c)
 {
     const ConvSpec *s = &c->spec;
-    return c->wide    ? conv_weight_count(c->wide)
-           : c->dense ? (size_t)s->out_channels * s->x.c * s->kernel_h * s->kernel_w
-                      : floats(c->w);
+    return c->dense ? (size_t)s->out_channels * s->x.c * s->kernel_h * s->kernel_w : floats(c->w);
 }
 
 void conv_weights_import(const Conv *c, float *arena, const float *oihw)
 {
-    c = c->wide ? c->wide : c;
     if (c->dense) {
         dense_reorder(c->dense, arena, (float *)oihw, false);
         return;
@@ -271,7 +265,6 @@ void conv_weights_import(const Conv *c, float *arena, const float *oihw)
 
 void conv_weights_export(const Conv *c, float *oihw, const float *arena)
 {
-    c = c->wide ? c->wide : c;
     if (c->dense) {
         dense_reorder(c->dense, (float *)arena, oihw, true);
         return;
@@ -286,7 +279,7 @@ void conv_weights_export(const Conv *c, float *oihw, const float *arena)
 size_t conv_copy_bytes(const Conv *c)
 {
     Type type = c->spec.x.type;
-    if (type == TYPE_F32 || c->wide)
+    if (type == TYPE_F32)
         return 0;
     return c->dense ? matrix_count(c) * type_size(type) : dnnl_memory_desc_get_size(c->copy);
 }
@@ -302,52 +295,6 @@ void conv_weights_cast(Conv *c, const float *arena, void *copy)
     ops_narrow(type, dense_live_count(c->dense), arena, 1, taps);
     if (taps != copy)
         dense_expand(c->dense, type_size(type), taps, copy);
-}
-
-// --- emulation -----------------------------------------------------------------------------------
-
-// The f32 copies of an emulated convolution's inputs and outputs.
-static float *wide_x(const Conv *c) { return c->ops->wide; }
-static float *wide_y(const Conv *c) { return wide_x(c) + shape_count(c->spec.x); }
-static float *wide_w(const Conv *c) { return wide_y(c) + shape_count(c->y); }
-
-static void widen_x(const Conv *c, const void *x)
-{
-    ops_widen(c->spec.x.type, shape_count(c->spec.x), x, wide_x(c));
-}
-
-static void widen_w(const Conv *c, const void *w)
-{
-    ops_widen(c->spec.x.type, conv_weight_count(c->wide), w, wide_w(c));
-}
-
-static void widen_dy(const Conv *c, const void *dy)
-{
-    ops_widen(c->spec.x.type, shape_count(c->y), dy, wide_y(c));
-}
-
-static void emulate_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
-{
-    widen_x(c, x);
-    widen_w(c, w);
-    conv_forward(c->wide, wide_x(c), wide_w(c), bias, wide_y(c));
-    ops_narrow(c->y.type, shape_count(c->y), wide_y(c), 1, y);
-}
-
-static void emulate_backward_data(Conv *c, const void *dy, const void *w, void *dx)
-{
-    widen_dy(c, dy);
-    widen_w(c, w);
-    conv_backward_data(c->wide, wide_y(c), wide_w(c), wide_x(c));
-    ops_narrow(c->spec.x.type, shape_count(c->spec.x), wide_x(c), 1, dx);
-}
-
-static void emulate_backward_weights(Conv *c, const void *x, const void *dy, float *dw,
-                                     float *dbias)
-{
-    widen_x(c, x);
-    widen_dy(c, dy);
-    conv_backward_weights(c->wide, wide_x(c), wide_y(c), dw, dbias);
 }
 
 // --- running -------------------------------------------------------------------------------------
@@ -366,33 +313,61 @@ static const void *rounded_gradient(const Conv *c, const void *dy)
 {
     if (!c->short_dy)
         return dy;
-    ops_narrow(c->spec.x.type, shape_count(c->y), dy, 1, c->short_dy);
+    ops_narrow(c->type, shape_count(c->y), dy, 1, c->short_dy);
     return c->short_dy;
+}
+
+// Memory for the f32 copies of an emulated convolution's inputs and outputs.
+static float *wide_x(const Conv *c) { return c->ops->wide; }
+static float *wide_y(const Conv *c) { return wide_x(c) + shape_count(c->spec.x); }
+static float *wide_w(const Conv *c) { return wide_y(c) + shape_count(c->y); }
+
+// The values, or if the type is emulated, their f32 copy.
+static const void *widened(const Conv *c, const void *values, size_t count, float *copy)
+{
+    if (!c->emulates)
+        return values;
+    ops_widen(c->type, count, values, copy);
+    return copy;
+}
+
+static const void *widened_x(const Conv *c, const void *x)
+{
+    return widened(c, x, shape_count(c->spec.x), wide_x(c));
+}
+
+static const void *widened_w(const Conv *c, const void *w)
+{
+    return widened(c, w, conv_weight_count(c), wide_w(c));
+}
+
+static const void *widened_dy(const Conv *c, const void *dy)
+{
+    return widened(c, rounded_gradient(c, dy), shape_count(c->y), wide_y(c));
 }
 
 void conv_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
 {
-    if (c->wide) {
-        emulate_forward(c, x, w, bias, y);
-        return;
-    }
-    w = expanded(c, w);
-    dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, y, (void *)bias });
+    void *to = c->emulates ? wide_y(c) : y;
+    x = widened_x(c, x);
+    w = expanded(c, widened_w(c, w));
+    dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, to, (void *)bias });
+    if (c->emulates)
+        ops_narrow(c->output.type, shape_count(c->y), to, 1, y);
 }
 
 void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
 {
-    dy = rounded_gradient(c, dy);
-    if (c->wide) {
-        emulate_backward_data(c, dy, w, dx);
-        return;
-    }
-    w = expanded(c, w);
+    void *to = c->emulates ? wide_x(c) : dx;
+    dy = widened_dy(c, dy);
+    w = expanded(c, widened_w(c, w));
     if (c->w_for_data.primitive) {
         dnn_run(&c->w_for_data, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
         w = c->ops->scratch;
     }
-    dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, dx });
+    dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, to });
+    if (c->emulates)
+        ops_narrow(c->type, shape_count(c->spec.x), to, 1, dx);
 }
 
 // The bias's gradient of a matrix product: one output pixel, so dy is (n, channels).
@@ -409,11 +384,8 @@ static void add_rows(const Conv *c, const void *dy, float *dbias)
 // The gradients of dead taps are zero from the start and are never written.
 void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
 {
-    dy = rounded_gradient(c, dy);
-    if (c->wide) {
-        emulate_backward_weights(c, x, dy, dw, dbias);
-        return;
-    }
+    x = widened_x(c, x);
+    dy = widened_dy(c, dy);
     bool expands = c->dense && !dense_is_matrix(c->dense);
     float *to = expands || c->dw_to_arena.primitive ? c->ops->scratch : dw;
     dnn_run(&c->backward_weights, c->ops->stream, (void *[]){ (void *)dy, (void *)x, to, dbias });

@@ -827,35 +827,33 @@ void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars
 
 typedef struct ShortTask {
     Type type;
+    bool narrows;           // or widens
     size_t count;
     float *values, factor;
     void *narrow;
 } ShortTask;
 
-static void narrow_task(void *arg)
+static void short_task(void *arg)
 {
     const ShortTask *task = arg;
-    ops_narrow(task->type, task->count, task->values, task->factor, task->narrow);
+    if (task->narrows)
+        ops_narrow(task->type, task->count, task->values, task->factor, task->narrow);
+    else
+        ops_widen(task->type, task->count, task->narrow, task->values);
 }
 
 void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
                    float factor, void *narrow)
 {
     (void)ops;
-    ShortTask task = { type, count, (float *)values, factor, narrow };
-    stream_call(stream, narrow_task, &task, sizeof task);
-}
-
-static void widen_task(void *arg)
-{
-    const ShortTask *task = arg;
-    ops_widen(task->type, task->count, task->narrow, task->values);
+    ShortTask task = { type, true, count, (float *)values, factor, narrow };
+    stream_call(stream, short_task, &task, sizeof task);
 }
 
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
                   float *values)
 {
     (void)ops;
-    ShortTask task = { type, count, values, 1, (void *)narrow };
-    stream_call(stream, widen_task, &task, sizeof task);
+    ShortTask task = { type, false, count, values, 1, (void *)narrow };
+    stream_call(stream, short_task, &task, sizeof task);
 }
