@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # hosts.sh - several hosts on one machine, for tests of what needs a network between them:
 #
-#   hosts.sh run N COMMAND...     makes node1 ... nodeN, and runs the command on a host between them. When it ends,
-#                                 however that is, they are gone, and all that ran there. 77: it cannot be done here.
+#   hosts.sh run N COMMAND...     makes node1 ... nodeN, and runs the command on a host between them. When the command
+#                                 ends, the hosts and all their processes end too. 77: not possible on this machine
 #
 # Within that command:
-#   hosts.sh on HOST COMMAND...   runs it there: with a hostname, and networks, of its own
-#   hosts.sh cut HOST             pulls its cables out; mend HOST puts them back
-#   hosts.sh agent HOST WORDS...  what ssh does: mpirun --mca plm_rsh_agent "hosts.sh agent" -H node1,node2
+#   hosts.sh on HOST COMMAND...   runs a command there, with the hostname and the networks of that host
+#   hosts.sh cut HOST             pulls out its cables; join HOST plugs them in again
+#   hosts.sh agent HOST WORDS...  replaces ssh: mpirun --mca plm_rsh_agent "hosts.sh agent" -H node1,node2
 #
-# Each has eth0 (10.77.0.11, ...), eth1 (10.78.0.11, ...), and, as a trap, docker0 with the same address on
-# all. They share the disk and /dev/shm. A host is a process that sleeps, in namespaces which it keeps.
+# Each has eth0 (10.77.0.11, ...), eth1 (10.78.0.11, ...), and, as a trap, docker0 with the same address on all hosts.
+# They share the disk and /dev/shm. A host is a sleeping process in its own namespaces.
 set -u
 self=$(readlink -f "$0")
 
@@ -42,7 +42,7 @@ make_host() # make_host NUMBER
     echo "10.77.0.$((10 + $1)) $host" >>"$HOSTS_DIR/hosts"
 }
 
-# In namespaces of our own already, as process 1.
+# Runs in its own namespaces, as process 1.
 make_all() # make_all N COMMAND...
 {
     local n=$1 i
@@ -86,11 +86,11 @@ run) run "$@" ;;
 inside) make_all "$@" ;;
 on) pid=$(cat "$HOSTS_DIR/$1") && shift && exec nsenter -t "$pid" --net --uts -- "$@" ;;
 cut) cable "$1" down ;;
-mend) cable "$1" up ;;
+join) cable "$1" up ;;
 agent)
     while [[ $1 = -* ]]; do shift; done
     pid=$(cat "$HOSTS_DIR/$1") && shift &&
         exec nsenter -t "$pid" --net --uts -- env -i HOME="${HOME:-/}" PATH="$PATH" HOSTS_DIR="$HOSTS_DIR" sh -c "$*"
     ;;
-*) sed -n '2,14s/^# \{0,1\}//p' "$self" >&2; exit 2 ;;
+*) sed -n '2,13s/^# \{0,1\}//p' "$self" >&2; exit 2 ;;
 esac

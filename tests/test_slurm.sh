@@ -21,8 +21,7 @@ endless=("${tiny[@]}" --epochs 1000000)
 
 # shellcheck disable=SC2086
 cluster_up 3 --gpus 2 ${CLUSTER:-} || exit 1
-mode=$("$slurm" status 2>&1)
-[[ $mode = *"network of its own"* ]] && hosts=yes || hosts=
+has_namespaces && hosts=yes || hosts=
 
 # Node K, as Slurm calls it.
 node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
@@ -238,10 +237,9 @@ deaths()
 
     expect 0 "status 137, and nothing was saved: not tried again" done_with "$killed"
     check "tried three times" test "$(grep -c requeued "$TMP/output")" = 2
-    cluster_idle 3
 }
 
-# A node is cut off, and comes back. (On the loopback interface it is stopped, but its tasks are not.)
+# A node is disconnected, and comes back.
 cut_off()
 {
     [ -n "$hosts" ] || return
@@ -250,11 +248,11 @@ cut_off()
     wanted=$(hash_of)
     job=$(submit -w "$(node_name 1),$(node_name 2)" "$script" "${run[@]}")
     check "it has saved" until_so 30 says "$job" "saving.*st$"
-    "$slurm" cut 2
+    "$slurm" disconnect 2
     check "it is noticed" until_so 10 says "$job" "rank [23] of 4 ("
     check "requeued" until_so 40 says "$job" "requeued\|DUE TO"
     sleep 2
-    "$slurm" mend 2
+    "$slurm" reconnect 2
     expect 0 "done" done_with "$job" 90
     check "the same bits" test "$(hash_of)" = "$wanted"
     check "all is as it was" until_so 30 nothing_left

@@ -3,7 +3,7 @@
 # a driver, CUDA 13, cuDNN 9 and NCCL 2, system-wide or as the pip packages that come with PyTorch.
 #
 #   gpu_bundle.sh [-o OUT] [--build FOLDER] [--cifar ARCHIVE]
-#     -o       a .tar.xz, .tar.zst or .tar.gz (default build/gpu-bundle.tar.xz); any other name makes a folder
+#     -o       a .tar.xz (default build/gpu-bundle.tar.xz), or a folder
 #     --build  the folder with cuda/ and cuda-gloo/ (default build/)
 #     --cifar  CIFAR-10's archive, to pack too (135 MiB)
 #
@@ -18,14 +18,12 @@ build=$root/build out='' cifar=''
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage; exit ;;
-    -o | --build | --cifar) [ -n "${2:-}" ] || die_usage "$1 needs a path" "tools/gpu_bundle.sh --help" ;;
+    -o) out=${2:-} ;;
+    --build) build=${2:-} ;;
+    --cifar) cifar=${2:-} ;;
     *) die_usage "unknown option $1" "tools/gpu_bundle.sh --help" ;;
     esac
-    case $1 in
-    -o) out=$2 ;;
-    --build) build=$2 ;;
-    --cifar) cifar=$2 ;;
-    esac
+    [ -n "${2:-}" ] || die_usage "$1 needs a path" "tools/gpu_bundle.sh --help"
     shift 2
 done
 out=${out:-$build/gpu-bundle.tar.xz}
@@ -34,17 +32,13 @@ out=${out:-$build/gpu-bundle.tar.xz}
 [ -x "$build/cuda-gloo/07_dist_eval/train" ] ||
     die "there are no CUDA programs in $build" "./ddp setup builds them where CUDA, cuDNN and NCCL are; ./ddp doctor"
 [ -z "$cifar" ] || [ -f "$cifar" ] || die "there is no $cifar"
-case $out in
-*.tar.xz) pack=(xz -T0 "--lzma2=preset=1,dict=64MiB") ;;      # the programs hold the same: all of it in one window
-*.tar.zst) pack=(zstd -q -T0 -12 --long=27) ;;
-*.tar.gz) pack=(gzip) ;;
-*.tar.* | *.tgz | *.zip) die_usage "$out: it can be .tar.xz, .tar.zst or .tar.gz" "tools/gpu_bundle.sh --help" ;;
-*)
-    pack=()
-    [ ! -e "$out" ] || [ -z "$(ls -A "$out")" ] || [ -f "$out/about" ] || die "$out exists and is not a bundle"
-    ;;
-esac
-have "${pack[0]:-cp}" || die "there is no ${pack[0]}" "apt install ${pack[0]/xz/xz-utils}, or a different suffix than $out"
+if [[ $out = *.tar.xz ]]; then
+    have xz || die "there is no xz" "apt install xz-utils, or make a folder: -o FOLDER"
+elif [[ $out = *.tar.* || $out = *.tgz || $out = *.zip ]]; then
+    die_usage "$out: an archive can only be a .tar.xz" "tools/gpu_bundle.sh --help"
+elif [ -e "$out" ] && [ -n "$(ls -A "$out")" ] && [ ! -f "$out/about" ]; then
+    die "$out exists and is not a bundle"
+fi
 have objdump || die "there is no objdump" "apt install binutils"
 
 work=$(mktemp -d)
@@ -78,8 +72,8 @@ if [ -n "$cifar" ]; then
 fi
 
 # --- shared libraries -------------------------------------------------------------------------------------------
-# glibc and NVIDIA's are the other machine's. lib/spare holds what it probably has, each in a folder of its own, to be
-# used only where it is missing or too old there: another's libstdc++ may be newer, and its programs need that one.
+# glibc and NVIDIA's libraries come from the GPU machine. lib/spare holds libraries that it probably has, each in its own
+# folder. They are used only if they are missing or too old there: a newer libstdc++ may be needed by other libraries.
 
 nvidia=()
 while read -r name path; do
@@ -98,7 +92,7 @@ done < <(for program in "${programs[@]}"; do ldd "$program"; done |
 
 # --- what it is, for ./run doctor -------------------------------------------------------------------------------
 
-# newest GLIBC FILE...: the newest version that is asked of it
+# newest GLIBC FILE...: the newest version of its symbols that these files need
 newest()
 {
     local what=$1
@@ -134,14 +128,14 @@ version()
 # --- one file, or a folder --------------------------------------------------------------------------------------
 
 size() { du -sh --apparent-size "$1" | cut -f1; }
-if [ ${#pack[@]} = 0 ]; then
-    [ ! -e "$out" ] || rm -r "$out"
-    mkdir -p "$(dirname "$out")"
+mkdir -p "$(dirname "$out")"
+if [[ $out != *.tar.xz ]]; then
+    rm -rf "$out"
     cp -r "$to" "$out"
     say "$out: $(size "$out")"
 else
-    mkdir -p "$(dirname "$out")"
-    tar -C "$work" --owner=0 --group=0 -cf - gpu-bundle | "${pack[@]}" >"$out.part"
+    # The programs have much in common: a window that holds all of them.
+    tar -C "$work" --owner=0 --group=0 -cf - gpu-bundle | xz -T0 "--lzma2=preset=1,dict=64MiB" >"$out.part"
     mv "$out.part" "$out"
     say "$out: $(size "$out"), unpacked $(size "$to"); there: tar xf ${out##*/}; gpu-bundle/run doctor"
 fi

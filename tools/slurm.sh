@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# slurm.sh - a real Slurm cluster of several nodes on this one machine, from the distribution's own packages.
-# `./ddp slurm` calls it, once the packages are there. What it can do: usage(), below.
+# slurm.sh - a real Slurm cluster of several nodes on this one machine, from the distribution's packages. `./ddp slurm`
+# installs them and calls this script. Commands: usage(), below.
 #
-#     up -- starts --> keeper         process 1 in namespaces of its own: the host "head"
+#     up -- starts --> keeper         process 1 in its own namespaces: the host "head"
 #     (ends when all     |- munged, slurmctld
-#     nodes are idle)    |- node 1    process 1 in namespaces of its own: the host "node1", with slurmd and its jobs
-#                        `- node 2    and so on; each has a cable (a veth) to a bridge on the head
+#     nodes are idle)    |- node 1    process 1 in its own namespaces: the host "node1", with slurmd and its jobs
+#                        `- node 2    and so on; a cable (a veth) connects each node to a bridge on the head
 #
-# The cluster, and in it each node, has its own processes, hostname, network, mounts and shared memory. What Slurm
-# keeps in files (configuration, logs, state) is in a tmpfs that only the cluster sees, mounted on /etc/slurm. So
-# when the keeper dies, even by kill -9, the kernel removes everything else.
+# The head and each node have their own processes, hostname, network, mounts and shared memory. Slurm keeps its files
+# (configuration, logs, state) in a tmpfs on /etc/slurm that only the cluster sees. So when the keeper dies, even by
+# kill -9, the kernel removes everything else.
 #
-# Where namespaces are refused, each node is a slurmd on the loopback interface of this host. There a second process,
-# the sweeper, cleans up after the keeper.
+# Where namespaces are refused, each node is a slurmd on the loopback interface of this host. Then a second process, the
+# sweeper, waits for the end of the keeper and removes what is left.
 #
-# $dir/slurm.lock is locked while any process of the cluster lives; $dir/cluster holds the pids and names.
+# The keeper locks $dir/slurm.lock. $dir/keeper holds its pid, $dir/cluster what other calls of this script need.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}
@@ -27,29 +27,28 @@ usage()
     cat <<'END'
 ./ddp slurm - a real Slurm cluster of several nodes on this machine
 
-  slurm up N [--cpus C] [--gpus G] [--timeout S] [--loopback]
+  slurm up N [--cpus C] [--gpus G] [--loopback]
                             start node1 ... nodeN and wait until all are idle
                             --cpus: cores that Slurm assumes per node (default 4; need not match this machine)
                             --gpus: GPUs that each node claims to have (default 0), for --gpus-per-task and similar
-                            --timeout: seconds (default 5) after which Slurm suspects a silent node; its jobs are
-                            requeued after two or three times as long
                             --loopback: run all nodes on this host, without namespaces, as 127.0.0.11,
                             127.0.0.12, ...; the default where namespaces are refused
   slurm run COMMAND...      run a command on the head: ./ddp slurm run sbatch job.sbatch, ... run squeue, ... run bash
   slurm node K COMMAND...   run a command on node K: ./ddp slurm node 2 ps aux
-  slurm cut K, mend K       disconnect node K's network cable; connect it again
-  slurm status              show nodes, jobs, and the place of the logs
+  slurm disconnect K        pull out node K's network cable; after 5 s Slurm suspects the node, and requeues its jobs soon
+  slurm reconnect K         plug it in again
   slurm down                end the cluster and everything that runs on it
   slurm hold N [OPTIONS]    for scripts: like up, but in the foreground; ends with the process that started it
 
 The nodes share this machine's files except /dev/shm and /etc/slurm, and cannot reach other networks.
-The cluster's directory is --dir DIR (right after the first word), otherwise DDP_SLURM_DIR, otherwise build/slurm.
+Logs: ./ddp slurm run ls /etc/slurm/log
+The cluster's directory is DDP_SLURM_DIR, by default build/slurm.
 END
 }
 
 wrong() { die_usage "slurm: $1" "${2:-./ddp slurm help}"; }
 
-# wait_for SECONDS COMMAND...: until it succeeds; fails when it has not by then.
+# wait_for SECONDS COMMAND...: until the command succeeds. Fails if it has not by then.
 wait_for()
 {
     local deadline=$((SECONDS + $1))
@@ -62,14 +61,16 @@ wait_for()
 
 # --- the configuration ----------------------------------------------------------------------------------------------
 
-# That of $nodes nodes with $cpus cores and $gpus GPUs, all files in $base.
+# For $nodes nodes with $cpus cores and $gpus GPUs. All files are in $base.
 print_slurm_conf()
 {
-    local me k
+    local me k gres='' controller="head(10.77.0.1)"
+    [ "$mode" = hosts ] || controller="${HOSTNAME%%.*}(127.0.0.1)"
+    [ "$gpus" = 0 ] || gres=Gres=gpu:$gpus
     me=$(id -un)
     cat <<END
 ClusterName=ddp
-SlurmctldHost=$(controller_address)
+SlurmctldHost=$controller
 SlurmUser=$me
 SlurmdUser=$me
 AuthType=auth/munge
@@ -83,10 +84,10 @@ SlurmctldLogFile=$base/log/slurmctld.log
 SlurmdSpoolDir=$base/spool.%n
 SlurmdPidFile=$base/slurmd.%n.pid
 SlurmdLogFile=$base/log/slurmd.%n.log
-# One for each node, or the steps of PMIx meet in it.
+# One per node: PMIx would mix up the nodes in a shared one.
 TmpFS=$base/tmp.%n
 
-# No cgroups, and cores as they are written below, not as they are.
+# No cgroups; the number of cores below counts, not the real one.
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -94,30 +95,25 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
 
-# A node that does not answer is given up within seconds, and is taken back when it does.
+# A silent node is given up within seconds. It may return.
 SlurmctldTimeout=10
-SlurmdTimeout=$timeout
-MessageTimeout=$timeout
+SlurmdTimeout=5
+MessageTimeout=5
 ReturnToService=2
 KillWait=3
 SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 JobRequeue=1
 MailProg=/bin/true
 END
-    [ "$gpus" = 0 ] || echo "GresTypes=gpu"
+    [ -z "$gres" ] || echo "GresTypes=gpu"
     [ "$mode" = hosts ] || echo "SlurmctldPort=$port"
     for ((k = 1; k <= nodes; k++)); do
-        echo "NodeName=$(node_name $k) $(node_address $k) CPUs=$cpus RealMemory=1000 $(node_gpus) State=UNKNOWN"
+        echo "NodeName=$(node_name $k) $(node_address $k) CPUs=$cpus RealMemory=1000 $gres State=UNKNOWN"
     done
     echo "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"
 }
 
-controller_address()
-{
-    if [ "$mode" = hosts ]; then echo "head(10.77.0.1)"; else echo "${HOSTNAME%%.*}(127.0.0.1)"; fi
-}
-
-# On the loopback interface, all of 127.0.0.0/8 is there; and a number is a name that resolves.
+# The loopback interface has all addresses of 127.0.0.0/8, and an address is a name that resolves.
 node_name()
 {
     if [ "$mode" = hosts ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi
@@ -130,18 +126,6 @@ node_address()
     else
         echo "NodeHostname=${HOSTNAME%%.*} NodeAddr=$(node_name "$1") Port=$((port + $1))"
     fi
-}
-
-node_gpus() { [ "$gpus" = 0 ] || echo "Gres=gpu:$gpus"; }
-
-# Slurm wants to see a device file for each GPU.
-print_gres_conf()
-{
-    local g
-    for ((g = 0; g < gpus; g++)); do
-        ln -s /dev/null "$base/gpu$g"
-        echo "Name=gpu File=$base/gpu$g"
-    done
 }
 
 write_files()
@@ -157,50 +141,33 @@ write_files()
     mkfifo -m 600 "$base/control"
     print_slurm_conf >"$base/slurm.conf"
     echo "CgroupPlugin=cgroup/v1" >"$base/cgroup.conf"
-    : >"$base/log/restarts"
-    print_gres_conf >"$base/gres.conf"
+    for ((k = 0; k < gpus; k++)); do            # Slurm wants to see a device file for each GPU
+        ln -s /dev/null "$base/gpu$k"
+        echo "Name=gpu File=$base/gpu$k"
+    done >"$base/gres.conf"
 }
 
 # --- in the cluster -------------------------------------------------------------------------------------------------
 # What runs in the keeper and in process 1 of each node. $mode is "hosts" (with namespaces) or "loopback".
 
-# What start found out, through the calls of this script.
-take_settings()
+# For "$self" inside FUNCTION, which continues in another process.
+pass_on()
 {
-    settings=("$@")
-    dir=$1 mode=$2 base=$3 port=$4 nodes=$5 cpus=$6 gpus=$7 timeout=$8
-    export SLURM_CONF=$base/slurm.conf
+    DDP_SLURM_SETTINGS=$(declare -p "$@")
+    export DDP_SLURM_SETTINGS
 }
 
-# As the user who started the cluster: without the rights over its namespaces, which a user other than root has here.
-plain() { setpriv --inh-caps=-all --ambient-caps=-all -- "$@"; }
+# daemon NAME COMMAND...: without the rights over the namespaces, which a user other than root has here.
+daemon() { setpriv --inh-caps=-all --ambient-caps=-all -- "${@:2}" >>"$base/log/$1.out" 2>&1 </dev/null; }
 
-# supervise NAME DAEMON...: runs it, and again when it dies. Does not return.
-supervise()
-{
-    local name=$1 status
-    shift
-    while :; do
-        status=0
-        plain "$@" >>"$base/log/$name.out" 2>&1 </dev/null || status=$?
-        echo "$(date +%T) $name ended with status $status" >>"$base/log/restarts"
-        sleep 0.5
-    done
-}
-
-# started WHAT COMMAND...: as wait_for, but does not wait for a daemon that dies again and again.
+# started WHAT COMMAND...: the command succeeds within 30 s, or the cluster has failed.
 started()
 {
-    local what=$1 deadline=$((SECONDS + 30))
-    shift
-    until "$@" >/dev/null 2>&1; do
-        if [ $SECONDS -ge $deadline ] || [ "$(wc -l <"$base/log/restarts")" -gt 3 ]; then
-            echo "slurm: $what did not start"
-            tail -n 5 "$base"/log/* 2>/dev/null || true
-            exit 1
-        fi
-        sleep 0.05
-    done
+    wait_for 30 "${@:2}" || {
+        echo "slurm: $1 did not start"
+        tail -n 5 "$base"/log/* 2>/dev/null || true
+        exit 1
+    }
 }
 
 all_idle() { [ "$(timeout 5 sinfo -h -o '%T %D')" = "idle $nodes" ]; }
@@ -222,22 +189,17 @@ make_head()
     ip link set br0 up
 }
 
-# make_node K: its process 1. unshare itself stays outside of its processes, but has its network.
+# make_node K: starts its process 1, and connects a cable (nodeK on the bridge, eth0 in the node). unshare itself keeps
+# our process namespace, but has the node's network.
 make_node()
 {
-    unshare --mount --net --uts --ipc --pid --fork --kill-child "$self" inside be_node "$1" "${settings[@]}" 9>&- &
-    roots[$1]=$!
+    unshare --mount --net --uts --ipc --pid --fork --kill-child "$self" inside be_node "$1" 9>&- &
     wait_for 10 test -s "$base/pid.node$1"
-}
-
-# plug_in K: a cable from br0 to its eth0.
-plug_in()
-{
-    ip link add "node$1" type veth peer name eth0 netns "${roots[$1]}"
+    ip link add "node$1" type veth peer name eth0 netns $!
     ip link set "node$1" master br0 up
 }
 
-# A host's own view of its processes, and its own shared memory.
+# Processes and shared memory as this host sees them.
 mount_own()
 {
     mount -t proc proc /proc
@@ -254,10 +216,10 @@ be_node()
     ip link set eth0 up
     mount_own
     wait_for 60 test -e "$base/controlled"
-    supervise "slurmd.node$1" slurmd -D -N "node$1"
+    daemon "slurmd.node$1" slurmd -D -N "node$1"
 }
 
-# What this process is called outside, as long as /proc is the one from there.
+# The pid of this process outside the cluster. Only before mount_own: /proc must be the one from outside.
 outer_pid()
 {
     local pid
@@ -268,83 +230,51 @@ outer_pid()
 start_daemons()
 {
     local k
-    supervise munged munged -F -f --key-file="$base/munge/key" --socket="$base/munge/socket" \
+    daemon munged munged -F -f --key-file="$base/munge/key" --socket="$base/munge/socket" \
         --pid-file="$base/munge/pid" --log-file="$base/log/munged.log" --seed-file="$base/munge/seed" \
         --num-threads=2 9>&- &
     started munged munge -n -S "$base/munge/socket"
-    supervise slurmctld slurmctld -D -i 9>&- &
+    daemon slurmctld slurmctld -D -i 9>&- &
     started slurmctld scontrol ping
     : >"$base/controlled"
     [ "$mode" = hosts ] || for ((k = 1; k <= nodes; k++)); do
-        supervise "slurmd.$(node_name $k)" slurmd -D -N "$(node_name $k)" 9>&- &
-        roots[k]=$!
+        daemon "slurmd.$(node_name $k)" slurmd -D -N "$(node_name $k)" 9>&- &
     done
     started "a node" all_idle
 }
 
-# The keeper, which is process 1 of the head. It holds the lock. Below roots[K] are all processes of node K.
+# The keeper: process 1 of the head.
 keep()
 {
-    local verb k roots=()
+    local k node state
+    local -A pids=()
     trap 'exit 143' TERM
     trap 'exit 130' INT
     outer_pid >"$dir/keeper"
+    pids[head]=$(cat "$dir/keeper")
     if [ "$mode" = hosts ]; then
         make_head
-        for ((k = 1; k <= nodes; k++)); do make_node $k; done
-        mount_own                               # not before the nodes have seen their numbers outside
-        for ((k = 1; k <= nodes; k++)); do plug_in $k; done
+        for ((k = 1; k <= nodes; k++)); do
+            make_node $k
+            pids[node$k]=$(cat "$base/pid.node$k")
+        done
+        mount_own
     else
         write_files
     fi
     start_daemons
-    print_cluster >"$dir/cluster"
+    declare -p mode base nodes pids >"$dir/cluster"
     echo ready                                  # the keeper ends here if its reader is gone
     exec 7<>"$base/control" >>"$base/log/keeper.out" 2>&1
-    while read -r -u 7 verb k; do
-        "${verb}_$mode" "$k" || true
-        echo "$verb" >"$base/cable.node$k"
+    while read -r -u 7 node state; do
+        # The controller asks a silent node only every 16 s. After HUP each slurmd reports to the controller.
+        ip link set "$node" "$state" && pkill -HUP -x slurmd || true
     done
-}
-
-# What the rest of this script has to know, for those who come later.
-print_cluster()
-{
-    local k
-    printf '%s %s\n' mode "$mode" base "$base" nodes "$nodes" head "$(cat "$dir/keeper")"
-    [ "$mode" = loopback ] || for ((k = 1; k <= nodes; k++)); do
-        echo "node$k $(cat "$base/pid.node$k")"
-    done
-}
-
-cut_hosts() { ip link set "node$1" down; }
-mend_hosts() { ip link set "node$1" up && report_back "$1"; }
-
-# Here there is no cable: all processes of the node stand still instead.
-cut_loopback() { tree "${roots[$1]}" | xargs kill -STOP; }
-mend_loopback() { tree "${roots[$1]}" | xargs kill -CONT && report_back "$1"; }
-
-# The controller asks a node that is down every so often, up to 16 s apart. Told to read its configuration again, the
-# node asks the controller.
-report_back()
-{
-    local pid
-    for pid in $(tree "${roots[$1]}"); do
-        [ "$(cat "/proc/$pid/comm")" != slurmd ] || kill -HUP "$pid"
-    done
-}
-
-# tree PID: it, and all processes below it.
-tree()
-{
-    local child
-    echo "$1"
-    for child in $(ps -o pid= --ppid "$1"); do tree "$child"; done
 }
 
 # --- its beginning and end ------------------------------------------------------------------------------------------
 
-# Root has the right to namespaces; others may have it in a user namespace, in which they stay who they are.
+# Root may make namespaces. Other users may need a user namespace for that, in which they keep their identity.
 spaces=(--mount --net --uts --ipc --pid)
 [ $EUID = 0 ] || spaces=(--user "${spaces[@]}")
 unshare_all()
@@ -354,7 +284,7 @@ unshare_all()
     exec unshare "${spaces[@]}" "${user[@]}" --fork --kill-child "$self" inside "$@"
 }
 
-# Everything that needs a right, in namespaces of its own: prints nothing when all is well.
+# Does all that needs a right, in its own namespaces. Prints nothing if everything works.
 probe()
 {
     mount -t tmpfs probe /dev/shm
@@ -367,109 +297,91 @@ probe()
     unshare --mount --net --uts --ipc --pid --fork mount -t proc proc /proc
 }
 
-# Sets $mode, $base and $port.
+# Sets $mode, and $base, where Slurm's files are. In their paths it allows no blanks, and in sockets' no long names.
 choose_mode()
 {
     local why
-    mode=loopback base=$files port=$(free_ports)
-    [ -z "$loopback" ] || return 0
-    if ! why=$( (unshare_all probe) 2>&1 </dev/null); then
+    if [ -z "$loopback" ]; then
+        if why=$( (unshare_all probe) 2>&1 </dev/null); then
+            mode=hosts base=/etc/slurm
+            [ -d $base ] || base=/mnt
+            return
+        fi
         echo "slurm: no namespaces here (${why%%$'\n'*}): all nodes are on this host's loopback interface"
-        return
     fi
-    mode=hosts base=/etc/slurm
-    [ -d $base ] || base=/mnt
+    mode=loopback base=$(mktemp -d /tmp/ddp-slurm.XXXXXX)
 }
 
-# The first of $nodes + 1 ports that are free, below those that the system gives away.
-free_ports()
-{
-    local first k
-    while :; do
-        first=$((12000 + (RANDOM * 32768 + RANDOM) % 20000))
-        for ((k = 0; k <= nodes; k++)); do
-            ! (exec 3<>"/dev/tcp/127.0.0.1/$((first + k))") 2>/dev/null || continue 2
-        done
-        echo $first
-        return
-    done
-}
-
-# Takes the lock on $dir as file 9, for this process and what it becomes. Whoever ends a cluster removes the file.
+# Takes the lock on $dir as file 9, for this process and what it becomes. The sweeper removes the file.
 take_lock()
 {
     mkdir -p "$dir"
     dir=$(cd "$dir" && pwd -P)
-    # All that is there will be removed in the end.
-    [ -e "$dir/slurm.lock" ] || [ -z "$(ls -A "$dir")" ] ||
-        wrong "$dir is not empty: --dir needs an empty directory"
     while :; do
         mkdir -p "$dir"
         exec 9>>"$dir/slurm.lock"
-        flock -w 3 9 || die "slurm: a cluster runs in $dir already" "./ddp slurm down, or use a different --dir"
+        flock -w 3 9 || die "slurm: a cluster runs in $dir already" "./ddp slurm down, or a different DDP_SLURM_DIR"
         [ ! "$dir/slurm.lock" -ef /dev/fd/9 ] || break
     done
-    rm -rf "$dir/keeper" "$dir/cluster" "$dir/files"        # this machine was switched off, say
+    rm -f "$dir/keeper" "$dir/cluster"          # left if this machine was switched off
 }
 
-# start NODES CPUS GPUS TIMEOUT LOOPBACK: becomes the keeper.
+# Becomes the keeper. $caller: the process that must still be there, if one must.
 start()
 {
-    local nodes=$1 cpus=$2 gpus=$3 timeout=$4 loopback=$5 files
+    [ "${caller:-$PPID}" = $PPID ] || exit 1
     # shellcheck disable=SC2086
     unset ${!SLURM_@} ${!SBATCH_@} ${!SRUN_@} ${!SALLOC_@}
     take_lock
-    # Slurm has no quotes in its configuration, and sockets no long names.
-    files=$dir/files
-    [[ $files =~ ^[A-Za-z0-9./_+-]{1,60}$ ]] || files=$(mktemp -d /tmp/ddp-slurm.XXXXXX)
-    setsid "$self" inside sweep "$dir" "$files" </dev/null >/dev/null 2>&1 9>&- &
+    mode= base= port=$((12000 + RANDOM % 20000))        # below those that the system assigns
     choose_mode
-    settings=("$dir" "$mode" "$base" "$port" "$nodes" "$cpus" "$gpus" "$timeout")
-    if [ "$mode" = hosts ]; then unshare_all keep "${settings[@]}"; fi
+    pass_on dir mode base port nodes cpus gpus
+    setsid "$self" inside sweep </dev/null >/dev/null 2>&1 9>&- &
+    if [ "$mode" = hosts ]; then unshare_all keep; fi
     export DDP_SLURM=$base
-    exec "$self" inside keep "${settings[@]}"
+    exec "$self" inside keep
 }
 
-# sweep DIR FILES, the sweeper: waits until the keeper is gone, and removes what is left.
+# The sweeper: waits for the end of the keeper, and removes what is left.
 sweep()
 {
-    local dir=$1 base=$2 left
+    local left
     exec 8>>"$dir/slurm.lock"
     flock 8
-    for _ in {1..50}; do
-        left=$(of_this_cluster)
-        [ -n "$left" ] || break
-        # shellcheck disable=SC2086
-        kill -KILL $left 2>/dev/null || true
-        sleep 0.05
-    done
-    rm -rf "$base"
+    if [ "$mode" = loopback ]; then
+        for _ in {1..50}; do
+            left=$(of_this_cluster)
+            [ -n "$left" ] || break
+            # shellcheck disable=SC2086
+            kill -KILL $left 2>/dev/null || true
+            sleep 0.05
+        done
+        rm -rf "$base"
+    fi
     rm -f "$dir/keeper" "$dir/cluster" "$dir/slurm.lock"
     rmdir "$dir" 2>/dev/null || true
 }
 
-# Processes that have its name in their environment; tasks that were given none have at least Slurm's own variables.
+# Processes with the name of this cluster in their environment. Tasks that started without one have Slurm's variables.
 of_this_cluster()
 {
     {
-        grep -lzxF "DDP_SLURM=$base" /proc/[0-9]*/environ || true       # some are not ours to read, some are gone
+        grep -lzxF "DDP_SLURM=$base" /proc/[0-9]*/environ || true       # some are unreadable, some gone
         grep -lzxF "SLURM_CONF=$base/slurm.conf" /proc/[0-9]*/environ | xargs -r grep -lz '^SLURM_JOB_ID=' || true
     } 2>/dev/null | tr -dc '0-9\n' | sort -u
 }
 
-# --- what one types ---------------------------------------------------------------------------------------------------
+# --- commands ---------------------------------------------------------------------------------------------------------
 
-# Sets $nodes, $cpus, $gpus, $timeout, $loopback.
+# Sets $nodes, $cpus, $gpus, $loopback.
 parse_start()
 {
-    nodes='' cpus=4 gpus=0 timeout=5 loopback=''
+    nodes='' cpus=4 gpus=0 loopback=''
     while [ $# -gt 0 ]; do
         case $1 in
         --cpus) number "$1" "${2:-}" 1 256; cpus=$2; shift ;;
         --gpus) number "$1" "${2:-}" 0 16; gpus=$2; shift ;;
-        --timeout) number "$1" "${2:-}" 2 600; timeout=$2; shift ;;
         --loopback) loopback=yes ;;
-        --dir) set_dir "${2:-}"; shift ;;
         -*) wrong "unknown option $1" ;;
         *) [ -z "$nodes" ] || wrong "give one number of nodes, not '$1' too"; nodes=$1 ;;
         esac
@@ -477,12 +389,6 @@ parse_start()
     done
     [ -n "$nodes" ] || wrong "how many nodes?"
     number "the number of nodes" "$nodes" 1 32
-}
-
-set_dir()
-{
-    [ -n "$1" ] || wrong "--dir needs a directory"
-    dir=$1
 }
 
 # number WHAT VALUE LEAST MOST
@@ -507,7 +413,9 @@ cmd_up()
     local line took before=${EPOCHREALTIME/./}
     parse_start "$@"
     check_programs
-    exec 8< <(exec setsid "$self" inside start "$dir" "$nodes" "$cpus" "$gpus" "$timeout" "$loopback" 2>&1 </dev/null)
+    caller=
+    pass_on dir nodes cpus gpus loopback caller
+    exec 8< <(exec setsid "$self" inside start 2>&1 </dev/null)
     while read -r -t 60 -u 8 line; do
         if [ "$line" = ready ]; then
             took=$(((${EPOCHREALTIME/./} - before) / 100000))
@@ -520,47 +428,39 @@ cmd_up()
     die "slurm: the cluster did not start"
 }
 
-# The kernel ends it when the caller is gone.
+# The kernel ends the cluster when the caller ends.
 cmd_hold()
 {
     parse_start "$@"
     check_programs
-    [ -n "${DDP_SLURM_CALLER:-}" ] ||
-        DDP_SLURM_CALLER=$PPID exec setpriv --pdeathsig KILL "$self" hold --dir "$dir" "$@"
-    [ "$DDP_SLURM_CALLER" = $PPID ] || exit 1           # it has gone already
-    unset DDP_SLURM_CALLER
-    start "$nodes" "$cpus" "$gpus" "$timeout" "$loopback"
+    caller=$PPID
+    pass_on dir nodes cpus gpus loopback caller
+    exec setpriv --pdeathsig KILL "$self" inside start
 }
 
 runs() { [ -e "$dir/slurm.lock" ] && ! flock -s -n "$dir/slurm.lock" true; }
 
-# Finds the cluster: $mode, $base, $nodes, and in $pids the processes 1.
+# True in a shell that `run bash` has started.
+within() { [ -n "${DDP_SLURM:-}" ] && [ -e "$DDP_SLURM/hosts" ]; }
+
+# Sets $mode, $base and $nodes, and in $pids process 1 of each host.
 find_cluster()
 {
-    local key value
-    declare -gA pids=()
-    [ -z "${DDP_SLURM:-}" ] || [ ! -e "$DDP_SLURM/hosts" ] || die "slurm: this shell already runs inside the cluster"
+    ! within || die "slurm: this shell already runs inside the cluster"
     runs || die "slurm: no cluster runs in $dir" "./ddp slurm up 2"
     [ -e "$dir/cluster" ] || die "slurm: the cluster in $dir is not ready yet"
-    while read -r key value; do
-        case $key in
-        mode) mode=$value ;;
-        base) base=$value ;;
-        nodes) nodes=$value ;;
-        *) pids[$key]=$value ;;
-        esac
-    done <"$dir/cluster"
-    kill -0 "${pids[head]}" 2>/dev/null || die "slurm: the cluster in $dir belongs to another user" "as the user who started it: sudo"
+    eval "$(sed 's/^declare /declare -g /' "$dir/cluster")"
+    kill -0 "${pids[head]}" 2>/dev/null || die "slurm: the cluster in $dir belongs to another user" "sudo"
 }
 
-# enter HOST COMMAND...: becomes the command, on that host. It ends when this process is ended.
+# enter HOST COMMAND...: becomes the command, on that host. The command ends when this process is killed.
 enter()
 {
     local host=$1 user=() environment
     shift
     environment=("SLURM_CONF=$base/slurm.conf" "DDP_SLURM=$base" "OMPI_MCA_orte_tmpdir_base=$base/tmp")
     [ $EUID != 0 ] || environment+=(OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
-    # Here all nodes have one name, and Open MPI would take them for one host: no shared memory.
+    # Without namespaces all nodes have the same name, and Open MPI would use shared memory between them.
     [ "$mode" = hosts ] || exec env -u OMPI_MCA_btl_tcp_if_exclude "${environment[@]}" \
         OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo "$@"
     [ $EUID = 0 ] || user=(--preserve-credentials)
@@ -571,51 +471,41 @@ enter()
 cmd_run()
 {
     [ $# -gt 0 ] || wrong "run: which command?"
-    [ -z "${DDP_SLURM:-}" ] || [ ! -e "$DDP_SLURM/hosts" ] || exec "$@"      # from within: ./ddp slurm run bash
+    ! within || exec "$@"
     find_cluster
     enter head "$@"
 }
 
-# The number of a node that there is.
+# check_node K: sets $node to its name.
 check_node()
 {
     find_cluster
     if ! [[ $1 =~ ^(node)?[1-9][0-9]?$ ]] || ((${1#node} > nodes)); then
         wrong "there is no node '$1'" "there are $nodes"
     fi
+    node=node${1#node}
 }
 
 cmd_node()
 {
     [ $# -gt 1 ] || wrong "node: which node, and which command?"
     check_node "$1"
-    enter "node${1#node}" "${@:2}"
+    enter "$node" "${@:2}"
 }
 
-# cable cut|mend K: returns when it is done.
+# cable up|down K: asks the keeper, which has the right to change the network.
 cable()
 {
-    [ $# = 2 ] || wrong "$1: which node?"
+    [ $# = 2 ] || wrong "which node?"
     check_node "$2"
+    [ "$mode" = hosts ] || die "slurm: the nodes share the network of this host: there is no cable"
     # shellcheck disable=SC2016
-    (enter head timeout 10 bash -c 'rm -f "$3/cable.node$2" && echo "$1 $2" >"$3/control" &&
-        until [ "$(cat "$3/cable.node$2" 2>/dev/null)" = "$1" ]; do sleep 0.02; done' cable "$1" "${2#node}" "$base") ||
-        die "slurm: $1 $2: the cluster does not answer"
+    enter head sh -c 'echo "$1" >"$2/control"' cable "$node $1" "$base"
 }
-cmd_cut() { cable cut "$@"; }
-cmd_mend() { cable mend "$@"; }
+cmd_disconnect() { cable down "$@"; }
+cmd_reconnect() { cable up "$@"; }
 
-cmd_status()
-{
-    [ $# = 0 ] || wrong "status: takes no arguments"
-    find_cluster
-    say "$nodes nodes, $([ "$mode" = hosts ] && echo "each with a network of its own" || echo "all on this host")"
-    (enter head timeout 10 sinfo -N -o '%.10N %.10T %.5c %.10G %E')
-    (enter head timeout 10 squeue -o '%.6i %.16j %.10T %.8M %.8l %.20R')
-    say "logs: ./ddp slurm run ls $base/log"
-}
-
-# All of it has gone when this returns.
+# When this returns, nothing is left.
 cmd_down()
 {
     [ $# = 0 ] || wrong "down: takes no arguments"
@@ -628,21 +518,13 @@ dir=${DDP_SLURM_DIR:-$root/build/slurm}
 verb=${1:-help}
 [ $# = 0 ] || shift
 case ${1:-} in -h | --help) verb=help ;; esac
-if [ "${1:-}" = --dir ]; then
-    set_dir "${2:-}"
-    shift 2
-fi
 case $verb in
-up | hold | run | node | cut | mend | status | down) "cmd_$verb" "$@" ;;
-check) parse_start "$@" ;;                      # only whether up would understand these words
+up | hold | run | node | disconnect | reconnect | down) "cmd_$verb" "$@" ;;
+check) parse_start "$@" ;;                      # only whether these are valid arguments of up
 inside)
-    case $1 in
-    start) dir=$2; start "${@:3}" ;;
-    probe) probe ;;
-    sweep) sweep "$2" "$3" ;;
-    be_node) take_settings "${@:3}"; be_node "$2" ;;
-    *) take_settings "${@:2}"; "$1" ;;
-    esac
+    eval "$DDP_SLURM_SETTINGS"
+    export SLURM_CONF=${base:-}/slurm.conf
+    "$@"
     ;;
 help | -h | --help) usage ;;
 *) wrong "there is no command '$verb'" ;;

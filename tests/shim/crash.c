@@ -7,8 +7,7 @@
 //                                   store; empty: it strikes when this rank is forked
 //   CRASH_AT=3                      the third time that it appears (from 1); default 1
 //   CRASH_DO=KILL                   what happens, before it is written: KILL and so on: that signal; EXIT0, EXIT7: _exit
-//                                   with 0, 7; HANG: the thread spins; HOLD: it sleeps for 5 s; SLOW: it and all that
-//                                   come after it are 0.7 s late
+//                                   with 0, 7; HANG: the thread spins
 //   CRASH_WHOM=parent               the signal goes to the parent, or to its group, which Ctrl-C reaches; default: the
 //                                   rank that is watched
 //   CRASH_NOTE=file                 gets the process id of what is struck; its time is the moment
@@ -22,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 static int children;            // forked so far
@@ -55,13 +53,6 @@ static void note(pid_t pid)
     }
 }
 
-static void pause_ms(int ms)
-{
-    struct timespec left = { .tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000 };
-    while (nanosleep(&left, &left) < 0)
-        ;
-}
-
 static void crash(const char *what)
 {
     pid_t pid = whom();
@@ -69,12 +60,10 @@ static void crash(const char *what)
     for (int signal = 1; signal < NSIG; signal++)
         if (sigabbrev_np(signal) && strcmp(what, sigabbrev_np(signal)) == 0)
             kill(pid, signal);
-    if (pid != getpid())        // it is to have heard before we continue
-        pause_ms(300);
+    if (pid != getpid())        // give it time to react before this process continues
+        usleep(300 * 1000);
     if (strncmp(what, "EXIT", 4) == 0)
         _exit(atoi(what + 4));
-    if (strcmp(what, "HOLD") == 0)
-        pause_ms(5000);
     while (strcmp(what, "HANG") == 0)
         ;
 }
@@ -90,10 +79,7 @@ static void watch(const void *bytes, size_t size)
     const char *text = getenv("CRASH_TEXT"), *at = getenv("CRASH_AT"), *what = getenv("CRASH_DO");
     if (!is_the_one() || !text || !text[0] || !what || !memmem(bytes, size, text, strlen(text)))
         return;
-    int late = atomic_fetch_add(&appeared, 1) + 1 - (at ? atoi(at) : 1);
-    if (late >= 0 && strcmp(what, "SLOW") == 0)
-        pause_ms(700);
-    if (late == 0)
+    if (atomic_fetch_add(&appeared, 1) + 1 == (at ? atoi(at) : 1))
         crash(what);
 }
 

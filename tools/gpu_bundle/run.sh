@@ -27,7 +27,6 @@ Exit status: 0 all passed, 1 something failed, 2 wrong arguments, 77 nothing ran
                         python3), LD_LIBRARY_PATH, CUDNN_ROOT, NCCL_ROOT, CUDA_HOME, /usr/local/cuda, the system
   DDP_RESULTS=FOLDER    folder for logs and tables (default results/)
   DDP_CIFAR10=PATH      CIFAR-10's folder or archive
-  DDP_LIMIT=SECONDS     limit for each test, instead of its own
 END
 }
 
@@ -38,9 +37,9 @@ programs=("$here/build/cuda/07_dist_eval/train" "$here/build/cuda-gloo/07_dist_e
 # --- libraries ----------------------------------------------------------------------------------------------------
 
 python=${DDP_PYTHON:-python3}
-first_path=${LD_LIBRARY_PATH:-}         # for programs that are not ours
+first_path=${LD_LIBRARY_PATH:-}         # for other programs
 
-# Folders in which NVIDIA's libraries may be, in this order: pip's come first, for they are PyTorch's own.
+# Folders with NVIDIA's libraries. pip's packages come first: PyTorch uses those.
 list_folders()
 {
     tr : '\n' <<<"${DDP_LIBRARIES:-}"
@@ -58,10 +57,11 @@ END
 
 in_cache() { PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name { print $NF; exit }'; }
 
-# What the loader says about a program: "NAME => PATH", and what it lacks.
+# The loader's list for a program: "NAME => PATH", and what is missing.
 trace() { LD_LIBRARY_PATH=$path LD_TRACE_LOADED_OBJECTS=1 LD_WARN=1 LD_BIND_NOW=1 "$1" 2>&1; }
 trace_all() { local program; for program in "${programs[@]}"; do trace "$program"; done | sort -u; }
-lacking()       # libraries; only if all are there, functions that one of them has not
+# Names of missing libraries; if there are none, of missing functions.
+lacking()
 {
     local said names
     said=$(trace_all)
@@ -71,13 +71,13 @@ lacking()       # libraries; only if all are there, functions that one of them h
     sort -u <<<"$names"
 }
 
-# path: where our programs find all libraries; missing: those that are nowhere.
+# Sets path, where our programs find their libraries, and missing, those that are nowhere.
 set_path()
 {
     local name folder spare=yes
     declare -gA found=([libcuda.so.1]=$(in_cache libcuda.so.1))
     path=$here/lib
-    while IFS= read -r folder; do       # the first folder that has a library comes before all others that have it
+    while IFS= read -r folder; do       # of several folders with the same library the first counts
         for name in $(about needs) libnvrtc.so.13 libcuda.so.1; do
             [[ $folder == /* && -z ${found[$name]:-} && -e $folder/$name ]] || continue
             found[$name]=$folder/$name
@@ -85,7 +85,7 @@ set_path()
         done
     done < <(list_folders)
     path+=${first_path:+:$first_path}
-    while [ $spare = yes ]; do          # one of them may need another one
+    while [ $spare = yes ]; do          # a spare library may need another one
         spare=no missing=
         for name in $(lacking); do
             folder=$here/lib/spare/$name
@@ -109,12 +109,12 @@ need_libraries()
     export LD_LIBRARY_PATH=$path SRC=$here BUILD=$here/build/cuda
 }
 
-# A program of ours decides: it ends with 77 where it has no GPU.
+# One of our programs decides: it ends with 77 if it finds no GPU.
 gpu_is_usable() { "$here/build/tests/test_streams_cuda" >/dev/null 2>&1; [ $? != 77 ]; }
 
 # --- doctor -------------------------------------------------------------------------------------------------------
 
-# row must|may WHAT FOUND MISSING: a line of the doctor's.
+# row must|may WHAT FOUND MISSING: prints a line. MISSING is shown if FOUND is empty.
 row()
 {
     local color=$green mark='ok'
@@ -144,7 +144,7 @@ cuDNN $(about cuDNN), NCCL $(about NCCL)"
     row must libcuda.so.1 "${found[libcuda.so.1]}" "not found: it comes with the driver"
     for name in $(about needs); do
         file=$(trace_all | sed -nE "s,^[[:space:]]*$name => ([^ ]+) \(.*,\1,p" | head -1)
-        row must "$name" "${file:+$(readlink -f "$file")}" "not found"         # its name has the version, often
+        row must "$name" "${file:+$(readlink -f "$file")}" "not found"         # its name often has the version
     done
     [ -z "$missing" ] || row must libraries "" "not found, too old or broken:$missing"
     file=$(LD_LIBRARY_PATH=$first_path "$python" 2>/dev/null \
@@ -157,7 +157,7 @@ cuDNN $(about cuDNN), NCCL $(about NCCL)"
 
 # --- data ---------------------------------------------------------------------------------------------------------
 
-# CIFAR-10's folder. An archive is unpacked once.
+# Prints the folder of CIFAR-10. Unpacks an archive once.
 find_cifar()
 {
     local given=${DDP_CIFAR10:-} folder archive
@@ -184,10 +184,11 @@ new_results()
     passed=0 failed=0 skipped=0
 }
 
-# try NAME SECONDS COMMAND...: a line of the table; tests/run.sh keeps the time, and looks for processes that are left.
+# try NAME SECONDS COMMAND...: runs a test and adds a line to the table. tests/run.sh enforces the limit and finds
+# processes that are left.
 try()
 {
-    local name=$1 limit=${DDP_LIMIT:-$2} status verdict begin=$EPOCHREALTIME
+    local name=$1 limit=$2 status verdict begin=$EPOCHREALTIME
     shift 2
     "$here/tests/run.sh" "$limit" "$@" >"$results/logs/$name.log" 2>&1 </dev/null
     status=$?
@@ -201,7 +202,7 @@ try()
     [ $verdict != FAIL ] || tail -12 "$results/logs/$name.log" | sed 's/^/    | /'
 }
 
-# The end of a table: sums, and the exit status.
+# Prints the sums, and ends with the exit status.
 finish()
 {
     [ $((passed + failed + skipped)) -gt 0 ] || die_usage "no name matches"
@@ -220,18 +221,18 @@ find_no_gpu()
     export DDP_NO_GPU=$no_gpu
 }
 
-# Our own checks: each is a process of its own, ./run check NAME, in a directory that goes away.
+# Checks of the steps. Each runs as ./run check NAME, in a temporary directory.
 steps=(01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval)
 checks=(first_start steps_alike twice_f32 twice_tf32 twice_fp16 twice_bf16 recorded_f32 recorded_tf32 recorded_fp16
     nccl_refuses_two nccl_refuses_launched gloo_2_ranks gloo_4_ranks gloo_2_launched gloo_4_launched gloo_2_sync_bn
     devices_2 nccl_2_ranks nccl_2_launched nccl_2_fp16 nccl_2_sync_bn)
-profiles=(kernels_of_a_step statistics_kernel)      # of bench, not of a test
+profiles=(kernels_of_a_step statistics_kernel)      # only with a regular expression: they measure
 small=(--data synthetic --train-samples 256 --test-samples 64 -b 32 -j 1 --epochs 1 -p 4 --deterministic)
 
 hash_of() { "$@" >out 2>&1 || { cat out >&2; return 1; }; sed -n 's/^weight hash: //p' out; }
 same() { echo "$1: $2 and $3"; [ -n "$2" ] && [ "$2" = "$3" ]; }
 
-# Every step with one rank over NCCL: one job, the same bits.
+# Every step computes the same bits with one rank, over NCCL.
 check_steps_alike()
 {
     local step hash first='' bad=0 more
@@ -246,7 +247,7 @@ check_steps_alike()
     return $bad
 }
 
-# twice STEP OPTION...: --deterministic gives the same bits again
+# twice STEP OPTION...: two runs with --deterministic give the same bits.
 twice()
 {
     local step=$1 a b
@@ -259,7 +260,7 @@ check_twice_tf32() { twice 01_single_gpu --tf32 1; }
 check_twice_fp16() { twice 05_ddp_amp --amp fp16; }
 check_twice_bf16() { twice 05_ddp_amp --amp bf16; }
 
-# What a start costs: the first loads the kernels of all libraries, the second finds them in the page cache.
+# Time from start to the first step. The first run loads the libraries from disk, the second from the page cache.
 check_first_start()
 {
     local begin
@@ -272,7 +273,7 @@ check_first_start()
     echo
 }
 
-# Two epochs whose last batch is short: with --check-collectives nothing is recorded, and the same bits come out.
+# Two epochs with a short last batch. With --check-collectives no step is recorded, and the bits must be the same.
 recorded()
 {
     local a b
@@ -283,7 +284,7 @@ check_recorded_f32() { recorded --amp off --tf32 0; }
 check_recorded_tf32() { recorded --amp off --tf32 1; }
 check_recorded_fp16() { recorded --amp fp16 --accumulate 2; }
 
-# refused STEP TEXT: two ranks and one GPU
+# refused STEP TEXT: two ranks on one GPU end with this message.
 refused()
 {
     export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0}
@@ -298,8 +299,8 @@ refused()
 check_nccl_refuses_two() { refused 03_ddp_fork "2 ranks, but 1 GPU"; }
 check_nccl_refuses_launched() { refused 04_ddp_launcher "a GPU of its own"; }
 
-# ranks_alike BACKEND RANKS STEP OPTION...: all have the same hash (the programs compare them at the end), the same bits
-# come twice, and losses and weights are one process's over two epochs, as on the CPU.
+# ranks_alike BACKEND RANKS STEP OPTION...: losses and weights match those of one process over two epochs, as on the CPU,
+# and two runs give the same bits. (The program itself compares the hashes of its ranks.)
 ranks_alike()
 {
     local backend=$1 ranks=$2 step=$3 a b
@@ -315,7 +316,7 @@ ranks_alike()
     b=$(hash_of "${command[@]}") &&
         same "one process $(sed -n 's/^weight hash: //p' one.out); $ranks ranks, twice" "$a" "$b"
 }
-# ranks_twice BACKEND RANKS STEP OPTION...: what one process does otherwise, twice.
+# ranks_twice BACKEND RANKS STEP OPTION...: two runs give the same bits. For options where one process differs.
 ranks_twice()
 {
     local a b
@@ -328,7 +329,7 @@ check_gloo_2_launched() { ranks_alike cuda-gloo 2 07_dist_eval --amp off; }
 check_gloo_4_launched() { ranks_alike cuda-gloo 4 07_dist_eval --amp off; }
 check_gloo_2_sync_bn() { ranks_twice cuda-gloo 2 03_ddp_fork --sync-bn; }
 
-# With a GPU for each rank.
+# With one GPU per rank.
 two_gpus() { [ "$(count_gpus)" -ge 2 ] || { echo "skipped: it takes two GPUs"; exit 77; }; }
 check_devices_2() { two_gpus; ranks_twice cuda 2 02_data_parallel; }
 check_nccl_2_ranks() { two_gpus; ranks_alike cuda 2 03_ddp_fork; }
@@ -338,7 +339,7 @@ check_nccl_2_sync_bn() { two_gpus; ranks_twice cuda 2 07_dist_eval --amp off --s
 
 # --- profiles -----------------------------------------------------------------------------------------------------
 
-# ncu OPTION... -- COMMAND...: skipped where there is none, or only root may count.
+# profile OPTION... COMMAND...: by ncu. Skipped without ncu, or if only root may read the counters.
 profile()
 {
     local ncu
@@ -350,7 +351,7 @@ profile()
     return 1
 }
 
-# As many as six steps have more than five.
+# The kernels of one step: six steps minus five.
 check_kernels_of_a_step()
 {
     local job words steps kernels
@@ -380,7 +381,7 @@ cmd_check()
     "check_$1"
 }
 
-# The test programs first: they say more precisely what is wrong.
+# The test programs come first: their messages are more precise.
 cmd_test()
 {
     local regex=${1:-.} name limit
@@ -400,7 +401,7 @@ cmd_test()
 
 # --- sanitizers ---------------------------------------------------------------------------------------------------
 
-# find_tool NAME: of CUDA's
+# find_tool NAME: prints the path of one of CUDA's tools.
 find_tool()
 {
     local file
@@ -437,7 +438,7 @@ cmd_sanitize()
 
 declare -A part_limits=([1]=240 [2]=420 [3]=240 [4]=180 [5]=420 [column]=1500)     # seconds
 
-# The commands of a part, one a line, without ./run.
+# Prints the commands of a part, one per line, without ./run.
 list_commands()
 {
     case $1 in
@@ -462,7 +463,7 @@ print_plan()
     echo "in all at most $(((total + 59) / 60)) minutes"
 }
 
-# The head and the tail of a file.
+# ends_of FILE HEAD TAIL: its first and last lines, indented.
 ends_of()
 {
     awk -v head="$2" -v tail="$3" '{ line[NR] = substr($0, 1, 400) }
@@ -473,7 +474,7 @@ ends_of()
         }' "$1"
 }
 
-# What this machine is.
+# Describes this machine and its GPUs.
 print_machine()
 {
     date -u +'%FT%TZ'
@@ -488,7 +489,7 @@ print_machine()
     df -h /dev/shm
 }
 
-# first_command PART SECONDS WORDS...: one command of a part, with its lines of the report.
+# first_command PART SECONDS WORDS...: runs one command of a part, and adds its output to the report.
 first_command()
 {
     local part=$1 limit=$2 status verdict begin=$SECONDS log folder name
