@@ -1,10 +1,14 @@
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
-// images_load against a pixel-by-pixel reference; the loader's order, whatever its workers do.
-#include "data.h"
+// The loader's batches against a pixel-by-pixel reference, in order whatever its workers do: of images
+// in memory, and of picture files.
+#include "data/pictures.h"
 #include "rng.h"
 #include "test.h"
 
+#include <sys/stat.h>
 #include <time.h>
+
+enum { COUNT = 103, MOST_BYTES = 3 * 40 * 40, MOST_ROWS = 64 };
 
 // --- tools ---------------------------------------------------------------------------------------
 
@@ -63,50 +67,72 @@ static size_t place(Shape s, int n, int c, int y, int x)
     return ((plane * s.h + y) * s.w + x) * s.block + c % s.block;
 }
 
-// How many numbers of a batch of these ids are not what they should be. A GPU may round
-// differently.
-static int wrong_numbers(const Dataset *set, const float *images, Shape shape, const int32_t *ids,
-                         int n, int64_t epoch, const Augment *augment)
+// How many numbers and labels of a batch are not what they should be. A GPU may round differently.
+static int wrong_numbers(const Dataset *set, const Batch *batch, const LoaderConfig *config,
+                         const int32_t *ids, int64_t epoch)
 {
+    static uint8_t bytes[MOST_BYTES];
+    static float images[(MOST_ROWS + 2) * MOST_BYTES];
     const float tolerance = strcmp(device_backend, "cpu") == 0 ? 0 : 1e-6f;
+    int32_t labels[MOST_ROWS + 2];
+    Shape shape = config->shape;
+    shape.n = batch->rows;
+    copy_to_host(device_stream(device), images, batch->images, shape_bytes(shape));
+    copy_to_host(device_stream(device), labels, batch->labels, (size_t)shape.n * sizeof *labels);
+    stream_sync(device_stream(device));
     int wrong = 0;
-    for (int i = 0; i < shape.n; i++)
+    for (int i = 0; i < shape.n; i++) {
+        Dataset from = *set;
+        Augment augment = config->augment;
+        bool there = i < batch->count;
+        int id = there ? ids[i] : 0;
+        if (set->pictures && there) { // what is left out is black
+            PictureTools tools = { 0 };
+            Error err;
+            there = picture_make(set, id, &augment, epoch, &tools, bytes, &err);
+            if (!there)
+                memset(bytes, 0, sizeof bytes);
+            picture_tools_free(&tools);
+            from.images = bytes - (size_t)id * set->channels * set->height * set->width;
+            augment.crop = augment.flip = false;
+        }
+        wrong += labels[i] != (there ? set->labels[id] : -1);
         for (int c = 0; c < shape.c; c++)
             for (int y = 0; y < shape.h; y++)
                 for (int x = 0; x < shape.w; x++) {
                     float wanted =
-                        i < n ? reference(set, ids[i], epoch, augment, shape, c, y, x) : 0;
+                        i < batch->count ? reference(&from, id, epoch, &augment, shape, c, y, x) : 0;
                     float off = images[place(shape, i, c, y, x)] - wanted;
                     wrong += !((off < 0 ? -off : off) <= tolerance);
                 }
+    }
     return wrong;
 }
 
-// A batch as the host sees it.
-typedef struct HostBatch {
-    float *images;
-    int32_t *labels;
-} HostBatch;
-
-static HostBatch batch_fetch(const Batch *batch, Shape shape)
+// Takes an epoch from batch `first` on and checks every batch of it.
+static void epoch_check(Loader *loader, const Dataset *set, const LoaderConfig *config,
+                        const int32_t *ids, int count, int64_t epoch, int first)
 {
-    HostBatch host;
-    shape.n = batch->rows;
-    host.images = malloc(shape_count(shape) * sizeof *host.images);
-    host.labels = malloc((size_t)shape.n * sizeof *host.labels);
-    copy_to_host(device_stream(device), host.images, batch->images, shape_count(shape) * 4);
-    copy_to_host(device_stream(device), host.labels, batch->labels, (size_t)shape.n * 4);
-    stream_sync(device_stream(device));
-    return host;
+    const int n = config->shape.n, batches = (count + n - 1) / n;
+    loader_start(loader, ids, count, epoch, first);
+    EXPECT_EQ_INT(loader_batches(loader), batches);
+    for (int index = first; index < batches; index++) {
+        const Batch *batch = loader_next(loader);
+        int wanted = count - index * n < n ? count - index * n : n;
+        if (!EXPECT(batch && batch->index == index && batch->count == wanted,
+                    "batch %d: %d, count %d", index, batch ? batch->index : -1,
+                    batch ? batch->count : -1))
+            return;
+        EXPECT_EQ_INT(batch->rows, config->pad_tail ? n : wanted);
+        EXPECT_EQ_INT(batch->slot, index % LOADER_SLOTS);
+        int wrong = wrong_numbers(set, batch, config, ids + (size_t)index * n, epoch);
+        EXPECT(wrong == 0, "epoch %d, batch %d: %d numbers are wrong", (int)epoch, index, wrong);
+    }
+    EXPECT(!loader_next(loader), "a batch after the last");
+    EXPECT(!loader_next(loader), "a batch after the last, asked twice");
 }
 
-static void batch_drop(HostBatch *host)
-{
-    free(host->images);
-    free(host->labels);
-}
-
-// --- images_load ---------------------------------------------------------------------------------
+// --- images --------------------------------------------------------------------------------------
 
 TEST(images_match_the_reference)
 {
@@ -125,14 +151,9 @@ TEST(images_match_the_reference)
             augment.flip = mode & 2;
             int rows = mode == 3 ? 9 : 7, c = cases[k].channels;    // two rows of nothing
             Shape shape = { rows, c, cases[k].canvas_height, cases[k].canvas_width, cuda ? c : 1 };
-            Loader *loader = loader_new(device, &set, &(LoaderConfig){ shape, augment, 0, true });
-            loader_start(loader, ids, 7, 5, 0);
-            HostBatch host = batch_fetch(loader_next(loader), shape);
-            int wrong = wrong_numbers(&set, host.images, shape, ids, 7, 5, &augment);
-            EXPECT(wrong == 0, "case %zu, mode %d: %d numbers are wrong", k, mode, wrong);
-            for (int i = 0; i < shape.n; i++)
-                EXPECT_EQ_INT(host.labels[i], i < 7 ? ids[i] * 3 : -1);
-            batch_drop(&host);
+            LoaderConfig config = { shape, augment, 0, true };
+            Loader *loader = loader_new(device, &set, &config);
+            epoch_check(loader, &set, &config, ids, 7, 5, 0);
             loader_free(loader);
         }
         dataset_drop(&set);
@@ -143,62 +164,39 @@ TEST(images_match_the_reference)
 
 static const Shape small = { 0, 3, 12, 12, 1 };
 
-// Takes an epoch from batch `first` on and checks every batch of it.
-static void epoch_check(Loader *loader, const Dataset *set, const LoaderConfig *config,
-                        const int32_t *ids, int count, int64_t epoch, int first)
-{
-    const int n = config->shape.n, batches = (count + n - 1) / n;
-    loader_start(loader, ids, count, epoch, first);
-    EXPECT_EQ_INT(loader_batches(loader), batches);
-    for (int index = first; index < batches; index++) {
-        const Batch *batch = loader_next(loader);
-        int wanted = count - index * n < n ? count - index * n : n;
-        if (!EXPECT(batch && batch->index == index && batch->count == wanted,
-                    "batch %d: %d, count %d", index, batch ? batch->index : -1,
-                    batch ? batch->count : -1))
-            return;
-        EXPECT_EQ_INT(batch->rows, config->pad_tail ? n : wanted);
-        EXPECT_EQ_INT(batch->slot, index % LOADER_SLOTS);
-
-        Shape shape = config->shape;
-        shape.n = batch->rows;
-        HostBatch host = batch_fetch(batch, shape);
-        int wrong = wrong_numbers(set, host.images, shape, ids + (size_t)index * n, wanted, epoch,
-                                  &config->augment);
-        EXPECT(wrong == 0, "epoch %d, batch %d: %d numbers are wrong", (int)epoch, index, wrong);
-        for (int i = 0; i < batch->rows; i++)
-            EXPECT_EQ_INT(host.labels[i], i < wanted ? ids[index * n + i] * 3 : -1);
-        batch_drop(&host);
-    }
-    EXPECT(!loader_next(loader), "a batch after the last");
-    EXPECT(!loader_next(loader), "a batch after the last, asked twice");
-}
-
 // Every sample once an epoch, in the order of the ids, as the reference makes it: so neither the
-// batch a sample is in nor the worker that loads it changes its crop or flip.
-TEST(batches_come_in_order)
+// batch a sample is in nor the worker that makes it changes its crop or flip. An epoch may begin at
+// any batch, or end while the workers are at it.
+static void expect_epochs(const Dataset *set, Shape shape, const Augment *augment)
 {
-    enum { COUNT = 203 };
     static int32_t ids[COUNT];
-    Dataset set = dataset_make(COUNT, 3, 12, 12);
     for (int workers = 0; workers <= 5; workers++)
-        for (int n = 1; n <= 64; n = n * 3 + 1) {
-            LoaderConfig config = { small, jittered, workers, workers % 2 == 0 };
+        for (int n = 1; n <= MOST_ROWS; n = n * 3 + 1) {
+            LoaderConfig config = { shape, workers == 3 ? plain : *augment, workers,
+                                    workers % 2 == 0 };
             config.shape.n = n;
-            Loader *loader = loader_new(device, &set, &config);
-            for (int64_t epoch = 0; epoch < 2; epoch++) {
-                torch_randperm((uint64_t)epoch, COUNT, ids);
-                epoch_check(loader, &set, &config, ids, COUNT, epoch, 0);
-            }
+            Loader *loader = loader_new(device, set, &config);
+            torch_randperm((uint64_t)n, set->count, ids);
+            epoch_check(loader, set, &config, ids, set->count, 0, 0);
+            torch_randperm((uint64_t)n + 1, set->count, ids);
+            epoch_check(loader, set, &config, ids, set->count, 1, set->count / n / 2);
+            loader_start(loader, ids, set->count, 2, 0);
+            loader_next(loader);
+            epoch_check(loader, set, &config, ids, set->count - 1, 3, 0);
             loader_free(loader);
         }
+}
+
+TEST(batches_come_in_order)
+{
+    Dataset set = dataset_make(COUNT, 3, 12, 12);
+    expect_epochs(&set, small, &jittered);
     dataset_drop(&set);
 }
 
 // Epochs of any length from any batch on, and none of them needs to be finished, or begun.
 TEST(epochs_begin_and_end_anywhere)
 {
-    enum { COUNT = 100 };
     static int32_t ids[2 * COUNT];
     Dataset set = dataset_make(COUNT, 3, 12, 12);
     for (int workers = 0; workers <= 3; workers++) {
@@ -232,33 +230,9 @@ TEST(epochs_begin_and_end_anywhere)
     loader_free(NULL);
 }
 
-// The last batch, of one row, is full long before the first: the caller still waits for its own.
-TEST(a_batch_is_whole_when_it_is_given)
-{
-    enum { ROWS = 1000, COUNT = ROWS + 1 };
-    static int32_t ids[COUNT];
-    Dataset set = dataset_make(COUNT, 3, 12, 12);
-    LoaderConfig config = { small, plain, 2, false };
-    config.shape.n = ROWS;
-    Loader *loader = loader_new(device, &set, &config);
-    for (int round = 0; round < 30; round++) {
-        torch_randperm((uint64_t)round, COUNT, ids);
-        loader_start(loader, ids, COUNT, 0, 0);
-        HostBatch host = batch_fetch(loader_next(loader), config.shape);
-        int wrong = 0;
-        for (int i = 0; i < ROWS; i++)
-            wrong += host.labels[i] != ids[i] * 3;
-        EXPECT(wrong == 0, "round %d: %d labels are wrong", round, wrong);
-        batch_drop(&host);
-    }
-    loader_free(loader);
-    dataset_drop(&set);
-}
-
 // Two loaders (training, evaluation) at once, and the waiting that loader_next reports.
 TEST(loaders_do_not_disturb_each_other)
 {
-    enum { COUNT = 60 };
     int32_t ids[COUNT];
     torch_randperm(1, COUNT, ids);
     Dataset set = dataset_make(COUNT, 3, 12, 12);
@@ -287,6 +261,50 @@ TEST(loaders_do_not_disturb_each_other)
     dataset_drop(&set);
 }
 
+// --- pictures ------------------------------------------------------------------------------------
+
+// The pictures of the corpus, of any size and kind, in two classes.
+static void corpus_open(Data *data, const char *name, const char *bad_images)
+{
+    char script[4096];
+    Error err;
+    DataConfig config = data_defaults();
+    snprintf(script, sizeof script,
+             "cd '%s/tests/fuzz/corpus/picture' && for set in train val; do for class in a b; do "
+             "dir='%s'/$set/$class; mkdir -p $dir && cp [4bcgnprwy]* $dir && rm -f $dir/png_grey16; "
+             "done; done", DDP_SOURCE_DIR, test_path(name));
+    config.data = test_path(name);
+    config.image_size = 32;
+    config.bad_images = bad_images;
+    if (system(script) != 0 || !data_open(data, &config, 5, &err))
+        FAIL("", "%s: the corpus cannot be opened", name);
+}
+
+TEST(batches_of_pictures)
+{
+    Data data;
+    corpus_open(&data, "corpus", "stop");
+    expect_epochs(&data.train, (Shape){ 0, 3, 32, 32, 1 }, &data.augment);
+    expect_epochs(&data.train, (Shape){ 0, 3, 36, 33, 1 }, &data.augment);
+    data_close(&data);
+}
+
+// Left out: a black row, which has no label; the rows beside it are as they should be.
+TEST(bad_pictures_are_left_out)
+{
+    Data data;
+    int32_t ids[COUNT];
+    corpus_open(&data, "bad", "skip");
+    EXPECT_EQ_INT(truncate(test_path("bad/train/a/420"), 100), 0);
+    EXPECT_EQ_INT(unlink(test_path("bad/train/b/ycck")), 0);
+    torch_randperm(1, data.train.count, ids);
+    LoaderConfig config = { { 16, 3, 32, 32, 1 }, data.augment, 3, false };
+    Loader *loader = loader_new(device, &data.train, &config);
+    epoch_check(loader, &data.train, &config, ids, data.train.count, 0, 0);
+    loader_free(loader);
+    data_close(&data);
+}
+
 int main(void)
 {
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
@@ -295,8 +313,9 @@ int main(void)
     images_match_the_reference();
     batches_come_in_order();
     epochs_begin_and_end_anywhere();
-    a_batch_is_whole_when_it_is_given();
     loaders_do_not_disturb_each_other();
+    batches_of_pictures();
+    bad_pictures_are_left_out();
     device_close(device);
     return test_done();
 }

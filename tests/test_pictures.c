@@ -1,65 +1,176 @@
-// A data set of picture files: which samples it has, and the loader's batches of them.
-//
-// ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
+// Pictures in folders and archives: ImageFolder's order, what is refused, and the data set they make.
+// test_loader.c has their batches, test_picture.c their pixels.
 #include "data/pictures.h"
 #include "test.h"
 
-#include <png.h>
-#include <sys/stat.h>
+// --- lists ---------------------------------------------------------------------------------------
 
-enum { CLASSES = 3, FILES = 20, SIZE = 40 };
-static const char *const class_names[CLASSES] = { "a, b", "cat", "z\"" };
-static Device *device;
-
-// FILES pictures in each class of train, half as many in val; or a single level. Each has a colour
-// of its own and a gradient.
-static void picture_write(const char *path, int number)
+// Runs a shell script in $TMP; `jpg FILE...` makes files that begin as a JPEG does.
+static void shell(const char *script)
 {
-    static uint8_t rgb[SIZE * SIZE * 3];
-    png_image image = { .version = PNG_IMAGE_VERSION, .width = SIZE, .height = SIZE,
-                        .format = PNG_FORMAT_RGB };
-    for (int i = 0; i < SIZE * SIZE; i++) {
-        rgb[3 * i] = (uint8_t)(number * 3);
-        rgb[3 * i + 1] = (uint8_t)(i % SIZE * 6);
-        rgb[3 * i + 2] = (uint8_t)(i / SIZE * 6);
-    }
-    EXPECT(png_image_write_to_file(&image, path, 0, rgb, 0, NULL), "%s: %s", path, image.message);
-}
-
-static const char *file_path(const char *dir, const char *part, int class, int number)
-{
-    static char path[4096];
-    snprintf(path, sizeof path, "%s/%s%s/%03d.png", dir, part, class_names[class], number);
-    return path;
-}
-
-static void part_make(const char *dir, const char *part, int files)
-{
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", dir, part);
-    mkdir(path, 0755);
-    for (int class = 0; class < CLASSES; class++) {
-        snprintf(path, sizeof path, "%s/%s%s", dir, part, class_names[class]);
-        mkdir(path, 0755);
-        for (int i = 0; i < files; i++)
-            picture_write(file_path(dir, part, class, i), class * FILES + i);
+    char text[4096];
+    snprintf(text, sizeof text,
+             "cd \"$TMP\" || exit 1; set -e\n"
+             "jpg() { for f; do mkdir -p \"${f%%/*}\"; printf '\\377\\330\\377%%s' \"$f\" >\"$f\"; done; }\n"
+             "%s\n", script);
+    if (system(text) != 0) {
+        fprintf(stderr, "failed: %s\n", script);
+        exit(1);
     }
 }
 
-static const char *tree_make(const char *name, bool single)
+// The files from `first` on.
+static void expect_files(const Folder *folder, int first, const char *const *wanted, const int *labels,
+                         int count)
 {
-    const char *dir = test_path(name);
-    mkdir(dir, 0755);
-    part_make(dir, single ? "" : "train/", FILES);
-    if (!single)
-        part_make(dir, "val/", FILES / 2);
-    return dir;
+    FileBytes bytes = { 0 };
+    Error err;
+    for (int i = 0; i < count && first + i < folder->count; i++) {
+        EXPECT_EQ_STR(folder_file(folder, first + i), wanted[i]);
+        EXPECT_EQ_INT(folder->files[first + i].label, labels[i]);
+        if (!EXPECT(folder_read(folder, first + i, &bytes, &err), "%s", err.text))
+            continue;
+        size_t n = strlen(wanted[i]);
+        EXPECT(bytes.size > n && memcmp(bytes.bytes + bytes.size - n, wanted[i], n) == 0,
+               "%s: other bytes", wanted[i]);
+    }
+    free(bytes.bytes);
 }
 
-static DataConfig config_of(const char *dir)
+// Every form of the same tree.
+static void expect_tree(const char *path, bool sets)
 {
+    static const char *const train[] = { "train/a b/2.jpg", "train/a b/z.JPEG", "train/a b/sub/1.png",
+                                         "train/a b/sub-1/1.png", "train/a b/sub/x/1.jpg",
+                                         "train/a-b/odd", "train/\xC3\xA9\n/1.jpg" };
+    static const char *const val[] = { "val/a b/1.jpg", "val/a-b/1.jpg", "val/\xC3\xA9\n/1.jpg" };
+    static const int train_labels[] = { 0, 0, 0, 0, 0, 1, 2 }, val_labels[] = { 0, 1, 2 };
+    Folder folder;
+    Error err;
+    if (!EXPECT(folder_open(&folder, path, &err), "%s: %s", path, err.text))
+        return;
+    EXPECT_EQ_INT(folder.classes, 3);
+    EXPECT_EQ_STR(folder.class_names[0], "a b");
+    EXPECT_EQ_STR(folder.class_names[2], "\xC3\xA9\n");
+    EXPECT(folder.sets == sets && folder.train_count == 7 && folder.count == (sets ? 10 : 7),
+           "%s: %d of %d files", path, folder.train_count, folder.count);
+    if (sets) {
+        expect_files(&folder, 0, train, train_labels, 7);
+        expect_files(&folder, 7, val, val_labels, 3);
+    } else {
+        EXPECT_EQ_STR(folder_file(&folder, 0), "a b/2.jpg");
+    }
+    folder_close(&folder);
+}
+
+TEST(order_is_imagefolders)
+{
+    shell("mkdir tree; cd tree; e=$(printf '\\303\\251\\nx'); e=${e%x}\n"
+          "jpg 'train/a b/z.JPEG' 'train/a b/2.jpg' 'train/a b/sub/1.png' 'train/a b/sub/x/1.jpg'\n"
+          "jpg 'train/a b/sub-1/1.png' train/a-b/odd \"train/$e/1.jpg\" 'val/a b/1.jpg'\n"
+          "jpg val/a-b/1.jpg \"val/$e/1.jpg\" train/beside.txt test/other/1.jpg\n"
+          "jpg train/.hidden/1.txt train/a-b/._1.jpg 'train/a b/.DS_Store'\n"
+          "mv train/a-b ../elsewhere; ln -s ../../elsewhere train/a-b");
+    expect_tree(test_path("tree"), true);
+    expect_tree(test_path("tree/"), true);
+    expect_tree(test_path("tree/train"), false);
+}
+
+TEST(archives_are_the_same)
+{
+    shell("for f in ustar gnu pax; do tar --dereference -C tree --format=$f -cf $f.tar .; done\n"
+          "tar --dereference -cf around.tar tree; tar --dereference -C tree -cf two.tar val train\n"
+          "tar --dereference -C tree/train -cf single.tar .");
+    const char *const names[] = { "ustar.tar", "gnu.tar", "pax.tar", "around.tar", "two.tar" };
+    for (int i = 0; i < 5; i++)
+        expect_tree(test_path(names[i]), true);
+    expect_tree(test_path("single.tar"), false);
+}
+
+TEST(long_names_in_archives)
+{
+    shell("long=$(printf 'n%.0s' $(seq 150)); jpg long/train/$long/$long.jpg long/train/b/1.jpg\n"
+          "jpg long/val/$long/1.jpg long/val/b/1.jpg\n"
+          "for f in gnu pax; do tar --format=$f -cf long-$f.tar long; done");
+    const char *const names[] = { "long-gnu.tar", "long-pax.tar", "long" };
+    for (int i = 0; i < 3; i++) {
+        Folder folder;
+        Error err;
+        FileBytes bytes = { 0 };
+        if (!EXPECT(folder_open(&folder, test_path(names[i]), &err), "%s", err.text))
+            continue;
+        EXPECT_EQ_INT(folder.train_count, 2);
+        EXPECT_EQ_INT(strlen(folder_file(&folder, 1)), 6 + 150 + 1 + 154);
+        EXPECT(folder_read(&folder, 1, &bytes, &err) && bytes.size > 300, "%zu bytes",
+               bytes.size);
+        free(bytes.bytes);
+        folder_close(&folder);
+    }
+}
+
+static void refused(const char *script, const char *path, const char *reason)
+{
+    Folder folder;
+    Error err = { .text = "" };
+    shell("rm -rf bad*; jpg bad/train/a/1.jpg bad/train/b/1.jpg bad/val/a/1.jpg bad/val/b/1.jpg");
+    shell(script);
+    if (EXPECT(!folder_open(&folder, test_path(path), &err), "%s: accepted", script))
+        EXPECT(strstr(err.text, reason) != NULL, "%s: \"%s\", not \"%s\"", script, err.text, reason);
+    else
+        folder_close(&folder);
+}
+
+TEST(bad_trees_are_refused)
+{
+    refused("", "nowhere", "nowhere: No such file");
+    refused("rm -r bad/val", "bad", "bad: there is train but no val");
+    refused("rm -r bad/train", "bad", "bad: there is val but no train");
+    refused("rm -r bad/val/b", "bad", "bad: val/b: no files in this class");
+    refused("rm -r bad/*/b", "bad", "only one class: a");
+    refused("jpg bad/val/c/1.jpg", "bad", "bad: val/c: not a class of train");
+    refused("mkdir bad/train/c", "bad", "bad: train/c: no files in this class");
+    refused("rm -r bad/*", "bad", "bad: no data set in this directory");
+    refused("mkdir bad0; mv bad bad0/bad1", "bad0", "only one class: bad1");
+    refused("echo text >bad/train/a/notes.txt", "bad", "train/a/notes.txt: neither a JPEG nor");
+    refused(": >bad/train/b/2.jpg", "bad", "train/b/2.jpg: an empty file");
+    refused("truncate -s 2G bad/train/b/2.jpg", "bad", "train/b/2.jpg: larger than 256 MiB");
+    refused("mkfifo bad/val/a/2.jpg", "bad", "val/a/2.jpg: neither a file nor");
+    refused("ln -s nothing bad/val/a/2.jpg", "bad", "val/a/2.jpg: a broken symbolic link");
+    refused("ln -s . bad/val/a/loop", "bad", "val/a/loop: symbolic links in a circle");
+    refused("ln -s self bad/val/a/self", "bad", "val/a/self: ");
+    if (geteuid() != 0)
+        refused("chmod 0 bad/val/a", "bad", "val/a: Permission denied");
+}
+
+TEST(bad_archives_are_refused)
+{
+    refused("ln bad/train/a/1.jpg bad/train/a/2.jpg; tar -cf bad.tar bad", "bad.tar",
+            "train/a/2.jpg: neither a file nor a folder");
+    refused("seq 9999 >bad/val/a/1.jpg; tar -czf bad.tar bad", "bad.tar", "bad.tar: byte 0: not a file header");
+    refused(": >bad.tar", "bad.tar", "bad.tar: read at byte 0: the file is too short");
+    refused("tar -cf bad.tar bad; truncate -s 2000 bad.tar", "bad.tar", "bad.tar: ");
+    refused("truncate -s 70000 bad/train/a/1.jpg; tar -cf bad.tar bad; truncate -s 30000 bad.tar", "bad.tar",
+            "bad.tar: truncated in bad/");
+    refused("mkdir bad/train/c; tar -cf bad.tar bad", "bad.tar", "train/c: no files in this class");
+    refused("mkdir bad.tar", "bad.tar", "bad.tar: not a regular file");
+}
+
+
+// --- data sets -----------------------------------------------------------------------------------
+
+enum { CLASSES = 3, FILES = 20 };
+
+// FILES pictures in each class of train, half as many in val; or a single level.
+static DataConfig tree_make(const char *name, bool single)
+{
+    char script[1024];
     DataConfig config = data_defaults();
-    config.data = dir;
+    snprintf(script, sizeof script,
+             "for class in 'a, b' cat 'z\"'; do for i in $(seq -w %d); do jpg \"%s/%s$class/$i.jpg\"; "
+             "[ $i -gt %d ] || jpg \"%s/val/$class/$i.jpg\"; done; done",
+             FILES, name, single ? "" : "train/", single ? 0 : FILES / 2, name);
+    shell(script);
+    config.data = test_path(name);
     config.image_size = 32;
     return config;
 }
@@ -70,12 +181,10 @@ static bool opened(Data *data, const DataConfig *config)
     return EXPECT(data_open(data, config, 5, &err), "%s", err.text);
 }
 
-// --- which samples -------------------------------------------------------------------------------
-
 TEST(a_tree_is_a_data_set)
 {
     Data data;
-    DataConfig config = config_of(tree_make("tree", false));
+    DataConfig config = tree_make("whole", false);
     if (!opened(&data, &config))
         return;
     EXPECT_EQ_INT(data.train.count, CLASSES * FILES);
@@ -104,7 +213,7 @@ TEST(a_tree_is_a_data_set)
 TEST(a_single_level_is_split)
 {
     Data data, again;
-    DataConfig config = config_of(tree_make("single", true));
+    DataConfig config = tree_make("alone", true);
     config.val_split = 0.3;
     if (!opened(&data, &config) || !opened(&again, &config))
         return;
@@ -129,40 +238,34 @@ TEST(a_single_level_is_split)
 
 TEST(fingerprints_of_trees)
 {
-    char first[80];
-    Data data;
-    const char *dir = tree_make("print", false);
-    DataConfig config = config_of(dir), copy = config_of(tree_make("print-copy", false));
-    if (!opened(&data, &config))
-        return;
-    snprintf(first, sizeof first, "%s", data.fingerprint);
-    data_close(&data);
-    if (opened(&data, &copy))
-        EXPECT_EQ_STR(data.fingerprint, first);
-    data_close(&data);
-    picture_write(file_path(config.data, "train/", 1, 4), 77);
-    if (opened(&data, &config))
-        EXPECT(strcmp(data.fingerprint, first) != 0, "another picture: %s", first);
-    data_close(&data);
-    char from[4096];
-    snprintf(from, sizeof from, "%s", file_path(copy.data, "val/", 2, 3));
-    rename(from, file_path(copy.data, "val/", 2, 300));
-    if (opened(&data, &copy))
-        EXPECT(strcmp(data.fingerprint, first) != 0, "another name: %s", first);
-    data_close(&data);
+    static const char *const changes[] = {
+        "true", "cp -r print print-copy; rm -r print; mv print-copy print",
+        "printf x >>'print/train/cat/02.jpg'", "mv print/val/cat/03.jpg print/val/cat/003.jpg",
+    };
+    char prints[4][80] = { "" };
+    DataConfig config = tree_make("print", false);
+    for (int i = 0; i < 4; i++) {
+        Data data;
+        shell(changes[i]);
+        if (opened(&data, &config))
+            snprintf(prints[i], sizeof prints[i], "%s", data.fingerprint);
+        data_close(&data);
+    }
+    EXPECT_EQ_STR(prints[1], prints[0]);
+    EXPECT(strcmp(prints[1], prints[2]) != 0, "other bytes: %s", prints[1]);
+    EXPECT(strcmp(prints[2], prints[3]) != 0, "another name: %s", prints[2]);
 }
 
-// Is image `id` in that epoch, with that seed, image 7 of epoch 0?
-static bool same_image(const Data *data, int id, const Augment *augment, int64_t epoch,
-                       uint64_t seed)
+// Is the image in that epoch, with that seed, what it is in epoch 0 with seed 5?
+static bool same_image(const Data *data, const Augment *augment, int64_t epoch, uint64_t seed)
 {
     static uint8_t first[3 * 32 * 32], other[3 * 32 * 32];
     PictureTools tools = { 0 };
     Error err;
     Augment seeded = *augment;
     seeded.seed = seed;
-    bool good = picture_make(&data->train, 7, augment, 0, &tools, first, &err) &&
-                picture_make(&data->train, id, &seeded, epoch, &tools, other, &err);
+    bool good = picture_make(&data->train, 0, augment, 0, &tools, first, &err) &&
+                picture_make(&data->train, 0, &seeded, epoch, &tools, other, &err);
     picture_tools_free(&tools);
     return good && memcmp(first, other, sizeof first) == 0;
 }
@@ -171,124 +274,29 @@ static bool same_image(const Data *data, int id, const Augment *augment, int64_t
 TEST(crops_follow_seed_and_epoch)
 {
     Data data;
-    DataConfig config = config_of(tree_make("crops", false));
+    DataConfig config = tree_make("crops", true);
+    shell("cp '" DDP_SOURCE_DIR "/tests/fuzz/corpus/picture/baseline' 'crops/a, b/01.jpg'");
+    config.val_split = 0;
+    config.train_count = 1;
     if (!opened(&data, &config))
         return;
-    EXPECT(same_image(&data, 7, &data.augment, 0, 5), "the same image twice");
-    EXPECT(!same_image(&data, 7, &data.augment, 1, 5), "another epoch");
-    EXPECT(!same_image(&data, 7, &data.augment, 0, 6), "another seed");
-    EXPECT(same_image(&data, 7, &data.plain, 1, 6), "the middle, always");
-    data_close(&data);
-}
-
-// --- batches -------------------------------------------------------------------------------------
-
-// How many numbers of the batch are not (byte / 255 - mean) / std of picture_make's bytes.
-static int wrong_numbers(const Data *data, const LoaderConfig *config, const Batch *batch,
-                         const int32_t *ids, int64_t epoch)
-{
-    enum { PIXELS = 32 * 32 };
-    static float images[64 * 3 * PIXELS];
-    static uint8_t bytes[3 * PIXELS];
-    const float tolerance = strcmp(device_backend, "cpu") == 0 ? 0 : 1e-6f;
-    int32_t labels[64];
-    Stream *stream = device_stream(device);
-    PictureTools tools = { 0 };
-    int wrong = 0;
-    copy_to_host(stream, images, batch->images, (size_t)batch->rows * 3 * PIXELS * sizeof *images);
-    copy_to_host(stream, labels, batch->labels, (size_t)batch->rows * sizeof *labels);
-    stream_sync(stream);
-    for (int i = 0; i < batch->rows; i++) {
-        Error err = { 0 };
-        bool there = i < batch->count && picture_make(&data->train, ids[i], &config->augment, epoch,
-                                                      &tools, bytes, &err);
-        wrong += labels[i] != (there ? data->train.labels[ids[i]] : -1);
-        for (int k = 0; k < 3 * PIXELS; k++) {
-            int c = k / PIXELS;
-            float value = ((there ? bytes[k] : 0) / 255.0f - config->augment.mean[c]) /
-                          config->augment.std[c];
-            float off = images[i * 3 * PIXELS + k] - (i < batch->count ? value : 0);
-            wrong += !((off < 0 ? -off : off) <= tolerance);
-        }
-    }
-    picture_tools_free(&tools);
-    return wrong;
-}
-
-static void epoch_check(Loader *loader, const Data *data, const LoaderConfig *config,
-                        const int32_t *ids, int count, int64_t epoch, int first)
-{
-    const int n = config->shape.n;
-    loader_start(loader, ids, count, epoch, first);
-    for (int index = first; index * n < count; index++) {
-        const Batch *batch = loader_next(loader);
-        int wanted = count - index * n < n ? count - index * n : n;
-        if (!EXPECT(batch && batch->index == index && batch->count == wanted, "batch %d", index))
-            return;
-        int wrong = wrong_numbers(data, config, batch, ids + (size_t)index * n, epoch);
-        EXPECT(wrong == 0, "epoch %d, batch %d: %d numbers are wrong", (int)epoch, index, wrong);
-    }
-    EXPECT(!loader_next(loader), "a batch after the last");
-}
-
-// Every sample once, in the order of the ids, with the crop that only seed, epoch and id decide:
-// whatever the number of workers, the batch, and where an epoch begins.
-TEST(batches_of_pictures)
-{
-    enum { COUNT = CLASSES * FILES };
-    Data data;
-    int32_t ids[COUNT];
-    DataConfig config = config_of(tree_make("batches", false));
-    if (!opened(&data, &config))
-        return;
-    for (int i = 0; i < COUNT; i++)
-        ids[i] = i * 7 % COUNT;
-    for (int workers = 0; workers <= 5; workers++)
-        for (int n = 1; n <= 64; n = n * 4 + 3) {
-            LoaderConfig c = { { n, 3, 32, 32, 1 }, workers == 2 ? data.plain : data.augment,
-                               workers, workers % 2 == 0 };
-            Loader *loader = loader_new(device, &data.train, &c);
-            epoch_check(loader, &data, &c, ids, COUNT, 0, 0);
-            epoch_check(loader, &data, &c, ids, COUNT, 1, COUNT / n / 2);
-            loader_start(loader, ids, COUNT, 2, 0); // ended while the workers are at it
-            loader_next(loader);
-            epoch_check(loader, &data, &c, ids, COUNT - 1, 3, 0);
-            loader_free(loader);
-        }
-    data_close(&data);
-}
-
-// Left out: a black row, which has no label; the rows beside it are as they should be.
-TEST(bad_pictures_are_left_out)
-{
-    Data data;
-    int32_t ids[CLASSES * FILES];
-    DataConfig config = config_of(tree_make("bad", false));
-    config.bad_images = "skip";
-    if (!opened(&data, &config))
-        return;
-    EXPECT_EQ_INT(truncate(file_path(config.data, "train/", 0, 3), 100), 0);
-    EXPECT_EQ_INT(unlink(file_path(config.data, "train/", 2, 19)), 0);
-    for (int i = 0; i < CLASSES * FILES; i++)
-        ids[i] = i;
-    LoaderConfig c = { { 16, 3, 32, 32, 1 }, data.augment, 3, false };
-    Loader *loader = loader_new(device, &data.train, &c);
-    epoch_check(loader, &data, &c, ids, CLASSES * FILES, 0, 0);
-    loader_free(loader);
+    EXPECT(same_image(&data, &data.augment, 0, 5), "the same image twice");
+    EXPECT(!same_image(&data, &data.augment, 1, 5), "another epoch");
+    EXPECT(!same_image(&data, &data.augment, 0, 6), "another seed");
+    EXPECT(same_image(&data, &data.plain, 1, 6), "the middle, always");
     data_close(&data);
 }
 
 int main(void)
 {
-    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
-        TEST_SKIP("no GPU");
-    device = device_open(0, 1);
+    order_is_imagefolders();
+    archives_are_the_same();
+    long_names_in_archives();
+    bad_trees_are_refused();
+    bad_archives_are_refused();
     a_tree_is_a_data_set();
     a_single_level_is_split();
     fingerprints_of_trees();
     crops_follow_seed_and_epoch();
-    batches_of_pictures();
-    bad_pictures_are_left_out();
-    device_close(device);
     return test_done();
 }
