@@ -1,6 +1,6 @@
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
-// The loader's batches against a pixel-by-pixel reference, in order whatever its workers do: of images
-// in memory, and of picture files.
+// The loader's batches, of images in memory and of picture files: against a pixel-by-pixel reference,
+// and in order whatever the workers do.
 #include "data/pictures.h"
 #include "rng.h"
 #include "test.h"
@@ -100,9 +100,9 @@ static int wrong_numbers(const Dataset *set, const Batch *batch, const LoaderCon
         for (int c = 0; c < shape.c; c++)
             for (int y = 0; y < shape.h; y++)
                 for (int x = 0; x < shape.w; x++) {
-                    float wanted =
-                        i < batch->count ? reference(&from, id, epoch, &augment, shape, c, y, x) : 0;
-                    float off = images[place(shape, i, c, y, x)] - wanted;
+                    float off = images[place(shape, i, c, y, x)];
+                    if (i < batch->count)
+                        off -= reference(&from, id, epoch, &augment, shape, c, y, x);
                     wrong += !((off < 0 ? -off : off) <= tolerance);
                 }
     }

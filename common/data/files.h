@@ -11,8 +11,8 @@ typedef struct DataFile {
     uint32_t crc;           // of the bytes read so far
 } DataFile;
 
-// Opens a file. Refuses anything but a regular one, and never waits (opening a FIFO would wait for a
-// writer). -1: it cannot be opened.
+// Opens a file, or returns -1. Refuses anything but a regular file, and never waits (opening a FIFO
+// would wait for a writer).
 int data_file_descriptor(const char *path, const char *hint, int64_t *size, Error *err);
 bool data_file_open(DataFile *file, const char *path, const char *hint, Error *err);
 void data_file_close(DataFile *file);

@@ -19,8 +19,8 @@
 
 enum { TAR_BLOCK = 512 };
 
-static const char tree_hint[] = "pictures are in train/CLASS/ and val/CLASS/ or in CLASS/, CIFAR in its "
-                                "binary version, MNIST in four files, gzipped or not";
+static const char tree_hint[] = "pictures are in train/CLASS/ and val/CLASS/ or in CLASS/, CIFAR "
+                                "in its binary version, MNIST in four files, gzipped or not";
 static const char tar_hint[] =
     "make an uncompressed archive: tar --dereference --hard-dereference -cf FILE.tar DIR";
 static const char file_hint[] = "JPEG and PNG files up to 256 MiB are read: convert or remove it";
@@ -141,7 +141,7 @@ static bool read_at(int fd, const char *name, int64_t offset, void *to, size_t b
     return true;
 }
 
-static int64_t octal(const uint8_t *field, int bytes)
+static int64_t octal(const char *field, int bytes)
 {
     int64_t value = 0;
     for (int i = 0; i < bytes; i++)
@@ -150,11 +150,11 @@ static int64_t octal(const uint8_t *field, int bytes)
     return value;
 }
 
-static bool tar_sum_is_right(const uint8_t *header)
+static bool tar_sum_is_right(const char *header)
 {
     int sum = 8 * ' ';
     for (int i = 0; i < TAR_BLOCK; i++)
-        sum += i < 148 || i >= 156 ? header[i] : 0;
+        sum += i < 148 || i >= 156 ? (uint8_t)header[i] : 0;
     return sum == octal(header + 148, 8);
 }
 
@@ -179,59 +179,62 @@ static void pax_path(char *text, size_t size, char *path)
     }
 }
 
-// Takes the entry whose content begins at `at`. `path` keeps the path that an entry of type L or x
-// gives to the next one.
-static bool tar_take(Folder *folder, char type, const uint8_t *header, int64_t at, int64_t bytes,
-                     char *path, Error *err)
+// The path that an entry of type L or x, whose content begins at `at`, gives to the next entry.
+static bool tar_read_path(const Folder *folder, char type, int64_t at, int64_t bytes, char *path,
+                          Error *err)
 {
     char text[PATH_MAX + 100] = "";
-    if (type == 'L' || type == 'x') {
-        if (bytes >= (int64_t)sizeof text)
-            return error_set(err, "", "%s: byte %lld: the name is too long", folder->path,
-                             (long long)at);
-        if (!read_at(folder->tar, folder->path, at, text, (size_t)bytes, err))
-            return false;
-        if (type == 'x')
-            pax_path(text, (size_t)bytes, path);
-        else
-            snprintf(path, PATH_MAX, "%s", text);
-        return true;
-    }
-    if (!path[0])
-        tar_header_path((const char *)header, path);
-    const char *name = path;
-    while (starts_with(name, "./"))
-        name += 2;
-    if (name[0] == '.' || strstr(name, "/.") || !name[0])
+    if (bytes >= (int64_t)sizeof text)
+        return error_set(err, "", "%s: byte %lld: the name is too long", folder->path,
+                         (long long)at);
+    if (!read_at(folder->tar, folder->path, at, text, (size_t)bytes, err))
+        return false;
+    if (type == 'x')
+        pax_path(text, (size_t)bytes, path);
+    else
+        snprintf(path, PATH_MAX, "%s", text);
+    return true;
+}
+
+static bool tar_add(Folder *folder, char type, const char *path, int64_t at, int64_t bytes,
+                    Error *err)
+{
+    while (starts_with(path, "./"))
+        path += 2;
+    if (path[0] == '.' || strstr(path, "/.") || !path[0])
         return true; // hidden
-    return strchr("05", type) ? list_add(folder, name, at / TAR_BLOCK, bytes, err)
-                              : error_set(err, tar_hint, "%s: %s: neither a file nor a folder",
-                                          folder->path, name);
+    if (type != '0' && type != '5')
+        return error_set(err, tar_hint, "%s: %s: neither a file nor a folder", folder->path, path);
+    return list_add(folder, path, at / TAR_BLOCK, bytes, err);
 }
 
 static bool tar_list_entries(Folder *folder, int64_t size, Error *err)
 {
-    char path[PATH_MAX] = "";
-    uint8_t header[TAR_BLOCK];
+    char path[PATH_MAX] = "", header[TAR_BLOCK];
     for (int64_t at = 0; at == 0 || at < size;) {
         if (!read_at(folder->tar, folder->path, at, header, TAR_BLOCK, err))
             return false;
         if (!header[0] && at > 0)
             return true; // blocks of zeros end it
-        const char type = (char)header[156];
-        const int64_t bytes = octal(header + 124, 12), blocks = (bytes + TAR_BLOCK - 1) / TAR_BLOCK;
         if (!tar_sum_is_right(header))
             return error_set(err, tar_hint, "%s: byte %lld: not a file header", folder->path,
                              (long long)at);
+        const char type = header[156] ? header[156] : '0';
+        const int64_t bytes = octal(header + 124, 12);
         at += TAR_BLOCK;
         if (bytes > size - at)
-            return error_set(err, tar_hint, "%s: truncated in %.100s", folder->path,
-                             (const char *)header);
-        if (!strchr("gK", type) && !tar_take(folder, type, header, at, bytes, path, err))
-            return false;
-        if (!strchr("gKLx", type))
+            return error_set(err, tar_hint, "%s: truncated in %.100s", folder->path, header);
+        if (type == 'L' || type == 'x') {
+            if (!tar_read_path(folder, type, at, bytes, path, err))
+                return false;
+        } else if (type != 'g' && type != 'K') {
+            if (!path[0])
+                tar_header_path(header, path);
+            if (!tar_add(folder, type, path, at, bytes, err))
+                return false;
             path[0] = '\0';
-        at += blocks * TAR_BLOCK;
+        }
+        at += (bytes + TAR_BLOCK - 1) / TAR_BLOCK * TAR_BLOCK;
     }
     return true;
 }
@@ -264,11 +267,19 @@ static bool tar_list(Folder *folder, Error *err)
 
 // --- sets and classes ----------------------------------------------------------------------------
 
+// The length of a path's set: "train/", "val/", or nothing if there is a single level. -1: no set.
+static int set_length(const Folder *folder, const char *path)
+{
+    if (!folder->sets)
+        return 0;
+    return starts_with(path, "train/") ? 6 : starts_with(path, "val/") ? 4 : -1;
+}
+
 // The length of "train/cat" in a path (of "cat", if there is a single level). 0: it is in no class.
 static size_t class_end(const Folder *folder, const char *path)
 {
-    size_t set = !folder->sets ? 0 : starts_with(path, "train/") ? 6 : starts_with(path, "val/") ? 4 : 0;
-    const char *end = !folder->sets || set ? strchr(path + set, '/') : NULL;
+    const int set = set_length(folder, path);
+    const char *end = set < 0 ? NULL : strchr(path + set, '/');
     return end ? (size_t)(end - path) : 0;
 }
 
@@ -319,8 +330,8 @@ static bool files_label(Folder *folder, Error *err)
         char class[PATH_MAX];
         FolderFile file = folder->files[i];
         const char *path = path_of(folder, &file);
+        const int set = set_length(folder, path);
         const bool train = !folder->sets || path[0] == 't';
-        const int set = !folder->sets ? 0 : train ? 6 : 4;
         snprintf(class, sizeof class, "%.*s", (int)class_end(folder, path) - set, path + set);
         file.label = label_of(folder, class, train);
         if (file.label < 0)

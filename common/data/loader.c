@@ -31,7 +31,7 @@ enum {
 typedef struct Slot {
     void *images;           // (rows, channels, height, width), device
     int32_t *labels;        // (rows), device
-    uint8_t *bytes;         // (rows, channels, height, width), host: the images as workers make them
+    uint8_t *bytes;         // (rows, channels, height, width), host: what workers make
     int32_t *row_labels;    // (rows), host
     uint8_t *sent;          // the bytes on the device; if it shares the host's memory, bytes
     Event *ready;           // after the work that fills the slot
@@ -118,47 +118,49 @@ static int between(int low, int value, int high)
     return value < low ? low : value > high ? high : value;
 }
 
-// Copies an image to the middle of a black canvas. A crop moves it, a flip mirrors the canvas:
-//
-//   canvas (y, x) shows image (y - top, x - left)      (in a mirrored canvas x counts from the right)
-//   top = (canvas height - image height) / 2 + padding - jitter.y, and left likewise
-static void image_place(const Loader *loader, const uint8_t *image, bool flip, int down, int right,
+// Copies an image to a black canvas, with its corner at (top, left), which may be outside; a flip
+// mirrors the canvas.
+static void image_place(const Loader *loader, const uint8_t *image, int top, int left, bool flip,
                         uint8_t *canvas)
 {
     const Dataset *set = loader->dataset;
     const int height = loader->config.shape.h, width = loader->config.shape.w;
-    const int top = (height - set->height) / 2 + down, left = (width - set->width) / 2 + right;
+    const int first = between(0, top, height), last = between(0, top + set->height, height);
     const int begin = between(0, left, width), end = between(begin, left + set->width, width);
     memset(canvas, 0, canvas_bytes(loader));
-    for (int c = 0; c < set->channels; c++)
-        for (int y = between(0, top, height); y < between(0, top + set->height, height); y++) {
-            const uint8_t *from = image + ((size_t)c * set->height + (size_t)(y - top)) * set->width;
-            uint8_t *to = canvas + ((size_t)c * height + (size_t)y) * width;
+    for (int c = 0; c < set->channels; c++) {
+        for (int y = first; y < last; y++) {
+            const uint8_t *from = image + ((size_t)c * set->height + y - top) * set->width;
+            uint8_t *to = canvas + ((size_t)c * height + y) * width;
             for (int x = begin; x < end && flip; x++)
                 to[width - 1 - x] = from[x - left];
             if (!flip)
                 memcpy(to + begin, from + (begin - left), (size_t)(end - begin));
         }
+    }
 }
 
-// A sample's image on a canvas, and its label.
+// A sample's image in the middle of a canvas, from where a crop moves it, and its label.
 static void row_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *label)
 {
     Error error;
     Loader *loader = worker->loader;
     const Dataset *set = loader->dataset;
     const Augment *augment = &loader->config.augment;
+    const Shape *shape = &loader->config.shape;
+    const int top = (shape->h - set->height) / 2, left = (shape->w - set->width) / 2;
     *label = set->labels[id];
-    if (set->pictures) {
+    if (set->pictures) { // cropped and flipped as it is made
         if (!picture_make(set, id, augment, loader->epoch, &worker->tools, worker->picture, &error))
             row_leave_out(loader, worker->picture, label, &error);
-        image_place(loader, worker->picture, false, 0, 0, canvas);
+        image_place(loader, worker->picture, top, left, false, canvas);
         return;
     }
     const Jitter jitter = jitter_of(augment->seed, loader->epoch, id, augment->padding);
-    image_place(loader, set->images + (size_t)id * image_bytes(set), augment->flip && jitter.flip,
-                augment->crop ? augment->padding - jitter.y : 0,
-                augment->crop ? augment->padding - jitter.x : 0, canvas);
+    image_place(loader, set->images + (size_t)id * image_bytes(set),
+                top + (augment->crop ? augment->padding - jitter.y : 0),
+                left + (augment->crop ? augment->padding - jitter.x : 0),
+                augment->flip && jitter.flip, canvas);
 }
 
 static void rows_make(Worker *worker, int batch, int first, int rows)

@@ -2,39 +2,10 @@
 // rest as a file. It must refuse it, or give labels below the number of classes; and it must not
 // ask for more memory than a file of that size can justify.
 #include "data/formats.h"
+#include "fuzz.h"
 
-#include <sanitizer/allocator_interface.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-static size_t most_memory = SIZE_MAX;
-
-static void memory_asked(const volatile void *memory, size_t bytes)
-{
-    (void)memory;
-    if (bytes > most_memory) {
-        fprintf(stderr, "%zu bytes asked for, %zu are justified\n", bytes, most_memory);
-        abort();
-    }
-}
-
-static void memory_given_back(const volatile void *memory) { (void)memory; }
-
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-    (void)argc;
-    (void)argv;
-    __sanitizer_install_malloc_and_free_hooks(memory_asked, memory_given_back);
-    return 0;
-}
-
-static void require(bool good)
-{
-    if (!good)
-        abort();
-}
 
 // A file in memory, and the path under which it can be opened.
 static int file_make(const uint8_t *bytes, size_t size, char path[64])

@@ -3,39 +3,10 @@
 // than common/data/picture.h says. What begins as a tar archive is listed and read.
 #include "data/folder.h"
 #include "data/resize.h"
+#include "fuzz.h"
 
-#include <sanitizer/allocator_interface.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static size_t most_memory = SIZE_MAX;
-
-static void memory_asked(const volatile void *memory, size_t bytes)
-{
-    (void)memory;
-    if (bytes > most_memory) {
-        fprintf(stderr, "%zu bytes asked for, %zu are justified\n", bytes, most_memory);
-        abort();
-    }
-}
-
-static void memory_given_back(const volatile void *memory) { (void)memory; }
-
-int LLVMFuzzerInitialize(int *argc, char ***argv)
-{
-    (void)argc;
-    (void)argv;
-    __sanitizer_install_malloc_and_free_hooks(memory_asked, memory_given_back);
-    return 0;
-}
-
-static void require(bool good)
-{
-    if (!good)
-        abort();
-}
 
 static void view_try(const uint8_t *bytes, size_t size, const View *view)
 {

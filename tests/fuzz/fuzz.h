@@ -1,0 +1,34 @@
+// fuzz.h - what the fuzz targets share: a requirement, and a limit of the memory that is asked for.
+#pragma once
+#include <sanitizer/allocator_interface.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static size_t most_memory = SIZE_MAX; // of one call of malloc
+
+static void memory_asked(const volatile void *memory, size_t bytes)
+{
+    (void)memory;
+    if (bytes > most_memory) {
+        fprintf(stderr, "%zu bytes asked for, %zu are justified\n", bytes, most_memory);
+        abort();
+    }
+}
+
+static void memory_given_back(const volatile void *memory) { (void)memory; }
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    __sanitizer_install_malloc_and_free_hooks(memory_asked, memory_given_back);
+    return 0;
+}
+
+static void require(bool good)
+{
+    if (!good)
+        abort();
+}
