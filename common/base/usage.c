@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 struct Usage {
@@ -93,33 +93,23 @@ static void add_gpu(void *device, FILE *out)
 
 // --- /proc ---------------------------------------------------------------------------------------
 
-// Scans the file's first line that begins with `word`. Values that are not there stay as they are.
-static void scan_line(const char *path, const char *word, const char *format, long long *values)
+// Scans the file's first line. Values that are not there stay as they are.
+static void scan_line(const char *path, const char *format, long long v[7])
 {
-    char line[512];
+    char line[512] = "";
     FILE *in = fopen(path, "re");
-    while (in && fgets(line, sizeof line, in))
-        if (strncmp(line, word, strlen(word)) == 0) {
-            sscanf(line, format, &values[0], &values[1], &values[2], &values[3], &values[4],
-                   &values[5], &values[6]);
-            break;
-        }
+    if (in && fgets(line, sizeof line, in))
+        sscanf(line, format, &v[0], &v[1], &v[2], &v[3], &v[4], &v[5], &v[6]);
     if (in)
         fclose(in);
 }
 
-static double process_seconds(void)
-{
-    struct rusage r;
-    getrusage(RUSAGE_SELF, &r);
-    return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
-           1e-6 * (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
-}
+static double process_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 static void machine_ticks(long long *busy, long long *all)
 {
     long long v[7] = { 0 };     // user, nice, system, idle, iowait, irq, softirq
-    scan_line("/proc/stat", "cpu ", "cpu %lld %lld %lld %lld %lld %lld %lld", v);
+    scan_line("/proc/stat", "cpu %lld %lld %lld %lld %lld %lld %lld", v);
     *busy = v[0] + v[1] + v[2] + v[5] + v[6];
     *all = *busy + v[3] + v[4];
 }
@@ -133,8 +123,8 @@ static void sample(Usage *u)
     size_t size;
     double now = clock_now(), cpu = process_seconds();
     machine_ticks(&busy, &all);
-    scan_line("/proc/self/io", "rchar:", "rchar: %lld", read);
-    scan_line("/proc/self/statm", "", "%lld %lld", pages);
+    scan_line("/proc/self/io", "rchar: %lld", read);
+    scan_line("/proc/self/statm", "%lld %lld", pages);
     FILE *out = open_memstream(&text, &size);
     CHECK(out, "", "open_memstream: %s", strerror(errno));
     fprintf(out, "\"t\":%.2f,\"cpu\":%.1f,\"machine_cpu\":%.1f,\"rss_mb\":%.1f,\"read_mb\":%.1f",
