@@ -9,8 +9,6 @@ convnet, resnet18, resnet50
               one step from each of 5 states along a real run, complete tensors, with tests/test_step.c
 folder        one step of a resnet18 on JPEG files, which torchvision's ImageFolder and transforms read too
 amp           the steps in bf16 and f16, against autocast, with tests/test_step_amp.c
-ranks         one step of 02 and 03, from a state to the saved weights, against PyTorch's
-              DistributedSampler and DistributedDataParallel on Gloo
 """
 import functools
 import json
@@ -25,7 +23,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from torch.utils.data import DistributedSampler
 from torchvision import datasets, transforms
 
 import reference as ref
@@ -103,19 +100,19 @@ def batch_of(place, images, labels, side, ids):
     return x, labels[ids]
 
 
-def calmest(model, momentum, batches, ranks=1):
+def calmest(model, momentum, batches):
     """-> kinks, number, batch, steps: the first batch that is calm, or the one with the fewest
     kinks."""
     best = None
     for i, batch in enumerate(batches):
-        kinks = ref.find_kinks(model, batch[0], ranks)
+        kinks = ref.find_kinks(model, batch[0])
         if kinks == 0:
-            steps = ref.in_ranks(ranks, model, momentum, *batch)
+            steps = ref.all_steps(model, momentum, *batch)
             if ref.is_calm(steps):
                 return 0, i, batch, steps
         if best is None or kinks < best[0]:
             best = kinks, i, batch
-    return *best, ref.in_ranks(ranks, model, momentum, *best[2])
+    return *best, ref.all_steps(model, momentum, *best[2])
 
 
 def states_along(place, arch, data, side, states):
@@ -179,67 +176,6 @@ def compare_autocast(place):
             os.remove(path)
 
 
-# --- several devices, several processes ------------------------------------------------------------
-
-RANKS, RANK_ROWS, RANK_STATES, RANK_SEED = 2, 8, (5, 40), 11
-# How many parts of a batch have statistics of their own, and options under which that is so
-PROGRAMS = (
-    ("02_data_parallel", RANKS, ("--devices 2 -b 16",)),
-    ("03_ddp_fork", RANKS, ("--ranks 2 -b 8", "--ranks 2 -b 8 --bucket-mb 0")),
-    ("03_ddp_fork", 1, ("--ranks 2 -b 8 --sync-bn",)),
-)
-
-
-def parts_of(program, count, step):
-    """The samples of a step, the parts of a batch one after the other."""
-    if program == "02_data_parallel":
-        rows = RANKS * RANK_ROWS
-        return ref.epoch_order(count, RANK_SEED, 0)[step * rows:(step + 1) * rows].numpy()
-    samplers = (DistributedSampler(range(count), RANKS, r, seed=RANK_SEED) for r in range(RANKS))
-    return np.array([list(s)[step * RANK_ROWS:(step + 1) * RANK_ROWS] for s in samplers]).ravel()
-
-
-def wrong_tensors(model, steps, path):
-    """Names of tensors that a saved step changed differently than PyTorch, by the rules of tests/test_step.c."""
-    (_, f32), (_, f64), far = steps
-    old, new, wrong = model.state_dict(), load_file(path), []
-    for key in (key for key in f32 if not key.startswith("grad.")):
-        name = key.split(".", 1)[1]
-        ours = (new[name].double() - old[name].double()).numpy()
-        close = np.abs(ours - f32[key]).max() <= 1e-3 * np.abs(f32[key]).max()
-        if not close and not np.abs(ours - f64[key]).max() <= 2 * far[key]:
-            wrong.append(key)
-    return wrong
-
-
-def compare_program(place, program, own, ways, state, data):
-    step, model, momentum, _ = state
-    kinks, number, _, steps = calmest(model, momentum, (
-        batch_of(place, *data, 32, parts_of(program, len(data[0]), i))
-        for i in range(CANDIDATES)), own)
-    before, after = place.file("before.safetensors"), place.file("after.safetensors")
-    ref.save_state(before, "resnet18", model, momentum, RANK_SEED, number, RANKS * RANK_ROWS,
-                   place.name)
-    for options in ways:
-        done = place.run(os.path.join(place.build, program, "train"), "--arch", "resnet18",
-                         "--data", place.folder, "--seed", RANK_SEED, "--no-augment", "--resume",
-                         before, "--max-steps", number + 1, "--threads", 1, "--save", after,
-                         *options.split())
-        wrong = wrong_tensors(model, steps, after) if done else ["everything"]
-        check(not wrong, f"{program} {options}: one step from the state after {step} ({kinks} "
-              f"values near a kink) {' '.join(wrong[:5])}")
-        if done:
-            os.remove(after)
-    os.remove(before)
-
-
-def compare_ranks(place):
-    data = place.load(train=True)
-    for state in states_along(place, "resnet18", data, 32, RANK_STATES):
-        for program, own, ways in PROGRAMS:
-            compare_program(place, program, own, ways, state, data)
-
-
 # --- pictures --------------------------------------------------------------------------------------
 
 SIDE, PICTURE_ROWS = 64, 8
@@ -285,6 +221,19 @@ def odd_pictures(place):
             if not name.startswith("tar_"):
                 shutil.copy(f"{corpus}/{name}", f"{tree}/{folder}/{name}.png")
     return tree
+
+
+def wrong_tensors(model, steps, path):
+    """Names of tensors that a saved step changed differently than PyTorch, by the rules of tests/test_step.c."""
+    (_, f32), (_, f64), far = steps
+    old, new, wrong = model.state_dict(), load_file(path), []
+    for key in (key for key in f32 if not key.startswith("grad.")):
+        name = key.split(".", 1)[1]
+        ours = (new[name].double() - old[name].double()).numpy()
+        close = np.abs(ours - f32[key]).max() <= 1e-3 * np.abs(f32[key]).max()
+        if not close and not np.abs(ours - f64[key]).max() <= 2 * far[key]:
+            wrong.append(key)
+    return wrong
 
 
 def compare_folder(place, seed=4):
@@ -375,7 +324,7 @@ def main():
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
     place = Place(*sys.argv[1:3])
-    parts = {"evaluation": compare_evaluation, "ranks": compare_ranks, "folder": compare_folder, "amp": compare_autocast}
+    parts = {"evaluation": compare_evaluation, "folder": compare_folder, "amp": compare_autocast}
     parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
     for part in sys.argv[3:] or parts:
         parts[part](place)
