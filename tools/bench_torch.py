@@ -3,18 +3,18 @@
 
     bench_torch.py WHAT --mode MODE ...
 
-It prepares, then measures once for each line of its input, and prints a JSON object each time:
+It prepares, then measures once for each line of its input. Each measurement is a line with a JSON object:
 
     step      training steps on a batch in memory
     ddp       the same in several processes: DistributedDataParallel on Gloo; batch and threads are each rank's
     epoch     an epoch with torchvision's usual input pipeline
     folder    an epoch of a folder of pictures, without a model: ImageFolder and DataLoader
-    eval      all test images, which are in memory, normalised already
+    eval      all test images, already in memory and normalised
 
-These measure nothing. They print once and end; the caller takes the time from the start of the process:
+These print one line and end; the caller measures the time from the start of the process:
 
     first     the first step of an epoch
-    launch    the same, in each of the ranks that torchrun has started
+    launch    the same, in each rank that torchrun starts
     whole     reads weights and test images and evaluates once
 
 The model is torchvision's, with ten classes; SGD has Nesterov's momentum, as our defaults.
@@ -80,7 +80,7 @@ def make_training(args, batch, wrap=lambda model: model):
 
 
 def record(step, images, labels):
-    """A step as one CUDA graph, which reads this batch: others are copied there."""
+    """A step as one CUDA graph, which reads this batch; other batches are copied into it."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -102,7 +102,7 @@ def record(step, images, labels):
 
 
 def prepare_step(args, wrap=lambda model: model):
-    """The loss is read once a group, as ours is when it prints a line."""
+    """Reads the loss once per group, as our programs do when they print a line."""
     batch = make_batch(args)
     step = make_training(args, batch, wrap)
     for _ in range(10):
@@ -122,7 +122,7 @@ def prepare_step(args, wrap=lambda model: model):
 
 
 def ddp_rank(rank, args, port, found):
-    """A process of its own."""
+    """One process of prepare_ddp."""
     torch.set_num_threads(args.threads)
     torch.manual_seed(rank)
     store = dist.TCPStore("127.0.0.1", port, args.ranks, is_master=False)
@@ -148,24 +148,25 @@ def prepare_ddp(args):
 # --- a whole epoch ------------------------------------------------------------------------------
 
 
+def read_images(args, names, count):
+    """CIFAR-10's images (n, 3, 32, 32) and labels from these files, or count random ones."""
+    import numpy as np                  # here, because plain steps need no numpy
+    if not args.data:
+        rng = np.random.default_rng(0)
+        return rng.integers(0, 256, (count, 3, 32, 32), np.uint8), rng.integers(0, 10, count)
+    rows = np.concatenate([np.fromfile(f"{args.data}/{name}.bin", np.uint8) for name in names]).reshape(-1, 3073)
+    return rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].astype(np.int64)
+
+
 def make_loader(args, **options):
-    """CIFAR-10's training set as PIL images, and the transforms that everybody uses."""
-    import numpy as np                  # here: steps alone need neither
+    """CIFAR-10's training set as PIL images, with the usual transforms."""
     from PIL import Image
     from torchvision import transforms
 
     class Images(torch.utils.data.Dataset):
         def __init__(self):
-            if args.data:
-                rows = np.concatenate([np.fromfile(f"{args.data}/data_batch_{i}.bin", np.uint8)
-                                       for i in range(1, 6)]).reshape(-1, 3073)
-                self.labels = rows[:, 0].astype(np.int64)
-                planes = rows[:, 1:].reshape(-1, 3, 32, 32)
-                self.pixels = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
-            else:
-                rng = np.random.default_rng(0)
-                self.labels = rng.integers(0, 10, 50000)
-                self.pixels = rng.integers(0, 256, (50000, 32, 32, 3), np.uint8)
+            images, self.labels = read_images(args, [f"data_batch_{i}" for i in range(1, 6)], 50000)
+            self.pixels = images.transpose(0, 2, 3, 1).copy(order="C")
             self.transform = transforms.Compose([
                 transforms.RandomCrop(32, padding=4), transforms.RandomHorizontalFlip(),
                 transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
@@ -184,7 +185,7 @@ def make_loader(args, **options):
 
 
 def prepare_folder(args):
-    """Everything that pytorch/examples' ImageNet training does to a picture. The first epoch starts the workers."""
+    """The transforms of pytorch/examples' ImageNet training. An epoch that is not measured starts the workers."""
     from torchvision import datasets, transforms
 
     data = datasets.ImageFolder(f"{args.data}/train", transforms.Compose([
@@ -259,22 +260,17 @@ def take_first_step(args):
 
 def read_tests(args):
     """The test images, normalised, and their labels."""
-    if not args.data:
-        return torch.randn(10000, 3, 32, 32), torch.randint(10, (10000,))
-    with open(f"{args.data}/test_batch.bin", "rb") as file:
-        rows = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).view(-1, 3073)
+    images, labels = read_images(args, ["test_batch"], 10000)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (MEAN, STD))
-    images = rows[:, 1:].reshape(-1, 3, 32, 32).float().div_(255)
-    return images.sub_(mean).div_(std), rows[:, 0].long()
+    return torch.from_numpy(images.copy()).float().div_(255).sub_(mean).div_(std), torch.from_numpy(labels)
 
 
 def make_model(args, example):
-    """ResNet-18 for inference. folded: BatchNorm is in the convolutions; frozen: TorchScript, frozen (which
-    folds too) and optimised; compile: torch.compile with frozen weights; autotune: the same, choosing
-    kernels by trial."""
+    """ResNet-18 for inference. folded: BatchNorm is part of the convolutions; frozen: TorchScript, frozen (which also
+    folds) and optimised; compile: torch.compile with frozen weights; autotune: the same, with kernels chosen by trial."""
     model = torchvision.models.resnet18(num_classes=10).eval()
     if args.init:
-        from safetensors.torch import load_file         # here, so that no other start waits for it
+        from safetensors.torch import load_file         # here, because it would delay all other starts
         saved = load_file(args.init)
         model.load_state_dict({name: saved[name] for name in model.state_dict()})
     if args.mode.startswith("folded"):
@@ -317,7 +313,7 @@ def prepare_eval(args):
 
     if args.what == "whole":
         return evaluate
-    for _ in range(3):                          # in which what is compiled late is compiled
+    for _ in range(3):                          # late compilation happens here
         evaluate()
     return measure
 
@@ -334,11 +330,11 @@ def main():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--type", choices=("f32", "tf32", *SHORT), default="f32")
     parser.add_argument("--arch", default="resnet18")
-    parser.add_argument("--size", type=int, default=32, help="of images that are made up")
+    parser.add_argument("--size", type=int, default=32, help="of random images")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=0, help="of one measurement; 0: a whole epoch")
+    parser.add_argument("--steps", type=int, default=0, help="steps of one measurement; 0: a whole epoch")
     parser.add_argument("--group", type=int, default=5, help="steps between two readings of the loss")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data", help="the folder of CIFAR-10's .bin files; none: random images")
@@ -350,7 +346,7 @@ def main():
     torch.backends.cudnn.benchmark = True
     if args.what in ONCE:
         print(json.dumps(ONCE[args.what](args)), flush=True)
-        os._exit(0)                             # not to wait for the loader's workers
+        os._exit(0)                             # without waiting for the loader's workers
     measure = PREPARE[args.what](args)
     for _ in sys.stdin:
         print(json.dumps(measure() | {"torch": torch.__version__}), flush=True)
