@@ -10,6 +10,7 @@ looked for in $DDP_CIFAR10 (its folder), then in data/; without it both sides tr
 """
 import argparse
 import contextlib
+import glob
 import json
 import operator
 import os
@@ -121,11 +122,18 @@ class Bench:
         launch = [self.program(f"{step}/launch"), "--nproc-per-node", ranks, "--"] if ranks else []
         return [*launch, *command, *options]
 
+    def events_of_ranks(self, command):
+        """-> what each rank of a run writes to its --metrics file."""
+        with tempfile.TemporaryDirectory(dir=self.out) as folder:
+            run([*command, "--metrics", f"{folder}/%r.jsonl"])
+            found = []
+            for path in sorted(glob.glob(f"{folder}/*")):
+                with open(path, encoding="utf-8") as file:
+                    found.append([json.loads(line) for line in file])
+            return found
+
     def events(self, command):
-        """-> what a run writes to its --metrics file."""
-        with tempfile.NamedTemporaryFile("r", dir=self.out, suffix=".jsonl", encoding="utf-8") as file:
-            run([*command, "--metrics", file.name])
-            return [json.loads(line) for line in file]
+        return self.events_of_ranks(command)[0]
 
     def rate(self, step, ranks, *options):
         return rate_of(self.events(self.command(step, ranks, *options)))
@@ -711,12 +719,13 @@ def steps_jobs(b):
 
 def bench_steps(b):
     lines, jobs = lines_of_steps(), steps_jobs(b)
-    peaks = {what: peak_mb(b, [*command, "--max-steps", 13]) for what, command in jobs.items()}
     sent = {what: sent_cell(what, command) for what, command in jobs.items()}
-    runs = in_turns(b.rounds, {what: lambda command=command: b.events([*command, "--max-steps", b.steps(40)])
+    runs = in_turns(b.rounds, {what: lambda command=command: b.events_of_ranks([*command, "--max-steps", b.steps(40)])
                                for what, command in jobs.items()})
-    rates = {what: median(map(rate_of, events)) for what, events in runs.items()}
-    config = event(runs["01, on all cores"][0], "config")
+    rates = {what: median(rate_of(ranks[0]) for ranks in runs[what]) for what in jobs}
+    peaks = {what: median(sum(event(events, "end")["peak_rss_mb"] for events in ranks) for ranks in runs[what])
+             for what in jobs}
+    config = event(runs["01, on all cores"][0][0], "config")
     images = ((config["options"]["train_samples"] or 50000) + 256) * IMAGE_MB
     b.write(
         heading(b, config["device"].split(", ")[1], f"{max(1, CORES // 2)} threads for each of two ranks or devices")
@@ -747,30 +756,6 @@ def sent_cell(what, command):
         return f"{out / 1e6:.1f} out, {back / 1e6:.1f} back"
     sent = sent_in_a_step(command)
     return "not counted" if sent is None else f"{sent / 2:.1f}"
-
-
-def peak_mb(b, command):
-    """The most that the processes of a command occupy at a time; pages that several share are counted once."""
-    def occupied():
-        total = 0
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError):
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    ours = mark in file.read().split(b"\0") and os.readlink(f"/proc/{pid}/exe").startswith(build)
-                if ours:
-                    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-                        total += next(int(line.split()[1]) for line in file if line.startswith("Pss:"))
-        return total / 1024
-
-    build, mark = os.path.realpath(b.build), f"DDP_BENCH_RUN={os.getpid()}".encode()
-    os.environ["DDP_BENCH_RUN"] = str(os.getpid())
-    with ThreadPoolExecutor() as pool:
-        done, most = pool.submit(run, command), 0
-        while not done.done():
-            most = max(most, occupied())
-            time.sleep(0.1)
-    done.result()
-    return most
 
 
 # --- accuracy -------------------------------------------------------------------------------------------
