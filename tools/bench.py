@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Compares our programs with PyTorch, in turns, and writes the tables of docs/benchmarks.md.
 
-A benchmark is a function with its line in BENCHMARKS, at the end. It names sides, each a function that
-measures once. in_turns() calls all sides, round by round, so that a busy moment of the machine hits all of
-them; tables have the medians. Torch is PyTorch's side, in the fastest of its modes.
+A benchmark is a function with a line in BENCHMARKS, at the end. It has sides: functions that measure once.
+in_turns() calls all sides, round by round, so that a busy moment of the machine hits all of them; tables show
+medians. Torch is PyTorch's side, in its fastest mode.
 
-PyTorch is that of the python in $DDP_PYTHON, else that of build/venv, which is made if need be. CIFAR-10 is
-looked for in $DDP_CIFAR10 (its folder), then in data/; without it both sides train on made-up images.
+PyTorch comes from the python in $DDP_PYTHON, else from build/venv, which is made if it does not exist. CIFAR-10
+comes from the folder $DDP_CIFAR10, else from data/; without it both sides train on random images.
 """
 import argparse
 import contextlib
@@ -62,7 +62,7 @@ def ours_environment():
 
 
 def run(command):
-    """-> what a program of ours printed."""
+    """Runs a program of ours -> its output."""
     done = subprocess.run(shown(command), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                           env=ours_environment(), check=False)
     if done.returncode != 0:
@@ -84,7 +84,7 @@ def seconds_until(text, command, env=None):
 
 
 def in_turns(rounds, sides):
-    """{side: [what it measured, round by round]}"""
+    """{side: [its result in each round]}"""
     found = {name: [] for name in sides}
     for number in range(1, rounds + 1):
         for name, side in sides.items():
@@ -95,7 +95,7 @@ def in_turns(rounds, sides):
 
 
 class Bench:
-    """What a benchmark is given."""
+    """The arguments of a benchmark, and commands for both sides."""
 
     def __init__(self, args):
         self.args, self.build, self.data = args, args.build, args.data
@@ -123,7 +123,7 @@ class Bench:
         return [*launch, *command, *options]
 
     def events_of_ranks(self, command):
-        """-> what each rank of a run writes to its --metrics file."""
+        """-> the events in the --metrics file of each rank of a run."""
         with tempfile.TemporaryDirectory(dir=self.out) as folder:
             run([*command, "--metrics", f"{folder}/%r.jsonl"])
             found = []
@@ -139,7 +139,7 @@ class Bench:
         return rate_of(self.events(self.command(step, ranks, *options)))
 
     def python(self):
-        """That has PyTorch."""
+        """A python with PyTorch."""
         python = os.environ.get("DDP_PYTHON") or f"{ROOT}/build/venv/bin/python"
         if not os.path.exists(python) and not os.environ.get("DDP_PYTHON"):
             run([sys.executable, "-m", "venv", f"{ROOT}/build/venv"])
@@ -147,14 +147,14 @@ class Bench:
         return python
 
     def torch(self, what, **options):
-        """-> the command of PyTorch's side."""
+        """-> the command for PyTorch's side."""
         options = {"threads": CORES, "data": self.data} | options
         pairs = ((f"--{name}", value) for name, value in options.items() if value)
         return [self.python(), f"{HERE}/bench_torch.py", what, *(word for pair in pairs for word in pair)]
 
     def write(self, *parts):
-        """Prints tables and lines; if not quick, puts them between <!-- NAME:begin --> and <!-- NAME:end --> of
-        docs/benchmarks.md."""
+        """Prints tables and lines. Without --quick, also writes them to docs/benchmarks.md, between <!-- NAME:begin -->
+        and <!-- NAME:end -->."""
         path, text = f"{ROOT}/docs/benchmarks.md", "\n\n".join(parts) + "\n"
         print(text)
         if self.args.quick:
@@ -168,8 +168,8 @@ class Bench:
 
 
 class Torch:
-    """PyTorch's side: a process for each of its modes, which measures once for each line that it reads.
-    After the first round only the fastest mode is left, and those in keep. A mode that fails is left out."""
+    """PyTorch's side: a process per mode, which measures once for each line that it reads. After the first round only
+    the fastest mode continues, and those in keep. A mode that fails is dropped."""
 
     def __init__(self, bench, what, modes, keep=(), limit=None, **options):
         self.bench, self.what, self.keep, self.limit, self.options = bench, what, keep, limit, options
@@ -228,7 +228,7 @@ class Torch:
         return text + "".join(f" {mode} did not run here." for mode in self.failed)
 
     def once(self):
-        """-> all that it measures, once, in its only mode."""
+        """-> one measurement of its only mode, with all values."""
         try:
             return self.ask(self.modes[0])
         finally:
@@ -239,7 +239,7 @@ class Torch:
             self.end(mode)
 
 
-# --- what runs have written -------------------------------------------------------------------------
+# --- reading metrics and traces ---------------------------------------------------------------------
 
 
 def event(events, name):
@@ -247,7 +247,7 @@ def event(events, name):
 
 
 def rate_of(events):
-    """Images a second of all ranks: the median of the printed lines, without the first two."""
+    """Images per second of all ranks: the median over the printed lines, without the first two."""
     return median([e["samples_per_s"] for e in events if e["event"] == "step"][2:])
 
 
@@ -304,7 +304,7 @@ SIGNS = {"≥": operator.ge, "≤": operator.le, "<": operator.lt, ">": operator
 
 
 def against(what, ours, theirs, digits=0, wanted=""):
-    """A row of a table. wanted: "≥ 1.5" of the ratio; with a unit, as "< 2 %", of our value itself."""
+    """A row of a table. wanted is a bound of the ratio ("≥ 1.5") or, with a unit, of our value ("< 2 %")."""
     if wanted:
         sign, bound, *unit = wanted.split()
         holds = SIGNS[sign](ours if unit else ours / theirs, float(bound))
@@ -324,7 +324,7 @@ def modes_of(bench, modes, quick=2):
 
 
 def bench_train(b):
-    """PyTorch's epoch is in the mode of its fastest steps; quick epochs are short."""
+    """PyTorch's epoch uses the mode with the fastest steps. With --quick, epochs are short."""
     step, workers, few = "01_single_gpu", min(CORES, 4), b.args.quick
     common = ("--threads", CORES, "-b", 256)
     torch = Torch(b, "step", modes_of(b, MODES), steps=b.steps(60))
@@ -406,7 +406,7 @@ def bench_folder(b):
 
 
 def pictures_of(tree):
-    """-> how many training files there are, and their mean size."""
+    """-> number of training files, mean size"""
     sizes = [os.path.getsize(os.path.join(path, name)) for path, _, names in os.walk(f"{tree}/train") for name in names]
     return len(sizes), sum(sizes) / len(sizes)
 
@@ -508,7 +508,7 @@ def in_ms(what, values):
 
 
 def one_death(b):
-    """A rank is killed in the middle of training -> seconds until it is named, until all are gone."""
+    """Kills a rank during training -> seconds until launch names it, until all processes have ended."""
     command = shown(b.command("04_ddp_launcher", 2, "--arch", "lenet", "--train-samples", 4096, "-b", 32,
                               "--threads", 1, "--epochs", 10000, "-p", 1))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -527,7 +527,7 @@ def one_death(b):
 
 
 def checkpoint_costs(b):
-    """-> bytes of ResNet-18's, [(seconds that training waits, seconds until it is on the disk)]"""
+    """-> bytes of ResNet-18's checkpoint, [(seconds that training waits, seconds until it is on the disk)]"""
     with tempfile.TemporaryDirectory(dir=b.out) as folder:
         trace = f"{folder}/trace.json"
         run(b.command("04_ddp_launcher", 0, "-b", 256, "--threads", CORES, "--save", f"{folder}/net",
@@ -572,7 +572,7 @@ def bench_amp(b):
 
 @contextlib.contextmanager
 def cluster(b, nodes):
-    """A Slurm cluster for as long as the block lasts -> None, or why its nodes have no networks of their own."""
+    """Starts a Slurm cluster for the block -> None, or why all its nodes share one network."""
     os.environ["DDP_SLURM_DIR"] = f"{b.out}/cluster"
     up = subprocess.run([SLURM, "up", str(nodes), "--cpus", "2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                         text=True, check=False)
@@ -589,7 +589,7 @@ def srun(*command):
 
 
 def bench_slurm(b):
-    """all_reduce.csv in build/bench/slurm is for tools/scaling_model fit."""
+    """Also writes build/bench/slurm/all_reduce.csv for tools/scaling_model fit."""
     reduced, train, load = {}, b.program("06_slurm/train"), os.getloadavg()[1]
     common = ("--data", "synthetic", "-b", 64, "--threads", 1)
 
@@ -645,7 +645,7 @@ def bench_eval(b):
         return "--amp", kind.replace("f32", "off")
 
     def evaluate(kind, ranks, threads):
-        """Images a second: each evaluation but the first, of the slowest rank. Its epochs are short."""
+        """Images per second of the slowest rank, in all evaluations but the first. Epochs are short."""
         with tempfile.NamedTemporaryFile(dir=b.out) as trace:
             events = b.events(b.command(step, ranks, *amp(kind), "--threads", threads, "--no-augment",
                                         "--train-samples", 256, "--epochs", 6, "--trace", trace.name))
@@ -681,7 +681,7 @@ def bench_eval(b):
         seconds = (median(time for time, _ in found[side]) for side in ("whole", "torch's whole"))
         starts.append(against(f"{kind}, start of the process to the result, against PyTorch, s", *seconds, 2))
         right = [json.loads(found[side][0][1])["top1"] for side in ("whole", "torch's whole")]
-        if b.data:                              # else each makes up its own images
+        if b.data:                              # otherwise each side has its own random images
             same.append("Accuracy in {} with the same weights: ours {:.2f} %, PyTorch's {:.2f} %."
                         .format(kind, *right))
     b.write(heading(b, f"PyTorch {torch['f32'].version}") + " ResNet-18, 3x32x32, batch 256.",
@@ -695,7 +695,7 @@ STATISTICS = 2 * 4800           # floats: running mean and variance of ResNet-18
 
 
 def steps_jobs(b):
-    """{what: the command}; the same job on the same cores: two ranks or devices have half of the cores each."""
+    """{row: command}: the same job on the same cores. Each of two ranks or devices gets half of the cores."""
     half = max(1, CORES // 2)
     common = ("--test-samples", 256, "--no-augment", "-p", 5)
 
@@ -748,7 +748,7 @@ def lines_of_steps():
 
 
 def sent_cell(what, command):
-    """What a rank sends in a step, in MB. Devices of a process: by what replicas.c copies."""
+    """MB that a rank sends in a step. For 02, computed from the copies in replicas.c."""
     if what.startswith("01"):
         return "0"
     if what.startswith("02"):
@@ -768,7 +768,7 @@ AMP_BOUND = 1.5                 # points of accuracy on the test set
 
 
 def curves(b, step, *options):
-    """The articles' recipe, with a seed for each round -> [[epoch's events] of each seed]"""
+    """Trains the articles' recipe, with a different seed in each round -> [[events of each epoch] of each seed]"""
     if not b.data:
         sys.exit("bench: accuracy needs CIFAR-10: ./ddp data cifar10")
     few = 2560 * b.args.quick
@@ -830,8 +830,8 @@ def gpu_command(b, arch, kind, *options):
 
 
 def gpu_job(b, name):
-    """-> ours, [ms per step of each round]; PyTorch, {mode: the same}. _pipeline: with real input, cropped,
-    flipped and normalised; else on one batch in the GPU's memory, and ours does not augment."""
+    """-> our ms per step, {mode: PyTorch's}, floor. A _pipeline job crops, flips and normalises real input. The other
+    jobs use one batch in the GPU's memory for PyTorch, and no augmentation for ours."""
     arch, kind, size, floor, group, epochs = GPU_JOBS[name]
     pipeline, steps = name.endswith("_pipeline"), 5 * group
     command = gpu_command(b, arch, kind, "--augment" if pipeline else "--no-augment", "--train-samples", 256 * steps,
@@ -839,7 +839,7 @@ def gpu_job(b, name):
                           *(() if b.data and size == 32 else ("--data", "synthetic", "--image-size", size)))
 
     def ours():
-        """The first epoch records, and is not measured."""
+        """The first epoch records the CUDA graph and is not measured."""
         return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
 
     torch = Torch(b, "epoch" if pipeline else "step", b.args.modes, ("eager",), b.args.limit, device="cuda", arch=arch,
@@ -888,7 +888,7 @@ def gpu_and_torch(b):
 
 
 def bench_gpu(b):
-    """Its table is OUT/table.md, written again after each job; one that fails stops no other."""
+    """Writes OUT/table.md again after each job. A job that fails does not stop the others."""
     jobs = {name: lambda name=name: gpu_job(b, name) for name in GPU_JOBS} | {"first": lambda: gpu_first(b)}
     if b.data:
         jobs |= {f"curve_{kind}": lambda kind=kind: gpu_curve(b, kind) for kind in ("f32", "tf32", "fp16")}
@@ -959,7 +959,7 @@ def parse():
 
 def main():
     args = parse()
-    if args.check:                              # whether the words are right
+    if args.check:                              # ./ddp bench checks the arguments before it builds
         return 0
     benchmark, args.default_rounds, _ = BENCHMARKS[args.name]
     try:
