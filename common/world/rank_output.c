@@ -26,13 +26,12 @@ static atomic_bool ending;
 // has closed its end, so the program's pipe must be closed, too.
 static bool pass_line(Lines *l, size_t bytes)
 {
-    char text[MOST];
     size_t taken = bytes + (bytes < l->filled);     // with its newline, if there is one
-    memcpy(text, l->text, l->head + bytes);
-    text[l->head + bytes] = '\n';
+    l->text[l->head + bytes] = '\n';
+    bool good = write(l->to, l->text, l->head + bytes + 1) > 0;
     l->filled -= taken;
     memmove(l->text + l->head, l->text + l->head + taken, l->filled);
-    return write(l->to, text, l->head + bytes + 1) > 0;
+    return good;
 }
 
 // Waits. False: there is no more output. A process that has left its group may keep the pipe
