@@ -39,8 +39,7 @@ struct Stream {
     char name[24];
     pthread_t thread;
     pthread_mutex_t lock;       // of all below
-    pthread_cond_t work;        // wakes the thread: a task, or the end
-    pthread_cond_t news;        // wakes waiting threads: a task is done
+    pthread_cond_t news;        // a task is asked for, a task is done, or the end
     Task *first, **last;        // not started
     uint64_t asked, done;       // tasks, since the stream was made
     bool ending;
@@ -157,14 +156,6 @@ int device_share(int devices, int asked, bool warn)
     return threads;
 }
 
-static void stream_destroy(Stream *stream)
-{
-    pthread_cond_destroy(&stream->news);
-    pthread_cond_destroy(&stream->work);
-    pthread_mutex_destroy(&stream->lock);
-    free(stream);
-}
-
 void device_close(Device *device)
 {
     if (!device)
@@ -172,7 +163,9 @@ void device_close(Device *device)
     while (device->freed) {
         Stream *stream = device->freed;
         device->freed = stream->next;
-        stream_destroy(stream);
+        pthread_cond_destroy(&stream->news);
+        pthread_mutex_destroy(&stream->lock);
+        free(stream);
     }
     pthread_mutex_destroy(&device->lock);
     free(device);
@@ -273,7 +266,7 @@ Stream *stream_new(Device *device, const char *name)
 static Task *task_take(Stream *stream)
 {
     while (!stream->first && !stream->ending)
-        pthread_cond_wait(&stream->work, &stream->lock);
+        pthread_cond_wait(&stream->news, &stream->lock);
     Task *task = stream->first;
     if (task)
         stream->first = task->next;
@@ -308,7 +301,6 @@ Stream *stream_new_beside(Device *device, const char *name)
     stream->beside = true;
     stream->last = &stream->first;
     pthread_mutex_init(&stream->lock, NULL);
-    pthread_cond_init(&stream->work, NULL);
     pthread_cond_init(&stream->news, NULL);
     stream->thread = thread_start(stream_run, stream, name);
     return stream;
@@ -323,7 +315,7 @@ void stream_free(Stream *stream)
     stream_sync(stream);
     pthread_mutex_lock(&stream->lock);
     stream->ending = true;
-    pthread_cond_signal(&stream->work);
+    pthread_cond_broadcast(&stream->news);
     pthread_mutex_unlock(&stream->lock);
     pthread_join(stream->thread, NULL);
 
@@ -348,7 +340,7 @@ void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t 
     *stream->last = task;
     stream->last = &task->next;
     stream->asked++;
-    pthread_cond_signal(&stream->work);
+    pthread_cond_broadcast(&stream->news);
     pthread_mutex_unlock(&stream->lock);
 }
 
