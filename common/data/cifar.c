@@ -8,7 +8,7 @@
 
 #include <limits.h>
 
-enum { IMAGE_BYTES = 3 * 32 * 32, FILES_MAX = 6 };
+enum { IMAGE_BYTES = 3 * 32 * 32 };
 
 bool cifar_file_read(CifarFile *cifar, Error *err)
 {
@@ -32,17 +32,11 @@ bool cifar_file_read(CifarFile *cifar, Error *err)
     return good;
 }
 
-static bool file_task(void *files, int index, Error *err)
-{
-    return cifar_file_read((CifarFile *)files + index, err);
-}
-
 // The last of the `count` files has the test images, the others an equal share of the 50,000.
 static bool cifar_read(Data *data, const char *dir, const char *const *names, int count,
                        int label_bytes, const char *hint, Error *err)
 {
-    CifarFile files[FILES_MAX];
-    char paths[FILES_MAX][PATH_MAX];
+    char path[PATH_MAX];
     if (!dataset_alloc(&data->train, 50000, 3, 32, 32, err) ||
         !dataset_alloc(&data->test, 10000, 3, 32, 32, err))
         return false;
@@ -51,15 +45,12 @@ static bool cifar_read(Data *data, const char *dir, const char *const *names, in
         const Dataset *set = test ? &data->test : &data->train;
         int records = test ? set->count : set->count / (count - 1);
         size_t first = test ? 0 : (size_t)i * (size_t)records;
-        files[i] = (CifarFile){ paths[i], hint, records, label_bytes, set->classes,
-                                set->images + first * IMAGE_BYTES, set->labels + first, 0 };
-        if (!data_path_join(paths[i], PATH_MAX, dir, names[i], err))
+        CifarFile file = { path, hint, records, label_bytes, set->classes,
+                           set->images + first * IMAGE_BYTES, set->labels + first, 0 };
+        if (!data_path_join(path, sizeof path, dir, names[i], err) || !cifar_file_read(&file, err))
             return false;
+        data_checksum(data, &file.crc, sizeof file.crc);
     }
-    if (!data_parallel(file_task, files, count, err))
-        return false;
-    for (int i = 0; i < count; i++)
-        data_checksum(data, &files[i].crc, sizeof files[i].crc);
     return true;
 }
 

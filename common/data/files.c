@@ -1,7 +1,6 @@
-// files.c - what the readers of all formats share: files, memory, threads.
+// files.c - what the readers of all formats share: files, memory.
 #include "data/files.h"
 #include "alive.h"
-#include "threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -91,7 +90,7 @@ void data_checksum(Data *data, const void *bytes, size_t size)
     data->checksum = (uint32_t)crc32_z(data->checksum, bytes, size);
 }
 
-// --- memory and threads --------------------------------------------------------------------------
+// --- memory --------------------------------------------------------------------------------------
 
 bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err)
 {
@@ -113,39 +112,4 @@ void *data_memory(void *memory, size_t *capacity, size_t bytes)
     free(memory);
     *capacity = bytes;
     return xmalloc(bytes + 1);
-}
-
-typedef struct TaskThread {
-    DataTask task;
-    void *arg;
-    int index;
-    pthread_t thread;
-    bool good;
-    Error err;
-} TaskThread;
-
-static void *task_run(void *arg)
-{
-    TaskThread *t = arg;
-    t->good = t->task(t->arg, t->index, &t->err);
-    return NULL;
-}
-
-bool data_parallel(DataTask task, void *arg, int count, Error *err)
-{
-    TaskThread *tasks = xcalloc((size_t)count, sizeof *tasks);
-    for (int i = 0; i < count; i++) {
-        tasks[i] = (TaskThread){ .task = task, .arg = arg, .index = i };
-        tasks[i].thread = thread_start(task_run, &tasks[i], "data reader");
-    }
-    bool good = true;
-    for (int i = 0; i < count; i++) {
-        pthread_join(tasks[i].thread, NULL);
-        if (good && !tasks[i].good) {
-            *err = tasks[i].err;
-            good = false;
-        }
-    }
-    free(tasks);
-    return good;
 }

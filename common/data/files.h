@@ -1,4 +1,4 @@
-// files.h - what the readers of all formats share: files, memory, threads.
+// files.h - what the readers of all formats share: files, memory.
 #pragma once
 #include "data.h"
 #include <zlib.h>
@@ -32,8 +32,3 @@ void *data_memory(void *memory, size_t *capacity, size_t bytes);
 
 // Adds the bytes to data->checksum, which is equal for equal copies of a data set.
 void data_checksum(Data *data, const void *bytes, size_t size);
-
-// Runs task(arg, 0), ..., task(arg, count - 1), each in a new thread (OpenMP's threads would not
-// survive the fork of a later step). Returns the error of the lowest index that failed.
-typedef bool (*DataTask)(void *arg, int index, Error *err);
-bool data_parallel(DataTask task, void *arg, int count, Error *err);

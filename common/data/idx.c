@@ -97,29 +97,20 @@ static bool path_choose(char *path, const char *dir, const char *name, Error *er
            (!data_file_missing(path) || data_path_join(path, PATH_MAX, dir, zipped, err));
 }
 
-typedef struct Pair {
-    Dataset *set;
-    const char *hint;
-    char images[PATH_MAX], labels[PATH_MAX];
-    uint32_t crc[2];
-} Pair;
-
-static bool pair_task(void *pairs, int index, Error *err)
-{
-    Pair *pair = (Pair *)pairs + index;
-    return idx_pair_read(pair->set, pair->images, pair->labels, pair->hint, pair->crc, err);
-}
-
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err)
 {
-    Pair pairs[2] = { { &data->train, hint }, { &data->test, hint } };
-    if (!path_choose(pairs[0].images, dir, "train-images-idx3-ubyte", err) ||
-        !path_choose(pairs[0].labels, dir, "train-labels-idx1-ubyte", err) ||
-        !path_choose(pairs[1].images, dir, "t10k-images-idx3-ubyte", err) ||
-        !path_choose(pairs[1].labels, dir, "t10k-labels-idx1-ubyte", err) ||
-        !data_parallel(pair_task, pairs, 2, err))
-        return false;
-    data_checksum(data, pairs[0].crc, sizeof pairs[0].crc);
-    data_checksum(data, pairs[1].crc, sizeof pairs[1].crc);
+    static const char *const parts[] = { "train", "t10k" };
+    for (int i = 0; i < 2; i++) {
+        uint32_t crc[2];
+        char name[64], images[PATH_MAX], labels[PATH_MAX];
+        snprintf(name, sizeof name, "%s-images-idx3-ubyte", parts[i]);
+        if (!path_choose(images, dir, name, err))
+            return false;
+        snprintf(name, sizeof name, "%s-labels-idx1-ubyte", parts[i]);
+        if (!path_choose(labels, dir, name, err) ||
+            !idx_pair_read(i ? &data->test : &data->train, images, labels, hint, crc, err))
+            return false;
+        data_checksum(data, crc, sizeof crc);
+    }
     return true;
 }

@@ -50,7 +50,6 @@ static const char *size_problem(uint32_t width, uint32_t height)
 typedef struct Jpeg {
     struct jpeg_decompress_struct info;
     struct jpeg_error_mgr errors;
-    struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
     Job *job;
     jmp_buf stopped;
@@ -83,23 +82,11 @@ static void jpeg_on_progress(j_common_ptr info)
         jpeg_stop(info->client_data, "more than 100 scans");
 }
 
-// Called if the buffer, which holds the whole file, is too short.
+// Called at the end of the buffer, which holds the whole file.
 static boolean jpeg_on_end(j_decompress_ptr info)
 {
     jpeg_stop(info->client_data, "the file is truncated");
 }
-
-static void jpeg_skip_bytes(j_decompress_ptr info, long bytes)
-{
-    if (bytes <= 0)
-        return;
-    if ((size_t)bytes > info->src->bytes_in_buffer)
-        jpeg_on_end(info);
-    info->src->next_input_byte += bytes;
-    info->src->bytes_in_buffer -= (size_t)bytes;
-}
-
-static void jpeg_nothing(j_decompress_ptr info) { (void)info; }
 
 static void jpeg_begin(Jpeg *jpeg)
 {
@@ -108,13 +95,8 @@ static void jpeg_begin(Jpeg *jpeg)
     info->client_data = jpeg;
     info->progress = &jpeg->progress;
     jpeg->progress.progress_monitor = jpeg_on_progress;
-    jpeg->source = (struct jpeg_source_mgr){
-        .next_input_byte = jpeg->job->bytes, .bytes_in_buffer = jpeg->job->size,
-        .init_source = jpeg_nothing, .fill_input_buffer = jpeg_on_end,
-        .skip_input_data = jpeg_skip_bytes, .resync_to_restart = jpeg_resync_to_restart,
-        .term_source = jpeg_nothing
-    };
-    info->src = &jpeg->source;
+    jpeg_mem_src(info, jpeg->job->bytes, jpeg->job->size);
+    info->src->fill_input_buffer = jpeg_on_end;
     jpeg_read_header(info, TRUE);
     const char *problem = size_problem(info->image_width, info->image_height);
     if (problem)
@@ -328,8 +310,6 @@ bool picture_recognised(const uint8_t *bytes, size_t size)
 static bool job_run(const char *name, Job *job, Error *err)
 {
     static const char hint[] = "replace or remove the file";
-    if (job->size == 0)
-        return error_set(err, hint, "%s: an empty file", name);
     if (!picture_recognised(job->bytes, job->size))
         return error_set(err, hint, "%s: neither a JPEG nor a PNG file", name);
     bool jpeg = is_jpeg(job->bytes, job->size);

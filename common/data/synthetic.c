@@ -11,6 +11,7 @@
 #include "alive.h"
 #include "data/formats.h"
 #include "rng.h"
+#include "threads.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -59,10 +60,8 @@ static Wave wave_of(uint64_t seed, int class, int channel, int wave)
                    .height = 20 + 24 * uniform_of(r.v[3]) };
 }
 
-static bool pattern_task(void *arg, int class, Error *err)
+static void pattern_make(const Job *job, int class)
 {
-    (void)err;
-    const Job *job = arg;
     const int size = job->size;
     for (int c = 0; c < CHANNELS; c++) {
         Wave waves[WAVES];
@@ -81,7 +80,6 @@ static bool pattern_task(void *arg, int class, Error *err)
             }
         }
     }
-    return true;
 }
 
 // --- images --------------------------------------------------------------------------------------
@@ -144,10 +142,8 @@ static void image_make(const Job *job, int index)
     job->set->labels[index] = label;
 }
 
-static bool image_task(void *arg, int index, Error *err)
+static void images_make(const Job *job, int index)
 {
-    (void)err;
-    const Job *job = arg;
     int begin = (int)((int64_t)job->set->count * index / job->threads);
     int end = (int)((int64_t)job->set->count * (index + 1) / job->threads);
     for (int i = begin; i < end; i++) {
@@ -155,10 +151,34 @@ static bool image_task(void *arg, int index, Error *err)
         if (i % 64 == 0)
             alive_beat();
     }
-    return true;
 }
 
 // --- the set -------------------------------------------------------------------------------------
+
+typedef struct Share {
+    const Job *job;
+    int index;
+    pthread_t thread;
+} Share;
+
+static void *share_run(void *share)
+{
+    images_make(((Share *)share)->job, ((Share *)share)->index);
+    return NULL;
+}
+
+// A thread for each share of the images: OpenMP's would not survive the fork of a later step.
+static void set_make(const Job *job)
+{
+    Share *shares = xcalloc((size_t)job->threads, sizeof *shares);
+    for (int i = 0; i < job->threads; i++) {
+        shares[i] = (Share){ .job = job, .index = i };
+        shares[i].thread = thread_start(share_run, &shares[i], "maker of images");
+    }
+    for (int i = 0; i < job->threads; i++)
+        pthread_join(shares[i].thread, NULL);
+    free(shares);
+}
 
 bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
@@ -172,13 +192,14 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
 
     Job job = { .seed = (uint64_t)seed, .size = size, .threads = device_cores() };
     job.patterns = xcalloc((size_t)CLASSES * CHANNELS * size, pattern_stride(size));
-    data_parallel(pattern_task, &job, CLASSES, err);
+    for (int class = 0; class < CLASSES; class++)
+        pattern_make(&job, class);
     job.set = &data->train;
     job.purpose = FOR_TRAIN;
-    data_parallel(image_task, &job, job.threads, err);
+    set_make(&job);
     job.set = &data->test;
     job.purpose = FOR_TEST;
-    data_parallel(image_task, &job, job.threads, err);
+    set_make(&job);
     free(job.patterns);
     // All images follow from these. A different machine may round a pixel of a pattern differently.
     data_checksum(data, (int64_t[]){ seed, size, train_count, test_count }, 4 * sizeof seed);
