@@ -2,10 +2,9 @@
 # gpu_bundle.sh - packs the CUDA programs, their tests and libraries for a GPU machine without compilers. It needs only
 # a driver, CUDA 13, cuDNN 9 and NCCL 2, system-wide or as the pip packages that come with PyTorch.
 #
-#   gpu_bundle.sh [-o OUT] [--build FOLDER] [--cifar ARCHIVE]
+#   gpu_bundle.sh [-o OUT] [--build FOLDER]
 #     -o       a .tar.xz (default build/gpu-bundle.tar.xz), or a folder
 #     --build  the folder with cuda/ and cuda-gloo/ (default build/)
-#     --cifar  CIFAR-10's archive, to pack too (135 MiB)
 #
 # On the GPU machine:  tar xf gpu-bundle.tar.xz; gpu-bundle/run doctor; gpu-bundle/run test
 set -euo pipefail
@@ -14,13 +13,12 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 
 usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" | sed '$d'; }
 
-build=$root/build out='' cifar=''
+build=$root/build out=''
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help) usage; exit ;;
     -o) out=${2:-} ;;
     --build) build=${2:-} ;;
-    --cifar) cifar=${2:-} ;;
     *) die_usage "unknown option $1" "tools/gpu_bundle.sh --help" ;;
     esac
     [ -n "${2:-}" ] || die_usage "$1 needs a path" "tools/gpu_bundle.sh --help"
@@ -31,7 +29,6 @@ out=${out:-$build/gpu-bundle.tar.xz}
 [ "$(uname -m)" = x86_64 ] || die "a bundle needs an x86-64 machine, not $(uname -m)"
 [ -x "$build/cuda-gloo/07_dist_eval/train" ] ||
     die "there are no CUDA programs in $build" "./ddp setup builds them where CUDA, cuDNN and NCCL are; ./ddp doctor"
-[ -z "$cifar" ] || [ -f "$cifar" ] || die "there is no $cifar"
 if [[ $out = *.tar.xz ]]; then
     have xz || die "there is no xz" "apt install xz-utils, or make a folder: -o FOLDER"
 elif [[ $out = *.tar.* || $out = *.tgz || $out = *.zip ]]; then
@@ -66,10 +63,6 @@ cp "$root/tools/gpu_bundle/run.sh" "$to/run"
 chmod +x "$to/run"
 mapfile -t programs < <(find "$to/build" -type f)
 strip --strip-debug "${programs[@]}"
-if [ -n "$cifar" ]; then
-    mkdir "$to/data"
-    cp "$cifar" "$to/data/"
-fi
 
 # --- shared libraries -------------------------------------------------------------------------------------------
 # glibc and NVIDIA's libraries come from the GPU machine. lib/spare holds libraries that it probably has, each in its own

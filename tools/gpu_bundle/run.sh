@@ -26,7 +26,7 @@ Exit status: 0 all passed, 1 something failed, 2 wrong arguments, 77 nothing ran
   DDP_LIBRARIES=A:B     folders searched first for cuDNN, cuBLASLt and NCCL; then pip's packages (of DDP_PYTHON or
                         python3), LD_LIBRARY_PATH, CUDNN_ROOT, NCCL_ROOT, CUDA_HOME, /usr/local/cuda, the system
   DDP_RESULTS=FOLDER    folder for logs and tables (default results/)
-  DDP_CIFAR10=PATH      CIFAR-10's folder or archive
+  DDP_CIFAR10=FOLDER    CIFAR-10, for the benchmark; otherwise data/cifar-10-batches-bin, otherwise made-up images
 END
 }
 
@@ -151,25 +151,7 @@ cuDNN $(about cuDNN), NCCL $(about NCCL)"
         -c 'import torch; print(torch.__version__, "sees", torch.cuda.device_count(), "GPUs")')
     row may PyTorch "$file" "not in $python: ./run bench times ours alone; DDP_PYTHON"
     row may sanitizer "$(find_tool compute-sanitizer)" "no compute-sanitizer: ./run sanitize cannot"
-    row may CIFAR-10 "$(find_cifar)" "not here: DDP_CIFAR10; made-up images are used"
     [ $bad = no ]
-}
-
-# --- data ---------------------------------------------------------------------------------------------------------
-
-# Prints the folder of CIFAR-10. Unpacks an archive once.
-find_cifar()
-{
-    local given=${DDP_CIFAR10:-} folder archive
-    for folder in "$given" "$given/cifar-10-batches-bin" "$here/data/cifar-10-batches-bin"; do
-        [ ! -f "$folder/data_batch_1.bin" ] || { readlink -f "$folder"; return; }
-    done
-    for archive in "$given" "$here"/data/*.tar.*; do
-        [ -f "$archive" ] || continue
-        mkdir -p "$here/data" && tar -C "$here/data" -xf "$archive" >&2 || return
-        [ ! -f "$here/data/cifar-10-batches-bin/data_batch_1.bin" ] || echo "$here/data/cifar-10-batches-bin"
-        return
-    done
 }
 
 # --- tests --------------------------------------------------------------------------------------------------------
@@ -232,6 +214,13 @@ small=(--data synthetic --train-samples 256 --test-samples 64 -b 32 -j 1 --epoch
 hash_of() { "$@" >out 2>&1 || { cat out >&2; return 1; }; sed -n 's/^weight hash: //p' out; }
 same() { echo "$1: $2 and $3"; [ -n "$2" ] && [ "$2" = "$3" ]; }
 
+# same_twice WHAT [OPTION...]: the command, and again with these options, gives the same bits.
+same_twice()
+{
+    local a b
+    a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}" "${@:2}") && same "$1" "$a" "$b"
+}
+
 # Every step computes the same bits with one rank, over NCCL.
 check_steps_alike()
 {
@@ -250,10 +239,8 @@ check_steps_alike()
 # twice STEP OPTION...: two runs with --deterministic give the same bits.
 twice()
 {
-    local step=$1 a b
-    shift
-    step_command "$here/build/cuda/$step" 1 "${small[@]}" "$@"
-    a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}") && same "$*" "$a" "$b"
+    step_command "$here/build/cuda/$1" 1 "${small[@]}" "${@:2}"
+    same_twice "$*"
 }
 check_twice_f32() { twice 01_single_gpu --tf32 0; }
 check_twice_tf32() { twice 01_single_gpu --tf32 1; }
@@ -276,9 +263,8 @@ check_first_start()
 # Two epochs with a short last batch. With --check-collectives no step is recorded, and the bits must be the same.
 recorded()
 {
-    local a b
     step_command "$here/build/cuda/07_dist_eval" 1 "${small[@]}" --epochs 2 --train-samples 250 "$@"
-    a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}" --check-collectives) && same "recorded $*" "$a" "$b"
+    same_twice "recorded $*" --check-collectives
 }
 check_recorded_f32() { recorded --amp off --tf32 0; }
 check_recorded_tf32() { recorded --amp off --tf32 1; }
@@ -303,7 +289,7 @@ check_nccl_refuses_launched() { refused 04_ddp_launcher "a GPU of its own"; }
 # and two runs give the same bits. (The program itself compares the hashes of its ranks.)
 ranks_alike()
 {
-    local backend=$1 ranks=$2 step=$3 a b
+    local backend=$1 ranks=$2 step=$3
     shift 3
     . "$here/tests/ranks.sh"
     lenet+=(--deterministic)
@@ -311,17 +297,15 @@ ranks_alike()
     # shellcheck disable=SC2317  # same_as_one calls it
     ranks_train() { shift 2; step_command "$here/build/$backend/$step" "$ranks" "$@"; "${command[@]}"; }
     same_as_one ranks_train "$ranks" "$@" || return 1
-    a=$(sed -n 's/^weight hash: //p' ranks.out)
     step_command "$here/build/$backend/$step" "$ranks" "${lenet[@]}" -b $((batch / ranks)) "$@"
-    b=$(hash_of "${command[@]}") &&
-        same "one process $(sed -n 's/^weight hash: //p' one.out); $ranks ranks, twice" "$a" "$b"
+    same "one process $(sed -n 's/^weight hash: //p' one.out); $ranks ranks, twice" \
+        "$(sed -n 's/^weight hash: //p' ranks.out)" "$(hash_of "${command[@]}")"
 }
 # ranks_twice BACKEND RANKS STEP OPTION...: two runs give the same bits. For options where one process differs.
 ranks_twice()
 {
-    local a b
     step_command "$here/build/$1/$3" "$2" "${small[@]}" "${@:4}"
-    a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}") && same "$2 ranks, twice" "$a" "$b"
+    same_twice "$2 ranks, twice"
 }
 check_gloo_2_ranks() { ranks_alike cuda-gloo 2 03_ddp_fork; }
 check_gloo_4_ranks() { ranks_alike cuda-gloo 4 03_ddp_fork; }
@@ -574,16 +558,15 @@ cmd_first()
 
 cmd_bench()
 {
-    local cifar='' results=''
+    local results=''
     have "$python" || die "the benchmark needs python3"
     need_libraries
     if [[ " $* " != *" --help "* ]]; then
         find_no_gpu
         [ -z "$no_gpu" ] || exit 77
         new_results bench
-        cifar=$(find_cifar)
     fi
-    export DDP_PYTHON=$python DDP_CIFAR10=$cifar DDP_BENCH_OUT=$here/results
+    export DDP_PYTHON=$python DDP_BENCH_OUT=$here/results
     LD_LIBRARY_PATH=$first_path DDP_LIBRARY_PATH=$path exec "$python" "$here/tools/bench.py" gpu \
         --build "$here/build/cuda" ${results:+--out "$results"} "$@"
 }
