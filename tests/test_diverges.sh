@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 240 PROCESSORS 2
-# Ranks that do not do the same, and a loss or a gradient that is not finite: all end together, with a line
-# that says it; nothing is saved in between. And an honest evaluation, longer than --timeout, is let be.
-# Some mistakes are made in a copy of the step.
+# Ranks that call different collectives, and a loss or gradient that is not finite: all ranks end together, one line
+# names the reason, and nothing is saved. An evaluation that takes longer than --timeout is no fault. Some mistakes are
+# made in a copy of the step.
 # shellcheck disable=SC2016  # words in single quotes are C
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
@@ -10,7 +10,7 @@ train=$BUILD/03_ddp_fork/train
 small=(--arch lenet --data synthetic --train-samples 480 --test-samples 32 -b 8 --threads 1 --seed 3 --epochs 2)
 hash_of() { sed -n 's/^weight hash: //p' "$1"; }
 
-# make NAME [FILE FROM TO]...: the program, from a copy of the step with texts replaced that stand once in it.
+# make NAME [FILE FROM TO]...: builds a copy of the step in which these texts, each of which occurs once, are replaced.
 make()
 {
     local name=$1
@@ -24,11 +24,11 @@ make()
     cc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" step/*.c -o "$name" \
         "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lsodium -lm -lstdc++
 }
-# Of rank 1, from its Kth message of gradients on: something else.
+# In rank 1, from its Kth message of gradients on, another statement.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; bool now = comm_rank(comm) == 1 && ++messages $1;"; }
 
-# fails STATUS PROGRAM [OPTIONS]: what it says (but not that there are few cores) goes to err.
+# fails STATUS PROGRAM [OPTIONS]: leaves its messages in err, without the warning about few cores.
 fails()
 {
     local wanted=$1 status
@@ -44,17 +44,19 @@ lines() { check "at most $1 lines" [ "$(wc -l <err)" -le "$1" ]; }
 
 # --- not finite ----------------------------------------------------------------------------------
 
-for n in 1 2 3; do
-    for every in 1 5 100; do
-        fails 3 "$train" -n $n --lr 900 -p $every --save nan.st
-        says "rank 0/$n .*the loss is not finite in epoch 1, by step [0-9]+; nothing was saved since"
-        lines $((2 * n))
-        check "one line a rank" [ "$(grep -c "not finite" err)" = "$(grep -c "not finite in epoch 1, by step $(sed -n 's/.*by step \([0-9]*\);.*/\1/p' err | head -1);" err)" ]
-        check "nothing saved" not compgen -G 'nan.st*'
-    done
-done
+while read -r n every; do
+    fails 3 "$train" -n $n --lr 900 -p $every --save nan.st
+    says "rank 0/$n .*the loss is not finite in epoch 1, by step [0-9]+; nothing was saved since"
+    lines $((2 * n))
+    check "all ranks name the same step" [ "$(sed -n 's/.*by step \([0-9]*\);.*/\1/p' err | sort -u | wc -l)" = 1 ]
+    check "nothing saved" not compgen -G 'nan.st*'
+done <<'END'
+1 1
+2 5
+3 100
+END
 
-# In one rank only, by a value that is only in its gradients. The run is stopped when it is seen.
+# One gradient of one rank. The run stops when the number is read.
 check "bad: builds" make bad ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
 for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collectives"; do
     # shellcheck disable=SC2086
@@ -63,12 +65,12 @@ for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collecti
     lines 2
     check "nothing saved" not compgen -G 'nan.st*'
 done
-# Asked to end before it is seen: no checkpoint either.
+# The run ends before the number is read: no checkpoint either.
 fails 3 ./bad -n 2 -p 100 --save nan.st --max-steps 14
 says "by step 14; nothing was saved"
 check "nothing saved" not compgen -G 'nan.st*'
 
-# If nobody looked: from then on no step changes anything, in any rank (whose hashes are compared).
+# Without that check, no later step changes the weights of any rank.
 check "blind: builds" make blind ddp.c "$reduce" "$(from '>= 13') if (now) grads[7] = 0.0f / 0.0f; $reduce" \
     train.c "if (stats.not_finite > 0 || stats.bad_gradients > 0)" "if (0)"
 for options in "-n 2" "-n 3 --bucket-mb 0"; do
@@ -108,7 +110,7 @@ says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: all_gather #
 fails 1 ./left_out -n 2 --check-collectives
 says "rank 0 calls all_reduce #[0-9]+ of 62080 f32, rank 1 calls all_gather #"
 
-# Weights that came apart are an error in the end, which names who.
+# Different weights at the end are an error that names the rank.
 check "apart: builds" make apart ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"
 fails 1 ./apart -n 3 --bucket-mb 0 --max-steps 5
 says "the ranks have come apart: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
@@ -116,7 +118,7 @@ lines 3
 
 # --- an honest wait ------------------------------------------------------------------------------
 
-# Rank 0 evaluates for longer than the others may be silent.
+# Rank 0 evaluates for longer than --timeout.
 for ((samples = 8000; samples < 1000000; samples *= 2)); do
     begun=$EPOCHREALTIME
     expect 0 "weight hash" "$train" -n 3 "${small[@]}" --train-samples 24 --epochs 1 --timeout 1 \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Which rank is this, when Slurm says so? With made-up variables; test_slurm.sh has the real ones.
+# How a process finds its rank from Slurm's variables. They are made up here; test_slurm.sh has real ones.
 #
 # ctest: TIMEOUT 180 LABELS deadlines
 # shellcheck disable=SC2317,SC2016,SC2094  # functions are called by expect and check
@@ -12,7 +12,7 @@ for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR OMPI_COMM_WORLD_RANK PMIX_RAN
 done
 here=$(hostname)
 
-# A job of our own, so that tests beside this one do not meet it.
+# A job number that no other test uses, or its ranks would meet these.
 job=$((1000 + $$))
 in_job=(SLURM_CLUSTER_NAME=ddp "SLURM_JOB_ID=$job" SLURM_NTASKS=8 SLURM_JOB_NUM_NODES=4)
 
@@ -29,7 +29,7 @@ task()
 }
 alone() { env "${in_job[@]}" "$@"; }
 
-# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: what they print, and their statuses.
+# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses.
 both()
 {
     local first=$1 second=$2 status
@@ -57,7 +57,7 @@ token=DDP_TOKEN=$(printf '%064x' 4711)
 expect 0 "statuses 0 0" both "$token" "$token" --require-token "${loopback[@]}"
 expect 0 "statuses 4 1" both "$token" "DDP_TOKEN=$(printf '%064x' 4712)" "${loopback[@]}" --timeout 1
 expect 0 "statuses 4 1" both "" "SLURM_STEP_ID=1" "${loopback[@]}" --timeout 1
-# The port that the job begins to look at is taken.
+# The first port that this job tries is taken.
 port=$((20000 + 16 * (31 * job % 768)))
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
 for ((i = 0; i < 100; i++)); do (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null && break; sleep 0.1; done
@@ -97,7 +97,7 @@ a[12.invalid a12.invalid
 END
 expect 1 "localhost is 127.0.0.1 on this host, which leads to no other" task 0 0 SLURM_STEP_NODELIST=localhost
 
-# --- a note ---------------------------------------------------------------------------------------------------------
+# --- the file ---------------------------------------------------------------------------------------------------------
 
 note=(--rendezvous "file:$TMP/note" "${loopback[@]}")
 expect 0 "statuses 0 0" both "" "" "${note[@]}" --require-token
@@ -120,8 +120,8 @@ check "it is gone" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
 expect 2 "only Slurm says which run a file is of" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
-# Rank 0 waits for the other, and is ended. Meanwhile a note of another run may have taken the place of its own. Its own
-# stays only if it is killed; the next start takes no notice of that.
+# Rank 0 waits for the other, and is ended. It removes its file, but not one of another run that has replaced it. After
+# KILL its file stays; the next start ignores it.
 waits()
 {
     local i limit=()

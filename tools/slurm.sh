@@ -321,19 +321,19 @@ take_lock()
         mkdir -p "$dir"
         exec 9>>"$dir/slurm.lock"
         flock -w 3 9 || die "slurm: a cluster runs in $dir already" "./ddp slurm down, or a different DDP_SLURM_DIR"
-        [ ! "$dir/slurm.lock" -ef /dev/fd/9 ] || break
+        [ ! "$dir/slurm.lock" -ef /dev/fd/9 ] || break          # else the last sweeper has just removed this file
     done
     rm -f "$dir/keeper" "$dir/cluster"          # left if this machine was switched off
 }
 
-# Becomes the keeper. $caller: the process that must still be there, if one must.
+# Becomes the keeper. $caller is the parent that hold must not outlive; empty for up.
 start()
 {
     [ "${caller:-$PPID}" = $PPID ] || exit 1
     # shellcheck disable=SC2086
     unset ${!SLURM_@} ${!SBATCH_@} ${!SRUN_@} ${!SALLOC_@}
     take_lock
-    mode= base= port=$((12000 + RANDOM % 20000))        # below those that the system assigns
+    mode='' base='' port=$((12000 + RANDOM % 20000))        # below those that the system assigns
     choose_mode
     pass_on dir mode base port nodes cpus gpus
     setsid "$self" inside sweep </dev/null >/dev/null 2>&1 9>&- &
