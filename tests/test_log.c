@@ -122,7 +122,7 @@ TEST(a_line_on_a_terminal)
 {
     run(two_epochs, 100);
     EXPECT_EQ_INT(status, 0);
-    EXPECT(!strstr(caught, "== step"), "lines and a bar");
+    EXPECT(!strstr(caught, "== step"), "both kinds of lines");
     has(caught, "\repoch 1/5  196/196 [00:0");
     has(caught, " img/s] loss: 1.804 | acc: 28.633%\033[K\r\n   == test: 65%\r\n");
     has(caught, " img/s] loss: 1.804 | acc: 28.633%\033[K\r\nthe end\r\n");

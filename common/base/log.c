@@ -22,7 +22,7 @@
 #endif
 
 // The progress line on a terminal.
-typedef struct Bar {
+typedef struct Progress {
     int epoch, epochs;
     int64_t step, steps;
     int64_t first_step;     // the step at which the clock started, and
@@ -31,13 +31,13 @@ typedef struct Bar {
     char numbers[192];      // the latest: "loss: 1.959 | acc: 28.633%"
     double drawn;           // when it was last drawn (s)
     bool shown;             // is on the screen, with the cursor at its end
-} Bar;
+} Progress;
 
 struct Log {
     LogConfig config;
     bool silent, terminal;
     char *path;             // of the metrics, or NULL
-    Bar bar;
+    Progress line;
     double stepped;         // when log_step was last called (s)
     double told;            // when the last "step" event was written, or the epoch began (s)
     int64_t samples;        // images since then
@@ -169,50 +169,51 @@ static void numbers_text(const Log *log, const LogStep *s, char *out, size_t siz
 
 //   epoch 1/5  121/196 [00:42<00:26, 733 img/s] loss: 1.959 | acc: 28.633%
 // At most ten times a second, and never so long that it wraps.
-static void bar_draw(Log *log, bool force)
+static void progress_draw(Log *log, bool force)
 {
-    Bar *bar = &log->bar;
+    Progress *line = &log->line;
     char text[512];
-    double now = clock_now(), spent = now - bar->started;
-    double timed = (double)(bar->step - bar->first_step);
-    if (!force && bar->shown && now - bar->drawn < 0.1)
+    double now = clock_now(), spent = now - line->started;
+    double timed = (double)(line->step - line->first_step);
+    if (!force && line->shown && now - line->drawn < 0.1)
         return;
-    int left = timed > 0 ? (int)(spent / timed * (double)(bar->steps - bar->step)) : 0;
+    int left = timed > 0 ? (int)(spent / timed * (double)(line->steps - line->step)) : 0;
     snprintf(text, sizeof text, "epoch %d/%d  %lld/%lld [%02d:%02d<%02d:%02d, %.0f img/s] %s",
-             bar->epoch, bar->epochs, (long long)bar->step, (long long)bar->steps, (int)spent / 60,
-             (int)spent % 60, left / 60, left % 60,
-             timed > 0 ? (double)bar->samples / spent : 0, bar->numbers);
+             line->epoch, line->epochs, (long long)line->step, (long long)line->steps,
+             (int)spent / 60, (int)spent % 60, left / 60, left % 60,
+             timed > 0 ? (double)line->samples / spent : 0, line->numbers);
     alive_outside_begin();      // the terminal may be paused
     printf("\r%.*s\033[K", screen_width() - 1, text);
     fflush(stdout);
     alive_outside_end();
-    bar->drawn = now;
-    bar->shown = true;
+    line->drawn = now;
+    line->shown = true;
 }
 
 void log_progress_end(Log *log)
 {
-    if (log->bar.shown)
+    if (log->line.shown)
         printf("\n");
-    log->bar.shown = false;
+    log->line.shown = false;
 }
 
 void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch)
 {
-    Bar *bar = &log->bar;
+    Progress *line = &log->line;
     if (batch == 0) {
         log->told = log->stepped = clock_now();
-        *bar = (Bar){ .epoch = epoch, .epochs = epochs, .first_step = step, .started = log->told };
+        *line = (Progress){ .epoch = epoch, .epochs = epochs, .first_step = step,
+                            .started = log->told };
     } else {
         alive_step(epoch, step);
     }
     batch *= log->config.ranks > 1 ? log->config.ranks : 1;
     log->samples += batch;
-    bar->samples += batch;
-    bar->step = step;
-    bar->steps = steps;
+    line->samples += batch;
+    line->step = step;
+    line->steps = steps;
     if (log->terminal)
-        bar_draw(log, step == steps);
+        progress_draw(log, step == steps);
 }
 
 void log_say(Log *log, const char *format, ...)
@@ -221,7 +222,7 @@ void log_say(Log *log, const char *format, ...)
     if (log->silent)
         return;
     alive_outside_begin();      // the reader of a pipe may have paused
-    if (log->bar.shown)
+    if (log->line.shown)
         printf("\r\033[K");
     va_start(args, format);
     vprintf(format, args);
@@ -229,8 +230,8 @@ void log_say(Log *log, const char *format, ...)
     printf("\n");
     fflush(stdout);
     alive_outside_end();
-    if (log->bar.shown)
-        bar_draw(log, true);
+    if (log->line.shown)
+        progress_draw(log, true);
 }
 
 // --- events --------------------------------------------------------------------------------------
@@ -306,12 +307,12 @@ void log_step(Log *log, const LogStep *s)
     bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
     log->stepped = clock_now();
     log->wait_ms += s->data_wait_ms;
-    numbers_text(log, s, log->bar.numbers, sizeof log->bar.numbers);
-    if (log->bar.shown)
-        bar_draw(log, s->step == s->steps);
+    numbers_text(log, s, log->line.numbers, sizeof log->line.numbers);
+    if (log->line.shown)
+        progress_draw(log, s->step == s->steps);
     else if (due)
         log_say(log, "   == step: [%3lld/%lld] [%d/%d] | %s", (long long)s->step,
-                (long long)s->steps, s->epoch, s->epochs, log->bar.numbers);
+                (long long)s->steps, s->epoch, s->epochs, log->line.numbers);
     if (due)
         step_event(log, s);
 }
