@@ -57,7 +57,7 @@ is_complete()
     (cd "$1" && each_file | awk '{ print $1 "  " $3 }' | sha256sum --check --status)
 }
 
-# What gzip or xz has packed, at most $2 bytes of it, on stdout. Which of them made it, the first bytes say.
+# Unpacks a file of gzip or xz, at most $2 bytes, to stdout. The first bytes tell which of the two made it.
 unpack()
 {
     local file=$1 limit=$2 packer
@@ -67,8 +67,7 @@ unpack()
     *) die "$file: neither gzip nor xz made this file" "give a .tar.gz or .tar.xz" ;;
     esac
     have $packer || die "$packer is not installed" "apt install ${packer/xz/xz-utils}"
-    # One byte more than the limit, so that whoever gets it knows that there is too much. Then the packer
-    # finds nobody to write to, and ends with 141.
+    # One byte more than the limit shows that there is too much. Then head ends, and the packer with 141 (SIGPIPE).
     local status=(0 0)
     $packer -dc "$file" 2>"$tmp/log" | head -c $((limit + 1)) || status=("${PIPESTATUS[@]}")
     [ "${status[1]}" = 0 ] || die "$data: writing failed, perhaps the disk is full; nothing was changed"

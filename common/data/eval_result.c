@@ -92,17 +92,45 @@ static void tell_class(const Result *r, int label, Log *log)
               (long long)n, (long long)top1, (long long)top5);
 }
 
+//   label,airplane,automobile,...
+//   airplane,912,3,...                 predictions for the images of airplanes, by class
+static void print_confusion(const Result *r, FILE *out)
+{
+    char number[16];
+    int classes = r->data->test.classes;
+    fprintf(out, "label");
+    for (int i = 0; i < classes; i++)
+        fprintf(out, ",%s", class_name(r, i, number));
+    for (int label = 0; label < classes; label++) {
+        fprintf(out, "\n%s", class_name(r, label, number));
+        for (int i = 0; i < classes; i++)
+            fprintf(out, ",%lld", (long long)r->confusion[label * classes + i]);
+    }
+    fprintf(out, "\n");
+}
+
+// For pictures, also the names of both classes, and the file.
+static void print_predictions(const Result *r, FILE *out)
+{
+    const Data *data = r->data;
+    fprintf(out, "index,label,prediction,margin%s\n", data->folder ? ",class,predicted,file" : "");
+    for (int i = 0; i < data->test.count; i++) {
+        const Verdict *v = &r->verdicts[i];
+        fprintf(out, "%d,%d,%d,%.3g", i, v->label, v->prediction, (double)v->margin);
+        if (data->folder) {
+            char file[1024];
+            picture_file(&data->test, i, file, sizeof file);
+            fprintf(out, ",%s,%s,%s", data_class_name(data, v->label),
+                    data_class_name(data, v->prediction), file);
+        }
+        fprintf(out, "\n");
+    }
+}
+
 typedef struct Text {
-    FILE *file;
     char *text;
     size_t bytes;
 } Text;
-
-static void text_begin(Text *t)
-{
-    t->file = open_memstream(&t->text, &t->bytes);
-    CHECK(t->file, "", "out of memory");
-}
 
 static bool text_write(FileWriter *w, const void *arg)
 {
@@ -110,55 +138,17 @@ static bool text_write(FileWriter *w, const void *arg)
     return writer_add(w, t->text, t->bytes);
 }
 
-static void text_end(Text *t, const char *path)
+static void write_table(const Result *r, const char *path, void (*print)(const Result *, FILE *))
 {
+    Text t;
     Error error;
-    CHECK(fclose(t->file) == 0, "", "out of memory");
-    if (!replace_file(path, text_write, t, &error))
+    FILE *out = open_memstream(&t.text, &t.bytes);
+    CHECK(out, "", "out of memory");
+    print(r, out);
+    CHECK(fclose(out) == 0, "", "out of memory");
+    if (!replace_file(path, text_write, &t, &error))
         FAIL_ERROR(&error);
-    free(t->text);
-}
-
-//   label,airplane,automobile,...
-//   airplane,912,3,...                 predictions for the images of airplanes, by class
-static void write_confusion(const Result *r, const char *path)
-{
-    Text t;
-    char number[16];
-    int classes = r->data->test.classes;
-    text_begin(&t);
-    fprintf(t.file, "label");
-    for (int i = 0; i < classes; i++)
-        fprintf(t.file, ",%s", class_name(r, i, number));
-    for (int label = 0; label < classes; label++) {
-        fprintf(t.file, "\n%s", class_name(r, label, number));
-        for (int i = 0; i < classes; i++)
-            fprintf(t.file, ",%lld", (long long)r->confusion[label * classes + i]);
-    }
-    fprintf(t.file, "\n");
-    text_end(&t, path);
-}
-
-// For pictures, also the names of both classes, and the file.
-static void write_predictions(const Result *r, const char *path)
-{
-    Text t;
-    const Data *data = r->data;
-    text_begin(&t);
-    fprintf(t.file, "index,label,prediction,margin%s\n",
-            data->folder ? ",class,predicted,file" : "");
-    for (int i = 0; i < data->test.count; i++) {
-        const Verdict *v = &r->verdicts[i];
-        fprintf(t.file, "%d,%d,%d,%.3g", i, v->label, v->prediction, (double)v->margin);
-        if (data->folder) {
-            char file[1024];
-            picture_file(&data->test, i, file, sizeof file);
-            fprintf(t.file, ",%s,%s,%s", data_class_name(data, v->label),
-                    data_class_name(data, v->prediction), file);
-        }
-        fprintf(t.file, "\n");
-    }
-    text_end(&t, path);
+    free(t.text);
 }
 
 void result_tell(const Result *r, const ResultConfig *config, Log *log)
@@ -169,9 +159,9 @@ void result_tell(const Result *r, const ResultConfig *config, Log *log)
     for (int label = 0; config->per_class && label < r->data->test.classes; label++)
         tell_class(r, label, log);
     if (config->confusion)
-        write_confusion(r, config->confusion);
+        write_table(r, config->confusion, print_confusion);
     if (config->predictions)
-        write_predictions(r, config->predictions);
+        write_table(r, config->predictions, print_predictions);
 }
 
 void result_end(const Result *r, const ResultConfig *config, Log *log)
