@@ -67,8 +67,8 @@ void check_on_exit(void (*clean_up)(void))
     atomic_store(&exit_clean_up, clean_up);
 }
 
-// Also called by signal handlers, so only async-signal-safe calls. The newline ends a progress line,
-// so that the shell's prompt starts on a new line.
+// Also called by signal handlers, so only async-signal-safe calls. The newline ends a progress
+// line, so that the shell's prompt starts on a new line.
 void leave_at_once(int status)
 {
     void (*clean_up)(void) = atomic_exchange(&exit_clean_up, NULL);

@@ -77,7 +77,7 @@ static int sync_file(int fd)
     return status;
 }
 
-// After a failure, and when the process ends, also in signal handlers: only async-signal-safe calls.
+// After a failure and when the process ends, also in signal handlers: only async-signal-safe calls.
 static void remove_temporary(void)
 {
     if (atomic_exchange(&is_there, false))

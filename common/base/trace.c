@@ -6,8 +6,8 @@
 //   {"ph":"B","pid":0,"tid":1,"ts":81.250,"name":"forward"},
 //   {"ph":"E","pid":0,"tid":1,"ts":95.125},
 //
-// Each event is one write at the end of the file, so several processes can share it. Its first event
-// then names the run.
+// Each event is one write at the end of the file, so several processes can share it. Its first
+// event then names the run.
 // A span is written when it begins, not when it is over: in the timeline of a run that hung, the
 // last open span is the one to look at.
 #include "trace.h"
