@@ -29,15 +29,10 @@ void ops_options(Args *args, OpsConfig *config)
 // The number of floats of a layer's parameters, and the offset of its bias or beta.
 static size_t layer_size(Layer *layer, const Conv *conv)
 {
-    if (layer->type == LAYER_CONV) {
-        layer->bias_at = aligned(conv_weight_count(conv));
-        return layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
-    }
-    if (layer->type == LAYER_NORM) {
-        layer->beta_at = aligned(layer->channels);
-        return 2 * layer->beta_at;
-    }
-    return 0;
+    if (layer->type != LAYER_CONV && layer->type != LAYER_NORM)
+        return 0;
+    layer->bias_at = aligned(conv ? conv_weight_count(conv) : (size_t)layer->channels);
+    return layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
 }
 
 // The weights that convolutions read: the masters, or 16-bit copies in the same order, or 16-bit
@@ -65,7 +60,6 @@ static void lay_out_parameters(Model *model)
         layer->begin = model->param_count;
         layer->end = layer->begin + size;
         layer->bias_at += layer->begin;
-        layer->beta_at += layer->begin;
         model->param_count += size;
         if (layer->type != LAYER_NORM)
             continue;
@@ -116,29 +110,25 @@ static void allocate_activations(Model *model)
 
 // --- gradients of activations share memory -------------------------------------------------------
 //
-// A gradient is live from the step of backward that writes it to the step that reads it.
+// A gradient is live from the step of backward that writes it to the step that reads it: layer
+// v - 1 makes value v and reads its gradient.
 
-// At this step of backward, a layer writes the gradient of a value that it reads.
-static Life begin_life(const Net *net, Type type, int value, int part, int step)
+static Life life_of(const Net *net, Type type, int value, int part, int step)
 {
-    CHECK(part < 2, NULL, "value %d of the network is read by more than two layers", value);
-    int written_by = value; // layer v - 1 makes value v > 0 and reads its gradient
-    return (Life){ value, part, value_bytes(net, value, type), 0, step,
-                   net->layer_count - written_by };
+    return (Life){ value, part, value_bytes(net, value, type), 0, step, net->layer_count - value };
 }
 
 // Fills `lives`, at most two per value, with the place of each gradient. Returns their total bytes.
 static size_t place_gradients(const Net *net, Type type, Life *lives, int *count)
 {
-    int parts[NET_MAX_VALUES] = { 0 }, last = net->value_count - 1;
     *count = 0;
-    lives[(*count)++] = begin_life(net, type, last, parts[last]++, -1);
-    for (int i = net->layer_count - 1; i >= 0; i--) {
-        int reads[] = { net->layers[i].in, net->layers[i].residual };
-        for (int k = 0; k < 2; k++)
-            if (reads[k] > 0)
-                lives[(*count)++] = begin_life(net, type, reads[k], parts[reads[k]]++,
-                                               net->layer_count - 1 - i);
+    lives[(*count)++] = life_of(net, type, net->value_count - 1, 0, -1);
+    for (int step = 0; step < net->layer_count; step++) {
+        const Layer *l = &net->layers[net->layer_count - 1 - step];
+        if (l->in > 0)
+            lives[(*count)++] = life_of(net, type, l->in, l->in_part, step);
+        if (l->residual > 0)
+            lives[(*count)++] = life_of(net, type, l->residual, l->residual_part, step);
     }
     return place(lives, *count);
 }
@@ -196,12 +186,12 @@ static void name_tensors(Model *model)
             oihw[1] *= (int64_t)x.h * x.w;
         if (l->type == LAYER_CONV)
             add_tensor(model, i, "weight", MODEL_WEIGHT, linear ? 2 : 4, oihw, l->begin);
-        if (l->type == LAYER_CONV && l->bias)
+        if (l->type == LAYER_NORM)
+            add_tensor(model, i, "weight", MODEL_VECTOR, 1, &c, l->begin);
+        if (l->bias)
             add_tensor(model, i, "bias", MODEL_VECTOR, 1, &c, l->bias_at);
         if (l->type != LAYER_NORM)
             continue;
-        add_tensor(model, i, "weight", MODEL_VECTOR, 1, &c, l->begin);
-        add_tensor(model, i, "bias", MODEL_VECTOR, 1, &c, l->beta_at);
         add_tensor(model, i, "running_mean", MODEL_BUFFER, 1, &c, l->mean_at);
         add_tensor(model, i, "running_var", MODEL_BUFFER, 1, &c, l->var_at);
         add_tensor(model, i, "num_batches_tracked", MODEL_COUNTER, 0, NULL, 0);
@@ -224,24 +214,19 @@ void model_import(const Model *model, const ModelTensor *t, float *arena, const 
         memcpy(arena + t->offset, torch, (size_t)t->count * sizeof *torch);
 }
 
-// An arena that the host can read and write: the arena itself if a device's memory is the
-// host's, else a copy, which is written back if it was changed.
-static float *host_view(const Model *model, float *arena, size_t count)
+// An arena's copy in host memory; free it with host_free.
+static float *host_copy(const Model *model, const float *arena, size_t count)
 {
-    if (device_shares_memory(model->device))
-        return arena;
     float *host = host_alloc(count * sizeof *host);
     copy_to_host(device_stream(model->device), host, arena, count * sizeof *host);
     stream_sync(device_stream(model->device));
     return host;
 }
 
-static void host_view_end(const Model *model, float *arena, float *host, size_t count, bool changed)
+// Writes a changed copy back, and frees it.
+static void host_copy_back(const Model *model, float *arena, float *host, size_t count)
 {
-    if (host == arena)
-        return;
-    if (changed)
-        copy_to_device(device_stream(model->device), arena, host, count * sizeof *host);
+    copy_to_device(device_stream(model->device), arena, host, count * sizeof *host);
     stream_sync(device_stream(model->device));
     host_free(host);
 }
@@ -344,8 +329,8 @@ static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed,
 
 void model_init(Model *model, int64_t seed)
 {
-    float *params = host_view(model, model->params, model->param_count);
-    float *buffers = host_view(model, model->buffers, model->buffer_count);
+    float *params = host_copy(model, model->params, model->param_count);
+    float *buffers = host_copy(model, model->buffers, model->buffer_count);
     float *values = xmalloc(largest_tensor(model) * sizeof *values);
     for (int i = 0; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
@@ -356,8 +341,8 @@ void model_init(Model *model, int64_t seed)
         model_import(model, t, t->kind == MODEL_BUFFER ? buffers : params, values);
     }
     free(values);
-    host_view_end(model, model->params, params, model->param_count, true);
-    host_view_end(model, model->buffers, buffers, model->buffer_count, true);
+    host_copy_back(model, model->params, params, model->param_count);
+    host_copy_back(model, model->buffers, buffers, model->buffer_count);
     model->batches_seen = 0;
 }
 
@@ -417,24 +402,13 @@ void model_forward(Model *model, const void *images, int rows, bool training)
     net->images = images;
 }
 
-// Where layer i writes the gradient of a value that it reads: the part that begin_life assigned.
-// The last reader in the order of the layers is the first in backward.
-static void *gradient_of(const Net *net, int value, int i)
-{
-    const Value *v = &net->values[value];
-    int part = 0;
-    for (int later = net->layer_count - 1; later > i; later--)
-        part += net->layers[later].in == value || net->layers[later].residual == value;
-    return v->grad[part];
-}
-
 static void layer_backward(Model *model, const Plan *plan, int i)
 {
     const Layer *l = &model->net->layers[i];
     const Value *values = model->net->values, *out = &values[l->out];
     const void *x = l->in == 0 ? model->net->images : values[l->in].data;
-    void *dx = l->in > 0 ? gradient_of(model->net, l->in, i) : NULL;
-    void *dresidual = l->residual > 0 ? gradient_of(model->net, l->residual, i) : NULL;
+    void *dx = l->in > 0 ? values[l->in].grad[l->in_part] : NULL;
+    void *dresidual = l->residual > 0 ? values[l->residual].grad[l->residual_part] : NULL;
     const void *dy = out->grad[0], *dy2 = out->grad[1];
     PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
     NormTensors t = norm_tensors(model, l);
@@ -491,7 +465,7 @@ static uint64_t fnv1a(uint64_t hash, const float *values, int64_t count)
 
 uint64_t model_hash(const Model *model)
 {
-    float *arena = host_view(model, model->params, model->param_count);
+    float *arena = host_copy(model, model->params, model->param_count);
     float *values = xmalloc(largest_tensor(model) * sizeof *values);
     const ModelTensor *order[model->tensor_count];
     for (int i = 0; i < model->tensor_count; i++)
@@ -506,6 +480,6 @@ uint64_t model_hash(const Model *model)
         hash = fnv1a(hash, values, order[i]->count);
     }
     free(values);
-    host_view_end(model, model->params, arena, model->param_count, false);
+    host_free(arena);
     return hash;
 }

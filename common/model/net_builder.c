@@ -2,6 +2,14 @@
 #include "model/net_builder.h"
 #include "check.h"
 
+// The part of the value's gradient that its next reader writes.
+static int next_part(Net *net, int value)
+{
+    CHECK(net->readers[value] < 2, NULL, "value %d of the network is read by more than two layers",
+          value);
+    return net->readers[value]++;
+}
+
 static Layer *add_layer(Net *net, LayerType type, int in, const char *name, Extent extent)
 {
     CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES, NULL,
@@ -9,6 +17,7 @@ static Layer *add_layer(Net *net, LayerType type, int in, const char *name, Exte
     Layer *layer = &net->layers[net->layer_count++];
     layer->type = type;
     layer->in = in;
+    layer->in_part = next_part(net, in);
     layer->residual = -1;
     layer->out = net->value_count;
     layer->channels = extent.c;
@@ -50,7 +59,9 @@ int net_norm(Net *net, int in, int residual, const char *name, bool relu)
 {
     Layer *layer = add_layer(net, LAYER_NORM, in, name, net->extents[in]);
     layer->residual = residual;
+    layer->residual_part = residual > 0 ? next_part(net, residual) : 0;
     layer->relu = relu;
+    layer->bias = true;
     return layer->out;
 }
 

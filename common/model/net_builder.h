@@ -10,12 +10,13 @@ typedef struct Layer {
     LayerType type;
     char name[56];                  // torch's: "layer1.0.conv1"
     int in, residual, out;          // residual: -1 if there is none
+    int in_part, residual_part;     // of the inputs' gradients, which this layer writes
     int channels, kernel_h, kernel_w, stride, pad; // conv and pooling; channels: of the output
     bool bias, relu;
     bool normal_init;               // Kaiming's normal distribution by fan-out; else uniform by fan-in
     size_t begin, end;              // of this layer's parameters in the arena
     size_t copy_at;                 // of the 16-bit copy of its weights, if copy_bytes is not 0
-    size_t bias_at, beta_at;        // weights and gamma are at begin
+    size_t bias_at;                 // of the bias or beta; weights and gamma are at begin
     size_t mean_at, var_at;         // in the arena of buffers
 } Layer;
 
@@ -29,6 +30,7 @@ struct Net {
     Layer layers[NET_MAX_LAYERS];
     int layer_count;
     Extent extents[NET_MAX_VALUES];
+    int readers[NET_MAX_VALUES];    // number of layers that read a value
     int value_count;
 
     struct Value *values;           // from here on private to model.c

@@ -18,13 +18,13 @@ NormTensors norm_tensors(const Model *model, const Layer *l)
     const Value *out = &model->net->values[l->out];
     return (NormTensors){
         .gamma = model->params + l->begin,
-        .beta = model->params + l->beta_at,
+        .beta = model->params + l->bias_at,
         .running_mean = model->buffers + l->mean_at,
         .running_var = model->buffers + l->var_at,
         .mean = out->mean,
         .inv_std = out->inv_std,
         .dgamma = model->grads + l->begin,
-        .dbeta = model->grads + l->beta_at,
+        .dbeta = model->grads + l->bias_at,
     };
 }
 
