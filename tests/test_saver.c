@@ -1,6 +1,6 @@
 // ctest: TIMEOUT 120 SANITIZERS asan tsan
-// Checkpoints that are written while training goes on: what is in them, in which order they come,
-// and what happens to them when the program ends in the middle.
+// Checkpoints that are written while training goes on: what is in them, and what happens to them when
+// the program ends in the middle.
 #include "check.h"
 #include "interrupt.h"
 #include "saver.h"
@@ -8,7 +8,6 @@
 
 #include <signal.h>
 #include <spawn.h>
-#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -69,7 +68,7 @@ static bool same_files(const char *a, const char *b)
     return system(command) == 0;
 }
 
-// --- what is in the files, and in which order they come ------------------------------------------
+// --- what is in the files ------------------------------------------------------------------------
 
 // Two saves as at the end of an epoch, a third, and training goes on at once: each file is of its
 // moment, byte for byte what checkpoint_save writes of a twin. The saver adds the number of ranks.
@@ -93,45 +92,6 @@ TEST(files_are_of_their_moment)
         train_step(&twin);
     }
     free_run(&twin);
-    free_run(&r);
-}
-
-// The names that came into a directory by a rename, in their order.
-static int arrivals(int fd, char names[][32], int most)
-{
-    _Alignas(struct inotify_event) char bytes[1 << 16];
-    ssize_t size = read(fd, bytes, sizeof bytes);
-    int count = 0;
-    for (ssize_t at = 0; at < size;) {
-        const struct inotify_event *event = (const void *)(bytes + at);
-        if (count < most)
-            snprintf(names[count++], sizeof names[0], "%.31s", event->name);
-        at += (ssize_t)(sizeof *event + event->len);
-    }
-    return count;
-}
-
-// More than may be under way: the later ones wait for the disk, and none overtakes another.
-TEST(first_come_first_served)
-{
-    enum { SAVES = 12 };
-    char directory[4096], names[SAVES + 1][32], path[4200];
-    Run r = new_run("convnet");
-    snprintf(directory, sizeof directory, "%s", test_path("order"));
-    mkdir(directory, 0777);
-    int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
-    inotify_add_watch(fd, directory, IN_MOVED_TO);
-    Saver *saver = new_saver(&r);
-    for (int i = 0; i < SAVES; i++) {
-        snprintf(path, sizeof path, "%s/%s", directory, i % 2 ? "net" : "net.best");
-        saver_save(saver, path, &r.state);
-        train_step(&r);
-    }
-    saver_free(saver);
-    EXPECT_EQ_INT(arrivals(fd, names, SAVES + 1), SAVES);
-    for (int i = 0; i < SAVES; i++)
-        EXPECT_EQ_STR(names[i], i % 2 ? "net" : "net.best");
-    close(fd);
     free_run(&r);
 }
 
@@ -214,7 +174,6 @@ int main(int argc, char **argv)
         return 1;
     }
     files_are_of_their_moment();
-    first_come_first_served();
     an_impatient_end();
     ops_free(ops);
     device_close(device);
