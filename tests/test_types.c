@@ -4,7 +4,6 @@
 #include "cpu/ops_cpu.h"
 #include "cpu/short_types.h"
 #include "model.h"
-#include "rng.h"
 #include "test.h"
 
 #include <math.h>
@@ -132,22 +131,13 @@ TEST(between_numbers)
     }
 }
 
-TEST(any_numbers)
+TEST(special_numbers)
 {
-    enum { COUNT = 200000 };
-    float *values = xmalloc(COUNT * sizeof *values);
-    for (int i = 0; i < COUNT; i++)
-        values[i] = float_of(philox(9, 0, (uint64_t)i).v[0]);
-    const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 65504, 65519.996f, 65520,
-                              65536, 3.3895314e38f, 3.4e38f, 1e-45f, 0x1p-24f, 0x1p-25f,
-                              0x1.8p-25f, 0x1p-14f, float_of(0x7f800001), float_of(0xff800001),
-                              float_of(0x7fffffff) };
-    memcpy(values, special, sizeof special);
-    for (int k = 0; k < 2; k++) {
-        int wrong = wrong_roundings(&formats[k], values, COUNT);
-        EXPECT(wrong == 0, "%s: %d are rounded wrong", type_names[formats[k].type], wrong);
-    }
-    free(values);
+    static const float special[] = { 0, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 65504, 65519.996f,
+                                     65520, 65536, 3.3895314e38f, 3.4e38f, 1e-45f, 0x1p-24f,
+                                     0x1p-25f, 0x1.8p-25f, 0x1p-14f };
+    for (int k = 0; k < 2; k++)
+        EXPECT_EQ_INT(wrong_roundings(&formats[k], special, sizeof special / sizeof *special), 0);
 }
 
 // ==== Bytes of activations =======================================================================
@@ -182,7 +172,7 @@ int main(void)
     device = device_open(0, 1);
     all_numbers_there_and_back();
     between_numbers();
-    any_numbers();
+    special_numbers();
     bytes_are_those_allocated();
     device_close(device);
     return test_done();
