@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ./ddp exercise: what its commands say and leave behind, in a copy of the tree whose path has a space. That each
-# exercise fails unsolved and passes solved is proven by exercises/author.sh, in a test for each (exercise_ID).
+# ./ddp exercise: the output and the files of its commands, in a copy of the tree whose path has a space. For each exercise,
+# the test exercise_ID proves with exercises/author.sh that it fails unsolved and passes solved.
 # shellcheck disable=SC2317  # expect and check call the functions
 . "$SRC/tests/test.sh"
 tree="$TMP/a tree"

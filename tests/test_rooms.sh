@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The rooms of common/: which may use which. A module is a contract (a header at the top of common/) or a .c file in
-# a room, with its header there. Modules use each other by #include, and by the symbols that their objects need. Rooms
-# use only those below them, and there are no circles: no two modules use each other, directly or through others.
+# Which rooms of common/ may use which. A module is a contract (a header at the top of common/) or a .c file in a room, with
+# its header. A module uses another by #include, or by a symbol that its object needs. Rooms use only the rooms below them.
+# No two modules use each other, directly or through others.
 . "$SRC/tests/test.sh"
 
 # room: the rooms that it may use; device: device.h and ops.h, which cpu/ and cuda/ implement
@@ -44,7 +44,7 @@ calls()
             END { for (need in needs) { split(need, n, " "); if (n[2] in where) print n[1], where[n[2]] } }'
 }
 
-# one_way: reads such lines; names those that go the wrong way, and every circle.
+# one_way: reads such lines, and prints uses of a higher room and every circle.
 one_way()
 {
     local from to bad=0
@@ -60,14 +60,14 @@ one_way()
 
 cd "$TMP" || exit 1
 all() { { includes "$SRC"; calls "${BUILD%/*}"; } | one_way; }
-check "every room uses only those below it, and there are no circles" all
+check "every room uses only the rooms below it, and there are no circles" all
 
 # --- that this test can fail --------------------------------------------------------------------------------
 
 cp -r "$SRC/common" .
 mistake() { includes "$TMP" | one_way >noticed 2>&1; grep -qF "$1" noticed; }
 echo '#include "model.h"' >>common/base/rng.c
-check "a call up is noticed" mistake "base/rng uses model/model.h"
+check "a use of a higher room is noticed" mistake "base/rng uses model/model.h"
 cp "$SRC/common/base/rng.c" common/base
 echo '#include "data/cifar.h"' >>common/data/files.h
 echo '#include "data/files.h"' >common/data/cifar.h

@@ -6,10 +6,10 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
 . "$root/tools/steps.sh"
 
-# From one step to the next: lines (removed and added) and hunks that may change in train.c; lines of a file
-# beside it, which is read in one sitting; lines of all that is new, three such files at most.
+# From one step to the next: changed lines (removed plus added) and hunks of train.c; lines of any other file; lines of
+# new reading in all.
 max_changed=60 max_hunks=10 max_file=350 max_reading=750
-# These have limits of their own.
+# Files and steps with different limits.
 limits='
 spawn.c 130
 ddp.c 220
@@ -19,7 +19,7 @@ launch.c 250
 '
 optional='launch.c'     # a reader can skip it, so it does not count as reading
 
-# A file that two neighbours have is the same in both, but for these: what the later step teaches.
+# A file that two neighbours have is the same in both, except these, which the later step teaches.
 taught='
 06_slurm/rendezvous.c
 06_slurm/rendezvous.h
@@ -34,7 +34,7 @@ broken()
     failures=$((failures + 1))
 }
 
-# limit_of NAME OTHERWISE: of a file, or of a step's reading
+# limit_of NAME DEFAULT: the limit of a file, or of a step's new reading
 limit_of() { awk -v name="$1" -v limit="$2" '$1 == name { limit = $2 } END { print limit }' <<<"$limits"; }
 
 check_step()
@@ -48,7 +48,7 @@ check_step()
         [[ $file == */train.c ]] || [ "$(count_lines "$file")" -le "$most" ] ||
             broken "$file:$most" "a file beside train.c is read in one sitting: at most $most lines"
     done
-    # Text that would have to change from step to step for its own sake.
+    # Text that would have to change in every step.
     while IFS= read -r line; do
         broken "$line" "no #if in a step, and no name or number of one, no date, no transcript of a run"
     done < <(grep -nHE -e '^\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b' -e '(^|[^A-Za-z0-9_.%\-])0[1-9]_[a-z]' \
@@ -59,7 +59,7 @@ check_step()
 check_pair()
 {
     local a=$1 b=$2 file reading=0 removed added hunks most
-    # Files that are not sources count too: a reader who finds one in two steps takes it for the same.
+    # Also files that are not sources: readers expect equal names to have equal contents.
     for file in "$b"/*; do
         file=${file##*/}
         case $file in train.c | README.md | CMakeLists.txt | *.svg | *.png) continue ;; esac

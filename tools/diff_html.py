@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""diff_html.py A B OUT.html - two steps side by side: what changed, and why.
+"""diff_html.py A B OUT.html - a page with two steps side by side, and a reason for each change.
 diff_html.py --site FOLDER  - such a page for each pair of neighbours, and an index.
 
-Hunks come from `diff` as tools/steps.sh calls it, the sentences from B's README.md: its numbered list below the heading
-that ends with the file's name. `./ddp diff A B --html` calls this script.
+The hunks come from tools/steps.sh, the reasons from B's README.md: the numbered list below the heading that ends with the
+file's name. `./ddp diff A B --html` calls this script.
 """
 import difflib
 import html
@@ -90,7 +90,7 @@ def inline(text):
 
 
 def marked(old, new):
-    """Both lines as HTML, with what differs in bold if they are alike."""
+    """Both lines as HTML. If the lines are similar, the differences are bold."""
     match = difflib.SequenceMatcher(None, old, new, autojunk=False)
     if match.ratio() < 0.5:
         return html.escape(old), html.escape(new)
@@ -103,7 +103,7 @@ def marked(old, new):
 
 
 def rows(at_a, at_b, lines):
-    """Table rows of a hunk: runs of removed and added lines stand beside each other."""
+    """Table rows of a hunk: removed lines on the left of the added lines that replace them."""
     out, old, new = [], [], []
 
     def cell(number, text, kind):

@@ -1,6 +1,6 @@
 # functions.awk - prints functions of a C file, each with the comment above it.
 #   awk -v names="send_bucket ddp_ready" -f functions.awk ddp.c
-# Ends with 1 if one is missing.
+# The exit status is 1 if a function is missing.
 
 BEGIN { count = split(names, wanted, " ") }
 

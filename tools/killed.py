@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""killed.py OUT.svg - trains with two ranks, kills one, and draws what the terminal showed.
+"""killed.py OUT.svg - trains with two ranks, kills one, and draws the terminal's output.
 
-The run restarts from its checkpoint. Then the same run without the kill must end with the same weight hash; the
-picture shows both. It needs the programs of step 04 (./ddp setup) and no other package.
+The run restarts from its checkpoint. The picture also shows the same run without the kill, which must end with the
+same weight hash. The programs of step 04 must be built (./ddp setup).
 """
 import html
 import os
@@ -90,7 +90,7 @@ def main():
         line = re.sub(r"^\[[^]]*\] \w+\.c:\d+: ", "", line)
         for i, part in enumerate(wrap(line)):
             rows.append((seconds if i == 0 else None, part))
-    rows += [(None, ""), (None, "$ launch ... (the same run, and nobody kills a rank)"), (whole[-1][0], whole[-1][1])]
+    rows += [(None, ""), (None, "$ launch ... (the same run without the kill)"), (whole[-1][0], whole[-1][1])]
     with open(sys.argv[1], "w", encoding="utf-8") as out:
         out.write(draw(rows))
 

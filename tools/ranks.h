@@ -1,5 +1,5 @@
-// ranks.h - a few processes that know each other, for tests and measurements: fork, and a store in
-// memory that they share. Steps have more to look after: see spawn.h and what follows it.
+// ranks.h - forks a few ranks for tests and measurements. They share a store in memory. spawn.h in the
+// steps does the same with supervision.
 #pragma once
 #include "check.h"
 #include "comm.h"
@@ -67,8 +67,8 @@ static inline RanksStore *ranks_store_new(void)
 
 static inline void ranks_store_free(RanksStore *store) { munmap(store, sizeof *store); }
 
-// Forks `size` processes that call run(arg, world) and exit with what it returns. Call it before
-// anything that starts threads. They die with this one.
+// Forks `size` processes that call run(arg, world) and exit with its result. They die with their parent.
+// Call it before anything that starts threads.
 static inline void ranks_start(int size, RanksStore *store,
                                int (*run)(void *arg, const World *world), void *arg, pid_t pids[])
 {
@@ -88,7 +88,7 @@ static inline void ranks_start(int size, RanksStore *store,
     }
 }
 
-// Waits for one of them: its exit status, or 128 + the signal that ended it.
+// Waits for a rank. Returns its exit status, or 128 + the signal that ended it.
 static inline int ranks_join(pid_t pid)
 {
     int status = 0;
@@ -96,7 +96,7 @@ static inline int ranks_join(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Starts them, waits for all, and returns the first status that is not 0.
+// Starts all ranks, waits for them, and returns the first status that is not 0.
 static inline int ranks_run(int size, int (*run)(void *arg, const World *world), void *arg)
 {
     pid_t pids[RANKS_MAX];

@@ -13,7 +13,7 @@ die_usage() { say "${red}ddp: $1$plain"; hint "${2:-./ddp help}"; exit 2; }
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# The words as one would type them.
+# The words as you would type them.
 quoted()
 {
     local word line=
@@ -31,7 +31,7 @@ quoted()
 show() { say "$dim\$$plain $bold$(quoted "$@")$plain"; }
 run() { show "$@"; "$@"; }
 
-# GPUs that a program could use.
+# The number of GPUs that a program can use.
 count_gpus()
 {
     if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
@@ -41,8 +41,8 @@ count_gpus()
     fi
 }
 
-# step_command FOLDER RANKS OPTION...: sets command, which starts the step in this folder with so many ranks or
-# devices; RANKS may be "": what the program does by itself.
+# step_command FOLDER RANKS OPTION...: sets command, which starts the step in FOLDER with RANKS ranks or devices. If RANKS
+# is empty, the program starts without a launcher and with its own default.
 step_command()
 {
     local folder=$1 ranks=$2

@@ -10,7 +10,7 @@ list_steps()
     done
 }
 
-# What there is to read in these steps, train.c last: the other files are what it uses.
+# The source files of these steps. train.c is last, because it uses the others.
 list_sources()
 {
     (shopt -s nullglob && for step; do printf '%s\n' "$step"/{CMakeLists.txt,*.sbatch,*.[ch]}; done) |
@@ -19,8 +19,8 @@ list_sources()
 
 count_lines() { wc -l <"$1" | tr -d ' '; }
 
-# From step $1 to step $2: their sources, or the files named after them, in the arrays added, removed, same and
-# changed. A file that is in neither is in none.
+# compare_steps A B [FILE...]: sorts the sources of both steps, or these files, into the arrays added, removed, same and
+# changed.
 # shellcheck disable=SC2034  # the callers read them
 compare_steps()
 {
@@ -40,8 +40,8 @@ compare_steps()
     done
 }
 
-# The changes of a C file, with the same bytes on every machine. -d: as few lines as can be. Behind each @@ is the
-# function or the section above it. More options are diff's.
+# unified_diff A B [DIFF OPTIONS]: the changes of a C file, with the same bytes on every machine. -d makes the diff as
+# short as possible. After each @@ is the function or section above it.
 unified_diff()
 {
     { diff -d -U3 -F '^\([A-Za-z_].*[^;]$\|// [=-]\{4\}\)' --label "$1" --label "$2" "$@" || [ $? = 1 ]; } |
