@@ -269,11 +269,11 @@ run()
     try "$@"
     case $status in
     0) ;;
-    124) wrong "the run \"$name\" did not end within $limit s: it hangs" < <(said "$name") ;;
-    *) wrong "the run \"$name\" failed: exit status $status" < <(said "$name") ;;
+    124) wrong "the run \"$name\" did not end within $limit s: it hangs" < <(last_lines "$name") ;;
+    *) wrong "the run \"$name\" failed: exit status $status" < <(last_lines "$name") ;;
     esac
 }
-said() { echo "its last lines:"; grep -v "^stopping after this step" "$1.out" | tail -"${2:-8}"; }
+last_lines() { echo "its last lines:"; grep -v "^stopping after this step" "$1.out" | tail -"${2:-8}"; }
 
 # Sets command: it starts N ranks (02: devices) of a train program. Rank R writes its metrics to NAME.R.jsonl (01, 02:
 # NAME.0.jsonl).
@@ -342,7 +342,7 @@ value() { values "$@" | tail -1; }
 mean() { paste "$@" | awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; printf "%.9g\n", sum / NF }'; }
 
 # ==== Which images? ==============================================================================
-# With learning rate 0, one image in a batch and no augmentation, the loss tells which image it was.
+# With learning rate 0, one image per batch and no augmentation, each image can be recognized by its loss.
 #
 #   know_images 24                     once
 #   learner a 2 "${seeing[@]}" --epochs 2

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# ranks.sh - for scripts that compare one process (01) with several ranks (a train of 03 or later):
+# ranks.sh - for scripts that compare one process (01) with several ranks (03 or later):
 #
-#   one                         one process; two epochs of ten steps: one.st, one.jsonl
-#   same_as_one TRAIN N [OPTIONS]   N ranks, the same global batch: same losses, same weights?
-#   TRAIN is the program; what differs is printed.
+#   one                             trains one process for two epochs of ten steps: one.st, one.jsonl
+#   same_as_one TRAIN N [OPTIONS]   trains N ranks of the program TRAIN with the same global batch; prints differences in
+#                                   losses and weights, and fails if there are any
 
 batch=48
 lenet=(--arch lenet --data synthetic --train-samples 480 --test-samples 64 --epochs 2 --threads 1

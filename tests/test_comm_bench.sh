@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# comm_bench starts its ranks, or is one of those that something else has started.
+# comm_bench starts its ranks, or is itself a rank that a launcher has started.
 . "$SRC/tests/test.sh"
 bench=$BUILD/comm_bench
 

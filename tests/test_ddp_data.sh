@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# ./ddp data: whatever the archive is, either the whole, right set is there afterwards, or nothing has
-# changed. With $DDP_CIFAR10 (the real archive, .tar.gz or .tar.xz) it is tried on that too.
+# ./ddp data: for any archive, either the complete, correct data set is installed or nothing changes. If $DDP_CIFAR10 is the
+# real archive (.tar.gz or .tar.xz), it is unpacked, too.
 . "$SRC/tests/test.sh"
 
 package=/usr/share/datasets/fashion-mnist
@@ -54,7 +54,7 @@ refused "more than 30730000 bytes" cifar10 --from long.tar.gz
 head -c 700000000 /dev/zero | gzip -1 >bomb.tar.gz
 refused "not an archive of cifar10" cifar10 --from bomb.tar.gz
 
-# --- an archive that means harm ----------------------------------------------------------------------------
+# --- malicious archives ----------------------------------------------------------------------------
 
 rm -r set
 mkdir set other
@@ -76,7 +76,7 @@ rm bin/xz
 expect 1 "writing failed, perhaps the disk is full" bash -c "ulimit -f 5000; '$tree/ddp' data cifar10 --from zeros.tar.xz"
 check "nothing is left after a full disk" test ! -e "$tree/data"
 
-# --- from the site: a curl that brings what we want -------------------------------------------------------------
+# --- downloads, with a fake curl -------------------------------------------------------------
 
 printf '#!/bin/sh\necho "curl: (6) Could not resolve host" >&2; exit 6\n' >bin/curl
 chmod +x bin/curl
@@ -88,7 +88,7 @@ refused "fetch it again" cifar100
 check "the command was shown" grep -qF "\$ curl --fail --location" "$TMP/output"
 refused "train-images-idx3-ubyte" mnist
 
-# --- the right files: Debian's own, in an archive with worse things ---------------------------------------------
+# --- Debian's files, in an archive that also contains malicious ones ---------------------------------------------
 
 if [ -d $package ]; then
     mkdir -p good/deep
@@ -104,14 +104,14 @@ if [ -d $package ]; then
     check "no file outside" test ! -e "$TMP/evil"
     expect 0 "already installed" ddp data fashion-mnist
 
-    # A set that is not whole is replaced, and only by one that is.
+    # An incomplete data set is replaced, but only by a complete one.
     truncate -s 5 "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte"
     expect 1 "fetch it again" ddp data fashion-mnist --from cut.tar.xz
     check "the old files are as they were" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 5
     expect 0 "which was incomplete or damaged" ddp data fashion-mnist --from good.tar.gz
     check "and is whole now" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 10008
 
-    # MNIST has the same names and sizes: only the checksum tells.
+    # MNIST's files have the same names and sizes, but different checksums.
     expect 1 "train-images-idx3-ubyte differs from the published file" ddp data mnist --from good.tar.gz
     check "nothing of it is left" test "$(ls -A "$tree/data")" = fashion-mnist
     rm -r "$tree/data"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ./ddp plot: which numbers it takes from metrics files, timelines and confusion matrices. Drawing needs matplotlib,
-# and is tried where that is.
+# ./ddp plot: the numbers that it reads from metrics, timelines and confusion matrices. Pictures are drawn only if
+# matplotlib is installed.
 # shellcheck disable=SC2016  # a $ in single quotes is for sed and grep
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/scaling_model: limits that are known without it, its fit of made-up measurements, and what docs/scaling.md says.
+# tools/scaling_model: known limits, its fit of synthetic measurements, and the numbers in docs/scaling.md.
 # shellcheck disable=SC2317  # model is called by expect
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# --usage samples this process into the metrics; under CUDA also its GPU, through NVML (here a stand-in of ours).
+# --usage writes samples of the process to the metrics; with CUDA also of its GPU, through NVML (here our stand-in).
 # shellcheck disable=SC2317  # check calls the functions
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# wire.sh COMMAND... - runs it in a network of its own, whose one interface is lo: nobody else's bytes are in it.
-# The command's output, then "bytes on the wire: N": all that processes there sent each other, the headers of
-# packets and what ranks say to meet included. Exit status: the command's; 77: it cannot be done here.
+# wire.sh COMMAND... - runs COMMAND in its own network, whose only interface is lo, and then prints "bytes on the wire: N":
+# all bytes that its processes sent each other, with packet headers and the rendezvous. The exit status is COMMAND's, or 77 if
+# this machine allows no such network.
 set -u
 
 if [ "${1:-}" != inside ]; then

@@ -9,7 +9,7 @@ for rank in 0 1; do values two.$rank.jsonl step step | wc -l >steps.$rank; done
 why="Rank 0 waits for gradients that rank 1 will never send."
 [ "$status" != 1 ] || wrong "both ranks stop after the same step" < <(
     echo "rank 0 finished $(cat steps.0) steps and waits in the next; rank 1 finished $(cat steps.1) and left"
-    said two 5)
+    last_lines two 5)
 equal "both ranks stop after the same step" "$(cat steps.0)" "$(cat steps.1)"
 why="The signal came in step 3, and travels with the gradients of a later step."
 holds "they stop soon after the signal" test "$(cat steps.0)" -le 5

@@ -27,10 +27,10 @@ for n in 2 3 4; do
     if grep -q "all wait for each other\|no sign of life\|calls" yours$n.out && [ "$status" != 0 ] &&
         ! grep -q "weights" yours$n.out; then
         why="All ranks must make the same calls in the same order. comm_broadcast needs the same root on every rank."
-        wrong "$n ranks take a step" < <(said yours$n)
+        wrong "$n ranks take a step" < <(last_lines yours$n)
     fi
     for ((rank = 0; rank < n; rank++)); do
-        [ -s shares.$n.$rank ] || wrong "$n ranks train" < <(said yours$n)
+        [ -s shares.$n.$rank ] || wrong "$n ranks train" < <(last_lines yours$n)
     done
 
     parameters=$(awk '$1 == "all" { print $3 }' shares.$n.0)
@@ -66,7 +66,7 @@ for n in 2 3 4; do
 
     why="Rank R has new values of its own share only. The other ranks have to send theirs: after every update, and
 the whole share."
-    [ "$status" = 0 ] || wrong "$n ranks: all have equal weights" < <(said yours$n)
+    [ "$status" = 0 ] || wrong "$n ranks: all have equal weights" < <(last_lines yours$n)
     equal "$n ranks: the weights of the finished step, in every bit" "$(value right$n.0.jsonl end weight_hash)" \
         "$(value yours$n.0.jsonl end weight_hash)"
 done

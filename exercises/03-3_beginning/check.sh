@@ -49,5 +49,5 @@ finished begun 3 "${old[@]}" --max-steps 2 --save begun.st
 finished old.right 3 "${old[@]}" --resume begun.st
 try_learner old 3 "${old[@]}" --resume begun.st
 begins old " after --resume"
-[ "$status" = 0 ] || wrong "the run succeeds" < <(said old)
+[ "$status" = 0 ] || wrong "the run succeeds" < <(last_lines old)
 ends old " after --resume"

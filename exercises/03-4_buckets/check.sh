@@ -25,7 +25,7 @@ once()
 }
 once 0 1
 once 1 4
-[ "$status" = 0 ] || wrong "the run succeeds" < <(said yours)
+[ "$status" = 0 ] || wrong "the run succeeds" < <(last_lines yours)
 
 why="--bucket-mb is the size of a bucket. Buckets should leave while backward is running, not all at its end."
 equal "the number of messages equals the finished step's" "$(grep -c '"all_reduce ' right.json)" \

@@ -13,7 +13,7 @@ waits()
     shift 2
     finished "$name.right" 2 "${same[@]}" "$@" --trace "$name.right.json"
     try_learner "$name" 2 "${same[@]}" "$@" --trace "$name.json"
-    [ "$status" != 124 ] || wrong "the run ends${words:+ ($words)}" < <(said "$name")
+    [ "$status" != 124 ] || wrong "the run ends${words:+ ($words)}" < <(last_lines "$name")
     for rank in 0 1; do
         sed -n "s/^spy: rank $rank //p" "$name.out" >counts
         awk '{ print $1 }' counts >sent
@@ -23,7 +23,7 @@ gradients, or a sum that is being computed while the optimizer reads it."
         beside "all buckets are averaged when the optimizer begins (rank $rank${words:+, $words})" same step \
             sent sent averaged averaged
     done
-    [ "$status" = 0 ] || wrong "the run succeeds" < <(said "$name")
+    [ "$status" = 0 ] || wrong "the run succeeds" < <(last_lines "$name")
     equal "and the final weights are those of the finished step" "$(value "$name.right.0.jsonl" end weight_hash)" \
         "$(value "$name.0.jsonl" end weight_hash)"
     why="Gradients should still travel in buckets, while backward is running."

@@ -14,7 +14,7 @@ if grep -q "all wait for each other" odd.out; then
             echo "rank $rank has $(value odd.$rank.jsonl step steps) steps in the epoch" \
                 "and finished $(values odd.$rank.jsonl step step | wc -l)"
         done
-        said odd 6)
+        last_lines odd 6)
 fi
 learner odd 2 --train-samples 97
 passed "two ranks finish with 97 images"

@@ -13,10 +13,10 @@ for n in 2 3 4; do
     if grep -q "all wait for each other" $n.out; then
         why="comm_send waits until the other rank receives (comm.h). If all ranks send first, all wait. Or a rank sends
 a part that no rank receives."
-        wrong "$n ranks finish" < <(said $n 7)
+        wrong "$n ranks finish" < <(last_lines $n 7)
     fi
     for ((rank = 0; rank < n; rank++)); do
-        [ -n "$(total ring.$n.$rank 12001 3)" ] || wrong "$n ranks add up numbers" < <(said $n)
+        [ -n "$(total ring.$n.$rank 12001 3)" ] || wrong "$n ranks add up numbers" < <(last_lines $n)
     done
     for count in 8 7 1; do
         rm -f expected found
@@ -43,7 +43,7 @@ show which ranks are in it, and how often."
     why="With $n ranks each sends 2 x $((n - 1)) parts of $n."
     beside "each sends 2 x $((n - 1))/$n of 12000 numbers" same "" \
         "a ring                                 " ring "your ring" sent
-    [ "$status" = 0 ] || wrong "$n ranks train to the end" < <(said $n)
+    [ "$status" = 0 ] || wrong "$n ranks train to the end" < <(last_lines $n)
 done
 
 finished right 3 "${train_a_little[@]}" -b 2

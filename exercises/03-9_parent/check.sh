@@ -10,7 +10,7 @@ if [ "$status" != 0 ]; then
     why="The ranks have not finished a single step. They fail where they first need their threads."
     wrong "two ranks train with two threads each" < <(
         awk '$1 == "fork" { n = $3 } END { print "threads of the process that forks: " n " (expected: 1)" }' calls
-        said two 5)
+        last_lines two 5)
 fi
 passed "two ranks train with two threads each"
 

@@ -5,7 +5,8 @@
 # fails with: rank 2 on node2: device 2, 2 cores
 build --with check.c --wrap machine_here --wrap device_count --wrap device_share --wrap device_open
 
-# ranks WHAT NODES...: the node of each rank; they find out by themselves who is on which, as ranks of mpirun do.
+# ranks WHAT NODES...: starts a rank on each of these nodes. As under mpirun, the ranks themselves find out which of them
+# share a node.
 cat >on_node.sh <<'END'
 nodes=($NODES)
 export NODE=${nodes[RANK]}

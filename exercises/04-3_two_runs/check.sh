@@ -23,9 +23,9 @@ if [ "$first $second" != "0 0" ]; then
     why="A port belongs to one process at a time, so the second run needs a different one."
     wrong "two runs at once both succeed" < <(
         echo "the first (its rank 0 listens on port $(cat port.first 2>/dev/null)): exit status $first"
-        [ "$first" = 0 ] || said first 3
+        [ "$first" = 0 ] || last_lines first 3
         echo "the second, beside it: exit status $second"
-        [ "$second" = 0 ] || said second 3)
+        [ "$second" = 0 ] || last_lines second 3)
 fi
 passed "two runs at once both succeed"
 

@@ -18,7 +18,7 @@ gives_up() # gives_up NAME RANK: claims that the run has ended with an error
         echo "found     they still wait after $limit s")
     [ "$status" != 0 ] || wrong "if rank $2 does not arrive, the others give up" < <(
         echo "they have trained without it: exit status 0"
-        said "$1" 3)
+        last_lines "$1" 3)
     passed "if rank $2 does not arrive, the others give up"
 }
 limit=9
@@ -39,5 +39,5 @@ equal "and the others report that they did not find rank 0" "has not found rank 
 limit=20
 three late 2 1 15
 why="The rank was one second late; the timeout is 15."
-[ "$status" = 0 ] || wrong "a rank that arrives a second later is let in" < <(said late)
+[ "$status" = 0 ] || wrong "a rank that arrives a second later is let in" < <(last_lines late)
 passed "a rank that arrives a second later is let in"

@@ -11,10 +11,10 @@ count() { cat mpi.? | awk -v what="$1" -v c="$2" '$1 == what && $c == '"$3"' { n
 
 finished right 2 "${same[@]}"
 try yours mpirun --bind-to none -np 2 "$train" "${tiny[@]}" "${patience[@]}" --metrics yours.%r.jsonl "${same[@]}"
-{ [ -f mpi.0 ] && [ -f mpi.1 ]; } || wrong "mpirun starts two ranks" < <(said yours)
+{ [ -f mpi.0 ] && [ -f mpi.1 ]; } || wrong "mpirun starts two ranks" < <(last_lines yours)
 if [ "$status" = 124 ]; then
     why="Both ranks must call MPI_Allreduce equally often, with equal counts."
-    wrong "two ranks take a step" < <(said yours)
+    wrong "two ranks take a step" < <(last_lines yours)
 fi
 if grep -q "An error occurred in MPI" yours.out; then
     why="In place means that MPI_Allreduce gets no second pointer to the gradients."
@@ -36,7 +36,7 @@ why="The main thread initialised MPI, and another one calls it. Which level of M
 equal "MPI was initialised for calls from this thread" "0 calls that are not allowed" \
     "$(count mpi 4 0) calls that are not allowed"
 why=
-[ "$status" = 0 ] || wrong "two ranks train to the end" < <(said yours 25)
+[ "$status" = 0 ] || wrong "two ranks train to the end" < <(last_lines yours 25)
 why="The numbers travel. Is the operation a sum, and the factor that the hook returns 1 / N?"
 equal "the weights of the finished step, in every bit" "$(value right.0.jsonl end weight_hash)" \
     "$(value yours.0.jsonl end weight_hash)"

@@ -24,7 +24,7 @@ beside "rank 0 skips the step in which rank 1's gradients overflow" same step \
     expected expected "rank 0" skipped.0 "rank 1" skipped.1 "rank 0's loss" loss.0
 beside "and so does rank 1" same step expected expected "rank 1" skipped.1 "rank 0" skipped.0
 why="Do all ranks still have the same weights?"
-[ "$status" = 0 ] || wrong "and the run continues" < <(said two)
+[ "$status" = 0 ] || wrong "and the run continues" < <(last_lines two)
 passed "and the run continues"
 
 learner five 2 "${same[@]}" --max-steps 5

@@ -16,8 +16,8 @@ task()
         --rendezvous "file:$PWD/note" >"$name.$rank.out" 2>&1 &
     task=$!
 }
-# until_said FILE TEXT: waits until the text is in the file.
-until_said()
+# until_printed FILE TEXT: waits until the text is in the file.
+until_printed()
 {
     local i
     for ((i = 0; i < 400; i++)); do
@@ -35,7 +35,7 @@ meets()
     shift 2
     task "$name" 1 "$@"
     second=$task
-    until_said "$name.1.out" "spy: looks"
+    until_printed "$name.1.out" "spy: looks"
     sleep 0.2
     task "$name" 0 "$@"
     first=$task
@@ -50,7 +50,7 @@ killed()
 {
     rm -f killed.0.out              # of the one before: it says the same
     task killed 0 "$@"
-    until_said killed.0.out "spy: port"
+    until_printed killed.0.out "spy: port"
     kill -KILL "$(pgrep -P "$task")"
     wait "$task"
     [ -e note ] || fail_check "there is no note"

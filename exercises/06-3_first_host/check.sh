@@ -26,7 +26,7 @@ long=$(printf 'x%.0s' {1..300})
 why="No host name is that long, but the function must not write past its array or read past the list."
 for list in 'gpu[12' 'gpu[' 'gpu[]' '[' "$long" "gpu[$long" "gpu[$long-9]"; do
     try odd "$harness" "$list"
-    [ "$status" = 0 ] || wrong "it returns for any list: $list" < <(echo "exit status $status"; said odd)
+    [ "$status" = 0 ] || wrong "it returns for any list: $list" < <(echo "exit status $status"; last_lines odd)
     [ "$(head -1 odd.out | wc -c)" -le 256 ] ||
         wrong "it returns at most 255 characters" < <(expected "at most 255" "$(head -1 odd.out | wc -c)")
 done

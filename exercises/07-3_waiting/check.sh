@@ -15,10 +15,10 @@ evaluated()
         sed -n "s/.*spy $rank //p" "$name.out" >"$name.$rank.calls"
     done
     [ "$status" = 0 ] || {
-        [ -s "$name.0.calls" ] || wrong "$3" < <(said "$name")
+        [ -s "$name.0.calls" ] || wrong "$3" < <(last_lines "$name")
         beside "$3" same call "rank 0" "$name.0.calls" "rank 1" "$name.1.calls"
         why=
-        wrong "$3" < <(said "$name")
+        wrong "$3" < <(last_lines "$name")
     }
     passed "$3"
 }
