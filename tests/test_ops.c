@@ -664,40 +664,34 @@ static void row_change(int kind, int classes, double *z, int32_t *label)
     }
 }
 
-static const double *row_sorted;
-
-static int by_logit(const void *one, const void *two)
+// NaN comes first, then the larger, then the lower index.
+static bool comes_before(const double *z, int a, int b)
 {
-    int a = *(const int *)one, b = *(const int *)two;
-    double x = row_sorted[a], y = row_sorted[b];
-    if (isnan(x) != isnan(y))
-        return isnan(x) ? -1 : 1;
-    return x > y ? -1 : x < y ? 1 : a - b;
+    if (isnan(z[a]) != isnan(z[b]))
+        return isnan(z[a]);
+    return z[a] > z[b] || (!(z[a] < z[b]) && a < b);
 }
 
 static Verdict verdict_plain(const double *z, int classes, int32_t label)
 {
-    int *order = xmalloc((size_t)classes * sizeof *order);
     bool finite = label < classes && z[label] > -INFINITY;
     double largest = 1, sum = 0;
+    int best = 0, second = -1, before = 0;
     for (int j = 0; j < classes; j++) {
-        order[j] = j;
         finite = finite && z[j] < INFINITY;
         largest = isfinite(z[j]) ? fmax(largest, fabs(z[j])) : largest;
+        best = comes_before(z, j, best) ? j : best;
+        before += label < classes && comes_before(z, j, label);
     }
-    row_sorted = z;
-    qsort(order, (size_t)classes, sizeof *order, by_logit);
-    Verdict v = { label, order[0], INT32_MAX, NAN, 0 };
-    if (finite) {
-        for (v.before = 0; order[v.before] != label; v.before++)
-            continue;
-        for (int j = 0; j < classes; j++)
-            sum += exp(z[order[j]] - z[order[0]]);
-        v.loss = (float)(log(sum) + z[order[0]] - z[label]);
-        v.margin = classes > 1 ? (float)((z[order[0]] - z[order[1]]) / largest) : INFINITY;
+    for (int j = 0; j < classes; j++) {
+        sum += exp(z[j] - z[best]);
+        if (j != best && (second < 0 || comes_before(z, j, second)))
+            second = j;
     }
-    free(order);
-    return v;
+    if (!finite)
+        return (Verdict){ label, best, INT32_MAX, NAN, 0 };
+    return (Verdict){ label, best, before, (float)(log(sum) + z[best] - z[label]),
+                      second < 0 ? INFINITY : (float)((z[best] - z[second]) / largest) };
 }
 
 static bool is_near(double value, double wanted)
