@@ -55,22 +55,9 @@ Dense *dense_new(const ConvSpec *spec, Shape y)
     return d;
 }
 
-bool dense_is_matrix(const Dense *d) { return d->in_pixels == 1 && d->out_pixels == 1; }
+bool dense_is_matrix(const Dense *d) { return d->out_pixels == 1; }
 
 size_t dense_live_count(const Dense *d) { return (size_t)d->live_taps * d->y.c * d->spec.x.c; }
-
-void dense_reorder(const Dense *d, float *arena, float *oihw, bool back)
-{
-    int inputs = d->spec.x.c, outputs = d->y.c;
-    float *dead = arena + dense_live_count(d);
-    for (int o = 0; o < outputs; o++)
-        for (int i = 0; i < inputs; i++)
-            for (int tap = 0; tap < d->taps; tap++, oihw++) {
-                int live = d->live[tap];
-                float *at = live < 0 ? dead++ : arena + ((size_t)live * outputs + o) * inputs + i;
-                *(back ? oihw : at) = *(back ? at : oihw);
-            }
-}
 
 // Where W's part for output channel o at pixel q and input pixel p begins: a block of input
 // channels, and the next block d->in_pixels blocks later.
@@ -86,6 +73,28 @@ static size_t part_of_taps(const Dense *d, int o, int q, int p)
 {
     int live = d->live[tap_between(&d->spec, d->y, q, p)];
     return ((size_t)live * d->y.c + o) * d->spec.x.c;
+}
+
+// Where the weight of a live tap is in the arena.
+static size_t in_arena(const Dense *d, int o, int i, int tap)
+{
+    const ConvSpec *s = &d->spec;
+    int block = s->x.block;
+    if (!dense_is_matrix(d))
+        return ((size_t)d->live[tap] * d->y.c + o) * s->x.c + i;
+    int p = (tap / s->kernel_w - s->pad) * s->x.w + tap % s->kernel_w - s->pad;
+    return part_of_matrix(d, o, 0, p) + (size_t)(i / block) * d->in_pixels * block + i % block;
+}
+
+void dense_reorder(const Dense *d, float *arena, float *oihw, bool back)
+{
+    float *dead = arena + dense_live_count(d);
+    for (int o = 0; o < d->y.c; o++)
+        for (int i = 0; i < d->spec.x.c; i++)
+            for (int tap = 0; tap < d->taps; tap++, oihw++) {
+                float *at = d->live[tap] < 0 ? dead++ : arena + in_arena(d, o, i, tap);
+                *(back ? oihw : at) = *(back ? at : oihw);
+            }
 }
 
 void dense_expand(const Dense *d, size_t size, const void *taps, void *matrix)

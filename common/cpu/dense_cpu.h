@@ -14,8 +14,8 @@
 // Skipping them is exact: dead taps are stored after the live ones in the arena, their gradient is
 // zero, and the optimizer still decays them, as in PyTorch.
 //
-// The arena holds the live taps one after the other, [tap][o][i], and each use expands them to W.
-// With one input and one output pixel the only live tap is W.
+// With one output pixel each live tap occurs once in W, and the arena holds W itself. With more, it
+// holds the live taps one after the other, [tap][o][i], and each use expands them to W.
 #pragma once
 #include "ops.h"
 
@@ -23,8 +23,8 @@ typedef struct Dense Dense;
 
 // NULL if the convolution is no such product. Free with free().
 Dense *dense_new(const ConvSpec *spec, Shape y);
-bool dense_is_matrix(const Dense *dense);       // the only live tap is W
-size_t dense_live_count(const Dense *dense);    // numbers in the live taps
+bool dense_is_matrix(const Dense *dense);       // the arena holds W itself
+size_t dense_live_count(const Dense *dense);    // weights in the live taps
 // Copies every weight from torch's order to the arena's, or back.
 void dense_reorder(const Dense *dense, float *arena, float *oihw, bool back);
 // Makes W from the live taps, numbers of `size` bytes.

@@ -17,9 +17,11 @@
      : (type) == TYPE_BF16 ? fn(TYPE_BF16, __VA_ARGS__)     \
                            : fn(TYPE_F16, __VA_ARGS__))
 
-// fn(type, block, ...), for 16 numbers at a time compiled with that block as a constant, too.
+// fn(type, block, ...), for blocks of 16 and for planes compiled with the block as a constant, too.
 #define BY_BLOCK(fn, type, block, ...)                      \
-    ((block) == 16 ? BY_TYPE(fn, type, 16, __VA_ARGS__) : BY_TYPE(fn, type, block, __VA_ARGS__))
+    ((block) == 16  ? BY_TYPE(fn, type, 16, __VA_ARGS__)    \
+     : (block) == 1 ? BY_TYPE(fn, type, 1, __VA_ARGS__)     \
+                    : BY_TYPE(fn, type, block, __VA_ARGS__))
 
 SPECIALIZED uint32_t bits_of(float value)
 {
