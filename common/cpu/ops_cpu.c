@@ -400,7 +400,8 @@ static void merge_sums(Norm *norm)
 }
 
 // With m = n * h * w, xhat = (x - mean) * inv_std:
-//   dbeta = sum(d)   dgamma = sum(d * xhat)   dx = gamma * inv_std * (d - dbeta / m - xhat * dgamma / m)
+//   dbeta = sum(d)   dgamma = sum(d * xhat)
+//   dx = gamma * inv_std * (d - dbeta / m - xhat * dgamma / m)
 // which is scale * d + k1 * x + k0 with constants of the channel. Where processes share the batch,
 // dx needs the sums and m of all of them.
 static void norm_parameters(Norm *norm, const NormTensors *t)
@@ -650,8 +651,8 @@ typedef struct RowLoss {
     int before;     // number of classes before the label; INT32_MAX: the loss is not finite
 } RowLoss;
 
-// loss = log(sum(exp(z))) - sum(target * z), and its gradient, softmax(z) - target, times `scale`. The
-// target is (1 - smooth) * onehot(label) + smooth / classes.
+// loss = log(sum(exp(z))) - sum(target * z), and its gradient, softmax(z) - target, times `scale`.
+// The target is (1 - smooth) * onehot(label) + smooth / classes.
 // A row is correct at k if fewer than k classes come before its label, ties going to the lower
 // index. A label that is not a class has a loss that is not a number.
 static RowLoss row_loss(const float *z, int classes, int label, double smooth, double scale,
