@@ -30,7 +30,7 @@ void spawn_options(Args *args, SpawnConfig *config)
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "processes (0: one per GPU; 2 on a CPU)",
           .min = 0, .max = 256 },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
-          "a rank without a sign of life for so long is lost (0: never)", .min = 0, .max = 1e6 }));
+          "a rank is lost after this time without a sign of life (0: never)", .min = 0, .max = 1e6 }));
 }
 
 // --- how many? -----------------------------------------------------------------------------------

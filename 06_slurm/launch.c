@@ -44,7 +44,7 @@ static void add_options(Args *args, Launch *l)
         { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks per node", .min = 1, .max = 256 },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine, from 0", .min = 0, .max = 4095 },
-        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with several machines, the first" },
+        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "on several machines: the first one" },
         { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; with "
           "several machines 29500)", .min = 0, .max = 65535 },
         { "token-file", 0, ARG_STRING, &l->token_file, "FILE", "the ranks' secret, hexadecimal" },
@@ -56,7 +56,7 @@ static void add_options(Args *args, Launch *l)
 
 static void parse(Launch *l, int argc, char **argv)
 {
-    Args args = { .summary = "Starts a program once for each rank, and all again when one fails.",
+    Args args = { .summary = "Starts a program once per rank, and restarts all ranks when one fails.",
                   .operands = "-- PROGRAM [ARGUMENTS]" };
     add_options(&args, l);
     args_parse(&args, argc, argv);
@@ -108,8 +108,8 @@ static void bind_place(Launch *l)
     if (!tcp_resolve(name, l->place.address, &err))
         FAIL_ERROR(&err);
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(name, l->place.address) != 0)
-        WARN("ip -brief address shows the one to give", "--master-addr %.200s is %s here, which no "
-             "other machine can reach", name, l->place.address);
+        WARN("ip -brief address shows this machine's addresses", "--master-addr %.200s is %s here, "
+             "which no other machine can reach", name, l->place.address);
     l->bound = l->node == 0 ? tcp_bind(&l->place, false, &err) : -1;
     if (l->node == 0 && l->bound < 0)
         FAIL_ERROR(&err);
@@ -174,7 +174,7 @@ static _Noreturn void become(const Launch *l, int local, const int ends[2])
     dup2(error, STDERR_FILENO);
     if (local > 0)
         _exit(EXIT_REPORTED);
-    WRONG("it, or what its first line names, is not there or may not be executed",
+    WRONG("does it exist, is it executable, and does the interpreter in its first line exist?",
           "%.200s cannot be started: %s", l->program[0], strerror(errno));
 }
 

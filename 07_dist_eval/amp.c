@@ -60,8 +60,8 @@ void amp_options(Args *args, AmpConfig *config)
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size)
 {
     if (config->accumulate > batch_size)
-        args_reject(args, "accumulate", "a batch of %d images has no %d parts", batch_size,
-                    config->accumulate);
+        args_reject(args, "accumulate", "a batch of %d images cannot be split into %d parts",
+                    batch_size, config->accumulate);
     if (config->loss_scale > 0 && config->loss_scale < LOSS_SCALE_LEAST)
         args_reject(args, "loss-scale", "%g is too small", config->loss_scale);
     if (config->clip_norm > 0 && config->clip_norm < FLT_MIN)

@@ -190,8 +190,8 @@ static void gather(Eval *eval)
     for (int s = 0; s < eval->test->count; s++) {
         int batch = s / rows;
         eval->result.verdicts[s] = all[((batch % size) * most + batch / size) * rows + s % rows];
-        CHECK(eval->result.verdicts[s].label == eval->test->labels[s], "this is a fault of ours",
-              "test image %d: its verdict is another image's", s);
+        CHECK(eval->result.verdicts[s].label == eval->test->labels[s], "this is a bug in ddp.c",
+              "test image %d has the verdict of another image", s);
     }
     free(all);
 }

@@ -118,7 +118,7 @@ static Who find_out(const RendezvousConfig *c)
            (s == SLURM ? !slurm_is_task() : !text_of(s, RANK) && !text_of(s, SIZE)))
         s++;
     if (c->meet && s != SLURM)
-        WRONG("srun --mpi=none", "--rendezvous: only Slurm says which run a file is of");
+        WRONG("srun --mpi=none", "--rendezvous: needs Slurm, which gives the run a unique name");
     Who who = { s, number_of(c, s, RANK), number_of(c, s, SIZE), number_of(c, s, LOCAL_RANK),
                 number_of(c, s, LOCAL_SIZE), number_of(c, s, PORT), text_of(s, ADDRESS) };
     if (s == ALONE) {

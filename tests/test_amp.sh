@@ -29,7 +29,7 @@ hash_with() { expect 0 "weight hash: " ranks "$@" >&2; hash_of; }
 
 # --- options ------------------------------------------------------------------------------------------
 
-expect 2 "--accumulate: a batch of 16 images has no 17 parts" "$train" -b 16 --accumulate 17
+expect 2 "--accumulate: a batch of 16 images cannot be split into 17 parts" "$train" -b 16 --accumulate 17
 expect 2 "--loss-scale: 1e-60 is too small" "$train" --loss-scale 1e-60
 expect 2 "--clip-norm: 1e-60 is too small" "$train" --clip-norm 1e-60
 

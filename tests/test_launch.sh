@@ -21,7 +21,7 @@ expect 2 ". cannot be started: Permission denied" "$launch" -- .
 echo "echo hello" >script && chmod +x script
 expect 0 "hello" "$launch" -- ./script          # without a first line, as a shell does
 printf '#!/no/such/interpreter\n' >script
-expect 2 "what its first line names" "$launch" -- ./script
+expect 2 "the interpreter in its first line" "$launch" -- ./script
 expect 0 "--help -- x" "$launch" -- echo --help -- x        # all after the first -- is the program's
 expect 0 "x -n --help" "$launch" -n 1 echo x -n --help      # the -- is not needed
 

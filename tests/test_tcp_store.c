@@ -284,7 +284,7 @@ TEST(two_runs_beside_each_other)
         sleep_ms(i < 4 ? 300 : 0);
     }
     all_end(0);
-    EXPECT(times("it is of another run") == times("\n") / 2, "nothing else is printed: %s", said);
+    EXPECT(times("it belongs to another run") == times("\n") / 2, "nothing else is printed: %s", said);
 }
 
 // A rank is missing, or two contradict each other: one line, and all ends.
@@ -317,9 +317,9 @@ TEST(others_are_refused)
     static const struct { const char *name, *words; bool early, random, none; int rank, size; } wrong[] = {
         { "play", "does not know rank 0's token", true, true, false, 1, 2 },
         { "play", "does not know rank 0's token", true, false, true, 1, 2 },
-        { "another", "it is of another run", true, false, false, 1, 3 },
+        { "another", "it belongs to another run", true, false, false, 1, 3 },
         { "play", "it is another program", true, false, false, 2, 2 },
-        { "another", "it is of another run", false, false, false, 1, 3 },
+        { "another", "it belongs to another run", false, false, false, 1, 3 },
         { "play", "the run has begun: all ranks are there", false, false, false, 1, 2 },
         { "play", "it is another program", false, false, false, -1, 2 },
     };

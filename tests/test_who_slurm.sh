@@ -118,7 +118,7 @@ expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missin
 expect 4 "1 of 2 ranks came" task 0 0 "" "${note[@]}" --timeout 0.5
 check "it is gone" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
-expect 2 "only Slurm says which run a file is of" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
+expect 2 "needs Slurm, which gives the run a unique name" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
 # Rank 0 waits for the other, and is ended. It removes its file, but not one of another run that has replaced it. After
 # KILL its file stays; the next start ignores it.

@@ -139,8 +139,8 @@ void alive_progress(const Alive *a, char *text, int size)
              (long long)atomic_load(&a->step));
     snprintf(text, (size_t)size, "%s; last collective: %s",
              atomic_load(&a->step) > 0 ? steps
-             : atomic_load(&a->joined) ? "before its first step was complete"
-                                       : "before it had met the others",
+             : atomic_load(&a->joined) ? "before the end of its first step"
+                                       : "before it met the other ranks",
              collective);
 }
 

@@ -213,7 +213,7 @@ bool replace_file_probe(const char *path, Error *err)
     if (there && S_ISDIR(st.st_mode))
         return error_set(err, "name a file in it", "%.400s is a directory", path);
     if (there && !S_ISREG(st.st_mode))
-        return error_set(err, "a file there would take its place; name another",
+        return error_set(err, "saving would replace it; name another file",
                          "%.400s is a link, a device or a pipe", path);
     directory_of(path, directory);
     return access(directory, W_OK | X_OK) == 0 || failed(path, "open its directory", err);

@@ -94,7 +94,7 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
         !tcp_same_user(p->socket))
         return "it belongs to another user, and there is no token (--token-file FILE)";
     if (strncmp(hello->person.run, s->self.run, STORE_NAME) != 0)
-        return "it is of another run: choose another port";
+        return "it belongs to another run: choose another port";
     return s->going ? "the run has begun: all ranks are there" : NULL;
 }
 
@@ -122,7 +122,7 @@ static void take_hello(TcpStoreServer *s, Peer *p)
     TcpPlace place = tcp_place(p->socket, true);
     const char *why = refusal(s, p, hello);
     if (why && !s->warned)
-        WARN("more of them will not be mentioned", "refused a connection from %s:%d: %s", place.address,
+        WARN("later ones are not reported", "refused a connection from %s:%d: %s", place.address,
              place.port, why);
     if (why) {
         s->warned = true;
