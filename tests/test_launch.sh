@@ -163,15 +163,15 @@ begin "$launch" --prefix -- sh -c 'echo here >&2; exec sleep 60'
 check "stderr does not wait for the end of stdout" at_last says '^\[rank 0\] here$'
 kill -TERM $pid
 wait $pid
-expect 0 "" "$launch" -n 2 --prefix -- "$rank" all=long10000
+expect 0 "" "$launch" -n 2 --prefix -- sh -c 'head -c 10000 /dev/zero | tr "\0" x'
 check "a long line comes in pieces" test "$(sed 's/^\[rank 1\] //; t; d' output | tr -d '\n' | wc -c)" = 10000
 check "each has a name" says_times 6 '^\[rank [01]\] x+$'
 printf '[rank 0] no end\n' >wanted
 "$launch" --prefix -- printf 'no end' >out
 check "the last line gets an end" cmp out wanted
-"$launch" --prefix -- "$rank" all=child1,long5 >output </dev/null
-check "a child in a session of its own does not delay the end" says "xxxxx"
-for process in $(left); do kill -KILL "$process"; done
+expect 0 "[rank 0] its child: " "$launch" --prefix -- \
+    sh -c 'setsid sh -c "echo its child: \$\$; exec sleep 60" & sleep 0.5'
+check "a child in a session of its own does not delay the end" kill "$(sed 's/.*: //' output)"
 begun=$EPOCHREALTIME
 "$launch" -n 2 --prefix -- yes 2>/dev/null | head -1 >out
 check "the reader is gone" within 0 5

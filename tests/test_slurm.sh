@@ -1,20 +1,19 @@
 #!/usr/bin/env bash
-# Training under a real Slurm: three nodes on this machine (tools/slurm.sh), each with processes, hostname and network
-# of its own; or all on the loopback interface, where namespaces are refused.
+# Training under a real Slurm with three nodes on this machine (tools/slurm.sh): each in its own namespaces, or, where
+# those are refused, all on the loopback interface.
 #
 # ctest: TIMEOUT 400 LABELS deadlines
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; what is in '' is for a node's shell
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
 cd "$TMP" || exit 1
-export PROGRAMS=$TMP/bin                # so that other tests' processes have other names
+export PROGRAMS=$TMP/bin                # processes of other tests have other names
 mkdir bin
 ln -s "$BUILD"/06_slurm/{train,launch} bin/
 train=$PROGRAMS/train
 script=$SRC/06_slurm/job.sbatch
 tiny=(--arch lenet --data synthetic --train-samples 1600 --test-samples 8 -b 8 --threads 1 --timeout 20)
-twenty=("${tiny[@]}" --epochs 9 --max-steps 20)
-twenty+=(--amp off)
+twenty=("${tiny[@]}" --epochs 9 --max-steps 20 --amp off)
 endless=("${tiny[@]}" --epochs 1000000)
 
 # --- the cluster ----------------------------------------------------------------------------------------------------
@@ -27,16 +26,16 @@ has_namespaces && hosts=yes || hosts=
 node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
 step() { until_so 20 none_completing; on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
 submit() { until_so 20 none_completing; on_head sbatch --parsable "$@"; }
-# A question that is not answered is no end.
+# False if the controller does not answer.
 over() { [[ $(job_state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
 says() { grep -qs -- "$2" "ddp-$1.log"; }
-# done_with JOB: waits for its end, and prints its log.
+# done_with JOB [SECONDS]: waits for its end, and prints its log.
 done_with()
 {
     until_so "${2:-60}" over "$1" || on_head scontrol show job "$1"
     cat "ddp-$1.log"
 }
-# Nothing is left of a job: no process on any node, no note, no half of a file.
+# Nothing is left of a job: no process on any node, no rendezvous file, no partial checkpoint.
 nothing_left()
 {
     local k
@@ -47,7 +46,7 @@ nothing_left()
 }
 
 hash_of() { sed -n 's/^weight hash: //p' "$TMP/output" | tail -n 1; }
-# each_says N WHO NODES: all N lines of it are there, in order, on these nodes.
+# each_says N SOURCE NODE...: all N [init] lines are there, in order, on these nodes.
 each_says()
 {
     local rank=0 name
@@ -74,12 +73,12 @@ same_bits()
     [ -z "$hosts" ] || check "there is no token" grep -qF "no token: anyone who can reach 10.77.0.11:" "$TMP/output"
     expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" \
         --rendezvous "file:$TMP/note"
-    check "its token needs no words" not grep token "$TMP/output"
-    check "its note is gone" test ! -e note
-    # One that was left by a job that was killed.
+    check "no warning of a token" not grep token "$TMP/output"
+    check "the file is removed" test ! -e note
+    # A file that a killed job has left.
     (umask 077; printf 'ddp.c rendezvous\nddp 1.0, restart 0\n127.0.0.1 9\n%064x\n' 7 >note)
     expect 0 "0 of 4: Slurm" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
-    check "it is gone" test ! -e note
+    check "it is removed" test ! -e note
     expect 0 "weight hash: " step -N2 --ntasks-per-node=2 -m cyclic "$train" "${twenty[@]}"
     check "ranks in turns" each_says 4 Slurm node1 node2 node1 node2
     job=$(submit "$script" "${twenty[@]}" --require-token)
@@ -102,10 +101,10 @@ same_bits()
     expect 0 "weight hash: $wanted" done_with "$job"
     check "mpirun in a job" grep -qF \
         "[init] == local rank: 1, global rank: 1 of 4: Open MPI ==" "$TMP/output"
-    check "and nobody is warned" not grep -q "left over" "$TMP/output"
+    check "and no warning" not grep -q "left over" "$TMP/output"
 }
 
-# What of the job's environment and GPUs a rank sees, by job.sbatch.
+# What a rank of job.sbatch sees of the job's environment and GPUs.
 layouts()
 {
     local job gpus
@@ -120,7 +119,7 @@ layouts()
     check "each sees all GPUs" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 0 1 2 3)
     job=$(PROGRAMS=$TMP/bin/sees LAYOUT=node submit "$gpus" "$script")
     expect 0 "done" done_with "$job"
-    check "so it does by launch" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 00 01 12 13)
+    check "by launch too" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 00 01 12 13)
     PROGRAMS=$TMP/bin/no submit "$script" >job
     expect 0 "status 2: not tried again" done_with "$(cat job)"
 }
@@ -133,9 +132,9 @@ traps()
     printf '#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o ddp-%%j.log\n"$@"\necho "status $?"\n' >plain.sbatch
     job=$(submit plain.sbatch "$train" "${twenty[@]}")
     expect 0 "job $job has 4 tasks, and this process is none of them" done_with "$job"
-    check "what to type" grep -qF "    srun --kill-on-bad-exit=1 $train ..." "$TMP/output"
-    check "a wrong use" grep -qx "status 2" "$TMP/output"
-    check "nothing was done" not grep -q parameters "$TMP/output"
+    check "the right command" grep -qF "    srun --kill-on-bad-exit=1 $train ..." "$TMP/output"
+    check "status 2" grep -qx "status 2" "$TMP/output"
+    check "before any work" not grep -q parameters "$TMP/output"
     expect 0 "srun --mpi=none" not step -n 2 --mpi=pmix "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
     [ -n "$hosts" ] || return
     expect 0 "there is no token" not step -N2 "$train" "${twenty[@]}" --require-token
@@ -143,8 +142,8 @@ traps()
 
 # --- the end of the time --------------------------------------------------------------------------------------------
 
-# Every 30 s the controller looks whose time is nearly over. This job notes when; so that another can begin a few
-# seconds before.
+# Every 30 s the controller looks for jobs whose time is nearly over. This job writes down when, so that another can start
+# a few seconds before.
 watch_the_clock()
 {
     cat >clock.sbatch <<'END'
@@ -170,30 +169,30 @@ time_is_over()
     check "saved" says "$job" "Training Interrupted"
     on_head scontrol update "jobid=$job" timelimit=10 2>/dev/null
     expect 0 "restart 1" done_with "$job"
-    check "it says that it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
-    check "the bits of a run that was left alone" test "$(hash_of)" = "$wanted"
-    check "done is done" grep -q "done$" "$TMP/output"
+    check "it resumes" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
+    check "the bits of an undisturbed run" test "$(hash_of)" = "$wanted"
+    check "it finishes" grep -q "done$" "$TMP/output"
     check "once" test "$(grep -c requeued "$TMP/output")" = 1
-    check "all is as it was" nothing_left
+    check "nothing is left" nothing_left
 
-    # Asked by somebody else, and then there are fewer nodes.
+    # Requeued on request, and then there are fewer nodes.
     job=$(submit "$script" "${run[@]}")
     check "it has saved" until_so 30 says "$job" "saving.*st$"
-    on_head scontrol update partitionname=main state=down       # or it starts again before it is changed
+    on_head scontrol update partitionname=main state=down       # or it restarts before it is changed
     on_head scancel --batch --signal=USR1 "$job"
     check "requeued" until_so 20 says "$job" "requeued"
     check "it waits" until_so 30 job_is "$job" PENDING
-    # Not at once: a node takes what comes within the second of a job's end for that job, and refuses it.
+    # Not at once: within a second of a job's end a node takes the next start for that job, and refuses it.
     check "fewer nodes" on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now+3
     on_head scontrol update partitionname=main state=up
     expect 0 "0 of 2: Slurm" done_with "$job"
-    check "it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
-    check "to the end" grep -q "done$" "$TMP/output"
+    check "it resumes" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
+    check "it finishes" grep -q "done$" "$TMP/output"
 }
 
 # --- deaths ---------------------------------------------------------------------------------------------------------
 
-# A program that saves, and fails; and from then on is killed before it has saved again.
+# Its program saves and fails, and is killed before it saves again at each restart.
 submit_killed()
 {
     mkdir bin/killed
@@ -214,9 +213,9 @@ deaths()
     echo "after $(((${EPOCHREALTIME/./} - before) / 1000)) ms"
     check "within 5 s" test $((${EPOCHREALTIME/./} - before)) -lt 5000000
     expect 0 "srun: error: " done_with "$job"
-    check "who it was" grep -qE "srun: error: ${hosts:+node2: task [23]}.*: Killed" "$TMP/output"
-    check "not again" job_is "$job" FAILED
-    check "all is as it was" nothing_left
+    check "the killed task is named" grep -qE "srun: error: ${hosts:+node2: task [23]}.*: Killed" "$TMP/output"
+    check "not requeued" job_is "$job" FAILED
+    check "nothing is left" nothing_left
 
     job=$(submit "$script" "${endless[@]}")
     check "it trains" until_so 30 says "$job" "== step:"
@@ -224,7 +223,7 @@ deaths()
     check "scancel ends it" until_so 10 over "$job"
     check "nothing is left" until_so 10 nothing_left
 
-    # After it has saved something, the job goes on by itself.
+    # A job that has saved something is requeued and resumes.
     expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}" --amp off
     wanted=$(hash_of)
     job=$(submit "$script" "${run[@]}" --amp off)
@@ -232,7 +231,7 @@ deaths()
     on_node 2 bash -c 'kill -KILL $(pgrep -f "^$0" | head -1)' "$train"
     check "requeued" until_so 20 says "$job" "status 1.*requeued"
     expect 0 "done" done_with "$job"
-    check "it goes on" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
+    check "it resumes" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
     check "the same bits" test "$(hash_of)" = "$wanted"
 
     expect 0 "status 137, and nothing was saved: not tried again" done_with "$killed"
@@ -240,7 +239,7 @@ deaths()
 }
 
 # A node is disconnected, and comes back.
-cut_off()
+disconnected()
 {
     [ -n "$hosts" ] || return
     local job wanted run=("${tiny[@]}" --amp off --epochs 12 --timeout 3)
@@ -255,11 +254,11 @@ cut_off()
     "$slurm" reconnect 2
     expect 0 "done" done_with "$job" 90
     check "the same bits" test "$(hash_of)" = "$wanted"
-    check "all is as it was" until_so 30 nothing_left
+    check "nothing is left" until_so 30 nothing_left
 }
 
 watch_the_clock >/dev/null
-for part in ${PARTS:-same_bits layouts traps time_is_over deaths cut_off}; do
+for part in ${PARTS:-same_bits layouts traps time_is_over deaths disconnected}; do
     before=$SECONDS
     $part
     echo "$part: $((SECONDS - before)) s"

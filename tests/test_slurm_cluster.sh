@@ -124,7 +124,7 @@ cancelled=$(on_head sbatch --parsable -N 2 --output=/dev/null \
 check "the job runs on both" until_so 10 on_node 2 pgrep -fx "sleep 775"
 check "scancel" on_head scancel "$cancelled"
 for k in 1 2; do
-    check "nothing is left on node $k" until_so 15 not on_node $k pgrep -f "^sleep 77[56]|^slurmstepd: .$cancelled[.]"
+    check "nothing is left on node $k" until_so 15 not on_node $k pgrep -f "^sleep 77[56]|^slurmstepd: .${cancelled}[.]"
 done
 expect 0 "" "$slurm" down
 check "nothing is left" gone "$TMP/slurm"

@@ -12,7 +12,7 @@ answer="stopping after this step; once more: at once"
 # start fork|launch N RULE...: sets `words`, the command.
 start()
 {
-    words=("$rank" fork "$2" "${timeout:-30}")
+    words=("$rank" fork "$2" 30)
     [ "$1" = fork ] || words=("$launch" -n "$2" -- "$rank")
     words+=("${@:3}")
 }
@@ -70,12 +70,12 @@ for how in fork launch; do
     begun=$EPOCHREALTIME
     expect 7 "caught" "${words[@]}"
     check "$how: a stopped rank does not delay the end" within 0 2
-    start $how 3 all=live1 0=deaf,wait 1=sleep300,exit7 2=child0,catch,wait
+    start $how 3 all=live1 0=deaf,wait 1=sleep300,exit7 2=child,catch,wait
     begun=$EPOCHREALTIME
     expect 7 "rank 1 of 3" "${words[@]}"
     check "$how: deaf ranks are killed after 2 s" within 1.9 6
     check "$how: nothing is left" nothing_left
-    start $how 2 1=child0,sleep200 all=live1,done
+    start $how 2 1=child,sleep200 all=live1,done
     expect 0 "" "${words[@]}"
     check "$how: nor after a good end" nothing_left
 

@@ -13,6 +13,8 @@
 #include <netinet/in.h>
 #include <time.h>
 
+#pragma GCC diagnostic ignored "-Wunused-parameter"     // `none`: of parts that need no number
+
 // The CPU backend's. spawn.c needs no more of the communication library.
 __attribute__((weak)) const bool comm_shares_devices = false;
 
@@ -51,7 +53,7 @@ static bool listens(void)
            && getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &size) == 0 && listening;
 }
 
-static void print_contract(int unused)
+static void print_contract(int none)
 {
     static const char *const names[] = {
         "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
@@ -59,7 +61,6 @@ static void print_contract(int unused)
         "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMP_NUM_THREADS", "GOMP_SPINCOUNT",
         "DDP_TOKEN",
     };
-    (void)unused;
     char line[2048] = "";
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         size_t n = strlen(line);
@@ -69,18 +70,16 @@ static void print_contract(int unused)
     fflush(stdout);
 }
 
-static void print_world(int unused)
+static void print_world(int none)
 {
-    (void)unused;
     printf("rank %d of %d, local %d of %d, at %s\n", world.rank, world.size, world.local_rank,
            world.local_size, world.address);
     fflush(stdout);
 }
 
 // Descriptors apart from the first three, blocked and ignored signals, and the process group.
-static void print_inherited(int unused)
+static void print_inherited(int none)
 {
-    (void)unused;
     sigset_t blocked;
     struct sigaction action;
     printf("inherited:");
@@ -115,27 +114,24 @@ static void on_signal(int signal)
     }
 }
 
-static void catch_signals(int unused)
+static void catch_signals(int none)
 {
-    (void)unused;
     static const int all[] = { SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         signal(all[i], on_signal);
     say("ready");
 }
 
-static void be_deaf(int unused)
+static void be_deaf(int none)
 {
-    (void)unused;
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
     say("ready");
 }
 
 // As a rank that waits for another one.
-static void wait_long(int unused)
+static void wait_long(int none)
 {
-    (void)unused;
     alive_wait_begin();
     for (;;)
         pause();
@@ -167,9 +163,8 @@ static void beat(int ms)
 }
 
 // As a training run: steps until it is asked to stop.
-static void train(int unused)
+static void train(int none)
 {
-    (void)unused;
     interrupt_install(true);
     say("ready");
     while (!interrupt_requested())
@@ -178,27 +173,24 @@ static void train(int unused)
     leave_with(128 + interrupt_requested());
 }
 
-static void take_a_long_step(int unused)
+static void take_a_long_step(int none)
 {
-    (void)unused;
     interrupt_install(true);
     say("ready");
     for (;;)
         beat(20);
 }
 
-static void get_what_never_comes(int unused)
+static void get_what_never_comes(int none)
 {
-    (void)unused;
     char value;
     interrupt_install(true);
     say("ready");
     world.store.get(world.store.arg, "never", &value, 1);
 }
 
-static void hang(int unused)
+static void hang(int none)
 {
-    (void)unused;
     for (volatile unsigned i = 0;; i++)
         continue;
 }
@@ -209,13 +201,11 @@ static void die_of(int signal_number)
     raise(signal_number);
 }
 
-// In this group, or (1) in a session of its own; deaf.
-static void have_child(int own_session)
+// It is in this rank's group, and deaf.
+static void have_child(int none)
 {
     if (fork() != 0)
         return;
-    if (own_session)
-        setsid();
     be_deaf(0);
     wait_long(0);
 }
@@ -232,14 +222,6 @@ static void write_lines(int count)
     }
 }
 
-static void write_long(int count)
-{
-    char *line = xmalloc((size_t)count);
-    memset(line, 'x', (size_t)count);
-    CHECK(write(STDOUT_FILENO, line, (size_t)count) == count, "", "write");
-    free(line);
-}
-
 static void live(int step)
 {
     if (!forked)
@@ -250,9 +232,8 @@ static void live(int step)
 
 static void reduce(int count) { alive_collective_begin("gradients", "all_reduce", count); }
 
-static void be_done(int unused)
+static void be_done(int none)
 {
-    (void)unused;
     alive_done();
 }
 
@@ -265,7 +246,7 @@ static const struct {
     { "twice", wait_twice }, { "beat", beat }, { "train", train }, { "step", take_a_long_step },
     { "get", get_what_never_comes }, { "hang", hang }, { "sleep", sleep_ms },
     { "exit", leave_with }, { "die", die_of }, { "child", have_child }, { "lines", write_lines },
-    { "long", write_long }, { "live", live }, { "reduce", reduce }, { "done", be_done },
+    { "live", live }, { "reduce", reduce }, { "done", be_done },
 };
 
 static void play(const char *text)
