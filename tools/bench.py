@@ -610,7 +610,8 @@ def bench_slurm(b):
         reduced[2] = in_turns(b.rounds, {"all-reduce": lambda: reduce(2)})["all-reduce"]
         starts = in_turns(b.rounds + 1, {arch: first(arch) for arch in ("lenet", "resnet18")})
         weak = in_turns(b.rounds, {
-            "1 rank": lambda: rate(1), "2 programs at the same time that exchange nothing": lambda: two_at_once(lambda: rate(1)),
+            "1 rank": lambda: rate(1),
+            "2 programs at the same time that exchange nothing": lambda: two_at_once(lambda: rate(1)),
             "2 ranks": lambda: rate(2),
             "2 ranks, `--bucket-mb 0`: one all-reduce, after backward": lambda: rate(2, "--bucket-mb", 0)})
     with cluster(b, 3):
