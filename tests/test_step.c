@@ -109,29 +109,6 @@ TEST(lenet_run)
     model_free(model);
 }
 
-// --- the order of an epoch ----------------------------------------------------------------------
-
-// Tensors named SEED.COUNT hold the beginnings of torch.randperm(COUNT) with that seed.
-TEST(permutations)
-{
-    StFile file = file_open(reference_path("randperm.safetensors"));
-    for (int i = 0; i < file.count; i++) {
-        const StTensor *wanted = &file.tensors[i];
-        unsigned long long seed;
-        int count;
-        if (!EXPECT(sscanf(wanted->name, "%llu.%d", &seed, &count) == 2, "%s", wanted->name))
-            continue;
-        int32_t *ours = xmalloc((size_t)count * sizeof *ours);
-        torch_randperm(seed, count, ours);
-        for (int64_t j = 0; j < wanted->shape[0]; j++)
-            if (!EXPECT(ours[j] == ((const int64_t *)wanted->data)[j], "%s [%d]: %d", wanted->name,
-                        (int)j, ours[j]))
-                break;
-        free(ours);
-    }
-    st_close(&file);
-}
-
 int main(int argc, char **argv)
 {
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
@@ -141,7 +118,6 @@ int main(int argc, char **argv)
     for (int i = 1; i < argc; i++)
         compare_step(argv[i]);
     if (argc == 1) {
-        permutations();
         lenet_run();
         committed_steps();
     }

@@ -10,7 +10,6 @@ resnet50  of each step's results
 ranks     the same for DistributedDataParallel and resnet18: two processes, half of the batch each
 amp       the distance of torch.autocast from float64 in the steps above (which must exist)
 lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
-randperm  the beginnings of some permutations
 sampler   a rank's samples by DistributedSampler: how many, their hash, the first eight
 eval      two networks trained by our programs, and PyTorch's predictions for 10,000 test images,
           synthetic and CIFAR-10's. Needs BUILD=build/cpu, with the programs, and the folder
@@ -95,14 +94,6 @@ def make_lenet(folder):
                    {"images": images, "labels": labels, "ids": ids, "mean": mean, "std": std,
                     "losses": np.array(losses)} | final,
                    {"rows": LENET_ROWS, "seed": SEED, "count": 60000})
-
-
-def make_randperm(folder):
-    wanted = [(0, 1), (1, 2), (1, 10), (7, 1000), (2**31, 10000), (1, 50000), (2, 60000),
-              (2**53 + 1, 65537)]
-    tensors = {f"{seed}.{count}": ref.epoch_order(count, seed, 0)[:256].numpy()
-               for seed, count in wanted}
-    ref.write_file(f"{folder}/randperm.safetensors", tensors, {})
 
 
 SAMPLER_SIZES = ((1, 1), (1, 2), (1, 7), (2, 4), (2, 7), (3, 8), (10, 3), (10, 4), (16, 4), (17, 4),
@@ -194,7 +185,6 @@ def make_eval(folder):
 
 
 PARTS = {
-    "randperm": make_randperm,
     "sampler": make_sampler,
     "lenet": make_lenet,
     "convnet": make_convnet,
