@@ -192,7 +192,7 @@ static bool tar_read_path(const Folder *folder, char type, int64_t at, int64_t b
     if (type == 'x')
         pax_path(text, (size_t)bytes, path);
     else
-        snprintf(path, PATH_MAX, "%s", text);
+        snprintf(path, PATH_MAX, "%.*s", PATH_MAX - 1, text);
     return true;
 }
 
