@@ -111,9 +111,9 @@ dies() # dies NAME N RANK WHEN DO
 {
     local status=1 progress
     case $4 in
-        born|meet) progress=": before it had met" ;;
+        born|meet) progress=": before it met the other ranks" ;;
         compare|end|evaluate|save) progress=": after epoch 2, step" ;;
-        *) progress=": before its first step" ;;
+        *) progress=": before the end of its first step" ;;
     esac
     [ "$5" = EXIT7 ] && status=7
     hit "$@"

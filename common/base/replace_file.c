@@ -63,7 +63,8 @@ bool writer_add(FileWriter *w, const void *bytes, size_t size)
         return false;
     if (size > sizeof w->buffer)
         return write_through(w, bytes, size);
-    memcpy(w->buffer + w->used, bytes, size);
+    if (size > 0)               // bytes may be NULL
+        memcpy(w->buffer + w->used, bytes, size);
     w->used += size;
     return true;
 }
@@ -77,7 +78,7 @@ static int sync_file(int fd)
     return status;
 }
 
-// After a failure and when the process ends, also in signal handlers: only async-signal-safe calls.
+// Called when the process ends, also by signal handlers: only async-signal-safe calls.
 static void remove_temporary(void)
 {
     if (atomic_exchange(&is_there, false))
@@ -154,6 +155,16 @@ static int open_temporary(const char *path)
     return fd;
 }
 
+// After a failure. If the file is gone already, a different thread or a signal handler is ending
+// the program and reports why.
+static void discard_temporary(void)
+{
+    if (!atomic_exchange(&is_there, false))
+        for (;;)
+            pause();
+    unlink(temporary);
+}
+
 // From the open temporary file to its place at path. fd has the lock, so it stays open until then.
 static bool fill_and_rename(int fd, const char *path, bool (*fill)(FileWriter *w, const void *arg),
                             const void *arg, Error *err)
@@ -170,7 +181,7 @@ static bool fill_and_rename(int fd, const char *path, bool (*fill)(FileWriter *w
     bool ok = !call[0] || failed(path, call, err);
     free(w);
     if (!ok)
-        remove_temporary();
+        discard_temporary();
     atomic_store(&is_there, false);
     close(fd);
     return ok;
