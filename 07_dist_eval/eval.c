@@ -240,14 +240,14 @@ static Means naive(const Eval *eval)
 
 static void tell_naive(const Eval *eval, Log *log)
 {
-    char loss[LOG_NUMBER];
+    char loss[LOG_NUMBER], top1[LOG_NUMBER], top5[LOG_NUMBER];
     Means n = naive(eval);
     int count = eval->test->count, size = comm_size(eval->comm);
     int padded = (count / size + (count % size > 0)) * size;
     log_say(log, "   == naive: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %d images, mean of means",
             n.loss, n.top1, n.top5, padded);
-    log_event(log, "naive", "\"test_loss\":%s,\"top1\":%.4f,\"top5\":%.4f,\"n\":%d",
-              log_number(n.loss, loss), n.top1, n.top5, padded);
+    log_event(log, "naive", "\"test_loss\":%s,\"top1\":%s,\"top5\":%s,\"n\":%d",
+              log_number(n.loss, loss), log_number(n.top1, top1), log_number(n.top5, top5), padded);
 }
 
 void eval_tell(Eval *eval, Log *log)

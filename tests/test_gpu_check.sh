@@ -65,7 +65,7 @@ fails()
     FAKE_FAILURE=hang expect 0 "$1" ddp run 01 --backend cuda "${tiny[@]}"
     check "$2: the verdict is kept" ran_on cpu
 }
-fails "GPU check failed: wrong numbers: GPU 0, first step: the gradient of lenet." numbers
+fails "GPU check failed: wrong numbers: GPU 0, first step: " numbers
 fails "GPU check failed: it crashed (SIGSEGV)" crash
 fails "GPU check failed: no answer within 2 s" hang 2
 expect 1 "no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" ./ddp doctor --gpu

@@ -116,7 +116,7 @@ static void print_predictions(const Result *r, FILE *out)
     fprintf(out, "index,label,prediction,margin%s\n", data->folder ? ",class,predicted,file" : "");
     for (int i = 0; i < data->test.count; i++) {
         const Verdict *v = &r->verdicts[i];
-        fprintf(out, "%d,%d,%d,%.3g", i, v->label, v->prediction, (double)v->margin);
+        fprintf(out, "%d,%d,%d,%.6g", i, v->label, v->prediction, (double)v->margin);
         if (data->folder) {
             char file[1024];
             picture_file(&data->test, i, file, sizeof file);
