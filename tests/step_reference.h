@@ -1,21 +1,21 @@
-// step_reference.h - one training step as PyTorch takes it, for tests to compare theirs with.
+// step_reference.h - compares one training step with PyTorch's.
 //
-// Two runs of a deep network part within a few steps whatever one does (PyTorch on one thread and
-// PyTorch on two as well), so whole runs cannot be compared. A single step can: from the same
-// weights, momentum and batch, everything that PyTorch computes must come out here too. The files
-// are made by tools/reference; reference.py there says what stands in them.
+// Two runs of a deep network diverge within a few steps (even PyTorch on one thread and on two), so
+// whole runs cannot be compared. A single step can: from the same weights, momentum and batch, our
+// step must give PyTorch's loss, gradients and updates. tools/reference makes the files;
+// reference.py there documents their contents.
 //
 //   StepRun run;
 //   step_open(&run, reference_path("resnet18-1.step.safetensors"));
-//   ModelConfig config = step_config(&run, rows);    // rows: most that this model will see at once
-//   config.type = TYPE_BF16;                         // if it should compute in a short type
+//   ModelConfig config = step_config(&run, rows);    // rows: the model's largest batch
+//   config.type = TYPE_BF16;                         // to compute in 16 bits
 //   Model *model = model_new(device, ops, &config);
-//   step_begin(&run, model, first, rows);            // the state, and these rows of the batch
-//   double loss = step_take(&run);                   // or with more devices, or more processes
+//   step_begin(&run, model, first, rows);            // loads the state and these rows of the batch
+//   double loss = step_take(&run);                   // or across several devices or processes
 //   step_compare(&run, loss);                        // loss: the mean over the whole batch
-//   step_close(&run);                                // the model is the caller's
+//   step_close(&run);                                // then free the model
 //
-// A rank of several does the same with a part of the rows; one of them compares.
+// With several ranks, each takes a part of the rows, and one of them compares.
 #pragma once
 #include "test.h"
 
@@ -30,11 +30,11 @@
 #include <limits.h>
 #include <math.h>
 
-// The recipe of all references.
+// The hyperparameters of all references.
 static const Scalars step_recipe = { .lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-4f,
                                      .nesterov = 1, .loss_scale = 1 };
 
-// Everything that a step changes: copies in host memory.
+// Host copies of what a step changes.
 typedef struct Arenas {
     float *params, *buffers;
 } Arenas;
@@ -42,13 +42,13 @@ typedef struct Arenas {
 typedef struct StepRun {
     char path[PATH_MAX];
     StFile file;
-    int batch;                  // rows of PyTorch's step
+    int batch;                  // rows of PyTorch's batch
     Model *model;
-    int rows;                   // of it, here
+    int rows;                   // rows of the batch in this process
     float *velocity;            // device
     Scalars *scalars;           // device: step_recipe
     Stats *stats;               // device
-    void *images;               // device, `rows` of them as model->input
+    void *images;               // device: `rows` images in the layout of model->input
     int32_t *labels;            // device
     Arenas old;                 // before the step
 } StepRun;
@@ -93,7 +93,7 @@ static inline const char *reference_path(const char *name)
     return path;
 }
 
-// The path of a file that lies beside another one.
+// The path of the file `name` in the folder of `path`.
 static inline const char *beside(const char *path, const char *name)
 {
     static char out[PATH_MAX];
@@ -141,7 +141,7 @@ static inline void images_narrow(const Model *model, void *images, size_t count,
     device_free(model->device, wide);
 }
 
-// Images of (rows, c, h, w) to where the model reads them, in its block and rounded to its type.
+// Copies images (rows, c, h, w) to the device, in the model's layout and type.
 static inline void images_set(StepRun *run, const float *nchw, int rows)
 {
     Shape s = run->model->input;
@@ -170,7 +170,7 @@ static inline void labels_set(StepRun *run, const int64_t *labels, int rows)
     free(host);
 }
 
-// --- states made of numbers: reference.py makes the same ones, bit for bit -----------------------
+// --- generated states and batches: bit-identical to those of reference.py ------------------------
 
 enum { STREAM_IMAGES = 1 << 20, STREAM_NOISE, STREAM_LABELS };
 
@@ -192,7 +192,7 @@ static inline bool ends_with(const char *text, const char *end)
     return length >= tail && strcmp(text + length - tail, end) == 0;
 }
 
-// The largest 2^-k whose uniform numbers have no more than He's deviation: 4^k >= fan_in / 6.
+// The largest 2^-k with which uniform weights do not exceed He's deviation: 4^k >= fan_in / 6.
 static inline float weight_scale(const ModelTensor *tensor)
 {
     int64_t fan_in = tensor->count / tensor->shape[0], four = 1;
@@ -202,8 +202,8 @@ static inline float weight_scale(const ModelTensor *tensor)
     return scale;
 }
 
-// Turns numbers in [-1, 1) into values that suit the tensor. What normalisation adds is about two
-// deviations, up or down, so that few values come so close to ReLU's kink that rounding decides.
+// Turns numbers in [-1, 1) into values that suit the tensor. A norm's bias is about plus or minus
+// two deviations, so that few values are so close to ReLU's kink that rounding decides the result.
 static inline void numbers_shape(const ModelTensor *tensor, float *u)
 {
     float scale = tensor->kind == MODEL_WEIGHT ? weight_scale(tensor) : 1;
@@ -221,7 +221,7 @@ static inline void numbers_shape(const ModelTensor *tensor, float *u)
     }
 }
 
-// Where a tensor stands in the order of the names.
+// The tensor's index when the tensors are sorted by name.
 static inline int tensor_rank(const Model *model, const ModelTensor *tensor)
 {
     int rank = 0;
@@ -262,8 +262,8 @@ static inline void state_make(StepRun *run, uint64_t seed)
     free(params);
 }
 
-// Images of blocks, 8 pixels wide, with noise on them, and labels: all of the batch is made, and
-// the rows from `first` on are taken.
+// Images of noisy blocks of 8x8 pixels, and labels. Generates the whole batch, and uses run->rows
+// rows from `first` on.
 static inline void batch_make(StepRun *run, uint64_t seed, int first)
 {
     const ModelConfig *config = &run->model->config;
@@ -290,20 +290,20 @@ static inline void batch_make(StepRun *run, uint64_t seed, int first)
 
 // --- comparing -----------------------------------------------------------------------------------
 
-// How close the tensors of one file came, for the line at its end.
+// How close the tensors of one file are, for the summary line.
 typedef struct Judgement {
-    double worst;               // distance from PyTorch's float32, in parts of the largest entry
+    double worst;               // largest distance from PyTorch's float32 / tensor's largest entry
     char worst_name[80];
-    int tensors, by_float64;    // how many were compared; how many passed by the second rule only
+    int tensors, by_float64;    // tensors compared; of these, passed only by the float64 rule
 } Judgement;
 
-// A tensor is right if it is within 1e-3 of its largest entry from PyTorch's; or else no further
-// from float64 than twice what PyTorch's own float32 is (`far`).
+// A tensor passes if its distance from PyTorch's float32 is at most 1e-3 of its largest entry, or
+// if its distance from float64 is at most twice that of PyTorch's float32 (`far`).
 static inline void tensor_compare(const StFile *file, const char *kind, const char *name,
                                   const float *ours, int64_t count, double far, Judgement *verdict)
 {
     const StTensor *pair = file_find(file, kind, name), *index = file_find(file, "index.", name);
-    if (!EXPECT(pair && pair->ndim == 2 && pair->shape[0] == 2, "%s%s is not there", kind, name))
+    if (!EXPECT(pair && pair->ndim == 2 && pair->shape[0] == 2, "%s%s is missing", kind, name))
         return;
     int64_t kept = (int64_t)(pair->bytes / 8);
     const float *theirs = pair->data;
@@ -323,7 +323,7 @@ static inline void tensor_compare(const StFile *file, const char *kind, const ch
     bool close = off32 <= 1e-3 * largest;
     EXPECT(finite && (close || off64 <= 2 * far),
            "%s%s: largest entry %.3g; off by %.3g from PyTorch, by %.3g from float64, and "
-           "PyTorch from that by %.3g", kind, name, largest, off32, off64, far);
+           "PyTorch from float64 by %.3g", kind, name, largest, off32, off64, far);
     verdict->tensors++;
     verdict->by_float64 += !close;
     if (close && off32 > verdict->worst * largest) {
@@ -344,7 +344,7 @@ static inline void export_change(const Model *model, const ModelTensor *tensor,
     free(before);
 }
 
-// What a step did to one tensor: kind "grad.", "update." or "stat.", column as in the file's `far`.
+// A step's effect on one tensor: kind "grad.", "update." or "stat."; column: in the file's `far`.
 typedef struct Outcome {
     const StFile *file;         // of the step
     const char *kind;
@@ -356,7 +356,7 @@ typedef struct Outcome {
 
 typedef void (*Judge)(void *arg, const Outcome *outcome);
 
-// Shows a judge everything that the step changed. Gradients are as they lie in the model.
+// Calls the judge for every gradient, update and statistic. Gradients are those in model->grads.
 static inline void step_outcomes(const StepRun *run, Judge judge, void *arg)
 {
     const Model *model = run->model;
@@ -402,7 +402,7 @@ static inline void step_open(StepRun *run, const char *path)
     run->batch = file_int(&run->file, "rows");
 }
 
-// The model of the file, for `rows` of its batch. Valid until step_close.
+// The file's model, for a batch of `rows`. Valid until step_close.
 static inline ModelConfig step_config(const StepRun *run, int rows)
 {
     const StFile *file = &run->file;
@@ -411,7 +411,7 @@ static inline ModelConfig step_config(const StepRun *run, int rows)
                           file_int(file, "classes"),  rows };
 }
 
-// What a training step needs besides its model.
+// Allocates the memory that a training step needs besides the model.
 static inline void step_memory(StepRun *run, Model *model, int rows)
 {
     Shape input = model->input;
@@ -426,8 +426,7 @@ static inline void step_memory(StepRun *run, Model *model, int rows)
     scalars_set(model->ops, run->scalars, step_recipe);
 }
 
-// Puts the weights, buffers and momentum of the file in place, and the rows [first, first + rows)
-// of its batch.
+// Loads the file's weights, buffers and momentum, and rows [first, first + rows) of its batch.
 static inline void step_begin(StepRun *run, Model *model, int first, int rows)
 {
     const StFile *file = &run->file;
@@ -452,7 +451,7 @@ static inline void step_begin(StepRun *run, Model *model, int first, int rows)
     model_cast_weights(model);
 }
 
-// The mean loss of the rows here, from run->stats.
+// The mean loss of this process's rows, from run->stats.
 static inline double step_loss(const StepRun *run)
 {
     Stream *compute = device_stream(run->model->device);
@@ -463,8 +462,8 @@ static inline double step_loss(const StepRun *run)
     return stats.batch_loss_sum / (double)stats.batch_count;
 }
 
-// Takes the step on one device and returns the mean loss. Several processes: ready as in
-// model_backward, and wait(arg) before the update.
+// Takes the step on one device and returns the mean loss. With several processes, `ready` is passed
+// to model_backward, and wait(arg) is called before the update.
 static inline double step_take_with(StepRun *run, GradReady ready, void (*wait)(void *arg),
                                     void *arg)
 {
@@ -483,14 +482,14 @@ static inline double step_take_with(StepRun *run, GradReady ready, void (*wait)(
 
 static inline double step_take(StepRun *run) { return step_take_with(run, NULL, NULL, NULL); }
 
-// Loss, gradients, what the step changed in the parameters, and in the buffers.
+// Compares the loss, the gradients, and the changes of parameters and buffers.
 static inline void step_compare(StepRun *run, double loss)
 {
     const double *wanted = file_data(&run->file, "loss");
     EXPECT_NEAR(loss, wanted[0], 1e-5 * fmax(1, fabs(wanted[0])));
     const StTensor *far = st_find(&run->file, "far");
     if (!EXPECT(far && far->shape[0] == run->model->tensor_count,
-                "the model has %d tensors, PyTorch's another number", run->model->tensor_count))
+                "the model has %d tensors, PyTorch's does not", run->model->tensor_count))
         return;
 
     Judgement verdict = { 0 };
@@ -502,7 +501,7 @@ static inline void step_compare(StepRun *run, double loss)
     fflush(stdout);
 }
 
-// All but the model, which goes after this, not before.
+// Frees everything but the model, which must be freed after this.
 static inline void step_close(StepRun *run)
 {
     Device *device = run->model->device;

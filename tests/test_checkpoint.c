@@ -1,4 +1,4 @@
-// test_checkpoint.c - a training run to a file and back, and files that are not what they should be.
+// test_checkpoint.c - saving and loading a training run, and refusing files that do not fit.
 #include "check.h"
 #include "checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -11,7 +11,7 @@
 static Device *device;
 static Ops *ops;
 
-// --- a run in the middle of its life -------------------------------------------------------------
+// --- a run in the middle of training -------------------------------------------------------------
 
 typedef struct Run {
     Model *model;
@@ -19,7 +19,7 @@ typedef struct Run {
     TrainState state;
 } Run;
 
-// Every number of it different, so that nothing can be mistaken for something else.
+// All its numbers differ, so that a mix-up shows.
 static Run new_run(const char *arch, int channels, int classes, int seed)
 {
     static const OptimConfig config;
@@ -30,7 +30,7 @@ static Run new_run(const char *arch, int channels, int classes, int seed)
     model_init(m, seed);
     m->batches_seen = 100 + seed;
     r.optim = optim_new(&config, m);
-    for (int i = 0; i < m->tensor_count; i++) { // on the CPU, device memory is memory
+    for (int i = 0; i < m->tensor_count; i++) { // the CPU backend's device memory is host memory
         const ModelTensor *t = &m->tensors[i];
         float *values = xmalloc((size_t)t->count * sizeof *values);
         for (int64_t j = 0; j < t->count; j++)
@@ -95,7 +95,7 @@ static bool load_weights(Run *r, const char *path, Error *err)
     return checkpoint_load(path, r->model, NULL, NULL, err);
 }
 
-// --- there and back ------------------------------------------------------------------------------
+// --- round trips ---------------------------------------------------------------------------------
 
 static void expect_same_files(const char *path, const char *other)
 {
@@ -115,7 +115,7 @@ static void round_trip_of(const char *arch, int channels)
     Run a = new_run(arch, channels, 10, 1), b = new_run(arch, channels, 10, 2);
     EXPECT(!same_weights(&a, &b) && !same_momentum(&a, &b), "%s: two runs are the same", arch);
     EXPECT(save(&a, path, &err) && load(&b, path, &err), "%s: %s", arch, err.text);
-    EXPECT(same_runs(&a, &b), "%s: what came back is not what was saved", arch);
+    EXPECT(same_runs(&a, &b), "%s: the loaded run is not the saved one", arch);
     EXPECT(save(&b, again, &err), "%s: %s", arch, err.text);
     expect_same_files(path, again);
     free_run(&b);
@@ -123,8 +123,8 @@ static void round_trip_of(const char *arch, int channels)
     b = new_run(arch, channels, 10, 3);
     TrainState before = b.state;
     EXPECT(load_weights(&b, path, &err) && same_weights(&a, &b), "%s: %s", arch, err.text);
-    EXPECT(!same_momentum(&a, &b), "%s: momentum came along", arch);
-    EXPECT(memcmp(&b.state, &before, sizeof before) == 0, "%s: the state came along", arch);
+    EXPECT(!same_momentum(&a, &b), "%s: loading weights changed the momentum", arch);
+    EXPECT(memcmp(&b.state, &before, sizeof before) == 0, "%s: and the state", arch);
     free_run(&a);
     free_run(&b);
 }
@@ -136,7 +136,7 @@ TEST(round_trips)
     round_trip_of("resnet18", 3);
 }
 
-// The names, types and shapes that PyTorch, and files from before, have.
+// The names, types and shapes match PyTorch's and those of earlier versions.
 TEST(contents)
 {
     static const struct {
@@ -177,7 +177,7 @@ TEST(contents)
 
 // --- files that do not fit -----------------------------------------------------------------------
 
-// A file in hand: tensors may be changed, left out and added before it is written again.
+// A file being edited: change, remove or add tensors, then write it with edit_end.
 typedef struct Edit {
     StFile file;
     StTensor tensors[64];
@@ -227,23 +227,23 @@ static const char *edit_end(Edit *e)
     return path;
 }
 
-// Loading must fail with these words, and change nothing.
+// Loading must fail with this error and hint, and change nothing.
 static void expect_refused(const char *path, const char *arch, bool whole, const char *says,
                            const char *hint)
 {
     Error err = { "", "" };
     Run r = new_run(arch, 1, 10, 5), untouched = new_run(arch, 1, 10, 5);
     bool ok = whole ? load(&r, path, &err) : load_weights(&r, path, &err);
-    EXPECT(!ok, "loaded what should say '%s'", says);
-    EXPECT(strstr(err.text, says) != NULL, "says '%s', not '%s'", err.text, says);
+    EXPECT(!ok, "loaded, wanted the error '%s'", says);
+    EXPECT(strstr(err.text, says) != NULL, "the error is '%s', not '%s'", err.text, says);
     EXPECT(strncmp(err.text, path, strlen(path)) == 0, "does not name the file: %s", err.text);
     EXPECT(strstr(err.hint, hint) != NULL, "the hint is '%s', not '%s'", err.hint, hint);
-    EXPECT(same_runs(&r, &untouched), "changed by a file that was refused (%s)", says);
+    EXPECT(same_runs(&r, &untouched), "a refused file changed the run (%s)", says);
     free_run(&r);
     free_run(&untouched);
 }
 
-TEST(another_model)
+TEST(a_different_model)
 {
     Edit e;
     edit_begin(&e, "lenet", 1, 10);
@@ -263,12 +263,12 @@ static const float not_a_number[16] = { 0, 0, 0, NAN }, infinite[16] = { INFINIT
 static const double nan_real = NAN, over_100 = 101, zero = 0;
 static const int64_t minus_one = -1;
 
-// One tensor of a convnet's file is left out, or has another type, shape or content.
+// One tensor of a convnet's file is missing, or has the wrong type, shape or content.
 static const struct {
-    const char *name, *dtype;   // dtype, data: NULL: as it was
-    int64_t rows;               // 0: as it was, -1: left out
+    const char *name, *dtype;   // dtype, data: NULL: unchanged
+    int64_t rows;               // 0: unchanged, -1: tensor missing
     const void *data;
-    bool weights;               // the file is refused even where only its weights are loaded
+    bool weights;               // refused even when only the weights are loaded
     const char *says, *hint;
 } wrong[] = {
     { "bn2.running_var", NULL, -1, NULL, true, "tensor bn2.running_var is missing", "--arch" },
@@ -318,19 +318,19 @@ TEST(only_weights)
     EXPECT(load_weights(&r, path, &err), "%s", err.text);
     EXPECT_EQ_INT(r.model->batches_seen, 101);
 
-    edit_begin(&e, "convnet", 1, 10); // as from a PyTorch that did not count batches
+    edit_begin(&e, "convnet", 1, 10); // as from a PyTorch that does not count batches
     edit_remove(&e, "ddp.");
     edit_remove(&e, "bn1.num");
     edit_remove(&e, "bn2.num");
     EXPECT(load_weights(&r, edit_end(&e), &err), "%s", err.text);
     EXPECT_EQ_INT(r.model->batches_seen, 0);
 
-    edit_begin(&e, "convnet", 1, 10); // as from a program that did not count these yet
+    edit_begin(&e, "convnet", 1, 10); // as from an earlier version, without these two numbers
     edit_remove(&e, "ddp.running.bad_gradients");
     edit_remove(&e, "ddp.ranks");
     EXPECT(load(&r, edit_end(&e), &err), "%s", err.text);
     EXPECT(r.state.running.count == 4352 && r.state.running.bad_gradients == 0
-               && r.state.ranks == 0, "younger numbers");
+               && r.state.ranks == 0, "numbers that the file lacks");
     free_run(&r);
 }
 
@@ -358,8 +358,8 @@ TEST(unaligned_data)
     free_run(&b);
 }
 
-// A run that has diverged does not overwrite the file of the time when it was well.
-TEST(what_is_not_saved)
+// A diverged run must not overwrite its last good checkpoint.
+TEST(a_diverged_run_is_not_saved)
 {
     Error err = { "", "" };
     const char *path = test_path("well.st");
@@ -378,14 +378,14 @@ TEST(what_is_not_saved)
     free_run(&back);
 }
 
-// --- continuing ----------------------------------------------------------------------------------
+// --- resuming ------------------------------------------------------------------------------------
 
-// Saved after step 6 (or 0) of epoch 4 by `saved_ranks` (0: not known) with a global batch of 256;
-// continued by `ranks` (0: one process) with `batch`, in epochs of `steps`.
+// Saved after `step` steps of epoch 4 by `saved_ranks` (0: unknown), with a global batch of 256;
+// resumed by `ranks` (0: one process) with a global batch of `batch`, in epochs of `steps` steps.
 static const struct {
     int saved_ranks, step, ranks, batch, steps, seed;
-    int epoch;                  // in which it continues; 0: refused
-    const char *says;           // the error, or the warning; NULL: none
+    int epoch;                  // in which it resumes; 0: refused
+    const char *says;           // the error or warning; NULL: none
 } continued[] = {
     { 0, 6, 0, 256, 10, 7, 3, NULL },
     { 4, 6, 4, 256, 10, 7, 3, NULL },
@@ -423,7 +423,7 @@ static void continue_run(int i)
     close(fd);
     EXPECT(ok == (continued[i].epoch > 0), "case %d: %s", i, err.text);
     EXPECT(continued[i].says ? strstr(ok ? said : err.text, continued[i].says) != NULL : !said[0],
-           "case %d: said: %s%s", i, said, err.text);
+           "case %d: printed: %s%s", i, said, err.text);
     bool next = continued[i].epoch == 4;
     EXPECT(saved.epoch == 3 + next && saved.step == (next ? 0 : continued[i].step)
                && saved.running.count == (next ? 0 : 99), "case %d: epoch %lld, step %lld", i,
@@ -442,11 +442,11 @@ int main(void)
     ops = ops_new(device, &(OpsConfig){ 0 });
     round_trips();
     contents();
-    another_model();
+    a_different_model();
     a_wrong_tensor();
     only_weights();
     unaligned_data();
-    what_is_not_saved();
+    a_diverged_run_is_not_saved();
     continues();
     ops_free(ops);
     device_close(device);

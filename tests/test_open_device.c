@@ -1,5 +1,5 @@
-// test_open_device.c - which GPU a rank takes, of made-up ones: all may be seen by all, or each by one.
-// And what ranks must have the same of, and say in turns.
+// test_open_device.c - which simulated GPU each rank opens: every rank sees all GPUs, or only its
+// own. Also agree_same and agree_print.
 // ctest: SANITIZERS asan
 #include "device.h"
 #include "agree.h"
@@ -7,8 +7,8 @@
 
 #include "../tools/ranks.h"
 
-static int seen;                        // how many GPUs each rank sees
-static bool own, may_share;             // only its own? may two ranks use one?
+static int seen;                        // number of GPUs that each rank sees
+static bool own, may_share;             // each rank sees only its own; ranks may share a GPU
 static int rank_here, opened;
 
 static int made_up_count(void) { return seen; }
@@ -33,7 +33,7 @@ static Device *made_up_open(int index, int threads)
 #define comm_shares_devices may_share
 #include "../common/comm/comm.c"
 
-// The number of the GPU, from 10 on.
+// Returns 10 + the index of the GPU.
 static int take_device(void *arg, const World *world)
 {
     (void)arg;
@@ -42,7 +42,7 @@ static int take_device(void *arg, const World *world)
     return 10 + opened;
 }
 
-// The statuses of so many ranks, and what they have said.
+// Runs `size` ranks; gets their exit statuses, and their output in `said`.
 static char said[4096];
 static void start(int size, int (*run)(void *arg, const World *world), int statuses[])
 {
@@ -87,7 +87,7 @@ TEST(each_rank_has_a_gpu)
     expect(3, 0, false, (const int[]){ 10, 11, 12 }, "");       // no GPUs: any number will do
 }
 
-TEST(too_few_are_named)
+TEST(shared_gpus_are_named)
 {
     expect(2, 1, false, (const int[]){ 4, 10 }, "ranks 0 and 1 have the same GPU: GPU-0\n");
     expect(4, 3, false, (const int[]){ 4, 11, 12, 10 }, "ranks 0 and 3 have the same GPU: GPU-0\n");
@@ -105,15 +105,15 @@ static int compare_options(void *arg, const World *world)
     return 10;
 }
 
-TEST(all_have_the_same)
+TEST(different_options_are_named)
 {
     int statuses[3];
     start(2, compare_options, statuses);
-    EXPECT(statuses[0] == 10 && statuses[1] == 10, "says %s", said);
+    EXPECT(statuses[0] == 10 && statuses[1] == 10, "output: %s", said);
     start(3, compare_options, statuses);
-    EXPECT(statuses[0] == EXIT_REPORTED, "says %s", said);     // which ends the others, in a run
-    EXPECT(strstr(said, "options: rank 2 (") && strstr(said, ") has nothing, rank 0 (") && strstr(said, ") has --seed 2\n"), "says %s",
-           said);
+    EXPECT(statuses[0] == EXIT_REPORTED, "output: %s", said);  // this ends the others in a run
+    EXPECT(strstr(said, "options: rank 2 (") && strstr(said, ") has nothing, rank 0 (") &&
+               strstr(said, ") has --seed 2\n"), "output: %s", said);
 }
 
 static int say(void *arg, const World *world)
@@ -126,7 +126,7 @@ static int say(void *arg, const World *world)
     return 0;
 }
 
-TEST(ranks_speak_in_order)
+TEST(ranks_print_in_order)
 {
     int statuses[4];
     start(4, say, statuses);
@@ -136,8 +136,8 @@ TEST(ranks_speak_in_order)
 int main(void)
 {
     each_rank_has_a_gpu();
-    too_few_are_named();
-    all_have_the_same();
-    ranks_speak_in_order();
+    shared_gpus_are_named();
+    different_options_are_named();
+    ranks_print_in_order();
     return test_done();
 }

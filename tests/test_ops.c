@@ -2,19 +2,19 @@
 //
 // ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake
 //
-// Arrays are in torch's order (n, c, h, w), of numbers that the type holds. A result may be off by
-// its own rounding, half a last bit (roundoffs[] of its size), and by one more where a sum in another
-// order rounds to the other neighbour. test_types.c has the conversions, test_amp_ops.c the
-// loss in parts and the optimizer.
+// Arrays are in torch's order (n, c, h, w), with values that the type represents exactly. A result
+// may be off by its own rounding (roundoffs[], half a unit in the last place), and by one more
+// where a different summation order rounds the other way. test_types.c tests the conversions,
+// test_amp_ops.c the loss in parts and the optimizer.
 //
-// Where the processor has instructions for bf16 the test runs once more without them, emulating.
+// On a processor with bf16 instructions the test runs a second time without them.
 #include "arrays.h"
 #include "check.h"
 
 static bool cuda;
 static Type type;           // of the activations
 
-// The shape in which a value of c channels flows between layers: what a convolution gives.
+// The shape of c channels between two layers, blocked as a convolution's output.
 static Shape flowing(int n, int c, int h, int w)
 {
     ConvSpec spec = { { n, 3, h, w, ops_input_block(ops, 3), type }, c, 1, 1, 1, 0 };
@@ -24,7 +24,7 @@ static Shape flowing(int n, int c, int h, int w)
     return s;
 }
 
-// And that in which images arrive.
+// The shape of input images.
 static Shape arriving(int n, int c, int h, int w)
 {
     return (Shape){ n, c, h, w, ops_input_block(ops, c), type };
@@ -33,8 +33,8 @@ static Shape arriving(int n, int c, int h, int w)
 // ==== Convolution ================================================================================
 
 typedef struct ConvArrays {
-    double *x, *w, *bias, *dy;          // go in
-    double *y, *dx, *dw, *dbias;        // come out
+    double *x, *w, *bias, *dy;          // inputs
+    double *y, *dx, *dw, *dbias;        // results
 } ConvArrays;
 
 static ConvArrays conv_arrays(const ConvSpec *s, Shape y, size_t weights)
@@ -82,7 +82,7 @@ static float *export(const Conv *conv, const float *there, size_t count)
     return to_device(torch, count * sizeof *torch);
 }
 
-// What forward reads: the arena, or a short copy.
+// The weights that conv_forward reads: the f32 arena, or a copy in a 16-bit type.
 static const void *weights_to_read(Conv *conv, const float *arena)
 {
     size_t own = conv_copy_bytes(conv), count = conv_weight_count(conv);
@@ -96,7 +96,7 @@ static const void *weights_to_read(Conv *conv, const float *arena)
     return copy;
 }
 
-// f32 gradients of short logits: a little off what the type holds, so that they have to be rounded.
+// The f32 output gradients of a 16-bit layer get extra bits, which the backward pass must round.
 static void *output_gradient(const ConvSpec *s, Shape y, const double *dy)
 {
     double *off = zeros(shape_count(y));
@@ -105,7 +105,7 @@ static void *output_gradient(const ConvSpec *s, Shape y, const double *dy)
     return activation(y, off);
 }
 
-// batch: the weights have the order of a batch of this size; 0: their own.
+// batch: use the weight layout for a batch of this size; 0: of the spec's own size.
 static void check_conv(const char *name, ConvSpec spec, int batch)
 {
     ConvSpec large = spec;
@@ -120,15 +120,15 @@ static void check_conv(const char *name, ConvSpec spec, int batch)
     const void *x = activation(spec.x, a.x), *dy = output_gradient(&spec, y, a.dy);
     const void *w = weights_to_read(conv, arena);
     void *out = empty(y), *dx = empty(spec.x);
-    // cuDNN writes y in y's type, so a bias is added to what is rounded already; and where it has
-    // no good way to write dw in f32, dw has been of the short type. Products are not cuDNN's.
+    // cuDNN rounds y to its type before the bias is added. Where cuDNN has no good f32 engine for
+    // dw, it computes dw in the 16-bit type. Matrix products do not use cuDNN.
     bool product = y.h * y.w == 1 && spec.kernel_h >= spec.x.h;
     double u = roundoffs[y.type], its_own = cuda && !product ? u : 0;
     double wide_dy = spec.f32_out && type != TYPE_F32 ? 0x1p-13 : 1e-5;
 
     EXPECT_EQ_INT(y.type, spec.f32_out ? TYPE_F32 : type);
     expect_near(name, row(weights), export(conv, arena, weights), a.w, 0, 0);
-    for (int i = 0; i < 2; i++) {       // what was there before is nothing to them
+    for (int i = 0; i < 2; i++) {       // twice: the results must overwrite, not accumulate
         conv_forward(conv, x, w, bias, out);
         conv_backward_weights(conv, x, dy, dw, dbias);
     }
@@ -145,7 +145,8 @@ static void check_conv(const char *name, ConvSpec spec, int batch)
     check_ends();
 }
 
-// Some taps never meet a pixel: on images of 1x1 and 2x2 pixels, and where the stride skips them.
+// On 1x1 and 2x2 images, and with some strides, some kernel taps never meet a pixel. "a tail": a
+// batch that is smaller than the one for which the weights are laid out.
 TEST(convolutions)
 {
     const struct {
@@ -196,8 +197,7 @@ static void step_forward(void *arg)
     conv_forward(step->conv, step->x, step->w, NULL, step->y);
 }
 
-// What a recorded step uses stays where it is, also when a later convolution needs more scratch
-// memory.
+// A recorded step stays valid when a later convolution makes the scratch memory grow.
 TEST(a_recorded_convolution)
 {
     Ops *own = ops_new(device, &(OpsConfig){ .deterministic = true });
@@ -226,7 +226,7 @@ TEST(a_recorded_convolution)
 
 // ==== Batch normalisation ========================================================================
 
-// mean and var: of the batch for training, else given.
+// mean, var: the batch's in training, random ones in evaluation.
 typedef struct NormArrays {
     double *x, *gamma, *beta, *residual, *dy, *mean, *var;
     double *y, *dx, *dgamma, *dbeta, *d;    // d: the gradient of the residual
@@ -285,14 +285,14 @@ static void check_running(Shape s, const NormArrays *a, const NormTensors *t)
 {
     double *mean = zeros((size_t)s.c), *var = zeros((size_t)s.c), count = s.n * s.h * s.w;
     for (int c = 0; c < s.c; c++) {
-        mean[c] = 0.1 * a->mean[c];                             // they began at 0 and 1
+        mean[c] = 0.1 * a->mean[c];             // the running statistics start at 0 and 1
         var[c] = 0.9 + 0.1 * a->var[c] * count / (count - 1);
     }
     expect_near("running mean", row((size_t)s.c), t->running_mean, mean, 0, 1e-5);
     expect_near("running variance", row((size_t)s.c), t->running_var, var, 0, 1e-5);
 }
 
-// Evaluation uses the running statistics, and leaves them as they are.
+// Evaluation uses the running statistics and does not change them.
 static void check_frozen(Norm *norm, const NormSpec *spec, NormArrays *a, NormTensors *t,
                          const void *x, const void *residual)
 {
@@ -310,8 +310,8 @@ static void check_frozen(Norm *norm, const NormSpec *spec, NormArrays *a, NormTe
     expect_near("frozen mean", channels, t->running_mean, a->mean, 0, 0);
 }
 
-// A batch that several processes share. They take turns here, in one process: each makes a call to
-// give its numbers, and repeats it when those of all ranks are there.
+// Simulates ranks that share a batch, in one process: each rank calls once to contribute its
+// numbers, then again when the numbers of all ranks are there.
 enum { MAX_RANKS = 4 };
 static struct {
     int ranks, rank, gathers;
@@ -334,11 +334,11 @@ static void gather(void *arg, const double *mine, double *all, size_t count)
 typedef struct NormCase {
     const char *name;
     NormSpec spec;
-    bool two_gradients;     // the gradient of y comes in two parts
-    double offset;          // all of x is so far from zero
+    bool two_gradients;     // the gradient of y is a sum of two
+    double offset;          // added to all of x
 } NormCase;
 
-// Device memory of the whole batch: a rank's part of it begins at `begin[rank]` bytes.
+// Device memory of the whole batch; a rank's part begins at byte begin[rank].
 typedef struct NormRun {
     int ranks;
     void *x, *residual, *y, *dy1, *dy2, *dx, *dresidual;
@@ -348,7 +348,7 @@ typedef struct NormRun {
     Norm *norm[MAX_RANKS];
 } NormRun;
 
-// Each image has a mean of its own, so a rank's statistics are far from the batch's.
+// Each image has a different mean, so each rank's statistics differ clearly from the batch's.
 static NormArrays norm_arrays(const NormCase *n)
 {
     Shape s = n->spec.x;
@@ -421,7 +421,7 @@ static void norm_calls(NormRun *run, bool forward)
         }
 }
 
-// All ranks have the same statistics, to the bit, and each its part of the parameters' gradients.
+// All ranks must have bit-identical statistics. Sums the ranks' parameter gradients into rank 0's.
 static void check_ranks(const char *name, NormRun *run, size_t c)
 {
     size_t bytes = c * sizeof(float);
@@ -431,7 +431,7 @@ static void check_ranks(const char *name, NormRun *run, size_t c)
                                    { one->running_var, other->running_var } };
         for (int i = 0; i < 3; i++)
             EXPECT(memcmp(to_host(same[i][0], bytes), to_host(same[i][1], bytes), bytes) == 0,
-                   "%s: rank %d has other statistics", name, k);
+                   "%s: rank %d has different statistics", name, k);
         add_into(ops, c, one->dgamma, other->dgamma);
         add_into(ops, c, one->dbeta, other->dbeta);
     }
@@ -465,8 +465,8 @@ static void check_norm(const NormCase *n, int ranks)
     check_ends();
 }
 
-// E[x^2] - E[x]^2 would lose everything at 1000. The mean itself has only 24 bits: 1e-4 is what it
-// leaves.
+// At an offset of 1000, E[x^2] - E[x]^2 would lose all its digits. The f32 mean has 24 bits, which
+// limits the accuracy to 1e-4.
 TEST(normalisation)
 {
     const NormCase cases[] = {
@@ -486,7 +486,7 @@ TEST(normalisation)
 
 // ==== Pooling, ReLU, images ======================================================================
 
-// Of equal pixels the first wins, as in PyTorch, and gets the gradient alone.
+// As in PyTorch, the first of equal pixels is the maximum and gets the whole gradient.
 static void maxpool_plain(const PoolSpec *s, const double *x, const double *dy, double *y,
                           double *dx)
 {
@@ -506,7 +506,7 @@ static void maxpool_plain(const PoolSpec *s, const double *x, const double *dy, 
     }
 }
 
-// Pixels of a few values, so that windows have ties.
+// Pixels have only a few values, so that there are ties.
 static void check_maxpool(const char *name, PoolSpec spec, bool two_gradients)
 {
     Shape out = pool_output(&spec);
@@ -572,8 +572,7 @@ TEST(relu)
     check_ends();
 }
 
-// Short images are what they are in f32, rounded; rows that are left over are zeros. (test_loader.c
-// has f32.)
+// 16-bit images are the f32 images, rounded; unused rows are zeros. (test_loader.c tests f32.)
 TEST(images)
 {
     enum { COUNT = 3, BYTES = 3 * 8 * 7, ROWS = 4 };
@@ -610,7 +609,7 @@ static Stats run_loss(int rows, int classes, const double *z, const int32_t *lab
     return *got;
 }
 
-// The numbers of torch.nn.CrossEntropyLoss(label_smoothing=S, ignore_index=-1) in float64.
+// Against torch.nn.CrossEntropyLoss(label_smoothing=S, ignore_index=-1) in float64.
 TEST(label_smoothing)
 {
     static const double z[] = { 1, -2, 0.5, 3, 0.25, 0.25, -1, 0, 4, 0, -4, 1 };
@@ -632,14 +631,14 @@ TEST(label_smoothing)
         EXPECT_NEAR(s.batch_loss_sum / 2, cases[i].loss, 1e-6);
         expect_near("smoothed", row(12), dz, cases[i].dz, 0, 1e-6);
         s = run_loss(3, 4, z, labels, cases[i].smoothing, NULL);
-        EXPECT_NEAR(s.batch_loss_sum / 2, 2.63422569, 1e-6);    // evaluation smoothes nothing
+        EXPECT_NEAR(s.batch_loss_sum / 2, 2.63422569, 1e-6);    // no smoothing in evaluation
     }
     check_ends();
 }
 
 enum { ROW_KINDS = 16 };
 
-// Makes of a row of numbers in (-1, 1) one of another kind.
+// Turns a row of numbers in (-1, 1) into one of the special kinds.
 static void row_change(int kind, int classes, double *z, int32_t *label)
 {
     double *right = &z[*label], *other = &z[(*label + 1) % classes];
@@ -659,12 +658,12 @@ static void row_change(int kind, int classes, double *z, int32_t *label)
     case 11: *other = -INFINITY; break;
     case 12: *right = -500, *other = 500; break;
     case 13: *right = 3e38, *other = -3e38; break;
-    case 14: *label = classes; break;               // no class
-    case 15: *label = -7; break;                    // masked
+    case 14: *label = classes; break;               // out of range
+    case 15: *label = -7; break;                    // ignored
     }
 }
 
-// NaN comes first, then the larger, then the lower index.
+// NaN ranks first, then the larger logit, then the lower index.
 static bool comes_before(const double *z, int a, int b)
 {
     if (isnan(z[a]) != isnan(z[b]))
@@ -711,7 +710,7 @@ static void expect_verdict(Verdict got, Verdict wanted, int classes, int row)
            (double)wanted.loss, (double)wanted.margin);
 }
 
-// The verdicts of `rows` rows, and of one behind them that must not be touched.
+// The verdicts of `rows` rows, and one more, which judge_rows must not touch.
 static const Verdict *verdicts_of(int rows, int classes, const double *z, const int32_t *labels)
 {
     size_t bytes = (size_t)(rows + 1) * sizeof(Verdict);
@@ -721,7 +720,7 @@ static const Verdict *verdicts_of(int rows, int classes, const double *z, const 
     return to_host(there, bytes);
 }
 
-// What the verdicts count is what the loss counts.
+// The verdicts must match verdict_plain, and their totals those of the loss.
 static void check_verdicts(int rows, int classes)
 {
     double *z = random_numbers(TYPE_F32, (size_t)(rows * classes), classes);
@@ -743,7 +742,7 @@ static void check_verdicts(int rows, int classes)
         all.not_finite -= counts && verdicts[i].before == INT32_MAX;
     }
     EXPECT(all.count == 0 && all.correct1 == 0 && all.correct5 == 0 && all.not_finite == 0,
-           "%d classes: together the loss counts other rows", classes);
+           "%d classes: the totals of loss and verdicts differ", classes);
     EXPECT_EQ_INT(verdicts[rows].label, 0x63636363);
     check_ends();
 }
@@ -757,7 +756,7 @@ TEST(verdicts)
 
 // ==== Adding =====================================================================================
 
-// From the second element on too, where nothing lies as vectors would like it.
+// Also from the second element on, where vector loads are unaligned.
 TEST(adding)
 {
     enum { COUNT = 1031 };
@@ -772,9 +771,9 @@ TEST(adding)
     }
 }
 
-// ==== Which types, and without the instructions ==================================================
+// ==== Types of the device ========================================================================
 
-// A GPU has instructions for all types; a processor for bf16 at most, which is then its best.
+// A GPU supports all types. A processor emulates f16, and bf16 unless it has the instructions.
 static void check_device(void)
 {
     bool emulates = ops_emulates(device, TYPE_BF16);

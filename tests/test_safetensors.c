@@ -1,4 +1,4 @@
-// test_safetensors.c - the file format: written whole, read with suspicion.
+// test_safetensors.c - the safetensors format: round trips, and hostile or damaged files.
 #include "check.h"
 #include "checkpoint/safetensors.h"
 #include "test.h"
@@ -8,7 +8,7 @@
 
 // --- files made by hand --------------------------------------------------------------------------
 
-// A file of this header and so many bytes of data 0, 1, 2, ...
+// Parses a file with this header and `data` bytes 0, 1, 2, ...
 static bool parse_text(StFile *file, const char *header, size_t data, Error *err)
 {
     uint64_t length = strlen(header);
@@ -20,7 +20,7 @@ static bool parse_text(StFile *file, const char *header, size_t data, Error *err
     return st_parse(file, bytes, 8 + length + data, err);
 }
 
-// Parses a copy in a block of exactly its size, so that a sanitizer sees every step beyond it.
+// Parses a copy in a block of exactly its size, so that a sanitizer sees reads past its end.
 static bool parse_copy(StFile *file, const unsigned char *bytes, size_t size, Error *err)
 {
     unsigned char *copy = xmalloc(size);
@@ -28,7 +28,7 @@ static bool parse_copy(StFile *file, const unsigned char *bytes, size_t size, Er
     return st_parse(file, copy, size, err);
 }
 
-// What holds for every file that was accepted: its tensors fill the data.
+// The invariant of every accepted file: its tensors fill the data without gaps.
 static bool is_sound(const StFile *file)
 {
     uint64_t header;
@@ -71,14 +71,14 @@ TEST(any_key_order_and_space)
     EXPECT(st_find(&file, "\xc3\xa9\n\xc3\xa9") != NULL, "escapes in a name");
     EXPECT_EQ_STR(st_metadata(&file, "format"), "pt");
     EXPECT_EQ_STR(st_metadata(&file, "a"), "");
-    EXPECT(!st_metadata(&file, "b") && !st_metadata(&file, "number"), "found no text");
-    EXPECT(st_find(&file, "nobody") == NULL, "found nothing");
+    EXPECT(!st_metadata(&file, "b") && !st_metadata(&file, "number"), "metadata that is no string");
+    EXPECT(st_find(&file, "nobody") == NULL, "found a tensor that does not exist");
     st_close(&file);
     if (EXPECT(parse_text(&file, "{}", 0, &err), "%s", err.text))
         st_close(&file);
 }
 
-// --- what is refused -----------------------------------------------------------------------------
+// --- hostile files -------------------------------------------------------------------------------
 
 #define SHAPE(shape, end) "{" T("a", "\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[0," end "]") "}"
 
@@ -124,7 +124,7 @@ TEST(hostile_headers_are_refused)
         EXPECT(!ok, "accepted: %s", hostile[i].header);
         EXPECT(strstr(err.text, hostile[i].says) != NULL, "%s: says '%s', not '%s'",
                hostile[i].header, err.text, hostile[i].says);
-        EXPECT(!file.tensors && !file.bytes && !file.header, "not closed");
+        EXPECT(!file.tensors && !file.bytes && !file.header, "a refused file is not freed");
         if (ok)
             st_close(&file);
     }
@@ -188,13 +188,13 @@ TEST(round_trip)
     EXPECT_EQ_INT(file.count, TENSORS);
     for (int i = 0; i < TENSORS; i++) {
         const StTensor *t = st_find(&file, tensors[i].name);
-        if (!EXPECT(t != NULL, "%s is lost", tensors[i].name))
+        if (!EXPECT(t != NULL, "%s is missing", tensors[i].name))
             continue;
         EXPECT_EQ_STR(t->dtype, tensors[i].dtype);
         EXPECT(t->ndim == tensors[i].ndim && t->bytes == tensors[i].bytes
                    && memcmp(t->shape, tensors[i].shape, sizeof t->shape) == 0,
-               "%s: another shape", t->name);
-        EXPECT(t->bytes == 0 || memcmp(t->data, tensors[i].data, t->bytes) == 0, "%s: other data",
+               "%s: wrong shape", t->name);
+        EXPECT(t->bytes == 0 || memcmp(t->data, tensors[i].data, t->bytes) == 0, "%s: wrong data",
                t->name);
         EXPECT(t->dtype[0] == 'U' || ((const unsigned char *)t->data - file.bytes) % 4 == 0,
                "%s is not aligned", t->name);
@@ -203,9 +203,9 @@ TEST(round_trip)
     st_close(&file);
 }
 
-// --- damaged files, and things that are no files -------------------------------------------------
+// --- damaged files, and paths that are no regular file -------------------------------------------
 
-// Cut after each of its bytes: refused. With any other value of any byte: refused, or sound.
+// Truncated files are refused. With any one byte changed, a file is refused or still sound.
 TEST(damage_is_refused_or_harmless)
 {
     const char *path = test_path("sample.safetensors");
@@ -234,19 +234,19 @@ TEST(damage_is_refused_or_harmless)
     st_close(&whole);
 }
 
-TEST(what_is_no_file)
+TEST(irregular_files_are_refused)
 {
     StFile file;
     Error err = { "", "" };
     const char *fifo = test_path("fifo"), *huge = test_path("huge");
-    alarm(20); // a FIFO without a writer would hold us up for ever
+    alarm(20); // opening a FIFO without a writer could block
     EXPECT(mkfifo(fifo, 0600) == 0 && !st_open(&file, fifo, &err), "opened a FIFO");
     EXPECT(strstr(err.text, "fifo: not a regular file") != NULL, "says %s", err.text);
     EXPECT(!st_open(&file, test_path(""), &err) && strstr(err.text, "a directory"), "directory: %s",
            err.text);
     EXPECT(!st_open(&file, test_path("nobody"), &err) && strstr(err.text, "nobody: open: No such"),
            "nobody: %s", err.text);
-    int fd = open(huge, O_CREAT | O_WRONLY, 0600); // a terabyte: refused without asking for memory
+    int fd = open(huge, O_CREAT | O_WRONLY, 0600); // 1 TB: refused without allocating memory
     if (ftruncate(fd, (off_t)1 << 40) == 0 && pwrite(fd, "PK\3\4PK\3\4", 8, 0) == 8)
         EXPECT(!st_open(&file, huge, &err) && strstr(err.text, "claims"), "huge: %s", err.text);
     close(fd);
@@ -261,6 +261,6 @@ int main(void)
     hostile_lengths_are_refused();
     round_trip();
     damage_is_refused_or_harmless();
-    what_is_no_file();
+    irregular_files_are_refused();
     return test_done();
 }

@@ -1,10 +1,10 @@
-// Streams and events: what happens after what, and what happens meanwhile.
+// Streams and events: what runs in order, and what runs at the same time.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 //
-// Calls on a stream write their number in a log. A gate is a call that lasts until the test opens
-// it, so what has to wait has not happened while it is shut, however slow the machine is; that
-// something is about to happen wrongly is given a moment (SOON) to show.
+// Calls on a stream append a number to a log. A gate is a call that blocks its stream until the
+// test opens it, so work queued after it cannot run early, however slow the machine is. SOON is
+// the time that wrong work gets to show up in the log.
 #include "check.h"
 #include "device.h"
 #include "test.h"
@@ -22,7 +22,7 @@ static Device *device;
 static int entries[LOG];
 static atomic_int logged;
 
-// What each test begins with.
+// Set up again for each test.
 static Stream *compute, *beside;
 static Event *event;
 static struct {
@@ -47,7 +47,7 @@ static void end(void)
 
 typedef struct Note {
     int number;
-    char ballast[300];      // to see that all of the argument arrives
+    char ballast[300];      // shows that the whole argument arrives
 } Note;
 
 static void note(void *arg)
@@ -61,7 +61,7 @@ static void ask_note(Stream *stream, int number)
 {
     Note n = { .number = number, .ballast[299] = 7 };
     stream_call(stream, note, &n, sizeof n);
-    memset(&n, 0, sizeof n);    // the stream has its own
+    memset(&n, 0, sizeof n);    // the stream must have copied the argument
 }
 
 static void gate_pass(void *arg)
@@ -80,7 +80,7 @@ static void *open_soon(void *arg)
     return arg;
 }
 
-// Opens the gate a little later, from elsewhere: the caller is about to be held up.
+// Opens the gate a little later from another thread, since the caller is about to block.
 static pthread_t gate_open_soon(void)
 {
     pthread_t thread;
@@ -97,7 +97,7 @@ static void expect_log(int count, const int *wanted)
         EXPECT(entries[i] == wanted[i], "entry %d is %d, wanted %d", i, entries[i], wanted[i]);
 }
 
-// The log counts from 0.
+// The log holds 0, 1, ..., count - 1.
 static void expect_in_order(int count)
 {
     int wrong = 0;
@@ -107,7 +107,7 @@ static void expect_in_order(int count)
     EXPECT_EQ_INT(wrong, 0);
 }
 
-TEST(the_order_of_a_stream)
+TEST(a_stream_keeps_its_order)
 {
     Stream *plain = stream_new(device, "plain"), *streams[] = { compute, plain, beside };
     for (int s = 0; s < 3; s++) {
@@ -120,7 +120,7 @@ TEST(the_order_of_a_stream)
     stream_free(plain);
 }
 
-// Copies and zeros keep their places between calls.
+// Copies and fills run in order with the stream's calls.
 TEST(memory_in_order)
 {
     enum { BYTES = 1000 };
@@ -146,8 +146,8 @@ TEST(memory_in_order)
     device_free(device, b);
 }
 
-// If stream_call waited for its call, this would not end.
-TEST(the_caller_goes_on)
+// Would deadlock if stream_call waited for its call.
+TEST(stream_call_does_not_wait)
 {
     ask_gate(beside);
     ask_note(beside, 2);
@@ -158,8 +158,8 @@ TEST(the_caller_goes_on)
     expect_log(2, (int[]){ 1, 2 });
 }
 
-// The device's stream, and whoever reads what it has done, waits for a stream beside it.
-TEST(an_event_from_beside)
+// The compute stream or the host waits for a second stream, by event or by stream_sync.
+TEST(waiting_for_a_second_stream)
 {
     for (int way = 0; way < 3; way++) {
         logged = 0;
@@ -180,8 +180,8 @@ TEST(an_event_from_beside)
     }
 }
 
-// What the device's stream has done is done for a stream beside it.
-TEST(an_event_for_beside)
+// The compute stream and a second stream take turns, each waiting for the other's event.
+TEST(two_streams_take_turns)
 {
     for (int i = 0; i < 100; i++) {
         ask_note(compute, 2 * i);
@@ -195,7 +195,7 @@ TEST(an_event_for_beside)
     expect_in_order(200);
 }
 
-TEST(an_event_that_was_never_recorded)
+TEST(waiting_for_an_unrecorded_event_returns)
 {
     stream_wait(compute, event);
     stream_wait(beside, event);
@@ -205,7 +205,7 @@ TEST(an_event_that_was_never_recorded)
     expect_log(1, (int[]){ 1 });
 }
 
-// A stream is freed when all of its work is done, and who waits for its events may come later.
+// stream_free finishes the stream's work first; its events stay valid.
 TEST(freed_with_work_left)
 {
     Stream *gone = stream_new_beside(device, "gone");
@@ -228,7 +228,7 @@ TEST(freed_with_work_left)
 
 static void step_with_call(void *arg) { ask_note(*(Stream **)arg, 5); }
 
-// Where a step has a part that the host does, it is called each time.
+// After replay_forbid the step is not recorded: each replay_run calls it again.
 TEST(a_step_that_is_never_recorded)
 {
     replay_forbid(device);
@@ -240,12 +240,12 @@ TEST(a_step_that_is_never_recorded)
     replay_free(replay);
 }
 
-// --- what the CPU's streams promise besides ------------------------------------------------------
+// --- the CPU's streams ---------------------------------------------------------------------------
 
-// CUDA may make the calls of all streams in one thread, so there a shut gate would hold up all.
+// CUDA may run the calls of all streams in one thread, where a gate would block them all.
 
-// Work that comes after the event does not hold up who waits for it.
-TEST(an_event_ends_where_it_was_recorded)
+// Waiting for an event does not wait for work queued after it.
+TEST(later_work_does_not_delay_an_event)
 {
     ask_note(beside, 1);
     event_record(event, beside);
@@ -260,18 +260,18 @@ TEST(an_event_ends_where_it_was_recorded)
     expect_log(3, (int[]){ 1, 2, 3 });
 }
 
-// Only the last record before the wait counts: neither those before it nor those after.
+// A wait uses the event's last record before the wait, not earlier or later ones.
 TEST(an_event_that_is_recorded_again)
 {
     Stream *fast = stream_new_beside(device, "fast"), *third = stream_new_beside(device, "third");
     ask_gate(beside);
     ask_note(beside, 3);
     event_record(event, beside);
-    stream_wait(third, event);          // holds, whatever becomes of the event
+    stream_wait(third, event);          // stays valid when the event is recorded again
     ask_note(third, 4);
     ask_note(fast, 1);
     event_record(event, fast);
-    event_sync(event);                  // of fast alone
+    event_sync(event);                  // waits for fast only
     event_record(event, compute);
     event_sync(event);
     usleep(SOON);
@@ -304,31 +304,31 @@ static void look_around_after_use(void *arg)
     look_around(arg);
 }
 
-// No signal is a stream's to handle, and its loops do not compete with the caller's.
+// A stream's thread blocks signals, and its loops use one thread, as the caller's need the cores.
 TEST(the_thread_of_a_stream)
 {
     Thread here, there, *to;
     Stream *plain = stream_new(device, "plain");
     stream_call(plain, look_around, (to = &here, &to), sizeof to);
-    EXPECT(pthread_equal(here.id, pthread_self()), "a plain stream has a thread");
+    EXPECT(pthread_equal(here.id, pthread_self()), "a plain stream uses a second thread");
     EXPECT_EQ_INT(here.threads, device_threads(device));
     for (int used = 0; used < 2; used++) {
         to = &there;
         stream_call(beside, used ? look_around_after_use : look_around, &to, sizeof to);
         stream_sync(beside);
-        EXPECT(!pthread_equal(there.id, pthread_self()), "it is the caller's");
+        EXPECT(!pthread_equal(there.id, pthread_self()), "the call ran in the caller's thread");
         EXPECT_EQ_INT(there.threads, 1);
         EXPECT(sigismember(&there.blocked, SIGINT) && sigismember(&there.blocked, SIGTERM),
-               "it takes signals");
+               "the stream's thread takes signals");
     }
     sigset_t mine;
     pthread_sigmask(SIG_SETMASK, NULL, &mine);
-    EXPECT(!sigismember(&mine, SIGINT), "the caller has lost its signals");
+    EXPECT(!sigismember(&mine, SIGINT), "the caller blocks SIGINT");
     stream_free(plain);
 }
 
-// Given, or OMP_NUM_THREADS as launchers set it, or an equal share of the cores, at least one.
-TEST(shares)
+// Threads per device: the option, else OMP_NUM_THREADS, else an equal share of the cores.
+TEST(thread_counts)
 {
     int cores = device_cores(), half = cores > 1 ? cores / 2 : 1;
     const struct {
@@ -353,12 +353,13 @@ int main(void)
         TEST_SKIP("no GPU");
     device = device_open(0, 2);
     static void (*const tests[])(void) = {
-        the_order_of_a_stream, memory_in_order, the_caller_goes_on, an_event_from_beside,
-        an_event_for_beside, an_event_that_was_never_recorded, freed_with_work_left,
+        a_stream_keeps_its_order, memory_in_order, stream_call_does_not_wait,
+        waiting_for_a_second_stream, two_streams_take_turns,
+        waiting_for_an_unrecorded_event_returns, freed_with_work_left,
         a_step_that_is_never_recorded,
         // the CPU's
-        an_event_ends_where_it_was_recorded, an_event_that_is_recorded_again,
-        the_thread_of_a_stream, shares,
+        later_work_does_not_delay_an_event, an_event_that_is_recorded_again,
+        the_thread_of_a_stream, thread_counts,
     };
     for (int i = 0; i < (strcmp(device_backend, "cpu") == 0 ? 12 : 8); i++) {
         begin();

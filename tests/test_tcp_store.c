@@ -1,6 +1,6 @@
-// test_tcp_store.c - ranks that find each other over TCP: which are let in, what becomes of those that
-// are missing, die, stop or hang, and what is printed. Ranks do no training here: each plays a part.
-// Also what this is made of: addresses, connections, secrets.
+// test_tcp_store.c - the rendezvous over TCP: which processes may join, and what happens and is
+// printed when ranks are missing, die, stop or hang. No rank trains: each runs a scripted Part.
+// Also the building blocks: addresses, connections, secrets.
 // ctest: TIMEOUT 120 SANITIZERS asan tsan LABELS deadlines
 #include "tcp_store.h"
 #include "alive.h"
@@ -20,16 +20,16 @@
 #include <sys/wait.h>
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-enum { SANITIZED = 1, SLOW = 5, STRANGERS = 1000 };     // SLOW: times as long as usual
+enum { SANITIZED = 1, SLOW = 5, STRANGERS = 1000 };     // SLOW: factor on all time limits
 #else
 enum { SANITIZED = 0, SLOW = 1, STRANGERS = 10000 };
 #endif
 enum { RANKS = 32, BIG = 300000 };
 
 static struct Seen {
-    atomic_int there;                   // ranks that have met
-    atomic_int finish;                  // what they wait for then
-    atomic_int strangers;               // that have come so far
+    atomic_int there;                   // ranks that have joined
+    atomic_int finish;                  // set to let them end
+    atomic_int strangers;               // strangers that have connected so far
     char run[RANKS][STORE_NAME];
 } *seen;
 
@@ -41,13 +41,13 @@ static struct Actor {
 } actors[RANKS];
 static int count;
 static TcpStoreConfig play;
-static bool nobody;                     // those that enter now are another user's
+static bool nobody;                     // start processes as user 65534 ("nobody")
 static double begun;
 static char path[4096], said[1 << 16];
 
 static void sleep_ms(int ms) { usleep((useconds_t)ms * 1000); }
 
-// --- a play --------------------------------------------------------------------------------------
+// --- starting and ending ranks -------------------------------------------------------------------
 
 static void stage(int size, double timeout)
 {
@@ -97,15 +97,15 @@ static _Noreturn void act(TcpStoreConfig *config, Part *part)
     int descriptors = entries("/proc/self/fd") - (config->rank == 0);
     tcp_store_join(config, &world);
     alive_joined();
-    CHECK(strcmp(world.address, "127.0.0.1") == 0, "", "its address is %s", world.address);
+    CHECK(strcmp(world.address, "127.0.0.1") == 0, "", "the rank's address is %s", world.address);
     snprintf(seen->run[world.rank], STORE_NAME, "%s", world.run);
     seen->there++;
     part(&world);
     tcp_store_end(&world);
-    CHECK(entries("/proc/self/fd") == descriptors, "", "a descriptor is left");
+    CHECK(entries("/proc/self/fd") == descriptors, "", "a file descriptor leaked");
     for (int i = 0; !SANITIZED && i < 1000 && entries("/proc/self/task") > 3; i++)
-        sleep_ms(1);                    // the kernel takes a moment
-    CHECK(SANITIZED || entries("/proc/self/task") == 3, "", "a thread is left");
+        sleep_ms(1);                    // the kernel takes a moment to remove an ended thread
+    CHECK(SANITIZED || entries("/proc/self/task") == 3, "", "a thread still runs");
     exit(0);
 }
 
@@ -119,7 +119,7 @@ static int enter(TcpStoreConfig config, Part *part)
     return count++;
 }
 
-// No rank 0 is started from here on; and if it ends, its port is closed.
+// Closes our copy of rank 0's socket, so that the port closes when rank 0 ends.
 static void close_port(void)
 {
     if (play.sockets[0] > 0)
@@ -142,7 +142,7 @@ static void read_said(void)
         fclose(in);
 }
 
-// Expects that it ends with this status (1000 + the signal that killed it).
+// Waits for an actor to end; `wanted` is its exit status, or 1000 + the signal that killed it.
 static void ends(int actor, int wanted)
 {
     int status = 0;
@@ -150,7 +150,7 @@ static void ends(int actor, int wanted)
     while (!actors[actor].ended && waitpid(actors[actor].pid, &status, WNOHANG) == 0) {
         if (clock_now() - since > 30) {
             kill(actors[actor].pid, SIGKILL);
-            EXPECT(false, "rank %d hangs", actors[actor].rank);
+            EXPECT(false, "rank %d does not end", actors[actor].rank);
             since = clock_now();
         }
         sleep_ms(2);
@@ -196,7 +196,7 @@ static void expect_within(double seconds)
 
 static void bow(World *world) { (void)world; }
 
-// As a rank that trains: it beats.
+// Imitates a training rank: sends heartbeats until the test ends it.
 static void step(World *world)
 {
     alive_step(1, 3 + world->rank);
@@ -205,7 +205,7 @@ static void step(World *world)
         alive_beat();
 }
 
-static void hang(World *world)          // rank 2; the others work
+static void hang(World *world)          // rank 2 hangs; the others work
 {
     if (world->rank != 2)
         step(world);
@@ -217,10 +217,10 @@ static void hang(World *world)          // rank 2; the others work
 static void be_done_and_linger(World *world)
 {
     alive_done();
-    sleep_ms(4000 * world->rank);       // longer than rank 0 waits
+    sleep_ms(4000 * world->rank);       // longer than rank 0 waits for the other ranks
 }
 
-// Each rank puts something, and gets what the others have put; the last of them comes late.
+// Each rank stores values and reads those of all ranks, waiting for the last rank, which is late.
 static void exchange(World *world)
 {
     const Store *s = &world->store;
@@ -244,9 +244,9 @@ static void exchange(World *world)
     free(big);
 }
 
-// --- meeting -------------------------------------------------------------------------------------
+// --- rendezvous ----------------------------------------------------------------------------------
 
-TEST(they_meet_in_any_order)
+TEST(ranks_join_in_any_order)
 {
     static const int order[] = { 2, 0, 3, 1 };
     stage(4, 20);
@@ -267,8 +267,8 @@ TEST(they_meet_in_any_order)
     }
 }
 
-// Two runs take what is free of the same ports, and rank 0 comes last. The first place does not answer.
-TEST(two_runs_beside_each_other)
+// Two runs share a list of ports, of which each takes the first free one. Both start rank 0 last.
+TEST(two_runs_share_ports)
 {
     stage(3, 20);
     int port = play.places[0].port;
@@ -284,11 +284,11 @@ TEST(two_runs_beside_each_other)
         sleep_ms(i < 4 ? 300 : 0);
     }
     all_end(0);
-    EXPECT(times("it belongs to another run") == times("\n") / 2, "nothing else is printed: %s", said);
+    EXPECT(times("it belongs to another run") == times("\n") / 2, "other lines, too: %s", said);
 }
 
-// A rank is missing, or two contradict each other: one line, and all ends.
-TEST(ranks_that_do_not_fit)
+// A missing rank, a different world size, a rank number used twice: one message, then the run ends.
+TEST(missing_and_wrong_ranks)
 {
     static const struct { int rank, size; const char *words; } wrong[] = {
         { -1, 0, "2 of 3 ranks came within 2 s: missing is 2\nhint: are they started" },
@@ -310,9 +310,8 @@ TEST(ranks_that_do_not_fit)
     }
 }
 
-// A process that is no rank of this run, with another secret, run or size, or too late: it is refused, and
-// the run is not disturbed.
-TEST(others_are_refused)
+// A process with a different secret, run name or size, or that comes too late, is refused.
+TEST(processes_of_other_runs_are_refused)
 {
     static const struct { const char *name, *words; bool early, random, none; int rank, size; } wrong[] = {
         { "play", "does not know rank 0's token", true, true, false, 1, 2 },
@@ -363,7 +362,7 @@ typedef struct Bytes {
     Hello hello;
 } Bytes;
 
-// What a rank sends here, with the token.
+// The valid Hello, with proof of the token, that a rank would send on this connection.
 static Bytes hello_to(int fd, int rank)
 {
     StoreHead head;
@@ -383,8 +382,8 @@ static bool hears(int fd, StoreWhat what)
     return head.what == what;
 }
 
-// Without a token, a rank checks which user's process rank 0 is; and rank 0, which user's the rank is.
-TEST(without_a_token_the_user_counts)
+// Without a token, a rank and rank 0 each check that the other process belongs to the same user.
+TEST(without_a_token_users_must_match)
 {
     int status = -1;
     stage(2, 4);
@@ -393,7 +392,7 @@ TEST(without_a_token_the_user_counts)
     if (geteuid() != 0) {
         enter(as(1), bow);
         all_end(0);
-        printf("not as root: other users are left out\n");
+        printf("not root: other users are not tested\n");
         return;
     }
     TcpStoreConfig c = as(1);
@@ -407,14 +406,14 @@ TEST(without_a_token_the_user_counts)
         Bytes bytes = hello_to(fd, 1);
         _exit(send(fd, &bytes, sizeof bytes, 0) < 0 || !hears(fd, STORE_NO));
     }
-    EXPECT(waitpid(other, &status, 0) == other && status == 0, "another user's process is let in");
+    EXPECT(waitpid(other, &status, 0) == other && status == 0, "a different user was accepted");
     all_end(EXIT_REPORTED);
     expect_said("it belongs to another user: choose another port, or use a token");
     expect_said("it belongs to another user, and there is no token");
     expect_said("1 of 2 ranks came within 4 s: missing is 1\n");
 }
 
-// Nothing, a byte, half a Hello, one that was recorded, one with a wrong proof, garbage; 100 at a time stay.
+// Sends nothing, a byte, half a Hello, a replayed or forged Hello, or garbage; keeps 100 sockets.
 static _Noreturn void send_strangers(const Bytes *old)
 {
     enum { OPEN = 100 };
@@ -440,7 +439,7 @@ static _Noreturn void send_strangers(const Bytes *old)
     exit(test_failed > 0);
 }
 
-TEST(strangers_join_nothing_and_delay_no_rank)
+TEST(strangers_neither_join_nor_delay_ranks)
 {
     stage(3, 40);
     enter(as(0), step);
@@ -456,7 +455,7 @@ TEST(strangers_join_nothing_and_delay_no_rank)
     enter(as(1), step);
     enter(as(2), step);
     await(&seen->there, 3);
-    EXPECT(SANITIZED || seen->strangers < STRANGERS, "the strangers were too fast");
+    EXPECT(SANITIZED || seen->strangers < STRANGERS, "the strangers ended before the ranks joined");
     expect_within(2);
     seen->finish = seen->there < 3;
     EXPECT(waitpid(child, &status, 0) == child && status == 0, "the strangers failed");
@@ -467,7 +466,7 @@ TEST(strangers_join_nothing_and_delay_no_rank)
     expect_lines(2);
 }
 
-TEST(slow_ones_are_sent_away)
+TEST(slow_clients_are_disconnected)
 {
     stage(1, 20);
     enter(as(0), step);
@@ -478,12 +477,12 @@ TEST(slow_ones_are_sent_away)
     for (int i = 0; i < 20 && send(fd, (char *)&bytes + i, 1, MSG_NOSIGNAL) == 1; i++)
         sleep_ms(500);
     double took = clock_now() - begun;
-    EXPECT(took > 4.5 && took < 8, "%.1f s", took);
+    EXPECT(took > 4.5 && took < 8, "disconnected after %.1f s", took);
     close(fd);
     all_well();
 }
 
-// --- losses --------------------------------------------------------------------------------------
+// --- lost ranks ----------------------------------------------------------------------------------
 
 static void begin(Part *part, double timeout, bool supervised)
 {
@@ -493,18 +492,18 @@ static void begin(Part *part, double timeout, bool supervised)
         enter(as(rank), part);
     close_port();
     await(&seen->there, 3);
-    sleep_ms(1300);                     // a second beat
+    sleep_ms(1300);                     // long enough for a second heartbeat
     begun = clock_now();
 }
 
-// Rank 0 names another rank, and each rank names rank 0. A supervisor would speak first.
+// Rank 0 names a lost rank; a lost rank 0 is named by all others. A supervisor gets to print first.
 static const struct Loss {
     const char *name;
     Part *part;
     int victim, signal;
     double timeout;
     bool supervised;
-    double first, last;                 // s: when there is something to read, at the earliest and latest
+    double first, last;                 // when the message may come, in s after the loss
     const char *words;
 } losses[] = {
     { "dead", step, 2, SIGKILL, 20, false, 0, 1, "is gone: after epoch 1, step 5; last collective: all_reduce #1 of 5 "
@@ -541,7 +540,7 @@ static void lose(const struct Loss *loss)
     ends(loss->victim, loss->signal == SIGKILL ? 1000 + SIGKILL : EXIT_REPORTED);
 }
 
-TEST(stopped_together_and_continued)
+TEST(all_stopped_and_continued)
 {
     begin(step, 2, false);
     for (int i = 0; i < 3; i++)
@@ -553,6 +552,7 @@ TEST(stopped_together_and_continued)
     all_well();
 }
 
+// When rank 0 ends first, the slower ranks must not report it as lost.
 TEST(rank_0_leaves_first)
 {
     begin(be_done_and_linger, 20, false);
@@ -591,23 +591,23 @@ TEST(addresses)
     expect_error("0.0.0.0 means every interface of this machine", "give the one address");
 }
 
-// As root, also: another user; and where the system has no other port to choose, a socket connects to itself.
+// As root, also a different user, and few local ports, where a socket could connect to itself.
 TEST(connections)
 {
     int listener = bind_here("127.0.0.1", 0);
     TcpPlace place = tcp_place(listener, false);
-    EXPECT(fcntl(listener, F_GETFD) & FD_CLOEXEC, "programs inherit it");
+    EXPECT(fcntl(listener, F_GETFD) & FD_CLOEXEC, "exec would keep the listener open");
     EXPECT_EQ_INT(bind_here("127.0.0.1", place.port), -1);
     expect_error("of 127.0.0.1: Address already in use", "choose another --master-port");
-    close(bind_here("127.0.0.2", place.port));      // at this address and no other
+    close(bind_here("127.0.0.2", place.port));      // the port is free on every other address
     int client = tcp_connect(&place, 10, &err), server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    EXPECT(tcp_same_user(server) && tcp_same_user(client) && !tcp_same_user(listener), "another user");
+    EXPECT(tcp_same_user(server) && tcp_same_user(client) && !tcp_same_user(listener), "same user");
     if (geteuid() == 0 && seteuid(65534) == 0)
-        EXPECT(!tcp_same_user(server) && !tcp_same_user(client) && seteuid(0) == 0, "another user's");
+        EXPECT(!tcp_same_user(server) && !tcp_same_user(client) && seteuid(0) == 0, "other user");
     close(client);
-    EXPECT(!tcp_same_user(server), "what is left of it belongs to user 0");
+    EXPECT(!tcp_same_user(server), "a closed socket, listed under user 0, counts as ours");
     close(server);
-    listen(listener, 0);                            // it takes one, and accepts none
+    listen(listener, 0);                            // a queue of one, and no accept
     client = tcp_connect(&place, 1, &err);
     EXPECT_EQ_INT(tcp_connect(&place, 0.3, &err), -1);
     expect_error("Connection timed out", "");
@@ -649,20 +649,21 @@ TEST(secrets)
     EXPECT(secret_proves(&one, "rank", "hello", 5, &proof), "no proof");
     EXPECT(!secret_proves(&one, "rank 0", "hello", 5, &proof) && !secret_proves(&one, "rank", "hallo", 5, &proof) &&
            !secret_proves(&one, "rank", "hello", 4, &proof) && !secret_proves(&other, "rank", "hello", 5, &proof) &&
-           !secret_proves(&none, "rank", "hello", 5, &proof), "a proof of something else");
+           !secret_proves(&none, "rank", "hello", 5, &proof), "the proof holds for other data");
 }
 
-// --- all of them ---------------------------------------------------------------------------------
+// --- running the tests ---------------------------------------------------------------------------
 
-// They mostly wait: all at once, each in a process of its own; and then the strangers.
+// The tests mostly wait, so they run in parallel, one process each; the strangers run last, alone.
 int main(int argc, char **argv)
 {
     static const struct { const char *name; void (*test)(void); } tests[] = {
 #define ROW(name) { #name, name }
-        ROW(they_meet_in_any_order), ROW(two_runs_beside_each_other), ROW(ranks_that_do_not_fit),
-        ROW(others_are_refused), ROW(without_a_token_the_user_counts), ROW(slow_ones_are_sent_away),
-        ROW(stopped_together_and_continued), ROW(rank_0_leaves_first), ROW(addresses), ROW(connections),
-        ROW(secrets), ROW(strangers_join_nothing_and_delay_no_rank),
+        ROW(ranks_join_in_any_order), ROW(two_runs_share_ports), ROW(missing_and_wrong_ranks),
+        ROW(processes_of_other_runs_are_refused), ROW(without_a_token_users_must_match),
+        ROW(slow_clients_are_disconnected), ROW(all_stopped_and_continued),
+        ROW(rank_0_leaves_first), ROW(addresses), ROW(connections), ROW(secrets),
+        ROW(strangers_neither_join_nor_delay_ranks),
     };
     enum { TESTS = sizeof tests / sizeof *tests, LOSSES = sizeof losses / sizeof *losses, ALL = LOSSES + TESTS };
     pid_t pids[ALL] = { 0 };

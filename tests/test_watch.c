@@ -1,4 +1,4 @@
-// test_watch.c - the judgement: which of several ranks is to blame, by pages that the test writes.
+// test_watch.c - the watchdog: which rank it blames, given Alive pages that the test fills in.
 // ctest: SANITIZERS asan
 #include "watch.h"
 #include "check.h"
@@ -8,28 +8,28 @@
 #include <fcntl.h>
 
 enum { RANKS = 3, PATIENCE = 2 };
-enum { EXITED = 256 };                  // times the status, as waitpid gives it
+enum { EXITED = 256 };                  // EXITED * status: an exit status in waitpid's format
 
-// What a rank does. It works, unless this says otherwise; times are s ago.
+// The state of one rank; all zeros: it works. Times are in seconds before now.
 typedef struct State {
     double ended, silent, stopped, unheard, slack;
     int status;
-    int waits;                          // for others, in its so manieth collective
-    bool done, outside, stranger;       // outside: it waits for a disk; stranger: not a program of ours
-    bool elsewhere;                     // others watch it
-    bool any_time;                      // --timeout 0
+    int waits;                          // > 0: number of the collective in which it waits
+    bool done, outside, stranger;       // outside: waits for a disk; stranger: sends no heartbeats
+    bool elsewhere;                     // watched by a different supervisor
+    bool any_time;                      // --timeout 0: never counts as hung
 } State;
 
 static const struct Case {
     State ranks[RANKS];
-    bool heard;                         // their pages came over the network
-    int passed;                         // a signal that was passed on
-    int status;                         // what the judgement is
-    const char *words;                  // "": none
+    bool heard;                         // the pages come over the network
+    int passed;                         // signal that was passed on to the ranks
+    int status;                         // wanted from watch_judge
+    const char *words;                  // wanted in its message; "": no message
 } cases[] = {
     { .words = "" },
 
-    // A death is named, but one that was killed before may still show.
+    // A dead rank is named, after a short delay in which an earlier death may still show.
     { { [1] = { .ended = 0.01, .status = 7 * EXITED } }, .words = "" },
     { { [1] = { .ended = 0.3, .status = 7 * EXITED } }, .status = 7,
       .words = "rank 1 of 3 (node1, pid 1001) ended with status 7: after epoch 1, step 11" },
@@ -38,21 +38,21 @@ static const struct Case {
                "no collective yet\nhint: " },
     { { [1] = { .ended = 0.3, .status = 35 } }, .status = EXIT_FAILED, .words = " was killed by SIG" },    // no name
     { { { .ended = 0.1 }, { .ended = 0.1 }, { .ended = 0.1, .status = EXITED } }, .status = EXIT_FAILED,
-      .words = "ended with status 0: " },       // it should not have ended
+      .words = "ended with status 0: " },       // it ended without being done
 
-    // Of several, a signal comes before the failures that it causes, and the first before the later ones.
+    // Of several dead ranks, the watchdog names one killed by a signal, else the first one to end.
     { { { .ended = 0.5, .status = EXITED }, { .ended = 0.4, .status = SIGSEGV },
         { .ended = 0.6, .status = EXIT_REPORTED * EXITED } }, .status = EXIT_FAILED,
       .words = "rank 1 of 3 (node1, pid 1001) was killed by SIGSEGV" },
     { { { .ended = 0.5, .status = 5 * EXITED }, { .silent = 0 }, { .ended = 0.6, .status = 6 * EXITED } }, .status = 6,
       .words = "rank 2 of 3 " },
 
-    // What it knows is on the screen.
+    // These ranks have printed their own error, so the watchdog prints nothing.
     { { [1] = { .ended = 0.5, .status = EXIT_REPORTED * EXITED } }, .status = EXIT_FAILED, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_USAGE * EXITED } }, .status = EXIT_USAGE, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_DIVERGED * EXITED } }, .status = EXIT_DIVERGED, .words = "" },
 
-    // No fault: all are done, all agreed to stop, others watch it, a program that gives no signs of life.
+    // No fault: all done, stopped on request, watched elsewhere, or a program without heartbeats.
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = 130 * EXITED },
         { .done = true, .ended = 1 } }, .words = "" },
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = EXITED } },
@@ -65,14 +65,14 @@ static const struct Case {
     { { { .ended = 1, .status = (128 + SIGTERM) * EXITED } }, .passed = SIGTERM, .status = 128 + SIGTERM, .words = "" },
     { { { .ended = 1, .status = SIGKILL } }, .passed = SIGTERM, .status = EXIT_FAILED, .words = "SIGKILL" },
 
-    // A closed connection is a death, but its own supervisor speaks first.
+    // A closed connection means a dead rank, but its supervisor gets time to report it first.
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3 } }, .heard = true, .status = EXIT_FAILED,
       .words = "rank 2 of 3 (node1, pid 1002) is gone: after epoch 1, step 12; " },
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3, .slack = 4 } }, .heard = true, .status = EXIT_FAILED,
       .words = "rank 1 of 3 " },
     { { [2] = { .ended = 3, .done = true } }, .heard = true, .words = "" },
 
-    // A rank hangs. To wait for a disk, or for others that work, is no fault.
+    // A hung rank. A rank may wait for a disk, or for other ranks that work.
     { { [1] = { .silent = PATIENCE - 0.5 } }, .words = "" },
     { { { .silent = 0 }, { .silent = PATIENCE + 1 }, { .silent = PATIENCE + 2 } }, .status = EXIT_FAILED,
       .words = "rank 2 of 3 (node1, pid 1002) has given no sign of life for 4 s: after epoch 1" },
@@ -82,7 +82,7 @@ static const struct Case {
     { { [1] = { .silent = PATIENCE + 1, .waits = 1 } }, .words = "" },
     { { [1] = { .silent = PATIENCE + 1, .any_time = true } }, .words = "" },
 
-    // It is stopped, or out of reach, whether it waits or works.
+    // A rank that is stopped or out of reach, whether it was waiting or working.
     { { [1] = { .stopped = 3, .silent = 3, .waits = 1 } }, .status = EXIT_FAILED,
       .words = "rank 1 of 3 (node1, pid 1001) is stopped for 3 s: after epoch 1, step 11" },
     { { [1] = { .stopped = 1, .silent = 3, .waits = 1 } }, .words = "" },
@@ -93,7 +93,7 @@ static const struct Case {
       .words = "is stopped or out of reach" },
     { { [2] = { .unheard = 3.1, .silent = 3, .slack = 2 } }, .heard = true, .words = "" },
 
-    // All wait for each other, or are done.
+    // Deadlocks: all ranks wait for each other, or for one that is done.
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
       .words = "all wait for each other, for 2 s now\n" },
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .heard = true,
@@ -137,7 +137,7 @@ static void set(int rank, const State *state, bool heard, double now)
     };
 }
 
-// What is printed meanwhile goes to a file.
+// Runs watch_judge with stderr in a file.
 static void expect(int number, int status, const char *words)
 {
     static char said[1 << 14];
@@ -172,7 +172,7 @@ int main(void)
         expect((int)i, c->status, c->words);
     }
 
-    begin(all_work, false);             // a beat, and the end of a wait, are signs of life
+    begin(all_work, false);             // a heartbeat and the end of a wait are signs of life
     for (int ends_wait = 0; ends_wait < 2; ends_wait++) {
         set(1, &silent, false, clock_now());
         if (ends_wait)
@@ -182,7 +182,7 @@ int main(void)
         expect(-1, 0, "");
     }
 
-    // The machine slept, or Ctrl-Z stopped all of us: then no rank is blamed for its silence.
+    // After the machine slept, or Ctrl-Z stopped ranks and watchdog, no rank is blamed for silence.
     for (int heard = 0; heard < 2; heard++) {
         begin((State[RANKS]){ { .silent = 50, .unheard = 50 }, { .silent = 50, .unheard = 50, .stopped = 50 * !heard },
                               { .silent = 50, .unheard = 50 } }, heard);

@@ -1,10 +1,10 @@
-// tool_images.c - the images of a data set as the programs see them, for tools/reference.
+// tool_images.c - writes a data set's images as the programs decode them, for tools/reference.
 //
 //   tool_images --out FILE [--data NAME --image-size PIXELS --test-samples N --seed N]
 //
 // FILE (safetensors) gets the test images U8 (n, channels, height, width) and their labels I32 (n).
-// Of a folder of pictures it gets the training images as the first epoch has them, and where they
-// are cut from I32 (n, 5): left, top, width, height, mirrored.
+// For a folder of pictures it gets the augmented training images of the first epoch instead, and
+// their crop boxes I32 (n, 5): left, top, width, height, mirrored.
 #include "args.h"
 #include "check.h"
 #include "checkpoint/safetensors.h"
@@ -30,7 +30,7 @@ static Box box_of(const Data *data, int id)
     return (Box){ v.from.x, v.from.y, v.from.width, v.from.height, v.flip };
 }
 
-// The images of the set, which has none, and the boxes.
+// Decodes all training images into data->train.images; returns their crop boxes.
 static Box *make_all(Data *data)
 {
     Dataset *set = &data->train;
@@ -71,10 +71,10 @@ int main(int argc, char **argv)
     DataConfig config = data_defaults();
     data_options(&args, &config);
     args_add(&args, ARGS_ROWS(
-        { "out", 0, ARG_STRING, &out, "FILE", "where to" },
-        { "seed", 0, ARG_INT64, &seed, "N", "of synthetic images and crops", 0, 1e15 }));
+        { "out", 0, ARG_STRING, &out, "FILE", "safetensors file to write" },
+        { "seed", 0, ARG_INT64, &seed, "N", "seed of synthetic images and crops", 0, 1e15 }));
     args_parse(&args, argc, argv);
-    CHECK(out, "--out FILE", "where to?");
+    CHECK(out, "give --out FILE", "no output file");
     if (!data_open(&data, &config, seed, &error))
         FAIL_ERROR(&error);
     Box *boxes = data.folder ? make_all(&data) : NULL;
