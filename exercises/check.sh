@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # check.sh EXERCISE COPY BUILD WORK - runs EXERCISE/check.sh, which uses the functions below.
 #
-# A check makes claims. The first that does not hold is explained (expected, found) and ends the check.
-# `./ddp exercise check` calls this script and ends processes that it leaves.
+# A check makes claims. The first claim that fails is explained (expected, found) and ends the check.
+# `./ddp exercise check` calls this script and kills any process that the check leaves running.
 #
 # A check starts in an empty directory, with these variables:
 #   root       the repository            step    03_ddp_fork
 #   copy       the learner's files       id      03-1
 #   exercise   the exercise's folder     limit   deadline of one run, in s (20); a check may change it
-#   why        an explanation for the next claim, printed if it does not hold; cleared if it does
+#   why        explanation of the next claim: printed if the claim fails, cleared if it holds
 set -u
 exercise=$1 copy=$2 build=$3 made=$4
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
@@ -20,15 +20,15 @@ limit=20 why='' status=0 train='' launch='' harness=''
 good=✓ bad=✗
 [[ ${LC_ALL:-${LC_CTYPE:-${LANG:-}}} == *[Uu][Tt][Ff]* ]] || good=ok bad=no
 
-# The learner's shell may be part of a job, a launcher or a cluster: forget it.
+# The learner's shell may run in a cluster job or under a launcher. Remove the variables that these set.
 for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!MASTER_@}" "${!OMPI_@}" "${!PMIX_@}" "${!SLURM_@}" \
     "${!DDP_TOKEN@}"; do
     unset "$name"
 done
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C
 
-# The options of every run: a small network, few synthetic images, numbers that do not depend on the machine's cores.
-# The last of equal options wins.
+# The options of every run: a small network, a few synthetic images, and one thread so that results do not depend on the
+# number of cores. If an option is repeated, the last one wins.
 tiny=(--arch lenet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 8 --print-freq 1)
 patience=(--timeout 8)              # from 03 on: a hang is reported before the limit
 
@@ -39,13 +39,13 @@ fi
 
 # ==== Claims =====================================================================================
 
-# passed WHAT: the claim holds.
+# passed WHAT: reports that the claim holds.
 passed() { printf '  %s%s%s %s\n' "$green" "$good" "$plain" "$1"; why=''; }
 
-# wrong WHAT <FILE: the claim does not hold; the file (or <<<TEXT) shows what was seen. Ends the check.
+# wrong WHAT <FILE: reports that the claim fails, prints the file (or <<<TEXT) as evidence, and ends the check.
 wrong()
 {
-    touch "$made/wrong"         # in a pipe, exit would only end the pipe
+    touch "$made/wrong"         # in a pipeline, exit would end only the subshell
     printf '  %s%s%s %s\n' "$red" "$bad" "$plain" "$1"
     head -c 20000 | head -40 | sed 's/^/        /'
     [ -z "$why" ] || printf '\n%s\n\n' "$why" | sed 's/^\(.\)/    \1/'
@@ -194,9 +194,9 @@ cannot_build()
 }
 fail_check() { echo "$exercise/check.sh: $1" >&2; exit 3; }
 
-# The command lines are those that built the step, so they fit this machine.
+# Files are compiled and linked with the commands that built the step, so the options fit this machine.
 
-# compile FILE: sets object. An unchanged file takes the step's object.
+# compile FILE: sets $object. An unchanged file reuses the step's object file.
 compile()
 {
     local file=$1 name=${1##*/} theirs header
@@ -213,10 +213,10 @@ compile()
         compiler=$(awk -v suffix="CMakeFiles/${step}_cpu.dir/train.c.o -c " '
             /^ *"command": / && index($0, suffix) { sub(/^ *"command": "/, ""); sub(/",?$/, ""); print; exit }' \
             "$build/compile_commands.json" | sed -e 's/\\\(["\\]\)/\1/g' -e 's/ -o [^ ]* -c .*//' -e 's/ -Werror\b//')
-        [ -n "$compiler" ] || fail_check "$build/compile_commands.json does not say how $step is compiled"
+        [ -n "$compiler" ] || fail_check "$build/compile_commands.json has no command that compiles $step"
         compiler+=" -Werror=implicit-function-declaration"
     fi
-    # The file name is relative to the root, so that an editor finds the line of an error.
+    # File names relative to the root let an editor jump from an error to its line.
     (cd "$root" && eval "$compiler $(printf '%q ' "-I$copy" "-I$root/exercises" -o "$object" -c "${file#"$root"/}")") >&2
 }
 
@@ -232,7 +232,7 @@ same_headers()
     [ "$headers" = same ]
 }
 
-# link_program PROGRAM STEP NAME WORDS...: links as build/cpu/STEP/NAME was, with these objects and options.
+# link_program PROGRAM STEP NAME WORDS...: links PROGRAM like build/cpu/STEP/NAME, but with these objects and options.
 link_program()
 {
     local program=$1 step=$2 name=$3 line directory words=''
@@ -245,14 +245,14 @@ link_program()
         line=$(cat "$build/$step/CMakeFiles/${step}_cpu.dir/link.txt")
     fi
     line=$(sed -e 's/ [^ ]*\.dir\/[^ ]*\.o\b//g' -e 's/ -o [^ ]* / @@ /' <<<"$line")
-    [[ $line == *" @@ "* ]] || fail_check "it is not known how $step is linked"
+    [[ $line == *" @@ "* ]] || fail_check "the build folder $build has no command that links $step"
     words=$(printf ' %q' "$@" -o "$program")
     (cd "$directory" && eval "${line/ @@ /"$words" }") >&2
 }
 
 # ==== Running ====================================================================================
 
-# try NAME COMMAND...: runs it. Its output is in NAME.out, its exit status in $status (124: it hung).
+# try NAME COMMAND...: runs the command. Its output is in NAME.out, its exit status in $status (124: it hung).
 try()
 {
     local name=$1
@@ -275,8 +275,8 @@ run()
 }
 last_lines() { echo "its last lines:"; grep -v "^stopping after this step" "$1.out" | tail -"${2:-8}"; }
 
-# Sets command: it starts N ranks (02: devices) of a train program. Rank R writes its metrics to NAME.R.jsonl (01, 02:
-# NAME.0.jsonl).
+# set_command NAME N TRAIN LAUNCH OPTIONS...: sets $command to start N ranks (02: devices) of TRAIN. Rank R writes its
+# metrics to NAME.R.jsonl (01, 02: NAME.0.jsonl).
 set_command()
 {
     local name=$1 n=$2 train=$3 launch=$4
@@ -291,7 +291,7 @@ set_command()
 }
 launch_options=()
 
-# learner NAME N OPTIONS...: the learner's program with N ranks, which must succeed. try_learner: it may fail.
+# learner NAME N OPTIONS...: runs the learner's program with N ranks; it must succeed. try_learner: it may fail.
 learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; run "$1" "${command[@]}"; }
 # shellcheck disable=SC2034  # for the exercises' checks
 try_learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; try "$1" "${command[@]}"; }
@@ -304,12 +304,12 @@ finished()
     run "$1" "${command[@]}"
 }
 
-# one NAME OPTIONS...: step 01, one process: the reference for parallel runs.
+# one NAME OPTIONS...: runs step 01 in one process, as the reference for parallel runs.
 one() { run "$1" "$build/cpu/01_single_gpu/train" "${tiny[@]}" --metrics "$1.0.jsonl" "${@:2}"; }
 
 # ==== Reading ====================================================================================
 
-# values FILE EVENT KEY [KEY=VALUE]...: this member of each such event, one per line.
+# values FILE EVENT KEY [KEY=VALUE]...: prints KEY of each EVENT that has these values, one per line.
 #   values a.0.jsonl step loss epoch=2
 values()
 {
@@ -335,18 +335,18 @@ values()
             if (text != "missing") print text
         }' "$file"
 }
-# The last of them.
+# value ...: the last of these values.
 value() { values "$@" | tail -1; }
 
-# mean FILE...: line by line, of numbers.
+# mean FILE...: the mean of the files' numbers, line by line.
 mean() { paste "$@" | awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; printf "%.9g\n", sum / NF }'; }
 
 # ==== Which images? ==============================================================================
 # With learning rate 0, one image per batch and no augmentation, each image can be recognized by its loss.
 #
-#   know_images 24                     once
+#   know_images 24                     first, once
 #   learner a 2 "${seeing[@]}" --epochs 2
-#   images a.1.jsonl 2                 the images of rank 1 in epoch 2, one a line, in their order
+#   images a.1.jsonl 2                 prints the images of rank 1 in epoch 2, one per line, in order
 
 seeing=()
 know_images()
@@ -361,12 +361,12 @@ images()
     values "$1" step loss epoch="$2" | awk '
         NR == FNR { image[$1] = $2; next } { print $1 in image ? image[$1] : "?" }' "$made/losses" -
 }
-# The lines of a file in one line: "5 2 7 0", of more than $2 (12) only the first.
+# in_a_row FILE [MOST]: the file's lines in one row, such as "5 2 7 0", and "..." after MOST (12) of them.
 in_a_row()
 {
     awk -v most="${2:-12}" 'NR <= most { printf "%s%s", sep, $0; sep = " " } END { print NR > most ? " ..." : "" }' "$1"
 }
-# How many lines two files have in common.
+# in_both FILE FILE: how many lines the files have in common.
 in_both() { sort "$1" | uniq >"$made/a" && sort "$2" | uniq | comm -12 "$made/a" - | wc -l; }
 
 # ==== The check ==================================================================================

@@ -6,7 +6,7 @@ build
 same=(--train-samples 40 --epochs 3 --schedule cosine)
 one=$(printf '%-36s' "one run") two=$(printf '%-36s' "in two pieces")     # as wide as the lines below
 
-# steps NAME...: "epoch 2, step 3: 2.2946, lr 0.01" of each step of these runs.
+# steps NAME...: prints "epoch 2, step 3: 2.2946, lr 0.01" for each step of these runs.
 steps()
 {
     local name
@@ -22,7 +22,7 @@ steps whole >expected
 learner early 1 "${same[@]}" --max-steps 7 --save middle.st
 learner late 1 "${same[@]}" --resume middle.st
 steps early late >found
-why="Step 7 was the second of epoch 2. Checkpoints from the middle of an epoch were right before you changed anything."
+why="Step 7 was the second step of epoch 2. Resuming from the middle of an epoch worked before your change."
 beside "a run that stopped in the middle of epoch 2 continues with the next step" same step "$one" expected "$two" found
 
 learner first 1 "${same[@]}" --max-steps 5 --save end.st
@@ -31,7 +31,7 @@ for file in end.st end.st.best; do
     steps first $file >found
     words="a run that ended with epoch 1 continues with epoch 2"
     [ $file = end.st ] || words="and so does one that resumes the best checkpoint"
-    why="An epoch has five steps here: the second piece begins with the sixth line."
+    why="An epoch has five steps here, so line 6 is the first step of the second run."
     beside "$words" same step "$one" expected "$two" found
     equal "and ends with the same weights" "$(value whole.0.jsonl end weight_hash)" \
         "$(value $file.0.jsonl end weight_hash)"
@@ -39,6 +39,6 @@ done
 
 finished other 1 "${same[@]}" --resume end.st
 steps first other >found
-why="According to checkpoint.h, a file names the next step to take. Yours names a different step, which
+why="According to checkpoint.h, a checkpoint stores the next step to take. Yours stores a different step, which
 only your program understands."
-beside "the finished step continues from your file in the same way" same step "$one" expected "$two" found
+beside "the finished step continues from your checkpoint in the same way" same step "$one" expected "$two" found

@@ -1,4 +1,4 @@
-// Prints which steps are reported, if SPY is set.
+// If SPY is set, prints each step that the learner's program reports.
 #include "log.h"
 #include "wrap.h"
 

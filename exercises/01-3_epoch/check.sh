@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Steps, losses, learning rates, reports and the end of a run: all must equal the finished step's. The last batch of an
+# The steps, losses, learning rates, reports and final weights must equal the finished step's. The last batch of an
 # epoch is smaller, and the learning rate changes with every step.
 # fails with: both epochs use all of their batches
 export SPY=1
@@ -8,7 +8,7 @@ limit=10
 same=(--train-samples 60 --epochs 2)
 rates=(--lr 0.05 --warmup 1 --schedule cosine)
 
-# steps NAME: "epoch 2, step 3" of each step in the metrics. reported NAME: of each that was reported.
+# steps NAME: prints "epoch 2, step 3" for each step in the metrics. reported NAME: for each step that was reported.
 steps()
 {
     paste -d' ' <(values "$1.0.jsonl" step epoch) <(values "$1.0.jsonl" step step) |
@@ -20,7 +20,7 @@ finished right 1 "${same[@]}" "${rates[@]}"
 learner yours 1 "${same[@]}" "${rates[@]}"
 steps right >expected
 reported yours >found
-why="60 images in batches of 8 are 7 full batches and one with the other 4. Each is counted, then reported."
+why="60 images make 7 full batches of 8 and a last batch of 4. Each step is counted, then reported."
 beside "both epochs use all of their batches" same "" expected expected found found
 
 # What the losses would be if the learning rate never changed.
@@ -28,9 +28,9 @@ finished still 1 "${same[@]}" --lr "$(values right.0.jsonl step lr epoch=1 | hea
 for name in right yours still; do
     values $name.0.jsonl step loss >$name.losses
 done
-why="The number of steps is right, but the steps differ. The log computes its learning rate itself; the optimizer
-reads its own from device memory. Compare the third column, where that one never changes."
-beside "their losses are those of the finished step" 1e-5 step expected right.losses found yours.losses \
+why="The number of steps is right, but the losses differ. The log computes the learning rate itself, but the optimizer
+reads it from device memory. Compare the third column, where the rate in device memory never changes."
+beside "their losses equal the finished step's" 1e-5 step expected right.losses found yours.losses \
     "lr stays" still.losses
 equal "and so are the final weights" "$(value right.0.jsonl end weight_hash)" \
     "$(value yours.0.jsonl end weight_hash)"

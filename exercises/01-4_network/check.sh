@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The number of parameters, the tensors in a checkpoint, and a loss that falls.
+# Checks the number of parameters, the tensors in a checkpoint, and that the loss falls.
 # fails with: --arch tinyvgg is known
 build
 net=(--arch tinyvgg --train-samples 96 -b 16 --lr 0.1 --epochs 12)
@@ -28,10 +28,10 @@ fc.weight [10,64]
 END
 head -c 20000 net.st | tr -d '\0' | grep -aoE '"[a-z0-9.]+": *\{"dtype": *"F32", *"shape": *\[[0-9,]*\]' |
     sed -E 's/^"([^"]*)".*(\[.*\])$/\1 \2/' | grep -v '^ddp\.' | sort >found
-why="The names and shapes are PyTorch's, so that its load_state_dict takes the file."
+why="The names and shapes are PyTorch's, so that its load_state_dict accepts the file."
 beside "the checkpoint has these tensors" same "" "expected                  " expected found found
 
 first=$(value net.0.jsonl epoch train_loss epoch=1) last=$(value net.0.jsonl epoch train_loss)
 why="A network without ReLU, or with layers that read the wrong value, has the same parameters but learns little."
-holds "it learns: the loss of the last epoch is smaller than that of the first" awk -v a="$first" -v b="$last" \
+holds "it learns: the last epoch's loss is smaller than the first epoch's" awk -v a="$first" -v b="$last" \
     'BEGIN { print "first " a ", last " b; exit !(b < a) }'

@@ -20,7 +20,7 @@ why="Here all pieces have the same size. The weights of the devices must add up 
 compare 48 2
 why="Here all pieces have the same size. The weights of the devices must add up to 1."
 compare 48 4
-why="The devices have 3, 3 and 2 rows of a batch."
+why="The devices get 3, 3 and 2 rows of each batch."
 compare 48 3
-why="The last batch of an epoch has 5 rows here, not 8: 2, 2, 1 and none. It is step 6."
-compare 45 4 ", even from a small batch"
+why="Here the last batch of an epoch, step 6, has 5 rows, not 8. The devices get 2, 2, 1 and none."
+compare 45 4 ", even from a small last batch"

@@ -11,9 +11,9 @@ why="Rank 0 waits for gradients that rank 1 will never send."
     echo "rank 0 finished $(cat steps.0) steps and waits in the next; rank 1 finished $(cat steps.1) and left"
     last_lines two 5)
 equal "both ranks stop after the same step" "$(cat steps.0)" "$(cat steps.1)"
-why="The signal came in step 3, and travels with the gradients of a later step."
+why="The signal arrives in step 3. The stop flag travels with the gradients of a later step."
 holds "they stop soon after the signal" test "$(cat steps.0)" -le 5
-equal "the run ends with the status of the signal: 130, or 143 if rank 0 heard of it from rank 1" yes \
+equal "the exit status is that of the signal: 130, or 143 if rank 0 heard of it from rank 1" yes \
     "$([ "$status" = 130 ] || [ "$status" = 143 ] && echo yes || echo "$status")"
 
 finished rest 2 "${same[@]}" --resume stopped.st

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Measures what answers.txt predicts. The runs are the finished step's.
+# Compares the predictions in answers.txt with runs of the finished step.
 # fails with: 1. the global batch of 3 ranks with 8 images each
 build
 answer() { sed -n "s/^$1[a-z0-9_]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt"; }
@@ -10,7 +10,7 @@ finished seen 3 "${seeing[@]}"
 why="-b is the batch of one rank."
 equal "1. the global batch of 3 ranks with 8 images each" "$(sed -n 's/.*global batch \([0-9]*\).*/\1/p' three.out)" \
     "$(answer 1)"
-why="97 samples are 33 for each of 3 ranks, rounded up. In batches of 8, the last one is smaller."
+why="97 samples on 3 ranks are 33 for each, rounded up. With batches of 8, the last batch is smaller."
 equal "2. steps in an epoch" "$(value three.0.jsonl step steps)" "$(answer 2)"
 for rank in 0 1 2; do images seen.$rank.jsonl 1; done | sort | uniq -d | wc -l >twice
 why="3 ranks take 33 samples each, and there are 97."
@@ -26,6 +26,6 @@ one one "${same[@]}" -b 16
 why="With two ranks each gradient is a sum of two numbers, in buckets or not, and a + b is b + a."
 equal "5. the same hash with buckets and without" "$([ "$(hash buckets)" = "$(hash naive)" ] && echo yes || echo no)" \
     "$(answer 5)"
-why="One process adds up 16 images in one order, two ranks add up 8 each and then both sums. Rounding differs."
+why="One process adds up 16 images in one order. Two ranks add up 8 each, then the two sums. The rounding differs."
 equal "6. the same hash in one process and in two ranks" "$([ "$(hash buckets)" = "$(hash one)" ] && echo yes || echo no)" \
     "$(answer 6)"

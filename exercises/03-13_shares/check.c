@@ -1,10 +1,11 @@
-// Linked into the learner's program. It watches the calls of sgd_update and the memory in the first
-// step, and writes shares.SIZE.RANK:
+// Linked into the learner's program. Records the sgd_update calls and the memory of the first step
+// in shares.SIZE.RANK:
 //
-//   update BEGIN COUNT GRADS BYTES ROOM    parameters; the offset of their gradients; the size of the
-//                                          allocation that contains their momentum; what is left of
-//                                          it from there
-//   all BYTES PARAMETERS                   what zero_new and the first zero_step allocate
+//   update BEGIN COUNT GRADS BYTES ROOM    first parameter; count; offset of the gradients; size of
+//                                          the allocation that holds the momentum; bytes from the
+//                                          momentum to the end of that allocation
+//   all BYTES PARAMETERS                   bytes that zero_new and the first zero_step allocate;
+//                                          parameters of the model
 #include "check.h"
 #include "zero.h"
 #include "wrap.h"

@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2016,SC2034,SC2154
-# With 2, 3 and 4 ranks: which parameters each rank updates, how much memory their momentum takes, and whether the
-# weights are those of the finished step in every bit.
+# With 2, 3 and 4 ranks: checks which parameters each rank updates, how much memory their momentum takes, and that the
+# weights are bit-identical to the finished step's.
 # fails with: 2 ranks: each parameter is updated by one rank
 build --with check.c --wrap device_alloc --wrap zero_new --wrap zero_step --wrap sgd_update
 same=(--arch convnet --train-samples 48 -b 4)     # 3 does not divide its parameters
 
-# updates N: what the spy saw, a line for each rank: "rank 0: parameters 0 to 17320"
+# updates N: prints the updates that the spy recorded: "rank 0: parameters 0 to 17320"
 updates()
 {
     local rank
@@ -13,7 +13,7 @@ updates()
         awk -v rank=$rank '$1 == "update" { print "rank " rank ": parameters " $2 " to " $2 + $3 }' shares."$1".$rank
     done
 }
-# covered N PARAMETERS: fails if a parameter has no rank, or several.
+# covered N PARAMETERS: fails if a parameter is updated by no rank or by several.
 covered()
 {
     updates "$1" | awk '{ print $4, $6 }' | sort -n | awk -v all="$2" '
@@ -55,18 +55,17 @@ for n in 2 3 4; do
             if ($6 < $5) found = found ", used from byte " $5 - $6
             print "rank " rank ": " found }' shares.$n.$rank >>has$n
     done
-    why="The momentum of a share begins at its own offset 0, and is allocated with device_alloc."
+    why="Allocate the momentum of a share with device_alloc. It begins at offset 0 of that memory."
     beside "$n ranks: each has memory for the momentum of its share" same "" "expected            " needs$n found has$n
     why="zero.c allocates more than the momentum of a share."
-    holds "$n ranks: zero.c needs no other large memory" awk -v n=$n -v all="$parameters" '
+    holds "$n ranks: zero.c allocates no other large memory" awk -v n=$n -v all="$parameters" '
         $1 == "all" {
             printf "%d parameters: about %d bytes of momentum for each rank\n", all, 4 * all / n
             printf "allocated in zero_new and in the first zero_step: %d bytes\n", $2
             exit !($2 < 4.2 * all / n + 1024) }' shares.$n.0
 
-    why="Rank R has new values of its own share only. The other ranks have to send theirs: after every update, and
-the whole share."
+    why="Rank R updates only its own share. After every update, each rank must send its whole share to all others."
     [ "$status" = 0 ] || wrong "$n ranks: all have equal weights" < <(last_lines yours$n)
-    equal "$n ranks: the weights of the finished step, in every bit" "$(value right$n.0.jsonl end weight_hash)" \
+    equal "$n ranks: the weights are bit-identical to the finished step's" "$(value right$n.0.jsonl end weight_hash)" \
         "$(value yours$n.0.jsonl end weight_hash)"
 done

@@ -1,5 +1,5 @@
-// Linked into the learner's program. ready.RANK: the bytes of each range of gradients that becomes
-// final in the first step, in order.
+// Linked into the learner's program. Records in ready.RANK the bytes of each range of gradients of
+// the first step, in the order in which the ranges become final.
 #include "check.h"
 #include "slow.h"
 #include "wrap.h"

@@ -1,13 +1,13 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Computes the time of a step for each size, and reads no clock. The bytes of each layer are from a run. The times are
-# those that the program sleeps: 10 ms for each layer, 10 ms for each message, and the bytes at 150 MB/s.
+# Computes the time of a step for each bucket size instead of measuring it. The bytes of each layer come from a run. The
+# delays are the program's own: 10 ms per layer, 10 ms per message, and the bytes at 150 MB/s.
 # fails with: 1. the best bucket size
 answer() { sed -n "s/^$1[a-z0-9_.]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]'; }
 is() { echo "your answer: $(answer "$1")"; [ "$(answer "$1")" = "$2" ]; }
 build --with check.c --wrap ddp_new --wrap slow_ready
 learner one 2 --arch resnet18 -b 2 --max-steps 1 --slow-network 150
 
-# step_time MIB: "438 9 31 0.8": ms in all, messages, ms after backward, MB of the last message
+# step_time MIB: prints "438 9 31 0.8": total ms, messages, ms after backward, MB of the last message
 step_time()
 {
     awk -v bucket="$(awk "BEGIN { print $1 * 1048576 }")" '
@@ -22,8 +22,8 @@ for size in 0.001 2 16 0; do
 done
 best=$(for size in 0.001 2 16 0; do echo "${ms[$size]} $size"; done | sort -n | head -1)
 mine=$(answer 1)
-why="Measure all four sizes, and compare the fastest steps. The times here are computed, without the forward pass; yours
-are somewhat longer."
+why="Measure all four sizes, and compare the fastest steps. The times shown here are computed and exclude the forward
+pass, so yours are somewhat longer."
 case $mine in
 0.001 | 2 | 16 | 0)
     [ "$mine" = "${best#* }" ] || wrong "1. the best bucket size" < <(
@@ -32,7 +32,7 @@ case $mine in
 *) wrong "1. the best bucket size" <<<"your answer: $mine" ;;
 esac
 passed "1. the best bucket size"
-why="With 0.001 there are ${messages[0.001]} messages, and ${messages[2]} with 2. All sizes send the same bytes."
+why="With 0.001 there are ${messages[0.001]} messages, with 2 only ${messages[2]}. All sizes send the same bytes."
 holds "2. why 0.001 is slower" is 2 a
 why="With 16 there are only ${messages[16]} messages, but the last has ${last[16]} MB, and the step ends ${after[16]} ms
 after backward. With 2 it has ${last[2]} MB, and the step ends ${after[2]} ms after backward."

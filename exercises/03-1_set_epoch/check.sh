@@ -24,7 +24,7 @@ for rank in 0 1; do
     passed "rank $rank uses a new order in each epoch"
 done
 
-why="Epoch 1 is shuffled with the seed itself, epoch 2 with seed + 1 and so on, on every rank. Otherwise ranks use the
+why="Every rank shuffles epoch 1 with the seed itself, epoch 2 with seed + 1, and so on. Otherwise two ranks use the
 same images, and a run cannot be repeated or resumed."
 for rank in 0 1; do
     beside "rank $rank shuffles with seed + epoch" same "" expected expected.$rank found found.$rank

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Two and three ranks must have the losses of one process with all their images. If not: are they those of one process
-# with a larger learning rate? (Without weight decay, a sum of gradients is exactly that.)
+# Two and three ranks must have the losses of one process with all their images. If not, a third column shows one
+# process with an N times larger learning rate: without weight decay, a sum of gradients has exactly that effect.
 # fails with: two ranks learn what one process with all their images learns
 # fails with: one, lr x 2
 build

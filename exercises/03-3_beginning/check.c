@@ -1,4 +1,4 @@
-// Prints hashes of a rank's weights, statistics and momentum at its first step, if SPY is set.
+// If SPY is set, prints hashes of a rank's weights, statistics and momentum at its first step.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

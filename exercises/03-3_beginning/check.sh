@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The weights with which each rank ends, in a new run and in a resumed one. For the latter, a spy (check.c) also reports
-# what each rank has when its first step begins.
+# All ranks must end with the same weights, in a new run and in a resumed one. In the resumed run a spy (check.c) also
+# reports each rank's state when its first step begins.
 # fails with: all ranks end with the same weights
 export SPY=1
 build --with check.c --wrap comm_new --wrap model_forward --wrap sgd_update
@@ -16,7 +16,7 @@ begins()
         case $thing in
         weights) why="Only rank 0 reads the checkpoint. Each number is a hash of all weights." ;;
         statistics) why="BatchNorm's running means and variances belong to the model, too." ;;
-        momentum) why="Rank 0 has it from the checkpoint. It enters the optimizer's next step with a factor of 0.9." ;;
+        momentum) why="Rank 0 reads the momentum from the checkpoint. The next update uses 0.9 times this momentum." ;;
         esac
         beside "all ranks begin with the $thing of rank 0$2" same rank "rank 0" expected "its own" found
     done
@@ -34,7 +34,7 @@ ends()
     why="Each number is a hash of all the weights of a rank at the end of its run."
     beside "all ranks end with the same weights$2" same rank "rank 0" "$1.first" "its own" "$1.others"
     why="The ranks agree, but the finished step ends with different weights."
-    equal "they are those of the finished step" \
+    equal "they equal the finished step's weights" \
         "$(value "$1.right.0.jsonl" end weight_hash)" "$(value "$1.0.jsonl" end weight_hash)"
 }
 

@@ -1,4 +1,4 @@
-// Prints which ranges of the gradients a rank sends in each step, if SPY is set.
+// If SPY is set, prints which ranges of the gradients a rank sends in each step.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# A spy (check.c) records the range of gradients in each bucket. In every step the ranges must join up, from the first
-# gradient to the last.
+# A spy (check.c) records the range of gradients in each bucket. In every step the ranges must cover all gradients,
+# without gaps and without overlaps.
 # fails with: each bucket begins where the last one ended
 export SPY=1
 build --with check.c --wrap comm_all_reduce --wrap model_new --wrap sgd_update
@@ -18,8 +18,8 @@ once()
     awk '{ printf "%5d to %5d\n", last, $2; last = $2 }' ranges >expected
     awk '{ printf "%5d to %5d\n", $1, $2 }' ranges >found
     all=$(sed -n '1s/.* //p' ranges) sent=$(awk '{ n += $2 - $1 } END { print 0 + n }' ranges)
-    why="Each line is a bucket: a range of gradients that rank $1 sent in step $2. There are $all of them (the last
-16 are not gradients, but travel with them), and the rank sent $sent."
+    why="Each line is a bucket: a range of gradients that rank $1 sent in step $2. The rank has $all numbers to send
+(the last 16 are not gradients, but travel with them), and it sent $sent."
     beside "each bucket begins where the last one ended (rank $1, step $2)" same bucket expected expected found found
     equal "and the last one ends with the last gradient" "$all" "$(awk '{ end = $2 } END { print end }' ranges)"
 }

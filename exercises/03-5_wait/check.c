@@ -1,5 +1,5 @@
-// If SPY is set: slows the network down, and prints how many buckets have been sent when the optimizer
-// begins, and how many of them are averaged by then.
+// If SPY is set, slows the network down. When the optimizer begins, prints how many buckets have
+// been sent and how many of them have been averaged.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"
@@ -10,8 +10,8 @@
 #include <time.h>
 
 static int rank;
-static int sent;                // by the thread that computes
-static atomic_int averaged;     // by the one that communicates
+static int sent;                // counted by the compute thread
+static atomic_int averaged;     // counted by the communication thread
 
 static void nap(void *arg)
 {

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Which of 24 images two ranks use in a run; then the sampler alone, with awkward numbers.
+# Checks which of 24 images two ranks use in a run, then tests the sampler alone with numbers that do not divide evenly.
 # fails with: rank 1 used 12 images that rank 0 also used
 build
 know_images 24
@@ -33,7 +33,7 @@ compare "the ranks' images of a step are those of one process" 12 2 3 0 1 0
 why="The order depends on the sum of seed and epoch: a new order in each epoch, the same on all ranks."
 compare "a different epoch has a different order" 12 2 3 5 1 0
 why="A rank with more samples than the others would hang in its last step. So the order is padded with its own beginning
-until all ranks have the same number."
+until it divides evenly among the ranks."
 compare "12 samples for 5 ranks: three are used twice" 12 5 3 1 1 0
 compare "3 samples for 8 ranks: the padding repeats the order twice" 3 8 3 1 1 0
 why="--drop-last drops the samples that do not divide evenly."

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# 96 images and 97; then which of 25 images two and three ranks use.
+# Two ranks train with 96 images and with 97. Then checks which of 25 images two and three ranks use.
 # fails with: two ranks finish with 97 images
 # fails with: rank 0 has 7 steps in the epoch and finished 6
 build
@@ -35,10 +35,10 @@ for n in 2 3; do
             "$(grep -c '?' took) unknown" >>found
     done
     why="Every image must be used. If they do not divide evenly, a few are used twice, on two ranks."
-    beside "$n ranks use all of 25 images and take equally many steps" same epoch \
+    beside "$n ranks use all 25 images and take the same number of steps" same epoch \
         "expected                                " expected "found" found
 done
-why="--drop-last drops the image that does not divide evenly."
+why="With --drop-last, the one image too many is dropped."
 learner dropped 2 "${seeing[@]}" --drop-last
-equal "with --drop-last both use 12" "12 and 12" \
+equal "with --drop-last each rank uses 12 images" "12 and 12" \
     "$(values dropped.0.jsonl step step | wc -l) and $(values dropped.1.jsonl step step | wc -l)"

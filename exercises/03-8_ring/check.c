@@ -2,7 +2,7 @@
 // whose sum shows which ranks are in it: 1 from rank 0, 10 from rank 1, 100 from rank 2 ..., times 1 to
 // 9. It writes the results to ring.SIZE.RANK:
 //
-//   number COUNT EXPECTED FOUND       each number, if there are few
+//   number COUNT EXPECTED FOUND       each number, if COUNT is below 10
 //   total COUNT WRONG SENT OTHERS     wrong numbers; bytes sent; bytes moved by other calls than
 //                                     comm_send and comm_receive
 #include "check.h"

@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The ring adds up numbers that show which ranks are in the sum, with 2, 3 and 4 ranks. Its messages are counted. Then
-# it trains.
+# With 2, 3 and 4 ranks, the ring adds up numbers whose sum shows which ranks are in it, and the bytes that it sends are
+# counted. Then 3 ranks train with it.
 # fails with: 2 ranks add up 8 numbers
 build --with check.c --wrap ddp_set_hook --wrap comm_send --wrap comm_receive
 train_a_little=(--train-samples 24 --bucket-mb 0.1)
 
-# numbers FILE COUNT COLUMN: of such a sum, in a row.
+# numbers FILE COUNT COLUMN: prints this column of the sum of COUNT numbers, in a row.
 numbers() { awk -v n="$2" -v c="$3" '$1 == "number" && $2 == n { row = row " " $c } END { print row }' "$1"; }
 total() { [ ! -f "$1" ] || awk -v n="$2" -v c="$3" '$1 == "total" && $2 == n { print $c }' "$1"; }
 for n in 2 3 4; do
@@ -40,8 +40,8 @@ show which ranks are in it, and how often."
         echo "rank $rank: $(total ring.$n.$rank 12000 4) bytes, $(total ring.$n.$rank 12000 5) in other calls" >>sent
     done
     beside "$n ranks add up 12000 and 12001 numbers" same "" "expected                      " expected found found
-    why="With $n ranks each sends 2 x $((n - 1)) parts of $n."
-    beside "each sends 2 x $((n - 1))/$n of 12000 numbers" same "" \
+    why="With $n ranks, each rank sends 2 x $((n - 1)) messages of 1/$n of the numbers."
+    beside "each rank sends 2 x $((n - 1))/$n of 12000 numbers" same "" \
         "a ring                                 " ring "your ring" sent
     [ "$status" = 0 ] || wrong "$n ranks train to the end" < <(last_lines $n)
 done
@@ -49,5 +49,5 @@ done
 finished right 3 "${train_a_little[@]}" -b 2
 values right.0.jsonl step loss >expected
 values 3.0.jsonl step loss >found
-why="The sums are right. Is the factor that turns them into averages?"
+why="The sums are right. Is the factor right that turns them into averages?"
 beside "3 ranks learn as they do with comm_all_reduce" 1e-4 step "all-reduce" expected "your ring" found

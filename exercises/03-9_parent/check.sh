@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# One thread and two; and what the process that forks has done before.
+# Trains with one thread per rank and with two, then checks what the forking process did before it forked.
 # fails with: the process that forks
 build --with check.c --wrap fork --wrap device_open
 learner one 2 --threads 1 --max-steps 2
@@ -14,9 +14,9 @@ if [ "$status" != 0 ]; then
 fi
 passed "two ranks train with two threads each"
 
-why="Its children inherit the memory of those threads and the locks they hold, but not the threads."
+why="The children inherit the memory of those threads and the locks they hold, but not the threads themselves."
 equal "the process that forks has one thread" 1 "$(awk '$1 == "fork" { print $3 }' calls | sort -nu | tail -1)"
-why="It has one thread, but it opens a device before it forks. With CUDA, no child could then use a GPU."
+why="The process has one thread, but it opens a device before it forks. With CUDA, no child could then use a GPU."
 equal "the process that forks opens no device" "no device" "$(awk '
     $1 == "fork" { forks[$2] = 1 } $1 == "open" { opens[$2] = 1 }
     END { for (pid in forks) n += pid in opens; print n ? "a device" : "no device" }' calls)"

@@ -1,12 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# One machine and two, with two devices and eight cores each, as the program sees it (check.c): which device does each
-# rank open, with how many cores, and which ranks print warnings?
+# The program sees one machine, then two, with two devices and eight cores each (check.c). Which device does each rank
+# open, with how many cores, and which ranks print warnings?
 # fails with: two machines with two ranks each: each rank has its own device and half of the cores
 # fails with: rank 2 on node2: device 2, 2 cores
 build --with check.c --wrap machine_here --wrap device_count --wrap device_share --wrap device_open
 
-# ranks WHAT NODES...: starts a rank on each of these nodes. As under mpirun, the ranks themselves find out which of them
-# share a node.
+# ranks WHAT NODES...: starts one rank per listed node. As under mpirun, the ranks must find out which of them share a
+# node.
 cat >on_node.sh <<'END'
 nodes=($NODES)
 export NODE=${nodes[RANK]}
@@ -33,9 +33,9 @@ ranks()
 }
 
 ranks "one machine with two ranks" node1 node1
-why="A rank has two numbers: its place among all ranks, and its place on its machine. The first rank of each machine
-warns, because only it speaks for that machine."
+why="A rank has two numbers: the global rank counts all ranks, the local rank only those on its machine. The first rank
+of each machine prints the warnings, so that each machine warns once."
 ranks "two machines with two ranks each" node1 node1 node2 node2
-why="Ranks need not be numbered machine by machine: mpirun --map-by node deals them out in turn. The remainder of the
-global rank then gives the same device twice."
+why="Ranks need not be numbered machine by machine: mpirun --map-by node assigns them to the machines in turn. Then
+the global rank modulo the number of devices gives the same device twice."
 ranks "the same, numbered in turn" node1 node2 node1 node2

@@ -1,15 +1,15 @@
 # shellcheck shell=bash disable=SC2016,SC2034,SC2154
-# Each rank has its own folder: which files are there afterwards, and what do they contain? Then with one folder.
+# First each rank has its own folder: which ranks save, and what do the files contain? Then the ranks share one folder.
 # fails with: only rank 0 saves
 # fails with: found     rank 1: net.st
 build
 net=(--arch convnet --train-samples 64)
 
-# Of a file: the test loss of what is in it.
+# tested FILE: prints the test loss of this checkpoint.
 tested() { learner tested 1 "${net[@]}" --evaluate --resume "$1" && value tested.0.jsonl eval test_loss; }
 files() { (cd "disk$1" && find . -type f -name 'net*' -printf '%f\n' | sort | paste -sd' '); }
 
-# Saves within an epoch, at its end, and where the run stops.
+# This run saves within an epoch, at the end of an epoch, and when it stops.
 mkdir disk0 disk1
 run own "$launch" --nproc-per-node 2 -- bash -c 'cd "disk$RANK" && exec "$@"' rank "$train" "${tiny[@]}" "${net[@]}" \
     --save net.st --save-every 1 --epochs 2 --max-steps 6
@@ -19,15 +19,15 @@ for rank in 0 1; do
     echo "rank $rank: ${list:-no file}" >>found
 done
 if ! cmp -s expected found && [ -f disk0/net.st ] && [ -f disk1/net.st ]; then
-    why="Two ranks write two states to one name. On a shared disk, the one written last stays."
+    why="Two ranks write two different states under one name. On a shared disk, the last write wins."
     wrong "only rank 0 saves" < <(
         expected "$(sed -n 2p expected)" "$(sed -n 2p found)"
-        echo "both claim to be the checkpoint of this run; on a shared disk either may stay"
+        echo "both claim to be the checkpoint of this run; on a shared disk either may survive"
         echo "rank 0's net.st: test loss $(tested disk0/net.st)"
         echo "rank 1's net.st: test loss $(tested disk1/net.st)")
 fi
 beside "only rank 0 saves" same "" "expected                  " expected found found
 
 learner shared 2 "${net[@]}" --save net.st
-why="The file should hold rank 0's state after the test."
-near "the file has the test loss that was printed" 1e-4 "$(value shared.0.jsonl epoch test_loss)" "$(tested net.st)"
+why="The checkpoint should hold rank 0's state after the test."
+near "it has the test loss that was printed" 1e-4 "$(value shared.0.jsonl epoch test_loss)" "$(tested net.st)"

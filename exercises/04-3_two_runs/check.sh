@@ -1,5 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# One run waits before its first epoch while a second one starts. Then a chosen port, and the port for several machines.
+# One run waits before its first epoch while a second run starts. Then checks --master-port, and the default port for
+# several machines.
 # fails with: two runs at once both succeed
 # fails with: Address already in use
 build --with check.c --wrap loader_start
@@ -20,21 +21,21 @@ touch second.ended
 wait $process
 first=$?
 if [ "$first $second" != "0 0" ]; then
-    why="A port belongs to one process at a time, so the second run needs a different one."
+    why="Only one process at a time can listen on a port, so the second run needs a different one."
     wrong "two runs at once both succeed" < <(
         echo "the first (its rank 0 listens on port $(cat port.first 2>/dev/null)): exit status $first"
         [ "$first" = 0 ] || last_lines first 3
-        echo "the second, beside it: exit status $second"
+        echo "the second, at the same time: exit status $second"
         [ "$second" = 0 ] || last_lines second 3)
 fi
 passed "two runs at once both succeed"
 
 free=$(cat port)
 run third "$launch" --nproc-per-node 2 --master-port "$free" -- bash tell.sh "$train" "${tiny[@]}"
-why="--master-port must be obeyed."
+why="The launcher must use the port that you give it."
 equal "--master-port chooses the port" "$free" "$(cat port)"
 
-# The second of two machines, which does not bind the port.
+# Starts only the second of two machines, which does not bind the port.
 try other "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -- bash tell.sh true
-why="The machines cannot talk before they meet, so each must arrive at the same port on its own."
-equal "several machines meet on port 29500" "port 29500, exit status 0" "port $(cat port), exit status $status"
+why="The machines cannot communicate before the rendezvous, so each must choose the same port on its own."
+equal "several machines use port 29500" "port 29500, exit status 0" "port $(cat port), exit status $status"

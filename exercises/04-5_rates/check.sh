@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The learning rate at each step, beside the finished step's: several warm-ups, four ranks and two, and a resumed run.
+# Compares the learning rate of each step with the finished step's: several warm-ups, 4 ranks and 2, and a resumed run.
 # fails with: 4 ranks, --warmup 2: the rate rises to four times --lr
 build
 same=(--epochs 3 -b 4 --train-samples 64 --lr 0.01 --lr-scale linear)
@@ -16,11 +16,11 @@ claim()
     rates yours.0.jsonl >found
     beside "$what" 1e-6 step expected expected found found
 }
-why="An epoch has 4 steps here. The factor goes from 1 to 4 in equal parts."
+why="An epoch has 4 steps here. The factor rises from 1 to 4 by the same amount in each step."
 claim "4 ranks, --warmup 2: the rate rises to four times --lr" 4 --warmup 2
 why="The warm-up may end within an epoch."
 claim "2 ranks, --warmup 0.6: to twice --lr" 2 --warmup 0.6
-why="No warm-up: nothing to rise from."
+why="Without a warm-up, the first step already uses the full rate."
 claim "4 ranks, --warmup 0: four times --lr from the start" 4 --warmup 0
 why="Without the option, the warm-up takes 5 epochs, and this run has 3."
 claim "4 ranks without --warmup: it is still rising at the end" 4

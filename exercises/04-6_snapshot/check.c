@@ -1,5 +1,5 @@
-// Linked into the learner's program: a slow disk. Reports whether a snapshot changes while it is
-// written, and how many steps training is ahead of the disk.
+// Linked into the learner's program: simulates a slow disk. Reports each snapshot that is taken or
+// written, and whether it changes while it is written.
 #include "checkpoint.h"
 #include "wrap.h"
 

@@ -5,12 +5,12 @@ build --with check.c --wrap snapshot_write --wrap snapshot_take
 learner slow 1 --train-samples 64 --save net.st --save-every 1
 sed -n 's/.*spy: snapshot of //p' slow.out >found
 sed 's/ changes while it is written/ stays as it is/' found >expected
-why="Each line is a file. A snapshot that changes while it is written becomes a checkpoint of two steps."
+why="Each line is a file. If a snapshot changes while it is written, its checkpoint mixes two steps."
 beside "no snapshot changes while it is written" same file expected expected found found
-equal "there is a file after each of 8 steps, and the best one" 9 "$(wc -l <found)"
+equal "there is a file for each of the 8 steps, and one for the best result" 9 "$(wc -l <found)"
 
 # The order of snapshots taken (t) and files written (w): two are taken before the first is written.
 sed -n 's/.*spy: taken$/t/p; s/.*spy: snapshot of .*/w/p' slow.out | tr -d '\n' >order
-why="There is room for two snapshots, so training may be one file ahead of the disk. The order was $(cat order), t for a
-snapshot that is taken and w for a file that is written."
+why="There is room for two snapshots, so training may be one file ahead of the disk. The order was $(cat order), where t
+means that a snapshot was taken, and w that a file was written."
 holds "training does not wait for the disk more than it has to" grep -q '^tt' order

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Reads answers.txt and nothing else: run.txt and trace.txt are from a run in which rank 1 slept 140 ms for each batch.
+# Checks only answers.txt. In the run that wrote run.txt and trace.txt, rank 1 slept 140 ms for each batch.
 # fails with: 1. the slow rank
 answer() { sed -n "s/^$1[a-z_]* *= *\([^#]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]' | tr -d ' \t'; }
 # is N WHAT PATTERN: answer N matches; if not, only the answer is shown, not the solution.
@@ -8,19 +8,19 @@ is()
     if [[ $(answer "$1") =~ ^($3)$ ]]; then passed "$1. $2"; else wrong "$1. $2" <<<"your answer: $(answer "$1")"; fi
 }
 
-why="Ranks that wait have long spans, too: a span is long because the rank works, or because it waits for others. Each
-step has one rank that begins its all_reduce last, more than 100 ms after the others. Which one?"
+why="Waiting ranks have long spans, too: a span is long because the rank works, or because it waits for others. In each
+step one rank begins its all_reduce last, more than 100 ms after the others. Which one?"
 is 1 "the slow rank" 1
 why="What does the main thread of rank 1 do before each forward, and what does its other thread do at that time? A span
 that begins with \"wait\" is never the cause."
 is 2 "the span in which it is slow" "load"
-why="A rank that waits for another has its gradients ready, and the all_reduce cannot end. There is more than one."
+why="A waiting rank has its gradients ready, but its all_reduce cannot end yet. More than one rank waits."
 is 3 "the ranks that wait" "0,?2|2,?0"
-why="Look at the main thread of ranks 0 and 2: its long span begins when backward ends, and ends when rank 1 has come."
+why="Look at the main thread of ranks 0 and 2: its long span begins when backward ends, and ends when rank 1 arrives."
 is 4 "where they wait" c
-why="When rank 1 comes, all ranks are there, and its all_reduce takes 2 or 3 ms. The same bytes take more than 100 ms on
-the other ranks, so that time is not the network's. The other explanations make \"load\" long, as it is."
+why="When rank 1 arrives, all ranks are there, and its all_reduce takes 2 or 3 ms. On the other ranks the same bytes
+take more than 100 ms, so the network is not the cause. The other explanations agree with the long \"load\"."
 is 5 "the explanation that these files rule out" c
-why="Without the wait for data, rank 1 still has forward, backward and the all_reduce: add up these spans. The other ranks
-need somewhat longer for theirs, because three ranks share two cores."
+why="Without the wait for data, rank 1 still needs its forward, backward and all_reduce: add up these spans. The other
+ranks need somewhat longer for theirs, because three ranks share two cores."
 is 6 "the time of a step without the slow reads" "(1[0-9]|2[0-9]|3[0-9]|4[0-5])(\.[0-9]+)?(ms)?"

@@ -11,7 +11,7 @@ finished right 1 "${same[@]}" --amp fp16
 norms half.0.jsonl >found
 norms right.0.jsonl >expected
 values half.0.jsonl step loss_scale >scales
-why="The third column is the loss scale. Gradients longer than 0.5 are clipped to 0.5. What happens to one of length 1?"
+why="The third column is the loss scale. A gradient longer than 0.5 is clipped to 0.5. What happens to one of length 1?"
 beside "in fp16 the norm does not include the loss scale" 1e-3 step \
     expected expected found found "loss scale" scales
 
@@ -20,7 +20,7 @@ learner plain 1 "${same[@]}" --amp off
 learner scaled 1 "${same[@]}" --amp off --loss-scale 4096
 values plain.0.jsonl step loss >plain
 values scaled.0.jsonl step loss >scaled
-why="If the norm includes the scale, the limit would have to include it too."
+why="If the norm included the scale, the limit would have to include it too."
 beside "the loss scale does not change the losses" 1e-6 step "no scale" plain "scale 4096" scaled
 
 try_learner two 2 "${same[@]}" --amp fp16 --timeout 5
@@ -28,7 +28,7 @@ finished both 2 "${same[@]}" --amp fp16
 norms both.0.jsonl >expected
 for rank in 0 1; do norms two.$rank.jsonl >found.$rank; done
 why="Each rank's own gradients differ. Only the average is the same on all ranks."
-beside "two ranks measure the norm of their average" 1e-3 step \
+beside "two ranks compute the norm of their averaged gradients" 1e-3 step \
     expected expected "rank 0" found.0 "rank 1" found.1
 beside "and so does rank 1" 1e-3 step expected expected "rank 1" found.1
 why="The ranks started with the same weights, so they must have clipped differently."

@@ -19,7 +19,7 @@ for rank in 0 1; do
     values two.$rank.jsonl step skipped_steps >skipped.$rank
     values two.$rank.jsonl step loss >loss.$rank
 done
-why="The numbers count the steps skipped so far. A rank that skips none has used what rank 1 put into the sum."
+why="The numbers count the steps skipped so far. A rank that does not skip step 5 uses rank 1's infinite gradients."
 beside "rank 0 skips the step in which rank 1's gradients overflow" same step \
     expected expected "rank 0" skipped.0 "rank 1" skipped.1 "rank 0's loss" loss.0
 beside "and so does rank 1" same step expected expected "rank 1" skipped.1 "rank 0" skipped.0
@@ -31,7 +31,7 @@ learner five 2 "${same[@]}" --max-steps 5
 OVERFLOW_IN_STEP=0
 learner four 2 "${same[@]}" --max-steps 4
 why="A skipped step leaves weights and momentum unchanged."
-equal "the skipped step has changed nothing: the weights are those of four steps" \
+equal "the skipped step changes nothing: the weights are those of four steps" \
     "$(value four.0.jsonl end weight_hash)" "$(value five.0.jsonl end weight_hash)"
 
 learner short 2 "${same[@]}" --compress bf16

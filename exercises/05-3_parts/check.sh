@@ -7,7 +7,7 @@ same=(--amp off --train-samples 48 --seed 5)
 sent() { awk '/all-reduce: / { sum += $NF } END { printf "%d bytes\n", sum / 3 }' "$1.out"; }
 
 for parts in 1 2 3 4; do
-    why="Does every gradient travel? And does ddp.c learn where a step ends? (That is what ddp_wait is for.)"
+    why="Is every gradient sent? And does ddp.c learn where a step ends? (Each step must call ddp_wait.)"
     learner $parts 2 "${same[@]}" --accumulate $parts
     why=''
     sent $parts >>bytes
@@ -19,7 +19,7 @@ for parts in 2 3 4; do
     why="What the optimizer gets must be the average over ranks of the sum over parts."
     beside "the losses in $parts parts are those of the whole batch" 1e-4 step "one part" whole "$parts parts" found
 done
-why="The bytes that one rank passes to all-reduce in a step. There is one gradient per weight, however many parts."
+why="The table shows the bytes that one rank sends per step. There is one gradient per weight, however many parts."
 beside "with buckets, many parts cost as many bytes as one" same parts "for one" once found bytes
 
 learner 5 2 "${same[@]}" --bucket-mb 0
@@ -29,4 +29,4 @@ learner 6 2 "${same[@]}" --bucket-mb 0 --accumulate 2
 why="Without buckets, ddp_wait sends everything at once."
 beside "and so they do without buckets" same parts "for one" once found bytes
 values 6.0.jsonl step loss >found
-beside "where the losses are right, too" 1e-4 step "one part" whole "2 parts" found
+beside "and the losses are right, too" 1e-4 step "one part" whole "2 parts" found

@@ -1,11 +1,11 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The images that pass forward, the bytes sent and the losses: all must equal those of the whole batch. Each rank has 45
+# The images in forward passes, the bytes sent and the losses must equal those of the whole batch. Each rank has 45
 # images in batches of 20, so the last batch has 5.
 # fails with: in 3 parts every image of a batch is used
 # fails with: whole batches still give the right losses
 build --with check.c --wrap model_forward --wrap comm_all_reduce --wrap sgd_update
 same=(--amp off -b 20 --train-samples 90 --seed 5 --lr 0.1 --timeout 5)
-# per_step WHAT NAME: the numbers of a step, one step a line: "7 7 6"
+# per_step WHAT NAME: prints the numbers of each step in one line: "7 7 6"
 per_step()
 {
     awk -v what="$1" '
@@ -30,7 +30,7 @@ for parts in 3 4; do
     learner $parts 2 "${same[@]}" --accumulate $parts
     per_step forward $parts >rows
     sums <rows >found
-    why="Images that are left out are never learned from, although the loss falls."
+    why="The model never learns from images that are left out, although the loss falls."
     beside "in $parts parts every image of a batch is used" same step \
         "images" images found found "in parts of" rows
     values $parts.0.jsonl step loss >found
@@ -39,5 +39,5 @@ for parts in 3 4; do
         "whole batches" expected "$parts parts" found
     per_step all-reduce $parts | sums >found
     why="The losses are right, but the ranks should exchange the sum of all parts, once."
-    beside "and sends as many bytes" same step "whole batches" bytes "$parts parts" found
+    beside "and each step sends the same number of bytes" same step "whole batches" bytes "$parts parts" found
 done

@@ -1,5 +1,5 @@
-// The learner writes what loss_scale_adapt in common/ already does, so here that does nothing. It also
-// causes an overflow: in step OVERFLOW_IN_STEP the loss has an infinite gradient.
+// The learner writes what loss_scale_adapt in common/ already does, so this file disables that
+// function. It also causes an overflow: in step OVERFLOW_IN_STEP the loss has an infinite gradient.
 #include "ops.h"
 #include "wrap.h"
 

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# The loss scale must be the finished step's at every step: while it grows, after an overflow, and in a resumed run. One
-# overflow is made, two steps after the scale has changed.
+# The loss scale must be the finished step's at every step: while it grows, after an overflow, and in a resumed run. The
+# check causes one overflow, two steps after the scale has changed.
 # fails with: clean steps double the loss scale
 build --with check.c --wrap loss_scale_adapt --wrap loss_cross_entropy
 same=(--amp fp16 --train-samples 192 --test-samples 8 --seed 5)
@@ -28,7 +28,7 @@ scales_beside "clean steps double the loss scale" slow.right.0.jsonl slow.0.json
 run_both fast --growth-interval 3
 [ "$(value fast.right.0.jsonl step skipped_steps)" -gt 0 ] || fail_check "nothing overflows"
 why="The third column counts skipped steps. --growth-interval is 3."
-scales_beside "overflows halve it" fast.right.0.jsonl fast.0.jsonl
+scales_beside "overflows halve the loss scale" fast.right.0.jsonl fast.0.jsonl
 
 export OVERFLOW_IN_STEP=6
 learner early 1 "${same[@]}" --growth-interval 4 --max-steps 11
@@ -41,5 +41,5 @@ beside "after an overflow the count of clean steps starts from 0" same step expe
 learner part 1 "${same[@]}" --growth-interval 5 --max-steps 8 --save part.st
 learner rest 1 "${same[@]}" --growth-interval 5 --resume part.st
 cat part.0.jsonl rest.0.jsonl >resumed.jsonl
-why="Steps 1 to 8 are one run, the rest a run that resumes it. The checkpoint holds the numbers from the device."
+why="A second run resumes the first after step 8. The checkpoint holds the numbers from the device."
 scales_beside "a resumed run continues with the same scale" slow.right.0.jsonl resumed.jsonl

@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Processes with the variables that srun sets on one node and on two, with ranks in blocks and cyclic. Each process must
-# introduce itself with the right local rank.
+# Starts processes with the variables that srun sets, on one node and on two, with ranks in blocks and cyclic. Each
+# process must print the right local rank.
 # fails with: on two nodes, in blocks: each rank has the local rank that Slurm gives it
 build
 
-# srun NAME RANKS...: as many processes as ranks are named, "0,1" being those of a node. -> NAME.R.out
+# srun NAME RANKS...: starts the ranks of one node per argument, such as "0,1". -> NAME.R.out
 srun()
 {
     local name=$1 node ranks rank local_rank tasks=0 pids=()
@@ -51,7 +51,7 @@ claim()
         expected "$name.expected" found "$name.found"
 }
 claim "on one node" one 0,1
-why="Which of Slurm's variables counts the tasks on one node?"
+why="Which of Slurm's variables numbers the tasks on one node?"
 claim "on two nodes, in blocks" blocks 0,1 2,3
-why="Here ranks 0 and 2 are on the first node, which the rank alone cannot tell you."
+why="Here ranks 0 and 2 are on the first node. The local rank cannot be computed from the rank alone."
 claim "on two nodes, cyclic" turns 0,2 1,3

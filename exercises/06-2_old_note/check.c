@@ -1,4 +1,4 @@
-// A rank prints that it looks for the file of rank 0, and which port it finds there.
+// A rank prints when it looks for rank 0's file, and which port it reads from it or writes to it.
 #include "rendezvous_file.h"
 #include "wrap.h"
 

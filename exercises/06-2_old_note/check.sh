@@ -1,10 +1,10 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Rank 0 is killed while its file exists. In the next run rank 1 starts first, so it finds that file; then rank 0
-# starts. They must meet: when the job was requeued, and in the next step of the same job.
+# starts. The ranks must still connect, in a requeued job and in the next step of the same job.
 # fails with: a job that was requeued: rank 1 connects to the port of rank 0
 build --with check.c --wrap rendezvous_file_read --wrap rendezvous_file_write
 
-# task NAME RANK VARIABLES...: starts it in the background; output in NAME.RANK.out, process in $task.
+# task NAME RANK VARIABLES...: starts the rank in the background; output in NAME.RANK.out, process in $task.
 task()
 {
     local name=$1 rank=$2
@@ -28,7 +28,7 @@ until_printed()
 }
 found_in() { sed -n 's/^spy: port/port/p' "$1"; }
 
-# meets WHAT NAME VARIABLES...: rank 1, and then rank 0.
+# meets WHAT NAME VARIABLES...: starts rank 1, then rank 0; claims that they connect.
 meets()
 {
     local what=$1 name=$2 first second ended
@@ -44,16 +44,16 @@ meets()
     wait "$second"
     ended+=$?
     equal "$what: rank 1 connects to the port of rank 0" "$(found_in "$name.0.out")" "$(found_in "$name.1.out")"
-    [ $ended = 00 ] || wrong "and they meet" < <(tail -3 "$name.0.out" "$name.1.out")
+    [ $ended = 00 ] || wrong "and both ranks succeed" < <(tail -3 "$name.0.out" "$name.1.out")
 }
 killed()
 {
-    rm -f killed.0.out              # of the one before: it says the same
+    rm -f killed.0.out              # the previous rank 0 printed the same text
     task killed 0 "$@"
     until_printed killed.0.out "spy: port"
     kill -KILL "$(pgrep -P "$task")"
     wait "$task"
-    [ -e note ] || fail_check "there is no note"
+    [ -e note ] || fail_check "rank 0 left no file"
 } 2>/dev/null
 
 meets "a first run" first

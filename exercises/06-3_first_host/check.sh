@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Host lists as Slurm writes them and the first host of each; then lists that Slurm never writes.
+# The function must find the first host of lists that Slurm writes, and return for lists that Slurm never writes.
 # fails with: it returns the first host of each list
 harness check.c slurm.c
 lists='gpu7                        gpu7
@@ -17,13 +17,13 @@ awk '{ print $1 }' <<<"$lists" >input
 awk '{ print $2 }' <<<"$lists" >expected
 mapfile -t input <input
 try hosts "$harness" "${input[@]}"
-why="The third column has the lists."
+why="The third column shows the lists."
 beside "it returns the first host of each list" same list expected expected found hosts.out "of the list" input
 
 # The environment may contain anything.
 limit=5
 long=$(printf 'x%.0s' {1..300})
-why="No host name is that long, but the function must not write past its array or read past the list."
+why="Slurm never writes such a list, but the function must not write past its array or read past the list."
 for list in 'gpu[12' 'gpu[' 'gpu[]' '[' "$long" "gpu[$long" "gpu[$long-9]"; do
     try odd "$harness" "$list"
     [ "$status" = 0 ] || wrong "it returns for any list: $list" < <(echo "exit status $status"; last_lines odd)

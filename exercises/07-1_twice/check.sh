@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# One checkpoint, evaluated by 1 to 4 ranks: 40 images in 3 batches. All are counted once, and the result is that of one
-# rank.
+# 1 to 4 ranks evaluate one checkpoint with 40 images in 3 batches. Each image must count once, and the result must
+# equal that of one rank.
 # fails with: each test image counts once
 build
 same=(-b 16 --test-samples 40 --seed 5)

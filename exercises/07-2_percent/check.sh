@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# One checkpoint, evaluated by 1 to 4 ranks: 34 images in batches of 16, 16 and 2.
+# 1 to 4 ranks evaluate one checkpoint with 34 images, in batches of 16, 16 and 2.
 # fails with: the loss does not depend on the number of ranks
 build
 same=(-b 16 --seed 5)
@@ -8,7 +8,7 @@ finished right 2 "${same[@]}" --save net.st
 for key in loss running_loss; do
     values two.0.jsonl step $key >found
     values right.0.jsonl step $key >expected
-    why="Two ranks train on equally many images each, and the printed numbers are the mean over all."
+    why="Both ranks train on the same number of images, and the printed numbers are means over all of them."
     beside "in training, the $key is that of all images" 1e-6 step expected expected found found
 done
 
@@ -21,7 +21,7 @@ for n in 1 2 3 4; do
     done
 done
 printf '%s\n' "34" "18 + 16" "16 + 16 + 2" "16 + 16 + 2 + 0" >shares
-why="All images are used once. What weight does each have? The third column shows the ranks' shares."
+why="Each image is used once. What weight does it have in the mean? The third column shows the ranks' shares."
 beside "the loss does not depend on the number of ranks" 1e-9 ranks "loss of 1 rank" expected.test_loss "your loss" \
     found.test_loss shares shares
 beside "nor does the accuracy" 1e-9 ranks "top1 of 1 rank" expected.top1 "your top1" found.top1 shares shares

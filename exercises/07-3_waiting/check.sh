@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# 2 ranks evaluate 6 batches, then 5. Both runs must end, with the finished step's result. If one hangs, a spy has
-# recorded the calls of each rank.
+# 2 ranks evaluate 6 batches, then 5. Both runs must end with the finished step's result. If a run hangs, a spy's record
+# shows each rank's collective calls.
 # fails with: two ranks finish five batches
 build --with check.c --wrap comm_barrier --wrap comm_all_reduce
 same=(-b 8 --seed 5)
@@ -34,5 +34,5 @@ for n in 5x2 6x4; do
     value right.0.jsonl eval test_loss >>expected
     value $n.0.jsonl eval test_loss >>found
 done
-why="Both end, but do not count each image once."
+why="Both runs end, but some images do not count exactly once."
 beside "and their result is that of one rank" 1e-9 run expected expected found found
