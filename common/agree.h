@@ -1,21 +1,21 @@
-// agree.h - ranks compare what must be equal, or must differ, before they train. All ranks make the
-// same calls in the same order.
+// agree.h - before training, ranks compare values that must be equal, or must differ. All ranks
+// make the same calls in the same order.
 #pragma once
 #include "world.h"
 #include <stdbool.h>
 
-// Which ranks share a machine? Counts the world's local_rank and local_size where they are -1, and
-// counts sharers. Returns how many cores this machine's ranks may use together.
+// Which ranks share a machine? Sets the world's local_rank and local_size where they are -1, and
+// sharers. Returns how many cores this machine's ranks may use together.
 int agree_neighbours(World *world);
 
-// All ranks must have the same value. Otherwise rank 0 prints both and ends the run: of several
-// lines, the first that differs.
+// All ranks must have the same value, of one or more lines. Otherwise rank 0 prints both versions
+// of the first line that differs, and ends the run.
 void agree_same(const World *world, const char *what, const char *value);
-// No two ranks may have the same value, such as the GPU that they compute on. Otherwise rank 0 names
-// both and ends the run.
+// No two ranks may have the same value, such as the GPU that they compute on. Otherwise rank 0
+// names both and ends the run.
 void agree_unique(const World *world, const char *what, const char *value, const char *hint);
 
 // Returns rank 0's answer on all ranks, since the other ranks' disks may differ.
 bool agree_ask(const World *world, const char *what, bool answer);
-// A line of each rank: rank 0 prints them all, in order.
+// Rank 0 prints one line from each rank, in rank order.
 void agree_print(const World *world, const char *line);

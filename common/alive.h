@@ -28,22 +28,23 @@ typedef struct Alive {
     _Atomic char operation[ALIVE_NAME], communicator[ALIVE_NAME];
 } Alive;
 
-// From now on this process writes here (shared memory that stays mapped); NULL: privately again.
+// From now on this process publishes here (shared memory that stays mapped). NULL: in private
+// memory.
 void alive_publish(Alive *where);
 
-// Memory for `count` processes, all zero, shared with those that are forked later, and through the
-// descriptor with programs that they become.
+// Zeroed pages for `count` processes, shared with children that are forked later and, through the
+// descriptor, with the programs that those execute.
 Alive *alive_pages(int count, int *descriptor);
 void alive_pages_free(Alive *pages, int count);
 // Before exec: in the new program alive_inherit finds page `number` through this descriptor.
 void alive_bequeath(int descriptor, int number);
-// In that program, before it has threads: publishes on that page. False: there is none.
+// In the new program, before it starts threads: publishes on that page. False: there is no page.
 bool alive_inherit(void);
 
 void alive_copy(Alive *to, const Alive *from);
-// Has the process ever published anything? Programs other than ours do not.
+// Has the process ever published anything? False for programs other than ours.
 bool alive_seen(const Alive *page);
-// What this process publishes now, for sending it to another machine.
+// The page on which this process publishes, to send a copy to another machine.
 const Alive *alive_here(void);
 
 // All are safe in any thread. Only the training thread reports beats and waits.

@@ -5,9 +5,10 @@
 //                               .min = 1, .max = 1e6 }));
 //   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 if it has a letter
 //
-// --config FILE (in programs without operands) reads lines "key = value": an option's name, and its
-// value, or yes or no. # begins a comment. Defaults, then the files in their order, then the
-// command line. --print-config prints all options as such a file, defaults as comments.
+// --config FILE (in programs without operands) reads lines "key = value": an option's name and its
+// value, for a flag yes or no. # begins a comment. The command line overrides files, a later file
+// an earlier one, and files the defaults. --print-config prints such a file, with defaults as
+// comments.
 //
 // A wrong option is one line on stderr and exit 2, before any work. Defaults are what the variables
 // hold when their rows are added.
@@ -47,21 +48,23 @@ typedef struct Args {
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
     const char *operands;           // what may follow the options, for --help; or NULL
-    char **rest;                    // these arguments: from the first word that is no option,
-                                    // or after "--"; ends with NULL
+    char **rest;                    // the operands: from the first word that is no option, or after
+                                    // "--"; ends with NULL
 } Args;
 
 #define ARGS_ROWS(...) (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
 void args_add(Args *args, const Option *rows, int count);
 
-// Fills the variables. --help prints the table and exits 0. Exits 2 on: unknown option (with a
-// similar name, if there is one), missing, malformed or out-of-range value, a positional argument.
+// Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option
+// (suggesting a similar name), a missing, malformed or out-of-range value, or a positional
+// argument.
 void args_parse(Args *args, int argc, char **argv);
 
-// The numbers of an ARG_LIST, where a single number counts: "2" for 0 and 1. Returns how many.
+// The numbers of an ARG_LIST; a single number is a count: "2" means 0 and 1. Returns how many.
 int args_count_or_list(const char *text, int *numbers);
 
-// For rules that span options: one line "train: --lr: ..." and exit 2. option: NULL for none.
+// For rules that involve several options: prints "train: --lr: ..." and exits 2. option may be
+// NULL.
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool args_given(const Args *args, const char *option);

@@ -4,8 +4,8 @@
 //   hint: the file is truncated; copy it again
 //
 // Exit statuses of every program of the series: 0 done, 1 something failed, 2 wrong options,
-// 3 the loss is not finite, 4 a rank was lost and another line says which, 128 + the signal
-// interrupted (130 for Ctrl-C).
+// 3 the loss is not finite, 4 a rank was lost and another process prints which one, 128 + the
+// signal: interrupted (130 for Ctrl-C).
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>
@@ -43,10 +43,10 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
 // on one line and cannot send escape sequences to the terminal.
 void blank_controls(char *text);
 
-// A prefix that every line starts with, before the host: "rank 2/4 ". Empty unless set.
+// Sets the text that begins every line, before the host: "rank 2/4 ". The default is empty.
 void check_set_speaker(const char *speaker);
 
-// Removes half-written files when the process ends. It must be async-signal-safe.
+// Calls clean_up when the process ends, to remove half-written files. It must be async-signal-safe.
 void check_on_exit(void (*clean_up)(void));
 
 // Cleans up and ends the process, whatever its other threads are doing: exit() would run the

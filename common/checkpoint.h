@@ -68,12 +68,12 @@ void snapshot_free(Snapshot *snapshot);
 // torchvision's own. If a tensor of the model is missing or has another shape, nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Can a run with the settings in `run` continue from `saved`? Not with a different seed, and in the
-// middle of an epoch not with a different batch size or with fewer steps in the epoch.
+// Can a run with the settings in `run` continue from `saved`? The seed must be the same. In the
+// middle of an epoch so must the batch size, and the epoch must not have fewer steps than before.
 // The number of ranks (config->ranks > 0) may change. If that changes the batches in the rest of
-// the epoch, training continues at the next epoch (`saved` is moved there), with a warning.
+// the epoch, prints a warning and moves `saved` to the start of the next epoch.
 bool checkpoint_continues(const CheckpointConfig *config, const char *path, TrainState *saved,
                           const TrainState *run, int64_t steps_per_epoch, Error *err);
 
-// Can a checkpoint be written there? Call it before training, not after the first epoch.
+// Can a checkpoint be written there? Call it before training, so that an epoch's work is not lost.
 bool checkpoint_probe(const char *path, Error *err);

@@ -10,7 +10,7 @@
 #include "world.h"
 #include <stdint.h>
 
-// BF16 and F16 add up in f32, two at a time: each sum of two is rounded to the type.
+// BF16 and F16 are added pairwise in f32, and each pairwise sum is rounded to the type.
 typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 } CommType;
 
 extern const char *const comm_backend;  // "nccl" or "gloo"
@@ -21,29 +21,28 @@ extern const bool comm_shares_devices;  // may two ranks use one GPU?
 // not share it, all fail with a message.
 Device *comm_open_device(const World *world, int threads);
 
-// For debugging and for teaching. With either, the host takes part in every call, so steps are not
-// recorded (device.h).
+// For debugging and teaching. Both involve the host in every call, so steps are not recorded
+// (device.h).
 typedef struct CommConfig {
     bool checked;           // before each collective, fail if the ranks' calls differ
-    double slow_network;    // MB/s: delay each call as on such a network; 0: no delay
+    double slow_network;    // MB/s: delay each call as this network would; 0: no delay
 } CommConfig;
 typedef struct Args Args;
 void comm_options(Args *args, CommConfig *config);
 
-// Meets the other ranks: returns when all are there. The name (at most 15 letters, the same on all
-// ranks, a different one for each communicator) appears in the timeline and in messages. If another
-// rank dies, all calls here end the program; there is no message if the parent process ends it
-// first. config may be NULL.
+// Returns when all ranks have called it. The name (at most 15 letters, the same on all ranks,
+// unique to this communicator) appears in the timeline and in messages. If another rank dies, all
+// calls here end the program, unless the parent process ends it first. config may be NULL.
 typedef struct Comm Comm;
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits until all ranks call it; if a rank is gone, it only closes. First free the recorded steps
-// that contain calls of this communicator.
+// Waits until all ranks call it, unless a rank is gone. Free the recorded steps that contain calls
+// of this communicator first.
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
-// Bytes of this rank's collectives, sends and receives so far: counts times value widths. The
-// network traffic is a multiple of that, which depends on the algorithm. A recorded step counts
-// once, when it is recorded.
+// Bytes of this rank's collectives, sends and receives so far, as count times width. Network
+// traffic is a multiple of that; the factor depends on the algorithm. A recorded step counts once,
+// when it is recorded.
 uint64_t comm_bytes(const Comm *comm);
 
 // In place: all ranks get the sum over all ranks.
@@ -58,17 +57,18 @@ void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, si
 void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
                  CommType type, int root);
 // Between two ranks: each send needs a receive of the same count. The sender's stream waits for the
-// receive: if both ranks send before they receive, on one stream each, they are deadlocked.
+// receive: two ranks that both send first, on one stream each, deadlock.
 void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);
 void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
 // The host waits until all ranks have called it.
 void comm_barrier(Comm *comm);
 
-// In place, on the host: rank 0's bytes on every rank.
+// In place, in host memory: all ranks get rank 0's bytes.
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
-// Returns the hash of the weights if it is equal on all ranks, else fails and names the ranks.
+// Returns the hash of the weights if all ranks have the same; else fails and names those that
+// differ.
 uint64_t comm_compare(Comm *comm, uint64_t hash);
-// From now on BatchNorm's statistics are over the batches of all ranks. Use this communicator for
-// nothing else: the statistics must not queue after gradients.
+// From now on BatchNorm computes its statistics over the batches of all ranks. Use this
+// communicator for nothing else: the statistics must not queue after gradients.
 typedef struct Ops Ops;
 void comm_share_norms(Comm *comm, Ops *ops);

@@ -9,8 +9,8 @@ typedef struct DataConfig {
     const char *data;       // auto, cifar10, ..., synthetic, a directory or an archive
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
     int resize;             // shorter side of pictures for evaluation; 0: 8/7 of image_size
-    double val_split;       // part to evaluate with, if a folder has no train/ and val/
-    const char *bad_images; // stop, skip
+    double val_split;       // fraction to evaluate with, if a folder has no train/ and val/
+    const char *bad_images; // what to do with an unreadable picture: stop, skip
     int train_count, test_count; // use only the first N samples; 0: all (synthetic: the set's size)
     int workers;            // -j: threads that prepare batches
     bool augment;
@@ -37,7 +37,7 @@ typedef struct Dataset {
 typedef struct Data {
     char name[24];          // "cifar10"
     char source[256];       // where it was found, for messages
-    char fingerprint[80];   // equal if the data are equal; data_cut changes it
+    char fingerprint[80];   // the same for the same data; data_cut changes it
     uint32_t checksum;      // of all bytes of the files; part of the fingerprint
     Dataset train, test;
     Augment augment;        // of training images
@@ -50,7 +50,7 @@ typedef struct Data {
 // An error names the file and the offset.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
-// Leaves at most `most` samples in each set, and changes the fingerprint.
+// Keeps at most `most` samples of each set, and changes the fingerprint.
 void data_cut(Data *data, int most);
 // The name of a class, without commas or quotes: "airplane". NULL if the set has no names
 // (CIFAR-100, synthetic).
@@ -76,9 +76,9 @@ typedef struct LoaderConfig {
     bool pad_tail;          // evaluation: the last batch has as many rows as the others
 } LoaderConfig;
 
-// Worker threads fill up to LOADER_SLOTS batches ahead, on a stream of their own. They crop and flip
-// images in memory, or read, decode and resize pictures, so memory does not grow with the number of
-// pictures. The canvas may be larger than an image, which is then centred on black.
+// Worker threads fill up to LOADER_SLOTS batches ahead, on a stream of their own. They crop and
+// flip images in memory, or read, decode and resize pictures, so memory does not grow with the
+// number of pictures. The canvas may be larger than an image, which is then centred on black.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);
@@ -89,8 +89,8 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 int loader_batches(const Loader *loader);           // of the whole epoch
 
 // The next batch, or NULL at the end of the epoch. If necessary the compute stream waits for it.
-// It stays valid until the next call, which waits for all work that is then on the compute stream.
+// The batch is valid until the next call, which first waits for all work on the compute stream.
 const Batch *loader_next(Loader *loader);
 
-// Milliseconds that loader_next has made its caller wait since the last call of this function.
+// Milliseconds spent waiting in loader_next since this function was last called.
 double loader_wait_ms(Loader *loader);

@@ -2,7 +2,7 @@
 //
 // Two implementations, chosen when linking: cuda/device_cuda.c and cpu/device_cpu.c. Work is
 // enqueued on a stream and runs in order, while the host continues. On the CPU the calling thread
-// does a stream's work, so everything below returns with its work done; only a stream made by
+// does a stream's work, so every call below returns when its work is done. Only a stream made by
 // stream_new_beside has its own thread.
 #pragma once
 #include <stdbool.h>
@@ -16,7 +16,7 @@ typedef struct Replay Replay;
 // "cpu" or "cuda": which backend this program was linked with.
 extern const char *const device_backend;
 
-// The number of devices that this process may use. CPU: 0, for any number.
+// The number of devices that this process may use. CPU: 0, which means any number.
 int device_count(void);
 // "GPU-5c1d2e...": identifies this GPU in all processes, whatever its index there; CPU: "".
 const char *device_uuid(int index);
@@ -25,8 +25,8 @@ const char *device_uuid(int index);
 // current device of the calling thread. Fails with a message if there is no such device.
 Device *device_open(int index, int threads);
 // CPU: the threads of each device, if `devices` devices share the cores of this process's affinity
-// mask: `asked`, or if that is 0 OMP_NUM_THREADS, or else an equal share, at least one. warn: warns
-// if that is more threads than cores.
+// mask. That is `asked`; if 0, OMP_NUM_THREADS; if unset, an equal share, at least one. warn: print
+// a warning if the threads outnumber the cores.
 int device_share(int devices, int asked, bool warn);
 void device_close(Device *device);
 void device_use(Device *device);                 // the calling thread's current device
@@ -46,8 +46,8 @@ void host_free(void *memory);
 // The device owns its compute stream; the caller owns the streams that it makes.
 Stream *device_stream(Device *device);
 Stream *stream_new(Device *device, const char *name);
-// A stream that works in parallel to the caller: on the CPU in its own thread, which has this name
-// in the timeline; under CUDA it is like any other.
+// A stream that works in parallel with the caller: on the CPU in its own thread, which has this
+// name in the timeline; under CUDA like any other stream.
 Stream *stream_new_beside(Device *device, const char *name);
 void stream_free(Stream *stream);
 void stream_sync(Stream *stream);                // the host waits for all work of the stream
@@ -78,6 +78,6 @@ void event_sync(Event *event);                   // the host waits for it
 // step.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
-// From now on nothing is recorded on this device: the host takes part in its steps.
+// Turns recording off on this device, for steps that involve the host.
 void replay_forbid(Device *device);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);

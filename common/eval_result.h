@@ -25,13 +25,14 @@ typedef struct Result {
     Verdict *verdicts;      // (test images) in their order, or NULL
 } Result;
 
-// type: in which the network computed. verdicts: allocates one per image, for the caller to fill.
+// type: the type that the network computes in. verdicts: allocates one per image; the caller fills
+// them.
 void result_init(Result *result, const Data *data, Type type, bool verdicts);
 void result_free(Result *result);
 void result_clear(Result *result);
 
-// Counts it, if its row counts. The loss is first rounded to a multiple of 2^-32: sums of such
-// numbers are exact in a double (up to 2 million), so they do not depend on the order.
+// Adds the verdict, if its row counts. The loss is first rounded to a multiple of 2^-32: sums of
+// such numbers are exact in a double (up to 2 million), so they do not depend on the order.
 void result_count(Result *result, const Verdict *verdict);
 
 // Logs the lines and writes the files that the options ask for. A file appears complete or not at

@@ -1,7 +1,7 @@
 // interrupt.h - Ctrl-C and SIGTERM: the first ends the program after the current step, the second
 // ends it at once. Batch systems send SIGUSR1 some time before they end a job. It also ends the
-// program after the current step, but repeating it is harmless, and the first Ctrl-C or SIGTERM
-// after it does not end the program at once either.
+// program after the current step, but never counts as the first of two: repeating it is harmless,
+// and so is one Ctrl-C or SIGTERM after it.
 #pragma once
 #include <stdbool.h>
 
@@ -9,8 +9,8 @@
 void interrupt_install(bool speak);
 // The signal that came, or 0. Its exit status is 128 + the signal: 130 for Ctrl-C.
 int interrupt_requested(void);
-// If one process prints the line for several: interrupt_silence in the others, whatever they passed
-// to interrupt_install, and interrupt_answer, also from a signal handler, in this one.
+// If one process prints the line for several, it calls interrupt_answer (a signal handler may,
+// too). The others call interrupt_silence, which overrides `speak`.
 void interrupt_silence(void);
 void interrupt_answer(void);
 
@@ -19,7 +19,7 @@ void interrupt_answer(void);
 void interrupt_defer(void);
 int interrupt_wish(void);       // the signal that came to this process, or 0
 void interrupt_grant(int signal);
-// Ends that: from now on a signal counts at once, also one that has already come.
+// Ends the deferral: signals count at once again, including one that has already come.
 void interrupt_settle(void);
 // For a process that waits before training has begun: if a signal has come, it ends here.
 void interrupt_leave(void);

@@ -8,13 +8,13 @@ typedef struct LogConfig {
     const char *metrics;    // file for JSON lines, or NULL
     const char *trace;      // file for the timeline, or NULL
     int usage_ms;           // between two samples of CPU, memory and GPU; 0: none
-    // Of several ranks only rank 0 prints. The others have metrics only if the file's name contains
-    // "%r": each rank, also rank 0, replaces it with its number.
+    // Of several ranks only rank 0 prints. The others write metrics only if the file's name
+    // contains "%r", which each rank (rank 0, too) replaces by its number.
     int rank, ranks;
     const char *whose;      // printed after a step's numbers, such as "rank 0"; or NULL
 } LogConfig;
 LogConfig log_defaults(void);
-// For one of several ranks. whose: the losses that are printed; rates are the sum of all ranks.
+// For one of several ranks. whose: as above. Printed rates are sums over all ranks.
 void log_among(LogConfig *config, int rank, int ranks, const char *whose);
 void log_options(Args *args, LogConfig *config);
 
@@ -22,8 +22,8 @@ typedef struct Log Log;
 // append: a resumed run continues the same file. Fails if the metrics file cannot be opened.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
-// Are numbers due after this step (from 1)? Every print_freq steps and at the last. On a terminal
-// once a second, too; but not for one of several ranks, since all ranks must read the device's
+// Are numbers due after this step (from 1)? They are every print_freq steps and at the last one. On
+// a terminal also once a second, but not for one of several ranks: all ranks must read the device's
 // numbers after the same steps.
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
@@ -36,8 +36,8 @@ void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2,
 void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch);
 // Leaves the line on the screen; later output appears below it. Call it when an epoch ends.
 void log_progress_end(Log *log);
-// The numbers of a printed step: in that line, or as the articles' line below; and, every
-// print_freq steps and at the last, as a "step" event.
+// The numbers of a printed step: in the progress line, or as a line like those below (the format of
+// the original articles). Every print_freq steps and at the last one, also as a "step" event.
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536
 typedef struct LogStep {
@@ -52,11 +52,11 @@ typedef struct LogStep {
     int64_t skipped;
 } LogStep;
 void log_step(Log *log, const LogStep *step);
-// A loss or a gradient was not finite: the rank with that loss and rank 0 print that, and all ranks
-// exit.
+// Ends the run because a loss or a gradient was not finite. The rank with that loss and rank 0
+// print a message; all ranks call it.
 _Noreturn void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step);
-// Gradients are not finite with a fixed loss scale, or stay so although the scale is as small as
-// this: rank 0 prints that, and all ranks exit.
+// Ends the run because gradients are not finite with a fixed loss scale, or with the smallest
+// scale. Rank 0 prints a message; all ranks call it.
 _Noreturn void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch,
                                 int64_t step);
 
@@ -69,8 +69,8 @@ void log_test(Log *log, const Stats *test, bool only);
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // One JSON object on its own line, with "event" first: log_event(log, "eval", "\"top1\":%.4f",
-// 65.0). A number that may not be finite must be written with log_number. Written at
-// once. If that fails (a full disk), prints a warning and ends the file; training continues.
+// 65.0). Use log_number for a number that may not be finite. The line is written at once. If that
+// fails (a full disk), prints a warning and ends the file; training continues.
 void log_event(Log *log, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 // The number as JSON: null if it is not finite. Returns out.

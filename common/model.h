@@ -52,7 +52,7 @@ typedef struct Model {
     int tensor_count;
 
     Net *net;               // layers, activations and plans: private to model.c
-    int64_t torch_params;   // how many parameters PyTorch counts
+    int64_t torch_params;   // number of parameters, as PyTorch counts them
 } Model;
 
 // Fails on an unknown name or images that are too small.
@@ -68,15 +68,15 @@ void model_cast_weights(Model *model);
 // Size of the activations that forward keeps for backward and of their gradients, in this type.
 size_t model_activation_bytes(const Model *model, Type type);
 
-// images (rows, ...) as model->input -> logits. training: uses the batch's statistics and updates
-// the running ones; else it uses the running statistics.
+// images -> logits. images has the layout of model->input, with `rows` rows. training: uses the
+// batch's statistics and updates the running ones; else uses the running statistics.
 void model_forward(Model *model, const void *images, int rows, bool training);
-// dlogits -> grads, overwriting them; rows as in the last forward. ready (or NULL) is called for
-// each range when it is final, front to back.
+// dlogits -> grads, which it overwrites, for the rows of the last forward. ready (or NULL) is
+// called for each range of gradients as soon as it is final, front to back.
 void model_backward(Model *model, GradReady ready, void *arg);
 
-// One tensor between torch's layout and an arena's copy in host memory (of params, grads or
-// momentum; of buffers for a MODEL_BUFFER).
+// Converts one tensor between torch's layout and an arena's copy in host memory: of params, grads
+// or momentum, or for a MODEL_BUFFER of buffers.
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 

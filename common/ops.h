@@ -30,7 +30,7 @@ static inline size_t shape_bytes(Shape s) { return shape_count(s) * type_size(s.
 
 typedef struct OpsConfig {
     bool tf32;           // CUDA: let tensor cores round f32 inputs of convolutions to 10 bits
-    bool deterministic;  // CUDA: only algorithms that give the same bits twice (the CPU always does)
+    bool deterministic;  // CUDA: use only bit-reproducible algorithms (the CPU always does)
 } OpsConfig;
 void ops_options(Args *args, OpsConfig *config);
 
@@ -45,7 +45,7 @@ Type ops_best_type(const Device *device);
 // their outputs, which is slower than f32 but gives the type's numbers.
 bool ops_emulates(const Device *device, Type type);
 
-// --- numbers that are kept on the device, so that a recorded step can be replayed ----------------
+// --- values kept on the device, so that a recorded step can be replayed --------------------------
 
 typedef struct Scalars {
     float lr, momentum, weight_decay;
@@ -65,7 +65,7 @@ typedef struct Scalars {
 void scalars_set(Ops *ops, Scalars *scalars, Scalars values);
 
 // After sgd_update: a skipped step halves the loss scale (but not below LOSS_SCALE_LEAST), and
-// `interval` steps in a row without an overflow double it, but not to infinity.
+// `interval` steps in a row without an overflow double it, as long as it stays finite.
 #define LOSS_SCALE_LEAST 0x1p-24f
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 
@@ -160,7 +160,7 @@ static inline Shape pool_output(const PoolSpec *s)
 void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index);
 void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const void *dy1,
                       const void *dy2, void *dx);
-// The mean of each image's plane: (n, c, h, w) -> (n, c, 1, 1), c plain.
+// The mean over each image's pixels: (n, c, h, w) -> (n, c, 1, 1).
 void avgpool_forward(Ops *ops, Shape x, const void *in, void *out);
 void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 
@@ -179,12 +179,12 @@ typedef struct Verdict {
     int32_t label;          // negative: the row does not count, and the rest is 0
     int32_t prediction;     // the class with the largest logit, the first if several; a NaN is
                             // larger than any number (as in torch.argmax)
-    int32_t before;         // number of classes before the label: 0 if it is right, below 5 if it
-                            // is in the top 5
+    int32_t before;         // classes ranked above the label: 0 if the prediction is right, below 5
+                            // if the label is in the top 5
     float loss;
-    float margin;           // from the largest logit to the next (infinite if there is none), over
-                            // the largest absolute one (at least 1). If it is almost 0, different
-                            // rounding changes the prediction.
+    float margin;           // difference of the two largest logits (infinite if there is only one),
+                            // over the largest absolute logit (at least 1). If it is almost 0, the
+                            // prediction depends on rounding.
 } Verdict;
 // Fills verdicts[0] to verdicts[rows - 1] with what loss_cross_entropy adds up. If the loss is not
 // finite, the row counts as wrong: then before is INT32_MAX, and margin is 0.
@@ -218,8 +218,8 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
 
 // --- images --------------------------------------------------------------------------------------
 
-// From bytes to the network's input: out = (x / 255 - mean) / standard deviation, rounded to the type
-// of the shape. images: (n, channels, shape.h, shape.w); rows from n to shape.n become zeros. Called
-// from loader threads.
+// From bytes to the network's input: out = (x / 255 - mean) / standard deviation, rounded to the
+// type of the shape. images: (n, channels, shape.h, shape.w); rows from n to shape.n become zeros.
+// Called from loader threads.
 void images_load(Stream *stream, const uint8_t *images, int n, int channels, const float mean[3],
                  const float std[3], void *out, Shape shape);

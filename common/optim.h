@@ -13,7 +13,7 @@ typedef struct OptimConfig {
     double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch
     const char *lr_scale;   // linear: the rate is for one rank, and is multiplied by `ranks`
     int ranks;              // number of ranks; 0: one
-    const Args *args;       // tells if --warmup was given: lr_scale linear warms up without it, too
+    const Args *args;       // to see if --warmup was given: lr_scale linear warms up by default
 } OptimConfig;
 OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);

@@ -9,7 +9,7 @@ typedef struct TcpPlace {
     int port;
 } TcpPlace;
 
-// The address of a host name, or an address as it is. Waits for the name service.
+// Looks up a host name; an address stays as it is. May wait for the name service.
 bool tcp_resolve(const char *name, TcpAddress address, Error *err);
 bool tcp_is_loopback(const char *address);
 // This machine's addresses: of one interface ("eth0"), or (NULL) of all except the loopback, in the
@@ -19,12 +19,12 @@ int tcp_own_addresses(const char *interface, TcpAddress *addresses, int most);
 // variables name another. (Gloo listens at the world's address.)
 bool tcp_use_interface(const char *interface, TcpAddress address, Error *err);
 
-// A socket bound at this address only; 0.0.0.0 is refused. Port 0: the system chooses one. Without
-// `listens`, call listen later. Accepting does not wait; programs do not inherit it. -1: failed.
+// A socket bound to this address only; 0.0.0.0 is refused. Port 0: the system chooses one. Without
+// `listens`, call listen later. The socket is non-blocking and close-on-exec. -1: failed.
 int tcp_bind(const TcpPlace *place, bool listens, Error *err);
 // The address and port of this side of a socket, or (peer) of the other side.
 TcpPlace tcp_place(int socket, bool peer);
-// Connects within so many seconds. -1: failed, or a signal came.
+// Connects within `seconds`. -1: failed, or a signal came.
 int tcp_connect(const TcpPlace *place, double seconds, Error *err);
 // Is the other side of a loopback connection a process of the same user? False also when it has
 // closed, or has not accepted the connection yet.

@@ -1,7 +1,7 @@
-// watch.h - judges signs of life: which of several processes that compute together is to blame?
+// watch.h - decides from deaths and heartbeats which rank is lost.
 //
-// The same judgement for pages in shared memory (supervise.h) and for those that come over the
-// network (tcp_store.h).
+// Used for pages in shared memory (supervise.h) and for pages that come over the network
+// (tcp_store.h).
 #pragma once
 #include "alive.h"
 #include <signal.h>
@@ -15,7 +15,7 @@ typedef struct Watched {
     pid_t pid;
     char host[WATCH_HOST];
     double heard;           // s: when its page last came over the network; 0: our own child
-    double slack;           // s: extra time for its own supervisor to report what happened
+    double slack;           // s: extra time in which its own supervisor may report what happened
     double ended;           // s: when it was reaped, or its connection closed; 0: it lives
     double stopped;         // s: when SIGSTOP or the like stopped it, or 0
     int status;             // our own child's, as waitpid gave it

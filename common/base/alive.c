@@ -1,4 +1,4 @@
-// alive.c - signs of life.
+// alive.c - heartbeats.
 #include "alive.h"
 #include "check.h"
 
@@ -71,7 +71,7 @@ static void name_set(_Atomic char to[ALIVE_NAME], const char *from)
     atomic_store_explicit(&to[i], '\0', memory_order_relaxed);
 }
 
-// The copy always ends with a zero, also if the process was killed while it wrote the name.
+// The copy always ends with a zero, even if the process was killed while it wrote the name.
 static void name_get(char to[ALIVE_NAME], const _Atomic char from[ALIVE_NAME])
 {
     int i = 0;
@@ -107,7 +107,7 @@ bool alive_seen(const Alive *page)
 
 void alive_patience(double seconds) { atomic_store(&alive()->patience, seconds); }
 
-// In words and in this order: `waiting` before `beats`, see alive_wait_end.
+// Copies word by word, in order: `waiting` before `beats`, see alive_wait_end.
 void alive_copy(Alive *to, const Alive *from)
 {
     typedef uint64_t __attribute__((may_alias)) Word;
@@ -146,7 +146,7 @@ void alive_progress(const Alive *a, char *text, int size)
 
 // --- across exec ---------------------------------------------------------------------------------
 
-// Sealed: it cannot shrink while it is mapped, and alive_inherit recognises the descriptor by it.
+// The file cannot shrink while it is mapped, and alive_inherit recognises it by its seals.
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 Alive *alive_pages(int count, int *descriptor)

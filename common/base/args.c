@@ -1,4 +1,4 @@
-// args.c - uses the table of options: parsing, config files, --help, and all values as JSON.
+// args.c - what the option table drives: parsing, config files, --help, and all values as JSON.
 #include "args.h"
 #include "check.h"
 #include "base/json.h"
@@ -18,7 +18,7 @@ static struct {
     bool print;
     char *texts[CONFIGS_MAX];   // the files' contents: options point into them
     int count;
-    const char *reading;        // the file that is being read, at this line; or NULL
+    const char *reading;        // the file being read, or NULL; and the current line
     int line;
 } config;
 
@@ -42,7 +42,7 @@ static double number_of(const Option *option)
     }
 }
 
-// The shortest decimal that reads back as the same number.
+// The shortest decimal that converts back to the same number.
 static void double_text(double value, char *out, size_t size)
 {
     for (int digits = fabs(value) < 1e6 ? 6 : 1; digits <= 17; digits++) {
@@ -167,9 +167,9 @@ static bool is_positive(const char *variable)
     return text && atoi(text) > 0;
 }
 
-// Processes that a launcher has started with the same options find the same error. The first of a
-// machine prints it; the others wait a moment, in which the launcher usually ends them. srun ends
-// no task, so there only task 0 prints.
+// Processes that a launcher starts with the same options find the same error. The first on each
+// machine prints it. The others wait a moment, and usually the launcher ends them before they
+// print. srun does not end tasks, so there only task 0 prints.
 static bool is_other_task(void)
 {
     return !getenv("OMPI_COMM_WORLD_RANK") && is_positive("SLURM_PROCID");
@@ -202,7 +202,7 @@ void args_reject(const Args *args, const char *option, const char *format, ...)
     exit(EXIT_USAGE);
 }
 
-// Suggests the option that starts like the word: with at least three letters, or its whole name.
+// Suggests the option with the longest common beginning: at least three letters, or its whole name.
 static _Noreturn void reject_unknown(const Args *args, const char *typed)
 {
     const char *word = typed + strspn(typed, "-"), *nearest = NULL;
@@ -394,7 +394,7 @@ static void read_config(Args *args, const char *path)
     config.reading = NULL;
 }
 
-// Prints the given options, and defaults as comments: args_given tells the two apart.
+// Prints the given options, and defaults as comments.
 static _Noreturn void print_config(const Args *args)
 {
     if (is_other_task() || is_other_here())
@@ -421,8 +421,8 @@ static const char *next_value(const Args *args, const Option *option, const char
     return next;
 }
 
-// "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256", "-e". Returns how many words
-// were used up: 1 or 2.
+// "--name 3", "--name=3", "--flag", "--no-flag", "-b 256", "-b256", "-e". Returns how many words it
+// used: 1 or 2.
 static int parse_option(Args *args, const char *word, const char *next)
 {
     bool is_long = word[1] == '-';
@@ -449,8 +449,8 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-// The file at path; or, if it does not exist yet, its directory and its name there. False if
-// neither exists, or if it is a device or a pipe, which may be opened twice.
+// Finds the file at path or, if it does not exist yet, its directory and its name there. False if
+// neither exists, or if it is a device or a pipe, which two options may share.
 static bool identify(const char *path, struct stat *st, const char **name)
 {
     const char *slash = strrchr(path, '/');
@@ -507,7 +507,7 @@ static int parse_words(Args *args, int argc, char **argv)
     return i;
 }
 
-// The files come first, wherever they are named, so that the command line overrides them.
+// Reads the files first, wherever --config is, so that the command line overrides them.
 static void read_configs(Args *args, int argc, char **argv)
 {
     static const char equals[] = "--config=";

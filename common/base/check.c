@@ -32,8 +32,8 @@ void blank_controls(char *text)
             *text = '?';
 }
 
-// One write, so that the lines of several processes do not mix. On a terminal a progress line may
-// occupy this line, our own or a different rank's: it is erased first.
+// One write, so that the lines of several processes do not mix. On a terminal it first erases the
+// progress line (ours or rank 0's) that may be on this line.
 static void print_message(const char *file, int line, const char *hint, const char *format,
                           va_list args)
 {

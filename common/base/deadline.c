@@ -8,7 +8,7 @@ static double limit;                    // s
 static const char *hint_text, *what_text;
 static timer_t timer;
 
-// In a thread of its own.
+// Runs in its own thread.
 static void on_time(union sigval unused)
 {
     (void)unused;

@@ -24,9 +24,8 @@ static void on_signal(int signal)
     errno = kept;
 }
 
-// The handler gets its own stack. The stack pointer of the interrupted code may not point to a
-// stack: oneDNN's matrix products set it to the start of a block from malloc, and below the block
-// the kernel would overwrite the heap.
+// The handler needs its own stack: oneDNN's matrix products set the stack pointer to the start of a
+// block from malloc, and a handler on that "stack" would overwrite the heap below the block.
 static void use_own_stack(void)
 {
     static char memory[1 << 16];

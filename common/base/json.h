@@ -3,8 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// How many bytes the UTF-8 character at text has (at most `left` may be read), or 0 if it is none:
-// cut short, overlong, half of a surrogate pair, or above U+10FFFF.
+// The length of the UTF-8 character at text, of which at most `left` bytes may be read. 0: it is
+// invalid: cut short, overlong, half of a surrogate pair, or above U+10FFFF.
 static inline int utf8_length(const unsigned char *text, size_t left)
 {
     static const unsigned smallest[5] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -27,8 +27,8 @@ static inline int utf8_length(const unsigned char *text, size_t left)
     return length;
 }
 
-// Writes text as a JSON string, quotes included. A byte that is not UTF-8 (a file name may hold
-// anything) becomes U+FFFD, so that what is written is JSON whatever comes in. NULL becomes null.
+// Writes text as a JSON string, quotes included. A byte that is not UTF-8 (a file name may hold any
+// bytes) becomes U+FFFD, so that the output is always valid JSON. NULL becomes null.
 static inline void json_text(FILE *out, const char *text)
 {
     if (text == NULL) {

@@ -1,4 +1,4 @@
-// log.c - the progress line, the articles' lines, and the JSON lines of --metrics.
+// log.c - the progress line, the lines of a log, and the JSON lines of --metrics.
 #include "log.h"
 #include "alive.h"
 #include "check.h"
@@ -25,8 +25,8 @@
 typedef struct Progress {
     int epoch, epochs;
     int64_t step, steps;
-    int64_t first_step;     // the step at which the clock started, and
-    double started;         // when (s)
+    int64_t first_step;     // the step at which the clock started
+    double started;         // when it did (s)
     int64_t samples;        // since then
     char numbers[192];      // the latest: "loss: 1.959 | acc: 28.633%"
     double drawn;           // when it was last drawn (s)
@@ -68,7 +68,7 @@ void log_options(Args *args, LogConfig *config)
           .max = 1e6 }));
 }
 
-// The name of this rank's file, or NULL when it has none. The caller frees it.
+// The path of this rank's metrics, or NULL if it writes none. The caller frees it.
 static char *metrics_path(const LogConfig *config)
 {
     const char *place = config->metrics ? strstr(config->metrics, "%r") : NULL;
@@ -151,8 +151,8 @@ static int screen_width(void)
     return 80;
 }
 
-// "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2": the values
-// that exist.
+// "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2", without the
+// values that do not exist.
 static void numbers_text(const Log *log, const LogStep *s, char *out, size_t size)
 {
     const char *whose = log->config.whose;
@@ -168,7 +168,7 @@ static void numbers_text(const Log *log, const LogStep *s, char *out, size_t siz
 }
 
 //   epoch 1/5  121/196 [00:42<00:26, 733 img/s] loss: 1.959 | acc: 28.633%
-// At most ten times a second, and never so long that it wraps.
+// Redrawn at most ten times a second, and cut so that it does not wrap.
 static void progress_draw(Log *log, bool force)
 {
     Progress *line = &log->line;
@@ -390,7 +390,7 @@ void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t ste
 {
     bool own = stats->not_finite > 0;
     if (!own)
-        leave_if_silent(log);       // the rank with this loss prints it, and rank 0
+        leave_if_silent(log);       // only the rank with this loss and rank 0 print
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
             "%s is not finite in epoch %lld, by step %lld; nothing was saved since",
             own ? "the loss" : stats->bad_gradients > 0 ? "a gradient (of some rank)"

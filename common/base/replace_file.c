@@ -24,8 +24,8 @@
 #include <unistd.h>
 
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER; // one file at a time
-static char temporary[PATH_MAX];    // what is being written now
-static atomic_bool is_there;        // temporary is a file of ours: a failing program removes it
+static char temporary[PATH_MAX];    // the file that is being written
+static atomic_bool is_there;        // we have created it: a failing program removes it
 
 struct FileWriter {
     int fd;
@@ -69,7 +69,7 @@ bool writer_add(FileWriter *w, const void *bytes, size_t size)
     return true;
 }
 
-// May take as long as the disk likes.
+// It may take any time, so the watchdog expects no beats.
 static int sync_file(int fd)
 {
     alive_outside_begin();
@@ -123,7 +123,7 @@ static bool lock(int fd)
            errno == ENOLCK;
 }
 
-// Removes what a killed run has left. Fails where that run lives.
+// Removes the file that a killed run has left. Fails if that run is still alive.
 static bool remove_stray(void)
 {
     int fd = open(temporary, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -136,7 +136,7 @@ static bool remove_stray(void)
     return ours;
 }
 
-// Always creates the file: a link or a file that was planted under this name is never written.
+// Always creates a new file: never writes to a link or file that was planted under this name.
 static int open_temporary(const char *path)
 {
     enum { FLAGS = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
@@ -165,7 +165,8 @@ static void discard_temporary(void)
     unlink(temporary);
 }
 
-// From the open temporary file to its place at path. fd has the lock, so it stays open until then.
+// Writes the open temporary file and renames it to path. fd has the lock, so it stays open until
+// then.
 static bool fill_and_rename(int fd, const char *path, bool (*fill)(FileWriter *w, const void *arg),
                             const void *arg, Error *err)
 {

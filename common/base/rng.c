@@ -2,8 +2,8 @@
 #include "check.h"
 #include <math.h>
 
-// Box and Muller: two uniform numbers are a radius and an angle, and the point they name is
-// normally distributed in both coordinates. 32 bits reach out to 6.6 standard deviations.
+// Box and Muller: two uniform numbers give a radius and an angle, and both coordinates of that
+// point are normally distributed. 32 bits reach up to 6.6 standard deviations.
 void normal_pair(uint32_t bits0, uint32_t bits1, float out[2])
 {
     float radius = sqrtf(-2.0f * logf(((float)bits0 + 1.0f) * 0x1p-32f));
@@ -53,9 +53,9 @@ static uint32_t twister_next(Twister *mt)
     return y ^ (y >> 18);
 }
 
-// Fisher and Yates, from the front: each element swaps with itself or a later one. PyTorch
-// keeps 32 bits of the seed and takes the remainder as it is (the bias is below count / 2^32); from
-// this many on it changes to a different algorithm.
+// Fisher and Yates, from the front: each element swaps with itself or a later one. Like PyTorch it
+// uses 32 bits of the seed and a plain remainder (its bias is below count / 2^32). From TORCH_LIMIT
+// on PyTorch uses a different algorithm.
 void torch_randperm(uint64_t seed, int count, int32_t *out)
 {
     enum { TORCH_LIMIT = (int)(UINT32_MAX / 20) };

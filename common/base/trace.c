@@ -6,10 +6,9 @@
 //   {"ph":"B","pid":0,"tid":1,"ts":81.250,"name":"forward"},
 //   {"ph":"E","pid":0,"tid":1,"ts":95.125},
 //
-// Each event is one write at the end of the file, so several processes can share it. Its first
-// event then names the run.
-// A span is written when it begins, not when it is over: in the timeline of a run that hung, the
-// last open span is the one to look at.
+// Each event is one write at the end of the file, so several processes can share the file. Its
+// first event then names the run. A span is written when it begins, so in the timeline of a run
+// that hung, the last open span shows where.
 #include "trace.h"
 #include "check.h"
 #include "base/json.h"
@@ -81,7 +80,8 @@ static void write_event(char ph, int tid, int64_t ts, const char *name, const ch
              strerror(errno));
 }
 
-// The number of the track with this name, made if it is new. The last track takes what is too many.
+// The number of the track with this name, which it makes if needed. When tracks run out, the last
+// one takes all new names.
 static int track_id(const char *name)
 {
     char cut[NAME_BYTES];
@@ -96,7 +96,7 @@ static int track_id(const char *name)
     return trace.track_count;
 }
 
-// A thread that was never named is "main", or called by its order of appearance.
+// A thread without a name becomes "main", or is numbered in order of appearance.
 static int own_track(void)
 {
     char name[32];
@@ -117,7 +117,7 @@ static void write_span(char ph, const char *name)
 
 // --- opening -------------------------------------------------------------------------------------
 
-// The first process of a run empties the file; those that come later add to it.
+// The first process of a run empties the file; later ones append.
 static FILE *open_file(const char *path)
 {
     struct stat st;

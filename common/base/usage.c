@@ -18,8 +18,8 @@ struct Usage {
     void (*emit)(void *arg, const char *members);
     void *arg;
     double started, last;       // s
-    double cpu;                 // s of this process's processors until the last sample
-    long long busy, all;        // of the machine's, in its ticks, likewise
+    double cpu;                 // s of processor time of this process, at the last sample
+    long long busy, all;        // ticks of the machine's cores, at the last sample
     void *gpu;                  // NVML's handle, or NULL
     bool tried;                 // to open it
     pthread_t thread;
@@ -93,7 +93,7 @@ static void add_gpu(void *device, FILE *out)
 
 // --- /proc ---------------------------------------------------------------------------------------
 
-// Scans the file's first line. Values that are not there stay as they are.
+// Scans the file's first line. Missing values leave v unchanged.
 static void scan_line(const char *path, const char *format, long long v[7])
 {
     char line[512] = "";

@@ -1,4 +1,4 @@
-// comm.c - the part of a communicator that uses no library: arguments, names, comparing calls.
+// comm.c - the part of a communicator that needs no library: options, arguments, comparing calls.
 #include "comm/backend.h"
 #include "agree.h"
 #include "args.h"
@@ -14,8 +14,8 @@ int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
 uint64_t comm_bytes(const Comm *comm) { return comm->bytes; }
 
-// The ranks of a machine may each see all its GPUs, or only their own, which is then number 0 for
-// each. So we compare the GPUs' UUIDs, not their number.
+// The ranks of a machine may each see all its GPUs, or only their own, as number 0. So we compare
+// UUIDs, not numbers.
 Device *comm_open_device(const World *world, int threads)
 {
     int gpus = device_count(), index = gpus > 0 ? world->local_rank % gpus : world->local_rank;
@@ -58,7 +58,7 @@ static void compare_calls(Comm *comm, Stream *stream, const Call *call)
     }
 }
 
-// --- a slow network, so that overlap shows on any machine -----------------------------------------
+// --- a simulated slow network, so that overlap shows on any machine ------------------------------
 
 static void sleep_for(void *seconds)
 {
@@ -152,7 +152,7 @@ static void enqueue(Comm *comm, Stream *stream, Call *call, int gives, int gets)
     call->to_bytes = (size_t)gets * call->bytes;
     call->number = pair ? ++comm->pair_calls : ++comm->calls;
     comm->bytes += call->bytes;
-    alive_wait_begin(); // a stream without a thread works in this one
+    alive_wait_begin(); // a stream without its own thread works in this one
     if (comm->config.checked && !pair)
         compare_calls(comm, stream, call);
     if (call->count > 0)

@@ -22,7 +22,7 @@ static void get(const World *world, const char *what, int rank, void *value, siz
     world->store.get(world->store.arg, key, value, bytes);
 }
 
-// In rank 0: the run cannot begin. The others wait for rank 0, or soon will.
+// Rank 0 calls it if the run cannot begin. The other ranks wait for rank 0, or soon will.
 static _Noreturn void refuse(const World *world, const Error *why)
 {
     WARN(why->hint, "%s", why->text);
@@ -60,9 +60,9 @@ int agree_neighbours(World *world)
     return CPU_COUNT(&mine.cores);
 }
 
-// --- is it the same? -----------------------------------------------------------------------------
+// --- comparing -----------------------------------------------------------------------------------
 
-// The first line that differs; it is empty if only the other text has a line there.
+// Moves a and b to the first line that differs, or to the end of the shorter text.
 static bool same_lines(const char **a, const char **b)
 {
     for (const char *end; (end = strchr(*a, '\n')) && !strncmp(*a, *b, (size_t)(end - *a) + 1);) {

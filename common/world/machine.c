@@ -21,7 +21,7 @@ Machine machine_here(void)
         fclose(in);
     }
     if (sched_getaffinity(0, sizeof here.cores, &here.cores) != 0)
-        memset(&here.cores, 0xFF, sizeof here.cores);   // too many for a mask: all
+        memset(&here.cores, 0xFF, sizeof here.cores);   // too many cores for a mask: use all
     return here;
 }
 

@@ -16,7 +16,7 @@ enum { MOST = 4096 };                   // bytes that a pipe takes as a whole (P
 typedef struct Lines {
     int from, to;
     size_t head, filled;                // bytes of the prefix; and of the line so far
-    char text[MOST];                    // both
+    char text[MOST];                    // the prefix and the line
 } Lines;
 
 static atomic_int open_streams;
@@ -34,8 +34,8 @@ static bool pass_line(Lines *l, size_t bytes)
     return good;
 }
 
-// Waits. False: there is no more output. A process that has left its group may keep the pipe
-// open and never write.
+// Waits for output. False: no more will come. Once `ending` is set it does not wait for the end of
+// the pipe, which a process that has left its group may keep open.
 static bool fill(Lines *l)
 {
     struct pollfd fd = { .fd = l->from, .events = POLLIN };

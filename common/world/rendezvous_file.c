@@ -17,7 +17,7 @@ enum { FILE_BYTES = 2048 };
 static char left_at[4096];
 static struct stat left;
 
-// Only what is safe in a signal handler.
+// Async-signal-safe: it also runs when a signal ends the process.
 void rendezvous_file_remove(void)
 {
     struct stat there;
@@ -44,8 +44,8 @@ void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
     left_at[strlen(path)] = '\0';       // its name is now `path`
 }
 
-// Over NFS a machine may believe for a minute that there is no such file. Opening the directory
-// makes it look again.
+// An NFS client may remember for a minute that there was no such file. Opening the directory makes
+// it ask the server again.
 static void look_again(const char *path)
 {
     char copy[4096];
@@ -78,7 +78,7 @@ static bool look(const char *path, TcpStoreConfig *c, Error *err)
 void rendezvous_file_read(const char *path, TcpStoreConfig *c)
 {
     Error err;
-    double waited = 0, pause = 0.02;    // then longer: thousands of ranks may look
+    double waited = 0, pause = 0.02;    // it doubles: thousands of ranks may look
     for (; !look(path, c, &err); waited += pause, pause = pause < 0.5 ? 2 * pause : pause) {
         CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has found no file of "
               "rank 0's within %.3g s: %s", c->rank, c->size, c->timeout, err.text);

@@ -28,8 +28,8 @@ struct Supervisor {
     pid_t self;
     int signals;            // the descriptor from which they are read
     sigset_t before;        // the mask that this process was started with
-    int asked;              // how often a signal asked to end
-    double kill_at;         // s: when the rest is killed; 0: all is well
+    int asked;              // number of signals that asked to end
+    double kill_at;         // s: when the remaining ranks are killed; 0: the run is healthy
     int status;
 };
 
@@ -37,8 +37,8 @@ static Watched *of(Supervisor *s, int i) { return &s->watch.ranks[s->first + i];
 
 // --- signals -------------------------------------------------------------------------------------
 
-// HUP stays ignored if it was (nohup); INT and TERM, which a shell lets background jobs ignore, are
-// taken.
+// HUP stays ignored if it was (nohup). INT and TERM are handled even if a shell made this
+// background job ignore them.
 static void take_signals(Supervisor *s)
 {
     static const int all[] = { SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
@@ -64,7 +64,8 @@ static void send_to_all(Supervisor *s, int signal)
             kill(-of(s, i)->pid, signal);
 }
 
-// To a rank the second of the two means "at once" (interrupt.h); a stopped rank must wake up.
+// INT and TERM: a rank takes the second of two signals as "at once" (interrupt.h). CONT wakes a
+// stopped rank.
 static void end_all(Supervisor *s, int status)
 {
     s->status = status;
@@ -79,11 +80,11 @@ static void pass_on(Supervisor *s, int signal)
     bool end = signal == SIGINT || signal == SIGTERM;
     sigaddset(&s->watch.passed, signal);
     if (end && ++s->asked == 1 && s->kill_at == 0 && alive_seen(&s->pages[0]))
-        interrupt_answer();             // other programs have their own meaning for it
+        interrupt_answer();             // other programs handle it in their own way
     if (end && s->asked > 2) {
         s->status = 128 + signal;
         s->kill_at = clock_now();
-    } else if (signal == SIGTSTP) {     // Ctrl-Z: this process, too, until fg
+    } else if (signal == SIGTSTP) {     // Ctrl-Z: stop this process, too, until fg
         send_to_all(s, SIGSTOP);
         raise(SIGSTOP);
         send_to_all(s, SIGCONT);
@@ -92,7 +93,7 @@ static void pass_on(Supervisor *s, int signal)
     }
 }
 
-// Returns after a moment even if there are none. The last one that asks to end, or 0.
+// Waits up to `ms` for signals and passes them on. Returns the last one that asks to end, or 0.
 static int take_news(Supervisor *s, int ms)
 {
     struct pollfd fd = { .fd = s->signals, .events = POLLIN };
@@ -132,7 +133,7 @@ void supervise_free(Supervisor *s)
     free(s->watch.ranks);
 }
 
-// In the child. Ctrl-C is for the parent, which passes it on.
+// In the child. Ctrl-C reaches only the parent, which passes it on.
 static void be_child(const Supervisor *s, int i)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -160,7 +161,7 @@ pid_t supervise_fork(Supervisor *s, int rank, double patience)
         be_child(s, i);
     if (pid <= 0)
         return pid;
-    setpgid(pid, pid);                  // parent and child both, for either may run first
+    setpgid(pid, pid);                  // in parent and child, since either may run first
     *of(s, i) = (Watched){ .alive = &s->pages[i], .pid = pid };
     gethostname(of(s, i)->host, WATCH_HOST - 1);
     return pid;
@@ -182,8 +183,8 @@ static void reap(Supervisor *s)
         }
 }
 
-// Processes that the ranks have left are our children by now. A group without any of them may be
-// an unrelated one. Returns whether there is any.
+// The ranks' own children that are left are ours by now. Returns whether there are any. A group
+// without them gets no signal: its number may belong to unrelated processes.
 static bool orphans(Supervisor *s, int signal)
 {
     bool any = false;

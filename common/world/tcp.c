@@ -104,8 +104,8 @@ TcpPlace tcp_place(int socket, bool peer)
     return to_place(&a);
 }
 
-// While no process listens at a port, the system may choose that very port for this end: then the
-// socket has connected to itself.
+// While no process listens at the port, the system may choose that very port for this end. The
+// socket then connects to itself.
 static bool is_itself(int socket)
 {
     TcpPlace here = tcp_place(socket, false), there = tcp_place(socket, true);
@@ -129,8 +129,8 @@ int tcp_connect(const TcpPlace *place, double seconds, Error *err)
     return -1;
 }
 
-// The kernel lists each end of a connection: its own address, the other's, its state (1: connected),
-// and its owner. What is left of a closed end has inode 0 and seems to belong to root.
+// The kernel lists each end of a connection: its own address, the other's, its state (1:
+// connected), and its owner. A closed end has inode 0 and seems to belong to root.
 bool tcp_same_user(int socket)
 {
     Address here = { 0 }, there = { 0 };

@@ -1,9 +1,9 @@
-// tcp_store.c - a rank's side of the store: finds rank 0, asks, and sends signs of life.
+// tcp_store.c - a rank's side of the store: finds rank 0, asks, and sends heartbeats.
 //
 //   training thread   join | put | get ........ |                       | end
 //   store's thread         | beat  | beat  | beat  | beat  | beat  ...  |
 //
-// Both ask over one connection, one question at a time.
+// Both threads ask over one connection, one question at a time.
 #include "world/tcp_store_message.h"
 #include "clock.h"
 #include "interrupt.h"
@@ -28,7 +28,7 @@ typedef struct TcpStore {
     Person rank0;
     TcpStoreServer *server;             // rank 0's, else NULL
     sem_t silent;                       // posted when the thread that beats has ended
-    pthread_mutex_t lock;               // over the connection: from a question to its answer
+    pthread_mutex_t lock;               // held from a question to its answer
     char run[STORE_NAME];
     TcpAddress own;
 } TcpStore;
@@ -62,7 +62,7 @@ static void lose_rank0(const TcpStore *s, const char *how)
 // --- questions -----------------------------------------------------------------------------------
 
 // Returns the answer; the caller frees its value. Does not return when the run is over. A BEAT's
-// value is our page, copied with the lock, so that none is sent after a later one.
+// value is our page, copied under the lock, so that a newer copy never precedes an older one.
 static StoreMessage ask(TcpStore *s, StoreWhat what, const char *key, const void *value, size_t bytes)
 {
     CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "", "store: %.80s: a key of %zu bytes, a "
@@ -124,7 +124,7 @@ static bool beat(TcpStore *s)
     return answer.head.what == STORE_DONE;
 }
 
-// Between two beats it listens: OVER, or the end of the connection, may come at any time.
+// Between two beats it waits for input: OVER, or the end of the connection, may come at any time.
 static void *beat_on(void *arg)
 {
     TcpStore *s = arg;
@@ -167,7 +167,7 @@ static const char *shake_hands(const TcpStoreConfig *c, int socket, double patie
     why = why ? why : transfer(socket, false, &answer, patience);
     const Welcome *welcome = answer.value;
     if (!why && answer.head.what == STORE_OVER)
-        leave_at_once(EXIT_REPORTED);   // it contradicts the others: rank 0 prints how
+        leave_at_once(EXIT_REPORTED);   // its rank or size contradicts another's: rank 0 prints how
     if (!why && answer.head.what == STORE_NO) {
         snprintf(refusal, sizeof refusal, "it refuses this rank: %.*s", (int)answer.head.bytes,
                  (char *)answer.value);
@@ -182,14 +182,14 @@ static const char *shake_hands(const TcpStoreConfig *c, int socket, double patie
     return why;
 }
 
-// Tries the places in turn, repeatedly, since rank 0 may start later. Of the reasons for failure, a
-// store's own is the best to report.
+// Tries the places in turn, again and again, since rank 0 may start later. If none lets this rank
+// in, the message prefers a store's refusal to a failed connection.
 static int find_rank0(const TcpStoreConfig *c, Person *rank0)
 {
     double patience = c->count > 1 ? 0.5 : 2, left = c->timeout > 0 ? c->timeout : INFINITY;
     char why[sizeof(Error)] = "";
     bool store_spoke = false;
-    left += c->supervised;              // the supervisor may know more
+    left += c->supervised;              // the supervisor may report a better reason first
     for (int i = 0; left > 0; i = (i + 1) % c->count) {
         Error error;
         double begun = clock_now();
@@ -226,7 +226,7 @@ void tcp_store_add(TcpStoreConfig *c, const char *host, int port, int ports)
     }
 }
 
-// With first_free it listens at once: another run that has bound the same place finds it taken.
+// With first_free it listens at once, so that another run with the same place finds it taken.
 void tcp_store_bind(TcpStoreConfig *c)
 {
     Error err = { .text = "" };
@@ -281,7 +281,7 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     world->store = (Store){ put, get, end, s };
 }
 
-// The last beat reports that this rank is done. The end of the connection then wakes the thread.
+// The last beat reports that this rank is done. Closing the connection then wakes the thread.
 void tcp_store_end(World *world)
 {
     TcpStore *s = world->store.arg;

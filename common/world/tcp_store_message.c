@@ -1,4 +1,4 @@
-// tcp_store_message.c - a message may go in pieces, when the other side is slow.
+// tcp_store_message.c - sends and receives messages, in pieces if the other side is slow.
 #include "world/tcp_store_message.h"
 
 #include <errno.h>

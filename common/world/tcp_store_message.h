@@ -2,18 +2,18 @@
 //
 //   rank                                       store
 //                                       <--    GREETING: random bytes
-//   HELLO: both sides' random bytes, who
-//     it is, proof of the secret        -->
+//   HELLO: both sides' random bytes, its
+//     rank, proof of the secret         -->
 //                                       <--    WELCOME with a proof, or NO with the reason
 //   PUT key value                       -->    DONE
 //   GET key                             -->    VALUE, or NOT_YET: ask again
-//   BEAT signs of life                  -->    DONE
+//   BEAT heartbeat page (alive.h)       -->    DONE
 //   OVER: rank 0 has printed why        -->
 //                                       <--    OVER, at any time: the run has ended
 //
 // A rank asks one question at a time, and each has one answer. A rank leaves by closing the
-// connection after a BEAT that says "done". After WELCOME messages travel in the clear, as gradients
-// do. Numbers travel as they are in memory: the machines of a run are of one kind.
+// connection after a BEAT marked as done. After WELCOME, messages are not encrypted, as gradients
+// are not. Numbers are sent as they are in memory: all machines of a run must be of one kind.
 #pragma once
 #include "tcp_store.h"
 #include "alive.h"
@@ -43,7 +43,7 @@ typedef struct StoreMessage {
 int store_move(int socket, bool sends, StoreMessage *message, size_t most);
 
 typedef struct StoreRandom {
-    unsigned char bytes[32];            // makes each proof a new one
+    unsigned char bytes[32];            // makes every proof different
 } StoreRandom;
 StoreRandom store_random(void);
 
@@ -53,7 +53,7 @@ typedef struct Person {
 } Person;
 
 typedef struct Hello {
-    StoreRandom server, client;         // the server's as it came
+    StoreRandom server, client;         // server: from the GREETING
     Person person;
     Proof proof;                        // of all before it
 } Hello;

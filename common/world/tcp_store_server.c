@@ -1,12 +1,12 @@
-// tcp_store_server.c - rank 0's side of the store: admits ranks, keeps values, and judges all
-// ranks by their signs of life.
+// tcp_store_server.c - rank 0's side of the store: admits ranks, keeps values, and watches the
+// ranks' heartbeats.
 //
 // One thread serves all connections and waits for none of them: a message may come or go in pieces.
 //
 //   a rank       GREETING > | < HELLO | WELCOME > | < question | answer > | < question ...
 //   a stranger   GREETING > | < 5 s to send a HELLO that proves its right | closed
 //
-// If there are too many strangers, the oldest is closed.
+// If there are too many strangers, the oldest connection is closed.
 #include "world/tcp_store_message.h"
 #include "clock.h"
 #include "threads.h"
@@ -32,7 +32,7 @@ typedef struct Peer {
     double since;                       // s
     bool sends;                         // an answer; else it receives a question
     StoreMessage message;
-    StoreRandom greeting;               // what it was sent
+    StoreRandom greeting;               // the random bytes that it was sent
     Welcome welcome;
 } Peer;
 
@@ -50,13 +50,13 @@ struct TcpStoreServer {
     Peer *peers;                        // the latest first
     int connections;
     Entry *entries;                     // the latest first
-    Watch watch;                        // ended > 0 before all are there: the rank is not there
+    Watch watch;                        // before the run, ended > 0 means: has not joined yet
     Alive *pages;
     bool going, warned;
 };
 
-// Rank 0 prints why, unless it has done so (NULL); the others end without a message, and have a
-// moment to receive OVER.
+// Rank 0 prints why, unless it has already done so (NULL). The others have a moment to receive
+// OVER, and end without a message.
 static _Noreturn void end_run(TcpStoreServer *s, const Error *why)
 {
     const StoreHead over = { .what = STORE_OVER };
@@ -69,7 +69,7 @@ static _Noreturn void end_run(TcpStoreServer *s, const Error *why)
     leave_at_once(EXIT_REPORTED);
 }
 
-// In place of the question. The value must live until it is sent.
+// Replaces the question by its answer. The value must stay valid until it is sent.
 static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
 {
     free(p->message.value);
@@ -79,7 +79,7 @@ static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
 
 // --- joining -------------------------------------------------------------------------------------
 
-// NULL: it is one of ours; else why not.
+// NULL: it is a rank of this run; else the reason for refusing it.
 static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *hello)
 {
     const Secret *secret = &s->config.secret;
@@ -131,7 +131,7 @@ static void take_hello(TcpStoreServer *s, Peer *p)
     }
     Person *person = &hello->person;
     person->host[STORE_NAME - 1] = '\0';
-    p->rank = person->rank;             // by now OVER goes there, too
+    p->rank = person->rank;             // from now on end_run sends OVER there, too
     check_person(s, person);
     Watched *rank = &s->watch.ranks[p->rank];
     *rank = (Watched){ .alive = rank->alive, .pid = person->pid, .slack = person->supervised ? courtesy : 0 };
@@ -150,7 +150,7 @@ static const Entry *find(const TcpStoreServer *s, const char *key)
     return entry;
 }
 
-// An entry stays where it is to the end.
+// An entry never moves, since answers point to its value.
 static void keep(TcpStoreServer *s, const char *key, const void *value, size_t bytes)
 {
     Entry *entry = xmalloc(sizeof *entry + bytes);
@@ -207,7 +207,7 @@ static void forget(TcpStoreServer *s, Peer *p)
     s->connections--;
 }
 
-// Continues with the message that is under way. False: the connection is closed, or was refused.
+// Continues sending or receiving the current message. False: the connection is closed or refused.
 static bool serve(TcpStoreServer *s, Peer *p)
 {
     bool known = p->rank >= 0;
@@ -224,7 +224,7 @@ static bool serve(TcpStoreServer *s, Peer *p)
     return !refused;
 }
 
-// Serves the connections with news: fds are theirs, in the same order.
+// Serves the connections that are ready. fds has one entry for each, in the same order.
 static void serve_all(TcpStoreServer *s, const struct pollfd *fds)
 {
     double now = clock_now();
@@ -242,7 +242,8 @@ static void serve_all(TcpStoreServer *s, const struct pollfd *fds)
     }
 }
 
-// Waits for news, but only for a moment. A rank's old connection ends before its new one begins.
+// Waits a moment for input. Serves old connections before it accepts new ones, so that a rank that
+// reconnects has left first.
 static void listen_on(TcpStoreServer *s)
 {
     int doors = s->config.count, n = doors;
@@ -289,7 +290,7 @@ static _Noreturn void give_up(TcpStoreServer *s, int there)
     end_run(s, &error);
 }
 
-// late: the time for all ranks to come is over.
+// late: the timeout for all ranks to join has passed.
 static void look(TcpStoreServer *s, bool late)
 {
     int there = 0;
@@ -303,11 +304,11 @@ static void look(TcpStoreServer *s, bool late)
         end_run(s, NULL);
 }
 
-// Only short intervals count: in a long one this process was stopped.
+// Only short intervals count towards the timeout: in a long one this process was stopped.
 static void *run(void *arg)
 {
     TcpStoreServer *s = arg;
-    const double limit = s->config.timeout + s->config.supervised;      // a supervisor may know more
+    const double limit = s->config.timeout + s->config.supervised;   // a supervisor may report first
     double waited = 0, leaving = 0;
     for (bool others = true; others && leaving < farewell;) {
         double before = clock_now();

@@ -1,5 +1,4 @@
-// watch.c - four ways to be lost: to die; to be stopped; to fall silent; and to wait for each
-// other.
+// watch.c - a rank can be lost in four ways: dead, stopped, silent, or deadlocked with others.
 #include "watch.h"
 #include "check.h"
 #include "clock.h"
@@ -21,7 +20,7 @@ static void report(const Watch *w, int rank, const char *how, const char *hint)
 {
     const Watched *r = &w->ranks[rank];
     char progress[256] = "";
-    bool ours = alive_seen(r->alive);   // not just any program
+    bool ours = alive_seen(r->alive);   // a program that sends heartbeats
     if (ours)
         alive_progress(r->alive, progress, sizeof progress);
     WARN(ours ? hint : "", "rank %d of %d (%.70s, pid %d) %s%s%s", rank, w->size, r->host, (int)r->pid,
@@ -30,10 +29,10 @@ static void report(const Watch *w, int rank, const char *how, const char *hint)
 
 // --- deaths --------------------------------------------------------------------------------------
 
-// The greater, the more a rank is to blame.
+// In rising order of blame for the end of the run.
 enum { NO_BLAME, FOLLOWED, FAILED, KILLED };
 
-// Our own child's exit status; a signal that we passed on was meant.
+// Exit status of our own child. A signal that we passed on counts as an intended end.
 static int status_of(const Watch *w, const Watched *r)
 {
     int number = WTERMSIG(r->status);
@@ -74,7 +73,7 @@ static void report_death(const Watch *w, int rank)
     report(w, rank, how, explained ? "" : number == SIGKILL ? memory : resume);
 }
 
-// Of several that died at once, the first of those that are most to blame.
+// Of several ranks that died together, blames the first of those most to blame.
 static int judge_deaths(const Watch *w)
 {
     const Watched *culprit = NULL;
@@ -98,9 +97,9 @@ static int judge_deaths(const Watch *w)
     return status == 0 || status == EXIT_REPORTED ? EXIT_FAILED : status;
 }
 
-// --- signs of life -------------------------------------------------------------------------------
+// --- heartbeats ----------------------------------------------------------------------------------
 
-// After a time in which this process was stopped, or the machine slept, all clocks restart.
+// If this process was stopped or the machine slept in between, all clocks restart.
 static void look(Watch *w)
 {
     double now = clock_now();
@@ -118,8 +117,8 @@ static void look(Watch *w)
 
 static bool waits(const Watched *r) { return r->alive->waiting > 0 && !r->alive->done; }
 
-// In which of three ways has the rank been lost for longer than its patience, and since when (s)?
-// A rank may wait for as long as a different rank works.
+// How the rank has been lost for longer than its patience, and since when (s); NULL: it is not
+// lost. It may wait without limit while a different rank works.
 static const char *loss_of(const Watch *w, const Watched *r, double *since)
 {
     const struct { bool applies; double since; const char *how; } losses[] = {
@@ -136,8 +135,8 @@ static const char *loss_of(const Watch *w, const Watched *r, double *since)
     return NULL;
 }
 
-// All ranks wait for each other, or are done. Those that have begun fewer collectives than others
-// are behind.
+// All ranks wait for each other, or are done. Also reports which ranks have begun fewer
+// collectives.
 static bool deadlock(const Watch *w)
 {
     uint64_t most = 0;
@@ -160,7 +159,7 @@ static bool deadlock(const Watch *w)
     return true;
 }
 
-// Of several lost ranks, the one that has been lost for longest.
+// Of several lost ranks, names the one that has been lost for the longest time.
 static int judge_life(const Watch *w)
 {
     static const char hint[] = "--timeout SECONDS gives more time (0: any); with --save, --resume auto "

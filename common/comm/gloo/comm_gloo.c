@@ -1,8 +1,8 @@
 // comm_gloo.c - comm.h on Gloo: rings and trees over TCP, computed by the CPU.
 //
 // Gloo works in the thread that calls it and has no streams, so a call becomes a job that the
-// stream runs in its turn (stream_call). If the device has memory of its own, the job
-// works on a copy in host memory:
+// stream runs when it gets there (stream_call). If the device has its own memory, the job works on
+// a copy in host memory:
 //
 //   device memory --copy_to_host--> staging --job--> staging --copy_to_device--> device memory
 #include "alive.h"
@@ -28,10 +28,9 @@ struct Link {
     size_t staging_bytes;
 };
 
-// A communicator's calls run in the order in which they were made, also if they were made on
-// different streams. If a device has memory of its own, all communicators share one
-// order: the driver runs all jobs in one thread, and if two ranks started with different
-// jobs, each would wait for the other without end.
+// A communicator's calls run in the order in which they were made, even on different streams. If
+// the device has its own memory, all communicators share one order: the driver runs all jobs in one
+// thread, and two ranks that began with different jobs would deadlock.
 static Stream *shared_last;
 
 // --- connecting ----------------------------------------------------------------------------------
@@ -131,7 +130,7 @@ static Call stage(Link *link, const Call *call)
     bool in_place = call->from == call->to;
     size_t bytes = call->bytes + (in_place ? 0 : call->to_bytes);
     if (bytes > link->staging_bytes) {
-        wait_for_calls(link);           // they use the old one
+        wait_for_calls(link);           // they use the old buffer
         host_free(link->staging);
         link->staging = host_alloc(bytes);
         link->staging_bytes = bytes;

@@ -1,4 +1,4 @@
-// gloo_reduce.h - how values of two ranks become one.
+// gloo_reduce.h - adds the values of two ranks.
 #pragma once
 #include "comm.h"
 

@@ -23,7 +23,7 @@ extern "C" {
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
 
-// Gloo's limit applies to each wait, and a different rank may work for long before it makes the
+// Gloo's timeout applies to each wait, and other ranks may work for a long time before they make the
 // call. Gloo notices a dead rank at once; the watchdog finds a rank that hangs.
 static const std::chrono::milliseconds patience = std::chrono::hours(24);
 
