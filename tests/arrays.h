@@ -1,4 +1,4 @@
-// arrays.h - numbers on the host and on the device, for tests of the operations.
+// arrays.h - arrays on the host and on the device, for tests of the operations.
 #pragma once
 #include "check.h"
 #include "cpu/short_types.h"
@@ -15,7 +15,7 @@ static Ops *ops;
 static const char *const type_names[] = { "f32", "bf16", "f16" };
 static const double roundoffs[] = { 0x1p-24, 0x1p-8, 0x1p-11 };
 
-// What a check has allocated, on the host and on the device, until it ends.
+// The memory that a check has allocated; check_ends frees it.
 enum { MOST = 4096 };
 static void *on_host[MOST], *on_device[MOST];
 static int host_count, device_used;
@@ -58,7 +58,7 @@ static inline void *to_host(const void *there, size_t bytes)
 
 static inline double *zeros(size_t count) { return host_memory(count * sizeof(double)); }
 
-// Uniform in (-1, 1), different numbers for each key, rounded to what a type holds.
+// Uniform in (-1, 1), different for each key, rounded to the type.
 static inline double *random_numbers(Type of, size_t count, int key)
 {
     double *v = zeros(count);
@@ -67,10 +67,10 @@ static inline double *random_numbers(Type of, size_t count, int key)
     return v;
 }
 
-// So many numbers of f32, one after the other.
+// A contiguous array of `count` f32 numbers.
 static inline Shape row(size_t count) { return (Shape){ 1, (int)count, 1, 1, 1 }; }
 
-// Where element i in torch's order lies in an activation of this shape.
+// The index in an activation of this shape of element i in torch's order.
 static inline size_t place(Shape s, size_t i)
 {
     size_t plane = (size_t)s.h * s.w, c = i / plane % s.c, n = i / plane / s.c;
@@ -87,7 +87,7 @@ static inline void *activation(Shape s, const double *v)
 
 static inline void *empty(Shape s) { return memory(shape_bytes(s)); }
 
-// A number may be off by `of_itself` times what is wanted plus `of_largest` times the largest of all.
+// Each number may be off by of_itself * |wanted number| + of_largest * largest |wanted number|.
 static inline void expect_near(const char *what, Shape s, const void *there, const double *wanted,
                         double of_itself, double of_largest)
 {
@@ -105,6 +105,6 @@ static inline void expect_near(const char *what, Shape s, const void *there, con
             at = i;
         }
     }
-    EXPECT(worst <= 1, "%s, %s: number %zu is %g, wanted %g: %.2g times as far off as it may be",
+    EXPECT(worst <= 1, "%s, %s: number %zu is %g, wanted %g: off by %.2g times the tolerance",
            what, type_names[s.type], at, load(s.type, got, place(s, at)), wanted[at], worst);
 }

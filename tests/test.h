@@ -1,4 +1,4 @@
-// test.h - as much of a test framework as these tests need.
+// test.h - a minimal test framework.
 //
 //   TEST(crop_stays_inside)
 //   {
@@ -19,14 +19,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { TEST_SKIPPED = 77 }; // an exit status that CTest and tests/run.sh know
+enum { TEST_SKIPPED = 77 }; // CTest and tests/run.sh count this exit status as skipped
 
 static _Atomic int test_passed, test_failed; // atomic: some tests have threads
 
 #define TEST(name) static void name(void)
 
-// What is tested may call exit(0): a program that has checked something, and does not reach test_done,
-// has failed.
+// The code under test may call exit(0). So a program that has checked something fails unless it
+// reaches test_done.
 static pid_t test_process;
 static int test_reached_done;
 
@@ -35,7 +35,7 @@ static void test_at_exit(int status, void *unused)
     (void)unused;
     if (status != 0 || getpid() != test_process || test_reached_done || test_passed + test_failed == 0)
         return;
-    fprintf(stderr, "the program has ended before test_done\n");
+    fprintf(stderr, "the program ended before test_done\n");
     fflush(NULL);
     _exit(1);
 }
@@ -46,7 +46,7 @@ __attribute__((constructor)) static void test_begin(void)
     on_exit(test_at_exit, NULL);
 }
 
-// Counts, and says where and what when it does not hold. Goes on either way; returns the condition.
+// Counts the check. If it fails, reports where and continues. Returns the condition.
 #define EXPECT(condition, ...) test_expect(__FILE__, __LINE__, (condition), #condition, __VA_ARGS__)
 
 __attribute__((format(printf, 5, 6))) static inline int
@@ -78,7 +78,7 @@ test_expect(const char *file, int line, int holds, const char *condition, const 
         EXPECT(strcmp(value_, wanted_) == 0, "%s is \"%s\", wanted \"%s\"", #value, value_, wanted_); \
     } while (0)
 
-// not <=: so that a NaN fails
+// Fails for a NaN.
 #define EXPECT_NEAR(value, wanted, tolerance)                                                      \
     do {                                                                                           \
         double value_ = (value), wanted_ = (wanted), off_ = value_ - wanted_;                      \
@@ -86,7 +86,7 @@ test_expect(const char *file, int line, int holds, const char *condition, const 
                value_, wanted_, (double)(tolerance));                                              \
     } while (0)
 
-// Ends the program: this machine lacks what the test needs.
+// Ends the program as skipped: the machine lacks something that the test needs.
 #define TEST_SKIP(...)                                                                             \
     do {                                                                                           \
         printf("skipped: " __VA_ARGS__);                                                           \
@@ -94,7 +94,7 @@ test_expect(const char *file, int line, int holds, const char *condition, const 
         exit(TEST_SKIPPED);                                                                        \
     } while (0)
 
-// A path in the test's scratch directory ($TMP), in one of four buffers that are used in turn.
+// A path in the test's scratch directory ($TMP). Valid for the next three calls.
 static inline const char *test_path(const char *name)
 {
     static char paths[4][4096];
@@ -105,7 +105,7 @@ static inline const char *test_path(const char *name)
     return path;
 }
 
-// Runs this program once more, with NAME=VALUE in its environment: that must succeed, too.
+// Runs this program again with NAME=VALUE in its environment, and expects it to succeed.
 static inline void test_again_with(const char *name, const char *value, char *const argv[])
 {
     int status = -1;
@@ -120,7 +120,7 @@ static inline void test_again_with(const char *name, const char *value, char *co
     EXPECT(status == 0, "with %s=%s: status %d", name, value, status);
 }
 
-// The last line of main: return test_done(). A test that checked nothing has failed.
+// The last line of main: return test_done(). A test without checks fails.
 static inline int test_done(void)
 {
     test_reached_done = 1;

@@ -1,6 +1,6 @@
-// What mixed precision asks of the operations: a loss in several calls, the loss scale, the norm
-// of the gradients and their clipping, numbers that travel short. Each against a computation of its
-// own in double.
+// The operations for mixed precision: the loss in several calls, the loss scale, the norm of the
+// gradients and their clipping, conversion to 16 bits and back. Each is compared with a plain
+// computation in double.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 #include "arrays.h"
@@ -41,13 +41,13 @@ static Scalars *new_scalars(Scalars values)
 
 enum { ROWS = 37, PART = 16, CLASSES = 11 };
 
-// A batch, and what its loss is in one call: test_ops.c checks that.
+// A batch, and its loss computed in one call, which test_ops.c tests.
 typedef struct Batch {
     int rows, counted;
     float *logits, *dlogits;        // device
     int32_t *labels;                // device
     Stats stats;
-    float *wanted;                  // dlogits, if the loss scale is 1
+    float *wanted;                  // dlogits for a loss scale of 1
 } Batch;
 
 // Labels of the first `unlabelled` rows and of some others are negative.
@@ -87,7 +87,7 @@ static void loss_in_parts(const Batch *b, Scalars *scalars, Stats *stats)
         part_loss(b, from, scalars, stats, true);
 }
 
-// The last batch in the statistics is b, after `before` (NULL: none).
+// Expects statistics of batch b, added to those of `before` (NULL: none).
 static void expect_batch(const char *what, const Batch *b, const Batch *before, double scale,
                          const Stats *there)
 {
@@ -97,7 +97,7 @@ static void expect_batch(const char *what, const Batch *b, const Batch *before, 
     double worst = 0;
     for (size_t i = 0; i < count && scale > 0; i++)
         worst = fmax(worst, fabs(got[i] / scale - b->wanted[i]) * b->counted);
-    EXPECT(worst <= 1e-6, "%s: a gradient is off by %g", what, worst);
+    EXPECT(worst <= 1e-6, "%s: gradients are off by up to %g", what, worst);
     EXPECT_NEAR(s.batch_loss_sum, b->stats.batch_loss_sum, 1e-5 * b->stats.batch_loss_sum);
     EXPECT_NEAR(s.loss_sum, b->stats.loss_sum + old->loss_sum, 1e-5 * s.loss_sum);
     EXPECT(s.batch_count == b->counted && s.batch_correct1 == b->stats.batch_correct1 &&
@@ -108,8 +108,8 @@ static void expect_batch(const char *what, const Batch *b, const Batch *before, 
            (long long)s.count, (long long)s.batch_correct1, (long long)s.correct1);
 }
 
-// A batch in parts of 16, 16 and 5 rows gives what it gives at once, and so does the shorter one
-// that follows, an epoch's last. A first part without labels must not count the batch before it.
+// A batch in parts of 16, 16 and 5 rows gives the same result as in one call; so does the shorter
+// last batch of an epoch. A first part without labels must not count the previous batch again.
 TEST(a_loss_in_parts)
 {
     for (int unlabelled = 0; unlabelled <= PART; unlabelled += PART) {
@@ -126,8 +126,8 @@ TEST(a_loss_in_parts)
     }
 }
 
-// Evaluating between two parts leaves the window as it is, and its own numbers are of one call.
-TEST(evaluating_knows_no_window)
+// An evaluation between two parts does not change the window, and has separate statistics.
+TEST(evaluation_leaves_the_window_alone)
 {
     Batch b = batch_new(ROWS, 0, 5), test = batch_new(PART, 0, 6);
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = 4, .window = b.counted });
@@ -146,7 +146,7 @@ TEST(evaluating_knows_no_window)
 
 // ==== The loss scale =============================================================================
 
-TEST(the_loss_scale_outlives_a_step)
+TEST(the_loss_scale_survives_scalars_set)
 {
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1024, .clean = 5, .skipped = 3,
                                               .window = 9, .done = 4, .skip = 1, .norm = 2 });
@@ -156,8 +156,8 @@ TEST(the_loss_scale_outlives_a_step)
     EXPECT(s.loss_scale == 1024 && s.clean == 5 && s.skipped == 3, "kept: %g, %d, %d",
            s.loss_scale, s.clean, s.skipped);
     EXPECT(s.lr == 0.5f && s.momentum == 0.25f && s.weight_decay == 0.125f && s.nesterov == 1 &&
-               s.clip_norm == 7 && s.window == 30, "what was set is not there");
-    EXPECT(s.done == 0 && s.skip == 0 && s.norm == 0, "left: %d, %d, %g", s.done, s.skip, s.norm);
+               s.clip_norm == 7 && s.window == 30, "a value was not set");
+    EXPECT(s.done == 0 && s.skip == 0 && s.norm == 0, "not 0: %d, %d, %g", s.done, s.skip, s.norm);
     scalars_set(ops, scalars, (Scalars){ .loss_scale = 16, .clean = 1, .skipped = 2 });
     s = read_scalars(scalars);
     EXPECT(s.loss_scale == 16 && s.clean == 1 && s.skipped == 2, "set: %g, %d, %d", s.loss_scale,
@@ -165,7 +165,7 @@ TEST(the_loss_scale_outlives_a_step)
     check_ends();
 }
 
-// A step of a run: clean, or with an overflow that gradients_scale finds.
+// A training step, clean or with an overflow that gradients_scale detects.
 static Scalars step(Scalars *scalars, bool overflow, int interval)
 {
     float value = overflow ? INFINITY : 1, *grad = to_device(&value, sizeof value);
@@ -176,12 +176,12 @@ static Scalars step(Scalars *scalars, bool overflow, int interval)
     return read_scalars(scalars);
 }
 
-// It halves after an overflow and doubles after `interval` steps without one, but becomes neither
+// The scale halves after an overflow and doubles after `interval` clean steps, but becomes neither
 // zero nor infinite.
 TEST(the_loss_scale_adapts)
 {
     static const struct {
-        float start;        // 0: from where it is
+        float start;        // scale before the step; 0: the previous step's
         int interval;
         bool overflow;
         float scale;
@@ -217,7 +217,7 @@ TEST(the_loss_scale_adapts)
     check_ends();
 }
 
-// ==== Dividing by it =============================================================================
+// ==== Unscaling the gradients ====================================================================
 
 enum { SCALED = 1031 };
 
@@ -229,7 +229,7 @@ static void check_scale(Stream *stream, float loss_scale, float factor, double o
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = loss_scale });
     Stats *stats = memory(sizeof *stats);
     stream_sync(device_stream(device));
-    // two pieces of one step, the second first
+    // one step's gradients in two pieces, the second piece first
     gradients_scale(ops, stream, SCALED - 512, there + 512, factor, scalars, stats);
     gradients_scale(ops, stream, 512, there, factor, scalars, stats);
     stream_sync(stream);
@@ -260,7 +260,7 @@ TEST(gradients_are_unscaled)
         check_scale(streams[i], 65536, 1, INFINITY, true);
         check_scale(streams[i], 1024, 0.5f, -INFINITY, true);
         check_scale(streams[i], 65536, 1, NAN, true);
-        check_scale(streams[i], 0.5f, 1, 3e38, true);       // too large only when it is divided
+        check_scale(streams[i], 0.5f, 1, 3e38, true);       // overflows in the division
         check_scale(streams[i], 0.5f, 0.25f, 3e38, false);
         check_scale(streams[i], LOSS_SCALE_LEAST, 1, -1e32, true);
     }
@@ -273,7 +273,7 @@ static double norm_of(const float *grads, size_t count)
     Scalars *scalars = new_scalars((Scalars){ .loss_scale = 1, .norm = -1 });
     gradients_norm(ops, count, to_device(grads, count * sizeof *grads), scalars);
     Scalars s = read_scalars(scalars);
-    EXPECT(s.skip == 0 && s.loss_scale == 1, "the norm changes other numbers");
+    EXPECT(s.skip == 0 && s.loss_scale == 1, "gradients_norm changed other scalars");
     return s.norm;
 }
 
@@ -297,7 +297,7 @@ TEST(norms)
         }
 }
 
-// A single one of them is seen, wherever it stands.
+// All gradients but one are zero: the norm must see it at every index.
 TEST(norms_see_every_gradient)
 {
     static const size_t sizes[] = { 1, 300, 8200 };
@@ -318,7 +318,7 @@ TEST(norms_see_every_gradient)
     }
 }
 
-// What it is with one thread it is with any number of them, to the bit: ranks must agree.
+// The norm is bit-identical for any number of threads, since ranks must clip alike.
 TEST(norms_do_not_depend_on_threads)
 {
     const char *limit = getenv("OMP_NUM_THREADS");
@@ -337,10 +337,10 @@ TEST(norms_do_not_depend_on_threads)
         device_close(one);
     }
     device_use(device);
-    EXPECT(other == 0, "%d of the norms have other bits", other);
+    EXPECT(other == 0, "%d norms depend on the number of threads", other);
 }
 
-// p, v: before the update, and after it.
+// Updates the parameters p and velocities v in place.
 static void sgd_plain(size_t count, const float *grads, double clip, bool nesterov, double *p,
                       double *v)
 {
@@ -355,7 +355,7 @@ static void sgd_plain(size_t count, const float *grads, double clip, bool nester
     }
 }
 
-// Gradients of this size, clipped to `clip` times their norm.
+// Clips gradients of up to `size` to `clip` times their norm.
 static void check_clip(float size, double clip, bool nesterov, bool skip)
 {
     enum { COUNT = 5003 };
@@ -371,7 +371,7 @@ static void check_clip(float size, double clip, bool nesterov, bool skip)
                                               .nesterov = nesterov, .loss_scale = 1,
                                               .clip_norm = limit, .skip = skip });
     gradients_norm(ops, COUNT, there, scalars);
-    EXPECT(read_scalars(scalars).norm == norm, "another norm the second time");
+    EXPECT(read_scalars(scalars).norm == norm, "the norm differs the second time");
     sgd_update(ops, COUNT, params, there, velocity, scalars);
     if (!skip)
         sgd_plain(COUNT, grads, limit, nesterov, p, v);
@@ -380,7 +380,7 @@ static void check_clip(float size, double clip, bool nesterov, bool skip)
     check_ends();
 }
 
-// Where the norm is tiny, the 1e-6 that torch adds to it counts.
+// For tiny norms, the 1e-6 that torch adds to the norm matters.
 TEST(clipping)
 {
     for (int nesterov = 0; nesterov < 2; nesterov++) {
@@ -395,14 +395,14 @@ TEST(clipping)
     }
 }
 
-// ==== Numbers that travel short ==================================================================
+// ==== Conversion to 16 bits and back =============================================================
 
 static bool same(double a, double b)
 {
     return isnan(b) ? isnan(a) : a == b && !signbit(a) == !signbit(b);
 }
 
-// Of all sizes, with what is special in front.
+// Special numbers, then numbers of all magnitudes.
 static float *various_floats(size_t count)
 {
     static const float special[] = { 0, -0.0f, 1, INFINITY, -INFINITY, NAN, 65504, 65519, 65520,
@@ -417,9 +417,9 @@ static float *various_floats(size_t count)
 
 enum { GUARD = 0x5a };
 
-// Narrowed on one stream, widened on the other: what is in between, what comes back, and that
-// nothing beside it is touched. `from`: elements that are left out in front. The conversions of
-// short_types.h, which test_types.c checks, are the measure.
+// Narrows on one stream and widens on the other, skipping the first `from` elements. Compares both
+// results with the conversions of short_types.h, which test_types.c tests, and checks that nothing
+// outside the range is written.
 static void check_short(Type type, size_t count, size_t from, float factor, Stream *there,
                         Stream *back)
 {
@@ -444,7 +444,7 @@ static void check_short(Type type, size_t count, size_t from, float factor, Stre
         wrong += !same(load(type, half, i), wanted) || !same(wide[i], wanted);
     }
     EXPECT(wrong == 0, "type %d: %zu of %zu numbers times %g are wrong", type, wrong, rest, factor);
-    EXPECT(memcmp(kept, values, count * sizeof *kept) == 0, "the values themselves changed");
+    EXPECT(memcmp(kept, values, count * sizeof *kept) == 0, "the source changed");
     EXPECT(memcmp(half, guards, from * sizeof *half) == 0 &&
                memcmp(half + count, guards, sizeof *half) == 0 &&
                memcmp(wide, guards, from * sizeof *wide) == 0 &&
@@ -454,7 +454,7 @@ static void check_short(Type type, size_t count, size_t from, float factor, Stre
     check_ends();
 }
 
-TEST(numbers_travel_short)
+TEST(narrowing_and_widening)
 {
     static const size_t sizes[] = { 1, 2, 7, 31, 1031, 4095, 4097, 100003 };
     static const float factors[] = { 1, 0.25f, 1 / 3.0f, 1024 };
@@ -469,10 +469,10 @@ TEST(numbers_travel_short)
         }
 }
 
-// ==== All at once ================================================================================
+// ==== Both streams at once =======================================================================
 
-// A step's last gradients are unscaled and narrowed beside the next loss: they share Scalars and
-// Stats, and nothing else.
+// A step's last gradients are unscaled and narrowed while the next loss is computed. The streams
+// share only Scalars and Stats.
 TEST(beside_the_compute_stream)
 {
     enum { COUNT = 300000 };
@@ -504,15 +504,15 @@ int main(void)
     ops = ops_new(device, &(OpsConfig){ 0 });
     beside = stream_new_beside(device, "beside");
     a_loss_in_parts();
-    evaluating_knows_no_window();
-    the_loss_scale_outlives_a_step();
+    evaluation_leaves_the_window_alone();
+    the_loss_scale_survives_scalars_set();
     the_loss_scale_adapts();
     gradients_are_unscaled();
     norms();
     norms_see_every_gradient();
     norms_do_not_depend_on_threads();
     clipping();
-    numbers_travel_short();
+    narrowing_and_widening();
     beside_the_compute_stream();
     stream_free(beside);
     ops_free(ops);

@@ -1,4 +1,4 @@
-// test_args.c - the option table: what it accepts, what it refuses and how, and what it prints.
+// test_args.c - parsing options and config files: accepted values, error messages, printed output.
 #include "args.h"
 #include "check.h"
 #include "test.h"
@@ -51,7 +51,7 @@ static void parse(Args *args, const char *line)
     args_parse(args, line[0] ? argc : 1, argv);
 }
 
-// Does the same in a child: its exit status, and what it printed on both streams.
+// Parses in a child process. Returns its exit status; its stdout and stderr are in `said`.
 static char said[8192];
 
 static int status_of(const char *line)
@@ -102,14 +102,14 @@ TEST(spellings)
     EXPECT_EQ_INT(values.batch, 256);
     EXPECT(!args_given(&args, "batch-size") && !args_given(&args, "nonsense"), "given");
     parse(&args, "--batch_size|8|-b7|--shuffle|--no-evaluate|--save=--strange|--lr=+1e-3");
-    EXPECT_EQ_INT(values.batch, 7); // the last one holds
+    EXPECT_EQ_INT(values.batch, 7); // the last value wins
     EXPECT(values.shuffle && !values.evaluate, "flags");
     EXPECT_EQ_STR(values.save, "--strange");
     EXPECT(values.lr == 1e-3, "lr is %g", values.lr);
     EXPECT(args_given(&args, "evaluate") && !args_given(&args, "seed"), "given");
 }
 
-TEST(what_comes_behind_the_options)
+TEST(operands_follow_the_options)
 {
     static char *const lines[][7] = {
         { "x", "-b", "7", "program", "-b", "8", NULL }, { "x", "-b7", "--", "program", "--help" },
@@ -128,7 +128,7 @@ TEST(what_comes_behind_the_options)
     }
 }
 
-// A wrong line, and what its message holds.
+// A wrong command line, and a part of its error message.
 static const char *const wrong[][2] = {
     { "--epochz|3", "unknown option '--epochz'; --help lists all" },
     { "--batch-sizes=3", "unknown option '--batch-sizes'; did you mean --batch-size?" },
@@ -179,9 +179,9 @@ TEST(wrong_lines_are_refused)
 {
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         int status = status_of(wrong[i][0]);
-        EXPECT(status == EXIT_USAGE, "'%s' gives %d", wrong[i][0], status);
-        EXPECT(strncmp(said, "train: ", 7) == 0, "'%s' says %s", wrong[i][0], said);
-        EXPECT(strstr(said, wrong[i][1]) != NULL, "'%s' says %s", wrong[i][0], said);
+        EXPECT(status == EXIT_USAGE, "'%s' exits with %d", wrong[i][0], status);
+        EXPECT(strncmp(said, "train: ", 7) == 0, "'%s' prints %s", wrong[i][0], said);
+        EXPECT(strstr(said, wrong[i][1]) != NULL, "'%s' prints %s", wrong[i][0], said);
         EXPECT(strchr(said, '\n') == said + strlen(said) - 1, "more than a line: %s", said);
     }
 }
@@ -212,8 +212,8 @@ TEST(json_of_everything)
     free(text);
 }
 
-// Not --save, which is a process's own.
-TEST(what_processes_share)
+// --save may differ between processes, so it is not included.
+TEST(shared_options)
 {
     Args args;
     parse(&args, "--lr|1e-4|--save|mine|--devices|3,4");
@@ -233,7 +233,7 @@ static const char *file_of(const char *name, const char *content)
     return path;
 }
 
-// Defaults, then files in order, then the command line, wherever it names them.
+// Files override defaults, in order; the command line overrides files, wherever --config is on it.
 TEST(config_files)
 {
     Args args;
@@ -271,7 +271,7 @@ TEST(wrong_config_files)
         snprintf(line, sizeof line, "--config|%s|--lr|2", path);
         snprintf(wanted, sizeof wanted, "%s%s", path, wrong_files[i][1]);
         EXPECT_EQ_INT(status_of(line), EXIT_USAGE);
-        EXPECT(strncmp(said, wanted, strlen(wanted)) == 0, "'%s' says %s", wrong_files[i][0], said);
+        EXPECT(strncmp(said, wanted, strlen(wanted)) == 0, "'%s': %s", wrong_files[i][0], said);
         EXPECT(strchr(said, '\n') == said + strlen(said) - 1, "more than a line: %s", said);
     }
     EXPECT_EQ_INT(status_of("--config|/no/such.conf"), EXIT_USAGE);
@@ -280,7 +280,7 @@ TEST(wrong_config_files)
     EXPECT_EQ_STR(said, "train: --config: /: Is a directory\n");
 }
 
-// (That it gives the same values again is in test_recipes.sh.)
+// (test_recipes.sh reads the printed file back.)
 TEST(print_config)
 {
     EXPECT_EQ_INT(status_of("--print-config|--lr|0.30000000000000004|--no-shuffle"), 0);
@@ -292,12 +292,12 @@ int main(void)
 {
     every_type_is_read();
     spellings();
-    what_comes_behind_the_options();
+    operands_follow_the_options();
     counts_and_lists();
     wrong_lines_are_refused();
     help_is_complete();
     json_of_everything();
-    what_processes_share();
+    shared_options();
     config_files();
     wrong_config_files();
     print_config();

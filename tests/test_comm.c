@@ -1,4 +1,4 @@
-// test_comm.c - every collective: types, counts, roots, numbers of ranks; the same bits everywhere.
+// test_comm.c - every collective, for all types and several counts, roots and numbers of ranks.
 // ctest: PROCESSORS 2 SANITIZERS asan tsan
 #include "comm/backend.h"
 #include "comm/gloo/gloo_reduce.h"
@@ -8,12 +8,12 @@
 
 #include <math.h>
 
-// --- values that say where they come from --------------------------------------------------------
+// --- values that identify their rank and index ---------------------------------------------------
 
 static const CommType types[] = { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 };
 enum { TYPES = sizeof types / sizeof *types };
 
-// Wide values have last bits, too, which would be lost in a narrower type.
+// 64-bit values use their low bits, so that a conversion to a narrower type shows.
 static const double f64_unit = 1 + 0x1p-40;
 static const int64_t i64_unit = (1LL << 40) + 1;
 
@@ -53,7 +53,7 @@ static double sum_of(int size, size_t i)
     return sum;
 }
 
-// --- a rank, and what it needs -------------------------------------------------------------------
+// --- a rank --------------------------------------------------------------------------------------
 
 typedef struct Rank {
     const World *world;
@@ -101,7 +101,7 @@ static void expect_values(const Rank *r, const char *what, const void *values,
 
 // --- every collective ----------------------------------------------------------------------------
 
-// Every rank's values, which a gather is to bring; before it there is something else.
+// gather to `root`, or all_gather if root < 0. The destination starts with wrong values.
 static void try_gather(Rank *r, int root)
 {
     size_t bytes = r->count * comm_width(r->type);
@@ -117,7 +117,7 @@ static void try_gather(Rank *r, int root)
         expect_values(r, all ? "all_gather" : "gather", r->all + (size_t)i * bytes, value_of, i);
 }
 
-// Around the ring: rank 0 sends first, the others when they have received.
+// Sends around a ring: rank 0 sends first, the others after they have received.
 static void try_pairs(Rank *r)
 {
     int rank = r->world->rank, size = r->world->size, next = (rank + 1) % size;
@@ -145,7 +145,7 @@ static void try_collectives(Rank *r, int root)
         try_pairs(r);
 }
 
-// Ranks that only receive count what they get, too.
+// comm_bytes also counts the bytes of ranks that only receive.
 static void count_bytes(Rank *r)
 {
     comm_all_reduce(r->comm, r->stream, r->mine, 101, COMM_F16);
@@ -155,7 +155,7 @@ static void count_bytes(Rank *r)
     EXPECT_EQ_INT(comm_bytes(r->comm), 202 + 14 + 24);
 }
 
-// count: of the largest messages; checked: with every call compared.
+// most: values in the largest message; checked: ranks compare every call.
 typedef struct Case {
     size_t most;
     bool checked;
@@ -172,7 +172,7 @@ static int every_collective(void *arg, const World *world)
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         for (int t = 0; t < TYPES; t++) {
             if (counts[i] > 100000 && types[t] != COMM_F32)
-                continue;   // enough that one type takes its time
+                continue;   // to save time, only one type is sent in large messages
             r.count = counts[i];
             r.type = types[t];
             try_collectives(&r, (int)((i + (size_t)t) % (size_t)world->size));
@@ -180,7 +180,7 @@ static int every_collective(void *arg, const World *world)
     return rank_close(&r);
 }
 
-// --- sums of numbers that do not add up exactly --------------------------------------------------
+// --- inexact sums --------------------------------------------------------------------------------
 
 static uint64_t hash_of(const void *memory, size_t bytes)
 {
@@ -190,7 +190,7 @@ static uint64_t hash_of(const void *memory, size_t bytes)
     return hash;
 }
 
-// Sums of fractions depend on the order of their parts: it must be the same on all ranks, each time.
+// Rounded sums depend on the order of addition, which must be the same on all ranks, every time.
 static int same_bits(void *arg, const World *world)
 {
     enum { COUNT = 300007 };
@@ -207,17 +207,17 @@ static int same_bits(void *arg, const World *world)
         uint64_t mine = hash_of(r.mine, COUNT * comm_width(type));
         comm_all_gather(r.comm, r.stream, &mine, hashes, 1, COMM_I64);
         for (int i = 0; i < world->size; i++)
-            EXPECT(hashes[i] == hashes[0], "type %d: rank %d has other bits", type, i);
+            EXPECT(hashes[i] == hashes[0], "type %d: rank %d differs from rank 0", type, i);
         first = turn % 2 == 0 ? mine : first;
-        EXPECT(mine == first, "type %d: other bits the second time", type);
+        EXPECT(mine == first, "type %d: the sum differs the second time", type);
     }
     return rank_close(&r);
 }
 
-// --- every number of 16 bits ---------------------------------------------------------------------
+// --- every 16-bit number -------------------------------------------------------------------------
 
-// Each is added to another, and f16's special ones to each other; f16 is added eight at a time where
-// the processor can. (test_types has the conversions.)
+// Adds each number to a second one, and f16's special numbers to each other. This covers the vector
+// code for f16. (test_types tests the conversions.)
 enum { PAIRS = (1 << 18) + 3, SPECIAL = 16 };
 
 static bool same_number(float a, float b) { return a == b || (isnan(a) && isnan(b)); }
@@ -243,10 +243,10 @@ TEST(every_short_number)
     EXPECT_EQ_INT(wrong, 0);
 }
 
-// --- several at once -----------------------------------------------------------------------------
+// --- several communicators at once ---------------------------------------------------------------
 
-// Two communicators, each on a stream of its own with many calls in flight; a third one is used
-// with both streams and the compute stream in turn.
+// Two communicators have one stream each, with many calls in flight. A third one alternates between
+// these streams and the compute stream.
 static int beside_each_other(void *arg, const World *world)
 {
     enum { CALLS = 40, COUNT = 5000 };
@@ -291,7 +291,7 @@ static int beside_each_other(void *arg, const World *world)
 
 // --- a barrier -----------------------------------------------------------------------------------
 
-// The last rank comes late; nobody is past the barrier before.
+// No rank may pass the barrier before the last rank, which is late.
 static int barrier_holds(void *arg, const World *world)
 {
     atomic_int *late = arg;
@@ -303,7 +303,7 @@ static int barrier_holds(void *arg, const World *world)
             atomic_store(late, i);
         }
         comm_barrier(comm);
-        EXPECT(atomic_load(late) >= i, "rank %d went on before the last had come", world->rank);
+        EXPECT(atomic_load(late) >= i, "rank %d passed before the last rank came", world->rank);
         comm_barrier(comm);
     }
     comm_free(comm);

@@ -1,4 +1,5 @@
-// test_comm_fails.c - ranks that disagree, and ranks that die: which rank prints what, and when all have ended.
+// test_comm_fails.c - ranks that call different collectives, and ranks that die: which rank prints
+// what, and how soon all ranks end.
 // ctest: SANITIZERS asan
 #include "../tools/ranks.h"
 #include "check.h"
@@ -14,7 +15,6 @@ enum { COUNT = 1000, BIG = 4000000 };
 
 static char text[1 << 16];
 
-// The stderr of all processes of this test goes to a file.
 static void redirect(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
@@ -39,10 +39,10 @@ static void expect_said(const char *path, const char *words)
 // --- ranks that disagree -------------------------------------------------------------------------
 
 typedef struct Story {
-    const char *file;       // for their stderr
+    const char *file;       // for the ranks' stderr
     void (*last)(Comm *comm, Stream *stream, float *values, int rank);
     bool checked;
-    bool beside;            // on its own stream
+    bool beside;            // on a second stream
 } Story;
 
 static void another_call(Comm *comm, Stream *stream, float *values, int rank)
@@ -75,7 +75,7 @@ static int tell(void *arg, const World *world)
     Comm *comm = comm_new(world, device, "grads", &(CommConfig){ .checked = story->checked });
     Stream *stream = story->beside ? stream_new_beside(device, "comm") : device_stream(device);
     float *values = device_alloc(device, sizeof(float[BIG]));
-    if (world->rank == 0)   // an empty message: the others need not take part
+    if (world->rank == 0)   // an empty message needs no receiver
         comm_send(comm, stream, values, 0, COMM_F32, 1);
     for (int i = 0; i < 3; i++)
         comm_all_reduce(comm, stream, values, COUNT, COMM_F32);
@@ -84,8 +84,8 @@ static int tell(void *arg, const World *world)
     return 0;
 }
 
-// Expects that rank `first` ends with `its_status`, and the others with `status`, after they have got
-// `signal` (0: none). Returns the seconds in between.
+// Expects rank `first` to end with `its_status`, then the others with `status`, after `signal` is
+// sent to them (0: none). Returns the seconds in between.
 static double expect_end(int size, const Story *story, int first, int its_status, int signal, int status)
 {
     pid_t pids[RANKS_MAX];
@@ -94,7 +94,7 @@ static double expect_end(int size, const Story *story, int first, int its_status
     EXPECT_EQ_INT(ranks_join(pids[first]), its_status);
     double begin = clock_now();
     if (signal)
-        usleep(200 * 1000);     // they notice the loss
+        usleep(200 * 1000);     // time to notice the loss
     for (int rank = 0; rank < size; rank++)
         if (rank != first && signal)
             kill(pids[rank], signal);
@@ -105,7 +105,7 @@ static double expect_end(int size, const Story *story, int first, int its_status
     return clock_now() - begin;
 }
 
-// Only rank 0 prints the disagreement, and ends. The others wait for a signal.
+// Only rank 0 reports the disagreement and ends. The other ranks wait for a signal.
 static void expect_disagreement(const char *name, int size, const Story *story, const char *words)
 {
     Story told = *story;
@@ -113,7 +113,7 @@ static void expect_disagreement(const char *name, int size, const Story *story, 
     expect_end(size, &told, 0, EXIT_FAILED, SIGTERM, 128 + SIGTERM);
     expect_said(told.file, words);
     const char *first = strstr(text, "communicator grads: ");
-    EXPECT(first && !strstr(first + 1, "communicator grads: "), "not once in:\n%s", text);
+    EXPECT(first && !strstr(first + 1, "communicator grads: "), "not one message in:\n%s", text);
 }
 
 TEST(disagreement)
@@ -150,7 +150,7 @@ static void die_before_barrier(Comm *comm, Stream *stream, float *values, int ra
     comm_barrier(comm);
 }
 
-TEST(quiet_when_told_to_end)
+TEST(sigterm_after_a_loss_prints_nothing)
 {
     Story stories[] = { { .last = die_in_the_middle },
                         { .last = die_in_the_middle, .beside = true },
@@ -163,11 +163,11 @@ TEST(quiet_when_told_to_end)
     }
 }
 
-TEST(a_line_when_alone)
+TEST(ranks_report_a_loss_without_a_supervisor)
 {
     Story story = { .file = test_path("alone"), .last = die_in_the_middle, .beside = true };
     double seconds = expect_end(3, &story, 1, 128 + SIGKILL, 0, EXIT_FAILED);
-    EXPECT(seconds > 4, "they give a supervisor time to end them: %.1f s", seconds);
+    EXPECT(seconds > 4, "a supervisor had only %.1f s to end the ranks", seconds);
     expect_said(story.file, "rank 0 of 3 lost a rank in all_reduce #");
     expect_said(story.file, "of 4000000 f32 (grads): ");
     expect_said(story.file, "rank 2 of 3 lost a rank in all_reduce #");
@@ -177,7 +177,7 @@ TEST(a_line_when_alone)
 int main(void)
 {
     disagreement();
-    quiet_when_told_to_end();
-    a_line_when_alone();
+    sigterm_after_a_loss_prints_nothing();
+    ranks_report_a_loss_without_a_supervisor();
     return test_done();
 }

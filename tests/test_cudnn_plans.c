@@ -1,9 +1,9 @@
-// test_cudnn_plans.c - every convolution of every network has a cuDNN plan, for a GPU that is not
-// here. ctest: BACKENDS cuda TIMEOUT 120 SANITIZERS none
+// test_cudnn_plans.c - every convolution of every network has a cuDNN plan for an H200, tested
+// without a GPU. ctest: BACKENDS cuda TIMEOUT 120 SANITIZERS none
 //
-// cuDNN can make plans from a description of a device. So what the CUDA backend will ask for on an
-// H200 (the same functions, the same rules) is asked for here, on any machine. What this cannot
-// show is that a plan computes the right thing: test_ops does, where there is a GPU.
+// cuDNN can make plans from the description of a device, so this test can request the plans that
+// the CUDA backend will request on an H200, with the same functions and rules. It cannot show that
+// a plan computes the right result; test_ops does, on a GPU.
 #include "test.h"
 
 #include "check.h"
@@ -47,7 +47,7 @@ static void want(const ConvSpec *spec, cudnnDataType_t dtype, const char *arch, 
 {
     ConvProblem problem = conv_problem(spec, dtype);
     if (conv_is_product(&problem)) {
-        product_count++;    // cuBLASLt's, which has no way to plan for a device that is not here
+        product_count++;    // uses cuBLASLt, which cannot plan without the device
         return;
     }
     for (int i = 0; i < wanted_count; i++)
@@ -95,7 +95,7 @@ static void want_all(cudnnDataType_t dtype)
 
 // ==== Tests ======================================================================================
 
-// One plan for each pass of each convolution, under these rules. Returns how many use tensor cores.
+// Makes a plan for each pass of each convolution. Returns how many plans use tensor cores.
 static int plan_all(const PlanRules *rules)
 {
     int tensor_cores = 0;
@@ -123,8 +123,8 @@ static int plan_all(const PlanRules *rules)
     return tensor_cores;
 }
 
-// A short type is for tensor cores, but here and there cuDNN prefers something else, where images
-// have one channel or three. No f32 is rounded on the way: tf32 does not matter.
+// Nearly all 16-bit plans must use tensor cores; cuDNN prefers other engines for some convolutions
+// on images of one or three channels. f32 plans may use tensor cores only with tf32.
 TEST(every_convolution_has_a_plan)
 {
     static const cudnnDataType_t types[] = { CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16,
@@ -153,7 +153,7 @@ TEST(every_convolution_has_a_plan)
     cudnnBackendDestroyDescriptor(rules.profile);
 }
 
-// So that the test above can fail.
+// Shows that the test above can fail.
 TEST(nonsense_has_no_plan)
 {
     Error err = { .text = "" };
@@ -165,17 +165,17 @@ TEST(nonsense_has_no_plan)
     EXPECT(conv_plan_new(&plan, &problem, PASS_FORWARD, &rules, &err), "%s", err.text);
     conv_plan_free(&plan);
     problem.p++;
-    EXPECT(!conv_plan_new(&plan, &problem, PASS_FORWARD, &rules, &err), "9 rows of output from 8");
+    EXPECT(!conv_plan_new(&plan, &problem, PASS_FORWARD, &rules, &err), "8 rows give 9 rows");
     EXPECT(strstr(err.text, "the convolution") != NULL, "%s", err.text);
     problem.p--;
     rules.workspace_limit = -1;
-    EXPECT(!conv_plan_new(&plan, &problem, PASS_FORWARD, &rules, &err), "no memory at all");
+    EXPECT(!conv_plan_new(&plan, &problem, PASS_FORWARD, &rules, &err), "a plan without memory");
     EXPECT(strstr(err.text, "no engine") != NULL, "%s", err.text);
-    EXPECT(!device_profile_new("{\"deviceName\":", &err), "half a description");
+    EXPECT(!device_profile_new("{\"deviceName\":", &err), "a truncated description");
     cudnnBackendDestroyDescriptor(rules.profile);
 }
 
-// Does tap `tap` of a kernel meet the image at any output?
+// Does this kernel tap meet a pixel of the image for any output?
 static bool meets(int size, int outputs, int stride, int pad, int tap)
 {
     for (int o = 0; o < outputs; o++) {
@@ -186,7 +186,7 @@ static bool meets(int size, int outputs, int stride, int pad, int tap)
     return false;
 }
 
-// Cutting a kernel down to its live taps loses none that meets the image, and no output.
+// Cutting a kernel down to its live taps keeps every tap that meets the image, and every output.
 TEST(live_taps_are_all_that_matters)
 {
     for (int size = 1; size <= 9; size++)

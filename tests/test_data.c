@@ -1,5 +1,5 @@
 // ctest: TIMEOUT 120
-// Reading data sets: what is right comes out unchanged, what is wrong is refused, and named.
+// Reading data sets: good files are read unchanged, bad files are refused by name.
 // test_eval_torch.sh reads the real CIFAR-10.
 #include "data/formats.h"
 #include "test.h"
@@ -49,7 +49,7 @@ static bool open_from(Data *data, const char *where, Error *err)
 
 static bool says(const Error *err, const char *words) { return strstr(err->text, words) != NULL; }
 
-// data_open refuses, and says all of these words.
+// data_open must fail, with both words in its error.
 static void expect_refused(const char *where, const char *word1, const char *word2)
 {
     Data data;
@@ -59,12 +59,12 @@ static void expect_refused(const char *where, const char *word1, const char *wor
         data_close(&data);
         return;
     }
-    EXPECT(says(&err, word1) && says(&err, word2), "\"%s\" says nothing of \"%s\" or \"%s\"",
+    EXPECT(says(&err, word1) && says(&err, word2), "\"%s\" lacks \"%s\" or \"%s\"",
            err.text, word1, word2);
     EXPECT(!strchr(err.text, '\n'), "\"%s\" is more than one line", err.text);
     EXPECT(err.hint[0], "\"%s\" has no hint", err.text);
     EXPECT(!data.train.images && !data.train.labels && !data.test.images && !data.test.labels,
-           "memory is left after \"%s\"", err.text);
+           "memory is not freed after \"%s\"", err.text);
 }
 
 // --- IDX -----------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ static size_t idx_labels(uint8_t *out, int count)
     return 8 + (size_t)count;
 }
 
-// A whole small data set in a directory of that name.
+// Writes a small data set into the directory.
 static void idx_set_write(const char *dir, bool zipped)
 {
     static uint8_t bytes[IMAGES_MAX];
@@ -133,7 +133,7 @@ static void idx_set_expect(const Data *data)
     EXPECT_EQ_INT(wrong, 0);
 }
 
-// MNIST and Fashion-MNIST have the same files: the directory's name decides.
+// MNIST and Fashion-MNIST have the same file names; the directory's name tells them apart.
 TEST(idx_is_read_plain_and_gzipped)
 {
     static const char *const dirs[2] = { "digits", "MyFashion" };
@@ -147,13 +147,13 @@ TEST(idx_is_read_plain_and_gzipped)
         idx_set_expect(&data);
         EXPECT_EQ_STR(data.name, zipped ? "fashion-mnist" : "mnist");
         EXPECT_EQ_STR(data.source, dir);
-        EXPECT(!data.augment.crop && !data.augment.flip, "digits are not to be mirrored or moved");
+        EXPECT(!data.augment.crop && !data.augment.flip, "digits must not be cropped or flipped");
         EXPECT_NEAR(data.augment.mean[0], zipped ? 0.2860 : 0.1307, 1e-6);
         data_close(&data);
     }
 }
 
-// Images and labels as a pair, which is accepted or not.
+// Returns whether this pair of image and label files is accepted.
 static bool pair_read(const char *images, const char *labels, Error *err)
 {
     Data data = { .train.classes = 10 };
@@ -164,8 +164,8 @@ static bool pair_read(const char *images, const char *labels, Error *err)
     return good;
 }
 
-// Cut anywhere, or with any bit changed, a gzipped file is refused (but for the date in its header
-// and such, which mean nothing).
+// A gzipped file is refused if it is truncated anywhere or has any flipped bit, except in the first
+// 10 bytes: that header has fields without effect, such as the date.
 TEST(idx_truncated_or_flipped_is_refused)
 {
     static uint8_t plain[IMAGES_MAX], zipped[IMAGES_MAX];
@@ -192,11 +192,11 @@ TEST(idx_truncated_or_flipped_is_refused)
 }
 
 typedef struct Damage {
-    bool labels;            // which file
-    int at;                 // from here on: bytes
+    bool labels;            // damage the label file, not the image file
+    int at;                 // offset of the changed bytes
     uint8_t bytes[4];
-    int length;             // how many bytes
-    int growth;             // bytes appended
+    int length;             // number of changed bytes
+    int growth;             // number of appended bytes
     const char *message;
 } Damage;
 
@@ -238,7 +238,7 @@ TEST(idx_damage_is_named)
 
 enum { CIFAR_IMAGE = 3072 };
 
-// A file as long as a real one but mostly holes, so zeros: quickly made, and needs no space.
+// A sparse file of zeros, as long as a real one: quick to make, and takes no space.
 static void cifar_file_make(const char *dir, const char *name, int records, int label_bytes)
 {
     char path[PATH_MAX];
@@ -344,7 +344,7 @@ TEST(cifar100_is_read)
     expect_refused(dir, "train.bin: record 41234 has label 100", "100 classes");
 }
 
-// test_data_fails.sh has files that are too short, missing or pipes.
+// test_data_fails.sh tests files that are too short, missing or pipes.
 TEST(cifar_too_long_is_refused)
 {
     const char *dir = test_path("broken");
@@ -353,7 +353,7 @@ TEST(cifar_too_long_is_refused)
     expect_refused(dir, "data_batch_4.bin", "the file is too long");
 }
 
-// --- finding -------------------------------------------------------------------------------------
+// --- finding a data set --------------------------------------------------------------------------
 
 TEST(names_and_directories)
 {
@@ -366,8 +366,7 @@ TEST(names_and_directories)
     expect_refused(deep, "too long", "");
 }
 
-// CIFAR-10 in data/ comes first, even when it is broken: a damaged set is not passed over in
-// silence.
+// CIFAR-10 in data/ comes first. If it is damaged, that is an error; no other set replaces it.
 TEST(auto_takes_the_best)
 {
     char before[PATH_MAX];
@@ -404,7 +403,7 @@ TEST(sets_are_cut)
         data_close(&data);
     }
     config.test_count = TEST_N + 1;
-    EXPECT(!data_open(&data, &config, 0, &err), "more than there are");
+    EXPECT(!data_open(&data, &config, 0, &err), "opened with more samples than the set has");
     EXPECT(says(&err, "--test-samples 11") && says(&err, "has 10"), "%s", err.text);
 }
 
@@ -455,7 +454,7 @@ static const char *print_of(Print out, const char *where)
 
 #define EXPECT_OTHER(a, b) EXPECT(strcmp((a), (b)) != 0, "both are \"%s\"", (a))
 
-// A copy has the same, compressed or not; any other byte gives another.
+// A copy has the same fingerprint, compressed or not; one changed byte gives a different one.
 TEST(fingerprints_of_files)
 {
     Print first, other;
@@ -482,7 +481,8 @@ TEST(fingerprints_of_files)
     EXPECT_EQ_STR(print_of(other, dir), first);
 }
 
-TEST(fingerprints_of_what_is_left)
+// Sample counts, image size, seed and data_cut change the fingerprint.
+TEST(fingerprints_of_synthetic_sets)
 {
     static const struct {
         int size, train_count, test_count, seed, cut;
@@ -533,10 +533,10 @@ TEST(synthetic_images_come_from_the_seed)
 {
     Data a = synthetic(32, 600, 300, 1), b = synthetic(32, 199, 97, 1),
          c = synthetic(32, 200, 100, 2);
-    // 199 and 97 are primes: whatever the number of cores, there is a remainder.
-    EXPECT(same_beginning(&a.train, &b.train, 199), "fewer images are other images");
-    EXPECT(same_beginning(&a.test, &b.test, 97), "fewer images are other images");
-    EXPECT(!same_beginning(&b.train, &c.train, 1), "another seed, the same images");
+    // 199 and 97 are prime, so no number of cores divides the work evenly.
+    EXPECT(same_beginning(&a.train, &b.train, 199), "training images depend on their number");
+    EXPECT(same_beginning(&a.test, &b.test, 97), "test images depend on their number");
+    EXPECT(!same_beginning(&b.train, &c.train, 1), "two seeds give the same images");
     EXPECT(!same_beginning(&a.train, &a.test, 1), "test images are training images");
     EXPECT_EQ_STR(a.name, "synthetic");
     EXPECT(a.augment.crop && a.augment.flip, "no augmentation");
@@ -546,7 +546,7 @@ TEST(synthetic_images_come_from_the_seed)
     data_close(&c);
 }
 
-// The default size, and all sizes that a block of 16 pixels does not divide.
+// The default number of images; sizes next to multiples of 16 pixels, and 224.
 TEST(synthetic_images_of_any_size)
 {
     Data whole = synthetic(8, 0, 0, 0);
@@ -564,7 +564,7 @@ TEST(synthetic_images_of_any_size)
 
 int main(void)
 {
-    alarm(600); // nothing here may hang
+    alarm(600); // fail if a test hangs
     idx_is_read_plain_and_gzipped();
     idx_truncated_or_flipped_is_refused();
     idx_damage_is_named();
@@ -576,7 +576,7 @@ int main(void)
     sets_are_cut();
     only_training_images_are_augmented();
     fingerprints_of_files();
-    fingerprints_of_what_is_left();
+    fingerprints_of_synthetic_sets();
     synthetic_images_come_from_the_seed();
     synthetic_images_of_any_size();
     return test_done();

@@ -1,4 +1,4 @@
-// test_interrupt.c - a signal asks, and leaves alone what it interrupts.
+// test_interrupt.c - a signal requests a stop, and does not disturb the code it interrupts.
 // ctest: SANITIZERS none
 #include "interrupt.h"
 #include "test.h"
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { WHOLE = 1 << 20, OWN = 1 << 16 };
-static unsigned char memory[WHOLE]; // its end is a stack; what lies below is not
+static unsigned char memory[WHOLE]; // its last OWN bytes are a stack
 static ucontext_t here, there;
 static pthread_t main_thread;
 
@@ -23,7 +23,7 @@ static void *send_signal(void *arg)
     return NULL;
 }
 
-// The stack as it is: all that lies far below the present end of it must stay as it is.
+// Fills the memory below the stack pointer with a pattern that the signal handler must not change.
 static void wait_for_signal(void)
 {
     unsigned char *end = (unsigned char *)__builtin_frame_address(0) - 512;
@@ -33,8 +33,8 @@ static void wait_for_signal(void)
     swapcontext(&there, &here);
 }
 
-// oneDNN's matrix products let the stack pointer point to the beginning of a block from malloc.
-TEST(what_lies_below_the_stack_pointer_stays)
+// oneDNN's matrix products set the stack pointer to the beginning of a block from malloc.
+TEST(memory_below_the_stack_pointer_is_kept)
 {
     pthread_t sender;
     main_thread = pthread_self();
@@ -48,10 +48,10 @@ TEST(what_lies_below_the_stack_pointer_stays)
     size_t intact = 0;
     while (intact < WHOLE && memory[intact] == 0x5a)
         intact++;
-    EXPECT(intact > WHOLE - 2048, "written over from byte %zu of %d", intact, WHOLE);
+    EXPECT(intact > WHOLE - 2048, "overwritten from byte %zu of %d", intact, WHOLE);
 }
 
-TEST(the_first_signal_is_a_wish)
+TEST(the_first_signal_is_a_request)
 {
     EXPECT_EQ_INT(interrupt_requested(), SIGTERM);
     interrupt_defer();
@@ -61,8 +61,8 @@ TEST(the_first_signal_is_a_wish)
     EXPECT_EQ_INT(interrupt_requested(), SIGINT);
 }
 
-// What a process that got these signals, one after the other, ended with; 0: it went on, and this
-// was wished for.
+// The exit status of a process that gets these signals; 0: it continues, with a stop requested by
+// the signal *wished.
 static int after(int first, int second, int *wished)
 {
     int status, ends[2];
@@ -83,7 +83,7 @@ static int after(int first, int second, int *wished)
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-TEST(usr1_is_not_impatient)
+TEST(only_a_second_stop_signal_kills)
 {
     int wished;
     EXPECT_EQ_INT(after(SIGINT, SIGTERM, &wished), 128 + SIGTERM);
@@ -95,8 +95,8 @@ TEST(usr1_is_not_impatient)
     EXPECT_EQ_INT(wished, SIGTERM);
 }
 
-// A slow disk, say: Ctrl-C is no reason for a read to fail.
-TEST(a_read_is_not_broken_off)
+// Ctrl-C must not make a read fail, for instance from a slow disk.
+TEST(a_signal_does_not_interrupt_a_read)
 {
     int status, ends[2];
     EXPECT(pipe(ends) == 0, "pipe");
@@ -116,9 +116,9 @@ TEST(a_read_is_not_broken_off)
 
 int main(void)
 {
-    usr1_is_not_impatient();        // in processes that have no wish yet
-    a_read_is_not_broken_off();
-    what_lies_below_the_stack_pointer_stays();
-    the_first_signal_is_a_wish();
+    only_a_second_stop_signal_kills();        // in processes without a request yet
+    a_signal_does_not_interrupt_a_read();
+    memory_below_the_stack_pointer_is_kept();
+    the_first_signal_is_a_request();
     return test_done();
 }

@@ -1,6 +1,6 @@
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
-// The loader's batches, of images in memory and of picture files: against a pixel-by-pixel reference,
-// and in order whatever the workers do.
+// The loader's batches, from images in memory and from picture files, compared pixel by pixel with
+// a plain reference, in order for any number of workers.
 #include "data/pictures.h"
 #include "rng.h"
 #include "test.h"
@@ -14,7 +14,7 @@ enum { COUNT = 103, MOST_BYTES = 3 * 40 * 40, MOST_ROWS = 64 };
 
 static Device *device;
 
-// Sample id's pixels and label say which sample it is.
+// Each sample's pixels and label identify it.
 static Dataset dataset_make(int count, int channels, int height, int width)
 {
     Dataset set = { .count = count, .channels = channels, .height = height, .width = width,
@@ -40,7 +40,7 @@ static const Augment plain = { .mean = { 0.5f, 0.4f, 0.3f }, .std = { 0.2f, 0.25
 static const Augment jittered = { .crop = true, .flip = true, .padding = 4, .seed = 77,
                                   .mean = { 0.5f, 0.4f, 0.3f }, .std = { 0.2f, 0.25f, 0.3f } };
 
-// One number of what images_load promises: channel c of canvas pixel (y, x).
+// The value that images_load must give for channel c of canvas pixel (y, x).
 static float reference(const Dataset *set, int id, int64_t epoch, const Augment *augment,
                        Shape canvas, int c, int y, int x)
 {
@@ -60,14 +60,14 @@ static float reference(const Dataset *set, int id, int64_t epoch, const Augment 
     return (byte / 255.0f - augment->mean[c]) / augment->std[c];
 }
 
-// Where that number is in a batch of this shape: data[n][c / block][h][w][block].
+// The index of that value in a batch of this shape: data[n][c / block][h][w][block].
 static size_t place(Shape s, int n, int c, int y, int x)
 {
     size_t plane = (size_t)n * (s.c / s.block) + c / s.block;
     return ((plane * s.h + y) * s.w + x) * s.block + c % s.block;
 }
 
-// How many numbers and labels of a batch are not what they should be. A GPU may round differently.
+// The number of wrong values and labels in a batch. A GPU may round differently.
 static int wrong_numbers(const Dataset *set, const Batch *batch, const LoaderConfig *config,
                          const int32_t *ids, int64_t epoch)
 {
@@ -86,7 +86,7 @@ static int wrong_numbers(const Dataset *set, const Batch *batch, const LoaderCon
         Augment augment = config->augment;
         bool there = i < batch->count;
         int id = there ? ids[i] : 0;
-        if (set->pictures && there) { // what is left out is black
+        if (set->pictures && there) { // a picture that was skipped is black
             PictureTools tools = { 0 };
             Error err;
             there = picture_make(set, id, &augment, epoch, &tools, bytes, &err);
@@ -109,7 +109,7 @@ static int wrong_numbers(const Dataset *set, const Batch *batch, const LoaderCon
     return wrong;
 }
 
-// Takes an epoch from batch `first` on and checks every batch of it.
+// Runs an epoch from batch `first` on and checks every batch.
 static void epoch_check(Loader *loader, const Dataset *set, const LoaderConfig *config,
                         const int32_t *ids, int count, int64_t epoch, int first)
 {
@@ -126,10 +126,10 @@ static void epoch_check(Loader *loader, const Dataset *set, const LoaderConfig *
         EXPECT_EQ_INT(batch->rows, config->pad_tail ? n : wanted);
         EXPECT_EQ_INT(batch->slot, index % LOADER_SLOTS);
         int wrong = wrong_numbers(set, batch, config, ids + (size_t)index * n, epoch);
-        EXPECT(wrong == 0, "epoch %d, batch %d: %d numbers are wrong", (int)epoch, index, wrong);
+        EXPECT(wrong == 0, "epoch %d, batch %d: %d values are wrong", (int)epoch, index, wrong);
     }
     EXPECT(!loader_next(loader), "a batch after the last");
-    EXPECT(!loader_next(loader), "a batch after the last, asked twice");
+    EXPECT(!loader_next(loader), "a batch after the last, on the second call");
 }
 
 // --- images --------------------------------------------------------------------------------------
@@ -142,14 +142,14 @@ TEST(images_match_the_reference)
         { 3, 32, 32, 32, 32 }, { 1, 28, 28, 32, 32 },  { 1, 28, 28, 28, 28 },
         { 3, 9, 14, 12, 17 },  { 2, 11, 11, 11, 11 },
     };
-    bool cuda = strcmp(device_backend, "cuda") == 0;    // there channels are side by side
+    bool cuda = strcmp(device_backend, "cuda") == 0;    // CUDA's layout is channels-last
     const int32_t ids[7] = { 6, 0, 3, 3, 1, 5, 2 };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         Dataset set = dataset_make(7, cases[k].channels, cases[k].height, cases[k].width);
         for (int mode = 0; mode < 4; mode++) {
             Augment augment = mode & 1 ? jittered : plain;
             augment.flip = mode & 2;
-            int rows = mode == 3 ? 9 : 7, c = cases[k].channels;    // two rows of nothing
+            int rows = mode == 3 ? 9 : 7, c = cases[k].channels;    // 9: two rows of padding
             Shape shape = { rows, c, cases[k].canvas_height, cases[k].canvas_width, cuda ? c : 1 };
             LoaderConfig config = { shape, augment, 0, true };
             Loader *loader = loader_new(device, &set, &config);
@@ -164,9 +164,9 @@ TEST(images_match_the_reference)
 
 static const Shape small = { 0, 3, 12, 12, 1 };
 
-// Every sample once an epoch, in the order of the ids, as the reference makes it: so neither the
-// batch a sample is in nor the worker that makes it changes its crop or flip. An epoch may begin at
-// any batch, or end while the workers are at it.
+// Each sample comes once an epoch, in the order of the ids, equal to the reference. So its crop and
+// flip depend neither on the batch size nor on the worker. An epoch may begin at any batch, and may
+// be abandoned while the workers are busy.
 static void expect_epochs(const Dataset *set, Shape shape, const Augment *augment)
 {
     static int32_t ids[COUNT];
@@ -194,7 +194,7 @@ TEST(batches_come_in_order)
     dataset_drop(&set);
 }
 
-// Epochs of any length from any batch on, and none of them needs to be finished, or begun.
+// Epochs of any length, from any batch on; an epoch may be abandoned at any batch.
 TEST(epochs_begin_and_end_anywhere)
 {
     static int32_t ids[2 * COUNT];
@@ -223,14 +223,14 @@ TEST(epochs_begin_and_end_anywhere)
             if (round % 5 == 4)
                 epoch_check(loader, &set, &config, ids, count, round, first);
         }
-        loader_start(loader, ids, COUNT, 0, 0); // freed while the workers are at it
+        loader_start(loader, ids, COUNT, 0, 0); // freed while the workers are busy
         loader_free(loader);
     }
     dataset_drop(&set);
     loader_free(NULL);
 }
 
-// Two loaders (training, evaluation) at once, and the waiting that loader_next reports.
+// Two loaders (training, evaluation) at once, and the time that loader_wait_ms reports.
 TEST(loaders_do_not_disturb_each_other)
 {
     int32_t ids[COUNT];
@@ -247,11 +247,11 @@ TEST(loaders_do_not_disturb_each_other)
     epoch_check(train, &set, &one, ids, COUNT, 4, 2);
 
     loader_wait_ms(train);
-    EXPECT(loader_wait_ms(train) == 0, "waiting is not counted from the last time on");
+    EXPECT(loader_wait_ms(train) == 0, "loader_wait_ms does not reset");
     loader_free(test);
     loader_free(train);
 
-    one.workers = 0; // without workers the caller prepares the batch, and waits for it
+    one.workers = 0; // without workers the caller makes the batch, which counts as waiting
     train = loader_new(device, &set, &one);
     loader_start(train, ids, COUNT, 0, 0);
     loader_next(train);
@@ -263,7 +263,7 @@ TEST(loaders_do_not_disturb_each_other)
 
 // --- pictures ------------------------------------------------------------------------------------
 
-// The pictures of the corpus, of any size and kind, in two classes.
+// A data set of two classes, with the fuzz corpus's pictures of all sizes and formats.
 static void corpus_open(Data *data, const char *name, const char *bad_images)
 {
     char script[4096];
@@ -289,8 +289,8 @@ TEST(batches_of_pictures)
     data_close(&data);
 }
 
-// Left out: a black row, which has no label; the rows beside it are as they should be.
-TEST(bad_pictures_are_left_out)
+// A bad picture becomes a black row without a label, and does not change the other rows.
+TEST(bad_pictures_are_skipped)
 {
     Data data;
     int32_t ids[COUNT];
@@ -315,7 +315,7 @@ int main(void)
     epochs_begin_and_end_anywhere();
     loaders_do_not_disturb_each_other();
     batches_of_pictures();
-    bad_pictures_are_left_out();
+    bad_pictures_are_skipped();
     device_close(device);
     return test_done();
 }
