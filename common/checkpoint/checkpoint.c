@@ -23,7 +23,7 @@ typedef struct StateField {
     bool real;              // F64, else I64
     size_t offset;          // in TrainState
     double least, most;
-    bool younger;           // not in old files; there it is 0
+    bool younger;           // missing from old files, which means 0
 } StateField;
 
 #define STATE(member) offsetof(TrainState, member)
@@ -49,7 +49,7 @@ enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
 
 // --- snapshots: the arenas in host memory --------------------------------------------------------
 
-// prefix: of the names of its tensors, "ddp.momentum." or "".
+// prefix: begins the names of its tensors, "ddp.momentum." or "".
 static void add_arena(Snapshot *s, const char *prefix, bool buffers, float *device, size_t count)
 {
     if (count == 0)
@@ -86,7 +86,7 @@ void snapshot_take(Snapshot *s, const Model *model, const Optim *optim, const Tr
     s->state = *state;
 }
 
-// The opposite. state: NULL if the snapshot has none.
+// The reverse of snapshot_take. state: NULL if the snapshot has none.
 static void snapshot_restore(const Snapshot *s, Model *model, TrainState *state)
 {
     Stream *stream = device_stream(model->device);
@@ -107,18 +107,18 @@ void snapshot_free(Snapshot *s)
 
 // --- contents: a snapshot as the tensors of a file -----------------------------------------------
 
-// What a tensor of the file is here.
+// What a tensor of the file holds.
 typedef struct Item {
     char name[96];
     void *value;                // in torch's layout, as in the file
-    const StateField *field;    // a number of the TrainState, or
-    const ModelTensor *tensor;  // a tensor of the model, with
-    float *arena;               // the arena of the snapshot that holds it; NULL: a counter
+    const StateField *field;    // a number of the TrainState, or NULL
+    const ModelTensor *tensor;  // a tensor of the model, or NULL
+    float *arena;               // the snapshot's arena that holds the tensor; NULL: a counter
 } Item;
 
 typedef struct Contents {
     StTensor *tensors;          // of the file
-    Item *items;                // what each is here
+    Item *items;                // what each tensor holds
     int count;
     float *floats;              // the values of the arenas' tensors
 } Contents;
@@ -154,7 +154,7 @@ static void add_counters(Contents *c, const Model *model, int64_t *batches_seen)
                      (Item){ .value = batches_seen, .tensor = t });
 }
 
-// floats: for the values. Returns the end of those used.
+// Puts the values in floats, and returns the end of those used.
 static float *add_tensors(Contents *c, const Model *model, const Arena *arena, float *floats)
 {
     for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
@@ -168,7 +168,7 @@ static float *add_tensors(Contents *c, const Model *model, const Arena *arena, f
     return floats;
 }
 
-// state: with the training state.
+// state: include the training state.
 static Contents contents_of(Snapshot *s, bool state)
 {
     size_t floats = 0, most = (size_t)((1 + s->arena_count) * s->model->tensor_count + STATE_FIELDS);
@@ -210,7 +210,7 @@ static bool check_item(const Item *item, const char *hint, Error *err)
 
 // --- saving --------------------------------------------------------------------------------------
 
-// Refuses numbers that are not finite, to keep the previous file.
+// Refuses numbers that are not finite, so that the previous file is kept.
 static bool export_contents(const Contents *c, const Model *model, Error *err)
 {
     static const char diverged[] =
@@ -251,7 +251,7 @@ bool checkpoint_save(const char *path, const Model *model, const Optim *optim,
 
 // --- loading -------------------------------------------------------------------------------------
 
-// The hint if a file does not fit the model.
+// Fills in the hint of an error about a file that does not fit the model.
 static bool misfit(const StFile *file, const Model *model, Error *err)
 {
     const char *arch = st_metadata(file, "ddp.arch"), *dataset = st_metadata(file, "ddp.dataset");
@@ -295,8 +295,8 @@ static bool check_type(const StTensor *there, const StTensor *wanted, const StFi
     return false;
 }
 
-// Reads and checks a file's tensors. The files of old PyTorch versions lack the counters, and those
-// of old versions of ddp.c the younger fields: they are 0.
+// Reads and checks a file's tensors. Files of old PyTorch versions lack the counters, and files of
+// old versions of ddp.c the younger fields: these become 0.
 static bool import_contents(const Contents *c, const StFile *file, const Model *model, Error *err)
 {
     for (int i = 0; i < c->count; i++) {
@@ -318,8 +318,8 @@ static bool import_contents(const Contents *c, const StFile *file, const Model *
     return true;
 }
 
-// A tensor that the model does not have means that the file's model is larger: a resnet34 has all
-// tensors of a resnet18.
+// Fails if the file has tensors that the model does not have: a resnet34 has all tensors of a
+// resnet18, and more.
 static bool check_no_others(const Contents *c, const StFile *file, const Model *model, Error *err)
 {
     for (int i = 0; i < file->count; i++) {
@@ -381,8 +381,8 @@ static void warn_of_ranks(int ranks, const char *path, const TrainState *saved,
          (long long)run->batch_size, rest);
 }
 
-// If the global batch is the same, the rest of an epoch is the same for any number of ranks.
-// Where the file does not give their number, only the global batch shows that it has changed.
+// If the global batch is the same, the rest of an epoch is the same for any number of ranks. If the
+// file does not give that number, only a different global batch shows that it has changed.
 bool checkpoint_continues(const CheckpointConfig *config, const char *path, TrainState *saved,
                           const TrainState *run, int64_t steps_per_epoch, Error *err)
 {

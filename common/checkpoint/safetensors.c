@@ -13,7 +13,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
 
-// Bytes. A ResNet-50 with momentum needs a tenth; jansson takes up to 80 times as much memory.
+// In bytes. A ResNet-50 with momentum needs a tenth of it; jansson uses up to 80 times the header.
 enum { HEADER_MAX = 1 << 20 };
 
 static const struct {
@@ -55,7 +55,7 @@ static bool header_length(const unsigned char *bytes, size_t size, size_t *lengt
     return true;
 }
 
-// The shape, and the bytes of a tensor of this dtype and shape.
+// Reads the shape, and computes the tensor's size from its shape and dtype.
 static bool read_shape(StTensor *t, const json_t *shape)
 {
     if (!json_is_array(shape) || json_array_size(shape) > ST_MAX_DIMS)
@@ -188,8 +188,8 @@ static bool read_exactly(int fd, unsigned char *bytes, size_t size, Error *err)
                                    n < 0 ? strerror(errno) : "the file became shorter");
 }
 
-// Checks the length of the header before it reads the rest: a large file of a different kind is
-// refused at once.
+// Checks the length of the header before it reads the rest, so that a large file of a different
+// kind is refused at once.
 static unsigned char *read_file(int fd, size_t *size, Error *err)
 {
     struct stat st;

@@ -26,7 +26,7 @@ struct Saver {
     int ranks;
     pthread_t thread;
     Save saves[UNDER_WAY];  // save number i uses saves[i % UNDER_WAY]
-    pthread_mutex_t lock;   // of all below
+    pthread_mutex_t lock;   // for all fields below
     pthread_cond_t changed;
     int64_t taken, written; // saves so far
     bool ending;
@@ -59,7 +59,7 @@ Saver *saver_new(const CheckpointConfig *config, const Model *model, const Optim
 
 // --- the thread ----------------------------------------------------------------------------------
 
-// The oldest save that is not written yet; waits for one. NULL: no more will come.
+// Waits for a save, and returns the oldest that is not written yet. NULL: no more will come.
 static Save *next_save(Saver *s)
 {
     pthread_mutex_lock(&s->lock);

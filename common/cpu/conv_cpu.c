@@ -37,8 +37,8 @@ struct Conv {
 
 static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
-// oneDNN's fast code needs channels in blocks of its vectors' width. Images are in planes, and so
-// are values with an odd number of channels.
+// oneDNN's fast code needs channels in blocks as wide as its vectors. Images are in planes, and so
+// are values whose channels do not fill blocks.
 static int output_block(const Ops *ops, const ConvSpec *s, int h, int w)
 {
     bool in_blocked = s->x.block == ops->vector || s->x.c <= 3 || is_row(s->x.h, s->x.w);
@@ -259,7 +259,7 @@ void conv_weights_import(const Conv *c, float *arena, const float *oihw)
         dense_reorder(c->dense, arena, (float *)oihw, false);
         return;
     }
-    memset(arena, 0, floats(c->w) * sizeof *arena);     // padding in an order stays zero
+    memset(arena, 0, floats(c->w) * sizeof *arena);     // an order's padding stays zero
     dnn_run(&c->import, c->ops->stream, (void *[]){ (void *)oihw, arena });
 }
 
@@ -275,7 +275,7 @@ void conv_weights_export(const Conv *c, float *oihw, const float *arena)
     DNN_CHECK(dnnl_stream_destroy(own));
 }
 
-// The copy for a matrix product is W.
+// For a matrix product, the copy is W.
 size_t conv_copy_bytes(const Conv *c)
 {
     Type type = c->spec.x.type;

@@ -1,8 +1,8 @@
 // device_cpu.c - device.h for the CPU: a device is a share of this machine's cores.
 //
 // The calling thread does a stream's work, so it is done when the call returns. Only a stream made
-// by stream_new_beside has a thread and a queue of tasks. It counts the tasks that were asked for
-// and those that are done, so an event is a stream and a number:
+// by stream_new_beside has a thread and a queue of tasks. It counts tasks queued and tasks done, so
+// an event is a stream and a number:
 //
 //   asked 7 | copy | call | call |         event_record: (this stream, 7)
 //   done  4          ^ running             stream_wait, event_sync: until 7 are done
@@ -38,8 +38,8 @@ struct Stream {
     bool beside;                // it has a thread, and all below
     char name[24];
     pthread_t thread;
-    pthread_mutex_t lock;       // of all below
-    pthread_cond_t news;        // a task is asked for, a task is done, or the end
+    pthread_mutex_t lock;       // for all fields below
+    pthread_cond_t news;        // a task was queued, a task is done, or the stream ends
     Task *first, **last;        // not started
     uint64_t asked, done;       // tasks, since the stream was made
     bool ending;
@@ -61,8 +61,8 @@ struct Device {
     Stream *freed;              // streams whose thread has ended, but events may refer to them
 };
 
-// Before every block of device memory, so that free can subtract its size. One cache line, which
-// keeps the block aligned to 64 bytes.
+// Precedes every block of device memory, so that freeing can subtract its size. It fills a cache
+// line, which keeps the block aligned to 64 bytes.
 typedef struct BlockHeader {
     size_t bytes;
     char pad[56];
@@ -132,8 +132,7 @@ Device *device_open(int index, int threads)
     return device;
 }
 
-// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" for nested teams. 0: it is not
-// set.
+// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" for nested teams. 0: not set.
 static int threads_of_environment(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
@@ -173,8 +172,8 @@ void device_close(Device *device)
 
 static _Thread_local bool is_beside; // this is the thread of a stream
 
-// Exactly this many threads: each has its share of the work, and oneDNN's threads wait for each
-// other. A stream's own thread uses no team: a second team would take the cores from the first.
+// Uses exactly this many threads: each has its share of the work, and oneDNN's threads wait for
+// each other. A stream's own thread uses no team, which would take the cores from the first team.
 void device_use(Device *device)
 {
     omp_set_dynamic(0);
@@ -262,7 +261,7 @@ Stream *stream_new(Device *device, const char *name)
     return stream;
 }
 
-// The next task; waits for one. NULL: the stream is being freed. With the lock held.
+// Waits for the next task. NULL: the stream is being freed. The caller holds the lock.
 static Task *task_take(Stream *stream)
 {
     while (!stream->first && !stream->ending)
@@ -443,7 +442,7 @@ void stream_sync(Stream *stream)
     event_sync(&event);
 }
 
-// Later work waits for what is recorded now: the event may be recorded again.
+// Copies the number that is recorded now: the event may be recorded again before the stream waits.
 void stream_wait(Stream *stream, Event *event)
 {
     if (!stream->beside)

@@ -32,7 +32,7 @@ typedef struct DnnConv {
     dnnl_dims_t strides, pad;
 } DnnConv;
 
-// A primitive, ready to run, and where its arguments go.
+// A primitive that is ready to run, and the positions of its arguments.
 typedef struct DnnPrimitive {
     dnnl_primitive_t primitive;
     dnnl_exec_arg_t args[4];

@@ -103,7 +103,7 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
 
 // --- types ---------------------------------------------------------------------------------------
 
-enum { CHUNK = 4096 };      // numbers that a thread takes at a time
+enum { CHUNK = 4096 };      // values that a thread takes at a time
 
 static size_t chunk_size(size_t count, size_t begin)
 {
@@ -145,9 +145,9 @@ struct Norm {
     NormSpec spec;
     int blocks, block, pixels;  // the activation as [n][blocks][pixels][block]
     double *parts;              // (threads, 2 * c) two sums per channel over each thread's images
-    double count;               // pixels of the batch, of all processes that share it
+    double count;               // pixels of the batch, over all processes that share it
     double *mine;               // (1 + 2 * c) this process's count, means, squares; or 0, two sums
-    double *all;                // (processes, 1 + 2 * c) all processes' by rank, or NULL
+    double *all;                // (processes, 1 + 2 * c) `mine` of all processes by rank, or NULL
     float *scale, *shift;       // (c) y = x * scale + shift
     float *k0, *k1;             // (c) dx = scale * dy + k1 * x + k0
 };
@@ -302,8 +302,8 @@ static void merge_statistics(Norm *norm, const NormTensors *t)
     }
 }
 
-// Moments are around the first pixel of the batch, which keeps the variance exact when a mean is
-// far from zero. t->mean holds that origin meanwhile.
+// Computes moments around the first pixel of the batch, which keeps the variance accurate when a
+// mean is far from zero. Meanwhile t->mean holds that origin.
 static void batch_statistics(Norm *norm, const NormTensors *t, const void *x)
 {
     int channels = norm->spec.x.c, block = norm->block;
@@ -454,7 +454,7 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
 
 // --- ReLU and pooling ----------------------------------------------------------------------------
 
-// max(x, 0) is the gradient of itself.
+// relu_backward with y = dy = x gives max(x, 0).
 void relu_forward(Ops *ops, Shape shape, const void *x, void *y)
 {
     relu_backward(ops, shape, x, x, y);
@@ -648,13 +648,13 @@ void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 
 typedef struct RowLoss {
     double loss;
-    int before;     // number of classes before the label; INT32_MAX: the loss is not finite
+    int before;     // classes ranked above the label; INT32_MAX: the loss is not finite
 } RowLoss;
 
 // loss = log(sum(exp(z))) - sum(target * z), and its gradient, softmax(z) - target, times `scale`.
-// The target is (1 - smooth) * onehot(label) + smooth / classes.
-// A row is correct at k if fewer than k classes come before its label, ties going to the lower
-// index. A label that is not a class has a loss that is not a number.
+// The target is (1 - smooth) * onehot(label) + smooth / classes. A row is correct at k if fewer
+// than k classes rank above its label; of equal logits the lower index ranks higher. A label that
+// is not a class gives a loss of NaN.
 static RowLoss row_loss(const float *z, int classes, int label, double smooth, double scale,
                         float *dz)
 {
@@ -790,7 +790,7 @@ void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float
     stream_call(stream, scale_task, &task, sizeof task);
 }
 
-// Threads share this fixed number of pieces, so the sum does not depend on the number of threads.
+// The number of pieces is fixed, so the sum does not depend on the number of threads.
 enum { PIECES = 256, PIECE_LANES = 32 };
 
 // Several sums, so that a compiler can use registers without reordering. The square of an f32 is

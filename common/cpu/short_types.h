@@ -1,4 +1,4 @@
-// short_types.h - numbers of 16 bits: to f32 and back, without branches, so that loops over them
+// short_types.h - converts 16-bit numbers to f32 and back without branches, so that loops over them
 // become vector code.
 //
 // Rounding is to nearest, ties to even, as in the types' definitions: numbers that are too large
@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-// A function of a Type is fast if the type is a constant, which it is after inlining.
+// Functions of a Type are inlined, so that the type is a constant.
 #define SPECIALIZED static inline __attribute__((always_inline))
 
 // fn(type, ...), compiled once for each type, with the type as a constant.
@@ -17,7 +17,7 @@
      : (type) == TYPE_BF16 ? fn(TYPE_BF16, __VA_ARGS__)     \
                            : fn(TYPE_F16, __VA_ARGS__))
 
-// fn(type, block, ...), for blocks of 16 and for planes compiled with the block as a constant, too.
+// fn(type, block, ...), also compiled with the block as a constant for blocks of 16 and for planes.
 #define BY_BLOCK(fn, type, block, ...)                      \
     ((block) == 16  ? BY_TYPE(fn, type, 16, __VA_ARGS__)    \
      : (block) == 1 ? BY_TYPE(fn, type, 1, __VA_ARGS__)     \

@@ -32,7 +32,7 @@ bool cifar_file_read(CifarFile *cifar, Error *err)
     return good;
 }
 
-// The last of the `count` files has the test images, the others an equal share of the 50,000.
+// The last of the `count` files has the test images; the others have equal shares of the 50,000.
 static bool cifar_read(Data *data, const char *dir, const char *const *names, int count,
                        int label_bytes, const char *hint, Error *err)
 {

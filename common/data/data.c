@@ -161,7 +161,7 @@ static bool set_open(Data *data, const KnownSet *set, const char *dir, const Dat
     return set->read(data, dir, hint, err) && both_cut(data, config, err);
 }
 
-// ImageNet's mean and deviation, as torchvision's examples normalise all pictures.
+// Normalises with ImageNet's mean and deviation, as torchvision's examples do for all pictures.
 static bool folder_data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
     static const float mean[3] = { 0.485f, 0.456f, 0.406f }, std[3] = { 0.229f, 0.224f, 0.225f };

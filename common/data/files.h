@@ -27,8 +27,8 @@ bool data_path_join(char *path, size_t size, const char *dir, const char *name, 
 // Allocates the images and labels. data_close frees them.
 bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
 
-// Memory of at least this many bytes: the same, or if that is too small, new memory in its place.
+// Returns `memory`, or larger memory in its place if it has fewer bytes than this.
 void *data_memory(void *memory, size_t *capacity, size_t bytes);
 
-// Adds the bytes to data->checksum, which is equal for equal copies of a data set.
+// Adds the bytes to data->checksum, which is the same for all copies of a data set.
 void data_checksum(Data *data, const void *bytes, size_t size);

@@ -165,7 +165,7 @@ static void tar_header_path(const char *header, char *path)
              header);
 }
 
-// Of pax records, "LENGTH KEY=VALUE\n": the path.
+// Finds the path among pax records, "LENGTH KEY=VALUE\n".
 static void pax_path(char *text, size_t size, char *path)
 {
     for (char *end = text + size, *key; text < end;) {
@@ -179,7 +179,7 @@ static void pax_path(char *text, size_t size, char *path)
     }
 }
 
-// The path that an entry of type L or x, whose content begins at `at`, gives to the next entry.
+// Reads the next entry's path from an entry of type L or x, whose content begins at `at`.
 static bool tar_read_path(const Folder *folder, char type, int64_t at, int64_t bytes, char *path,
                           Error *err)
 {
@@ -215,7 +215,7 @@ static bool tar_list_entries(Folder *folder, int64_t size, Error *err)
         if (!read_at(folder->tar, folder->path, at, header, TAR_BLOCK, err))
             return false;
         if (!header[0] && at > 0)
-            return true; // blocks of zeros end it
+            return true; // blocks of zeros end the archive
         if (!tar_sum_is_right(header))
             return error_set(err, tar_hint, "%s: byte %lld: not a file header", folder->path,
                              (long long)at);
@@ -239,7 +239,7 @@ static bool tar_list_entries(Folder *folder, int64_t size, Error *err)
     return true;
 }
 
-// The length of the folder that all files are in, such as "pets/", or 0.
+// The length of the outermost folder's name if all files are in one, such as "pets/", or 0.
 static size_t tar_find_inside(const Folder *folder)
 {
     const char *first = folder->count ? path_of(folder, &folder->files[0]) : "";
@@ -307,7 +307,7 @@ static int compare_names(const void *name, const void *entry)
     return strcmp(name, *(char *const *)entry);
 }
 
-// The label of a class, or -1. Train's classes come sorted and get the next label.
+// The label of a class, or -1. The classes of train come sorted, so a new one gets the next label.
 static int label_of(Folder *folder, const char *class, bool train)
 {
     const size_t classes = (size_t)folder->classes;
@@ -322,7 +322,7 @@ static int label_of(Folder *folder, const char *class, bool train)
     return found ? (int)(found - folder->class_names) : -1;
 }
 
-// Labels the sorted files; folders leave the list.
+// Labels the sorted files, and removes folders from the list.
 static bool files_label(Folder *folder, Error *err)
 {
     int count = 0;

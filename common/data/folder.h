@@ -10,14 +10,15 @@
 // Hidden files and folders (.DS_Store, .ipynb_checkpoints) and files next to the class folders are
 // skipped. Every other file must be a picture: one that is not called .jpg, .jpeg or .png is
 // opened, and must begin like a JPEG or a PNG. (ImageFolder skips files without such an ending.)
-// These are errors before training, by name: files that are no pictures, empty files, pipes and
-// devices, broken and circular links, folders that cannot be read, a class without files, a
-// single class, classes of val that differ from those of train, train without val.
+// These are errors before training, and name the file: files that are not pictures, empty files,
+// pipes and devices, broken and circular links, folders that cannot be read, a class without files,
+// a single class, classes of val that differ from those of train, train without val.
 //
 // An archive may have one outermost folder (tar cf pets.tar pets). Its headers are read once; links
 // in it are refused: write it with tar --dereference --hard-dereference. 2 TiB at most.
 //
-// Memory: each file takes its path in the tree and 17 bytes. ImageNet, 1.28 million files: 68 MB.
+// Memory: 17 bytes and the path in the tree for each file. ImageNet's 1.28 million files take 68
+// MB.
 #pragma once
 #include "check.h"
 #include <stddef.h>

@@ -21,6 +21,6 @@ typedef struct CifarFile {
 bool cifar_file_read(CifarFile *file, Error *err);
 
 // A pair of IDX files, plain or gzipped: images of 28x28 pixels, and labels below set->classes. On
-// an error data_close frees what set has got.
+// an error data_close frees what was allocated.
 bool idx_pair_read(Dataset *set, const char *images, const char *labels, const char *hint,
                    uint32_t *crc, Error *err);

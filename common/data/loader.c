@@ -4,8 +4,8 @@
 //   worker 2   0: rows 8-15 | 1: rows 0-7            | 1: rows 16-23 ...
 //   training   wait for data                | step 0          | step 1 ...
 //
-// Workers take the rows of the batches in order, so the order of the batches does not depend on
-// their speed. Batch number b goes into slot b % LOADER_SLOTS:
+// Workers take the rows of the batches in order, so their speed does not change the order of the
+// batches. Batch number b goes into slot b % LOADER_SLOTS:
 //
 //   workers        make the slot's rows: crop an image, or read, decode and resize a picture
 //   the last one   makes the stream wait for `done`, loads the rows, records `ready`: it is full
@@ -24,7 +24,7 @@
 #include <string.h>
 
 enum {
-    ROWS_AT_ONCE = 8,       // that a worker makes
+    ROWS_AT_ONCE = 8,       // rows that a worker takes
     BAD_NAMED = 10,         // bad files named in each epoch; further ones are only counted
 };
 
@@ -67,7 +67,7 @@ struct Loader {
     int64_t epoch;
     int batches;
     int next_batch, next_row; // a worker takes these next
-    int next_give;          // the batch that loader_next gives next
+    int next_give;          // the batch that loader_next returns next
     int let_go;             // batches before this one are free
     int busy;               // workers that are making rows
     int bad;                // pictures skipped in this epoch
@@ -178,7 +178,7 @@ static void rows_make(Worker *worker, int batch, int first, int rows)
     trace_end();
 }
 
-// Loads the batch when all its rows are made.
+// Loads a batch whose rows are all made.
 static void slot_load(Loader *loader, int batch)
 {
     const Augment *augment = &loader->config.augment;
@@ -204,7 +204,7 @@ static void slot_load(Loader *loader, int batch)
 
 // --- workers -------------------------------------------------------------------------------------
 
-// Takes the next rows. With the lock held.
+// Takes the next rows. The caller holds the lock.
 static bool rows_take(Loader *loader, int *batch, int *first, int *rows)
 {
     if (loader->resting || loader->next_batch >= loader->batches ||
@@ -224,7 +224,7 @@ static bool rows_take(Loader *loader, int *batch, int *first, int *rows)
     return true;
 }
 
-// Makes the next rows, if there are any. With the lock held, which it releases meanwhile.
+// Makes the next rows, if there are any. The caller holds the lock; it is released meanwhile.
 static bool work(Worker *worker)
 {
     Loader *loader = worker->loader;
@@ -363,7 +363,7 @@ void loader_free(Loader *loader)
 
 // --- an epoch ------------------------------------------------------------------------------------
 
-// While the workers are idle.
+// Call it while the workers are idle.
 static void ids_set(Loader *loader, const int32_t *ids, int count)
 {
     free(loader->ids);
@@ -402,8 +402,8 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 
 int loader_batches(const Loader *loader) { return loader->batches; }
 
-// Waits until the slot of the next batch is full; without workers the caller fills it. With the
-// lock held.
+// Waits until the slot of the next batch is full; without workers, the caller fills it here. The
+// caller holds the lock.
 static void slot_await(Loader *loader, const Slot *slot)
 {
     int64_t begin = trace_now();

@@ -1,7 +1,7 @@
 // picture.c - JPEG through libjpeg-turbo, PNG through libpng.
 //
-// Both libraries report errors by a function that must not return. Ours jump back to the start of
-// the work (setjmp) and leave the text in the reader's struct; nothing here is global.
+// Both libraries report errors through a function that must not return. Ours stores the message in
+// the reader's struct and jumps back to the start of the work (setjmp); nothing here is global.
 #include "data/picture.h"
 #include "data/files.h"
 
@@ -120,7 +120,7 @@ static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
     at->width = (int)width;
 }
 
-// As in Pillow, always inverted, even if Adobe did not write it: a is 255 - cyan, k 255 - black.
+// Always inverted, as in Pillow, even if Adobe did not write the file: values are 255 - ink.
 static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int width)
 {
     for (int x = 0; x < width; x++, cmyk += 4, rgb += 3) {

@@ -9,8 +9,8 @@
 
 // --- which files ---------------------------------------------------------------------------------
 
-// A folder with a single level: of each class, `fraction` of the files are for evaluation, at least
-// one, but not all. The choice depends only on the number of files, so it is equal in every run.
+// For a folder with a single level: `fraction` of each class's files are for evaluation, at least
+// one, but not all. The choice depends only on the number of files, so all runs make the same one.
 static void choose_files(const Folder *folder, double fraction, bool *for_test)
 {
     int *left = xcalloc((size_t)folder->classes, sizeof *left);
@@ -63,7 +63,7 @@ static void dataset_set(Dataset *set, const Folder *folder, const DataConfig *co
     set->pictures->resize = config->resize ? config->resize : (int)lrint(size * 256 / 224.0);
 }
 
-// All paths, and the contents of some files: reading 140 GB would take an hour.
+// Adds all paths, but the contents of only some files: reading 140 GB would take an hour.
 static void checksum_add(Data *data, const Folder *folder)
 {
     enum { FILES = 64 };

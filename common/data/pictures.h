@@ -26,9 +26,9 @@ typedef struct PictureTools {
 } PictureTools;
 void picture_tools_free(PictureTools *tools);
 
-// Image `id` of the set as bytes, out (3, height, width): if augment has crop and flip, a random
-// part, perhaps mirrored, else the centre. Equal for equal seed, epoch and id.
+// Image `id` of the set as bytes, out (3, height, width): a random part, perhaps mirrored, if
+// augment has crop and flip, else the centre. The same seed, epoch and id give the same bytes.
 bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
                   PictureTools *tools, uint8_t *out, Error *err);
-// The file's path in the tree, for tables: without commas, quotes and control characters.
+// The file's path in the tree for CSV files: without commas, quotes and control characters.
 void picture_file(const Dataset *set, int id, char *out, size_t size);

@@ -1,8 +1,8 @@
 // resize.c - computes what Pillow does, in the same order, so that the bytes are equal.
 //
-// Resizing is done along rows, then along columns, and rounded to 8 bits in between. An output
-// pixel is a weighted mean of the source pixels near its centre. The weights fall to 0 at a
-// distance of one source pixel, or where the picture shrinks, one output pixel:
+// It resizes along rows, rounds to 8 bits, then resizes along columns. An output pixel is a
+// weighted mean of the source pixels near its centre. The weights fall to 0 at a distance of one
+// source pixel, or if the picture shrinks, one output pixel:
 //
 //   source   | 0 | 1 | 2 | 3 | 4 | 5 | 6 |       shrinking by 2: output 1 has its centre at 3.0,
 //   weight         .12 .38 .38 .12               and weights for the sources 1 to 4
@@ -31,7 +31,7 @@ static int below(uint32_t bits, int count)
     return (int)(((uint64_t)bits * (uint64_t)count) >> 32);
 }
 
-// If ten tries have failed, as for a very long picture: its centre, with the nearest ratio.
+// The centre, with the nearest allowed ratio: used if ten tries fail, as for a very long picture.
 static Rect middle_of(int width, int height, double ratio)
 {
     Rect r = { 0, 0, width, height };

@@ -24,11 +24,11 @@ enum {
     TEST_COUNT = 10000,
     WAVES = 5,              // in a pattern
     PITCH_MAX = 3,          // maximum periods of a wave across the image
-    NOISE = 40,             // of 64: how strong the noise is
+    NOISE = 40,             // strength of the noise, of 64
     BLOCK = sizeof(Philox), // pixels whose noise comes from one call of the generator
 };
 
-// The use of a random number, which is the upper half of Philox's counter.
+// The purpose of a random number: the upper half of Philox's counter.
 enum { FOR_PATTERNS = 1, FOR_TRAIN, FOR_TEST };
 
 typedef struct Job {
@@ -201,7 +201,7 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
     job.purpose = FOR_TEST;
     set_make(&job);
     free(job.patterns);
-    // All images follow from these. A different machine may round a pixel of a pattern differently.
+    // These determine all images, except that machines may round a pixel of a pattern differently.
     data_checksum(data, (int64_t[]){ seed, size, train_count, test_count }, 4 * sizeof seed);
     return true;
 }

@@ -1,5 +1,4 @@
-// model.c - runs a network: memory layout, forward, backward, and names for
-// checkpoints.
+// model.c - runs a network: memory layout, forward, backward, and names for checkpoints.
 #include "model.h"
 #include "alive.h"
 #include "check.h"
@@ -35,8 +34,8 @@ static size_t layer_size(Layer *layer, const Conv *conv)
     return layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
 }
 
-// The weights that convolutions read: the masters, or 16-bit copies in the same order, or 16-bit
-// copies in the backend's order.
+// Places the weights that convolutions read: the masters, 16-bit copies in the same order, or
+// 16-bit copies in the backend's order.
 static void lay_out_copies(Model *model)
 {
     Net *net = model->net;

@@ -68,7 +68,8 @@ static Shape plan_layer(Model *model, Plan *plan, int i)
     return x;
 }
 
-// The plan for this number of rows, made at its first use: the full batch and an epoch's last.
+// The plan for this number of rows, made at its first use: for full batches, and an epoch's last
+// one.
 Plan *plan_for(Model *model, int rows)
 {
     Net *net = model->net;

@@ -33,8 +33,8 @@ NormTensors norm_tensors(const Model *model, const Layer *layer);
 const void *weights_of(const Model *model, const Layer *layer);
 
 // Memory that is in use from one step to a later one, both included. Lives that do not overlap may
-// share memory: each gets the lowest free place, the largest first. Sorts the lives and returns the
-// total bytes.
+// share memory. place() puts the largest first, each at the lowest free place; it sorts the lives
+// and returns the total bytes.
 typedef struct Life {
     int value, part;        // its value; for a gradient, its part
     size_t size, at;        // bytes

@@ -189,7 +189,7 @@ static int find_rank0(const TcpStoreConfig *c, Person *rank0)
     double patience = c->count > 1 ? 0.5 : 2, left = c->timeout > 0 ? c->timeout : INFINITY;
     char why[sizeof(Error)] = "";
     bool store_spoke = false;
-    left += c->supervised;              // the supervisor may report a better reason first
+    left += c->supervised;              // 1 s for the supervisor to report first
     for (int i = 0; left > 0; i = (i + 1) % c->count) {
         Error error;
         double begun = clock_now();

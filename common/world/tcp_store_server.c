@@ -308,7 +308,7 @@ static void look(TcpStoreServer *s, bool late)
 static void *run(void *arg)
 {
     TcpStoreServer *s = arg;
-    const double limit = s->config.timeout + s->config.supervised;   // a supervisor may report first
+    const double limit = s->config.timeout + s->config.supervised;   // 1 s for a supervisor to report
     double waited = 0, leaving = 0;
     for (bool others = true; others && leaving < farewell;) {
         double before = clock_now();

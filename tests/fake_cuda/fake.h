@@ -1,40 +1,39 @@
-// fake.h - CUDA without a GPU: the programs of the cuda backend run, and compute, on any machine.
+// fake.h - a mock of CUDA: the programs of the cuda backend run, and compute, on machines without a GPU.
 //
-// runtime.c, libraries.c, nccl.c and simt.cc define what common/cuda and common/comm/nccl call. CMake links programs with
-// them in place of CUDA's libraries, and with the kernels' own sources, compiled for the host:
+// runtime.c, libraries.c, nccl.c and simt.cc define the functions that common/cuda and common/comm/nccl call. CMake
+// links programs with them in place of CUDA's libraries, and with the real kernels, compiled for the host:
 //
-//   device   memory with addresses of its own, and a list of what has been allocated
-//   stream   a queue, and a thread that does what is in it, each time after a random delay
-//   graph    what a capture noted down, and what of it comes after what; replayed in one of the
-//            orders that this allows (FAKE_ORDER)
+//   device   memory with its own addresses, and a list of the allocations
+//   stream   a queue, and a thread that runs each entry after a random delay
+//   graph    the captured work and its dependencies; replayed in one of the orders that these allow
+//            (FAKE_ORDER)
 //   kernel   a fiber for each thread of a block; barriers, shuffles, shared memory, atomics (simt.cc)
-//   cuDNN    the convolution that the descriptors describe, with plain loops in f32; cuBLASLt likewise
-//   NCCL     ranks meet, and add up, through a file that all of them map
+//   cuDNN    the convolution that the descriptors describe, as plain loops in f32; so does cuBLASLt
+//   NCCL     ranks meet, and add up their values, in a file that all of them map
 //
-// So numbers are compared with PyTorch's and with the CPU's; and where a program does not wait for something, its weights
-// come out other than those of a program that always waits. It ends, with a line that begins with "fake:", where it does
-// what CUDA forbids, or what makes it hang, or what our programs never mean to do:
+// So tests can compare results with PyTorch's and with the CPU backend's. If a program misses a wait, its weights
+// differ from those of a program that always waits. A program ends, with a line that begins with "fake:", if it does
+// something that CUDA forbids, that hangs on a GPU, or that our programs should never do:
 //
-//   - in a capture: waits, allocates, copies from pageable memory, makes a cuDNN plan, forks a
-//     stream and never joins it, waits for what is not captured
-//   - destroys a communicator that a graph still uses; has two whose order NCCL does not keep
-//   - works in the legacy stream, a blocking one, one of another device, or in a thread that has
-//     set no device
-//   - uses memory that is not there, too short or freed, or the host's where the device's is meant, also at any single
+//   - in a capture: waiting, allocating, copying from pageable memory, making a cuDNN plan, forking a
+//     stream without joining it, waiting for work that is not captured
+//   - destroying a communicator that a graph still uses; two communicators whose order NCCL does not keep
+//   - using the legacy stream, a blocking one, one of a different device, or a thread without a device
+//   - using memory that is not allocated, too short or freed, or host memory in place of device memory, checked at each
 //     access of a kernel; shared memory without a barrier; a workspace that is too small
-//   - uses CUDA before a fork; or ranks call different collectives
+//   - using CUDA before a fork; ranks that call different collectives
 //
-// What it does not show:
+// It cannot show:
 //
 //   - speed
-//   - what the real libraries accept, choose and round (TF32, the order of sums), how they fail, that NCCL does not hang
-//   - what only hardware does: memory that another block or stream sees late, blocks that run at the same time
-//   - every missing wait: it shows if the delays bring the wrong order about
+//   - what the real libraries accept, choose and round (TF32, the order of sums), how they fail, whether NCCL hangs
+//   - hardware effects: memory that other blocks or streams see late, blocks that run at the same time
+//   - every missing wait: only those for which the delays produce a wrong order
 //
-// In the environment: FAKE_GPUS (how many; 1), FAKE_DELAY (of work, on average; microseconds; 0),
-// FAKE_SEED (of delays), FAKE_ORDER (last: of the work in a graph, or the threads of a block, that could be next, the
-// last; else the first), FAKE_LOAD (for so long the first use of CUDA loads it, and cudnnCreate cuDNN; milliseconds; 0),
-// FAKE_NCCL_VERSION, FAKE_FAILURE (of the GPU: memory, crash, hang, numbers).
+// Environment variables: FAKE_GPUS (number of GPUs; 1), FAKE_DELAY (mean delay of work in microseconds; 0), FAKE_SEED
+// (of the delays), FAKE_ORDER (last: of graph nodes or threads that can run next, take the last; else the first),
+// FAKE_LOAD (milliseconds that the first use of CUDA, and cudnnCreate, take to load a library; 0), FAKE_NCCL_VERSION,
+// FAKE_FAILURE (of the GPU: memory, crash, hang, numbers).
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -43,9 +42,9 @@
 #include <stdint.h>
 
 __attribute__((noreturn)) void fake_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// A number in the environment, or what it is without.
+// An integer environment variable, or `without` if it is not set.
 int fake_setting(const char *name, int without);
-// Whether FAKE_FAILURE says so.
+// Is this the failure that FAKE_FAILURE names?
 bool fake_fails(const char *how);
 
 // Device memory that a piece of work reads or writes; nothing if p is NULL.
@@ -56,11 +55,11 @@ typedef struct Range {
 #define RANGES(...) \
     (const Range[]){ __VA_ARGS__ }, (int)(sizeof((const Range[]){ __VA_ARGS__ }) / sizeof(Range))
 
-// Queues fn(a copy of arg), or notes it down. Its ranges are looked at now, and when it runs.
+// Queues fn(a copy of arg) or, in a capture, records it. Checks the ranges now, and again when it runs.
 void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg,
              size_t bytes, const Range *ranges, int count);
-// Device memory has addresses of its own, each of which is used once: so what is freed stays known as such. Every block
-// begins on a page, of which a table says whose it is: kernels ask at every access.
+// Device memory has its own addresses. Each is used only once, so accesses to freed memory are always found. Every
+// block begins on a page, and a table maps pages to blocks: kernels look there at every access.
 typedef struct Block {
     struct Block *next;
     char *p;
@@ -79,19 +78,20 @@ static inline bool fake_on_device(const void *p, size_t bytes)
     return b && (const char *)p + bytes <= b->p + b->bytes;
 }
 
-// Takes as long as loading a library.
+// Takes as long as loading a library does (FAKE_LOAD).
 void fake_load(void);
-// Fails if this thread captures.
+// Ends the program if this thread is capturing.
 void fake_not_in_capture(const char *name);
-// *users counts the graphs that hold what the stream is asked for now.
+// *users counts the graphs that contain the work that is now being captured on the stream.
 void fake_hold(cudaStream_t stream, int *users);
 
-// What one communicator does, it does in the order in which it was asked, on whatever stream.
+// A communicator's calls run in the order in which they were made, on any streams: its last call was
+// on `stream`, up to `until`, or in the capture `graph`, as `node`.
 typedef struct Order {
-    cudaStream_t stream;        // where it was last,
-    uint64_t until;             // and up to here
-    const void *graph;          // or: in this capture,
-    int node;                   // this one
+    cudaStream_t stream;
+    uint64_t until;
+    const void *graph;
+    int node;
 } Order;
 void fake_order_before(cudaStream_t stream, const Order *order);
 void fake_order_after(cudaStream_t stream, Order *order);

@@ -1,6 +1,6 @@
-// libraries.c - cuDNN's graph API and cuBLASLt, for fake.h: as far as our programs use them. What a graph or a product
-// is, is read from its descriptors, and computed with plain loops in f32. There is one engine for everything; each pass
-// wants a workspace of another size.
+// libraries.c - cuDNN's graph API and cuBLASLt, for fake.h: the parts that our programs use. Reads an operation from
+// its descriptors, and computes it with plain loops in f32. There is one engine for everything; each pass needs a
+// workspace of a different size.
 #include "fake.h"
 #include "numbers.h"
 
@@ -140,7 +140,7 @@ static size_t workspace_of(const Descriptor *operation)
     return 1000 + 4096 * ((size_t)operation->type % 7);
 }
 
-// The one offer remembers what it is for.
+// There is one engine configuration, which refers to its operation.
 cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
                                        cudnnBackendAttributeName_t name,
                                        cudnnBackendAttributeType_t type, int64_t most,
@@ -192,7 +192,7 @@ static Tensor tensor_of(const Descriptor *operation, int name, const Descriptor 
     return made;
 }
 
-// From the first number to the last, in bytes.
+// The span from the first number to the last, in bytes.
 static size_t tensor_bytes(const Tensor *t)
 {
     int64_t last = 0;
@@ -232,10 +232,10 @@ typedef struct Convolution {
     Tensor x, w, y;             // w: (k, c, r, s)
     int64_t stride[2], pad[2], dilation[2];
     float alpha, beta;
-    int type;                   // of the operation: which pass
+    int type;                   // of the operation, which determines the pass
 } Convolution;
 
-// The input pixel that a tap of output pixel (p, q) sees, or -1: padding.
+// The input pixel that a tap of output pixel (p, q) reads, or -1 for padding.
 static int64_t pixel_at(const Convolution *c, int64_t p, int64_t q, int64_t tap)
 {
     int64_t h = p * c->stride[0] - c->pad[0] + tap / c->w.dims[3] * c->dilation[0];
@@ -243,8 +243,8 @@ static int64_t pixel_at(const Convolution *c, int64_t p, int64_t q, int64_t tap)
     return h < 0 || h >= c->x.dims[2] || w < 0 || w >= c->x.dims[3] ? -1 : h * c->x.dims[3] + w;
 }
 
-// An output pixel's outputs y, a kernel w for each, and the window of the input that they see: y = w * window; or the
-// gradients of the window or of the kernels, added to what is there.
+// For one output pixel: y = w * window, with a kernel w for each output channel and the window of the input that it
+// reads. The other passes add to the gradients of the window or of the kernels.
 static void convolve_window(const Convolution *c, float *window, float *w, float *y, int64_t size)
 {
     for (int64_t k = 0; k < c->w.dims[0]; k++, w += size) {
@@ -263,7 +263,7 @@ static void convolve_window(const Convolution *c, float *window, float *w, float
     }
 }
 
-// x, w and y have their channels side by side, and so has a window: tap after tap.
+// In x, w, y and each tap of a window, channels are contiguous.
 static void convolve(const Convolution *c, float *x, float *w, float *y)
 {
     int64_t channels = c->x.dims[1], taps = c->w.dims[2] * c->w.dims[3], pixels = c->x.dims[2] * c->x.dims[3];
@@ -316,7 +316,7 @@ static float float_of_attribute(const Descriptor *d, int name)
     return value;
 }
 
-// One operation for each pass: its tensors, alpha and beta have names of their own.
+// Each pass is a separate operation, with its own attribute names for tensors, alpha and beta.
 static Convolution convolution_of(const Descriptor *o, const Descriptor *pack)
 {
     static const int names[3][7] = {
@@ -479,7 +479,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// A matrix in memory, whose columns are `ld` apart; transposed: its rows are.
+// A matrix in memory with a distance of `ld` between columns or, if transposed, between rows.
 typedef struct Matrix {
     void *p;
     Layout layout;
@@ -496,7 +496,7 @@ static size_t matrix_at(const Matrix *m, uint64_t row, uint64_t column)
     return m->transposed ? column + row * (size_t)m->layout.ld : row + column * (size_t)m->layout.ld;
 }
 
-// A copy in f32, row after row, or (by_column) column after column.
+// Returns a copy in f32, by rows or (by_column) by columns.
 static float *matrix_load(const Matrix *m, uint64_t rows, uint64_t columns, bool by_column)
 {
     float *copy = malloc(rows * columns * sizeof *copy);

@@ -1,6 +1,6 @@
 // nccl.c - NCCL, for fake.h: a communicator is a file in $TMPDIR that its ranks map, with a barrier
-// and a place for what each has to say. A rank that waits for one that is gone waits forever, until
-// its parent ends it.
+// and a place for each rank's values. A rank that waits for a lost rank waits until its parent ends
+// it.
 #include "fake.h"
 #include "numbers.h"
 
@@ -18,7 +18,7 @@ enum { MAX_RANKS = 64, HEADER = 4096, PLACE = 64 << 20 };
 
 typedef enum Kind { REDUCE, BROADCAST, GATHER_ALL, GATHER } Kind;
 
-// What a rank does: everybody's is the same.
+// A rank's current call, which must be the same on all ranks.
 typedef struct Doing {
     Kind kind;
     size_t count;
@@ -35,7 +35,7 @@ struct ncclComm {
     Shared *shared;
     char *places;               // (size, PLACE)
     Order order;
-    int graphs;                 // that hold its work
+    int graphs;                 // number of graphs that contain its work
 };
 
 typedef struct Job {
@@ -85,7 +85,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return getrandom(id, 8, 0) == 8 ? ncclSuccess : ncclSystemError;
 }
 
-// Rank 0 makes the file; the others wait for all of it.
+// Rank 0 makes the file; the others wait until it has its full size.
 static Shared *map_file(const char *path, bool make, size_t bytes)
 {
     int file;
@@ -135,7 +135,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id,
     return ncclSuccess;
 }
 
-// Never freed: other ranks may be in the barrier still.
+// The memory is never freed, since other ranks may still be in the barrier.
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     if (comm->graphs > 0)

@@ -1,4 +1,4 @@
-// numbers.h - numbers of any type that GPUs know, for fake.h's libraries.
+// numbers.h - reads and writes numbers of each type that our GPU code uses, for fake.h's libraries.
 #pragma once
 #include "fake.h"
 

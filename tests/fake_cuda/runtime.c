@@ -1,7 +1,7 @@
 // runtime.c - the CUDA runtime of fake.h: devices, memory, streams, events and graphs.
 //
-// One lock guards everything, and one condition tells of any news: there is little to do. Streams,
-// events that streams wait for, and graphs are never freed: programs that are tested soon end.
+// One lock guards everything, and one condition variable signals every change. Streams, events that
+// streams wait for, and graphs are never freed, since tested programs are short.
 #include "fake.h"
 
 #include <malloc.h>
@@ -19,7 +19,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t news = PTHREAD_COND_INITIALIZER;
 static _Thread_local int current = -1;          // this thread's device; -1: it has set none
 static _Thread_local cudaError_t last_error;
-static _Thread_local bool captures;             // this thread
+static _Thread_local bool captures;             // is this thread capturing?
 
 typedef struct Work {
     const char *name;
@@ -29,7 +29,7 @@ typedef struct Work {
     int count;
 } Work;
 
-// Nodes of a graph after which something comes.
+// The nodes of a graph that a piece of work depends on.
 typedef struct After {
     int count, nodes[MAX_AFTER];
 } After;
@@ -41,39 +41,39 @@ typedef struct Node {
 
 typedef struct Graph {
     Node *nodes;
-    int count, users;                           // users: the graph itself, and what can be launched
-    pthread_t owner;                            // who captures it
+    int count, users;                           // users: the graph itself, and its executable graphs
+    pthread_t owner;                            // the thread that captures it
     cudaStream_t origin, forks[MAX_FORKS];      // the streams in it
     int fork_count;
     bool ended;
     int *held[MAX_HELD], held_count;
 } Graph;
 
-// In a stream's queue: work, a graph, or that it goes on when another stream is done with `until`.
+// In a stream's queue: work, a graph, or a wait until the stream `other` has done `until` ops.
 typedef struct Op {
     struct Op *next;
     Work work;
     Graph *graph;
     cudaStream_t other;
     uint64_t until;
-    int64_t asked;                              // when (ns)
+    int64_t asked;                              // when it was queued (ns)
 } Op;
 
 struct CUstream_st {
     cudaStream_t next;
     int device, number;
     Op *first, **end;
-    uint64_t asked, done;                       // how many ops
+    uint64_t asked, done;                       // number of ops
     bool destroyed;
     Graph *graph;                               // under capture, or NULL
-    After after;                                // there: what has been asked last
+    After after;                                // in the capture: the stream's last nodes
 };
 
 struct CUevent_st {
     bool recorded;
-    cudaStream_t stream;                        // behind how much of it,
+    cudaStream_t stream;                        // after this many of its ops,
     uint64_t until;
-    Graph *graph;                               // or, in a capture, behind what
+    Graph *graph;                               // or, in a capture, after these nodes
     After after;
 };
 
@@ -126,7 +126,7 @@ static int gpus(void) { return fake_setting("FAKE_GPUS", 1); }
 
 void fake_load(void) { usleep(1000 * (useconds_t)fake_setting("FAKE_LOAD", 0)); }
 
-// What this process does first says to whom CUDA belongs: its children must not use it, too.
+// The first process that uses CUDA owns it: children that it forks must not use it.
 static void touch(const char *name)
 {
     static pid_t user;
@@ -224,7 +224,7 @@ typedef enum Kind { PAGEABLE, DEVICE, PINNED } Kind;
 
 static Block *blocks;
 
-// Whose memory it is. With the lock.
+// The kind of this memory. The caller holds the lock.
 static Kind kind_of(const void *p, size_t bytes)
 {
     const char *at = p;
@@ -251,11 +251,11 @@ static void *map(size_t bytes)
     return p;
 }
 
-// With the lock. A page beyond the end stays free.
+// Leaves a free page after the block. The caller holds the lock.
 static char *arena_take(size_t bytes)
 {
     if (!fake_arena) {
-        mallopt(M_MMAP_THRESHOLD, 32 << 20);    // what is freed is used again: most pages need not come a second time
+        mallopt(M_MMAP_THRESHOLD, 32 << 20);    // reuse freed memory, to save page faults
         mallopt(M_TRIM_THRESHOLD, 1 << 30);
         fake_arena = arena_end = map((size_t)FAKE_PAGE * FAKE_PAGES);
         fake_pages = map(FAKE_PAGES * sizeof *fake_pages);
@@ -283,7 +283,7 @@ static void check_ranges(const char *name, const Range *ranges, int count)
     pthread_mutex_unlock(&lock);
 }
 
-// Garbage at first, and garbage when it is freed.
+// Fills new memory with garbage; release does so again.
 static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
 {
     fake_not_in_capture(name);
@@ -302,7 +302,7 @@ static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
     return cudaSuccess;
 }
 
-// Waits for the device, as CUDA's does.
+// Waits for the device, as cudaFree does.
 static cudaError_t release(void *p, Kind kind, const char *name)
 {
     fake_not_in_capture(name);
@@ -380,7 +380,7 @@ static void delay(const Op *op, unsigned *seed)
         nanosleep(&(struct timespec){ left / 1000000000, left % 1000000000 }, NULL);
 }
 
-// A stream's thread. With the lock, which it leaves while it works.
+// Called by a stream's thread with the lock held, which it releases while it works.
 static void op_run(Op *op, unsigned *seed)
 {
     while (op->other && op->other->done < op->until)
@@ -453,7 +453,7 @@ static void check_stream(cudaStream_t stream, const char *name)
                  current);
 }
 
-// The host is about to look at the stream, or to wait for it.
+// Checks that the host may now query the stream, or wait for it.
 static void check_look(cudaStream_t stream, const char *name)
 {
     fake_not_in_capture(name);
@@ -563,8 +563,8 @@ static void check_direction(enum cudaMemcpyKind direction, Kind to, Kind from)
         fake_die("cudaMemcpyAsync: that is no copy of this kind (%d)", (int)direction);
 }
 
-// From pageable memory CUDA has read all when the call returns. What goes to the host is garbage
-// there for a while: who looks without waiting shall notice.
+// CUDA has read all of pageable memory when the call returns. Host memory that it writes holds
+// garbage at first, so that reading it without a wait is noticed.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind direction,
                             cudaStream_t stream)
 {
@@ -599,7 +599,7 @@ typedef struct HostCall {
     void *arg;
 } HostCall;
 
-// One at a time, as CUDA's driver has one thread for them.
+// Runs host calls one at a time, as CUDA's driver does in its single thread.
 static void do_host_call(void *arg)
 {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
@@ -651,7 +651,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     return cudaSuccess;
 }
 
-// The stream takes part in the event's capture from here on.
+// From now on the stream takes part in the event's capture.
 static void join_capture(cudaStream_t stream, const struct CUevent_st *event)
 {
     Graph *graph = event->graph;
@@ -741,7 +741,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     return cudaSuccess;
 }
 
-// All that the other streams were asked for has to come before the origin's end.
+// The origin's end must depend on all work that was captured on the other streams.
 static void check_joined(const Graph *graph)
 {
     bool *before = calloc((size_t)graph->count + 1, sizeof *before);

@@ -1,14 +1,13 @@
-// simt.cc - runs kernels on the host, for fake.h: a fiber for each thread of a block that waits, blocks one after the
-// other. Threads run from one barrier or shuffle to the next, upwards or downwards (FAKE_ORDER), so one that does not
-// wait where it should sees what is not there yet. A kernel ends the program, with a line that begins with "fake:",
-// where
+// simt.cc - runs kernels on the host, for fake.h: block after block, with a fiber for each thread that has to wait.
+// Threads run from one barrier or shuffle to the next, in rising or falling order (FAKE_ORDER), so a thread that misses
+// a wait reads values that are not written yet. A kernel ends the program, with a line that begins with "fake:", if
 //
-//   - it touches memory that is not on the device, not allocated, or beyond the end of an allocation
-//   - two threads touch the same shared memory without a barrier between them, and one of them writes
-//   - threads of a block wait for each other: some at a barrier, some at a shuffle, or lanes of a warp are missing
+//   - it accesses memory that is not on the device, not allocated, or beyond the end of an allocation
+//   - two threads access the same shared memory without a barrier between them, and one of them writes
+//   - threads of a block deadlock: some are at a barrier, some at a shuffle, or lanes of a warp are missing
 //
-// The compiler tells what is touched: kernels are compiled with -fsanitize=kernel-address, which calls
-// __asan_load4_noabort and the like before each access.
+// Kernels are compiled with -fsanitize=kernel-address, so the compiler calls __asan_load4_noabort and similar functions
+// before each access.
 #include "simt.h"
 
 extern "C" {
@@ -39,15 +38,15 @@ struct Thread {
     Fiber *fiber;
     int shuffles;               // so far
     bool predicate;
-    alignas(16) char said[2][16];   // in this shuffle, and in the one before
+    alignas(16) char said[2][16];   // its values in this shuffle and in the previous one
 };
 
-pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   // one kernel at a time: what is below belongs to it
-thread_local bool in_kernel;        // else it is the function that launches one which is instrumented, too
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   // one kernel runs at a time, and owns the variables below
+thread_local bool in_kernel;        // false: ignore accesses, since launching functions are instrumented, too
 const char *kernel_name;
 void (*kernel_thread)(const void *job);
 alignas(16) char kernel_job[JOB];
-int threads, begun;             // of a block: how many, how many have begun
+int threads, begun;             // of a block: number of threads, and how many have begun
 bool downwards;
 Thread table[MAX_THREADS];
 Thread *self;
@@ -56,7 +55,7 @@ std::vector<Fiber *> idle;
 char *stacks;                   // (MAX_THREADS, STACK)
 int fibers;
 int barrier_count;
-unsigned epoch;                 // one more at each barrier
+unsigned epoch;                 // number of barriers so far
 
 [[noreturn]] void die(const char *what)
 {
@@ -78,7 +77,7 @@ int next_thread()
     return downwards ? threads - 1 - i : i;
 }
 
-// Runs threads of the block that have not begun, until there are none: most kernels never wait, and need one fiber.
+// Runs the block's threads that have not begun, one after the other: most kernels never wait and need only one fiber.
 void fiber_main(unsigned high, unsigned low)
 {
     Fiber *fiber = reinterpret_cast<Fiber *>((uintptr_t)high << 32 | low);
@@ -262,13 +261,13 @@ void simt_queue(const char *name, dim3 grid, unsigned threads, cudaStream_t stre
     fake_do(stream, name, run, &q, sizeof q, nullptr, 0);
 }
 
-// --- what kernels touch --------------------------------------------------------------------------
+// --- memory accesses of kernels ------------------------------------------------------------------
 
 extern "C" char __executable_start, _end;
 
 namespace {
 
-// Who has touched four bytes of shared memory since the last barrier.
+// The threads that have accessed four bytes of shared memory since the last barrier.
 struct Touch {
     unsigned epoch;
     int writer, reader;         // thread; -1: none; reader -2: several

@@ -1,4 +1,4 @@
-// simt.h - CUDA C++ for the host, for fake.h: what the source of a kernel needs to be compiled by a C++ compiler.
+// simt.h - lets a C++ compiler compile the source of a kernel for the host (see fake.h).
 // simt.cc runs it. launches.pl turns kernel<<<grid, threads, 0, stream>>>(arguments) into
 // simt_launch("kernel", kernel, grid, threads, 0, stream)(arguments).
 #pragma once
@@ -22,11 +22,11 @@ using std::isnan;
 extern uint3 threadIdx, blockIdx;
 extern dim3 gridDim, blockDim;
 
-// A barrier of the block; how many threads said true.
+// A barrier of the block; returns how many threads passed true.
 int simt_barrier(bool predicate);
-// This lane's value is seen by the others of its warp; what lane `other` had to say.
+// Shows this lane's value to the rest of its warp, and reads the value of lane `other`.
 void simt_shuffle(const void *mine, void *theirs, size_t bytes, int other);
-// Queues a kernel whose threads call thread(job), where a copy of the job is.
+// Queues a kernel whose threads call thread(job) with a copy of the job.
 void simt_queue(const char *name, dim3 grid, unsigned threads, cudaStream_t stream,
                 void (*thread)(const void *job), const void *job, size_t bytes);
 

@@ -1,4 +1,4 @@
-// fuzz.h - what the fuzz targets share: a requirement, and a limit of the memory that is asked for.
+// fuzz.h - shared by the fuzz targets: requirements, and a limit for memory allocations.
 #pragma once
 #include <sanitizer/allocator_interface.h>
 #include <stdbool.h>
@@ -6,13 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static size_t most_memory = SIZE_MAX; // of one call of malloc
+static size_t most_memory = SIZE_MAX; // that one call of malloc may ask for
 
 static void memory_asked(const volatile void *memory, size_t bytes)
 {
     (void)memory;
     if (bytes > most_memory) {
-        fprintf(stderr, "%zu bytes asked for, %zu are justified\n", bytes, most_memory);
+        fprintf(stderr, "malloc of %zu bytes, but the limit is %zu\n", bytes, most_memory);
         abort();
     }
 }

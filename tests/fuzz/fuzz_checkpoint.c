@@ -1,5 +1,5 @@
-// fuzz_checkpoint.c - libFuzzer: whatever the bytes, the reader of checkpoints either refuses them
-// with a reason, or returns tensors that lie in the file, side by side, under names that differ.
+// fuzz_checkpoint.c - libFuzzer target: the checkpoint reader must refuse any bytes with a reason, or
+// return tensors with different names that fill the file without gaps.
 #include "check.h"
 #include "checkpoint/safetensors.h"
 #include <stdlib.h>
@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     StFile file;
     Error err = { "", "" };
-    unsigned char *bytes = malloc(size); // of just this size: a step beyond it is seen
+    unsigned char *bytes = malloc(size); // exact size: the sanitizer sees any overrun
     if (size > 0)
         memcpy(bytes, data, size);
     if (st_parse(&file, bytes, size, &err)) {

@@ -1,6 +1,6 @@
-// fuzz_data.c - the readers of data files, for libFuzzer. The first byte says which reader gets the
-// rest as a file. It must refuse it, or give labels below the number of classes; and it must not
-// ask for more memory than a file of that size can justify.
+// fuzz_data.c - libFuzzer target: the first byte selects a reader of data files, which gets the rest
+// as a file. The reader must refuse the file, or return labels below the number of classes. It must
+// not allocate more memory than a valid file of that size needs.
 #include "data/formats.h"
 #include "fuzz.h"
 
@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     char path[64];
     int fd = file_make(bytes + 1, size - 1, path);
-    most_memory = size * 1032 + (1 << 20); // and a buffer or two
+    most_memory = size * 1032 + (1 << 20); // deflate's limit, and buffers
     switch (bytes[0] % 4) {
     case 0: labels_try(path); break;
     case 1: idx_try(path, "no labels"); break;

@@ -1,6 +1,6 @@
-// fuzz_picture.c - pictures and archives of them, for libFuzzer. A picture must be refused, or all
-// pixels that a random box and the middle need must be there; and no more memory may be asked for
-// than common/data/picture.h says. What begins as a tar archive is listed and read.
+// fuzz_picture.c - libFuzzer target for pictures and archives. The reader must refuse a picture, or
+// decode all pixels that a random crop and the centre crop need, within the memory limits of
+// common/data/picture.h. Input that begins like a tar archive is listed and read.
 #include "data/folder.h"
 #include "data/resize.h"
 #include "fuzz.h"
@@ -20,7 +20,7 @@ static void view_try(const uint8_t *bytes, size_t size, const View *view)
         require(at->x <= needs.x && at->x + at->width >= needs.x + needs.width);
         require(at->y <= needs.y && at->y + at->height >= needs.y + needs.height);
         picture_resize(&pixels, view, &resizer, out);
-        for (size_t i = 0; i < count; i++) // each of them can be read
+        for (size_t i = 0; i < count; i++) // the sanitizer checks each byte
             ones += out[i] == 1;
         require(ones <= count);
     } else {

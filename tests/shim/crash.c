@@ -1,16 +1,16 @@
-// crash.c - something happens to a rank, or to its parent, at an exact moment. Preloaded (LD_PRELOAD) into a program
-// that forks its ranks, or into a launcher, it watches what one rank writes to its timeline (--trace) and sends to the
-// store, and strikes when a text appears there:
+// crash.c - crashes a rank or its parent at an exact moment. Preloaded (LD_PRELOAD) into a program that forks its
+// ranks, or into a launcher, it watches what one rank writes to its timeline (--trace) and sends to the store, and acts
+// when a text appears there:
 //
 //   CRASH_RANK=1                    the rank to watch: the second child that was forked, or the process with RANK=1
-//   CRASH_TEXT='"name":"save"'      what to wait for: an event of the timeline, as it is in the file; or a key of the
-//                                   store; empty: it strikes when this rank is forked
-//   CRASH_AT=3                      the third time that it appears (from 1); default 1
-//   CRASH_DO=KILL                   what happens, before it is written: KILL and so on: that signal; EXIT0, EXIT7: _exit
-//                                   with 0, 7; HANG: the thread spins
-//   CRASH_WHOM=parent               the signal goes to the parent, or to its group, which Ctrl-C reaches; default: the
-//                                   rank that is watched
-//   CRASH_NOTE=file                 gets the process id of what is struck; its time is the moment
+//   CRASH_TEXT='"name":"save"'      the text to wait for: a timeline event as it is in the file, or a key of the
+//                                   store; empty: act when this rank is forked
+//   CRASH_AT=3                      act at the third occurrence (from 1); default 1
+//   CRASH_DO=KILL                   what to do, before the text is written: send a signal (KILL, ...); EXIT0, EXIT7:
+//                                   _exit with 0, 7; HANG: spin in this thread
+//   CRASH_WHOM=parent               send the signal to the parent; other values: to the parent's group, as Ctrl-C does;
+//                                   default: to the watched rank
+//   CRASH_NOTE=file                 write the target's process id to this file, whose time is the moment of the crash
 //
 // Build: cc -shared -fPIC -o crash.so crash.c
 #define _GNU_SOURCE
@@ -25,7 +25,7 @@
 
 static int children;            // forked so far
 static int rank = -1;           // of this process; -1: the parent
-static atomic_int appeared;     // how often the text did
+static atomic_int appeared;     // occurrences of the text so far
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -99,7 +99,7 @@ pid_t fork(void)
     return pid;
 }
 
-// glibc writes an event of the timeline from here, by a write that cannot be caught.
+// fflush writes timeline events, through a write inside glibc that we cannot intercept.
 int fflush(FILE *out)
 {
     if (out)

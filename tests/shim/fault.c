@@ -1,16 +1,16 @@
-// fault.c - a disk that fails on command. Preloaded into a program (LD_PRELOAD), it watches the
-// calls that write files and lets one of them go wrong:
+// fault.c - simulates disk failures. Preloaded into a program (LD_PRELOAD), it watches the calls that
+// write files and makes one of them fail:
 //
-//   FAULT_PATH=saved/   only calls on paths that hold this text are watched (and on files opened
-//                       by such paths); without it nothing is
-//   FAULT_CALL=fsync    which of them count: write, fsync, rename, open, close, unlink; or any
-//   FAULT_AT=3          the third of those that count (from 1) is the one; default: none
-//   FAULT_DO=ENOSPC     what happens to it: it fails with this error: ENOSPC, EIO and so on;
-//                       or "short": half of a write is done, and the next fails with ENOSPC;
-//                       or "kill": SIGKILL before it; or "torn": half of a write, then SIGKILL;
-//                       or "slow": it and all that come after it are 0.3 s late, but an unlink is on
-//                       time, and then takes 0.5 s: time for other threads to do the wrong thing
-//   FAULT_LOG=file      gets a line for each watched call: "write saved/x.tmp-1 4096"
+//   FAULT_PATH=saved/   watch only calls on paths that contain this text, and on files opened by such
+//                       paths; not set: watch nothing
+//   FAULT_CALL=fsync    count only these calls: write, fsync, rename, open, close, unlink; or any
+//   FAULT_AT=3          act on the third counted call (from 1); default: on none
+//   FAULT_DO=ENOSPC     what to do: fail with this error (ENOSPC, EIO, ...);
+//                       or "short": do half of a write, and fail the next with ENOSPC;
+//                       or "kill": SIGKILL before the call; or "torn": half of a write, then SIGKILL;
+//                       or "slow": delay this and all later calls by 0.3 s, except unlink, which
+//                       runs at once and then takes 0.5 s: time for other threads to interfere
+//   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp-1 4096"
 //
 // Build: cc -shared -fPIC -o fault.so fault.c
 #define _GNU_SOURCE
@@ -31,7 +31,7 @@ enum { FILES = 1024 };
 static char *watched[FILES];    // by file descriptor: its path, or NULL
 static int counted;             // calls that counted so far
 static bool full;               // after "short": every write fails
-static bool slow;               // after "slow": everything takes its time
+static bool slow;               // after "slow": every call is delayed
 static int log_fd = -1;
 
 typedef enum Verdict { PASS, FAIL, HALF } Verdict;
@@ -74,7 +74,7 @@ static void take_time(int ms)
         ;
 }
 
-// Notes a watched call and says what is to become of it; errno is set for FAIL.
+// Logs a watched call and decides what happens to it. Sets errno for FAIL.
 static Verdict judge(const char *call, const char *path, long long bytes)
 {
     const char *only = getenv("FAULT_CALL"), *at = getenv("FAULT_AT"), *what = getenv("FAULT_DO");
@@ -128,7 +128,7 @@ int open(const char *path, int flags, ...)
     return opened(REAL(open)(path, flags, mode), path);
 }
 
-// Half of what was asked for; after "torn" there is no life.
+// Half of a write's size, after which the disk is full.
 static size_t half_of(size_t bytes)
 {
     full = true;
@@ -161,7 +161,7 @@ int fsync(int fd)
     return REAL(fsync)(fd);
 }
 
-// A close that fails closes all the same, as it does on Linux.
+// A close that fails still closes the descriptor, as on Linux.
 int close(int fd)
 {
     const char *path = path_of(fd);
