@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# disk.sh - for scripts whose programs meet a disk that fails: LD_PRELOAD="$TMP/fault.so", see tests/shim/fault.c.
+# disk.sh - for tests of programs that write to a failing disk: LD_PRELOAD="$TMP/fault.so", see tests/shim/fault.c.
 #
-#   replaces FOLDER NAME...     these files were replaced in turn, says the FAULT_LOG `calls`: each was written beside
-#                               its place, synced and renamed, and then the folder was synced
+#   replaces FOLDER NAME...     succeeds if the FAULT_LOG `calls` shows that these files were replaced in turn: each was
+#                               written to a temporary file, synced and renamed, and then the folder was synced
 
 ${CC:-cc} -shared -fPIC -O1 -o "$TMP/fault.so" "$SRC/tests/shim/fault.c" || exit 1
 
-# What was opened before the first folder does not count; runs of equal calls count once.
+# Calls before the folder is first opened do not count. Repeated equal calls count once.
 replaces()
 {
     local folder=$1 name

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# eval.sh - for scripts that look at 07's evaluation:
+# eval.sh - for tests of 07's evaluation:
 #
-#   network                             trains net.st, with 06, for what follows
-#   evaluate NAME N SIZE ROWS [OPTIONS] N ranks evaluate it with SIZE images in batches of ROWS
-#   same NAME NAME                      did these evaluations say and write the same, to the last byte?
-#   shown COMMAND...                    for check: what it says is shown when it fails
+#   network                             trains net.st with 06
+#   evaluate NAME N SIZE ROWS [OPTIONS] N ranks evaluate net.st with SIZE images in batches of ROWS
+#   same NAME NAME                      succeeds if both evaluations printed and wrote the same bytes
+#   shown COMMAND...                    for check: if the command fails, its output is shown
 #
 # An evaluation leaves NAME.out (what it printed), NAME.RANK.jsonl, NAME.confusion and NAME.predictions.
 
@@ -18,7 +18,7 @@ shown() { "$@" >"$TMP/output" 2>&1; }
 field() { sed -n 's/.*"event":"'"$2"'".*"'"$3"'":\([^,}]*\)[,}].*/\1/p' "$1"; }       # field FILE EVENT NAME
 is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 
-# One that sees something, but not everything, and has classes that it likes.
+# A mediocre network: many predictions are wrong, and some classes are predicted too often.
 network()
 {
     expect 0 "weight hash: " "$older/train" "${convnet[@]}" --amp off --train-samples 1000 --test-samples 8 -b 25 \
@@ -34,7 +34,7 @@ evaluate()
         --predictions "$name.predictions" "$@" >"$name.out" 2>&1
 }
 
-# What does not depend on the number of ranks, of what rank 0 said.
+# The lines that rank 0 prints whatever the number of ranks.
 told() { grep -E '^   == (test:|ties:|[0-9]+ )' "$1.out"; grep -hE '"event":"(eval|class)"' "$1.0.jsonl"; }
 same()
 {

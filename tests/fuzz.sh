@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh PROGRAM - lets libFuzzer search for 8 s, beginning with a copy of the committed corpus.
-# What it finds (crash-...) is copied to the current directory.
+# fuzz.sh PROGRAM - lets libFuzzer search for 8 s, starting from a copy of the committed corpus.
+# Inputs that crash the program are printed in base64.
 set -u
 program=$1
 if [ ! -x "$program" ]; then

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Chaos: at random moments a random rank, its launcher or mpirun is killed or stopped, or a host is cut off. The ranks
-# that must end do so in time, a loop restarts dead launchers, and in the end the weights are bit-identical to those of an
-# undisturbed run.
+# that must end do so in time, a loop restarts dead launchers, and in the end the weights are bit-identical to those of
+# an undisturbed run.
 #
 #   CHAOS_SEED=4711     the same faults in the same order, at about the same moments
-#   CHAOS_EVENTS=200    as many instead of 12: about 4 s for each. Through run.sh, with that much time:
+#   CHAOS_EVENTS=200    number of faults (12), about 4 s each. Run it through run.sh with enough time:
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
-#   CHAOS_ARENAS="launch mpirun hosts"   which of them
+#   CHAOS_ARENAS="launch mpirun hosts"   which launchers to test
 #
 # ctest: TIMEOUT 300 LABELS deadlines
 # shellcheck disable=SC2317,SC2015,SC2010,SC2046,SC2012  # functions are called by await; what is listed is our own
@@ -17,7 +17,7 @@ launch=$BUILD/04_ddp_launcher/launch
 hosts=$SRC/tests/hosts.sh
 compare=$BUILD/../tests/tool_compare_weights
 timeout=2                           # s, of the ranks
-margin=4                            # s more, to report a fault and to kill ranks that do not end
+margin=4                            # additional s to report a fault and to kill ranks that do not end
 job=(--arch lenet --data synthetic --train-samples 9600 --test-samples 8 -b 32 --epochs 2 -j 0 --lr 0.05 --threads 1
     --timeout "$timeout")
 saving=(--save "$TMP/net" --resume auto --save-every 3)
@@ -27,14 +27,14 @@ export CHAOS_SEED=${CHAOS_SEED:-$((RANDOM * 32768 + RANDOM))}
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
 
-# --- time and chance ----------------------------------------------------------------------------------------------
+# --- time and random numbers --------------------------------------------------------------------------------------
 
 draw() { drawn=$((RANDOM % $1)); }                  # 0 ... $1 - 1
 now() { ms=${EPOCHREALTIME/[.,]/} ms=$((ms / 1000)); }
 rest() { sleep "$(($1 / 1000)).$(printf %03d $(($1 % 1000)))"; }    # ms
 rest_up_to() { draw "$1"; rest "$drawn"; }
 
-# await MS COMMAND...: until it succeeds
+# await MS COMMAND...: repeats COMMAND until it succeeds; fails after MS ms
 await()
 {
     local end
@@ -48,13 +48,13 @@ await()
     done
 }
 
-# --- who is there -------------------------------------------------------------------------------------------------
+# --- processes ----------------------------------------------------------------------------------------------------
 
 ranks() { pgrep -f -- "^$train .*--save $TMP/net"; }
 any_ranks() { ranks >/dev/null; }
 no_ranks() { ! any_ranks; }
 
-# gone PID...: none of these ranks lives; a zombie does not.
+# gone PID...: none of these ranks is alive. A zombie is not alive.
 gone()
 {
     local pid word
@@ -66,7 +66,7 @@ gone()
     return 0
 }
 
-# Every rank has a launcher, or is about to go.
+# Prints the ranks whose launcher is dead. They must end soon.
 orphans()
 {
     local pid parent
@@ -84,8 +84,7 @@ rank_of() # rank_of PID
 
 # --- the loop around the launchers ----------------------------------------------------------------------------------
 
-# Sets `words`.
-command_of() # command_of NAME
+command_of() # command_of NAME: sets `words`
 {
     local two=(--nnodes 2 --nproc-per-node 2 --master-addr node1 --master-port 29400 --token-file "$TMP/token")
     case $1 in
@@ -97,7 +96,7 @@ command_of() # command_of NAME
     words+=("$train" "${job[@]}" "${saving[@]}")
 }
 
-# Open MPI 4.1.4 hangs sometimes when a rank dies while it connects: then mpirun stays without ranks.
+# Open MPI 4.1.4 sometimes hangs when a rank dies while it connects: mpirun then runs on without any ranks.
 guard() # guard PID
 {
     local alone=0
@@ -105,10 +104,10 @@ guard() # guard PID
         sleep 1
         pgrep -r D,R,S,T -P "$1" >/dev/null && alone=0 || alone=$((alone + 1))
     done
-    kill -KILL "$1" && echo "    mpirun has no ranks any more, for 5 s: it is killed"
+    kill -KILL "$1" && echo "    killed mpirun: it had no ranks for 5 s"
 } 2>/dev/null
 
-# Restarts a launcher that has failed, and one that was done if another one failed. Ends when the file "over" is there.
+# Restarts a launcher that fails, and a finished one if the other launcher fails. Ends when the file "over" exists.
 keep() # keep NAME
 {
     local words pid
@@ -155,13 +154,13 @@ end_round()
     wait "${keepers[@]}"
     check "the weights are those of the undisturbed run" \
         test "$(sed -n 's/^weight hash: //p' ./*.log | sort -u)" = "$wanted"
-    check "nobody is left" await 1000 no_ranks
+    check "no rank is left" await 1000 no_ranks
     check "no temporary file is left" test -z "$(ls | grep '^net.*tmp')"
-    check "launchers have ended as they should: $(sort ends | uniq -c | tr '\n' ';')" \
+    check "launchers ended with the expected statuses: $(sort ends | uniq -c | tr '\n' ';')" \
         not grep -qvE 'with (0|1|4|137|139|143)$' ends
 }
 
-# Prints all that is known about a failure, and ends.
+# Prints everything that is known about a failure, and ends the test.
 give_up() # give_up WHAT
 {
     local log
@@ -181,7 +180,7 @@ give_up() # give_up WHAT
 
 # --- faults ---------------------------------------------------------------------------------------------------------
 
-# True if mpirun has one rank left, which is stopped, and the run is complete: no process is left that could end it.
+# True if the run is complete but mpirun has one stopped rank left, which no other process could end.
 stopped_at_the_end()
 {
     local pid
@@ -190,7 +189,7 @@ stopped_at_the_end()
         [ "$(grep -E '^(weight hash:|--- mpirun)' mpirun.log | tail -1)" = "weight hash: $wanted" ]
 } 2>/dev/null
 
-# With a launcher for each host: ranks that were still waiting for the dead one find its successor, and the run continues.
+# With one launcher per host, ranks that still wait for the dead rank may connect to its replacement. The run continues.
 met_the_next() { [ ${#names[@]} = 2 ] && no_orphans && stamped=$(stamp) && await 3000 goes_on; }
 
 # must_go SECONDS PID...: these ranks end in time.
@@ -202,25 +201,25 @@ must_go()
     begin=$ms
     if ! await $((limit * 1000)) gone "$@"; then
         if met_the_next; then
-            echo "    some had not met it, and go on with the next"
+            echo "    some ranks had not connected to it, and continue with its replacement"
             return
         fi
         stopped_at_the_end || give_up "within $limit s all ranks end"
-        echo "    it was stopped when all was done"
+        echo "    the rank was stopped after the run was complete"
         kill -KILL "$(ranks)"
     fi
     now
-    echo "    they are gone after $((ms - begin)) ms"
+    echo "    all ranks ended after $((ms - begin)) ms"
 }
 
 any_ranks_or_done() { any_ranks || all_done; }
 
-# Sets `before`: the ranks there are, as soon as there is one. If all is done, the next round's.
+# Waits for ranks and sets `before` to their process ids. If the run is over, starts the next round first.
 see_ranks()
 {
     before=()
     while [ ${#before[@]} = 0 ]; do
-        await 20000 any_ranks_or_done || give_up "there are ranks again within 20 s"
+        await 20000 any_ranks_or_done || give_up "new ranks start within 20 s"
         mapfile -t before < <(ranks)
         if [ ${#before[@]} = 0 ] && all_done; then
             end_round
@@ -229,7 +228,7 @@ see_ranks()
     done
 }
 
-# One of `before`.
+# Sends the signal to one rank of `before`.
 hit_rank() # hit_rank SIGNAL
 {
     draw ${#before[@]}
@@ -254,7 +253,8 @@ choose_launcher()
     mapfile -t own < <(pgrep -P "$pid")
 }
 
-# A stopped launcher does no harm, and continues after a while. But a rank that dies meanwhile ends the others.
+# A stopped launcher is harmless and continues after a while. With BOTH, a rank dies while the launcher is stopped, and
+# the other ranks must end.
 fault_launcher() # fault_launcher KILL|STOP|BOTH
 {
     choose_launcher
@@ -271,14 +271,14 @@ fault_launcher() # fault_launcher KILL|STOP|BOTH
     kill -CONT "$pid" 2>/dev/null
 }
 
-# A short cut does not matter. After a long one both sides end, each by itself.
+# A short disconnection is harmless. After a long one, the ranks on each side end by themselves.
 fault_cut() # fault_cut short|long
 {
     local node
     see_ranks
     draw 2
     node=node$((drawn + 1))
-    echo "    $node is cut off for a $1 time"
+    echo "    $node is disconnected for a $1 time"
     "$hosts" cut $node
     if [ "$1" = long ]; then
         must_go $((timeout + margin)) "${before[@]}"
@@ -289,7 +289,7 @@ fault_cut() # fault_cut short|long
     "$hosts" join $node
     if [ "$1" = short ]; then
         rest 2000
-        gone "${before[@]}" && echo "    that was too long, this time" || echo "    it went on"
+        gone "${before[@]}" && echo "    this time that was too long" || echo "    the run continued"
     fi
 }
 
@@ -298,10 +298,11 @@ fault_cut() # fault_cut short|long
 stamp() { stat -c %i.%y net 2>/dev/null; }
 goes_on() { [ "$(stamp)" != "$stamped" ] || all_done; }
 
-# Looks at a hard link: the run may replace the file at any moment.
+# Reads the file through a hard link, because the run may replace it at any moment.
 is_whole() { [ ! -e net ] || { ln -f net looked && "$compare" looked looked 0 >compared; }; }
 
-# After a fault: the checkpoint is whole, and the run continues. Or the next fault follows at once.
+# After a fault the checkpoint must be whole, and the run must continue. In one of three cases the next fault follows
+# at once.
 look_round()
 {
     is_whole || give_up "the checkpoint is whole: $(cat compared)"
@@ -313,7 +314,7 @@ look_round()
     elif await 30000 goes_on; then
         rest_up_to 800
     else
-        give_up "within 30 s it goes on"
+        give_up "the run continues within 30 s"
     fi
 }
 
@@ -327,7 +328,7 @@ shuffle() # shuffle KIND...: sets `deck`
     done
 }
 
-# arena EVENTS NAME... -- FAULT...: faults in random order for these launchers and their ranks.
+# arena EVENTS NAME... -- FAULT...: causes these faults in random order in these launchers and their ranks.
 arena()
 {
     local count=$1 i fault
@@ -354,7 +355,7 @@ arena()
     end_round
     # In our own namespaces no other program listens.
     [ -z "${HOSTS_DIR:-}" ] ||
-        check "nobody listens" test -z "$(for i in 1 2; do "$hosts" on node$i grep ' 0A ' /proc/net/tcp; done)"
+        check "no socket listens" test -z "$(for i in 1 2; do "$hosts" on node$i grep ' 0A ' /proc/net/tcp; done)"
 }
 
 # --- all of it --------------------------------------------------------------------------------------------------------
@@ -387,7 +388,7 @@ chaos()
             ;;
         esac
     done
-    rm -rf "${TMP:?}"/ompi.*        # of mpirun, which could not clear up
+    rm -rf "${TMP:?}"/ompi.*        # left by killed mpirun processes
     now
     echo "$(((ms - born) / 1000)) s in all"
     test_done

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 240 PROCESSORS 2 LABELS deadlines
-# A rank dies, stops or hangs, is asked to end, or loses its parent, at many points of its life: the others end too, at
-# once or after --timeout; that rank and no other is named; nothing is left; and the checkpoint is a whole one, from which
-# the run continues to the bits that it would have had. tests/shim/crash.c strikes: in 03, which forks its ranks, and in
-# 07, whose launcher starts them and whose ranks all evaluate.
+# At many points of a run, a rank dies, stops, hangs, gets a signal or loses its parent. The other ranks must end too,
+# at once or after --timeout. Only that rank may be named, no process may be left, and the checkpoint must be whole: the
+# run continues from it to bit-identical weights. tests/shim/crash.c causes the faults: in 03, which forks its ranks,
+# and in 07, whose launcher starts them and whose ranks all evaluate.
 . "$SRC/tests/test.sh"
 small=(--arch lenet --data synthetic --train-samples 48 --test-samples 32 -b 8 --threads 1 --seed 3 -p 1
     --epochs 2)
@@ -20,17 +20,17 @@ command_of()
 }
 forked() { command_of forked "$1" && "${words[@]}" "${@:2}"; }              # forked N OPTIONS
 
-# old.N: the checkpoint after epoch 1; hash.N: of the weights after epoch 2. 03 and 07 compute the same.
+# old.N: the checkpoint after epoch 1. hash.N: the weights' hash after epoch 2. 03 and 07 compute the same weights.
 for n in 2 3; do
     forked $n --epochs 1 --save "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
     forked $n --resume "$TMP/old.$n" >out 2>&1 || { cat out; exit 1; }
     hash_of out >hash.$n
 done
 
-# --- a case, in its own directory. Prints what is wrong. -------------------------------------------------------
+# --- one case, in its own directory; prints what is wrong --------------------------------------------------------
 
-# strike NAME forked|launched N [VARIABLE=VALUE...]: a resumed run of N ranks. Leaves its exit status in NAME/status, the
-# pid that was struck in NAME/struck, and the seconds from then to the end in NAME/took.
+# strike NAME forked|launched N [VARIABLE=VALUE...]: resumes a run with N ranks, and strikes. Leaves its exit status in
+# NAME/status, the pid of the process that was struck in NAME/struck, and the seconds from then to the end in NAME/took.
 strike()
 {
     local name=$1 how=$2 n=$3 begun=$EPOCHREALTIME status words
@@ -39,14 +39,14 @@ strike()
     mkdir "$name"
     cp "old.$n" "$name/net"
     echo "$how $n" >"$name/ranks"
-    {   # the shell is not to report the killed
+    {   # hides the shell's reports of killed processes
         (   cd "$name" || exit
             exec setsid env CRASH_CASE="$name-$$" LD_PRELOAD="$TMP/crash.so" CRASH_NOTE=struck "$@" "${words[@]}" \
                 --resume net --save net --trace trace --timeout 3 >out 2>err ) &
         wait $!
         status=$?
     } 2>/dev/null
-    sed -i '/ devices of .* share .* cores*: /,+1d' "$name/err"     # more ranks than cores: as it may be
+    sed -i '/ devices of .* share .* cores*: /,+1d' "$name/err"     # warns of more ranks than cores
     echo "$status" >"$name/status"
     [ -e "$name/struck" ] && begun=$(stat -c %.Y "$name/struck")
     awk -v a="$begun" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.2f\n", b - a }' >"$name/took"
@@ -77,7 +77,7 @@ names()
     so "several ranks are named" [ "$(grep -c ' rank [0-9]* of ' "$1/err")" -le 1 ]
 }
 
-# The same command again, undisturbed: from the old checkpoint or the new, to the same bits.
+# Runs the same command again, undisturbed. It must resume the old or the new checkpoint and end with the same weights.
 continues()
 {
     local how n words
@@ -85,11 +85,12 @@ continues()
     command_of "$how" "$n"
     ( cd "$1" && "${words[@]}" --resume net --save net >again 2>&1 )
     so "the run does not continue: $(tail -3 "$1/again")" grep -q "^weight hash: " "$1/again"
-    so "other weights in the end" [ "$(hash_of "$1/again")" = "$(cat "hash.$n")" ]
-    so "something temporary is left: $(ls "$1")" not compgen -G "$1/*tmp*"
+    so "the final weights differ" [ "$(hash_of "$1/again")" = "$(cat "hash.$n")" ]
+    so "a temporary file is left: $(ls "$1")" not compgen -G "$1/*tmp*"
 }
 
-# When to strike: a text in the timeline or in the store. Of comparisons the second: weights are compared at the start, too.
+# When to strike: at a text in the timeline or the store. For "compare" at its second, since weights are also compared
+# at the start.
 declare -A moment=(
     [born]='' [meet]='"name":"meet the other ranks"' [broadcast]='"name":"broadcast ' [forward]='"name":"forward"'
     [backward]='"name":"backward"' [all_reduce]='"name":"all_reduce ' [optimizer]='"name":"optimizer"'
@@ -147,7 +148,7 @@ one_asked() # one_asked NAME N RANK WHEN
     is_over "$1" 143 5
     so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
 }
-# The parent is killed. What a killed rank was writing the next run removes.
+# The parent is killed. The next run removes the temporary file that a killed rank leaves.
 orphans() # orphans NAME N RANK WHEN
 {
     hit "$@" KILL CRASH_WHOM=parent
@@ -157,7 +158,7 @@ orphans() # orphans NAME N RANK WHEN
 # --- several at once ---------------------------------------------------------------------------------------------
 
 cases=()
-at_most() # at_most N FUNCTION NAME...: begins it, when fewer than N are under way
+at_most() # at_most N FUNCTION NAME...: starts the case in the background as soon as fewer than N run
 {
     while [ "$(jobs -rp | wc -l)" -ge "$1" ]; do
         wait -n
@@ -185,7 +186,7 @@ for what in meet all_reduce save; do
     at_most 2 orphans orphans-$what 2 0 $what
 done
 
-# 07: while all ranks evaluate. These mostly wait.
+# Cases with a stopped rank mostly wait for --timeout, so many can run at once. With 07, all ranks are evaluating.
 at_most 8 stops stop-2-meet 3 2 meet
 at_most 8 stops stop-0-all_reduce 2 0 all_reduce
 at_most 8 stops stop-0-save 2 0 save
@@ -200,9 +201,9 @@ for name in "${cases[@]}"; do
     cat "$name.verdict" "$name/err" >output 2>/dev/null
     check "$name: $(head -1 "$name.verdict")" [ -f "$name.verdict" -a ! -s "$name.verdict" ]
 done
-echo "${#cases[@]} cases; the slowest was over after $(cat ./*/took | sort -n | tail -1) s"
+echo "${#cases[@]} cases; the slowest ended $(cat ./*/took | sort -n | tail -1) s after the fault"
 
-# Two runs in one directory, at the same time, each with options of its own.
+# Two runs with different options, in one directory at the same time.
 forked 2 --save first --metrics first.jsonl --trace first.trace >first.out 2>&1 &
 forked 3 --lr 0.02 --sync-bn --save second --trace second.trace >second.out 2>&1
 wait

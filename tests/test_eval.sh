@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 180
-# 07: all ranks evaluate, and the result is the same, to the last byte, for any number of them; it is what one process
-# of 06 computes, and what the files that it writes add up to. The numbers of training are means over all ranks, too.
+# 07: all ranks evaluate. The result must be byte-identical for any number of ranks, equal that of one process of 06,
+# and agree with the files that 07 writes. The numbers printed during training are means over all ranks, too.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"
@@ -10,7 +10,8 @@ network
 
 # --- any number of ranks ----------------------------------------------------------------------------------
 
-# Each image once, in order; from the label and the prediction of each the confusion matrix. Prints how many are right.
+# recount NAME N: the predictions must list N images once each, in order, and add up to the confusion matrix. Prints how
+# many predictions are right.
 recount()
 {
     awk -F, -v n="$2" '
@@ -42,7 +43,7 @@ per_class()
         diff - <(sed -n 's/.*"event":"class","class":\(.*\),"n":\(.*\),"correct1":\(.*\),"correct5".*/\1 \2 \3/p' "$1.0.jsonl")
 }
 
-# The same counts as of one process of 06, which evaluates all of it; the loss but for its rounding.
+# One process of 06 evaluates all images. Its counts must be equal; its loss may differ by rounding.
 alone()
 {
     "$older/train" "${convnet[@]}" -e --init net.st --train-samples 10 --test-samples "$1" -b "$2" \
@@ -61,13 +62,13 @@ any()
     local what=$1 n
     rm -f one.* many.* alone.*
     check "$what: one rank" shown evaluate one 1 "${@:3}"
-    check "$what: counted again" shown counts_agree one "$3"
-    check "$what: class by class" shown per_class one
-    check "$what: 06" shown alone "${@:3}"
-    check "$what: as 06" shown alike one.0.jsonl alone.jsonl eval
+    check "$what: the files agree with the result" shown counts_agree one "$3"
+    check "$what: the results per class" shown per_class one
+    check "$what: 06 evaluates" shown alone "${@:3}"
+    check "$what: equal to 06" shown alike one.0.jsonl alone.jsonl eval
     for n in $2; do
         check "$what: $n ranks" shown evaluate many "$n" "${@:3}"
-        check "$what: $n ranks as one" shown same many one
+        check "$what: $n ranks equal one" shown same many one
     done
 }
 any "1 image" "2" 1 64
@@ -81,7 +82,7 @@ any "resnet18" "3" 42 8 "${resnet[@]}" --amp off
 
 # --- a mean of means ----------------------------------------------------------------------------------------
 
-# naive RANKS ROWS: of 7 images, what padded shares and a mean of percentages make of each image's prediction.
+# naive RANKS ROWS: recomputes the result of --show-naive for 7 images: padded shares, and a mean of percentages.
 naive()
 {
     evaluate naive "$1" 7 "$2" --show-naive || return 1
@@ -108,16 +109,17 @@ naive()
 }
 exact() { is "$(field naive.0.jsonl naive top1)" "$(field naive.0.jsonl eval top1)"; }
 check "naive: 3 ranks, batches of 2" shown naive 3 2
-check "it differs from the exact one" not exact
+check "it differs from the exact result" not exact
 check "naive: one rank, one batch" shown naive 1 7
 check "it is exact there" shown exact
 
 # --- training ---------------------------------------------------------------------------------------------------
 
-# 5 steps an epoch for 2 ranks of 12, the last of 2 samples each; 4 for 3 ranks, the last of 34 - 33 = 1 each.
+# 2 ranks with -b 12 take 5 steps per epoch, the last with 2 samples each. 3 ranks with -b 11 take 4, the last with
+# 34 - 33 = 1 sample each.
 run=(--data synthetic --train-samples 100 --test-samples 24 --epochs 2 --threads 1 -j 1 --seed 5 --lr 0.02 --amp off -p 1)
 lenet=(--arch lenet -b 12)
-# What does not depend on time, of each step and epoch.
+# The numbers of each step and epoch that do not depend on time.
 numbers() { sed -n '/"event":"\(step\|epoch\)"/{s/"\(samples_per_s\|data_wait_ms\|seconds\)":[^,}]*//g;p}' "$@"; }
 # epoch step loss acc running_loss running_acc norm
 table()
@@ -130,8 +132,8 @@ table()
     paste -d ' ' "${columns[@]}"
 }
 
-# like_each RANKS STEPS [OPTIONS]: weights, checkpoint and tests are 06's, and what all ranks say of training is the mean
-# of what 06's ranks say of themselves.
+# like_each RANKS STEPS [OPTIONS]: checkpoint and test results must equal 06's. In 07 every rank reports the same
+# training numbers: the means of those that 06's ranks report.
 like_each()
 {
     local n=$1 steps=$2 rank
@@ -150,7 +152,7 @@ like_each()
         {
             for (i = 3; i <= NF; i++) {
                 d = $i - sum[$1, $2, i]
-                most = i == 4 || i == 6 ? 1e-4 : i == NF ? 1e-6 * $i : 1e-6     # percent, in so many digits
+                most = i == 4 || i == 6 ? 1e-4 : i == NF ? 1e-6 * $i : 1e-6     # percent, with fewer digits
                 if (!(d <= most && d >= -most)) { print $0 ": " $i ", not " sum[$1, $2, i]; bad = 1 }
             }
             bad = bad || NF != 7
@@ -159,11 +161,12 @@ like_each()
 }
 check "2 ranks" shown like_each 2 10 "${lenet[@]}"
 check "06's ranks differ" shown not diff <(field six.0.jsonl step loss) <(field six.1.jsonl step loss)
-check "2 ranks, in parts, bf16" shown like_each 2 10 "${lenet[@]}" --accumulate 3 --amp bf16
-# The third rank has none of the 2 batches, and none in the second test either.
+check "2 ranks, --accumulate, bf16" shown like_each 2 10 "${lenet[@]}" --accumulate 3 --amp bf16
+# The third rank gets none of the 2 batches, in both tests.
 check "3 ranks, 2 test batches" shown like_each 3 8 -b 11 --arch convnet --test-samples 17
 
-# "1.2 1.4 test save Finished hash": what was printed in which order, though sums come one step later.
+# Prints the order of the output, such as "1.2 1.4 test save Finished hash". Sums arrive one step late, but must not
+# change this order.
 order()
 {
     sed -n 's/.*== step: \[ *\([0-9]*\)\/.*\] \[\([0-9]*\)\/.*/\2.\1/p; s/.*== test: .*/test/p
@@ -171,10 +174,10 @@ order()
         s/^weight hash.*/hash/p' "$TMP/output" | tr '\n' ' '
 }
 expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" -p 2 --max-steps 9 --save net.st --save-every 2 --lr 0
-check "steps come before what is saved then" shown is "$(order)" \
+check "a step is printed before the checkpoint saved after it" shown is "$(order)" \
     "1.2 save 1.4 save 1.5 test best save save 2.2 save 2.4 save Finished hash "
 
-# A run that stops within an epoch continues with the numbers that it would have had.
+# A run that stops within an epoch resumes with the numbers of an uninterrupted run.
 expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" --save whole.st --metrics whole.jsonl
 for stop in 3 8; do
     rm -f rest.*

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# 07: the files that evaluation writes are whole, old or new, whatever happens; and a result that is none is not written.
+# 07: whatever happens, each file that an evaluation writes is the complete old or the complete new one. Results that
+# are not finite are not written.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"
@@ -16,7 +17,7 @@ small=("${convnet[@]}" --amp off --train-samples 64 --test-samples 40 -b 8 --epo
 expect 2 "--predictions: that is the file of --confusion" "$train" "${small[@]}" --confusion one --predictions one
 expect 1 "no/such/file: open its directory: No such file or directory" \
     ranks 3 "$train" "${small[@]}" --predictions no/such/file
-check "it is rank 0 that says so" says "^\[rank 0/3 .*no/such/file"
+check "rank 0 reports it" says "^\[rank 0/3 .*no/such/file"
 check "before any training" not says "== step:"
 
 # --- no result ----------------------------------------------------------------------------------------------
@@ -25,7 +26,7 @@ echo old >all
 expect 0 "== not written: all, since the run ended before its first test" \
     "$train" "${small[@]}" --max-steps 2 --predictions all
 check "the old file" test "$(cat all)" = old
-# Weights as large as they can be: those that are not finite are refused as they are read.
+# The largest finite weights, because weights that are not finite would be refused when they are read.
 header=$(od -An -N8 -t u8 net.st)
 offset=$(head -c $((header + 8)) net.st | tail -c +9 | sed 's/.*"fc.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
 cp net.st nan.st
@@ -33,19 +34,19 @@ for _ in {1..64}; do printf '\377\377\177\177'; done | dd of=nan.st bs=1 seek=$(
 expect 3 "the loss is not finite" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan --confusion nans
 check "no result" not says "== test"
 check "no files" not compgen -G "nan[!.]*"
-# What a killed program has left of a file goes.
+# A temporary file that a killed program left is removed.
 touch result.tmp
 expect 0 "== test" "$train" "${small[@]}" -e --init net.st --confusion result
 check "nothing temporary" nothing_temporary
 (ulimit -f 4; trap '' XFSZ; "$train" "${small[@]}" -e --init net.st --test-samples 2000 --predictions all >output 2>&1)
 check "a file too large: status $?" test $? = 1
-check "a file too large" says "all: write at byte 4096: File too large"
+check "a file too large: the error message" says "all: write at byte 4096: File too large"
 check "the old file" test "$(cat all)" = old
 check "nothing temporary" nothing_temporary
 
 # --- killed at every call that writes them ----------------------------------------------------------------
 
-# One evaluation writes both files where others are: each is the old or the new one, whole.
+# One evaluation replaces two files. Wherever it is killed, each must be the complete old or the complete new one.
 mkdir old new
 for images in 40 48; do
     [ $images = 40 ] && folder=old || folder=new
@@ -56,7 +57,7 @@ killed()    # killed [NAME=VALUE...]: its exit status is left in $status
 {
     rm -rf results
     cp -r old results
-    {   # the shell is not to report the killed
+    {   # hides the shell's reports of killed processes
         env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=results "$@" "$train" "${small[@]}" -e --init net.st \
             --test-samples 48 --confusion results/table --predictions results/list >output 2>&1
         status=$?

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 180
-# 07 and PyTorch see the same in 10,000 test images: networks that were trained here, evaluated by PyTorch once
-# (tests/reference/eval-*, made by tools/reference/make.py), and by any number of ranks now. Synthetic images, and those
-# of CIFAR-10 if $DDP_CIFAR10 names the folder or the archive. (test_torch_live.sh does it with a resnet18.)
+# 07 and PyTorch must classify 10,000 test images alike. PyTorch evaluated the networks, which were trained with ddp.c,
+# once (tests/reference/eval-*, made by tools/reference/make.py). The images are synthetic, and also CIFAR-10's if
+# $DDP_CIFAR10 names its folder or archive. (test_torch_live.sh does the same with a resnet18.)
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"
 cd "$TMP" || exit 1
 reference=$SRC/tests/reference
 
-# like_torch NAME EVALUATION: each image gets the class that PyTorch gives it, unless its two best are as good as equal
-# there; counts and loss are PyTorch's then; and so are the smallest margins.
+# like_torch NAME EVALUATION: each image must get PyTorch's class, unless PyTorch's two best classes are almost tied.
+# Counts, loss and the smallest margins must be PyTorch's, too.
 like_torch()
 {
     sed -n 's/.*"event":"class","class":\(.*\),"n":\(.*\),"correct1":\(.*\),"correct5":\(.*\)}/class \1 \2 \3 \4/p' \
@@ -47,7 +47,7 @@ like_torch()
         { classes++; if ($0 != of[$2] && !differ) wrong($0 ", not " of[$2]) }
         END {
             d = loss - wanted
-            printf "%d of %d images are seen otherwise, all of them ties; the loss is off by %.1e\n", differ, seen, d
+            printf "%d of %d images get a different class, in a tie; the loss is off by %.1e\n", differ, seen, d
             exit bad || seen != images || n != images || classes != 10 || compared < 100 || differ > 5 ||
                 !(d <= 1e-6 && d >= -1e-6)
         }' "$reference/eval-$1.txt" "$2.predictions" "$2.classes"
@@ -71,12 +71,12 @@ evaluated_like synthetic --seed 0
 if [ -d "${DDP_CIFAR10:-}" ]; then
     evaluated_like cifar10 --data "$DDP_CIFAR10"
 elif [ -f "${DDP_CIFAR10:-}" ]; then
-    # Nothing is trained: of training images only the sizes have to be right.
+    # Nothing is trained, so the training files only need the right sizes.
     mkdir cifar
     truncate -s 30730000 cifar/data_batch_{1..5}.bin
     tar xf "$DDP_CIFAR10" -O cifar-10-batches-bin/test_batch.bin >cifar/test_batch.bin
     evaluated_like cifar10 --data cifar
 else
-    echo "not tried: CIFAR-10 (DDP_CIFAR10 does not say where it is)"
+    echo "not tried: CIFAR-10 (DDP_CIFAR10 is not set)"
 fi
 test_done

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 180
 # shellcheck disable=SC2317  # check calls functions
-# The CUDA programs, as they are compiled, on GPUs that are not there: fake_cuda/fake.h says what that shows, and what
-# not. They compute what the CPU's programs compute; the same bits come out however the work of their streams and graphs
-# happens to interleave.
+# The compiled CUDA programs on simulated GPUs. fake_cuda/fake.h says what that proves and what it does not. The results
+# must be bit-identical however the work of streams and graphs happens to interleave.
 . "$SRC/tests/test.sh"
 tree=${BUILD%/*}
 if [ ! -f "$tree/libddp_cuda.a" ]; then
@@ -25,14 +24,14 @@ check "03, with Gloo, is linked" mpicc "$tree"/03_ddp_fork/CMakeFiles/03_ddp_for
 
 # --- running ----------------------------------------------------------------------------------------------
 
-# 5 batches, of which the last is short, and 2 epochs: a step is asked for, recorded, and replayed. Two ranks
-# have half of each.
+# 2 epochs of 5 batches, the last one short, so that steps are launched directly, recorded and replayed. Each of two
+# ranks gets half of a batch.
 common=(--arch lenet --data synthetic --image-size 28 --train-samples 19 --test-samples 8 --seed 3 --epochs 2)
 one=(-b 4 "${common[@]}")
 two=(-b 2 "${common[@]}")
-safe=(--bucket-mb 0 --overlap 0 --check-collectives)    # the host takes part in each message: nothing is beside
+safe=(--bucket-mb 0 --overlap 0 --check-collectives)    # the host takes part in each message, so nothing overlaps
 
-# hash_of COMMAND...: leaves the weights' hash in $hash, and what was said in $TMP/output.
+# hash_of COMMAND...: leaves the weights' hash in $hash, and the output in $TMP/output.
 hash_of()
 {
     hash=
@@ -41,7 +40,7 @@ hash_of()
     [ -n "$hash" ]
 }
 
-# like HASH COMMAND...: it comes out with these weights, and tells the same, whatever the delays.
+# like HASH COMMAND...: it must end with these weights and print the same results, whatever the delays.
 like()
 {
     local wanted=$1 terms
@@ -54,7 +53,7 @@ like()
         [ "$hash" = "$wanted" ] || { echo "delay, seed and order $terms: $hash, not $wanted"; return 1; }
         grep -E '^ *== (step|test|ties):' "$TMP/output" >told
         [ -s told ] && { [ -f told.first ] || mv told told.first; }
-        [ ! -f told ] || diff told.first told || { echo "delay, seed and order $terms tell another tale"; return 1; }
+        [ ! -f told ] || diff told.first told || { echo "delay, seed and order $terms: different results"; return 1; }
     done
 }
 
@@ -71,11 +70,11 @@ check "02, one device, nothing is recorded" like "$alone" ./02 --devices 1 "${on
 check "03, one rank" like "$alone" ./03 -n 1 "${one[@]}"
 check "07, one rank, small buckets" like "$alone" ./07 --amp off --bucket-mb 0.02 "${one[@]}"
 
-# Three images of 1800 bytes would be a part behind which the next does not begin where cuDNN wants it.
+# A part of three images has 3 x 1800 bytes, so the next part would not begin at an address that cuDNN accepts.
 odd=(-b 6 "${common[@]}" --arch convnet --image-size 30 --amp fp16 --accumulate 2)
-check "parts of odd images" at_once hash_of ./07 "${odd[@]}" "${safe[@]}"
+check "parts of an odd size" at_once hash_of ./07 "${odd[@]}" "${safe[@]}"
 odd_hash=$hash
-check "recorded, too" like "$odd_hash" ./07 "${odd[@]}"
+check "the same when recorded" like "$odd_hash" ./07 "${odd[@]}"
 
 # --- several ----------------------------------------------------------------------------------------------
 
@@ -85,25 +84,24 @@ three=$hash
 check "02, three devices" like "$three" ./02 --devices 3 "${one[@]}"
 
 export FAKE_GPUS=2
-check "two ranks, one thing after the other" at_once hash_of ./03 -n 2 "${two[@]}" "${safe[@]}"
+check "two ranks without overlap" at_once hash_of ./03 -n 2 "${two[@]}" "${safe[@]}"
 pair=$hash
-check "two ranks are not one" test "$pair" != "$alone"
+check "two ranks round differently from one" test "$pair" != "$alone"
 check "03, two ranks" like "$pair" ./03 -n 2 "${two[@]}"
 check "07, two ranks, small buckets" like "$pair" "${seven[@]}" "${two[@]}" --amp off --bucket-mb 0.02
 FAKE_GPUS=1 check "03, two ranks on one GPU, with Gloo" like "$pair" ./03-gloo -n 2 "${two[@]}"
 
-# All at once: fp16 whose loss scale adapts, a batch in parts, short messages, BatchNorm over both ranks; and
+# All options at once: fp16 with a dynamic loss scale, accumulation, 16-bit messages, synchronised BatchNorm, and
 # gradients that overflow.
-
 all=("${two[@]}" --arch convnet --amp fp16 --accumulate 2 --clip-norm 5 --compress fp16 --sync-bn --growth-interval 3)
-check "fp16 and more, one thing after the other" at_once hash_of "${seven[@]}" "${all[@]}" "${safe[@]}"
-check "steps were left out" grep -qE "step.*skipped: [1-9]" "$TMP/output"
+check "fp16 and more, without overlap" at_once hash_of "${seven[@]}" "${all[@]}" "${safe[@]}"
+check "steps were skipped" grep -qE "step.*skipped: [1-9]" "$TMP/output"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
 
 
 # --- evaluation -------------------------------------------------------------------------------------------
 
-# evaluate N NAME: N ranks; what it says and writes is in NAME.out and NAME.csv.
+# evaluate N NAME: N ranks evaluate. Results are in NAME.out, predictions in NAME.csv.
 evaluate()
 {
     FAKE_GPUS=3 timeout -k 5 60 "$tree/cpu/07_dist_eval/launch" -n "$1" -- ./07 -e --init net.st "${two[@]}" --amp off \
@@ -114,9 +112,9 @@ evaluated_alike() { evaluate "$1" many && diff one.out many.out && cmp one.csv m
 check "weights to evaluate" at_once hash_of ./01 "${one[@]}" --epochs 1 --save net.st
 check "one rank evaluates" at_once evaluate 1 one
 check "two ranks evaluate" evaluated_alike 2
-check "three do" evaluated_alike 3
+check "three ranks evaluate" evaluated_alike 3
 
-# --- what is refused, and what goes wrong -----------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------
 
 export FAKE_GPUS=1
 expect 1 "2 ranks, but 1 GPU" ./03 -n 2 "${two[@]}"
@@ -127,8 +125,8 @@ expect 1 "NCCL 2.25 may hang with several communicators on a device" env FAKE_NC
     "${seven[@]}" "${two[@]}" --amp off
 export FAKE_DELAY=20000
 
-# signalled SIGNAL WHOM: two ranks have done an epoch of many when one of them, or their parent, gets it. Leaves
-# the exit status in $status.
+# signalled SIGNAL WHOM: after the first of six epochs, one of two ranks, or their parent, gets SIGNAL. Leaves the exit
+# status in $status.
 signalled()
 {
     local pid to
@@ -146,18 +144,18 @@ signalled()
 
 signalled KILL rank
 check "a rank is killed" test $status = 1
-check "it is said" grep -qE "rank [01] of 2 .* was killed by SIGKILL" "$TMP/output"
+check "the killed rank is named" grep -qE "rank [01] of 2 .* was killed by SIGKILL" "$TMP/output"
 signalled TERM parent
 check "ranks agree to stop" test $status = 143
 check "before the end" not grep -q "\[6/6\]" "$TMP/output"
 check "six epochs" at_once hash_of ./03 -n 2 "${two[@]}" --epochs 6
 six=$hash
-check "what goes on" at_once hash_of ./03 -n 2 "${two[@]}" --epochs 6 --resume stopped.st
-check "comes out the same" test "$hash" = "$six"
+check "the stopped run resumes" at_once hash_of ./03 -n 2 "${two[@]}" --epochs 6 --resume stopped.st
+check "the resumed run ends with the same weights" test "$hash" = "$six"
 
-# A slow start is no hang.
+# A slow start is not a hang.
 unset FAKE_DELAY
 FAKE_LOAD=2500 check "CUDA and cuDNN are loaded slowly" hash_of ./03 -n 2 "${two[@]}" --timeout 2
-check "it trains as ever" test "$hash" = "$pair"
+check "it still ends with the same weights" test "$hash" = "$pair"
 
 test_done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 120
-# 07 on GPUs that are not there (fake_cuda/fake.h), in each type. Steps that are recorded and replayed give the bits of
-# steps that are asked for one by one, on one rank and on two; and two ranks give what one gives with the same batches,
-# but for rounding. An epoch has four batches and a short one, and each has its turn to be replayed.
+# 07 on simulated GPUs (fake_cuda/fake.h), in each number type. Steps that are recorded and replayed must give
+# bit-identical weights to steps launched one by one, on one rank and on two. With the same batches, two ranks must
+# agree with one up to rounding. An epoch has four full batches and a short one, and both sizes are replayed.
 . "$SRC/tests/test.sh"
 tree=${BUILD%/*}
 if [ ! -x "$tree/fake/07_dist_eval/train" ]; then
@@ -16,7 +16,7 @@ export FAKE_GPUS=2
 common=(--arch lenet --data synthetic --image-size 28 --train-samples 18 --test-samples 8 --seed 3 --epochs 3
     --deterministic)
 
-# train RANKS NAME OPTION...: leaves NAME.st, what tests say in NAME.test, and the weights' hash in $hash.
+# train RANKS NAME OPTION...: leaves NAME.st, the test results in NAME.test, and the weights' hash in $hash.
 train()
 {
     local ranks=$1 name=$2
@@ -29,24 +29,24 @@ train()
     [ -n "$hash" ]
 }
 
-# What is tried, how far apart one rank and two may be after an epoch (in parts of a tensor's largest entry), and
-# options. In a short type rounding may decide which pixel of a window is its largest: that moves a small bias by half
-# a percent.
+# Each line: a name, how far apart one rank and two may be after an epoch (relative to a tensor's largest entry), and
+# options. In a 16-bit type, rounding may decide which pixel max pooling picks, which moves a small bias by half a
+# percent.
 while read -r type far options; do
     read -ra options <<<"$options"
     hashes=()
     for ranks in 1 2; do
-        check "$type, $ranks: recorded" train $ranks whole "${options[@]}"
+        check "$type, ranks $ranks: recorded" train $ranks whole "${options[@]}"
         recorded=$hash
-        check "$type, $ranks: not recorded" train $ranks whole "${options[@]}" --check-collectives
-        check "$type, $ranks: the same bits" test "$hash" = "$recorded"
-        check "$type, $ranks: an epoch" train $ranks $ranks "${options[@]}" --max-steps 5
+        check "$type, ranks $ranks: not recorded" train $ranks whole "${options[@]}" --check-collectives
+        check "$type, ranks $ranks: both end with the same weights" test "$hash" = "$recorded"
+        check "$type, ranks $ranks: one epoch" train $ranks $ranks "${options[@]}" --max-steps 5
         hashes+=("$hash")
     done
-    check "$type: two ranks are not one" test "${hashes[0]}" != "${hashes[1]}"
-    check "$type: two ranks are like one" "$tree/tests/tool_compare_weights" 2.st 1.st "$far"
+    check "$type: two ranks round differently from one" test "${hashes[0]}" != "${hashes[1]}"
+    check "$type: two ranks agree with one" "$tree/tests/tool_compare_weights" 2.st 1.st "$far"
     sed "s/^/$type: /" "$TMP/checked" | tail -1
-    [[ $type != f32 ]] || check "$type: two ranks see the test set as one does" diff 1.test 2.test
+    [[ $type != f32 ]] || check "$type: two ranks print the test results of one" diff 1.test 2.test
 done <<'END'
 f32  1e-6 --amp off --tf32 0
 bf16 0.02 --amp bf16

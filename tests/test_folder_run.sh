@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training on a folder of pictures: what the data set itself gives, the same bits with any number of workers
-# and after a restart, each file once, and bad files.
+# Training on a folder of images: the same accuracy as with the data set itself, the same weights with any number of
+# workers and after a restart, each file used once, and bad files.
 #
 # ctest: TIMEOUT 240 PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check
@@ -31,19 +31,19 @@ expect 0 "weight hash" "$train" "${small[@]}" --data tree --epochs 2 --save whol
 hash=$(hash_of)
 for j in 0 1 5; do
     expect 0 "weight hash" "$train" "${small[@]}" --data tree --epochs 2 -j $j
-    check "the same bits with -j $j" is "$(hash_of)" "$hash"
+    check "the same weights with -j $j" is "$(hash_of)" "$hash"
 done
 tar cf tree.tar tree
 expect 0 "weight hash" "$train" "${small[@]}" --data tree.tar --epochs 2
-check "the same bits from an archive" is "$(hash_of)" "$hash"
+check "the same weights from an archive" is "$(hash_of)" "$hash"
 
 # --- killed in the middle of an epoch
 
 expect 0 "saving" "$train" "${small[@]}" --data tree --epochs 2 --max-steps 17 --save half.st
 expect 0 "resumed" "$train" "${small[@]}" --data tree --epochs 2 --resume half.st
-check "the same bits when resumed" is "$(hash_of)" "$hash"
+check "the same weights when resumed" is "$(hash_of)" "$hash"
 
-# Two ranks: one is killed as soon as there is a checkpoint, and the launcher starts both again.
+# One of two ranks is killed as soon as there is a checkpoint, and the launcher restarts both.
 long=("$train" "${small[@]}" -b 8 --data tree --epochs 8)
 expect 0 "weight hash" ranks 2 "${long[@]}"
 two=$(hash_of)
@@ -58,7 +58,7 @@ killed()
     kill -KILL "$(pgrep -n -f "^$train .*--save two.st")"
     wait $!
 }
-# On a busy machine the kill may come after the last checkpoint of an epoch: then it is tried again.
+# On a busy machine the kill may come after the last checkpoint of an epoch. Then try again.
 killed_in_mid_epoch()
 {
     local status
@@ -72,12 +72,12 @@ killed_in_mid_epoch()
     return $status
 }
 expect 0 "resumed: two.st" killed_in_mid_epoch
-check "it was in the middle of an epoch" grep -qE 'resumed: .*, step [1-9]' output
-check "two ranks, one killed: the same bits" is "$(hash_of)" "$two"
+check "it resumes in the middle of an epoch" grep -qE 'resumed: .*, step [1-9]' output
+check "two ranks, one killed: the same weights" is "$(hash_of)" "$two"
 
 # --- each file once
 
-# Of 12 bad training files each is named once an epoch, by one of three ranks.
+# Each of 12 bad training files is named once per epoch, by one of three ranks.
 cp -r tree bad
 find bad/train -name '*.jpg' | sort | awk 'NR % 16 == 1' | head -12 | tee names | xargs truncate -s 500
 expect 0 "were left out (--bad-images skip)" ranks 3 "$train" "${small[@]}" --data bad --epochs 1 --bad-images skip
@@ -85,7 +85,7 @@ sed -n 's/.* \(bad\/train.*jpg\):.*/\1/p' output | sort >named
 check "each bad file once: $(diff names named)" cmp names named
 expect 1 "$(head -1 names)" "$train" "${small[@]}" --data bad --epochs 1 --no-shuffle
 
-# The same predictions from three ranks as from one, each test file once.
+# Three ranks make the same predictions as one, for each test file once.
 eval=("$BUILD/07_dist_eval/train" "${small[@]}" --amp off --data tree -e --init whole.st --per-class)
 expect 0 "== 003         top1" "${eval[@]}" --predictions one.csv --confusion one.confusion
 expect 0 "== 003         top1" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" --predictions three.csv
@@ -102,14 +102,14 @@ truncate -s 700 "$(find badval/val -name '*.jpg' | sort | head -1)"
 expect 1 "badval/val/000/" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
 cp -r tree copy
 rm "$(find copy/train -name '*.jpg' | sort | head -1)"
-mixed() { # each rank has a folder of its own
+mixed() { # each rank reads a different folder
     ranks 2 bash -c 'cd "$TMP" && exec "$@" --data "$([ "$RANK" = 0 ] && echo tree || echo copy)"' bash "$@"
 }
 expect 1 "data: rank 1" mixed "$train" "${small[@]}" --epochs 1
 expect 1 "--resize 30: smaller than the images, 32x32" "$train" "${small[@]}" --data tree --resize 30
 expect 2 "stop" "$train" --bad-images ignore
 
-# --- what the data set itself gives
+# --- the accuracy of the data set itself
 
 set=/usr/share/datasets/fashion-mnist
 if [ -d $set ]; then

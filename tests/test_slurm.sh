@@ -7,7 +7,7 @@
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
 cd "$TMP" || exit 1
-export PROGRAMS=$TMP/bin                # processes of other tests have other names
+export PROGRAMS=$TMP/bin                # pgrep finds our processes by this path
 mkdir bin
 ln -s "$BUILD"/06_slurm/{train,launch} bin/
 train=$PROGRAMS/train
@@ -22,11 +22,11 @@ endless=("${tiny[@]}" --epochs 1000000)
 cluster_up 3 --gpus 2 ${CLUSTER:-} || exit 1
 has_namespaces && hosts=yes || hosts=
 
-# Node K, as Slurm calls it.
+# node_name K: Slurm's name for node K.
 node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
 step() { until_so 20 none_completing; on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
 submit() { until_so 20 none_completing; on_head sbatch --parsable "$@"; }
-# False if the controller does not answer.
+# over JOB: the job has ended. False if the controller does not answer.
 over() { [[ $(job_state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
 says() { grep -qs -- "$2" "ddp-$1.log"; }
 # done_with JOB [SECONDS]: waits for its end, and prints its log.
@@ -46,7 +46,7 @@ nothing_left()
 }
 
 hash_of() { sed -n 's/^weight hash: //p' "$TMP/output" | tail -n 1; }
-# each_says N SOURCE NODE...: all N [init] lines are there, in order, on these nodes.
+# each_says N SOURCE NODE...: N ranks printed their [init] lines in order, from these nodes.
 each_says()
 {
     local rank=0 name
@@ -70,21 +70,21 @@ same_bits()
     wanted=$(hash_of)
     expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}"
     check "four ranks" each_says 4 Slurm "${four[@]}"
-    [ -z "$hosts" ] || check "there is no token" grep -qF "no token: anyone who can reach 10.77.0.11:" "$TMP/output"
+    [ -z "$hosts" ] || check "a warning: no token" grep -qF "no token: anyone who can reach 10.77.0.11:" "$TMP/output"
     expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" \
         --rendezvous "file:$TMP/note"
-    check "no warning of a token" not grep token "$TMP/output"
-    check "the file is removed" test ! -e note
-    # A file that a killed job has left.
+    check "no warning about a token" not grep token "$TMP/output"
+    check "the rendezvous file is removed" test ! -e note
+    # A killed job has left its rendezvous file.
     (umask 077; printf 'ddp.c rendezvous\nddp 1.0, restart 0\n127.0.0.1 9\n%064x\n' 7 >note)
     expect 0 "0 of 4: Slurm" step -N2 --ntasks-per-node=2 "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
-    check "it is removed" test ! -e note
+    check "the old file is removed" test ! -e note
     expect 0 "weight hash: " step -N2 --ntasks-per-node=2 -m cyclic "$train" "${twenty[@]}"
-    check "ranks in turns" each_says 4 Slurm node1 node2 node1 node2
+    check "cyclic ranks" each_says 4 Slurm node1 node2 node1 node2
     job=$(submit "$script" "${twenty[@]}" --require-token)
     expect 0 "weight hash: $wanted" done_with "$job"
     check "job.sbatch" each_says 4 Slurm "${four[@]}"
-    # 07: two tasks evaluate as one process does.
+    # 07: two tasks must make the same predictions as one process.
     expect 0 "== test" "$BUILD/07_dist_eval/train" "${tiny[@]}" -e --init net.st --test-samples 501 --predictions one
     expect 0 "0 of 2: Slurm" step -N2 --ntasks-per-node=1 "$BUILD/07_dist_eval/train" "${tiny[@]}" -e --init net.st \
         --test-samples 501 --predictions many
@@ -101,10 +101,10 @@ same_bits()
     expect 0 "weight hash: $wanted" done_with "$job"
     check "mpirun in a job" grep -qF \
         "[init] == local rank: 1, global rank: 1 of 4: Open MPI ==" "$TMP/output"
-    check "and no warning" not grep -q "left over" "$TMP/output"
+    check "mpirun in a job: no warning" not grep -q "left over" "$TMP/output"
 }
 
-# What a rank of job.sbatch sees of the job's environment and GPUs.
+# Which GPUs and variables the ranks of job.sbatch see.
 layouts()
 {
     local job gpus
@@ -116,10 +116,10 @@ layouts()
     chmod +x bin/sees/train
     job=$(PROGRAMS=$TMP/bin/sees submit "$gpus" "$script")
     expect 0 "done" done_with "$job"
-    check "each sees all GPUs" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 0 1 2 3)
+    check "each rank sees all GPUs" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 0 1 2 3)
     job=$(PROGRAMS=$TMP/bin/sees LAYOUT=node submit "$gpus" "$script")
     expect 0 "done" done_with "$job"
-    check "by launch too" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 00 01 12 13)
+    check "with LAYOUT=node, too" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 00 01 12 13)
     PROGRAMS=$TMP/bin/no submit "$script" >job
     expect 0 "status 2: not tried again" done_with "$(cat job)"
 }
@@ -132,9 +132,9 @@ traps()
     printf '#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o ddp-%%j.log\n"$@"\necho "status $?"\n' >plain.sbatch
     job=$(submit plain.sbatch "$train" "${twenty[@]}")
     expect 0 "job $job has 4 tasks, and this process is none of them" done_with "$job"
-    check "the right command" grep -qF "    srun --kill-on-bad-exit=1 $train ..." "$TMP/output"
+    check "the right command is shown" grep -qF "    srun --kill-on-bad-exit=1 $train ..." "$TMP/output"
     check "status 2" grep -qx "status 2" "$TMP/output"
-    check "before any work" not grep -q parameters "$TMP/output"
+    check "it ends before any work" not grep -q parameters "$TMP/output"
     expect 0 "srun --mpi=none" not step -n 2 --mpi=pmix "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
     [ -n "$hosts" ] || return
     expect 0 "there is no token" not step -N2 "$train" "${twenty[@]}" --require-token
@@ -142,8 +142,8 @@ traps()
 
 # --- the end of the time --------------------------------------------------------------------------------------------
 
-# Every 30 s the controller looks for jobs whose time is nearly over. This job writes down when, so that another can start
-# a few seconds before.
+# Every 30 s the controller looks for jobs whose time is nearly over. This job records when, so that another job can
+# start a few seconds before the next look.
 watch_the_clock()
 {
     cat >clock.sbatch <<'END'
@@ -164,25 +164,25 @@ time_is_over()
     until_so 60 test -s clock
     sleep $(((25 - $(date +%s) + $(cat clock) + 600) % 30))
     job=$(submit --time=1 --signal=B:USR1@55 "$script" "${run[@]}")
-    check "the time is nearly over" until_so 60 says "$job" "nearly over: saving"
+    check "the job notices that its time is nearly over" until_so 60 says "$job" "nearly over: saving"
     check "requeued" until_so 20 says "$job" "requeued"
     check "saved" says "$job" "Training Interrupted"
     on_head scontrol update "jobid=$job" timelimit=10 2>/dev/null
     expect 0 "restart 1" done_with "$job"
     check "it resumes" grep -q "== resumed: ddp-$job.st, epoch" "$TMP/output"
-    check "the bits of an undisturbed run" test "$(hash_of)" = "$wanted"
+    check "the weights of an undisturbed run" test "$(hash_of)" = "$wanted"
     check "it finishes" grep -q "done$" "$TMP/output"
-    check "once" test "$(grep -c requeued "$TMP/output")" = 1
+    check "it is requeued once" test "$(grep -c requeued "$TMP/output")" = 1
     check "nothing is left" nothing_left
 
-    # Requeued on request, and then there are fewer nodes.
+    # A job that is requeued on request resumes on fewer nodes.
     job=$(submit "$script" "${run[@]}")
     check "it has saved" until_so 30 says "$job" "saving.*st$"
-    on_head scontrol update partitionname=main state=down       # or it restarts before it is changed
+    on_head scontrol update partitionname=main state=down       # else the job restarts before we change it
     on_head scancel --batch --signal=USR1 "$job"
     check "requeued" until_so 20 says "$job" "requeued"
     check "it waits" until_so 30 job_is "$job" PENDING
-    # Not at once: within a second of a job's end a node takes the next start for that job, and refuses it.
+    # Start it 3 s later: within a second of its end, a node mistakes the new start for the old job and refuses it.
     check "fewer nodes" on_head scontrol update "jobid=$job" numnodes=1 numtasks=2 starttime=now+3
     on_head scontrol update partitionname=main state=up
     expect 0 "0 of 2: Slurm" done_with "$job"
@@ -192,7 +192,7 @@ time_is_over()
 
 # --- deaths ---------------------------------------------------------------------------------------------------------
 
-# Its program saves and fails, and is killed before it saves again at each restart.
+# Submits a job whose program saves and fails. At each restart the program is killed before it saves again.
 submit_killed()
 {
     mkdir bin/killed
@@ -223,7 +223,7 @@ deaths()
     check "scancel ends it" until_so 10 over "$job"
     check "nothing is left" until_so 10 nothing_left
 
-    # A job that has saved something is requeued and resumes.
+    # A job that has saved a checkpoint is requeued and resumes.
     expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}" --amp off
     wanted=$(hash_of)
     job=$(submit "$script" "${run[@]}" --amp off)
@@ -238,7 +238,7 @@ deaths()
     check "tried three times" test "$(grep -c requeued "$TMP/output")" = 2
 }
 
-# A node is disconnected, and comes back.
+# A node is disconnected and later reconnected.
 disconnected()
 {
     [ -n "$hosts" ] || return
@@ -248,7 +248,7 @@ disconnected()
     job=$(submit -w "$(node_name 1),$(node_name 2)" "$script" "${run[@]}")
     check "it has saved" until_so 30 says "$job" "saving.*st$"
     "$slurm" disconnect 2
-    check "it is noticed" until_so 10 says "$job" "rank [23] of 4 ("
+    check "the lost rank is reported" until_so 10 says "$job" "rank [23] of 4 ("
     check "requeued" until_so 40 says "$job" "requeued\|DUE TO"
     sleep 2
     "$slurm" reconnect 2

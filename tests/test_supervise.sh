@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 180 SANITIZERS asan LABELS deadlines
-# Both programs that supervise ranks: the parent of 03, which forks them, and launch of 04. Whatever a rank does, that
-# rank is named, the exit status fits, and no process is left. Whatever signal arrives, the ranks get it.
+# Both programs that supervise ranks: 03's parent, which forks them, and 04's launch. Whatever a rank does, the
+# supervisor must name it, end with the right status and leave no process. It must pass every signal to the ranks.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 launch=$BUILD/04_ddp_launcher/launch
@@ -19,18 +19,18 @@ start()
 
 # --- the end of a rank ------------------------------------------------------------------------------------------------
 
-# What rank 1 of 3 does, the exit status, and what is printed (-: nothing, it has printed its reason already).
+# Each line: what rank 1 of 3 does, the exit status, and what is printed (-: nothing, since rank 1 printed its reason).
 while read -r does status text; do
     for how in fork launch; do
         start $how 3 "all=live9" "1=deaf,live7,reduce1024,$does" 0=wait 2=wait
         begun=$EPOCHREALTIME
         expect "$status" "" "${words[@]}"
-        check "$how, $does: soon" within 0 4
+        check "$how, $does: ends within 4 s" within 0 4
         if [ "$text" = - ]; then
             check "$how, $does: no rank is named" says_times 0 " rank [0-9] of "
         else
             check "$how, $does: rank 1 is named" grep -qF "rank 1 of 3 ($(hostname), pid $(pid_of 1)) $text" output
-            check "$how, $does: no other is" says_times 1 " rank [0-9] of "
+            check "$how, $does: no other rank is named" says_times 1 " rank [0-9] of "
         fi
     done
 done <<'END'
@@ -51,9 +51,10 @@ for how in fork launch; do
     check "$how: nothing is printed" test ! -s output
     start $how 3 all=live9,done,exit130
     expect 130 "" "${words[@]}"
-    check "$how: all have agreed to stop: nothing is printed" test ! -s output
+    check "$how: all ranks agreed to stop: nothing is printed" test ! -s output
 
-    # Rank 2 dies while the supervisor is stopped; the others fail for that reason, and it sees all deaths at once.
+    # Rank 2 dies while the supervisor is stopped, and the others fail because of it. The supervisor sees all deaths at
+    # once and must name rank 2.
     start $how 3 all=live1 0=sleep800,exit1 1=sleep500,exit1 2=catch,wait
     begin "${words[@]}"
     ready 1
@@ -62,10 +63,10 @@ for how in fork launch; do
     sleep 1
     kill -CONT $pid
     check "$how: status 1" ends 1
-    check "$how: the first cause" says "rank 2 of 3 .* was killed by SIGKILL"
-    check "$how: no other is named" says_times 1 " rank [0-9] of "
+    check "$how: the rank that failed first is named" says "rank 2 of 3 .* was killed by SIGKILL"
+    check "$how: no other rank is named" says_times 1 " rank [0-9] of "
 
-    # A rank that is stopped wakes up and cleans up. One that ignores signals is killed, and so is a rank's child.
+    # A stopped rank is woken up and cleans up. A rank that ignores signals is killed, and so is a rank's child.
     start $how 3 all=live1 0=wait 1=sleep500,exit7 2=catch,die19
     begun=$EPOCHREALTIME
     expect 7 "caught" "${words[@]}"
@@ -73,32 +74,32 @@ for how in fork launch; do
     start $how 3 all=live1 0=deaf,wait 1=sleep300,exit7 2=child,catch,wait
     begun=$EPOCHREALTIME
     expect 7 "rank 1 of 3" "${words[@]}"
-    check "$how: deaf ranks are killed after 2 s" within 1.9 6
-    check "$how: nothing is left" nothing_left
+    check "$how: ranks that ignore signals are killed after 2 s" within 1.9 6
+    check "$how: no process is left" nothing_left
     start $how 2 1=child,sleep200 all=live1,done
     expect 0 "" "${words[@]}"
-    check "$how: nor after a good end" nothing_left
+    check "$how: no process is left after a successful run" nothing_left
 
     start $how 3 all=live1,deaf,wait
     begin "${words[@]}"
     ready 3
     kill -KILL $pid
-    check "$how: KILL" ends 137
+    check "$how: SIGKILL ends the supervisor" ends 137
     begun=$EPOCHREALTIME
     check "$how: no rank outlives the supervisor" at_last nothing_left
     check "$how: within 2 s" within 0 2
 done
 
-# --- what a forked rank finds -----------------------------------------------------------------------------------------
+# --- what a forked rank inherits --------------------------------------------------------------------------------------
 
 expect 0 "rank 3 of 4, local 3 of 4, at 127.0.0.1" "$rank" fork 4 30 all=world,done
 expect 0 "" "$rank" fork 0 30 all=world,done
-check "two ranks on a CPU" says_times 2 "^rank [01] of 2,"
+check "the default on a CPU: two ranks" says_times 2 "^rank [01] of 2,"
 expect 0 "; blocked:; ignored: TTOU; own group: 1" "$rank" fork 2 30 1=inherited all=done
 
-# --- signs of life ----------------------------------------------------------------------------------------------------
+# --- heartbeats -------------------------------------------------------------------------------------------------------
 
-# lost TEXT TIMEOUT LEAST RULE...: status 1, not before LEAST s.
+# lost TEXT TIMEOUT LEAST RULE...: the run ends with status 1 and TEXT, LEAST to 4 s after its start.
 lost()
 {
     begun=$EPOCHREALTIME
@@ -111,33 +112,33 @@ lost ") has given no sign of life for 0.5" 0.5 0.5 0=wait 1=wait 2=hang
 check "a rank that hangs" says ": rank 2 of 3 "
 lost "all wait for each other, for 0.5 s now" 0.5 0.5 all=wait
 expect 0 "" "$rank" fork 3 0.4 all=live3 0=beat1200 1=twice1200 2=twice1200 all=done
-check "to wait for a rank that works is no fault" test ! -s output
+check "waiting for a rank that works is not an error" test ! -s output
 
 # --- signals ----------------------------------------------------------------------------------------------------------
 
-# asked SIGNAL TIMES STATUS MOST ANSWERS RULE...: N ranks are ready; then the parent gets this signal so often, and ends
-# within MOST s.
+# asked SIGNAL TIMES STATUS MOST ANSWER RULE...: when 3 ranks are ready, the parent gets SIGNAL this many times. It
+# prints ANSWER and ends within MOST s of the last one.
 asked()
 {
     local i signal=$1 times=$2
     begin "$rank" fork 3 30 "${@:6}"
     ready 3
     for ((i = 1; i <= times; i++)); do
-        [ $i = 1 ] || check "$signal, $((i - 1)) times: not yet" test "$(left | wc -l)" = 4
+        [ $i = 1 ] || check "$signal, $((i - 1)) times: still running" test "$(left | wc -l)" = 4
         begun=$EPOCHREALTIME
         kill -"$signal" $pid
-        [ $i = "$times" ] || sleep 0.2      # two that come at once are one
+        [ $i = "$times" ] || sleep 0.2      # two pending signals would merge into one
     done
     check "$signal: status $3" ends "$3"
     check "$signal: in time" within 0 "$4"
-    check "$signal: what is printed" test "$(grep -v -e '^ready' -e '^$' output)" = "$5"
+    check "$signal: the answer" test "$(grep -v -e '^ready' -e '^$' output)" = "$5"
 }
 asked INT 1 130 4 "$answer" all=live1,train
 asked TERM 1 143 4 "$answer" all=live1,train
 asked INT 2 130 4 "$answer" all=live1,step
 asked INT 3 130 1.9 "$answer" all=live1,deaf,beat60000
 asked HUP 1 129 4 "" all=live1,step
-asked TERM 1 143 1.9 "$answer" 0=step 1=get 2=get      # before they have met there is no step to finish
+asked TERM 1 143 1.9 "$answer" 0=step 1=get 2=get      # before the rendezvous there is no step to finish
 
 begin "$launch" -n 2 -- "$rank" all=live1,catch,wait
 ready 2
@@ -146,11 +147,11 @@ for signal in USR1 USR2; do
     check "$signal reaches both" at_last says_times 2 "caught $signal: rank"
 done
 kill -INT $pid
-check "Ctrl-C" ends 130
-check "reaches both" says_times 2 "caught INT: rank"
-check "and names no rank" says_times 0 " rank [0-9] of "
+check "Ctrl-C: status 130" ends 130
+check "Ctrl-C reaches both ranks" says_times 2 "caught INT: rank"
+check "Ctrl-C: no rank is named" says_times 0 " rank [0-9] of "
 
-# Ctrl-Z for longer than the timeout: nobody is lost.
+# Ctrl-Z for longer than the timeout: no rank counts as hung.
 begin "$rank" fork 2 2 all=live1,catch,sleep60000
 ready 2
 state() { sed 's/.*) //; s/ .*//' "/proc/$1/stat"; }
@@ -161,6 +162,6 @@ sleep 2.2
 kill -CONT $pid
 check "fg continues both" at_last says_times 2 "caught CONT: rank"
 kill -INT $pid
-check "they were not lost" ends 130
-check "and no rank is named" says_times 0 " rank [0-9] of "
+check "no rank counted as hung" ends 130
+check "after Ctrl-Z no rank is named" says_times 0 " rank [0-9] of "
 test_done

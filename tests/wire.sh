@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# wire.sh COMMAND... - runs COMMAND in its own network, whose only interface is lo, and then prints "bytes on the wire: N":
-# all bytes that its processes sent each other, with packet headers and the rendezvous. The exit status is COMMAND's, or 77 if
-# this machine allows no such network.
+# wire.sh COMMAND... - runs COMMAND in its own network, whose only interface is lo, and then prints "bytes on the wire:
+# N": all bytes that its processes sent each other, with packet headers and the rendezvous. The exit status is
+# COMMAND's, or 77 if this machine allows no such network.
 set -u
 
 if [ "${1:-}" != inside ]; then
     user=()
     [ $EUID = 0 ] || user=(--user --map-root-user)
     if ! type -P ip unshare >/dev/null || ! unshare "${user[@]}" --net ip link set lo up 2>/dev/null; then
-        echo "skipped: no network of our own here: that takes iproute2 and the right to make namespaces"
+        echo "skipped: a private network needs iproute2 and the right to create namespaces"
         exit 77
     fi
     exec unshare "${user[@]}" --net "$0" inside "$@"

@@ -1,6 +1,6 @@
-// Linked into the learner's program. Before the first bucket it calls the learner's hook with numbers
-// whose sum shows which ranks are in it: 1 from rank 0, 10 from rank 1, 100 from rank 2 ..., times 1 to
-// 9. It writes the results to ring.SIZE.RANK:
+// Linked into the learner's program. Before the first bucket it calls the learner's hook with
+// numbers whose sum shows which ranks are in it: 1 from rank 0, 10 from rank 1, 100 from rank 2 ...,
+// times 1 to 9. It writes the results to ring.SIZE.RANK:
 //
 //   number COUNT EXPECTED FOUND       each number, if COUNT is below 10
 //   total COUNT WRONG SENT OTHERS     wrong numbers; bytes sent; bytes moved by other calls than

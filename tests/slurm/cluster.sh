@@ -3,11 +3,11 @@
 #
 #   . "$SRC/tests/test.sh"
 #   . "$SRC/tests/slurm/cluster.sh"    # without Slurm's programs the test is skipped here
-#   cluster_up 2 --gpus 2              # `./ddp slurm help` names the options; remembered in $TMP/slurm
+#   cluster_up 2 --gpus 2              # the options are those of `./ddp slurm up`
 #   J=$(on_head sbatch --parsable job.sbatch)
 #   until_so 30 job_is "$J" COMPLETED
 #
-# The cluster ends when the test does, even by kill -9: it is a child of the test, and the kernel kills it.
+# The cluster is a child of the test. When the test ends, even by kill -9, the kernel kills the cluster.
 
 for cluster_program in slurmctld slurmd munged srun; do
     PATH=$PATH:/usr/sbin:/sbin type -P $cluster_program >/dev/null || {
@@ -18,7 +18,7 @@ done
 slurm=$SRC/tools/slurm.sh
 export DDP_SLURM_DIR=$TMP/slurm
 
-# until_so SECONDS COMMAND...: until the command succeeds. Fails if it has not by then.
+# until_so SECONDS COMMAND...: repeats the command until it succeeds; fails after SECONDS.
 until_so()
 {
     local deadline=$((SECONDS + $1)) ms=100
@@ -26,18 +26,19 @@ until_so()
     until "$@" >/dev/null 2>&1; do
         [ $SECONDS -lt $deadline ] || return 1
         sleep 0.$ms
-        [ $ms -ge 700 ] || ms=$((ms + 100))     # each question costs the controller time
+        [ $ms -ge 700 ] || ms=$((ms + 100))     # each query costs the controller time
     done
 }
 
-# cluster_up N [OPTION...]: in $DDP_SLURM_DIR. Tries twice. Not in a subshell: the cluster would end with it.
+# cluster_up N [OPTION...]: starts N nodes, with their files in $DDP_SLURM_DIR; tries twice. Do not call it in a
+# subshell: the cluster would end with the subshell.
 cluster_up()
 {
     local log=$DDP_SLURM_DIR.log keeper
     for _ in 1 2; do
         "$slurm" hold "$@" >"$log" 2>&1 </dev/null &
         keeper=$!
-        disown                                  # bash need not report how it ended
+        disown                                  # keeps bash from reporting its end
         until_so 60 cluster_settled "$log" $keeper
         ! grep -qx ready "$log" || break
         kill -KILL $keeper 2>/dev/null
@@ -51,9 +52,9 @@ has_namespaces() { grep -qF 'mode="hosts"' "$DDP_SLURM_DIR/cluster"; }
 on_head() { "$slurm" run "$@"; }
 on_node() { "$slurm" node "$@"; }
 
-# There is no accounting: the controller forgets a job after five minutes.
+# Without accounting, the controller forgets a job five minutes after its end.
 job_state() { on_head scontrol show job "$1" | sed -n 's/.*JobState=\([A-Z_]*\).*/\1/p'; }
 job_is() { [ "$(job_state "$1")" = "$2" ]; }
 
-# A node that still cleans up after a job gets no other job.
+# No node is still cleaning up after a job; such a node gets no new job.
 none_completing() { ! on_head sinfo -h -o %T | grep -q completing; }
