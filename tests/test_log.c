@@ -1,5 +1,5 @@
-// test_log.c - the progress line on a pseudo-terminal, the articles' lines elsewhere, JSON lines, and
-// error messages. (How a run diverges is in test_diverges.sh, a resumed file in test_resume.sh.)
+// test_log.c - the progress bar on a pseudo-terminal, plain lines elsewhere, JSON lines, and error
+// messages. (test_diverges.sh tests a diverging run, test_resume.sh a resumed metrics file.)
 #include "check.h"
 #include "log.h"
 #include "test.h"
@@ -10,12 +10,12 @@
 #include <time.h>
 #include <unistd.h>
 
-// --- running something with its output caught ----------------------------------------------------
+// --- capturing output ----------------------------------------------------------------------------
 
 static char caught[1 << 20];
-static int status;          // as exit gave it
+static int status;          // the child's exit status
 
-// In a child: on a terminal of so many columns, or with its output in a pipe (0 columns).
+// Runs work() in a child, on a terminal of `columns` columns or with its output in a pipe (0).
 static void run(void (*work)(void), int columns)
 {
     int ends[2];
@@ -66,7 +66,7 @@ static int count(const char *text, const char *part)
     return n;
 }
 
-// --- what is run ---------------------------------------------------------------------------------
+// --- the simulated training run ------------------------------------------------------------------
 
 static const char *metrics;
 static int steps = 196, stop_after, rank;
@@ -83,7 +83,7 @@ static Log *new_log(const char *whose, int print_freq)
 
 static void wait_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
-// An epoch as train.c goes through it.
+// The log calls of one epoch of train.c.
 static void one_epoch(Log *log, int epoch)
 {
     log_progress(log, epoch, 5, 0, steps, 0);
@@ -118,27 +118,27 @@ static void two_epochs(void)
 
 // --- the screen ----------------------------------------------------------------------------------
 
-TEST(a_line_on_a_terminal)
+TEST(a_progress_bar_on_a_terminal)
 {
     run(two_epochs, 100);
     EXPECT_EQ_INT(status, 0);
-    EXPECT(!strstr(caught, "== step"), "both kinds of lines");
+    EXPECT(!strstr(caught, "== step"), "the plain lines are printed, too");
     has(caught, "\repoch 1/5  196/196 [00:0");
     has(caught, " img/s] loss: 1.804 | acc: 28.633%\033[K\r\n   == test: 65%\r\n");
     has(caught, " img/s] loss: 1.804 | acc: 28.633%\033[K\r\nthe end\r\n");
-    // Two epochs of about 0.3 s: ten redraws a second, the ends, the messages.
+    // Two epochs of about 0.3 s: ten redraws a second, and some at epoch ends and messages.
     EXPECT(count(caught, "\repoch") >= 4 && count(caught, "\repoch") <= 60, "%d redraws",
            count(caught, "\repoch"));
 }
 
-TEST(it_never_wraps)
+TEST(the_progress_bar_never_wraps)
 {
     run(two_epochs, 30);
     for (char *line = caught; (line = strstr(line, "\repoch")); line++)
         EXPECT(strcspn(line + 1, "\033\r") <= 29, "%.60s", line + 1);
 }
 
-TEST(messages_and_errors_take_its_place)
+TEST(messages_and_errors_replace_the_progress_bar)
 {
     stop_after = 60;
     run(two_epochs, 100);
@@ -148,7 +148,7 @@ TEST(messages_and_errors_take_its_place)
     has(caught, ": it is over\r\nhint: give up\r\n");
 }
 
-TEST(lines_elsewhere)
+TEST(plain_lines_without_a_terminal)
 {
     char all[2000] = "[init] == ready ==\n";
     for (int epoch = 1; epoch <= 2; epoch++) {
@@ -180,8 +180,8 @@ static void slow_steps(void)
     exit(wanted);
 }
 
-// If steps are slow, a person does not wait for step 50 to see a loss; a log file does. The event of
-// the last step has the sum of all waits.
+// With slow steps, a terminal shows the loss once a second, a log file only every 50 steps. An
+// event has the sum of all data waits since the previous event.
 TEST(numbers_come_once_a_second_on_a_terminal)
 {
     char sum[64];
@@ -232,7 +232,7 @@ static void full_disk(void)
     two_epochs();
 }
 
-// One warning, and the run goes on to its end.
+// The run prints one warning and continues to its end.
 TEST(metrics_on_a_full_disk)
 {
     for (int i = 0; i < 2; i++) {
@@ -243,7 +243,7 @@ TEST(metrics_on_a_full_disk)
         EXPECT_EQ_INT(count(caught, ": the metrics end here\nhint: training continues\n"), 1);
         has(caught, "the end\n");
     }
-    unlink(test_path("full.jsonl"));        // it ends in the middle of a line
+    unlink(test_path("full.jsonl"));        // half a line would make events_are_json fail
     metrics = test_path("no/such/file");
     run(two_epochs, 0);
     EXPECT_EQ_INT(status, EXIT_FAILED);
@@ -274,19 +274,19 @@ TEST(messages)
     run(message, 0);
     EXPECT_EQ_INT(status, EXIT_DIVERGED);
     snprintf(wanted, sizeof wanted, "before [rank 2/4 %s:", host);
-    EXPECT(strncmp(caught, wanted, strlen(wanted)) == 0, "says %s", caught);
+    EXPECT(strncmp(caught, wanted, strlen(wanted)) == 0, "printed: %s", caught);
     has(caught, "] comm.c:88: bad?name 'x?[2J'\nhint: two?lines\ncleaned\n");
 }
 
 // --- ranks, and mixed precision ------------------------------------------------------------------
 
-// What a step prints, and what its event has: the norm, the scale, the skipped steps.
+// A step's gradient norm, loss scale and skipped steps, on its line and in its event.
 static const struct {
     double norm, loss_scale;
     int64_t skipped;
     const char *line, *event;
 } cases[] = {
-    { 0, 0, 7, "", "" },                    // without a scale no step can be skipped
+    { 0, 0, 7, "", "" },                    // without a loss scale, no step is ever skipped
     { 2.3138, 0, 0, " | norm: 2.314", ",\"gradient_norm\":2.3138" },
     { 0, 65536, 0, " | scale: 65536", ",\"loss_scale\":65536,\"skipped_steps\":0" },
     { INFINITY, 32768, 1, " | norm: inf | scale: 32768 | skipped: 1",
@@ -308,7 +308,7 @@ static void as_a_rank(void)
     log_free(log);
 }
 
-TEST(rank_0_speaks)
+TEST(only_rank_0_prints)
 {
     char all[2000] = "", line[200];
     for (int i = 0; i < CASES; i++)
@@ -335,7 +335,7 @@ TEST(rank_0_speaks)
     rank = 0;
 }
 
-// With a different parser, if there is one. (It would accept NaN, which is not JSON.)
+// Checks with Python, if it is installed. (Its parser accepts NaN, which is not JSON.)
 TEST(events_are_json)
 {
     char command[8192];
@@ -348,16 +348,16 @@ TEST(events_are_json)
 int main(void)
 {
     setenv("TERM", "xterm", 1);
-    a_line_on_a_terminal();
-    it_never_wraps();
-    messages_and_errors_take_its_place();
-    lines_elsewhere();
+    a_progress_bar_on_a_terminal();
+    the_progress_bar_never_wraps();
+    messages_and_errors_replace_the_progress_bar();
+    plain_lines_without_a_terminal();
     numbers_come_once_a_second_on_a_terminal();
     step_events();
     config_event();
     metrics_on_a_full_disk();
     messages();
-    rank_0_speaks();
+    only_rank_0_prints();
     events_are_json();
     return test_done();
 }

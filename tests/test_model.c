@@ -1,5 +1,5 @@
-// What the training programs rely on in model.h: sizes, the order of gradients, plans for several
-// batch sizes over the same weights, initialisation, the hash. (test_step has names, import, export.)
+// The promises of model.h: parameter counts, the order of gradients, smaller batches with the same
+// weights, initialisation, the hash. (test_step tests names, import and export.)
 //
 // ctest: BACKENDS cpu cuda fake TIMEOUT 120
 #include "check.h"
@@ -38,7 +38,7 @@ static float *to_host(const float *memory, size_t count)
     return host;
 }
 
-// dlogits as if the loss were a fixed sum of logits, so that backward has something to do.
+// Sets dlogits to fixed numbers, as input for the backward pass.
 static void seed_backward(Model *model, int rows)
 {
     int count = rows * model->config.classes;
@@ -58,7 +58,7 @@ static const ModelTensor *find(const Model *model, const char *name)
     return NULL;
 }
 
-// The numbers that torchvision's and the articles' models have.
+// The same parameter counts as torchvision's models and those of the tutorial articles.
 TEST(parameters_are_counted_as_pytorch_does)
 {
     static const struct {
@@ -80,9 +80,8 @@ TEST(parameters_are_counted_as_pytorch_does)
     }
 }
 
-// DDP sends each range as it comes: together they must be the arena, front to back; and a range
-// must not change after it was announced, which the second pass shows by finding it already as the
-// first has left it.
+// DDP sends each range as soon as it is announced. The ranges must cover the arena from front to
+// back, and each must be final: in the second pass it must already equal the first pass's result.
 typedef struct Progress {
     const Model *model;
     size_t next;
@@ -127,8 +126,7 @@ TEST(gradients_come_front_to_back_and_final)
     model_free(model);
 }
 
-// The rows of a batch do not see each other when evaluating: 5 of 8 images give the first 5
-// answers.
+// In evaluation, rows are independent: 5 of 8 images give the same logits in a batch of 5.
 static void check_tail(const char *arch, int channels, int size)
 {
     Model *model = open_model(arch, channels, size, 8);
@@ -191,11 +189,11 @@ TEST(initialised_as_pytorch_does)
     model_init(model, 2);
     EXPECT(model_hash(model) != first, "seeds 1 and 2 give the same weights");
     model_init(model, 1);
-    EXPECT(model_hash(model) == first, "seed 1 gives other weights the second time");
+    EXPECT(model_hash(model) == first, "seed 1 gives different weights the second time");
     model_free(model);
 }
 
-// The hash must not depend on how the backend lays things out, but on every weight.
+// One changed bit changes the hash.
 TEST(the_hash_sees_one_bit)
 {
     Model *model = open_model("lenet", 1, 28, 2);
@@ -205,7 +203,7 @@ TEST(the_hash_sees_one_bit)
     arena[find(model, "fc3.bias")->offset + 3] += 1e-6f;
     copy_to_device(device_stream(device), model->params, arena, model->param_count * sizeof *arena);
     stream_sync(device_stream(device));
-    EXPECT(model_hash(model) != before, "a changed bias leaves the hash as it was");
+    EXPECT(model_hash(model) != before, "a changed bias does not change the hash");
     free(arena);
     model_free(model);
 }
@@ -215,7 +213,7 @@ int main(void)
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
         TEST_SKIP("no GPU");
     device = device_open(0, 2);
-    // gradients are compared bit by bit
+    // deterministic: gradients are compared bit by bit
     ops = ops_new(device, &(OpsConfig){ .deterministic = true });
     parameters_are_counted_as_pytorch_does();
     gradients_come_front_to_back_and_final();

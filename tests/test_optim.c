@@ -1,14 +1,14 @@
-// The learning rate of every step, against what torch.optim.lr_scheduler's StepLR, MultiStepLR,
-// CosineAnnealingLR and LinearLR are documented to give.
+// The learning rate of every step, compared with the documented formulas of PyTorch's StepLR,
+// MultiStepLR, CosineAnnealingLR and LinearLR.
 #include "args.h"
 #include "optim.h"
 #include "test.h"
 
-// Every epoch has 10 steps: the rate is `wanted[i]` from step i * every on, or only there if `between`.
+// An epoch has 10 steps. The rate is wanted[i] from step i * every on, or only there if `between`.
 static const struct {
     OptimConfig config;
     int epochs, every;
-    bool between;           // it moves on with every step
+    bool between;           // the rate changes with every step
     int count;
     double wanted[9];
 } schedules[] = {
@@ -17,7 +17,7 @@ static const struct {
       { 0.4, 0.4, 0.2, 0.2, 0.1 } },
     { { .schedule = "multistep", .milestones = "1,3,4", .gamma = 0.1 }, 5, 10, false, 5,
       { 0.4, 0.04, 0.04, 0.004, 0.0004 } },
-    // within an epoch, too: 0.2 (1 + cos(pi i / 8))
+    // 0.2 (1 + cos(pi i / 8)), also within an epoch
     { { .schedule = "cosine" }, 4, 5, true, 9,
       { 0.4, 0.3847759065, 0.3414213562, 0.2765366865, 0.2, 0.1234633135, 0.0585786438,
         0.0152240935, 0 } },
@@ -35,7 +35,7 @@ TEST(schedules_are_pytorchs)
     }
 }
 
-// From one part in n + 1 of the rate to all of it, over n steps, on top of any schedule.
+// The warm-up factor rises linearly from 1 / (n + 1) to 1 over n steps.
 TEST(warm_up_rises_step_by_step)
 {
     OptimConfig c = { .lr = 0.4, .schedule = "constant", .warmup_epochs = 1.5 };
@@ -45,7 +45,7 @@ TEST(warm_up_rises_step_by_step)
 
 // --- --lr-scale ----------------------------------------------------------------------------------
 
-// What a command line makes of it; args has to stay.
+// The config from --lr-scale linear and one more option. `args` must outlive it.
 static OptimConfig parsed(Args *args, int ranks, char *option, char *value)
 {
     char *argv[] = { (char *)"train", (char *)"--lr-scale", (char *)"linear", option, value, NULL };
@@ -59,11 +59,11 @@ static OptimConfig parsed(Args *args, int ranks, char *option, char *value)
     return c;
 }
 
-// The numbers come from Horovod's adjust_learning_rate (its pytorch_imagenet_resnet50.py),
+// Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes
 //   epoch += (batch_idx + 1) / len(train_loader)
 //   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
-// worked out with Python's fractions for base_lr 0.01, 4 ranks, 10 batches an epoch, 5 epochs of
-// warm-up.
+// These numbers come from Python's fractions, for base_lr 0.01, 4 ranks, 10 batches an epoch and 5
+// epochs of warm-up.
 TEST(linear_scale_is_horovods)
 {
     static const struct {
@@ -79,8 +79,8 @@ TEST(linear_scale_is_horovods)
         EXPECT_NEAR(optim_lr(&c, wanted[i].step, 10, 10), wanted[i].rate, 1e-15);
 }
 
-// 3 ranks, 8 batches an epoch: 0.01 (1 + 2 epoch / 2.5) up to step 19, by hand.
-TEST(linear_scale_warms_up_as_long_as_asked)
+// By hand, for 3 ranks and 8 batches an epoch: 0.01 (1 + 2 epoch / 2.5) up to step 19.
+TEST(linear_scale_uses_the_warmup_option)
 {
     Args args;
     OptimConfig c = parsed(&args, 3, (char *)"--warmup", (char *)"2.5");
@@ -92,7 +92,7 @@ TEST(linear_scale_warms_up_as_long_as_asked)
     EXPECT_NEAR(optim_lr(&c, 0, 8, 10), 0.03, 1e-15);
 }
 
-// One factor for the ranks, one for the schedule: 0.01 * 4 * 0.5 in cosine's middle.
+// The scale multiplies the schedule: 0.01 * 4 * 0.5 in the middle of the cosine.
 TEST(linear_scale_goes_with_every_schedule)
 {
     Args args;
@@ -108,7 +108,7 @@ TEST(linear_scale_goes_with_every_schedule)
     EXPECT_NEAR(optim_lr(&c, 60, 10, 20), 0.004, 1e-15);
 }
 
-TEST(one_rank_needs_no_scale)
+TEST(one_rank_is_not_scaled)
 {
     Args args;
     for (int ranks = 0; ranks <= 1; ranks++) {
@@ -116,7 +116,7 @@ TEST(one_rank_needs_no_scale)
         for (int step = 0; step < 100; step++)
             EXPECT_NEAR(optim_lr(&c, step, 10, 10), 0.01, 1e-15);
     }
-    OptimConfig c = optim_defaults();   // nor do many without it
+    OptimConfig c = optim_defaults();   // 4 ranks without --lr-scale: not scaled
     c.ranks = 4;
     EXPECT_NEAR(optim_lr(&c, 0, 10, 10), 0.01, 0);
 }
@@ -126,8 +126,8 @@ int main(void)
     schedules_are_pytorchs();
     warm_up_rises_step_by_step();
     linear_scale_is_horovods();
-    linear_scale_warms_up_as_long_as_asked();
+    linear_scale_uses_the_warmup_option();
     linear_scale_goes_with_every_schedule();
-    one_rank_needs_no_scale();
+    one_rank_is_not_scaled();
     return test_done();
 }

@@ -1,5 +1,5 @@
-// Pictures: the pixels that Pillow gives (tools/reference/pictures.py has made the files and the
-// checksums), parts of them, and files that are refused.
+// Decoding pictures: the same pixels as Pillow, also for parts of a picture; bad files are refused.
+// tools/reference/pictures.py made the files and checksums.
 #include "data/picture.h"
 #include "test.h"
 
@@ -22,7 +22,7 @@ static uint8_t *file_read(const char *name, size_t *size)
     return bytes;
 }
 
-// All of it. Returns false, with err, when the file is refused.
+// Decodes the whole picture. Returns false, with err, if the file is refused.
 static bool decode(const char *name, const uint8_t *bytes, size_t size, Pixels *pixels, Error *err)
 {
     Rect all = { 0, 0, 0, 0 };
@@ -30,7 +30,7 @@ static bool decode(const char *name, const uint8_t *bytes, size_t size, Pixels *
            picture_decode(name, bytes, size, all, pixels, err);
 }
 
-// A part is the same as in the whole, wherever it is.
+// Any part, decoded alone, must have the same pixels as in the whole picture.
 static void expect_parts(const char *name, const uint8_t *bytes, size_t size, const Pixels *whole)
 {
     int width = whole->at.width, height = whole->at.height, wrong = 0;
@@ -68,15 +68,15 @@ TEST(pixels_are_pillows)
             EXPECT_EQ_INT(pixels.at.width, width);
             EXPECT_EQ_INT(pixels.at.height, height);
             unsigned ours = (unsigned)crc32(0, pixels.rgb, (unsigned)(width * height * 3));
-            EXPECT(ours == crc, "%s: other pixels than Pillow's", name);
+            EXPECT(ours == crc, "%s: the pixels differ from Pillow's", name);
             expect_parts(name, bytes, size, &pixels);
         }
         if (strncmp(name, "png_", 4) == 0)
-            needed = size - 12; // libpng wants the pixels' checksum, too: a few bytes more
+            needed = size - 12; // libpng also needs the checksum after the pixels
         for (size_t n = 0; n <= size; n++) {
             uint8_t *exact = memcpy(xmalloc(n), bytes, n); // so that ASan sees a read past the end
             bool good = decode(name, exact, n, &cut, &err);
-            EXPECT(good == (n >= needed), "%s: %zu of %zu bytes, needed are %zu: %s", name, n, size,
+            EXPECT(good == (n >= needed), "%s: %zu of %zu bytes, %zu needed: %s", name, n, size,
                    needed, good ? "accepted" : err.text);
             free(exact);
         }
@@ -88,7 +88,7 @@ TEST(pixels_are_pillows)
     EXPECT_EQ_INT(pictures, 25);
 }
 
-// A JPEG of 83 x 61 pixels of noise, whose first component is sampled h x v times as often.
+// A JPEG of 83x61 pixels of noise. Its luma has h * v times as many samples as each chroma.
 static uint8_t *jpeg_make(int h, int v, bool progressive, size_t *size)
 {
     struct jpeg_compress_struct info;
@@ -129,7 +129,7 @@ TEST(parts_are_the_same_whatever_the_sampling)
         Pixels pixels = { 0 };
         Error err;
         if (h * v + 2 > 10)
-            continue; // more than the format allows
+            continue; // JPEG allows 10 blocks per MCU
         snprintf(name, sizeof name, "%dx%d%s", h, v, i / 16 ? " progressive" : "");
         uint8_t *bytes = jpeg_make(h, v, i / 16, &size);
         if (EXPECT(decode(name, bytes, size, &pixels, &err), "%s", err.text))
@@ -149,7 +149,7 @@ static void refused(const char *name, const uint8_t *bytes, size_t size, const c
     free(pixels.rgb);
 }
 
-// The frame's header gets another size.
+// Overwrites the size in the frame header.
 static void jpeg_set_size(uint8_t *bytes, int marker, int width, int height)
 {
     uint8_t *at = bytes + 2;
@@ -198,7 +198,7 @@ TEST(bad_files_are_refused)
     free(bytes);
 }
 
-// A progressive file of 5,000 scans, each the last one again.
+// A progressive JPEG whose last scan is repeated 5,000 times.
 TEST(many_scans_are_refused)
 {
     size_t size, last = 0;

@@ -1,11 +1,11 @@
-// Pictures in folders and archives: ImageFolder's order, what is refused, and the data set they make.
-// test_loader.c has their batches, test_picture.c their pixels.
+// Pictures in folders and tar archives: ImageFolder's order, refused trees, the resulting data set.
+// test_loader.c tests their batches, test_picture.c their pixels.
 #include "data/pictures.h"
 #include "test.h"
 
-// --- lists ---------------------------------------------------------------------------------------
+// --- folders and archives ------------------------------------------------------------------------
 
-// Runs a shell script in $TMP; `jpg FILE...` makes files that begin as a JPEG does.
+// Runs a shell script in $TMP; its function `jpg FILE...` makes files that begin like a JPEG.
 static void shell(const char *script)
 {
     char text[4096];
@@ -19,7 +19,7 @@ static void shell(const char *script)
     }
 }
 
-// The files from `first` on.
+// Checks the names, labels and contents of `count` files from `first` on.
 static void expect_files(const Folder *folder, int first, const char *const *wanted, const int *labels,
                          int count)
 {
@@ -32,12 +32,12 @@ static void expect_files(const Folder *folder, int first, const char *const *wan
             continue;
         size_t n = strlen(wanted[i]);
         EXPECT(bytes.size > n && memcmp(bytes.bytes + bytes.size - n, wanted[i], n) == 0,
-               "%s: other bytes", wanted[i]);
+               "%s: wrong content", wanted[i]);
     }
     free(bytes.bytes);
 }
 
-// Every form of the same tree.
+// Checks one form of the tree: the folder, a part of it, or an archive.
 static void expect_tree(const char *path, bool sets)
 {
     static const char *const train[] = { "train/a b/2.jpg", "train/a b/z.JPEG", "train/a b/sub/1.png",
@@ -160,7 +160,7 @@ TEST(bad_archives_are_refused)
 
 enum { CLASSES = 3, FILES = 20 };
 
-// FILES pictures in each class of train, half as many in val; or a single level.
+// FILES pictures in each class of train, half as many in val; or a single level without both.
 static DataConfig tree_make(const char *name, bool single)
 {
     char script[1024];
@@ -199,7 +199,7 @@ TEST(a_tree_is_a_data_set)
     EXPECT_EQ_INT(data.test.pictures->resize, 37);  // 8/7 of 32
     data_close(&data);
 
-    config.train_count = 6;     // of each class, not the first ones
+    config.train_count = 6;     // two of each class, not the first six files
     if (!opened(&data, &config))
         return;
     for (int i = 0; i < 6; i++)
@@ -209,7 +209,7 @@ TEST(a_tree_is_a_data_set)
     data_close(&data);
 }
 
-// A part of each class is set apart, the same in every run; no file is in both.
+// A part of each class becomes the test set, the same part in every run; no file is in both sets.
 TEST(a_single_level_is_split)
 {
     Data data, again;
@@ -252,11 +252,11 @@ TEST(fingerprints_of_trees)
         data_close(&data);
     }
     EXPECT_EQ_STR(prints[1], prints[0]);
-    EXPECT(strcmp(prints[1], prints[2]) != 0, "other bytes: %s", prints[1]);
-    EXPECT(strcmp(prints[2], prints[3]) != 0, "another name: %s", prints[2]);
+    EXPECT(strcmp(prints[1], prints[2]) != 0, "a longer file: still %s", prints[1]);
+    EXPECT(strcmp(prints[2], prints[3]) != 0, "a renamed file: still %s", prints[2]);
 }
 
-// Is the image in that epoch, with that seed, what it is in epoch 0 with seed 5?
+// Is the image in this epoch with this seed equal to that in epoch 0 with seed 5?
 static bool same_image(const Data *data, const Augment *augment, int64_t epoch, uint64_t seed)
 {
     static uint8_t first[3 * 32 * 32], other[3 * 32 * 32];
@@ -270,7 +270,7 @@ static bool same_image(const Data *data, const Augment *augment, int64_t epoch, 
     return good && memcmp(first, other, sizeof first) == 0;
 }
 
-// Training: another part of the picture in each epoch. Evaluation: its middle.
+// Training uses a different crop in each epoch, evaluation always the center.
 TEST(crops_follow_seed_and_epoch)
 {
     Data data;
@@ -280,10 +280,10 @@ TEST(crops_follow_seed_and_epoch)
     config.train_count = 1;
     if (!opened(&data, &config))
         return;
-    EXPECT(same_image(&data, &data.augment, 0, 5), "the same image twice");
-    EXPECT(!same_image(&data, &data.augment, 1, 5), "another epoch");
-    EXPECT(!same_image(&data, &data.augment, 0, 6), "another seed");
-    EXPECT(same_image(&data, &data.plain, 1, 6), "the middle, always");
+    EXPECT(same_image(&data, &data.augment, 0, 5), "the same epoch and seed, a different crop");
+    EXPECT(!same_image(&data, &data.augment, 1, 5), "a different epoch, the same crop");
+    EXPECT(!same_image(&data, &data.augment, 0, 6), "a different seed, the same crop");
+    EXPECT(same_image(&data, &data.plain, 1, 6), "the center crop changed");
     data_close(&data);
 }
 

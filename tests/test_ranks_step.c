@@ -1,18 +1,18 @@
-// test_ranks_step.c - one training step by several ranks against PyTorch's.
+// test_ranks_step.c - one training step on several ranks, compared with PyTorch's.
 // ctest: PROCESSORS 2 TIMEOUT 120 SANITIZERS none
 //
-// With statistics of its own on each rank (the default) two ranks must do what two processes of
-// torch.nn.parallel.DistributedDataParallel did. With the statistics of all (--sync-bn) two and
-// four ranks must do what one process does that has the whole batch.
+// With BatchNorm statistics per rank (the default), two ranks must match two processes of PyTorch's
+// DistributedDataParallel. With --sync-bn, two and four ranks must match one process that has the
+// whole batch.
 #include "../03_ddp_fork/ddp.c"
 #include "../tools/ranks.h"
 #include "step_reference.h"
 
-// What the ranks leave for the test to see.
+// Results that the ranks leave in shared memory.
 typedef struct Seen {
     double losses[RANKS_MAX];
     uint64_t hash;          // of rank 0's weights after the step
-    size_t hooked, params;  // values that went through its hook, and that there are
+    size_t hooked, params;  // values passed to rank 0's hook; values in the model
 } Seen;
 
 typedef struct Trial {
@@ -42,7 +42,7 @@ static int take_step(void *arg, const World *world)
     if (trial->hook)
         ddp_set_hook(ddp, trial->hook, &hooked);
     trial->seen->losses[world->rank] = step_take_with(&run, ddp_ready, wait_for_average, ddp);
-    uint64_t hash = ddp_compare(ddp, model_hash(model));    // after which all losses are there
+    uint64_t hash = ddp_compare(ddp, model_hash(model));    // also waits for all losses
     double loss = 0;
     for (int rank = 0; rank < world->size; rank++)
         loss += trial->seen->losses[rank] / world->size;
@@ -92,7 +92,7 @@ TEST(statistics_of_all_ranks)
     }
 }
 
-// Another way to come to the same average: with two ranks every number here is exact.
+// A hook that computes the same average differently. With two ranks, all its operations are exact.
 static float sum_twice(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     *(size_t *)arg += count;
@@ -108,7 +108,7 @@ TEST(hooks_see_every_gradient_once)
         DdpConfig ddp = { .bucket_mb = sizes[i], .overlap = true };
         Seen plain = try_with(2, "resnet18-ranks2-1.step.safetensors", ddp, NULL);
         Seen hooked = try_with(2, "resnet18-ranks2-1.step.safetensors", ddp, sum_twice);
-        EXPECT(plain.hash == hooked.hash, "the weights are not the same");
+        EXPECT(plain.hash == hooked.hash, "the hook changed the weights");
         EXPECT_EQ_INT(hooked.hooked, hooked.params + MODEL_SPARE);
     }
 }

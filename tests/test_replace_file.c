@@ -1,5 +1,5 @@
-// test_replace_file.c - two writers of one file, on one host or several, and what a killed one leaves.
-// (What a failing disk does is in test_save_fails.sh.)
+// test_replace_file.c - replacing a file while a second writer is active, or after one was killed.
+// (test_save_fails.sh tests a failing disk.)
 #include "base/replace_file.h"
 #include "test.h"
 #include <fcntl.h>
@@ -38,8 +38,8 @@ static void put(const char *path, const char *text)
     close(fd);
 }
 
-// The pid does not matter: containers give the same one again.
-TEST(what_a_killed_run_left_is_replaced)
+// The leftover must not be tied to a pid, which a new container may use again.
+TEST(a_killed_writers_leftover_is_replaced)
 {
     const char *path = test_path("killed"), *part = test_path("killed.tmp");
     Error err;
@@ -50,15 +50,15 @@ TEST(what_a_killed_run_left_is_replaced)
         _exit(0);
     }
     waitpid(child, NULL, 0);
-    EXPECT(access(part, F_OK) == 0, "nothing was left, so nothing is tested");
+    EXPECT(access(part, F_OK) == 0, "the killed writer left no %s", part);
     expect_content(path, "old");
     EXPECT(replace_file(path, write_text, "new", &err), "%s", err.text);
     expect_content(path, "new");
-    EXPECT(access(part, F_OK) != 0, "%s is still there", part);
+    EXPECT(access(part, F_OK) != 0, "%s was not removed", part);
 }
 
-// On a shared disk the lock is all that another host sees of the writer.
-TEST(a_living_writer_is_left_alone)
+// The lock also works between hosts that share a disk.
+TEST(an_active_writer_is_not_disturbed)
 {
     const char *path = test_path("living"), *part = test_path("living.tmp");
     Error err = { "", "" };
@@ -76,8 +76,8 @@ TEST(a_living_writer_is_left_alone)
     expect_content(path, "new");
 }
 
-// Somebody has put a link where the temporary file goes: what it leads to stays as it is.
-TEST(a_link_is_no_trap)
+// A symbolic or hard link in place of the temporary file: its target must not change.
+TEST(links_are_not_followed)
 {
     const char *path = test_path("trap"), *part = test_path("trap.tmp"), *victim = test_path("victim");
     Error err;
@@ -94,8 +94,8 @@ TEST(a_link_is_no_trap)
 
 int main(void)
 {
-    what_a_killed_run_left_is_replaced();
-    a_living_writer_is_left_alone();
-    a_link_is_no_trap();
+    a_killed_writers_leftover_is_replaced();
+    an_active_writer_is_not_disturbed();
+    links_are_not_followed();
     return test_done();
 }

@@ -1,13 +1,13 @@
-// test_replicas.c - several devices give what one gives, and what PyTorch gives.
+// test_replicas.c - training on several devices matches one device, and PyTorch.
 //
 // ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake SANITIZERS asan tsan
 //
-// All devices are the same one here ("0,0,0"), which the program itself does not allow: so that one
-// GPU is enough.
+// All replicas use the same device ("0,0,0"), so that the test needs only one GPU. The program
+// itself refuses such a list.
 #include "../02_data_parallel/replicas.c"
 #include "step_reference.h"
 
-// ThreadSanitizer has seen everything before a large network comes.
+// Skips the large networks under ThreadSanitizer, where they are slow and show nothing new.
 #ifdef __SANITIZE_THREAD__
 static const bool slow = true;
 #else
@@ -21,8 +21,8 @@ static const OpsConfig ops_config = { .tf32 = false, .deterministic = true };
 enum { SIDE = 32, CLASSES = 10 };
 
 typedef struct Run {
-    StepRun step;           // of no file
-    Replicas *replicas;     // NULL: the model alone
+    StepRun step;           // without a reference file
+    Replicas *replicas;     // NULL: one model without replicas
     Ops *ops;
 } Run;
 
@@ -59,7 +59,7 @@ static void run_close(Run *run)
     device_close(device);
 }
 
-// Another batch for every number.
+// Makes a different batch for each number.
 static void run_batch(Run *run, int number)
 {
     const Model *model = run->step.model;
@@ -95,7 +95,7 @@ static void run_step(Run *run, int number, int rows)
 
 // --- comparing -----------------------------------------------------------------------------------
 
-// The largest difference, in parts of the largest entry.
+// The largest difference, relative to the largest wanted value.
 static double distance(const float *ours, const float *wanted, size_t count)
 {
     double largest = 0, off = 0;
@@ -108,8 +108,8 @@ static double distance(const float *ours, const float *wanted, size_t count)
     return off > 0 ? off / largest : 0;
 }
 
-// arena: of the run's model, on its device. wanted: as a host arena of like's model. Tensor by
-// tensor, in torch's layout: the order inside an arena may depend on the size of the batch.
+// The largest distance of any tensor. arena: of the run's model, on its device; wanted: of like's
+// model, on the host. Compares in torch's layout, since the arena's may depend on the batch size.
 static double arena_distance(const Run *run, const float *arena, const Run *like,
                              const float *wanted)
 {
@@ -140,8 +140,8 @@ static const struct {
     { 4, 8, 1 }, { 4, 3, 3 }, { 3, 2, 2 },
 };
 
-// Without normalisation the pieces do not matter. Two steps: the second shows whether the other
-// devices get what the optimizer did on the first.
+// Without BatchNorm the split of a batch does not matter. The second step shows whether the other
+// devices get the weights that the optimizer updated on the first device.
 TEST(gradients_are_those_of_the_whole_batch)
 {
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
@@ -170,7 +170,7 @@ TEST(gradients_are_those_of_the_whole_batch)
     }
 }
 
-// After some steps the others know the first device's running statistics as well.
+// Evaluation on all devices uses the first device's weights and running statistics.
 TEST(evaluation_is_the_same_on_every_device)
 {
     Run many = run_open("convnet", 3, 8, 3), one = run_open("convnet", 0, 8, 3);
@@ -201,7 +201,7 @@ TEST(evaluation_is_the_same_on_every_device)
     }
     float *after = arena_copy(first, first->buffers, first->buffer_count);
     EXPECT(memcmp(before, after, first->buffer_count * sizeof *after) == 0,
-           "an evaluation changes the statistics");
+           "the evaluation changed the running statistics");
     free(after);
     free(logits);
     free(before);
@@ -209,7 +209,7 @@ TEST(evaluation_is_the_same_on_every_device)
     run_close(&many);
 }
 
-TEST(the_same_bits_twice)
+TEST(two_runs_are_bit_identical)
 {
     uint64_t hashes[2];
     for (int i = 0; i < 2; i++) {
@@ -223,8 +223,8 @@ TEST(the_same_bits_twice)
            (unsigned long long)hashes[1]);
 }
 
-// Each phase of each training step is timed once, and nothing of an evaluation: neither it nor what
-// comes before the next training step.
+// Each phase of each training step is timed once. An evaluation is not timed, nor the time between
+// it and the next training step.
 TEST(times_are_those_of_training_steps)
 {
     Run run = run_open("lenet", 2, 8, 4);
@@ -240,14 +240,13 @@ TEST(times_are_those_of_training_steps)
             EXPECT_EQ_INT(r->times[i], i == BETWEEN ? 18 : 20);
         replicas_report(run.replicas, log);
         for (int i = 0; i < PHASES; i++)
-            EXPECT(r->times[i] == 0 && r->ns[i] == 0, "phase %d goes on", i);
+            EXPECT(r->times[i] == 0 && r->ns[i] == 0, "phase %d was not reset", i);
     }
     log_free(log);
     run_close(&run);
 }
 
-// Two processes of PyTorch's, each with half of the batch and statistics of its own, do what two
-// devices do.
+// Two devices must match two PyTorch processes, each with half of the batch and its own statistics.
 TEST(steps_are_those_of_pytorch)
 {
     for (int i = 1; i <= 5; i++) {
@@ -285,7 +284,7 @@ int main(void)
         TEST_SKIP("no GPU here");
     gradients_are_those_of_the_whole_batch();
     evaluation_is_the_same_on_every_device();
-    the_same_bits_twice();
+    two_runs_are_bit_identical();
     times_are_those_of_training_steps();
     if (!slow)
         steps_are_those_of_pytorch();

@@ -1,5 +1,5 @@
-// Crop and resize: the bytes that Pillow gives, torchvision's rules, and how its random boxes are
-// distributed (tools/reference/pictures.py has made tests/reference/resize.txt).
+// Crop and resize: Pillow's bytes, torchvision's rules and the distribution of its random boxes.
+// tools/reference/pictures.py made tests/reference/resize.txt.
 #include "data/resize.h"
 #include "test.h"
 
@@ -17,7 +17,7 @@ static void pattern_make(void)
         pattern[i] = (uint8_t)((x = x * 1664525 + 1013904223) >> 24);
 }
 
-// As after picture_decode: only what the view needs, in memory that ends right after it.
+// Like picture_decode's result: only the pixels that the view needs, in a block of that size.
 static Pixels part_of_pattern(Rect at)
 {
     Pixels pixels = { .at = at, .rgb = xmalloc((size_t)(at.width * at.height * 3)) };
@@ -45,14 +45,14 @@ static void expect_resized(View view, unsigned crc, Resizer *resizer)
     Pixels pixels = part_of_pattern(needs);
     EXPECT(needs.x >= view.from.x && needs.x + needs.width <= view.from.x + view.from.width &&
                needs.y >= view.from.y && needs.y + needs.height <= view.from.y + view.from.height,
-           "it needs %d,%d %dx%d", needs.x, needs.y, needs.width, needs.height);
+           "view_needs gives %d,%d %dx%d", needs.x, needs.y, needs.width, needs.height);
     for (int flip = 0; flip < 2; flip++) {
         view.flip = flip;
         picture_resize(&pixels, &view, resizer, out);
         for (int row = 0; flip && row < 3 * keep->height; row++)
             mirror(out + row * keep->width, keep->width);
         EXPECT(crc32(0, out, (unsigned)bytes) == crc,
-               "%dx%d at %d,%d to %dx%d, flip %d: other bytes than Pillow's", view.from.width,
+               "%dx%d at %d,%d to %dx%d, flip %d: not Pillow's bytes", view.from.width,
                view.from.height, view.from.x, view.from.y, view.width, view.height, flip);
     }
     free(pixels.rgb);
@@ -75,9 +75,9 @@ static int ascending(const void *a, const void *b)
     return (difference > 0) - (difference < 0);
 }
 
-// The deciles of 20,000 boxes are off by 0.003 of them (one standard deviation), and boxes of one
-// size are many where a ratio is at its limit: so where torchvision's decile is, between 8 % and 12 %
-// less or more of ours have to be.
+// With 20,000 boxes, the share below a decile has a standard deviation of about 0.003; we allow
+// 0.015. Where a ratio is at its limit, many boxes are equal, so count those below the decile
+// and those not above it.
 static void expect_deciles(int width, int height, const double *deciles)
 {
     enum { DRAWS = 20000 };
@@ -100,9 +100,9 @@ static void expect_deciles(int width, int height, const double *deciles)
                 not_more += values[v][i] <= decile + 1e-4;
             }
             EXPECT(less / DRAWS < (d + 1) / 10.0 + 0.015 && not_more / DRAWS > (d + 1) / 10.0 - 0.015,
-                   "%dx%d: %s: %.3f to %.3f are below %.4f, torchvision's decile %d", width, height,
-                   (const char *[]){ "area", "ratio", "place" }[v], less / DRAWS, not_more / DRAWS,
-                   decile, d + 1);
+                   "%dx%d: %s: shares of %.3f to %.3f below %.4f, torchvision's decile %d", width,
+                   height, (const char *[]){ "area", "ratio", "place" }[v], less / DRAWS,
+                   not_more / DRAWS, decile, d + 1);
         }
     }
 }
@@ -136,11 +136,11 @@ static void the_reference(void)
     EXPECT_EQ_INT(lines, 150 + 60 + 4);
 }
 
-// What a sample gets depends on seed, epoch and id, and on nothing else.
+// A sample's box depends on seed, epoch and id only.
 TEST(boxes_are_keyed)
 {
     View a = view_random(500, 375, 224, 1, 2, 3), b = view_random(500, 375, 224, 1, 2, 3);
-    EXPECT(memcmp(&a.from, &b.from, sizeof a.from) == 0 && a.flip == b.flip, "two draws");
+    EXPECT(memcmp(&a.from, &b.from, sizeof a.from) == 0 && a.flip == b.flip, "two equal calls");
     int same = 0, flips = 0;
     for (int i = 0; i < 1000; i++) {
         View views[3] = { view_random(500, 375, 224, (uint64_t)i, 7, 9), view_random(500, 375, 224, 1, i, 9),

@@ -1,4 +1,4 @@
-// The generators: known answers, PyTorch's permutations, the shape of the distributions.
+// The random generators: known answers, PyTorch's permutations, distributions.
 #include "rng.h"
 #include "test.h"
 
@@ -42,7 +42,7 @@ TEST(jitter_covers_its_range_evenly)
         EXPECT(abs(x[i] - SAMPLES / 9) < 500, "x = %d: %d times", i, x[i]);
     }
     EXPECT(abs(flips - SAMPLES / 2) < 800, "%d flips", flips);
-    EXPECT(abs(diagonal - SAMPLES / 9) < 500, "y == x %d times: they depend on each other",
+    EXPECT(abs(diagonal - SAMPLES / 9) < 500, "y == x %d times: not independent",
            diagonal);
 
     Jitter none = jitter_of(1, 2, 3, 0);
@@ -50,7 +50,7 @@ TEST(jitter_covers_its_range_evenly)
     EXPECT_EQ_INT(none.x, 0);
 }
 
-// Another seed, epoch or sample: each part of the jitter is the same as often as chance has it.
+// With a different seed, epoch or sample, parts of the jitter repeat only as often as by chance.
 TEST(jitter_depends_on_seed_epoch_and_id)
 {
     enum { SAMPLES = 9000 };
@@ -84,7 +84,7 @@ TEST(uniform_and_normal)
     EXPECT(fabsf(z[0]) < 1e-3f && fabsf(z[1]) < 1e-3f, "%g %g", z[0], z[1]);
 
     enum { SAMPLES = 400000 };
-    double sums[4] = { 0 }, product = 0;    // of the powers 1 to 4
+    double sums[4] = { 0 }, product = 0;    // sums: moments 1 to 4
     for (int i = 0; i < SAMPLES; i++) {
         Philox r = philox(7, 0, (uint64_t)(i / 2));
         if (i % 2 == 0) {
@@ -101,7 +101,7 @@ TEST(uniform_and_normal)
     EXPECT_NEAR(sums[3], 3, 0.07);
 }
 
-// What torch.randperm(count, generator=torch.Generator().manual_seed(seed)) gives, as FNV-1a.
+// FNV-1a hashes of torch.randperm(count, generator=torch.Generator().manual_seed(seed)).
 TEST(randperm_is_pytorchs)
 {
     static const struct {

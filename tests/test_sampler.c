@@ -1,4 +1,4 @@
-// test_sampler.c - which samples are a rank's: sample for sample as torch's DistributedSampler.
+// test_sampler.c - each rank gets exactly the samples that torch's DistributedSampler gives it.
 #include "test.h"
 
 #include "../03_ddp_fork/sampler.c"
@@ -27,7 +27,7 @@ static Sampler sampler_of(const Case *c)
     return sampler;
 }
 
-// first: the first `shown` ids, for a look at what differs.
+// first: the first `shown` ids, compared one by one to make a difference easy to read.
 static void case_compare(const Case *c, const int32_t *first, int shown)
 {
     Sampler sampler = sampler_of(c);
@@ -38,13 +38,13 @@ static void case_compare(const Case *c, const int32_t *first, int shown)
     for (int i = 0; i < share && i < shown; i++)
         EXPECT_EQ_INT(ids[i], first[i]);
     EXPECT(hash_of(ids, share) == c->hash,
-           "%d samples, %d of %d, seed %lld, epoch %lld, shuffle %d, drop_last %d: not as torch",
+           "%d samples, rank %d of %d, seed %lld, epoch %lld, shuffle %d, drop_last %d: wrong ids",
            sampler.count, sampler.rank, sampler.size, (long long)sampler.seed,
            (long long)sampler.epoch, sampler.shuffle, sampler.drop_last);
     free(ids);
 }
 
-TEST(as_torch)
+TEST(every_id_is_torchs)
 {
     char path[4096];
     const char *source = getenv("SRC");
@@ -55,15 +55,15 @@ TEST(as_torch)
         FAIL_ERROR(&err);
     const StTensor *cases = st_find(&file, "cases"), *first = st_find(&file, "first");
     CHECK(cases && first && cases->shape[1] * 8 == sizeof(Case), "make the references again",
-          "%s: not as expected", path);
+          "%s: unknown format", path);
     for (int64_t i = 0; i < cases->shape[0]; i++)
         case_compare((const Case *)cases->data + i,
                      (const int32_t *)first->data + i * first->shape[1], (int)first->shape[1]);
     st_close(&file);
 }
 
-// Without padding, the ranks' batches of any step are together the batch of one process.
-TEST(ranks_together_take_the_batch_of_one)
+// Without padding, the ranks' batches of a step together are the same step's batch in one process.
+TEST(ranks_together_take_one_process_batch)
 {
     enum { COUNT = 48, RANKS = 4, ROWS = 3, BATCH = RANKS * ROWS };
     Sampler alone = { .count = COUNT, .size = 1, .shuffle = true, .seed = 9, .epoch = 2 };
@@ -85,7 +85,7 @@ TEST(ranks_together_take_the_batch_of_one)
 
 int main(void)
 {
-    as_torch();
-    ranks_together_take_the_batch_of_one();
+    every_id_is_torchs();
+    ranks_together_take_one_process_batch();
     return test_done();
 }

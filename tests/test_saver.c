@@ -1,6 +1,6 @@
 // ctest: TIMEOUT 120 SANITIZERS asan tsan
-// Checkpoints that are written while training goes on: what is in them, and what happens to them when
-// the program ends in the middle.
+// Checkpoints that a thread writes while training continues: their contents, and what remains of
+// them if the program ends meanwhile.
 #include "check.h"
 #include "interrupt.h"
 #include "saver.h"
@@ -17,7 +17,7 @@ extern char **environ;
 static Device *device;
 static Ops *ops;
 
-// --- a run that trains by adding up --------------------------------------------------------------
+// --- a simulated run -----------------------------------------------------------------------------
 
 typedef struct Run {
     Model *model;
@@ -41,7 +41,7 @@ static void free_run(Run *r)
     model_free(r->model);
 }
 
-// Everything that a checkpoint holds changes.
+// Changes everything that a checkpoint holds.
 static void train_step(Run *r)
 {
     Model *m = r->model;
@@ -68,11 +68,11 @@ static bool same_files(const char *a, const char *b)
     return system(command) == 0;
 }
 
-// --- what is in the files ------------------------------------------------------------------------
+// --- the contents of the files -------------------------------------------------------------------
 
-// Two saves as at the end of an epoch, a third, and training goes on at once: each file is of its
-// moment, byte for byte what checkpoint_save writes of a twin. The saver adds the number of ranks.
-TEST(files_are_of_their_moment)
+// Three saves, each followed at once by a training step. Each file must hold the state at its save,
+// byte for byte as checkpoint_save writes it. The saver adds the number of ranks.
+TEST(files_hold_the_state_at_the_save)
 {
     static const char *const names[] = { "first", "second", "third" };
     Error err;
@@ -88,7 +88,7 @@ TEST(files_are_of_their_moment)
         if (!checkpoint_save(test_path("wanted"), twin.model, twin.optim, &twin.state, "cifar10",
                              &err))
             FAIL_ERROR(&err);
-        EXPECT(same_files(names[i], "wanted"), "the %s", names[i]);
+        EXPECT(same_files(names[i], "wanted"), "the %s file differs", names[i]);
         train_step(&twin);
     }
     free_run(&twin);
@@ -97,8 +97,8 @@ TEST(files_are_of_their_moment)
 
 // --- the end of the program ----------------------------------------------------------------------
 
-// This program again, with two arguments: it saves on and on.
-static void save_for_ever(const char *directory)
+// Saves in an endless loop. Runs in a child: this program, started with two arguments.
+static void save_endlessly(const char *directory)
 {
     char path[4200];
     Run r = new_run("convnet");
@@ -118,7 +118,7 @@ static pid_t start_child(const char *directory, int *out)
     pid_t child;
     int ends[2];
     posix_spawn_file_actions_t actions;
-    char *argv[] = { (char *)"test_saver", (char *)"for ever", (char *)directory, NULL };
+    char *argv[] = { (char *)"test_saver", (char *)"endlessly", (char *)directory, NULL };
     if (pipe(ends) != 0)
         FAIL("", "pipe");
     posix_spawn_file_actions_init(&actions);
@@ -142,9 +142,9 @@ static void expect_whole(const char *path)
     free_run(&r);
 }
 
-// A second Ctrl-C ends the program at once, in the middle of anything that the thread does: what was
-// there is whole, and what is left over is not in the way of the next run.
-TEST(an_impatient_end)
+// A second SIGTERM ends the program at once, whatever the saver's thread is doing. The last file
+// must be complete, and leftovers must not stop the next run from saving.
+TEST(a_second_signal_leaves_a_whole_file)
 {
     char directory[4096], path[4200], ready;
     snprintf(directory, sizeof directory, "%s", test_path("impatient"));
@@ -155,7 +155,7 @@ TEST(an_impatient_end)
         pid_t child = start_child(directory, &out);
         if (read(out, &ready, 1) != 1)
             FAIL("", "the child is gone");
-        do {                    // two that come too soon after one another may be taken for one
+        do {                    // repeat, since two signals in quick succession can merge into one
             kill(child, SIGTERM);
             nanosleep(&(struct timespec){ .tv_nsec = 211000 * (round + 1) }, NULL);
         } while (waitpid(child, &status, WNOHANG) == 0);
@@ -170,11 +170,11 @@ int main(int argc, char **argv)
     device = device_open(0, 1);
     ops = ops_new(device, &(OpsConfig){ 0 });
     if (argc > 2) {
-        save_for_ever(argv[2]);
+        save_endlessly(argv[2]);
         return 1;
     }
-    files_are_of_their_moment();
-    an_impatient_end();
+    files_hold_the_state_at_the_save();
+    a_second_signal_leaves_a_whole_file();
     ops_free(ops);
     device_close(device);
     return test_done();

@@ -1,5 +1,5 @@
-// test_short_types.c - training steps of whole networks in 16-bit types, against the same in f32; and
-// the bytes that they save. test_ops.c has the operations, test_types.c the conversions.
+// test_short_types.c - training steps of whole networks in 16-bit types, compared with f32, and the
+// memory they save. test_ops.c tests the operations, test_types.c the conversions.
 //
 // ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake
 #include "arrays.h"
@@ -8,7 +8,7 @@
 
 // ==== Training steps =============================================================================
 
-// The same batch in f32 and in a short type, and what a step needs.
+// A model, a batch, and what a step needs. Every Run has the same batch.
 enum { BATCH = 32, CLASSES = 10 };
 
 typedef struct Run {
@@ -28,7 +28,7 @@ static Run run_new(const char *arch, Type type, int size, float loss_scale)
     int32_t labels[BATCH];
     for (int n = 0; n < BATCH; n++) {
         labels[n] = n % CLASSES;
-        for (size_t i = 0; i < bytes; i++) // a pattern for each class, and noise
+        for (size_t i = 0; i < bytes; i++) // a pattern per class, plus noise
             pixels[(size_t)n * bytes + i] =
                 (uint8_t)(philox(1, (uint64_t)labels[n], i / 5).v[0] % 128 +
                           philox(2, (uint64_t)n, i).v[0] % 128);
@@ -45,7 +45,7 @@ static Run run_new(const char *arch, Type type, int size, float loss_scale)
     return run;
 }
 
-// Normalised values get two deviations added, up or down: few of them are then so near to ReLU's
+// Sets the norms' betas to plus or minus two deviations. Then few values are so close to ReLU's
 // kink that rounding decides whether a gradient passes.
 static void spread_betas(Model *model)
 {
@@ -62,7 +62,7 @@ static void spread_betas(Model *model)
     stream_sync(device_stream(device));
 }
 
-// From the initialisation of this seed to its gradients.
+// Initialises the model with this seed and computes the gradients.
 static void take_step(Run *run, int seed)
 {
     Model *m = run->model;
@@ -75,9 +75,9 @@ static void take_step(Run *run, int seed)
     model_backward(m, NULL, NULL);
 }
 
-// How the gradients of all parameters, b's, agree with a's, over several steps: their cosine; and
-// how far they lead in that direction, where a's lead 1. Rounding turns them a little, but must not
-// make them shorter.
+// Sums over several steps, for comparing b's gradients with a's: the cosine between them, and b's
+// length in a's direction, relative to a's. Rounding may turn the gradients a little, but must not
+// shorten them.
 typedef struct Agreement {
     double dot, aa, bb;
 } Agreement;
@@ -111,7 +111,7 @@ static double mean_loss(const Run *run)
     return stats->loss_sum / (double)stats->count;
 }
 
-// `inits`: steps, each from another initialisation, whose gradients are taken together.
+// inits: number of steps, each from a different initialisation, that are compared together.
 static void check_steps(const char *arch, int size, Type type, float loss_scale, int inits)
 {
     Run wide = run_new(arch, TYPE_F32, size, 1), half = run_new(arch, type, size, loss_scale);
@@ -128,21 +128,21 @@ static void check_steps(const char *arch, int size, Type type, float loss_scale,
     printf("%s, %s: loss %.6f, in f32 %.6f; gradients: cosine %.5f, %.5f along f32's; "
            "%.3f of the bytes\n",
            arch, type_names[type], loss, wide_loss, cosine, along, bytes);
-    EXPECT(model_hash(wide.model) == model_hash(half.model), "%s: other masters", arch);
+    EXPECT(model_hash(wide.model) == model_hash(half.model), "%s: master weights differ", arch);
     EXPECT_NEAR(loss / wide_loss, 1, 8 * roundoffs[type]);
     EXPECT(cosine > 0.99, "%s, %s: the gradients' cosine is %f", arch, type_names[type], cosine);
     EXPECT_NEAR(along, 1, 8 * roundoffs[type]);
-    EXPECT(model_activation_bytes(half.model, TYPE_F32) == wide_bytes, "%s: other bytes", arch);
+    EXPECT(model_activation_bytes(half.model, TYPE_F32) == wide_bytes, "%s: f32's bytes", arch);
     EXPECT(bytes <= 0.55, "%s, %s: %.3f of f32's bytes", arch, type_names[type], bytes);
     model_free(wide.model);
     model_free(half.model);
     check_ends();
 }
 
-// LeNet has no betas to spread: rounding decides for some values whether ReLU lets a gradient pass,
-// and which of a window is largest. That makes gradients up to 12 roundoffs too long or too short
-// (3 are usual), whatever the loss scale and who computes; where eight initialisations are taken
-// together hardly 3 are left.
+// LeNet has no betas to spread. So rounding decides for some values whether ReLU passes a gradient,
+// and which pixel of a window is the maximum. That makes gradients up to 12 roundoffs too long or
+// too short (usually 3), with any loss scale and backend. Over eight initialisations together, the
+// error is at most about 3 roundoffs.
 static void training_steps(Type type)
 {
     float loss_scale = type == TYPE_F16 ? 1024 : 1;

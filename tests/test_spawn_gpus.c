@@ -1,5 +1,5 @@
-// test_spawn_gpus.c - how many ranks there are on a machine with GPUs, which this one need not have:
-// spawn.c sees made-up ones. They are counted by a child, as real ones are.
+// test_spawn_gpus.c - how many ranks spawn starts on a machine with GPUs. spawn.c sees simulated
+// GPUs, and counts them in a child process, as it does with real ones.
 // ctest: SANITIZERS asan
 #include "alive.h"
 #include "device.h"
@@ -18,7 +18,7 @@ static int made_up_count(void) { return gpus; }
 
 static char said[4096];
 
-// The exit status of a program that spawns; each rank ends with 0.
+// The exit status of a program that spawns ranks; its stderr is in `said`. Each rank exits with 0.
 static int status_of_ranks(int ranks)
 {
     int status, ends[2];
@@ -56,11 +56,11 @@ static void expect(int there, bool share, int asked, int status, const char *tex
 
 int main(void)
 {
-    expect(3, false, 0, 0, "rank of 3\n");          // one for each
+    expect(3, false, 0, 0, "rank of 3\n");          // by default one rank per GPU
     expect(3, false, 2, 0, "rank of 2\n");
     expect(2, false, 4, 1, "4 ranks, but 2 GPUs");
     expect(1, false, 2, 1, "2 ranks, but 1 GPU\n");
-    expect(1, true, 2, 0, "rank of 2\n");           // over Gloo they may share one
+    expect(1, true, 2, 0, "rank of 2\n");           // with Gloo, ranks may share a GPU
     expect(0, false, 0, 1, "no GPU is there");
     return test_done();
 }

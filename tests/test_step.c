@@ -1,4 +1,4 @@
-// test_step.c - one training step against PyTorch's.
+// test_step.c - one training step, compared with PyTorch's.
 // ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake SANITIZERS none
 //
 //   test_step                                   the files of tests/reference
@@ -37,7 +37,7 @@ TEST(committed_steps)
     }
 }
 
-// --- lenet: without normalisation, twenty steps stay together -----------------------------------
+// --- LeNet: without BatchNorm, twenty steps can be compared --------------------------------------
 
 static void lenet_final(const StFile *file, const Model *model)
 {
@@ -45,7 +45,7 @@ static void lenet_final(const StFile *file, const Model *model)
     for (int i = 0; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
         const StTensor *wanted = file_find(file, "final.", t->name);
-        if (!EXPECT(wanted && wanted->bytes == (size_t)t->count * 4, "%s: no such tensor", t->name))
+        if (!EXPECT(wanted && wanted->bytes == (size_t)t->count * 4, "%s: missing", t->name))
             continue;
         float *ours = xmalloc(wanted->bytes);
         const float *theirs = wanted->data;
@@ -57,7 +57,7 @@ static void lenet_final(const StFile *file, const Model *model)
             largest = fmax(largest, fabs(theirs[j]));
             off = fmax(off, fabs((double)ours[j] - theirs[j]));
         }
-        EXPECT(finite && off <= 5e-3 * largest, "%s: off by %g of %g", t->name, off, largest);
+        EXPECT(finite && off <= 5e-3 * largest, "%s: off by %g, largest %g", t->name, off, largest);
         free(ours);
     }
     free(params);

@@ -1,19 +1,19 @@
-// test_step_amp.c - one training step in short types against PyTorch's autocast.
+// test_step_amp.c - one training step in 16-bit types, compared with PyTorch's autocast.
 // ctest: PROCESSORS 2 TIMEOUT 200 BACKENDS cpu cuda fake SANITIZERS none
 //
-// Two programs that round to 8 bits have no digits in common to compare, but there is an exact
-// step for both to be far from: float64's. From the same states, ours may be at most twice as far
-// from it as PyTorch's is, tensor by tensor: gradients, updates, statistics. How far PyTorch is
-// stands in reference/amp.safetensors (tools/reference, part amp). For float64 stands our own step
-// in f32, which is compared with PyTorch's here, too: it is much nearer than any of the others.
+// Two programs that round to 8 bits share hardly any digits, so we compare their distances from an
+// exact step in float64. From the same state, our distance may be at most twice PyTorch's, for the
+// gradient, update and statistics of each tensor. PyTorch's distances are in
+// reference/amp.safetensors (tools/reference, part amp). Our f32 step serves as the exact one: it
+// is much closer to float64 than any 16-bit step, and is compared with PyTorch's here, too.
 //
-// Rounding to so few bits decides at ReLU's kink here and there, and one value more on the wrong
-// side moves the gradient of a small layer a lot: PyTorch's as ours. So five states are judged
-// together. Where the processor has instructions for bf16 the test runs once more without them,
-// emulating, and f16 only then.
+// At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the
+// gradient of a small layer a lot, in PyTorch as in ours. So each ratio is an average over five
+// states. On a processor with bf16 instructions the test runs a second time without them; f16 is
+// tested only there.
 //
 //   test_step_amp                               the files of tests/reference
-//   test_step_amp AMP.safetensors ARCH STATE... five steps, ARCH-STATE.step.safetensors beside it
+//   test_step_amp AMP.safetensors ARCH STATE... five ARCH-STATE.step.safetensors in its folder
 #include "step_reference.h"
 
 enum { STATES = 5, OUTCOMES = 512 };
@@ -25,20 +25,20 @@ static Ops *ops;
 static const char *amp_path;
 static StFile amp;
 
-// What an exact step did, in the order of step_outcomes.
+// The results of an exact step, in the order of step_outcomes.
 typedef struct Exact {
     double loss;
     float *values[OUTCOMES];
     int count;
 } Exact;
 
-// Emulating goes with emulating: see main.
+// An emulated type is tested only in the run in which bf16 is emulated, too: see main.
 static bool is_tried(Type type)
 {
     return !ops_emulates(device, type) || ops_emulates(device, TYPE_BF16);
 }
 
-// Of a tensor, in all states: squares of our distances in parts of PyTorch's.
+// A tensor's sum over all states of (our distance / PyTorch's distance) squared.
 typedef struct Closeness {
     char name[80];
     double squares;
@@ -107,15 +107,15 @@ static double run_step(const char *path, Type type, float loss_scale, Judge judg
     return loss;
 }
 
-// One network, in a short type, in all its states.
+// One network in a 16-bit type, in all its states.
 typedef struct Verdicts {
     Closeness closeness[OUTCOMES];
     int count;
-    double ours, theirs;        // squares of how far the losses are off
+    double ours, theirs;        // sums of the squared errors of the losses
 } Verdicts;
 
-// How far PyTorch is, on the kind of device that is here: a CPU's libraries add a convolution's bias
-// before they round, and PyTorch on a GPU after cuDNN has rounded.
+// PyTorch's distance on this kind of device: on a CPU a convolution's bias is added before
+// rounding, on a GPU after cuDNN has rounded.
 static const void *far_of(const char *name, Type like, const char *what)
 {
     char key[96], after[96];
@@ -125,7 +125,7 @@ static const void *far_of(const char *name, Type like, const char *what)
     return file_data(&amp, on_gpu && st_find(&amp, after) ? after : key);
 }
 
-// A step in `type`, compared with how far PyTorch is in the type `like`.
+// Takes a step in `type` and compares its distances with PyTorch's in the type `like`.
 static void try_type(const char *name, const char *path, Type type, Type like, const Exact *exact,
                      Verdicts *verdicts)
 {
@@ -154,20 +154,20 @@ static void conclude(const char *arch, Type type, const Verdicts *verdicts)
     const Closeness *worst = verdicts->closeness;
     for (int i = 0; i < verdicts->count; i++) {
         const Closeness *c = &verdicts->closeness[i];
-        EXPECT(ratio_of(c) <= 2, "%s, %s: %s is %.3g times as far from float64 as PyTorch's "
+        EXPECT(ratio_of(c) <= 2, "%s, %s: %s is %.3g times as far from exact as PyTorch's "
                "autocast", arch, type_names[type], c->name, ratio_of(c));
         worst = c->squares > worst->squares ? c : worst;
     }
     double loss = sqrt(verdicts->ours / verdicts->theirs);
-    EXPECT(loss <= 2, "%s, %s: losses are %.3g times as far from float64 as PyTorch's autocast",
+    EXPECT(loss <= 2, "%s, %s: losses are %.3g times as far from exact as PyTorch's autocast",
            arch, type_names[type], loss);
-    printf("%s, %s: as far from float64 as PyTorch's autocast, times %.2f (%d tensors; the worst "
+    printf("%s, %s: distance from exact / PyTorch autocast's: %.2f (%d tensors; worst "
            "%.2f, %s; losses %.2f)\n", arch, type_names[type], typical_ratio(verdicts),
            verdicts->count, ratio_of(worst), worst->name, loss);
     fflush(stdout);
 }
 
-// verdicts: of each type that is tried; and in place of f32's, of bf16 as if it were f16.
+// verdicts: one for each type; f32's place holds that of bf16 judged as if it were f16.
 static void try_state(const char *name, Verdicts verdicts[TYPE_F16 + 1])
 {
     char file[96], path[PATH_MAX];
@@ -197,12 +197,12 @@ static void compare_network(const char *arch, const char *const states[STATES])
             conclude(arch, type, &verdicts[type]);
     const Verdicts *mistaken = &verdicts[TYPE_F32];
     EXPECT(mistaken->count == 0 || typical_ratio(mistaken) > 4,
-           "8 bits pass for 11: %.3g times as far off", typical_ratio(mistaken));
+           "bf16 passes as f16: only %.3g times as far off", typical_ratio(mistaken));
     free(verdicts);
 }
 
-// On the stand-in for CUDA ResNet-50 would take a minute, for the operations that ResNet-18 has, too.
-// test_step compares it there, in f32.
+// The mock CUDA runtime would take a minute for ResNet-50, which has the same operations as
+// ResNet-18. test_step compares it there in f32.
 static bool is_stand_in(void) { return strcmp(device_name(device), "Fake GPU") == 0; }
 
 TEST(committed_steps)
@@ -222,7 +222,7 @@ int main(int argc, char **argv)
     ops = ops_new(device, &(OpsConfig){ .deterministic = true });
     amp_path = argc > 1 ? argv[1] : reference_path("amp.safetensors");
     amp = file_open(amp_path);
-    printf("bf16 is %s\n", ops_emulates(device, TYPE_BF16) ? "emulated" : "the processor's");
+    printf("bf16 is %s\n", ops_emulates(device, TYPE_BF16) ? "emulated" : "native");
     if (argc == 3 + STATES)
         compare_network(argv[2], (const char *const *)argv + 3);
     else

@@ -1,4 +1,4 @@
-// test_trace.c - the timeline: whole after every event, spans that pair up, tracks by name.
+// test_trace.c - the timeline: valid after every event, matching begins and ends, named tracks.
 // ctest: SANITIZERS asan tsan
 #include "check.h"
 #include "test.h"
@@ -20,7 +20,7 @@ static void read_all(const char *path)
         fclose(in);
 }
 
-// "[" and then events, each on a line: a newline in a name is escaped.
+// Counts lines that are not a whole event. A file is "[" and then one event per line.
 static int torn_lines(void)
 {
     int torn = strncmp(text, "[\n", 2) != 0;
@@ -47,7 +47,7 @@ static void spans(int n)
     }
 }
 
-// A process opens at most one timeline, so each writer is a process.
+// A process can open only one timeline, so each writer is a process.
 static pid_t start(void (*write_it)(int rank, const char *path), int rank, const char *path)
 {
     fflush(NULL);
@@ -85,7 +85,7 @@ static void write_nested(int rank, const char *path)
     }
 }
 
-TEST(whole_after_every_event)
+TEST(a_file_is_valid_after_every_event)
 {
     const char *path = test_path("each.json");
     expect_end(start(write_nested, 3, path));
@@ -106,7 +106,7 @@ static void *work(void *arg)
     char name[32];
     snprintf(name, sizeof name, "loader %d", (int)(long)arg);
     if (arg)
-        trace_thread(name); // number 0 has no name
+        trace_thread(name); // thread 0 stays unnamed
     spans(SPANS);
     return NULL;
 }
@@ -121,7 +121,7 @@ static void write_in_threads(int rank, const char *path)
         pthread_join(threads[i], NULL);
 }
 
-TEST(threads_have_tracks_of_their_own)
+TEST(each_thread_has_a_track)
 {
     const char *path = test_path("threads.json");
     expect_end(start(write_in_threads, 0, path));
@@ -130,12 +130,12 @@ TEST(threads_have_tracks_of_their_own)
     EXPECT_EQ_INT(count("\"thread_name\""), THREADS);
     EXPECT_EQ_INT(count("\"name\":\"loader "), THREADS - 1);
     EXPECT_EQ_INT(count("\"name\":\"thread "), 1);
-    for (int tid = 1; tid <= THREADS; tid++) {  // a track has one span at a time
+    for (int tid = 1; tid <= THREADS; tid++) {  // begins and ends must alternate on each track
         char track[32], open = 'E';
         int events = 0;
         snprintf(track, sizeof track, "\"pid\":0,\"tid\":%d,\"ts", tid);
         for (const char *at = text; (at = strstr(at, track)); at++, events++) {
-            EXPECT(at[-3] != open, "track %d: two times %c", tid, open);
+            EXPECT(at[-3] != open, "track %d: %c twice in a row", tid, open);
             open = at[-3];
         }
         EXPECT_EQ_INT(events, 2 * SPANS);
@@ -166,7 +166,7 @@ TEST(a_full_disk_ends_the_timeline)
 enum { WRITERS = 4 };
 static const char *run;
 
-// Its first and last events come at any time: the processes do not wait for each other.
+// The processes do not wait for each other, so they may open and close the file in any order.
 static void write_as(int rank, const char *path)
 {
     trace_among(rank, run);
@@ -202,17 +202,17 @@ static void expect_whole_run(const char *path, const char *name)
 TEST(processes_write_one_file)
 {
     const char *path = test_path("joint.json");
-    expect_whole_run(path, "run 1");            // there was no file
-    expect_whole_run(path, "run 12");           // there was a different run's
-    expect_end(start(write_as, 7, path));       // comes late, and joins
+    expect_whole_run(path, "run 1");            // creates the file
+    expect_whole_run(path, "run 12");           // replaces the file of a different run
+    expect_end(start(write_as, 7, path));       // a late rank appends to its run's file
     read_all(path);
     EXPECT_EQ_INT(count("\"process_name\""), WRITERS + 1);
 }
 
-static void write_for_ever(int rank, const char *path)
+static void write_endlessly(int rank, const char *path)
 {
     write_as(rank, path);
-    for (;; usleep(20))     // so that all of it fits into `text`
+    for (;; usleep(20))     // slow enough that the file fits into `text`
         spans(1);
 }
 
@@ -222,7 +222,7 @@ TEST(a_file_is_valid_whenever_its_writers_are_killed)
     pid_t children[WRITERS];
     struct stat st = { 0 };
     for (int rank = 0; rank < WRITERS; rank++)
-        children[rank] = start(write_for_ever, rank, path);
+        children[rank] = start(write_endlessly, rank, path);
     for (int ms = 0; ms < 10000 && st.st_size < 100000; ms++, usleep(1000))
         stat(path, &st);
     for (int rank = 0; rank < WRITERS; rank++) {
@@ -231,15 +231,15 @@ TEST(a_file_is_valid_whenever_its_writers_are_killed)
         usleep(2000);
     }
     read_all(path);
-    // A kill may cut a write at the end of a page: readers pass over such a line.
+    // A kill may cut a write at a page boundary. Viewers skip such a line.
     EXPECT(torn_lines() <= WRITERS, "%d torn lines", torn_lines());
     EXPECT(count("\"ph\":\"B\"") > WRITERS * SPANS, "only %d events", count("\"ph\":\"B\""));
 }
 
 int main(void)
 {
-    whole_after_every_event();
-    threads_have_tracks_of_their_own();
+    a_file_is_valid_after_every_event();
+    each_thread_has_a_track();
     a_full_disk_ends_the_timeline();
     processes_write_one_file();
     a_file_is_valid_whenever_its_writers_are_killed();

@@ -1,5 +1,5 @@
-// test_types.c - numbers of 16 bits on the CPU: the conversions, number by number; what activations
-// take. test_short_types.c has the operations.
+// test_types.c - 16-bit numbers on the CPU: the conversion of every number, and the memory that
+// activations take. test_short_types.c tests training steps.
 #include "check.h"
 #include "cpu/ops_cpu.h"
 #include "cpu/short_types.h"
@@ -21,7 +21,7 @@ typedef struct Format {
 
 static const Format formats[] = { { TYPE_BF16, 8, 7 }, { TYPE_F16, 5, 10 } };
 
-// What these 16 bits mean, by the definition.
+// The value of these 16 bits, by the format's definition.
 static double value_of(const Format *f, int bits)
 {
     int mantissa = bits & ((1 << f->mantissa_bits) - 1), all = (1 << f->exponent_bits) - 1;
@@ -39,8 +39,8 @@ static int infinity_of(const Format *f)
     return ((1 << f->exponent_bits) - 1) << f->mantissa_bits;
 }
 
-// The nearest, by looking for it; halfway the even one. Infinity takes the place of the number that
-// would come next.
+// The nearest number, by binary search; ties go to the even one. Infinity counts as the number that
+// would come after the largest.
 static int nearest(const Format *f, float value)
 {
     int sign = signbit(value) ? 0x8000 : 0, low = 0, high = infinity_of(f);
@@ -66,8 +66,8 @@ static bool same_number(const Format *f, int bits, float value)
     return value == wanted && !signbit(value) == !signbit(wanted);
 }
 
-// All 65536 there and back, through the loops and one at a time.
-TEST(all_numbers_there_and_back)
+// Converts all 65536 numbers to f32 and back, in the vector loops and one at a time.
+TEST(all_numbers_to_f32_and_back)
 {
     static uint16_t all[65536], back[65536];
     static float wide[65536];
@@ -84,16 +84,16 @@ TEST(all_numbers_there_and_back)
             wrong += !same_number(f, i, rounded(f->type, wide[i]));
             changed +=
                 wide[i] == wide[i] ? back[i] != i : value_of(f, back[i]) == value_of(f, back[i]);
-            changed += (back[i] ^ i) >> 15; // a NaN's sign stays, too
+            changed += (back[i] ^ i) >> 15; // the sign of a NaN must stay, too
         }
-        EXPECT(wrong == 0, "%s: %d numbers mean something else", type_names[f->type], wrong);
-        EXPECT(changed == 0, "%s: %d numbers do not come back", type_names[f->type], changed);
+        EXPECT(wrong == 0, "%s: %d numbers are widened wrong", type_names[f->type], wrong);
+        EXPECT(changed == 0, "%s: %d numbers changed on the way", type_names[f->type], changed);
     }
 }
 
 static int wrong_roundings(const Format *f, const float *values, int count)
 {
-    uint16_t *loop = xmalloc((size_t)count * sizeof *loop), one[2] = { 0 }; // an f32's room
+    uint16_t *loop = xmalloc((size_t)count * sizeof *loop), one[2] = { 0 }; // room for an f32
     int wrong = 0;
     ops_narrow(f->type, (size_t)count, values, 1, loop);
     for (int i = 0; i < count; i++) {
@@ -108,7 +108,7 @@ static int wrong_roundings(const Format *f, const float *values, int count)
     return wrong;
 }
 
-// Halfway between each two neighbours, and one f32 to either side of it.
+// The midpoint between each two neighbours, and the f32 numbers next to it.
 TEST(between_numbers)
 {
     for (int k = 0; k < 2; k++) {
@@ -126,7 +126,7 @@ TEST(between_numbers)
             }
         }
         int wrong = wrong_roundings(f, values, count);
-        EXPECT(wrong == 0, "%s: %d of %d are rounded wrong", type_names[f->type], wrong, count);
+        EXPECT(wrong == 0, "%s: %d of %d rounded wrong", type_names[f->type], wrong, count);
         free(values);
     }
 }
@@ -142,8 +142,8 @@ TEST(special_numbers)
 
 // ==== Bytes of activations =======================================================================
 
-// What is told is what is allocated: of all that an f32 model takes, only activations grow with the
-// batch. (Where a short type is emulated, scratch memory does, too.)
+// model_activation_bytes must match what is allocated. In f32 only activations grow with the batch.
+// (Where a 16-bit type is emulated, scratch memory grows, too.)
 TEST(bytes_are_those_allocated)
 {
     static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };
@@ -162,7 +162,7 @@ TEST(bytes_are_those_allocated)
             device_close(own);
         }
         EXPECT(told[1] - told[0] == peak[1] - peak[0],
-               "%s: 48 rows more are told to take %zu bytes, and take %zu", archs[a],
+               "%s: 48 more rows should take %zu bytes, but take %zu", archs[a],
                told[1] - told[0], peak[1] - peak[0]);
     }
 }
@@ -170,7 +170,7 @@ TEST(bytes_are_those_allocated)
 int main(void)
 {
     device = device_open(0, 1);
-    all_numbers_there_and_back();
+    all_numbers_to_f32_and_back();
     between_numbers();
     special_numbers();
     bytes_are_those_allocated();

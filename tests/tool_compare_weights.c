@@ -1,10 +1,10 @@
-// tool_compare_weights.c - are two checkpoints alike? For the scripts.
+// tool_compare_weights.c - compares the weights of two checkpoints, for the test scripts.
 //
 //   tool_compare_weights OURS WANTED TOLERANCE [KIND]
 //
-// Ends with 0 if every tensor of OURS is within TOLERANCE of WANTED's, in parts of the largest entry
-// there. What is compared are the parameters and the running statistics, not the optimizer's state.
-// KIND: only names that hold this text. The last line says what is furthest off.
+// Exits with 0 if every tensor of OURS is within TOLERANCE of WANTED's, relative to WANTED's largest
+// entry. Compares parameters and running statistics, not the optimizer's state. KIND: compare only
+// tensors whose name contains this text. Prints the name of the tensor that is furthest off.
 #include "check.h"
 #include "checkpoint/safetensors.h"
 
@@ -21,7 +21,7 @@ static StFile file_open(const char *path)
     return file;
 }
 
-// The largest difference, in parts of the largest entry; infinite if there is no comparing.
+// The largest difference, relative to the largest entry; infinite if shape or type differ.
 static double distance(const StTensor *ours, const StTensor *wanted)
 {
     if (!wanted || wanted->bytes != ours->bytes || strcmp(wanted->dtype, ours->dtype) != 0)

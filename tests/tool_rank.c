@@ -1,11 +1,11 @@
-// tool_rank.c - plays a rank without training, for tests of what starts and supervises ranks.
+// tool_rank.c - a scripted rank that does not train, for tests of the launcher and supervisor.
 //
-//   tool_rank RULE...                      a rank that launch has started
-//   tool_rank fork N TIMEOUT RULE...       starts N ranks by itself, as 03 does
+//   tool_rank RULE...                      a rank started by launch
+//   tool_rank fork N TIMEOUT RULE...       forks N ranks itself, as step 03 does
 //
 //   RULE is WHO=PART,PART...   WHO is 1 (rank 1), 1.0 (only before the first restart) or all
 //
-// A rank plays the parts of all rules that hold, in this order. Then it exits with 0.
+// A rank plays the parts of all rules that apply to it, in order. Then it exits with 0.
 #include "../03_ddp_fork/spawn.c"
 #include "alive.h"
 #include "interrupt.h"
@@ -13,16 +13,16 @@
 #include <netinet/in.h>
 #include <time.h>
 
-#pragma GCC diagnostic ignored "-Wunused-parameter"     // `none`: of parts that need no number
+#pragma GCC diagnostic ignored "-Wunused-parameter"     // `none`: for parts without a number
 
-// The CPU backend's. spawn.c needs no more of the communication library.
+// The CPU backend's value: all that spawn.c needs of the communication library.
 __attribute__((weak)) const bool comm_shares_devices = false;
 
 static bool forked;
 static World world;
 static int start;
 
-// A rank that is done tells the others that it leaves.
+// A rank that is done announces its end to the other ranks.
 static void leave_with(int status)
 {
     if (forked && alive_here()->done)
@@ -39,9 +39,9 @@ static void say(const char *text)
     CHECK(write(STDOUT_FILENO, line, (size_t)n) == n, "", "write");
 }
 
-// --- what the rank was given ---------------------------------------------------------------------
+// --- what the rank inherits ----------------------------------------------------------------------
 
-// Is the inherited socket the one where the others will look for rank 0, and does it listen?
+// Does the inherited socket have rank 0's port, and does it listen?
 static bool listens(void)
 {
     struct sockaddr_in address;
@@ -77,7 +77,7 @@ static void print_world(int none)
     fflush(stdout);
 }
 
-// Descriptors apart from the first three, blocked and ignored signals, and the process group.
+// Prints file descriptors above 2, blocked and ignored signals, and if it leads its process group.
 static void print_inherited(int none)
 {
     sigset_t blocked;
@@ -100,7 +100,7 @@ static void print_inherited(int none)
     fflush(stdout);
 }
 
-// --- what it does --------------------------------------------------------------------------------
+// --- parts ---------------------------------------------------------------------------------------
 
 static void on_signal(int signal)
 {
@@ -129,7 +129,7 @@ static void be_deaf(int none)
     say("ready");
 }
 
-// As a rank that waits for another one.
+// Waits for a different rank, forever.
 static void wait_long(int none)
 {
     alive_wait_begin();
@@ -144,7 +144,7 @@ static void sleep_ms(int ms)
         continue;
 }
 
-// Two threads wait for another rank, one of them only for a moment.
+// Imitates two threads that wait for a rank, one of them only for a moment.
 static void wait_twice(int ms)
 {
     alive_wait_begin();
@@ -162,7 +162,7 @@ static void beat(int ms)
     }
 }
 
-// As a training run: steps until it is asked to stop.
+// Imitates a training run: takes steps until a signal asks it to stop.
 static void train(int none)
 {
     interrupt_install(true);
@@ -197,11 +197,11 @@ static void hang(int none)
 
 static void die_of(int signal_number)
 {
-    signal(signal_number, SIG_DFL);     // AddressSanitizer has its own ideas
+    signal(signal_number, SIG_DFL);     // AddressSanitizer installs its own handlers
     raise(signal_number);
 }
 
-// It is in this rank's group, and deaf.
+// The child is in this rank's process group and ignores SIGINT and SIGTERM.
 static void have_child(int none)
 {
     if (fork() != 0)
@@ -216,7 +216,7 @@ static void write_lines(int count)
     for (int i = 0; i < count; i++) {
         int n = snprintf(line, sizeof line, "line %d of rank %d %0*d|\n", i, world.rank,
                          i % 100 + 1, 0);
-        int fd = STDOUT_FILENO + i % 2, half = i % n;   // two pieces, as of a small buffer
+        int fd = STDOUT_FILENO + i % 2, half = i % n;   // in two pieces, as from a small buffer
         CHECK(write(fd, line, (size_t)half) == half, "", "write");
         CHECK(write(fd, line + half, (size_t)(n - half)) == n - half, "", "write");
     }
