@@ -26,7 +26,7 @@ static void folder_make(const char *path)
     CHECK(mkdir(path, 0777) == 0 || errno == EEXIST, "", "%s: %s", path, strerror(errno));
 }
 
-// "DIR/train/T-shirt_top", made if it is not there.
+// "DIR/train/T-shirt_top", created if it does not exist.
 static void class_folder(char *path, size_t size, const Config *c, const Data *data, const char *part,
                          int label)
 {
@@ -77,7 +77,7 @@ static void picture_write(const char *path, const uint8_t *rgb, int side, bool j
     CHECK(fclose(file) == 0, "", "%s: %s", path, strerror(errno));
 }
 
-// From planes (channels, height, width) to pixels; grey becomes RGB.
+// Converts planes (channels, height, width) to pixels; grey becomes RGB.
 static void interleave(const uint8_t *planes, int channels, size_t pixels, uint8_t *rgb)
 {
     for (size_t i = 0; i < pixels; i++)

@@ -33,7 +33,7 @@ HERE = os.path.join(ROOT, "tools")
 SLURM = os.path.join(HERE, "slurm.sh")
 WIRE = os.path.join(ROOT, "tests", "wire.sh")
 CORES = len(os.sched_getaffinity(0))
-IMAGE_MB = (3072 + 4) / 2**20           # an image of ours in memory, and its label
+IMAGE_MB = (3072 + 4) / 2**20           # one of our images in memory, with its label
 GRADIENTS = 44726568                    # bytes of ResNet-18's, in float32
 
 
@@ -461,7 +461,7 @@ def bench_parallel(b):
 
 
 def two_at_once(rate):
-    """The sum of two programs' rates that run at the same time and exchange nothing."""
+    """The total rate of two programs that run at the same time without communicating."""
     with ThreadPoolExecutor() as pool:
         return sum(each.result() for each in [pool.submit(rate), pool.submit(rate)])
 
@@ -480,7 +480,7 @@ def rows_of(text):
 
 def bench_launch(b):
     kills, first = 5 if b.args.quick else 100, {}
-    for ranks in (1, 2, 4):                     # each starts once unmeasured
+    for ranks in (1, 2, 4):                     # the first start of each is not measured
         share = ("-b", 256 // ranks, "--threads", max(1, CORES // ranks))
         ours = b.command("04_ddp_launcher", ranks, *share, "--max-steps", 1, "-p", 1)
         python, *theirs = b.torch("launch", batch=share[1], threads=share[3], workers=1)
@@ -516,7 +516,7 @@ def one_death(b):
         for line in launch.stdout:
             if "== step:" in line:
                 break
-        with subprocess.Popen(["cat"], stdin=launch.stdout, stdout=subprocess.DEVNULL):    # lest a full pipe stops it
+        with subprocess.Popen(["cat"], stdin=launch.stdout, stdout=subprocess.DEVNULL):    # keeps the pipe empty
             time.sleep(random.uniform(0, 0.3))
             with open(f"/proc/{launch.pid}/task/{launch.pid}/children", encoding="ascii") as file:
                 os.kill(int(random.choice(file.read().split())), signal.SIGKILL)
@@ -534,7 +534,7 @@ def checkpoint_costs(b):
                       "--save-every", 20, "--max-steps", 110, "--trace", trace))
         (saves,), (writes,) = (spans(trace, name).values() for name in ("save", "write"))
         size = os.path.getsize(f"{folder}/net")
-    pairs = list(zip(saves, writes))[:5]        # the last is not in the middle
+    pairs = list(zip(saves, writes))[:5]        # the last save is at the end of the run
     return size, [(save[1] - save[0], write[1] - save[0]) for save, write in pairs]
 
 
@@ -572,7 +572,7 @@ def bench_amp(b):
 
 @contextlib.contextmanager
 def cluster(b, nodes):
-    """Starts a Slurm cluster for the block -> None, or why all its nodes share one network."""
+    """Runs a Slurm cluster during the block -> None, or the reason why its nodes share one network."""
     os.environ["DDP_SLURM_DIR"] = f"{b.out}/cluster"
     up = subprocess.run([SLURM, "up", str(nodes), "--cpus", "2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                         text=True, check=False)

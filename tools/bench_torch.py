@@ -218,7 +218,7 @@ def prepare_epoch(args):
     data, loader = make_loader(args, persistent_workers=args.workers > 0, drop_last=args.device == "cuda")
     step = make_training(args, make_batch(args))
     with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-        file.write("5")                         # the peak begins here, after the files were read
+        file.write("5")                         # resets the peak, after the files were read
     if args.device == "cuda":
         next(iter(loader))                      # starts the workers
     if args.mode.startswith("compile"):         # compiling is not part of an epoch

@@ -6,8 +6,8 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
 . "$root/tools/steps.sh"
 
-# From one step to the next: changed lines (removed plus added) and hunks of train.c; lines of any other file; lines of
-# new reading in all.
+# Limits from one step to the next: changed lines (removed plus added) and hunks of train.c; lines of any other file;
+# total lines of new reading.
 max_changed=60 max_hunks=10 max_file=350 max_reading=750
 # Files and steps with different limits.
 limits='
@@ -19,7 +19,7 @@ launch.c 250
 '
 optional='launch.c'     # a reader can skip it, so it does not count as reading
 
-# A file that two neighbours have is the same in both, except these, which the later step teaches.
+# A file that two neighbouring steps have must be the same in both, except these, which the later step teaches.
 taught='
 06_slurm/rendezvous.c
 06_slurm/rendezvous.h

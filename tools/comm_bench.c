@@ -1,12 +1,12 @@
 // comm_bench.c - measures a collective over sizes, and prints what nccl-tests prints.
 //
 //   build/cpu/comm_bench -n 2 --op all_reduce      starts two ranks on this machine
-//   srun -N 2 build/cpu/comm_bench -n 0            is a rank that srun, launch or mpirun started
+//   srun -N 2 build/cpu/comm_bench -n 0            runs one rank, started by srun, launch or mpirun
 //
 //   time    of one call on the slowest rank; median over the calls
 //   algbw   bytes / time
-//   busbw   the load of each connection: algbw times 2 (n-1)/n for all_reduce, 1 for broadcast. It
-//           can be compared with the hardware's bandwidth, and between numbers of ranks
+//   busbw   the load of each connection: algbw times 2 (n-1)/n for all_reduce, 1 for broadcast.
+//           Compare it with the hardware's bandwidth, or between different numbers of ranks
 //
 // The last line is the number of bytes that rank 0 passed to all calls, warm-up included.
 #include "../06_slurm/rendezvous.h"
@@ -32,7 +32,7 @@ typedef struct Bench {
     const Config *config;
     Device *device;
     Comm *comm;             // what is measured
-    Comm *judge;            // between measurements
+    Comm *judge;            // used between measurements
     CallKind kind;
     CommType type;
     void *values;
@@ -78,7 +78,7 @@ static double median(double *values, int count)
     return (values[(count - 1) / 2] + values[count / 2]) / 2;
 }
 
-// Fewer calls of large sizes.
+// The number of calls to measure: fewer for large sizes.
 static int repeats_for(const Config *config, size_t bytes)
 {
     int64_t most = (int64_t)(2e9 / (double)(bytes + 1));
@@ -99,7 +99,7 @@ static double time_once(Bench *b, size_t count, bool raw)
     return (double)(trace_now() - begin) / 1e3;
 }
 
-// Each becomes the largest of all ranks' times.
+// Replaces each time by the largest of all ranks.
 static void slowest_of_ranks(Bench *b, double *times, size_t count)
 {
     size_t ranks = (size_t)comm_size(b->judge), bytes = count * sizeof *times;
@@ -200,7 +200,7 @@ static int run(void *arg, const World *world)
     return 0;
 }
 
-// Another program has started this rank and its peers.
+// For a rank that a launcher has started.
 static int run_among(Config *c, const Args *args)
 {
     World world;

@@ -30,9 +30,9 @@ bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9     60008 fashi
 5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b   7840016 fashion-mnist t10k-images-idx3-ubyte
 0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34     10008 fashion-mnist t10k-labels-idx1-ubyte
 '
-archive_limit=600000000     # bytes: no set has more
+archive_limit=600000000     # bytes: more than any of the sets has
 
-# Sets `folder`, and `url`: an archive, or (with a slash at its end) where the files lie, gzipped.
+# Sets `folder`, and `url`: an archive or, with a slash at its end, the directory of the gzipped files.
 find_set()
 {
     case $1 in
@@ -47,7 +47,7 @@ find_set()
 
 each_file() { awk -v folder="$folder" '$3 == folder { print $1, $2, $4 }' <<<"$files"; }
 
-# Are all files of the set in this directory, whole and right?
+# Are all files of the set in this directory, with the right sizes and checksums?
 is_complete()
 {
     local sum bytes name
@@ -57,7 +57,7 @@ is_complete()
     (cd "$1" && each_file | awk '{ print $1 "  " $3 }' | sha256sum --check --status)
 }
 
-# Unpacks a file of gzip or xz, at most $2 bytes, to stdout. The first bytes tell which of the two made it.
+# Unpacks at most $2 bytes of a gzip or xz file to stdout. The file's first bytes identify the format.
 unpack()
 {
     local file=$1 limit=$2 packer
@@ -67,7 +67,7 @@ unpack()
     *) die "$file: neither gzip nor xz made this file" "give a .tar.gz or .tar.xz" ;;
     esac
     have $packer || die "$packer is not installed" "apt install ${packer/xz/xz-utils}"
-    # One byte more than the limit shows that there is too much. Then head ends, and the packer with 141 (SIGPIPE).
+    # One byte more than the limit shows that the file is too large. Then head ends, and the packer with 141 (SIGPIPE).
     local status=(0 0)
     $packer -dc "$file" 2>"$tmp/log" | head -c $((limit + 1)) || status=("${PIPESTATUS[@]}")
     [ "${status[1]}" = 0 ] || die "$data: writing failed, perhaps the disk is full; nothing was changed"
@@ -87,7 +87,7 @@ check_file()
         die "$from: $name differs from the published file (SHA-256); nothing was changed"
 }
 
-# Takes the files of the set out of an archive, wherever in it they lie.
+# Takes the files of the set out of an archive, in any of its folders.
 take_from_archive()
 {
     local file=$1 sum bytes name member
@@ -136,7 +136,7 @@ take_from_site()
     done < <(each_file)
 }
 
-# The set is in this directory.
+# Reports that the set is in this directory.
 finish()
 {
     [ -n "$as_folder" ] || exit 0
@@ -186,7 +186,7 @@ else
     take_from_site
 fi
 
-trap '' INT TERM HUP        # between these two renames there is nothing to interrupt
+trap '' INT TERM HUP        # an interrupt must not separate these two renames
 if [ -e "$data/$folder" ] || [ -L "$data/$folder" ]; then
     say "replaced $data/$folder, which was incomplete or damaged"
     mv -T "$data/$folder" "$tmp/old"

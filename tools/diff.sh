@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# diff.sh - ./ddp diff A B [FILE...]: what is new in step B if you know step A: the diff of the sources, or of the named
+# diff.sh - ./ddp diff A B [FILE...]: shows what is new in step B after step A: the diff of all sources, or of the named
 # files.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")

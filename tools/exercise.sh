@@ -176,7 +176,7 @@ cmd_task()
     printf '\nThen: ./ddp exercise check        If you are stuck: ./ddp exercise hint\n'
 }
 
-# Every process that a check starts has this variable, so that all can be found: ranks have process groups of their own.
+# This variable marks every process that a check starts, so that all can be found: ranks have their own process groups.
 mark=DDP_EXERCISE_RUN=$$-${EPOCHREALTIME//[!0-9]/}
 end_left()
 {

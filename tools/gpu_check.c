@@ -1,7 +1,7 @@
-// gpu_check.c - compares the numbers of GPUs with the CPU's, before ./ddp run trains on a GPU.
+// gpu_check.c - compares GPU results with the CPU's, before ./ddp run trains on a GPU.
 //
 //   build/cpu/gpu_check write FILE       one step of LeNet and of ResNet-18: losses and gradients
-//   build/cuda/gpu_check compare FILE    the same on each visible GPU: as it is, and recorded
+//   build/cuda/gpu_check compare FILE    the same on each visible GPU, for a direct and a replayed step
 //
 // Exit status: 0 the numbers agree, 4 they do not, 77 no GPU is visible, else 1.
 #include "check.h"
@@ -15,9 +15,9 @@
 
 enum { ROWS = 32, CLASSES = 10, SIZE = 32, EXIT_DIFFERENT = 4, EXIT_NO_GPU = 77 };
 
-// The most that a tensor may be away from the CPU's, in parts of its norm. Another order of sums
-// gives about 1e-5. A ReLU or a maximum that rounding decides the other way gives 1e-3 to 1e-2; a
-// lost row of 32 gives 1.8e-1.
+// The allowed distance of a tensor from the CPU's, as a fraction of its norm. A different order of
+// sums gives about 1e-5, a ReLU or maximum that rounding flips gives 1e-3 to 1e-2, and one lost row
+// of 32 gives 1.8e-1.
 static const double gradient_tolerance = 2e-2, loss_tolerance = 1e-4;
 
 static const struct {
@@ -86,8 +86,8 @@ static void load_batch(Job *job, int channels)
     free(bytes);
 }
 
-// What a normalisation gives to a ReLU becomes 2 deviations larger or smaller, channel by channel.
-// Otherwise rounding decides a ReLU or two in every other run.
+// Shifts the inputs of ReLUs by 2 deviations, up or down by channel. Without that, rounding flips a
+// ReLU or two in every other run.
 static void shift_norms(const Job *job)
 {
     const Model *model = job->model;
@@ -98,7 +98,7 @@ static void shift_norms(const Job *job)
     for (int i = 0; i + 1 < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
         if (model->tensors[i + 1].kind != MODEL_BUFFER || t->kind != MODEL_VECTOR)
-            continue;               // running means follow the biases of their norms
+            continue;               // only biases of norms come before running means
         for (int64_t j = 0; j < t->count; j++)
             shift[j] = j % 2 ? 2 : -2;
         model_import(model, t, params, shift);
@@ -141,7 +141,7 @@ static void collect(const Job *job, Results *results)
     free(grads);
 }
 
-// `first`: as train takes its first step; `third`: as its third, which is a replay on a GPU.
+// first: from a step as train takes its first; third: from the third, which a GPU replays.
 static void take_steps(Job *job, const char *arch, int channels, Results *first, Results *third)
 {
     Model *model = model_new(job->device, job->ops, &(ModelConfig){
@@ -171,8 +171,8 @@ static void take_steps(Job *job, const char *arch, int channels, Results *first,
     model_free(model);
 }
 
-// In full f32: what TF32 rounds would need a tolerance that hides mistakes. Algorithms as in
-// training, where not all of them are deterministic.
+// Computes in full f32, since TF32 would need a tolerance that hides mistakes, and with training's
+// default algorithms, not the deterministic ones.
 static void compute(int index, Results *first, Results *third)
 {
     Job job = { .device = device_open(index, 0) };
@@ -194,7 +194,7 @@ static double distance(const StTensor *ours, const StTensor *theirs)
     return sqrt(off / norm);
 }
 
-// Prints what differs; returns whether nothing does.
+// Prints the tensors that differ. Returns true if there are none.
 static bool compare(int gpu, const char *how, const Results *ours, const StFile *file,
                     double *worst)
 {

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154  # colors and say: shell.sh; from the root of the tree
-# gpu_check.sh - ./ddp trains on a GPU only if gpu_check.c finds there what the CPU computes. The verdict is kept in
-# build/gpu_check, in a file for each combination of driver, GPUs and build: several machines may share the folder.
+# gpu_check.sh - ./ddp trains on a GPU only if gpu_check.c gets the CPU's results there. The verdict is stored in
+# build/gpu_check, in one file per combination of driver, GPUs and build, since several machines may share the folder.
 
 gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds
 
@@ -57,7 +57,7 @@ read_gpu_verdict()
     [ ! -x build/cuda/gpu_check ] || verdict=$(cat "build/gpu_check/$(gpu_check_key)" 2>/dev/null) || true
 }
 
-# Stores the verdict, except for a lack of memory, which may be gone at the next try.
+# Stores the verdict, except for a lack of memory, which may be temporary.
 check_gpu()
 {
     run_gpu_check

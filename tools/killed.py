@@ -20,7 +20,7 @@ SAVING = "--save net.st --save-every 100 --resume auto"
 
 
 def run(folder, kill):
-    """Runs it and returns (seconds, line) pairs. kill: SIGKILL for rank 1 after step 200."""
+    """Runs the training -> (seconds, line) pairs. kill: sends SIGKILL to rank 1 after step 200."""
     launch, train = (os.path.join(ROOT, STEP, name) for name in ("launch", "train"))
     command = [launch, "--max-restarts", "1", "--nproc-per-node", "2", "--", train, *OPTIONS.split(), *SAVING.split()]
     lines, rank1, begin = [], None, time.monotonic()

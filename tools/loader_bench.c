@@ -1,4 +1,4 @@
-// loader_bench.c - how many pictures a second the loader makes, without a model: one epoch of the
+// loader_bench.c - measures the loader's pictures per second without a model, over one epoch of the
 // training set. tools/bench.py compares it with PyTorch's DataLoader.
 //
 //   build/cpu/loader_bench --data DIR -j 4

@@ -23,7 +23,7 @@ NO_MATPLOTLIB = 69              # the exit status
 
 
 def pyplot():
-    """matplotlib's, without a display."""
+    """matplotlib's pyplot, set up to work without a display."""
     try:
         import matplotlib
     except ImportError:
@@ -291,7 +291,7 @@ def kind_of(name):
 
 
 def label(name, room):
-    """As much of a name as fits into room letters: all, the first word, the size at its end, or nothing."""
+    """As much of a name as fits into `room` letters: all of it, its first word, the size at its end, or nothing."""
     size = re.sub(r"^\D*", "", name)
     return next((text for text in (name, name.split(" ")[0], size, "") if len(text) <= room))
 
@@ -351,8 +351,8 @@ def describe_confusion(classes, counts):
 
 
 def draw_confusion(paths, output):
-    """A cell's color is its share of the row: blue for right answers, else orange. Orange is the root of the share, or
-    rare mistakes would be invisible. Bars on the right: the accuracy of each class."""
+    """A cell's color is its share of the row: blue for right answers, else orange. Orange uses the root of the share,
+    so that rare mistakes are visible. Bars on the right: the accuracy of each class."""
     (path,) = paths
     classes, counts = read_confusion(path)
     plt, size, shares = pyplot(), len(classes), []

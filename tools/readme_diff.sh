@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # readme_diff.sh [--check] [ROOT] - copies sources into the steps' README.md: the list of new files and the diff of train.c
 # between two markers, and functions after `<!-- core: FILE FUNCTION... -->`. Each hunk of the diff needs a numbered
-# sentence. With --check it only names the READMEs that are out of date, and returns 1 if there are any.
+# sentence. With --check it only lists the READMEs that are out of date, and returns 1 if there are any.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"

@@ -13,7 +13,7 @@ die_usage() { say "${red}ddp: $1$plain"; hint "${2:-./ddp help}"; exit 2; }
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# The words as you would type them.
+# Prints the words quoted, as you would type them.
 quoted()
 {
     local word line=

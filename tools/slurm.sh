@@ -11,10 +11,10 @@
 # (configuration, logs, state) in a tmpfs on /etc/slurm that only the cluster sees. So when the keeper dies, even by
 # kill -9, the kernel removes everything else.
 #
-# Where namespaces are refused, each node is a slurmd on the loopback interface of this host. Then a second process, the
-# sweeper, waits for the end of the keeper and removes what is left.
+# If the system refuses namespaces, each node is a slurmd on this host's loopback interface. Then a second process, the
+# sweeper, waits for the end of the keeper and removes all remaining processes and files.
 #
-# The keeper locks $dir/slurm.lock. $dir/keeper holds its pid, $dir/cluster what other calls of this script need.
+# The keeper locks $dir/slurm.lock. $dir/keeper holds its pid, $dir/cluster settings for other calls of this script.
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}
@@ -48,7 +48,7 @@ END
 
 wrong() { die_usage "slurm: $1" "${2:-./ddp slurm help}"; }
 
-# wait_for SECONDS COMMAND...: until the command succeeds. Fails if it has not by then.
+# wait_for SECONDS COMMAND...: waits until the command succeeds. Fails if it does not in this time.
 wait_for()
 {
     local deadline=$((SECONDS + $1))
@@ -148,19 +148,19 @@ write_files()
 }
 
 # --- in the cluster -------------------------------------------------------------------------------------------------
-# What runs in the keeper and in process 1 of each node. $mode is "hosts" (with namespaces) or "loopback".
+# Functions that run in the keeper and in process 1 of each node. $mode is "hosts" (with namespaces) or "loopback".
 
-# For "$self" inside FUNCTION, which continues in another process.
+# Passes variables on to "$self" inside FUNCTION, which runs in a new process.
 pass_on()
 {
     DDP_SLURM_SETTINGS=$(declare -p "$@")
     export DDP_SLURM_SETTINGS
 }
 
-# daemon NAME COMMAND...: without the rights over the namespaces, which a user other than root has here.
+# daemon NAME COMMAND...: runs it without the capabilities that a user other than root has in the namespaces.
 daemon() { setpriv --inh-caps=-all --ambient-caps=-all -- "${@:2}" >>"$base/log/$1.out" 2>&1 </dev/null; }
 
-# started WHAT COMMAND...: the command succeeds within 30 s, or the cluster has failed.
+# started WHAT COMMAND...: gives up the cluster unless the command succeeds within 30 s.
 started()
 {
     wait_for 30 "${@:2}" || {
@@ -199,7 +199,7 @@ make_node()
     ip link set "node$1" master br0 up
 }
 
-# Processes and shared memory as this host sees them.
+# Mounts this host's own view of processes and shared memory.
 mount_own()
 {
     mount -t proc proc /proc
@@ -219,7 +219,7 @@ be_node()
     daemon "slurmd.node$1" slurmd -D -N "node$1"
 }
 
-# The pid of this process outside the cluster. Only before mount_own: /proc must be the one from outside.
+# The pid of this process outside the cluster. Call it before mount_own, while /proc is still the outer one.
 outer_pid()
 {
     local pid
@@ -272,9 +272,9 @@ keep()
     done
 }
 
-# --- its beginning and end ------------------------------------------------------------------------------------------
+# --- starting and ending the cluster --------------------------------------------------------------------------------
 
-# Root may make namespaces. Other users may need a user namespace for that, in which they keep their identity.
+# Root may create namespaces. Other users may need a user namespace for that, in which they keep their identity.
 spaces=(--mount --net --uts --ipc --pid)
 [ $EUID = 0 ] || spaces=(--user "${spaces[@]}")
 unshare_all()
@@ -284,7 +284,7 @@ unshare_all()
     exec unshare "${spaces[@]}" "${user[@]}" --fork --kill-child "$self" inside "$@"
 }
 
-# Does all that needs a right, in its own namespaces. Prints nothing if everything works.
+# Tries everything that needs a capability, in new namespaces. Prints nothing if everything works.
 probe()
 {
     mount -t tmpfs probe /dev/shm
@@ -297,7 +297,7 @@ probe()
     unshare --mount --net --uts --ipc --pid --fork mount -t proc proc /proc
 }
 
-# Sets $mode, and $base, where Slurm's files are. In their paths it allows no blanks, and in sockets' no long names.
+# Sets $mode, and $base, the folder of Slurm's files: Slurm allows no blanks in paths, and only short socket paths.
 choose_mode()
 {
     local why
@@ -312,7 +312,7 @@ choose_mode()
     mode=loopback base=$(mktemp -d /tmp/ddp-slurm.XXXXXX)
 }
 
-# Takes the lock on $dir as file 9, for this process and what it becomes. The sweeper removes the file.
+# Takes the lock on $dir as descriptor 9, which exec keeps. The sweeper removes the file.
 take_lock()
 {
     mkdir -p "$dir"
@@ -323,7 +323,7 @@ take_lock()
         flock -w 3 9 || die "slurm: a cluster runs in $dir already" "./ddp slurm down, or a different DDP_SLURM_DIR"
         [ ! "$dir/slurm.lock" -ef /dev/fd/9 ] || break          # else the last sweeper has just removed this file
     done
-    rm -f "$dir/keeper" "$dir/cluster"          # left if this machine was switched off
+    rm -f "$dir/keeper" "$dir/cluster"          # they remain if this machine was switched off
 }
 
 # Becomes the keeper. $caller is the parent that hold must not outlive; empty for up.
@@ -424,11 +424,11 @@ cmd_up()
         fi
         say "$line"
     done
-    kill -KILL $! 2>/dev/null || true           # the keeper, if it still tries; never one that was there before
+    kill -KILL $! 2>/dev/null || true           # only the keeper started here, if it is still trying
     die "slurm: the cluster did not start"
 }
 
-# The kernel ends the cluster when the caller ends.
+# Like up, but the kernel ends the cluster when the caller ends.
 cmd_hold()
 {
     parse_start "$@"
@@ -453,7 +453,7 @@ find_cluster()
     kill -0 "${pids[head]}" 2>/dev/null || die "slurm: the cluster in $dir belongs to another user" "sudo"
 }
 
-# enter HOST COMMAND...: becomes the command, on that host. The command ends when this process is killed.
+# enter HOST COMMAND...: execs the command on that host. The command ends when this process is killed.
 enter()
 {
     local host=$1 user=() environment
@@ -505,7 +505,7 @@ cable()
 cmd_disconnect() { cable down "$@"; }
 cmd_reconnect() { cable up "$@"; }
 
-# When this returns, nothing is left.
+# Returns when all processes of the cluster have ended.
 cmd_down()
 {
     [ $# = 0 ] || wrong "down: takes no arguments"
@@ -520,7 +520,7 @@ verb=${1:-help}
 case ${1:-} in -h | --help) verb=help ;; esac
 case $verb in
 up | hold | run | node | disconnect | reconnect | down) "cmd_$verb" "$@" ;;
-check) parse_start "$@" ;;                      # only whether these are valid arguments of up
+check) parse_start "$@" ;;                      # only checks the arguments of up
 inside)
     eval "$DDP_SLURM_SETTINGS"
     export SLURM_CONF=${base:-}/slurm.conf

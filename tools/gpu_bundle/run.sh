@@ -37,7 +37,7 @@ programs=("$here/build/cuda/07_dist_eval/train" "$here/build/cuda-gloo/07_dist_e
 # --- libraries ----------------------------------------------------------------------------------------------------
 
 python=${DDP_PYTHON:-python3}
-first_path=${LD_LIBRARY_PATH:-}         # for other programs
+first_path=${LD_LIBRARY_PATH:-}         # kept for other programs
 
 # Folders with NVIDIA's libraries. pip's packages come first: PyTorch uses those.
 list_folders()
@@ -57,7 +57,7 @@ END
 
 in_cache() { PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | awk -v name="$1" '$1 == name { print $NF; exit }'; }
 
-# The loader's list for a program: "NAME => PATH", and what is missing.
+# The loader's list of libraries for a program, "NAME => PATH", and the missing ones.
 trace() { LD_LIBRARY_PATH=$path LD_TRACE_LOADED_OBJECTS=1 LD_WARN=1 LD_BIND_NOW=1 "$1" 2>&1; }
 trace_all() { local program; for program in "${programs[@]}"; do trace "$program"; done | sort -u; }
 # Names of missing libraries; if there are none, of missing functions.
@@ -71,13 +71,13 @@ lacking()
     sort -u <<<"$names"
 }
 
-# Sets path, where our programs find their libraries, and missing, those that are nowhere.
+# Sets path, where our programs find their libraries, and missing, the libraries that were not found.
 set_path()
 {
     local name folder spare=yes
     declare -gA found=([libcuda.so.1]=$(in_cache libcuda.so.1))
     path=$here/lib
-    while IFS= read -r folder; do       # of several folders with the same library the first counts
+    while IFS= read -r folder; do       # if several folders have a library, the loader takes the first
         for name in $(about needs) libnvrtc.so.13 libcuda.so.1; do
             [[ $folder == /* && -z ${found[$name]:-} && -e $folder/$name ]] || continue
             found[$name]=$folder/$name
@@ -109,7 +109,7 @@ need_libraries()
     export LD_LIBRARY_PATH=$path SRC=$here BUILD=$here/build/cuda
 }
 
-# One of our programs decides: it ends with 77 if it finds no GPU.
+# Asks one of our programs, which exits with 77 if it finds no GPU.
 gpu_is_usable() { "$here/build/tests/test_streams_cuda" >/dev/null 2>&1; [ $? != 77 ]; }
 
 # --- doctor -------------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ try()
     [ $verdict != FAIL ] || tail -12 "$results/logs/$name.log" | sed 's/^/    | /'
 }
 
-# Prints the sums, and ends with the exit status.
+# Prints the totals, and exits with the status for all tests.
 finish()
 {
     [ $((passed + failed + skipped)) -gt 0 ] || die_usage "no name matches"
@@ -214,14 +214,14 @@ small=(--data synthetic --train-samples 256 --test-samples 64 -b 32 -j 1 --epoch
 hash_of() { "$@" >out 2>&1 || { cat out >&2; return 1; }; sed -n 's/^weight hash: //p' out; }
 same() { echo "$1: $2 and $3"; [ -n "$2" ] && [ "$2" = "$3" ]; }
 
-# same_twice WHAT [OPTION...]: the command, and again with these options, gives the same bits.
+# same_twice WHAT [OPTION...]: the command gives the same bits with and without these options.
 same_twice()
 {
     local a b
     a=$(hash_of "${command[@]}") && b=$(hash_of "${command[@]}" "${@:2}") && same "$1" "$a" "$b"
 }
 
-# Every step computes the same bits with one rank, over NCCL.
+# All steps compute the same bits with one rank, over NCCL.
 check_steps_alike()
 {
     local step hash first='' bad=0 more

@@ -55,7 +55,7 @@ class Place:
         print(f"images: {self.name} in {self.folder}", flush=True)
 
     def unpack(self, path):
-        """The folder with CIFAR-10's .bin files: path, one in it, or what an archive holds."""
+        """The folder with CIFAR-10's .bin files: path, a folder in it, or an unpacked archive."""
         if not os.path.isdir(path):
             with tarfile.open(path) as archive:
                 archive.extractall(self.file("cifar10"), filter="data")
@@ -73,7 +73,7 @@ class Place:
         return os.path.join(self.scratch, name)
 
     def run(self, program, *args):
-        """-> whether it succeeded. Its output is shown if it failed, or if it is a test."""
+        """Runs a command -> whether it succeeded. Shows its output if it failed, or if it is a test."""
         done = subprocess.run([program, *map(str, args)], text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, check=False)
         if done.returncode != 0 or program in (self.test_step, self.test_step_amp):
@@ -83,8 +83,8 @@ class Place:
 
 # --- steps ---------------------------------------------------------------------------------------
 
-# Image size, images in the step, and after which steps of the run. A resnet50 at its beginning is so
-# badly conditioned that PyTorch's own float32 runs have not three digits in common.
+# Image size, images in a step, and the steps of the run after which states are taken. An untrained
+# resnet50 is so badly conditioned that PyTorch's own float32 runs do not agree in three digits.
 STEPS = {
     "convnet": (28, 16, (0, 5, 20, 50, 100)),
     "resnet18": (32, 8, (0, 5, 10, 20, 40)),
@@ -129,7 +129,7 @@ def states_along(place, arch, data, side, states):
 
 
 def steps_along(place, arch):
-    """-> (step, model, momentum), kinks, batch, all_steps: of each of a network's states."""
+    """For each of a network's states -> (step, model, momentum), kinks, batch, all_steps."""
     side, rows, states = STEPS[arch]
     data = place.load(train=True, side=min(side, 32))
     for step, model, momentum, order in states_along(place, arch, data, side, states):
@@ -183,7 +183,7 @@ IMAGENET = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 def picture_batches(tree, boxes, order):
-    """Batches as torchvision makes them, but for RandomResizedCrop's and the flip's draws: ours."""
+    """Batches as torchvision makes them, but with our random numbers for RandomResizedCrop and the flip."""
     dataset = datasets.ImageFolder(tree)
     crop = transforms.RandomResizedCrop(SIDE)
     finish = transforms.Compose([transforms.ToTensor(), transforms.Normalize(*IMAGENET)])
@@ -213,7 +213,7 @@ def compare_pixels(place, tree, options, seed, what):
 
 
 def odd_pictures(place):
-    """A tree of grey, CMYK, progressive, interlaced... files, whose names say PNG whatever they are."""
+    """A tree of grey, CMYK, progressive, interlaced... files, all named .png whatever their format."""
     tree, corpus = place.file("odd"), os.path.join(os.environ["SRC"], "tests", "fuzz", "corpus", "picture")
     for folder in ("train/a", "train/b", "val/a", "val/b"):
         os.makedirs(f"{tree}/{folder}")
@@ -224,7 +224,7 @@ def odd_pictures(place):
 
 
 def wrong_tensors(model, steps, path):
-    """Names of tensors that a saved step changed differently than PyTorch, by the rules of tests/test_step.c."""
+    """The tensors that a saved step changed differently from PyTorch, by the rules of tests/test_step.c."""
     (_, f32), (_, f64), far = steps
     old, new, wrong = model.state_dict(), load_file(path), []
     for key in (key for key in f32 if not key.startswith("grad.")):
@@ -268,7 +268,7 @@ def events_of(path, name):
 
 
 def compare_judged(what, found, counts, judged):
-    """predictions of 07 (index, label, prediction, margin a row) and its counts, with PyTorch's."""
+    """Compares step 07's predictions (rows of index, label, prediction, margin) and counts with PyTorch's."""
     differ = (torch.from_numpy(found[:, 2].astype(np.int64)) != judged["prediction"]).nonzero()
     ties = judged["margin"][differ] <= 1e-4
     check(np.array_equal(found[:, 0], np.arange(len(judged["label"]))) and
@@ -285,7 +285,7 @@ def compare_judged(what, found, counts, judged):
 
 
 def compare_network(place, net, what, data, ranks=2):
-    """A file of weights, evaluated by 07 and by torchvision."""
+    """Evaluates a file of weights with 07 and with torchvision."""
     folder = os.path.join(place.build, "07_dist_eval")
     metrics, seen = place.file("eval.jsonl"), place.file("seen.csv")
     check(place.run(f"{folder}/launch", "-n", ranks, "--", f"{folder}/train", "--arch", "resnet18", "--data",

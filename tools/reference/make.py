@@ -57,7 +57,7 @@ def make_convnet(folder):
 
 
 def make_resnet(folder, arch, side, rows, limit, ranks=1):
-    """Five states, of the first seeds that bring no value near ReLU's kink."""
+    """Five states, from the first seeds for which no value is near ReLU's kink."""
     name = arch if ranks == 1 else f"{arch}-ranks{ranks}"
     made, seed = 0, 0
     while made < 5:
@@ -127,7 +127,7 @@ def make_sampler(folder):
 
 
 def make_amp(folder):
-    """Small: distances, not values. ranks' steps are left out."""
+    """Stores distances, not values, to keep the file small. Leaves out the steps of `ranks`."""
     found = {}
     for path in sorted(glob.glob(f"{folder}/*.step.safetensors")):
         step = os.path.basename(path).removesuffix(".step.safetensors")
@@ -138,7 +138,7 @@ def make_amp(folder):
     ref.save_amp(f"{folder}/amp.safetensors", found)
 
 
-EVAL = {        # what to train, and where mean and deviation lie
+EVAL = {        # training options; mean and deviation
     "synthetic": (["--image-size", "28", "--train-samples", "4000", "--epochs", "5"],
                   ([0.5] * 3, [0.25] * 3)),
     "cifar10": (["--epochs", "2"], ref.STATISTICS["cifar10"]),
@@ -147,7 +147,7 @@ EVAL_MARGINS = 100
 
 
 def trained_here(build, scratch, data, options, path):
-    """A checkpoint of ours, without what only training needs."""
+    """A checkpoint of ours, without the state that only training needs."""
     whole = f"{scratch}/net.safetensors"
     subprocess.run([f"{build}/01_single_gpu/train", "--arch", "convnet", "--data", data, "-b", "50",
                     "--lr", "0.005", "--save", whole, *options], check=True)
@@ -158,7 +158,7 @@ def trained_here(build, scratch, data, options, path):
 
 
 def test_images(build, scratch, data, options):
-    """Bytes and labels, as our data set gives them."""
+    """Images as bytes, and labels, as our data set has them."""
     path = f"{scratch}/images.safetensors"
     size = options[:2] if options[0] == "--image-size" else []
     subprocess.run([f"{build}/../tests/tool_images", "--out", path, "--data", data, *size],
@@ -179,7 +179,7 @@ def make_eval(folder):
         images = ref.normalise_by(images, statistics)
         judged = ref.judge(model, images, labels)
         exact = ref.judge(model.double(), images.double(), labels)
-        # Where rounding decides, another computer's PyTorch would say something else.
+        # If rounding decided a prediction, PyTorch on a different computer would predict differently.
         assert all(torch.equal(judged[k], exact[k]) for k in ("prediction", "before")), name
         ref.save_judged(f"{path}.txt", judged, EVAL_MARGINS)
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes the files of tests/fuzz/corpus/picture, and what Pillow and torchvision make of them.
+"""Makes the files of tests/fuzz/corpus/picture, and records the results of Pillow and torchvision.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch torchvision pillow==11.3.0 numpy
     /tmp/venv/bin/python tools/reference/pictures.py
 
 tests/reference/pictures.txt
     picture NAME WIDTH HEIGHT CRC BYTES   CRC-32 of the pixels of convert("RGB"); Pillow accepts the
-                                          file if at least its first so many bytes are there
+                                          file if at least its first BYTES bytes are there
 tests/reference/resize.txt
     resize X Y W H  WIDTH HEIGHT  X Y W H  CRC    crop, resize, crop of the picture that pattern() is
     center WIDTH HEIGHT SHORTER SIDE  WIDTH HEIGHT  X Y   Resize and CenterCrop
@@ -30,7 +30,7 @@ FILES = os.path.join(ROOT, "fuzz", "corpus", "picture")
 
 
 def pattern(width, height):
-    """-> (height, width, 3): numbers that tests/test_resize.c makes again."""
+    """-> (height, width, 3): the numbers that tests/test_resize.c computes, too."""
     out, x = np.empty(width * height * 3, np.uint8), 1
     for i in range(len(out)):
         x = (x * 1664525 + 1013904223) % 2**32
@@ -72,7 +72,7 @@ def png_rows(array):
 
 
 def interlaced(array):
-    """Adam7: seven pictures, each of every so many rows and columns."""
+    """Adam7: seven pictures, each with every n-th row and every m-th column."""
     passes = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
     return b"".join(png_rows(array[y::dy, x::dx]) for y, x, dy, dx in passes)
 

@@ -56,7 +56,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-4
-KINDS = ("grad.", "update.", "stat.")   # of what a step gives
+KINDS = ("grad.", "update.", "stat.")   # of the results of a step
 
 # --- models -------------------------------------------------------------------------------------
 
@@ -176,7 +176,7 @@ def load_cifar10(folder, train=True):
 
 
 def pad_images(images, side):
-    """Centres images in a black square, as lenet and the ResNets get 28x28 ones."""
+    """Centres images in a black square, as our programs do for lenet and the ResNets."""
     grow = side - images.shape[-1]
     if grow <= 0:
         return images
@@ -226,7 +226,7 @@ STREAM_IMAGES, STREAM_NOISE, STREAM_LABELS = 1 << 20, (1 << 20) + 1, (1 << 20) +
 
 
 def weight_scale(shape):
-    """The largest 2^-k with which uniform numbers stay within He's deviation: 4^k >= fan_in / 6."""
+    """The largest 2^-k for which uniform numbers have at most He's deviation: 4^k >= fan_in / 6."""
     fan_in, k = int(np.prod(shape[1:])), 0
     while 6 * 4 ** k < fan_in:
         k += 1
@@ -236,8 +236,8 @@ def weight_scale(shape):
 def make_state(model, seed):
     """Fills a model with numbers and returns its momentum. Every value is exact in float32.
 
-    What normalisation adds is about two deviations, up in odd and down in even channels, so that
-    few values come close to ReLU's kink.
+    The biases of normalisation are about two deviations, positive in odd and negative in even
+    channels, so that few values come close to ReLU's kink.
     """
     momentum = {}
     for index, (name, tensor) in enumerate(sorted(model.state_dict().items())):
@@ -278,9 +278,9 @@ def make_batch(seed, rows, channels, height, width, classes):
 def one_step(model, momentum, images, labels, dtype, autocast=None, scale=1.0):
     """-> loss, {"grad.NAME" | "update.NAME" | "stat.NAME": float64 array}. model is not changed.
 
-    autocast: a short type, for torch.autocast, with a loss scale as torch.amp.GradScaler has one.
-    In a rank of in_ranks, with DistributedDataParallel: images and labels are this rank's, the loss
-    and the gradients everybody's means, the statistics this rank's.
+    autocast: a 16-bit type for torch.autocast; scale: a loss scale as in torch.amp.GradScaler.
+    In a rank of in_ranks it uses DistributedDataParallel: images, labels and statistics are this
+    rank's; the loss and the gradients are means over all ranks.
     """
     model = copy.deepcopy(model).to(dtype).train()
     network = DistributedDataParallel(model) if dist.is_initialized() else model
@@ -318,7 +318,7 @@ def threads(count):
 
 
 def float32_ways(model, images):
-    """PyTorch's several ways to compute the same in float32: (model, images, order, context)."""
+    """Several ways in which PyTorch computes the same step in float32: (model, images, order, context)."""
     last = {"memory_format": torch.channels_last}
     model_last, images_last = copy.deepcopy(model).to(**last), images.contiguous(**last)
     same = torch.arange(len(images))
@@ -331,9 +331,9 @@ def float32_ways(model, images):
 
 
 def rounding_alone(name, exact):
-    """What a gradient that is a sum of nothing may be: 2^-16 of its layer's largest one.
+    """The allowed value of a gradient that is exactly zero: 2^-16 of its layer's largest gradient.
 
-    A bias in front of normalisation has no gradient; what is computed is the rounding of a sum.
+    A bias in front of normalisation has no gradient; the computed value is only a rounding error.
     """
     kind, tensor = name.split(".", 1)
     weight = "grad." + tensor[:-len("bias")] + "weight"
@@ -365,7 +365,7 @@ def has_bias(module):
 
 
 def bias_after(model):
-    """A copy whose convolutions add their bias to what is rounded: PyTorch's path with cuDNN."""
+    """A copy whose convolutions add their bias after rounding, as PyTorch does with cuDNN."""
     def forward(self, x):
         y = self._conv_forward(x, self.weight, None)
         return y + self.bias.to(y.dtype)[:, None, None]
@@ -377,8 +377,8 @@ def bias_after(model):
 
 
 def autocast_runs(model, momentum, images, labels, name):
-    """What one_step returns, of autocast's runs: both layouts, and rows in several orders. Each
-    rounds otherwise, but all come equally close to float64."""
+    """The results of one_step for several autocast runs: both layouts, and rows in several orders.
+    Each rounds differently, but all are equally close to float64."""
     last = {"memory_format": torch.channels_last}
     same = torch.arange(len(images))
     for way, x in ((model, images), (copy.deepcopy(model).to(**last), images.contiguous(**last))):
@@ -405,7 +405,7 @@ def autocast_far(step, model, momentum, images, labels):
 
 
 def one_rank(rank, world, folder, model, momentum, images, labels):
-    warnings.simplefilter("ignore")     # gradients of channels_last in buckets that are not
+    warnings.simplefilter("ignore")     # DDP warns that channels_last gradients do not match its buckets
     dist.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=world)
     torch.set_num_threads(1)
     steps = all_steps(model, momentum, images.chunk(world)[rank], labels.chunk(world)[rank])
@@ -415,7 +415,7 @@ def one_rank(rank, world, folder, model, momentum, images, labels):
 
 
 def in_ranks(world, model, momentum, images, labels):
-    """all_steps as DistributedDataParallel takes them: so many processes, each with a part of the
+    """all_steps with DistributedDataParallel: `world` processes, each with a part of the
     batch (torch.chunk) and its own statistics. What is returned is rank 0's. nn.DataParallel does
     the same on so many devices: its loss is the mean over all rows, and these parts are equal."""
     if world == 1:
@@ -427,14 +427,14 @@ def in_ranks(world, model, momentum, images, labels):
 
 
 def is_calm(steps):
-    """Do PyTorch's float32 runs agree with float64 so well that another program's should, too?"""
+    """Do PyTorch's float32 runs agree so well with float64 that our program's should, too?"""
     _, (_, exact), far = steps
     return all(far[name] <= max(3e-4 * np.abs(exact[name]).max(), rounding_alone(name, exact))
                for name in far if name.startswith("grad"))
 
 
 def before_relu(model, images, dtype):
-    """What every nn.ReLU of a model reads, as float64."""
+    """The inputs of every nn.ReLU of a model, as float64."""
     model = copy.deepcopy(model).to(dtype).train()
     found = []
     for module in model.modules():
@@ -447,7 +447,7 @@ def before_relu(model, images, dtype):
 
 
 def find_kinks(model, images, world=1):
-    """How many values are nearer to ReLU's kink than four times what rounding moves them by."""
+    """The number of values whose distance from ReLU's kink is less than four times their rounding error."""
     kinks = 0
     for part in images.chunk(world):
         exact = before_relu(model, part, torch.float64)
@@ -461,7 +461,7 @@ def find_kinks(model, images, world=1):
 
 
 def judge(model, images, labels, rows=500):
-    """What 07 notes of each image (Verdict in common/ops.h), as PyTorch computes it."""
+    """What 07 records for each image (Verdict in common/ops.h), computed by PyTorch."""
     with torch.no_grad():
         logits = torch.cat([model(part) for part in images.split(rows)])
     best, order = logits.topk(2)
@@ -482,7 +482,7 @@ def save_judged(path, judged, margins):
         print("# What PyTorch says of the weights beside it: tools/reference/make.py", file=file)
         print("images", len(labels), file=file)
         print("loss", f"{judged['loss'].mean().item():.9f}", file=file)
-        for c in range(classes):    # images, right ones, right among the first five
+        for c in range(classes):    # images, correct, correct in the top 5
             own = before[labels == c]
             print("class", c, len(own), int((own < 1).sum()), int((own < 5).sum()), file=file)
         digits = "".join(map(str, judged["prediction"].tolist()))
