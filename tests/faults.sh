@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# faults.sh - seeded faults: mistakes that the tests must notice. tests/faults/AREA-NAME.patch is a patch to the sources,
-# after two lines:
+# faults.sh - seeded faults: mistakes that the tests must notice. tests/faults/AREA-NAME.patch is a patch to the
+# sources, after two lines:
 #
 #   Symptom: what a user would see
 #   Caught by: the tests that notice it, best first (names as in ctest)
@@ -32,13 +32,13 @@ list()
     done
 }
 
-# copy NAME...: makes a copy of the sources for these faults, or updates an existing one, so that little is compiled again.
+# copy NAME...: makes or updates a copy of the sources for these faults. Updating it keeps recompilation short.
 copy()
 {
     local cuda=OFF file
     [[ " $*" != *" cuda-"* ]] || cuda=ON
     mkdir -p "$work/tree"
-    take_back                                   # of a run that was killed
+    take_back                                   # left by a run that was killed
     (cd "$root" && find . \( -path ./build -o -path ./data -o -path ./.git -o -path ./exercises-work -o -path ./runs \) \
         -prune -o -type f -print0 | xargs -0 cp -pu --parents -t "$work/tree")
     (cd "$work/tree" && find . -type f | while read -r file; do [ -e "$root/$file" ] || rm "$file"; done)
@@ -48,7 +48,7 @@ copy()
         { cat "$work/log"; die "the copy cannot be configured"; }
 }
 
-# The patch that is applied to the copy is kept, so that a later run can take it back.
+# Keeps the patch that is applied to the copy, so that a later run can revert it.
 put() { patch -s -p1 --no-backup-if-mismatch -d "$work/tree" <"$1" >"$work/log" 2>&1 && cp "$1" "$work/applied"; }
 take_back()
 {
@@ -86,7 +86,7 @@ make_targets()
 }
 compile() { cmake --build "$work/build" --target "$@" >"$work/log" 2>&1; }
 
-# run_tests OPTIONS...: true if one of them fails; leaves its name in $caught.
+# run_tests OPTIONS...: true if a test fails; leaves its name in $caught.
 run_tests()
 {
     local out
@@ -116,7 +116,7 @@ prove()
     [ -n "$caught" ]
 }
 
-# Without a fault, all these tests must pass in the copy. ./ddp test has run them itself before it tries some faults.
+# Without a fault, all these tests must pass in the copy. (./ddp test runs them before it tries a sample of faults.)
 check_without()
 {
     local tests caught

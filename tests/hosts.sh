@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# hosts.sh - several hosts on one machine, for tests of what needs a network between them:
+# hosts.sh - several hosts on one machine, for tests that need a network:
 #
-#   hosts.sh run N COMMAND...     makes node1 ... nodeN, and runs the command on a host between them. When the command
+#   hosts.sh run N COMMAND...     makes node1 ... nodeN and runs the command on a host connected to them all. When it
 #                                 ends, the hosts and all their processes end too. 77: not possible on this machine
 #
 # Within that command:
 #   hosts.sh on HOST COMMAND...   runs a command there, with the hostname and the networks of that host
-#   hosts.sh cut HOST             pulls out its cables; join HOST plugs them in again
+#   hosts.sh cut HOST             unplugs its cables; join HOST plugs them in again
 #   hosts.sh agent HOST WORDS...  replaces ssh: mpirun --mca plm_rsh_agent "hosts.sh agent" -H node1,node2
 #
-# Each has eth0 (10.77.0.11, ...), eth1 (10.78.0.11, ...), and, as a trap, docker0 with the same address on all hosts.
+# Each host has eth0 (10.77.0.11, ...), eth1 (10.78.0.11, ...) and, as a trap, docker0 with the same address everywhere.
 # They share the disk and /dev/shm. A host is a sleeping process in its own namespaces.
 set -u
 self=$(readlink -f "$0")
@@ -68,7 +68,7 @@ run()
     [ $EUID = 0 ] || user=(--user --map-root-user)
     if ! type -P ip unshare nsenter >/dev/null ||
         ! unshare "${user[@]}" "${namespaces[@]}" ip link add br0 type bridge 2>/dev/null; then
-        echo "skipped: no hosts of our own here: that takes iproute2 and the right to make namespaces"
+        echo "skipped: simulated hosts need iproute2 and the right to create namespaces"
         exit 77
     fi
     exec unshare "${user[@]}" "${namespaces[@]}" "$self" inside "$@"

@@ -1,8 +1,9 @@
 # shellcheck shell=bash
-# ranks.sh - for scripts that compare one process (01) with several ranks (03 or later):
+# ranks.sh - for tests that compare one process (01) with several ranks (03 or later):
 #
 #   one                             trains one process for two epochs of ten steps: one.st, one.jsonl
-#   same_as_one TRAIN N [OPTIONS]   trains N ranks of the program TRAIN with the same global batch; prints differences in
+#   same_as_one TRAIN N [OPTIONS]   trains N ranks of the program TRAIN with the same global batch; prints differences
+# in
 #                                   losses and weights, and fails if there are any
 
 batch=48
@@ -11,10 +12,10 @@ lenet=(--arch lenet --data synthetic --train-samples 480 --test-samples 64 --epo
 
 one() { "$BUILD/01_single_gpu/train" "${lenet[@]}" -b $batch --metrics one.jsonl --save one.st >one.out; }
 
-# The losses of the single steps, one a line.
+# losses FILE: the loss of each step, one per line.
 losses() { sed -n 's/.*"event":"step".*"loss":\([^,]*\),"acc".*/\1/p' "$1"; }
 
-# Step by step the mean of these files' losses, beside one process's.
+# mean_losses FILE...: the mean of the files' losses, step by step.
 mean_losses() { paste "$@" | awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; printf "%.9g\n", sum / NF }'; }
 
 same_weights() { "$BUILD/../tests/tool_compare_weights" "$1" one.st 5e-3; }

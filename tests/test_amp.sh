@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300 PROCESSORS 2
-# 05: mixed precision, a loss scale on which all ranks agree, batches in parts, clipping, short messages.
-# What must not change anything is compared bit by bit. Some mistakes are made in a copy of the step.
+# 05: mixed precision, a loss scale on which all ranks agree, gradient accumulation, clipping, 16-bit messages. Options
+# that must not change the result are compared bit by bit. Some mistakes are made in a copy of the step.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
@@ -24,7 +24,7 @@ ranks()
     "$step/launch" --nproc-per-node "$n" --max-restarts 0 -- "$train" "${lenet[@]}" -p 1 --metrics m.%r.jsonl "$@"
 }
 said() { grep -E '^\[rank.*(apart|finite|ended)' output | head -1; }
-# Runs it, which must succeed, for its hash.
+# hash_with N [OPTIONS]: runs the ranks, which must succeed, and prints the weights' hash.
 hash_with() { expect 0 "weight hash: " ranks "$@" >&2; hash_of; }
 
 # --- options ------------------------------------------------------------------------------------------
@@ -33,7 +33,7 @@ expect 2 "--accumulate: a batch of 16 images cannot be split into 17 parts" "$tr
 expect 2 "--loss-scale: 1e-60 is too small" "$train" --loss-scale 1e-60
 expect 2 "--clip-norm: 1e-60 is too small" "$train" --clip-norm 1e-60
 
-# --- which type, and who says so ------------------------------------------------------------------------
+# --- which type is chosen -------------------------------------------------------------------------------
 
 says() { grep -qE -- "$1" output; }
 expect 0 "== amp: off" "$train" "${lenet[@]}" --max-steps 1 --amp off
@@ -45,7 +45,7 @@ check "bf16 is not f32" [ "$(hash_of)" != "$off" ]
 expect 0 "== amp: fp16" "$train" "${lenet[@]}" --max-steps 1 --amp fp16
 if grep -q avx512_bf16 /proc/cpuinfo; then
     expect 0 "== amp: bf16" "$train" "${lenet[@]}" --max-steps 1
-    # A rank that cannot do what the others do says so before anything is computed.
+    # Ranks with different types are reported before any work.
     cat >one_is_old <<'END'
 #!/bin/sh
 [ "$RANK" = 1 ] && export DNNL_MAX_CPU_ISA=AVX2
@@ -53,7 +53,7 @@ exec "$@"
 END
     chmod +x one_is_old
     expect 1 "" "$step/launch" --nproc-per-node 2 -- ./one_is_old "$train" "${lenet[@]}"
-    check "it says who has what" says "amp.*(bf16.*f32|f32.*bf16)"
+    check "each rank's type is reported" says "amp.*(bf16.*f32|f32.*bf16)"
 fi
 expect 0 "21 convolutions and matrix products                bf16, sums f32" \
     "$train" "${lenet[@]}" --arch resnet18 --max-steps 1 --amp bf16 --verbose
@@ -63,29 +63,29 @@ check "at most 0.55 of the bytes of activations" awk '
     /in f32 they would be/ { wide = $(NF - 1) }
     END { print short, wide; exit !(short > 0 && short <= 0.55 * wide) }' output
 
-# --- what must not matter -------------------------------------------------------------------------------
+# --- options that must not change the result ------------------------------------------------------------
 
 older=$BUILD/04_ddp_launcher
 expect 0 "weight hash: " "$older/launch" --nproc-per-node 2 -- "$older/train" "${lenet[@]}"
 before=$(hash_of)
-check "off: the bits of the step before" is "$(hash_with 2 --amp off)" "$before"
-# Scales that are powers of two cost bf16 nothing, and clipping comes after they are gone.
+check "off: the weights of step 04" is "$(hash_with 2 --amp off)" "$before"
+# A scale that is a power of two costs bf16 no precision, and gradients are clipped after the scale is divided out.
 clipped=$(hash_with 2 --amp bf16 --clip-norm 0.25)
 check "clipping changes something" [ "$clipped" != "$(hash_with 2 --amp bf16)" ]
 scaled_alike() { is "$(hash_with 2 --amp bf16 --clip-norm 0.25 --loss-scale 4096)" "$clipped"; }
 check "the scale does not change what is clipped" scaled_alike
-# The norm is that of the average over ranks: so that of one process which has the whole batch.
+# The norm is that of the average over ranks, so it equals that of one process with the whole batch.
 expect 0 "" ranks 2 --amp off --max-steps 4
 cp m.0.jsonl two
 expect 0 "" ranks 1 --amp off --max-steps 4 -b 32
-check "the norms of two ranks are one's" eval "paste <(steps_of gradient_norm two) <(steps_of gradient_norm m.0.jsonl) |
+check "two ranks have the norms of one" eval "paste <(steps_of gradient_norm two) <(steps_of gradient_norm m.0.jsonl) |
     awk '{ d = \$1 / \$2 - 1; if (d < 0) d = -d; if (d > 1e-4) bad = 1 } END { exit bad || NR != 4 }'"
 
 # --- batches in parts -----------------------------------------------------------------------------------
 
 whole() { ranks "$1" --amp off -b 20 --save whole.st "${@:2}" >whole.out && cp m.0.jsonl whole.jsonl; }
-# like_whole N K: losses within 1e-4, weights within 5e-3. 120 samples a rank of two, so the last batch is whole;
-# of 7: 35, whose last has 15, and parts of 7 and 1.
+# like_whole N K: losses within 1e-4, weights within 5e-3. Each of 2 ranks has 120 samples, so the last batch is full.
+# Each of 7 ranks has 35, so the last batch has 15.
 like_whole()
 {
     ranks "$1" --amp off -b 20 --accumulate "$2" --save parts.st "${@:3}" >output 2>&1 ||
@@ -106,11 +106,11 @@ expect 0 "" ranks 2 --max-steps 3 --trace trace
 once=$(messages)
 expect 0 "" ranks 2 --max-steps 3 --accumulate 4 --trace trace
 check "no more messages for 4 parts" [ "$(messages)" = "$once" -a "$once" -ge 3 ]
-# Batch normalisation sees parts: two of 8 are two batches of 8 with the same weights, which --lr 0 keeps.
+# Batch normalisation sees parts: two parts of 8 equal two batches of 8 with the same weights, which --lr 0 keeps.
 expect 0 "" ranks 1 --arch convnet -b 8 --lr 0 --max-steps 6 --amp off
 steps_of loss m.0.jsonl >eight
 expect 0 "in parts of 8" ranks 1 --arch convnet -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2
-check "two parts are two batches" eval "paste -d ' ' - - <eight | paste -d ' ' - <(steps_of loss m.0.jsonl) |
+check "two parts equal two batches" eval "paste -d ' ' - - <eight | paste -d ' ' - <(steps_of loss m.0.jsonl) |
     awk '{ d = (\$1 + \$2) / 2 - \$3; print; if (d > 1e-6 || d < -1e-6) bad = 1 } END { exit bad || NR != 3 }'"
 
 # --- short messages ---------------------------------------------------------------------------------------
@@ -128,9 +128,9 @@ done
 expect 0 "" ranks 3 --amp off
 near_loss=$(last_of running_loss m.0.jsonl)
 expect 0 "" ranks 3 --compress fp16 --amp fp16 --accumulate 2 --bucket-mb 0
-check "3 ranks: near" between "$(last_of running_loss m.0.jsonl)" "$near_loss" 0.98 1.02
+check "3 ranks: the loss is near f32's" between "$(last_of running_loss m.0.jsonl)" "$near_loss" 0.98 1.02
 
-# --- the wish to stop travels short and unscaled, too ------------------------------------------------------
+# --- a stop request travels in 16-bit messages, too --------------------------------------------------------
 
 rm -f stop.st output
 "$step/launch" --nproc-per-node 2 -- "$train" "${lenet[@]}" --amp fp16 --compress fp16 --epochs 100000 --save stop.st \
@@ -141,9 +141,9 @@ wait $!
 check "it ends by the signal ($?)" [ $? = 143 ]
 check "it is saved" test -f stop.st
 
-# --- going on ---------------------------------------------------------------------------------------------
+# --- resuming ---------------------------------------------------------------------------------------------
 
-# 8 steps an epoch; the scale grows every 5 clean ones, so it moves between all of these.
+# An epoch has 8 steps. The scale grows after 5 clean steps, so it changes between the stops.
 goes_on()
 {
     local stop
@@ -158,8 +158,8 @@ goes_on()
 }
 check "fp16, the scale in mid-growth" goes_on --amp fp16 --growth-interval 5
 check "it had grown" [ "$(last_of loss_scale m.0.jsonl)" != 65536 ]
-check "with all the rest" goes_on --amp fp16 --growth-interval 3 --accumulate 3 --clip-norm 0.7 --compress fp16
-# A checkpoint of the step before has no scale; one of this step goes on there.
+check "with all other options" goes_on --amp fp16 --growth-interval 3 --accumulate 3 --clip-norm 0.7 --compress fp16
+# A checkpoint of step 04 has no scale. Step 04 can resume a checkpoint of step 05.
 expect 0 "" "$older/train" "${lenet[@]}" --max-steps 8 --save old.st
 cp old.st new.st
 expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --save new.st --resume new.st
@@ -168,7 +168,7 @@ expect 0 "== test: " "$train" -e --resume new.st "${lenet[@]}" --amp bf16
 
 # --- an overflow --------------------------------------------------------------------------------------------
 
-# build PROGRAM [FILE FROM TO]...: from a copy of the step with texts replaced that stand once in it.
+# build PROGRAM [FILE FROM TO]...: builds a copy of the step with these texts replaced; each occurs once.
 build()
 {
     local name=$1
@@ -183,7 +183,7 @@ build()
     OMPI_CC=cc mpicc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \
         "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lsodium -lm -lstdc++
 }
-# In rank 1, in its messages number so and so: infinity, before they are added up.
+# from CONDITION: in rank 1, messages whose number meets CONDITION contain an infinity.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; if (comm_rank(comm) == 1 && ++messages $1) grads[7] = 1.0f / 0.0f; $reduce"; }
 
@@ -198,10 +198,10 @@ all_skip()
             is "$(last_of skipped_steps m.$rank.jsonl)" 1 || { echo "rank $rank"; return 1; }
     done
 }
-check "all ranks leave out that step and halve, and stay the same" all_skip ./overflow
+check "all ranks skip that step, halve the scale and keep equal weights" all_skip ./overflow
 train=./overflow
-check "it changes nothing" is "$(hash_with 3 --amp fp16 --max-steps 5)" "$(hash_with 3 --amp fp16 --max-steps 4)"
-# A scale that has moved, and steps that were left out, do not follow into a run that has neither.
+check "a skipped step changes nothing" is "$(hash_with 3 --amp fp16 --max-steps 5)" "$(hash_with 3 --amp fp16 --max-steps 4)"
+# A bf16 run, which has no scale, keeps the checkpoint's scale and number of skipped steps for a later fp16 run.
 expect 0 "skipped: 1" ranks 3 --amp fp16 --max-steps 6 --save skipped.st
 cp skipped.st on.st
 expect 0 "weight hash: " ranks 3 --amp bf16 --save on.st --resume on.st --max-steps 8
@@ -212,7 +212,7 @@ expect 3 "not finite" ranks 2 --amp bf16
 train=$step/train
 expect 3 "not finite with a loss scale of 1e+12" ranks 2 --amp fp16 --loss-scale 1e12
 
-# What fits as an average must not overflow as a sum, on its way.
+# Gradients whose average fits in fp16 must not overflow while they are added up.
 much="if (comm_rank(comm) < 2) grads[7] = 60000;"
 check "much: builds" build much amp.c "    Ops *ops = amp->model->ops;" "    Ops *ops = amp->model->ops; $much"
 train=./much

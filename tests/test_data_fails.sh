@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# The program with data that is missing or broken: exit status 1 before any training, one line that names the file,
-# one line of advice, no checkpoint, and never a hang. test_data.c knows more kinds of damage.
+# If data is missing or broken, the program must end with status 1 before any training, with one line that names the
+# file and a hint, without a checkpoint. It must never hang. test_data.c tests more kinds of damage.
 set -u
 train=$BUILD/01_single_gpu/train
 checks=0 failures=0
@@ -12,7 +12,7 @@ fail()
     failures=$((failures + 1))
 }
 
-# refused STATUS WORDS OPTIONS...: the program ends with STATUS and says WORDS (a basic pattern).
+# refused STATUS WORDS OPTIONS...: the program ends with STATUS and prints WORDS (a basic pattern).
 refused()
 {
     local status=$1 words=$2 got
@@ -35,7 +35,7 @@ refused 1 "$TMP/empty: no data set in this directory" --data "$TMP/empty"
 refused 2 'train-samples' --data synthetic --train-samples -1
 refused 1 'out of memory' --data synthetic --image-size 1024 --train-samples 100000000
 
-# CIFAR-10 as far as sizes and labels go: zeros, and mostly holes.
+# Files with CIFAR-10's sizes, all zeros, mostly holes.
 cifar=$TMP/cifar
 mkdir "$cifar"
 for name in data_batch_{1,2,3,4,5} test_batch; do

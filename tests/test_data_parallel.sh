@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# 02_data_parallel gives what 01_single_gpu gives, on any number of devices.
+# 02_data_parallel gives the results of 01_single_gpu on any number of devices.
 #
 # ctest: TIMEOUT 120 PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
 
-train() # train STEP OPTION...: 20 steps, the last of each epoch a short one
+train() # train STEP OPTION...: 20 steps; the last batch of each epoch is smaller
 {
     local step=$1
     shift
@@ -21,7 +21,7 @@ far() # far A B: the largest difference of two files' losses
              END { printf "%.6f %d\n", w, n }'
 }
 same_losses() { far "$1" "$2" | awk '{ exit !($1 <= 1e-4 && $2 == 20) }'; }
-same_test() # same_test A B: as many digits as single precision and another order of additions leave
+same_test() # same_test A B: equal up to rounding in a different order of additions
 {
     awk -v a="$(test_loss "$1")" -v b="$(test_loss "$2")" 'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-10) }'
 }
@@ -34,31 +34,31 @@ cp output one.out
 for n in 1 2 3; do
     expect 0 "weight hash: " train 02_data_parallel --arch lenet --devices $n --metrics $n.jsonl --save $n.st
     cp output $n.out
-    check "the losses of one device, on $n (off by, of: $(far $n.jsonl one.jsonl))" same_losses $n.jsonl one.jsonl
+    check "the losses of one device, on $n (off by, steps: $(far $n.jsonl one.jsonl))" same_losses $n.jsonl one.jsonl
     check "the weights of one device, on $n" same_weights $n.st one.st 5e-3
-    check "where a step's time went, twice" test "$(grep -cE "== a step's [0-9.]+ ms: broadcast [0-9.]+ \| \
+    check "the times of a step's parts, for each epoch" test "$(grep -cE "== a step's [0-9.]+ ms: broadcast [0-9.]+ \| \
 scatter [0-9.]+ \| forward [0-9.]+ \| gather [0-9.]+ \| loss [0-9.]+ \| scatter gradient [0-9.]+ \| backward [0-9.]+ \| \
 reduce [0-9.]+ \| optimizer and data [0-9.]+$" output)" = 2
-    check "how full $n devices are" grep -qE \
+    check "the memory of $n devices" grep -qE \
         "== memory: $(seq -s ', ' -f 'device %g: [0-9]+ MB' 0 $((n - 1))) \(peak\)$" output
 done
-check "one device: the bits of 01" test "$(hash_of 1.out)" = "$(hash_of one.out)"
+check "one device: the same weights as 01" test "$(hash_of 1.out)" = "$(hash_of one.out)"
 
-# Fewer rows than devices; two devices unless something else is asked for; a list; a name for each.
+# Fewer rows than devices; two devices by default; a list of devices.
 expect 0 "device 3: " train 02_data_parallel --arch lenet --devices 4 -b 3 --train-samples 8 --epochs 1
 expect 0 "device 0: " train 02_data_parallel --arch lenet --epochs 1 --max-steps 1
-check "two devices without asking" grep -q 'device 1: [0-9]* MB (peak)' output
+check "two devices by default" grep -q 'device 1: [0-9]* MB (peak)' output
 expect 0 "device 0: " train 02_data_parallel --arch lenet --devices 0,2 --epochs 1 --max-steps 1
-check "two devices by name" grep -q 'device 2: [0-9]* MB (peak)' output
+check "two devices from a list" grep -q 'device 2: [0-9]* MB (peak)' output
 
-# Statistics: the first device's are kept, evaluation needs them on all, and they go with the checkpoint.
+# BatchNorm's statistics: the first device's are kept. Evaluation needs them on all devices and in the checkpoint.
 expect 0 "" train 02_data_parallel --arch convnet --devices 3 --metrics norm.jsonl --save norm.st
 hash=$(hash_of output)
 expect 0 "" train 02_data_parallel --arch convnet --devices 3
-check "the same bits twice" test -n "$hash" -a "$(hash_of output)" = "$hash"
+check "the same weights twice" test -n "$hash" -a "$(hash_of output)" = "$hash"
 expect 0 "" train 02_data_parallel --arch convnet --devices 3 --save half.st --max-steps 13
 expect 0 "" train 02_data_parallel --arch convnet --devices 3 --resume half.st
-check "the same bits when resumed" test "$(hash_of output)" = "$hash"
+check "the same weights when resumed" test "$(hash_of output)" = "$hash"
 for step in 01_single_gpu "02_data_parallel --devices 2"; do
     # shellcheck disable=SC2086  # two words
     expect 0 "" train $step --arch convnet --evaluate --resume norm.st --metrics eval.jsonl

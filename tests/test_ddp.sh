@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The front door: what it says, prints and runs. The build is a pretended one here (test_ddp_build.sh has
-# the real one), so that packages can come and go.
+# ./ddp: what it prints and runs. The build is simulated, so that packages can appear and disappear
+# (test_ddp_build.sh has a real one).
 # shellcheck disable=SC2016  # a $ in single quotes is for a pretended command, or printed by ddp
 . "$SRC/tests/test.sh"
 
@@ -11,13 +11,13 @@ mkdir "$tree/01_single_gpu" "$tree/02_data_parallel" "$tree/03_three" "$tree/04_
 cp "$SRC/01_single_gpu/train.c" "$tree/01_single_gpu"
 cd "$tree" || exit 1
 
-# --- a machine of our own: only these commands ---------------------------------------------------------
+# --- a simulated machine that has only these commands ----------------------------------------------------
 
 for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink id uname head tail cut paste \
     tr sed awk grep sort comm wc find stat cmp diff touch nproc flock setpriv tput sha256sum od gzip xz tar date sleep chmod true; do
     ln -s "$(type -P $command)" "$TMP/bin/$command"
 done
-# An existing link is removed first: else the file that it leads to would be written.
+# Removes an existing link first. Otherwise the target of the link would be overwritten.
 pretend() { rm -f "$TMP/bin/$1"; printf '#!/bin/sh\n%s\n' "$2" >"$TMP/bin/$1"; chmod +x "$TMP/bin/$1"; }
 pretend cc 'case "$*" in
 --version) echo "cc 1" ;;
@@ -67,7 +67,7 @@ expect 3 'trained with --epochs 1 --save a b' ddp run 01 -- --epochs 1 --save 'a
 check "the configure command was shown" grep -qF '$ cmake --preset default -G Ninja' "$TMP/output"
 expect 3 "\$ build/cpu/01_single_gpu/train --save 'a b'" ddp run 01_single_gpu -n 1 -- --save 'a b'
 check "only that program is built" grep -qF '$ cmake --build build --target 01_single_gpu_cpu' "$TMP/output"
-check "configuring again says nothing" not grep -q preset "$TMP/output"
+check "it does not configure again" not grep -q preset "$TMP/output"
 expect 3 'trained with' ddp run 1 --backend cpu
 expect 3 'trained with --devices 4 -b 8' ddp run 02 -n 4 -- -b 8
 expect 3 'trained with -n 4 -b 8' ddp run 03 -n 4 -- -b 8
@@ -84,7 +84,7 @@ expect 0 'ctest got --preset default --parallel' ddp test -R data
 check "ctest's own last line is the last" grep -q 'passed$' <(tail -1 "$TMP/output")
 check "and it got the options" grep -qF -- '-R data' "$TMP/output"
 
-# What has missed a deadline among all the others may try again, alone; nothing else may.
+# Only tests that missed a deadline among all the others are run again, alone.
 pretend ctest 'case "$*" in
 *-N*) printf "  Test  #1: test_late\n  Test #12: test_later\n" ;;
 *--rerun-failed) echo "second try"; exit $(cat again) ;;
@@ -93,18 +93,18 @@ esac'
 echo "12:test_later" >failed
 echo 0 >again
 expect 0 "once more, alone" ddp test
-check "it did" grep -qx "second try" "$TMP/output"
+check "the late test runs again" grep -qx "second try" "$TMP/output"
 echo 8 >again
 expect 8 "second try" ddp test
 expect 8 "" ddp test -R later
-check "only among all the others" not grep -q "second try" "$TMP/output"
+check "no second try with -R" not grep -q "second try" "$TMP/output"
 echo 0 >again
 printf '7:test_wrong\n12:test_later\n' >failed
 expect 8 "" ddp test
-check "not if another has failed" not grep -q "second try" "$TMP/output"
+check "no second try if another test has failed" not grep -q "second try" "$TMP/output"
 rm failed again
 
-# A GPU is used where one is visible and there is a program for it.
+# A GPU is used if one is visible and a program for it is built.
 pretend nvidia-smi 'echo "GPU 0: NVIDIA Something (UUID: GPU-1)"'
 expect 3 '$ build/cpu/' ddp run 01
 echo cpu cuda >build/backends
@@ -125,7 +125,7 @@ rm "$TMP/bin/nvidia-smi"
 
 # --- what is missing -------------------------------------------------------------------------------------
 
-# Debian's Fashion-MNIST may be on this machine or not; in what follows it is not looked for.
+# Debian's Fashion-MNIST may or may not be installed here, so the requirement is removed.
 sed -i '/Fashion-MNIST/d' cmake/requirements.txt
 is_debian() { grep -qE '^ID(_LIKE)?=.*(debian|ubuntu)' /etc/os-release; }
 
@@ -134,7 +134,7 @@ check "clean" test ! -e build
 rm "$TMP/bin/ninja"
 expect 0 'missing: Ninja' ddp setup
 check "without apt the packages are named" grep -qF 'apt install ninja-build' "$TMP/output"
-check "it is built with what there is" grep -qxF '$ cmake --preset default' "$TMP/output"
+check "it is configured without Ninja" grep -qxF '$ cmake --preset default' "$TMP/output"
 
 if is_debian; then
     pretend apt-get "echo \"\$*\" >>'$TMP/apt'; case \"\$*\" in *install*) printf '#!/bin/sh\n' >'$TMP/bin/ninja'; chmod +x '$TMP/bin/ninja';; esac"
@@ -169,7 +169,7 @@ rm "$TMP/headers"
 expect 1 'apt install libdnnl-dev' ddp doctor
 expect 1 'apt install libgloo-dev' ddp doctor
 expect 1 'apt install zlib1g-dev' env LC_ALL=C PATH="$TMP/bin" ./ddp doctor
-check "without UTF-8 no UTF-8" not grep -qP '[^\x00-\x7f]' "$TMP/output"
+check "ASCII only without a UTF-8 locale" not grep -qP '[^\x00-\x7f]' "$TMP/output"
 check "marks, in UTF-8" grep -q ✗ <(LC_ALL=C.UTF-8 ddp doctor 2>&1)
 
 test_done

@@ -24,8 +24,8 @@ check "interrupted before the end" test ! -x build/cpu/01_single_gpu/train
 first=$!
 ./ddp setup >"$TMP/two" 2>&1 &
 second=$!
-check "the first of two at once" wait $first
-check "the second of two at once" wait $second
+check "the first of two setups at once" wait $first
+check "the second of two setups at once" wait $second
 check "one waited for the other" grep -q "waiting for it" "$TMP/one" "$TMP/two"
 check "the program is there" test -x build/cpu/01_single_gpu/train
 
@@ -62,7 +62,7 @@ check "clean" test ! -e build
 
 # --- a step alone -----------------------------------------------------------------------------------------------
 
-# A step alone, on a machine without MPI: that is reported, and so it is by a program that mpirun starts.
+# A step is built alone, without MPI. CMake reports that, and so does the program if mpirun starts it.
 expect 0 "cuda backend: left out: DDP_CUDA is OFF" cmake -S 04_ddp_launcher -B "$TMP/any where" -DDDP_CUDA=OFF \
     -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
 check "without MPI" grep -qF "mpirun: left out: no Open MPI (libopenmpi-dev openmpi-bin)" "$TMP/output"

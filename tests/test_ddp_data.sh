@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# ./ddp data: for any archive, either the complete, correct data set is installed or nothing changes. If $DDP_CIFAR10 is the
-# real archive (.tar.gz or .tar.xz), it is unpacked, too.
+# ./ddp data: from any archive, either the complete, correct data set is installed or nothing changes. If $DDP_CIFAR10
+# names the real archive (.tar.gz or .tar.xz), it is installed, too.
 . "$SRC/tests/test.sh"
 
 package=/usr/share/datasets/fashion-mnist
@@ -81,7 +81,7 @@ check "nothing is left after a full disk" test ! -e "$tree/data"
 printf '#!/bin/sh\necho "curl: (6) Could not resolve host" >&2; exit 6\n' >bin/curl
 chmod +x bin/curl
 refused "the download failed" cifar10
-check "what to do then" grep -qF 'ddp data cifar10 --from FILE' "$TMP/output"
+check "the hint" grep -qF 'ddp data cifar10 --from FILE' "$TMP/output"
 # shellcheck disable=SC2016  # what the pretended curl expands
 printf '#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\ncp "%s" "$2"\n' "$TMP/cut.tar.xz" >bin/curl
 refused "fetch it again" cifar100
@@ -107,22 +107,22 @@ if [ -d $package ]; then
     # An incomplete data set is replaced, but only by a complete one.
     truncate -s 5 "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte"
     expect 1 "fetch it again" ddp data fashion-mnist --from cut.tar.xz
-    check "the old files are as they were" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 5
+    check "the old files are unchanged" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 5
     expect 0 "which was incomplete or damaged" ddp data fashion-mnist --from good.tar.gz
-    check "and is whole now" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 10008
+    check "and is now complete" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 10008
 
     # MNIST's files have the same names and sizes, but different checksums.
     expect 1 "train-images-idx3-ubyte differs from the published file" ddp data mnist --from good.tar.gz
     check "nothing of it is left" test "$(ls -A "$tree/data")" = fashion-mnist
     rm -r "$tree/data"
 else
-    echo "not tried: $package is not there (apt install dataset-fashion-mnist)"
+    echo "not tried: $package is not installed (apt install dataset-fashion-mnist)"
 fi
 
 if [ -n "${DDP_CIFAR10:-}" ]; then
     expect 0 "6 files, checksums correct" ddp data cifar10 --from "$DDP_CIFAR10"
-    check "all of it" test "$(cat "$tree"/data/cifar-10-batches-bin/*.bin | wc -c)" = 184380000
-    check "without traces" test "$(ls -A "$tree/data")" = cifar-10-batches-bin
+    check "all files are complete" test "$(cat "$tree"/data/cifar-10-batches-bin/*.bin | wc -c)" = 184380000
+    check "nothing else is left" test "$(ls -A "$tree/data")" = cifar-10-batches-bin
     expect 0 "already installed" ddp data cifar10
 else
     echo "not tried: the real CIFAR-10 (DDP_CIFAR10 is not set)"

@@ -27,8 +27,8 @@ metrics()
 metrics 3 2.4 >a.jsonl
 metrics 2 2.0 >"b it's_second.jsonl"
 
-# Three steps of 10, 20 and 40 ms, then an evaluation; rank 1 was killed in its backward. Rank 1 is the
-# first to write, and a span that was given by its times comes after what it is in.
+# Three steps of 10, 20 and 40 ms, then an evaluation. Rank 1 was killed in its backward. Rank 1 writes
+# first, and an "X" event may come after the events inside it.
 cat >run.json <<'JSON'
 [
 {"ph":"M","pid":0,"tid":0,"name":"run","args":{"name":"x"}},
@@ -88,7 +88,7 @@ broken "line 3: not a number of images" '3s/,0$//'
 broken "its rows are not the classes of line 1" '3s/dog/cat/'
 broken "its rows are not the classes of line 1" 5d
 broken "no images were counted" '2,$s/,[0-9]*/,0/g'
-check "no picture of these" test -z "$(ls ./*.svg 2>/dev/null)"
+check "no picture was drawn" test -z "$(ls ./*.svg 2>/dev/null)"
 
 # --- curves in the terminal ----------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ ddp plot --text a.jsonl | sed '$d' >one
 ddp plot --text resumed.jsonl | sed '$d' >two
 check "a resumed run looks like one that was not interrupted; a loss of null is no point" cmp one two
 
-# --- which spans a timeline shows, and where; what a confusion matrix is called ---------------------------
+# --- the spans that a timeline shows, and the summary of a confusion matrix -------------------------------
 
 cat >usage.jsonl <<'END'
 {"event":"usage","t":1.0,"cpu":90.0,"machine_cpu":50.0,"rss_mb":80.0,"read_mb":1.0}
@@ -138,17 +138,17 @@ so("a typical step", window(), "step 2 of 3: 11 to 31")
 so("a step ends with its epoch", window(None, 3), "step 3 of 3: 31 to 71")
 so("two steps", window(None, 1, 2), "steps 1 to 2 of 3: 1 to 31")
 so("a span", window("evaluate"), "evaluate 1 of 1: 71 to 81")
-so("spans within spans are none of their own", window("forward", 2), "forward 2 of 4: 11 to 16")
+so("spans inside spans of the same name do not count", window("forward", 2), "forward 2 of 4: 11 to 16")
 so("without steps", plot.choose_window(plot.read_timeline("no_steps.json"))[2], "the whole run")
 
 rows = plot.choose_rows(lanes, 11, 31)
-so("the lanes; an epoch around everything is left out, and what was never ended ends with the timeline",
+so("the lanes: no epoch that contains everything; a span without an end ends with the timeline",
    [(process, track, [(row, span.name, span.begin, span.end) for row, span in spans])
     for process, track, spans in rows],
    [("rank 0", "main", [(0, "forward", 11, 16), (1, "forward", 12, 13), (0, "backward", 16, 26)]),
     ("rank 0", "communication", [(0, "bucket", 20, 28), (1, "all_reduce 25.0 MB", 21, 27)]),
     ("rank 1", 'ma"in $x$  ', [(0, "backward", 16, 81)])])
-so("in the whole run an epoch is something", plot.choose_rows(lanes, 0.5, 81)[0][2][0][1].name, "epoch")
+so("the whole run shows epochs", plot.choose_rows(lanes, 0.5, 81)[0][2][0][1].name, "epoch")
 so("usage: a step waited since the step before it", plot.read_usage("usage.jsonl")[1],
    [(0, 1.0, 25.0), (1.0, 3.0, 10.0)])
 so("labels", [plot.label("all_reduce 25.0 MB", room) for room in (20, 12, 8, 3)],
@@ -170,15 +170,15 @@ if ! "${DDP_PYTHON:-python3}" -c "import matplotlib" 2>/dev/null; then
     mkdir bin
     ln -s "$(type -P python3)" bin
     expect 69 "apt install python3-matplotlib" bin/python3 "$SRC/tools/plot.py" a.jsonl
-    echo "not tried: pictures (there is no matplotlib)"
+    echo "not tried: pictures (matplotlib is not installed)"
     test_done
 fi
 expect 0 "runs.svg: " ddp plot a.jsonl "b it's_second.jsonl"
-check "with the names of the runs" grep -q "b it's_second, test" runs.svg
+check "the picture has the names of the runs" grep -q "b it's_second, test" runs.svg
 expect 0 "usage.svg: 2 samples" ddp plot --usage usage.jsonl
 expect 1 "no usage in it" ddp plot --usage a.jsonl
 expect 0 "timeline.svg: step 2 of 3: 20.0 ms" ddp plot run.json
-check "with names as they are" grep -qF 'in $x$' timeline.svg
+check "names are not changed" grep -qF 'in $x$' timeline.svg
 expect 0 "e.png: evaluate 1 of 1: 10.0 ms" ddp plot --span evaluate run.json -o e.png
 expect 0 "confusion.svg: 90.83 % of 1200 images right" ddp plot confusion.csv
 expect 1 "nowhere/t.svg" ddp plot -o nowhere/t.svg run.json

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 240 PROCESSORS 2
 # Ranks that call different collectives, and a loss or gradient that is not finite: all ranks end together, one line
-# names the reason, and nothing is saved. An evaluation that takes longer than --timeout is no fault. Some mistakes are
-# made in a copy of the step.
+# names the reason, and nothing is saved. An evaluation that takes longer than --timeout is not an error. Some mistakes
+# are made in a copy of the step.
 # shellcheck disable=SC2016  # words in single quotes are C
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
@@ -24,7 +24,7 @@ make()
     cc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" step/*.c -o "$name" \
         "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lsodium -lm -lstdc++
 }
-# In rank 1, from its Kth message of gradients on, another statement.
+# from CONDITION: sets `now` in rank 1 for the gradient messages whose number meets CONDITION.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; bool now = comm_rank(comm) == 1 && ++messages $1;"; }
 
@@ -39,7 +39,7 @@ fails()
     cp err output
     check "status $wanted of: $* (it is $status)" [ $status = "$wanted" ]
 }
-says() { check "it says: $1" grep -qE -- "$1" err; }
+says() { check "it prints: $1" grep -qE -- "$1" err; }
 lines() { check "at most $1 lines" [ "$(wc -l <err)" -le "$1" ]; }
 
 # --- not finite ----------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ for options in "-n 2" "-n 3 --bucket-mb 0"; do
     expect 0 "weight hash: $before" ./blind $options "${small[@]}" --max-steps 16
 done
 
-# --- not the same --------------------------------------------------------------------------------
+# --- different collectives or weights ------------------------------------------------------------
 
 check "left out: builds" make left_out ddp.c "$reduce" "$(from '== 3') if (!now) $reduce"
 check "another: builds" make another ddp.c "$reduce" \
@@ -116,7 +116,7 @@ fails 1 ./apart -n 3 --bucket-mb 0 --max-steps 5
 says "the ranks have come apart: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
 lines 3
 
-# --- an honest wait ------------------------------------------------------------------------------
+# --- a long evaluation ---------------------------------------------------------------------------
 
 # Rank 0 evaluates for longer than --timeout.
 for ((samples = 8000; samples < 1000000; samples *= 2)); do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ./ddp exercise: the output and the files of its commands, in a copy of the tree whose path has a space. For each exercise,
-# the test exercise_ID proves with exercises/author.sh that it fails unsolved and passes solved.
+# ./ddp exercise: the output and the files of its commands, in a copy of the tree whose path has a space. For each
+# exercise, the test exercise_ID proves with exercises/author.sh that it fails unsolved and passes solved.
 # shellcheck disable=SC2317  # expect and check call the functions
 . "$SRC/tests/test.sh"
 tree="$TMP/a tree"
@@ -18,7 +18,7 @@ for file in task.md change.patch check.sh; do
     check "each exercise has $file" each_has $file
 done
 
-# --- wrong words: exit 2, and nothing done ------------------------------------------------------------------
+# --- usage errors: exit 2, and nothing is done ----------------------------------------------------------------
 
 expect 0 "exercise start ID" exercise
 expect 0 "exercise start ID" exercise help
@@ -49,13 +49,13 @@ expect 1 "not built yet" exercise run
 expect 1 "rank 0 uses the same order in several epochs" exercise check
 expect 0 "global batch 16" exercise run -- --arch lenet --data synthetic --train-samples 64 --epochs 1 -b 8
 expect 0 "$(below "Hint 1")" exercise hint
-check "the second hint waits" not grep -qF "$(below "Hint 2")" "$TMP/output"
+check "the second hint is not shown yet" not grep -qF "$(below "Hint 2")" "$TMP/output"
 expect 0 "$(below "Hint 2")" exercise hint 03-1_set_epoch
 expect 0 "+    sampler_set_epoch(" exercise solution set_epoch
 cp "$TMP/output" "$TMP/solution"
 echo '// mine' >>"$work/03-1/train.c"
 expect 0 "your copy was kept" exercise start 03-1
-check "what was written is still there" grep -q '^// mine$' "$work/03-1/train.c"
+check "the learner's line is still there" grep -q '^// mine$' "$work/03-1/train.c"
 check "the solution's diff can be applied" patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
 expect 0 "solved: 03-1" exercise check
 check "what was learned is printed" grep -qF "$(below Solved)" "$TMP/output"
@@ -68,7 +68,7 @@ expect 0 "1 of " exercise list
 echo 'int walk(' >>"$work/03-1/train.c"
 expect 1 "your program does not build" exercise check 03-1
 check "no hint is offered for it" not grep -q "exercise hint" "$TMP/output"
-check "the compiler says where" grep -q 'exercises-work/03-1/train.c:[0-9]*:[0-9]*: error' "$TMP/output"
+check "the compiler names the line" grep -q 'exercises-work/03-1/train.c:[0-9]*:[0-9]*: error' "$TMP/output"
 expect 0 "03-1   solved" exercise list
 rm "$work/03-1/sampler.c"
 expect 1 "sampler.c is missing in your copy" exercise check 03-1
@@ -79,7 +79,7 @@ check "the copy is new" not grep -rq "walk(\|^// mine" "$work/03-1"
 forever='{ spawn(\&job->config.spawn, \&job->world); for (;;) { } }'
 sed -i "s/^static int run(Job \*job)\$/&\n$forever\nint old(Job *job);\nint old(Job *job)/" "$work/03-1/train.c"
 sed -i 's/^build$/build; limit=1/' "$tree/exercises/03-1_set_epoch/check.sh"
-expect 1 "did not end within 1 s: it hangs" exercise check 03-1          # and run.sh sees that nothing of it is left
+expect 1 "did not end within 1 s: it hangs" exercise check 03-1          # run.sh checks that no process is left
 
 # --- watch: a check for each save -------------------------------------------------------------------------------
 
@@ -92,13 +92,13 @@ patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
 check "and again after a save" until_says "solved.*: 03-1"
 kill $watcher
 wait $watcher
-check "it ends when told to" test $? = 143
+check "SIGTERM ends it" test $? = 143
 
 # --- a step that was changed; with nothing built ------------------------------------------------------------------
 
 expect 1 "no longer applies to 03_ddp_fork" env DDP_EXERCISES_WORK="$TMP/other" bash -c '
     sed -i "s/sampler_ids(&job/sampler_all(\&job/" ../03_ddp_fork/train.c && ../ddp exercise start 03-1'
-check "and leaves no half copy" test ! -e "$TMP/other/03-1"
+check "and no incomplete copy is left" test ! -e "$TMP/other/03-1"
 expect 0 "./ddp setup builds it now" env DDP_BUILD="$TMP/none" ../ddp exercise start 03-2
 expect 1 "there are no programs" env DDP_BUILD="$TMP/none" ../ddp exercise check 03-2
 test_done

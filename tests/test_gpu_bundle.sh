@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 120
-# The bundle for GPU machines: packed, unpacked elsewhere, it has every library but the machine's own; without a GPU
-# it says so; and its table knows what passes from what fails, with the CPU's programs in place of the GPU's.
+# The bundle for GPU machines is packed and unpacked elsewhere. It must have every library except the machine's own,
+# report a missing GPU, and tell passed tests from failed ones, here with the CPU's programs in place of the GPU's.
 # shellcheck disable=SC2016,SC2153,SC2317  # words in single quotes are for another sh; expect calls bundle
 . "$SRC/tests/test.sh"
 build=$(dirname "$BUILD")
@@ -37,9 +37,9 @@ strange=$(while read -r name path; do
     case " $needs " in *" $name "*) continue ;; esac
     [ -d "$there/lib/spare/$name" ] || echo "$name $path"
 done <"$TMP/output" | grep -vE '^(lib(c|m|dl|rt|pthread|cap|resolv|util)|ld-linux[a-z0-9-]*)\.so\.[0-9]+ ')
-check "all others are the machine's own: ${strange:-yes}" test -z "$strange"
+check "no other library is missing: ${strange:-none}" test -z "$strange"
 
-# NVIDIA's are looked for in pip's packages first; one that cannot be loaded is told.
+# NVIDIA's libraries are searched in pip's packages first. A library that cannot be loaded is reported.
 nccl=$(sed -n 's/^libnccl.so.2 //p' "$TMP/output")
 mkdir -p "$TMP/site/nvidia/nccl/lib" "$TMP/broken"
 ln -s "$(readlink -f "$nccl")" "$TMP/site/nvidia/nccl/lib/libnccl.so.2"
@@ -58,7 +58,7 @@ check "four are skipped" test "$(grep -c ' skipped .* no GPU' "$there/results/gp
 expect 77 "NO GPU HERE" "$there/run" bench
 expect 1 "nvidia-smi shows" "$there/run" exec "$there/build/cuda/01_single_gpu/train" --dry-run
 "$there/run" doctor >"$TMP/doctor" 2>&1      # its exit status depends on nvidia-smi
-check "the doctor tells which glibc is needed" grep -q '^ok  glibc .* or newer is needed' "$TMP/doctor"
+check "the doctor names the glibc that is needed" grep -q '^ok  glibc .* or newer is needed' "$TMP/doctor"
 expect 2 "there is no command 'nonsense'" "$there/run" nonsense
 expect 2 "no name matches" "$there/run" test nonsense
 
@@ -73,11 +73,11 @@ printf '#!/bin/sh\n' >"$there/build/tests/test_streams_cuda"
 printf '#!/bin/sh\nwhile [ "$1" != "${1#-}" ]; do shift 2; done\nexec "$@"\n' >"$TMP/compute-sanitizer"
 chmod +x "$TMP/compute-sanitizer"
 expect 1 "2 passed, 1 failed, 0 skipped" "$there/run" test '^(test_streams|gloo_2_ranks|nccl_refuses_two)'
-check "the failed one, and its end" grep -q "^    | exit status 0" "$TMP/output"
+check "the end of the failed test's output" grep -q "^    | exit status 0" "$TMP/output"
 expect 0 "2 ranks, twice" "$there/run" test gloo_2_ranks
 expect 0 "1 passed, 0 failed" env PATH="$TMP:$PATH" "$there/run" sanitize memcheck_lenet
 
-# --- first on a GPU: a plan, parts with limits, one report. The programs here only pretend ------------------------
+# --- first: a plan, parts with limits, one report. The GPU and the programs are simulated --------------------------
 
 pretend() { mkdir -p "$(dirname "$1")"; rm -f "$1"; printf '#!/bin/sh\n%s\n' "$2" >"$1"; chmod +x "$1"; }
 pretend "$TMP/bin/nvidia-smi" 'echo "GPU 0: Stand-in (UUID: GPU-1)"'
@@ -119,7 +119,7 @@ check "the summary is last" grep -q "stopped after.*exit status 124.*part 1" <(t
 check "parts come in the order of the command line" \
     test "$(grep -oE '^=== part [0-9]' "$TMP/report.txt" | uniq | paste -sd' ')" = "=== part 4 === part 1"
 
-# In a tree where nothing can be built, a carried archive does.
+# Where nothing can be built, an archive in build/ is used.
 tree=$TMP/tree
 mkdir -p "$tree/build"
 cp -r "$SRC/ddp" "$SRC/tools" "$SRC/cmake" "$tree"

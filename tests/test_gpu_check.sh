@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 180
-# Before ./ddp run trains on a GPU, it compares its numbers with the CPU's. The stand-in for CUDA is the GPU here: one
-# that computes, computes wrong numbers, hangs, crashes or has no memory.
+# Before ./ddp run trains on a GPU, it compares the GPU's numbers with the CPU's. Here the stand-in for CUDA simulates a
+# GPU that works, computes wrong numbers, hangs, crashes or has no memory.
 # shellcheck disable=SC2016  # a $ in single quotes is for a pretended command
 . "$SRC/tests/test.sh"
 build=${BUILD%/*}
@@ -41,7 +41,7 @@ expect 0 "GPU check ok: LeNet's and ResNet-18's losses and gradients match the C
 check "the run is on the GPU" ran_on cuda
 check "both programs are built" grep -q 'target 01_single_gpu_cuda gpu_check_cuda gpu_check_cpu' "$TMP/output"
 expect 0 "weight hash" ddp run 01 "${tiny[@]}"
-check "the second run checks nothing" not grep -q "GPU check" "$TMP/output"
+check "the second run does not check again" not grep -q "GPU check" "$TMP/output"
 check "it is on the GPU, too" ran_on cuda
 expect 0 "weight hash" ddp run 01 --backend cuda-gloo "${tiny[@]}"
 check "cuda-gloo computes with the same code" not grep -q "GPU check" "$TMP/output"
@@ -53,7 +53,7 @@ expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------
 
-# fails WHY FAILURE: a run on a new machine says why, and trains on the CPU; the verdict is kept.
+# fails WHY FAILURE [LIMIT]: a run on a new machine prints WHY and trains on the CPU. The verdict is kept.
 new=10
 fails()
 {
@@ -61,7 +61,7 @@ fails()
     pretend nvidia-smi "${smi/DRIVER/$new}"
     expect 0 "$1" env FAKE_FAILURE="$2" DDP_GPU_LIMIT="${3:-60}" PATH="$TMP/bin:$PATH" ./ddp run 01 "${tiny[@]}"
     check "$2: the run is on the CPU" ran_on cpu
-    check "$2: what to do" grep -q "hint: .*./ddp doctor --gpu" "$TMP/output"
+    check "$2: the hint" grep -q "hint: .*./ddp doctor --gpu" "$TMP/output"
     FAKE_FAILURE=hang expect 0 "$1" ddp run 01 --backend cuda "${tiny[@]}"
     check "$2: the verdict is kept" ran_on cpu
 }
@@ -69,7 +69,7 @@ fails "GPU check failed: wrong numbers: GPU 0, first step: " numbers
 fails "GPU check failed: it crashed (SIGSEGV)" crash
 fails "GPU check failed: no answer within 2 s" hang 2
 expect 1 "no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" ./ddp doctor --gpu
-# Who else uses the GPU decides about its memory: the next run tries again.
+# Other programs may have taken the GPU's memory, so the next run checks again.
 pretend nvidia-smi "${smi/DRIVER/20}"
 expect 0 "GPU check failed: no memory: device_cuda.c:" env FAKE_FAILURE=memory PATH="$TMP/bin:$PATH" ./ddp run 01 "${tiny[@]}"
 check "without memory the run is on the CPU" ran_on cpu
@@ -81,5 +81,5 @@ rm build/cpu/gpu_check
 echo cuda >build/backends
 pretend nvidia-smi "${smi/DRIVER/30}"
 expect 0 "GPU check unchecked: the CPU backend, which it compares with, is not built" ddp run 01 "${tiny[@]}"
-check "the run is on the GPU all the same" ran_on cuda
+check "the run is on the GPU nevertheless" ran_on cuda
 test_done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The table of docs/gpu.md claims only what tests do, and reports fill it.
+# The table in docs/gpu.md names only tests that exist, and reports fill it.
 . "$SRC/tests/test.sh"
 status=$SRC/tools/gpu_status.sh
 
@@ -28,11 +28,11 @@ rows=0
 while IFS='|' read -r what tests; do
     rows=$((rows + 1))
     for name in ${tests//|/ }; do
-        check "$what: there is $name" exists "$name"
+        check "$what: the test $name exists" exists "$name"
     done
 done < <("$status" --rows)
 check "there are rows" test $rows -gt 20
-check "a test that is not there is noticed" not exists test_nonsense_fake
+check "a test that does not exist is noticed" not exists test_nonsense_fake
 check "a test without the stand-in is noticed" not exists test_tcp_fake
 
 # --- reports fill the table -------------------------------------------------------------------------------------------
@@ -41,7 +41,7 @@ printf '%s\n' "gpu: 2 H200, 580.1" "result: test_ops_cuda pass" "result: test_st
     "result: twice_tf32 pass" "result: recorded_tf32 skipped" "result: nccl_2_ranks pass" >"$TMP/report"
 "$status" "$TMP/report" >"$TMP/output"
 check "a test that passed" grep -qF "| operations in f32 | yes | passes | passed: 2 H200, 580.1 |  |  |" "$TMP/output"
-check "one that failed" grep -qF "| **failed on 2 H200, 580.1**: test_streams_cuda |  |" "$TMP/output"
-check "one of two" grep -qF "| TF32 | yes |  | not yet |" "$TMP/output"
+check "a test that failed" grep -qF "| **failed on 2 H200, 580.1**: test_streams_cuda |  |" "$TMP/output"
+check "one test of two" grep -qF "| TF32 | yes |  | not yet |" "$TMP/output"
 check "on two GPUs" grep -qF "| 03: NCCL | yes | passes | not yet | passed: 2 H200, 580.1 |  |" "$TMP/output"
 test_done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 180 SANITIZERS asan LABELS deadlines
-# launch of 04: its options, the environment of its ranks, restarts, output, and programs that are not ours. (What it
-# supervises: test_supervise.sh.) Ranks do no training here: tests/tool_rank.c plays them.
+# 04's launch: its options, the environment of its ranks, restarts, output, and other programs than ours. Supervision is
+# in test_supervise.sh. The ranks do not train: tests/tool_rank.c replaces them.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside; check calls functions
 . "$SRC/tests/test.sh"
 launch=$BUILD/04_ddp_launcher/launch
@@ -19,10 +19,10 @@ expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2
 expect 2 "no-such-program cannot be started" "$launch" -- no-such-program
 expect 2 ". cannot be started: Permission denied" "$launch" -- .
 echo "echo hello" >script && chmod +x script
-expect 0 "hello" "$launch" -- ./script          # without a first line, as a shell does
+expect 0 "hello" "$launch" -- ./script          # a script without #!, which a shell would run, too
 printf '#!/no/such/interpreter\n' >script
 expect 2 "the interpreter in its first line" "$launch" -- ./script
-expect 0 "--help -- x" "$launch" -- echo --help -- x        # all after the first -- is the program's
+expect 0 "--help -- x" "$launch" -- echo --help -- x        # everything after the first -- belongs to the program
 expect 0 "x -n --help" "$launch" -n 1 echo x -n --help      # the -- is not needed
 
 # --- the environment of a rank --------------------------------------------------------------------------
@@ -55,26 +55,26 @@ chmod 644 secret
 expect 2 "secret" "$launch" --token-file secret -- true
 chmod 600 secret
 
-# Two "machines" at once, each with two ranks: together they know of four.
+# Two "machines" at once, with two ranks each: the world size is four.
 port=$((20000 + $$ % 10000))
 "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 --master-port $port -n 2 -- "$rank" all=contract,sleep300 \
     >other 2>&1 &
 expect 0 "RANK=1 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port " \
     "$launch" --nnodes 2 --node-rank 0 --master-addr 127.0.0.1 --master-port $port -n 2 -- "$rank" all=contract,sleep300
-check "no token where each would make its own" says_times 2 "DDP_TOKEN=- "
+check "no token, because each launch would make its own" says_times 2 "DDP_TOKEN=- "
 check "rank 0 listens" says_times 1 "listens=1"
 wait $!
 check "the other machine" \
     grep -q "^RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 .* MASTER_PORT=$port .*listens=-1" other
 expect 7 "rank 3 of 4 ($(hostname), pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- "$rank" 2=wait 3=exit7
 
-# No descriptors or signal masks of launch, or of the process that started it.
+# Ranks inherit no descriptors or signal masks of launch, or of the process that started it.
 expect 0 "inherited: listening memory; blocked:; ignored: TTOU; own group: 1" \
     "$launch" -- "$rank" all=inherited 5</dev/null
 "$launch" -n 2 --prefix -- "$rank" 1=inherited >output 5</dev/null
-check "the second has no socket" says "^\[rank 1\] inherited: memory; blocked:; ignored: TTOU; own group: 1$"
+check "the second rank has no socket" says "^\[rank 1\] inherited: memory; blocked:; ignored: TTOU; own group: 1$"
 (trap '' HUP; "$launch" -- "$rank" all=inherited) >output
-check "a program that was started to ignore HUP" says "ignored: HUP TTOU"
+check "an ignored HUP stays ignored" says "ignored: HUP TTOU"
 expect 0 "inherited: listening memory;" bash -c '"$0" -- "$1" all=inherited <&- ' "$launch" "$rank"
 
 # A descriptor that is not launch's memory is left alone, whatever the variable says.
@@ -89,9 +89,9 @@ in_arguments() { tr '\0' '\n' <"/proc/$1/cmdline" | grep -q 12345; }
 for process in $pid $(pgrep -P $pid); do
     check "no secret in the arguments of $process" not in_arguments "$process"
 done
-check "but in the environment" grep -qzxF "DDP_TOKEN=$token" "/proc/$(pgrep -P $pid | head -1)/environ"
+check "the secret is in the environment" grep -qzxF "DDP_TOKEN=$token" "/proc/$(pgrep -P $pid | head -1)/environ"
 
-# --- a second one at the same time; a port that is taken --------------------------------------------------
+# --- two launchers at the same time; a port that is in use ------------------------------------------------
 
 expect 0 "listens=1" "$launch" -n 2 -- "$rank" all=contract
 kill -TERM $pid
@@ -103,19 +103,19 @@ check "a line and a hint" test "$(wc -l <output)" -le 2
 kill -TERM $pid
 wait $pid
 
-# --- programs that give no signs of life -------------------------------------------------------------------
+# --- programs without heartbeats ---------------------------------------------------------------------------
 
 expect 0 "" "$launch" -n 2 -- "$rank" 1=sleep300                # each may end at any time
 check "nothing is printed" test ! -s output
 expect 7 "rank 1 of 2 ($(hostname), pid " "$launch" -n 2 -- "$rank" 0=wait 1=exit7
 expect 2 "ended with status 2" "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
-check "2 is not started again" says "no restart: it would end with status 2 again"
+check "status 2: no restart" says "no restart: it would end with status 2 again"
 expect 3 "no restart: it would end with status 3 again" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
 begin "$launch" -n 2 -- sh -c 'echo "ready: "; exec sleep 60'
 ready 2
 kill -USR1 $pid
-check "a signal that was passed on kills them" ends 138
-check "which is no fault of a rank" says_times 0 " rank [0-9] of "
+check "a signal passed to the ranks kills them" ends 138
+check "then no rank is named" says_times 0 " rank [0-9] of "
 
 # --- restarts --------------------------------------------------------------------------------------------
 
@@ -127,9 +127,9 @@ check "three starts" says_times 3 "^RANK=1 .* TORCHELASTIC_RESTART_COUNT=[012] T
 check "one port, one token" test "$(word 0 MASTER_PORT | sort -u | wc -l)$(word 0 DDP_TOKEN | sort -u | wc -l)" = 11
 check "rank 0 listens each time" says_times 3 "^RANK=0 .* listens=1"
 expect 7 "restart 1 of 1 in" "$launch" --max-restarts 1 -- "$rank" all=exit7
-check "no more than that" says_times 2 "ended with status 7"
+check "no second restart" says_times 2 "ended with status 7"
 expect 7 "" "$launch" --max-restarts 0 -- "$rank" all=exit7
-check "none" says_times 0 "restart"
+check "--max-restarts 0: no restart" says_times 0 "restart"
 begin "$launch" --max-restarts 9 -- "$rank" all=exit7
 at_last says "restart 2 of 9 in 1 s"
 begun=$EPOCHREALTIME
@@ -145,8 +145,8 @@ begin "$launch" --max-restarts 1 -- bash -c '[ $TORCHELASTIC_RESTART_COUNT = 0 ]
     trap "exit 1" TERM; echo "ready: "; while :; do sleep 0.1; done'
 ready 1
 kill -TERM $pid
-check "nor if a rank then fails" ends 1
-check "it is not started again" says_times 0 "restart"
+check "TERM, and a rank fails then: its status" ends 1
+check "TERM, and a rank fails then: no restart" says_times 0 "restart"
 
 # --- output ----------------------------------------------------------------------------------------------
 
@@ -155,26 +155,26 @@ check "4000 lines" test "$(wc -l <lines)" = 4000
 check "none of them mixed" not grep -vE '^\[rank ([0-3])\] line [0-9]+ of rank \1 0+[|]$' lines
 for i in 0 1 2 3; do
     sed -n "s/^\[rank $i\] line \([0-9]*[02468]\) .*/\1/p" lines >numbers
-    check "in their order" cmp numbers <(seq 0 2 998)
+    check "in order" cmp numbers <(seq 0 2 998)
 done
 "$launch" -n 2 --prefix -- "$rank" 0=lines10 >out 2>err
-check "each to its place" test "$(wc -l <out)$(wc -l <err)" = 55
+check "stdout and stderr are kept apart" test "$(wc -l <out)$(wc -l <err)" = 55
 begin "$launch" --prefix -- sh -c 'echo here >&2; exec sleep 60'
 check "stderr does not wait for the end of stdout" at_last says '^\[rank 0\] here$'
 kill -TERM $pid
 wait $pid
 expect 0 "" "$launch" -n 2 --prefix -- sh -c 'head -c 10000 /dev/zero | tr "\0" x'
 check "a long line comes in pieces" test "$(sed 's/^\[rank 1\] //; t; d' output | tr -d '\n' | wc -c)" = 10000
-check "each has a name" says_times 6 '^\[rank [01]\] x+$'
+check "each piece has a prefix" says_times 6 '^\[rank [01]\] x+$'
 printf '[rank 0] no end\n' >wanted
 "$launch" --prefix -- printf 'no end' >out
-check "the last line gets an end" cmp out wanted
+check "an incomplete last line gets a newline" cmp out wanted
 expect 0 "[rank 0] its child: " "$launch" --prefix -- \
     sh -c 'setsid sh -c "echo its child: \$\$; exec sleep 60" & sleep 0.5'
 check "a child in a session of its own does not delay the end" kill "$(sed 's/.*: //' output)"
 begun=$EPOCHREALTIME
 "$launch" -n 2 --prefix -- yes 2>/dev/null | head -1 >out
-check "the reader is gone" within 0 5
+check "it ends when the reader is gone" within 0 5
 check "one line was read" grep -qx '\[rank [01]\] y' out
 begin bash -c '"$0" -n 2 --prefix -- "$1" all=lines3000 0=catch,wait | sleep 60' "$launch" "$rank"
 at_last test -n "$(left)"
@@ -187,15 +187,15 @@ for process in $(pgrep -P "$pid"); do kill "$process"; done
 wait "$pid" 2>/dev/null
 
 expect 7 "restart 1 of 1" "$launch" -n 2 --max-restarts 1 --log-dir logs -- "$rank" all=contract,lines4 1=exit7
-check "only launch's own lines" says_times 0 "line|RANK"
-check "a file for each" test "$(ls logs | tr '\n' ' ')" = "rank0.log rank1.log "
-check "both starts" test "$(grep -cE '^--- rank 1, start [12], 20' logs/rank1.log)" = 2
-check "all that was written" test "$(grep -c '^line' logs/rank1.log) $(grep -c '^RANK=1' logs/rank1.log)" = "8 2"
+check "with --log-dir, only launch's own lines are printed" says_times 0 "line|RANK"
+check "one log per rank" test "$(ls logs | tr '\n' ' ')" = "rank0.log rank1.log "
+check "the log has both starts" test "$(grep -cE '^--- rank 1, start [12], 20' logs/rank1.log)" = 2
+check "the log is complete" test "$(grep -c '^line' logs/rank1.log) $(grep -c '^RANK=1' logs/rank1.log)" = "8 2"
 expect 2 "secret/logs" "$launch" --log-dir secret/logs -- true
 
 # --- other programs --------------------------------------------------------------------------------------
 
-# As PyTorch's TCPStore does, rank 0 listens at the port that launch has bound, and the other connects.
+# Like PyTorch's TCPStore, rank 0 listens on the port that launch has bound, and rank 1 connects.
 if command -v python3 >/dev/null; then
     cat >script.py <<'END'
 import os, socket, sys, time
@@ -214,7 +214,7 @@ END
     check "rank 0 too" says "^\[rank 0\] python 0"
 fi
 
-# A user who may have few processes.
+# A user with a low limit on processes.
 if [ "$(id -u)" = 0 ] && setpriv --reuid=54321 --regid=54321 --clear-groups test -x "$launch" 2>/dev/null; then
     expect 1 "fewer processes; ulimit -u" setpriv --reuid=54321 --regid=54321 --clear-groups \
         bash -c 'cd /; ulimit -u 4; exec "$0" -n 8 --max-restarts 2 -- sleep 60' "$launch"
@@ -222,5 +222,5 @@ if [ "$(id -u)" = 0 ] && setpriv --reuid=54321 --regid=54321 --clear-groups test
     few_left() { [ -z "$(pgrep -u 54321)" ]; }
     check "nothing is left" at_last few_left
 fi
-check "nothing is left at all" at_last nothing_left
+check "no process is left in the end" at_last nothing_left
 test_done

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every launcher, on one host and on two, gives the same bits. Ranks with different data or options end, and print both.
+# Every launcher, on one host and on two, gives the same weights. Ranks with different data or options end with an error
+# that names both.
 #
 # ctest: TIMEOUT 300
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check
@@ -12,10 +13,10 @@ twenty=(--arch lenet --data synthetic --train-samples 1600 --test-samples 8 -b 8
     --timeout 20)
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
-port=$((10000 + $$ % 20000))        # below those that the system gives away
+port=$((10000 + $$ % 20000))        # below the ports that the system assigns
 next_port() { port=$((port + 20)); }
 
-# by_hand N PROGRAM OPTION...: each rank by itself, with only the variables that it needs.
+# by_hand N PROGRAM OPTION...: starts each rank separately, with only the variables that it needs.
 by_hand()
 {
     local n=$1 rank pids=() status=0
@@ -32,11 +33,11 @@ by_hand()
     return "$status"
 }
 
-# Leaks of Open MPI itself do not count.
+# Ignores leaks of Open MPI itself.
 by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 100 mpirun -x ASAN_OPTIONS "$@"; }
 limit() { timeout -k 5 100 "$@"; }
 hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
-each_says() # each_says N SOURCE: all N [init] lines are there
+each_says() # each_says N SOURCE: all N [init] lines are printed
 {
     local rank
     for ((rank = 0; rank < $1; rank++)); do
@@ -46,7 +47,7 @@ each_says() # each_says N SOURCE: all N [init] lines are there
 
 torchrun=$(type -P torchrun)
 [ -n "${DDP_PYTHON:-}" ] && [ -x "${DDP_PYTHON%/*}/torchrun" ] && torchrun=${DDP_PYTHON%/*}/torchrun
-[ -n "$torchrun" ] || echo "not tried, since it is not here: torchrun (DDP_PYTHON=/where/is/bin/python)"
+[ -n "$torchrun" ] || echo "not tried, because it is not installed: torchrun (DDP_PYTHON=/where/is/bin/python)"
 
 # --- one host ---------------------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ one_host()
     wait $!
     check "and the other" grep -q "weight hash: $(cat wanted.2)" beside
 
-    # One of two launches is asked to stop: all ranks stop together, and the other launch restarts none.
+    # One of two launchers gets SIGTERM. All ranks stop together, and the other launcher restarts none.
     local node status launches=()
     for node in 0 1; do
         timeout -k 5 60 "$launch" --nnodes 2 --node-rank $node -n 1 --max-restarts 2 --master-addr 127.0.0.1 \
@@ -87,19 +88,19 @@ one_host()
     for node in 0 1; do
         wait "${launches[node]}"
         status=$?
-        check "launch $node was asked to stop (it is $status)" test $status = 143
-        check "launch $node does not start again" not grep "restart 1" endless.$node
+        check "launch $node ends with status 143 (it is $status)" test $status = 143
+        check "launch $node does not restart its rank" not grep "restart 1" endless.$node
     done
     next_port
 
-    # mpirun ends the others, although the ranks have left MPI by then. (If mpirun dies: test_chaos.sh.)
+    # If a rank dies, mpirun ends the others, although the ranks no longer use MPI. (test_chaos.sh kills mpirun itself.)
     by_mpirun -np 3 "$train" "${twenty[@]}" --max-steps 1000000 --epochs 1000000 >endless 2>&1 &
     started endless && kill -KILL "$(pgrep -f -- "^$train .*--epochs 1000000" | sed -n 2p)"
     wait $!
-    check "a rank is killed" test $? = 137
+    check "mpirun ends with the killed rank's status" test $? = 137
 }
 
-started() # started FILE: what writes it has come to its first step
+started() # started FILE: the program that writes it has printed its first step
 {
     local i
     for ((i = 0; i < 600; i++)); do
@@ -130,12 +131,12 @@ different_data()
         expect 0 "weight hash: " by_hand 2 bash -c 'cd "data.$RANK" && exec "$@"' - "$train" "${twenty[@]}" --save net \
             --resume auto --metrics run.%r.jsonl
     done
-    check "the numbers are continued" test "$(grep -c '"event":"config"' data.1/run.1.jsonl)" = 2
+    check "rank 1's metrics are continued" test "$(grep -c '"event":"config"' data.1/run.1.jsonl)" = 2
 }
 
-# --- two hosts: this script again, between them ----------------------------------------------------------------------
+# --- two hosts: this script runs again on a host connected to both ---------------------------------------------------
 
-# both_hosts COMMAND...: on node1 and node2 at once, with 0 and 1 in place of NODE in its words.
+# both_hosts COMMAND...: runs it on node1 and node2 at once, with NODE replaced by 0 and 1.
 both_hosts()
 {
     local status
@@ -170,15 +171,15 @@ two_hosts()
     check "local ranks are counted" test "$(grep -c 'local rank: 0,' "$TMP/output")" = 2
     expect 4 "options: rank 1 (node2) has --lr 1, rank 0 (node1) has --lr 0" \
         both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port "$train" "${twenty[@]}" --lr NODE
-    unset OMPI_MCA_btl_tcp_if_exclude       # --iface says it to Open MPI as well
+    unset OMPI_MCA_btl_tcp_if_exclude       # --iface also selects the network of Open MPI
     expect 0 "weight hash: $wanted" by_mpirun --mca plm_rsh_agent "$hosts agent" -H node1:2,node2:2 -np 4 "$train" \
         "${twenty[@]}" --iface eth1
     check "mpirun: four ranks" each_says 4 "Open MPI"
-    check "its token needs no words" not grep -q token "$TMP/output"
+    check "mpirun: no warning about a token" not grep -q token "$TMP/output"
     [ -n "$torchrun" ] && expect 0 "weight hash: $wanted" both_hosts "$torchrun" --no-python --nnodes 2 --node-rank NODE \
         --nproc-per-node 2 --master-addr node1 --master-port $port "$train" "${twenty[@]}"
 
-    # A cable is pulled: both sides end by themselves.
+    # A cable is unplugged: both sides end by themselves.
     rm node1 node2
     both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port "$train" "${twenty[@]}" --epochs 1000000 \
         --max-steps 1000000 --timeout 2 >cable 2>&1 &
@@ -186,7 +187,7 @@ two_hosts()
     "$hosts" cut node2
     wait $!
     check "status after a cut (it is $?)" test $? = 4
-    check "who is out of reach" grep -q "rank 1 of 2 (node2" cable
+    check "the unreachable rank is named" grep -q "rank 1 of 2 (node2" cable
     "$hosts" join node2
 }
 
