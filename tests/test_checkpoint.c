@@ -368,10 +368,10 @@ TEST(a_diverged_run_is_not_saved)
     float *velocity = r.optim->arenas[0].values, good = velocity[0];
     velocity[0] = NAN;
     EXPECT(!save(&r, path, &err) && strstr(err.text, "well.st: not saved: ddp.momentum.fc3.")
-               && strstr(err.text, "is not finite"), "says %s", err.text);
+               && strstr(err.text, "is not finite"), "error: %s", err.text);
     velocity[0] = good;
     r.state.loss_scale = INFINITY;
-    EXPECT(!save(&r, path, &err) && strstr(err.text, "ddp.loss_scale is inf"), "says %s", err.text);
+    EXPECT(!save(&r, path, &err) && strstr(err.text, "ddp.loss_scale is inf"), "%s", err.text);
     r.state.loss_scale = 32768;
     EXPECT(load(&back, path, &err) && same_runs(&r, &back), "%s", err.text);
     free_run(&r);
@@ -430,7 +430,7 @@ static void continue_run(int i)
            (long long)saved.epoch, (long long)saved.step);
 }
 
-TEST(continues)
+TEST(resuming)
 {
     for (int i = 0; i < (int)(sizeof continued / sizeof *continued); i++)
         continue_run(i);
@@ -447,7 +447,7 @@ int main(void)
     only_weights();
     unaligned_data();
     a_diverged_run_is_not_saved();
-    continues();
+    resuming();
     ops_free(ops);
     device_close(device);
     return test_done();

@@ -311,7 +311,7 @@ static int barrier_holds(void *arg, const World *world)
     return test_failed > 0 || test_passed == 0;
 }
 
-TEST(test_sizes)
+TEST(every_number_of_ranks)
 {
     for (int size = 1; size <= 4; size++) {
         EXPECT_EQ_INT(ranks_run(size, every_collective, &(Case){ size == 2 ? 1000000 : 20001 }), 0);
@@ -321,7 +321,7 @@ TEST(test_sizes)
     EXPECT_EQ_INT(ranks_run(3, every_collective, &(Case){ 1500, .checked = true }), 0);
 }
 
-TEST(test_barrier)
+TEST(barrier_waits_for_all)
 {
     RanksStore *shared = ranks_store_new();
     EXPECT_EQ_INT(ranks_run(3, barrier_holds, &shared->count), 0);
@@ -330,8 +330,8 @@ TEST(test_barrier)
 
 int main(void)
 {
-    test_sizes();
+    every_number_of_ranks();
     every_short_number();
-    test_barrier();
+    barrier_waits_for_all();
     return test_done();
 }

@@ -187,7 +187,7 @@ static bool meets(int size, int outputs, int stride, int pad, int tap)
 }
 
 // Cutting a kernel down to its live taps keeps every tap that meets the image, and every output.
-TEST(live_taps_are_all_that_matters)
+TEST(live_taps_keep_every_output)
 {
     for (int size = 1; size <= 9; size++)
         for (int kernel = 1; kernel <= 7; kernel++)
@@ -219,7 +219,7 @@ TEST(live_taps_are_all_that_matters)
 
 int main(void)
 {
-    live_taps_are_all_that_matters();
+    live_taps_keep_every_output();
     every_convolution_has_a_plan();
     nonsense_has_no_plan();
     return test_done();

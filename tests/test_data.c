@@ -367,7 +367,7 @@ TEST(names_and_directories)
 }
 
 // CIFAR-10 in data/ comes first. If it is damaged, that is an error; no other set replaces it.
-TEST(auto_takes_the_best)
+TEST(auto_prefers_cifar10)
 {
     char before[PATH_MAX];
     if (!getcwd(before, sizeof before) || chdir(test_path("")) != 0)
@@ -387,7 +387,7 @@ TEST(auto_takes_the_best)
         exit(1);
 }
 
-TEST(sets_are_cut)
+TEST(sample_counts_limit_the_sets)
 {
     const char *dir = test_path("cut");
     idx_set_write(dir, true);
@@ -572,8 +572,8 @@ int main(void)
     cifar100_is_read();
     cifar_too_long_is_refused();
     names_and_directories();
-    auto_takes_the_best();
-    sets_are_cut();
+    auto_prefers_cifar10();
+    sample_counts_limit_the_sets();
     only_training_images_are_augmented();
     fingerprints_of_files();
     fingerprints_of_synthetic_sets();

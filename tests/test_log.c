@@ -182,7 +182,7 @@ static void slow_steps(void)
 
 // With slow steps, a terminal shows the loss once a second, a log file only every 50 steps. An
 // event has the sum of all data waits since the previous event.
-TEST(numbers_come_once_a_second_on_a_terminal)
+TEST(a_terminal_shows_the_loss_once_a_second)
 {
     char sum[64];
     for (int columns = 0; columns <= 100; columns += 100) {
@@ -352,7 +352,7 @@ int main(void)
     the_progress_bar_never_wraps();
     messages_and_errors_replace_the_progress_bar();
     plain_lines_without_a_terminal();
-    numbers_come_once_a_second_on_a_terminal();
+    a_terminal_shows_the_loss_once_a_second();
     step_events();
     config_event();
     metrics_on_a_full_disk();

@@ -59,7 +59,7 @@ static const ModelTensor *find(const Model *model, const char *name)
 }
 
 // The same parameter counts as torchvision's models and those of the tutorial articles.
-TEST(parameters_are_counted_as_pytorch_does)
+TEST(parameter_counts_are_pytorchs)
 {
     static const struct {
         const char *arch;
@@ -113,7 +113,7 @@ static Progress pass(Model *model, const float *images, const float *final)
     return p;
 }
 
-TEST(gradients_come_front_to_back_and_final)
+TEST(gradients_are_final_and_front_to_back)
 {
     Model *model = open_model("resnet18", 3, 32, 4);
     model_init(model, 1);
@@ -173,7 +173,7 @@ static double deviation_of(const Model *model, const char *name, double *largest
     return sqrt(sum / (double)t->count);
 }
 
-TEST(initialised_as_pytorch_does)
+TEST(initialisation_is_pytorchs)
 {
     double largest;
     Model *model = open_model("resnet18", 3, 32, 2);
@@ -194,7 +194,7 @@ TEST(initialised_as_pytorch_does)
 }
 
 // One changed bit changes the hash.
-TEST(the_hash_sees_one_bit)
+TEST(one_bit_changes_the_hash)
 {
     Model *model = open_model("lenet", 1, 28, 2);
     model_init(model, 1);
@@ -215,11 +215,11 @@ int main(void)
     device = device_open(0, 2);
     // deterministic: gradients are compared bit by bit
     ops = ops_new(device, &(OpsConfig){ .deterministic = true });
-    parameters_are_counted_as_pytorch_does();
-    gradients_come_front_to_back_and_final();
+    parameter_counts_are_pytorchs();
+    gradients_are_final_and_front_to_back();
     a_smaller_batch_uses_the_same_weights();
-    initialised_as_pytorch_does();
-    the_hash_sees_one_bit();
+    initialisation_is_pytorchs();
+    one_bit_changes_the_hash();
     ops_free(ops);
     device_close(device);
     return test_done();

@@ -93,7 +93,7 @@ TEST(linear_scale_uses_the_warmup_option)
 }
 
 // The scale multiplies the schedule: 0.01 * 4 * 0.5 in the middle of the cosine.
-TEST(linear_scale_goes_with_every_schedule)
+TEST(linear_scale_multiplies_every_schedule)
 {
     Args args;
     OptimConfig c = parsed(&args, 4, (char *)"--schedule", (char *)"cosine");
@@ -127,7 +127,7 @@ int main(void)
     warm_up_rises_step_by_step();
     linear_scale_is_horovods();
     linear_scale_uses_the_warmup_option();
-    linear_scale_goes_with_every_schedule();
+    linear_scale_multiplies_every_schedule();
     one_rank_is_not_scaled();
     return test_done();
 }

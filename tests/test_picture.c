@@ -120,7 +120,7 @@ static uint8_t *jpeg_make(int h, int v, bool progressive, size_t *size)
     return bytes;
 }
 
-TEST(parts_are_the_same_whatever_the_sampling)
+TEST(parts_match_for_every_chroma_sampling)
 {
     for (int i = 0; i < 4 * 4 * 2; i++) {
         int h = 1 + i % 4, v = 1 + i / 4 % 4;
@@ -220,7 +220,7 @@ TEST(many_scans_are_refused)
 int main(void)
 {
     pixels_are_pillows();
-    parts_are_the_same_whatever_the_sampling();
+    parts_match_for_every_chroma_sampling();
     bad_files_are_refused();
     many_scans_are_refused();
     return test_done();

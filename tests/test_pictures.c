@@ -76,7 +76,7 @@ TEST(order_is_imagefolders)
     expect_tree(test_path("tree/train"), false);
 }
 
-TEST(archives_are_the_same)
+TEST(archives_give_the_same_files)
 {
     shell("for f in ustar gnu pax; do tar --dereference -C tree --format=$f -cf $f.tar .; done\n"
           "tar --dereference -cf around.tar tree; tar --dereference -C tree -cf two.tar val train\n"
@@ -160,7 +160,7 @@ TEST(bad_archives_are_refused)
 
 enum { CLASSES = 3, FILES = 20 };
 
-// FILES pictures in each class of train, half as many in val; or a single level without both.
+// FILES pictures per class in train, half as many in val; if `single`, without those two folders.
 static DataConfig tree_make(const char *name, bool single)
 {
     char script[1024];
@@ -290,7 +290,7 @@ TEST(crops_follow_seed_and_epoch)
 int main(void)
 {
     order_is_imagefolders();
-    archives_are_the_same();
+    archives_give_the_same_files();
     long_names_in_archives();
     bad_trees_are_refused();
     bad_archives_are_refused();

@@ -142,7 +142,7 @@ static const struct {
 
 // Without BatchNorm the split of a batch does not matter. The second step shows whether the other
 // devices get the weights that the optimizer updated on the first device.
-TEST(gradients_are_those_of_the_whole_batch)
+TEST(gradients_match_the_whole_batch)
 {
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
         int rows = cuts[i].rows, devices = cuts[i].devices;
@@ -225,7 +225,7 @@ TEST(two_runs_are_bit_identical)
 
 // Each phase of each training step is timed once. An evaluation is not timed, nor the time between
 // it and the next training step.
-TEST(times_are_those_of_training_steps)
+TEST(only_training_steps_are_timed)
 {
     Run run = run_open("lenet", 2, 8, 4);
     const Replicas *r = run.replicas;
@@ -247,7 +247,7 @@ TEST(times_are_those_of_training_steps)
 }
 
 // Two devices must match two PyTorch processes, each with half of the batch and its own statistics.
-TEST(steps_are_those_of_pytorch)
+TEST(steps_match_pytorch)
 {
     for (int i = 1; i <= 5; i++) {
         StepRun run;
@@ -282,11 +282,11 @@ int main(void)
 {
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
         TEST_SKIP("no GPU here");
-    gradients_are_those_of_the_whole_batch();
+    gradients_match_the_whole_batch();
     evaluation_is_the_same_on_every_device();
     two_runs_are_bit_identical();
-    times_are_those_of_training_steps();
+    only_training_steps_are_timed();
     if (!slow)
-        steps_are_those_of_pytorch();
+        steps_match_pytorch();
     return test_done();
 }

@@ -137,7 +137,7 @@ static void the_reference(void)
 }
 
 // A sample's box depends on seed, epoch and id only.
-TEST(boxes_are_keyed)
+TEST(boxes_depend_on_seed_epoch_and_id)
 {
     View a = view_random(500, 375, 224, 1, 2, 3), b = view_random(500, 375, 224, 1, 2, 3);
     EXPECT(memcmp(&a.from, &b.from, sizeof a.from) == 0 && a.flip == b.flip, "two equal calls");
@@ -158,6 +158,6 @@ int main(void)
 {
     pattern_make();
     the_reference();
-    boxes_are_keyed();
+    boxes_depend_on_seed_epoch_and_id();
     return test_done();
 }

@@ -122,7 +122,7 @@ TEST(hostile_headers_are_refused)
         Error err = { "", "" };
         bool ok = parse_text(&file, hostile[i].header, hostile[i].data, &err);
         EXPECT(!ok, "accepted: %s", hostile[i].header);
-        EXPECT(strstr(err.text, hostile[i].says) != NULL, "%s: says '%s', not '%s'",
+        EXPECT(strstr(err.text, hostile[i].says) != NULL, "%s: the error is '%s', not '%s'",
                hostile[i].header, err.text, hostile[i].says);
         EXPECT(!file.tensors && !file.bytes && !file.header, "a refused file is not freed");
         if (ok)
@@ -143,7 +143,7 @@ TEST(hostile_lengths_are_refused)
         unsigned char bytes[10] = { [8] = '{', '}' };
         memcpy(bytes, &cases[i].length, 8);
         EXPECT(!parse_copy(&file, bytes, sizeof bytes, &err) && strstr(err.text, cases[i].says),
-               "length %llu: says %s", (unsigned long long)cases[i].length, err.text);
+               "length %llu: error: %s", (unsigned long long)cases[i].length, err.text);
     }
 }
 
@@ -241,7 +241,7 @@ TEST(irregular_files_are_refused)
     const char *fifo = test_path("fifo"), *huge = test_path("huge");
     alarm(20); // opening a FIFO without a writer could block
     EXPECT(mkfifo(fifo, 0600) == 0 && !st_open(&file, fifo, &err), "opened a FIFO");
-    EXPECT(strstr(err.text, "fifo: not a regular file") != NULL, "says %s", err.text);
+    EXPECT(strstr(err.text, "fifo: not a regular file") != NULL, "error: %s", err.text);
     EXPECT(!st_open(&file, test_path(""), &err) && strstr(err.text, "a directory"), "directory: %s",
            err.text);
     EXPECT(!st_open(&file, test_path("nobody"), &err) && strstr(err.text, "nobody: open: No such"),

@@ -144,7 +144,7 @@ TEST(special_numbers)
 
 // model_activation_bytes must match what is allocated. In f32 only activations grow with the batch.
 // (Where a 16-bit type is emulated, scratch memory grows, too.)
-TEST(bytes_are_those_allocated)
+TEST(activation_bytes_are_those_allocated)
 {
     static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };
     for (int a = 0; a < 4; a++) {
@@ -173,7 +173,7 @@ int main(void)
     all_numbers_to_f32_and_back();
     between_numbers();
     special_numbers();
-    bytes_are_those_allocated();
+    activation_bytes_are_those_allocated();
     device_close(device);
     return test_done();
 }

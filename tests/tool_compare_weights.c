@@ -2,8 +2,8 @@
 //
 //   tool_compare_weights OURS WANTED TOLERANCE [KIND]
 //
-// Exits with 0 if every tensor of OURS is within TOLERANCE of WANTED's, relative to WANTED's largest
-// entry. Compares parameters and running statistics, not the optimizer's state. KIND: compare only
+// Exits with 0 if every tensor of OURS is within TOLERANCE of that in WANTED, in parts of its
+// largest entry. Compares parameters and running statistics, not the optimizer's state. KIND: only
 // tensors whose name contains this text. Prints the name of the tensor that is furthest off.
 #include "check.h"
 #include "checkpoint/safetensors.h"
