@@ -32,7 +32,7 @@ void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2,
 
 // Progress of an epoch: on a terminal a line with rate and time left, redrawn in place at most ten
 // times a second; else nothing. Call it with a batch of 0 before the first step, to start the
-// clock, and after every step. It is cheap, and it is also a sign of life (alive.h).
+// clock, and after every step. It is cheap, and it also sends a heartbeat (alive.h).
 void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch);
 // Leaves the line on the screen; later output appears below it. Call it when an epoch ends.
 void log_progress_end(Log *log);

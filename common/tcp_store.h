@@ -1,6 +1,6 @@
 // tcp_store.h - how the ranks of a run find and watch each other: rank 0 keeps a store (world.h).
 //
-//   rank 0   listens | 1 2 3 are there  | answers puts and gets, takes beats, judges ...  | end
+//   rank 0   listens | 1 2 3 join       | answers puts and gets, checks beats ...         | end
 //   rank 1   connects, proves its right | put get get ... | beat beat beat beat ...       | end
 //
 // A thread in rank 0 serves the store, and a thread in each rank sends heartbeats (alive.h). If no
@@ -39,8 +39,8 @@ void tcp_store_bind(TcpStoreConfig *config);
 void tcp_store_offer(TcpStoreConfig *config, const char *host, int port, bool one_host);
 
 // Returns when all ranks are there, and fills in the world's address, run and store. Else fails:
-// rank 0 is not found in time, or a rank is missing, is there twice, or has a wrong size. A signal
-// ends the process here and in the store's calls (interrupt_leave).
+// rank 0 is not found in time, or a rank is missing, joins twice, or has a different world size. A
+// signal ends the process here and in the store's calls (interrupt_leave).
 void tcp_store_join(const TcpStoreConfig *config, World *world);
 // Marks this rank as done (alive_done) and closes its connection. Rank 0 first waits up to 2 s for
 // the others.

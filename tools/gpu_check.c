@@ -1,7 +1,7 @@
 // gpu_check.c - compares GPU results with the CPU's, before ./ddp run trains on a GPU.
 //
 //   build/cpu/gpu_check write FILE       one step of LeNet and of ResNet-18: losses and gradients
-//   build/cuda/gpu_check compare FILE    the same on each visible GPU, for a direct and a replayed step
+//   build/cuda/gpu_check compare FILE    the same on each visible GPU, for direct and replayed steps
 //
 // Exit status: 0 the numbers agree, 4 they do not, 77 no GPU is visible, else 1.
 #include "check.h"

@@ -68,7 +68,7 @@ static inline RanksStore *ranks_store_new(void)
 static inline void ranks_store_free(RanksStore *store) { munmap(store, sizeof *store); }
 
 // Forks `size` processes that call run(arg, world) and exit with its result. They die with their parent.
-// Call it before anything that starts threads.
+// Call it before starting threads.
 static inline void ranks_start(int size, RanksStore *store,
                                int (*run)(void *arg, const World *world), void *arg, pid_t pids[])
 {

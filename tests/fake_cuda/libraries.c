@@ -97,7 +97,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor,
     Descriptor *d = descriptor;
     size_t width = width_of(type);
     if (d->count == MAX_ATTRIBUTES || count > MAX_VALUES)
-        fake_die("more of cuDNN's attributes than are known here");
+        fake_die("too many attributes or values for a cuDNN descriptor");
     Attribute *a = &d->attributes[d->count++];
     *a = (Attribute){ .name = name, .type = type };
     for (int64_t i = 0; i < count; i++)
@@ -347,7 +347,7 @@ static Convolution convolution_of(const Descriptor *o, const Descriptor *pack)
     for (int i = 0; i < 2; i++) {
         int64_t seen = c.x.dims[2 + i] + c.pad[i] + after[i] - (c.w.dims[2 + i] - 1) * c.dilation[i] - 1;
         if (c.y.dims[2 + i] != seen / c.stride[i] + 1)
-            fake_die("a convolution of %d pixels makes %d, not %d", (int)c.x.dims[2 + i],
+            fake_die("a convolution of %d pixels gives %d, not %d", (int)c.x.dims[2 + i],
                      (int)(seen / c.stride[i] + 1), (int)c.y.dims[2 + i]);
     }
     if (c.x.dims[0] != c.y.dims[0] || c.x.dims[1] != c.w.dims[1] || c.y.dims[1] != c.w.dims[0])
@@ -406,7 +406,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *made, cublasComput
 {
     (void)compute;
     if (type != CUDA_R_32F)
-        fake_die("a product whose alpha and beta are no f32");
+        fake_die("a product whose alpha and beta are not f32");
     *made = calloc(1, sizeof(ProductDesc));
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -118,9 +118,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id,
     const char *order = getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
     fake_not_in_capture("ncclCommInitRankConfig");
     if (communicators++ > 0 && (!order || strcmp(order, "1") != 0))
-        fake_die("two communicators on a device, whose kernels NCCL may launch in another order on each rank");
+        fake_die("two communicators on a device: NCCL may launch their kernels in different orders on the ranks");
     if (config->size != sizeof *config || size > MAX_RANKS)
-        fake_die("ncclCommInitRankConfig: %d ranks, or a configuration that is none", size);
+        fake_die("ncclCommInitRankConfig: %d ranks, or an invalid configuration", size);
     memcpy(&number, &id, sizeof number);
     snprintf(path, sizeof path, "%s/fake-nccl-%016llx", folder ? folder : "/tmp",
              (unsigned long long)number);
@@ -198,7 +198,7 @@ static void exchange(void *arg)
     size_t bytes = job->doing.count * number_bytes(type_of(job->doing.type));
     bool root = comm->rank == job->doing.root;
     if (bytes > PLACE)
-        fake_die("a message of %zu bytes", bytes);
+        fake_die("a message of %zu bytes is too long", bytes);
     comm->shared->doing[comm->rank] = job->doing;
     if (kind != BROADCAST || root)
         memcpy(place(comm, comm->rank), job->from, bytes);
@@ -269,7 +269,7 @@ ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int p
                       ncclComm_t comm, cudaStream_t stream)
 {
     if (!in_group || group.comm)
-        fake_die("ncclSend: here only once, in a group");
+        fake_die("ncclSend: the mock supports it only once in each group");
     group = (Job){ comm, { GATHER, count, type, 0, peer }, from, NULL };
     group_stream = stream;
     return ncclSuccess;
@@ -281,12 +281,12 @@ ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncc
     (void)stream;
     if (!in_group || group.comm != comm || peer != received++ || group.doing.count != count ||
         group.doing.type != (int)type || group.doing.root != comm->rank)
-        fake_die("ncclRecv: here only in a group that gathers, rank after rank");
+        fake_die("ncclRecv: the mock supports it only in a gather, in rank order");
     size_t behind = (size_t)peer * count * number_bytes(type_of((int)type));
     if (peer == 0)
         group.to = to;
     else if ((char *)to != (char *)group.to + behind)
-        fake_die("ncclRecv: here only to where rank %d's part of one array is", peer);
+        fake_die("ncclRecv: rank %d's part must be at its place in one array", peer);
     return ncclSuccess;
 }
 
@@ -294,6 +294,6 @@ ncclResult_t ncclGroupEnd(void)
 {
     in_group = false;
     if (!group.comm || (received > 0 && received != group.comm->size))
-        fake_die("ncclGroupEnd: of what is no gather");
+        fake_die("ncclGroupEnd: the group is not a gather");
     return enqueue(group, group_stream);
 }

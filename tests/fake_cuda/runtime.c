@@ -247,7 +247,7 @@ static void *map(size_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
-        fake_die("no addresses for the device's memory");
+        fake_die("cannot reserve addresses for device memory");
     return p;
 }
 
@@ -263,7 +263,7 @@ static char *arena_take(size_t bytes)
     char *p = arena_end;
     arena_end += (bytes / FAKE_PAGE + 2) * FAKE_PAGE;
     if (arena_end > fake_arena + (size_t)FAKE_PAGE * FAKE_PAGES)
-        fake_die("more device memory than there are addresses for");
+        fake_die("no addresses are left for device memory");
     return p;
 }
 
@@ -278,7 +278,7 @@ static void check_ranges(const char *name, const Range *ranges, int count)
     pthread_mutex_lock(&lock);
     for (int i = 0; i < count; i++)
         if (ranges[i].p && ranges[i].bytes && kind_of(ranges[i].p, ranges[i].bytes) != DEVICE)
-            fake_die("%s: range %d, %zu bytes at %p, is no device memory", name, i,
+            fake_die("%s: range %d, %zu bytes at %p, is not device memory", name, i,
                      ranges[i].bytes, ranges[i].p);
     pthread_mutex_unlock(&lock);
 }
@@ -315,7 +315,7 @@ static cudaError_t release(void *p, Kind kind, const char *name)
         link = &(*link)->next;
     Block *block = *link;
     if (!block || block->kind != (int)kind)
-        fake_die("%s(%p): that is not what was allocated", name, p);
+        fake_die("%s(%p): not the address of an allocation of this kind", name, p);
     *link = block->next;
     if (kind == DEVICE) {
         arena_mark(block, NULL);
@@ -435,7 +435,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *made, unsigned flags)
     streams = stream;
     pthread_mutex_unlock(&lock);
     if (pthread_create(&thread, NULL, stream_run, stream) != 0)
-        fake_die("no more threads");
+        fake_die("cannot create a thread");
     pthread_detach(thread);
     *made = stream;
     return cudaSuccess;
@@ -449,7 +449,7 @@ static void check_stream(cudaStream_t stream, const char *name)
     if (stream->destroyed)
         fake_die("%s: the stream is destroyed", name);
     if (stream->device != current)
-        fake_die("%s: a stream of device %d, while the thread's is %d", name, stream->device,
+        fake_die("%s: a stream of device %d, but the thread uses device %d", name, stream->device,
                  current);
 }
 
@@ -513,7 +513,7 @@ static void note_down(cudaStream_t stream, Work work)
 {
     Graph *graph = stream->graph;
     if (!pthread_equal(graph->owner, pthread_self()))
-        fake_die("%s: in a stream that another thread captures", work.name);
+        fake_die("%s: in a stream that a different thread captures", work.name);
     graph->nodes = realloc(graph->nodes, ((size_t)graph->count + 1) * sizeof *graph->nodes);
     graph->nodes[graph->count] = (Node){ work, stream->after };
     stream->after = (After){ 1, { graph->count++ } };
@@ -560,7 +560,7 @@ static void check_direction(enum cudaMemcpyKind direction, Kind to, Kind from)
                  : direction == cudaMemcpyDeviceToHost ? to != DEVICE && from == DEVICE
                                                        : to == DEVICE && from == DEVICE;
     if (!right)
-        fake_die("cudaMemcpyAsync: that is no copy of this kind (%d)", (int)direction);
+        fake_die("cudaMemcpyAsync: the pointers do not fit this kind (%d)", (int)direction);
 }
 
 // CUDA has read all of pageable memory when the call returns. Host memory that it writes holds
@@ -625,7 +625,7 @@ static void come_after(After *after, const int *nodes, int count)
         for (int k = 0; k < after->count; k++)
             known = known || after->nodes[k] == nodes[i];
         if (!known && after->count == MAX_AFTER)
-            fake_die("work that comes after more than %d others", MAX_AFTER);
+            fake_die("work that depends on more than %d nodes", MAX_AFTER);
         if (!known)
             after->nodes[after->count++] = nodes[i];
     }
@@ -656,7 +656,7 @@ static void join_capture(cudaStream_t stream, const struct CUevent_st *event)
 {
     Graph *graph = event->graph;
     if (graph->ended || (stream->graph && stream->graph != graph))
-        fake_die("cudaStreamWaitEvent: for what was recorded in another capture");
+        fake_die("cudaStreamWaitEvent: the event was recorded in a different capture");
     if (!stream->graph) {
         if (graph->fork_count == MAX_FORKS)
             fake_die("a capture of more than %d streams", MAX_FORKS);
@@ -676,7 +676,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     if (event->graph)
         join_capture(stream, event);
     else if (stream->graph)
-        fake_die("a captured stream waits for what is not captured");
+        fake_die("a captured stream waits for work that is not captured");
     else
         enqueue(stream, (Op){ .other = event->stream, .until = event->until });
     return cudaSuccess;
@@ -695,7 +695,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     fake_not_in_capture("cudaEventSynchronize");
     if (event->graph)
-        fake_die("cudaEventSynchronize: of what was captured");
+        fake_die("cudaEventSynchronize: the event was recorded in a capture");
     if (event->recorded)
         wait_until(event->stream, event->until);
     return cudaSuccess;
@@ -730,7 +730,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
     check_stream(stream, "cudaStreamBeginCapture");
     fake_not_in_capture("cudaStreamBeginCapture");
     if (stream->graph || mode != cudaStreamCaptureModeThreadLocal)
-        fake_die("cudaStreamBeginCapture: of a captured stream, or one that is not the thread's");
+        fake_die("cudaStreamBeginCapture: the stream is already captured, or the mode is not thread-local");
     Graph *graph = calloc(1, sizeof *graph);
     graph->users = 1;
     graph->owner = pthread_self();
@@ -761,7 +761,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *made)
 {
     Graph *graph = stream->graph;
     if (!graph || graph->origin != stream || !captures)
-        fake_die("cudaStreamEndCapture: of what this thread has not begun");
+        fake_die("cudaStreamEndCapture: this thread has not begun the capture");
     check_joined(graph);
     for (int i = 0; i < graph->fork_count; i++)
         graph->forks[i]->graph = NULL;
@@ -805,7 +805,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream)
     check_stream(stream, "cudaGraphLaunch");
     fake_not_in_capture("cudaGraphLaunch");
     if (((Graph *)graph)->users == 0)
-        fake_die("cudaGraphLaunch: of what is destroyed");
+        fake_die("cudaGraphLaunch: the graph is destroyed");
     enqueue(stream, (Op){ .graph = (Graph *)graph });
     return cudaSuccess;
 }

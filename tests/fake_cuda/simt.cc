@@ -303,7 +303,7 @@ void touch_elsewhere(const char *at, size_t bytes, bool write)
             touch_shared(at + i, write);
         return;
     }
-    fake_die("%s: block (%u, %u), thread %u %s %zu bytes at %p: no device memory", kernel_name, blockIdx.x, blockIdx.y,
+    fake_die("%s: block (%u, %u), thread %u %s %zu bytes at %p: not device memory", kernel_name, blockIdx.x, blockIdx.y,
              threadIdx.x, write ? "writes" : "reads", bytes, static_cast<const void *>(at));
 }
 
