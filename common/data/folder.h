@@ -17,8 +17,7 @@
 // An archive may have one outermost folder (tar cf pets.tar pets). Its headers are read once; links
 // in it are refused: write it with tar --dereference --hard-dereference. 2 TiB at most.
 //
-// Memory: 17 bytes and the path in the tree for each file. ImageNet's 1.28 million files take 68
-// MB.
+// Memory: 17 bytes and the path in the tree for each file; ImageNet's 1.28 million take 68 MB.
 #pragma once
 #include "check.h"
 #include <stddef.h>

@@ -62,7 +62,7 @@ int agree_neighbours(World *world)
 
 // --- comparing -----------------------------------------------------------------------------------
 
-// Moves a and b to the first line that differs, or to the end of the shorter text.
+// Are the texts equal? If not, moves a and b to the first line that differs, or to a text's end.
 static bool same_lines(const char **a, const char **b)
 {
     for (const char *end; (end = strchr(*a, '\n')) && !strncmp(*a, *b, (size_t)(end - *a) + 1);) {
