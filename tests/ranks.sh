@@ -3,8 +3,7 @@
 #
 #   one                             trains one process for two epochs of ten steps: one.st, one.jsonl
 #   same_as_one TRAIN N [OPTIONS]   trains N ranks of the program TRAIN with the same global batch; prints differences
-# in
-#                                   losses and weights, and fails if there are any
+#                                   in losses and weights, and fails if there are any
 
 batch=48
 lenet=(--arch lenet --data synthetic --train-samples 480 --test-samples 64 --epochs 2 --threads 1

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Wrong command lines of the program: exit status 2, one line on stderr, nothing on stdout, no file, no
-# work: well under 100 ms.
+# A wrong command line ends the program within 100 ms, with exit status 2 and one line on stderr. It prints
+# nothing on stdout and writes no file.
 . "$SRC/tests/test.sh"
 train=$BUILD/01_single_gpu/train
 mkdir "$TMP/here" && cd "$TMP/here" || exit 1
 
-# Runs the rest of its arguments, three times at most, until it took less than 100 ms (a busy machine
-# may need that).
+# at_once COMMAND...: runs the command until it takes less than 100 ms, at most three times, because the
+# machine may be busy.
 at_once()
 {
     local try begin status
@@ -26,25 +26,25 @@ wrong()
     local line="train: $1" what
     shift
     what=$(printf "'%s' " "$@")
-    # Files that a careless program would have made by the time it sees what is wrong.
+    # A careless program would have created these files before it notices the error.
     at_once "$train" --save made.safetensors --metrics made.jsonl --trace made.json "$@"
     check "exit status 2 of $what" test $? = 2
-    check "$what says '$line'" test "$(cat "$TMP/output")" = "$line"
+    check "$what prints '$line'" test "$(cat "$TMP/output")" = "$line"
     check "$what prints nothing on stdout" test ! -s "$TMP/stdout"
     check "$what makes no file" test -z "$(ls -A)"
 }
 
-# test_args has the other kinds of mistakes.
+# test_args tests the other kinds of mistakes.
 wrong "unknown option '--epoch'; did you mean --epochs?" --epoch 3
 wrong "--lr: 'nan' is not a number from 0 to 1000" --lr nan
 wrong "--arch: 'RESNET18' is none of lenet|convnet|resnet18|resnet50" -aRESNET18
 wrong "--milestones: '60,30' is not a rising list of whole numbers such as 30,60,90" --milestones 60,30
 wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 
-# bounds: each number may be its least and its most, and not the next one beyond
+# bounds: each number may be its minimum and its maximum, but not the next number beyond them
 
-# numbers PROGRAM: a line for each option that is a number: its name, the least and the most that it may be, as the
-# program itself says, and the next numbers below and above.
+# numbers PROGRAM: prints a line for each option that takes a number: its name, its bounds as the program prints them,
+# and the next numbers below and above.
 numbers()
 {
     local name
@@ -63,7 +63,7 @@ for program in "$BUILD"/0*/{train,launch}; do
         expect 2 "unknown option '--zzz'" "$program" $(awk -v c=$column '{ print "--" $1 "=" $c }' "$TMP/numbers") --zzz
     done
 done
-# Steps share most options: each is tried beyond its bounds once.
+# Steps share most options, so each option is tried beyond its bounds only once.
 sort -u -k 2,4 "$TMP/all" >"$TMP/once"
 while read -r program name least most below above; do
     for value in "$below" "$above"; do
@@ -81,7 +81,7 @@ step-size 1 1000000, test-samples 0 100000000, tf32 0 1, threads 0 1024,
 timeout 0 1000000, train-samples 0 100000000, usage 0 1000000, val-split 0 0.9,
 warmup 0 1000000, wd 0 1000, workers 0 64, world-size -1 65535
 END
-check "the bounds are those that are promised" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"
+check "the bounds are as listed here" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"
 
 # in a config file
 printf 'lr = 0.5\nepochs = none\n' >"$TMP/wrong.conf"
@@ -91,7 +91,7 @@ check "a config file: file and line" test "$(cat "$TMP/output")" = \
     "$TMP/wrong.conf:2: epochs: 'none' is not a whole number from 1 to 1000000"
 check "a config file: no work" test -z "$(ls -A)"
 
-# several options that do not go together
+# options that cannot be combined
 wrong "--evaluate: needs weights: --resume FILE or --init FILE" -e
 wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b
 launch=$BUILD/04_ddp_launcher/launch
@@ -100,7 +100,7 @@ expect 2 "--master-addr" "$launch" --nnodes 2 -- true
 expect 2 "--master-port" "$launch" --nnodes 2 --master-addr 127.0.0.1 --master-port 0 -- true
 expect 2 "--log-dir" "$launch" --prefix --log-dir logs -- true
 
-# a file that one option would write over another's; what is no file may be given twice
+# two options with the same file; only what is not a regular file may be given twice
 wrong "--trace: that is the file of --metrics" --trace ./made.jsonl -e
 wrong "--metrics: that is the file of --resume" --resume made.jsonl --init b
 touch "$TMP/there"

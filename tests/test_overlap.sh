@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# In 03_ddp_fork gradients travel during backward: the timelines of real runs show it.
+# In 03_ddp_fork gradients travel during backward. Timelines of real runs must show it.
 #
 # ctest: TIMEOUT 100 PROCESSORS 2
 . "$SRC/tests/test.sh"
@@ -12,8 +12,8 @@ train() # train TIMELINE OPTION...: three steps of two ranks, with three buckets
         --epochs 1 --threads 1 -j 0 --bucket-mb 4 --trace "$1.json" "${@:2}"
 }
 
-# For each rank: how many backwards there are, how many all_reduces on the track "communication", how many of these
-# run during a backward, and how many all_reduces a backward calls itself.
+# Counts for each rank: backwards, all_reduces on the track "communication", those of them that run during a backward,
+# and all_reduces that a backward calls itself.
 cat >counts.py <<'END'
 import sys
 sys.dont_write_bytecode = True
@@ -36,7 +36,7 @@ cp output beside.out
 expect 0 "weight hash: " train after --overlap 0
 cp output after.out
 while read -r _ rank backwards beside overlapping inside; do
-    check "rank $rank: the buckets of three steps on a track of their own: $backwards, $beside" \
+    check "rank $rank: the buckets of three steps have their own track: $backwards, $beside" \
         test "$backwards" = 3 -a "$beside" -ge 9
     check "rank $rank: they travel during backward: $overlapping" test "$overlapping" -ge 1
     check "rank $rank: backward itself sends nothing: $inside" test "$inside" = 0

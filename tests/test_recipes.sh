@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The recipes are config files that the steps accept, and what they set is in force.
+# The recipes are config files that the steps accept, and their settings take effect.
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
 
@@ -16,14 +16,14 @@ for recipe in "$SRC"/recipes/*.conf; do
         cp output printed
         # 1e-4 is printed as 0.0001.
         sed '/^#/d; /^$/d; s/ = 1e-4$/ = 0.0001/; s/ = 5e-5$/ = 5e-05/' "$recipe" | sort >wanted
-        check "$name: what it sets" diff wanted <(grep -v '^#' printed | sort)
+        check "$name: its settings" diff wanted <(grep -v '^#' printed | sort)
         expect 0 "" "$BUILD/$program/train" --config printed --print-config
         check "$name: reads back" diff printed output
     done
 done
 check "there are recipes" test "$passed" -gt 50
 
-# In every step: a wrong line, and the command line above the file.
+# In every step, a wrong line is an error, and the command line overrides the file.
 printf 'lr = 0.5\n\nepohcs = 3\n' >wrong.conf
 printf 'data = synthetic\narch = lenet\ntrain-samples = 64\ntest-samples = 32\nepochs = 1\nlr = 0.5\n' >small.conf
 for program in "$BUILD"/0*/train; do
@@ -33,7 +33,7 @@ for program in "$BUILD"/0*/train; do
 done
 check "no file was made" test ! -e made.st
 
-# The numbers of a file are those of the run, and of all its ranks.
+# The settings of a file apply to the run and to all its ranks.
 expect 0 "64 + 32 images" "$BUILD/03_ddp_fork/train" -n 2 -b 16 --config small.conf --metrics run.jsonl
 check "the metrics have them" grep -q '"options":{.*"arch":"lenet".*"train_samples":64.*"lr":0.5,' run.jsonl
 test_done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Equal seeds and threads give equal bits, twice; and a run that was killed at any step and went on from
-# its checkpoint ends with the bits of one that was not, in the middle of an epoch too.
+# Runs with equal seeds and threads give bit-identical weights. So does a run that was killed at any step,
+# even in the middle of an epoch, and resumed from its checkpoint.
 #
 # ctest: TIMEOUT 300 PROCESSORS 2
 set -u
@@ -35,7 +35,7 @@ check() {   # check ARCH DATA STEPS...: an epoch has 7 steps, the last one of 4 
 check lenet fashion-mnist 1 3 7 10 20
 check resnet18 synthetic 5 14
 
-# Between two epochs the batch size may change: the learning rate follows the epochs, not the steps.
+# The batch size may change between two epochs, because the learning rate follows the epochs, not the steps.
 arch=lenet data=fashion-mnist
 rm -f "$TMP/lr.st" "$TMP/lr.jsonl"
 train --save "$TMP/lr.st" --epochs 2 --schedule multistep --milestones 2
@@ -43,7 +43,7 @@ train --save "$TMP/lr.st" --resume auto -b 50 --schedule multistep --milestones 
 expect "the rate after a change of batch size" \
     "$(sed -n 's/.*"event":"step".*"lr":\([^,]*\),.*/\1/p' "$TMP/lr.jsonl" | sort -u)" 0.001
 
-# Killed outright while it trains, again and again, until it gets through: only whole checkpoints count.
+# A run is killed again and again until it finishes. It must only ever resume complete checkpoints.
 arch=convnet data=fashion-mnist
 train; whole=$(hash_of)
 kills=0
@@ -58,7 +58,7 @@ for wait in 0.1 0.2 0.3 0.4 0.6 0.9 5 30; do
     kills=$((kills + 1))
 done
 expect "killed $kills times" "$(hash_of)" "$whole"
-expect "and nothing half-written left" "$(ls "$TMP" | grep -c 'tmp$')" 0
+expect "and no temporary file is left" "$(ls "$TMP" | grep -c 'tmp$')" 0
 
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

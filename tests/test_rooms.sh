@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Which rooms of common/ may use which. A module is a contract (a header at the top of common/) or a .c file in a room, with
-# its header. A module uses another by #include, or by a symbol that its object needs. Rooms use only the rooms below them.
-# No two modules use each other, directly or through others.
+# Checks the dependencies between the rooms (folders) of common/. A module is a contract (a header at the top of
+# common/) or a .c file in a room, with its header. A module uses another by #include, or by a symbol that its object
+# needs. Rooms may use only the rooms below them. No two modules may use each other, directly or through others.
 . "$SRC/tests/test.sh"
 
-# room: the rooms that it may use; device: device.h and ops.h, which cpu/ and cuda/ implement
+# [room]="the rooms that it may use". "device" is device.h and ops.h, which cpu/ and cuda/ implement.
 declare -A may=(
     [types]="" [base]="types" [world]="base types"
     [device]="base types" [cpu]="device base types" [cuda]="device base types"
@@ -21,7 +21,7 @@ includes()
         while read -r from to; do echo "$(module_of "$1" "$from") $(module_of "$1" "$to")"; done)
 }
 
-# module_of TREE FILE: base/log for base/log.c, base/log.h for log.h, whose .c is there.
+# module_of TREE FILE: base/log for base/log.c, and base/log.h for log.h, because log.c is in base/.
 module_of()
 {
     local stem=${2%.*} found
@@ -34,7 +34,7 @@ module_of()
     echo "${found%/*}/$stem.h"
 }
 
-# calls BUILD: the same for each symbol that one object defines and another needs, of common/ as it was compiled.
+# calls BUILD: "module module" for each symbol that an object of common/ needs and another object defines.
 calls()
 {
     (cd "$1/CMakeFiles" && find ddp_base.dir ddp_world.dir ddp_compute_cpu.dir ddp_gloo.dir -name '*.o' -print0 |
@@ -44,7 +44,7 @@ calls()
             END { for (need in needs) { split(need, n, " "); if (n[2] in where) print n[1], where[n[2]] } }'
 }
 
-# one_way: reads such lines, and prints uses of a higher room and every circle.
+# one_way: reads such lines, and prints each use of a higher room and each cycle.
 one_way()
 {
     local from to bad=0
@@ -54,15 +54,15 @@ one_way()
             { echo "$from uses $to, but ${from%%/*}/ may use only: ${may[${from%%/*}]-}"; bad=1; }
     done <edges
     tsort edges >/dev/null || bad=1
-    [ "$(wc -l <edges)" -gt 100 ] || { echo "only $(wc -l <edges) edges were found"; bad=1; }
+    [ "$(wc -l <edges)" -gt 100 ] || { echo "found only $(wc -l <edges) edges"; bad=1; }
     return $bad
 }
 
 cd "$TMP" || exit 1
 all() { { includes "$SRC"; calls "${BUILD%/*}"; } | one_way; }
-check "every room uses only the rooms below it, and there are no circles" all
+check "every room uses only the rooms below it, and there are no cycles" all
 
-# --- that this test can fail --------------------------------------------------------------------------------
+# --- mistakes are noticed -----------------------------------------------------------------------------------
 
 cp -r "$SRC/common" .
 mistake() { includes "$TMP" | one_way >noticed 2>&1; grep -qF "$1" noticed; }
@@ -71,5 +71,5 @@ check "a use of a higher room is noticed" mistake "base/rng uses model/model.h"
 cp "$SRC/common/base/rng.c" common/base
 echo '#include "data/cifar.h"' >>common/data/files.h
 echo '#include "data/files.h"' >common/data/cifar.h
-check "two that use each other are noticed" mistake "contains a loop"
+check "two modules that use each other are noticed" mistake "contains a loop"
 test_done

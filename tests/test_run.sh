@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The wrapper of all tests notices what it should notice.
+# run.sh, which runs every test, must report timeouts, processes left running and files left in /dev/shm.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the sh inside; run is called by expect
 . "$SRC/tests/test.sh"
 export SHM_OF_OTHERS=
@@ -11,13 +11,13 @@ expect 77 "" run 5 sh -c 'exit 77'
 expect 0 "/" run 5 sh -c 'touch "$TMP/file" && echo "$TMP"'
 check "its scratch directory is gone" test ! -e "$(cat "$TMP/output")"
 expect 0 "/" run 5 sh -c 'mkdir "$TMP/d" && touch "$TMP/d/f" && chmod 500 "$TMP/d" && echo "$TMP"'
-check "also what was read-only" test ! -e "$(cat "$TMP/output")"
+check "even if it has a read-only folder" test ! -e "$(cat "$TMP/output")"
 expect 124 "stopped after 1 s" run 1 sleep 20
 expect 124 "left running:" run 1 sh -c 'sleep 20; true'
 expect 124 "" timeout -s INT 1 "$SRC/tests/run.sh" 50 sh -c 'touch "$TMP/file"; sleep 20; true'
 check "Ctrl-C leaves no scratch directory" test -z "$(find "$TMP" -mindepth 1 -name 'ddp-test.*')"
 expect 1 "left running:" run 5 sh -c 'setsid sleep 20 >/dev/null 2>&1 & echo started'
-check "which was stopped" test -z "$(pgrep -f '^sleep 20$')"
+check "the process is stopped" test -z "$(pgrep -f '^sleep 20$')"
 
 shm=/dev/shm/ddp-test-run-$$
 if [ -w /dev/shm ]; then

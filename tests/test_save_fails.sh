@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Whatever goes wrong while a checkpoint is written - an error of any call, a kill before or in the middle
-# of any call - the old or the new checkpoint is there, whole. tests/shim/fault.c makes it go wrong.
-# (test_save_fails_beside.sh: the same where another thread writes, beside training.)
+# of any call - the complete old or new checkpoint must exist. tests/shim/fault.c causes the errors.
+# (test_save_fails_beside.sh tests a program that writes checkpoints in a second thread.)
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside
 . "$SRC/tests/test.sh"
 . "$SRC/tests/disk.sh"
 train=$BUILD/${program:-01_single_gpu}/train
-within=${within:-0}             # checkpoints within the second epoch
+within=${within:-0}             # number of checkpoints within the second epoch
 more=()
 [ "$within" = 1 ] && more=(--save-every 1)
 options=(--data synthetic --arch lenet --train-samples 64 --test-samples 32 -b 32 -j 0 --threads 1)
 cd "$TMP" || exit 1
 
-# The run that is to be hurt: it resumes after epoch 1, trains epoch 2 and saves.
+# The run in which errors occur: it resumes after epoch 1, trains epoch 2 and saves.
 second_epoch()  # second_epoch [NAME=VALUE...]: its exit status is left in $status
 {
-    {   # the shell is not to report the killed
+    {   # hides the shell's reports of killed processes
         env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=saved "$@" \
             "$train" "${options[@]}" --epochs 2 --resume saved/net --save saved/net "${more[@]}" >stdout 2>output
         status=$?
@@ -35,7 +35,7 @@ says() { grep -qF -- "$1" output; }
 is() { [ "$1" = "$2" ]; }
 lines() { wc -l <output; }
 
-# --- what it should be: the file after epoch 1 (old), perhaps in the middle, and after epoch 2 (new) -----
+# --- the right files: after epoch 1 (old), perhaps within epoch 2 (middle), and after epoch 2 (new) ------
 
 mkdir saved
 "$train" "${options[@]}" --epochs 1 --save saved/net >stdout 2>output || { cat stdout output; exit 1; }
@@ -49,7 +49,7 @@ before
     expect 0 "saving" "$train" "${options[@]}" --max-steps 3 --resume saved/net --save saved/net "${more[@]}"
 mv saved middle
 check "old and new differ" not cmp -s old/net new/net
-check "there is something in the middle" is "$(cmp -s old/net middle/net; echo $?)" "$within"
+check "whether there is a checkpoint within epoch 2" is "$(cmp -s old/net middle/net; echo $?)" "$within"
 for state in old middle new; do
     expect 0 "top1:" "$train" "${options[@]}" --evaluate --resume $state/net
 done
@@ -72,30 +72,31 @@ for at in $(seq 1 $((calls + 1))); do
         if [ "$at" -le "$calls" ]; then
             check "call $at: $what" is $status 137
         else
-            check "after the last call nobody is killed" is $status 0
+            check "after the last call nothing is killed" is $status 0
         fi
         check "call $at: $what: the checkpoint" is_whole saved/net
         [ -e saved/net.best ] &&
             check "call $at: $what: the best checkpoint" is_whole saved/net.best
     done
 done
-# What is left over from a kill hurts nobody: the same command goes on, to the same bits.
+# The temporary file left by a kill is harmless: the same command resumes and ends with the same weights.
 before
 second_epoch FAULT_CALL=fsync FAULT_AT=1 FAULT_DO=kill
 check "a temporary file is left behind" not nothing_temporary
 second_epoch
 check "the run after a kill" is $status 0
-check "... ends as if nothing had been" cmp saved/net new/net
+check "... ends with the checkpoint of an undisturbed run" cmp saved/net new/net
 
 # --- errors ---------------------------------------------------------------------------------------------
 
-# fails CALL AT WHAT SAYS [HINT]: one line (and a hint), exit 1, the old file, nothing temporary.
+# fails CALL AT WHAT SAYS [HINT]: the program prints one line and a hint, and ends with status 1. The old checkpoint is
+# unchanged, and no temporary file is left.
 fails()
 {
     before
     second_epoch FAULT_CALL="$1" FAULT_AT="$2" FAULT_DO="$3"
     check "$1 $2 $3: exit status" is $status 1
-    check "$1 $2 $3: says $4" says "saved/net: $4"
+    check "$1 $2 $3: prints $4" says "saved/net: $4"
     check "$1 $2 $3: one line and a hint" is "$(lines)" 2
     check "$1 $2 $3: the hint" says "hint: ${5:-}"
     check "$1 $2 $3: the old checkpoint" cmp saved/net old/net
@@ -111,18 +112,18 @@ fails rename 1 EACCES "rename: Permission denied" "$elsewhere"
 fails open 2 EACCES "open its directory: Permission denied" "$elsewhere" # 1: of the file to resume
 fails open 3 EROFS "open a temporary file beside it: Read-only file system" "$elsewhere"
 
-# After the rename the new file is in place; that it may not stay there has to be said.
+# After the rename the new file is in place. The program must report that a crash could still undo the rename.
 before
 second_epoch FAULT_CALL=fsync FAULT_AT=2 FAULT_DO=EIO
 check "fsync of the directory: exit status" is $status 1
-check "fsync of the directory: says so" says "saved/net: fsync of its directory: Input/output error"
+check "fsync of the directory: the message" says "saved/net: fsync of its directory: Input/output error"
 if [ "$within" = 1 ]; then first=middle; else first=new; fi
 check "fsync of the directory: the new checkpoint" cmp saved/net $first/net
 check "fsync of the directory: nothing temporary" nothing_temporary
 
-# --- a second Ctrl-C while a file is made, or renamed ------------------------------------------------------
+# --- a second Ctrl-C while a file is written or renamed ----------------------------------------------------
 
-# impatient CALL AT: it ends at once, and leaves nothing half-done, whichever thread is at it.
+# impatient CALL AT: the program ends at once and leaves no temporary file, whichever thread is writing.
 impatient()
 {
     before
@@ -152,7 +153,7 @@ impatient rename 1
 before
 (ulimit -f 100; second_epoch; exit $status)
 check "ulimit -f: exit status" is $? 1
-check "ulimit -f: says so" says "File too large"
+check "ulimit -f: the message" says "File too large"
 check "ulimit -f: the old checkpoint" cmp saved/net old/net
 check "ulimit -f: nothing temporary" nothing_temporary
 
@@ -164,7 +165,7 @@ mkdir none.best
 expect 1 "none.best is a directory" "$train" "${options[@]}" --epochs 1 --save none
 check "a directory: nothing temporary" not compgen -G 'saved.tmp*'
 
-# A disk that is really full, and one that is really read-only, where this user may mount them.
+# A disk that is really full, and one that is really read-only, if this user may mount them.
 on_disk='mount -t tmpfs -o size=700k none saved && cp old/net saved && $0 || exit 99
     "$@"
     status=$?

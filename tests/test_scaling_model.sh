@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tools/scaling_model: known limits, its fit of synthetic measurements, and the numbers in docs/scaling.md.
+# tools/scaling_model: known limits, a fit of synthetic measurements, and the numbers in docs/scaling.md.
 # shellcheck disable=SC2317  # model is called by expect
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
@@ -36,21 +36,21 @@ for algorithm, overlap in itertools.product(ALL, "01"):
 def ring(gpus, size, latency, bandwidth):
     return 2 * (gpus - 1) * latency + 2 * (gpus - 1) / gpus * size / bandwidth
 
-# One GPU on a node, no overlap, one bucket: a step and a ring.
+# One GPU per node, no overlap, one bucket: the time of a step plus that of a ring.
 words = ["--step-ms", 7, "--gradient-bytes", "1e8", "--overlap", 0, "--bucket-mb", 0, "--algorithm", "ring",
          "--gpus-per-node", 1, "--latency-us", "1,20", "--bandwidth-GBps", "9,12.5", "--call-us", 0]
 for r in rows(*words):
     wanted = 7e-3 + ring(r["gpus"], 1e8, 20e-6, 12.5e9)
     so(f"{r['gpus']} GPUs: {r['step']} is {wanted}", abs(r["step"] - wanted) <= 1e-9 * wanted)
 
-# In buckets of 10 MiB after the first of 1 MiB, each pays for its latency; with overlap the last one is left.
+# Buckets of 10 MiB after the first of 1 MiB: each one adds its latency. With overlap, the last bucket stays exposed.
 sizes = [2**20] + [10 * 2**20] * 9
 sizes.append(1e8 - sum(sizes))
 (plain,), (hidden,) = (rows(*words, "--bucket-mb", 10, "--gpus", 64, "--overlap", overlap) for overlap in "01")
 so("a sum of buckets", abs(plain["exposed"] - sum(ring(64, s, 20e-6, 12.5e9) for s in sizes)) <= 1e-9)
 so("the last bucket is not hidden", ring(64, sizes[-1], 20e-6, 12.5e9) <= hidden["exposed"] < plain["exposed"])
 
-# Hierarchical: reduce-scatter and all-gather inside, between them a ring over the nodes.
+# Hierarchical: reduce-scatter within each node, a ring over the nodes, and all-gather within each node.
 (r,) = rows("--step-ms", 7, "--gradient-bytes", "1e8", "--overlap", 0, "--bucket-mb", 0, "--call-us", 5, "--algorithm",
             "hierarchical", "--gpus-per-node", 4, "--latency-us", "2,10", "--bandwidth-GBps", "100,25", "--gpus", 32)
 wanted = 5e-6 + 2 * 3 * 2e-6 + 2 * 7 * 10e-6 + 2 * 3 / 4 * 1e8 / 100e9 + 2 * 7 / 8 * 1e8 / 25e9
@@ -59,7 +59,7 @@ for gpus in (8, 64, 4096):
     each = {a: [r["latency"] + r["transfer"] for r in rows("--algorithm", a, "--gpus", gpus)] for a in ALL}
     so("the best is the fastest", each["best"] == [min(times) for times in zip(*(each[a] for a in ALL[:3]))])
 
-# A fit finds the ring that the times were made with.
+# A fit finds the parameters of the ring that made these times.
 times = {(n, size): 2 * (n - 1) * (150 + size / n / 1250) for n in (2, 3) for size in (1024, 65536, 2**20, 2**26)}
 latency, bandwidth = model.fit(times)
 so("a fit", abs(latency - 150) < 1e-6 and abs(bandwidth - 1250) < 1e-6)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The rules that make a step and the next one diff well (tools/check_series.sh), held by the steps; and small
-# series with one mistake each, which must be found. Then the READMEs' diffs, ./ddp diff, and tools/propagate.
+# tools/check_series.sh checks the rules that keep diffs between steps short. The steps must follow the rules, and
+# mistakes in a small series must be found. Then: the READMEs' diffs, ./ddp diff, and tools/propagate.
 # shellcheck disable=SC2016,SC2317  # a $ in single quotes is for sed; functions are called by expect
 . "$SRC/tests/test.sh"
 type -P git >/dev/null || { echo "skipped: no git"; exit 77; }
@@ -51,14 +51,14 @@ echo 'int ddp(int rank);' >03_three/ddp.h
 echo '2. The second.' >>02_two/README.md
 readme_diff . 2>/dev/null
 
-# Another copy of it, to spoil.
+# make_series: a new copy of the small series, in which a test makes a mistake.
 make_series() { cd "$TMP" && rm -rf s && cp -r good s && cd s || exit 1; }
 
 make_series
 expect 0 "01_one to 02_two: train.c 3 lines in 2 hunks (1 removed, 2 added); 5 lines to read in all" check_series .
 expect 0 "02_two to 03_three: train.c 1 line in 1 hunk (0 removed, 1 added); 2 lines to read in all" check_series .
 
-# mistake TEXT COMMAND...: the command spoils the series, and the rule's TEXT is what is said about it.
+# mistake TEXT COMMAND...: the command makes a mistake in the series, and check_series prints TEXT.
 mistake()
 {
     make_series
@@ -97,11 +97,11 @@ expect 0 "" readme_diff --check .
 cp 02_two/README.md "$TMP/before.md"
 spoil 's/int devices/int gpus/' 02_two/train.c
 expect 1 "02_two/README.md: out of date" check_series .
-check "the next step's is not either" grep -q '^03_three/README.md: out of date' "$TMP/output"
+check "the next step's README is out of date, too" grep -q '^03_three/README.md: out of date' "$TMP/output"
 check "--check writes nothing" cmp 02_two/README.md "$TMP/before.md"
 echo '2. The second.' >>03_three/README.md
 expect 0 "written: 02_two/README.md" readme_diff .
-check "a second time there is nothing to write" test -z "$(readme_diff . 2>&1)"
+check "a second run writes nothing" test -z "$(readme_diff . 2>&1)"
 cat >"$TMP/wanted.md" <<'EOF'
 # A step
 
@@ -160,14 +160,14 @@ spoil 's/learning rate/rate/' 03_three/train.c
 ddp_diff() { ./ddp diff "$@"; }
 expect 0 "new in 03_three: ddp.h (1 line)" ddp_diff 02 03
 check "a file that is the same" grep -qxF 'the same in both: replicas.c (2 lines)' "$TMP/output"
-check "the end is what it comes to" grep -qxF 'train.c: 3 lines in 1 hunk (1 removed, 2 added)' <(tail -1 "$TMP/output")
+check "the summary comes last" grep -qxF 'train.c: 3 lines in 1 hunk (1 removed, 2 added)' <(tail -1 "$TMP/output")
 check "README.md was not asked for" not grep -q 'README' "$TMP/output"
 expect 0 "README.md: " ddp_diff 02 03 README.md
 expect 0 "only in 03_three: ddp.h" ddp_diff 3 2
 if type -P python3 >/dev/null; then
     expect 0 "written: page.html" ddp_diff 01 02 --html page.html
     check "a page has a sentence for each hunk" test "$(grep -c '<p class="why"><b>[0-9]*\.</b> The ' page.html)" = 2
-    check "both sides stand beside each other" grep -q 'class="old".*class="new"' page.html
+    check "both sides are next to each other" grep -q 'class="old".*class="new"' page.html
 fi
 expect 2 "neither 01_one nor 02_two has a file 'ddp.h'" ddp_diff 01 02 ddp.h
 expect 2 "there is no step '09'" ddp_diff 01 09
@@ -191,11 +191,11 @@ changed() { git status --porcelain | cut -c4- | paste -sd' '; }
 spoil 's/line 5/line V/' 02_two/train.c
 expect 0 "03_three/train.c: merged" propagate 02_two/train.c
 check "not into earlier steps" test "$(changed)" = "02_two/train.c 03_three/train.c 04_four/train.c"
-check "the change is there, and its own line" test "$(grep -cxE 'line (V|twenty)' 04_four/train.c)" = 2
+check "the file has the change and keeps its own line" test "$(grep -cxE 'line (V|twenty)' 04_four/train.c)" = 2
 git reset -q --hard
 spoil 's/line 20/line XX/' 01_one/train.c
 expect 1 "03_three/train.c: a conflict, marked" propagate 01_one/train.c
-check "a copy, a conflict, and the rest untouched" test "$(changed)" = "01_one/train.c 02_two/train.c 03_three/train.c"
+check "a copy, a conflict, and the rest unchanged" test "$(changed)" = "01_one/train.c 02_two/train.c 03_three/train.c"
 check "both sides are there" test "$(grep -cE '^(<<<<<<< 03_three/train.c|>>>>>>> 01_one/train.c)$' 03_three/train.c)" = 2
 expect 1 "has conflict markers in it" propagate 03_three/train.c
 expect 2 "which file?" propagate

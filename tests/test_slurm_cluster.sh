@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The Slurm cluster of tools/slurm.sh: it does what a real one does, and afterwards nothing of it is left. With nodes in
-# namespaces; and, where those are refused, with all nodes on this host's loopback interface. (Time limits, disconnected
-# nodes, MPI: test_slurm.sh.)
+# The Slurm cluster of tools/slurm.sh must work like a real one, and nothing of it may be left when it ends. Its nodes
+# are in namespaces or, where those are refused, all on this host's loopback interface. (test_slurm.sh tests time
+# limits, disconnected nodes and MPI.)
 #
 # ctest: TIMEOUT 240 LABELS deadlines
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; words for shells in the cluster
@@ -9,11 +9,11 @@
 . "$SRC/tests/slurm/cluster.sh"
 cd "$TMP" || exit 1
 
-# --- is all of it gone? ---------------------------------------------------------------------------------------------
+# --- is anything of the cluster left? -------------------------------------------------------------------------------
 
 # Processes that inherited this directory from what started the cluster, jobs included.
 processes_of() { env -u DDP_SLURM_DIR grep -lzxF "DDP_SLURM_DIR=$1" /proc/[0-9]*/environ 2>/dev/null; }
-# Only what no other test beside this one could have made.
+# Traces that no test running at the same time could have left.
 traces()
 {
     ip -o link | grep -oE ' node[0-9]+[:@]'
@@ -26,9 +26,10 @@ before=$(traces 2>/dev/null)
 gone() { until_so 2 is_gone "$1"; }
 is_gone() { [ ! -e "$1" ] && [ -z "$(processes_of "$1")" ] && [ "$(traces 2>/dev/null)" = "$before" ]; }
 
-nap=$((1000000 + $$))       # no other test's job sleeps so long
+nap=$((1000000 + $$))       # no other test's job sleeps exactly this long
 sleeping() { pgrep -fx "/bin/sleep $nap"; }
-# dies WHAT PID: it is killed once the cluster runs a job, one that does not know from whom it has its environment.
+# dies WHAT PID: kills the process while the cluster runs a job whose environment does not name the cluster. Nothing may
+# be left.
 dies()
 {
     check "$1: up" until_so 20 on_head true
@@ -36,7 +37,7 @@ dies()
     check "$1: a job" until_so 10 sleeping
     kill -KILL "$2"
     check "$1: nothing is left" gone "$DDP_SLURM_DIR"
-    check "$1: nor of the job" until_so 2 not sleeping
+    check "$1: the job is gone, too" until_so 2 not sleeping
 }
 
 # --- wrong words: exit 2, and nothing done --------------------------------------------------------------------------
@@ -71,7 +72,7 @@ files=$(on_head printenv DDP_SLURM)
 check "its files" test -e "$files/slurm.conf"
 check "down" "$slurm" down
 check "nothing is left" gone "$DDP_SLURM_DIR"
-check "nor of its files" not ls -d "$files"
+check "its files are removed, too" not ls -d "$files"
 export DDP_SLURM_DIR=$TMP/slurm
 
 if [ $EUID = 0 ] && id nobody >/dev/null 2>&1; then
@@ -86,12 +87,12 @@ if [ $EUID = 0 ] && id nobody >/dev/null 2>&1; then
     check "nothing is left" gone "$TMP/his/slurm"
 fi
 
-# --- nodes of their own -----------------------------------------------------------------------------------------------
+# --- nodes in namespaces ----------------------------------------------------------------------------------------------
 
 cluster_up 2 --gpus 2 || exit 1
 expect 1 "a cluster runs in $TMP/slurm already" "$slurm" up 2
 has_namespaces || {
-    echo "not tried: nodes of their own (no namespaces here)"
+    echo "not tried: nodes in namespaces (they are refused here)"
     test_done
 }
 first=$DDP_SLURM_DIR
@@ -100,7 +101,7 @@ check "a second cluster" cluster_up 3
 expect 0 "" on_head srun -N 3 -l hostname
 check "each node has its name" test "$(sort "$TMP/output" | paste -sd' ')" = "0: node1 1: node2 2: node3"
 expect 0 "" on_head srun -N 3 -l getent hosts node1
-check "and all know it" test "$(grep -c '10.77.0.11 *node1' "$TMP/output")" = 3
+check "and all nodes can resolve it" test "$(grep -c '10.77.0.11 *node1' "$TMP/output")" = 3
 expect 2 "there is no node '3'" env DDP_SLURM_DIR="$first" "$slurm" node 3 true
 check "down" "$slurm" down
 check "the second is gone" gone "$DDP_SLURM_DIR"
@@ -131,13 +132,13 @@ check "nothing is left" gone "$TMP/slurm"
 
 # --- death -----------------------------------------------------------------------------------------------------------
 
-{   # the shell is not to report the killed
+{   # hides the shell's reports of killed processes
     bash -c "'$slurm' hold 2 & wait" >/dev/null 2>&1 &
     dies "hold's parent" $!
     "$slurm" up 2 >/dev/null 2>&1
     dies "keeper" "$(cat "$DDP_SLURM_DIR/keeper")"
     timeout --foreground -s KILL 0.2 "$slurm" up 2 >/dev/null 2>&1
-    [ -e "$DDP_SLURM_DIR/cluster" ] && "$slurm" down            # it was quicker
+    [ -e "$DDP_SLURM_DIR/cluster" ] && "$slurm" down            # it was up before the kill
 } 2>/dev/null
-check "killed while it starts" until_so 10 is_gone "$DDP_SLURM_DIR"
+check "nothing is left after a kill during the start" until_so 10 is_gone "$DDP_SLURM_DIR"
 test_done

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 240 PROCESSORS 2 LABELS deadlines
-# How a run ends before its time: Ctrl-C, Ctrl-C twice, TERM, a loss that is not finite, no memory.
+# Runs that end early: Ctrl-C, Ctrl-C twice, TERM, a loss that is not finite, no memory.
 . "$SRC/tests/test.sh"
 mkdir "$TMP/here" && cd "$TMP/here" || exit 1
 small="--data synthetic --train-samples 4000 --test-samples 64 -b 20 --threads 1 --seed 3 -p 1"
 train() { "$BUILD/01_single_gpu/train" --arch lenet $small "$@"; }
 hash_of() { sed -n 's/^weight hash: //p' "$1"; }
 
-# In the background, until it has printed so many steps; $pid is its process.
+# begin STEPS OPTION...: starts a run in the background and waits until it has printed STEPS steps; sets $pid.
 begin()
 {
     local steps=$1
@@ -20,22 +20,22 @@ begin()
     done
 }
 
-# The step under way is finished and saved; going on from there gives the bits of a run left alone.
+# The run finishes the current step and saves. Resumed, it ends with the weights of an uninterrupted run.
 for signal in INT TERM; do
     begin 3 --arch lenet $small --epochs 1 --save stopped.st
     kill -$signal $pid
     wait $pid
     status=$?
     check "$signal: status $status" test $status = $((128 + $(kill -l $signal)))
-    check "$signal: the screen says so" grep -q "Training Interrupted" begun
+    check "$signal: it is reported" grep -q "Training Interrupted" begun
     check "$signal: one checkpoint, nothing else" test "$(ls | tr '\n' ' ')" = "begun stopped.st "
     train --epochs 1 --resume stopped.st >resumed 2>&1
     train --epochs 1 >alone 2>&1
-    check "$signal: the same bits in the end" test -n "$(hash_of alone)" -a "$(hash_of resumed)" = "$(hash_of alone)"
+    check "$signal: the same weights in the end" test -n "$(hash_of alone)" -a "$(hash_of resumed)" = "$(hash_of alone)"
     rm -f ./*
 done
 
-# The second Ctrl-C does not wait for the step: a batch this large takes seconds.
+# The second Ctrl-C does not wait for the end of the step. A batch this large takes seconds.
 begin 1 --data synthetic --train-samples 12000 -b 6000 --threads 1 -p 1 --save never.st
 kill -INT $pid
 sleep 0.05
@@ -45,32 +45,32 @@ wait $pid
 status=$?
 took=$((($(date +%s%N) - begun_at) / 1000000))
 check "Ctrl-C twice: status $status" test $status = 130
-check "Ctrl-C twice: gone after $took ms" test $took -lt 1000
+check "Ctrl-C twice: it ends after $took ms" test $took -lt 1000
 check "Ctrl-C twice: nothing left" test "$(ls)" = begun
 
-# The loss explodes: a status of its own, one line with a hint, no checkpoint.
+# The loss explodes: exit status 3, one line and a hint, no checkpoint.
 train --epochs 1 --lr 900 -p 5 --save nan.st >out 2>err
 status=$?
 check "not finite: status $status" test $status = 3
 check "not finite: one line and a hint" test "$(wc -l <err)" = 2
-check "not finite: what is said" grep -q "the loss is not finite in epoch 1, by step" err
+check "not finite: the message" grep -q "the loss is not finite in epoch 1, by step" err
 check "not finite: nothing saved" test ! -e nan.st -a ! -e nan.st.best
 
-# Whoever read the output went away: the run goes on, and saves.
+# The program that reads the output ends: training continues and saves.
 train --epochs 1 --save piped.st 2>&1 | head -1 >out
-check "a closed pipe: saved all the same" test -s piped.st
+check "a closed pipe: saved nevertheless" test -s piped.st
 rm -f piped.st piped.st.best
 
 # Nothing to evaluate is an error, not a score of random weights.
 expect 1 "is not there: nothing to evaluate" train -e --resume auto --save missing.st
 
-# OpenMP told to give fewer threads than were asked for: oneDNN's would wait for the others for ever.
+# OpenMP may give fewer threads than requested. oneDNN would then wait forever for the missing threads.
 OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train" --arch convnet $small -j 0 --threads 2 \
     --max-steps 3 >out 2>&1
 check "OMP_THREAD_LIMIT=1: status $?" grep -q "1 thread$" out
 check "OMP_THREAD_LIMIT=1: it ends" grep -q "weight hash" out
 
-# Less and less memory: each time one line that says how much was wanted, and a hint.
+# Less and less memory: each time one line with the reason, and perhaps a hint.
 for megabytes in 1000 700 500 350 250; do
     (ulimit -v $((megabytes * 1024)) && "$BUILD/01_single_gpu/train" --data synthetic --max-steps 1 -j 1 --threads 1 \
         --save mem.st) >out 2>err

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 120 SANITIZERS asan tsan
-# The whole programs, small: LeNet learns, saves, goes on, evaluates, and tells all of it. Runs under the
-# sanitizers too.
+# Small runs of the whole programs: LeNet learns, saves, resumes, evaluates, and reports all of it. Also
+# runs under the sanitizers.
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
-data=fashion-mnist wanted=50        # percent: right of 500, after 2 epochs of 1,000 images
-[ -d /usr/share/datasets/fashion-mnist ] || data=synthetic wanted=8     # these take longer to learn
+data=fashion-mnist wanted=50        # percent of 500 images, after 2 epochs of 1,000 images
+[ -d /usr/share/datasets/fashion-mnist ] || data=synthetic wanted=8     # slower to learn
 # shellcheck disable=SC2317  # it is called, by expect
 train() { "$BUILD/01_single_gpu/train" --arch lenet --data "$data" --train-samples 1000 --test-samples 500 \
     -b 10 --lr 0.02 --threads 1 -j 2 "$@"; }
@@ -13,7 +13,7 @@ train() { "$BUILD/01_single_gpu/train" --arch lenet --data "$data" --train-sampl
 expect 0 "weight hash: " train --epochs 2 --save run.st --metrics run.jsonl --trace run.json -p 25
 hash=$(tail -1 "$TMP/output")
 check "a checkpoint, and the best" test -s run.st -a -s run.st.best
-check "nothing half-written" test "$(find . -name '*.tmp*' | wc -l)" = 0
+check "no temporary file" test "$(find . -name '*.tmp*' | wc -l)" = 0
 check "every kind of event" test "$(sed 's/^{"event":"\([a-z]*\)".*/\1/' run.jsonl | sort | uniq -c | tr -s ' \n' ' ')" = \
     " 1 config 1 end 2 epoch 8 step "
 top1=$(sed -n 's/^{"event":"epoch","epoch":2,.*"top1":\([0-9]*\).*/\1/p' run.jsonl)
@@ -26,8 +26,8 @@ expect 0 "$hash" train --epochs 2 --resume half.st
 expect 0 "top1" train -e --resume run.st
 expect 0 "weight hash: " train --dry-run
 
-# What every step saves. The best checkpoint is written first. It stays where a later epoch, here of a resumed run, is
-# only as good. The numbers of an epoch are of all its steps, before and after a stop.
+# The checkpoints of every step. The best one is written first, and is kept if a later epoch, here of a resumed run, is
+# only equally good. The numbers of an epoch include all its steps, before and after a stop.
 tiny=(--arch lenet --data synthetic --train-samples 40 --test-samples 20 -b 10 --threads 1 -j 1)
 epoch_of() { sed -n 's/^{"event":"epoch"\(.*\),"seconds".*/\1/p' "$1"; }
 for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do
@@ -37,7 +37,7 @@ for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_am
     check "$name: the best first" test "$(grep -o "$name.st.*" "$TMP/output" | tr '\n' ' ')" = "$name.st.best $name.st "
     cp "$name.st.best" first.st
     expect 0 "== resumed" "${run[@]}" --epochs 2 --lr 0 --resume "$name.st" --save "$name.st"
-    check "$name: the first of two equals" cmp "$name.st.best" first.st
+    check "$name: the first of two equally good ones is kept" cmp "$name.st.best" first.st
     check "$name: the other file is the last" not cmp -s "$name.st" first.st
 
     expect 0 "== sav" "${run[@]}" --max-steps 1 --save half.st
@@ -48,7 +48,7 @@ for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_am
     check "$name: a dry run saves nothing" not compgen -G "dry.st*"
 done
 
-# Devices and ranks, as small.
+# Small runs with several devices and ranks.
 small=(--arch convnet --data synthetic --train-samples 60 --test-samples 20 -b 10 --threads 1 -j 1 --epochs 2)
 expect 0 "weight hash: " "$BUILD/02_data_parallel/train" "${small[@]}" --devices 3 --trace devices.json
 expect 0 "weight hash: " "$BUILD/03_ddp_fork/train" "${small[@]}" -n 3 --bucket-mb 0.01 --trace ranks.json --save ranks.st

@@ -5,7 +5,7 @@
 cd "$TMP" || exit 1
 small=(--arch lenet --data synthetic --train-samples 2048 --test-samples 64 -b 64 --epochs 1 --threads 1)
 
-# sane FILE: times rise, no number is absurd, and there are several samples.
+# sane FILE: there are several samples, their times rise, and no number is absurd.
 sane()
 {
     grep '"event":"usage"' "$1" | sed 's/[^0-9.,]//g' | awk -F, '
@@ -17,8 +17,8 @@ check "samples of one process" sane a.jsonl
 check "its other events are there" test "$(grep -c '"event":"\(step\|epoch\|end\)"' a.jsonl)" -ge 3
 check "two ranks" "$BUILD/03_ddp_fork/train" -n 2 "${small[@]}" --metrics 'b.%r.jsonl' --usage 20
 for rank in 0 1; do check "samples of rank $rank" sane b.$rank.jsonl; done
-check "none without the option" "$BUILD/01_single_gpu/train" "${small[@]}" --metrics c.jsonl
-check "none are there" not grep -q '"event":"usage"' c.jsonl
+check "it trains without the option" "$BUILD/01_single_gpu/train" "${small[@]}" --metrics c.jsonl
+check "without the option there are no samples" not grep -q '"event":"usage"' c.jsonl
 
 fake=${BUILD%/cpu}/fake/01_single_gpu/train
 if [ -x "$fake" ]; then
@@ -34,6 +34,6 @@ int nvmlDeviceGetTemperature(void *d, int which, unsigned *c) { (void)d, (void)w
 END
     check "a stand-in for NVML" cc -shared -fPIC -o libnvidia-ml.so.1 nvml.c
     check "it trains with it" env LD_LIBRARY_PATH="$TMP" "$fake" "${small[@]}" --train-samples 128 --metrics d.jsonl --usage 50
-    check "what NVML says of the GPU" grep -q '"gpu":93,"gpu_mb":5230,"gpu_watt":412,"gpu_mhz":1755}' d.jsonl
+    check "NVML's numbers are in the metrics" grep -q '"gpu":93,"gpu_mb":5230,"gpu_watt":412,"gpu_mhz":1755}' d.jsonl
 fi
 test_done

@@ -14,7 +14,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 # A port below those that the system assigns.
 port=$((10000 + $$ % 20000))
 
-# with "NAME=VALUE ..." OPTION...: one process of the program, in that environment.
+# with "NAME=VALUE ..." OPTION...: runs one process of the program in this environment.
 with()
 {
     local environment=$1
@@ -23,7 +23,7 @@ with()
     env $environment timeout -k 5 60 "$train" "${tiny[@]}" "$@"
 }
 
-# Leaks of Open MPI itself do not count.
+# Ignores leaks of Open MPI itself.
 by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 60 mpirun "$@"; }
 
 # --- the source -----------------------------------------------------------------------------------------------
@@ -42,13 +42,13 @@ check "one line of it" test "$(grep -c '\[init\]' "$TMP/output")" = 1
 
 if type -P mpirun >/dev/null; then
     expect 0 "$one Open MPI ==" by_mpirun -np 1 --bind-to none "$train" "${tiny[@]}"
-    check "nothing to warn of" not grep -q 'cores' "$TMP/output"
+    check "no warning about cores" not grep -q 'cores' "$TMP/output"
     expect 0 "" by_mpirun -np 2 "$train" "${tiny[@]}"
     check "rank 1 of 2" grep -qF '[init] == local rank: 1, global rank: 1 of 2: Open MPI ==' "$TMP/output"
     expect 0 "" by_mpirun -np 2 "$train" "${tiny[@]}" --master-addr 127.0.0.2 --master-port $port --timeout 0
     if [ "$(nproc)" -gt 1 ]; then
         expect 0 "may use 1 of $(nproc) cores" by_mpirun -np 1 --bind-to core "$train" "${tiny[@]}"
-        check "and what to do" grep -qF 'mpirun --bind-to none' "$TMP/output"
+        check "and the hint" grep -qF 'mpirun --bind-to none' "$TMP/output"
     fi
 fi
 
@@ -74,10 +74,10 @@ wrong "DDP_TOKEN: not a token of 64 hexadecimal digits" "$two RANK=0 DDP_TOKEN=s
 expect 1 "192.0.2.1 is not an address of this machine" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port" --timeout 2
 expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.host.invalid MASTER_PORT=1"
 
-# --- two that are started by hand ------------------------------------------------------------------------------
+# --- two ranks started by hand ---------------------------------------------------------------------------------
 
-# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. RANK and the
-# address are set. of_0 and of_1: options of one rank, for one call. $other: the program of rank 1.
+# both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. RANK and
+# the address are set. of_0 and of_1: options of one rank, for one call. $other: the program of rank 1.
 other='' of_0=() of_1=()
 both()
 {
@@ -116,16 +116,16 @@ if [ "$(nproc)" -gt 1 ]; then
     }
     expect 0 "2 devices of 1 thread share 1 core" pinned "$first_core" "$first_core"
     expect 0 "statuses 0 0" pinned "$first_core" "$last_core"
-    check "each has a core of its own" not grep -q 'share' "$TMP/output"
+    check "each rank has its own core" not grep -q 'share' "$TMP/output"
     expect 0 ", 1 thread" pinned "$first_core,$last_core" "$first_core,$last_core"
-    check "two share two" not grep -q 'share' "$TMP/output"
+    check "two ranks share two cores" not grep -q 'share' "$TMP/output"
 fi
 
 # Options that all ranks must share. Threads, files and addresses may differ.
 here=$(hostname)
 of_0=(--lr 0.1) of_1=(--lr 0.2)
 expect 0 "options: rank 1 ($here) has --lr 0.2, rank 0 ($here) has --lr 0.1" both "" ""
-check "both have ended for it" grep -qx 'statuses 4 4' "$TMP/output"
+check "both ranks end with status 4" grep -qx 'statuses 4 4' "$TMP/output"
 check "before any work" not grep -q parameters "$TMP/output"
 of_1=(--no-shuffle --seed 0)
 expect 0 "has --shuffle false, rank 0" both "" ""

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How a process finds its rank from Slurm's variables. They are made up here; test_slurm.sh has real ones.
+# How a process finds its rank from Slurm's variables. They are simulated here; test_slurm.sh has real ones.
 #
 # ctest: TIMEOUT 180 LABELS deadlines
 # shellcheck disable=SC2317,SC2016,SC2094  # functions are called by expect and check
@@ -12,12 +12,12 @@ for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR OMPI_COMM_WORLD_RANK PMIX_RAN
 done
 here=$(hostname)
 
-# A job number that no other test uses, or its ranks would meet these.
+# A job number that no other test uses; otherwise its ranks and ours could connect to each other.
 job=$((1000 + $$))
 in_job=(SLURM_CLUSTER_NAME=ddp "SLURM_JOB_ID=$job" SLURM_NTASKS=8 SLURM_JOB_NUM_NODES=4)
 
 limit=(timeout -k 5 60)
-# task RANK LOCAL "NAME=VALUE ..." OPTION...: as one of two tasks on as many nodes (so it believes).
+# task RANK LOCAL "NAME=VALUE ..." OPTION...: runs one of two tasks, with the variables of two nodes.
 task()
 {
     local rank=$1 local=$2 more=$3
@@ -46,18 +46,18 @@ loopback=(--master-addr 127.0.0.1)
 # --- two tasks ------------------------------------------------------------------------------------------------------
 
 expect 0 "statuses 0 0" both "" "" "${loopback[@]}"
-check "both, in order, by rank 0" diff <(sed -n 's/, pid [0-9]*$//p' first) <(printf '%s\n' \
+check "rank 0 prints both ranks, in order" diff <(sed -n 's/, pid [0-9]*$//p' first) <(printf '%s\n' \
     "[init] == local rank: 0, global rank: 0 of 2: Slurm == host $here" \
     "[init] == local rank: 0, global rank: 1 of 2: Slurm == host $here")
-check "nothing by rank 1" not grep -q init second
+check "rank 1 prints none" not grep -q init second
 one_node="SLURM_STEP_NUM_NODES=1 SLURM_GTIDS=0,1"
 expect 0 "local rank: 1, global rank: 1 of 2: Slurm == host $here" both "$one_node" "$one_node SLURM_LOCALID=1" --iface lo
-check "the loopback will do, without a warning" not grep -q -e token -e node1 "$TMP/output"
+check "no warning on the loopback" not grep -q -e token -e node1 "$TMP/output"
 token=DDP_TOKEN=$(printf '%064x' 4711)
 expect 0 "statuses 0 0" both "$token" "$token" --require-token "${loopback[@]}"
 expect 0 "statuses 4 1" both "$token" "DDP_TOKEN=$(printf '%064x' 4712)" "${loopback[@]}" --timeout 1
 expect 0 "statuses 4 1" both "" "SLURM_STEP_ID=1" "${loopback[@]}" --timeout 1
-# The first port that this job tries is taken.
+# The first port that this job tries is in use.
 port=$((20000 + 16 * (31 * job % 768)))
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
 for ((i = 0; i < 100; i++)); do (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null && break; sleep 0.1; done
@@ -66,7 +66,7 @@ expect 0 "cannot listen at port $port" both "" "" "${loopback[@]}" --master-port
 kill "$(jobs -p)"
 wait
 
-# --- which source is believed ---------------------------------------------------------------------------------------
+# --- which source wins ----------------------------------------------------------------------------------------------
 
 all_of=(SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_NODELIST=x SLURM_GTIDS=3)
 expect 0 "0 of 1: command line ==" \
@@ -76,11 +76,11 @@ expect 2 "SLURM_PROCID is 4, but SLURM_STEP_NUM_TASKS is 4" alone "${all_of[@]}"
 expect 2 "SLURM_STEP_NODELIST does not say where" alone "${all_of[@]}" SLURM_GTIDS=2,3 SLURM_STEP_NODELIST= \
     "$train" "${tiny[@]}"
 
-# In a job, but none of its tasks: 4294967290 is the shell that salloc may start, 4294967291 the batch script.
+# In a job, but not one of its tasks: 4294967290 is the shell that salloc may start, 4294967291 the batch script.
 for step in SLURM_STEP_ID= SLURM_STEP_ID=4294967290 SLURM_STEP_ID=4294967291; do
     expect 2 "    srun --kill-on-bad-exit=1 $train ..." alone SLURM_PROCID=0 SLURM_LOCALID=0 \
         $step SLURM_STEP_NUM_TASKS=1 "$train" "${tiny[@]}"
-    check "of how many tasks" grep -qF "job $job has 8 tasks" "$TMP/output"
+    check "the job's number of tasks is printed" grep -qF "job $job has 8 tasks" "$TMP/output"
 done
 expect 0 "0 of 1: alone" alone SLURM_NTASKS=1 SLURM_PROCID=0 "$train" "${tiny[@]}"
 expect 0 "0 of 1: alone" env SLURM_PROCID=0 SLURM_NTASKS=8 "$train" "${tiny[@]}"
@@ -102,13 +102,13 @@ expect 1 "localhost is 127.0.0.1 on this host, which leads to no other" task 0 0
 note=(--rendezvous "file:$TMP/note" "${loopback[@]}")
 expect 0 "statuses 0 0" both "" "" "${note[@]}" --require-token
 check "it is gone" not compgen -G "note*"
-check "nobody warns of tokens" not grep -q token "$TMP/output"
+check "no warning about tokens" not grep -q token "$TMP/output"
 other() { (umask "$1"; rm -f note; printf '%s\nddp %s.0, restart 0\n127.0.0.1 9\n%064x\n' "$3" "$2" 7 >note); }
 other 077 99 "ddp.c rendezvous"
 expect 1 "$TMP/note: of another run: 'ddp 99.0, restart 0', this is 'ddp $job.0, restart 0'" \
     task 1 0 "" "${note[@]}" --timeout 0.5
 expect 0 "statuses 0 0" both "" "" "${note[@]}"
-check "it took the place of the other" test ! -e note
+check "it replaced the other run's file and removed its own" test ! -e note
 other 022 "$job" "ddp.c rendezvous"
 expect 1 "not this user's own file" task 1 0 "" "${note[@]}" --timeout 0.5
 other 077 "$job" "something"
@@ -120,8 +120,8 @@ check "it is gone" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
 expect 2 "needs Slurm, which gives the run a unique name" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
-# Rank 0 waits for the other, and is ended. It removes its file, but not one of another run that has replaced it. After
-# KILL its file stays; the next start ignores it.
+# Rank 0 waits for rank 1 and gets a signal. It removes its file, but not a file of a different run that has replaced
+# its own. After KILL its file stays, and the next start ignores it.
 waits()
 {
     local i limit=()
@@ -136,9 +136,9 @@ check "it is gone" not compgen -G "note*"
 other 077 99 "ddp.c rendezvous"
 mv note another
 expect 143 "" waits TERM
-check "another's stays" grep -qx "ddp 99.0, restart 0" note
+check "a different run's file stays" grep -qx "ddp 99.0, restart 0" note
 rm note
 waits KILL 2>/dev/null
-check "it stays" test -e note
+check "after KILL the file stays" test -e note
 expect 0 "statuses 0 0" both SLURM_RESTART_COUNT=1 SLURM_RESTART_COUNT=1 "${note[@]}"
 test_done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# What collectives send, counted by the kernel in a network of their own: as much as the algorithm needs of the bytes that
-# were given to them, and for values of 16 bits half of what f32 takes. Packets' headers, and what ranks say to meet, are
-# under 1 %.
+# The kernel counts the bytes that collectives send in a private network. They must be those that the algorithm needs
+# for the bytes given to it, and half as many for 16-bit values as for f32. Packet headers and the rendezvous add under
+# 1 %.
 # shellcheck disable=SC2317  # check calls functions
 if [ "${1:-}" != inside ]; then
     exec "$SRC/tests/wire.sh" bash "$0" inside
@@ -11,8 +11,8 @@ fi
 sent() { awk '$1 == "lo:" { print $10 }' /proc/net/dev; }
 between() { awk -v a="$1" -v b="$2" -v least="$3" -v most="$4" 'BEGIN { exit !(least * b <= a && a <= most * b) }'; }
 
-# carries OP RANKS TYPE WIDTH FACTOR: calls with 2 million values, of which all that the ranks send together is
-# FACTOR times what one of them gives. $wire: how many bytes that was.
+# carries OP RANKS TYPE WIDTH FACTOR: calls OP with 2 million values. The bytes that all ranks send together ($wire)
+# must be FACTOR times the bytes that one rank gives.
 carries()
 {
     local what="$1 of $3 between $2 ranks" given before
@@ -22,7 +22,7 @@ carries()
     wire=$(($(sent) - before))
     given=$(sed -n 's/^# bytes given to the calls: //p' "$TMP/output")
     echo "$what: $given bytes given by each, $wire on the wire"
-    check "$what: the wire carries $5 times that" between "$wire" $((given * $5)) 1 1.03
+    check "$what: $5 times that is sent" between "$wire" $((given * $5)) 1 1.03
 }
 
 carries all_reduce 2 f32 4 2
