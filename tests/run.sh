@@ -51,7 +51,7 @@ env "$mark" timeout --foreground --kill-after=10 "$limit" "$@"
 status=$?
 [ $status = 124 ] && echo "run.sh: stopped after $limit s"
 
-for _ in 1 2 3 4 5 6 7 8 9 10; do       # processes that are about to end may do so
+for _ in 1 2 3 4 5 6 7 8 9 10; do       # gives processes time to end
     shm=$(left_shm)
     [ -z "$(left_processes)$shm" ] && exit $status
     sleep 0.2

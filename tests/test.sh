@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# test.sh - for the scripts test_*.sh, as test.h is for the programs:
+# test.sh - what test.h is for programs, for the scripts test_*.sh:
 #
 #   . "$SRC/tests/test.sh"
 #   expect 2 "there is no step '09'" ./ddp run 09
@@ -44,7 +44,7 @@ check()
     fi
 }
 
-# not COMMAND...: for check, if the command must fail.
+# not COMMAND...: for check, the command must fail.
 not() { ! "$@"; }
 
 # put_in FILE FROM TO: replaces FROM, which must be in exactly one line of the file, by TO.
@@ -54,7 +54,7 @@ put_in()
     FROM=$2 TO=$3 perl -pi -e 's/\Q$ENV{FROM}\E/$ENV{TO}/' "$1"
 }
 
-# The last line of a script.
+# test_done: prints the counts and ends the test. The last line of a script.
 test_done()
 {
     echo "$passed passed, $failed failed"

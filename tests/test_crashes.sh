@@ -186,7 +186,7 @@ for what in meet all_reduce save; do
     at_most 2 orphans orphans-$what 2 0 $what
 done
 
-# Cases with a stopped rank mostly wait for --timeout, so many can run at once. With 07, all ranks are evaluating.
+# Cases with a stopped rank mostly wait for --timeout, so more of them can run at once. In 07 all ranks are evaluating.
 at_most 8 stops stop-2-meet 3 2 meet
 at_most 8 stops stop-0-all_reduce 2 0 all_reduce
 at_most 8 stops stop-0-save 2 0 save

@@ -29,7 +29,7 @@ check "the second of two setups at once" wait $second
 check "one waited for the other" grep -q "waiting for it" "$TMP/one" "$TMP/two"
 check "the program is there" test -x build/cpu/01_single_gpu/train
 
-# --- again: nothing to do ---------------------------------------------------------------------------------
+# --- a second setup has nothing to do ----------------------------------------------------------------------
 
 before=$(stat -c %Y.%Z build/cpu/01_single_gpu/train)
 begin=$(date +%s%N)

@@ -17,7 +17,7 @@ like_torch()
         "$2.0.jsonl" >"$2.classes"
     awk -v loss="$(field "$2.0.jsonl" eval test_loss)" -v n="$(field "$2.0.jsonl" eval n)" '
         function wrong(what) { print what; bad = 1 }
-        # The margin has six digits here and three there: does a number within 2e-5 of it have those three?
+        # The margin has six digits here and three in the reference: does a number within 2e-5 of it round to them?
         function same(margin, three) {
             return (margin - three < 2e-5 && three - margin < 2e-5) ||
                 sprintf("%.3g", margin - 2e-5) == three || sprintf("%.3g", margin + 2e-5) == three

@@ -44,7 +44,7 @@ done
 first=$(word 0 DDP_TOKEN)
 expect 0 "OMP_NUM_THREADS=5 GOMP_SPINCOUNT=- " env OMP_NUM_THREADS=5 OMP_WAIT_POLICY=passive \
     "$launch" -- "$rank" all=contract
-check "another token each time" test -n "$first" -a "$first" != "$(word 0 DDP_TOKEN)"
+check "a new token each time" test -n "$first" -a "$first" != "$(word 0 DDP_TOKEN)"
 expect 0 "GOMP_SPINCOUNT=9 " env GOMP_SPINCOUNT=9 "$launch" -- "$rank" all=contract
 
 token=$(printf '%064d' 12345)

@@ -227,7 +227,7 @@ document()
     [ -d "build/cpu/$step" ] || step=07_dist_eval
     PATH=$tree/build/cpu/$step:$TMP/bin:$path               # "launch and train are the programs in ..."
     [[ $file != 07* ]] || black_images                      # its text is about CIFAR-10
-    [[ $file != docs/* ]] || rm -f ./*.st* ./net*           # each has networks of its own
+    [[ $file != docs/* ]] || rm -f ./*.st* ./net*           # each document trains its own networks
     while IFS=$'\x1e' read -r line kind command prints; do
         # Once per document; commands that only print, once.
         where=$file

@@ -101,7 +101,7 @@ expect 1 "localhost is 127.0.0.1 on this host, which leads to no other" task 0 0
 
 note=(--rendezvous "file:$TMP/note" "${loopback[@]}")
 expect 0 "statuses 0 0" both "" "" "${note[@]}" --require-token
-check "it is gone" not compgen -G "note*"
+check "the file is removed" not compgen -G "note*"
 check "no warning about tokens" not grep -q token "$TMP/output"
 other() { (umask "$1"; rm -f note; printf '%s\nddp %s.0, restart 0\n127.0.0.1 9\n%064x\n' "$3" "$2" 7 >note); }
 other 077 99 "ddp.c rendezvous"
@@ -116,7 +116,7 @@ expect 1 "not a rendezvous file" task 1 0 "" "${note[@]}" --timeout 0.5
 rm note
 expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
 expect 4 "1 of 2 ranks came" task 0 0 "" "${note[@]}" --timeout 0.5
-check "it is gone" not compgen -G "note*"
+check "the file is removed after a timeout" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
 expect 2 "needs Slurm, which gives the run a unique name" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
@@ -132,7 +132,7 @@ waits()
     wait $!
 }
 expect 143 "" waits TERM
-check "it is gone" not compgen -G "note*"
+check "the file is removed after TERM" not compgen -G "note*"
 other 077 99 "ddp.c rendezvous"
 mv note another
 expect 143 "" waits TERM
