@@ -143,8 +143,8 @@ static bool inherit_socket(TcpStoreConfig *m)
     return m->sockets[0] > STDERR_FILENO && tcp_place(m->sockets[0], false).port == m->places[0].port;
 }
 
-// The contract: every rank knows address and port. On one host the loopback is enough. torchrun's
-// agent listens at the port: rank 0 takes one of those after it, and the others look for it there.
+// The contract: every rank knows address and port. On one host the loopback is enough. torchrun
+// itself listens at that port, so rank 0 takes one of the next ports, and the others try them all.
 static void follow_contract(const Who *who, TcpStoreConfig *m)
 {
     const char *id = getenv("TORCHELASTIC_RUN_ID"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");

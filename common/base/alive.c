@@ -128,7 +128,7 @@ void alive_describe(const Alive *a, char *text, int size)
         snprintf(text, (size_t)size, "no collective yet");
     else
         snprintf(text, (size_t)size, "%s #%llu%s (%s)%s", operation, begun, values, communicator,
-                 begun > ended ? "" : ", which is over");
+                 begun > ended ? "" : ", completed");
 }
 
 void alive_progress(const Alive *a, char *text, int size)
