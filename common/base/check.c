@@ -74,8 +74,8 @@ void leave_at_once(int status)
     void (*clean_up)(void) = atomic_exchange(&exit_clean_up, NULL);
     if (clean_up)
         clean_up();
-    ssize_t told = status > 128 && isatty(STDOUT_FILENO) ? write(STDOUT_FILENO, "\n", 1) : 0;
-    (void)told;                 // stdout may be closed
+    ssize_t written = status > 128 && isatty(STDOUT_FILENO) ? write(STDOUT_FILENO, "\n", 1) : 0;
+    (void)written;              // stdout may be closed
     _exit(status);
 }
 

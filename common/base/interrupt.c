@@ -49,8 +49,8 @@ void interrupt_silence(void) { silenced = true; }
 void interrupt_answer(void)
 {
     static const char said[] = "\nstopping after this step; Ctrl-C again stops at once\n";
-    ssize_t told = write(STDERR_FILENO, said, sizeof said - 1);
-    (void)told;                 // stderr may be closed
+    ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
+    (void)written;              // stderr may be closed
 }
 
 int interrupt_requested(void) { return granted ? granted : deferred ? 0 : wish; }

@@ -39,7 +39,7 @@ struct Log {
     char *path;             // of the metrics, or NULL
     Progress line;
     double stepped;         // when log_step was last called (s)
-    double told;            // when the last "step" event was written, or the epoch began (s)
+    double reported;        // when the last "step" event was written, or the epoch began (s)
     int64_t samples;        // images since then
     double wait_ms;         // spent waiting for data since then
     FILE *metrics;          // or NULL
@@ -113,7 +113,7 @@ Log *log_new(const LogConfig *config, bool append)
     log->silent = config->rank != 0;
     log->terminal =
         !log->silent && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
-    log->told = clock_now();
+    log->reported = clock_now();
     log->path = metrics_path(config);
     log->metrics = metrics_open(log->path, append);
     if (config->usage_ms > 0 && log->metrics)
@@ -201,9 +201,9 @@ void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, 
 {
     Progress *line = &log->line;
     if (batch == 0) {
-        log->told = log->stepped = clock_now();
+        log->reported = log->stepped = clock_now();
         *line = (Progress){ .epoch = epoch, .epochs = epochs, .first_step = step,
-                            .started = log->told };
+                            .started = log->reported };
     } else {
         alive_step(epoch, step);
     }
@@ -291,7 +291,7 @@ static void step_event(Log *log, const LogStep *s)
         { "running_loss", mean_loss(stats) },
         { "running_acc", percent(stats->correct1, stats->count) },
         { "lr", s->lr },
-        { "samples_per_s", (double)log->samples / (log->stepped - log->told) },
+        { "samples_per_s", (double)log->samples / (log->stepped - log->reported) },
         { "data_wait_ms", log->wait_ms },
         { s->norm != 0 ? "gradient_norm" : NULL, s->norm },
         { scaled ? "loss_scale" : NULL, s->loss_scale },
@@ -299,7 +299,7 @@ static void step_event(Log *log, const LogStep *s)
         { log->config.whose ? "rank" : NULL, log->config.rank }));
     log->wait_ms = 0;
     log->samples = 0;
-    log->told = clock_now();
+    log->reported = clock_now();
 }
 
 void log_step(Log *log, const LogStep *s)
