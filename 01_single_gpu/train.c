@@ -2,18 +2,18 @@
 //
 // Read it from the bottom up: main parses the options; run() sets everything up and goes through
 // the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
-#include "args.h"        // uses: Args, args_add, args_parse, args_reject
-#include "check.h"       // uses: Error, FAIL_ERROR
-#include "checkpoint.h"  // uses: TrainState, checkpoint_save, checkpoint_load
-#include "data.h"        // uses: Data, Loader, Batch
-#include "device.h"      // uses: Device, device_stream, Replay
-#include "interrupt.h"   // uses: interrupt_install, interrupt_requested
-#include "log.h"         // uses: Log, log_say, log_step, log_diverged
-#include "model.h"       // uses: Model, model_forward, model_backward
-#include "ops.h"         // uses: Ops, Scalars, Stats, loss_cross_entropy
-#include "optim.h"       // uses: Optim, optim_lr, optim_step
-#include "rng.h"         // uses: torch_order
-#include "trace.h"       // uses: trace_begin, trace_end
+#include "args.h"
+#include "check.h"
+#include "checkpoint.h"
+#include "data.h"
+#include "device.h"
+#include "interrupt.h"
+#include "log.h"
+#include "model.h"
+#include "ops.h"
+#include "optim.h"
+#include "rng.h"
+#include "trace.h"
 
 #include <stdlib.h>
 

@@ -18,9 +18,9 @@
 // the other threads (threads.h). So no thread reads data before it is written, and each phase can
 // be timed. A device that finishes early idles.
 #include "replicas.h"
-#include "check.h"      // uses: xcalloc
-#include "threads.h"    // uses: Team, team_run
-#include "trace.h"      // uses: trace_begin, trace_end, trace_thread, trace_now
+#include "check.h"
+#include "threads.h"
+#include "trace.h"
 
 #include <stdlib.h>
 #include <string.h>

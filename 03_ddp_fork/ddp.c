@@ -3,10 +3,10 @@
 // Ranks that begin with the same weights and take the same steps keep the same weights. Read
 // average_naive first: it is all of data-parallel training. Buckets only make it faster.
 #include "ddp.h"
-#include "alive.h"      // uses: alive_done
-#include "check.h"      // uses: xcalloc
-#include "interrupt.h"  // uses: interrupt_wish, interrupt_grant, interrupt_settle
-#include "trace.h"      // uses: trace_begin, trace_end
+#include "alive.h"
+#include "check.h"
+#include "interrupt.h"
+#include "trace.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -47,7 +47,6 @@ void ddp_options(Args *args, DdpConfig *config)
 
 static float sum_over_ranks(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
-    (void)arg;
     comm_all_reduce(comm, stream, grads, count, COMM_F32);
     return 1.0f / (float)comm_size(comm);
 }

@@ -6,12 +6,12 @@
 //
 // The parent has one thread, uses no GPU and starts no library: after that, its children could not
 // use them. It gives each rank what it needs to find the others: a number, the port and a secret.
-#include "spawn.h"      // uses: SpawnConfig, World
-#include "check.h"      // uses: CHECK, check_set_speaker
-#include "device.h"     // uses: device_backend, device_count
-#include "supervise.h"  // uses: Supervisor, supervise_fork, supervise
-#include "tcp_store.h"  // uses: TcpStoreConfig, tcp_store_bind, tcp_store_join
-#include "trace.h"      // uses: trace_among
+#include "spawn.h"
+#include "check.h"
+#include "device.h"
+#include "supervise.h"
+#include "tcp_store.h"
+#include "trace.h"
 
 #include <errno.h>
 #include <fcntl.h>

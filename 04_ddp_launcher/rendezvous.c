@@ -4,16 +4,16 @@
 //   where?      rank 0 listens: MASTER_ADDR and MASTER_PORT give the address, or MPI sends it
 //   meet        each rank connects to rank 0, which keeps the store from then on (tcp_store.h)
 //   agree       the same program? the same options? which ranks share a machine?
-#include "rendezvous.h"  // uses: RendezvousConfig, World
-#include "alive.h"       // uses: alive_patience
-#include "agree.h"       // uses: agree_same, agree_neighbours
-#include "check.h"       // uses: fail_at, FAIL_ERROR, check_set_speaker
-#include "deadline.h"    // uses: deadline_set, deadline_met
-#include "interrupt.h"   // uses: interrupt_silence
-#include "machine.h"     // uses: machine_parent_cores, machine_program
-#include "supervise.h"   // uses: supervise_inherit
-#include "tcp_store.h"   // uses: TcpStoreConfig, tcp_store_bind, tcp_store_join
-#include "trace.h"       // uses: trace_among
+#include "rendezvous.h"
+#include "alive.h"
+#include "agree.h"
+#include "check.h"
+#include "deadline.h"
+#include "interrupt.h"
+#include "machine.h"
+#include "supervise.h"
+#include "tcp_store.h"
+#include "trace.h"
 
 #include <ctype.h>
 #include <mpi.h>

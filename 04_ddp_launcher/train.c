@@ -2,22 +2,22 @@
 //
 // Read it from the bottom up: main parses the options; run() sets everything up and goes through
 // the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
-#include "agree.h"       // uses: agree_ask, agree_same
-#include "args.h"        // uses: Args, args_add, args_parse, args_reject
-#include "check.h"       // uses: Error, FAIL_ERROR
-#include "checkpoint.h"  // uses: TrainState, checkpoint_save, checkpoint_load
-#include "data.h"        // uses: Data, Loader, Batch
-#include "device.h"      // uses: Device, device_stream, Replay
-#include "interrupt.h"   // uses: interrupt_install, interrupt_requested
-#include "log.h"         // uses: Log, log_say, log_step, log_diverged
-#include "model.h"       // uses: Model, model_forward, model_backward
-#include "ops.h"         // uses: Ops, Scalars, Stats, loss_cross_entropy
-#include "optim.h"       // uses: Optim, optim_lr, optim_step
-#include "trace.h"       // uses: trace_begin, trace_end
-#include "ddp.h"         // uses: Ddp, ddp_ready, ddp_wait
-#include "rendezvous.h"  // uses: World, rendezvous
-#include "sampler.h"     // uses: Sampler, sampler_ids
-#include "saver.h"       // uses: Saver, saver_save
+#include "agree.h"
+#include "args.h"
+#include "check.h"
+#include "checkpoint.h"
+#include "data.h"
+#include "device.h"
+#include "interrupt.h"
+#include "log.h"
+#include "model.h"
+#include "ops.h"
+#include "optim.h"
+#include "trace.h"
+#include "ddp.h"
+#include "rendezvous.h"
+#include "sampler.h"
+#include "saver.h"
 
 #include <stdlib.h>
 

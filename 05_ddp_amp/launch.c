@@ -8,12 +8,12 @@
 // ranks end, and every launch restarts its own.
 //
 // It starts any program. Ours give signs of life, so that launch can report how far they came.
-#include "args.h"         // uses: args_add, args_parse, args_reject
-#include "check.h"        // uses: CHECK, FAIL_ERROR, WARN
-#include "rank_output.h"  // uses: output_open, output_left
-#include "secret.h"       // uses: secret_random, secret_find
-#include "supervise.h"    // uses: Supervisor, supervise_fork, supervise, supervise_pause
-#include "tcp.h"          // uses: tcp_resolve, tcp_bind
+#include "args.h"
+#include "check.h"
+#include "rank_output.h"
+#include "secret.h"
+#include "supervise.h"
+#include "tcp.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -14,9 +14,9 @@
 // infinity; then that step is skipped and the scale is halved. All ranks decide alike: each looks
 // for infinity in the average, which is infinite if any rank's gradient was.
 #include "amp.h"
-#include "agree.h"       // uses: agree_same
-#include "check.h"       // uses: xcalloc
-#include "trace.h"       // uses: trace_begin, trace_end
+#include "agree.h"
+#include "check.h"
+#include "trace.h"
 
 #include <float.h>
 #include <stdlib.h>

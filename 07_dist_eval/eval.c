@@ -21,7 +21,7 @@
 // With any number of ranks an image has the same neighbours in its batch, and so the same bits and
 // the same prediction. The printed result does not depend on the number of ranks.
 #include "eval.h"
-#include "check.h"      // uses: CHECK, xmalloc
+#include "check.h"
 
 #include <stdlib.h>
 #include <string.h>

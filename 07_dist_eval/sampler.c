@@ -12,8 +12,8 @@
 // that a single process would have taken.
 #include "sampler.h"
 
-#include "check.h"      // uses: CHECK, xmalloc
-#include "rng.h"        // uses: torch_order
+#include "check.h"
+#include "rng.h"
 
 #include <stdlib.h>
 

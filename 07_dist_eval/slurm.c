@@ -7,7 +7,7 @@
 //
 // Only a step's own variables are trusted.
 #include "slurm.h"
-#include "rendezvous_file.h"  // uses: rendezvous_file_write, rendezvous_file_read
+#include "rendezvous_file.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -54,12 +54,11 @@ check_pie_supported(LANGUAGES C)
 
 add_library(ddp_flags INTERFACE)
 target_compile_options(ddp_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wno-missing-field-initializers -fstack-protector-strong>
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -fstack-protector-strong>
-    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+    $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wno-missing-field-initializers -Wno-unused-parameter -fstack-protector-strong>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-unused-parameter -fstack-protector-strong>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>)
 target_compile_definitions(ddp_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>
-    DDP_SOURCE_DIR="${DDP_ROOT}")
+    $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>)
 target_include_directories(ddp_flags INTERFACE "${DDP_ROOT}/common")
 target_link_options(ddp_flags INTERFACE -Wl,-z,relro,-z,now
     -Wl,--as-needed)        # a program that meets no others loads neither Gloo nor NCCL
@@ -71,6 +70,9 @@ elseif(NOT CMAKE_BUILD_TYPE STREQUAL Debug)     # needs the optimizer
     target_compile_options(ddp_flags INTERFACE
         $<$<COMPILE_LANGUAGE:C>:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>)
 endif()
+
+# For common/ and the programs, not for the tests.
+set(DDP_STRICT "$<$<COMPILE_LANGUAGE:C>:-Wshadow;-Wmissing-prototypes;-Wundef;-Wwrite-strings>")
 
 # --- the revision, for the configuration that a run logs ----------------------------------------------
 # Asked for at every build, written only when it has changed: a commit recompiles one file.
@@ -141,6 +143,7 @@ function(ddp_objects target rooms)
     file(GLOB sources CONFIGURE_DEPENDS ${patterns})
     add_library(${target} OBJECT ${sources})
     target_link_libraries(${target} PUBLIC ddp_flags ${ARGN} Threads::Threads OpenMP::OpenMP_C)
+    target_compile_options(${target} PRIVATE ${DDP_STRICT})
 
     # Only what the CPU computes with many numbers is compiled for this very machine, or for DDP_MARCH.
     set(numbers ${sources})
@@ -154,6 +157,9 @@ function(ddp_objects target rooms)
     # resize.c has to round as Pillow does
     set_source_files_properties("${DDP_ROOT}/common/data/resize.c" PROPERTIES
         COMPILE_OPTIONS "${options};-ffp-contract=off")
+
+    set_source_files_properties("${DDP_ROOT}/common/data/data.c" PROPERTIES
+        COMPILE_DEFINITIONS "DDP_SOURCE_DIR=\"${DDP_ROOT}\"")
 
     add_dependencies(${target} ddp_revision)
     set_source_files_properties("${DDP_ROOT}/common/base/log.c" PROPERTIES
@@ -245,6 +251,7 @@ function(ddp_program target path)
         endif()
         add_executable(${target}_${backend} ${PROGRAM_UNPARSED_ARGUMENTS})
         target_link_libraries(${target}_${backend} PRIVATE ddp_${backend})
+        target_compile_options(${target}_${backend} PRIVATE ${DDP_STRICT})
         set_target_properties(${target}_${backend} PROPERTIES OUTPUT_NAME ${name}
             RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/${backend}/${folder}")
         if(NOT TARGET steps)

@@ -32,7 +32,6 @@ static int test_reached_done;
 
 static void test_at_exit(int status, void *unused)
 {
-    (void)unused;
     if (status != 0 || getpid() != test_process || test_reached_done || test_passed + test_failed == 0)
         return;
     fprintf(stderr, "the program ended before test_done\n");

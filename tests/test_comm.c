@@ -196,7 +196,6 @@ static int same_bits(void *arg, const World *world)
     enum { COUNT = 300007 };
     const CommType inexact[] = { COMM_F32, COMM_BF16, COMM_F16 };
     uint64_t hashes[RANKS_MAX], first = 0;
-    (void)arg;
     Rank r;
     rank_open(&r, world, COUNT, false);
     for (int turn = 0; turn < 6; turn++) {
@@ -250,7 +249,6 @@ TEST(every_short_number)
 static int beside_each_other(void *arg, const World *world)
 {
     enum { CALLS = 40, COUNT = 5000 };
-    (void)arg;
     Device *device = device_open(0, 1);
     Comm *a = comm_new(world, device, "a", NULL), *b = comm_new(world, device, "b", NULL);
     Comm *c = comm_new(world, device, "c", NULL);

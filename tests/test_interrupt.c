@@ -17,7 +17,6 @@ static pthread_t main_thread;
 
 static void *send_signal(void *arg)
 {
-    (void)arg;
     usleep(20000);
     pthread_kill(main_thread, SIGTERM);
     return NULL;

@@ -22,7 +22,6 @@ static const char *made_up_uuid(int index)
 
 static Device *made_up_open(int index, int threads)
 {
-    (void)threads;
     opened = index;
     return NULL;
 }
@@ -36,7 +35,6 @@ static Device *made_up_open(int index, int threads)
 // Returns 10 + the index of the GPU.
 static int take_device(void *arg, const World *world)
 {
-    (void)arg;
     rank_here = world->rank;
     comm_open_device(world, 1);
     return 10 + opened;
@@ -100,7 +98,6 @@ static const char *const options[] = { "--lr 1\n--seed 2\n", "--lr 1\n--seed 2\n
 
 static int compare_options(void *arg, const World *world)
 {
-    (void)arg;
     agree_same(world, "options", options[world->rank]);
     return 10;
 }
@@ -119,7 +116,6 @@ TEST(different_options_are_named)
 static int say(void *arg, const World *world)
 {
     char line[16];
-    (void)arg;
     usleep((useconds_t)(world->size - world->rank) * 20000);
     snprintf(line, sizeof line, "rank %d\n", world->rank);
     agree_print(world, line);

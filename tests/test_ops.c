@@ -322,7 +322,6 @@ static struct {
 static void gather(void *arg, const double *mine, double *all, size_t count)
 {
     size_t bytes = count * sizeof *all;
-    (void)arg;
     exchange.gathers++;
     if (exchange.complete)
         copy_on_device(device_stream(device), all, exchange.all,

@@ -66,7 +66,6 @@ static void ask_note(Stream *stream, int number)
 
 static void gate_pass(void *arg)
 {
-    (void)arg;
     sem_post(&gate.reached);
     sem_wait(&gate.open);
 }

@@ -11,7 +11,6 @@ static timer_t timer;
 // Runs in its own thread.
 static void on_time(union sigval unused)
 {
-    (void)unused;
     FAIL(hint_text, "%s within %.3g s", what_text, limit);
 }
 

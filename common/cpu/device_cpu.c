@@ -74,13 +74,11 @@ int device_count(void) { return 0; }
 
 const char *device_uuid(int index)
 {
-    (void)index;
     return "";
 }
 
 bool device_shares_memory(const Device *device)
 {
-    (void)device;
     return true;
 }
 
@@ -119,7 +117,6 @@ static void start_team(int threads)
 Device *device_open(int index, int threads)
 {
     Device *device = xcalloc(1, sizeof *device);
-    (void)index;
     device->threads = threads > 0 ? threads : device_cores();
     if (device->threads > omp_get_thread_limit())   // OMP_THREAD_LIMIT
         device->threads = omp_get_thread_limit();
@@ -399,7 +396,6 @@ void fill_zero(Stream *stream, void *memory, size_t bytes)
 
 Event *event_new(Device *device)
 {
-    (void)device;
     return xcalloc(1, sizeof(Event));
 }
 
@@ -455,8 +451,6 @@ void stream_wait(Stream *stream, Event *event)
 
 Replay *replay_new(Device *device, int keys)
 {
-    (void)device;
-    (void)keys;
     return xcalloc(1, 1);
 }
 
@@ -465,7 +459,5 @@ void replay_forbid(Device *device) { (void)device; }
 
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
-    (void)replay;
-    (void)key;
     step(arg);
 }

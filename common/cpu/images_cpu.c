@@ -17,7 +17,6 @@ SPECIALIZED void plane_load(Type type, const uint8_t *plane, size_t pixels, cons
 void images_load(Stream *stream, const uint8_t *images, int n, int channels, const float mean[3],
                  const float std[3], void *out, Shape shape)
 {
-    (void)stream;
     const Type type = shape.type;
     const size_t pixels = (size_t)shape.h * shape.w, used = (size_t)n * channels * pixels;
     for (int c = 0; c < channels; c++) {

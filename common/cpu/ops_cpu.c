@@ -17,7 +17,6 @@
 
 Ops *ops_new(Device *device, const OpsConfig *config)
 {
-    (void)config;
     Ops *ops = xcalloc(1, sizeof *ops);
     ops->device = device;
     ops->norm_processes = 1;
@@ -38,8 +37,6 @@ void ops_free(Ops *ops)
 
 int ops_input_block(const Ops *ops, int channels)
 {
-    (void)ops;
-    (void)channels;
     return 1;
 }
 
@@ -51,13 +48,11 @@ static bool has_bf16(void)
 
 Type ops_best_type(const Device *device)
 {
-    (void)device;
     return has_bf16() ? TYPE_BF16 : TYPE_F32;
 }
 
 bool ops_emulates(const Device *device, Type type)
 {
-    (void)device;
     return type == TYPE_F16 || (type == TYPE_BF16 && !has_bf16());
 }
 
@@ -79,7 +74,6 @@ void ops_need_wide(Ops *ops, size_t count) { need(ops, &ops->wide, &ops->wide_co
 
 void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
 {
-    (void)ops;
     if (values.loss_scale == 0) {
         values.loss_scale = scalars->loss_scale;
         values.clean = scalars->clean;
@@ -90,7 +84,6 @@ void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
 
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
 {
-    (void)ops;
     if (scalars->skip) {
         scalars->loss_scale = fmaxf(scalars->loss_scale / 2, LOSS_SCALE_LEAST);
         scalars->clean = 0;
@@ -470,7 +463,6 @@ SPECIALIZED void relu_gradient(Type type, const void *y, const void *dy, void *d
 
 void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx)
 {
-    (void)ops;
     Type type = shape.type;
     size_t count = shape_count(shape);
 #pragma omp parallel for schedule(static)
@@ -546,7 +538,6 @@ SPECIALIZED void pool_plane(Type type, int block, const PoolSpec *s, Shape out, 
 
 void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_t *index)
 {
-    (void)ops;
     Type type = s->x.type;
     Shape out = pool_output(s);
     int block = s->x.block, planes = s->x.n * (s->x.c / block);
@@ -595,7 +586,6 @@ SPECIALIZED void unpool_plane(Type type, int block, const PoolSpec *s, Shape out
 void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const void *dy1,
                       const void *dy2, void *dx)
 {
-    (void)ops;
     Type type = s->x.type;
     Shape out = pool_output(s);
     int block = s->x.block, planes = s->x.n * (s->x.c / block);
@@ -619,7 +609,6 @@ void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const v
 
 void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 {
-    (void)ops;
     int block = x.block, pixels = x.h * x.w;
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < x.n * (x.c / block); p++)
@@ -633,7 +622,6 @@ void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 
 void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 {
-    (void)ops;
     int block = x.block, pixels = x.h * x.w;
     float share = 1 / (float)pixels;
 #pragma omp parallel for schedule(static)
@@ -677,7 +665,6 @@ static RowLoss row_loss(const float *z, int classes, int label, double smooth, d
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                         Scalars *scalars, Stats *stats, float *dlogits)
 {
-    (void)ops;
     int count = 0;
     double loss = 0;
     for (int i = 0; i < rows; i++)
@@ -727,7 +714,6 @@ static Verdict judge(const float *z, int classes, int label)
 void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                 Verdict *verdicts)
 {
-    (void)ops;
     for (int i = 0; i < rows; i++)
         verdicts[i] = labels[i] < 0 ? (Verdict){ .label = labels[i] }
                                     : judge(logits + (size_t)i * classes, classes, labels[i]);
@@ -736,7 +722,6 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                 const Scalars *scalars)
 {
-    (void)ops;
     const Scalars s = *scalars;
     if (s.skip)
         return;
@@ -753,7 +738,6 @@ void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float
 
 void add_into(Ops *ops, size_t count, float *values, const float *more)
 {
-    (void)ops;
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++)
         values[i] += more[i];
@@ -785,7 +769,6 @@ static void scale_task(void *arg)
 void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
                      Scalars *scalars, Stats *stats)
 {
-    (void)ops;
     ScaleTask task = { count, grads, factor, scalars, stats };
     stream_call(stream, scale_task, &task, sizeof task);
 }
@@ -812,7 +795,6 @@ static double sum_of_squares(const float *values, size_t count)
 
 void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars)
 {
-    (void)ops;
     double squares[PIECES], sum = 0;
     size_t size = (count / PIECES / PIECE_LANES + 1) * PIECE_LANES;
 #pragma omp parallel for schedule(static)
@@ -846,7 +828,6 @@ static void short_task(void *arg)
 void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
                    float factor, void *narrow)
 {
-    (void)ops;
     ShortTask task = { type, true, count, (float *)values, factor, narrow };
     stream_call(stream, short_task, &task, sizeof task);
 }
@@ -854,7 +835,6 @@ void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const floa
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
                   float *values)
 {
-    (void)ops;
     ShortTask task = { type, false, count, values, 1, (void *)narrow };
     stream_call(stream, short_task, &task, sizeof task);
 }

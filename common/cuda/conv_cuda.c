@@ -224,15 +224,11 @@ void conv_weights_export(const Conv *conv, float *oihw, const float *arena)
 
 size_t conv_copy_bytes(const Conv *conv)
 {
-    (void)conv;
     return 0;
 }
 
 void conv_weights_cast(Conv *conv, const float *arena, void *copy)
 {
-    (void)conv;
-    (void)arena;
-    (void)copy;
 }
 
 // --- computing -----------------------------------------------------------------------------------

@@ -184,8 +184,6 @@ static cudaStream_t new_stream(const char *name)
 // The number of cores does not matter: the GPU computes.
 int device_share(int devices, int asked, bool warn)
 {
-    (void)devices;
-    (void)warn;
     return asked;
 }
 
@@ -194,7 +192,6 @@ static void profiler_end(void) { nvtxRangePop(); }
 
 Device *device_open(int index, int threads)
 {
-    (void)threads;
     alive_outside_begin();      // CUDA is loaded
     check_device_exists(index);
     trace_profiler(profiler_begin, profiler_end);
@@ -240,13 +237,11 @@ const char *device_name(const Device *device) { return device->name; }
 
 int device_threads(const Device *device)
 {
-    (void)device;
     return 0;
 }
 
 bool device_shares_memory(const Device *device)
 {
-    (void)device;
     return false;
 }
 

@@ -62,21 +62,17 @@ void ops_free(Ops *ops)
 
 int ops_input_block(const Ops *ops, int channels)
 {
-    (void)ops;
     return channels;
 }
 
 // Every supported GPU has tensor cores for both types; f16 has more digits.
 Type ops_best_type(const Device *device)
 {
-    (void)device;
     return TYPE_F16;
 }
 
 bool ops_emulates(const Device *device, Type type)
 {
-    (void)device;
-    (void)type;
     return false;
 }
 

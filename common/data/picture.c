@@ -70,8 +70,6 @@ _Noreturn static void jpeg_on_error(j_common_ptr info)
 
 static void jpeg_on_warning(j_common_ptr info, int level)
 {
-    (void)info;
-    (void)level;
 }
 
 // All scans of a progressive file are decoded before its first row. A file of 100 KB can have
@@ -208,8 +206,6 @@ _Noreturn static void png_on_error(png_structp png, const char *problem)
 
 static void png_on_warning(png_structp png, const char *text)
 {
-    (void)png;
-    (void)text;
 }
 
 static void png_read_bytes(png_structp png, png_bytep to, size_t bytes)

@@ -15,14 +15,12 @@ static atomic_int averaged;     // counted by the communication thread
 
 static void nap(void *arg)
 {
-    (void)arg;
     if (getenv("SPY"))
         nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
 }
 
 static void arrive(void *arg)
 {
-    (void)arg;
     averaged++;
 }
 

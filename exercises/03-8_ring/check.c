@@ -61,7 +61,6 @@ static float spy(void *arg, Comm *comm, Stream *stream, float *grads, size_t cou
 {
     static bool tried;
     static const size_t counts[] = { 8, 7, 1, 12000, 12001 };
-    (void)arg;
     if (!tried) {
         char name[64];
         snprintf(name, sizeof name, "ring.%d.%d", comm_size(comm), comm_rank(comm));

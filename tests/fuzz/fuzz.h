@@ -10,7 +10,6 @@ static size_t most_memory = SIZE_MAX; // that one call of malloc may ask for
 
 static void memory_asked(const volatile void *memory, size_t bytes)
 {
-    (void)memory;
     if (bytes > most_memory) {
         fprintf(stderr, "malloc of %zu bytes, but the limit is %zu\n", bytes, most_memory);
         abort();
@@ -21,8 +20,6 @@ static void memory_given_back(const volatile void *memory) { (void)memory; }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
-    (void)argc;
-    (void)argv;
     __sanitizer_install_malloc_and_free_hooks(memory_asked, memory_given_back);
     return 0;
 }
