@@ -2,15 +2,7 @@
 #pragma once
 #include <stddef.h>
 
-// A key-value store for what ranks need before they can communicate: NCCL's id, Gloo's addresses.
-typedef struct Store {
-    void (*put)(void *arg, const char *key, const void *value, size_t bytes);
-    // Waits until a rank has put the key; returns its value's length (at most `capacity` bytes are
-    // copied). Keys have up to 40 letters; values up to 256 bytes for each rank.
-    size_t (*get)(void *arg, const char *key, void *value, size_t capacity);
-    void (*end)(void *arg);     // ends the run on all ranks, without a message; NULL: it cannot
-    void *arg;
-} Store;
+typedef struct Store Store;
 
 // This process among the ranks of the run.
 typedef struct World {
@@ -19,5 +11,13 @@ typedef struct World {
     int sharers;                // ranks that share this process's cores, itself included
     const char *address;        // of this machine, as the other ranks reach it
     const char *run;            // the run's unique name, the same on all its ranks
-    Store store;
+    Store *store;
 } World;
+
+// A key-value store for what ranks need before they can communicate: NCCL's id, Gloo's addresses.
+// Keys have up to 40 letters; values up to 256 bytes for each rank.
+void store_put(const World *world, const char *key, const void *value, size_t bytes);
+// Waits until a rank has put the key. Copies at most `capacity` bytes; returns the value's length.
+size_t store_get(const World *world, const char *key, void *value, size_t capacity);
+// Ends the run on all ranks, without a message.
+void store_end_run(const World *world);

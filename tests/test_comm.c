@@ -321,7 +321,7 @@ TEST(every_number_of_ranks)
 
 TEST(barrier_waits_for_all)
 {
-    RanksStore *shared = ranks_store_new();
+    Store *shared = ranks_store_new();
     EXPECT_EQ_INT(ranks_run(3, barrier_holds, &shared->count), 0);
     ranks_store_free(shared);
 }

@@ -89,7 +89,7 @@ static int tell(void *arg, const World *world)
 static double expect_end(int size, const Story *story, int first, int its_status, int signal, int status)
 {
     pid_t pids[RANKS_MAX];
-    RanksStore *store = ranks_store_new();
+    Store *store = ranks_store_new();
     ranks_start(size, store, tell, (void *)story, pids);
     EXPECT_EQ_INT(ranks_join(pids[first]), its_status);
     double begin = clock_now();

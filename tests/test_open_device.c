@@ -46,7 +46,7 @@ static void start(int size, int (*run)(void *arg, const World *world), int statu
 {
     pid_t pids[RANKS_MAX];
     int ends[2], kept[2] = { dup(STDOUT_FILENO), dup(STDERR_FILENO) };
-    RanksStore *store = ranks_store_new();
+    Store *store = ranks_store_new();
     fflush(NULL);
     EXPECT(pipe(ends) == 0, "pipe");
     dup2(ends[1], STDOUT_FILENO);

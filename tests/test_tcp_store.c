@@ -223,23 +223,22 @@ static void be_done_and_linger(World *world)
 // Each rank stores values and reads those of all ranks, waiting for the last rank, which is late.
 static void exchange(World *world)
 {
-    const Store *s = &world->store;
     char key[24], *big = xmalloc(BIG + 1);
     sleep_ms(world->rank == world->size - 1 ? 300 : 0);
     memset(big, 'a' + world->rank, BIG + 1);
     snprintf(key, sizeof key, "twice %d", world->rank);
-    s->put(s->arg, key, "older", 6);
-    s->put(s->arg, key, big, 2);
+    store_put(world, key, "older", 6);
+    store_put(world, key, big, 2);
     snprintf(key, sizeof key, "big %d", world->rank);
-    s->put(s->arg, key, big, BIG);
+    store_put(world, key, big, BIG);
     for (int rank = 0; rank < world->size; rank++) {
         char letter = (char)('a' + rank);
         memset(big, '?', BIG + 1);
         snprintf(key, sizeof key, "big %d", rank);
-        CHECK(s->get(s->arg, key, big, 5) == BIG && big[4] == letter && big[5] == '?', "", "5 bytes");
-        CHECK(s->get(s->arg, key, big, BIG + 1) == BIG && big[BIG - 1] == letter && big[BIG] == '?', "", "big");
+        CHECK(store_get(world, key, big, 5) == BIG && big[4] == letter && big[5] == '?', "", "5 bytes");
+        CHECK(store_get(world, key, big, BIG + 1) == BIG && big[BIG - 1] == letter && big[BIG] == '?', "", "big");
         snprintf(key, sizeof key, "twice %d", rank);
-        CHECK(s->get(s->arg, key, big, 5) == 2 && big[1] == letter && big[2] == letter, "", "twice");
+        CHECK(store_get(world, key, big, 5) == 2 && big[1] == letter && big[2] == letter, "", "twice");
     }
     free(big);
 }

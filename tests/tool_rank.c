@@ -186,7 +186,7 @@ static void get_what_never_comes(int none)
     char value;
     interrupt_install(true);
     say("ready");
-    world.store.get(world.store.arg, "never", &value, 1);
+    store_get(&world, "never", &value, 1);
 }
 
 static void hang(int none)

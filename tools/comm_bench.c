@@ -9,16 +9,17 @@
 //           Compare it with the hardware's bandwidth, or between different numbers of ranks
 //
 // The last line is the number of bytes that rank 0 passed to all calls, warm-up included.
+#include "../03_ddp_fork/spawn.h"
 #include "../06_slurm/rendezvous.h"
 #include "alive.h"
 #include "args.h"
 #include "check.h"
 #include "comm/backend.h"
-#include "ranks.h"
 #include "trace.h"
 
 #include <inttypes.h>
-#include <unistd.h>
+#include <stdlib.h>
+#include <string.h>
 
 typedef struct Config {
     int ranks, factor, repeats;
@@ -173,9 +174,8 @@ static void bench_sizes(Bench *b)
     }
 }
 
-static int run(void *arg, const World *world)
+static void run(const Config *c, const World *world)
 {
-    const Config *c = arg;
     int gpus = device_count();
     char speaker[32];
     snprintf(speaker, sizeof speaker, "rank %d/%d ", world->rank, world->size);
@@ -197,19 +197,6 @@ static int run(void *arg, const World *world)
     comm_free(b.comm);
     device_free(device, b.values);
     device_close(device);
-    return 0;
-}
-
-// For a rank that a launcher has started.
-static int run_among(Config *c, const Args *args)
-{
-    World world;
-    rendezvous(&c->rendezvous, args, &world);
-    c->ranks = world.size;
-    int status = run(c, &world);
-    alive_done();
-    rendezvous_end(&world);
-    return status;
 }
 
 int main(int argc, char **argv)
@@ -219,7 +206,7 @@ int main(int argc, char **argv)
     Args args = { .summary = "Measures a collective over sizes." };
     args_add(&args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &c.ranks, "N",
-          "processes to start; 0: srun, launch or mpirun has started this one", 0, RANKS_MAX },
+          "processes to start; 0: srun, launch or mpirun has started this one", 0, 16 },
         { "op", 0, ARG_CHOICE, &c.op, "all_reduce|broadcast", "collective to measure" },
         { "type", 0, ARG_CHOICE, &c.type, "f32|bf16|f16", "type of the values" },
         { "begin", 'b', ARG_INT64, &c.begin, "BYTES", "smallest size", 4, 0x1p34 },
@@ -232,5 +219,16 @@ int main(int argc, char **argv)
     args_parse(&args, argc, argv);
     if (c.begin > c.end)
         args_reject(&args, "begin", "is larger than --end");
-    return c.ranks ? ranks_run(c.ranks, run, &c) : run_among(&c, &args);
+    World world;
+    bool launched = c.ranks == 0;
+    if (launched)
+        rendezvous(&c.rendezvous, &args, &world);
+    else
+        spawn(&(SpawnConfig){ .ranks = c.ranks, .timeout = c.rendezvous.timeout }, &world);
+    c.ranks = world.size;
+    run(&c, &world);
+    alive_done();
+    if (launched)
+        rendezvous_end(&world);
+    return 0;
 }

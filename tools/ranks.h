@@ -1,5 +1,5 @@
-// ranks.h - forks a few ranks for tests and measurements. They share a store in memory. spawn.h in the
-// steps does the same with supervision.
+// ranks.h - forks a few ranks for tests and measurements. They share a store in memory, which takes the
+// place of tcp_store.c. spawn.h in the steps does the same with supervision.
 #pragma once
 #include "check.h"
 #include "comm.h"
@@ -23,14 +23,14 @@ typedef struct RanksEntry {
 } RanksEntry;
 
 // Entries are only ever added.
-typedef struct RanksStore {
+typedef struct Store {
     atomic_int count;
     RanksEntry entries[RANKS_ENTRIES];
-} RanksStore;
+} Store;
 
-static inline void ranks_put(void *arg, const char *key, const void *value, size_t bytes)
+void store_put(const World *world, const char *key, const void *value, size_t bytes)
 {
-    RanksStore *store = arg;
+    Store *store = world->store;
     int i = atomic_fetch_add(&store->count, 1);
     CHECK(i < RANKS_ENTRIES && bytes <= RANKS_VALUE, "", "the store is full");
     RanksEntry *entry = &store->entries[i];
@@ -40,7 +40,7 @@ static inline void ranks_put(void *arg, const char *key, const void *value, size
     atomic_store(&entry->there, true);
 }
 
-static inline RanksEntry *ranks_find(RanksStore *store, const char *key)
+static inline RanksEntry *ranks_find(Store *store, const char *key)
 {
     for (int i = 0; i < RANKS_ENTRIES && i < atomic_load(&store->count); i++)
         if (atomic_load(&store->entries[i].there) && strcmp(store->entries[i].key, key) == 0)
@@ -48,28 +48,30 @@ static inline RanksEntry *ranks_find(RanksStore *store, const char *key)
     return NULL;
 }
 
-static inline size_t ranks_get(void *arg, const char *key, void *value, size_t capacity)
+size_t store_get(const World *world, const char *key, void *value, size_t capacity)
 {
     RanksEntry *entry;
-    while (!(entry = ranks_find(arg, key)))
+    while (!(entry = ranks_find(world->store, key)))
         usleep(500);
     memcpy(value, entry->value, entry->bytes < capacity ? entry->bytes : capacity);
     return entry->bytes;
 }
 
-static inline RanksStore *ranks_store_new(void)
+void store_end_run(const World *world) {}
+
+static inline Store *ranks_store_new(void)
 {
-    RanksStore *store = mmap(NULL, sizeof *store, PROT_READ | PROT_WRITE,
+    Store *store = mmap(NULL, sizeof *store, PROT_READ | PROT_WRITE,
                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(store != MAP_FAILED, "", "mmap: no memory for the store");
     return store;
 }
 
-static inline void ranks_store_free(RanksStore *store) { munmap(store, sizeof *store); }
+static inline void ranks_store_free(Store *store) { munmap(store, sizeof *store); }
 
 // Forks `size` processes that call run(arg, world) and exit with its result. They die with their parent.
 // Call it before starting threads.
-static inline void ranks_start(int size, RanksStore *store,
+static inline void ranks_start(int size, Store *store,
                                int (*run)(void *arg, const World *world), void *arg, pid_t pids[])
 {
     fflush(NULL);
@@ -79,8 +81,7 @@ static inline void ranks_start(int size, RanksStore *store,
         if (pids[rank] > 0)
             continue;
         World world = { .rank = rank, .size = size, .local_rank = rank, .local_size = size, .sharers = size,
-                        .address = "127.0.0.1", .run = "ranks",
-                        .store = { ranks_put, ranks_get, NULL, store } };
+                        .address = "127.0.0.1", .run = "ranks", .store = store };
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         int status = run(arg, &world);
         fflush(NULL);
@@ -101,7 +102,7 @@ static inline int ranks_run(int size, int (*run)(void *arg, const World *world),
 {
     pid_t pids[RANKS_MAX];
     int first = 0;
-    RanksStore *store = ranks_store_new();
+    Store *store = ranks_store_new();
     ranks_start(size, store, run, arg, pids);
     for (int rank = 0; rank < size; rank++) {
         int status = ranks_join(pids[rank]);

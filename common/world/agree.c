@@ -12,22 +12,21 @@ static void put(const World *world, const char *what, int rank, const void *valu
 {
     char key[64];
     snprintf(key, sizeof key, "%.40s %d", what, rank);
-    world->store.put(world->store.arg, key, value, bytes);
+    store_put(world, key, value, bytes);
 }
 
 static void get(const World *world, const char *what, int rank, void *value, size_t bytes)
 {
     char key[64];
     snprintf(key, sizeof key, "%.40s %d", what, rank);
-    world->store.get(world->store.arg, key, value, bytes);
+    store_get(world, key, value, bytes);
 }
 
 // Rank 0 calls it if the run cannot begin. The other ranks wait for rank 0, or soon will.
 static _Noreturn void refuse(const World *world, const Error *why)
 {
     WARN(why->hint, "%s", why->text);
-    if (world->store.end)
-        world->store.end(world->store.arg);
+    store_end_run(world);
     leave_at_once(EXIT_REPORTED);
 }
 

@@ -21,7 +21,7 @@
 
 enum { SLICE_MS = 100 };
 
-typedef struct TcpStore {
+struct Store {
     int socket;
     bool supervised;
     double timeout;                     // s that an answer may take
@@ -31,7 +31,7 @@ typedef struct TcpStore {
     pthread_mutex_t lock;               // held from a question to its answer
     char run[STORE_NAME];
     TcpAddress own;
-} TcpStore;
+};
 
 // --- one connection ------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ static const char *transfer(int socket, bool sends, StoreMessage *message, doubl
 
 // Rank 0 is gone or silent. First waits: our supervisor may know more and end this process.
 // Returns if this rank is done and the main thread is about to exit.
-static void lose_rank0(const TcpStore *s, const char *how)
+static void lose_rank0(const Store *s, const char *how)
 {
     if (alive_here()->done)
         return;
@@ -63,7 +63,7 @@ static void lose_rank0(const TcpStore *s, const char *how)
 
 // Returns the answer; the caller frees its value. Does not return when the run is over. A BEAT's
 // value is our page, copied under the lock, so that a newer copy never precedes an older one.
-static StoreMessage ask(TcpStore *s, StoreWhat what, const char *key, const void *value, size_t bytes)
+static StoreMessage ask(Store *s, StoreWhat what, const char *key, const void *value, size_t bytes)
 {
     CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "", "store: %.80s: a key of %zu bytes, a "
           "value of %zu: too long", key, strlen(key), bytes);
@@ -88,24 +88,25 @@ static StoreMessage ask(TcpStore *s, StoreWhat what, const char *key, const void
     return answer;
 }
 
-static void put(void *arg, const char *key, const void *value, size_t bytes)
+void store_put(const World *world, const char *key, const void *value, size_t bytes)
 {
     alive_wait_begin();
-    free(ask(arg, STORE_PUT, key, value, bytes).value);
+    free(ask(world->store, STORE_PUT, key, value, bytes).value);
     alive_wait_end();
 }
 
 // Asks again until the value is there, at most 50 times a second.
-static size_t get(void *arg, const char *key, void *value, size_t capacity)
+size_t store_get(const World *world, const char *key, void *value, size_t capacity)
 {
+    Store *s = world->store;
     alive_wait_begin();
-    StoreMessage answer = ask(arg, STORE_GET, key, NULL, 0);
+    StoreMessage answer = ask(s, STORE_GET, key, NULL, 0);
     for (useconds_t pause = 1000; answer.head.what == STORE_NOT_YET;) {
         free(answer.value);
         interrupt_leave();
         usleep(pause);
         pause = pause < 20000 ? 2 * pause : pause;
-        answer = ask(arg, STORE_GET, key, NULL, 0);
+        answer = ask(s, STORE_GET, key, NULL, 0);
     }
     alive_wait_end();
     memcpy(value, answer.value, answer.head.bytes < capacity ? answer.head.bytes : capacity);
@@ -114,10 +115,10 @@ static size_t get(void *arg, const char *key, void *value, size_t capacity)
 }
 
 // The server ends this process after it has notified the others.
-static void end(void *arg) { ask(arg, STORE_OVER, "", NULL, 0); }
+void store_end_run(const World *world) { ask(world->store, STORE_OVER, "", NULL, 0); }
 
 // False: the connection is over.
-static bool beat(TcpStore *s)
+static bool beat(Store *s)
 {
     StoreMessage answer = ask(s, STORE_BEAT, "", NULL, sizeof(Alive));
     free(answer.value);
@@ -127,7 +128,7 @@ static bool beat(TcpStore *s)
 // Between two beats it waits for input: OVER, or the end of the connection, may come at any time.
 static void *beat_on(void *arg)
 {
-    TcpStore *s = arg;
+    Store *s = arg;
     struct pollfd fd = { .fd = s->socket, .events = POLLIN };
     while (beat(s))
         poll(&fd, 1, s->timeout > 4 ? 1000 : (int)(250 * s->timeout));
@@ -257,12 +258,12 @@ void tcp_store_offer(TcpStoreConfig *c, const char *host, int port, bool one_hos
 
 void tcp_store_join(const TcpStoreConfig *config, World *world)
 {
-    static TcpStore store;              // one per process
-    TcpStore *s = &store;
+    static Store store;                 // one per process
+    Store *s = &store;
     Person self = person_of(config);
-    *s = (TcpStore){ .supervised = config->supervised,
-                     .timeout = config->timeout > 0 ? config->timeout : INFINITY,
-                     .lock = PTHREAD_MUTEX_INITIALIZER };
+    *s = (Store){ .supervised = config->supervised,
+                  .timeout = config->timeout > 0 ? config->timeout : INFINITY,
+                  .lock = PTHREAD_MUTEX_INITIALIZER };
     const TcpPlace *place = &config->places[0];
     if (config->rank == 0 && config->size > 1 && !config->secret.text[0] && !tcp_is_loopback(place->address))
         WARN("--token-file FILE, the same on all hosts, keeps others out; --require-token insists",
@@ -274,17 +275,17 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     memcpy(s->own, config->from[0] ? config->from : tcp_place(s->socket, false).address, sizeof s->own);
     sem_init(&s->silent, 0, 0);
     pthread_detach(thread_start(beat_on, s, "signs of life"));  // step 03 never calls tcp_store_end
-    get(s, "run", s->run, sizeof s->run);
-    alive_wait_end();
+    world->store = s;
     world->address = s->own;
     world->run = s->run;
-    world->store = (Store){ put, get, end, s };
+    store_get(world, "run", s->run, sizeof s->run);
+    alive_wait_end();
 }
 
 // The last beat reports that this rank is done. Closing the connection then wakes the thread.
 void tcp_store_end(World *world)
 {
-    TcpStore *s = world->store.arg;
+    Store *s = world->store;
     alive_done();
     beat(s);
     shutdown(s->socket, SHUT_RDWR);

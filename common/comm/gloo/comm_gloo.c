@@ -49,14 +49,13 @@ static GlooError listen_without_signals(GlooLink **gloo, const char *address)
 Link *link_new(const Comm *comm, const World *world)
 {
     char prefix[32];
-    Store store = world->store;
     Link *link = xcalloc(1, sizeof *link);
     link->comm = comm;
     GlooError error = listen_without_signals(&link->gloo, world->address);
     CHECK(!error, "the address must be one of this machine's own",
           "Gloo cannot listen at %s: %s", world->address, error);
     snprintf(prefix, sizeof prefix, "gloo/%s/", comm->name);
-    error = gloo_connect(link->gloo, world->rank, world->size, &store, prefix);
+    error = gloo_connect(link->gloo, world, prefix);
     if (error)
         comm_lost(comm, NULL, error);
     link->last = device_shares_memory(comm->device) ? &link->own_last : &shared_last;

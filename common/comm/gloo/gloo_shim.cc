@@ -51,23 +51,23 @@ static GlooError attempt(Work work)
 // Our store with Gloo's interface.
 class CallbackStore : public gloo::rendezvous::Store {
 public:
-    CallbackStore(::Store *store, const char *prefix) : store_(store), prefix_(prefix) {}
+    CallbackStore(const World *world, const char *prefix) : world_(world), prefix_(prefix) {}
 
     void set(const std::string &key, const std::vector<char> &data) override
     {
         const char *value = data.empty() ? "" : data.data();
-        store_->put(store_->arg, (prefix_ + key).c_str(), value, data.size());
+        store_put(world_, (prefix_ + key).c_str(), value, data.size());
     }
 
     // Our get waits itself, so the waits below do nothing.
     std::vector<char> get(const std::string &key) override
     {
         std::vector<char> data(1024);
-        size_t bytes = store_->get(store_->arg, (prefix_ + key).c_str(), data.data(), data.size());
+        size_t bytes = store_get(world_, (prefix_ + key).c_str(), data.data(), data.size());
         bool all = bytes <= data.size();
         data.resize(bytes);
         if (!all)
-            store_->get(store_->arg, (prefix_ + key).c_str(), data.data(), data.size());
+            store_get(world_, (prefix_ + key).c_str(), data.data(), data.size());
         return data;
     }
 
@@ -75,7 +75,7 @@ public:
     void wait(const std::vector<std::string> &, const std::chrono::milliseconds &) override {}
 
 private:
-    ::Store *store_;
+    const World *world_;
     std::string prefix_;
 };
 
@@ -88,11 +88,11 @@ GlooError gloo_listen(GlooLink **link, const char *address)
     });
 }
 
-GlooError gloo_connect(GlooLink *link, int rank, int size, Store *store, const char *prefix)
+GlooError gloo_connect(GlooLink *link, const World *world, const char *prefix)
 {
     return attempt([&] {
-        CallbackStore gloo_store(store, prefix);
-        auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
+        CallbackStore gloo_store(world, prefix);
+        auto context = std::make_shared<gloo::rendezvous::Context>(world->rank, world->size);
         context->setTimeout(patience);
         context->connectFullMesh(gloo_store, link->device);
         link->context = context;

@@ -13,7 +13,7 @@ typedef const char *GlooError;
 // Listens at this address of this machine, on a port of the system's choice.
 GlooError gloo_listen(GlooLink **link, const char *address);
 // Connects to every other rank. The ranks exchange addresses in the store, under `prefix`.
-GlooError gloo_connect(GlooLink *link, int rank, int size, Store *store, const char *prefix);
+GlooError gloo_connect(GlooLink *link, const World *world, const char *prefix);
 void gloo_close(GlooLink *link);
 
 // Return when this rank's part is done. Calls that run at once differ in their tags; all ranks pass

@@ -100,14 +100,13 @@ static ncclUniqueId share_id(const Link *link, const World *world)
 {
     char key[32];
     ncclUniqueId id;
-    const Store *store = &world->store;
     snprintf(key, sizeof key, "nccl/%s", link->comm->name);
     if (world->rank == 0) {
         NCCL(link, NULL, ncclGetUniqueId(&id));
-        store->put(store->arg, key, &id, sizeof id);
+        store_put(world, key, &id, sizeof id);
         return id;
     }
-    size_t bytes = store->get(store->arg, key, &id, sizeof id);
+    size_t bytes = store_get(world, key, &id, sizeof id);
     CHECK(bytes == sizeof id, "all ranks must use the same NCCL",
           "rank 0's NCCL id has %zu bytes, not %zu", bytes, sizeof id);
     return id;
