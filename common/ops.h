@@ -1,7 +1,7 @@
 // ops.h - the operations that a convolutional network is made of, forward and backward.
 //
-// Two implementations, chosen when linking: cuda/ops_cuda.c (cuDNN, cuBLASLt, a few kernels) and
-// cpu/ops_cpu.c (oneDNN, a few loops). Every call enqueues its work on the compute stream of the
+// Two implementations, chosen when linking: in cuda/ (cuDNN, cuBLASLt, a few kernels) and in cpu/
+// (oneDNN, a few loops). Every call enqueues its work on the compute stream of the
 // device and returns. Pointers are device memory unless a line says "host".
 #pragma once
 #include "args.h"

@@ -266,8 +266,7 @@ void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, v
     void *sums = result == type ? y : aside(conv, PASS_FORWARD);
     run_pass(conv, PASS_FORWARD, x, w, sums);
     if (conv->spec.bias)
-        CUDA(kernel_bias_add(conv->ops->launch.stream, type, output_rows(conv), conv->y.c, bias,
-                             result, sums, y));
+        bias_add(conv->ops, type, output_rows(conv), conv->y.c, bias, result, sums, y);
 }
 
 // The gradient of y, converted to the type that the product reads.
@@ -275,9 +274,8 @@ static const void *gradient(const Conv *conv, ConvPass pass, const void *dy)
 {
     if (conv->y.type == conv->spec.x.type)
         return dy;
-    device_use(conv->ops->device);
-    CUDA(kernel_values_narrow(conv->ops->launch.stream, conv->spec.x.type, shape_count(conv->y), dy,
-                              1, aside(conv, pass)));
+    values_narrow(conv->ops, &conv->ops->device->compute, conv->spec.x.type, shape_count(conv->y),
+                  dy, 1, aside(conv, pass));
     return aside(conv, pass);
 }
 
@@ -289,15 +287,14 @@ void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx)
 
 void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw, float *dbias)
 {
-    const Launch *launch = &conv->ops->launch;
+    Stream *stream = &conv->ops->device->compute;
     Type result = conv->results[PASS_WEIGHTS];
     void *sums = result == TYPE_F32 ? dw : aside(conv, PASS_WEIGHTS);
     run_pass(conv, PASS_WEIGHTS, x, sums, gradient(conv, PASS_WEIGHTS, dy));
     if (result != TYPE_F32)
-        CUDA(kernel_values_widen(launch->stream, result, conv->live_count, sums, dw));
+        values_widen(conv->ops, stream, result, conv->live_count, sums, dw);
     if (conv->dead_count > 0)
-        fill_zero(&conv->ops->device->compute, dw + conv->live_count,
-                  conv->dead_count * sizeof *dw);
+        fill_zero(stream, dw + conv->live_count, conv->dead_count * sizeof *dw);
     if (conv->spec.bias)
-        CUDA(kernel_bias_gradient(launch, conv->y.type, output_rows(conv), conv->y.c, dy, dbias));
+        bias_gradient(conv->ops, conv->y.type, output_rows(conv), conv->y.c, dy, dbias);
 }

@@ -1,14 +1,18 @@
 // cuda_internal.h - what the files of the CUDA backend share.
 #pragma once
-#include "check.h"
-#include "cuda/kernels.h"
-#include "device.h"
-#include "ops.h"
-
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 #include <cudnn.h>
 #include <pthread.h>
+
+#ifdef __cplusplus
+#define _Noreturn [[noreturn]]  // C's word, in the headers below
+extern "C" {
+#endif
+
+#include "check.h"
+#include "device.h"
+#include "ops.h"
 
 // --- errors: every call is checked; the message names the call -----------------------------------
 
@@ -56,6 +60,16 @@ struct Device {
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
 
+// The memory in which the blocks of one kernel exchange results. Kernels on one stream run one after
+// another, so they share this memory.
+typedef struct Partials {
+    void *results;              // PARTIALS_BYTES: one result for each block
+    unsigned *tickets;          // (PARTIALS_TICKETS) zero between kernels
+} Partials;
+
+enum { PARTIALS_TICKETS = 1024, PARTIALS_BYTES = 12 * 32 * 1024 };
+enum { KERNEL_MAX_CHANNELS = 32 * PARTIALS_TICKETS };
+
 struct Ops {
     Device *device;
     OpsConfig config;
@@ -63,7 +77,7 @@ struct Ops {
     cublasLtHandle_t blas;
     void *scratch;              // shared by all operations: they run on one stream
     size_t scratch_bytes;
-    Launch launch;              // what our own kernels need
+    Partials partials;          // for our own kernels
     int norm_processes;         // processes that share a BatchNorm batch; 0, 1: none do
     OpsGather norm_gather;
     void *norm_gather_arg;
@@ -72,6 +86,17 @@ struct Ops {
 // Makes ops->scratch at least `bytes` long. Call it during setup only. Old blocks stay until the
 // device is closed, because a recorded step may hold their address.
 void ops_need_scratch(Ops *ops, size_t bytes);
+
+// --- our own kernels: kernels_*.cu has these and most operations of ops.h ------------------------
+
+// cudaSuccess if this program contains code for the current device.
+cudaError_t kernels_present(void);
+
+// x is (rows, channels), of `type` or f32: y = x + bias, and y may be x; dbias = the sums of dy's
+// columns.
+void bias_add(Ops *ops, Type type, int64_t rows, int channels, const float *bias, Type x_type,
+              const void *x, void *y);
+void bias_gradient(Ops *ops, Type type, int64_t rows, int channels, const void *dy, float *dbias);
 
 // --- matrix products -----------------------------------------------------------------------------
 
@@ -94,3 +119,8 @@ typedef struct Gemm {
 void gemm_new(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *problem);
 void gemm_free(Gemm *gemm);
 void gemm_run(const Gemm *gemm, const Ops *ops, const void *a, const void *b, void *d);
+
+#ifdef __cplusplus
+}
+#undef _Noreturn
+#endif

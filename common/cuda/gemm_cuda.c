@@ -82,5 +82,5 @@ void gemm_run(const Gemm *gemm, const Ops *ops, const void *a, const void *b, vo
     const float alpha = 1, beta = 0;
     CUBLAS(cublasLtMatmul(ops->blas, gemm->desc, &alpha, a, gemm->a, b, gemm->b, &beta, d, gemm->d,
                           d, gemm->d, &gemm->algorithm, ops->scratch,
-                          gemm->workspace, ops->launch.stream));
+                          gemm->workspace, ops->device->compute.handle));
 }

@@ -9,7 +9,7 @@
 // without atomic additions. The last block of a kernel to finish combines the results of all
 // blocks, which saves a second launch.
 #pragma once
-#include "cuda/kernels.h"
+#include "cuda/cuda_internal.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -20,12 +20,6 @@ constexpr int TILE = 32;                // columns of a matrix that one block wo
 constexpr int MAX_BLOCKS = 1024;        // enough to fill the largest GPU several times
 
 // --- numbers of a type ---------------------------------------------------------------------------
-
-// fn<T>(...), where T is the C++ type of `type`.
-#define BY_TYPE(type, fn, ...)                                      \
-    ((type) == TYPE_F32    ? fn<float>(__VA_ARGS__)                 \
-     : (type) == TYPE_BF16 ? fn<__nv_bfloat16>(__VA_ARGS__)         \
-                           : fn<__half>(__VA_ARGS__))
 
 inline __device__ float widen(float value) { return value; }
 inline __device__ float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
@@ -78,6 +72,42 @@ template <int V, class T> __device__ Pack<float, V> sum_of(const T *a, const T *
     return sum;
 }
 
+// --- launching -----------------------------------------------------------------------------------
+
+// Runs kernel(arguments...) on a stream, in blocks of THREADS threads. A void pointer becomes a
+// pointer to what the kernel takes.
+template <class... Parameters, class... Arguments>
+void launch(const Stream *stream, dim3 grid, void (*kernel)(Parameters...), Arguments... arguments)
+{
+    device_use(stream->device);
+    kernel<<<grid, THREADS, 0, stream->handle>>>(static_cast<Parameters>(arguments)...);
+    cudaError_t status = cudaGetLastError();
+    if (status != cudaSuccess)
+        cuda_failed(status, "a kernel's launch", __FILE__, __LINE__);
+}
+
+template <int N> struct Width {
+    static constexpr int value = N;
+};
+
+// Calls fn(number, width): the first has the C++ type of `type`. If `wide`, the second is as many of
+// them as fill 16 bytes, else 1.
+template <class F> void by_type(Type type, bool wide, F fn)
+{
+    auto by_width = [&](auto number) {
+        if (wide)
+            fn(number, Width<WIDE<decltype(number)>>());
+        else
+            fn(number, Width<1>());
+    };
+    if (type == TYPE_F32)
+        by_width(float());
+    else if (type == TYPE_BF16)
+        by_width(__nv_bfloat16());
+    else
+        by_width(__half());
+}
+
 // Are all of these aligned to 16 bytes? (NULL is.)
 template <class... Pointers> bool aligned(Pointers... pointers)
 {
@@ -87,13 +117,11 @@ template <class... Pointers> bool aligned(Pointers... pointers)
     return bits % 16 == 0;
 }
 
-// The same for matrices with rows of `channels` numbers, read `wide` at a time.
-template <class... Pointers> bool packed(int channels, int wide, Pointers... pointers)
+// The same for matrices with rows of `channels` numbers: are all rows aligned?
+template <class... Pointers> bool packed(Type type, int channels, Pointers... pointers)
 {
-    return channels % wide == 0 && aligned(pointers...);
+    return channels * type_size(type) % 16 == 0 && aligned(pointers...);
 }
-
-// --- arrays --------------------------------------------------------------------------------------
 
 inline unsigned blocks_for(size_t threads, size_t most = 16 * MAX_BLOCKS)
 {
@@ -101,9 +129,7 @@ inline unsigned blocks_for(size_t threads, size_t most = 16 * MAX_BLOCKS)
     return (unsigned)(blocks == 0 ? 1 : blocks < most ? blocks : most);
 }
 
-template <int N> struct Width {
-    static constexpr int value = N;
-};
+// --- arrays --------------------------------------------------------------------------------------
 
 // This thread's share of an array: calls fn(Width<V>, at) for V numbers at a time, and
 // fn(Width<1>, at) for the rest at the end.
@@ -117,15 +143,6 @@ template <int V, class F> __device__ void for_each_pack(size_t count, F fn)
         fn(Width<1>(), whole + thread);
 }
 
-// Launches kernel(count, args...), whose threads take V numbers at a time.
-template <int V, class... Parameters, class... Arguments>
-cudaError_t launch_on_array(cudaStream_t stream, void (*kernel)(size_t, Parameters...),
-                            size_t count, Arguments... arguments)
-{
-    kernel<<<blocks_for(count / V), THREADS, 0, stream>>>(count, arguments...);
-    return cudaGetLastError();
-}
-
 // --- matrices: rows are pixels, columns are channels ---------------------------------------------
 
 // How a matrix is divided: block (i, j) of the grid works on columns [i * TILE, ..) of rows
@@ -134,6 +151,14 @@ struct Matrix {
     int64_t rows;
     int channels;
     int64_t rows_per_block;
+
+    dim3 grid() const
+    {
+        int64_t tiles = (channels + TILE - 1) / TILE, blocks = 1;
+        if (rows_per_block > 0)
+            blocks = (rows + rows_per_block - 1) / rows_per_block;
+        return dim3((unsigned)tiles, (unsigned)blocks);
+    }
 };
 
 // A thread's place: V columns from `channel`; rows begin, begin + STEP, ... before end.
@@ -152,35 +177,17 @@ template <int V> struct Place {
     }
 };
 
-// Divides a matrix among blocks whose threads read `group` rows before they use them.
-template <int V> dim3 cut(Matrix *m, int group)
+// Divides a matrix among blocks whose threads take V columns, and read `group` rows before they use
+// them.
+template <int V> Matrix divide(int64_t rows, int channels, int group)
 {
     constexpr int STEP = Place<V>::STEP;
-    int64_t tiles = (m->channels + TILE - 1) / TILE, most = MAX_BLOCKS / tiles;
-    int64_t blocks = (m->rows + STEP * group - 1) / (STEP * group);
+    int64_t tiles = (channels + TILE - 1) / TILE, most = MAX_BLOCKS / tiles;
+    int64_t blocks = (rows + STEP * group - 1) / (STEP * group);
     blocks = blocks > most ? most : blocks;
     blocks = blocks < 1 ? 1 : blocks;
-    m->rows_per_block = (m->rows + blocks - 1) / blocks;
-    if (m->rows_per_block > 0)
-        blocks = (m->rows + m->rows_per_block - 1) / m->rows_per_block;
-    return dim3((unsigned)tiles, (unsigned)blocks);
+    return Matrix{ rows, channels, (rows + blocks - 1) / blocks };
 }
-
-template <int V, class... Parameters, class... Arguments>
-cudaError_t launch_on_matrix(cudaStream_t stream, void (*kernel)(Matrix, Parameters...), int group,
-                             Matrix m, Arguments... arguments)
-{
-    dim3 grid = cut<V>(&m, group);
-    kernel<<<grid, THREADS, 0, stream>>>(m, arguments...);
-    return cudaGetLastError();
-}
-
-// Launches kernel<T, V> on a matrix of T. V numbers fill 16 bytes if all pointers are aligned to 16
-// bytes; otherwise V is 1.
-#define LAUNCH_ON_MATRIX(T, can_be_wide, kernel, group, stream, matrix, ...)                 \
-    ((can_be_wide)                                                                           \
-         ? launch_on_matrix<WIDE<T>>(stream, kernel<T, WIDE<T>>, group, matrix, __VA_ARGS__) \
-         : launch_on_matrix<1>(stream, kernel<T, 1>, group, matrix, __VA_ARGS__))
 
 // --- sums ----------------------------------------------------------------------------------------
 
@@ -242,13 +249,13 @@ inline __device__ bool last_block(unsigned *ticket, unsigned blocks)
 // Merges all threads' results for their tile's columns; own[v] belongs to column channel + v.
 // Returns true in one thread per column, of one block, where *total is the column's result.
 template <int V, template <class> class Cell>
-__device__ bool reduce_columns(const Matrix &m, const Cell<float> (&own)[V], const Launch &launch,
+__device__ bool reduce_columns(const Matrix &m, const Cell<float> (&own)[V], const Partials &partials,
                                Cell<double> *total)
 {
     constexpr int STEP = Place<V>::STEP, PARTS = THREADS / TILE;
     __shared__ Cell<float> cells[STEP][TILE];
     __shared__ Cell<double> sums[PARTS][TILE];
-    Cell<float> *partials = static_cast<Cell<float> *>(launch.partials);
+    Cell<float> *results = static_cast<Cell<float> *>(partials.results);
     int row = threadIdx.x / Place<V>::LANES, first = threadIdx.x % Place<V>::LANES * V;
     int column = threadIdx.x % TILE, part = threadIdx.x / TILE;
     int channel = blockIdx.x * TILE + column;
@@ -257,13 +264,13 @@ __device__ bool reduce_columns(const Matrix &m, const Cell<float> (&own)[V], con
         cells[row][first + v] = own[v];
     merge_rows(cells, STEP);
     if (part == 0 && channel < m.channels)
-        partials[(int64_t)blockIdx.y * m.channels + channel] = cells[0][column];
-    if (!last_block(&launch.tickets[blockIdx.x], gridDim.y))
+        results[(int64_t)blockIdx.y * m.channels + channel] = cells[0][column];
+    if (!last_block(&partials.tickets[blockIdx.x], gridDim.y))
         return false;
 
     Cell<double> sum = {};
     for (unsigned b = part; channel < m.channels && b < gridDim.y; b += PARTS)
-        sum.merge(Cell<double>::from(partials[(int64_t)b * m.channels + channel]));
+        sum.merge(Cell<double>::from(results[(int64_t)b * m.channels + channel]));
     sums[part][column] = sum;
     merge_rows(sums, PARTS);
     *total = sums[0][column];

@@ -147,8 +147,18 @@ avgpool_backward_kernel(Shape x, const T *__restrict__ dout, T *__restrict__ dx)
 
 // --- images --------------------------------------------------------------------------------------
 
+// The arguments of images_load in ops.h.
+struct ImagesJob {
+    const uint8_t *images;      // (n, channels, h, w)
+    int n, channels;
+    float mean[3], std[3];
+    void *out;
+    Shape shape;
+};
+
 // One block per image; rows after the last image become zeros.
-template <class T> __global__ void __launch_bounds__(THREADS) images_load_kernel(ImagesJob job)
+template <class T> __global__ void __launch_bounds__(THREADS)
+images_load_kernel(const __grid_constant__ ImagesJob job)
 {
     T *out = static_cast<T *>(job.out);
     int pixels = job.shape.h * job.shape.w, block = job.shape.block, i = blockIdx.x;
@@ -162,129 +172,89 @@ template <class T> __global__ void __launch_bounds__(THREADS) images_load_kernel
     }
 }
 
-// --- launching, for one type ---------------------------------------------------------------------
-
-template <class T>
-cudaError_t relu_forward(cudaStream_t stream, size_t count, const void *x, void *y)
-{
-    if (aligned(x, y))
-        return launch_on_array<WIDE<T>>(stream, relu_forward_kernel<T, WIDE<T>>, count,
-                                        (const T *)x, (T *)y);
-    return launch_on_array<1>(stream, relu_forward_kernel<T, 1>, count, (const T *)x, (T *)y);
-}
-
-template <class T>
-cudaError_t relu_backward(cudaStream_t stream, size_t count, const void *y, const void *dy,
-                          void *dx)
-{
-    if (aligned(y, dy, dx))
-        return launch_on_array<WIDE<T>>(stream, relu_backward_kernel<T, WIDE<T>>, count,
-                                        (const T *)y, (const T *)dy, (T *)dx);
-    return launch_on_array<1>(stream, relu_backward_kernel<T, 1>, count, (const T *)y,
-                              (const T *)dy, (T *)dx);
-}
-
 unsigned one_thread_for(size_t count) { return blocks_for(count, INT32_MAX); }
 
-template <class T>
-cudaError_t maxpool_forward(cudaStream_t stream, const PoolSpec &spec, const void *x, void *y,
-                            uint8_t *index)
+// Pooling uses 32-bit indices. An activation of 2^31 floats would take 8 GB.
+void check_count(const char *what, Shape s)
 {
-    constexpr int V = WIDE<T>;
-    Shape out = pool_output(&spec);
-    size_t count = shape_count(out);
-    if (packed(out.c, V, x, y) && (uintptr_t)index % V == 0)
-        maxpool_forward_kernel<T, V><<<one_thread_for(count / V), THREADS, 0, stream>>>(
-            spec, out, (const T *)x, (T *)y, index);
-    else
-        maxpool_forward_kernel<T, 1><<<one_thread_for(count), THREADS, 0, stream>>>(
-            spec, out, (const T *)x, (T *)y, index);
-    return cudaGetLastError();
-}
-
-template <class T>
-cudaError_t maxpool_backward(cudaStream_t stream, const PoolSpec &spec, const uint8_t *index,
-                             const void *dy1, const void *dy2, void *dx)
-{
-    constexpr int V = WIDE<T>;
-    Shape out = pool_output(&spec);
-    size_t count = shape_count(spec.x);
-    if (packed(out.c, V, dy1, dy2, dx) && (uintptr_t)index % V == 0)
-        maxpool_backward_kernel<T, V><<<one_thread_for(count / V), THREADS, 0, stream>>>(
-            spec, out, index, (const T *)dy1, (const T *)dy2, (T *)dx);
-    else
-        maxpool_backward_kernel<T, 1><<<one_thread_for(count), THREADS, 0, stream>>>(
-            spec, out, index, (const T *)dy1, (const T *)dy2, (T *)dx);
-    return cudaGetLastError();
-}
-
-template <class T>
-cudaError_t avgpool_forward(cudaStream_t stream, Shape x, const void *in, void *out)
-{
-    avgpool_forward_kernel<T><<<one_thread_for((size_t)x.n * x.c), THREADS, 0, stream>>>(
-        x, (const T *)in, (T *)out);
-    return cudaGetLastError();
-}
-
-template <class T>
-cudaError_t avgpool_backward(cudaStream_t stream, Shape x, const void *dout, void *dx)
-{
-    constexpr int V = WIDE<T>;
-    size_t count = shape_count(x);
-    if (packed(x.c, V, dout, dx))
-        avgpool_backward_kernel<T, V><<<one_thread_for(count / V), THREADS, 0, stream>>>(
-            x, (const T *)dout, (T *)dx);
-    else
-        avgpool_backward_kernel<T, 1><<<one_thread_for(count), THREADS, 0, stream>>>(
-            x, (const T *)dout, (T *)dx);
-    return cudaGetLastError();
-}
-
-template <class T> cudaError_t images_load(cudaStream_t stream, const ImagesJob &job)
-{
-    images_load_kernel<T><<<job.shape.n, THREADS, 0, stream>>>(job);
-    return cudaGetLastError();
+    CHECK(shape_count(s) < INT32_MAX, "a smaller batch (-b) needs less",
+          "%s of (%d, %d, %d, %d): more than 2^31 elements", what, s.n, s.c, s.h, s.w);
 }
 
 } // namespace
 
-// --- launching -----------------------------------------------------------------------------------
+// --- ops.h ---------------------------------------------------------------------------------------
 
-cudaError_t kernel_relu_forward(cudaStream_t stream, Type type, size_t count, const void *x,
-                                void *y)
+void relu_forward(Ops *ops, Shape shape, const void *x, void *y)
 {
-    return BY_TYPE(type, relu_forward, stream, count, x, y);
+    size_t count = shape_count(shape);
+    by_type(shape.type, aligned(x, y), [&](auto number, auto width) {
+        launch(&ops->device->compute, blocks_for(count / width.value),
+               relu_forward_kernel<decltype(number), width.value>, count, x, y);
+    });
 }
 
-cudaError_t kernel_relu_backward(cudaStream_t stream, Type type, size_t count, const void *y,
-                                 const void *dy, void *dx)
+void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx)
 {
-    return BY_TYPE(type, relu_backward, stream, count, y, dy, dx);
+    size_t count = shape_count(shape);
+    by_type(shape.type, aligned(y, dy, dx), [&](auto number, auto width) {
+        launch(&ops->device->compute, blocks_for(count / width.value),
+               relu_backward_kernel<decltype(number), width.value>, count, y, dy, dx);
+    });
 }
 
-cudaError_t kernel_maxpool_forward(cudaStream_t stream, const PoolSpec *spec, const void *x,
-                                   void *y, uint8_t *index)
+void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index)
 {
-    return BY_TYPE(spec->x.type, maxpool_forward, stream, *spec, x, y, index);
+    Shape out = pool_output(spec);
+    check_count("max pooling", spec->x);
+    CHECK(spec->kernel <= 16, "",
+          "max pooling over %dx%d pixels: the place of the maximum is a byte",
+          spec->kernel, spec->kernel);
+    by_type(out.type, packed(out.type, out.c, x, y, index), [&](auto number, auto width) {
+        launch(&ops->device->compute, one_thread_for(shape_count(out) / width.value),
+               maxpool_forward_kernel<decltype(number), width.value>, *spec, out, x, y, index);
+    });
 }
 
-cudaError_t kernel_maxpool_backward(cudaStream_t stream, const PoolSpec *spec, const uint8_t *index,
-                                    const void *dy1, const void *dy2, void *dx)
+void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const void *dy1,
+                      const void *dy2, void *dx)
 {
-    return BY_TYPE(spec->x.type, maxpool_backward, stream, *spec, index, dy1, dy2, dx);
+    Shape out = pool_output(spec);
+    bool wide = packed(out.type, out.c, index, dy1, dy2, dx);
+    by_type(out.type, wide, [&](auto number, auto width) {
+        launch(&ops->device->compute, one_thread_for(shape_count(spec->x) / width.value),
+               maxpool_backward_kernel<decltype(number), width.value>, *spec, out, index, dy1, dy2,
+               dx);
+    });
 }
 
-cudaError_t kernel_avgpool_forward(cudaStream_t stream, Shape x, const void *in, void *out)
+void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 {
-    return BY_TYPE(x.type, avgpool_forward, stream, x, in, out);
+    check_count("average pooling", x);
+    by_type(x.type, false, [&](auto number, auto) {
+        launch(&ops->device->compute, one_thread_for((size_t)x.n * x.c),
+               avgpool_forward_kernel<decltype(number)>, x, in, out);
+    });
 }
 
-cudaError_t kernel_avgpool_backward(cudaStream_t stream, Shape x, const void *dout, void *dx)
+void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 {
-    return BY_TYPE(x.type, avgpool_backward, stream, x, dout, dx);
+    by_type(x.type, packed(x.type, x.c, dout, dx), [&](auto number, auto width) {
+        launch(&ops->device->compute, one_thread_for(shape_count(x) / width.value),
+               avgpool_backward_kernel<decltype(number), width.value>, x, dout, dx);
+    });
 }
 
-cudaError_t kernel_images_load(cudaStream_t stream, const ImagesJob *job)
+void images_load(Stream *stream, const uint8_t *images, int n, int channels, const float mean[3],
+                 const float std[3], void *out, Shape shape)
 {
-    return BY_TYPE(job->shape.type, images_load, stream, *job);
+    CHECK(channels <= 3 && shape.c == channels && n <= shape.n, "",
+          "images_load: %d images of %d channels into (%d, %d)", n, channels, shape.n, shape.c);
+    if (shape.n == 0)
+        return;
+    ImagesJob job = { images, n, channels, { mean[0], mean[1], mean[2] },
+                      { std[0], std[1], std[2] }, out, shape };
+    by_type(shape.type, false, [&](auto number, auto) {
+        launch(stream, shape.n, images_load_kernel<decltype(number)>, job);
+    });
 }

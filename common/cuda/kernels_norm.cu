@@ -4,6 +4,25 @@
 // parameters are f32, whatever the type of the activation.
 #include "cuda/kernels.cuh"
 
+#include <stdlib.h>
+
+// If processes share the batch, this one's statistics go to `mine`. Once all processes' are in `all`,
+// a kernel merges them.
+struct NormShared {
+    int size;               // processes
+    double *mine;           // (1 + 2 * channels) count, means, squares; or 0 and two sums
+    double *all;            // (size, 1 + 2 * channels), by rank
+    double *count;          // of the rows of all
+    float *dgamma, *dbeta;  // (channels) of all
+};
+
+struct Norm {
+    Ops *ops;
+    NormSpec spec;
+    int64_t rows;           // pixels
+    NormShared shared;      // size 0 until processes share a batch
+};
+
 namespace {
 
 // --- batch normalisation -------------------------------------------------------------------------
@@ -53,7 +72,7 @@ __device__ void tell_others(double *mine, int channels, int c, double n, double 
 // Mean and variance of each column, to `mine`, or to t if that is NULL. The first row is subtracted
 // from all rows, so that a mean far from zero costs no digits.
 template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
-norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const T *__restrict__ x,
+norm_statistics_kernel(Matrix m, Partials partials, NormTensors t, const T *__restrict__ x,
                        double *mine)
 {
     constexpr int GROUP = 8, STEP = Place<V>::STEP;
@@ -88,7 +107,7 @@ norm_statistics_kernel(Matrix m, Launch launch, NormTensors t, const T *__restri
     }
 
     Moments<double> all;
-    if (!reduce_columns<V>(m, own, launch, &all))
+    if (!reduce_columns<V>(m, own, partials, &all))
         return;
     int c = blockIdx.x * TILE + threadIdx.x;
     all.mean += widen(x[c]);
@@ -178,7 +197,7 @@ template <int V, class T> __device__ Pack<T, V> arriving(const Arriving<T> &from
 // dbeta = sum(d), dgamma = sum(d * (x - mean)) * inv_std. Unless they are NULL, `keep` receives d,
 // and `mine` the sums. keep may be dy1 or dy2: each thread reads an element before it writes it.
 template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
-norm_gradients_kernel(Matrix m, Launch launch, NormTensors t, const T *x, Arriving<T> from, T *keep,
+norm_gradients_kernel(Matrix m, Partials partials, NormTensors t, const T *x, Arriving<T> from, T *keep,
                       double *mine)
 {
     constexpr int GROUP = 4, STEP = Place<V>::STEP;
@@ -209,7 +228,7 @@ norm_gradients_kernel(Matrix m, Launch launch, NormTensors t, const T *x, Arrivi
     }
 
     Sums<double> all;
-    if (!reduce_columns<V>(m, own, launch, &all))
+    if (!reduce_columns<V>(m, own, partials, &all))
         return;
     int c = blockIdx.x * TILE + threadIdx.x;
     t.dbeta[c] = (float)all.a;
@@ -295,7 +314,7 @@ bias_add_kernel(Matrix m, const float *__restrict__ bias, const From *from, T *y
 }
 
 template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
-bias_gradient_kernel(Matrix m, Launch launch, const T *__restrict__ dy, float *dbias)
+bias_gradient_kernel(Matrix m, Partials partials, const T *__restrict__ dy, float *dbias)
 {
     Place<V> place(m);
     Sums<float> own[V] = {};
@@ -306,156 +325,164 @@ bias_gradient_kernel(Matrix m, Launch launch, const T *__restrict__ dy, float *d
             own[v].a += d[v];
     }
     Sums<double> all;
-    if (reduce_columns<V>(m, own, launch, &all))
+    if (reduce_columns<V>(m, own, partials, &all))
         dbias[blockIdx.x * TILE + threadIdx.x] = (float)all.a;
 }
 
-// --- launching, for one type ---------------------------------------------------------------------
+// --- the messages of processes that share a batch ------------------------------------------------
 
-template <class T>
-cudaError_t norm_statistics(const Launch &launch, Matrix m, const NormTensors &t, const void *x,
-                            double *mine)
+// NULL if the process has its batch for itself. The first batch allocates memory; that is possible
+// because the first step is never recorded.
+const NormShared *shared_of(Norm *norm)
 {
-    return LAUNCH_ON_MATRIX(T, packed(m.channels, WIDE<T>, x), norm_statistics_kernel, 8,
-                            launch.stream, m, launch, t, (const T *)x, mine);
+    size_t c = norm->spec.x.c, size = norm->ops->norm_processes, each = 1 + 2 * c;
+    if (size <= 1)
+        return NULL;
+    if (norm->shared.size == 0) {
+        size_t doubles = (1 + size) * each + 1 + c;
+        double *memory =
+            static_cast<double *>(device_alloc(norm->ops->device, doubles * sizeof *memory));
+        float *floats = reinterpret_cast<float *>(memory + (1 + size) * each + 1);
+        norm->shared = NormShared{ (int)size, memory, memory + each, memory + (1 + size) * each,
+                                   floats, floats + c };
+    }
+    return &norm->shared;
 }
 
-template <class T>
-cudaError_t norm_apply(cudaStream_t stream, Matrix m, const NormTensors &t, const void *x,
-                       const void *residual, void *y, bool relu, bool training)
+void gather_all(const Norm *norm)
 {
-    return LAUNCH_ON_MATRIX(T, packed(m.channels, WIDE<T>, x, residual, y), norm_apply_kernel, 4,
-                            stream, m, t, (const T *)x, (const T *)residual, (T *)y, relu,
-                            training);
+    const Ops *ops = norm->ops;
+    ops->norm_gather(ops->norm_gather_arg, norm->shared.mine, norm->shared.all,
+                     1 + 2 * (size_t)norm->spec.x.c);
 }
 
-// The first pass stores d if there is room for it and reading it is less work than computing it
-// again.
-void *place_to_keep(const NormBackward &b)
+void batch_statistics(Norm *norm, const NormTensors *t, const void *x)
 {
-    return b.dresidual ? b.dresidual : b.dy2 ? b.dx : NULL;
-}
-
-bool backward_packed(int channels, int wide, const NormBackward &b)
-{
-    return packed(channels, wide, b.x, b.y, b.dy1, b.dy2, b.dx, b.dresidual);
-}
-
-template <class T>
-cudaError_t norm_gradients(const Launch &launch, Matrix m, const NormTensors &t,
-                           const NormBackward &b, double *mine)
-{
-    Arriving<T> from = { (const T *)b.y, (const T *)b.dy1, (const T *)b.dy2 };
-    return LAUNCH_ON_MATRIX(T, backward_packed(m.channels, WIDE<T>, b), norm_gradients_kernel, 4,
-                            launch.stream, m, launch, t, (const T *)b.x, from,
-                            (T *)place_to_keep(b), mine);
-}
-
-template <class T>
-cudaError_t norm_input_gradient(cudaStream_t stream, Matrix m, const NormTensors &t,
-                                const NormBackward &b, const double *count)
-{
-    Arriving<T> from = { (const T *)b.y, (const T *)b.dy1, (const T *)b.dy2 };
-    if (place_to_keep(b))
-        from = Arriving<T>{ NULL, (const T *)place_to_keep(b), NULL };
-    return LAUNCH_ON_MATRIX(T, backward_packed(m.channels, WIDE<T>, b),
-                            norm_input_gradient_kernel, 4, stream, m, t, (const T *)b.x, from,
-                            (T *)b.dx, count);
-}
-
-template <class T, class From>
-cudaError_t bias_add_from(cudaStream_t stream, Matrix m, const float *bias, const void *x, void *y)
-{
-    constexpr int V = 16 / (sizeof(T) > sizeof(From) ? sizeof(T) : sizeof(From));
-    if (packed(m.channels, V, x, y))
-        return launch_on_matrix<V>(stream, bias_add_kernel<T, From, V>, 4, m, bias,
-                                   (const From *)x, (T *)y);
-    return launch_on_matrix<1>(stream, bias_add_kernel<T, From, 1>, 4, m, bias, (const From *)x,
-                               (T *)y);
-}
-
-template <class T>
-cudaError_t bias_add(cudaStream_t stream, Matrix m, const float *bias, Type x_type, const void *x,
-                     void *y)
-{
-    if (x_type == TYPE_F32)
-        return bias_add_from<T, float>(stream, m, bias, x, y);
-    return bias_add_from<T, T>(stream, m, bias, x, y);
-}
-
-template <class T>
-cudaError_t bias_gradient(const Launch &launch, Matrix m, const void *dy, float *dbias)
-{
-    return LAUNCH_ON_MATRIX(T, packed(m.channels, WIDE<T>, dy), bias_gradient_kernel, 4,
-                            launch.stream, m, launch, (const T *)dy, dbias);
+    Ops *ops = norm->ops;
+    Type type = norm->spec.x.type;
+    int channels = norm->spec.x.c;
+    const NormShared *shared = shared_of(norm);
+    by_type(type, packed(type, channels, x), [&](auto number, auto width) {
+        Matrix m = divide<width.value>(norm->rows, channels, 8);
+        launch(&ops->device->compute, m.grid(),
+               norm_statistics_kernel<decltype(number), width.value>, m, ops->partials, *t, x,
+               shared ? shared->mine : nullptr);
+    });
+    if (shared) {
+        gather_all(norm);
+        launch(&ops->device->compute, blocks_for(channels), norm_merge_statistics_kernel, channels,
+               *t, *shared);
+    }
 }
 
 } // namespace
 
-// --- launching -----------------------------------------------------------------------------------
+// --- ops.h ---------------------------------------------------------------------------------------
 
-cudaError_t kernel_bias_add(cudaStream_t stream, Type type, int64_t rows, int channels,
-                            const float *bias, Type x_type, const void *x, void *y)
+Norm *norm_new(Ops *ops, const NormSpec *spec)
 {
-    Matrix m = { rows, channels, 0 };
-    return BY_TYPE(type, bias_add, stream, m, bias, x_type, x, y);
+    Norm *norm = static_cast<Norm *>(xcalloc(1, sizeof *norm));
+    CHECK(spec->x.c <= KERNEL_MAX_CHANNELS, "", "batch normalisation of %d channels, at most %d",
+          spec->x.c, KERNEL_MAX_CHANNELS);
+    norm->ops = ops;
+    norm->spec = *spec;
+    norm->rows = (int64_t)spec->x.n * spec->x.h * spec->x.w;
+    return norm;
 }
 
-cudaError_t kernel_bias_gradient(const Launch *launch, Type type, int64_t rows, int channels,
-                                 const void *dy, float *dbias)
+void norm_free(Norm *norm)
 {
-    Matrix m = { rows, channels, 0 };
-    return BY_TYPE(type, bias_gradient, *launch, m, dy, dbias);
+    if (!norm)
+        return;
+    device_free(norm->ops->device, norm->shared.mine);
+    free(norm);
 }
 
-cudaError_t kernel_norm_statistics(const Launch *launch, Type type, int64_t rows, int channels,
-                                   const NormTensors *t, const void *x, const NormShared *shared)
+void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
 {
-    Matrix m = { rows, channels, 0 };
-    return BY_TYPE(type, norm_statistics, *launch, m, *t, x, shared ? shared->mine : NULL);
+    ops->norm_processes = size;
+    ops->norm_gather = gather;
+    ops->norm_gather_arg = arg;
 }
 
-cudaError_t kernel_norm_merge_statistics(cudaStream_t stream, int channels, const NormTensors *t,
-                                         const NormShared *shared)
+void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
+                  bool training)
 {
-    norm_merge_statistics_kernel<<<blocks_for(channels), THREADS, 0, stream>>>(channels, *t,
-                                                                               *shared);
-    return cudaGetLastError();
+    Shape shape = norm->spec.x;
+    if (training)
+        batch_statistics(norm, t, x);
+    bool wide = packed(shape.type, shape.c, x, residual, y);
+    by_type(shape.type, wide, [&](auto number, auto width) {
+        Matrix m = divide<width.value>(norm->rows, shape.c, 4);
+        launch(&norm->ops->device->compute, m.grid(),
+               norm_apply_kernel<decltype(number), width.value>, m, *t, x, residual, y,
+               norm->spec.relu, training);
+    });
 }
 
-cudaError_t kernel_norm_apply(cudaStream_t stream, Type type, int64_t rows, int channels,
-                              const NormTensors *t, const void *x, const void *residual, void *y,
-                              bool relu, bool training)
+// Two passes: dgamma and dbeta, then dx. The first stores the gradient of the normalisation's
+// output, if there is room for it and reading it is less work than computing it again.
+void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
+                   const void *dy2, void *dx, void *dresidual)
 {
-    Matrix m = { rows, channels, 0 };
-    return BY_TYPE(type, norm_apply, stream, m, *t, x, residual, y, relu, training);
-}
-
-cudaError_t kernel_norm_gradients(const Launch *launch, Type type, int64_t rows, int channels,
-                                  const NormTensors *t, const NormBackward *b,
-                                  const NormShared *shared)
-{
-    Matrix m = { rows, channels, 0 };
-    return BY_TYPE(type, norm_gradients, *launch, m, *t, *b, shared ? shared->mine : NULL);
-}
-
-cudaError_t kernel_norm_merge_gradients(cudaStream_t stream, int channels, const NormTensors *t,
-                                        const NormShared *shared)
-{
-    norm_merge_gradients_kernel<<<blocks_for(channels), THREADS, 0, stream>>>(channels, *t,
-                                                                              *shared);
-    return cudaGetLastError();
-}
-
-cudaError_t kernel_norm_input_gradient(cudaStream_t stream, Type type, int64_t rows, int channels,
-                                       const NormTensors *t, const NormBackward *b,
-                                       const NormShared *shared)
-{
-    Matrix m = { rows, channels, 0 };
+    Stream *stream = &norm->ops->device->compute;
+    Shape shape = norm->spec.x;
+    const NormShared *shared = shared_of(norm);
+    void *keep = dresidual ? dresidual : dy2 ? dx : nullptr;
+    if (!norm->spec.relu)
+        y = nullptr;
+    bool wide = packed(shape.type, shape.c, x, y, dy1, dy2, dx, dresidual);
+    by_type(shape.type, wide, [&](auto number, auto width) {
+        typedef decltype(number) T;
+        Matrix m = divide<width.value>(norm->rows, shape.c, 4);
+        Arriving<T> from = { (const T *)y, (const T *)dy1, (const T *)dy2 };
+        launch(stream, m.grid(), norm_gradients_kernel<T, width.value>, m, norm->ops->partials, *t,
+               x, from, keep, shared ? shared->mine : nullptr);
+    });
     NormTensors all = *t;
     if (shared) {
+        gather_all(norm);
+        launch(stream, blocks_for(shape.c), norm_merge_gradients_kernel, shape.c, *t, *shared);
         all.dgamma = shared->dgamma;
         all.dbeta = shared->dbeta;
     }
-    return BY_TYPE(type, norm_input_gradient, stream, m, all, *b, shared ? shared->count : NULL);
+    by_type(shape.type, wide, [&](auto number, auto width) {
+        typedef decltype(number) T;
+        Matrix m = divide<width.value>(norm->rows, shape.c, 4);
+        Arriving<T> from = { (const T *)y, (const T *)dy1, (const T *)dy2 };
+        if (keep)
+            from = Arriving<T>{ nullptr, (const T *)keep, nullptr };
+        launch(stream, m.grid(), norm_input_gradient_kernel<T, width.value>, m, all, x, from, dx,
+               shared ? shared->count : nullptr);
+    });
+}
+
+// --- biases: cuda_internal.h ---------------------------------------------------------------------
+
+void bias_add(Ops *ops, Type type, int64_t rows, int channels, const float *bias, Type x_type,
+              const void *x, void *y)
+{
+    bool from_f32 = x_type == TYPE_F32;
+    bool wide = packed(from_f32 ? TYPE_F32 : type, channels, x, y);
+    by_type(type, wide, [&](auto number, auto width) {
+        typedef decltype(number) T;
+        if (from_f32) {
+            constexpr int V = width.value > 1 ? WIDE<float> : 1;
+            Matrix m = divide<V>(rows, channels, 4);
+            launch(&ops->device->compute, m.grid(), bias_add_kernel<T, float, V>, m, bias, x, y);
+        } else {
+            Matrix m = divide<width.value>(rows, channels, 4);
+            launch(&ops->device->compute, m.grid(), bias_add_kernel<T, T, width.value>, m, bias, x,
+                   y);
+        }
+    });
+}
+
+void bias_gradient(Ops *ops, Type type, int64_t rows, int channels, const void *dy, float *dbias)
+{
+    by_type(type, packed(type, channels, dy), [&](auto number, auto width) {
+        Matrix m = divide<width.value>(rows, channels, 4);
+        launch(&ops->device->compute, m.grid(),
+               bias_gradient_kernel<decltype(number), width.value>, m, ops->partials, dy, dbias);
+    });
 }

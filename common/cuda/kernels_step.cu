@@ -7,6 +7,8 @@ namespace {
 
 __global__ void scalars_set_kernel(Scalars *to, Scalars values)
 {
+    if (threadIdx.x > 0)
+        return;
     if (values.loss_scale == 0) {
         values.loss_scale = to->loss_scale;
         values.clean = to->clean;
@@ -17,6 +19,8 @@ __global__ void scalars_set_kernel(Scalars *to, Scalars values)
 
 __global__ void loss_scale_adapt_kernel(Scalars *scalars, int interval)
 {
+    if (threadIdx.x > 0)
+        return;
     if (scalars->skip) {
         scalars->loss_scale = fmaxf(scalars->loss_scale / 2, LOSS_SCALE_LEAST);
         scalars->clean = 0;
@@ -102,13 +106,13 @@ __device__ void count_rows(const LossPart &all, int count, bool part, Scalars *s
 }
 
 __global__ void __launch_bounds__(THREADS)
-cross_entropy_kernel(Launch launch, int rows, int classes, const float *__restrict__ logits,
+cross_entropy_kernel(Partials partials, int rows, int classes, const float *__restrict__ logits,
                      const int32_t *__restrict__ labels, Scalars *scalars, Stats *stats,
                      float *dlogits)
 {
     constexpr int WARPS = THREADS / WARP;
     __shared__ LossPart parts[WARPS];
-    LossPart *partials = static_cast<LossPart *>(launch.partials);
+    LossPart *results = static_cast<LossPart *>(partials.results);
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, count = 0;
     for (int i = 0; i < rows; i += THREADS)
         count += __syncthreads_count(i + (int)threadIdx.x < rows && labels[i + threadIdx.x] >= 0);
@@ -132,14 +136,14 @@ cross_entropy_kernel(Launch launch, int rows, int classes, const float *__restri
     if (threadIdx.x == 0) {
         for (int i = 1; i < WARPS; i++)
             own.add(parts[i]);
-        partials[blockIdx.x] = own;
+        results[blockIdx.x] = own;
     }
-    if (!last_block(&launch.tickets[0], gridDim.x) || warp > 0)
+    if (!last_block(&partials.tickets[0], gridDim.x) || warp > 0)
         return;
 
     LossPart all = {};
     for (unsigned b = lane; b < gridDim.x; b += WARP)
-        all.add(partials[b]);
+        all.add(results[b]);
     all.loss = warp_sum(all.loss);
     all.correct1 = warp_sum(all.correct1);
     all.correct5 = warp_sum(all.correct5);
@@ -267,10 +271,10 @@ __device__ double block_sum(double value)
 enum { NORM_PACK = 4 };
 
 template <int V> __global__ void __launch_bounds__(THREADS)
-gradients_norm_kernel(Launch launch, size_t count, const float *__restrict__ grads,
+gradients_norm_kernel(Partials partials, size_t count, const float *__restrict__ grads,
                       Scalars *scalars)
 {
-    double *partials = static_cast<double *>(launch.partials), own = 0;
+    double *results = static_cast<double *>(partials.results), own = 0;
     for_each_pack<NORM_PACK>(count, [&](auto width, size_t at) {
         constexpr int N = decltype(width)::value, STEP = V < N ? V : N;
         for (int k = 0; k < N; k += STEP) {
@@ -281,12 +285,12 @@ gradients_norm_kernel(Launch launch, size_t count, const float *__restrict__ gra
     });
     own = block_sum(own);
     if (threadIdx.x == 0)
-        partials[blockIdx.x] = own;
-    if (!last_block(&launch.tickets[0], gridDim.x))
+        results[blockIdx.x] = own;
+    if (!last_block(&partials.tickets[0], gridDim.x))
         return;
     own = 0;
     for (unsigned b = threadIdx.x; b < gridDim.x; b += THREADS)
-        own += partials[b];
+        own += results[b];
     own = block_sum(own);
     if (threadIdx.x == 0)
         scalars->norm = sqrt(own);
@@ -321,30 +325,7 @@ values_widen_kernel(size_t count, const T *__restrict__ from, float *__restrict_
     });
 }
 
-// --- launching, for one type ---------------------------------------------------------------------
-
-template <class T>
-cudaError_t values_narrow(cudaStream_t stream, size_t count, const float *values, float factor,
-                          void *to)
-{
-    if (aligned(values, to))
-        return launch_on_array<WIDE<T>>(stream, values_narrow_kernel<T, WIDE<T>>, count, values,
-                                        factor, (T *)to);
-    return launch_on_array<1>(stream, values_narrow_kernel<T, 1>, count, values, factor, (T *)to);
-}
-
-template <class T>
-cudaError_t values_widen(cudaStream_t stream, size_t count, const void *from, float *values)
-{
-    if (aligned(from, values))
-        return launch_on_array<WIDE<T>>(stream, values_widen_kernel<T, WIDE<T>>, count,
-                                        (const T *)from, values);
-    return launch_on_array<1>(stream, values_widen_kernel<T, 1>, count, (const T *)from, values);
-}
-
 } // namespace
-
-// --- launching -----------------------------------------------------------------------------------
 
 cudaError_t kernels_present(void)
 {
@@ -352,78 +333,74 @@ cudaError_t kernels_present(void)
     return cudaFuncGetAttributes(&attributes, scalars_set_kernel);
 }
 
-cudaError_t kernel_scalars_set(cudaStream_t stream, Scalars *to, Scalars values)
+// --- ops.h ---------------------------------------------------------------------------------------
+
+void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
 {
-    scalars_set_kernel<<<1, 1, 0, stream>>>(to, values);
-    return cudaGetLastError();
+    launch(&ops->device->compute, 1, scalars_set_kernel, scalars, values);
 }
 
-cudaError_t kernel_loss_scale_adapt(cudaStream_t stream, Scalars *scalars, int interval)
+void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
 {
-    loss_scale_adapt_kernel<<<1, 1, 0, stream>>>(scalars, interval);
-    return cudaGetLastError();
+    launch(&ops->device->compute, 1, loss_scale_adapt_kernel, scalars, interval);
 }
 
-cudaError_t kernel_cross_entropy(const Launch *launch, int rows, int classes, const float *logits,
-                                 const int32_t *labels, Scalars *scalars, Stats *stats,
-                                 float *dlogits)
+void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
+                        Scalars *scalars, Stats *stats, float *dlogits)
 {
-    unsigned blocks = blocks_for((size_t)rows * WARP, MAX_BLOCKS);
-    cross_entropy_kernel<<<blocks, THREADS, 0, launch->stream>>>(*launch, rows, classes, logits,
-                                                                 labels, scalars, stats, dlogits);
-    return cudaGetLastError();
+    launch(&ops->device->compute, blocks_for((size_t)rows * WARP, MAX_BLOCKS), cross_entropy_kernel,
+           ops->partials, rows, classes, logits, labels, scalars, stats, dlogits);
 }
 
-cudaError_t kernel_judge_rows(cudaStream_t stream, int rows, int classes, const float *logits,
-                              const int32_t *labels, Verdict *verdicts)
+void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
+                Verdict *verdicts)
 {
-    unsigned blocks = blocks_for((size_t)rows * WARP);
-    judge_rows_kernel<<<blocks, THREADS, 0, stream>>>(rows, classes, logits, labels, verdicts);
-    return cudaGetLastError();
+    launch(&ops->device->compute, blocks_for((size_t)rows * WARP), judge_rows_kernel, rows, classes,
+           logits, labels, verdicts);
 }
 
-cudaError_t kernel_sgd(cudaStream_t stream, size_t count, float *params, const float *grads,
-                       float *velocity, const Scalars *scalars)
+void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
+                const Scalars *scalars)
 {
-    if (aligned(params, grads, velocity))
-        return launch_on_array<4>(stream, sgd_kernel<4>, count, params, grads, velocity, scalars);
-    return launch_on_array<1>(stream, sgd_kernel<1>, count, params, grads, velocity, scalars);
+    auto kernel = aligned(params, grads, velocity) ? sgd_kernel<4> : sgd_kernel<1>;
+    launch(&ops->device->compute, blocks_for(count / 4), kernel, count, params, grads, velocity,
+           scalars);
 }
 
-cudaError_t kernel_add_into(cudaStream_t stream, size_t count, float *values, const float *more)
+void add_into(Ops *ops, size_t count, float *values, const float *more)
 {
-    if (aligned(values, more))
-        return launch_on_array<4>(stream, add_into_kernel<4>, count, values, more);
-    return launch_on_array<1>(stream, add_into_kernel<1>, count, values, more);
+    auto kernel = aligned(values, more) ? add_into_kernel<4> : add_into_kernel<1>;
+    launch(&ops->device->compute, blocks_for(count / 4), kernel, count, values, more);
 }
 
-cudaError_t kernel_gradients_scale(cudaStream_t stream, size_t count, float *grads, float factor,
-                                   Scalars *scalars, Stats *stats)
+void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
+                     Scalars *scalars, Stats *stats)
 {
-    if (aligned(grads))
-        return launch_on_array<4>(stream, gradients_scale_kernel<4>, count, grads, factor, scalars,
-                                  stats);
-    return launch_on_array<1>(stream, gradients_scale_kernel<1>, count, grads, factor, scalars,
-                              stats);
+    auto kernel = aligned(grads) ? gradients_scale_kernel<4> : gradients_scale_kernel<1>;
+    launch(stream, blocks_for(count / 4), kernel, count, grads, factor, scalars, stats);
 }
 
-cudaError_t kernel_gradients_norm(const Launch *launch, size_t count, const float *grads,
-                                  Scalars *scalars)
+void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars)
 {
-    unsigned blocks = blocks_for(count / NORM_PACK, MAX_BLOCKS);
     auto kernel = aligned(grads) ? gradients_norm_kernel<NORM_PACK> : gradients_norm_kernel<1>;
-    kernel<<<blocks, THREADS, 0, launch->stream>>>(*launch, count, grads, scalars);
-    return cudaGetLastError();
+    launch(&ops->device->compute, blocks_for(count / NORM_PACK, MAX_BLOCKS), kernel, ops->partials,
+           count, grads, scalars);
 }
 
-cudaError_t kernel_values_narrow(cudaStream_t stream, Type type, size_t count, const float *values,
-                                 float factor, void *narrow)
+void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
+                   float factor, void *narrow)
 {
-    return BY_TYPE(type, values_narrow, stream, count, values, factor, narrow);
+    by_type(type, aligned(values, narrow), [&](auto number, auto width) {
+        launch(stream, blocks_for(count / width.value),
+               values_narrow_kernel<decltype(number), width.value>, count, values, factor, narrow);
+    });
 }
 
-cudaError_t kernel_values_widen(cudaStream_t stream, Type type, size_t count, const void *narrow,
-                                float *values)
+void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
+                  float *values)
 {
-    return BY_TYPE(type, values_widen, stream, count, narrow, values);
+    by_type(type, aligned(narrow, values), [&](auto number, auto width) {
+        launch(stream, blocks_for(count / width.value),
+               values_widen_kernel<decltype(number), width.value>, count, narrow, values);
+    });
 }

@@ -5,6 +5,7 @@
 #define __global__
 #define __device__
 #define __host__
+#define __grid_constant__
 #define __shared__ static       // blocks run one after the other
 #include <cuda_runtime_api.h>
 #undef __launch_bounds__
