@@ -6,7 +6,7 @@
 #include "ops.h"
 
 typedef struct DataConfig {
-    const char *data;       // auto, cifar10, ..., synthetic, a directory or an archive
+    const char *data;       // auto, cifar10, ..., synthetic, or a directory
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
     int resize;             // shorter side of pictures for evaluation; 0: 8/7 of image_size
     double val_split;       // fraction to evaluate with, if a folder has no train/ and val/

@@ -17,7 +17,7 @@ is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 "$BUILD/as_folder" --data synthetic --train-samples 200 --test-samples 60 --as-folder tree --scale 48 --format jpeg \
     >output || exit 1
 
-# --- every step, any number of workers, a folder or an archive
+# --- every step, any number of workers
 
 for step in 01_single_gpu "02_data_parallel --devices 2" "03_ddp_fork --ranks 2" 04_ddp_launcher 05_ddp_amp 06_slurm \
     07_dist_eval; do
@@ -33,9 +33,6 @@ for j in 0 1 5; do
     expect 0 "weight hash" "$train" "${small[@]}" --data tree --epochs 2 -j $j
     check "the same weights with -j $j" is "$(hash_of)" "$hash"
 done
-tar cf tree.tar tree
-expect 0 "weight hash" "$train" "${small[@]}" --data tree.tar --epochs 2
-check "the same weights from an archive" is "$(hash_of)" "$hash"
 
 # --- killed in the middle of an epoch
 

@@ -271,8 +271,8 @@ static void corpus_open(Data *data, const char *name, const char *bad_images)
     DataConfig config = data_defaults();
     snprintf(script, sizeof script,
              "cd '%s/tests/fuzz/corpus/picture' && for set in train val; do for class in a b; do "
-             "dir='%s'/$set/$class; mkdir -p $dir && cp [4bcgnprwy]* $dir && rm -f $dir/png_grey16; "
-             "done; done", DDP_SOURCE_DIR, test_path(name));
+             "dir='%s'/$set/$class; mkdir -p $dir; for f in [4bcgnprwy]*; do cp $f $dir/$f.jpg; done; "
+             "rm $dir/png_grey16.jpg; done; done", DDP_SOURCE_DIR, test_path(name));
     config.data = test_path(name);
     config.image_size = 32;
     config.bad_images = bad_images;
@@ -295,8 +295,8 @@ TEST(bad_pictures_are_skipped)
     Data data;
     int32_t ids[COUNT];
     corpus_open(&data, "bad", "skip");
-    EXPECT_EQ_INT(truncate(test_path("bad/train/a/420"), 100), 0);
-    EXPECT_EQ_INT(unlink(test_path("bad/train/b/ycck")), 0);
+    EXPECT_EQ_INT(truncate(test_path("bad/train/a/420.jpg"), 100), 0);
+    EXPECT_EQ_INT(unlink(test_path("bad/train/b/ycck.jpg")), 0);
     torch_randperm(1, data.train.count, ids);
     LoaderConfig config = { { 16, 3, 32, 32, 1 }, data.augment, 3, false };
     Loader *loader = loader_new(device, &data.train, &config);

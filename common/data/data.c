@@ -19,7 +19,7 @@ void data_options(Args *args, DataConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory or .tar file",
+          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory",
           .own = true },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
           "width and height (by default synthetic images 32, pictures 224)", .min = 28, .max = 1024 },

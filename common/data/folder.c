@@ -1,29 +1,21 @@
-// folder.c - lists pictures in folders or in an archive, and reads them.
+// folder.c - lists pictures in folders, and reads them.
 //
-// A tree and an archive both become one list of paths ("train/cat/1.jpg"; folders end in "/"),
-// which is sorted and then divided into sets and classes.
+// The tree becomes a list of paths ("train/cat/1.jpg"; folders end in "/"), which is sorted and
+// then divided into sets and classes.
 #include "data/folder.h"
 #include "alive.h"
 #include "data/files.h"
-#include "data/picture.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <fts.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-enum { TAR_BLOCK = 512 };
 
 static const char tree_hint[] = "pictures are in train/CLASS/ and val/CLASS/ or in CLASS/, CIFAR "
                                 "in its binary version, MNIST in four files, gzipped or not";
-static const char tar_hint[] =
-    "make an uncompressed archive: tar --dereference --hard-dereference -cf FILE.tar DIR";
-static const char file_hint[] = "JPEG and PNG files up to 256 MiB are read: convert or remove it";
 
 static bool starts_with(const char *text, const char *start)
 {
@@ -45,12 +37,11 @@ static void *resized(void *memory, size_t count, size_t size)
     return memory;
 }
 
-// block: where the content begins in an archive.
-static bool list_add(Folder *folder, const char *path, int64_t block, int64_t size, Error *err)
+static bool list_add(Folder *folder, const char *path, Error *err)
 {
     size_t bytes = strlen(path) + 1, text = folder->text_size + bytes;
-    if (folder->count == INT32_MAX || text > UINT32_MAX || block > UINT32_MAX)
-        return error_set(err, "", "%s: too many files, or too large an archive", folder->path);
+    if (folder->count == INT32_MAX || text > UINT32_MAX)
+        return error_set(err, "", "%s: too many files", folder->path);
     if ((size_t)folder->count == folder->capacity) {
         folder->capacity = folder->capacity * 3 / 2 + 64;
         folder->files = resized(folder->files, folder->capacity, sizeof *folder->files);
@@ -60,20 +51,23 @@ static bool list_add(Folder *folder, const char *path, int64_t block, int64_t si
         folder->text = resized(folder->text, folder->text_capacity, 1);
     }
     memcpy(folder->text + folder->text_size, path, bytes);
-    folder->files[folder->count++] =
-        (FolderFile){ .path = (uint32_t)folder->text_size, .block = (uint32_t)block,
-                      .bytes = size < UINT32_MAX ? (uint32_t)size : UINT32_MAX };
+    folder->files[folder->count++] = (FolderFile){ .path = (uint32_t)folder->text_size };
     folder->text_size = text;
     return true;
 }
 
-// A path in the tree, without an archive's outermost folder.
+// A path in the tree: "train/cat/1.jpg".
 static const char *path_of(const Folder *folder, const FolderFile *file)
 {
-    return folder->text + file->path + folder->inside;
+    return folder->text + file->path;
 }
 
 // --- a tree of folders ---------------------------------------------------------------------------
+
+static bool is_picture(const char *name)
+{
+    return has_ending(name, ".jpg") || has_ending(name, ".jpeg") || has_ending(name, ".png");
+}
 
 static bool tree_add(Folder *folder, const FTSENT *entry, Error *err)
 {
@@ -84,10 +78,9 @@ static bool tree_add(Folder *folder, const FTSENT *entry, Error *err)
     switch (entry->fts_info) {
     case FTS_D: // to notice a class without files
         snprintf(with_slash, sizeof with_slash, "%s/", path);
-        return entry->fts_level == 0 || list_add(folder, with_slash + root, 0, 0, err);
+        return entry->fts_level == 0 || list_add(folder, with_slash + root, err);
     case FTS_F:
-        return entry->fts_level == 0 ||
-               list_add(folder, path + root, 0, entry->fts_statp->st_size, err);
+        return entry->fts_level == 0 || !is_picture(path) || list_add(folder, path + root, err);
     case FTS_DP: return true;
     case FTS_DC: return error_set(err, "remove the link", "%s: symbolic links in a circle", path);
     case FTS_SLNONE: return error_set(err, "remove it", "%s: a broken symbolic link", path);
@@ -120,149 +113,6 @@ static bool tree_list(Folder *folder, Error *err)
     }
     fts_close(tree);
     return good;
-}
-
-// --- an archive ----------------------------------------------------------------------------------
-// Blocks of 512 bytes: a header, the file's bytes, the next header. A path that is too long for the
-// header comes before it, as a file of type L (GNU) or x (pax, "27 path=train/cat/1.jpg\n").
-
-static bool read_at(int fd, const char *name, int64_t offset, void *to, size_t bytes, Error *err)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t got = pread(fd, (char *)to + done, bytes - done, offset + (off_t)done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            return error_set(err, "", "%s: read at byte %lld: %s", name, (long long)offset,
-                             got < 0 ? strerror(errno) : "the file is too short");
-        done += (size_t)got;
-        alive_beat();
-    }
-    return true;
-}
-
-static int64_t octal(const char *field, int bytes)
-{
-    int64_t value = 0;
-    for (int i = 0; i < bytes; i++)
-        if (field[i] >= '0' && field[i] <= '7')
-            value = value * 8 + field[i] - '0';
-    return value;
-}
-
-static bool tar_sum_is_right(const char *header)
-{
-    int sum = 8 * ' ';
-    for (int i = 0; i < TAR_BLOCK; i++)
-        sum += i < 148 || i >= 156 ? (uint8_t)header[i] : 0;
-    return sum == octal(header + 148, 8);
-}
-
-static void tar_header_path(const char *header, char *path)
-{
-    bool prefixed = memcmp(header + 257, "ustar", 6) == 0 && header[345];
-    snprintf(path, PATH_MAX, "%.*s%s%.100s", prefixed ? 155 : 0, header + 345, prefixed ? "/" : "",
-             header);
-}
-
-// Finds the path among pax records, "LENGTH KEY=VALUE\n".
-static void pax_path(char *text, size_t size, char *path)
-{
-    for (char *end = text + size, *key; text < end;) {
-        long length = strtol(text, &key, 10);
-        if (key == text || length <= key - text || length > end - text)
-            return;
-        text += length;
-        text[-1] = '\0';
-        if (starts_with(key, " path="))
-            snprintf(path, PATH_MAX, "%s", key + 6);
-    }
-}
-
-// Reads the next entry's path from an entry of type L or x, whose content begins at `at`.
-static bool tar_read_path(const Folder *folder, char type, int64_t at, int64_t bytes, char *path,
-                          Error *err)
-{
-    char text[PATH_MAX + 100] = "";
-    if (bytes >= (int64_t)sizeof text)
-        return error_set(err, "", "%s: byte %lld: the name is too long", folder->path,
-                         (long long)at);
-    if (!read_at(folder->tar, folder->path, at, text, (size_t)bytes, err))
-        return false;
-    if (type == 'x')
-        pax_path(text, (size_t)bytes, path);
-    else
-        snprintf(path, PATH_MAX, "%.*s", PATH_MAX - 1, text);
-    return true;
-}
-
-static bool tar_add(Folder *folder, char type, const char *path, int64_t at, int64_t bytes,
-                    Error *err)
-{
-    while (starts_with(path, "./"))
-        path += 2;
-    if (path[0] == '.' || strstr(path, "/.") || !path[0])
-        return true; // hidden
-    if (type != '0' && type != '5')
-        return error_set(err, tar_hint, "%s: %s: neither a file nor a folder", folder->path, path);
-    return list_add(folder, path, at / TAR_BLOCK, bytes, err);
-}
-
-static bool tar_list_entries(Folder *folder, int64_t size, Error *err)
-{
-    char path[PATH_MAX] = "", header[TAR_BLOCK];
-    for (int64_t at = 0; at == 0 || at < size;) {
-        if (!read_at(folder->tar, folder->path, at, header, TAR_BLOCK, err))
-            return false;
-        if (!header[0] && at > 0)
-            return true; // blocks of zeros end the archive
-        if (!tar_sum_is_right(header))
-            return error_set(err, tar_hint, "%s: byte %lld: not a file header", folder->path,
-                             (long long)at);
-        const char type = header[156] ? header[156] : '0';
-        const int64_t bytes = octal(header + 124, 12);
-        at += TAR_BLOCK;
-        if (bytes > size - at)
-            return error_set(err, tar_hint, "%s: truncated in %.100s", folder->path, header);
-        if (type == 'L' || type == 'x') {
-            if (!tar_read_path(folder, type, at, bytes, path, err))
-                return false;
-        } else if (type != 'g' && type != 'K') {
-            if (!path[0])
-                tar_header_path(header, path);
-            if (!tar_add(folder, type, path, at, bytes, err))
-                return false;
-            path[0] = '\0';
-        }
-        at += (bytes + TAR_BLOCK - 1) / TAR_BLOCK * TAR_BLOCK;
-    }
-    return true;
-}
-
-// The length of the outermost folder's name if all files are in one, such as "pets/", or 0.
-static size_t tar_find_inside(const Folder *folder)
-{
-    const char *first = folder->count ? path_of(folder, &folder->files[0]) : "";
-    size_t length = strcspn(first, "/") + 1;
-    if (!first[length - 1] || starts_with(first, "train/") || starts_with(first, "val/"))
-        return 0;
-    for (int i = 0; i < folder->count; i++)
-        if (strncmp(path_of(folder, &folder->files[i]), first, length) != 0)
-            return 0;
-    return length;
-}
-
-static bool tar_list(Folder *folder, Error *err)
-{
-    int64_t size;
-    folder->tar = data_file_descriptor(folder->path, tar_hint, &size, err);
-    if (folder->tar < 0)
-        return false;
-    posix_fadvise(folder->tar, 0, 0, POSIX_FADV_RANDOM);
-    if (!tar_list_entries(folder, size, err))
-        return false;
-    folder->inside = tar_find_inside(folder);
-    return true;
 }
 
 // --- sets and classes ----------------------------------------------------------------------------
@@ -359,35 +209,11 @@ static bool classes_check(const Folder *folder, Error *err)
         files[folder->files[i].label + (i < folder->train_count ? 0 : classes)]++;
     for (int k = 0; k < classes * (folder->sets ? 2 : 1) && good; k++)
         if (files[k] == 0)
-            good = error_set(err, "each class needs pictures", "%s: %s%s: no files in this class",
+            good = error_set(err, "each class needs pictures", "%s: %s%s: no .jpg, .jpeg or .png file",
                              folder->path, !folder->sets ? "" : k < classes ? "train/" : "val/",
                              folder->class_names[k % classes]);
     free(files);
     return good;
-}
-
-// Opens every file with an unusual size or name and checks that it is a picture.
-static bool files_check(const Folder *folder, Error *err)
-{
-    char name[sizeof err->text / 2];
-    for (int i = 0; i < folder->count; i++) {
-        const char *file = folder_file(folder, i);
-        uint32_t bytes = folder->files[i].bytes;
-        if (bytes > 0 && bytes <= FOLDER_FILE_BYTES &&
-            (has_ending(file, ".jpg") || has_ending(file, ".jpeg") || has_ending(file, ".png")))
-            continue;
-        FileBytes content = { 0 };
-        bool good = folder_read(folder, i, &content, err);
-        bool picture = good && picture_recognised(content.bytes, content.size);
-        free(content.bytes);
-        folder_name(folder, i, name, sizeof name);
-        if (good && !picture)
-            error_set(err, file_hint, "%s: %s", name,
-                      bytes ? "neither a JPEG nor a PNG file" : "an empty file");
-        if (!picture)
-            return false;
-    }
-    return true;
 }
 
 static bool folder_divide(Folder *folder, Error *err)
@@ -409,18 +235,17 @@ static bool folder_divide(Folder *folder, Error *err)
     folder->files = resized(folder->files, (size_t)count, sizeof *folder->files);
     folder->text = resized(folder->text, folder->text_size, 1);
     qsort_r(folder->files, (size_t)count, sizeof *folder->files, compare_files, folder);
-    return files_label(folder, err) && classes_check(folder, err) && files_check(folder, err);
+    return files_label(folder, err) && classes_check(folder, err);
 }
 
 // --- opening and reading -------------------------------------------------------------------------
 
 bool folder_open(Folder *folder, const char *path, Error *err)
 {
-    *folder = (Folder){ .path = xstrdup(path), .tar = -1 };
+    *folder = (Folder){ .path = xstrdup(path) };
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
         folder->path[n - 1] = '\0';
-    bool listed = has_ending(path, ".tar") ? tar_list(folder, err) : tree_list(folder, err);
-    if (listed && folder_divide(folder, err))
+    if (tree_list(folder, err) && folder_divide(folder, err))
         return true;
     folder_close(folder);
     return false;
@@ -428,15 +253,13 @@ bool folder_open(Folder *folder, const char *path, Error *err)
 
 void folder_close(Folder *folder)
 {
-    if (folder->tar >= 0)
-        close(folder->tar);
     for (int i = 0; i < folder->classes; i++)
         free(folder->class_names[i]);
     free(folder->class_names);
     free(folder->files);
     free(folder->text);
     free(folder->path);
-    *folder = (Folder){ .tar = -1 };
+    *folder = (Folder){ 0 };
 }
 
 const char *folder_file(const Folder *folder, int file)
@@ -446,29 +269,39 @@ const char *folder_file(const Folder *folder, int file)
 
 void folder_name(const Folder *folder, int file, char *name, size_t size)
 {
-    snprintf(name, size, "%s%s%s", folder->path, folder->tar < 0 ? "/" : ": ",
-             folder->text + folder->files[file].path);
+    snprintf(name, size, "%s/%s", folder->path, folder_file(folder, file));
+}
+
+static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error *err)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = read(fd, to + done, bytes - done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return error_set(err, "", "%s: read at byte %zu: %s", name, done,
+                             got < 0 ? strerror(errno) : "the file is too short");
+        done += (size_t)got;
+        alive_beat();
+    }
+    return true;
 }
 
 bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err)
 {
     char name[2 * PATH_MAX];
-    const FolderFile *f = &folder->files[file];
-    int64_t size = f->bytes, offset = (int64_t)f->block * TAR_BLOCK;
+    int64_t size;
     folder_name(folder, file, name, sizeof name);
-    int fd = folder->tar >= 0
-                 ? folder->tar
-                 : data_file_descriptor(name, "files must not change during a run", &size, err);
+    int fd = data_file_descriptor(name, "files must not change during a run", &size, err);
     if (fd < 0)
         return false;
     bool good = size <= FOLDER_FILE_BYTES ||
-                error_set(err, file_hint, "%s: larger than 256 MiB", name);
+                error_set(err, "convert or remove it", "%s: larger than 256 MiB", name);
     if (good) {
         to->size = (size_t)size;
         to->bytes = data_memory(to->bytes, &to->capacity, to->size);
-        good = read_at(fd, name, offset, to->bytes, to->size, err);
+        good = read_all(fd, name, to->bytes, to->size, err);
     }
-    if (fd != folder->tar)
-        close(fd);
+    close(fd);
     return good;
 }

@@ -1,23 +1,17 @@
 // folder.h - pictures in folders, as torchvision's ImageFolder expects them:
 //
 //   DIR/train/CLASS/FILE, DIR/val/CLASS/FILE       or a single level: DIR/CLASS/FILE
-//   FILE.tar                                       one of these, not compressed
 //
 // Classes are the sorted names of the folders; label 0 is the first. Within a class, the sorted
 // files of the folder itself come first, then those of the folders inside it. Names are compared
 // byte by byte. Symbolic links are followed. This is ImageFolder's order.
 //
-// Hidden files and folders (.DS_Store, .ipynb_checkpoints) and files next to the class folders are
-// skipped. Every other file must be a picture: one that is not called .jpg, .jpeg or .png is
-// opened, and must begin like a JPEG or a PNG. (ImageFolder skips files without such an ending.)
-// These are errors before training, and name the file: files that are not pictures, empty files,
-// pipes and devices, broken and circular links, folders that cannot be read, a class without files,
-// a single class, classes of val that differ from those of train, train without val.
+// As in ImageFolder, only files called .jpg, .jpeg or .png (or .JPG) count; hidden ones and those
+// next to the class folders are skipped. These are errors before training, and name the file: pipes
+// and devices, broken and circular links, folders that cannot be read, a class without pictures, a
+// single class, classes of val that differ from those of train, train without val.
 //
-// An archive may have one outermost folder (tar cf pets.tar pets). Its headers are read once; links
-// in it are refused: write it with tar --dereference --hard-dereference. 2 TiB at most.
-//
-// Memory: 17 bytes and the path in the tree for each file; ImageNet's 1.28 million take 68 MB.
+// Memory: 9 bytes and the path in the tree for each file; ImageNet's 1.28 million take 58 MB.
 #pragma once
 #include "check.h"
 #include <stddef.h>
@@ -25,13 +19,11 @@
 
 typedef struct FolderFile {
     uint32_t path;          // where it begins in the text
-    uint32_t block, bytes;  // block: where the content begins in an archive; bytes: its size
     int32_t label;
 } FolderFile;
 
 typedef struct Folder {
-    char *path;             // DIR or FILE.tar
-    int tar;                // the archive's descriptor, or -1
+    char *path;             // DIR
     bool sets;              // train/ and val/; else a single level, which the caller splits
     int classes;
     char **class_names;     // (classes)
@@ -39,7 +31,6 @@ typedef struct Folder {
     FolderFile *files;      // (count)
 
     char *text;             // all paths, each ends with a zero
-    size_t inside;          // archive: bytes of each path that name the outermost folder
     size_t text_size, text_capacity, capacity;
 } Folder;
 
@@ -57,7 +48,7 @@ typedef struct FileBytes {
 
 // Thread-safe, if each thread has its own `to`. The caller frees to->bytes.
 bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err);
-// For messages: "DIR/train/cat/1.jpg", or "pets.tar: pets/train/cat/1.jpg"; shortened to size.
+// For messages: "DIR/train/cat/1.jpg", shortened to size.
 void folder_name(const Folder *folder, int file, char *name, size_t size);
 // What identifies a file wherever the folder is: "train/cat/1.jpg".
 const char *folder_file(const Folder *folder, int file);

@@ -17,7 +17,6 @@ import io
 import os
 import random
 import struct
-import tarfile
 import zlib
 
 import numpy as np
@@ -132,15 +131,6 @@ def write_pictures():
             print("picture", name, *image.size, f"{zlib.crc32(image.tobytes()):08x}", needed, file=out)
 
 
-def write_archives():
-    for name, layout in (("tar_gnu", tarfile.GNU_FORMAT), ("tar_pax", tarfile.PAX_FORMAT)):
-        with tarfile.open(os.path.join(FILES, name), "w", format=layout) as archive:
-            for path in ("train/a/1.jpg", "train/b/" + 110 * "n", "val/a/1.jpg", "val/b/1.png"):
-                entry = tarfile.TarInfo(path)
-                entry.size = 3
-                archive.addfile(entry, io.BytesIO(b"\xff\xd8\xff"))
-
-
 # --- resizing --------------------------------------------------------------------------------------
 
 
@@ -176,5 +166,4 @@ def write_resize():
 
 
 write_pictures()
-write_archives()
 write_resize()
