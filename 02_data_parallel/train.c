@@ -92,6 +92,7 @@ typedef struct Job {
     Loader *train, *test;
     const Batch *batch;     // the current one
     Replay *replay;         // of train_step
+    const char *from;       // the checkpoint that the run resumes, or NULL
     TrainState state;       // how far the run is: a checkpoint holds this and the arenas
     Replicas *replicas;     // all devices; the fields above are device 0's
 } Job;
@@ -333,7 +334,7 @@ static void introduce(Job *job)
 static void set_up(Job *job)
 {
     open_data(job);
-    job->log = log_new(&job->config.log, checkpoint_to_resume(&job->config.checkpoint));
+    job->log = log_new(&job->config.log, job->from);
     open_model(job);
     introduce(job);
 }
@@ -377,7 +378,7 @@ static void load_weights(Job *job)
 {
     Error error;
     const CheckpointConfig *c = &job->config.checkpoint;
-    const char *from = checkpoint_to_resume(c), *weights = c->evaluate && from ? from : c->init;
+    const char *weights = c->evaluate && job->from ? job->from : c->init;
     model_init(job->model, job->config.seed);
     if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
         FAIL_ERROR(&error);
@@ -389,20 +390,19 @@ static void load_state(Job *job)
 {
     Error error;
     TrainState saved;
-    const char *from = checkpoint_to_resume(&job->config.checkpoint);
     job->state = (TrainState){ .seed = job->config.seed, .batch_size = global_batch(job),
+                               .order = data_order(&job->data, job->config.shuffle),
                                .best_top1 = -1, .loss_scale = 1 };
-    if (!from || job->config.checkpoint.evaluate)
+    if (!job->from || job->config.checkpoint.evaluate)
         return;
-    if (!checkpoint_load(from, job->model, job->optim, &saved, &error) ||
-        !checkpoint_continues(&job->config.checkpoint, from, &saved, &job->state,
-                              steps_per_epoch(job), &error))
+    if (!checkpoint_load(job->from, job->model, job->optim, &saved, &error) ||
+        !checkpoint_continues(job->from, &saved, &job->state, steps_per_epoch(job), &error))
         FAIL_ERROR(&error);
+    checkpoint_adapt(job->from, &saved, &job->state, steps_per_epoch(job));
     job->state = saved;
-    job->state.batch_size = global_batch(job);
     copy_to_device(device_stream(job->device), job->train_stats, &saved.running, sizeof(Stats));
-    log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", from, (long long)saved.epoch + 1,
-            (long long)saved.step);
+    log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", job->from,
+            (long long)saved.epoch + 1, (long long)saved.step);
 }
 
 static void restore(Job *job)
@@ -413,6 +413,7 @@ static void restore(Job *job)
 
 static int run(Job *job)
 {
+    job->from = checkpoint_find(&job->config.checkpoint);
     interrupt_install(true);
     trace_open(job->config.log.trace, 0, job->args.program);
     trace_begin("set up");

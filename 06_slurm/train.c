@@ -106,6 +106,7 @@ typedef struct Job {
     Loader *train, *test;
     const Batch *batch;     // the current one
     Replay *replay;         // of train_step
+    const char *from;       // the checkpoint that the run resumes, or NULL
     TrainState state;       // how far the run is: a checkpoint holds this and the arenas
     World world;            // this process's rank, and how many there are
     Ddp *ddp;
@@ -369,7 +370,7 @@ static void introduce(Job *job)
 static void set_up(Job *job)
 {
     open_data(job);
-    job->log = log_new(&job->config.log, checkpoint_to_resume(&job->config.checkpoint));
+    job->log = log_new(&job->config.log, job->from);
     open_model(job);
     introduce(job);
 }
@@ -413,7 +414,7 @@ static void load_weights(Job *job)
 {
     Error error;
     const CheckpointConfig *c = &job->config.checkpoint;
-    const char *from = checkpoint_to_resume(c), *weights = c->evaluate && from ? from : c->init;
+    const char *weights = c->evaluate && job->from ? job->from : c->init;
     model_init(job->model, job->config.seed);
     if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
         FAIL_ERROR(&error);
@@ -425,20 +426,19 @@ static void load_state(Job *job)
 {
     Error error;
     TrainState saved;
-    const char *from = checkpoint_to_resume(&job->config.checkpoint);
     job->state = (TrainState){ .seed = job->config.seed, .batch_size = global_batch(job),
-                               .best_top1 = -1, .loss_scale = 1 };
-    if (!from || job->config.checkpoint.evaluate)
+                               .order = data_order(&job->data, job->config.shuffle),
+                               .ranks = job->world.size, .best_top1 = -1, .loss_scale = 1 };
+    if (!job->from || job->config.checkpoint.evaluate)
         return;
-    if (!checkpoint_load(from, job->model, job->optim, &saved, &error) ||
-        !checkpoint_continues(&job->config.checkpoint, from, &saved, &job->state,
-                              steps_per_epoch(job), &error))
+    if (!checkpoint_load(job->from, job->model, job->optim, &saved, &error) ||
+        !checkpoint_continues(job->from, &saved, &job->state, steps_per_epoch(job), &error))
         FAIL_ERROR(&error);
+    checkpoint_adapt(job->from, &saved, &job->state, steps_per_epoch(job));
     job->state = saved;
-    job->state.batch_size = global_batch(job);
     copy_to_device(device_stream(job->device), job->train_stats, &saved.running, sizeof(Stats));
-    log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", from, (long long)saved.epoch + 1,
-            (long long)saved.step);
+    log_say(job->log, "   == resumed: %s, epoch %lld, step %lld", job->from,
+            (long long)saved.epoch + 1, (long long)saved.step);
 }
 
 static void restore(Job *job)
@@ -452,11 +452,12 @@ static void restore(Job *job)
 static int run(Job *job)
 {
     rendezvous(&job->config.rendezvous, &job->args, &job->world);
-    job->config.optim.ranks = job->config.checkpoint.ranks = job->world.size;
-    bool resumes = agree_ask(&job->world, "resumes", job->config.checkpoint.from);
+    job->config.optim.ranks = job->world.size;
+    job->from = checkpoint_find(&job->config.checkpoint);
+    bool resumes = agree_ask(&job->world, "resumes", job->from);
     if (job->world.rank > 0) {
         job->config.checkpoint.save = NULL;     // only rank 0 saves and looks for a checkpoint
-        job->config.checkpoint.from = resumes ? "rank 0's" : NULL;
+        job->from = resumes ? "rank 0's" : NULL;
     }
     log_among(&job->config.log, job->world.rank, job->world.size, "rank 0");
     interrupt_install(true);
@@ -464,7 +465,7 @@ static int run(Job *job)
     trace_begin("set up");
     set_up(job);
     agree_same(&job->world, "data", job->data.fingerprint);
-    job->saver = saver_new(&job->config.checkpoint, job->model, job->optim, job->data.name);
+    job->saver = saver_new(job->model, job->optim, job->data.name);
     restore(job);
     ddp_broadcast(job->ddp, job->optim, &job->state, sizeof job->state);
     amp_begin(job->amp, &job->world, job->log, &job->state);

@@ -15,26 +15,25 @@
 typedef struct CheckpointConfig {
     const char *save;           // file to write, or NULL
     const char *resume, *init;  // file to read: the whole state, or only the weights
-    const char *from;           // the file of --resume (auto: what it found), or NULL
     bool evaluate;              // evaluate the loaded weights, do not train
-    int ranks;                  // number of ranks; 0: a program without ranks
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
 // Exits with a message if these options contradict each other. Call it after args_parse.
-void checkpoint_check_options(const Args *args, CheckpointConfig *config);
-// The file to resume from, or NULL. For --resume auto: as found by checkpoint_check_options.
-const char *checkpoint_to_resume(const CheckpointConfig *config);
+void checkpoint_check_options(const Args *args, const CheckpointConfig *config);
+// The file to resume from, or NULL. For --resume auto it looks whether --save's file is there.
+const char *checkpoint_find(const CheckpointConfig *config);
 
 typedef struct TrainState {
     int64_t seed;
     int64_t epoch, step;        // the next step, counted within its epoch, from 0
     int64_t global_step;        // steps taken since the start of training
     int64_t batch_size;         // global; steps are counted in it
+    int64_t order;              // data_order's; 0: not known
     double best_top1;           // percent, on the test set; -1 before the first evaluation
     double loss_scale;          // 1 without loss scaling; then the next two are 0
     int64_t clean_steps;        // steps since the loss scale changed
     int64_t skipped_steps;      // steps skipped for an overflow since the run began
-    int64_t ranks;              // number of ranks that trained it; 0: not known
+    int64_t ranks;              // number of ranks that train; 0: a program without ranks
     Stats running;              // of the current epoch
 } TrainState;
 
@@ -68,12 +67,15 @@ void snapshot_free(Snapshot *snapshot);
 // torchvision's own. If a tensor of the model is missing or has another shape, nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Can a run with the settings in `run` continue from `saved`? The seed must be the same. In the
-// middle of an epoch so must the batch size, and the epoch must not have fewer steps than before.
-// The number of ranks (config->ranks > 0) may change. If that changes the batches in the rest of
-// the epoch, prints a warning and moves `saved` to the start of the next epoch.
-bool checkpoint_continues(const CheckpointConfig *config, const char *path, TrainState *saved,
-                          const TrainState *run, int64_t steps_per_epoch, Error *err);
+// Can a run that would begin as `run` continue from `saved`, the state in the file at path? The seed
+// must be the same. In the middle of an epoch so must the samples, their order and the batch size.
+// Only a different number of ranks may change the batch size even then.
+bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
+                          int64_t steps_per_epoch, Error *err);
+// Makes `saved` the state of such a run. If the number of ranks changed, prints a warning; if that
+// changes the batches in the rest of the epoch, moves `saved` to the start of the next epoch.
+void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
+                      int64_t steps_per_epoch);
 
 // Can a checkpoint be written there? Call it before training, so that an epoch's work is not lost.
 bool checkpoint_probe(const char *path, Error *err);

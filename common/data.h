@@ -52,6 +52,9 @@ bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
 // Keeps at most `most` samples of each set, and changes the fingerprint.
 void data_cut(Data *data, int most);
+// A number > 0: the same if the training samples and, with the same seed, their order in each epoch
+// are.
+int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or quotes: "airplane". NULL if the set has no names
 // (CIFAR-100, synthetic).
 const char *data_class_name(const Data *data, int label);

@@ -16,10 +16,9 @@ void saver_options(Args *args, SaverConfig *config);
 bool saver_due(const SaverConfig *config, int64_t global_step);
 
 // The thread starts with the first saver_save. From then until saver_free no other thread may call
-// model_export or model_hash. Of config only `ranks` is used: every checkpoint records it.
+// model_export or model_hash.
 typedef struct Saver Saver;
-Saver *saver_new(const CheckpointConfig *config, const Model *model, const Optim *optim,
-                 const char *dataset);
+Saver *saver_new(const Model *model, const Optim *optim, const char *dataset);
 // As checkpoint_save, but returns when the state has been copied. If the file cannot be written,
 // the program ends with an error.
 void saver_save(Saver *saver, const char *path, const TrainState *state);

@@ -169,8 +169,8 @@ TEST(contents)
                    && memcmp(t->shape, wanted[i].shape, sizeof wanted[i].shape) == 0,
                "%s", wanted[i].name);
     }
-    // 10 parameters and their momentum, 4 running statistics, 2 counters, 16 numbers
-    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 16);
+    // 10 parameters and their momentum, 4 running statistics, 2 counters, 17 numbers
+    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 17);
     st_close(&file);
     free_run(&r);
 }
@@ -386,6 +386,7 @@ static const struct {
     int saved_ranks, step, ranks, batch, steps, seed;
     int epoch;                  // in which it resumes; 0: refused
     const char *says;           // the error or warning; NULL: none
+    int saved_order, order;     // 0: the file does not give it
 } continued[] = {
     { 0, 6, 0, 256, 10, 7, 3, NULL },
     { 4, 6, 4, 256, 10, 7, 3, NULL },
@@ -402,20 +403,28 @@ static const struct {
     { 4, 6, 2, 256, 6, 7, 4, "global batch 256 -> 256; the rest of epoch 4 is skipped" },
     { 4, 6, 2, 256, 10, 7, 3, "ranks 4 -> 2, global batch 256 -> 256\n" },
     { 4, 0, 2, 128, 20, 7, 3, "global batch 256 -> 128\nhint: check the learning rate" },
+    { 0, 6, 0, 256, 10, 7, 3, NULL, .saved_order = 1, .order = 1 },
+    { 0, 6, 0, 256, 10, 7, 3, NULL, .saved_order = 0, .order = 1 },
+    { 0, 0, 0, 256, 10, 7, 3, NULL, .saved_order = 1, .order = 2 },
+    { 0, 6, 0, 256, 10, 7, 0, "an epoch of other samples", .saved_order = 1, .order = 2 },
+    { 4, 6, 2, 128, 20, 7, 0, "an epoch of other samples", .saved_order = 1, .order = 2 },
 };
 
 static void continue_run(int i)
 {
     TrainState saved = { .seed = 7, .epoch = 3, .step = continued[i].step, .batch_size = 256,
-                         .ranks = continued[i].saved_ranks, .running.count = 99 };
-    TrainState run = { .seed = continued[i].seed, .batch_size = continued[i].batch };
-    CheckpointConfig config = { .ranks = continued[i].ranks };
+                         .ranks = continued[i].saved_ranks, .order = continued[i].saved_order,
+                         .best_top1 = 60, .running.count = 99 };
+    TrainState run = { .seed = continued[i].seed, .batch_size = continued[i].batch,
+                       .ranks = continued[i].ranks, .order = continued[i].order };
     Error err = { "", "" };
     char said[1024] = "";
     const char *path = test_path("said");
     int kept = dup(STDERR_FILENO), fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
     dup2(fd, STDERR_FILENO);
-    bool ok = checkpoint_continues(&config, "net", &saved, &run, continued[i].steps, &err);
+    bool ok = checkpoint_continues("net", &saved, &run, continued[i].steps, &err);
+    if (ok)
+        checkpoint_adapt("net", &saved, &run, continued[i].steps);
     dup2(kept, STDERR_FILENO);
     close(kept);
     if (pread(fd, said, sizeof said - 1, 0) < 0)
@@ -426,7 +435,7 @@ static void continue_run(int i)
            "case %d: printed: %s%s", i, said, err.text);
     bool next = continued[i].epoch == 4;
     EXPECT(saved.epoch == 3 + next && saved.step == (next ? 0 : continued[i].step)
-               && saved.running.count == (next ? 0 : 99), "case %d: epoch %lld, step %lld", i,
+               && saved.running.count == (next ? 0 : 99) && saved.best_top1 == 60, "case %d: epoch %lld, step %lld", i,
            (long long)saved.epoch, (long long)saved.step);
 }
 

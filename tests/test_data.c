@@ -504,6 +504,21 @@ TEST(fingerprints_of_synthetic_sets)
     }
 }
 
+// An epoch's order depends on the training set alone, and on whether it is shuffled.
+TEST(orders)
+{
+    Data data = { .train.count = 50, .test.count = 20, .checksum = 7 };
+    int64_t order = data_order(&data, true);
+    EXPECT(order > 0 && data_order(&data, false) != order, "%lld", (long long)order);
+    data.test.count = 10;
+    EXPECT_EQ_INT(data_order(&data, true), order);
+    data.train.count = 49;
+    EXPECT(data_order(&data, true) != order, "other samples");
+    data.train.count = 50;
+    data.checksum = 8;
+    EXPECT(data_order(&data, true) != order, "other data");
+}
+
 // --- synthetic images ----------------------------------------------------------------------------
 
 static Data synthetic(int size, int train_count, int test_count, int64_t seed)
@@ -577,6 +592,7 @@ int main(void)
     only_training_images_are_augmented();
     fingerprints_of_files();
     fingerprints_of_synthetic_sets();
+    orders();
     synthetic_images_come_from_the_seed();
     synthetic_images_of_any_size();
     return test_done();

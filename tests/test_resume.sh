@@ -43,18 +43,26 @@ train --save "$TMP/lr.st" --resume auto -b 50 --schedule multistep --milestones 
 expect "the rate after a change of batch size" \
     "$(sed -n 's/.*"event":"step".*"lr":\([^,]*\),.*/\1/p' "$TMP/lr.jsonl" | sort -u)" 0.001
 
+# In the middle of an epoch only the same samples in the same order continue; other data follows after the epoch.
+arch=lenet data=fashion-mnist
+rm -f "$TMP/order.st"
+train --save "$TMP/order.st" --max-steps 9
+for other in --no-shuffle "--train-samples 99"; do
+    # shellcheck disable=SC2086  # several words
+    train --save "$TMP/order.st" --resume auto $other
+    expect "$other in the middle of an epoch" "$? $(grep -c 'order.st stopped in the middle of an epoch of other' "$TMP/out")" "1 1"
+done
+train --save "$TMP/order.st" --resume auto --epochs 2
+train --save "$TMP/order.st" --resume auto --no-shuffle
+expect "--no-shuffle after an epoch" "$?" 0
+
 # A run is killed again and again until it finishes. It must only ever resume complete checkpoints.
 arch=convnet data=fashion-mnist
 train; whole=$(hash_of)
 kills=0
 for wait in 0.1 0.2 0.3 0.4 0.6 0.9 5 30; do
-    "$BUILD/01_single_gpu/train" --arch $arch --data $data --train-samples 100 --test-samples 64 -b 16 --threads 2 \
-        -p 1 --seed 3 --epochs 3 --save "$TMP/kill.st" --resume auto > "$TMP/out" 2>&1 &
-    pid=$!
-    ( sleep $wait; kill -9 $pid 2> /dev/null ) &
-    killer=$!
-    if wait $pid 2> /dev/null; then kill $killer 2> /dev/null; wait $killer 2> /dev/null; break; fi
-    wait $killer 2> /dev/null
+    timeout -s KILL $wait "$BUILD/01_single_gpu/train" --arch $arch --data $data --train-samples 100 --test-samples 64 \
+        -b 16 --threads 2 -p 1 --seed 3 --epochs 3 --save "$TMP/kill.st" --resume auto > "$TMP/out" 2>&1 && break
     kills=$((kills + 1))
 done
 expect "killed $kills times" "$(hash_of)" "$whole"

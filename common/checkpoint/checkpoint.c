@@ -44,6 +44,7 @@ static const StateField state_fields[] = {
     { "ddp.running.not_finite", false, STATE(running.not_finite), 0, 1e15 },
     { "ddp.running.bad_gradients", false, STATE(running.bad_gradients), 0, 1e15, .younger = true },
     { "ddp.ranks", false, STATE(ranks), 0, 1e6, .younger = true },
+    { "ddp.order", false, STATE(order), 0, 1e15, .younger = true },
 };
 enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
 
@@ -365,9 +366,45 @@ bool checkpoint_probe(const char *path, Error *err)
 
 // --- continuing ----------------------------------------------------------------------------------
 
-// Warns of the effects of a different number of ranks. left_out: skips the rest of the epoch.
-static void warn_of_ranks(int ranks, const char *path, const TrainState *saved,
-                          const TrainState *run, bool left_out)
+// Is the rest of the epoch the same? It is for any number of ranks if the global batch is.
+static bool same_rest(const TrainState *saved, const TrainState *run, int64_t steps_per_epoch)
+{
+    return saved->step == 0
+           || (saved->batch_size == run->batch_size && saved->step < steps_per_epoch);
+}
+
+// If the file does not give the number of ranks, only a different global batch shows a change.
+static bool other_ranks(const TrainState *saved, const TrainState *run)
+{
+    return run->ranks > 0 && (saved->ranks > 0 ? saved->ranks != run->ranks
+                                               : saved->batch_size != run->batch_size);
+}
+
+bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
+                          int64_t steps_per_epoch, Error *err)
+{
+    if (saved->seed != run->seed)
+        return error_set(err, "use the same --seed, or start a new run from the weights with --init",
+                         "%.300s was trained with --seed %lld, not %lld", path,
+                         (long long)saved->seed, (long long)run->seed);
+    if (saved->step > 0 && saved->order != 0 && saved->order != run->order)
+        return error_set(err, "use the same --data, --train-samples and --shuffle until the epoch "
+                         "is over", "%.300s stopped in the middle of an epoch of other samples, or "
+                         "of another order", path);
+    if (same_rest(saved, run, steps_per_epoch) || other_ranks(saved, run))
+        return true;
+    if (saved->batch_size != run->batch_size)
+        return error_set(err, "use the same --batch-size until the epoch is over",
+                         "%.300s stopped in the middle of an epoch of batches of %lld, not %lld",
+                         path, (long long)saved->batch_size, (long long)run->batch_size);
+    return error_set(err, "use the same --data and --train-samples until the epoch is over",
+                     "%.300s stopped after step %lld of an epoch, which now has %lld", path,
+                     (long long)saved->step, (long long)steps_per_epoch);
+}
+
+// left_out: the rest of the epoch is.
+static void warn_of_ranks(const char *path, const TrainState *saved, const TrainState *run,
+                          bool left_out)
 {
     bool same = saved->batch_size == run->batch_size;
     char rest[64] = "";
@@ -376,39 +413,25 @@ static void warn_of_ranks(int ranks, const char *path, const TrainState *saved,
                  (long long)saved->epoch + 1);
     WARN(same ? "" : "check the learning rate (see --lr-scale), or choose -b to keep the "
                      "global batch",
-         "%.300s: ranks %lld -> %d, global batch %lld -> %lld%s", path,
-         (long long)(saved->ranks > 0 ? saved->ranks : 1), ranks, (long long)saved->batch_size,
-         (long long)run->batch_size, rest);
+         "%.300s: ranks %lld -> %lld, global batch %lld -> %lld%s", path,
+         (long long)(saved->ranks > 0 ? saved->ranks : 1), (long long)run->ranks,
+         (long long)saved->batch_size, (long long)run->batch_size, rest);
 }
 
-// If the global batch is the same, the rest of an epoch is the same for any number of ranks. If the
-// file does not give that number, only a different global batch shows that it has changed.
-bool checkpoint_continues(const CheckpointConfig *config, const char *path, TrainState *saved,
-                          const TrainState *run, int64_t steps_per_epoch, Error *err)
+void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
+                      int64_t steps_per_epoch)
 {
-    bool same_batch = saved->batch_size == run->batch_size;
-    bool fits = saved->step == 0 || (same_batch && saved->step < steps_per_epoch);
-    bool same_ranks = saved->ranks > 0 ? saved->ranks == config->ranks : same_batch;
-    if (saved->seed != run->seed)
-        return error_set(err, "use the same --seed, or start a new run from the weights with --init",
-                         "%.300s was trained with --seed %lld, not %lld", path,
-                         (long long)saved->seed, (long long)run->seed);
-    if (config->ranks > 0 && !same_ranks) {
-        warn_of_ranks(config->ranks, path, saved, run, !fits);
-        if (!fits) {
-            saved->epoch++;
-            saved->step = 0;
-            saved->running = (Stats){ 0 };
-        }
-        return true;
+    bool left_out = !same_rest(saved, run, steps_per_epoch);
+    if (other_ranks(saved, run))
+        warn_of_ranks(path, saved, run, left_out);
+    if (left_out) {
+        saved->epoch++;
+        saved->step = 0;
+        saved->running = (Stats){ 0 };
     }
-    if (saved->step > 0 && !same_batch)
-        return error_set(err, "use the same --batch-size until the epoch is over",
-                         "%.300s stopped in the middle of an epoch of batches of %lld, not %lld",
-                         path, (long long)saved->batch_size, (long long)run->batch_size);
-    return fits || error_set(err, "use the same --data and --train-samples until the epoch is over",
-                             "%.300s stopped after step %lld of an epoch, which now has %lld", path,
-                             (long long)saved->step, (long long)steps_per_epoch);
+    saved->batch_size = run->batch_size;
+    saved->order = run->order;
+    saved->ranks = run->ranks;
 }
 
 // --- options -------------------------------------------------------------------------------------
@@ -426,14 +449,7 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
           "only evaluate the weights of --resume or --init" }));
 }
 
-static const char *resumed_file(const CheckpointConfig *c)
-{
-    if (!c->resume || strcmp(c->resume, "auto") != 0)
-        return c->resume;
-    return access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
-}
-
-void checkpoint_check_options(const Args *args, CheckpointConfig *c)
+void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
 {
     if (c->evaluate && !c->resume && !c->init)
         args_reject(args, "evaluate", "needs weights: --resume FILE or --init FILE");
@@ -443,7 +459,11 @@ void checkpoint_check_options(const Args *args, CheckpointConfig *c)
         args_reject(args, "resume", "auto needs --save FILE: the file to resume from");
     if (args_given(args, "save-every") && !c->save)     // saver.c's option, in steps that have it
         args_reject(args, "save-every", "needs --save FILE");
-    c->from = resumed_file(c);
 }
 
-const char *checkpoint_to_resume(const CheckpointConfig *c) { return c->from; }
+const char *checkpoint_find(const CheckpointConfig *c)
+{
+    if (!c->resume || strcmp(c->resume, "auto") != 0)
+        return c->resume;
+    return access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
+}

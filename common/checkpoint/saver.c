@@ -23,7 +23,6 @@ struct Saver {
     const Model *model;
     const Optim *optim;
     const char *dataset;
-    int ranks;
     pthread_t thread;
     Save saves[UNDER_WAY];  // save number i uses saves[i % UNDER_WAY]
     pthread_mutex_t lock;   // for all fields below
@@ -44,14 +43,12 @@ bool saver_due(const SaverConfig *config, int64_t global_step)
     return config->every > 0 && global_step % config->every == 0;
 }
 
-Saver *saver_new(const CheckpointConfig *config, const Model *model, const Optim *optim,
-                 const char *dataset)
+Saver *saver_new(const Model *model, const Optim *optim, const char *dataset)
 {
     Saver *s = xcalloc(1, sizeof *s);
     s->model = model;
     s->optim = optim;
     s->dataset = dataset;
-    s->ranks = config->ranks;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, NULL);
     return s;
@@ -120,7 +117,6 @@ void saver_save(Saver *s, const char *path, const TrainState *state)
     trace_begin("copy");
     snapshot_take(&save->snapshot, s->model, s->optim, state);
     trace_end();
-    save->snapshot.state.ranks = s->ranks;
     if (s->taken == 0)
         s->thread = thread_start(saver_run, s, "the saver");
     count(s, &s->taken);

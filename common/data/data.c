@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 // --- options -------------------------------------------------------------------------------------
 
@@ -247,6 +248,12 @@ void data_cut(Data *data, int most)
     dataset_cut(&data->train, data->train.count < most ? data->train.count : most);
     dataset_cut(&data->test, data->test.count < most ? data->test.count : most);
     fingerprint_write(data);
+}
+
+int64_t data_order(const Data *data, bool shuffle)
+{
+    const uint32_t decides[] = { data->checksum, (uint32_t)data->train.count, shuffle };
+    return 1 + (int64_t)crc32_z(0, (const uint8_t *)decides, sizeof decides);
 }
 
 const char *data_class_name(const Data *data, int label)
