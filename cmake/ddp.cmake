@@ -10,7 +10,7 @@
 # has the steps that are one process. The configuration ends with a line for each backend.
 include_guard(GLOBAL)
 
-# C++ is for one file, common/comm/gloo/gloo_shim.cc: Gloo's calls are C++. Its compiler has to be the
+# C++ is for one file, common/comm/gloo/comm_gloo.cc: Gloo's calls are C++. Its compiler has to be the
 # C compiler's sister, clang++-14 for clang-14: they link together, sanitizers and all.
 if(NOT CMAKE_CXX_COMPILER AND NOT DEFINED ENV{CXX})
     cmake_path(GET CMAKE_C_COMPILER FILENAME sister)
@@ -55,7 +55,7 @@ check_pie_supported(LANGUAGES C)
 add_library(ddp_flags INTERFACE)
 target_compile_options(ddp_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wno-missing-field-initializers -Wno-unused-parameter -fstack-protector-strong>
-    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-unused-parameter -fstack-protector-strong>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -Wno-unused-parameter -fstack-protector-strong>
     $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>)
 target_compile_definitions(ddp_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>)

@@ -23,8 +23,8 @@ bool error_set(Error *err, const char *hint, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 // Prints one line (and the hint, unless it is NULL or empty) on stderr and exits with status.
-_Noreturn void fail_at(const char *file, int line, int status, const char *hint,
-                       const char *format, ...) __attribute__((format(printf, 5, 6)));
+void fail_at(const char *file, int line, int status, const char *hint, const char *format, ...)
+    __attribute__((noreturn, format(printf, 5, 6)));
 
 #define FAIL(hint, ...) fail_at(__FILE__, __LINE__, EXIT_FAILED, hint, __VA_ARGS__)
 #define FAIL_ERROR(err) FAIL((err)->hint, "%s", (err)->text)
@@ -51,7 +51,7 @@ void check_on_exit(void (*clean_up)(void));
 
 // Cleans up and ends the process, whatever its other threads are doing: exit() would run the
 // destructors of libraries that they still use. Async-signal-safe.
-_Noreturn void leave_at_once(int status);
+void leave_at_once(int status) __attribute__((noreturn));
 
 // malloc and calloc that end the program if there is no memory. The caller frees.
 void *xmalloc(size_t bytes);

@@ -1,6 +1,6 @@
 // comm.h - collectives between the ranks' devices.
 //
-// Two implementations, chosen when linking: comm/nccl/comm_nccl.c and comm/gloo/comm_gloo.c. Every
+// Two implementations, chosen when linking: comm/nccl/comm_nccl.c and comm/gloo/comm_gloo.cc. Every
 // rank makes the same calls in the same order on a communicator, from one thread. A call enqueues
 // its work on a stream of the device and returns. Buffers are device memory and must stay untouched
 // until that work is done. Calls of one communicator run one after the other, even on different

@@ -25,7 +25,6 @@ typedef struct Config {
     int ranks, factor, repeats;
     int64_t begin, end;     // bytes
     const char *op, *type;
-    bool compare;
     RendezvousConfig rendezvous;
 } Config;
 
@@ -34,7 +33,7 @@ typedef struct Bench {
     Device *device;
     Comm *comm;             // what is measured
     Comm *judge;            // used between measurements
-    CallKind kind;
+    bool reduces;           // all_reduce, else broadcast
     CommType type;
     void *values;
 } Bench;
@@ -49,20 +48,12 @@ static CommType type_of(const char *name)
     return type;
 }
 
-static void run_ours(Bench *b, size_t count)
+static void call(Bench *b, size_t count)
 {
-    if (b->kind == CALL_ALL_REDUCE)
+    if (b->reduces)
         comm_all_reduce(b->comm, device_stream(b->device), b->values, count, b->type);
     else
         comm_broadcast(b->comm, device_stream(b->device), b->values, count, b->type, 0);
-}
-
-// The library's own call, without our code around it. False if the backend has none.
-static bool run_raw(Bench *b, size_t count)
-{
-    return link_bare(b->comm->link, &(Call){
-        .kind = b->kind, .type = b->type, .count = count,
-        .bytes = count * comm_width(b->type), .from = b->values, .to = b->values });
 }
 
 // --- one size ------------------------------------------------------------------------------------
@@ -88,14 +79,11 @@ static int repeats_for(const Config *config, size_t bytes)
 }
 
 // Microseconds of a call on this rank.
-static double time_once(Bench *b, size_t count, bool raw)
+static double time_once(Bench *b, size_t count)
 {
     comm_barrier(b->judge);
     int64_t begin = trace_now();
-    if (raw)
-        run_raw(b, count);
-    else
-        run_ours(b, count);
+    call(b, count);
     stream_sync(device_stream(b->device));
     return (double)(trace_now() - begin) / 1e3;
 }
@@ -116,23 +104,18 @@ static void slowest_of_ranks(Bench *b, double *times, size_t count)
     free(all);
 }
 
-// Median microseconds of a call on the slowest rank. With --compare, *raw_us is the same for the
-// library's own calls, which take turns with ours.
-static double measure(Bench *b, size_t count, double *raw_us)
+// Median microseconds of a call on the slowest rank.
+static double measure(Bench *b, size_t count)
 {
     int repeats = repeats_for(b->config, count * comm_width(b->type));
-    double *times = xcalloc(2 * (size_t)repeats, sizeof *times);
+    double *times = xcalloc((size_t)repeats, sizeof *times);
     for (int i = -WARMUP; i < repeats; i++) {
-        double ours = time_once(b, count, false);
-        double raw = b->config->compare ? time_once(b, count, true) : 0;
-        if (i >= 0) {
-            times[i] = ours;
-            times[repeats + i] = raw;
-        }
+        double us = time_once(b, count);
+        if (i >= 0)
+            times[i] = us;
     }
-    slowest_of_ranks(b, times, 2 * (size_t)repeats);
+    slowest_of_ranks(b, times, (size_t)repeats);
     double us = median(times, repeats);
-    *raw_us = median(times + repeats, repeats);
     free(times);
     return us;
 }
@@ -143,23 +126,19 @@ static void print_head(const Config *c, const Device *device)
 {
     printf("# %s, %d ranks, %s on %s; median of up to %d calls\n", c->op, c->ranks, comm_backend,
            device_name(device), c->repeats);
-    printf("#%11s %11s %5s %5s %11s %8s %8s%s\n", "size", "count", "type", "op", "time",
-           "algbw", "busbw", c->compare ? "  of bare" : "");
-    printf("#%11s %11s %5s %5s %11s %8s %8s%s\n", "(B)", "(values)", "", "", "(us)", "(GB/s)",
-           "(GB/s)", c->compare ? "     time" : "");
+    printf("#%11s %11s %5s %5s %11s %8s %8s\n", "size", "count", "type", "op", "time", "algbw",
+           "busbw");
+    printf("#%11s %11s %5s %5s %11s %8s %8s\n", "(B)", "(values)", "", "", "(us)", "(GB/s)",
+           "(GB/s)");
 }
 
-static void print_row(const Bench *b, size_t count, double us, double raw_us)
+static void print_row(const Bench *b, size_t count, double us)
 {
     const Config *c = b->config;
-    bool reduces = b->kind == CALL_ALL_REDUCE;
     double bytes = (double)(count * comm_width(b->type)), algbw = bytes / us / 1e3;
-    double load = reduces ? 2.0 * (c->ranks - 1) / c->ranks : c->ranks > 1;
-    printf("%12.0f %11zu %5s %5s %11.1f %8.2f %8.2f", bytes, count, c->type, reduces ? "sum" : "-",
-           us, algbw, algbw * load);
-    if (c->compare)
-        printf("  %7.3f", us / raw_us);
-    printf("\n");
+    double load = b->reduces ? 2.0 * (c->ranks - 1) / c->ranks : c->ranks > 1;
+    printf("%12.0f %11zu %5s %5s %11.1f %8.2f %8.2f\n", bytes, count, c->type,
+           b->reduces ? "sum" : "-", us, algbw, algbw * load);
     fflush(stdout);
 }
 
@@ -168,9 +147,9 @@ static void bench_sizes(Bench *b)
     const Config *c = b->config;
     for (double bytes = (double)c->begin; bytes <= (double)c->end; bytes *= c->factor) {
         size_t count = (size_t)bytes / comm_width(b->type);
-        double raw_us, us = measure(b, count, &raw_us);
+        double us = measure(b, count);
         if (comm_rank(b->comm) == 0)
-            print_row(b, count, us, raw_us);
+            print_row(b, count, us);
     }
 }
 
@@ -182,16 +161,14 @@ static void run(const Config *c, const World *world)
     check_set_speaker(speaker);
     Device *device = device_open(gpus ? world->local_rank % gpus : 0, 1);
     Bench b = { .config = c, .device = device, .type = type_of(c->type) };
-    b.kind = strcmp(c->op, "broadcast") == 0 ? CALL_BROADCAST : CALL_ALL_REDUCE;
+    b.reduces = strcmp(c->op, "all_reduce") == 0;
     b.comm = comm_new(world, device, "bench", NULL);
     b.judge = comm_new(world, device, "judge", NULL);
     b.values = device_alloc(device, (size_t)c->end);
-    CHECK(!c->compare || run_raw(&b, 1), "--compare is for the cpu backend",
-          "%s has no calls without a stream to measure", comm_backend);
     if (world->rank == 0)
         print_head(c, device);
     bench_sizes(&b);
-    if (world->rank == 0 && !c->compare)
+    if (world->rank == 0)
         printf("# bytes given to the calls: %" PRIu64 "\n", comm_bytes(b.comm));
     comm_free(b.judge);
     comm_free(b.comm);
@@ -212,9 +189,7 @@ int main(int argc, char **argv)
         { "begin", 'b', ARG_INT64, &c.begin, "BYTES", "smallest size", 4, 0x1p34 },
         { "end", 'e', ARG_INT64, &c.end, "BYTES", "largest size", 4, 0x1p34 },
         { "factor", 'f', ARG_INT, &c.factor, "N", "ratio of one size to the size before", 2, 1024 },
-        { "repeats", 'r', ARG_INT, &c.repeats, "N", "most calls of each size", 1, 1e6 },
-        { "compare", 0, ARG_FLAG, &c.compare, NULL,
-          "cpu: also time Gloo's own calls, in turn with ours" }));
+        { "repeats", 'r', ARG_INT, &c.repeats, "N", "most calls of each size", 1, 1e6 }));
     rendezvous_options(&args, &c.rendezvous);
     args_parse(&args, argc, argv);
     if (c.begin > c.end)

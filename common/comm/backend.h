@@ -1,4 +1,8 @@
-// backend.h - the interface between comm.c and the two backends, gloo/ and nccl/.
+// backend.h - the interface between the two halves of a communicator.
+//
+//   call.c, comm.c                   what both backends share
+//   gloo/comm_gloo.cc, nccl/comm_nccl.c   the backends: each defines comm.h's collectives on device
+//                                    memory, and the three functions below
 #pragma once
 #include "comm.h"
 
@@ -18,17 +22,11 @@ typedef enum CallKind {
 typedef struct Call {
     CallKind kind;
     CommType type;
-    int other;              // the root, or the rank to send to or to receive from; or -1
-    size_t count, bytes;    // values, as the caller passed it, and their bytes
+    size_t count;           // values, as the caller passed it
+    int peer;               // the root, or the rank to send to or to receive from
     uint64_t number;        // among this communicator's calls, from 1; sends and receives count
-                            // separately: only two ranks make them. 0: an internal call, to compare
-    const void *from;       // this rank's input and output; from == to: in place
-    void *to;
-    size_t from_bytes, to_bytes;    // 0: this rank has none
+                            // separately: only two ranks make them. 0: made by --check-collectives
 } Call;
-
-// The backend's half of a communicator.
-typedef struct Link Link;
 
 struct Comm {
     int rank, size;
@@ -37,38 +35,42 @@ struct Comm {
     CommConfig config;
     uint64_t calls, pair_calls; // so far: collectives; sends and receives
     uint64_t bytes;             // of the calls' values so far
-    Link *link;
+    // --check-collectives: called before each collective; else NULL. While it runs, `checking` is
+    // true, and calls are not counted.
+    void (*check)(Comm *comm, Stream *stream, const Call *call);
+    bool checking;
+    struct Backend *backend;    // the library's communicator, and what the backend needs beside it
 };
 
-// --- functions of the backend --------------------------------------------------------------------
+// --- the backend, besides comm.h's collectives ---------------------------------------------------
 
-Link *link_new(const Comm *comm, const World *world);
-void link_free(Link *link);     // after link_barrier: all ranks called it, or one is gone
-void link_enqueue(Link *link, Stream *stream, const Call *call);
+// Sets comm->backend.
+void backend_connect(Comm *comm, const World *world);
+void backend_free(Comm *comm);  // after a barrier: all ranks called it, or one is gone
 // The host waits for all ranks, at most this long (0: no limit). Returns NULL, or the library's
 // error if a rank is gone.
-const char *link_barrier(Link *link, double seconds);
-// For measuring: only the library's own call, in this thread; returns when it is done.
-// False: this library has no such call.
-bool link_bare(Link *link, const Call *call);
+const char *backend_barrier(Comm *comm, double seconds);
 
-// --- calls.c: a call as text, in the timeline and in the heartbeats ------------------------------
+// --- call.c: what every call does around the library's work --------------------------------------
 
-extern const char *const call_names[CALL_KINDS];
-extern const char *const call_peers[CALL_KINDS];   // " from rank ": before call->other; or NULL
+// In the host's thread, before and after it enqueues a call. call_begin checks and numbers the call.
+// False: it has no values, so there is nothing to enqueue and nothing to end.
+bool call_begin(Comm *comm, Stream *stream, Call *call);
+void call_end(Comm *comm, Stream *stream, const Call *call);
 
-// Before and after the work of a call, in the thread that does it: for timeline and watchdog.
-void comm_call_begin(const Comm *comm, const Call *call);
-void comm_call_end(void);
-void comm_call_asked(void);     // instead of comm_call_end, if the work was only enqueued
+// In the thread that does the work, before and after it: for timeline and watchdog. If the work was
+// only enqueued, call_work_enqueued replaces call_work_end.
+void call_work_begin(const Comm *comm, const Call *call);
+void call_work_end(void);
+void call_work_enqueued(void);
 
 // Call it if the library reports in `text` that a rank is gone. call: the current one; NULL: while
 // connecting. The parent process knows which rank died and why, and will end this one. So this
 // waits first, and fails with a message only if that does not happen.
-__attribute__((noreturn)) void comm_lost(const Comm *comm, const Call *call, const char *text);
+void call_lost(const Comm *comm, const Call *call, const char *text) __attribute__((noreturn));
 
 // The call as text: "all_reduce #12 of 1000 f32"
 enum { CALL_TEXT = 96 };
-const char *comm_describe(const Call *call, char text[CALL_TEXT]);
+const char *call_describe(const Call *call, char text[CALL_TEXT]);
 size_t comm_width(CommType type);   // bytes of a value
 const char *comm_type_name(CommType type);

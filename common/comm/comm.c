@@ -1,14 +1,13 @@
-// comm.c - the part of a communicator that needs no library: options, arguments, comparing calls.
+// comm.c - opening and closing a communicator, and what all ranks do together in host memory.
 #include "comm/backend.h"
 #include "agree.h"
-#include "args.h"
 #include "alive.h"
+#include "args.h"
 #include "check.h"
 #include "trace.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
@@ -26,54 +25,69 @@ Device *comm_open_device(const World *world, int threads)
     return device_open(index, device_share(world->sharers, threads, world->local_rank == 0));
 }
 
-// --- checked: all ranks compare what they are about to do ----------------------------------------
+// --- values of all ranks, in host memory ---------------------------------------------------------
 
-// Gathers the text of every rank's call in `all`, in stream order. The host waits.
-static void exchange_calls(Comm *comm, Stream *stream, const char *mine, void *all)
+void comm_broadcast_host(Comm *comm, void *bytes, size_t count)
 {
-    size_t bytes = (size_t)comm->size * CALL_TEXT;
-    char *gathered = device_alloc(comm->device, bytes + CALL_TEXT), *given = gathered + bytes;
-    copy_to_device(stream, given, mine, CALL_TEXT);
-    link_enqueue(comm->link, stream, &(Call){
-        .kind = CALL_ALL_GATHER, .type = COMM_U8, .other = -1, .count = CALL_TEXT,
-        .bytes = CALL_TEXT, .from = given, .from_bytes = CALL_TEXT, .to = gathered,
-        .to_bytes = bytes });
-    copy_to_host(stream, all, gathered, bytes);
+    Stream *stream = device_stream(comm->device);
+    void *on_device = device_alloc(comm->device, count);
+    copy_to_device(stream, on_device, bytes, count);
+    comm_broadcast(comm, stream, on_device, count, COMM_U8, 0);
+    copy_to_host(stream, bytes, on_device, count);
     stream_sync(stream);
-    device_free(comm->device, gathered);
+    device_free(comm->device, on_device);
 }
 
+// Returns every rank's bytes, in rank order; the caller frees them.
+static void *gather_host(Comm *comm, Stream *stream, const void *mine, size_t bytes)
+{
+    size_t all_bytes = (size_t)comm->size * bytes;
+    char *all = xmalloc(all_bytes), *gathered = device_alloc(comm->device, all_bytes + bytes);
+    copy_to_device(stream, gathered + all_bytes, mine, bytes);
+    comm_all_gather(comm, stream, gathered + all_bytes, gathered, bytes, COMM_U8);
+    copy_to_host(stream, all, gathered, all_bytes);
+    stream_sync(stream);
+    device_free(comm->device, gathered);
+    return all;
+}
+
+// --check-collectives: every rank compares all ranks' calls with its own; rank 0 reports.
 static void compare_calls(Comm *comm, Stream *stream, const Call *call)
 {
-    char mine[CALL_TEXT] = "", all[comm->size][CALL_TEXT];
-    exchange_calls(comm, stream, comm_describe(call, mine), all);
+    char mine[CALL_TEXT] = "";
+    call_describe(call, mine);
+    comm->checking = true;
+    char(*all)[CALL_TEXT] = gather_host(comm, stream, mine, sizeof mine);
+    comm->checking = false;
     for (int i = 0; i < comm->size; i++) {
         if (strcmp(all[i], mine) == 0)
             continue;
         if (comm->rank > 0)
-            comm_lost(comm, call, "the ranks make different calls, see rank 0");
+            call_lost(comm, call, "the ranks make different calls, see rank 0");
         FAIL("all ranks must make the same calls in the same order",
              "communicator %s: rank %d calls %s, rank %d calls %s", comm->name, comm->rank, mine, i,
              all[i]);
     }
+    free(all);
 }
 
-// --- a simulated slow network, so that overlap shows on any machine ------------------------------
-
-static void sleep_for(void *seconds)
+uint64_t comm_compare(Comm *comm, uint64_t hash)
 {
-    double s = *(double *)seconds;
-    trace_begin("slow network");
-    nanosleep(&(struct timespec){ (time_t)s, (long)((s - (double)(time_t)s) * 1e9) }, NULL);
-    trace_end();
-}
-
-// A message has a latency of 1 ms; a ring sends 2 (size - 1) / size times the bytes it sums.
-static void slow_down(const Comm *comm, Stream *stream, const Call *call)
-{
-    double times = call->kind == CALL_ALL_REDUCE ? 2 - 2.0 / comm->size : 1;
-    double seconds = 1e-3 + times * (double)call->bytes / (1e6 * comm->config.slow_network);
-    stream_call(stream, sleep_for, &seconds, sizeof seconds);
+    char names[256] = "";
+    uint64_t *hashes = gather_host(comm, device_stream(comm->device), &hash, sizeof hash);
+    for (int rank = 1; rank < comm->size; rank++)
+        if (hashes[rank] != hashes[0]) {
+            size_t length = strlen(names);
+            snprintf(names + length, sizeof names - length, "%s%d (%016llx)", length ? ", " : "",
+                     rank, (unsigned long long)hashes[rank]);
+        }
+    CHECK(!names[0] || comm->rank > 0,
+          "they began with different weights, or applied different gradients; at the start: "
+          "their processors differ (DNNL_MAX_CPU_ISA=AVX2 on all ranks avoids that)",
+          "the ranks have come apart: the weights of rank %s differ from rank 0's (%016llx)", names,
+          (unsigned long long)hashes[0]);
+    free(hashes);
+    return hash;
 }
 
 // --- opening and closing -------------------------------------------------------------------------
@@ -93,10 +107,11 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
     Comm *comm = xcalloc(1, sizeof *comm);
     *comm = (Comm){ .rank = world->rank, .size = world->size, .device = device,
                     .config = config ? *config : (CommConfig){ 0 } };
+    comm->check = comm->config.checked ? compare_calls : NULL;
     snprintf(comm->name, sizeof comm->name, "%s", name);
     trace_begin("meet the other ranks");
     alive_wait_begin();
-    comm->link = link_new(comm, world);
+    backend_connect(comm, world);
     alive_wait_end();
     trace_end();
     alive_joined();
@@ -105,100 +120,34 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
     return comm;
 }
 
-// Waits for the other ranks. At the end, without a watchdog, it waits no longer than a rank may be
-// silent. Returns NULL, or the library's error if a rank is gone.
-static const char *meet(Comm *comm, const Call *call)
+// Waits for the other ranks, at most `timeout` s (0: no limit). Returns NULL, or the library's error
+// if a rank is gone.
+static const char *wait_for_ranks(Comm *comm, Call *call, double timeout)
 {
-    double patience = atomic_load(&alive_here()->patience);
     alive_wait_begin();
-    if (comm->config.checked)
-        compare_calls(comm, device_stream(comm->device), call);
-    comm_call_begin(comm, call);
-    bool last = call->kind == CALL_FREE && patience > 0;
-    const char *error = link_barrier(comm->link, last ? patience + 10 : 0);
-    comm_call_end();
+    call_begin(comm, device_stream(comm->device), call);
+    call_work_begin(comm, call);
+    const char *error = backend_barrier(comm, timeout);
+    call_work_end();
     alive_wait_end();
     return error;
 }
 
+void comm_barrier(Comm *comm)
+{
+    Call call = { .kind = CALL_BARRIER };
+    const char *error = wait_for_ranks(comm, &call, 0);
+    if (error)
+        call_lost(comm, &call, error);
+}
+
+// At the end there may be no watchdog any more, so this waits no longer than a rank may be silent.
 void comm_free(Comm *comm)
 {
     if (!comm)
         return;
-    meet(comm, &(Call){ .kind = CALL_FREE, .other = -1, .number = ++comm->calls });
-    link_free(comm->link);
+    double silence = atomic_load(&alive_here()->patience);
+    wait_for_ranks(comm, &(Call){ .kind = CALL_FREE }, silence > 0 ? silence + 10 : 0);
+    backend_free(comm);
     free(comm);
-}
-
-void comm_barrier(Comm *comm)
-{
-    Call call = { .kind = CALL_BARRIER, .other = -1, .number = ++comm->calls };
-    const char *error = meet(comm, &call);
-    if (error)
-        comm_lost(comm, &call, error);
-}
-
-// --- the calls -----------------------------------------------------------------------------------
-
-// gives, gets: this rank's input and output have gives * count and gets * count values.
-static void enqueue(Comm *comm, Stream *stream, Call *call, int gives, int gets)
-{
-    bool pair = call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
-    bool other = call->other >= 0 && call->other < comm->size && !(pair && call->other == comm->rank);
-    CHECK(!call_peers[call->kind] || other, "", "%s%s%d: this is rank %d of %d",
-          call_names[call->kind], call_peers[call->kind], call->other, comm->rank, comm->size);
-    call->bytes = call->count * comm_width(call->type);
-    call->from_bytes = (size_t)gives * call->bytes;
-    call->to_bytes = (size_t)gets * call->bytes;
-    call->number = pair ? ++comm->pair_calls : ++comm->calls;
-    comm->bytes += call->bytes;
-    alive_wait_begin(); // a stream without its own thread works in this one
-    if (comm->config.checked && !pair)
-        compare_calls(comm, stream, call);
-    if (call->count > 0)
-        link_enqueue(comm->link, stream, call);
-    if (comm->config.slow_network > 0 && comm->size > 1)
-        slow_down(comm, stream, call);
-    alive_wait_end();
-}
-
-void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
-{
-    enqueue(comm, stream, &(Call){ .kind = CALL_ALL_REDUCE, .type = type, .other = -1,
-                                   .count = count, .from = values, .to = values }, 1, 1);
-}
-
-void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
-                    int root)
-{
-    enqueue(comm, stream, &(Call){ .kind = CALL_BROADCAST, .type = type, .other = root,
-                                   .count = count, .from = values, .to = values },
-            comm->rank == root, comm->rank != root);
-}
-
-void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
-                     CommType type)
-{
-    enqueue(comm, stream, &(Call){ .kind = CALL_ALL_GATHER, .type = type, .other = -1,
-                                   .count = count, .from = mine, .to = all }, 1, comm->size);
-}
-
-void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
-                 CommType type, int root)
-{
-    enqueue(comm, stream, &(Call){ .kind = CALL_GATHER, .type = type, .other = root,
-                                   .count = count, .from = mine, .to = all },
-            1, comm->rank == root ? comm->size : 0);
-}
-
-void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to)
-{
-    enqueue(comm, stream, &(Call){ .kind = CALL_SEND, .type = type, .other = to, .count = count,
-                                   .from = values }, 1, 0);
-}
-
-void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from)
-{
-    enqueue(comm, stream, &(Call){ .kind = CALL_RECEIVE, .type = type, .other = from,
-                                   .count = count, .to = values }, 0, 1);
 }

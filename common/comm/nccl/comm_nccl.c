@@ -13,15 +13,14 @@
 const char *const comm_backend = "nccl";
 const bool comm_shares_devices = false;
 
-struct Link {
-    const Comm *comm;
+struct Backend {
     ncclComm_t nccl;
     Stream *stream;         // for barriers
     float *token;           // a barrier's value, on the device
     Call last;              // enqueued last; in a replay: recorded last
-    struct Link *next;
+    Comm *next;
 };
-static Link *links;         // of this process, which has one device
+static Comm *comms;         // of this process, which has one device
 
 static const ncclDataType_t nccl_types[] = {
     [COMM_U8] = ncclUint8, [COMM_I64] = ncclInt64, [COMM_F32] = ncclFloat32,
@@ -45,64 +44,55 @@ static const struct {
                          "machines?" },
 };
 
-_Noreturn static void nccl_failed(const Link *link, ncclResult_t result, const char *call, int line)
+_Noreturn static void nccl_failed(const Comm *comm, ncclResult_t result, const char *call, int line)
 {
-    const char *hint = "", *more = ncclGetLastError(link->nccl);
+    const char *hint = "", *more = ncclGetLastError(comm->backend->nccl);
     for (size_t i = 0; i < sizeof nccl_hints / sizeof *nccl_hints; i++)
         if (nccl_hints[i].result == result)
             hint = nccl_hints[i].hint;
     fail_at(__FILE__, line, EXIT_FAILED, hint, "%.*s (%s): %s%s%s", (int)strcspn(call, "("), call,
-            link->comm->name, ncclGetErrorString(result), more && more[0] ? ": " : "",
+            comm->name, ncclGetErrorString(result), more && more[0] ? ": " : "",
             more ? more : "");
 }
 
 // NCCL's errors for a broken connection: another rank is gone.
-static void check_result(const Link *link, const Call *doing, ncclResult_t result, const char *call,
+static void check_result(const Comm *comm, const Call *doing, ncclResult_t result, const char *call,
                          int line)
 {
     if (result == ncclRemoteError)
-        comm_lost(link->comm, doing, ncclGetLastError(link->nccl));
+        call_lost(comm, doing, ncclGetLastError(comm->backend->nccl));
     if (result != ncclSuccess && result != ncclInProgress)
-        nccl_failed(link, result, call, line);
+        nccl_failed(comm, result, call, line);
 }
 
-#define NCCL(link, doing, call) check_result(link, doing, call, #call, __LINE__)
+#define NCCL(comm, doing, call) check_result(comm, doing, call, #call, __LINE__)
 
 // An error on the device since the last call.
-static void check_device(const Link *link, const Call *doing)
+static void check_device(const Comm *comm, const Call *doing)
 {
     ncclResult_t result = ncclSuccess;
-    NCCL(link, doing, ncclCommGetAsyncError(link->nccl, &result));
-    check_result(link, doing, result, "NCCL", __LINE__);
+    NCCL(comm, doing, ncclCommGetAsyncError(comm->backend->nccl, &result));
+    check_result(comm, doing, result, "NCCL", __LINE__);
 }
 
 // Called now and then while the host waits for the device (device_cuda.c). If the device waits for
 // a rank that is gone, one of the communicators reports an error.
-static void check_links(void)
+static void check_comms(void)
 {
-    for (const Link *link = links; link; link = link->next)
-        check_device(link, &link->last);
+    for (const Comm *comm = comms; comm; comm = comm->backend->next)
+        check_device(comm, &comm->backend->last);
 }
 
 // --- new and free --------------------------------------------------------------------------------
 
-// Any process with the id can join. With NCCL_COMM_ID set, the id's random part would be constant.
-static void refuse_fixed_id(void)
-{
-    if (!getenv("NCCL_COMM_ID"))
-        return;
-    WARN("unset it: ranks of another run could join this one", "NCCL_COMM_ID is ignored");
-    unsetenv("NCCL_COMM_ID");
-}
-
 // Rank 0 makes the id; the others find it in the store.
-static ncclUniqueId share_id(const Link *link, const World *world)
+static ncclUniqueId share_id(const Comm *comm, const World *world)
 {
     char key[32];
     ncclUniqueId id;
-    snprintf(key, sizeof key, "nccl/%s", link->comm->name);
+    snprintf(key, sizeof key, "nccl/%s", comm->name);
     if (world->rank == 0) {
-        NCCL(link, NULL, ncclGetUniqueId(&id));
+        NCCL(comm, NULL, ncclGetUniqueId(&id));
         store_put(world, key, &id, sizeof id);
         return id;
     }
@@ -124,112 +114,126 @@ static void keep_host_order(bool first)
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
 }
 
-Link *link_new(const Comm *comm, const World *world)
+void backend_connect(Comm *comm, const World *world)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    Link *link = xcalloc(1, sizeof *link);
-    link->comm = comm;
-    refuse_fixed_id();
-    keep_host_order(links == NULL);
-    ncclUniqueId id = share_id(link, world);
+    struct Backend *backend = comm->backend = xcalloc(1, sizeof *backend);
+    unsetenv("NCCL_COMM_ID");     // any process that knows it could join
+    keep_host_order(comms == NULL);
+    ncclUniqueId id = share_id(comm, world);
     device_use(comm->device);
-    NCCL(link, NULL, ncclCommInitRankConfig(&link->nccl, world->size, id, world->rank, &config));
-    link->stream = stream_new(comm->device, "barrier");
-    link->token = device_alloc(comm->device, sizeof *link->token);
-    link->last = (Call){ .kind = CALL_BARRIER, .other = -1 };
-    link->next = links;
-    links = link;
-    comm->device->while_waiting = check_links;
-    return link;
+    NCCL(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank, &config));
+    backend->stream = stream_new(comm->device, "barrier");
+    backend->token = device_alloc(comm->device, sizeof *backend->token);
+    backend->last = (Call){ .kind = CALL_BARRIER };
+    backend->next = comms;
+    comms = comm;
+    comm->device->while_waiting = check_comms;
 }
 
-void link_free(Link *link)
+void backend_free(Comm *comm)
 {
-    Link **at = &links;
-    while (*at != link)
-        at = &(*at)->next;
-    *at = link->next;
-    device_use(link->comm->device);
-    stream_free(link->stream);
-    (void)ncclCommDestroy(link->nccl); // other ranks may have exited already
-    device_free(link->comm->device, link->token);
-    free(link);
+    Comm **at = &comms;
+    while (*at != comm)
+        at = &(*at)->backend->next;
+    *at = comm->backend->next;
+    device_use(comm->device);
+    stream_free(comm->backend->stream);
+    (void)ncclCommDestroy(comm->backend->nccl); // other ranks may have exited already
+    device_free(comm->device, comm->backend->token);
+    free(comm->backend);
 }
 
-// --- the calls -----------------------------------------------------------------------------------
-
-static ncclResult_t do_all_reduce(const Link *link, const Call *c, cudaStream_t stream)
+// An all-reduce of one number ends on no rank before it has begun on all.
+const char *backend_barrier(Comm *comm, double seconds)
 {
-    return ncclAllReduce(c->from, c->to, c->count, nccl_types[c->type], ncclSum, link->nccl,
-                         stream);
+    struct Backend *b = comm->backend;
+    b->last = (Call){ .kind = CALL_BARRIER, .number = comm->calls };
+    device_use(comm->device);
+    NCCL(comm, &b->last, ncclAllReduce(b->token, b->token, 1, ncclFloat32, ncclSum, b->nccl,
+                                       b->stream->handle));
+    stream_sync(b->stream);
+    return NULL;
 }
 
-static ncclResult_t do_broadcast(const Link *link, const Call *c, cudaStream_t stream)
+// --- the collectives -----------------------------------------------------------------------------
+
+// The timeline shows when the host made the call; a profiler shows when the GPU ran it.
+static bool begin(Comm *comm, Stream *stream, Call *call)
 {
-    return ncclBroadcast(c->from, c->to, c->count, nccl_types[c->type], c->other, link->nccl,
-                         stream);
+    if (!call_begin(comm, stream, call))
+        return false;
+    device_use(comm->device);
+    call_work_begin(comm, call);
+    comm->backend->last = *call;
+    return true;
 }
 
-static ncclResult_t do_all_gather(const Link *link, const Call *c, cudaStream_t stream)
+// result: what NCCL returned for the call.
+static void end(Comm *comm, Stream *stream, const Call *call, ncclResult_t result)
 {
-    return ncclAllGather(c->from, c->to, c->count, nccl_types[c->type], link->nccl, stream);
+    char text[CALL_TEXT];
+    call_work_enqueued();
+    check_result(comm, call, result, call_describe(call, text), __LINE__);
+    check_device(comm, call);
+    call_end(comm, stream, call);
 }
 
-static ncclResult_t do_send(const Link *link, const Call *c, cudaStream_t stream)
+void comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t count, CommType type)
 {
-    return ncclSend(c->from, c->count, nccl_types[c->type], c->other, link->nccl, stream);
+    Call call = { CALL_ALL_REDUCE, type, count };
+    if (begin(comm, stream, &call))
+        end(comm, stream, &call, ncclAllReduce(values, values, count, nccl_types[type], ncclSum,
+                                               comm->backend->nccl, stream->handle));
 }
 
-static ncclResult_t do_receive(const Link *link, const Call *c, cudaStream_t stream)
+void comm_broadcast(Comm *comm, Stream *stream, void *values, size_t count, CommType type,
+                    int root)
 {
-    return ncclRecv(c->to, c->count, nccl_types[c->type], c->other, link->nccl, stream);
+    Call call = { CALL_BROADCAST, type, count, root };
+    if (begin(comm, stream, &call))
+        end(comm, stream, &call, ncclBroadcast(values, values, count, nccl_types[type], root,
+                                               comm->backend->nccl, stream->handle));
+}
+
+void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
+                     CommType type)
+{
+    Call call = { CALL_ALL_GATHER, type, count };
+    if (begin(comm, stream, &call))
+        end(comm, stream, &call, ncclAllGather(mine, all, count, nccl_types[type],
+                                               comm->backend->nccl, stream->handle));
+}
+
+void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to)
+{
+    Call call = { CALL_SEND, type, count, to };
+    if (begin(comm, stream, &call))
+        end(comm, stream, &call, ncclSend(values, count, nccl_types[type], to,
+                                          comm->backend->nccl, stream->handle));
+}
+
+void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from)
+{
+    Call call = { CALL_RECEIVE, type, count, from };
+    if (begin(comm, stream, &call))
+        end(comm, stream, &call, ncclRecv(values, count, nccl_types[type], from,
+                                          comm->backend->nccl, stream->handle));
 }
 
 // Older versions of NCCL have no gather, so this is one group of sends and receives.
 // The root sends to itself, too.
-static ncclResult_t do_gather(const Link *link, const Call *c, cudaStream_t stream)
+void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
+                 CommType type, int root)
 {
-    bool root = link->comm->rank == c->other;
-    ncclDataType_t type = nccl_types[c->type];
-    NCCL(link, c, ncclGroupStart());
-    NCCL(link, c, ncclSend(c->from, c->count, type, c->other, link->nccl, stream));
-    for (int i = 0; root && i < link->comm->size; i++)
-        NCCL(link, c, ncclRecv((char *)c->to + (size_t)i * c->from_bytes, c->count, type, i,
-                               link->nccl, stream));
-    return ncclGroupEnd();
-}
-
-static ncclResult_t (*const do_call[CALL_KINDS])(const Link *link, const Call *call,
-                                                 cudaStream_t stream) = {
-    [CALL_ALL_REDUCE] = do_all_reduce, [CALL_BROADCAST] = do_broadcast,
-    [CALL_ALL_GATHER] = do_all_gather, [CALL_GATHER] = do_gather, [CALL_SEND] = do_send,
-    [CALL_RECEIVE] = do_receive,
-};
-
-// The timeline shows when the host made the call; a profiler shows when the GPU ran it.
-void link_enqueue(Link *link, Stream *stream, const Call *call)
-{
-    device_use(link->comm->device);
-    comm_call_begin(link->comm, call);
-    link->last = *call;
-    NCCL(link, call, do_call[call->kind](link, call, stream->handle));
-    comm_call_asked();
-    check_device(link, call);
-}
-
-bool link_bare(Link *link, const Call *call)
-{
-    return false;
-}
-
-// An all-reduce of one number ends on no rank before it has begun on all.
-const char *link_barrier(Link *link, double seconds)
-{
-    const Call call = { .kind = CALL_BARRIER, .other = -1, .number = link->comm->calls };
-    device_use(link->comm->device);
-    NCCL(link, &call, ncclAllReduce(link->token, link->token, 1, ncclFloat32, ncclSum, link->nccl,
-                                    link->stream->handle));
-    link->last = call;
-    stream_sync(link->stream);
-    return NULL;
+    Call call = { CALL_GATHER, type, count, root };
+    ncclComm_t nccl = comm->backend->nccl;
+    if (!begin(comm, stream, &call))
+        return;
+    NCCL(comm, &call, ncclGroupStart());
+    NCCL(comm, &call, ncclSend(mine, count, nccl_types[type], root, nccl, stream->handle));
+    for (int i = 0; comm->rank == root && i < comm->size; i++)
+        NCCL(comm, &call, ncclRecv((char *)all + (size_t)i * count * comm_width(type), count,
+                                   nccl_types[type], i, nccl, stream->handle));
+    end(comm, stream, &call, ncclGroupEnd());
 }

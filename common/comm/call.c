@@ -1,0 +1,136 @@
+// call.c - what every call does, whatever the backend: its checks, its name in messages, in the
+// timeline and in the heartbeats, and what happens if a rank is lost.
+#include "comm/backend.h"
+#include "alive.h"
+#include "check.h"
+#include "interrupt.h"
+#include "trace.h"
+
+#include <inttypes.h>
+#include <time.h>
+
+static const struct {
+    const char *name;
+    const char *peer;       // " from rank ": before call->peer; or NULL: it has none
+} kinds[CALL_KINDS] = {
+    [CALL_ALL_REDUCE] = { "all_reduce" },
+    [CALL_BROADCAST] = { "broadcast", " from rank " },
+    [CALL_ALL_GATHER] = { "all_gather" },
+    [CALL_GATHER] = { "gather", " to rank " },
+    [CALL_SEND] = { "send", " to rank " },
+    [CALL_RECEIVE] = { "receive", " from rank " },
+    [CALL_BARRIER] = { "barrier" },
+    [CALL_FREE] = { "comm_free" },
+};
+static const struct {
+    const char *name;
+    size_t width;
+} types[] = {
+    [COMM_U8] = { "u8", 1 }, [COMM_I64] = { "i64", 8 }, [COMM_F32] = { "f32", 4 },
+    [COMM_F64] = { "f64", 8 }, [COMM_BF16] = { "bf16", 2 }, [COMM_F16] = { "f16", 2 },
+};
+
+size_t comm_width(CommType type) { return types[type].width; }
+const char *comm_type_name(CommType type) { return types[type].name; }
+
+const char *call_describe(const Call *call, char text[CALL_TEXT])
+{
+    char values[40] = "", peer[24] = "";
+    if (call->kind < CALL_BARRIER)
+        snprintf(values, sizeof values, " of %zu %s", call->count, types[call->type].name);
+    if (kinds[call->kind].peer)
+        snprintf(peer, sizeof peer, "%s%d", kinds[call->kind].peer, call->peer);
+    snprintf(text, CALL_TEXT, "%s #%" PRIu64 "%s%s", kinds[call->kind].name, call->number, values,
+             peer);
+    return text;
+}
+
+static void sleep_for(double seconds)
+{
+    time_t whole = (time_t)seconds;
+    nanosleep(&(struct timespec){ whole, (long)((seconds - (double)whole) * 1e9) }, NULL);
+}
+
+// --- around a call -------------------------------------------------------------------------------
+
+bool call_begin(Comm *comm, Stream *stream, Call *call)
+{
+    bool pair = call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
+    const char *peer = kinds[call->kind].peer;
+    CHECK(!peer || (call->peer >= 0 && call->peer < comm->size && !(pair && call->peer == comm->rank)),
+          "", "%s%s%d: this is rank %d of %d", kinds[call->kind].name, peer, call->peer, comm->rank,
+          comm->size);
+    alive_wait_begin(); // a stream without its own thread works in this one
+    if (!comm->checking) {
+        call->number = pair ? ++comm->pair_calls : ++comm->calls;
+        comm->bytes += call->count * comm_width(call->type);
+        if (comm->check && !pair)
+            comm->check(comm, stream, call);
+    }
+    if (call->count == 0)
+        alive_wait_end();
+    return call->count > 0;
+}
+
+static void simulate_slow_network(void *seconds)
+{
+    trace_begin("slow network");
+    sleep_for(*(double *)seconds);
+    trace_end();
+}
+
+// On a slow network a message has a latency of 1 ms, and a ring sends 2 (size - 1) / size times the
+// bytes that it sums.
+void call_end(Comm *comm, Stream *stream, const Call *call)
+{
+    if (comm->config.slow_network > 0 && comm->size > 1 && call->count > 0 && !comm->checking) {
+        double times = call->kind == CALL_ALL_REDUCE ? 2 - 2.0 / comm->size : 1;
+        double bytes = times * (double)(call->count * comm_width(call->type));
+        double seconds = 1e-3 + bytes / (1e6 * comm->config.slow_network);
+        stream_call(stream, simulate_slow_network, &seconds, sizeof seconds);
+    }
+    alive_wait_end();
+}
+
+void call_work_begin(const Comm *comm, const Call *call)
+{
+    const char *name = call->number ? kinds[call->kind].name : "compare";
+    double bytes = (double)(call->count * comm_width(call->type));
+    char span[64], size[32] = "";
+    if (bytes >= 1e3)
+        snprintf(size, sizeof size, " %.1f %s", bytes / (bytes < 1e6 ? 1e3 : 1e6),
+                 bytes < 1e6 ? "KB" : "MB");
+    else if (bytes > 0)
+        snprintf(size, sizeof size, " %.0f B", bytes);
+    snprintf(span, sizeof span, "%s%s", name, size);
+    trace_begin(span);
+    alive_collective_begin(comm->name, name, (int64_t)call->count);
+}
+
+void call_work_enqueued(void) { trace_end(); }
+
+void call_work_end(void)
+{
+    alive_collective_end();
+    trace_end();
+}
+
+// --- a rank is lost ------------------------------------------------------------------------------
+
+void call_lost(const Comm *comm, const Call *call, const char *text)
+{
+    const double wait = 5, look = 0.05;         // seconds
+    char doing[CALL_TEXT] = "the rendezvous", reason[512];
+    snprintf(reason, sizeof reason, "%s", text);    // before something else overwrites it
+    if (call)
+        call_describe(call, doing);
+    for (double waited = 0; waited < wait; waited += look) {
+        int signal = interrupt_requested() ? interrupt_requested() : interrupt_wish();
+        if (signal)
+            leave_at_once(128 + signal);
+        sleep_for(look);
+    }
+    FAIL("a rank has ended or its machine is unreachable; its last message gives the reason",
+         "rank %d of %d lost a rank in %s (%s): %s", comm->rank, comm->size, doing, comm->name,
+         reason);
+}

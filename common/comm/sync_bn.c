@@ -1,0 +1,15 @@
+// sync_bn.c - BatchNorm over the batches of all ranks (--sync-bn).
+#include "comm/backend.h"
+#include "ops.h"
+
+// A layer calls it with its own sums, and gets those of all ranks.
+static void gather_norms(void *arg, const double *mine, double *all, size_t count)
+{
+    Comm *comm = arg;
+    comm_all_gather(comm, device_stream(comm->device), mine, all, count, COMM_F64);
+}
+
+void comm_share_norms(Comm *comm, Ops *ops)
+{
+    ops_share_norms(ops, comm->size, gather_norms, comm);
+}
