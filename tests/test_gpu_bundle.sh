@@ -119,16 +119,19 @@ check "the summary is last" grep -q "stopped after.*exit status 124.*part 1" <(t
 check "parts come in the order of the command line" \
     test "$(grep -oE '^=== part [0-9]' "$TMP/report.txt" | uniq | paste -sd' ')" = "=== part 4 === part 1"
 
-# Where nothing can be built, an archive in build/ is used.
+# An archive in build/, or what was unpacked from it, is used; else the programs must be built. Here the compiler is
+# there, and a library is missing.
 tree=$TMP/tree
 mkdir -p "$tree/build"
 cp -r "$SRC/ddp" "$SRC/tools" "$SRC/cmake" "$tree"
 bare() { env PATH="$TMP/bin:/usr/bin:/bin" "$tree/ddp" "$@"; }
-pretend "$TMP/bin/cmake" 'exit 1'
-expect 1 "neither a CUDA toolkit to build with nor a build/gpu-bundle.tar.xz" bare bundle
+pretend "$TMP/bin/cmake" 'case "$1" in --version) echo "cmake version 3.30.0" ;; *) exit 1 ;; esac'
+pretend "$TMP/bin/nvcc" 'echo "release 13.0"'
+expect 1 "it cannot be built here, and there is no build/gpu-bundle.tar.xz" bare bundle
 pretend "$TMP/carried/gpu-bundle/run" 'echo "it runs: $*"'
 tar -C "$TMP/carried" -czf "$tree/build/gpu-bundle.tar.gz" gpu-bundle
 expect 0 "it runs: first -o build/gpu-report.txt 1 2" bare bundle 1 2
+rm "$tree/build/gpu-bundle.tar.gz"
 expect 0 "it runs: first -o build/gpu-report.txt column" bare doctor --gpu --report
 pretend "$TMP/bin/nvidia-smi" 'exit 9'
 expect 1 "nvidia-smi shows no GPU here" bare bundle
