@@ -215,6 +215,8 @@ TEST(live_taps_keep_every_output)
     ConvSpec two = { { 1, 256, 2, 2, 256 }, 512, 3, 3, 2, 1, false, true };
     EXPECT_EQ_INT(conv_live_taps(&two).row, 1);
     EXPECT_EQ_INT(conv_live_taps(&two).rows, 2);
+    ConvSpec stem = { { 1, 3, 224, 224, 3 }, 64, 7, 7, 2, 3, false, false };
+    EXPECT_EQ_INT(conv_problem(&stem, CUDNN_DATA_FLOAT).pad_after[0], 3);  // 2 would do
 }
 
 int main(void)

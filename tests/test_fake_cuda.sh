@@ -123,6 +123,15 @@ expect 1 "there is no GPU 1" ./02 --devices 0,1 "${one[@]}"
 export FAKE_GPUS=2
 expect 1 "NCCL 2.25 may hang with several communicators on a device" env FAKE_NCCL_VERSION=22500 \
     "${seven[@]}" "${two[@]}" --amp off
+FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once hash_of ./07 "${one[@]}" --amp off
+expect 1 "there is no NVIDIA driver" env FAKE_COUNT=35 FAKE_DRIVER=0 ./01 "${one[@]}"
+expect 1 "no GPU is there" env FAKE_COUNT=100 ./03 "${two[@]}"
+expect 1 "the NVIDIA driver is too old: it knows CUDA 11.4" env FAKE_COUNT=35 FAKE_DRIVER=11040 ./03 "${two[@]}"
+expect 1 "nvidia-fabricmanager" env FAKE_COUNT=802 ./03 "${two[@]}"
+expect 1 "cuDNN's libraries are of two installations" env FAKE_CUDNN=1002 ./01 "${one[@]}"
+expect 1 "this cuBLAS has no code for this GPU" env FAKE_CUBLAS=8 ./01 "${one[@]}"
+expect 99 "direct copies would be damaged" env FAKE_FAILURE=peers ./02 --devices 2 "${one[@]}"
+FAKE_FAILURE=peers NCCL_P2P_DISABLE=1 check "02 without direct copies" at_once hash_of ./02 --devices 2 "${one[@]}"
 export FAKE_DELAY=20000
 
 # signalled SIGNAL WHOM: after the first of six epochs, one of two ranks, or their parent, gets SIGNAL. Leaves the exit

@@ -49,9 +49,12 @@ LiveTaps conv_live_taps(const ConvSpec *spec)
     return live;
 }
 
-// The padding after the image: as much as the last output needs.
+// The padding after the image: the same as before it if that gives as many outputs, because this is
+// the case that all programs use; else as much as the last output needs.
 static int padding_after(int size, int outputs, int kernel, int stride, int pad)
 {
+    if ((size + 2 * pad - kernel) / stride + 1 == outputs)
+        return pad;
     int needed = (outputs - 1) * stride + kernel - size - pad;
     return needed > 0 ? needed : 0;
 }

@@ -42,34 +42,21 @@ static const char *const hint_device =
     "nvidia-smi shows the GPUs; CUDA_VISIBLE_DEVICES may hide them; --backend cpu needs none";
 static const char *const hint_memory =
     "a smaller batch (-b) or model needs less; nvidia-smi shows who else uses the GPU";
-static const char *const hint_kernel =
-    "it may come from an earlier call; CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer shows which";
 static const char *const hint_arch =
     "built without code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
+static const char *const hint_fabric =
+    "a server with NVSwitch needs its fabric manager: systemctl status nvidia-fabricmanager";
 
-static const char *const hint_record =
-    "a recorded step may only enqueue work: not wait, allocate, or use the default stream";
-
+// For the other errors NVIDIA's text has to do.
 static const struct {
     cudaError_t status;
     const char *const *hint;
 } cuda_hints[] = {
-    { cudaErrorInsufficientDriver, &hint_driver },
     { cudaErrorSystemDriverMismatch, &hint_driver },
-    { cudaErrorNoDevice, &hint_device },
-    { cudaErrorInvalidDevice, &hint_device },
-    { cudaErrorDevicesUnavailable, &hint_device },
-    { cudaErrorMemoryAllocation, &hint_memory },
+    { cudaErrorUnsupportedPtxVersion, &hint_driver },
     { cudaErrorNoKernelImageForDevice, &hint_arch },
     { cudaErrorInvalidDeviceFunction, &hint_arch },
-    { cudaErrorUnsupportedPtxVersion, &hint_driver },
-    { cudaErrorIllegalAddress, &hint_kernel },
-    { cudaErrorMisalignedAddress, &hint_kernel },
-    { cudaErrorLaunchFailure, &hint_kernel },
-    { cudaErrorUnknown, &hint_kernel },
-    { cudaErrorStreamCaptureUnsupported, &hint_record },
-    { cudaErrorStreamCaptureInvalidated, &hint_record },
-    { cudaErrorStreamCaptureImplicit, &hint_record },
+    { cudaErrorSystemNotReady, &hint_fabric },
 };
 
 // The length of the name in "cudaMalloc(&memory, bytes)".
@@ -91,15 +78,34 @@ enum { MAX_DEVICES = 64 };  // of a process
 
 static _Thread_local int current_device = -1; // of this thread, as CUDA knows it
 
-// Without a driver, cudaGetDeviceCount does not set its argument.
+// The number of GPUs; -1 without a driver. Fails if there is a driver and it does not work.
+static int count_gpus(void)
+{
+    int count = 0, driver = 0, runtime = 0;
+    alive_outside_begin();      // the driver is loaded
+    cudaError_t status = cudaGetDeviceCount(&count);
+    (void)cudaGetLastError();
+    alive_outside_end();
+    if (status == cudaErrorNoDevice)
+        return 0;
+    if (status == cudaErrorInsufficientDriver) {
+        CUDA(cudaDriverGetVersion(&driver));
+        CUDA(cudaRuntimeGetVersion(&runtime));
+        if (driver == 0)
+            return -1;
+        FAIL(hint_driver,
+             "the NVIDIA driver is too old: it knows CUDA %d.%d, this program needs %d.%d",
+             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+    }
+    if (status != cudaSuccess)
+        cuda_failed(status, "cudaGetDeviceCount", __FILE__, __LINE__);
+    return count;
+}
+
 int device_count(void)
 {
-    int count = 0;
-    alive_outside_begin();
-    if (cudaGetDeviceCount(&count) != cudaSuccess)
-        (void)cudaGetLastError();
-    alive_outside_end();
-    return count;
+    int count = count_gpus();
+    return count > 0 ? count : 0;
 }
 
 const char *device_uuid(int index)
@@ -121,32 +127,24 @@ int device_cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// Fails with the reason if this process may not use a GPU `index`.
 static void check_device_exists(int index)
 {
-    int count = 0, driver = 0, runtime = 0;
-    cudaError_t status = cudaGetDeviceCount(&count);
-    if (status == cudaErrorInsufficientDriver) {
-        CUDA(cudaDriverGetVersion(&driver));
-        CUDA(cudaRuntimeGetVersion(&runtime));
-        CHECK(driver > 0, hint_driver, "there is no NVIDIA driver on this machine");
-        FAIL(hint_driver,
-             "the NVIDIA driver is too old: it knows CUDA %d.%d, this program needs %d.%d",
-             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-    }
-    if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
-        FAIL(hint_device, "there is no GPU that this process may use");
-    if (status != cudaSuccess)
-        cuda_failed(status, "cudaGetDeviceCount", __FILE__, __LINE__);
+    int count = count_gpus();
+    CHECK(count >= 0, hint_driver, "there is no NVIDIA driver on this machine");
+    CHECK(count > 0, hint_device, "there is no GPU that this process may use");
     CHECK(index >= 0 && index < count, hint_device,
           "there is no GPU %d: this process may use %d, numbered from 0", index, count);
 }
 
 // Lets two GPUs access each other's memory, if the machine can. If it cannot, that is not an error:
-// the driver copies between them through the host.
+// the driver copies between them through the host. On some machines direct copies arrive damaged;
+// NCCL_P2P_DISABLE=1 switches them off in NCCL, and here.
 static void make_peers(int a, int b)
 {
     const int pair[2][2] = { { a, b }, { b, a } };
+    const char *off = getenv("NCCL_P2P_DISABLE");
+    if (off && atoi(off) != 0)
+        return;
     for (int i = 0; i < 2; i++) {
         int can = 0;
         CUDA(cudaDeviceCanAccessPeer(&can, pair[i][0], pair[i][1]));
@@ -159,8 +157,8 @@ static void make_peers(int a, int b)
     CUDA(cudaSetDevice(a));
 }
 
-// ... with every GPU that this process opened before.
-static void introduce_to_peers(int index)
+// The same for this GPU and every one that this process opened before.
+static void enable_peer_access(int index)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static bool opened[MAX_DEVICES];
@@ -203,7 +201,7 @@ Device *device_open(int index, int threads)
     snprintf(device->name, sizeof device->name, "%s", properties.name);
     usage_of_gpu(device_uuid(index));
     CUDA(kernels_present());
-    introduce_to_peers(index);
+    enable_peer_access(index);
     pthread_mutex_init(&device->lock, NULL);
     device->compute = (Stream){ device, new_stream("compute") };
     device->fills = new_stream("fills");
@@ -385,9 +383,15 @@ void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream->handle));
 }
 
+// cudaMemcpyAsync to memory that is not pinned waits for the stream, and the watchdog would see no
+// reason for this rank's silence. So we wait in stream_sync first, which marks the wait.
 void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
 {
+    struct cudaPointerAttributes about;
     device_use(stream->device);
+    CUDA(cudaPointerGetAttributes(&about, to));
+    if (about.type == cudaMemoryTypeUnregistered)
+        stream_sync(stream);
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream->handle));
 }
 
@@ -498,7 +502,8 @@ void replay_free(Replay *replay)
 }
 
 // Calls step while the compute stream records instead of running. The mode is thread-local, so the
-// loader's threads may keep allocating and copying.
+// loader's threads may keep allocating and copying. (If a stream had a priority, its nodes would
+// keep it only with cudaGraphInstantiateFlagUseNodePriority.)
 static cudaGraphExec_t record(cudaStream_t stream, void (*step)(void *arg), void *arg)
 {
     cudaGraph_t graph;

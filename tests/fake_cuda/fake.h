@@ -17,7 +17,9 @@
 //
 //   - in a capture: waiting, allocating, copying from pageable memory, making a cuDNN plan, forking a
 //     stream without joining it, waiting for work that is not captured
-//   - destroying a communicator that a graph still uses; two communicators whose order NCCL does not keep
+//   - copying to pageable memory while the stream has work: a wait that the watchdog does not see
+//   - destroying a communicator that a graph still uses, or after its stream; two communicators whose order NCCL does
+//     not keep
 //   - using the legacy stream, a blocking one, one of a different device, or a thread without a device
 //   - using memory that is not allocated, too short or freed, or host memory in place of device memory, checked at each
 //     access of a kernel; shared memory without a barrier; a workspace that is too small
@@ -32,8 +34,9 @@
 //
 // Environment variables: FAKE_GPUS (number of GPUs; 1), FAKE_DELAY (mean delay of work in microseconds; 0), FAKE_SEED
 // (of the delays), FAKE_ORDER (last: of graph nodes or threads that can run next, take the last; else the first),
-// FAKE_LOAD (milliseconds that the first use of CUDA, and cudnnCreate, take to load a library; 0), FAKE_NCCL_VERSION,
-// FAKE_FAILURE (of the GPU: memory, crash, hang, numbers).
+// FAKE_LOAD (milliseconds that the first use of CUDA, cudnnCreate and the first communicator take to load a library; 0),
+// FAKE_NCCL_VERSION, FAKE_DRIVER (its version of CUDA), FAKE_COUNT, FAKE_CUDNN, FAKE_CUBLAS (the status of
+// cudaGetDeviceCount, cudnnCreate, cublasLtCreate; 0), FAKE_FAILURE (of the GPU: memory, crash, hang, numbers, peers).
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>
@@ -78,6 +81,8 @@ static inline bool fake_on_device(const void *p, size_t bytes)
     return b && (const char *)p + bytes <= b->p + b->bytes;
 }
 
+// Ends the program if the stream is destroyed.
+void fake_need_stream(cudaStream_t stream, const char *name);
 // Takes as long as loading a library does (FAKE_LOAD).
 void fake_load(void);
 // Ends the program if this thread is capturing.

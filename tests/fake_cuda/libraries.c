@@ -36,7 +36,7 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *made)
     fake_not_in_capture("cudnnCreate");
     fake_load();
     *made = calloc(1, sizeof **made);
-    return CUDNN_STATUS_SUCCESS;
+    return (cudnnStatus_t)fake_setting("FAKE_CUDNN", CUDNN_STATUS_SUCCESS);
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
@@ -379,7 +379,7 @@ typedef struct Layout {
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *made)
 {
     *made = malloc(1);
-    return CUBLAS_STATUS_SUCCESS;
+    return (cublasStatus_t)fake_setting("FAKE_CUBLAS", CUBLAS_STATUS_SUCCESS);
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
@@ -441,7 +441,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *made)
 {
     *made = malloc(1);
-    return CUBLAS_STATUS_SUCCESS;
+    return (cublasStatus_t)fake_setting("FAKE_CUBLAS", CUBLAS_STATUS_SUCCESS);
 }
 
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)

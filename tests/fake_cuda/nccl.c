@@ -121,6 +121,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id,
     memcpy(&number, &id, sizeof number);
     snprintf(path, sizeof path, "%s/fake-nccl-%016llx", folder ? folder : "/tmp",
              (unsigned long long)number);
+    if (communicators == 1)
+        fake_load();
     struct ncclComm *comm = calloc(1, sizeof *comm);
     *comm = (struct ncclComm){ .rank = rank, .size = size };
     comm->shared = map_file(path, rank == 0, HEADER + (size_t)size * PLACE);
@@ -137,6 +139,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     if (comm->graphs > 0)
         fake_die("ncclCommDestroy: %d graphs hold its work: it would wait for them", comm->graphs);
+    fake_need_stream(comm->order.stream, "ncclCommDestroy");
     meet(comm);
     return ncclSuccess;
 }

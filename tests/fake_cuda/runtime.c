@@ -148,9 +148,10 @@ static cudaError_t failed(cudaError_t status) { return last_error = status; }
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
+    cudaError_t status = (cudaError_t)fake_setting("FAKE_COUNT", cudaSuccess);
     touch("cudaGetDeviceCount");
-    *count = gpus();
-    return cudaSuccess;
+    *count = status == cudaSuccess ? gpus() : 0;
+    return status == cudaSuccess ? cudaSuccess : failed(status);
 }
 
 cudaError_t cudaSetDevice(int device)
@@ -181,6 +182,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 {
     static bool enabled[MAX_GPUS][MAX_GPUS];
     need_device("cudaDeviceEnablePeerAccess");
+    if (fake_fails("peers"))
+        fake_die("cudaDeviceEnablePeerAccess: direct copies would be damaged");
     if (peer == current || enabled[current][peer])
         return failed(cudaErrorPeerAccessAlreadyEnabled);
     enabled[current][peer] = true;
@@ -189,11 +192,15 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
 
 cudaError_t cudaDriverGetVersion(int *version)
 {
-    *version = CUDART_VERSION;
+    *version = fake_setting("FAKE_DRIVER", CUDART_VERSION);
     return cudaSuccess;
 }
 
-cudaError_t cudaRuntimeGetVersion(int *version) { return cudaDriverGetVersion(version); }
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
 
 cudaError_t cudaMemGetInfo(size_t *left, size_t *all)
 {
@@ -236,6 +243,17 @@ static Kind kind_of(const void *p, size_t bytes)
         return (Kind)b->kind;
     }
     return PAGEABLE;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *about, const void *p)
+{
+    pthread_mutex_lock(&lock);
+    Kind kind = kind_of(p, 0);
+    pthread_mutex_unlock(&lock);
+    about->type = kind == DEVICE   ? cudaMemoryTypeDevice
+                  : kind == PINNED ? cudaMemoryTypeHost
+                                   : cudaMemoryTypeUnregistered;
+    return cudaSuccess;
 }
 
 char *fake_arena;
@@ -459,6 +477,12 @@ static void check_look(cudaStream_t stream, const char *name)
         fake_die("%s: the stream is %s", name, stream->graph ? "captured" : "destroyed");
 }
 
+void fake_need_stream(cudaStream_t stream, const char *name)
+{
+    if (stream && stream->destroyed)
+        fake_die("%s: the stream of its last work is destroyed", name);
+}
+
 static void wait_until(cudaStream_t stream, uint64_t until)
 {
     pthread_mutex_lock(&lock);
@@ -561,8 +585,9 @@ static void check_direction(enum cudaMemcpyKind direction, Kind to, Kind from)
         fake_die("cudaMemcpyAsync: the pointers do not fit this kind (%d)", (int)direction);
 }
 
-// CUDA has read all of pageable memory when the call returns. Host memory that it writes holds
-// garbage at first, so that reading it without a wait is noticed.
+// A copy to pageable memory waits for the stream. The watchdog cannot see that wait, so the program
+// must have waited before. CUDA has read all of pageable memory when the call returns. Host memory
+// that it writes holds garbage at first, so that reading it without a wait is noticed.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind direction,
                             cudaStream_t stream)
 {
@@ -577,11 +602,17 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     bool to_host = to_kind != DEVICE, staged = from_kind == PAGEABLE;
     if (stream->graph && (to_kind == PAGEABLE || staged))
         fake_die("%s: pageable memory in a capture", name);
+    pthread_mutex_lock(&lock);
+    if (to_kind == PAGEABLE && stream->done < stream->asked)
+        fake_die("%s: to pageable memory, while the stream has work: a wait that nothing shows", name);
+    pthread_mutex_unlock(&lock);
     Copy copy = { to, staged ? copy_of(from, bytes) : from, 0, bytes };
     const Range ranges[] = { { to_host ? NULL : to, bytes }, { from_kind == DEVICE ? from : NULL, bytes } };
     if (to_host && !stream->graph)
         fake_do(stream, name, do_copy, &(Copy){ to, NULL, 0x5A, bytes }, sizeof copy, NULL, 0);
     fake_do(stream, name, staged ? do_copy_and_free : do_copy, &copy, sizeof copy, ranges, 2);
+    if (to_kind == PAGEABLE)
+        wait_until(stream, stream->asked);
     return cudaSuccess;
 }
 

@@ -7,6 +7,7 @@
 #include "cuda/cuda_internal.h"
 
 #include <nccl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +22,7 @@ struct Backend {
     Comm *next;
 };
 static Comm *comms;         // of this process, which has one device
+static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER; // loader threads read comms, too
 
 static const ncclDataType_t nccl_types[] = {
     [COMM_U8] = ncclUint8, [COMM_I64] = ncclInt64, [COMM_F32] = ncclFloat32,
@@ -29,28 +31,10 @@ static const ncclDataType_t nccl_types[] = {
 
 // --- errors --------------------------------------------------------------------------------------
 
-static const struct {
-    ncclResult_t result;
-    const char *hint;
-} nccl_hints[] = {
-    { ncclInvalidUsage, "NCCL needs a GPU for each rank: fewer ranks (-n), or --backend cuda-gloo, "
-                        "whose ranks may share one; NCCL_DEBUG=WARN says more" },
-    { ncclInvalidArgument, "NCCL_DEBUG=WARN says which argument, and why" },
-    { ncclSystemError, "NCCL_DEBUG=INFO shows the call that failed; in a container /dev/shm may be "
-                       "too small (--shm-size=1g), on a cluster NCCL_SOCKET_IFNAME may help" },
-    { ncclUnhandledCudaError, "NCCL_DEBUG=INFO shows the call that failed; nvidia-smi shows the "
-                              "driver, and who else uses the GPU's memory" },
-    { ncclInternalError, "NCCL_DEBUG=INFO shows where; are NCCL and the driver the same on all "
-                         "machines?" },
-};
-
 _Noreturn static void nccl_failed(const Comm *comm, ncclResult_t result, const char *call, int line)
 {
-    const char *hint = "", *more = ncclGetLastError(comm->backend->nccl);
-    for (size_t i = 0; i < sizeof nccl_hints / sizeof *nccl_hints; i++)
-        if (nccl_hints[i].result == result)
-            hint = nccl_hints[i].hint;
-    fail_at(__FILE__, line, EXIT_FAILED, hint, "%.*s (%s): %s%s%s", (int)strcspn(call, "("), call,
+    const char *more = ncclGetLastError(comm->backend->nccl);
+    fail_at(__FILE__, line, EXIT_FAILED, "", "%.*s (%s): %s%s%s", (int)strcspn(call, "("), call,
             comm->name, ncclGetErrorString(result), more && more[0] ? ": " : "",
             more ? more : "");
 }
@@ -76,11 +60,14 @@ static void check_device(const Comm *comm, const Call *doing)
 }
 
 // Called now and then while the host waits for the device (device_cuda.c). If the device waits for
-// a rank that is gone, one of the communicators reports an error.
+// a rank on another machine that is gone, one of the communicators reports an error. On the same
+// machine NCCL reports nothing (NVIDIA/nccl#279), and the parent or launcher ends this process.
 static void check_comms(void)
 {
+    pthread_mutex_lock(&comms_lock);
     for (const Comm *comm = comms; comm; comm = comm->backend->next)
         check_device(comm, &comm->backend->last);
+    pthread_mutex_unlock(&comms_lock);
 }
 
 // --- new and free --------------------------------------------------------------------------------
@@ -104,11 +91,12 @@ static ncclUniqueId share_id(const Comm *comm, const World *world)
 
 // Kernels of two communicators can deadlock unless all ranks launch them in the same order. The
 // hosts' calls do have the same order, and from 2.26 on NCCL keeps to it.
-static void keep_host_order(bool first)
+static void keep_host_order(const World *world)
 {
     int version = 0;
     ncclGetVersion(&version);
-    CHECK(first || version >= NCCL_VERSION(2, 26, 0), "a newer NCCL; or one rank on each device",
+    CHECK(!comms || world->size == 1 || version >= NCCL_VERSION(2, 26, 0),
+          "install a newer NCCL, or use --backend cuda-gloo",
           "NCCL %d.%d may hang with several communicators on a device: 2.26 is needed",
           version / 10000, version / 100 % 100);
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
@@ -119,27 +107,33 @@ void backend_connect(Comm *comm, const World *world)
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     struct Backend *backend = comm->backend = xcalloc(1, sizeof *backend);
     unsetenv("NCCL_COMM_ID");     // any process that knows it could join
-    keep_host_order(comms == NULL);
-    ncclUniqueId id = share_id(comm, world);
+    keep_host_order(world);
     device_use(comm->device);
+    alive_outside_begin();      // NCCL is loaded, and connects the ranks: with many that takes long
+    ncclUniqueId id = share_id(comm, world);
     NCCL(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank, &config));
+    alive_outside_end();
     backend->stream = stream_new(comm->device, "barrier");
     backend->token = device_alloc(comm->device, sizeof *backend->token);
     backend->last = (Call){ .kind = CALL_BARRIER };
+    pthread_mutex_lock(&comms_lock);
     backend->next = comms;
     comms = comm;
+    pthread_mutex_unlock(&comms_lock);
     comm->device->while_waiting = check_comms;
 }
 
 void backend_free(Comm *comm)
 {
+    pthread_mutex_lock(&comms_lock);
     Comm **at = &comms;
     while (*at != comm)
         at = &(*at)->backend->next;
     *at = comm->backend->next;
+    pthread_mutex_unlock(&comms_lock);
     device_use(comm->device);
-    stream_free(comm->backend->stream);
     (void)ncclCommDestroy(comm->backend->nccl); // other ranks may have exited already
+    stream_free(comm->backend->stream);
     device_free(comm->device, comm->backend->token);
     free(comm->backend);
 }
