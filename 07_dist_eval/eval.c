@@ -238,7 +238,7 @@ static Means naive(const Eval *eval)
     return all;
 }
 
-static void tell_naive(const Eval *eval, Log *log)
+static void print_naive(const Eval *eval, Log *log)
 {
     char loss[LOG_NUMBER], top1[LOG_NUMBER], top5[LOG_NUMBER];
     Means n = naive(eval);
@@ -250,13 +250,13 @@ static void tell_naive(const Eval *eval, Log *log)
               log_number(n.loss, loss), log_number(n.top1, top1), log_number(n.top5, top5), padded);
 }
 
-void eval_tell(Eval *eval, Log *log)
+void eval_print(Eval *eval, Log *log)
 {
     if (comm_rank(eval->comm) > 0)
         return;
     if (eval->config.show_naive)
-        tell_naive(eval, log);
-    result_tell(&eval->result, &eval->config.result, log);
+        print_naive(eval, log);
+    result_print(&eval->result, &eval->config.result, log);
 }
 
 // ==== New and free ===============================================================================
@@ -275,7 +275,7 @@ Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *worl
     Eval *eval = xcalloc(1, sizeof *eval);
     *eval = (Eval){ .config = *config, .test = &data->test, .model = model };
     bool each = config->show_naive || config->result.predictions;
-    result_init(&eval->result, data, model->config.type, each);
+    result_init(&eval->result, data, each);
     eval->comm = comm_new(world, device, "metrics", &ddp->comm);
     eval->stream = stream_new_beside(device, "metrics");
     size_t bytes = (size_t)share_of(eval, 0) * (size_t)rows_of(eval) * sizeof(Verdict);

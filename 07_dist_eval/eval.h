@@ -40,7 +40,7 @@ void eval_batch(Eval *eval, const Batch *batch);
 // Waits for all ranks. Returns the counts of all ranks; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
 // Rank 0 prints more lines about the last evaluation and writes its files.
-void eval_tell(Eval *eval, Log *log);
+void eval_print(Eval *eval, Log *log);
 
 // The sum of all ranks' counts. Waits for the other ranks.
 Stats eval_sum(Eval *eval, const Stats *mine);

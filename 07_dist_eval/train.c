@@ -248,7 +248,7 @@ static Stats evaluate(Job *job)
     if (stats.not_finite > 0)
         log_diverged(job->log, &mine, job->state.epoch + 1, job->state.step);
     log_test(job->log, &stats, job->config.checkpoint.evaluate);
-    eval_tell(job->eval, job->log);
+    eval_print(job->eval, job->log);
     return stats;
 }
 

@@ -1,4 +1,4 @@
-// eval_result.h - the result of an evaluation: counts, a line for each class, and files.
+// eval_result.h - the result of an evaluation: counts, a line for each class, and a file.
 #pragma once
 #include "args.h"
 #include "data.h"
@@ -7,27 +7,22 @@
 
 typedef struct ResultConfig {
     bool per_class;
-    const char *confusion, *predictions;    // files, or NULL
+    const char *predictions;    // file, or NULL
 } ResultConfig;
 void result_options(Args *args, ResultConfig *config);
-// Can the files be written?
+// Can the file be written?
 bool result_probe(const ResultConfig *config, Error *err);
 
 typedef struct Result {
     const Data *data;
-    float tie;              // below this margin, rounding decides the prediction
     Stats stats;
-    size_t counted;         // length of counts, which contains the next three; sums over images
-    int64_t *counts;
-    int64_t *ties;          // (1)
-    int64_t *top5;          // (classes) images whose label is among the first five
-    int64_t *confusion;     // (classes, classes) label, prediction
+    int64_t *counts;        // (classes, 3): images, in the top 1, in the top 5
+    size_t counted;         // length of counts
     Verdict *verdicts;      // (test images) in their order, or NULL
 } Result;
 
-// type: the type that the network computes in. verdicts: allocates one per image; the caller fills
-// them.
-void result_init(Result *result, const Data *data, Type type, bool verdicts);
+// verdicts: allocates one per image; the caller fills them.
+void result_init(Result *result, const Data *data, bool verdicts);
 void result_free(Result *result);
 void result_clear(Result *result);
 
@@ -35,8 +30,8 @@ void result_clear(Result *result);
 // such numbers are exact in a double (up to 2 million), so they do not depend on the order.
 void result_count(Result *result, const Verdict *verdict);
 
-// Logs the lines and writes the files that the options ask for. A file appears complete or not at
-// all. Fails if one cannot be written.
-void result_tell(const Result *result, const ResultConfig *config, Log *log);
-// At the end of a run: names the files that were not written because no evaluation took place.
+// Logs a line for each class and writes the file of predictions, if the options ask for them. The
+// file appears complete or not at all. Fails if it cannot be written.
+void result_print(const Result *result, const ResultConfig *config, Log *log);
+// At the end of a run: names the file if it was not written because no evaluation took place.
 void result_end(const Result *result, const ResultConfig *config, Log *log);

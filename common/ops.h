@@ -182,12 +182,9 @@ typedef struct Verdict {
     int32_t before;         // classes ranked above the label: 0 if the prediction is right, below 5
                             // if the label is in the top 5
     float loss;
-    float margin;           // difference of the two largest logits (infinite if there is only one),
-                            // over the largest absolute logit (at least 1). If it is almost 0, the
-                            // prediction depends on rounding.
 } Verdict;
 // Fills verdicts[0] to verdicts[rows - 1] with what loss_cross_entropy adds up. If the loss is not
-// finite, the row counts as wrong: then before is INT32_MAX, and margin is 0.
+// finite, the row counts as wrong: then before is INT32_MAX.
 void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                 Verdict *verdicts);
 

@@ -6,7 +6,7 @@
 #   same NAME NAME                      succeeds if both evaluations printed and wrote the same bytes
 #   shown COMMAND...                    for check: if the command fails, its output is shown
 #
-# An evaluation leaves NAME.out (what it printed), NAME.RANK.jsonl, NAME.confusion and NAME.predictions.
+# An evaluation leaves NAME.out (what it printed), NAME.RANK.jsonl and NAME.predictions.
 
 step=$BUILD/07_dist_eval
 older=$BUILD/06_slurm
@@ -30,13 +30,13 @@ evaluate()
     local name=$1 n=$2 size=$3 rows=$4
     shift 4
     ranks "$n" "$train" "${convnet[@]}" --amp off -e --init net.st --train-samples 10 --test-samples "$size" \
-        -b "$rows" --per-class --metrics "$name.%r.jsonl" --confusion "$name.confusion" \
+        -b "$rows" --per-class --metrics "$name.%r.jsonl" \
         --predictions "$name.predictions" "$@" >"$name.out" 2>&1
 }
 
 # The lines that rank 0 prints whatever the number of ranks.
-told() { grep -E '^   == (test:|ties:|[0-9]+ )' "$1.out"; grep -hE '"event":"(eval|class)"' "$1.0.jsonl"; }
+told() { grep -E '^   == (test:|[0-9]+ )' "$1.out"; grep -hE '"event":"(eval|class)"' "$1.0.jsonl"; }
 same()
 {
-    diff <(told "$1") <(told "$2") && cmp "$1.confusion" "$2.confusion" && cmp "$1.predictions" "$2.predictions"
+    diff <(told "$1") <(told "$2") && cmp "$1.predictions" "$2.predictions"
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ./ddp plot: the numbers that it reads from metrics, timelines and confusion matrices. Pictures are drawn only if
+# ./ddp plot: the numbers that it reads from metrics, timelines and predictions. Pictures are drawn only if
 # matplotlib is installed.
 # shellcheck disable=SC2016  # a $ in single quotes is for sed and grep
 . "$SRC/tests/test.sh"
@@ -64,7 +64,11 @@ cat >run.json <<'JSON'
 JSON
 sed 's/forward/fore/' run.json >no_steps.json
 printf '[\n\n]\n' >empty.json
-printf '%s\n' 'label,cat,big dog,<&>,4' 'cat,90,9,1,0' 'big dog,0,1000,0,0' '<&>,0,25,0,75' '4,0,0,0,0' >confusion.csv
+# predictions COUNT LABEL PREDICTION CLASS PREDICTED
+predictions() { for ((i = 0; i < $1; i++)); do echo "$i,$2,$3,$4,$5"; done; }
+{ echo index,label,prediction,class,predicted; predictions 90 0 0 cat cat; predictions 9 0 1 cat 'big dog'
+  predictions 1 0 2 cat '<&>'; predictions 1000 1 1 'big dog' 'big dog'; predictions 25 2 1 '<&>' 'big dog'
+  predictions 75 2 4 '<&>' 4; } >confusion.csv
 
 # --- wrong words and files -----------------------------------------------------------------------------
 
@@ -83,11 +87,10 @@ expect 1 "there are only 0 training steps" ddp plot --step 1 no_steps.json
 expect 1 "there are only 0 spans 'eval'" ddp plot --span eval run.json
 expect 1 "neither metrics nor a timeline" ddp plot "$SRC/ddp"
 broken() { sed "$2" confusion.csv >broken.csv; expect 1 "broken.csv: $1" ddp plot -o broken.svg broken.csv; }
-broken "line 3: not a number of images" '3s/1000/-1000/'
-broken "line 3: not a number of images" '3s/,0$//'
-broken "its rows are not the classes of line 1" '3s/dog/cat/'
-broken "its rows are not the classes of line 1" 5d
-broken "no images were counted" '2,$s/,[0-9]*/,0/g'
+broken "line 3: no prediction" '3s/1,0/1,x/'
+broken "line 3: no prediction" '3s/,0,cat.*//'
+broken "line 2: no prediction" '1s/label/cat/'
+broken "no images were counted" '2,$d'
 check "no picture was drawn" test -z "$(ls ./*.svg 2>/dev/null)"
 
 # --- curves in the terminal ----------------------------------------------------------------------------

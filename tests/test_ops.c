@@ -673,23 +673,18 @@ static bool comes_before(const double *z, int a, int b)
 static Verdict verdict_plain(const double *z, int classes, int32_t label)
 {
     bool finite = label < classes && z[label] > -INFINITY;
-    double largest = 1, sum = 0;
-    int best = 0, second = -1, before = 0;
+    double sum = 0;
+    int best = 0, before = 0;
     for (int j = 0; j < classes; j++) {
         finite = finite && z[j] < INFINITY;
-        largest = isfinite(z[j]) ? fmax(largest, fabs(z[j])) : largest;
         best = comes_before(z, j, best) ? j : best;
         before += label < classes && comes_before(z, j, label);
     }
-    for (int j = 0; j < classes; j++) {
+    for (int j = 0; j < classes; j++)
         sum += exp(z[j] - z[best]);
-        if (j != best && (second < 0 || comes_before(z, j, second)))
-            second = j;
-    }
     if (!finite)
-        return (Verdict){ label, best, INT32_MAX, NAN, 0 };
-    return (Verdict){ label, best, before, (float)(log(sum) + z[best] - z[label]),
-                      second < 0 ? INFINITY : (float)((z[best] - z[second]) / largest) };
+        return (Verdict){ label, best, INT32_MAX, NAN };
+    return (Verdict){ label, best, before, (float)(log(sum) + z[best] - z[label]) };
 }
 
 static bool is_near(double value, double wanted)
@@ -701,12 +696,11 @@ static void expect_verdict(Verdict got, Verdict wanted, int classes, int row)
 {
     bool finite = wanted.before < INT32_MAX;
     EXPECT(got.label == wanted.label && got.prediction == wanted.prediction &&
-               got.before == wanted.before && is_near(got.margin, wanted.margin) &&
+               got.before == wanted.before &&
                (finite ? is_near(got.loss, wanted.loss) : !isfinite(got.loss)),
-           "row %d of %d classes: label %d, prediction %d, before %d, loss %g, margin %g; wanted "
-           "%d, %d, %d, %g, %g", row, classes, got.label, got.prediction, got.before,
-           (double)got.loss, (double)got.margin, wanted.label, wanted.prediction, wanted.before,
-           (double)wanted.loss, (double)wanted.margin);
+           "row %d of %d classes: label %d, prediction %d, before %d, loss %g; wanted %d, %d, %d, %g",
+           row, classes, got.label, got.prediction, got.before, (double)got.loss, wanted.label,
+           wanted.prediction, wanted.before, (double)wanted.loss);
 }
 
 // The verdicts of `rows` rows, and one more, which judge_rows must not touch.

@@ -108,7 +108,7 @@ ln "$TMP/there" "$TMP/linked"
 wrong "--metrics: that is the file of --init" --init "$TMP/there" --metrics "$TMP/linked" --resume a
 wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b \
     --metrics /dev/null --trace /dev/null
-for option in metrics trace confusion predictions; do
+for option in metrics trace predictions; do
     expect 2 "--$option: that is the file of --init" "$BUILD/07_dist_eval/train" --init one --$option one --resume a
 done
 test_done

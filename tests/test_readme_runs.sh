@@ -161,8 +161,8 @@ shape()
         s/ +/ /g; s/\[ #/[#/g; s/^ | $//g' | sort -u
 }
 
-# Lines that only some machines or networks print.
-always() { grep -vE '^ *(\.\.\.|== ties: .*)$'; }
+# Without the lines that stand for others.
+always() { grep -vE '^ *\.\.\.$'; }
 
 # The lines that the document shows and the output lacks, apart from what shape() removes.
 lacking() { comm -13 <(shape <"$TMP/output") <(tr '\037' '\n' <<<"$prints" | always | shape); }

@@ -5,7 +5,7 @@
                                  several), points are the test set after each epoch
     ./ddp plot --usage RUN.jsonl processor and GPU use, and waiting for data, if the run had --usage 500
     ./ddp plot RUN.json          timeline of a training step from a --trace file, with a lane for each thread
-    ./ddp plot CONFUSION.csv     confusion matrix from a --confusion file
+    ./ddp plot PREDICTIONS.csv   confusion matrix from a --predictions file
 """
 # Each view has a function that reads a file into numbers, and one that draws them: only that one needs matplotlib.
 import argparse
@@ -330,17 +330,22 @@ def draw_timeline(paths, output, name=None, first=None, count=1):
 
 def read_confusion(path):
     """-> the classes, and counts[class][predicted class]"""
+    names, pairs = {}, []
     with open(path, encoding="utf-8", newline="") as file:
-        (_, *classes), *rows = csv.reader(file)
-    if [row[:1] for row in rows] != [[name] for name in classes]:
-        raise ValueError("its rows are not the classes of line 1; --confusion FILE writes a correct file")
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(classes) + 1 or not all(re.fullmatch("[0-9]{1,15}", cell) for cell in row[1:]):
-            raise ValueError(f"line {number}: not a number of images for each class; --confusion FILE writes a correct file")
-    counts = [[int(cell) for cell in row[1:]] for row in rows]
-    if not any(map(any, counts)):
+        for number, row in enumerate(csv.DictReader(file), 2):
+            try:
+                label, prediction = int(row["label"]), int(row["prediction"])
+                names |= {label: row["class"], prediction: row["predicted"]}
+            except (KeyError, TypeError, ValueError):
+                raise ValueError(f"line {number}: no prediction; --predictions FILE writes a correct file") from None
+            pairs.append((label, prediction))
+    if not pairs:
         raise ValueError("no images were counted")
-    return classes, counts
+    labels = sorted(names)
+    counts = [[0] * len(labels) for _ in labels]
+    for label, prediction in pairs:
+        counts[labels.index(label)][labels.index(prediction)] += 1
+    return [names[label] or str(label) for label in labels], counts
 
 
 def describe_confusion(classes, counts):
@@ -386,7 +391,7 @@ def shade(share, is_right):
 
 # How a file begins: the default name of the picture, and the function that draws it.
 VIEWS = {'{"event":': ("runs.svg", draw_curves), "[": ("timeline.svg", draw_timeline),
-         "label,": ("confusion.svg", draw_confusion)}
+         "index,": ("confusion.svg", draw_confusion)}
 
 
 def view_of(path):
@@ -395,8 +400,8 @@ def view_of(path):
     for prefix, view in VIEWS.items():
         if begin.startswith(prefix):
             return view
-    raise ValueError("neither metrics nor a timeline nor a confusion matrix; "
-                     "train with --metrics RUN.jsonl, --trace RUN.json or --confusion FILE.csv")
+    raise ValueError("neither metrics nor a timeline nor predictions; "
+                     "train with --metrics RUN.jsonl, --trace RUN.json or --predictions FILE.csv")
 
 
 def positive(text):

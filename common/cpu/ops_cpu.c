@@ -699,16 +699,10 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
 static Verdict judge(const float *z, int classes, int label)
 {
     int best = 0;
-    float next = -INFINITY, largest = 1;
     for (int j = 1; j < classes; j++)
         best = isnan(z[best]) || z[j] <= z[best] ? best : j;
-    for (int j = 0; j < classes; j++) {
-        next = j != best && z[j] > next ? z[j] : next;
-        largest = isfinite(z[j]) ? fmaxf(largest, fabsf(z[j])) : largest;
-    }
     RowLoss row = row_loss(z, classes, label, 0, 0, NULL);
-    double margin = isfinite(row.loss) ? ((double)z[best] - next) / largest : 0;
-    return (Verdict){ label, best, row.before, (float)row.loss, (float)margin };
+    return (Verdict){ label, best, row.before, (float)row.loss };
 }
 
 void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,

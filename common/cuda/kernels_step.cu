@@ -161,19 +161,11 @@ __device__ Verdict judge(const float *z, int classes, int label)
         return isnan(z[a]) || z[a] > z[b] ? a : b;
     };
     int lane = threadIdx.x % WARP, best = lane < classes ? lane : 0;
-    float next = -INFINITY, largest = 1;
     for (int j = lane + WARP; j < classes; j += WARP)
         best = better(best, j);
     best = warp_merge(best, better);
-    for (int j = lane; j < classes; j += WARP) {
-        next = j != best && z[j] > next ? z[j] : next;
-        largest = isfinite(z[j]) ? fmaxf(largest, fabsf(z[j])) : largest;
-    }
-    next = warp_max(next);
-    largest = warp_max(largest);
     RowLoss row = row_loss(z, classes, label, 0, 0, NULL);
-    double margin = isfinite(row.loss) ? ((double)z[best] - next) / largest : 0;
-    return Verdict{ label, best, row.before, (float)row.loss, (float)margin };
+    return Verdict{ label, best, row.before, (float)row.loss };
 }
 
 __global__ void __launch_bounds__(THREADS)

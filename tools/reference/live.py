@@ -268,7 +268,7 @@ def events_of(path, name):
 
 
 def compare_judged(what, found, counts, judged):
-    """Compares step 07's predictions (rows of index, label, prediction, margin) and counts with PyTorch's."""
+    """Compares step 07's predictions (rows of index, label, prediction) and counts with PyTorch's."""
     differ = (torch.from_numpy(found[:, 2].astype(np.int64)) != judged["prediction"]).nonzero()
     ties = judged["margin"][differ] <= 1e-4
     check(np.array_equal(found[:, 0], np.arange(len(judged["label"]))) and
@@ -295,7 +295,7 @@ def compare_network(place, net, what, data, ranks=2):
     model = ref.make_model("resnet18", channels=images.shape[1]).eval()
     model.load_state_dict({k: v for k, v in load_file(net).items() if not k.startswith("ddp.")})
     judged = ref.judge(model, ref.normalise(images, place.name), labels)
-    compare_judged(what, np.loadtxt(seen, delimiter=",", skiprows=1), events_of(metrics, "class"), judged)
+    compare_judged(what, np.loadtxt(seen, delimiter=",", skiprows=1, usecols=(0, 1, 2)), events_of(metrics, "class"), judged)
     ours, theirs = events_of(metrics, "eval")[0], judged["loss"].mean().item()
     check(abs(ours["test_loss"] - theirs) <= 1e-5 * max(1, theirs),
           f"{what}: top1 {ours['top1']}%, loss {ours['test_loss']}, PyTorch's loss {theirs:.9g}")

@@ -461,7 +461,8 @@ def find_kinks(model, images, world=1):
 
 
 def judge(model, images, labels, rows=500):
-    """What 07 records for each image (Verdict in common/ops.h), computed by PyTorch."""
+    """What 07 records for each image (Verdict in common/ops.h), computed by PyTorch; and the margin: the difference of
+    the two largest logits, over the largest absolute one. If it is almost 0, rounding decides the prediction."""
     with torch.no_grad():
         logits = torch.cat([model(part) for part in images.split(rows)])
     best, order = logits.topk(2)
