@@ -189,9 +189,10 @@ static void gather(Eval *eval)
     Verdict *all = on_host(eval, eval->gathered, (size_t)size * each);
     for (int s = 0; s < eval->test->count; s++) {
         int batch = s / rows;
-        eval->result.verdicts[s] = all[((batch % size) * most + batch / size) * rows + s % rows];
-        CHECK(eval->result.verdicts[s].label == eval->test->labels[s], "this is a bug in ddp.c",
+        Verdict v = all[((batch % size) * most + batch / size) * rows + s % rows];
+        CHECK(v.label < 0 || v.label == eval->test->labels[s], "this is a bug in ddp.c",
               "test image %d has the verdict of another image", s);
+        eval->result.verdicts[s] = v;   // label -1: a picture that was skipped
     }
     free(all);
 }
@@ -230,7 +231,7 @@ static Means naive(const Eval *eval)
         for (int i = 0; i < share; i++) {
             const Verdict *v = &eval->result.verdicts[((int64_t)i * size + rank) % count];
             int in_batch = i / rows < batches - 1 ? rows : share - (batches - 1) * rows;
-            double weight = 1.0 / in_batch / batches / size;
+            double weight = v->label < 0 ? 0 : 1.0 / in_batch / batches / size;
             all.loss += weight * v->loss;
             all.top1 += weight * 100 * (v->before < 1);
             all.top5 += weight * 100 * (v->before < 5);

@@ -4,8 +4,8 @@
 //   hint: the file is truncated; copy it again
 //
 // Exit statuses of every program of the series: 0 done, 1 something failed, 2 wrong options,
-// 3 the loss is not finite, 4 a rank was lost and another process prints which one, 128 + the
-// signal: interrupted (130 for Ctrl-C).
+// 3 the loss is not finite or no picture can be decoded, 4 a rank was lost and another process
+// prints which one, 128 + the signal: interrupted (130 for Ctrl-C).
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>

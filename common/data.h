@@ -89,7 +89,6 @@ void loader_free(Loader *loader);
 // Starts an epoch over these ids (NULL: 0 to count - 1) at batch `first` (0, or later when a run
 // resumes). Ends the previous epoch, finished or not. The ids are copied.
 void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
-int loader_batches(const Loader *loader);           // of the whole epoch
 
 // The next batch, or NULL at the end of the epoch. If necessary the compute stream waits for it.
 // The batch is valid until the next call, which first waits for all work on the compute stream.

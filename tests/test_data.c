@@ -359,7 +359,7 @@ TEST(names_and_directories)
 {
     expect_refused("", "no such data set or directory", "");
     file_write(test_path("file"), "x", 1);
-    expect_refused(test_path("file"), "no data set in this directory", "");
+    expect_refused(test_path("file"), "Not a directory", "");
     char deep[PATH_MAX + 10];
     memset(deep, 'a', sizeof deep);
     deep[sizeof deep - 1] = 0;

@@ -94,9 +94,24 @@ check "the names of the classes" grep -q '^0,0,[0-9],000,00[0-9],val/000/' one.c
 
 # --- bad files and options
 
+# A bad test picture is found before training, or skipped and counted, whatever the number of ranks.
 cp -r tree badval
-truncate -s 700 "$(find badval/val -name '*.jpg' | sort | head -1)"
-expect 1 "badval/val/000/" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
+victim=$(find badval/val -name '*.jpg' | sort | head -1)
+truncate -s 700 "$victim"
+expect 1 "$victim: JPEG: the file is truncated" "$train" "${small[@]}" --data badval --epochs 1
+check "before training" not grep -q '== step' output
+: >"$victim"
+eval=("$BUILD/07_dist_eval/train" "${small[@]}" --amp off --data badval -e --init whole.st --bad-images skip --show-naive)
+expect 0 "| 59 images" "${eval[@]}" --predictions one.csv
+check "a line for each picture that was read" test "$(wc -l <one.csv)" = 60
+expect 0 "| 59 images" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" --predictions three.csv
+check "the same predictions" cmp one.csv three.csv
+expect 0 "of this epoch, 1 picture was left out" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
+expect 1 "$victim: an empty file" "$train" "${small[@]}" --data badval --epochs 1
+# No picture at all.
+find badval/train -name '*.jpg' -exec truncate -s 0 {} +
+expect 3 "none of this epoch's pictures (200) can be decoded" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
+check "no loss" not grep -q 'nan' output
 cp -r tree copy
 rm "$(find copy/train -name '*.jpg' | sort | head -1)"
 mixed() { # each rank reads a different folder

@@ -115,7 +115,6 @@ static void epoch_check(Loader *loader, const Dataset *set, const LoaderConfig *
 {
     const int n = config->shape.n, batches = (count + n - 1) / n;
     loader_start(loader, ids, count, epoch, first);
-    EXPECT_EQ_INT(loader_batches(loader), batches);
     for (int index = first; index < batches; index++) {
         const Batch *batch = loader_next(loader);
         int wanted = count - index * n < n ? count - index * n : n;
@@ -203,7 +202,6 @@ TEST(epochs_begin_and_end_anywhere)
         LoaderConfig config = { small, jittered, workers, false };
         config.shape.n = 8;
         Loader *loader = loader_new(device, &set, &config);
-        EXPECT_EQ_INT(loader_batches(loader), 0);
         EXPECT(!loader_next(loader), "a batch before the first epoch");
         for (int round = 0; round < 60; round++) {
             int count = (int)(philox(3, 0, round).v[0] % (2 * COUNT)); // some ids twice

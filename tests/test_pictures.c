@@ -5,13 +5,13 @@
 
 // --- folders -------------------------------------------------------------------------------------
 
-// Runs a shell script in $TMP; its function `jpg FILE...` makes files that begin like a JPEG.
+// Runs a shell script in $TMP; its function `jpg FILE...` makes files that begin and end like a JPEG.
 static void shell(const char *script)
 {
     char text[4096];
     snprintf(text, sizeof text,
              "cd \"$TMP\" || exit 1; set -e\n"
-             "jpg() { for f; do mkdir -p \"${f%%/*}\"; printf '\\377\\330\\377%%s' \"$f\" >\"$f\"; done; }\n"
+             "jpg() { for f; do mkdir -p \"${f%%/*}\"; printf '\\377\\330\\377%%s\\377\\331' \"$f\" >\"$f\"; done; }\n"
              "%s\n", script);
     if (system(text) != 0) {
         fprintf(stderr, "failed: %s\n", script);
@@ -26,12 +26,12 @@ static void expect_files(const Folder *folder, int first, const char *const *wan
     FileBytes bytes = { 0 };
     Error err;
     for (int i = 0; i < count && first + i < folder->count; i++) {
-        EXPECT_EQ_STR(folder_file(folder, first + i), wanted[i]);
+        EXPECT_EQ_STR(folder->files[first + i].path, wanted[i]);
         EXPECT_EQ_INT(folder->files[first + i].label, labels[i]);
         if (!EXPECT(folder_read(folder, first + i, &bytes, &err), "%s", err.text))
             continue;
-        size_t n = strlen(wanted[i]);
-        EXPECT(bytes.size > n && memcmp(bytes.bytes + bytes.size - n, wanted[i], n) == 0,
+        size_t n = strlen(wanted[i]) + 2;
+        EXPECT(bytes.size > n && memcmp(bytes.bytes + bytes.size - n, wanted[i], n - 2) == 0,
                "%s: wrong content", wanted[i]);
     }
     free(bytes.bytes);
@@ -47,7 +47,7 @@ static void expect_tree(const char *path, bool sets)
     static const int train_labels[] = { 0, 0, 0, 0, 0, 1, 2 }, val_labels[] = { 0, 1, 2 };
     Folder folder;
     Error err;
-    if (!EXPECT(folder_open(&folder, path, &err), "%s: %s", path, err.text))
+    if (!EXPECT(folder_open(&folder, path, false, &err), "%s: %s", path, err.text))
         return;
     EXPECT_EQ_INT(folder.classes, 3);
     EXPECT_EQ_STR(folder.class_names[0], "a b");
@@ -58,7 +58,7 @@ static void expect_tree(const char *path, bool sets)
         expect_files(&folder, 0, train, train_labels, 7);
         expect_files(&folder, 7, val, val_labels, 3);
     } else {
-        EXPECT_EQ_STR(folder_file(&folder, 0), "a b/2.jpg");
+        EXPECT_EQ_STR(folder.files[0].path, "a b/2.jpg");
     }
     folder_close(&folder);
 }
@@ -82,7 +82,7 @@ static void refused(const char *script, const char *path, const char *reason)
     Error err = { .text = "" };
     shell("rm -rf bad*; jpg bad/train/a/1.jpg bad/train/b/1.jpg bad/val/a/1.jpg bad/val/b/1.jpg");
     shell(script);
-    if (EXPECT(!folder_open(&folder, test_path(path), &err), "%s: accepted", script))
+    if (EXPECT(!folder_open(&folder, test_path(path), false, &err), "%s: accepted", script))
         EXPECT(strstr(err.text, reason) != NULL, "%s: \"%s\", not \"%s\"", script, err.text, reason);
     else
         folder_close(&folder);
@@ -93,12 +93,13 @@ TEST(bad_trees_are_refused)
     refused("", "nowhere", "nowhere: No such file");
     refused("rm -r bad/val", "bad", "bad: there is train but no val");
     refused("rm -r bad/train", "bad", "bad: there is val but no train");
-    refused("rm -r bad/val/b", "bad", "bad: val/b: no .jpg, .jpeg or .png file");
+    refused("rm -r bad/val/b", "bad", "bad/val/b: no such folder");
     refused("rm -r bad/*/b", "bad", "only one class: a");
-    refused("jpg bad/val/c/1.jpg", "bad", "bad: val/c: not a class of train");
-    refused("mkdir bad/train/c", "bad", "bad: train/c: no .jpg, .jpeg or .png file");
+    refused("jpg bad/val/c/1.jpg", "bad", "bad/val/c: not a class of train");
+    refused("mkdir bad/train/c", "bad", "bad/train/c: no .jpg, .jpeg or .png file");
     refused("rm -r bad/*", "bad", "bad: no data set in this directory");
     refused("mkdir bad0; mv bad bad0/bad1", "bad0", "only one class: bad1");
+    refused(": >bad/train/b/2.jpg", "bad", "bad/train/b/2.jpg: an empty file");
     refused("mv bad/train/b/1.jpg bad/train/b/1.txt", "bad", "train/b: no .jpg, .jpeg or .png file");
     refused("mkfifo bad/val/a/2.jpg", "bad", "val/a/2.jpg: neither a file nor");
     refused("ln -s nothing bad/val/a/2.jpg", "bad", "val/a/2.jpg: a broken symbolic link");

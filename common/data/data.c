@@ -31,7 +31,7 @@ void data_options(Args *args, DataConfig *config)
           "part of each class (at least one picture) to evaluate with, if there is no val/",
           .min = 0, .max = 0.9 },
         { "bad-images", 0, ARG_CHOICE, &config->bad_images, "stop|skip",
-          "if a training picture cannot be decoded" },
+          "if a picture cannot be decoded" },
         { "train-samples", 0, ARG_INT, &config->train_count, "N", "use only the first N (0: all)",
           .min = 0, .max = 1e8 },
         { "test-samples", 0, ARG_INT, &config->test_count, "N", "use only the first N (0: all)",
@@ -169,7 +169,8 @@ static bool folder_data_open(Data *data, const DataConfig *config, int64_t seed,
     snprintf(data->name, sizeof data->name, "folder");
     snprintf(data->source, sizeof data->source, "%s", config->data);
     augment_set(data, config, seed, true, mean, std);
-    return pictures_open(data, config, err) && both_cut(data, config, err);
+    return pictures_open(data, config, err) && both_cut(data, config, err) &&
+           (data->test.pictures->skip || pictures_check(&data->test, err));
 }
 
 static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, Error *err)

@@ -65,7 +65,7 @@ struct Loader {
     int32_t *ids;
     int count;              // of ids
     int64_t epoch;
-    int batches;
+    int first, batches;     // the epoch begins with batch `first`
     int next_batch, next_row; // a worker takes these next
     int next_give;          // the batch that loader_next returns next
     int let_go;             // batches before this one are free
@@ -110,6 +110,9 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
         WARN("--bad-images skip: it is skipped", "%s", error->text);
+    if (loader->bad == loader->count - loader->first * loader->config.shape.n)
+        fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "are these pictures?",
+                "none of this epoch's pictures (%d) can be decoded", loader->bad);
     pthread_mutex_unlock(&loader->lock);
 }
 
@@ -274,7 +277,8 @@ static void workers_rest(Loader *loader)
         pthread_cond_wait(&loader->news, &loader->lock);
     stream_sync(loader->stream);
     if (loader->bad > 0)
-        WARN("", "%d pictures of this epoch were left out (--bad-images skip)", loader->bad);
+        WARN("", "of this epoch, %d %s left out (--bad-images skip)", loader->bad,
+             loader->bad == 1 ? "picture was" : "pictures were");
     loader->bad = 0;
 }
 
@@ -393,14 +397,12 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
         ids_set(loader, ids, count);
     loader->epoch = epoch;
     loader->batches = count / loader->config.shape.n + (count % loader->config.shape.n > 0);
-    loader->next_batch = loader->next_give = loader->let_go = first;
+    loader->first = loader->next_batch = loader->next_give = loader->let_go = first;
     loader->next_row = 0;
     for (int i = 0; i < LOADER_SLOTS; i++)
         loader->slots[i].full = false;
     workers_resume(loader);
 }
-
-int loader_batches(const Loader *loader) { return loader->batches; }
 
 // Waits until the slot of the next batch is full; without workers, the caller fills it here. The
 // caller holds the lock.

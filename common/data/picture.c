@@ -303,6 +303,14 @@ bool picture_recognised(const uint8_t *bytes, size_t size)
     return is_jpeg(bytes, size) || is_png(bytes, size);
 }
 
+bool picture_looks_whole(const uint8_t first[8], const uint8_t last[8])
+{
+    static const uint8_t png_end[8] = { 'I', 'E', 'N', 'D', 0xAE, 0x42, 0x60, 0x82 };
+    if (is_png(first, 8))
+        return memcmp(last, png_end, sizeof png_end) == 0;
+    return is_jpeg(first, 8) && last[6] == 0xFF && last[7] == JPEG_EOI;
+}
+
 static bool job_run(const char *name, Job *job, Error *err)
 {
     static const char hint[] = "replace or remove the file";

@@ -70,7 +70,7 @@ static void checksum_add(Data *data, const Folder *folder)
     FileBytes bytes = { 0 };
     Error ignored;          // a file that cannot be read is reported when it is needed
     for (int i = 0; i < folder->count; i++)
-        data_checksum(data, folder_file(folder, i), strlen(folder_file(folder, i)) + 1);
+        data_checksum(data, folder->files[i].path, strlen(folder->files[i].path) + 1);
     for (int64_t i = 0; i < FILES; i++)
         if (folder_read(folder, (int)(i * folder->train_count / FILES), &bytes, &ignored))
             data_checksum(data, bytes.bytes, bytes.size);
@@ -90,8 +90,9 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err)
     if (config->resize && config->resize < size)
         return error_set(err, "0 means 8/7 of the image size",
                          "--resize %d: smaller than the images, %dx%d", config->resize, size, size);
+    bool skip = strcmp(config->bad_images, "skip") == 0;
     Folder *folder = xcalloc(1, sizeof *folder);
-    if (!folder_open(folder, config->data, err)) {
+    if (!folder_open(folder, config->data, skip, err)) {
         free(folder);
         return false;
     }
@@ -101,7 +102,7 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err)
         plain_text(folder->class_names[i]);
     dataset_set(&data->train, folder, config, size);
     dataset_set(&data->test, folder, config, size);
-    data->train.pictures->skip = strcmp(config->bad_images, "skip") == 0;
+    data->train.pictures->skip = data->test.pictures->skip = skip;
     share_files(data, folder, config->val_split);
     checksum_add(data, folder);
     return true;
@@ -146,6 +147,24 @@ bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t ep
     return true;
 }
 
+bool pictures_check(const Dataset *set, Error *err)
+{
+    const struct Pictures *p = set->pictures;
+    static const Augment center = { .crop = false };
+    uint8_t *out = xmalloc((size_t)set->height * (size_t)set->width * 3);
+    PictureTools tools = { 0 };
+    bool good = true;
+    for (int i = 0; i < set->count && good; i++) {
+        FileEnds ends;
+        good = folder_read_ends(p->folder, p->files[i], &ends, err) &&
+               (picture_looks_whole(ends.first, ends.last) ||
+                picture_make(set, i, &center, 0, &tools, out, err));
+    }
+    picture_tools_free(&tools);
+    free(out);
+    return good;
+}
+
 void picture_tools_free(PictureTools *tools)
 {
     free(tools->file.bytes);
@@ -155,6 +174,7 @@ void picture_tools_free(PictureTools *tools)
 
 void picture_file(const Dataset *set, int id, char *out, size_t size)
 {
-    snprintf(out, size, "%s", folder_file(set->pictures->folder, set->pictures->files[id]));
+    const struct Pictures *p = set->pictures;
+    snprintf(out, size, "%s", p->folder->files[p->files[id]].path);
     plain_text(out);
 }

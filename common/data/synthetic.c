@@ -142,8 +142,10 @@ static void image_make(const Job *job, int index)
     job->set->labels[index] = label;
 }
 
-static void images_make(const Job *job, int index)
+// One thread's share of the images.
+static void images_make(void *arg, int index)
 {
+    const Job *job = arg;
     int begin = (int)((int64_t)job->set->count * index / job->threads);
     int end = (int)((int64_t)job->set->count * (index + 1) / job->threads);
     for (int i = begin; i < end; i++) {
@@ -154,31 +156,6 @@ static void images_make(const Job *job, int index)
 }
 
 // --- the set -------------------------------------------------------------------------------------
-
-typedef struct Share {
-    const Job *job;
-    int index;
-    pthread_t thread;
-} Share;
-
-static void *share_run(void *share)
-{
-    images_make(((Share *)share)->job, ((Share *)share)->index);
-    return NULL;
-}
-
-// A thread for each share of the images: OpenMP's would not survive the fork of a later step.
-static void set_make(const Job *job)
-{
-    Share *shares = xcalloc((size_t)job->threads, sizeof *shares);
-    for (int i = 0; i < job->threads; i++) {
-        shares[i] = (Share){ .job = job, .index = i };
-        shares[i].thread = thread_start(share_run, &shares[i], "maker of images");
-    }
-    for (int i = 0; i < job->threads; i++)
-        pthread_join(shares[i].thread, NULL);
-    free(shares);
-}
 
 bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
@@ -194,12 +171,14 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
     job.patterns = xcalloc((size_t)CLASSES * CHANNELS * size, pattern_stride(size));
     for (int class = 0; class < CLASSES; class++)
         pattern_make(&job, class);
+    Team *team = team_new(job.threads);
     job.set = &data->train;
     job.purpose = FOR_TRAIN;
-    set_make(&job);
+    team_run(team, images_make, &job);
     job.set = &data->test;
     job.purpose = FOR_TEST;
-    set_make(&job);
+    team_run(team, images_make, &job);
+    team_free(team);
     free(job.patterns);
     // These determine all images, except that machines may round a pixel of a pattern differently.
     data_checksum(data, (int64_t[]){ seed, size, train_count, test_count }, 4 * sizeof seed);
