@@ -211,7 +211,7 @@ TEST(idx_damage_is_named)
         { false, 4, { 0x80, 0, 0, 0 }, 4, 0, "2147483648 items at byte 4" },
         { false, 4, { 0x7f, 0xff, 0xff, 0xff }, 4, 0, "2147483647 items at byte 4, in a file of" },
         { false, 11, { 29 }, 1, 0, "images of 29x28 at byte 8, not 28x28" },
-        { true, 7, { 3 }, 1, 0, "3 labels for the 2 images of " },
+        { true, 7, { 3 }, 1, 1, "3 labels for the 2 images of " },
         { true, 0, { 0 }, 0, 1, "the file is too long" },
         { true, 8 + 1, { 10 }, 1, 0, "label 10 of image 1" },
     };

@@ -17,7 +17,7 @@ metrics()
             for (s = 10; s <= 100; s += 10) {
                 x = e - 1 + s / 100
                 printf "{\"event\":\"step\",\"epoch\":%d,\"step\":%d,\"steps\":100,\"loss\":%.6g,\"acc\":%.4f," \
-                    "\"running_loss\":99}\n", e, s, loss / (1 + x), 20 * x
+                    "\"running_loss\":%.6g,\"running_acc\":%.4f}\n", e, s, loss / (1 + x), 20 * x, loss / e, 15 * e
             }
             printf "{\"event\":\"epoch\",\"epoch\":%d,\"train_loss\":98,\"test_loss\":%.6g,\"top1\":%.4f}\n", \
                 e, loss / e, 19 * e
@@ -78,7 +78,7 @@ expect 2 "are for --trace files" ddp plot --step 1 a.jsonl
 expect 2 "are for --trace files" ddp plot --span evaluate confusion.csv
 expect 2 "can share a picture" ddp plot a.jsonl confusion.csv
 expect 2 "--text is for" ddp plot --text run.json
-expect 1 "nothing.jsonl" ddp plot nothing.jsonl
+expect 1 "plot: nothing.jsonl: No such file or directory" ddp plot nothing.jsonl
 head -1 a.jsonl >config.jsonl
 expect 1 "config.jsonl: no steps and no epochs" ddp plot config.jsonl
 expect 1 "empty.json: there are no spans" ddp plot empty.json
@@ -95,9 +95,11 @@ check "no picture was drawn" test -z "$(ls ./*.svg 2>/dev/null)"
 
 # --- curves in the terminal ----------------------------------------------------------------------------
 
-expect 0 "a a.jsonl: at the end loss 0.600, accuracy 60.00 %; on the test set (A) 0.800, 57.00 %" \
-    ddp plot --text a.jsonl
-expect 0 "b b it's_second.jsonl: at the end loss 0.667" ddp plot --text a.jsonl "b it's_second.jsonl"
+expect 0 "  A test:     loss 0.800, accuracy 57.00 %" ddp plot --text a.jsonl
+check "the values that the run printed, not the last batch's" \
+    grep -q '^  a training: loss 0.800, accuracy 45.00 % (mean since the epoch began)' "$TMP/output"
+check "in 80 columns" test "$(wc -L <"$TMP/output")" -le 80
+expect 0 "  b training: loss 1.000" ddp plot --text a.jsonl "b it's_second.jsonl"
 check "the axis ends with the longest run" grep -q ' 3 epochs' "$TMP/output"
 check "both runs are in the charts" grep -q '|.*[bB]' "$TMP/output"
 check "the highest loss, of the test set, is at the top" grep -q '2\.400 |' "$TMP/output"
@@ -105,10 +107,10 @@ check "in 60 columns" test "$(COLUMNS=60 ddp plot --text a.jsonl | grep '|' | wc
 
 # A run that was killed in the middle of a line, and resumed two epochs earlier.
 { metrics 3 9.9; printf '{"event":"step","epoch":3,"st\n'; metrics 3 2.4; } >resumed.jsonl
-{ echo '{"event":"step","epoch":4,"step":10,"steps":100,"loss":null,"acc":10.0}'
+{ echo '{"event":"step","epoch":4,"step":10,"steps":100,"loss":null,"acc":10.0,"running_loss":1,"running_acc":2}'
   printf '{"event":"step","epoch":4,"step":5,"steps":100,"loss":7,"a'; } >>resumed.jsonl
-ddp plot --text a.jsonl | sed '$d' >one
-ddp plot --text resumed.jsonl | sed '$d' >two
+ddp plot --text a.jsonl | sed '/at the end/d' >one
+ddp plot --text resumed.jsonl | sed '/at the end/d' >two
 check "a resumed run looks like one that was not interrupted; a loss of null is no point" cmp one two
 
 # --- the spans that a timeline shows, and the summary of a confusion matrix -------------------------------

@@ -48,7 +48,7 @@ sed -i 's/    model_forward(/    replicas_forward(/; /int epochs/a\    int devic
 sed -i '/sgd_update/i\    ddp_wait(config);' 03_three/train.c
 printf '%s\n' '// replicas.c - many.' 'int replicas;' | tee 02_two/replicas.c >03_three/replicas.c
 echo 'int ddp(int rank);' >03_three/ddp.h
-echo '2. The second.' >>02_two/README.md
+printf '2. The second.\n\n     an indented line\n' >>02_two/README.md
 readme_diff . 2>/dev/null
 
 # make_series: a new copy of the small series, in which a test makes a mistake.
@@ -136,6 +136,8 @@ cat >"$TMP/wanted.md" <<'EOF'
 
 1. The first.
 2. The second.
+
+     an indented line
 EOF
 check "what it writes" diff "$TMP/wanted.md" 02_two/README.md
 make_series
@@ -167,7 +169,11 @@ expect 0 "only in 03_three: ddp.h" ddp_diff 3 2
 if type -P python3 >/dev/null; then
     expect 0 "written: page.html" ddp_diff 01 02 --html page.html
     check "a page has a sentence for each hunk" test "$(grep -c '<p class="why"><b>[0-9]*\.</b> The ' page.html)" = 2
+    check "a sentence ends with its list" not grep -q 'an indented line' page.html
     check "both sides are next to each other" grep -q 'class="old".*class="new"' page.html
+    expect 0 "written: page.html" ddp_diff 01 03 --html page.html
+    check "no sentence from other hunks" not grep -q '<p class="why"><b>[0-9]*\.</b> The ' page.html
+    expect 1 "diff: nowhere/page.html: No such file or directory" ddp_diff 01 02 --html nowhere/page.html
 fi
 expect 2 "neither 01_one nor 02_two has a file 'ddp.h'" ddp_diff 01 02 ddp.h
 expect 2 "there is no step '09'" ddp_diff 01 09

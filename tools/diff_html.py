@@ -2,8 +2,8 @@
 """diff_html.py A B OUT.html - a page with two steps side by side, and a reason for each change.
 diff_html.py --site FOLDER  - such a page for each pair of neighbours, and an index.
 
-The hunks come from tools/steps.sh, the reasons from B's README.md: the numbered list below the heading that ends with the
-file's name. `./ddp diff A B --html` calls this script.
+The hunks come from tools/steps.sh. If B is the step after A, the reasons come from B's README.md: the numbered list
+below the heading that ends with the file's name. `./ddp diff A B --html` calls this script.
 """
 import difflib
 import html
@@ -35,6 +35,10 @@ details { margin: .5em 0; } pre { font: 12.5px/1.45 ui-monospace, Menlo, monospa
 
 def steps():
     return sorted(name for name in os.listdir(ROOT) if re.match(r"\d\d_", name))
+
+
+def neighbours():
+    return list(zip(steps(), steps()[1:]))
 
 
 def shell(command, *args):
@@ -76,7 +80,9 @@ def sentences(b, name):
                 on = line.split()[-1] == name
             elif on and re.match(r"\d+\. ", line):
                 found.append(line.split(". ", 1)[1].strip())
-            elif on and found and line.strip() and line.startswith("   "):
+            elif on and found:
+                if not line.startswith("   "):      # the end of the list
+                    return found
                 found[-1] += " " + line.strip()
     return found
 
@@ -152,7 +158,7 @@ def page(a, b, links=""):
     if question:
         out.append(f"<p><em>{inline(question[1])}</em></p>")
     for name in reversed(files["changed"]):
-        why = sentences(b, name)
+        why = sentences(b, name) if (a, b) in neighbours() else []
         out.append(f"<h2>{name}</h2>")
         for i, (at_a, at_b, lines) in enumerate(hunks(a, b, name)):
             text = inline(why[i]) if i < len(why) else ""
@@ -174,7 +180,7 @@ def write(path, text):
 
 def site(folder):
     os.makedirs(folder, exist_ok=True)
-    pairs = list(zip(steps(), steps()[1:]))
+    pairs = neighbours()
     links = "<nav>" + "".join(f'<a href="{a[:2]}-{b[:2]}.html">{a[:2]} → {b[:2]}</a>' for a, b in pairs) + "</nav>"
     for a, b in pairs:
         write(os.path.join(folder, f"{a[:2]}-{b[:2]}.html"), page(a, b, links))
@@ -187,12 +193,15 @@ def site(folder):
 
 def main():
     args = sys.argv[1:]
-    if len(args) == 2 and args[0] == "--site":
-        site(args[1])
-    elif len(args) == 3:
-        write(args[2], page(args[0], args[1]))
-    else:
-        sys.exit(__doc__)
+    try:
+        if len(args) == 2 and args[0] == "--site":
+            site(args[1])
+        elif len(args) == 3:
+            write(args[2], page(args[0], args[1]))
+        else:
+            sys.exit(__doc__)
+    except OSError as error:
+        sys.exit(f"diff: {error.filename}: {error.strerror}")
 
 
 main()

@@ -54,18 +54,21 @@ MOST_POINTS = 150               # of a training curve
 
 
 def read_run(path):
-    """-> the points of training and of the test set, [(epochs, loss, accuracy in %)]. A resumed run writes some
-    steps twice: the last ones count. A loss that is not finite is null in the file and gives no point."""
-    points = {"step": {}, "epoch": {}}
+    """-> the points of training and of the test set, [(epochs, loss, accuracy in %)], and the last step's (loss,
+    accuracy) as the run prints them: means since its epoch began. A resumed run writes some steps twice: the last ones
+    count. A loss that is not finite is null in the file and gives no point."""
+    points, running = {"step": {}, "epoch": {}}, {}
     for e in read_events(path):
         if e.get("event") == "step":
-            points["step"][e["epoch"] - 1 + e["step"] / e["steps"]] = e["loss"], e["acc"]
+            at = e["epoch"] - 1 + e["step"] / e["steps"]
+            points["step"][at] = e["loss"], e["acc"]
+            running[at] = e["running_loss"], e["running_acc"]
         elif e.get("event") == "epoch":
             points["epoch"][e["epoch"]] = e["test_loss"], e["top1"]
     train, test = ([(x, *y) for x, y in sorted(some.items()) if None not in y] for some in points.values())
     if not train and not test:
         raise ValueError("no steps and no epochs in it; make one with --metrics FILE")
-    return means(train), test
+    return means(train), test, running[train[-1][0]] if train else None
 
 
 def means(points):
@@ -83,7 +86,7 @@ def draw_curves(paths, output):
     runs = [read_run(path) for path in paths]
     figure, charts = pyplot().subplots(1, 2, figsize=(9.6, 3.8), layout="constrained")
     for column, (chart, title) in enumerate(zip(charts, ("loss", "accuracy, %")), 1):
-        for i, (path, (train, test)) in enumerate(zip(paths, runs)):
+        for i, (path, (train, test, _)) in enumerate(zip(paths, runs)):
             chart.plot([p[0] for p in train], [p[column] for p in train], f"C{i % 10}", lw=1, label=name_of(path))
             chart.plot([p[0] for p in test], [p[column] for p in test], f"C{i % 10}o", ms=4,
                        label=f"{name_of(path)}, test")
@@ -102,10 +105,13 @@ def print_curves(paths):
     for column, title in ((1, "loss"), (2, "accuracy, %")):
         print_chart(title, [(letter(i, k), point[0], point[column]) for k in (0, 1) for i, run in enumerate(runs)
                             for point in run[k]], wide, 16)
-    for i, (path, (train, test)) in enumerate(zip(paths, runs)):
-        ends = ["at the end loss {:.3f}, accuracy {:.2f} %".format(*train[-1][1:])] if train else []
-        ends += [f"on the test set ({letter(i, 1)}) " + "{:.3f}, {:.2f} %".format(*test[-1][1:])] if test else []
-        print(f"{letter(i, 0)} {path}: " + "; ".join(ends))
+    for i, (path, (_, test, running)) in enumerate(zip(paths, runs)):
+        print(f"{path}, at the end:")
+        if running:
+            print("  {} training: loss {:.3f}, accuracy {:.2f} % (mean since the epoch began)".format(letter(i, 0),
+                                                                                                  *running))
+        if test:
+            print(f"  {letter(i, 1)} test:     loss {test[-1][1]:.3f}, accuracy {test[-1][2]:.2f} %")
 
 
 def letter(run, is_test):
@@ -454,7 +460,9 @@ def main():
         else:
             print(f"{output}: {draw(args.files, output)}", file=sys.stderr)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"plot: {error}" if isinstance(error, OSError) else f"plot: {', '.join(args.files)}: {error}")
+        if isinstance(error, OSError):
+            sys.exit(f"plot: {error.filename}: {error.strerror}")
+        sys.exit(f"plot: {', '.join(args.files)}: {error}")
 
 
 if __name__ == "__main__":
