@@ -72,7 +72,7 @@ elseif(NOT CMAKE_BUILD_TYPE STREQUAL Debug)     # needs the optimizer
 endif()
 
 # For common/ and the programs, not for the tests.
-set(DDP_STRICT "$<$<COMPILE_LANGUAGE:C>:-Wshadow;-Wmissing-prototypes;-Wundef;-Wwrite-strings>")
+set(DDP_STRICT "$<$<COMPILE_LANGUAGE:C>:-Wshadow;-Wmissing-prototypes;-Wundef;-Wwrite-strings;-Wvla>")
 
 # --- the revision, for the configuration that a run logs ----------------------------------------------
 # Asked for at every build, written only when it has changed: a commit recompiles one file.

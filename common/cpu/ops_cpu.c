@@ -204,6 +204,9 @@ static const double *gathered(Norm *norm)
     return norm->all;
 }
 
+// The sums of so few channels are local variables, so that they stay in registers.
+enum { FEW = 16 };
+
 // Two sums per channel over one plane, which is short enough for f32's precision.
 typedef void PlaneSums(const Norm *norm, const NormPass *pass, int plane, float *a, float *b);
 
@@ -217,7 +220,7 @@ static void channel_sums(Norm *norm, PlaneSums *plane_sums, const NormPass *pass
     {
         int me = omp_get_thread_num(), end = n * (me + 1) / threads * blocks;
         double *sums = norm->parts + (size_t)me * 2 * channels;
-        float a[block], b[block];
+        float *a = xmalloc(2 * (size_t)block * sizeof *a), *b = a + block;
         memset(sums, 0, 2 * (size_t)channels * sizeof *sums);
         for (int p = n * me / threads * blocks; p < end; p++) {
             double *to = sums + p % blocks * block;
@@ -227,6 +230,7 @@ static void channel_sums(Norm *norm, PlaneSums *plane_sums, const NormPass *pass
                 to[channels + i] += b[i];
             }
         }
+        free(a);
     }
     for (int i = 0; i < 2 * channels; i++) {
         norm->mine[1 + i] = 0;
@@ -243,7 +247,8 @@ SPECIALIZED void plane_moments(Type type, int block, const Norm *norm, NormPass 
 {
     const float *origin = a.mean + plane % norm->blocks * block;
     size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
-    float sum[block], square[block];    // local, so that they stay in registers
+    float few[2][FEW], *sum = block <= FEW ? few[0] : sums;
+    float *square = block <= FEW ? few[1] : squares;
     for (int i = 0; i < block; i++)
         sum[i] = square[i] = 0;
     for (size_t at = begin; at < end; at += block)
@@ -253,8 +258,10 @@ SPECIALIZED void plane_moments(Type type, int block, const Norm *norm, NormPass 
             sum[i] += d;
             square[i] += d * d;
         }
-    memcpy(sums, sum, sizeof sum);
-    memcpy(squares, square, sizeof square);
+    if (block <= FEW) {
+        memcpy(sums, sum, block * sizeof *sum);
+        memcpy(squares, square, block * sizeof *square);
+    }
 }
 
 static void moments(const Norm *norm, const NormPass *pass, int plane, float *sum, float *square)
@@ -357,7 +364,7 @@ SPECIALIZED void plane_gradient(Type type, int block, const Norm *norm, NormPass
 {
     const float *mean = a.mean + plane % norm->blocks * block;
     size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
-    float sum[block], dot[block];
+    float few[2][FEW], *sum = block <= FEW ? few[0] : sums, *dot = block <= FEW ? few[1] : dots;
     for (int i = 0; i < block; i++)
         sum[i] = dot[i] = 0;
     for (size_t at = begin; at < end; at += block)
@@ -370,8 +377,10 @@ SPECIALIZED void plane_gradient(Type type, int block, const Norm *norm, NormPass
             sum[i] += g;
             dot[i] += g * (load(type, a.x, at + i) - mean[i]);
         }
-    memcpy(sums, sum, sizeof sum);
-    memcpy(dots, dot, sizeof dot);
+    if (block <= FEW) {
+        memcpy(sums, sum, block * sizeof *sum);
+        memcpy(dots, dot, block * sizeof *dot);
+    }
 }
 
 static void gradients(const Norm *norm, const NormPass *pass, int plane, float *sum, float *dot)

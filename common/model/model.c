@@ -466,7 +466,7 @@ uint64_t model_hash(const Model *model)
 {
     float *arena = host_copy(model, model->params, model->param_count);
     float *values = xmalloc(largest_tensor(model) * sizeof *values);
-    const ModelTensor *order[model->tensor_count];
+    const ModelTensor **order = xcalloc((size_t)model->tensor_count, sizeof *order);
     for (int i = 0; i < model->tensor_count; i++)
         order[i] = &model->tensors[i];
     qsort(order, (size_t)model->tensor_count, sizeof *order, by_name);
@@ -478,6 +478,7 @@ uint64_t model_hash(const Model *model)
         model_export(model, order[i], arena, values);
         hash = fnv1a(hash, values, order[i]->count);
     }
+    free(order);
     free(values);
     host_free(arena);
     return hash;
