@@ -269,12 +269,12 @@ void replicas_options(Args *args, ReplicasConfig *config)
 }
 
 // The numbers of the devices. By default all GPUs; a CPU can be divided into any number of devices.
-static int choose_devices(const char *wish, int numbers[REPLICAS_MAX])
+static int choose_devices(const char *wanted, int numbers[REPLICAS_MAX])
 {
     char all[16];
     int there = strcmp(device_backend, "cpu") == 0 ? 2 : device_count();
     snprintf(all, sizeof all, "%d", there > 0 ? there : 1);     // no GPU: opening the first fails
-    return args_count_or_list(wish ? wish : all, numbers);
+    return args_count_or_list(wanted ? wanted : all, numbers);
 }
 
 // --- from beginning to end -----------------------------------------------------------------------
@@ -329,6 +329,7 @@ void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops)
     replicas->config = model->config;
     replicas->config.batch = replicas->config.pass = replicas_chunk(replicas, model->config.batch);
     replicas->replica[0].model = model;
+    replay_forbid(model->device);   // threads that take turns cannot be recorded
     team_run(replicas->crew, add_copy, replicas);
     if (replicas->count > 1 && !device_shares_memory(model->device))
         replicas->scratch = device_alloc(model->device, model->param_count * sizeof(float));

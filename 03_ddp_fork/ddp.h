@@ -16,14 +16,12 @@ typedef struct DdpConfig {
 void ddp_options(Args *args, DdpConfig *config);
 
 typedef struct Ddp Ddp;
-// PyTorch's communication hook: adds up one bucket over the ranks, on the stream. Returns the
-// factor that turns the sum into the average, usually 1 / ranks. It must be the same in every step.
-typedef float (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, size_t count);
+// PyTorch's communication hook: replaces one bucket of gradients by their average over the ranks,
+// on the stream.
+typedef void (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, size_t count);
 
-// Connects the ranks. scalars and stats: the training step's, where a gradient that is not
-// finite is noted.
-Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
-             Stats *stats);
+// Connects the ranks.
+Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model);
 void ddp_free(Ddp *ddp);    // waits for all ranks; after it a rank may exit (alive_done)
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 
@@ -35,8 +33,6 @@ void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes);
 void ddp_ready(void *arg, size_t offset, size_t count);
 // After it, on the compute stream, the model's gradients are the average over all ranks.
 void ddp_wait(Ddp *ddp);
-// After each step: if one rank got a signal (interrupt.h), all ranks stop after the same step.
-void ddp_agree(Ddp *ddp);
 
 // Returns this rank's weight hash if all ranks have the same, else fails and names the ranks.
 uint64_t ddp_compare(Ddp *ddp, uint64_t hash);

@@ -75,9 +75,7 @@ static int how_many(const SpawnConfig *config)
 // In the child: connects to the others.
 static void be_rank(TcpStoreConfig *store, int rank, World *world)
 {
-    char name[32];
-    snprintf(name, sizeof name, "rank %d/%d ", rank, store->size);
-    check_set_speaker(name);
+    check_set_rank(rank, store->size);
     if (rank > 0)
         close(store->sockets[0]);
     store->rank = rank;

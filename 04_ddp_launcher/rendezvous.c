@@ -125,9 +125,7 @@ static Who find_out(const RendezvousConfig *c)
 
 static void be_rank(const Who *who)
 {
-    char name[32];
-    snprintf(name, sizeof name, "rank %d/%d ", who->rank, who->size);
-    check_set_speaker(who->size > 1 ? name : "");
+    check_set_rank(who->rank, who->size);
     if (who->rank > 0)
         interrupt_silence();
 }

@@ -14,7 +14,6 @@ typedef struct AmpConfig {
     int accumulate;             // parts of a batch
     double clip_norm;           // 0: gradients are not clipped
     const char *compress;       // none, bf16, fp16
-    bool verbose;
 } AmpConfig;
 // Sets the defaults and adds the options.
 void amp_options(Args *args, AmpConfig *config);
@@ -41,14 +40,14 @@ void amp_save(Amp *amp, TrainState *state);
 bool amp_part(Amp *amp, const Batch *batch, int i, Batch *part);
 // model_backward's callback: adds up the parts, and with the last one passes the sum to ddp_ready.
 void amp_ready(void *arg, size_t offset, size_t count);
-// Computes the norm that the optimizer needs for clipping. Call it after ddp_wait, which averages
-// the gradients and divides them by the loss scale.
-void amp_measure(Amp *amp);
+// Divides the averaged gradients by the loss scale, and computes the norm that the optimizer needs
+// for clipping.
+void amp_unscale(Amp *amp);
 // After the optimizer: adapts the loss scale and makes new 16-bit weights.
 void amp_update(Amp *amp);
 
-// Waits for the device. loss_scale is 0 if there is none; norm is that of the last gradients.
+// Waits for the device. scale.value is 0 if there is none; norm is that of the last gradients.
 Scalars amp_read(Amp *amp);
 // Call it when gradients were not finite. True if their steps were skipped because the loss scale
 // adapts. Ends the run if the scale is fixed, or so small that it cannot be the cause.
-bool amp_may_skip(Amp *amp, const Log *log, const Stats *stats, const TrainState *state);
+bool amp_may_skip(Amp *amp, const Stats *stats, const TrainState *state);

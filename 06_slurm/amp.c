@@ -29,11 +29,11 @@ struct Amp {
     Model *model;
     Ddp *ddp;
     Scalars *scalars;
-    bool adapts;            // the loss scale
+    bool adapts, scaled;    // does the loss scale adapt; can it be another number than 1?
     bool first, last;       // is the current part the batch's first, its last?
     float *sum;             // gradients of the parts before it; NULL: only one part; device
     Type short_type;        // of gradients between ranks; f32: not compressed
-    uint16_t *travelling;   // gradients being sent; device
+    uint16_t *sent;         // gradients in that type, or NULL; device
 };
 
 void amp_options(Args *args, AmpConfig *config)
@@ -52,9 +52,7 @@ void amp_options(Args *args, AmpConfig *config)
         { "clip-norm", 0, ARG_DOUBLE, &config->clip_norm, "X",
           "limit for the norm of all gradients together (0: none)", 0, 1e9 },
         { "compress", 0, ARG_CHOICE, &config->compress, "none|bf16|fp16",
-          "type in which gradients are sent" },
-        { "verbose", 0, ARG_FLAG, &config->verbose, NULL,
-          "print the types in which numbers are stored and computed", .own = true }));
+          "type in which gradients are sent" }));
 }
 
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size)
@@ -85,16 +83,15 @@ Type amp_type(const AmpConfig *config, const Device *device)
 // ==== The loss scale =============================================================================
 
 // A checkpoint of a run without an adaptive scale has scale 1 and no skipped steps.
-static void take_up_scale(Amp *amp, const TrainState *state)
+static void restore_scale(Amp *amp, const TrainState *state)
 {
-    bool goes_on = state->loss_scale != 1 || state->skipped_steps > 0;
-    double fixed = amp->config.loss_scale > 0 ? amp->config.loss_scale : 1;
-    double adapting = goes_on ? state->loss_scale : FIRST_SCALE;
-    scalars_set(amp->model->ops, amp->scalars, (Scalars){
-        .loss_scale = (float)(amp->adapts ? adapting : fixed),
-        .clean = (int32_t)state->clean_steps,
-        .skipped = (int32_t)state->skipped_steps,
-    });
+    bool resumes = state->loss_scale != 1 || state->skipped_steps > 0;
+    LossScale scale = { 1, (int32_t)state->clean_steps, (int32_t)state->skipped_steps };
+    if (amp->config.loss_scale > 0)
+        scale.value = (float)amp->config.loss_scale;
+    else if (amp->adapts)
+        scale.value = resumes ? (float)state->loss_scale : FIRST_SCALE;
+    copy_to_device(device_stream(amp->model->device), &amp->scalars->scale, &scale, sizeof scale);
 }
 
 static Scalars read_scalars(Amp *amp)
@@ -112,16 +109,17 @@ void amp_save(Amp *amp, TrainState *state)
         return;
     Scalars seen = read_scalars(amp);
     state->running.not_finite = state->running.bad_gradients = 0;   // they were skipped
-    state->loss_scale = seen.loss_scale;
-    state->clean_steps = seen.clean;
-    state->skipped_steps = seen.skipped;
+    state->loss_scale = seen.scale.value;
+    state->clean_steps = seen.scale.clean;
+    state->skipped_steps = seen.scale.skipped;
 }
 
-bool amp_may_skip(Amp *amp, const Log *log, const Stats *stats, const TrainState *state)
+bool amp_may_skip(Amp *amp, const Stats *stats, const TrainState *state)
 {
-    double scale = read_scalars(amp).loss_scale;
-    if (amp->adapts ? scale < 1 : scale > 1 && stats->not_finite == 0)
-        log_scale_failed(log, scale, !amp->adapts, state->epoch + 1, state->step);
+    double scale = read_scalars(amp).scale.value;
+    bool failed = amp->adapts ? scale < 1 : scale > 1 && stats->not_finite == 0;
+    if (failed)
+        fail_loss_scale(scale, !amp->adapts, state->epoch + 1, state->step);
     return amp->adapts;
 }
 
@@ -130,8 +128,8 @@ Scalars amp_read(Amp *amp)
     if (amp->config.clip_norm == 0)     // else it is there
         gradients_norm(amp->model->ops, amp->model->param_count, amp->model->grads, amp->scalars);
     Scalars seen = read_scalars(amp);
-    if (!amp->adapts && amp->config.loss_scale == 0)
-        seen.loss_scale = 0;
+    if (!amp->scaled)
+        seen.scale.value = 0;
     return seen;
 }
 
@@ -144,14 +142,15 @@ void amp_update(Amp *amp)
     trace_end();
 }
 
-// The norm of the averaged gradients, so all ranks get the same; and without the loss scale, or
-// clipping would depend on the scale.
-void amp_measure(Amp *amp)
+// Clipping must not depend on the scale, so the norm is that of the unscaled gradients.
+void amp_unscale(Amp *amp)
 {
-    if (amp->config.clip_norm == 0)
-        return;
-    trace_begin("norm");
-    gradients_norm(amp->model->ops, amp->model->param_count, amp->model->grads, amp->scalars);
+    Model *model = amp->model;
+    trace_begin("unscale");
+    if (amp->scaled)
+        gradients_unscale(model->ops, model->param_count, model->grads, amp->scalars);
+    if (amp->config.clip_norm > 0)
+        gradients_norm(model->ops, model->param_count, model->grads, amp->scalars);
     trace_end();
 }
 
@@ -212,17 +211,15 @@ void amp_ready(void *arg, size_t offset, size_t count)
 
 // A communication hook. Each rank divides by the number of ranks before the sum, so that the sum is
 // no larger than the largest gradient and cannot overflow.
-static float sum_short(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
+static void average_short(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Amp *amp = arg;
     Ops *ops = amp->model->ops;
     bool half = amp->short_type == TYPE_F16;
-    uint16_t *travelling = amp->travelling + (grads - amp->model->grads);
-    values_narrow(ops, stream, amp->short_type, count, grads, 1.0f / (float)comm_size(comm),
-                  travelling);
-    comm_all_reduce(comm, stream, travelling, count, half ? COMM_F16 : COMM_BF16);
-    values_widen(ops, stream, amp->short_type, count, travelling, grads);
-    return 1;
+    uint16_t *sent = amp->sent + (grads - amp->model->grads);
+    values_narrow(ops, stream, amp->short_type, count, grads, 1.0f / (float)comm_size(comm), sent);
+    comm_all_reduce(comm, stream, sent, count, half ? COMM_F16 : COMM_BF16);
+    values_widen(ops, stream, amp->short_type, count, sent, grads);
 }
 
 // ==== Output =====================================================================================
@@ -232,8 +229,13 @@ static void introduce_type(const Amp *amp, Log *log)
     const AmpConfig *c = &amp->config;
     Device *device = amp->model->device;
     Type type = amp->model->config.type;
-    bool chosen = strcmp(c->mode, "auto") == 0;
-    char scale[48] = "", parts[48] = "", clip[48] = "", travel[48] = "";
+    bool automatic = strcmp(c->mode, "auto") == 0;
+    const char *why = "";
+    char scale[48] = "", parts[48] = "", clip[48] = "", sent[48] = "";
+    if (!automatic && ops_emulates(device, type))
+        why = ", emulated: slow, for learning only";
+    else if (automatic && type == TYPE_F32)
+        why = ": no 16-bit instructions here";
     if (amp->adapts)
         snprintf(scale, sizeof scale, " | loss scale adapts");
     else if (c->loss_scale > 0)
@@ -242,59 +244,10 @@ static void introduce_type(const Amp *amp, Log *log)
         snprintf(parts, sizeof parts, " | in parts of %d", amp->model->config.batch);
     if (c->clip_norm > 0)
         snprintf(clip, sizeof clip, " | clipped to %g", c->clip_norm);
-    if (amp->travelling)
-        snprintf(travel, sizeof travel, " | gradients travel as %s", c->compress);
-    log_say(log, "   == amp: %s%s%s%s%s%s", type == TYPE_F32 ? "off" : type_names[type],
-            !chosen && ops_emulates(device, type) ? ", emulated: slow, for learning only" :
-            chosen && type == TYPE_F32 ? ": no 16-bit instructions here" : "",
-            scale, parts, clip, travel);
-}
-
-static void row(Log *log, const char *what, const char *kept, const char *computed, double bytes)
-{
-    char size[32] = "";
-    if (bytes > 0)
-        snprintf(size, sizeof size, "%10.2f MB", bytes / 1e6);
-    log_say(log, "      %-44s%-6s %-*s%s", what, kept, bytes > 0 ? 14 : 0, computed, size);
-}
-
-static void introduce_types(const Amp *amp, int ranks, Log *log)
-{
-    const Model *m = amp->model;
-    Type type = m->config.type;
-    const char *name = type_names[type], *travels = amp->travelling ? amp->config.compress : "f32";
-    char convs[64], norms[64], products[32];
-    double weights = 0, params = (double)m->torch_params * sizeof(float);
-    int conv_count = 0, norm_count = 0;
-    for (int i = 0; i < m->tensor_count; i++) {
-        bool weight = m->tensors[i].kind == MODEL_WEIGHT;
-        weights += weight ? (double)m->tensors[i].count : 0;
-        conv_count += weight;
-        norm_count += m->tensors[i].kind == MODEL_COUNTER;
-    }
-    snprintf(convs, sizeof convs, "%d convolutions and matrix products", conv_count);
-    snprintf(norms, sizeof norms, "statistics of %d batch normalisations", norm_count);
-    snprintf(products, sizeof products, "%s, sums f32", name);
-    row(log, "what", "kept", "computed", 0);
-    row(log, "images that go through the layers at once", name, "f32",
-        (double)shape_bytes(m->input));
-    row(log, "activations and their gradients", name, "f32",
-        (double)model_activation_bytes(m, type));
-    if (type != TYPE_F32)
-        row(log, "   in f32 they would be", "", "", (double)model_activation_bytes(m, TYPE_F32));
-    row(log, convs, "", type == TYPE_F32 ? "f32" : products, 0);
-    if (type != TYPE_F32)
-        row(log, "   copies of weights that they read", name, "",
-            weights * (double)type_size(type));
-    row(log, norms, "f32", "f32", (double)m->buffer_count * sizeof(float));
-    row(log, "logits, loss", "f32", "f32", 0);
-    row(log, "gradients of parameters", "f32", "f32", params);
-    if (amp->sum)
-        row(log, "   their sum over a batch's parts", "f32", "f32", params);
-    if (ranks > 1)
-        row(log, "   as they travel, each step", travels, travels,
-            amp->travelling ? params / 2 : params);
-    row(log, "optimizer: weights and momentum", "f32", "f32", 2 * params);
+    if (amp->sent)
+        snprintf(sent, sizeof sent, " | gradients sent as %s", c->compress);
+    log_say(log, "   == amp: %s%s%s%s%s%s", type == TYPE_F32 ? "off" : type_names[type], why, scale,
+            parts, clip, sent);
 }
 
 // ==== New and free ===============================================================================
@@ -307,9 +260,7 @@ void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state)
     log_event(log, "amp", "\"type\":\"%s\",\"activation_bytes\":%zu", type_names[type],
               model_activation_bytes(model, type));
     introduce_type(amp, log);
-    if (amp->config.verbose)
-        introduce_types(amp, world->size, log);
-    take_up_scale(amp, state);
+    restore_scale(amp, state);
     model_cast_weights(model);
 }
 
@@ -319,19 +270,20 @@ Amp *amp_new(const AmpConfig *config, Model *model, Ddp *ddp, Scalars *scalars)
     *amp = (Amp){ .config = *config, .model = model, .ddp = ddp, .scalars = scalars,
                   .short_type = type_named(config->compress) };
     amp->adapts = model->config.type == TYPE_F16 && config->loss_scale == 0;
+    amp->scaled = amp->adapts || config->loss_scale > 0;
     if (config->accumulate > 1)
         amp->sum = device_alloc(model->device, model->param_count * sizeof *amp->sum);
     if (amp->short_type != TYPE_F32) {
         size_t count = model->param_count + MODEL_SPARE;
-        amp->travelling = device_alloc(model->device, count * sizeof *amp->travelling);
-        ddp_set_hook(ddp, sum_short, amp);
+        amp->sent = device_alloc(model->device, count * sizeof *amp->sent);
+        ddp_set_hook(ddp, average_short, amp);
     }
     return amp;
 }
 
 void amp_free(Amp *amp)
 {
-    device_free(amp->model->device, amp->travelling);
+    device_free(amp->model->device, amp->sent);
     device_free(amp->model->device, amp->sum);
     free(amp);
 }

@@ -5,10 +5,8 @@
 #include "ddp.h"
 #include "alive.h"
 #include "check.h"
-#include "interrupt.h"
 #include "trace.h"
 
-#include <signal.h>
 #include <stdlib.h>
 
 enum { FIRST_BUCKET = 1 << 20 };    // bytes
@@ -16,8 +14,7 @@ enum { FIRST_BUCKET = 1 << 20 };    // bytes
 struct Ddp {
     DdpConfig config;
     Model *model;
-    Scalars *scalars;
-    Stats *stats;
+    size_t count;               // floats to average: the gradients, and stop.c's behind them
     Comm *comm;                 // for gradients, and for state and hashes at start and end
     Comm *norms;                // for BatchNorm, whose sums must not queue behind a bucket
     Stream *stream;             // where the buckets travel
@@ -26,9 +23,6 @@ struct Ddp {
     size_t begin, end;          // gradients that are final and have not been sent
     size_t bucket, first, limit;    // bytes: of a bucket, of the first, of the next
     Event *final, *averaged;    // the bucket's gradients; all of them
-    float *wish, *heard;        // to stop: this rank's wish, and the average of all; host
-    Event *fetched;             // after this event, heard is valid
-    int64_t steps;
 };
 
 void ddp_options(Args *args, DdpConfig *config)
@@ -45,28 +39,21 @@ void ddp_options(Args *args, DdpConfig *config)
 
 // ==== The average, all at once ===================================================================
 
-static float sum_over_ranks(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
+// The sum of all ranks' gradients, divided by the number of ranks.
+static void average(void *ops, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     comm_all_reduce(comm, stream, grads, count, COMM_F32);
-    return 1.0f / (float)comm_size(comm);
+    values_scale(ops, stream, count, grads, 1.0f / (float)comm_size(comm));
 }
 
-// Every rank divides the same sum, and so sees whether any rank had a gradient that is not finite:
-// then all ranks skip the update.
-static void average(Ddp *ddp, Stream *stream, float *grads, size_t count)
-{
-    float factor = ddp->hook(ddp->hook_arg, ddp->comm, stream, grads, count);
-    gradients_scale(ddp->model->ops, stream, count, grads, factor, ddp->scalars, ddp->stats);
-}
-
-// After backward, everything in one message. (The spare floats behind the gradients travel, too.)
+// After backward, everything in one message.
 //
 //   compute   | forward | backward                     |            | optimizer |
 //   network                                            | all-reduce |
 static void average_naive(Ddp *ddp)
 {
-    average(ddp, device_stream(ddp->model->device), ddp->model->grads,
-            ddp->model->param_count + MODEL_SPARE);
+    ddp->hook(ddp->hook_arg, ddp->comm, device_stream(ddp->model->device), ddp->model->grads,
+              ddp->count);
 }
 
 // ==== The average, in buckets, beside backward ===================================================
@@ -83,7 +70,8 @@ static void send_bucket(Ddp *ddp)
 {
     event_record(ddp->final, device_stream(ddp->model->device));
     stream_wait(ddp->stream, ddp->final);
-    average(ddp, ddp->stream, ddp->model->grads + ddp->begin, ddp->end - ddp->begin);
+    ddp->hook(ddp->hook_arg, ddp->comm, ddp->stream, ddp->model->grads + ddp->begin,
+              ddp->end - ddp->begin);
     ddp->begin = ddp->end;
     ddp->limit = ddp->bucket;
 }
@@ -94,7 +82,7 @@ void ddp_ready(void *arg, size_t offset, size_t count)
     if (ddp->config.bucket_mb == 0)
         return;
     bool last = offset + count == ddp->model->param_count;
-    ddp->end = offset + count + (last ? MODEL_SPARE : 0);
+    ddp->end = last ? ddp->count : offset + count;
     if (last || (ddp->end - ddp->begin) * sizeof(float) >= ddp->limit)
         send_bucket(ddp);
 }
@@ -113,7 +101,7 @@ void ddp_wait(Ddp *ddp)
     ddp->limit = ddp->first;
 }
 
-// ==== Starting and stopping together =============================================================
+// ==== The same weights on every rank =============================================================
 
 uint64_t ddp_compare(Ddp *ddp, uint64_t hash) { return comm_compare(ddp->comm, hash); }
 void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes)
@@ -130,52 +118,16 @@ void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes)
     trace_end();
 }
 
-// A rank that stopped on its own would leave the others waiting. So a signal only sets a flag that
-// travels with the gradients. After the next average every rank knows it, and all stop together.
-static void act_on(float heard)
-{
-    if (heard > 0)
-        interrupt_grant(interrupt_wish() ? interrupt_wish() : SIGTERM);
-}
-
-// The host must not wait for the GPU: the flag is sent after every 8th step, fetched after the step
-// that follows, and read after the next 8th.
-static void agree_on_gpu(Ddp *ddp, Stream *stream, float *travels)
-{
-    int phase = (int)(++ddp->steps % 8);
-    if (phase == 0) {
-        event_sync(ddp->fetched);
-        act_on(*ddp->heard);
-        *ddp->wish = (float)interrupt_wish();
-        copy_to_device(stream, travels, ddp->wish, sizeof(float));
-    } else if (phase == 1) {
-        copy_to_host(stream, ddp->heard, travels, sizeof(float));
-        event_record(ddp->fetched, stream);
-    }
-}
-
-void ddp_agree(Ddp *ddp)
-{
-    float *travels = ddp->model->grads + ddp->model->param_count;
-    if (device_shares_memory(ddp->model->device)) {
-        act_on(*travels);
-        *travels = (float)interrupt_wish();
-    } else {
-        agree_on_gpu(ddp, device_stream(ddp->model->device), travels);
-    }
-}
-
 // ==== New and free ===============================================================================
 
-Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
-             Stats *stats)
+Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model)
 {
     Ddp *ddp = xcalloc(1, sizeof *ddp);
     // Gloo sends a GPU's gradients from the host. With SyncBN, two streams might then deadlock.
     bool by_host = comm_shares_devices && !device_shares_memory(model->device);
     bool beside = config->overlap && config->bucket_mb > 0 && !(config->sync_bn && by_host);
-    *ddp = (Ddp){ .config = *config, .model = model, .scalars = scalars, .stats = stats,
-                  .hook = sum_over_ranks };
+    *ddp = (Ddp){ .config = *config, .model = model, .hook = average, .hook_arg = model->ops,
+                  .count = model->param_count + MODEL_SPARE };
     ddp->bucket = (size_t)(config->bucket_mb * 0x1p20);
     ddp->limit = ddp->first = ddp->bucket < FIRST_BUCKET ? ddp->bucket : FIRST_BUCKET;
     ddp->comm = comm_new(world, model->device, "gradients", &config->comm);
@@ -183,15 +135,10 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars 
                          : device_stream(model->device);
     ddp->final = event_new(model->device);
     ddp->averaged = event_new(model->device);
-    ddp->fetched = event_new(model->device);
-    ddp->wish = host_alloc(2 * sizeof *ddp->wish);
-    ddp->heard = ddp->wish + 1;
-    *ddp->wish = *ddp->heard = 0;
     if (config->sync_bn) {
         ddp->norms = comm_new(world, model->device, "norms", &config->comm);
         comm_share_norms(ddp->norms, model->ops);
     }
-    interrupt_defer();
     return ddp;
 }
 
@@ -201,9 +148,6 @@ void ddp_free(Ddp *ddp)
     comm_free(ddp->norms);
     comm_free(ddp->comm);
     alive_done();
-    interrupt_settle();
-    host_free(ddp->wish);
-    event_free(ddp->fetched);
     event_free(ddp->averaged);
     event_free(ddp->final);
     if (ddp->stream != device_stream(ddp->model->device))

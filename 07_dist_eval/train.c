@@ -3,6 +3,7 @@
 // Read it from the bottom up: main parses the options; run() sets everything up and goes through
 // the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
 #include "agree.h"
+#include "alive.h"
 #include "args.h"
 #include "check.h"
 #include "checkpoint.h"
@@ -18,6 +19,7 @@
 #include "rendezvous.h"
 #include "sampler.h"
 #include "saver.h"
+#include "stop.h"
 #include "amp.h"
 #include "eval.h"
 
@@ -113,6 +115,7 @@ typedef struct Job {
     TrainState state;       // how far the run is: a checkpoint holds this and the arenas
     World world;            // this process's rank, and how many there are
     Ddp *ddp;
+    Stop *stop;             // all ranks stop after the same step
     Amp *amp;
     Saver *saver;           // writes checkpoints while training continues
 } Job;
@@ -122,7 +125,7 @@ typedef struct Job {
 static int samples_per_epoch(const Job *job) { return sampler_share(&job->config.sampler); }
 static int global_batch(const Job *job) { return job->config.batch_size * job->world.size; }
 
-// This rank's share of the epoch.
+// The samples of this epoch. Their order is PyTorch's: torch.randperm, seeded with seed + epoch.
 static void choose_samples(Job *job)
 {
     int count = samples_per_epoch(job);
@@ -156,8 +159,10 @@ static void forward_backward(Job *job, const Batch *batch)
 
 static void apply_gradients(Job *job)
 {
+    Model *model = job->model;
     ddp_wait(job->ddp);
-    amp_measure(job->amp);
+    amp_unscale(job->amp);
+    gradients_check(job->ops, model->param_count, model->grads, job->scalars, job->train_stats);
     trace_begin("optimizer");
     optim_step(job->optim, job->scalars);
     trace_end();
@@ -184,24 +189,10 @@ static double learning_rate(const Job *job, int64_t later)
 
 static void set_scalars(Job *job)
 {
-    Scalars scalars = optim_scalars(job->optim, learning_rate(job, 0));
-    scalars.clip_norm = (float)job->config.amp.clip_norm;
-    scalars.window = job->batch ? job->batch->rows : 0; // the loss is the mean over these rows
-    scalars_set(job->ops, job->scalars, scalars);
-}
-
-// ---- Reading the device -------------------------------------------------------------------------
-
-// Waits for the device. A loss that is not finite ends the run here, before anything is saved.
-static Stats read_stats(Job *job, const Stats *on_device)
-{
-    Stats stats;
-    copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
-    stream_sync(device_stream(job->device));
-    bool bad = stats.bad_gradients > 0 && !amp_may_skip(job->amp, job->log, &stats, &job->state);
-    if (bad || (stats.not_finite > 0 && stats.bad_gradients == 0))
-        log_diverged(job->log, &stats, job->state.epoch + 1, job->state.step);
-    return stats;
+    StepSettings settings = optim_settings(job->optim, learning_rate(job, 0));
+    settings.clip_norm = (float)job->config.amp.clip_norm;
+    settings.window = job->batch ? job->batch->rows : 0;    // the loss is the mean over these rows
+    scalars_set(job->ops, job->scalars, settings);
 }
 
 static bool should_stop(const Job *job)
@@ -210,24 +201,52 @@ static bool should_stop(const Job *job)
     return enough || interrupt_requested();
 }
 
-// The only place in an epoch that reads the device.
+// ---- Reading the device -------------------------------------------------------------------------
+
+// Waits for the device.
+static Stats read_stats(Job *job, const Stats *on_device)
+{
+    Stats stats;
+    copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
+    stream_sync(device_stream(job->device));
+    return stats;
+}
+
+// Ends the run, before anything is saved, if a loss or a gradient was not finite.
+static void check_finite(Job *job, const Stats *stats)
+{
+    bool bad = stats->bad_gradients > 0 && !amp_may_skip(job->amp, stats, &job->state);
+    if (bad || (stats->not_finite > 0 && stats->bad_gradients == 0))
+        fail_diverged(stats, job->state.epoch + 1, job->state.step);
+}
+
 static void report(Job *job)
 {
     Scalars scalars = amp_read(job->amp);
+    Stats stats = read_stats(job, job->train_stats);
+    check_finite(job, &stats);
     LogStep line = {
         .norm = scalars.norm,
-        .loss_scale = scalars.loss_scale,
-        .skipped = scalars.skipped,
+        .loss_scale = scalars.scale.value,
+        .skipped = scalars.scale.skipped,
         .epoch = (int)job->state.epoch + 1,
         .epochs = job->config.epochs,
         .step = job->state.step,
         .steps = steps_per_epoch(job),
         .final = should_stop(job),
-        .stats = read_stats(job, job->train_stats),
+        .stats = stats,
         .lr = learning_rate(job, -1),
         .data_wait_ms = loader_wait_ms(job->train),
     };
     eval_log_step(job->eval, job->log, &line);
+}
+
+// The sums since the epoch began, of all ranks.
+static Stats epoch_stats(Job *job)
+{
+    Stats stats = read_stats(job, job->train_stats);
+    check_finite(job, &stats);
+    return eval_sum(job->eval, &stats);
 }
 
 // ---- Evaluating and saving ----------------------------------------------------------------------
@@ -246,7 +265,7 @@ static Stats evaluate(Job *job)
     Stats stats = eval_end(job->eval, &mine);
     trace_end();
     if (stats.not_finite > 0)
-        log_diverged(job->log, &mine, job->state.epoch + 1, job->state.step);
+        fail_diverged(&mine, job->state.epoch + 1, job->state.step);
     log_test(job->log, &stats, job->config.checkpoint.evaluate);
     eval_print(job->eval, job->log);
     return stats;
@@ -255,6 +274,8 @@ static Stats evaluate(Job *job)
 static void save(Job *job, const char *suffix)
 {
     char path[4096];
+    if (!job->config.checkpoint.save)
+        return;
     snprintf(path, sizeof path, "%s%s", job->config.checkpoint.save, suffix);
     trace_begin("save");
     amp_save(job->amp, &job->state);
@@ -263,38 +284,30 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saving: %s", path);
 }
 
-// The sums of all ranks since the epoch began.
-static Stats sum_stats(Job *job)
-{
-    Stats mine = read_stats(job, job->train_stats);
-    return eval_sum(job->eval, &mine);
-}
-
-// Within an epoch: all ranks add up their sums, then rank 0 writes the file.
+// In the middle of an epoch the state includes its sums.
 static void save_midway(Job *job)
 {
-    job->state.running = sum_stats(job);
-    if (job->config.checkpoint.save)
-        save(job, "");
+    job->state.running = epoch_stats(job);
+    save(job, "");
 }
 
 // After the last step of an epoch: evaluate, print and save. The state that is saved is the start
 // of the next epoch.
 static void finish_epoch(Job *job, double seconds)
 {
-    Stats train = sum_stats(job), test = evaluate(job);
+    job->state.running = epoch_stats(job);
+    Stats test = evaluate(job);
     double top1 = 100.0 * (double)test.correct1 / (double)test.count;
     bool best = test.count > 0 && top1 > job->state.best_top1;
-    log_epoch(job->log, job->state.epoch + 1, &train, &test, seconds);
+    log_epoch(job->log, job->state.epoch + 1, &job->state.running, &test, seconds);
     job->state.best_top1 = best ? top1 : job->state.best_top1;
     job->state.epoch++;
     job->state.step = 0;
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
-    if (job->config.checkpoint.save && best)
+    if (best)
         save(job, ".best");     // first: a run that resumes the other file relies on it
-    if (job->config.checkpoint.save)
-        save(job, "");
+    save(job, "");
 }
 
 // ---- Epochs -------------------------------------------------------------------------------------
@@ -304,8 +317,8 @@ static void count_step(Job *job)
     job->state.step++;
     job->state.global_step++;
     job->model->batches_seen++;
-    log_progress(job->log, (int)job->state.epoch + 1, job->config.epochs, job->state.step,
-                 steps_per_epoch(job), job->batch->count);
+    alive_step(job->state.epoch + 1, job->state.step);
+    log_progress(job->log, job->state.step, job->batch->count);
 }
 
 // The rest of an epoch, from job->state.step on. Returns false if it was interrupted.
@@ -314,13 +327,12 @@ static bool train_epoch(Job *job)
     int64_t begin = trace_now(), steps = steps_per_epoch(job);
     trace_begin("epoch");
     choose_samples(job);
-    log_progress(job->log, (int)job->state.epoch + 1, job->config.epochs, job->state.step, steps,
-                 0);
+    log_progress_begin(job->log, job->state.epoch + 1, job->config.epochs, job->state.step, steps);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         bool full = job->batch->rows == job->config.batch_size;
         set_scalars(job);
         replay_run(job->replay, full ? job->batch->slot : LOADER_SLOTS, train_step, job);
-        ddp_agree(job->ddp);
+        stop_agree(job->stop);
         count_step(job);
         eval_catch_up(job->eval);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
@@ -362,11 +374,12 @@ static void open_model(Job *job)
         .type = amp_type(&c->amp, job->device) });
     job->replay = replay_new(job->device, LOADER_SLOTS + 1);
     job->optim = optim_new(&job->config.optim, job->model);
-    job->scalars = device_alloc(job->device, sizeof(Scalars));
+    job->scalars = scalars_new(job->device);
     job->train_stats = device_alloc(job->device, sizeof(Stats));
     job->eval = eval_new(&c->eval, &c->ddp, &job->world, job->model, &job->data);
-    job->ddp = ddp_new(&c->ddp, &job->world, job->model, job->scalars, job->train_stats);
+    job->ddp = ddp_new(&c->ddp, &job->world, job->model);
     job->amp = amp_new(&c->amp, job->model, job->ddp, job->scalars);
+    job->stop = stop_new(job->model);
     job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){
         amp_images(job->model, c->batch_size), job->data.augment, c->data.workers,
         .pad_tail = false });
@@ -408,7 +421,7 @@ static void train(Job *job)
     }
     if (job->state.step > 0)
         save_midway(job);
-    interrupt_settle();
+    interrupt_release();
     log_say(job->log, "            =======  Training %s  ======= ",
             interrupt_requested() ? "Interrupted" : "Finished");
 }
@@ -479,7 +492,6 @@ static int run(Job *job)
         job->config.checkpoint.save = NULL;     // only rank 0 saves and looks for a checkpoint
         job->from = resumes ? "rank 0's" : NULL;
     }
-    log_among(&job->config.log, job->world.rank, job->world.size, NULL);
     eval_probe(&job->config.eval, &job->world);
     interrupt_install(true);
     trace_open(job->config.log.trace, 0, job->args.program);
@@ -501,6 +513,7 @@ static int run(Job *job)
     log_end(job->log, ddp_compare(job->ddp, model_hash(job->model)), device_threads(job->device));
     replay_free(job->replay);
     ddp_free(job->ddp);
+    stop_free(job->stop);
     close_job(job);
     rendezvous_end(&job->world);
     return interrupt_requested() ? 128 + interrupt_requested() : 0;

@@ -43,8 +43,11 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
 // on one line and cannot send escape sequences to the terminal.
 void blank_controls(char *text);
 
-// Sets the text that begins every line, before the host: "rank 2/4 ". The default is empty.
-void check_set_speaker(const char *speaker);
+// This process is one of several ranks. Then every line begins with "[rank 2/4 node1:4711]", and
+// what all ranks would print, only rank 0 prints. The default is rank 0 of 1.
+void check_set_rank(int rank, int ranks);
+int own_rank(void);
+int rank_count(void);
 
 // Calls clean_up when the process ends, to remove half-written files. It must be async-signal-safe.
 void check_on_exit(void (*clean_up)(void));

@@ -14,12 +14,12 @@ int interrupt_requested(void);
 void interrupt_silence(void);
 void interrupt_answer(void);
 
-// Ranks must all stop after the same step. After interrupt_defer a signal is only a wish:
-// interrupt_requested stays 0 until the ranks have agreed and call interrupt_grant.
-void interrupt_defer(void);
-int interrupt_wish(void);       // the signal that came to this process, or 0
-void interrupt_grant(int signal);
-// Ends the deferral: signals count at once again, including one that has already come.
-void interrupt_settle(void);
+// Ranks must all stop after the same step. After interrupt_hold a signal only waits:
+// interrupt_requested stays 0 until the ranks have agreed and call interrupt_stop.
+void interrupt_hold(void);
+int interrupt_received(void);   // the signal that came to this process, or 0
+void interrupt_stop(int signal);
+// Signals count at once again, including one that has already come.
+void interrupt_release(void);
 // For a process that waits before training has begun: if a signal has come, it ends here.
 void interrupt_leave(void);

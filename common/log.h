@@ -8,18 +8,14 @@ typedef struct LogConfig {
     const char *metrics;    // file for JSON lines, or NULL
     const char *trace;      // file for the timeline, or NULL
     int usage_ms;           // between two samples of CPU, memory and GPU; 0: none
-    // Of several ranks only rank 0 prints. The others write metrics only if the file's name
-    // contains "%r", which each rank (rank 0, too) replaces by its number.
-    int rank, ranks;
-    const char *whose;      // printed after a step's numbers, such as "rank 0"; or NULL
 } LogConfig;
 LogConfig log_defaults(void);
-// For one of several ranks. whose: as above. Printed rates are sums over all ranks.
-void log_among(LogConfig *config, int rank, int ranks, const char *whose);
 void log_options(Args *args, LogConfig *config);
 
 typedef struct Log Log;
-// append: a resumed run continues the same file. Fails if the metrics file cannot be opened.
+// Of several ranks (check_set_rank) only rank 0 prints, and its rates are sums over all ranks. The
+// others write metrics only if the file's name contains "%r", which each rank (rank 0, too) replaces
+// by its number. append: a resumed run continues the same file. Fails if the metrics file cannot be opened.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
 // Are numbers due after this step (from 1)? They are every print_freq steps and at the last one. On
@@ -31,9 +27,10 @@ bool log_wants(const Log *log, int64_t step, int64_t steps);
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Progress of an epoch: on a terminal a line with rate and time left, redrawn in place at most ten
-// times a second; else nothing. Call it with a batch of 0 before the first step, to start the
-// clock, and after every step. It is cheap, and it also sends a heartbeat (alive.h).
-void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch);
+// times a second; else nothing. log_progress_begin starts the clock, at `step` steps; call
+// log_progress after every step, with the number of samples in its batch.
+void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps);
+void log_progress(Log *log, int64_t step, int batch);
 // Leaves the line on the screen; later output appears below it. Call it when an epoch ends.
 void log_progress_end(Log *log);
 // The numbers of a printed step: in the progress line, or as a line like those below (the format of
@@ -46,19 +43,13 @@ typedef struct LogStep {
     bool final;                 // of the run: always printed
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
+    const char *whose;          // printed after the numbers, such as "rank 0"; or NULL
     // With mixed precision, of the last step; 0: not printed.
     double norm;                // of the gradients, before they were clipped
     double loss_scale;          // if it is printed, so are the steps skipped since the start:
     int64_t skipped;
 } LogStep;
 void log_step(Log *log, const LogStep *step);
-// Ends the run because a loss or a gradient was not finite. The rank with that loss and rank 0
-// print a message; all ranks call it.
-_Noreturn void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step);
-// Ends the run because gradients are not finite with a fixed loss scale, or with the smallest
-// scale. Rank 0 prints a message; all ranks call it.
-_Noreturn void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch,
-                                int64_t step);
 
 // The end of an epoch: the results of training and test, as an "epoch" event.
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds);

@@ -47,22 +47,31 @@ bool ops_emulates(const Device *device, Type type);
 
 // --- values kept on the device, so that a recorded step can be replayed --------------------------
 
-typedef struct Scalars {
+// What the host sets for each step.
+typedef struct StepSettings {
     float lr, momentum, weight_decay;
     int32_t nesterov;
     float smoothing;    // label smoothing in training: the part of a label shared by all classes
-    float loss_scale;   // the loss is multiplied by it before backward; gradients_scale undoes it
     float clip_norm;    // gradients with a larger norm are scaled down to this norm; 0: no clipping
     int32_t window;     // rows of a batch whose loss is computed in several calls; 0: in one call
-    // Written by the operations below; scalars_set sets them to 0.
+} StepSettings;
+
+typedef struct LossScale {
+    float value;        // the loss is multiplied by it before backward; 1: no loss scale
+    int32_t clean;      // steps without an overflow since it changed
+    int32_t skipped;    // steps with an overflow since the run began
+} LossScale;
+
+typedef struct Scalars {
+    StepSettings set;
+    LossScale scale;
+    // Of the current step.
     int32_t done;       // rows of the window so far
     int32_t skip;       // not zero: sgd_update changes nothing
     double norm;        // of the gradients, from gradients_norm
-    // If values.loss_scale is 0, scalars_set keeps these and the loss scale.
-    int32_t clean;      // steps without an overflow since the loss scale changed
-    int32_t skipped;    // steps with an overflow since the run began
 } Scalars;
-void scalars_set(Ops *ops, Scalars *scalars, Scalars values);
+// Before each step: `settings` are this step's, and the last three values become 0.
+void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);
 
 // After sgd_update: a skipped step halves the loss scale (but not below LOSS_SCALE_LEAST), and
 // `interval` steps in a row without an overflow double it, as long as it stays finite.
@@ -190,7 +199,7 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
 
 // torch.optim.SGD over the whole arena at once:
 //   g += weight_decay * p;  v = momentum * v + g;  p -= lr * (nesterov ? g + momentum * v : v)
-// Before that, if scalars->clip_norm is set, as in torch.nn.utils.clip_grad_norm_:
+// Before that, if set.clip_norm is not 0, as in torch.nn.utils.clip_grad_norm_:
 //   g *= min(1, clip_norm / (norm + 1e-6))
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                 const Scalars *scalars);
@@ -198,11 +207,14 @@ void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float
 // values += more, on the compute stream.
 void add_into(Ops *ops, size_t count, float *values, const float *more);
 
-// grads *= factor / loss_scale, on any stream of the device. If a gradient is then infinite or NaN,
-// scalars->skip makes sgd_update skip this step, and stats->bad_gradients counts the step once,
-// even if it takes several calls.
-void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
-                     Scalars *scalars, Stats *stats);
+// values *= factor, on any stream of the device.
+void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor);
+
+// If a gradient is infinite or NaN, scalars->skip makes sgd_update skip this step, and
+// stats->bad_gradients counts it.
+void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats);
+// grads /= the loss scale.
+void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars);
 // scalars->norm = the square root of the sum of squares, in f64. The order of the sum depends only
 // on count: ranks with different numbers of threads get the same bits.
 void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars);

@@ -43,7 +43,9 @@ typedef struct Optim {
 Optim *optim_new(const OptimConfig *config, Model *model);
 void optim_free(Optim *optim);
 
-// A step's Scalars: those that the options set, and the learning rate; the others are 0.
-Scalars optim_scalars(const Optim *optim, double lr);
+// In device memory, with a loss scale of 1. Free them with device_free.
+Scalars *scalars_new(Device *device);
+// What the options set, and the learning rate; the rest is 0.
+StepSettings optim_settings(const Optim *optim, double lr);
 // Updates the model's parameters by its gradients, on the compute stream.
 void optim_step(Optim *optim, const Scalars *scalars);

@@ -1,5 +1,6 @@
 // stats.h - losses and correct predictions, summed up on the device over batches.
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct Stats {
@@ -11,3 +12,10 @@ typedef struct Stats {
     int64_t not_finite;                     // losses that were infinite or not a number
     int64_t bad_gradients;                  // steps skipped because a gradient was not finite
 } Stats;
+
+// Ends the run because a loss or a gradient was not finite. All ranks call it; rank 0 prints a
+// message, and so does the rank with that loss.
+_Noreturn void fail_diverged(const Stats *stats, int64_t epoch, int64_t step);
+// Ends the run because gradients are not finite with a fixed loss scale, or with the smallest. All
+// ranks call it; rank 0 prints a message.
+_Noreturn void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step);

@@ -31,8 +31,8 @@
 #include <math.h>
 
 // The hyperparameters of all references.
-static const Scalars step_recipe = { .lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-4f,
-                                     .nesterov = 1, .loss_scale = 1 };
+static const StepSettings step_recipe = { .lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-4f,
+                                          .nesterov = 1 };
 
 // Host copies of what a step changes.
 typedef struct Arenas {
@@ -419,7 +419,7 @@ static inline void step_memory(StepRun *run, Model *model, int rows)
     run->model = model;
     run->rows = rows;
     run->velocity = device_alloc(model->device, model->param_count * sizeof(float));
-    run->scalars = device_alloc(model->device, sizeof(Scalars));
+    run->scalars = scalars_new(model->device);
     run->stats = device_alloc(model->device, sizeof(Stats));
     run->images = device_alloc(model->device, shape_count(input) * sizeof(float));
     run->labels = device_alloc(model->device, (size_t)rows * sizeof(int32_t));

@@ -27,7 +27,7 @@ static void wait_for_signal(void)
 {
     unsigned char *end = (unsigned char *)__builtin_frame_address(0) - 512;
     memset(memory, 0x5a, (size_t)(end - memory));
-    while (!interrupt_wish()) {
+    while (!interrupt_received()) {
     }
     swapcontext(&there, &here);
 }
@@ -53,16 +53,16 @@ TEST(memory_below_the_stack_pointer_is_kept)
 TEST(the_first_signal_is_a_request)
 {
     EXPECT_EQ_INT(interrupt_requested(), SIGTERM);
-    interrupt_defer();
+    interrupt_hold();
     EXPECT_EQ_INT(interrupt_requested(), 0);
-    EXPECT_EQ_INT(interrupt_wish(), SIGTERM);
-    interrupt_grant(SIGINT);
+    EXPECT_EQ_INT(interrupt_received(), SIGTERM);
+    interrupt_stop(SIGINT);
     EXPECT_EQ_INT(interrupt_requested(), SIGINT);
 }
 
 // The exit status of a process that gets these signals; 0: it continues, with a stop requested by
-// the signal *wished.
-static int after(int first, int second, int *wished)
+// the signal *got.
+static int after(int first, int second, int *got)
 {
     int status, ends[2];
     EXPECT(pipe(ends) == 0, "pipe");
@@ -71,12 +71,12 @@ static int after(int first, int second, int *wished)
         interrupt_install(false);
         raise(first);
         raise(second);
-        int wish = interrupt_wish();
-        _exit(write(ends[1], &wish, sizeof wish) == sizeof wish ? 0 : 1);
+        int signal = interrupt_received();
+        _exit(write(ends[1], &signal, sizeof signal) == sizeof signal ? 0 : 1);
     }
     close(ends[1]);
-    if (read(ends[0], wished, sizeof *wished) != sizeof *wished)
-        *wished = 0;
+    if (read(ends[0], got, sizeof *got) != sizeof *got)
+        *got = 0;
     close(ends[0]);
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -84,14 +84,14 @@ static int after(int first, int second, int *wished)
 
 TEST(only_a_second_stop_signal_kills)
 {
-    int wished;
-    EXPECT_EQ_INT(after(SIGINT, SIGTERM, &wished), 128 + SIGTERM);
-    EXPECT_EQ_INT(after(SIGUSR1, SIGUSR1, &wished), 0);
-    EXPECT_EQ_INT(wished, SIGUSR1);
-    EXPECT_EQ_INT(after(SIGUSR1, SIGTERM, &wished), 0);
-    EXPECT_EQ_INT(wished, SIGTERM);
-    EXPECT_EQ_INT(after(SIGTERM, SIGUSR1, &wished), 0);
-    EXPECT_EQ_INT(wished, SIGTERM);
+    int got;
+    EXPECT_EQ_INT(after(SIGINT, SIGTERM, &got), 128 + SIGTERM);
+    EXPECT_EQ_INT(after(SIGUSR1, SIGUSR1, &got), 0);
+    EXPECT_EQ_INT(got, SIGUSR1);
+    EXPECT_EQ_INT(after(SIGUSR1, SIGTERM, &got), 0);
+    EXPECT_EQ_INT(got, SIGTERM);
+    EXPECT_EQ_INT(after(SIGTERM, SIGUSR1, &got), 0);
+    EXPECT_EQ_INT(got, SIGTERM);
 }
 
 // Ctrl-C must not make a read fail, for instance from a slow disk.
@@ -102,7 +102,7 @@ TEST(a_signal_does_not_interrupt_a_read)
     interrupt_install(false);
     pid_t pid = fork();
     if (pid == 0)
-        _exit(read(ends[0], &(char){ 0 }, 1) == 1 && interrupt_wish() ? 0 : 1);
+        _exit(read(ends[0], &(char){ 0 }, 1) == 1 && interrupt_received() ? 0 : 1);
     usleep(100000);
     kill(pid, SIGINT);
     usleep(100000);

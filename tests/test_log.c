@@ -71,13 +71,12 @@ static int count(const char *text, const char *part)
 static const char *metrics;
 static int steps = 196, stop_after, rank;
 
-static Log *new_log(const char *whose, int print_freq)
+static Log *new_log(int print_freq)
 {
     LogConfig config = log_defaults();
     config.print_freq = print_freq;
     config.metrics = metrics;
-    config.rank = rank;
-    config.whose = whose;
+    check_set_rank(rank, rank + 1);
     return log_new(&config, false);
 }
 
@@ -86,10 +85,10 @@ static void wait_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, N
 // The log calls of one epoch of train.c.
 static void one_epoch(Log *log, int epoch)
 {
-    log_progress(log, epoch, 5, 0, steps, 0);
+    log_progress_begin(log, epoch, 5, 0, steps);
     for (int step = 1; step <= steps; step++) {
         wait_ms(1);
-        log_progress(log, epoch, 5, step, steps, 256);
+        log_progress(log, step, 256);
         if (log_wants(log, step, steps))
             log_step(log, &(LogStep){ .epoch = epoch, .epochs = 5, .step = step, .steps = steps,
                                       .lr = 0.01, .data_wait_ms = 0.5,
@@ -107,7 +106,7 @@ static void one_epoch(Log *log, int epoch)
 
 static void two_epochs(void)
 {
-    Log *log = new_log(NULL, 50);
+    Log *log = new_log(50);
     log_say(log, "[init] == %s ==", "ready");
     one_epoch(log, 1);
     log_say(log, "   == test: 65%%");
@@ -167,9 +166,9 @@ TEST(plain_lines_without_a_terminal)
 
 static void slow_steps(void)
 {
-    Log *log = new_log(NULL, 50);
+    Log *log = new_log(50);
     int wanted = 0;
-    log_progress(log, 1, 1, 0, 8, 0);
+    log_progress_begin(log, 1, 1, 0, 8);
     for (int step = 1; step <= 8; step++) {
         wait_ms(200);
         if (!log_wants(log, step, 8))
@@ -216,7 +215,7 @@ TEST(config_event)
     const char *data = "auto";
     args_add(&args, ARGS_ROWS({ "data-set", 0, ARG_STRING, &data, "DIR", "" }));
     metrics = test_path("config.jsonl");
-    Log *log = new_log(NULL, 50);
+    Log *log = new_log(50);
     log_config(log, &args, "CPU \"x\"", "\"train\":50000");
     log_config(log, &args, "CPU", NULL);
     log_free(log);
@@ -261,7 +260,7 @@ static void ending(void)
 
 static void message(void)
 {
-    check_set_speaker("rank 2/4 ");
+    check_set_rank(2, 4);
     check_on_exit(ending);
     printf("before ");
     fail_at("/a/b/comm.c", 88, EXIT_DIVERGED, "two\nlines", "bad\tname '%s'", "x\033[2J");
@@ -298,11 +297,11 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 static void as_a_rank(void)
 {
-    Log *log = new_log("rank 0", 1);
+    Log *log = new_log(1);
     for (int i = 0; i < CASES; i++)
         log_step(log, &(LogStep){ .epoch = 1, .epochs = 1, .step = i + 1, .steps = CASES,
                                   .norm = cases[i].norm, .loss_scale = cases[i].loss_scale,
-                                  .skipped = cases[i].skipped, .data_wait_ms = 2,
+                                  .skipped = cases[i].skipped, .data_wait_ms = 2, .whose = "rank 0",
                                   .stats = { .loss_sum = 5, .count = 10, .correct1 = 3 } });
     log_end(log, 1, 1);
     log_free(log);

@@ -600,9 +600,9 @@ static Stats run_loss(int rows, int classes, const double *z, const int32_t *lab
 {
     float *logits = activation(row((size_t)(rows * classes)), z);
     int32_t *there = to_device(labels, (size_t)rows * sizeof *labels);
-    Scalars *scalars = memory(sizeof *scalars);
+    Scalars start = { .set.smoothing = smoothing, .scale.value = 1 };
+    Scalars *scalars = to_device(&start, sizeof start);
     Stats *stats = memory(sizeof *stats);
-    scalars_set(ops, scalars, (Scalars){ .loss_scale = 1, .smoothing = smoothing });
     loss_cross_entropy(ops, rows, classes, logits, there, scalars, stats, dz);
     Stats *got = to_host(stats, sizeof *got);
     return *got;

@@ -28,7 +28,7 @@ module_of()
     case $stem in
     */*) echo "$stem"; return ;;
     device | ops) found=device/ ;;
-    world | stats | clock) found=types/ ;;
+    world | clock) found=types/ ;;
     *) found=$(cd "$1/common" && compgen -G "*/$stem.c") ;;
     esac
     echo "${found%/*}/$stem.h"

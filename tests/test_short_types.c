@@ -36,9 +36,8 @@ static Run run_new(const char *arch, Type type, int size, float loss_scale)
     const float mean[3] = { 0.5f, 0.5f, 0.5f }, std[3] = { 0.25f, 0.25f, 0.25f };
     run.images = empty(run.model->input);
     run.labels = to_device(labels, sizeof labels);
-    run.scalars = memory(sizeof *run.scalars);
+    run.scalars = to_device(&(Scalars){ .scale.value = loss_scale }, sizeof *run.scalars);
     run.stats = memory(sizeof *run.stats);
-    scalars_set(ops, run.scalars, (Scalars){ .loss_scale = loss_scale });
     images_load(device_stream(device), to_device(pixels, BATCH * bytes), BATCH, 3, mean, std,
                 run.images, run.model->input);
     stream_sync(device_stream(device));

@@ -77,15 +77,14 @@ static void judge(void *arg, const Outcome *o)
 static double take_step(StepRun *run, float loss_scale)
 {
     Model *model = run->model;
-    Scalars scalars = step_recipe;
-    scalars.loss_scale = loss_scale;
-    scalars_set(ops, run->scalars, scalars);
+    Scalars scalars = { .set = step_recipe, .scale.value = loss_scale };
+    copy_to_device(device_stream(device), run->scalars, &scalars, sizeof scalars);
     model_forward(model, run->images, run->rows, true);
     loss_cross_entropy(ops, run->rows, model->config.classes, model->logits, run->labels,
                        run->scalars, run->stats, model->dlogits);
     model_backward(model, NULL, NULL);
-    gradients_scale(ops, device_stream(device), model->param_count, model->grads, 1, run->scalars,
-                    run->stats);
+    gradients_unscale(ops, model->param_count, model->grads, run->scalars);
+    gradients_check(ops, model->param_count, model->grads, run->scalars, run->stats);
     sgd_update(ops, model->param_count, model->params, model->grads, run->velocity, run->scalars);
     return step_loss(run);
 }

@@ -156,9 +156,7 @@ static void bench_sizes(Bench *b)
 static void run(const Config *c, const World *world)
 {
     int gpus = device_count();
-    char speaker[32];
-    snprintf(speaker, sizeof speaker, "rank %d/%d ", world->rank, world->size);
-    check_set_speaker(speaker);
+    check_set_rank(world->rank, world->size);
     Device *device = device_open(gpus ? world->local_rank % gpus : 0, 1);
     Bench b = { .config = c, .device = device, .type = type_of(c->type) };
     b.reduces = strcmp(c->op, "all_reduce") == 0;

@@ -6,6 +6,7 @@
 // Exit status: 0 the numbers agree, 4 they do not, 77 no GPU is visible, else 1.
 #include "check.h"
 #include "model.h"
+#include "optim.h"
 #include "rng.h"
 #include "checkpoint/safetensors.h"
 
@@ -150,9 +151,8 @@ static void take_steps(Job *job, const char *arch, int channels, Results *first,
     job->model = model;
     job->images = device_alloc(job->device, shape_bytes(model->input));
     job->labels = device_alloc(job->device, ROWS * sizeof *job->labels);
-    job->scalars = device_alloc(job->device, sizeof *job->scalars);
+    job->scalars = scalars_new(job->device);
     job->stats = device_alloc(job->device, sizeof *job->stats);
-    scalars_set(job->ops, job->scalars, (Scalars){ .loss_scale = 1 });
     model_init(model, 1);
     shift_norms(job);
     load_batch(job, channels);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static char speaker_text[32];
+static int this_rank, all_ranks = 1;
 static void (*_Atomic exit_clean_up)(void);
 
 bool error_set(Error *err, const char *hint, const char *format, ...)
@@ -20,10 +20,14 @@ bool error_set(Error *err, const char *hint, const char *format, ...)
     return false;
 }
 
-void check_set_speaker(const char *speaker)
+void check_set_rank(int rank, int ranks)
 {
-    snprintf(speaker_text, sizeof speaker_text, "%s", speaker);
+    this_rank = rank;
+    all_ranks = ranks;
 }
+
+int own_rank(void) { return this_rank; }
+int rank_count(void) { return all_ranks; }
 
 void blank_controls(char *text)
 {
@@ -37,7 +41,9 @@ void blank_controls(char *text)
 static void print_message(const char *file, int line, const char *hint, const char *format,
                           va_list args)
 {
-    char host[65] = "?", message[1024], hint_line[300] = "", text[1600];
+    char rank[32] = "", host[65] = "?", message[1024], hint_line[300] = "", text[1600];
+    if (all_ranks > 1)
+        snprintf(rank, sizeof rank, "rank %d/%d ", this_rank, all_ranks);
     gethostname(host, sizeof host - 1);
     vsnprintf(message, sizeof message, format, args);
     blank_controls(message);
@@ -48,7 +54,7 @@ static void print_message(const char *file, int line, const char *hint, const ch
     const char *slash = strrchr(file, '/'), *term = getenv("TERM");
     bool wipe = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
     int n = snprintf(text, sizeof text, "%s[%s%s:%d] %s:%d: %s\n%s%s", wipe ? "\r\033[K" : "",
-                     speaker_text, host, (int)getpid(), slash ? slash + 1 : file, line, message,
+                     rank, host, (int)getpid(), slash ? slash + 1 : file, line, message,
                      hint_line, hint_line[0] ? "\n" : "");
     if (write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1) < 0)
         return; // stderr is closed; the exit status still reports the failure

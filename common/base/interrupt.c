@@ -7,17 +7,17 @@
 #include <unistd.h>
 
 // Atomic, not only sig_atomic_t: two signals may be handled at once, in two threads.
-static atomic_int wish;         // the first signal that came
-static atomic_int granted;
-static atomic_bool deferred, speaks, silenced;
+static atomic_int received;     // the first signal that came
+static atomic_int stopped_by;   // the signal after which the ranks have agreed to stop
+static atomic_bool held, speaks, silenced;
 
 static void on_signal(int signal)
 {
     int none = 0, hint = SIGUSR1, kept = errno; // errno, which the interrupted code may read next
-    if (signal == SIGUSR1 && wish)
+    if (signal == SIGUSR1 && received)
         return;
-    if (!atomic_compare_exchange_strong(&wish, &none, signal) &&
-        !atomic_compare_exchange_strong(&wish, &hint, signal))
+    if (!atomic_compare_exchange_strong(&received, &none, signal) &&
+        !atomic_compare_exchange_strong(&received, &hint, signal))
         leave_at_once(128 + signal);
     if (speaks && !silenced && signal != SIGUSR1)   // SIGUSR1 is sent by a batch system
         interrupt_answer();
@@ -53,18 +53,23 @@ void interrupt_answer(void)
     (void)written;              // stderr may be closed
 }
 
-int interrupt_requested(void) { return granted ? granted : deferred ? 0 : wish; }
+int interrupt_requested(void)
+{
+    if (stopped_by || held)
+        return stopped_by;
+    return received;
+}
 
-void interrupt_defer(void) { deferred = true; }
+void interrupt_hold(void) { held = true; }
 
-int interrupt_wish(void) { return wish; }
+int interrupt_received(void) { return received; }
 
-void interrupt_grant(int signal) { granted = signal; }
+void interrupt_stop(int signal) { stopped_by = signal; }
 
-void interrupt_settle(void) { deferred = false; }
+void interrupt_release(void) { held = false; }
 
 void interrupt_leave(void)
 {
-    if (wish)
-        leave_at_once(128 + wish);
+    if (received)
+        leave_at_once(128 + received);
 }

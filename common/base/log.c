@@ -23,7 +23,8 @@
 
 // The progress line on a terminal.
 typedef struct Progress {
-    int epoch, epochs;
+    int64_t epoch;
+    int epochs;
     int64_t step, steps;
     int64_t first_step;     // the step at which the clock started
     double started;         // when it did (s)
@@ -35,7 +36,8 @@ typedef struct Progress {
 
 struct Log {
     LogConfig config;
-    bool silent, terminal;
+    int rank, ranks;
+    bool terminal;
     char *path;             // of the metrics, or NULL
     Progress line;
     double stepped;         // when log_step was last called (s)
@@ -69,15 +71,15 @@ void log_options(Args *args, LogConfig *config)
 }
 
 // The path of this rank's metrics, or NULL if it writes none. The caller frees it.
-static char *metrics_path(const LogConfig *config)
+static char *metrics_path(const LogConfig *config, int rank)
 {
     const char *place = config->metrics ? strstr(config->metrics, "%r") : NULL;
     char *path = NULL;
-    if (config->metrics == NULL || (place == NULL && config->rank != 0))
+    if (config->metrics == NULL || (place == NULL && rank != 0))
         return NULL;
     if (place == NULL)
         return xstrdup(config->metrics);
-    CHECK(asprintf(&path, "%.*s%d%s", (int)(place - config->metrics), config->metrics, config->rank,
+    CHECK(asprintf(&path, "%.*s%d%s", (int)(place - config->metrics), config->metrics, rank,
                    place + 2) >= 0, "", "asprintf: %s", strerror(errno));
     return path;
 }
@@ -93,13 +95,6 @@ static FILE *metrics_open(const char *path, bool append)
     return file;
 }
 
-void log_among(LogConfig *config, int rank, int ranks, const char *whose)
-{
-    config->rank = rank;
-    config->ranks = ranks;
-    config->whose = whose;
-}
-
 static void emit_usage(void *log, const char *members)
 {
     log_event(log, "usage", "%s", members);
@@ -109,12 +104,11 @@ Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
     const char *term = getenv("TERM");
-    log->config = *config;
-    log->silent = config->rank != 0;
+    *log = (Log){ .config = *config, .rank = own_rank(), .ranks = rank_count() };
     log->terminal =
-        !log->silent && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
+        log->rank == 0 && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
     log->reported = clock_now();
-    log->path = metrics_path(config);
+    log->path = metrics_path(config, log->rank);
     log->metrics = metrics_open(log->path, append);
     if (config->usage_ms > 0 && log->metrics)
         log->usage = usage_start(config->usage_ms, emit_usage, log);
@@ -135,7 +129,7 @@ bool log_wants(const Log *log, int64_t step, int64_t steps)
 {
     if (step % log->config.print_freq == 0 || step == steps)
         return true;
-    return log->terminal && log->config.ranks <= 1 && clock_now() - log->stepped >= 1;
+    return log->terminal && log->ranks == 1 && clock_now() - log->stepped >= 1;
 }
 
 static double mean_loss(const Stats *s) { return s->loss_sum / (double)s->count; }
@@ -153,12 +147,11 @@ static int screen_width(void)
 
 // "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2", without the
 // values that do not exist.
-static void numbers_text(const Log *log, const LogStep *s, char *out, size_t size)
+static void numbers_text(const LogStep *s, char *out, size_t size)
 {
-    const char *whose = log->config.whose;
     size_t n = (size_t)snprintf(out, size, "loss: %.3f | acc: %6.3f%%%s%s", mean_loss(&s->stats),
-                                percent(s->stats.correct1, s->stats.count), whose ? " | " : "",
-                                whose ? whose : "");
+                                percent(s->stats.correct1, s->stats.count), s->whose ? " | " : "",
+                                s->whose ? s->whose : "");
     if (s->norm != 0)           // fabs: printf may give a NaN a sign
         n += (size_t)snprintf(out + n, size - n, " | norm: %.4g", fabs(s->norm));
     if (s->loss_scale != 0)
@@ -178,8 +171,8 @@ static void progress_draw(Log *log, bool force)
     if (!force && line->shown && now - line->drawn < 0.1)
         return;
     int left = timed > 0 ? (int)(spent / timed * (double)(line->steps - line->step)) : 0;
-    snprintf(text, sizeof text, "epoch %d/%d  %lld/%lld [%02d:%02d<%02d:%02d, %.0f img/s] %s",
-             line->epoch, line->epochs, (long long)line->step, (long long)line->steps,
+    snprintf(text, sizeof text, "epoch %lld/%d  %lld/%lld [%02d:%02d<%02d:%02d, %.0f img/s] %s",
+             (long long)line->epoch, line->epochs, (long long)line->step, (long long)line->steps,
              (int)spent / 60, (int)spent % 60, left / 60, left % 60,
              timed > 0 ? (double)line->samples / spent : 0, line->numbers);
     alive_outside_begin();      // the terminal may be paused
@@ -197,29 +190,28 @@ void log_progress_end(Log *log)
     log->line.shown = false;
 }
 
-void log_progress(Log *log, int epoch, int epochs, int64_t step, int64_t steps, int batch)
+void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps)
+{
+    log->reported = log->stepped = clock_now();
+    log->line = (Progress){ .epoch = epoch, .epochs = epochs, .step = step, .steps = steps,
+                            .first_step = step, .started = log->reported };
+    log_progress(log, step, 0);
+}
+
+void log_progress(Log *log, int64_t step, int batch)
 {
     Progress *line = &log->line;
-    if (batch == 0) {
-        log->reported = log->stepped = clock_now();
-        *line = (Progress){ .epoch = epoch, .epochs = epochs, .first_step = step,
-                            .started = log->reported };
-    } else {
-        alive_step(epoch, step);
-    }
-    batch *= log->config.ranks > 1 ? log->config.ranks : 1;
-    log->samples += batch;
-    line->samples += batch;
+    log->samples += (int64_t)batch * log->ranks;
+    line->samples += (int64_t)batch * log->ranks;
     line->step = step;
-    line->steps = steps;
     if (log->terminal)
-        progress_draw(log, step == steps);
+        progress_draw(log, step == line->steps);
 }
 
 void log_say(Log *log, const char *format, ...)
 {
     va_list args;
-    if (log->silent)
+    if (log->rank > 0)
         return;
     alive_outside_begin();      // the reader of a pipe may have paused
     if (log->line.shown)
@@ -296,7 +288,7 @@ static void step_event(Log *log, const LogStep *s)
         { s->norm != 0 ? "gradient_norm" : NULL, s->norm },
         { scaled ? "loss_scale" : NULL, s->loss_scale },
         { scaled ? "skipped_steps" : NULL, (double)s->skipped },
-        { log->config.whose ? "rank" : NULL, log->config.rank }));
+        { s->whose ? "rank" : NULL, log->rank }));
     log->wait_ms = 0;
     log->samples = 0;
     log->reported = clock_now();
@@ -307,7 +299,7 @@ void log_step(Log *log, const LogStep *s)
     bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
     log->stepped = clock_now();
     log->wait_ms += s->data_wait_ms;
-    numbers_text(log, s, log->line.numbers, sizeof log->line.numbers);
+    numbers_text(s, log->line.numbers, sizeof log->line.numbers);
     if (log->line.shown)
         progress_draw(log, s->step == s->steps);
     else if (due)
@@ -375,39 +367,4 @@ void log_end(Log *log, uint64_t weight_hash, int threads)
     log_event(log, "end", "\"weight_hash\":\"%016llx\",\"threads\":%d,\"peak_rss_mb\":%.1f",
               (unsigned long long)weight_hash, threads, (double)usage.ru_maxrss / 1024);
     log_say(log, "weight hash: %016llx", (unsigned long long)weight_hash);
-}
-
-// --- a run that cannot continue ------------------------------------------------------------------
-
-// Only rank 0 prints an error that all ranks see.
-static void leave_if_silent(const Log *log)
-{
-    if (log->silent)
-        leave_at_once(EXIT_DIVERGED);
-}
-
-void log_diverged(const Log *log, const Stats *stats, int64_t epoch, int64_t step)
-{
-    bool own = stats->not_finite > 0;
-    if (!own)
-        leave_if_silent(log);       // only the rank with this loss and rank 0 print
-    fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
-            "%s is not finite in epoch %lld, by step %lld; nothing was saved since",
-            own ? "the loss" : stats->bad_gradients > 0 ? "a gradient (of some rank)"
-                                                        : "the loss (of some rank)",
-            (long long)epoch, (long long)step);
-}
-
-void log_scale_failed(const Log *log, double scale, bool fixed, int64_t epoch, int64_t step)
-{
-    leave_if_silent(log);
-    if (fixed)
-        fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
-                "a smaller --loss-scale, or none: in fp16 it then adapts",
-                "gradients (of some rank) are not finite with a loss scale of %g, in epoch %lld, "
-                "by step %lld; nothing was saved since", scale, (long long)epoch, (long long)step);
-    fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
-            "a smaller --lr or a --warmup may help, or --amp bf16",
-            "gradients (of some rank) stay infinite, though the loss scale has fallen to %g, in "
-            "epoch %lld, by step %lld", scale, (long long)epoch, (long long)step);
 }

@@ -125,7 +125,7 @@ void call_lost(const Comm *comm, const Call *call, const char *text)
     if (call)
         call_describe(call, doing);
     for (double waited = 0; waited < wait; waited += look) {
-        int signal = interrupt_requested() ? interrupt_requested() : interrupt_wish();
+        int signal = interrupt_requested() ? interrupt_requested() : interrupt_received();
         if (signal)
             leave_at_once(128 + signal);
         sleep_for(look);

@@ -72,25 +72,21 @@ void ops_need_scratch(Ops *ops, size_t count)
 
 void ops_need_wide(Ops *ops, size_t count) { need(ops, &ops->wide, &ops->wide_count, count); }
 
-void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
+void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings)
 {
-    if (values.loss_scale == 0) {
-        values.loss_scale = scalars->loss_scale;
-        values.clean = scalars->clean;
-        values.skipped = scalars->skipped;
-    }
-    *scalars = values;
+    *scalars = (Scalars){ .set = settings, .scale = scalars->scale };
 }
 
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
 {
+    LossScale *scale = &scalars->scale;
     if (scalars->skip) {
-        scalars->loss_scale = fmaxf(scalars->loss_scale / 2, LOSS_SCALE_LEAST);
-        scalars->clean = 0;
-        scalars->skipped++;
-    } else if (++scalars->clean >= interval) {
-        scalars->loss_scale *= isfinite(2 * scalars->loss_scale) ? 2 : 1;
-        scalars->clean = 0;
+        scale->value = fmaxf(scale->value / 2, LOSS_SCALE_LEAST);
+        scale->clean = 0;
+        scale->skipped++;
+    } else if (++scale->clean >= interval) {
+        scale->value *= isfinite(2 * scale->value) ? 2 : 1;
+        scale->clean = 0;
     }
 }
 
@@ -678,9 +674,9 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
     double loss = 0;
     for (int i = 0; i < rows; i++)
         count += labels[i] >= 0;
-    bool parts = dlogits && scalars->window > 0;
-    int over = parts ? scalars->window : count;
-    double scale = over ? (double)scalars->loss_scale / over : 0;
+    bool parts = dlogits && scalars->set.window > 0;
+    int over = parts ? scalars->set.window : count;
+    double scale = over ? (double)scalars->scale.value / over : 0;
     if (!parts || scalars->done == 0)
         stats->batch_loss_sum = stats->batch_count = stats->batch_correct1 = 0;
     for (int i = 0; i < rows; i++) {
@@ -691,7 +687,7 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
                 memset(dz, 0, (size_t)classes * sizeof *dz);
             continue;
         }
-        RowLoss row = row_loss(z, classes, labels[i], dz ? scalars->smoothing : 0, scale, dz);
+        RowLoss row = row_loss(z, classes, labels[i], dz ? scalars->set.smoothing : 0, scale, dz);
         loss += row.loss;
         stats->batch_correct1 += row.before < 1;
         stats->correct1 += row.before < 1;
@@ -725,11 +721,11 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
 void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
                 const Scalars *scalars)
 {
-    const Scalars s = *scalars;
-    if (s.skip)
+    const StepSettings s = scalars->set;
+    if (scalars->skip)
         return;
     float g_part = s.nesterov ? 1 : 0, v_part = s.nesterov ? s.momentum : 1;
-    float shrink = s.clip_norm > 0 ? (float)fmin(1, s.clip_norm / (s.norm + 1e-6)) : 1;
+    float shrink = s.clip_norm > 0 ? (float)fmin(1, s.clip_norm / (scalars->norm + 1e-6)) : 1;
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++) {
         float g = s.weight_decay * params[i] + shrink * grads[i];
@@ -748,32 +744,35 @@ void add_into(Ops *ops, size_t count, float *values, const float *more)
 
 typedef struct ScaleTask {
     size_t count;
-    float *grads, factor;
-    Scalars *scalars;
-    Stats *stats;
+    float *values, factor;
 } ScaleTask;
 
-// Two streams may run this at once: the first that finds a bad gradient counts the step.
 static void scale_task(void *arg)
 {
     const ScaleTask task = *(ScaleTask *)arg;
-    float factor = task.factor / task.scalars->loss_scale;
-    int bad = 0;
-#pragma omp parallel for simd schedule(static) reduction(| : bad)
-    for (size_t i = 0; i < task.count; i++) {
-        float g = task.grads[i] * factor;
-        bad |= !(fabsf(g) <= FLT_MAX);
-        task.grads[i] = g;
-    }
-    if (bad && __atomic_exchange_n(&task.scalars->skip, 1, __ATOMIC_RELAXED) == 0)
-        __atomic_fetch_add(&task.stats->bad_gradients, 1, __ATOMIC_RELAXED);
+#pragma omp parallel for simd schedule(static)
+    for (size_t i = 0; i < task.count; i++)
+        task.values[i] *= task.factor;
 }
 
-void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
-                     Scalars *scalars, Stats *stats)
+void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
 {
-    ScaleTask task = { count, grads, factor, scalars, stats };
-    stream_call(stream, scale_task, &task, sizeof task);
+    stream_call(stream, scale_task, &(ScaleTask){ count, values, factor }, sizeof(ScaleTask));
+}
+
+void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats)
+{
+    int bad = 0;
+#pragma omp parallel for simd schedule(static) reduction(| : bad)
+    for (size_t i = 0; i < count; i++)
+        bad |= !(fabsf(grads[i]) <= FLT_MAX);
+    scalars->skip |= bad;
+    stats->bad_gradients += bad;
+}
+
+void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
+{
+    scale_task(&(ScaleTask){ count, grads, 1 / scalars->scale.value });
 }
 
 // The number of pieces is fixed, so the sum does not depend on the number of threads.

@@ -5,29 +5,27 @@ namespace {
 
 // --- learning rate, loss scale, skip flag --------------------------------------------------------
 
-__global__ void scalars_set_kernel(Scalars *to, Scalars values)
+__global__ void scalars_set_kernel(Scalars *scalars, StepSettings settings)
 {
     if (threadIdx.x > 0)
         return;
-    if (values.loss_scale == 0) {
-        values.loss_scale = to->loss_scale;
-        values.clean = to->clean;
-        values.skipped = to->skipped;
-    }
-    *to = values;
+    scalars->set = settings;
+    scalars->done = scalars->skip = 0;
+    scalars->norm = 0;
 }
 
 __global__ void loss_scale_adapt_kernel(Scalars *scalars, int interval)
 {
+    LossScale *scale = &scalars->scale;
     if (threadIdx.x > 0)
         return;
     if (scalars->skip) {
-        scalars->loss_scale = fmaxf(scalars->loss_scale / 2, LOSS_SCALE_LEAST);
-        scalars->clean = 0;
-        scalars->skipped++;
-    } else if (++scalars->clean >= interval) {
-        scalars->loss_scale *= isfinite(2 * scalars->loss_scale) ? 2 : 1;
-        scalars->clean = 0;
+        scale->value = fmaxf(scale->value / 2, LOSS_SCALE_LEAST);
+        scale->clean = 0;
+        scale->skipped++;
+    } else if (++scale->clean >= interval) {
+        scale->value *= isfinite(2 * scale->value) ? 2 : 1;
+        scale->clean = 0;
     }
 }
 
@@ -116,16 +114,16 @@ cross_entropy_kernel(Partials partials, int rows, int classes, const float *__re
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, count = 0;
     for (int i = 0; i < rows; i += THREADS)
         count += __syncthreads_count(i + (int)threadIdx.x < rows && labels[i + threadIdx.x] >= 0);
-    bool part = dlogits && scalars->window > 0;
-    int over = part ? scalars->window : count;
-    double scale = over ? (double)scalars->loss_scale / over : 0;
+    bool part = dlogits && scalars->set.window > 0;
+    int over = part ? scalars->set.window : count;
+    double scale = over ? (double)scalars->scale.value / over : 0;
 
     LossPart own = {};
     for (int row = blockIdx.x * WARPS + warp; row < rows; row += gridDim.x * WARPS) {
         const float *z = logits + (size_t)row * classes;
         float *dz = dlogits ? dlogits + (size_t)row * classes : NULL;
         if (labels[row] >= 0)
-            own.add(row_loss(z, classes, labels[row], dz ? scalars->smoothing : 0, scale, dz));
+            own.add(row_loss(z, classes, labels[row], dz ? scalars->set.smoothing : 0, scale, dz));
         else
             for (int j = lane; dz && j < classes; j += WARP)
                 dz[j] = 0;
@@ -190,10 +188,10 @@ template <int V> __global__ void __launch_bounds__(THREADS)
 sgd_kernel(size_t count, float *__restrict__ params, const float *__restrict__ grads,
            float *__restrict__ velocity, const Scalars *__restrict__ scalars)
 {
-    const Scalars s = *scalars;
-    if (s.skip)
+    const StepSettings s = scalars->set;
+    if (scalars->skip)
         return;
-    float shrink = s.clip_norm > 0 ? (float)fmin(1.0, s.clip_norm / (s.norm + 1e-6)) : 1;
+    float shrink = s.clip_norm > 0 ? (float)fmin(1.0, s.clip_norm / (scalars->norm + 1e-6)) : 1;
     for_each_pack<V>(count, [&](auto width, size_t at) {
         constexpr int N = decltype(width)::value;
         Pack<float, N> p = load<N>(params + at), g = load<N>(grads + at);
@@ -222,21 +220,31 @@ add_into_kernel(size_t count, float *__restrict__ values, const float *__restric
 
 // --- gradients -----------------------------------------------------------------------------------
 
+// values *= factor, and /= the loss scale if scalars is not NULL.
+template <int V> __global__ void __launch_bounds__(THREADS)
+scale_kernel(size_t count, float *__restrict__ values, float factor, const Scalars *scalars)
+{
+    factor /= scalars ? scalars->scale.value : 1;
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<float, N> x = load<N>(values + at);
+        for (int k = 0; k < N; k++)
+            x.v[k] *= factor;
+        store<N>(values + at, x);
+    });
+}
+
 // The thread that finds a step's first bad gradient counts it; later ones see that skip is set.
 template <int V> __global__ void __launch_bounds__(THREADS)
-gradients_scale_kernel(size_t count, float *__restrict__ grads, float factor, Scalars *scalars,
+gradients_check_kernel(size_t count, const float *__restrict__ grads, Scalars *scalars,
                        Stats *stats)
 {
     bool bad = false;
-    factor /= scalars->loss_scale;
     for_each_pack<V>(count, [&](auto width, size_t at) {
         constexpr int N = decltype(width)::value;
         Pack<float, N> g = load<N>(grads + at);
-        for (int k = 0; k < N; k++) {
-            g.v[k] *= factor;
+        for (int k = 0; k < N; k++)
             bad |= !isfinite(g.v[k]);
-        }
-        store<N>(grads + at, g);
     });
     bool found = __syncthreads_or(bad) && threadIdx.x == 0;
     if (found && atomicExch(&scalars->skip, 1) == 0)
@@ -327,9 +335,9 @@ cudaError_t kernels_present(void)
 
 // --- ops.h ---------------------------------------------------------------------------------------
 
-void scalars_set(Ops *ops, Scalars *scalars, Scalars values)
+void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings)
 {
-    launch(&ops->device->compute, 1, scalars_set_kernel, scalars, values);
+    launch(&ops->device->compute, 1, scalars_set_kernel, scalars, settings);
 }
 
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
@@ -365,11 +373,26 @@ void add_into(Ops *ops, size_t count, float *values, const float *more)
     launch(&ops->device->compute, blocks_for(count / 4), kernel, count, values, more);
 }
 
-void gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
-                     Scalars *scalars, Stats *stats)
+static void scale(Stream *stream, size_t count, float *values, float factor, const Scalars *scalars)
 {
-    auto kernel = aligned(grads) ? gradients_scale_kernel<4> : gradients_scale_kernel<1>;
-    launch(stream, blocks_for(count / 4), kernel, count, grads, factor, scalars, stats);
+    auto kernel = aligned(values) ? scale_kernel<4> : scale_kernel<1>;
+    launch(stream, blocks_for(count / 4), kernel, count, values, factor, scalars);
+}
+
+void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
+{
+    scale(stream, count, values, factor, NULL);
+}
+
+void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
+{
+    scale(&ops->device->compute, count, grads, 1, scalars);
+}
+
+void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats)
+{
+    auto kernel = aligned(grads) ? gradients_check_kernel<4> : gradients_check_kernel<1>;
+    launch(&ops->device->compute, blocks_for(count / 4), kernel, count, grads, scalars, stats);
 }
 
 void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars)

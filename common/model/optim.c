@@ -98,12 +98,19 @@ void optim_free(Optim *optim)
     free(optim);
 }
 
-Scalars optim_scalars(const Optim *optim, double lr)
+Scalars *scalars_new(Device *device)
+{
+    Scalars *scalars = device_alloc(device, sizeof *scalars), start = { .scale.value = 1 };
+    copy_to_device(device_stream(device), scalars, &start, sizeof start);
+    return scalars;
+}
+
+StepSettings optim_settings(const Optim *optim, double lr)
 {
     const OptimConfig *c = optim->config;
-    return (Scalars){ .lr = (float)lr, .momentum = (float)c->momentum,
-                      .weight_decay = (float)c->weight_decay, .nesterov = c->nesterov,
-                      .smoothing = (float)c->label_smoothing };
+    return (StepSettings){ .lr = (float)lr, .momentum = (float)c->momentum,
+                           .weight_decay = (float)c->weight_decay, .nesterov = c->nesterov,
+                           .smoothing = (float)c->label_smoothing };
 }
 
 void optim_step(Optim *optim, const Scalars *scalars)

@@ -10,15 +10,14 @@ static FILE *out;
 static size_t end;
 
 WRAPPED(ddp_new);
-Ddp *__wrap_ddp_new(const DdpConfig *config, const World *world, Model *model, Scalars *scalars,
-                    Stats *stats)
+Ddp *__wrap_ddp_new(const DdpConfig *config, const World *world, Model *model)
 {
     char name[32];
     snprintf(name, sizeof name, "ready.%d", world->rank);
     out = fopen(name, "w");
     CHECK(out, "", "%s cannot be written", name);
     end = model->param_count;
-    return __real_ddp_new(config, world, model, scalars, stats);
+    return __real_ddp_new(config, world, model);
 }
 
 WRAPPED(slow_ready);

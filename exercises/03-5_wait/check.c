@@ -33,12 +33,11 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
     __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
-WRAPPED(gradients_scale);
-void __wrap_gradients_scale(Ops *ops, Stream *stream, size_t count, float *grads, float factor,
-                            Scalars *scalars, Stats *stats)
+WRAPPED(values_scale);
+void __wrap_values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
 {
     stream_call(stream, nap, NULL, 0);
-    __real_gradients_scale(ops, stream, count, grads, factor, scalars, stats);
+    __real_values_scale(ops, stream, count, values, factor);
     stream_call(stream, arrive, NULL, 0);
 }
 

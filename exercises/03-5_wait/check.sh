@@ -3,7 +3,7 @@
 # small buckets, with one large bucket, without overlap, and without buckets.
 # fails with: all buckets are averaged when the optimizer begins
 export SPY=1
-build --with check.c --wrap comm_all_reduce --wrap gradients_scale --wrap sgd_update
+build --with check.c --wrap comm_all_reduce --wrap values_scale --wrap sgd_update
 same=(--train-samples 64)
 
 # waits NAME WORDS OPTION...: claims that the ranks wait for all buckets and end with the right weights.

@@ -49,5 +49,5 @@ done
 finished right 3 "${train_a_little[@]}" -b 2
 values right.0.jsonl step loss >expected
 values 3.0.jsonl step loss >found
-why="The sums are right. Is the factor right that turns them into averages?"
+why="The sums are right. Are they still right for buckets of other sizes, and in every step?"
 beside "3 ranks learn as they do with comm_all_reduce" 1e-4 step "all-reduce" expected "your ring" found

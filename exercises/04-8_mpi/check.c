@@ -46,10 +46,10 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
     __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
-static float spy(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
+static void spy(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     record("hook", (long long)count, 0, 0);
-    return hook(hook_arg, comm, stream, grads, count);
+    hook(hook_arg, comm, stream, grads, count);
 }
 
 WRAPPED(ddp_set_hook);

@@ -37,6 +37,6 @@ equal "MPI was initialised for calls from this thread" "0 calls that are not all
     "$(count mpi 4 0) calls that are not allowed"
 why=
 [ "$status" = 0 ] || wrong "two ranks train to the end" < <(last_lines yours 25)
-why="All gradients are exchanged. Is the operation a sum, and does the hook return the factor 1 / N?"
+why="All gradients are exchanged. Is the operation a sum?"
 equal "the weights are bit-identical to the finished step's" "$(value right.0.jsonl end weight_hash)" \
     "$(value yours.0.jsonl end weight_hash)"

@@ -38,5 +38,5 @@ learner short 2 "${same[@]}" --compress bf16
 finished right 2 "${same[@]}" --compress bf16
 values short.0.jsonl step loss >found
 values right.0.jsonl step loss >expected
-why="With --compress the hook divides before it adds, so its factor is not 1 / ranks. Use the factor that it returns."
+why="With --compress the gradients are averaged in 16 bits."
 beside "with --compress bf16 the losses are right, too" 1e-4 step expected expected found found

@@ -1,0 +1,58 @@
+// stop.c - after Ctrl-C or SIGTERM, all ranks stop after the same step.
+//
+// A rank that stopped on its own would leave the others waiting for its gradients. So a signal is
+// only a request: a float behind the gradients, which is averaged with them. After the next average
+// every rank sees that it is not 0, and all stop together.
+//
+// The host must not wait for the GPU. There the request is sent after every 8th step, fetched after
+// the step that follows, and read after the next 8th.
+#include "stop.h"
+#include "check.h"
+#include "interrupt.h"
+
+#include <signal.h>
+#include <stdlib.h>
+
+struct Stop {
+    Model *model;
+    float *request, *average;   // this rank's signal, and the average over all ranks; host
+    Event *fetched;             // after this event, average is valid
+    int64_t steps;
+};
+
+Stop *stop_new(Model *model)
+{
+    Stop *stop = xcalloc(1, sizeof *stop);
+    *stop = (Stop){ .model = model, .request = host_alloc(2 * sizeof(float)),
+                    .fetched = event_new(model->device) };
+    stop->average = stop->request + 1;
+    *stop->request = *stop->average = 0;
+    interrupt_hold();
+    return stop;
+}
+
+void stop_agree(Stop *stop)
+{
+    Stream *stream = device_stream(stop->model->device);
+    float *sent = stop->model->grads + stop->model->param_count;
+    int64_t every = device_shares_memory(stop->model->device) ? 1 : 8, step = ++stop->steps % every;
+    if (step == 1 % every) {
+        copy_to_host(stream, stop->average, sent, sizeof *sent);
+        event_record(stop->fetched, stream);
+    }
+    if (step == 0) {
+        event_sync(stop->fetched);
+        if (*stop->average > 0)
+            interrupt_stop(interrupt_received() ? interrupt_received() : SIGTERM);
+        *stop->request = (float)interrupt_received();
+        copy_to_device(stream, sent, stop->request, sizeof *sent);
+    }
+}
+
+void stop_free(Stop *stop)
+{
+    interrupt_release();
+    event_free(stop->fetched);
+    host_free(stop->request);
+    free(stop);
+}

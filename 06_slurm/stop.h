@@ -1,0 +1,10 @@
+// stop.h - after Ctrl-C or SIGTERM, all ranks stop after the same step.
+#pragma once
+#include "model.h"
+
+typedef struct Stop Stop;
+// From now on a signal only asks for a stop: interrupt_requested stays 0 until all ranks know.
+Stop *stop_new(Model *model);
+// Call it after each step, when its gradients are being averaged.
+void stop_agree(Stop *stop);
+void stop_free(Stop *stop);     // then signals count at once again
