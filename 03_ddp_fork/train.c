@@ -326,7 +326,7 @@ static bool train_epoch(Job *job)
 static void open_data(Job *job)
 {
     Error error;
-    if (job->config.checkpoint.save && !checkpoint_probe(job->config.checkpoint.save, &error))
+    if (!checkpoint_claim(&job->config.checkpoint, job->from, &error))
         FAIL_ERROR(&error);
     if (!data_open(&job->data, &job->config.data, job->config.seed, &error))
         FAIL_ERROR(&error);

@@ -265,7 +265,7 @@ void eval_print(Eval *eval, Log *log)
 void eval_probe(const EvalConfig *config, const World *world)
 {
     Error error;
-    if (world->rank == 0 && !result_probe(&config->result, &error))
+    if (world->rank == 0 && !result_claim(&config->result, &error))
         FAIL_ERROR(&error);
 }
 

@@ -37,7 +37,6 @@ typedef struct Option {
     const char *help;
     double min, max;       // of a number, inclusive
     bool own;              // may differ between the processes of a run
-    bool overwrites;       // a file that is overwritten: no other option may name the same one
 } Option;
 
 enum { ARGS_MAX = 96 };

@@ -10,8 +10,8 @@ typedef struct ResultConfig {
     const char *predictions;    // file, or NULL
 } ResultConfig;
 void result_options(Args *args, ResultConfig *config);
-// Can the file be written?
-bool result_probe(const ResultConfig *config, Error *err);
+// Claims the file: fails if it cannot be written (base/output.h).
+bool result_claim(const ResultConfig *config, Error *err);
 
 typedef struct Result {
     const Data *data;

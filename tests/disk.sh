@@ -6,14 +6,14 @@
 
 ${CC:-cc} -shared -fPIC -O1 -o "$TMP/fault.so" "$SRC/tests/shim/fault.c" || exit 1
 
-# Calls before the folder is first opened do not count. Repeated equal calls count once.
+# Calls before the first one for a temporary file do not count, nor do lock files. Repeated equal calls count once.
 replaces()
 {
     local folder=$1 name
     for name in "${@:2}"; do
-        printf '%s\n' "open $folder" "open beside $name" "write beside $name" "fsync beside $name" \
-            "rename $folder/$name" "close beside $name" "fsync $folder" "close $folder"
+        printf '%s\n' "unlink beside $name" "open beside $name" "write beside $name" "fsync beside $name" \
+            "rename $folder/$name" "close beside $name" "open $folder/" "fsync $folder/" "close $folder/"
     done >wanted
-    sed -n '\|^open '"$folder"'$|,$p' calls |
+    sed -n '\|^unlink .*tmp$|,$p' calls | grep -v '\.lock' |
         sed -E 's|^([a-z]+) .*/(.*)\.tmp( .*)?$|\1 beside \2|' | uniq | diff - wanted
 }

@@ -14,17 +14,17 @@ small=("${convnet[@]}" --amp off --train-samples 64 --test-samples 40 -b 8 --epo
 
 # --- refused before there is any work -------------------------------------------------------------------
 
-expect 1 "no/such/file: open its directory: No such file or directory" \
+expect 1 "no/such/file: open a lock file beside it: No such file or directory" \
     ranks 3 "$train" "${small[@]}" --predictions no/such/file
 check "rank 0 reports it" says "^\[rank 0/3 .*no/such/file"
 check "before any training" not says "== step:"
 
 # --- no result ----------------------------------------------------------------------------------------------
 
-echo old >all
+echo index,label,old >all
 expect 0 "== not written: all, since the run ended before its first test" \
     "$train" "${small[@]}" --max-steps 2 --predictions all
-check "the old file" test "$(cat all)" = old
+check "the old file" test "$(cat all)" = index,label,old
 # The largest finite weights, because weights that are not finite would be refused when they are read.
 header=$(od -An -N8 -t u8 net.st)
 offset=$(head -c $((header + 8)) net.st | tail -c +9 | sed 's/.*"fc.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
@@ -39,8 +39,8 @@ expect 0 "== test" "$train" "${small[@]}" -e --init net.st --predictions result
 check "nothing temporary" nothing_temporary
 (ulimit -f 4; trap '' XFSZ; "$train" "${small[@]}" -e --init net.st --test-samples 2000 --predictions all >output 2>&1)
 check "a file too large: status $?" test $? = 1
-check "a file too large: the error message" says "all: write at byte 4096: File too large"
-check "the old file" test "$(cat all)" = old
+check "a file too large: the error message" says "all: write: File too large"
+check "the old file" test "$(cat all)" = index,label,old
 check "nothing temporary" nothing_temporary
 
 # --- killed at every call that writes them ----------------------------------------------------------------

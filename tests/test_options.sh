@@ -100,15 +100,4 @@ expect 2 "--master-addr" "$launch" --nnodes 2 -- true
 expect 2 "--master-port" "$launch" --nnodes 2 --master-addr 127.0.0.1 --master-port 0 -- true
 expect 2 "--log-dir" "$launch" --prefix --log-dir logs -- true
 
-# two options with the same file; only what is not a regular file may be given twice
-wrong "--trace: that is the file of --metrics" --trace ./made.jsonl -e
-wrong "--metrics: that is the file of --resume" --resume made.jsonl --init b
-touch "$TMP/there"
-ln "$TMP/there" "$TMP/linked"
-wrong "--metrics: that is the file of --init" --init "$TMP/there" --metrics "$TMP/linked" --resume a
-wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b \
-    --metrics /dev/null --trace /dev/null
-for option in metrics trace predictions; do
-    expect 2 "--$option: that is the file of --init" "$BUILD/07_dist_eval/train" --init one --$option one --resume a
-done
 test_done

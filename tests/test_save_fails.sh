@@ -30,7 +30,7 @@ before()        # the state after epoch 1
 }
 
 is_whole() { cmp -s "$1" "old/${1#*/}" || cmp -s "$1" "middle/${1#*/}" || cmp -s "$1" "new/${1#*/}"; }
-nothing_temporary() { ! compgen -G 'saved/*tmp*'; }
+nothing_temporary() { ! compgen -G 'saved/*tmp*' && ! compgen -G 'saved/*.lock'; }
 says() { grep -qF -- "$1" output; }
 is() { [ "$1" = "$2" ]; }
 lines() { wc -l <output; }
@@ -102,15 +102,16 @@ fails()
     check "$1 $2 $3: the old checkpoint" cmp saved/net old/net
     check "$1 $2 $3: nothing temporary" nothing_temporary
 }
-room="make room; the file that was there before is whole"
+whole="the file that was there before is whole"
 elsewhere="give a file in a directory that exists and is writable"
-fails write 1 ENOSPC "write at byte 0: No space left on device" "$room"
-fails write 2 EIO "write at byte " "the file that was there before is whole"
-fails write 2 short "write at byte " "$room"
-fails fsync 1 EIO "fsync: Input/output error"
-fails rename 1 EACCES "rename: Permission denied" "$elsewhere"
-fails open 2 EACCES "open its directory: Permission denied" "$elsewhere" # 1: of the file to resume
-fails open 3 EROFS "open a temporary file beside it: Read-only file system" "$elsewhere"
+fails write 1 ENOSPC "write: No space left on device" "$whole"
+fails write 2 EIO "write: Input/output error" "$whole"
+fails write 2 short "write: No space left on device" "$whole"
+fails fsync 1 EIO "fsync: Input/output error" "$whole"
+fails rename 1 EACCES "rename: Permission denied" "$whole"
+# The first three calls open the locks of net and net.best, and the file to resume.
+fails open 1 EACCES "open a lock file beside it: Permission denied" "$elsewhere"
+fails open 4 EROFS "open a temporary file beside it: Read-only file system" "$elsewhere"
 
 # After the rename the new file is in place. The program must report that a crash could still undo the rename.
 before
@@ -143,7 +144,7 @@ impatient()
     check "$1 $2, impatient: the checkpoint" is_whole saved/net
     check "$1 $2, impatient: nothing temporary" nothing_temporary
 }
-impatient open 3                # 1: of the file to resume; 2: of the directory
+impatient open 4
 impatient write 2
 impatient fsync 1
 impatient rename 1
@@ -157,8 +158,36 @@ check "ulimit -f: the message" says "File too large"
 check "ulimit -f: the old checkpoint" cmp saved/net old/net
 check "ulimit -f: nothing temporary" nothing_temporary
 
-expect 1 "no/such/net: open its directory: No such file or directory" \
+expect 1 "no/such/net: open a lock file beside it: No such file or directory" \
     "$train" "${options[@]}" --epochs 1 --save no/such/net
+# A run holds the lock until it ends. Neither a run that was killed nor its files keep the next one out.
+before
+echo "" >saved/net.lock
+expect 0 "this run will replace the checkpoint of" "$train" "${options[@]}" --epochs 1 --save saved/net
+"$train" "${options[@]}" --epochs 100000 --save saved/net >stdout 2>output &
+for _ in $(seq 500); do grep -q "== saved\|== saving" stdout && break; sleep 0.01; done
+for other in "--save saved/net" "--save saved/net --resume auto" "--save saved/net.best"; do
+    # shellcheck disable=SC2086  # several words
+    expect 1 "another run writes to it and holds saved/net" "$train" "${options[@]}" --epochs 1 $other
+done
+check "... and does no work" not says "Training"
+expect 0 "top1:" "$train" "${options[@]}" --evaluate --save saved/net --resume auto
+{ kill -KILL $!; wait $!; } 2>/dev/null
+expect 0 "== resumed" "$train" "${options[@]}" --epochs 1 --resume saved/net --save saved/net
+check "nothing is left of the lock" not compgen -G 'saved/*.lock'
+# All names of --save are claimed, and no file of another kind is replaced.
+for other in "--metrics saved/net" "--metrics saved/net.best" "--metrics ./saved/net.tmp" "--trace saved/net.best.tmp" \
+    "--metrics saved/net%r --save saved/net0"; do
+    before
+    # shellcheck disable=SC2086  # several words
+    "$train" "${options[@]}" --epochs 1 --save saved/net $other >stdout 2>output
+    check "$other: refused before any work" test "$? $(grep -c 'Training' stdout)" = "1 0"
+    check "$other: the checkpoint" cmp saved/net old/net
+    check "$other: the best checkpoint" cmp saved/net.best old/net.best
+done
+echo "some text" >saved/text
+expect 1 "saved/text is a file of another kind, not a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
+expect 1 "saved/net is a checkpoint, not a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
 [ "$within" = 1 ] && expect 2 "--save-every: needs --save FILE" "$train" "${options[@]}" --save-every 5
 expect 1 "saved is a directory" "$train" "${options[@]}" --epochs 1 --save saved
 mkdir none.best

@@ -94,8 +94,7 @@ TEST(a_file_is_valid_after_every_event)
     EXPECT_EQ_INT(count("\"ph\":\"B\""), 40);
     EXPECT_EQ_INT(count("\"ph\":\"E\""), 40);
     EXPECT_EQ_INT(count("\"pid\":3"), 82);
-    EXPECT_EQ_INT(
-        count("\"name\":\"thread_name\",\"args\":{\"name\":\"main \\\"loop\\\"\\u000"), 1);
+    EXPECT_EQ_INT(count("\"thread_name\",\"args\":{\"name\":\"main \\\"loop\\\"\\n\"}"), 1);
     EXPECT_EQ_INT(count("\"name\":\"process_name\",\"args\":{\"name\":\"rank 3\"}"), 1);
 }
 

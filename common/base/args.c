@@ -9,7 +9,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { CONFIGS_MAX = 16 };
@@ -71,7 +70,7 @@ static void value_json(const Option *option, FILE *out)
     char text[64];
     value_text(option, text, sizeof text);
     if (is_text(option))
-        json_text(out, *(const char **)option->value);
+        json_put(out, *(const char **)option->value);
     else
         fputs(option->type != ARG_FLAG ? text : number_of(option) ? "true" : "false", out);
 }
@@ -449,48 +448,6 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-// Finds the file at path or, if it does not exist yet, its directory and its name there. False if
-// neither exists, or if it is a device or a pipe, which two options may share.
-static bool identify(const char *path, struct stat *st, const char **name)
-{
-    const char *slash = strrchr(path, '/');
-    char directory[PATH_MAX] = ".";
-    *name = "";
-    if (stat(path, st) == 0)
-        return S_ISREG(st->st_mode);
-    *name = slash ? slash + 1 : path;
-    if (slash)
-        snprintf(directory, sizeof directory, "%.*s", (int)(slash - path + 1), path);
-    return stat(directory, st) == 0;
-}
-
-static bool same_file(const char *a, const char *b)
-{
-    struct stat one, other;
-    const char *name, *other_name;
-    return identify(a, &one, &name) && identify(b, &other, &other_name) &&
-           one.st_dev == other.st_dev && one.st_ino == other.st_ino &&
-           strcmp(name, other_name) == 0;
-}
-
-static const char *file_of(const Option *o)
-{
-    bool is_file = o->type == ARG_STRING && o->metavar && strcmp(o->metavar, "FILE") == 0;
-    return is_file ? *(const char **)o->value : NULL;
-}
-
-// Refuses a file that one option writes and a different option reads or writes.
-static void refuse_same_files(const Args *args)
-{
-    for (int i = 0; i < args->count; i++)
-        for (int j = 0; j < i; j++) {
-            const Option *a = &args->rows[i], *b = &args->rows[j];
-            const char *file = file_of(a), *other = file_of(b);
-            if (file && other && (a->overwrites || b->overwrites) && same_file(file, other))
-                args_reject(args, a->name, "that is the file of --%s", b->name);
-        }
-}
-
 // Returns the number of words that are options and their values.
 static int parse_words(Args *args, int argc, char **argv)
 {
@@ -534,7 +491,6 @@ void args_parse(Args *args, int argc, char **argv)
         read_configs(args, argc, argv);
     int i = parse_words(args, argc, argv);
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
-    refuse_same_files(args);
     if (config.print)
         print_config(args);
 }

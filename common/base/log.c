@@ -4,6 +4,7 @@
 #include "check.h"
 #include "clock.h"
 #include "base/json.h"
+#include "base/output.h"
 #include "base/usage.h"
 #include <errno.h>
 #include <math.h>
@@ -61,10 +62,9 @@ void log_options(Args *args, LogConfig *config)
         { "print-freq", 'p', ARG_INT, &config->print_freq, "N", "steps between two printed lines",
           .min = 1, .max = 1e9 },
         { "metrics", 0, ARG_STRING, &config->metrics, "FILE",
-          "write events as JSON lines (%r in the name: the rank)", .own = true,
-          .overwrites = true },
+          "write events as JSON lines (%r in the name: the rank)", .own = true },
         { "trace", 0, ARG_STRING, &config->trace, "FILE",
-          "write a timeline for https://ui.perfetto.dev", .own = true, .overwrites = true },
+          "write a timeline for https://ui.perfetto.dev", .own = true },
         { "usage", 0, ARG_INT, &config->usage_ms, "MS",
           "with --metrics: time between samples of CPU, memory, GPU (0: none)", .min = 0,
           .max = 1e6 }));
@@ -86,8 +86,11 @@ static char *metrics_path(const LogConfig *config, int rank)
 
 static FILE *metrics_open(const char *path, bool append)
 {
+    Error error;
     if (path == NULL)
         return NULL;
+    if (!output_claim(path, OUTPUT_EVENTS, &error))
+        FAIL_ERROR(&error);
     signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
     FILE *file = fopen(path, append ? "ae" : "we");
     CHECK(file, "give --metrics a file in a directory that exists and is writable",
@@ -345,13 +348,13 @@ void log_config(Log *log, const Args *args, const char *device, const char *extr
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
 
     fprintf(out, "\"program\":");
-    json_text(out, args->program);
+    json_put(out, args->program);
     fprintf(out, ",\"revision\":");
-    json_text(out, DDP_GIT_REVISION);
+    json_put(out, DDP_GIT_REVISION);
     fprintf(out, ",\"time\":\"%s\",\"host\":", date);
-    json_text(out, machine.nodename);
+    json_put(out, machine.nodename);
     fprintf(out, ",\"cores\":%ld,\"device\":", sysconf(_SC_NPROCESSORS_ONLN));
-    json_text(out, device);
+    json_put(out, device);
     fprintf(out, ",\"options\":{");
     args_json(args, out);
     fprintf(out, "}%s%s", extra_json ? "," : "", extra_json ? extra_json : "");

@@ -12,6 +12,7 @@
 #include "trace.h"
 #include "check.h"
 #include "base/json.h"
+#include "base/output.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -67,11 +68,11 @@ static void write_event(char ph, int tid, int64_t ts, const char *name, const ch
         fprintf(out, ",\"ts\":%lld.%03d", (long long)(ts / 1000), (int)(ts % 1000));
     if (name) {
         fputs(",\"name\":", out);
-        json_text(out, name);
+        json_put(out, name);
     }
     if (arg) {
         fputs(",\"args\":{\"name\":", out);
-        json_text(out, arg);
+        json_put(out, arg);
         fputc('}', out);
     }
     fputs("},\n", out);
@@ -120,8 +121,11 @@ static void write_span(char ph, const char *name)
 // The first process of a run empties the file; later ones append.
 static FILE *open_file(const char *path)
 {
+    Error error;
     struct stat st;
     char first[256] = "[\n", there[256] = "";
+    if (!output_claim(path, OUTPUT_TIMELINE, &error))
+        FAIL_ERROR(&error);
     signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
     CHECK(fd >= 0, "give --trace a file in a directory that exists and is writable",

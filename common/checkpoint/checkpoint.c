@@ -7,14 +7,17 @@
 //   __metadata__: format "pt", ddp.arch, ddp.dataset
 #include "checkpoint.h"
 #include "alive.h"
-#include "base/replace_file.h"
+#include "base/output.h"
 #include "checkpoint/safetensors.h"
 #include <errno.h>
 #include <float.h>
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 // The numbers of a TrainState, and their valid ranges.
@@ -356,12 +359,31 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
     return ok;
 }
 
-bool checkpoint_probe(const char *path, Error *err)
+// If a checkpoint is there, prints one line about it.
+static void warn_of_replacing(const char *path)
 {
-    char best[4096];
-    if (snprintf(best, sizeof best, "%s.best", path) >= (int)sizeof best)
-        return error_set(err, "", "%.80s...: the path is too long", path);
-    return replace_file_probe(path, err) && replace_file_probe(best, err);
+    char date[32];
+    struct stat st;
+    struct tm tm;
+    if (stat(path, &st) != 0 || st.st_size == 0)
+        return;
+    strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime_r(&st.st_mtime, &tm));
+    WARN("", "%.300s: this run will replace the checkpoint of %s (--resume auto continues it)", path,
+         date);
+}
+
+bool checkpoint_claim(const CheckpointConfig *c, const char *from, Error *err)
+{
+    char best[PATH_MAX];
+    if (!c->save || c->evaluate)
+        return true;
+    if (snprintf(best, sizeof best, "%s.best", c->save) >= (int)sizeof best)
+        return error_set(err, "", "%.80s...: the path is too long", c->save);
+    if (!output_lock(c->save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
+        return false;
+    if (!from)
+        warn_of_replacing(c->save);
+    return true;
 }
 
 // --- continuing ----------------------------------------------------------------------------------

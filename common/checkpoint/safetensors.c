@@ -2,12 +2,13 @@
 #include "checkpoint/safetensors.h"
 #include "alive.h"
 #include "base/json.h"
-#include "base/replace_file.h"
+#include "base/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -225,63 +226,52 @@ bool st_open(StFile *file, const char *path, Error *err)
 
 // --- writing -------------------------------------------------------------------------------------
 
-typedef struct Content {
-    const StTensor *tensors;
-    int count;
-    const char *const (*metadata)[2];
-    int metadata_count;
-} Content;
-
-// The 8 bytes of length and the JSON, padded with spaces so that the data begins at a multiple of
-// 8. The caller frees it.
-static char *make_header(const Content *c, size_t *size)
+static json_t *header_json(const StTensor *tensors, int count, const char *const (*metadata)[2],
+                           int metadata_count)
 {
-    char *header = NULL;
-    FILE *out = open_memstream(&header, size);
-    CHECK(out, "", "open_memstream: %s", strerror(errno));
-    fwrite("\0\0\0\0\0\0\0\0", 1, 8, out);
-    fputs("{\"__metadata__\":{", out);
-    for (int i = 0; i < c->metadata_count; i++) {
-        fputs(i ? "," : "", out);
-        json_text(out, c->metadata[i][0]);
-        fputc(':', out);
-        json_text(out, c->metadata[i][1]);
-    }
-    fputc('}', out);
+    json_t *header = json_object(), *about = json_object();
     size_t offset = 0;
-    for (const StTensor *t = c->tensors; t < c->tensors + c->count; t++) {
-        fputc(',', out);
-        json_text(out, t->name);
-        fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", t->dtype);
+    for (int i = 0; i < metadata_count; i++)
+        json_object_set_new(about, metadata[i][0], json_text(metadata[i][1]));
+    json_object_set_new(header, "__metadata__", about);
+    for (const StTensor *t = tensors; t < tensors + count; t++) {
+        json_t *shape = json_array();
         for (int d = 0; d < t->ndim; d++)
-            fprintf(out, "%s%lld", d ? "," : "", (long long)t->shape[d]);
-        fprintf(out, "],\"data_offsets\":[%zu,%zu]}", offset, offset + t->bytes);
+            json_array_append_new(shape, json_integer(t->shape[d]));
+        json_object_set_new(header, t->name,
+                            json_pack("{s:s, s:o, s:[I,I]}", "dtype", t->dtype, "shape", shape,
+                                      "data_offsets", (json_int_t)offset,
+                                      (json_int_t)(offset + t->bytes)));
         offset += t->bytes;
     }
-    fputc('}', out);
-    for (fflush(out); *size % 8; fflush(out))
-        fputc(' ', out);
-    fclose(out);
-    uint64_t length = *size - 8;
-    memcpy(header, &length, 8);
     return header;
 }
 
-static bool write_content(FileWriter *w, const void *arg)
+// The length and the JSON, padded with spaces so that the data begins at a multiple of 8.
+static bool write_header(FILE *out, json_t *header)
 {
-    const Content *c = arg;
-    size_t size;
-    char *header = make_header(c, &size);
-    bool ok = writer_add(w, header, size);
-    for (int i = 0; i < c->count && ok; i++)
-        ok = writer_add(w, c->tensors[i].data, c->tensors[i].bytes);
-    free(header);
+    char *text = json_dumps(header, JSON_COMPACT);
+    CHECK(text, "", "out of memory, or a tensor's name is not UTF-8");
+    uint64_t length = (strlen(text) + 7) / 8 * 8;
+    bool ok = fwrite(&length, sizeof length, 1, out) == 1 &&
+              fprintf(out, "%-*s", (int)length, text) == (int)length;
+    free(text);
     return ok;
 }
 
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err)
 {
-    Content content = { tensors, count, metadata, metadata_count };
-    return replace_file(path, write_content, &content, err);
+    FILE *out = replace_open(path, err);
+    if (!out)
+        return false;
+    json_t *header = header_json(tensors, count, metadata, metadata_count);
+    alive_outside_begin();      // writing to a disk has no time limit
+    bool ok = write_header(out, header);
+    for (int i = 0; i < count && ok; i++)
+        ok = fwrite(tensors[i].data, 1, tensors[i].bytes, out) == tensors[i].bytes;
+    ok = replace_commit(out, path, err);
+    alive_outside_end();
+    json_decref(header);
+    return ok;
 }

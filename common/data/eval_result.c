@@ -1,6 +1,6 @@
 // eval_result.c - counts predictions, prints the results of an evaluation and writes its file.
 #include "eval_result.h"
-#include "base/replace_file.h"
+#include "base/output.h"
 #include "data/pictures.h"
 
 #include <math.h>
@@ -12,13 +12,12 @@ void result_options(Args *args, ResultConfig *config)
     args_add(args, ARGS_ROWS(
         { "per-class", 0, ARG_FLAG, &config->per_class, NULL, "print each class's accuracy, too" },
         { "predictions", 0, ARG_STRING, &config->predictions, "FILE",
-          "write the last test's prediction for each image (CSV, for ./ddp plot)",
-          .overwrites = true }));
+          "write the last test's prediction for each image (CSV, for ./ddp plot)" }));
 }
 
-bool result_probe(const ResultConfig *config, Error *err)
+bool result_claim(const ResultConfig *config, Error *err)
 {
-    return !config->predictions || replace_file_probe(config->predictions, err);
+    return !config->predictions || output_lock(config->predictions, OUTPUT_TABLE, err);
 }
 
 // --- counting ------------------------------------------------------------------------------------
@@ -106,28 +105,15 @@ static void print_predictions(const Result *r, FILE *out)
     }
 }
 
-typedef struct Text {
-    char *text;
-    size_t bytes;
-} Text;
-
-static bool text_write(FileWriter *w, const void *arg)
-{
-    const Text *t = arg;
-    return writer_add(w, t->text, t->bytes);
-}
-
 static void write_predictions(const Result *r, const char *path)
 {
-    Text t;
     Error error;
-    FILE *out = open_memstream(&t.text, &t.bytes);
-    CHECK(out, "", "out of memory");
-    print_predictions(r, out);
-    CHECK(fclose(out) == 0, "", "out of memory");
-    if (!replace_file(path, text_write, &t, &error))
+    FILE *out = replace_open(path, &error);
+    if (!out)
         FAIL_ERROR(&error);
-    free(t.text);
+    print_predictions(r, out);
+    if (!replace_commit(out, path, &error))
+        FAIL_ERROR(&error);
 }
 
 void result_print(const Result *r, const ResultConfig *config, Log *log)

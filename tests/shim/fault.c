@@ -21,6 +21,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,6 +152,23 @@ ssize_t write(int fd, const void *bytes, size_t size)
     if (verdict == HALF)
         return survived(REAL(write)(fd, bytes, half_of(size)));
     return REAL(write)(fd, bytes, size);
+}
+
+static ssize_t stream_write(void *fd, const char *bytes, size_t size)
+{
+    ssize_t n = 1, done = 0;
+    for (; (size_t)done < size && n > 0; done += n > 0 ? n : 0)
+        n = write((int)(intptr_t)fd, bytes + done, size - (size_t)done);
+    return done;                // less than size: an error
+}
+
+static int stream_close(void *fd) { return close((int)(intptr_t)fd); }
+
+// The C library's streams do not call the functions of this file, so watched files get a stream that does.
+FILE *fdopen(int fd, const char *mode)
+{
+    cookie_io_functions_t calls = { .write = stream_write, .close = stream_close };
+    return path_of(fd) ? fopencookie((void *)(intptr_t)fd, mode, calls) : REAL(fdopen)(fd, mode);
 }
 
 int fsync(int fd)

@@ -1,0 +1,31 @@
+// output.h - the files that a run writes: none is lost by mistake, and one that is replaced is
+// complete at any moment.
+#pragma once
+#include "check.h"
+#include <stdio.h>
+
+typedef enum OutputKind {
+    OUTPUT_CHECKPOINT,      // safetensors
+    OUTPUT_EVENTS,          // JSON lines of --metrics
+    OUTPUT_TIMELINE,        // of --trace
+    OUTPUT_TABLE,           // CSV
+    OUTPUT_OTHER
+} OutputKind;
+
+// Before any work, for each file that this process will write: fails if the file has content of a
+// different kind (its first bytes show it), or if this process has already claimed it. Devices,
+// pipes and empty files are fine.
+bool output_claim(const char *path, OutputKind kind, Error *err);
+
+// Claims a regular file, or one that does not exist yet, for replace_open. Until this process ends,
+// no other process, at least on this host, can do the same: it holds a lock on path.lock. The lock
+// of a process that was killed is gone, though its file may remain.
+bool output_lock(const char *path, OutputKind kind, Error *err);
+
+// Opens path.tmp (mode 0644 & ~umask), which replaces path once it is committed. Each replace_open
+// that succeeds needs one replace_commit, also after a failed write (then at once, while errno says
+// why). NULL: err is filled.
+FILE *replace_open(const char *path, Error *err);
+// Closes the file, after it has synced it to the disk, renamed it to path and synced the directory.
+// On any failure removes path.tmp, leaves path as it was, and err names the call that failed.
+bool replace_commit(FILE *file, const char *path, Error *err);

@@ -1,0 +1,157 @@
+// test_output.c - claiming the files of a run, and replacing files that others have left or planted.
+// (test_save_fails.sh tests a failing disk.)
+#include "base/output.h"
+#include "test.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static bool replace(const char *path, const char *text, Error *err)
+{
+    FILE *out = replace_open(path, err);
+    if (!out)
+        return false;
+    fputs(text, out);
+    return replace_commit(out, path, err);
+}
+
+static void expect_content(const char *path, const char *wanted)
+{
+    char text[64] = "";
+    int fd = open(path, O_RDONLY);
+    EXPECT(fd >= 0 && read(fd, text, sizeof text - 1) >= 0, "%s", path);
+    close(fd);
+    EXPECT_EQ_STR(text, wanted);
+}
+
+static void put(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    EXPECT(write(fd, text, strlen(text)) == (ssize_t)strlen(text), "%s", path);
+    close(fd);
+}
+
+// A child that locks the file, despite what a killed one left, and begins to write. Kill it.
+static pid_t lock_in_child(const char *path)
+{
+    Error err = { "", "" };
+    int ready[2];
+    char byte;
+    EXPECT(pipe(ready) == 0, "pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        bool ok = output_lock(path, OUTPUT_CHECKPOINT, &err) && replace_open(path, &err) != NULL &&
+                  write(ready[1], "", 1) == 1;
+        for (; ok; pause()) {
+        }
+        _exit(1);
+    }
+    close(ready[1]);
+    EXPECT(read(ready[0], &byte, 1) == 1, "the child cannot lock %s", path);
+    close(ready[0]);
+    return child;
+}
+
+static void kill_child(pid_t child)
+{
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+}
+
+// A killed writer's lock file and half a file remain; neither stops the next one.
+TEST(killed_writers)
+{
+    const char *path = test_path("killed"), *part = test_path("killed.tmp");
+    Error err;
+    for (int i = 0; i < 2; i++) {
+        kill_child(lock_in_child(path));
+        EXPECT(access(part, F_OK) == 0 && access(test_path("killed.lock"), F_OK) == 0, "no left-overs");
+    }
+    EXPECT(replace(path, "new", &err), "%s", err.text);
+    expect_content(path, "new");
+    EXPECT(access(part, F_OK) != 0, "%s was not removed", part);
+}
+
+TEST(a_running_writer_keeps_others_out)
+{
+    const char *path = test_path("running");
+    Error err;
+    pid_t child = lock_in_child(path);
+    EXPECT(!output_lock(path, OUTPUT_CHECKPOINT, &err) && strstr(err.text, "another run writes to it"),
+           "two processes hold the lock");
+    kill_child(child);
+}
+
+// A symbolic or hard link in place of the temporary file: its target must not change.
+TEST(links_are_not_followed)
+{
+    const char *path = test_path("trap"), *part = test_path("trap.tmp"), *victim = test_path("victim");
+    Error err;
+    put(victim, "mine");
+    EXPECT(symlink(victim, part) == 0, "symlink");
+    EXPECT(replace(path, "new", &err), "%s", err.text);
+    expect_content(victim, "mine");
+    EXPECT(link(victim, part) == 0, "link");
+    EXPECT(replace(path, "newer", &err), "%s", err.text);
+    expect_content(victim, "mine");
+    expect_content(path, "newer");
+}
+
+// What a file holds, as whose file it is claimed, and the error. NULL: none.
+static const struct {
+    const char *content;
+    OutputKind kind;
+    const char *error;
+} claimed[] = {
+    { "", OUTPUT_EVENTS, NULL },
+    { "{\"event\":\"config\"}\n", OUTPUT_EVENTS, NULL },
+    { "{\"event\":\"config\"}\n", OUTPUT_CHECKPOINT, "is a file of --metrics, not a checkpoint" },
+    { "[\n{\"ph\":\"M\"", OUTPUT_TIMELINE, NULL },
+    { "[\n", OUTPUT_TIMELINE, NULL },
+    { "[\n{\"ph\":\"M\"", OUTPUT_EVENTS, "is a timeline, not a file of --metrics" },
+    { "index,label,prediction\n", OUTPUT_TABLE, NULL },
+    { "int main(void);\n", OUTPUT_EVENTS, "is a file of another kind" },
+    { "{\"name\": 1}\n", OUTPUT_EVENTS, "is a file of another kind" },
+    { "index,label,prediction\n", OUTPUT_TIMELINE, "is a table of results, not a timeline" },
+};
+
+TEST(kinds)
+{
+    Error err;
+    for (size_t i = 0; i < sizeof claimed / sizeof *claimed; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "kind%zu", i);
+        put(test_path(name), claimed[i].content);
+        bool ok = output_claim(test_path(name), claimed[i].kind, &err);
+        EXPECT(ok == !claimed[i].error && (ok || strstr(err.text, claimed[i].error)), "case %zu: %s",
+               i, ok ? "accepted" : err.text);
+    }
+    EXPECT(output_claim("/dev/null", OUTPUT_EVENTS, &err) &&
+           output_claim("/dev/null", OUTPUT_TIMELINE, &err), "%s", err.text);
+    EXPECT(output_lock(test_path("save"), OUTPUT_CHECKPOINT, &err), "%s", err.text);
+    for (int i = 0; i < 3; i++)
+        EXPECT(!output_claim(test_path((const char *[]){ "save", "save.tmp", "save.lock" }[i]),
+                             OUTPUT_EVENTS, &err), "claimed twice");
+}
+
+// During the run a different program writes a file of another kind.
+TEST(another_kind_is_not_replaced)
+{
+    const char *path = test_path("late");
+    Error err;
+    put(path, "{\"event\":\"config\"}\n");
+    EXPECT(!replace(path, "index,label,prediction\n", &err), "replaced");
+    expect_content(path, "{\"event\":\"config\"}\n");
+    EXPECT(access(test_path("late.tmp"), F_OK) != 0, "late.tmp remains");
+}
+
+int main(void)
+{
+    killed_writers();
+    a_running_writer_keeps_others_out();
+    links_are_not_followed();
+    kinds();
+    another_kind_is_not_replaced();
+    return test_done();
+}
