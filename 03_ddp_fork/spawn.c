@@ -1,11 +1,12 @@
 // spawn.c - starts the ranks and supervises them until the last one has ended.
 //
-//   parent   binds a port, fork fork | watches: deaths, signs of life, signals   | exits
+//   parent   binds a port, fork fork | watches: deaths, heartbeats, signals      | exits
 //   rank 0                 |     | listens  meet | step | step | evaluate | save |
 //   rank 1                      || connects meet | step | step | ...waits...     |
 //
 // The parent has one thread, uses no GPU and starts no library: after that, its children could not
-// use them. It gives each rank what it needs to find the others: a number, the port and a secret.
+// use them. It gives each rank what it needs to find the others: a number, a port, and a token that
+// no other run has.
 #include "spawn.h"
 #include "check.h"
 #include "device.h"
@@ -30,10 +31,10 @@ void spawn_options(Args *args, SpawnConfig *config)
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "processes (0: one per GPU; 2 on a CPU)",
           .min = 0, .max = 256 },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
-          "a rank is lost after this time without a sign of life (0: never)", .min = 0, .max = 1e6 }));
+          "a rank is lost after this time without a heartbeat (0: never)", .min = 0, .max = 1e6 }));
 }
 
-// --- how many? -----------------------------------------------------------------------------------
+// --- the number of ranks -------------------------------------------------------------------------
 
 // Counting GPUs starts CUDA, which children of this process could not use: so a child counts.
 static int count_gpus(void)
@@ -58,7 +59,7 @@ static int count_gpus(void)
     return count;
 }
 
-static int how_many(const SpawnConfig *config)
+static int count_ranks(const SpawnConfig *config)
 {
     if (strcmp(device_backend, "cpu") == 0)
         return config->ranks > 0 ? config->ranks : 2;
@@ -73,11 +74,11 @@ static int how_many(const SpawnConfig *config)
 // --- the ranks -----------------------------------------------------------------------------------
 
 // In the child: connects to the others.
-static void be_rank(TcpStoreConfig *store, int rank, World *world)
+static void join(TcpStoreConfig *store, int rank, World *world)
 {
     check_set_rank(rank, store->size);
     if (rank > 0)
-        close(store->sockets[0]);
+        close(store->socket);
     store->rank = rank;
     tcp_store_join(store, world);
     world->rank = world->local_rank = rank;
@@ -88,19 +89,20 @@ static void be_rank(TcpStoreConfig *store, int rank, World *world)
 void spawn(const SpawnConfig *config, World *world)
 {
     TcpStoreConfig store = {
-        .size = how_many(config), .places = { { "127.0.0.1", 0 } }, .count = 1,
-        .secret = secret_random(), .supervised = true, .timeout = config->timeout,
+        .size = count_ranks(config), .place = { "127.0.0.1", 0 }, .supervised = true,
+        .timeout = config->timeout,
     };
+    tcp_store_new_token(store.token);
     tcp_store_bind(&store);
     Supervisor *parent = supervise_new(store.size, 0, store.size);
     for (int rank = 0; rank < store.size; rank++) {
         pid_t pid = supervise_fork(parent, rank, config->timeout > 0 ? config->timeout : INFINITY);
         CHECK(pid >= 0, "fewer ranks (-n); ulimit -u", "rank %d: fork: %s", rank, strerror(errno));
         if (pid == 0) {
-            be_rank(&store, rank, world);
+            join(&store, rank, world);
             return;
         }
     }
-    close(store.sockets[0]);
+    close(store.socket);
     exit(supervise(parent));
 }

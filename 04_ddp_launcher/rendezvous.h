@@ -8,14 +8,12 @@ typedef struct RendezvousConfig {
     const char *address;                // where rank 0 listens
     int port;
     const char *interface;              // the network that the ranks use, or NULL
-    const char *token_file;
-    bool require_token;
-    double timeout;                     // s to connect; later, s without a sign of life; 0: any
+    double timeout;                     // s to connect; later, s without a heartbeat; 0: no limit
 } RendezvousConfig;
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);
 
-// Finds this process's rank and the world size: from the command line, else the environment that
+// Finds this process's rank and the world size: from the command line or the environment that
 // torchrun and launch set, else from Open MPI, else it is alone; meets the others, and makes sure
 // that all are the same program with the same options.
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);

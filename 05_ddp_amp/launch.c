@@ -7,13 +7,11 @@
 // Several machines have a launch each. They do not communicate: when a rank fails, all
 // ranks end, and every launch restarts its own.
 //
-// It starts any program. Ours give signs of life, so that launch can report how far they came.
+// It starts any program. Ours send heartbeats, so that launch can report how far they came.
 #include "args.h"
 #include "check.h"
-#include "rank_output.h"
-#include "secret.h"
 #include "supervise.h"
-#include "tcp.h"
+#include "tcp_store.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +26,7 @@
 
 typedef struct Launch {
     int ranks, nodes, node, port, restarts;     // the options
-    const char *master, *logs, *token_file;
-    bool prefix;
+    const char *master, *logs;
     char **program;
     TcpPlace place;         // of rank 0
     int bound;              // a socket there, if rank 0 is one of ours
@@ -47,11 +44,9 @@ static void add_options(Args *args, Launch *l)
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "on several machines: the first one" },
         { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; with "
           "several machines 29500)", .min = 0, .max = 65535 },
-        { "token-file", 0, ARG_STRING, &l->token_file, "FILE", "the ranks' secret, hexadecimal" },
         { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to restart all ranks after one "
           "has failed", .min = 0, .max = 1e6 },
-        { "prefix", 0, ARG_FLAG, &l->prefix, NULL, "put [rank 3] in front of each line of output" },
-        { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "output goes to DIR/rank3.log instead" }));
+        { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write output to DIR/rank3.log and so on" }));
 }
 
 static void parse(Launch *l, int argc, char **argv)
@@ -69,34 +64,30 @@ static void parse(Launch *l, int argc, char **argv)
         l->port = 29500;
     if (l->nodes > 1 && l->port == 0)
         args_reject(&args, "master-port", "on several machines all must know it: not 0");
-    if (l->prefix && l->logs)
-        args_reject(&args, "prefix", "not with --log-dir: each rank has a file of its own");
     if (!l->program[0])
         WRONG("launch -- PROGRAM", "no program given");
     if (l->logs && mkdir(l->logs, 0777) != 0 && errno != EEXIST)
         WRONG("", "--log-dir %s: %s", l->logs, strerror(errno));
 }
 
-// --- the contract: the environment of a rank ----------------------------------------------------
+// --- the contract: the environment of a rank -----------------------------------------------------
 
-static void tell(const char *name, long long value)
+static void set_number(const char *name, long long value)
 {
     char text[32];
     snprintf(text, sizeof text, "%lld", value);
     setenv(name, text, 1);
 }
 
-// Given, or made here. Several machines would each make a different one: then there is none.
-static void tell_token(const Launch *l)
+// Keeps other runs apart from this one. Several machines would each make a different token: so these
+// have one only if the user sets it.
+static void set_token(const Launch *l)
 {
-    Error err;
-    Secret secret;
-    if (!secret_find(l->token_file, &secret, &err))
-        WRONG(err.hint, "%s", err.text);
-    if (!secret.text[0] && l->nodes == 1)
-        secret = secret_random();
-    if (secret.text[0])
-        setenv("DDP_TOKEN", secret.text, 1);
+    char token[STORE_TOKEN];
+    if (l->nodes > 1 || (getenv("DDP_TOKEN") && getenv("DDP_TOKEN")[0]))
+        return;
+    tcp_store_new_token(token);
+    setenv("DDP_TOKEN", token, 1);
 }
 
 // The socket is kept over restarts: no other program can take the port in between.
@@ -110,66 +101,64 @@ static void bind_place(Launch *l)
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(name, l->place.address) != 0)
         WARN("ip -brief address shows this machine's addresses", "--master-addr %.200s is %s here, "
              "which no other machine can reach", name, l->place.address);
-    l->bound = l->node == 0 ? tcp_bind(&l->place, false, &err) : -1;
+    l->bound = l->node == 0 ? tcp_bind(&l->place, &err) : -1;
     if (l->node == 0 && l->bound < 0)
         FAIL_ERROR(&err);
     if (l->node == 0)
         l->place = tcp_place(l->bound, false);
 }
 
-static void tell_all(const Launch *l, int start)
+static void set_environment(const Launch *l, int start)
 {
     cpu_set_t cores;
     int share = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / l->ranks : 1;
     if (!getenv("OMP_NUM_THREADS"))
-        tell("OMP_NUM_THREADS", share > 1 ? share : 1);
+        set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
     if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))
-        tell("GOMP_SPINCOUNT", 2000);   // a thread that waits spins on a core that another rank needs
+        set_number("GOMP_SPINCOUNT", 2000);   // a thread that waits spins on a core that another rank needs
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");   // of another launcher, which has started this one
     unsetenv("TORCHELASTIC_RUN_ID");
     setenv("MASTER_ADDR", l->place.address, 1);
-    tell("MASTER_PORT", l->place.port);
-    tell("WORLD_SIZE", l->nodes * l->ranks);
-    tell("LOCAL_WORLD_SIZE", l->ranks);
-    tell("GROUP_RANK", l->node);
-    tell("TORCHELASTIC_RESTART_COUNT", start);
-    tell("TORCHELASTIC_MAX_RESTARTS", l->restarts);
+    set_number("MASTER_PORT", l->place.port);
+    set_number("WORLD_SIZE", l->nodes * l->ranks);
+    set_number("LOCAL_WORLD_SIZE", l->ranks);
+    set_number("GROUP_RANK", l->node);
+    set_number("TORCHELASTIC_RESTART_COUNT", start);
+    set_number("TORCHELASTIC_MAX_RESTARTS", l->restarts);
 }
 
 // --- starting ------------------------------------------------------------------------------------
 
-// A file is continued where the last start's output ended.
-static void open_output(const Launch *l, int rank, int start, int ends[2])
+// In the child: with --log-dir, the output continues the file of the last start.
+static void redirect(const Launch *l, int rank, int start)
 {
-    Error err;
-    char file[4096], prefix[32], when[64];
+    char path[4096], when[64];
     time_t now = time(NULL);
-    snprintf(prefix, sizeof prefix, "[rank %d] ", rank);
-    snprintf(file, sizeof file, "%s/rank%d.log", l->logs, rank);
-    if (!output_open(ends, l->logs ? file : NULL, l->prefix ? prefix : NULL, &err))
-        FAIL_ERROR(&err);
+    snprintf(path, sizeof path, "%s/rank%d.log", l->logs, rank);
+    int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    CHECK(file >= 0, "--log-dir: a directory that can be written", "%s: %s", path, strerror(errno));
     strftime(when, sizeof when, "%F %T", localtime(&now));
-    if (l->logs)
-        dprintf(ends[0], "--- rank %d, start %d, %s\n", rank, start + 1, when);
+    dprintf(file, "--- rank %d, start %d, %s\n", rank, start + 1, when);
+    dup2(file, STDOUT_FILENO);
+    dup2(file, STDERR_FILENO);
 }
 
 // In the child.
-static _Noreturn void become(const Launch *l, int local, const int ends[2])
+static _Noreturn void run_program(const Launch *l, int local, int start)
 {
-    int rank = l->node * l->ranks + local;
-    tell("RANK", rank);
-    tell("LOCAL_RANK", local);
+    int rank = l->node * l->ranks + local, error = dup(STDERR_FILENO);
+    fcntl(error, F_SETFD, FD_CLOEXEC);      // for the message that it cannot be started
+    set_number("RANK", rank);
+    set_number("LOCAL_RANK", local);
     unsetenv("DDP_LISTEN");
     if (rank == 0) {
-        tell("DDP_LISTEN", l->bound);
+        set_number("DDP_LISTEN", l->bound);
         fcntl(l->bound, F_SETFD, 0);
     }
     if (isatty(STDIN_FILENO))           // a process that reads it from the background is stopped
         dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
-    int error = dup(STDERR_FILENO);     // for the message that it cannot be started
-    fcntl(error, F_SETFD, FD_CLOEXEC);
-    dup2(ends[0], STDOUT_FILENO);
-    dup2(ends[1], STDERR_FILENO);
+    if (l->logs)
+        redirect(l, rank, start);
     execvp(l->program[0], l->program);
     dup2(error, STDERR_FILENO);
     if (local > 0)
@@ -180,16 +169,12 @@ static _Noreturn void become(const Launch *l, int local, const int ends[2])
 
 static void start_all(Launch *l, int start)
 {
-    tell_all(l, start);
+    set_environment(l, start);
     for (int local = 0; local < l->ranks; local++) {
-        int ends[2];
-        open_output(l, l->node * l->ranks + local, start, ends);
         pid_t pid = supervise_fork(l->supervisor, l->node * l->ranks + local, 0);
         CHECK(pid >= 0, "fewer processes; ulimit -u", "fork: %s", strerror(errno));
         if (pid == 0)
-            become(l, local, ends);
-        close(ends[0]);
-        close(ends[1]);
+            run_program(l, local, start);
     }
 }
 
@@ -215,15 +200,13 @@ int main(int argc, char **argv)
     for (int fd = 0; fd >= 0 && fd <= STDERR_FILENO;)   // opens stdin, stdout and stderr if closed
         fd = open("/dev/null", O_RDWR);
     parse(&l, argc, argv);
-    tell_token(&l);
+    set_token(&l);
     bind_place(&l);
     l.supervisor = supervise_new(l.ranks, l.node * l.ranks, l.nodes * l.ranks);
     int status = 0, start = 0;
     do {
         start_all(&l, start);
         status = supervise(l.supervisor);
-        while (output_left() && !supervise_pause(l.supervisor, 0.02)) {
-        }
     } while (again(&l, start++, &status));
     supervise_free(l.supervisor);
     return status;

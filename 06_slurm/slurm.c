@@ -39,6 +39,8 @@ bool slurm_is_task(void)
            get("SLURM_STEP_NUM_TASKS");
 }
 
+static int number(const char *name) { return get(name) ? atoi(get(name)) : -1; }
+
 // ranks: of the tasks on this node, "0,1", or "0,2,4" if tasks are distributed cyclically.
 static int count_ranks(const char *ranks)
 {
@@ -46,6 +48,14 @@ static int count_ranks(const char *ranks)
     for (; *ranks; ranks++)
         count += *ranks == ',';
     return count;
+}
+
+void slurm_rank(const RendezvousConfig *c, World *world)
+{
+    const char *ranks = get("SLURM_GTIDS");
+    *world = (World){ .rank = number("SLURM_PROCID"), .size = number("SLURM_STEP_NUM_TASKS"),
+                      .local_rank = c->local_rank >= 0 ? c->local_rank : number("SLURM_LOCALID"),
+                      .local_size = ranks ? count_ranks(ranks) : -1 };
 }
 
 // "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued. The name is
@@ -81,84 +91,66 @@ static const char *first_host(const char *list)
 }
 
 // Below the ports that the system assigns. Two jobs on one node rarely get the same.
-static const char *first_port(const char *step)
+static int step_port(void)
 {
-    static char port[16];
-    const char *job = get("SLURM_JOB_ID");
+    const char *job = get("SLURM_JOB_ID"), *step = get("SLURM_STEP_ID");
     unsigned long number = 31 * (job ? strtoul(job, NULL, 10) : 0) + strtoul(step, NULL, 10);
-    snprintf(port, sizeof port, "%lu", 20000 + STORE_PLACES * (number % 768));
-    return port;
+    return 20000 + (int)(number % 12288);
 }
 
-const char *slurm_said(const char *name)
+const char *slurm_first_host(void)
 {
-    static char count[16];
-    const char *text = get(name);
-    if (text && strcmp(name, "SLURM_STEP_NODELIST") == 0)
-        return first_host(text);
-    if (text && strcmp(name, "SLURM_STEP_ID") == 0)
-        return first_port(text);
-    if (!text || strcmp(name, "SLURM_GTIDS") != 0)
-        return text;
-    snprintf(count, sizeof count, "%d", count_ranks(text));
-    return count;
+    const char *hosts = get("SLURM_STEP_NODELIST");
+    CHECK(hosts, "--master-addr HOST", "SLURM_STEP_NODELIST is not set");
+    return first_host(hosts);
 }
 
-// Many machines resolve their own name to 127.0.1.1. Then the host's only other address, if it has
-// just one, is the right one. (An address is used as given.)
-static void leave_loopback(const char *host, bool own, TcpAddress address)
+// Many machines resolve their own name to 127.0.1.1. Then their first other address is right.
+static void leave_loopback(const char *host, TcpAddress address)
 {
-    TcpAddress addresses[2];
-    if (strcmp(host, address) == 0)
-        return;
-    if (tcp_is_loopback(address) && own && tcp_own_addresses(NULL, addresses, 2) == 1)
-        memcpy(address, addresses[0], TCP_ADDRESS);
+    Error error;
+    const char *node = get("SLURMD_NODENAME");
+    if (tcp_is_loopback(address) && node && strcmp(host, node) == 0)
+        tcp_own_address(NULL, address, &error);
     CHECK(!tcp_is_loopback(address), "--master-addr ADDRESS; or --rendezvous file:PATH --iface NAME",
           "%s is %s on this host, which leads to no other", host, address);
 }
 
-static bool one_host(const TcpStoreConfig *m)
-{
-    const char *nodes = get("SLURM_STEP_NUM_NODES");
-    return m->size == 1 || (nodes && atoi(nodes) == 1);
-}
-
-// Rank 0 listens on a free port of all its addresses and writes them to a file.
-static void place_by_file(const RendezvousConfig *c, TcpStoreConfig *m)
+// Rank 0 listens on a free port and writes its address to a file.
+static void place_by_file(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
 {
     const char *path = c->meet + strlen("file:");
-    if (m->rank > 0) {
-        rendezvous_file_read(path, m);
+    if (store->rank > 0) {
+        rendezvous_file_read(path, store);
         return;
     }
-    tcp_store_offer(m, c->address, c->port, one_host(m));
-    rendezvous_file_write(path, m);
+    tcp_store_offer(store, c->address, c->port, one_host);
+    rendezvous_file_write(path, store);
 }
 
-// Rank 0 is on the first host (on the loopback, if there is only one), at the first free port.
-static void place_by_name(const RendezvousConfig *c, const char *first, int port, TcpStoreConfig *m)
+// Rank 0 is on the first host: on the loopback, if there is only one.
+static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
 {
-    const char *node = get("SLURMD_NODENAME"), *host = c->address ? c->address : first;
-    if (one_host(m) && !c->address)
-        host = m->from[0] ? m->from : "127.0.0.1";
-    m->first_free = c->port <= 0;
-    tcp_store_add(m, host, port, m->first_free ? STORE_PLACES : 1);
-    for (int i = 0; i < m->count && !one_host(m) && !c->address; i++)
-        leave_loopback(host, node && strcmp(first, node) == 0, m->places[i].address);
-    if (m->rank == 0)
-        tcp_store_bind(m);
+    const char *host = c->address, *local = store->from[0] ? store->from : "127.0.0.1";
+    if (!host)
+        host = one_host ? local : slurm_first_host();
+    tcp_store_set_place(store, host, c->port > 0 ? c->port : step_port());
+    if (!one_host && !c->address)
+        leave_loopback(host, store->place.address);
+    if (store->rank == 0)
+        tcp_store_bind(store);
 }
 
-void slurm_place(const RendezvousConfig *c, const char *first, int port, TcpStoreConfig *m)
+void slurm_place(const RendezvousConfig *c, const World *world, TcpStoreConfig *store)
 {
     if (c->meet && (strncmp(c->meet, "file:", 5) != 0 || !c->meet[5]))
         fail_at(__FILE__, __LINE__, EXIT_USAGE, "file:PATH", "--rendezvous %s: not file:PATH",
                 c->meet);
-    snprintf(m->name, sizeof m->name, "%s", run_name());
-    if (c->meet && m->size > 1)
-        place_by_file(c, m);
-    else
-        place_by_name(c, first, port, m);
+    snprintf(store->run, sizeof store->run, "%s", run_name());
+    store->rank = world->rank;
+    store->size = world->size;
+    if (world->size > 1)
+        (c->meet ? place_by_file : place_by_name)(c, number("SLURM_STEP_NUM_NODES") == 1, store);
 }
 
 // --- not a task ----------------------------------------------------------------------------------

@@ -11,21 +11,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { ALIVE_NAME = 16 };
-
 typedef struct Alive {
     _Atomic int waiting;            // more than 0: the training thread waits
     _Atomic int outside;            // more than 0: waits for disk, terminal or driver, however long
     _Atomic uint64_t beats;
     _Atomic bool joined;            // it has met the other ranks
     _Atomic bool done;              // the work is finished; the process is about to exit
-    _Atomic double patience;        // s without a beat after which the rank is lost; 0: no limit
+    _Atomic double timeout;         // s without a beat after which the rank is lost; 0: no limit
     _Atomic int64_t epoch, step;    // the last finished step, from 1; 0 before the first
     // The last collective that began. The fields are not updated together: the watcher may see a
     // mixture of two collectives that follow each other closely.
     _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
     _Atomic int64_t count;          // values
-    _Atomic char operation[ALIVE_NAME], communicator[ALIVE_NAME];
+    _Atomic uint64_t operation[2], communicator[2];     // names of up to 15 letters
+    int64_t supervisor;             // process that watches this page, or 0
 } Alive;
 
 // From now on this process publishes here (shared memory that stays mapped). NULL: in private
@@ -58,7 +57,7 @@ void alive_step(int64_t epoch, int64_t step);
 void alive_collective_begin(const char *communicator, const char *operation, int64_t count);
 void alive_collective_end(void);
 void alive_done(void);
-void alive_patience(double seconds);
+void alive_timeout(double seconds);
 
 // "all_reduce #212 of 11181648 values (gradients)", for a message about this or another process.
 void alive_describe(const Alive *alive, char *text, int size);

@@ -15,5 +15,5 @@ bool machine_is_same(const Machine *a, const Machine *b);
 bool machine_shares_cores(const Machine *a, const Machine *b);  // same machine and a common core?
 int machine_parent_cores(void);     // number of cores the parent process may use; 0: not known
 
-// The program that this process runs, as text: "1234567 bytes, 0123456789abcdef".
+// The program that this process runs, as text: "1234567 bytes, 01234567".
 const char *machine_program(void);

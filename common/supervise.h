@@ -13,10 +13,10 @@ Supervisor *supervise_new(int ranks, int first, int size);  // the ranks from `f
 void supervise_free(Supervisor *supervisor);
 
 // Like fork. The child leads its own process group and is killed if the supervisor dies. The
-// supervisor sees its heartbeats (alive.h), also after exec (alive_inherit). patience: s without a
+// supervisor sees its heartbeats (alive.h), also after exec (alive_inherit). timeout: s without a
 // heartbeat until the rank is lost; 0: no limit until the child sets one (it may be any program).
 // Returns -1 and sets errno if it fails.
-pid_t supervise_fork(Supervisor *supervisor, int rank, double patience);
+pid_t supervise_fork(Supervisor *supervisor, int rank, double timeout);
 // Waits until all ranks and the rest of their process groups have ended, and returns the exit
 // status of the run. Names a lost rank and ends the others. Passes signals on. Afterwards ranks may
 // be started again.
@@ -24,6 +24,6 @@ int supervise(Supervisor *supervisor);
 // Waits and returns 0; or returns at once with a signal that asks or has asked this process to end.
 int supervise_pause(Supervisor *supervisor, double seconds);
 
-// For a program that a launcher may have started: it is killed when the launcher dies. True: a
-// supervisor of ours watches it, and prints the line about Ctrl-C for it.
+// For a program that a launcher may have started, even through scripts: it ends when the launcher
+// dies. True: a supervisor of ours watches it, and prints the line about Ctrl-C for it.
 bool supervise_inherit(void);

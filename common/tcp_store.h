@@ -1,41 +1,39 @@
 // tcp_store.h - how the ranks of a run find and watch each other: rank 0 keeps a store (world.h).
 //
-//   rank 0   listens | 1 2 3 join       | answers puts and gets, checks beats ...         | end
-//   rank 1   connects, proves its right | put get get ... | beat beat beat beat ...       | end
+//   rank 0   listens | 1 2 3 join | answers puts and gets, checks beats ... | end
+//   rank 1   connects, is accepted | put get get ... | beat beat beat ...   | end
 //
 // A thread in rank 0 serves the store, and a thread in each rank sends heartbeats (alive.h). If no
 // supervisor of ours started the ranks, rank 0 watches them: a rank whose connection closes has
 // died, and one that is silent for its timeout is lost. If rank 0 falls silent, each rank reports
-// that and ends.
+// that and ends. One rank alone needs no network.
 #pragma once
-#include "secret.h"
 #include "tcp.h"
 #include "world.h"
 
-enum { STORE_PLACES = 16, STORE_NAME = 64 };
+enum { STORE_NAME = 64, STORE_TOKEN = 80 };
 
 typedef struct TcpStoreConfig {
     int rank, size;
-    TcpPlace places[STORE_PLACES];      // rank 0 listens at all, or (first_free) one
-    int count;
-    bool first_free;
-    int sockets[STORE_PLACES];          // rank 0: bound to these places, see below
+    TcpPlace place;                     // where rank 0 listens
+    int socket;                         // rank 0: bound to that place
     TcpAddress from;                    // our own address; "": the one that reaches rank 0
-    char name[STORE_NAME];              // of the run: ranks of other runs are refused
-    Secret secret;                      // none: on the loopback, any process of this user may join
+    char run[STORE_NAME];               // rank 0 refuses ranks of a run with another name
+    char token[STORE_TOKEN];            // or another token; "": there is none
     bool supervised;                    // a supervisor on this machine reports how its ranks die
     double timeout;                     // s until all ranks are there; 0: no limit
 } TcpStoreConfig;
 
-// Adds places: `ports` ports from `port` on, of a host name or an address. Fails if the name is not
-// known.
-void tcp_store_add(TcpStoreConfig *config, const char *host, int port, int ports);
-// Rank 0: binds sockets at the places, and fills in the ports that the system chose. Fails if it
-// cannot bind any.
+// A random token, hexadecimal.
+void tcp_store_new_token(char token[STORE_TOKEN]);
+// Sets the place: a port of a host name or an address. Fails if the name is not known.
+void tcp_store_set_place(TcpStoreConfig *config, const char *host, int port);
+// Rank 0: binds a socket at the place, and fills in the port if the system chose it. Fails if it
+// cannot.
 void tcp_store_bind(TcpStoreConfig *config);
-// Rank 0, if it can pass its places on to the others: binds at `host`, else at its own address,
-// else (one_host) at the loopback, else at all of this machine's addresses. port <= 0: the system
-// chooses. Makes a secret if there is none.
+// Rank 0, if it can pass its place on to the others: binds at `host`, else at its own address, else
+// (one_host) at the loopback, else at this machine's first address. port <= 0: the system chooses.
+// Makes a token if there is none.
 void tcp_store_offer(TcpStoreConfig *config, const char *host, int port, bool one_host);
 
 // Returns when all ranks are there, and fills in the world's address, run and store. Else fails:

@@ -14,23 +14,25 @@ typedef struct Watched {
     Alive *alive;           // its page; NULL: this rank is watched elsewhere
     pid_t pid;
     char host[WATCH_HOST];
-    double heard;           // s: when its page last came over the network; 0: our own child
-    double slack;           // s: extra time in which its own supervisor may report what happened
+    bool remote;            // its page comes over the network; else it is our own child
+    double last_message;    // s: when the page last came
+    double delay;           // s: extra time in which its own supervisor may report what happened
     double ended;           // s: when it was reaped, or its connection closed; 0: it lives
     double stopped;         // s: when SIGSTOP or the like stopped it, or 0
     int status;             // our own child's, as waitpid gave it
     uint64_t beats;         // at the last look
-    double beaten;          // s: when they were last seen to change
+    double last_beat;       // s: when they were last seen to change
 } Watched;
 
 typedef struct Watch {
     int size;
     Watched *ranks;         // (size)
     sigset_t passed;        // signals that were passed on: a rank may end with one of them
-    double looked;          // s
+    double now;             // s: the time of the last look
 } Watch;
 
 bool watch_lives(const Watch *watch);   // does any rank live?
 // Names the rank that has died, hangs or is stopped, in one line on stderr, and returns the exit
-// status for all. 0: nothing is wrong, as far as can be seen. Call it a few times a second.
-int watch_judge(Watch *watch);
+// status for all. 0: nothing is wrong, as far as can be seen. Call it a few times a second; now: s,
+// of clock_now().
+int watch_judge(Watch *watch, double now);

@@ -131,7 +131,7 @@ hangs() # hangs NAME N RANK WHEN
 {
     hit "$@" HANG
     is_over "$1" 1 10 2.9
-    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) has given no sign of life for 3"
+    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) has sent no heartbeat for 3"
 }
 # asked NAME N RANK WHEN SIGNAL WHOM: the parent gets a signal, alone or with its group (as from Ctrl-C).
 asked()

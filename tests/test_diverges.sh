@@ -22,7 +22,7 @@ make()
         shift 3
     done
     cc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" step/*.c -o "$name" \
-        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lsodium -lm -lstdc++
+        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lm -lstdc++
 }
 # from CONDITION: sets `now` in rank 1 for the gradient messages whose number meets CONDITION.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"

@@ -20,7 +20,7 @@ for step in 01_single_gpu 02_data_parallel 03_ddp_fork 07_dist_eval; do
 done
 check "03, with Gloo, is linked" mpicc "$tree"/03_ddp_fork/CMakeFiles/03_ddp_fork_cuda-gloo.dir/*.o \
     "$fake"/fake_cuda/*.o "$fake"/simt/*.o "$tree/libddp_cuda-gloo.a" -o 03-gloo \
-    -fopenmp -lgloo -lstdc++ -lsodium -ljansson -lz -ljpeg -lpng -lm -lpthread
+    -fopenmp -lgloo -lstdc++ -ljansson -lz -ljpeg -lpng -lm -lpthread
 
 # --- running ----------------------------------------------------------------------------------------------
 

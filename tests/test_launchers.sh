@@ -157,13 +157,6 @@ two_hosts()
     expect 0 "weight hash: $wanted" both_hosts "$launch" "${nodes[@]}" --master-port $port -- "$train" "${twenty[@]}"
     check "four ranks" each_says 4 environment
     check "local ranks" grep -q "local rank: 1, global rank: 3 of 4" "$TMP/output"
-    check "one warning: there is no token" test "$(grep -c -- '--require-token' "$TMP/output")" = 1
-    expect 2 "there is no token" both_hosts "$launch" "${nodes[@]}" --master-port $port -- "$train" "${twenty[@]}" \
-        --require-token
-    (umask 077; printf '%064x\n' 4711 >token)
-    expect 0 "weight hash: $wanted" both_hosts "$launch" "${nodes[@]}" --master-port $port --token-file token -- \
-        "$train" "${twenty[@]}" --require-token
-    check "no warning with a token" not grep -q -- '--require-token' "$TMP/output"
     expect 0 "weight hash: $wanted" both_hosts "$launch" "${nodes[@]/%node1/10.78.0.11}" --master-port $port -- \
         "$train" "${twenty[@]}" --iface eth1
     expect 0 "weight hash: $(cat wanted.2)" both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 \
@@ -175,7 +168,6 @@ two_hosts()
     expect 0 "weight hash: $wanted" by_mpirun --mca plm_rsh_agent "$hosts agent" -H node1:2,node2:2 -np 4 "$train" \
         "${twenty[@]}" --iface eth1
     check "mpirun: four ranks" each_says 4 "Open MPI"
-    check "mpirun: no warning about a token" not grep -q token "$TMP/output"
     [ -n "$torchrun" ] && expect 0 "weight hash: $wanted" both_hosts "$torchrun" --no-python --nnodes 2 --node-rank NODE \
         --nproc-per-node 2 --master-addr node1 --master-port $port "$train" "${twenty[@]}"
 

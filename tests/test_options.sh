@@ -98,6 +98,5 @@ launch=$BUILD/04_ddp_launcher/launch
 expect 2 "--node-rank" "$launch" --nnodes 2 --node-rank 2 --master-addr 127.0.0.1 -- true
 expect 2 "--master-addr" "$launch" --nnodes 2 -- true
 expect 2 "--master-port" "$launch" --nnodes 2 --master-addr 127.0.0.1 --master-port 0 -- true
-expect 2 "--log-dir" "$launch" --prefix --log-dir logs -- true
 
 test_done

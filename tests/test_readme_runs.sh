@@ -37,7 +37,7 @@ how()
     *": ./ddp bundle"* | *": ./ddp doctor --gpu"* | *": gpu-bundle/run "* | *": tar xf "* | *"--devices 0,2" | \
         *"--backend cuda-gloo" | *" --master-addr node1 "* | *"mpirun -H node1:2,node2:2 "* | *": torchrun "* | \
         *": kill -KILL "* | *": taskset "* | *": module load "* | *": apptainer "* | *" apptainer exec "* | \
-        *": cd libsodium-"* | *": ./configure --prefix="* | *": make install" | *": cd -" | *": docker "* | \
+        *": docker "* | \
         *": ~/ddp-tools/bin/pip install "* | *": python3 -m venv ~/ddp-tools") not_run ;;
     *": RANK=0 WORLD_SIZE=2 "*"&") by_hand "${2/=4711/=$((10000 + $$ % 20000))}" ;;
 

@@ -90,6 +90,30 @@ for how in fork launch; do
     check "$how: within 2 s" within 0 2
 done
 
+# Scripts in between, which start their program without exec: the ranks end all the same. A script that has not started
+# its rank yet must not start an orphan.
+printf '#!/bin/bash\n"$@"\n: the end\n' >script.sh
+printf '#!/bin/bash\necho ready: $$\nsleep 2\n"$@"\n: the end\n' >late.sh
+chmod +x script.sh late.sh
+# abandoned N COMMAND...: kills the launcher when N ranks are ready. No rank may be left after 5 s.
+abandoned()
+{
+    begin "${@:2}"
+    ready "$1"
+    kill -KILL $pid
+    wait $pid 2>/dev/null
+    begun=$EPOCHREALTIME
+    sleep 2.5
+    check "$2 is killed: no rank outlives it" at_last nothing_left
+    check "within 5 s" within 0 5
+}
+abandoned 2 "$launch" -n 2 -- ./script.sh ./script.sh "$rank" all=live1,deaf,wait
+abandoned 1 "$launch" -n 1 -- ./script.sh ./late.sh "$rank" all=live1,wait
+if command -v mpirun >/dev/null; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    abandoned 2 mpirun --oversubscribe -np 2 ./script.sh ./script.sh "$rank" all=live1,deaf,wait
+fi
+
 # --- what a forked rank inherits --------------------------------------------------------------------------------------
 
 expect 0 "rank 3 of 4, local 3 of 4, at 127.0.0.1" "$rank" fork 4 30 all=world,done
@@ -108,7 +132,7 @@ lost()
 }
 lost "rank 1 of 3 ($(hostname), pid " 1 1 0=wait 1=die19 2=wait
 check "a stopped rank" says "\) is stopped for 1[.0-9]* s: after epoch 2, step 3"
-lost ") has given no sign of life for 0.5" 0.5 0.5 0=wait 1=wait 2=hang
+lost ") has sent no heartbeat for 0.5" 0.5 0.5 0=wait 1=wait 2=hang
 check "a rank that hangs" says ": rank 2 of 3 "
 lost "all wait for each other, for 0.5 s now" 0.5 0.5 all=wait
 expect 0 "" "$rank" fork 3 0.4 all=live3 0=beat1200 1=twice1200 2=twice1200 all=done

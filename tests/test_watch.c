@@ -2,17 +2,16 @@
 // ctest: SANITIZERS asan
 #include "watch.h"
 #include "check.h"
-#include "clock.h"
 #include "test.h"
 
 #include <fcntl.h>
 
-enum { RANKS = 3, PATIENCE = 2 };
+enum { RANKS = 3, TIMEOUT = 2 };
 enum { EXITED = 256 };                  // EXITED * status: an exit status in waitpid's format
 
 // The state of one rank; all zeros: it works. Times are in seconds before now.
 typedef struct State {
-    double ended, silent, stopped, unheard, slack;
+    double ended, silent, stopped, unsent, delay;
     int status;
     int waits;                          // > 0: number of the collective in which it waits
     bool done, outside, stranger;       // outside: waits for a disk; stranger: sends no heartbeats
@@ -22,7 +21,7 @@ typedef struct State {
 
 static const struct Case {
     State ranks[RANKS];
-    bool heard;                         // the pages come over the network
+    bool remote;                        // the pages come over the network
     int passed;                         // signal that was passed on to the ranks
     int status;                         // wanted from watch_judge
     const char *words;                  // wanted in its message; "": no message
@@ -66,37 +65,37 @@ static const struct Case {
     { { { .ended = 1, .status = SIGKILL } }, .passed = SIGTERM, .status = EXIT_FAILED, .words = "SIGKILL" },
 
     // A closed connection means a dead rank, but its supervisor gets time to report it first.
-    { { { .silent = 0 }, { .ended = 2 }, { .ended = 3 } }, .heard = true, .status = EXIT_FAILED,
+    { { { .silent = 0 }, { .ended = 2 }, { .ended = 3 } }, .remote = true, .status = EXIT_FAILED,
       .words = "rank 2 of 3 (node1, pid 1002) is gone: after epoch 1, step 12; " },
-    { { { .silent = 0 }, { .ended = 2 }, { .ended = 3, .slack = 4 } }, .heard = true, .status = EXIT_FAILED,
+    { { { .silent = 0 }, { .ended = 2 }, { .ended = 3, .delay = 4 } }, .remote = true, .status = EXIT_FAILED,
       .words = "rank 1 of 3 " },
-    { { [2] = { .ended = 3, .done = true } }, .heard = true, .words = "" },
+    { { [2] = { .ended = 3, .done = true } }, .remote = true, .words = "" },
 
     // A hung rank. A rank may wait for a disk, or for other ranks that work.
-    { { [1] = { .silent = PATIENCE - 0.5 } }, .words = "" },
-    { { { .silent = 0 }, { .silent = PATIENCE + 1 }, { .silent = PATIENCE + 2 } }, .status = EXIT_FAILED,
-      .words = "rank 2 of 3 (node1, pid 1002) has given no sign of life for 4 s: after epoch 1" },
-    { { [1] = { .silent = PATIENCE + 1 } }, .heard = true, .status = EXIT_FAILED,
-      .words = "rank 1 of 3 (node1, pid 1001) has given no sign of life for 3 s" },
-    { { [1] = { .silent = PATIENCE + 1, .outside = true } }, .words = "" },
-    { { [1] = { .silent = PATIENCE + 1, .waits = 1 } }, .words = "" },
-    { { [1] = { .silent = PATIENCE + 1, .any_time = true } }, .words = "" },
+    { { [1] = { .silent = TIMEOUT - 0.5 } }, .words = "" },
+    { { { .silent = 0 }, { .silent = TIMEOUT + 1 }, { .silent = TIMEOUT + 2 } }, .status = EXIT_FAILED,
+      .words = "rank 2 of 3 (node1, pid 1002) has sent no heartbeat for 4 s: after epoch 1" },
+    { { [1] = { .silent = TIMEOUT + 1 } }, .remote = true, .status = EXIT_FAILED,
+      .words = "rank 1 of 3 (node1, pid 1001) has sent no heartbeat for 3 s" },
+    { { [1] = { .silent = TIMEOUT + 1, .outside = true } }, .words = "" },
+    { { [1] = { .silent = TIMEOUT + 1, .waits = 1 } }, .words = "" },
+    { { [1] = { .silent = TIMEOUT + 1, .any_time = true } }, .words = "" },
 
     // A rank that is stopped or out of reach, whether it was waiting or working.
     { { [1] = { .stopped = 3, .silent = 3, .waits = 1 } }, .status = EXIT_FAILED,
       .words = "rank 1 of 3 (node1, pid 1001) is stopped for 3 s: after epoch 1, step 11" },
     { { [1] = { .stopped = 1, .silent = 3, .waits = 1 } }, .words = "" },
-    { { [2] = { .unheard = 3.1, .silent = 3 } }, .heard = true, .status = EXIT_FAILED,
-      .words = "rank 2 of 3 (node1, pid 1002) is stopped or out of reach, and has not been heard of for 3.1 s: after "
+    { { [2] = { .unsent = 3.1, .silent = 3 } }, .remote = true, .status = EXIT_FAILED,
+      .words = "rank 2 of 3 (node1, pid 1002) is stopped or out of reach, and has sent nothing for 3.1 s: after "
                "epoch 1, step 12" },
-    { { [2] = { .unheard = 3.1, .silent = 3, .waits = 1 } }, .heard = true, .status = EXIT_FAILED,
+    { { [2] = { .unsent = 3.1, .silent = 3, .waits = 1 } }, .remote = true, .status = EXIT_FAILED,
       .words = "is stopped or out of reach" },
-    { { [2] = { .unheard = 3.1, .silent = 3, .slack = 2 } }, .heard = true, .words = "" },
+    { { [2] = { .unsent = 3.1, .silent = 3, .delay = 2 } }, .remote = true, .words = "" },
 
     // Deadlocks: all ranks wait for each other, or for one that is done.
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
       .words = "all wait for each other, for 2 s now\n" },
-    { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .heard = true,
+    { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .remote = true,
       .status = EXIT_FAILED, .words = "rank 1 of 3 (node1, pid 1001) is behind: " },
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
       .words = "rank 0 of 3 (node1, pid 1000) waits: after epoch 1, step 10; last collective: all_reduce #2 of 5 "
@@ -112,12 +111,12 @@ static Alive pages[RANKS];
 static Watched ranks[RANKS];
 static Watch watch;
 
-static void set(int rank, const State *state, bool heard, double now)
+static void set(int rank, const State *state, bool remote, double now)
 {
     memset((void *)&pages[rank], 0, sizeof *pages);
     alive_publish(&pages[rank]);
     if (!state->stranger) {
-        alive_patience(state->any_time ? 0 : PATIENCE);
+        alive_timeout(state->any_time ? 0 : TIMEOUT);
         alive_joined();
         alive_step(1, 10 + rank);
     }
@@ -131,19 +130,19 @@ static void set(int rank, const State *state, bool heard, double now)
         alive_done();
     ranks[rank] = (Watched){
         .alive = state->elsewhere ? NULL : &pages[rank], .pid = 1000 + rank, .host = "node1",
-        .beats = pages[rank].beats, .beaten = now - state->silent, .heard = heard ? now - state->unheard : 0,
-        .stopped = state->stopped ? now - state->stopped : 0, .slack = state->slack, .status = state->status,
+        .beats = pages[rank].beats, .last_beat = now - state->silent, .remote = remote, .last_message = now - state->unsent,
+        .stopped = state->stopped ? now - state->stopped : 0, .delay = state->delay, .status = state->status,
         .ended = state->ended ? now - state->ended : 0,
     };
 }
 
 // Runs watch_judge with stderr in a file.
-static void expect(int number, int status, const char *words)
+static void expect(int number, double now, int status, const char *words)
 {
     static char said[1 << 14];
     int kept = dup(STDERR_FILENO), file = open(test_path("said"), O_RDWR | O_CREAT | O_TRUNC, 0600);
     dup2(file, STDERR_FILENO);
-    int judged = watch_judge(&watch);
+    int judged = watch_judge(&watch, now);
     dup2(kept, STDERR_FILENO);
     close(kept);
     said[pread(file, said, sizeof said - 1, 0)] = '\0';
@@ -152,43 +151,43 @@ static void expect(int number, int status, const char *words)
     EXPECT(words[0] ? strstr(said, words) != NULL : !said[0], "case %d: no \"%s\" in: %s", number, words, said);
 }
 
-static void begin(const State states[RANKS], bool heard)
+static void begin(const State states[RANKS], bool remote, double now)
 {
-    double now = clock_now();
-    watch = (Watch){ .size = RANKS, .ranks = ranks, .looked = now };
+    watch = (Watch){ .size = RANKS, .ranks = ranks, .now = now };
     sigemptyset(&watch.passed);
     for (int rank = 0; rank < RANKS; rank++)
-        set(rank, &states[rank], heard, now);
+        set(rank, &states[rank], remote, now);
 }
 
 int main(void)
 {
-    static const State all_work[RANKS], silent = { .silent = PATIENCE + 1 };
+    const double now = 1000;
+    static const State all_work[RANKS], silent = { .silent = TIMEOUT + 1 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct Case *c = &cases[i];
-        begin(c->ranks, c->heard);
+        begin(c->ranks, c->remote, now);
         if (c->passed)
             sigaddset(&watch.passed, c->passed);
-        expect((int)i, c->status, c->words);
+        expect((int)i, now, c->status, c->words);
     }
 
-    begin(all_work, false);             // a heartbeat and the end of a wait are signs of life
+    begin(all_work, false, now);        // the end of a wait counts as a heartbeat
     for (int ends_wait = 0; ends_wait < 2; ends_wait++) {
-        set(1, &silent, false, clock_now());
+        set(1, &silent, false, now);
         if (ends_wait)
             alive_wait_begin();
         ranks[1].beats = pages[1].beats;
         (ends_wait ? alive_wait_end : alive_beat)();
-        expect(-1, 0, "");
+        expect(-1, now, 0, "");
     }
 
     // After the machine slept, or Ctrl-Z stopped ranks and watchdog, no rank is blamed for silence.
-    for (int heard = 0; heard < 2; heard++) {
-        begin((State[RANKS]){ { .silent = 50, .unheard = 50 }, { .silent = 50, .unheard = 50, .stopped = 50 * !heard },
-                              { .silent = 50, .unheard = 50 } }, heard);
-        watch.looked = clock_now() - 50;
-        expect(-2, 0, "");
-        expect(-2, 0, "");
+    for (int remote = 0; remote < 2; remote++) {
+        begin((State[RANKS]){ { .silent = 50, .unsent = 50 }, { .silent = 50, .unsent = 50, .stopped = 50 * !remote },
+                              { .silent = 50, .unsent = 50 } }, remote, now);
+        watch.now = now - 50;
+        expect(-2, now, 0, "");
+        expect(-2, now, 0, "");
     }
     return test_done();
 }

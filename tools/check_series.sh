@@ -13,9 +13,9 @@ max_changed=60 max_hunks=10 max_file=350 max_reading=750
 limits='
 spawn.c 130
 ddp.c 220
-launch.c 250
-03_ddp_fork 580
-04_ddp_launcher 580
+launch.c 215
+03_ddp_fork 550
+04_ddp_launcher 310
 '
 optional='launch.c'     # a reader can skip it, so it does not count as reading
 

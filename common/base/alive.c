@@ -63,21 +63,13 @@ void alive_step(int64_t epoch, int64_t step)
 
 // --- collectives ---------------------------------------------------------------------------------
 
-static void name_set(_Atomic char to[ALIVE_NAME], const char *from)
+// A name is copied in two pieces, of which the second always ends with a zero.
+static void name_set(_Atomic uint64_t to[2], const char *from)
 {
-    int i = 0;
-    for (; i < ALIVE_NAME - 1 && from[i]; i++)
-        atomic_store_explicit(&to[i], from[i], memory_order_relaxed);
-    atomic_store_explicit(&to[i], '\0', memory_order_relaxed);
-}
-
-// The copy always ends with a zero, even if the process was killed while it wrote the name.
-static void name_get(char to[ALIVE_NAME], const _Atomic char from[ALIVE_NAME])
-{
-    int i = 0;
-    for (; i < ALIVE_NAME - 1 && (to[i] = atomic_load(&from[i])) != '\0'; i++) {
-    }
-    to[i] = '\0';
+    uint64_t name[2] = { 0 };
+    snprintf((char *)name, sizeof name, "%s", from);
+    atomic_store(&to[0], name[0]);
+    atomic_store(&to[1], name[1]);
 }
 
 void alive_collective_begin(const char *communicator, const char *operation, int64_t count)
@@ -102,10 +94,10 @@ void alive_done(void)
 
 bool alive_seen(const Alive *page)
 {
-    return atomic_load(&page->beats) > 0 || atomic_load(&page->patience) > 0;
+    return atomic_load(&page->beats) > 0 || atomic_load(&page->timeout) > 0;
 }
 
-void alive_patience(double seconds) { atomic_store(&alive()->patience, seconds); }
+void alive_timeout(double seconds) { atomic_store(&alive()->timeout, seconds); }
 
 // Copies word by word, in order: `waiting` before `beats`, see alive_wait_end.
 void alive_copy(Alive *to, const Alive *from)
@@ -117,18 +109,18 @@ void alive_copy(Alive *to, const Alive *from)
 
 void alive_describe(const Alive *a, char *text, int size)
 {
-    char operation[ALIVE_NAME], communicator[ALIVE_NAME], values[48] = "";
+    uint64_t operation[2] = { a->operation[0], a->operation[1] };
+    uint64_t communicator[2] = { a->communicator[0], a->communicator[1] };
+    char values[48] = "";
     unsigned long long begun = atomic_load(&a->begun), ended = atomic_load(&a->ended);
     long long count = atomic_load(&a->count);
-    name_get(operation, a->operation);
-    name_get(communicator, a->communicator);
     if (count > 0)
         snprintf(values, sizeof values, " of %lld values", count);
     if (begun == 0)
         snprintf(text, (size_t)size, "no collective yet");
     else
-        snprintf(text, (size_t)size, "%s #%llu%s (%s)%s", operation, begun, values, communicator,
-                 begun > ended ? "" : ", completed");
+        snprintf(text, (size_t)size, "%s #%llu%s (%s)%s", (char *)operation, begun, values,
+                 (char *)communicator, begun > ended ? "" : ", completed");
 }
 
 void alive_progress(const Alive *a, char *text, int size)
@@ -155,7 +147,7 @@ Alive *alive_pages(int count, int *descriptor)
     int fd = memfd_create("alive", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     CHECK(fd >= 0, "ulimit -n", "memfd_create: %s", strerror(errno));
     CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0,
-          "is there memory? free -m", "signs of life: %s", strerror(errno));
+          "is there memory? free -m", "heartbeats: %s", strerror(errno));
     Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     CHECK(pages != MAP_FAILED, "is there memory? free -m, ulimit -v", "mmap: %s", strerror(errno));
     *descriptor = fd;

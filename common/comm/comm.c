@@ -146,7 +146,7 @@ void comm_free(Comm *comm)
 {
     if (!comm)
         return;
-    double silence = atomic_load(&alive_here()->patience);
+    double silence = atomic_load(&alive_here()->timeout);
     wait_for_ranks(comm, &(Call){ .kind = CALL_FREE }, silence > 0 ? silence + 10 : 0);
     backend_free(comm);
     free(comm);

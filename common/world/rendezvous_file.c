@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILE_BYTES = 2048 };
-#define TITLE "ddp.c rendezvous\n"      // then the run, the token, and a place in each line
+enum { FILE_BYTES = 512 };
+#define TITLE "ddp.c rendezvous\n"      // then the run, the token, and rank 0's place
 
 static char left_at[4096];
 static struct stat left;
@@ -29,10 +29,8 @@ void rendezvous_file_remove(void)
 void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
 {
     char text[FILE_BYTES];
-    int n = snprintf(text, sizeof text, TITLE "%s\n%s\n", c->name, c->secret.text);
-    for (int i = 0; i < c->count; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s %d\n", c->places[i].address,
-                      c->places[i].port);
+    int n = snprintf(text, sizeof text, TITLE "%s\n%s\n%s %d\n", c->run, c->token, c->place.address,
+                     c->place.port);
     snprintf(left_at, sizeof left_at, "%.4000s.XXXXXX", path);
     int file = mkostemp(left_at, O_CLOEXEC);        // makes it 0600
     bool good = file >= 0 && fstat(file, &left) == 0;
@@ -46,7 +44,7 @@ void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
 
 // An NFS client may remember for a minute that there was no such file. Opening the directory makes
 // it ask the server again.
-static void look_again(const char *path)
+static void refresh(const char *path)
 {
     char copy[4096];
     snprintf(copy, sizeof copy, "%s", path);
@@ -56,33 +54,29 @@ static void look_again(const char *path)
 }
 
 // False: it is not there yet.
-static bool look(const char *path, TcpStoreConfig *c, Error *err)
+static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
 {
-    char text[FILE_BYTES], run[STORE_NAME] = "";
-    int used = 0, more;
-    if (!secret_read(path, text, sizeof text, err))
-        return false;
-    if (sscanf(text, TITLE "%63[^\n] %64s %n", run, c->secret.text, &used) != 2)
+    char run[STORE_NAME] = "";
+    FILE *in = fopen(path, "re");
+    if (!in)
+        return error_set(err, "", "%.300s: %s", path, strerror(errno));
+    int read = fscanf(in, TITLE "%63[^\n] %79s %15s %d", run, c->token, c->place.address, &c->place.port);
+    fclose(in);
+    if (read != 4)
         return error_set(err, "name another file", "%s: not a rendezvous file", path);
-    if (strcmp(run, c->name) != 0)
-        return error_set(err, "each run needs a path of its own, or waits for the other's end",
-                         "%s: of another run: '%.80s', this is '%s'", path, run, c->name);
-    for (c->count = 0; c->count < STORE_PLACES; c->count++, used += more) {
-        TcpPlace *place = &c->places[c->count];
-        if (sscanf(text + used, "%15s %d %n", place->address, &place->port, &more) != 2)
-            break;
-    }
-    return c->count > 0 || error_set(err, "", "%s: the file is incomplete", path);
+    return strcmp(run, c->run) == 0 ||
+           error_set(err, "each run needs a path of its own, or waits for the other's end",
+                     "%s: of another run: '%.80s', this is '%s'", path, run, c->run);
 }
 
 void rendezvous_file_read(const char *path, TcpStoreConfig *c)
 {
     Error err;
     double waited = 0, pause = 0.02;    // it doubles: thousands of ranks may look
-    for (; !look(path, c, &err); waited += pause, pause = pause < 0.5 ? 2 * pause : pause) {
+    for (; !read_file(path, c, &err); waited += pause, pause = pause < 0.5 ? 2 * pause : pause) {
         CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has found no file of "
               "rank 0's within %.3g s: %s", c->rank, c->size, c->timeout, err.text);
-        look_again(path);
+        refresh(path);
         interrupt_leave();
         usleep((useconds_t)(1e6 * pause));
     }

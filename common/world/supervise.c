@@ -4,6 +4,8 @@
 #include "check.h"
 #include "clock.h"
 #include "interrupt.h"
+#include "launcher.h"
+#include "threads.h"
 #include "watch.h"
 
 #include <errno.h>
@@ -14,11 +16,12 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const double kindness = 2;       // s from TERM to KILL
-enum { GLANCE_MS = 100 };               // between two checks when nothing happens
+static const double kill_delay = 2;     // s from TERM to KILL
+enum { CHECK_MS = 100 };                // between two checks when nothing happens
 
 struct Supervisor {
     Watch watch;
@@ -39,21 +42,21 @@ static Watched *of(Supervisor *s, int i) { return &s->watch.ranks[s->first + i];
 
 // HUP stays ignored if it was (nohup). INT and TERM are handled even if a shell made this
 // background job ignore them.
-static void take_signals(Supervisor *s)
+static void block_signals(Supervisor *s)
 {
     static const int all[] = { SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
     struct sigaction old;
-    sigset_t taken;
-    sigemptyset(&taken);
+    sigset_t blocked;
+    sigemptyset(&blocked);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        sigaddset(&taken, all[i]);
+        sigaddset(&blocked, all[i]);
     if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
-        sigaddset(&taken, SIGHUP);
+        sigaddset(&blocked, SIGHUP);
     signal(SIGCHLD, SIG_DFL);           // the parent may have set it to be ignored
     signal(SIGPIPE, SIG_IGN);
     signal(SIGTTOU, SIG_IGN);           // a background process may print, too
-    sigprocmask(SIG_BLOCK, &taken, &s->before);
-    s->signals = signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    sigprocmask(SIG_BLOCK, &blocked, &s->before);
+    s->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     CHECK(s->signals >= 0, "ulimit -n", "signalfd: %s", strerror(errno));
 }
 
@@ -69,7 +72,7 @@ static void send_to_all(Supervisor *s, int signal)
 static void end_all(Supervisor *s, int status)
 {
     s->status = status;
-    s->kill_at = clock_now() + kindness;
+    s->kill_at = clock_now() + kill_delay;
     send_to_all(s, SIGINT);
     send_to_all(s, SIGTERM);
     send_to_all(s, SIGCONT);
@@ -94,7 +97,7 @@ static void pass_on(Supervisor *s, int signal)
 }
 
 // Waits up to `ms` for signals and passes them on. Returns the last one that asks to end, or 0.
-static int take_news(Supervisor *s, int ms)
+static int read_signals(Supervisor *s, int ms)
 {
     struct pollfd fd = { .fd = s->signals, .events = POLLIN };
     struct signalfd_siginfo info;
@@ -118,10 +121,10 @@ Supervisor *supervise_new(int ranks, int first, int size)
     *s = (Supervisor){ .first = first, .ranks = ranks, .self = getpid() };
     s->pages = alive_pages(ranks, &s->memory);
     s->watch = (Watch){ .size = size, .ranks = xcalloc((size_t)size, sizeof *s->watch.ranks),
-                        .looked = clock_now() };
+                        .now = clock_now() };
     sigemptyset(&s->watch.passed);
     prctl(PR_SET_CHILD_SUBREAPER, 1);   // a dead rank's children become ours
-    take_signals(s);
+    block_signals(s);
     return s;
 }
 
@@ -134,7 +137,7 @@ void supervise_free(Supervisor *s)
 }
 
 // In the child. Ctrl-C reaches only the parent, which passes it on.
-static void be_child(const Supervisor *s, int i)
+static void set_up_child(const Supervisor *s, int i)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != s->self)           // it died before prctl
@@ -150,15 +153,16 @@ static void be_child(const Supervisor *s, int i)
     interrupt_silence();
 }
 
-pid_t supervise_fork(Supervisor *s, int rank, double patience)
+pid_t supervise_fork(Supervisor *s, int rank, double timeout)
 {
     int i = rank - s->first;
     fflush(NULL);
     memset((void *)&s->pages[i], 0, sizeof s->pages[i]);
-    s->pages[i].patience = patience;
+    s->pages[i].timeout = timeout;
+    s->pages[i].supervisor = s->self;
     pid_t pid = fork();
     if (pid == 0)
-        be_child(s, i);
+        set_up_child(s, i);
     if (pid <= 0)
         return pid;
     setpgid(pid, pid);                  // in parent and child, since either may run first
@@ -178,14 +182,14 @@ static void reap(Supervisor *s)
                  waitpid(r->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0;) {
             r->stopped = WIFSTOPPED(status) ? now : 0;
             r->status = status;
-            r->beaten = now;
+            r->last_beat = now;
             r->ended = WIFEXITED(status) || WIFSIGNALED(status) ? now : 0;
         }
 }
 
 // The ranks' own children that are left are ours by now. Returns whether there are any. A group
 // without them gets no signal: its number may belong to unrelated processes.
-static bool orphans(Supervisor *s, int signal)
+static bool signal_orphans(Supervisor *s, int signal)
 {
     bool any = false;
     for (int i = 0; i < s->ranks; i++) {
@@ -202,11 +206,11 @@ static bool orphans(Supervisor *s, int signal)
 int supervise(Supervisor *s)
 {
     s->kill_at = s->status = 0;
-    s->watch.looked = clock_now();
+    s->watch.now = clock_now();
     while (watch_lives(&s->watch)) {
-        take_news(s, GLANCE_MS);
+        read_signals(s, CHECK_MS);
         reap(s);
-        int status = s->kill_at == 0 ? watch_judge(&s->watch) : 0;
+        int status = s->kill_at == 0 ? watch_judge(&s->watch, clock_now()) : 0;
         if (status)
             end_all(s, status);
         if (s->kill_at > 0 && clock_now() >= s->kill_at)
@@ -217,23 +221,31 @@ int supervise(Supervisor *s)
     bool agreed = s->kill_at == 0, passed = sigismember(&s->watch.passed, s->status - 128) == 1;
     if (s->status > 128 && (agreed || passed))
         s->asked++;
-    s->kill_at = clock_now() + kindness;
-    for (int signal = s->asked ? 0 : SIGTERM; orphans(s, signal); take_news(s, GLANCE_MS))
+    s->kill_at = clock_now() + kill_delay;
+    for (int signal = s->asked ? 0 : SIGTERM; signal_orphans(s, signal); read_signals(s, CHECK_MS))
         signal = clock_now() < s->kill_at ? 0 : SIGKILL;
     return s->status;
 }
 
+// A thread of a rank. If the kernel has no pidfd_open, only a direct parent's death ends the rank.
+static void *wait_for_death(void *launcher)
+{
+    int fd = (int)syscall(SYS_pidfd_open, (pid_t)(intptr_t)launcher, 0);
+    if (fd < 0 && errno != ESRCH)
+        return NULL;
+    while (fd >= 0 && poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, -1) < 0) {
+    }
+    leave_at_once(EXIT_REPORTED);
+}
+
 bool supervise_inherit(void)
 {
-    static const char *const signs[] = { "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "SLURM_STEP_ID",
-                                         "TORCHELASTIC_RESTART_COUNT" };
-    pid_t parent = getppid();
-    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
-        if (getenv(signs[i]))
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent)            // it died before prctl
-        _exit(EXIT_REPORTED);
     bool inherited = alive_inherit();
+    pid_t launcher = inherited ? (pid_t)alive_here()->supervisor : launcher_pid();
+    if (getppid() == launcher)          // then a stopped rank dies, too
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (launcher > 0)
+        pthread_detach(thread_start(wait_for_death, (void *)(intptr_t)launcher, "the launcher"));
     if (inherited)
         interrupt_silence();
     return inherited;
@@ -243,6 +255,6 @@ int supervise_pause(Supervisor *s, double seconds)
 {
     int asks = s->asked > 0 ? s->status - 128 : 0;
     for (double until = clock_now() + seconds; asks == 0 && clock_now() < until;)
-        asks = take_news(s, GLANCE_MS);
+        asks = read_signals(s, CHECK_MS);
     return asks;
 }

@@ -46,35 +46,34 @@ bool tcp_resolve(const char *name, TcpAddress address, Error *err)
 
 bool tcp_is_loopback(const char *address) { return strncmp(address, "127.", 4) == 0; }
 
-int tcp_own_addresses(const char *interface, TcpAddress *addresses, int most)
+bool tcp_own_address(const char *interface, TcpAddress address, Error *err)
 {
     struct ifaddrs *all = NULL;
-    int count = 0;
+    bool found = false;
     getifaddrs(&all);
-    for (const struct ifaddrs *i = all; i && count < most; i = i->ifa_next) {
+    for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
         bool up = i->ifa_addr && i->ifa_addr->sa_family == AF_INET && i->ifa_flags & IFF_UP;
-        if (up && (interface ? !strcmp(i->ifa_name, interface) : !(i->ifa_flags & IFF_LOOPBACK)))
-            memcpy(addresses[count++], to_place((const Address *)i->ifa_addr).address, TCP_ADDRESS);
+        found = up && (interface ? !strcmp(i->ifa_name, interface) : !(i->ifa_flags & IFF_LOOPBACK));
+        if (found)
+            memcpy(address, to_place((const Address *)i->ifa_addr).address, TCP_ADDRESS);
     }
     freeifaddrs(all);
-    return count;
+    return found || error_set(err, "ip -brief address shows those of this machine", "interface '%s' is "
+                              "not there, is down, or has no IPv4 address", interface ? interface : "*");
 }
 
-bool tcp_use_interface(const char *interface, TcpAddress address, Error *err)
+void tcp_set_library_interface(const char *interface)
 {
     char exactly[80];       // for NCCL "eth1" alone also matches "eth10"
     snprintf(exactly, sizeof exactly, "=%s", interface);
     setenv("NCCL_SOCKET_IFNAME", exactly, 0);
     if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // Open MPI takes one or the other
         setenv("OMPI_MCA_btl_tcp_if_include", interface, 0);
-    return tcp_own_addresses(interface, (TcpAddress *)address, 1) == 1 ||
-           error_set(err, "ip -brief address shows those of this machine",
-                     "interface '%s' is not there, is down, or has no IPv4 address", interface);
 }
 
 // --- sockets -------------------------------------------------------------------------------------
 
-int tcp_bind(const TcpPlace *place, bool listens, Error *err)
+int tcp_bind(const TcpPlace *place, Error *err)
 {
     Address a = from_place(place);
     int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -82,14 +81,13 @@ int tcp_bind(const TcpPlace *place, bool listens, Error *err)
     if (a.sin_addr.s_addr == INADDR_ANY)
         error_set(err, "give the one address at which the others reach this machine",
                   "%s means every interface of this machine", place->address);
-    else if (bind(bound, (struct sockaddr *)&a, sizeof a) == 0 &&
-             (!listens || listen(bound, SOMAXCONN) == 0))
+    else if (bind(bound, (struct sockaddr *)&a, sizeof a) == 0)
         return bound;
     else if (errno == EADDRNOTAVAIL)
         error_set(err, "rank 0 must be on the machine with this address: ip addr shows those of "
                   "this one", "%s is not an address of this machine", place->address);
     else
-        error_set(err, "another run may have it (ss -ltnp): choose another --master-port",
+        error_set(err, "another run may have it (ss -ltnp shows which): choose another --master-port",
                   "cannot listen at port %d of %s: %s", place->port, place->address,
                   strerror(errno));
     if (bound >= 0)
@@ -127,28 +125,4 @@ int tcp_connect(const TcpPlace *place, double seconds, Error *err)
     if (connection >= 0)
         close(connection);
     return -1;
-}
-
-// The kernel lists each end of a connection: its own address, the other's, its state (1:
-// connected), and its owner. A closed end has inode 0 and seems to belong to root.
-bool tcp_same_user(int socket)
-{
-    Address here = { 0 }, there = { 0 };
-    char line[512], ends[64];
-    unsigned uid;
-    unsigned long inode;
-    bool same = false;
-    FILE *list = fopen("/proc/net/tcp", "re");
-    getsockname(socket, (struct sockaddr *)&here, &(socklen_t){ sizeof here });
-    getpeername(socket, (struct sockaddr *)&there, &(socklen_t){ sizeof there });
-    snprintf(ends, sizeof ends, " %08X:%04X %08X:%04X 01 ", there.sin_addr.s_addr,
-             ntohs(there.sin_port), here.sin_addr.s_addr, ntohs(here.sin_port));
-    while (list && !same && fgets(line, sizeof line, list)) {
-        const char *at = strstr(line, ends);
-        same = at && sscanf(at + strlen(ends), "%*s %*s %*s %u %*s %lu", &uid, &inode) == 2 &&
-               inode != 0 && uid == geteuid();
-    }
-    if (list)
-        fclose(list);
-    return same;
 }

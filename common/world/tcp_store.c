@@ -1,9 +1,9 @@
-// tcp_store.c - a rank's side of the store: finds rank 0, asks, and sends heartbeats.
+// tcp_store.c - a rank's side of the store: finds rank 0, sends it requests and heartbeats.
 //
 //   training thread   join | put | get ........ |                       | end
 //   store's thread         | beat  | beat  | beat  | beat  | beat  ...  |
 //
-// Both threads ask over one connection, one question at a time.
+// Both threads use one connection, one request at a time.
 #include "world/tcp_store_message.h"
 #include "clock.h"
 #include "interrupt.h"
@@ -16,6 +16,7 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,12 +24,11 @@ enum { SLICE_MS = 100 };
 
 struct Store {
     int socket;
-    bool supervised;
     double timeout;                     // s that an answer may take
-    Person rank0;
+    Welcome rank0;
     TcpStoreServer *server;             // rank 0's, else NULL
     sem_t silent;                       // posted when the thread that beats has ended
-    pthread_mutex_t lock;               // held from a question to its answer
+    pthread_mutex_t lock;               // held from a request to its answer
     char run[STORE_NAME];
     TcpAddress own;
 };
@@ -47,40 +47,41 @@ static const char *transfer(int socket, bool sends, StoreMessage *message, doubl
     return moved < 0 ? "is gone: the connection is closed" : NULL;
 }
 
-// Rank 0 is gone or silent. First waits: our supervisor may know more and end this process.
-// Returns if this rank is done and the main thread is about to exit.
+// Rank 0 is gone or silent. Returns if this rank is done and the main thread is about to exit.
 static void lose_rank0(const Store *s, const char *how)
 {
     if (alive_here()->done)
         return;
-    usleep(s->supervised ? 3000000 : 900000);
+    usleep(STORE_LAUNCHER_US);
     WARN("its last output, or its machine's, shows why", "rank 0 (%s, pid %d) %s", s->rank0.host,
          (int)s->rank0.pid, how);
     leave_at_once(EXIT_REPORTED);
 }
 
-// --- questions -----------------------------------------------------------------------------------
+// --- requests ------------------------------------------------------------------------------------
 
 // Returns the answer; the caller frees its value. Does not return when the run is over. A BEAT's
 // value is our page, copied under the lock, so that a newer copy never precedes an older one.
-static StoreMessage ask(Store *s, StoreWhat what, const char *key, const void *value, size_t bytes)
+static StoreMessage request(Store *s, StoreWhat what, const char *key, const void *value, size_t bytes)
 {
     CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "", "store: %.80s: a key of %zu bytes, a "
           "value of %zu: too long", key, strlen(key), bytes);
     Alive page = { .beats = 0 };
-    StoreMessage question = { { .what = what, .bytes = (uint32_t)bytes }, (void *)value, 0 };
+    StoreMessage message = { { .what = what, .bytes = (uint32_t)bytes }, (void *)value, 0 };
     StoreMessage answer = { .moved = 0 };
-    memcpy(question.head.key, key, strlen(key));
+    memcpy(message.head.key, key, strlen(key));
     pthread_mutex_lock(&s->lock);
     alive_copy(&page, alive_here());
     if (what == STORE_BEAT)
-        question.value = &page;
-    const char *why = transfer(s->socket, true, &question, s->timeout);
-    const char *heard = transfer(s->socket, false, &answer, s->timeout);    // it may be OVER
-    if (!heard && answer.head.what == STORE_OVER)
+        message.value = &page;
+    const char *unsent = transfer(s->socket, true, &message, s->timeout);
+    const char *lost = transfer(s->socket, false, &answer, s->timeout);     // it may be OVER
+    if (!lost && answer.head.what == STORE_OVER) {
+        usleep(STORE_LAUNCHER_US);
         leave_at_once(EXIT_REPORTED);
-    if (why || heard) {
-        lose_rank0(s, heard ? heard : why);
+    }
+    if (unsent || lost) {
+        lose_rank0(s, lost ? lost : unsent);
         free(answer.value);
         answer = (StoreMessage){ { .what = STORE_OVER }, NULL, 0 };
     }
@@ -91,7 +92,7 @@ static StoreMessage ask(Store *s, StoreWhat what, const char *key, const void *v
 void store_put(const World *world, const char *key, const void *value, size_t bytes)
 {
     alive_wait_begin();
-    free(ask(world->store, STORE_PUT, key, value, bytes).value);
+    free(request(world->store, STORE_PUT, key, value, bytes).value);
     alive_wait_end();
 }
 
@@ -100,13 +101,13 @@ size_t store_get(const World *world, const char *key, void *value, size_t capaci
 {
     Store *s = world->store;
     alive_wait_begin();
-    StoreMessage answer = ask(s, STORE_GET, key, NULL, 0);
+    StoreMessage answer = request(s, STORE_GET, key, NULL, 0);
     for (useconds_t pause = 1000; answer.head.what == STORE_NOT_YET;) {
         free(answer.value);
         interrupt_leave();
         usleep(pause);
         pause = pause < 20000 ? 2 * pause : pause;
-        answer = ask(s, STORE_GET, key, NULL, 0);
+        answer = request(s, STORE_GET, key, NULL, 0);
     }
     alive_wait_end();
     memcpy(value, answer.value, answer.head.bytes < capacity ? answer.head.bytes : capacity);
@@ -115,12 +116,12 @@ size_t store_get(const World *world, const char *key, void *value, size_t capaci
 }
 
 // The server ends this process after it has notified the others.
-void store_end_run(const World *world) { ask(world->store, STORE_OVER, "", NULL, 0); }
+void store_end_run(const World *world) { request(world->store, STORE_OVER, "", NULL, 0); }
 
 // False: the connection is over.
 static bool beat(Store *s)
 {
-    StoreMessage answer = ask(s, STORE_BEAT, "", NULL, sizeof(Alive));
+    StoreMessage answer = request(s, STORE_BEAT, "", NULL, sizeof(Alive));
     free(answer.value);
     return answer.head.what == STORE_DONE;
 }
@@ -136,145 +137,136 @@ static void *beat_on(void *arg)
     return NULL;
 }
 
-// --- finding rank 0 ------------------------------------------------------------------------------
+// --- joining -------------------------------------------------------------------------------------
 
-static Person person_of(const TcpStoreConfig *c)
+// Every connection and file takes a descriptor: of rank 0 one per rank, and of each rank one per
+// other rank and communicator. Without them, ranks would only wait for each other.
+static void check_descriptors(int size)
 {
-    Person me = { c->rank, c->size, (int32_t)getpid(), c->supervised, "", "" };
-    gethostname(me.host, sizeof me.host - 1);
-    snprintf(me.run, sizeof me.run, "%s", c->name);
-    return me;
+    struct rlimit limit;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    CHECK(limit.rlim_cur >= 40 + 4 * (rlim_t)size, "ulimit -Hn, or the limits of the container or batch "
+          "system", "this process may have %llu open files, but a rank among %d needs up to %d",
+          (unsigned long long)limit.rlim_cur, size, 40 + 4 * size);
 }
 
-// Is our rank 0 at the other end, and does it let this rank in? NULL: yes; else why not.
-static const char *shake_hands(const TcpStoreConfig *c, int socket, double patience, Person *rank0)
+// Does our run's rank 0 accept this rank? NULL: yes; else why not.
+static const char *handshake(const TcpStoreConfig *c, int socket, double timeout, Welcome *rank0)
 {
     static char refusal[200];
-    Hello hello = { .client = store_random(), .person = person_of(c) };
-    StoreMessage greeting = { .moved = 0 }, answer = { .moved = 0 };
-    StoreMessage question = { { .what = STORE_HELLO, .bytes = sizeof hello }, &hello, 0 };
-    const char *why = transfer(socket, false, &greeting, patience);
-    if (!why && greeting.head.what == STORE_GREETING && greeting.head.bytes == sizeof hello.server)
-        memcpy(&hello.server, greeting.value, sizeof hello.server);
-    else if (greeting.moved >= sizeof greeting.head)
-        why = "another program listens there, or another version of this one";
-    free(greeting.value);
-    if (why)
-        return why;
-    if (!c->secret.text[0] && tcp_is_loopback(tcp_place(socket, true).address) && !tcp_same_user(socket))
-        return "it belongs to another user: choose another port, or use a token (--token-file)";
-    hello.proof = secret_prove(&c->secret, "rank", &hello, offsetof(Hello, proof));
-    why = transfer(socket, true, &question, patience);
-    why = why ? why : transfer(socket, false, &answer, patience);
-    const Welcome *welcome = answer.value;
+    Hello hello = { .rank = c->rank, .size = c->size, .pid = (int32_t)getpid(), .supervised = c->supervised };
+    StoreMessage message = { { .what = STORE_HELLO, .bytes = sizeof hello }, &hello, 0 };
+    StoreMessage answer = { .moved = 0 };
+    gethostname(hello.host, sizeof hello.host - 1);
+    memcpy(hello.run, c->run, sizeof hello.run);
+    memcpy(hello.token, c->token, sizeof hello.token);
+    const char *why = transfer(socket, true, &message, timeout);
+    why = why ? why : transfer(socket, false, &answer, timeout);
     if (!why && answer.head.what == STORE_OVER)
         leave_at_once(EXIT_REPORTED);   // its rank or size contradicts another's: rank 0 prints how
     if (!why && answer.head.what == STORE_NO) {
         snprintf(refusal, sizeof refusal, "it refuses this rank: %.*s", (int)answer.head.bytes,
                  (char *)answer.value);
         why = refusal;
-    } else if (!why && (answer.head.what != STORE_WELCOME || answer.head.bytes != sizeof *welcome ||
-                        !secret_proves(&c->secret, "rank 0", &hello, sizeof hello, &welcome->proof))) {
-        why = "it does not know our token";
+    } else if (!why && (answer.head.what != STORE_WELCOME || answer.head.bytes != sizeof *rank0)) {
+        why = "another program listens there, or another version of this one";
     } else if (!why) {
-        *rank0 = welcome->rank0;
+        memcpy(rank0, answer.value, sizeof *rank0);
     }
     free(answer.value);
     return why;
 }
 
-// Tries the places in turn, again and again, since rank 0 may start later. If none lets this rank
-// in, the message prefers a store's refusal to a failed connection.
-static int find_rank0(const TcpStoreConfig *c, Person *rank0)
+// Tries again and again, since rank 0 may start later. If it never accepts this rank, the message
+// prefers a refusal to a failed connection.
+static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
 {
-    double patience = c->count > 1 ? 0.5 : 2, left = c->timeout > 0 ? c->timeout : INFINITY;
+    const double most = 2;              // s for one connection, and for one answer
+    double left = c->timeout > 0 ? c->timeout + c->supervised : INFINITY;   // 1 s for the supervisor
     char why[sizeof(Error)] = "";
-    bool store_spoke = false;
-    left += c->supervised;              // 1 s for the supervisor to report first
-    for (int i = 0; left > 0; i = (i + 1) % c->count) {
+    bool answered = false;
+    while (left > 0) {
         Error error;
         double begun = clock_now();
-        int socket = tcp_connect(&c->places[i], patience, &error);
-        const char *no = socket < 0 ? error.text : shake_hands(c, socket, patience, rank0);
+        int socket = tcp_connect(&c->place, most, &error);
+        const char *no = socket < 0 ? error.text : handshake(c, socket, most, rank0);
         if (!no)
             return socket;
-        if (socket >= 0 || !store_spoke)
+        if (socket >= 0 || !answered)
             snprintf(why, sizeof why, "%s", no);
-        store_spoke = store_spoke || socket >= 0;
+        answered = answered || socket >= 0;
         if (socket >= 0)
             close(socket);
         interrupt_leave();
-        usleep(i == c->count - 1 ? 100000 : 0);
-        left -= fmin(clock_now() - begun, 2 * patience);    // this process may have been stopped
+        usleep(100000);
+        left -= fmin(clock_now() - begun, 2 * most);    // this process may have been stopped
     }
     FAIL("is rank 0 started, and at this address? does a firewall block it? --timeout gives "
          "more time", "rank %d of %d has not found rank 0 at %s:%d within %.3g s: %s", c->rank,
-         c->size, c->places[0].address, c->places[0].port, c->timeout, why);
+         c->size, c->place.address, c->place.port, c->timeout, why);
+}
+
+// Rank 0 serves the store, and needs no network for its own connection.
+static int serve_rank0(Store *s, const TcpStoreConfig *c)
+{
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "ulimit -n", "socketpair: %s",
+          strerror(errno));
+    s->server = tcp_store_server_new(c, ends[1]);
+    handshake(c, ends[0], INFINITY, &s->rank0);
+    return ends[0];
 }
 
 // --- new and free --------------------------------------------------------------------------------
 
-void tcp_store_add(TcpStoreConfig *c, const char *host, int port, int ports)
+void tcp_store_set_place(TcpStoreConfig *c, const char *host, int port)
 {
     Error err;
-    TcpAddress address;
-    if (!tcp_resolve(host, address, &err))
+    c->place.port = port;
+    if (!tcp_resolve(host, c->place.address, &err))
         FAIL_ERROR(&err);
-    for (int i = 0; i < ports; i++) {
-        TcpPlace *place = &c->places[c->count++];
-        memcpy(place->address, address, sizeof address);
-        place->port = port + i;
-    }
 }
 
-// With first_free it listens at once, so that another run with the same place finds it taken.
 void tcp_store_bind(TcpStoreConfig *c)
 {
-    Error err = { .text = "" };
-    int kept = 0;
-    for (int i = 0; i < c->count && !(c->first_free && kept == 1); i++) {
-        int socket = tcp_bind(&c->places[i], c->first_free, &err);
-        if (socket < 0)
-            continue;
-        c->places[kept] = tcp_place(socket, false);
-        c->sockets[kept++] = socket;
-    }
-    if (kept == 0)
+    Error err;
+    c->socket = tcp_bind(&c->place, &err);
+    if (c->socket < 0)
         FAIL_ERROR(&err);
-    c->count = kept;
+    c->place = tcp_place(c->socket, false);
 }
 
 void tcp_store_offer(TcpStoreConfig *c, const char *host, int port, bool one_host)
 {
-    TcpAddress own[STORE_PLACES] = { "127.0.0.1" };
-    const char *only = host || !c->from[0] ? host : c->from;
-    int count = only || one_host ? 1 : tcp_own_addresses(NULL, own, STORE_PLACES);
-    for (int i = 0; i < count; i++)
-        tcp_store_add(c, only ? only : own[i], port > 0 ? port : 0, 1);
+    Error err;
+    TcpAddress own = "127.0.0.1";
+    if (!host && c->from[0])
+        host = c->from;
+    if (!host && !one_host && !tcp_own_address(NULL, own, &err))
+        FAIL_ERROR(&err);
+    tcp_store_set_place(c, host ? host : own, port > 0 ? port : 0);
     tcp_store_bind(c);
-    if (!c->secret.text[0])
-        c->secret = secret_random();
+    if (!c->token[0])
+        tcp_store_new_token(c->token);
 }
 
 void tcp_store_join(const TcpStoreConfig *config, World *world)
 {
     static Store store;                 // one per process
     Store *s = &store;
-    Person self = person_of(config);
-    *s = (Store){ .supervised = config->supervised,
-                  .timeout = config->timeout > 0 ? config->timeout : INFINITY,
+    *s = (Store){ .timeout = config->timeout > 0 ? config->timeout : INFINITY,
                   .lock = PTHREAD_MUTEX_INITIALIZER };
-    const TcpPlace *place = &config->places[0];
-    if (config->rank == 0 && config->size > 1 && !config->secret.text[0] && !tcp_is_loopback(place->address))
-        WARN("--token-file FILE, the same on all hosts, keeps others out; --require-token insists",
-             "no token: anyone who can reach %s:%d can take part in this run", place->address, place->port);
+    check_descriptors(config->size);
     alive_wait_begin();
-    if (config->rank == 0)
-        s->server = tcp_store_server_new(config, &self);
-    s->socket = find_rank0(config, &s->rank0);
-    memcpy(s->own, config->from[0] ? config->from : tcp_place(s->socket, false).address, sizeof s->own);
+    s->socket = config->rank == 0 ? serve_rank0(s, config) : find_rank0(config, &s->rank0);
+    TcpPlace here = config->rank == 0 ? config->place : tcp_place(s->socket, false);
+    if (!here.address[0])
+        here = (TcpPlace){ .address = "127.0.0.1" };    // of one rank alone
+    memcpy(s->own, config->from[0] ? config->from : here.address, sizeof s->own);
     sem_init(&s->silent, 0, 0);
-    pthread_detach(thread_start(beat_on, s, "signs of life"));  // step 03 never calls tcp_store_end
+    pthread_detach(thread_start(beat_on, s, "heartbeats"));     // step 03 never calls tcp_store_end
     world->store = s;
     world->address = s->own;
     world->run = s->run;

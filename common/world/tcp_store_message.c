@@ -1,16 +1,17 @@
-// tcp_store_message.c - sends and receives messages, in pieces if the other side is slow.
+// tcp_store_message.c - sends and receives messages, in pieces if the other side is slow; tokens.
 #include "world/tcp_store_message.h"
 
 #include <errno.h>
-#include <sodium.h>
+#include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
-StoreRandom store_random(void)
+void tcp_store_new_token(char token[STORE_TOKEN])
 {
-    StoreRandom random;
-    CHECK(sodium_init() >= 0, "", "libsodium: sodium_init failed");
-    randombytes_buf(random.bytes, sizeof random.bytes);
-    return random;
+    unsigned char bytes[16];
+    CHECK(getrandom(bytes, sizeof bytes, 0) == sizeof bytes, "", "getrandom: %s", strerror(errno));
+    for (size_t i = 0; i < sizeof bytes; i++)
+        snprintf(token + 2 * i, 3, "%02x", bytes[i]);
 }
 
 int store_move(int socket, bool sends, StoreMessage *m, size_t most)

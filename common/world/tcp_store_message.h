@@ -1,28 +1,29 @@
 // tcp_store_message.h - what ranks and rank 0's store send to each other.
 //
 //   rank                                       store
-//                                       <--    GREETING: random bytes
-//   HELLO: both sides' random bytes, its
-//     rank, proof of the secret         -->
-//                                       <--    WELCOME with a proof, or NO with the reason
-//   PUT key value                       -->    DONE
-//   GET key                             -->    VALUE, or NOT_YET: ask again
-//   BEAT heartbeat page (alive.h)       -->    DONE
-//   OVER: rank 0 has printed why        -->
+//   HELLO: its rank, run and token    -->
+//                                       <--    WELCOME, or NO with the reason
+//   PUT key value                     -->      DONE
+//   GET key                           -->      VALUE, or NOT_YET: ask again
+//   BEAT heartbeat page (alive.h)     -->      DONE
+//   OVER: rank 0 has printed why      -->
 //                                       <--    OVER, at any time: the run has ended
 //
-// A rank asks one question at a time, and each has one answer. A rank leaves by closing the
-// connection after a BEAT marked as done. After WELCOME, messages are not encrypted, as gradients
-// are not. Numbers are sent as they are in memory: all machines of a run must be of one kind.
+// A rank makes one request at a time, and each has one answer. A rank leaves by closing the
+// connection after a BEAT marked as done. Nothing is encrypted, as gradients are not. Numbers are
+// sent as they are in memory: all machines of a run must be of one kind.
 #pragma once
 #include "tcp_store.h"
 #include "alive.h"
 
 enum { STORE_KEY = 64, STORE_MOST = 16 << 20 };     // bytes of a key, with its zero; of a value
+// When a rank has died, its launcher knows more than the other ranks: they wait this long for it to
+// report the death and to end them. (mpirun's status is that of the first rank that it sees end.)
+enum { STORE_LAUNCHER_US = 2500000 };
 
 typedef enum StoreWhat {
-    STORE_GREETING = 0x64647004,        // differs for other programs and other versions
-    STORE_HELLO, STORE_WELCOME, STORE_NO, STORE_PUT, STORE_GET, STORE_BEAT, STORE_DONE, STORE_VALUE,
+    STORE_HELLO = 0x64647005,           // differs for other programs and other versions
+    STORE_WELCOME, STORE_NO, STORE_PUT, STORE_GET, STORE_BEAT, STORE_DONE, STORE_VALUE,
     STORE_NOT_YET, STORE_OVER,
 } StoreWhat;
 
@@ -42,28 +43,18 @@ typedef struct StoreMessage {
 // caller's to free.
 int store_move(int socket, bool sends, StoreMessage *message, size_t most);
 
-typedef struct StoreRandom {
-    unsigned char bytes[32];            // makes every proof different
-} StoreRandom;
-StoreRandom store_random(void);
-
-typedef struct Person {
-    int32_t rank, size, pid, supervised;
-    char host[STORE_NAME], run[STORE_NAME];
-} Person;
-
 typedef struct Hello {
-    StoreRandom server, client;         // server: from the GREETING
-    Person person;
-    Proof proof;                        // of all before it
+    int32_t rank, size, pid, supervised;
+    char host[STORE_NAME], run[STORE_NAME], token[STORE_TOKEN];
 } Hello;
 
-typedef struct Welcome {
-    Person rank0;
-    Proof proof;                        // of the Hello
+typedef struct Welcome {                // about rank 0
+    int32_t pid;
+    char host[STORE_NAME];
 } Welcome;
 
-// The server's side: a thread that runs until it is freed. It takes over the listening sockets.
+// The server's side: a thread that runs until it is freed. It takes over the listening socket, and
+// `own`: its end of the connection to its own rank.
 typedef struct TcpStoreServer TcpStoreServer;
-TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, const Person *self);
+TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own);
 void tcp_store_server_free(TcpStoreServer *server);     // waits up to 2 s for the others to leave

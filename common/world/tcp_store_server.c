@@ -3,8 +3,8 @@
 //
 // One thread serves all connections and waits for none of them: a message may come or go in pieces.
 //
-//   a rank       GREETING > | < HELLO | WELCOME > | < question | answer > | < question ...
-//   a stranger   GREETING > | < 5 s to send a HELLO that proves its right | closed
+//   a rank       < HELLO | WELCOME > | < request | answer > | < request ...
+//   a stranger   < 5 s to send a HELLO of this run | closed
 //
 // If there are too many strangers, the oldest connection is closed.
 #include "world/tcp_store_message.h"
@@ -21,19 +21,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { STRANGERS = 64, SLICE_MS = 50 };
-static const double politeness = 5;     // s for a stranger to prove that it is a rank
-static const double farewell = 2;       // s for the others to leave, when rank 0 does
-static const double courtesy = 2;       // s for a supervisor to report how its rank died
+enum { STRANGERS = 64, SLICE_MS = 50, MOMENT_US = 300000 };
+static const double handshake_timeout = 5;      // s from a connection to its HELLO
+static const double leave_timeout = 2;          // s for the others to leave, when rank 0 does
+static const double supervisor_delay = 2;       // s for a supervisor to report how its rank died
 
 typedef struct Peer {
     struct Peer *next;
     int socket, rank;                   // rank -1: a stranger
     double since;                       // s
-    bool sends;                         // an answer; else it receives a question
+    bool sends;                         // an answer; else it receives a request
     StoreMessage message;
-    StoreRandom greeting;               // the random bytes that it was sent
-    Welcome welcome;
 } Peer;
 
 typedef struct Entry {
@@ -44,7 +42,7 @@ typedef struct Entry {
 
 struct TcpStoreServer {
     TcpStoreConfig config;
-    Person self;
+    Welcome self;
     pthread_t thread;
     atomic_bool stop;
     Peer *peers;                        // the latest first
@@ -55,21 +53,24 @@ struct TcpStoreServer {
     bool going, warned;
 };
 
-// Rank 0 prints why, unless it has already done so (NULL). The others have a moment to receive
-// OVER, and end without a message.
-static _Noreturn void end_run(TcpStoreServer *s, const Error *why)
+// The others receive OVER, and end without a message.
+static _Noreturn void end_run(const TcpStoreServer *s, useconds_t wait)
 {
     const StoreHead over = { .what = STORE_OVER };
-    if (why)
-        WARN(why->hint, "%s", why->text);
     for (const Peer *p = s->peers; p; p = p->next)
         if (p->rank > 0)
             send(p->socket, &over, sizeof over, MSG_NOSIGNAL | MSG_DONTWAIT);
-    usleep(300000);
+    usleep(wait);
     leave_at_once(EXIT_REPORTED);
 }
 
-// Replaces the question by its answer. The value must stay valid until it is sent.
+static _Noreturn void refuse_run(const TcpStoreServer *s, const Error *why)
+{
+    WARN(why->hint, "%s", why->text);
+    end_run(s, MOMENT_US);
+}
+
+// Replaces the request by its answer. The value must stay valid until it is sent.
 static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
 {
     free(p->message.value);
@@ -82,65 +83,58 @@ static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
 // NULL: it is a rank of this run; else the reason for refusing it.
 static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *hello)
 {
-    const Secret *secret = &s->config.secret;
     if (p->message.head.what != STORE_HELLO || p->message.head.bytes != sizeof *hello ||
-        hello->person.rank < 0 || hello->person.rank >= hello->person.size)
+        hello->rank < 0 || hello->rank >= hello->size)
         return "it is another program, or another version of this one";
-    if (memcmp(&hello->server, &p->greeting, sizeof p->greeting) != 0 ||
-        !secret_proves(secret, "rank", hello, offsetof(Hello, proof), &hello->proof))
-        return "it does not know rank 0's token, or rank 0 has none (--token-file FILE: the same for "
-               "all ranks)";
-    if (!secret->text[0] && tcp_is_loopback(tcp_place(p->socket, false).address) &&
-        !tcp_same_user(p->socket))
-        return "it belongs to another user, and there is no token (--token-file FILE)";
-    if (strncmp(hello->person.run, s->self.run, STORE_NAME) != 0)
+    if (strncmp(hello->token, s->config.token, STORE_TOKEN) != 0)
+        return "it has another token than rank 0: DDP_TOKEN must be the same for all ranks, or unset";
+    if (strncmp(hello->run, s->config.run, STORE_NAME) != 0)
         return "it belongs to another run: choose another port";
     return s->going ? "the run has begun: all ranks are there" : NULL;
 }
 
 // Two ranks that contradict each other end the run, since it would never be complete.
-static void check_person(TcpStoreServer *s, const Person *new)
+static void check_rank(TcpStoreServer *s, const Hello *new)
 {
     Error why;
-    const Watched *old = &s->watch.ranks[new->size == s->self.size ? new->rank : 0];
-    if (new->size != s->self.size)
+    const Watched *old = &s->watch.ranks[new->size == s->config.size ? new->rank : 0];
+    if (new->size != s->config.size)
         error_set(&why, "all ranks need the same world size", "rank %d (%s, pid %d) says that there "
                   "are %d ranks, rank 0 (%s, pid %d) says %d", new->rank, new->host, new->pid, new->size,
-                  s->self.host, s->self.pid, s->self.size);
+                  s->self.host, s->self.pid, s->config.size);
     else if (old->ended > 0)
         return;
     else
         error_set(&why, "each process needs a rank of its own; do two machines have the same "
                   "--node-rank?", "rank %d is there twice: %s, pid %d, and %s, pid %d", new->rank,
                   old->host, (int)old->pid, new->host, new->pid);
-    end_run(s, &why);
+    refuse_run(s, &why);
 }
 
-static void take_hello(TcpStoreServer *s, Peer *p)
+static void handshake(TcpStoreServer *s, Peer *p)
 {
     Hello *hello = p->message.value;
-    TcpPlace place = tcp_place(p->socket, true);
     const char *why = refusal(s, p, hello);
-    if (why && !s->warned)
-        WARN("later ones are not reported", "refused a connection from %s:%d: %s", place.address,
-             place.port, why);
     if (why) {
+        TcpPlace place = tcp_place(p->socket, true);
+        if (!s->warned)
+            WARN("later ones are not reported", "refused a connection from %s:%d: %s", place.address,
+                 place.port, why);
         s->warned = true;
         answer(p, STORE_NO, why, strlen(why));
         return;
     }
-    Person *person = &hello->person;
-    person->host[STORE_NAME - 1] = '\0';
-    p->rank = person->rank;             // from now on end_run sends OVER there, too
-    check_person(s, person);
+    hello->host[STORE_NAME - 1] = '\0';
+    p->rank = hello->rank;              // from now on end_run sends OVER there, too
+    check_rank(s, hello);
     Watched *rank = &s->watch.ranks[p->rank];
-    *rank = (Watched){ .alive = rank->alive, .pid = person->pid, .slack = person->supervised ? courtesy : 0 };
-    memcpy(rank->host, person->host, sizeof rank->host);
-    p->welcome = (Welcome){ s->self, secret_prove(&s->config.secret, "rank 0", hello, sizeof *hello) };
-    answer(p, STORE_WELCOME, &p->welcome, sizeof p->welcome);
+    *rank = (Watched){ .alive = rank->alive, .pid = hello->pid, .remote = true,
+                       .delay = hello->supervised ? supervisor_delay : 0 };
+    memcpy(rank->host, hello->host, sizeof rank->host);
+    answer(p, STORE_WELCOME, &s->self, sizeof s->self);
 }
 
-// --- questions -----------------------------------------------------------------------------------
+// --- requests ------------------------------------------------------------------------------------
 
 static const Entry *find(const TcpStoreServer *s, const char *key)
 {
@@ -160,19 +154,19 @@ static void keep(TcpStoreServer *s, const char *key, const void *value, size_t b
     s->entries = entry;
 }
 
-static void take_question(TcpStoreServer *s, Peer *p)
+static void answer_request(TcpStoreServer *s, Peer *p)
 {
     StoreHead *head = &p->message.head;
     Watched *rank = &s->watch.ranks[p->rank];
     const Entry *entry = NULL;
-    rank->heard = clock_now();
+    rank->last_message = clock_now();
     head->key[STORE_KEY - 1] = '\0';
     if (head->what == STORE_PUT)
         keep(s, head->key, p->message.value, head->bytes);
     else if (head->what == STORE_BEAT && head->bytes == sizeof(Alive))
         memcpy(rank->alive, p->message.value, sizeof(Alive));
     else if (head->what == STORE_OVER)
-        end_run(s, NULL);
+        end_run(s, MOMENT_US);
     else if (head->what == STORE_GET)
         entry = find(s, head->key);
     if (entry)
@@ -183,20 +177,15 @@ static void take_question(TcpStoreServer *s, Peer *p)
 
 // --- connections ---------------------------------------------------------------------------------
 
-static void let_in(TcpStoreServer *s, int listening)
+static void add_peer(TcpStoreServer *s, int socket)
 {
-    int socket = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
-    if (socket < 0)
-        return;
     Peer *p = xcalloc(1, sizeof *p);
-    *p = (Peer){ .next = s->peers, .socket = socket, .rank = -1, .since = clock_now(),
-                 .greeting = store_random() };
-    answer(p, STORE_GREETING, &p->greeting, sizeof p->greeting);
+    *p = (Peer){ .next = s->peers, .socket = socket, .rank = -1, .since = clock_now() };
     s->peers = p;
     s->connections++;
 }
 
-static void forget(TcpStoreServer *s, Peer *p)
+static void drop(TcpStoreServer *s, Peer *p)
 {
     if (p->rank >= 0)
         s->watch.ranks[p->rank].ended = clock_now();
@@ -215,7 +204,7 @@ static bool serve(TcpStoreServer *s, Peer *p)
     if (moved <= 0)
         return moved == 0;
     if (!p->sends) {
-        (known ? take_question : take_hello)(s, p);
+        (known ? answer_request : handshake)(s, p);
         return serve(s, p);             // an answer seldom has to wait
     }
     bool refused = p->message.head.what == STORE_NO;
@@ -232,44 +221,46 @@ static void serve_all(TcpStoreServer *s, const struct pollfd *fds)
     for (Peer **at = &s->peers, *p; (p = *at); fds++) {
         bool stays = !fds->revents || serve(s, p);
         if (stays && p->rank < 0)
-            stays = ++strangers <= STRANGERS && now < p->since + politeness;
+            stays = ++strangers <= STRANGERS && now < p->since + handshake_timeout;
         if (stays) {
             at = &p->next;
         } else {
             *at = p->next;
-            forget(s, p);
+            drop(s, p);
         }
     }
 }
 
-// Waits a moment for input. Serves old connections before it accepts new ones, so that a rank that
+// Waits a moment for input. Serves old connections before it accepts a new one, so that a rank that
 // reconnects has left first.
-static void listen_on(TcpStoreServer *s)
+static void wait_for_input(TcpStoreServer *s)
 {
-    int doors = s->config.count, n = doors;
-    struct pollfd *fds = xcalloc((size_t)(doors + s->connections), sizeof *fds);
-    for (int i = 0; i < doors; i++)
-        fds[i] = (struct pollfd){ .fd = s->config.sockets[i], .events = POLLIN };
+    struct pollfd *fds = xcalloc((size_t)(1 + s->connections), sizeof *fds);
+    int n = 1, new = -1;
+    fds[0] = (struct pollfd){ .fd = s->config.size > 1 ? s->config.socket : -1, .events = POLLIN };
     for (const Peer *p = s->peers; p; p = p->next)
         fds[n++] = (struct pollfd){ .fd = p->socket, .events = p->sends ? POLLOUT : POLLIN };
     poll(fds, (nfds_t)n, SLICE_MS);
-    serve_all(s, fds + doors);
-    for (int i = 0; i < doors; i++)
-        if (fds[i].revents)
-            let_in(s, fds[i].fd);
+    serve_all(s, fds + 1);
+    if (fds[0].revents)
+        new = accept4(s->config.socket, NULL, NULL, SOCK_CLOEXEC);
+    if (new >= 0)
+        add_peer(s, new);
     free(fds);
 }
 
 // --- judging -------------------------------------------------------------------------------------
 
-static void go(TcpStoreServer *s)
+// All ranks are there. Gives the run a name that no other run has.
+static void begin_run(TcpStoreServer *s)
 {
-    Secret run = secret_random();
-    run.text[STORE_NAME / 2] = '\0';
-    s->watch.looked = clock_now();
-    for (Watched *rank = s->watch.ranks; rank < s->watch.ranks + s->self.size; rank++)
-        rank->heard = rank->beaten = s->watch.looked;
-    keep(s, "run", run.text, STORE_NAME / 2 + 1);
+    char run[STORE_TOKEN];
+    double now = clock_now();
+    tcp_store_new_token(run);
+    for (Watched *rank = s->watch.ranks; rank < s->watch.ranks + s->config.size; rank++)
+        rank->last_message = rank->last_beat = now;
+    s->watch.now = now;
+    keep(s, "run", run, strlen(run) + 1);
     s->going = true;
 }
 
@@ -277,7 +268,7 @@ static _Noreturn void give_up(TcpStoreServer *s, int there)
 {
     Error error;
     char missing[200] = "";
-    int named = 0, size = s->self.size;
+    int named = 0, size = s->config.size;
     for (int i = 0; i < size; i++)
         if (s->watch.ranks[i].ended > 0 && named++ < 16) {
             size_t n = strlen(missing);
@@ -287,21 +278,21 @@ static _Noreturn void give_up(TcpStoreServer *s, int there)
               "them? --timeout gives more time", "%d of %d ranks came within %.3g s: missing %s %s%s",
               there, size, s->config.timeout, named > 1 ? "are" : "is", missing,
               named > 16 ? ", ..." : "");
-    end_run(s, &error);
+    refuse_run(s, &error);
 }
 
 // late: the timeout for all ranks to join has passed.
-static void look(TcpStoreServer *s, bool late)
+static void judge(TcpStoreServer *s, bool late)
 {
     int there = 0;
-    for (int i = 0; i < s->self.size; i++)
+    for (int i = 0; i < s->config.size; i++)
         there += s->watch.ranks[i].ended == 0;
-    if (!s->going && there == s->self.size)
-        go(s);
+    if (!s->going && there == s->config.size)
+        begin_run(s);
     else if (!s->going && late)
         give_up(s, there);
-    if (s->going && watch_judge(&s->watch))
-        end_run(s, NULL);
+    if (s->going && watch_judge(&s->watch, clock_now()))
+        end_run(s, STORE_LAUNCHER_US);
 }
 
 // Only short intervals count towards the timeout: in a long one this process was stopped.
@@ -310,12 +301,12 @@ static void *run(void *arg)
     TcpStoreServer *s = arg;
     const double limit = s->config.timeout + s->config.supervised;   // 1 s for a supervisor to report
     double waited = 0, leaving = 0;
-    for (bool others = true; others && leaving < farewell;) {
+    for (bool others = true; others && leaving < leave_timeout;) {
         double before = clock_now();
-        listen_on(s);
+        wait_for_input(s);
         double took = clock_now() - before;
         waited += took < 1 ? took : 0;
-        look(s, s->config.timeout > 0 && waited > limit);
+        judge(s, s->config.timeout > 0 && waited > limit);
         leaving += s->stop ? took : 0;
         others = !s->stop;
         for (const Peer *p = s->peers; p; p = p->next)
@@ -324,22 +315,24 @@ static void *run(void *arg)
     return NULL;
 }
 
-TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, const Person *self)
+TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own)
 {
     TcpStoreServer *s = xcalloc(1, sizeof *s);
-    size_t size = (size_t)self->size;
+    size_t size = (size_t)config->size;
     s->config = *config;
-    s->self = *self;
+    s->self.pid = (int32_t)getpid();
+    gethostname(s->self.host, sizeof s->self.host - 1);
     s->pages = xcalloc(size, sizeof *s->pages);
-    s->watch = (Watch){ .size = self->size, .ranks = xcalloc(size, sizeof *s->watch.ranks) };
+    s->watch = (Watch){ .size = config->size, .ranks = xcalloc(size, sizeof *s->watch.ranks) };
     for (size_t i = 0; i < size; i++)
         s->watch.ranks[i] = (Watched){ .alive = &s->pages[i], .ended = clock_now() };
-    for (int i = 0; i < config->count; i++) {
-        fcntl(config->sockets[i], F_SETFD, FD_CLOEXEC);
-        CHECK(listen(config->sockets[i], SOMAXCONN) == 0, "another run may have it (ss -ltnp): choose "
-              "another --master-port", "cannot listen at port %d of %s: %s", config->places[i].port,
-              config->places[i].address, strerror(errno));
+    if (size > 1) {
+        fcntl(config->socket, F_SETFD, FD_CLOEXEC);
+        CHECK(listen(config->socket, SOMAXCONN) == 0, "another run may have it (ss -ltnp shows which): "
+              "choose another --master-port", "cannot listen at port %d of %s: %s", config->place.port,
+              config->place.address, strerror(errno));
     }
+    add_peer(s, own);
     s->thread = thread_start(run, s, "the store");
     return s;
 }
@@ -352,10 +345,10 @@ void tcp_store_server_free(TcpStoreServer *s)
     pthread_join(s->thread, NULL);
     for (Peer *p = s->peers, *next; p; p = next) {
         next = p->next;
-        forget(s, p);
+        drop(s, p);
     }
-    for (int i = 0; i < s->config.count; i++)
-        close(s->config.sockets[i]);
+    if (s->config.size > 1)
+        close(s->config.socket);
     for (Entry *entry = s->entries, *next; entry; entry = next) {
         next = entry->next;
         free(entry);

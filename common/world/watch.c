@@ -1,12 +1,11 @@
 // watch.c - a rank can be lost in four ways: dead, stopped, silent, or deadlocked with others.
 #include "watch.h"
 #include "check.h"
-#include "clock.h"
 
 #include <string.h>
 #include <sys/wait.h>
 
-static const double grace = 0.2;        // s: a rank that was killed earlier may be reaped later
+static const double reap_delay = 0.2;   // s: a rank that was killed earlier may be reaped later
 
 bool watch_lives(const Watch *w)
 {
@@ -43,13 +42,13 @@ static int status_of(const Watch *w, const Watched *r)
 static int blame(const Watch *w, const Watched *r)
 {
     int status = status_of(w, r);
-    bool own = r->heard == 0, interrupted = status > 128, well = status == 0;
+    bool own = !r->remote, interrupted = status > 128, well = status == 0;
     if (!own || (WIFEXITED(r->status) && alive_seen(r->alive)))
         well = r->alive->done && (well || interrupted);
     if (r->ended == 0 || well)
         return NO_BLAME;
     if (!own)
-        return w->looked > r->ended + r->slack ? FAILED : NO_BLAME;
+        return w->now > r->ended + r->delay ? FAILED : NO_BLAME;
     if (status == EXIT_REPORTED || (interrupted && sigismember(&w->passed, status - 128) == 1))
         return FOLLOWED;
     return WIFSIGNALED(r->status) ? KILLED : FAILED;
@@ -59,7 +58,7 @@ static void report_death(const Watch *w, int rank)
 {
     static const char resume[] = "with --save, --resume auto continues from the last checkpoint";
     const Watched *r = &w->ranks[rank];
-    bool own = r->heard == 0;
+    bool own = !r->remote;
     char how[80], memory[256];
     int number = own && WIFSIGNALED(r->status) ? WTERMSIG(r->status) : 0;
     const char *name = number ? sigabbrev_np(number) : NULL;
@@ -87,8 +86,8 @@ static int judge_deaths(const Watch *w)
     }
     if (!culprit)
         return 0;
-    int status = culprit->heard > 0 ? EXIT_FAILED : status_of(w, culprit);
-    bool early = culprit->heard == 0 && most < KILLED && w->looked < culprit->ended + grace;
+    int status = culprit->remote ? EXIT_FAILED : status_of(w, culprit);
+    bool early = !culprit->remote && most < KILLED && w->now < culprit->ended + reap_delay;
     if (early && watch_lives(w))
         return 0;
     bool explained = status == EXIT_USAGE || status == EXIT_DIVERGED;
@@ -100,36 +99,35 @@ static int judge_deaths(const Watch *w)
 // --- heartbeats ----------------------------------------------------------------------------------
 
 // If this process was stopped or the machine slept in between, all clocks restart.
-static void look(Watch *w)
+static void update_clocks(Watch *w, double now)
 {
-    double now = clock_now();
-    bool absent = now - w->looked > 1;
-    w->looked = now;
+    bool absent = now - w->now > 1;
+    w->now = now;
     for (Watched *r = w->ranks; r < w->ranks + w->size; r++) {
         uint64_t beats = r->alive ? atomic_load(&r->alive->beats) : 0;
-        if (absent || beats != r->beats || r->beaten == 0 || (r->alive && r->alive->outside > 0))
-            r->beaten = now;
+        if (absent || beats != r->beats || r->last_beat == 0 || (r->alive && r->alive->outside > 0))
+            r->last_beat = now;
         r->beats = beats;
-        r->heard = absent && r->heard > 0 ? now : r->heard;
+        r->last_message = absent ? now : r->last_message;
         r->stopped = absent && r->stopped > 0 ? now : r->stopped;
     }
 }
 
 static bool waits(const Watched *r) { return r->alive->waiting > 0 && !r->alive->done; }
 
-// How the rank has been lost for longer than its patience, and since when (s); NULL: it is not
+// How the rank has been lost for longer than its timeout, and since when (s); NULL: it is not
 // lost. It may wait without limit while a different rank works.
 static const char *loss_of(const Watch *w, const Watched *r, double *since)
 {
     const struct { bool applies; double since; const char *how; } losses[] = {
         { r->stopped > 0, r->stopped, "is stopped" },
-        { r->heard > 0, r->heard, "is stopped or out of reach, and has not been heard of" },
-        { !waits(r), r->beaten, "has given no sign of life" },
+        { r->remote, r->last_message, "is stopped or out of reach, and has sent nothing" },
+        { !waits(r), r->last_beat, "has sent no heartbeat" },
     };
-    double patience = r->alive->patience;
-    for (int i = 0; i < 3 && patience > 0; i++) {
+    double timeout = r->alive->timeout;
+    for (int i = 0; i < 3 && timeout > 0; i++) {
         *since = losses[i].since;
-        if (losses[i].applies && w->looked > *since + patience + r->slack)
+        if (losses[i].applies && w->now > *since + timeout + r->delay)
             return losses[i].how;
     }
     return NULL;
@@ -140,18 +138,18 @@ static const char *loss_of(const Watch *w, const Watched *r, double *since)
 static bool deadlock(const Watch *w)
 {
     uint64_t most = 0;
-    double since = 0, patience = 0;
+    double since = 0, timeout = 0;
     for (const Watched *r = w->ranks; r < w->ranks + w->size; r++) {
         if (!r->alive || r->stopped > 0 || !alive_seen(r->alive) || (r->ended == 0 && !waits(r)))
             return false;
         most = r->alive->begun > most ? r->alive->begun : most;
-        since = r->beaten + r->slack > since ? r->beaten + r->slack : since;
-        patience = r->alive->patience;
+        since = r->last_beat + r->delay > since ? r->last_beat + r->delay : since;
+        timeout = r->alive->timeout;
     }
-    if (patience == 0 || w->looked < since + patience || !watch_lives(w))
+    if (timeout == 0 || w->now < since + timeout || !watch_lives(w))
         return false;
     WARN("--check-collectives shows where they part; what each did last:",
-         "all wait for each other, for %.3g s now", patience);
+         "all wait for each other, for %.3g s now", timeout);
     for (int i = 0; i < w->size; i++) {
         const Alive *page = w->ranks[i].alive;
         report(w, i, page->done ? "is done" : page->begun < most ? "is behind" : "waits", "");
@@ -160,7 +158,7 @@ static bool deadlock(const Watch *w)
 }
 
 // Of several lost ranks, names the one that has been lost for the longest time.
-static int judge_life(const Watch *w)
+static int judge_heartbeats(const Watch *w)
 {
     static const char hint[] = "--timeout SECONDS gives more time (0: any); with --save, --resume auto "
                                "continues from the last checkpoint";
@@ -180,14 +178,14 @@ static int judge_life(const Watch *w)
     }
     if (!how)
         return deadlock(w) ? EXIT_FAILED : 0;
-    snprintf(text, sizeof text, "%s for %.3g s", how, w->looked - since);
+    snprintf(text, sizeof text, "%s for %.3g s", how, w->now - since);
     report(w, lost, text, hint);
     return EXIT_FAILED;
 }
 
-int watch_judge(Watch *w)
+int watch_judge(Watch *w, double now)
 {
-    look(w);
+    update_clocks(w, now);
     int status = judge_deaths(w);
-    return status ? status : judge_life(w);
+    return status ? status : judge_heartbeats(w);
 }

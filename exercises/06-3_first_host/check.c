@@ -1,4 +1,4 @@
-// Prints the first host of each list, as rendezvous.c asks for it.
+// Prints the first host of each list.
 #include "slurm.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@ int main(int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
         setenv("SLURM_STEP_NODELIST", argv[i], 1);
-        const char *first = slurm_said("SLURM_STEP_NODELIST");
+        const char *first = slurm_first_host();
         printf("%s\n", first ? first : "NULL");
         fflush(stdout);
     }

@@ -1,0 +1,75 @@
+#include "launcher.h"
+#include "check.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int launcher_ranks(const char **variable)
+{
+    static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "PMI_SIZE",
+                                         "SLURM_STEP_NUM_TASKS" };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const char *text = getenv(*variable = sizes[i]);
+        if (text && atoi(text) > 0)
+            return atoi(text);
+    }
+    return 0;
+}
+
+void launcher_check(int ranks)
+{
+    const char *variable;
+    int started = launcher_ranks(&variable);
+    if (started > ranks)
+        fail_at(__FILE__, __LINE__, EXIT_USAGE, "step 04 and later join the ranks of a launcher, 06 and "
+                "later those of srun; mpirun must belong to the MPI that the program is built with; to "
+                "train alone, unset the variable", "%s is %d, but this process is one of %d: the "
+                "launcher's ranks would all train alone", variable, started, ranks);
+}
+
+// --- the launcher's process ----------------------------------------------------------------------
+
+// Did the process start with this variable?
+static bool has_variable(pid_t pid, const char *name)
+{
+    char path[64], *line = NULL;
+    size_t size = 0, length = strlen(name);
+    bool found = false;
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
+    FILE *in = fopen(path, "re");       // fails if it belongs to another user, as Slurm's daemon
+    while (in && !found && getdelim(&line, &size, '\0', in) > 0)
+        found = strncmp(line, name, length) == 0 && line[length] == '=';
+    free(line);
+    if (in)
+        fclose(in);
+    return found;
+}
+
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], line[512] = "";
+    int parent = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    FILE *in = fopen(path, "re");
+    if (in && fgets(line, sizeof line, in) && strrchr(line, ')'))
+        sscanf(strrchr(line, ')'), ") %*c %d", &parent);
+    if (in)
+        fclose(in);
+    return parent;
+}
+
+// It is the nearest ancestor without the variable that it has set for the ranks.
+pid_t launcher_pid(void)
+{
+    static const char *const marks[] = { "OMPI_COMM_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "PMIX_RANK",
+                                         "SLURM_STEP_ID" };
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (getenv(marks[i])) {
+            pid_t pid = getppid();
+            while (pid > 0 && has_variable(pid, marks[i]))
+                pid = parent_of(pid);
+            return pid;
+        }
+    return 0;
+}

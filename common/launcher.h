@@ -1,0 +1,11 @@
+// launcher.h - mpirun, torchrun, srun or launch, if one of them has started this process.
+#pragma once
+#include <sys/types.h>
+
+// How many ranks the launcher has started, and the variable that says so; 0: there is no launcher.
+int launcher_ranks(const char **variable);
+// Ends the process if a launcher has started more ranks than these: each would train alone, and all
+// would write the same files.
+void launcher_check(int ranks);
+// The launcher's process on this machine, whatever scripts it has started in between. 0: none.
+pid_t launcher_pid(void);
