@@ -18,6 +18,24 @@ for file in task.md change.patch check.sh; do
     check "each exercise has $file" each_has $file
 done
 
+# README.md lists the exercises that their step's page gives away: it shows a quarter of the solution's lines or more.
+given_away()
+{
+    local folder lines
+    for folder in "$SRC"/exercises/0*/; do
+        if [ -f "$folder/solution.patch" ]; then
+            sed -n 's/^+ *\(.\{19,\}\)/\1/p' "$folder/solution.patch"
+        else
+            sed -n 's/^- *\(.\{19,\}\)/\1/p' "$folder/change.patch" | grep -v '^-- '
+        fi | sort -u >lines
+        lines=$(wc -l <lines)
+        [ "$lines" = 0 ] || [ "$(grep -oFf lines "$SRC/$(sed -n 's/^- step: *//p' "$folder/task.md")/README.md" | sort -u |
+            wc -l)" -lt $(((lines + 3) / 4)) ] || basename "$folder" | cut -d_ -f1
+    done
+}
+check "the exercises that a page gives away" diff <(given_away) <(tr '\n' ' ' <../exercises/README.md |
+    sed 's/.*own page give away \([^,]*,.*\), and the diffs.*/\1/' | grep -o '[0-9]*-[0-9]*')
+
 # --- usage errors: exit 2, and nothing is done ----------------------------------------------------------------
 
 expect 0 "exercise start ID" exercise

@@ -1,8 +1,9 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Checks the number of parameters, the tensors in a checkpoint, and that the loss falls.
+# Checks the number of parameters, the tensors in a checkpoint, and the first losses, which were recorded with the
+# solution: small differences between the layers, such as the padding, change them by 1e-3.
 # fails with: --arch tinyvgg is known
 build
-net=(--arch tinyvgg --train-samples 96 -b 16 --lr 0.1 --epochs 12)
+net=(--arch tinyvgg --train-samples 96 -b 16 --lr 0.1)
 try_learner net 1 "${net[@]}" --save net.st
 why="model_options lists the names."
 [ "$status" != 2 ] || wrong "--arch tinyvgg is known" < <(last_lines net 2)
@@ -31,7 +32,8 @@ head -c 20000 net.st | tr -d '\0' | grep -aoE '"[a-z0-9.]+": *\{"dtype": *"F32",
 why="The names and shapes are PyTorch's, so that its load_state_dict accepts the file."
 beside "the checkpoint has these tensors" same "" "expected                  " expected found found
 
-first=$(value net.0.jsonl epoch train_loss epoch=1) last=$(value net.0.jsonl epoch train_loss)
-why="A network without ReLU, or with layers that read the wrong value, has the same parameters but learns little."
-holds "it learns: the last epoch's loss is smaller than the first epoch's" awk -v a="$first" -v b="$last" \
-    'BEGIN { print "first " a ", last " b; exit !(b < a) }'
+printf '%s\n' 2.28214 2.31244 2.30371 2.30195 2.29575 2.28253 >expected
+values net.0.jsonl step loss epoch=1 >found
+why="Padding, ReLU and pooling have no parameters: compare each layer with the task. A layer that reads the wrong value also
+shows only here."
+beside "the first losses are those of this network" 2e-4 step expected expected found found

@@ -5,6 +5,7 @@
 answer() { sed -n "s/^$1[a-z0-9_.]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]'; }
 is() { echo "your answer: $(answer "$1")"; [ "$(answer "$1")" = "$2" ]; }
 build --with check.c --wrap ddp_new --wrap slow_ready
+export RECORD=1
 learner one 2 --arch resnet18 -b 2 --max-steps 1 --slow-network 150
 
 # step_time MIB: prints "438 9 31 0.8": total ms, messages, ms after backward, MB of the last message

@@ -41,3 +41,10 @@ for parts in 3 4; do
     why="The losses are right, but the ranks should exchange the sum of all parts, once."
     beside "and each step sends the same number of bytes" same step "whole batches" bytes "$parts parts" found
 done
+
+finished right 2 "${same[@]}" --amp bf16
+why="In bf16 each number of an image has 2 bytes. shape_bytes returns the bytes of a shape in its own type."
+learner short 2 "${same[@]}" --amp bf16 --accumulate 3
+values right.0.jsonl step loss >expected
+values short.0.jsonl step loss >found
+beside "in bf16 the losses are nearly those of whole batches" 0.02 step "whole batches" expected "3 parts" found
