@@ -49,6 +49,7 @@ Stream *stream_new(Device *device, const char *name);
 // A stream that works in parallel with the caller: on the CPU in its own thread, which has this
 // name in the timeline; under CUDA like any other stream.
 Stream *stream_new_beside(Device *device, const char *name);
+// Finishes the stream's work first. Afterwards nothing may wait for an event recorded on it.
 void stream_free(Stream *stream);
 void stream_sync(Stream *stream);                // the host waits for all work of the stream
 
@@ -74,8 +75,9 @@ void event_sync(Event *event);                   // the host waits for it
 //   allocate); the second records it; all later ones replay the recording.
 //
 // step must do the same work for the same key: values that change from call to call (learning rate,
-// loss scale) have to be read from device memory. On the CPU, or if `keys` is 0, every call calls
-// step.
+// loss scale) have to be read from device memory. A recording contains addresses and sizes, so give
+// each buffer that step reads its own key, and a short last batch another one. On the CPU, or if
+// `keys` is 0, every call calls step.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.

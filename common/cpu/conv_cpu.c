@@ -377,7 +377,7 @@ static void add_rows(const Conv *c, const void *dy, float *dbias)
         double sum = 0;
         for (int n = 0; n < c->y.n; n++)
             sum += load(c->spec.x.type, dy, (size_t)n * c->y.c + o);
-        dbias[o] = (float)sum;
+        dbias[o] = sum;
     }
 }
 

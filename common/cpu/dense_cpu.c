@@ -99,7 +99,7 @@ void dense_reorder(const Dense *d, float *arena, float *oihw, bool back)
 
 void dense_expand(const Dense *d, size_t size, const void *taps, void *matrix)
 {
-    size_t inputs = (size_t)d->spec.x.c, block = (size_t)d->spec.x.block;
+    size_t inputs = d->spec.x.c, block = d->spec.x.block;
 #pragma omp parallel for schedule(static)
     for (int o = 0; o < d->y.c; o++)
         for (int q = 0; q < d->out_pixels; q++)
@@ -113,7 +113,7 @@ void dense_expand(const Dense *d, size_t size, const void *taps, void *matrix)
 
 void dense_gather(const Dense *d, const float *matrix, float *taps)
 {
-    size_t inputs = (size_t)d->spec.x.c, block = (size_t)d->spec.x.block;
+    size_t inputs = d->spec.x.c, block = d->spec.x.block;
 #pragma omp parallel for schedule(static)
     for (int o = 0; o < d->y.c; o++) {
         for (int tap = 0; tap < d->live_taps; tap++)

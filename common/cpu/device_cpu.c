@@ -4,8 +4,8 @@
 // by stream_new_beside has a thread and a queue of tasks. It counts tasks queued and tasks done, so
 // an event is a stream and a number:
 //
-//   asked 7 | copy | call | call |         event_record: (this stream, 7)
-//   done  4          ^ running             stream_wait, event_sync: until 7 are done
+//   queued 7 | copy | call | call |         event_record: (this stream, 7)
+//   done   4          ^ running             stream_wait, event_sync: until 7 are done
 #include "device.h"
 #include "alive.h"
 #include "check.h"
@@ -39,11 +39,10 @@ struct Stream {
     char name[24];
     pthread_t thread;
     pthread_mutex_t lock;       // for all fields below
-    pthread_cond_t news;        // a task was queued, a task is done, or the stream ends
+    pthread_cond_t changed;     // a task was queued, a task is done, or the stream ends
     Task *first, **last;        // not started
-    uint64_t asked, done;       // tasks, since the stream was made
+    uint64_t queued, done;      // tasks, since the stream was made
     bool ending;
-    Stream *next;               // in the device's list of freed streams
 };
 
 // "When `stream` has done `number` tasks." stream NULL: nothing to wait for.
@@ -57,8 +56,6 @@ struct Device {
     char name[64];
     Stream compute;
     atomic_size_t bytes, peak_bytes; // allocated now, and the maximum so far
-    pthread_mutex_t lock;       // of what follows
-    Stream *freed;              // streams whose thread has ended, but events may refer to them
 };
 
 // Precedes every block of device memory, so that freeing can subtract its size. It fills a cache
@@ -93,12 +90,18 @@ int device_cores(void)
 // Larger numbers are newer instructions.
 static const char *isa_name(void)
 {
-    int isa = (int)dnnl_get_effective_cpu_isa();
-    return isa >= (int)dnnl_cpu_isa_avx512_core_amx    ? "amx"
-           : isa >= (int)dnnl_cpu_isa_avx512_core_bf16 ? "avx512_bf16"
-           : isa >= (int)dnnl_cpu_isa_avx512_core      ? "avx512"
-           : isa >= (int)dnnl_cpu_isa_avx2             ? "avx2"
-                                                       : "sse4.1";
+    static const struct {
+        dnnl_cpu_isa_t isa;
+        const char *name;
+    } names[] = {
+        { dnnl_cpu_isa_avx512_core_amx, "amx" }, { dnnl_cpu_isa_avx512_core_bf16, "avx512_bf16" },
+        { dnnl_cpu_isa_avx512_core, "avx512" },  { dnnl_cpu_isa_avx2, "avx2" },
+    };
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (isa >= names[i].isa)
+            return names[i].name;
+    return "sse4.1";
 }
 
 // Starts OpenMP's threads with all signals blocked: the main thread handles signals, since it has a
@@ -106,11 +109,11 @@ static const char *isa_name(void)
 static void start_team(int threads)
 {
     sigset_t all, before;
-    atomic_int born = 0;
+    atomic_int started = 0;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
 #pragma omp parallel num_threads(threads)
-    atomic_fetch_add(&born, 1);
+    atomic_fetch_add(&started, 1);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
@@ -121,7 +124,6 @@ Device *device_open(int index, int threads)
     if (device->threads > omp_get_thread_limit())   // OMP_THREAD_LIMIT
         device->threads = omp_get_thread_limit();
     device->compute.device = device;
-    pthread_mutex_init(&device->lock, NULL);
     snprintf(device->name, sizeof device->name, "CPU, %s, %d thread%s", isa_name(), device->threads,
              device->threads == 1 ? "" : "s");
     device_use(device);
@@ -139,33 +141,24 @@ static int threads_of_environment(void)
 
 int device_share(int devices, int asked, bool warn)
 {
-    int cores = device_cores(), share = cores > devices ? cores / devices : 1;
-    int set = asked > 0 ? 0 : threads_of_environment();
-    int threads = asked > 0 ? asked : set > 0 ? set : share;
+    int cores = device_cores(), share = cores > devices ? cores / devices : 1, threads = asked;
+    const char *hint = "fewer --threads are faster; 0: as many as there are cores for";
+    if (asked <= 0) {
+        threads = threads_of_environment();
+        hint = "a smaller OMP_NUM_THREADS is faster; unset: all cores are shared";
+    }
+    if (threads <= 0)
+        threads = share;
+    if (threads <= share)
+        hint = "fewer devices are as fast; nproc shows the cores that may be used";
     if (warn && (int64_t)devices * threads > cores)
-        WARN(asked > share ? "fewer --threads are faster; 0: as many as there are cores for"
-             : set > share ? "a smaller OMP_NUM_THREADS is faster; unset: all cores are shared"
-                           : "fewer devices are as fast; nproc shows the cores that may be used",
-             "%d device%s of %d thread%s share%s %d core%s: the threads take turns, and wait for "
-             "each other", devices, devices == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
+        WARN(hint, "%d device%s of %d thread%s share%s %d core%s: the threads take turns, and wait "
+             "for each other", devices, devices == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
              devices == 1 ? "s" : "", cores, cores == 1 ? "" : "s");
     return threads;
 }
 
-void device_close(Device *device)
-{
-    if (!device)
-        return;
-    while (device->freed) {
-        Stream *stream = device->freed;
-        device->freed = stream->next;
-        pthread_cond_destroy(&stream->news);
-        pthread_mutex_destroy(&stream->lock);
-        free(stream);
-    }
-    pthread_mutex_destroy(&device->lock);
-    free(device);
-}
+void device_close(Device *device) { free(device); }
 
 static _Thread_local bool is_beside; // this is the thread of a stream
 
@@ -262,7 +255,7 @@ Stream *stream_new(Device *device, const char *name)
 static Task *task_take(Stream *stream)
 {
     while (!stream->first && !stream->ending)
-        pthread_cond_wait(&stream->news, &stream->lock);
+        pthread_cond_wait(&stream->changed, &stream->lock);
     Task *task = stream->first;
     if (task)
         stream->first = task->next;
@@ -285,7 +278,7 @@ static void *stream_run(void *arg)
         free(task);
         pthread_mutex_lock(&stream->lock);
         stream->done++;
-        pthread_cond_broadcast(&stream->news);
+        pthread_cond_broadcast(&stream->changed);
     }
     pthread_mutex_unlock(&stream->lock);
     return NULL;
@@ -297,7 +290,7 @@ Stream *stream_new_beside(Device *device, const char *name)
     stream->beside = true;
     stream->last = &stream->first;
     pthread_mutex_init(&stream->lock, NULL);
-    pthread_cond_init(&stream->news, NULL);
+    pthread_cond_init(&stream->changed, NULL);
     stream->thread = thread_start(stream_run, stream, name);
     return stream;
 }
@@ -311,14 +304,12 @@ void stream_free(Stream *stream)
     stream_sync(stream);
     pthread_mutex_lock(&stream->lock);
     stream->ending = true;
-    pthread_cond_broadcast(&stream->news);
+    pthread_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
     pthread_join(stream->thread, NULL);
-
-    pthread_mutex_lock(&stream->device->lock);
-    stream->next = stream->device->freed;
-    stream->device->freed = stream;
-    pthread_mutex_unlock(&stream->device->lock);
+    pthread_cond_destroy(&stream->changed);
+    pthread_mutex_destroy(&stream->lock);
+    free(stream);
 }
 
 // Calls fn(arg) at once, or if the stream has a thread, fn(copy of arg) there after earlier tasks.
@@ -335,8 +326,8 @@ void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t 
     pthread_mutex_lock(&stream->lock);
     *stream->last = task;
     stream->last = &task->next;
-    stream->asked++;
-    pthread_cond_broadcast(&stream->news);
+    stream->queued++;
+    pthread_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
 }
 
@@ -401,25 +392,25 @@ Event *event_new(Device *device)
 
 void event_free(Event *event) { free(event); }
 
-static Event everything_asked(Stream *stream)
+static Event everything_queued(Stream *stream)
 {
     if (!stream->beside)
         return (Event){ 0 };
     pthread_mutex_lock(&stream->lock);
-    Event event = { stream, stream->asked };
+    Event event = { stream, stream->queued };
     pthread_mutex_unlock(&stream->lock);
     return event;
 }
 
-void event_record(Event *event, Stream *stream) { *event = everything_asked(stream); }
+void event_record(Event *event, Stream *stream) { *event = everything_queued(stream); }
 
 // Thread-safe.
-static void await_task(void *arg)
+static void wait_task(void *arg)
 {
     const Event *event = arg;
     pthread_mutex_lock(&event->stream->lock);
     while (event->stream->done < event->number)
-        pthread_cond_wait(&event->stream->news, &event->stream->lock);
+        pthread_cond_wait(&event->stream->changed, &event->stream->lock);
     pthread_mutex_unlock(&event->stream->lock);
 }
 
@@ -428,13 +419,13 @@ void event_sync(Event *event)
     if (!event->stream)
         return;
     alive_wait_begin();
-    await_task(event);
+    wait_task(event);
     alive_wait_end();
 }
 
 void stream_sync(Stream *stream)
 {
-    Event event = everything_asked(stream);
+    Event event = everything_queued(stream);
     event_sync(&event);
 }
 
@@ -444,7 +435,7 @@ void stream_wait(Stream *stream, Event *event)
     if (!stream->beside)
         event_sync(event);
     else if (event->stream)
-        stream_call(stream, await_task, event, sizeof *event);
+        stream_call(stream, wait_task, event, sizeof *event);
 }
 
 // --- replay: there is nothing to save ------------------------------------------------------------
@@ -455,7 +446,7 @@ Replay *replay_new(Device *device, int keys)
 }
 
 void replay_free(Replay *replay) { free(replay); }
-void replay_forbid(Device *device) { (void)device; }
+void replay_forbid(Device *device) { }
 
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {

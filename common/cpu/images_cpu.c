@@ -25,7 +25,7 @@ void images_load(Stream *stream, const uint8_t *images, int n, int channels, con
             table[v] = rounded(type, ((float)v / 255.0f - mean[c]) / std[c]);
         for (int i = 0; i < n; i++) {
             size_t at = ((size_t)i * channels + c) * pixels;
-            BY_TYPE(plane_load, type, images + at, pixels, table, into(type, out, at));
+            BY_TYPE(type, plane_load, images + at, pixels, table, into(type, out, at));
         }
     }
     memset(into(type, out, used), 0, shape_bytes(shape) - used * type_size(type));

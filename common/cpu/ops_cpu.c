@@ -93,6 +93,7 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
 // --- types ---------------------------------------------------------------------------------------
 
 enum { CHUNK = 4096 };      // values that a thread takes at a time
+enum { LANES = 16 };        // most channels of a block: what the widest vectors hold
 
 static size_t chunk_size(size_t count, size_t begin)
 {
@@ -117,14 +118,14 @@ void ops_narrow(Type type, size_t count, const float *from, float factor, void *
 {
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < count; i += CHUNK)
-        BY_TYPE(narrow, type, from + i, factor, into(type, to, i), chunk_size(count, i));
+        BY_TYPE(type, narrow, from + i, factor, into(type, to, i), chunk_size(count, i));
 }
 
 void ops_widen(Type type, size_t count, const void *from, float *to)
 {
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < count; i += CHUNK)
-        BY_TYPE(widen, type, at(type, from, i), to + i, chunk_size(count, i));
+        BY_TYPE(type, widen, at(type, from, i), to + i, chunk_size(count, i));
 }
 
 // --- batch normalisation -------------------------------------------------------------------------
@@ -149,15 +150,24 @@ typedef struct NormPass {
     void *out;
 } NormPass;
 
+// All layouts of a single pixel are equal: the widest block that divides the channels.
+static int widest_block(int channels)
+{
+    int block = LANES;
+    while (channels % block != 0)
+        block /= 2;
+    return block;
+}
+
 Norm *norm_new(Ops *ops, const NormSpec *spec)
 {
     Norm *norm = xcalloc(1, sizeof *norm);
     const Shape *x = &spec->x;
-    bool row = x->h == 1 && x->w == 1;  // 1x1: all layouts are equal, so use the widest block
-    size_t channels = (size_t)x->c;
+    size_t channels = x->c;
     norm->ops = ops;
     norm->spec = *spec;
-    norm->block = row ? x->c : x->block;
+    norm->block = x->h == 1 && x->w == 1 ? widest_block(x->c) : x->block;
+    CHECK(norm->block <= LANES, "", "normalisation in blocks of %d channels", norm->block);
     norm->blocks = x->c / norm->block;
     norm->pixels = x->h * x->w;
     norm->parts = xmalloc((size_t)device_threads(ops->device) * 2 * channels * sizeof(double));
@@ -200,9 +210,6 @@ static const double *gathered(Norm *norm)
     return norm->all;
 }
 
-// The sums of so few channels are local variables, so that they stay in registers.
-enum { FEW = 16 };
-
 // Two sums per channel over one plane, which is short enough for f32's precision.
 typedef void PlaneSums(const Norm *norm, const NormPass *pass, int plane, float *a, float *b);
 
@@ -216,8 +223,8 @@ static void channel_sums(Norm *norm, PlaneSums *plane_sums, const NormPass *pass
     {
         int me = omp_get_thread_num(), end = n * (me + 1) / threads * blocks;
         double *sums = norm->parts + (size_t)me * 2 * channels;
-        float *a = xmalloc(2 * (size_t)block * sizeof *a), *b = a + block;
-        memset(sums, 0, 2 * (size_t)channels * sizeof *sums);
+        float a[LANES], b[LANES];
+        memset(sums, 0, 2 * channels * sizeof *sums);
         for (int p = n * me / threads * blocks; p < end; p++) {
             double *to = sums + p % blocks * block;
             plane_sums(norm, pass, p, a, b);
@@ -226,7 +233,6 @@ static void channel_sums(Norm *norm, PlaneSums *plane_sums, const NormPass *pass
                 to[channels + i] += b[i];
             }
         }
-        free(a);
     }
     for (int i = 0; i < 2 * channels; i++) {
         norm->mine[1 + i] = 0;
@@ -243,8 +249,7 @@ SPECIALIZED void plane_moments(Type type, int block, const Norm *norm, NormPass 
 {
     const float *origin = a.mean + plane % norm->blocks * block;
     size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
-    float few[2][FEW], *sum = block <= FEW ? few[0] : sums;
-    float *square = block <= FEW ? few[1] : squares;
+    float sum[LANES], square[LANES];    // local, so that they stay in registers
     for (int i = 0; i < block; i++)
         sum[i] = square[i] = 0;
     for (size_t at = begin; at < end; at += block)
@@ -254,24 +259,22 @@ SPECIALIZED void plane_moments(Type type, int block, const Norm *norm, NormPass 
             sum[i] += d;
             square[i] += d * d;
         }
-    if (block <= FEW) {
-        memcpy(sums, sum, block * sizeof *sum);
-        memcpy(squares, square, block * sizeof *square);
-    }
+    memcpy(sums, sum, block * sizeof *sum);
+    memcpy(squares, square, block * sizeof *square);
 }
 
 static void moments(const Norm *norm, const NormPass *pass, int plane, float *sum, float *square)
 {
-    BY_BLOCK(plane_moments, norm->spec.x.type, norm->block, norm, *pass, plane, sum, square);
+    BY_BLOCK(norm->spec.x.type, norm->block, plane_moments, norm, *pass, plane, sum, square);
 }
 
 static void statistics_set(const NormTensors *t, int c, double count, double mean, double var)
 {
     double unbiased = count > 1 ? var * count / (count - 1) : var;
-    t->mean[c] = (float)mean;
-    t->inv_std[c] = (float)(1 / sqrt(var + 1e-5));
-    t->running_mean[c] = (float)(0.9 * t->running_mean[c] + 0.1 * mean);
-    t->running_var[c] = (float)(0.9 * t->running_var[c] + 0.1 * unbiased);
+    t->mean[c] = mean;
+    t->inv_std[c] = 1 / sqrt(var + 1e-5);
+    t->running_mean[c] = 0.9 * t->running_mean[c] + 0.1 * mean;
+    t->running_var[c] = 0.9 * t->running_var[c] + 0.1 * unbiased;
 }
 
 // Merges the statistics of all processes. Merging avoids the difference of two large sums (Chan,
@@ -348,7 +351,7 @@ void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *r
     }
 #pragma omp parallel for schedule(static)
     for (int plane = 0; plane < norm->spec.x.n * norm->blocks; plane++)
-        BY_BLOCK(plane_forward, norm->spec.x.type, norm->block, norm, pass, plane);
+        BY_BLOCK(norm->spec.x.type, norm->block, plane_forward, norm, pass, plane);
 }
 
 // --- backward
@@ -360,7 +363,7 @@ SPECIALIZED void plane_gradient(Type type, int block, const Norm *norm, NormPass
 {
     const float *mean = a.mean + plane % norm->blocks * block;
     size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
-    float few[2][FEW], *sum = block <= FEW ? few[0] : sums, *dot = block <= FEW ? few[1] : dots;
+    float sum[LANES], dot[LANES];
     for (int i = 0; i < block; i++)
         sum[i] = dot[i] = 0;
     for (size_t at = begin; at < end; at += block)
@@ -373,15 +376,13 @@ SPECIALIZED void plane_gradient(Type type, int block, const Norm *norm, NormPass
             sum[i] += g;
             dot[i] += g * (load(type, a.x, at + i) - mean[i]);
         }
-    if (block <= FEW) {
-        memcpy(sums, sum, block * sizeof *sum);
-        memcpy(dots, dot, block * sizeof *dot);
-    }
+    memcpy(sums, sum, block * sizeof *sum);
+    memcpy(dots, dot, block * sizeof *dot);
 }
 
 static void gradients(const Norm *norm, const NormPass *pass, int plane, float *sum, float *dot)
 {
-    BY_BLOCK(plane_gradient, norm->spec.x.type, norm->block, norm, *pass, plane, sum, dot);
+    BY_BLOCK(norm->spec.x.type, norm->block, plane_gradient, norm, *pass, plane, sum, dot);
 }
 
 // norm->mine = the sums over all processes, in the order of the ranks.
@@ -408,17 +409,17 @@ static void norm_parameters(Norm *norm, const NormTensors *t)
     double *sums = norm->mine + 1, *dots = sums + channels, m = norm->count;
     norm->mine[0] = 0;
     for (int c = 0; c < channels; c++) {
-        t->dbeta[c] = (float)sums[c];
-        t->dgamma[c] = (float)(dots[c] * t->inv_std[c]);
+        t->dbeta[c] = sums[c];
+        t->dgamma[c] = dots[c] * t->inv_std[c];
     }
     merge_sums(norm);
     for (int c = 0; c < channels; c++) {
         double inv_std = t->inv_std[c], scale = t->gamma[c] * inv_std;
         double dbeta = sums[c], dgamma = dots[c] * inv_std;
         double k1 = -scale * inv_std * dgamma / m;
-        norm->scale[c] = (float)scale;
-        norm->k1[c] = (float)k1;
-        norm->k0[c] = (float)(-scale * dbeta / m);
+        norm->scale[c] = scale;
+        norm->k1[c] = k1;
+        norm->k0[c] = -scale * dbeta / m;
     }
 }
 
@@ -447,7 +448,7 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
     norm_parameters(norm, t);
 #pragma omp parallel for schedule(static)
     for (int plane = 0; plane < norm->spec.x.n * norm->blocks; plane++)
-        BY_BLOCK(plane_dx, norm->spec.x.type, norm->block, norm, second, plane);
+        BY_BLOCK(norm->spec.x.type, norm->block, plane_dx, norm, second, plane);
 }
 
 // --- ReLU and pooling ----------------------------------------------------------------------------
@@ -472,7 +473,7 @@ void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *d
     size_t count = shape_count(shape);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < count; i += CHUNK)
-        BY_TYPE(relu_gradient, type, at(type, y, i), at(type, dy, i), into(type, dx, i),
+        BY_TYPE(type, relu_gradient, at(type, y, i), at(type, dy, i), into(type, dx, i),
                 chunk_size(count, i));
 }
 
@@ -488,8 +489,6 @@ static inline int window_end(const PoolSpec *s, int o, int size)
     int left = size + s->pad - o * s->stride;
     return left < s->kernel ? left : s->kernel;
 }
-
-enum { LANES = 16 };        // channels at a time: a block of the widest vectors
 
 static inline int lanes_at(int channel, int block)
 {
@@ -549,7 +548,7 @@ void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_
     size_t in_plane = (size_t)s->x.h * s->x.w * block, out_plane = (size_t)out.h * out.w * block;
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < planes; p++)
-        BY_BLOCK(pool_plane, type, block, s, out, at(type, x, p * in_plane),
+        BY_BLOCK(type, block, pool_plane, s, out, at(type, x, p * in_plane),
                  into(type, y, p * out_plane), index + p * out_plane);
 }
 
@@ -603,10 +602,10 @@ void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const v
             size_t from = p * out_plane;
             float *to = wide ? wide : (float *)dx + p * in_plane;
             memset(to, 0, in_plane * sizeof *to);
-            BY_BLOCK(unpool_plane, type, block, s, out, index + from, at(type, dy1, from),
+            BY_BLOCK(type, block, unpool_plane, s, out, index + from, at(type, dy1, from),
                      dy2 ? at(type, dy2, from) : NULL, to);
             if (wide)
-                BY_TYPE(narrow, type, wide, 1, into(type, dx, p * in_plane), in_plane);
+                BY_TYPE(type, narrow, wide, 1, into(type, dx, p * in_plane), in_plane);
         }
         free(wide);
     }
@@ -621,14 +620,14 @@ void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
             float sum = 0;
             for (int q = 0; q < pixels; q++)
                 sum += load(x.type, in, ((size_t)p * pixels + q) * block + i);
-            store(x.type, out, (size_t)p * block + i, sum / (float)pixels);
+            store(x.type, out, (size_t)p * block + i, sum / pixels);
         }
 }
 
 void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 {
     int block = x.block, pixels = x.h * x.w;
-    float share = 1 / (float)pixels;
+    float share = 1.0f / pixels;
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < x.n * (x.c / block); p++)
         for (int q = 0; q < pixels; q++)
@@ -662,7 +661,7 @@ static RowLoss row_loss(const float *z, int classes, int label, double smooth, d
         target += share > 0 ? share * z[j] : 0;     // z may be infinite
     }
     for (int j = 0; dz && j < classes; j++)
-        dz[j] = (float)(scale * (exp((double)z[j] - max) / sum - own * (j == label) - share));
+        dz[j] = scale * (exp((double)z[j] - max) / sum - own * (j == label) - share);
     double loss = log(sum) + max - target;
     return (RowLoss){ loss, isfinite(loss) ? before : INT32_MAX };
 }
@@ -684,7 +683,7 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
         float *dz = dlogits ? dlogits + (size_t)i * classes : NULL;
         if (labels[i] < 0) {
             if (dz)
-                memset(dz, 0, (size_t)classes * sizeof *dz);
+                memset(dz, 0, classes * sizeof *dz);
             continue;
         }
         RowLoss row = row_loss(z, classes, labels[i], dz ? scalars->set.smoothing : 0, scale, dz);

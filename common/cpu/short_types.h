@@ -12,16 +12,16 @@
 #define SPECIALIZED static inline __attribute__((always_inline))
 
 // fn(type, ...), compiled once for each type, with the type as a constant.
-#define BY_TYPE(fn, type, ...)                              \
+#define BY_TYPE(type, fn, ...)                              \
     ((type) == TYPE_F32    ? fn(TYPE_F32, __VA_ARGS__)      \
      : (type) == TYPE_BF16 ? fn(TYPE_BF16, __VA_ARGS__)     \
                            : fn(TYPE_F16, __VA_ARGS__))
 
 // fn(type, block, ...), also compiled with the block as a constant for blocks of 16 and for planes.
-#define BY_BLOCK(fn, type, block, ...)                      \
-    ((block) == 16  ? BY_TYPE(fn, type, 16, __VA_ARGS__)    \
-     : (block) == 1 ? BY_TYPE(fn, type, 1, __VA_ARGS__)     \
-                    : BY_TYPE(fn, type, block, __VA_ARGS__))
+#define BY_BLOCK(type, block, fn, ...)                      \
+    ((block) == 16  ? BY_TYPE(type, fn, 16, __VA_ARGS__)    \
+     : (block) == 1 ? BY_TYPE(type, fn, 1, __VA_ARGS__)     \
+                    : BY_TYPE(type, fn, block, __VA_ARGS__))
 
 SPECIALIZED uint32_t bits_of(float value)
 {

@@ -60,8 +60,8 @@ struct Device {
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
 
-// The memory in which the blocks of one kernel exchange results. Kernels on one stream run one after
-// another, so they share this memory.
+// The memory in which the blocks of one kernel exchange results. Kernels on one stream run one
+// after another, so they share this memory.
 typedef struct Partials {
     void *results;              // PARTIALS_BYTES: one result for each block
     unsigned *tickets;          // (PARTIALS_TICKETS) zero between kernels

@@ -340,7 +340,7 @@ void stream_free(Stream *stream)
 }
 
 // The device may be waiting for a rank that is gone.
-static void look_around(const Device *device)
+static void poll_communicators(const Device *device)
 {
     (void)cudaGetLastError();   // clear cudaErrorNotReady, or the next launch would report it
     device->while_waiting();
@@ -372,7 +372,7 @@ void stream_sync(Stream *stream)
     bool alone = wait_begin();
     while (stream->device->while_waiting &&
            cudaStreamQuery(stream->handle) == cudaErrorNotReady)
-        look_around(stream->device);
+        poll_communicators(stream->device);
     CUDA(cudaStreamSynchronize(stream->handle));
     wait_end(alone);
 }
@@ -464,7 +464,7 @@ void event_sync(Event *event)
     device_use(event->device);
     bool alone = wait_begin();
     while (event->device->while_waiting && cudaEventQuery(event->handle) == cudaErrorNotReady)
-        look_around(event->device);
+        poll_communicators(event->device);
     CUDA(cudaEventSynchronize(event->handle));
     wait_end(alone);
 }
@@ -484,7 +484,7 @@ struct Replay {
 
 Replay *replay_new(Device *device, int keys)
 {
-    Replay *replay = xcalloc(1, sizeof *replay + (size_t)keys * sizeof(Recording));
+    Replay *replay = xcalloc(1, sizeof *replay + keys * sizeof(Recording));
     replay->device = device;
     replay->keys = keys;
     return replay;

@@ -90,8 +90,8 @@ template <int N> struct Width {
     static constexpr int value = N;
 };
 
-// Calls fn(number, width): the first has the C++ type of `type`. If `wide`, the second is as many of
-// them as fill 16 bytes, else 1.
+// Calls fn(number, width): the first has the C++ type of `type`. The second is 1 or, if `wide`, as
+// many of them as fill 16 bytes.
 template <class F> void by_type(Type type, bool wide, F fn)
 {
     auto by_width = [&](auto number) {
@@ -249,8 +249,8 @@ inline __device__ bool last_block(unsigned *ticket, unsigned blocks)
 // Merges all threads' results for their tile's columns; own[v] belongs to column channel + v.
 // Returns true in one thread per column, of one block, where *total is the column's result.
 template <int V, template <class> class Cell>
-__device__ bool reduce_columns(const Matrix &m, const Cell<float> (&own)[V], const Partials &partials,
-                               Cell<double> *total)
+__device__ bool reduce_columns(const Matrix &m, const Cell<float> (&own)[V],
+                               const Partials &partials, Cell<double> *total)
 {
     constexpr int STEP = Place<V>::STEP, PARTS = THREADS / TILE;
     __shared__ Cell<float> cells[STEP][TILE];

@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-// If processes share the batch, this one's statistics go to `mine`. Once all processes' are in `all`,
-// a kernel merges them.
+// If processes share the batch, this one's statistics go to `mine`. Once all processes' are in
+// `all`, a kernel merges them.
 struct NormShared {
     int size;               // processes
     double *mine;           // (1 + 2 * channels) count, means, squares; or 0 and two sums
@@ -54,14 +54,14 @@ template <class T> struct Moments {
 __device__ void set_statistics(const NormTensors &t, int c, const Moments<double> &all)
 {
     double unbiased = all.n > 1 ? all.m2 / (all.n - 1) : all.m2;
-    t.mean[c] = (float)all.mean;
-    t.inv_std[c] = (float)(1 / sqrt(all.m2 / all.n + (double)EPSILON));
-    t.running_mean[c] = (float)((1 - MOMENTUM) * t.running_mean[c] + MOMENTUM * all.mean);
-    t.running_var[c] = (float)((1 - MOMENTUM) * t.running_var[c] + MOMENTUM * unbiased);
+    t.mean[c] = all.mean;
+    t.inv_std[c] = 1 / sqrt(all.m2 / all.n + (double)EPSILON);
+    t.running_mean[c] = (1 - MOMENTUM) * t.running_mean[c] + MOMENTUM * all.mean;
+    t.running_var[c] = (1 - MOMENTUM) * t.running_var[c] + MOMENTUM * unbiased;
 }
 
 // Column c in the message to the other processes: two numbers, after one for all columns.
-__device__ void tell_others(double *mine, int channels, int c, double n, double a, double b)
+__device__ void write_message(double *mine, int channels, int c, double n, double a, double b)
 {
     if (c == 0)
         mine[0] = n;
@@ -115,7 +115,7 @@ norm_statistics_kernel(Matrix m, Partials partials, NormTensors t, const T *__re
         set_statistics(t, c, all);
         return;
     }
-    tell_others(mine, m.channels, c, all.n, all.mean, all.m2);
+    write_message(mine, m.channels, c, all.n, all.mean, all.m2);
 }
 
 // Merges all processes' statistics in the order of the ranks, so all get the same bits.
@@ -172,12 +172,13 @@ norm_apply_kernel(Matrix m, NormTensors t, const T *x, const T *residual, T *y, 
 }
 
 // The gradient of the normalisation's output: d = dy1 + dy2 where y > 0, else 0.
-template <class T> struct Arriving {
+template <class T> struct OutputGradient {
     const T *y, *dy1, *dy2;             // y, dy2 may be NULL
 };
 
 // Rounded, because it may be stored: both passes must see the same value.
-template <int V, class T> __device__ Pack<T, V> arriving(const Arriving<T> &from, int64_t at)
+template <int V, class T>
+__device__ Pack<T, V> output_gradient(const OutputGradient<T> &from, int64_t at)
 {
     Pack<T, V> d = load<V>(from.dy1 + at);
     if (from.dy2) {
@@ -197,8 +198,8 @@ template <int V, class T> __device__ Pack<T, V> arriving(const Arriving<T> &from
 // dbeta = sum(d), dgamma = sum(d * (x - mean)) * inv_std. Unless they are NULL, `keep` receives d,
 // and `mine` the sums. keep may be dy1 or dy2: each thread reads an element before it writes it.
 template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
-norm_gradients_kernel(Matrix m, Partials partials, NormTensors t, const T *x, Arriving<T> from, T *keep,
-                      double *mine)
+norm_gradients_kernel(Matrix m, Partials partials, NormTensors t, const T *x,
+                      OutputGradient<T> from, T *keep, double *mine)
 {
     constexpr int GROUP = 4, STEP = Place<V>::STEP;
     Place<V> place(m);
@@ -213,7 +214,7 @@ norm_gradients_kernel(Matrix m, Partials partials, NormTensors t, const T *x, Ar
             if (row + i * STEP < place.end) {
                 int64_t at = (row + i * STEP) * m.channels + place.channel;
                 in[i] = load<V>(x + at);
-                d[i] = arriving<V>(from, at);
+                d[i] = output_gradient<V>(from, at);
             }
 #pragma unroll
         for (int i = 0; i < GROUP; i++)
@@ -231,10 +232,10 @@ norm_gradients_kernel(Matrix m, Partials partials, NormTensors t, const T *x, Ar
     if (!reduce_columns<V>(m, own, partials, &all))
         return;
     int c = blockIdx.x * TILE + threadIdx.x;
-    t.dbeta[c] = (float)all.a;
-    t.dgamma[c] = (float)(all.b * t.inv_std[c]);
+    t.dbeta[c] = all.a;
+    t.dgamma[c] = all.b * t.inv_std[c];
     if (mine)
-        tell_others(mine, m.channels, c, 0, all.a, all.b);
+        write_message(mine, m.channels, c, 0, all.a, all.b);
 }
 
 __global__ void norm_merge_gradients_kernel(int channels, NormTensors t, NormShared shared)
@@ -246,15 +247,15 @@ __global__ void norm_merge_gradients_kernel(int channels, NormTensors t, NormSha
     const double *rank = shared.all;
     for (int r = 0; r < shared.size; r++, rank += 1 + 2 * (size_t)channels)
         all.merge(Sums<double>{ rank[1 + c], rank[1 + channels + c] });
-    shared.dbeta[c] = (float)all.a;
-    shared.dgamma[c] = (float)(all.b * t.inv_std[c]);
+    shared.dbeta[c] = all.a;
+    shared.dgamma[c] = all.b * t.inv_std[c];
 }
 
 // With xhat = (x - mean) * inv_std:
 //   dx = gamma * inv_std * (d - dbeta / rows - xhat * dgamma / rows)
 // rows: *count, or those of m if count is NULL; dgamma and dbeta are sums over that many rows.
 template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
-norm_input_gradient_kernel(Matrix m, NormTensors t, const T *x, Arriving<T> from, T *dx,
+norm_input_gradient_kernel(Matrix m, NormTensors t, const T *x, OutputGradient<T> from, T *dx,
                            const double *count)
 {
     constexpr int GROUP = 4, STEP = Place<V>::STEP;
@@ -277,7 +278,7 @@ norm_input_gradient_kernel(Matrix m, NormTensors t, const T *x, Arriving<T> from
             if (row + i * STEP < place.end) {
                 int64_t at = (row + i * STEP) * m.channels + place.channel;
                 in[i] = load<V>(x + at);
-                d[i] = arriving<V>(from, at);
+                d[i] = output_gradient<V>(from, at);
             }
 #pragma unroll
         for (int i = 0; i < GROUP; i++)
@@ -326,7 +327,7 @@ bias_gradient_kernel(Matrix m, Partials partials, const T *__restrict__ dy, floa
     }
     Sums<double> all;
     if (reduce_columns<V>(m, own, partials, &all))
-        dbias[blockIdx.x * TILE + threadIdx.x] = (float)all.a;
+        dbias[blockIdx.x * TILE + threadIdx.x] = all.a;
 }
 
 // --- the messages of processes that share a batch ------------------------------------------------
@@ -435,7 +436,7 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
     by_type(shape.type, wide, [&](auto number, auto width) {
         typedef decltype(number) T;
         Matrix m = divide<width.value>(norm->rows, shape.c, 4);
-        Arriving<T> from = { (const T *)y, (const T *)dy1, (const T *)dy2 };
+        OutputGradient<T> from = { (const T *)y, (const T *)dy1, (const T *)dy2 };
         launch(stream, m.grid(), norm_gradients_kernel<T, width.value>, m, norm->ops->partials, *t,
                x, from, keep, shared ? shared->mine : nullptr);
     });
@@ -449,9 +450,9 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
     by_type(shape.type, wide, [&](auto number, auto width) {
         typedef decltype(number) T;
         Matrix m = divide<width.value>(norm->rows, shape.c, 4);
-        Arriving<T> from = { (const T *)y, (const T *)dy1, (const T *)dy2 };
+        OutputGradient<T> from = { (const T *)y, (const T *)dy1, (const T *)dy2 };
         if (keep)
-            from = Arriving<T>{ nullptr, (const T *)keep, nullptr };
+            from = OutputGradient<T>{ nullptr, (const T *)keep, nullptr };
         launch(stream, m.grid(), norm_input_gradient_kernel<T, width.value>, m, all, x, from, dx,
                shared ? shared->count : nullptr);
     });

@@ -81,7 +81,7 @@ __device__ RowLoss row_loss(const float *z, int classes, int label, double smoot
     target = warp_sum(target) + own * mine;
     before = warp_sum(before);
     for (int j = lane; dz && j < classes; j += WARP)
-        dz[j] = (float)(scale * (exp((double)z[j] - top) / sum - own * (j == label) - share));
+        dz[j] = scale * (exp((double)z[j] - top) / sum - own * (j == label) - share);
     double loss = log(sum) + top - target;
     return RowLoss{ loss, isfinite(loss) ? before : INT32_MAX };
 }

@@ -12,7 +12,8 @@ static const char *const hint_libraries =
     "the libraries must be those that this program was built for; ./ddp doctor lists them";
 static const char *const hint_mixed =
     "cuDNN's libraries are of two installations: LD_LIBRARY_PATH should name only one of them";
-static const char *const hint_arch = "this cuBLAS has no code for this GPU: install the version that its toolkit has";
+static const char *const hint_arch =
+    "this cuBLAS has no code for this GPU: install that of a CUDA that knows it";
 
 void cudnn_failed(cudnnStatus_t status, const char *call, const char *file, int line)
 {

@@ -14,15 +14,6 @@ enum { ALIGN = 16 };        // floats: layers begin on a cache line
 
 static size_t aligned(size_t count) { return (count + ALIGN - 1) / ALIGN * ALIGN; }
 
-void ops_options(Args *args, OpsConfig *config)
-{
-    args_add(args, ARGS_ROWS(
-        { "tf32", 0, ARG_BOOL, &config->tf32, "0|1",
-          "GPU: f32 convolutions round their inputs to TF32, 10 bits, as in PyTorch (0: no rounding)" },
-        { "deterministic", 0, ARG_FLAG, &config->deterministic, NULL,
-          "GPU: bit-identical runs, but slower (a CPU always gives them)" }));
-}
-
 // --- the arenas ----------------------------------------------------------------------------------
 
 // The number of floats of a layer's parameters, and the offset of its bias or beta.
@@ -87,7 +78,7 @@ static void allocate_activations(Model *model)
 {
     Net *net = model->net;
     Type type = model->config.type;
-    net->values = xcalloc((size_t)net->value_count, sizeof *net->values);
+    net->values = xcalloc(net->value_count, sizeof *net->values);
     for (int i = 0; i < net->value_count; i++)
         net->values[i].count = shape_count(net->plans->shapes[i]);
     // logits are stored for the whole batch
@@ -95,7 +86,7 @@ static void allocate_activations(Model *model)
     char *next = net->activations = device_alloc(model->device, values_bytes(net, type));
     for (int i = 0; i < net->layer_count; i++) {
         Value *out = &net->values[net->layers[i].out];
-        size_t channels = (size_t)net->layers[i].channels;
+        size_t channels = net->layers[i].channels;
         out->data = next;
         next += value_bytes(net, net->layers[i].out, type);
         if (net->layers[i].type == LAYER_MAXPOOL)
@@ -202,7 +193,7 @@ void model_export(const Model *model, const ModelTensor *t, const float *arena, 
     if (t->kind == MODEL_WEIGHT)
         conv_weights_export(model->net->plans->convs[t->layer], torch, arena + t->offset);
     else
-        memcpy(torch, arena + t->offset, (size_t)t->count * sizeof *torch);
+        memcpy(torch, arena + t->offset, t->count * sizeof *torch);
 }
 
 void model_import(const Model *model, const ModelTensor *t, float *arena, const float *torch)
@@ -210,7 +201,7 @@ void model_import(const Model *model, const ModelTensor *t, float *arena, const 
     if (t->kind == MODEL_WEIGHT)
         conv_weights_import(model->net->plans->convs[t->layer], arena + t->offset, torch);
     else
-        memcpy(arena + t->offset, torch, (size_t)t->count * sizeof *torch);
+        memcpy(arena + t->offset, torch, t->count * sizeof *torch);
 }
 
 // An arena's copy in host memory; free it with host_free.
@@ -315,14 +306,14 @@ static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed,
         return;
     }
     int taps = layer->kernel_h * layer->kernel_w;
-    float bound = (float)(1 / sqrt((double)model->net->extents[layer->in].c * taps));
-    float deviation = (float)sqrt(2.0 / ((double)layer->channels * taps));
+    float bound = 1 / sqrt((double)model->net->extents[layer->in].c * taps);
+    float deviation = sqrt(2.0 / ((double)layer->channels * taps));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < t->count; i += 4) {
         float four[4];
         int64_t left = t->count - i < 4 ? t->count - i : 4;
-        init_four(philox(seed, number, (uint64_t)i), layer->normal_init, bound, deviation, four);
-        memcpy(values + i, four, (size_t)left * sizeof *four);
+        init_four(philox(seed, number, i), layer->normal_init, bound, deviation, four);
+        memcpy(values + i, four, left * sizeof *four);
     }
 }
 
@@ -336,7 +327,7 @@ void model_init(Model *model, int64_t seed)
         if (t->kind == MODEL_COUNTER)
             continue;
         alive_beat();
-        init_tensor(model, t, (uint64_t)seed, (uint64_t)i, values);
+        init_tensor(model, t, seed, i, values);
         model_import(model, t, t->kind == MODEL_BUFFER ? buffers : params, values);
     }
     free(values);
@@ -466,10 +457,10 @@ uint64_t model_hash(const Model *model)
 {
     float *arena = host_copy(model, model->params, model->param_count);
     float *values = xmalloc(largest_tensor(model) * sizeof *values);
-    const ModelTensor **order = xcalloc((size_t)model->tensor_count, sizeof *order);
+    const ModelTensor **order = xmalloc(model->tensor_count * sizeof *order);
     for (int i = 0; i < model->tensor_count; i++)
         order[i] = &model->tensors[i];
-    qsort(order, (size_t)model->tensor_count, sizeof *order, by_name);
+    qsort(order, model->tensor_count, sizeof *order, by_name);
     uint64_t hash = 0xcbf29ce484222325u;
     for (int i = 0; i < model->tensor_count; i++) {
         if (order[i]->kind != MODEL_WEIGHT && order[i]->kind != MODEL_VECTOR)

@@ -108,9 +108,9 @@ Scalars *scalars_new(Device *device)
 StepSettings optim_settings(const Optim *optim, double lr)
 {
     const OptimConfig *c = optim->config;
-    return (StepSettings){ .lr = (float)lr, .momentum = (float)c->momentum,
-                           .weight_decay = (float)c->weight_decay, .nesterov = c->nesterov,
-                           .smoothing = (float)c->label_smoothing };
+    return (StepSettings){ .lr = lr, .momentum = c->momentum,
+                           .weight_decay = c->weight_decay, .nesterov = c->nesterov,
+                           .smoothing = c->label_smoothing };
 }
 
 void optim_step(Optim *optim, const Scalars *scalars)

@@ -116,7 +116,7 @@ static bool overlap(const Life *a, const Life *b)
 size_t place(Life *lives, int count)
 {
     size_t end = 0;
-    qsort(lives, (size_t)count, sizeof *lives, by_size);
+    qsort(lives, count, sizeof *lives, by_size);
     for (int i = 0; i < count; i++) {
         for (int j = 0; j < i; j++)
             if (overlap(&lives[i], &lives[j])) {
