@@ -9,6 +9,7 @@
 #include "data.h"
 #include "device.h"
 #include "interrupt.h"
+#include "launcher.h"
 #include "log.h"
 #include "model.h"
 #include "ops.h"
@@ -430,6 +431,7 @@ static void restore(Job *job)
 
 static int run(Job *job)
 {
+    launcher_check(1);      // mpirun and the like would start several independent runs
     job->from = checkpoint_find(&job->config.checkpoint);
     interrupt_install(true);
     trace_open(job->config.log.trace, 0, job->args.program);

@@ -9,6 +9,7 @@
 #include "data.h"
 #include "device.h"
 #include "interrupt.h"
+#include "launcher.h"
 #include "log.h"
 #include "model.h"
 #include "ops.h"
@@ -454,6 +455,7 @@ static void restore(Job *job)
 
 static int run(Job *job)
 {
+    launcher_check(1);      // mpirun and the like would start several independent runs
     spawn(&job->config.spawn, &job->world);     // returns in each rank; the parent supervises
     job->from = checkpoint_find(&job->config.checkpoint);
     if (job->world.rank > 0)

@@ -8,8 +8,10 @@
 #include "interrupt.h"
 #include "test.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 
 enum { COUNT = 1000, BIG = 4000000 };
 
@@ -172,10 +174,72 @@ TEST(ranks_report_a_loss_without_a_supervisor)
     expect_said(story.file, "hint: a rank has ended");
 }
 
+// --- a stranger ----------------------------------------------------------------------------------
+
+static pid_t *started;
+
+// Sends 64 bytes to each port at which the process listens.
+static void knock_at(pid_t pid)
+{
+    char path[64], link[64], line[512];
+    snprintf(path, sizeof path, "/proc/%d/net/tcp", (int)pid);
+    FILE *in = fopen(path, "r");
+    while (in && fgets(line, sizeof line, in)) {
+        unsigned port, state;
+        unsigned long inode;
+        if (sscanf(line, " %*d: %*x:%x %*s %x %*s %*s %*s %*s %*s %lu", &port, &state, &inode) != 3 || state != 10)
+            continue;
+        for (int fd = 0; fd < 256; fd++) {
+            snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, fd);
+            ssize_t n = readlink(path, link, sizeof link - 1);
+            link[n > 0 ? n : 0] = '\0';
+            if (strtoul(link + strcspn(link, "0123456789"), NULL, 10) != inode || strncmp(link, "socket", 6) != 0)
+                continue;
+            struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+                                      .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+            int stranger = socket(AF_INET, SOCK_STREAM, 0);
+            if (connect(stranger, (struct sockaddr *)&to, sizeof to) == 0)
+                send(stranger, "GET / HTTP/1.1\r\nHost: a stranger, who is not a rank of the run\r\n", 64, MSG_NOSIGNAL);
+            usleep(200 * 1000);
+            close(stranger);
+        }
+    }
+    if (in)
+        fclose(in);
+}
+
+static int meet_a_stranger(void *arg, const World *world)
+{
+    const Story *story = arg;
+    redirect(story->file);
+    interrupt_install(false);
+    Device *device = device_open(0, 1);
+    if (world->rank == 1) {
+        usleep(500 * 1000);
+        knock_at(started[0]);
+    }
+    comm_new(world, device, "grads", NULL);
+    return 0;
+}
+
+TEST(a_stranger_is_named_as_a_possible_cause)
+{
+    Story story = { .file = test_path("stranger") };
+    pid_t pids[2];
+    Store *store = ranks_store_new();
+    started = pids;
+    ranks_start(2, store, meet_a_stranger, &story, pids);
+    EXPECT_EQ_INT(ranks_join(pids[0]), EXIT_FAILED);
+    EXPECT_EQ_INT(ranks_join(pids[1]), EXIT_FAILED);
+    ranks_store_free(store);
+    expect_said(story.file, "hint: a rank has ended, or its machine is unreachable, or another program has connected");
+}
+
 int main(void)
 {
     disagreement();
     sigterm_after_a_loss_prints_nothing();
     ranks_report_a_loss_without_a_supervisor();
+    a_stranger_is_named_as_a_possible_cause();
     return test_done();
 }

@@ -46,6 +46,14 @@ pretend mpicc 'exit 0'
 touch "$TMP/headers"
 ddp() { env -u CUDA_HOME PATH="$TMP/bin" ./ddp "$@"; }
 
+# --- the cluster runs a step that is not built yet ---------------------------------------------------------
+
+expect 1 "cmake --build build --target 04_four_cpu" ddp slurm run sbatch 04_four/job.sbatch
+check "then the command runs" grep -q "slurm: no cluster runs" "$TMP/output"
+expect 1 "no cluster runs" ddp slurm run sbatch 04_four/job.sbatch
+check "it is built once" not grep -q "cmake" "$TMP/output"
+rm -rf build
+
 # --- wrong words: exit 2, and nothing done -----------------------------------------------------------------
 
 expect 0 "./ddp - data-parallel training" ddp

@@ -73,6 +73,32 @@ wrong "interface 'nowhere' is not there" "$two RANK=0" --iface nowhere
 expect 1 "192.0.2.1 is not an address of this machine" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port" --timeout 2
 expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.host.invalid MASTER_PORT=1"
 
+# A launcher has started several ranks, and this program would train alone in each of them.
+for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; do
+    for step in 01_single_gpu 02_data_parallel 03_ddp_fork; do
+        train=$BUILD/$step/train wrong "$variable is 2, but this process is one of 1" "$variable=2"
+        check "$step: the hint names the step" grep -q "hint: step 04 and later join" "$TMP/output"
+    done
+done
+for variable in PMI_SIZE SLURM_STEP_NUM_TASKS "PMIX_RANK=1 OMPI_COMM_WORLD_SIZE"; do
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 wrong "is 2, but this process is one of 1" "$variable=2"
+done
+expect 0 "$one alone ==" with "SLURM_STEP_NUM_TASKS=1 PMI_SIZE=1"
+
+# --- files that a process may open ------------------------------------------------------------------------------
+
+few_files() { (ulimit -n "$@" && with "" ); }
+expect 1 "this process may have 40 open files, but a rank among 1 needs up to 44" few_files 40
+expect 0 "$one alone ==" few_files -S 40
+
+# --- no network: one rank alone needs none ------------------------------------------------------------------------
+
+if unshare -rn true 2>/dev/null; then
+    without_network() { unshare -rn timeout -k 5 60 "$@" "${tiny[@]}" --timeout 5; }
+    expect 0 "weight hash" without_network "$train"
+    expect 0 "weight hash" without_network "$BUILD/07_dist_eval/train"
+fi
+
 # --- two ranks started by hand ---------------------------------------------------------------------------------
 
 # both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. RANK and

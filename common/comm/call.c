@@ -130,7 +130,9 @@ void call_lost(const Comm *comm, const Call *call, const char *text)
             leave_at_once(128 + signal);
         sleep_for(look);
     }
-    FAIL("a rank has ended or its machine is unreachable; its last message gives the reason",
+    FAIL(call ? "a rank has ended or its machine is unreachable; its last message gives the reason"
+              : "a rank has ended, or its machine is unreachable, or another program has connected to a port "
+                "of a rank",
          "rank %d of %d lost a rank in %s (%s): %s", comm->rank, comm->size, doing, comm->name,
          reason);
 }

@@ -107,7 +107,7 @@ void agree_unique(const World *world, const char *what, const char *value, const
     free(all);
 }
 
-// --- the rest ------------------------------------------------------------------------------------
+// --- answers and lines, through rank 0 -------------------------------------------------------------
 
 bool agree_ask(const World *world, const char *what, bool answer)
 {
