@@ -24,7 +24,6 @@ saving=(--save "$TMP/net" --resume auto --save-every 3)
 events=${CHAOS_EVENTS:-12}
 arenas=${CHAOS_ARENAS:-launch mpirun hosts}
 export CHAOS_SEED=${CHAOS_SEED:-$((RANDOM * 32768 + RANDOM))}
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
 
 # --- time and random numbers --------------------------------------------------------------------------------------
@@ -72,7 +71,7 @@ orphans()
     local pid parent
     for pid in $(ranks); do
         parent=$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null)
-        [ -z "$parent" ] || [[ $(ps -o args= -p "$parent") =~ ^($launch|mpirun)\  ]] || echo "$pid"
+        [ -z "$parent" ] || [[ $(ps -o args= -p "$parent") =~ ^($launch|mpirun|.*prterun)\  ]] || echo "$pid"
     done
 }
 no_orphans() { [ -z "$(orphans)" ]; }

@@ -6,7 +6,6 @@
 # shellcheck disable=SC2317  # its functions are called, by expect and check
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 small=(--arch lenet --image-size 32 --threads 1 -b 16 --seed 3 -j 2)
 hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
@@ -46,7 +45,8 @@ expect 0 "weight hash" ranks 2 "${long[@]}"
 two=$(hash_of)
 killed()
 {
-    timeout -k 5 100 "$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 1 -- "${long[@]}" --save two.st --save-every 5 \
+    timeout -k 5 100 "$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 1 -- "${long[@]}" --save two.st \
+        --save-every 5 \
         --resume auto &
     for _ in {1..200}; do
         [ ! -e two.st ] || break
@@ -101,7 +101,8 @@ truncate -s 700 "$victim"
 expect 1 "$victim: JPEG: the file is truncated" "$train" "${small[@]}" --data badval --epochs 1
 check "before training" not grep -q '== step' output
 : >"$victim"
-eval=("$BUILD/07_dist_eval/train" "${small[@]}" --amp off --data badval -e --init whole.st --bad-images skip --show-naive)
+eval=("$BUILD/07_dist_eval/train" "${small[@]}" --amp off --data badval -e --init whole.st --bad-images skip \
+    --show-naive)
 expect 0 "| 59 images" "${eval[@]}" --predictions one.csv
 check "a line for each picture that was read" test "$(wc -l <one.csv)" = 60
 expect 0 "| 59 images" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" --predictions three.csv
@@ -110,7 +111,8 @@ expect 0 "of this epoch, 1 picture was left out" "$train" "${small[@]}" --data b
 expect 1 "$victim: an empty file" "$train" "${small[@]}" --data badval --epochs 1
 # No picture at all.
 find badval/train -name '*.jpg' -exec truncate -s 0 {} +
-expect 3 "none of this epoch's pictures (200) can be decoded" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
+expect 3 "none of this epoch's pictures (200) can be decoded" "$train" "${small[@]}" --data badval --epochs 1 \
+    --bad-images skip
 check "no loss" not grep -q 'nan' output
 cp -r tree copy
 rm "$(find copy/train -name '*.jpg' | sort | head -1)"

@@ -11,7 +11,6 @@ launch=$BUILD/04_ddp_launcher/launch
 hosts=$SRC/tests/hosts.sh
 twenty=(--arch lenet --data synthetic --train-samples 1600 --test-samples 8 -b 8 --epochs 9 --max-steps 20 --threads 1
     --timeout 20)
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
 port=$((10000 + $$ % 20000))        # below the ports that the system assigns
 next_port() { port=$((port + 20)); }
@@ -168,7 +167,8 @@ two_hosts()
     expect 0 "weight hash: $wanted" by_mpirun --mca plm_rsh_agent "$hosts agent" -H node1:2,node2:2 -np 4 "$train" \
         "${twenty[@]}" --iface eth1
     check "mpirun: four ranks" each_says 4 "Open MPI"
-    [ -n "$torchrun" ] && expect 0 "weight hash: $wanted" both_hosts "$torchrun" --no-python --nnodes 2 --node-rank NODE \
+    [ -n "$torchrun" ] && expect 0 "weight hash: $wanted" both_hosts "$torchrun" --no-python --nnodes 2 \
+        --node-rank NODE \
         --nproc-per-node 2 --master-addr node1 --master-port $port "$train" "${twenty[@]}"
 
     # A cable is unplugged: both sides end by themselves.

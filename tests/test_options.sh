@@ -49,10 +49,9 @@ numbers()
 {
     local name
     for name in $("$1" --help | sed -nE 's/^ +(-., )?--([a-z0-9-]+) .*/\2/p'); do
-        echo "$name" "$("$1" "--$name=99999999999999999999" --zzz 2>&1 |
-            sed -n "s/^.*: --$name: .* is not a .*number from \(.*\) to /\1 /p")" \
-            "$("$1" "--$name=x" --zzz 2>&1 | grep -c "not a whole number")"
-    done | awk 'NF == 4 { print $1, $2, $3, $4 ? $2 - 1 : $2 - 1e-300, $4 ? $3 + 1 : $3 * (1 + 2 ^ -52) }' OFMT=%.17g
+        "$1" "--$name=99999999999999999999" --zzz 2>&1 |
+            sed -n "s/^.*: --$name: .* is not a \(.*\)number from \(.*\) to \(.*\)/$name \2 \3 \1/p"
+    done | awk '{ print $1, $2, $3, NF == 4 ? $2 - 1 : $2 - 1e-300, NF == 4 ? $3 + 1 : $3 * (1 + 2 ^ -52) }' OFMT=%.17g
 }
 for program in "$BUILD"/0*/{train,launch}; do
     numbers "$program" >"$TMP/numbers"
@@ -74,9 +73,10 @@ tr -s ',\n' '\n' <<END | sed 's/^ //' >"$TMP/wanted"
 accumulate 1 65536, batch-size 1 65536, bucket-mb 0 65536, clip-norm 0 1000000000, devices 1 64, epochs 1 1000000,
 gamma 0 1, growth-interval 1 1000000000, image-size 28 1024, label-smoothing 0 1, local-rank -1 65535,
 loss-scale 0 1099511627776,
-lr 0 1000, master-port -1 65535, master-port 0 65535, max-restarts 0 1000000, max-steps 1 1000000000, milestones 1 1000000, momentum 0 1,
-nnodes 1 4096, node-rank 0 4095, nproc-per-node 1 256, overlap 0 1, print-freq 1 1000000000, rank -1 65535, ranks 0 256, resize 0 4096,
-save-every 0 1000000000, seed 0 1000000000000000, slow-network 0 1000000,
+lr 0 1000, master-port -1 65535, master-port 0 65535, max-restarts 0 1000000, max-steps 1 1000000000,
+milestones 1 1000000, momentum 0 1, nnodes 1 4096, node-rank 0 4095, nproc-per-node 1 256, overlap 0 1,
+print-freq 1 1000000000, rank -1 65535, ranks 0 256, resize 0 4096, save-every 0 1000000000,
+seed 0 1000000000000000, slow-network 0 1000000,
 step-size 1 1000000, test-samples 0 100000000, tf32 0 1, threads 0 1024,
 timeout 0 1000000, train-samples 0 100000000, usage 0 1000000, val-split 0 0.9,
 warmup 0 1000000, wd 0 1000, workers 0 64, world-size -1 65535

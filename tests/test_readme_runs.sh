@@ -7,9 +7,9 @@
 # command can read the files of the commands above it. Each line that a document shows below a command must be in its
 # output, apart from numbers and the names of this machine (see shape).
 #
-# To be quick, `train` is a script that adds options, which those of the command line override: a small network, synthetic
-# images, one thread, and one step of 64 images; or 512 images if the command line has --max-steps. comm_bench sends short
-# messages. srun and sbatch run in the cluster of `./ddp slurm up 2`, and jobs must succeed.
+# To be quick, `train` is a script that adds options, which those of the command line override: a small network,
+# synthetic images, one thread, and one step of 64 images; or 512 images if the command line has --max-steps. comm_bench
+# sends short messages. srun and sbatch run in the cluster of `./ddp slurm up 2`, and jobs must succeed.
 #
 # ctest: TIMEOUT 300
 # shellcheck disable=SC2016  # code in single quotes
@@ -28,7 +28,8 @@ how()
     case "$1: $2" in
     # tests, builds, the network, the series: other tests run these
     *": ./ddp test"* | *": tests/faults.sh "* | *": pip install cmake" | *": ctest -R "* | *": ./ddp setup" | \
-        *": ./ddp clean" | *": cmake "* | *": ./ddp data cifar10"* | *" --data pets "* | *" --data DIR"* | *": tools/propagate "* | *": tools/readme_diff.sh" | \
+        *": ./ddp clean" | *": cmake "* | *": ./ddp data cifar10"* | *" --data pets "* | *" --data DIR"* | \
+        *": tools/propagate "* | *": tools/readme_diff.sh" | \
         *": tools/check_series.sh" | *": exercises/author.sh prove "*) not_run ;;
     *": ./ddp bench --help") like "$2" ;;
     *": ./ddp bench"*) not_run ;;
@@ -44,7 +45,8 @@ how()
     # clusters; test_slurm.sh does the others
     *": tail -F ddp-"*) like "cat ${2#tail -F }" ;;
     "06_slurm/README.md: srun ... train "*) like "${2/.../-N2}" ;;
-    *": sbatch --nodes=4 "* | *": srun --mpi=pmix ... train" | *": mpirun train" | *": scancel "* | *": srun --pty bash" | \
+    *": sbatch --nodes=4 "* | *": srun --mpi=pmix ... train" | *": mpirun train" | *": scancel "* | \
+        *": srun --pty bash" | \
         *": ./ddp slurm disconnect 2" | *": ./ddp slurm reconnect 2" | *": srun getent hosts node1") not_run ;;
 
     # exercises; test_exercise.sh does the others
@@ -139,7 +141,6 @@ cluster_is_up() { [ -e build/slurm/cluster ]; }
 stop_cluster() { ! cluster_is_up || ./ddp slurm down >/dev/null 2>&1; }
 trap stop_cluster EXIT
 
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export DDP_BUILD=$BUILD/.. NO_COLOR=1
 export -n BUILD SRC
 TIMEFORMAT='%R s, of a core %U %S'

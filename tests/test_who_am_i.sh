@@ -9,7 +9,6 @@ cd "$TMP" || exit 1
 train=$BUILD/04_ddp_launcher/train
 tiny=(--arch lenet --data synthetic --train-samples 16 --test-samples 8 -b 4 --epochs 1 --threads 1 --max-steps 1)
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT OMPI_COMM_WORLD_RANK PMIX_RANK DDP_TOKEN
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 
 # A port below those that the system assigns.
 port=$((10000 + $$ % 20000))
@@ -70,7 +69,8 @@ check "a hint that helps" grep -q "hint: set it to such a number" "$TMP/output"
 wrong "WORLD_SIZE is 2, but there is no MASTER_ADDR" "RANK=0 WORLD_SIZE=2 MASTER_PORT=$port"
 wrong "there is only one" "" --rank 1
 wrong "interface 'nowhere' is not there" "$two RANK=0" --iface nowhere
-expect 1 "192.0.2.1 is not an address of this machine" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port" --timeout 2
+expect 1 "192.0.2.1 is not an address of this machine" with \
+    "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port" --timeout 2
 expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.host.invalid MASTER_PORT=1"
 
 # A launcher has started several ranks, and this program would train alone in each of them.
