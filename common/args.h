@@ -51,7 +51,8 @@ typedef struct Args {
                                     // "--"; ends with NULL
 } Args;
 
-#define ARGS_ROWS(...) (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
+#define ARGS_ROWS(...) \
+    (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
 void args_add(Args *args, const Option *rows, int count);
 
 // Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option

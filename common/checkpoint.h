@@ -1,7 +1,8 @@
 // checkpoint.h - the whole state of a training run in one safetensors file, with torchvision's
 // names and layouts, so that PyTorch opens it:
 //
-//   state = {k: v for k, v in safetensors.torch.load_file(path).items() if not k.startswith("ddp.")}
+//   state = safetensors.torch.load_file(path)
+//   state = {k: v for k, v in state.items() if not k.startswith("ddp.")}
 //   torchvision.models.resnet18(num_classes=10).load_state_dict(state)
 //
 // State that PyTorch keeps elsewhere (momentum, epoch, step, ...) is in the same file as ddp.*.
@@ -67,9 +68,9 @@ void snapshot_free(Snapshot *snapshot);
 // torchvision's own. If a tensor of the model is missing or has another shape, nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Can a run that would begin as `run` continue from `saved`, the state in the file at path? The seed
-// must be the same. In the middle of an epoch so must the samples, their order and the batch size.
-// Only a different number of ranks may change the batch size even then.
+// Can a run that would begin as `run` continue from `saved`, the state in the file at path? The
+// seed must be the same. In the middle of an epoch so must the samples, their order and the batch
+// size. Only a different number of ranks may change the batch size even then.
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
                           int64_t steps_per_epoch, Error *err);
 // Makes `saved` the state of such a run. If the number of ranks changed, prints a warning; if that

@@ -114,7 +114,7 @@ void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw,
 
 // --- batch normalisation, with the addition and the ReLU that follow it in a residual net --------
 //
-//   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)     (relu and residual if asked)
+//   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)  (relu, residual: if asked)
 //
 // All activations and their gradients have the type of x; the tensors in NormTensors are f32.
 

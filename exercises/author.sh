@@ -8,6 +8,8 @@
 #   author.sh prove ID            check what CI requires: fails unsolved as announced, passes solved
 #
 # For prove, BUILD is the cpu/ folder of a build (build/cpu), and TMP a scratch directory.
+#
+# shellcheck disable=SC2128  # step_command's `command` is an array
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/exercises/*}
@@ -36,7 +38,11 @@ set_patch()
 }
 
 # template FILE: the example in README.md, below the heading FILE
-template() { awk -v head="## $1" '/^## /{ on = $0 == head } on && /^```/{ if (inside++) exit; next } on && inside' "$exercises/README.md"; }
+template()
+{
+    awk -v head="## $1" '/^## /{ on = $0 == head } on && /^```/{ if (inside++) exit; next } on && inside' \
+        "$exercises/README.md"
+}
 
 cmd_new()
 {

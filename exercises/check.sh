@@ -217,7 +217,8 @@ compile()
         compiler+=" -Werror=implicit-function-declaration"
     fi
     # File names relative to the root let an editor jump from an error to its line.
-    (cd "$root" && eval "$compiler $(printf '%q ' "-I$copy" "-I$root/exercises" -o "$object" -c "${file#"$root"/}")") >&2
+    (cd "$root" &&
+        eval "$compiler $(printf '%q ' "-I$copy" "-I$root/exercises" -o "$object" -c "${file#"$root"/}")") >&2
 }
 
 same_headers()

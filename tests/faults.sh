@@ -39,7 +39,8 @@ copy()
     [[ " $*" != *" cuda-"* ]] || cuda=ON
     mkdir -p "$work/tree"
     take_back                                   # left by a run that was killed
-    (cd "$root" && find . \( -path ./build -o -path ./data -o -path ./.git -o -path ./exercises-work -o -path ./runs \) \
+    (cd "$root" && find . \
+        \( -path ./build -o -path ./data -o -path ./.git -o -path ./exercises-work -o -path ./runs \) \
         -prune -o -type f -print0 | xargs -0 cp -pu --parents -t "$work/tree")
     (cd "$work/tree" && find . -type f | while read -r file; do [ -e "$root/$file" ] || rm "$file"; done)
     grep -qs "^DDP_CUDA:BOOL=$cuda" "$work/build/CMakeCache.txt" ||
@@ -79,6 +80,7 @@ make_targets()
         elif [[ $test == test_fake_* ]] || grep -qF '"$BUILD"/0*' "$root/tests/$test.sh"; then
             echo all
         else
+            # shellcheck disable=SC2046
             grep -ohE '0[1-7]_[a-z_]+|tool_[a-z_]+' "$root/tests/$test.sh" \
                 $(grep -oE 'tests/[a-z_]+\.sh' "$root/tests/$test.sh" | sed "s,^,$root/,") | sed -E 's/^0.*/&_cpu/'
         fi
@@ -120,7 +122,8 @@ prove()
 check_without()
 {
     local tests caught
-    tests=$(for name in $(provable); do field "$name" 'Caught by'; done | tr -d ' ' | tr ',' '\n' | sort -u | paste -sd'|')
+    tests=$(for name in $(provable); do field "$name" 'Caught by'; done | tr -d ' ' | tr ',' '\n' | sort -u |
+        paste -sd'|')
     compile all || { cat "$work/log"; die "the sources do not compile"; }
     ! run_tests -R "^($tests)\$" || die "$caught fails even without a fault"
 }

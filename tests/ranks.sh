@@ -28,11 +28,12 @@ same_as_one()
         >ranks.out 2>&1 || { tail -5 ranks.out; return 1; }
     for ((rank = 0; rank < n; rank++)); do
         losses ranks.$rank.jsonl >ranks.$rank.losses
-        files+=(ranks.$rank.losses)
+        files+=("ranks.$rank.losses")
     done
     mean_losses "${files[@]}" >ranks.losses
     paste ranks.losses <(losses one.jsonl) | awk '
-        { d = $1 - $2; d = d < 0 ? -d : d; if (NF != 2 || !(d <= 1e-4)) bad = bad "step " NR ": loss " $1 ", of one process " $2 "\n" }
+        { d = $1 - $2; d = d < 0 ? -d : d
+          if (NF != 2 || !(d <= 1e-4)) bad = bad "step " NR ": loss " $1 ", of one process " $2 "\n" }
         END { if (NR != 20) bad = bad NR " steps, not 20\n"; printf "%s", bad; exit bad != "" }' || return 1
     same_weights ranks.st
 }

@@ -181,7 +181,8 @@ build()
         shift 3
     done
     OMPI_CC=cc mpicc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \
-        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lm -lstdc++
+        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng \
+        -lm -lstdc++
 }
 # from CONDITION: in rank 1, messages whose number meets CONDITION contain an infinity.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"

@@ -14,7 +14,8 @@ cd "$tree" || exit 1
 # --- a simulated machine that has only these commands ----------------------------------------------------
 
 for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink id uname head tail cut paste \
-    tr sed awk grep sort comm wc find stat cmp diff touch nproc flock setpriv tput sha256sum od gzip xz tar date sleep chmod true; do
+    tr sed awk grep sort comm wc find stat cmp diff touch nproc flock setpriv tput sha256sum od gzip xz tar date \
+    sleep chmod true; do
     ln -s "$(type -P $command)" "$TMP/bin/$command"
 done
 # Removes an existing link first. Otherwise the target of the link would be overwritten.
@@ -126,7 +127,8 @@ cp build/cuda/01_single_gpu/train build/cuda/04_four
 cp build/cpu/04_four/launch build/cuda/04_four
 pretend nvidia-smi 'echo "GPU 0: NVIDIA Something"; echo "GPU 1: NVIDIA Something"; echo "GPU 2: NVIDIA Something"'
 expect 4 'launched --nproc-per-node 3 -- build/cuda/04_four/train' ddp run 04
-expect 4 'launched --nproc-per-node 2 -- build/cuda/04_four/train' env CUDA_VISIBLE_DEVICES=1,2 PATH="$TMP/bin" ./ddp run 04
+expect 4 'launched --nproc-per-node 2 -- build/cuda/04_four/train' env CUDA_VISIBLE_DEVICES=1,2 PATH="$TMP/bin" \
+    ./ddp run 04
 pretend nvidia-smi 'echo "No devices found."; exit 6'
 expect 3 '$ build/cpu/' ddp run 01
 rm "$TMP/bin/nvidia-smi"
@@ -145,7 +147,8 @@ check "without apt the packages are named" grep -qF 'apt install ninja-build' "$
 check "it is configured without Ninja" grep -qxF '$ cmake --preset default' "$TMP/output"
 
 if is_debian; then
-    pretend apt-get "echo \"\$*\" >>'$TMP/apt'; case \"\$*\" in *install*) printf '#!/bin/sh\n' >'$TMP/bin/ninja'; chmod +x '$TMP/bin/ninja';; esac"
+    pretend apt-get "echo \"\$*\" >>'$TMP/apt'
+        case \"\$*\" in *install*) printf '#!/bin/sh\n' >'$TMP/bin/ninja'; chmod +x '$TMP/bin/ninja';; esac"
     pretend id 'echo 0'
     expect 0 'apt-get install -q -y --no-install-recommends ninja-build' ddp setup
     check "first update, then install" test "$(cut -d' ' -f1 "$TMP/apt" | paste -sd' ')" = "update install"
@@ -154,7 +157,8 @@ if is_debian; then
     rm -rf build
     pretend id 'echo 1000'
     expect 0 'only root can install it' ddp setup
-    check "the one line to run" grep -qF 'apt-get update && apt-get install --no-install-recommends ninja-build' "$TMP/output"
+    check "the one line to run" grep -qF 'apt-get update && apt-get install --no-install-recommends ninja-build' \
+        "$TMP/output"
     pretend sudo 'test "$1" = -n && shift; exec "$@"'
     expect 0 '$ sudo apt-get update' ddp setup
     pretend id 'echo 0'

@@ -73,7 +73,8 @@ chmod +x bin/xz
 expect 124 "" timeout -s INT 1 env PATH="$TMP/bin:$PATH" "$tree/ddp" data cifar10 --from zeros.tar.xz
 check "nothing is left after an interrupt" test ! -e "$tree/data"
 rm bin/xz
-expect 1 "writing failed, perhaps the disk is full" bash -c "ulimit -f 5000; '$tree/ddp' data cifar10 --from zeros.tar.xz"
+expect 1 "writing failed, perhaps the disk is full" bash -c \
+    "ulimit -f 5000; '$tree/ddp' data cifar10 --from zeros.tar.xz"
 check "nothing is left after a full disk" test ! -e "$tree/data"
 
 # --- downloads, with a fake curl -------------------------------------------------------------

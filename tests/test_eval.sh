@@ -99,7 +99,8 @@ check "it is exact there" shown exact
 
 # 2 ranks with -b 12 take 5 steps per epoch, the last with 2 samples each. 3 ranks with -b 11 take 4, the last with
 # 34 - 33 = 1 sample each.
-run=(--data synthetic --train-samples 100 --test-samples 24 --epochs 2 --threads 1 -j 1 --seed 5 --lr 0.02 --amp off -p 1)
+run=(--data synthetic --train-samples 100 --test-samples 24 --epochs 2 --threads 1 -j 1 --seed 5 --lr 0.02 \
+    --amp off -p 1)
 lenet=(--arch lenet -b 12)
 # The numbers of each step and epoch that do not depend on time.
 numbers() { sed -n '/"event":"\(step\|epoch\)"/{s/"\(samples_per_s\|data_wait_ms\|seconds\)":[^,}]*//g;p}' "$@"; }

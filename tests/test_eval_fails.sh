@@ -29,7 +29,8 @@ check "the old file" test "$(cat all)" = index,label,old
 header=$(od -An -N8 -t u8 net.st)
 offset=$(head -c $((header + 8)) net.st | tail -c +9 | sed 's/.*"fc.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
 cp net.st nan.st
-for _ in {1..64}; do printf '\377\377\177\177'; done | dd of=nan.st bs=1 seek=$((header + 8 + offset)) conv=notrunc status=none
+for _ in {1..64}; do printf '\377\377\177\177'; done |
+    dd of=nan.st bs=1 seek=$((header + 8 + offset)) conv=notrunc status=none
 expect 3 "the loss is not finite" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan
 check "no result" not says "== test"
 check "no file" test ! -e nan
@@ -71,7 +72,8 @@ for at in $(seq "$(wc -l <calls)"); do
         [ $what = torn ] && ! sed -n "${at}p" calls | grep -q ^write && continue
         killed FAULT_AT="$at" FAULT_DO=$what
         check "call $at: $what" test $status = 137
-        check "call $at: $what: the old or the new file" eval "cmp -s results/list old/list || cmp -s results/list new/list"
+        check "call $at: $what: the old or the new file" eval \
+            "cmp -s results/list old/list || cmp -s results/list new/list"
     done
 done
 test_done

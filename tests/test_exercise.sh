@@ -21,7 +21,7 @@ done
 # README.md lists the exercises that their step's page gives away: it shows a quarter of the solution's lines or more.
 given_away()
 {
-    local folder lines
+    local folder lines step
     for folder in "$SRC"/exercises/0*/; do
         if [ -f "$folder/solution.patch" ]; then
             sed -n 's/^+ *\(.\{19,\}\)/\1/p' "$folder/solution.patch"
@@ -29,8 +29,10 @@ given_away()
             sed -n 's/^- *\(.\{19,\}\)/\1/p' "$folder/change.patch" | grep -v '^-- '
         fi | sort -u >lines
         lines=$(wc -l <lines)
-        [ "$lines" = 0 ] || [ "$(grep -oFf lines "$SRC/$(sed -n 's/^- step: *//p' "$folder/task.md")/README.md" | sort -u |
-            wc -l)" -lt $(((lines + 3) / 4)) ] || basename "$folder" | cut -d_ -f1
+        step=$(sed -n 's/^- step: *//p' "$folder/task.md")
+        [ "$lines" = 0 ] ||
+            [ "$(grep -oFf lines "$SRC/$step/README.md" | sort -u | wc -l)" -lt $(((lines + 3) / 4)) ] ||
+            basename "$folder" | cut -d_ -f1
     done
 }
 check "the exercises that a page gives away" diff <(given_away) <(tr '\n' ' ' <../exercises/README.md |

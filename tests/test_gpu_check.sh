@@ -71,7 +71,8 @@ fails "GPU check failed: no answer within 2 s" hang 2
 expect 1 "no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" ./ddp doctor --gpu
 # Other programs may have taken the GPU's memory, so the next run checks again.
 pretend nvidia-smi "${smi/DRIVER/20}"
-expect 0 "GPU check failed: no memory: device_cuda.c:" env FAKE_FAILURE=memory PATH="$TMP/bin:$PATH" ./ddp run 01 "${tiny[@]}"
+expect 0 "GPU check failed: no memory: device_cuda.c:" env FAKE_FAILURE=memory PATH="$TMP/bin:$PATH" \
+    ./ddp run 01 "${tiny[@]}"
 check "without memory the run is on the CPU" ran_on cpu
 expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
 

@@ -59,7 +59,8 @@ check "rank 0 listens" says_times 1 "listens=1"
 wait $!
 check "the other machine" \
     grep -q "^RANK=3 WORLD_SIZE=4 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 GROUP_RANK=1 .* MASTER_PORT=$port .*listens=-1" other
-expect 7 "rank 3 of 4 ($(hostname), pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- "$rank" 2=wait 3=exit7
+expect 7 "rank 3 of 4 ($(hostname), pid " "$launch" --nnodes 2 --node-rank 1 --master-addr 127.0.0.1 -n 2 -- \
+    "$rank" 2=wait 3=exit7
 
 # Ranks inherit no descriptors or signal masks of launch, or of the process that started it.
 expect 0 "inherited: listening memory; blocked:; ignored: TTOU; own group: 1" \

@@ -53,7 +53,8 @@ check "only rank 0 reports the test that it made" not grep -q top1 own.1.jsonl
 expect 0 "| rank 0" "$train" -n 4 "${lenet[@]}" -b 12
 check "one line a step" test "$(grep -c '== step:' "$TMP/output")" = 20
 check "the global batch" grep -q "global batch 48 " "$TMP/output"
-check "one warning where there are more ranks than cores" test "$(grep -c '4 devices of 1 thread share' "$TMP/output")" = \
+check "one warning where there are more ranks than cores" \
+    test "$(grep -c '4 devices of 1 thread share' "$TMP/output")" = \
     "$([ "$(nproc)" -lt 4 ] && echo 1 || echo 0)"
 expect 0 "top1" "$train" -n 2 "${lenet[@]}" -b 24 -e --resume whole.st
 # The forking parent must have no threads or sockets: children cannot safely inherit them.

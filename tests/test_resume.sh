@@ -50,7 +50,8 @@ train --save "$TMP/order.st" --max-steps 9
 for other in --no-shuffle "--train-samples 99"; do
     # shellcheck disable=SC2086  # several words
     train --save "$TMP/order.st" --resume auto $other
-    expect "$other in the middle of an epoch" "$? $(grep -c 'order.st stopped in the middle of an epoch of other' "$TMP/out")" "1 1"
+    expect "$other in the middle of an epoch" \
+        "$? $(grep -c 'order.st stopped in the middle of an epoch of other' "$TMP/out")" "1 1"
 done
 train --save "$TMP/order.st" --resume auto --epochs 2
 train --save "$TMP/order.st" --resume auto --no-shuffle
@@ -66,7 +67,7 @@ for wait in 0.1 0.2 0.3 0.4 0.6 0.9 5 30; do
     kills=$((kills + 1))
 done
 expect "killed $kills times" "$(hash_of)" "$whole"
-expect "and no temporary file is left" "$(ls "$TMP" | grep -c 'tmp$')" 0
+expect "and no temporary file is left" "$(find "$TMP" -maxdepth 1 -name '*tmp' | wc -l)" 0
 
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -202,7 +202,8 @@ git reset -q --hard
 spoil 's/line 20/line XX/' 01_one/train.c
 expect 1 "03_three/train.c: a conflict, marked" propagate 01_one/train.c
 check "a copy, a conflict, and the rest unchanged" test "$(changed)" = "01_one/train.c 02_two/train.c 03_three/train.c"
-check "both sides are there" test "$(grep -cE '^(<<<<<<< 03_three/train.c|>>>>>>> 01_one/train.c)$' 03_three/train.c)" = 2
+check "both sides are there" \
+    test "$(grep -cE '^(<<<<<<< 03_three/train.c|>>>>>>> 01_one/train.c)$' 03_three/train.c)" = 2
 expect 1 "has conflict markers in it" propagate 03_three/train.c
 expect 2 "which file?" propagate
 expect 2 "is not a file of a step" propagate 01_one/tarin.c

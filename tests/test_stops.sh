@@ -65,7 +65,8 @@ rm -f piped.st piped.st.best
 expect 1 "is not there: nothing to evaluate" train -e --resume auto --save missing.st
 
 # OpenMP may give fewer threads than requested. oneDNN would then wait forever for the missing threads.
-OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train" --arch convnet $small -j 0 --threads 2 \
+OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train" --arch convnet $small -j 0 \
+    --threads 2 \
     --max-steps 3 >out 2>&1
 check "OMP_THREAD_LIMIT=1: status $?" grep -q "1 thread$" out
 check "OMP_THREAD_LIMIT=1: it ends" grep -q "weight hash" out

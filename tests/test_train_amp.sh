@@ -11,7 +11,8 @@ data=fashion-mnist
 # losses OPTIONS: prints the losses of 50 steps.
 losses()
 {
-    "$BUILD/05_ddp_amp/train" --data $data --test-samples 32 --max-steps 50 -p 1 -b 32 --metrics run.jsonl "$@" >output 2>&1
+    "$BUILD/05_ddp_amp/train" --data $data --test-samples 32 --max-steps 50 -p 1 -b 32 --metrics run.jsonl "$@" \
+        >output 2>&1
     sed -n 's/.*"event":"step".*"loss":\([^,}]*\)[,}].*/\1/p' run.jsonl
     rm -f run.jsonl
 }

@@ -14,7 +14,8 @@ expect 0 "weight hash: " train --epochs 2 --save run.st --metrics run.jsonl --tr
 hash=$(tail -1 "$TMP/output")
 check "a checkpoint, and the best" test -s run.st -a -s run.st.best
 check "no temporary file" test "$(find . -name '*.tmp*' | wc -l)" = 0
-check "every kind of event" test "$(sed 's/^{"event":"\([a-z]*\)".*/\1/' run.jsonl | sort | uniq -c | tr -s ' \n' ' ')" = \
+check "every kind of event" \
+    test "$(sed 's/^{"event":"\([a-z]*\)".*/\1/' run.jsonl | sort | uniq -c | tr -s ' \n' ' ')" = \
     " 1 config 1 end 2 epoch 8 step "
 top1=$(sed -n 's/^{"event":"epoch","epoch":2,.*"top1":\([0-9]*\).*/\1/p' run.jsonl)
 check "it learns (test accuracy $top1 %)" test "${top1:-0}" -ge "$wanted"
@@ -51,7 +52,9 @@ done
 # Small runs with several devices and ranks.
 small=(--arch convnet --data synthetic --train-samples 60 --test-samples 20 -b 10 --threads 1 -j 1 --epochs 2)
 expect 0 "weight hash: " "$BUILD/02_data_parallel/train" "${small[@]}" --devices 3 --trace devices.json
-expect 0 "weight hash: " "$BUILD/03_ddp_fork/train" "${small[@]}" -n 3 --bucket-mb 0.01 --trace ranks.json --save ranks.st
-expect 0 "weight hash: " "$BUILD/03_ddp_fork/train" "${small[@]}" -n 2 --sync-bn --check-collectives --resume ranks.st -b 15 --epochs 3
+expect 0 "weight hash: " "$BUILD/03_ddp_fork/train" "${small[@]}" -n 3 --bucket-mb 0.01 --trace ranks.json \
+    --save ranks.st
+expect 0 "weight hash: " "$BUILD/03_ddp_fork/train" "${small[@]}" -n 2 --sync-bn --check-collectives \
+    --resume ranks.st -b 15 --epochs 3
 check "one timeline of all ranks" test "$(grep -c '"process_name"' ranks.json)" = 3
 test_done

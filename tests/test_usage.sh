@@ -27,13 +27,15 @@ if [ -x "$fake" ]; then
 int nvmlInit_v2(void) { return 0; }
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) { *device = (void *)1; return strncmp(uuid, "GPU-", 4); }
 int nvmlDeviceGetUtilizationRates(void *d, unsigned *u) { u[0] = 93; u[1] = 40; return d ? 0 : 1; }
-int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *m) { m[0] = 80000000000; m[1] = 1; m[2] = 5230000000; return d ? 0 : 1; }
+int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *m) { m[0] = 80000000000; m[1] = 1; m[2] = 5230000000;
+    return d ? 0 : 1; }
 int nvmlDeviceGetPowerUsage(void *d, unsigned *mw) { *mw = 412000; return d ? 0 : 1; }
 int nvmlDeviceGetClockInfo(void *d, int which, unsigned *mhz) { *mhz = 1755; return d && which == 1 ? 0 : 1; }
-int nvmlDeviceGetTemperature(void *d, int which, unsigned *c) { (void)d, (void)which, (void)c; return 3; }  // not supported
+int nvmlDeviceGetTemperature(void *d, int which, unsigned *c) { (void)d, (void)which, (void)c; return 3; }
 END
     check "a stand-in for NVML" cc -shared -fPIC -o libnvidia-ml.so.1 nvml.c
-    check "it trains with it" env LD_LIBRARY_PATH="$TMP" "$fake" "${small[@]}" --train-samples 128 --metrics d.jsonl --usage 50
+    check "it trains with it" env LD_LIBRARY_PATH="$TMP" "$fake" "${small[@]}" \
+        --train-samples 128 --metrics d.jsonl --usage 50
     check "NVML's numbers are in the metrics" grep -q '"gpu":93,"gpu_mb":5230,"gpu_watt":412,"gpu_mhz":1755}' d.jsonl
 fi
 test_done

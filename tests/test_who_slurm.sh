@@ -51,7 +51,8 @@ check "rank 0 prints both ranks, in order" diff <(sed -n 's/, pid [0-9]*$//p' fi
     "[init] == local rank: 0, global rank: 1 of 2: Slurm == host $here")
 check "rank 1 prints none" not grep -q init second
 one_node="SLURM_STEP_NUM_NODES=1 SLURM_GTIDS=0,1"
-expect 0 "local rank: 1, global rank: 1 of 2: Slurm == host $here" both "$one_node" "$one_node SLURM_LOCALID=1" --iface lo
+expect 0 "local rank: 1, global rank: 1 of 2: Slurm == host $here" \
+    both "$one_node" "$one_node SLURM_LOCALID=1" --iface lo
 expect 0 "statuses 4 1" both DDP_TOKEN=mine DDP_TOKEN=yours "${loopback[@]}" --timeout 1
 port=$((20000 + 31 * job % 12288))
 expect 0 "it belongs to another run" both "" "SLURM_RESTART_COUNT=1" "${loopback[@]}" --timeout 1

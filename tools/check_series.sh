@@ -64,7 +64,8 @@ check_pair()
         file=${file##*/}
         case $file in train.c | README.md | CMakeLists.txt | *.svg | *.png) continue ;; esac
         if [ -f "$a/$file" ] && ! cmp -s "$a/$file" "$b/$file" && ! grep -qxF "$b/$file" <<<"$taught"; then
-            broken "$b/$file:$(diff "$a/$file" "$b/$file" | sed -nE '1s/.*[acd]([0-9]+).*/\1/p')" "must be the same as" \
+            broken "$b/$file:$(diff "$a/$file" "$b/$file" | sed -nE '1s/.*[acd]([0-9]+).*/\1/p')" \
+                "must be the same as" \
                 "$a/$file, to the byte: this step does not teach it (tools/propagate carries a change into later steps)"
         fi
     done

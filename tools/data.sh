@@ -3,8 +3,8 @@
 # site or from an archive. With --as-folder it also writes the images as picture files.
 #
 # A data set appears under data/ only when all its files are complete and have the right checksums: the work is done in
-# a temporary directory, which is always removed, and a rename ends it. From an archive only the files of the table below
-# are read, each into a file of our own, so links or ".." in an archive have no effect.
+# a temporary directory, which is always removed, and a rename ends it. From an archive only the files of the table
+# below are read, each into a file of our own, so links or ".." in an archive have no effect.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"

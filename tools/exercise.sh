@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# exercise.sh - ./ddp exercise: gives you a copy of a step that contains a mistake or lacks a piece, and checks your fix.
+# exercise.sh - ./ddp exercise: gives you a copy of a step with a mistake or a missing piece, and checks your fix.
 #
 # exercises/ID_name/ contains an exercise: task.md, change.patch (from the step to the exercise), and check.sh, which
 # exercises/check.sh runs. The learner's files are in exercises-work/: the copy of the step in ID/, the progress in
 # .state/ID/, and what a check compiles and writes in .build/ID/.
 #
 # DDP_BUILD: the build to link with (build/). DDP_EXERCISES and DDP_EXERCISES_WORK replace the two folders.
+#
+# shellcheck disable=SC2128,SC2178  # step_command's `command` is an array
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/tools/*}

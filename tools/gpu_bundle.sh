@@ -65,8 +65,9 @@ mapfile -t programs < <(find "$to/build" -type f)
 strip --strip-debug "${programs[@]}"
 
 # --- shared libraries -------------------------------------------------------------------------------------------
-# glibc and NVIDIA's libraries come from the GPU machine. lib/spare holds libraries that it probably has, each in its own
-# folder. They are used only if they are missing or too old there: a newer libstdc++ may be needed by other libraries.
+# glibc and NVIDIA's libraries come from the GPU machine. lib/spare holds libraries that it probably has, each in its
+# own folder. They are used only if they are missing or too old there: a newer libstdc++ may be needed by other
+# libraries.
 
 nvidia=()
 while read -r name path; do

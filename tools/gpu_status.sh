@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # gpu_status.sh - the table of docs/gpu.md: which GPU code has been tested where.
 #
-#   gpu_status.sh [REPORT...]     prints it with the results of these reports (./ddp bundle, ./ddp doctor --gpu --report)
+#   gpu_status.sh [REPORT...]     prints it with these results of ./ddp bundle or ./ddp doctor --gpu --report
 #   gpu_status.sh --write         writes it into docs/gpu.md, with the reports in docs/gpu-reports/*.txt
 #   gpu_status.sh --rows          prints the rows and their tests
 set -euo pipefail

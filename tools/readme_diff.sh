@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# readme_diff.sh [--check] [ROOT] - copies sources into the steps' README.md: the list of new files and the diff of train.c
-# between two markers, and functions after `<!-- core: FILE FUNCTION... -->`. Each hunk of the diff needs a numbered
-# sentence. With --check it only lists the READMEs that are out of date, and returns 1 if there are any.
+# readme_diff.sh [--check] [ROOT] - copies sources into the steps' README.md: the list of new files and the diff of
+# train.c between two markers, and functions after `<!-- core: FILE FUNCTION... -->`. Each hunk of the diff needs a
+# numbered sentence. With --check it only lists the READMEs that are out of date, and returns 1 if there are any.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -49,8 +49,8 @@ quote_functions()
     done
 }
 
-# count_sentences A B: fails unless the README of step B has a sentence for each hunk. The sentences are numbered, below a
-# heading that ends with the file's name.
+# count_sentences A B: fails unless the README of step B has a sentence for each hunk. The sentences are numbered, below
+# a heading that ends with the file's name.
 count_sentences()
 {
     local a=$1 b=$2 file hunks sentences status=0
@@ -58,15 +58,19 @@ count_sentences()
     for file in "${changed[@]}"; do
         [ "$file" != CMakeLists.txt ] || continue
         read -r _ _ hunks < <(unified_diff "$a/$file" "$b/$file" | count_changes)
-        sentences=$(awk -v file="$file" '/^#/ { on = $NF == file } on && /^[0-9]+\. / { n++ } END { print n + 0 }' "$b/README.md")
+        sentences=$(awk -v file="$file" '/^#/ { on = $NF == file } on && /^[0-9]+\. / { n++ } END { print n + 0 }' \
+            "$b/README.md")
         [ "$hunks" = "$sentences" ] ||
-            { say "$b/README.md: $file changes in $(counted "$hunks" place) and has $(counted "$sentences" sentence)"; status=1; }
+            {
+                say "$b/README.md: $file changes in $(counted "$hunks" place) and has $(counted "$sentences" sentence)"
+                status=1
+            }
     done
     return $status
 }
 
-# update_readme A B: updates the README.md of step B, or with --check reports that it is out of date. A is the step before
-# B, or empty.
+# update_readme A B: updates the README.md of step B, or with --check reports that it is out of date. A is the step
+# before B, or empty.
 update_readme()
 {
     local readme=$2/README.md new block=''

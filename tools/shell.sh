@@ -41,8 +41,8 @@ count_gpus()
     fi
 }
 
-# step_command FOLDER RANKS OPTION...: sets command, which starts the step in FOLDER with RANKS ranks or devices. If RANKS
-# is empty, the program starts without a launcher and with its own default.
+# step_command FOLDER RANKS OPTION...: sets command, which starts the step in FOLDER with RANKS ranks or devices. If
+# RANKS is empty, the program starts without a launcher and with its own default.
 step_command()
 {
     local folder=$1 ranks=$2

@@ -35,7 +35,7 @@ usage()
                             127.0.0.12, ...; the default where namespaces are refused
   slurm run COMMAND...      run a command on the head: ./ddp slurm run sbatch job.sbatch, ... run squeue, ... run bash
   slurm node K COMMAND...   run a command on node K: ./ddp slurm node 2 ps aux
-  slurm disconnect K        pull out node K's network cable; after 5 s Slurm suspects the node, and requeues its jobs soon
+  slurm disconnect K        pull out node K's network cable; after 5 s Slurm suspects the node, then requeues its jobs
   slurm reconnect K         plug it in again
   slurm down                end the cluster and everything that runs on it
   slurm hold N [OPTIONS]    for scripts: like up, but in the foreground; ends with the process that started it

@@ -14,7 +14,8 @@ list_steps()
 list_sources()
 {
     (shopt -s nullglob && for step; do printf '%s\n' "$step"/{CMakeLists.txt,*.sbatch,*.[ch]}; done) |
-        sed 's,.*/,,' | LC_ALL=C sort -u | awk '$0 == "train.c" { last = $0; next } { print } END { if (last) print last }'
+        sed 's,.*/,,' | LC_ALL=C sort -u |
+            awk '$0 == "train.c" { last = $0; next } { print } END { if (last) print last }'
 }
 
 count_lines() { wc -l <"$1" | tr -d ' '; }

@@ -175,7 +175,8 @@ static float *add_tensors(Contents *c, const Model *model, const Arena *arena, f
 // state: include the training state.
 static Contents contents_of(Snapshot *s, bool state)
 {
-    size_t floats = 0, most = (size_t)((1 + s->arena_count) * s->model->tensor_count + STATE_FIELDS);
+    size_t floats = 0;
+    size_t most = (size_t)((1 + s->arena_count) * s->model->tensor_count + STATE_FIELDS);
     for (int i = 0; i < s->arena_count; i++)
         floats += s->arenas[i].count;
     Contents c = { .tensors = xcalloc(most, sizeof *c.tensors),
@@ -406,7 +407,8 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                           int64_t steps_per_epoch, Error *err)
 {
     if (saved->seed != run->seed)
-        return error_set(err, "use the same --seed, or start a new run from the weights with --init",
+        return error_set(err,
+                         "use the same --seed, or start a new run from the weights with --init",
                          "%.300s was trained with --seed %lld, not %lld", path,
                          (long long)saved->seed, (long long)run->seed);
     if (saved->step > 0 && saved->order != 0 && saved->order != run->order)

@@ -128,7 +128,8 @@ static bool read_header(StFile *file, Error *err)
     if (!header_length(file->bytes, file->size, &length, err))
         return false;
     const unsigned char *data = file->bytes + 8 + length;
-    file->header = json_loadb((const char *)file->bytes + 8, length, JSON_REJECT_DUPLICATES, &error);
+    file->header = json_loadb((const char *)file->bytes + 8, length, JSON_REJECT_DUPLICATES,
+                              &error);
     if (!json_is_object(file->header))
         return error_set(err, damaged, "header, byte %d: %s", error.position,
                          file->header ? "not an object" : error.text);

@@ -53,8 +53,8 @@ const char *backend_barrier(Comm *comm, double seconds);
 
 // --- call.c: what every call does around the library's work --------------------------------------
 
-// In the host's thread, before and after it enqueues a call. call_begin checks and numbers the call.
-// False: it has no values, so there is nothing to enqueue and nothing to end.
+// In the host's thread, before and after it enqueues a call. call_begin checks and numbers the
+// call. False: it has no values, so there is nothing to enqueue and nothing to end.
 bool call_begin(Comm *comm, Stream *stream, Call *call);
 void call_end(Comm *comm, Stream *stream, const Call *call);
 

@@ -57,8 +57,9 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
 {
     bool pair = call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
     const char *peer = kinds[call->kind].peer;
-    CHECK(!peer || (call->peer >= 0 && call->peer < comm->size && !(pair && call->peer == comm->rank)),
-          "", "%s%s%d: this is rank %d of %d", kinds[call->kind].name, peer, call->peer, comm->rank,
+    bool exists = call->peer >= 0 && call->peer < comm->size;
+    CHECK(!peer || (exists && !(pair && call->peer == comm->rank)), "",
+          "%s%s%d: this is rank %d of %d", kinds[call->kind].name, peer, call->peer, comm->rank,
           comm->size);
     alive_wait_begin(); // a stream without its own thread works in this one
     if (!comm->checking) {

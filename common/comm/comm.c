@@ -120,8 +120,8 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
     return comm;
 }
 
-// Waits for the other ranks, at most `timeout` s (0: no limit). Returns NULL, or the library's error
-// if a rank is gone.
+// Waits for the other ranks, at most `timeout` s (0: no limit). Returns NULL, or the library's
+// error if a rank is gone.
 static const char *wait_for_ranks(Comm *comm, Call *call, double timeout)
 {
     alive_wait_begin();

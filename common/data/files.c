@@ -15,7 +15,8 @@ bool data_path_join(char *path, size_t size, const char *dir, const char *name, 
 {
     if (snprintf(path, size, "%s/%s", dir, name) < (int)size)
         return true;
-    return error_set(err, "use a shorter path, or a symbolic link", "%.80s...: the path is too long", dir);
+    return error_set(err, "use a shorter path, or a symbolic link",
+                     "%.80s...: the path is too long", dir);
 }
 
 bool data_file_missing(const char *path)

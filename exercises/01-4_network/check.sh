@@ -11,8 +11,8 @@ passed "--arch tinyvgg is known"
 why="net_build calls one function for each name."
 [ "$status" = 0 ] || wrong "it trains" < <(last_lines net)
 passed "it trains"
-why="A convolution has in x out x kernel x kernel weights and out biases: conv1 has 3 x 32 x 9 + 32. The last layer has 64 x 10
-+ 10."
+why="A convolution has in x out x kernel x kernel weights and out biases: conv1 has 3 x 32 x 9 + 32. The last layer
+has 64 x 10 + 10."
 equal "it has 66218 parameters" 66218 "$(sed -n 's/^tinyvgg, \([0-9]*\) parameters.*/\1/p' net.out)"
 
 cat >expected <<'END'
@@ -34,6 +34,6 @@ beside "the checkpoint has these tensors" same "" "expected                  " e
 
 printf '%s\n' 2.28214 2.31244 2.30371 2.30195 2.29575 2.28253 >expected
 values net.0.jsonl step loss epoch=1 >found
-why="Padding, ReLU and pooling have no parameters: compare each layer with the task. A layer that reads the wrong value also
-shows only here."
+why="Padding, ReLU and pooling have no parameters: compare each layer with the task. A layer that reads the wrong
+value also shows only here."
 beside "the first losses are those of this network" 2e-4 step expected expected found found

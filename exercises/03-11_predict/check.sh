@@ -27,5 +27,6 @@ why="With two ranks each gradient is a sum of two numbers, in buckets or not, an
 equal "5. the same hash with buckets and without" "$([ "$(hash buckets)" = "$(hash naive)" ] && echo yes || echo no)" \
     "$(answer 5)"
 why="One process adds up 16 images in one order. Two ranks add up 8 each, then the two sums. The rounding differs."
-equal "6. the same hash in one process and in two ranks" "$([ "$(hash buckets)" = "$(hash one)" ] && echo yes || echo no)" \
+equal "6. the same hash in one process and in two ranks" \
+    "$([ "$(hash buckets)" = "$(hash one)" ] && echo yes || echo no)" \
     "$(answer 6)"

@@ -159,7 +159,8 @@ cuDNN $(about cuDNN), NCCL $(about NCCL)"
 new_results()
 {
     results=${DDP_RESULTS:-$here/results}/gpu-$1
-    [ ! -e "$results" ] || [ -d "$results/logs" ] || die "$results exists and holds no results of a bundle" "DDP_RESULTS=FOLDER"
+    [ ! -e "$results" ] || [ -d "$results/logs" ] || die "$results exists and holds no results of a bundle" \
+        "DDP_RESULTS=FOLDER"
     rm -rf "$results"
     mkdir -p "$results/logs" || die "$results cannot be made" "DDP_RESULTS=FOLDER"
     results=$(readlink -f "$results")
@@ -285,8 +286,8 @@ refused()
 check_nccl_refuses_two() { refused 03_ddp_fork "2 ranks, but 1 GPU"; }
 check_nccl_refuses_launched() { refused 04_ddp_launcher "a GPU of its own"; }
 
-# ranks_alike BACKEND RANKS STEP OPTION...: losses and weights match those of one process over two epochs, as on the CPU,
-# and two runs give the same bits. (The program itself compares the hashes of its ranks.)
+# ranks_alike BACKEND RANKS STEP OPTION...: losses and weights match those of one process over two epochs, as on the
+# CPU, and two runs give the same bits. (The program itself compares the hashes of its ranks.)
 ranks_alike()
 {
     local backend=$1 ranks=$2 step=$3

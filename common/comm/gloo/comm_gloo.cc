@@ -37,8 +37,8 @@ extern const char *const comm_backend = "gloo";
 extern const bool comm_shares_devices = true;
 }
 
-// Gloo's timeout applies to each wait, and other ranks may work for a long time before they make the
-// call. Gloo notices a dead rank at once; the watchdog finds a rank that hangs.
+// Gloo's timeout applies to each wait, and other ranks may work for a long time before they make
+// the call. Gloo notices a dead rank at once; the watchdog finds a rank that hangs.
 static const std::chrono::milliseconds timeout = std::chrono::hours(24);
 
 struct Backend {
@@ -329,7 +329,8 @@ void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, Com
 {
     const Buffer in = buffer(values, count, type);
     enqueue(stream, { comm, { CALL_SEND, type, count, to }, in, {}, [](const Job &job) {
-        auto unbound = job.comm->backend->context->createUnboundBuffer(job.in.memory, job.in.bytes);
+        const auto &context = job.comm->backend->context;
+        auto unbound = context->createUnboundBuffer(job.in.memory, job.in.bytes);
         unbound->send(job.call.peer, 0);
         unbound->waitSend(timeout);
     } });
@@ -339,7 +340,8 @@ void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommTy
 {
     const Buffer out = buffer(values, count, type);
     enqueue(stream, { comm, { CALL_RECEIVE, type, count, from }, {}, out, [](const Job &job) {
-        auto unbound = job.comm->backend->context->createUnboundBuffer(job.out.memory, job.out.bytes);
+        const auto &context = job.comm->backend->context;
+        auto unbound = context->createUnboundBuffer(job.out.memory, job.out.bytes);
         unbound->recv(job.call.peer, 0);
         unbound->waitRecv(timeout);
     } });

@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# What CONTRIBUTING.md promises of every file: its columns, no tabs, and shellcheck. And there is one version.
+# ctest: TIMEOUT 400
+# shellcheck disable=SC2317  # check calls functions
+. "$SRC/tests/test.sh"
+cd "$SRC" || exit 1
+type -P git perl >/dev/null && git rev-parse >"$TMP/output" 2>&1 ||
+    { echo "skipped: the sources are not in a Git repository, or there is no perl"; exit 77; }
+
+# files PATTERN...: the sources whose names match.
+files() { git ls-files -- "$@" | while read -r file; do [ ! -f "$file" ] || echo "$file"; done; }
+
+# fits COLUMNS FILE...: no line is longer, and none has a tab.
+fits()
+{
+    LIMIT=$1 perl -CSD -ne 'chomp;
+        if (length > $ENV{LIMIT}) { print "$ARGV:$.: ", length, " columns, more than $ENV{LIMIT}\n"; $bad = 1 }
+        if (/\t/) { print "$ARGV:$.: a tab\n"; $bad = 1 }
+        close ARGV if eof;
+        END { exit $bad }' "${@:2}"
+}
+
+# is_shell FILE: a script of bash or sh, or a part of one.
+is_shell() { head -3 "$1" | grep -qE '^#!.*[/ ](ba)?sh$|^# shellcheck shell='; }
+
+mapfile -t steps < <(files {common,0[1-7]_\*}/{,\*/}\*.{c,h,cc,cu,cuh})
+mapfile -t others < <(files {tests,tools,exercises}/{,\*/,\*/\*/}\*.{c,h,cc,cu,cuh})
+mapfile -t scripts < <(files | grep -vE '\.(md|patch|svg)$' |
+    while read -r file; do ! is_shell "$file" || echo "$file"; done)
+check "there are sources" test ${#steps[@]} -gt 150 -a ${#others[@]} -gt 60 -a ${#scripts[@]} -gt 100
+check "C has 110 columns in common/ and the steps" fits 110 "${steps[@]}"
+cat "$TMP/checked"
+check "C has 120 columns elsewhere" fits 120 "${others[@]}"
+cat "$TMP/checked"
+check "shell has 120 columns" fits 120 "${scripts[@]}"
+cat "$TMP/checked"
+
+printf 'a\n%0101d\n\tb\n' 0 >"$TMP/long"
+check "a long line and a tab are noticed" test "$(fits 100 "$TMP/long" | grep -cE 'long:(2: 101 columns|3: a tab)')" = 2
+
+if type -P shellcheck >/dev/null; then
+    check "shellcheck has nothing to warn about" shellcheck -x --severity=warning -f gcc "${scripts[@]}"
+    cat "$TMP/checked"
+else
+    echo "no shellcheck: ./ddp setup"
+fi
+
+# --- one version -----------------------------------------------------------------------------------
+
+version=$(sed -n 's/^project(ddp VERSION \([0-9.]*\) .*/\1/p' CMakeLists.txt)
+check "CMakeLists.txt has a version" test -n "$version"
+check "CITATION.cff has it" grep -qx "version: $version" CITATION.cff
+check "CHANGELOG.md begins with it" test "$(sed -n 's/^## //p' CHANGELOG.md | head -1)" = "$version"
+test_done
