@@ -360,15 +360,14 @@ static void open_model(Job *job)
 
 static void introduce(Job *job)
 {
-    char more[128];
     const Model *m = job->model;
     log_say(job->log, "%s, %lld parameters | %s (%s), %d + %d images | global batch %d | %s",
             m->config.arch, (long long)m->torch_params, job->data.name, job->data.source,
             job->data.train.count, job->data.test.count, global_batch(job),
             device_name(job->device));
-    snprintf(more, sizeof more, "\"dataset\":\"%s\",\"parameters\":%lld,\"global_batch\":%d",
-             job->data.name, (long long)m->torch_params, global_batch(job));
-    log_config(job->log, &job->args, device_name(job->device), more);
+    log_config(job->log, &job->args, device_name(job->device),
+               json_pack("{s:s, s:I, s:i}", "dataset", job->data.name,
+                         "parameters", m->torch_params, "global_batch", global_batch(job)));
 }
 
 static void set_up(Job *job)

@@ -257,8 +257,8 @@ void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state)
     Model *model = amp->model;
     Type type = model->config.type;
     agree_same(world, "--amp", type_names[type]);
-    log_event(log, "amp", "\"type\":\"%s\",\"activation_bytes\":%zu", type_names[type],
-              model_activation_bytes(model, type));
+    log_event(log, "amp", json_pack("{s:s, s:I}", "type", type_names[type], "activation_bytes",
+                                    (json_int_t)model_activation_bytes(model, type)));
     introduce_type(amp, log);
     restore_scale(amp, state);
     model_cast_weights(model);

@@ -73,5 +73,5 @@ bool args_given(const Args *args, const char *option);
 // together. The caller frees it.
 char *args_shared(const Args *args);
 
-// Writes every option as members of a JSON object, without the braces: "epochs":5,"batch_size":256
-void args_json(const Args *args, FILE *out);
+// Every option as a JSON object: {"epochs":5,"batch_size":256}. The caller frees it (jansson.h).
+struct json_t *args_json(const Args *args);

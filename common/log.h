@@ -2,12 +2,12 @@
 #pragma once
 #include "args.h"
 #include "stats.h"
+#include <jansson.h>
 
 typedef struct LogConfig {
     int print_freq;         // steps between two lines
     const char *metrics;    // file for JSON lines, or NULL
     const char *trace;      // file for the timeline, or NULL
-    int usage_ms;           // between two samples of CPU, memory and GPU; 0: none
 } LogConfig;
 LogConfig log_defaults(void);
 void log_options(Args *args, LogConfig *config);
@@ -59,14 +59,11 @@ void log_test(Log *log, const Stats *test, bool only);
 // event.
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
-// One JSON object on its own line, with "event" first: log_event(log, "eval", "\"top1\":%.4f",
-// 65.0). Use log_number for a number that may not be finite. The line is written at once. If that
-// fails (a full disk), prints a warning and ends the file; training continues.
-void log_event(Log *log, const char *event, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-// The number as JSON: null if it is not finite. Returns out.
-enum { LOG_NUMBER = 32 };
-const char *log_number(double value, char out[LOG_NUMBER]);
-// The "config" event: program, git revision, machine, device, time, and every option, as members of
-// "options". extra_json (or NULL): more members, "\"train\":50000,\"test\":10000".
-void log_config(Log *log, const Args *args, const char *device, const char *extra_json);
+// One JSON object on its own line, with "event" first, then the members, which it takes over:
+// log_event(log, "eval", json_pack("{s:o}", "top1", log_number(65.0))). The line is written at once.
+// If that fails (a full disk), prints a warning and ends the file; training continues.
+void log_event(Log *log, const char *event, json_t *members);
+json_t *log_number(double value);       // null if it is not finite: JSON has no such numbers
+// The "config" event: program, git revision, machine, device, time, every option as a member of
+// "options", and the members of `more`, which it takes over.
+void log_config(Log *log, const Args *args, const char *device, json_t *more);

@@ -154,8 +154,6 @@ so("the lanes: no epoch that contains everything; a span without an end ends wit
     ("rank 0", "communication", [(0, "bucket", 20, 28), (1, "all_reduce 25.0 MB", 21, 27)]),
     ("rank 1", 'ma"in $x$  ', [(0, "backward", 16, 81)])])
 so("the whole run shows epochs", plot.choose_rows(lanes, 0.5, 81)[0][2][0][1].name, "epoch")
-so("usage: a step waited since the step before it", plot.read_usage("usage.jsonl")[1],
-   [(0, 1.0, 25.0), (1.0, 3.0, 10.0)])
 so("labels", [plot.label("all_reduce 25.0 MB", room) for room in (20, 12, 8, 3)],
    ["all_reduce 25.0 MB", "all_reduce", "25.0 MB", ""])
 so("kinds", [plot.kind_of(name)[0] for name in ("forward", "all_reduce 25.0 MB", "wait for data", "epoch")],

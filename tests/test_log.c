@@ -203,7 +203,7 @@ TEST(step_events)
         const char *text = read_all(metrics);
         EXPECT_EQ_INT(count(text, "\n"), 8);
         static const char first[] =
-            "{\"event\":\"step\",\"epoch\":1,\"step\":50,\"steps\":196,\"loss\":2.5,\"acc\":10,"
+            "{\"event\":\"step\",\"epoch\":1,\"step\":50,\"steps\":196,\"loss\":2.5,\"acc\":10.0,"
             "\"running_loss\":1.95,\"running_acc\":28.6328125,\"lr\":0.01,\"samples_per_s\":";
         EXPECT(strncmp(text, first, sizeof first - 1) == 0, "%.200s", text);
     }
@@ -216,13 +216,32 @@ TEST(config_event)
     args_add(&args, ARGS_ROWS({ "data-set", 0, ARG_STRING, &data, "DIR", "" }));
     metrics = test_path("config.jsonl");
     Log *log = new_log(50);
-    log_config(log, &args, "CPU \"x\"", "\"train\":50000");
+    log_config(log, &args, "CPU \"x\"", json_pack("{s:i}", "train", 50000));
     log_config(log, &args, "CPU", NULL);
     log_free(log);
     const char *text = read_all(metrics);
     has(text, "{\"event\":\"config\",\"program\":\"./tr\\\"ain\",\"revision\":\"");
     has(text, "\"device\":\"CPU \\\"x\\\"\",\"options\":{\"data_set\":\"auto\"},\"train\":50000}\n");
     has(text, "\"options\":{\"data_set\":\"auto\"}}\n");
+}
+
+// A run that was killed, or that met a full disk, may leave half a line.
+TEST(a_resumed_run_removes_half_a_line)
+{
+    static const char *const there[] = { "", "{\"event\":\"a\"}\n", "{\"event\":\"a\"}\n{\"ev", "{\"ev" };
+    for (int i = 0; i < 4; i++) {
+        const char *path = test_path((const char *[]){ "t0", "t1", "t2", "t3" }[i]);
+        FILE *out = fopen(path, "w");
+        fputs(there[i], out);
+        fclose(out);
+        Log *log = log_new(&(LogConfig){ .print_freq = 50, .metrics = path }, true);
+        log_event(log, "b", json_pack("{s:o}", "loss", log_number(NAN)));
+        log_free(log);
+        char wanted[64];
+        snprintf(wanted, sizeof wanted, "%s{\"event\":\"b\",\"loss\":null}\n",
+                 i == 1 || i == 2 ? there[1] : "");
+        EXPECT_EQ_STR(read_all(path), wanted);
+    }
 }
 
 static void full_disk(void)
@@ -287,9 +306,9 @@ static const struct {
 } cases[] = {
     { 0, 0, 7, "", "" },                    // without a loss scale, no step is ever skipped
     { 2.3138, 0, 0, " | norm: 2.314", ",\"gradient_norm\":2.3138" },
-    { 0, 65536, 0, " | scale: 65536", ",\"loss_scale\":65536,\"skipped_steps\":0" },
+    { 0, 65536, 0, " | scale: 65536", ",\"loss_scale\":65536.0,\"skipped_steps\":0" },
     { INFINITY, 32768, 1, " | norm: inf | scale: 32768 | skipped: 1",
-      ",\"gradient_norm\":null,\"loss_scale\":32768,\"skipped_steps\":1" },
+      ",\"gradient_norm\":null,\"loss_scale\":32768.0,\"skipped_steps\":1" },
     { -NAN, 0.5, 0, " | norm: nan | scale: 0.5",
       ",\"gradient_norm\":null,\"loss_scale\":0.5,\"skipped_steps\":0" },
 };
@@ -327,7 +346,7 @@ TEST(only_rank_0_prints)
     for (rank = 0; rank < 2; rank++) {
         const char *text = read_all(test_path(rank ? "1.jsonl" : "0.jsonl"));
         for (int i = 0; i < CASES; i++) {
-            snprintf(line, sizeof line, "\"data_wait_ms\":2%s,\"rank\":%d}\n", cases[i].event, rank);
+            snprintf(line, sizeof line, "\"data_wait_ms\":2.0%s,\"rank\":%d}\n", cases[i].event, rank);
             has(text, line);
         }
     }
@@ -354,6 +373,7 @@ int main(void)
     a_terminal_shows_the_loss_once_a_second();
     step_events();
     config_event();
+    a_resumed_run_removes_half_a_line();
     metrics_on_a_full_disk();
     messages();
     only_rank_0_prints();

@@ -1,41 +1,31 @@
 #!/usr/bin/env bash
-# --usage writes samples of the process to the metrics; with CUDA also of its GPU, through NVML (here our stand-in).
+# ./ddp usage samples a command and the processes that it starts; with nvidia-smi (here a stand-in) also the GPUs.
 # shellcheck disable=SC2317  # check calls the functions
 . "$SRC/tests/test.sh"
 cd "$TMP" || exit 1
-small=(--arch lenet --data synthetic --train-samples 2048 --test-samples 64 -b 64 --epochs 1 --threads 1)
 
 # sane FILE: there are several samples, their times rise, and no number is absurd.
 sane()
 {
-    grep '"event":"usage"' "$1" | sed 's/[^0-9.,]//g' | awk -F, '
+    sed 's/[^0-9.,]//g' "$1" | awk -F, '
         $2 < last || $3 < 0 || $3 > 6400 || $4 < 0 || $4 > 100 || $5 < 5 || $5 > 4000 || $6 < 0 { wrong = 1 }
         { last = $2 } END { exit wrong || NR < 3 }'
 }
-check "it trains" "$BUILD/01_single_gpu/train" "${small[@]}" --metrics a.jsonl --usage 20
-check "samples of one process" sane a.jsonl
-check "its other events are there" test "$(grep -c '"event":"\(step\|epoch\|end\)"' a.jsonl)" -ge 3
-check "two ranks" "$BUILD/03_ddp_fork/train" -n 2 "${small[@]}" --metrics 'b.%r.jsonl' --usage 20
-for rank in 0 1; do check "samples of rank $rank" sane b.$rank.jsonl; done
-check "it trains without the option" "$BUILD/01_single_gpu/train" "${small[@]}" --metrics c.jsonl
-check "without the option there are no samples" not grep -q '"event":"usage"' c.jsonl
-
-fake=${BUILD%/cpu}/fake/01_single_gpu/train
-if [ -x "$fake" ]; then
-    cat >nvml.c <<'END'
-#include <string.h>
-int nvmlInit_v2(void) { return 0; }
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) { *device = (void *)1; return strncmp(uuid, "GPU-", 4); }
-int nvmlDeviceGetUtilizationRates(void *d, unsigned *u) { u[0] = 93; u[1] = 40; return d ? 0 : 1; }
-int nvmlDeviceGetMemoryInfo(void *d, unsigned long long *m) { m[0] = 80000000000; m[1] = 1; m[2] = 5230000000;
-    return d ? 0 : 1; }
-int nvmlDeviceGetPowerUsage(void *d, unsigned *mw) { *mw = 412000; return d ? 0 : 1; }
-int nvmlDeviceGetClockInfo(void *d, int which, unsigned *mhz) { *mhz = 1755; return d && which == 1 ? 0 : 1; }
-int nvmlDeviceGetTemperature(void *d, int which, unsigned *c) { (void)d, (void)which, (void)c; return 3; }
+mkdir bin
+cat >bin/nvidia-smi <<'END'
+#!/bin/sh
+[ "$*" = "--query-gpu=utilization.gpu,memory.used,power.draw,clocks.sm,temperature.gpu --format=csv,noheader,nounits" ] &&
+    printf '%s\n' "90, 5000, 400.5, 1755, [N/A]" "100, 300, 100.0, 1700, [N/A]"
 END
-    check "a stand-in for NVML" cc -shared -fPIC -o libnvidia-ml.so.1 nvml.c
-    check "it trains with it" env LD_LIBRARY_PATH="$TMP" "$fake" "${small[@]}" \
-        --train-samples 128 --metrics d.jsonl --usage 50
-    check "NVML's numbers are in the metrics" grep -q '"gpu":93,"gpu_mb":5230,"gpu_watt":412,"gpu_mhz":1755}' d.jsonl
-fi
+chmod +x bin/nvidia-smi
+check "it passes the command's output and status on" test \
+    "$("$SRC/ddp" usage -o a.jsonl --every 0.1 "$BUILD/03_ddp_fork/train" -n 2 --arch convnet --data synthetic \
+        --train-samples 4096 --test-samples 64 -b 64 --epochs 1 --threads 1 | grep -c "weight hash")" = 1
+check "samples of two ranks" sane a.jsonl
+expect 7 "" "$SRC/ddp" usage -o b.jsonl --every 0.1 env PATH="$PATH" sh -c 'sleep 1; exit 7'
+check "no GPU" not grep -q gpu b.jsonl
+expect 0 "" env PATH="$TMP/bin:$PATH" "$SRC/ddp" usage -o c.jsonl --every 0.1 sleep 1
+check "nvidia-smi's numbers" grep -q '"gpu": 95.0, "gpu_mb": 5300.0, "gpu_watt": 500.5, "gpu_mhz": 1755.0}' c.jsonl
+expect 2 "which command?" "$SRC/ddp" usage -o c.jsonl
+expect 1 "no/such/file" "$SRC/ddp" usage -o no/such/file true
 test_done

@@ -3,7 +3,7 @@
 
     ./ddp plot RUN.jsonl...      loss and accuracy from --metrics files: lines are training batches (or means of
                                  several), points are the test set after each epoch
-    ./ddp plot --usage RUN.jsonl processor and GPU use, and waiting for data, if the run had --usage 500
+    ./ddp plot --usage FILE      processor, memory and GPU use, which ./ddp usage wrote
     ./ddp plot RUN.json          timeline of a training step from a --trace file, with a lane for each thread
     ./ddp plot PREDICTIONS.csv   confusion matrix from a --predictions file
 """
@@ -135,33 +135,15 @@ def print_chart(title, points, wide, high):
 # --- usage ----------------------------------------------------------------------------------------
 
 
-def read_usage(path):
-    """-> the samples of --usage, and [(begin, end, share of the time that training waited for data, %)]. A step has no
-    time in the file, so it gets that of the last sample before it."""
-    samples, waits, begin, waited = [], [], 0, 0
-    for e in read_events(path):
-        if e.get("event") == "usage":
-            samples.append(e)
-        elif e.get("event") == "step" and samples:
-            end, waited = samples[-1]["t"], waited + e["data_wait_ms"] / 1e3
-            if end > begin:
-                waits.append((begin, end, min(100, 100 * waited / (end - begin))))
-                begin, waited = end, 0
-    if not samples:
-        raise ValueError("no usage in it; train with --metrics FILE --usage 500")
-    return samples, waits
-
-
 def draw_usage(paths, output):
     (path,) = paths
-    samples, waits = read_usage(path)
+    samples = [e for e in read_events(path) if e.get("event") == "usage"]
+    if not samples:
+        raise ValueError(f"no usage in it; write it with ./ddp usage -o {path} COMMAND...")
     figure, (shares, memory) = pyplot().subplots(2, 1, figsize=(9, 5), layout="constrained", sharex=True,
                                                  height_ratios=(2, 1))
-    for begin, end, share in waits:
-        shares.fill_between((begin, end), share, color="#c6cad0", lw=0)
-    shares.fill_between((), (), color="#c6cad0", label="waiting for data, % of the time")
     lines = (("machine_cpu", "all cores, %"), ("gpu", "GPU, % of the time in which any kernel ran"))
-    sizes = (("rss_mb", "memory of the process, MB"), ("gpu_mb", "memory of the GPU, MB"))
+    sizes = (("rss_mb", "memory of the processes, MB"), ("gpu_mb", "memory of the GPU, MB"))
     for chart, keys in ((shares, lines), (memory, sizes)):
         for key, label in keys:
             points = [(e["t"], e[key]) for e in samples if key in e]
@@ -422,7 +404,7 @@ def parse():
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png")
     parser.add_argument("--text", action="store_true", help="curves: draw in the terminal")
-    parser.add_argument("--usage", action="store_true", help="--metrics file: processor and GPU use over time")
+    parser.add_argument("--usage", action="store_true", help="draw what ./ddp usage wrote")
     parser.add_argument("--step", type=positive, metavar="N", help="timeline: training step N instead of a typical one")
     parser.add_argument("--steps", type=positive, default=1, metavar="K", help="timeline: number of steps (1)")
     parser.add_argument("--span", metavar="NAME", help="timeline: spans of this name instead of steps: --span evaluate")
@@ -438,7 +420,7 @@ def choose_view(parser, args):
     output, draw = views[0]
     if args.usage:
         if draw is not draw_curves or len(views) > 1 or args.text:
-            parser.error("--usage is for one --metrics file")
+            parser.error("--usage is for one file of ./ddp usage")
         output, draw = "usage.svg", draw_usage
     if len(views) > 1 and {view[1] for view in views} != {draw_curves}:
         parser.error("only --metrics files can share a picture")

@@ -65,40 +65,40 @@ static void value_text(const Option *option, char *out, size_t size)
         snprintf(out, size, "%.17g", number_of(option));
 }
 
-static void value_json(const Option *option, FILE *out)
+static json_t *value_json(const Option *option)
 {
-    char text[64];
-    value_text(option, text, sizeof text);
     if (is_text(option))
-        json_put(out, *(const char **)option->value);
-    else
-        fputs(option->type != ARG_FLAG ? text : number_of(option) ? "true" : "false", out);
+        return json_text(*(const char **)option->value);
+    if (option->type == ARG_FLAG)
+        return json_boolean(number_of(option));
+    return option->type == ARG_DOUBLE ? json_real(number_of(option))
+                                      : json_integer((json_int_t)number_of(option));
 }
 
-void args_json(const Args *args, FILE *out)
+json_t *args_json(const Args *args)
 {
+    json_t *all = json_object();
     for (int i = 0; i < args->count; i++) {
-        if (!is_value(&args->rows[i]))
-            continue;
-        fprintf(out, "%s\"", i ? "," : "");
-        for (const char *c = args->rows[i].name; *c; c++)
-            fputc(*c == '-' ? '_' : *c, out);
-        fputs("\":", out);
-        value_json(&args->rows[i], out);
+        char name[64];
+        snprintf(name, sizeof name, "%s", args->rows[i].name);
+        for (char *c = name; *c; c++)
+            *c = *c == '-' ? '_' : *c;
+        if (is_value(&args->rows[i]))
+            json_object_set_new(all, name, value_json(&args->rows[i]));
     }
+    return all;
 }
 
 char *args_shared(const Args *args)
 {
-    char *text = NULL;
+    char *text = NULL, value[PATH_MAX];
     size_t bytes;
     FILE *out = open_memstream(&text, &bytes);
     CHECK(out, "", "open_memstream: %s", strerror(errno));
     for (int i = 0; i < args->count; i++)
         if (!args->rows[i].own) {
-            fprintf(out, "--%s ", args->rows[i].name);
-            value_json(&args->rows[i], out);
-            fputc('\n', out);
+            value_text(&args->rows[i], value, sizeof value);
+            fprintf(out, "--%s %s\n", args->rows[i].name, value);
         }
     fclose(out);
     return text;

@@ -1,9 +1,7 @@
-// json.h - JSON values that jansson would refuse: text that is not UTF-8, and numbers that are not
-// finite.
+// json.h - JSON strings of text that may not be UTF-8, which jansson refuses.
 #pragma once
 #include "check.h"
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 
 // A string, or null for NULL. If it is not valid UTF-8 (a file name may hold any bytes), all bytes
@@ -27,10 +25,4 @@ static inline void json_put(FILE *out, const char *text)
     json_t *json = json_text(text);
     json_dumpf(json, out, JSON_ENCODE_ANY);
     json_decref(json);
-}
-
-// NaN and infinities become null.
-static inline json_t *json_number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
 }

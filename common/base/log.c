@@ -5,7 +5,6 @@
 #include "clock.h"
 #include "base/json.h"
 #include "base/output.h"
-#include "base/usage.h"
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -46,7 +45,6 @@ struct Log {
     int64_t samples;        // images since then
     double wait_ms;         // spent waiting for data since then
     FILE *metrics;          // or NULL
-    Usage *usage;           // samples into the metrics, or NULL
 };
 
 // --- setting up ----------------------------------------------------------------------------------
@@ -64,10 +62,7 @@ void log_options(Args *args, LogConfig *config)
         { "metrics", 0, ARG_STRING, &config->metrics, "FILE",
           "write events as JSON lines (%r in the name: the rank)", .own = true },
         { "trace", 0, ARG_STRING, &config->trace, "FILE",
-          "write a timeline for https://ui.perfetto.dev", .own = true },
-        { "usage", 0, ARG_INT, &config->usage_ms, "MS",
-          "with --metrics: time between samples of CPU, memory, GPU (0: none)", .min = 0,
-          .max = 1e6 }));
+          "write a timeline for https://ui.perfetto.dev", .own = true }));
 }
 
 // The path of this rank's metrics, or NULL if it writes none. The caller frees it.
@@ -84,6 +79,17 @@ static char *metrics_path(const LogConfig *config, int rank)
     return path;
 }
 
+// Removes the last line if it has no end: the run was killed, or the disk was full.
+static void cut_torn_line(int fd)
+{
+    char last;
+    off_t all = lseek(fd, 0, SEEK_END), size = all;     // -1: a pipe
+    while (size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n')
+        size--;
+    if (size < all && ftruncate(fd, size) != 0)
+        WARN("", "the last line of the metrics has no end: %s", strerror(errno));
+}
+
 static FILE *metrics_open(const char *path, bool append)
 {
     Error error;
@@ -92,15 +98,12 @@ static FILE *metrics_open(const char *path, bool append)
     if (!output_claim(path, OUTPUT_EVENTS, &error))
         FAIL_ERROR(&error);
     signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
-    FILE *file = fopen(path, append ? "ae" : "we");
+    FILE *file = fopen(path, append ? "a+e" : "we");
     CHECK(file, "give --metrics a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
+    if (append)
+        cut_torn_line(fileno(file));
     return file;
-}
-
-static void emit_usage(void *log, const char *members)
-{
-    log_event(log, "usage", "%s", members);
 }
 
 Log *log_new(const LogConfig *config, bool append)
@@ -113,15 +116,12 @@ Log *log_new(const LogConfig *config, bool append)
     log->reported = clock_now();
     log->path = metrics_path(config, log->rank);
     log->metrics = metrics_open(log->path, append);
-    if (config->usage_ms > 0 && log->metrics)
-        log->usage = usage_start(config->usage_ms, emit_usage, log);
     return log;
 }
 
 void log_free(Log *log)
 {
     log_progress_end(log);
-    usage_stop(log->usage);
     if (log->metrics)
         fclose(log->metrics);
     free(log->path);
@@ -231,67 +231,42 @@ void log_say(Log *log, const char *format, ...)
 
 // --- events --------------------------------------------------------------------------------------
 
-void log_event(Log *log, const char *event, const char *format, ...)
+json_t *log_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+void log_event(Log *log, const char *event, json_t *members)
 {
-    va_list args;
-    if (!log->metrics || ferror(log->metrics))     // an error was reported when it happened
-        return;
-    flockfile(log->metrics);    // the sampler of --usage has its own thread
-    fprintf(log->metrics, "{\"event\":\"%s\",", event);
-    va_start(args, format);
-    vfprintf(log->metrics, format, args);
-    va_end(args);
-    fputs("}\n", log->metrics);
-    if (fflush(log->metrics) != 0)
-        WARN("training continues", "%s: write: %s: the metrics end here", log->path,
-             strerror(errno));
-    funlockfile(log->metrics);
-}
-
-const char *log_number(double value, char out[LOG_NUMBER])
-{
-    if (isfinite(value))
-        snprintf(out, LOG_NUMBER, "%.9g", value);
-    else
-        snprintf(out, LOG_NUMBER, "null");
-    return out;
-}
-
-typedef struct Number {
-    const char *name;       // NULL: this event has no such number
-    double value;
-} Number;
-
-#define NUMBERS(...) (Number[]){ __VA_ARGS__ }, sizeof((Number[]){ __VA_ARGS__ }) / sizeof(Number)
-
-static void numbers_event(Log *log, const char *event, const Number *numbers, size_t count)
-{
-    char members[1024] = "", value[LOG_NUMBER];
-    size_t n = 0;
-    for (size_t i = 0; i < count; i++)
-        if (numbers[i].name)
-            n += (size_t)snprintf(members + n, sizeof members - n, "%s\"%s\":%s", n ? "," : "",
-                                  numbers[i].name, log_number(numbers[i].value, value));
-    log_event(log, event, "%s", members);
+    enum { FLAGS = JSON_COMPACT | JSON_REAL_PRECISION(9) };
+    json_t *line = json_pack("{s:s}", "event", event);
+    CHECK(members && json_object_update_missing(line, members) == 0, "", "no event '%s'", event);
+    json_decref(members);
+    if (log->metrics && !ferror(log->metrics)) {    // an error was reported when it happened
+        json_dumpf(line, log->metrics, FLAGS);
+        fputc('\n', log->metrics);
+        if (fflush(log->metrics) != 0)
+            WARN("training continues", "%s: write: %s: the metrics end here", log->path,
+                 strerror(errno));
+    }
+    json_decref(line);
 }
 
 static void step_event(Log *log, const LogStep *s)
 {
     const Stats *stats = &s->stats;
     bool scaled = s->loss_scale != 0;
-    numbers_event(log, "step", NUMBERS(
-        { "epoch", s->epoch }, { "step", (double)s->step }, { "steps", (double)s->steps },
-        { "loss", stats->batch_loss_sum / (double)stats->batch_count },
-        { "acc", percent(stats->batch_correct1, stats->batch_count) },
-        { "running_loss", mean_loss(stats) },
-        { "running_acc", percent(stats->correct1, stats->count) },
-        { "lr", s->lr },
-        { "samples_per_s", (double)log->samples / (log->stepped - log->reported) },
-        { "data_wait_ms", log->wait_ms },
-        { s->norm != 0 ? "gradient_norm" : NULL, s->norm },
-        { scaled ? "loss_scale" : NULL, s->loss_scale },
-        { scaled ? "skipped_steps" : NULL, (double)s->skipped },
-        { s->whose ? "rank" : NULL, log->rank }));
+    log_event(log, "step", json_pack(
+        "{s:I, s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o*, s:o*, s:o*, s:o*}",
+        "epoch", (json_int_t)s->epoch, "step", s->step, "steps", s->steps,
+        "loss", log_number(stats->batch_loss_sum / (double)stats->batch_count),
+        "acc", log_number(percent(stats->batch_correct1, stats->batch_count)),
+        "running_loss", log_number(mean_loss(stats)),
+        "running_acc", log_number(percent(stats->correct1, stats->count)),
+        "lr", log_number(s->lr),
+        "samples_per_s", log_number((double)log->samples / (log->stepped - log->reported)),
+        "data_wait_ms", log_number(log->wait_ms),
+        "gradient_norm", s->norm != 0 ? log_number(s->norm) : NULL,
+        "loss_scale", scaled ? log_number(s->loss_scale) : NULL,
+        "skipped_steps", scaled ? json_integer(s->skipped) : NULL,
+        "rank", s->whose ? json_integer(log->rank) : NULL));
     log->wait_ms = 0;
     log->samples = 0;
     log->reported = clock_now();
@@ -312,62 +287,61 @@ void log_step(Log *log, const LogStep *s)
         step_event(log, s);
 }
 
+// The members of an event about a test.
+static json_t *test_members(const Stats *test)
+{
+    return json_pack("{s:o, s:o, s:o, s:I}", "test_loss", log_number(mean_loss(test)),
+                     "top1", log_number(percent(test->correct1, test->count)),
+                     "top5", log_number(percent(test->correct5, test->count)), "n", test->count);
+}
+
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds)
 {
-    bool tested = test->count > 0;      // else a different rank evaluates
-    numbers_event(log, "epoch", NUMBERS(
-        { "epoch", (double)epoch }, { "train_loss", mean_loss(train) },
-        { "train_acc", percent(train->correct1, train->count) },
-        { tested ? "test_loss" : NULL, mean_loss(test) },
-        { tested ? "top1" : NULL, percent(test->correct1, test->count) },
-        { tested ? "top5" : NULL, percent(test->correct5, test->count) },
-        { tested ? "n" : NULL, (double)test->count }, { "seconds", seconds }));
+    json_t *members = json_pack("{s:I, s:o, s:o}", "epoch", epoch,
+                                "train_loss", log_number(mean_loss(train)),
+                                "train_acc", log_number(percent(train->correct1, train->count)));
+    json_t *tested = test_members(test);
+    if (test->count > 0)                // else a different rank evaluates
+        json_object_update(members, tested);
+    json_decref(tested);
+    json_object_set_new(members, "seconds", log_number(seconds));
+    log_event(log, "epoch", members);
 }
 
 void log_test(Log *log, const Stats *test, bool only)
 {
-    double loss = mean_loss(test), top1 = percent(test->correct1, test->count);
-    double top5 = percent(test->correct5, test->count);
-    log_say(log, "   == test: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %lld images", loss, top1,
-            top5, (long long)test->count);
+    log_say(log, "   == test: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %lld images",
+            mean_loss(test), percent(test->correct1, test->count),
+            percent(test->correct5, test->count), (long long)test->count);
     if (only)
-        numbers_event(log, "eval", NUMBERS({ "test_loss", loss }, { "top1", top1 },
-                                           { "top5", top5 }, { "n", (double)test->count }));
+        log_event(log, "eval", test_members(test));
 }
 
-void log_config(Log *log, const Args *args, const char *device, const char *extra_json)
+void log_config(Log *log, const Args *args, const char *device, json_t *more)
 {
-    char date[32], *body = NULL;
-    size_t size = 0;
+    char date[32];
     struct utsname machine = { 0 };
     time_t now = time(NULL);
     struct tm utc;
-    FILE *out = open_memstream(&body, &size);
-    CHECK(out, "", "open_memstream: %s", strerror(errno));
     uname(&machine);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-
-    fprintf(out, "\"program\":");
-    json_put(out, args->program);
-    fprintf(out, ",\"revision\":");
-    json_put(out, DDP_GIT_REVISION);
-    fprintf(out, ",\"time\":\"%s\",\"host\":", date);
-    json_put(out, machine.nodename);
-    fprintf(out, ",\"cores\":%ld,\"device\":", sysconf(_SC_NPROCESSORS_ONLN));
-    json_put(out, device);
-    fprintf(out, ",\"options\":{");
-    args_json(args, out);
-    fprintf(out, "}%s%s", extra_json ? "," : "", extra_json ? extra_json : "");
-    fclose(out);
-    log_event(log, "config", "%s", body);
-    free(body);
+    json_t *members = json_pack("{s:o, s:s, s:s, s:o, s:I, s:o, s:o}",
+                                "program", json_text(args->program), "revision", DDP_GIT_REVISION,
+                                "time", date, "host", json_text(machine.nodename),
+                                "cores", sysconf(_SC_NPROCESSORS_ONLN), "device", json_text(device),
+                                "options", args_json(args));
+    json_object_update(members, more);
+    json_decref(more);
+    log_event(log, "config", members);
 }
 
 void log_end(Log *log, uint64_t weight_hash, int threads)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    log_event(log, "end", "\"weight_hash\":\"%016llx\",\"threads\":%d,\"peak_rss_mb\":%.1f",
-              (unsigned long long)weight_hash, threads, (double)usage.ru_maxrss / 1024);
-    log_say(log, "weight hash: %016llx", (unsigned long long)weight_hash);
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)weight_hash);
+    log_event(log, "end", json_pack("{s:s, s:i, s:f}", "weight_hash", hash, "threads", threads,
+                                    "peak_rss_mb", (double)usage.ru_maxrss / 1024));
+    log_say(log, "weight hash: %s", hash);
 }

@@ -4,7 +4,6 @@
 // events determine the order of work.
 #include "alive.h"
 #include "trace.h"
-#include "base/usage.h"
 #include "cuda/cuda_internal.h"
 
 #include <nvtx3/nvToolsExt.h>
@@ -199,7 +198,6 @@ Device *device_open(int index, int threads)
     device_use(device);
     CUDA(cudaGetDeviceProperties(&properties, index));
     snprintf(device->name, sizeof device->name, "%s", properties.name);
-    usage_of_gpu(device_uuid(index));
     CUDA(kernels_present());
     enable_peer_access(index);
     pthread_mutex_init(&device->lock, NULL);

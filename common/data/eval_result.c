@@ -80,8 +80,8 @@ static void print_class(const Result *r, int label, Log *log)
     else
         log_say(log, "   == %-11s top1: %7.3f%% | top5: %7.3f%% | %lld images", name,
                 100.0 * (double)top1 / (double)n, 100.0 * (double)top5 / (double)n, n);
-    log_event(log, "class", "\"class\":%d,\"n\":%lld,\"correct1\":%lld,\"correct5\":%lld", label, n,
-              top1, top5);
+    log_event(log, "class", json_pack("{s:i, s:I, s:I, s:I}", "class", label, "n", n,
+                                      "correct1", top1, "correct5", top5));
 }
 
 //   index,label,prediction,class,predicted
