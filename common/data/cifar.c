@@ -18,7 +18,7 @@ bool cifar_file_read(CifarFile *cifar, Error *err)
     bool good = true;
     for (int i = 0; i < cifar->records && good; i++) {
         uint8_t labels[2];
-        good = data_file_read(&file, labels, (size_t)cifar->label_bytes, err) &&
+        good = data_file_read(&file, labels, cifar->label_bytes, err) &&
                data_file_read(&file, cifar->images + (size_t)i * IMAGE_BYTES, IMAGE_BYTES, err);
         int label = good ? labels[cifar->label_bytes - 1] : 0;
         if (label >= cifar->classes)
@@ -44,7 +44,7 @@ static bool cifar_read(Data *data, const char *dir, const char *const *names, in
         bool test = i == count - 1;
         const Dataset *set = test ? &data->test : &data->train;
         int records = test ? set->count : set->count / (count - 1);
-        size_t first = test ? 0 : (size_t)i * (size_t)records;
+        size_t first = test ? 0 : (size_t)i * records;
         CifarFile file = { path, hint, records, label_bytes, set->classes,
                            set->images + first * IMAGE_BYTES, set->labels + first, 0 };
         if (!data_path_join(path, sizeof path, dir, names[i], err) || !cifar_file_read(&file, err))

@@ -1,5 +1,4 @@
 // data.c - finds a data set and opens it.
-#include "data/files.h"
 #include "data/formats.h"
 #include "data/pictures.h"
 
@@ -114,16 +113,56 @@ static const KnownSet *set_in_directory(const char *dir)
 
 // --- opening -------------------------------------------------------------------------------------
 
-static void augment_set(Data *data, const DataConfig *config, int64_t seed, bool jitter,
-                        const float *mean, const float *std)
+// jitter: training images are cropped and flipped.
+static void describe(Data *data, const DataConfig *config, int64_t seed, const char *name,
+                     const char *source, bool jitter, const float *mean, const float *std)
 {
     bool wanted = config->augment && jitter;
+    snprintf(data->name, sizeof data->name, "%s", name);
+    snprintf(data->source, sizeof data->source, "%s", source);
     data->plain = (Augment){ .seed = (uint64_t)seed };
     memcpy(data->plain.mean, mean, sizeof data->plain.mean);
     memcpy(data->plain.std, std, sizeof data->plain.std);
     data->augment = data->plain;
     data->augment.crop = data->augment.flip = wanted;
     data->augment.padding = wanted ? 4 : 0;
+}
+
+static bool set_open(Data *data, const KnownSet *set, const char *dir, const DataConfig *config,
+                     int64_t seed, Error *err)
+{
+    char hint[sizeof err->hint];
+    snprintf(hint, sizeof hint, "./ddp data %s fetches it again", set->name);
+    describe(data, config, seed, set->name, dir, set->jitter, set->mean, set->std);
+    data->train.classes = data->test.classes = set->classes;
+    data->class_names = set->class_names[0] ? set->class_names : NULL;
+    return set->read(data, dir, hint, err);
+}
+
+// Normalises with ImageNet's mean and deviation, as torchvision's examples do for all pictures.
+static bool folder_data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
+{
+    static const float mean[3] = { 0.485f, 0.456f, 0.406f }, std[3] = { 0.229f, 0.224f, 0.225f };
+    describe(data, config, seed, "folder", config->data, true, mean, std);
+    return pictures_open(data, config, err);
+}
+
+static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
+{
+    static const float mean[3] = { 0.5f, 0.5f, 0.5f }, std[3] = { 0.25f, 0.25f, 0.25f };
+    char source[64];
+    snprintf(source, sizeof source, "made from seed %lld", (long long)seed);
+    describe(data, config, seed, "synthetic", source, true, mean, std);
+    return synthetic_make(data, config, seed, err);
+}
+
+static bool set_missing(const KnownSet *set, Error *err)
+{
+    char hint[sizeof err->hint];
+    const char *system = set->system_folder;
+    snprintf(hint, sizeof hint, "./ddp data %s", set->name);
+    return error_set(err, hint, "--data %s: there is no data/%s, here or in the source tree%s%s",
+                     set->name, set->folder, system ? ", and no " : "", system ? system : "");
 }
 
 static void dataset_cut(Dataset *set, int count)
@@ -142,54 +181,6 @@ static bool dataset_cut_to(Dataset *set, int count, const char *option, const ch
     if (count > 0)
         dataset_cut(set, count);
     return true;
-}
-
-static bool both_cut(Data *data, const DataConfig *config, Error *err)
-{
-    return dataset_cut_to(&data->train, config->train_count, "--train-samples", data->name, err) &&
-           dataset_cut_to(&data->test, config->test_count, "--test-samples", data->name, err);
-}
-
-static bool set_open(Data *data, const KnownSet *set, const char *dir, const DataConfig *config,
-                     int64_t seed, Error *err)
-{
-    char hint[sizeof err->hint];
-    snprintf(hint, sizeof hint, "./ddp data %s fetches it again", set->name);
-    snprintf(data->name, sizeof data->name, "%s", set->name);
-    snprintf(data->source, sizeof data->source, "%s", dir);
-    data->train.classes = data->test.classes = set->classes;
-    data->class_names = set->class_names[0] ? set->class_names : NULL;
-    augment_set(data, config, seed, set->jitter, set->mean, set->std);
-    return set->read(data, dir, hint, err) && both_cut(data, config, err);
-}
-
-// Normalises with ImageNet's mean and deviation, as torchvision's examples do for all pictures.
-static bool folder_data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
-{
-    static const float mean[3] = { 0.485f, 0.456f, 0.406f }, std[3] = { 0.229f, 0.224f, 0.225f };
-    snprintf(data->name, sizeof data->name, "folder");
-    snprintf(data->source, sizeof data->source, "%s", config->data);
-    augment_set(data, config, seed, true, mean, std);
-    return pictures_open(data, config, err) && both_cut(data, config, err) &&
-           (data->test.pictures->skip || pictures_check(&data->test, err));
-}
-
-static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
-{
-    static const float mean[3] = { 0.5f, 0.5f, 0.5f }, std[3] = { 0.25f, 0.25f, 0.25f };
-    snprintf(data->name, sizeof data->name, "synthetic");
-    snprintf(data->source, sizeof data->source, "made from seed %lld", (long long)seed);
-    augment_set(data, config, seed, true, mean, std);
-    return synthetic_make(data, config, seed, err);
-}
-
-static bool set_missing(const KnownSet *set, Error *err)
-{
-    char hint[sizeof err->hint];
-    snprintf(hint, sizeof hint, "./ddp data %s", set->name);
-    return error_set(err, hint, "--data %s: not found: neither data/%s%s%s", set->name, set->folder,
-                     set->system_folder ? " nor " : " here nor in the source tree",
-                     set->system_folder ? set->system_folder : "");
 }
 
 static void fingerprint_write(Data *data)
@@ -227,12 +218,15 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
     *data = (Data){ 0 };
-    if (data_find_and_read(data, config, seed, err)) {
+    bool good = data_find_and_read(data, config, seed, err) &&
+        dataset_cut_to(&data->train, config->train_count, "--train-samples", data->name, err) &&
+        dataset_cut_to(&data->test, config->test_count, "--test-samples", data->name, err) &&
+        pictures_check(&data->test, err);
+    if (good)
         fingerprint_write(data);
-        return true;
-    }
-    data_close(data);
-    return false;
+    else
+        data_close(data);
+    return good;
 }
 
 void data_close(Data *data)

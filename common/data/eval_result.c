@@ -29,7 +29,7 @@ void result_init(Result *r, const Data *data, bool verdicts)
     *r = (Result){ .data = data, .counted = COUNTS * (size_t)data->test.classes };
     r->counts = xcalloc(r->counted, sizeof *r->counts);
     if (verdicts)
-        r->verdicts = xcalloc((size_t)data->test.count, sizeof *r->verdicts);
+        r->verdicts = xcalloc(data->test.count, sizeof *r->verdicts);
 }
 
 void result_free(Result *r)

@@ -1,4 +1,4 @@
-// files.c - what the readers of all formats share: files, memory.
+// files.c - opens and reads files, plain or gzipped.
 #include "data/files.h"
 #include "alive.h"
 
@@ -71,8 +71,8 @@ bool data_file_read(DataFile *file, void *to, size_t bytes, Error *err)
         int got = gzread(file->gz, (char *)to + done, (unsigned)(left < most ? left : most));
         if (got <= 0)
             return file_error(file, "the file is too short", err);
-        file->crc = (uint32_t)crc32_z(file->crc, (const uint8_t *)to + done, (size_t)got);
-        done += (size_t)got;
+        file->crc = crc32_z(file->crc, (const uint8_t *)to + done, got);
+        done += got;
         alive_beat();
     }
     return true;
@@ -84,26 +84,6 @@ bool data_file_end(DataFile *file, Error *err)
     int got = gzread(file->gz, &beyond, 1), status;
     gzerror(file->gz, &status);
     return (got == 0 && status == Z_OK) || file_error(file, "the file is too long", err);
-}
-
-void data_checksum(Data *data, const void *bytes, size_t size)
-{
-    data->checksum = (uint32_t)crc32_z(data->checksum, bytes, size);
-}
-
-// --- memory --------------------------------------------------------------------------------------
-
-bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err)
-{
-    size_t bytes = (size_t)count * (size_t)channels * (size_t)height * (size_t)width;
-    *set = (Dataset){ .count = count, .channels = channels, .height = height, .width = width,
-                      .classes = set->classes };
-    set->images = malloc(bytes);
-    set->labels = malloc((size_t)count * sizeof *set->labels);
-    return (set->images && set->labels) ||
-           error_set(err, "synthetic images: --train-samples, --test-samples and --image-size",
-                     "out of memory: %d images of %dx%dx%d are %zu MB", count, channels, height,
-                     width, bytes >> 20);
 }
 
 void *data_memory(void *memory, size_t *capacity, size_t bytes)

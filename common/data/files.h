@@ -1,4 +1,4 @@
-// files.h - what the readers of all formats share: files, memory.
+// files.h - opens and reads files, plain or gzipped.
 #pragma once
 #include "data.h"
 #include <zlib.h>
@@ -24,11 +24,5 @@ bool data_file_end(DataFile *file, Error *err);
 bool data_file_missing(const char *path); // true: the path does not exist
 bool data_path_join(char *path, size_t size, const char *dir, const char *name, Error *err);
 
-// Allocates the images and labels. data_close frees them.
-bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
-
 // Returns `memory`, or larger memory in its place if it has fewer bytes than this.
 void *data_memory(void *memory, size_t *capacity, size_t bytes);
-
-// Adds the bytes to data->checksum, which is the same for all copies of a data set.
-void data_checksum(Data *data, const void *bytes, size_t size);

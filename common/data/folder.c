@@ -33,8 +33,7 @@ static void file_add(Folder *folder, const char *path, int label)
 {
     if (folder->count == folder->room) {
         folder->room = folder->room * 3 / 2 + 64;
-        folder->files =
-            reallocarray(folder->files, (size_t)folder->room, sizeof *folder->files);
+        folder->files = reallocarray(folder->files, folder->room, sizeof *folder->files);
         CHECK(folder->files, "", "out of memory: no room for the names of %d files", folder->room);
     }
     folder->files[folder->count++] = (FolderFile){ xstrdup(path), label };
@@ -64,7 +63,7 @@ static bool entry_add(Folder *folder, const FTSENT *entry, int label, Error *err
 static int compare_files(const void *file_a, const void *file_b)
 {
     const char *a = ((const FolderFile *)file_a)->path, *b = ((const FolderFile *)file_b)->path;
-    size_t n = (size_t)(strrchr(a, '/') - a), m = (size_t)(strrchr(b, '/') - b);
+    size_t n = strrchr(a, '/') - a, m = strrchr(b, '/') - b;
     int differ = memcmp(a, b, n < m ? n : m);
     if (differ == 0 && n != m)
         differ = n < m ? -1 : 1;
@@ -89,8 +88,7 @@ static bool class_add(Folder *folder, const char *set, const char *class, int la
             good = entry_add(folder, entry, label, err);
     }
     fts_close(tree);
-    qsort(folder->files + first, (size_t)(folder->count - first), sizeof *folder->files,
-          compare_files);
+    qsort(folder->files + first, folder->count - first, sizeof *folder->files, compare_files);
     return good && (folder->count > first || error_set(err, "each class needs pictures",
                                                        "%s: no .jpg, .jpeg or .png file", root));
 }
@@ -115,7 +113,7 @@ static int folders_in(const char *path, char ***names, Error *err)
         error_set(err, tree_hint, "%s: %s", path, strerror(errno));
         return -1;
     }
-    *names = xcalloc((size_t)found + 1, sizeof **names);
+    *names = xcalloc(found + 1, sizeof **names);
     for (int i = 0; i < found; i++) {
         snprintf(inside, sizeof inside, "%s/%s", path, entries[i]->d_name);
         if (stat(inside, &info) == 0 && S_ISDIR(info.st_mode))
@@ -224,7 +222,7 @@ static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error 
         if (got <= 0)
             return error_set(err, "", "%s: read at byte %zu: %s", name, done,
                              got < 0 ? strerror(errno) : "the file is too short");
-        done += (size_t)got;
+        done += got;
         alive_beat();
     }
     return true;
@@ -246,7 +244,7 @@ bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err)
     bool good = size <= FOLDER_FILE_BYTES ||
                 error_set(err, "convert or remove it", "%s: larger than 256 MiB", name);
     if (good) {
-        to->size = (size_t)size;
+        to->size = size;
         to->bytes = data_memory(to->bytes, &to->capacity, to->size);
         good = read_all(fd, name, to->bytes, to->size, err);
     }

@@ -9,6 +9,11 @@ bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err);
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err);
 bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err);
 
+// For the readers: allocates the images and labels.
+bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
+// For the readers: adds the bytes to data->checksum, which all copies of a data set share.
+void data_checksum(Data *data, const void *bytes, size_t size);
+
 // A CIFAR file: `records` of them, each of label_bytes labels (the last one counts) and 3 x 32 x 32
 // bytes. The caller provides the memory.
 typedef struct CifarFile {

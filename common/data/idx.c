@@ -25,7 +25,7 @@ static uint32_t big_endian(const uint8_t *p)
 static bool header_read(DataFile *file, int ndim, int *count, Error *err)
 {
     uint8_t header[16];
-    if (!data_file_read(file, header, (size_t)(4 + 4 * ndim), err))
+    if (!data_file_read(file, header, 4 + 4 * ndim, err))
         return false;
     uint32_t magic = big_endian(header), wanted = 0x0800u + (uint32_t)ndim;
     uint32_t items = big_endian(header + 4);
@@ -59,8 +59,8 @@ static bool labels_read(DataFile *file, const Dataset *set, const char *images, 
     if (count != set->count)
         return error_set(err, file->hint, "%s: %d labels for the %d images of %s", file->path,
                          count, set->count, images);
-    uint8_t *labels = xmalloc((size_t)count);
-    bool good = data_file_read(file, labels, (size_t)count, err) && data_file_end(file, err);
+    uint8_t *labels = xmalloc(count);
+    bool good = data_file_read(file, labels, count, err) && data_file_end(file, err);
     for (int i = 0; i < count && good; i++) {
         if (labels[i] >= set->classes)
             good = error_set(err, file->hint, "%s: label %d of image %d: there are %d classes",

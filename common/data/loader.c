@@ -78,13 +78,13 @@ static Slot *slot_of(Loader *loader, int batch) { return &loader->slots[batch % 
 
 static size_t image_bytes(const Dataset *set)
 {
-    return (size_t)set->channels * (size_t)set->height * (size_t)set->width;
+    return (size_t)set->channels * set->height * set->width;
 }
 
 static size_t canvas_bytes(const Loader *loader)
 {
     const Shape *canvas = &loader->config.shape;
-    return (size_t)loader->dataset->channels * (size_t)canvas->h * (size_t)canvas->w;
+    return (size_t)loader->dataset->channels * canvas->h * canvas->w;
 }
 
 // --- one batch -----------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ static void image_place(const Loader *loader, const uint8_t *image, int top, int
             for (int x = begin; x < end && flip; x++)
                 to[width - 1 - x] = from[x - left];
             if (!flip)
-                memcpy(to + begin, from + (begin - left), (size_t)(end - begin));
+                memcpy(to + begin, from + (begin - left), end - begin);
         }
     }
 }
@@ -160,7 +160,7 @@ static void row_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *label
         return;
     }
     const Jitter jitter = jitter_of(augment->seed, loader->epoch, id, augment->padding);
-    image_place(loader, set->images + (size_t)id * image_bytes(set),
+    image_place(loader, set->images + id * image_bytes(set),
                 top + (augment->crop ? augment->padding - jitter.y : 0),
                 left + (augment->crop ? augment->padding - jitter.x : 0),
                 augment->flip && jitter.flip, canvas);
@@ -170,11 +170,11 @@ static void rows_make(Worker *worker, int batch, int first, int rows)
 {
     Loader *loader = worker->loader;
     const Slot *slot = slot_of(loader, batch);
-    const int32_t *ids = loader->ids + (size_t)batch * (size_t)loader->config.shape.n;
+    const int32_t *ids = loader->ids + (size_t)batch * loader->config.shape.n;
     trace_begin("make rows");
     event_sync(slot->ready);    // the copy of the slot's last batch to the device
     for (int i = first; i < first + rows; i++) {
-        row_make(worker, ids[i], slot->bytes + (size_t)i * canvas_bytes(loader),
+        row_make(worker, ids[i], slot->bytes + i * canvas_bytes(loader),
                  &slot->row_labels[i]);
         alive_beat();
     }
@@ -194,11 +194,9 @@ static void slot_load(Loader *loader, int batch)
     stream_wait(loader->stream, slot->done);
     for (int i = count; i < shape.n; i++)
         slot->row_labels[i] = -1;
-    copy_to_device(loader->stream, slot->labels, slot->row_labels,
-                   (size_t)shape.n * sizeof *slot->labels);
+    copy_to_device(loader->stream, slot->labels, slot->row_labels, shape.n * sizeof *slot->labels);
     if (!loader->shared)
-        copy_to_device(loader->stream, slot->sent, slot->bytes,
-                       (size_t)count * canvas_bytes(loader));
+        copy_to_device(loader->stream, slot->sent, slot->bytes, count * canvas_bytes(loader));
     images_load(loader->stream, slot->sent, count, loader->dataset->channels, augment->mean,
                 augment->std, slot->images, shape);
     event_record(slot->ready, loader->stream);
@@ -294,8 +292,8 @@ static void workers_resume(Loader *loader)
 static void slot_new(Loader *loader, Slot *slot)
 {
     const Shape shape = loader->config.shape;
-    const size_t labels = (size_t)shape.n * sizeof *slot->labels;
-    const size_t bytes = (size_t)shape.n * canvas_bytes(loader);
+    const size_t labels = shape.n * sizeof *slot->labels;
+    const size_t bytes = shape.n * canvas_bytes(loader);
     slot->images = device_alloc(loader->device, shape_bytes(shape));
     slot->labels = device_alloc(loader->device, labels);
     slot->bytes = host_alloc(bytes);
@@ -331,7 +329,7 @@ Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *c
     for (int i = 0; i < LOADER_SLOTS; i++)
         slot_new(loader, &loader->slots[i]);
 
-    loader->workers = xcalloc((size_t)config->workers + 1, sizeof *loader->workers);
+    loader->workers = xcalloc(config->workers + 1, sizeof *loader->workers);
     for (int i = 0; i <= config->workers; i++)
         loader->workers[i] = (Worker){ .loader = loader, .picture = xmalloc(image_bytes(dataset)) };
     for (int i = 0; i < config->workers; i++)
@@ -371,7 +369,7 @@ void loader_free(Loader *loader)
 static void ids_set(Loader *loader, const int32_t *ids, int count)
 {
     free(loader->ids);
-    loader->ids = xmalloc((size_t)count * sizeof *ids);
+    loader->ids = xmalloc(count * sizeof *ids);
     loader->count = count;
     for (int i = 0; i < count; i++) {
         int id = ids ? ids[i] : i;

@@ -30,7 +30,7 @@ typedef struct Job {
 
 static void pixels_fit(Pixels *pixels, Rect at)
 {
-    size_t bytes = (size_t)at.width * (size_t)at.height * 3;
+    size_t bytes = (size_t)at.width * at.height * 3;
     pixels->at = at;
     pixels->rgb = data_memory(pixels->rgb, &pixels->capacity, bytes);
 }
@@ -135,10 +135,10 @@ static void jpeg_read_rows(Jpeg *jpeg)
     j_decompress_ptr info = &jpeg->info;
     const Pixels *pixels = jpeg->job->pixels;
     const Rect *at = &pixels->at;
-    size_t row_bytes = (size_t)at->width * (size_t)info->output_components;
+    size_t row_bytes = (size_t)at->width * info->output_components;
     JSAMPROW spare = info->mem->alloc_large((j_common_ptr)info, JPOOL_IMAGE, row_bytes);
     for (int y = 0; y < at->height; y++) {
-        JSAMPROW rgb = pixels->rgb + (size_t)y * (size_t)at->width * 3;
+        JSAMPROW rgb = pixels->rgb + (size_t)y * at->width * 3;
         JSAMPROW row = info->output_components == 4 ? spare : rgb;
         jpeg_read_scanlines(info, &row, 1);
         if (row == spare)
@@ -237,7 +237,7 @@ static void png_begin(Png *reader)
 static void png_spread_grey16(const Pixels *pixels)
 {
     for (int y = 0; y < pixels->at.height; y++) {
-        uint8_t *row = pixels->rgb + (size_t)y * (size_t)pixels->at.width * 3;
+        uint8_t *row = pixels->rgb + (size_t)y * pixels->at.width * 3;
         for (int x = pixels->at.width - 1; x >= 0; x--)
             memset(row + 3 * x, row[2 * x] ? 255 : row[2 * x + 1], 3);
     }
@@ -260,7 +260,7 @@ static void png_decode(Png *reader)
     pixels_fit(pixels, (Rect){ 0, 0, reader->job->width, reader->job->height });
     for (int pass = 0; pass < passes; pass++)
         for (int y = 0; y < pixels->at.height; y++)
-            png_read_row(png, pixels->rgb + (size_t)y * (size_t)pixels->at.width * 3, NULL);
+            png_read_row(png, pixels->rgb + (size_t)y * pixels->at.width * 3, NULL);
     if (grey16)
         png_spread_grey16(pixels);
 }

@@ -1,6 +1,6 @@
 // pictures.c - a data set of picture files, which are decoded when a batch needs them.
 #include "data/pictures.h"
-#include "data/files.h"
+#include "data/formats.h"
 #include "rng.h"
 
 #include <math.h>
@@ -13,8 +13,8 @@
 // one, but not all. The choice depends only on the number of files, so all runs make the same one.
 static void choose_files(const Folder *folder, double fraction, bool *for_test)
 {
-    int *left = xcalloc((size_t)folder->classes, sizeof *left);
-    int32_t *order = xmalloc((size_t)folder->count * sizeof *order);
+    int *left = xcalloc(folder->classes, sizeof *left);
+    int32_t *order = xmalloc(folder->count * sizeof *order);
     for (int i = 0; i < folder->count; i++)
         left[folder->files[i].label]++;
     for (int k = 0; k < folder->classes; k++) {
@@ -30,7 +30,7 @@ static void choose_files(const Folder *folder, double fraction, bool *for_test)
 
 static void share_files(Data *data, const Folder *folder, double fraction)
 {
-    bool *for_test = xcalloc((size_t)folder->count, sizeof *for_test);
+    bool *for_test = xcalloc(folder->count, sizeof *for_test);
     if (!folder->sets)
         choose_files(folder, fraction, for_test);
     for (int i = 0; i < folder->count; i++) {
@@ -151,7 +151,9 @@ bool pictures_check(const Dataset *set, Error *err)
 {
     const struct Pictures *p = set->pictures;
     static const Augment center = { .crop = false };
-    uint8_t *out = xmalloc((size_t)set->height * (size_t)set->width * 3);
+    if (!p || p->skip)
+        return true;
+    uint8_t *out = xmalloc((size_t)set->height * set->width * 3);
     PictureTools tools = { 0 };
     bool good = true;
     for (int i = 0; i < set->count && good; i++) {

@@ -68,8 +68,8 @@ static void pattern_make(const Job *job, int class)
         for (int w = 0; w < WAVES; w++)
             waves[w] = wave_of(job->seed, class, c, w);
         for (int y = 0; y < size; y++) {
-            size_t plane = (size_t)class * CHANNELS + (size_t)c;
-            int8_t *row = job->patterns + (plane * (size_t)size + (size_t)y) * pattern_stride(size);
+            size_t plane = (size_t)class * CHANNELS + c;
+            int8_t *row = job->patterns + (plane * size + y) * pattern_stride(size);
             for (int x = 0; x < size; x++) {
                 float sum = 0;
                 for (int w = 0; w < WAVES; w++)
@@ -97,8 +97,8 @@ static Layer layer_of(int class, int size, uint32_t where, int strength)
 
 static const int8_t *layer_row(const Job *job, const Layer *layer, int channel, int y)
 {
-    size_t plane = (size_t)layer->class * CHANNELS + (size_t)channel;
-    size_t row = plane * (size_t)job->size + (size_t)((y + layer->y) % job->size);
+    size_t plane = (size_t)layer->class * CHANNELS + channel;
+    size_t row = plane * job->size + (y + layer->y) % job->size;
     return job->patterns + row * pattern_stride(job->size) + layer->x;
 }
 
@@ -136,7 +136,7 @@ static void image_make(const Job *job, int index)
             Philox noise = philox(job->seed, image, blocks++);
             block_make(pixels, strong_row + x, strong.strength, weak_row + x, weak.strength,
                        (const int8_t *)noise.v);
-            memcpy(out + x, pixels, size - x < BLOCK ? (size_t)(size - x) : BLOCK);
+            memcpy(out + x, pixels, size - x < BLOCK ? size - x : BLOCK);
         }
     }
     job->set->labels[index] = label;

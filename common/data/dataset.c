@@ -1,0 +1,22 @@
+// dataset.c - memory and checksum of a data set, for its readers.
+#include "data/formats.h"
+
+#include <stdlib.h>
+
+void data_checksum(Data *data, const void *bytes, size_t size)
+{
+    data->checksum = crc32_z(data->checksum, bytes, size);
+}
+
+bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err)
+{
+    size_t bytes = (size_t)count * channels * height * width;
+    *set = (Dataset){ .count = count, .channels = channels, .height = height, .width = width,
+                      .classes = set->classes };
+    set->images = malloc(bytes);
+    set->labels = malloc(count * sizeof *set->labels);
+    return (set->images && set->labels) ||
+           error_set(err, "synthetic images: --train-samples, --test-samples and --image-size",
+                     "out of memory: %d images of %dx%dx%d are %zu MB", count, channels, height,
+                     width, bytes >> 20);
+}
