@@ -147,7 +147,7 @@ static void axis_fill(const Axis *axis)
 {
     const double inverse = 1.0 / axis_reach(axis);
     for (int i = 0; i < axis->count; i++) {
-        int32_t *row = axis->table + (size_t)i * axis->stride;
+        int32_t *row = axis->table + (size_t)i * (size_t)axis->stride;
         int first, end;
         double centre = axis_centre(axis, axis->begin + i, &first, &end), sum = 0;
         for (int x = first; x < end; x++)
@@ -193,18 +193,18 @@ static void plane_resize(const Axis *axis, const uint8_t *rows, size_t stride, i
 {
     const int32_t *row = axis->table;
     for (int i = 0; i < axis->count; i++, row += axis->stride, out += width) {
-        const uint8_t *from = rows + (row[0] - axis->table[0]) * stride;
+        const uint8_t *from = rows + (size_t)(row[0] - axis->table[0]) * stride;
         for (int x = 0; x < width; x += BLOCK) {
             int32_t sums[BLOCK];
             uint8_t bytes[BLOCK];
             for (int b = 0; b < BLOCK; b++)
                 sums[b] = HALF;
             for (int k = 0; k < row[1]; k++)
-                for (int b = 0; b < BLOCK; b++)
-                    sums[b] += from[k * stride + x + b] * row[2 + k];
+                for (int b = 0; b < BLOCK; b++)     // as int, the index takes 5 % more time
+                    sums[b] += from[(size_t)k * stride + (size_t)(x + b)] * row[2 + k];
             for (int b = 0; b < BLOCK; b++)
                 bytes[b] = (uint8_t)(sums[b] >> WEIGHT_BITS);
-            memcpy(out + x, bytes, width - x < BLOCK ? width - x : BLOCK);
+            memcpy(out + x, bytes, (size_t)(width - x < BLOCK ? width - x : BLOCK));
         }
     }
 }
@@ -215,8 +215,8 @@ void picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, ui
     const Rect needs = view_needs(view);
     const size_t stride = ((size_t)across.count + BLOCK - 1) / BLOCK * BLOCK;
     const size_t plane = (size_t)needs.height * stride, row_bytes = (size_t)pixels->at.width * 3;
-    const size_t weights = (size_t)across.count * across.stride;
-    const size_t more = (size_t)down.count * down.stride;
+    const size_t weights = (size_t)across.count * (size_t)across.stride;
+    const size_t more = (size_t)down.count * (size_t)down.stride;
     const size_t wide = (size_t)needs.width * 3 + 1;
     resizer->memory = data_memory(resizer->memory, &resizer->capacity,
                                   (weights + more + wide) * sizeof(int32_t) + 3 * plane);
@@ -227,15 +227,15 @@ void picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, ui
     axis_fill(&across);
     axis_fill(&down);
 
-    const uint8_t *from = pixels->rgb + (needs.y - pixels->at.y) * row_bytes +
-                          (needs.x - pixels->at.x) * 3;
+    const uint8_t *from = pixels->rgb + (size_t)(needs.y - pixels->at.y) * row_bytes +
+                          (size_t)(needs.x - pixels->at.x) * 3;
     row[wide - 1] = 0;
     for (int y = 0; y < needs.height; y++, from += row_bytes) {
         for (size_t i = 0; i < wide - 1; i++)
             row[i] = from[i];
-        row_resize(&across, row, view->flip, planes + y * stride, plane);
+        row_resize(&across, row, view->flip, planes + (size_t)y * stride, plane);
     }
     for (int c = 0; c < 3; c++)
-        plane_resize(&down, planes + c * plane, stride, view->keep.width,
-                     out + (size_t)c * view->keep.height * view->keep.width);
+        plane_resize(&down, planes + (size_t)c * plane, stride, view->keep.width,
+                     out + (size_t)c * (size_t)view->keep.height * (size_t)view->keep.width);
 }
