@@ -72,4 +72,23 @@ expect 0 "usage:" "$alone/train" --help
 expect 0 "weight hash" "$alone/launch" -n 2 -- "$alone/train" -a lenet --data synthetic --dry-run --threads 1
 expect 1 "started by mpirun, but built without MPI" env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "$alone/train"
 
+# --- a CUDA that cannot be used ---------------------------------------------------------------------------------
+
+# It leaves out the CUDA backends, with the reason, and nothing else.
+if toolkit=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc); then
+    toolkit=$(readlink -f "$toolkit") toolkit=${toolkit%/bin/nvcc}
+    mkdir -p "$TMP/cuda/bin" "$TMP/cudnn"
+    ln -s "$toolkit"/{include,lib,lib64,nvvm,targets} "$TMP/cuda"
+    printf '#!/bin/sh\ncase "$*" in *" -c "* | *.cu) echo "unsupported GNU version" >&2; exit 1 ;; esac\nexec "%s" "$@"\n' \
+        "$toolkit/bin/nvcc" >"$TMP/cuda/bin/nvcc"
+    chmod +x "$TMP/cuda/bin/nvcc"
+    printf '#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 5\n' >"$TMP/cudnn/cudnn_version.h"
+    touch "$TMP/cudnn/cudnn.h"
+    expect 0 "cuda backend: left out: $TMP/cuda/bin/nvcc fails" \
+        cmake -S 01_single_gpu -B "$TMP/broken" -DCUDAToolkit_ROOT="$TMP/cuda"
+    check "a failing nvcc does not stop the CPU" grep -q "cpu backend: all steps" "$TMP/output"
+    expect 0 "cuda backend: left out: cuDNN is 9.5, and 9.8 is needed" \
+        cmake -S 01_single_gpu -B "$TMP/old" -DCUDNN_INCLUDE_DIR="$TMP/cudnn"
+fi
+
 test_done
