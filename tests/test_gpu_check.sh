@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2 TIMEOUT 180
-# Before ./ddp run trains on a GPU, it compares the GPU's numbers with the CPU's. Here the stand-in for CUDA simulates a
+# Before ./ddp run trains on GPUs, it compares their numbers with the CPU's. Here the stand-in for CUDA simulates a
 # GPU that works, computes wrong numbers, hangs, crashes or has no memory.
 # shellcheck disable=SC2016  # a $ in single quotes is for a pretended command
 . "$SRC/tests/test.sh"
@@ -14,9 +14,9 @@ tree=$TMP/tree
 mkdir -p "$tree/build" "$TMP/bin" "$tree"/build/{cpu,cuda,cuda-gloo}
 cp -r "$SRC"/{ddp,tools,cmake,CMakePresets.json} "$tree"
 cd "$tree" || exit 1
-mkdir 01_single_gpu
-ln -s "$BUILD/01_single_gpu" build/cpu
-ln -s "$build/fake/01_single_gpu" build/cuda
+mkdir 01_single_gpu 02_data_parallel
+ln -s "$BUILD"/0[12]_* build/cpu
+ln -s "$build"/fake/0[12]_* build/cuda
 ln -s "$build/fake/01_single_gpu" build/cuda-gloo
 cp "$BUILD/gpu_check" build/cpu
 cp "$build/fake/gpu_check" build/cuda
@@ -31,13 +31,13 @@ smi='case "$1" in -L) echo "GPU 0: Stand-in (UUID: GPU-1)" ;; *) echo "GPU-1, St
 pretend nvidia-smi "${smi/DRIVER/1.0}"
 ddp() { PATH="$TMP/bin:$PATH" ./ddp "$@"; }
 tiny=(-- -a lenet --data synthetic --train-samples 16 --test-samples 8 -b 8 --epochs 1 --threads 1)
-ran_on() { grep -q "^\$.* build/$1/01_single_gpu/train" "$TMP/output" && grep -q "weight hash" "$TMP/output"; }
+ran_on() { grep -q "^\$.* build/$1/0[12]_[a-z_]*/train" "$TMP/output" && grep -q "weight hash" "$TMP/output"; }
 
 # --- the first run checks; the verdict is kept ----------------------------------------------------------------------
 
 ddp doctor >"$TMP/output" 2>&1          # its exit status depends on what is installed
 check "no verdict yet" grep -q "not done yet: ./ddp doctor --gpu" "$TMP/output"
-expect 0 "GPU check ok: LeNet's and ResNet-18's losses and gradients match the CPU's to" ddp run 01 "${tiny[@]}"
+expect 0 "GPU check ok: LeNet's and ResNet-18's losses and gradients match the CPU's: f32 to" ddp run 01 "${tiny[@]}"
 check "the run is on the GPU" ran_on cuda
 check "both programs are built" grep -q 'target 01_single_gpu_cuda gpu_check_cuda gpu_check_cpu' "$TMP/output"
 expect 0 "weight hash" ddp run 01 "${tiny[@]}"
@@ -53,28 +53,41 @@ expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------
 
-# fails WHY FAILURE [LIMIT]: a run on a new machine prints WHY and trains on the CPU. The verdict is kept.
+# fails WHY FAILURE: a run on a new machine prints WHY and trains on the CPU. The verdict is kept.
 new=10
 fails()
 {
     new=$((new + 1))
     pretend nvidia-smi "${smi/DRIVER/$new}"
-    expect 0 "$1" env FAKE_FAILURE="$2" DDP_GPU_LIMIT="${3:-60}" PATH="$TMP/bin:$PATH" ./ddp run 01 "${tiny[@]}"
+    expect 0 "$1" env FAKE_FAILURE="$2" PATH="$TMP/bin:$PATH" ./ddp run 01 "${tiny[@]}"
     check "$2: the run is on the CPU" ran_on cpu
     check "$2: the hint" grep -q "hint: .*./ddp doctor --gpu" "$TMP/output"
     FAKE_FAILURE=hang expect 0 "$1" ddp run 01 --backend cuda "${tiny[@]}"
     check "$2: the verdict is kept" ran_on cpu
 }
-fails "GPU check failed: wrong numbers: GPU 0, first step: " numbers
+fails "GPU check failed: wrong numbers: GPU 0, f32, first step: " numbers
 fails "GPU check failed: it crashed (SIGSEGV)" crash
-fails "GPU check failed: no answer within 2 s" hang 2
 expect 1 "no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" ./ddp doctor --gpu
-# Other programs may have taken the GPU's memory, so the next run checks again.
+# The machine may have been busy, or other programs may have taken the GPU's memory, so the next run checks again.
 pretend nvidia-smi "${smi/DRIVER/20}"
+expect 0 "GPU check failed: no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" \
+    ./ddp run 01 "${tiny[@]}"
+check "after the time limit the run is on the CPU" ran_on cpu
 expect 0 "GPU check failed: no memory: device_cuda.c:" env FAKE_FAILURE=memory PATH="$TMP/bin:$PATH" \
     ./ddp run 01 "${tiny[@]}"
 check "without memory the run is on the CPU" ran_on cpu
 expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
+
+# A run needs only its own GPUs. nvidia-smi lists two here, and CUDA has one.
+two='printf "GPU %d: Stand-in (UUID: GPU-1)\n" 0 1'
+pretend nvidia-smi "case \"\$1\" in -L) $two ;; *) echo 'GPU-1, Stand-in, 21' ;; esac"
+expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
+expect 0 "there is no GPU 1" ddp run 02 "${tiny[@]}"
+check "a run with both is on the CPU" ran_on cpu
+ddp doctor >"$TMP/output" 2>&1
+check "the doctor shows the failure" grep -q "GPU check  *failed: .*there is no GPU 1" "$TMP/output"
+expect 0 "weight hash" ddp run 02 -n 1 "${tiny[@]}"
+check "02 with one is on the GPU" ran_on cuda
 
 # --- without the CPU backend ---------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 // gpu_check.c - compares GPU results with the CPU's, before ./ddp run trains on a GPU.
 //
 //   build/cpu/gpu_check write FILE       one step of LeNet and of ResNet-18: losses and gradients
-//   build/cuda/gpu_check compare FILE    the same on each visible GPU, for direct and replayed steps
+//   build/cuda/gpu_check compare FILE N  the same on GPU N, in f32, TF32 and a 16-bit type
 //
 // Exit status: 0 the numbers agree, 4 they do not, 77 no GPU is visible, else 1.
 #include "check.h"
@@ -16,10 +16,21 @@
 
 enum { ROWS = 32, CLASSES = 10, SIZE = 32, EXIT_DIFFERENT = 4, EXIT_NO_GPU = 77 };
 
-// The allowed distance of a tensor from the CPU's, as a fraction of its norm. A different order of
-// sums gives about 1e-5, a ReLU or maximum that rounding flips gives 1e-3 to 1e-2, and one lost row
-// of 32 gives 1.8e-1.
-static const double gradient_tolerance = 2e-2, loss_tolerance = 1e-4;
+// How programs compute, and the allowed distances from the CPU's loss and gradients, as fractions
+// of a tensor's norm. A different order of sums gives about 1e-5, a ReLU or maximum that rounding
+// flips gives 1e-3 to 1e-2, and one lost row of 32 gives 1.8e-1. With 10 bits many are flipped:
+// 5e-2, and 2e-1 in the short vectors of biases and normalisations.
+typedef struct Mode {
+    const char *name;
+    bool tf32, short_type;
+    float loss_scale;
+    double loss, weights, vectors;
+} Mode;
+static const Mode modes[] = {
+    { "f32", false, false, 1, 1e-4, 2e-2, 2e-2 },
+    { "TF32", true, false, 1, 1e-2, 1e-1, 4e-1 },
+    { "16 bits", false, true, 1024, 1e-2, 1e-1, 4e-1 },
+};
 
 static const struct {
     const char *arch;
@@ -34,18 +45,21 @@ typedef struct Job {
     int32_t *labels;
     Scalars *scalars;
     Stats *stats;
+    const Mode *mode;
 } Job;
 
 typedef struct Results {
     StTensor tensors[128];
+    double limits[128];     // the allowed distances
     int count;
 } Results;
 
 static void add_result(Results *results, const char *arch, const char *name, int64_t count,
-                       const float *data)
+                       const float *data, double limit)
 {
     char full[96];
     snprintf(full, sizeof full, "%s.%s", arch, name);
+    results->limits[results->count] = limit;
     results->tensors[results->count++] = (StTensor){ xstrdup(full), "F32", 1, { count }, data,
                                                      (size_t)count * sizeof *data };
 }
@@ -130,14 +144,17 @@ static void collect(const Job *job, Results *results)
                  model->param_count * sizeof *grads);
     stream_sync(device_stream(job->device));
     *loss = (float)(stats.batch_loss_sum / ROWS);
-    add_result(results, model->config.arch, "loss", 1, loss);
+    add_result(results, model->config.arch, "loss", 1, loss, job->mode->loss);
     for (int i = 0; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
         if (t->kind != MODEL_WEIGHT && t->kind != MODEL_VECTOR)
             continue;
         float *gradient = xmalloc((size_t)t->count * sizeof *gradient);
         model_export(model, t, grads, gradient);
-        add_result(results, model->config.arch, t->name, t->count, gradient);
+        for (int64_t k = 0; k < t->count; k++)
+            gradient[k] /= job->mode->loss_scale;
+        add_result(results, model->config.arch, t->name, t->count, gradient,
+                   t->kind == MODEL_WEIGHT ? job->mode->weights : job->mode->vectors);
     }
     free(grads);
 }
@@ -147,14 +164,17 @@ static void take_steps(Job *job, const char *arch, int channels, Results *first,
 {
     Model *model = model_new(job->device, job->ops, &(ModelConfig){
         .arch = arch, .channels = channels, .height = SIZE, .width = SIZE, .classes = CLASSES,
-        .batch = ROWS });
+        .batch = ROWS, .type = job->mode->short_type ? ops_best_type(job->device) : TYPE_F32 });
     job->model = model;
     job->images = device_alloc(job->device, shape_bytes(model->input));
     job->labels = device_alloc(job->device, ROWS * sizeof *job->labels);
     job->scalars = scalars_new(job->device);
     job->stats = device_alloc(job->device, sizeof *job->stats);
+    copy_to_device(device_stream(job->device), &job->scalars->scale.value, &job->mode->loss_scale,
+                   sizeof(float));
     model_init(model, 1);
     shift_norms(job);
+    model_cast_weights(model);
     load_batch(job, channels);
     Replay *replay = replay_new(job->device, 1);
     replay_run(replay, 0, step, job);
@@ -171,12 +191,11 @@ static void take_steps(Job *job, const char *arch, int channels, Results *first,
     model_free(model);
 }
 
-// Computes in full f32, since TF32 would need a tolerance that hides mistakes, and with training's
-// default algorithms, not the deterministic ones.
-static void compute(int index, Results *first, Results *third)
+// With training's default algorithms, not the deterministic ones.
+static void compute(int index, const Mode *mode, Results *first, Results *third)
 {
-    Job job = { .device = device_open(index, 0) };
-    job.ops = ops_new(job.device, &(OpsConfig){ .tf32 = false, .deterministic = false });
+    Job job = { .device = device_open(index, 0), .mode = mode };
+    job.ops = ops_new(job.device, &(OpsConfig){ .tf32 = mode->tf32, .deterministic = false });
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
         take_steps(&job, nets[i].arch, nets[i].channels, first, third);
     ops_free(job.ops);
@@ -195,8 +214,8 @@ static double distance(const StTensor *ours, const StTensor *theirs)
 }
 
 // Prints the tensors that differ. Returns true if there are none.
-static bool compare(int gpu, const char *how, const Results *ours, const StFile *file,
-                    double *worst)
+static bool compare(int gpu, const Mode *mode, const char *how, const Results *ours,
+                    const StFile *file, double *worst)
 {
     int wrong = 0;
     for (int i = 0; i < ours->count; i++) {
@@ -204,21 +223,23 @@ static bool compare(int gpu, const char *how, const Results *ours, const StFile 
         CHECK(theirs && theirs->bytes == mine->bytes, "build both programs from the same sources",
               "the CPU's numbers have no %s of this size", mine->name);
         bool loss = strstr(mine->name, ".loss") != NULL;
-        double limit = loss ? loss_tolerance : gradient_tolerance, off = distance(mine, theirs);
+        double limit = ours->limits[i], off = distance(mine, theirs);
         if (!(off <= limit) && wrong++ == 0)
-            printf("GPU %d, %s step: %s%s is off by %.1e of its norm, more than %.0e\n", gpu, how,
-                   loss ? "" : "the gradient of ", mine->name, off, limit);
-        *worst = fmax(*worst, off);
+            printf("GPU %d, %s, %s step: %s%s is off by %.1e of its norm, more than %.0e\n", gpu,
+                   mode->name, how, loss ? "" : "the gradient of ", mine->name, off, limit);
+        if (worst)
+            *worst = fmax(*worst, off);
     }
     if (wrong > 1)
-        printf("GPU %d, %s step: %d of %d tensors are off\n", gpu, how, wrong, ours->count);
+        printf("GPU %d, %s, %s step: %d of %d tensors are off\n", gpu, mode->name, how, wrong,
+               ours->count);
     return wrong == 0;
 }
 
-static int compare_gpus(const char *path)
+static int compare_gpu(const char *path, int gpu)
 {
-    int gpus = device_count();
-    if (gpus == 0) {
+    enum { MODES = sizeof modes / sizeof *modes };
+    if (device_count() == 0) {
         printf("CUDA sees no GPU\n");
         return EXIT_NO_GPU;
     }
@@ -227,32 +248,33 @@ static int compare_gpus(const char *path)
     if (!st_open(&file, path, &err))
         FAIL_ERROR(&err);
     bool same = true;
-    double worst = 0;
-    Results first = { 0 }, third = { 0 };
-    for (int gpu = 0; gpu < gpus; gpu++) {
-        compute(gpu, &first, &third);
-        same = compare(gpu, "first", &first, &file, &worst) && same;
-        same = compare(gpu, "recorded", &third, &file, &worst) && same;
+    double worst = 0;               // distance in f32
+    for (int i = 0; i < MODES; i++) {
+        Results first = { 0 }, third = { 0 };
+        compute(gpu, &modes[i], &first, i == 0 ? &third : NULL);
+        same = compare(gpu, &modes[i], "first", &first, &file, i == 0 ? &worst : NULL) && same;
+        same = compare(gpu, &modes[i], "recorded", &third, &file, i == 0 ? &worst : NULL) && same;
         free_results(&first);
         free_results(&third);
     }
     st_close(&file);
     if (same)
-        printf("LeNet's and ResNet-18's losses and gradients match the CPU's to %.0e\n", worst);
+        printf("LeNet's and ResNet-18's losses and gradients match the CPU's: f32 to %.0e, "
+               "TF32 and 16 bits within their rounding\n", worst);
     return same ? 0 : EXIT_DIFFERENT;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc == 3 && strcmp(argv[1], "compare") == 0)
-        return compare_gpus(argv[2]);
+    if (argc == 4 && strcmp(argv[1], "compare") == 0)
+        return compare_gpu(argv[2], atoi(argv[3]));
     if (argc != 3 || strcmp(argv[1], "write") != 0) {
-        fprintf(stderr, "usage: gpu_check write|compare FILE\n");
+        fprintf(stderr, "usage: gpu_check write FILE, or gpu_check compare FILE GPU\n");
         return EXIT_USAGE;
     }
     Results results = { 0 };
     Error err;
-    compute(0, &results, NULL);
+    compute(0, &modes[0], &results, NULL);
     if (!st_write(argv[2], results.tensors, results.count, NULL, 0, &err))
         FAIL_ERROR(&err);
     free_results(&results);

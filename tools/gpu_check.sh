@@ -1,8 +1,9 @@
 # shellcheck shell=bash disable=SC2154  # colors and say: shell.sh; from the root of the tree
-# gpu_check.sh - ./ddp trains on a GPU only if gpu_check.c gets the CPU's results there. The verdict is stored in
-# build/gpu_check, in one file per combination of driver, GPUs and build, since several machines may share the folder.
+# gpu_check.sh - ./ddp trains on GPUs only if gpu_check.c gets the CPU's results there. The verdicts are stored in
+# build/gpu_check: a folder per combination of driver, GPUs and build, since several machines may share the folder, with
+# a file per GPU. Only the GPUs of a run are checked, so that a GPU which others have filled does not matter.
 
-gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds
+gpu_check_limit=${DDP_GPU_LIMIT:-60}            # seconds for a GPU
 
 # A hash of everything that a verdict depends on.
 gpu_check_key()
@@ -16,63 +17,84 @@ gpu_check_key()
     } 2>/dev/null | sha256sum | cut -c -16
 }
 
-# Sets $verdict: "ok: WHAT", "failed: WHY", or "unchecked: WHY".
-run_gpu_check()
+# Writes the CPU's numbers to $numbers. If it cannot, sets $verdict to "unchecked: WHY".
+compute_numbers()
 {
-    local said='' status begin=$SECONDS numbers=build/gpu_check/cpu.$$ log=build/gpu_check/log
-    mkdir -p build/gpu_check
     if [ ! -x build/cpu/gpu_check ]; then
         verdict="unchecked: the CPU backend, which it compares with, is not built; ./ddp doctor shows why"
-        return
-    elif ! build/cpu/gpu_check write "$numbers" >"$log" 2>&1; then
+    elif ! build/cpu/gpu_check write "$numbers" >build/gpu_check/log 2>&1; then
         verdict="unchecked: the same check failed on the CPU: see build/gpu_check/log"
-        return
     fi
+}
+
+# Sets $verdict on GPU $1: "ok: WHAT", "failed: WHY", or "unchecked: WHY".
+check_one_gpu()
+{
+    local said='' status begin=$SECONDS log=build/gpu_check/log
     # timeout kills the program. If the driver holds on to it even then, read stops waiting.
     IFS= read -r -d '' -t $((gpu_check_limit + 10)) said < <(
         exec 2>&1
-        timeout -k 5 "$gpu_check_limit" build/cuda/gpu_check compare "$numbers" || status=$?
+        timeout -k 5 "$gpu_check_limit" build/cuda/gpu_check compare "$numbers" "$1" || status=$?
         echo "status ${status:-0}"
     ) || true
     printf '%s' "$said" >"$log"
-    rm -f "$numbers"
     status=$(sed -n '$s/^status //p' "$log")
     said=$(sed -E '/^(hint:|status )/d; s/^\[[^]]*\] //' "$log" | head -n 1)
     case ${status:-124} in
     0) verdict="ok: $said ($((SECONDS - begin)) s)" ;;
     4) verdict="failed: wrong numbers: $said" ;;
-    77) verdict="failed: $said: driver too old, or hidden by CUDA_VISIBLE_DEVICES" ;;
+    77) verdict="failed: $said: hidden by CUDA_VISIBLE_DEVICES, or no driver" ;;
     124) verdict="failed: no answer within $gpu_check_limit s" ;;
-    137) verdict="failed: killed, or no answer within $gpu_check_limit s" ;;
+    137) verdict="failed: no answer within $gpu_check_limit s, or killed" ;;
     12[89] | 1[3-9]?) verdict="failed: it crashed (SIG$(kill -l $((status - 128))))" ;;
     *) verdict="failed: $said" ;;
     esac
     ! grep -qiE 'out of memory|ALLOC_FAILED' "$log" || verdict="failed: no memory: $said"
 }
 
-# Sets $verdict to the stored one, or to nothing.
+# read_gpu_verdict [GPUS]: sets $verdict to the stored one on GPUs 0 to GPUS - 1 (default 1): the first failure, or the
+# last GPU's, or nothing if a GPU is not checked yet.
 read_gpu_verdict()
 {
+    local folder gpu
     verdict=
-    [ ! -x build/cuda/gpu_check ] || verdict=$(cat "build/gpu_check/$(gpu_check_key)" 2>/dev/null) || true
+    [ -x build/cuda/gpu_check ] || return 0
+    folder=build/gpu_check/$(gpu_check_key)
+    for ((gpu = 0; gpu < ${1:-1}; gpu++)); do
+        verdict=$(cat "$folder/$gpu" 2>/dev/null) || verdict=
+        [[ $verdict == ok:* ]] || return 0
+    done
 }
 
-# Stores the verdict, except for a lack of memory, which may be temporary.
+# check_gpu GPUS [again]: checks GPUs 0 to GPUS - 1, those without a stored verdict unless "again", until one fails.
+# Stores the verdicts, except for a lack of memory or a missed time limit, which may be temporary.
 check_gpu()
 {
-    run_gpu_check
-    case $verdict in
-    unchecked:* | "failed: no memory"*) ;;
-    *) echo "$verdict" >"build/gpu_check/$(gpu_check_key)" ;;
-    esac
+    local folder gpu numbers=build/gpu_check/cpu.$$
+    verdict=
+    mkdir -p build/gpu_check
+    folder=build/gpu_check/$(gpu_check_key)
+    compute_numbers
+    for ((gpu = 0; gpu < $1; gpu++)); do
+        [[ $verdict != unchecked:* ]] || break
+        if [ "${2:-}" = again ] || ! verdict=$(cat "$folder/$gpu" 2>/dev/null); then
+            check_one_gpu "$gpu"
+        fi
+        case $verdict in
+        "failed: no memory"* | "failed: no answer"*) ;;
+        *) mkdir -p "$folder" && echo "$verdict" >"$folder/$gpu" ;;
+        esac
+        [[ $verdict == ok:* ]] || break
+    done
+    rm -f "$numbers"
 }
 
-# Prints a new verdict, or a stored failure. Returns whether a run may use the GPU.
+# trust_gpu GPUS: prints a new verdict, or a stored failure. Returns whether a run may use these GPUs.
 trust_gpu()
 {
-    read_gpu_verdict
+    read_gpu_verdict "$1"
     if [ -z "$verdict" ]; then
-        check_gpu
+        check_gpu "$1"
         say "GPU check ${verdict/#failed/${red}failed$plain}"
     elif [[ $verdict == failed:* ]]; then
         say "GPU check ${red}failed$plain:${verdict#failed:}"
