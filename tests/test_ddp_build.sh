@@ -79,8 +79,8 @@ if toolkit=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc); then
     toolkit=$(readlink -f "$toolkit") toolkit=${toolkit%/bin/nvcc}
     mkdir -p "$TMP/cuda/bin" "$TMP/cudnn"
     ln -s "$toolkit"/{include,lib,lib64,nvvm,targets} "$TMP/cuda"
-    printf '#!/bin/sh\ncase "$*" in *" -c "* | *.cu) echo "unsupported GNU version" >&2; exit 1 ;; esac\nexec "%s" "$@"\n' \
-        "$toolkit/bin/nvcc" >"$TMP/cuda/bin/nvcc"
+    printf '%s\n' '#!/bin/sh' 'case "$*" in *" -c "* | *.cu) echo "unsupported GNU version" >&2; exit 1 ;; esac' \
+        "exec '$toolkit/bin/nvcc' \"\$@\"" >"$TMP/cuda/bin/nvcc"
     chmod +x "$TMP/cuda/bin/nvcc"
     printf '#define CUDNN_MAJOR 9\n#define CUDNN_MINOR 5\n' >"$TMP/cudnn/cudnn_version.h"
     touch "$TMP/cudnn/cudnn.h"

@@ -66,6 +66,14 @@ read_gpu_verdict()
     done
 }
 
+# Prints the stored verdict on all GPUs or, if some are not checked yet, on the first.
+stored_gpu_verdict()
+{
+    read_gpu_verdict "$(count_gpus)"
+    [ -n "$verdict" ] || read_gpu_verdict
+    echo "$verdict"
+}
+
 # check_gpu GPUS [again]: checks GPUs 0 to GPUS - 1, those without a stored verdict unless "again", until one fails.
 # Stores the verdicts, except for a lack of memory or a missed time limit, which may be temporary.
 check_gpu()

@@ -36,9 +36,10 @@ cuda-gloo: ranks share a GPU | test_fake_cuda | gloo_2_ranks gloo_4_ranks gloo_2
 END
     for tool in memcheck racecheck initcheck synccheck; do
         case $tool in
-        memcheck | initcheck) echo "compute-sanitizer, $tool | - | ${tool}_lenet ${tool}_resnet18 ${tool}_resnet18_fp16 | - | -" ;;
-        *) echo "compute-sanitizer, $tool, our kernels | - | ${tool}_lenet ${tool}_resnet18_fp16 | - | -" ;;
+        memcheck | initcheck) row="$tool | - | ${tool}_lenet ${tool}_resnet18 ${tool}_resnet18_fp16" ;;
+        *) row="$tool, our kernels | - | ${tool}_lenet ${tool}_resnet18_fp16" ;;
         esac
+        echo "compute-sanitizer, $row | - | -"
     done
 }
 
