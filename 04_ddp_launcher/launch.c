@@ -51,7 +51,7 @@ static void add_options(Args *args, Launch *l)
 
 static void parse(Launch *l, int argc, char **argv)
 {
-    Args args = { .summary = "Starts a program once per rank, and restarts all ranks when one fails.",
+    Args args = { .summary = "Starts a program once per rank, and restarts all when one fails.",
                   .operands = "-- PROGRAM [ARGUMENTS]" };
     add_options(&args, l);
     args_parse(&args, argc, argv);
@@ -79,8 +79,8 @@ static void set_number(const char *name, long long value)
     setenv(name, text, 1);
 }
 
-// Keeps other runs apart from this one. Several machines would each make a different token: so these
-// have one only if the user sets it.
+// Keeps other runs apart from this one. Several machines would each make a different token, so they
+// have one only if you set it.
 static void set_token(const Launch *l)
 {
     char token[STORE_TOKEN];
@@ -115,7 +115,7 @@ static void set_environment(const Launch *l, int start)
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
     if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))
-        set_number("GOMP_SPINCOUNT", 2000);   // a thread that waits spins on a core that another rank needs
+        set_number("GOMP_SPINCOUNT", 2000);     // a waiting thread spins on a core that others need
     unsetenv("TORCHELASTIC_USE_AGENT_STORE");   // of another launcher, which has started this one
     unsetenv("TORCHELASTIC_RUN_ID");
     setenv("MASTER_ADDR", l->place.address, 1);

@@ -99,13 +99,14 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
                       .local_rank = either(c->local_rank, "LOCAL_RANK"),
                       .local_size = number("LOCAL_WORLD_SIZE") };
     if (world->rank < 0 || world->size < 0)
-        WRONG("set both, or neither", "of RANK (--rank) and WORLD_SIZE (--world-size) there is only one");
+        WRONG("set both, or neither",
+              "of RANK (--rank) and WORLD_SIZE (--world-size) there is only one");
     if (world->rank >= world->size)
         WRONG("ranks count from 0", "RANK is %d, but WORLD_SIZE is %d", world->rank, world->size);
     name_rank(world);
     if (world->size > 1 && (!host || port <= 0))
-        WRONG("the host of rank 0, and any free port there, the same for all ranks", "WORLD_SIZE is %d, "
-              "but there is no %s", world->size, host ? "MASTER_PORT" : "MASTER_ADDR");
+        WRONG("the host of rank 0, and any free port there, the same for all ranks", "WORLD_SIZE is "
+              "%d, but there is no %s", world->size, host ? "MASTER_PORT" : "MASTER_ADDR");
     if (world->size > 1)
         meet_at(host, port, world, store);
 }
@@ -114,8 +115,8 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
 
 static void mpi_is_late(int signal)
 {
-    static const char text[] = "MPI_Init does not return within --timeout: does Open MPI try a network "
-                               "that leads nowhere? --iface NAME names a better one\n";
+    static const char text[] = "MPI_Init does not return within --timeout: does Open MPI try a "
+                               "network that leads nowhere? --iface NAME names a better one\n";
     ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
     (void)written;                  // stderr may be closed
     _exit(EXIT_FAILED);
@@ -124,8 +125,8 @@ static void mpi_is_late(int signal)
 static void start_mpi(double timeout)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory) {                // mpirun's: a kill leaves nothing in /dev/shm
-        setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);   // Open MPI 4's name, and 5's
+    if (directory) {                // mpirun's: a kill leaves nothing in /dev/shm (names of 4 and 5)
+        setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
     }
     setenv("TERM", "dumb", 1);      // stdout is a terminal, but Open MPI's own: no progress bar
@@ -134,8 +135,8 @@ static void start_mpi(double timeout)
     MPI_Init(NULL, NULL);
 }
 
-// MPI knows ranks and machines, but no addresses. So rank 0 listens, and MPI broadcasts where, and a
-// token. MPI is not used after that. If a process fails, mpirun ends the others.
+// MPI knows ranks and machines, but no addresses. So rank 0 listens, and MPI broadcasts where, and
+// a token. MPI is not used after that. If a process fails, mpirun ends the others.
 static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
 {
     MPI_Comm here;

@@ -20,8 +20,8 @@ static const unsigned long last_step = 0xfffffff0;
 void slurm_options(Args *args, const char **meet)
 {
     args_add(args, ARGS_ROWS(
-        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "the ranks meet through a file on a disk that "
-          "all hosts see", .own = true }));
+        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "the ranks meet through a file on a disk "
+          "that all hosts see", .own = true }));
 }
 
 // --- which rank is this? -------------------------------------------------------------------------
@@ -112,8 +112,8 @@ static void leave_loopback(const char *host, TcpAddress address)
     const char *node = get("SLURMD_NODENAME");
     if (tcp_is_loopback(address) && node && strcmp(host, node) == 0)
         tcp_own_address(NULL, address, &error);
-    CHECK(!tcp_is_loopback(address), "--master-addr ADDRESS; or --rendezvous file:PATH --iface NAME",
-          "%s is %s on this host, which leads to no other", host, address);
+    CHECK(!tcp_is_loopback(address),
+          "--master-addr ADDRESS; or --rendezvous file:PATH --iface NAME", "%s is %s on this host, which leads to no other", host, address);
 }
 
 // Rank 0 listens on a free port and writes its address to a file.

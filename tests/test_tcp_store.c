@@ -537,7 +537,7 @@ TEST(connections)
     listen(listener, 8);
     EXPECT(fcntl(listener, F_GETFD) & FD_CLOEXEC, "exec would keep the listener open");
     EXPECT_EQ_INT(bind_here("127.0.0.1", place.port), -1);
-    expect_error("of 127.0.0.1: Address already in use", "choose another --master-port");
+    expect_error("of 127.0.0.1: Address already in use", "choose a different --master-port");
     close(bind_here("127.0.0.2", place.port));      // the port is free on every other address
     int client = tcp_connect(&place, 10, &err), server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     EXPECT(client >= 0 && server >= 0, "%s", err.text);

@@ -61,7 +61,7 @@ check "both ranks fail" grep -qx "statuses 4 1" "$TMP/output"
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
 for ((i = 0; i < 100; i++)); do (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null && break; sleep 0.1; done
 expect 0 "cannot listen at port $port" both "" "" "${loopback[@]}" --timeout 1
-check "the hint" grep -q "hint: another run may have it (ss -ltnp shows which): choose another --master-port" \
+check "the hint" grep -q "hint: another run may have it (ss -ltnp shows which): choose a different --master-port" \
     "$TMP/output"
 expect 0 "statuses 0 0" both "" "" "${loopback[@]}" --master-port $((port + 1))
 kill "$(jobs -p)"

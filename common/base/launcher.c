@@ -22,10 +22,10 @@ void launcher_check(int ranks)
     const char *variable;
     int started = launcher_ranks(&variable);
     if (started > ranks)
-        fail_at(__FILE__, __LINE__, EXIT_USAGE, "step 04 and later join the ranks of a launcher, 06 and "
-                "later those of srun; mpirun must belong to the MPI that the program is built with; to "
-                "train alone, unset the variable", "%s is %d, but this process is one of %d: the "
-                "launcher's ranks would all train alone", variable, started, ranks);
+        fail_at(__FILE__, __LINE__, EXIT_USAGE, "step 04 and later join the ranks of a launcher, 06 "
+                "and later those of srun; mpirun must belong to the MPI that the program is built "
+                "with; to train alone, unset the variable", "%s is %d, but this process is one of "
+                "%d: the launcher's ranks would all train alone", variable, started, ranks);
 }
 
 // --- the launcher's process ----------------------------------------------------------------------
@@ -62,8 +62,9 @@ static pid_t parent_of(pid_t pid)
 // It is the nearest ancestor without the variable that it has set for the ranks.
 pid_t launcher_pid(void)
 {
-    static const char *const marks[] = { "OMPI_COMM_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "PMIX_RANK",
-                                         "SLURM_STEP_ID" };
+    static const char *const marks[] = {
+        "OMPI_COMM_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "PMIX_RANK", "SLURM_STEP_ID",
+    };
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
         if (getenv(marks[i])) {
             pid_t pid = getppid();

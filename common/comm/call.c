@@ -132,8 +132,8 @@ void call_lost(const Comm *comm, const Call *call, const char *text)
         sleep_for(look);
     }
     FAIL(call ? "a rank has ended or its machine is unreachable; its last message gives the reason"
-              : "a rank has ended, or its machine is unreachable, or another program has connected to a port "
-                "of a rank",
+              : "a rank has ended, or its machine is unreachable, or another program has connected "
+                "to a port of a rank",
          "rank %d of %d lost a rank in %s (%s): %s", comm->rank, comm->size, doing, comm->name,
          reason);
 }

@@ -36,8 +36,10 @@ void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
     bool good = file >= 0 && fstat(file, &left) == 0;
     interrupt_install(false);
     check_on_exit(rendezvous_file_remove);
-    good = good && write(file, text, (size_t)n) == n && fsync(file) == 0 && rename(left_at, path) == 0;
-    CHECK(good, "a file on a disk that all machines see: file:PATH", "%s: %s", path, strerror(errno));
+    good = good && write(file, text, (size_t)n) == n && fsync(file) == 0 &&
+           rename(left_at, path) == 0;
+    CHECK(good, "a file on a disk that all machines see: file:PATH", "%s: %s", path,
+          strerror(errno));
     close(file);
     left_at[strlen(path)] = '\0';       // its name is now `path`
 }
@@ -60,7 +62,8 @@ static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
     FILE *in = fopen(path, "re");
     if (!in)
         return error_set(err, "", "%.300s: %s", path, strerror(errno));
-    int read = fscanf(in, TITLE "%63[^\n] %79s %15s %d", run, c->token, c->place.address, &c->place.port);
+    int read = fscanf(in, TITLE "%63[^\n] %79s %15s %d", run, c->token, c->place.address,
+                      &c->place.port);
     fclose(in);
     if (read != 4)
         return error_set(err, "name another file", "%s: not a rendezvous file", path);
@@ -74,8 +77,8 @@ void rendezvous_file_read(const char *path, TcpStoreConfig *c)
     Error err;
     double waited = 0, pause = 0.02;    // it doubles: thousands of ranks may look
     for (; !read_file(path, c, &err); waited += pause, pause = pause < 0.5 ? 2 * pause : pause) {
-        CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has found no file of "
-              "rank 0's within %.3g s: %s", c->rank, c->size, c->timeout, err.text);
+        CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has found no file "
+              "of rank 0's within %.3g s: %s", c->rank, c->size, c->timeout, err.text);
         refresh(path);
         interrupt_leave();
         usleep((useconds_t)(1e6 * pause));

@@ -53,13 +53,15 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err)
     getifaddrs(&all);
     for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
         bool up = i->ifa_addr && i->ifa_addr->sa_family == AF_INET && i->ifa_flags & IFF_UP;
-        found = up && (interface ? !strcmp(i->ifa_name, interface) : !(i->ifa_flags & IFF_LOOPBACK));
+        found = up && (interface ? strcmp(i->ifa_name, interface) == 0
+                                 : !(i->ifa_flags & IFF_LOOPBACK));
         if (found)
             memcpy(address, to_place((const Address *)i->ifa_addr).address, TCP_ADDRESS);
     }
     freeifaddrs(all);
-    return found || error_set(err, "ip -brief address shows those of this machine", "interface '%s' is "
-                              "not there, is down, or has no IPv4 address", interface ? interface : "*");
+    return found || error_set(err, "ip -brief address shows those of this machine", "interface '%s' "
+                              "is not there, is down, or has no IPv4 address",
+                              interface ? interface : "*");
 }
 
 void tcp_set_library_interface(const char *interface)
@@ -87,8 +89,8 @@ int tcp_bind(const TcpPlace *place, Error *err)
         error_set(err, "rank 0 must be on the machine with this address: ip addr shows those of "
                   "this one", "%s is not an address of this machine", place->address);
     else
-        error_set(err, "another run may have it (ss -ltnp shows which): choose another --master-port",
-                  "cannot listen at port %d of %s: %s", place->port, place->address,
+        error_set(err, "another run may have it (ss -ltnp shows which): choose a different "
+                  "--master-port", "cannot listen at port %d of %s: %s", place->port, place->address,
                   strerror(errno));
     if (bound >= 0)
         close(bound);
@@ -113,7 +115,8 @@ static bool is_itself(int socket)
 int tcp_connect(const TcpPlace *place, double seconds, Error *err)
 {
     Address to = from_place(place);
-    struct timeval most = { (time_t)seconds, (suseconds_t)(1e6 * (seconds - (double)(time_t)seconds)) };
+    struct timeval most = { .tv_sec = (time_t)seconds };
+    most.tv_usec = (suseconds_t)(1e6 * (seconds - (double)most.tv_sec));
     int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);    // connect obeys it
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));

@@ -62,7 +62,8 @@ static void lose_rank0(const Store *s, const char *how)
 
 // Returns the answer; the caller frees its value. Does not return when the run is over. A BEAT's
 // value is our page, copied under the lock, so that a newer copy never precedes an older one.
-static StoreMessage request(Store *s, StoreWhat what, const char *key, const void *value, size_t bytes)
+static StoreMessage request(Store *s, StoreWhat what, const char *key, const void *value,
+                            size_t bytes)
 {
     CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "", "store: %.80s: a key of %zu bytes, a "
           "value of %zu: too long", key, strlen(key), bytes);
@@ -147,8 +148,9 @@ static void check_descriptors(int size)
     getrlimit(RLIMIT_NOFILE, &limit);
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
-    CHECK(limit.rlim_cur >= 40 + 4 * (rlim_t)size, "ulimit -Hn, or the limits of the container or batch "
-          "system", "this process may have %llu open files, but a rank among %d needs up to %d",
+    CHECK(limit.rlim_cur >= 40 + 4 * (rlim_t)size,
+          "ulimit -Hn, or the limits of the container or batch system",
+          "this process may have %llu open files, but a rank among %d needs up to %d",
           (unsigned long long)limit.rlim_cur, size, 40 + 4 * size);
 }
 
@@ -156,7 +158,8 @@ static void check_descriptors(int size)
 static const char *handshake(const TcpStoreConfig *c, int socket, double timeout, Welcome *rank0)
 {
     static char refusal[200];
-    Hello hello = { .rank = c->rank, .size = c->size, .pid = (int32_t)getpid(), .supervised = c->supervised };
+    Hello hello = { .rank = c->rank, .size = c->size, .pid = (int32_t)getpid(),
+                    .supervised = c->supervised };
     StoreMessage message = { { .what = STORE_HELLO, .bytes = sizeof hello }, &hello, 0 };
     StoreMessage answer = { .moved = 0 };
     gethostname(hello.host, sizeof hello.host - 1);
@@ -184,7 +187,8 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
 static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
 {
     const double most = 2;              // s for one connection, and for one answer
-    double left = c->timeout > 0 ? c->timeout + c->supervised : INFINITY;   // 1 s for the supervisor
+    // 1 s more, for the supervisor to report first
+    double left = c->timeout > 0 ? c->timeout + c->supervised : INFINITY;
     char why[sizeof(Error)] = "";
     bool answered = false;
     while (left > 0) {
@@ -212,8 +216,8 @@ static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
 static int serve_rank0(Store *s, const TcpStoreConfig *c)
 {
     int ends[2];
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "ulimit -n", "socketpair: %s",
-          strerror(errno));
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "ulimit -n",
+          "socketpair: %s", strerror(errno));
     s->server = tcp_store_server_new(c, ends[1]);
     handshake(c, ends[0], INFINITY, &s->rank0);
     return ends[0];

@@ -87,7 +87,7 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
         hello->rank < 0 || hello->rank >= hello->size)
         return "it is another program, or another version of this one";
     if (strncmp(hello->token, s->config.token, STORE_TOKEN) != 0)
-        return "it has another token than rank 0: DDP_TOKEN must be the same for all ranks, or unset";
+        return "it has another token than rank 0: DDP_TOKEN must be the same on all ranks, or unset";
     if (strncmp(hello->run, s->config.run, STORE_NAME) != 0)
         return "it belongs to another run: choose another port";
     return s->going ? "the run has begun: all ranks are there" : NULL;
@@ -99,9 +99,9 @@ static void check_rank(TcpStoreServer *s, const Hello *new)
     Error why;
     const Watched *old = &s->watch.ranks[new->size == s->config.size ? new->rank : 0];
     if (new->size != s->config.size)
-        error_set(&why, "all ranks need the same world size", "rank %d (%s, pid %d) says that there "
-                  "are %d ranks, rank 0 (%s, pid %d) says %d", new->rank, new->host, new->pid, new->size,
-                  s->self.host, s->self.pid, s->config.size);
+        error_set(&why, "all ranks need the same world size", "rank %d (%s, pid %d) says that "
+                  "there are %d ranks, rank 0 (%s, pid %d) says %d", new->rank, new->host, new->pid,
+                  new->size, s->self.host, s->self.pid, s->config.size);
     else if (old->ended > 0)
         return;
     else
@@ -118,8 +118,8 @@ static void handshake(TcpStoreServer *s, Peer *p)
     if (why) {
         TcpPlace place = tcp_place(p->socket, true);
         if (!s->warned)
-            WARN("later ones are not reported", "refused a connection from %s:%d: %s", place.address,
-                 place.port, why);
+            WARN("later ones are not reported", "refused a connection from %s:%d: %s",
+                 place.address, place.port, why);
         s->warned = true;
         answer(p, STORE_NO, why, strlen(why));
         return;
@@ -275,8 +275,8 @@ static _Noreturn void give_up(TcpStoreServer *s, int there)
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
         }
     error_set(&error, "are they started, and do they look for rank 0 here? does a firewall stop "
-              "them? --timeout gives more time", "%d of %d ranks came within %.3g s: missing %s %s%s",
-              there, size, s->config.timeout, named > 1 ? "are" : "is", missing,
+              "them? --timeout gives more time",
+              "%d of %d ranks came within %.3g s: missing %s %s%s", there, size, s->config.timeout, named > 1 ? "are" : "is", missing,
               named > 16 ? ", ..." : "");
     refuse_run(s, &error);
 }
@@ -299,7 +299,7 @@ static void judge(TcpStoreServer *s, bool late)
 static void *run(void *arg)
 {
     TcpStoreServer *s = arg;
-    const double limit = s->config.timeout + s->config.supervised;   // 1 s for a supervisor to report
+    const double limit = s->config.timeout + s->config.supervised;  // 1 s for a supervisor
     double waited = 0, leaving = 0;
     for (bool others = true; others && leaving < leave_timeout;) {
         double before = clock_now();
@@ -328,9 +328,10 @@ TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own)
         s->watch.ranks[i] = (Watched){ .alive = &s->pages[i], .ended = clock_now() };
     if (size > 1) {
         fcntl(config->socket, F_SETFD, FD_CLOEXEC);
-        CHECK(listen(config->socket, SOMAXCONN) == 0, "another run may have it (ss -ltnp shows which): "
-              "choose another --master-port", "cannot listen at port %d of %s: %s", config->place.port,
-              config->place.address, strerror(errno));
+        CHECK(listen(config->socket, SOMAXCONN) == 0,
+              "another run may have it (ss -ltnp shows which): choose a different --master-port",
+              "cannot listen at port %d of %s: %s", config->place.port, config->place.address,
+              strerror(errno));
     }
     add_peer(s, own);
     s->thread = thread_start(run, s, "the store");

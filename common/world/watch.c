@@ -22,8 +22,8 @@ static void report(const Watch *w, int rank, const char *how, const char *hint)
     bool ours = alive_seen(r->alive);   // a program that sends heartbeats
     if (ours)
         alive_progress(r->alive, progress, sizeof progress);
-    WARN(ours ? hint : "", "rank %d of %d (%.70s, pid %d) %s%s%s", rank, w->size, r->host, (int)r->pid,
-         how, ours ? ": " : "", progress);
+    WARN(ours ? hint : "", "rank %d of %d (%.70s, pid %d) %s%s%s", rank, w->size, r->host,
+         (int)r->pid, how, ours ? ": " : "", progress);
 }
 
 // --- deaths --------------------------------------------------------------------------------------
@@ -62,8 +62,8 @@ static void report_death(const Watch *w, int rank)
     char how[80], memory[256];
     int number = own && WIFSIGNALED(r->status) ? WTERMSIG(r->status) : 0;
     const char *name = number ? sigabbrev_np(number) : NULL;
-    snprintf(memory, sizeof memory, "if you did not kill it, the machine ran out of memory (dmesg): use a "
-             "smaller batch or fewer ranks; %s", resume);
+    snprintf(memory, sizeof memory, "if you did not kill it, the machine ran out of memory (dmesg): "
+             "use a smaller batch or fewer ranks; %s", resume);
     if (number)
         snprintf(how, sizeof how, "was killed by SIG%s (%s)", name ? name : "?", strsignal(number));
     else
@@ -160,8 +160,8 @@ static bool deadlock(const Watch *w)
 // Of several lost ranks, names the one that has been lost for the longest time.
 static int judge_heartbeats(const Watch *w)
 {
-    static const char hint[] = "--timeout SECONDS gives more time (0: any); with --save, --resume auto "
-                               "continues from the last checkpoint";
+    static const char hint[] = "--timeout SECONDS gives more time (0: any); with --save, --resume "
+                               "auto continues from the last checkpoint";
     const char *how = NULL;
     char text[100];
     int lost = 0;
