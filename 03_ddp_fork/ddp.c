@@ -127,14 +127,13 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model)
     bool by_host = comm_shares_devices && !device_shares_memory(model->device);
     bool beside = config->overlap && config->bucket_mb > 0 && !(config->sync_bn && by_host);
     *ddp = (Ddp){ .config = *config, .model = model, .hook = average, .hook_arg = model->ops,
-                  .count = model->param_count + MODEL_SPARE };
+                  .count = model->param_count + MODEL_SPARE,
+                  .final = event_new(model->device), .averaged = event_new(model->device) };
     ddp->bucket = (size_t)(config->bucket_mb * 0x1p20);
     ddp->limit = ddp->first = ddp->bucket < FIRST_BUCKET ? ddp->bucket : FIRST_BUCKET;
     ddp->comm = comm_new(world, model->device, "gradients", &config->comm);
     ddp->stream = beside ? stream_new_beside(model->device, "communication")
                          : device_stream(model->device);
-    ddp->final = event_new(model->device);
-    ddp->averaged = event_new(model->device);
     if (config->sync_bn) {
         ddp->norms = comm_new(world, model->device, "norms", &config->comm);
         comm_share_norms(ddp->norms, model->ops);
@@ -154,6 +153,8 @@ void ddp_free(Ddp *ddp)
         stream_free(ddp->stream);
     free(ddp);
 }
+
+Comm *ddp_comm(Ddp *ddp) { return ddp->comm; }
 
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg)
 {

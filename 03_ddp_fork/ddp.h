@@ -24,6 +24,7 @@ typedef void (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, siz
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model);
 void ddp_free(Ddp *ddp);    // waits for all ranks; after it a rank may exit (alive_done)
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
+Comm *ddp_comm(Ddp *ddp);
 
 // Copies rank 0's parameters, buffers, optimizer arenas, and `bytes` of host memory at `state` to
 // all ranks. Fails if the weights differ afterwards.

@@ -17,16 +17,17 @@
 
 #include <stdlib.h>
 
-void sampler_options(Args *args, Sampler *sampler)
+void sampler_options(Args *args, bool *drop_last)
 {
     args_add(args, ARGS_ROWS(
-        { "drop-last", 0, ARG_FLAG, &sampler->drop_last, NULL,
+        { "drop-last", 0, ARG_FLAG, drop_last, NULL,
           "drop the samples that do not divide evenly, instead of using some twice" }));
 }
 
-void sampler_init(Sampler *sampler, int count, bool shuffle, int64_t seed, int rank, int size)
+void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int64_t seed, int rank,
+                  int size)
 {
-    *sampler = (Sampler){ count, rank, size, shuffle, sampler->drop_last, seed, 0 };
+    *sampler = (Sampler){ count, rank, size, shuffle, drop_last, seed, 0 };
     CHECK(sampler_share(sampler) > 0, "without --drop-last some are repeated",
           "%d samples are not enough for %d ranks", count, size);
 }

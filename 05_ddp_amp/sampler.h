@@ -9,8 +9,9 @@ typedef struct Sampler {
     int64_t seed, epoch;
 } Sampler;
 
-void sampler_options(Args *args, Sampler *sampler);
-void sampler_init(Sampler *sampler, int count, bool shuffle, int64_t seed, int rank, int size);
+void sampler_options(Args *args, bool *drop_last);
+void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int64_t seed, int rank,
+                  int size);
 // How many samples each rank gets: the same number for all.
 int sampler_share(const Sampler *sampler);
 // Each epoch has its own order. All ranks must set the same epoch.

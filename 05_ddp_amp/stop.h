@@ -1,10 +1,13 @@
 // stop.h - after Ctrl-C or SIGTERM, all ranks stop after the same step.
 #pragma once
+#include "comm.h"
 #include "model.h"
 
 typedef struct Stop Stop;
 // From now on a signal only asks for a stop: interrupt_requested stays 0 until all ranks know.
-Stop *stop_new(Model *model);
+Stop *stop_new(Model *model, Comm *comm);
 // Call it after each step, when its gradients are being averaged.
 void stop_agree(Stop *stop);
+// Call it after an epoch: returns when all ranks are there. If rank 0 got a signal, all stop.
+void stop_agree_now(Stop *stop);
 void stop_free(Stop *stop);     // then signals count at once again

@@ -2,7 +2,6 @@
 //
 // Read it from the bottom up: main parses the options; run() sets everything up and goes through
 // the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
-#include "agree.h"
 #include "alive.h"
 #include "args.h"
 #include "check.h"
@@ -15,6 +14,7 @@
 #include "ops.h"
 #include "optim.h"
 #include "trace.h"
+#include "agree.h"
 #include "ddp.h"
 #include "rendezvous.h"
 #include "sampler.h"
@@ -30,7 +30,7 @@ typedef struct Config {
     AmpConfig amp;
     RendezvousConfig rendezvous;
     SaverConfig saver;
-    Sampler sampler;
+    bool drop_last;
     DdpConfig ddp;
     const char *arch;
     int epochs, batch_size, max_steps, threads;
@@ -82,11 +82,12 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     rendezvous_options(args, &c->rendezvous);
     saver_options(args, &c->saver);
     optim_scale_options(args, &c->optim);
-    sampler_options(args, &c->sampler);
+    sampler_options(args, &c->drop_last);
     ddp_options(args, &c->ddp);
     amp_options(args, &c->amp);
     args->summary = "Trains an image classifier.";
     args_parse(args, argc, argv);
+    optim_default_warmup(args, &c->optim);
     checkpoint_check_options(args, &c->checkpoint);
     amp_check_options(args, &c->amp, c->batch_size);
 }
@@ -94,8 +95,11 @@ static void parse(Args *args, Config *c, int argc, char **argv)
 // ==== A training run =============================================================================
 
 typedef struct Job {
-    Args args;
-    Config config;
+    const Args *args;
+    const Config *config;
+    const char *from;       // the checkpoint that this run resumes, or NULL
+    const char *save;       // the one that it writes, or NULL
+    int epochs;             // when it is complete
     Data data;
     Log *log;
     Device *device;
@@ -108,9 +112,9 @@ typedef struct Job {
     Loader *train, *test;
     const Batch *batch;     // the current one
     Replay *replay;         // of train_step
-    const char *from;       // the checkpoint that the run resumes, or NULL
     TrainState state;       // how far the run is: a checkpoint holds this and the arenas
     World world;            // this process's rank, and how many there are
+    Sampler sampler;
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
     Amp *amp;
@@ -119,23 +123,23 @@ typedef struct Job {
 
 // ---- Choosing samples ---------------------------------------------------------------------------
 
-static int samples_per_epoch(const Job *job) { return sampler_share(&job->config.sampler); }
-static int global_batch(const Job *job) { return job->config.batch_size * job->world.size; }
+static int samples_per_epoch(const Job *job) { return sampler_share(&job->sampler); }
+static int global_batch(const Job *job) { return job->config->batch_size * job->world.size; }
 
 // The samples of this epoch. Their order is PyTorch's: torch.randperm, seeded with seed + epoch.
 static void choose_samples(Job *job)
 {
     int count = samples_per_epoch(job);
-    int32_t *ids = xmalloc((size_t)count * sizeof *ids);
-    sampler_set_epoch(&job->config.sampler, job->state.epoch);
-    sampler_ids(&job->config.sampler, ids);
-    loader_start(job->train, ids, count, job->state.epoch, (int)job->state.step);
+    int32_t *ids = xmalloc(count * sizeof *ids);
+    sampler_set_epoch(&job->sampler, job->state.epoch);
+    sampler_ids(&job->sampler, ids);
+    loader_start(job->train, ids, count, job->state.epoch, job->state.step);
     free(ids);
 }
 
 static int64_t steps_per_epoch(const Job *job)
 {
-    return (samples_per_epoch(job) + job->config.batch_size - 1) / job->config.batch_size;
+    return (samples_per_epoch(job) + job->config->batch_size - 1) / job->config->batch_size;
 }
 
 // ---- One step -----------------------------------------------------------------------------------
@@ -181,20 +185,21 @@ static void train_step(void *arg)
 static double learning_rate(const Job *job, int64_t later)
 {
     int64_t steps = steps_per_epoch(job), step = job->state.epoch * steps + job->state.step;
-    return optim_lr(&job->config.optim, step + later, steps, job->config.epochs);
+    const OptimConfig *c = &job->config->optim;
+    return optim_lr_of_ranks(c, job->world.size, step + later, steps, job->epochs);
 }
 
 static void set_scalars(Job *job)
 {
     StepSettings settings = optim_settings(job->optim, learning_rate(job, 0));
-    settings.clip_norm = (float)job->config.amp.clip_norm;
-    settings.window = job->batch ? job->batch->rows : 0;    // the loss is the mean over these rows
+    settings.clip_norm = job->config->amp.clip_norm;
+    settings.window = job->batch->rows;     // the loss is the mean over these rows
     scalars_set(job->ops, job->scalars, settings);
 }
 
 static bool should_stop(const Job *job)
 {
-    bool enough = job->config.max_steps > 0 && job->state.global_step >= job->config.max_steps;
+    bool enough = job->config->max_steps > 0 && job->state.global_step >= job->config->max_steps;
     return enough || interrupt_requested();
 }
 
@@ -226,13 +231,12 @@ static void report(Job *job)
         .norm = scalars.norm,
         .loss_scale = scalars.scale.value,
         .skipped = scalars.scale.skipped,
-        .epoch = (int)job->state.epoch + 1,
-        .epochs = job->config.epochs,
+        .epoch = job->state.epoch + 1,
+        .epochs = job->epochs,
         .step = job->state.step,
         .steps = steps_per_epoch(job),
         .final = should_stop(job),
         .stats = stats,
-        .whose = "rank 0",
         .lr = learning_rate(job, -1),
         .data_wait_ms = loader_wait_ms(job->train),
     };
@@ -264,16 +268,16 @@ static Stats evaluate(Job *job)
     Stats stats = read_stats(job, job->test_stats);
     check_finite(job, &stats);
     trace_end();
-    log_test(job->log, &stats, job->config.checkpoint.evaluate);
+    log_test(job->log, &stats, job->config->checkpoint.evaluate);
     return stats;
 }
 
 static void save(Job *job, const char *suffix)
 {
     char path[4096];
-    if (!job->config.checkpoint.save)
+    if (!job->save)
         return;
-    snprintf(path, sizeof path, "%s%s", job->config.checkpoint.save, suffix);
+    snprintf(path, sizeof path, "%s%s", job->save, suffix);
     trace_begin("save");
     amp_save(job->amp, &job->state);
     saver_save(job->saver, path, &job->state);
@@ -288,13 +292,14 @@ static void save_midway(Job *job)
     save(job, "");
 }
 
-// After the last step of an epoch: evaluate, print and save. The state that is saved is the start
-// of the next epoch.
+// After the last step of an epoch: save, evaluate and print. If the evaluation ends the run, no
+// step is lost: a run that resumes the file evaluates first. The last file is the start of the next
+// epoch.
 static void finish_epoch(Job *job, double seconds)
 {
-    job->state.running = epoch_stats(job);
+    save_midway(job);
     Stats test = evaluate(job);
-    double top1 = 100.0 * (double)test.correct1 / (double)test.count;
+    double top1 = 100.0 * test.correct1 / test.count;
     bool best = test.count > 0 && top1 > job->state.best_top1;
     log_epoch(job->log, job->state.epoch + 1, &job->state.running, &test, seconds);
     job->state.best_top1 = best ? top1 : job->state.best_top1;
@@ -324,23 +329,26 @@ static bool train_epoch(Job *job)
     int64_t begin = trace_now(), steps = steps_per_epoch(job);
     trace_begin("epoch");
     choose_samples(job);
-    log_progress_begin(job->log, job->state.epoch + 1, job->config.epochs, job->state.step, steps);
+    log_progress_begin(job->log, job->state.epoch + 1, job->epochs, job->state.step, steps);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
-        bool full = job->batch->rows == job->config.batch_size;
+        bool full = job->batch->rows == job->config->batch_size;
         set_scalars(job);
+        // A recorded step contains addresses: each of the loader's buffers has a recording, and so
+        // has a short batch.
         replay_run(job->replay, full ? job->batch->slot : LOADER_SLOTS, train_step, job);
         stop_agree(job->stop);
         count_step(job);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
             report(job);
-        if (saver_due(&job->config.saver, job->state.global_step) && job->state.step < steps)
+        if (saver_due(&job->config->saver, job->state.global_step) && job->state.step < steps)
             save_midway(job);
     }
     trace_end();
     log_progress_end(job->log);
     if (job->state.step < steps)
         return false;
-    finish_epoch(job, (double)(trace_now() - begin) / 1e9);
+    finish_epoch(job, (trace_now() - begin) / 1e9);
+    stop_agree_now(job->stop);
     return true;
 }
 
@@ -349,19 +357,20 @@ static bool train_epoch(Job *job)
 static void open_data(Job *job)
 {
     Error error;
-    if (!checkpoint_claim(&job->config.checkpoint, job->from, &error))
+    const Config *c = job->config;
+    if (job->save && !checkpoint_claim(job->save, job->from, &error))
         FAIL_ERROR(&error);
-    if (!data_open(&job->data, &job->config.data, job->config.seed, &error))
+    if (!data_open(&job->data, &c->data, c->seed, &error))
         FAIL_ERROR(&error);
-    if (job->config.dry_run)
+    if (c->dry_run)
         data_cut(&job->data, global_batch(job));
-    sampler_init(&job->config.sampler, job->data.train.count, job->config.shuffle,
-                 job->config.seed, job->world.rank, job->world.size);
+    sampler_init(&job->sampler, job->data.train.count, c->shuffle, c->drop_last, c->seed,
+                 job->world.rank, job->world.size);
 }
 
 static void open_model(Job *job)
 {
-    const Config *c = &job->config;
+    const Config *c = job->config;
     const Dataset *d = &job->data.train;
     job->device = comm_open_device(&job->world, c->threads);
     job->ops = ops_new(job->device, &c->ops);
@@ -369,13 +378,13 @@ static void open_model(Job *job)
         c->arch, d->channels, d->height, d->width, d->classes, amp_rows(&c->amp, d, c->batch_size),
         .type = amp_type(&c->amp, job->device) });
     job->replay = replay_new(job->device, LOADER_SLOTS + 1);
-    job->optim = optim_new(&job->config.optim, job->model);
+    job->optim = optim_new(&c->optim, job->model);
     job->scalars = scalars_new(job->device);
     job->train_stats = device_alloc(job->device, sizeof(Stats));
     job->test_stats = device_alloc(job->device, sizeof(Stats));
     job->ddp = ddp_new(&c->ddp, &job->world, job->model);
     job->amp = amp_new(&c->amp, job->model, job->ddp, job->scalars);
-    job->stop = stop_new(job->model);
+    job->stop = stop_new(job->model, ddp_comm(job->ddp));
     job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){
         amp_images(job->model, c->batch_size), job->data.augment, c->data.workers,
         .pad_tail = false });
@@ -390,29 +399,36 @@ static void introduce(Job *job)
             m->config.arch, (long long)m->torch_params, job->data.name, job->data.source,
             job->data.train.count, job->data.test.count, global_batch(job),
             device_name(job->device));
-    log_config(job->log, &job->args, device_name(job->device),
+    log_config(job->log, job->args, device_name(job->device),
                json_pack("{s:s, s:I, s:i}", "dataset", job->data.name,
                          "parameters", m->torch_params, "global_batch", global_batch(job)));
+}
+
+static void choose_files(Job *job)
+{
+    const CheckpointConfig *c = &job->config->checkpoint;
+    if (job->world.rank > 0)
+        return;                 // only rank 0 saves and looks for a checkpoint
+    job->from = checkpoint_find(c);
+    job->save = job->config->dry_run || c->evaluate ? NULL : c->save;
 }
 
 static void set_up(Job *job)
 {
     open_data(job);
-    job->log = log_new(&job->config.log, job->from);
+    bool resumes = agree_ask(&job->world, "resumes", job->from);
+    job->log = log_new(&job->config->log, resumes);
     open_model(job);
     introduce(job);
 }
 
 static void train(Job *job)
 {
-    if (job->config.dry_run) {
-        job->config.epochs = (int)job->state.epoch + 1;
-        job->config.checkpoint.save = NULL;
-    }
+    job->epochs = job->config->dry_run ? job->state.epoch + 1 : job->config->epochs;
     log_say(job->log, "            =======  Training  ======= ");
-    if (job->state.epoch >= job->config.epochs)
+    if (job->state.epoch >= job->epochs)
         log_say(job->log, "   == complete: nothing is left to train; a larger --epochs continues");
-    while (job->state.epoch < job->config.epochs && !should_stop(job) && train_epoch(job)) {
+    while (job->state.epoch < job->epochs && !should_stop(job) && train_epoch(job)) {
     }
     if (job->state.step > 0)
         save_midway(job);
@@ -441,9 +457,9 @@ static void close_job(Job *job)
 static void load_weights(Job *job)
 {
     Error error;
-    const CheckpointConfig *c = &job->config.checkpoint;
+    const CheckpointConfig *c = &job->config->checkpoint;
     const char *weights = c->evaluate && job->from ? job->from : c->init;
-    model_init(job->model, job->config.seed);
+    model_init(job->model, job->config->seed);
     if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
         FAIL_ERROR(&error);
     CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate", c->save);
@@ -454,10 +470,10 @@ static void load_state(Job *job)
 {
     Error error;
     TrainState saved;
-    job->state = (TrainState){ .seed = job->config.seed, .batch_size = global_batch(job),
-                               .order = data_order(&job->data, job->config.shuffle),
+    job->state = (TrainState){ .seed = job->config->seed, .batch_size = global_batch(job),
+                               .order = data_order(&job->data, job->config->shuffle),
                                .ranks = job->world.size, .best_top1 = -1, .loss_scale = 1 };
-    if (!job->from || job->config.checkpoint.evaluate)
+    if (!job->from || job->config->checkpoint.evaluate)
         return;
     if (!checkpoint_load(job->from, job->model, job->optim, &saved, &error) ||
         !checkpoint_continues(job->from, &saved, &job->state, steps_per_epoch(job), &error))
@@ -479,26 +495,19 @@ static void restore(Job *job)
 
 static int run(Job *job)
 {
-    rendezvous(&job->config.rendezvous, &job->args, &job->world);
-    job->config.optim.ranks = job->world.size;
-    job->from = checkpoint_find(&job->config.checkpoint);
-    bool resumes = agree_ask(&job->world, "resumes", job->from);
-    if (job->world.rank > 0) {
-        job->config.checkpoint.save = NULL;     // only rank 0 saves and looks for a checkpoint
-        job->from = resumes ? "rank 0's" : NULL;
-    }
+    rendezvous(&job->config->rendezvous, job->args, &job->world);
+    choose_files(job);
     interrupt_install(true);
-    trace_open(job->config.log.trace, 0, job->args.program);
+    trace_open(job->config->log.trace, 0, job->args->program);
     trace_begin("set up");
     set_up(job);
     agree_same(&job->world, "data", job->data.fingerprint);
-    job->saver = saver_new(job->model, job->optim, job->data.name);
     restore(job);
     ddp_broadcast(job->ddp, job->optim, &job->state, sizeof job->state);
     amp_begin(job->amp, &job->world, job->log, &job->state);
-    set_scalars(job);
+    job->saver = saver_new(job->model, job->optim, job->data.name);
     trace_end();
-    if (job->config.checkpoint.evaluate)
+    if (job->config->checkpoint.evaluate)
         evaluate(job);
     else
         train(job);
@@ -515,7 +524,8 @@ static int run(Job *job)
 
 int main(int argc, char **argv)
 {
-    Job job = { .config = config_defaults() };
-    parse(&job.args, &job.config, argc, argv);
-    return run(&job);
+    Args args = { 0 };
+    Config config = config_defaults();
+    parse(&args, &config, argc, argv);
+    return run(&(Job){ .args = &args, .config = &config });
 }

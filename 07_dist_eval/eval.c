@@ -95,6 +95,7 @@ void eval_log_step(Eval *eval, Log *log, const LogStep *line)
 {
     eval->log = log;
     eval->line = *line;
+    eval->line.all_ranks = true;
     sum_begin(eval, &line->stats, 0);
     if (line->final || line->step == line->steps)
         eval_catch_up(eval);

@@ -15,15 +15,16 @@
 
 struct Stop {
     Model *model;
+    Comm *comm;
     float *request, *average;   // this rank's signal, and the average over all ranks; host
     Event *fetched;             // after this event, average is valid
     int64_t steps;
 };
 
-Stop *stop_new(Model *model)
+Stop *stop_new(Model *model, Comm *comm)
 {
     Stop *stop = xcalloc(1, sizeof *stop);
-    *stop = (Stop){ .model = model, .request = host_alloc(2 * sizeof(float)),
+    *stop = (Stop){ .model = model, .comm = comm, .request = host_alloc(2 * sizeof(float)),
                     .fetched = event_new(model->device) };
     stop->average = stop->request + 1;
     *stop->request = *stop->average = 0;
@@ -47,6 +48,14 @@ void stop_agree(Stop *stop)
         *stop->request = (float)interrupt_received();
         copy_to_device(stream, sent, stop->request, sizeof *sent);
     }
+}
+
+void stop_agree_now(Stop *stop)
+{
+    int signal = interrupt_received();
+    comm_broadcast_host(stop->comm, &signal, sizeof signal);
+    if (signal)
+        interrupt_stop(signal);
 }
 
 void stop_free(Stop *stop)

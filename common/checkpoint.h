@@ -81,4 +81,4 @@ void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run
 // Claims the files of --save for this run, before any work (base/output.h). Fails if a different run
 // saves to them, or if they cannot be written. Warns if this run, which resumes from `from` (or
 // NULL: from nothing), will replace the checkpoint of a different run.
-bool checkpoint_claim(const CheckpointConfig *config, const char *from, Error *err);
+bool checkpoint_claim(const char *save, const char *from, Error *err);

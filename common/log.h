@@ -43,7 +43,7 @@ typedef struct LogStep {
     bool final;                 // of the run: always printed
     double lr, data_wait_ms;
     Stats stats;                // of the epoch so far, and of the last batch
-    const char *whose;          // printed after the numbers, such as "rank 0"; or NULL
+    bool all_ranks;             // the numbers are sums over all ranks, not rank 0's own
     // With mixed precision, of the last step; 0: not printed.
     double norm;                // of the gradients, before they were clipped
     double loss_scale;          // if it is printed, so are the steps skipped since the start:

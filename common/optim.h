@@ -11,19 +11,21 @@ typedef struct OptimConfig {
     const char *milestones; // multistep: "60,120,160", in epochs
     double gamma;           // step, multistep: factor of each decay
     double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch
-    const char *lr_scale;   // linear: the rate is for one rank, and is multiplied by `ranks`
-    int ranks;              // number of ranks; 0: one
-    const Args *args;       // to see if --warmup was given: lr_scale linear warms up by default
+    const char *lr_scale;   // linear: lr is for one rank, and is multiplied by the number of ranks
 } OptimConfig;
 OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);
-// Adds --lr-scale, for programs that set config->ranks. Keep args alive.
+// Adds --lr-scale, for programs that use optim_lr_of_ranks.
 void optim_scale_options(Args *args, OptimConfig *config);
+// After args_parse: --lr-scale linear warms up over 5 epochs unless --warmup is given.
+void optim_default_warmup(const Args *args, OptimConfig *config);
 
 // The learning rate of a step, which is counted from 0 over all epochs. It is a pure function, so a
 // checkpoint need not store it.
 double optim_lr(const OptimConfig *config, int64_t global_step, int64_t steps_per_epoch,
                 int64_t epochs);
+double optim_lr_of_ranks(const OptimConfig *config, int ranks, int64_t global_step,
+                         int64_t steps_per_epoch, int64_t epochs);
 
 // One state value for every parameter: an arena with the layout of the model's parameters.
 typedef struct OptimArena {

@@ -138,7 +138,7 @@ asked()
 {
     hit "${@:1:5}" CRASH_WHOM="$6"
     is_over "$1" $((128 + $(kill -l "$5"))) 5
-    so "printed: $(cat "$1/err")" grep -q "stopping after this step; Ctrl-C again stops at once" "$1/err"
+    so "printed: $(cat "$1/err")" grep -q "stopping after this step or evaluation; Ctrl-C again stops at once" "$1/err"
     [ "$4" != forward ] || so "not stopped and saved within the epoch" grep -q "Training Interrupted" "$1/out"
 }
 # TERM to one rank alone: all stop after the same step, and save.

@@ -158,7 +158,7 @@ order()
 }
 expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" -p 2 --max-steps 9 --save net.st --save-every 2 --lr 0
 check "a step is printed before the checkpoint saved after it" shown is "$(order)" \
-    "1.2 save 1.4 save 1.5 test best save save 2.2 save 2.4 save Finished hash "
+    "1.2 save 1.4 save 1.5 save test best save save 2.2 save 2.4 save Finished hash "
 
 # A run that stops within an epoch resumes with the numbers of an uninterrupted run.
 expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" --save whole.st --metrics whole.jsonl

@@ -96,7 +96,7 @@ expect 2 "--yes does not ask" exercise reset 03-1
 expect 0 "exercises-work/03-1/train.c:" exercise reset 03-1 --yes
 check "the copy is new" not grep -rq "walk(\|^// mine" "$work/03-1"
 
-forever='{ spawn(\&job->config.spawn, \&job->world); for (;;) { } }'
+forever='{ spawn(\&job->config->spawn, \&job->world); for (;;) { } }'
 sed -i "s/^static int run(Job \*job)\$/&\n$forever\nint old(Job *job);\nint old(Job *job)/" "$work/03-1/train.c"
 sed -i 's/^build$/build; limit=1/' "$tree/exercises/03-1_set_epoch/check.sh"
 expect 1 "did not end within 1 s: it hangs" exercise check 03-1          # run.sh checks that no process is left

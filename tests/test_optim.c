@@ -45,17 +45,17 @@ TEST(warm_up_rises_step_by_step)
 
 // --- --lr-scale ----------------------------------------------------------------------------------
 
-// The config from --lr-scale linear and one more option. `args` must outlive it.
-static OptimConfig parsed(Args *args, int ranks, char *option, char *value)
+// The config from --lr-scale linear and one more option.
+static OptimConfig parsed(char *option, char *value)
 {
     char *argv[] = { (char *)"train", (char *)"--lr-scale", (char *)"linear", option, value, NULL };
     static OptimConfig c;
     c = optim_defaults();
-    *args = (Args){ 0 };
-    optim_options(args, &c);
-    optim_scale_options(args, &c);
-    args_parse(args, option ? 5 : 3, argv);
-    c.ranks = ranks;
+    Args args = { 0 };
+    optim_options(&args, &c);
+    optim_scale_options(&args, &c);
+    args_parse(&args, option ? 5 : 3, argv);
+    optim_default_warmup(&args, &c);
     return c;
 }
 
@@ -73,52 +73,45 @@ TEST(linear_scale_is_horovods)
         { 0, 0.0106 }, { 1, 0.0112 }, { 9, 0.016 }, { 10, 0.0166 }, { 24, 0.025 }, { 48, 0.0394 },
         { 49, 0.04 },  { 50, 0.04 },  { 99, 0.04 },
     };
-    Args args;
-    OptimConfig c = parsed(&args, 4, NULL, NULL);
+    OptimConfig c = parsed(NULL, NULL);
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        EXPECT_NEAR(optim_lr(&c, wanted[i].step, 10, 10), wanted[i].rate, 1e-15);
+        EXPECT_NEAR(optim_lr_of_ranks(&c, 4, wanted[i].step, 10, 10), wanted[i].rate, 1e-15);
 }
 
 // By hand, for 3 ranks and 8 batches an epoch: 0.01 (1 + 2 epoch / 2.5) up to step 19.
 TEST(linear_scale_uses_the_warmup_option)
 {
-    Args args;
-    OptimConfig c = parsed(&args, 3, (char *)"--warmup", (char *)"2.5");
-    EXPECT_NEAR(optim_lr(&c, 0, 8, 10), 0.011, 1e-15);
-    EXPECT_NEAR(optim_lr(&c, 9, 8, 10), 0.02, 1e-15);
-    EXPECT_NEAR(optim_lr(&c, 19, 8, 10), 0.03, 1e-15);
-    EXPECT_NEAR(optim_lr(&c, 20, 8, 10), 0.03, 1e-15);
-    c = parsed(&args, 3, (char *)"--warmup", (char *)"0");
-    EXPECT_NEAR(optim_lr(&c, 0, 8, 10), 0.03, 1e-15);
+    OptimConfig c = parsed((char *)"--warmup", (char *)"2.5");
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 0, 8, 10), 0.011, 1e-15);
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 9, 8, 10), 0.02, 1e-15);
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 19, 8, 10), 0.03, 1e-15);
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 20, 8, 10), 0.03, 1e-15);
+    c = parsed((char *)"--warmup", (char *)"0");
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 0, 8, 10), 0.03, 1e-15);
 }
 
 // The scale multiplies the schedule: 0.01 * 4 * 0.5 in the middle of the cosine.
 TEST(linear_scale_multiplies_every_schedule)
 {
-    Args args;
-    OptimConfig c = parsed(&args, 4, (char *)"--schedule", (char *)"cosine");
-    EXPECT_NEAR(optim_lr(&c, 0, 10, 20), 0.0106, 1e-15);
-    EXPECT_NEAR(optim_lr(&c, 100, 10, 20), 0.02, 1e-15);
-    c = parsed(&args, 4, (char *)"--schedule", (char *)"multistep");
+    OptimConfig c = parsed((char *)"--schedule", (char *)"cosine");
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 0, 10, 20), 0.0106, 1e-15);
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 100, 10, 20), 0.02, 1e-15);
+    c = parsed((char *)"--schedule", (char *)"multistep");
     c.milestones = "2,7";
-    EXPECT_NEAR(optim_lr(&c, 24, 10, 20), 0.0025, 1e-15);
-    EXPECT_NEAR(optim_lr(&c, 70, 10, 20), 0.0004, 1e-15);
-    c = parsed(&args, 4, (char *)"--schedule", (char *)"step");
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 24, 10, 20), 0.0025, 1e-15);
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 70, 10, 20), 0.0004, 1e-15);
+    c = parsed((char *)"--schedule", (char *)"step");
     c.step_size = 6;
-    EXPECT_NEAR(optim_lr(&c, 60, 10, 20), 0.004, 1e-15);
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 60, 10, 20), 0.004, 1e-15);
 }
 
 TEST(one_rank_is_not_scaled)
 {
-    Args args;
-    for (int ranks = 0; ranks <= 1; ranks++) {
-        OptimConfig c = parsed(&args, ranks, NULL, NULL);
-        for (int step = 0; step < 100; step++)
-            EXPECT_NEAR(optim_lr(&c, step, 10, 10), 0.01, 1e-15);
-    }
-    OptimConfig c = optim_defaults();   // 4 ranks without --lr-scale: not scaled
-    c.ranks = 4;
-    EXPECT_NEAR(optim_lr(&c, 0, 10, 10), 0.01, 0);
+    OptimConfig c = parsed(NULL, NULL);
+    for (int step = 0; step < 100; step++)
+        EXPECT_NEAR(optim_lr(&c, step, 10, 10), 0.01, 1e-15);
+    c = optim_defaults();   // without --lr-scale, 4 ranks are not scaled
+    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 0, 10, 10), 0.01, 0);
 }
 
 int main(void)

@@ -35,6 +35,20 @@ for signal in INT TERM; do
     rm -f ./*
 done
 
+# During an evaluation, which is finished; no rank begins the next epoch.
+"$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small --train-samples 80 --test-samples 20000 --epochs 2 --save stopped.st \
+    >begun 2>&1 &
+pid=$!
+until grep -q "== saved" begun || ! kill -0 $pid 2>/dev/null; do sleep 0.01; done
+kill -INT $pid
+wait $pid
+status=$?
+check "INT while rank 0 evaluates: status $status" test $status = 130
+check "it was evaluating" grep -q "stopping after this step or evaluation" begun
+check "the evaluation is finished, and no more steps" \
+    test "$(grep -o '== test\|\[2/2\]\|Interrupted' begun | tr '\n' ' ')" = "== test Interrupted "
+rm -f ./*
+
 # The second Ctrl-C does not wait for the end of the step. A batch this large takes seconds.
 begin 1 --data synthetic --train-samples 12000 -b 6000 --threads 1 -p 1 --save never.st
 kill -INT $pid

@@ -7,7 +7,7 @@
 launch=$BUILD/04_ddp_launcher/launch
 rank=$BUILD/../tests/tool_rank
 . "$SRC/tests/play.sh"
-answer="stopping after this step; Ctrl-C again stops at once"
+answer="stopping after this step or evaluation; Ctrl-C again stops at once"
 
 # start fork|launch N RULE...: sets `words`, the command.
 start()

@@ -152,9 +152,9 @@ static int screen_width(void)
 // values that do not exist.
 static void numbers_text(const LogStep *s, char *out, size_t size)
 {
-    size_t n = (size_t)snprintf(out, size, "loss: %.3f | acc: %6.3f%%%s%s", mean_loss(&s->stats),
-                                percent(s->stats.correct1, s->stats.count), s->whose ? " | " : "",
-                                s->whose ? s->whose : "");
+    size_t n = (size_t)snprintf(out, size, "loss: %.3f | acc: %6.3f%%%s", mean_loss(&s->stats),
+                                percent(s->stats.correct1, s->stats.count),
+                                rank_count() > 1 && !s->all_ranks ? " | rank 0" : "");
     if (s->norm != 0)           // fabs: printf may give a NaN a sign
         n += (size_t)snprintf(out + n, size - n, " | norm: %.4g", fabs(s->norm));
     if (s->loss_scale != 0)
@@ -266,7 +266,7 @@ static void step_event(Log *log, const LogStep *s)
         "gradient_norm", s->norm != 0 ? log_number(s->norm) : NULL,
         "loss_scale", scaled ? log_number(s->loss_scale) : NULL,
         "skipped_steps", scaled ? json_integer(s->skipped) : NULL,
-        "rank", s->whose ? json_integer(log->rank) : NULL));
+        "rank", log->ranks > 1 && !s->all_ranks ? json_integer(log->rank) : NULL));
     log->wait_ms = 0;
     log->samples = 0;
     log->reported = clock_now();

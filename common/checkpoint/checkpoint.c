@@ -373,17 +373,15 @@ static void warn_of_replacing(const char *path)
          date);
 }
 
-bool checkpoint_claim(const CheckpointConfig *c, const char *from, Error *err)
+bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
     char best[PATH_MAX];
-    if (!c->save || c->evaluate)
-        return true;
-    if (snprintf(best, sizeof best, "%s.best", c->save) >= (int)sizeof best)
-        return error_set(err, "", "%.80s...: the path is too long", c->save);
-    if (!output_lock(c->save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
+    if (snprintf(best, sizeof best, "%s.best", save) >= (int)sizeof best)
+        return error_set(err, "", "%.80s...: the path is too long", save);
+    if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
     if (!from)
-        warn_of_replacing(c->save);
+        warn_of_replacing(save);
     return true;
 }
 
@@ -393,7 +391,7 @@ bool checkpoint_claim(const CheckpointConfig *c, const char *from, Error *err)
 static bool same_rest(const TrainState *saved, const TrainState *run, int64_t steps_per_epoch)
 {
     return saved->step == 0
-           || (saved->batch_size == run->batch_size && saved->step < steps_per_epoch);
+           || (saved->batch_size == run->batch_size && saved->step <= steps_per_epoch);
 }
 
 // If the file does not give the number of ranks, only a different global batch shows a change.

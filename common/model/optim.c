@@ -43,27 +43,32 @@ static int milestones_passed(const char *list, int64_t epoch)
 
 void optim_scale_options(Args *args, OptimConfig *c)
 {
-    c->args = args;
     args_add(args, ARGS_ROWS(
         { "lr-scale", 0, ARG_CHOICE, &c->lr_scale, "none|linear",
           "linear: --lr times the number of ranks, after a warm-up (5 epochs)" }));
 }
 
+void optim_default_warmup(const Args *args, OptimConfig *c)
+{
+    if (strcmp(c->lr_scale, "linear") == 0 && !args_given(args, "warmup"))
+        c->warmup_epochs = 5;
+}
+
 // With many ranks the scaled rate is too large at first: "Accurate, Large Minibatch SGD" (Goyal
 // et al., 2017). It starts at about one rank's rate and rises to the scaled rate batch by batch, as
 // in Horovod's ImageNet example.
-static double scale_linear(const OptimConfig *c, int64_t global_step, int64_t steps_per_epoch)
+static double scale_linear(const OptimConfig *c, int ranks, int64_t global_step,
+                           int64_t steps_per_epoch)
 {
-    double size = c->ranks > 0 ? c->ranks : 1;
-    double warmup = c->args && !args_given(c->args, "warmup") ? 5 : c->warmup_epochs;
-    double epoch = (double)(global_step + 1) / (double)steps_per_epoch;
-    bool warm = (double)global_step >= warmup * (double)steps_per_epoch;
-    return warm ? size : 1 + fmin(1, epoch / warmup) * (size - 1);
+    double epoch = (double)(global_step + 1) / steps_per_epoch;
+    bool warm = global_step >= c->warmup_epochs * steps_per_epoch;
+    return warm ? ranks : 1 + fmin(1, epoch / c->warmup_epochs) * (ranks - 1);
 }
 
 // Step and multistep change between epochs, like torch.optim.lr_scheduler's if they are stepped
 // once per epoch; cosine and the warm-up change with every step.
-double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epoch, int64_t epochs)
+double optim_lr_of_ranks(const OptimConfig *c, int ranks, int64_t global_step,
+                         int64_t steps_per_epoch, int64_t epochs)
 {
     int64_t epoch = global_step / steps_per_epoch;
     double progress = (double)global_step / (double)steps_per_epoch, lr = c->lr;
@@ -74,10 +79,15 @@ double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epo
     else if (strcmp(c->schedule, "cosine") == 0)
         lr *= 0.5 * (1 + cos(M_PI * fmin(1, progress / (double)epochs)));
     if (c->lr_scale && strcmp(c->lr_scale, "linear") == 0)
-        lr *= scale_linear(c, global_step, steps_per_epoch);
+        lr *= scale_linear(c, ranks, global_step, steps_per_epoch);
     else if (progress < c->warmup_epochs)
         lr *= (double)(global_step + 1) / (c->warmup_epochs * (double)steps_per_epoch + 1);
     return lr;
+}
+
+double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epoch, int64_t epochs)
+{
+    return optim_lr_of_ranks(c, 1, global_step, steps_per_epoch, epochs);
 }
 
 // --- the optimizer -------------------------------------------------------------------------------
