@@ -19,6 +19,7 @@ import sys
 import tarfile
 from unittest import mock
 
+import PIL
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -199,17 +200,23 @@ def picture_batches(tree, boxes, order):
 
 
 def compare_pixels(place, tree, options, seed, what):
-    """-> torchvision's batches of the training pictures."""
+    """-> batches of the training pictures: our pixels, torchvision's labels.
+
+    Our pixels are those of Pillow 11 and 12. Pillow 13 rounds otherwise: there one value in a hundred is one level off."""
     made = place.file("pictures.safetensors")
     place.run(f"{place.build}/../tests/tool_images", "--out", made, *options)
     made = load_file(made)
     order = ref.epoch_order(len(made["labels"]), seed, 0)
     batches = list(picture_batches(f"{tree}/train", made["boxes"], order))
-    bytes_ = torch.stack([made["images"][i] for i in order.tolist()])
+    ours = ref.normalise_by(torch.stack([made["images"][i] for i in order.tolist()]).numpy(), IMAGENET)
     theirs = torch.cat([images for images, _ in batches])
-    check(torch.equal(theirs, ref.normalise_by(bytes_.numpy(), IMAGENET)),
-          f"{len(theirs)} {what}, cropped, resized, mirrored and normalised: the same bits")
-    return batches
+    levels = (theirs - ours).abs() * 255 * torch.tensor(IMAGENET[1]).view(3, 1, 1)
+    other = (levels > 0.5).double().mean().item()
+    rounds_otherwise = int(PIL.__version__.split(".")[0]) >= 13
+    same = levels.max() < 1.5 and other <= 0.03 if rounds_otherwise else torch.equal(theirs, ours)
+    check(same, f"{len(theirs)} {what}, cropped, resized, mirrored and normalised: Pillow {PIL.__version__} has other "
+          f"levels for {100 * other:.2f} % of the values, at most {levels.max():.0f} off")
+    return list(zip(ours.split(PICTURE_ROWS), (labels for _, labels in batches)))
 
 
 def odd_pictures(place):
