@@ -9,7 +9,7 @@ typedef struct World {
     int rank, size;
     int local_rank, local_size; // among those on this machine
     int sharers;                // ranks that share this process's cores, itself included
-    const char *address;        // of this machine, as the other ranks reach it
+    const char *address;        // of this machine, as the other ranks reach it; "": no others
     const char *run;            // the run's unique name, the same on all its ranks
     Store *store;
 } World;

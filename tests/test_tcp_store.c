@@ -11,7 +11,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -524,12 +523,9 @@ TEST(addresses)
         close(bound);
     }
     EXPECT(!tcp_own_address("nowhere", own, &err), "nowhere");
-    expect_error("interface 'nowhere' is not there", "ip -brief address");
-    EXPECT_EQ_INT(bind_here("0.0.0.0", 0), -1);
-    expect_error("0.0.0.0 means every interface of this machine", "give the one address");
+    expect_error("no interface nowhere is up", "ip -brief address");
 }
 
-// As root, also few local ports, where a socket could connect to itself.
 TEST(connections)
 {
     int listener = bind_here("127.0.0.1", 0);
@@ -551,13 +547,6 @@ TEST(connections)
     close(listener);
     EXPECT_EQ_INT(tcp_connect(&place, 0.3, &err), -1);
     expect_error("Connection refused", "");
-    if (geteuid() != 0 || unshare(CLONE_NEWNET) != 0 || system("ip link set lo up 2>/dev/null") != 0 ||
-        system("(echo 40000 40001 >/proc/sys/net/ipv4/ip_local_port_range) 2>/dev/null") != 0)
-        return;
-    for (int i = 0; i < 40; i++) {
-        place.port = 40000 + i % 2;
-        EXPECT_EQ_INT(tcp_connect(&place, 0.3, &err), -1);
-    }
 }
 
 // --- running the tests ---------------------------------------------------------------------------

@@ -68,7 +68,7 @@ wrong "MASTER_PORT is '70000', which is not a number from 0 to 65535" "$two RANK
 check "a hint that helps" grep -q "hint: set it to such a number" "$TMP/output"
 wrong "WORLD_SIZE is 2, but there is no MASTER_ADDR" "RANK=0 WORLD_SIZE=2 MASTER_PORT=$port"
 wrong "there is only one" "" --rank 1
-wrong "interface 'nowhere' is not there" "$two RANK=0" --iface nowhere
+wrong "no interface nowhere is up and has an IPv4 address" "$two RANK=0" --iface nowhere
 expect 1 "192.0.2.1 is not an address of this machine" with \
     "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port" --timeout 2
 expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.host.invalid MASTER_PORT=1"
@@ -151,7 +151,7 @@ expect 0 "options: rank 1 ($here) has --lr 0.2, rank 0 ($here) has --lr 0.1" bot
 check "both ranks end with status 4" grep -qx 'statuses 4 4' "$TMP/output"
 check "before any work" not grep -q parameters "$TMP/output"
 of_1=(--no-shuffle --seed 0)
-expect 0 "has --shuffle false, rank 0" both "" ""
+expect 0 "has --shuffle no, rank 0" both "" ""
 of_0=(--threads 1 --local-rank 1 --workers 0 --save a.st --metrics a)
 of_1=(--threads 2 --local-rank 0 --workers 1 --save b.st --metrics b --trace b.json)
 expect 0 "local rank: 0, global rank: 1 of 2" both "" ""

@@ -8,18 +8,11 @@
 
 enum { TEXT = 60000, LINE = 1024 };
 
-static void put(const World *world, const char *what, int rank, const void *value, size_t bytes)
+static const char *key_of(const char *what, int rank)
 {
-    char key[64];
+    static char key[64];
     snprintf(key, sizeof key, "%.40s %d", what, rank);
-    store_put(world, key, value, bytes);
-}
-
-static void get(const World *world, const char *what, int rank, void *value, size_t bytes)
-{
-    char key[64];
-    snprintf(key, sizeof key, "%.40s %d", what, rank);
-    store_get(world, key, value, bytes);
+    return key;
 }
 
 // Rank 0 calls it if the run cannot begin. The other ranks wait for rank 0, or soon will.
@@ -37,12 +30,12 @@ int agree_neighbours(World *world)
     static const char what[] = "machine";
     Machine mine = machine_here(), *all = xcalloc((size_t)world->size, sizeof mine);
     size_t bytes = (size_t)world->size * sizeof mine;
-    put(world, what, world->rank, &mine, sizeof mine);
+    store_put(world, key_of(what, world->rank), &mine, sizeof mine);
     for (int i = 0; world->rank == 0 && i < world->size; i++)
-        get(world, what, i, &all[i], sizeof mine);
+        store_get(world, key_of(what, i), &all[i], sizeof mine);
     if (world->rank == 0)
-        put(world, "all machines", 0, all, bytes);
-    get(world, "all machines", 0, all, bytes);
+        store_put(world, key_of("all machines", 0), all, bytes);
+    store_get(world, key_of("all machines", 0), all, bytes);
     int before = 0, count = 0;
     world->sharers = 0;
     for (int i = 0; i < world->size; i++) {
@@ -76,9 +69,9 @@ void agree_same(const World *world, const char *what, const char *value)
     Error why;
     char *text = xmalloc(TEXT);
     int host = snprintf(text, TEXT, "%s\n%s", machine_here().host, value) - (int)strlen(value) - 1;
-    put(world, what, world->rank, text, strlen(text) + 1);
+    store_put(world, key_of(what, world->rank), text, strlen(text) + 1);
     for (int i = 1; world->rank == 0 && i < world->size; i++) {
-        get(world, what, i, text, TEXT);
+        store_get(world, key_of(what, i), text, TEXT);
         const char *a = value, *b = text + strcspn(text, "\n") + 1;
         if (same_lines(&a, &b))
             continue;
@@ -95,9 +88,9 @@ void agree_unique(const World *world, const char *what, const char *value, const
 {
     Error why;
     char (*all)[LINE] = xcalloc((size_t)world->size, sizeof *all);
-    put(world, what, world->rank, value, strlen(value) + 1);
+    store_put(world, key_of(what, world->rank), value, strlen(value) + 1);
     for (int i = 0; world->rank == 0 && i < world->size; i++) {
-        get(world, what, i, all[i], LINE - 1);
+        store_get(world, key_of(what, i), all[i], LINE - 1);
         for (int k = 0; k < i; k++)
             if (strcmp(all[k], all[i]) == 0) {
                 error_set(&why, hint, "ranks %d and %d have the same %s: %s", k, i, what, all[i]);
@@ -112,17 +105,17 @@ void agree_unique(const World *world, const char *what, const char *value, const
 bool agree_ask(const World *world, const char *what, bool answer)
 {
     if (world->rank == 0)
-        put(world, what, 0, &answer, sizeof answer);
-    get(world, what, 0, &answer, sizeof answer);
+        store_put(world, key_of(what, 0), &answer, sizeof answer);
+    store_get(world, key_of(what, 0), &answer, sizeof answer);
     return answer;
 }
 
 void agree_print(const World *world, const char *line)
 {
     char text[LINE] = "";
-    put(world, "line", world->rank, line, strlen(line) + 1);
+    store_put(world, key_of("line", world->rank), line, strlen(line) + 1);
     for (int i = 0; world->rank == 0 && i < world->size; i++) {
-        get(world, "line", i, text, sizeof text - 1);
+        store_get(world, key_of("line", i), text, sizeof text - 1);
         fputs(text, stdout);
     }
     fflush(stdout);

@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FILE_BYTES = 512 };
 #define TITLE "ddp.c rendezvous\n"      // then the run, the token, and rank 0's place
 
 static char left_at[4096];
@@ -28,16 +27,14 @@ void rendezvous_file_remove(void)
 
 void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
 {
-    char text[FILE_BYTES];
-    int n = snprintf(text, sizeof text, TITLE "%s\n%s\n%s %d\n", c->run, c->token, c->place.address,
-                     c->place.port);
     snprintf(left_at, sizeof left_at, "%.4000s.XXXXXX", path);
     int file = mkostemp(left_at, O_CLOEXEC);        // makes it 0600
     bool good = file >= 0 && fstat(file, &left) == 0;
     interrupt_install(false);
     check_on_exit(rendezvous_file_remove);
-    good = good && write(file, text, (size_t)n) == n && fsync(file) == 0 &&
-           rename(left_at, path) == 0;
+    good = good && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token, c->place.address,
+                           c->place.port) > 0;
+    good = good && fsync(file) == 0 && rename(left_at, path) == 0;
     CHECK(good, "a file on a disk that all machines see: file:PATH", "%s: %s", path,
           strerror(errno));
     close(file);

@@ -59,9 +59,8 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err)
             memcpy(address, to_place((const Address *)i->ifa_addr).address, TCP_ADDRESS);
     }
     freeifaddrs(all);
-    return found || error_set(err, "ip -brief address shows those of this machine", "interface '%s' "
-                              "is not there, is down, or has no IPv4 address",
-                              interface ? interface : "*");
+    return found || error_set(err, "ip -brief address shows those of this machine", "no interface %s "
+                              "is up and has an IPv4 address", interface ? interface : "");
 }
 
 void tcp_set_library_interface(const char *interface)
@@ -80,12 +79,9 @@ int tcp_bind(const TcpPlace *place, Error *err)
     Address a = from_place(place);
     int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     setsockopt(bound, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int));
-    if (a.sin_addr.s_addr == INADDR_ANY)
-        error_set(err, "give the one address at which the others reach this machine",
-                  "%s means every interface of this machine", place->address);
-    else if (bind(bound, (struct sockaddr *)&a, sizeof a) == 0)
+    if (bind(bound, (struct sockaddr *)&a, sizeof a) == 0)
         return bound;
-    else if (errno == EADDRNOTAVAIL)
+    if (errno == EADDRNOTAVAIL)
         error_set(err, "rank 0 must be on the machine with this address: ip addr shows those of "
                   "this one", "%s is not an address of this machine", place->address);
     else
@@ -104,14 +100,6 @@ TcpPlace tcp_place(int socket, bool peer)
     return to_place(&a);
 }
 
-// While no process listens at the port, the system may choose that very port for this end. The
-// socket then connects to itself.
-static bool is_itself(int socket)
-{
-    TcpPlace here = tcp_place(socket, false), there = tcp_place(socket, true);
-    return memcmp(&here, &there, sizeof here) == 0;
-}
-
 int tcp_connect(const TcpPlace *place, double seconds, Error *err)
 {
     Address to = from_place(place);
@@ -120,11 +108,10 @@ int tcp_connect(const TcpPlace *place, double seconds, Error *err)
     int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &most, sizeof most);    // connect obeys it
     setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
-    bool connected = connect(connection, (struct sockaddr *)&to, sizeof to) == 0;
-    if (connected && !is_itself(connection))
+    if (connect(connection, (struct sockaddr *)&to, sizeof to) == 0)
         return connection;
     error_set(err, "", "cannot connect to port %d of %s: %s", place->port, place->address,
-              strerror(connected ? ECONNREFUSED : errno == EINPROGRESS ? ETIMEDOUT : errno));
+              strerror(errno == EINPROGRESS ? ETIMEDOUT : errno));
     if (connection >= 0)
         close(connection);
     return -1;

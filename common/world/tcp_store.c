@@ -266,8 +266,6 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     alive_wait_begin();
     s->socket = config->rank == 0 ? serve_rank0(s, config) : find_rank0(config, &s->rank0);
     TcpPlace here = config->rank == 0 ? config->place : tcp_place(s->socket, false);
-    if (!here.address[0])
-        here = (TcpPlace){ .address = "127.0.0.1" };    // of one rank alone
     memcpy(s->own, config->from[0] ? config->from : here.address, sizeof s->own);
     sem_init(&s->silent, 0, 0);
     pthread_detach(thread_start(beat_on, s, "heartbeats"));     // step 03 never calls tcp_store_end

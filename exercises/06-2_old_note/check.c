@@ -6,7 +6,7 @@
 
 static void print(const TcpStoreConfig *config)
 {
-    fprintf(stderr, "spy: port %d, written by the run '%s'\n", config->places[0].port, config->name);
+    fprintf(stderr, "spy: port %d, written by the run '%s'\n", config->place.port, config->run);
 }
 
 WRAPPED(rendezvous_file_read);
