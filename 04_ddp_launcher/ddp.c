@@ -17,7 +17,7 @@ struct Ddp {
     size_t count;               // floats to average: the gradients, and stop.c's behind them
     Comm *comm;                 // for gradients, and for state and hashes at start and end
     Comm *norms;                // for BatchNorm, whose sums must not queue behind a bucket
-    Stream *stream;             // where the buckets travel
+    Stream *stream;             // on which buckets are sent
     DdpHook hook;
     void *hook_arg;
     size_t begin, end;          // gradients that are final and have not been sent

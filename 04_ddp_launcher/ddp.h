@@ -7,7 +7,7 @@
 #include "optim.h"
 
 typedef struct DdpConfig {
-    double bucket_mb;           // MiB of gradients that travel together; 0: all, after backward
+    double bucket_mb;           // MiB of gradients that are sent together; 0: all, after backward
     bool overlap;               // on a stream of their own, while backward runs
     bool sync_bn;               // BatchNorm's statistics are those of all ranks' batches
     CommConfig comm;

@@ -226,28 +226,17 @@ static void average_short(void *arg, Comm *comm, Stream *stream, float *grads, s
 
 static void introduce_type(const Amp *amp, Log *log)
 {
-    const AmpConfig *c = &amp->config;
-    Device *device = amp->model->device;
     Type type = amp->model->config.type;
-    bool automatic = strcmp(c->mode, "auto") == 0;
+    bool automatic = strcmp(amp->config.mode, "auto") == 0;
     const char *why = "";
-    char scale[48] = "", parts[48] = "", clip[48] = "", sent[48] = "";
-    if (!automatic && ops_emulates(device, type))
+    char parts[48] = "";
+    if (!automatic && ops_emulates(amp->model->device, type))
         why = ", emulated: slow, for learning only";
     else if (automatic && type == TYPE_F32)
         why = ": no 16-bit instructions here";
-    if (amp->adapts)
-        snprintf(scale, sizeof scale, " | loss scale adapts");
-    else if (c->loss_scale > 0)
-        snprintf(scale, sizeof scale, " | loss scale %g", c->loss_scale);
     if (amp->sum)
         snprintf(parts, sizeof parts, " | in parts of %d", amp->model->config.batch);
-    if (c->clip_norm > 0)
-        snprintf(clip, sizeof clip, " | clipped to %g", c->clip_norm);
-    if (amp->sent)
-        snprintf(sent, sizeof sent, " | gradients sent as %s", c->compress);
-    log_say(log, "   == amp: %s%s%s%s%s%s", type == TYPE_F32 ? "off" : type_names[type], why, scale,
-            parts, clip, sent);
+    log_say(log, "   == amp: %s%s%s", type == TYPE_F32 ? "off" : type_names[type], why, parts);
 }
 
 // ==== New and free ===============================================================================

@@ -64,6 +64,7 @@ expect 2 "there is no step '09'" ddp run 09
 expect 2 "there are: 01_single_gpu 02_data_parallel 03_three 04_four" ddp run 0
 expect 2 "it has no ranks" ddp run 01 -n 2
 expect 2 "not 'two'" ddp run 01 -n two
+expect 2 "run: -n needs a value" ddp run 01 -n
 expect 2 "not 'gpu'" ddp run 01 --backend gpu
 expect 2 "unknown option --epochs" ddp run 01 --epochs 1
 expect 2 "name two steps" ddp diff 01

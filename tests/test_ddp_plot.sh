@@ -144,6 +144,10 @@ so("a step ends with its epoch", window(None, 3), "step 3 of 3: 31 to 71")
 so("two steps", window(None, 1, 2), "steps 1 to 2 of 3: 1 to 31")
 so("a span", window("evaluate"), "evaluate 1 of 1: 71 to 81")
 so("spans inside spans of the same name do not count", window("forward", 2), "forward 2 of 4: 11 to 16")
+span = lambda name, begin: plot.Span("", "", begin, begin + 1, name)
+parts = [span("forward", 0), span("forward", 1), span("optimizer", 2), span("forward", 3), span("forward", 4)]
+plot.set_parents(parts)
+so("a batch in parts is one step", plot.find_units({0: parts}, None), [(0, 3), (3, 5)])
 so("without steps", plot.choose_window(plot.read_timeline("no_steps.json"))[2], "the whole run")
 
 rows = plot.choose_rows(lanes, 11, 31)
@@ -156,8 +160,9 @@ so("the lanes: no epoch that contains everything; a span without an end ends wit
 so("the whole run shows epochs", plot.choose_rows(lanes, 0.5, 81)[0][2][0][1].name, "epoch")
 so("labels", [plot.label("all_reduce 25.0 MB", room) for room in (20, 12, 8, 3)],
    ["all_reduce 25.0 MB", "all_reduce", "25.0 MB", ""])
-so("kinds", [plot.kind_of(name)[0] for name in ("forward", "all_reduce 25.0 MB", "wait for data", "epoch")],
-   ["forward", "communication", "waiting", "other"])
+so("kinds", [plot.kind_of(name)[0] for name in
+             ("forward", "all_reduce 25.0 MB", "slow network", "wait for data", "epoch")],
+   ["forward", "communication", "communication", "waiting", "other"])
 
 so("a matrix", plot.describe_confusion(*plot.read_confusion("confusion.csv")),
    "90.83 % of 1200 images right; <&> is predicted as 4 most often, 75 times")

@@ -13,6 +13,7 @@ max_changed=60 max_hunks=10 max_file=350 max_reading=750
 limits='
 spawn.c 130
 ddp.c 220
+amp.c 280
 launch.c 215
 03_ddp_fork 550
 04_ddp_launcher 310

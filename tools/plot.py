@@ -220,12 +220,17 @@ def set_parents(spans):
 
 def find_units(lanes, name):
     """[(begin, end)] of the spans of this name, in the first lane that has any; of training steps if name is None. A
-    step lasts from one forward to the next, or to the end of the epoch."""
+    step lasts from the first forward after an update (a batch in parts has several) to the next such forward, or to
+    the end of the epoch."""
     last = max(span.end for spans in lanes.values() for span in spans)
     inner = {name} if name else {"forward", "evaluate"}
     for spans in lanes.values():
         found = [span for span in spans if span.name == (name or "forward")
                  and not any(outer.name in inner for outer in span.around())]
+        updates = [span.begin for span in spans if span.name == "optimizer"]
+        if not name and updates:
+            found = [span for span, before in zip(found, [None] + found)
+                     if not before or any(before.begin < update < span.begin for update in updates)]
         begins = [span.begin for span in found] + [last]
         ends = [span.end if name else span.parent.end if span.parent else last for span in found]
         if found:
@@ -270,7 +275,7 @@ def choose_rows(lanes, begin, end):
 
 KINDS = (("forward", "#8ab8f0", "^forward"), ("backward", "#c0a8ee", "^backward"),
          ("optimizer", "#8fd19e", "^optimizer"),
-         ("communication", "#f5b562", "^(all_|reduce|broadcast|scatter|gather|send|receive|barrier|compare)"),
+         ("communication", "#f5b562", "^(all_|reduce|broadcast|scatter|gather|send|receive|barrier|compare|slow)"),
          ("waiting", "#c6cad0", "^(wait|meet)"), ("loading", "#7ed0c8", "^load"), ("other", "#e6a9c6", ""))
 
 
