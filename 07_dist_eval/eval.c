@@ -31,7 +31,7 @@ struct Eval {
     const Dataset *test;
     Model *model;
     Comm *comm;                 // its own: its calls must not queue behind gradients
-    Stream *stream;             // where sums travel
+    Stream *stream;             // on which sums are sent
     Verdict *verdicts;          // of this rank's batches, one after the other; device
     Verdict *gathered;          // all ranks' verdicts, if needed, by rank; on rank 0, device
     Result result;              // this rank's counts; after the sum, those of all ranks

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -113,8 +114,31 @@ TEST(a_signal_does_not_interrupt_a_read)
     close(ends[1]);
 }
 
+// With a limit on memory, the last line of a process that dies of a null pointer names the limit.
+TEST(a_fault_with_limited_memory_is_explained)
+{
+    int status, ends[2];
+    char said[200] = "";
+    EXPECT(pipe(ends) == 0, "pipe");
+    pid_t pid = fork();
+    if (pid == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        setrlimit(RLIMIT_AS, &(struct rlimit){ (rlim_t)1 << 46, (rlim_t)1 << 46 });
+        interrupt_install(false);
+        raise(SIGSEGV);
+        _exit(0);
+    }
+    close(ends[1]);
+    EXPECT(read(ends[0], said, sizeof said - 1) > 0, "nothing is said");
+    close(ends[0]);
+    waitpid(pid, &status, 0);
+    EXPECT(strstr(said, "perhaps out of memory") != NULL, "it says: %s", said);
+    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "status %x", (unsigned)status);
+}
+
 int main(void)
 {
+    a_fault_with_limited_memory_is_explained();
     only_a_second_stop_signal_kills();        // in processes without a request yet
     a_signal_does_not_interrupt_a_read();
     memory_below_the_stack_pointer_is_kept();
