@@ -5,6 +5,7 @@
 # ctest: TIMEOUT 240 PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check
 . "$SRC/tests/test.sh"
+. "$SRC/tests/disk.sh"
 cd "$TMP" || exit 1
 
 small=(--arch lenet --image-size 32 --threads 1 -b 16 --seed 3 -j 2)
@@ -109,6 +110,9 @@ expect 0 "| 59 images" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[
 check "the same predictions" cmp one.csv three.csv
 expect 0 "of this epoch, 1 picture was left out" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
 expect 1 "$victim: an empty file" "$train" "${small[@]}" --data badval --epochs 1
+# A disk that fails ends the run, whatever --bad-images says.
+expect 1 "jpg: Input/output error" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=.jpg FAULT_CALL=open FAULT_AT=150 \
+    FAULT_DO=EIO "$train" "${small[@]}" --data tree --epochs 1 --bad-images skip
 # No picture at all.
 find badval/train -name '*.jpg' -exec truncate -s 0 {} +
 expect 3 "none of this epoch's pictures (200) can be decoded" "$train" "${small[@]}" --data badval --epochs 1 \

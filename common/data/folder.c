@@ -219,9 +219,9 @@ static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error 
         ssize_t got = read(fd, to + done, bytes - done);
         if (got < 0 && errno == EINTR)
             continue;
-        if (got <= 0)
-            return error_set(err, "", "%s: read at byte %zu: %s", name, done,
-                             got < 0 ? strerror(errno) : "the file is too short");
+        CHECK(got >= 0, "", "%s: read at byte %zu: %s", name, done, strerror(errno));
+        if (got == 0)
+            return error_set(err, "", "%s: it became shorter than %zu bytes", name, bytes);
         done += got;
         alive_beat();
     }
@@ -240,7 +240,7 @@ bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err)
     int64_t size;
     int fd = file_open(folder, file, name, &size, err);
     if (fd < 0)
-        return false;
+        FAIL_ERROR(err);
     bool good = size <= FOLDER_FILE_BYTES ||
                 error_set(err, "convert or remove it", "%s: larger than 256 MiB", name);
     if (good) {

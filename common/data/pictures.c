@@ -68,7 +68,7 @@ static void checksum_add(Data *data, const Folder *folder)
 {
     enum { FILES = 64 };
     FileBytes bytes = { 0 };
-    Error ignored;          // a file that cannot be read is reported when it is needed
+    Error ignored;          // a file that is too large is reported when it is needed
     for (int i = 0; i < folder->count; i++)
         data_checksum(data, folder->files[i].path, strlen(folder->files[i].path) + 1);
     for (int64_t i = 0; i < FILES; i++)
