@@ -37,13 +37,16 @@ typedef struct Option {
     const char *help;
     double min, max;       // of a number, inclusive
     bool own;              // may differ between the processes of a run
+    const char *needs;     // without effect unless this option is on ("momentum"), or has one of
+                           // these values ("schedule step|multistep"); NULL: none
 } Option;
 
 enum { ARGS_MAX = 96 };
 typedef struct Args {
     Option rows[ARGS_MAX];
     char given[ARGS_MAX];           // 1: on the command line or in a file
-    char groups[ARGS_MAX];          // which call of args_add added it: --help separates them
+    char groups[ARGS_MAX];          // which call of args_add added it,
+    const char *files[ARGS_MAX];    // and in which file: --help prints it above each group
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
     const char *operands;           // what may follow the options, for --help; or NULL
@@ -52,8 +55,8 @@ typedef struct Args {
 } Args;
 
 #define ARGS_ROWS(...) \
-    (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
-void args_add(Args *args, const Option *rows, int count);
+    __FILE__, (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
+void args_add(Args *args, const char *file, const Option *rows, int count);
 
 // Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option
 // (suggesting a similar name), a missing, malformed or out-of-range value, or a positional

@@ -56,7 +56,7 @@ void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, d
 // A test's result, as a line; and, if the run only evaluates, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);
 // The end of a run: the hash of the weights, as a line; and, with threads and memory, as the "end"
-// event.
+// event. Fails if a line of the run could not be written (a full disk).
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // One JSON object on its own line, with "event" first, then the members, which it takes over:

@@ -35,6 +35,23 @@ static void make_table(Args *args)
         { "devices", 0, ARG_LIST, &values.devices, "N|LIST", "which", 1, 64 }));
 }
 
+static bool dependent;
+
+static void add_dependent(Args *args)
+{
+    static double momentum;
+    static bool nesterov;
+    static int size;
+    static const char *schedule;
+    momentum = 0.9;
+    schedule = "constant";
+    args_add(args, ARGS_ROWS(
+        { "momentum", 0, ARG_DOUBLE, &momentum, "M", "", 0, 1 },
+        { "nesterov", 0, ARG_FLAG, &nesterov, NULL, "", .needs = "momentum" },
+        { "schedule", 0, ARG_CHOICE, &schedule, "constant|step|multistep|cosine", "" },
+        { "step-size", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "schedule step|multistep" }));
+}
+
 // Splits "--lr 0.1|-b|7" at the bars and parses it.
 static void parse(Args *args, const char *line)
 {
@@ -49,6 +66,8 @@ static void parse(Args *args, const char *line)
         argv[argc++] = word;
     }
     make_table(args);
+    if (dependent)
+        add_dependent(args);
     args_parse(args, line[0] ? argc : 1, argv);
 }
 
@@ -187,12 +206,29 @@ TEST(wrong_lines_are_refused)
     }
 }
 
+TEST(options_without_effect)
+{
+    static const char *const lines[][2] = {
+        { "--nesterov|--momentum|0", "--nesterov: has no effect without --momentum\n" },
+        { "--step-size|3", "--step-size: has no effect without --schedule step|multistep\n" },
+        { "--step-size|3|--schedule|cosine", "--step-size: has no effect without --schedule" },
+        { "--nesterov", "" }, { "--no-nesterov|--momentum|0", "" },
+        { "--schedule|multistep|--step-size|3", "" },
+    };
+    dependent = true;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        EXPECT_EQ_INT(status_of(lines[i][0]), lines[i][1][0] ? EXIT_USAGE : 0);
+        EXPECT(strstr(said, lines[i][1]) != NULL, "'%s' prints %s", lines[i][0], said);
+    }
+    dependent = false;
+}
+
 TEST(help_is_complete)
 {
     EXPECT_EQ_INT(status_of("--lr|1|--help|--nonsense"), 0);
     static const char *const wanted[] = { "usage: train [OPTIONS]", "Trains an image classifier.",
-        "-b, --batch-size N", " 256 ", "images in a batch", "--[no-]shuffle", " yes ",
-        "-a, --arch lenet|resnet18", "--tf32 0|1", " 0.01 " };
+        "\ntest_args.c:\n", "-b, --batch-size N", "images in a batch [256]\n", "--[no-]shuffle ",
+        "a new order in each epoch [yes]\n", "-a, --arch lenet|resnet18", "--tf32 0|1", " [0.01]" };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
         EXPECT(strstr(said, wanted[i]) != NULL, "help lacks '%s':\n%s", wanted[i], said);
 }
@@ -260,9 +296,9 @@ TEST(wrong_config_files)
         { "lr = fast # indeed", ":1: lr: 'fast' is not a number from -1 to 1000000" },
         { "lr =", ":1: lr: the value is empty" },
         { "shuffle = true", ":1: shuffle: 'true' is not yes or no" },
-        { "no-shuffle = yes", ":1: unknown option 'no-shuffle'" },
+        { "no-shuffle = yes", ":1: unknown option 'no-shuffle'; did you mean \"shuffle = no\"?" },
         { "config = other.conf", ":1: unknown option 'config'" },
-        { "--lr = 3", ":1: unknown option '--lr'" },
+        { "--lr = 3", ":1: unknown option '--lr'; did you mean \"lr = ...\"?" },
     };
     char line[4200], wanted[4200];
     for (size_t i = 0; i < sizeof wrong_files / sizeof *wrong_files; i++) {
@@ -273,6 +309,12 @@ TEST(wrong_config_files)
         EXPECT(strncmp(said, wanted, strlen(wanted)) == 0, "'%s': %s", wrong_files[i][0], said);
         EXPECT(strchr(said, '\n') == said + strlen(said) - 1, "more than a line: %s", said);
     }
+    const char *path = file_of("zero.conf", "lr = 1\n");
+    FILE *out = fopen(path, "a");
+    EXPECT(fwrite("\0lr = 2\n", 1, 8, out) == 8 && fclose(out) == 0, "%s", path);
+    snprintf(line, sizeof line, "--config|%s", path);
+    EXPECT_EQ_INT(status_of(line), EXIT_USAGE);
+    EXPECT(strstr(said, "zero.conf: not a text: byte 8 is zero\n") != NULL, "%s", said);
     EXPECT_EQ_INT(status_of("--config|/no/such.conf"), EXIT_USAGE);
     EXPECT_EQ_STR(said, "train: --config: /no/such.conf: No such file or directory\n");
     EXPECT_EQ_INT(status_of("--config|/"), EXIT_USAGE);
@@ -294,6 +336,7 @@ int main(void)
     operands_follow_the_options();
     counts_and_lists();
     wrong_lines_are_refused();
+    options_without_effect();
     help_is_complete();
     json_of_everything();
     shared_options();

@@ -19,6 +19,11 @@ expect 1 "no/such/file: open a lock file beside it: No such file or directory" \
 check "rank 0 reports it" says "^\[rank 0/3 .*no/such/file"
 check "before any training" not says "== step:"
 
+"$train" "${small[@]}" -e --init net.st >/dev/full 2>output
+status=$?
+check "a full device: status $status" test $status = 1
+check "a full device: the message" says "stdout: No space left on device: lines are missing"
+
 # --- no result ----------------------------------------------------------------------------------------------
 
 echo index,label,old >all
@@ -31,7 +36,7 @@ offset=$(head -c $((header + 8)) net.st | tail -c +9 | sed 's/.*"fc.weight":{[^}
 cp net.st nan.st
 for _ in {1..64}; do printf '\377\377\177\177'; done |
     dd of=nan.st bs=1 seek=$((header + 8 + offset)) conv=notrunc status=none
-expect 3 "the loss is not finite" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan
+expect 3 "hint: take an earlier checkpoint" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan
 check "no result" not says "== test"
 check "no file" test ! -e nan
 # A temporary file that a killed program left is removed.

@@ -48,6 +48,7 @@ wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 numbers()
 {
     local name
+    check "$1 --help has 80 columns" test "$("$1" --help | wc -L)" -le 80
     for name in $("$1" --help | sed -nE 's/^ +(-., )?--([a-z0-9-]+) .*/\2/p'); do
         "$1" "--$name=99999999999999999999" --zzz 2>&1 |
             sed -n "s/^.*: --$name: .* is not a \(.*\)number from \(.*\) to \(.*\)/$name \2 \3 \1/p"

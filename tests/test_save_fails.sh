@@ -188,7 +188,7 @@ done
 echo "some text" >saved/text
 expect 1 "saved/text is a file of another kind, not a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
 expect 1 "saved/net is a checkpoint, not a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
-[ "$within" = 1 ] && expect 2 "--save-every: needs --save FILE" "$train" "${options[@]}" --save-every 5
+[ "$within" = 1 ] && expect 2 "--save-every: has no effect without --save" "$train" "${options[@]}" --save-every 5
 expect 1 "saved is a directory" "$train" "${options[@]}" --epochs 1 --save saved
 mkdir none.best
 expect 1 "none.best is a directory" "$train" "${options[@]}" --epochs 1 --save none

@@ -132,8 +132,9 @@ static Option *by_letter(Args *args, char letter)
 }
 
 // The tables come from many files: two options with the same name are an error.
-void args_add(Args *args, const Option *rows, int count)
+void args_add(Args *args, const char *file, const Option *rows, int count)
 {
+    const char *slash = strrchr(file, '/');
     CHECK(args->count + count <= ARGS_MAX, "raise ARGS_MAX", "more than %d options", ARGS_MAX);
     args->group++;
     for (int i = 0; i < count; i++) {
@@ -141,6 +142,7 @@ void args_add(Args *args, const Option *rows, int count)
                   && !by_letter(args, rows[i].letter), "rename one of them",
               "--%s: another option has this name or letter", rows[i].name);
         args->groups[args->count] = (char)args->group;
+        args->files[args->count] = slash ? slash + 1 : file;
         args->rows[args->count++] = rows[i];
     }
 }
@@ -218,6 +220,9 @@ static _Noreturn void reject_unknown(const Args *args, const char *typed)
             nearest = name;
         }
     }
+    if (nearest && config.reading)
+        args_reject(args, NULL, "unknown option '%.*s'; did you mean \"%s = %s\"?", length, typed,
+                    nearest, *no ? "no" : "...");
     if (nearest)
         args_reject(args, NULL, "unknown option '%.*s'; did you mean --%s%s?", length, typed, no,
                     nearest);
@@ -249,6 +254,11 @@ static void set_number(const Option *option, double value)
     case ARG_DOUBLE: *(double *)option->value = value; break;
     default: *(bool *)option->value = value != 0;
     }
+}
+
+static bool is_off(const char *value)
+{
+    return !*value || strcmp(value, "no") == 0 || strcmp(value, "0") == 0;
 }
 
 static bool is_choice(const char *choices, const char *text)
@@ -312,16 +322,24 @@ static void set_value(Args *args, const Option *option, const char *text)
 
 // --- help ----------------------------------------------------------------------------------------
 
+// "  -b, --batch-size N       batch size of each process [256]", in at most 80 columns.
 static void print_row(const Option *option)
 {
-    char name[128], value[64], letter[8] = "";
-    bool flag = option->type == ARG_FLAG;
+    enum { TEXT = 28, WIDTH = 80 };
+    char value[64], text[512], letter[8] = "";
     if (option->letter)
         snprintf(letter, sizeof letter, "-%c,", option->letter);
-    snprintf(name, sizeof name, "%s%s %s", flag ? "[no-]" : "", option->name,
-             option->metavar ? option->metavar : "");
     value_text(option, value, sizeof value);
-    printf("  %3s --%-20s  %-10s  %s\n", letter, name, value, option->help);
+    snprintf(text, sizeof text, *value ? "%s [%s]" : "%s", option->help, value);
+    int column = printf("  %3s --%s%s %s", letter, option->type == ARG_FLAG ? "[no-]" : "",
+                        option->name, option->metavar ? option->metavar : "");
+    for (char *rest = text, *word; (word = strsep(&rest, " "));) {
+        bool first = word == text;
+        if (first ? column >= TEXT : column + 1 + (int)strlen(word) > WIDTH)
+            column = 0 * printf("\n");
+        column += printf("%*s%s", first || column == 0 ? TEXT - column : 1, "", word);
+    }
+    printf("\n");
 }
 
 static _Noreturn void print_help(const Args *args)
@@ -330,13 +348,12 @@ static _Noreturn void print_help(const Args *args)
            args->operands ? args->operands : "");
     if (args->summary)
         printf("%s\n", args->summary);
-    printf("\n  option                      default\n");
     for (int i = 0; i < args->count; i++) {
-        if (i > 0 && args->groups[i] != args->groups[i - 1])
-            printf("\n");
+        if (i == 0 || args->groups[i] != args->groups[i - 1])
+            printf("\n%s:\n", args->files[i]);
         print_row(&args->rows[i]);
     }
-    printf("\n  -h, --help                              this text\n");
+    printf("\n  -h, --help                this text\n");
     exit(fflush(stdout) == 0 ? 0 : EXIT_FAILED);
 }
 
@@ -384,6 +401,8 @@ static void read_config(Args *args, const char *path)
     if (!in || ferror(in))
         args_reject(args, "config", "%.200s: %s", path, strerror(errno));
     fclose(in);
+    if (length > (ssize_t)strlen(*text))
+        args_reject(args, "config", "%.200s: not a text: byte %zd is zero", path, length);
     config.reading = path;
     config.line = 0;
     for (char *rest = length > 0 ? *text : NULL, *line; (line = strsep(&rest, "\n"));) {
@@ -448,6 +467,24 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
+// Refuses an option that was given, and is not off, but has no effect without a different one.
+static void check_needs(const Args *args)
+{
+    for (int i = 0; i < args->count; i++) {
+        const Option *option = &args->rows[i];
+        char own[PATH_MAX], value[PATH_MAX];
+        if (!args->given[i] || !option->needs)
+            continue;
+        size_t length = strcspn(option->needs, " ");
+        const char *choices = option->needs + length;
+        value_text(option, own, sizeof own);
+        value_text(by_name((Args *)args, option->needs, length), value, sizeof value);
+        if (is_off(own) || (*choices ? is_choice(choices + 1, value) : !is_off(value)))
+            continue;
+        args_reject(args, option->name, "has no effect without --%s", option->needs);
+    }
+}
+
 // Returns the number of words that are options and their values.
 static int parse_words(Args *args, int argc, char **argv)
 {
@@ -493,4 +530,5 @@ void args_parse(Args *args, int argc, char **argv)
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
     if (config.print)
         print_config(args);
+    check_needs(args);
 }

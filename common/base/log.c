@@ -38,6 +38,7 @@ struct Log {
     LogConfig config;
     int rank, ranks;
     bool terminal;
+    int lost;               // errno, if a line could not be written to stdout
     char *path;             // of the metrics, or NULL
     Progress line;
     double stepped;         // when log_step was last called (s)
@@ -223,7 +224,8 @@ void log_say(Log *log, const char *format, ...)
     vprintf(format, args);
     va_end(args);
     printf("\n");
-    fflush(stdout);
+    if (fflush(stdout) != 0 && errno != EPIPE)  // a pipe's reader may have seen enough
+        log->lost = errno;
     alive_outside_end();
     if (log->line.shown)
         progress_draw(log, true);
@@ -344,4 +346,5 @@ void log_end(Log *log, uint64_t weight_hash, int threads)
     log_event(log, "end", json_pack("{s:s, s:i, s:f}", "weight_hash", hash, "threads", threads,
                                     "peak_rss_mb", (double)usage.ru_maxrss / 1024));
     log_say(log, "weight hash: %s", hash);
+    CHECK(!log->lost, "", "stdout: %s: lines are missing", strerror(log->lost));
 }

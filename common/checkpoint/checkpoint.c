@@ -479,8 +479,6 @@ void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
         args_reject(args, "resume", "cannot be combined with --init: both load weights");
     if (c->resume && strcmp(c->resume, "auto") == 0 && !c->save)
         args_reject(args, "resume", "auto needs --save FILE: the file to resume from");
-    if (args_given(args, "save-every") && !c->save)     // saver.c's option, in steps that have it
-        args_reject(args, "save-every", "needs --save FILE");
 }
 
 const char *checkpoint_find(const CheckpointConfig *c)

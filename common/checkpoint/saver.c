@@ -35,7 +35,8 @@ void saver_options(Args *args, SaverConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "save-every", 0, ARG_INT, &config->every, "STEPS",
-          "steps between checkpoints within an epoch (0: none)", .min = 0, .max = 1e9 }));
+          "steps between checkpoints within an epoch (0: none)", .min = 0, .max = 1e9,
+          .needs = "save" }));
 }
 
 bool saver_due(const SaverConfig *config, int64_t global_step)
