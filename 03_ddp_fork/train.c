@@ -63,7 +63,8 @@ static void train_options(Args *args, Config *c)
           .min = 0, .max = 1024, .own = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "a new order each epoch" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after N steps", 1, 1e9 },
-        { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL, "train and evaluate one batch; save nothing" }));
+        { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL,
+          "train and evaluate one batch; save nothing" }));
 }
 
 static void parse(Args *args, Config *c, int argc, char **argv)
@@ -434,7 +435,8 @@ static void load_weights(Job *job)
     model_init(job->model, job->config->seed);
     if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
         FAIL_ERROR(&error);
-    CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate", c->save);
+    CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate",
+          c->save);
 }
 
 // The start of a run, or the state of the run that is resumed.

@@ -108,8 +108,9 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
         WRONG("ranks count from 0", "RANK is %d, but WORLD_SIZE is %d", world->rank, world->size);
     name_rank(world);
     if (world->size > 1 && (!host || port <= 0))
-        WRONG("the host of rank 0, and any free port there, the same for all ranks", "WORLD_SIZE is "
-              "%d, but there is no %s", world->size, host ? "MASTER_PORT" : "MASTER_ADDR");
+        WRONG("the host of rank 0, and any free port there, the same for all ranks",
+              "WORLD_SIZE is %d, but there is no %s", world->size,
+              host ? "MASTER_PORT" : "MASTER_ADDR");
     if (world->size > 1)
         meet_at(host, port, world, store);
 }
@@ -128,7 +129,7 @@ static void mpi_is_late(int signal)
 static void start_mpi(double timeout)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory) {                // mpirun's: a kill leaves nothing in /dev/shm (names of 4 and 5)
+    if (directory) {    // mpirun's: a kill leaves nothing in /dev/shm (names of 4 and 5)
         setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
     }

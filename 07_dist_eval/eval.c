@@ -245,7 +245,8 @@ static void print_naive(const Eval *eval, Log *log)
     Means n = naive(eval);
     int count = eval->test->count, size = comm_size(eval->comm);
     int padded = (count / size + (count % size > 0)) * size;
-    log_say(log, "   == naive: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %d images, mean of means",
+    log_say(log,
+            "   == naive: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %d images, mean of means",
             n.loss, n.top1, n.top5, padded);
     log_event(log, "naive", json_pack("{s:o, s:o, s:o, s:i}", "test_loss", log_number(n.loss),
                                       "top1", log_number(n.top1), "top5", log_number(n.top5),

@@ -113,7 +113,8 @@ static void leave_loopback(const char *host, TcpAddress address)
     if (tcp_is_loopback(address) && node && strcmp(host, node) == 0)
         tcp_own_address(NULL, address, &error);
     CHECK(!tcp_is_loopback(address),
-          "--master-addr ADDRESS; or --rendezvous file:PATH --iface NAME", "%s is %s on this host, which leads to no other", host, address);
+          "--master-addr ADDRESS; or --rendezvous file:PATH --iface NAME",
+          "%s is %s on this host, which leads to no other", host, address);
 }
 
 // Rank 0 listens on a free port and writes its address to a file.

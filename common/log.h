@@ -14,8 +14,9 @@ void log_options(Args *args, LogConfig *config);
 
 typedef struct Log Log;
 // Of several ranks (check_set_rank) only rank 0 prints, and its rates are sums over all ranks. The
-// others write metrics only if the file's name contains "%r", which each rank (rank 0, too) replaces
-// by its number. append: a resumed run continues the same file. Fails if the metrics file cannot be opened.
+// others write metrics only if the file's name contains "%r", which each rank (rank 0, too)
+// replaces by its number. append: a resumed run continues the same file. Fails if the metrics file
+// cannot be opened.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
 // Are numbers due after this step (from 1)? They are every print_freq steps and at the last one. On
@@ -60,8 +61,8 @@ void log_test(Log *log, const Stats *test, bool only);
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // One JSON object on its own line, with "event" first, then the members, which it takes over:
-// log_event(log, "eval", json_pack("{s:o}", "top1", log_number(65.0))). The line is written at once.
-// If that fails (a full disk), prints a warning and ends the file; training continues.
+// log_event(log, "eval", json_pack("{s:o}", "top1", log_number(65.0))). The line is written at
+// once. If that fails (a full disk), prints a warning and ends the file; training continues.
 void log_event(Log *log, const char *event, json_t *members);
 json_t *log_number(double value);       // null if it is not finite: JSON has no such numbers
 // The "config" event: program, git revision, machine, device, time, every option as a member of

@@ -19,8 +19,8 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // already name another. (Gloo listens at the world's address.)
 void tcp_set_library_interface(const char *interface);
 
-// A socket bound to this address only. Port 0: the system chooses one. Call listen later. The socket
-// is non-blocking and close-on-exec. -1: failed.
+// A socket bound to this address only. Port 0: the system chooses one. Call listen later. The
+// socket is non-blocking and close-on-exec. -1: failed.
 int tcp_bind(const TcpPlace *place, Error *err);
 // The address and port of this side of a socket, or (peer) of the other side.
 TcpPlace tcp_place(int socket, bool peer);

@@ -36,8 +36,8 @@ for signal in INT TERM; do
 done
 
 # During an evaluation, which is finished; no rank begins the next epoch.
-"$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small --train-samples 80 --test-samples 20000 --epochs 2 --save stopped.st \
-    >begun 2>&1 &
+"$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small --train-samples 80 --test-samples 20000 --epochs 2 \
+    --save stopped.st >begun 2>&1 &
 pid=$!
 until grep -q "== saved" begun || ! kill -0 $pid 2>/dev/null; do sleep 0.01; done
 kill -INT $pid

@@ -27,15 +27,16 @@ expect 0 "$hash" train --epochs 2 --resume half.st
 expect 0 "top1" train -e --resume run.st
 expect 0 "weight hash: " train --dry-run
 
-# The checkpoints of every step. The best one is written before the last, and is kept if a later epoch, here of a resumed run, is
-# only equally good. The numbers of an epoch include all its steps, before and after a stop.
+# The checkpoints of every step. The best one is written before the last, and is kept if a later epoch, here of a
+# resumed run, is only equally good. The numbers of an epoch include all its steps, before and after a stop.
 tiny=(--arch lenet --data synthetic --train-samples 40 --test-samples 20 -b 10 --threads 1 -j 1)
 epoch_of() { sed -n 's/^{"event":"epoch"\(.*\),"seconds".*/\1/p' "$1"; }
 for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do
     run=("$BUILD/$name/train" "${tiny[@]}")
     [ "$name" = 03_ddp_fork ] && run+=(-n 2)
     expect 0 "== sav" "${run[@]}" --epochs 1 --save "$name.st" --metrics "$name"
-    check "$name: the best first" test "$(grep -o "$name.st.*" "$TMP/output" | tr '\n' ' ')" = "$name.st $name.st.best $name.st "
+    check "$name: the best first" \
+        test "$(grep -o "$name.st.*" "$TMP/output" | tr '\n' ' ')" = "$name.st $name.st.best $name.st "
     cp "$name.st.best" first.st
     expect 0 "== resumed" "${run[@]}" --epochs 2 --lr 0 --resume "$name.st" --save "$name.st"
     check "$name: the first of two equally good ones is kept" cmp "$name.st.best" first.st

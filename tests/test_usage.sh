@@ -14,7 +14,8 @@ sane()
 mkdir bin
 cat >bin/nvidia-smi <<'END'
 #!/bin/sh
-[ "$*" = "--query-gpu=utilization.gpu,memory.used,power.draw,clocks.sm,temperature.gpu --format=csv,noheader,nounits" ] &&
+query=utilization.gpu,memory.used,power.draw,clocks.sm,temperature.gpu
+[ "$*" = "--query-gpu=$query --format=csv,noheader,nounits" ] &&
     printf '%s\n' "90, 5000, 400.5, 1755, [N/A]" "100, 300, 100.0, 1700, [N/A]"
 END
 chmod +x bin/nvidia-smi

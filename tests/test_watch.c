@@ -130,7 +130,8 @@ static void set(int rank, const State *state, bool remote, double now)
         alive_done();
     ranks[rank] = (Watched){
         .alive = state->elsewhere ? NULL : &pages[rank], .pid = 1000 + rank, .host = "node1",
-        .beats = pages[rank].beats, .last_beat = now - state->silent, .remote = remote, .last_message = now - state->unsent,
+        .beats = pages[rank].beats, .last_beat = now - state->silent, .remote = remote,
+        .last_message = now - state->unsent,
         .stopped = state->stopped ? now - state->stopped : 0, .delay = state->delay, .status = state->status,
         .ended = state->ended ? now - state->ended : 0,
     };

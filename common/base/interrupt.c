@@ -68,7 +68,8 @@ void interrupt_silence(void) { silenced = true; }
 
 void interrupt_answer(void)
 {
-    static const char said[] = "\nstopping after this step or evaluation; Ctrl-C again stops at once\n";
+    static const char said[] =
+        "\nstopping after this step or evaluation; Ctrl-C again stops at once\n";
     ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
     (void)written;              // stderr may be closed
 }

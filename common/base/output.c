@@ -221,7 +221,7 @@ static bool sync_directory(const char *path)
     snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path + 1) : 1,
              slash ? path : ".");
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = fd >= 0 && (sync_file(fd) == 0 || errno == EINVAL);   // EINVAL: not in this file system
+    bool ok = fd >= 0 && (sync_file(fd) == 0 || errno == EINVAL);  // EINVAL: it has no fsync
     if (fd >= 0)
         close(fd);
     return ok;

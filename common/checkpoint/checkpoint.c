@@ -369,8 +369,8 @@ static void warn_of_replacing(const char *path)
     if (stat(path, &st) != 0 || st.st_size == 0)
         return;
     strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime_r(&st.st_mtime, &tm));
-    WARN("", "%.300s: this run will replace the checkpoint of %s (--resume auto continues it)", path,
-         date);
+    WARN("", "%.300s: this run will replace the checkpoint of %s (--resume auto continues it)",
+         path, date);
 }
 
 bool checkpoint_claim(const char *save, const char *from, Error *err)

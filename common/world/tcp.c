@@ -59,8 +59,9 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err)
             memcpy(address, to_place((const Address *)i->ifa_addr).address, TCP_ADDRESS);
     }
     freeifaddrs(all);
-    return found || error_set(err, "ip -brief address shows those of this machine", "no interface %s "
-                              "is up and has an IPv4 address", interface ? interface : "");
+    return found || error_set(err, "ip -brief address shows those of this machine",
+                              "no interface %s is up and has an IPv4 address",
+                              interface ? interface : "");
 }
 
 void tcp_set_library_interface(const char *interface)
@@ -86,8 +87,8 @@ int tcp_bind(const TcpPlace *place, Error *err)
                   "this one", "%s is not an address of this machine", place->address);
     else
         error_set(err, "another run may have it (ss -ltnp shows which): choose a different "
-                  "--master-port", "cannot listen at port %d of %s: %s", place->port, place->address,
-                  strerror(errno));
+                  "--master-port", "cannot listen at port %d of %s: %s", place->port,
+                  place->address, strerror(errno));
     if (bound >= 0)
         close(bound);
     return -1;

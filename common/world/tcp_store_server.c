@@ -87,7 +87,8 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
         hello->rank < 0 || hello->rank >= hello->size)
         return "it is another program, or another version of this one";
     if (strncmp(hello->token, s->config.token, STORE_TOKEN) != 0)
-        return "it has another token than rank 0: DDP_TOKEN must be the same on all ranks, or unset";
+        return "it has another token than rank 0: DDP_TOKEN must be the same on all ranks, or "
+               "unset";
     if (strncmp(hello->run, s->config.run, STORE_NAME) != 0)
         return "it belongs to another run: choose another port";
     return s->going ? "the run has begun: all ranks are there" : NULL;
@@ -276,8 +277,8 @@ static _Noreturn void give_up(TcpStoreServer *s, int there)
         }
     error_set(&error, "are they started, and do they look for rank 0 here? does a firewall stop "
               "them? --timeout gives more time",
-              "%d of %d ranks came within %.3g s: missing %s %s%s", there, size, s->config.timeout, named > 1 ? "are" : "is", missing,
-              named > 16 ? ", ..." : "");
+              "%d of %d ranks came within %.3g s: missing %s %s%s", there, size,
+              s->config.timeout, named > 1 ? "are" : "is", missing, named > 16 ? ", ..." : "");
     refuse_run(s, &error);
 }
 
