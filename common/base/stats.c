@@ -10,7 +10,8 @@ void fail_diverged(const Stats *stats, int64_t epoch, int64_t step)
     if (!own)
         what = stats->bad_gradients > 0 ? "a gradient (of some rank)" : "the loss (of some rank)";
     if (step == 0)
-        fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "take an earlier checkpoint, or different weights",
+        fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
+                "take an earlier checkpoint, or different weights",
                 "%s is not finite with the weights that were loaded", what);
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
             "%s is not finite in epoch %lld, by step %lld; nothing was saved since", what,

@@ -45,8 +45,9 @@ typedef struct FileBytes {
     size_t size, capacity;
 } FileBytes;
 
-// Thread-safe, if each thread has its own `to`. The caller frees to->bytes. Fails if the file is too
-// large. A file that cannot be opened or read ends the program: a failing disk is no bad picture.
+// Thread-safe, if each thread has its own `to`. The caller frees to->bytes. Fails if the file is
+// too large. A file that cannot be opened or read ends the program: a failing disk is no bad
+// picture.
 bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err);
 // For messages: "DIR/train/cat/1.jpg", shortened to size.
 void folder_name(const Folder *folder, int file, char *name, size_t size);
