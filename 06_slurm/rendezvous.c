@@ -129,7 +129,7 @@ static void mpi_is_late(int signal)
 static void start_mpi(double timeout)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory) {    // mpirun's: a kill leaves nothing in /dev/shm (names of 4 and 5)
+    if (directory) {                // mpirun's: a kill leaves nothing in /dev/shm (two names)
         setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
     }

@@ -24,7 +24,8 @@ typedef struct Alive {
     _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
     _Atomic int64_t count;          // values
     _Atomic uint64_t operation[2], communicator[2];     // names of up to 15 letters
-    int64_t supervisor;             // process that watches this page, or 0
+    int64_t supervisor;             // process that watches this page, or 0;
+    uint64_t pid_namespace;         // where that is its number (launcher_namespace)
 } Alive;
 
 // From now on this process publishes here (shared memory that stays mapped). NULL: in private

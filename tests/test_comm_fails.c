@@ -199,8 +199,8 @@ static void knock_at(pid_t pid)
                                       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
             int stranger = socket(AF_INET, SOCK_STREAM, 0);
             if (connect(stranger, (struct sockaddr *)&to, sizeof to) == 0)
-                send(stranger, "GET / HTTP/1.1\r\nHost: a stranger, who is not a rank of the run\r\n", 64,
-                     MSG_NOSIGNAL);
+                send(stranger,
+                     "GET / HTTP/1.1\r\nHost: a stranger, who is not a rank of the run\r\n", 64, MSG_NOSIGNAL);
             usleep(200 * 1000);
             close(stranger);
         }

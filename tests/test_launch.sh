@@ -81,9 +81,9 @@ begin env DDP_TOKEN=12345 "$launch" -n 2 -- "$rank" all=catch,wait
 ready 2
 in_arguments() { tr '\0' '\n' <"/proc/$1/cmdline" | grep -q 12345; }
 for process in $pid $(pgrep -P $pid); do
-    check "no secret in the arguments of $process" not in_arguments "$process"
+    check "no token in the arguments of $process" not in_arguments "$process"
 done
-check "the secret is in the environment" grep -qzxF "DDP_TOKEN=12345" "/proc/$(pgrep -P $pid | head -1)/environ"
+check "the token is in the environment" grep -qzxF "DDP_TOKEN=12345" "/proc/$(pgrep -P $pid | head -1)/environ"
 
 # --- two launchers at the same time; a port that is in use ------------------------------------------------
 
@@ -96,6 +96,11 @@ expect 1 "$((port + 1))" "$launch" --master-port $((port + 1)) --max-restarts 3 
 check "a line and a hint" test "$(wc -l <output)" -le 2
 kill -TERM $pid
 wait $pid
+
+# In a container with process numbers of its own, launch's number means a different process, or none.
+if unshare -rpf true 2>/dev/null; then
+    expect 0 "ready: rank 0" "$launch" -n 1 -- unshare -rpf --mount-proc "$rank" all=live1,catch,sleep300,done
+fi
 
 # --- programs without heartbeats ---------------------------------------------------------------------------
 

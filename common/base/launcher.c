@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int launcher_ranks(const char **variable)
@@ -25,11 +26,17 @@ void launcher_check(int ranks)
         fail_at(__FILE__, __LINE__, EXIT_USAGE,
                 "step 04 and later join the ranks of a launcher, 06 and later those of srun; "
                 "mpirun must belong to the MPI that the program is built with; to train alone, "
-                "unset the variable", "%s is %d, but this process is one of "
-                "%d: the launcher's ranks would all train alone", variable, started, ranks);
+                "unset the variable", "%s is %d, but this process is one of %d: the launcher's "
+                "ranks would all train alone", variable, started, ranks);
 }
 
 // --- the launcher's process ----------------------------------------------------------------------
+
+unsigned long launcher_namespace(void)
+{
+    struct stat here;
+    return stat("/proc/self/ns/pid", &here) == 0 ? here.st_ino : 0;
+}
 
 // Did the process start with this variable?
 static bool has_variable(pid_t pid, const char *name)

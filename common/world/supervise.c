@@ -9,7 +9,6 @@
 #include "watch.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -160,6 +159,7 @@ pid_t supervise_fork(Supervisor *s, int rank, double timeout)
     memset((void *)&s->pages[i], 0, sizeof s->pages[i]);
     s->pages[i].timeout = timeout;
     s->pages[i].supervisor = s->self;
+    s->pages[i].pid_namespace = launcher_namespace();
     pid_t pid = fork();
     if (pid == 0)
         set_up_child(s, i);
@@ -241,7 +241,8 @@ static void *wait_for_death(void *launcher)
 bool supervise_inherit(void)
 {
     bool inherited = alive_inherit();
-    pid_t launcher = inherited ? (pid_t)alive_here()->supervisor : launcher_pid();
+    bool known = inherited && alive_here()->pid_namespace == launcher_namespace();
+    pid_t launcher = known ? (pid_t)alive_here()->supervisor : launcher_pid();
     if (getppid() == launcher)          // then a stopped rank dies, too
         prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (launcher > 0)

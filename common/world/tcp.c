@@ -59,9 +59,8 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err)
             memcpy(address, to_place((const Address *)i->ifa_addr).address, TCP_ADDRESS);
     }
     freeifaddrs(all);
-    return found || error_set(err, "ip -brief address shows those of this machine",
-                              "no interface %s is up and has an IPv4 address",
-                              interface ? interface : "");
+    return found || error_set(err, "ip -brief address shows those of this machine", "no interface "
+                              "%s is up and has an IPv4 address", interface ? interface : "");
 }
 
 void tcp_set_library_interface(const char *interface)

@@ -87,8 +87,7 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
         hello->rank < 0 || hello->rank >= hello->size)
         return "it is another program, or another version of this one";
     if (strncmp(hello->token, s->config.token, STORE_TOKEN) != 0)
-        return "it has another token than rank 0: DDP_TOKEN must be the same on all ranks, or "
-               "unset";
+        return "it has another token than rank 0: DDP_TOKEN must be the same on all ranks, or none";
     if (strncmp(hello->run, s->config.run, STORE_NAME) != 0)
         return "it belongs to another run: choose another port";
     return s->going ? "the run has begun: all ranks are there" : NULL;

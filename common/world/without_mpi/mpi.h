@@ -1,5 +1,4 @@
-// mpi.h - replaces MPI in builds without it: a program that mpirun starts prints an error and
-// ends, and all other launchers work. CMake uses this header only if it finds no MPI.
+// mpi.h - for builds without MPI: a program that mpirun starts fails, other launchers work.
 #pragma once
 #include "check.h"
 
