@@ -11,6 +11,7 @@
 // that hung, the last open span shows where.
 #include "trace.h"
 #include "check.h"
+#include "clock.h"
 #include "base/json.h"
 #include "base/output.h"
 #include <errno.h>
@@ -47,12 +48,7 @@ static struct {
     void (*end)(void);
 } profiler;
 
-int64_t trace_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
+int64_t trace_now(void) { return (int64_t)(1e9 * clock_now()); }
 
 // --- the file: everything here is called with the lock held --------------------------------------
 
