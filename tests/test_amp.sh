@@ -195,7 +195,7 @@ all_skip()
     train=$1
     ranks 3 --amp fp16 --max-steps 8 >output 2>&1 || { said; return 1; }
     for rank in 0 1 2; do
-        is "$(steps_of loss_scale m.$rank.jsonl | tr '\n' ' ')" "65536 65536 65536 65536 32768 32768 32768 32768 " &&
+        is "$(steps_of loss_scale m.$rank.jsonl | sed 's/\.0$//' | tr '\n' ' ')" "65536 65536 65536 65536 32768 32768 32768 32768 " &&
             is "$(last_of skipped_steps m.$rank.jsonl)" 1 || { echo "rank $rank"; return 1; }
     done
 }

@@ -110,9 +110,9 @@ for n in 2 3; do
 done
 fails 1 ./left_out -n 2 --timeout 1
 says "all wait for each other, for 1 s now"
-says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: all_gather #"
+says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: broadcast #"
 fails 1 ./left_out -n 2 --check-collectives
-says "rank 0 calls all_reduce #[0-9]+ of $values f32, rank 1 calls all_gather #"
+says "rank 0 calls all_reduce #[0-9]+ of $values f32, rank 1 calls broadcast #"
 
 # Different weights at the end are an error that names the rank.
 check "apart: builds" make apart ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"
