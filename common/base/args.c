@@ -9,7 +9,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { CONFIGS_MAX = 16 };
 static struct {
@@ -162,25 +161,6 @@ static const char *program_name(const Args *args)
     return slash ? slash + 1 : program;
 }
 
-static bool is_positive(const char *variable)
-{
-    const char *text = getenv(variable);
-    return text && atoi(text) > 0;
-}
-
-// Processes that a launcher starts with the same options find the same error. The first on each
-// machine prints it. The others wait a moment, and usually the launcher ends them before they
-// print. srun does not end tasks, so there only task 0 prints.
-static bool is_other_task(void)
-{
-    return !getenv("OMPI_COMM_WORLD_RANK") && is_positive("SLURM_PROCID");
-}
-
-static bool is_other_here(void)
-{
-    return is_positive("LOCAL_RANK") || is_positive("OMPI_COMM_WORLD_LOCAL_RANK");
-}
-
 // Prints one line, whatever the user typed. An error in a config file names the file and the line.
 void args_reject(const Args *args, const char *option, const char *format, ...)
 {
@@ -192,10 +172,6 @@ void args_reject(const Args *args, const char *option, const char *format, ...)
     vsnprintf(text + n, sizeof text - (size_t)n, format, list);
     va_end(list);
     blank_controls(text);
-    if (is_other_task())
-        exit(EXIT_USAGE);
-    if (is_other_here())
-        sleep(1);
     if (config.reading)
         fprintf(stderr, "%s:%d: %s\n", config.reading, config.line, text);
     else
@@ -415,8 +391,6 @@ static void read_config(Args *args, const char *path)
 // Prints the given options, and defaults as comments.
 static _Noreturn void print_config(const Args *args)
 {
-    if (is_other_task() || is_other_here())
-        exit(0);
     for (int i = 0; i < args->count; i++) {
         const Option *option = &args->rows[i];
         char value[PATH_MAX];
