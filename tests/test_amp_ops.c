@@ -463,31 +463,6 @@ TEST(narrowing_and_widening)
         }
 }
 
-// ==== Both streams at once =======================================================================
-
-// Gradients are averaged and narrowed while a loss is computed.
-TEST(beside_the_compute_stream)
-{
-    enum { COUNT = 300000 };
-    float *grads = random_floats(COUNT, 61, 256), *there = to_device(grads, COUNT * sizeof *grads);
-    uint16_t *narrow = memory(COUNT * sizeof *narrow);
-    Batch b = batch_new(ROWS, 0, 62);
-    Scalars *scalars = new_scalars((Scalars){ .scale.value = 256, .set.window = b.counted });
-    Stats *stats = memory(sizeof *stats);
-    stream_sync(device_stream(device));
-    values_scale(ops, beside, COUNT, there, 1 / 256.0f);
-    values_narrow(ops, beside, TYPE_BF16, COUNT, there, 0.5f, narrow);
-    loss_in_parts(&b, scalars, stats);
-    stream_sync(beside);
-    expect_batch("beside", &b, NULL, 256, stats);
-    uint16_t *half = to_host(narrow, COUNT * sizeof *half);
-    int wrong = 0;
-    for (int i = 0; i < COUNT; i++)
-        wrong += !same(load(TYPE_BF16, half, i), rounded(TYPE_BF16, grads[i] / 512));
-    EXPECT_EQ_INT(wrong, 0);
-    check_ends();
-}
-
 int main(void)
 {
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
@@ -505,7 +480,6 @@ int main(void)
     norms_do_not_depend_on_threads();
     clipping();
     narrowing_and_widening();
-    beside_the_compute_stream();
     stream_free(beside);
     ops_free(ops);
     device_close(device);

@@ -1,5 +1,5 @@
-// test_comm_fails.c - ranks that call different collectives, and ranks that die: which rank prints
-// what, and how soon all ranks end.
+// test_comm_fails.c - ranks that die, and strangers: which rank prints what, and how soon all ranks end.
+// (test_diverges.sh has ranks that call different collectives.)
 // ctest: SANITIZERS asan
 #include "../tools/ranks.h"
 #include "check.h"
@@ -38,35 +38,11 @@ static void expect_said(const char *path, const char *words)
     EXPECT(strstr(said(path), words) != NULL, "no '%s' in:\n%s", words, text);
 }
 
-// --- ranks that disagree -------------------------------------------------------------------------
-
 typedef struct Story {
     const char *file;       // for the ranks' stderr
     void (*last)(Comm *comm, Stream *stream, float *values, int rank);
-    bool checked;
     bool beside;            // on a second stream
 } Story;
-
-static void another_call(Comm *comm, Stream *stream, float *values, int rank)
-{
-    if (rank == 1)
-        comm_broadcast(comm, stream, values, 4, COMM_F32, 0);
-    else
-        comm_all_reduce(comm, stream, values, COUNT, COMM_F32);
-}
-
-static void another_count(Comm *comm, Stream *stream, float *values, int rank)
-{
-    comm_all_reduce(comm, stream, values, rank == 2 ? COUNT - 1 : COUNT, COMM_F32);
-}
-
-static void no_call(Comm *comm, Stream *stream, float *values, int rank)
-{
-    if (rank == 0)
-        comm_barrier(comm);
-    else
-        comm_all_gather(comm, stream, values, values + COUNT, 3, COMM_U8);
-}
 
 static int tell(void *arg, const World *world)
 {
@@ -74,7 +50,7 @@ static int tell(void *arg, const World *world)
     redirect(story->file);
     interrupt_install(false);
     Device *device = device_open(0, 1);
-    Comm *comm = comm_new(world, device, "grads", &(CommConfig){ .checked = story->checked });
+    Comm *comm = comm_new(world, device, "grads", NULL);
     Stream *stream = story->beside ? stream_new_beside(device, "comm") : device_stream(device);
     float *values = device_alloc(device, sizeof(float[BIG]));
     if (world->rank == 0)   // an empty message needs no receiver
@@ -105,29 +81,6 @@ static double expect_end(int size, const Story *story, int first, int its_status
             EXPECT_EQ_INT(ranks_join(pids[rank]), status);
     ranks_store_free(store);
     return clock_now() - begin;
-}
-
-// Only rank 0 reports the disagreement and ends. The other ranks wait for a signal.
-static void expect_disagreement(const char *name, int size, const Story *story, const char *words)
-{
-    Story told = *story;
-    told.file = test_path(name);
-    expect_end(size, &told, 0, EXIT_FAILED, SIGTERM, 128 + SIGTERM);
-    expect_said(told.file, words);
-    const char *first = strstr(text, "communicator grads: ");
-    EXPECT(first && !strstr(first + 1, "communicator grads: "), "not one message in:\n%s", text);
-}
-
-TEST(disagreement)
-{
-    expect_disagreement("call", 2, &(Story){ .last = another_call, .checked = true },
-        "rank 0 calls all_reduce #4 of 1000 f32, "
-        "rank 1 calls broadcast #4 of 4 f32 from rank 0");
-    expect_disagreement("count", 3, &(Story){ .last = another_count, .checked = true },
-        "rank 0 calls all_reduce #4 of 1000 f32, rank 2 calls all_reduce #4 of 999 f32");
-    expect_disagreement("barrier", 2,
-        &(Story){ .last = no_call, .checked = true, .beside = true },
-        "rank 0 calls barrier #4, rank 1 calls all_gather #4 of 3 u8");
 }
 
 // --- ranks that die ------------------------------------------------------------------------------
@@ -238,7 +191,6 @@ TEST(a_stranger_is_named_as_a_possible_cause)
 
 int main(void)
 {
-    disagreement();
     sigterm_after_a_loss_prints_nothing();
     ranks_report_a_loss_without_a_supervisor();
     a_stranger_is_named_as_a_possible_cause();

@@ -203,12 +203,4 @@ for name in "${cases[@]}"; do
 done
 echo "${#cases[@]} cases; the slowest ended $(cat ./*/took | sort -n | tail -1) s after the fault"
 
-# Two runs with different options, in one directory at the same time.
-forked 2 --save first --metrics first.jsonl --trace first.trace >first.out 2>&1 &
-forked 3 --lr 0.02 --sync-bn --save second --trace second.trace >second.out 2>&1
-wait
-forked 2 >alone.first
-forked 3 --lr 0.02 >alone.second 2>&1
-check "two runs at once: the first" [ "$(hash_of first.out)" = "$(hash_of alone.first)" ]
-check "two runs at once: the second" [ "$(hash_of second.out)" = "$(hash_of alone.second)" ]
 test_done

@@ -341,13 +341,20 @@ TEST(cifar100_is_read)
     expect_refused(dir, "train.bin: record 41234 has label 100", "100 classes");
 }
 
-// test_data_fails.sh tests files that are too short, missing or pipes.
-TEST(cifar_too_long_is_refused)
+TEST(damaged_cifar_is_refused)
 {
     const char *dir = test_path("broken");
     cifar10_make(dir);
+    EXPECT_EQ_INT(truncate(test_path("broken/data_batch_5.bin"), 15365000), 0);
+    expect_refused(dir, "data_batch_5.bin: read at byte 15365000", "the file is too short");
     cifar_file_make(dir, "data_batch_4.bin", 10001, 1);
     expect_refused(dir, "data_batch_4.bin", "the file is too long");
+    unlink(test_path("broken/data_batch_3.bin"));
+    expect_refused(dir, "data_batch_3.bin", "No such file");
+    EXPECT_EQ_INT(mkfifo(test_path("broken/data_batch_3.bin"), 0600), 0);
+    expect_refused(dir, "data_batch_3.bin: not a regular file", "");
+    mkdir(test_path("empty"), 0755);
+    expect_refused(test_path("empty"), "empty: no data set in this directory", "");
 }
 
 // --- finding a data set --------------------------------------------------------------------------
@@ -582,7 +589,7 @@ int main(void)
     idx_damage_is_named();
     cifar10_is_read();
     cifar100_is_read();
-    cifar_too_long_is_refused();
+    damaged_cifar_is_refused();
     names_and_directories();
     auto_prefers_cifar10();
     sample_counts_limit_the_sets();

@@ -20,7 +20,7 @@ far() # far A B: the largest difference of two files' losses
         awk 'NF == 2 { d = $1 - $2; d = d < 0 ? -d : d; n++; if (!(d <= w)) w = d }
              END { printf "%.6f %d\n", w, n }'
 }
-same_losses() { far "$1" "$2" | awk '{ exit !($1 <= 1e-4 && $2 == 20) }'; }
+same_losses() { far "$1" "$2" | awk -v steps="${3:-20}" '{ exit !($1 <= 1e-4 && $2 == steps) }'; }
 same_test() # same_test A B: equal up to rounding in a different order of additions
 {
     awk -v a="$(test_loss "$1")" -v b="$(test_loss "$2")" 'BEGIN { d = a - b; exit !(a > 0 && d * d < 1e-10) }'
@@ -46,7 +46,10 @@ done
 check "one device: the same weights as 01" test "$(hash_of 1.out)" = "$(hash_of one.out)"
 
 # Fewer rows than devices; two devices by default; a list of devices.
-expect 0 "device 3: " train 02_data_parallel --arch lenet --devices 4 -b 3 --train-samples 8 --epochs 1
+few=(--arch lenet -b 3 --train-samples 8)
+expect 0 "" train 01_single_gpu "${few[@]}" --metrics few.one
+expect 0 "device 3: " train 02_data_parallel "${few[@]}" --devices 4 --metrics few.four
+check "4 devices for 3 rows (off by, steps: $(far few.four few.one))" same_losses few.four few.one 6
 expect 0 "device 0: " train 02_data_parallel --arch lenet --epochs 1 --max-steps 1
 check "two devices by default" grep -q 'device 1: [0-9]* MB (peak)' output
 expect 0 "device 0: " train 02_data_parallel --arch lenet --devices 0,2 --epochs 1 --max-steps 1

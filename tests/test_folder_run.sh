@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Training on a folder of images: the same accuracy as with the data set itself, the same weights with any number of
-# workers and after a restart, each file used once, and bad files.
+# Training on a folder of images: every step, the same weights after a restart, each file used once, and bad files.
+# (test_loader.c compares the batches for any number of workers.)
 #
 # ctest: TIMEOUT 240 PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check
@@ -10,68 +10,29 @@ cd "$TMP" || exit 1
 
 small=(--arch lenet --image-size 32 --threads 1 -b 16 --seed 3 -j 2)
 hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
-top1() { sed -n 's/.*== test:.*top1: *\([0-9.]*\)%.*/\1/p' "$TMP/output" | tail -1; }
 ranks() { timeout -k 5 100 "$BUILD/04_ddp_launcher/launch" -n "$1" -- "${@:2}"; }
 is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 
 "$BUILD/as_folder" --data synthetic --train-samples 200 --test-samples 60 --as-folder tree --scale 48 --format jpeg \
     >output || exit 1
 
-# --- every step, any number of workers
+# --- every step
 
 for step in 01_single_gpu "02_data_parallel --devices 2" "03_ddp_fork --ranks 2" 04_ddp_launcher 05_ddp_amp 06_slurm \
     07_dist_eval; do
     # shellcheck disable=SC2086
     set -- $step
     expect 0 "folder (tree), 200 + 60 images" "$BUILD/$1/train" "${small[@]}" "${@:2}" --data tree --epochs 1
-    expect 0 "== test" "$BUILD/$1/train" "${small[@]}" "${@:2}" --data tree --dry-run
 done
 train=$BUILD/04_ddp_launcher/train
 expect 0 "weight hash" "$train" "${small[@]}" --data tree --epochs 2 --save whole.st
 hash=$(hash_of)
-for j in 0 1 5; do
-    expect 0 "weight hash" "$train" "${small[@]}" --data tree --epochs 2 -j $j
-    check "the same weights with -j $j" is "$(hash_of)" "$hash"
-done
 
 # --- killed in the middle of an epoch
 
 expect 0 "saving" "$train" "${small[@]}" --data tree --epochs 2 --max-steps 17 --save half.st
 expect 0 "resumed" "$train" "${small[@]}" --data tree --epochs 2 --resume half.st
 check "the same weights when resumed" is "$(hash_of)" "$hash"
-
-# One of two ranks is killed as soon as there is a checkpoint, and the launcher restarts both.
-long=("$train" "${small[@]}" -b 8 --data tree --epochs 8)
-expect 0 "weight hash" ranks 2 "${long[@]}"
-two=$(hash_of)
-killed()
-{
-    timeout -k 5 100 "$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 1 -- "${long[@]}" --save two.st \
-        --save-every 5 \
-        --resume auto &
-    for _ in {1..200}; do
-        [ ! -e two.st ] || break
-        sleep 0.05
-    done
-    kill -KILL "$(pgrep -n -f "^$train .*--save two.st")"
-    wait $!
-}
-# On a busy machine the kill may come after the last checkpoint of an epoch. Then try again.
-killed_in_mid_epoch()
-{
-    local status
-    for _ in {1..8}; do
-        rm -f two.st*
-        killed >log 2>&1
-        status=$?
-        ! grep -qE 'resumed: .*, step [1-9]' log || break
-    done
-    cat log
-    return $status
-}
-expect 0 "resumed: two.st" killed_in_mid_epoch
-check "it resumes in the middle of an epoch" grep -qE 'resumed: .*, step [1-9]' output
-check "two ranks, one killed: the same weights" is "$(hash_of)" "$two"
 
 # --- each file once
 
@@ -127,17 +88,4 @@ expect 1 "data: rank 1" mixed "$train" "${small[@]}" --epochs 1
 expect 1 "--resize 30: smaller than the images, 32x32" "$train" "${small[@]}" --data tree --resize 30
 expect 2 "stop" "$train" --bad-images ignore
 
-# --- the accuracy of the data set itself
-
-set=/usr/share/datasets/fashion-mnist
-if [ -d $set ]; then
-    plain=(--arch lenet --threads 1 -b 32 --lr 0.02 --epochs 5 --no-augment --seed 1)
-    expect 0 "pictures" "$BUILD/as_folder" --data $set --train-samples 3000 --test-samples 1000 --as-folder clothes
-    expect 0 "== test" "$train" "${plain[@]}" --data $set --train-samples 3000 --test-samples 1000
-    first=$(top1)
-    expect 0 "== test" "$train" "${plain[@]}" --data clothes --image-size 28 --resize 28
-    second=$(top1)
-    check "top1 of the set $first, of the folder $second" \
-        awk -v a="$first" -v b="$second" 'BEGIN { exit !(a > 70 && b > 70 && a - b < 3 && b - a < 3) }'
-fi
 test_done

@@ -66,27 +66,6 @@ expect 0 "127.0.0.12" on_head srun -N 1 --nodelist 127.0.0.12 printenv SLURMD_NO
 expect 1 "there is no cable" "$slurm" disconnect 2
 dies "keeper" "$(cat "$DDP_SLURM_DIR/keeper")"
 
-export DDP_SLURM_DIR="$TMP/a directory with blanks in its name"
-check "up" cluster_up 1 --loopback
-files=$(on_head printenv DDP_SLURM)
-check "its files" test -e "$files/slurm.conf"
-check "down" "$slurm" down
-check "nothing is left" gone "$DDP_SLURM_DIR"
-check "its files are removed, too" not ls -d "$files"
-export DDP_SLURM_DIR=$TMP/slurm
-
-if [ $EUID = 0 ] && id nobody >/dev/null 2>&1; then
-    mkdir -p his/tools
-    cp "$SRC"/tools/{slurm,shell}.sh his/tools
-    chown -R nobody his
-    chmod 711 "$TMP"
-    as_nobody() { (cd his && DDP_SLURM_DIR=$TMP/his/slurm setpriv --reuid=nobody --regid=nogroup --clear-groups "$@"); }
-    expect 0 "up after" as_nobody tools/slurm.sh up 2
-    expect 0 "1: nobody" as_nobody tools/slurm.sh run srun -N 2 -l id -un
-    expect 0 "" as_nobody tools/slurm.sh down
-    check "nothing is left" gone "$TMP/his/slurm"
-fi
-
 # --- nodes in namespaces ----------------------------------------------------------------------------------------------
 
 cluster_up 2 --gpus 2 || exit 1
@@ -95,17 +74,11 @@ has_namespaces || {
     echo "not tried: nodes in namespaces (they are refused here)"
     test_done
 }
-first=$DDP_SLURM_DIR
-export DDP_SLURM_DIR="$TMP/a second one"
-check "a second cluster" cluster_up 3
-expect 0 "" on_head srun -N 3 -l hostname
-check "each node has its name" test "$(sort "$TMP/output" | paste -sd' ')" = "0: node1 1: node2 2: node3"
-expect 0 "" on_head srun -N 3 -l getent hosts node1
-check "and all nodes can resolve it" test "$(grep -c '10.77.0.11 *node1' "$TMP/output")" = 3
-expect 2 "there is no node '3'" env DDP_SLURM_DIR="$first" "$slurm" node 3 true
-check "down" "$slurm" down
-check "the second is gone" gone "$DDP_SLURM_DIR"
-export DDP_SLURM_DIR=$first
+expect 0 "" on_head srun -N 2 -l hostname
+check "each node has its name" test "$(sort "$TMP/output" | paste -sd' ')" = "0: node1 1: node2"
+expect 0 "" on_head srun -N 2 -l getent hosts node1
+check "and all nodes can resolve it" test "$(grep -c '10.77.0.11 *node1' "$TMP/output")" = 2
+expect 2 "there is no node '3'" "$slurm" node 3 true
 
 expect 0 "0-1-1" on_head srun -N 2 --ntasks-per-node=1 bash -c 'echo "$SLURM_LOCALID-$SLURM_NODEID-$SLURM_PROCID"'
 expect 0 "" on_head srun -N 2 -n 4 --gpus-per-task=1 printenv CUDA_VISIBLE_DEVICES

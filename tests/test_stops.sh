@@ -21,6 +21,8 @@ begin()
 }
 
 # The run finishes the current step and saves. Resumed, it ends with the weights of an uninterrupted run.
+train --epochs 1 >begun 2>&1
+alone=$(hash_of begun)
 for signal in INT TERM; do
     begin 3 --arch lenet $small --epochs 1 --save stopped.st
     kill -$signal $pid
@@ -30,8 +32,7 @@ for signal in INT TERM; do
     check "$signal: it is reported" grep -q "Training Interrupted" begun
     check "$signal: one checkpoint, nothing else" test "$(ls | tr '\n' ' ')" = "begun stopped.st "
     train --epochs 1 --resume stopped.st >resumed 2>&1
-    train --epochs 1 >alone 2>&1
-    check "$signal: the same weights in the end" test -n "$(hash_of alone)" -a "$(hash_of resumed)" = "$(hash_of alone)"
+    check "$signal: the same weights in the end" test -n "$alone" -a "$(hash_of resumed)" = "$alone"
     rm -f ./*
 done
 
@@ -50,7 +51,7 @@ check "the evaluation is finished, and no more steps" \
 rm -f ./*
 
 # The second Ctrl-C does not wait for the end of the step. A batch this large takes seconds.
-begin 1 --data synthetic --train-samples 12000 -b 6000 --threads 1 -p 1 --save never.st
+begin 1 --data synthetic --train-samples 4000 -b 2000 --threads 1 -p 1 --save never.st
 kill -INT $pid
 sleep 0.05
 kill -INT $pid
@@ -74,6 +75,11 @@ check "not finite: nothing saved" test ! -e nan.st -a ! -e nan.st.best
 train --epochs 1 --save piped.st 2>&1 | head -1 >out
 check "a closed pipe: saved nevertheless" test -s piped.st
 rm -f piped.st piped.st.best
+
+# Bad data is refused before any work. (test_data.c tests the kinds of damage.)
+expect 1 "hint: " train --epochs 1 --data cifer10 --save never.st --metrics never.jsonl
+expect 1 "out of memory" train --epochs 1 --image-size 1024 --train-samples 100000000 --save never.st
+check "nothing is written" not compgen -G "never*"
 
 # Nothing to evaluate is an error, not a score of random weights.
 expect 1 "is not there: nothing to evaluate" train -e --resume auto --save missing.st

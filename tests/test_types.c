@@ -1,5 +1,5 @@
 // test_types.c - 16-bit numbers on the CPU: the conversion of every number, and the memory that
-// activations take. test_short_types.c tests training steps.
+// activations take. test_step_amp.c tests training steps.
 #include "check.h"
 #include "cpu/ops_cpu.h"
 #include "cpu/short_types.h"

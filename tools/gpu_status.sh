@@ -15,7 +15,7 @@ print_rows()
     cat <<'END'
 streams, events, recorded steps | test_streams_fake | test_streams_cuda | - | -
 operations in f32 | test_ops_fake | test_ops_cuda | - | -
-operations in bf16 and fp16 | test_amp_ops_fake test_short_types_fake | test_amp_ops_cuda test_short_types_cuda | - | -
+operations in bf16 and fp16 | test_ops_fake test_amp_ops_fake | test_ops_cuda test_amp_ops_cuda | - | -
 TF32 | - | twice_tf32 recorded_tf32 | - | -
 loader and augmentation | test_loader_fake | test_loader_cuda | - | -
 networks, inference | test_model_fake | test_model_cuda | - | -

@@ -436,7 +436,7 @@ list_commands()
 {
     case $1 in
     1) printf '%s\n' doctor "test ^first_start$" \
-        "test ^test_(streams|ops|amp_ops|short_types|loader)_cuda$" ;;
+        "test ^test_(streams|ops|amp_ops|loader)_cuda$" ;;
     2) echo sanitize ;;
     3) echo "test ^test_(step|step_amp|model|replicas)_cuda$|^steps_alike$|^twice_" ;;
     4) printf '%s\n' "test ^recorded_" "test ^gloo_2_ranks$" "test ^gloo_2_sync_bn$" "test ^(devices|nccl)_" ;;
