@@ -85,7 +85,7 @@ typedef struct Job {
     const Config *config;
     const char *from;       // the checkpoint that this run resumes, or NULL
     const char *save;       // the one that it writes, or NULL
-    int epochs;             // when it is complete
+    int epochs;             // of the whole run
     Data data;
     Log *log;
     Device *device;
@@ -156,16 +156,16 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// The learning rate `later` steps after the next step; -1: of the step before it.
-static double learning_rate(const Job *job, int64_t later)
+// The learning rate of a step of this epoch, from 0.
+static double learning_rate(const Job *job, int64_t step)
 {
-    int64_t steps = steps_per_epoch(job), step = job->state.epoch * steps + job->state.step;
-    return optim_lr(&job->config->optim, step + later, steps, job->epochs);
+    int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
+    return optim_lr(&job->config->optim, first + step, steps, job->epochs);
 }
 
 static void set_scalars(Job *job)
 {
-    StepSettings settings = optim_settings(job->optim, learning_rate(job, 0));
+    StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step));
     scalars_set(job->ops, job->scalars, settings);
 }
 
@@ -177,45 +177,31 @@ static bool should_stop(const Job *job)
 
 // ---- Reading the device -------------------------------------------------------------------------
 
-// Waits for the device.
-static Stats read_stats(Job *job, const Stats *on_device)
+// Waits for the device. Ends the run, before anything is saved, if a loss or a gradient was not
+// finite.
+static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;
     copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
     stream_sync(device_stream(job->device));
+    if (stats.not_finite > 0 || stats.bad_gradients > 0)
+        fail_diverged(&stats, job->state.epoch + 1, job->state.step);
     return stats;
-}
-
-// Ends the run, before anything is saved, if a loss or a gradient was not finite.
-static void check_finite(Job *job, const Stats *stats)
-{
-    if (stats->not_finite > 0 || stats->bad_gradients > 0)
-        fail_diverged(stats, job->state.epoch + 1, job->state.step);
 }
 
 static void report(Job *job)
 {
-    Stats stats = read_stats(job, job->train_stats);
-    check_finite(job, &stats);
     LogStep line = {
         .epoch = job->state.epoch + 1,
         .epochs = job->epochs,
         .step = job->state.step,
         .steps = steps_per_epoch(job),
         .final = should_stop(job),
-        .stats = stats,
-        .lr = learning_rate(job, -1),
+        .stats = read_finite(job, job->train_stats),
+        .lr = learning_rate(job, job->state.step - 1),
         .data_wait_ms = loader_wait_ms(job->train),
     };
     log_step(job->log, &line);
-}
-
-// The sums since the epoch began.
-static Stats epoch_stats(Job *job)
-{
-    Stats stats = read_stats(job, job->train_stats);
-    check_finite(job, &stats);
-    return stats;
 }
 
 // ---- Evaluating and saving ----------------------------------------------------------------------
@@ -230,8 +216,7 @@ static Stats evaluate(Job *job)
         loss_cross_entropy(job->ops, batch->rows, job->data.test.classes, job->model->logits,
                            batch->labels, job->scalars, job->test_stats, NULL);
     }
-    Stats stats = read_stats(job, job->test_stats);
-    check_finite(job, &stats);
+    Stats stats = read_finite(job, job->test_stats);
     trace_end();
     log_test(job->log, &stats, job->config->checkpoint.evaluate);
     return stats;
@@ -254,13 +239,12 @@ static void save(Job *job, const char *suffix)
 // In the middle of an epoch the state includes its sums.
 static void save_midway(Job *job)
 {
-    job->state.running = epoch_stats(job);
+    job->state.running = read_finite(job, job->train_stats);
     save(job, "");
 }
 
-// After the last step of an epoch: save, evaluate and print. If the evaluation ends the run, no
-// step is lost: a run that resumes the file evaluates first. The last file is the start of the next
-// epoch.
+// After the last step of an epoch. The file is saved twice: before the evaluation, so that no step
+// is lost if that ends the run, and after it, as the start of the next epoch.
 static void finish_epoch(Job *job, double seconds)
 {
     save_midway(job);
@@ -388,7 +372,6 @@ static void train(Job *job)
     }
     if (job->state.step > 0)
         save_midway(job);
-    interrupt_release();
     log_say(job->log, "            =======  Training %s  ======= ",
             interrupt_requested() ? "Interrupted" : "Finished");
 }

@@ -1,7 +1,7 @@
 // stop.c - after Ctrl-C or SIGTERM, all ranks stop after the same step.
 //
 // A rank that stopped on its own would leave the others waiting for its gradients. So a signal is
-// only a request: a float behind the gradients, which is averaged with them. After the next average
+// only a request: a float after the gradients, which is averaged with them. After the next average
 // every rank sees that it is not 0, and all stop together.
 //
 // The host must not wait for the GPU. There the request is sent after every 8th step, fetched after

@@ -14,9 +14,9 @@ enum { FIRST_BUCKET = 1 << 20 };    // bytes
 struct Ddp {
     DdpConfig config;
     Model *model;
-    size_t count;               // floats to average: the gradients, and stop.c's behind them
+    size_t count;               // floats to average: the gradients, and stop.c's after them
     Comm *comm;                 // for gradients, and for state and hashes at start and end
-    Comm *norms;                // for BatchNorm, whose sums must not queue behind a bucket
+    Comm *norms;                // for BatchNorm, whose sums must not wait for a bucket
     Stream *stream;             // on which buckets are sent
     DdpHook hook;
     void *hook_arg;

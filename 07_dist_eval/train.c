@@ -103,7 +103,7 @@ typedef struct Job {
     const Config *config;
     const char *from;       // the checkpoint that this run resumes, or NULL
     const char *save;       // the one that it writes, or NULL
-    int epochs;             // when it is complete
+    int epochs;             // of the whole run
     Data data;
     Log *log;
     Device *device;
@@ -185,17 +185,17 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// The learning rate `later` steps after the next step; -1: of the step before it.
-static double learning_rate(const Job *job, int64_t later)
+// The learning rate of a step of this epoch, from 0.
+static double learning_rate(const Job *job, int64_t step)
 {
-    int64_t steps = steps_per_epoch(job), step = job->state.epoch * steps + job->state.step;
+    int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
     const OptimConfig *c = &job->config->optim;
-    return optim_lr_of_ranks(c, job->world.size, step + later, steps, job->epochs);
+    return optim_lr_of_ranks(c, job->world.size, first + step, steps, job->epochs);
 }
 
 static void set_scalars(Job *job)
 {
-    StepSettings settings = optim_settings(job->optim, learning_rate(job, 0));
+    StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step));
     settings.clip_norm = job->config->amp.clip_norm;
     settings.window = job->batch->rows;     // the loss is the mean over these rows
     scalars_set(job->ops, job->scalars, settings);
@@ -209,28 +209,22 @@ static bool should_stop(const Job *job)
 
 // ---- Reading the device -------------------------------------------------------------------------
 
-// Waits for the device.
-static Stats read_stats(Job *job, const Stats *on_device)
+// Waits for the device. Ends the run, before anything is saved, if a loss or a gradient was not
+// finite.
+static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;
     copy_to_host(device_stream(job->device), &stats, on_device, sizeof stats);
     stream_sync(device_stream(job->device));
+    bool bad = stats.bad_gradients > 0 && !amp_may_skip(job->amp, &stats, &job->state);
+    if (bad || (stats.not_finite > 0 && stats.bad_gradients == 0))
+        fail_diverged(&stats, job->state.epoch + 1, job->state.step);
     return stats;
-}
-
-// Ends the run, before anything is saved, if a loss or a gradient was not finite.
-static void check_finite(Job *job, const Stats *stats)
-{
-    bool bad = stats->bad_gradients > 0 && !amp_may_skip(job->amp, stats, &job->state);
-    if (bad || (stats->not_finite > 0 && stats->bad_gradients == 0))
-        fail_diverged(stats, job->state.epoch + 1, job->state.step);
 }
 
 static void report(Job *job)
 {
     Scalars scalars = amp_read(job->amp);
-    Stats stats = read_stats(job, job->train_stats);
-    check_finite(job, &stats);
     LogStep line = {
         .norm = scalars.norm,
         .loss_scale = scalars.scale.value,
@@ -240,19 +234,11 @@ static void report(Job *job)
         .step = job->state.step,
         .steps = steps_per_epoch(job),
         .final = should_stop(job),
-        .stats = stats,
-        .lr = learning_rate(job, -1),
+        .stats = read_finite(job, job->train_stats),
+        .lr = learning_rate(job, job->state.step - 1),
         .data_wait_ms = loader_wait_ms(job->train),
     };
     eval_log_step(job->eval, job->log, &line);
-}
-
-// The sums since the epoch began, of all ranks.
-static Stats epoch_stats(Job *job)
-{
-    Stats stats = read_stats(job, job->train_stats);
-    check_finite(job, &stats);
-    return eval_sum(job->eval, &stats);
 }
 
 // ---- Evaluating and saving ----------------------------------------------------------------------
@@ -290,16 +276,16 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saving: %s", path);
 }
 
-// In the middle of an epoch the state includes its sums.
+// In the middle of an epoch the state includes its sums, over all ranks.
 static void save_midway(Job *job)
 {
-    job->state.running = epoch_stats(job);
+    Stats mine = read_finite(job, job->train_stats);
+    job->state.running = eval_sum(job->eval, &mine);
     save(job, "");
 }
 
-// After the last step of an epoch: save, evaluate and print. If the evaluation ends the run, no
-// step is lost: a run that resumes the file evaluates first. The last file is the start of the next
-// epoch.
+// After the last step of an epoch. The file is saved twice: before the evaluation, so that no step
+// is lost if that ends the run, and after it, as the start of the next epoch.
 static void finish_epoch(Job *job, double seconds)
 {
     save_midway(job);
@@ -438,7 +424,6 @@ static void train(Job *job)
     }
     if (job->state.step > 0)
         save_midway(job);
-    interrupt_release();
     log_say(job->log, "            =======  Training %s  ======= ",
             interrupt_requested() ? "Interrupted" : "Finished");
 }

@@ -30,7 +30,7 @@ export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C
 # The options of every run: a small network, a few synthetic images, and one thread so that results do not depend on the
 # number of cores. If an option is repeated, the last one wins.
 tiny=(--arch lenet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 8 --print-freq 1)
-patience=(--timeout 8)              # from 03 on: a hang is reported before the limit
+hang_limit=(--timeout 8)            # from 03 on: a hang is reported before the limit
 
 green='' red='' plain=''
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
@@ -285,8 +285,8 @@ set_command()
     case $step in
     01_*) command=("$train" "${tiny[@]}" --metrics "$name.0.jsonl" "$@") ;;
     02_*) command=("$train" "${tiny[@]}" --metrics "$name.0.jsonl" --devices "$n" "$@") ;;
-    03_*) command=("$train" "${tiny[@]}" "${patience[@]}" --metrics "$name.%r.jsonl" -n "$n" "$@") ;;
-    *) command=("$launch" --nproc-per-node "$n" "${launch_options[@]}" -- "$train" "${tiny[@]}" "${patience[@]}"
+    03_*) command=("$train" "${tiny[@]}" "${hang_limit[@]}" --metrics "$name.%r.jsonl" -n "$n" "$@") ;;
+    *) command=("$launch" --nproc-per-node "$n" "${launch_options[@]}" -- "$train" "${tiny[@]}" "${hang_limit[@]}"
             --metrics "$name.%r.jsonl" "$@") ;;
     esac
 }

@@ -73,7 +73,7 @@ check "nothing saved" not compgen -G 'nan.st*'
 
 # Without that check, no later step changes the weights of any rank.
 check "blind: builds" make blind ddp.c "$reduce" "$(from '>= 13') if (now) grads[7] = 0.0f / 0.0f; $reduce" \
-    train.c "if (stats->not_finite > 0 || stats->bad_gradients > 0)" "if (0)"
+    train.c "if (stats.not_finite > 0 || stats.bad_gradients > 0)" "if (0)"
 for options in "-n 2" "-n 3 --bucket-mb 0"; do
     # shellcheck disable=SC2086
     expect 0 "weight hash" "$train" $options "${small[@]}" --max-steps 12

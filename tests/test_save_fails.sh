@@ -136,8 +136,8 @@ check "fsync of the directory: nothing temporary" nothing_temporary
 
 # --- a second Ctrl-C while a file is written or renamed ----------------------------------------------------
 
-# impatient CALL AT: the program ends at once and leaves no temporary file, whichever thread is writing.
-impatient()
+# stopped_twice CALL AT: the program ends at once and leaves no temporary file, whichever thread is writing.
+stopped_twice()
 {
     before
     rm -f log
@@ -151,15 +151,15 @@ impatient()
     sleep 0.05
     kill -TERM $!
     wait $!
-    check "$1 $2, impatient: exit status" is $? 143
-    check "$1 $2, impatient: no complaint" not says "hint:"
-    check "$1 $2, impatient: the checkpoint" is_whole saved/net
-    check "$1 $2, impatient: nothing temporary" nothing_temporary
+    check "$1 $2, stopped twice: exit status" is $? 143
+    check "$1 $2, stopped twice: no complaint" not says "hint:"
+    check "$1 $2, stopped twice: the checkpoint" is_whole saved/net
+    check "$1 $2, stopped twice: nothing temporary" nothing_temporary
 }
-impatient open 4
-impatient write 2
-impatient fsync 1
-impatient rename 1
+stopped_twice open 4
+stopped_twice write 2
+stopped_twice fsync 1
+stopped_twice rename 1
 
 # --- without the shim -----------------------------------------------------------------------------------
 

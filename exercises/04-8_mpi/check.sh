@@ -12,7 +12,7 @@ sum() { awk -v what="$2" '$1 == what { sum += $2 } END { print sum + 0 }' mpi."$
 count() { cat mpi.? | awk -v what="$1" -v c="$2" '$1 == what && $c == '"$3"' { n++ } END { print n + 0 }'; }
 
 finished right 2 "${same[@]}"
-try yours mpirun --bind-to none -np 2 "$train" "${tiny[@]}" "${patience[@]}" --metrics yours.%r.jsonl "${same[@]}"
+try yours mpirun --bind-to none -np 2 "$train" "${tiny[@]}" "${hang_limit[@]}" --metrics yours.%r.jsonl "${same[@]}"
 { [ -f mpi.0 ] && [ -f mpi.1 ]; } || wrong "mpirun starts two ranks" < <(last_lines yours)
 if [ "$status" = 124 ]; then
     why="Both ranks must call MPI_Allreduce the same number of times, with equal counts."
