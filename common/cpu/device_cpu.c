@@ -343,18 +343,6 @@ static void copy_task(void *arg)
     memcpy(copy->to, copy->from, copy->bytes);
 }
 
-// Uses all threads of the device: one alone cannot use the full memory bandwidth.
-static void copy_pieces_task(void *arg)
-{
-    const Copy *copy = arg;
-    const size_t piece = 1 << 20;
-#pragma omp parallel for schedule(static)
-    for (size_t at = 0; at < copy->bytes; at += piece) {
-        size_t left = copy->bytes - at;
-        memcpy((char *)copy->to + at, (const char *)copy->from + at, left < piece ? left : piece);
-    }
-}
-
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
     stream_call(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
@@ -362,9 +350,7 @@ void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
 
 void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
 {
-    bool large = bytes >= 4 << 20 && stream == &stream->device->compute;
-    stream_call(stream, large ? copy_pieces_task : copy_task, &(Copy){ to, from, bytes },
-               sizeof(Copy));
+    stream_call(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
 }
 
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes)

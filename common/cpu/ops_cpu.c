@@ -167,7 +167,6 @@ Norm *norm_new(Ops *ops, const NormSpec *spec)
     norm->ops = ops;
     norm->spec = *spec;
     norm->block = x->h == 1 && x->w == 1 ? widest_block(x->c) : x->block;
-    CHECK(norm->block <= LANES, "", "normalisation in blocks of %d channels", norm->block);
     norm->blocks = x->c / norm->block;
     norm->pixels = x->h * x->w;
     norm->parts = xmalloc((size_t)device_threads(ops->device) * 2 * channels * sizeof(double));
@@ -210,39 +209,6 @@ static const double *gathered(Norm *norm)
     return norm->all;
 }
 
-// Two sums per channel over one plane, which is short enough for f32's precision.
-typedef void PlaneSums(const Norm *norm, const NormPass *pass, int plane, float *a, float *b);
-
-// Two sums per channel over the batch, in norm->mine from 1 on. Planes are added in double, images
-// by the same thread and threads in the same order each time.
-static void channel_sums(Norm *norm, PlaneSums *plane_sums, const NormPass *pass)
-{
-    int block = norm->block, blocks = norm->blocks, channels = norm->spec.x.c, n = norm->spec.x.n;
-    int threads = device_threads(norm->ops->device);
-#pragma omp parallel num_threads(threads)
-    {
-        int me = omp_get_thread_num(), end = n * (me + 1) / threads * blocks;
-        double *sums = norm->parts + (size_t)me * 2 * channels;
-        float a[LANES], b[LANES];
-        memset(sums, 0, 2 * channels * sizeof *sums);
-        for (int p = n * me / threads * blocks; p < end; p++) {
-            double *to = sums + p % blocks * block;
-            plane_sums(norm, pass, p, a, b);
-            for (int i = 0; i < block; i++) {
-                to[i] += a[i];
-                to[channels + i] += b[i];
-            }
-        }
-    }
-    for (int i = 0; i < 2 * channels; i++) {
-        norm->mine[1 + i] = 0;
-        for (int t = 0; t < threads; t++)
-            norm->mine[1 + i] += norm->parts[(size_t)t * 2 * channels + i];
-    }
-}
-
-// --- forward
-
 // sum and sum of squares of x - mean; `mean` is the origin that batch_statistics chooses.
 SPECIALIZED void plane_moments(Type type, int block, const Norm *norm, NormPass a, int plane,
                                float *sums, float *squares)
@@ -263,10 +229,64 @@ SPECIALIZED void plane_moments(Type type, int block, const Norm *norm, NormPass 
     memcpy(squares, square, block * sizeof *square);
 }
 
-static void moments(const Norm *norm, const NormPass *pass, int plane, float *sum, float *square)
+// out = the gradient of the ReLU's input, (dy1 + dy2) where y > 0, stored for the second loop; and
+// the sums of out and out * (x - mean) of this plane.
+SPECIALIZED void plane_gradient(Type type, int block, const Norm *norm, NormPass a, int plane,
+                                float *sums, float *dots)
 {
-    BY_BLOCK(norm->spec.x.type, norm->block, plane_moments, norm, *pass, plane, sum, square);
+    const float *mean = a.mean + plane % norm->blocks * block;
+    size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
+    float sum[LANES], dot[LANES];
+    for (int i = 0; i < block; i++)
+        sum[i] = dot[i] = 0;
+    for (size_t at = begin; at < end; at += block)
+#pragma omp simd
+        for (int i = 0; i < block; i++) {
+            float g = load(type, a.dy1, at + i);
+            g = a.dy2 ? rounded(type, g + load(type, a.dy2, at + i)) : g;
+            g = !a.y || load(type, a.y, at + i) > 0 ? g : 0;
+            store_exact(type, a.out, at + i, g);
+            sum[i] += g;
+            dot[i] += g * (load(type, a.x, at + i) - mean[i]);
+        }
+    memcpy(sums, sum, block * sizeof *sum);
+    memcpy(dots, dot, block * sizeof *dot);
 }
+
+// Two sums per channel over the batch, in norm->mine from 1 on: the gradient's, or the moments. A
+// plane is short enough for f32's precision. Planes are added in double, images by the same thread
+// and threads in the same order each time.
+static void channel_sums(Norm *norm, bool gradient, NormPass pass)
+{
+    int block = norm->block, blocks = norm->blocks, channels = norm->spec.x.c, n = norm->spec.x.n;
+    int threads = device_threads(norm->ops->device);
+    Type type = norm->spec.x.type;
+#pragma omp parallel num_threads(threads)
+    {
+        int me = omp_get_thread_num(), end = n * (me + 1) / threads * blocks;
+        double *sums = norm->parts + (size_t)me * 2 * channels;
+        float a[LANES], b[LANES];
+        memset(sums, 0, 2 * channels * sizeof *sums);
+        for (int p = n * me / threads * blocks; p < end; p++) {
+            double *to = sums + p % blocks * block;
+            if (gradient)
+                BY_BLOCK(type, block, plane_gradient, norm, pass, p, a, b);
+            else
+                BY_BLOCK(type, block, plane_moments, norm, pass, p, a, b);
+            for (int i = 0; i < block; i++) {
+                to[i] += a[i];
+                to[channels + i] += b[i];
+            }
+        }
+    }
+    for (int i = 0; i < 2 * channels; i++) {
+        norm->mine[1 + i] = 0;
+        for (int t = 0; t < threads; t++)
+            norm->mine[1 + i] += norm->parts[(size_t)t * 2 * channels + i];
+    }
+}
+
+// --- forward
 
 static void statistics_set(const NormTensors *t, int c, double count, double mean, double var)
 {
@@ -311,7 +331,7 @@ static void batch_statistics(Norm *norm, const NormTensors *t, const void *x)
     for (int c = 0; c < channels; c++)
         t->mean[c] = load(norm->spec.x.type, x,
                           (size_t)(c / block) * norm->pixels * block + c % block);
-    channel_sums(norm, moments, &(NormPass){ .mean = t->mean, .x = x });
+    channel_sums(norm, false, (NormPass){ .mean = t->mean, .x = x });
     norm->mine[0] = count;
     for (int c = 0; c < channels; c++) {
         double mean = means[c] / count, var = squares[c] / count - mean * mean;
@@ -355,35 +375,6 @@ void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *r
 }
 
 // --- backward
-
-// out = the gradient of the ReLU's input, (dy1 + dy2) where y > 0, stored for the second loop; and
-// the sums of out and out * (x - mean) of this plane.
-SPECIALIZED void plane_gradient(Type type, int block, const Norm *norm, NormPass a, int plane,
-                                float *sums, float *dots)
-{
-    const float *mean = a.mean + plane % norm->blocks * block;
-    size_t begin = (size_t)plane * norm->pixels * block, end = begin + norm->pixels * block;
-    float sum[LANES], dot[LANES];
-    for (int i = 0; i < block; i++)
-        sum[i] = dot[i] = 0;
-    for (size_t at = begin; at < end; at += block)
-#pragma omp simd
-        for (int i = 0; i < block; i++) {
-            float g = load(type, a.dy1, at + i);
-            g = a.dy2 ? rounded(type, g + load(type, a.dy2, at + i)) : g;
-            g = !a.y || load(type, a.y, at + i) > 0 ? g : 0;
-            store_exact(type, a.out, at + i, g);
-            sum[i] += g;
-            dot[i] += g * (load(type, a.x, at + i) - mean[i]);
-        }
-    memcpy(sums, sum, block * sizeof *sum);
-    memcpy(dots, dot, block * sizeof *dot);
-}
-
-static void gradients(const Norm *norm, const NormPass *pass, int plane, float *sum, float *dot)
-{
-    BY_BLOCK(norm->spec.x.type, norm->block, plane_gradient, norm, *pass, plane, sum, dot);
-}
 
 // norm->mine = the sums over all processes, in the order of the ranks.
 static void merge_sums(Norm *norm)
@@ -444,7 +435,7 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
     NormPass first = { .mean = t->mean, .x = x, .y = norm->spec.relu ? y : NULL, .dy1 = dy1,
                        .dy2 = dy2, .out = d };
     NormPass second = { .mean = t->mean, .x = x, .dy1 = d, .out = dx };
-    channel_sums(norm, gradients, &first);
+    channel_sums(norm, true, first);
     norm_parameters(norm, t);
 #pragma omp parallel for schedule(static)
     for (int plane = 0; plane < norm->spec.x.n * norm->blocks; plane++)

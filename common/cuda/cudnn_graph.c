@@ -7,6 +7,7 @@
 //   convolution      <-'                           (best first)           |
 //                                                                      plan
 #include "cuda/cudnn_graph.h"
+#include "cuda/cuda_internal.h"
 
 #include <string.h>
 
@@ -246,12 +247,16 @@ static Descriptor make_graph(Maker *maker, const ConvProblem *c, ConvPass pass,
 
 // --- choosing a plan -----------------------------------------------------------------------------
 
-// cuDNN's notes on an engine's arithmetic (CUDNN_NUMERICAL_NOTE_...), one bit each.
-static unsigned engine_notes(Maker *maker, Descriptor engine)
+// cuDNN's notes on the arithmetic of a configuration's engine; 0 if maker has failed.
+static unsigned engine_notes(Maker *maker, Descriptor configuration)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t count = 0;
     unsigned set = 0;
+    Descriptor engine = make(maker, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
+    get(maker, configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
+        &engine);
+    count = 0;
     get(maker, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
         CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes);
     for (int64_t i = 0; i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++)
@@ -276,17 +281,6 @@ static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules
     return (notes & refused) == 0;
 }
 
-// The notes of a configuration's engine; 0 if maker has failed.
-static unsigned configuration_notes(Maker *maker, Descriptor configuration, ConvPlan *plan)
-{
-    int64_t count;
-    Descriptor engine = make(maker, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
-    get(maker, configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
-        &engine);
-    get(maker, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &count, &plan->engine);
-    return engine_notes(maker, engine);
-}
-
 // Makes a plan from one engine configuration. If that fails, returns false and frees what it made.
 static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDataType_t dtype,
                               const PlanRules *rules)
@@ -295,8 +289,8 @@ static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDat
     int64_t count;
     Error ignored;              // try the next one
     Maker maker = { plan, NULL, &ignored };
-    unsigned notes = configuration_notes(&maker, configuration, plan);
-    if (!maker.failed && notes_allowed(notes, dtype, rules)) {
+    plan->notes = engine_notes(&maker, configuration);
+    if (!maker.failed && notes_allowed(plan->notes, dtype, rules)) {
         plan->plan = make(&maker, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "a plan");
         give_part(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
         if (rules->handle)
@@ -307,8 +301,6 @@ static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDat
         finish(&maker, plan->plan, "a plan");
         get(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
             &count, &plan->workspace);
-        plan->tensor_cores = notes >> CUDNN_NUMERICAL_NOTE_TENSOR_CORE & 1;
-        plan->repeatable = !(notes >> CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC & 1);
         if (!maker.failed && plan->workspace <= rules->workspace_limit)
             return true;
     }
@@ -382,43 +374,20 @@ void conv_plan_free(ConvPlan *plan)
 
 // --- running it ----------------------------------------------------------------------------------
 
-cudnnStatus_t conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
-                            void *workspace)
+void conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
+                   void *workspace)
 {
     const int64_t uids[3] = { UID_X, UID_W, UID_Y };
     void *const pointers[3] = { x, w, y };
     Descriptor pack;
-    cudnnStatus_t status =
-        cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack);
-    if (status != CUDNN_STATUS_SUCCESS)
-        return status;
-    status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
-                                      uids);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                                          CUDNN_TYPE_VOID_PTR, 3, pointers);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE,
-                                          CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendFinalize(pack);
-    if (status == CUDNN_STATUS_SUCCESS)
-        status = cudnnBackendExecute(handle, plan->plan, pack);
-    cudnnBackendDestroyDescriptor(pack);
-    return status;
-}
-
-cudnnBackendDescriptor_t device_profile_new(const char *json, Error *err)
-{
-    ConvPlan owner = { 0 };
-    Maker maker = { &owner, NULL, err };
-    Descriptor profile =
-        make(&maker, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, "a description of a device");
-    give(&maker, profile, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-         (int64_t)strlen(json), json);
-    finish(&maker, profile, "a description of a device");
-    if (!maker.failed)
-        return profile;
-    conv_plan_free(&owner);
-    return NULL;
+    CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
+    CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
+                                   uids));
+    CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
+                                   CUDNN_TYPE_VOID_PTR, 3, pointers));
+    CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
+                                   &workspace));
+    CUDNN(cudnnBackendFinalize(pack));
+    CUDNN(cudnnBackendExecute(handle, plan->plan, pack));
+    CUDNN(cudnnBackendDestroyDescriptor(pack));
 }

@@ -50,8 +50,7 @@ typedef struct PlanRules {
 typedef struct ConvPlan {
     cudnnBackendDescriptor_t plan;
     int64_t workspace;                  // bytes of scratch memory that it needs
-    int64_t engine;                     // cuDNN's number of the engine
-    bool tensor_cores, repeatable;      // uses tensor cores; gives the same bits twice
+    unsigned notes;                     // cuDNN's, one bit each (CUDNN_NUMERICAL_NOTE_...)
     cudnnBackendDescriptor_t parts[12]; // the descriptors live as long as the plan
     int part_count;
 } ConvPlan;
@@ -63,8 +62,5 @@ bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
 void conv_plan_free(ConvPlan *plan);
 
 // Reads two of x, w and y and writes the third, depending on the plan's pass. On handle's stream.
-cudnnStatus_t conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
-                            void *workspace);
-
-// A device from its description in JSON. NULL, with the reason in err, if cuDNN refuses it.
-cudnnBackendDescriptor_t device_profile_new(const char *json, Error *err);
+void conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
+                   void *workspace);

@@ -383,8 +383,6 @@ void batch_statistics(Norm *norm, const NormTensors *t, const void *x)
 Norm *norm_new(Ops *ops, const NormSpec *spec)
 {
     Norm *norm = static_cast<Norm *>(xcalloc(1, sizeof *norm));
-    CHECK(spec->x.c <= KERNEL_MAX_CHANNELS, "", "batch normalisation of %d channels, at most %d",
-          spec->x.c, KERNEL_MAX_CHANNELS);
     norm->ops = ops;
     norm->spec = *spec;
     norm->rows = (int64_t)spec->x.n * spec->x.h * spec->x.w;

@@ -85,15 +85,16 @@ static const KnownSet *set_named(const char *name)
 
 // A folder counts as found even if its files are damaged: a damaged data set is an error and must
 // not be skipped.
-static bool set_find(const KnownSet *set, char *dir, size_t size, Error *err)
+static bool set_find(const KnownSet *set, char dir[PATH_MAX])
 {
     const char *roots[] = { "data", DDP_SOURCE_DIR "/data" };
-    for (int i = 0; i < 2; i++)
-        if (data_path_join(dir, size, roots[i], set->folder, err) && !data_file_missing(dir))
+    for (int i = 0; i < 2; i++) {
+        snprintf(dir, PATH_MAX, "%s/%s", roots[i], set->folder);
+        if (!data_file_missing(dir))
             return true;
-    if (!set->system_folder || data_file_missing(set->system_folder))
-        return false;
-    return snprintf(dir, size, "%s", set->system_folder) < (int)size;
+    }
+    snprintf(dir, PATH_MAX, "%s", set->system_folder ? set->system_folder : "");
+    return !data_file_missing(dir);
 }
 
 // Returns the set in this directory, or NULL. MNIST and Fashion-MNIST have the same file names and
@@ -196,7 +197,7 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
     if (strcmp(wanted, "auto") == 0) {
         const char *best_first[] = { "cifar10", "fashion-mnist" };
         for (int i = 0; i < 2; i++)
-            if (set_find(set_named(best_first[i]), dir, sizeof dir, err))
+            if (set_find(set_named(best_first[i]), dir))
                 return set_open(data, set_named(best_first[i]), dir, config, seed, err);
         return synthetic_open(data, config, seed, err);
     }
@@ -205,8 +206,8 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
 
     const KnownSet *set = set_named(wanted);
     if (set)
-        return set_find(set, dir, sizeof dir, err) ? set_open(data, set, dir, config, seed, err)
-                                                   : set_missing(set, err);
+        return set_find(set, dir) ? set_open(data, set, dir, config, seed, err)
+                                  : set_missing(set, err);
     if (data_file_missing(wanted))
         return error_set(err, "sets: auto, cifar10, cifar100, mnist, fashion-mnist, synthetic",
                          "--data %s: no such data set or directory", wanted);

@@ -11,14 +11,6 @@
 
 // --- files ---------------------------------------------------------------------------------------
 
-bool data_path_join(char *path, size_t size, const char *dir, const char *name, Error *err)
-{
-    if (snprintf(path, size, "%s/%s", dir, name) < (int)size)
-        return true;
-    return error_set(err, "use a shorter path, or a symbolic link",
-                     "%.80s...: the path is too long", dir);
-}
-
 bool data_file_missing(const char *path)
 {
     struct stat info;

@@ -22,7 +22,6 @@ bool data_file_read(DataFile *file, void *to, size_t bytes, Error *err);
 bool data_file_end(DataFile *file, Error *err);
 
 bool data_file_missing(const char *path); // true: the path does not exist
-bool data_path_join(char *path, size_t size, const char *dir, const char *name, Error *err);
 
 // Returns `memory`, or larger memory in its place if it has fewer bytes than this.
 void *data_memory(void *memory, size_t *capacity, size_t bytes);

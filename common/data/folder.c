@@ -74,8 +74,7 @@ static int compare_files(const void *file_a, const void *file_b)
 static bool class_add(Folder *folder, const char *set, const char *class, int label, Error *err)
 {
     char root[PATH_MAX];
-    if (snprintf(root, sizeof root, "%s/%s%s", folder->path, set, class) >= PATH_MAX)
-        return error_set(err, "use a shorter path", "%.80s...: the path is too long", root);
+    snprintf(root, sizeof root, "%s/%s%s", folder->path, set, class);
     FTS *tree = fts_open((char *[]){ root, NULL }, FTS_LOGICAL | FTS_NOCHDIR, NULL);
     if (!tree)
         return error_set(err, "", "%s: fts_open: %s", root, strerror(errno));
@@ -172,9 +171,8 @@ static bool val_add(Folder *folder, const char *path, Error *err)
 static bool sets_add(Folder *folder, Error *err)
 {
     char train[PATH_MAX], val[PATH_MAX];
-    if (!data_path_join(train, sizeof train, folder->path, "train", err) ||
-        !data_path_join(val, sizeof val, folder->path, "val", err))
-        return false;
+    snprintf(train, sizeof train, "%s/train", folder->path);
+    snprintf(val, sizeof val, "%s/val", folder->path);
     bool with_train = !data_file_missing(train), with_val = !data_file_missing(val);
     if (with_train != with_val)
         return error_set(err, tree_hint, "%s: there is %s", folder->path,

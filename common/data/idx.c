@@ -89,12 +89,11 @@ bool idx_pair_read(Dataset *set, const char *images, const char *labels, const c
 }
 
 // The plain file if it exists, else the gzipped one.
-static bool path_choose(char *path, const char *dir, const char *name, Error *err)
+static void path_choose(char path[PATH_MAX], const char *dir, const char *part, const char *kind)
 {
-    char zipped[64];
-    snprintf(zipped, sizeof zipped, "%s.gz", name);
-    return data_path_join(path, PATH_MAX, dir, name, err) &&
-           (!data_file_missing(path) || data_path_join(path, PATH_MAX, dir, zipped, err));
+    snprintf(path, PATH_MAX, "%s/%s-%s-ubyte", dir, part, kind);
+    if (data_file_missing(path))
+        snprintf(path, PATH_MAX, "%s/%s-%s-ubyte.gz", dir, part, kind);
 }
 
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err)
@@ -102,13 +101,10 @@ bool idx_read(Data *data, const char *dir, const char *hint, Error *err)
     static const char *const parts[] = { "train", "t10k" };
     for (int i = 0; i < 2; i++) {
         uint32_t crc[2];
-        char name[64], images[PATH_MAX], labels[PATH_MAX];
-        snprintf(name, sizeof name, "%s-images-idx3-ubyte", parts[i]);
-        if (!path_choose(images, dir, name, err))
-            return false;
-        snprintf(name, sizeof name, "%s-labels-idx1-ubyte", parts[i]);
-        if (!path_choose(labels, dir, name, err) ||
-            !idx_pair_read(i ? &data->test : &data->train, images, labels, hint, crc, err))
+        char images[PATH_MAX], labels[PATH_MAX];
+        path_choose(images, dir, parts[i], "images-idx3");
+        path_choose(labels, dir, parts[i], "labels-idx1");
+        if (!idx_pair_read(i ? &data->test : &data->train, images, labels, hint, crc, err))
             return false;
         data_checksum(data, crc, sizeof crc);
     }

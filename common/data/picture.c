@@ -298,11 +298,6 @@ static bool is_png(const uint8_t *bytes, size_t size)
     return size >= 8 && memcmp(bytes, "\x89PNG\r\n\x1A\n", 8) == 0;
 }
 
-bool picture_recognised(const uint8_t *bytes, size_t size)
-{
-    return is_jpeg(bytes, size) || is_png(bytes, size);
-}
-
 bool picture_looks_whole(const uint8_t first[8], const uint8_t last[8])
 {
     static const uint8_t png_end[8] = { 'I', 'E', 'N', 'D', 0xAE, 0x42, 0x60, 0x82 };
@@ -314,9 +309,9 @@ bool picture_looks_whole(const uint8_t first[8], const uint8_t last[8])
 static bool job_run(const char *name, Job *job, Error *err)
 {
     static const char hint[] = "replace or remove the file";
-    if (!picture_recognised(job->bytes, job->size))
-        return error_set(err, hint, "%s: neither a JPEG nor a PNG file", name);
     bool jpeg = is_jpeg(job->bytes, job->size);
+    if (!jpeg && !is_png(job->bytes, job->size))
+        return error_set(err, hint, "%s: neither a JPEG nor a PNG file", name);
     return (jpeg ? jpeg_run(job) : png_run(job)) ||
            error_set(err, hint, "%s: %s: %s", name, jpeg ? "JPEG" : "PNG",
                      job->problem[0] ? job->problem : "out of memory");

@@ -31,8 +31,6 @@ typedef struct Pixels {
     size_t capacity;
 } Pixels;
 
-// Do these first bytes of a file (8 are enough) identify a JPEG or a PNG?
-bool picture_recognised(const uint8_t *bytes, size_t size);
 // Do these first and last bytes of a file belong to a picture that is not truncated?
 bool picture_looks_whole(const uint8_t first[8], const uint8_t last[8]);
 

@@ -388,15 +388,13 @@ void model_forward(Model *model, const void *images, int rows, bool training)
     net->values[0].data = (void *)images;
     for (int i = 0; i < net->layer_count; i++)
         layer_forward(model, plan, i, training);
-    net->values[0].data = NULL;
-    net->images = images;
 }
 
 static void layer_backward(Model *model, const Plan *plan, int i)
 {
     const Layer *l = &model->net->layers[i];
     const Value *values = model->net->values, *out = &values[l->out];
-    const void *x = l->in == 0 ? model->net->images : values[l->in].data;
+    const void *x = values[l->in].data;
     void *dx = l->in > 0 ? values[l->in].grad[l->in_part] : NULL;
     void *dresidual = l->residual > 0 ? values[l->residual].grad[l->residual_part] : NULL;
     const void *dy = out->grad[0], *dy2 = out->grad[1];

@@ -37,7 +37,6 @@ struct Net {
     size_t copy_bytes;              // of model->weights; 0: they have the masters' order
     struct Plan *plans;             // the first is the full batch's
     const struct Plan *current;     // of the last forward
-    const void *images;             // of the last forward
     void *activations;              // all values but the images
     void *gradients;                // of all activations, sharing memory
 };

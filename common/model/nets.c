@@ -109,8 +109,6 @@ Extent net_canvas(const ModelConfig *config)
         CHECK(h == 32 && w == 32, "use --arch resnet18",
               "lenet takes images of 28x28 to 32x32 pixels, these have %dx%d",
               config->height, config->width);
-    CHECK(h >= 28 && w >= 28 && h <= 1024 && w <= 1024, "", "%s takes images of 28x28 to 1024x1024 "
-          "pixels, these have %dx%d", config->arch, config->height, config->width);
     return (Extent){ config->channels, h, w };
 }
 

@@ -5,7 +5,7 @@
 // An activation, and its gradient: one part from each layer that reads it, at most two.
 typedef struct Value {
     size_t count;           // for a full batch
-    void *data;             // NULL for the images, which belong to the caller
+    void *data;             // the images are the caller's: those of the last forward
     void *grad[2];
     uint8_t *index;         // max pooling: where each maximum was
     float *mean, *inv_std;  // normalisation: of this batch, kept for backward
