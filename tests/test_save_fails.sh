@@ -170,7 +170,7 @@ check "ulimit -f: the message" says "File too large"
 check "ulimit -f: the old checkpoint" cmp saved/net old/net
 check "ulimit -f: nothing temporary" nothing_temporary
 
-expect 1 "no/such/net: open a lock file beside it: No such file or directory" \
+expect 1 "no/such/net: open: No such file or directory" \
     "$train" "${options[@]}" --epochs 1 --save no/such/net
 # A run holds the lock until it ends. Neither a run that was killed nor its files keep the next one out.
 before
@@ -198,8 +198,8 @@ for other in "--metrics saved/net" "--metrics saved/net.best" "--metrics ./saved
     check "$other: the best checkpoint" cmp saved/net.best old/net.best
 done
 echo "some text" >saved/text
-expect 1 "saved/text is a file of another kind, not a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
-expect 1 "saved/net is a checkpoint, not a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
+expect 1 "saved/text has content, but is not a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
+expect 1 "saved/net has content, but is not a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
 [ "$within" = 1 ] && expect 2 "--save-every: has no effect without --save" "$train" "${options[@]}" --save-every 5
 expect 1 "saved is a directory" "$train" "${options[@]}" --epochs 1 --save saved
 mkdir none.best

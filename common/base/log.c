@@ -7,7 +7,6 @@
 #include "base/output.h"
 #include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,14 +90,20 @@ static void cut_torn_line(int fd)
         WARN("", "the last line of the metrics has no end: %s", strerror(errno));
 }
 
-static FILE *metrics_open(const char *path, bool append)
+// Rank 0 claims the files of all ranks, since it claims those of --save, too.
+static void claim_metrics(const LogConfig *config, int rank, int ranks)
 {
     Error error;
-    if (path == NULL)
-        return NULL;
-    if (!output_claim(path, OUTPUT_EVENTS, &error))
-        FAIL_ERROR(&error);
-    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
+    for (int i = rank; i == rank || (rank == 0 && i < ranks); i++) {
+        char *path = metrics_path(config, i);
+        if (path && !output_claim(path, OUTPUT_EVENTS, &error))
+            FAIL_ERROR(&error);
+        free(path);
+    }
+}
+
+static FILE *metrics_open(const char *path, bool append)
+{
     FILE *file = fopen(path, append ? "a+e" : "we");
     CHECK(file, "give --metrics a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
@@ -116,7 +121,8 @@ Log *log_new(const LogConfig *config, bool append)
         log->rank == 0 && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
     log->reported = clock_now();
     log->path = metrics_path(config, log->rank);
-    log->metrics = metrics_open(log->path, append);
+    claim_metrics(config, log->rank, log->ranks);
+    log->metrics = log->path ? metrics_open(log->path, append) : NULL;
     return log;
 }
 

@@ -13,29 +13,34 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CLAIMS = 16, LOCKS = 3 };
-static char claims[CLAIMS][PATH_MAX];       // absolute paths
-static int claim_count;
-static char locks[LOCKS][PATH_MAX];         // lock files, to be removed when the process ends
-static atomic_int lock_count;
+// A file of this run, with all that the run writes beside it.
+typedef struct Claim {
+    struct Claim *next;
+    OutputKind kind;
+    char name[PATH_MAX];        // absolute, see name_of
+    char lock[PATH_MAX];        // lock file, to be removed when the process ends; "": none
+} Claim;
+static Claim *_Atomic claims;   // the latest first
 
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER; // one file at a time
 static char temporary[PATH_MAX];            // the file that is being written
 static int temporary_fd;
 static atomic_bool is_there;                // we have created it: a failing program removes it
 
+static const char directory_hint[] = "give a file in a directory that exists and is writable";
+
 // Called when the process ends, also by signal handlers: only async-signal-safe calls.
 static void remove_files(void)
 {
-    for (int i = atomic_exchange(&lock_count, 0); i > 0; i--)
-        unlink(locks[i - 1]);
+    for (const Claim *c = atomic_exchange(&claims, NULL); c; c = c->next)
+        if (c->lock[0])
+            unlink(c->lock);
     if (atomic_exchange(&is_there, false))
         unlink(temporary);
 }
@@ -45,82 +50,77 @@ static bool failed(const char *path, const char *call, const char *hint, Error *
     return error_set(err, hint, "%.200s: %s: %s", path, call, strerror(errno));
 }
 
+// Puts the path's directory into `directory`, and returns the name in it.
+static const char *split(const char *path, char directory[PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(directory, PATH_MAX, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
+    return slash ? slash + 1 : path;
+}
+
 // --- claims --------------------------------------------------------------------------------------
 
+// A file of a kind has `start` at byte `at`.
 static const struct {
-    const char *name, *start;   // NULL: recognised by its header
+    const char *name, *start;
+    size_t length, at;
 } kinds[] = {
-    [OUTPUT_CHECKPOINT] = { "a checkpoint", NULL },
-    [OUTPUT_EVENTS] = { "a file of --metrics", "{\"event\":" },
-    [OUTPUT_TIMELINE] = { "a timeline", "[\n{\"ph\":" },
-    [OUTPUT_TABLE] = { "a table of results", "index,label," },
-    [OUTPUT_OTHER] = { "a file of another kind", "" },
+    [OUTPUT_CHECKPOINT] = { "a checkpoint", "\0\0\0\0\0{", 6, 3 },  // 8 bytes: the header's length
+    [OUTPUT_EVENTS] = { "a file of --metrics", "{\"event\":", 9, 0 },
+    [OUTPUT_TIMELINE] = { "a timeline", "[\n{\"ph\":", 8, 0 },
+    [OUTPUT_TABLE] = { "a table of results", "index,label,", 12, 0 },
 };
 
-// The kind of a file's content. Returns false if it has none: the file is empty, a device or a
-// pipe, or not there.
-static bool kind_of(const char *path, OutputKind *kind)
+// Does the file begin as this kind does? It may be shorter, if its writer was killed.
+static bool is_kind(const char *path, OutputKind kind)
 {
-    struct stat st;
-    uint64_t header = 0;
-    char start[16] = "";
-    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
-        return false;
+    char bytes[16];
+    size_t at = kinds[kind].at;
     FILE *in = fopen(path, "re");
-    size_t n = in ? fread(start, 1, sizeof start, in) : 0;
+    size_t n = in ? fread(bytes, 1, at + kinds[kind].length, in) : 0;
     if (in)
         fclose(in);
-    memcpy(&header, start, sizeof header);
-    *kind = OUTPUT_OTHER;
-    if (n > 8 && start[8] == '{' && header < (uint64_t)st.st_size)
-        *kind = OUTPUT_CHECKPOINT;
-    for (OutputKind k = OUTPUT_EVENTS; k < OUTPUT_OTHER; k++) {
-        size_t length = strlen(kinds[k].start);
-        if (n > 0 && memcmp(start, kinds[k].start, n < length ? n : length) == 0)
-            *kind = k;
-    }
-    return true;
+    return n > at && memcmp(bytes + at, kinds[kind].start, n - at) == 0;
 }
 
-// The absolute path, also of a file that is not there yet.
-static bool absolute(const char *path, char out[PATH_MAX])
+// The absolute path, without the endings of the files that are written beside it.
+static bool name_of(const char *path, char name[PATH_MAX])
 {
-    char directory[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    if (realpath(path, out))
-        return true;
-    snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path + 1) : 1,
-             slash ? path : ".");
-    if (errno != ENOENT || !realpath(directory, out))
+    char directory[PATH_MAX], *end;
+    const char *file = split(path, directory);
+    if (!realpath(directory, name))
         return false;
-    size_t n = strlen(out);
-    return snprintf(out + n, PATH_MAX - n, "/%s", slash ? slash + 1 : path) < (int)(PATH_MAX - n);
-}
-
-static bool claim_name(const char *path, Error *err)
-{
-    struct stat st;
-    char name[PATH_MAX];
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return true;
-    if (!absolute(path, name))
-        return true;            // no such directory: opening the file will fail
-    for (int i = 0; i < claim_count; i++)
-        if (strcmp(claims[i], name) == 0)
-            return error_set(err, "give each option a file of its own",
-                             "%.400s: this run already writes to that file", path);
-    CHECK(claim_count < CLAIMS, "", "more than %d output files", CLAIMS);
-    snprintf(claims[claim_count++], PATH_MAX, "%s", name);
+    size_t n = strlen(name);
+    errno = ENAMETOOLONG;
+    if (snprintf(name + n, PATH_MAX - n, "/%s", file) >= (int)(PATH_MAX - n))
+        return false;
+    while ((end = strrchr(name, '.')) &&
+           (!strcmp(end, ".best") || !strcmp(end, ".tmp") || !strcmp(end, ".lock")))
+        *end = '\0';
     return true;
 }
 
 bool output_claim(const char *path, OutputKind kind, Error *err)
 {
-    OutputKind there;
-    if (kind_of(path, &there) && there != kind)
-        return error_set(err, "name another file, or remove this one", "%.400s is %s, not %s", path,
-                         kinds[there].name, kinds[kind].name);
-    return claim_name(path, err);
+    struct stat st;
+    Claim new = { .next = claims, .kind = kind }, *kept;
+    bool there = stat(path, &st) == 0;
+    signal(SIGXFSZ, SIG_IGN);   // a limit on file sizes (ulimit -f) is then an error, not a kill
+    if (there && !S_ISREG(st.st_mode))
+        return true;
+    if (there && st.st_size > 0 && !is_kind(path, kind))
+        return error_set(err, "name another file, or remove this one",
+                         "%.400s has content, but is not %s", path, kinds[kind].name);
+    if (!name_of(path, new.name))
+        return failed(path, "open", directory_hint, err);
+    for (const Claim *c = claims; c; c = c->next)
+        if (c->kind != kind && strcmp(c->name, new.name) == 0)
+            return error_set(err, "give each option a file of its own",
+                             "%.400s: this run already writes to that file", path);
+    kept = xmalloc(sizeof *kept);
+    *kept = new;
+    claims = kept;
+    return true;
 }
 
 // Opens the file and locks it. A run that has just been killed may take a moment to end. A file
@@ -145,57 +145,37 @@ static int open_locked(const char *path)
     return -1;
 }
 
-static bool lock(const char *path, Error *err)
-{
-    CHECK(lock_count < LOCKS, "", "more than %d locks", LOCKS);
-    char *name = locks[lock_count];
-    if (snprintf(name, PATH_MAX, "%s.lock", path) >= PATH_MAX)
-        return error_set(err, "", "%.80s...: the path is too long", path);
-    if (open_locked(name) < 0)      // it stays open until the process ends
-        return errno == EWOULDBLOCK
-                   ? error_set(err, "give each run a file of its own", "%.400s: another run writes "
-                               "to it and holds %.400s.lock", path, path)
-                   : failed(path, "open a lock file beside it",
-                            "give a file in a directory that exists and is writable", err);
-    if (lock_count++ == 0) {
-        check_on_exit(remove_files);
-        atexit(remove_files);
-    }
-    return true;
-}
-
 bool output_lock(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;
-    char beside[PATH_MAX];
+    char lock[PATH_MAX];
     bool there = lstat(path, &st) == 0;
     if (there && S_ISDIR(st.st_mode))
         return error_set(err, "name a file in it", "%.400s is a directory", path);
     if (there && !S_ISREG(st.st_mode))
         return error_set(err, "this run would replace it; name another file",
                          "%.400s is a link, a device or a pipe", path);
-    if (!output_claim(path, kind, err) || !lock(path, err))
+    if (!output_claim(path, kind, err))
         return false;
-    snprintf(beside, sizeof beside, "%s.tmp", path);
-    return claim_name(beside, err) && claim_name(locks[lock_count - 1], err);
+    if (snprintf(lock, sizeof lock, "%s.lock", path) >= (int)sizeof lock)
+        return error_set(err, "", "%.80s...: the path is too long", path);
+    if (open_locked(lock) < 0)      // it stays open until the process ends
+        return errno == EWOULDBLOCK
+                   ? error_set(err, "give each run a file of its own", "%.400s: another run writes "
+                               "to it and holds %.400s.lock", path, path)
+                   : failed(path, "open a lock file beside it", directory_hint, err);
+    memcpy(claims->lock, lock, sizeof lock);
+    check_on_exit(remove_files);
+    atexit(remove_files);
+    return true;
 }
 
 // --- replacing -----------------------------------------------------------------------------------
-
-// It may take any time, so the watchdog expects no beats.
-static int sync_file(int fd)
-{
-    alive_outside_begin();
-    int status = fsync(fd);
-    alive_outside_end();
-    return status;
-}
 
 // Always creates a new file: never writes to a link or file that was planted under this name.
 FILE *replace_open(const char *path, Error *err)
 {
     enum { FLAGS = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
-    signal(SIGXFSZ, SIG_IGN);   // a limit on file sizes (ulimit -f) is then an error, not a kill
     check_on_exit(remove_files);
     pthread_mutex_lock(&writing);
     temporary_fd = -1;
@@ -206,9 +186,10 @@ FILE *replace_open(const char *path, Error *err)
         atomic_store(&is_there, temporary_fd >= 0);
     }
     FILE *file = temporary_fd >= 0 ? fdopen(temporary_fd, "w") : NULL;
-    if (!file) {
-        failed(path, "open a temporary file beside it",
-               "give a file in a directory that exists and is writable", err);
+    if (file) {
+        alive_outside_begin();  // writing to a disk has no time limit
+    } else {
+        failed(path, "open a temporary file beside it", directory_hint, err);
         pthread_mutex_unlock(&writing);
     }
     return file;
@@ -217,11 +198,9 @@ FILE *replace_open(const char *path, Error *err)
 static bool sync_directory(const char *path)
 {
     char directory[PATH_MAX];
-    const char *slash = strrchr(path, '/');
-    snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path + 1) : 1,
-             slash ? path : ".");
+    split(path, directory);
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = fd >= 0 && (sync_file(fd) == 0 || errno == EINVAL);  // EINVAL: it has no fsync
+    bool ok = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);   // EINVAL: it has no fsync
     if (fd >= 0)
         close(fd);
     return ok;
@@ -230,14 +209,10 @@ static bool sync_directory(const char *path)
 // NULL, or the call that failed.
 static const char *sync_and_rename(FILE *file, const char *path)
 {
-    OutputKind old, new;
     if (ferror(file) || fflush(file) != 0)
         return "write";
-    if (sync_file(temporary_fd) != 0)
+    if (fsync(temporary_fd) != 0)
         return "fsync";
-    errno = EEXIST;             // a file that another program wrote during the run
-    if (kind_of(path, &old) && kind_of(temporary, &new) && old != new)
-        return "replace a file of another kind";
     return rename(temporary, path) == 0 ? NULL : "rename";
 }
 
@@ -262,6 +237,7 @@ bool replace_commit(FILE *file, const char *path, Error *err)
     if (ok && !sync_directory(path))
         ok = failed(path, "fsync of its directory",
                     "the new file is whole and in place, but a power failure may undo that", err);
+    alive_outside_end();
     pthread_mutex_unlock(&writing);
     return ok;
 }

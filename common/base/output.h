@@ -8,13 +8,13 @@ typedef enum OutputKind {
     OUTPUT_CHECKPOINT,      // safetensors
     OUTPUT_EVENTS,          // JSON lines of --metrics
     OUTPUT_TIMELINE,        // of --trace
-    OUTPUT_TABLE,           // CSV
-    OUTPUT_OTHER
+    OUTPUT_TABLE            // CSV
 } OutputKind;
 
 // Before any work, for each file that this process will write: fails if the file has content of a
-// different kind (its first bytes show it), or if this process has already claimed it. Devices,
-// pipes and empty files are fine.
+// different kind (its first bytes show it), or if this process has claimed it, or a file with the
+// same name but .best, .tmp or .lock, for a different kind. Devices, pipes and empty files are
+// fine.
 bool output_claim(const char *path, OutputKind kind, Error *err);
 
 // Claims a regular file, or one that does not exist yet, for replace_open. Until this process ends,

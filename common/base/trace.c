@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/file.h>
@@ -122,7 +121,6 @@ static FILE *open_file(const char *path)
     char first[256] = "[\n", there[256] = "";
     if (!output_claim(path, OUTPUT_TIMELINE, &error))
         FAIL_ERROR(&error);
-    signal(SIGXFSZ, SIG_IGN); // a limit on file sizes (ulimit -f) is then an error, not a kill
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
     CHECK(fd >= 0, "give --trace a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
