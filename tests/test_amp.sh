@@ -168,34 +168,19 @@ expect 0 "== test: " "$train" -e --resume new.st "${lenet[@]}" --amp bf16
 
 # --- an overflow --------------------------------------------------------------------------------------------
 
-# build PROGRAM [FILE FROM TO]...: builds a copy of the step with these texts replaced; each occurs once.
-build()
-{
-    local name=$1
-    shift
-    rm -rf copy
-    cp -r "$SRC/05_ddp_amp" copy
-    rm copy/launch.c
-    while [ $# -gt 0 ]; do
-        put_in "copy/$1" "$2" "$3" || return 1
-        shift 3
-    done
-    OMPI_CC=cc mpicc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \
-        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng \
-        -lm -lstdc++
-}
 # from CONDITION: in rank 1, messages whose number meets CONDITION contain an infinity.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; if (comm_rank(comm) == 1 && ++messages $1) grads[7] = 1.0f / 0.0f; $reduce"; }
 
-check "an overflow: builds" build overflow ddp.c "$reduce" "$(from '== 5')"
+check "an overflow: builds" build_with overflow 05_ddp_amp ddp.c "$reduce" "$(from '== 5')"
 all_skip()
 {
     local rank
     train=$1
     ranks 3 --amp fp16 --max-steps 8 >output 2>&1 || { said; return 1; }
     for rank in 0 1 2; do
-        is "$(steps_of loss_scale m.$rank.jsonl | sed 's/\.0$//' | tr '\n' ' ')" "65536 65536 65536 65536 32768 32768 32768 32768 " &&
+        is "$(steps_of loss_scale m.$rank.jsonl | sed 's/\.0$//' | tr '\n' ' ')" \
+            "65536 65536 65536 65536 32768 32768 32768 32768 " &&
             is "$(last_of skipped_steps m.$rank.jsonl)" 1 || { echo "rank $rank"; return 1; }
     done
 }
@@ -207,7 +192,7 @@ expect 0 "skipped: 1" ranks 3 --amp fp16 --max-steps 6 --save skipped.st
 cp skipped.st on.st
 expect 0 "weight hash: " ranks 3 --amp bf16 --save on.st --resume on.st --max-steps 8
 expect 0 "scale: 32768 | skipped: 1" ranks 3 --amp fp16 --resume on.st
-check "always: builds" build overflow ddp.c "$reduce" "$(from '>= 5')"
+check "always: builds" build_with overflow 05_ddp_amp ddp.c "$reduce" "$(from '>= 5')"
 expect 3 "though the loss scale has fallen to 0.5" ranks 2 --amp fp16 --epochs 10
 expect 3 "not finite" ranks 2 --amp bf16
 train=$step/train
@@ -215,7 +200,8 @@ expect 3 "not finite with a loss scale of 1e+12" ranks 2 --amp fp16 --loss-scale
 
 # Gradients whose average fits in fp16 must not overflow while they are added up.
 much="if (comm_rank(comm) < 2) grads[7] = 60000;"
-check "much: builds" build much amp.c "    Ops *ops = amp->model->ops;" "    Ops *ops = amp->model->ops; $much"
+check "much: builds" build_with much 05_ddp_amp \
+    amp.c "    Ops *ops = amp->model->ops;" "    Ops *ops = amp->model->ops; $much"
 train=./much
 expect 0 "weight hash" ranks 2 --amp off --compress fp16 --max-steps 3 --lr 1e-9
 

