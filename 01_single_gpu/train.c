@@ -428,7 +428,7 @@ static int run(Job *job)
     launcher_check(1);      // mpirun and the like would start several independent runs
     choose_files(job);
     interrupt_install(true);
-    trace_open(job->config->log.trace, 0, job->args->program);
+    trace_open(job->config->log.trace);
     trace_begin("set up");
     set_up(job);
     restore(job);

@@ -456,7 +456,7 @@ static int run(Job *job)
     spawn(&job->config->spawn, &job->world);     // returns in each rank; the parent supervises
     choose_files(job);
     interrupt_install(true);
-    trace_open(job->config->log.trace, 0, job->args->program);
+    trace_open(job->config->log.trace);
     trace_begin("set up");
     set_up(job);
     restore(job);

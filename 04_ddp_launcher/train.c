@@ -463,7 +463,7 @@ static int run(Job *job)
     rendezvous(&job->config->rendezvous, job->args, &job->world);
     choose_files(job);
     interrupt_install(true);
-    trace_open(job->config->log.trace, 0, job->args->program);
+    trace_open(job->config->log.trace);
     trace_begin("set up");
     set_up(job);
     agree_same(&job->world, "data", job->data.fingerprint);

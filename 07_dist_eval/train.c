@@ -491,7 +491,7 @@ static int run(Job *job)
     choose_files(job);
     eval_probe(&job->config->eval, &job->world);
     interrupt_install(true);
-    trace_open(job->config->log.trace, 0, job->args->program);
+    trace_open(job->config->log.trace);
     trace_begin("set up");
     set_up(job);
     agree_same(&job->world, "data", job->data.fingerprint);

@@ -60,7 +60,5 @@ void alive_collective_end(void);
 void alive_done(void);
 void alive_timeout(double seconds);
 
-// "all_reduce #212 of 11181648 values (gradients)", for a message about this or another process.
-void alive_describe(const Alive *alive, char *text, int size);
 // "after epoch 1, step 12; last collective: all_reduce #212 of 11181648 values (gradients)"
 void alive_progress(const Alive *alive, char *text, int size);

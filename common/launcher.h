@@ -2,8 +2,6 @@
 #pragma once
 #include <sys/types.h>
 
-// How many ranks the launcher has started, and the variable that says so; 0: there is no launcher.
-int launcher_ranks(const char **variable);
 // Ends the process if a launcher has started more ranks than these: each would train alone, and all
 // would write the same files.
 void launcher_check(int ranks);

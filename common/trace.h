@@ -6,17 +6,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Called once, if at all. process: a program or its path; it names the group of tracks, and pid
-// orders the groups. If path is NULL, all calls are no-ops. Fails if the file cannot be opened.
-void trace_open(const char *path, int pid, const char *process);
+// Called once, if at all. If path is NULL, all calls are no-ops. Fails if the file cannot be opened.
+void trace_open(const char *path);
 // Before trace_open, if the ranks of a machine share one file: this process appears in it as
 // process `rank`, named "rank 1". run: a name of this run, of at most 63 letters and digits; a
 // process that finds the timeline of a different run in the file empties it. NULL: not shared.
 void trace_among(int rank, const char *run);
 void trace_close(void);
 
-// A span on the track of the calling thread. In each thread begin and end must pair up; they may
-// nest.
+// A span on the track of the calling thread; without a name, that is "main". In each thread begin
+// and end must pair up; they may nest. Names are written as they are: no quotes, no backslashes.
 void trace_thread(const char *name);
 void trace_begin(const char *name);
 void trace_end(void);

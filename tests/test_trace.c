@@ -71,8 +71,9 @@ static void write_nested(int rank, const char *path)
 {
     trace_begin("not yet open");
     trace_end();
-    trace_open(path, rank, "/bin/rank 3");
-    trace_thread("main \"loop\"\n");
+    trace_among(rank, "");
+    trace_open(path);
+    trace_thread("main loop");
     for (int i = 0; i < 20; i++) {
         trace_begin(i % 2 ? "forward" : "backward");
         trace_begin("inner");
@@ -92,7 +93,7 @@ TEST(a_file_is_valid_after_every_event)
     EXPECT_EQ_INT(count("\"ph\":\"B\""), 40);
     EXPECT_EQ_INT(count("\"ph\":\"E\""), 40);
     EXPECT_EQ_INT(count("\"pid\":3"), 82);
-    EXPECT_EQ_INT(count("\"thread_name\",\"args\":{\"name\":\"main \\\"loop\\\"\\n\"}"), 1);
+    EXPECT_EQ_INT(count("\"thread_name\",\"args\":{\"name\":\"main loop\"}"), 1);
     EXPECT_EQ_INT(count("\"name\":\"process_name\",\"args\":{\"name\":\"rank 3\"}"), 1);
 }
 
@@ -111,7 +112,7 @@ static void *work(void *arg)
 static void write_in_threads(int rank, const char *path)
 {
     pthread_t threads[THREADS];
-    trace_open(path, rank, "train");
+    trace_open(path);
     for (long i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)i);
     for (int i = 0; i < THREADS; i++)
@@ -126,7 +127,7 @@ TEST(each_thread_has_a_track)
     EXPECT_EQ_INT(torn_lines(), 0);
     EXPECT_EQ_INT(count("\"thread_name\""), THREADS);
     EXPECT_EQ_INT(count("\"name\":\"loader "), THREADS - 1);
-    EXPECT_EQ_INT(count("\"name\":\"thread "), 1);
+    EXPECT_EQ_INT(count("\"name\":\"main\""), 1);
     for (int tid = 1; tid <= THREADS; tid++) {  // begins and ends must alternate on each track
         char track[32], open = 'E';
         int events = 0;
@@ -144,7 +145,7 @@ static void write_on_a_full_disk(int rank, const char *path)
     EXPECT(freopen(test_path("said"), "w", stderr) != NULL, "freopen");
     dup2(fileno(stderr), STDERR_FILENO);
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 2000, 2000 });
-    trace_open(path, rank, "train");
+    trace_open(path);
     spans(100);
 }
 
@@ -167,7 +168,7 @@ static const char *run;
 static void write_as(int rank, const char *path)
 {
     trace_among(rank, run);
-    trace_open(path, 0, "train");
+    trace_open(path);
     trace_thread("train");
     spans(SPANS);
 }

@@ -107,7 +107,8 @@ void alive_copy(Alive *to, const Alive *from)
         ((Word *)to)[i] = __atomic_load_n((const Word *)from + i, __ATOMIC_ACQUIRE);
 }
 
-void alive_describe(const Alive *a, char *text, int size)
+// "all_reduce #212 of 11181648 values (gradients)"
+static void describe_collective(const Alive *a, char *text, size_t size)
 {
     uint64_t operation[2] = { a->operation[0], a->operation[1] };
     uint64_t communicator[2] = { a->communicator[0], a->communicator[1] };
@@ -117,16 +118,16 @@ void alive_describe(const Alive *a, char *text, int size)
     if (count > 0)
         snprintf(values, sizeof values, " of %lld values", count);
     if (begun == 0)
-        snprintf(text, (size_t)size, "no collective yet");
+        snprintf(text, size, "no collective yet");
     else
-        snprintf(text, (size_t)size, "%s #%llu%s (%s)%s", (char *)operation, begun, values,
+        snprintf(text, size, "%s #%llu%s (%s)%s", (char *)operation, begun, values,
                  (char *)communicator, begun > ended ? "" : ", completed");
 }
 
 void alive_progress(const Alive *a, char *text, int size)
 {
     char collective[128], steps[80];
-    alive_describe(a, collective, sizeof collective);
+    describe_collective(a, collective, sizeof collective);
     snprintf(steps, sizeof steps, "after epoch %lld, step %lld", (long long)atomic_load(&a->epoch),
              (long long)atomic_load(&a->step));
     snprintf(text, (size_t)size, "%s; last collective: %s",

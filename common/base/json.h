@@ -18,11 +18,3 @@ static inline json_t *json_text(const char *text)
     free(copy);
     return json;
 }
-
-// Writes text as a JSON string, quotes included.
-static inline void json_put(FILE *out, const char *text)
-{
-    json_t *json = json_text(text);
-    json_dumpf(json, out, JSON_ENCODE_ANY);
-    json_decref(json);
-}

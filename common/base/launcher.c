@@ -6,7 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int launcher_ranks(const char **variable)
+// How many ranks the launcher has started, and the variable that says so; 0: there is no launcher.
+static int launcher_ranks(const char **variable)
 {
     static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "PMI_SIZE",
                                          "SLURM_STEP_NUM_TASKS" };

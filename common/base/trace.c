@@ -12,7 +12,6 @@
 #include "trace.h"
 #include "check.h"
 #include "clock.h"
-#include "base/json.h"
 #include "base/output.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +27,6 @@ enum { TRACKS = 512, NAME_BYTES = 64 };     // longer names are cut
 
 static struct {
     FILE *file;
-    int pid;
     char tracks[TRACKS][NAME_BYTES];        // track i has tid i + 1
     int track_count;
     char path[256];
@@ -58,18 +56,13 @@ static void write_event(char ph, int tid, int64_t ts, const char *name, const ch
     FILE *out = trace.file;
     if (ferror(out))            // it was reported when it happened
         return;
-    fprintf(out, "{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", ph, trace.pid, tid);
+    fprintf(out, "{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", ph, among.rank, tid);
     if (ts)
         fprintf(out, ",\"ts\":%lld.%03d", (long long)(ts / 1000), (int)(ts % 1000));
-    if (name) {
-        fputs(",\"name\":", out);
-        json_put(out, name);
-    }
-    if (arg) {
-        fputs(",\"args\":{\"name\":", out);
-        json_put(out, arg);
-        fputc('}', out);
-    }
+    if (name)
+        fprintf(out, ",\"name\":\"%s\"", name);
+    if (arg)
+        fprintf(out, ",\"args\":{\"name\":\"%s\"}", arg);
     fputs("},\n", out);
     if (fflush(out) != 0)
         WARN("training continues", "%s: write: %s: the timeline ends here", trace.path,
@@ -92,22 +85,14 @@ static int track_id(const char *name)
     return trace.track_count;
 }
 
-// A thread without a name becomes "main", or is numbered in order of appearance.
-static int own_track(void)
-{
-    char name[32];
-    snprintf(name, sizeof name, "thread %d", trace.track_count + 1);
-    if (own_tid == 0)
-        own_tid = track_id(gettid() == getpid() ? "main" : name);
-    return own_tid;
-}
-
 static void write_span(char ph, const char *name)
 {
     int64_t ts = trace_now();
     pthread_mutex_lock(&lock);
+    if (is_open && own_tid == 0)
+        own_tid = track_id("main");
     if (is_open)
-        write_event(ph, own_track(), ts, name, NULL);
+        write_event(ph, own_tid, ts, name, NULL);
     pthread_mutex_unlock(&lock);
 }
 
@@ -152,18 +137,16 @@ void trace_among(int rank, const char *run)
     snprintf(among.run, sizeof among.run, "%s", run ? run : "");
 }
 
-void trace_open(const char *path, int pid, const char *process)
+void trace_open(const char *path)
 {
     char name[32];
     if (path == NULL)
         return;
     trace.file = open_file(path);
     CHECK(trace.file, "", "%s: fdopen: %s", path, strerror(errno));
-    trace.pid = among.run[0] ? among.rank : pid;
     snprintf(trace.path, sizeof trace.path, "%s", path);
     snprintf(name, sizeof name, "rank %d", among.rank);
-    const char *slash = strrchr(process, '/');
-    write_event('M', 0, 0, "process_name", among.run[0] ? name : slash ? slash + 1 : process);
+    write_event('M', 0, 0, "process_name", name);
     is_open = true;
 }
 

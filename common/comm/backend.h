@@ -59,10 +59,9 @@ bool call_begin(Comm *comm, Stream *stream, Call *call);
 void call_end(Comm *comm, Stream *stream, const Call *call);
 
 // In the thread that does the work, before and after it: for timeline and watchdog. If the work was
-// only enqueued, call_work_enqueued replaces call_work_end.
+// only enqueued, trace_end replaces call_work_end.
 void call_work_begin(const Comm *comm, const Call *call);
 void call_work_end(void);
-void call_work_enqueued(void);
 
 // Call it if the library reports in `text` that a rank is gone. call: the current one; NULL: while
 // connecting. The parent process knows which rank died and why, and will end this one. So this

@@ -108,8 +108,6 @@ void call_work_begin(const Comm *comm, const Call *call)
     alive_collective_begin(comm->name, name, (int64_t)call->count);
 }
 
-void call_work_enqueued(void) { trace_end(); }
-
 void call_work_end(void)
 {
     alive_collective_end();

@@ -5,6 +5,7 @@
 #include "alive.h"
 #include "comm/backend.h"
 #include "cuda/cuda_internal.h"
+#include "trace.h"
 
 #include <nccl.h>
 #include <pthread.h>
@@ -167,7 +168,7 @@ static bool begin(Comm *comm, Stream *stream, Call *call)
 static void end(Comm *comm, Stream *stream, const Call *call, ncclResult_t result)
 {
     char text[CALL_TEXT];
-    call_work_enqueued();
+    trace_end();
     check_result(comm, call, result, call_describe(call, text), __LINE__);
     check_device(comm, call);
     call_end(comm, stream, call);
