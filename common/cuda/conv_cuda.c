@@ -124,7 +124,6 @@ static void make_plans(Conv *conv, const ConvProblem *problem)
         .handle = conv->ops->cudnn,
         .tf32 = conv->ops->config.tf32,
         .deterministic = conv->ops->config.deterministic,
-        .workspace_limit = CONV_WORKSPACE_LIMIT,
     };
     Type type = conv->spec.x.type;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {

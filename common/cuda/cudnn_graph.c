@@ -18,6 +18,7 @@
 typedef cudnnBackendDescriptor_t Descriptor;
 
 enum { MAX_ENGINES = 64 };
+enum { WORKSPACE_LIMIT = 1 << 30 };     // bytes of scratch memory
 enum { UID_X = 'x', UID_W = 'w', UID_Y = 'y' };
 
 // --- geometry ------------------------------------------------------------------------------------
@@ -301,7 +302,7 @@ static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDat
         finish(&maker, plan->plan, "a plan");
         get(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
             &count, &plan->workspace);
-        if (!maker.failed && plan->workspace <= rules->workspace_limit)
+        if (!maker.failed && plan->workspace <= WORKSPACE_LIMIT)
             return true;
     }
     while (plan->part_count > begin)

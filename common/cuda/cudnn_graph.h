@@ -36,15 +36,11 @@ bool conv_is_product(const ConvProblem *problem);
 
 typedef enum { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS, PASS_COUNT } ConvPass;
 
-// The most scratch memory that the CUDA backend lets a convolution ask for, in bytes.
-enum { CONV_WORKSPACE_LIMIT = 1 << 30 };
-
 // The rules for choosing a plan.
 typedef struct PlanRules {
     cudnnHandle_t handle;               // the device that will run it; or NULL and
     cudnnBackendDescriptor_t profile;   // the description of one
     bool tf32, deterministic;           // as in OpsConfig
-    int64_t workspace_limit;            // bytes
 } PlanRules;
 
 typedef struct ConvPlan {

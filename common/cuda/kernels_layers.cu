@@ -174,13 +174,6 @@ images_load_kernel(const __grid_constant__ ImagesJob job)
 
 unsigned one_thread_for(size_t count) { return blocks_for(count, INT32_MAX); }
 
-// Pooling uses 32-bit indices. An activation of 2^31 floats would take 8 GB.
-void check_count(const char *what, Shape s)
-{
-    CHECK(shape_count(s) < INT32_MAX, "a smaller batch (-b) needs less",
-          "%s of (%d, %d, %d, %d): more than 2^31 elements", what, s.n, s.c, s.h, s.w);
-}
-
 } // namespace
 
 // --- ops.h ---------------------------------------------------------------------------------------
@@ -206,7 +199,9 @@ void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *d
 void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index)
 {
     Shape out = pool_output(spec);
-    check_count("max pooling", spec->x);
+    // A kernel has 32-bit indices. An activation of 2^31 floats would take 8 GB.
+    CHECK(shape_count(spec->x) < INT32_MAX, "a smaller batch (-b) needs less", "max pooling of (%d, "
+          "%d, %d, %d): more than 2^31 elements", spec->x.n, spec->x.c, spec->x.h, spec->x.w);
     by_type(out.type, packed(out.type, out.c, x, y, index), [&](auto number, auto width) {
         launch(&ops->device->compute, one_thread_for(shape_count(out) / width.value),
                maxpool_forward_kernel<decltype(number), width.value>, *spec, out, x, y, index);
@@ -227,7 +222,6 @@ void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, cons
 
 void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 {
-    check_count("average pooling", x);
     by_type(x.type, false, [&](auto number, auto) {
         launch(&ops->device->compute, one_thread_for((size_t)x.n * x.c),
                avgpool_forward_kernel<decltype(number)>, x, in, out);

@@ -62,8 +62,6 @@ Ops *ops_new(Device *device, const OpsConfig *config)
 
 void ops_free(Ops *ops)
 {
-    if (!ops)
-        return;
     stream_sync(&ops->device->compute);
     device_free(ops->device, ops->scratch);
     device_free(ops->device, ops->partials.tickets);
