@@ -561,22 +561,6 @@ TEST(synthetic_images_come_from_the_seed)
     data_close(&c);
 }
 
-// The default number of images; sizes next to multiples of 16 pixels, and 224.
-TEST(synthetic_images_of_any_size)
-{
-    Data whole = synthetic(8, 0, 0, 0);
-    EXPECT_EQ_INT(whole.train.count, 50000);
-    EXPECT_EQ_INT(whole.test.count, 10000);
-    data_close(&whole);
-    static const int sizes[] = { 15, 17, 33, 224 };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        Data data = synthetic(sizes[i], 3, 2, 0);
-        EXPECT_EQ_INT(data.train.height, sizes[i]);
-        EXPECT_EQ_INT(data.test.width, sizes[i]);
-        data_close(&data);
-    }
-}
-
 int main(void)
 {
     alarm(600); // fail if a test hangs
@@ -594,6 +578,5 @@ int main(void)
     fingerprints_of_synthetic_sets();
     orders();
     synthetic_images_come_from_the_seed();
-    synthetic_images_of_any_size();
     return test_done();
 }

@@ -475,18 +475,6 @@ static void lose(const struct Loss *loss)
     ends(loss->victim, loss->signal == SIGKILL ? 1000 + SIGKILL : EXIT_REPORTED);
 }
 
-TEST(all_stopped_and_continued)
-{
-    begin(step, 2, false);
-    for (int i = 0; i < 3; i++)
-        kill(actors[i].pid, SIGSTOP);
-    sleep_ms(3000);
-    for (int i = 0; i < 3; i++)
-        kill(actors[i].pid, SIGCONT);
-    sleep_ms(1500);
-    all_well();
-}
-
 // When rank 0 ends first, the slower ranks must not report it as lost.
 TEST(rank_0_leaves_first)
 {
@@ -558,8 +546,7 @@ int main(int argc, char **argv)
 #define ROW(name) { #name, name }
         ROW(ranks_join_in_any_order), ROW(missing_and_wrong_ranks),
         ROW(processes_of_other_runs_are_refused),
-        ROW(slow_clients_are_disconnected), ROW(all_stopped_and_continued),
-        ROW(rank_0_leaves_first), ROW(addresses), ROW(connections),
+        ROW(slow_clients_are_disconnected), ROW(rank_0_leaves_first), ROW(addresses), ROW(connections),
         ROW(strangers_neither_join_nor_delay_ranks),
     };
     enum { TESTS = sizeof tests / sizeof *tests, LOSSES = sizeof losses / sizeof *losses, ALL = LOSSES + TESTS };
