@@ -377,7 +377,7 @@ static void read_config(Args *args, const char *path)
     if (!in || ferror(in))
         args_reject(args, "config", "%.200s: %s", path, strerror(errno));
     fclose(in);
-    if (length > (ssize_t)strlen(*text))
+    if (length > 0 && (*text)[length - 1] == '\0')
         args_reject(args, "config", "%.200s: not a text: byte %zd is zero", path, length);
     config.reading = path;
     config.line = 0;

@@ -269,7 +269,8 @@ bool st_write(const char *path, const StTensor *tensors, int count,
     json_t *header = header_json(tensors, count, metadata, metadata_count);
     bool ok = write_header(out, header);
     for (int i = 0; i < count && ok; i++)
-        ok = fwrite(tensors[i].data, 1, tensors[i].bytes, out) == tensors[i].bytes;
+        ok = tensors[i].bytes == 0 ||       // then there may be no data
+             fwrite(tensors[i].data, tensors[i].bytes, 1, out) == 1;
     ok = replace_commit(out, path, err);
     json_decref(header);
     return ok;
