@@ -28,8 +28,7 @@ typedef struct Alive {
     uint64_t pid_namespace;         // where that is its number (launcher_namespace)
 } Alive;
 
-// From now on this process publishes here (shared memory that stays mapped). NULL: in private
-// memory.
+// From now on this process publishes here: shared memory that stays mapped.
 void alive_publish(Alive *where);
 
 // Zeroed pages for `count` processes, shared with children that are forked later and, through the

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-// Called once, if at all. If path is NULL, all calls are no-ops. Fails if the file cannot be opened.
+// Called once, if at all. If path is NULL, all calls are no-ops. Fails if it cannot open the file.
 void trace_open(const char *path);
 // Before trace_open, if the ranks of a machine share one file: this process appears in it as
 // process `rank`, named "rank 1". run: a name of this run, of at most 63 letters and digits; a
@@ -16,7 +16,7 @@ void trace_close(void);
 
 // A span on the track of the calling thread; without a name, that is "main". In each thread begin
 // and end must pair up; they may nest. Names are written as they are: no quotes, no backslashes.
-void trace_thread(const char *name);
+void trace_thread(const char *name);    // at most once in each thread, before its spans
 void trace_begin(const char *name);
 void trace_end(void);
 int64_t trace_now(void);        // ns of CLOCK_MONOTONIC

@@ -179,7 +179,7 @@ expect 1 "no/such/net: open: No such file or directory" \
 # A run holds the lock until it ends. Neither a run that was killed nor its files keep the next one out.
 before
 echo "" >saved/net.lock
-expect 0 "this run will replace the checkpoint of" "$train" "${options[@]}" --epochs 1 --save saved/net
+expect 0 "this run will replace this checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/net
 "$train" "${options[@]}" --epochs 100000 --save saved/net >stdout 2>output &
 for _ in $(seq 500); do grep -q "== saved\|== saving" stdout && break; sleep 0.01; done
 for other in "--save saved/net" "--save saved/net --resume auto" "--save saved/net.best"; do
@@ -204,9 +204,9 @@ done
 echo "some text" >saved/text
 expect 1 "saved/text has content, but is not a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
 expect 1 "saved/net has content, but is not a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
-expect 1 "saved is a directory" "$train" "${options[@]}" --epochs 1 --save saved
+expect 1 "saved is a link, a directory" "$train" "${options[@]}" --epochs 1 --save saved
 mkdir none.best
-expect 1 "none.best is a directory" "$train" "${options[@]}" --epochs 1 --save none
+expect 1 "none.best is a link, a directory" "$train" "${options[@]}" --epochs 1 --save none
 check "a directory: nothing temporary" not compgen -G 'saved.tmp*'
 
 # A disk that is really full, and one that is really read-only, if this user may mount them.

@@ -17,7 +17,7 @@ static Alive *alive(void) { return atomic_load_explicit(&here, memory_order_rela
 
 void alive_publish(Alive *where)
 {
-    atomic_store(&here, where ? where : &own);
+    atomic_store(&here, where);
 }
 
 const Alive *alive_here(void) { return alive(); }

@@ -149,12 +149,9 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;
     char lock[PATH_MAX];
-    bool there = lstat(path, &st) == 0;
-    if (there && S_ISDIR(st.st_mode))
-        return error_set(err, "name a file in it", "%.400s is a directory", path);
-    if (there && !S_ISREG(st.st_mode))
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return error_set(err, "this run would replace it; name another file",
-                         "%.400s is a link, a device or a pipe", path);
+                         "%.400s is a link, a directory, a device or a pipe", path);
     if (!output_claim(path, kind, err))
         return false;
     if (snprintf(lock, sizeof lock, "%s.lock", path) >= (int)sizeof lock)

@@ -23,12 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TRACKS = 512, NAME_BYTES = 64 };     // longer names are cut
-
 static struct {
     FILE *file;
-    char tracks[TRACKS][NAME_BYTES];        // track i has tid i + 1
-    int track_count;
+    int track_count;                        // their numbers (tid) begin with 1
     char path[256];
 } trace;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards trace
@@ -37,7 +34,7 @@ static _Thread_local int own_tid;           // the calling thread's track; 0: it
 
 static struct {
     int rank;
-    char run[NAME_BYTES];                   // empty: this process writes its file alone
+    char run[64];                           // empty: this process writes its file alone
 } among;
 
 static struct {
@@ -69,20 +66,10 @@ static void write_event(char ph, int tid, int64_t ts, const char *name, const ch
              strerror(errno));
 }
 
-// The number of the track with this name, which it makes if needed. When tracks run out, the last
-// one takes all new names.
-static int track_id(const char *name)
+static void begin_track(const char *name)
 {
-    char cut[NAME_BYTES];
-    snprintf(cut, sizeof cut, "%s", name);
-    for (int i = 0; i < trace.track_count; i++)
-        if (strcmp(trace.tracks[i], cut) == 0)
-            return i + 1;
-    if (trace.track_count == TRACKS)
-        return TRACKS;
-    memcpy(trace.tracks[trace.track_count++], cut, sizeof cut);
-    write_event('M', trace.track_count, 0, "thread_name", cut);
-    return trace.track_count;
+    own_tid = ++trace.track_count;
+    write_event('M', own_tid, 0, "thread_name", name);
 }
 
 static void write_span(char ph, const char *name)
@@ -90,7 +77,7 @@ static void write_span(char ph, const char *name)
     int64_t ts = trace_now();
     pthread_mutex_lock(&lock);
     if (is_open && own_tid == 0)
-        own_tid = track_id("main");
+        begin_track("main");
     if (is_open)
         write_event(ph, own_tid, ts, name, NULL);
     pthread_mutex_unlock(&lock);
@@ -163,7 +150,7 @@ void trace_thread(const char *name)
 {
     pthread_mutex_lock(&lock);
     if (is_open)
-        own_tid = track_id(name);
+        begin_track(name);
     pthread_mutex_unlock(&lock);
 }
 

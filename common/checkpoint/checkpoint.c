@@ -17,7 +17,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 // The numbers of a TrainState, and their valid ranges.
@@ -360,27 +359,16 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
     return ok;
 }
 
-// If a checkpoint is there, prints one line about it.
-static void warn_of_replacing(const char *path)
-{
-    char date[32];
-    struct stat st;
-    struct tm tm;
-    if (stat(path, &st) != 0 || st.st_size == 0)
-        return;
-    strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime_r(&st.st_mtime, &tm));
-    WARN("", "%.300s: this run will replace the checkpoint of %s (--resume auto continues it)",
-         path, date);
-}
-
 bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
+    struct stat st;
     char best[PATH_MAX];
     snprintf(best, sizeof best, "%s.best", save);   // is as long as the name of the lock
     if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
-    if (!from)
-        warn_of_replacing(save);
+    if (!from && stat(save, &st) == 0 && st.st_size > 0)
+        WARN("", "%.300s: this run will replace this checkpoint (--resume auto continues it)",
+             save);
     return true;
 }
 

@@ -32,22 +32,17 @@ static const ncclDataType_t nccl_types[] = {
 
 // --- errors --------------------------------------------------------------------------------------
 
-_Noreturn static void nccl_failed(const Comm *comm, ncclResult_t result, const char *call, int line)
-{
-    const char *more = ncclGetLastError(comm->backend->nccl);
-    fail_at(__FILE__, line, EXIT_FAILED, "", "%.*s (%s): %s%s%s", (int)strcspn(call, "("), call,
-            comm->name, ncclGetErrorString(result), more && more[0] ? ": " : "",
-            more ? more : "");
-}
-
-// NCCL's errors for a broken connection: another rank is gone.
+// Ends the program if the call failed. A remote error: a connection broke, a rank is gone.
 static void check_result(const Comm *comm, const Call *doing, ncclResult_t result, const char *call,
                          int line)
 {
+    if (result == ncclSuccess || result == ncclInProgress)
+        return;
+    const char *more = ncclGetLastError(comm->backend->nccl);
     if (result == ncclRemoteError)
-        call_lost(comm, doing, ncclGetLastError(comm->backend->nccl));
-    if (result != ncclSuccess && result != ncclInProgress)
-        nccl_failed(comm, result, call, line);
+        call_lost(comm, doing, more);
+    fail_at(__FILE__, line, EXIT_FAILED, "", "%.*s (%s): %s: %s", (int)strcspn(call, "("), call,
+            comm->name, ncclGetErrorString(result), more ? more : "");
 }
 
 #define NCCL(comm, doing, call) check_result(comm, doing, call, #call, __LINE__)
