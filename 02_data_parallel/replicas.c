@@ -19,6 +19,7 @@
 // be timed. A device that finishes early idles.
 #include "replicas.h"
 #include "check.h"
+#include "clock.h"
 #include "threads.h"
 #include "trace.h"
 
@@ -52,9 +53,10 @@ struct Replicas {
     float *scratch;         // on the first device: one device's gradients; NULL: read in place
 
     Phase phase;
-    int64_t last;           // when the last phase ended; 0: not timed
-    int64_t ns[PHASES], times[PHASES];
-    Team *crew;             // a thread for each replica; the first one's is the caller's
+    double last;            // s: when the last phase ended; 0: not timed
+    double seconds[PHASES];
+    int64_t times[PHASES];
+    Team *team;             // a thread for each replica; the first one's is the caller's
 };
 
 // --- what a device does in each phase ------------------------------------------------------------
@@ -158,9 +160,9 @@ static void do_phase(void *arg, int i)
 // Adds the time since the last call to this phase, if it belongs to a training step.
 static void count_time(Replicas *all, Phase phase)
 {
-    int64_t now = trace_now();
+    double now = clock_now();
     if (all->last && all->training) {
-        all->ns[phase] += now - all->last;
+        all->seconds[phase] += now - all->last;
         all->times[phase]++;
     }
     all->last = all->training ? now : 0;
@@ -169,7 +171,7 @@ static void count_time(Replicas *all, Phase phase)
 static void on_all(Replicas *all, Phase phase)
 {
     all->phase = phase;
-    team_run(all->crew, do_phase, all);
+    team_run(all->team, do_phase, all);
     count_time(all, phase);
 }
 
@@ -233,7 +235,7 @@ static void report_phases(const Replicas *all, Log *log)
     char text[512] = "";
     double sum = 0;
     for (int i = 0; i < PHASES; i++) {
-        double ms = all->times[i] ? (double)all->ns[i] / (double)all->times[i] / 1e6 : 0;
+        double ms = all->times[i] ? 1e3 * all->seconds[i] / (double)all->times[i] : 0;
         size_t end = strlen(text);
         snprintf(text + end, sizeof text - end, "%s%s %.1f", i ? " | " : "", phases[i].name, ms);
         sum += ms;
@@ -254,7 +256,7 @@ void replicas_report(Replicas *replicas, Log *log)
     }
     log_say(log, "   == memory: %s (peak)", text);
     replicas->last = 0;
-    memset(replicas->ns, 0, sizeof replicas->ns);
+    memset(replicas->seconds, 0, sizeof replicas->seconds);
     memset(replicas->times, 0, sizeof replicas->times);
 }
 
@@ -284,7 +286,7 @@ Replicas *replicas_open(const ReplicasConfig *config, int threads)
     int numbers[REPLICAS_MAX];
     Replicas *all = xcalloc(1, sizeof *all);
     all->count = choose_devices(config->devices, numbers);
-    all->crew = team_new(all->count);
+    all->team = team_new(all->count);
     threads = device_share(all->count, threads, true);
     for (int i = 0; i < all->count; i++) {
         Replica *replica = &all->replica[i];
@@ -330,15 +332,15 @@ void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops)
     replicas->config.batch = replicas->config.pass = replicas_chunk(replicas, model->config.batch);
     replicas->replica[0].model = model;
     replay_forbid(model->device);   // threads that take turns cannot be recorded
-    team_run(replicas->crew, add_copy, replicas);
+    team_run(replicas->team, add_copy, replicas);
     if (replicas->count > 1 && !device_shares_memory(model->device))
         replicas->scratch = device_alloc(model->device, model->param_count * sizeof(float));
 }
 
 void replicas_close(Replicas *replicas)
 {
-    team_run(replicas->crew, remove_copy, replicas);
-    team_free(replicas->crew);
+    team_run(replicas->team, remove_copy, replicas);
+    team_free(replicas->team);
     for (int i = 1; i < replicas->count; i++)
         device_close(replicas->replica[i].device);
     device_use(replicas->replica[0].device);

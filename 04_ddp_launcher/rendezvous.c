@@ -22,8 +22,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WRONG(hint, ...) fail_at(__FILE__, __LINE__, EXIT_USAGE, hint, __VA_ARGS__)
-
 enum { MOST = 65535 };           // ranks, and ports
 
 void rendezvous_options(Args *args, RendezvousConfig *c)
@@ -58,8 +56,8 @@ static int number(const char *variable)
         return -1;
     long value = strtol(text, &end, 10);
     if (!isdigit((unsigned char)text[0]) || *end || value > MOST)
-        WRONG("set it to such a number", "%s is '%s', which is not a number from 0 to %d", variable,
-              text, MOST);
+        FAIL_USAGE("set it to such a number", "%s is '%s', which is not a number from 0 to %d",
+                   variable, text, MOST);
     return (int)value;
 }
 
@@ -99,15 +97,16 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
                       .local_rank = either(c->local_rank, "LOCAL_RANK"),
                       .local_size = number("LOCAL_WORLD_SIZE") };
     if (world->rank < 0 || world->size < 0)
-        WRONG("set both, or neither",
-              "of RANK (--rank) and WORLD_SIZE (--world-size) there is only one");
+        FAIL_USAGE("set both, or neither",
+                   "of RANK (--rank) and WORLD_SIZE (--world-size) there is only one");
     if (world->rank >= world->size)
-        WRONG("ranks count from 0", "RANK is %d, but WORLD_SIZE is %d", world->rank, world->size);
+        FAIL_USAGE("ranks count from 0", "RANK is %d, but WORLD_SIZE is %d", world->rank,
+                   world->size);
     name_rank(world);
     if (world->size > 1 && (!host || port <= 0))
-        WRONG("the host of rank 0, and any free port there, the same for all ranks",
-              "WORLD_SIZE is %d, but there is no %s", world->size,
-              host ? "MASTER_PORT" : "MASTER_ADDR");
+        FAIL_USAGE("the host of rank 0, and any free port there, the same for all ranks",
+                   "WORLD_SIZE is %d, but there is no %s", world->size,
+                   host ? "MASTER_PORT" : "MASTER_ADDR");
     if (world->size > 1)
         meet_at(host, port, world, store);
 }
@@ -195,7 +194,7 @@ static void use_interface(const char *interface, TcpAddress address)
 {
     Error error;
     if (!tcp_own_address(interface, address, &error))
-        WRONG(error.hint, "%s", error.text);
+        FAIL_USAGE(error.hint, "%s", error.text);
     tcp_set_library_interface(interface);
 }
 

@@ -263,13 +263,13 @@ static void save_midway(Job *job)
 
 // After the last step of an epoch. The file is saved twice: before the evaluation, so that no step
 // is lost if that ends the run, and after it, as the start of the next epoch.
-static void finish_epoch(Job *job, double seconds)
+static void finish_epoch(Job *job)
 {
     save_midway(job);
     Stats test = evaluate(job);
     double top1 = 100.0 * test.correct1 / test.count;
     bool best = test.count > 0 && top1 > job->state.best_top1;
-    log_epoch(job->log, job->state.epoch + 1, &job->state.running, &test, seconds);
+    log_epoch(job->log, job->state.epoch + 1, &job->state.running, &test);
     job->state.best_top1 = best ? top1 : job->state.best_top1;
     job->state.epoch++;
     job->state.step = 0;
@@ -294,7 +294,7 @@ static void count_step(Job *job)
 // The rest of an epoch, from job->state.step on. Returns false if it was interrupted.
 static bool train_epoch(Job *job)
 {
-    int64_t begin = trace_now(), steps = steps_per_epoch(job);
+    int64_t steps = steps_per_epoch(job);
     trace_begin("epoch");
     choose_samples(job);
     log_progress_begin(job->log, job->state.epoch + 1, job->epochs, job->state.step, steps);
@@ -315,7 +315,7 @@ static bool train_epoch(Job *job)
     log_progress_end(job->log);
     if (job->state.step < steps)
         return false;
-    finish_epoch(job, (trace_now() - begin) / 1e9);
+    finish_epoch(job);
     stop_agree_now(job->stop);
     return true;
 }

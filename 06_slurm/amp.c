@@ -29,7 +29,7 @@ struct Amp {
     Model *model;
     Ddp *ddp;
     Scalars *scalars;
-    bool adapts, scaled;    // does the loss scale adapt; can it be another number than 1?
+    bool adapts, scaled;    // does the loss scale adapt; can it differ from 1?
     bool first, last;       // is the current part the batch's first, its last?
     float *sum;             // gradients of the parts before it; NULL: only one part; device
     Type short_type;        // of gradients between ranks; f32: not compressed
@@ -171,7 +171,7 @@ int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size)
     return rows;
 }
 
-Shape amp_images(const Model *model, int batch_size)
+Shape amp_batch_shape(const Model *model, int batch_size)
 {
     Shape shape = model->input;
     shape.n = batch_size;

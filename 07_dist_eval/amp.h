@@ -24,7 +24,7 @@ void amp_check_options(const Args *args, const AmpConfig *config, int batch_size
 // go through the model together.
 Type amp_type(const AmpConfig *config, const Device *device);
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size);
-Shape amp_images(const Model *model, int batch_size);   // of a whole batch
+Shape amp_batch_shape(const Model *model, int batch_size);  // of all parts together
 
 typedef struct Amp Amp;
 // scalars: the training step's. The model is of the type and rows above.

@@ -22,8 +22,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WRONG(hint, ...) fail_at(__FILE__, __LINE__, EXIT_USAGE, hint, __VA_ARGS__)
-
 typedef struct Launch {
     int ranks, nodes, node, port, restarts;     // the options
     const char *master, *logs;
@@ -65,9 +63,9 @@ static void parse(Launch *l, int argc, char **argv)
     if (l->nodes > 1 && l->port == 0)
         args_reject(&args, "master-port", "on several machines all must know it: not 0");
     if (!l->program[0])
-        WRONG("launch -- PROGRAM", "no program given");
+        FAIL_USAGE("launch -- PROGRAM", "no program given");
     if (l->logs && mkdir(l->logs, 0777) != 0 && errno != EEXIST)
-        WRONG("", "--log-dir %s: %s", l->logs, strerror(errno));
+        FAIL_USAGE("", "--log-dir %s: %s", l->logs, strerror(errno));
 }
 
 // --- the contract: the environment of a rank -----------------------------------------------------
@@ -163,8 +161,8 @@ static _Noreturn void run_program(const Launch *l, int local, int start)
     dup2(error, STDERR_FILENO);
     if (local > 0)
         _exit(EXIT_REPORTED);
-    WRONG("does it exist, is it executable, and does the interpreter in its first line exist?",
-          "%.200s cannot be started: %s", l->program[0], strerror(errno));
+    FAIL_USAGE("does it exist, is it executable, and does the interpreter in its first line exist?",
+               "%.200s cannot be started: %s", l->program[0], strerror(errno));
 }
 
 static void start_all(Launch *l, int start)
@@ -178,8 +176,8 @@ static void start_all(Launch *l, int start)
     }
 }
 
-// Waits a while first: 0.5 s, 1 s, 2 s ... 30 s.
-static bool again(Launch *l, int start, int *status)
+// Returns true when it is time to restart: after 0.5 s, 1 s, 2 s ... 30 s. False: no restart.
+static bool wait_to_restart(Launch *l, int start, int *status)
 {
     double pause = start < 6 ? 0.5 * (1 << start) : 30;
     if (*status == 0 || start == l->restarts || supervise_pause(l->supervisor, 0))
@@ -207,7 +205,7 @@ int main(int argc, char **argv)
     do {
         start_all(&l, start);
         status = supervise(l.supervisor);
-    } while (again(&l, start++, &status));
+    } while (wait_to_restart(&l, start++, &status));
     supervise_free(l.supervisor);
     return status;
 }

@@ -27,6 +27,7 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
     __attribute__((noreturn, format(printf, 5, 6)));
 
 #define FAIL(hint, ...) fail_at(__FILE__, __LINE__, EXIT_FAILED, hint, __VA_ARGS__)
+#define FAIL_USAGE(hint, ...) fail_at(__FILE__, __LINE__, EXIT_USAGE, hint, __VA_ARGS__)
 #define FAIL_ERROR(err) FAIL((err)->hint, "%s", (err)->text)
 #define CHECK(condition, hint, ...)          \
     do {                                     \

@@ -32,7 +32,7 @@ void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2,
 // log_progress after every step, with the number of samples in its batch.
 void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps);
 void log_progress(Log *log, int64_t step, int batch);
-// Leaves the line on the screen; later output appears below it. Call it when an epoch ends.
+// Stops the clock, and leaves the line on the screen. Call it when the training of an epoch ends.
 void log_progress_end(Log *log);
 // The numbers of a printed step: in the progress line, or as a line like those below (the format of
 // the original articles). Every print_freq steps and at the last one, also as a "step" event.
@@ -53,7 +53,7 @@ typedef struct LogStep {
 void log_step(Log *log, const LogStep *step);
 
 // The end of an epoch: the results of training and test, as an "epoch" event.
-void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds);
+void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // A test's result, as a line; and, if the run only evaluates, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);
 // The end of a run: the hash of the weights, as a line; and, with threads and memory, as the "end"

@@ -4,7 +4,6 @@
 // run was killed.
 #pragma once
 #include <stdbool.h>
-#include <stdint.h>
 
 // Called once, if at all. If path is NULL, all calls are no-ops. Fails if it cannot open the file.
 void trace_open(const char *path);
@@ -19,7 +18,6 @@ void trace_close(void);
 void trace_thread(const char *name);    // at most once in each thread, before its spans
 void trace_begin(const char *name);
 void trace_end(void);
-int64_t trace_now(void);        // ns of CLOCK_MONOTONIC
 
 // Passes all spans to a profiler, too: the CUDA backend registers NVTX's calls.
 void trace_profiler(void (*begin)(const char *name), void (*end)(void));

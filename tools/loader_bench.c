@@ -4,8 +4,8 @@
 //   build/cpu/loader_bench --data DIR -j 4
 #include "args.h"
 #include "check.h"
+#include "clock.h"
 #include "data.h"
-#include "trace.h"
 
 int main(int argc, char **argv)
 {
@@ -28,12 +28,12 @@ int main(int argc, char **argv)
     Device *device = device_open(0, 1);
     Loader *loader =
         loader_new(device, set, &(LoaderConfig){ shape, data.augment, config.workers, false });
-    int64_t begin = trace_now();
+    double begin = clock_now();
     int made = 0;
     loader_start(loader, NULL, set->count, 0, 0);
     for (const Batch *batch; (batch = loader_next(loader));)
         made += batch->count;
-    double seconds = (double)(trace_now() - begin) * 1e-9;
+    double seconds = clock_now() - begin;
     printf("%d images of 3x%dx%d, %d workers: %.1f images/s\n", made, set->height, set->width,
            config.workers, made / seconds);
     loader_free(loader);

@@ -24,11 +24,10 @@ void launcher_check(int ranks)
     const char *variable;
     int started = launcher_ranks(&variable);
     if (started > ranks)
-        fail_at(__FILE__, __LINE__, EXIT_USAGE,
-                "step 04 and later join the ranks of a launcher, 06 and later those of srun; "
-                "mpirun must belong to the MPI that the program is built with; to train alone, "
-                "unset the variable", "%s is %d, but this process is one of %d: the launcher's "
-                "ranks would all train alone", variable, started, ranks);
+        FAIL_USAGE("step 04 and later join the ranks of a launcher, 06 and later those of srun; "
+                   "mpirun must belong to the MPI that the program is built with; to train alone, "
+                   "unset the variable", "%s is %d, but this process is one of %d: the launcher's "
+                   "ranks would all train alone", variable, started, ranks);
 }
 
 // --- the launcher's process ----------------------------------------------------------------------

@@ -27,6 +27,7 @@ typedef struct Progress {
     int64_t step, steps;
     int64_t first_step;     // the step at which the clock started
     double started;         // when it did (s)
+    double seconds;         // from then until the clock stopped
     int64_t samples;        // since then
     char numbers[192];      // the latest: "loss: 1.959 | acc: 28.633%"
     double drawn;           // when it was last drawn (s)
@@ -195,6 +196,7 @@ static void progress_draw(Log *log, bool force)
 
 void log_progress_end(Log *log)
 {
+    log->line.seconds = clock_now() - log->line.started;
     if (log->line.shown)
         printf("\n");
     log->line.shown = false;
@@ -303,7 +305,7 @@ static json_t *test_members(const Stats *test)
                      "top5", log_number(percent(test->correct5, test->count)), "n", test->count);
 }
 
-void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, double seconds)
+void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
 {
     json_t *members = json_pack("{s:I, s:o, s:o}", "epoch", epoch,
                                 "train_loss", log_number(mean_loss(train)),
@@ -312,7 +314,7 @@ void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test, d
     if (test->count > 0)                // else a different rank evaluates
         json_object_update(members, tested);
     json_decref(tested);
-    json_object_set_new(members, "seconds", log_number(seconds));
+    json_object_set_new(members, "seconds", log_number(log->line.seconds));
     log_event(log, "epoch", members);
 }
 

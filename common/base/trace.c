@@ -42,20 +42,18 @@ static struct {
     void (*end)(void);
 } profiler;
 
-int64_t trace_now(void) { return (int64_t)(1e9 * clock_now()); }
-
 // --- the file: everything here is called with the lock held --------------------------------------
 
-// B begins a span and E ends it, at ts (ns; in the file microseconds). M gives the name `arg` to a
-// process or a thread. A full disk ends the trace; training continues.
-static void write_event(char ph, int tid, int64_t ts, const char *name, const char *arg)
+// B begins a span and E ends it, at us (microseconds). M gives the name `arg` to a process or a
+// thread. A full disk ends the trace; training continues.
+static void write_event(char ph, int tid, double us, const char *name, const char *arg)
 {
     FILE *out = trace.file;
     if (ferror(out))            // it was reported when it happened
         return;
     fprintf(out, "{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", ph, among.rank, tid);
-    if (ts)
-        fprintf(out, ",\"ts\":%lld.%03d", (long long)(ts / 1000), (int)(ts % 1000));
+    if (us > 0)
+        fprintf(out, ",\"ts\":%.3f", us);
     if (name)
         fprintf(out, ",\"name\":\"%s\"", name);
     if (arg)
@@ -74,12 +72,12 @@ static void begin_track(const char *name)
 
 static void write_span(char ph, const char *name)
 {
-    int64_t ts = trace_now();
+    double us = 1e6 * clock_now();
     pthread_mutex_lock(&lock);
     if (is_open && own_tid == 0)
         begin_track("main");
     if (is_open)
-        write_event(ph, own_tid, ts, name, NULL);
+        write_event(ph, own_tid, us, name, NULL);
     pthread_mutex_unlock(&lock);
 }
 

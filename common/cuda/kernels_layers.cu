@@ -200,8 +200,8 @@ void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uin
 {
     Shape out = pool_output(spec);
     // A kernel has 32-bit indices. An activation of 2^31 floats would take 8 GB.
-    CHECK(shape_count(spec->x) < INT32_MAX, "a smaller batch (-b) needs less", "max pooling of (%d, "
-          "%d, %d, %d): more than 2^31 elements", spec->x.n, spec->x.c, spec->x.h, spec->x.w);
+    CHECK(shape_count(spec->x) < INT32_MAX, "a smaller batch (-b) needs less", "max pooling of "
+          "(%d, %d, %d, %d): more than 2^31 elements", spec->x.n, spec->x.c, spec->x.h, spec->x.w);
     by_type(out.type, packed(out.type, out.c, x, y, index), [&](auto number, auto width) {
         launch(&ops->device->compute, one_thread_for(shape_count(out) / width.value),
                maxpool_forward_kernel<decltype(number), width.value>, *spec, out, x, y, index);

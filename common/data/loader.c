@@ -15,6 +15,7 @@
 // Threads wait for each other with a mutex, streams with events. On the CPU the calling thread does
 // a stream's work, so the mutex is enough.
 #include "alive.h"
+#include "clock.h"
 #include "data/pictures.h"
 #include "rng.h"
 #include "threads.h"
@@ -406,7 +407,7 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 // caller holds the lock.
 static void slot_await(Loader *loader, const Slot *slot)
 {
-    int64_t begin = trace_now();
+    double begin = clock_now();
     trace_begin("wait for data");
     while (!slot->full) {
         if (loader->config.workers == 0)
@@ -415,7 +416,7 @@ static void slot_await(Loader *loader, const Slot *slot)
             pthread_cond_wait(&loader->news, &loader->lock);
     }
     trace_end();
-    loader->wait_ms += (double)(trace_now() - begin) * 1e-6;
+    loader->wait_ms += 1e3 * (clock_now() - begin);
     alive_beat();
 }
 

@@ -30,12 +30,12 @@ struct Supervisor {
     pid_t self;
     int signals;            // the descriptor from which they are read
     sigset_t before;        // the mask that this process was started with
-    int asked;              // number of signals that asked to end
+    int asked;              // number of signals that asked the run to end
     double kill_at;         // s: when the remaining ranks are killed; 0: the run is healthy
     int status;
 };
 
-static Watched *of(Supervisor *s, int i) { return &s->watch.ranks[s->first + i]; }
+static Watched *watched(Supervisor *s, int i) { return &s->watch.ranks[s->first + i]; }
 
 // --- signals -------------------------------------------------------------------------------------
 
@@ -62,8 +62,8 @@ static void block_signals(Supervisor *s)
 static void send_to_all(Supervisor *s, int signal)
 {
     for (int i = 0; i < s->ranks; i++)
-        if (of(s, i)->alive && of(s, i)->ended == 0)
-            kill(-of(s, i)->pid, signal);
+        if (watched(s, i)->alive && watched(s, i)->ended == 0)
+            kill(-watched(s, i)->pid, signal);
 }
 
 // INT and TERM: a rank takes the second of two signals as "at once" (interrupt.h). CONT wakes a
@@ -166,8 +166,8 @@ pid_t supervise_fork(Supervisor *s, int rank, double timeout)
     if (pid <= 0)
         return pid;
     setpgid(pid, pid);                  // in parent and child, since either may run first
-    *of(s, i) = (Watched){ .alive = &s->pages[i], .pid = pid };
-    gethostname(of(s, i)->host, WATCH_HOST - 1);
+    *watched(s, i) = (Watched){ .alive = &s->pages[i], .pid = pid };
+    gethostname(watched(s, i)->host, WATCH_HOST - 1);
     return pid;
 }
 
@@ -178,7 +178,7 @@ static void reap(Supervisor *s)
     double now = clock_now();
     int status;
     for (int i = 0; i < s->ranks; i++)
-        for (Watched *r = of(s, i); r->ended == 0 &&
+        for (Watched *r = watched(s, i); r->ended == 0 &&
                  waitpid(r->pid, &status, WNOHANG | WUNTRACED | WCONTINUED) > 0;) {
             r->stopped = WIFSTOPPED(status) ? now : 0;
             r->status = status;
@@ -194,11 +194,11 @@ static bool signal_orphans(Supervisor *s, int signal)
     bool any = false;
     for (int i = 0; i < s->ranks; i++) {
         pid_t found;
-        while ((found = waitpid(-of(s, i)->pid, NULL, WNOHANG)) > 0) {
+        while ((found = waitpid(-watched(s, i)->pid, NULL, WNOHANG)) > 0) {
         }
         any = any || found == 0;
         if (found == 0 && signal)
-            kill(-of(s, i)->pid, signal);
+            kill(-watched(s, i)->pid, signal);
     }
     return any;
 }
@@ -216,11 +216,11 @@ int supervise(Supervisor *s)
         if (s->kill_at > 0 && clock_now() >= s->kill_at)
             send_to_all(s, SIGKILL);
     }
-    if (s->kill_at == 0)                // 0, or they have agreed to stop
-        s->status = WEXITSTATUS(of(s, 0)->status);
-    bool agreed = s->kill_at == 0, passed = sigismember(&s->watch.passed, s->status - 128) == 1;
-    if (s->status > 128 && (agreed || passed))
-        s->asked++;
+    bool agreed = s->kill_at == 0;      // to stop, or all are done
+    if (agreed)
+        s->status = WEXITSTATUS(watched(s, 0)->status);
+    if (s->status > 128 && (agreed || sigismember(&s->watch.passed, s->status - 128) == 1))
+        s->asked++;                     // perhaps a rank got the signal, and not this process
     s->kill_at = clock_now() + kill_delay;
     for (int signal = s->asked ? 0 : SIGTERM; signal_orphans(s, signal); read_signals(s, CHECK_MS))
         signal = clock_now() < s->kill_at ? 0 : SIGKILL;
