@@ -4,9 +4,9 @@
 //   rank 0                 |     | listens  meet | step | step | evaluate | save |
 //   rank 1                      || connects meet | step | step | ...waits...     |
 //
-// The parent has one thread, uses no GPU and starts no library: after that, its children could not
-// use them. It gives each rank what it needs to find the others: a number, a port, and a token that
-// no other run has.
+// The parent has one thread, and starts neither CUDA nor a library with threads, which its children
+// could then not use. It gives each rank what it needs to find the others: a number, a port, and a
+// token that no other run has.
 #include "spawn.h"
 #include "check.h"
 #include "device.h"

@@ -104,6 +104,7 @@ void ddp_wait(Ddp *ddp)
 // ==== The same weights on every rank =============================================================
 
 uint64_t ddp_compare(Ddp *ddp, uint64_t hash) { return comm_compare(ddp->comm, hash); }
+
 void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes)
 {
     Model *m = ddp->model;

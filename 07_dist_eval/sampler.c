@@ -11,7 +11,6 @@
 // So all ranks have the same number of steps. In each step, their batches together are the batch
 // that a single process would have taken.
 #include "sampler.h"
-
 #include "check.h"
 #include "rng.h"
 

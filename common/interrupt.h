@@ -9,10 +9,10 @@
 void interrupt_install(bool speak);
 // The signal that came, or 0. Its exit status is 128 + the signal: 130 for Ctrl-C.
 int interrupt_requested(void);
-// If one process prints the line for several, it calls interrupt_answer (a signal handler may,
+// If one process prints the line for several, it calls interrupt_announce (a signal handler may,
 // too). The others call interrupt_silence, which overrides `speak`.
 void interrupt_silence(void);
-void interrupt_answer(void);
+void interrupt_announce(void);
 
 // Ranks must all stop after the same step. After interrupt_hold a signal only waits:
 // interrupt_requested stays 0 until the ranks have agreed and call interrupt_stop.

@@ -21,7 +21,7 @@ static void on_signal(int signal)
         !atomic_compare_exchange_strong(&received, &hint, signal))
         leave_at_once(128 + signal);
     if (speaks && !silenced && signal != SIGUSR1)   // SIGUSR1 is sent by a batch system
-        interrupt_answer();
+        interrupt_announce();
     errno = kept;
 }
 
@@ -66,7 +66,7 @@ void interrupt_install(bool speak)
 
 void interrupt_silence(void) { silenced = true; }
 
-void interrupt_answer(void)
+void interrupt_announce(void)
 {
     static const char said[] =
         "\nstopping after this step or evaluation; Ctrl-C again stops at once\n";

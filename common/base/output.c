@@ -124,7 +124,7 @@ bool output_claim(const char *path, OutputKind kind, Error *err)
 }
 
 // Opens the file and locks it. A run that has just been killed may take a moment to end. A file
-// that its owner removed meanwhile does not count. A file system without locks refuses nobody.
+// that its owner removed meanwhile does not count. A file system without locks refuses no run.
 static int open_locked(const char *path)
 {
     enum { TRIES = 30, MS = 100 };

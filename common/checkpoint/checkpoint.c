@@ -9,6 +9,7 @@
 #include "alive.h"
 #include "base/output.h"
 #include "checkpoint/safetensors.h"
+
 #include <errno.h>
 #include <float.h>
 #include <limits.h>

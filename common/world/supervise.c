@@ -82,7 +82,7 @@ static void pass_on(Supervisor *s, int signal)
     bool end = signal == SIGINT || signal == SIGTERM;
     sigaddset(&s->watch.passed, signal);
     if (end && ++s->asked == 1 && s->kill_at == 0 && alive_seen(&s->pages[0]))
-        interrupt_answer();             // other programs handle it in their own way
+        interrupt_announce();           // other programs handle it in their own way
     if (end && s->asked > 2) {
         s->status = 128 + signal;
         s->kill_at = clock_now();

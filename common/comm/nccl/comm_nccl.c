@@ -18,7 +18,7 @@ const bool comm_shares_devices = false;
 struct Backend {
     ncclComm_t nccl;
     Stream *stream;         // for barriers
-    float *token;           // a barrier's value, on the device
+    float *summed;          // by barriers: a number on the device
     Call last;              // enqueued last; in a replay: recorded last
     Comm *next;
 };
@@ -110,7 +110,7 @@ void backend_connect(Comm *comm, const World *world)
     NCCL(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank, &config));
     alive_outside_end();
     backend->stream = stream_new(comm->device, "barrier");
-    backend->token = device_alloc(comm->device, sizeof *backend->token);
+    backend->summed = device_alloc(comm->device, sizeof *backend->summed);
     backend->last = (Call){ .kind = CALL_BARRIER };
     pthread_mutex_lock(&comms_lock);
     backend->next = comms;
@@ -130,7 +130,7 @@ void backend_free(Comm *comm)
     device_use(comm->device);
     (void)ncclCommDestroy(comm->backend->nccl); // other ranks may have exited already
     stream_free(comm->backend->stream);
-    device_free(comm->device, comm->backend->token);
+    device_free(comm->device, comm->backend->summed);
     free(comm->backend);
 }
 
@@ -140,7 +140,7 @@ const char *backend_barrier(Comm *comm, double seconds)
     struct Backend *b = comm->backend;
     b->last = (Call){ .kind = CALL_BARRIER, .number = comm->calls };
     device_use(comm->device);
-    NCCL(comm, &b->last, ncclAllReduce(b->token, b->token, 1, ncclFloat32, ncclSum, b->nccl,
+    NCCL(comm, &b->last, ncclAllReduce(b->summed, b->summed, 1, ncclFloat32, ncclSum, b->nccl,
                                        b->stream->handle));
     stream_sync(b->stream);
     return NULL;
