@@ -4,8 +4,8 @@
 //   rank 0         | exec | meet | step | step | waits ...         |        | exec | resume ...
 //   rank 1         |   exec | meet | step | step X                 |        |   exec | resume ...
 //
-// Several machines have a launch each. They do not communicate: when a rank fails, all
-// ranks end, and every launch restarts its own.
+// Several machines have a launch each. They do not communicate: when a rank fails, all ranks end,
+// and every launch restarts its own.
 //
 // It starts any program. Ours send heartbeats, so that launch can report how far they came.
 #include "args.h"

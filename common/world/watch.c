@@ -125,7 +125,7 @@ static const char *loss_of(const Watch *w, const Watched *r, double *since)
         { !waits(r), r->last_beat, "has sent no heartbeat" },
     };
     double timeout = r->alive->timeout;
-    for (int i = 0; i < 3 && timeout > 0; i++) {
+    for (size_t i = 0; timeout > 0 && i < sizeof losses / sizeof *losses; i++) {
         *since = losses[i].since;
         if (losses[i].applies && w->now > *since + timeout + r->delay)
             return losses[i].how;

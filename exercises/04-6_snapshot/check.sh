@@ -7,7 +7,7 @@ sed -n 's/.*spy: snapshot of //p' slow.out >found
 sed 's/ changes while it is written/ stays as it is/' found >expected
 why="Each line is a file. If a snapshot changes while it is written, its checkpoint mixes two steps."
 beside "no snapshot changes while it is written" same file expected expected found found
-equal "there is a file for each of the 8 steps, one for the best result, and one after the evaluation" 10 "$(wc -l <found)"
+equal "there is a file for each of the 8 steps, one for the best result, one after the evaluation" 10 "$(wc -l <found)"
 
 # The order of snapshots taken (t) and files written (w): two are taken before the first is written.
 sed -n 's/.*spy: taken$/t/p; s/.*spy: snapshot of .*/w/p' slow.out | tr -d '\n' >order
