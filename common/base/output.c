@@ -38,7 +38,9 @@ static const char directory_hint[] = "give a file in a directory that exists and
 // Called when the process ends, also by signal handlers: only async-signal-safe calls.
 static void remove_files(void)
 {
-    for (const Claim *c = atomic_exchange(&claims, NULL); c; c = c->next)
+    static atomic_flag once = ATOMIC_FLAG_INIT;
+    bool again = atomic_flag_test_and_set(&once);   // a later run may own the lock files by then
+    for (const Claim *c = claims; c && !again; c = c->next)
         if (c->lock[0])
             unlink(c->lock);
     if (atomic_exchange(&is_there, false))
