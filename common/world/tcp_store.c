@@ -78,7 +78,7 @@ static StoreMessage request(Store *s, StoreWhat what, const char *key, const voi
     const char *unsent = transfer(s->socket, true, &message, s->timeout);
     const char *lost = transfer(s->socket, false, &answer, s->timeout);     // it may be OVER
     if (!lost && answer.head.what == STORE_OVER) {
-        usleep(STORE_LAUNCHER_US);
+        usleep(answer.head.key[0] ? STORE_LAUNCHER_US : 0);     // see end_run
         leave_at_once(EXIT_REPORTED);
     }
     if (unsent || lost) {

@@ -53,21 +53,21 @@ struct TcpStoreServer {
     bool going, warned;
 };
 
-// The others receive OVER, and end without a message.
-static _Noreturn void end_run(const TcpStoreServer *s, useconds_t wait)
+// The others receive OVER, and end without a message; after a death, all wait for the launcher.
+static _Noreturn void end_run(const TcpStoreServer *s, bool death)
 {
-    const StoreHead over = { .what = STORE_OVER };
+    const StoreHead over = { .what = STORE_OVER, .key = { death } };
     for (const Peer *p = s->peers; p; p = p->next)
         if (p->rank > 0)
             send(p->socket, &over, sizeof over, MSG_NOSIGNAL | MSG_DONTWAIT);
-    usleep(wait);
+    usleep(death ? STORE_LAUNCHER_US : MOMENT_US);
     leave_at_once(EXIT_REPORTED);
 }
 
 static _Noreturn void refuse_run(const TcpStoreServer *s, const Error *why)
 {
     WARN(why->hint, "%s", why->text);
-    end_run(s, MOMENT_US);
+    end_run(s, false);
 }
 
 // Replaces the request by its answer. The value must stay valid until it is sent.
@@ -166,7 +166,7 @@ static void answer_request(TcpStoreServer *s, Peer *p)
     else if (head->what == STORE_BEAT && head->bytes == sizeof(Alive))
         memcpy(rank->alive, p->message.value, sizeof(Alive));
     else if (head->what == STORE_OVER)
-        end_run(s, MOMENT_US);
+        end_run(s, false);
     else if (head->what == STORE_GET)
         entry = find(s, head->key);
     if (entry)
@@ -291,8 +291,12 @@ static void judge(TcpStoreServer *s, bool late)
         begin_run(s);
     else if (!s->going && late)
         give_up(s, there);
-    if (s->going && watch_judge(&s->watch, clock_now()))
-        end_run(s, STORE_LAUNCHER_US);
+    if (s->going && watch_judge(&s->watch, clock_now())) {
+        bool death = false;             // else a rank hangs or is stopped
+        for (const Watched *r = s->watch.ranks; r < s->watch.ranks + s->watch.size; r++)
+            death = death || (r->alive && r->ended > 0 && !r->alive->done);
+        end_run(s, death);
+    }
 }
 
 // Only short intervals count towards the timeout: in a long one this process was stopped.
