@@ -76,8 +76,8 @@ void event_sync(Event *event);                   // the host waits for it
 //
 // step must do the same work for the same key: values that change from call to call (learning rate,
 // loss scale) have to be read from device memory. A recording contains addresses and sizes, so give
-// each buffer that step reads its own key, and a short last batch another one. On the CPU, or if
-// `keys` is 0, every call calls step.
+// each buffer that step reads its own key, and a short last batch a different one. On the CPU, or
+// if `keys` is 0, every call calls step.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.
