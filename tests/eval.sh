@@ -35,8 +35,8 @@ evaluate()
 }
 
 # The lines that rank 0 prints whatever the number of ranks.
-told() { grep -E '^   == (test:|[0-9]+ )' "$1.out"; grep -hE '"event":"(eval|class)"' "$1.0.jsonl"; }
+printed_results() { grep -E '^   == (test:|[0-9]+ )' "$1.out"; grep -hE '"event":"(eval|class)"' "$1.0.jsonl"; }
 same()
 {
-    diff <(told "$1") <(told "$2") && cmp "$1.predictions" "$2.predictions"
+    diff <(printed_results "$1") <(printed_results "$2") && cmp "$1.predictions" "$2.predictions"
 }

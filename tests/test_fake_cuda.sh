@@ -45,15 +45,15 @@ like()
 {
     local wanted=$1 terms
     shift
-    rm -f told.first
+    rm -f seen.first
     for terms in "300 1 last" "3000 2 first"; do
         read -r FAKE_DELAY FAKE_SEED FAKE_ORDER <<<"$terms"
         export FAKE_DELAY FAKE_SEED FAKE_ORDER
         hash_of "$@" || return 1
         [ "$hash" = "$wanted" ] || { echo "delay, seed and order $terms: $hash, not $wanted"; return 1; }
-        grep -E '^ *== (step|test):' "$TMP/output" >told
-        [ -s told ] && { [ -f told.first ] || mv told told.first; }
-        [ ! -f told ] || diff told.first told || { echo "delay, seed and order $terms: different results"; return 1; }
+        grep -E '^ *== (step|test):' "$TMP/output" >seen
+        [ -s seen ] && { [ -f seen.first ] || mv seen seen.first; }
+        [ ! -f seen ] || diff seen.first seen || { echo "delay, seed and order $terms: different results"; return 1; }
     done
 }
 

@@ -148,22 +148,22 @@ TEST(activation_bytes_are_those_allocated)
 {
     static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };
     for (int a = 0; a < 4; a++) {
-        size_t told[2], peak[2];
+        size_t expected[2], peak[2];
         for (int k = 0; k < 2; k++) {
             Device *own = device_open(0, 1);
             Ops *own_ops = ops_new(own, &(OpsConfig){ 0 });
             int size = strcmp(archs[a], "convnet") == 0 ? 28 : 32;
             ModelConfig config = { archs[a], 3, size, size, 10, k ? 64 : 16 };
             Model *model = model_new(own, own_ops, &config);
-            told[k] = model_activation_bytes(model, TYPE_F32);
+            expected[k] = model_activation_bytes(model, TYPE_F32);
             peak[k] = device_peak_bytes(own);
             model_free(model);
             ops_free(own_ops);
             device_close(own);
         }
-        EXPECT(told[1] - told[0] == peak[1] - peak[0],
+        EXPECT(expected[1] - expected[0] == peak[1] - peak[0],
                "%s: 48 more rows should take %zu bytes, but take %zu", archs[a],
-               told[1] - told[0], peak[1] - peak[0]);
+               expected[1] - expected[0], peak[1] - peak[0]);
     }
 }
 
