@@ -6,8 +6,8 @@
 #   Caught by: the tests that notice it, best first (names as in ctest)
 #
 #   faults.sh list              the faults, by area
-#   faults.sh prove [NAME...]   applies each fault (all) to a copy of the sources and runs the tests that it names, then
-#                               the other fast ones, until one fails
+#   faults.sh prove [NAME...]   applies each fault (all) to a copy of the sources and runs the tests that it names,
+#                               until one fails
 #   faults.sh prove --sample N  the same for N faults; a checksum of the sources chooses them
 #
 # The area cuda needs CUDA's libraries but no GPU, because its tests run on the stand-in; without them it is skipped.
@@ -99,9 +99,6 @@ run_tests()
     [ -n "$caught" ]
 }
 
-# The fast tests, without those of documents and tools, which have no faults.
-fast=(-LE 'asan|tsan|clang|slow|fuzz|exercise' -E 'faults|docs|readme|plot|bundle|series|ddp')
-
 # prove NAME: prints one line; fails if no test catches the fault.
 prove()
 {
@@ -112,7 +109,7 @@ prove()
         { cat "$work/log"; die "$name.patch no longer applies"; }
     # shellcheck disable=SC2046
     compile $(make_targets "${first[@]}") || { cat "$work/log"; die "$name does not compile, so it proves nothing"; }
-    run_tests -R "^($(IFS='|'; echo "${first[*]}"))\$" || { compile all && run_tests "${fast[@]}"; } || :
+    run_tests -R "^($(IFS='|'; echo "${first[*]}"))\$" || :
     take_back
     printf '%-36s %-28s %3d s\n' "$name" "${caught:-NOT CAUGHT}" $((SECONDS - begin))
     [ -n "$caught" ]

@@ -135,11 +135,29 @@ TEST(kinds)
         EXPECT(!output_claim(test_path(beside[i]), OUTPUT_EVENTS, &err), "claimed twice");
 }
 
+// Rank 0 empties an old timeline and begins its own while other ranks look at it.
+TEST(another_rank_begins_the_file)
+{
+    const char *path = test_path("begun"), text[] = "[\n{\"ph\":\"M\"}\n";
+    Error err;
+    int fd = open(path, O_WRONLY | O_CREAT, 0644), refused = 0;
+    pid_t child = fork();
+    for (; child == 0;)
+        if (ftruncate(fd, 0) != 0 || pwrite(fd, text, strlen(text), 0) < 0)
+            _exit(1);
+    for (int i = 0; i < 2000; i++)
+        refused += !output_claim(path, OUTPUT_TIMELINE, &err);
+    kill_child(child);
+    close(fd);
+    EXPECT(refused == 0, "refused %d times of 2000: %s", refused, err.text);
+}
+
 int main(void)
 {
     killed_writers();
     a_running_writer_keeps_others_out();
     links_are_not_followed();
     kinds();
+    another_rank_begins_the_file();
     return test_done();
 }

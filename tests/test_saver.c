@@ -1,9 +1,13 @@
 // ctest: TIMEOUT 120 SANITIZERS asan tsan
 // Checkpoints that a thread writes while training continues: their contents. (test_save_fails_beside.sh ends the
 // program meanwhile.)
+#include "base/output.h"
 #include "check.h"
 #include "saver.h"
 #include "test.h"
+#include <pthread.h>
+#include <semaphore.h>
+#include <unistd.h>
 
 static Device *device;
 static Ops *ops;
@@ -61,19 +65,37 @@ static bool same_files(const char *a, const char *b)
 
 // --- the contents of the files -------------------------------------------------------------------
 
-// Three saves, each followed at once by a training step. Each file must hold the state at its save,
-// byte for byte as checkpoint_save writes it.
+// Only one file is written at a time: while this thread writes one, the saver waits.
+static void *write_slowly(void *begun)
+{
+    Error err;
+    FILE *out = replace_open(test_path("slow"), &err);
+    sem_post(begun);
+    usleep(500000);
+    if (!out || !replace_commit(out, test_path("slow"), &err))
+        FAIL_ERROR(&err);
+    return NULL;
+}
+
+// Three saves to a disk that is slow at first, each followed at once by a training step. Each file
+// must hold the state at its save, byte for byte as checkpoint_save writes it.
 TEST(files_hold_the_state_at_the_save)
 {
     static const char *const names[] = { "first", "second", "third" };
     Error err;
-    Run r = new_run("resnet18"), twin = new_run("resnet18");
+    sem_t begun;
+    pthread_t slow;
+    Run r = new_run("lenet"), twin = new_run("lenet");
     Saver *saver = new_saver(&r);
+    sem_init(&begun, 0, 0);
+    EXPECT(pthread_create(&slow, NULL, write_slowly, &begun) == 0, "pthread_create");
+    sem_wait(&begun);
     for (int i = 0; i < 3; i++) {
         saver_save(saver, test_path(names[i]), &r.state);
         train_step(&r);
     }
     saver_free(saver);
+    pthread_join(slow, NULL);
     for (int i = 0; i < 3; i++) {
         if (!checkpoint_save(test_path("wanted"), twin.model, twin.optim, &twin.state, "cifar10",
                              &err))

@@ -73,16 +73,17 @@ static const struct {
     [OUTPUT_TABLE] = { "a table of results", "index,label,", 12, 0 },
 };
 
-// Does the file begin as this kind does? It may be shorter, if its writer was killed.
+// Is the file empty, or does it begin as this kind does? It may be short: its writer was killed.
 static bool is_kind(const char *path, OutputKind kind)
 {
     char bytes[16];
     size_t at = kinds[kind].at;
     FILE *in = fopen(path, "re");
-    size_t n = in ? fread(bytes, 1, at + kinds[kind].length, in) : 0;
-    if (in)
-        fclose(in);
-    return n > at && memcmp(bytes + at, kinds[kind].start, n - at) == 0;
+    if (!in)
+        return false;
+    size_t n = fread(bytes, 1, at + kinds[kind].length, in);
+    fclose(in);
+    return n == 0 || (n > at && memcmp(bytes + at, kinds[kind].start, n - at) == 0);
 }
 
 // The absolute path, without the endings of the files that are written beside it.
@@ -110,7 +111,7 @@ bool output_claim(const char *path, OutputKind kind, Error *err)
     signal(SIGXFSZ, SIG_IGN);   // a limit on file sizes (ulimit -f) is then an error, not a kill
     if (there && !S_ISREG(st.st_mode))
         return true;
-    if (there && st.st_size > 0 && !is_kind(path, kind))
+    if (there && !is_kind(path, kind))
         return error_set(err, "name another file, or remove this one",
                          "%.400s has content, but is not %s", path, kinds[kind].name);
     if (!name_of(path, new.name))
