@@ -32,10 +32,7 @@ check "the program is there" test -x build/cpu/01_single_gpu/train
 # --- a second setup has nothing to do ----------------------------------------------------------------------
 
 before=$(stat -c %Y.%Z build/cpu/01_single_gpu/train)
-begin=$(date +%s%N)
 expect 0 "ready" ./ddp setup
-took=$((($(date +%s%N) - begin) / 1000000))
-check "a second setup takes under 2 s (it took $took ms)" test $took -lt 2000
 check "it builds nothing" test "$(stat -c %Y.%Z build/cpu/01_single_gpu/train)" = "$before"
 
 expect 0 "usage:" ./ddp run 01 -- --help

@@ -70,25 +70,15 @@ expect "killed $kills times" "$(hash_of)" "$whole"
 expect "and no temporary file is left" "$(find "$TMP" -maxdepth 1 -name '*tmp' | wc -l)" 0
 
 # A run that is killed while it evaluates has saved the epoch. The resumed run evaluates it.
-arch=lenet
-rm -f "$TMP/late.st"
-more="--test-samples 20000 --data synthetic"
-# shellcheck disable=SC2086  # several words
-"$BUILD/01_single_gpu/train" --arch $arch --train-samples 100 -b 16 --threads 2 --seed 3 --epochs 2 $more \
-    --save "$TMP/late.st" >"$TMP/out" 2>&1 & run=$!
-for ((i = 0; i < 1000; i++)); do
-    ! grep -q "== saved" "$TMP/out" || break
-    sleep 0.01
-done
-kill -KILL $run
-wait $run 2>/dev/null
+arch=lenet data=synthetic
+${CC:-cc} -shared -fPIC -O1 -o "$TMP/crash.so" "$SRC/tests/shim/crash.c" || exit 1
+LD_PRELOAD=$TMP/crash.so RANK=0 CRASH_RANK=0 CRASH_TEXT='"name":"evaluate"' CRASH_DO=KILL train --epochs 2 \
+    --save "$TMP/late.st" --trace "$TMP/late.trace"
 expect "killed while it evaluates" "$(grep -c '== saved' "$TMP/out") $(grep -c '== test' "$TMP/out")" "1 0"
-# shellcheck disable=SC2086
-train $more --epochs 2 --save "$TMP/late.st" --resume auto --metrics "$TMP/late.jsonl"
+train --epochs 2 --save "$TMP/late.st" --resume auto --metrics "$TMP/late.jsonl"
 resumed=$(hash_of)
 expect "and evaluated by the next run" "$(grep -c '== test' "$TMP/out") $(top1 "$TMP/late.jsonl" | wc -l)" "2 2"
-# shellcheck disable=SC2086
-train $more --epochs 2
+train --epochs 2
 expect "with the weights of an uninterrupted run" "$resumed" "$(hash_of)"
 
 echo "$passed passed, $failed failed"
