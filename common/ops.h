@@ -1,4 +1,4 @@
-// ops.h - the operations that a convolutional network is made of, forward and backward.
+// ops.h - the operations that a network is made of, forward and backward.
 //
 // Two implementations, chosen when linking: in cuda/ (cuDNN, cuBLASLt, a few kernels) and in cpu/
 // (oneDNN, a few loops). Every call enqueues its work on the compute stream of the
@@ -147,6 +147,93 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
 // compute stream. All processes must normalise the same layers in the same order.
 typedef void (*OpsGather)(void *arg, const double *mine, double *all, size_t count);
 void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
+
+// --- the layers of a transformer -----------------------------------------------------------------
+//
+// A value is a matrix, Shape{ rows, c, 1, 1 }, and each of its rows is one token. A sample is a
+// window of T tokens, so T rows after each other. Statistics and the gradients of parameters are
+// f32.
+
+// Dropout zeroes numbers at random and divides the others by 1 - rate. Its random numbers are a
+// function of the sample's key (which depends on seed, epoch and sample), the layer and the
+// number's position in the sample. So backward recomputes them, and they depend neither on the
+// batch, the rank nor the backend. keys below has one number for each sample; NULL: no dropout.
+typedef struct Dropout {
+    float rate;         // 0 to below 1
+    int layer;          // differs between the dropouts of a network
+} Dropout;
+
+// The random numbers of one sample in one layer.
+static inline uint64_t dropout_stream(uint64_t key, int layer)
+{
+    uint64_t x = key + (uint64_t)(layer + 1) * 0x9e3779b97f4a7c15u;     // splitmix64
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+// Whether the number at this position is kept. limit: rate * 2^32.
+static inline bool dropout_keeps(uint64_t stream, uint32_t position, uint32_t limit)
+{
+    uint32_t x = position ^ (uint32_t)stream;
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = (x ^ x >> 15) + (uint32_t)(stream >> 32);
+    x *= 0x846ca68bu;
+    return (x ^ x >> 16) >= limit;
+}
+
+static inline uint32_t dropout_limit(float rate) { return (uint32_t)(rate * 0x1p32f); }
+
+// Each token as a row of vocab + T numbers: 1 at the token and at vocab + its position, else 0. A
+// linear layer makes the sum of two embeddings of it. For thousands of tokens that would be slow.
+typedef struct OneHotSpec {
+    int samples, T, vocab;
+    Type type;
+} OneHotSpec;
+// batch: (samples, 2 + T), the key of each sample, low word first, and its tokens. Copies the keys.
+void one_hot(Ops *ops, const OneHotSpec *spec, const int32_t *batch, void *out, uint64_t *keys);
+
+// y = gamma * (x - mean) / sqrt(var + 1e-5) + beta, with mean and var of each row. Of t, mean and
+// inv_std (rows) are saved by forward for backward, and running_mean and running_var are not used.
+void layer_norm_forward(Ops *ops, Shape shape, const NormTensors *t, const void *x, void *y);
+void layer_norm_backward(Ops *ops, Shape shape, const NormTensors *t, const void *x, const void *dy,
+                         void *dx);
+
+// With tanh, as in GPT-2: y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
+void gelu_forward(Ops *ops, Shape shape, const void *x, void *y);
+void gelu_backward(Ops *ops, Shape shape, const void *x, const void *dy, void *dx);
+
+// Causal self-attention: in each sample and head, with q, k, v and y (T, c / heads),
+//
+//   y = dropout(softmax(q k^T / sqrt(c / heads))) v
+//
+// where a token's softmax is over itself and the tokens before it. A row of qkv is q, k, v of all
+// heads, 3 * c numbers. A position for dropout is (head * T + row) * T + column.
+typedef struct AttentionSpec {
+    Shape qkv;          // (samples * T, 3 * c)
+    int heads, T;
+    Dropout dropout;
+} AttentionSpec;
+
+// An attention may keep data from forward to backward.
+typedef struct Attention Attention;
+Attention *attention_new(Ops *ops, const AttentionSpec *spec);
+void attention_free(Attention *attention);
+void attention_forward(Attention *attention, const void *qkv, const uint64_t *keys, void *y);
+void attention_backward(Attention *attention, const void *qkv, const uint64_t *keys, const void *dy,
+                        void *dqkv);
+
+// y = a + dropout(b). a may be NULL, then it is dropout alone. The gradient of y is dy1 + dy2 (dy2
+// may be NULL), rounded to the type. A position for dropout is row * c + column.
+typedef struct AddSpec {
+    Shape shape;        // (samples * T, c)
+    int T;
+    Dropout dropout;
+} AddSpec;
+void add_forward(Ops *ops, const AddSpec *spec, const void *a, const void *b, const uint64_t *keys,
+                 void *y);
+void add_backward(Ops *ops, const AddSpec *spec, const void *dy1, const void *dy2,
+                  const uint64_t *keys, void *da, void *db);
 
 // --- the rest ------------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ static DnnPrimitive product(const Conv *conv, DnnMd a, DnnMd b, DnnMd c, DnnMd b
 {
     int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };
     DnnMd mds[] = { a, b, c, bias };
-    dnnl_primitive_desc_t desc = dnn_product_desc(conv->ops->engine, a, b, bias, c);
+    dnnl_primitive_desc_t desc = dnn_product_desc(conv->ops->engine, a, b, bias, c, NULL);
     DnnPrimitive p = dnn_primitive(conv->ops->engine, desc, bias ? 4 : 3, arguments, mds);
     for (int i = 0; i < 4; i++)
         dnn_md_free(mds[i]);
@@ -356,17 +356,6 @@ void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
         ops_narrow(c->type, shape_count(c->spec.x), to, 1, dx);
 }
 
-// The bias's gradient of a matrix product: one output pixel, so dy is (n, channels).
-static void add_rows(const Conv *c, const void *dy, float *dbias)
-{
-    for (int o = 0; o < c->y.c; o++) {
-        double sum = 0;
-        for (int n = 0; n < c->y.n; n++)
-            sum += load(c->spec.x.type, dy, (size_t)n * c->y.c + o);
-        dbias[o] = sum;
-    }
-}
-
 // The gradients of dead taps are zero from the start and are never written.
 void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
 {
@@ -380,5 +369,5 @@ void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, fl
     else if (to != dw)
         dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
     if (c->dense && c->spec.bias)
-        add_rows(c, dy, dbias);
+        ops_add_rows(c->spec.x.type, c->y.n, c->y.c, dy, dbias);
 }

@@ -27,6 +27,14 @@ DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_form
     return md;
 }
 
+DnnMd dnn_matrix(int rows, int columns, int row_stride, int column_stride, dnnl_data_type_t type)
+{
+    DnnMd md;
+    DNN_CHECK(dnnl_memory_desc_create_with_strides(&md, 2, (dnnl_dims_t){ rows, columns }, type,
+                                                   (dnnl_dims_t){ row_stride, column_stride }));
+    return md;
+}
+
 DnnMd dnn_md_copy(const_dnnl_memory_desc_t md)
 {
     DnnMd copy;
@@ -46,6 +54,14 @@ DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_form
 {
     DnnMd md = xcalloc(1, sizeof *md);
     DNN_CHECK(dnnl_memory_desc_init_by_tag(md, ndims, dims, type, tag));
+    return md;
+}
+
+DnnMd dnn_matrix(int rows, int columns, int row_stride, int column_stride, dnnl_data_type_t type)
+{
+    DnnMd md = xcalloc(1, sizeof *md);
+    DNN_CHECK(dnnl_memory_desc_init_by_strides(md, 2, (dnnl_dims_t){ rows, columns }, type,
+                                               (dnnl_dims_t){ row_stride, column_stride }));
     return md;
 }
 
@@ -86,10 +102,10 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
 }
 
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
-                                       DnnMd c)
+                                       DnnMd c, const_dnnl_primitive_attr_t attr)
 {
     dnnl_primitive_desc_t desc = NULL;
-    DNN_CHECK(dnnl_matmul_primitive_desc_create(&desc, engine, a, b, bias, c, NULL));
+    DNN_CHECK(dnnl_matmul_primitive_desc_create(&desc, engine, a, b, bias, c, attr));
     return desc;
 }
 
@@ -115,18 +131,26 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *c, DnnP
 }
 
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias,
-                                       DnnMd c)
+                                       DnnMd c, const_dnnl_primitive_attr_t attr)
 {
     dnnl_primitive_desc_t desc = NULL;
     dnnl_matmul_desc_t op;
     DNN_CHECK(dnnl_matmul_desc_init(&op, a, b, bias, c));
-    DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, NULL, engine, NULL));
+    DNN_CHECK(dnnl_primitive_desc_create(&desc, &op, attr, engine, NULL));
     return desc;
 }
 
 #endif
 
 // --- primitives ----------------------------------------------------------------------------------
+
+dnnl_primitive_attr_t dnn_own_scratch(void)
+{
+    dnnl_primitive_attr_t attr;
+    DNN_CHECK(dnnl_primitive_attr_create(&attr));
+    DNN_CHECK(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
+    return attr;
+}
 
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds)

@@ -21,6 +21,8 @@ void dnn_check(dnnl_status_t status, const char *call, const char *file, int lin
 
 // Free with dnn_md_free.
 DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag);
+// A matrix whose element (i, j) is at i * row_stride + j * column_stride.
+DnnMd dnn_matrix(int rows, int columns, int row_stride, int column_stride, dnnl_data_type_t type);
 DnnMd dnn_md_copy(const_dnnl_memory_desc_t md);
 void dnn_md_free(DnnMd md);
 
@@ -42,8 +44,12 @@ typedef struct DnnPrimitive {
 // A pass over a convolution. Backward passes need the forward pass's description as a hint.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
-// c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL.
-dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c);
+// c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. attr: NULL, or dnn_own_scratch().
+dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c,
+                                       const_dnnl_primitive_attr_t attr);
+// The caller passes the primitive's scratch memory, so that several threads can run it at a time.
+// Free it with dnnl_primitive_attr_destroy.
+dnnl_primitive_attr_t dnn_own_scratch(void);
 // Takes ownership of the description. arguments: up to 4 pairs, DNNL_ARG_* and that argument's md.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds);

@@ -128,6 +128,27 @@ void ops_widen(Type type, size_t count, const void *from, float *to)
         BY_TYPE(type, widen, at(type, from, i), to + i, chunk_size(count, i));
 }
 
+enum { STRIP = 32 };        // columns that a thread adds up at a time
+
+SPECIALIZED void add_strip(Type type, int rows, int columns, int first, const void *x, float *out)
+{
+    int count = columns - first < STRIP ? columns - first : STRIP;
+    double sum[STRIP] = { 0 };
+    for (int r = 0; r < rows; r++)
+#pragma omp simd
+        for (int i = 0; i < count; i++)
+            sum[i] += load(type, x, (size_t)r * columns + first + i);
+    for (int i = 0; i < count; i++)
+        out[first + i] = (float)sum[i];
+}
+
+void ops_add_rows(Type type, int rows, int columns, const void *x, float *out)
+{
+#pragma omp parallel for schedule(static)
+    for (int first = 0; first < columns; first += STRIP)
+        BY_TYPE(type, add_strip, rows, columns, first, x, out);
+}
+
 // --- batch normalisation -------------------------------------------------------------------------
 
 struct Norm {

@@ -25,3 +25,7 @@ void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 // From f32, times a factor, to the type; and back.
 void ops_narrow(Type type, size_t count, const float *from, float factor, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
+
+// out (columns) = the sum of x (rows, columns) over its rows, in double. Its bits do not depend on
+// the number of threads.
+void ops_add_rows(Type type, int rows, int columns, const void *x, float *out);

@@ -1,0 +1,349 @@
+// The operations of a transformer in every type, forward and backward, against plain loops in
+// double.
+//
+// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu
+//
+// Inputs are values that the type represents exactly. A result may be off by its own rounding
+// (roundoffs[]), and where the operation multiplies rounded numbers, by some more of the largest.
+// On a processor with bf16 instructions the test runs a second time without them.
+#include "arrays.h"
+
+static Type type;           // of the activations
+
+static Shape matrix(int rows, int c) { return (Shape){ rows, c, 1, 1, c, type }; }
+
+static uint64_t *random_keys(int samples)
+{
+    uint64_t *keys = host_memory((size_t)samples * sizeof *keys);
+    for (int i = 0; i < samples; i++)
+        keys[i] = (uint64_t)philox(3, 1, (uint64_t)i).v[0] << 32 | philox(3, 1, (uint64_t)i).v[1];
+    return keys;
+}
+
+// What dropout multiplies the number at this position of a sample with. NULL: evaluation.
+static double factor(const uint64_t *keys, int sample, Dropout d, size_t position)
+{
+    if (!keys)
+        return 1;
+    bool keeps = dropout_keeps(dropout_stream(keys[sample], d.layer), (uint32_t)position,
+                               dropout_limit(d.rate));
+    return keeps ? 1 / (1 - (double)d.rate) : 0;
+}
+
+// ==== Dropout ====================================================================================
+
+// Of many numbers a part of `rate` is dropped, and each pair of masks (of two samples, two layers,
+// a row and the next) agrees as often as independent ones do.
+TEST(dropout_masks)
+{
+    enum { COUNT = 1 << 18 };
+    const double rate = 0.3;
+    const uint32_t limit = dropout_limit((float)rate);
+    const uint64_t streams[] = { dropout_stream(0, 0), dropout_stream(1, 0), dropout_stream(0, 1),
+                                 dropout_stream(1ull << 63, 0), dropout_stream(12345, 7) };
+    for (int a = 0; a < 5; a++)
+        for (int b = 0; b < 5; b++)
+            for (uint32_t shift = a == b ? 1 : 0; shift < 500; shift += 64) {
+                int kept = 0, both = 0;
+                for (uint32_t i = 0; i < COUNT; i++) {
+                    bool keeps = dropout_keeps(streams[a], i, limit);
+                    kept += keeps;
+                    both += keeps && dropout_keeps(streams[b], i + shift, limit);
+                }
+                EXPECT(fabs((double)kept / COUNT - (1 - rate)) < 0.005, "%d are kept", kept);
+                EXPECT(fabs((double)both / COUNT - (1 - rate) * (1 - rate)) < 0.005,
+                       "streams %d and %d, %u further: %d in both", a, b, shift, both);
+            }
+    EXPECT(dropout_keeps(streams[0], 5, dropout_limit(0)), "rate 0");
+}
+
+// y = a + dropout(b); its gradients.
+static void check_add(int samples, int T, int c, bool alone, bool two_gradients, float rate)
+{
+    AddSpec spec = { matrix(samples * T, c), T, { rate, 3 } };
+    size_t count = shape_count(spec.shape), each = count / (size_t)samples;
+    double *a = random_numbers(type, count, 1), *b = random_numbers(type, count, 2);
+    double *d1 = random_numbers(type, count, 3), *d2 = random_numbers(type, count, 4);
+    double *y = zeros(count), *da = zeros(count), *db = zeros(count);
+    uint64_t *keys = rate > 0 ? random_keys(samples) : NULL;
+    for (size_t i = 0; i < count; i++) {
+        double f = factor(keys, (int)(i / each), spec.dropout, i % each);
+        y[i] = (alone ? 0 : a[i]) + f * b[i];
+        da[i] = d1[i] + (two_gradients ? d2[i] : 0);
+        db[i] = f * rounded(type, (float)da[i]);
+    }
+    void *got = empty(spec.shape), *got_da = empty(spec.shape), *got_db = empty(spec.shape);
+    uint64_t *there = keys ? to_device(keys, (size_t)samples * sizeof *keys) : NULL;
+    add_forward(ops, &spec, alone ? NULL : activation(spec.shape, a), activation(spec.shape, b),
+                there, got);
+    add_backward(ops, &spec, activation(spec.shape, d1),
+                 two_gradients ? activation(spec.shape, d2) : NULL, there, alone ? NULL : got_da,
+                 got_db);
+    double u = roundoffs[type];
+    expect_near("add", spec.shape, got, y, u, 1e-6);
+    expect_near("db", spec.shape, got_db, db, u, 1e-6);
+    if (!alone)
+        expect_near("da", spec.shape, got_da, da, u, 1e-6);
+    check_ends();
+}
+
+TEST(adding)
+{
+    check_add(3, 16, 48, false, true, 0);
+    check_add(3, 16, 48, false, true, 0.1f);
+    check_add(2, 5, 7, false, false, 0.5f);
+    check_add(2, 9, 16, true, true, 0.2f);
+    check_add(1, 1, 32, true, false, 0);
+}
+
+// ==== Embedding ==================================================================================
+
+TEST(one_hot_rows)
+{
+    enum { SAMPLES = 3, T = 5, VOCAB = 11 };
+    OneHotSpec spec = { SAMPLES, T, VOCAB, type };
+    Shape shape = matrix(SAMPLES * T, VOCAB + T);
+    double *wanted = zeros(shape_count(shape));
+    uint64_t *keys = random_keys(SAMPLES);
+    int32_t batch[SAMPLES][2 + T];
+    for (int n = 0; n < SAMPLES; n++) {
+        batch[n][0] = (int32_t)(uint32_t)keys[n];
+        batch[n][1] = (int32_t)(keys[n] >> 32);
+        for (int t = 0; t < T; t++) {
+            batch[n][2 + t] = (7 * n + 5 * t) % VOCAB;
+            wanted[(n * T + t) * shape.c + batch[n][2 + t]] = 1;
+            wanted[(n * T + t) * shape.c + VOCAB + t] = 1;
+        }
+    }
+    void *out = activation(shape, random_numbers(type, shape_count(shape), 1));
+    uint64_t *got = memory(sizeof *got * SAMPLES);
+    one_hot(ops, &spec, to_device(batch, sizeof batch), out, got);
+    expect_near("one_hot", shape, out, wanted, 0, 0);
+    EXPECT(memcmp(to_host(got, sizeof *got * SAMPLES), keys, sizeof *got * SAMPLES) == 0, "keys");
+    check_ends();
+}
+
+// ==== Layer normalisation ========================================================================
+
+static void check_layer_norm(int rows, int c, double offset)
+{
+    Shape s = matrix(rows, c);
+    size_t count = shape_count(s), n = (size_t)c;
+    double *x = random_numbers(type, count, 1), *dy = random_numbers(type, count, 2);
+    double *gamma = random_numbers(TYPE_F32, n, 3), *beta = random_numbers(TYPE_F32, n, 4);
+    double *y = zeros(count), *dx = zeros(count), *dgamma = zeros(n), *dbeta = zeros(n);
+    for (int r = 0; r < rows; r++) {
+        double mean = 0, var = 0, g_mean = 0, dot = 0, *row = x + r * c, *d = dy + r * c;
+        for (int i = 0; i < c; i++)
+            mean += (row[i] = rounded(type, (float)(row[i] + offset * (r % 3)))) / c;
+        for (int i = 0; i < c; i++)
+            var += (row[i] - mean) * (row[i] - mean) / c;
+        double inv = 1 / sqrt(var + 1e-5);
+        for (int i = 0; i < c; i++) {
+            double hat = (row[i] - mean) * inv;
+            y[r * c + i] = gamma[i] * hat + beta[i];
+            dgamma[i] += d[i] * hat;
+            dbeta[i] += d[i];
+            g_mean += gamma[i] * d[i] / c;
+            dot += gamma[i] * d[i] * hat / c;
+        }
+        for (int i = 0; i < c; i++)
+            dx[r * c + i] = inv * (gamma[i] * d[i] - g_mean - (row[i] - mean) * inv * dot);
+    }
+    NormTensors t = { .gamma = activation(row(n), gamma), .beta = activation(row(n), beta),
+                      .mean = empty(row((size_t)rows)), .inv_std = empty(row((size_t)rows)),
+                      .dgamma = activation(row(n), gamma), .dbeta = activation(row(n), beta) };
+    void *in = activation(s, x), *got = empty(s), *got_dx = empty(s);
+    layer_norm_forward(ops, s, &t, in, got);
+    layer_norm_backward(ops, s, &t, in, activation(s, dy), got_dx);
+    double u = roundoffs[type], wide = offset > 0 ? 1e-4 : 1e-5;
+    expect_near("layer norm", s, got, y, u, wide);
+    expect_near("layer norm, dx", s, got_dx, dx, u, wide);
+    expect_near("layer norm, dgamma", row(n), t.dgamma, dgamma, 0, wide);
+    expect_near("layer norm, dbeta", row(n), t.dbeta, dbeta, 0, wide);
+    check_ends();
+}
+
+TEST(layer_normalisation)
+{
+    check_layer_norm(70, 128, 0);
+    check_layer_norm(9, 384, 0);
+    check_layer_norm(33, 5, 0);
+    check_layer_norm(7, 48, type == TYPE_F32 ? 100 : 4);
+    check_layer_norm(1, 64, 0);
+}
+
+// ==== GELU =======================================================================================
+
+// From -12 to 12, and far outside.
+TEST(gelu)
+{
+    enum { COUNT = 9003 };
+    Shape s = { 1, COUNT, 1, 1, 1, type };
+    const double far[] = { -1000, -100, -40, 40, 100, 1000, 0 }, a = sqrt(2 / M_PI), b = 0.044715;
+    double *x = random_numbers(type, COUNT, 1), *dy = random_numbers(type, COUNT, 2);
+    double *y = zeros(COUNT), *dx = zeros(COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        double v = x[i] = rounded(type, i < 7 ? (float)far[i] : (float)(12 * x[i]));
+        double t = tanh(a * (v + b * v * v * v)), slope = a * (1 + 3 * b * v * v);
+        y[i] = v / 2 * (1 + t);
+        dx[i] = dy[i] * ((1 + t) / 2 + v / 2 * (1 - t * t) * slope);
+    }
+    void *in = activation(s, x), *got = empty(s), *d = activation(s, dy);
+    gelu_forward(ops, s, in, got);
+    expect_near("gelu", s, got, y, roundoffs[type] + 1e-6, 1e-9);
+    gelu_backward(ops, s, in, d, d);    // in place
+    expect_near("gelu backward", s, d, dx, roundoffs[type] + 1e-6, 1e-6);
+    check_ends();
+}
+
+// ==== Attention ==================================================================================
+
+typedef struct AttentionArrays {
+    double *qkv, *dy;           // inputs
+    double *y, *dqkv;           // results
+    double *p, *dp;             // (T, T) of one head: after the softmax, before dropout
+} AttentionArrays;
+
+// Where number i of a token's q, k or v (part 0, 1, 2) is in qkv.
+static size_t in_qkv(const AttentionSpec *s, int sample, int token, int part, int head, int i)
+{
+    int c = s->qkv.c / 3, d = c / s->heads;
+    return (size_t)(sample * s->T + token) * (size_t)s->qkv.c + (size_t)(part * c + head * d + i);
+}
+
+static void plain_probabilities(const AttentionSpec *s, const AttentionArrays *a, int n, int h)
+{
+    int d = s->qkv.c / 3 / s->heads;
+    for (int t = 0; t < s->T; t++) {
+        double sum = 0;
+        for (int u = 0; u < s->T; u++) {
+            double score = 0;
+            for (int i = 0; i < d; i++)
+                score += a->qkv[in_qkv(s, n, t, 0, h, i)] * a->qkv[in_qkv(s, n, u, 1, h, i)];
+            sum += a->p[t * s->T + u] = u <= t ? exp(score / sqrt(d)) : 0;
+        }
+        for (int u = 0; u < s->T; u++)
+            a->p[t * s->T + u] /= sum;
+    }
+}
+
+// One head of one sample, forward and backward.
+static void plain_head(const AttentionSpec *s, const AttentionArrays *a, const uint64_t *keys,
+                       int n, int h)
+{
+    const int T = s->T, c = s->qkv.c / 3, d = c / s->heads;
+    plain_probabilities(s, a, n, h);
+    for (int t = 0; t < T; t++) {
+        double dot = 0;
+        for (int u = 0; u <= t; u++) {
+            double drop = factor(keys, n, s->dropout, (size_t)((h * T + t) * T + u));
+            double p = a->p[t * T + u], *dp = &a->dp[t * T + u];
+            *dp = 0;
+            for (int i = 0; i < d; i++) {
+                size_t out = (size_t)(n * T + t) * (size_t)c + (size_t)(h * d + i);
+                a->y[out] += drop * p * a->qkv[in_qkv(s, n, u, 2, h, i)];
+                a->dqkv[in_qkv(s, n, u, 2, h, i)] += drop * p * a->dy[out];
+                *dp += drop * a->dy[out] * a->qkv[in_qkv(s, n, u, 2, h, i)];
+            }
+            dot += p * *dp;
+        }
+        for (int u = 0; u <= t; u++) {
+            double ds = a->p[t * T + u] * (a->dp[t * T + u] - dot) / sqrt(d);
+            for (int i = 0; i < d; i++) {
+                a->dqkv[in_qkv(s, n, t, 0, h, i)] += ds * a->qkv[in_qkv(s, n, u, 1, h, i)];
+                a->dqkv[in_qkv(s, n, u, 1, h, i)] += ds * a->qkv[in_qkv(s, n, t, 0, h, i)];
+            }
+        }
+    }
+}
+
+// scale: of q and k. Large ones make a softmax that is nearly 0 or 1.
+static void check_attention(int samples, int T, int heads, int d, float rate, double scale)
+{
+    int c = heads * d;
+    AttentionSpec spec = { matrix(samples * T, 3 * c), heads, T, { rate, 5 } };
+    Shape out = matrix(samples * T, c);
+    size_t count = shape_count(out), square = (size_t)(T * T);
+    AttentionArrays a = { random_numbers(type, 3 * count, 1), random_numbers(type, count, 2),
+                          zeros(count), zeros(3 * count), zeros(square), zeros(square) };
+    for (size_t i = 0; i < 3 * count; i++)
+        a.qkv[i] = rounded(type, (float)(scale * a.qkv[i]));
+    uint64_t *keys = rate > 0 ? random_keys(samples) : NULL;
+    for (int i = 0; i < samples * heads; i++)
+        plain_head(&spec, &a, keys, i / heads, i % heads);
+    Attention *attention = attention_new(ops, &spec);
+    uint64_t *there = keys ? to_device(keys, (size_t)samples * sizeof *keys) : NULL;
+    void *qkv = activation(spec.qkv, a.qkv), *dy = activation(out, a.dy);
+    void *y = empty(out), *dqkv = activation(spec.qkv, a.qkv);
+    attention_forward(attention, qkv, there, y);
+    attention_backward(attention, qkv, there, dy, dqkv);
+    double u = roundoffs[type], factors = type == TYPE_F32 ? 0 : 2 * u;
+    expect_near("attention", out, y, a.y, u, 1e-5 + factors);
+    expect_near("attention, dqkv", spec.qkv, dqkv, a.dqkv, u, 1e-5 + factors);
+    attention_free(attention);
+    check_ends();
+}
+
+TEST(attention)
+{
+    check_attention(2, 5, 2, 8, 0, 1);
+    check_attention(3, 16, 4, 16, 0.2f, 1);
+    check_attention(2, 64, 4, 32, 0.1f, 2);
+    check_attention(1, 65, 3, 12, 0, 4);
+    check_attention(2, 33, 1, 64, 0, 1);
+    check_attention(1, 1, 1, 4, 0, 1);
+}
+
+// A token sees itself and those before it: whatever comes later changes no bit of its output.
+TEST(the_future_is_hidden)
+{
+    enum { T = 24, HEADS = 2, C = 16 };
+    AttentionSpec spec = { matrix(T, 3 * C), HEADS, T, { 0.1f, 1 } };
+    Shape out = matrix(T, C);
+    double *numbers = random_numbers(type, T * 3 * C, 1);
+    uint64_t *keys = to_device(random_keys(1), sizeof *keys);
+    Attention *attention = attention_new(ops, &spec);
+    void *y = empty(out);
+    attention_forward(attention, activation(spec.qkv, numbers), keys, y);
+    const char *before = to_host(y, shape_bytes(out));
+    for (int t = 0; t < T; t++) {
+        double *changed = zeros(T * 3 * C);
+        for (int i = 0; i < T * 3 * C; i++)
+            changed[i] = i < t * 3 * C ? numbers[i] : rounded(type, (float)(-3 * numbers[i]));
+        attention_forward(attention, activation(spec.qkv, changed), keys, y);
+        const char *after = to_host(y, shape_bytes(out));
+        size_t row = C * type_size(type), past = (size_t)t * row;
+        EXPECT(memcmp(before, after, past) == 0, "token %d changes an earlier output", t);
+        EXPECT(memcmp(before + past, after + past, row) != 0, "token %d changes nothing", t);
+    }
+    attention_free(attention);
+    check_ends();
+}
+
+int main(int argc, char **argv)
+{
+    bool only_bf16 = argc > 1 && strcmp(argv[1], "bf16") == 0;
+    bool cuda = strcmp(device_backend, "cuda") == 0;
+    if (cuda && device_count() == 0)
+        TEST_SKIP("no GPU");
+    device = device_open(0, 2);
+    ops = ops_new(device, &(OpsConfig){ 0 });
+    Type last = only_bf16 ? TYPE_BF16 : TYPE_F16;
+    for (type = only_bf16 ? TYPE_BF16 : TYPE_F32; type <= last; type++) {
+        adding();
+        one_hot_rows();
+        layer_normalisation();
+        gelu();
+        attention();
+        the_future_is_hidden();
+    }
+    if (!only_bf16)
+        dropout_masks();
+    if (!cuda && !ops_emulates(device, TYPE_BF16))
+        test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE",
+                        (char *[]){ "test_transformer_ops", "bf16", NULL });
+    ops_free(ops);
+    device_close(device);
+    return test_done();
+}
