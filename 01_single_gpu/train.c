@@ -1,4 +1,4 @@
-// train.c - trains an image classifier.
+// train.c - trains a network: an image classifier or a language model.
 //
 // Read it from the bottom up: main parses the options; run() sets everything up and goes through
 // the epochs; train_epoch() goes through the batches; train_step() is what happens to one batch.
@@ -70,7 +70,7 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     optim_options(args, &c->optim);
     ops_options(args, &c->ops);
     log_options(args, &c->log);
-    args->summary = "Trains an image classifier.";
+    args->summary = "Trains a network: an image classifier or a language model.";
     args_parse(args, argc, argv);
     checkpoint_check_options(args, &c->checkpoint);
 }
@@ -330,9 +330,10 @@ static void open_model(Job *job)
 static void introduce(Job *job)
 {
     const Model *m = job->model;
-    log_say(job->log, "%s, %lld parameters | %s (%s), %d + %d images | global batch %d | %s",
+    log_unit(job->log, job->data.unit, job->data.train.per_row);
+    log_say(job->log, "%s, %lld parameters | %s (%s), %d + %d %s | global batch %d | %s",
             m->config.arch, (long long)m->torch_params, job->data.name, job->data.source,
-            job->data.train.count, job->data.test.count, global_batch(job),
+            job->data.train.count, job->data.test.count, job->data.samples, global_batch(job),
             device_name(job->device));
     log_config(job->log, job->args, device_name(job->device),
                json_pack("{s:s, s:I, s:i}", "dataset", job->data.name,

@@ -38,13 +38,15 @@ typedef struct Option {
     double min, max;       // of a number, inclusive
     bool own;              // may differ between the processes of a run
     const char *needs;     // without effect unless this option is on ("momentum"), or has one of
-                           // these values ("schedule step|multistep"); NULL: none
+                           // these values ("schedule step|multistep"; "text:" is any value that
+                           // begins so), or none of them ("data not synthetic"); NULL: none
 } Option;
 
 enum { ARGS_MAX = 96 };
 typedef struct Args {
     Option rows[ARGS_MAX];
     char given[ARGS_MAX];           // 1: on the command line or in a file
+    struct ArgsPreset { const char *option, *value, *lines; } preset;
     char groups[ARGS_MAX];          // which call of args_add added it,
     const char *files[ARGS_MAX];    // and in which file: --help prints it above each group
     int count, group;
@@ -57,6 +59,9 @@ typedef struct Args {
 #define ARGS_ROWS(...) \
     __FILE__, (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
 void args_add(Args *args, const char *file, const Option *rows, int count);
+
+// If the option has this value, these lines ("key = value\n...") replace the defaults of others.
+void args_preset(Args *args, const char *option, const char *value, const char *lines);
 
 // Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option
 // (suggesting a similar name), a missing, malformed or out-of-range value, or a positional

@@ -6,7 +6,8 @@
 #include "ops.h"
 
 typedef struct DataConfig {
-    const char *data;       // auto, cifar10, ..., synthetic, or a directory
+    const char *data;       // auto, cifar10, ..., synthetic, a directory, words, or text:FILE
+    int block;              // text: characters in a window
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
     int resize;             // shorter side of pictures for evaluation; 0: 8/7 of image_size
     double val_split;       // fraction to evaluate with, if a folder has no train/ and val/
@@ -19,7 +20,8 @@ DataConfig data_defaults(void);
 void data_options(Args *args, DataConfig *config);
 
 // A random crop moves an image by up to `padding` pixels each way and fills with black; a flip
-// mirrors it. Both depend only on seed, epoch and the sample's id, not on its batch or rank.
+// mirrors it. Both depend only on seed, epoch and the sample's id, not on its batch or rank. In a
+// text, a crop moves all windows of an epoch by the same number of characters, less than a window.
 typedef struct Augment {
     bool crop, flip;
     int padding;
@@ -32,13 +34,21 @@ typedef struct Dataset {
     uint8_t *images;        // (count, channels, height, width), host
     int32_t *labels;        // (count), host
     struct Pictures *pictures; // files that are decoded when a batch needs them, or NULL
+    int per_row;            // labels of a sample: 1. A text's samples are windows of this many
+                            // tokens, and images are its tokens: numbers below classes, 8 bits each
 } Dataset;
+static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1; }
+// The label of a test set's n-th output: of an image, or the token that follows the n-th token.
+int dataset_label(const Dataset *set, int64_t n);
 
 typedef struct Data {
     char name[24];          // "cifar10"
     char source[256];       // where it was found, for messages
-    char fingerprint[80];   // the same for the same data; data_cut changes it
+    char fingerprint[128];  // the same for the same data; data_cut changes it
     uint32_t checksum;      // of all bytes of the files; part of the fingerprint
+    char samples[40];       // what they are, for messages: "images", "windows of 16 characters"
+    const char *unit;       // of what has a label: "images", "characters"
+    char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
     Dataset train, test;
     Augment augment;        // of training images
     Augment plain;          // of test images: only normalised
@@ -65,15 +75,20 @@ typedef struct Batch {
     int index;              // of the batch in the epoch, from 0
     int count;              // samples
     int rows;               // rows of images and labels; those after count are zeros, labelled -1
-    void *images;           // (rows, channels, height, width) in the loader's shape; device
-    int32_t *labels;        // (rows), device
+    void *images;           // (rows, channels, height, width) in the loader's shape; device. Text:
+                            // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
+    int32_t *labels;        // (rows, per_row), device
     int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
 } Batch;
 
 enum { LOADER_SLOTS = 4 };
+// Each row of text begins with a 64-bit key, of seed, epoch and sample: random numbers that depend
+// on it (dropout) are the same for any number of ranks. The lower half is first.
+enum { TEXT_KEY = 2 };
 
 typedef struct LoaderConfig {
-    Shape shape;            // of a full batch: n rows of canvas h x w, in this block and type
+    Shape shape;            // of a full batch: n rows of canvas h x w, in this block and type;
+                            // text: { n, TEXT_KEY + per_row, 1, 1, 1, TYPE_F32 }
     Augment augment;
     int workers;
     bool pad_tail;          // evaluation: the last batch has as many rows as the others

@@ -24,6 +24,10 @@ void log_free(Log *log);
 // numbers after the same steps.
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
+// What the samples of log_progress consist of: 1 image each, or this many characters. Without it,
+// images.
+void log_unit(Log *log, const char *unit, int per_sample);
+
 // Messages of the run, above the progress line if there is one.
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

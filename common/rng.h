@@ -46,6 +46,19 @@ static inline Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int pad
     return j;
 }
 
+// The key of a row of text in an epoch: see data.h. And how far all windows of the epoch are moved
+// on in the text, 0 .. block - 1.
+static inline Philox text_key(uint64_t seed, int64_t epoch, int32_t id)
+{
+    return philox(seed, (uint64_t)epoch, (uint64_t)(uint32_t)id);
+}
+
+static inline int text_offset(uint64_t seed, int64_t epoch, int block)
+{
+    uint64_t random = philox(seed, (uint64_t)epoch, UINT64_MAX).v[0];
+    return (int)((random * (unsigned)block) >> 32);
+}
+
 // Uniform in [0, 1), from 32 random bits; and two standard normal numbers from 64.
 static inline float uniform_of(uint32_t bits) { return (float)(bits >> 8) * 0x1p-24f; }
 void normal_pair(uint32_t bits0, uint32_t bits1, float out[2]);

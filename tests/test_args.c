@@ -42,14 +42,19 @@ static void add_dependent(Args *args)
     static double momentum;
     static bool nesterov;
     static int size;
-    static const char *schedule;
+    static const char *schedule, *data;
     momentum = 0.9;
     schedule = "constant";
+    data = "mnist";
+    args_preset(args, "arch", "lenet", "momentum = 0\nschedule = step\nstep-size = 4\nlr = 3");
     args_add(args, ARGS_ROWS(
         { "momentum", 0, ARG_DOUBLE, &momentum, "M", "", 0, 1 },
         { "nesterov", 0, ARG_FLAG, &nesterov, NULL, "", .needs = "momentum" },
         { "schedule", 0, ARG_CHOICE, &schedule, "constant|step|multistep|cosine", "" },
-        { "step-size", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "schedule step|multistep" }));
+        { "step-size", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "schedule step|multistep" },
+        { "data", 0, ARG_STRING, &data, "SET", "" },
+        { "block", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "data words|text:" },
+        { "size", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "data not mnist|text:" }));
 }
 
 // Splits "--lr 0.1|-b|7" at the bars and parses it.
@@ -200,10 +205,37 @@ TEST(options_without_effect)
         { "--step-size|3|--schedule|cosine", "--step-size: has no effect without --schedule" },
         { "--nesterov", "" }, { "--no-nesterov|--momentum|0", "" },
         { "--schedule|multistep|--step-size|3", "" },
+        { "--block|3", "--block: has no effect without --data words|text:\n" },
+        { "--block|3|--data|text", "--block: has no effect" },
+        { "--block|3|--data|word", "--block: has no effect" },
+        { "--block|3|--data|wordsy", "--block: has no effect" },
+        { "--block|3|--data|words", "" }, { "--block|3|--data|text:a", "" },
+        { "--size|3", "--size: has no effect with --data mnist\n" },
+        { "--size|3|--data|text:b", "--size: has no effect with --data text:b\n" },
+        { "--size|3|--data|mnist2", "" },
     };
     dependent = true;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         EXPECT_EQ_INT(status_of(lines[i][0]), lines[i][1][0] ? EXIT_USAGE : 0);
+        EXPECT(strstr(said, lines[i][1]) != NULL, "'%s' prints %s", lines[i][0], said);
+    }
+    dependent = false;
+}
+
+// A preset's values are defaults: below files and the command line, and subject to no check.
+TEST(presets)
+{
+    static const char *const lines[][2] = {
+        { "--print-config", "# momentum = 0.9\n# nesterov = no\n# schedule = constant\n" },
+        { "-a|lenet|--print-config", "# momentum = 0\n# nesterov = no\n# schedule = step\n# step-size = 4\n" },
+        { "-a|lenet|--print-config", "# lr = 3\n" },
+        { "--lr|2|-a|lenet|--print-config", "\nlr = 2\n" },
+        { "-a|lenet|--schedule|cosine|--print-config", "\nschedule = cosine\n# step-size = 4\n" },
+        { "-a|lenet|--schedule|cosine", "" },
+    };
+    dependent = true;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        EXPECT_EQ_INT(status_of(lines[i][0]), 0);
         EXPECT(strstr(said, lines[i][1]) != NULL, "'%s' prints %s", lines[i][0], said);
     }
     dependent = false;
@@ -323,6 +355,7 @@ int main(void)
     counts_and_lists();
     wrong_lines_are_refused();
     options_without_effect();
+    presets();
     help_is_complete();
     json_of_everything();
     shared_options();

@@ -429,7 +429,7 @@ TEST(only_training_images_are_augmented)
 
 // --- fingerprints --------------------------------------------------------------------------------
 
-typedef char Print[80];
+typedef char Print[sizeof ((Data *)0)->fingerprint];
 
 static const char *print_with(Print out, const DataConfig *config, int64_t seed, int cut)
 {

@@ -25,6 +25,7 @@ expect 2 "which data set?" ddp data
 expect 2 "there is no data set 'cifar'" ddp data cifar
 expect 2 "unknown option --form" ddp data cifar10 --form x
 refused "nothing: no such file" cifar10 --from nothing
+expect 2 "shakespeare is a text: it has no images" ddp data shakespeare --as-folder pictures
 
 # --- no archive, a damaged one, a wrong one --------------------------------------------------------------
 
@@ -105,6 +106,24 @@ if [ -d $package ]; then
     rm -r "$tree/data"
 else
     echo "not tried: $package is not installed (apt install dataset-fashion-mnist)"
+fi
+
+# --- a text is a file, not an archive ---------------------------------------------------------------
+
+refused "text: input.txt has 6 bytes instead of 1115394" shakespeare --from text
+text=$SRC/../shared/data/tinyshakespeare.txt
+if [ -f "$text" ]; then
+    tr ab ba <"$text" >other.txt
+    refused "input.txt differs from the published file" shakespeare --from other.txt
+    expect 0 "1 files, checksums correct" ddp data shakespeare --from "$text"
+    check "it is the text" cmp "$text" "$tree/data/shakespeare/input.txt"
+    rm -r "$tree/data"
+    # shellcheck disable=SC2016  # what the pretended curl expands
+    printf '#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\ncp "%s" "$2"\n' "$(readlink -f "$text")" >bin/curl
+    expect 0 "1 files, checksums correct" ddp data shakespeare
+    check "it is the same text" cmp "$text" "$tree/data/shakespeare/input.txt"
+else
+    echo "not tried: Shakespeare ($text is not there)"
 fi
 
 if [ -n "${DDP_CIFAR10:-}" ]; then

@@ -123,8 +123,8 @@ TEST(a_progress_bar_on_a_terminal)
     EXPECT_EQ_INT(status, 0);
     EXPECT(!strstr(caught, "== step"), "the plain lines are printed, too");
     has(caught, "\repoch 1/5  196/196 [00:0");
-    has(caught, " img/s] loss: 1.804 | acc: 28.633%\033[K\r\n   == test: 65%\r\n");
-    has(caught, " img/s] loss: 1.804 | acc: 28.633%\033[K\r\nthe end\r\n");
+    has(caught, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\n   == test: 65%\r\n");
+    has(caught, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\nthe end\r\n");
     // Two epochs of about 0.3 s: ten redraws a second, and some at epoch ends and messages.
     EXPECT(count(caught, "\repoch") >= 4 && count(caught, "\repoch") <= 60, "%d redraws",
            count(caught, "\repoch"));

@@ -195,7 +195,7 @@ TEST(fingerprints_of_trees)
         "true", "cp -r print print-copy; rm -r print; mv print-copy print",
         "printf x >>'print/train/cat/02.jpg'", "mv print/val/cat/03.jpg print/val/cat/003.jpg",
     };
-    char prints[4][80] = { "" };
+    char prints[4][128] = { "" };
     DataConfig config = tree_make("print", false);
     for (int i = 0; i < 4; i++) {
         Data data;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # data.sh - ./ddp data NAME [--from FILE] [--as-folder DIR [--scale N]]: puts a data set under data/, from its authors'
-# site or from an archive. With --as-folder it also writes the images as picture files.
+# site or from an archive (a text: from the file itself). With --as-folder it also writes the images as picture files.
 #
 # A data set appears under data/ only when all its files are complete and have the right checksums: the work is done in
 # a temporary directory, which is always removed, and a rename ends it. From an archive only the files of the table
@@ -9,7 +9,7 @@ set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
 
-names='cifar10, cifar100, mnist, fashion-mnist'
+names='cifar10, cifar100, mnist, fashion-mnist, shakespeare'
 
 # Every file of every set as the programs read it: SHA-256, bytes, directory under data/, name.
 files='
@@ -29,10 +29,11 @@ c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888  47040016 fashi
 bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9     60008 fashion-mnist train-labels-idx1-ubyte
 5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b   7840016 fashion-mnist t10k-images-idx3-ubyte
 0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34     10008 fashion-mnist t10k-labels-idx1-ubyte
+86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed   1115394 shakespeare input.txt
 '
 archive_limit=600000000     # bytes: more than any of the sets has
 
-# Sets `folder`, and `url`: an archive or, with a slash at its end, the directory of the gzipped files.
+# Sets `folder`, and `url`: an archive, a text, or, with a slash at its end, the directory of the gzipped files.
 find_set()
 {
     case $1 in
@@ -41,6 +42,8 @@ find_set()
     mnist) folder=mnist url=https://ossci-datasets.s3.amazonaws.com/mnist/ ;;
     fashion-mnist) folder=fashion-mnist
         url=http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/ ;;
+    shakespeare) folder=shakespeare
+        url=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt ;;
     *) die_usage "data: there is no data set '$1'" "there are $names" ;;
     esac
 }
@@ -87,10 +90,16 @@ check_file()
         die "$from: $name differs from the published file (SHA-256); nothing was changed"
 }
 
-# Takes the files of the set out of an archive, in any of its folders.
+# Takes the files of the set out of an archive, in any of its folders. A text is the file itself.
 take_from_archive()
 {
     local file=$1 sum bytes name member
+    if [[ $url == *.txt ]]; then
+        read -r sum bytes name < <(each_file)
+        head -c $((bytes + 1)) "$file" >"$tmp/new/$name"
+        check_file "$sum" "$bytes" "$name" "$file"
+        return
+    fi
     unpack "$file" $archive_limit >"$tmp/archive.tar"
     [ "$(stat -c %s "$tmp/archive.tar")" -le $archive_limit ] ||
         die "$file: larger than $archive_limit bytes, so it is not an archive of $set; nothing was changed"
@@ -159,6 +168,7 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$set" ] || die_usage "data: which data set?" "there are $names"
 find_set "$set"
+[ -z "$as_folder" ] || [ "$set" != shakespeare ] || die_usage "data: shakespeare is a text: it has no images"
 data=$root/data
 
 if is_complete "$data/$folder"; then

@@ -14,7 +14,7 @@ enum { CONFIGS_MAX = 16 };
 static struct {
     const char *path;           // of --config: the last file
     bool print;
-    char *texts[CONFIGS_MAX];   // the files' contents: options point into them
+    char *texts[CONFIGS_MAX + 1]; // the files' contents, and a preset's: options point into them
     int count;
     const char *reading;        // the file being read, or NULL; and the current line
     int line;
@@ -144,6 +144,11 @@ void args_add(Args *args, const char *file, const Option *rows, int count)
         args->files[args->count] = slash ? slash + 1 : file;
         args->rows[args->count++] = rows[i];
     }
+}
+
+void args_preset(Args *args, const char *option, const char *value, const char *lines)
+{
+    args->preset = (struct ArgsPreset){ option, value, lines };
 }
 
 bool args_given(const Args *args, const char *name)
@@ -388,6 +393,27 @@ static void read_config(Args *args, const char *path)
     config.reading = NULL;
 }
 
+// Sets the options of the preset that were not given. They stay defaults.
+static void apply_preset(Args *args)
+{
+    char given[ARGS_MAX], value[PATH_MAX];
+    const struct ArgsPreset *preset = &args->preset;
+    if (!preset->option)
+        return;
+    value_text(by_name(args, preset->option, strlen(preset->option)), value, sizeof value);
+    if (strcmp(value, preset->value) != 0)
+        return;
+    memcpy(given, args->given, sizeof given);
+    char *text = config.texts[config.count++] = xstrdup(preset->lines);
+    for (char *line; (line = strsep(&text, "\n"));) {
+        size_t length = strcspn(line, " ");
+        const Option *option = by_name(args, line, length);
+        if (option && !given[option - args->rows])
+            read_line(args, line);
+    }
+    memcpy(args->given, given, sizeof given);
+}
+
 // Prints the given options, and defaults as comments.
 static _Noreturn void print_config(const Args *args)
 {
@@ -441,21 +467,38 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
+// "a|b:": is the value a, or does it begin with b:?
+static bool is_listed(const char *values, const char *value)
+{
+    for (size_t n; *values; values += n + (values[n] == '|')) {
+        n = strcspn(values, "|");
+        if (strncmp(values, value, n) == 0 && (values[n - 1] == ':' || !value[n]))
+            return true;
+    }
+    return false;
+}
+
 // Refuses an option that was given, and is not off, but has no effect without a different one.
 static void check_needs(const Args *args)
 {
+    static const char not[] = " not ";
     for (int i = 0; i < args->count; i++) {
         const Option *option = &args->rows[i];
         char own[PATH_MAX], value[PATH_MAX];
         if (!args->given[i] || !option->needs)
             continue;
-        size_t length = strcspn(option->needs, " ");
-        const char *choices = option->needs + length;
+        int length = (int)strcspn(option->needs, " ");
+        const char *values = option->needs + length;
+        bool negative = strncmp(values, not, strlen(not)) == 0;
         value_text(option, own, sizeof own);
-        value_text(by_name((Args *)args, option->needs, length), value, sizeof value);
-        if (is_off(own) || (*choices ? is_choice(choices + 1, value) : !is_off(value)))
+        value_text(by_name((Args *)args, option->needs, (size_t)length), value, sizeof value);
+        if (is_off(own))
             continue;
-        args_reject(args, option->name, "has no effect without --%s", option->needs);
+        if (negative && is_listed(values + strlen(not), value))
+            args_reject(args, option->name, "has no effect with --%.*s %s", length, option->needs,
+                        value);
+        if (!negative && !(*values ? is_listed(values + 1, value) : !is_off(value)))
+            args_reject(args, option->name, "has no effect without --%s", option->needs);
     }
 }
 
@@ -502,6 +545,7 @@ void args_parse(Args *args, int argc, char **argv)
         read_configs(args, argc, argv);
     int i = parse_words(args, argc, argv);
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
+    apply_preset(args);
     if (config.print)
         print_config(args);
     check_needs(args);

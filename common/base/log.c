@@ -40,6 +40,8 @@ struct Log {
     bool terminal;
     int lost;               // errno, if a line could not be written to stdout
     char *path;             // of the metrics, or NULL
+    const char *unit;       // "images"
+    int per_sample;         // of them in a sample
     Progress line;
     double stepped;         // when log_step was last called (s)
     double reported;        // when the last "step" event was written, or the epoch began (s)
@@ -117,7 +119,8 @@ Log *log_new(const LogConfig *config, bool append)
 {
     Log *log = xcalloc(1, sizeof *log);
     const char *term = getenv("TERM");
-    *log = (Log){ .config = *config, .rank = own_rank(), .ranks = rank_count() };
+    *log = (Log){ .config = *config, .rank = own_rank(), .ranks = rank_count(), .unit = "images",
+                  .per_sample = 1 };
     log->terminal =
         log->rank == 0 && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
     log->reported = clock_now();
@@ -134,6 +137,12 @@ void log_free(Log *log)
         fclose(log->metrics);
     free(log->path);
     free(log);
+}
+
+void log_unit(Log *log, const char *unit, int per_sample)
+{
+    log->unit = unit;
+    log->per_sample = per_sample;
 }
 
 bool log_wants(const Log *log, int64_t step, int64_t steps)
@@ -171,7 +180,7 @@ static void numbers_text(const LogStep *s, char *out, size_t size)
         snprintf(out + n, size - n, " | skipped: %lld", (long long)s->skipped);
 }
 
-//   epoch 1/5  121/196 [00:42<00:26, 733 img/s] loss: 1.959 | acc: 28.633%
+//   epoch 1/5  121/196 [00:42<00:26, 733 images/s] loss: 1.959 | acc: 28.633%
 // Redrawn at most ten times a second, and cut so that it does not wrap.
 static void progress_draw(Log *log, bool force)
 {
@@ -182,10 +191,11 @@ static void progress_draw(Log *log, bool force)
     if (!force && line->shown && now - line->drawn < 0.1)
         return;
     int left = timed > 0 ? (int)(spent / timed * (double)(line->steps - line->step)) : 0;
-    snprintf(text, sizeof text, "epoch %lld/%d  %lld/%lld [%02d:%02d<%02d:%02d, %.0f img/s] %s",
+    snprintf(text, sizeof text, "epoch %lld/%d  %lld/%lld [%02d:%02d<%02d:%02d, %.0f %s/s] %s",
              (long long)line->epoch, line->epochs, (long long)line->step, (long long)line->steps,
              (int)spent / 60, (int)spent % 60, left / 60, left % 60,
-             timed > 0 ? (double)line->samples / spent : 0, line->numbers);
+             timed > 0 ? (double)line->samples * log->per_sample / spent : 0, log->unit,
+             line->numbers);
     alive_outside_begin();      // the terminal may be paused
     printf("\r%.*s\033[K", screen_width() - 1, text);
     fflush(stdout);
@@ -320,9 +330,9 @@ void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
 
 void log_test(Log *log, const Stats *test, bool only)
 {
-    log_say(log, "   == test: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %lld images",
+    log_say(log, "   == test: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %lld %s",
             mean_loss(test), percent(test->correct1, test->count),
-            percent(test->correct5, test->count), (long long)test->count);
+            percent(test->correct5, test->count), (long long)test->count, log->unit);
     if (only)
         log_event(log, "eval", test_members(test));
 }

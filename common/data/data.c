@@ -11,27 +11,33 @@
 
 DataConfig data_defaults(void)
 {
-    return (DataConfig){ .data = "auto", .val_split = 0.2, .bad_images = "stop", .workers = 2,
-                         .augment = true };
+    return (DataConfig){ .data = "auto", .block = 32, .val_split = 0.2, .bad_images = "stop",
+                         .workers = 2, .augment = true };
 }
+
+#define TEXTS "words|shakespeare|text:"
+#define IMAGE_SETS "cifar10|cifar100|mnist|fashion-mnist"
+static const char folders_only[] = "data not auto|synthetic|" IMAGE_SETS "|" TEXTS;
 
 void data_options(Args *args, DataConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory",
-          .own = true },
+          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory; text: words, "
+          "shakespeare, or text:FILE", .own = true },
+        { "block", 0, ARG_INT, &config->block, "N", "text: characters in a window", .min = 2,
+          .max = 4096, .needs = "data " TEXTS },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
           "width and height (by default synthetic images 32, pictures 224)",
-          .min = 28, .max = 1024 },
+          .min = 28, .max = 1024, .needs = "data not " IMAGE_SETS "|" TEXTS },
         { "resize", 0, ARG_INT, &config->resize, "PIXELS",
           "evaluation: shorter side before the centre crop (0: 8/7 of --image-size)",
-          .min = 0, .max = 4096 },
+          .min = 0, .max = 4096, .needs = folders_only },
         { "val-split", 0, ARG_DOUBLE, &config->val_split, "PART",
           "part of each class (at least one picture) to evaluate with, if there is no val/",
-          .min = 0, .max = 0.9 },
+          .min = 0, .max = 0.9, .needs = folders_only },
         { "bad-images", 0, ARG_CHOICE, &config->bad_images, "stop|skip",
-          "if a picture cannot be decoded" },
+          "if a picture cannot be decoded", .needs = folders_only },
         { "train-samples", 0, ARG_INT, &config->train_count, "N", "use only the first N (0: all)",
           .min = 0, .max = 1e8 },
         { "test-samples", 0, ARG_INT, &config->test_count, "N", "use only the first N (0: all)",
@@ -39,7 +45,7 @@ void data_options(Args *args, DataConfig *config)
         { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches (0: none)",
           .min = 0, .max = 64, .own = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
-          "random crop and flip of training images" }));
+          "random crop and flip of training images; text: each epoch cuts other windows" }));
 }
 
 // --- the sets, and where to look for them --------------------------------------------------------
@@ -74,6 +80,31 @@ static const KnownSet known_sets[KNOWN_SETS] = {
       { "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
         "Ankle boot" } },
 };
+
+// The first of these files that is there.
+typedef struct KnownText {
+    const char *name;           // --data's
+    const char *files[2];
+    const char *hint;           // if there is none
+} KnownText;
+
+enum { KNOWN_TEXTS = 2 };
+static const KnownText known_texts[KNOWN_TEXTS] = {
+    { "words", { "/usr/share/dict/words" }, "apt install wamerican, or --data text:FILE" },
+    { "shakespeare",
+      { "data/shakespeare/input.txt", DDP_SOURCE_DIR "/data/shakespeare/input.txt" },
+      "./ddp data shakespeare" },
+};
+
+// Is --data a text?
+static bool text_named(const char *data, KnownText *text)
+{
+    *text = (KnownText){ data, { data + strlen("text:") }, "give the path of a file" };
+    for (int i = 0; i < KNOWN_TEXTS; i++)
+        if (strcmp(known_texts[i].name, data) == 0)
+            *text = known_texts[i];
+    return text->name != data || strncmp(data, "text:", strlen("text:")) == 0;
+}
 
 static const KnownSet *set_named(const char *name)
 {
@@ -157,6 +188,19 @@ static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, E
     return synthetic_make(data, config, seed, err);
 }
 
+static bool text_open(Data *data, const DataConfig *config, int64_t seed, const KnownText *text,
+                      Error *err)
+{
+    static const float none[3] = { 0 };
+    int last = text->files[1] && data_file_missing(text->files[0]);
+    if (data_file_missing(text->files[last]))
+        return error_set(err, text->hint, "--data %s: there is no %s", config->data,
+                         text->files[0]);
+    bool own = text->name == config->data;
+    describe(data, config, seed, own ? "text" : text->name, text->files[last], true, none, none);
+    return text_read(data, text->files[last], config->block, strcmp(data->name, "words") == 0, err);
+}
+
 static bool set_missing(const KnownSet *set, Error *err)
 {
     char hint[sizeof err->hint];
@@ -186,14 +230,15 @@ static bool dataset_cut_to(Dataset *set, int count, const char *option, const ch
 
 static void fingerprint_write(Data *data)
 {
-    snprintf(data->fingerprint, sizeof data->fingerprint, "%s, %d + %d images, checksum %08x",
-             data->name, data->train.count, data->test.count, data->checksum);
+    snprintf(data->fingerprint, sizeof data->fingerprint, "%s, %d + %d %s, checksum %08x",
+             data->name, data->train.count, data->test.count, data->samples, data->checksum);
 }
 
 static bool data_find_and_read(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
     const char *wanted = config->data;
     char dir[PATH_MAX];
+    KnownText text;
     if (strcmp(wanted, "auto") == 0) {
         const char *best_first[] = { "cifar10", "fashion-mnist" };
         for (int i = 0; i < 2; i++)
@@ -203,14 +248,17 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
     }
     if (strcmp(wanted, "synthetic") == 0)
         return synthetic_open(data, config, seed, err);
+    if (text_named(wanted, &text))
+        return text_open(data, config, seed, &text, err);
 
     const KnownSet *set = set_named(wanted);
     if (set)
         return set_find(set, dir) ? set_open(data, set, dir, config, seed, err)
                                   : set_missing(set, err);
     if (data_file_missing(wanted))
-        return error_set(err, "sets: auto, cifar10, cifar100, mnist, fashion-mnist, synthetic",
-                         "--data %s: no such data set or directory", wanted);
+        return error_set(err, "sets: auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, "
+                         "words, shakespeare; or text:FILE", "--data %s: no such data set or "
+                         "directory", wanted);
     set = set_in_directory(wanted);
     return set ? set_open(data, set, wanted, config, seed, err)
                : folder_data_open(data, config, seed, err);
@@ -218,7 +266,7 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
 
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    *data = (Data){ 0 };
+    *data = (Data){ .samples = "images", .unit = "images" };
     bool good = data_find_and_read(data, config, seed, err) &&
         dataset_cut_to(&data->train, config->train_count, "--train-samples", data->name, err) &&
         dataset_cut_to(&data->test, config->test_count, "--test-samples", data->name, err) &&

@@ -12,11 +12,16 @@ bool dataset_alloc(Dataset *set, int count, int channels, int height, int width,
 {
     size_t bytes = (size_t)count * channels * height * width;
     *set = (Dataset){ .count = count, .channels = channels, .height = height, .width = width,
-                      .classes = set->classes };
+                      .classes = set->classes, .per_row = 1 };
     set->images = malloc(bytes);
     set->labels = malloc(count * sizeof *set->labels);
     return (set->images && set->labels) ||
            error_set(err, "synthetic images: --train-samples, --test-samples and --image-size",
                      "out of memory: %d images of %dx%dx%d are %zu MB", count, channels, height,
                      width, bytes >> 20);
+}
+
+int dataset_label(const Dataset *set, int64_t n)
+{
+    return dataset_is_text(set) ? set->images[n + 1] : set->labels[n];
 }

@@ -82,11 +82,15 @@ static size_t image_bytes(const Dataset *set)
     return (size_t)set->channels * set->height * set->width;
 }
 
-static size_t canvas_bytes(const Loader *loader)
+// Of a row as workers make it: the pixels of a canvas, or a key and tokens.
+static size_t row_bytes(const Loader *loader)
 {
-    const Shape *canvas = &loader->config.shape;
-    return (size_t)loader->dataset->channels * canvas->h * canvas->w;
+    const Shape *row = &loader->config.shape;
+    return dataset_is_text(loader->dataset) ? shape_bytes(*row) / row->n
+                                            : (size_t)loader->dataset->channels * row->h * row->w;
 }
+
+static int labels_per_row(const Dataset *set) { return dataset_is_text(set) ? set->per_row : 1; }
 
 // --- one batch -----------------------------------------------------------------------------------
 
@@ -131,7 +135,7 @@ static void image_place(const Loader *loader, const uint8_t *image, int top, int
     const int height = loader->config.shape.h, width = loader->config.shape.w;
     const int first = between(0, top, height), last = between(0, top + set->height, height);
     const int begin = between(0, left, width), end = between(begin, left + set->width, width);
-    memset(canvas, 0, canvas_bytes(loader));
+    memset(canvas, 0, row_bytes(loader));
     for (int c = 0; c < set->channels; c++) {
         for (int y = first; y < last; y++) {
             const uint8_t *from = image + ((size_t)c * set->height + y - top) * set->width;
@@ -144,8 +148,25 @@ static void image_place(const Loader *loader, const uint8_t *image, int top, int
     }
 }
 
+// A sample's window: its key and its tokens, and the token after each of them.
+static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t *labels)
+{
+    const Dataset *set = loader->dataset;
+    const Augment *augment = &loader->config.augment;
+    const int block = set->per_row;
+    const Philox key = text_key(augment->seed, loader->epoch, id);
+    const uint8_t *tokens = set->images + (size_t)id * block;
+    if (augment->crop)
+        tokens += text_offset(augment->seed, loader->epoch, block);
+    memcpy(row, key.v, TEXT_KEY * sizeof *row);
+    for (int i = 0; i < block; i++) {
+        row[TEXT_KEY + i] = tokens[i];
+        labels[i] = tokens[i + 1];
+    }
+}
+
 // A sample's image in the middle of a canvas, from where a crop moves it, and its label.
-static void row_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *label)
+static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *label)
 {
     Error error;
     Loader *loader = worker->loader;
@@ -172,11 +193,15 @@ static void rows_make(Worker *worker, int batch, int first, int rows)
     Loader *loader = worker->loader;
     const Slot *slot = slot_of(loader, batch);
     const int32_t *ids = loader->ids + (size_t)batch * loader->config.shape.n;
+    const int labels = labels_per_row(loader->dataset);
     trace_begin("make rows");
     event_sync(slot->ready);    // the copy of the slot's last batch to the device
     for (int i = first; i < first + rows; i++) {
-        row_make(worker, ids[i], slot->bytes + i * canvas_bytes(loader),
-                 &slot->row_labels[i]);
+        uint8_t *row = slot->bytes + i * row_bytes(loader);
+        if (dataset_is_text(loader->dataset))
+            window_make(loader, ids[i], (uint32_t *)row, &slot->row_labels[i * labels]);
+        else
+            image_make(worker, ids[i], row, &slot->row_labels[i]);
         alive_beat();
     }
     trace_end();
@@ -187,19 +212,26 @@ static void slot_load(Loader *loader, int batch)
 {
     const Augment *augment = &loader->config.augment;
     const Slot *slot = slot_of(loader, batch);
-    const int count = batch_count(loader, batch);
+    const int count = batch_count(loader, batch), labels = labels_per_row(loader->dataset);
+    const size_t row = row_bytes(loader);
     Shape shape = loader->config.shape;
     shape.n = batch_rows(loader, batch);
 
     trace_begin("load");
     stream_wait(loader->stream, slot->done);
-    for (int i = count; i < shape.n; i++)
+    for (int i = count * labels; i < shape.n * labels; i++)
         slot->row_labels[i] = -1;
-    copy_to_device(loader->stream, slot->labels, slot->row_labels, shape.n * sizeof *slot->labels);
-    if (!loader->shared)
-        copy_to_device(loader->stream, slot->sent, slot->bytes, count * canvas_bytes(loader));
-    images_load(loader->stream, slot->sent, count, loader->dataset->channels, augment->mean,
-                augment->std, slot->images, shape);
+    copy_to_device(loader->stream, slot->labels, slot->row_labels,
+                   shape.n * labels * sizeof *slot->labels);
+    if (dataset_is_text(loader->dataset)) {
+        memset(slot->bytes + count * row, 0, (shape.n - count) * row);
+        copy_to_device(loader->stream, slot->images, slot->bytes, shape.n * row);
+    } else {
+        if (!loader->shared)
+            copy_to_device(loader->stream, slot->sent, slot->bytes, count * row);
+        images_load(loader->stream, slot->sent, count, loader->dataset->channels, augment->mean,
+                    augment->std, slot->images, shape);
+    }
     event_record(slot->ready, loader->stream);
     trace_end();
 }
@@ -293,8 +325,8 @@ static void workers_resume(Loader *loader)
 static void slot_new(Loader *loader, Slot *slot)
 {
     const Shape shape = loader->config.shape;
-    const size_t labels = shape.n * sizeof *slot->labels;
-    const size_t bytes = shape.n * canvas_bytes(loader);
+    const size_t labels = shape.n * labels_per_row(loader->dataset) * sizeof *slot->labels;
+    const size_t bytes = shape.n * row_bytes(loader);
     slot->images = device_alloc(loader->device, shape_bytes(shape));
     slot->labels = device_alloc(loader->device, labels);
     slot->bytes = host_alloc(bytes);

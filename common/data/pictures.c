@@ -56,7 +56,7 @@ static void dataset_set(Dataset *set, const Folder *folder, const DataConfig *co
 {
     const size_t room = (size_t)folder->count + 1;
     *set = (Dataset){ .channels = 3, .height = size, .width = size, .classes = folder->classes,
-                      .labels = xmalloc(room * sizeof *set->labels),
+                      .per_row = 1, .labels = xmalloc(room * sizeof *set->labels),
                       .pictures = xcalloc(1, sizeof *set->pictures) };
     set->pictures->folder = folder;
     set->pictures->files = xmalloc(room * sizeof *set->pictures->files);

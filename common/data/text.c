@@ -1,0 +1,128 @@
+// text.c - a text, as the tokens that a language model reads.
+//
+// A token is a byte: its number among the different bytes of the text, in ascending order. A sample
+// is a window of T tokens, and its labels are the tokens that follow each of them:
+//
+//   text            t h e   c a t   s a t
+//   sample 0, T=4   t h e _ c             labels  h e _ c
+//   sample 1                c a t _ s     labels  a t _ s
+//
+// Windows do not overlap, so an epoch reads the text once. In each epoch they begin at another
+// offset (the loader adds it), so the last window must leave room for it. The first 90 % are for
+// training, the rest is the test set: a random choice of windows would test what was trained.
+#include "data/formats.h"
+#include "alive.h"
+#include "rng.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// --- a list of words -----------------------------------------------------------------------------
+
+// Is this line a word of the letters a to z? Sets its length, with its end.
+static bool line_take(const uint8_t *line, const uint8_t *end, int *length)
+{
+    const uint8_t *c = line;
+    while (c < end && *c >= 'a' && *c <= 'z')
+        c++;
+    bool good = c > line && c < end && *c == '\n';
+    while (c < end && *c != '\n')
+        c++;
+    *length = (int)(c - line) + (c < end);
+    return good;
+}
+
+// The list is sorted. A part of it must look like the rest, so its lines get another order, which
+// is always the same. Returns the number of bytes.
+static int64_t words_shuffle(uint8_t *bytes, int64_t size)
+{
+    typedef struct { const uint8_t *at; int length; } Line;
+    int64_t kept = 0, to = 0;
+    uint8_t *list = xmalloc(size);
+    Line *lines = xmalloc((size / 2 + 1) * sizeof *lines);
+    memcpy(list, bytes, size);
+    for (Line line = { list, 0 }; line.at < list + size; line.at += line.length)
+        if (line_take(line.at, list + size, &line.length))
+            lines[kept++] = line;
+    int32_t *order = xmalloc(kept * sizeof *order);
+    torch_randperm(1, (int)kept, order);
+    for (int64_t i = 0; i < kept; i++) {
+        memcpy(bytes + to, lines[order[i]].at, lines[order[i]].length);
+        to += lines[order[i]].length;
+    }
+    free(order);
+    free(lines);
+    free(list);
+    return to;
+}
+
+// --- tokens --------------------------------------------------------------------------------------
+
+// Fills in the vocabulary, and replaces each byte by its token.
+static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
+{
+    uint8_t token_of[256] = { 0 };
+    bool occurs[256] = { false };
+    int count = 0;
+    for (int64_t i = 0; i < size; i++)
+        occurs[bytes[i]] = true;
+    for (int byte = 0; byte < 256; byte++)
+        if (occurs[byte]) {
+            snprintf(data->vocabulary + 2 * count, 3, "%02x", byte);
+            token_of[byte] = (uint8_t)count++;
+        }
+    for (int64_t i = 0; i < size; i++)
+        bytes[i] = token_of[bytes[i]];
+    return count;
+}
+
+// The windows of a part of the text. room: for the offset of an epoch.
+static void windows_make(Dataset *set, const uint8_t *tokens, int64_t count, int block, int room,
+                         int classes)
+{
+    *set = (Dataset){ .count = (int)((count - 1 - room) / block), .channels = 1, .height = 1,
+                      .width = block, .classes = classes, .per_row = block };
+    set->images = xmalloc(count);
+    memcpy(set->images, tokens, count);
+}
+
+static bool bytes_read(const char *path, uint8_t **bytes, int64_t *size, uint32_t *crc, Error *err)
+{
+    DataFile file;
+    if (!data_file_open(&file, path, "give --data text: a plain file", err))
+        return false;
+    *size = file.size;
+    *bytes = file.size <= INT32_MAX ? malloc(file.size + 1) : NULL;
+    bool good = *bytes ? data_file_read(&file, *bytes, file.size, err) && data_file_end(&file, err)
+                       : error_set(err, "a text must be in memory, and below 2 GiB",
+                                   "%s: %lld MB are too many", path, (long long)file.size >> 20);
+    *crc = file.crc;
+    data_file_close(&file);
+    return good;
+}
+
+bool text_read(Data *data, const char *path, int block, bool words, Error *err)
+{
+    uint8_t *bytes = NULL;
+    int64_t size;
+    uint32_t crc;
+    bool good = bytes_read(path, &bytes, &size, &crc, err);
+    if (good && words)
+        size = words_shuffle(bytes, size);
+    int64_t part = good ? size * 9 / 10 : 0;
+    if (good && (part < 2 * block || size - part <= block))
+        good = error_set(err, "a longer text, or a smaller --block", "%s: of %lld bytes, neither "
+                         "90 %% can train nor 10 %% test windows of %d characters", path,
+                         (long long)size, block);
+    if (good) {
+        int classes = tokens_make(data, bytes, size);
+        windows_make(&data->train, bytes, part, block, block - 1, classes);
+        windows_make(&data->test, bytes + part, size - part, block, 0, classes);
+        snprintf(data->samples, sizeof data->samples, "windows of %d characters", block);
+        data->unit = "characters";
+        data_checksum(data, &crc, sizeof crc);
+        data_checksum(data, &block, sizeof block);
+    }
+    free(bytes);
+    return good;
+}

@@ -1,0 +1,226 @@
+// ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
+// Texts: their tokens, windows and batches against a plain reference, and what is refused.
+#include "data/formats.h"
+#include "rng.h"
+#include "test.h"
+
+static Device *device;
+
+static const char *file_make(const char *name, const void *bytes, size_t size)
+{
+    const char *path = test_path(name);
+    FILE *out = fopen(path, "w");
+    EXPECT(out && fwrite(bytes, 1, size, out) == size && fclose(out) == 0, "%s", path);
+    return path;
+}
+
+static bool open_text(Data *data, const char *path, int block, Error *err)
+{
+    char name[4200];
+    DataConfig config = data_defaults();
+    snprintf(name, sizeof name, "text:%s", path);
+    config.data = name;
+    config.block = block;
+    return data_open(data, &config, 7, err);
+}
+
+// --- tokens --------------------------------------------------------------------------------------
+
+TEST(tokens_are_the_bytes_that_occur)
+{
+    Data data;
+    Error err;
+    uint8_t bytes[1001];
+    for (int i = 0; i < 1001; i++)          // 0 and 255 are bytes like others
+        bytes[i] = (uint8_t[]){ 255, 'b', 0, '\n', 'a' }[philox(1, 2, i).v[0] % 5];
+    if (!EXPECT(open_text(&data, file_make("bytes", bytes, sizeof bytes), 8, &err), "%s", err.text))
+        return;
+    EXPECT_EQ_STR(data.vocabulary, "000a6162ff");
+    EXPECT_EQ_STR(data.name, "text");
+    EXPECT_EQ_STR(data.samples, "windows of 8 characters");
+    EXPECT_EQ_INT(data.train.classes, 5);
+    EXPECT_EQ_INT(data.train.count, 900 / 8 - 1);       // 7 more for the offset
+    EXPECT_EQ_INT(data.test.count, (101 - 1) / 8);      // and one for the last label
+    EXPECT(strncmp(data.fingerprint, "text, 111 + 12 windows of 8 characters, checksum ", 49) == 0,
+           "%s", data.fingerprint);
+    static const uint8_t in_order[] = { 0, '\n', 'a', 'b', 255 };
+    int wrong = 0;
+    for (int i = 0; i < 1001; i++)
+        wrong += in_order[i < 900 ? data.train.images[i] : data.test.images[i - 900]] != bytes[i];
+    for (int i = 0; i < 96; i++)
+        wrong += in_order[dataset_label(&data.test, i)] != bytes[900 + i + 1];
+    EXPECT_EQ_INT(wrong, 0);
+    data_close(&data);
+}
+
+// The block decides what a sample is, so it is part of the fingerprint and of the order.
+TEST(fingerprints)
+{
+    Data a, b, c;
+    Error err;
+    char text[2000];
+    memset(text, 'x', sizeof text);
+    EXPECT(open_text(&a, file_make("a", text, 2000), 18, &err), "%s", err.text);
+    EXPECT(open_text(&b, file_make("b", text, 2000), 19, &err), "%s", err.text);
+    text[1999] = 'y';
+    EXPECT(open_text(&c, file_make("c", text, 2000), 18, &err), "%s", err.text);
+    EXPECT(a.checksum != b.checksum && a.checksum != c.checksum, "equal checksums");
+    EXPECT(data_order(&a, true) != data_order(&b, true), "the orders are equal");
+    EXPECT(data_order(&a, true) != data_order(&c, true), "the orders are equal");
+    data_close(&a);
+    data_close(&b);
+    data_close(&c);
+}
+
+// --- batches -------------------------------------------------------------------------------------
+
+enum { TEXT = 5000, BLOCK = 17, ROW = TEXT_KEY + BLOCK, MOST_ROWS = 40 };
+
+// Wrong words of a batch's rows and labels. The tokens of a row must be in the text one after the
+// other, at the sample's place, which is offset characters later.
+static int wrong_words(const Data *data, const Dataset *set, const Batch *batch, const int32_t *ids,
+                       int64_t epoch, int offset)
+{
+    static uint32_t rows[MOST_ROWS * ROW];
+    static int32_t labels[MOST_ROWS * BLOCK];
+    int wrong = 0;
+    copy_to_host(device_stream(device), rows, batch->images, batch->rows * ROW * sizeof *rows);
+    copy_to_host(device_stream(device), labels, batch->labels,
+                 batch->rows * BLOCK * sizeof *labels);
+    stream_sync(device_stream(device));
+    for (int i = 0; i < batch->rows; i++) {
+        bool there = i < batch->count;
+        const uint8_t *at = set->images + (there ? ids[i] * BLOCK + offset : 0);
+        Philox key = philox(data->augment.seed, epoch, there ? ids[i] : 0);
+        for (int k = 0; k < TEXT_KEY; k++)
+            wrong += rows[i * ROW + k] != (there ? key.v[k] : 0);
+        for (int k = 0; k < BLOCK; k++) {
+            wrong += rows[i * ROW + TEXT_KEY + k] != (there ? at[k] : 0);
+            wrong += labels[i * BLOCK + k] != (there ? at[k + 1] : -1);
+        }
+    }
+    return wrong;
+}
+
+// An epoch from batch `first` on.
+static void epoch_check(const Data *data, const Dataset *set, bool crop, int rows, int workers,
+                        int64_t epoch, int first)
+{
+    static int32_t ids[TEXT];
+    int batches = (set->count + rows - 1) / rows, seen = 0;
+    int offset = crop ? text_offset(data->augment.seed, epoch, BLOCK) : 0;
+    LoaderConfig config = { { rows, ROW, 1, 1, 1, TYPE_F32 }, crop ? data->augment : data->plain,
+                            workers, .pad_tail = !crop };
+    Loader *loader = loader_new(device, set, &config);
+    torch_randperm(epoch, set->count, ids);
+    loader_start(loader, ids, set->count, epoch, first);
+    for (const Batch *batch; (batch = loader_next(loader)); seen++)
+        EXPECT_EQ_INT(wrong_words(data, set, batch, ids + batch->index * rows, epoch, offset), 0);
+    EXPECT_EQ_INT(seen, batches - first);
+    loader_free(loader);
+}
+
+TEST(batches_for_any_number_of_workers)
+{
+    Data data;
+    Error err;
+    uint8_t bytes[TEXT];
+    bool offsets[BLOCK] = { false };
+    for (int i = 0; i < TEXT; i++)
+        bytes[i] = (uint8_t)philox(3, 4, i).v[0];
+    if (!EXPECT(open_text(&data, file_make("random", bytes, TEXT), BLOCK, &err), "%s", err.text))
+        return;
+    for (int workers = 0; workers <= 3; workers++) {
+        epoch_check(&data, &data.train, true, 1 + 13 * workers, workers, 5 + workers, 0);
+        epoch_check(&data, &data.train, true, 32, workers, 1, 3 + workers);
+        epoch_check(&data, &data.test, false, 9, workers, 0, 0);
+    }
+    for (int epoch = 0; epoch < 400; epoch++)
+        offsets[text_offset(7, epoch, BLOCK)] = true;
+    for (int i = 0; i < BLOCK; i++)
+        EXPECT(offsets[i], "no epoch has the offset %d", i);
+    // The last window with the largest offset ends within the part for training.
+    EXPECT(data.train.count * BLOCK + BLOCK - 1 < TEXT * 9 / 10, "%d windows", data.train.count);
+    data_close(&data);
+}
+
+// --- words ---------------------------------------------------------------------------------------
+
+TEST(words_are_letters_in_another_order)
+{
+    Data data = { 0 };
+    Error err;
+    char list[8000] = "", text[8000];
+    const char *marks[] = { "Aaron", "it's", "\xc3\xa9tude", "", "x1", "two words" };
+    size_t kept = 0;
+    for (int i = 0; i < 600; i++) {
+        kept += i % 3 > 0 ? 7 : 0;
+        if (i % 3 > 0)
+            snprintf(list + strlen(list), 8, "w%c%c%c%c%c\n", 'a' + i / 100, 'a' + i / 10 % 10,
+                     'a' + i % 10, 'q', 'z');
+        else
+            snprintf(list + strlen(list), 12, "%s\n", marks[i / 3 % 6]);
+    }
+    const char *path = file_make("list", list, strlen(list));
+    if (!EXPECT(text_read(&data, path, 5, true, &err), "%s", err.text))
+        return;
+    EXPECT_EQ_STR(data.vocabulary, "0a6162636465666768696a71777a");
+    // Every word once, not sorted.
+    int moved = 0, missing = 0, train = (int)(kept * 9 / 10);
+    static const char letters[] = "\nabcdefghijqwz";
+    for (size_t i = 0; i < kept; i++)
+        text[i] = letters[(int)i < train ? data.train.images[i] : data.test.images[i - train]];
+    text[kept] = '\0';
+    for (char *word = list, *end; (end = strchr(word, '\n')); word = end + 1) {
+        char one[16];
+        snprintf(one, sizeof one, "%.*s", (int)(end + 1 - word), word);
+        if (strspn(one, "abcdefghijqwz") != 6)
+            continue;
+        const char *at = strstr(text, one);
+        missing += !at;
+        moved += at && at - text != word - list;
+    }
+    EXPECT_EQ_INT(missing, 0);
+    EXPECT(moved > 390, "only %d words moved", moved);
+    data_close(&data);
+}
+
+// --- what is refused -----------------------------------------------------------------------------
+
+static void refuse(const char *path, int block, const char *wanted)
+{
+    Data data;
+    Error err = { "" };
+    EXPECT(!open_text(&data, path, block, &err), "%s was opened", path);
+    EXPECT(strstr(err.text, wanted) != NULL, "\"%s\" without \"%s\"", err.text, wanted);
+    EXPECT(!data.train.images && !data.test.images, "memory that is not freed");
+}
+
+TEST(bad_files)
+{
+    char text[400];
+    Data data;
+    Error err;
+    memset(text, 'x', sizeof text);
+    refuse(file_make("empty", text, 0), 4, "of 0 bytes, neither 90 % can train nor 10 % test");
+    refuse(file_make("short", text, 319), 32, "of 319 bytes");
+    refuse(test_path("nothing"), 4, "there is no");
+    refuse(test_path(""), 4, "not a regular file");
+    EXPECT(open_text(&data, file_make("enough", text, 330), 32, &err), "%s", err.text);
+    EXPECT_EQ_INT(data.test.count, 1);
+    data_close(&data);
+}
+
+int main(void)
+{
+    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
+        TEST_SKIP("no GPU");
+    device = device_open(0, 1);
+    tokens_are_the_bytes_that_occur();
+    fingerprints();
+    batches_for_any_number_of_workers();
+    words_are_letters_in_another_order();
+    bad_files();
+    device_close(device);
+    return test_done();
+}
