@@ -53,14 +53,14 @@ struct TcpStoreServer {
     bool going, warned;
 };
 
-// The others receive OVER, and end without a message; after a death, all wait for the launcher.
-static _Noreturn void end_run(const TcpStoreServer *s, bool death)
+// The others receive OVER, and end without a message; if a launcher may report a death, all wait.
+static _Noreturn void end_run(const TcpStoreServer *s, bool wait)
 {
-    const StoreHead over = { .what = STORE_OVER, .key = { death } };
+    const StoreHead over = { .what = STORE_OVER, .key = { wait } };
     for (const Peer *p = s->peers; p; p = p->next)
         if (p->rank > 0)
             send(p->socket, &over, sizeof over, MSG_NOSIGNAL | MSG_DONTWAIT);
-    usleep(death ? STORE_LAUNCHER_US : MOMENT_US);
+    usleep(wait ? STORE_LAUNCHER_US : MOMENT_US);
     leave_at_once(EXIT_REPORTED);
 }
 
@@ -295,7 +295,7 @@ static void judge(TcpStoreServer *s, bool late)
         bool death = false;             // else a rank hangs or is stopped
         for (const Watched *r = s->watch.ranks; r < s->watch.ranks + s->watch.size; r++)
             death = death || (r->alive && r->ended > 0 && !r->alive->done);
-        end_run(s, death);
+        end_run(s, death && !s->config.supervised); // a supervisor was faster: see Watched.delay
     }
 }
 
