@@ -11,6 +11,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { ALIVE_CALLS = 16, ALIVE_TEXT = 96 };
+
+// A collective that began. A watcher may see a mixture of it and the one that replaces it.
+typedef struct AliveCall {
+    _Atomic uint64_t place;         // in the order in which the program called all of them, from 1
+    _Atomic int64_t count;          // values
+    _Atomic uint64_t operation[2], communicator[2], section[2];     // names of up to 15 letters
+} AliveCall;
+
 typedef struct Alive {
     _Atomic int waiting;            // more than 0: the training thread waits
     _Atomic int outside;            // more than 0: waits for disk, terminal or driver, however long
@@ -19,11 +28,10 @@ typedef struct Alive {
     _Atomic bool done;              // the work is finished; the process is about to exit
     _Atomic double timeout;         // s without a beat after which the rank is lost; 0: no limit
     _Atomic int64_t epoch, step;    // the last finished step, from 1; 0 before the first
-    // The last collective that began. The fields are not updated together: the watcher may see a
-    // mixture of two collectives that follow each other closely.
+    _Atomic uint64_t section[2];    // the main thread's innermost span (trace.h), up to 15 letters
     _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
-    _Atomic int64_t count;          // values
-    _Atomic uint64_t operation[2], communicator[2];     // names of up to 15 letters
+    _Atomic uint64_t latest;        // the place of the last one that began
+    AliveCall calls[ALIVE_CALLS];   // the last ones: each at its place modulo ALIVE_CALLS
     int64_t supervisor;             // process that watches this page, or 0;
     uint64_t pid_namespace;         // where that is its number (launcher_namespace)
 } Alive;
@@ -54,10 +62,18 @@ void alive_outside_begin(void);
 void alive_outside_end(void);
 void alive_joined(void);
 void alive_step(int64_t epoch, int64_t step);
-void alive_collective_begin(const char *communicator, const char *operation, int64_t count);
+void alive_section(const char *name);
+// section: the part of the program that made the call, or "".
+void alive_collective_begin(uint64_t place, const char *communicator, const char *operation,
+                            int64_t count, const char *section);
 void alive_collective_end(void);
 void alive_done(void);
 void alive_timeout(double seconds);
 
-// "after epoch 1, step 12; last collective: all_reduce #212 of 11181648 values (gradients)"
+// "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648 (gradients), in
+// backward, completed"
 void alive_progress(const Alive *alive, char *text, int size);
+// The collective at this place, or NULL: it has not begun, or is no longer among the last ones.
+const AliveCall *alive_call(const Alive *alive, uint64_t place);
+// "all_reduce of 11181648 (gradients), in backward"
+void alive_describe(const AliveCall *call, char text[ALIVE_TEXT]);

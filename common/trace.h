@@ -1,5 +1,5 @@
 // trace.h - a timeline of the run for https://ui.perfetto.dev (Chrome's trace format), and, under
-// CUDA, the same names as NVTX ranges. It costs nothing without --trace. The file is a JSON array
+// CUDA, the same names as NVTX ranges. It costs little without --trace. The file is a JSON array
 // with one event per line that is never closed, so it can be read after every event, even if the
 // run was killed.
 #pragma once
@@ -16,8 +16,13 @@ void trace_close(void);
 // A span on the track of the calling thread; without a name, that is "main". In each thread begin
 // and end must pair up; they may nest. Names are written as they are: no quotes, no backslashes.
 void trace_thread(const char *name);    // at most once in each thread, before its spans
+// The name of a span must stay valid until its end.
 void trace_begin(const char *name);
 void trace_end(void);
+// call: which of the ranks' calls the span is, "gradients #212"; the same on all ranks. NULL: none.
+void trace_begin_call(const char *name, const char *call);
+// The innermost open span of this thread, whether there is a timeline or not; "": none.
+const char *trace_section(void);
 
 // Passes all spans to a profiler, too: the CUDA backend registers NVTX's calls.
 void trace_profiler(void (*begin)(const char *name), void (*end)(void));

@@ -77,14 +77,15 @@ check "another: builds" build_with another 03_ddp_fork ddp.c "$reduce" \
 check "fewer: builds" build_with fewer 03_ddp_fork ddp.c "$reduce" \
     "$(from '== 3') comm_all_reduce(comm, stream, grads, count - now, COMM_F32);"
 
-last="after epoch 1, step 2; last collective:"
+last="after epoch 1, step 2, in [a-z ]+; last collective: #[0-9]+"
 calls="communicator gradients: rank 0 calls"
 for n in 2 3; do
     fails 1 ./another -n $n --timeout 1
     says "all wait for each other, for 1 s now$"
-    says "rank 0 of [23] \(.*, pid [0-9]+\) waits: $last all_reduce #7 of [0-9]+ values \(gradients\)$"
-    says "rank 1 of [23] \(.*, pid [0-9]+\) waits: $last broadcast #7 of [0-9]+ values \(gradients\)$"
-    lines $((n + 2))
+    says "rank 0 of [23] \(.*, pid [0-9]+\) waits: $last all_reduce of [0-9]+ \(gradients\), in backward$"
+    says "rank 1 of [23] \(.*, pid [0-9]+\) waits: $last broadcast of [0-9]+ \(gradients\), in backward$"
+    says "^  #[0-9]+ +all_reduce of ([0-9]+) \(gradients\), in backward +broadcast of \1 .*<- here they part$"
+    lines $((n + 7))
     fails 1 ./another -n $n --check-collectives
     values=$(sed -n 's/.*all_reduce #8 of \([0-9]*\) f32.*/\1/p' err)
     says "$calls all_reduce #8 of ${values:-0} f32, rank 1 calls broadcast #8 of $values f32 from rank 0"
@@ -97,7 +98,7 @@ for n in 2 3; do
 done
 fails 1 ./left_out -n 2 --timeout 1
 says "all wait for each other, for 1 s now"
-says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: broadcast #"
+says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: #[0-9]+ broadcast"
 fails 1 ./left_out -n 2 --check-collectives
 says "rank 0 calls all_reduce #[0-9]+ of $values f32, rank 1 calls broadcast #"
 

@@ -34,7 +34,7 @@ while read -r does status text; do
         fi
     done
 done <<'END'
-die9 1 was killed by SIGKILL (Killed): after epoch 2, step 7; last collective: all_reduce #1 of 1024 values (gradients)
+die9 1 was killed by SIGKILL (Killed): after epoch 2, step 7; last collective: #1 all_reduce of 1024 (gradients)
 die11 1 was killed by SIGSEGV (Segmentation fault): after epoch 2, step 7;
 die15 1 was killed by SIGTERM (Terminated): after epoch 2, step 7;
 exit0 1 ended with status 0: after epoch 2, step 7;

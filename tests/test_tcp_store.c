@@ -197,7 +197,7 @@ static void bow(World *world) { (void)world; }
 static void step(World *world)
 {
     alive_step(1, 3 + world->rank);
-    alive_collective_begin("gradients", "all_reduce", 5);
+    alive_collective_begin(1, "gradients", "all_reduce", 5, "");
     for (; seen->finish == 0; sleep_ms(5))
         alive_beat();
 }
@@ -440,8 +440,8 @@ static const struct Loss {
     double first, last;                 // when the message may come, in s after the loss
     const char *words;
 } losses[] = {
-    { "dead", step, 2, SIGKILL, 20, false, 0, 1, "is gone: after epoch 1, step 5; last collective: all_reduce #1 of 5 "
-      "values (gradients)\nhint: " },
+    { "dead", step, 2, SIGKILL, 20, false, 0, 1, "is gone: after epoch 1, step 5; last collective: #1 all_reduce of 5 "
+      "(gradients)\nhint: " },
     { "dead, without --timeout", step, 2, SIGKILL, 0, false, 0, 1, "is gone: after epoch 1, step 5; " },
     { "dead, supervised", step, 2, SIGKILL, 20, true, 1.5, 4, "is gone: after epoch 1, step 5; " },
     { "stopped", step, 2, SIGSTOP, 2, false, 1.5, 4, "is stopped or out of reach, and has sent nothing for 2" },

@@ -97,6 +97,34 @@ TEST(a_file_is_valid_after_every_event)
     EXPECT_EQ_INT(count("\"name\":\"process_name\",\"args\":{\"name\":\"rank 3\"}"), 1);
 }
 
+// --- sections and calls --------------------------------------------------------------------------
+
+static void write_a_call(int rank, const char *path)
+{
+    EXPECT_EQ_STR(trace_section(), "");
+    for (int opened = 0; opened < 2; opened++) {
+        trace_begin("epoch");
+        for (int i = 0; i < 20; i++)
+            trace_begin_call("all_reduce", "gradients #3");
+        EXPECT_EQ_STR(trace_section(), "");     // nested too deep to be known
+        for (int i = 0; i < 20; i++)
+            trace_end();
+        EXPECT_EQ_STR(trace_section(), "epoch");
+        trace_end();
+        EXPECT_EQ_STR(trace_section(), "");
+        trace_open(opened ? NULL : path);
+    }
+}
+
+TEST(sections_are_known_without_a_timeline)
+{
+    const char *path = test_path("calls.json");
+    expect_end(start(write_a_call, 0, path));
+    read_all(path);
+    EXPECT_EQ_INT(count(",\"name\":\"all_reduce\",\"args\":{\"call\":\"gradients #3\"}},\n"), 20);
+    EXPECT_EQ_INT(count("\"call\""), 20);
+}
+
 enum { THREADS = 4, SPANS = 200 };
 
 static void *work(void *arg)
@@ -210,6 +238,7 @@ TEST(processes_write_one_file)
 int main(void)
 {
     a_file_is_valid_after_every_event();
+    sections_are_known_without_a_timeline();
     each_thread_has_a_track();
     a_full_disk_ends_the_timeline();
     processes_write_one_file();

@@ -98,8 +98,8 @@ static const struct Case {
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .remote = true,
       .status = EXIT_FAILED, .words = "rank 1 of 3 (node1, pid 1001) is behind: " },
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
-      .words = "rank 0 of 3 (node1, pid 1000) waits: after epoch 1, step 10; last collective: all_reduce #2 of 5 "
-               "values (gradients)\n" },
+      .words = "rank 0 of 3 (node1, pid 1000) waits: after epoch 1, step 10; last collective: #2 all_reduce of 5 "
+               "(gradients), in backward\n" },
     { { { .silent = 1, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .words = "" },
     { { { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 1 }, { .silent = 3, .done = true, .ended = 1 } },
       .status = EXIT_FAILED, .words = "rank 2 of 3 (node1, pid 1002) is done: " },
@@ -123,7 +123,7 @@ static void set(int rank, const State *state, bool remote, double now)
     if (state->waits)
         alive_wait_begin();
     for (int i = 0; i < state->waits; i++)
-        alive_collective_begin("gradients", "all_reduce", 5);
+        alive_collective_begin((uint64_t)i + 1, "gradients", "all_reduce", 5, "backward");
     if (state->outside)
         alive_outside_begin();
     if (state->done)
@@ -137,10 +137,11 @@ static void set(int rank, const State *state, bool remote, double now)
     };
 }
 
+static char said[1 << 14];
+
 // Runs watch_judge with stderr in a file.
 static void expect(int number, double now, int status, const char *words)
 {
-    static char said[1 << 14];
     int kept = dup(STDERR_FILENO), file = open(test_path("said"), O_RDWR | O_CREAT | O_TRUNC, 0600);
     dup2(file, STDERR_FILENO);
     int judged = watch_judge(&watch, now);
@@ -160,6 +161,47 @@ static void begin(const State states[RANKS], bool remote, double now)
         set(rank, &states[rank], remote, now);
 }
 
+// Makes `calls` more calls on a rank's page: whatever it is, all ranks make the same.
+static void make_calls(int rank, int calls)
+{
+    alive_publish(&pages[rank]);
+    for (uint64_t at = pages[rank].latest + 1; calls > 0; calls--, at++)
+        alive_collective_begin(at, "gradients", "all_reduce", (int64_t)at * 100, "backward");
+}
+
+// In a deadlock: the last calls of rank 0 and of the first rank whose calls differ, up to the first
+// difference.
+static void test_parting(double now)
+{
+    static const State waits = { .silent = 3, .waits = 1 };
+    begin((State[RANKS]){ waits, waits, waits }, true, now);
+    for (int rank = 0; rank < RANKS; rank++)
+        make_calls(rank, 210);
+    expect(-3, now, EXIT_FAILED, "rank 2 of 3 (node1, pid 1002) waits: after epoch 1, step 12; last collective: #211 "
+           "all_reduce of 21100 (gradients), in backward\n");
+    EXPECT(!strstr(said, "they part"), "all ranks made the same calls: %s", said);
+
+    make_calls(0, 1);
+    make_calls(1, 1);
+    make_calls(2, 8);
+    expect(-3, now, EXIT_FAILED, "\n  #212    all_reduce of 21200 (gradients), in backward        "
+           "all_reduce of 21200 (gradients), in backward\n"
+           "  #213    -                                                   all_reduce of 21300 (gradients), in backward"
+           "    <- here they part\n");
+    expect(-3, now, EXIT_FAILED, "          rank 0                                              rank 2\n");
+
+    alive_publish(&pages[1]);
+    alive_collective_begin(213, "metrics", "barrier", 0, "evaluate");
+    expect(-3, now, EXIT_FAILED, "  #213    -                                                   barrier (metrics), in "
+           "evaluate    <- here they part\n");
+    alive_publish(&pages[0]);
+    alive_collective_begin(213, "gradients", "send", 7, "backward");
+    alive_publish(&pages[1]);
+    alive_collective_begin(213, "gradients", "receive", 8, "");
+    expect(-3, now, EXIT_FAILED, "rank 2\n");           // a send and a receive may belong together
+    expect(-3, now, EXIT_FAILED, "send of 7 (gradients), in backward                  all_reduce of 21300");
+}
+
 int main(void)
 {
     const double now = 1000;
@@ -171,6 +213,8 @@ int main(void)
             sigaddset(&watch.passed, c->passed);
         expect((int)i, now, c->status, c->words);
     }
+
+    test_parting(now);
 
     begin(all_work, false, now);        // the end of a wait counts as a heartbeat
     for (int ends_wait = 0; ends_wait < 2; ends_wait++) {

@@ -224,7 +224,7 @@ static void live(int step)
     alive_step(2, step);
 }
 
-static void reduce(int count) { alive_collective_begin("gradients", "all_reduce", count); }
+static void reduce(int count) { alive_collective_begin(1, "gradients", "all_reduce", count, ""); }
 
 static void be_done(int none)
 {

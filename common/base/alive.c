@@ -72,12 +72,19 @@ static void name_set(_Atomic uint64_t to[2], const char *from)
     atomic_store(&to[1], name[1]);
 }
 
-void alive_collective_begin(const char *communicator, const char *operation, int64_t count)
+void alive_section(const char *name) { name_set(alive()->section, name); }
+
+void alive_collective_begin(uint64_t place, const char *communicator, const char *operation,
+                            int64_t count, const char *section)
 {
     Alive *a = alive();
-    name_set(a->communicator, communicator);
-    name_set(a->operation, operation);
-    atomic_store_explicit(&a->count, count, memory_order_relaxed);
+    AliveCall *call = &a->calls[place % ALIVE_CALLS];
+    name_set(call->communicator, communicator);
+    name_set(call->operation, operation);
+    name_set(call->section, section);
+    atomic_store(&call->count, count);
+    atomic_store(&call->place, place);
+    atomic_store(&a->latest, place);
     atomic_fetch_add(&a->begun, 1);
 }
 
@@ -107,34 +114,40 @@ void alive_copy(Alive *to, const Alive *from)
         ((Word *)to)[i] = __atomic_load_n((const Word *)from + i, __ATOMIC_ACQUIRE);
 }
 
-// "all_reduce #212 of 11181648 values (gradients)"
-static void describe_collective(const Alive *a, char *text, size_t size)
+const AliveCall *alive_call(const Alive *a, uint64_t place)
 {
-    uint64_t operation[2] = { a->operation[0], a->operation[1] };
-    uint64_t communicator[2] = { a->communicator[0], a->communicator[1] };
-    char values[48] = "";
-    unsigned long long begun = atomic_load(&a->begun), ended = atomic_load(&a->ended);
-    long long count = atomic_load(&a->count);
-    if (count > 0)
-        snprintf(values, sizeof values, " of %lld values", count);
-    if (begun == 0)
-        snprintf(text, size, "no collective yet");
-    else
-        snprintf(text, size, "%s #%llu%s (%s)%s", (char *)operation, begun, values,
-                 (char *)communicator, begun > ended ? "" : ", completed");
+    const AliveCall *call = &a->calls[place % ALIVE_CALLS];
+    return place > 0 && call->place == place ? call : NULL;
+}
+
+void alive_describe(const AliveCall *c, char text[ALIVE_TEXT])
+{
+    uint64_t operation[2] = { c->operation[0], c->operation[1] };
+    uint64_t communicator[2] = { c->communicator[0], c->communicator[1] };
+    uint64_t section[2] = { c->section[0], c->section[1] };
+    char values[32] = "";
+    if (c->count > 0)
+        snprintf(values, sizeof values, " of %lld", (long long)c->count);
+    snprintf(text, ALIVE_TEXT, "%s%s (%s)%s%s", (char *)operation, values, (char *)communicator,
+             section[0] ? ", in " : "", (char *)section);
 }
 
 void alive_progress(const Alive *a, char *text, int size)
 {
-    char collective[128], steps[80];
-    describe_collective(a, collective, sizeof collective);
+    char call[ALIVE_TEXT], collective[160] = "no collective yet", steps[80];
+    uint64_t begun = a->begun, latest = a->latest, section[2] = { a->section[0], a->section[1] };
+    if (begun > 0) {
+        alive_describe(&a->calls[latest % ALIVE_CALLS], call);
+        snprintf(collective, sizeof collective, "#%llu %s%s", (unsigned long long)latest, call,
+                 begun > a->ended ? "" : ", completed");
+    }
     snprintf(steps, sizeof steps, "after epoch %lld, step %lld", (long long)atomic_load(&a->epoch),
              (long long)atomic_load(&a->step));
-    snprintf(text, (size_t)size, "%s; last collective: %s",
+    snprintf(text, (size_t)size, "%s%s%s; last collective: %s",
              atomic_load(&a->step) > 0 ? steps
              : atomic_load(&a->joined) ? "before the end of its first step"
                                        : "before it met the other ranks",
-             collective);
+             section[0] ? ", in " : "", (char *)section, collective);
 }
 
 // --- across exec ---------------------------------------------------------------------------------

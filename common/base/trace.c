@@ -10,6 +10,7 @@
 // first event then names the run. A span is written when it begins, so in the timeline of a run
 // that hung, the last open span shows where.
 #include "trace.h"
+#include "alive.h"
 #include "check.h"
 #include "clock.h"
 #include "base/output.h"
@@ -32,6 +33,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards trace
 static atomic_bool is_open;
 static _Thread_local int own_tid;           // the calling thread's track; 0: it has none yet
 
+// The calling thread's open spans.
+enum { MOST_NESTED = 16 };
+static _Thread_local const char *sections[MOST_NESTED];
+static _Thread_local int depth;
+
 static struct {
     int rank;
     char run[64];                           // empty: this process writes its file alone
@@ -44,8 +50,8 @@ static struct {
 
 // --- the file: everything here is called with the lock held --------------------------------------
 
-// B begins a span and E ends it, at us (microseconds). M gives the name `arg` to a process or a
-// thread. A full disk ends the trace; training continues.
+// B begins a span (arg: its call) and E ends it, at us (microseconds). M gives the name `arg` to a
+// process or a thread. A full disk ends the trace; training continues.
 static void write_event(char ph, int tid, double us, const char *name, const char *arg)
 {
     FILE *out = trace.file;
@@ -57,7 +63,7 @@ static void write_event(char ph, int tid, double us, const char *name, const cha
     if (name)
         fprintf(out, ",\"name\":\"%s\"", name);
     if (arg)
-        fprintf(out, ",\"args\":{\"name\":\"%s\"}", arg);
+        fprintf(out, ",\"args\":{\"%s\":\"%s\"}", ph == 'M' ? "name" : "call", arg);
     fputs("},\n", out);
     if (fflush(out) != 0)
         WARN("training continues", "%s: write: %s: the timeline ends here", trace.path,
@@ -70,14 +76,14 @@ static void begin_track(const char *name)
     write_event('M', own_tid, 0, "thread_name", name);
 }
 
-static void write_span(char ph, const char *name)
+static void write_span(char ph, const char *name, const char *call)
 {
     double us = 1e6 * clock_now();
     pthread_mutex_lock(&lock);
     if (is_open && own_tid == 0)
         begin_track("main");
     if (is_open)
-        write_event(ph, own_tid, us, name, NULL);
+        write_event(ph, own_tid, us, name, call);
     pthread_mutex_unlock(&lock);
 }
 
@@ -152,20 +158,38 @@ void trace_thread(const char *name)
     pthread_mutex_unlock(&lock);
 }
 
-void trace_begin(const char *name)
+const char *trace_section(void)
 {
+    return depth > 0 && depth <= MOST_NESTED ? sections[depth - 1] : "";
+}
+
+static void show_section(void)
+{
+    if (gettid() == getpid())
+        alive_section(trace_section());
+}
+
+void trace_begin(const char *name) { trace_begin_call(name, NULL); }
+
+void trace_begin_call(const char *name, const char *call)
+{
+    if (depth++ < MOST_NESTED)
+        sections[depth - 1] = name;
+    show_section();
     if (!is_open)
         return;
     if (profiler.begin)
         profiler.begin(name);
-    write_span('B', name);
+    write_span('B', name, call);
 }
 
 void trace_end(void)
 {
+    depth--;
+    show_section();
     if (!is_open)
         return;
-    write_span('E', NULL);
+    write_span('E', NULL, NULL);
     if (profiler.end)
         profiler.end();
 }

@@ -26,6 +26,8 @@ typedef struct Call {
     int peer;               // the root, or the rank to send to or to receive from
     uint64_t number;        // among this communicator's calls, from 1; sends and receives count
                             // separately: only two ranks make them. 0: made by --check-collectives
+    uint64_t place;         // among this process's calls, from 1
+    const char *section;    // the span of the timeline in which it was made, or ""
 } Call;
 
 struct Comm {

@@ -45,6 +45,12 @@ const char *call_describe(const Call *call, char text[CALL_TEXT])
     return text;
 }
 
+// Only two ranks make it.
+static bool is_pair(const Call *call)
+{
+    return call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
+}
+
 static void sleep_for(double seconds)
 {
     time_t whole = (time_t)seconds;
@@ -55,12 +61,15 @@ static void sleep_for(double seconds)
 
 bool call_begin(Comm *comm, Stream *stream, Call *call)
 {
-    bool pair = call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
+    bool pair = is_pair(call);
     const char *peer = kinds[call->kind].peer;
     bool exists = call->peer >= 0 && call->peer < comm->size;
     CHECK(!peer || (exists && !(pair && call->peer == comm->rank)), "",
           "%s%s%d: this is rank %d of %d", kinds[call->kind].name, peer, call->peer, comm->rank,
           comm->size);
+    static _Atomic uint64_t calls;
+    call->place = ++calls;
+    call->section = trace_section();
     alive_wait_begin(); // a stream without its own thread works in this one
     if (!comm->checking) {
         call->number = pair ? ++comm->pair_calls : ++comm->calls;
@@ -97,15 +106,17 @@ void call_work_begin(const Comm *comm, const Call *call)
 {
     const char *name = call->number ? kinds[call->kind].name : "compare";
     double bytes = (double)(call->count * comm_width(call->type));
-    char span[64], size[32] = "";
+    static _Thread_local char span[64];
+    char size[32] = "", joined[48];
     if (bytes >= 1e3)
         snprintf(size, sizeof size, " %.1f %s", bytes / (bytes < 1e6 ? 1e3 : 1e6),
                  bytes < 1e6 ? "KB" : "MB");
     else if (bytes > 0)
         snprintf(size, sizeof size, " %.0f B", bytes);
     snprintf(span, sizeof span, "%s%s", name, size);
-    trace_begin(span);
-    alive_collective_begin(comm->name, name, (int64_t)call->count);
+    snprintf(joined, sizeof joined, "%s #%" PRIu64, comm->name, call->number);
+    trace_begin_call(span, call->number && !is_pair(call) ? joined : NULL);
+    alive_collective_begin(call->place, comm->name, name, (int64_t)call->count, call->section);
 }
 
 void call_work_end(void)

@@ -2,6 +2,7 @@
 #include "watch.h"
 #include "check.h"
 
+#include <stddef.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -133,6 +134,49 @@ static const char *loss_of(const Watch *w, const Watched *r, double *since)
     return NULL;
 }
 
+// A send meets a receive, perhaps of a different size.
+static bool is_pair(const AliveCall *call) { return strchr("sr", *(const char *)call->operation); }
+
+static bool differ(const AliveCall *a, const AliveCall *b)
+{
+    if (!a || !b)
+        return a != b;
+    bool same = memcmp((const void *)a, (const void *)b, offsetof(AliveCall, section)) == 0;
+    return !same && !(is_pair(a) && is_pair(b));
+}
+
+// The first place from which two ranks' calls differ; 0: none that is still known.
+static uint64_t parting(const Alive *a, const Alive *b)
+{
+    uint64_t last = a->latest > b->latest ? a->latest : b->latest;
+    for (uint64_t at = last < ALIVE_CALLS ? 1 : last - ALIVE_CALLS + 1; at <= last; at++)
+        if (differ(alive_call(a, at), alive_call(b, at)))
+            return at;
+    return 0;
+}
+
+// The last calls of two ranks, side by side: of rank 0 and the first one that differs from it.
+static void report_parting(const Watch *w)
+{
+    uint64_t place = 0;
+    int other = 0;
+    while (place == 0 && ++other < w->size)
+        place = parting(w->ranks[0].alive, w->ranks[other].alive);
+    if (place == 0)
+        return;
+    fprintf(stderr, "%10s%-52srank %d\n", "", "rank 0", other);
+    for (uint64_t at = place > 3 ? place - 3 : 1; at <= place; at++) {
+        char text[2][ALIVE_TEXT] = { "-", "-" };
+        for (int i = 0; i < 2; i++) {
+            const AliveCall *call = alive_call(w->ranks[i ? other : 0].alive, at);
+            if (call)
+                alive_describe(call, text[i]);
+        }
+        fprintf(stderr, "  #%-7llu%-52s%s%s\n", (unsigned long long)at, text[0], text[1],
+                at == place ? "    <- here they part" : "");
+    }
+}
+
 // All ranks wait for each other, or are done. Also reports which ranks have begun fewer
 // collectives.
 static bool deadlock(const Watch *w)
@@ -148,12 +192,13 @@ static bool deadlock(const Watch *w)
     }
     if (timeout == 0 || w->now < since + timeout || !watch_lives(w))
         return false;
-    WARN("--check-collectives shows where they part; what each did last:",
+    WARN("--check-collectives stops them at the first different call; what each did last:",
          "all wait for each other, for %.3g s now", timeout);
     for (int i = 0; i < w->size; i++) {
         const Alive *page = w->ranks[i].alive;
         report(w, i, page->done ? "is done" : page->begun < most ? "is behind" : "waits", "");
     }
+    report_parting(w);
     return true;
 }
 
