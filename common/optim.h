@@ -10,7 +10,10 @@ typedef struct OptimConfig {
     int step_size;          // step: epochs between two decays
     const char *milestones; // multistep: "60,120,160", in epochs
     double gamma;           // step, multistep: factor of each decay
-    double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch
+    double min_lr;          // cosine: the rate at its end
+    int cosine_steps;       // cosine: steps until then; 0: all of the run's
+    double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch,
+    int warmup_steps;       // and as many steps more
     const char *lr_scale;   // linear: lr is for one rank, and is multiplied by the number of ranks
 } OptimConfig;
 OptimConfig optim_defaults(void);

@@ -41,6 +41,24 @@ TEST(warm_up_rises_step_by_step)
     OptimConfig c = { .lr = 0.4, .schedule = "constant", .warmup_epochs = 1.5 };
     for (int step = 0; step <= 15; step++)
         EXPECT_NEAR(optim_lr(&c, step, 10, 5), 0.4 * (step + 1) / 16, 1e-12);
+    c.warmup_epochs = 1;
+    c.warmup_steps = 5;
+    for (int step = 0; step <= 15; step++)
+        EXPECT_NEAR(optim_lr(&c, step, 10, 5), 0.4 * (step + 1) / 16, 1e-12);
+}
+
+// As in nanoGPT: the cosine falls to a least rate over some steps, then the rate stays there.
+TEST(cosine_to_a_least_rate)
+{
+    OptimConfig c = { .lr = 1e-3, .schedule = "cosine", .min_lr = 1e-4, .cosine_steps = 20 };
+    static const struct {
+        int step;
+        double rate;
+    } wanted[] = { { 0, 1e-3 }, { 5, 8.681980515e-4 }, { 10, 5.5e-4 }, { 20, 1e-4 }, { 33, 1e-4 } };
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
+        EXPECT_NEAR(optim_lr(&c, wanted[i].step, 10, 5), wanted[i].rate, 1e-12);
+    c.min_lr = 1;           // above the rate: it stays
+    EXPECT_NEAR(optim_lr(&c, 20, 10, 5), 1e-3, 1e-12);
 }
 
 // --- --lr-scale ----------------------------------------------------------------------------------
@@ -118,6 +136,7 @@ int main(void)
 {
     schedules_are_pytorchs();
     warm_up_rises_step_by_step();
+    cosine_to_a_least_rate();
     linear_scale_is_horovods();
     linear_scale_uses_the_warmup_option();
     linear_scale_multiplies_every_schedule();

@@ -30,8 +30,14 @@ void optim_options(Args *args, OptimConfig *c)
           .min = 1, .max = 1e6, .needs = "schedule multistep" },
         { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step, multistep: factor of a decay", .min = 0,
           .max = 1, .needs = "schedule step|multistep" },
+        { "min-lr", 0, ARG_DOUBLE, &c->min_lr, "RATE", "cosine: the rate at its end", .min = 0,
+          .max = 1e3, .needs = "schedule cosine" },
+        { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N", "cosine: steps until then (0: all)",
+          .min = 0, .max = 1e9, .needs = "schedule cosine" },
         { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "rise linearly over these epochs",
-          .min = 0, .max = 1e6 }));
+          .min = 0, .max = 1e6 },
+        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N", "rise linearly over N (more) steps",
+          .min = 0, .max = 1e9 }));
 }
 
 static int milestones_passed(const char *list, int64_t epoch)
@@ -51,8 +57,13 @@ void optim_scale_options(Args *args, OptimConfig *c)
 
 void optim_default_warmup(const Args *args, OptimConfig *c)
 {
-    if (strcmp(c->lr_scale, "linear") == 0 && !args_given(args, "warmup"))
+    if (strcmp(c->lr_scale, "linear") == 0 && !args_given(args, "warmup") && !c->warmup_steps)
         c->warmup_epochs = 5;
+}
+
+static double warm_steps(const OptimConfig *c, int64_t steps_per_epoch)
+{
+    return c->warmup_epochs * (double)steps_per_epoch + c->warmup_steps;
 }
 
 // With many ranks the scaled rate is too large at first: "Accurate, Large Minibatch SGD" (Goyal
@@ -61,9 +72,8 @@ void optim_default_warmup(const Args *args, OptimConfig *c)
 static double scale_linear(const OptimConfig *c, int ranks, int64_t global_step,
                            int64_t steps_per_epoch)
 {
-    double epoch = (double)(global_step + 1) / steps_per_epoch;
-    bool warm = global_step >= c->warmup_epochs * steps_per_epoch;
-    return warm ? ranks : 1 + fmin(1, epoch / c->warmup_epochs) * (ranks - 1);
+    double steps = warm_steps(c, steps_per_epoch);
+    return global_step >= steps ? ranks : 1 + fmin(1, (global_step + 1) / steps) * (ranks - 1);
 }
 
 // Step and multistep change between epochs, like torch.optim.lr_scheduler's if they are stepped
@@ -72,17 +82,18 @@ double optim_lr_of_ranks(const OptimConfig *c, int ranks, int64_t global_step,
                          int64_t steps_per_epoch, int64_t epochs)
 {
     int64_t epoch = global_step / steps_per_epoch;
-    double progress = (double)global_step / (double)steps_per_epoch, lr = c->lr;
+    double lr = c->lr, least = fmin(c->min_lr, lr), warm = warm_steps(c, steps_per_epoch);
+    double all = c->cosine_steps > 0 ? c->cosine_steps : (double)steps_per_epoch * (double)epochs;
     if (strcmp(c->schedule, "step") == 0)
         lr *= pow(c->gamma, (double)(epoch / c->step_size));
     else if (strcmp(c->schedule, "multistep") == 0)
         lr *= pow(c->gamma, milestones_passed(c->milestones, epoch));
     else if (strcmp(c->schedule, "cosine") == 0)
-        lr *= 0.5 * (1 + cos(M_PI * fmin(1, progress / (double)epochs)));
+        lr = least + (lr - least) * 0.5 * (1 + cos(M_PI * fmin(1, global_step / all)));
     if (c->lr_scale && strcmp(c->lr_scale, "linear") == 0)
         lr *= scale_linear(c, ranks, global_step, steps_per_epoch);
-    else if (progress < c->warmup_epochs)
-        lr *= (double)(global_step + 1) / (c->warmup_epochs * (double)steps_per_epoch + 1);
+    else if (global_step < warm)
+        lr *= (double)(global_step + 1) / (warm + 1);
     return lr;
 }
 
