@@ -71,9 +71,8 @@ while read -r program name least most below above; do
     done
 done <"$TMP/once"
 tr -s ',\n' '\n' <<END | sed 's/^ //' >"$TMP/wanted"
-accumulate 1 65536, batch-size 1 65536, block 2 4096, bucket-mb 0 65536, clip-norm 0 1000000000, cosine-steps 0 1000000000,
-devices 1 64,
-epochs 1 1000000,
+accumulate 1 65536, batch-size 1 65536, block 2 4096, bucket-mb 0 65536, clip-norm 0 1000000000,
+cosine-steps 0 1000000000, devices 1 64, epochs 1 1000000,
 gamma 0 1, growth-interval 1 1000000000, image-size 28 1024, label-smoothing 0 1, local-rank -1 65535,
 loss-scale 0 1099511627776,
 lr 0 1000, master-port -1 65535, master-port 0 65535, max-restarts 0 1000000, max-steps 1 1000000000,
