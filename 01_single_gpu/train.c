@@ -137,7 +137,7 @@ static void forward_backward(Job *job, const Batch *batch)
 static void apply_gradients(Job *job)
 {
     Model *model = job->model;
-    gradients_check(job->ops, model->param_count, model->grads, job->scalars, job->train_stats);
+    gradients_check(job->ops, model->grad_count, model->grads, job->scalars, job->train_stats);
     trace_begin("optimizer");
     optim_step(job->optim, job->scalars);
     trace_end();

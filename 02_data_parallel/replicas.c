@@ -121,8 +121,8 @@ static void reduce(Replica *replica)
     for (int i = 1; i < all->count && all->replica[i].rows > 0; i++) {
         float *theirs = all->replica[i].model->grads;
         float *here = all->scratch ? all->scratch : theirs;
-        copy(replica, here, theirs, model->param_count);
-        add_into(model->ops, model->param_count, model->grads, here);
+        copy(replica, here, theirs, model->grad_count);
+        add_into(model->ops, model->grad_count, model->grads, here);
     }
 }
 
@@ -334,7 +334,7 @@ void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops)
     replay_forbid(model->device);   // threads that take turns cannot be recorded
     team_run(replicas->team, add_copy, replicas);
     if (replicas->count > 1 && !device_shares_memory(model->device))
-        replicas->scratch = device_alloc(model->device, model->param_count * sizeof(float));
+        replicas->scratch = device_alloc(model->device, model->grad_count * sizeof(float));
 }
 
 void replicas_close(Replicas *replicas)

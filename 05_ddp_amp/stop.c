@@ -35,7 +35,7 @@ Stop *stop_new(Model *model, Comm *comm)
 void stop_agree(Stop *stop)
 {
     Stream *stream = device_stream(stop->model->device);
-    float *sent = stop->model->grads + stop->model->param_count;
+    float *sent = stop->model->grads + stop->model->grad_count;
     int64_t every = device_shares_memory(stop->model->device) ? 1 : 8, step = ++stop->steps % every;
     if (step == 1 % every) {
         copy_to_host(stream, stop->average, sent, sizeof *sent);

@@ -127,7 +127,7 @@ bool amp_may_skip(Amp *amp, const Stats *stats, const TrainState *state)
 Scalars amp_read(Amp *amp)
 {
     if (amp->config.clip_norm == 0)     // else it is there
-        gradients_norm(amp->model->ops, amp->model->param_count, amp->model->grads, amp->scalars);
+        gradients_norm(amp->model->ops, amp->model->grad_count, amp->model->grads, amp->scalars);
     Scalars seen = read_scalars(amp);
     if (!amp->scaled)
         seen.scale.value = 0;
@@ -149,9 +149,9 @@ void amp_unscale(Amp *amp)
     Model *model = amp->model;
     trace_begin("unscale");
     if (amp->scaled)
-        gradients_unscale(model->ops, model->param_count, model->grads, amp->scalars);
+        gradients_unscale(model->ops, model->grad_count, model->grads, amp->scalars);
     if (amp->config.clip_norm > 0)
-        gradients_norm(model->ops, model->param_count, model->grads, amp->scalars);
+        gradients_norm(model->ops, model->grad_count, model->grads, amp->scalars);
     trace_end();
 }
 
@@ -262,9 +262,9 @@ Amp *amp_new(const AmpConfig *config, Model *model, Ddp *ddp, Scalars *scalars)
     amp->adapts = model->config.type == TYPE_F16 && config->loss_scale == 0;
     amp->scaled = amp->adapts || config->loss_scale > 0;
     if (config->accumulate > 1)
-        amp->sum = device_alloc(model->device, model->param_count * sizeof *amp->sum);
+        amp->sum = device_alloc(model->device, model->grad_count * sizeof *amp->sum);
     if (amp->short_type != TYPE_F32) {
-        size_t count = model->param_count + MODEL_SPARE;
+        size_t count = model->grad_count + MODEL_SPARE;
         amp->sent = device_alloc(model->device, count * sizeof *amp->sent);
         ddp_set_hook(ddp, average_short, amp);
     }

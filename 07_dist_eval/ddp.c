@@ -81,7 +81,7 @@ void ddp_ready(void *arg, size_t offset, size_t count)
     Ddp *ddp = arg;
     if (ddp->config.bucket_mb == 0)
         return;
-    bool last = offset + count == ddp->model->param_count;
+    bool last = offset + count == ddp->model->grad_count;
     ddp->end = last ? ddp->count : offset + count;
     if (last || (ddp->end - ddp->begin) * sizeof(float) >= ddp->limit)
         send_bucket(ddp);
@@ -128,7 +128,7 @@ Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model)
     bool by_host = comm_shares_devices && !device_shares_memory(model->device);
     bool beside = config->overlap && config->bucket_mb > 0 && !(config->sync_bn && by_host);
     *ddp = (Ddp){ .config = *config, .model = model, .hook = average, .hook_arg = model->ops,
-                  .count = model->param_count + MODEL_SPARE,
+                  .count = model->grad_count + MODEL_SPARE,
                   .final = event_new(model->device), .averaged = event_new(model->device) };
     ddp->bucket = (size_t)(config->bucket_mb * 0x1p20);
     ddp->limit = ddp->first = ddp->bucket < FIRST_BUCKET ? ddp->bucket : FIRST_BUCKET;

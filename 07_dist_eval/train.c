@@ -167,7 +167,7 @@ static void apply_gradients(Job *job)
     Model *model = job->model;
     ddp_wait(job->ddp);
     amp_unscale(job->amp);
-    gradients_check(job->ops, model->param_count, model->grads, job->scalars, job->train_stats);
+    gradients_check(job->ops, model->grad_count, model->grads, job->scalars, job->train_stats);
     trace_begin("optimizer");
     optim_step(job->optim, job->scalars);
     trace_end();

@@ -1,7 +1,9 @@
 // model.h - a network: its layers, and one arena each for parameters, gradients and buffers.
 //
 // Parameters are in the arena in the order in which backward finishes their gradients: last layer
-// first. So the gradients that are ready are always one range, (offset, count).
+// first. So the gradients that are ready are always one range, (offset, count). Weights that only
+// ever multiply padding come after all others: their gradients are zero, so they have none. At
+// 32x32 pixels these are 62 % of ResNet-18's weights.
 #pragma once
 #include "ops.h"
 
@@ -43,7 +45,8 @@ typedef struct Model {
     void *weights;          // read by convolutions: the masters, or their 16-bit copies
     float *grads;           // followed by MODEL_SPARE free floats, to be reduced with them
     float *buffers;         // running means and variances
-    size_t param_count;     // floats in params and grads, padding of the layouts included
+    size_t param_count;     // floats in params, padding of the layouts included
+    size_t grad_count;      // floats in grads: those of params[0] to params[grad_count - 1]
     size_t buffer_count;
     int64_t batches_seen;   // num_batches_tracked, which the training loop counts
     float *logits;          // (batch, classes): forward writes them from the first row on
@@ -75,8 +78,8 @@ void model_forward(Model *model, const void *images, int rows, bool training);
 // called for each range of gradients as soon as it is final, front to back.
 void model_backward(Model *model, GradReady ready, void *arg);
 
-// Converts one tensor between torch's layout and an arena's copy in host memory: of params, grads
-// or momentum, or for a MODEL_BUFFER of buffers.
+// Converts one tensor between torch's layout and an arena's copy in host memory: of params or
+// momentum, or for a MODEL_BUFFER of buffers. For gradients, add zeros up to param_count.
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 

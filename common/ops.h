@@ -92,21 +92,23 @@ typedef struct ConvSpec {
 } ConvSpec;
 
 // The backend chooses the order of the weights in the arena. `like` (or NULL) is a convolution of
-// the same weights at a different batch size; the new one uses its order. Import and export
-// translate weights, gradients and momentum from and to torch's OIHW order, both in host
-// memory.
+// the same weights at a different batch size; the new one uses its order. Weights that only ever
+// multiply padding are dead: on 1x1 pixels, eight ninths of a 3x3 kernel. All calls but import and
+// export use the live ones only. These two translate all weights from and to torch's OIHW order, in
+// host memory.
 typedef struct Conv Conv;
 Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like);
 void conv_free(Conv *conv);
 Shape conv_output(const Conv *conv);
-size_t conv_weight_count(const Conv *conv); // floats in the arena, at least O * I * H * W
-void conv_weights_import(const Conv *conv, float *arena, const float *oihw);
-void conv_weights_export(const Conv *conv, float *oihw, const float *arena);
+size_t conv_live_count(const Conv *conv);   // floats in the arena, padding of the order included
+size_t conv_dead_count(const Conv *conv);
+void conv_weights_import(const Conv *conv, float *live, float *dead, const float *oihw);
+void conv_weights_export(const Conv *conv, float *oihw, const float *live, const float *dead);
 
-// In f32, w below is in the arena. In a 16-bit type it is a copy in the backend's order, which
+// In f32, w below is the live weights. In a 16-bit type it is a copy in the backend's order, which
 // conv_weights_cast makes. If conv_copy_bytes is 0, values_narrow makes it in the arena's order.
 size_t conv_copy_bytes(const Conv *conv);
-void conv_weights_cast(Conv *conv, const float *arena, void *copy);
+void conv_weights_cast(Conv *conv, const float *live, void *copy);
 
 void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y);
 void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx);
@@ -288,8 +290,9 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
 //   g += weight_decay * p;  v = momentum * v + g;  p -= lr * (nesterov ? g + momentum * v : v)
 // Before that, if set.clip_norm is not 0, as in torch.nn.utils.clip_grad_norm_:
 //   g *= min(1, clip_norm / (norm + 1e-6))
-void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                const Scalars *scalars);
+// Only the first grad_count parameters have a gradient; the others' is 0.
+void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                float *velocity, const Scalars *scalars);
 
 // values += more, on the compute stream.
 void add_into(Ops *ops, size_t count, float *values, const float *more);

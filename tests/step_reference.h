@@ -113,6 +113,15 @@ static inline float *arena_copy(const Model *model, const float *arena, size_t c
     return host;
 }
 
+// The gradients of all parameters: those without one get 0.
+static inline float *grads_copy(const Model *model)
+{
+    float *host = xcalloc(model->param_count, sizeof *host);
+    copy_to_host(device_stream(model->device), host, model->grads, model->grad_count * sizeof *host);
+    stream_sync(device_stream(model->device));
+    return host;
+}
+
 static inline Arenas arenas_copy(const Model *model)
 {
     return (Arenas){ arena_copy(model, model->params, model->param_count),
@@ -361,7 +370,7 @@ static inline void step_outcomes(const StepRun *run, Judge judge, void *arg)
 {
     const Model *model = run->model;
     Arenas new = arenas_copy(model);
-    float *grads = arena_copy(model, model->grads, model->param_count);
+    float *grads = grads_copy(model);
     for (int i = 0; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
         if (t->kind == MODEL_COUNTER)
@@ -474,8 +483,8 @@ static inline double step_take_with(StepRun *run, GradReady ready, void (*wait)(
     model_backward(model, ready, arg);
     if (wait)
         wait(arg);
-    sgd_update(model->ops, model->param_count, model->params, model->grads, run->velocity,
-               run->scalars);
+    sgd_update(model->ops, model->param_count, model->grad_count, model->params, model->grads,
+               run->velocity, run->scalars);
     model_cast_weights(model);
     return step_loss(run);
 }

@@ -82,11 +82,11 @@ static void on_ready(void *arg, size_t offset, size_t count)
 static Progress pass(Model *model, const float *images, const float *final)
 {
     Progress p = { .model = model, .final = final };
-    fill_zero(device_stream(device), model->grads, model->param_count * sizeof(float));
+    fill_zero(device_stream(device), model->grads, model->grad_count * sizeof(float));
     model_forward(model, images, 4, true);
     seed_backward(model, 4);
     model_backward(model, on_ready, &p);
-    EXPECT_EQ_INT(p.next, model->param_count);
+    EXPECT_EQ_INT(p.next, model->grad_count);
     EXPECT_EQ_INT(p.calls, 20 + 20 + 1);            // convolutions, norms, fc
     return p;
 }
@@ -97,11 +97,43 @@ TEST(gradients_are_final_and_front_to_back)
     model_init(model, 1);
     float *images = random_images(model);
     pass(model, images, NULL);
-    float *final = to_host(model->grads, model->param_count);
+    float *final = to_host(model->grads, model->grad_count);
     EXPECT_EQ_INT(pass(model, images, final).wrong, 0);
     free(final);
     device_free(device, images);
     model_free(model);
+}
+
+// Taps of a kernel, in one dimension, that meet a pixel at any position.
+static int64_t taps_on_pixels(int size, int kernel, int stride, int pad)
+{
+    int count = 0;
+    for (int tap = 0; tap < kernel; tap++) {
+        bool meets = false;
+        for (int at = -pad; at + kernel <= size + pad; at += stride)
+            meets = meets || (at + tap >= 0 && at + tap < size);
+        count += meets;
+    }
+    return count;
+}
+
+// Only layer4's kernels are large for their images. Its first convolution halves the image's size.
+static void check_gradients_of(int size)
+{
+    Model *model = open_model("resnet18", 3, size, 1);
+    int64_t first = taps_on_pixels(size / 16, 3, 2, 1), later = taps_on_pixels(size / 32, 3, 1, 1);
+    int64_t dead = 256 * 512 * (9 - first * first) + 3 * 512 * 512 * (9 - later * later);
+    int64_t padding = (int64_t)model->grad_count - (model->torch_params - dead);
+    EXPECT(padding >= 0 && padding < 16 * model->tensor_count, "%d pixels: %zu gradients, not %lld",
+           size, model->grad_count, (long long)(model->torch_params - dead));
+    EXPECT_EQ_INT(model->param_count - model->grad_count, dead);
+    model_free(model);
+}
+
+TEST(weights_on_padding_have_no_gradient)
+{
+    check_gradients_of(32);
+    check_gradients_of(64);
 }
 
 // In evaluation, rows are independent: 5 of 8 images give the same logits in a batch of 5.
@@ -179,6 +211,7 @@ int main(void)
     // deterministic: gradients are compared bit by bit
     ops = ops_new(device, &(OpsConfig){ .deterministic = true });
     gradients_are_final_and_front_to_back();
+    weights_on_padding_have_no_gradient();
     a_smaller_batch_uses_the_same_weights();
     initialisation_is_pytorchs();
     ops_free(ops);

@@ -65,27 +65,29 @@ static void conv_plain(const ConvSpec *s, Shape y, const ConvArrays *a)
     }
 }
 
-static float *import(const Conv *conv, const double *oihw, size_t count)
+// Returns the live weights, on the device; dead: in host memory.
+static float *import(const Conv *conv, const double *oihw, size_t count, float **dead)
 {
-    size_t bytes = conv_weight_count(conv) * sizeof(float);
-    float *arena = host_memory(bytes), *torch = host_memory(count * sizeof *torch);
+    size_t bytes = conv_live_count(conv) * sizeof(float);
+    float *live = host_memory(bytes), *torch = host_memory(count * sizeof *torch);
+    *dead = host_memory(conv_dead_count(conv) * sizeof **dead);
     for (size_t i = 0; i < count; i++)
         torch[i] = (float)oihw[i];
-    conv_weights_import(conv, arena, torch);
-    return to_device(arena, bytes);
+    conv_weights_import(conv, live, *dead, torch);
+    return to_device(live, bytes);
 }
 
-static float *export(const Conv *conv, const float *there, size_t count)
+static float *export(const Conv *conv, const float *live, const float *dead, size_t count)
 {
     float *torch = host_memory(count * sizeof *torch);
-    conv_weights_export(conv, torch, to_host(there, conv_weight_count(conv) * sizeof *torch));
+    conv_weights_export(conv, torch, to_host(live, conv_live_count(conv) * sizeof *torch), dead);
     return to_device(torch, count * sizeof *torch);
 }
 
-// The weights that conv_forward reads: the f32 arena, or a copy in a 16-bit type.
+// The weights that conv_forward reads: f32, or a copy in a 16-bit type.
 static const void *weights_to_read(Conv *conv, const float *arena)
 {
-    size_t own = conv_copy_bytes(conv), count = conv_weight_count(conv);
+    size_t own = conv_copy_bytes(conv), count = conv_live_count(conv);
     if (type == TYPE_F32)
         return arena;
     void *copy = memory(own > 0 ? own : count * type_size(type));
@@ -115,10 +117,10 @@ static void check_conv(const char *name, ConvSpec spec, int batch)
     Shape y = conv_output(conv), channels = row((size_t)spec.out_channels);
     ConvArrays a = conv_arrays(&spec, y, weights);
     conv_plain(&spec, y, &a);
-    float *arena = import(conv, a.w, weights), *bias = activation(channels, a.bias);
-    float *dw = memory(conv_weight_count(conv) * sizeof *dw), *dbias = empty(channels);
+    float *dead, *live = import(conv, a.w, weights, &dead), *bias = activation(channels, a.bias);
+    float *dw = memory(conv_live_count(conv) * sizeof *dw), *dbias = empty(channels);
     const void *x = activation(spec.x, a.x), *dy = output_gradient(&spec, y, a.dy);
-    const void *w = weights_to_read(conv, arena);
+    const void *w = weights_to_read(conv, live);
     void *out = empty(y), *dx = empty(spec.x);
     // cuDNN rounds y to its type before the bias is added. Where cuDNN has no good f32 engine for
     // dw, it computes dw in the 16-bit type. Matrix products do not use cuDNN.
@@ -127,13 +129,14 @@ static void check_conv(const char *name, ConvSpec spec, int batch)
     double wide_dy = spec.f32_out && type != TYPE_F32 ? 0x1p-13 : 1e-5;
 
     EXPECT_EQ_INT(y.type, spec.f32_out ? TYPE_F32 : type);
-    expect_near(name, row(weights), export(conv, arena, weights), a.w, 0, 0);
+    expect_near(name, row(weights), export(conv, live, dead, weights), a.w, 0, 0);
     for (int i = 0; i < 2; i++) {       // twice: the results must overwrite, not accumulate
         conv_forward(conv, x, w, bias, out);
         conv_backward_weights(conv, x, dy, dw, dbias);
     }
     expect_near(name, y, out, a.y, 2 * u, 1e-5 + (spec.bias ? its_own : 0));
-    expect_near(name, row(weights), export(conv, dw, weights), a.dw, its_own, 1e-5);
+    memset(dead, 0, conv_dead_count(conv) * sizeof *dead);     // the gradients of dead weights
+    expect_near(name, row(weights), export(conv, dw, dead, weights), a.dw, its_own, 1e-5);
     if (spec.bias)
         expect_near(name, channels, dbias, a.dbias, 0, wide_dy);
     if (spec.needs_dx) {
@@ -209,7 +212,8 @@ TEST(a_recorded_convolution)
     ConvArrays a = conv_arrays(&small, y, 16 * 16 * 9);
     conv_plain(&small, y, &a);
     step.x = activation(small.x, a.x);
-    step.w = import(step.conv, a.w, 16 * 16 * 9);
+    float *dead;
+    step.w = import(step.conv, a.w, 16 * 16 * 9, &dead);
     step.y = empty(y);
     for (int i = 0; i < 3; i++)
         replay_run(replay, 0, step_forward, &step);

@@ -31,7 +31,8 @@ TEST(steps_match_pytorch)
         loss_cross_entropy(ops, run.batch, config.classes, model->logits, run.labels, run.scalars,
                            run.stats, model->dlogits);
         replicas_backward(replicas);
-        sgd_update(ops, model->param_count, model->params, model->grads, run.velocity, run.scalars);
+        sgd_update(ops, model->param_count, model->grad_count, model->params, model->grads,
+                   run.velocity, run.scalars);
         step_compare(&run, step_loss(&run));
 
         replicas_close(replicas);

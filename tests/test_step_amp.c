@@ -88,9 +88,10 @@ static double take_step(StepRun *run, float loss_scale)
     loss_cross_entropy(ops, run->rows, model->config.classes, model->logits, run->labels,
                        run->scalars, run->stats, model->dlogits);
     model_backward(model, NULL, NULL);
-    gradients_unscale(ops, model->param_count, model->grads, run->scalars);
-    gradients_check(ops, model->param_count, model->grads, run->scalars, run->stats);
-    sgd_update(ops, model->param_count, model->params, model->grads, run->velocity, run->scalars);
+    gradients_unscale(ops, model->grad_count, model->grads, run->scalars);
+    gradients_check(ops, model->grad_count, model->grads, run->scalars, run->stats);
+    sgd_update(ops, model->param_count, model->grad_count, model->params, model->grads,
+               run->velocity, run->scalars);
     return step_loss(run);
 }
 

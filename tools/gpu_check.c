@@ -137,11 +137,11 @@ static void step(void *arg)
 static void collect(const Job *job, Results *results)
 {
     const Model *model = job->model;
-    float *grads = xmalloc(model->param_count * sizeof *grads), *loss = xmalloc(sizeof *loss);
+    float *grads = xcalloc(model->param_count, sizeof *grads), *loss = xmalloc(sizeof *loss);
     Stats stats;
     copy_to_host(device_stream(job->device), &stats, job->stats, sizeof stats);
     copy_to_host(device_stream(job->device), grads, model->grads,
-                 model->param_count * sizeof *grads);
+                 model->grad_count * sizeof *grads);
     stream_sync(device_stream(job->device));
     *loss = (float)(stats.batch_loss_sum / ROWS);
     add_result(results, model->config.arch, "loss", 1, loss, job->mode->loss);

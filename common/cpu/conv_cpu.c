@@ -210,7 +210,7 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     else
         plan_convolution(c, like);
     if (c->emulates)
-        ops_need_wide(ops, shape_count(*x) + shape_count(c->y) + conv_weight_count(c));
+        ops_need_wide(ops, shape_count(*x) + shape_count(c->y) + conv_live_count(c));
     return c;
 }
 
@@ -233,31 +233,32 @@ Shape conv_output(const Conv *c) { return c->output; }
 
 // --- weights between torch's order and the arena's -----------------------------------------------
 
-size_t conv_weight_count(const Conv *c)
+size_t conv_live_count(const Conv *c)
 {
-    const ConvSpec *s = &c->spec;
-    return c->dense ? (size_t)s->out_channels * s->x.c * s->kernel_h * s->kernel_w : floats(c->w);
+    return c->dense ? dense_live_count(c->dense) : floats(c->w);
 }
 
-void conv_weights_import(const Conv *c, float *arena, const float *oihw)
+size_t conv_dead_count(const Conv *c) { return c->dense ? dense_dead_count(c->dense) : 0; }
+
+void conv_weights_import(const Conv *c, float *live, float *dead, const float *oihw)
 {
     if (c->dense) {
-        dense_reorder(c->dense, arena, (float *)oihw, false);
+        dense_reorder(c->dense, live, dead, (float *)oihw, false);
         return;
     }
-    memset(arena, 0, floats(c->w) * sizeof *arena);     // an order's padding stays zero
-    dnn_run(&c->import, c->ops->stream, (void *[]){ (void *)oihw, arena });
+    memset(live, 0, floats(c->w) * sizeof *live);       // an order's padding stays zero
+    dnn_run(&c->import, c->ops->stream, (void *[]){ (void *)oihw, live });
 }
 
-void conv_weights_export(const Conv *c, float *oihw, const float *arena)
+void conv_weights_export(const Conv *c, float *oihw, const float *live, const float *dead)
 {
     if (c->dense) {
-        dense_reorder(c->dense, (float *)arena, oihw, true);
+        dense_reorder(c->dense, (float *)live, (float *)dead, oihw, true);
         return;
     }
     dnnl_stream_t own;          // a saver may export while another thread computes
     DNN_CHECK(dnnl_stream_create(&own, c->ops->engine, dnnl_stream_default_flags));
-    dnn_run(&c->export, own, (void *[]){ (void *)arena, oihw });
+    dnn_run(&c->export, own, (void *[]){ (void *)live, oihw });
     DNN_CHECK(dnnl_stream_destroy(own));
 }
 
@@ -270,15 +271,15 @@ size_t conv_copy_bytes(const Conv *c)
     return c->dense ? matrix_count(c) * type_size(type) : dnnl_memory_desc_get_size(c->copy);
 }
 
-void conv_weights_cast(Conv *c, const float *arena, void *copy)
+void conv_weights_cast(Conv *c, const float *live, void *copy)
 {
     if (!c->dense) {
-        dnn_run(&c->cast, c->ops->stream, (void *[]){ (void *)arena, copy });
+        dnn_run(&c->cast, c->ops->stream, (void *[]){ (void *)live, copy });
         return;
     }
     Type type = c->spec.x.type;
     void *taps = dense_is_matrix(c->dense) ? copy : c->ops->scratch;
-    ops_narrow(type, dense_live_count(c->dense), arena, 1, taps);
+    ops_narrow(type, dense_live_count(c->dense), live, 1, taps);
     if (taps != copy)
         dense_expand(c->dense, type_size(type), taps, copy);
 }
@@ -324,7 +325,7 @@ static const void *widened_x(const Conv *c, const void *x)
 
 static const void *widened_w(const Conv *c, const void *w)
 {
-    return widened(c, w, conv_weight_count(c), wide_w(c));
+    return widened(c, w, conv_live_count(c), wide_w(c));
 }
 
 static const void *widened_dy(const Conv *c, const void *dy)
@@ -356,7 +357,6 @@ void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
         ops_narrow(c->type, shape_count(c->spec.x), to, 1, dx);
 }
 
-// The gradients of dead taps are zero from the start and are never written.
 void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
 {
     x = widened_x(c, x);

@@ -57,7 +57,11 @@ Dense *dense_new(const ConvSpec *spec, Shape y)
 
 bool dense_is_matrix(const Dense *d) { return d->out_pixels == 1; }
 
-size_t dense_live_count(const Dense *d) { return (size_t)d->live_taps * d->y.c * d->spec.x.c; }
+static size_t weights_of(const Dense *d, int taps) { return (size_t)taps * d->y.c * d->spec.x.c; }
+
+size_t dense_live_count(const Dense *d) { return weights_of(d, d->live_taps); }
+
+size_t dense_dead_count(const Dense *d) { return weights_of(d, d->taps - d->live_taps); }
 
 // Where W's part for output channel o at pixel q and input pixel p begins: a block of input
 // channels, and the next block d->in_pixels blocks later.
@@ -86,13 +90,12 @@ static size_t in_arena(const Dense *d, int o, int i, int tap)
     return part_of_matrix(d, o, 0, p) + (size_t)(i / block) * d->in_pixels * block + i % block;
 }
 
-void dense_reorder(const Dense *d, float *arena, float *oihw, bool back)
+void dense_reorder(const Dense *d, float *live, float *dead, float *oihw, bool back)
 {
-    float *dead = arena + dense_live_count(d);
     for (int o = 0; o < d->y.c; o++)
         for (int i = 0; i < d->spec.x.c; i++)
             for (int tap = 0; tap < d->taps; tap++, oihw++) {
-                float *at = d->live[tap] < 0 ? dead++ : arena + in_arena(d, o, i, tap);
+                float *at = d->live[tap] < 0 ? dead++ : live + in_arena(d, o, i, tap);
                 *(back ? oihw : at) = *(back ? at : oihw);
             }
 }

@@ -11,8 +11,7 @@
 //                         . 7 8       6 7 .    . . .
 //
 // Multiplying the padding would be most of the work: on 1x1 pixels eight taps of nine are dead.
-// Skipping them is exact: dead taps are stored after the live ones in the arena, their gradient is
-// zero, and the optimizer still decays them, as in PyTorch.
+// Skipping them is exact: their gradient is zero.
 //
 // With one output pixel each live tap occurs once in W, and the arena holds W itself. With more, it
 // holds the live taps one after the other, [tap][o][i], and each use expands them to W.
@@ -25,8 +24,9 @@ typedef struct Dense Dense;
 Dense *dense_new(const ConvSpec *spec, Shape y);
 bool dense_is_matrix(const Dense *dense);       // the arena holds W itself
 size_t dense_live_count(const Dense *dense);    // weights in the live taps
+size_t dense_dead_count(const Dense *dense);
 // Copies every weight from torch's order to the arena's, or back.
-void dense_reorder(const Dense *dense, float *arena, float *oihw, bool back);
+void dense_reorder(const Dense *dense, float *live, float *dead, float *oihw, bool back);
 // Makes W from the live taps, numbers of `size` bytes.
 void dense_expand(const Dense *dense, size_t size, const void *taps, void *matrix);
 // The reverse for gradients: a tap's gradient is the sum over its places in W.

@@ -729,8 +729,8 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
                                     : judge(logits + (size_t)i * classes, classes, labels[i]);
 }
 
-void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                const Scalars *scalars)
+void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                float *velocity, const Scalars *scalars)
 {
     const StepSettings s = scalars->set;
     if (scalars->skip)
@@ -739,7 +739,7 @@ void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float
     float shrink = s.clip_norm > 0 ? (float)fmin(1, s.clip_norm / (scalars->norm + 1e-6)) : 1;
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++) {
-        float g = s.weight_decay * params[i] + shrink * grads[i];
+        float g = s.weight_decay * params[i] + shrink * (i < grad_count ? grads[i] : 0);
         float v = s.momentum * velocity[i] + g;
         velocity[i] = v;
         params[i] -= s.lr * (g_part * g + v_part * v);

@@ -4,10 +4,9 @@
 // column, input channel. If only part of a kernel ever overlaps the image (LiveTaps in
 // cudnn_graph.h), its weights are split in two:
 //
-//   [ live taps (k, live.rows, live.cols, c) ][ dead taps ]
+//   live weights (k, live.rows, live.cols, c)      dead weights, in OIHW order
 //
-// The live taps then form a smaller convolution with contiguous weights. The dead taps are stored
-// but never used: their gradient is zero, and the optimizer updates them like any other weight.
+// The live weights then form a smaller convolution. The dead ones are never used.
 //
 // With 16-bit types, a convolution reads a 16-bit copy of the live taps. Where a library reads or
 // writes a different type from the one ops.h promises, the data goes through scratch memory, after
@@ -176,41 +175,35 @@ Shape conv_output(const Conv *conv) { return conv->y; }
 
 // --- weights -------------------------------------------------------------------------------------
 
-size_t conv_weight_count(const Conv *conv) { return conv->live_count + conv->dead_count; }
+size_t conv_live_count(const Conv *conv) { return conv->live_count; }
 
-// The position in the arena of each weight, in OIHW order.
-static void arena_order(const Conv *conv, size_t *order)
+size_t conv_dead_count(const Conv *conv) { return conv->dead_count; }
+
+// Copies every weight from torch's order to the arena's, or back.
+static void reorder(const Conv *conv, float *live, float *dead, float *oihw, bool back)
 {
     const ConvSpec *s = &conv->spec;
-    LiveTaps live = conv->live;
-    size_t dead = conv->live_count, next = 0;
+    LiveTaps taps = conv->live;
     for (int k = 0; k < s->out_channels; k++)
         for (int c = 0; c < s->x.c; c++)
             for (int row = 0; row < s->kernel_h; row++)
-                for (int col = 0; col < s->kernel_w; col++) {
-                    int r = row - live.row, q = col - live.col;
-                    bool is_live = r >= 0 && r < live.rows && q >= 0 && q < live.cols;
-                    size_t at = (((size_t)k * live.rows + r) * live.cols + q) * s->x.c + c;
-                    order[next++] = is_live ? at : dead++;
+                for (int col = 0; col < s->kernel_w; col++, oihw++) {
+                    int r = row - taps.row, q = col - taps.col;
+                    bool is_live = r >= 0 && r < taps.rows && q >= 0 && q < taps.cols;
+                    size_t at = (((size_t)k * taps.rows + r) * taps.cols + q) * s->x.c + c;
+                    float *weight = is_live ? live + at : dead++;
+                    *(back ? oihw : weight) = *(back ? weight : oihw);
                 }
 }
 
-void conv_weights_import(const Conv *conv, float *arena, const float *oihw)
+void conv_weights_import(const Conv *conv, float *live, float *dead, const float *oihw)
 {
-    size_t count = conv_weight_count(conv), *order = xmalloc(count * sizeof *order);
-    arena_order(conv, order);
-    for (size_t i = 0; i < count; i++)
-        arena[order[i]] = oihw[i];
-    free(order);
+    reorder(conv, live, dead, (float *)oihw, false);
 }
 
-void conv_weights_export(const Conv *conv, float *oihw, const float *arena)
+void conv_weights_export(const Conv *conv, float *oihw, const float *live, const float *dead)
 {
-    size_t count = conv_weight_count(conv), *order = xmalloc(count * sizeof *order);
-    arena_order(conv, order);
-    for (size_t i = 0; i < count; i++)
-        oihw[i] = arena[order[i]];
-    free(order);
+    reorder(conv, (float *)live, (float *)dead, oihw, true);
 }
 
 size_t conv_copy_bytes(const Conv *conv)
@@ -218,7 +211,7 @@ size_t conv_copy_bytes(const Conv *conv)
     return 0;
 }
 
-void conv_weights_cast(Conv *conv, const float *arena, void *copy)
+void conv_weights_cast(Conv *conv, const float *live, void *copy)
 {
 }
 
@@ -283,8 +276,6 @@ void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw,
     run_pass(conv, PASS_WEIGHTS, x, sums, gradient(conv, PASS_WEIGHTS, dy));
     if (result != TYPE_F32)
         values_widen(conv->ops, stream, result, conv->live_count, sums, dw);
-    if (conv->dead_count > 0)
-        fill_zero(stream, dw + conv->live_count, conv->dead_count * sizeof *dw);
     if (conv->spec.bias)
         bias_gradient(conv->ops, conv->y.type, output_rows(conv), conv->y.c, dy, dbias);
 }

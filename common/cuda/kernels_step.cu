@@ -185,8 +185,9 @@ judge_rows_kernel(int rows, int classes, const float *__restrict__ logits,
 // --- optimizer -----------------------------------------------------------------------------------
 
 template <int V> __global__ void __launch_bounds__(THREADS)
-sgd_kernel(size_t count, float *__restrict__ params, const float *__restrict__ grads,
-           float *__restrict__ velocity, const Scalars *__restrict__ scalars)
+sgd_kernel(size_t count, size_t grad_count, float *__restrict__ params,
+           const float *__restrict__ grads, float *__restrict__ velocity,
+           const Scalars *__restrict__ scalars)
 {
     const StepSettings s = scalars->set;
     if (scalars->skip)
@@ -194,8 +195,12 @@ sgd_kernel(size_t count, float *__restrict__ params, const float *__restrict__ g
     float shrink = s.clip_norm > 0 ? (float)fmin(1.0, s.clip_norm / (scalars->norm + 1e-6)) : 1;
     for_each_pack<V>(count, [&](auto width, size_t at) {
         constexpr int N = decltype(width)::value;
-        Pack<float, N> p = load<N>(params + at), g = load<N>(grads + at);
-        Pack<float, N> v = load<N>(velocity + at);
+        Pack<float, N> p = load<N>(params + at), v = load<N>(velocity + at), g = {};
+        if (at + N <= grad_count)
+            g = load<N>(grads + at);
+        else
+            for (int k = 0; at + k < grad_count; k++)
+                g.v[k] = grads[at + k];
         for (int k = 0; k < N; k++) {
             float gradient = shrink * g.v[k] + s.weight_decay * p.v[k];
             v.v[k] = s.momentum * v.v[k] + gradient;
@@ -359,12 +364,12 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
            logits, labels, verdicts);
 }
 
-void sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                const Scalars *scalars)
+void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                float *velocity, const Scalars *scalars)
 {
     auto kernel = aligned(params, grads, velocity) ? sgd_kernel<4> : sgd_kernel<1>;
-    launch(&ops->device->compute, blocks_for(count / 4), kernel, count, params, grads, velocity,
-           scalars);
+    launch(&ops->device->compute, blocks_for(count / 4), kernel, count, grad_count, params, grads,
+           velocity, scalars);
 }
 
 void add_into(Ops *ops, size_t count, float *values, const float *more)

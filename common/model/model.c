@@ -16,12 +16,12 @@ static size_t aligned(size_t count) { return (count + ALIGN - 1) / ALIGN * ALIGN
 
 // --- the arenas ----------------------------------------------------------------------------------
 
-// The number of floats of a layer's parameters, and the offset of its bias or beta.
+// The number of floats of a layer's gradients, and the offset of its bias or beta.
 static size_t layer_size(Layer *layer, const Conv *conv)
 {
     if (layer->type != LAYER_CONV && layer->type != LAYER_NORM)
         return 0;
-    layer->bias_at = aligned(conv ? conv_weight_count(conv) : (size_t)layer->channels);
+    layer->bias_at = aligned(conv ? conv_live_count(conv) : (size_t)layer->channels);
     return layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
 }
 
@@ -36,30 +36,34 @@ static void lay_out_copies(Model *model)
         if (net->layers[i].type == LAYER_CONV)
             net->copy_bytes += aligned_bytes(conv_copy_bytes(net->plans->convs[i]));
     }
-    size_t bytes = net->copy_bytes > 0 ? net->copy_bytes : model->param_count * type_size(type);
+    size_t bytes = net->copy_bytes > 0 ? net->copy_bytes : model->grad_count * type_size(type);
     model->weights = type == TYPE_F32 ? model->params : device_alloc(model->device, bytes);
 }
 
-// Last layer first: backward finishes in this order.
+// Last layer first: backward finishes in this order. Then the weights that have no gradient.
 static void lay_out_parameters(Model *model)
 {
     Net *net = model->net;
     for (int i = net->layer_count - 1; i >= 0; i--) {
         Layer *layer = &net->layers[i];
         size_t size = layer_size(layer, net->plans->convs[i]);
-        layer->begin = model->param_count;
-        layer->end = layer->begin + size;
+        layer->begin = model->grad_count;
+        layer->end = model->grad_count += size;
         layer->bias_at += layer->begin;
-        model->param_count += size;
         if (layer->type != LAYER_NORM)
             continue;
         layer->mean_at = model->buffer_count;
         layer->var_at = layer->mean_at + aligned(layer->channels);
         model->buffer_count = layer->var_at + aligned(layer->channels);
     }
+    model->param_count = model->grad_count;
+    for (int i = 0; i < net->layer_count; i++) {
+        net->layers[i].dead_at = model->param_count;
+        if (net->layers[i].type == LAYER_CONV)
+            model->param_count += aligned(conv_dead_count(net->plans->convs[i]));
+    }
     model->params = device_alloc(model->device, model->param_count * sizeof(float));
-    model->grads =
-        device_alloc(model->device, (model->param_count + MODEL_SPARE) * sizeof(float));
+    model->grads = device_alloc(model->device, (model->grad_count + MODEL_SPARE) * sizeof(float));
     model->buffers = device_alloc(model->device, model->buffer_count * sizeof(float));
     lay_out_copies(model);
 }
@@ -191,7 +195,8 @@ static void name_tensors(Model *model)
 void model_export(const Model *model, const ModelTensor *t, const float *arena, float *torch)
 {
     if (t->kind == MODEL_WEIGHT)
-        conv_weights_export(model->net->plans->convs[t->layer], torch, arena + t->offset);
+        conv_weights_export(model->net->plans->convs[t->layer], torch, arena + t->offset,
+                            arena + model->net->layers[t->layer].dead_at);
     else
         memcpy(torch, arena + t->offset, t->count * sizeof *torch);
 }
@@ -199,7 +204,8 @@ void model_export(const Model *model, const ModelTensor *t, const float *arena, 
 void model_import(const Model *model, const ModelTensor *t, float *arena, const float *torch)
 {
     if (t->kind == MODEL_WEIGHT)
-        conv_weights_import(model->net->plans->convs[t->layer], arena + t->offset, torch);
+        conv_weights_import(model->net->plans->convs[t->layer], arena + t->offset,
+                            arena + model->net->layers[t->layer].dead_at, torch);
     else
         memcpy(arena + t->offset, torch, t->count * sizeof *torch);
 }
@@ -343,7 +349,7 @@ void model_cast_weights(Model *model)
     const Net *net = model->net;
     Type type = model->config.type;
     if (type != TYPE_F32 && net->copy_bytes == 0)
-        values_narrow(model->ops, device_stream(model->device), type, model->param_count,
+        values_narrow(model->ops, device_stream(model->device), type, model->grad_count,
                       model->params, 1, model->weights);
     for (int i = 0; i < net->layer_count && net->copy_bytes > 0; i++)
         if (net->layers[i].type == LAYER_CONV)

@@ -14,7 +14,8 @@ typedef struct Layer {
     int channels, kernel_h, kernel_w, stride, pad; // conv and pooling; channels: of the output
     bool bias, relu;
     bool normal_init;               // Kaiming's normal by fan-out, else uniform by fan-in
-    size_t begin, end;              // of this layer's parameters in the arena
+    size_t begin, end;              // in the arena, of the parameters that have gradients
+    size_t dead_at;                 // and of its other weights
     size_t copy_at;                 // of the 16-bit copy of its weights, if copy_bytes is not 0
     size_t bias_at;                 // of the bias or beta; weights and gamma are at begin
     size_t mean_at, var_at;         // in the arena of buffers

@@ -138,5 +138,6 @@ StepSettings optim_settings(const Optim *optim, double lr)
 void optim_step(Optim *optim, const Scalars *scalars)
 {
     Model *m = optim->model;
-    sgd_update(m->ops, m->param_count, m->params, m->grads, optim->arenas[0].values, scalars);
+    sgd_update(m->ops, m->param_count, m->grad_count, m->params, m->grads,
+               optim->arenas[0].values, scalars);
 }

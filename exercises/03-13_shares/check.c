@@ -60,8 +60,8 @@ void __wrap_zero_step(Zero *zero, const Scalars *scalars)
 }
 
 WRAPPED(sgd_update);
-void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars)
+void __wrap_sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                       float *velocity, const Scalars *scalars)
 {
     size_t bytes = 0, room = 0;
     const char *at = (const char *)velocity;
@@ -75,5 +75,5 @@ void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads
                 grads - model->grads, bytes, room);
     fflush(out);
     if (room / sizeof(float) >= count)      // too little room: the check reports it
-        __real_sgd_update(ops, count, params, grads, velocity, scalars);
+        __real_sgd_update(ops, count, grad_count, params, grads, velocity, scalars);
 }

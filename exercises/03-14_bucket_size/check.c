@@ -18,7 +18,7 @@ Ddp *__wrap_ddp_new(const DdpConfig *config, const World *world, Model *model)
         out = fopen(name, "w");
         CHECK(out, "", "%s cannot be written", name);
     }
-    end = model->param_count;
+    end = model->grad_count;
     return __real_ddp_new(config, world, model);
 }
 

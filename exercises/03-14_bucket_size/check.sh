@@ -1,18 +1,18 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Computes the time of a step for each bucket size instead of measuring it. The bytes of each layer come from a run. The
-# delays are the program's own: 10 ms per layer, 10 ms per message, and the bytes at 150 MB/s.
+# delays are the program's own: 10 ms per layer, 10 ms per message, and the bytes at 60 MB/s.
 # fails with: 1. the best bucket size
 answer() { sed -n "s/^$1[a-z0-9_.]* *= *\([^ #]*\).*/\1/p" "$copy/answers.txt" | tr '[:upper:]' '[:lower:]'; }
 is() { echo "your answer: $(answer "$1")"; [ "$(answer "$1")" = "$2" ]; }
 build --with check.c --wrap ddp_new --wrap slow_ready
 export RECORD=1
-learner one 2 --arch resnet18 -b 2 --max-steps 1 --slow-network 150
+learner one 2 --arch resnet18 -b 2 --max-steps 1 --slow-network 60
 
 # step_time MIB: prints "438 9 31 0.8": total ms, messages, ms after backward, MB of the last message
 step_time()
 {
     awk -v bucket="$(awk "BEGIN { print $1 * 1048576 }")" '
-        function send() { sent = (sent > now ? sent : now) + 10 + bytes / 150e3; n++; last = bytes / 1e6; bytes = 0 }
+        function send() { sent = (sent > now ? sent : now) + 10 + bytes / 60e3; n++; last = bytes / 1e6; bytes = 0 }
         BEGIN { limit = bucket < 1048576 ? bucket : 1048576 }
         { now += 10; bytes += $1; if (bucket > 0 && bytes >= limit) { send(); limit = bucket } }
         END { if (bytes > 0) send(); printf "%.0f %d %.0f %.1f\n", sent, n, sent - now, last }' ready.0

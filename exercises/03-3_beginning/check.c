@@ -37,10 +37,10 @@ void __wrap_model_forward(Model *model, const void *images, int rows, bool train
 }
 
 WRAPPED(sgd_update);
-void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars)
+void __wrap_sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                       float *velocity, const Scalars *scalars)
 {
     if (updates++ == 0)
         print_hash("momentum", velocity, count);
-    __real_sgd_update(ops, count, params, grads, velocity, scalars);
+    __real_sgd_update(ops, count, grad_count, params, grads, velocity, scalars);
 }

@@ -23,14 +23,14 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
     size_t first = (size_t)((float *)values - model->grads);
     if (getenv("SPY"))
         fprintf(stderr, "spy: rank %d step %d sends %zu %zu of %zu\n", comm_rank(comm), step, first,
-                first + count, model->param_count + MODEL_SPARE);
+                first + count, model->grad_count + MODEL_SPARE);
     __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
 WRAPPED(sgd_update);
-void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars)
+void __wrap_sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                       float *velocity, const Scalars *scalars)
 {
     step++;
-    __real_sgd_update(ops, count, params, grads, velocity, scalars);
+    __real_sgd_update(ops, count, grad_count, params, grads, velocity, scalars);
 }

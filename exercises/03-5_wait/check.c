@@ -42,10 +42,10 @@ void __wrap_values_scale(Ops *ops, Stream *stream, size_t count, float *values, 
 }
 
 WRAPPED(sgd_update);
-void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars)
+void __wrap_sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                       float *velocity, const Scalars *scalars)
 {
     if (getenv("SPY"))
         fprintf(stderr, "spy: rank %d %d %d\n", rank, sent, (int)averaged);
-    __real_sgd_update(ops, count, params, grads, velocity, scalars);
+    __real_sgd_update(ops, count, grad_count, params, grads, velocity, scalars);
 }

@@ -31,9 +31,9 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
 }
 
 WRAPPED(sgd_update);
-void __wrap_sgd_update(Ops *ops, size_t count, float *params, const float *grads, float *velocity,
-                       const Scalars *scalars)
+void __wrap_sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                       float *velocity, const Scalars *scalars)
 {
-    __real_sgd_update(ops, count, params, grads, velocity, scalars);
+    __real_sgd_update(ops, count, grad_count, params, grads, velocity, scalars);
     print("update", 0);
 }
