@@ -99,11 +99,13 @@ run_tests()
     [ -n "$caught" ]
 }
 
+tests_of() { field "$1" 'Caught by' | tr -d ' ' | tr ',' '\n'; }
+
 # prove NAME: prints one line; fails if no test catches the fault.
 prove()
 {
     local name=$1 first caught='' begin=$SECONDS
-    read -ra first <<<"$(field "$name" 'Caught by' | tr ',' ' ')"
+    mapfile -t first < <(tests_of "$name")
     [ ${#first[@]} -gt 0 ] || die "$name.patch does not name the tests that catch it"
     put "$faults/$name.patch" ||
         { cat "$work/log"; die "$name.patch no longer applies"; }
@@ -115,14 +117,14 @@ prove()
     [ -n "$caught" ]
 }
 
-# Without a fault, all these tests must pass in the copy. (./ddp test runs them before it tries a sample of faults.)
+# check_without NAME...: without these faults, their tests must pass in the copy.
 check_without()
 {
     local tests caught
-    tests=$(for name in $(provable); do field "$name" 'Caught by'; done | tr -d ' ' | tr ',' '\n' | sort -u |
-        paste -sd'|')
-    compile all || { cat "$work/log"; die "the sources do not compile"; }
-    ! run_tests -R "^($tests)\$" || die "$caught fails even without a fault"
+    mapfile -t tests < <(for name; do tests_of "$name"; done | sort -u)
+    # shellcheck disable=SC2046
+    compile $(make_targets "${tests[@]}") || { cat "$work/log"; die "the sources do not compile"; }
+    ! run_tests -R "^($(IFS='|'; echo "${tests[*]}"))\$" || die "$caught fails even without a fault"
 }
 
 cmd_prove()
@@ -139,7 +141,7 @@ cmd_prove()
     work=${FAULTS_WORK:-$(mktemp -d)}
     [ -n "${FAULTS_WORK:-}" ] || trap 'rm -rf "$work"' EXIT
     copy "${chosen[@]}"
-    [ $# -gt 0 ] || check_without
+    check_without "${chosen[@]}"
     for name in "${chosen[@]}"; do
         prove "$name" || missed=$((missed + 1))
     done
