@@ -281,11 +281,11 @@ static bool train_epoch(Job *job)
     choose_samples(job);
     log_progress_begin(job->log, job->state.epoch + 1, job->epochs, job->state.step, steps);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
-        bool full = job->batch->rows == job->config->batch_size;
         set_scalars(job);
         // A recorded step contains addresses: each of the loader's buffers has a recording, and so
         // has a short batch.
-        replay_run(job->replay, full ? job->batch->slot : LOADER_SLOTS, train_step, job);
+        int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
+        replay_run(job->replay, key, train_step, job);
         count_step(job);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
             report(job);

@@ -299,11 +299,11 @@ static bool train_epoch(Job *job)
     choose_samples(job);
     log_progress_begin(job->log, job->state.epoch + 1, job->epochs, job->state.step, steps);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
-        bool full = job->batch->rows == job->config->batch_size;
         set_scalars(job);
         // A recorded step contains addresses: each of the loader's buffers has a recording, and so
         // has a short batch.
-        replay_run(job->replay, full ? job->batch->slot : LOADER_SLOTS, train_step, job);
+        int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
+        replay_run(job->replay, key, train_step, job);
         stop_agree(job->stop);
         count_step(job);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
@@ -332,8 +332,6 @@ static void open_data(Job *job)
         FAIL_ERROR(&error);
     if (c->dry_run)
         data_cut(&job->data, global_batch(job));
-    sampler_init(&job->sampler, job->data.train.count, c->shuffle, c->drop_last, c->seed,
-                 job->world.rank, job->world.size);
 }
 
 static void open_model(Job *job)
@@ -351,6 +349,8 @@ static void open_model(Job *job)
     job->test_stats = device_alloc(job->device, sizeof(Stats));
     job->ddp = ddp_new(&c->ddp, &job->world, job->model);
     job->stop = stop_new(job->model, ddp_comm(job->ddp));
+    sampler_init(&job->sampler, job->data.train.count, c->shuffle, c->drop_last, c->seed,
+                 job->world.rank, job->world.size);
     job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){
         job->model->input, job->data.augment, c->data.workers, .pad_tail = false });
     job->test = loader_new(job->device, &job->data.test, &(LoaderConfig){

@@ -21,6 +21,7 @@
 #include "saver.h"
 #include "stop.h"
 #include "amp.h"
+#include "virtual.h"
 
 #include <stdlib.h>
 
@@ -28,6 +29,7 @@
 
 typedef struct Config {
     AmpConfig amp;
+    VirtualConfig virtual;
     RendezvousConfig rendezvous;
     SaverConfig saver;
     bool drop_last;
@@ -86,11 +88,13 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     sampler_options(args, &c->drop_last);
     ddp_options(args, &c->ddp);
     amp_options(args, &c->amp);
+    virtual_options(args, &c->virtual);
     args->summary = "Trains a network: an image classifier or a language model.";
     args_parse(args, argc, argv);
     optim_default_warmup(args, &c->optim);
     checkpoint_check_options(args, &c->checkpoint);
     amp_check_options(args, &c->amp, c->batch_size);
+    virtual_check_options(args, &c->virtual, &c->ddp, &c->amp, &c->ops);
 }
 
 // ==== A training run =============================================================================
@@ -119,21 +123,22 @@ typedef struct Job {
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
     Amp *amp;
+    Virtual virtual;        // the ranks that this process computes: one, without --virtual-ranks
     Saver *saver;           // writes checkpoints while training continues
 } Job;
 
 // ---- Choosing samples ---------------------------------------------------------------------------
 
 static int samples_per_epoch(const Job *job) { return sampler_share(&job->sampler); }
-static int global_batch(const Job *job) { return job->config->batch_size * job->world.size; }
+static int global_batch(const Job *job) { return job->config->batch_size * job->virtual.ranks; }
 
 // The samples of this epoch. Their order is PyTorch's: torch.randperm, seeded with seed + epoch.
 static void choose_samples(Job *job)
 {
-    int count = samples_per_epoch(job);
+    int count = samples_per_epoch(job) * job->virtual.count;
     int32_t *ids = xmalloc(count * sizeof *ids);
     sampler_set_epoch(&job->sampler, job->state.epoch);
-    sampler_ids(&job->sampler, ids);
+    virtual_ids(&job->virtual, &job->sampler, job->config->batch_size, ids);
     loader_start(job->train, ids, count, job->state.epoch, job->state.step);
     free(ids);
 }
@@ -162,8 +167,7 @@ static void forward_backward(Job *job, const Batch *batch)
 static void apply_gradients(Job *job)
 {
     Model *model = job->model;
-    ddp_wait(job->ddp);
-    amp_unscale(job->amp);
+    amp_wait(job->amp);
     gradients_check(job->ops, model->grad_count, model->grads, job->scalars, job->train_stats);
     trace_begin("optimizer");
     optim_step(job->optim, job->scalars);
@@ -175,10 +179,11 @@ static void apply_gradients(Job *job)
 // can be recorded once and then replayed.
 static void train_step(void *arg)
 {
-    Batch part;
+    Batch batch, part;
     Job *job = arg;
-    for (int i = 0; amp_part(job->amp, job->batch, i, &part); i++)
-        forward_backward(job, &part);
+    for (int i = 0; virtual_batch(&job->virtual, job->batch, i, &batch); i++)
+        for (int k = 0; amp_part(job->amp, &batch, k, &part); k++)
+            forward_backward(job, &part);
     apply_gradients(job);
 }
 
@@ -187,14 +192,14 @@ static double learning_rate(const Job *job, int64_t step)
 {
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
     const OptimConfig *c = &job->config->optim;
-    return optim_lr_of_ranks(c, job->world.size, first + step, steps, job->epochs);
+    return optim_lr_of_ranks(c, job->virtual.ranks, first + step, steps, job->epochs);
 }
 
 static void set_scalars(Job *job)
 {
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step));
     settings.clip_norm = job->config->amp.clip_norm;
-    settings.window = job->batch->rows;     // the loss is the mean over these rows
+    settings.window = job->batch->rows / job->virtual.count;    // the loss is these rows' mean
     scalars_set(job->ops, job->scalars, settings);
 }
 
@@ -316,11 +321,11 @@ static bool train_epoch(Job *job)
     choose_samples(job);
     log_progress_begin(job->log, job->state.epoch + 1, job->epochs, job->state.step, steps);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
-        bool full = job->batch->rows == job->config->batch_size;
         set_scalars(job);
         // A recorded step contains addresses: each of the loader's buffers has a recording, and so
         // has a short batch.
-        replay_run(job->replay, full ? job->batch->slot : LOADER_SLOTS, train_step, job);
+        int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
+        replay_run(job->replay, key, train_step, job);
         stop_agree(job->stop);
         count_step(job);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
@@ -349,8 +354,6 @@ static void open_data(Job *job)
         FAIL_ERROR(&error);
     if (c->dry_run)
         data_cut(&job->data, global_batch(job));
-    sampler_init(&job->sampler, job->data.train.count, c->shuffle, c->drop_last, c->seed,
-                 job->world.rank, job->world.size);
 }
 
 static void open_model(Job *job)
@@ -370,9 +373,11 @@ static void open_model(Job *job)
     job->ddp = ddp_new(&c->ddp, &job->world, job->model);
     job->amp = amp_new(&c->amp, job->model, job->ddp, job->scalars);
     job->stop = stop_new(job->model, ddp_comm(job->ddp));
+    sampler_init(&job->sampler, job->data.train.count, c->shuffle, c->drop_last, c->seed,
+                 job->virtual.first, job->virtual.ranks);
     job->train = loader_new(job->device, &job->data.train, &(LoaderConfig){
-        amp_batch_shape(job->model, c->batch_size), job->data.augment, c->data.workers,
-        .pad_tail = false });
+        amp_batch_shape(job->model, c->batch_size * job->virtual.count), job->data.augment,
+        c->data.workers, .pad_tail = false });
     job->test = loader_new(job->device, &job->data.test, &(LoaderConfig){
         job->model->input, job->data.plain, c->data.workers, .pad_tail = true });
 }
@@ -458,7 +463,8 @@ static void load_state(Job *job)
     TrainState saved;
     job->state = (TrainState){ .seed = job->config->seed, .batch_size = global_batch(job),
                                .order = data_order(&job->data, job->config->shuffle),
-                               .ranks = job->world.size, .best_top1 = -1, .loss_scale = 1 };
+                               .ranks = job->virtual.ranks, .best_top1 = -1, .loss_scale = 1,
+                               .virtual_ranks = job->config->virtual.ranks };
     if (!job->from || job->config->checkpoint.evaluate)
         return;
     if (!checkpoint_load(job->from, job->model, job->optim, &saved, &error) ||
@@ -484,6 +490,7 @@ static int run(Job *job)
     rendezvous(&job->config->rendezvous, job->args, &job->world);
     choose_files(job);
     interrupt_install(true);
+    virtual_divide(&job->virtual, &job->config->virtual, &job->world);
     trace_open(job->config->log.trace);
     trace_begin("set up");
     set_up(job);
@@ -491,12 +498,14 @@ static int run(Job *job)
     restore(job);
     ddp_broadcast(job->ddp, job->optim, &job->state, sizeof job->state);
     amp_begin(job->amp, &job->world, job->log, &job->state);
+    virtual_begin(&job->virtual, &job->world, job->model, job->ddp, job->log);
     job->saver = saver_new(job->model, job->optim, job->data.name);
     trace_end();
     if (job->config->checkpoint.evaluate)
         evaluate(job);
     else
         train(job);
+    virtual_end(&job->virtual);
     amp_free(job->amp);
     saver_free(job->saver);
     log_end(job->log, ddp_compare(job->ddp, model_hash(job->model)), device_threads(job->device));

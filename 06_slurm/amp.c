@@ -144,9 +144,10 @@ void amp_update(Amp *amp)
 }
 
 // Clipping must not depend on the scale, so the norm is that of the unscaled gradients.
-void amp_unscale(Amp *amp)
+void amp_wait(Amp *amp)
 {
     Model *model = amp->model;
+    ddp_wait(amp->ddp);
     trace_begin("unscale");
     if (amp->scaled)
         gradients_unscale(model->ops, model->grad_count, model->grads, amp->scalars);
@@ -186,10 +187,7 @@ bool amp_part(Amp *amp, const Batch *batch, int i, Batch *part)
         return false;
     amp->first = begin == 0;
     amp->last = left <= shape.n;
-    *part = *batch;
-    part->count = part->rows = amp->last ? left : shape.n;
-    part->images = (char *)batch->images + (size_t)begin * (shape_bytes(shape) / (size_t)shape.n);
-    part->labels = batch->labels + begin;
+    *part = batch_part(batch, shape, begin, amp->last ? left : shape.n);
     return true;
 }
 

@@ -35,6 +35,7 @@ typedef struct TrainState {
     int64_t clean_steps;        // steps since the loss scale changed
     int64_t skipped_steps;      // steps skipped for an overflow since the run began
     int64_t ranks;              // number of ranks that train; 0: a program without ranks
+    int64_t virtual_ranks;      // the same if they are virtual, else 0
     Stats running;              // of the current epoch
 } TrainState;
 

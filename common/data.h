@@ -75,11 +75,24 @@ typedef struct Batch {
     int index;              // of the batch in the epoch, from 0
     int count;              // samples
     int rows;               // rows of images and labels; those after count are zeros, labelled -1
+    int per_row;            // labels of a row
+    bool full;              // as many rows as LoaderConfig's shape
     void *images;           // (rows, channels, height, width) in the loader's shape; device. Text:
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
     int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
 } Batch;
+
+// Rows [begin, begin + rows) of a batch in this layout.
+static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int rows)
+{
+    Batch part = *batch;
+    shape.n = begin;
+    part.count = part.rows = rows;
+    part.images = (char *)batch->images + shape_bytes(shape);
+    part.labels = batch->labels + (size_t)begin * batch->per_row;
+    return part;
+}
 
 enum { LOADER_SLOTS = 4 };
 // Each row of text begins with a 64-bit key, of seed, epoch and sample: random numbers that depend

@@ -315,6 +315,16 @@ void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const floa
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
                   float *values);
 
+// Sums of integers, which do not depend on the order of the additions; on any stream of the device.
+// sums = values * 2^40, rounded, or with `add` sums += that. A value that is not finite or exceeds
+// the limit counts as 0, and *overflow becomes 1.
+void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
+               int64_t *sums, int64_t *overflow);
+// values = factor * sums / 2^40. If overflow is not NULL and *overflow is not 0, the first value
+// becomes infinite.
+void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, double factor,
+                const int64_t *overflow, float *values);
+
 // --- images --------------------------------------------------------------------------------------
 
 // From bytes to the network's input: out = (x / 255 - mean) / standard deviation, rounded to the

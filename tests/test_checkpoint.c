@@ -169,8 +169,8 @@ TEST(contents)
                    && memcmp(t->shape, wanted[i].shape, sizeof wanted[i].shape) == 0,
                "%s", wanted[i].name);
     }
-    // 10 parameters and their momentum, 4 running statistics, 2 counters, 17 numbers
-    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 17);
+    // 10 parameters and their momentum, 4 running statistics, 2 counters, 18 numbers
+    EXPECT_EQ_INT(file.count, 10 + 10 + 4 + 2 + 18);
     st_close(&file);
     free_run(&r);
 }

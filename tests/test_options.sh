@@ -81,6 +81,7 @@ print-freq 1 1000000000, rank -1 65535, ranks 0 256, resize 0 4096, save-every 0
 seed 0 1000000000000000, slow-network 0 1000000,
 step-size 1 1000000, test-samples 0 100000000, tf32 0 1, threads 0 1024,
 timeout 0 1000000, train-samples 0 100000000, val-split 0 0.9,
+virtual-ranks 1 4096,
 warmup 0 1000000, warmup-steps 0 1000000000, wd 0 1000, workers 0 64, world-size -1 65535
 END
 check "the bounds are as listed here" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"

@@ -47,6 +47,7 @@ static const StateField state_fields[] = {
     { "ddp.running.not_finite", false, STATE(running.not_finite), 0, 1e15 },
     { "ddp.running.bad_gradients", false, STATE(running.bad_gradients), 0, 1e15, .younger = true },
     { "ddp.ranks", false, STATE(ranks), 0, 1e6, .younger = true },
+    { "ddp.virtual_ranks", false, STATE(virtual_ranks), 0, 1e6, .younger = true },
     { "ddp.order", false, STATE(order), 0, 1e15, .younger = true },
 };
 enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
@@ -434,6 +435,10 @@ void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run
     bool left_out = !same_rest(saved, run, steps_per_epoch);
     if (other_ranks(saved, run))
         warn_of_ranks(path, saved, run, left_out);
+    if (saved->virtual_ranks != run->virtual_ranks)
+        WARN("the result differs from that of a run with one value (0: the option is not given)",
+             "%.300s: --virtual-ranks %lld -> %lld", path, (long long)saved->virtual_ranks,
+             (long long)run->virtual_ranks);
     if (left_out) {
         saved->epoch++;
         saved->step = 0;
@@ -442,6 +447,7 @@ void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run
     saved->batch_size = run->batch_size;
     saved->order = run->order;
     saved->ranks = run->ranks;
+    saved->virtual_ranks = run->virtual_ranks;
 }
 
 // --- options -------------------------------------------------------------------------------------

@@ -851,3 +851,56 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
     ShortTask task = { type, false, count, values, 1, (void *)narrow };
     stream_call(stream, short_task, &task, sizeof task);
 }
+
+typedef struct FixedTask {
+    size_t count;
+    const float *values;
+    float limit;
+    bool add;
+    int64_t *sums, *overflow;
+} FixedTask;
+
+static void fixed_add_task(void *arg)
+{
+    const FixedTask task = *(FixedTask *)arg;
+    int bad = 0;
+#pragma omp parallel for simd schedule(static) reduction(| : bad)
+    for (size_t i = 0; i < task.count; i++) {
+        bool fits = fabsf(task.values[i]) <= task.limit;    // NaN does not
+        int64_t fixed = llrintf(fits ? task.values[i] * 0x1p40f : 0);
+        task.sums[i] = fixed + (task.add ? task.sums[i] : 0);
+        bad |= !fits;
+    }
+    *task.overflow |= bad;
+}
+
+void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
+               int64_t *sums, int64_t *overflow)
+{
+    FixedTask task = { count, values, limit, add, sums, overflow };
+    stream_call(stream, fixed_add_task, &task, sizeof task);
+}
+
+typedef struct ReadTask {
+    size_t count;
+    const int64_t *sums, *overflow;
+    double factor;
+    float *values;
+} ReadTask;
+
+static void fixed_read_task(void *arg)
+{
+    const ReadTask task = *(ReadTask *)arg;
+#pragma omp parallel for simd schedule(static)
+    for (size_t i = 0; i < task.count; i++)
+        task.values[i] = (float)((double)task.sums[i] * 0x1p-40 * task.factor);
+    if (task.overflow && *task.overflow != 0)
+        task.values[0] = INFINITY;
+}
+
+void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, double factor,
+                const int64_t *overflow, float *values)
+{
+    ReadTask task = { count, sums, overflow, factor, values };
+    stream_call(stream, fixed_read_task, &task, sizeof task);
+}

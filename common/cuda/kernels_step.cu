@@ -330,6 +330,31 @@ values_widen_kernel(size_t count, const T *__restrict__ from, float *__restrict_
     });
 }
 
+// --- gradients as integers -----------------------------------------------------------------------
+
+__global__ void __launch_bounds__(THREADS)
+fixed_add_kernel(size_t count, const float *__restrict__ values, float limit, bool add,
+                 int64_t *__restrict__ sums, int64_t *overflow)
+{
+    for_each_pack<1>(count, [&](auto, size_t at) {
+        bool fits = fabsf(values[at]) <= limit;     // NaN does not
+        int64_t fixed = __float2ll_rn(fits ? values[at] * 0x1p40f : 0);
+        sums[at] = fixed + (add ? sums[at] : 0);
+        if (!fits)
+            *overflow = 1;
+    });
+}
+
+__global__ void __launch_bounds__(THREADS)
+fixed_read_kernel(size_t count, const int64_t *__restrict__ sums, double factor,
+                  const int64_t *overflow, float *__restrict__ values)
+{
+    for_each_pack<1>(count, [&](auto, size_t at) {
+        bool bad = at == 0 && overflow && *overflow != 0;
+        values[at] = bad ? INFINITY : (float)(sums[at] * 0x1p-40 * factor);
+    });
+}
+
 } // namespace
 
 cudaError_t kernels_present(void)
@@ -423,4 +448,16 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
         launch(stream, blocks_for(count / width.value),
                values_widen_kernel<decltype(number), width.value>, count, narrow, values);
     });
+}
+
+void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
+               int64_t *sums, int64_t *overflow)
+{
+    launch(stream, blocks_for(count), fixed_add_kernel, count, values, limit, add, sums, overflow);
+}
+
+void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, double factor,
+                const int64_t *overflow, float *values)
+{
+    launch(stream, blocks_for(count), fixed_read_kernel, count, sums, factor, overflow, values);
 }

@@ -474,6 +474,8 @@ const Batch *loader_next(Loader *loader)
     loader->holding = true;
     loader->batch = (Batch){ .index = batch, .count = batch_count(loader, batch),
                              .rows = batch_rows(loader, batch), .images = slot->images,
+                             .full = batch_rows(loader, batch) == loader->config.shape.n,
+                             .per_row = labels_per_row(loader->dataset),
                              .labels = slot->labels, .slot = batch % LOADER_SLOTS };
     return &loader->batch;
 }

@@ -1,0 +1,39 @@
+// virtual.h - a fixed number of virtual ranks, computed by any number of processes that divides it.
+// Every such run ends with the same bits.
+#pragma once
+#include "amp.h"
+#include "sampler.h"
+
+typedef struct VirtualConfig {
+    int ranks;              // 0: each process is a rank
+} VirtualConfig;
+// Sets the default and adds the option.
+void virtual_options(Args *args, VirtualConfig *config);
+// Rejects options that need real ranks, and makes a GPU's operations deterministic.
+void virtual_check_options(const Args *args, const VirtualConfig *config, const DdpConfig *ddp,
+                           const AmpConfig *amp, OpsConfig *ops);
+
+typedef struct Virtual {
+    bool given;             // by the option; else each process is a rank
+    int ranks;              // of the run
+    int first, count;       // this process computes ranks first .. first + count - 1
+    int current;            // of these, from 0: the one whose batch is in the model
+
+    Model *model;
+    Ddp *ddp;
+    float *buffers, *others;    // of BatchNorm: the model's, for rank 0's batches; for the others
+    size_t sent;            // floats that ddp averages
+    int64_t *sums;          // (sent), and a flag: this process's ranks together; device
+} Virtual;
+// Divides the ranks among the processes. Ends the run if the division leaves a remainder.
+void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world);
+// Call it when the model has its weights. Fails if the processes' numbers of threads differ.
+void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *log);
+void virtual_end(Virtual *v);
+
+// The samples of this process: in each step a batch for each of its ranks, one after the other.
+// sampler: the first one's.
+void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32_t *ids);
+// The batch of the i-th of them, cut from `all`, or false if there are no more. Call it, and train
+// on the batch, for i = 0, 1, ... until it is false; then ddp_wait.
+bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch);

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 300 PROCESSORS 2
+# --virtual-ranks: the same weights, bit for bit, on every number of processes that divides it. Any two of them round
+# differently without it, so equal hashes are the reference for each other; one comparison with real ranks shows that
+# they are right.
+# shellcheck disable=SC2317  # check calls functions
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+five=$BUILD/05_ddp_amp
+seven=$BUILD/07_dist_eval
+is() { [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
+
+# ranks N [OPTIONS] with the programs of $step
+step=$five
+ranks()
+{
+    local n=$1
+    shift
+    "$step/launch" --nproc-per-node "$n" --max-restarts 0 -- "$step/train" --data synthetic --threads 1 --seed 3 "$@"
+}
+# Two epochs of 8 steps. In the last step each of 4 ranks has 2 samples.
+lenet=(-a lenet --train-samples 230 --test-samples 32 -b 8 --epochs 2 --lr 0.05 --amp off)
+resnet=(-a resnet18 --train-samples 52 --test-samples 16 -b 4 --epochs 2 --amp off)
+hash_of() { sed -n 's/^weight hash: //p' output; }
+
+# alike "N..." [OPTIONS]: these numbers of processes end with the same weights; also in $hash.
+alike()
+{
+    local n first='' numbers=$1
+    shift
+    for n in $numbers; do
+        expect 0 "weight hash: " ranks "$n" "$@"
+        hash=$(hash_of)
+        first=${first:-$hash}
+        check "$n processes: $*" is "$hash" "$first"
+    done
+}
+
+# --- wrong options: exit 2, no work -----------------------------------------------------------------------------
+
+expect 2 "--virtual-ranks: cannot be combined with --sync-bn" "$five/train" --virtual-ranks 4 --sync-bn
+expect 2 "--virtual-ranks: cannot be combined with --accumulate" "$five/train" --virtual-ranks 4 --accumulate 2
+expect 2 "--virtual-ranks: cannot be combined with --compress" "$five/train" --virtual-ranks 4 --compress bf16
+expect 2 "--virtual-ranks 4 cannot be shared by 3 processes" ranks 3 "${lenet[@]}" --virtual-ranks 4
+check "no work" not grep -q "Training" output
+expect 2 "--virtual-ranks" "$five/train" --virtual-ranks 0
+
+# --- the same bits ----------------------------------------------------------------------------------------------
+
+alike "1 2 4" "${lenet[@]}" --virtual-ranks 4
+four=$hash
+alike "3 2" "${lenet[@]}" --virtual-ranks 6
+check "6 ranks are not 4" [ "$hash" != "$four" ]
+alike "1 4" "${lenet[@]}" --virtual-ranks 4 --bucket-mb 0
+check "buckets change nothing" is "$hash" "$four"
+alike "1 4" "${lenet[@]}" --virtual-ranks 4 --bucket-mb 0.02 --overlap 0 --check-collectives
+check "nor do many of them" is "$hash" "$four"
+alike "2 4" "${lenet[@]}" --virtual-ranks 4 --amp bf16 --clip-norm 0.5 --drop-last
+alike "1 2" "${lenet[@]}" --virtual-ranks 4 --lr-scale linear --warmup 0.5
+check "--lr-scale linear multiplies by V" [ "$hash" != "$four" ]
+
+# fp16: the loss scale doubles until a gradient of some rank overflows, which all ranks must skip.
+alike "1 2 4" "${lenet[@]}" --virtual-ranks 4 --amp fp16 --growth-interval 2 --epochs 4 -p 1
+check "steps were skipped" grep -q "skipped: [1-9]" output
+check "and others were not" grep -q "step.*norm: [0-9].*skipped: [1-9]" output
+# Without a loss scale that adapts, an overflow ends the run. Infinities of opposite signs must not cancel.
+for n in 1 4; do
+    expect 3 "are not finite with a loss scale of" ranks $n "${lenet[@]}" --virtual-ranks 4 --loss-scale 1e12
+done
+
+# BatchNorm: the running statistics, too. They are in the checkpoint, and in what evaluation prints.
+for n in 1 2 4; do
+    expect 0 "weight hash: " ranks $n "${resnet[@]}" --virtual-ranks 4 --save $n.st
+    cp output $n.out
+done
+same_tensors() { "$BUILD/../tests/tool_compare_weights" "$1" "$2" 0; }
+same_lines() { diff <(grep -E "== test|weight hash" "$1") <(grep -E "== test|weight hash" "$2"); }
+for n in 1 2; do
+    check "$n and 4 processes: all tensors" same_tensors $n.st 4.st
+    check "$n and 4 processes: the same evaluation" same_lines $n.out 4.out
+done
+# Real ranks add the same gradients as floats, and agree up to rounding.
+few=("${lenet[@]}" --max-steps 10)
+expect 0 "" ranks 4 "${few[@]}" --save real.st
+expect 0 "" ranks 2 "${few[@]}" --save virtual.st --virtual-ranks 4
+check "real ranks" "$BUILD/../tests/tool_compare_weights" virtual.st real.st 1e-5
+
+# --- another number of processes continues ------------------------------------------------------------------------
+
+step=$seven
+alike "1 4" "${lenet[@]}" --virtual-ranks 4
+check "07: the weights of 05" is "$hash" "$four"
+for n in 4 2 1; do
+    expect 0 "" ranks $n "${lenet[@]}" --virtual-ranks 4 --save part.st --resume auto --max-steps $((16 - 5 * n / 2))
+done
+expect 0 "weight hash: $four" ranks 4 "${lenet[@]}" --virtual-ranks 4 --resume part.st
+check "no warning" not grep -qE "warning|skipped" output
+expect 0 "--virtual-ranks 4 -> 0" ranks 4 "${lenet[@]}" --resume part.st
+
+# killed N: a run of N processes loses one after its first checkpoint in the middle of an epoch.
+killed()
+{
+    local launch
+    ranks "$1" "${lenet[@]}" --virtual-ranks 4 --save killed.st --save-every 3 --resume auto --slow-network 10 \
+        -p 1 >output 2>&1 &
+    launch=$!
+    for ((i = 0; i < 400; i++)); do
+        ! grep -q "step: \[ *5/8\]" output || break
+        sleep 0.05
+    done
+    kill -KILL "$(pgrep -P "$(pgrep -P $launch -f launch || echo $launch)" | tail -1)"
+    ! wait $launch
+}
+check "a rank is killed" killed 4
+check "in the middle of an epoch" not grep -qE "step: \[ *8/8\]" output
+expect 0 "weight hash: $four" ranks 2 "${lenet[@]}" --virtual-ranks 4 --save killed.st --resume auto
+check "it resumed in the middle of an epoch" grep -qE "resumed: .*epoch 1, step [1-9]" output
+
+test_done
