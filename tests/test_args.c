@@ -159,6 +159,8 @@ static const char *const wrong[][2] = {
     { "--batch-sizes=3", "unknown option '--batch-sizes'; did you mean --batch-size?" },
     { "--no-shufle", "did you mean --no-shuffle?" },
     { "-lr|1", "did you mean --lr?" },
+    { "--weight_decay=3", "unknown option '--weight_decay'; use --wd W" },
+    { "--no-cuda", "unknown option '--no-cuda'; use ./ddp run STEP --backend cpu" },
     { "-ex", "--evaluate: takes no value, but got 'x'" },
     { "photos", "unexpected argument 'photos'" },
     { "-b", "--batch-size: a value is missing" },

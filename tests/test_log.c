@@ -168,6 +168,45 @@ TEST(step_events)
     has(text, "\"data_wait_ms\":0.5}\n");
 }
 
+// Rate and time exclude the evaluation. An epoch without a step in this run has no line.
+static void an_epoch(void)
+{
+    Stats stats = { .loss_sum = 5, .count = 10 };
+    Log *log = new_log(1);
+    log_unit(log, "characters", 32);
+    for (int from = 0; from <= 4; from += 4) {
+        log_progress_begin(log, 2, 5, from, 4);
+        for (int step = from + 1; step <= 4; step++) {
+            wait_ms(20);
+            log_progress(log, step, 8);
+            log_step(log, &(LogStep){ .epoch = 2, .epochs = 5, .step = step, .steps = 4,
+                                      .lr = step * 0.25, .data_wait_ms = 500, .stats = stats });
+        }
+        log_progress_end(log);
+        wait_ms(200);
+        log_epoch(log, 2, &stats, &stats);
+    }
+    log_free(log);
+}
+
+TEST(the_line_of_an_epoch)
+{
+    metrics = test_path("epochs.jsonl");
+    ranks = 2;
+    run(an_epoch, 0);
+    ranks = 1;
+    const char *seconds = strstr(read_all(metrics), "\"seconds\":");
+    double spent = seconds ? strtod(strchr(seconds, ':') + 1, NULL) : 0;
+    char line[200];
+    EXPECT(spent >= 0.08, "an epoch of 4 times 20 ms took %g s", spent);
+    snprintf(line, sizeof line,
+             "\n   == epoch: [2/5] | %.1f s | %.0f characters/s | data wait 2.0 s | lr 1\n", spent,
+             2 * 4 * 8 * 32 / spent);
+    has(caught, line);
+    EXPECT_EQ_INT(count(caught, "== epoch"), 1);
+    metrics = NULL;
+}
+
 TEST(config_event)
 {
     Args args = { .program = "./tr\"ain" };
@@ -320,6 +359,7 @@ int main(void)
     messages_and_errors_replace_the_progress_bar();
     plain_lines_without_a_terminal();
     step_events();
+    the_line_of_an_epoch();
     config_event();
     a_resumed_run_removes_half_a_line();
     metrics_on_a_full_disk();

@@ -86,6 +86,17 @@ warmup 0 1000000, warmup-steps 0 1000000000, wd 0 1000, workers 0 64, world-size
 END
 check "the bounds are as listed here" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"
 
+# options of other programs: the message names ours, and these exist
+for program in "$BUILD"/07_dist_eval/{train,launch} "$SRC/ddp"; do "$program" --help; done >"$TMP/known"
+while IFS='|' read -r theirs ours; do
+    wrong "unknown option '--$theirs'; use $ours" "--$theirs"
+    for name in $(grep -oE -- '--[a-z-]+' <<<"$ours"); do
+        check "$theirs: there is an option $name" grep -qE -- "(--|\])${name#--}( |$)" "$TMP/known"
+    done
+done < <(sed -n '/ foreign\[\] = {/,/^};/s/^    { "\(.*\)", "\(.*\)" },$/\1|\2/p' "$SRC/common/base/args.c" |
+    tee "$TMP/foreign")
+check "there are such options" test "$(wc -l <"$TMP/foreign")" -gt 20
+
 # in a config file
 printf 'lr = 0.5\nepochs = none\n' >"$TMP/wrong.conf"
 at_once "$train" --save made.safetensors --config "$TMP/wrong.conf"

@@ -184,12 +184,51 @@ void args_reject(const Args *args, const char *option, const char *format, ...)
     exit(EXIT_USAGE);
 }
 
-// Suggests the option with the longest common beginning: at least three letters, or its whole name.
+// Option names of the tutorials that the series follows, of torchrun and of Horovod.
+static const struct { const char *theirs, *ours; } foreign[] = {
+    { "base-lr", "--lr RATE" },
+    { "batches-per-allreduce", "--accumulate K, which divides --batch-size (05 to 07)" },
+    { "cfg", "--config FILE" },
+    { "dist-backend", "./ddp run STEP --backend cpu|cuda|cuda-gloo" },
+    { "dist-file", "--rendezvous file:PATH (06, 07)" },
+    { "dist-url", "--master-addr HOST --master-port PORT (04 to 07)" },
+    { "dummy", "--data synthetic" },
+    { "fp16", "--amp fp16 (05 to 07)" },
+    { "fp16-allreduce", "--compress fp16 (05 to 07)" },
+    { "gpu", "CUDA_VISIBLE_DEVICES=N in the environment" },
+    { "gpus", "./ddp run STEP -n N, and CUDA_VISIBLE_DEVICES to choose among GPUs" },
+    { "grad-accu-steps", "--accumulate K, which divides --batch-size (05 to 07)" },
+    { "ip", "--master-addr HOST (04 to 07)" },
+    { "learning-rate", "--lr RATE" },
+    { "log-interval", "--print-freq N" },
+    { "multiprocessing-distributed", "./ddp run 03 -n N" },
+    { "ngpus-per-node", "./ddp run STEP -n N" },
+    { "no-accel", "./ddp run STEP --backend cpu" },
+    { "no-cuda", "./ddp run STEP --backend cpu" },
+    { "nodes", "launch --nnodes N (04 to 07)" },
+    { "port", "--master-port PORT (04 to 07)" },
+    { "pretrained", "--init FILE, torchvision's weights as safetensors" },
+    { "rdzv-endpoint", "--master-addr HOST --master-port PORT (04 to 07)" },
+    { "start-epoch", "--resume FILE: the checkpoint knows its epoch" },
+    { "test-batch-size", "--batch-size N: evaluation uses the same" },
+    { "total-epochs", "--epochs N" },
+    { "train-dir", "--data DIR, with train/ and val/ in it" },
+    { "use-amp", "--amp fp16 (05 to 07)" },
+    { "warmup-epochs", "--warmup EPOCHS" },
+    { "weight-decay", "--wd W" },
+};
+
+// Names our option for one of those; else suggests the option with the longest common beginning: at
+// least three letters, or its whole name.
 static _Noreturn void reject_unknown(const Args *args, const char *typed)
 {
     const char *word = typed + strspn(typed, "-"), *nearest = NULL;
     const char *no = strncmp(word, "no-", 3) == 0 ? "no-" : "";
     int longest = 2, length = (int)strcspn(typed, "=");
+    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
+        if (is_named(foreign[i].theirs, word, strcspn(word, "=")))
+            args_reject(args, NULL, "unknown option '%.*s'; use %s", length, typed,
+                        foreign[i].ours);
     word += strlen(no);
     for (int i = 0; i < args->count; i++) {
         const char *name = args->rows[i].name;

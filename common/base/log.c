@@ -29,6 +29,8 @@ typedef struct Progress {
     double started;         // when it did (s)
     double seconds;         // from then until the clock stopped
     int64_t samples;        // since then
+    double wait_ms;         // since then, that rank 0 waited for data
+    double lr;              // of the latest step
     char numbers[192];      // the latest: "loss: 1.959 | acc: 28.633%"
     double drawn;           // when it was last drawn (s)
     bool shown;             // is on the screen, with the cursor at its end
@@ -297,6 +299,8 @@ void log_step(Log *log, const LogStep *s)
     bool due = s->step % log->config.print_freq == 0 || s->step == s->steps || s->final;
     log->stepped = clock_now();
     log->wait_ms += s->data_wait_ms;
+    log->line.wait_ms += s->data_wait_ms;
+    log->line.lr = s->lr;
     numbers_text(s, log->line.numbers, sizeof log->line.numbers);
     if (log->line.shown)
         progress_draw(log, s->step == s->steps);
@@ -317,6 +321,12 @@ static json_t *test_members(const Stats *test)
 
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
 {
+    const Progress *line = &log->line;
+    if (line->samples > 0)              // else a resumed run had only the evaluation left
+        log_say(log, "   == epoch: [%lld/%d] | %.1f s | %.0f %s/s | data wait %.1f s | lr %.4g",
+                (long long)epoch, line->epochs, line->seconds,
+                (double)line->samples * log->per_sample / line->seconds, log->unit,
+                line->wait_ms / 1000, line->lr);
     json_t *members = json_pack("{s:I, s:o, s:o}", "epoch", epoch,
                                 "train_loss", log_number(mean_loss(train)),
                                 "train_acc", log_number(percent(train->correct1, train->count)));
