@@ -165,8 +165,14 @@ typedef struct Dropout {
     int layer;          // differs between the dropouts of a network
 } Dropout;
 
+#ifdef __CUDACC__
+#define ALSO_ON_DEVICE __host__ __device__
+#else
+#define ALSO_ON_DEVICE
+#endif
+
 // The random numbers of one sample in one layer.
-static inline uint64_t dropout_stream(uint64_t key, int layer)
+ALSO_ON_DEVICE static inline uint64_t dropout_stream(uint64_t key, int layer)
 {
     uint64_t x = key + (uint64_t)(layer + 1) * 0x9e3779b97f4a7c15u;     // splitmix64
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -175,7 +181,7 @@ static inline uint64_t dropout_stream(uint64_t key, int layer)
 }
 
 // Whether the number at this position is kept. limit: rate * 2^32.
-static inline bool dropout_keeps(uint64_t stream, uint32_t position, uint32_t limit)
+ALSO_ON_DEVICE static inline bool dropout_keeps(uint64_t stream, uint32_t position, uint32_t limit)
 {
     uint32_t x = position ^ (uint32_t)stream;
     x = (x ^ x >> 16) * 0x7feb352du;

@@ -34,11 +34,6 @@ struct Conv {
 
 enum { ALIGNMENT = 16 };            // bytes: of all that the libraries read and write
 
-static cudaDataType_t cuda_type(Type type)
-{
-    return type == TYPE_F32 ? CUDA_R_32F : type == TYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-
 static cudnnDataType_t cudnn_type(Type type)
 {
     return type == TYPE_F32    ? CUDNN_DATA_FLOAT

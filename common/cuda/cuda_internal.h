@@ -98,16 +98,33 @@ void bias_add(Ops *ops, Type type, int64_t rows, int channels, const float *bias
               const void *x, void *y);
 void bias_gradient(Ops *ops, Type type, int64_t rows, int channels, const void *dy, float *dbias);
 
+// For attention, whose products are of matrices of heads (parts, samples, heads, T, d). Copies to
+// them from rows of tokens (samples, T, parts, heads, d), or (if not `split`) back.
+void heads_copy(Ops *ops, const AttentionSpec *s, int parts, bool split, const void *from,
+                void *to);
+// dropped = dropout(softmax(scores)), where backward computes it again; (samples, heads, T, T).
+void softmax_forward(Ops *ops, const AttentionSpec *s, const uint64_t *keys, const float *scores,
+                     void *dropped);
+void softmax_backward(Ops *ops, const AttentionSpec *s, const uint64_t *keys, const float *scores,
+                      const float *d_dropped, void *dropped, void *d_scores);
+
 // --- matrix products -----------------------------------------------------------------------------
 
-// D (m, n) = op(A) op(B), all column-major: element (i, j) of a matrix is at i + j * ld.
+// D (m, n) = op(A) op(B), all column-major: element (i, j) of a matrix is at i + j * ld. `batch`
+// products (0: one) are of matrices that follow each other without gaps.
 typedef struct GemmProblem {
     int m, n, k;
     bool transpose_a, transpose_b;
     int ld_a, ld_b, ld_d;
+    int batch;
     cudaDataType_t dtype, result;   // of A and B; of D
     cublasComputeType_t compute;
 } GemmProblem;
+
+static inline cudaDataType_t cuda_type(Type type)
+{
+    return type == TYPE_F32 ? CUDA_R_32F : type == TYPE_BF16 ? CUDA_R_16BF : CUDA_R_16F;
+}
 
 typedef struct Gemm {
     cublasLtMatmulDesc_t desc;

@@ -7,17 +7,34 @@
 #include <string.h>
 
 enum { GEMM_WORKSPACE = 32 << 20 };     // bytes: what NVIDIA recommends for Hopper
-enum { GEMM_ALIGNMENT = 16 };           // bytes, of every matrix
+enum { GEMM_ALIGNMENT = 16 };           // bytes, of every matrix or of the first of a batch
 
-// A matrix (rows, columns), stored as it is or transposed.
+// A matrix (rows, columns), stored as it is or transposed; or `batch` of them.
 static cublasLtMatrixLayout_t layout_new(cudaDataType_t dtype, bool transposed, int rows,
-                                         int columns, int ld)
+                                         int columns, int ld, int32_t batch)
 {
     cublasLtMatrixLayout_t layout;
     uint64_t first = (uint64_t)(transposed ? columns : rows);
     uint64_t second = (uint64_t)(transposed ? rows : columns);
+    int64_t distance = (int64_t)second * ld;
     CUBLAS(cublasLtMatrixLayoutCreate(&layout, dtype, first, second, ld));
+    if (batch > 0) {
+        CUBLAS(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                                sizeof batch));
+        CUBLAS(cublasLtMatrixLayoutSetAttribute(layout,
+                                                CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                                &distance, sizeof distance));
+    }
     return layout;
+}
+
+// The bytes to which all matrices are aligned: in a batch, their sizes limit that.
+static uint32_t alignment_of(const GemmProblem *p)
+{
+    size_t m = (size_t)p->m, n = (size_t)p->n, k = (size_t)p->k;
+    size_t sizes = p->batch > 0 ? (m * k | k * n | m * n) * (p->dtype == CUDA_R_32F ? 4 : 2) : 0;
+    size_t bits = sizes | GEMM_ALIGNMENT;
+    return (uint32_t)(bits & -bits);    // the lowest bit
 }
 
 static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *p)
@@ -29,7 +46,7 @@ static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProble
     cublasLtMatmulPreference_t preference;
     cublasLtMatmulHeuristicResult_t result;
     uint64_t workspace = GEMM_WORKSPACE;
-    uint32_t alignment = GEMM_ALIGNMENT, reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+    uint32_t alignment = alignment_of(p), reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
     int found = 0;
     CUBLAS(cublasLtMatmulPreferenceCreate(&preference));
     CUBLAS(cublasLtMatmulPreferenceSetAttribute(
@@ -44,8 +61,8 @@ static void choose_algorithm(Gemm *gemm, cublasLtHandle_t blas, const GemmProble
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         blas, gemm->desc, gemm->a, gemm->b, gemm->d, gemm->d, preference, 1, &result, &found);
     CHECK(status == CUBLAS_STATUS_SUCCESS && found == 1, "",
-          "cuBLASLt has no algorithm for a product of (%d, %d) and (%d, %d): %s", p->m, p->k,
-          p->k, p->n, cublasLtGetStatusString(status));
+          "cuBLASLt has no algorithm for a product of (%d, %d) and (%d, %d), batch %d: %s", p->m,
+          p->k, p->k, p->n, p->batch, cublasLtGetStatusString(status));
     CUBLAS(cublasLtMatmulPreferenceDestroy(preference));
     gemm->algorithm = result.algo;
     gemm->workspace = result.workspaceSize;
@@ -60,9 +77,9 @@ void gemm_new(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *p)
                                           sizeof op_a));
     CUBLAS(cublasLtMatmulDescSetAttribute(gemm->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_b,
                                           sizeof op_b));
-    gemm->a = layout_new(p->dtype, p->transpose_a, p->m, p->k, p->ld_a);
-    gemm->b = layout_new(p->dtype, p->transpose_b, p->k, p->n, p->ld_b);
-    gemm->d = layout_new(p->result, false, p->m, p->n, p->ld_d);
+    gemm->a = layout_new(p->dtype, p->transpose_a, p->m, p->k, p->ld_a, p->batch);
+    gemm->b = layout_new(p->dtype, p->transpose_b, p->k, p->n, p->ld_b, p->batch);
+    gemm->d = layout_new(p->result, false, p->m, p->n, p->ld_d, p->batch);
     choose_algorithm(gemm, blas, p);
 }
 

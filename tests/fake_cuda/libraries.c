@@ -374,6 +374,8 @@ typedef struct Layout {
     uint64_t rows, columns;
     int64_t ld;
     cudaDataType_t type;
+    int32_t batch;
+    int64_t distance;           // between the matrices of a batch, in numbers
 } Layout;
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *made)
@@ -427,8 +429,22 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *made, cudaData
                                           uint64_t rows, uint64_t columns, int64_t ld)
 {
     Layout *layout = malloc(sizeof *layout);
-    *layout = (Layout){ rows, columns, ld, type };
+    *layout = (Layout){ rows, columns, ld, type, .batch = 1 };
     *made = (cublasLtMatrixLayout_t)layout;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t name,
+                                                const void *value, size_t bytes)
+{
+    Layout *l = (Layout *)layout;
+    if (name == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT && bytes == sizeof l->batch)
+        memcpy(&l->batch, value, bytes);
+    else if (name == CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET && bytes == sizeof l->distance)
+        memcpy(&l->distance, value, bytes);
+    else
+        fake_die("attribute %d of a matrix", (int)name);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -470,7 +486,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// A matrix in memory with a distance of `ld` between columns or, if transposed, between rows.
+// A matrix in memory with a distance of `ld` between columns or, if transposed, between rows; the first of a batch.
 typedef struct Matrix {
     void *p;
     Layout layout;
@@ -479,7 +495,8 @@ typedef struct Matrix {
 
 static size_t matrix_bytes(const Matrix *m)
 {
-    return ((m->layout.columns - 1) * (size_t)m->layout.ld + m->layout.rows) * number_bytes(m->layout.type);
+    size_t last = (size_t)(m->layout.batch - 1) * (size_t)m->layout.distance;
+    return (last + (m->layout.columns - 1) * (size_t)m->layout.ld + m->layout.rows) * number_bytes(m->layout.type);
 }
 
 static size_t matrix_at(const Matrix *m, uint64_t row, uint64_t column)
@@ -503,9 +520,13 @@ typedef struct Product {
     float alpha, beta;
 } Product;
 
-static void run_product(void *arg)
+static void *matrix_of_batch(const Matrix *m, int i)
 {
-    const Product *p = arg;
+    return (char *)m->p + (size_t)i * (size_t)m->layout.distance * number_bytes(m->layout.type);
+}
+
+static void run_product(const Product *p)
+{
     uint64_t m = p->d.layout.rows, n = p->d.layout.columns;
     uint64_t k = p->a.transposed ? p->a.layout.rows : p->a.layout.columns;
     float *a = matrix_load(&p->a, m, k, false), *b = matrix_load(&p->b, k, n, true);
@@ -519,6 +540,19 @@ static void run_product(void *arg)
         }
     free(a);
     free(b);
+}
+
+static void run_products(void *arg)
+{
+    const Product *all = arg;
+    for (int i = 0; i < all->d.layout.batch; i++) {
+        Product one = *all;
+        one.a.p = matrix_of_batch(&all->a, i);
+        one.b.p = matrix_of_batch(&all->b, i);
+        one.c.p = matrix_of_batch(&all->c, i);
+        one.d.p = matrix_of_batch(&all->d, i);
+        run_product(&one);
+    }
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
@@ -542,7 +576,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     uint64_t b_columns = p.b.transposed ? p.b.layout.rows : p.b.layout.columns;
     if (a_rows != p.d.layout.rows || b_columns != p.d.layout.columns || a_columns != b_rows)
         fake_die("a product of matrices that do not fit each other");
-    fake_do(stream, "product", run_product, &p, sizeof p,
+    int32_t batch = p.d.layout.batch;
+    if (p.a.layout.batch != batch || p.b.layout.batch != batch || p.c.layout.batch != batch)
+        fake_die("a product of batches of different sizes");
+    fake_do(stream, "product", run_products, &p, sizeof p,
             RANGES({ workspace, workspace_bytes }, { a, matrix_bytes(&p.a) }, { b, matrix_bytes(&p.b) },
                    { d, matrix_bytes(&p.d) }));
     return cudaGetLastError() ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
