@@ -338,7 +338,7 @@ fixed_add_kernel(size_t count, const float *__restrict__ values, float limit, bo
 {
     for_each_pack<1>(count, [&](auto, size_t at) {
         bool fits = fabsf(values[at]) <= limit;     // NaN does not
-        int64_t fixed = __float2ll_rn(fits ? values[at] * 0x1p40f : 0);
+        int64_t fixed = llrintf(fits ? values[at] * 0x1p40f : 0);
         sums[at] = fixed + (add ? sums[at] : 0);
         if (!fits)
             *overflow = 1;
