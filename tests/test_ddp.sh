@@ -80,6 +80,12 @@ expect 3 'trained with --devices 4 -b 8' ddp run 02 -n 4 -- -b 8
 expect 3 'trained with -n 4 -b 8' ddp run 03 -n 4 -- -b 8
 expect 4 'launched --nproc-per-node 4 -- build/cpu/04_four/train -b 8' ddp run 04 -n 4 -- -b 8
 expect 3 'trained with --help' ddp run 04 -- --help
+expect 1 '--watch needs python3' ddp run 03 --watch
+pretend python3 'echo "server $*"'
+expect 4 'launched --max-restarts 3 --nproc-per-node 2 -- build/cpu/04_four/train -b 8 --trace=t --metrics /' \
+    ddp run 04 --watch -- -b 8 --trace=t
+expect 3 'trained with -n 4 --metrics m --trace t' ddp run 03 --watch -n 4 -- --metrics m --trace t
+rm "$TMP/bin/python3"
 sed -i 's,^CMAKE_HOME.*,CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere,' build/CMakeCache.txt
 expect 3 'was moved or copied' ddp run 01
 expect 1 'the cuda backend cannot be built here' ddp run 01 --backend cuda

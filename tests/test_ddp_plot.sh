@@ -77,6 +77,8 @@ expect 2 "argument --step: must be at least 1" ddp plot run.json --step 0
 expect 2 "are for --trace files" ddp plot --step 1 a.jsonl
 expect 2 "can share a picture" ddp plot a.jsonl confusion.csv
 expect 1 "plot: nothing.jsonl: No such file or directory" ddp plot nothing.jsonl
+expect 2 "FILE.html is for --trace files" ddp plot a.jsonl -o a.html
+expect 2 "FILE.html is for --trace files" ddp plot run.json confusion.csv -o a.html
 head -1 a.jsonl >config.jsonl
 expect 1 "config.jsonl: no steps and no epochs" ddp plot config.jsonl
 expect 1 "empty.json: there are no spans" ddp plot empty.json

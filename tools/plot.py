@@ -5,6 +5,7 @@
                                  several), points are the test set after each epoch
     ./ddp plot --usage FILE      processor, memory and GPU use, which ./ddp usage wrote
     ./ddp plot RUN.json          timeline of a training step from a --trace file, with a lane for each thread
+    ./ddp plot RUN.json [RUN.jsonl] -o RUN.html     the page of ./ddp run --watch, with the whole run inside
     ./ddp plot PREDICTIONS.csv   confusion matrix from a --predictions file
 """
 # Each view has a function that reads a file into numbers, and one that draws them: only that one needs matplotlib.
@@ -168,6 +169,7 @@ class Span:
     begin: float                # ms
     end: float
     name: str
+    call: str = ""              # of a collective: "gradients #212", the same on all ranks
     parent: "Span" = None       # the span around it, on the same track
 
     def around(self):
@@ -192,7 +194,8 @@ def read_timeline(path):
         if e["ph"] == "M" and "name" in e["args"]:
             names[lane if e["name"] == "thread_name" else e["pid"]] = re.sub(r"[\0-\x1f\x7f]", " ", e["args"]["name"])
         elif e["ph"] in "BX":
-            span = Span("", "", begin, begin + e["dur"] / 1e3 if "dur" in e else None, e["name"])
+            span = Span("", "", begin, begin + e["dur"] / 1e3 if "dur" in e else None, e["name"],
+                        e.get("args", {}).get("call", ""))
             lanes.setdefault(lane, []).append(span)
             if e["ph"] == "B":
                 begun.setdefault(lane, []).append(span)
@@ -318,6 +321,15 @@ def draw_timeline(paths, output, name=None, first=None, count=1):
     return f"{what}: {end - begin:.1f} ms"
 
 
+def write_page(paths, output):
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "run.html"), encoding="utf-8") as file:
+        before, after = file.read().split("[]</script>")
+    events = [event for path in paths for event in read_events(path)]
+    with open(output, "w", encoding="utf-8") as file:
+        file.write(before + json.dumps(events, separators=(",", ":")).replace("<", "\\u003c") + "</script>" + after)
+    return f"{len(events)} events"
+
+
 # --- confusion matrices -----------------------------------------------------------------------------
 
 
@@ -407,15 +419,15 @@ def parse():
     parser = argparse.ArgumentParser(prog="./ddp plot", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png")
+    parser.add_argument("-o", dest="output", help="FILE.svg or FILE.png; for a --trace file also FILE.html")
     parser.add_argument("--text", action="store_true", help="curves: draw in the terminal")
     parser.add_argument("--usage", action="store_true", help="draw what ./ddp usage wrote")
     parser.add_argument("--step", type=positive, metavar="N", help="timeline: training step N instead of a typical one")
     parser.add_argument("--steps", type=positive, default=1, metavar="K", help="timeline: number of steps (1)")
     parser.add_argument("--span", metavar="NAME", help="timeline: spans of this name instead of steps: --span evaluate")
     args = parser.parse_args()
-    if args.output and not args.output.endswith((".svg", ".png")):
-        parser.error(f"-o must be FILE.svg or FILE.png, not '{args.output}'")
+    if args.output and not args.output.endswith((".svg", ".png", ".html")):
+        parser.error(f"-o must be FILE.svg, FILE.png or FILE.html, not '{args.output}'")
     return parser, args
 
 
@@ -423,11 +435,16 @@ def choose_view(parser, args):
     """-> the picture's path, and a function that draws it. Wrong combinations of options end the program."""
     views = [view_of(path) for path in args.files]
     output, draw = views[0]
+    kinds = {view[1] for view in views}
+    if args.output and args.output.endswith(".html"):
+        if draw_timeline not in kinds or kinds - {draw_timeline, draw_curves} or args.usage or args.text:
+            parser.error("FILE.html is for --trace files, with or without the run's --metrics")
+        return args.output, write_page
     if args.usage:
         if draw is not draw_curves or len(views) > 1 or args.text:
             parser.error("--usage is for one file of ./ddp usage")
         output, draw = "usage.svg", draw_usage
-    if len(views) > 1 and {view[1] for view in views} != {draw_curves}:
+    if len(views) > 1 and kinds != {draw_curves}:
         parser.error("only --metrics files can share a picture")
     if args.text and draw is not draw_curves:
         parser.error("--text is for --metrics files")

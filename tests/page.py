@@ -1,0 +1,172 @@
+"""page.py LAUNCH TRAIN [browser] - the page of a run: over HTTP, or in a headless Chromium.
+
+Three ranks train, one is paused and killed through the page, and the run restarts and ends with the hash of an
+undisturbed run.
+"""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import browser
+
+LAUNCH, TRAIN = sys.argv[1:3]
+TOOLS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tools")
+OPTIONS = ("-a lenet --data synthetic --threads 1 -b 8 -p 1 --epochs 1 --test-samples 8 --save net.st --save-every 5 "
+           "--resume auto --slow-network 200 --train-samples").split()
+failed = 0
+
+
+def expect(what, holds, more=""):
+    global failed
+    if not holds:
+        print(f"not so: {what}", more)
+        failed += 1
+
+
+class Run:
+    """A run with its page, in an empty folder of its own."""
+
+    def __init__(self, name, samples, watch=True):
+        os.makedirs(f"{name}/files")
+        server = f"python3 '{TOOLS}/watch.py' files/trace files/metrics files </dev/null >/dev/null & " if watch else ""
+        self.process = subprocess.Popen(
+            ["bash", "-c", f'{server}exec "$@"', "-", LAUNCH, "--max-restarts", "2", "-n", "3", "--", TRAIN, *OPTIONS,
+             str(samples), "--trace", "files/trace", "--metrics", "files/metrics"],
+            cwd=name, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.name, self.address, self.port = name, None, None
+        while watch and not self.address:
+            found = re.search(r"http://127\.0\.0\.1:(\d+)/[\w-]{22}/", self.process.stderr.readline())
+            self.address, self.port = (found[0], int(found[1])) if found else (None, None)
+        self.events = iter([])
+
+    def end(self):
+        """-> exit status, weight hash"""
+        out, err = self.process.communicate(timeout=60)
+        found = re.search("weight hash: (.*)", out)
+        expect("there is a hash", found or self.process.returncode, err)
+        return self.process.returncode, found and found[1]
+
+    def expect_gone(self):
+        """The server has ended, its port is free, and its folder is removed."""
+        time.sleep(0.3)         # it waits for the pages to get the last events
+        until = time.monotonic() + 5
+        while os.path.exists(f"{self.name}/files") and time.monotonic() < until:
+            time.sleep(0.05)
+        expect("the folder is removed", not os.path.exists(f"{self.name}/files"))
+        expect("the port is free", ask(f"{self.address}") == "refused", ask(f"{self.address}"))
+
+
+def ask(address, data=None):
+    """-> the status, or "refused" """
+    try:
+        return urllib.request.urlopen(urllib.request.Request(address, data=data), timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except urllib.error.URLError:
+        return "refused"
+
+
+def messages(address):
+    for line in urllib.request.urlopen(address + "events", timeout=30):
+        if line.startswith(b"data: "):
+            yield json.loads(line[6:])
+
+
+def over_http(wanted):
+    run = Run("killed", 2400)
+    local = f"0100007F:{run.port:04X}"
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        expect("it listens on the loopback only", [line.split()[1] for line in table
+                                                   if line.split()[1].endswith(local[8:])][:1] == [local])
+    base = run.address.rsplit("/", 2)[0]
+    for path in ("/", "/events", "/wrong-token/", "/wrong-token/events"):
+        expect(f"{path} needs the token", ask(base + path) == 404)
+    expect("so has a signal", ask(f"{base}/wrong-token/1/KILL", b"") == 404)
+    expect("the page is there", ask(run.address) == 200)
+    spans, states, joined, told, first, hashes = 0, None, {}, None, [], []
+    for message in messages(run.address):
+        for event in message["events"]:
+            if event.get("ph") == "B":
+                spans += 1
+                if "call" in event.get("args", {}):
+                    joined.setdefault(event["args"]["call"], set()).add(event["pid"])
+            elif event.get("event") == "ranks":
+                states = event["ranks"]
+            elif event.get("event") == "end":
+                hashes.append(event["weight_hash"])
+        letters = "".join(state for _, state in states or [])
+        if letters == "RRR" and told is None and spans > 300:
+            for path in ("3/KILL", "-1/KILL", "1/TERM", "x/KILL", "1", ""):
+                expect(f"no signal: {path}", ask(run.address + path, b"") == 404)
+            expect("a pause", ask(run.address + "1/STOP", b"") == 200)
+            told = "STOP"
+        elif letters == "RTR" and told == "STOP":
+            ask(run.address + "1/CONT", b"")
+            told = "CONT"
+        elif letters == "RRR" and told == "CONT":
+            expect("a kill", ask(run.address + "2/KILL", b"") == 200)
+            told, first = "KILL", [pid for pid, _ in states]
+    expect("all was sent", told == "KILL", told)
+    expect("new ranks", {pid for pid, _ in states}.isdisjoint(first), (states, first))
+    expect("all ranks have the same calls", sum(ranks == {0, 1, 2} for ranks in joined.values()) > 50)
+    status, weights = run.end()
+    expect("the killed run has the same hash", (status, [weights], weights) == (0, hashes, wanted),
+           (status, weights, hashes, wanted))
+    run.expect_gone()
+    run = Run("interrupted", 80000)
+    for message in messages(run.address):
+        if any(event.get("name") == "forward" for event in message["events"]):
+            run.process.send_signal(signal.SIGINT)
+    expect("Ctrl-C ends the run", run.end()[0] == 130)
+    run.expect_gone()
+
+
+def in_a_browser(wanted):
+    run = Run("killed", 4800)
+    page = browser.Page(run.address)
+    expect("it shows steps", page.wait("starts.length > 5 && document.querySelectorAll('#lanes rect').length > 20", 30))
+    expect("ranks' bars are joined", page.wait("document.querySelectorAll('#lanes path[fill-opacity]').length > 1", 10))
+    page.click('[data-rank="1"][data-name=STOP]')
+    expect("the others wait for a paused rank", page.wait(
+        "/paused/.test($('names').children[1].innerText) && /waits for rank 1/.test($('names').children[0].innerText) &&"
+        "/waits for rank 1/.test($('names').children[2].innerText)", 10), page.js("$('names').innerText"))
+    page.click('[data-rank="1"][data-name=CONT]')
+    expect("it continues", page.wait("!/paused|waits for rank 1/.test($('names').innerText)", 10))
+    page.click('[data-rank="2"][data-name=KILL]')
+    expect("a dead rank is crossed out", page.wait("document.querySelectorAll('#lanes .dead').length == 1", 10))
+    expect("it shows the restart", page.wait("restarts == 1 && starts.length > 5", 20))
+    status, weights = run.end()
+    expect("the killed run has the same hash", (status, weights) == (0, wanted), (status, weights, wanted))
+    expect("it shows the hash", page.wait(f"/{wanted}/.test($('what').textContent) && ended", 5))
+    expect("no errors", not page.errors, page.errors)
+    run.expect_gone()
+    page.close()
+
+
+def main():
+    alone = Run("alone", 4800 if "browser" in sys.argv else 2400, watch=False)
+    _, wanted = alone.end()
+    subprocess.run([sys.executable, f"{TOOLS}/plot.py", "alone/files/trace", "alone/files/metrics", "-o", "run.html"],
+                   check=True, stderr=subprocess.DEVNULL)
+    if "browser" in sys.argv:
+        page = browser.Page(f"file://{os.path.abspath('run.html')}", "1024,768")
+        expect("a file shows the whole run", page.wait(f"/{wanted}/.test($('what').textContent)", 10))
+        expect("it has bars", page.wait("document.querySelectorAll('#lanes rect').length > 20", 5))
+        begin = page.js("at")
+        page.click("#on")
+        expect("the next step", page.js("at") > begin and not page.errors, page.errors)
+        expect("it fits the screen", page.js("document.documentElement.scrollWidth") <= 1024)
+        page.close()
+        in_a_browser(wanted)
+    else:
+        over_http(wanted)
+    sys.exit(failed > 0)
+
+
+main()

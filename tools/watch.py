@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""watch.py TIMELINE METRICS [REMOVE] - serves a page that shows the run of the parent process. ./ddp run --watch uses it.
+
+It listens on the loopback only, and only under a path with a random token. It ends with its parent. REMOVE: a folder
+that it then removes.
+"""
+import collections
+import hmac
+import http.server
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+KEPT = 100000                   # events that a page gets when it opens
+SIGNALS = {name: getattr(signal, f"SIG{name}") for name in ("KILL", "STOP", "CONT")}
+
+
+class Tail:
+    """The new lines of a file that grows, and that a restarted run may empty."""
+
+    def __init__(self, path):
+        self.path, self.offset, self.head, self.rest = path, 0, b"", b""
+
+    def read(self):
+        try:
+            with open(self.path, "rb") as file:
+                head = file.read(len(self.head) or 120)
+                if os.fstat(file.fileno()).st_size < self.offset or head != self.head:
+                    self.offset, self.head, self.rest = 0, b"", b""
+                file.seek(self.offset)
+                lines = (self.rest + file.read()).split(b"\n")
+                self.offset = file.tell()
+        except FileNotFoundError:
+            return
+        self.rest = lines.pop()
+        self.head = self.head or b"\n".join(lines[:2])[:120]
+        for line in lines:
+            try:
+                yield json.loads(line.rstrip(b","))
+            except ValueError:
+                continue            # the bracket at the beginning
+
+
+class Ranks:
+    """The parent's children, in the order of their ranks; without ranks, the parent itself."""
+
+    def __init__(self, parent):
+        self.parent, self.pids, self.killed, self.seen = parent, [], set(), None
+
+    def look(self):
+        """-> [(pid, state)]: R runs, T is paused, K died first, X ended after that"""
+        states = [self.state(pid) for pid in self.pids]
+        with open(f"/proc/{self.parent}/task/{self.parent}/children", encoding="ascii") as file:
+            children = [int(word) for word in file.read().split() if int(word) != os.getpid()]
+        new = [pid for pid in children if pid not in self.pids]
+        if new and (self.pids == [self.parent] or all(state in "XK" for state in states)):
+            self.pids, self.killed = [], set()          # the first ranks, or those of a restart
+        self.pids = self.pids + new or [self.parent]
+        gone = [pid for pid in self.pids if self.state(pid) == "X"]
+        if not self.killed and 0 < len(gone) < len(self.pids):
+            self.killed.add(gone[0])
+        return [(pid, self.state(pid)) for pid in self.pids]
+
+    def state(self, pid):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                letter = file.read().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            letter = "Z"
+        return ("K" if pid in self.killed else "X") if letter in "ZX" else "T" if letter == "T" else "R"
+
+    def send(self, rank, name):
+        pid = dict(enumerate(self.pids))[rank]          # no negative ones
+        if name == "KILL":
+            self.killed.add(pid)
+        os.kill(pid, SIGNALS[name])
+
+
+class Feed:
+    """Events with their numbers, for any number of pages."""
+
+    def __init__(self):
+        self.events, self.count, self.more, self.ended = collections.deque(maxlen=KEPT), 0, threading.Condition(), False
+        self.kept = []                      # names, and what the page shows beside the lanes
+
+    def add(self, events, ended=False):
+        with self.more:
+            self.events.extend(events)
+            self.kept += [event for event in events if event.get("ph", "M") == "M"]
+            self.count += len(events)
+            self.ended |= ended
+            self.more.notify_all()
+
+    def after(self, number):
+        """Waits, at most 1 s -> the events from this number on, the next number, whether these are the last"""
+        with self.more:
+            self.more.wait_for(lambda: self.count > number or self.ended, 1)
+            new = min(self.count - number, len(self.events))
+            first = self.kept if self.count > new and number == 0 else []
+            return first + list(self.events)[len(self.events) - new:], self.count, self.ended
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    token = feed = ranks = None
+
+    def log_message(self, *_):
+        pass
+
+    def allowed(self):
+        """-> the path after the token, or None"""
+        token, _, rest = self.path[1:].partition("/")
+        return rest if hmac.compare_digest(token.encode(), self.token.encode()) else None
+
+    def head(self, status, kind="text/plain"):
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.end_headers()
+
+    def do_GET(self):
+        what = self.allowed()
+        if what == "":
+            self.head(200, "text/html; charset=utf-8")
+            with open(f"{HERE}/run.html", "rb") as file:
+                shutil.copyfileobj(file, self.wfile)
+        elif what == "events":
+            self.head(200, "text/event-stream")
+            number, ended = 0, False
+            while not ended:
+                events, number, ended = self.feed.after(number)
+                text = json.dumps({"now": time.monotonic() * 1e6, "events": events, "ended": ended})
+                self.wfile.write(f"data: {text}\n\n".encode())
+        else:
+            self.head(404)
+
+    def do_POST(self):
+        what = (self.allowed() or "").split("/")
+        try:
+            self.ranks.send(int(what[0]), what[1])
+            self.head(200)
+        except (ValueError, IndexError, KeyError, ProcessLookupError):
+            self.head(404)
+
+
+class Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):      # a closed page is no error
+            super().handle_error(request, client_address)
+
+
+def main():
+    timeline, metrics, *remove = sys.argv[1:]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)        # the run handles it, and this process ends with the run
+    parent = os.getppid()
+    tails, feed, ranks = [Tail(timeline), Tail(metrics)], Feed(), Ranks(parent)
+    Handler.token, Handler.feed, Handler.ranks = secrets.token_urlsafe(16), feed, ranks
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"watch this run: http://127.0.0.1:{server.server_port}/{Handler.token}/", file=sys.stderr, flush=True)
+    while os.getppid() == parent:
+        try:
+            seen = ranks.look()
+        except OSError:                                 # the parent has just ended
+            break
+        new = [event for tail in tails for event in tail.read()]
+        if seen != ranks.seen:
+            ranks.seen = seen
+            new.append({"event": "ranks", "ranks": seen})
+        if new:
+            feed.add(new)
+        time.sleep(0.05)
+    feed.add([event for tail in tails for event in tail.read()], ended=True)
+    time.sleep(0.3)                                     # for the pages to get it
+    server.server_close()
+    for folder in remove:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+main()

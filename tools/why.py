@@ -1,0 +1,294 @@
+#!/usr/bin/env python3
+"""./ddp why RUN.json... [RUN.jsonl] - explains where the time of a training step went, and what would change it.
+
+RUN.json: the run's --trace file, or one of each rank. RUN.jsonl: its --metrics file, which adds the options. The
+times are medians over the steps of the run's second half. Predictions use the model of docs/scaling.md with this run's
+own numbers.
+"""
+import importlib.machinery
+import importlib.util
+import os
+import re
+import statistics
+import sys
+from collections import Counter, defaultdict
+
+from plot import find_units, read_events, read_timeline, view_of, draw_curves, draw_timeline
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
+COMPUTE, EXCHANGE = r"forward|loss|backward|optimizer|cast|unscale", r"all_|wait for gradients|slow network|compare|broadcast"
+# name: (ranks or 0: this run's, latency in us, bandwidth of one connection in GB/s); see docs/scaling.md
+NETWORKS = {"1 Gbit/s": (0, 50, 0.118), "25 Gbit/s": (8, 14, 2.9), "NVLink": (8, 3.4, 370)}
+
+
+def load_model():
+    loader = importlib.machinery.SourceFileLoader("scaling_model", f"{HERE}/scaling_model")
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("scaling_model", loader))
+    loader.exec_module(module)
+    return module
+
+
+def kind_of(span):
+    return ("compute" if re.match(COMPUTE, span.name) else "exchange" if re.match(EXCHANGE, span.name)
+            else "images" if span.name == "wait for data" else "other")
+
+
+def milliseconds(span):
+    return span.end - span.begin
+
+
+# --- reading ----------------------------------------------------------------------------------------
+
+
+def read_run(paths):
+    """-> {rank: its lanes}, the options and facts of the metrics' first line"""
+    ranks, config = defaultdict(dict), {}
+    for path in paths:
+        view = view_of(path)[1]
+        if view is draw_curves:
+            config = config or next((e for e in read_events(path) if e.get("event") == "config"), {})
+        elif view is draw_timeline:
+            for lane, spans in read_timeline(path).items():
+                ranks[lane[0]][lane] = spans
+        else:
+            raise ValueError(f"{path} is neither a timeline (--trace) nor metrics")
+    if not ranks:
+        raise ValueError("there is no timeline among these files; make one with --trace RUN.json")
+    return dict(sorted(ranks.items())), config
+
+
+def read_steps(lanes):
+    """-> one rank's steps of the run's second half: [(ms of each kind, ms of each span's name, calls)]. calls:
+    {number: (bytes, ms, ms of the simulated network)} of the gradients' all-reduces."""
+    main = next((spans for spans in lanes.values() if any(s.name == "forward" for s in spans)), [])
+    units, steps = find_units({0: main}, None), []
+    for begin, end in units[len(units) // 2:-1]:        # the last one contains the evaluation
+        kinds, names, calls = defaultdict(float), defaultdict(float), {}
+        for span in main:
+            if not begin <= span.begin < end or span.name == "epoch":
+                continue
+            inside, kind = [s for s in span.around() if s.name != "epoch"], kind_of(span)
+            if not inside:
+                kinds[kind] += milliseconds(span)
+                names[span.name] += milliseconds(span)
+            elif kind == "exchange" and kind_of(inside[0]) == "compute":    # without overlap
+                kinds["exchange"] += milliseconds(span)
+                kinds["compute"] -= milliseconds(span)
+                names[inside[0].name] -= milliseconds(span)
+        for spans in lanes.values():
+            here = [s for s in spans if begin <= s.begin < end]
+            for span, after in zip(here, here[1:] + [None]):
+                if span.call.startswith("gradients #"):
+                    size, unit = re.search(r"([\d.]+) (B|KB|MB)", span.name).groups()
+                    slow = milliseconds(after) if after and after.name == "slow network" else 0
+                    calls[span.call] = float(size) * UNITS[unit], milliseconds(span), slow
+        kinds["step"] = end - begin
+        steps.append((kinds, names, calls))
+    return steps
+
+
+# --- what the numbers mean ----------------------------------------------------------------------------
+
+
+class Run:
+    """ranks: read_run's; every number in ms."""
+
+    def __init__(self, ranks, config):
+        self.steps = {rank: read_steps(lanes) for rank, lanes in ranks.items()}
+        self.count = min(len(steps) for steps in self.steps.values())
+        if self.count < 3:
+            raise ValueError("too few steps: train at least 8")
+        self.config, self.options, self.size = config, config.get("options", {}), len(ranks)
+        self.ms = {kind: statistics.median(step[0][kind] for steps in self.steps.values() for step in steps)
+                   for kind in ("step", "exchange", "images")}
+        self.ms["compute"] = self.ms["step"] - self.ms["exchange"] - self.ms["images"]
+        backward = statistics.median(step[1]["backward"] for steps in self.steps.values() for step in steps)
+        self.backward = min(max(backward / self.ms["compute"], 0.01), 1)
+        self.find_messages()
+        self.late, self.late_share, self.late_ms = self.find_late()
+
+    def find_messages(self):
+        """A call's time on the network is its shortest on any rank: on the others it includes the wait for that one."""
+        times = defaultdict(list)
+        for of_rank in self.steps.values():
+            for _, _, calls in of_rank:
+                for call, (size, ms, slow) in calls.items():
+                    times[call].append((ms + slow, size))
+        by_size = defaultdict(list)
+        for found in times.values():
+            by_size[found[0][1]].append(min(found)[0])
+        self.messages = {size: statistics.median(found) for size, found in by_size.items()}
+        calls = [step[2].values() for step in self.steps[min(self.steps)]]
+        self.gradients = statistics.median(sum(call[0] for call in of_step) for of_step in calls)
+        self.calls = statistics.median(map(len, calls))
+        self.network = sum(sum(found) for found in by_size.values()) / max(1, len(times)) * self.calls
+        # A message is never smaller than a layer, whatever --bucket-mb says.
+        self.bucket = self.options.get("bucket_mb", 25)
+        if self.bucket and self.calls:
+            self.bucket = max(self.bucket, self.gradients / self.calls / 2**20)
+
+    def find_late(self):
+        """-> the rank that most often has the shortest all-reduces in a step, in which share of the steps, by how
+        much. The others' are longer, because they wait for it. This needs no common clock."""
+        last, by = Counter(), defaultdict(list)
+        for number in range(self.count if self.size > 1 else 0):
+            waits = {rank: sum(call[1] for call in steps[number - self.count][2].values())
+                     for rank, steps in self.steps.items()}
+            rank = min(waits, key=waits.get)
+            last[rank] += 1
+            by[rank].append(max(waits.values()) - waits[rank])
+        if not last:
+            return None, 0, 0
+        rank, times = last.most_common(1)[0]
+        return rank, times / self.count, statistics.median(by[rank])
+
+    def is_late(self):
+        """Is that more than chance? Two standard deviations."""
+        chance = 1 / self.size
+        chance += 2 * (chance * (1 - chance) / self.count) ** 0.5
+        return self.size > 1 and self.late_share > chance and self.late_ms >= 0.02 * self.ms["step"]
+
+    def excess(self):
+        """-> the span in which the late rank is longer than the others, by how much"""
+        names = {name for steps in self.steps.values() for step in steps for name in step[1]} - {"wait for gradients"}
+
+        def typical(rank, name):
+            return statistics.median(step[1][name] for step in self.steps[rank])
+        more = {name: typical(self.late, name) - statistics.median(typical(rank, name) for rank in self.steps
+                                                                  if rank != self.late) for name in names}
+        name = max(more, key=more.get)
+        return name, more[name]
+
+
+class Prediction:
+    """scaling_model with this run's numbers. Where the run waited longer than the model says, the rest of the wait
+    stays; where it waited less, all waits are shorter by this factor."""
+
+    def __init__(self, run):
+        self.run, self.model = run, load_model()
+        times = {(run.size, size): 1e3 * ms for size, ms in run.messages.items()}
+        try:
+            self.latency, self.bandwidth = self.model.fit(times)        # us, bytes per us
+            self.latency = max(0.0, self.latency)
+            self.one_size = False
+        except ValueError:                                              # not two sizes, or only noise
+            factor = 2 * (run.size - 1) / run.size
+            self.latency, self.bandwidth = 0.0, run.gradients * factor / (1e3 * run.network)
+            self.one_size = True
+        self.modelled = self.wait()
+
+    def wait(self, ranks=None, batch=1, shrink=1, network=None, **changed):
+        latency, bandwidth = network or (self.latency, self.bandwidth / 1e3)
+        run, options = self.run, {**self.run.options, **changed}
+        gradients, compute = run.gradients / shrink, batch * run.ms["compute"] * 1e-3
+        bucket = changed.get("bucket_mb", run.bucket)
+        overlap = options.get("overlap", 1) if bucket else 0
+        o = self.model.parse_model([
+            "--step-ms", "1", "--gradient-bytes", "1", "--backward", f"{run.backward}", "--overlap", f"{int(overlap)}",
+            "--bucket-mb", f"{bucket / shrink}", "--algorithm", "ring",
+            "--latency-us", f"{latency}", "--bandwidth-GBps", f"{bandwidth}", "--call-us", "0"])
+        return 1e3 * self.model.exposed(o, ranks or run.size, compute, gradients)
+
+    def step(self, batch=1, network=None, **changed):
+        """ms of a step, and the share of it that computes"""
+        compute, wait = batch * self.run.ms["compute"], self.wait(batch=batch, network=network, **changed)
+        measured, modelled = self.run.ms["exchange"], self.modelled
+        if not network:
+            wait = wait * measured / modelled if modelled > measured else wait + measured - modelled
+        total = compute + batch * self.run.ms["images"] + wait
+        return total, 100 * compute / total
+
+
+# --- the report -----------------------------------------------------------------------------------------
+
+
+def print_time(run):
+    ms = run.ms
+    print(f"{ms['step']:.1f} ms a step, {run.size} rank{'s' * (run.size > 1)} ({run.count} steps)")
+    hidden = max(0.0, run.network - max(0.0, ms["exchange"] - (run.late_ms if run.is_late() else 0)))
+    notes = {"exchange": f"the all-reduce takes {run.network:.1f} ms, of which {hidden:.1f} are hidden"}
+    for kind, what in (("compute", "forward, backward, optimizer"), ("exchange", "waiting for gradients"),
+                       ("images", "waiting for images")):
+        if kind != "exchange" or run.size > 1:
+            note = notes.get(kind, "")
+            print(f"  {what:<29} {ms[kind]:8.1f} ms {100 * ms[kind] / ms['step']:4.0f} %    {note}".rstrip())
+    if run.is_late():
+        name, more = run.excess()
+        print(f"  rank {run.late} is last in {100 * run.late_share:.0f} % of the steps, by {run.late_ms:.1f} ms: "
+              f"it spends {more:.1f} ms more in '{name}'")
+    elif run.size > 1:
+        print(f"  no rank is clearly slower: rank {run.late} is last most often, in {100 * run.late_share:.0f} % of "
+              f"the steps, by {run.late_ms:.1f} ms")
+
+
+def print_cause(run):
+    ms = run.ms
+    causes = {"The network limits this run.": max(0.0, ms["exchange"] - (run.late_ms if run.is_late() else 0)),
+              f"Rank {run.late} limits this run: the others wait for it.": run.late_ms if run.is_late() else 0,
+              "Loading limits this run: more --workers, or smaller images.": ms["images"]}
+    cause = max(causes, key=causes.get)
+    print(cause if causes[cause] > 0.1 * ms["step"] else "Computing limits this run.")
+
+
+def print_predictions(run):
+    p, now, options = Prediction(run), run.ms["step"], run.options
+    print(f"From the same numbers (a message takes {2e-3 * (run.size - 1) * p.latency:.2g} ms and its bytes "
+          f"{p.bandwidth / 1e3:.3g} GB/s):")
+    current = options.get("bucket_mb", 25)
+    sizes = {mb: p.step(bucket_mb=mb)[0] for mb in ((25,) if p.one_size else (1, 4, 10, 25, 100, 0))}
+    best = min(sizes, key=sizes.get)
+    rows = [(f"--bucket-mb {best:g}", sizes[best])] if sizes[best] < 0.98 * now and best != current else []
+    if not options.get("overlap", 1):
+        rows.append(("--overlap 1", p.step(overlap=1)[0]))
+    if options.get("compress", "none") == "none":
+        rows.append(("--compress bf16" + " (from 05 on)" * ("compress" not in options), p.step(shrink=2)[0]))
+    if run.is_late():
+        rows.append((f"rank {run.late} as fast as the others", now - min(run.late_ms, run.ms["exchange"])))
+    for what, ms in rows:
+        print(f"  {what:<30} {ms:8.1f} ms a step instead of {now:.1f}")
+    if not p.one_size and not any("bucket" in row[0] for row in rows):
+        print(f"  --bucket-mb {current:g} is {'' if best == current else 'almost '}the best size")
+    batch = options.get("batch_size")
+    print(f"  {'-b ' + str(2 * batch) if batch else 'twice the batch':<30} {p.step(batch=2)[1]:8.0f} % of the time "
+          f"computes instead of {p.step()[1]:.0f} %")
+    for name, (ranks, *network) in NETWORKS.items():
+        ms, share = p.step(ranks=ranks or run.size, network=network)
+        print(f"  {f'{ranks or run.size} ranks on {name}':<30} {share:8.0f} %, {ms:.1f} ms a step")
+    if p.one_size:
+        print("It cannot know the latency: all messages have one size. A second run with a smaller --bucket-mb tells.")
+
+
+def print_limits(run):
+    cores, threads = run.config.get("cores"), run.options.get("threads") or 1
+    if not run.config:
+        print("It does not know the options or whether ranks share cores: add the run's --metrics file.")
+    elif run.size > 1 and run.size * (threads + 1) > cores:
+        print(f"The ranks and their network threads share {cores} cores: what overlaps slows backward down, so gains "
+              "may be smaller. More ranks here would share the same cores.")
+
+
+def main():
+    paths = sys.argv[1:]
+    if not paths or any(path.startswith("-") for path in paths):
+        print(__doc__.strip())
+        sys.exit(0 if paths and paths[0] in ("-h", "--help") else 2)
+    try:
+        run = Run(*read_run(paths))
+        if not run.config.get("device", "CPU").startswith("CPU"):
+            print(f"{run.ms['step']:.1f} ms a step. On a GPU, spans show when the host made the calls, not when they "
+                  "ran: use nsys, see docs/gpu.md.")
+            return
+        print_time(run)
+        print_cause(run)
+        if run.size > 1 and run.messages:
+            print_predictions(run)
+        print_limits(run)
+    except OSError as error:
+        sys.exit(f"why: {error.filename}: {error.strerror}")
+    except (ValueError, KeyError, TypeError) as error:
+        sys.exit(f"why: {', '.join(paths)}: {error}")
+
+
+if __name__ == "__main__":
+    main()
