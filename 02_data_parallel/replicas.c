@@ -95,17 +95,17 @@ static void forward(Replica *replica)
 static void gather_logits(Replica *replica)
 {
     const Model *to = replica->all->replica[0].model;
-    size_t classes = (size_t)to->config.classes;
-    copy(replica, to->logits + (size_t)replica->first * classes, replica->model->logits,
-         (size_t)replica->rows * classes);
+    size_t each = (size_t)(to->config.classes * to->per_row);
+    copy(replica, to->logits + (size_t)replica->first * each, replica->model->logits,
+         (size_t)replica->rows * each);
 }
 
 static void scatter_dlogits(Replica *replica)
 {
     const Model *from = replica->all->replica[0].model;
-    size_t classes = (size_t)from->config.classes;
-    copy(replica, replica->model->dlogits, from->dlogits + (size_t)replica->first * classes,
-         (size_t)replica->rows * classes);
+    size_t each = (size_t)(from->config.classes * from->per_row);
+    copy(replica, replica->model->dlogits, from->dlogits + (size_t)replica->first * each,
+         (size_t)replica->rows * each);
 }
 
 static void backward(Replica *replica) { model_backward(replica->model, NULL, NULL); }

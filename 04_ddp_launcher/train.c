@@ -31,6 +31,7 @@ typedef struct Config {
     bool drop_last;
     DdpConfig ddp;
     const char *arch;
+    GptConfig gpt;
     int epochs, batch_size, max_steps, threads;
     int64_t seed;
     bool shuffle, dry_run;
@@ -71,7 +72,7 @@ static void train_options(Args *args, Config *c)
 
 static void parse(Args *args, Config *c, int argc, char **argv)
 {
-    model_options(args, &c->arch);
+    model_options(args, &c->arch, &c->gpt);
     data_options(args, &c->data);
     train_options(args, c);
     checkpoint_options(args, &c->checkpoint);
@@ -85,6 +86,7 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     ddp_options(args, &c->ddp);
     args->summary = "Trains a network: an image classifier or a language model.";
     args_parse(args, argc, argv);
+    model_check_options(args, &c->gpt);
     optim_default_warmup(args, &c->optim);
     checkpoint_check_options(args, &c->checkpoint);
 }
@@ -146,7 +148,7 @@ static void forward_backward(Job *job, const Batch *batch)
     model_forward(job->model, batch->images, batch->rows, true);
     trace_end();
     trace_begin("loss");
-    loss_cross_entropy(job->ops, batch->rows, job->data.train.classes, job->model->logits,
+    loss_cross_entropy(job->ops, batch->targets, job->data.train.classes, job->model->logits,
                        batch->labels, job->scalars, job->train_stats, job->model->dlogits);
     trace_end();
     trace_begin("backward");
@@ -233,7 +235,7 @@ static Stats evaluate(Job *job)
     loader_start(job->test, NULL, job->data.test.count, 0, 0);
     for (const Batch *batch; (batch = loader_next(job->test));) {
         model_forward(job->model, batch->images, batch->rows, false);
-        loss_cross_entropy(job->ops, batch->rows, job->data.test.classes, job->model->logits,
+        loss_cross_entropy(job->ops, batch->targets, job->data.test.classes, job->model->logits,
                            batch->labels, job->scalars, job->test_stats, NULL);
     }
     Stats stats = read_finite(job, job->test_stats);
@@ -267,7 +269,7 @@ static void finish_epoch(Job *job)
 {
     save_midway(job);
     Stats test = evaluate(job);
-    double top1 = 100.0 * test.correct1 / test.count;
+    double top1 = model_score(job->model, &test);
     bool best = test.count > 0 && top1 > job->state.best_top1;
     log_epoch(job->log, job->state.epoch + 1, &job->state.running, &test);
     job->state.best_top1 = best ? top1 : job->state.best_top1;
@@ -341,7 +343,8 @@ static void open_model(Job *job)
     job->device = comm_open_device(&job->world, c->threads);
     job->ops = ops_new(job->device, &c->ops);
     job->model = model_new(job->device, job->ops, &(ModelConfig){
-        c->arch, d->channels, d->height, d->width, d->classes, c->batch_size });
+        .per_row = d->per_row, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .arch = c->arch,
+        d->channels, d->height, d->width, d->classes, c->batch_size });
     job->replay = replay_new(job->device, LOADER_SLOTS + 1);
     job->optim = optim_new(&c->optim, job->model);
     job->scalars = scalars_new(job->device);

@@ -15,8 +15,8 @@
 //
 // Add counts, never percentages: a mean of means gives the images of a short batch, or of a small
 // share, more weight than the others (see naive() below). Counts are integers, so the order of
-// addition does not matter. For losses it would. So each loss is rounded to a multiple of 2^-32
-// (result_count): up to 2 million, a double holds sums of such numbers exactly, in any order.
+// addition does not matter. For losses it would. So each loss is rounded to a multiple of 2^-32,
+// and the whole and the fractional parts are added up as two integers (result_count).
 //
 // With any number of ranks an image has the same neighbours in its batch, and so the same bits and
 // the same prediction. The printed result does not depend on the number of ranks.
@@ -113,6 +113,8 @@ void eval_catch_up(Eval *eval)
 // ==== Shares of the test set =====================================================================
 
 static int rows_of(const Eval *eval) { return eval->model->input.n; }
+// Labels, and verdicts, of a batch.
+static int labels_of(const Eval *eval) { return rows_of(eval) * eval->model->per_row; }
 static int batch_count(const Eval *eval)
 {
     int count = eval->test->count, rows = rows_of(eval);
@@ -152,8 +154,8 @@ void eval_begin(Eval *eval, Loader *loader)
 
 void eval_batch(Eval *eval, const Batch *batch)
 {
-    judge_rows(eval->model->ops, batch->rows, eval->test->classes, eval->model->logits,
-               batch->labels, eval->verdicts + (size_t)batch->index * (size_t)rows_of(eval));
+    judge_rows(eval->model->ops, batch->targets, eval->test->classes, eval->model->logits,
+               batch->labels, eval->verdicts + (size_t)batch->index * (size_t)labels_of(eval));
 }
 
 // ==== The result =================================================================================
@@ -169,29 +171,29 @@ static Verdict *on_host(Eval *eval, const Verdict *verdicts, size_t count)
 
 static void count_mine(Eval *eval)
 {
-    size_t rows = (size_t)share_of(eval, comm_rank(eval->comm)) * (size_t)rows_of(eval);
-    Verdict *verdicts = on_host(eval, eval->verdicts, rows);
+    size_t labels = (size_t)share_of(eval, comm_rank(eval->comm)) * (size_t)labels_of(eval);
+    Verdict *verdicts = on_host(eval, eval->verdicts, labels);
     result_clear(&eval->result);
-    for (size_t i = 0; i < rows; i++)
+    for (size_t i = 0; i < labels; i++)
         result_count(&eval->result, &verdicts[i]);
     free(verdicts);
 }
 
-// Collects all verdicts on rank 0, in the order of the test set: sample s is row s % rows of batch
-// s / rows.
+// Collects all verdicts on rank 0, in the order of the test set: label s is number s % labels of
+// batch s / labels.
 static void gather(Eval *eval)
 {
-    int rows = rows_of(eval), size = comm_size(eval->comm), most = share_of(eval, 0);
-    size_t each = (size_t)most * (size_t)rows;
+    int labels = labels_of(eval), size = comm_size(eval->comm), most = share_of(eval, 0);
+    size_t each = (size_t)most * (size_t)labels;
     comm_gather(eval->comm, device_stream(eval->model->device), eval->verdicts, eval->gathered,
                 each * sizeof(Verdict), COMM_U8, 0);
     if (comm_rank(eval->comm) > 0)
         return;
     Verdict *all = on_host(eval, eval->gathered, (size_t)size * each);
-    for (int s = 0; s < eval->test->count; s++) {
-        int batch = s / rows;
-        Verdict v = all[((batch % size) * most + batch / size) * rows + s % rows];
-        CHECK(v.label < 0 || v.label == eval->test->labels[s], "this is a bug in ddp.c",
+    for (int s = 0; s < eval->test->count * eval->model->per_row; s++) {
+        int batch = s / labels;
+        Verdict v = all[((batch % size) * most + batch / size) * labels + s % labels];
+        CHECK(v.label < 0 || v.label == dataset_label(eval->test, s), "this is a bug in ddp.c",
               "test image %d has the verdict of another image", s);
         eval->result.verdicts[s] = v;   // label -1: a picture that was skipped
     }
@@ -210,6 +212,7 @@ Stats eval_end(Eval *eval, Stats *mine)
     r->stats = sum_end(eval);
     for (size_t i = 0; i < r->counted; i++)
         r->counts[i] = (int64_t)eval->numbers[STATS + i];
+    result_sum(r);
     if (r->verdicts)
         gather(eval);
     return r->stats;
@@ -228,11 +231,13 @@ static Means naive(const Eval *eval)
     Means all = { 0 };
     int count = eval->test->count, size = comm_size(eval->comm), rows = rows_of(eval);
     int share = count / size + (count % size > 0), batches = share / rows + (share % rows > 0);
+    int labels = eval->model->per_row;
     for (int rank = 0; rank < size; rank++)
-        for (int i = 0; i < share; i++) {
-            const Verdict *v = &eval->result.verdicts[((int64_t)i * size + rank) % count];
-            int in_batch = i / rows < batches - 1 ? rows : share - (batches - 1) * rows;
-            double weight = v->label < 0 ? 0 : 1.0 / in_batch / batches / size;
+        for (int i = 0; i < share * labels; i++) {
+            int sample = (int)(((int64_t)(i / labels) * size + rank) % count);
+            const Verdict *v = &eval->result.verdicts[sample * labels + i % labels];
+            int in_batch = i / labels / rows < batches - 1 ? rows : share - (batches - 1) * rows;
+            double weight = v->label < 0 ? 0 : 1.0 / in_batch / batches / size / labels;
             all.loss += weight * v->loss;
             all.top1 += weight * 100 * (v->before < 1);
             all.top5 += weight * 100 * (v->before < 5);
@@ -244,10 +249,9 @@ static void print_naive(const Eval *eval, Log *log)
 {
     Means n = naive(eval);
     int count = eval->test->count, size = comm_size(eval->comm);
-    int padded = (count / size + (count % size > 0)) * size;
-    log_say(log,
-            "   == naive: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %d images, mean of means",
-            n.loss, n.top1, n.top5, padded);
+    int padded = (count / size + (count % size > 0)) * size * eval->model->per_row;
+    log_say(log, "   == naive: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %d %s, mean of means",
+            n.loss, n.top1, n.top5, padded, eval->result.data->unit);
     log_event(log, "naive", json_pack("{s:o, s:o, s:o, s:i}", "test_loss", log_number(n.loss),
                                       "top1", log_number(n.top1), "top5", log_number(n.top5),
                                       "n", padded));
@@ -281,7 +285,7 @@ Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *worl
     result_init(&eval->result, data, each);
     eval->comm = comm_new(world, device, "metrics", &ddp->comm);
     eval->stream = stream_new_beside(device, "metrics");
-    size_t bytes = (size_t)share_of(eval, 0) * (size_t)rows_of(eval) * sizeof(Verdict);
+    size_t bytes = (size_t)share_of(eval, 0) * (size_t)labels_of(eval) * sizeof(Verdict);
     size_t numbers = (STATS + eval->result.counted) * sizeof(double);
     eval->verdicts = device_alloc(device, bytes);
     if (each && world->rank == 0)

@@ -80,6 +80,7 @@ typedef struct Batch {
     void *images;           // (rows, channels, height, width) in the loader's shape; device. Text:
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
+    int targets;            // rows * per_row: length of labels
     int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
 } Batch;
 
@@ -89,6 +90,7 @@ static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int r
     Batch part = *batch;
     shape.n = begin;
     part.count = part.rows = rows;
+    part.targets = rows * batch->per_row;
     part.images = (char *)batch->images + shape_bytes(shape);
     part.labels = batch->labels + (size_t)begin * batch->per_row;
     return part;

@@ -16,19 +16,22 @@ bool result_claim(const ResultConfig *config, Error *err);
 typedef struct Result {
     const Data *data;
     Stats stats;
-    int64_t *counts;        // (classes, 3): images, in the top 1, in the top 5
+    int64_t *counts;        // (classes, 3): images, in the top 1, in the top 5; see result_count
     size_t counted;         // length of counts
-    Verdict *verdicts;      // (test images) in their order, or NULL
+    Verdict *verdicts;      // (test labels) in their order, or NULL
 } Result;
 
-// verdicts: allocates one per image; the caller fills them.
+// verdicts: allocates one per label; the caller fills them.
 void result_init(Result *result, const Data *data, bool verdicts);
 void result_free(Result *result);
 void result_clear(Result *result);
 
-// Adds the verdict, if its row counts. The loss is first rounded to a multiple of 2^-32: sums of
-// such numbers are exact in a double (up to 2 million), so they do not depend on the order.
+// Adds the verdict, if its row counts. Its loss is rounded to a multiple of 2^-32, and the sum is
+// kept as two integers, so it does not depend on the order: stats.loss_sum has the whole part, and
+// the last of counts the fraction.
 void result_count(Result *result, const Verdict *verdict);
+// When the counts of all processes are added up: completes stats.loss_sum.
+void result_sum(Result *result);
 
 // Logs a line for each class and writes the file of predictions, if the options ask for them. The
 // file appears complete or not at all. Fails if it cannot be written.

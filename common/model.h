@@ -7,18 +7,30 @@
 #pragma once
 #include "ops.h"
 
+// The sizes of a gpt.
+typedef struct GptConfig {
+    int layers, heads, width;
+    double dropout;
+} GptConfig;
+
 typedef struct ModelConfig {
-    const char *arch;       // lenet, convnet, resnet18, resnet50
+    const char *arch;       // lenet, convnet, resnet18, resnet50, gpt
     int channels, height, width, classes;
     int batch;              // maximum rows of a batch
     int pass;               // maximum rows that go through the layers at once; 0: the whole batch
     Type type;              // of images, activations, and the weights that convolutions read
+    int per_row;            // tokens of a sample; 0 or 1: samples are images
+    GptConfig gpt;
+    const char *vocabulary; // of a text: its tokens (Data)
 } ModelConfig;
-void model_options(Args *args, const char **arch);
+// Sets the gpt's defaults and adds the options.
+void model_options(Args *args, const char **arch, GptConfig *gpt);
+// Rejects sizes that contradict each other. Call it after args_parse.
+void model_check_options(const Args *args, const GptConfig *gpt);
 
 typedef enum { MODEL_WEIGHT, MODEL_VECTOR, MODEL_BUFFER, MODEL_COUNTER } ModelKind;
 
-// A tensor with its name in torchvision.
+// A tensor with its name in torchvision, or in karpathy's minGPT.
 typedef struct ModelTensor {
     char name[56];          // "layer1.0.conv1.weight"
     ModelKind kind;         // weights and vectors are parameters; a counter is num_batches_tracked
@@ -41,6 +53,7 @@ typedef struct Model {
     Device *device;
     Ops *ops;
     Shape input;            // what forward reads, for a full batch
+    int per_row;            // labels, and rows of logits, of a sample: its tokens; 1 for an image
     float *params;          // f32 master copy, which the optimizer updates
     void *weights;          // read by convolutions: the masters, or their 16-bit copies
     float *grads;           // followed by MODEL_SPARE free floats, to be reduced with them
@@ -49,8 +62,8 @@ typedef struct Model {
     size_t grad_count;      // floats in grads: those of params[0] to params[grad_count - 1]
     size_t buffer_count;
     int64_t batches_seen;   // num_batches_tracked, which the training loop counts
-    float *logits;          // (batch, classes): forward writes them from the first row on
-    float *dlogits;         // (batch, classes): backward reads them from the first row on
+    float *logits;          // (batch * per_row, classes): forward writes them from the first row on
+    float *dlogits;         // (batch * per_row, classes): backward reads them from there on
     ModelTensor *tensors;   // in the order of the layers
     int tensor_count;
 
@@ -61,8 +74,8 @@ typedef struct Model {
 // Fails on an unknown name or images that are too small.
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config);
 void model_free(Model *model);
-// Initialises each layer as PyTorch does (Kaiming's normal for ResNet's convolutions, uniform by
-// fan-in elsewhere), with random numbers keyed by seed, tensor and element.
+// Initialises each layer as PyTorch does (Kaiming's normal for ResNet's convolutions, GPT-2's for a
+// gpt, uniform by fan-in elsewhere), with random numbers keyed by seed, tensor and element.
 void model_init(Model *model, int64_t seed);
 
 // Updates the 16-bit copies of the weights, on the compute stream. In f32 there are none. Call it
@@ -71,12 +84,16 @@ void model_cast_weights(Model *model);
 // Size of the activations that forward keeps for backward and of their gradients, in this type.
 size_t model_activation_bytes(const Model *model, Type type);
 
-// images -> logits. images has the layout of model->input, with `rows` rows. training: uses the
-// batch's statistics and updates the running ones; else uses the running statistics.
+// images -> logits. images has the layout of model->input, with `rows` rows; for a gpt they are
+// tokens, as one_hot() reads them. training: uses the batch's statistics and updates the running
+// ones, and drops out; else uses the running statistics.
 void model_forward(Model *model, const void *images, int rows, bool training);
 // dlogits -> grads, which it overwrites, for the rows of the last forward. ready (or NULL) is
 // called for each range of gradients as soon as it is final, front to back.
 void model_backward(Model *model, GradReady ready, void *arg);
+
+// How good the result of a test is, in percent: of images the accuracy, of text e^-loss.
+double model_score(const Model *model, const Stats *test);
 
 // Converts one tensor between torch's layout and an arena's copy in host memory: of params or
 // momentum, or for a MODEL_BUFFER of buffers. For gradients, add zeros up to param_count.

@@ -26,10 +26,10 @@ enum { IMAGES, TOP1, TOP5, COUNTS };    // of each class
 
 void result_init(Result *r, const Data *data, bool verdicts)
 {
-    *r = (Result){ .data = data, .counted = COUNTS * (size_t)data->test.classes };
+    *r = (Result){ .data = data, .counted = COUNTS * (size_t)data->test.classes + 1 };
     r->counts = xcalloc(r->counted, sizeof *r->counts);
     if (verdicts)
-        r->verdicts = xcalloc(data->test.count, sizeof *r->verdicts);
+        r->verdicts = xcalloc((size_t)data->test.count * data->test.per_row, sizeof *r->verdicts);
 }
 
 void result_free(Result *r)
@@ -48,7 +48,11 @@ void result_count(Result *r, const Verdict *v)
 {
     if (v->label < 0)
         return;
-    r->stats.loss_sum += isfinite(v->loss) ? ldexp(rint(ldexp(v->loss, 32)), -32) : 0;
+    double loss = isfinite(v->loss) ? v->loss : 0, whole = floor(loss);
+    int64_t *fraction = &r->counts[r->counted - 1];
+    *fraction += (int64_t)rint(ldexp(loss - whole, 32));
+    r->stats.loss_sum += whole + (double)(*fraction >> 32);
+    *fraction &= 0xffffffff;
     r->stats.not_finite += !isfinite(v->loss);
     r->stats.count++;
     r->stats.correct1 += v->before < 1;
@@ -58,6 +62,8 @@ void result_count(Result *r, const Verdict *v)
     counts[TOP1] += v->before < 1;
     counts[TOP5] += v->before < 5;
 }
+
+void result_sum(Result *r) { r->stats.loss_sum += ldexp((double)r->counts[r->counted - 1], -32); }
 
 // --- printing and writing ------------------------------------------------------------------------
 
@@ -91,7 +97,7 @@ static void print_predictions(const Result *r, FILE *out)
     const Data *data = r->data;
     char file[1024], own[16], other[16];
     fprintf(out, "index,label,prediction,class,predicted%s\n", data->folder ? ",file" : "");
-    for (int i = 0; i < data->test.count; i++) {
+    for (int i = 0; i < data->test.count * data->test.per_row; i++) {
         const Verdict *v = &r->verdicts[i];
         if (v->label < 0)
             continue;       // a picture that was skipped

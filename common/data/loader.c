@@ -477,6 +477,7 @@ const Batch *loader_next(Loader *loader)
                              .full = batch_rows(loader, batch) == loader->config.shape.n,
                              .per_row = labels_per_row(loader->dataset),
                              .labels = slot->labels, .slot = batch % LOADER_SLOTS };
+    loader->batch.targets = loader->batch.rows * labels_per_row(loader->dataset);
     return &loader->batch;
 }
 

@@ -19,7 +19,7 @@ static size_t aligned(size_t count) { return (count + ALIGN - 1) / ALIGN * ALIGN
 // The number of floats of a layer's gradients, and the offset of its bias or beta.
 static size_t layer_size(Layer *layer, const Conv *conv)
 {
-    if (layer->type != LAYER_CONV && layer->type != LAYER_NORM)
+    if (layer->type != LAYER_CONV && layer->type != LAYER_NORM && layer->type != LAYER_ROW_NORM)
         return 0;
     layer->bias_at = aligned(conv ? conv_live_count(conv) : (size_t)layer->channels);
     return layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
@@ -86,20 +86,29 @@ static void allocate_activations(Model *model)
     for (int i = 0; i < net->value_count; i++)
         net->values[i].count = shape_count(net->plans->shapes[i]);
     // logits are stored for the whole batch
-    net->values[net->value_count - 1].count = (size_t)model->config.batch * model->config.classes;
+    net->values[net->value_count - 1].count =
+        (size_t)model->config.batch * model->per_row * model->config.classes;
     char *next = net->activations = device_alloc(model->device, values_bytes(net, type));
     for (int i = 0; i < net->layer_count; i++) {
         Value *out = &net->values[net->layers[i].out];
-        size_t channels = net->layers[i].channels;
+        size_t channels = net->layers[i].channels, rows = out->count / channels;
+        size_t statistics = net->layers[i].type == LAYER_NORM       ? channels
+                            : net->layers[i].type == LAYER_ROW_NORM ? rows
+                                                                    : 0;
         out->data = next;
         next += value_bytes(net, net->layers[i].out, type);
         if (net->layers[i].type == LAYER_MAXPOOL)
             out->index = device_alloc(model->device, out->count);
-        if (net->layers[i].type == LAYER_NORM) {
-            out->mean = device_alloc(model->device, 2 * channels * sizeof(float));
-            out->inv_std = out->mean + channels;
+        if (statistics > 0) {
+            out->mean = device_alloc(model->device, 2 * statistics * sizeof(float));
+            out->inv_std = out->mean + statistics;
         }
     }
+    if (model->per_row == 1)
+        return;
+    net->values[0].data =
+        device_alloc(model->device, net->values[0].count * type_size(type));
+    net->keys = device_alloc(model->device, (size_t)net->plans->rows * sizeof *net->keys);
 }
 
 // --- gradients of activations share memory -------------------------------------------------------
@@ -167,6 +176,17 @@ static void add_tensor(Model *model, int layer, const char *part, ModelKind kind
         model->torch_params += t->count;
 }
 
+// Their offsets are where they would be, one after the other (model_export).
+static void name_embeddings(Model *model, int layer)
+{
+    const Layer *l = &model->net->layers[layer];
+    int64_t tokens[] = { model->config.classes, l->channels };
+    int64_t positions[] = { model->per_row, l->channels };
+    add_tensor(model, layer, "wte.weight", MODEL_WEIGHT, 2, tokens, l->begin);
+    add_tensor(model, layer, "wpe.weight", MODEL_WEIGHT, 2, positions,
+               l->begin + (size_t)tokens[0] * l->channels);
+}
+
 static void name_tensors(Model *model)
 {
     Net *net = model->net;
@@ -175,12 +195,13 @@ static void name_tensors(Model *model)
         const Layer *l = &net->layers[i];
         Extent x = net->extents[l->in];
         int64_t c = l->channels, oihw[] = { c, x.c, l->kernel_h, l->kernel_w };
-        bool linear = l->type == LAYER_CONV && strncmp(l->name, "fc", 2) == 0;
-        if (linear)
+        if (l->linear)
             oihw[1] *= (int64_t)x.h * x.w;
-        if (l->type == LAYER_CONV)
-            add_tensor(model, i, "weight", MODEL_WEIGHT, linear ? 2 : 4, oihw, l->begin);
-        if (l->type == LAYER_NORM)
+        if (l->embeds)
+            name_embeddings(model, i);
+        else if (l->type == LAYER_CONV)
+            add_tensor(model, i, "weight", MODEL_WEIGHT, l->linear ? 2 : 4, oihw, l->begin);
+        if (l->type == LAYER_NORM || l->type == LAYER_ROW_NORM)
             add_tensor(model, i, "weight", MODEL_VECTOR, 1, &c, l->begin);
         if (l->bias)
             add_tensor(model, i, "bias", MODEL_VECTOR, 1, &c, l->bias_at);
@@ -192,9 +213,39 @@ static void name_tensors(Model *model)
     }
 }
 
+// Row r of an embedding is a column of the layer's weights. Copies an embedding out of them, or
+// into them.
+static void copy_embedding(const Model *model, const ModelTensor *t, float *whole, float *torch,
+                           bool out)
+{
+    const Layer *l = &model->net->layers[t->layer];
+    size_t rows = t->shape[0], c = l->channels, first = (t->offset - l->begin) / c;
+    size_t width = model->net->extents[0].c;
+    for (size_t r = 0; r < rows; r++)
+        for (size_t i = 0; i < c; i++) {
+            float *one = &torch[r * c + i], *other = &whole[i * width + first + r];
+            *(out ? one : other) = *(out ? other : one);
+        }
+}
+
+static void move_embedding(const Model *model, const ModelTensor *t, float *arena, float *torch,
+                           bool out)
+{
+    const Conv *conv = model->net->plans->convs[t->layer];
+    const Layer *l = &model->net->layers[t->layer];
+    float *whole = xmalloc((size_t)model->net->extents[0].c * l->channels * sizeof *whole);
+    conv_weights_export(conv, whole, arena + l->begin, NULL);
+    copy_embedding(model, t, whole, torch, out);
+    if (!out)
+        conv_weights_import(conv, arena + l->begin, NULL, whole);
+    free(whole);
+}
+
 void model_export(const Model *model, const ModelTensor *t, const float *arena, float *torch)
 {
-    if (t->kind == MODEL_WEIGHT)
+    if (model->net->layers[t->layer].embeds)
+        move_embedding(model, t, (float *)arena, torch, true);
+    else if (t->kind == MODEL_WEIGHT)
         conv_weights_export(model->net->plans->convs[t->layer], torch, arena + t->offset,
                             arena + model->net->layers[t->layer].dead_at);
     else
@@ -203,7 +254,9 @@ void model_export(const Model *model, const ModelTensor *t, const float *arena, 
 
 void model_import(const Model *model, const ModelTensor *t, float *arena, const float *torch)
 {
-    if (t->kind == MODEL_WEIGHT)
+    if (model->net->layers[t->layer].embeds)
+        move_embedding(model, t, arena, (float *)torch, false);
+    else if (t->kind == MODEL_WEIGHT)
         conv_weights_import(model->net->plans->convs[t->layer], arena + t->offset,
                             arena + model->net->layers[t->layer].dead_at, torch);
     else
@@ -247,6 +300,11 @@ Model *model_new(Device *device, Ops *ops, const ModelConfig *config)
     Extent canvas = net_canvas(config);
     model->input = (Shape){ config->batch, canvas.c, canvas.h, canvas.w,
                             ops_input_block(ops, canvas.c), config->type };
+    model->per_row = 1;
+    if (config->per_row > 1) {
+        model->per_row = config->per_row;
+        model->input = (Shape){ config->batch, 2 + config->per_row, 1, 1, 1, TYPE_F32 };
+    }
     net_build(model->net, config, canvas);
     plan_for(model, config->pass > 0 ? config->pass : config->batch);
     lay_out_parameters(model);
@@ -266,6 +324,9 @@ void model_free(Model *model)
         device_free(model->device, net->values[i].index);
         device_free(model->device, net->values[i].mean);
     }
+    if (net->keys)
+        device_free(model->device, net->values[0].data);
+    device_free(model->device, net->keys);
     device_free(model->device, net->gradients);
     device_free(model->device, net->activations);
     device_free(model->device, model->buffers);
@@ -300,25 +361,30 @@ static void init_four(Philox r, bool normal, float bound, float deviation, float
 }
 
 // torch.nn's defaults: weights and biases of convolutions and linear layers uniform within
-// 1 / sqrt(fan_in), gamma 1, beta 0; ResNet's convolutions normal with variance 2 / fan_out.
+// 1 / sqrt(fan_in), gamma 1, beta 0; ResNet's convolutions normal with variance 2 / fan_out. A
+// gpt's weights are normal, its biases 0.
 static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed, uint64_t number,
                         float *values)
 {
     const Layer *layer = &model->net->layers[t->layer];
     const char *part = strrchr(t->name, '.') + 1;
-    if (layer->type == LAYER_NORM) {
+    bool norm = layer->type == LAYER_NORM || layer->type == LAYER_ROW_NORM;
+    if (norm || (layer->deviation > 0 && t->kind == MODEL_VECTOR)) {
         for (int64_t i = 0; i < t->count; i++)
-            values[i] = strcmp(part, "weight") == 0 || strcmp(part, "running_var") == 0;
+            values[i] =
+                norm && (strcmp(part, "weight") == 0 || strcmp(part, "running_var") == 0);
         return;
     }
     int taps = layer->kernel_h * layer->kernel_w;
     float bound = 1 / sqrt((double)model->net->extents[layer->in].c * taps);
-    float deviation = sqrt(2.0 / ((double)layer->channels * taps));
+    bool normal = layer->normal_init || layer->deviation > 0;
+    float deviation = layer->deviation > 0 ? layer->deviation
+                                           : sqrt(2.0 / ((double)layer->channels * taps));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < t->count; i += 4) {
         float four[4];
         int64_t left = t->count - i < 4 ? t->count - i : 4;
-        init_four(philox(seed, number, i), layer->normal_init, bound, deviation, four);
+        init_four(philox(seed, number, i), normal, bound, deviation, four);
         memcpy(values + i, four, left * sizeof *four);
     }
 }
@@ -364,6 +430,7 @@ static void layer_forward(Model *model, const Plan *plan, int i, bool training)
     const void *x = values[l->in].data;
     PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
     NormTensors t = norm_tensors(model, l);
+    AddSpec add = add_spec(model, plan, l);
     alive_beat();
     switch (l->type) {
     case LAYER_CONV:
@@ -383,6 +450,19 @@ static void layer_forward(Model *model, const Plan *plan, int i, bool training)
     case LAYER_AVGPOOL:
         avgpool_forward(model->ops, plan->shapes[l->in], x, out->data);
         break;
+    case LAYER_ROW_NORM:
+        layer_norm_forward(model->ops, plan->shapes[l->in], &t, x, out->data);
+        break;
+    case LAYER_GELU:
+        gelu_forward(model->ops, plan->shapes[l->in], x, out->data);
+        break;
+    case LAYER_ATTENTION:
+        attention_forward(plan->attentions[i], x, model->net->dropout, out->data);
+        break;
+    case LAYER_ADD:
+        add_forward(model->ops, &add, l->residual < 0 ? NULL : values[l->residual].data, x,
+                    model->net->dropout, out->data);
+        break;
     }
 }
 
@@ -390,8 +470,13 @@ void model_forward(Model *model, const void *images, int rows, bool training)
 {
     Net *net = model->net;
     const Plan *plan = plan_for(model, rows);
+    OneHotSpec one_hot_rows = one_hot_spec(model, plan);
     net->current = plan;
-    net->values[0].data = (void *)images;
+    net->dropout = training && model->config.gpt.dropout > 0 ? net->keys : NULL;
+    if (net->keys)
+        one_hot(model->ops, &one_hot_rows, images, net->values[0].data, net->keys);
+    else
+        net->values[0].data = (void *)images;
     for (int i = 0; i < net->layer_count; i++)
         layer_forward(model, plan, i, training);
 }
@@ -406,6 +491,7 @@ static void layer_backward(Model *model, const Plan *plan, int i)
     const void *dy = out->grad[0], *dy2 = out->grad[1];
     PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
     NormTensors t = norm_tensors(model, l);
+    AddSpec add = add_spec(model, plan, l);
     switch (l->type) {
     case LAYER_CONV:
         conv_backward_weights(plan->convs[i], x, dy, model->grads + l->begin,
@@ -425,6 +511,18 @@ static void layer_backward(Model *model, const Plan *plan, int i)
     case LAYER_AVGPOOL:
         avgpool_backward(model->ops, plan->shapes[l->in], dy, dx);
         break;
+    case LAYER_ROW_NORM:
+        layer_norm_backward(model->ops, plan->shapes[l->in], &t, x, dy, dx);
+        break;
+    case LAYER_GELU:
+        gelu_backward(model->ops, plan->shapes[l->in], x, dy, dx);
+        break;
+    case LAYER_ATTENTION:
+        attention_backward(plan->attentions[i], x, model->net->dropout, dy, dx);
+        break;
+    case LAYER_ADD:
+        add_backward(model->ops, &add, dy, dy2, model->net->dropout, dresidual, dx);
+        break;
     }
 }
 
@@ -438,6 +536,12 @@ void model_backward(Model *model, GradReady ready, void *arg)
         if (ready && layer->end > layer->begin)
             ready(arg, layer->begin, layer->end - layer->begin);
     }
+}
+
+double model_score(const Model *model, const Stats *test)
+{
+    double count = (double)test->count;
+    return 100.0 * (model->per_row > 1 ? exp(-test->loss_sum / count) : test->correct1 / count);
 }
 
 // --- the weight hash -----------------------------------------------------------------------------

@@ -2,11 +2,18 @@
 #include "model/net_builder.h"
 #include "check.h"
 
+// The layers whose backward adds up the gradients of two readers.
+static bool adds_gradients(const Layer *layer)
+{
+    return layer->type == LAYER_NORM || layer->type == LAYER_MAXPOOL || layer->type == LAYER_ADD;
+}
+
 // The part of the value's gradient that its next reader writes.
 static int next_part(Net *net, int value)
 {
-    CHECK(net->readers[value] < 2, NULL, "value %d of the network is read by more than two layers",
-          value);
+    int most = value == 0 || adds_gradients(&net->layers[value - 1]) ? 2 : 1;
+    CHECK(net->readers[value] < most, NULL, "value %d of the network has more than %d reader%s",
+          value, most, most > 1 ? "s" : "");
     return net->readers[value]++;
 }
 
@@ -51,7 +58,7 @@ int net_linear(Net *net, int in, const char *name, int outputs)
     layer->kernel_h = net->extents[in].h;
     layer->kernel_w = net->extents[in].w;
     layer->stride = 1;
-    layer->bias = true;
+    layer->bias = layer->linear = true;
     return layer->out;
 }
 
@@ -62,6 +69,31 @@ int net_norm(Net *net, int in, int residual, const char *name, bool relu)
     layer->residual_part = residual > 0 ? next_part(net, residual) : 0;
     layer->relu = relu;
     layer->bias = true;
+    return layer->out;
+}
+
+int net_row_norm(Net *net, int in, const char *name)
+{
+    Layer *layer = add_layer(net, LAYER_ROW_NORM, in, name, net->extents[in]);
+    layer->bias = true;
+    return layer->out;
+}
+
+int net_gelu(Net *net, int in) { return add_layer(net, LAYER_GELU, in, "", net->extents[in])->out; }
+
+int net_attention(Net *net, int in, int heads)
+{
+    Extent y = { net->extents[in].c / 3, 1, 1 };
+    Layer *layer = add_layer(net, LAYER_ATTENTION, in, "", y);
+    layer->heads = heads;
+    return layer->out;
+}
+
+int net_add(Net *net, int a, int b)
+{
+    Layer *layer = add_layer(net, LAYER_ADD, b, "", net->extents[b]);
+    layer->residual = a;
+    layer->residual_part = a > 0 ? next_part(net, a) : 0;
     return layer->out;
 }
 

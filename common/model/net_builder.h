@@ -2,18 +2,24 @@
 #pragma once
 #include "model.h"
 
-typedef enum { LAYER_CONV, LAYER_NORM, LAYER_RELU, LAYER_MAXPOOL, LAYER_AVGPOOL } LayerType;
+typedef enum {
+    LAYER_CONV, LAYER_NORM, LAYER_RELU, LAYER_MAXPOOL, LAYER_AVGPOOL,
+    LAYER_ROW_NORM, LAYER_GELU, LAYER_ATTENTION, LAYER_ADD
+} LayerType;
 
 // A layer reads the value `in` (and `residual`) and writes the value `out`. Values are numbered as
-// they are added; value 0 is the batch of images.
+// they are added; value 0 is the batch of images, or of tokens as one-hot rows.
 typedef struct Layer {
     LayerType type;
     char name[56];                  // torch's: "layer1.0.conv1"
     int in, residual, out;          // residual: -1 if there is none
     int in_part, residual_part;     // of the inputs' gradients, which this layer writes
     int channels, kernel_h, kernel_w, stride, pad; // conv and pooling; channels: of the output
-    bool bias, relu;
+    bool bias, relu, linear;
+    bool embeds;                    // its weights are two embeddings: of tokens and of positions
     bool normal_init;               // Kaiming's normal by fan-out, else uniform by fan-in
+    double deviation;               // not 0: weights are normal with this deviation, biases 0
+    int heads;                      // attention
     size_t begin, end;              // in the arena, of the parameters that have gradients
     size_t dead_at;                 // and of its other weights
     size_t copy_at;                 // of the 16-bit copy of its weights, if copy_bytes is not 0
@@ -21,12 +27,12 @@ typedef struct Layer {
     size_t mean_at, var_at;         // in the arena of buffers
 } Layer;
 
-// The size of a value for one image.
+// The size of a value for one image or token.
 typedef struct Extent {
     int c, h, w;
 } Extent;
 
-enum { NET_MAX_LAYERS = 200, NET_MAX_VALUES = 200 };
+enum { NET_MAX_LAYERS = 512, NET_MAX_VALUES = 512 };
 struct Net {
     Layer layers[NET_MAX_LAYERS];
     int layer_count;
@@ -38,11 +44,14 @@ struct Net {
     size_t copy_bytes;              // of model->weights; 0: they have the masters' order
     struct Plan *plans;             // the first is the full batch's
     const struct Plan *current;     // of the last forward
+    uint64_t *keys;                 // of a batch's samples, for dropout; NULL: they are images
+    const uint64_t *dropout;        // of the last forward: keys, or NULL if nothing is dropped
     void *activations;              // all values but the images
     void *gradients;                // of all activations, sharing memory
 };
 
-// Each adds a layer at the end and returns the number of the layer's value.
+// Each adds a layer at the end and returns the number of the layer's value. Two layers may read the
+// value of net_norm, net_maxpool or net_add, which add up two gradients; one layer any other.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);
@@ -50,3 +59,8 @@ int net_norm(Net *net, int in, int residual, const char *name, bool relu);
 int net_relu(Net *net, int in);
 int net_maxpool(Net *net, int in, int kernel, int stride, int pad);
 int net_avgpool(Net *net, int in);
+// Rows of tokens. net_add: a + dropout(b), or with a = -1 dropout(b).
+int net_row_norm(Net *net, int in, const char *name);
+int net_gelu(Net *net, int in);
+int net_attention(Net *net, int in, int heads);
+int net_add(Net *net, int a, int b);

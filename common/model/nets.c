@@ -2,13 +2,30 @@
 #include "model/nets.h"
 #include "check.h"
 
+#include <math.h>
 #include <string.h>
 
-static const char *const arch_names = "lenet|convnet|resnet18|resnet50";
+static const char *const arch_names = "lenet|convnet|resnet18|resnet50|gpt";
 
-void model_options(Args *args, const char **arch)
+void model_options(Args *args, const char **arch, GptConfig *gpt)
 {
-    args_add(args, ARGS_ROWS({ "arch", 'a', ARG_CHOICE, arch, arch_names, "the network" }));
+    *gpt = (GptConfig){ .layers = 4, .heads = 4, .width = 128 };
+    args_add(args, ARGS_ROWS(
+        { "arch", 'a', ARG_CHOICE, arch, arch_names, "the network" },
+        { "layers", 0, ARG_INT, &gpt->layers, "N", "gpt: blocks of attention and MLP", .min = 1,
+          .max = 48, .needs = "arch gpt" },
+        { "heads", 0, ARG_INT, &gpt->heads, "N", "gpt: heads of each attention", .min = 1,
+          .max = 256, .needs = "arch gpt" },
+        { "width", 0, ARG_INT, &gpt->width, "N", "gpt: numbers of a token, a multiple of --heads",
+          .min = 1, .max = 8192, .needs = "arch gpt" },
+        { "dropout", 0, ARG_DOUBLE, &gpt->dropout, "P", "gpt: part of the activations dropped",
+          .min = 0, .max = 0.99, .needs = "arch gpt" }));
+}
+
+void model_check_options(const Args *args, const GptConfig *gpt)
+{
+    if (gpt->width % gpt->heads != 0)
+        args_reject(args, "width", "%d is not a multiple of --heads %d", gpt->width, gpt->heads);
 }
 
 // LeNet-5 with ReLU and max pooling, as in PyTorch's tutorials: 61,706 parameters at 1x32x32.
@@ -98,9 +115,63 @@ static void build_resnet(Net *net, int classes, const int blocks[4], bool deep)
     net_linear(net, net_avgpool(net, x), "fc", classes);
 }
 
+// Its weights are normal with this deviation.
+static int gpt_linear(Net *net, const char *block, const char *part, int in, int outputs, bool bias,
+                      double deviation)
+{
+    char name[56];
+    snprintf(name, sizeof name, "%s%s", block, part);
+    int out = net_linear(net, in, name, outputs);
+    Layer *layer = &net->layers[net->layer_count - 1];
+    layer->bias = bias;
+    layer->deviation = deviation;
+    return out;
+}
+
+static int gpt_norm(Net *net, const char *block, const char *part, int in)
+{
+    char name[56];
+    snprintf(name, sizeof name, "%s%s", block, part);
+    return net_row_norm(net, in, name);
+}
+
+//   x -> norm -> qkv -> attention -> linear -> + x  ->  norm -> linear, GELU, linear -> + itself
+static int gpt_block(Net *net, const GptConfig *c, const char *block, int x)
+{
+    double residual = 0.02 / sqrt(2.0 * c->layers);     // 2 * layers such sums
+    int y = gpt_linear(net, block, "attn.c_attn", gpt_norm(net, block, "ln_1", x), 3 * c->width,
+                       true, 0.02);
+    y = net_attention(net, y, c->heads);
+    x = net_add(net, x, gpt_linear(net, block, "attn.c_proj", y, c->width, true, residual));
+    y = gpt_linear(net, block, "mlp.c_fc", gpt_norm(net, block, "ln_2", x), 4 * c->width, true,
+                   0.02);
+    y = gpt_linear(net, block, "mlp.c_proj", net_gelu(net, y), c->width, true, residual);
+    return net_add(net, x, y);
+}
+
+// karpathy's minGPT: normalisation before each part, and a last layer of its own.
+static void build_gpt(Net *net, const GptConfig *c, int classes)
+{
+    int x = gpt_linear(net, "", "transformer", 0, c->width, false, 0.02);
+    net->layers[0].embeds = true;
+    x = net_add(net, -1, x);
+    for (int i = 0; i < c->layers; i++) {
+        char block[32];
+        snprintf(block, sizeof block, "transformer.h.%d.", i);
+        x = gpt_block(net, c, block, x);
+    }
+    gpt_linear(net, "", "lm_head", gpt_norm(net, "", "transformer.ln_f", x), classes, false, 0.02);
+}
+
 // MNIST and Fashion-MNIST are 28x28; LeNet and ResNet need 32x32, so they get a black frame.
 Extent net_canvas(const ModelConfig *config)
 {
+    bool gpt = strcmp(config->arch, "gpt") == 0, text = config->per_row > 1;
+    if (gpt != text)
+        FAIL_USAGE("choose another --arch or --data", "a %s does not learn %s", config->arch,
+                   text ? "text" : "images");
+    if (gpt)
+        return (Extent){ config->classes + config->per_row, 1, 1 };
     int h = config->height, w = config->width;
     bool small = h >= 28 && h <= 32 && w >= 28 && w <= 32;
     if (strcmp(config->arch, "convnet") != 0 && small)
@@ -124,6 +195,8 @@ void net_build(Net *net, const ModelConfig *config, Extent canvas)
         build_resnet(net, config->classes, (int[]){ 2, 2, 2, 2 }, false);
     else if (strcmp(config->arch, "resnet50") == 0)
         build_resnet(net, config->classes, (int[]){ 3, 4, 6, 3 }, true);
+    else if (strcmp(config->arch, "gpt") == 0)
+        build_gpt(net, &config->gpt, config->classes);
     else
         FAIL("give one of these to --arch", "unknown network %s: %s", config->arch, arch_names);
 }

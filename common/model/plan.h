@@ -8,7 +8,7 @@ typedef struct Value {
     void *data;             // the images are the caller's: those of the last forward
     void *grad[2];
     uint8_t *index;         // max pooling: where each maximum was
-    float *mean, *inv_std;  // normalisation: of this batch, kept for backward
+    float *mean, *inv_std;  // normalisation: of this batch or row, kept for backward
 } Value;
 
 // The shapes and the libraries' plans for one number of rows.
@@ -17,6 +17,7 @@ typedef struct Plan {
     Shape shapes[NET_MAX_VALUES];
     Conv *convs[NET_MAX_LAYERS];
     Norm *norms[NET_MAX_LAYERS];
+    Attention *attentions[NET_MAX_LAYERS];
     struct Plan *next;
 } Plan;
 
@@ -29,6 +30,8 @@ size_t value_bytes(const Net *net, int i, Type type);
 
 // The parts of `layer` that the operations need.
 PoolSpec pool_spec(const Layer *layer, Shape x);
+AddSpec add_spec(const Model *model, const Plan *plan, const Layer *layer);
+OneHotSpec one_hot_spec(const Model *model, const Plan *plan);
 NormTensors norm_tensors(const Model *model, const Layer *layer);
 const void *weights_of(const Model *model, const Layer *layer);
 
