@@ -9,6 +9,7 @@ resnet18  5 generated states, each with its own seed, which the C program genera
 resnet50  of each step's results
 ranks     the same for DistributedDataParallel and resnet18: two processes, half of the batch each
 amp       the distance of torch.autocast from float64 in the steps above (which must exist)
+gpt       one step of a small GPT, f32 and 16 bits (see gpt.py)
 lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
 sampler   a rank's samples by DistributedSampler: how many, their hash, the first eight
 eval      two networks trained by our programs, and PyTorch's predictions for 10,000 test images,
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+import gpt
 import reference as ref
 
 CONVNET_STEPS, CONVNET_ROWS = (0, 5, 20, 50, 100), 16
@@ -192,7 +194,7 @@ PARTS = {
     "resnet50": functools.partial(make_resnet, arch="resnet50", side=64, rows=8, limit=24),
     "ranks": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=32, ranks=2),
     "amp": make_amp,
-    "eval": make_eval,
+    "eval": make_eval, "gpt": gpt.make_gpt,
 }
 
 
