@@ -29,7 +29,7 @@ sub slurp
 
 # Options of other programs, which documents mention.
 my %known = map { ("--$_" => 1) } qw(
-    account bind-to cpus-per-task distribution export gpu-bind gres jobid me monitor-interval mpi no-python nodelist nodes
+    account bind-to cpus-per-task distribution export gpu-bind gres jobid local_rank me monitor-interval mpi no-python nodelist nodes
     open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative requeue shm-size signal tee
     time);
 
@@ -42,6 +42,8 @@ sub learn_options
             $known{"--$2"} = 1;
         }
     }
+    my $refused = slurp('common/base/args.c');
+    $known{"--$1"} = 1 while $refused =~ /^ +\{ "([\w-]+)", "[^"]*" \},$/mg;
     for (map { slurp($_) } grep { -f } 'ddp', glob('tools/* tools/*/* tests/faults.sh exercises/*.sh')) {
         $known{$1} = 1 while /(?<![\w-])(--[a-z][\w-]*)/g;
     }

@@ -38,7 +38,7 @@ how()
     *": ./ddp bundle"* | *": ./ddp doctor --gpu"* | *": gpu-bundle/run "* | *": tar xf "* | *"--devices 0,2" | \
         *"--backend cuda-gloo" | *" --master-addr node1 "* | *"mpirun -H node1:2,node2:2 "* | *": torchrun "* | \
         *": kill -KILL "* | *": taskset "* | *": module load "* | *": apptainer "* | *" apptainer exec "* | \
-        *": docker "* | \
+        *": docker "* | *" -n 16 "* | \
         *": ~/ddp-tools/bin/pip install "* | *": python3 -m venv ~/ddp-tools") not_run ;;
     *": RANK=0 WORLD_SIZE=2 "*"&") by_hand "${2/=4711/=$((10000 + $$ % 20000))}" ;;
 
@@ -80,7 +80,7 @@ tree=$TMP/tree
 mkdir -p "$tree/build/cpu" "$TMP/bin"
 cd "$tree" || exit 1
 cp -r "$SRC"/{ddp,*.md,LICENSE,tools,exercises,docs,tests} "$SRC"/[0-9][0-9]_* .
-ln -s "$SRC"/{common,cmake} .
+ln -s "$SRC"/{common,cmake,recipes} .
 steps=$(echo [0-9][0-9]_*/)
 
 # `train`, as described above.

@@ -153,10 +153,10 @@ class Bench:
         pairs = ((f"--{name}", value) for name, value in options.items() if value)
         return [self.python(), f"{HERE}/bench_torch.py", what, *(word for pair in pairs for word in pair)]
 
-    def write(self, *parts):
-        """Prints tables and lines. Without --quick, also writes them to docs/benchmarks.md, between <!-- NAME:begin -->
-        and <!-- NAME:end -->."""
-        path, text = f"{ROOT}/docs/benchmarks.md", "\n\n".join(parts) + "\n"
+    def write(self, *parts, page="benchmarks.md"):
+        """Prints tables and lines. Without --quick, also writes them to the page, between <!-- NAME:begin --> and
+        <!-- NAME:end -->."""
+        path, text = f"{ROOT}/docs/{page}", "\n\n".join(parts) + "\n"
         print(text)
         if self.args.quick:
             return
@@ -733,6 +733,27 @@ def bench_steps(b):
             (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}", sent[what])
             for what, rate in rates.items()]),
         f"In each process, {images:.0f} MB of the memory are the images.")
+    b.write(steps_chart(rates), page="results.md")
+
+
+# Seconds of the article's programs, README of tczhangzhi/pytorch-distributed; and our rows.
+ARTICLE = (("DataParallel, 02", 4138.3, "02, 2 devices in a process"),
+           ("Horovod, 05 --compress fp16", 1200.3, None),
+           ("DistributedDataParallel, 04", 1188.5, "04, 2 ranks, started by `launch`"),
+           ("Apex, 05 --amp", 1186.5, "05, the same, `--amp bf16`"))
+
+
+def steps_chart(rates):
+    """Bars: the time of an epoch, relative to DistributedDataParallel's. rates: {row: images/s}."""
+    article, ours = ARTICLE[2][1:]
+    lines = ["seconds per epoch, relative to DistributedDataParallel",
+             f"{'':30}\u2588 the article: four V100, ImageNet   \u2591 here: two ranks on one CPU", ""]
+    for name, seconds, row in ARTICLE:
+        for bar, value in (("\u2588", seconds / article), ("\u2591", rates[ours] / rates[row] if row else 0)):
+            if value:
+                lines.append(f"{name:30}{bar * round(16 * value)} {value:.2f}")
+                name = ""
+    return "\n".join(["```", *lines, "```"])
 
 
 def sent_cell(what, command):
