@@ -53,6 +53,7 @@ typedef struct Data {
     Augment augment;        // of training images
     Augment plain;          // of test images: only normalised
     const char *const *class_names; // (classes), or NULL
+    const char *characters[256]; // the class names of a text
     struct Folder *folder;  // of pictures, or NULL
 } Data;
 
@@ -65,8 +66,8 @@ void data_cut(Data *data, int most);
 // A number > 0: the same if the training samples and, with the same seed, their order in each epoch
 // are.
 int64_t data_order(const Data *data, bool shuffle);
-// The name of a class, without commas or quotes: "airplane". NULL if the set has no names
-// (CIFAR-100, synthetic).
+// The name of a class, without commas or quotes: "airplane", "a", "0x0a". NULL if the set has no
+// names (CIFAR-100, synthetic).
 const char *data_class_name(const Data *data, int label);
 
 // --- batches -------------------------------------------------------------------------------------

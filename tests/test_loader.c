@@ -18,7 +18,7 @@ static Device *device;
 static Dataset dataset_make(int count, int channels, int height, int width)
 {
     Dataset set = { .count = count, .channels = channels, .height = height, .width = width,
-                    .classes = 10 };
+                    .classes = 10, .per_row = 1 };
     const int pixels = channels * height * width;
     set.images = malloc((size_t)count * pixels);
     set.labels = malloc((size_t)count * sizeof *set.labels);

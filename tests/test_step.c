@@ -85,7 +85,7 @@ TEST(lenet_run)
     int32_t *labels = xmalloc((size_t)count * sizeof *labels);
     for (int i = 0; i < count; i++)
         labels[i] = (int32_t)wide_labels[i];
-    Dataset set = { count, 1, 28, 28, 10, .images = (uint8_t *)pixels->data, .labels = labels };
+    Dataset set = { count, 1, 28, 28, 10, (uint8_t *)pixels->data, labels, .per_row = 1 };
     LoaderConfig config = { model->input, { .mean = { *(const float *)file_data(&run.file, "mean") },
                                             .std = { *(const float *)file_data(&run.file, "std") } } };
     Loader *loader = loader_new(device, &set, &config);

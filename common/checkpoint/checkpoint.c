@@ -4,7 +4,7 @@
 //   layer1.0.bn1.num_batches_tracked, ...      I64 []   of every normalisation
 //   ddp.momentum.layer1.0.conv1.weight, ...    F32      of every parameter: the optimizer's arenas
 //   ddp.epoch, ddp.running.loss_sum, ...       I64, F64 [1], see state_fields
-//   __metadata__: format "pt", ddp.arch, ddp.dataset
+//   __metadata__: format "pt", ddp.arch, ddp.dataset; of a gpt, ddp.vocabulary and ddp.heads
 #include "checkpoint.h"
 #include "alive.h"
 #include "base/output.h"
@@ -233,13 +233,17 @@ static bool export_contents(const Contents *c, const Model *model, Error *err)
 
 bool snapshot_write(const Snapshot *s, const char *path, const char *dataset, Error *err)
 {
+    const ModelConfig *config = &s->model->config;
+    char heads[16];
+    snprintf(heads, sizeof heads, "%d", config->gpt.heads);
     const char *const metadata[][2] = {
-        { "format", "pt" }, { "ddp.arch", s->model->config.arch }, { "ddp.dataset", dataset },
+        { "format", "pt" }, { "ddp.arch", config->arch }, { "ddp.dataset", dataset },
+        { "ddp.vocabulary", config->vocabulary }, { "ddp.heads", heads },
     };
     Error inner;
     Contents c = contents_of((Snapshot *)s, true);  // only reads it
     bool ok = export_contents(&c, s->model, &inner)
-              ? st_write(path, c.tensors, c.count, metadata, 3, err)
+              ? st_write(path, c.tensors, c.count, metadata, s->model->per_row > 1 ? 5 : 3, err)
               : error_set(err, inner.hint, "%.200s: not saved: %.280s", path, inner.text);
     contents_free(&c);
     return ok;
@@ -266,8 +270,8 @@ static bool misfit(const StFile *file, const Model *model, Error *err)
                  model->config.arch, model->config.classes);
     else
         snprintf(err->hint, sizeof err->hint,
-                 "the file holds a %.40s trained on %.40s; use that --arch and --data", arch,
-                 dataset);
+                 "the file holds a %.40s trained on %.40s; use that --arch%s and --data", arch,
+                 dataset, model->per_row > 1 ? ", its sizes, --block" : "");
     return false;
 }
 
@@ -324,6 +328,21 @@ static bool import_contents(const Contents *c, const StFile *file, const Model *
     return true;
 }
 
+// What a gpt's shapes do not show: its heads, and which characters its tokens are. A file that
+// PyTorch wrote does not name them.
+static bool check_text(const StFile *file, const Model *model, Error *err)
+{
+    const char *heads = st_metadata(file, "ddp.heads");
+    const char *vocabulary = st_metadata(file, "ddp.vocabulary");
+    if (model->per_row > 1 && vocabulary && strcmp(vocabulary, model->config.vocabulary) != 0)
+        return error_set(err, "use the --data that it was trained on",
+                         "trained on a text of other characters");
+    if (model->per_row > 1 && heads && atoi(heads) != model->config.gpt.heads)
+        return error_set(err, "use the same --heads", "trained with --heads %.10s, not %d", heads,
+                         model->config.gpt.heads);
+    return true;
+}
+
 // Fails if the file has tensors that the model does not have: a resnet34 has all tensors of a
 // resnet18, and more.
 static bool check_no_others(const Contents *c, const StFile *file, const Model *model, Error *err)
@@ -350,7 +369,7 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
         return false;
     snapshot_begin(&s, model, optim);
     Contents c = contents_of(&s, state != NULL);
-    bool ok = (import_contents(&c, &file, model, &inner)
+    bool ok = (check_text(&file, model, &inner) && import_contents(&c, &file, model, &inner)
                && check_no_others(&c, &file, model, &inner))
               || error_set(err, inner.hint, "%.200s: %.300s", path, inner.text);
     if (ok)

@@ -12,7 +12,7 @@ void result_options(Args *args, ResultConfig *config)
     args_add(args, ARGS_ROWS(
         { "per-class", 0, ARG_FLAG, &config->per_class, NULL, "print each class's accuracy, too" },
         { "predictions", 0, ARG_STRING, &config->predictions, "FILE",
-          "write the last test's prediction for each image (CSV, for ./ddp plot)" }));
+          "write the last test's prediction of each label (CSV, for ./ddp plot)" }));
 }
 
 bool result_claim(const ResultConfig *config, Error *err)
@@ -82,10 +82,11 @@ static void print_class(const Result *r, int label, Log *log)
     char number[16];
     const char *name = class_name(r, label, number);
     if (n == 0)
-        log_say(log, "   == %-11s no image", name);
+        log_say(log, "   == %-11s no %s", name, r->data->unit);
     else
-        log_say(log, "   == %-11s top1: %7.3f%% | top5: %7.3f%% | %lld images", name,
-                100.0 * (double)top1 / (double)n, 100.0 * (double)top5 / (double)n, n);
+        log_say(log, "   == %-11s top1: %7.3f%% | top5: %7.3f%% | %lld %s", name,
+                100.0 * (double)top1 / (double)n, 100.0 * (double)top5 / (double)n, n,
+                r->data->unit);
     log_event(log, "class", json_pack("{s:i, s:I, s:I, s:I}", "class", label, "n", n,
                                       "correct1", top1, "correct5", top5));
 }

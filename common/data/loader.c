@@ -90,8 +90,6 @@ static size_t row_bytes(const Loader *loader)
                                             : (size_t)loader->dataset->channels * row->h * row->w;
 }
 
-static int labels_per_row(const Dataset *set) { return dataset_is_text(set) ? set->per_row : 1; }
-
 // --- one batch -----------------------------------------------------------------------------------
 
 static int batch_count(const Loader *loader, int batch)
@@ -193,7 +191,7 @@ static void rows_make(Worker *worker, int batch, int first, int rows)
     Loader *loader = worker->loader;
     const Slot *slot = slot_of(loader, batch);
     const int32_t *ids = loader->ids + (size_t)batch * loader->config.shape.n;
-    const int labels = labels_per_row(loader->dataset);
+    const int labels = loader->dataset->per_row;
     trace_begin("make rows");
     event_sync(slot->ready);    // the copy of the slot's last batch to the device
     for (int i = first; i < first + rows; i++) {
@@ -212,7 +210,7 @@ static void slot_load(Loader *loader, int batch)
 {
     const Augment *augment = &loader->config.augment;
     const Slot *slot = slot_of(loader, batch);
-    const int count = batch_count(loader, batch), labels = labels_per_row(loader->dataset);
+    const int count = batch_count(loader, batch), labels = loader->dataset->per_row;
     const size_t row = row_bytes(loader);
     Shape shape = loader->config.shape;
     shape.n = batch_rows(loader, batch);
@@ -325,7 +323,7 @@ static void workers_resume(Loader *loader)
 static void slot_new(Loader *loader, Slot *slot)
 {
     const Shape shape = loader->config.shape;
-    const size_t labels = shape.n * labels_per_row(loader->dataset) * sizeof *slot->labels;
+    const size_t labels = shape.n * loader->dataset->per_row * sizeof *slot->labels;
     const size_t bytes = shape.n * row_bytes(loader);
     slot->images = device_alloc(loader->device, shape_bytes(shape));
     slot->labels = device_alloc(loader->device, labels);
@@ -475,9 +473,9 @@ const Batch *loader_next(Loader *loader)
     loader->batch = (Batch){ .index = batch, .count = batch_count(loader, batch),
                              .rows = batch_rows(loader, batch), .images = slot->images,
                              .full = batch_rows(loader, batch) == loader->config.shape.n,
-                             .per_row = labels_per_row(loader->dataset),
+                             .per_row = loader->dataset->per_row,
                              .labels = slot->labels, .slot = batch % LOADER_SLOTS };
-    loader->batch.targets = loader->batch.rows * labels_per_row(loader->dataset);
+    loader->batch.targets = loader->batch.rows * loader->dataset->per_row;
     return &loader->batch;
 }
 

@@ -14,6 +14,7 @@
 #include "alive.h"
 #include "rng.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,6 +59,15 @@ static int64_t words_shuffle(uint8_t *bytes, int64_t size)
 
 // --- tokens --------------------------------------------------------------------------------------
 
+// "a", or "0x0a" for what is not visible, or has a meaning in a table.
+static const char *byte_name(int byte)
+{
+    static char names[256][8];
+    bool plain = byte < 128 && isgraph(byte) && byte != ',' && byte != '"';
+    snprintf(names[byte], sizeof names[byte], plain ? "%c" : "0x%02x", byte);
+    return names[byte];
+}
+
 // Fills in the vocabulary, and replaces each byte by its token.
 static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
 {
@@ -69,6 +79,7 @@ static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
     for (int byte = 0; byte < 256; byte++)
         if (occurs[byte]) {
             snprintf(data->vocabulary + 2 * count, 3, "%02x", byte);
+            data->characters[count] = byte_name(byte);
             token_of[byte] = (uint8_t)count++;
         }
     for (int64_t i = 0; i < size; i++)
@@ -120,6 +131,7 @@ bool text_read(Data *data, const char *path, int block, bool words, Error *err)
         windows_make(&data->test, bytes + part, size - part, block, 0, classes);
         snprintf(data->samples, sizeof data->samples, "windows of %d characters", block);
         data->unit = "characters";
+        data->class_names = data->characters;
         data_checksum(data, &crc, sizeof crc);
         data_checksum(data, &block, sizeof block);
     }

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 240 PROCESSORS 2
+# A language model in the programs: every step trains it, a killed run of 04 ends with the same weights, 07's numbers
+# do not depend on the ranks, and ./ddp say prints its text. What does not fit together is refused.
+# shellcheck disable=SC2317  # expect calls functions
+. "$SRC/tests/test.sh"
+cd "$TMP" || exit 1
+one=$BUILD/01_single_gpu/train
+hash_of() { sed -n 's/^weight hash: //p' "$1"; }
+
+# --- what does not fit together ------------------------------------------------------------------------
+
+cat "$SRC"/docs/*.md | head -c 12000 >pages.txt
+: >empty.txt
+sizes=(--layers 2 --heads 2 --width 32 --block 16)
+small=(-a gpt --data text:pages.txt "${sizes[@]}" -b 24 --threads 1 -j 1 --dropout 0.1 --seed 3 -p 1 --lr 0.1)
+expect 2 "a gpt does not learn images" "$one" -a gpt --data synthetic
+expect 2 "a resnet18 does not learn text" "$one" -a resnet18 --data text:pages.txt
+expect 2 "--image-size: has no effect with --data text:pages.txt" "$one" -a gpt --data text:pages.txt --image-size 40
+expect 2 "--width: 30 is not a multiple of --heads 4" "$one" -a gpt --data text:pages.txt --width 30 --heads 4
+expect 1 "of 0 bytes, neither 90 % can train nor 10 % test" "$one" -a gpt --data text:empty.txt
+expect 1 "windows of 4096 characters" "$one" -a gpt --data text:pages.txt --block 4096
+expect 1 "there is no missing.txt" "$one" -a gpt --data text:missing.txt
+
+# --- every step ------------------------------------------------------------------------------------------
+
+windows="674 + 74 windows of 16 characters"
+for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do
+    run=("$BUILD/$name/train" "${small[@]}" --epochs 1)
+    [ $name = 02_data_parallel ] && run+=(--devices 2)
+    [ $name = 03_ddp_fork ] && run+=(-n 2)
+    [[ $name < 05 ]] || run+=(--amp off)
+    expect 0 "$windows | global batch" "${run[@]}" --save $name.st
+    check "$name: it tests 74 * 16 characters" grep -qE "== test: .* \| 1184 characters$" output
+    expect 0 "| 1184 characters" "${run[@]}" -e --init $name.st
+done
+
+# --- two texts -------------------------------------------------------------------------------------------
+
+tr 'a' '~' <pages.txt | head -c 6000 >other.txt         # as many different characters
+tr -d 'xyz' <pages.txt >fewer.txt
+for wrong in "other.txt --init" "fewer.txt -e --init" "other.txt --resume"; do
+    # shellcheck disable=SC2086  # several words
+    expect 1 "trained on a text of other characters" "$one" "${small[@]}" --epochs 2 --data text:$wrong 01_single_gpu.st
+done
+expect 1 "trained with --heads 2, not 4" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
+expect 1 "use that --arch, its sizes, --block and --data" "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
+
+# --- 04, killed twice ------------------------------------------------------------------------------------
+
+# Rank 1 is killed at its 14th forward pass, whenever it starts. The epochs have 15 steps.
+${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
+four=("$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}"
+    --epochs 2 --save-every 4)
+expect 0 "weight hash: " "${four[@]}" --save whole.st
+whole=$(hash_of output)
+expect 0 "weight hash: $whole" env LD_PRELOAD="$TMP/crash.so" CRASH_RANK=1 CRASH_TEXT='"name":"forward"' CRASH_AT=14 \
+    CRASH_DO=KILL "${four[@]}" --save killed.st --resume auto --trace four.trace
+check "it was killed twice" test "$(grep -c 'restart [12] of 2' output)" = 2
+
+# --- 07, on any number of ranks --------------------------------------------------------------------------
+
+for n in 1 2 3 5; do
+    expect 0 "== test" "$BUILD/07_dist_eval/launch" -n $n -- "$BUILD/07_dist_eval/train" "${small[@]}" -b 10 --amp off \
+        -e --init 01_single_gpu.st --per-class --predictions $n.csv --show-naive
+    grep -E '== (test|[0-9]+ )' output >$n.out
+    check "$n ranks: the numbers of one" cmp $n.out 1.out
+    check "$n ranks: the predictions of one" cmp $n.csv 1.csv
+done
+check "each character is predicted" test "$(wc -l <1.csv)" = 1185
+
+# --- say -----------------------------------------------------------------------------------------------
+
+# After enough of "0123456789\n", the likeliest character is the right one, wherever the window is.
+for _ in {1..400}; do seq -s '' 0 9; done >digits.txt
+expect 0 "weight hash" "$one" -a gpt --data text:digits.txt --layers 1 --heads 2 --width 16 --block 12 -b 16 --epochs 12 \
+    --threads 1 --lr 0.3 --schedule constant --save digits.st
+say() { "$BUILD/say" "$@"; }
+expect 0 "" say --threads 1 --prompt 456 --count 3 --temperature 0 digits.st
+check "what it learned" diff "$TMP/output" <(printf '456789\n0123456789\n0123456789\n')
+expect 0 "" say --threads 1 --count 2 --temperature 0 digits.st
+check "lines, without a prompt" diff "$TMP/output" <(printf '0123456789\n0123456789\n')
+
+for seed in 0 0 1; do
+    expect 0 "" say --threads 1 --seed $seed --count 5 --temperature 2 01_single_gpu.st
+    mv output said.$((n++)).$seed
+done
+check "the same seed, the same text" cmp said.5.0 said.6.0
+check "another seed, another text" not cmp -s said.5.0 said.7.1
+expect 2 "--prompt: byte 0x78 ('x') does not occur in the text that digits.st was trained on" say --prompt 1x digits.st
+expect 2 "--count: '0' is not" say --count 0 digits.st
+expect 2 "give one checkpoint" say
+expect 1 "missing.st: " say missing.st
+head -c 900 digits.st >short.st
+expect 1 "short.st: " say short.st
+expect 0 "weight hash" "$one" -a lenet --data synthetic --train-samples 8 --test-samples 8 --epochs 1 --save lenet.st
+expect 1 "lenet.st: not a checkpoint of a gpt, but of a lenet" say lenet.st
+
+test_done

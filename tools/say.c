@@ -1,0 +1,189 @@
+// say.c - ./ddp say RUN.st: prints text from a checkpoint of a gpt.
+//
+// A language model gives a probability for each next character. This draws one, appends it to the
+// text, and asks again, with the last characters that fit in the model's window.
+#include "args.h"
+#include "check.h"
+#include "checkpoint.h"
+#include "checkpoint/safetensors.h"
+#include "data.h"
+#include "rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LINE = 100 };        // characters in a line at most, on average
+
+typedef struct Config {
+    const char *prompt;
+    int count, threads;
+    double temperature;
+    int64_t seed;
+} Config;
+
+typedef struct Speaker {
+    const Config *config;
+    Device *device;
+    Model *model;
+    uint8_t bytes[256];     // of each token
+    int32_t *row;           // a row of a batch: a key, which is not used, and a window of tokens
+    float *logits;          // (per_row, classes)
+    int length;             // tokens of the text in the window
+} Speaker;
+
+// --- the model -----------------------------------------------------------------------------------
+
+static const StTensor *tensor_of(const StFile *file, const char *path, const char *name)
+{
+    const StTensor *t = st_find(file, name);
+    CHECK(t && t->ndim == 2, "", "%s: it is no gpt: tensor %s is missing", path, name);
+    return t;
+}
+
+// The sizes, which the tensors and their names show.
+static ModelConfig config_of(const StFile *file, const char *path)
+{
+    const char *arch = st_metadata(file, "ddp.arch"), *heads = st_metadata(file, "ddp.heads");
+    const char *vocabulary = st_metadata(file, "ddp.vocabulary");
+    CHECK(arch && strcmp(arch, "gpt") == 0 && heads && vocabulary,
+          "train one: ./ddp run 03 -n 2 -- -a gpt --save words.st",
+          "%s: not a checkpoint of a gpt%s%s", path, arch ? ", but of a " : "", arch ? arch : "");
+    const StTensor *tokens = tensor_of(file, path, "transformer.wte.weight");
+    ModelConfig c = { .arch = "gpt", .channels = 1, .height = 1, .batch = 1,
+                      .classes = (int)tokens->shape[0], .vocabulary = xstrdup(vocabulary),
+                      .gpt = { .heads = atoi(heads), .width = (int)tokens->shape[1] } };
+    c.per_row = c.width = (int)tensor_of(file, path, "transformer.wpe.weight")->shape[0];
+    for (char name[64];; c.gpt.layers++) {
+        snprintf(name, sizeof name, "transformer.h.%d.ln_1.weight", c.gpt.layers);
+        if (!st_find(file, name))
+            break;
+    }
+    CHECK(strlen(vocabulary) == 2 * (size_t)c.classes && c.gpt.heads > 0 && c.gpt.layers > 0 &&
+              c.gpt.width % c.gpt.heads == 0, "", "%s: its sizes contradict each other", path);
+    return c;
+}
+
+static void speaker_open(Speaker *s, const Config *config, const char *path)
+{
+    StFile file;
+    Error error;
+    if (!st_open(&file, path, &error))
+        FAIL_ERROR(&error);
+    ModelConfig sizes = config_of(&file, path);
+    st_close(&file);
+    *s = (Speaker){ .config = config,
+                    .device = device_open(0, device_share(1, config->threads, true)) };
+    Ops *ops = ops_new(s->device, &(OpsConfig){ .deterministic = true });
+    s->model = model_new(s->device, ops, &sizes);
+    if (!checkpoint_load(path, s->model, NULL, NULL, &error))
+        FAIL_ERROR(&error);
+    for (int i = 0; i < sizes.classes; i++) {
+        unsigned byte;
+        CHECK(sscanf(sizes.vocabulary + 2 * i, "%2x", &byte) == 1, "", "%s: its vocabulary", path);
+        s->bytes[i] = (uint8_t)byte;
+    }
+    s->row = xcalloc((size_t)(TEXT_KEY + sizes.per_row), sizeof *s->row);
+    s->logits = xmalloc((size_t)sizes.per_row * (size_t)sizes.classes * sizeof *s->logits);
+}
+
+// --- the text ------------------------------------------------------------------------------------
+
+static int token_of(const Speaker *s, char c)
+{
+    for (int i = 0; i < s->model->config.classes; i++)
+        if (s->bytes[i] == (uint8_t)c)
+            return i;
+    return -1;
+}
+
+// A full window loses its first token.
+static void append(Speaker *s, int token)
+{
+    int32_t *tokens = s->row + TEXT_KEY;
+    int block = s->model->per_row;
+    if (s->length == block)
+        memmove(tokens, tokens + 1, (size_t)--s->length * sizeof *tokens);
+    tokens[s->length++] = token;
+}
+
+// The logits of the character after the window. Attention is causal, so what is in the row after
+// the window has no effect.
+static const float *think(Speaker *s)
+{
+    Stream *stream = device_stream(s->device);
+    size_t classes = (size_t)s->model->config.classes, block = (size_t)s->model->per_row;
+    void *row = device_alloc(s->device, (TEXT_KEY + block) * sizeof *s->row);
+    copy_to_device(stream, row, s->row, (TEXT_KEY + block) * sizeof *s->row);
+    model_forward(s->model, row, 1, false);
+    copy_to_host(stream, s->logits, s->model->logits, block * classes * sizeof *s->logits);
+    stream_sync(stream);
+    device_free(s->device, row);
+    return s->logits + (size_t)(s->length - 1) * classes;
+}
+
+// Draws from softmax(logits / temperature); at temperature 0, takes the largest.
+static int draw(const Speaker *s, const float *logits, int64_t number)
+{
+    int classes = s->model->config.classes, best = 0;
+    double sum = 0, weights[256], temperature = s->config->temperature;
+    for (int i = 1; i < classes; i++)
+        best = logits[i] > logits[best] ? i : best;
+    if (temperature == 0)
+        return best;
+    for (int i = 0; i < classes; i++)
+        sum += weights[i] = exp((logits[i] - logits[best]) / temperature);
+    double left = sum * uniform_of(philox((uint64_t)s->config->seed, 0, (uint64_t)number).v[0]);
+    for (int i = 0; i < classes; i++)
+        if ((left -= weights[i]) < 0)
+            return i;
+    return best;
+}
+
+// Without a prompt it begins with a new line, if the text has lines, which is not printed.
+static void speak(Speaker *s)
+{
+    int lines = 0, line = token_of(s, '\n');
+    const char *prompt = s->config->prompt;
+    if (!*prompt)
+        append(s, line < 0 ? 0 : line);
+    for (const char *c = prompt; *c; c++)
+        append(s, token_of(s, *c));
+    printf("%s", prompt);
+    for (int64_t i = 0; lines < s->config->count && i < (int64_t)LINE * s->config->count; i++) {
+        int token = draw(s, think(s), i);
+        append(s, token);
+        putchar(s->bytes[token]);
+        if (token == line && ++lines > 0)
+            fflush(stdout);
+    }
+    if (lines < s->config->count)
+        putchar('\n');
+    CHECK(fflush(stdout) == 0, "", "stdout: the text could not be written");
+}
+
+int main(int argc, char **argv)
+{
+    Speaker speaker;
+    Config c = { .prompt = "", .count = 20, .temperature = 0.8 };
+    Args args = { .summary = "Prints text from a checkpoint of a gpt.", .operands = "RUN.st" };
+    args_add(&args, ARGS_ROWS(
+        { "prompt", 0, ARG_STRING, &c.prompt, "TEXT", "how the text begins" },
+        { "count", 0, ARG_INT, &c.count, "N", "lines to print", .min = 1, .max = 1e6 },
+        { "temperature", 0, ARG_DOUBLE, &c.temperature, "T",
+          "below 1: likelier characters only; 0: the likeliest", .min = 0, .max = 100 },
+        { "seed", 0, ARG_INT64, &c.seed, "N", "the same seed prints the same text", .min = 0,
+          .max = 1e15 },
+        { "threads", 0, ARG_INT, &c.threads, "N", "CPU: threads (0: all cores)", .min = 0,
+          .max = 1024 }));
+    args_parse(&args, argc, argv);
+    if (!args.rest[0] || args.rest[1])
+        args_reject(&args, NULL, "give one checkpoint");
+    speaker_open(&speaker, &c, args.rest[0]);
+    for (const char *p = c.prompt; *p; p++)
+        if (token_of(&speaker, *p) < 0)
+            args_reject(&args, "prompt", "byte 0x%02x ('%c') does not occur in the text that %s was "
+                        "trained on", (unsigned char)*p, *p, args.rest[0]);
+    speak(&speaker);
+    return 0;
+}
