@@ -10,6 +10,12 @@ tail -1 "$TMP/output"
 read -r documents _ links _ options _ names _ < <(tail -1 "$TMP/output")
 check "there are documents, links, options and names" \
     test "$documents" -gt 15 -a "$links" -gt 150 -a "$options" -gt 400 -a "$names" -gt 250
+
+# The Chinese README has the commands of the English one, in the same order, and the same output below them.
+commands() { perl "$SRC/tests/docs.pl" --commands "$SRC" | awk -F '\t' -v of="$1:" 'index($0, of) == 1' | cut -f 3-; }
+commands README.md >"$TMP/english"
+check "README.md has commands" test "$(wc -l <"$TMP/english")" -gt 15
+check "README.zh-CN.md has the same" diff "$TMP/english" <(commands README.zh-CN.md)
 [ "$failed" = 0 ] || test_done          # the rest would only repeat the complaints
 
 tree=$TMP/tree
