@@ -10,7 +10,8 @@ strict=(-std=c11 -Wall -Wextra -Werror)
 expect 0 "" mpicc "${strict[@]}" -o line line.c exchange_mpi.c
 for ranks in 1 2 3; do
     expect 0 "equal on all $ranks ranks" timeout 60 mpirun -np $ranks ./line
-    check "it finds 1 2 3 4" grep -qE 'weights (0\.999|1\.000). (1\.999|2\.000). (2\.999|3\.000). (3\.999|4\.000).,' output
+    check "it finds 1 2 3 4" \
+        grep -qE 'weights (0\.999|1\.000). (1\.999|2\.000). (2\.999|3\.000). (3\.999|4\.000).,' output
 done
 
 sed -i '/MPI_Bcast(weights/d' line.c
