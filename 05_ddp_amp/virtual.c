@@ -80,6 +80,15 @@ void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32
     free(samples);
 }
 
+// cuDNN's tensors begin at multiples of 16 bytes, which a part of a larger batch may not.
+static void align(const Virtual *v, Batch *batch)
+{
+    Shape shape = v->model->input;
+    shape.n = batch->rows;
+    copy_on_device(device_stream(v->model->device), v->images, batch->images, shape_bytes(shape));
+    batch->images = v->images;
+}
+
 bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
 {
     int rows = all->rows / v->count;
@@ -91,6 +100,8 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
         ddp_wait(v->ddp);       // the next backward overwrites the gradients
     v->current = i;
     *batch = batch_part(all, v->model->input, i * rows, rows);
+    if (v->images)
+        align(v, batch);
     return true;
 }
 
@@ -131,6 +142,8 @@ void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *
     log_say(log, "   == virtual ranks: %d, %d in each process", v->ranks, v->count);
     v->sums = device_alloc(model->device, (v->sent + 1) * sizeof *v->sums);
     v->others = device_alloc(model->device, model->buffer_count * sizeof *v->others);
+    if (v->count > 1 && !device_shares_memory(model->device))
+        v->images = device_alloc(model->device, shape_bytes(model->input));
     ddp_set_hook(ddp, add_integers, v);
 }
 
@@ -138,6 +151,7 @@ void virtual_end(Virtual *v)
 {
     if (!v->given)
         return;
+    device_free(v->model->device, v->images);
     device_free(v->model->device, v->others);
     device_free(v->model->device, v->sums);
 }

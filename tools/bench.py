@@ -568,6 +568,31 @@ def bench_amp(b):
             table(COMPARED, rows), torch.by_mode("bf16 autocast"))
 
 
+def bench_virtual(b):
+    def job(ranks, *options):
+        return b.command("05_ddp_amp", ranks, "--threads", max(1, CORES // 2), "--amp", "off", *PLAIN, *options)
+
+    jobs = {"real": job(2, "-b", 128), "2 virtual": job(2, "-b", 128, "--virtual-ranks", 2),
+            "8 virtual": job(2, "-b", 32, "--virtual-ranks", 8)}
+    found = in_turns(b.rounds, {name: lambda command=command: b.events([*command, "--max-steps", b.steps(40)])
+                                for name, command in jobs.items()})
+    # The machine's other work changes the rate from round to round, so each round has its own ratio.
+    rates = {name: [rate_of(events) for events in found[name]] for name in found}
+    rows = []
+    for name, what in (("2 virtual", "2 virtual ranks of 128"), ("8 virtual", "8 virtual ranks of 32")):
+        ratio = median(ours / real for ours, real in zip(rates[name], rates["real"]))
+        rows.append((f"2 processes, {what}, against 2 ranks of 128, images/s", f"{median(rates[name]):.0f}",
+                     f"{median(rates['real']):.0f}", f"{ratio:.2f}", ""))
+    peak = {name: median(event(events, "end")["peak_rss_mb"] for events in found[name]) for name in found}
+    rows.append(against("memory of a process with 2 virtual ranks, MB", peak["2 virtual"], peak["real"]))
+    sent = [sent_in_a_step(jobs[name]) for name in ("2 virtual", "real")]
+    if None not in sent:
+        rows.append(against("a process sends, MB a step", sent[0] / 2, sent[1] / 2, 1))
+    b.write(heading(b, f"{max(1, CORES // 2)} threads for each of two processes")
+            + " ResNet-18, 3x32x32, global batch 256, f32; ratios are the medians of each round's.",
+            table(COMPARED, rows))
+
+
 @contextlib.contextmanager
 def cluster(b, nodes):
     """Runs a Slurm cluster during the block -> None, or the reason why its nodes share one network."""
@@ -923,6 +948,7 @@ BENCHMARKS = {
     "parallel": (bench_parallel, 5, "two ranks, two devices, all-reduce"),
     "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),
     "amp": (bench_amp, 5, "bf16 against PyTorch's autocast and against f32"),
+    "virtual": (bench_virtual, 5, "--virtual-ranks against as many real ranks"),
     "eval": (bench_eval, 5, "evaluation: against PyTorch's inference, and two ranks against one"),
     "slurm": (bench_slurm, 5, "between nodes of ./ddp slurm's cluster: all-reduce, start, weak scaling"),
     "steps": (bench_steps, 5, "all steps with the same job on the same cores"),

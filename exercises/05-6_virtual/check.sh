@@ -1,0 +1,18 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# A run of four virtual ranks must end with the weights and the results of the finished program for any number of
+# processes.
+# fails with: 2 processes end with the weights of 4
+build
+same=(--arch convnet --virtual-ranks 4 -b 4 --train-samples 72 --seed 5 --lr 0.02 --amp off)
+finished right 4 "${same[@]}"
+for n in 4 2 1; do
+    learner v$n $n "${same[@]}"
+    why="All runs have the same four virtual ranks."
+    equal "$n processes end with the weights of 4" "$(value right.0.jsonl end weight_hash)" \
+        "$(value v$n.0.jsonl end weight_hash)"
+done
+for n in 4 2 1; do
+    why="The weights are equal, but what the model computes in evaluation is not."
+    equal "$n processes print the test loss of 4" "$(value right.0.jsonl epoch test_loss)" \
+        "$(value v$n.0.jsonl epoch test_loss)"
+done
