@@ -583,8 +583,6 @@ def bench_virtual(b):
         ratio = median(ours / real for ours, real in zip(rates[name], rates["real"]))
         rows.append((f"2 processes, {what}, against 2 ranks of 128, images/s", f"{median(rates[name]):.0f}",
                      f"{median(rates['real']):.0f}", f"{ratio:.2f}", ""))
-    peak = {name: median(event(events, "end")["peak_rss_mb"] for events in found[name]) for name in found}
-    rows.append(against("memory of a process with 2 virtual ranks, MB", peak["2 virtual"], peak["real"]))
     sent = [sent_in_a_step(jobs[name]) for name in ("2 virtual", "real")]
     if None not in sent:
         rows.append(against("a process sends, MB a step", sent[0] / 2, sent[1] / 2, 1))
