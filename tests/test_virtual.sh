@@ -21,6 +21,8 @@ ranks()
 # Two epochs of 8 steps. In the last step each of 4 ranks has 2 samples.
 lenet=(-a lenet --train-samples 230 --test-samples 32 -b 8 --epochs 2 --lr 0.05 --amp off)
 resnet=(-a resnet18 --train-samples 52 --test-samples 16 -b 4 --epochs 2 --amp off)
+gpt=(-a gpt --data "text:$SRC/LICENSE" --layers 2 --heads 2 --width 16 --block 16 --dropout 0.1 --train-samples 46
+    --test-samples 4 -b 2 --epochs 2 --amp off)
 hash_of() { sed -n 's/^weight hash: //p' output; }
 
 # alike "N..." [OPTIONS]: these numbers of processes end with the same weights; also in $hash.
@@ -74,6 +76,14 @@ check "and others were not" grep -q "step.*norm: [0-9].*skipped: [1-9]" output
 for n in 1 4; do
     expect 3 "are not finite with a loss scale of" ranks $n "${lenet[@]}" --virtual-ranks 4 --loss-scale 1e12
 done
+
+# A GPT, whose dropout depends on the sample, not on the process.
+alike "1 2 4" "${gpt[@]}" --virtual-ranks 4
+dropped=$hash
+alike "1 2 4" "${gpt[@]}" --virtual-ranks 4 --amp fp16 --growth-interval 2 --clip-norm 0.5
+alike "1 4" "${gpt[@]}" --virtual-ranks 4 --amp bf16
+alike "2" "${gpt[@]}" --virtual-ranks 4 --dropout 0
+check "dropout changes something" [ "$hash" != "$dropped" ]
 
 # BatchNorm: the running statistics, too. They are in the checkpoint, and in what evaluation prints.
 for n in 1 2 4; do
