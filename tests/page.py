@@ -34,7 +34,8 @@ class Run:
 
     def __init__(self, name, samples, watch=True):
         os.makedirs(f"{name}/files")
-        server = f"python3 '{TOOLS}/watch.py' files/trace files/metrics files </dev/null >/dev/null & " if watch else ""
+        server = f"python3 '{TOOLS}/watch.py' $$ files/trace files/metrics files </dev/null >/dev/null & "
+        server = server if watch else ""
         self.process = subprocess.Popen(
             ["bash", "-c", f'{server}exec "$@"', "-", LAUNCH, "--max-restarts", "2", "-n", "3", "--", TRAIN, *OPTIONS,
              str(samples), "--trace", "files/trace", "--metrics", "files/metrics"],

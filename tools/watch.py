@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""watch.py TIMELINE METRICS [REMOVE] - serves a page that shows the run of the parent process. ./ddp run --watch uses it.
+"""watch.py PID TIMELINE METRICS [REMOVE] - serves a page that shows the run of PID, its parent: ./ddp run --watch.
 
 It listens on the loopback only, and only under a path with a random token. It ends with its parent. REMOVE: a folder
 that it then removes.
@@ -158,9 +158,9 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 def main():
-    timeline, metrics, *remove = sys.argv[1:]
+    parent, timeline, metrics, *remove = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)        # the run handles it, and this process ends with the run
-    parent = os.getppid()
+    parent = int(parent)        # an argument, because a short run may have ended by now
     tails, feed, ranks = [Tail(timeline), Tail(metrics)], Feed(), Ranks(parent)
     Handler.token, Handler.feed, Handler.ranks = secrets.token_urlsafe(16), feed, ranks
     server = Server(("127.0.0.1", 0), Handler)
