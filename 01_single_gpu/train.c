@@ -90,7 +90,7 @@ typedef struct Job {
     Device *device;
     Ops *ops;
     Model *model;
-    Optim *optim;           // SGD, with the momentum of each parameter
+    Optim *optim;           // SGD or AdamW, with its state for each parameter
     Scalars *scalars;       // learning rate and so on, where the optimizer reads them; device
     Stats *train_stats;     // of the current epoch; device
     Stats *test_stats;      // device
@@ -163,7 +163,8 @@ static double learning_rate(const Job *job, int64_t step)
 
 static void set_scalars(Job *job)
 {
-    StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step));
+    StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
+                                           job->state.global_step);
     scalars_set(job->ops, job->scalars, settings);
 }
 

@@ -147,7 +147,7 @@ function(ddp_objects target rooms)
     # Only what the CPU computes with many numbers is compiled for this very machine, or for DDP_MARCH.
     set(numbers ${sources})
     list(FILTER numbers INCLUDE REGEX "/(ops_cpu|transformer_cpu|gloo_reduce)\\.c$")
-    set(options -march=${DDP_MARCH} -ffp-contract=fast
+    set(options -march=${DDP_MARCH} -ffp-contract=fast -fno-math-errno
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>")   # says when a loop could not be vectorized
     if(NOT DDP_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
         list(APPEND options -O3)

@@ -26,6 +26,7 @@ typedef enum ArgType {
     ARG_STRING, // const char *
     ARG_CHOICE, // const char *, one of choices ("a|b|c")
     ARG_LIST,   // const char *, "2": within min and max; or "0,2": rising integers below max
+    ARG_PAIR,   // const char *, "0.9,0.99": two numbers within min and max
 } ArgType;
 
 typedef struct Option {
@@ -46,7 +47,8 @@ enum { ARGS_MAX = 96 };
 typedef struct Args {
     Option rows[ARGS_MAX];
     char given[ARGS_MAX];           // 1: on the command line or in a file
-    struct ArgsPreset { const char *option, *value, *lines; } preset;
+    struct ArgsPreset { const char *option, *value, *lines; } presets[2];
+    int preset_count;
     char groups[ARGS_MAX];          // which call of args_add added it,
     const char *files[ARGS_MAX];    // and in which file: --help prints it above each group
     int count, group;
@@ -60,7 +62,8 @@ typedef struct Args {
     __FILE__, (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
 void args_add(Args *args, const char *file, const Option *rows, int count);
 
-// If the option has this value, these lines ("key = value\n...") replace the defaults of others.
+// If the option has this value, these lines ("key = value\n...") replace the defaults of others. An
+// earlier preset replaces those of a later one, and may choose it.
 void args_preset(Args *args, const char *option, const char *value, const char *lines);
 
 // Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option

@@ -53,6 +53,8 @@ typedef struct StepSettings {
     int32_t nesterov;
     float smoothing;    // label smoothing in training: the part of a label shared by all classes
     float clip_norm;    // gradients with a larger norm are scaled down to this norm; 0: no clipping
+    double betas[2];    // AdamW: parts of the mean gradient and the mean square kept in each step
+    int32_t step;       // number of steps with this one, skipped ones included
     int32_t window;     // rows of a batch whose loss is computed in several calls; 0: in one call
 } StepSettings;
 
@@ -67,13 +69,14 @@ typedef struct Scalars {
     LossScale scale;
     // Of the current step.
     int32_t done;       // rows of the window so far
-    int32_t skip;       // not zero: sgd_update changes nothing
+    int32_t skip;       // not zero: the update changes nothing
     double norm;        // of the gradients, from gradients_norm
+    double parts[2];    // AdamW: of the true means in those that began as 0: 1 - beta^updates
 } Scalars;
-// Before each step: `settings` are this step's, and the last three values become 0.
+// Before each step: `settings` are this step's. done, skip and norm become 0.
 void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);
 
-// After sgd_update: a skipped step halves the loss scale (but not below LOSS_SCALE_LEAST), and
+// After the update: a skipped step halves the loss scale (but not below LOSS_SCALE_LEAST), and
 // `interval` steps in a row without an overflow double it, as long as it stays finite.
 #define LOSS_SCALE_LEAST 0x1p-24f
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
@@ -300,13 +303,23 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
 void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                 float *velocity, const Scalars *scalars);
 
+enum { PARAM_ALIGN = 16 };  // floats: the layers' parameters begin on cache lines
+
+// torch.optim.AdamW likewise:
+//   p *= 1 - lr * weight_decay, if it decays
+//   mean = beta1 * mean + (1 - beta1) * g;  square = beta2 * square + (1 - beta2) * g * g
+//   p -= lr * mean / parts[0] / (sqrt(square / parts[1]) + 1e-8)
+// count is a multiple of PARAM_ALIGN. decays has a byte for each PARAM_ALIGN parameters.
+void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                  float *mean, float *square, const uint8_t *decays, const Scalars *scalars);
+
 // values += more, on the compute stream.
 void add_into(Ops *ops, size_t count, float *values, const float *more);
 
 // values *= factor, on any stream of the device.
 void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor);
 
-// If a gradient is infinite or NaN, scalars->skip makes sgd_update skip this step, and
+// If a gradient is infinite or NaN, scalars->skip makes the update skip this step, and
 // stats->bad_gradients counts it.
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats);
 // grads /= the loss scale.

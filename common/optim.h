@@ -1,9 +1,11 @@
-// optim.h - SGD: its options, its state, and the learning rate of each step.
+// optim.h - SGD and AdamW: their options, their state, and the learning rate of each step.
 #pragma once
 #include "model.h"
 
 typedef struct OptimConfig {
+    const char *name;       // sgd, adamw
     double lr, momentum, weight_decay;
+    const char *betas;      // adamw: "0.9,0.999"
     bool nesterov;
     double label_smoothing; // of the loss
     const char *schedule;   // constant, step, multistep, cosine
@@ -36,13 +38,15 @@ typedef struct OptimArena {
     float *values;          // device
 } OptimArena;
 
-enum { OPTIM_ARENAS = 1 };  // SGD has one, "momentum"
+enum { OPTIM_ARENAS = 2 };  // SGD has one, "momentum"; AdamW "exp_avg" and "exp_avg_sq"
 
 typedef struct Optim {
     const OptimConfig *config;
     Model *model;
     OptimArena arenas[OPTIM_ARENAS];
     int arena_count;
+    double betas[2];
+    uint8_t *decays;        // AdamW: which parameters decay, as adamw_update wants it; device
 } Optim;
 // Keep config and model alive.
 Optim *optim_new(const OptimConfig *config, Model *model);
@@ -50,7 +54,7 @@ void optim_free(Optim *optim);
 
 // In device memory, with a loss scale of 1. Free them with device_free.
 Scalars *scalars_new(Device *device);
-// What the options set, and the learning rate; the rest is 0.
-StepSettings optim_settings(const Optim *optim, double lr);
+// What the options set, for the step after `global_step` others; the rest is 0.
+StepSettings optim_settings(const Optim *optim, double lr, int64_t global_step);
 // Updates the model's parameters by its gradients, on the compute stream.
 void optim_step(Optim *optim, const Scalars *scalars);

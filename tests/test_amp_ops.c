@@ -391,6 +391,71 @@ TEST(clipping)
     }
 }
 
+// ==== AdamW ======================================================================================
+
+// One update, as torch.optim.AdamW does it, of double arrays. t: its number.
+static void adamw_plain(size_t count, size_t grad_count, const float *grads, double shrink, int t,
+                        const uint8_t *decays, double *p, double *m, double *v)
+{
+    for (size_t i = 0; i < count; i++) {
+        double g = shrink * (i < grad_count ? grads[i] : 0);
+        p[i] *= decays[i / PARAM_ALIGN] ? 1 - 0.05 * 0.1 : 1;
+        m[i] = 0.9 * m[i] + (1 - 0.9) * g;
+        v[i] = 0.999 * v[i] + (1 - 0.999) * g * g;
+        p[i] -= 0.05 / (1 - pow(0.9, t)) * m[i] / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-8);
+    }
+}
+
+// Ten steps, of which the fourth and the fifth are skipped. Every third group of parameters does not
+// decay, and the last ones have no gradient. The run begins after `before` updates, with zeros as
+// after the first one, or is as if resumed.
+static void check_adamw(int before, double clip, float size)
+{
+    enum { COUNT = 313 * PARAM_ALIGN, WITH = 250 * PARAM_ALIGN };
+    uint8_t *decays = host_memory(COUNT / PARAM_ALIGN);
+    double *p = random_numbers(TYPE_F32, COUNT, 61), *m = zeros(COUNT), *v = zeros(COUNT);
+    for (int i = 0; i < COUNT / PARAM_ALIGN; i++)
+        decays[i] = i % 3 != 0;
+    float *params = activation(row(COUNT), p), *mean = activation(row(COUNT), m);
+    float *square = activation(row(COUNT), v);
+    const uint8_t *flags = to_device(decays, COUNT / PARAM_ALIGN);
+    Scalars *scalars = new_scalars((Scalars){ .scale.value = 1, .scale.skipped = 7 });
+    Stats *stats = memory(sizeof *stats);
+    int updates = before;
+    for (int step = 0; step < 10; step++) {
+        float *grads = random_floats(WITH, 62 + step, size);
+        bool bad = step == 3 || step == 4;
+        double squares = 0;
+        for (int i = 0; i < WITH; i++)
+            squares += (double)grads[i] * grads[i];
+        double limit = clip * sqrt(squares), shrink = fmin(1, limit / (sqrt(squares) + 1e-6));
+        grads[100] = bad ? INFINITY : grads[100];
+        float *there = to_device(grads, WITH * sizeof *grads);
+        scalars_set(ops, scalars, (StepSettings){
+            .lr = 0.05f, .weight_decay = 0.1f, .betas = { 0.9, 0.999 }, .clip_norm = (float)limit,
+            .step = before + 7 + step + 1 });
+        gradients_check(ops, WITH, there, scalars, stats);
+        gradients_norm(ops, WITH, there, scalars);
+        adamw_update(ops, COUNT, WITH, params, there, mean, square, flags, scalars);
+        loss_scale_adapt(ops, scalars, 1000);
+        if (!bad)
+            adamw_plain(COUNT, WITH, grads, clip > 0 ? shrink : 1, ++updates, decays, p, m, v);
+    }
+    EXPECT_EQ_INT(read_scalars(scalars).scale.skipped, 7 + 2);
+    expect_near("parameters", row(COUNT), params, p, 1e-6, 1e-6);
+    expect_near("mean", row(COUNT), mean, m, 0, 1e-6);
+    expect_near("square", row(COUNT), square, v, 0, 1e-6);
+    check_ends();
+}
+
+TEST(adamw)
+{
+    check_adamw(0, 0, 1);
+    check_adamw(0, 0.1, 1);
+    check_adamw(0, 0, 1e-7f);       // epsilon matters
+    check_adamw(1000, 0.5, 1);
+}
+
 // ==== Conversion to 16 bits and back =============================================================
 
 static bool same(double a, double b)
@@ -481,6 +546,7 @@ int main(void)
     norms_see_every_gradient();
     norms_do_not_depend_on_threads();
     clipping();
+    adamw();
     narrowing_and_widening();
     stream_free(beside);
     ops_free(ops);

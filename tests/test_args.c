@@ -42,19 +42,23 @@ static void add_dependent(Args *args)
     static double momentum;
     static bool nesterov;
     static int size;
-    static const char *schedule, *data;
+    static const char *schedule, *data, *betas;
     momentum = 0.9;
+    betas = "0.9,0.999";
     schedule = "constant";
     data = "mnist";
     args_preset(args, "arch", "lenet", "momentum = 0\nschedule = step\nstep-size = 4\nlr = 3");
+    args_preset(args, "schedule", "step", "lr = 5\nbetas = 0.1,0.2");
     args_add(args, ARGS_ROWS(
+        { "deep", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "nesterov" },
         { "momentum", 0, ARG_DOUBLE, &momentum, "M", "", 0, 1 },
         { "nesterov", 0, ARG_FLAG, &nesterov, NULL, "", .needs = "momentum" },
         { "schedule", 0, ARG_CHOICE, &schedule, "constant|step|multistep|cosine", "" },
         { "step-size", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "schedule step|multistep" },
         { "data", 0, ARG_STRING, &data, "SET", "" },
         { "block", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "data words|text:" },
-        { "size", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "data not mnist|text:" }));
+        { "size", 0, ARG_INT, &size, "N", "", 1, 9, .needs = "data not mnist|text:" },
+        { "betas", 0, ARG_PAIR, &betas, "A,B", "", 0, 0.999, .needs = "nesterov" }));
 }
 
 // Splits "--lr 0.1|-b|7" at the bars and parses it.
@@ -203,6 +207,16 @@ TEST(options_without_effect)
 {
     static const char *const lines[][2] = {
         { "--nesterov|--momentum|0", "--nesterov: has no effect without --momentum\n" },
+        { "--betas|0.5,0.5", "--betas: has no effect without --nesterov\n" },
+        { "--betas|0.5,0.5|--no-nesterov", "--betas: has no effect without --nesterov\n" },
+        { "--deep|3|--nesterov|--momentum|0", "--deep: has no effect without --momentum\n" },
+        { "--betas|.5,9e-1|--nesterov", "" },
+        { "--betas|0.9", "--betas: '0.9' is not two numbers from 0 to 0.999, such as 0.9,0.95\n" },
+        { "--betas|0.9,", "is not two numbers" }, { "--betas|,0.9", "is not two numbers" },
+        { "--betas|0.9,1", "is not two numbers" }, { "--betas|nan,0.1", "is not two numbers" },
+        { "--betas|0.1,nan", "is not two numbers" }, { "--betas|-.1,0.1", "is not two numbers" },
+        { "--betas|0.1,0.2,0.3", "is not two numbers" },
+        { "--betas|0.1,0x1p-2", "is not two numbers" },
         { "--step-size|3", "--step-size: has no effect without --schedule step|multistep\n" },
         { "--step-size|3|--schedule|cosine", "--step-size: has no effect without --schedule" },
         { "--nesterov", "" }, { "--no-nesterov|--momentum|0", "" },
@@ -234,6 +248,10 @@ TEST(presets)
         { "--lr|2|-a|lenet|--print-config", "\nlr = 2\n" },
         { "-a|lenet|--schedule|cosine|--print-config", "\nschedule = cosine\n# step-size = 4\n" },
         { "-a|lenet|--schedule|cosine", "" },
+        // the first preset chooses the second, which leaves the rate of the first
+        { "-a|lenet|--print-config", "# betas = 0.1,0.2\n" },
+        { "--schedule|step|--print-config", "# lr = 5\n" },
+        { "-a|lenet|--schedule|cosine|--print-config", "# betas = 0.9,0.999\n" },
     };
     dependent = true;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {

@@ -19,10 +19,11 @@ typedef struct Run {
     TrainState state;
 } Run;
 
+static OptimConfig config;
+
 // All its numbers differ, so that a mix-up shows.
 static Run new_run(const char *arch, int channels, int classes, int seed)
 {
-    static const OptimConfig config;
     int size = channels == 3 ? 32 : 28;
     Run r = { .model = model_new(device, ops,
                                  &(ModelConfig){ arch, channels, size, size, classes, .batch = 2 }) };
@@ -33,12 +34,14 @@ static Run new_run(const char *arch, int channels, int classes, int seed)
     for (int i = 0; i < m->tensor_count; i++) { // the CPU backend's device memory is host memory
         const ModelTensor *t = &m->tensors[i];
         float *values = xmalloc((size_t)t->count * sizeof *values);
-        for (int64_t j = 0; j < t->count; j++)
-            values[j] = (float)(seed + 1) * 0.001f * (float)(i * 7 + j % 1000 + 1);
-        if (t->kind == MODEL_BUFFER)
-            model_import(m, t, m->buffers, values);
-        else if (t->kind != MODEL_COUNTER)
-            model_import(m, t, r.optim->arenas[0].values, values);
+        for (int k = 0; k < r.optim->arena_count; k++) {
+            for (int64_t j = 0; j < t->count; j++)
+                values[j] = (float)(seed + 1 + 8 * k) * 0.001f * (float)(i * 7 + j % 1000 + 1);
+            if (t->kind == MODEL_BUFFER)
+                model_import(m, t, m->buffers, values);
+            else if (t->kind != MODEL_COUNTER)
+                model_import(m, t, r.optim->arenas[k].values, values);
+        }
         free(values);
     }
     r.state = (TrainState){
@@ -70,8 +73,11 @@ static bool same_weights(const Run *a, const Run *b)
 
 static bool same_momentum(const Run *a, const Run *b)
 {
-    return same_floats(a->optim->arenas[0].values, b->optim->arenas[0].values,
-                       a->model->param_count);
+    bool same = true;
+    for (int k = 0; k < a->optim->arena_count; k++)
+        same = same && same_floats(a->optim->arenas[k].values, b->optim->arenas[k].values,
+                                   a->model->param_count);
+    return same;
 }
 
 static bool same_runs(const Run *a, const Run *b)
@@ -127,6 +133,31 @@ static void round_trip_of(const char *arch, int channels)
     EXPECT(memcmp(&b.state, &before, sizeof before) == 0, "%s: and the state", arch);
     free_run(&a);
     free_run(&b);
+}
+
+// The state of one optimizer does not fit the other, but the weights do.
+TEST(a_different_optimizer)
+{
+    static const char *const names[] = { "sgd", "adamw" };
+    const char *path = test_path("optimizer.st");
+    for (int i = 0; i < 2; i++) {
+        Error err = { "", "" };
+        char text[64];
+        config.name = names[i];
+        round_trip_of("convnet", 1);
+        Run a = new_run("convnet", 1, 10, 1);
+        EXPECT_EQ_INT(a.optim->arena_count, 1 + i);
+        EXPECT(save(&a, path, &err), "%s", err.text);
+        config.name = names[1 - i];
+        Run b = new_run("convnet", 1, 10, 2);
+        snprintf(text, sizeof text, "it holds the state of --optim %s", names[i]);
+        EXPECT(!load(&b, path, &err) && strstr(err.text, text), "%s", err.text);
+        EXPECT(!same_weights(&a, &b), "%s: a refused file changed the weights", names[i]);
+        EXPECT(load_weights(&b, path, &err) && same_weights(&a, &b), "%s", err.text);
+        free_run(&a);
+        free_run(&b);
+    }
+    config.name = "sgd";
 }
 
 TEST(round_trips)
@@ -448,9 +479,11 @@ TEST(resuming)
 
 int main(void)
 {
+    config = optim_defaults();
     device = device_open(0, 1);
     ops = ops_new(device, &(OpsConfig){ 0 });
     round_trips();
+    a_different_optimizer();
     contents();
     a_different_model();
     a_wrong_tensor();

@@ -4,9 +4,9 @@
 #
 # ctest: TIMEOUT 300 PROCESSORS 2
 set -u
-failed=0 passed=0
+failed=0 passed=0 optim=sgd
 train() { "$BUILD/01_single_gpu/train" --arch "$arch" --data "$data" --train-samples 100 --test-samples 64 \
-    -b 16 --threads 2 -p 1 --seed 3 --epochs 3 "$@" > "$TMP/out" 2>&1; }
+    -b 16 --threads 2 -p 1 --seed 3 --epochs 3 --optim $optim "$@" > "$TMP/out" 2>&1; }
 hash_of() { sed -n 's/^weight hash: //p' "$TMP/out"; }
 expect() {  # expect WHAT GOT WANTED
     if [ -n "$3" ] && [ "$2" = "$3" ]; then passed=$((passed + 1)); return; fi
@@ -34,6 +34,7 @@ check() {   # check ARCH DATA STEPS...: an epoch has 7 steps, the last one of 4 
 }
 check lenet fashion-mnist 1 3 7 10 20
 check resnet18 synthetic 5 14
+optim=adamw check convnet synthetic 3 10
 
 # The batch size may change between two epochs, because the learning rate follows the epochs, not the steps.
 arch=lenet data=fashion-mnist

@@ -22,7 +22,8 @@ typedef struct Run {
 
 static Run new_run(const char *arch)
 {
-    static const OptimConfig config;
+    static OptimConfig config;
+    config = optim_defaults();
     Run r = { .model = model_new(device, ops, &(ModelConfig){ arch, 3, 32, 32, 10, 2 }) };
     model_init(r.model, 1);
     r.optim = optim_new(&config, r.model);

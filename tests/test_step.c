@@ -112,6 +112,122 @@ TEST(lenet_run)
     model_free(model);
 }
 
+// --- AdamW ---------------------------------------------------------------------------------------
+
+// The parameters' place in the order of their names, as Python sorts them.
+static int parameter_rank(const Model *model, const ModelTensor *tensor)
+{
+    int rank = 0;
+    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++)
+        rank += t->kind <= MODEL_VECTOR && strcmp(t->name, tensor->name) < 0;
+    return rank;
+}
+
+// Gradients that reference.py generates, too. bad: one is infinite.
+static void set_gradients(const Model *model, uint64_t seed, bool bad)
+{
+    float *arena = xcalloc(model->param_count, sizeof *arena);
+    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
+        float *u = xmalloc((size_t)t->count * sizeof *u);
+        numbers_make(seed, (uint64_t)parameter_rank(model, t), t->count, u);
+        u[0] = bad ? INFINITY : u[0];
+        model_import(model, t, arena, u);
+        free(u);
+    }
+    send_to_device(model, model->grads, arena, model->grad_count * sizeof *arena);
+    free(arena);
+}
+
+// Compares the kept values of every parameter: weights, exp_avg or exp_avg_sq.
+static void expect_values(const StFile *file, const Model *model, const char *kind,
+                          const float *values)
+{
+    float *arena = arena_copy(model, values, model->param_count);
+    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
+        const StTensor *wanted = file_find(file, kind, t->name);
+        int64_t kept = file_int(file, "kept"), every = (t->count + kept - 1) / kept;
+        float *ours = xmalloc((size_t)t->count * sizeof *ours);
+        double largest = 0, off = 0;
+        model_export(model, t, arena, ours);
+        if (!EXPECT(wanted != NULL, "%s%s: missing", kind, t->name))
+            continue;
+        const float *theirs = wanted->data;
+        for (int64_t i = 0; i < wanted->shape[0]; i++) {
+            largest = fmax(largest, fabs(theirs[i]));
+            off = fmax(off, fabs((double)ours[i * every] - theirs[i]));
+        }
+        EXPECT(off <= 2e-6 * largest, "%s%s: off by %g, largest %g", kind, t->name, off, largest);
+        free(ours);
+    }
+    free(arena);
+}
+
+TEST(adamw_run)
+{
+    StFile file = file_open(reference_path("lenet.adamw.safetensors"));
+    OptimConfig config = { .name = "adamw", .betas = "0.9,0.95", .weight_decay = 0.1 };
+    Model *model = model_new(device, ops, &(ModelConfig){ "lenet", 1, 32, 32, 10, 1 });
+    Optim *optim = optim_new(&config, model);
+    Scalars *scalars = scalars_new(device);
+    Stats *stats = device_alloc(device, sizeof *stats);
+    Error err;
+    if (!checkpoint_load(reference_path("lenet.state.safetensors"), model, NULL, NULL, &err))
+        FAIL_ERROR(&err);
+    for (int step = 0; step < file_int(&file, "steps"); step++) {
+        StepSettings settings = optim_settings(optim, 0.01, step);
+        settings.clip_norm = 1;
+        scalars_set(ops, scalars, settings);
+        set_gradients(model, (uint64_t)(file_int(&file, "seed") + step),
+                      step == file_int(&file, "skipped"));
+        gradients_check(ops, model->grad_count, model->grads, scalars, stats);
+        gradients_norm(ops, model->grad_count, model->grads, scalars);
+        optim_step(optim, scalars);
+        loss_scale_adapt(ops, scalars, 1000);
+    }
+    expect_values(&file, model, "weights.", model->params);
+    expect_values(&file, model, "exp_avg.", optim->arenas[0].values);
+    expect_values(&file, model, "exp_avg_sq.", optim->arenas[1].values);
+    device_free(device, stats);
+    device_free(device, scalars);
+    optim_free(optim);
+    model_free(model);
+    st_close(&file);
+}
+
+// Without gradients weights shrink, those on padding too, and vectors stay.
+TEST(adamw_decays_weights_only)
+{
+    OptimConfig config = { .name = "adamw", .betas = "0.9,0.999", .weight_decay = 0.25 };
+    Model *model = model_new(device, ops, &(ModelConfig){ "resnet18", 3, 32, 32, 10, 1 });
+    Optim *optim = optim_new(&config, model);
+    Scalars *scalars = scalars_new(device);
+    model_init(model, 1);
+    float *old = arena_copy(model, model->params, model->param_count);
+    scalars_set(ops, scalars, optim_settings(optim, 0.5, 0));
+    fill_zero(device_stream(device), model->grads, model->grad_count * sizeof(float));
+    optim_step(optim, scalars);
+    float *new = arena_copy(model, model->params, model->param_count);
+    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
+        if (t->kind > MODEL_VECTOR)
+            continue;
+        int wrong = 0;
+        float *before = xmalloc((size_t)t->count * sizeof *before);
+        float *after = xmalloc((size_t)t->count * sizeof *after);
+        model_export(model, t, old, before);
+        model_export(model, t, new, after);
+        for (int64_t i = 0; i < t->count; i++)
+            wrong += after[i] != (t->ndim > 1 ? 0.875f : 1) * before[i];
+        EXPECT(wrong == 0, "%s: %d of %lld wrong", t->name, wrong, (long long)t->count);
+        free(before);
+        free(after);
+    }
+    free(old);
+    free(new);
+    device_free(device, scalars);
+    optim_free(optim);
+    model_free(model);
+}
+
 int main(int argc, char **argv)
 {
     if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
@@ -122,6 +238,8 @@ int main(int argc, char **argv)
         compare_step(argv[i]);
     if (argc == 1) {
         lenet_run();
+        adamw_run();
+        adamw_decays_weights_only();
         committed_steps();
     }
     int status = test_done();

@@ -14,7 +14,7 @@ enum { CONFIGS_MAX = 16 };
 static struct {
     const char *path;           // of --config: the last file
     bool print;
-    char *texts[CONFIGS_MAX + 1]; // the files' contents, and a preset's: options point into them
+    char *texts[CONFIGS_MAX + 2]; // the files' contents, and the presets': options point into them
     int count;
     const char *reading;        // the file being read, or NULL; and the current line
     int line;
@@ -148,7 +148,7 @@ void args_add(Args *args, const char *file, const Option *rows, int count)
 
 void args_preset(Args *args, const char *option, const char *value, const char *lines)
 {
-    args->preset = (struct ArgsPreset){ option, value, lines };
+    args->presets[args->preset_count++] = (struct ArgsPreset){ option, value, lines };
 }
 
 bool args_given(const Args *args, const char *name)
@@ -317,6 +317,16 @@ int args_count_or_list(const char *text, int *numbers)
     return count;
 }
 
+// "0.9,0.99"
+static bool is_pair(const Option *option, const char *text)
+{
+    double a, b;
+    int used = 0;
+    return !text[strspn(text, "+-.0123456789eE,")]
+           && sscanf(text, "%lf,%lf%n", &a, &b, &used) == 2 && !text[used]
+           && fmin(a, b) >= option->min && fmax(a, b) <= option->max;
+}
+
 static void set_value(Args *args, const Option *option, const char *text)
 {
     bool list = option->type == ARG_LIST && strchr(text, ',');
@@ -330,6 +340,9 @@ static void set_value(Args *args, const Option *option, const char *text)
     if (list && !is_rising(text, option->max))
         args_reject(args, option->name,
                     "'%.100s' is not a rising list of whole numbers such as 30,60,90", text);
+    if (option->type == ARG_PAIR && !is_pair(option, text))
+        args_reject(args, option->name, "'%.100s' is not two numbers from %.16g to %.16g, such as "
+                    "0.9,0.95", text, option->min, option->max);
     if (option->type == ARG_LIST && !list)
         read_number(args, option, text);
     if (is_text(option))
@@ -432,13 +445,10 @@ static void read_config(Args *args, const char *path)
     config.reading = NULL;
 }
 
-// Sets the options of the preset that were not given. They stay defaults.
-static void apply_preset(Args *args)
+// Sets the options of the preset that were not given, here or by an earlier preset.
+static void apply_preset(Args *args, const struct ArgsPreset *preset)
 {
     char given[ARGS_MAX], value[PATH_MAX];
-    const struct ArgsPreset *preset = &args->preset;
-    if (!preset->option)
-        return;
     value_text(by_name(args, preset->option, strlen(preset->option)), value, sizeof value);
     if (strcmp(value, preset->value) != 0)
         return;
@@ -450,6 +460,15 @@ static void apply_preset(Args *args)
         if (option && !given[option - args->rows])
             read_line(args, line);
     }
+}
+
+// What presets set stays a default.
+static void apply_presets(Args *args)
+{
+    char given[ARGS_MAX];
+    memcpy(given, args->given, sizeof given);
+    for (int i = 0; i < args->preset_count; i++)
+        apply_preset(args, &args->presets[i]);
     memcpy(args->given, given, sizeof given);
 }
 
@@ -517,27 +536,33 @@ static bool is_listed(const char *values, const char *value)
     return false;
 }
 
-// Refuses an option that was given, and is not off, but has no effect without a different one.
-static void check_needs(const Args *args)
+// Refuses `option` if `via` has no effect: what it needs is off, or has a different value. Returns
+// what it needs.
+static const Option *needed(const Args *args, const Option *option, const Option *via)
 {
     static const char not[] = " not ";
+    char value[PATH_MAX];
+    int length = (int)strcspn(via->needs, " ");
+    const char *values = via->needs + length;
+    bool negative = strncmp(values, not, strlen(not)) == 0;
+    const Option *other = by_name((Args *)args, via->needs, (size_t)length);
+    value_text(other, value, sizeof value);
+    if (negative && is_listed(values + strlen(not), value))
+        args_reject(args, option->name, "has no effect with --%.*s %s", length, via->needs, value);
+    if (!negative && !(*values ? is_listed(values + 1, value) : !is_off(value)))
+        args_reject(args, option->name, "has no effect without --%s", via->needs);
+    return other;
+}
+
+// Every option that was given, and is not off, must have an effect.
+static void check_needs(const Args *args)
+{
     for (int i = 0; i < args->count; i++) {
-        const Option *option = &args->rows[i];
-        char own[PATH_MAX], value[PATH_MAX];
-        if (!args->given[i] || !option->needs)
-            continue;
-        int length = (int)strcspn(option->needs, " ");
-        const char *values = option->needs + length;
-        bool negative = strncmp(values, not, strlen(not)) == 0;
+        char own[PATH_MAX];
+        const Option *option = &args->rows[i], *via = option;
         value_text(option, own, sizeof own);
-        value_text(by_name((Args *)args, option->needs, (size_t)length), value, sizeof value);
-        if (is_off(own))
-            continue;
-        if (negative && is_listed(values + strlen(not), value))
-            args_reject(args, option->name, "has no effect with --%.*s %s", length, option->needs,
-                        value);
-        if (!negative && !(*values ? is_listed(values + 1, value) : !is_off(value)))
-            args_reject(args, option->name, "has no effect without --%s", option->needs);
+        while (args->given[i] && !is_off(own) && via->needs)
+            via = needed(args, option, via);
     }
 }
 
@@ -584,7 +609,7 @@ void args_parse(Args *args, int argc, char **argv)
         read_configs(args, argc, argv);
     int i = parse_words(args, argc, argv);
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
-    apply_preset(args);
+    apply_presets(args);
     if (config.print)
         print_config(args);
     check_needs(args);

@@ -3,6 +3,7 @@
 //   layer1.0.conv1.weight, ...                 F32      parameters and running statistics
 //   layer1.0.bn1.num_batches_tracked, ...      I64 []   of every normalisation
 //   ddp.momentum.layer1.0.conv1.weight, ...    F32      of every parameter: the optimizer's arenas
+//   (AdamW: ddp.exp_avg., ddp.exp_avg_sq.)
 //   ddp.epoch, ddp.running.loss_sum, ...       I64, F64 [1], see state_fields
 //   __metadata__: format "pt", ddp.arch, ddp.dataset; of a gpt, ddp.vocabulary and ddp.heads
 #include "checkpoint.h"
@@ -360,6 +361,28 @@ static bool check_no_others(const Contents *c, const StFile *file, const Model *
     return true;
 }
 
+static bool has_arena(const StFile *file, const char *name)
+{
+    char prefix[32];
+    int length = snprintf(prefix, sizeof prefix, "ddp.%s.", name);
+    for (int i = 0; i < file->count; i++)
+        if (strncmp(file->tensors[i].name, prefix, (size_t)length) == 0)
+            return true;
+    return false;
+}
+
+// The file must not hold the state of a different optimizer.
+static bool check_optimizer(const StFile *file, const Optim *optim, Error *err)
+{
+    static const char *const optims[][2] = { { "sgd", "momentum" }, { "adamw", "exp_avg" } };
+    for (int i = 0; i < 2; i++)
+        if (optim && optim->arena_count > 0 && has_arena(file, optims[i][1])
+            && !has_arena(file, optim->arenas[0].name))
+            return error_set(err, "use that --optim, or start a new run from its weights with "
+                             "--init", "it holds the state of --optim %s", optims[i][0]);
+    return true;
+}
+
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err)
 {
     StFile file;
@@ -369,7 +392,8 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
         return false;
     snapshot_begin(&s, model, optim);
     Contents c = contents_of(&s, state != NULL);
-    bool ok = (check_text(&file, model, &inner) && import_contents(&c, &file, model, &inner)
+    bool ok = (check_text(&file, model, &inner) && check_optimizer(&file, optim, &inner)
+               && import_contents(&c, &file, model, &inner)
                && check_no_others(&c, &file, model, &inner))
               || error_set(err, inner.hint, "%.200s: %.300s", path, inner.text);
     if (ok)

@@ -74,7 +74,10 @@ void ops_need_wide(Ops *ops, size_t count) { need(ops, &ops->wide, &ops->wide_co
 
 void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings)
 {
+    double updates = (double)(settings.step - scalars->scale.skipped);
     *scalars = (Scalars){ .set = settings, .scale = scalars->scale };
+    for (int i = 0; i < 2; i++)
+        scalars->parts[i] = 1 - pow(settings.betas[i], updates);
 }
 
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval)
@@ -729,6 +732,12 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
                                     : judge(logits + (size_t)i * classes, classes, labels[i]);
 }
 
+static float clip_factor(const Scalars *scalars)
+{
+    float limit = scalars->set.clip_norm;
+    return limit > 0 ? (float)fmin(1, limit / (scalars->norm + 1e-6)) : 1;
+}
+
 void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                 float *velocity, const Scalars *scalars)
 {
@@ -736,13 +745,36 @@ void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const 
     if (scalars->skip)
         return;
     float g_part = s.nesterov ? 1 : 0, v_part = s.nesterov ? s.momentum : 1;
-    float shrink = s.clip_norm > 0 ? (float)fmin(1, s.clip_norm / (scalars->norm + 1e-6)) : 1;
+    float shrink = clip_factor(scalars);
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < count; i++) {
         float g = s.weight_decay * params[i] + shrink * (i < grad_count ? grads[i] : 0);
         float v = s.momentum * velocity[i] + g;
         velocity[i] = v;
         params[i] -= s.lr * (g_part * g + v_part * v);
+    }
+}
+
+void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                  float *mean, float *square, const uint8_t *decays, const Scalars *scalars)
+{
+    const StepSettings s = scalars->set;
+    float take1 = 1 - s.betas[0], keep2 = s.betas[1], take2 = 1 - s.betas[1];
+    float rate = s.lr / scalars->parts[0], root = sqrt(scalars->parts[1]);
+    float shrink = clip_factor(scalars), decayed = 1 - (double)s.lr * s.weight_decay;
+    if (scalars->skip)
+        return;
+#pragma omp parallel for schedule(static)
+    for (size_t begin = 0; begin < count; begin += PARAM_ALIGN) {
+        float keep = decays[begin / PARAM_ALIGN] ? decayed : 1;
+#pragma omp simd
+        for (size_t i = begin; i < begin + PARAM_ALIGN; i++) {
+            float g = shrink * (i < grad_count ? grads[i] : 0);
+            float m = mean[i] + take1 * (g - mean[i]), v = keep2 * square[i] + take2 * g * g;
+            mean[i] = m;
+            square[i] = v;
+            params[i] = keep * params[i] - rate * m / (sqrtf(v) / root + 1e-8f);
+        }
     }
 }
 

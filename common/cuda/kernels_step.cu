@@ -9,9 +9,12 @@ __global__ void scalars_set_kernel(Scalars *scalars, StepSettings settings)
 {
     if (threadIdx.x > 0)
         return;
+    double updates = (double)(settings.step - scalars->scale.skipped);
     scalars->set = settings;
     scalars->done = scalars->skip = 0;
     scalars->norm = 0;
+    for (int i = 0; i < 2; i++)
+        scalars->parts[i] = 1 - pow(settings.betas[i], updates);
 }
 
 __global__ void loss_scale_adapt_kernel(Scalars *scalars, int interval)
@@ -184,6 +187,24 @@ judge_rows_kernel(int rows, int classes, const float *__restrict__ logits,
 
 // --- optimizer -----------------------------------------------------------------------------------
 
+__device__ float clip_factor(const Scalars *scalars)
+{
+    float limit = scalars->set.clip_norm;
+    return limit > 0 ? (float)fmin(1.0, limit / (scalars->norm + 1e-6)) : 1;
+}
+
+// N gradients; they are 0 from grad_count on.
+template <int N> __device__ Pack<float, N> gradients_at(const float *grads, size_t grad_count,
+                                                        size_t at)
+{
+    Pack<float, N> g = {};
+    if (at + N <= grad_count)
+        return load<N>(grads + at);
+    for (int k = 0; at + k < grad_count; k++)
+        g.v[k] = grads[at + k];
+    return g;
+}
+
 template <int V> __global__ void __launch_bounds__(THREADS)
 sgd_kernel(size_t count, size_t grad_count, float *__restrict__ params,
            const float *__restrict__ grads, float *__restrict__ velocity,
@@ -192,21 +213,45 @@ sgd_kernel(size_t count, size_t grad_count, float *__restrict__ params,
     const StepSettings s = scalars->set;
     if (scalars->skip)
         return;
-    float shrink = s.clip_norm > 0 ? (float)fmin(1.0, s.clip_norm / (scalars->norm + 1e-6)) : 1;
+    float shrink = clip_factor(scalars);
     for_each_pack<V>(count, [&](auto width, size_t at) {
         constexpr int N = decltype(width)::value;
-        Pack<float, N> p = load<N>(params + at), v = load<N>(velocity + at), g = {};
-        if (at + N <= grad_count)
-            g = load<N>(grads + at);
-        else
-            for (int k = 0; at + k < grad_count; k++)
-                g.v[k] = grads[at + k];
+        Pack<float, N> p = load<N>(params + at), v = load<N>(velocity + at);
+        Pack<float, N> g = gradients_at<N>(grads, grad_count, at);
         for (int k = 0; k < N; k++) {
             float gradient = shrink * g.v[k] + s.weight_decay * p.v[k];
             v.v[k] = s.momentum * v.v[k] + gradient;
             p.v[k] -= s.lr * (s.nesterov ? gradient + s.momentum * v.v[k] : v.v[k]);
         }
         store<N>(velocity + at, v);
+        store<N>(params + at, p);
+    });
+}
+
+__global__ void __launch_bounds__(THREADS)
+adamw_kernel(size_t count, size_t grad_count, float *__restrict__ params,
+             const float *__restrict__ grads, float *__restrict__ mean, float *__restrict__ square,
+             const uint8_t *__restrict__ decays, const Scalars *__restrict__ scalars)
+{
+    const StepSettings s = scalars->set;
+    float take1 = 1 - s.betas[0], keep2 = s.betas[1], take2 = 1 - s.betas[1];
+    float rate = s.lr / scalars->parts[0], root = sqrt(scalars->parts[1]);
+    float shrink = clip_factor(scalars), decayed = 1 - (double)s.lr * s.weight_decay;
+    if (scalars->skip)
+        return;
+    for_each_pack<4>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<float, N> p = load<N>(params + at), m = load<N>(mean + at), v = load<N>(square + at);
+        Pack<float, N> g = gradients_at<N>(grads, grad_count, at);
+        float keep = decays[at / PARAM_ALIGN] ? decayed : 1;
+        for (int k = 0; k < N; k++) {
+            float gradient = shrink * g.v[k];
+            m.v[k] += take1 * (gradient - m.v[k]);
+            v.v[k] = keep2 * v.v[k] + take2 * gradient * gradient;
+            p.v[k] = keep * p.v[k] - rate * m.v[k] / (sqrtf(v.v[k]) / root + 1e-8f);
+        }
+        store<N>(mean + at, m);
+        store<N>(square + at, v);
         store<N>(params + at, p);
     });
 }
@@ -395,6 +440,13 @@ void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const 
     auto kernel = aligned(params, grads, velocity) ? sgd_kernel<4> : sgd_kernel<1>;
     launch(&ops->device->compute, blocks_for(count / 4), kernel, count, grad_count, params, grads,
            velocity, scalars);
+}
+
+void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
+                  float *mean, float *square, const uint8_t *decays, const Scalars *scalars)
+{
+    launch(&ops->device->compute, blocks_for(count / 4), adamw_kernel, count, grad_count, params,
+           grads, mean, square, decays, scalars);
 }
 
 void add_into(Ops *ops, size_t count, float *values, const float *more)

@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 16 };        // floats: layers begin on a cache line
-
-static size_t aligned(size_t count) { return (count + ALIGN - 1) / ALIGN * ALIGN; }
+static size_t aligned(size_t count)
+{
+    return (count + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
+}
 
 // --- the arenas ----------------------------------------------------------------------------------
 

@@ -7,17 +7,25 @@
 
 OptimConfig optim_defaults(void)
 {
-    return (OptimConfig){ .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true,
-                          .schedule = "constant", .step_size = 30, .milestones = "60,120,160",
-                          .gamma = 0.1, .lr_scale = "none" };
+    return (OptimConfig){ .name = "sgd", .lr = 0.01, .momentum = 0.9, .weight_decay = 1e-4,
+                          .nesterov = true, .betas = "0.9,0.999", .schedule = "constant",
+                          .step_size = 30, .milestones = "60,120,160", .gamma = 0.1,
+                          .lr_scale = "none" };
 }
 
 void optim_options(Args *args, OptimConfig *c)
 {
+    args_preset(args, "optim", "adamw", "lr = 0.001\nwd = 0.01");     // as in PyTorch
     args_add(args, ARGS_ROWS(
+        { "optim", 0, ARG_CHOICE, &c->name, "sgd|adamw", "the optimizer" },
         { "lr", 0, ARG_DOUBLE, &c->lr, "RATE", "learning rate", .min = 0, .max = 1e3 },
-        { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "momentum of SGD", .min = 0, .max = 1 },
-        { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W", "weight decay", .min = 0, .max = 1e3 },
+        { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "momentum of SGD", .min = 0, .max = 1,
+          .needs = "optim sgd" },
+        { "betas", 0, ARG_PAIR, &c->betas, "B1,B2",
+          "AdamW: parts of the mean gradient and the mean square kept in a step", .min = 0,
+          .max = 0.999999, .needs = "optim adamw" },
+        { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W",
+          "weight decay; AdamW: of matrices and convolutions only", .min = 0, .max = 1e3 },
         { "label-smoothing", 0, ARG_DOUBLE, &c->label_smoothing, "S",
           "training: part of each label shared by all classes (0: none)", .min = 0, .max = 1 },
         { "nesterov", 0, ARG_FLAG, &c->nesterov, NULL, "Nesterov's momentum",
@@ -104,12 +112,44 @@ double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epo
 
 // --- the optimizer -------------------------------------------------------------------------------
 
+static bool is_adamw(const Optim *optim) { return strcmp(optim->config->name, "adamw") == 0; }
+
+// As in minGPT, weights decay and vectors (biases, gamma, beta) do not. Importing ones as weights
+// finds their places in the arena, whatever its layout.
+static uint8_t *decays_new(Model *model)
+{
+    size_t bytes = model->param_count / PARAM_ALIGN;
+    float *arena = xcalloc(model->param_count, sizeof *arena);
+    uint8_t *host = xcalloc(bytes, 1), *decays = device_alloc(model->device, bytes);
+    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
+        float *ones = xmalloc(t->count * sizeof *ones);
+        for (int64_t i = 0; i < t->count; i++)
+            ones[i] = 1;
+        if (t->kind == MODEL_WEIGHT)
+            model_import(model, t, arena, ones);
+        free(ones);
+    }
+    for (size_t i = 0; i < model->param_count; i++)
+        host[i / PARAM_ALIGN] |= arena[i] != 0;
+    copy_to_device(device_stream(model->device), decays, host, bytes);
+    stream_sync(device_stream(model->device));
+    free(host);
+    free(arena);
+    return decays;
+}
+
 Optim *optim_new(const OptimConfig *config, Model *model)
 {
+    static const char *const names[][OPTIM_ARENAS] = { { "momentum" },
+                                                       { "exp_avg", "exp_avg_sq" } };
     Optim *optim = xcalloc(1, sizeof *optim);
-    *optim = (Optim){ .config = config, .model = model, .arena_count = OPTIM_ARENAS };
-    optim->arenas[0] = (OptimArena){
-        "momentum", device_alloc(model->device, model->param_count * sizeof(float)) };
+    *optim = (Optim){ .config = config, .model = model };
+    bool adamw = is_adamw(optim);
+    for (int i = 0; i < OPTIM_ARENAS && names[adamw][i]; i++)
+        optim->arenas[optim->arena_count++] = (OptimArena){
+            names[adamw][i], device_alloc(model->device, model->param_count * sizeof(float)) };
+    sscanf(config->betas, "%lf,%lf", &optim->betas[0], &optim->betas[1]);
+    optim->decays = adamw ? decays_new(model) : NULL;
     return optim;
 }
 
@@ -117,6 +157,7 @@ void optim_free(Optim *optim)
 {
     for (int i = 0; i < optim->arena_count; i++)
         device_free(optim->model->device, optim->arenas[i].values);
+    device_free(optim->model->device, optim->decays);
     free(optim);
 }
 
@@ -127,17 +168,22 @@ Scalars *scalars_new(Device *device)
     return scalars;
 }
 
-StepSettings optim_settings(const Optim *optim, double lr)
+StepSettings optim_settings(const Optim *optim, double lr, int64_t global_step)
 {
     const OptimConfig *c = optim->config;
     return (StepSettings){ .lr = lr, .momentum = c->momentum,
                            .weight_decay = c->weight_decay, .nesterov = c->nesterov,
-                           .smoothing = c->label_smoothing };
+                           .betas = { optim->betas[0], optim->betas[1] },
+                           .step = (int32_t)global_step + 1, .smoothing = c->label_smoothing };
 }
 
 void optim_step(Optim *optim, const Scalars *scalars)
 {
     Model *m = optim->model;
-    sgd_update(m->ops, m->param_count, m->grad_count, m->params, m->grads,
-               optim->arenas[0].values, scalars);
+    float *first = optim->arenas[0].values, *second = optim->arenas[1].values;
+    if (is_adamw(optim))
+        adamw_update(m->ops, m->param_count, m->grad_count, m->params, m->grads, first, second,
+                     optim->decays, scalars);
+    else
+        sgd_update(m->ops, m->param_count, m->grad_count, m->params, m->grads, first, scalars);
 }

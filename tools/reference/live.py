@@ -8,6 +8,7 @@ evaluation    a resnet18 trained by 01, and one trained by PyTorch, evaluated by
 convnet, resnet18, resnet50
               one step from each of 5 states along a real run, complete tensors, with tests/test_step.c
 folder        one step of a resnet18 on JPEG files, which torchvision's ImageFolder and transforms read too
+adamw         20 steps of a lenet
 amp           the steps in bf16 and f16, against autocast, with tests/test_step_amp.c
 """
 import functools
@@ -177,6 +178,30 @@ def compare_autocast(place):
             os.remove(path)
 
 
+def compare_adamw(place, lr=1e-3, rows=32, count=20):
+    start, after, metrics = place.file("start.st"), place.file("after.st"), place.file("adamw.jsonl")
+    images, labels = place.load(train=True)
+    torch.manual_seed(1)
+    model = ref.make_model("lenet", channels=images.shape[1])
+    save_file(model.state_dict(), start)
+    done = place.run(place.train, "--arch", "lenet", "--data", place.folder, "--init", start, "--no-augment", "--seed", 1,
+                     "-b", rows, "--max-steps", count, "-p", 1, "--metrics", metrics, "--save", after,
+                     "--optim", "adamw", "--betas", ",".join(map(str, ref.ADAMW_BETAS)),
+                     "--wd", ref.ADAMW_WEIGHT_DECAY, "--lr", lr)
+    optimizer, order = ref.make_adamw(model, lr), ref.epoch_order(len(images), 1, 0).numpy()
+    losses = [ref.train_step(model, optimizer, *batch_of(place, images, labels, 32, ids))
+              for ids in order[:count * rows].reshape(count, rows)]
+    ours = np.array([e["loss"] for e in events_of(metrics, "step")])
+    check(done and np.abs(ours - losses).max() <= 1e-3, f"adamw: {count} losses")
+    old, new = load_file(start), load_file(after)
+    for name, p in model.named_parameters():
+        state = optimizer.state[p]
+        for key, theirs, zero in ((name, p.detach(), old[name]), ("ddp.exp_avg." + name, state["exp_avg"], 0),
+                                  ("ddp.exp_avg_sq." + name, state["exp_avg_sq"], 0)):
+            off = ((new[key] - theirs).norm() / (theirs - zero).norm()).item()
+            check(off <= 1e-2, f"adamw: {key}: off by {off:.1e} of its change")
+
+
 # --- pictures --------------------------------------------------------------------------------------
 
 SIDE, PICTURE_ROWS = 64, 8
@@ -331,7 +356,8 @@ def main():
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
     place = Place(*sys.argv[1:3])
-    parts = {"evaluation": compare_evaluation, "folder": compare_folder, "amp": compare_autocast}
+    parts = {"evaluation": compare_evaluation, "folder": compare_folder, "adamw": compare_adamw,
+             "amp": compare_autocast}
     parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
     for part in sys.argv[3:] or parts:
         parts[part](place)

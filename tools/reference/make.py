@@ -11,6 +11,8 @@ ranks     the same for DistributedDataParallel and resnet18: two processes, half
 amp       the distance of torch.autocast from float64 in the steps above (which must exist)
 gpt       one step of a small GPT, f32 and 16 bits (see gpt.py)
 lenet     the first state, 20 batches in the order of torch.randperm, their losses, the last weights
+adamw     lenet's first state (which must exist) after 8 steps of AdamW by generated gradients, clipped at
+          norm 1. The third step is skipped. A sample of the weights and of AdamW's state
 sampler   a rank's samples by DistributedSampler: how many, their hash, the first eight
 eval      two networks trained by our programs, and PyTorch's predictions for 10,000 test images,
           synthetic and CIFAR-10's. Needs BUILD=build/cpu, with the programs, and the folder
@@ -96,6 +98,29 @@ def make_lenet(folder):
                    {"images": images, "labels": labels, "ids": ids, "mean": mean, "std": std,
                     "losses": np.array(losses)} | final,
                    {"rows": LENET_ROWS, "seed": SEED, "count": 60000})
+
+
+ADAMW_STEPS, ADAMW_SKIPPED, ADAMW_KEPT = 8, 2, 256
+
+
+def make_adamw(folder):
+    model = ref.make_model("lenet", channels=1)
+    start = ref.load_file(f"{folder}/lenet.state.safetensors")
+    model.load_state_dict({name: torch.from_numpy(t) for name, t in start.items()})
+    optimizer, params = ref.make_adamw(model, lr=0.01), sorted(model.named_parameters())
+    for step in (s for s in range(ADAMW_STEPS) if s != ADAMW_SKIPPED):
+        for index, (_, p) in enumerate(params):
+            p.grad = torch.from_numpy(ref.numbers(SEED + step, index, p.numel())).view_as(p)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    found = {}
+    for name, p in params:
+        state = optimizer.state[p]
+        for kind, t in {"weights": p.detach(), "exp_avg": state["exp_avg"], "exp_avg_sq": state["exp_avg_sq"]}.items():
+            every = -(-p.numel() // ADAMW_KEPT)
+            found[f"{kind}.{name}"] = t.flatten()[::every].numpy().copy()
+    ref.write_file(f"{folder}/lenet.adamw.safetensors", found,
+                   {"steps": ADAMW_STEPS, "skipped": ADAMW_SKIPPED, "seed": SEED, "kept": ADAMW_KEPT})
 
 
 SAMPLER_SIZES = ((1, 1), (1, 2), (1, 7), (2, 4), (2, 7), (3, 8), (10, 3), (10, 4), (16, 4), (17, 4),
@@ -189,6 +214,7 @@ def make_eval(folder):
 PARTS = {
     "sampler": make_sampler,
     "lenet": make_lenet,
+    "adamw": make_adamw,
     "convnet": make_convnet,
     "resnet18": functools.partial(make_resnet, arch="resnet18", side=32, rows=16, limit=64),
     "resnet50": functools.partial(make_resnet, arch="resnet50", side=64, rows=8, limit=24),

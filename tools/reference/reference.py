@@ -114,6 +114,16 @@ def make_optimizer(model):
                            weight_decay=WEIGHT_DECAY, nesterov=True)
 
 
+ADAMW_BETAS, ADAMW_WEIGHT_DECAY = (0.9, 0.95), 0.1
+
+
+def make_adamw(model, lr):
+    """Decay for weights, none for biases and normalisations, as in minGPT."""
+    groups = [{"params": [p for p in model.parameters() if (p.ndim > 1) == decays],
+               "weight_decay": ADAMW_WEIGHT_DECAY * decays} for decays in (True, False)]
+    return torch.optim.AdamW(groups, lr=lr, betas=ADAMW_BETAS)
+
+
 def train_step(model, optimizer, images, labels):
     """-> the loss"""
     optimizer.zero_grad()
