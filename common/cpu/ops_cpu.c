@@ -693,21 +693,26 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
     double scale = over ? (double)scalars->scale.value / over : 0;
     if (!parts || scalars->done == 0)
         stats->batch_loss_sum = stats->batch_count = stats->batch_correct1 = 0;
+    RowLoss *found = xmalloc(rows * sizeof *found);
+#pragma omp parallel for schedule(static)
     for (int i = 0; i < rows; i++) {
         const float *z = logits + (size_t)i * classes;
         float *dz = dlogits ? dlogits + (size_t)i * classes : NULL;
-        if (labels[i] < 0) {
-            if (dz)
-                memset(dz, 0, classes * sizeof *dz);
-            continue;
-        }
-        RowLoss row = row_loss(z, classes, labels[i], dz ? scalars->set.smoothing : 0, scale, dz);
-        loss += row.loss;
-        stats->batch_correct1 += row.before < 1;
-        stats->correct1 += row.before < 1;
-        stats->correct5 += row.before < 5;
-        stats->not_finite += !isfinite(row.loss);
+        if (labels[i] >= 0)
+            found[i] = row_loss(z, classes, labels[i], dz ? scalars->set.smoothing : 0, scale, dz);
+        else if (dz)
+            memset(dz, 0, classes * sizeof *dz);
     }
+    for (int i = 0; i < rows; i++) {        // in this order, whatever the number of threads
+        if (labels[i] < 0)
+            continue;
+        loss += found[i].loss;
+        stats->batch_correct1 += found[i].before < 1;
+        stats->correct1 += found[i].before < 1;
+        stats->correct5 += found[i].before < 5;
+        stats->not_finite += !isfinite(found[i].loss);
+    }
+    free(found);
     stats->batch_loss_sum += loss;
     stats->loss_sum += isfinite(loss) ? loss : 0;
     stats->batch_count += count;
@@ -727,6 +732,7 @@ static Verdict judge(const float *z, int classes, int label)
 void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                 Verdict *verdicts)
 {
+#pragma omp parallel for schedule(static)
     for (int i = 0; i < rows; i++)
         verdicts[i] = labels[i] < 0 ? (Verdict){ .label = labels[i] }
                                     : judge(logits + (size_t)i * classes, classes, labels[i]);

@@ -131,16 +131,35 @@ enum { CHUNK = 4096 };      // values that a thread takes at a time
 // Since (1 + tanh(u)) / 2 = 1 / (1 + e^-2u), y = x * sigmoid(2u) with u = a * (x + b x^3).
 static const float gelu_a = 0.7978845608f, gelu_b = 0.044715f;
 
-SPECIALIZED void gelu_chunk(Type type, size_t begin, size_t end, const void *x, const void *dy,
-                            void *out)
+SPECIALIZED float gelu_sigmoid(float v)
+{
+    return 1 / (1 + exp_of(-2 * gelu_a * (v + gelu_b * v * v * v)));
+}
+
+SPECIALIZED void gelu_chunk(Type type, size_t begin, size_t end, const void *x, void *y)
+{
+#pragma omp simd
+    for (size_t i = begin; i < end; i++)
+        store(type, y, i, load(type, x, i) * gelu_sigmoid(load(type, x, i)));
+}
+
+void gelu_forward(Ops *ops, Shape s, const void *x, void *y)
+{
+    size_t count = shape_count(s);
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < count; i += CHUNK)
+        BY_TYPE(s.type, gelu_chunk, i, i + CHUNK < count ? i + CHUNK : count, x, y);
+}
+
+SPECIALIZED void gelu_gradient(Type type, size_t begin, size_t end, const void *x, const void *dy,
+                               void *dx)
 {
 #pragma omp simd
     for (size_t i = begin; i < end; i++) {
-        float v = load(type, x, i);
-        float sigmoid = 1 / (1 + exp_of(-2 * gelu_a * (v + gelu_b * v * v * v)));
+        float v = load(type, x, i), sigmoid = gelu_sigmoid(v);
         float slope = 2 * gelu_a * (1 + 3 * gelu_b * v * v);
         float dydx = sigmoid + v * sigmoid * (1 - sigmoid) * slope;
-        store(type, out, i, dy ? load(type, dy, i) * dydx : v * sigmoid);
+        store(type, dx, i, load(type, dy, i) * dydx);
     }
 }
 
@@ -149,10 +168,8 @@ void gelu_backward(Ops *ops, Shape s, const void *x, const void *dy, void *dx)
     size_t count = shape_count(s);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < count; i += CHUNK)
-        BY_TYPE(s.type, gelu_chunk, i, i + CHUNK < count ? i + CHUNK : count, x, dy, dx);
+        BY_TYPE(s.type, gelu_gradient, i, i + CHUNK < count ? i + CHUNK : count, x, dy, dx);
 }
-
-void gelu_forward(Ops *ops, Shape s, const void *x, void *y) { gelu_backward(ops, s, x, NULL, y); }
 
 // --- addition and dropout ------------------------------------------------------------------------
 
