@@ -6,6 +6,7 @@
 tree="$TMP/a tree"
 mkdir "$tree" "$tree/elsewhere"
 cp -a "$SRC/ddp" "$SRC/tools" "$SRC/exercises" "$SRC"/0[1-7]_* "$tree"
+ln -s "$SRC/common" "$tree"
 export DDP_BUILD=${BUILD%/cpu}
 work=$tree/exercises-work
 cd "$tree/elsewhere" || exit 1
@@ -77,6 +78,22 @@ check "what was learned is printed" grep -qF "$(below Solved)" "$TMP/output"
 check "the next one is named" grep -q "next: ./ddp exercise start 03-2" "$TMP/output"
 expect 0 "03-1   solved" exercise list
 expect 0 "1 of " exercise list
+# shellcheck disable=SC2016  # for the inner bash
+check "an editor's flags compile the copy" bash -c 'cd "$1" && grep -v "^-fopenmp" compile_flags.txt >flags &&
+    mapfile -t flags <flags && rm flags && cc "${flags[@]}" -fsyntax-only train.c' - "$work/03-1"
+
+# --- grading ----------------------------------------------------------------------------------------------------
+
+mkdir -p ada bob/exercises-work/01-2
+cp -r "$work" ada
+cp -r "$work/03-1" bob/exercises-work
+patch -s -R -p1 -d bob/exercises-work/03-1 -i "$TMP/solution"
+expect 0 "" exercise grade ada/exercises-work bob/exercises-work
+check "the table" grep -qE '^bob +failed +failed' "$TMP/output"
+check "the CSV" diff grades.csv <(printf 'participant,01-2,03-1\nada,-,solved\nbob,failed,failed\n')
+check "the participants' folders are unchanged" diff -r "$work/03-1" ada/exercises-work/03-1
+expect 2 "there is no folder 'eve'" exercise grade ada eve
+expect 1 "there are no exercises in: ada" exercise grade ada
 
 # --- programs that do not build, or hang ------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import glob
 import json
+import math
 import operator
 import os
 import platform
@@ -487,6 +488,13 @@ def bench_launch(b):
             "launch": lambda: seconds_until("== step:", ours)[0],
             "torchrun": lambda: seconds_until('"rank": 0', theirs, os.environ)[0]})
         first[ranks] = (median(found["torchrun"][1:]), median(found["launch"][1:]))
+    share = ("-b", 32, "--threads", 1)
+    ours = b.command("04_ddp_launcher", 2, *share, "--epochs", 1000, "-p", 1)
+    ours[1:1] = ["--max-restarts", "3"]
+    python, *theirs = b.torch("launch", batch=32, threads=1, workers=1, steps=100000)
+    theirs = [f"{os.path.dirname(python)}/torchrun", "--standalone", "--nproc-per-node", 2, "--max-restarts", 3, *theirs]
+    again = in_turns(b.rounds, {"launch": lambda: kill_to_next_step(ours, ours_environment()),
+                                "torchrun": lambda: kill_to_next_step(theirs, os.environ)})
     deaths = list(zip(*(one_death(b) for _ in range(kills))))
     size, costs = checkpoint_costs(b)
     b.write(
@@ -494,6 +502,9 @@ def bench_launch(b):
         table(("from launch to the end of the first step, s", "`torchrun`", "`launch`", "ratio", "wanted"), [
             against(f"{ranks} rank{'s'[:ranks > 1]}, global batch 256", *times, 2, "≥ 5")
             for ranks, times in first.items()]),
+        table(("one of 2 ranks is killed, without a checkpoint, s", "`torchrun`", "`launch`", "ratio", "wanted"), [
+            against("from the kill to the end of the next step", median(again["torchrun"]), median(again["launch"]), 2,
+                    "> 1")]),
         table((f"a rank is killed, {kills} times, ms", "median", "largest"), [
             in_ms("until `launch` names it", deaths[0]), in_ms("until all are gone", deaths[1])]),
         table((f"a checkpoint of ResNet-18, {size / 1e6:.1f} MB, ms", f"median of {len(costs)}", "largest"), [
@@ -503,6 +514,25 @@ def bench_launch(b):
 
 def in_ms(what, values):
     return what, f"{1e3 * median(values):.0f}", f"{1e3 * max(values):.0f}"
+
+
+def kill_to_next_step(command, env):
+    """Kills a rank after some steps -> seconds until the first step after a restart; infinite if there is none."""
+    with subprocess.Popen(shown(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as run_:
+        steps = (line for line in run_.stdout if "== step:" in line or '"step"' in line)
+        for _ in range(5):
+            next(steps)
+        with open(f"/proc/{run_.pid}/task/{run_.pid}/children", encoding="ascii") as file:
+            os.kill(int(random.choice(file.read().split())), signal.SIGKILL)
+        begin = time.perf_counter()
+        for line in run_.stdout:
+            if "init" in line:          # the first line of the restarted ranks
+                break
+        seconds = time.perf_counter() - begin if next(steps, None) else math.inf
+        run_.terminate()
+        for line in run_.stdout:
+            pass
+    return seconds
 
 
 def one_death(b):

@@ -247,11 +247,14 @@ def prepare_epoch(args):
 def take_first_step(args):
     wrap = ()
     if args.what == "launch":
+        print('{"init": true}', flush=True)
         dist.init_process_group("gloo")
         wrap = (torch.nn.parallel.DistributedDataParallel,)
     _, loader = make_loader(args)
     step = make_training(args, make_batch(args), *wrap)
     batch = [part.to(args.device) for part in next(iter(loader))]
+    for _ in range(args.steps):
+        print(json.dumps({"step": step(*batch).item()}), flush=True)
     return {"loss": step(*batch).item(), "rank": dist.get_rank() if args.what == "launch" else 0}
 
 

@@ -16,6 +16,7 @@ root=${self%/tools/*}
 exercises=${DDP_EXERCISES:-$root/exercises}
 work=${DDP_EXERCISES_WORK:-$root/exercises-work}
 build=${DDP_BUILD:-$root/build}
+flags=compile_flags.txt     # for editors: clangd reads it
 [ -t 1 ] || bold='' dim='' red='' green='' yellow='' plain=''
 
 usage()
@@ -32,6 +33,7 @@ usage()
   exercise hint [ID]        the first hint; ask again for the next
   exercise solution [ID]    the difference between your copy and the solution
   exercise reset ID [--yes] delete your copy and start again
+  exercise grade DIR...     for teachers: check copies of participants' exercises-work; a table, and grades.csv
 
 Without ID, each command uses the exercise that you started last.
 END
@@ -155,6 +157,7 @@ cmd_start()
         mkdir -p "$work"
         rm -rf "$work/.new-$id"
         copy_step "$work/.new-$id" "$exercise/change.patch"
+        printf '%s\n' -std=gnu11 -D_GNU_SOURCE "-I$root/common" -Wall -Wextra -fopenmp >"$work/.new-$id/$flags"
         mv "$work/.new-$id" "$copy"
     fi
     mkdir -p "$state"
@@ -312,7 +315,8 @@ cmd_hint()
 # diff_copies FOLDER A B: the changes from FOLDER/A to FOLDER/B, which `patch -p1` applies in A
 diff_copies()
 {
-    { (cd "$1" && diff -d -U3 -r -N -x '.*' -x '*~' -x '*.orig' -x '*.rej' -x '*.o' "$2/" "$3/") || [ $? = 1 ]; } |
+    local skip=(-x '.*' -x '*~' -x '*.orig' -x '*.rej' -x '*.o' -x "$flags")
+    { (cd "$1" && diff -d -U3 -r -N "${skip[@]}" "$2/" "$3/") || [ $? = 1 ]; } |
         sed -E -e '/^diff /d' -e 's/^(---|\+\+\+) ([^\t]*)\t.*/\1 \2/'
 }
 
@@ -341,6 +345,42 @@ cmd_reset()
     cmd_start
 }
 
+# Checks a copy of each exercise that a participant has started. It runs their programs.
+cmd_grade()
+{
+    local folder path ids=() results name scratch
+    scratch=$(mktemp -d)
+    # shellcheck disable=SC2064  # scratch is local
+    trap "rm -rf '$scratch'" EXIT
+    while read -r folder; do
+        path=$(id_of "$folder")
+        for name in "${options[@]}"; do
+            [ ! -d "$name/$path" ] || { ids+=("$path"); break; }
+        done
+    done < <(list_exercises)
+    [ ${#ids[@]} != 0 ] || die "there are no exercises in: ${options[*]}" "name folders like exercises-work"
+    (IFS=,; echo "participant,${ids[*]}") >grades.csv
+    for name in "${options[@]}"; do
+        results=("$(basename "$(readlink -f "$name")")")
+        [ "${results[0]}" != exercises-work ] || results=("$(basename "$(dirname "$(readlink -f "$name")")")")
+        for path in "${ids[@]}"; do
+            rm -rf "$scratch/work"
+            mkdir "$scratch/work"
+            if [ ! -d "$name/$path" ]; then
+                results+=(-)
+            elif cp -r "$name/$path" "$scratch/work" &&
+                DDP_EXERCISES_WORK=$scratch/work bash "$self" check "$path" >"$scratch/out" 2>&1 </dev/null; then
+                results+=(solved)
+            else
+                results+=(failed)
+            fi
+            say "$dim${results[0]}, $path: ${results[-1]}$plain"
+        done
+        (IFS=,; echo "${results[*]}") >>grades.csv
+    done
+    awk -F, '{ printf "%-20s", $1; for (i = 2; i <= NF; i++) printf " %-7s", $i; print "" }' grades.csv
+}
+
 # --- the command line --------------------------------------------------------------------------------
 
 # Checks all arguments before anything is done. Sets command, yes, and options (the arguments of cmd_COMMAND).
@@ -353,6 +393,7 @@ parse()
         case $command:$1 in
         *:-h | *:--help) command=help ;;
         run:--) options=("${@:2}"); break ;;
+        grade:*) [ -d "$1" ] || die_usage "exercise grade: there is no folder '$1'"; options+=("${1%/}") ;;
         reset:--yes | reset:-y) yes=yes ;;
         *:-*) unknown=$1; break ;;
         *) [ -z "$typed" ] || die_usage "exercise $command: one exercise at a time, not '$1'"
@@ -363,6 +404,7 @@ parse()
     case $command in
     help | -h | --help) command=help; return ;;
     list) options=("${typed%/}") ;;
+    grade) [ ${#options[@]} != 0 ] || die_usage "exercise grade: which folders?" "./ddp exercise help"; return ;;
     start | reset) [ -n "$typed" ] || die_usage "exercise $command: which one?" "./ddp exercise list" ;;
     task | check | watch | run | hint | solution) ;;
     *) die_usage "exercise: there is no command '$command'" "./ddp exercise help" ;;

@@ -154,7 +154,7 @@ class Run:
         names = {name for steps in self.steps.values() for step in steps for name in step[1]} - {"wait for gradients"}
 
         def typical(rank, name):
-            return statistics.median(step[1][name] for step in self.steps[rank])
+            return statistics.mean(step[1][name] for step in self.steps[rank])
         more = {name: typical(self.late, name) - statistics.median(typical(rank, name) for rank in self.steps
                                                                   if rank != self.late) for name in names}
         name = max(more, key=more.get)

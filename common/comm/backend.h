@@ -30,6 +30,8 @@ typedef struct Call {
     const char *section;    // the span of the timeline in which it was made, or ""
 } Call;
 
+enum { LATE_STEPS = 1024, LATE_LEAST = 50 };    // steps: fewer would be chance
+
 struct Comm {
     int rank, size;
     Device *device;
@@ -41,6 +43,12 @@ struct Comm {
     // true, and calls are not counted.
     void (*check)(Comm *comm, Stream *stream, const Call *call);
     bool checking;
+    struct {
+        double first, begun;    // s: when the first and the latest all-reduce began
+        int64_t step;           // of the latest one (alive.h)
+        int steps;              // in which there were any
+        float ms[LATE_STEPS];   // how long they took, per step; the last ones of a long run
+    } late;
     struct Backend *backend;    // the library's communicator, and what the backend needs beside it
 };
 
@@ -62,8 +70,11 @@ void call_end(Comm *comm, Stream *stream, const Call *call);
 
 // In the thread that does the work, before and after it: for timeline and watchdog. If the work was
 // only enqueued, trace_end replaces call_work_end.
-void call_work_begin(const Comm *comm, const Call *call);
-void call_work_end(void);
+void call_work_begin(Comm *comm, const Call *call);
+void call_work_end(Comm *comm, const Call *call);
+
+// On rank 0: reports the rank for which the others waited in most steps. ms: each rank's late.ms.
+void late_report(const Comm *comm, const float *ms);
 
 // Call it if the library reports in `text` that a rank is gone. call: the current one; NULL: while
 // connecting. The parent process knows which rank died and why, and will end this one. So this

@@ -3,6 +3,7 @@
 #include "comm/backend.h"
 #include "alive.h"
 #include "check.h"
+#include "clock.h"
 #include "interrupt.h"
 #include "trace.h"
 
@@ -102,7 +103,7 @@ void call_end(Comm *comm, Stream *stream, const Call *call)
     alive_wait_end();
 }
 
-void call_work_begin(const Comm *comm, const Call *call)
+void call_work_begin(Comm *comm, const Call *call)
 {
     const char *name = call->number ? kinds[call->kind].name : "compare";
     double bytes = (double)(call->count * comm_width(call->type));
@@ -117,12 +118,28 @@ void call_work_begin(const Comm *comm, const Call *call)
     snprintf(joined, sizeof joined, "%s #%" PRIu64, comm->name, call->number);
     trace_begin_call(span, call->number && !is_pair(call) ? joined : NULL);
     alive_collective_begin(call->place, comm->name, name, (int64_t)call->count, call->section);
+    comm->late.begun = clock_now();
 }
 
-void call_work_end(void)
+// Sums up the time of all-reduces in each step: it includes the wait for the last rank.
+static void late_add(Comm *comm)
+{
+    int64_t step = alive_here()->epoch << 32 | alive_here()->step;
+    double now = clock_now();
+    if (comm->late.steps == 0)
+        comm->late.first = now;
+    if (comm->late.steps == 0 || step != comm->late.step)
+        comm->late.ms[comm->late.steps++ % LATE_STEPS] = 0;
+    comm->late.step = step;
+    comm->late.ms[(comm->late.steps - 1) % LATE_STEPS] += (float)(1e3 * (now - comm->late.begun));
+}
+
+void call_work_end(Comm *comm, const Call *call)
 {
     alive_collective_end();
     trace_end();
+    if (call->kind == CALL_ALL_REDUCE)
+        late_add(comm);
 }
 
 // --- a rank is lost ------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ static const char *wait_for_ranks(Comm *comm, Call *call, double timeout)
     call_begin(comm, device_stream(comm->device), call);
     call_work_begin(comm, call);
     const char *error = backend_barrier(comm, timeout);
-    call_work_end();
+    call_work_end(comm, call);
     alive_wait_end();
     return error;
 }
@@ -147,7 +147,15 @@ void comm_free(Comm *comm)
     if (!comm)
         return;
     double silence = atomic_load(&alive_here()->timeout);
-    wait_for_ranks(comm, &(Call){ .kind = CALL_FREE }, silence > 0 ? silence + 10 : 0);
+    const char *error = wait_for_ranks(comm, &(Call){ .kind = CALL_FREE },
+                                       silence > 0 ? silence + 10 : 0);
+    if (!error && comm->size > 1 && comm->late.steps >= LATE_LEAST) {
+        float *ms = gather_host(comm, device_stream(comm->device), comm->late.ms,
+                                sizeof comm->late.ms);
+        if (comm->rank == 0)
+            late_report(comm, ms);
+        free(ms);
+    }
     backend_free(comm);
     free(comm);
 }

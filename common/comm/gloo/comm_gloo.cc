@@ -201,7 +201,7 @@ static void run_job(void *arg)
         error = error_of([&] { job.run(job); });
     else if (job.in.bytes > 0 && job.out.bytes > 0)
         std::memmove(job.out.memory, job.in.memory, job.out.bytes);
-    call_work_end();
+    call_work_end(job.comm, &job.call);
     if (error)
         call_lost(job.comm, &job.call, error);
 }
