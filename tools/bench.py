@@ -375,6 +375,29 @@ def ours_epoch(events):
     return images / epoch["seconds"], waited / epoch["seconds"], peak
 
 
+def bench_gpt(b):
+    """nanoGPT's job for a CPU, on random characters: the speed does not depend on the text."""
+    text = f"{b.out}/text"
+    with open(text, "w", encoding="ascii") as file:
+        file.write("".join(random.choices([chr(c) for c in range(48, 113)], k=400000)))
+    size, batch = 64, 12
+    common = ("-a", "gpt", "--block", size, "-b", batch, "--threads", CORES, "--optim", "adamw", "--lr", 1e-3, "--clip-norm",
+              1, "--epochs", 99, "-p", 20, "--max-steps", b.steps(300) + 40)
+    found, theirs = {}, {}
+    for kind, amp in (("f32", "off"), ("bf16", "bf16")):
+        command = [b.program("05_ddp_amp/train"), "--data", f"text:{text}", *common, "--amp", amp]
+        theirs[kind] = Torch(b, "gpt", ("eager", "compile"), size=size, batch=batch, type=kind, group=20,
+                             steps=b.steps(300), data=None)
+        found[kind] = in_turns(b.rounds, {"ours": lambda c=command: size * rate_of(b.events(c)), "torch": theirs[kind]})
+        theirs[kind].close()
+    b.write(
+        heading(b, f"{CORES} threads", f"PyTorch {theirs['f32'].version}") + f" 4 layers, 4 heads, 128 wide, {batch} windows "
+        f"of {size} characters, no dropout, AdamW, gradients clipped.",
+        table(COMPARED, [against(f"training step, {kind}, tokens/s", median(found[kind]["ours"]), theirs[kind].rate(), 0,
+                                 "≥ 1.5") for kind in found]),
+        *(theirs[kind].by_mode(f"training step in {kind}").replace("images/s", "tokens/s") for kind in found))
+
+
 def folder_of_pictures(b):
     """--pictures, or 2,000 images of a data set as JPEG files of 384x384."""
     if b.args.pictures:
@@ -972,6 +995,7 @@ def bench_gpu(b):
 # name: the function, its rounds, one line for --help
 BENCHMARKS = {
     "train": (bench_train, 5, "one process: steps, a whole epoch, start, memory, waiting for data"),
+    "gpt": (bench_gpt, 5, "training steps of a small language model, in f32 and bf16"),
     "folder": (bench_folder, 5, "a folder of JPEG files against DataLoader and ImageFolder, without a model"),
     "parallel": (bench_parallel, 5, "two ranks, two devices, all-reduce"),
     "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),

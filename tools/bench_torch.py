@@ -6,6 +6,7 @@
 It prepares, then measures once for each line of its input. Each measurement is a line with a JSON object:
 
     step      training steps on a batch in memory
+    gpt       training steps of a small language model on a batch in memory; size: characters in a window
     ddp       the same in several processes: DistributedDataParallel on Gloo; batch and threads are each rank's
     epoch     an epoch with torchvision's usual input pipeline
     folder    an epoch of a folder of pictures, without a model: ImageFolder and DataLoader
@@ -116,6 +117,42 @@ def prepare_step(args, wrap=lambda model: model):
                 loss = step(*batch)
             loss.item()
             rates.append(args.group * args.batch / (time.perf_counter() - begin))
+        return {"samples_per_s": statistics.median(rates)}
+
+    return measure
+
+
+def prepare_gpt(args):
+    """nanoGPT's job for a CPU: 4 layers, 4 heads, 128 wide, 65 characters, in windows of args.size. AdamW and clipping
+    are the fastest that PyTorch has."""
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference"))
+    from gpt import GPT, loss_of        # here, because no other measurement needs its imports
+
+    model = GPT(4, 4, 128, args.size, 65).init()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
+    tokens, labels = (torch.randint(65, (args.batch, args.size)) for _ in range(2))
+    run = torch.compile(model) if args.mode == "compile" else model
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.type == "bf16"):
+            loss = loss_of(run, tokens, labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    for _ in range(20):
+        step().item()
+
+    def measure():
+        rates = []
+        for _ in range(args.steps // args.group):
+            begin = time.perf_counter()
+            for _ in range(args.group):
+                loss = step()
+            loss.item()
+            rates.append(args.group * args.batch * args.size / (time.perf_counter() - begin))
         return {"samples_per_s": statistics.median(rates)}
 
     return measure
@@ -322,7 +359,7 @@ def prepare_eval(args):
 
 
 PREPARE = {"step": prepare_step, "ddp": prepare_ddp, "epoch": prepare_epoch, "folder": prepare_folder,
-           "eval": prepare_eval}
+           "eval": prepare_eval, "gpt": prepare_gpt}
 ONCE = {"first": take_first_step, "launch": take_first_step, "whole": lambda args: prepare_eval(args)()}
 
 

@@ -120,7 +120,8 @@ def save_step(path, model, tokens, labels):
         out[name] = value.numpy()
         out["grad." + name] = grads[name].numpy()
         out["far." + name] = torch.tensor(far[name], dtype=torch.float64).numpy()
-    out |= {"tokens": tokens.numpy(), "labels": labels.numpy(), "loss": torch.tensor(losses, dtype=torch.float64).numpy()}
+    out |= {"tokens": tokens.numpy(), "labels": labels.numpy(),
+            "loss": torch.tensor(losses, dtype=torch.float64).numpy()}
     ref.write_file(path, out, {k: str(v) for k, v in (model.sizes | {"rows": tokens.shape[0]}).items()})
 
 

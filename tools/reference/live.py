@@ -10,6 +10,8 @@ convnet, resnet18, resnet50
 folder        one step of a resnet18 on JPEG files, which torchvision's ImageFolder and transforms read too
 adamw         20 steps of a lenet
 amp           the steps in bf16 and f16, against autocast, with tests/test_step_amp.c
+gpt           a step of two GPTs, with tests/test_gpt_step.c; and a checkpoint of ours evaluated by PyTorch, and
+              one of PyTorch's by ours
 """
 import functools
 import json
@@ -27,6 +29,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torchvision import datasets, transforms
 
+import gpt
 import reference as ref
 
 failures = 0
@@ -46,6 +49,7 @@ class Place:
         self.train = os.path.join(build, "01_single_gpu", "train")
         self.test_step = os.path.join(build, "..", "tests", "test_step")
         self.test_step_amp = os.path.join(build, "..", "tests", "test_step_amp")
+        self.test_gpt_step = os.path.join(build, "..", "tests", "test_gpt_step")
         self.scratch = scratch
         self.name, self.folder = "fashion-mnist", ref.FASHION
         cifar = os.environ.get("DDP_CIFAR10")
@@ -200,6 +204,51 @@ def compare_adamw(place, lr=1e-3, rows=32, count=20):
                                   ("ddp.exp_avg_sq." + name, state["exp_avg_sq"], 0)):
             off = ((new[key] - theirs).norm() / (theirs - zero).norm()).item()
             check(off <= 1e-2, f"adamw: {key}: off by {off:.1e} of its change")
+
+
+# --- a language model --------------------------------------------------------------------------------
+
+
+def compare_text(place, text, sizes, path, what):
+    """Evaluates a file of weights with 07 and with PyTorch, on the last tenth of the text."""
+    metrics = place.file("gpt.jsonl")
+    check(place.run(os.path.join(place.build, "07_dist_eval", "train"), *sizes_of(sizes), "--data", f"text:{text}",
+                    "-e", "--init", path, "--amp", "off", "--metrics", metrics), f"{what}: evaluated")
+    with open(text, "rb") as file:
+        whole = np.frombuffer(file.read(), np.uint8)
+    tokens = torch.from_numpy(np.unique(whole, return_inverse=True)[1][len(whole) * 9 // 10:])
+    count = (len(tokens) - 1) // sizes["block"] * sizes["block"]
+    model = gpt.GPT(**sizes)
+    model.load_state_dict({name: value for name, value in load_file(path).items() if not name.startswith("ddp.")})
+    with torch.no_grad():
+        logits = model(tokens[:count].view(-1, sizes["block"])).flatten(0, 1)
+    wanted, right = tokens[1:count + 1], (logits.argmax(1) == tokens[1:count + 1]).float().mean().item()
+    loss, ours = F.cross_entropy(logits, wanted).item(), events_of(metrics, "eval")[0]
+    check(ours["n"] == count and abs(ours["test_loss"] - loss) <= 1e-5 and abs(ours["top1"] / 100 - right) <= 2 / count,
+          f"{what}: loss {ours['test_loss']}, PyTorch's {loss:.9g}; {ours['top1']}%, PyTorch's {100 * right:.6g}%")
+    os.remove(metrics)
+
+
+def sizes_of(sizes):
+    return ("-a", "gpt", *(word for name in ("layers", "heads", "width", "block") for word in (f"--{name}", sizes[name])))
+
+
+def compare_gpt(place):
+    for seed, rows, sizes in ((3, 8, {"layers": 3, "heads": 4, "width": 64, "block": 32, "classes": 65}),
+                              (4, 3, {"layers": 1, "heads": 3, "width": 36, "block": 7, "classes": 256})):
+        path = place.file("gpt.step.safetensors")
+        gpt.save_step(path, gpt.make_model(seed, **sizes), *gpt.make_batch(seed, rows, sizes["block"], sizes["classes"]))
+        check(place.run(place.test_gpt_step, path), f"gpt: one step of {sizes}")
+        os.remove(path)
+    text, net = place.file("text"), place.file("gpt.safetensors")
+    with open(text, "w", encoding="ascii") as file:
+        file.write("\n".join(str(n * n) for n in range(5000)))
+    sizes = {"layers": 2, "heads": 2, "width": 32, "block": 24, "classes": 11}
+    check(place.run(place.train, *sizes_of(sizes), "--data", f"text:{text}", "-b", 16, "--lr", 0.05, "--max-steps", 50,
+                    "--save", net), "gpt: train and save")
+    compare_text(place, text, sizes, net, "our gpt")
+    save_file(gpt.make_model(5, **sizes).state_dict(), net)
+    compare_text(place, text, sizes, net, "PyTorch's gpt")
 
 
 # --- pictures --------------------------------------------------------------------------------------
@@ -357,7 +406,7 @@ def main():
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
     place = Place(*sys.argv[1:3])
     parts = {"evaluation": compare_evaluation, "folder": compare_folder, "adamw": compare_adamw,
-             "amp": compare_autocast}
+             "amp": compare_autocast, "gpt": compare_gpt}
     parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
     for part in sys.argv[3:] or parts:
         parts[part](place)
