@@ -9,11 +9,12 @@
 // of virtual ranks. Each process computes some of them, one after the other, and adds up their
 // gradients as integers in units of 2^-40:
 //
-//   process 0   rank 0 | rank 1 |  \ all-reduce  \ the same bits
-//   process 1   rank 2 | rank 3 |  / of integers / in both
+//   process 0   rank 0 | rank 1 | sum --+
+//                                       +-- all-reduce: the same bits in both
+//   process 1   rank 2 | rank 3 | sum --+
 //
-// What a rank computes must not depend on the process: neither its samples, nor the size of its
-// batch, nor the number of threads.
+// What a rank computes must not depend on the process: neither its samples, nor the rows of its
+// batch, nor the device and its number of threads.
 #include "virtual.h"
 #include "agree.h"
 #include "check.h"
@@ -21,15 +22,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_RANKS = 4096 };
-
 void virtual_options(Args *args, VirtualConfig *config)
 {
     *config = (VirtualConfig){ 0 };
     args_add(args, ARGS_ROWS(
         { "virtual-ranks", 0, ARG_INT, &config->ranks, "V",
-          "batches of each step, shared by the ranks: the same bits on every number of them", 1,
-          MOST_RANKS }));
+          "ranks of the run, on any number of processes that divides V: the same bits", 1, 4096 }));
 }
 
 void virtual_check_options(const Args *args, const VirtualConfig *config, const DdpConfig *ddp,
@@ -130,15 +128,13 @@ static void add_integers(void *arg, Comm *comm, Stream *stream, float *grads, si
 
 void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *log)
 {
-    char threads[16];
     v->model = model;
     v->ddp = ddp;
     v->sent = model->grad_count + MODEL_SPARE;
     v->buffers = v->others = model->buffers;
     if (!v->given)
         return;
-    snprintf(threads, sizeof threads, "%d", device_threads(model->device));
-    agree_same(world, "--threads", threads);
+    agree_same(world, "device", device_name(model->device));
     log_say(log, "   == virtual ranks: %d, %d in each process", v->ranks, v->count);
     v->sums = device_alloc(model->device, (v->sent + 1) * sizeof *v->sums);
     v->others = device_alloc(model->device, model->buffer_count * sizeof *v->others);

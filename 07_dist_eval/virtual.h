@@ -28,7 +28,7 @@ typedef struct Virtual {
 } Virtual;
 // Divides the ranks among the processes. Ends the run if the division leaves a remainder.
 void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world);
-// Call it when the model has its weights. Fails if the processes' numbers of threads differ.
+// Call it when the model has its weights. Fails if the processes have different devices.
 void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *log);
 void virtual_end(Virtual *v);
 

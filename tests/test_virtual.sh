@@ -51,7 +51,7 @@ cat >other_threads <<'END'
 exec "$@" --threads $((RANK + 1))
 END
 chmod +x other_threads
-expect 1 "--threads: rank 1 (" "$five/launch" --nproc-per-node 2 --max-restarts 0 -- ./other_threads "$five/train" \
+expect 1 "1 thread" "$five/launch" --nproc-per-node 2 --max-restarts 0 -- ./other_threads "$five/train" \
     --data synthetic "${lenet[@]}" --virtual-ranks 2
 
 # --- the same bits ----------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ done
 alike "1 2 4" "${gpt[@]}" --virtual-ranks 4
 dropped=$hash
 alike "1 2 4" "${gpt[@]}" --virtual-ranks 4 --amp fp16 --growth-interval 2 --clip-norm 0.5
-alike "1 4" "${gpt[@]}" --virtual-ranks 4 --amp bf16
+alike "1 4" "${gpt[@]}" --virtual-ranks 4 --amp bf16 --optim adamw --lr 0.001
 alike "2" "${gpt[@]}" --virtual-ranks 4 --dropout 0
 check "dropout changes something" [ "$hash" != "$dropped" ]
 
