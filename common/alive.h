@@ -11,13 +11,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { ALIVE_CALLS = 16, ALIVE_TEXT = 96 };
+enum { ALIVE_CALLS = 16, ALIVE_TEXT = 112 };
 
 // A collective that began. A watcher may see a mixture of it and the one that replaces it.
 typedef struct AliveCall {
     _Atomic uint64_t place;         // in the order in which the program called all of them, from 1
     _Atomic int64_t count;          // values
-    _Atomic uint64_t operation[2], communicator[2], section[2];     // names of up to 15 letters
+    _Atomic uint64_t operation[3], communicator[3], section[3];     // names of up to 23 letters
 } AliveCall;
 
 typedef struct Alive {
@@ -28,7 +28,7 @@ typedef struct Alive {
     _Atomic bool done;              // the work is finished; the process is about to exit
     _Atomic double timeout;         // s without a beat after which the rank is lost; 0: no limit
     _Atomic int64_t epoch, step;    // the last finished step, from 1; 0 before the first
-    _Atomic uint64_t section[2];    // the main thread's innermost span (trace.h), up to 15 letters
+    _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
     _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
     _Atomic uint64_t latest;        // the place of the last one that began
     AliveCall calls[ALIVE_CALLS];   // the last ones: each at its place modulo ALIVE_CALLS

@@ -541,7 +541,10 @@ def in_ms(what, values):
 
 def kill_to_next_step(command, env):
     """Kills a rank after some steps -> seconds until the first step after a restart; infinite if there is none."""
-    with subprocess.Popen(shown(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env) as run_:
+    with subprocess.Popen(shown(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
+                          start_new_session=True) as run_:
+        limit = threading.Timer(120, os.killpg, (run_.pid, signal.SIGKILL))
+        limit.start()
         steps = (line for line in run_.stdout if "== step:" in line or '"step"' in line)
         for _ in range(5):
             next(steps)
@@ -552,9 +555,9 @@ def kill_to_next_step(command, env):
             if "init" in line:          # the first line of the restarted ranks
                 break
         seconds = time.perf_counter() - begin if next(steps, None) else math.inf
-        run_.terminate()
-        for line in run_.stdout:
-            pass
+        limit.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run_.pid, signal.SIGKILL)
     return seconds
 
 

@@ -22,14 +22,17 @@ SIGNALS = {name: getattr(signal, f"SIG{name}") for name in ("KILL", "STOP", "CON
 
 
 class Tail:
-    """The new lines of a file that grows, and that a restarted run may empty."""
+    """The new lines of a file that grows, and that a restarted run may empty. What an earlier run left is ignored."""
 
     def __init__(self, path):
         self.path, self.offset, self.head, self.rest = path, 0, b"", b""
+        self.begin = time.time()
 
     def read(self):
         try:
             with open(self.path, "rb") as file:
+                if os.fstat(file.fileno()).st_mtime < self.begin:
+                    return
                 head = file.read(len(self.head) or 120)
                 if os.fstat(file.fileno()).st_size < self.offset or head != self.head:
                     self.offset, self.head, self.rest = 0, b"", b""

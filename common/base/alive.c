@@ -63,13 +63,19 @@ void alive_step(int64_t epoch, int64_t step)
 
 // --- collectives ---------------------------------------------------------------------------------
 
-// A name is copied in two pieces, of which the second always ends with a zero.
-static void name_set(_Atomic uint64_t to[2], const char *from)
+// A name is copied in three pieces, of which the last always ends with a zero.
+static void name_set(_Atomic uint64_t to[3], const char *from)
 {
-    uint64_t name[2] = { 0 };
+    uint64_t name[3] = { 0 };
     snprintf((char *)name, sizeof name, "%s", from);
-    atomic_store(&to[0], name[0]);
-    atomic_store(&to[1], name[1]);
+    for (int i = 0; i < 3; i++)
+        atomic_store(&to[i], name[i]);
+}
+
+static void name_get(char to[24], const _Atomic uint64_t from[3])
+{
+    uint64_t name[3] = { from[0], from[1], from[2] };
+    memcpy(to, name, sizeof name);
 }
 
 void alive_section(const char *name) { name_set(alive()->section, name); }
@@ -122,20 +128,21 @@ const AliveCall *alive_call(const Alive *a, uint64_t place)
 
 void alive_describe(const AliveCall *c, char text[ALIVE_TEXT])
 {
-    uint64_t operation[2] = { c->operation[0], c->operation[1] };
-    uint64_t communicator[2] = { c->communicator[0], c->communicator[1] };
-    uint64_t section[2] = { c->section[0], c->section[1] };
-    char values[32] = "";
+    char operation[24], communicator[24], section[24], values[32] = "";
+    name_get(operation, c->operation);
+    name_get(communicator, c->communicator);
+    name_get(section, c->section);
     if (c->count > 0)
         snprintf(values, sizeof values, " of %lld", (long long)c->count);
-    snprintf(text, ALIVE_TEXT, "%s%s (%s)%s%s", (char *)operation, values, (char *)communicator,
-             section[0] ? ", in " : "", (char *)section);
+    snprintf(text, ALIVE_TEXT, "%s%s (%s)%s%s", operation, values, communicator,
+             section[0] ? ", in " : "", section);
 }
 
 void alive_progress(const Alive *a, char *text, int size)
 {
-    char call[ALIVE_TEXT], collective[160] = "no collective yet", steps[80];
-    uint64_t begun = a->begun, latest = a->latest, section[2] = { a->section[0], a->section[1] };
+    char call[ALIVE_TEXT], collective[160] = "no collective yet", steps[80], section[24];
+    uint64_t begun = a->begun, latest = a->latest;
+    name_get(section, a->section);
     if (begun > 0) {
         alive_describe(&a->calls[latest % ALIVE_CALLS], call);
         snprintf(collective, sizeof collective, "#%llu %s%s", (unsigned long long)latest, call,
@@ -147,7 +154,7 @@ void alive_progress(const Alive *a, char *text, int size)
              atomic_load(&a->step) > 0 ? steps
              : atomic_load(&a->joined) ? "before the end of its first step"
                                        : "before it met the other ranks",
-             section[0] ? ", in " : "", (char *)section, collective);
+             section[0] ? ", in " : "", section, collective);
 }
 
 // --- across exec ---------------------------------------------------------------------------------
