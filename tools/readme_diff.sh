@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # readme_diff.sh [--check] [ROOT] - copies sources into the steps' README.md: the list of new files and the diff of
-# train.c between two markers, and functions after `<!-- core: FILE FUNCTION... -->`. Each hunk of the diff needs a
-# numbered sentence. With --check it only lists the READMEs that are out of date, and returns 1 if there are any.
+# train.c between two markers, functions after `<!-- core: FILE FUNCTION... -->`, and the Python program after
+# `<!-- code: generated from FILE -->`. Each hunk of the diff needs a numbered sentence. With --check it only lists the
+# READMEs that are out of date, and returns 1 if there are any.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -38,6 +39,11 @@ quote_functions()
     local line file names
     while IFS= read -r line; do
         printf '%s\n' "$line"
+        if [[ $line =~ ^'<!-- code: generated from '([a-z0-9_./]+)' -->'$ ]]; then
+            printf '```python\n%s\n```\n' "$(<"${BASH_REMATCH[1]}")"
+            while IFS= read -r line && [ "$line" != '<!-- code end -->' ]; do :; done
+            printf '%s\n' "$line"
+        fi
         [[ $line =~ ^'<!-- core: '([a-z_.]+)' '([a-z_ ]+)' -->'$ ]] || continue
         file=$1/${BASH_REMATCH[1]} names=${BASH_REMATCH[2]}
         printf '```c\n'

@@ -9,6 +9,7 @@ convnet, resnet18, resnet50
               one step from each of 5 states along a real run, complete tensors, with tests/test_step.c
 folder        one step of a resnet18 on JPEG files, which torchvision's ImageFolder and transforms read too
 adamw         20 steps of a lenet
+programs      docs/pytorch/*.py, as their first lines say: each trains two epochs and counts the whole test set
 amp           the steps in bf16 and f16, against autocast, with tests/test_step_amp.c
 gpt           a step of two GPTs, with tests/test_gpt_step.c; and a checkpoint of ours evaluated by PyTorch, and
               one of PyTorch's by ours
@@ -399,6 +400,35 @@ def compare_evaluation(place):
     compare_network(place, net, "torchvision's checkpoint", tests)
 
 
+def run_programs(place):
+    folder = os.path.abspath(os.path.join(place.scratch, "programs"))
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../docs/pytorch")
+    os.makedirs(f"{folder}/bin")
+    with open(f"{folder}/bin/scontrol", "w", encoding="utf-8") as script:
+        script.write("#!/bin/sh\necho 127.0.0.1\n")
+    os.chmod(f"{folder}/bin/scontrol", 0o755)
+    path = f"{folder}/bin:{os.environ['PATH']}"
+
+    def outputs(step, ranks=0, tasks=({},)):
+        # ranks: under torchrun; tasks: processes with these variables
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks else []
+        command = [sys.executable, "-W", "ignore", *launch, f"{source}/{step}.py", "96"]
+        started = [subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True,
+                                    env=os.environ | {"OMP_NUM_THREADS": "1", "PATH": path} | more) for more in tasks]
+        printed = "".join(process.communicate(timeout=300)[0] for process in started)
+        check(not any(process.returncode for process in started), f"{step}.py ends well")
+        return [line.split(":")[0] for line in printed.splitlines() if line.endswith(" of 19 right")]
+
+    slurm = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "node[1-2]", "SLURM_JOB_ID": str(os.getpid())}
+    both = ["epoch 1", "epoch 2"]
+    for step, found in {"01": outputs("01"), "02": outputs("02"), "03": outputs("03"), "04": outputs("04", 2),
+                        "05": outputs("05", 2), "07": outputs("07", 3),
+                        "06": outputs("06", tasks=[slurm | {"SLURM_PROCID": r, "SLURM_LOCALID": r} for r in "01"]),
+                        }.items():
+        check(found == both, f"{step}.py prints {both}, counting all 19 test images: {found}")
+    check(outputs("04", 2) == [], "04.py, started again, resumes after epoch 2: nothing is left to do")
+
+
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
@@ -406,7 +436,7 @@ def main():
     print(f"torch {torch.__version__}, torchvision {ref.torchvision.__version__}")
     place = Place(*sys.argv[1:3])
     parts = {"evaluation": compare_evaluation, "folder": compare_folder, "adamw": compare_adamw,
-             "amp": compare_autocast, "gpt": compare_gpt}
+             "amp": compare_autocast, "gpt": compare_gpt, "programs": run_programs}
     parts |= {arch: functools.partial(compare_steps, arch=arch) for arch in STEPS}
     for part in sys.argv[3:] or parts:
         parts[part](place)

@@ -1,0 +1,71 @@
+# 03.py [SAMPLES [RANKS]] - a process for each device, started by this program.
+import os
+import socket
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+from torchvision import models
+from torchvision.datasets import FakeData       # replace it by CIFAR10("data", download=True, ...)
+from torchvision.transforms import ToTensor
+
+SAMPLES = int(sys.argv[1]) if len(sys.argv) > 1 else 50000
+RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+EPOCHS, BATCH = 2, 16                           # the batch of each rank
+GPU = torch.cuda.is_available()
+
+
+def data(first, count):
+    return FakeData(count, (3, 32, 32), 10, ToTensor(), random_offset=first)
+
+
+def train_epoch(model, loader, optimizer, device):
+    model.train()
+    for images, labels in loader:
+        loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@torch.no_grad()
+def evaluate(model, loader, device):
+    model.eval()
+    correct = total = 0
+    for images, labels in loader:
+        correct += (model(images.to(device)).argmax(1) == labels.to(device)).sum().item()
+        total += len(labels)
+    return correct, total
+
+
+def run(rank, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    if GPU:
+        torch.cuda.set_device(rank)             # before anything else touches a GPU
+    dist.init_process_group("nccl" if GPU else "gloo", rank=rank, world_size=RANKS)
+    device = torch.device("cuda", rank) if GPU else torch.device("cpu")
+    model = DistributedDataParallel(models.resnet18(num_classes=10).to(device))     # broadcasts rank 0's weights
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    sampler = DistributedSampler(data(0, SAMPLES))      # this rank's share
+    train = DataLoader(sampler.dataset, BATCH, sampler=sampler)
+    test = DataLoader(data(SAMPLES, SAMPLES // 5), BATCH)
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)                # or every epoch has the same order
+        loss = train_epoch(model, train, optimizer, device)
+        if rank == 0:                           # one rank evaluates, prints and saves
+            correct, total = evaluate(model.module, test, device)
+            print(f"epoch {epoch + 1}: loss {loss:.3f}, {correct} of {total} right")
+    if rank == 0:
+        torch.save(model.module.state_dict(), "net.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    with socket.socket() as any_free_port:
+        any_free_port.bind(("127.0.0.1", 0))
+        number = any_free_port.getsockname()[1]
+    torch.multiprocessing.spawn(run, (number,), nprocs=RANKS)

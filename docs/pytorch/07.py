@@ -1,0 +1,69 @@
+# torchrun --nproc-per-node 2 07.py [SAMPLES] - every rank evaluates a share, exactly. (With 03's training step.)
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, Subset
+from torchvision import models
+from torchvision.datasets import FakeData       # replace it by CIFAR10("data", download=True, ...)
+from torchvision.transforms import ToTensor
+
+SAMPLES = int(sys.argv[1]) if len(sys.argv) > 1 else 50000
+EPOCHS, BATCH = 2, 16                           # the batch of each rank
+GPU = torch.cuda.is_available()
+
+
+def data(first, count):
+    return FakeData(count, (3, 32, 32), 10, ToTensor(), random_offset=first)
+
+
+def train_epoch(model, loader, optimizer, device):
+    model.train()
+    for images, labels in loader:
+        loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@torch.no_grad()
+def evaluate(model, loader, device):
+    for buffer in model.buffers():              # BatchNorm's statistics differ from rank to rank
+        dist.broadcast(buffer, 0)
+    model.eval()
+    counts = torch.zeros(2, dtype=torch.long, device=device)
+    for images, labels in loader:               # no collective in here: shares may differ by a batch
+        counts[0] += (model(images.to(device)).argmax(1) == labels.to(device)).sum()
+        counts[1] += len(labels)
+    dist.all_reduce(counts)                     # counts, not percentages
+    return counts.tolist()
+
+
+def main():
+    local_rank = int(os.environ["LOCAL_RANK"])  # of the five variables, the only one that a script must read
+    if GPU:
+        torch.cuda.set_device(local_rank)
+    dist.init_process_group("nccl" if GPU else "gloo")
+    rank = dist.get_rank()
+    device = torch.device("cuda", local_rank) if GPU else torch.device("cpu")
+    model = DistributedDataParallel(models.resnet18(num_classes=10).to(device))     # broadcasts rank 0's weights
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    sampler = DistributedSampler(data(0, SAMPLES))      # this rank's share
+    train = DataLoader(sampler.dataset, BATCH, sampler=sampler)
+    count = SAMPLES // 5                        # this rank's samples; a DistributedSampler would repeat some
+    test = DataLoader(Subset(data(SAMPLES, count), range(rank, count, dist.get_world_size())), BATCH)
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)                # or every epoch has the same order
+        loss = train_epoch(model, train, optimizer, device)
+        correct, total = evaluate(model.module, test, device)
+        if rank == 0:
+            print(f"epoch {epoch + 1}: loss {loss:.3f}, {correct} of {total} right")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
