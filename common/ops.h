@@ -29,7 +29,7 @@ static inline size_t shape_bytes(Shape s) { return shape_count(s) * type_size(s.
 // --- one device's libraries and scratch memory --------------------------------------------------
 
 typedef struct OpsConfig {
-    bool tf32;           // CUDA: let tensor cores round f32 inputs of convolutions to 10 bits
+    bool tf32;           // CUDA: let tensor cores round f32 inputs of products to 10 bits
     bool deterministic;  // CUDA: use only bit-reproducible algorithms (the CPU always does)
 } OpsConfig;
 void ops_options(Args *args, OpsConfig *config);

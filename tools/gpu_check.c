@@ -1,6 +1,6 @@
 // gpu_check.c - compares GPU results with the CPU's, before ./ddp run trains on a GPU.
 //
-//   build/cpu/gpu_check write FILE       one step of LeNet and of ResNet-18: losses and gradients
+//   build/cpu/gpu_check write FILE       a step of LeNet, ResNet-18 and a GPT: losses, gradients
 //   build/cuda/gpu_check compare FILE N  the same on GPU N, in f32, TF32 and a 16-bit type
 //
 // Exit status: 0 the numbers agree, 4 they do not, 77 no GPU is visible, else 1.
@@ -34,14 +34,14 @@ static const Mode modes[] = {
 
 static const struct {
     const char *arch;
-    int channels;
-} nets[] = { { "lenet", 1 }, { "resnet18", 3 } };
+    int channels, per_row;
+} nets[] = { { "lenet", 1, 1 }, { "resnet18", 3, 1 }, { "gpt", 1, 16 } };
 
 typedef struct Job {
     Device *device;
     Ops *ops;
     Model *model;
-    void *images;
+    void *batch;
     int32_t *labels;
     Scalars *scalars;
     Stats *stats;
@@ -82,23 +82,30 @@ static void *to_device(const Job *job, const void *host, size_t bytes)
 }
 
 // Noise as images, through the operation that the loader uses.
-static void load_batch(Job *job, int channels)
+static void load_images(const Job *job, int channels)
 {
     int count = ROWS * channels * SIZE * SIZE;
     unsigned char *bytes = xmalloc((size_t)count);
-    int32_t labels[ROWS];
     for (int i = 0; i < count; i++)
         bytes[i] = (unsigned char)philox(1, 1, (uint64_t)i).v[0];
-    for (int i = 0; i < ROWS; i++)
-        labels[i] = (int32_t)(philox(1, 2, (uint64_t)i).v[0] % CLASSES);
     const float mean[3] = { .5, .5, .5 }, std[3] = { .25, .25, .25 };
     void *images = to_device(job, bytes, (size_t)count);
-    images_load(device_stream(job->device), images, ROWS, channels, mean, std, job->images,
+    images_load(device_stream(job->device), images, ROWS, channels, mean, std, job->batch,
                 job->model->input);
-    copy_to_device(device_stream(job->device), job->labels, labels, sizeof labels);
     stream_sync(device_stream(job->device));
     device_free(job->device, images);
     free(bytes);
+}
+
+// Random classes: labels, or a text's tokens and keys.
+static void load_classes(const Job *job, int32_t *to, size_t count)
+{
+    int32_t *classes = xmalloc(count * sizeof *classes);
+    for (size_t i = 0; i < count; i++)
+        classes[i] = (int32_t)(philox(1, 2, i).v[0] % CLASSES);
+    copy_to_device(device_stream(job->device), to, classes, count * sizeof *classes);
+    stream_sync(device_stream(job->device));
+    free(classes);
 }
 
 // Shifts the inputs of ReLUs by 2 deviations, up or down by channel. Without that, rounding flips a
@@ -128,9 +135,9 @@ static void step(void *arg)
 {
     Job *job = arg;
     fill_zero(device_stream(job->device), job->stats, sizeof *job->stats);
-    model_forward(job->model, job->images, ROWS, true);
-    loss_cross_entropy(job->ops, ROWS, CLASSES, job->model->logits, job->labels, job->scalars,
-                       job->stats, job->model->dlogits);
+    model_forward(job->model, job->batch, ROWS, true);
+    loss_cross_entropy(job->ops, ROWS * job->model->per_row, CLASSES, job->model->logits,
+                       job->labels, job->scalars, job->stats, job->model->dlogits);
     model_backward(job->model, NULL, NULL);
 }
 
@@ -143,7 +150,7 @@ static void collect(const Job *job, Results *results)
     copy_to_host(device_stream(job->device), grads, model->grads,
                  model->grad_count * sizeof *grads);
     stream_sync(device_stream(job->device));
-    *loss = (float)(stats.batch_loss_sum / ROWS);
+    *loss = (float)(stats.batch_loss_sum / (ROWS * model->per_row));
     add_result(results, model->config.arch, "loss", 1, loss, job->mode->loss);
     for (int i = 0; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
@@ -160,14 +167,16 @@ static void collect(const Job *job, Results *results)
 }
 
 // first: from a step as train takes its first; third: from the third, which a GPU replays.
-static void take_steps(Job *job, const char *arch, int channels, Results *first, Results *third)
+static void take_steps(Job *job, const char *arch, int channels, int per_row, Results *first,
+                       Results *third)
 {
     Model *model = model_new(job->device, job->ops, &(ModelConfig){
         .arch = arch, .channels = channels, .height = SIZE, .width = SIZE, .classes = CLASSES,
-        .batch = ROWS, .type = job->mode->short_type ? ops_best_type(job->device) : TYPE_F32 });
+        .batch = ROWS, .type = job->mode->short_type ? ops_best_type(job->device) : TYPE_F32,
+        .per_row = per_row, .gpt = { .layers = 1, .heads = 4, .width = 64, .dropout = 0.1 } });
     job->model = model;
-    job->images = device_alloc(job->device, shape_bytes(model->input));
-    job->labels = device_alloc(job->device, ROWS * sizeof *job->labels);
+    job->batch = device_alloc(job->device, shape_bytes(model->input));
+    job->labels = device_alloc(job->device, (size_t)(ROWS * per_row) * sizeof *job->labels);
     job->scalars = scalars_new(job->device);
     job->stats = device_alloc(job->device, sizeof *job->stats);
     copy_to_device(device_stream(job->device), &job->scalars->scale.value, &job->mode->loss_scale,
@@ -175,7 +184,11 @@ static void take_steps(Job *job, const char *arch, int channels, Results *first,
     model_init(model, 1);
     shift_norms(job);
     model_cast_weights(model);
-    load_batch(job, channels);
+    if (per_row > 1)
+        load_classes(job, job->batch, shape_count(model->input));
+    else
+        load_images(job, channels);
+    load_classes(job, job->labels, (size_t)(ROWS * per_row));
     Replay *replay = replay_new(job->device, 1);
     replay_run(replay, 0, step, job);
     collect(job, first);
@@ -187,7 +200,7 @@ static void take_steps(Job *job, const char *arch, int channels, Results *first,
     device_free(job->device, job->stats);
     device_free(job->device, job->scalars);
     device_free(job->device, job->labels);
-    device_free(job->device, job->images);
+    device_free(job->device, job->batch);
     model_free(model);
 }
 
@@ -197,7 +210,7 @@ static void compute(int index, const Mode *mode, Results *first, Results *third)
     Job job = { .device = device_open(index, 0), .mode = mode };
     job.ops = ops_new(job.device, &(OpsConfig){ .tf32 = mode->tf32, .deterministic = false });
     for (size_t i = 0; i < sizeof nets / sizeof *nets; i++)
-        take_steps(&job, nets[i].arch, nets[i].channels, first, third);
+        take_steps(&job, nets[i].arch, nets[i].channels, nets[i].per_row, first, third);
     ops_free(job.ops);
     device_close(job.device);
 }
@@ -259,8 +272,8 @@ static int compare_gpu(const char *path, int gpu)
     }
     st_close(&file);
     if (same)
-        printf("LeNet's and ResNet-18's losses and gradients match the CPU's: f32 to %.0e, "
-               "TF32 and 16 bits within their rounding\n", worst);
+        printf("the losses and gradients of LeNet, ResNet-18 and a GPT match the CPU's: f32 to "
+               "%.0e, TF32 and 16 bits within their rounding\n", worst);
     return same ? 0 : EXIT_DIFFERENT;
 }
 

@@ -16,11 +16,14 @@ print_rows()
 streams, events, recorded steps | test_streams_fake | test_streams_cuda | - | -
 operations in f32 | test_ops_fake | test_ops_cuda | - | -
 operations in bf16 and fp16 | test_ops_fake test_amp_ops_fake | test_ops_cuda test_amp_ops_cuda | - | -
+layers of a transformer, in f32, bf16 and fp16 | test_transformer_ops_fake | test_transformer_ops_cuda | - | -
 TF32 | - | twice_tf32 recorded_tf32 | - | -
 loader and augmentation | test_loader_fake | test_loader_cuda | - | -
 networks, inference | test_model_fake | test_model_cuda | - | -
 a step like PyTorch's, f32 | test_step_fake | test_step_cuda | - | -
 a step like PyTorch's, bf16 and fp16 | test_step_amp_fake | test_step_amp_cuda | - | -
+a GPT's step like PyTorch's, f32, bf16 and fp16 | test_gpt_step_fake | test_gpt_step_cuda | - | -
+a GPT: recorded and not, the same bits | test_fake_gpt | recorded_gpt_tf32 recorded_gpt_fp16 | - | -
 01, 02, 03 and 07, one rank: the same bits | test_fake_cuda | steps_alike | - | -
 04, 05 and 06, one rank: the same bits | - | steps_alike | - | -
 `--deterministic`: the same bits twice | test_fake_cuda | twice_f32 twice_tf32 twice_fp16 twice_bf16 | - | -

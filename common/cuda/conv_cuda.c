@@ -92,11 +92,11 @@ static Type product_result(const Conv *conv, ConvPass pass)
     return pass == PASS_WEIGHTS || conv->spec.bias ? TYPE_F32 : conv->y.type;
 }
 
-// Like PyTorch, TF32 for convolutions but not for linear layers; here only those have a bias.
+// TF32 as in convolutions, but not for the network's outputs.
 static void make_products(Conv *conv, const ConvProblem *problem)
 {
     bool f32 = conv->spec.x.type == TYPE_F32;
-    bool tf32 = f32 && conv->ops->config.tf32 && !conv->spec.bias;
+    bool tf32 = f32 && conv->ops->config.tf32 && !conv->spec.f32_out;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
         if (pass == PASS_DATA && !conv->spec.needs_dx)
             continue;

@@ -207,8 +207,8 @@ find_no_gpu()
 # Checks of the steps. Each runs as ./run check NAME, in a temporary directory.
 steps=(01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval)
 checks=(first_start steps_alike twice_f32 twice_tf32 twice_fp16 twice_bf16 recorded_f32 recorded_tf32 recorded_fp16
-    nccl_refuses_two nccl_refuses_launched gloo_2_ranks gloo_4_ranks gloo_2_launched gloo_4_launched gloo_2_sync_bn
-    devices_2 nccl_2_ranks nccl_2_launched nccl_2_fp16 nccl_2_sync_bn)
+    recorded_gpt_tf32 recorded_gpt_fp16 nccl_refuses_two nccl_refuses_launched gloo_2_ranks gloo_4_ranks gloo_2_launched
+    gloo_4_launched gloo_2_sync_bn devices_2 nccl_2_ranks nccl_2_launched nccl_2_fp16 nccl_2_sync_bn)
 profiles=(kernels_of_a_step statistics_kernel)      # only with a regular expression: they measure
 small=(--data synthetic --train-samples 256 --test-samples 64 -b 32 -j 1 --epochs 1 -p 4 --deterministic)
 
@@ -270,6 +270,16 @@ recorded()
 check_recorded_f32() { recorded --amp off --tf32 0; }
 check_recorded_tf32() { recorded --amp off --tf32 1; }
 check_recorded_fp16() { recorded --amp fp16 --accumulate 2; }
+
+# A text that is there: this script.
+gpt()
+{
+    step_command "$here/build/cuda/07_dist_eval" 1 -a gpt --data "text:$here/run" --dropout 0.1 -b 32 -j 1 --epochs 1 \
+        --max-steps 40 -p 10 --deterministic "$@"
+    same_twice "a gpt, recorded $*" --check-collectives
+}
+check_recorded_gpt_tf32() { gpt --amp off; }
+check_recorded_gpt_fp16() { gpt --amp fp16; }
 
 # refused STEP TEXT: two ranks on one GPU end with this message.
 refused()
@@ -436,9 +446,9 @@ list_commands()
 {
     case $1 in
     1) printf '%s\n' doctor "test ^first_start$" \
-        "test ^test_(streams|ops|amp_ops|loader)_cuda$" ;;
+        "test ^test_(streams|ops|amp_ops|transformer_ops|loader)_cuda$" ;;
     2) echo sanitize ;;
-    3) echo "test ^test_(step|step_amp|model|replicas)_cuda$|^steps_alike$|^twice_" ;;
+    3) echo "test ^test_(step|step_amp|gpt_step|model|replicas)_cuda$|^steps_alike$|^twice_" ;;
     4) printf '%s\n' "test ^recorded_" "test ^gloo_2_ranks$" "test ^gloo_2_sync_bn$" "test ^(devices|nccl)_" ;;
     # PyTorch's compile modes take minutes, so they are left out; each job has a command of its own.
     5) printf 'bench --only ^%s$ --modes eager,channels_last,graph\n' resnet{18,50}_{tf32,fp16}

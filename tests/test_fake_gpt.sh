@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 180
+# A small GPT with dropout on simulated GPUs (fake_cuda/fake.h): the CPU's losses and weights up to rounding, in each
+# number type. The same bits from each step, recorded or not, and from 1 and 2 ranks with --virtual-ranks. 07's numbers
+# do not depend on the ranks.
+# shellcheck disable=SC2317  # check calls functions
+. "$SRC/tests/test.sh"
+tree=${BUILD%/*}
+if [ ! -x "$tree/fake/07_dist_eval/train" ]; then
+    echo "skipped: no cuda backend in this build"
+    exit 77
+fi
+cd "$TMP" || exit 1
+unset NCCL_COMM_ID
+export FAKE_GPUS=3
+cat "$SRC"/{LICENSE,LICENSE} | head -c 1085 >text.txt     # 80 windows to train: 3 batches of 24, and a short one
+common=(-a gpt --data text:text.txt --layers 2 --heads 3 --width 24 --block 12 --dropout 0.1 --optim sgd --lr 0.1
+    --epochs 2 --seed 3 --deterministic --threads 1 -j 1 -p 1)
+
+# train NAME BACKEND STEP RANKS OPTION...: leaves NAME.st, NAME.json and the weights' hash in $hash. RANKS 0: without
+# launch.
+train()
+{
+    local name=$1 program=("$tree/$2/$3/train") ranks=$4
+    shift 4
+    [ "$ranks" = 0 ] || program=("$tree/cpu/07_dist_eval/launch" -n "$ranks" -- "${program[@]}")
+    rm -f "$name.json"
+    timeout -k 5 60 "${program[@]}" "${common[@]}" --save "$name.st" --metrics "$name.json" "$@" >"$TMP/output" 2>&1 \
+        </dev/null || { cat "$TMP/output"; return 1; }
+    hash=$(sed -n 's/.*weight hash: //p' "$TMP/output")
+    [ -n "$hash" ]
+}
+
+# like HASH NAME BACKEND ...: train ends with this hash.
+like() { train "${@:2}" && { [ "$hash" = "$1" ] || { echo "$hash, not $1"; return 1; }; }; }
+
+# losses_near OURS WANTED FAR: each step's loss and each test's.
+losses_near()
+{
+    paste <(grep -oE '"(loss|test_loss)":[^,]*' "$1.json") <(grep -oE '"(loss|test_loss)":[^,]*' "$2.json") |
+        awk -F '[:\t]' -v far="$3" '$1 != $3 || !(($2 - $4) ^ 2 <= (far * $4) ^ 2) { print; bad = 1 }
+            END { exit bad || NR < 10 }'
+}
+
+# --- the steps ------------------------------------------------------------------------------------------
+
+check "01 on the CPU" train cpu cpu 01_single_gpu 0 -b 24
+check "01" train one fake 01_single_gpu 0 -b 24 --tf32 0
+one=$hash
+check "01: the CPU's losses" losses_near one cpu 1e-5
+check "01: the CPU's weights" "$tree/tests/tool_compare_weights" one.st cpu.st 1e-4
+check "02, one device" like "$one" two fake 02_data_parallel 0 -b 24 --tf32 0 --devices 1
+check "02, three devices" train two fake 02_data_parallel 0 -b 24 --tf32 0 --devices 3
+check "02, three devices: 01's losses" losses_near two one 1e-5
+check "03, one rank" like "$one" three fake 03_ddp_fork 0 -n 1 -b 24 --tf32 0
+check "03, two ranks" train three fake 03_ddp_fork 0 -n 2 -b 12 --tf32 0
+check "03, two ranks: 01's weights" "$tree/tests/tool_compare_weights" three.st one.st 1e-4
+FAKE_DELAY=300 FAKE_ORDER=last \
+    check "07, one rank, delays" like "$one" seven fake 07_dist_eval 0 -b 24 --tf32 0 --amp off
+
+adamw=(-b 24 --optim adamw --lr 0.003)
+check "AdamW on the CPU" train cpu cpu 01_single_gpu 0 "${adamw[@]}"
+check "AdamW" train adamw fake 01_single_gpu 0 "${adamw[@]}" --tf32 0
+check "AdamW: the CPU's losses" losses_near adamw cpu 1e-4
+
+# --- 16 bits --------------------------------------------------------------------------------------------
+
+while read -r far words; do
+    read -ra options <<<"$words"
+    check "$words on the CPU" train cpu cpu 05_ddp_amp 0 -b 24 "${options[@]}"
+    check "$words" train amp fake 07_dist_eval 0 -b 24 "${options[@]}"
+    check "$words: the CPU's losses" losses_near amp cpu "$far"
+    check "$words: the CPU's weights" "$tree/tests/tool_compare_weights" amp.st cpu.st "$far"
+    check "$words, not recorded" like "$hash" amp fake 07_dist_eval 0 -b 24 "${options[@]}" --check-collectives
+done <<'END'
+0.02 --amp bf16
+0.01 --amp fp16 --loss-scale 1024 --accumulate 2 --clip-norm 1
+END
+
+# --- any number of ranks --------------------------------------------------------------------------------
+
+check "virtual ranks" train virtual fake 07_dist_eval 0 -b 4 --virtual-ranks 6 --amp off
+check "virtual ranks, two ranks" like "$hash" virtual fake 07_dist_eval 2 -b 4 --virtual-ranks 6 --amp off
+for ranks in 1 2 3; do
+    expect 0 "== test:" "$tree/cpu/07_dist_eval/launch" -n $ranks -- "$tree/fake/07_dist_eval/train" "${common[@]}" \
+        -b 6 --amp off -e --init one.st --predictions $ranks.csv
+    grep "== test:" "$TMP/output" >$ranks.test
+    check "$ranks ranks: the numbers of one" cmp $ranks.test 1.test
+    check "$ranks ranks: the predictions of one" cmp $ranks.csv 1.csv
+done
+test_done
