@@ -97,8 +97,8 @@ all=("${two[@]}" --arch convnet --amp fp16 --accumulate 2 --clip-norm 5 --compre
 check "fp16 and more, without overlap" at_once hash_of "${seven[@]}" "${all[@]}" "${safe[@]}"
 check "steps were skipped" grep -qE "step.*skipped: [1-9]" "$TMP/output"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
-# Virtual ranks: the same weights for any number of ranks. A batch of three images has 3 x 1800 bytes, which cuDNN does not
-# accept as the beginning of the next.
+# Virtual ranks: the same weights for any number of ranks. A batch of three images has 3 x 1800 bytes, which cuDNN does
+# not accept as the beginning of the next.
 virtual=("${common[@]}" --arch convnet --image-size 30 -b 3 --amp fp16 --growth-interval 3 --virtual-ranks 2)
 check "two virtual ranks" at_once hash_of ./07 "${virtual[@]}"
 virtual_hash=$hash

@@ -37,7 +37,7 @@ wrong()
 # test_args tests the other kinds of mistakes.
 wrong "unknown option '--epoch'; did you mean --epochs?" --epoch 3
 wrong "--lr: 'nan' is not a number from 0 to 1000" --lr nan
-wrong "--arch: 'RESNET18' is none of lenet|convnet|resnet18|resnet50" -aRESNET18
+wrong "--arch: 'RESNET18' is none of lenet|convnet|resnet18|resnet50|gpt" -aRESNET18
 wrong "--milestones: '60,30' is not a rising list of whole numbers such as 30,60,90" --milestones 60,30
 wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 
@@ -82,6 +82,7 @@ seed 0 1000000000000000, slow-network 0 1000000,
 step-size 1 1000000, test-samples 0 100000000, tf32 0 1, threads 0 1024,
 timeout 0 1000000, train-samples 0 100000000, val-split 0 0.9,
 virtual-ranks 1 4096,
+dropout 0 0.99, heads 1 256, layers 1 48, width 1 8192,
 warmup 0 1000000, warmup-steps 0 1000000000, wd 0 1000, workers 0 64, world-size -1 65535
 END
 check "the bounds are as listed here" diff <(LC_ALL=C sort -u "$TMP/bounds") "$TMP/wanted"
