@@ -625,8 +625,10 @@ def bench_amp(b):
 
 
 def bench_virtual(b):
+    threads = max(1, CORES // 2)
+
     def job(ranks, *options):
-        return b.command("05_ddp_amp", ranks, "--threads", max(1, CORES // 2), "--amp", "off", *PLAIN, *options)
+        return b.command("05_ddp_amp", ranks, "--threads", threads, "--amp", "off", *PLAIN, *options)
 
     jobs = {"real": job(2, "-b", 128), "2 virtual": job(2, "-b", 128, "--virtual-ranks", 2),
             "8 virtual": job(2, "-b", 32, "--virtual-ranks", 8)}
@@ -642,7 +644,7 @@ def bench_virtual(b):
     sent = [sent_in_a_step(jobs[name]) for name in ("2 virtual", "real")]
     if None not in sent:
         rows.append(against("a process sends, MB a step", sent[0] / 2, sent[1] / 2, 1))
-    b.write(heading(b, f"{max(1, CORES // 2)} threads for each of two processes")
+    b.write(heading(b, f"{threads} thread{'s'[:threads > 1]} for each of two processes")
             + " ResNet-18, 3x32x32, global batch 256, f32; ratios are the medians of each round's.",
             table(COMPARED, rows))
 
