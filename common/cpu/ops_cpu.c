@@ -744,21 +744,37 @@ static float clip_factor(const Scalars *scalars)
     return limit > 0 ? (float)fmin(1, limit / (scalars->norm + 1e-6)) : 1;
 }
 
+// Instead of gradients that are always 0. (A masked load of what is not there is very slow.)
+static const float no_gradients[CHUNK];
+
+// grads: NULL if all are 0.
+static void sgd_range(const Scalars *scalars, size_t count, float *params, const float *grads,
+                      float *velocity)
+{
+    const StepSettings s = scalars->set;
+    float g_part = s.nesterov ? 1 : 0, v_part = s.nesterov ? s.momentum : 1;
+    float shrink = clip_factor(scalars);
+#pragma omp parallel for schedule(static)
+    for (size_t begin = 0; begin < count; begin += CHUNK) {
+        const float *from = grads ? grads + begin : no_gradients;
+        float *p = params + begin, *velocities = velocity + begin;
+#pragma omp simd
+        for (size_t i = 0; i < chunk_size(count, begin); i++) {
+            float g = s.weight_decay * p[i] + shrink * from[i];
+            float v = s.momentum * velocities[i] + g;
+            velocities[i] = v;
+            p[i] -= s.lr * (g_part * g + v_part * v);
+        }
+    }
+}
+
 void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                 float *velocity, const Scalars *scalars)
 {
-    const StepSettings s = scalars->set;
     if (scalars->skip)
         return;
-    float g_part = s.nesterov ? 1 : 0, v_part = s.nesterov ? s.momentum : 1;
-    float shrink = clip_factor(scalars);
-#pragma omp parallel for simd schedule(static)
-    for (size_t i = 0; i < count; i++) {
-        float g = s.weight_decay * params[i] + shrink * (i < grad_count ? grads[i] : 0);
-        float v = s.momentum * velocity[i] + g;
-        velocity[i] = v;
-        params[i] -= s.lr * (g_part * g + v_part * v);
-    }
+    sgd_range(scalars, grad_count, params, grads, velocity);
+    sgd_range(scalars, count - grad_count, params + grad_count, NULL, velocity + grad_count);
 }
 
 void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
@@ -772,14 +788,16 @@ void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, cons
         return;
 #pragma omp parallel for schedule(static)
     for (size_t begin = 0; begin < count; begin += PARAM_ALIGN) {
+        const float *from = begin < grad_count ? grads + begin : no_gradients;
         float keep = decays[begin / PARAM_ALIGN] ? decayed : 1;
+        float *p = params + begin, *means = mean + begin, *squares = square + begin;
 #pragma omp simd
-        for (size_t i = begin; i < begin + PARAM_ALIGN; i++) {
-            float g = shrink * (i < grad_count ? grads[i] : 0);
-            float m = mean[i] + take1 * (g - mean[i]), v = keep2 * square[i] + take2 * g * g;
-            mean[i] = m;
-            square[i] = v;
-            params[i] = keep * params[i] - rate * m / (sqrtf(v) / root + 1e-8f);
+        for (size_t i = 0; i < PARAM_ALIGN; i++) {
+            float g = shrink * from[i];
+            float m = means[i] + take1 * (g - means[i]), v = keep2 * squares[i] + take2 * g * g;
+            means[i] = m;
+            squares[i] = v;
+            p[i] = keep * p[i] - rate * m / (sqrtf(v) / root + 1e-8f);
         }
     }
 }
