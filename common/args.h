@@ -47,7 +47,7 @@ enum { ARGS_MAX = 96 };
 typedef struct Args {
     Option rows[ARGS_MAX];
     char given[ARGS_MAX];           // 1: on the command line or in a file
-    struct ArgsPreset { const char *option, *value, *lines; } presets[2];
+    struct ArgsPreset { const char *option, *value, *lines; } presets[3];
     int preset_count;
     char groups[ARGS_MAX];          // which call of args_add added it,
     const char *files[ARGS_MAX];    // and in which file: --help prints it above each group

@@ -13,7 +13,7 @@ hash_of() { sed -n 's/^weight hash: //p' "$1"; }
 cat "$SRC"/docs/*.md | head -c 12000 >pages.txt
 : >empty.txt
 sizes=(--layers 2 --heads 2 --width 32 --block 16)
-small=(-a gpt --data text:pages.txt "${sizes[@]}" -b 24 --threads 1 -j 1 --dropout 0.1 --seed 3 -p 1 --lr 0.1)
+small=(-a gpt --data text:pages.txt "${sizes[@]}" -b 24 --threads 1 -j 1 --dropout 0.1 --seed 3 -p 1 --epochs 2)
 expect 2 "a gpt does not learn images" "$one" -a gpt --data synthetic
 expect 2 "a resnet18 does not learn text" "$one" -a resnet18 --data text:pages.txt
 expect 2 "--image-size: has no effect with --data text:pages.txt" "$one" -a gpt --data text:pages.txt --image-size 40
@@ -22,6 +22,17 @@ expect 1 "of 0 bytes, neither 90 % can train nor 10 % test" "$one" -a gpt --data
 expect 1 "windows of 4096 characters" "$one" -a gpt --data text:pages.txt --block 4096
 expect 1 "there is no missing.txt" "$one" -a gpt --data text:missing.txt
 
+# --- the defaults of a gpt -------------------------------------------------------------------------------
+
+expect 0 "" "$one" -a gpt --print-config
+for line in "data = words" "optim = adamw" "lr = 0.005" "block = 16" "epochs = 8" "warmup-steps = 100"; do
+    check "-a gpt: $line" grep -qx "# $line" output
+done
+expect 0 "" "$one" -a gpt --data shakespeare --epochs 3 --print-config
+for line in "# optim = adamw" "# lr = 0.001" "# block = 64" "# layers = 4" "epochs = 3"; do
+    check "-a gpt --data shakespeare: $line" grep -qx -- "$line" output
+done
+
 # --- every step ------------------------------------------------------------------------------------------
 
 windows="674 + 74 windows of 16 characters"
@@ -29,7 +40,7 @@ for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_am
     run=("$BUILD/$name/train" "${small[@]}" --epochs 1)
     [ $name = 02_data_parallel ] && run+=(--devices 2)
     [ $name = 03_ddp_fork ] && run+=(-n 2)
-    [ "${name%%_*}" -lt 5 ] || run+=(--amp off)
+    [[ $name != 0[567]* ]] || run+=(--amp off)
     expect 0 "$windows | global batch" "${run[@]}" --save $name.st
     check "$name: it tests 74 * 16 characters" grep -qE "== test: .* \| 1184 characters$" output
     expect 0 "| 1184 characters" "${run[@]}" -e --init $name.st
@@ -50,13 +61,13 @@ expect 1 "use that --arch, its sizes, --block and --data" "$one" "${small[@]}" -
 
 # Rank 1 is killed at its 14th forward pass, whenever it starts. The epochs have 15 steps.
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
-four=("$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}"
+four=("$BUILD/04_ddp_launcher/launch" -n 2 --max-restarts 5 -- "$BUILD/04_ddp_launcher/train" "${small[@]}"
     --epochs 2 --save-every 4)
 expect 0 "weight hash: " "${four[@]}" --save whole.st
 whole=$(hash_of output)
 expect 0 "weight hash: $whole" env LD_PRELOAD="$TMP/crash.so" CRASH_RANK=1 CRASH_TEXT='"name":"forward"' CRASH_AT=14 \
     CRASH_DO=KILL "${four[@]}" --save killed.st --resume auto --trace four.trace
-check "it was killed twice" test "$(grep -c 'restart [12] of 2' output)" = 2
+check "it was killed at least twice" grep -q "restart 2 of 5" output
 
 # --- 07, on any number of ranks --------------------------------------------------------------------------
 
@@ -74,7 +85,7 @@ check "each character is predicted" test "$(wc -l <1.csv)" = 1185
 # After enough of "0123456789\n", the likeliest character is the right one, wherever the window is.
 for _ in {1..400}; do seq -s '' 0 9; done >digits.txt
 expect 0 "weight hash" "$one" -a gpt --data text:digits.txt --layers 1 --heads 2 --width 16 --block 12 -b 16 \
-    --epochs 12 --threads 1 --lr 0.3 --schedule constant --save digits.st
+    --epochs 12 --threads 1 --lr 0.01 --save digits.st
 say() { "$BUILD/say" "$@"; }
 expect 0 "" say --threads 1 --prompt 456 --count 3 --temperature 0 digits.st
 check "what it learned" diff "$TMP/output" <(printf '456789\n0123456789\n0123456789\n')
@@ -91,6 +102,8 @@ expect 2 "--prompt: byte 0x78 ('x') does not occur in the text that digits.st wa
 expect 2 "--count: '0' is not" say --count 0 digits.st
 expect 2 "give one checkpoint" say
 expect 1 "missing.st: " say missing.st
+[ ! -e /dev/full ] ||
+    expect 1 "the text could not be written" bash -c '"$1" --count 3 digits.st >/dev/full' - "$BUILD/say"
 head -c 900 digits.st >short.st
 expect 1 "short.st: " say short.st
 expect 0 "weight hash" "$one" -a lenet --data synthetic --train-samples 8 --test-samples 8 --epochs 1 --save lenet.st

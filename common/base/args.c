@@ -14,7 +14,7 @@ enum { CONFIGS_MAX = 16 };
 static struct {
     const char *path;           // of --config: the last file
     bool print;
-    char *texts[CONFIGS_MAX + 2]; // the files' contents, and the presets': options point into them
+    char *texts[CONFIGS_MAX + 3]; // the files' contents, and the presets': options point into them
     int count;
     const char *reading;        // the file being read, or NULL; and the current line
     int line;

@@ -11,7 +11,7 @@
 
 DataConfig data_defaults(void)
 {
-    return (DataConfig){ .data = "auto", .block = 32, .val_split = 0.2, .bad_images = "stop",
+    return (DataConfig){ .data = "auto", .block = 64, .val_split = 0.2, .bad_images = "stop",
                          .workers = 2, .augment = true };
 }
 
@@ -90,7 +90,8 @@ typedef struct KnownText {
 
 enum { KNOWN_TEXTS = 2 };
 static const KnownText known_texts[KNOWN_TEXTS] = {
-    { "words", { "/usr/share/dict/words" }, "apt install wamerican, or --data text:FILE" },
+    { "words", { "/usr/share/dict/words" },
+      "./ddp setup installs it (the package wamerican); or --data text:FILE" },
     { "shakespeare",
       { "data/shakespeare/input.txt", DDP_SOURCE_DIR "/data/shakespeare/input.txt" },
       "./ddp data shakespeare" },

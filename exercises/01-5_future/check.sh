@@ -4,7 +4,7 @@
 # fails with: but a tenth of the loss is left
 build
 awk 'BEGIN { srand(3); for (i = 0; i < 20000; i++) printf "%c", 97 + int(4 * rand()) }' >random.txt
-gpt=(-a gpt --layers 1 --heads 2 --width 16 --block 8 --train-samples 0 --test-samples 0 -b 32 --lr 0.3 --momentum 0.9
+gpt=(-a gpt --layers 1 --heads 2 --width 16 --block 8 --train-samples 0 --test-samples 0 -b 32 --lr 0.02
     --print-freq 1)
 
 learner random 1 "${gpt[@]}" --data text:random.txt --epochs 5
