@@ -22,7 +22,7 @@ tree=$TMP/tree
 mkdir "$tree"
 cd "$tree" || exit 1
 cp -r "$SRC"/{*.md,LICENSE,docs,ddp,Dockerfile,apptainer.def,.devcontainer} "$SRC"/[0-9][0-9]_* .
-ln -s "$SRC"/{common,tools,tests,exercises,cmake} .
+ln -s "$SRC"/{common,tools,tests,exercises,cmake,recipes} .
 page=docs/page.md
 
 # --- mistakes ------------------------------------------------------------------------------------------------------

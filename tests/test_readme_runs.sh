@@ -29,6 +29,7 @@ how()
     # tests, builds, the network, the series: other tests run these
     *": ./ddp test"* | *": tests/faults.sh "* | *": pip install cmake" | *": ctest -R "* | *": ./ddp setup" | \
         *": ./ddp clean" | *": cmake "* | *": ./ddp data cifar10"* | *" --data pets "* | *" --data DIR"* | \
+        *shakespeare* | \
         *": tools/propagate "* | *": tools/readme_diff.sh" | \
         *": tools/check_series.sh" | *": exercises/author.sh prove "*) not_run ;;
     *": ./ddp bench --help") like "$2" ;;
@@ -90,6 +91,10 @@ for step in $steps; do
 #!/bin/bash
 small=(--arch convnet --data synthetic --threads 1 --test-samples 16)
 case " \$* " in
+*" -a gpt "*) small=(--data "text:$tree/README.md" --block 16 --layers 1 --heads 1 --width 16 --threads 1
+    --test-samples 16) ;;
+esac
+case " \$* " in
 *" --max-steps "*) small+=(--train-samples 512) ;;
 *) small+=(--train-samples 64 --max-steps 1) ;;
 esac
@@ -102,6 +107,7 @@ done
 printf '#!/bin/sh\nexec "%s" -e 1024 -r 1 "$@"\n' "$BUILD/comm_bench" >build/cpu/comm_bench
 chmod +x build/cpu/comm_bench
 ln -s "$tree/build/cpu/comm_bench" "$TMP/bin"
+ln -s "$BUILD/say" build/cpu
 
 # For ./ddp everything is built already, and nothing can be installed.
 echo cpu >build/backends

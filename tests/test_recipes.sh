@@ -11,6 +11,7 @@ for recipe in "$SRC"/recipes/*.conf; do
     done
     first=01_single_gpu
     grep -q '^lr-scale' "$recipe" && first=04_ddp_launcher
+    grep -q '^clip-norm' "$recipe" && first=05_ddp_amp
     for program in $first 07_dist_eval; do
         expect 0 "" "$BUILD/$program/train" --config "$recipe" --print-config
         cp output printed

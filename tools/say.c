@@ -159,7 +159,7 @@ static void speak(Speaker *s)
     }
     if (lines < s->config->count)
         putchar('\n');
-    CHECK(fflush(stdout) == 0, "", "stdout: the text could not be written");
+    CHECK(fflush(stdout) == 0 && !ferror(stdout), "", "stdout: the text could not be written");
 }
 
 int main(int argc, char **argv)
