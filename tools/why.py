@@ -9,6 +9,7 @@ import importlib.machinery
 import importlib.util
 import os
 import re
+import signal
 import statistics
 import sys
 from collections import Counter, defaultdict
@@ -119,10 +120,10 @@ class Run:
         for found in times.values():
             by_size[found[0][1]].append(min(found)[0])
         self.messages = {size: statistics.median(found) for size, found in by_size.items()}
-        calls = [step[2].values() for step in self.steps[min(self.steps)]]
-        self.gradients = statistics.median(sum(call[0] for call in of_step) for of_step in calls)
+        calls = [step[2] for step in self.steps[min(self.steps)]]
+        self.gradients = statistics.median(sum(call[0] for call in of_step.values()) for of_step in calls)
         self.calls = statistics.median(map(len, calls))
-        self.network = sum(sum(found) for found in by_size.values()) / max(1, len(times)) * self.calls
+        self.network = statistics.median(sum(min(times[call])[0] for call in of_step) for of_step in calls)
         # A message is never smaller than a layer, whatever --bucket-mb says.
         self.bucket = self.options.get("bucket_mb", 25)
         if self.bucket and self.calls:
@@ -269,6 +270,7 @@ def print_limits(run):
 
 
 def main():
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)       # | head
     paths = sys.argv[1:]
     if not paths or any(path.startswith("-") for path in paths):
         print(__doc__.strip())
