@@ -52,6 +52,7 @@ how()
 
     # exercises; test_exercise.sh does the others
     *": ./ddp exercise start") ;;
+    *": ./ddp exercise grade "*) not_run ;;
     *": ./ddp exercise check"* | *": ./ddp exercise watch"* | *": ./ddp exercise run"* | *": ./ddp exercise reset"*)
         not_run ;;
     *": ./ddp exercise "*) like "$(sed -E 's/\[?\bID\b\]?/03-1/; s/\[STEP\]/03/' <<<"$2")" ;;
@@ -59,8 +60,11 @@ how()
         like "echo '// TODO(03-20): spoiled' >>exercises-work/author-03-20/ddp.c; $2" ;;
     *": exercises/author.sh edit 03-20") like "rm -r exercises-work/author-03-20; $2" ;;     # "later"
 
-    *": ./ddp run" | *": ./ddp plot" | *": ./ddp slurm run" | *": ./ddp slurm up" | \
-        *": tools/scaling_model fit") ;;        # names of commands, nothing to type
+    # its numbers decide which lines it prints
+    *": ./ddp why run.json run.jsonl") prints='' && like "$2" ;;
+
+    *": ./ddp run" | *": ./ddp run --watch" | *": ./ddp why" | *": ./ddp plot" | *": ./ddp slurm run" | \
+        *": ./ddp slurm up" | *": tools/scaling_model fit") ;;        # names of commands, nothing to type
     *) otherwise "$@" ;;
     esac
 }
