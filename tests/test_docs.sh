@@ -16,6 +16,24 @@ commands() { perl "$SRC/tests/docs.pl" --commands "$SRC" | awk -F '\t' -v of="$1
 commands README.md >"$TMP/english"
 check "README.md has commands" test "$(wc -l <"$TMP/english")" -gt 15
 check "README.zh-CN.md has the same" diff "$TMP/english" <(commands README.zh-CN.md)
+
+# The bars in results.md are those of the table in benchmarks.md.
+cat >"$TMP/bars.py" <<'END'
+import re, sys
+sys.path.insert(0, "tools")
+import bench
+
+def steps(page):
+    with open(f"docs/{page}", encoding="utf-8") as file:
+        return re.search("<!-- steps:begin -->\n(.*)<!-- steps:end -->", file.read(), re.S)[1]
+
+rates = {row: float(rate) for row, rate in re.findall(r"^\| (0[^|]*?) \| (\d+) \|", steps("benchmarks.md"), re.M)}
+sys.exit(steps("results.md") != bench.steps_chart(rates) + "\n")
+END
+if type -P python3 >/dev/null; then
+    check "docs/results.md has the bars of docs/benchmarks.md" \
+        env -C "$SRC" PYTHONDONTWRITEBYTECODE=1 python3 "$TMP/bars.py"
+fi
 [ "$failed" = 0 ] || test_done          # the rest would only repeat the complaints
 
 tree=$TMP/tree
