@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: TIMEOUT 300
 # ./ddp exercise: the output and the files of its commands, in a copy of the tree whose path has a space. For each
 # exercise, the test exercise_ID proves with exercises/author.sh that it fails unsolved and passes solved.
 # shellcheck disable=SC2317  # expect and check call the functions
