@@ -382,12 +382,12 @@ def bench_gpt(b):
         file.write("".join(random.choices([chr(c) for c in range(48, 113)], k=400000)))
     size, batch = 64, 12
     common = ("-a", "gpt", "--block", size, "-b", batch, "--threads", CORES, "--optim", "adamw", "--lr", 1e-3, "--clip-norm",
-              1, "--epochs", 99, "-p", 20, "--max-steps", b.steps(300) + 40)
+              1, "--epochs", 99, "-p", 20, "--max-steps", b.steps(120) + 40)
     found, theirs = {}, {}
     for kind, amp in (("f32", "off"), ("bf16", "bf16")):
         command = [b.program("05_ddp_amp/train"), "--data", f"text:{text}", *common, "--amp", amp]
         theirs[kind] = Torch(b, "gpt", ("eager", "compile"), size=size, batch=batch, type=kind, group=20,
-                             steps=b.steps(300), data=None)
+                             steps=b.steps(120), data=None)
         found[kind] = in_turns(b.rounds, {"ours": lambda c=command: size * rate_of(b.events(c)), "torch": theirs[kind]})
         theirs[kind].close()
     b.write(
