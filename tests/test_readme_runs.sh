@@ -64,7 +64,7 @@ how()
     *": ./ddp why run.json run.jsonl") prints='' && like "$2" ;;
 
     *": ./ddp run" | *": ./ddp run --watch" | *": ./ddp why" | *": ./ddp plot" | *": ./ddp slurm run" | \
-        *": ./ddp say" | *": ./ddp slurm up" | *": tools/scaling_model fit") ;;        # names of commands, nothing to type
+        *": ./ddp say" | *": ./ddp slurm up" | *": tools/scaling_model fit") ;;     # names, nothing to type
     *) otherwise "$@" ;;
     esac
 }

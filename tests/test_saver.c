@@ -66,14 +66,16 @@ static bool same_files(const char *a, const char *b)
 
 // --- the contents of the files -------------------------------------------------------------------
 
+static sem_t begun;
+
 // Only one file is written at a time: while this thread writes one, the saver waits.
-static void *write_slowly(void *begun)
+static void *write_slowly(void *path)
 {
     Error err;
-    FILE *out = replace_open(test_path("slow"), &err);
-    sem_post(begun);
+    FILE *out = replace_open(path, &err);
+    sem_post(&begun);
     usleep(500000);
-    if (!out || !replace_commit(out, test_path("slow"), &err))
+    if (!out || !replace_commit(out, path, &err))
         FAIL_ERROR(&err);
     return NULL;
 }
@@ -84,12 +86,13 @@ TEST(files_hold_the_state_at_the_save)
 {
     static const char *const names[] = { "first", "second", "third" };
     Error err;
-    sem_t begun;
+    char path[4096];
     pthread_t slow;
     Run r = new_run("lenet"), twin = new_run("lenet");
     Saver *saver = new_saver(&r);
     sem_init(&begun, 0, 0);
-    EXPECT(pthread_create(&slow, NULL, write_slowly, &begun) == 0, "pthread_create");
+    snprintf(path, sizeof path, "%s", test_path("slow"));
+    EXPECT(pthread_create(&slow, NULL, write_slowly, path) == 0, "pthread_create");
     sem_wait(&begun);
     for (int i = 0; i < 3; i++) {
         saver_save(saver, test_path(names[i]), &r.state);
