@@ -90,7 +90,7 @@ def over_http(wanted):
         expect(f"{path} needs the token", ask(base + path) == 404)
     expect("so has a signal", ask(f"{base}/wrong-token/1/KILL", b"") == 404)
     expect("the page is there", ask(run.address) == 200)
-    spans, states, joined, told, first, hashes = 0, None, {}, None, [], []
+    spans, states, joined, sent, first, hashes = 0, None, {}, None, [], []
     for message in messages(run.address):
         for event in message["events"]:
             if event.get("ph") == "B":
@@ -102,18 +102,18 @@ def over_http(wanted):
             elif event.get("event") == "end":
                 hashes.append(event["weight_hash"])
         letters = "".join(state for _, state in states or [])
-        if letters == "RRR" and told is None and spans > 300:
+        if letters == "RRR" and sent is None and spans > 300:
             for path in ("3/KILL", "-1/KILL", "1/TERM", "x/KILL", "1", ""):
                 expect(f"no signal: {path}", ask(run.address + path, b"") == 404)
             expect("a pause", ask(run.address + "1/STOP", b"") == 200)
-            told = "STOP"
-        elif letters == "RTR" and told == "STOP":
+            sent = "STOP"
+        elif letters == "RTR" and sent == "STOP":
             ask(run.address + "1/CONT", b"")
-            told = "CONT"
-        elif letters == "RRR" and told == "CONT":
+            sent = "CONT"
+        elif letters == "RRR" and sent == "CONT":
             expect("a kill", ask(run.address + "2/KILL", b"") == 200)
-            told, first = "KILL", [pid for pid, _ in states]
-    expect("all was sent", told == "KILL", told)
+            sent, first = "KILL", [pid for pid, _ in states]
+    expect("all was sent", sent == "KILL", sent)
     expect("new ranks", {pid for pid, _ in states}.isdisjoint(first), (states, first))
     expect("all ranks have the same calls", sum(ranks == {0, 1, 2} for ranks in joined.values()) > 50)
     status, weights = run.end()
