@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 180
+# ctest: TIMEOUT 400
 # shellcheck disable=SC2317  # check calls functions
 # The compiled CUDA programs on simulated GPUs. fake_cuda/fake.h says what that proves and what it does not. The results
 # must be bit-identical however the work of streams and graphs happens to interleave.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 180
+# ctest: TIMEOUT 400
 # A small GPT with dropout on simulated GPUs (fake_cuda/fake.h): the CPU's losses and weights up to rounding, in each
 # number type. The same bits from each step, recorded or not, and from 1 and 2 ranks with --virtual-ranks. 07's numbers
 # do not depend on the ranks.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 120
+# ctest: TIMEOUT 400
 # 07 on simulated GPUs (fake_cuda/fake.h), in each number type. Steps that are recorded and replayed must give
 # bit-identical weights to steps launched one by one, on one rank and on two. With the same batches, two ranks must
 # agree with one up to rounding. An epoch has four full batches and a short one, and both sizes are replayed.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: PROCESSORS 2 TIMEOUT 240
+# ctest: PROCESSORS 2 TIMEOUT 400
 # Before ./ddp run trains on GPUs, it compares their numbers with the CPU's. Here the stand-in for CUDA simulates a
 # GPU that works, computes wrong numbers, hangs, crashes or has no memory.
 # shellcheck disable=SC2016  # a $ in single quotes is for a pretended command

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: TIMEOUT 300
 # Whatever goes wrong while a checkpoint is written - an error of any call, a kill before or in the middle
 # of any call - the complete old or new checkpoint must exist. tests/shim/fault.c causes the errors.
 # (test_save_fails_beside.sh tests a program that writes checkpoints in a second thread.)

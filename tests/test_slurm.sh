@@ -2,7 +2,7 @@
 # Training under a real Slurm with three nodes on this machine (tools/slurm.sh): each in its own namespaces, or, where
 # those are refused, all on the loopback interface.
 #
-# ctest: TIMEOUT 400 LABELS deadlines
+# ctest: TIMEOUT 600 LABELS deadlines
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; what is in '' is for a node's shell
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
