@@ -10,7 +10,7 @@ equal "the final weights are those of the finished step" \
 equal "the number of messages equals the finished step's" "$(grep -c '"all_reduce ' right.json)" \
     "$(grep -c '"all_reduce ' yours.json)"
 main=$(sed -n 's/.*"pid":0,"tid":\([0-9]*\),"name":"thread_name","args":{"name":"main"}.*/\1/p' yours.json)
-why="The main thread runs backward. While it sends a bucket, backward stands still."
+why="The main thread runs backward. While it sends a bucket, backward cannot continue."
 [ "$(grep -c "\"pid\":0,\"tid\":$main,.*\"all_reduce " yours.json)" = 0 ] ||
     wrong "the network works beside backward" < <(python3 "$root/tools/why.py" yours.json yours.0.jsonl 2>&1 | head -4)
 passed "the network works beside backward"
