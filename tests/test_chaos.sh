@@ -6,7 +6,9 @@
 #   CHAOS_SEED=4711     the same faults in the same order, at about the same moments
 #   CHAOS_EVENTS=200    number of faults (12), about 4 s each. Run it through run.sh with enough time:
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
-#   CHAOS_ARENAS="launch mpirun hosts"   which launchers to test
+#   CHAOS_ARENAS="fork launch mpirun hosts"     which launchers to test; slurm, too, if it is the only one
+#
+# In half of the rounds there is a shell script between the launcher and each rank, as in `mpirun ./my_job.sh`.
 #
 # ctest: TIMEOUT 300 LABELS deadlines
 # shellcheck disable=SC2317,SC2015,SC2010,SC2046,SC2012  # functions are called by await; what is listed is our own
@@ -22,7 +24,9 @@ job=(--arch lenet --data synthetic --train-samples 9600 --test-samples 8 -b 32 -
     --timeout "$timeout")
 saving=(--save "$TMP/net" --resume auto --save-every 3)
 events=${CHAOS_EVENTS:-12}
-arenas=${CHAOS_ARENAS:-launch mpirun hosts}
+arenas=${CHAOS_ARENAS:-fork launch mpirun hosts}
+script=$TMP/in.sh
+printf '"$@"\nexit $?\n' >"$script"
 export CHAOS_SEED=${CHAOS_SEED:-$((RANDOM * 32768 + RANDOM))}
 export OMPI_MCA_btl_tcp_if_exclude=lo,docker0
 
@@ -49,7 +53,8 @@ await()
 
 # --- processes ----------------------------------------------------------------------------------------------------
 
-ranks() { pgrep -f -- "^$train .*--save $TMP/net"; }
+# The first process of 03 is the launcher of the others.
+ranks() { pgrep -f -- "^$train .*--save $TMP/net" | grep -vxFf <(cat ./*.pid); }
 any_ranks() { ranks >/dev/null; }
 no_ranks() { ! any_ranks; }
 
@@ -68,17 +73,23 @@ gone()
 # Prints the ranks whose launcher is dead. They must end soon.
 orphans()
 {
-    local pid parent
+    local pid above args
     for pid in $(ranks); do
-        parent=$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null)
-        [ -z "$parent" ] || [[ $(ps -o args= -p "$parent") =~ ^($launch|mpirun|.*prterun)\  ]] || echo "$pid"
+        above=$pid
+        args="bash $script "
+        while [[ $args = "bash $script "* ]]; do
+            above=$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$above/status" 2>/dev/null)
+            [ -n "$above" ] || continue 2
+            args=$(ps -ww -o args= -p "$above")
+        done
+        [[ $args =~ ^($train|$launch|mpirun|.*prterun|slurmstepd:)\  ]] || echo "$pid"
     done
 }
 no_orphans() { [ -z "$(orphans)" ]; }
 
 rank_of() # rank_of PID
 {
-    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^RANK=//p; s/^OMPI_COMM_WORLD_RANK=//p'
+    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^RANK=//p; s/^OMPI_COMM_WORLD_RANK=//p; s/^SLURM_PROCID=//p'
 }
 
 # --- the loop around the launchers ----------------------------------------------------------------------------------
@@ -87,12 +98,14 @@ command_of() # command_of NAME: sets `words`
 {
     local two=(--nnodes 2 --nproc-per-node 2 --master-addr node1 --master-port 29400)
     case $1 in
+    fork) words=("$train" -n 4 "${job[@]}" --save "$TMP/net" --resume auto); return ;;
+    slurm) words=("$SRC/tools/slurm.sh" run srun -N2 --ntasks-per-node=2 --kill-on-bad-exit=1) ;;
     launch) words=("$launch" -n 4 --max-restarts 2 --) ;;
     mpirun) words=(mpirun -np 4) ;;
     node1) words=("$hosts" on node1 "$launch" "${two[@]}" --node-rank 0 --max-restarts 2 --) ;;
     node2) words=("$hosts" on node2 "$launch" "${two[@]}" --node-rank 1 --max-restarts 2 --) ;;
     esac
-    words+=("$train" "${job[@]}" "${saving[@]}")
+    words+=("${wrapped[@]}" "$train" "${job[@]}" "${saving[@]}")
 }
 
 # Open MPI 4.1.4 sometimes hangs when a rank dies while it connects: mpirun then runs on without any ranks.
@@ -133,6 +146,9 @@ begin_round()
     local name
     rm -f net* over ends ./*.done ./*.log ./*.pid
     keepers=()
+    draw 2
+    wrapped=()
+    [ $drawn = 0 ] || wrapped=(bash "$script")
     for name in "${names[@]}"; do
         keep "$name" &
         keepers+=($!)
@@ -249,7 +265,7 @@ choose_launcher()
     draw ${#names[@]}
     name=${names[drawn]}
     pid=$(cat "$name.pid")
-    mapfile -t own < <(pgrep -P "$pid")
+    mapfile -t own < <(ranks | grep -xFf <(pgrep -P "$pid"; pgrep -P "$(pgrep -P "$pid" | paste -sd,)"))
 }
 
 # A stopped launcher is harmless and continues after a while. With BOTH, a rank dies while the launcher is stopped, and
@@ -361,7 +377,7 @@ arena()
 
 chaos()
 {
-    local launches=$((events * 7 / 20)) mpiruns=$((events * 6 / 20)) name
+    local forks=$((events * 2 / 20)) others=$((events * 6 / 20)) name
     now
     born=$ms
     echo "CHAOS_SEED=$CHAOS_SEED"
@@ -371,17 +387,28 @@ chaos()
     now
     echo "undisturbed: $((ms - born)) ms, $wanted"
     for name in $arenas; do
+        train=$BUILD/04_ddp_launcher/train
         case $name in
+        fork)
+            train=$BUILD/03_ddp_fork/train
+            arena $forks fork -- "rank KILL" "rank SEGV" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH"
+            ;;
+        slurm)
+            train=$BUILD/06_slurm/train
+            job+=(--amp off)
+            margin=10       # Slurm continues a stopped rank, and 3 s later it kills it
+            arena $events slurm -- "rank KILL" "rank SEGV" "rank STOP"
+            ;;
         launch)
-            arena $launches launch -- \
+            arena $others launch -- \
                 "rank KILL" "rank SEGV" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH" "rank STOP"
             ;;
         mpirun)
-            arena $mpiruns mpirun -- \
+            arena $others mpirun -- \
                 "rank KILL" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH" "rank STOP"
             ;;
         hosts)
-            [ -z "${HOSTS_DIR:-}" ] || arena $((events - launches - mpiruns)) node1 node2 -- \
+            [ -z "${HOSTS_DIR:-}" ] || arena $((events - forks - 2 * others)) node1 node2 -- \
                 "rank KILL" "rank STOP" "launcher KILL" "launcher STOP" "launcher BOTH" "cut short" "cut long"
             ;;
         esac
@@ -393,6 +420,11 @@ chaos()
 }
 
 if [ -n "${HOSTS_DIR:-}" ]; then
+    chaos
+fi
+if [ "$arenas" = slurm ]; then
+    . "$SRC/tests/slurm/cluster.sh"
+    cluster_up 2 || exit 1
     chaos
 fi
 "$hosts" run 2 bash "$SRC/tests/test_chaos.sh"
