@@ -2,15 +2,10 @@
 #pragma once
 #include "check.h"
 #include "cpu/short_types.h"
-#include "device.h"
-#include "ops.h"
 #include "rng.h"
-#include "test.h"
+#include "test_device.h"
 
 #include <math.h>
-
-static Device *device;
-static Ops *ops;
 
 static const char *const type_names[] = { "f32", "bf16", "f16" };
 static const double roundoffs[] = { 0x1p-24, 0x1p-8, 0x1p-11 };

@@ -8,7 +8,7 @@
 //
 //   int main(void)
 //   {
-//       crop_stays_inside();
+//       test_all();
 //       return test_done();
 //   }
 #pragma once
@@ -23,7 +23,24 @@ enum { TEST_SKIPPED = 77 }; // CTest and tests/run.sh count this exit status as 
 
 static _Atomic int test_passed, test_failed; // atomic: some tests have threads
 
-#define TEST(name) static void name(void)
+// Defines a test. Constructors run in the order of their numbers, here those of the lines.
+#define TEST(name)                                                                                 \
+    static void name(void);                                                                        \
+    __attribute__((constructor(1000 + __LINE__))) static void name##_is_a_test(void)               \
+    {                                                                                              \
+        test_list[test_count++] = name;                                                            \
+    }                                                                                              \
+    static void name(void)
+
+static void (*test_list[64])(void);
+static int test_count;
+
+// Runs all tests, in the order of the file.
+static inline void test_all(void)
+{
+    for (int i = 0; i < test_count; i++)
+        test_list[i]();
+}
 
 // The code under test may call exit(0). So a program that has checked something fails unless it
 // reaches test_done.

@@ -532,24 +532,10 @@ TEST(narrowing_and_widening)
 
 int main(void)
 {
-    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
-        TEST_SKIP("no GPU");
-    device = device_open(0, device_share(1, 0, false));
-    ops = ops_new(device, &(OpsConfig){ 0 });
+    test_open_device(device_share(1, 0, false), (OpsConfig){ 0 });
     beside = stream_new_beside(device, "beside");
-    a_loss_in_parts();
-    evaluation_leaves_the_window_alone();
-    the_loss_scale_survives_scalars_set();
-    the_loss_scale_adapts();
-    gradients_are_scaled_and_checked();
-    norms();
-    norms_see_every_gradient();
-    norms_do_not_depend_on_threads();
-    clipping();
-    adamw();
-    narrowing_and_widening();
+    test_all();
     stream_free(beside);
-    ops_free(ops);
-    device_close(device);
+    test_close_device();
     return test_done();
 }

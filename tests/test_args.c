@@ -369,18 +369,6 @@ TEST(print_config)
 
 int main(void)
 {
-    every_type_is_read();
-    spellings();
-    operands_follow_the_options();
-    counts_and_lists();
-    wrong_lines_are_refused();
-    options_without_effect();
-    presets();
-    help_is_complete();
-    json_of_everything();
-    shared_options();
-    config_files();
-    wrong_config_files();
-    print_config();
+    test_all();
     return test_done();
 }

@@ -2,14 +2,11 @@
 #include "check.h"
 #include "checkpoint.h"
 #include "checkpoint/safetensors.h"
-#include "test.h"
+#include "test_device.h"
 #include <fcntl.h>
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static Device *device;
-static Ops *ops;
 
 // --- a run in the middle of training -------------------------------------------------------------
 
@@ -480,18 +477,8 @@ TEST(resuming)
 int main(void)
 {
     config = optim_defaults();
-    device = device_open(0, 1);
-    ops = ops_new(device, &(OpsConfig){ 0 });
-    round_trips();
-    a_different_optimizer();
-    contents();
-    a_different_model();
-    a_wrong_tensor();
-    only_weights();
-    unaligned_data();
-    a_diverged_run_is_not_saved();
-    resuming();
-    ops_free(ops);
-    device_close(device);
+    test_open_device(1, (OpsConfig){ 0 });
+    test_all();
+    test_close_device();
     return test_done();
 }

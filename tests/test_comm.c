@@ -328,8 +328,6 @@ TEST(barrier_waits_for_all)
 
 int main(void)
 {
-    every_number_of_ranks();
-    every_short_number();
-    barrier_waits_for_all();
+    test_all();
     return test_done();
 }

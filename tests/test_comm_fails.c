@@ -192,8 +192,6 @@ TEST(a_stranger_is_named_as_a_possible_cause)
 
 int main(void)
 {
-    sigterm_after_a_loss_prints_nothing();
-    ranks_report_a_loss_without_a_supervisor();
-    a_stranger_is_named_as_a_possible_cause();
+    test_all();
     return test_done();
 }

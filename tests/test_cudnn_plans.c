@@ -209,7 +209,6 @@ TEST(live_taps_keep_every_output)
 
 int main(void)
 {
-    live_taps_keep_every_output();
-    every_convolution_has_a_plan();
+    test_all();
     return test_done();
 }

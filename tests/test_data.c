@@ -563,20 +563,6 @@ TEST(synthetic_images_come_from_the_seed)
 
 int main(void)
 {
-    alarm(600); // fail if a test hangs
-    idx_is_read_plain_and_gzipped();
-    idx_truncated_is_refused();
-    idx_damage_is_named();
-    cifar10_is_read();
-    cifar100_is_read();
-    damaged_cifar_is_refused();
-    names_and_directories();
-    auto_prefers_cifar10();
-    sample_counts_limit_the_sets();
-    only_training_images_are_augmented();
-    fingerprints_of_files();
-    fingerprints_of_synthetic_sets();
-    orders();
-    synthetic_images_come_from_the_seed();
+    test_all();
     return test_done();
 }

@@ -6,9 +6,8 @@
 //   test_gpt_step                                   the file of tests/reference
 //   test_gpt_step STEP.safetensors                  this file (tools/reference/gpt.py describes it)
 #include "step_reference.h"
+#include "test_device.h"
 
-static Device *device;
-static Ops *ops;
 static const char *const type_names[] = { "f32", "bf16", "f16" };
 
 typedef struct Gpt {
@@ -251,10 +250,7 @@ static void check_init(void)
 int main(int argc, char **argv)
 {
     bool cpu = strcmp(device_backend, "cpu") == 0;
-    if (!cpu && device_count() == 0)
-        TEST_SKIP("no GPU here");
-    device = device_open(0, 2);
-    ops = ops_new(device, &(OpsConfig){ .deterministic = true });
+    test_open_device(2, (OpsConfig){ .deterministic = true });
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s", argc > 1 ? argv[1] : reference_path("gpt.step.safetensors"));
     for (Type type = TYPE_F32; type <= TYPE_F16; type++) {
@@ -265,7 +261,6 @@ int main(int argc, char **argv)
     check_init();
     if (cpu && !ops_emulates(device, TYPE_BF16))
         test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE", argv);
-    ops_free(ops);
-    device_close(device);
+    test_close_device();
     return test_done();
 }

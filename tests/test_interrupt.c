@@ -16,51 +16,6 @@ static unsigned char memory[WHOLE]; // its last OWN bytes are a stack
 static ucontext_t here, there;
 static pthread_t main_thread;
 
-static void *send_signal(void *arg)
-{
-    usleep(20000);
-    pthread_kill(main_thread, SIGTERM);
-    return NULL;
-}
-
-// Fills the memory below the stack pointer with a pattern that the signal handler must not change.
-static void wait_for_signal(void)
-{
-    unsigned char *end = (unsigned char *)__builtin_frame_address(0) - 512;
-    memset(memory, 0x5a, (size_t)(end - memory));
-    while (!interrupt_received()) {
-    }
-    swapcontext(&there, &here);
-}
-
-// oneDNN's matrix products set the stack pointer to the beginning of a block from malloc.
-TEST(memory_below_the_stack_pointer_is_kept)
-{
-    pthread_t sender;
-    main_thread = pthread_self();
-    interrupt_install(false);
-    getcontext(&there);
-    there.uc_stack = (stack_t){ .ss_sp = memory + WHOLE - OWN, .ss_size = OWN };
-    makecontext(&there, wait_for_signal, 0);
-    pthread_create(&sender, NULL, send_signal, NULL);
-    swapcontext(&here, &there);
-    pthread_join(sender, NULL);
-    size_t intact = 0;
-    while (intact < WHOLE && memory[intact] == 0x5a)
-        intact++;
-    EXPECT(intact > WHOLE - 2048, "overwritten from byte %zu of %d", intact, WHOLE);
-}
-
-TEST(the_first_signal_is_a_request)
-{
-    EXPECT_EQ_INT(interrupt_requested(), SIGTERM);
-    interrupt_hold();
-    EXPECT_EQ_INT(interrupt_requested(), 0);
-    EXPECT_EQ_INT(interrupt_received(), SIGTERM);
-    interrupt_stop(SIGINT);
-    EXPECT_EQ_INT(interrupt_requested(), SIGINT);
-}
-
 // The exit status of a process that gets these signals; 0: it continues, with a stop requested by
 // the signal *got.
 static int after(int first, int second, int *got)
@@ -136,12 +91,53 @@ TEST(a_fault_with_limited_memory_is_explained)
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "status %x", (unsigned)status);
 }
 
+static void *send_signal(void *arg)
+{
+    usleep(20000);
+    pthread_kill(main_thread, SIGTERM);
+    return NULL;
+}
+
+// Fills the memory below the stack pointer with a pattern that the signal handler must not change.
+static void wait_for_signal(void)
+{
+    unsigned char *end = (unsigned char *)__builtin_frame_address(0) - 512;
+    memset(memory, 0x5a, (size_t)(end - memory));
+    while (!interrupt_received()) {
+    }
+    swapcontext(&there, &here);
+}
+
+// oneDNN's matrix products set the stack pointer to the beginning of a block from malloc.
+TEST(memory_below_the_stack_pointer_is_kept)
+{
+    pthread_t sender;
+    main_thread = pthread_self();
+    interrupt_install(false);
+    getcontext(&there);
+    there.uc_stack = (stack_t){ .ss_sp = memory + WHOLE - OWN, .ss_size = OWN };
+    makecontext(&there, wait_for_signal, 0);
+    pthread_create(&sender, NULL, send_signal, NULL);
+    swapcontext(&here, &there);
+    pthread_join(sender, NULL);
+    size_t intact = 0;
+    while (intact < WHOLE && memory[intact] == 0x5a)
+        intact++;
+    EXPECT(intact > WHOLE - 2048, "overwritten from byte %zu of %d", intact, WHOLE);
+}
+
+TEST(the_first_signal_is_a_request)
+{
+    EXPECT_EQ_INT(interrupt_requested(), SIGTERM);
+    interrupt_hold();
+    EXPECT_EQ_INT(interrupt_requested(), 0);
+    EXPECT_EQ_INT(interrupt_received(), SIGTERM);
+    interrupt_stop(SIGINT);
+    EXPECT_EQ_INT(interrupt_requested(), SIGINT);
+}
+
 int main(void)
 {
-    a_fault_with_limited_memory_is_explained();
-    only_a_second_stop_signal_kills();        // in processes without a request yet
-    a_signal_does_not_interrupt_a_read();
-    memory_below_the_stack_pointer_is_kept();
-    the_first_signal_is_a_request();
+    test_all();
     return test_done();
 }

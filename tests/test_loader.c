@@ -3,7 +3,7 @@
 // a plain reference, in order for any number of workers.
 #include "data/pictures.h"
 #include "rng.h"
-#include "test.h"
+#include "test_device.h"
 
 #include <sys/stat.h>
 #include <time.h>
@@ -11,8 +11,6 @@
 enum { COUNT = 103, MOST_BYTES = 3 * 40 * 40, MOST_ROWS = 64 };
 
 // --- tools ---------------------------------------------------------------------------------------
-
-static Device *device;
 
 // Each sample's pixels and label identify it.
 static Dataset dataset_make(int count, int channels, int height, int width)
@@ -304,15 +302,8 @@ TEST(bad_pictures_are_skipped)
 
 int main(void)
 {
-    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
-        TEST_SKIP("no GPU");
-    device = device_open(0, 1);
-    images_match_the_reference();
-    batches_come_in_order();
-    epochs_begin_and_end_anywhere();
-    loaders_do_not_disturb_each_other();
-    batches_of_pictures();
-    bad_pictures_are_skipped();
-    device_close(device);
+    test_open_device(1, (OpsConfig){ 0 });
+    test_all();
+    test_close_device();
     return test_done();
 }

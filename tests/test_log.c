@@ -355,15 +355,6 @@ TEST(only_rank_0_prints)
 int main(void)
 {
     setenv("TERM", "xterm", 1);
-    a_progress_bar_on_a_terminal();
-    messages_and_errors_replace_the_progress_bar();
-    plain_lines_without_a_terminal();
-    step_events();
-    the_line_of_an_epoch();
-    config_event();
-    a_resumed_run_removes_half_a_line();
-    metrics_on_a_full_disk();
-    messages();
-    only_rank_0_prints();
+    test_all();
     return test_done();
 }

@@ -5,12 +5,9 @@
 #include "check.h"
 #include "model.h"
 #include "rng.h"
-#include "test.h"
+#include "test_device.h"
 
 #include <math.h>
-
-static Device *device;
-static Ops *ops;
 
 static Model *open_model(const char *arch, int channels, int size, int batch)
 {
@@ -205,16 +202,8 @@ TEST(initialisation_is_pytorchs)
 
 int main(void)
 {
-    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
-        TEST_SKIP("no GPU");
-    device = device_open(0, 2);
-    // deterministic: gradients are compared bit by bit
-    ops = ops_new(device, &(OpsConfig){ .deterministic = true });
-    gradients_are_final_and_front_to_back();
-    weights_on_padding_have_no_gradient();
-    a_smaller_batch_uses_the_same_weights();
-    initialisation_is_pytorchs();
-    ops_free(ops);
-    device_close(device);
+    test_open_device(2, (OpsConfig){ .deterministic = true });     // gradients are compared bit by bit
+    test_all();
+    test_close_device();
     return test_done();
 }

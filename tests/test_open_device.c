@@ -115,8 +115,6 @@ TEST(different_options_are_named)
 
 int main(void)
 {
-    each_rank_has_a_gpu();
-    shared_gpus_are_named();
-    different_options_are_named();
+    test_all();
     return test_done();
 }

@@ -150,7 +150,7 @@ static void check_conv(const char *name, ConvSpec spec, int batch)
 
 // On 1x1 and 2x2 images, and with some strides, some kernel taps never meet a pixel. "a tail": a
 // batch that is smaller than the one for which the weights are laid out.
-TEST(convolutions)
+static void convolutions(void)
 {
     const struct {
         const char *name;
@@ -201,7 +201,7 @@ static void step_forward(void *arg)
 }
 
 // A recorded step stays valid when a later convolution makes the scratch memory grow.
-TEST(a_recorded_convolution)
+static void a_recorded_convolution(void)
 {
     Ops *own = ops_new(device, &(OpsConfig){ .deterministic = true });
     ConvSpec small = { flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, false, false };
@@ -470,7 +470,7 @@ static void check_norm(const NormCase *n, int ranks)
 
 // At an offset of 1000, E[x^2] - E[x]^2 would lose all its digits. The f32 mean has 24 bits, which
 // limits the accuracy to 1e-4.
-TEST(normalisation)
+static void normalisation(void)
 {
     const NormCase cases[] = {
         { "norm", { flowing(3, 16, 5, 3), false, false } },
@@ -549,7 +549,7 @@ static void check_avgpool(Shape s)
     check_ends();
 }
 
-TEST(pooling)
+static void pooling(void)
 {
     check_maxpool("maxpool 3x3 stride 2", (PoolSpec){ flowing(2, 16, 8, 8), 3, 2, 1 }, false);
     check_maxpool("maxpool 3x3, odd size", (PoolSpec){ flowing(2, 16, 7, 5), 3, 2, 1 }, true);
@@ -558,7 +558,7 @@ TEST(pooling)
     check_avgpool(flowing(3, 32, 4, 3));
 }
 
-TEST(relu)
+static void relu(void)
 {
     enum { COUNT = 9001 };
     Shape s = { 1, COUNT, 1, 1, 1, type };
@@ -576,7 +576,7 @@ TEST(relu)
 }
 
 // 16-bit images are the f32 images, rounded; unused rows are zeros. (test_loader.c tests f32.)
-TEST(images)
+static void images(void)
 {
     enum { COUNT = 3, BYTES = 3 * 8 * 7, ROWS = 4 };
     uint8_t pixels[COUNT * BYTES];
@@ -613,7 +613,7 @@ static Stats run_loss(int rows, int classes, const double *z, const int32_t *lab
 }
 
 // Against torch.nn.CrossEntropyLoss(label_smoothing=S, ignore_index=-1) in float64.
-TEST(label_smoothing)
+static void label_smoothing(void)
 {
     static const double z[] = { 1, -2, 0.5, 3, 0.25, 0.25, -1, 0, 4, 0, -4, 1 };
     static const int32_t labels[] = { 0, -1, 3 };
@@ -744,7 +744,7 @@ static void check_verdicts(int rows, int classes)
     check_ends();
 }
 
-TEST(verdicts)
+static void verdicts(void)
 {
     static const int classes[] = { 1, 2, 4, 10, 32, 33, 100, 1000 };
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
@@ -754,7 +754,7 @@ TEST(verdicts)
 // ==== Adding =====================================================================================
 
 // Also from the second element on, where vector loads are unaligned.
-TEST(adding)
+static void adding(void)
 {
     enum { COUNT = 1031 };
     for (int from = 0; from < 2; from++) {
@@ -781,7 +781,7 @@ static const float *fixed_sum(int count, const float *a, const float *b, float l
 }
 
 // Each value is rounded to a multiple of 2^-40, the sum is exact, and its order does not matter.
-TEST(fixed_sums)
+static void fixed_sums(void)
 {
     enum { COUNT = 1031 };
     double *a = random_numbers(TYPE_F32, COUNT, 1), *b = random_numbers(TYPE_F32, COUNT, 2);
@@ -798,7 +798,7 @@ TEST(fixed_sums)
 }
 
 // What does not fit is flagged. Two infinities do not cancel, nor become a number.
-TEST(fixed_overflow)
+static void fixed_overflow(void)
 {
     enum { COUNT = 5, CASES = 5 };
     static const double bad[CASES][2] = {
@@ -831,10 +831,7 @@ int main(int argc, char **argv)
 {
     bool only_bf16 = argc > 1 && strcmp(argv[1], "bf16") == 0;
     cuda = strcmp(device_backend, "cuda") == 0;
-    if (cuda && device_count() == 0)
-        TEST_SKIP("no GPU");
-    device = device_open(0, 2);
-    ops = ops_new(device, &(OpsConfig){ 0 });
+    test_open_device(2, (OpsConfig){ 0 });
     check_device();
     Type last = only_bf16 ? TYPE_BF16 : TYPE_F16;
     for (type = only_bf16 ? TYPE_BF16 : TYPE_F32; type <= last; type++) {
@@ -854,7 +851,6 @@ int main(int argc, char **argv)
     if (!cuda && !ops_emulates(device, TYPE_BF16))
         test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE",
                         (char *[]){ "test_ops", "bf16", NULL });
-    ops_free(ops);
-    device_close(device);
+    test_close_device();
     return test_done();
 }

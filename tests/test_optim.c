@@ -134,12 +134,6 @@ TEST(one_rank_is_not_scaled)
 
 int main(void)
 {
-    schedules_are_pytorchs();
-    warm_up_rises_step_by_step();
-    cosine_to_a_least_rate();
-    linear_scale_is_horovods();
-    linear_scale_uses_the_warmup_option();
-    linear_scale_multiplies_every_schedule();
-    one_rank_is_not_scaled();
+    test_all();
     return test_done();
 }

@@ -154,10 +154,6 @@ TEST(another_rank_begins_the_file)
 
 int main(void)
 {
-    killed_writers();
-    a_running_writer_keeps_others_out();
-    links_are_not_followed();
-    kinds();
-    another_rank_begins_the_file();
+    test_all();
     return test_done();
 }

@@ -219,9 +219,6 @@ TEST(many_scans_are_refused)
 
 int main(void)
 {
-    pixels_are_pillows();
-    parts_match_for_every_chroma_sampling();
-    bad_files_are_refused();
-    many_scans_are_refused();
+    test_all();
     return test_done();
 }

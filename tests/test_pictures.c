@@ -242,11 +242,6 @@ TEST(crops_follow_seed_and_epoch)
 
 int main(void)
 {
-    order_is_imagefolders();
-    bad_trees_are_refused();
-    a_tree_is_a_data_set();
-    a_single_level_is_split();
-    fingerprints_of_trees();
-    crops_follow_seed_and_epoch();
+    test_all();
     return test_done();
 }

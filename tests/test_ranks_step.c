@@ -130,8 +130,6 @@ TEST(hooks_see_every_gradient_once)
 
 int main(void)
 {
-    hooks_see_every_gradient_once();
-    statistics_of_each_rank();
-    statistics_of_all_ranks();
+    test_all();
     return test_done();
 }

@@ -6,6 +6,7 @@
 // list.
 #include "../02_data_parallel/replicas.c"
 #include "step_reference.h"
+#include "test_device.h"
 
 static const OpsConfig ops_config = { .tf32 = false, .deterministic = true };
 
@@ -19,8 +20,8 @@ TEST(steps_match_pytorch)
         step_open(&run, reference_path(name));
         EXPECT_EQ_INT(file_int(&run.file, "ranks"), 2);
         Replicas *replicas = replicas_open(&(ReplicasConfig){ "0,0" }, 1);
-        Device *device = replicas_device(replicas);
-        Ops *ops = ops_new(device, &ops_config);
+        device = replicas_device(replicas);
+        ops = ops_new(device, &ops_config);
         ModelConfig config = step_config(&run, run.batch);
         config.pass = replicas_chunk(replicas, run.batch);
         Model *model = model_new(device, ops, &config);
@@ -45,8 +46,7 @@ TEST(steps_match_pytorch)
 
 int main(void)
 {
-    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
-        TEST_SKIP("no GPU here");
-    steps_match_pytorch();
+    test_needs_device();
+    test_all();
     return test_done();
 }

@@ -130,10 +130,6 @@ TEST(randperm_is_pytorchs)
 
 int main(void)
 {
-    philox_known_answers();
-    jitter_covers_its_range_evenly();
-    jitter_depends_on_seed_epoch_and_id();
-    uniform_and_normal();
-    randperm_is_pytorchs();
+    test_all();
     return test_done();
 }

@@ -256,11 +256,6 @@ TEST(irregular_files_are_refused)
 
 int main(void)
 {
-    any_key_order_and_space();
-    hostile_headers_are_refused();
-    hostile_lengths_are_refused();
-    round_trip();
-    damage_is_refused_or_harmless();
-    irregular_files_are_refused();
+    test_all();
     return test_done();
 }

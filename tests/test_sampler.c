@@ -85,7 +85,6 @@ TEST(ranks_together_take_one_process_batch)
 
 int main(void)
 {
-    every_id_is_torchs();
-    ranks_together_take_one_process_batch();
+    test_all();
     return test_done();
 }

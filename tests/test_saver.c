@@ -4,13 +4,10 @@
 #include "base/output.h"
 #include "check.h"
 #include "saver.h"
-#include "test.h"
+#include "test_device.h"
 #include <pthread.h>
 #include <semaphore.h>
 #include <unistd.h>
-
-static Device *device;
-static Ops *ops;
 
 // --- a simulated run -----------------------------------------------------------------------------
 
@@ -113,10 +110,8 @@ TEST(files_hold_the_state_at_the_save)
 
 int main(void)
 {
-    device = device_open(0, 1);
-    ops = ops_new(device, &(OpsConfig){ 0 });
-    files_hold_the_state_at_the_save();
-    ops_free(ops);
-    device_close(device);
+    test_open_device(1, (OpsConfig){ 0 });
+    test_all();
+    test_close_device();
     return test_done();
 }

@@ -5,9 +5,7 @@
 //   test_step STEP.safetensors...               these files
 #include "data.h"
 #include "step_reference.h"
-
-static Device *device;
-static Ops *ops;
+#include "test_device.h"
 
 // --- one step -----------------------------------------------------------------------------------
 
@@ -230,20 +228,11 @@ TEST(adamw_decays_weights_only)
 
 int main(int argc, char **argv)
 {
-    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
-        TEST_SKIP("no GPU here");
-    device = device_open(0, 0);
-    ops = ops_new(device, &(OpsConfig){ .tf32 = false, .deterministic = true });
+    test_open_device(0, (OpsConfig){ .tf32 = false, .deterministic = true });
     for (int i = 1; i < argc; i++)
         compare_step(argv[i]);
-    if (argc == 1) {
-        lenet_run();
-        adamw_run();
-        adamw_decays_weights_only();
-        committed_steps();
-    }
-    int status = test_done();
-    ops_free(ops);
-    device_close(device);
-    return status;
+    if (argc == 1)
+        test_all();
+    test_close_device();
+    return test_done();
 }

@@ -16,13 +16,12 @@
 //   test_step_amp                               the files of tests/reference
 //   test_step_amp AMP.safetensors ARCH STATE... five ARCH-STATE.step.safetensors in its folder
 #include "step_reference.h"
+#include "test_device.h"
 
 enum { STATES = 5, OUTCOMES = 512 };
 
 static const char *const type_names[] = { "f32", "bf16", "f16" };
 
-static Device *device;
-static Ops *ops;
 static const char *amp_path;
 static StFile amp;
 
@@ -215,7 +214,7 @@ static void compare_network(const char *arch, const char *const states[STATES])
 // ResNet-18. test_step compares it there in f32.
 static bool is_stand_in(void) { return strcmp(device_name(device), "Fake GPU") == 0; }
 
-TEST(committed_steps)
+static void compare_committed_steps(void)
 {
     compare_network("convnet", (const char *[]){ "000", "005", "020", "050", "100" });
     compare_network("resnet18", (const char *[]){ "1", "2", "3", "4", "5" });
@@ -226,21 +225,17 @@ TEST(committed_steps)
 int main(int argc, char **argv)
 {
     bool cpu = strcmp(device_backend, "cpu") == 0;
-    if (!cpu && device_count() == 0)
-        TEST_SKIP("no GPU here");
-    device = device_open(0, 0);
-    ops = ops_new(device, &(OpsConfig){ .deterministic = true });
+    test_open_device(0, (OpsConfig){ .deterministic = true });
     amp_path = argc > 1 ? argv[1] : reference_path("amp.safetensors");
     amp = file_open(amp_path);
     printf("bf16 is %s\n", ops_emulates(device, TYPE_BF16) ? "emulated" : "native");
     if (argc == 3 + STATES)
         compare_network(argv[2], (const char *const *)argv + 3);
     else
-        committed_steps();
+        compare_committed_steps();
     if (cpu && !ops_emulates(device, TYPE_BF16))
         test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE", argv);
     st_close(&amp);
-    ops_free(ops);
-    device_close(device);
+    test_close_device();
     return test_done();
 }

@@ -6,8 +6,7 @@
 // test opens it, so work queued after it cannot run early, however slow the machine is. SOON is
 // the time that wrong work gets to show up in the log.
 #include "check.h"
-#include "device.h"
-#include "test.h"
+#include "test_device.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -18,7 +17,6 @@
 
 enum { SOON = 20000, LOG = 1 << 14 };   // us; entries
 
-static Device *device;
 static int entries[LOG];
 static atomic_int logged;
 
@@ -234,7 +232,8 @@ TEST(a_step_that_is_never_recorded)
 
 // --- the CPU's streams ---------------------------------------------------------------------------
 
-// CUDA may run the calls of all streams in one thread, where a gate would block them all.
+// The tests from here on are for the CPU only: CUDA may run the calls of all streams in one thread, where a gate would
+// block them all.
 
 // Waiting for an event does not wait for work queued after it.
 TEST(later_work_does_not_delay_an_event)
@@ -341,23 +340,13 @@ TEST(thread_counts)
 
 int main(void)
 {
-    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
-        TEST_SKIP("no GPU");
-    device = device_open(0, 2);
-    static void (*const tests[])(void) = {
-        a_stream_keeps_its_order, memory_in_order, stream_call_does_not_wait,
-        waiting_for_a_second_stream, two_streams_take_turns,
-        waiting_for_an_unrecorded_event_returns, freed_with_work_left,
-        a_step_that_is_never_recorded,
-        // the CPU's
-        later_work_does_not_delay_an_event, an_event_that_is_recorded_again,
-        the_thread_of_a_stream, thread_counts,
-    };
-    for (int i = 0; i < (strcmp(device_backend, "cpu") == 0 ? 12 : 8); i++) {
+    bool cpu = strcmp(device_backend, "cpu") == 0;
+    test_open_device(2, (OpsConfig){ 0 });
+    for (int i = 0; i < test_count && (cpu || test_list[i] != later_work_does_not_delay_an_event); i++) {
         begin();
-        tests[i]();
+        test_list[i]();
         end();
     }
-    device_close(device);
+    test_close_device();
     return test_done();
 }

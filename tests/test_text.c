@@ -2,9 +2,7 @@
 // Texts: their tokens, windows and batches against a plain reference, and what is refused.
 #include "data/formats.h"
 #include "rng.h"
-#include "test.h"
-
-static Device *device;
+#include "test_device.h"
 
 static const char *file_make(const char *name, const void *bytes, size_t size)
 {
@@ -213,14 +211,8 @@ TEST(bad_files)
 
 int main(void)
 {
-    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
-        TEST_SKIP("no GPU");
-    device = device_open(0, 1);
-    tokens_are_the_bytes_that_occur();
-    fingerprints();
-    batches_for_any_number_of_workers();
-    words_are_letters_in_another_order();
-    bad_files();
-    device_close(device);
+    test_open_device(1, (OpsConfig){ 0 });
+    test_all();
+    test_close_device();
     return test_done();
 }

@@ -237,10 +237,6 @@ TEST(processes_write_one_file)
 
 int main(void)
 {
-    a_file_is_valid_after_every_event();
-    sections_are_known_without_a_timeline();
-    each_thread_has_a_track();
-    a_full_disk_ends_the_timeline();
-    processes_write_one_file();
+    test_all();
     return test_done();
 }

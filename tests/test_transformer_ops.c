@@ -34,7 +34,7 @@ static double factor(const uint64_t *keys, int sample, Dropout d, size_t positio
 
 // Of many numbers a part of `rate` is dropped, and each pair of masks (of two samples, two layers,
 // a row and the next) agrees as often as independent ones do.
-TEST(dropout_masks)
+static void dropout_masks(void)
 {
     enum { COUNT = 1 << 18 };
     const double rate = 0.3;
@@ -87,7 +87,7 @@ static void check_add(int samples, int T, int c, bool alone, bool two_gradients,
     check_ends();
 }
 
-TEST(adding)
+static void adding(void)
 {
     check_add(3, 16, 48, false, true, 0);
     check_add(3, 16, 48, false, true, 0.1f);
@@ -98,7 +98,7 @@ TEST(adding)
 
 // ==== Embedding ==================================================================================
 
-TEST(one_hot_rows)
+static void one_hot_rows(void)
 {
     enum { SAMPLES = 3, T = 5, VOCAB = 11 };
     OneHotSpec spec = { SAMPLES, T, VOCAB, type };
@@ -164,7 +164,7 @@ static void check_layer_norm(int rows, int c, double offset)
     check_ends();
 }
 
-TEST(layer_normalisation)
+static void layer_normalisation(void)
 {
     check_layer_norm(70, 128, 0);
     check_layer_norm(9, 384, 0);
@@ -176,7 +176,7 @@ TEST(layer_normalisation)
 // ==== GELU =======================================================================================
 
 // From -12 to 12, and far outside.
-TEST(gelu)
+static void gelu(void)
 {
     enum { COUNT = 9003 };
     Shape s = { 1, COUNT, 1, 1, 1, type };
@@ -285,7 +285,7 @@ static void check_attention(int samples, int T, int heads, int d, float rate, do
     check_ends();
 }
 
-TEST(attention)
+static void attention(void)
 {
     check_attention(2, 5, 2, 8, 0, 1);
     check_attention(3, 16, 4, 16, 0.2f, 1);
@@ -296,7 +296,7 @@ TEST(attention)
 }
 
 // A token sees itself and those before it: whatever comes later changes no bit of its output.
-TEST(the_future_is_hidden)
+static void the_future_is_hidden(void)
 {
     enum { T = 24, HEADS = 2, C = 16 };
     AttentionSpec spec = { matrix(T, 3 * C), HEADS, T, { 0.1f, 1 } };
@@ -324,11 +324,7 @@ TEST(the_future_is_hidden)
 int main(int argc, char **argv)
 {
     bool only_bf16 = argc > 1 && strcmp(argv[1], "bf16") == 0;
-    bool cuda = strcmp(device_backend, "cuda") == 0;
-    if (cuda && device_count() == 0)
-        TEST_SKIP("no GPU");
-    device = device_open(0, 2);
-    ops = ops_new(device, &(OpsConfig){ 0 });
+    test_open_device(2, (OpsConfig){ 0 });
     Type last = only_bf16 ? TYPE_BF16 : TYPE_F16;
     for (type = only_bf16 ? TYPE_BF16 : TYPE_F32; type <= last; type++) {
         adding();
@@ -340,10 +336,9 @@ int main(int argc, char **argv)
     }
     if (!only_bf16)
         dropout_masks();
-    if (!cuda && !ops_emulates(device, TYPE_BF16))
+    if (strcmp(device_backend, "cpu") == 0 && !ops_emulates(device, TYPE_BF16))
         test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE",
                         (char *[]){ "test_transformer_ops", "bf16", NULL });
-    ops_free(ops);
-    device_close(device);
+    test_close_device();
     return test_done();
 }

@@ -8,8 +8,6 @@
 
 #include <math.h>
 
-static Device *device;
-
 static const char *const type_names[] = { "f32", "bf16", "f16" };
 
 // ==== Conversions ================================================================================
@@ -169,11 +167,8 @@ TEST(activation_bytes_are_those_allocated)
 
 int main(void)
 {
-    device = device_open(0, 1);
-    all_numbers_to_f32_and_back();
-    between_numbers();
-    special_numbers();
-    activation_bytes_are_those_allocated();
+    Device *device = device_open(0, 1);
+    test_all();
     device_close(device);
     return test_done();
 }

@@ -1,0 +1,28 @@
+// test_device.h - for tests of what runs on a device: the first device, and its operations.
+#pragma once
+#include "device.h"
+#include "ops.h"
+#include "test.h"
+
+static Device *device;
+static Ops *ops;
+
+// Ends the program as skipped if its backend has no device here.
+static inline void test_needs_device(void)
+{
+    if (strcmp(device_backend, "cuda") == 0 && device_count() == 0)
+        TEST_SKIP("no GPU");
+}
+
+static inline void test_open_device(int threads, OpsConfig config)
+{
+    test_needs_device();
+    device = device_open(0, threads);
+    ops = ops_new(device, &config);
+}
+
+static inline void test_close_device(void)
+{
+    ops_free(ops);
+    device_close(device);
+}
