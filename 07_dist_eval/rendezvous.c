@@ -152,7 +152,6 @@ static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *st
     MPI_Comm_size(here, &world->local_size);
     world->local_rank = c->local_rank >= 0 ? c->local_rank : local_rank;
     name_rank(world);
-    launcher_check(world->size);
     if (world->rank == 0 && world->size > 1)
         tcp_store_offer(store, c->address, c->port, world->local_size == world->size);
     MPI_Bcast(&store->place, sizeof store->place, MPI_BYTE, 0, MPI_COMM_WORLD);
@@ -160,6 +159,7 @@ static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *st
     MPI_Comm_free(&here);
     MPI_Finalize();
     alarm(0);
+    launcher_check(world->size);    // after MPI has removed its shared memory
 }
 
 // --- the rendezvous ------------------------------------------------------------------------------
