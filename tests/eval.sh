@@ -15,8 +15,6 @@ convnet=(--arch convnet --data synthetic --image-size 28 --threads 1 --seed 3 -j
 
 ranks() { timeout -k 5 100 "$step/launch" -n "$1" -- "${@:2}"; }            # ranks N PROGRAM OPTIONS
 shown() { "$@" >"$TMP/output" 2>&1; }
-field() { sed -n 's/.*"event":"'"$2"'".*"'"$3"'":\([^,}]*\)[,}].*/\1/p' "$1"; }       # field FILE EVENT NAME
-is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 
 # A mediocre network: many predictions are wrong, and some classes are predicted too often.
 network()

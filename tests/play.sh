@@ -1,14 +1,13 @@
 # shellcheck shell=bash disable=SC2154
 # play.sh - for tests whose ranks do not train but follow rules: tests/tool_rank.c. The test sets $launch and $rank to
 # the two programs. Output is in $TMP/output.
-cd "$TMP" || exit 1
 ulimit -c 0
 unset DDP_TOKEN OMP_NUM_THREADS GOMP_SPINCOUNT OMP_WAIT_POLICY
 
 # The ranks of this test: they have its scratch directory in their environment.
 left() { pgrep -f "^$rank " | while read -r pid; do grep -qszxF "TMP=$TMP" "/proc/$pid/environ" && echo "$pid"; done; }
 nothing_left() { [ -z "$(left)" ]; }
-at_last() { for _ in {1..50}; do "$@" && return; sleep 0.1; done; false; }
+at_last() { until_so 20 "$@"; }
 says() { grep -qE -- "$1" "$TMP/output"; }
 says_times() { [ "$(grep -cE -- "$2" "$TMP/output")" = "$1" ]; }
 # within LEAST MOST: between LEAST and MOST seconds have passed since $begun.

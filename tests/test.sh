@@ -1,16 +1,18 @@
 # shellcheck shell=bash
-# test.sh - what test.h is for programs, for the scripts test_*.sh:
+# test.sh - what test.h is for programs, for the scripts test_*.sh, which run in $TMP:
 #
 #   . "$SRC/tests/test.sh"
 #   expect 2 "there is no step '09'" ./ddp run 09
 #   check "the file is there" test -f "$TMP/out"
 #   test_done
 set -u
+cd "$TMP" || exit 1
 passed=0 failed=0
 
 # mpirun may start more ranks than there are cores (Open MPI 4; from 5 on), and root may call it.
 export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export PYTHONDONTWRITEBYTECODE=1
 
 not_so()
 {
@@ -50,6 +52,35 @@ check()
 
 # not COMMAND...: for check, the command must fail.
 not() { ! "$@"; }
+
+# is VALUE WANTED: for check, both are the same, and not empty.
+is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
+
+# until_so SECONDS COMMAND...: repeats the command until it succeeds. The SECONDS only end a hang.
+until_pause=0.05
+until_so()
+{
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ $SECONDS -lt $deadline ] || return 1
+        sleep $until_pause
+    done
+}
+
+# hash_of [FILE]: the weights' hash that a run printed.
+hash_of() { sed -n 's/^weight hash: //p' "${1:-$TMP/output}"; }
+
+# field FILE EVENT NAME: the values of NAME in these events of a metrics file.
+field() { sed -n 's/.*"event":"'"$2"'".*"'"$3"'":\([^,}]*\)[,}].*/\1/p' "$1"; }
+
+# near FILE FILE FAR: for check, the numbers of each line are at most FAR apart.
+near()
+{
+    paste "$1" "$2" | awk -v far="$3" '
+        { d = $1 - $2 } NF != 2 || !(d <= far && d >= -far) { print "line " NR ": " $1 ", not " $2; bad = 1 }
+        END { exit bad || NR == 0 }'
+}
 
 # put_in FILE FROM TO: replaces FROM, which must be in exactly one line of the file, by TO.
 put_in()

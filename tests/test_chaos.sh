@@ -13,7 +13,6 @@
 # ctest: TIMEOUT 300 LABELS deadlines
 # shellcheck disable=SC2317,SC2015,SC2010,SC2046,SC2012  # functions are called by await; what is listed is our own
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 train=$BUILD/04_ddp_launcher/train
 launch=$BUILD/04_ddp_launcher/launch
 hosts=$SRC/tests/hosts.sh

@@ -8,9 +8,7 @@
 small=(--arch lenet --data synthetic --train-samples 48 --test-samples 32 -b 8 --threads 1 --seed 3 -p 1
     --epochs 2)
 ulimit -c 0
-cd "$TMP" || exit 1
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
-hash_of() { sed -n 's/^weight hash: //p' "$1"; }
 # command_of forked|launched N: sets `words`
 command_of()
 {
@@ -54,7 +52,6 @@ strike()
 
 left_of() { grep -lzxF "CRASH_CASE=$1-$$" /proc/[0-9]*/environ 2>/dev/null | tr -dc '0-9\n'; }
 so() { local what=$1; shift; "$@" >/dev/null 2>&1 || echo "$what"; }       # so WHAT COMMAND...
-at_last() { for _ in {1..20}; do "$@" && return; sleep 0.1; done; false; }
 nothing_left() { [ -z "$(left_of "$1")" ]; }
 between() { awk -v least="$1" -v x="$2" -v most="$3" 'BEGIN { exit !(least <= x && x <= most) }'; }
 
@@ -66,7 +63,7 @@ is_over()
     so "no process was struck" test -s "$1/struck"
     so "exit status $status, not $2" grep -qxE "$2" "$1/status"
     so "it took $took s, not ${4:-0} to $3" between "${4:-0}" "$took" "$3"
-    so "processes are left: $(left_of "$1")" at_last nothing_left "$1"
+    so "processes are left: $(left_of "$1")" until_so 5 nothing_left "$1"
     continues "$1"
 }
 

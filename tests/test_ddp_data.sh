@@ -8,7 +8,6 @@ package=/usr/share/datasets/fashion-mnist
 tree="$TMP/a tree"
 mkdir "$tree" "$TMP/bin"
 cp -r "$SRC/ddp" "$SRC/tools" "$tree"
-cd "$TMP" || exit 1
 # shellcheck disable=SC2317  # it is called, by expect
 ddp() { PATH="$TMP/bin:$PATH" "$tree/ddp" "$@"; }
 

@@ -4,9 +4,7 @@
 # shellcheck disable=SC2016  # a $ in single quotes is for sed and grep
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
-cd "$TMP" || exit 1
 ddp() { "$SRC/ddp" "$@"; }
-export PYTHONDONTWRITEBYTECODE=1
 
 # metrics EPOCHS LOSS: a run of EPOCHS epochs of 100 steps, whose loss falls from LOSS.
 metrics()

@@ -5,10 +5,8 @@
 # are made in a copy of the step.
 # shellcheck disable=SC2016  # words in single quotes are C
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 train=$BUILD/03_ddp_fork/train
 small=(--arch lenet --data synthetic --train-samples 480 --test-samples 32 -b 8 --threads 1 --seed 3 --epochs 2)
-hash_of() { sed -n 's/^weight hash: //p' "$1"; }
 
 # from CONDITION: sets `now` in rank 1 for the gradient messages whose number meets CONDITION.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"

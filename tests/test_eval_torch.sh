@@ -6,7 +6,6 @@
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 . "$SRC/tests/eval.sh"
-cd "$TMP" || exit 1
 reference=$SRC/tests/reference
 
 # like_torch NAME EVALUATION: each image must get PyTorch's class, unless PyTorch's two best classes are almost tied.

@@ -119,10 +119,9 @@ expect 1 "did not end within 1 s: it hangs" exercise check 03-1          # run.s
 expect 0 "" exercise reset 03-1 --yes
 ../ddp exercise watch 03-1 >"$TMP/watched" 2>&1 &
 watcher=$!
-until_says() { for _ in {1..1200}; do grep -q "$1" "$TMP/watched" && return; sleep 0.1; done; return 1; }
-check "it checks at once" until_says "not yet"
+check "it checks at once" until_so 120 grep "not yet" "$TMP/watched"
 patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
-check "and again after a save" until_says "solved.*: 03-1"
+check "and again after a save" until_so 120 grep "solved.*: 03-1" "$TMP/watched"
 kill $watcher
 wait $watcher
 check "SIGTERM ends it" test $? = 143

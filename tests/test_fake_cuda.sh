@@ -4,15 +4,8 @@
 # The compiled CUDA programs on simulated GPUs. fake_cuda/fake.h says what that proves and what it does not. The results
 # must be bit-identical however the work of streams and graphs happens to interleave.
 . "$SRC/tests/test.sh"
-tree=${BUILD%/*}
-if [ ! -f "$tree/libddp_cuda.a" ]; then
-    echo "skipped: no cuda backend in this build"
-    exit 77
-fi
-cd "$TMP" || exit 1
+. "$SRC/tests/fake.sh"
 shopt -s nullglob
-unset NCCL_COMM_ID
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
 fake=$tree/tests/CMakeFiles/fake_cuda.dir
 for step in 01_single_gpu 02_data_parallel 03_ddp_fork 07_dist_eval; do
@@ -31,15 +24,6 @@ one=(-b 4 "${common[@]}")
 two=(-b 2 "${common[@]}")
 safe=(--bucket-mb 0 --overlap 0 --check-collectives)    # the host takes part in each message, so nothing overlaps
 
-# hash_of COMMAND...: leaves the weights' hash in $hash, and the output in $TMP/output.
-hash_of()
-{
-    hash=
-    timeout -k 5 60 "$@" >"$TMP/output" 2>&1 </dev/null || { cat "$TMP/output"; return 1; }
-    hash=$(sed -n 's/.*weight hash: //p' "$TMP/output")
-    [ -n "$hash" ]
-}
-
 # like HASH COMMAND...: it must end with these weights and print the same results, whatever the delays.
 like()
 {
@@ -49,7 +33,7 @@ like()
     for terms in "300 1 last" "3000 2 first"; do
         read -r FAKE_DELAY FAKE_SEED FAKE_ORDER <<<"$terms"
         export FAKE_DELAY FAKE_SEED FAKE_ORDER
-        hash_of "$@" || return 1
+        trains "$@" || return 1
         [ "$hash" = "$wanted" ] || { echo "delay, seed and order $terms: $hash, not $wanted"; return 1; }
         grep -E '^ *== (step|test):' "$TMP/output" >seen
         [ -s seen ] && { [ -f seen.first ] || mv seen seen.first; }
@@ -63,7 +47,7 @@ seven=("$tree/cpu/07_dist_eval/launch" -n 2 -- ./07)
 
 # --- one device -------------------------------------------------------------------------------------------
 
-check "one device" at_once hash_of ./01 "${one[@]}"
+check "one device" at_once trains ./01 "${one[@]}"
 alone=$hash
 check "01" like "$alone" ./01 "${one[@]}"
 check "02, one device, nothing is recorded" like "$alone" ./02 --devices 1 "${one[@]}"
@@ -72,19 +56,19 @@ check "07, one rank, small buckets" like "$alone" ./07 --amp off --bucket-mb 0.0
 
 # A part of three images has 3 x 1800 bytes, so the next part would not begin at an address that cuDNN accepts.
 odd=(-b 6 "${common[@]}" --arch convnet --image-size 30 --amp fp16 --accumulate 2)
-check "parts of an odd size" at_once hash_of ./07 "${odd[@]}" "${safe[@]}"
+check "parts of an odd size" at_once trains ./07 "${odd[@]}" "${safe[@]}"
 odd_hash=$hash
 check "the same when recorded" like "$odd_hash" ./07 "${odd[@]}"
 
 # --- several ----------------------------------------------------------------------------------------------
 
 export FAKE_GPUS=3
-check "three devices" at_once hash_of ./02 --devices 3 "${one[@]}"
+check "three devices" at_once trains ./02 --devices 3 "${one[@]}"
 three=$hash
 check "02, three devices" like "$three" ./02 --devices 3 "${one[@]}"
 
 export FAKE_GPUS=2
-check "two ranks without overlap" at_once hash_of ./03 -n 2 "${two[@]}" "${safe[@]}"
+check "two ranks without overlap" at_once trains ./03 -n 2 "${two[@]}" "${safe[@]}"
 pair=$hash
 check "two ranks round differently from one" test "$pair" != "$alone"
 check "03, two ranks" like "$pair" ./03 -n 2 "${two[@]}"
@@ -94,19 +78,19 @@ FAKE_GPUS=1 check "03, two ranks on one GPU, with Gloo" like "$pair" ./03-gloo -
 # All options at once: fp16 with a dynamic loss scale, accumulation, 16-bit messages, synchronised BatchNorm, and
 # gradients that overflow.
 all=("${two[@]}" --arch convnet --amp fp16 --accumulate 2 --clip-norm 5 --compress fp16 --sync-bn --growth-interval 3)
-check "fp16 and more, without overlap" at_once hash_of "${seven[@]}" "${all[@]}" "${safe[@]}"
+check "fp16 and more, without overlap" at_once trains "${seven[@]}" "${all[@]}" "${safe[@]}"
 check "steps were skipped" grep -qE "step.*skipped: [1-9]" "$TMP/output"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
 # Virtual ranks: the same weights for any number of ranks. A batch of three images has 3 x 1800 bytes, which cuDNN does
 # not accept as the beginning of the next.
 virtual=("${common[@]}" --arch convnet --image-size 30 -b 3 --amp fp16 --growth-interval 3 --virtual-ranks 2)
-check "two virtual ranks" at_once hash_of ./07 "${virtual[@]}"
+check "two virtual ranks" at_once trains ./07 "${virtual[@]}"
 virtual_hash=$hash
 check "the same on one rank" like "$virtual_hash" ./07 "${virtual[@]}" --bucket-mb 0.02
 check "the same on two" like "$virtual_hash" "${seven[@]}" "${virtual[@]}"
 virtual=(-a gpt --data "text:$SRC/LICENSE" --layers 1 --heads 2 --width 16 --block 16 --dropout 0.1 --train-samples 19
     --test-samples 4 --seed 3 --epochs 2 -b 2 --amp fp16 --virtual-ranks 2)
-check "a GPT of two virtual ranks" at_once hash_of ./07 "${virtual[@]}"
+check "a GPT of two virtual ranks" at_once trains ./07 "${virtual[@]}"
 virtual_hash=$hash
 check "the same on two ranks" like "$virtual_hash" "${seven[@]}" "${virtual[@]}"
 
@@ -120,7 +104,7 @@ evaluate()
     grep -E '^   == (test:|[0-9]+ )' "$TMP/output" >"$2.out"
 }
 evaluated_alike() { evaluate "$1" many && diff one.out many.out && cmp one.csv many.csv; }
-check "weights to evaluate" at_once hash_of ./01 "${one[@]}" --epochs 1 --save net.st
+check "weights to evaluate" at_once trains ./01 "${one[@]}" --epochs 1 --save net.st
 check "one rank evaluates" at_once evaluate 1 one
 check "two ranks evaluate" evaluated_alike 2
 check "three ranks evaluate" evaluated_alike 3
@@ -134,7 +118,7 @@ expect 1 "there is no GPU 1" ./02 --devices 0,1 "${one[@]}"
 export FAKE_GPUS=2
 expect 1 "NCCL 2.25 may hang with several communicators on a device" env FAKE_NCCL_VERSION=22500 \
     "${seven[@]}" "${two[@]}" --amp off
-FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once hash_of ./07 "${one[@]}" --amp off
+FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once trains ./07 "${one[@]}" --amp off
 expect 1 "there is no NVIDIA driver" env FAKE_COUNT=35 FAKE_DRIVER=0 ./01 "${one[@]}"
 expect 1 "no GPU is there" env FAKE_COUNT=100 ./03 "${two[@]}"
 expect 1 "the NVIDIA driver is too old: it knows CUDA 11.4" env FAKE_COUNT=35 FAKE_DRIVER=11040 ./03 "${two[@]}"
@@ -142,7 +126,7 @@ expect 1 "nvidia-fabricmanager" env FAKE_COUNT=802 ./03 "${two[@]}"
 expect 1 "cuDNN's libraries are of two installations" env FAKE_CUDNN=1002 ./01 "${one[@]}"
 expect 1 "this cuBLAS has no code for this GPU" env FAKE_CUBLAS=8 ./01 "${one[@]}"
 expect 99 "direct copies would be damaged" env FAKE_FAILURE=peers ./02 --devices 2 "${one[@]}"
-FAKE_FAILURE=peers NCCL_P2P_DISABLE=1 check "02 without direct copies" at_once hash_of ./02 --devices 2 "${one[@]}"
+FAKE_FAILURE=peers NCCL_P2P_DISABLE=1 check "02 without direct copies" at_once trains ./02 --devices 2 "${one[@]}"
 export FAKE_DELAY=20000
 
 # signalled SIGNAL WHOM: after the first of six epochs, one of two ranks, or their parent, gets SIGNAL. Leaves the exit
@@ -152,10 +136,7 @@ signalled()
     local pid to
     ./03 -n 2 "${two[@]}" --epochs 6 --save stopped.st >"$TMP/output" 2>&1 </dev/null &
     pid=$! to=$!
-    for _ in {1..1200}; do
-        grep -q "test: loss" "$TMP/output" && break
-        sleep 0.05
-    done
+    until_so 60 grep "test: loss" "$TMP/output"
     [ "$2" = parent ] || to=$(pgrep -P $pid | tail -1)
     kill -s "$1" "$to"
     wait $pid
@@ -168,14 +149,14 @@ check "the killed rank is named" grep -qE "rank [01] of 2 .* was killed by SIGKI
 signalled TERM parent
 check "ranks agree to stop" test $status = 143
 check "before the end" not grep -q "\[6/6\]" "$TMP/output"
-check "six epochs" at_once hash_of ./03 -n 2 "${two[@]}" --epochs 6
+check "six epochs" at_once trains ./03 -n 2 "${two[@]}" --epochs 6
 six=$hash
-check "the stopped run resumes" at_once hash_of ./03 -n 2 "${two[@]}" --epochs 6 --resume stopped.st
+check "the stopped run resumes" at_once trains ./03 -n 2 "${two[@]}" --epochs 6 --resume stopped.st
 check "the resumed run ends with the same weights" test "$hash" = "$six"
 
 # A slow start is not a hang.
 unset FAKE_DELAY
-FAKE_LOAD=2500 check "CUDA and cuDNN are loaded slowly" hash_of ./03 -n 2 "${two[@]}" --timeout 2
+FAKE_LOAD=2500 check "CUDA and cuDNN are loaded slowly" trains ./03 -n 2 "${two[@]}" --timeout 2
 check "it still ends with the same weights" test "$hash" = "$pair"
 
 test_done

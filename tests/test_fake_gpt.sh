@@ -5,13 +5,7 @@
 # do not depend on the ranks.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
-tree=${BUILD%/*}
-if [ ! -x "$tree/fake/07_dist_eval/train" ]; then
-    echo "skipped: no cuda backend in this build"
-    exit 77
-fi
-cd "$TMP" || exit 1
-unset NCCL_COMM_ID
+. "$SRC/tests/fake.sh"
 export FAKE_GPUS=3
 cat "$SRC"/{LICENSE,LICENSE} | head -c 1085 >text.txt     # 80 windows to train: 3 batches of 24, and a short one
 common=(-a gpt --data text:text.txt --layers 2 --heads 3 --width 24 --block 12 --dropout 0.1 --optim sgd --lr 0.1
@@ -25,21 +19,17 @@ train()
     shift 4
     [ "$ranks" = 0 ] || program=("$tree/cpu/07_dist_eval/launch" -n "$ranks" -- "${program[@]}")
     rm -f "$name.json"
-    timeout -k 5 60 "${program[@]}" "${common[@]}" --save "$name.st" --metrics "$name.json" "$@" >"$TMP/output" 2>&1 \
-        </dev/null || { cat "$TMP/output"; return 1; }
-    hash=$(sed -n 's/.*weight hash: //p' "$TMP/output")
-    [ -n "$hash" ]
+    trains "${program[@]}" "${common[@]}" --save "$name.st" --metrics "$name.json" "$@"
 }
 
 # like HASH NAME BACKEND ...: train ends with this hash.
 like() { train "${@:2}" && { [ "$hash" = "$1" ] || { echo "$hash, not $1"; return 1; }; }; }
 
-# losses_near OURS WANTED FAR: each step's loss and each test's.
+# losses_near OURS WANTED FAR: each step's loss and each test's. They are from 2 to 4.
+losses() { field "$1" step loss && field "$1" epoch test_loss; }
 losses_near()
 {
-    paste <(grep -oE '"(loss|test_loss)":[^,]*' "$1.json") <(grep -oE '"(loss|test_loss)":[^,]*' "$2.json") |
-        awk -F '[:\t]' -v far="$3" '$1 != $3 || !(($2 - $4) ^ 2 <= (far * $4) ^ 2) { print; bad = 1 }
-            END { exit bad || NR < 10 }'
+    near <(losses "$1.json") <(losses "$2.json") "$3"
 }
 
 # --- the steps ------------------------------------------------------------------------------------------

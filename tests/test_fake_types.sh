@@ -4,13 +4,7 @@
 # bit-identical weights to steps launched one by one, on one rank and on two. With the same batches, two ranks must
 # agree with one up to rounding. An epoch has four full batches and a short one, and both sizes are replayed.
 . "$SRC/tests/test.sh"
-tree=${BUILD%/*}
-if [ ! -x "$tree/fake/07_dist_eval/train" ]; then
-    echo "skipped: no cuda backend in this build"
-    exit 77
-fi
-cd "$TMP" || exit 1
-unset NCCL_COMM_ID
+. "$SRC/tests/fake.sh"
 export FAKE_GPUS=2
 
 common=(--arch lenet --data synthetic --image-size 28 --train-samples 18 --test-samples 8 --seed 3 --epochs 3
@@ -21,12 +15,8 @@ train()
 {
     local ranks=$1 name=$2
     shift 2
-    hash=
-    timeout -k 5 60 "$tree/cpu/07_dist_eval/launch" -n "$ranks" -- "$tree/fake/07_dist_eval/train" "${common[@]}" \
-        -b $((4 / ranks)) --save "$name.st" "$@" >"$TMP/output" 2>&1 </dev/null || { cat "$TMP/output"; return 1; }
-    hash=$(sed -n 's/.*weight hash: //p' "$TMP/output")
-    grep "== test:" "$TMP/output" >"$name.test"
-    [ -n "$hash" ]
+    trains "$tree/cpu/07_dist_eval/launch" -n "$ranks" -- "$tree/fake/07_dist_eval/train" "${common[@]}" \
+        -b $((4 / ranks)) --save "$name.st" "$@" && grep "== test:" "$TMP/output" >"$name.test"
 }
 
 # Each line: a name, how far apart one rank and two may be after an epoch (relative to a tensor's largest entry), and

@@ -3,7 +3,6 @@
 # Tries three of the seeded faults in tests/faults/: a test must fail for each. A checksum of the sources chooses them,
 # so a commit always tries the same ones. `tests/faults.sh prove` tries all, `tests/faults.sh prove NAME` only one.
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 FAULTS_WORK=$TMP/work "$SRC/tests/faults.sh" prove --sample 3 | tee said
 check "all three are caught" grep -qx "3 faults, 0 not caught" said
 test_done

@@ -6,12 +6,9 @@
 # shellcheck disable=SC2317  # its functions are called, by expect and check
 . "$SRC/tests/test.sh"
 . "$SRC/tests/disk.sh"
-cd "$TMP" || exit 1
 
 small=(--arch lenet --image-size 32 --threads 1 -b 16 --seed 3 -j 2)
-hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
 ranks() { timeout -k 5 100 "$BUILD/04_ddp_launcher/launch" -n "$1" -- "${@:2}"; }
-is() { [ -n "$2" ] && [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 
 "$BUILD/as_folder" --data synthetic --train-samples 200 --test-samples 60 --as-folder tree --scale 48 --format jpeg \
     >output || exit 1

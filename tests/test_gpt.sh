@@ -4,9 +4,7 @@
 # do not depend on the ranks, and ./ddp say prints its text. What does not fit together is refused.
 # shellcheck disable=SC2317  # expect calls functions
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 one=$BUILD/01_single_gpu/train
-hash_of() { sed -n 's/^weight hash: //p' "$1"; }
 
 # --- what does not fit together ------------------------------------------------------------------------
 

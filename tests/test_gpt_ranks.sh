@@ -4,11 +4,9 @@
 # 16 bits that was ended and resumed, the same bits.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 seq 1000 4000 | tr '0-4' 'a-e' >text
 gpt=(-a gpt --data text:text --block 16 --layers 2 --heads 2 --width 32 --optim sgd --lr 0.05 --schedule constant
     --warmup-steps 0 --seed 3 --epochs 1 --max-steps 12 -p 1 --threads 1)
-hash_of() { sed -n 's/^weight hash: //p' output; }
 compare=$BUILD/../tests/tool_compare_weights
 
 # --- the same weights, however the batch is divided -------------------------------------------------------

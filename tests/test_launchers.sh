@@ -5,7 +5,6 @@
 # ctest: TIMEOUT 300
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 train=$BUILD/04_ddp_launcher/train
 launch=$BUILD/04_ddp_launcher/launch
 hosts=$SRC/tests/hosts.sh
@@ -35,7 +34,6 @@ by_hand()
 # Ignores leaks of Open MPI itself.
 by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 100 mpirun -x ASAN_OPTIONS "$@"; }
 limit() { timeout -k 5 100 "$@"; }
-hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
 each_says() # each_says N SOURCE: all N [init] lines are printed
 {
     local rank
@@ -99,15 +97,7 @@ one_host()
     check "mpirun ends with the killed rank's status" test $? = 137
 }
 
-started() # started FILE: the program that writes it has printed its first step
-{
-    local i
-    for ((i = 0; i < 600; i++)); do
-        grep -qs "== step:" "$1" && return
-        sleep 0.05
-    done
-    return 1
-}
+started() { until_so 60 grep "== step:" "$1"; }      # started FILE: the program that writes it has taken a step
 # --- different data or files ---------------------------------------------------------------------------------------
 
 different_data()

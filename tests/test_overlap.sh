@@ -4,7 +4,6 @@
 # ctest: TIMEOUT 100 PROCESSORS 2
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
-cd "$TMP" || exit 1
 
 train() # train TIMELINE OPTION...: three steps of two ranks, with three buckets in each
 {

@@ -3,7 +3,5 @@
 # The page of ./ddp run --watch, without a browser: who may see it, what it gets, and that it pauses and kills ranks.
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
-cd "$TMP" || exit 1
-export PYTHONDONTWRITEBYTECODE=1
 expect 0 "" python3 "$SRC/tests/page.py" "$BUILD"/04_ddp_launcher/{launch,train}
 test_done

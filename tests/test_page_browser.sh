@@ -2,8 +2,6 @@
 # ctest: TIMEOUT 180 LABELS deadlines
 # The page of ./ddp run --watch in a headless Chromium: a rank is paused and killed by its buttons.
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
-export PYTHONDONTWRITEBYTECODE=1
 PYTHONPATH=$SRC/tests python3 -c 'import browser, sys; sys.exit(not browser.find())' 2>/dev/null || {
     echo "skipped: there is no Chromium: apt install chromium"
     exit 77

@@ -4,7 +4,6 @@
 # number and however the gradients travel. A second run must give bit-identical weights.
 . "$SRC/tests/test.sh"
 . "$SRC/tests/ranks.sh"
-cd "$TMP" || exit 1
 train=$BUILD/03_ddp_fork/train
 check "one process" one
 
@@ -23,7 +22,6 @@ check "--drop-last: 3 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 6
 expect 1 "2 samples are not enough for 3 ranks" "$train" -n 3 "${lenet[@]}" -b 1 --train-samples 2 --drop-last
 
 # Two runs give bit-identical weights, although messages and threads vary in speed.
-hash_of() { sed -n 's/^weight hash: //p' "$TMP/output"; }
 convnet=(--arch convnet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 16 -n 3)
 for more in "--sync-bn" "--bucket-mb 0.02 --overlap 1"; do
     # shellcheck disable=SC2086
@@ -64,7 +62,7 @@ expect 0 "top1" "$train" -n 2 "${lenet[@]}" -b 24 -e --resume whole.st
 # The forking parent must have no threads or sockets: children cannot safely inherit them.
 "$train" -n 2 "${lenet[@]}" -b 24 --epochs 100000 >endless.out 2>&1 &
 parent=$!
-until grep -q "== step:" endless.out || ! kill -0 $parent; do sleep 0.05; done
+until_so 60 grep "== step:" endless.out
 threads_of() { sed -n 's/^Threads:[[:space:]]*//p' "/proc/$1/status"; }
 check "the parent has one thread" test "$(threads_of $parent)" = 1
 check "a rank has more" test "$(threads_of "$(pgrep -P $parent | head -1)")" -gt 1

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # The recipes are config files that the steps accept, and their settings take effect.
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 
 # Each has a source, a published figure, and a command with its own name.
 for recipe in "$SRC"/recipes/*.conf; do

@@ -3,7 +3,6 @@
 # that starts with weights of its own is noticed. The NCCL variant is compiled where its libraries are, and not run.
 . "$SRC/tests/test.sh"
 type -P mpicc mpirun >/dev/null || { echo "skipped: there is no mpicc or mpirun"; exit 77; }
-cd "$TMP" || exit 1
 cp "$SRC"/docs/reuse/*.[ch] .
 strict=(-std=c11 -Wall -Wextra -Werror)
 

@@ -11,7 +11,6 @@ within=${within:-0}             # number of checkpoints within the second epoch
 more=()
 [ "$within" = 1 ] && more=(--save-every 1)
 options=(--data synthetic --arch lenet --train-samples 64 --test-samples 32 -b 32 -j 0 --threads 1)
-cd "$TMP" || exit 1
 
 # The run in which errors occur: it resumes after epoch 1, trains epoch 2 and saves.
 second_epoch()  # second_epoch [NAME=VALUE...]: its exit status is left in $status
@@ -40,7 +39,6 @@ is_whole()
 }
 nothing_temporary() { ! compgen -G 'saved/*tmp*' && ! compgen -G 'saved/*.lock'; }
 says() { grep -qF -- "$1" output; }
-is() { [ "$1" = "$2" ]; }
 lines() { wc -l <output; }
 
 # --- the right files: after epoch 1 (old), perhaps within epoch 2 (middle), and after epoch 2 (new) ------
@@ -137,6 +135,7 @@ check "fsync of the directory: nothing temporary" nothing_temporary
 
 # --- a second Ctrl-C while a file is written or renamed ----------------------------------------------------
 
+logged() { [ "$(grep -c "^$1 " log)" -ge "$2" ]; }
 # stopped_twice CALL AT: the program ends at once and leaves no temporary file, whichever thread is writing.
 stopped_twice()
 {
@@ -144,10 +143,7 @@ stopped_twice()
     rm -f log
     env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=saved FAULT_LOG=log FAULT_CALL="$1" FAULT_AT="$2" FAULT_DO=slow \
         "$train" "${options[@]}" --epochs 2 --resume saved/net --save saved/net "${more[@]}" >stdout 2>output &
-    for _ in $(seq 500); do
-        [ "$(grep -c "^$1 " log 2>/dev/null)" = "$2" ] && break
-        sleep 0.01
-    done
+    until_so 60 logged "$1" "$2"
     kill -TERM $!
     sleep 0.05
     kill -TERM $!
@@ -182,7 +178,7 @@ before
 echo "" >saved/net.lock
 expect 0 "this run will replace this checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/net
 "$train" "${options[@]}" --epochs 100000 --save saved/net >stdout 2>output &
-for _ in $(seq 500); do grep -q "== saved\|== saving" stdout && break; sleep 0.01; done
+until_so 60 grep "== saved\|== saving" stdout
 for other in "--save saved/net" "--save saved/net --resume auto" "--save saved/net.best"; do
     # shellcheck disable=SC2086  # several words
     expect 1 "another run writes to it and holds saved/net" "$train" "${options[@]}" --epochs 1 $other

@@ -3,8 +3,6 @@
 # shellcheck disable=SC2317  # model is called by expect
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
-cd "$TMP" || exit 1
-export PYTHONDONTWRITEBYTECODE=1
 
 cat >limits.py <<'END'
 import importlib.machinery, itertools, os, re, sys

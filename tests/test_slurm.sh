@@ -6,7 +6,6 @@
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; what is in '' is for a node's shell
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
-cd "$TMP" || exit 1
 export PROGRAMS=$TMP/bin                # pgrep finds our processes by this path
 mkdir bin
 ln -s "$BUILD"/06_slurm/{train,launch} bin/

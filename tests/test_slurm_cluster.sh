@@ -7,7 +7,6 @@
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; words for shells in the cluster
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
-cd "$TMP" || exit 1
 
 # --- is anything of the cluster left? -------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@
 mkdir "$TMP/here" && cd "$TMP/here" || exit 1
 small="--data synthetic --train-samples 4000 --test-samples 64 -b 20 --threads 1 --seed 3 -p 1"
 train() { "$BUILD/01_single_gpu/train" --arch lenet $small "$@"; }
-hash_of() { sed -n 's/^weight hash: //p' "$1"; }
 
 # begin STEPS OPTION...: starts a run in the background and waits until it has printed STEPS steps; sets $pid.
 begin()
@@ -14,10 +13,7 @@ begin()
     shift
     "$BUILD/01_single_gpu/train" "$@" >begun 2>&1 &
     pid=$!
-    until [ "$(grep -c 'step:' begun)" -ge "$steps" ]; do
-        sleep 0.01
-        kill -0 $pid 2>/dev/null || break
-    done
+    until_so 60 grep "step:.*\[ *$steps/" begun
 }
 
 # The run finishes the current step and saves. Resumed, it ends with the weights of an uninterrupted run.
@@ -40,7 +36,7 @@ done
 "$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small --train-samples 80 --test-samples 20000 --epochs 2 \
     --save stopped.st >begun 2>&1 &
 pid=$!
-until grep -q "== saved" begun || ! kill -0 $pid 2>/dev/null; do sleep 0.01; done
+until_so 60 grep "== saved" begun
 kill -INT $pid
 wait $pid
 status=$?
@@ -50,18 +46,15 @@ check "the evaluation is finished, and no more steps" \
     test "$(grep -o '== test\|\[2/2\]\|Interrupted' begun | tr '\n' ' ')" = "== test Interrupted "
 rm -f ./*
 
-# The second Ctrl-C does not wait for the end of the step. A batch this large takes seconds.
+# The second Ctrl-C does not wait for the end of the step, which would save. A batch this large takes seconds.
 begin 1 --data synthetic --train-samples 4000 -b 2000 --threads 1 -p 1 --save never.st
 kill -INT $pid
 sleep 0.05
 kill -INT $pid
-begun_at=$(date +%s%N)
 wait $pid
 status=$?
-took=$((($(date +%s%N) - begun_at) / 1000000))
 check "Ctrl-C twice: status $status" test $status = 130
-check "Ctrl-C twice: it ends after $took ms" test $took -lt 1000
-check "Ctrl-C twice: nothing left" test "$(ls)" = begun
+check "Ctrl-C twice: nothing is saved" test "$(ls)" = begun
 
 # The loss explodes: exit status 3, one line and a hint, no checkpoint.
 train --epochs 1 --lr 900 -p 5 --save nan.st >out 2>err

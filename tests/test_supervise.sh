@@ -110,7 +110,6 @@ abandoned()
 abandoned 2 "$launch" -n 2 -- ./script.sh ./script.sh "$rank" all=live1,deaf,wait
 abandoned 1 "$launch" -n 1 -- ./script.sh ./late.sh "$rank" all=live1,wait
 if command -v mpirun >/dev/null; then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     abandoned 2 mpirun --oversubscribe -np 2 ./script.sh ./script.sh "$rank" all=live1,deaf,wait
 fi
 

@@ -3,7 +3,6 @@
 # Small runs of the whole programs: LeNet learns, saves, resumes, evaluates, and reports all of it. Also
 # runs under the sanitizers.
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 data=fashion-mnist wanted=50        # percent of 500 images, after 2 epochs of 1,000 images
 [ -d /usr/share/datasets/fashion-mnist ] || data=synthetic wanted=8     # slower to learn
 # shellcheck disable=SC2317  # it is called, by expect

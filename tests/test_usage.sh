@@ -2,7 +2,6 @@
 # ./ddp usage samples a command and the processes that it starts; with nvidia-smi (here a stand-in) also the GPUs.
 # shellcheck disable=SC2317  # check calls the functions
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 
 # sane FILE: there are several samples, their times rise, and no number is absurd.
 sane()

@@ -5,10 +5,8 @@
 # they are right.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 five=$BUILD/05_ddp_amp
 seven=$BUILD/07_dist_eval
-is() { [ "$1" = "$2" ] || { echo "'$1', not '$2'"; false; }; }
 
 # ranks N [OPTIONS] with the programs of $step
 step=$five
@@ -23,7 +21,6 @@ lenet=(-a lenet --train-samples 230 --test-samples 32 -b 8 --epochs 2 --lr 0.05 
 resnet=(-a resnet18 --train-samples 52 --test-samples 16 -b 4 --epochs 2 --amp off)
 gpt=(-a gpt --data "text:$SRC/LICENSE" --layers 2 --heads 2 --width 16 --block 16 --dropout 0.1 --train-samples 46
     --test-samples 4 -b 2 --epochs 2 --amp off)
-hash_of() { sed -n 's/^weight hash: //p' output; }
 
 # alike "N..." [OPTIONS]: these numbers of processes end with the same weights; also in $hash.
 alike()

@@ -5,7 +5,6 @@
 # ctest: TIMEOUT 180 SANITIZERS asan
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 train=$BUILD/04_ddp_launcher/train
 tiny=(--arch lenet --data synthetic --train-samples 16 --test-samples 8 -b 4 --epochs 1 --threads 1 --max-steps 1)
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT OMPI_COMM_WORLD_RANK PMIX_RANK DDP_TOKEN

@@ -4,7 +4,6 @@
 # ctest: TIMEOUT 180 LABELS deadlines
 # shellcheck disable=SC2317,SC2016,SC2094  # functions are called by expect and check
 . "$SRC/tests/test.sh"
-cd "$TMP" || exit 1
 train=$BUILD/06_slurm/train
 tiny=(--arch lenet --data synthetic --train-samples 16 --test-samples 8 -b 4 --epochs 1 --threads 1 --max-steps 1)
 for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR OMPI_COMM_WORLD_RANK PMIX_RANK DDP_TOKEN "${!SLURM_@}"; do
@@ -59,7 +58,7 @@ expect 0 "it belongs to another run" both "" "SLURM_RESTART_COUNT=1" "${loopback
 check "both ranks fail" grep -qx "statuses 4 1" "$TMP/output"
 # The port of this job is in use.
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
-for ((i = 0; i < 100; i++)); do (exec 3<>/dev/tcp/127.0.0.1/$port) 2>/dev/null && break; sleep 0.1; done
+until_so 60 bash -c "exec 3<>/dev/tcp/127.0.0.1/$port"
 expect 0 "cannot listen at port $port" both "" "" "${loopback[@]}" --timeout 1
 check "the hint" grep -q "hint: another run may have it (ss -ltnp shows which): choose a different --master-port" \
     "$TMP/output"
@@ -121,9 +120,9 @@ expect 2 "needs Slurm, which gives the run a unique name" env RANK=0 WORLD_SIZE=
 # its own. After KILL its file stays, and the next start ignores it.
 waits()
 {
-    local i limit=()
+    local limit=()
     task 0 0 "" "${note[@]}" >waits 2>&1 &
-    for ((i = 0; i < 100; i++)); do [ ! -e note ] || break; sleep 0.1; done
+    until_so 60 test -e note
     [ ! -e another ] || mv another note
     pkill "-$1" -P $! -x train
     wait $!

@@ -4,8 +4,6 @@
 # shellcheck disable=SC2317  # expect calls functions
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
-cd "$TMP" || exit 1
-export PYTHONDONTWRITEBYTECODE=1
 cat >simulate.py <<'END'
 """simulate.py FILE NAME=VALUE... - 21 steps of ranks that send a message in 1 ms plus its bytes / 100 MB/s."""
 import json

@@ -18,17 +18,8 @@ done
 slurm=$SRC/tools/slurm.sh
 export DDP_SLURM_DIR=$TMP/slurm
 
-# until_so SECONDS COMMAND...: repeats the command until it succeeds; fails after SECONDS.
-until_so()
-{
-    local deadline=$((SECONDS + $1)) ms=100
-    shift
-    until "$@" >/dev/null 2>&1; do
-        [ $SECONDS -lt $deadline ] || return 1
-        sleep 0.$ms
-        [ $ms -ge 700 ] || ms=$((ms + 100))     # each query costs the controller time
-    done
-}
+# shellcheck disable=SC2034  # for until_so: each query costs the controller time
+until_pause=0.4
 
 # cluster_up N [OPTION...]: starts N nodes, with their files in $DDP_SLURM_DIR; tries twice. Do not call it in a
 # subshell: the cluster would end with the subshell.

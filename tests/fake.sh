@@ -1,0 +1,15 @@
+# shellcheck shell=bash
+# fake.sh - for tests of the CUDA programs on simulated GPUs (fake_cuda/fake.h); without a CUDA backend the test is
+# skipped here. $tree is the build.
+tree=${BUILD%/*}
+[ -x "$tree/fake/07_dist_eval/train" ] || { echo "skipped: no cuda backend in this build"; exit 77; }
+unset NCCL_COMM_ID
+
+# trains COMMAND...: leaves the weights' hash in $hash, and the output in $TMP/output.
+trains()
+{
+    hash=
+    timeout -k 5 60 "$@" >"$TMP/output" 2>&1 </dev/null || { cat "$TMP/output"; return 1; }
+    hash=$(hash_of)
+    [ -n "$hash" ]
+}
