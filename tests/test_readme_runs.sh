@@ -200,7 +200,7 @@ like()
     case $words in
     mpirun*) [ -n "$has_mpirun" ] || return ;;
     tools/scaling_model*" -o "*) [ -n "$has_matplotlib" ] || return ;;
-    tools/scaling_model*) [ -n "$has_python3" ] || return ;;
+    tools/scaling_model* | python3*) [ -n "$has_python3" ] || return ;;
     "./ddp plot "*) [ -n "$has_matplotlib" ] || [[ $words == *--text* ]] || return ;;
     *"slurm "* | srun* | *sbatch* | "cat ddp-"*) [ -n "$has_slurm" ] || return ;;
     esac
