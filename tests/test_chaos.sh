@@ -88,7 +88,7 @@ no_orphans() { [ -z "$(orphans)" ]; }
 
 rank_of() # rank_of PID
 {
-    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^RANK=//p; s/^OMPI_COMM_WORLD_RANK=//p; s/^SLURM_PROCID=//p'
+    tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^\(RANK\|OMPI_COMM_WORLD_RANK\|SLURM_PROCID\)=//p'
 }
 
 # --- the loop around the launchers ----------------------------------------------------------------------------------

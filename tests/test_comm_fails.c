@@ -131,9 +131,10 @@ TEST(ranks_report_a_loss_without_a_supervisor)
 
 static pid_t *started;
 
-// Sends 64 bytes to each port at which the process listens.
-static void knock_at(pid_t pid)
+// Sends 64 bytes to each port at which the process listens. False: it does not listen yet.
+static bool knock_at(pid_t pid)
 {
+    bool listens = false;
     char path[64], link[64], line[512];
     snprintf(path, sizeof path, "/proc/%d/net/tcp", (int)pid);
     FILE *in = fopen(path, "r");
@@ -151,6 +152,7 @@ static void knock_at(pid_t pid)
             struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port),
                                       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
             int stranger = socket(AF_INET, SOCK_STREAM, 0);
+            listens = true;
             if (connect(stranger, (struct sockaddr *)&to, sizeof to) == 0)
                 send(stranger,
                      "GET / HTTP/1.1\r\nHost: a stranger, who is not a rank of the run\r\n", 64, MSG_NOSIGNAL);
@@ -160,6 +162,7 @@ static void knock_at(pid_t pid)
     }
     if (in)
         fclose(in);
+    return listens;
 }
 
 static int meet_a_stranger(void *arg, const World *world)
@@ -168,10 +171,8 @@ static int meet_a_stranger(void *arg, const World *world)
     redirect(story->file);
     interrupt_install(false);
     Device *device = device_open(0, 1);
-    if (world->rank == 1) {
-        usleep(500 * 1000);
-        knock_at(started[0]);
-    }
+    while (world->rank == 1 && !knock_at(started[0]))
+        usleep(100 * 1000);
     comm_new(world, device, "grads", NULL);
     return 0;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 240 PROCESSORS 2 LABELS deadlines
+# ctest: PROCESSORS 2 LABELS deadlines
 # At many points of a run, a rank dies, stops, hangs, gets a signal or loses its parent. The other ranks must end too,
 # at once or after --timeout. Only that rank may be named, no process may be left, and the checkpoint must be whole: the
 # run continues from it to bit-identical weights. tests/shim/crash.c causes the faults: in 03, which forks its ranks,

@@ -1,5 +1,5 @@
 // test_cudnn_plans.c - every convolution of every network has a cuDNN plan for an H200, tested
-// without a GPU. ctest: BACKENDS cuda TIMEOUT 120 SANITIZERS none
+// without a GPU. ctest: BACKENDS cuda SANITIZERS none
 //
 // cuDNN can make plans from the description of a device, so this test can request the plans that
 // the CUDA backend will request on an H200, with the same functions and rules. It cannot show that

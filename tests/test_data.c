@@ -1,4 +1,3 @@
-// ctest: TIMEOUT 120
 // Reading data sets: good files are read unchanged, bad files are refused by name.
 // test_eval_torch.sh reads the real CIFAR-10.
 #include "data/formats.h"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # 02_data_parallel gives the results of 01_single_gpu on any number of devices.
 #
-# ctest: TIMEOUT 120 PROCESSORS 2
+# ctest: PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check
 . "$SRC/tests/test.sh"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 240 PROCESSORS 2
+# ctest: PROCESSORS 2
 # Ranks that call different collectives, and a loss or gradient that is not finite: all ranks end together, one line
 # names the reason, and nothing is saved. An evaluation that takes longer than --timeout is not an error. Some mistakes
 # are made in a copy of the step.

@@ -2,7 +2,7 @@
 # Training on a folder of images: every step, the same weights after a restart, each file used once, and bad files.
 # (test_loader.c compares the batches for any number of workers.)
 #
-# ctest: TIMEOUT 240 PROCESSORS 2
+# ctest: PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check
 . "$SRC/tests/test.sh"
 . "$SRC/tests/disk.sh"

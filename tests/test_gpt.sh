@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 240 PROCESSORS 2
+# ctest: PROCESSORS 2
 # A language model in the programs: every step trains it, a killed run of 04 ends with the same weights, 07's numbers
 # do not depend on the ranks, and ./ddp say prints its text. What does not fit together is refused.
 # shellcheck disable=SC2317  # expect calls functions

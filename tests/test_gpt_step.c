@@ -1,7 +1,7 @@
 // A small GPT: one step against PyTorch's, tensor by tensor, in f32 and 16 bits; and what a token and a
 // sample may depend on.
 //
-// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake
+// ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
 //   test_gpt_step                                   the file of tests/reference
 //   test_gpt_step STEP.safetensors                  this file (tools/reference/gpt.py describes it)

@@ -1,7 +1,7 @@
 // The promises of model.h: the order of gradients, smaller batches with the same weights, initialisation, the hash.
 // (test_step tests names, shapes, import and export.)
 //
-// ctest: BACKENDS cpu cuda fake TIMEOUT 120
+// ctest: BACKENDS cpu cuda fake
 #include "check.h"
 #include "model.h"
 #include "rng.h"

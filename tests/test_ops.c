@@ -1,6 +1,6 @@
 // Every operation in every type, forward and backward, against plain loops in double.
 //
-// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake
+// ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
 // Arrays are in torch's order (n, c, h, w), with values that the type represents exactly. A result
 // may be off by its own rounding (roundoffs[], half a unit in the last place), and by one more

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # In 03_ddp_fork gradients travel during backward. Timelines of real runs must show it.
 #
-# ctest: TIMEOUT 100 PROCESSORS 2
+# ctest: PROCESSORS 2
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 

@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 120
 # The page of ./ddp run --watch, without a browser: who may see it, what it gets, and that it pauses and kills ranks.
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 180 LABELS deadlines
+# ctest: LABELS deadlines
 # The page of ./ddp run --watch in a headless Chromium: a rank is paused and killed by its buttons.
 . "$SRC/tests/test.sh"
 PYTHONPATH=$SRC/tests python3 -c 'import browser, sys; sys.exit(not browser.find())' 2>/dev/null || {

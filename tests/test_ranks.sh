@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 240 PROCESSORS all
+# ctest: PROCESSORS all
 # Ranks that share a global batch must have the losses and weights of one process with the whole batch, whatever their
 # number and however the gradients travel. A second run must give bit-identical weights.
 . "$SRC/tests/test.sh"

@@ -1,5 +1,5 @@
 // test_ranks_step.c - one training step on several ranks, compared with PyTorch's.
-// ctest: PROCESSORS 2 TIMEOUT 120 SANITIZERS none
+// ctest: PROCESSORS 2 SANITIZERS none
 //
 // With BatchNorm statistics per rank (the default), two ranks must match two processes of PyTorch's
 // DistributedDataParallel. With --sync-bn, two and four ranks must match one process that has the

@@ -1,4 +1,4 @@
-// ctest: TIMEOUT 120 SANITIZERS asan tsan
+// ctest: SANITIZERS asan tsan
 // Checkpoints that a thread writes while training continues: their contents. (test_save_fails_beside.sh ends the
 // program meanwhile.)
 #include "base/output.h"

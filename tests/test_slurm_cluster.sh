@@ -3,7 +3,7 @@
 # are in namespaces or, where those are refused, all on this host's loopback interface. (test_slurm.sh tests time
 # limits, disconnected nodes and MPI.)
 #
-# ctest: TIMEOUT 240 LABELS deadlines
+# ctest: LABELS deadlines
 # shellcheck disable=SC2317,SC2016  # functions are called by expect and check; words for shells in the cluster
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"

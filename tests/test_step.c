@@ -1,5 +1,5 @@
 // test_step.c - one training step, compared with PyTorch's.
-// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake SANITIZERS none
+// ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS none
 //
 //   test_step                                   the files of tests/reference
 //   test_step STEP.safetensors...               these files

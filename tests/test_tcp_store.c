@@ -1,7 +1,7 @@
 // test_tcp_store.c - the rendezvous over TCP: which processes may join, and what happens and is
 // printed when ranks are missing, die, stop or hang. No rank trains: each runs a scripted Part.
 // Also the building blocks: addresses and connections.
-// ctest: TIMEOUT 120 SANITIZERS asan tsan LABELS deadlines
+// ctest: SANITIZERS asan tsan LABELS deadlines
 #include "tcp_store.h"
 #include "alive.h"
 #include "clock.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: TIMEOUT 120 SANITIZERS asan tsan
+# ctest: SANITIZERS asan tsan
 # Small runs of the whole programs: LeNet learns, saves, resumes, evaluates, and reports all of it. Also
 # runs under the sanitizers.
 . "$SRC/tests/test.sh"

@@ -1,7 +1,7 @@
 // The operations of a transformer in every type, forward and backward, against plain loops in
 // double.
 //
-// ctest: PROCESSORS 2 TIMEOUT 120 BACKENDS cpu cuda fake
+// ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
 // Inputs are values that the type represents exactly. A result may be off by its own rounding
 // (roundoffs[]), and where the operation multiplies rounded numbers, by some more of the largest.

@@ -2,7 +2,7 @@
 # How a process finds its rank: from the command line, the environment or Open MPI. What contradictions it reports, and
 # which options and programs the ranks must share.
 #
-# ctest: TIMEOUT 180 SANITIZERS asan
+# ctest: SANITIZERS asan
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check
 . "$SRC/tests/test.sh"
 train=$BUILD/04_ddp_launcher/train

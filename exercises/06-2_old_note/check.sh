@@ -42,7 +42,7 @@ meets()
     wait "$first"
     ended=$?
     wait "$second"
-    ended+=$?
+    ended=$ended$?
     equal "$what: rank 1 connects to the port of rank 0" "$(found_in "$name.0.out")" "$(found_in "$name.1.out")"
     [ $ended = 00 ] || wrong "and both ranks succeed" < <(tail -3 "$name.0.out" "$name.1.out")
 }
