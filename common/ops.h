@@ -96,17 +96,16 @@ typedef struct ConvSpec {
 
 // The backend chooses the order of the weights in the arena. `like` (or NULL) is a convolution of
 // the same weights at a different batch size; the new one uses its order. Weights that only ever
-// multiply padding are dead: on 1x1 pixels, eight ninths of a 3x3 kernel. All calls but import and
-// export use the live ones only. These two translate all weights from and to torch's OIHW order, in
-// host memory.
+// multiply padding are dead: on 1x1 pixels, eight ninths of a 3x3 kernel. All calls but
+// conv_weights_move use the live ones only. It copies all weights to torch's OIHW order (out), or
+// from it, in host memory.
 typedef struct Conv Conv;
 Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like);
 void conv_free(Conv *conv);
 Shape conv_output(const Conv *conv);
 size_t conv_live_count(const Conv *conv);   // floats in the arena, padding of the order included
 size_t conv_dead_count(const Conv *conv);
-void conv_weights_import(const Conv *conv, float *live, float *dead, const float *oihw);
-void conv_weights_export(const Conv *conv, float *oihw, const float *live, const float *dead);
+void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw, bool out);
 
 // In f32, w below is the live weights. In a 16-bit type it is a copy in the backend's order, which
 // conv_weights_cast makes. If conv_copy_bytes is 0, values_narrow makes it in the arena's order.

@@ -73,14 +73,15 @@ static float *import(const Conv *conv, const double *oihw, size_t count, float *
     *dead = host_memory(conv_dead_count(conv) * sizeof **dead);
     for (size_t i = 0; i < count; i++)
         torch[i] = (float)oihw[i];
-    conv_weights_import(conv, live, *dead, torch);
+    conv_weights_move(conv, live, *dead, torch, false);
     return to_device(live, bytes);
 }
 
-static float *export(const Conv *conv, const float *live, const float *dead, size_t count)
+static float *export(const Conv *conv, const float *live, float *dead, size_t count)
 {
     float *torch = host_memory(count * sizeof *torch);
-    conv_weights_export(conv, torch, to_host(live, conv_live_count(conv) * sizeof *torch), dead);
+    float *here = to_host(live, conv_live_count(conv) * sizeof *here);
+    conv_weights_move(conv, here, dead, torch, true);
     return to_device(torch, count * sizeof *torch);
 }
 

@@ -240,25 +240,18 @@ size_t conv_live_count(const Conv *c)
 
 size_t conv_dead_count(const Conv *c) { return c->dense ? dense_dead_count(c->dense) : 0; }
 
-void conv_weights_import(const Conv *c, float *live, float *dead, const float *oihw)
+void conv_weights_move(const Conv *c, float *live, float *dead, float *oihw, bool out)
 {
     if (c->dense) {
-        dense_reorder(c->dense, live, dead, (float *)oihw, false);
-        return;
-    }
-    memset(live, 0, floats(c->w) * sizeof *live);       // an order's padding stays zero
-    dnn_run(&c->import, c->ops->stream, (void *[]){ (void *)oihw, live });
-}
-
-void conv_weights_export(const Conv *c, float *oihw, const float *live, const float *dead)
-{
-    if (c->dense) {
-        dense_reorder(c->dense, (float *)live, (float *)dead, oihw, true);
+        dense_reorder(c->dense, live, dead, oihw, out);
         return;
     }
     dnnl_stream_t own;          // a saver may export while another thread computes
+    if (!out)
+        memset(live, 0, floats(c->w) * sizeof *live);   // an order's padding stays zero
     DNN_CHECK(dnnl_stream_create(&own, c->ops->engine, dnnl_stream_default_flags));
-    dnn_run(&c->export, own, (void *[]){ (void *)live, oihw });
+    dnn_run(out ? &c->export : &c->import, own,
+            (void *[]){ out ? live : oihw, out ? oihw : live });
     DNN_CHECK(dnnl_stream_destroy(own));
 }
 
@@ -304,63 +297,40 @@ static const void *rounded_gradient(const Conv *c, const void *dy)
     return c->short_dy;
 }
 
-// Memory for the f32 copies of an emulated convolution's inputs and outputs.
-static float *wide_x(const Conv *c) { return c->ops->wide; }
-static float *wide_y(const Conv *c) { return wide_x(c) + shape_count(c->spec.x); }
-static float *wide_w(const Conv *c) { return wide_y(c) + shape_count(c->y); }
-
-// The values, or if the type is emulated, their f32 copy.
-static const void *widened(const Conv *c, const void *values, size_t count, float *copy)
-{
-    if (!c->emulates)
-        return values;
-    ops_widen(c->type, count, values, copy);
-    return copy;
-}
-
-static const void *widened_x(const Conv *c, const void *x)
-{
-    return widened(c, x, shape_count(c->spec.x), wide_x(c));
-}
-
-static const void *widened_w(const Conv *c, const void *w)
-{
-    return widened(c, w, conv_live_count(c), wide_w(c));
-}
-
-static const void *widened_dy(const Conv *c, const void *dy)
-{
-    return widened(c, rounded_gradient(c, dy), shape_count(c->y), wide_y(c));
-}
+// Where an emulated convolution begins its f32 copies; else NULL.
+static float *wide(const Conv *c) { return c->emulates ? c->ops->wide : NULL; }
 
 void conv_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
 {
-    void *to = c->emulates ? wide_y(c) : y;
-    x = widened_x(c, x);
-    w = expanded(c, widened_w(c, w));
+    float *next = wide(c);
+    x = ops_widened(c->type, shape_count(c->spec.x), x, &next);
+    w = expanded(c, ops_widened(c->type, conv_live_count(c), w, &next));
+    void *to = next ? next : y;
     dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, to, (void *)bias });
-    if (c->emulates)
-        ops_narrow(c->output.type, shape_count(c->y), to, 1, y);
+    if (next)
+        ops_narrow(c->output.type, shape_count(c->y), next, 1, y);
 }
 
 void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
 {
-    void *to = c->emulates ? wide_x(c) : dx;
-    dy = widened_dy(c, dy);
-    w = expanded(c, widened_w(c, w));
+    float *next = wide(c);
+    dy = ops_widened(c->type, shape_count(c->y), rounded_gradient(c, dy), &next);
+    w = expanded(c, ops_widened(c->type, conv_live_count(c), w, &next));
+    void *to = next ? next : dx;
     if (c->w_for_data.primitive) {
         dnn_run(&c->w_for_data, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
         w = c->ops->scratch;
     }
     dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, to });
-    if (c->emulates)
-        ops_narrow(c->type, shape_count(c->spec.x), to, 1, dx);
+    if (next)
+        ops_narrow(c->type, shape_count(c->spec.x), next, 1, dx);
 }
 
 void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
 {
-    x = widened_x(c, x);
-    dy = widened_dy(c, dy);
+    float *next = wide(c);
+    x = ops_widened(c->type, shape_count(c->spec.x), x, &next);
+    dy = ops_widened(c->type, shape_count(c->y), rounded_gradient(c, dy), &next);
     bool expands = c->dense && !dense_is_matrix(c->dense);
     float *to = expands || c->dw_to_arena.primitive ? c->ops->scratch : dw;
     dnn_run(&c->backward_weights, c->ops->stream, (void *[]){ (void *)dy, (void *)x, to, dbias });
@@ -369,5 +339,5 @@ void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, fl
     else if (to != dw)
         dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
     if (c->dense && c->spec.bias)
-        ops_add_rows(c->spec.x.type, c->y.n, c->y.c, dy, dbias);
+        ops_add_rows(c->spec.x.type, c->y.n, c->y.c, dy, dbias, NULL, NULL);
 }

@@ -90,13 +90,13 @@ static size_t in_arena(const Dense *d, int o, int i, int tap)
     return part_of_matrix(d, o, 0, p) + (size_t)(i / block) * d->in_pixels * block + i % block;
 }
 
-void dense_reorder(const Dense *d, float *live, float *dead, float *oihw, bool back)
+void dense_reorder(const Dense *d, float *live, float *dead, float *oihw, bool out)
 {
     for (int o = 0; o < d->y.c; o++)
         for (int i = 0; i < d->spec.x.c; i++)
             for (int tap = 0; tap < d->taps; tap++, oihw++) {
                 float *at = d->live[tap] < 0 ? dead++ : live + in_arena(d, o, i, tap);
-                *(back ? oihw : at) = *(back ? at : oihw);
+                *(out ? oihw : at) = *(out ? at : oihw);
             }
 }
 

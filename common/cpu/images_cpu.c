@@ -24,9 +24,9 @@ void images_load(Stream *stream, const uint8_t *images, int n, int channels, con
         for (int v = 0; v < 256; v++)
             table[v] = rounded(type, ((float)v / 255.0f - mean[c]) / std[c]);
         for (int i = 0; i < n; i++) {
-            size_t at = ((size_t)i * channels + c) * pixels;
-            BY_TYPE(type, plane_load, images + at, pixels, table, into(type, out, at));
+            size_t first = ((size_t)i * channels + c) * pixels;
+            BY_TYPE(type, plane_load, images + first, pixels, table, at(type, out, first));
         }
     }
-    memset(into(type, out, used), 0, shape_bytes(shape) - used * type_size(type));
+    memset(at(type, out, used), 0, shape_bytes(shape) - used * type_size(type));
 }

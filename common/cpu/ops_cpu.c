@@ -121,7 +121,7 @@ void ops_narrow(Type type, size_t count, const float *from, float factor, void *
 {
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < count; i += CHUNK)
-        BY_TYPE(type, narrow, from + i, factor, into(type, to, i), chunk_size(count, i));
+        BY_TYPE(type, narrow, from + i, factor, at(type, to, i), chunk_size(count, i));
 }
 
 void ops_widen(Type type, size_t count, const void *from, float *to)
@@ -131,25 +131,47 @@ void ops_widen(Type type, size_t count, const void *from, float *to)
         BY_TYPE(type, widen, at(type, from, i), to + i, chunk_size(count, i));
 }
 
-enum { STRIP = 32 };        // columns that a thread adds up at a time
-
-SPECIALIZED void add_strip(Type type, int rows, int columns, int first, const void *x, float *out)
+const void *ops_widened(Type type, size_t count, const void *values, float **wide)
 {
-    int count = columns - first < STRIP ? columns - first : STRIP;
-    double sum[STRIP] = { 0 };
-    for (int r = 0; r < rows; r++)
-#pragma omp simd
-        for (int i = 0; i < count; i++)
-            sum[i] += load(type, x, (size_t)r * columns + first + i);
-    for (int i = 0; i < count; i++)
-        out[first + i] = (float)sum[i];
+    float *copy = *wide;
+    if (!copy)
+        return values;
+    ops_widen(type, count, values, copy);
+    *wide += count;
+    return copy;
 }
 
-void ops_add_rows(Type type, int rows, int columns, const void *x, float *out)
+enum { STRIP = 32 };        // columns that a thread adds up at a time
+
+SPECIALIZED void add_strip(Type type, int rows, int columns, int first, const void *dy,
+                           float *dbias, const void *x, const NormTensors *t)
+{
+    int count = columns - first < STRIP ? columns - first : STRIP;
+    double sum[STRIP] = { 0 }, dot[STRIP] = { 0 };
+    for (int r = 0; r < rows; r++)
+#pragma omp simd
+        for (int i = 0; i < count; i++) {
+            size_t k = (size_t)r * columns + first + i;
+            float d = load(type, dy, k);
+            sum[i] += d;
+            dot[i] += t ? d * (load(type, x, k) - t->mean[r]) * t->inv_std[r] : 0;
+        }
+    for (int i = 0; i < count; i++) {
+        dbias[first + i] = (float)sum[i];
+        if (t)
+            t->dgamma[first + i] = (float)dot[i];
+    }
+}
+
+void ops_add_rows(Type type, int rows, int columns, const void *dy, float *dbias, const void *x,
+                  const NormTensors *t)
 {
 #pragma omp parallel for schedule(static)
     for (int first = 0; first < columns; first += STRIP)
-        BY_TYPE(type, add_strip, rows, columns, first, x, out);
+        if (t)
+            BY_TYPE(type, add_strip, rows, columns, first, dy, dbias, x, t);
+        else
+            BY_TYPE(type, add_strip, rows, columns, first, dy, dbias, NULL, NULL);
 }
 
 // --- batch normalisation -------------------------------------------------------------------------
@@ -488,7 +510,7 @@ void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *d
     size_t count = shape_count(shape);
 #pragma omp parallel for schedule(static)
     for (size_t i = 0; i < count; i += CHUNK)
-        BY_TYPE(type, relu_gradient, at(type, y, i), at(type, dy, i), into(type, dx, i),
+        BY_TYPE(type, relu_gradient, at(type, y, i), at(type, dy, i), at(type, dx, i),
                 chunk_size(count, i));
 }
 
@@ -505,30 +527,25 @@ static inline int window_end(const PoolSpec *s, int o, int size)
     return left < s->kernel ? left : s->kernel;
 }
 
-static inline int lanes_at(int channel, int block)
-{
-    return block - channel < LANES ? block - channel : LANES;
-}
-
-// One output pixel, `lanes` channels of it: the largest value (the first, if several) and its
+// One output pixel, all channels of a block: the largest value (the first, if several) and its
 // position in the window. NaN wins, as in PyTorch.
-SPECIALIZED void pool_pixel(Type type, int lanes, const PoolSpec *s, const void *x, int row,
+SPECIALIZED void pool_pixel(Type type, int block, const PoolSpec *s, const void *x, int row,
                             int col, void *y, uint8_t *index)
 {
     int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
     int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);
     float best[LANES];
     int32_t where[LANES];
-    for (int i = 0; i < lanes; i++) {
+    for (int i = 0; i < block; i++) {
         best[i] = -INFINITY;
         where[i] = r0 * s->kernel + c0;
     }
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
             int pixel = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
-            const void *from = at(type, x, (size_t)pixel * s->x.block);
+            const void *from = at(type, x, (size_t)pixel * block);
 #pragma omp simd
-            for (int i = 0; i < lanes; i++) {
+            for (int i = 0; i < block; i++) {
                 float v = load(type, from, i);
                 bool larger = v > best[i] || v != v;
                 best[i] = larger ? v : best[i];
@@ -536,7 +553,7 @@ SPECIALIZED void pool_pixel(Type type, int lanes, const PoolSpec *s, const void 
             }
         }
 #pragma omp simd
-    for (int i = 0; i < lanes; i++) {
+    for (int i = 0; i < block; i++) {
         store_exact(type, y, i, best[i]);
         index[i] = (uint8_t)where[i];
     }
@@ -547,12 +564,10 @@ SPECIALIZED void pool_plane(Type type, int block, const PoolSpec *s, Shape out, 
                             void *y, uint8_t *index)
 {
     for (int row = 0; row < out.h; row++)
-        for (int col = 0; col < out.w; col++)
-            for (int i = 0; i < block; i += LANES) {
-                size_t to = ((size_t)row * out.w + col) * block + i;
-                pool_pixel(type, lanes_at(i, block), s, at(type, x, i), row, col,
-                           into(type, y, to), index + to);
-            }
+        for (int col = 0; col < out.w; col++) {
+            size_t to = ((size_t)row * out.w + col) * block;
+            pool_pixel(type, block, s, x, row, col, at(type, y, to), index + to);
+        }
 }
 
 void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_t *index)
@@ -564,27 +579,27 @@ void maxpool_forward(Ops *ops, const PoolSpec *s, const void *x, void *y, uint8_
 #pragma omp parallel for schedule(static)
     for (int p = 0; p < planes; p++)
         BY_BLOCK(type, block, pool_plane, s, out, at(type, x, p * in_plane),
-                 into(type, y, p * out_plane), index + p * out_plane);
+                 at(type, y, p * out_plane), index + p * out_plane);
 }
 
 // Adds the gradient of one output pixel to the input pixel that was the largest in its window.
-SPECIALIZED void unpool_pixel(Type type, int lanes, const PoolSpec *s, int row, int col,
+SPECIALIZED void unpool_pixel(Type type, int block, const PoolSpec *s, int row, int col,
                               const uint8_t *index, const void *dy1, const void *dy2, float *dx)
 {
     int r0 = window_begin(s, row), r1 = window_end(s, row, s->x.h);
     int c0 = window_begin(s, col), c1 = window_end(s, col, s->x.w);
     float d[LANES];
     int32_t where[LANES];
-    for (int i = 0; i < lanes; i++) {
+    for (int i = 0; i < block; i++) {
         d[i] = dy2 ? load(type, dy1, i) + load(type, dy2, i) : load(type, dy1, i);
         where[i] = index[i];
     }
     for (int r = r0; r < r1; r++)
         for (int c = c0; c < c1; c++) {
             int pixel = (row * s->stride - s->pad + r) * s->x.w + col * s->stride - s->pad + c;
-            float *to = dx + (size_t)pixel * s->x.block;
+            float *to = dx + (size_t)pixel * block;
 #pragma omp simd
-            for (int i = 0; i < lanes; i++)
+            for (int i = 0; i < block; i++)
                 to[i] += where[i] == r * s->kernel + c ? d[i] : 0;
         }
 }
@@ -593,12 +608,11 @@ SPECIALIZED void unpool_plane(Type type, int block, const PoolSpec *s, Shape out
                               const uint8_t *index, const void *dy1, const void *dy2, float *dx)
 {
     for (int row = 0; row < out.h; row++)
-        for (int col = 0; col < out.w; col++)
-            for (int i = 0; i < block; i += LANES) {
-                size_t from = ((size_t)row * out.w + col) * block + i;
-                unpool_pixel(type, lanes_at(i, block), s, row, col, index + from,
-                             at(type, dy1, from), dy2 ? at(type, dy2, from) : NULL, dx + i);
-            }
+        for (int col = 0; col < out.w; col++) {
+            size_t from = ((size_t)row * out.w + col) * block;
+            unpool_pixel(type, block, s, row, col, index + from, at(type, dy1, from),
+                         dy2 ? at(type, dy2, from) : NULL, dx);
+        }
 }
 
 // A pixel of dx may get gradients from several windows; they are added up in f32.
@@ -620,7 +634,7 @@ void maxpool_backward(Ops *ops, const PoolSpec *s, const uint8_t *index, const v
             BY_BLOCK(type, block, unpool_plane, s, out, index + from, at(type, dy1, from),
                      dy2 ? at(type, dy2, from) : NULL, to);
             if (wide)
-                BY_TYPE(type, narrow, wide, 1, into(type, dx, p * in_plane), in_plane);
+                BY_TYPE(type, narrow, wide, 1, at(type, dx, p * in_plane), in_plane);
         }
         free(wide);
     }
@@ -809,22 +823,30 @@ void add_into(Ops *ops, size_t count, float *values, const float *more)
         values[i] += more[i];
 }
 
-typedef struct ScaleTask {
+// The arguments of an operation on any stream.
+typedef struct ArrayTask {
     size_t count;
-    float *values, factor;
-} ScaleTask;
+    float *values;
+    double factor;
+    Type type;                  // of narrow
+    void *narrow;
+    float limit;
+    bool add;
+    int64_t *sums, *overflow;
+} ArrayTask;
 
 static void scale_task(void *arg)
 {
-    const ScaleTask task = *(ScaleTask *)arg;
+    const ArrayTask task = *(ArrayTask *)arg;
+    const float factor = (float)task.factor;
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < task.count; i++)
-        task.values[i] *= task.factor;
+        task.values[i] *= factor;
 }
 
 void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
 {
-    stream_call(stream, scale_task, &(ScaleTask){ count, values, factor }, sizeof(ScaleTask));
+    stream_call(stream, scale_task, &(ArrayTask){ count, values, factor }, sizeof(ArrayTask));
 }
 
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats)
@@ -839,7 +861,7 @@ void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalar
 
 void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
 {
-    scale_task(&(ScaleTask){ count, grads, 1 / scalars->scale.value });
+    scale_task(&(ArrayTask){ count, grads, 1 / scalars->scale.value });
 }
 
 // The number of pieces is fixed, so the sum does not depend on the number of threads.
@@ -877,48 +899,35 @@ void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars
     scalars->norm = sqrt(sum);
 }
 
-typedef struct ShortTask {
-    Type type;
-    bool narrows;           // or widens
-    size_t count;
-    float *values, factor;
-    void *narrow;
-} ShortTask;
-
-static void short_task(void *arg)
+static void narrow_task(void *arg)
 {
-    const ShortTask *task = arg;
-    if (task->narrows)
-        ops_narrow(task->type, task->count, task->values, task->factor, task->narrow);
-    else
-        ops_widen(task->type, task->count, task->narrow, task->values);
+    const ArrayTask *task = arg;
+    ops_narrow(task->type, task->count, task->values, (float)task->factor, task->narrow);
+}
+
+static void widen_task(void *arg)
+{
+    const ArrayTask *task = arg;
+    ops_widen(task->type, task->count, task->narrow, task->values);
 }
 
 void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
                    float factor, void *narrow)
 {
-    ShortTask task = { type, true, count, (float *)values, factor, narrow };
-    stream_call(stream, short_task, &task, sizeof task);
+    ArrayTask task = { count, (float *)values, factor, type, narrow };
+    stream_call(stream, narrow_task, &task, sizeof task);
 }
 
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
                   float *values)
 {
-    ShortTask task = { type, false, count, values, 1, (void *)narrow };
-    stream_call(stream, short_task, &task, sizeof task);
+    ArrayTask task = { count, values, .type = type, .narrow = (void *)narrow };
+    stream_call(stream, widen_task, &task, sizeof task);
 }
-
-typedef struct FixedTask {
-    size_t count;
-    const float *values;
-    float limit;
-    bool add;
-    int64_t *sums, *overflow;
-} FixedTask;
 
 static void fixed_add_task(void *arg)
 {
-    const FixedTask task = *(FixedTask *)arg;
+    const ArrayTask task = *(ArrayTask *)arg;
     int bad = 0;
 #pragma omp parallel for simd schedule(static) reduction(| : bad)
     for (size_t i = 0; i < task.count; i++) {
@@ -933,20 +942,14 @@ static void fixed_add_task(void *arg)
 void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
                int64_t *sums, int64_t *overflow)
 {
-    FixedTask task = { count, values, limit, add, sums, overflow };
+    ArrayTask task = { count, (float *)values, .limit = limit, .add = add, .sums = sums,
+                       .overflow = overflow };
     stream_call(stream, fixed_add_task, &task, sizeof task);
 }
 
-typedef struct ReadTask {
-    size_t count;
-    const int64_t *sums, *overflow;
-    double factor;
-    float *values;
-} ReadTask;
-
 static void fixed_read_task(void *arg)
 {
-    const ReadTask task = *(ReadTask *)arg;
+    const ArrayTask task = *(ArrayTask *)arg;
 #pragma omp parallel for simd schedule(static)
     for (size_t i = 0; i < task.count; i++)
         task.values[i] = (float)((double)task.sums[i] * 0x1p-40 * task.factor);
@@ -957,6 +960,7 @@ static void fixed_read_task(void *arg)
 void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, double factor,
                 const int64_t *overflow, float *values)
 {
-    ReadTask task = { count, sums, overflow, factor, values };
+    ArrayTask task = { count, values, factor, .sums = (int64_t *)sums,
+                       .overflow = (int64_t *)overflow };
     stream_call(stream, fixed_read_task, &task, sizeof task);
 }

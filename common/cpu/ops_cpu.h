@@ -25,7 +25,11 @@ void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 // From f32, times a factor, to the type; and back.
 void ops_narrow(Type type, size_t count, const float *from, float factor, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
+// The values; but if *wide is not NULL, their copy in f32 there, and *wide moves behind it. *wide
+// is ops->wide in an emulated operation, else NULL.
+const void *ops_widened(Type type, size_t count, const void *values, float **wide);
 
-// out (columns) = the sum of x (rows, columns) over its rows, in double. Its bits do not depend on
-// the number of threads.
-void ops_add_rows(Type type, int rows, int columns, const void *x, float *out);
+// dbias (columns) = the sum of dy (rows, columns) over its rows, in double; and unless t is NULL,
+// t->dgamma = the sum of dy * (x - mean) * inv_std. The bits do not depend on the threads.
+void ops_add_rows(Type type, int rows, int columns, const void *dy, float *dbias, const void *x,
+                  const NormTensors *t);

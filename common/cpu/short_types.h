@@ -105,10 +105,8 @@ SPECIALIZED float rounded(Type type, float value)
                                : from_f16(to_f16(value));
 }
 
-// &p[i]
-SPECIALIZED void *into(Type type, void *p, size_t i) { return (char *)p + i * type_size(type); }
-
-SPECIALIZED const void *at(Type type, const void *p, size_t i)
+// &p[i]. Like strchr, it takes both kinds of pointer.
+SPECIALIZED void *at(Type type, const void *p, size_t i)
 {
-    return (const char *)p + i * type_size(type);
+    return (char *)p + i * type_size(type);
 }

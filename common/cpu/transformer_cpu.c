@@ -27,7 +27,7 @@ void one_hot(Ops *ops, const OneHotSpec *s, const int32_t *batch, void *out, uin
     for (int n = 0; n < s->samples; n++) {
         const int32_t *from = batch + (size_t)n * (2 + s->T);
         memcpy(&keys[n], from, sizeof *keys);
-        memset(into(s->type, out, n * s->T * width), 0, s->T * width * type_size(s->type));
+        memset(at(s->type, out, n * s->T * width), 0, s->T * width * type_size(s->type));
         for (int t = 0; t < s->T; t++) {
             size_t row = ((size_t)n * s->T + t) * width;
             store(s->type, out, row + from[2 + t], 1);
@@ -43,7 +43,7 @@ SPECIALIZED void row_forward(Type type, int c, const NormTensors *t, size_t row,
 {
     float sum = 0, squares = 0;
     x = at(type, x, row * c);
-    y = into(type, y, row * c);
+    y = at(type, y, row * c);
 #pragma omp simd reduction(+ : sum)
     for (int i = 0; i < c; i++)
         sum += load(type, x, i);
@@ -74,7 +74,7 @@ SPECIALIZED void row_backward(Type type, int c, const NormTensors *t, size_t row
     float sum = 0, dot = 0, mean = t->mean[row], inv_std = t->inv_std[row];
     x = at(type, x, row * c);
     dy = at(type, dy, row * c);
-    dx = into(type, dx, row * c);
+    dx = at(type, dx, row * c);
 #pragma omp simd reduction(+ : sum, dot)
     for (int i = 0; i < c; i++) {
         float g = t->gamma[i] * load(type, dy, i);
@@ -88,40 +88,13 @@ SPECIALIZED void row_backward(Type type, int c, const NormTensors *t, size_t row
     }
 }
 
-enum { STRIP = 32 };        // columns that a thread adds up at a time
-
-// dgamma and dbeta of some columns, in double.
-SPECIALIZED void strip_gradients(Type type, Shape s, const NormTensors *t, int first, const void *x,
-                                 const void *dy)
-{
-    int count = s.c - first < STRIP ? s.c - first : STRIP;
-    double gamma[STRIP] = { 0 }, beta[STRIP] = { 0 };
-    for (int row = 0; row < s.n; row++)
-#pragma omp simd
-        for (int i = 0; i < count; i++) {
-            size_t k = (size_t)row * s.c + first + i;
-            float d = load(type, dy, k);
-            gamma[i] += d * (load(type, x, k) - t->mean[row]) * t->inv_std[row];
-            beta[i] += d;
-        }
-    for (int i = 0; i < count; i++) {
-        t->dgamma[first + i] = (float)gamma[i];
-        t->dbeta[first + i] = (float)beta[i];
-    }
-}
-
 void layer_norm_backward(Ops *ops, Shape s, const NormTensors *t, const void *x, const void *dy,
                          void *dx)
 {
-#pragma omp parallel
-    {
-#pragma omp for schedule(static) nowait
-        for (int first = 0; first < s.c; first += STRIP)
-            BY_TYPE(s.type, strip_gradients, s, t, first, x, dy);
-#pragma omp for schedule(static)
-        for (int row = 0; row < s.n; row++)
-            BY_TYPE(s.type, row_backward, s.c, t, row, x, dy, dx);
-    }
+    ops_add_rows(s.type, s.n, s.c, dy, t->dbeta, x, t);
+#pragma omp parallel for schedule(static)
+    for (int row = 0; row < s.n; row++)
+        BY_TYPE(s.type, row_backward, s.c, t, row, x, dy, dx);
 }
 
 // --- GELU ----------------------------------------------------------------------------------------
@@ -129,37 +102,17 @@ void layer_norm_backward(Ops *ops, Shape s, const NormTensors *t, const void *x,
 enum { CHUNK = 4096 };      // values that a thread takes at a time
 
 // Since (1 + tanh(u)) / 2 = 1 / (1 + e^-2u), y = x * sigmoid(2u) with u = a * (x + b x^3).
-static const float gelu_a = 0.7978845608f, gelu_b = 0.044715f;
-
-SPECIALIZED float gelu_sigmoid(float v)
+// dy NULL: out is y, else dx.
+SPECIALIZED void gelu_chunk(Type type, size_t begin, size_t end, const void *x, const void *dy,
+                            void *out)
 {
-    return 1 / (1 + exp_of(-2 * gelu_a * (v + gelu_b * v * v * v)));
-}
-
-SPECIALIZED void gelu_chunk(Type type, size_t begin, size_t end, const void *x, void *y)
-{
-#pragma omp simd
-    for (size_t i = begin; i < end; i++)
-        store(type, y, i, load(type, x, i) * gelu_sigmoid(load(type, x, i)));
-}
-
-void gelu_forward(Ops *ops, Shape s, const void *x, void *y)
-{
-    size_t count = shape_count(s);
-#pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < count; i += CHUNK)
-        BY_TYPE(s.type, gelu_chunk, i, i + CHUNK < count ? i + CHUNK : count, x, y);
-}
-
-SPECIALIZED void gelu_gradient(Type type, size_t begin, size_t end, const void *x, const void *dy,
-                               void *dx)
-{
+    const float a = 0.7978845608f, b = 0.044715f;
 #pragma omp simd
     for (size_t i = begin; i < end; i++) {
-        float v = load(type, x, i), sigmoid = gelu_sigmoid(v);
-        float slope = 2 * gelu_a * (1 + 3 * gelu_b * v * v);
+        float v = load(type, x, i), sigmoid = 1 / (1 + exp_of(-2 * a * (v + b * v * v * v)));
+        float slope = 2 * a * (1 + 3 * b * v * v);
         float dydx = sigmoid + v * sigmoid * (1 - sigmoid) * slope;
-        store(type, dx, i, load(type, dy, i) * dydx);
+        store(type, out, i, dy ? load(type, dy, i) * dydx : v * sigmoid);
     }
 }
 
@@ -167,9 +120,16 @@ void gelu_backward(Ops *ops, Shape s, const void *x, const void *dy, void *dx)
 {
     size_t count = shape_count(s);
 #pragma omp parallel for schedule(static)
-    for (size_t i = 0; i < count; i += CHUNK)
-        BY_TYPE(s.type, gelu_gradient, i, i + CHUNK < count ? i + CHUNK : count, x, dy, dx);
+    for (size_t i = 0; i < count; i += CHUNK) {
+        size_t end = i + CHUNK < count ? i + CHUNK : count;
+        if (dy)
+            BY_TYPE(s.type, gelu_chunk, i, end, x, dy, dx);
+        else
+            BY_TYPE(s.type, gelu_chunk, i, end, x, NULL, dx);
+    }
 }
+
+void gelu_forward(Ops *ops, Shape s, const void *x, void *y) { gelu_backward(ops, s, x, NULL, y); }
 
 // --- addition and dropout ------------------------------------------------------------------------
 
@@ -265,18 +225,7 @@ struct Attention {
     void *memory;
 };
 
-// Row by row, at a distance of `stride`; and transposed.
-static DnnMd rows_of(int rows, int columns, int stride, dnnl_data_type_t type)
-{
-    return dnn_matrix(rows, columns, stride, 1, type);
-}
-
-static DnnMd transposed(int rows, int columns, int stride, dnnl_data_type_t type)
-{
-    return dnn_matrix(rows, columns, 1, stride, type);
-}
-
-// c = a b. Takes the descriptions. Makes *scratch at least as large as the product needs.
+// c = a b. Makes *scratch at least as large as the product needs.
 static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *scratch)
 {
     dnnl_primitive_attr_t attr = dnn_own_scratch();
@@ -287,9 +236,7 @@ static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *sc
         ops->engine, desc, 4,
         (int[]){ DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD },
         (DnnMd[]){ a, b, c, own });
-    DnnMd all[] = { a, b, c, own };
-    for (int i = 0; i < 4; i++)
-        dnn_md_free(all[i]);
+    dnn_md_free(own);
     DNN_CHECK(dnnl_primitive_attr_destroy(attr));
     *scratch = bytes > *scratch ? bytes : *scratch;
     return p;
@@ -297,21 +244,22 @@ static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *sc
 
 static void plan_head(Attention *a, Head *head, size_t *scratch)
 {
-    Ops *ops = a->ops;
-    const int T = a->spec.T, d = a->d, c = a->c, c3 = 3 * a->c;
+    const int T = a->spec.T, d = a->d, c = a->c;
     const dnnl_data_type_t type = a->spec.qkv.type == TYPE_F32 ? dnnl_f32 : dnnl_bf16;
-    head->product[SCORES] = head_product(ops, rows_of(T, d, c3, type), transposed(d, T, c3, type),
-                                         rows_of(T, T, T, dnnl_f32), scratch);
-    head->product[VALUES] = head_product(ops, rows_of(T, T, T, type), rows_of(T, d, c3, type),
-                                         rows_of(T, d, c, type), scratch);
-    head->product[D_VALUES] = head_product(ops, transposed(T, T, T, type), rows_of(T, d, c, type),
-                                           rows_of(T, d, c3, type), scratch);
-    head->product[D_PROBS] = head_product(ops, rows_of(T, d, c, type), transposed(d, T, c3, type),
-                                          rows_of(T, T, T, dnnl_f32), scratch);
-    head->product[D_QUERIES] = head_product(ops, rows_of(T, T, T, type), rows_of(T, d, c3, type),
-                                            rows_of(T, d, c3, type), scratch);
-    head->product[D_KEYS] = head_product(ops, transposed(T, T, T, type), rows_of(T, d, c3, type),
-                                         rows_of(T, d, c3, type), scratch);
+    DnnMd in = dnn_matrix(T, d, 3 * c, 1, type), in_turned = dnn_matrix(d, T, 1, 3 * c, type);
+    DnnMd square = dnn_matrix(T, T, T, 1, type), square_turned = dnn_matrix(T, T, 1, T, type);
+    DnnMd out = dnn_matrix(T, d, c, 1, type), sums = dnn_matrix(T, T, T, 1, dnnl_f32);
+    const DnnMd factors[PRODUCTS][3] = {
+        [SCORES] = { in, in_turned, sums },      [VALUES] = { square, in, out },
+        [D_VALUES] = { square_turned, out, in }, [D_PROBS] = { out, in_turned, sums },
+        [D_QUERIES] = { square, in, in },        [D_KEYS] = { square_turned, in, in },
+    };
+    for (int i = 0; i < PRODUCTS; i++)
+        head->product[i] = head_product(a->ops, factors[i][0], factors[i][1], factors[i][2],
+                                        scratch);
+    DnnMd all[] = { in, in_turned, square, square_turned, out, sums };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        dnn_md_free(all[i]);
 }
 
 static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -400,12 +348,12 @@ SPECIALIZED void softmax_gradient(Type type, int t, int T, float scale, Mask m, 
 }
 
 // The parts of head h of sample n in qkv (and dqkv), and in y (and dy).
-static const void *head_in(const Attention *a, const void *qkv, int n, int h, int part)
+static void *head_in(const Attention *a, const void *qkv, int n, int h, int part)
 {
     return at(a->spec.qkv.type, qkv, (size_t)n * a->spec.T * 3 * a->c + part * a->c + h * a->d);
 }
 
-static const void *head_out(const Attention *a, const void *y, int n, int h)
+static void *head_out(const Attention *a, const void *y, int n, int h)
 {
     return at(a->spec.qkv.type, y, (size_t)n * a->spec.T * a->c + h * a->d);
 }
@@ -419,7 +367,7 @@ static void head_probabilities(const Attention *a, const Head *head, const void 
     multiply(a, head, SCORES, head_in(a, qkv, n, h, 0), head_in(a, qkv, n, h, 1), head->probs);
     for (int t = 0; t < T; t++)
         BY_TYPE(type, softmax_row, t, T, 1 / sqrtf(a->d), m, (uint32_t)((h * T + t) * T),
-                head->probs + t * T, into(type, head->factor, t * T));
+                head->probs + t * T, at(type, head->factor, t * T));
 }
 
 static void head_backward(const Attention *a, const Head *head, const void *qkv, const void *dy,
@@ -430,53 +378,52 @@ static void head_backward(const Attention *a, const Head *head, const void *qkv,
     const void *q = head_in(a, qkv, n, h, 0), *k = head_in(a, qkv, n, h, 1);
     const void *v = head_in(a, qkv, n, h, 2), *d = head_out(a, dy, n, h);
     head_probabilities(a, head, qkv, n, h, m);
-    multiply(a, head, D_VALUES, head->factor, d, (void *)head_in(a, dqkv, n, h, 2));
+    multiply(a, head, D_VALUES, head->factor, d, head_in(a, dqkv, n, h, 2));
     multiply(a, head, D_PROBS, d, v, head->dprobs);
     for (int t = 0; t < T; t++)
         BY_TYPE(type, softmax_gradient, t, T, 1 / sqrtf(a->d), m, (uint32_t)((h * T + t) * T),
-                head->probs + t * T, head->dprobs + t * T, into(type, head->factor, t * T));
-    multiply(a, head, D_QUERIES, head->factor, k, (void *)head_in(a, dqkv, n, h, 0));
-    multiply(a, head, D_KEYS, head->factor, q, (void *)head_in(a, dqkv, n, h, 1));
+                head->probs + t * T, head->dprobs + t * T, at(type, head->factor, t * T));
+    multiply(a, head, D_QUERIES, head->factor, k, head_in(a, dqkv, n, h, 0));
+    multiply(a, head, D_KEYS, head->factor, q, head_in(a, dqkv, n, h, 1));
+}
+
+// Where an emulated attention begins its f32 copies; else NULL.
+static float *wide(const Attention *a)
+{
+    return a->type != a->spec.qkv.type ? a->ops->wide : NULL;
 }
 
 void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void *y)
 {
     size_t count = shape_count(a->spec.qkv);
-    bool emulates = a->type != a->spec.qkv.type;
-    const void *from = emulates ? a->ops->wide : qkv;
-    void *to = emulates ? a->ops->wide + count : y;
-    if (emulates)
-        ops_widen(a->type, count, qkv, a->ops->wide);
+    float *next = wide(a);
+    qkv = ops_widened(a->type, count, qkv, &next);
+    void *to = next ? next : y;
 #pragma omp parallel for schedule(static) num_threads(a->threads)
     for (int i = 0; i < a->samples * a->spec.heads; i++) {
         const Head *head = &a->heads[omp_get_thread_num()];
         int n = i / a->spec.heads, h = i % a->spec.heads;
-        head_probabilities(a, head, from, n, h, mask_of(a->spec.dropout, keys, n));
-        multiply(a, head, VALUES, head->factor, head_in(a, from, n, h, 2),
-                 (void *)head_out(a, to, n, h));
+        head_probabilities(a, head, qkv, n, h, mask_of(a->spec.dropout, keys, n));
+        multiply(a, head, VALUES, head->factor, head_in(a, qkv, n, h, 2), head_out(a, to, n, h));
     }
-    if (emulates)
-        ops_narrow(a->type, count / 3, to, 1, y);
+    if (next)
+        ops_narrow(a->type, count / 3, next, 1, y);
 }
 
 void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, const void *dy,
                         void *dqkv)
 {
     size_t count = shape_count(a->spec.qkv);
-    bool emulates = a->type != a->spec.qkv.type;
-    const void *from = emulates ? a->ops->wide : qkv;
-    const void *d = emulates ? a->ops->wide + count : dy;
-    void *to = emulates ? a->ops->wide + count + count / 3 : dqkv;
-    if (emulates) {
-        ops_widen(a->type, count, qkv, a->ops->wide);
-        ops_widen(a->type, count / 3, dy, a->ops->wide + count);
-    }
+    float *next = wide(a);
+    qkv = ops_widened(a->type, count, qkv, &next);
+    dy = ops_widened(a->type, count / 3, dy, &next);
+    void *to = next ? next : dqkv;
 #pragma omp parallel for schedule(static) num_threads(a->threads)
     for (int i = 0; i < a->samples * a->spec.heads; i++) {
         int n = i / a->spec.heads, h = i % a->spec.heads;
-        head_backward(a, &a->heads[omp_get_thread_num()], from, d, n, h,
+        head_backward(a, &a->heads[omp_get_thread_num()], qkv, dy, n, h,
                       mask_of(a->spec.dropout, keys, n), to);
     }
-    if (emulates)
-        ops_narrow(a->type, count, to, 1, dqkv);
+    if (next)
+        ops_narrow(a->type, count, next, 1, dqkv);
 }

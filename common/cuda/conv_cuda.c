@@ -174,8 +174,7 @@ size_t conv_live_count(const Conv *conv) { return conv->live_count; }
 
 size_t conv_dead_count(const Conv *conv) { return conv->dead_count; }
 
-// Copies every weight from torch's order to the arena's, or back.
-static void reorder(const Conv *conv, float *live, float *dead, float *oihw, bool back)
+void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw, bool out)
 {
     const ConvSpec *s = &conv->spec;
     LiveTaps taps = conv->live;
@@ -187,18 +186,8 @@ static void reorder(const Conv *conv, float *live, float *dead, float *oihw, boo
                     bool is_live = r >= 0 && r < taps.rows && q >= 0 && q < taps.cols;
                     size_t at = (((size_t)k * taps.rows + r) * taps.cols + q) * s->x.c + c;
                     float *weight = is_live ? live + at : dead++;
-                    *(back ? oihw : weight) = *(back ? weight : oihw);
+                    *(out ? oihw : weight) = *(out ? weight : oihw);
                 }
-}
-
-void conv_weights_import(const Conv *conv, float *live, float *dead, const float *oihw)
-{
-    reorder(conv, live, dead, (float *)oihw, false);
-}
-
-void conv_weights_export(const Conv *conv, float *oihw, const float *live, const float *dead)
-{
-    reorder(conv, (float *)live, (float *)dead, oihw, true);
 }
 
 size_t conv_copy_bytes(const Conv *conv)

@@ -235,33 +235,35 @@ static void move_embedding(const Model *model, const ModelTensor *t, float *aren
     const Conv *conv = model->net->plans->convs[t->layer];
     const Layer *l = &model->net->layers[t->layer];
     float *whole = xmalloc((size_t)model->net->extents[0].c * l->channels * sizeof *whole);
-    conv_weights_export(conv, whole, arena + l->begin, NULL);
+    conv_weights_move(conv, arena + l->begin, NULL, whole, true);
     copy_embedding(model, t, whole, torch, out);
     if (!out)
-        conv_weights_import(conv, arena + l->begin, NULL, whole);
+        conv_weights_move(conv, arena + l->begin, NULL, whole, false);
     free(whole);
+}
+
+// Copies a tensor out of an arena, or into it.
+static void move(const Model *model, const ModelTensor *t, float *arena, float *torch, bool out)
+{
+    const Layer *layer = &model->net->layers[t->layer];
+    float *here = arena + t->offset;
+    if (layer->embeds)
+        move_embedding(model, t, arena, torch, out);
+    else if (t->kind == MODEL_WEIGHT)
+        conv_weights_move(model->net->plans->convs[t->layer], here, arena + layer->dead_at, torch,
+                          out);
+    else
+        memcpy(out ? torch : here, out ? here : torch, t->count * sizeof *torch);
 }
 
 void model_export(const Model *model, const ModelTensor *t, const float *arena, float *torch)
 {
-    if (model->net->layers[t->layer].embeds)
-        move_embedding(model, t, (float *)arena, torch, true);
-    else if (t->kind == MODEL_WEIGHT)
-        conv_weights_export(model->net->plans->convs[t->layer], torch, arena + t->offset,
-                            arena + model->net->layers[t->layer].dead_at);
-    else
-        memcpy(torch, arena + t->offset, t->count * sizeof *torch);
+    move(model, t, (float *)arena, torch, true);
 }
 
 void model_import(const Model *model, const ModelTensor *t, float *arena, const float *torch)
 {
-    if (model->net->layers[t->layer].embeds)
-        move_embedding(model, t, arena, (float *)torch, false);
-    else if (t->kind == MODEL_WEIGHT)
-        conv_weights_import(model->net->plans->convs[t->layer], arena + t->offset,
-                            arena + model->net->layers[t->layer].dead_at, torch);
-    else
-        memcpy(arena + t->offset, torch, t->count * sizeof *torch);
+    move(model, t, arena, (float *)torch, false);
 }
 
 // An arena's copy in host memory; free it with host_free.
@@ -279,14 +281,6 @@ static void host_copy_back(const Model *model, float *arena, float *host, size_t
     copy_to_device(device_stream(model->device), arena, host, count * sizeof *host);
     stream_sync(device_stream(model->device));
     host_free(host);
-}
-
-static size_t largest_tensor(const Model *model)
-{
-    int64_t largest = 0;
-    for (int i = 0; i < model->tensor_count; i++)
-        largest = model->tensors[i].count > largest ? model->tensors[i].count : largest;
-    return (size_t)largest;
 }
 
 // --- creating and freeing ------------------------------------------------------------------------
@@ -347,13 +341,13 @@ void model_free(Model *model)
 
 // --- initialisation ------------------------------------------------------------------------------
 
-// Four values of a parameter tensor. Random numbers are keyed by position, so that threads can
-// share the work.
-static void init_four(Philox r, bool normal, float bound, float deviation, float out[4])
+// Four values of a parameter tensor, normal unless deviation is 0. Random numbers are keyed by
+// position, so that threads can share the work.
+static void init_four(Philox r, float bound, float deviation, float out[4])
 {
     for (int i = 0; i < 4; i++)
         out[i] = bound * (2 * uniform_of(r.v[i]) - 1);
-    if (!normal)
+    if (deviation == 0)
         return;
     normal_pair(r.v[0], r.v[1], out);
     normal_pair(r.v[2], r.v[3], out + 2);
@@ -378,14 +372,11 @@ static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed,
     }
     int taps = layer->kernel_h * layer->kernel_w;
     float bound = 1 / sqrt((double)model->net->extents[layer->in].c * taps);
-    bool normal = layer->normal_init || layer->deviation > 0;
-    float deviation = layer->deviation > 0 ? layer->deviation
-                                           : sqrt(2.0 / ((double)layer->channels * taps));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < t->count; i += 4) {
         float four[4];
         int64_t left = t->count - i < 4 ? t->count - i : 4;
-        init_four(philox(seed, number, i), normal, bound, deviation, four);
+        init_four(philox(seed, number, i), bound, layer->deviation, four);
         memcpy(values + i, four, left * sizeof *four);
     }
 }
@@ -394,16 +385,16 @@ void model_init(Model *model, int64_t seed)
 {
     float *params = host_copy(model, model->params, model->param_count);
     float *buffers = host_copy(model, model->buffers, model->buffer_count);
-    float *values = xmalloc(largest_tensor(model) * sizeof *values);
     for (int i = 0; i < model->tensor_count; i++) {
         const ModelTensor *t = &model->tensors[i];
         if (t->kind == MODEL_COUNTER)
             continue;
         alive_beat();
+        float *values = xmalloc(t->count * sizeof *values);
         init_tensor(model, t, seed, i, values);
         model_import(model, t, t->kind == MODEL_BUFFER ? buffers : params, values);
+        free(values);
     }
-    free(values);
     host_copy_back(model, model->params, params, model->param_count);
     host_copy_back(model, model->buffers, buffers, model->buffer_count);
     model->batches_seen = 0;
@@ -565,7 +556,6 @@ static uint64_t fnv1a(uint64_t hash, const float *values, int64_t count)
 uint64_t model_hash(const Model *model)
 {
     float *arena = host_copy(model, model->params, model->param_count);
-    float *values = xmalloc(largest_tensor(model) * sizeof *values);
     const ModelTensor **order = xmalloc(model->tensor_count * sizeof *order);
     for (int i = 0; i < model->tensor_count; i++)
         order[i] = &model->tensors[i];
@@ -575,11 +565,12 @@ uint64_t model_hash(const Model *model)
         if (order[i]->kind != MODEL_WEIGHT && order[i]->kind != MODEL_VECTOR)
             continue;
         alive_beat();
+        float *values = xmalloc(order[i]->count * sizeof *values);
         model_export(model, order[i], arena, values);
         hash = fnv1a(hash, values, order[i]->count);
+        free(values);
     }
     free(order);
-    free(values);
     host_free(arena);
     return hash;
 }

@@ -28,7 +28,7 @@ static Layer *add_layer(Net *net, LayerType type, int in, const char *name, Exte
     layer->residual = -1;
     layer->out = net->value_count;
     layer->channels = extent.c;
-    snprintf(layer->name, sizeof layer->name, "%s", name);
+    snprintf(layer->name, sizeof layer->name, "%s%s", net->prefix, name);
     net->extents[net->value_count++] = extent;
     return layer;
 }

@@ -17,8 +17,8 @@ typedef struct Layer {
     int channels, kernel_h, kernel_w, stride, pad; // conv and pooling; channels: of the output
     bool bias, relu, linear;
     bool embeds;                    // its weights are two embeddings: of tokens and of positions
-    bool normal_init;               // Kaiming's normal by fan-out, else uniform by fan-in
-    double deviation;               // not 0: weights are normal with this deviation, biases 0
+    double deviation;               // weights are normal with this deviation, biases 0; if it is
+                                    // 0, both are uniform by fan-in
     int heads;                      // attention
     size_t begin, end;              // in the arena, of the parameters that have gradients
     size_t dead_at;                 // and of its other weights
@@ -36,6 +36,7 @@ enum { NET_MAX_LAYERS = 512, NET_MAX_VALUES = 512 };
 struct Net {
     Layer layers[NET_MAX_LAYERS];
     int layer_count;
+    char prefix[32];                // of the names of the next layers: "layer1.0."
     Extent extents[NET_MAX_VALUES];
     int readers[NET_MAX_VALUES];    // number of layers that read a value
     int value_count;

@@ -57,79 +57,60 @@ static void build_convnet(Net *net, int classes)
     net_linear(net, x, "fc", classes);
 }
 
-typedef struct Block {
-    char prefix[32];        // "layer1.0"
-    int width, stride, expansion;
-} Block;
-
-static int block_conv(Net *net, const Block *b, int in, const char *part, int channels, int kernel,
-                      int stride)
+// Normal with variance 2 / fan_out.
+static int resnet_conv(Net *net, int in, const char *name, int channels, int kernel, int stride)
 {
-    char name[56];
-    snprintf(name, sizeof name, "%s.%s", b->prefix, part);
     int out = net_conv(net, in, name, channels, kernel, stride, kernel / 2, false);
-    net->layers[net->layer_count - 1].normal_init = true;
+    net->layers[net->layer_count - 1].deviation = sqrt(2.0 / (channels * kernel * kernel));
     return out;
 }
 
-static int block_norm(Net *net, const Block *b, int in, int residual, const char *part, bool relu)
-{
-    char name[56];
-    snprintf(name, sizeof name, "%s.%s", b->prefix, part);
-    return net_norm(net, in, residual, name, relu);
-}
-
 // The shortcut around a block: the input itself, or a 1x1 convolution if the size changes.
-static int shortcut(Net *net, const Block *b, int x)
+static int shortcut(Net *net, int x, int channels, int stride)
 {
-    int channels = b->width * b->expansion;
-    if (b->stride == 1 && net->extents[x].c == channels)
+    if (stride == 1 && net->extents[x].c == channels)
         return x;
-    int y = block_conv(net, b, x, "downsample.0", channels, 1, b->stride);
-    return block_norm(net, b, y, -1, "downsample.1", false);
+    int y = resnet_conv(net, x, "downsample.0", channels, 1, stride);
+    return net_norm(net, y, -1, "downsample.1", false);
 }
 
 //   x -> conv3x3 -> norm, relu -> conv3x3 -> norm + shortcut(x), relu
-static int basic_block(Net *net, const Block *b, int x)
+static int basic_block(Net *net, int x, int width, int stride)
 {
-    int y = block_conv(net, b, x, "conv1", b->width, 3, b->stride);
-    y = block_norm(net, b, y, -1, "bn1", true);
-    y = block_conv(net, b, y, "conv2", b->width, 3, 1);
-    return block_norm(net, b, y, shortcut(net, b, x), "bn2", true);
+    int y = resnet_conv(net, x, "conv1", width, 3, stride);
+    y = net_norm(net, y, -1, "bn1", true);
+    y = resnet_conv(net, y, "conv2", width, 3, 1);
+    return net_norm(net, y, shortcut(net, x, width, stride), "bn2", true);
 }
 
 //   x -> conv1x1 -> norm, relu -> conv3x3 -> norm, relu -> conv1x1 -> norm + shortcut(x), relu
-static int bottleneck(Net *net, const Block *b, int x)
+static int bottleneck(Net *net, int x, int width, int stride)
 {
-    int y = block_conv(net, b, x, "conv1", b->width, 1, 1);
-    y = block_norm(net, b, y, -1, "bn1", true);
-    y = block_conv(net, b, y, "conv2", b->width, 3, b->stride);
-    y = block_norm(net, b, y, -1, "bn2", true);
-    y = block_conv(net, b, y, "conv3", b->width * b->expansion, 1, 1);
-    return block_norm(net, b, y, shortcut(net, b, x), "bn3", true);
+    int y = resnet_conv(net, x, "conv1", width, 1, 1);
+    y = net_norm(net, y, -1, "bn1", true);
+    y = resnet_conv(net, y, "conv2", width, 3, stride);
+    y = net_norm(net, y, -1, "bn2", true);
+    y = resnet_conv(net, y, "conv3", 4 * width, 1, 1);
+    return net_norm(net, y, shortcut(net, x, 4 * width, stride), "bn3", true);
 }
 
 static void build_resnet(Net *net, int classes, const int blocks[4], bool deep)
 {
-    int x = net_conv(net, 0, "conv1", 64, 7, 2, 3, false);
-    net->layers[0].normal_init = true;
+    int x = resnet_conv(net, 0, "conv1", 64, 7, 2);
     x = net_maxpool(net, net_norm(net, x, -1, "bn1", true), 3, 2, 1);
     for (int stage = 0; stage < 4; stage++)
         for (int i = 0; i < blocks[stage]; i++) {
-            Block b = { .width = 64 << stage, .stride = stage > 0 && i == 0 ? 2 : 1,
-                        .expansion = deep ? 4 : 1 };
-            snprintf(b.prefix, sizeof b.prefix, "layer%d.%d", stage + 1, i);
-            x = deep ? bottleneck(net, &b, x) : basic_block(net, &b, x);
+            int width = 64 << stage, stride = stage > 0 && i == 0 ? 2 : 1;
+            snprintf(net->prefix, sizeof net->prefix, "layer%d.%d.", stage + 1, i);
+            x = deep ? bottleneck(net, x, width, stride) : basic_block(net, x, width, stride);
         }
+    net->prefix[0] = '\0';
     net_linear(net, net_avgpool(net, x), "fc", classes);
 }
 
 // Its weights are normal with this deviation.
-static int gpt_linear(Net *net, const char *block, const char *part, int in, int outputs, bool bias,
-                      double deviation)
+static int gpt_linear(Net *net, int in, const char *name, int outputs, bool bias, double deviation)
 {
-    char name[56];
-    snprintf(name, sizeof name, "%s%s", block, part);
     int out = net_linear(net, in, name, outputs);
     Layer *layer = &net->layers[net->layer_count - 1];
     layer->bias = bias;
@@ -137,39 +118,32 @@ static int gpt_linear(Net *net, const char *block, const char *part, int in, int
     return out;
 }
 
-static int gpt_norm(Net *net, const char *block, const char *part, int in)
-{
-    char name[56];
-    snprintf(name, sizeof name, "%s%s", block, part);
-    return net_row_norm(net, in, name);
-}
-
 //   x -> norm -> qkv -> attention -> linear -> + x  ->  norm -> linear, GELU, linear -> + itself
-static int gpt_block(Net *net, const GptConfig *c, const char *block, int x)
+static int gpt_block(Net *net, const GptConfig *c, int x)
 {
     double residual = 0.02 / sqrt(2.0 * c->layers);     // 2 * layers such sums
-    int y = gpt_linear(net, block, "attn.c_attn", gpt_norm(net, block, "ln_1", x), 3 * c->width,
-                       true, 0.02);
+    int y = net_row_norm(net, x, "ln_1");
+    y = gpt_linear(net, y, "attn.c_attn", 3 * c->width, true, 0.02);
     y = net_attention(net, y, c->heads);
-    x = net_add(net, x, gpt_linear(net, block, "attn.c_proj", y, c->width, true, residual));
-    y = gpt_linear(net, block, "mlp.c_fc", gpt_norm(net, block, "ln_2", x), 4 * c->width, true,
-                   0.02);
-    y = gpt_linear(net, block, "mlp.c_proj", net_gelu(net, y), c->width, true, residual);
-    return net_add(net, x, y);
+    x = net_add(net, x, gpt_linear(net, y, "attn.c_proj", c->width, true, residual));
+    y = net_row_norm(net, x, "ln_2");
+    y = net_gelu(net, gpt_linear(net, y, "mlp.c_fc", 4 * c->width, true, 0.02));
+    return net_add(net, x, gpt_linear(net, y, "mlp.c_proj", c->width, true, residual));
 }
 
 // karpathy's minGPT: normalisation before each part, and a last layer of its own.
 static void build_gpt(Net *net, const GptConfig *c, int classes)
 {
-    int x = gpt_linear(net, "", "transformer", 0, c->width, false, 0.02);
+    int x = gpt_linear(net, 0, "transformer", c->width, false, 0.02);
     net->layers[0].embeds = true;
     x = net_add(net, -1, x);
     for (int i = 0; i < c->layers; i++) {
-        char block[32];
-        snprintf(block, sizeof block, "transformer.h.%d.", i);
-        x = gpt_block(net, c, block, x);
+        snprintf(net->prefix, sizeof net->prefix, "transformer.h.%d.", i);
+        x = gpt_block(net, c, x);
     }
-    gpt_linear(net, "", "lm_head", gpt_norm(net, "", "transformer.ln_f", x), classes, false, 0.02);
+    net->prefix[0] = '\0';
+    x = net_row_norm(net, x, "transformer.ln_f");
+    gpt_linear(net, x, "lm_head", classes, false, 0.02);
 }
 
 // MNIST and Fashion-MNIST are 28x28; LeNet and ResNet need 32x32, so they get a black frame.

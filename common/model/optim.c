@@ -114,27 +114,18 @@ double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epo
 
 static bool is_adamw(const Optim *optim) { return strcmp(optim->config->name, "adamw") == 0; }
 
-// As in minGPT, weights decay and vectors (biases, gamma, beta) do not. Importing ones as weights
-// finds their places in the arena, whatever its layout.
+// As in minGPT, weights decay and vectors (biases, gamma, beta) do not.
 static uint8_t *decays_new(Model *model)
 {
     size_t bytes = model->param_count / PARAM_ALIGN;
-    float *arena = xcalloc(model->param_count, sizeof *arena);
-    uint8_t *host = xcalloc(bytes, 1), *decays = device_alloc(model->device, bytes);
-    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
-        float *ones = xmalloc(t->count * sizeof *ones);
-        for (int64_t i = 0; i < t->count; i++)
-            ones[i] = 1;
-        if (t->kind == MODEL_WEIGHT)
-            model_import(model, t, arena, ones);
-        free(ones);
-    }
-    for (size_t i = 0; i < model->param_count; i++)
-        host[i / PARAM_ALIGN] |= arena[i] != 0;
+    uint8_t *host = xmalloc(bytes), *decays = device_alloc(model->device, bytes);
+    memset(host, 1, bytes);
+    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++)
+        if (t->kind == MODEL_VECTOR)
+            memset(host + t->offset / PARAM_ALIGN, 0, (t->count + PARAM_ALIGN - 1) / PARAM_ALIGN);
     copy_to_device(device_stream(model->device), decays, host, bytes);
     stream_sync(device_stream(model->device));
     free(host);
-    free(arena);
     return decays;
 }
 
