@@ -28,10 +28,10 @@ void spawn_options(Args *args, SpawnConfig *config)
 {
     *config = (SpawnConfig){ .timeout = 30 };
     args_add(args, ARGS_ROWS(
-        { "ranks", 'n', ARG_INT, &config->ranks, "N", "processes (0: one per GPU; 2 on a CPU)",
+        { "ranks", 'n', ARG_INT, &config->ranks, "N", "number of ranks (0: one per GPU; CPU: 2)",
           .min = 0, .max = 256 },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
-          "a rank is lost after this time without a heartbeat (0: never)", .min = 0, .max = 1e6 }));
+          "end the run if a rank has no heartbeat for so long (0: never)", .min = 0, .max = 1e6 }));
 }
 
 // --- the number of ranks -------------------------------------------------------------------------
@@ -55,7 +55,7 @@ static int count_gpus(void)
     waitpid(child, &status, 0);
     if (!counted && WIFEXITED(status))
         exit(WEXITSTATUS(status));      // the child has printed why
-    CHECK(counted, "does nvidia-smi work?", "counting GPUs: killed by signal %d", WTERMSIG(status));
+    CHECK(counted, "does nvidia-smi work?", "counting GPUs crashed: signal %d", WTERMSIG(status));
     return count;
 }
 
@@ -65,9 +65,9 @@ static int count_ranks(const SpawnConfig *config)
         return config->ranks > 0 ? config->ranks : 2;
     int gpus = count_gpus();
     CHECK(gpus > 0, "nvidia-smi shows the GPUs; CUDA_VISIBLE_DEVICES may hide them; --backend cpu "
-          "needs none", "no GPU is there");
-    CHECK(config->ranks <= gpus || comm_shares_devices, "fewer ranks (-n), at most one per GPU",
-          "%d ranks, but %d GPU%s", config->ranks, gpus, gpus == 1 ? "" : "s");
+          "needs none", "this process finds no GPU");
+    CHECK(config->ranks <= gpus || comm_shares_devices, "start at most one rank per GPU (-n)",
+          "%d ranks, but only %d GPU%s", config->ranks, gpus, gpus == 1 ? "" : "s");
     return config->ranks > 0 ? config->ranks : gpus;
 }
 
@@ -97,7 +97,7 @@ void spawn(const SpawnConfig *config, World *world)
     Supervisor *parent = supervise_new(store.size, 0, store.size);
     for (int rank = 0; rank < store.size; rank++) {
         pid_t pid = supervise_fork(parent, rank, config->timeout > 0 ? config->timeout : INFINITY);
-        CHECK(pid >= 0, "fewer ranks (-n); ulimit -u", "rank %d: fork: %s", rank, strerror(errno));
+        CHECK(pid >= 0, "start fewer ranks (-n)", "rank %d: fork: %s", rank, strerror(errno));
         if (pid == 0) {
             join(&store, rank, world);
             return;

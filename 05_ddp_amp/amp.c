@@ -42,27 +42,27 @@ void amp_options(Args *args, AmpConfig *config)
                            .compress = "none" };
     args_add(args, ARGS_ROWS(
         { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
-          "mixed precision (auto: what the device has instructions for)" },
+          "16-bit type to compute in (auto: if the device has instructions for it)" },
         { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
-          "a fixed factor on the loss (0: fp16 adapts one, others need none)", 0, 0x1p40 },
+          "fixed factor on the loss (0: fp16 adapts one, other types need none)", 0, 0x1p40 },
         { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
-          "fp16: steps without overflow that double the loss scale", 1, 1e9,
+          "fp16: double the loss scale after N steps without overflow", 1, 1e9,
           .needs = "amp auto|fp16" },
         { "accumulate", 0, ARG_INT, &config->accumulate, "K",
           "process a batch in up to K parts, then take one step", 1, 65536 },
         { "clip-norm", 0, ARG_DOUBLE, &config->clip_norm, "X",
-          "limit for the norm of all gradients together (0: none)", 0, 1e9 },
+          "scale gradients down if their common norm exceeds X (0: never)", 0, 1e9 },
         { "compress", 0, ARG_CHOICE, &config->compress, "none|bf16|fp16",
-          "type in which gradients are sent" }));
+          "type in which gradients are sent (none: f32)" }));
 }
 
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size)
 {
     if (config->accumulate > batch_size)
-        args_reject(args, "accumulate", "a batch of %d images cannot be split into %d parts",
+        args_reject(args, "accumulate", "a batch of %d samples cannot be split into %d parts",
                     batch_size, config->accumulate);
     if (config->loss_scale > 0 && config->loss_scale < LOSS_SCALE_LEAST)
-        args_reject(args, "loss-scale", "%g is too small", config->loss_scale);
+        args_reject(args, "loss-scale", "%g is less than 2^-24", config->loss_scale);
     if (config->clip_norm > 0 && config->clip_norm < FLT_MIN)
         args_reject(args, "clip-norm", "%g is too small", config->clip_norm);
 }
@@ -232,7 +232,7 @@ static void introduce_type(const Amp *amp, Log *log)
     if (!automatic && ops_emulates(amp->model->device, type))
         why = ", emulated: slow, for learning only";
     else if (automatic && type == TYPE_F32)
-        why = ": no 16-bit instructions here";
+        why = ": this device has no 16-bit instructions";
     if (amp->sum)
         snprintf(parts, sizeof parts, " | in parts of %d", amp->model->config.batch);
     log_say(log, "   == amp: %s%s%s", type == TYPE_F32 ? "off" : type_names[type], why, parts);

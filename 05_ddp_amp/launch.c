@@ -36,15 +36,15 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks per node", .min = 1, .max = 256 },
-        { "nnodes", 0, ARG_INT, &l->nodes, "N", "machines", .min = 1, .max = 4096 },
-        { "node-rank", 0, ARG_INT, &l->node, "N", "this machine, from 0", .min = 0, .max = 4095 },
-        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "on several machines: the first one" },
+        { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks on a node", .min = 1, .max = 256 },
+        { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
+        { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's, from 0", .min = 0, .max = 4095 },
+        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "several machines: the first one" },
         { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; with "
           "several machines 29500)", .min = 0, .max = 65535 },
         { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to restart all ranks after one "
           "has failed", .min = 0, .max = 1e6 },
-        { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write output to DIR/rank3.log and so on" }));
+        { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write rank 3's output to DIR/rank3.log" }));
 }
 
 static void parse(Launch *l, int argc, char **argv)
@@ -55,15 +55,15 @@ static void parse(Launch *l, int argc, char **argv)
     args_parse(&args, argc, argv);
     l->program = args.rest;
     if (l->node >= l->nodes)
-        args_reject(&args, "node-rank", "%d of --nnodes %d: they count from 0", l->node, l->nodes);
+        args_reject(&args, "node-rank", "%d is too large: --nnodes is %d", l->node, l->nodes);
     if (l->nodes > 1 && !l->master)
-        args_reject(&args, "master-addr", "on several machines all must know where rank 0 is");
+        args_reject(&args, "master-addr", "missing: with --nnodes all must know rank 0's host");
     if (l->nodes > 1 && !args_given(&args, "master-port"))
         l->port = 29500;
     if (l->nodes > 1 && l->port == 0)
-        args_reject(&args, "master-port", "on several machines all must know it: not 0");
+        args_reject(&args, "master-port", "cannot be 0 with --nnodes: all must know it");
     if (!l->program[0])
-        FAIL_USAGE("launch -- PROGRAM", "no program given");
+        FAIL_USAGE("launch -n 2 -- PROGRAM", "launch: no program was given");
     if (l->logs && mkdir(l->logs, 0777) != 0 && errno != EEXIST)
         FAIL_USAGE("", "--log-dir %s: %s", l->logs, strerror(errno));
 }
@@ -134,7 +134,7 @@ static void redirect(const Launch *l, int rank, int start)
     time_t now = time(NULL);
     snprintf(path, sizeof path, "%s/rank%d.log", l->logs, rank);
     int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    CHECK(file >= 0, "--log-dir: a directory that can be written", "%s: %s", path, strerror(errno));
+    CHECK(file >= 0, "--log-dir needs a writable directory", "%s: %s", path, strerror(errno));
     strftime(when, sizeof when, "%F %T", localtime(&now));
     dprintf(file, "--- rank %d, start %d, %s\n", rank, start + 1, when);
     dup2(file, STDOUT_FILENO);
@@ -170,7 +170,7 @@ static void start_all(Launch *l, int start)
     set_environment(l, start);
     for (int local = 0; local < l->ranks; local++) {
         pid_t pid = supervise_fork(l->supervisor, l->node * l->ranks + local, 0);
-        CHECK(pid >= 0, "fewer processes; ulimit -u", "fork: %s", strerror(errno));
+        CHECK(pid >= 0, "start fewer ranks (-n)", "cannot start a rank: fork: %s", strerror(errno));
         if (pid == 0)
             run_program(l, local, start);
     }
@@ -183,7 +183,7 @@ static bool wait_to_restart(Launch *l, int start, int *status)
     if (*status == 0 || start == l->restarts || supervise_pause(l->supervisor, 0))
         return false;
     if (*status == EXIT_USAGE || *status == EXIT_DIVERGED) {
-        WARN("", "no restart: it would end with status %d again", *status);
+        WARN("", "no restart: a rank would fail again with status %d", *status);
         return false;
     }
     WARN("", "restart %d of %d in %.3g s", start + 1, l->restarts, pause);

@@ -28,14 +28,14 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
 {
     *c = (RendezvousConfig){ .rank = -1, .size = -1, .local_rank = -1, .port = -1, .timeout = 30 };
     args_add(args, ARGS_ROWS(
-        { "rank", 0, ARG_INT, &c->rank, "N", "this process's rank", -1, MOST, .own = true },
-        { "world-size", 0, ARG_INT, &c->size, "N", "number of ranks", -1, MOST, .own = true },
-        { "local-rank", 0, ARG_INT, &c->local_rank, "N", "rank on machine", -1, MOST, .own = true },
+        { "rank", 0, ARG_INT, &c->rank, "N", "this process's rank (-1: auto)", -1, MOST, true },
+        { "world-size", 0, ARG_INT, &c->size, "N", "number of ranks (-1: auto)", -1, MOST, true },
+        { "local-rank", 0, ARG_INT, &c->local_rank, "N", "rank on this machine", -1, MOST, true },
         { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .own = true },
-        { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port", -1, MOST, .own = true },
-        { "iface", 0, ARG_STRING, &c->interface, "NAME", "network, such as eth0", .own = true },
-        { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS", "limit for all ranks to connect; "
-          "later, for a rank without a heartbeat (0: none)", .min = 0, .max = 1e6 }));
+        { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
+        { "iface", 0, ARG_STRING, &c->interface, "NAME", "interface, such as eth0", .own = true },
+        { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS", "how long ranks may take to "
+          "connect, and later be without a heartbeat (0: no limit)", .min = 0, .max = 1e6 }));
 }
 
 static void name_rank(const World *world)       // in messages
@@ -98,14 +98,14 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
                       .local_size = number("LOCAL_WORLD_SIZE") };
     if (world->rank < 0 || world->size < 0)
         FAIL_USAGE("set both, or neither",
-                   "of RANK (--rank) and WORLD_SIZE (--world-size) there is only one");
+                   "only one of RANK (--rank) and WORLD_SIZE (--world-size) is given");
     if (world->rank >= world->size)
-        FAIL_USAGE("ranks count from 0", "RANK is %d, but WORLD_SIZE is %d", world->rank,
+        FAIL_USAGE("ranks are numbered from 0", "RANK is %d, but WORLD_SIZE is %d", world->rank,
                    world->size);
     name_rank(world);
     if (world->size > 1 && (!host || port <= 0))
-        FAIL_USAGE("the host of rank 0, and any free port there, the same for all ranks",
-                   "WORLD_SIZE is %d, but there is no %s", world->size,
+        FAIL_USAGE("give all ranks the host of rank 0 and a free port there",
+                   "WORLD_SIZE is %d, but %s is not set", world->size,
                    host ? "MASTER_PORT" : "MASTER_ADDR");
     if (world->size > 1)
         meet_at(host, port, world, store);
@@ -115,8 +115,8 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
 
 static void mpi_is_late(int signal)
 {
-    static const char text[] = "MPI_Init does not return within --timeout: does Open MPI try a "
-                               "network that leads nowhere? --iface NAME names a better one\n";
+    static const char text[] = "MPI_Init did not return within --timeout. Perhaps Open MPI tries "
+                               "an unreachable network: --iface NAME chooses another one\n";
     ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
     (void)written;                  // stderr may be closed
     _exit(EXIT_FAILED);
@@ -213,7 +213,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     trace_among(world->rank, world->size > 1 ? world->run : NULL);
     int cores = agree_neighbours(world), all = machine_parent_cores();
     if (strcmp(source, "Open MPI") == 0 && world->rank == 0 && cores < all)
-        WARN("mpirun --bind-to none gives all", "the ranks on this machine may use %d of %d cores",
+        WARN("mpirun --bind-to none allows all", "this machine's ranks may use only %d of %d cores",
              cores, all);
     introduce(source, world);
     char *options = args_shared(args);

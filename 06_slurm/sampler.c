@@ -20,14 +20,14 @@ void sampler_options(Args *args, bool *drop_last)
 {
     args_add(args, ARGS_ROWS(
         { "drop-last", 0, ARG_FLAG, drop_last, NULL,
-          "drop the samples that do not divide evenly, instead of using some twice" }));
+          "drop samples that ranks cannot share evenly, instead of using some twice" }));
 }
 
 void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int64_t seed, int rank,
                   int size)
 {
     *sampler = (Sampler){ count, rank, size, shuffle, drop_last, seed, 0 };
-    CHECK(sampler_share(sampler) > 0, "without --drop-last some are repeated",
+    CHECK(sampler_share(sampler) > 0, "without --drop-last some samples are used twice",
           "%d samples are not enough for %d ranks", count, size);
 }
 

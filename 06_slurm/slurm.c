@@ -20,8 +20,8 @@ static const unsigned long last_step = 0xfffffff0;
 void slurm_options(Args *args, const char **meet)
 {
     args_add(args, ARGS_ROWS(
-        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "the ranks meet through a file on a disk "
-          "that all hosts see", .own = true }));
+        { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "under Slurm: meet through a file on "
+          "a disk that all hosts see", .own = true }));
 }
 
 // --- which rank is this? -------------------------------------------------------------------------
@@ -101,7 +101,7 @@ static int step_port(void)
 const char *slurm_first_host(void)
 {
     const char *hosts = get("SLURM_STEP_NODELIST");
-    CHECK(hosts, "--master-addr HOST", "SLURM_STEP_NODELIST is not set");
+    CHECK(hosts, "use --master-addr HOST", "SLURM_STEP_NODELIST is not set");
     return first_host(hosts);
 }
 
@@ -116,8 +116,8 @@ static void leave_loopback(const char *host, TcpAddress address)
     if (tcp_is_loopback(address) && node && strcmp(host, node) == 0)
         tcp_own_address(NULL, address, &error);
     CHECK(!tcp_is_loopback(address),
-          "--master-addr ADDRESS; or --rendezvous file:PATH --iface NAME",
-          "%s is %s on this host, which leads to no other", host, address);
+          "use --master-addr ADDRESS; or --rendezvous file:PATH --iface NAME",
+          "%s is %s on this host: no other host can reach it", host, address);
 }
 
 // Rank 0 listens on a free port and writes its address to a file.
@@ -148,7 +148,7 @@ static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConf
 void slurm_place(const RendezvousConfig *c, const World *world, TcpStoreConfig *store)
 {
     if (c->meet && (strncmp(c->meet, "file:", 5) != 0 || !c->meet[5]))
-        fail_at(__FILE__, __LINE__, EXIT_USAGE, "file:PATH", "--rendezvous %s: not file:PATH",
+        fail_at(__FILE__, __LINE__, EXIT_USAGE, "", "--rendezvous %s: it is not file:PATH",
                 c->meet);
     snprintf(store->run, sizeof store->run, "%s", run_name());
     store->rank = world->rank;

@@ -65,13 +65,13 @@ static void train_options(Args *args, Config *c)
     args_add(args, ARGS_ROWS(
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
         { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of each process", 1, 65536 },
-        { "seed", 0, ARG_INT64, &c->seed, "N", "seed of weights, order and augmentation", 0, 1e15 },
-        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads of a device (0: its share)",
+        { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
+        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: its share)",
           .min = 0, .max = 1024, .own = true },
-        { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "a new order each epoch" },
-        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after N steps", 1, 1e9 },
+        { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
+        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after N steps in all", 1, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL,
-          "train and evaluate one batch; save nothing" }));
+          "train and evaluate with one batch; save nothing" }));
 }
 
 static void parse(Args *args, Config *c, int argc, char **argv)
@@ -456,7 +456,7 @@ static void load_weights(Job *job)
     model_init(job->model, job->config->seed);
     if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
         FAIL_ERROR(&error);
-    CHECK(weights || !c->evaluate, "name the file", "%s is not there: nothing to evaluate",
+    CHECK(weights || !c->evaluate, "name a checkpoint", "%s: no such file to evaluate",
           c->save);
 }
 

@@ -31,9 +31,9 @@ void ddp_options(Args *args, DdpConfig *config)
     args_add(args, ARGS_ROWS(
         { "bucket-mb", 0, ARG_DOUBLE, &config->bucket_mb, "MIB",
           "size of a bucket of gradients (0: all at once, after backward)", 0, 65536 },
-        { "overlap", 0, ARG_BOOL, &config->overlap, "0|1", "with backward", .needs = "bucket-mb" },
-        { "sync-bn", 0, ARG_FLAG, &config->sync_bn, NULL,
-          "BatchNorm uses the statistics of all ranks' batches" }));
+        { "overlap", 0, ARG_BOOL, &config->overlap, "0|1",
+          "send gradients while backward still runs", .needs = "bucket-mb" },
+        { "sync-bn", 0, ARG_FLAG, &config->sync_bn, NULL, "BatchNorm over all ranks' batches" }));
     comm_options(args, &config->comm);
 }
 

@@ -44,7 +44,7 @@ void eval_options(Args *args, EvalConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "show-naive", 0, ARG_FLAG, &config->show_naive, NULL,
-          "also print the mean of means over padded shares" }));
+          "also print the mean of means that many scripts print" }));
     result_options(args, &config->result);
 }
 

@@ -27,7 +27,7 @@ void virtual_options(Args *args, VirtualConfig *config)
     *config = (VirtualConfig){ 0 };
     args_add(args, ARGS_ROWS(
         { "virtual-ranks", 0, ARG_INT, &config->ranks, "V",
-          "ranks of the run, on any number of processes that divides V: the same bits", 1, 4096 }));
+          "compute as V ranks: equal bits on any number of processes that divides V", 1, 4096 }));
 }
 
 void virtual_check_options(const Args *args, const VirtualConfig *config, const DdpConfig *ddp,
@@ -51,7 +51,7 @@ void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world)
 {
     int ranks = config->ranks > 0 ? config->ranks : world->size, count = ranks / world->size;
     if (ranks % world->size != 0)
-        FAIL_USAGE("the number of processes must divide it", "--virtual-ranks %d cannot be shared "
+        FAIL_USAGE("choose a multiple of the processes", "--virtual-ranks %d cannot be shared "
                    "by %d processes", ranks, world->size);
     *v = (Virtual){ .given = config->ranks > 0, .ranks = ranks, .first = world->rank * count,
                     .count = count };
@@ -135,7 +135,7 @@ void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *
     if (!v->given)
         return;
     agree_same(world, "device", device_name(model->device));
-    log_say(log, "   == virtual ranks: %d, %d in each process", v->ranks, v->count);
+    log_say(log, "   == virtual ranks: %d in all, %d in each process", v->ranks, v->count);
     v->sums = device_alloc(model->device, (v->sent + 1) * sizeof *v->sums);
     v->others = device_alloc(model->device, model->buffer_count * sizeof *v->others);
     if (v->count > 1 && !device_shares_memory(model->device))

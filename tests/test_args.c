@@ -174,11 +174,11 @@ static const char *const wrong[][2] = {
     { "-b|0x10", "whole number" },
     { "--lr|nan", "'nan' is not a number from -1 to 1000000" },
     { "--lr|1e999", "number from" },
-    { "--arch|resnet", "'resnet' is none of lenet|resnet18" },
+    { "--arch|resnet", "'resnet' is not one of lenet|resnet18" },
     { "--devices|65", "whole number from 1 to 64" },
-    { "--devices|1,", "rising list" },
-    { "--devices|1,1", "rising list" },
-    { "--devices|0,99999999999999999999", "rising list" },
+    { "--devices|1,", "ascending list" },
+    { "--devices|1,1", "ascending list" },
+    { "--devices|0,99999999999999999999", "ascending list" },
     { "--sa\nve", "unknown option '--sa?ve'" },
     { "--lr|1\n2\033[2J", "'1?2?[2J'" },
 };
@@ -352,7 +352,7 @@ TEST(wrong_config_files)
     EXPECT(fwrite("\0lr = 2\n", 1, 8, out) == 8 && fclose(out) == 0, "%s", path);
     snprintf(line, sizeof line, "--config|%s", path);
     EXPECT_EQ_INT(status_of(line), EXIT_USAGE);
-    EXPECT(strstr(said, "zero.conf: not a text: byte 8 is zero\n") != NULL, "%s", said);
+    EXPECT(strstr(said, "zero.conf is not a text file: byte 8 is zero\n") != NULL, "%s", said);
     EXPECT_EQ_INT(status_of("--config|/no/such.conf"), EXIT_USAGE);
     EXPECT_EQ_STR(said, "train: --config: /no/such.conf: No such file or directory\n");
     EXPECT_EQ_INT(status_of("--config|/"), EXIT_USAGE);

@@ -147,7 +147,7 @@ TEST(a_different_optimizer)
         EXPECT(save(&a, path, &err), "%s", err.text);
         config.name = names[1 - i];
         Run b = new_run("convnet", 1, 10, 2);
-        snprintf(text, sizeof text, "it holds the state of --optim %s", names[i]);
+        snprintf(text, sizeof text, "it holds the optimizer state of --optim %s", names[i]);
         EXPECT(!load(&b, path, &err) && strstr(err.text, text), "%s", err.text);
         EXPECT(!same_weights(&a, &b), "%s: a refused file changed the weights", names[i]);
         EXPECT(load_weights(&b, path, &err) && same_weights(&a, &b), "%s", err.text);
@@ -276,7 +276,7 @@ TEST(a_different_model)
     Edit e;
     edit_begin(&e, "lenet", 1, 10);
     expect_refused(edit_end(&e), "convnet", false, "tensor conv1.weight is F32 (6, 1, 5, 5), but "
-                   "must be F32 (16, 1, 5, 5)", "a lenet trained on cifar10; use that --arch");
+                   "must be F32 (16, 1, 5, 5)", "a lenet trained on cifar10; use the same --arch");
     edit_begin(&e, "lenet", 1, 100);
     expect_refused(edit_end(&e), "lenet", true,
                    "tensor fc3.weight is F32 (100, 84), but must be F32 (10, 84)", "--data");
@@ -421,22 +421,22 @@ static const struct {
     { 4, 0, 4, 128, 20, 7, 3, NULL },
     { 4, 6, 0, 256, 10, 7, 3, NULL },
     { 0, 6, 2, 256, 10, 7, 3, NULL },
-    { 0, 6, 0, 128, 20, 7, 0, "in the middle of an epoch of batches of 256, not 128" },
-    { 4, 6, 4, 128, 20, 7, 0, "in the middle of an epoch of batches of 256, not 128" },
+    { 0, 6, 0, 128, 20, 7, 0, "in an epoch with batches of 256 samples, not 128" },
+    { 4, 6, 4, 128, 20, 7, 0, "in an epoch with batches of 256 samples, not 128" },
     { 4, 6, 4, 256, 6, 7, 3, NULL },        // trained, but not evaluated
-    { 4, 6, 4, 256, 5, 7, 0, "after step 6 of an epoch, which now has 5" },
+    { 4, 6, 4, 256, 5, 7, 0, "after step 6 of an epoch that now has only 5" },
     { 4, 0, 4, 256, 10, 8, 0, "--seed 7, not 8" },
     { 4, 6, 4, 256, 10, 8, 0, "--seed 7, not 8" },
     { 4, 6, 2, 128, 20, 7, 4, "net: ranks 4 -> 2, global batch 256 -> 128; the rest of epoch 4" },
     { 0, 6, 2, 128, 20, 7, 4, "net: ranks 1 -> 2, global batch 256 -> 128; the rest of epoch 4" },
     { 4, 6, 2, 256, 5, 7, 4, "global batch 256 -> 256; the rest of epoch 4 is skipped" },
     { 4, 6, 2, 256, 10, 7, 3, "ranks 4 -> 2, global batch 256 -> 256\n" },
-    { 4, 0, 2, 128, 20, 7, 3, "global batch 256 -> 128\nhint: check the learning rate" },
+    { 4, 0, 2, 128, 20, 7, 3, "global batch 256 -> 128\nhint: adapt the learning rate" },
     { 0, 6, 0, 256, 10, 7, 3, NULL, .saved_order = 1, .order = 1 },
     { 0, 6, 0, 256, 10, 7, 3, NULL, .saved_order = 0, .order = 1 },
     { 0, 0, 0, 256, 10, 7, 3, NULL, .saved_order = 1, .order = 2 },
-    { 0, 6, 0, 256, 10, 7, 0, "an epoch of other samples", .saved_order = 1, .order = 2 },
-    { 4, 6, 2, 128, 20, 7, 0, "an epoch of other samples", .saved_order = 1, .order = 2 },
+    { 0, 6, 0, 256, 10, 7, 0, "an epoch with other samples", .saved_order = 1, .order = 2 },
+    { 4, 6, 2, 128, 20, 7, 0, "an epoch with other samples", .saved_order = 1, .order = 2 },
 };
 
 static void continue_run(int i)

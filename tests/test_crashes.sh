@@ -122,7 +122,7 @@ stops() # stops NAME N RANK WHEN
 {
     hit "$@" STOP
     is_over "$1" 1 8 2.9
-    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) is stopped for 3[.0-9]* s: "
+    names "$1" "rank $3 of $2 \\([^,]*, pid $(cat "$1/struck")\\) has been stopped for 3[.0-9]* s: "
 }
 hangs() # hangs NAME N RANK WHEN
 {

@@ -199,17 +199,17 @@ typedef struct Damage {
 TEST(idx_damage_is_named)
 {
     static const Damage damages[] = {
-        { false, 3, { 1 }, 1, 0, "magic number 00000801 at byte 0, not 00000803" },
-        { true, 3, { 3 }, 1, 0, "magic number 00000803 at byte 0, not 00000801" },
-        { false, 4, { 0, 0, 0, 0 }, 4, 0, "0 items at byte 4" },
+        { false, 3, { 1 }, 1, 0, "begins with the number 00000801, not 00000803" },
+        { true, 3, { 3 }, 1, 0, "begins with the number 00000803, not 00000801" },
+        { false, 4, { 0, 0, 0, 0 }, 4, 0, "its header claims 0 items" },
         { false, 7, { 1 }, 1, 0, "the file is too long" },
         { false, 7, { 3 }, 1, 0, "the file is too short" },
-        { false, 4, { 0x80, 0, 0, 0 }, 4, 0, "2147483648 items at byte 4" },
-        { false, 4, { 0x7f, 0xff, 0xff, 0xff }, 4, 0, "2147483647 items at byte 4, in a file of" },
-        { false, 11, { 29 }, 1, 0, "images of 29x28 at byte 8, not 28x28" },
+        { false, 4, { 0x80, 0, 0, 0 }, 4, 0, "its header claims 2147483648 items" },
+        { false, 4, { 0x7f, 0xff, 0xff, 0xff }, 4, 0, "its header claims 2147483647 items, its size is" },
+        { false, 11, { 29 }, 1, 0, "its images have 29x28 pixels, not 28x28" },
         { true, 7, { 3 }, 1, 1, "3 labels for the 2 images of " },
         { true, 0, { 0 }, 0, 1, "the file is too long" },
-        { true, 8 + 1, { 10 }, 1, 0, "label 10 of image 1" },
+        { true, 8 + 1, { 10 }, 1, 0, "image 1 has label 10" },
     };
     static uint8_t bytes[2][IMAGES_MAX + 1];
     const char *paths[2] = { test_path("damaged-images"), test_path("damaged-labels") };
@@ -337,7 +337,7 @@ TEST(cifar100_is_read)
         data_close(&data);
     }
     bytes_put(dir, "train.bin", (int64_t)41234 * 3074 + 1, "\x64", 1);
-    expect_refused(dir, "train.bin: record 41234 has label 100", "100 classes");
+    expect_refused(dir, "train.bin: record 41234 has label 100", "labels are 0 to 99");
 }
 
 TEST(damaged_cifar_is_refused)
@@ -345,7 +345,7 @@ TEST(damaged_cifar_is_refused)
     const char *dir = test_path("broken");
     cifar10_make(dir);
     EXPECT_EQ_INT(truncate(test_path("broken/data_batch_5.bin"), 15365000), 0);
-    expect_refused(dir, "data_batch_5.bin: read at byte 15365000", "the file is too short");
+    expect_refused(dir, "data_batch_5.bin: reading failed at byte 15365000", "the file is too short");
     cifar_file_make(dir, "data_batch_4.bin", 10001, 1);
     expect_refused(dir, "data_batch_4.bin", "the file is too long");
     unlink(test_path("broken/data_batch_3.bin"));
@@ -353,7 +353,7 @@ TEST(damaged_cifar_is_refused)
     EXPECT_EQ_INT(mkfifo(test_path("broken/data_batch_3.bin"), 0600), 0);
     expect_refused(dir, "data_batch_3.bin: not a regular file", "");
     mkdir(test_path("empty"), 0755);
-    expect_refused(test_path("empty"), "empty: no data set in this directory", "");
+    expect_refused(test_path("empty"), "empty: this is no data set", "");
 }
 
 // --- finding a data set --------------------------------------------------------------------------
@@ -403,7 +403,7 @@ TEST(sample_counts_limit_the_sets)
     }
     config.test_count = TEST_N + 1;
     EXPECT(!data_open(&data, &config, 0, &err), "opened with more samples than the set has");
-    EXPECT(says(&err, "--test-samples 11") && says(&err, "has 10"), "%s", err.text);
+    EXPECT(says(&err, "--test-samples 11") && says(&err, "has only 10"), "%s", err.text);
 }
 
 TEST(only_training_images_are_augmented)

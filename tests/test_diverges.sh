@@ -30,9 +30,9 @@ lines() { check "at most $1 lines" [ "$(wc -l <err)" -le "$1" ]; }
 
 while read -r n every; do
     fails 3 "$train" -n $n --lr 900 -p $every --save nan.st
-    says "\[(rank 0/$n )?.*the loss is not finite in epoch 1, by step [0-9]+; nothing was saved since"
+    says "\[(rank 0/$n )?.*the loss is not finite in epoch 1, at or before step [0-9]+; nothing was saved since"
     lines $((2 * n))
-    check "all ranks name the same step" [ "$(sed -n 's/.*by step \([0-9]*\);.*/\1/p' err | sort -u | wc -l)" = 1 ]
+    check "all ranks name the same step" [ "$(sed -n 's/.*before step \([0-9]*\);.*/\1/p' err | sort -u | wc -l)" = 1 ]
     check "nothing saved" not compgen -G 'nan.st*'
 done <<'END'
 1 1
@@ -46,13 +46,13 @@ check "bad: builds" build_with bad 03_ddp_fork \
 for options in "-n 2 -p 5" "-n 3 -p 5 --bucket-mb 0" "-n 3 -p 5 --check-collectives"; do
     # shellcheck disable=SC2086
     fails 3 ./bad $options --save nan.st
-    says "rank 0/[23] .*a gradient \(of some rank\) is not finite in epoch 1, by step 15; nothing was saved"
+    says "rank 0/[23] .*a gradient of some rank is not finite in epoch 1, at or before step 15; nothing was saved"
     lines 2
     check "nothing saved" not compgen -G 'nan.st*'
 done
 # The run ends before the number is read: no checkpoint either.
 fails 3 ./bad -n 2 -p 100 --save nan.st --max-steps 14
-says "by step 14; nothing was saved"
+says "at or before step 14; nothing was saved"
 check "nothing saved" not compgen -G 'nan.st*'
 
 # Without that check, no later step changes the weights of any rank.
@@ -79,31 +79,31 @@ last="after epoch 1, step 2, in [a-z ]+; last collective: #[0-9]+"
 calls="communicator gradients: rank 0 calls"
 for n in 2 3; do
     fails 1 ./another -n $n --timeout 1
-    says "all wait for each other, for 1 s now$"
+    says "all ranks have been waiting for each other for 1 s$"
     says "rank 0 of [23] \(.*, pid [0-9]+\) waits: $last all_reduce of [0-9]+ \(gradients\), in backward$"
     says "rank 1 of [23] \(.*, pid [0-9]+\) waits: $last broadcast of [0-9]+ \(gradients\), in backward$"
-    says "^  #[0-9]+ +all_reduce of ([0-9]+) \(gradients\), in backward +broadcast of \1 .*<- here they part$"
+    says "^  #[0-9]+ +all_reduce of ([0-9]+) \(gradients\), in backward +broadcast of \1 .*<- first difference$"
     lines $((n + 7))
     fails 1 ./another -n $n --check-collectives
     values=$(sed -n 's/.*all_reduce #8 of \([0-9]*\) f32.*/\1/p' err)
-    says "$calls all_reduce #8 of ${values:-0} f32, rank 1 calls broadcast #8 of $values f32 from rank 0"
+    says "$calls all_reduce #8 of ${values:-0} f32, but rank 1 calls broadcast #8 of $values f32 from rank 0"
     lines 3
     fails 1 ./fewer -n $n --check-collectives
-    says "$calls all_reduce #8 of $values f32, rank 1 calls all_reduce #8 of $((values - 1)) f32"
+    says "$calls all_reduce #8 of $values f32, but rank 1 calls all_reduce #8 of $((values - 1)) f32"
     lines 3
     fails 1 ./fewer -n $n
     lines 5
 done
 fails 1 ./left_out -n 2 --timeout 1
-says "all wait for each other, for 1 s now"
+says "all ranks have been waiting for each other for 1 s"
 says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: #[0-9]+ broadcast"
 fails 1 ./left_out -n 2 --check-collectives
-says "rank 0 calls all_reduce #[0-9]+ of $values f32, rank 1 calls broadcast #"
+says "rank 0 calls all_reduce #[0-9]+ of $values f32, but rank 1 calls broadcast #"
 
 # Different weights at the end are an error that names the rank.
 check "apart: builds" build_with apart 03_ddp_fork ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"
 fails 1 ./apart -n 3 --bucket-mb 0 --max-steps 5
-says "the ranks have come apart: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
+says "the ranks have diverged: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
 lines 3
 
 # --- a late rank ---------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ step="    forward_backward(job, job->batch);"
 check "late: builds" build_with late 03_ddp_fork train.c "$step" \
     "if (job->world.rank == 1) { extern int usleep(unsigned); usleep(30000); } $step"
 expect 0 "weight hash" ./late -n 3 "${small[@]}" --train-samples 1440 --epochs 1
-check "the rank that is late in each step is named" grep -qE "rank 1 was last in [0-9]+ % of the steps, by [0-9.]+ ms" \
-    "$TMP/output"
+check "the rank that is late in each step is named" \
+    grep -qE "waited for rank 1 in [0-9]+ % of the steps, [0-9.]+ ms of [0-9.]+ ms" "$TMP/output"
 
 # --- a long evaluation ---------------------------------------------------------------------------
 

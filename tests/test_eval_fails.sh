@@ -21,7 +21,7 @@ check "before any training" not says "== step:"
 "$train" "${small[@]}" -e --init net.st >/dev/full 2>output
 status=$?
 check "a full device: status $status" test $status = 1
-check "a full device: the message" says "stdout: No space left on device: lines are missing"
+check "a full device: the message" says "stdout: No space left on device: some lines of the output are missing"
 
 # --- no result ----------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ offset=$(head -c $((header + 8)) net.st | tail -c +9 | sed 's/.*"fc.weight":{[^}
 cp net.st nan.st
 for _ in {1..64}; do printf '\377\377\177\177'; done |
     dd of=nan.st bs=1 seek=$((header + 8 + offset)) conv=notrunc status=none
-expect 3 "hint: take an earlier checkpoint" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan
+expect 3 "hint: load an earlier checkpoint" ranks 3 "$train" "${small[@]}" -e --init nan.st --predictions nan
 check "no result" not says "== test"
 check "no file" test ! -e nan
 # A temporary file that a killed program left is removed.

@@ -112,7 +112,7 @@ check "three ranks evaluate" evaluated_alike 3
 # --- errors -----------------------------------------------------------------------------------------------
 
 export FAKE_GPUS=1
-expect 1 "2 ranks, but 1 GPU" ./03 -n 2 "${two[@]}"
+expect 1 "2 ranks, but only 1 GPU" ./03 -n 2 "${two[@]}"
 expect 1 "each rank needs a GPU of its own" "${seven[@]}" "${two[@]}"
 expect 1 "there is no GPU 1" ./02 --devices 0,1 "${one[@]}"
 export FAKE_GPUS=2
@@ -120,7 +120,7 @@ expect 1 "NCCL 2.25 may hang with several communicators on a device" env FAKE_NC
     "${seven[@]}" "${two[@]}" --amp off
 FAKE_NCCL_VERSION=22500 check "one rank needs no newer NCCL" at_once trains ./07 "${one[@]}" --amp off
 expect 1 "there is no NVIDIA driver" env FAKE_COUNT=35 FAKE_DRIVER=0 ./01 "${one[@]}"
-expect 1 "no GPU is there" env FAKE_COUNT=100 ./03 "${two[@]}"
+expect 1 "this process finds no GPU" env FAKE_COUNT=100 ./03 "${two[@]}"
 expect 1 "the NVIDIA driver is too old: it knows CUDA 11.4" env FAKE_COUNT=35 FAKE_DRIVER=11040 ./03 "${two[@]}"
 expect 1 "nvidia-fabricmanager" env FAKE_COUNT=802 ./03 "${two[@]}"
 expect 1 "cuDNN's libraries are of two installations" env FAKE_CUDNN=1002 ./01 "${one[@]}"

@@ -36,7 +36,7 @@ check "the same weights when resumed" is "$(hash_of)" "$hash"
 # Each of 12 bad training files is named once per epoch, by one of three ranks.
 cp -r tree bad
 find bad/train -name '*.jpg' | sort | awk 'NR % 16 == 1' | head -12 | tee names | xargs truncate -s 500
-expect 0 "were left out (--bad-images skip)" ranks 3 "$train" "${small[@]}" --data bad --epochs 1 --bad-images skip
+expect 0 "were skipped (--bad-images skip)" ranks 3 "$train" "${small[@]}" --data bad --epochs 1 --bad-images skip
 sed -n 's/.* \(bad\/train.*jpg\):.*/\1/p' output | sort >named
 check "each bad file once: $(diff names named)" cmp names named
 expect 1 "$(head -1 names)" "$train" "${small[@]}" --data bad --epochs 1 --no-shuffle
@@ -66,14 +66,14 @@ expect 0 "| 59 images" "${eval[@]}" --predictions one.csv
 check "a line for each picture that was read" test "$(wc -l <one.csv)" = 60
 expect 0 "| 59 images" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" --predictions three.csv
 check "the same predictions" cmp one.csv three.csv
-expect 0 "of this epoch, 1 picture was left out" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
-expect 1 "$victim: an empty file" "$train" "${small[@]}" --data badval --epochs 1
+expect 0 "in this epoch, 1 picture was skipped" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
+expect 1 "$victim: the file is empty" "$train" "${small[@]}" --data badval --epochs 1
 # A disk that fails ends the run, whatever --bad-images says.
 expect 1 "jpg: Input/output error" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=.jpg FAULT_CALL=open FAULT_AT=150 \
     FAULT_DO=EIO "$train" "${small[@]}" --data tree --epochs 1 --bad-images skip
 # No picture at all.
 find badval/train -name '*.jpg' -exec truncate -s 0 {} +
-expect 3 "none of this epoch's pictures (200) can be decoded" "$train" "${small[@]}" --data badval --epochs 1 \
+expect 3 "none of this epoch's 200 pictures can be decoded" "$train" "${small[@]}" --data badval --epochs 1 \
     --bad-images skip
 check "no loss" not grep -q 'nan' output
 cp -r tree copy
@@ -82,7 +82,7 @@ mixed() { # each rank reads a different folder
     ranks 2 bash -c 'cd "$TMP" && exec "$@" --data "$([ "$RANK" = 0 ] && echo tree || echo copy)"' bash "$@"
 }
 expect 1 "data: rank 1" mixed "$train" "${small[@]}" --epochs 1
-expect 1 "--resize 30: smaller than the images, 32x32" "$train" "${small[@]}" --data tree --resize 30
+expect 1 "--resize 30 is less than the images' 32x32" "$train" "${small[@]}" --data tree --resize 30
 expect 2 "stop" "$train" --bad-images ignore
 
 test_done

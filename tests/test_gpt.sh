@@ -16,9 +16,9 @@ expect 2 "a gpt does not learn images" "$one" -a gpt --data synthetic
 expect 2 "a resnet18 does not learn text" "$one" -a resnet18 --data text:pages.txt
 expect 2 "--image-size: has no effect with --data text:pages.txt" "$one" -a gpt --data text:pages.txt --image-size 40
 expect 2 "--width: 30 is not a multiple of --heads 4" "$one" -a gpt --data text:pages.txt --width 30 --heads 4
-expect 1 "of 0 bytes, neither 90 % can train nor 10 % test" "$one" -a gpt --data text:empty.txt
+expect 1 "its 0 bytes are too few to train and test" "$one" -a gpt --data text:empty.txt
 expect 1 "windows of 4096 characters" "$one" -a gpt --data text:pages.txt --block 4096
-expect 1 "there is no missing.txt" "$one" -a gpt --data text:missing.txt
+expect 1 "there is no file missing.txt" "$one" -a gpt --data text:missing.txt
 
 # --- the defaults of a gpt -------------------------------------------------------------------------------
 
@@ -50,10 +50,11 @@ tr a '\001' <pages.txt >other.txt                       # as many different char
 tr -d 'xyz' <pages.txt >fewer.txt
 for wrong in "other.txt --init" "fewer.txt -e --init" "other.txt --resume"; do
     # shellcheck disable=SC2086  # several words
-    expect 1 "trained on a text of other characters" "$one" "${small[@]}" --epochs 2 --data text:$wrong 01_single_gpu.st
+    expect 1 "trained on a text with different characters" "$one" \
+        "${small[@]}" --epochs 2 --data text:$wrong 01_single_gpu.st
 done
 expect 1 "trained with --heads 2, not 4" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
-expect 1 "use that --arch, its sizes, --block and --data" "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
+expect 1 "use the same --arch, sizes, --block and --data" "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
 
 # --- 04, killed twice ------------------------------------------------------------------------------------
 

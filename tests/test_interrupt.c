@@ -87,7 +87,7 @@ TEST(a_fault_with_limited_memory_is_explained)
     EXPECT(read(ends[0], said, sizeof said - 1) > 0, "nothing is said");
     close(ends[0]);
     waitpid(pid, &status, 0);
-    EXPECT(strstr(said, "perhaps out of memory") != NULL, "it says: %s", said);
+    EXPECT(strstr(said, "perhaps because memory ran out") != NULL, "it says: %s", said);
     EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "status %x", (unsigned)status);
 }
 

@@ -11,7 +11,7 @@ rank=$BUILD/../tests/tool_rank
 # --- options ------------------------------------------------------------------------------------------
 
 expect 0 "usage: launch" "$launch" --help
-expect 2 "no program given" "$launch"
+expect 2 "no program was given" "$launch"
 expect 2 "--nproc-per-node" "$launch" --nproc-per-node 0 -- true
 expect 2 "did you mean --max-restarts" "$launch" --max_restart 3 -- true
 expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2 --max-restarts 3 -- ./nothing
@@ -108,8 +108,8 @@ expect 0 "" "$launch" -n 2 -- "$rank" 1=sleep300                # each may end a
 check "nothing is printed" test ! -s output
 expect 7 "rank 1 of 2 ($(hostname), pid " "$launch" -n 2 -- "$rank" 0=wait 1=exit7
 expect 2 "ended with status 2" "$launch" -n 2 --max-restarts 3 -- "$rank" 0=wait 1=exit2
-check "status 2: no restart" says "no restart: it would end with status 2 again"
-expect 3 "no restart: it would end with status 3 again" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
+check "status 2: no restart" says "no restart: a rank would fail again with status 2"
+expect 3 "no restart: a rank would fail again with status 3" "$launch" -n 2 --max-restarts 3 -- "$rank" all=exit3
 begin "$launch" -n 2 -- sh -c 'echo "ready: "; exec sleep 60'
 ready 2
 kill -USR1 $pid
@@ -185,7 +185,7 @@ fi
 
 # A user with a low limit on processes.
 if [ "$(id -u)" = 0 ] && setpriv --reuid=54321 --regid=54321 --clear-groups test -x "$launch" 2>/dev/null; then
-    expect 1 "fewer processes; ulimit -u" setpriv --reuid=54321 --regid=54321 --clear-groups \
+    expect 1 "start fewer ranks (-n)" setpriv --reuid=54321 --regid=54321 --clear-groups \
         bash -c 'cd /; ulimit -u 4; exec "$0" -n 8 --max-restarts 2 -- sleep 60' "$launch"
     check "a line and a hint" test "$(wc -l <output)" = 2
     few_left() { [ -z "$(pgrep -u 54321)" ]; }

@@ -151,7 +151,7 @@ two_hosts()
     expect 0 "weight hash: $(cat wanted.2)" both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 \
         MASTER_PORT=$port "$train" "${twenty[@]}"
     check "local ranks are counted" test "$(grep -c 'local rank: 0,' "$TMP/output")" = 2
-    expect 4 "options: rank 1 (node2) has --lr 1, rank 0 (node1) has --lr 0" \
+    expect 4 "options: rank 1 (node2) has --lr 1, but rank 0 (node1) has --lr 0" \
         both_hosts env RANK=NODE WORLD_SIZE=2 MASTER_ADDR=node1 MASTER_PORT=$port "$train" "${twenty[@]}" --lr NODE
     unset OMPI_MCA_btl_tcp_if_exclude       # --iface also selects the network of Open MPI
     expect 0 "weight hash: $wanted" by_mpirun --mca plm_rsh_agent "$hosts agent" -H node1:2,node2:2 -np 4 "$train" \

@@ -256,7 +256,7 @@ TEST(metrics_on_a_full_disk)
         run(full_disk, 0);
         EXPECT_EQ_INT(status, 0);
         has(caught, i ? "/dev/full: write: No space" : "full.jsonl: write: File too large");
-        EXPECT_EQ_INT(count(caught, ": the metrics end here\nhint: training continues\n"), 1);
+        EXPECT_EQ_INT(count(caught, ": no more metrics are written\nhint: training continues\n"), 1);
         has(caught, "the end\n");
     }
     metrics = test_path("no/such/file");

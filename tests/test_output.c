@@ -78,7 +78,7 @@ TEST(a_running_writer_keeps_others_out)
     const char *path = test_path("running");
     Error err;
     pid_t child = lock_in_child(path);
-    EXPECT(!output_lock(path, OUTPUT_CHECKPOINT, &err) && strstr(err.text, "another run writes to it"),
+    EXPECT(!output_lock(path, OUTPUT_CHECKPOINT, &err) && strstr(err.text, "another run is writing"),
            "two processes hold the lock");
     kill_child(child);
 }
@@ -106,14 +106,14 @@ static const struct {
 } claimed[] = {
     { "", OUTPUT_EVENTS, NULL },
     { "{\"event\":\"config\"}\n", OUTPUT_EVENTS, NULL },
-    { "{\"event\":\"config\"}\n", OUTPUT_CHECKPOINT, "has content, but is not a checkpoint" },
+    { "{\"event\":\"config\"}\n", OUTPUT_CHECKPOINT, "would be overwritten, but it is not a checkpoint" },
     { "[\n{\"ph\":\"M\"", OUTPUT_TIMELINE, NULL },
     { "[\n", OUTPUT_TIMELINE, NULL },
-    { "[\n{\"ph\":\"M\"", OUTPUT_EVENTS, "has content, but is not a file of --metrics" },
+    { "[\n{\"ph\":\"M\"", OUTPUT_EVENTS, "would be overwritten, but it is not a metrics file" },
     { "index,label,prediction\n", OUTPUT_TABLE, NULL },
-    { "int main(void);\n", OUTPUT_EVENTS, "has content" },
-    { "{\"name\": 1}\n", OUTPUT_EVENTS, "has content" },
-    { "index,label,prediction\n", OUTPUT_TIMELINE, "has content, but is not a timeline" },
+    { "int main(void);\n", OUTPUT_EVENTS, "would be overwritten" },
+    { "{\"name\": 1}\n", OUTPUT_EVENTS, "would be overwritten" },
+    { "index,label,prediction\n", OUTPUT_TIMELINE, "would be overwritten, but it is not a timeline" },
 };
 
 TEST(kinds)

@@ -95,15 +95,15 @@ TEST(bad_trees_are_refused)
     refused("rm -r bad/train", "bad", "bad: there is val but no train");
     refused("rm -r bad/val/b", "bad", "bad/val/b: no such folder");
     refused("rm -r bad/*/b", "bad", "only one class: a");
-    refused("jpg bad/val/c/1.jpg", "bad", "bad/val/c: not a class of train");
-    refused("mkdir bad/train/c", "bad", "bad/train/c: no .jpg, .jpeg or .png file");
-    refused("rm -r bad/*", "bad", "bad: no data set in this directory");
+    refused("jpg bad/val/c/1.jpg", "bad", "bad/val/c: train has no class of this name");
+    refused("mkdir bad/train/c", "bad", "bad/train/c has no .jpg, .jpeg or .png file");
+    refused("rm -r bad/*", "bad", "bad: this is no data set");
     refused("mkdir bad0; mv bad bad0/bad1", "bad0", "only one class: bad1");
-    refused(": >bad/train/b/2.jpg", "bad", "bad/train/b/2.jpg: an empty file");
-    refused("mv bad/train/b/1.jpg bad/train/b/1.txt", "bad", "train/b: no .jpg, .jpeg or .png file");
+    refused(": >bad/train/b/2.jpg", "bad", "bad/train/b/2.jpg: the file is empty");
+    refused("mv bad/train/b/1.jpg bad/train/b/1.txt", "bad", "train/b has no .jpg, .jpeg or .png file");
     refused("mkfifo bad/val/a/2.jpg", "bad", "val/a/2.jpg: neither a file nor");
     refused("ln -s nothing bad/val/a/2.jpg", "bad", "val/a/2.jpg: a broken symbolic link");
-    refused("ln -s . bad/val/a/loop", "bad", "val/a/loop: symbolic links in a circle");
+    refused("ln -s . bad/val/a/loop", "bad", "val/a/loop: a link that leads to itself");
     refused("ln -s self bad/val/a/self", "bad", "val/a/self: ");
     if (geteuid() != 0)
         refused("chmod 0 bad/val/a", "bad", "val/a: Permission denied");

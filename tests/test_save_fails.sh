@@ -113,7 +113,7 @@ fails()
     check "$1 $2 $3: the old checkpoint" cmp saved/net old/net
     check "$1 $2 $3: nothing temporary" nothing_temporary
 }
-whole="the file that was there before is whole"
+whole="the previous version of the file is unharmed"
 elsewhere="give a file in a directory that exists and is writable"
 fails write 1 ENOSPC "write: No space left on device" "$whole"
 fails write 2 EIO "write: Input/output error" "$whole"
@@ -121,14 +121,14 @@ fails write 2 short "write: No space left on device" "$whole"
 fails fsync 1 EIO "fsync: Input/output error" "$whole"
 fails rename 1 EACCES "rename: Permission denied" "$whole"
 # The first three calls open the locks of net and net.best, and the file to resume.
-fails open 1 EACCES "open a lock file beside it: Permission denied" "$elsewhere"
-fails open 4 EROFS "open a temporary file beside it: Read-only file system" "$elsewhere"
+fails open 1 EACCES "cannot create its lock file: Permission denied" "$elsewhere"
+fails open 4 EROFS "cannot create a temporary file next to it: Read-only file system" "$elsewhere"
 
 # After the rename the new file is in place. The program must report that a crash could still undo the rename.
 before
 second_epoch FAULT_CALL=fsync FAULT_AT=2 FAULT_DO=EIO
 check "fsync of the directory: exit status" is $status 1
-check "fsync of the directory: the message" says "saved/net: fsync of its directory: Input/output error"
+check "fsync of the directory: the message" says "saved/net: cannot sync its directory: Input/output error"
 if [ "$within" = 1 ]; then first=middle; else first=trained; fi
 check "fsync of the directory: the new checkpoint" cmp saved/net $first/net
 check "fsync of the directory: nothing temporary" nothing_temporary
@@ -176,12 +176,12 @@ expect 1 "no/such/net: open: No such file or directory" \
 # A run holds the lock until it ends. Neither a run that was killed nor its files keep the next one out.
 before
 echo "" >saved/net.lock
-expect 0 "this run will replace this checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/net
+expect 0 "this run will overwrite this checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/net
 "$train" "${options[@]}" --epochs 100000 --save saved/net >stdout 2>output &
 until_so 60 grep "== saved\|== saving" stdout
 for other in "--save saved/net" "--save saved/net --resume auto" "--save saved/net.best"; do
     # shellcheck disable=SC2086  # several words
-    expect 1 "another run writes to it and holds saved/net" "$train" "${options[@]}" --epochs 1 $other
+    expect 1 "another run is writing saved/net" "$train" "${options[@]}" --epochs 1 $other
 done
 check "... and does no work" not says "Training"
 expect 0 "top1:" "$train" "${options[@]}" --evaluate --save saved/net --resume auto
@@ -199,8 +199,8 @@ for other in "--metrics saved/net" "--metrics saved/net.best" "--metrics ./saved
     check "$other: the best checkpoint" cmp saved/net.best old/net.best
 done
 echo "some text" >saved/text
-expect 1 "saved/text has content, but is not a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
-expect 1 "saved/net has content, but is not a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
+expect 1 "text would be overwritten, but it is not a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
+expect 1 "net would be overwritten, but it is not a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
 expect 1 "saved is a link, a directory" "$train" "${options[@]}" --epochs 1 --save saved
 mkdir none.best
 expect 1 "none.best is a link, a directory" "$train" "${options[@]}" --epochs 1 --save none

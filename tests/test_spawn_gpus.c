@@ -58,9 +58,9 @@ int main(void)
 {
     expect(3, false, 0, 0, "rank of 3\n");          // by default one rank per GPU
     expect(3, false, 2, 0, "rank of 2\n");
-    expect(2, false, 4, 1, "4 ranks, but 2 GPUs");
-    expect(1, false, 2, 1, "2 ranks, but 1 GPU\n");
+    expect(2, false, 4, 1, "4 ranks, but only 2 GPUs");
+    expect(1, false, 2, 1, "2 ranks, but only 1 GPU\n");
     expect(1, true, 2, 0, "rank of 2\n");           // with Gloo, ranks may share a GPU
-    expect(0, false, 0, 1, "no GPU is there");
+    expect(0, false, 0, 1, "this process finds no GPU");
     return test_done();
 }

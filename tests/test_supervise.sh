@@ -130,10 +130,10 @@ lost()
     check "$1: in time" within "$3" 4
 }
 lost "rank 1 of 3 ($(hostname), pid " 1 1 0=wait 1=die19 2=wait
-check "a stopped rank" says "\) is stopped for 1[.0-9]* s: after epoch 2, step 3"
+check "a stopped rank" says "\) has been stopped for 1[.0-9]* s: after epoch 2, step 3"
 lost ") has sent no heartbeat for 0.5" 0.5 0.5 0=wait 1=wait 2=hang
 check "a rank that hangs" says ": rank 2 of 3 "
-lost "all wait for each other, for 0.5 s now" 0.5 0.5 all=wait
+lost "all ranks have been waiting for each other for 0.5 s" 0.5 0.5 all=wait
 expect 0 "" "$rank" fork 3 0.4 all=live3 0=beat1200 1=twice1200 2=twice1200 all=done
 check "waiting for a rank that works is not an error" test ! -s output
 

@@ -267,8 +267,8 @@ TEST(ranks_join_in_any_order)
 TEST(missing_and_wrong_ranks)
 {
     static const struct { int rank, size; const char *words; } wrong[] = {
-        { -1, 0, "2 of 3 ranks came within 2 s: missing is 2\nhint: are they started" },
-        { 2, 4, ") says that there are 4 ranks, rank 0 (" }, { 1, 3, "rank 1 is there twice: " },
+        { -1, 0, "only 2 of 3 ranks connected within 2 s; missing: 2\nhint: check that they run" },
+        { 2, 4, ") has a world size of 4, but rank 0 (" }, { 1, 3, "two processes have rank 1: " },
     };
     for (int i = 0; i < 3; i++) {
         stage(3, i == 0 ? 2 : 20);
@@ -290,12 +290,12 @@ TEST(missing_and_wrong_ranks)
 TEST(processes_of_other_runs_are_refused)
 {
     static const struct { const char *name, *words; bool early, random, none; int rank, size; } wrong[] = {
-        { "play", "it has another token than rank 0", true, true, false, 1, 2 },
-        { "play", "it has another token than rank 0", true, false, true, 1, 2 },
+        { "play", "its token is not rank 0's", true, true, false, 1, 2 },
+        { "play", "its token is not rank 0's", true, false, true, 1, 2 },
         { "another", "it belongs to another run", true, false, false, 1, 3 },
         { "play", "it is another program", true, false, false, 2, 2 },
         { "another", "it belongs to another run", false, false, false, 1, 3 },
-        { "play", "the run has begun: all ranks are there", false, false, false, 1, 2 },
+        { "play", "the run has already begun with all its ranks", false, false, false, 1, 2 },
         { "play", "it is another program", false, false, false, -1, 2 },
     };
     stage(2, 20);
@@ -390,16 +390,16 @@ static const struct Loss {
     double first, last;                 // when the message may come, in s after the loss
     const char *words;
 } losses[] = {
-    { "dead", step, 2, SIGKILL, 20, false, 0, 1, "is gone: after epoch 1, step 5; last collective: #1 all_reduce of 5 "
-      "(gradients)\nhint: " },
-    { "dead, without --timeout", step, 2, SIGKILL, 0, false, 0, 1, "is gone: after epoch 1, step 5; " },
-    { "dead, supervised", step, 2, SIGKILL, 20, true, 1.5, 4, "is gone: after epoch 1, step 5; " },
-    { "stopped", step, 2, SIGSTOP, 2, false, 1.5, 4, "is stopped or out of reach, and has sent nothing for 2" },
+    { "dead", step, 2, SIGKILL, 20, false, 0, 1, "has disconnected: after epoch 1, step 5; last collective: #1 "
+      "all_reduce of 5 (gradients)\nhint: " },
+    { "dead, without --timeout", step, 2, SIGKILL, 0, false, 0, 1, "has disconnected: after epoch 1, step 5; " },
+    { "dead, supervised", step, 2, SIGKILL, 20, true, 1.5, 4, "has disconnected: after epoch 1, step 5; " },
+    { "stopped", step, 2, SIGSTOP, 2, false, 1.5, 4, "is stopped or out of reach: it has sent nothing for 2" },
     { "hung", hang, 2, SIGCONT, 2, false, 0, 4, "has sent no heartbeat for 2" },
-    { "rank 0 dead", step, 0, SIGKILL, 20, false, 1.5, 4, "is gone: the connection is closed\nhint: " },
-    { "rank 0 dead, supervised", step, 0, SIGKILL, 20, true, 1.5, 4, "is gone: the connection is closed\nhint: " },
-    { "rank 0 stopped", step, 0, SIGSTOP, 2, false, 1.5, 5, "does not answer: it is stopped, or its machine is out of "
-      "reach\nhint: " },
+    { "rank 0 dead", step, 0, SIGKILL, 20, false, 1.5, 4, "is lost: the connection was closed\nhint: " },
+    { "rank 0 dead, supervised", step, 0, SIGKILL, 20, true, 1.5, 4, "is lost: the connection was closed\nhint: " },
+    { "rank 0 stopped", step, 0, SIGSTOP, 2, false, 1.5, 5, "is lost: no answer: it is stopped, or its machine "
+      "is out of reach\nhint: " },
 };
 
 static void lose(const struct Loss *loss)

@@ -200,8 +200,8 @@ TEST(bad_files)
     Data data;
     Error err;
     memset(text, 'x', sizeof text);
-    refuse(file_make("empty", text, 0), 4, "of 0 bytes, neither 90 % can train nor 10 % test");
-    refuse(file_make("short", text, 319), 32, "of 319 bytes");
+    refuse(file_make("empty", text, 0), 4, "its 0 bytes are too few to train and test");
+    refuse(file_make("short", text, 319), 32, "its 319 bytes");
     refuse(test_path("nothing"), 4, "there is no");
     refuse(test_path(""), 4, "not a regular file");
     EXPECT(open_text(&data, file_make("enough", text, 330), 32, &err), "%s", err.text);

@@ -184,7 +184,7 @@ TEST(a_full_disk_ends_the_timeline)
     read_all(path);
     EXPECT(strlen(text) > 1800, "%zu bytes", strlen(text));
     read_all(test_path("said"));
-    EXPECT_EQ_INT(count("full.json: write: File too large: the timeline ends here"), 1);
+    EXPECT_EQ_INT(count("full.json: write: File too large: the rest of the timeline is missing"), 1);
 }
 
 // --- several processes, one file -----------------------------------------------------------------

@@ -66,7 +66,7 @@ static const struct Case {
 
     // A closed connection means a dead rank, but its supervisor gets time to report it first.
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3 } }, .remote = true, .status = EXIT_FAILED,
-      .words = "rank 2 of 3 (node1, pid 1002) is gone: after epoch 1, step 12; " },
+      .words = "rank 2 of 3 (node1, pid 1002) has disconnected: after epoch 1, step 12; " },
     { { { .silent = 0 }, { .ended = 2 }, { .ended = 3, .delay = 4 } }, .remote = true, .status = EXIT_FAILED,
       .words = "rank 1 of 3 " },
     { { [2] = { .ended = 3, .done = true } }, .remote = true, .words = "" },
@@ -83,10 +83,10 @@ static const struct Case {
 
     // A rank that is stopped or out of reach, whether it was waiting or working.
     { { [1] = { .stopped = 3, .silent = 3, .waits = 1 } }, .status = EXIT_FAILED,
-      .words = "rank 1 of 3 (node1, pid 1001) is stopped for 3 s: after epoch 1, step 11" },
+      .words = "rank 1 of 3 (node1, pid 1001) has been stopped for 3 s: after epoch 1, step 11" },
     { { [1] = { .stopped = 1, .silent = 3, .waits = 1 } }, .words = "" },
     { { [2] = { .unsent = 3.1, .silent = 3 } }, .remote = true, .status = EXIT_FAILED,
-      .words = "rank 2 of 3 (node1, pid 1002) is stopped or out of reach, and has sent nothing for 3.1 s: after "
+      .words = "rank 2 of 3 (node1, pid 1002) is stopped or out of reach: it has sent nothing for 3.1 s: after "
                "epoch 1, step 12" },
     { { [2] = { .unsent = 3.1, .silent = 3, .waits = 1 } }, .remote = true, .status = EXIT_FAILED,
       .words = "is stopped or out of reach" },
@@ -94,7 +94,7 @@ static const struct Case {
 
     // Deadlocks: all ranks wait for each other, or for one that is done.
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
-      .words = "all wait for each other, for 2 s now\n" },
+      .words = "all ranks have been waiting for each other for 2 s\n" },
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .remote = true,
       .status = EXIT_FAILED, .words = "rank 1 of 3 (node1, pid 1001) is behind: " },
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
@@ -187,13 +187,13 @@ static void test_parting(double now)
     expect(-3, now, EXIT_FAILED, "\n  #212    all_reduce of 21200 (gradients), in backward        "
            "all_reduce of 21200 (gradients), in backward\n"
            "  #213    -                                                   all_reduce of 21300 (gradients), in backward"
-           "    <- here they part\n");
+           "    <- first difference\n");
     expect(-3, now, EXIT_FAILED, "          rank 0                                              rank 2\n");
 
     alive_publish(&pages[1]);
     alive_collective_begin(213, "metrics", "barrier", 0, "evaluate");
     expect(-3, now, EXIT_FAILED, "  #213    -                                                   barrier (metrics), in "
-           "evaluate    <- here they part\n");
+           "evaluate    <- first difference\n");
     alive_publish(&pages[0]);
     alive_collective_begin(213, "gradients", "send", 7, "backward");
     alive_publish(&pages[1]);

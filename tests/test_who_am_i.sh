@@ -45,7 +45,7 @@ if type -P mpirun >/dev/null; then
     check "rank 1 of 2" grep -qF '[init] == local rank: 1, global rank: 1 of 2: Open MPI ==' "$TMP/output"
     expect 0 "" by_mpirun -np 2 "$train" "${tiny[@]}" --master-addr 127.0.0.2 --master-port $port --timeout 0
     if [ "$(nproc)" -gt 1 ]; then
-        expect 0 "may use 1 of $(nproc) cores" by_mpirun -np 1 --bind-to core "$train" "${tiny[@]}"
+        expect 0 "may use only 1 of $(nproc) cores" by_mpirun -np 1 --bind-to core "$train" "${tiny[@]}"
         check "and the hint" grep -qF 'mpirun --bind-to none' "$TMP/output"
     fi
 fi
@@ -60,13 +60,13 @@ wrong() # wrong TEXT "NAME=VALUE ..." OPTION...
     check "nothing was done: $text" not grep -q parameters "$TMP/output"
 }
 two="WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port"
-wrong "there is only one" "RANK=1"
-wrong "there is only one" "$two"
+wrong "only one of RANK" "RANK=1"
+wrong "only one of RANK" "$two"
 wrong "RANK is 2, but WORLD_SIZE is 2" "$two RANK=2"
 wrong "MASTER_PORT is '70000', which is not a number from 0 to 65535" "$two RANK=1 MASTER_PORT=70000"
 check "a hint that helps" grep -q "hint: set it to such a number" "$TMP/output"
-wrong "WORLD_SIZE is 2, but there is no MASTER_ADDR" "RANK=0 WORLD_SIZE=2 MASTER_PORT=$port"
-wrong "there is only one" "" --rank 1
+wrong "WORLD_SIZE is 2, but MASTER_ADDR is not set" "RANK=0 WORLD_SIZE=2 MASTER_PORT=$port"
+wrong "only one of RANK" "" --rank 1
 wrong "no interface nowhere is up and has an IPv4 address" "$two RANK=0" --iface nowhere
 expect 1 "192.0.2.1 is not an address of this machine" with \
     "RANK=0 WORLD_SIZE=2 MASTER_ADDR=192.0.2.1 MASTER_PORT=$port" --timeout 2
@@ -75,19 +75,20 @@ expect 1 "'no.such.host.invalid'" with "RANK=0 WORLD_SIZE=2 MASTER_ADDR=no.such.
 # A launcher has started several ranks, and this program would train alone in each of them.
 for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; do
     for step in 01_single_gpu 02_data_parallel 03_ddp_fork; do
-        train=$BUILD/$step/train wrong "$variable is 2, but this process is one of 1" "$variable=2"
-        check "$step: the hint names the step" grep -q "hint: step 04 and later join" "$TMP/output"
+        train=$BUILD/$step/train \
+            wrong "a launcher has started 2 processes ($variable), but this one would" "$variable=2"
+        check "$step: the hint names the step" grep -q "hint: a launcher needs step 04 or later" "$TMP/output"
     done
 done
 for variable in PMI_SIZE SLURM_STEP_NUM_TASKS "PMIX_RANK=1 OMPI_COMM_WORLD_SIZE"; do
-    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 wrong "is 2, but this process is one of 1" "$variable=2"
+    ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 wrong "but this one would train with a world size of 1" "$variable=2"
 done
 expect 0 "$one alone ==" with "SLURM_STEP_NUM_TASKS=1 PMI_SIZE=1"
 
 # --- files that a process may open ------------------------------------------------------------------------------
 
 few_files() { (ulimit -n "$@" && with "" ); }
-expect 1 "this process may have 40 open files, but a rank among 1 needs up to 44" few_files 40
+expect 1 "this process may have only 40 open files, but each of 1 ranks needs up to 44" few_files 40
 expect 0 "$one alone ==" few_files -S 40
 
 # --- no network: one rank alone needs none ------------------------------------------------------------------------
@@ -124,7 +125,7 @@ expect 0 "statuses 0 0" both "MASTER_ADDR=192.0.2.1 LOCAL_RANK=0 LOCAL_WORLD_SIZ
     "MASTER_ADDR=192.0.2.1 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2"
 expect 0 "statuses 0 0" both "DDP_TOKEN=mine" "DDP_TOKEN=mine" --iface lo
 expect 0 "statuses 4 1" both "DDP_TOKEN=mine" "DDP_TOKEN=yours" --timeout 1
-check "rank 1 prints why" grep -q "it has another token than rank 0: DDP_TOKEN must be the same" "$TMP/output"
+check "rank 1 prints why" grep -q "its token is not rank 0's: set the same DDP_TOKEN" "$TMP/output"
 
 # Ranks that share cores divide them.
 if [ "$(nproc)" -gt 1 ]; then
@@ -146,11 +147,11 @@ fi
 # Options that all ranks must share. Threads, files and addresses may differ.
 here=$(hostname)
 of_0=(--lr 0.1) of_1=(--lr 0.2)
-expect 0 "options: rank 1 ($here) has --lr 0.2, rank 0 ($here) has --lr 0.1" both "" ""
+expect 0 "options: rank 1 ($here) has --lr 0.2, but rank 0 ($here) has --lr 0.1" both "" ""
 check "both ranks end with status 4" grep -qx 'statuses 4 4' "$TMP/output"
 check "before any work" not grep -q parameters "$TMP/output"
 of_1=(--no-shuffle --seed 0)
-expect 0 "has --shuffle no, rank 0" both "" ""
+expect 0 "has --shuffle no, but rank 0" both "" ""
 of_0=(--threads 1 --local-rank 1 --workers 0 --save a.st --metrics a)
 of_1=(--threads 2 --local-rank 0 --workers 1 --save b.st --metrics b --trace b.json)
 expect 0 "local rank: 0, global rank: 1 of 2" both "" ""

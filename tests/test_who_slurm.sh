@@ -61,8 +61,8 @@ check "both ranks fail" grep -qx "statuses 4 1" "$TMP/output"
 # The port of this job is in use.
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
 until_so 60 bash -c "exec 3<>/dev/tcp/127.0.0.1/$port"
-expect 0 "cannot listen at port $port" both "" "" "${loopback[@]}" --timeout 1
-check "the hint" grep -q "hint: another run may have it (ss -ltnp shows which): choose a different --master-port" \
+expect 0 "cannot listen on port $port" both "" "" "${loopback[@]}" --timeout 1
+check "the hint" grep -q "hint: another program may use it (ss -ltnp shows which): choose a different --master-port" \
     "$TMP/output"
 expect 0 "statuses 0 0" both "" "" "${loopback[@]}" --master-port $((port + 1))
 kill "$(jobs -p)"
@@ -96,7 +96,7 @@ a[007-019,30].invalid a007.invalid
 a[1-2]b[03-04]c.invalid a1b03c.invalid
 a[12.invalid a12.invalid
 END
-expect 1 "localhost is 127.0.0.1 on this host, which leads to no other" task 0 0 SLURM_STEP_NODELIST=localhost
+expect 1 "localhost is 127.0.0.1 on this host: no other host can reach it" task 0 0 SLURM_STEP_NODELIST=localhost
 
 # --- the file ---------------------------------------------------------------------------------------------------------
 
@@ -105,15 +105,15 @@ expect 0 "statuses 0 0" both "" "" "${note[@]}"
 check "the file is removed" not compgen -G "note*"
 other() { printf '%s\nddp %s.0, restart 0\n0123\n127.0.0.1 9\n' "$2" "$1" >note; }
 other 99 "ddp.c rendezvous"
-expect 1 "$TMP/note: of another run: 'ddp 99.0, restart 0', this is 'ddp $job.0, restart 0'" \
+expect 1 "$TMP/note belongs to the run 'ddp 99.0, restart 0', but this is the run 'ddp $job.0, restart 0'" \
     task 1 0 "" "${note[@]}" --timeout 0.5
 expect 0 "statuses 0 0" both "" "" "${note[@]}"
 check "it replaced the other run's file and removed its own" test ! -e note
 other "$job" "something"
-expect 1 "not a rendezvous file" task 1 0 "" "${note[@]}" --timeout 0.5
+expect 1 "is no rendezvous file" task 1 0 "" "${note[@]}" --timeout 0.5
 rm note
 expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
-expect 4 "1 of 2 ranks came" task 0 0 "" "${note[@]}" --timeout 0.5
+expect 4 "only 1 of 2 ranks connected" task 0 0 "" "${note[@]}" --timeout 0.5
 check "the file is removed after a timeout" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
 expect 2 "needs Slurm, which gives the run a unique name" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"

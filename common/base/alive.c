@@ -166,11 +166,11 @@ Alive *alive_pages(int count, int *descriptor)
 {
     size_t bytes = (size_t)count * sizeof(Alive);
     int fd = memfd_create("alive", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    CHECK(fd >= 0, "ulimit -n", "memfd_create: %s", strerror(errno));
+    CHECK(fd >= 0, "ulimit -n limits the open files", "memfd_create: %s", strerror(errno));
     CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0,
-          "is there memory? free -m", "heartbeats: %s", strerror(errno));
+          "free -m shows whether memory is left", "memory for heartbeats: %s", strerror(errno));
     Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(pages != MAP_FAILED, "is there memory? free -m, ulimit -v", "mmap: %s", strerror(errno));
+    CHECK(pages != MAP_FAILED, "see free -m and ulimit -v", "mmap: %s", strerror(errno));
     *descriptor = fd;
     return pages;
 }

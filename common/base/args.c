@@ -187,33 +187,33 @@ void args_reject(const Args *args, const char *option, const char *format, ...)
 // Option names of the tutorials that the series follows, of torchrun and of Horovod.
 static const struct { const char *theirs, *ours; } foreign[] = {
     { "base-lr", "--lr RATE" },
-    { "batches-per-allreduce", "--accumulate K, which divides --batch-size (05 to 07)" },
+    { "batches-per-allreduce", "--accumulate K: -b is then the sum of K parts (steps 05 to 07)" },
     { "cfg", "--config FILE" },
     { "dist-backend", "./ddp run STEP --backend cpu|cuda|cuda-gloo" },
-    { "dist-file", "--rendezvous file:PATH (06, 07)" },
-    { "dist-url", "--master-addr HOST --master-port PORT (04 to 07)" },
+    { "dist-file", "--rendezvous file:PATH (steps 06 and 07)" },
+    { "dist-url", "--master-addr HOST --master-port PORT (steps 04 to 07)" },
     { "dummy", "--data synthetic" },
-    { "fp16", "--amp fp16 (05 to 07)" },
-    { "fp16-allreduce", "--compress fp16 (05 to 07)" },
+    { "fp16", "--amp fp16 (steps 05 to 07)" },
+    { "fp16-allreduce", "--compress fp16 (steps 05 to 07)" },
     { "gpu", "CUDA_VISIBLE_DEVICES=N in the environment" },
     { "gpus", "./ddp run STEP -n N, and CUDA_VISIBLE_DEVICES to choose among GPUs" },
-    { "grad-accu-steps", "--accumulate K, which divides --batch-size (05 to 07)" },
-    { "ip", "--master-addr HOST (04 to 07)" },
+    { "grad-accu-steps", "--accumulate K: -b is then the sum of K parts (steps 05 to 07)" },
+    { "ip", "--master-addr HOST (steps 04 to 07)" },
     { "learning-rate", "--lr RATE" },
     { "log-interval", "--print-freq N" },
     { "multiprocessing-distributed", "./ddp run 03 -n N" },
     { "ngpus-per-node", "./ddp run STEP -n N" },
     { "no-accel", "./ddp run STEP --backend cpu" },
     { "no-cuda", "./ddp run STEP --backend cpu" },
-    { "nodes", "launch --nnodes N (04 to 07)" },
-    { "port", "--master-port PORT (04 to 07)" },
+    { "nodes", "launch --nnodes N (steps 04 to 07)" },
+    { "port", "--master-port PORT (steps 04 to 07)" },
     { "pretrained", "--init FILE, torchvision's weights as safetensors" },
-    { "rdzv-endpoint", "--master-addr HOST --master-port PORT (04 to 07)" },
-    { "start-epoch", "--resume FILE: the checkpoint knows its epoch" },
-    { "test-batch-size", "--batch-size N: evaluation uses the same" },
+    { "rdzv-endpoint", "--master-addr HOST --master-port PORT (steps 04 to 07)" },
+    { "start-epoch", "--resume FILE, which continues at the checkpoint's epoch" },
+    { "test-batch-size", "--batch-size N, also for evaluation" },
     { "total-epochs", "--epochs N" },
     { "train-dir", "--data DIR, with train/ and val/ in it" },
-    { "use-amp", "--amp fp16 (05 to 07)" },
+    { "use-amp", "--amp fp16 (steps 05 to 07)" },
     { "warmup-epochs", "--warmup EPOCHS" },
     { "weight-decay", "--wd W" },
 };
@@ -246,7 +246,7 @@ static _Noreturn void reject_unknown(const Args *args, const char *typed)
     if (nearest)
         args_reject(args, NULL, "unknown option '%.*s'; did you mean --%s%s?", length, typed, no,
                     nearest);
-    args_reject(args, NULL, "unknown option '%.*s'; --help lists all", length, typed);
+    args_reject(args, NULL, "unknown option '%.*s'; --help lists all options", length, typed);
 }
 
 // --- reading values ------------------------------------------------------------------------------
@@ -336,10 +336,10 @@ static void set_value(Args *args, const Option *option, const char *text)
     if (option->type == ARG_FLAG && strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
         args_reject(args, option->name, "'%.100s' is not yes or no", text);
     if (option->type == ARG_CHOICE && !is_choice(option->metavar, text))
-        args_reject(args, option->name, "'%.100s' is none of %s", text, option->metavar);
+        args_reject(args, option->name, "'%.100s' is not one of %s", text, option->metavar);
     if (list && !is_rising(text, option->max))
         args_reject(args, option->name,
-                    "'%.100s' is not a rising list of whole numbers such as 30,60,90", text);
+                    "'%.100s' is not an ascending list of whole numbers, such as 30,60,90", text);
     if (option->type == ARG_PAIR && !is_pair(option, text))
         args_reject(args, option->name, "'%.100s' is not two numbers from %.16g to %.16g, such as "
                     "0.9,0.95", text, option->min, option->max);
@@ -386,7 +386,7 @@ static _Noreturn void print_help(const Args *args)
             printf("\n%s:\n", args->files[i]);
         print_row(&args->rows[i]);
     }
-    printf("\n  -h, --help                this text\n");
+    printf("\n  -h, --help                print this text and exit\n");
     exit(fflush(stdout) == 0 ? 0 : EXIT_FAILED);
 }
 
@@ -427,7 +427,7 @@ static void read_config(Args *args, const char *path)
 {
     size_t size = 0;
     if (config.count == CONFIGS_MAX)
-        args_reject(args, "config", "at most %d files", CONFIGS_MAX);
+        args_reject(args, "config", "at most %d files can be read", CONFIGS_MAX);
     char **text = &config.texts[config.count++];
     FILE *in = fopen(path, "re");
     ssize_t length = in ? getdelim(text, &size, '\0', in) : -1;
@@ -435,7 +435,7 @@ static void read_config(Args *args, const char *path)
         args_reject(args, "config", "%.200s: %s", path, strerror(errno));
     fclose(in);
     if (length > 0 && (*text)[length - 1] == '\0')
-        args_reject(args, "config", "%.200s: not a text: byte %zd is zero", path, length);
+        args_reject(args, "config", "%.200s is not a text file: byte %zd is zero", path, length);
     config.reading = path;
     config.line = 0;
     for (char *rest = length > 0 ? *text : NULL, *line; (line = strsep(&rest, "\n"));) {
@@ -599,9 +599,9 @@ void args_parse(Args *args, int argc, char **argv)
     if (!args->operands)
         args_add(args, ARGS_ROWS(
             { "config", 0, ARG_STRING, &config.path, "FILE",
-              "read options from it, as key = value; may be repeated", .own = true },
+              "read options from this file, as key = value; may be repeated", .own = true },
             { "print-config", 0, ARG_FLAG, &config.print, NULL,
-              "print all options as such a file (defaults as comments), and exit", .own = true }));
+              "print all options as such a file, defaults as comments, and exit", .own = true }));
     for (int j = 1; j < argc && !args->operands; j++)   // first: it prints the defaults
         if (is_help(argv[j]))
             print_help(args);

@@ -29,7 +29,7 @@ static void on_signal(int signal)
 static void on_fault(int signal)
 {
     static const char said[] =
-        "segmentation fault: perhaps out of memory; the limit is that of `ulimit -v`\n";
+        "segmentation fault, perhaps because memory ran out: `ulimit -v` shows its limit\n";
     ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
     (void)written;              // stderr may be closed
     raise(signal);              // SA_RESETHAND: now it ends the process

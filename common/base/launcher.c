@@ -24,10 +24,10 @@ void launcher_check(int ranks)
     const char *variable;
     int started = launcher_ranks(&variable);
     if (started > ranks)
-        FAIL_USAGE("step 04 and later join the ranks of a launcher, 06 and later those of srun; "
-                   "mpirun must belong to the MPI that the program is built with; to train alone, "
-                   "unset the variable", "%s is %d, but this process is one of %d: the launcher's "
-                   "ranks would all train alone", variable, started, ranks);
+        FAIL_USAGE("a launcher needs step 04 or later, srun step 06 or later, and mpirun must "
+                   "belong to the MPI that the program is built with; to train without a launcher, "
+                   "unset the variable", "a launcher has started %d processes (%s), but this one "
+                   "would train with a world size of %d", started, variable, ranks);
 }
 
 // --- the launcher's process ----------------------------------------------------------------------

@@ -65,9 +65,9 @@ void log_options(Args *args, LogConfig *config)
         { "print-freq", 'p', ARG_INT, &config->print_freq, "N", "steps between two printed lines",
           .min = 1, .max = 1e9 },
         { "metrics", 0, ARG_STRING, &config->metrics, "FILE",
-          "write events as JSON lines (%r in the name: the rank)", .own = true },
+          "write losses and results as JSON lines (%r in the name: the rank)", .own = true },
         { "trace", 0, ARG_STRING, &config->trace, "FILE",
-          "write a timeline for https://ui.perfetto.dev", .own = true }));
+          "write a timeline of the run for https://ui.perfetto.dev", .own = true }));
 }
 
 // The path of this rank's metrics, or NULL if it writes none. The caller frees it.
@@ -92,7 +92,7 @@ static void cut_torn_line(int fd)
     while (size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n')
         size--;
     if (size < all && ftruncate(fd, size) != 0)
-        WARN("", "the last line of the metrics has no end: %s", strerror(errno));
+        WARN("", "cannot remove the incomplete last line of the metrics: %s", strerror(errno));
 }
 
 // Rank 0 claims the files of all ranks, since it claims those of --save, too.
@@ -265,7 +265,7 @@ void log_event(Log *log, const char *event, json_t *members)
         json_dumpf(line, log->metrics, FLAGS);
         fputc('\n', log->metrics);
         if (fflush(log->metrics) != 0)
-            WARN("training continues", "%s: write: %s: the metrics end here", log->path,
+            WARN("training continues", "%s: write: %s: no more metrics are written", log->path,
                  strerror(errno));
     }
     json_decref(line);
@@ -374,5 +374,5 @@ void log_end(Log *log, uint64_t weight_hash, int threads)
     log_event(log, "end", json_pack("{s:s, s:i, s:f}", "weight_hash", hash, "threads", threads,
                                     "peak_rss_mb", (double)usage.ru_maxrss / 1024));
     log_say(log, "weight hash: %s", hash);
-    CHECK(!log->lost, "", "stdout: %s: lines are missing", strerror(log->lost));
+    CHECK(!log->lost, "", "stdout: %s: some lines of the output are missing", strerror(log->lost));
 }

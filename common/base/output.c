@@ -68,7 +68,7 @@ static const struct {
     size_t length, at;
 } kinds[] = {
     [OUTPUT_CHECKPOINT] = { "a checkpoint", "\0\0\0\0\0{", 6, 3 },  // 8 bytes: the header's length
-    [OUTPUT_EVENTS] = { "a file of --metrics", "{\"event\":", 9, 0 },
+    [OUTPUT_EVENTS] = { "a metrics file", "{\"event\":", 9, 0 },
     [OUTPUT_TIMELINE] = { "a timeline", "[\n{\"ph\":", 8, 0 },
     [OUTPUT_TABLE] = { "a table of results", "index,label,", 12, 0 },
 };
@@ -112,8 +112,8 @@ bool output_claim(const char *path, OutputKind kind, Error *err)
     if (there && !S_ISREG(st.st_mode))
         return true;
     if (there && !is_kind(path, kind))
-        return error_set(err, "name another file, or remove this one",
-                         "%.400s has content, but is not %s", path, kinds[kind].name);
+        return error_set(err, "give another file name, or remove this file",
+                         "%.400s would be overwritten, but it is not %s", path, kinds[kind].name);
     if (!name_of(path, new.name))
         return failed(path, "open", directory_hint, err);
     for (const Claim *c = claims; c; c = c->next)
@@ -153,7 +153,7 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
     struct stat st;
     char lock[PATH_MAX];
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return error_set(err, "this run would replace it; name another file",
+        return error_set(err, "only a regular file can be replaced; give another file name",
                          "%.400s is a link, a directory, a device or a pipe", path);
     if (!output_claim(path, kind, err))
         return false;
@@ -161,9 +161,9 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
         return error_set(err, "", "%.80s...: the path is too long", path);
     if (open_locked(lock) < 0)      // it stays open until the process ends
         return errno == EWOULDBLOCK
-                   ? error_set(err, "give each run a file of its own", "%.400s: another run writes "
-                               "to it and holds %.400s.lock", path, path)
-                   : failed(path, "open a lock file beside it", directory_hint, err);
+                   ? error_set(err, "give each run a file of its own", "another run is writing "
+                               "%.400s: it holds the lock %.400s.lock", path, path)
+                   : failed(path, "cannot create its lock file", directory_hint, err);
     memcpy(claims->lock, lock, sizeof lock);
     check_on_exit(remove_files);
     atexit(remove_files);
@@ -189,7 +189,7 @@ FILE *replace_open(const char *path, Error *err)
     if (file) {
         alive_outside_begin();  // writing to a disk has no time limit
     } else {
-        failed(path, "open a temporary file beside it", directory_hint, err);
+        failed(path, "cannot create a temporary file next to it", directory_hint, err);
         pthread_mutex_unlock(&writing);
     }
     return file;
@@ -229,14 +229,14 @@ static void discard_temporary(void)
 bool replace_commit(FILE *file, const char *path, Error *err)
 {
     const char *call = sync_and_rename(file, path);
-    bool ok = !call || failed(path, call, "the file that was there before is whole", err);
+    bool ok = !call || failed(path, call, "the previous version of the file is unharmed", err);
     if (!ok)
         discard_temporary();
     atomic_store(&is_there, false);
     fclose(file);
     if (ok && !sync_directory(path))
-        ok = failed(path, "fsync of its directory",
-                    "the new file is whole and in place, but a power failure may undo that", err);
+        ok = failed(path, "cannot sync its directory",
+                    "the new file is complete, but a power failure could still undo this", err);
     alive_outside_end();
     pthread_mutex_unlock(&writing);
     return ok;

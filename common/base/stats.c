@@ -8,13 +8,13 @@ void fail_diverged(const Stats *stats, int64_t epoch, int64_t step)
     if (!own && own_rank() > 0)
         leave_at_once(EXIT_DIVERGED);
     if (!own)
-        what = stats->bad_gradients > 0 ? "a gradient (of some rank)" : "the loss (of some rank)";
+        what = stats->bad_gradients > 0 ? "a gradient of some rank" : "the loss of some rank";
     if (step == 0)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
-                "take an earlier checkpoint, or different weights",
+                "load an earlier checkpoint, or different weights",
                 "%s is not finite with the weights that were loaded", what);
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
-            "%s is not finite in epoch %lld, by step %lld; nothing was saved since", what,
+            "%s is not finite in epoch %lld, at or before step %lld; nothing was saved since", what,
             (long long)epoch, (long long)step);
 }
 
@@ -24,11 +24,12 @@ void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
         leave_at_once(EXIT_DIVERGED);
     if (fixed)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
-                "a smaller --loss-scale, or none: in fp16 it then adapts",
-                "gradients (of some rank) are not finite with a loss scale of %g, in epoch %lld, "
-                "by step %lld; nothing was saved since", scale, (long long)epoch, (long long)step);
+                "choose a smaller --loss-scale, or none: then fp16 adapts the scale itself",
+                "gradients of some rank are not finite with a loss scale of %g, in epoch %lld, at "
+                "or before step %lld; nothing was saved since", scale, (long long)epoch,
+                (long long)step);
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
             "a smaller --lr or a --warmup may help, or --amp bf16",
-            "gradients (of some rank) stay infinite, though the loss scale has fallen to %g, in "
-            "epoch %lld, by step %lld", scale, (long long)epoch, (long long)step);
+            "gradients of some rank are still infinite, though the loss scale has fallen to %g, in "
+            "epoch %lld, at or before step %lld", scale, (long long)epoch, (long long)step);
 }

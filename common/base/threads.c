@@ -16,7 +16,7 @@ pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what)
     int status = pthread_create(&thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     CHECK(status == 0, "ulimit -u and the container's limit on pids limit the number of threads",
-          "pthread_create: %s: %s", what, strerror(status));
+          "cannot start a thread (%s): %s", what, strerror(status));
     return thread;
 }
 

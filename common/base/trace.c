@@ -66,7 +66,7 @@ static void write_event(char ph, int tid, double us, const char *name, const cha
         fprintf(out, ",\"args\":{\"%s\":\"%s\"}", ph == 'M' ? "name" : "call", arg);
     fputs("},\n", out);
     if (fflush(out) != 0)
-        WARN("training continues", "%s: write: %s: the timeline ends here", trace.path,
+        WARN("training continues", "%s: write: %s: the rest of the timeline is missing", trace.path,
              strerror(errno));
 }
 

@@ -271,8 +271,8 @@ static bool misfit(const StFile *file, const Model *model, Error *err)
                  model->config.arch, model->config.classes);
     else
         snprintf(err->hint, sizeof err->hint,
-                 "the file holds a %.40s trained on %.40s; use that --arch%s and --data", arch,
-                 dataset, model->per_row > 1 ? ", its sizes, --block" : "");
+                 "the file holds a %.40s trained on %.40s; use the same --arch%s and --data", arch,
+                 dataset, model->per_row > 1 ? ", sizes, --block" : "");
     return false;
 }
 
@@ -337,10 +337,10 @@ static bool check_text(const StFile *file, const Model *model, Error *err)
     const char *vocabulary = st_metadata(file, "ddp.vocabulary");
     if (model->per_row > 1 && vocabulary && strcmp(vocabulary, model->config.vocabulary) != 0)
         return error_set(err, "use the --data that it was trained on",
-                         "trained on a text of other characters");
+                         "it was trained on a text with different characters");
     if (model->per_row > 1 && heads && atoi(heads) != model->config.gpt.heads)
-        return error_set(err, "use the same --heads", "trained with --heads %.10s, not %d", heads,
-                         model->config.gpt.heads);
+        return error_set(err, "use the same --heads", "it was trained with --heads %.10s, not %d",
+                         heads, model->config.gpt.heads);
     return true;
 }
 
@@ -379,7 +379,7 @@ static bool check_optimizer(const StFile *file, const Optim *optim, Error *err)
         if (optim && optim->arena_count > 0 && has_arena(file, optims[i][1])
             && !has_arena(file, optim->arenas[0].name))
             return error_set(err, "use that --optim, or start a new run from its weights with "
-                             "--init", "it holds the state of --optim %s", optims[i][0]);
+                             "--init", "it holds the optimizer state of --optim %s", optims[i][0]);
     return true;
 }
 
@@ -412,7 +412,7 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
     if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
     if (!from && stat(save, &st) == 0 && st.st_size > 0)
-        WARN("", "%.300s: this run will replace this checkpoint (--resume auto continues it)",
+        WARN("", "%.300s: this run will overwrite this checkpoint (--resume auto continues it)",
              save);
     return true;
 }
@@ -443,16 +443,16 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                          (long long)saved->seed, (long long)run->seed);
     if (saved->step > 0 && saved->order != 0 && saved->order != run->order)
         return error_set(err, "use the same --data, --train-samples and --shuffle until the epoch "
-                         "is over", "%.300s stopped in the middle of an epoch of other samples, or "
-                         "of another order", path);
+                         "is over", "%.300s was saved in an epoch with other samples, or with the "
+                         "same in another order", path);
     if (same_rest(saved, run, steps_per_epoch) || other_ranks(saved, run))
         return true;
     if (saved->batch_size != run->batch_size)
         return error_set(err, "use the same --batch-size until the epoch is over",
-                         "%.300s stopped in the middle of an epoch of batches of %lld, not %lld",
+                         "%.300s was saved in an epoch with batches of %lld samples, not %lld",
                          path, (long long)saved->batch_size, (long long)run->batch_size);
     return error_set(err, "use the same --data and --train-samples until the epoch is over",
-                     "%.300s stopped after step %lld of an epoch, which now has %lld", path,
+                     "%.300s was saved after step %lld of an epoch that now has only %lld", path,
                      (long long)saved->step, (long long)steps_per_epoch);
 }
 
@@ -465,8 +465,8 @@ static void warn_of_ranks(const char *path, const TrainState *saved, const Train
     if (left_out)
         snprintf(rest, sizeof rest, "; the rest of epoch %lld is skipped",
                  (long long)saved->epoch + 1);
-    WARN(same ? "" : "check the learning rate (see --lr-scale), or choose -b to keep the "
-                     "global batch",
+    WARN(same ? "" : "adapt the learning rate (see --lr-scale), or choose -b so that the "
+                     "global batch stays the same",
          "%.300s: ranks %lld -> %lld, global batch %lld -> %lld%s", path,
          (long long)(saved->ranks > 0 ? saved->ranks : 1), (long long)run->ranks,
          (long long)saved->batch_size, (long long)run->batch_size, rest);
@@ -479,7 +479,7 @@ void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run
     if (other_ranks(saved, run))
         warn_of_ranks(path, saved, run, left_out);
     if (saved->virtual_ranks != run->virtual_ranks)
-        WARN("the result differs from that of a run with one value (0: the option is not given)",
+        WARN("the result will differ from that of a run with one value (0: option not given)",
              "%.300s: --virtual-ranks %lld -> %lld", path, (long long)saved->virtual_ranks,
              (long long)run->virtual_ranks);
     if (left_out) {
@@ -498,14 +498,14 @@ void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run
 void checkpoint_options(Args *args, CheckpointConfig *c)
 {
     args_add(args, ARGS_ROWS(
-        { "save", 0, ARG_STRING, &c->save, "FILE", "checkpoint each epoch; the best in FILE.best",
-          .own = true },
+        { "save", 0, ARG_STRING, &c->save, "FILE",
+          "save a checkpoint after each epoch; the best one as FILE.best", .own = true },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
-          "resume from it; auto: from --save's, if it exists", .own = true },
-        { "init", 0, ARG_STRING, &c->init, "FILE", "initial weights (also torchvision's)",
-          .own = true },
+          "resume from this checkpoint; auto: from that of --save, if it exists", .own = true },
+        { "init", 0, ARG_STRING, &c->init, "FILE",
+          "begin with the weights in this file (also torchvision's)", .own = true },
         { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
-          "only evaluate the weights of --resume or --init" }));
+          "evaluate the weights of --resume or --init; do not train" }));
 }
 
 void checkpoint_check_options(const Args *args, const CheckpointConfig *c)

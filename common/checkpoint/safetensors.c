@@ -87,9 +87,9 @@ static bool read_tensor(StTensor *t, const char *name, json_t *about, const unsi
         return error_set(err, "this program cannot read it", "tensor %.100s: unknown dtype "
                          "'%.20s'", name, t->dtype);
     if (!read_shape(t, shape))
-        return error_set(err, damaged, "tensor %.100s: a shape that no tensor can have", name);
+        return error_set(err, damaged, "tensor %.100s has an impossible shape", name);
     if (begin < 0 || end < begin || (size_t)end > size || (size_t)(end - begin) != t->bytes)
-        return error_set(err, damaged, "tensor %.100s: needs %zu bytes, but has bytes %lld to "
+        return error_set(err, damaged, "tensor %.100s needs %zu bytes, but has bytes %lld to "
                          "%lld of %zu", name, t->bytes, (long long)begin, (long long)end, size);
     t->data = data + begin;
     return true;
@@ -111,11 +111,11 @@ static bool check_layout(const StFile *file, const unsigned char *data, Error *e
     for (int i = 0; i < file->count; i++) {
         const StTensor *t = &file->tensors[i];
         if (t->data != data)
-            return error_set(err, damaged, "tensor %.100s overlaps, or follows a gap",
+            return error_set(err, damaged, "tensor %.100s overlaps another one, or follows a gap",
                              t->name);
         data += t->bytes;
     }
-    return data == end || error_set(err, damaged, "%zu bytes after the last tensor",
+    return data == end || error_set(err, damaged, "%zu bytes follow the last tensor",
                                     (size_t)(end - data));
 }
 
@@ -186,7 +186,7 @@ static bool read_exactly(int fd, unsigned char *bytes, size_t size, Error *err)
     while (at < size && (n = pread(fd, bytes + at, size - at, (off_t)at)) > 0)
         at += (size_t)n;
     alive_outside_end();
-    return at == size || error_set(err, "", "read at byte %zu: %s", at,
+    return at == size || error_set(err, "", "reading failed at byte %zu: %s", at,
                                    n < 0 ? strerror(errno) : "the file became shorter");
 }
 

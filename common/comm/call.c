@@ -66,8 +66,8 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
     const char *peer = kinds[call->kind].peer;
     bool exists = call->peer >= 0 && call->peer < comm->size;
     CHECK(!peer || (exists && !(pair && call->peer == comm->rank)), "",
-          "%s%s%d: this is rank %d of %d", kinds[call->kind].name, peer, call->peer, comm->rank,
-          comm->size);
+          "%s%s%d: the ranks are 0 to %d, and this one is %d", kinds[call->kind].name, peer,
+          call->peer, comm->size - 1, comm->rank);
     static _Atomic uint64_t calls;
     call->place = ++calls;
     call->section = trace_section();
@@ -157,9 +157,9 @@ void call_lost(const Comm *comm, const Call *call, const char *text)
             leave_at_once(128 + signal);
         sleep_for(look);
     }
-    FAIL(call ? "a rank has ended or its machine is unreachable; its last message gives the reason"
-              : "a rank has ended, or its machine is unreachable, or another program has connected "
-                "to a port of a rank",
-         "rank %d of %d lost a rank in %s (%s): %s", comm->rank, comm->size, doing, comm->name,
-         reason);
+    FAIL(call ? "another rank has ended or is unreachable; its last message gives the reason"
+              : "another rank has ended, or its machine is unreachable, or another program has "
+                "connected to a port of a rank",
+         "rank %d of %d lost another rank in %s (%s): %s", comm->rank, comm->size, doing,
+         comm->name, reason);
 }

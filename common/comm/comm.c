@@ -63,10 +63,10 @@ static void compare_calls(Comm *comm, Stream *stream, const Call *call)
         if (strcmp(all[i], mine) == 0)
             continue;
         if (comm->rank > 0)
-            call_lost(comm, call, "the ranks make different calls, see rank 0");
+            call_lost(comm, call, "the ranks make different calls; rank 0 prints them");
         FAIL("all ranks must make the same calls in the same order",
-             "communicator %s: rank %d calls %s, rank %d calls %s", comm->name, comm->rank, mine, i,
-             all[i]);
+             "communicator %s: rank %d calls %s, but rank %d calls %s", comm->name, comm->rank,
+             mine, i, all[i]);
     }
     free(all);
 }
@@ -82,9 +82,9 @@ uint64_t comm_compare(Comm *comm, uint64_t hash)
                      rank, (unsigned long long)hashes[rank]);
         }
     CHECK(!names[0] || comm->rank > 0,
-          "they began with different weights, or applied different gradients; at the start: "
+          "the ranks began with different weights or applied different gradients; at the start, "
           "their processors differ (DNNL_MAX_CPU_ISA=AVX2 on all ranks avoids that)",
-          "the ranks have come apart: the weights of rank %s differ from rank 0's (%016llx)", names,
+          "the ranks have diverged: the weights of rank %s differ from rank 0's (%016llx)", names,
           (unsigned long long)hashes[0]);
     free(hashes);
     return hash;
@@ -96,9 +96,9 @@ void comm_options(Args *args, CommConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "check-collectives", 0, ARG_FLAG, &config->checked, NULL,
-          "debugging: before each collective, fail if the ranks' calls differ" },
+          "debugging: compare the ranks' calls before each collective; fail if they differ" },
         { "slow-network", 0, ARG_DOUBLE, &config->slow_network, "MB/S",
-          "slow each rank's network down to this, with 1 ms of latency (0: off)",
+          "simulate a slow network: this rate for each rank, and 1 ms of latency (0: off)",
           .min = 0, .max = 1e6 }));
 }
 

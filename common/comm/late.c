@@ -43,6 +43,6 @@ void late_report(const Comm *comm, const float *ms)
     int last = find_last(ms, comm->size, steps, &times, &by);
     if (times > least_share * steps && by > least_ms && by > least_of_step * step_ms)
         WARN("./ddp why shows in which part, from the files of --trace and --metrics",
-             "rank %d was last in %.0f %% of the steps, by %.3g ms of %.3g", last,
+             "the other ranks waited for rank %d in %.0f %% of the steps, %.3g ms of %.3g ms", last,
              100.0 * times / steps, by, step_ms);
 }

@@ -22,8 +22,8 @@ bool cifar_file_read(CifarFile *cifar, Error *err)
                data_file_read(&file, cifar->images + (size_t)i * IMAGE_BYTES, IMAGE_BYTES, err);
         int label = good ? labels[cifar->label_bytes - 1] : 0;
         if (label >= cifar->classes)
-            good = error_set(err, cifar->hint, "%s: record %d has label %d: there are %d classes",
-                             cifar->path, i, label, cifar->classes);
+            good = error_set(err, cifar->hint, "%s: record %d has label %d, but labels are 0 to %d",
+                             cifar->path, i, label, cifar->classes - 1);
         cifar->labels[i] = label;
     }
     good = good && data_file_end(&file, err);

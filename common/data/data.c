@@ -25,27 +25,27 @@ void data_options(Args *args, DataConfig *config)
         { "data", 0, ARG_STRING, &config->data, "SET",
           "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory; text: words, "
           "shakespeare, or text:FILE", .own = true },
-        { "block", 0, ARG_INT, &config->block, "N", "text: characters in a window", .min = 2,
-          .max = 4096, .needs = "data " TEXTS },
+        { "block", 0, ARG_INT, &config->block, "N", "text: characters in each window",
+          .min = 2, .max = 4096, .needs = "data " TEXTS },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
-          "width and height (by default synthetic images 32, pictures 224)",
+          "width and height of images (0: 32 if synthetic, 224 for picture files)",
           .min = 28, .max = 1024, .needs = "data not " IMAGE_SETS "|" TEXTS },
         { "resize", 0, ARG_INT, &config->resize, "PIXELS",
-          "evaluation: shorter side before the centre crop (0: 8/7 of --image-size)",
+          "evaluation: shorter side of a picture before the centre crop (0: 8/7 of --image-size)",
           .min = 0, .max = 4096, .needs = folders_only },
         { "val-split", 0, ARG_DOUBLE, &config->val_split, "PART",
-          "part of each class (at least one picture) to evaluate with, if there is no val/",
+          "fraction of each class, at least one picture, to evaluate with if there is no val/",
           .min = 0, .max = 0.9, .needs = folders_only },
         { "bad-images", 0, ARG_CHOICE, &config->bad_images, "stop|skip",
-          "if a picture cannot be decoded", .needs = folders_only },
-        { "train-samples", 0, ARG_INT, &config->train_count, "N", "use only the first N (0: all)",
+          "what to do with a picture that cannot be decoded", .needs = folders_only },
+        { "train-samples", 0, ARG_INT, &config->train_count, "N", "train with N samples (0: all)",
           .min = 0, .max = 1e8 },
-        { "test-samples", 0, ARG_INT, &config->test_count, "N", "use only the first N (0: all)",
+        { "test-samples", 0, ARG_INT, &config->test_count, "N", "test with N samples (0: all)",
           .min = 0, .max = 1e8 },
-        { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches (0: none)",
+        { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches",
           .min = 0, .max = 64, .own = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
-          "random crop and flip of training images; text: each epoch cuts other windows" }));
+          "crop and flip training images at random; text: cut other windows in each epoch" }));
 }
 
 // --- the sets, and where to look for them --------------------------------------------------------
@@ -94,13 +94,13 @@ static const KnownText known_texts[KNOWN_TEXTS] = {
       "./ddp setup installs it (the package wamerican); or --data text:FILE" },
     { "shakespeare",
       { "data/shakespeare/input.txt", DDP_SOURCE_DIR "/data/shakespeare/input.txt" },
-      "./ddp data shakespeare" },
+      "./ddp data shakespeare downloads it" },
 };
 
 // Is --data a text?
 static bool text_named(const char *data, KnownText *text)
 {
-    *text = (KnownText){ data, { data + strlen("text:") }, "give the path of a file" };
+    *text = (KnownText){ data, { data + strlen("text:") }, "give a path: --data text:FILE" };
     for (int i = 0; i < KNOWN_TEXTS; i++)
         if (strcmp(known_texts[i].name, data) == 0)
             *text = known_texts[i];
@@ -165,7 +165,7 @@ static bool set_open(Data *data, const KnownSet *set, const char *dir, const Dat
                      int64_t seed, Error *err)
 {
     char hint[sizeof err->hint];
-    snprintf(hint, sizeof hint, "./ddp data %s fetches it again", set->name);
+    snprintf(hint, sizeof hint, "./ddp data %s downloads it again", set->name);
     describe(data, config, seed, set->name, dir, set->jitter, set->mean, set->std);
     data->train.classes = data->test.classes = set->classes;
     data->class_names = set->class_names[0] ? set->class_names : NULL;
@@ -195,7 +195,7 @@ static bool text_open(Data *data, const DataConfig *config, int64_t seed, const 
     static const float none[3] = { 0 };
     int last = text->files[1] && data_file_missing(text->files[0]);
     if (data_file_missing(text->files[last]))
-        return error_set(err, text->hint, "--data %s: there is no %s", config->data,
+        return error_set(err, text->hint, "--data %s: there is no file %s", config->data,
                          text->files[0]);
     bool own = text->name == config->data;
     describe(data, config, seed, own ? "text" : text->name, text->files[last], true, none, none);
@@ -206,7 +206,7 @@ static bool set_missing(const KnownSet *set, Error *err)
 {
     char hint[sizeof err->hint];
     const char *system = set->system_folder;
-    snprintf(hint, sizeof hint, "./ddp data %s", set->name);
+    snprintf(hint, sizeof hint, "./ddp data %s downloads it", set->name);
     return error_set(err, hint, "--data %s: there is no data/%s, here or in the source tree%s%s",
                      set->name, set->folder, system ? ", and no " : "", system ? system : "");
 }
@@ -222,7 +222,7 @@ static bool dataset_cut_to(Dataset *set, int count, const char *option, const ch
                            Error *err)
 {
     if (count > set->count)
-        return error_set(err, "0 means all of them", "%s %d: %s has %d", option, count, name,
+        return error_set(err, "0 means all of them", "%s %d: %s has only %d", option, count, name,
                          set->count);
     if (count > 0)
         dataset_cut(set, count);
@@ -257,7 +257,7 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
         return set_find(set, dir) ? set_open(data, set, dir, config, seed, err)
                                   : set_missing(set, err);
     if (data_file_missing(wanted))
-        return error_set(err, "sets: auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, "
+        return error_set(err, "known are auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, "
                          "words, shakespeare; or text:FILE", "--data %s: no such data set or "
                          "directory", wanted);
     set = set_in_directory(wanted);

@@ -16,7 +16,7 @@ bool dataset_alloc(Dataset *set, int count, int channels, int height, int width,
     set->images = malloc(bytes);
     set->labels = malloc(count * sizeof *set->labels);
     return (set->images && set->labels) ||
-           error_set(err, "synthetic images: --train-samples, --test-samples and --image-size",
+           error_set(err, "choose smaller --train-samples, --test-samples or --image-size",
                      "out of memory: %d images of %dx%dx%d are %zu MB", count, channels, height,
                      width, bytes >> 20);
 }

@@ -50,8 +50,8 @@ static bool file_error(const DataFile *file, const char *otherwise, Error *err)
     int status;
     const char *why = gzerror(file->gz, &status);
     int64_t at = gztell(file->gz);
-    return error_set(err, file->hint, "%s: read at byte %lld%s: %s", file->path, (long long)at,
-                     gzdirect(file->gz) ? "" : " of the uncompressed data",
+    return error_set(err, file->hint, "%s: reading failed at byte %lld%s: %s", file->path,
+                     (long long)at, gzdirect(file->gz) ? "" : " of the uncompressed data",
                      status == Z_OK ? otherwise : status == Z_ERRNO ? strerror(errno) : why);
 }
 

@@ -13,8 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char tree_hint[] = "pictures are in train/CLASS/ and val/CLASS/ or in CLASS/, CIFAR "
-                                "in its binary version, MNIST in four files, gzipped or not";
+static const char tree_hint[] = "put pictures in train/CLASS/ and val/CLASS/, or in CLASS/; CIFAR "
+                                "must be its binary version, MNIST its four files, gzipped or not";
 
 // --- the pictures of a class ---------------------------------------------------------------------
 
@@ -49,10 +49,10 @@ static bool entry_add(Folder *folder, const FTSENT *entry, int label, Error *err
         if (!is_picture(path))
             return true;
         if (entry->fts_statp->st_size == 0 && !folder->skip_empty)
-            return error_set(err, "replace or remove the file", "%s: an empty file", path);
+            return error_set(err, "replace or remove the file", "%s: the file is empty", path);
         file_add(folder, path + strlen(folder->path) + 1, label);
         return true;
-    case FTS_DC: return error_set(err, "remove the link", "%s: symbolic links in a circle", path);
+    case FTS_DC: return error_set(err, "remove the link", "%s: a link that leads to itself", path);
     case FTS_SLNONE: return error_set(err, "remove it", "%s: a broken symbolic link", path);
     case FTS_DEFAULT: return error_set(err, "remove it", "%s: neither a file nor a folder", path);
     default: return error_set(err, "", "%s: %s", path, strerror(entry->fts_errno));
@@ -89,7 +89,7 @@ static bool class_add(Folder *folder, const char *set, const char *class, int la
     fts_close(tree);
     qsort(folder->files + first, folder->count - first, sizeof *folder->files, compare_files);
     return good && (folder->count > first || error_set(err, "each class needs pictures",
-                                                       "%s: no .jpg, .jpeg or .png file", root));
+                                                       "%s has no .jpg, .jpeg or .png file", root));
 }
 
 // --- sets and classes ----------------------------------------------------------------------------
@@ -138,7 +138,7 @@ static bool train_add(Folder *folder, const char *set, const char *path, Error *
     folder->classes = classes;
     if (classes < 2)
         return error_set(err, tree_hint, "%s: %s%s", folder->path,
-                         classes ? "only one class: " : "no data set in this directory",
+                         classes ? "there is only one class: " : "this is no data set",
                          classes ? folder->class_names[0] : "");
     bool good = true;
     for (int i = 0; i < classes && good; i++)
@@ -150,7 +150,7 @@ static bool train_add(Folder *folder, const char *set, const char *path, Error *
 // Its classes must be those of train. Both lists are sorted.
 static bool val_add(Folder *folder, const char *path, Error *err)
 {
-    static const char hint[] = "val needs train's class folders";
+    static const char hint[] = "val needs the same class folders as train";
     char **names = NULL;
     int count = folders_in(path, &names, err);
     bool good = count >= 0;
@@ -158,7 +158,7 @@ static bool val_add(Folder *folder, const char *path, Error *err)
         const char *class = i < folder->classes ? folder->class_names[i] : NULL;
         const char *found = i < count ? names[i] : NULL;
         if (!class || (found && strcmp(found, class) < 0))
-            good = error_set(err, hint, "%s/%s: not a class of train", path, found);
+            good = error_set(err, hint, "%s/%s: train has no class of this name", path, found);
         else if (!found || strcmp(found, class) > 0)
             good = error_set(err, hint, "%s/%s: no such folder", path, class);
         else
@@ -217,9 +217,9 @@ static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error 
         ssize_t got = read(fd, to + done, bytes - done);
         if (got < 0 && errno == EINTR)
             continue;
-        CHECK(got >= 0, "", "%s: read at byte %zu: %s", name, done, strerror(errno));
+        CHECK(got >= 0, "", "%s: reading failed at byte %zu: %s", name, done, strerror(errno));
         if (got == 0)
-            return error_set(err, "", "%s: it became shorter than %zu bytes", name, bytes);
+            return error_set(err, "", "%s: the file became shorter than %zu bytes", name, bytes);
         done += got;
         alive_beat();
     }
@@ -240,7 +240,7 @@ bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err)
     if (fd < 0)
         FAIL_ERROR(err);
     bool good = size <= FOLDER_FILE_BYTES ||
-                error_set(err, "convert or remove it", "%s: larger than 256 MiB", name);
+                error_set(err, "convert or remove it", "%s: the file is larger than 256 MiB", name);
     if (good) {
         to->size = size;
         to->bytes = data_memory(to->bytes, &to->capacity, to->size);

@@ -30,14 +30,14 @@ static bool header_read(DataFile *file, int ndim, int *count, Error *err)
     uint32_t magic = big_endian(header), wanted = 0x0800u + (uint32_t)ndim;
     uint32_t items = big_endian(header + 4);
     if (magic != wanted)
-        return error_set(err, file->hint, "%s: magic number %08x at byte 0, not %08x", file->path,
+        return error_set(err, file->hint, "%s begins with the number %08x, not %08x", file->path,
                          magic, wanted);
     int64_t bytes = (int64_t)items * (ndim == 3 ? SIZE * SIZE : 1);
     if (items == 0 || items > INT_MAX || bytes > file->size * DEFLATE_RATIO)
-        return error_set(err, file->hint, "%s: %u items at byte 4, in a file of %lld bytes",
+        return error_set(err, file->hint, "%s: its header claims %u items, its size is %lld bytes",
                          file->path, items, (long long)file->size);
     if (ndim == 3 && (big_endian(header + 8) != SIZE || big_endian(header + 12) != SIZE))
-        return error_set(err, file->hint, "%s: images of %ux%u at byte 8, not %dx%d", file->path,
+        return error_set(err, file->hint, "%s: its images have %ux%u pixels, not %dx%d", file->path,
                          big_endian(header + 8), big_endian(header + 12), SIZE, SIZE);
     *count = (int)items;
     return true;
@@ -57,14 +57,14 @@ static bool labels_read(DataFile *file, const Dataset *set, const char *images, 
     if (!header_read(file, 1, &count, err))
         return false;
     if (count != set->count)
-        return error_set(err, file->hint, "%s: %d labels for the %d images of %s", file->path,
+        return error_set(err, file->hint, "%s has %d labels for the %d images of %s", file->path,
                          count, set->count, images);
     uint8_t *labels = xmalloc(count);
     bool good = data_file_read(file, labels, count, err) && data_file_end(file, err);
     for (int i = 0; i < count && good; i++) {
         if (labels[i] >= set->classes)
-            good = error_set(err, file->hint, "%s: label %d of image %d: there are %d classes",
-                             file->path, labels[i], i, set->classes);
+            good = error_set(err, file->hint, "%s: image %d has label %d, but labels are 0 to %d",
+                             file->path, i, labels[i], set->classes - 1);
         set->labels[i] = labels[i];
     }
     free(labels);

@@ -112,10 +112,10 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     *label = -1;
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
-        WARN("--bad-images skip: it is skipped", "%s", error->text);
+        WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
     if (loader->bad == loader->count - loader->first * loader->config.shape.n)
-        fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "are these pictures?",
-                "none of this epoch's pictures (%d) can be decoded", loader->bad);
+        fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check that these files are pictures",
+                "none of this epoch's %d pictures can be decoded", loader->bad);
     pthread_mutex_unlock(&loader->lock);
 }
 
@@ -306,7 +306,7 @@ static void workers_rest(Loader *loader)
         pthread_cond_wait(&loader->news, &loader->lock);
     stream_sync(loader->stream);
     if (loader->bad > 0)
-        WARN("", "of this epoch, %d %s left out (--bad-images skip)", loader->bad,
+        WARN("", "in this epoch, %d %s skipped (--bad-images skip)", loader->bad,
              loader->bad == 1 ? "picture was" : "pictures were");
     loader->bad = 0;
 }
@@ -404,8 +404,8 @@ static void ids_set(Loader *loader, const int32_t *ids, int count)
     loader->count = count;
     for (int i = 0; i < count; i++) {
         int id = ids ? ids[i] : i;
-        CHECK(id >= 0 && id < loader->dataset->count, "", "sample %d of %d: there is no id %d", i,
-              count, id);
+        CHECK(id >= 0 && id < loader->dataset->count, "", "sample %d of %d has an impossible id %d",
+              i, count, id);
         loader->ids[i] = id;
     }
 }

@@ -100,12 +100,12 @@ static void windows_make(Dataset *set, const uint8_t *tokens, int64_t count, int
 static bool bytes_read(const char *path, uint8_t **bytes, int64_t *size, uint32_t *crc, Error *err)
 {
     DataFile file;
-    if (!data_file_open(&file, path, "give --data text: a plain file", err))
+    if (!data_file_open(&file, path, "--data text:FILE needs a regular file", err))
         return false;
     *size = file.size;
     *bytes = file.size <= INT32_MAX ? malloc(file.size + 1) : NULL;
     bool good = *bytes ? data_file_read(&file, *bytes, file.size, err) && data_file_end(&file, err)
-                       : error_set(err, "a text must be in memory, and below 2 GiB",
+                       : error_set(err, "a text must fit in memory and be shorter than 2 GiB",
                                    "%s: %lld MB are too many", path, (long long)file.size >> 20);
     *crc = file.crc;
     data_file_close(&file);
@@ -122,8 +122,8 @@ bool text_read(Data *data, const char *path, int block, bool words, Error *err)
         size = words_shuffle(bytes, size);
     int64_t part = good ? size * 9 / 10 : 0;
     if (good && (part < 2 * block || size - part <= block))
-        good = error_set(err, "a longer text, or a smaller --block", "%s: of %lld bytes, neither "
-                         "90 %% can train nor 10 %% test windows of %d characters", path,
+        good = error_set(err, "choose a longer text or a smaller --block", "%s: its %lld bytes are "
+                         "too few to train and test with windows of %d characters", path,
                          (long long)size, block);
     if (good) {
         int classes = tokens_make(data, bytes, size);

@@ -75,8 +75,8 @@ void agree_same(const World *world, const char *what, const char *value)
         const char *a = value, *b = text + strcspn(text, "\n") + 1;
         if (same_lines(&a, &b))
             continue;
-        error_set(&why, "all ranks must have the same",
-                  "%s: rank %d (%.*s) has %.*s, rank 0 (%.*s) has %.*s", what, i,
+        error_set(&why, "all ranks need the same program, options and data",
+                  "%s: rank %d (%.*s) has %.*s, but rank 0 (%.*s) has %.*s", what, i,
                   (int)strcspn(text, "\n"), text, *b ? (int)strcspn(b, "\n") : 7,
                   *b ? b : "nothing", host, machine_here().host, *a ? (int)strcspn(a, "\n") : 7,
                   *a ? a : "nothing");

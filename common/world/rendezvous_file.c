@@ -35,8 +35,8 @@ void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
     good = good && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token, c->place.address,
                            c->place.port) > 0;
     good = good && fsync(file) == 0 && rename(left_at, path) == 0;
-    CHECK(good, "a file on a disk that all machines see: file:PATH", "%s: %s", path,
-          strerror(errno));
+    CHECK(good, "--rendezvous needs a path on a disk that all machines see", "cannot write %s: %s",
+          path, strerror(errno));
     close(file);
     left_at[strlen(path)] = '\0';       // its name is now `path`
 }
@@ -63,10 +63,10 @@ static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
                       &c->place.port);
     fclose(in);
     if (read != 4)
-        return error_set(err, "name another file", "%s: not a rendezvous file", path);
+        return error_set(err, "choose another path", "%s exists, but is no rendezvous file", path);
     return strcmp(run, c->run) == 0 ||
-           error_set(err, "each run needs a path of its own, or waits for the other's end",
-                     "%s: of another run: '%.80s', this is '%s'", path, run, c->run);
+           error_set(err, "choose another path, or wait until that run has ended",
+                     "%s belongs to the run '%.80s', but this is the run '%s'", path, run, c->run);
 }
 
 void rendezvous_file_read(const char *path, TcpStoreConfig *c)
@@ -74,8 +74,8 @@ void rendezvous_file_read(const char *path, TcpStoreConfig *c)
     Error err;
     double waited = 0, pause = 0.02;    // it doubles: thousands of ranks may look
     for (; !read_file(path, c, &err); waited += pause, pause = pause < 0.5 ? 2 * pause : pause) {
-        CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has found no file "
-              "of rank 0's within %.3g s: %s", c->rank, c->size, c->timeout, err.text);
+        CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has waited %.3g s "
+              "for rank 0's file: %s", c->rank, c->size, c->timeout, err.text);
         refresh(path);
         interrupt_leave();
         usleep((useconds_t)(1e6 * pause));

@@ -56,7 +56,7 @@ static void block_signals(Supervisor *s)
     signal(SIGTTOU, SIG_IGN);           // a background process may print, too
     sigprocmask(SIG_BLOCK, &blocked, &s->before);
     s->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
-    CHECK(s->signals >= 0, "ulimit -n", "signalfd: %s", strerror(errno));
+    CHECK(s->signals >= 0, "ulimit -n limits the open files", "signalfd: %s", strerror(errno));
 }
 
 static void send_to_all(Supervisor *s, int signal)

@@ -36,9 +36,9 @@ bool tcp_resolve(const char *name, TcpAddress address, Error *err)
     struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, *found;
     int status = getaddrinfo(name, NULL, &hints, &found);
     if (status != 0)
-        return error_set(err, "the name must be known on this machine (getent hosts NAME): "
-                              "/etc/hosts, the DNS, or give the IPv4 address itself",
-                         "no address of '%s' is known: %s", name, gai_strerror(status));
+        return error_set(err, "add the name to /etc/hosts or the DNS (getent hosts NAME checks "
+                              "it), or give the IPv4 address",
+                         "host '%s' has no known address: %s", name, gai_strerror(status));
     memcpy(address, to_place((const Address *)found->ai_addr).address, TCP_ADDRESS);
     freeaddrinfo(found);
     return true;
@@ -59,8 +59,9 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err)
             memcpy(address, to_place((const Address *)i->ifa_addr).address, TCP_ADDRESS);
     }
     freeifaddrs(all);
-    return found || error_set(err, "ip -brief address shows those of this machine", "no interface "
-                              "%s is up and has an IPv4 address", interface ? interface : "");
+    return found || error_set(err, "ip -brief address lists this machine's interfaces", "no "
+                              "interface%s%s is up and has an IPv4 address",
+                              interface ? " " : "", interface ? interface : "");
 }
 
 void tcp_set_library_interface(const char *interface)
@@ -82,11 +83,11 @@ int tcp_bind(const TcpPlace *place, Error *err)
     if (bind(bound, (struct sockaddr *)&a, sizeof a) == 0)
         return bound;
     if (errno == EADDRNOTAVAIL)
-        error_set(err, "rank 0 must be on the machine with this address: ip addr shows those of "
-                  "this one", "%s is not an address of this machine", place->address);
+        error_set(err, "start rank 0 on the machine with this address; ip -brief address lists "
+                  "this one's", "%s is not an address of this machine", place->address);
     else
-        error_set(err, "another run may have it (ss -ltnp shows which): choose a different "
-                  "--master-port", "cannot listen at port %d of %s: %s", place->port,
+        error_set(err, "another program may use it (ss -ltnp shows which): choose a different "
+                  "--master-port", "cannot listen on port %d of %s: %s", place->port,
                   place->address, strerror(errno));
     if (bound >= 0)
         close(bound);

@@ -43,8 +43,8 @@ static const char *transfer(int socket, bool sends, StoreMessage *message, doubl
     int moved;
     while ((moved = store_move(socket, sends, message, STORE_MOST)) == 0)
         if (poll(&fd, 1, SLICE_MS) <= 0 && (seconds -= SLICE_MS / 1000.0) <= 0)
-            return "does not answer: it is stopped, or its machine is out of reach";
-    return moved < 0 ? "is gone: the connection is closed" : NULL;
+            return "no answer: it is stopped, or its machine is out of reach";
+    return moved < 0 ? "the connection was closed" : NULL;
 }
 
 // Rank 0 is gone or silent. Returns if this rank is done and the main thread is about to exit.
@@ -53,8 +53,8 @@ static void lose_rank0(const Store *s, const char *how)
     if (alive_here()->done)
         return;
     usleep(STORE_LAUNCHER_US);
-    WARN("its last output, or its machine's, shows why", "rank 0 (%s, pid %d) %s", s->rank0.host,
-         (int)s->rank0.pid, how);
+    WARN("its last output, or its machine's log, may show why", "rank 0 (%s, pid %d) is lost: %s",
+         s->rank0.host, (int)s->rank0.pid, how);
     leave_at_once(EXIT_REPORTED);
 }
 
@@ -65,8 +65,8 @@ static void lose_rank0(const Store *s, const char *how)
 static StoreMessage request(Store *s, StoreWhat what, const char *key, const void *value,
                             size_t bytes)
 {
-    CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "", "store: %.80s: a key of %zu bytes, a "
-          "value of %zu: too long", key, strlen(key), bytes);
+    CHECK(strlen(key) < STORE_KEY && bytes <= STORE_MOST, "", "store: %.80s: a key of %zu bytes or "
+          "a value of %zu is too long", key, strlen(key), bytes);
     Alive page = { .beats = 0 };
     StoreMessage message = { { .what = what, .bytes = (uint32_t)bytes }, (void *)value, 0 };
     StoreMessage answer = { .moved = 0 };
@@ -149,8 +149,8 @@ static void check_descriptors(int size)
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
     CHECK(limit.rlim_cur >= 40 + 4 * (rlim_t)size,
-          "ulimit -Hn, or the limits of the container or batch system",
-          "this process may have %llu open files, but a rank among %d needs up to %d",
+          "raise ulimit -Hn, or the limit of the container or batch system",
+          "this process may have only %llu open files, but each of %d ranks needs up to %d",
           (unsigned long long)limit.rlim_cur, size, 40 + 4 * size);
 }
 
@@ -170,7 +170,7 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
     if (!why && answer.head.what == STORE_OVER)
         leave_at_once(EXIT_REPORTED);   // its rank or size contradicts another's: rank 0 prints how
     if (!why && answer.head.what == STORE_NO) {
-        snprintf(refusal, sizeof refusal, "it refuses this rank: %.*s", (int)answer.head.bytes,
+        snprintf(refusal, sizeof refusal, "rank 0 refuses this rank: %.*s", (int)answer.head.bytes,
                  (char *)answer.value);
         why = refusal;
     } else if (!why && (answer.head.what != STORE_WELCOME || answer.head.bytes != sizeof *rank0)) {
@@ -206,8 +206,8 @@ static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
         usleep(100000);
         left -= fmin(clock_now() - begun, 2 * most);    // this process may have been stopped
     }
-    FAIL("is rank 0 started, and at this address? does a firewall block it? --timeout gives "
-         "more time", "rank %d of %d has not found rank 0 at %s:%d within %.3g s: %s", c->rank,
+    FAIL("check that rank 0 runs at this address and no firewall blocks it; --timeout gives it "
+         "more time", "rank %d of %d could not join rank 0 at %s:%d within %.3g s: %s", c->rank,
          c->size, c->place.address, c->place.port, c->timeout, why);
 }
 
@@ -215,8 +215,8 @@ static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
 static int serve_rank0(Store *s, const TcpStoreConfig *c)
 {
     int ends[2];
-    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "ulimit -n",
-          "socketpair: %s", strerror(errno));
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
+          "ulimit -n limits the open files", "socketpair: %s", strerror(errno));
     s->server = tcp_store_server_new(c, ends[1]);
     handshake(c, ends[0], INFINITY, &s->rank0);
     return ends[0];

@@ -87,10 +87,10 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
         hello->rank < 0 || hello->rank >= hello->size)
         return "it is another program, or another version of this one";
     if (strncmp(hello->token, s->config.token, STORE_TOKEN) != 0)
-        return "it has another token than rank 0: DDP_TOKEN must be the same on all ranks, or none";
+        return "its token is not rank 0's: set the same DDP_TOKEN on all ranks, or on none";
     if (strncmp(hello->run, s->config.run, STORE_NAME) != 0)
         return "it belongs to another run: choose another port";
-    return s->going ? "the run has begun: all ranks are there" : NULL;
+    return s->going ? "the run has already begun with all its ranks" : NULL;
 }
 
 // Two ranks that contradict each other end the run, since it would never be complete.
@@ -99,15 +99,15 @@ static void check_rank(TcpStoreServer *s, const Hello *new)
     Error why;
     const Watched *old = &s->watch.ranks[new->size == s->config.size ? new->rank : 0];
     if (new->size != s->config.size)
-        error_set(&why, "all ranks need the same world size", "rank %d (%s, pid %d) says that "
-                  "there are %d ranks, rank 0 (%s, pid %d) says %d", new->rank, new->host, new->pid,
-                  new->size, s->self.host, s->self.pid, s->config.size);
+        error_set(&why, "all ranks need the same world size", "rank %d (%s, pid %d) has "
+                  "a world size of %d, but rank 0 (%s, pid %d) has %d", new->rank, new->host,
+                  new->pid, new->size, s->self.host, s->self.pid, s->config.size);
     else if (old->ended > 0)
         return;
     else
         error_set(&why, "each process needs a rank of its own; do two machines have the same "
-                  "--node-rank?", "rank %d is there twice: %s, pid %d, and %s, pid %d", new->rank,
-                  old->host, (int)old->pid, new->host, new->pid);
+                  "--node-rank?", "two processes have rank %d: %s, pid %d, and %s, pid %d",
+                  new->rank, old->host, (int)old->pid, new->host, new->pid);
     refuse_run(s, &why);
 }
 
@@ -118,7 +118,7 @@ static void handshake(TcpStoreServer *s, Peer *p)
     if (why) {
         TcpPlace place = tcp_place(p->socket, true);
         if (!s->warned)
-            WARN("later ones are not reported", "refused a connection from %s:%d: %s",
+            WARN("further refusals are not reported", "refused a connection from %s:%d: %s",
                  place.address, place.port, why);
         s->warned = true;
         answer(p, STORE_NO, why, strlen(why));
@@ -274,10 +274,10 @@ static _Noreturn void give_up(TcpStoreServer *s, int there)
             size_t n = strlen(missing);
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
         }
-    error_set(&error, "are they started, and do they look for rank 0 here? does a firewall stop "
-              "them? --timeout gives more time",
-              "%d of %d ranks came within %.3g s: missing %s %s%s", there, size,
-              s->config.timeout, named > 1 ? "are" : "is", missing, named > 16 ? ", ..." : "");
+    error_set(&error, "check that they run and look for rank 0 here, and that no firewall stops "
+              "them; --timeout gives them more time",
+              "only %d of %d ranks connected within %.3g s; missing: %s%s", there, size,
+              s->config.timeout, missing, named > 16 ? ", ..." : "");
     refuse_run(s, &error);
 }
 
@@ -333,8 +333,8 @@ TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own)
     if (size > 1) {
         fcntl(config->socket, F_SETFD, FD_CLOEXEC);
         CHECK(listen(config->socket, SOMAXCONN) == 0,
-              "another run may have it (ss -ltnp shows which): choose a different --master-port",
-              "cannot listen at port %d of %s: %s", config->place.port, config->place.address,
+              "another program may use it (ss -ltnp): choose a different --master-port",
+              "cannot listen on port %d of %s: %s", config->place.port, config->place.address,
               strerror(errno));
     }
     add_peer(s, own);

@@ -63,12 +63,13 @@ static void report_death(const Watch *w, int rank)
     char how[80], memory[256];
     int number = own && WIFSIGNALED(r->status) ? WTERMSIG(r->status) : 0;
     const char *name = number ? sigabbrev_np(number) : NULL;
-    snprintf(memory, sizeof memory, "if you did not kill it, the machine ran out of memory (dmesg)"
-             ": use a smaller batch or fewer ranks; %s", resume);
+    snprintf(memory, sizeof memory, "if you did not kill it, memory probably ran out (see dmesg): "
+             "use a smaller batch or fewer ranks; %s", resume);
     if (number)
         snprintf(how, sizeof how, "was killed by SIG%s (%s)", name ? name : "?", strsignal(number));
     else
-        snprintf(how, sizeof how, own ? "ended with status %d" : "is gone", WEXITSTATUS(r->status));
+        snprintf(how, sizeof how, own ? "ended with status %d" : "has disconnected",
+                 WEXITSTATUS(r->status));
     bool explained = own && !number && WEXITSTATUS(r->status) == EXIT_FAILED;
     report(w, rank, how, explained ? "" : number == SIGKILL ? memory : resume);
 }
@@ -121,8 +122,8 @@ static bool waits(const Watched *r) { return r->alive->waiting > 0 && !r->alive-
 static const char *loss_of(const Watch *w, const Watched *r, double *since)
 {
     const struct { bool applies; double since; const char *how; } losses[] = {
-        { r->stopped > 0, r->stopped, "is stopped" },
-        { r->remote, r->last_message, "is stopped or out of reach, and has sent nothing" },
+        { r->stopped > 0, r->stopped, "has been stopped" },
+        { r->remote, r->last_message, "is stopped or out of reach: it has sent nothing" },
         { !waits(r), r->last_beat, "has sent no heartbeat" },
     };
     double timeout = r->alive->timeout;
@@ -173,7 +174,7 @@ static void report_parting(const Watch *w)
                 alive_describe(call, text[i]);
         }
         fprintf(stderr, "  #%-7llu%-52s%s%s\n", (unsigned long long)at, text[0], text[1],
-                at == place ? "    <- here they part" : "");
+                at == place ? "    <- first difference" : "");
     }
 }
 
@@ -192,8 +193,8 @@ static bool deadlock(const Watch *w)
     }
     if (timeout == 0 || w->now < since + timeout || !watch_lives(w))
         return false;
-    WARN("--check-collectives stops them at the first different call; what each did last:",
-         "all wait for each other, for %.3g s now", timeout);
+    WARN("--check-collectives stops the ranks at the first call that differs; their last calls:",
+         "all ranks have been waiting for each other for %.3g s", timeout);
     for (int i = 0; i < w->size; i++) {
         const Alive *page = w->ranks[i].alive;
         report(w, i, page->done ? "is done" : page->begun < most ? "is behind" : "waits", "");
@@ -205,8 +206,8 @@ static bool deadlock(const Watch *w)
 // Of several lost ranks, names the one that has been lost for the longest time.
 static int judge_heartbeats(const Watch *w)
 {
-    static const char hint[] = "--timeout SECONDS gives more time (0: any); with --save, --resume "
-                               "auto continues from the last checkpoint";
+    static const char hint[] = "--timeout SECONDS gives more time (0: no limit); with --save, "
+                               "--resume auto continues from the last checkpoint";
     const char *how = NULL;
     char text[100];
     int lost = 0;
