@@ -94,6 +94,12 @@ test_expect(const char *file, int line, int holds, const char *condition, const 
         EXPECT(strcmp(value_, wanted_) == 0, "%s is \"%s\", wanted \"%s\"", #value, value_, wanted_); \
     } while (0)
 
+#define EXPECT_HAS(text, part)                                                                     \
+    do {                                                                                           \
+        const char *text_ = (text), *part_ = (part);                                               \
+        EXPECT(strstr(text_, part_) != NULL, "'%s' is not in '%s'", part_, text_);                 \
+    } while (0)
+
 // Fails for a NaN.
 #define EXPECT_NEAR(value, wanted, tolerance)                                                      \
     do {                                                                                           \
@@ -119,6 +125,62 @@ static inline const char *test_path(const char *name)
     const char *directory = getenv("TMP");
     snprintf(path, sizeof paths[0], "%s/%s", directory ? directory : "/tmp", name);
     return path;
+}
+
+// Makes a file in the scratch directory, and returns its path.
+static inline const char *test_file(const char *name, const void *bytes, size_t size)
+{
+    const char *path = test_path(name);
+    FILE *out = fopen(path, "w");
+    EXPECT(out && fwrite(bytes, 1, size, out) == size && fclose(out) == 0, "%s", path);
+    return path;
+}
+
+// A file's text, or "" if it cannot be read. Valid until the next call.
+static inline const char *test_read(const char *path)
+{
+    static char text[8 << 20];
+    FILE *in = fopen(path, "r");
+    text[in ? fread(text, 1, sizeof text - 1, in) : 0] = '\0';
+    if (in)
+        fclose(in);
+    return text;
+}
+
+// How often this part is in the text.
+static inline int test_times(const char *text, const char *part)
+{
+    int n = 0;
+    for (; (text = strstr(text, part)); text += strlen(part))
+        n++;
+    return n;
+}
+
+// Runs work(arg) in a child process, whose stdout and stderr are then in test_said. Returns its exit status, or 128 + the
+// signal that ended it.
+static char test_said[1 << 20];
+static inline int test_child(void (*work)(const void *arg), const void *arg)
+{
+    int status, ends[2];
+    size_t n = 0;
+    fflush(NULL);
+    EXPECT(pipe(ends) == 0, "pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        work(arg);
+        exit(0);
+    }
+    close(ends[1]);
+    for (ssize_t got; (got = read(ends[0], test_said + n, sizeof test_said - 1 - n)) > 0;)
+        n += (size_t)got;
+    test_said[n] = '\0';
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 // Runs this program again with NAME=VALUE in its environment, and expects it to succeed.

@@ -80,34 +80,14 @@ static void parse(Args *args, const char *line)
     args_parse(args, line[0] ? argc : 1, argv);
 }
 
-// Parses in a child process. Returns its exit status; its stdout and stderr are in `said`.
-static char said[8192];
-
-static int status_of(const char *line)
+// Parses in a child process. Returns its exit status; its output is in test_said.
+static void parse_line(const void *line)
 {
-    int ends[2];
-    if (pipe(ends) != 0)
-        FAIL("", "pipe");
-    fflush(NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        static Args args;
-        dup2(ends[1], STDOUT_FILENO);
-        dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        parse(&args, line);
-        exit(0);
-    }
-    close(ends[1]);
-    size_t n = 0;
-    for (ssize_t got; (got = read(ends[0], said + n, sizeof said - 1 - n)) > 0;)
-        n += (size_t)got;
-    said[n] = '\0';
-    close(ends[0]);
-    int status;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    static Args args;
+    parse(&args, line);
 }
+
+static int status_of(const char *line) { return test_child(parse_line, line); }
 
 TEST(every_type_is_read)
 {
@@ -197,9 +177,9 @@ TEST(wrong_lines_are_refused)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         int status = status_of(wrong[i][0]);
         EXPECT(status == EXIT_USAGE, "'%s' exits with %d", wrong[i][0], status);
-        EXPECT(strncmp(said, "train: ", 7) == 0, "'%s' prints %s", wrong[i][0], said);
-        EXPECT(strstr(said, wrong[i][1]) != NULL, "'%s' prints %s", wrong[i][0], said);
-        EXPECT(strchr(said, '\n') == said + strlen(said) - 1, "more than a line: %s", said);
+        EXPECT(strncmp(test_said, "train: ", 7) == 0, "'%s' prints %s", wrong[i][0], test_said);
+        EXPECT(strstr(test_said, wrong[i][1]) != NULL, "'%s' prints %s", wrong[i][0], test_said);
+        EXPECT(strchr(test_said, '\n') == test_said + strlen(test_said) - 1, "more than a line: %s", test_said);
     }
 }
 
@@ -233,7 +213,7 @@ TEST(options_without_effect)
     dependent = true;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         EXPECT_EQ_INT(status_of(lines[i][0]), lines[i][1][0] ? EXIT_USAGE : 0);
-        EXPECT(strstr(said, lines[i][1]) != NULL, "'%s' prints %s", lines[i][0], said);
+        EXPECT(strstr(test_said, lines[i][1]) != NULL, "'%s' prints %s", lines[i][0], test_said);
     }
     dependent = false;
 }
@@ -256,7 +236,7 @@ TEST(presets)
     dependent = true;
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         EXPECT_EQ_INT(status_of(lines[i][0]), 0);
-        EXPECT(strstr(said, lines[i][1]) != NULL, "'%s' prints %s", lines[i][0], said);
+        EXPECT(strstr(test_said, lines[i][1]) != NULL, "'%s' prints %s", lines[i][0], test_said);
     }
     dependent = false;
 }
@@ -268,7 +248,7 @@ TEST(help_is_complete)
         "\ntest_args.c:\n", "-b, --batch-size N", "images in a batch [256]\n", "--[no-]shuffle ",
         "a new order in each epoch [yes]\n", "-a, --arch lenet|resnet18", "--tf32 0|1", " [0.01]" };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        EXPECT(strstr(said, wanted[i]) != NULL, "help lacks '%s':\n%s", wanted[i], said);
+        EXPECT(strstr(test_said, wanted[i]) != NULL, "help lacks '%s':\n%s", wanted[i], test_said);
 }
 
 TEST(json_of_everything)
@@ -300,10 +280,7 @@ TEST(shared_options)
 
 static const char *file_of(const char *name, const char *content)
 {
-    const char *path = test_path(name);
-    FILE *out = fopen(path, "w");
-    EXPECT(out && fputs(content, out) >= 0 && fclose(out) == 0, "%s", path);
-    return path;
+    return test_file(name, content, strlen(content));
 }
 
 // Files override defaults, in order; the command line overrides files, wherever --config is on it.
@@ -344,26 +321,23 @@ TEST(wrong_config_files)
         snprintf(line, sizeof line, "--config|%s|--lr|2", path);
         snprintf(wanted, sizeof wanted, "%s%s", path, wrong_files[i][1]);
         EXPECT_EQ_INT(status_of(line), EXIT_USAGE);
-        EXPECT(strncmp(said, wanted, strlen(wanted)) == 0, "'%s': %s", wrong_files[i][0], said);
-        EXPECT(strchr(said, '\n') == said + strlen(said) - 1, "more than a line: %s", said);
+        EXPECT(strncmp(test_said, wanted, strlen(wanted)) == 0, "'%s': %s", wrong_files[i][0], test_said);
+        EXPECT(strchr(test_said, '\n') == test_said + strlen(test_said) - 1, "more than a line: %s", test_said);
     }
-    const char *path = file_of("zero.conf", "lr = 1\n");
-    FILE *out = fopen(path, "a");
-    EXPECT(fwrite("\0lr = 2\n", 1, 8, out) == 8 && fclose(out) == 0, "%s", path);
-    snprintf(line, sizeof line, "--config|%s", path);
+    snprintf(line, sizeof line, "--config|%s", test_file("zero.conf", "lr = 1\n\0lr = 2\n", 15));
     EXPECT_EQ_INT(status_of(line), EXIT_USAGE);
-    EXPECT(strstr(said, "zero.conf is not a text file: byte 8 is zero\n") != NULL, "%s", said);
+    EXPECT(strstr(test_said, "zero.conf is not a text file: byte 8 is zero\n") != NULL, "%s", test_said);
     EXPECT_EQ_INT(status_of("--config|/no/such.conf"), EXIT_USAGE);
-    EXPECT_EQ_STR(said, "train: --config: /no/such.conf: No such file or directory\n");
+    EXPECT_EQ_STR(test_said, "train: --config: /no/such.conf: No such file or directory\n");
     EXPECT_EQ_INT(status_of("--config|/"), EXIT_USAGE);
-    EXPECT_EQ_STR(said, "train: --config: /: Is a directory\n");
+    EXPECT_EQ_STR(test_said, "train: --config: /: Is a directory\n");
 }
 
 // (test_recipes.sh reads the printed file back.)
 TEST(print_config)
 {
     EXPECT_EQ_INT(status_of("--print-config|--lr|0.30000000000000004|--no-shuffle"), 0);
-    EXPECT_EQ_STR(said, "# batch-size = 256\n# seed = 0\nlr = 0.30000000000000004\n# evaluate = no\n"
+    EXPECT_EQ_STR(test_said, "# batch-size = 256\n# seed = 0\nlr = 0.30000000000000004\n# evaluate = no\n"
                         "shuffle = no\n# tf32 = 0\n# save = \n# arch = resnet18\n# devices = \n");
 }
 

@@ -163,50 +163,6 @@ TEST(every_convolution_has_a_plan)
     cudnnBackendDestroyDescriptor(rules.profile);
 }
 
-// Does this kernel tap meet a pixel of the image for any output?
-static bool meets(int size, int outputs, int stride, int pad, int tap)
-{
-    for (int o = 0; o < outputs; o++) {
-        int at = o * stride - pad + tap;
-        if (at >= 0 && at < size)
-            return true;
-    }
-    return false;
-}
-
-// Cutting a kernel down to its live taps keeps every tap that meets the image, and every output.
-TEST(live_taps_keep_every_output)
-{
-    for (int size = 1; size <= 9; size++)
-        for (int kernel = 1; kernel <= 7; kernel++)
-            for (int stride = 1; stride <= 3; stride++)
-                for (int pad = 0; pad <= kernel / 2; pad++) {
-                    ConvSpec spec = { { 1, 1, size, size, 1 }, 1, kernel, kernel, stride, pad,
-                                      false, true };
-                    if (size + 2 * pad < kernel)
-                        continue;
-                    LiveTaps live = conv_live_taps(&spec);
-                    ConvProblem p = conv_problem(&spec, CUDNN_DATA_FLOAT);
-                    for (int tap = 0; tap < kernel; tap++)
-                        EXPECT(!meets(size, p.p, stride, pad, tap) ||
-                                   (tap >= live.row && tap < live.row + live.rows),
-                               "tap %d of %d, size %d, stride %d, pad %d", tap, kernel, size,
-                               stride, pad);
-                    int outputs = (size + p.pad[0] + p.pad_after[0] - p.r) / stride + 1;
-                    EXPECT(p.p == (size + 2 * pad - kernel) / stride + 1 && outputs == p.p,
-                           "%d outputs, %d wanted", outputs, p.p);
-                    EXPECT(p.pad[0] == pad - live.row && p.pad[0] >= 0, "padding %d", p.pad[0]);
-                }
-    ConvSpec one = { { 1, 512, 1, 1, 512 }, 512, 3, 3, 1, 1, false, true };
-    EXPECT_EQ_INT(conv_live_taps(&one).row, 1);
-    EXPECT_EQ_INT(conv_live_taps(&one).rows, 1);
-    ConvSpec two = { { 1, 256, 2, 2, 256 }, 512, 3, 3, 2, 1, false, true };
-    EXPECT_EQ_INT(conv_live_taps(&two).row, 1);
-    EXPECT_EQ_INT(conv_live_taps(&two).rows, 2);
-    ConvSpec stem = { { 1, 3, 224, 224, 3 }, 64, 7, 7, 2, 3, false, false };
-    EXPECT_EQ_INT(conv_problem(&stem, CUDNN_DATA_FLOAT).pad_after[0], 3);  // 2 would do
-}
-
 int main(void)
 {
     test_all();

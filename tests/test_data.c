@@ -1,5 +1,6 @@
 // Reading data sets: good files are read unchanged, bad files are refused by name.
 // test_eval_torch.sh reads the real CIFAR-10.
+#include "check.h"
 #include "data/formats.h"
 #include "test.h"
 
@@ -11,13 +12,10 @@
 
 // --- tools ---------------------------------------------------------------------------------------
 
-static void file_write(const char *path, const void *bytes, size_t size)
+static void file_write(const char *path, bool zipped, const void *bytes, size_t size)
 {
-    FILE *file = fopen(path, "wb");
-    if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0) {
-        perror(path);
-        exit(1);
-    }
+    gzFile file = gzopen(path, zipped ? "wb" : "wbT");
+    EXPECT(file && gzwrite(file, bytes, (unsigned)size) == (int)size && gzclose(file) == Z_OK, "%s", path);
 }
 
 static size_t file_load(const char *path, uint8_t *bytes, size_t size)
@@ -27,15 +25,6 @@ static size_t file_load(const char *path, uint8_t *bytes, size_t size)
     if (file)
         fclose(file);
     return got;
-}
-
-static void gzip_write(const char *path, const void *bytes, size_t size)
-{
-    gzFile file = gzopen(path, "wb");
-    if (!file || gzwrite(file, bytes, (unsigned)size) != (int)size || gzclose(file) != Z_OK) {
-        perror(path);
-        exit(1);
-    }
 }
 
 static bool open_from(Data *data, const char *where, Error *err)
@@ -110,7 +99,7 @@ static void idx_set_write(const char *dir, bool zipped)
         size_t size = i % 2 == 0 ? idx_images(bytes, count) : idx_labels(bytes, count);
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s/%s%s", dir, names[i], zipped ? ".gz" : "");
-        (zipped ? gzip_write : file_write)(path, bytes, size);
+        file_write(path, zipped, bytes, size);
     }
 }
 
@@ -169,21 +158,21 @@ TEST(idx_truncated_is_refused)
     static uint8_t plain[IMAGES_MAX], zipped[IMAGES_MAX];
     const char *path = test_path("bad-images"), *labels = test_path("bad-labels");
     Error err;
-    file_write(labels, plain, idx_labels(plain, 2));
+    file_write(labels, false, plain, idx_labels(plain, 2));
     size_t size = idx_images(plain, 2);
-    gzip_write(path, plain, size);
+    file_write(path, true, plain, size);
     size_t zipped_size = file_load(path, zipped, sizeof zipped);
     EXPECT(zipped_size > 100 && pair_read(path, labels, &err), "%s", err.text);
     for (size_t length = 0; length < size; length += length < 40 ? 1 : 41) {
-        file_write(path, plain, length);
+        file_write(path, false, plain, length);
         EXPECT(!pair_read(path, labels, &err) && says(&err, path), "%zu: %s", length, err.text);
     }
     for (size_t at = 0; at < zipped_size; at += 7) {
-        file_write(path, zipped, at);
+        file_write(path, false, zipped, at);
         EXPECT(!pair_read(path, labels, &err) && says(&err, path), "%zu: %s", at, err.text);
     }
     zipped[zipped_size - 5] ^= 8;
-    file_write(path, zipped, zipped_size);
+    file_write(path, false, zipped, zipped_size);
     EXPECT(!pair_read(path, labels, &err) && says(&err, path), "checksum: %s", err.text);
 }
 
@@ -221,7 +210,7 @@ TEST(idx_damage_is_named)
             bytes[damage->labels][sizes[damage->labels]] = 0;
             sizes[damage->labels] += (size_t)damage->growth;
             for (int k = 0; k < 2; k++)
-                (zipped ? gzip_write : file_write)(paths[k], bytes[k], sizes[k]);
+                file_write(paths[k], zipped, bytes[k], sizes[k]);
             Error err;
             EXPECT(!pair_read(paths[0], paths[1], &err), "%s: accepted", damage->message);
             EXPECT(says(&err, paths[damage->labels]) && says(&err, damage->message),
@@ -240,10 +229,7 @@ static void cifar_file_make(const char *dir, const char *name, int records, int 
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     int fd = open(path, O_CREAT | O_TRUNC | O_WRONLY, 0644);
-    if (fd < 0 || ftruncate(fd, (off_t)records * (label_bytes + CIFAR_IMAGE)) != 0) {
-        perror(path);
-        exit(1);
-    }
+    EXPECT(ftruncate(fd, (off_t)records * (label_bytes + CIFAR_IMAGE)) == 0, "%s", path);
     close(fd);
 }
 
@@ -253,10 +239,7 @@ static void bytes_put(const char *dir, const char *name, int64_t offset, const v
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/%s", dir, name);
     int fd = open(path, O_WRONLY);
-    if (fd < 0 || pwrite(fd, bytes, size, offset) != (ssize_t)size) {
-        perror(path);
-        exit(1);
-    }
+    EXPECT(pwrite(fd, bytes, size, offset) == (ssize_t)size, "%s", path);
     close(fd);
 }
 
@@ -361,8 +344,7 @@ TEST(damaged_cifar_is_refused)
 TEST(names_and_directories)
 {
     expect_refused("", "no such data set or directory", "");
-    file_write(test_path("file"), "x", 1);
-    expect_refused(test_path("file"), "Not a directory", "");
+    expect_refused(test_file("file", "x", 1), "Not a directory", "");
 }
 
 // CIFAR-10 in data/ comes first. If it is damaged, that is an error; no other set replaces it.
@@ -529,10 +511,8 @@ static Data synthetic(int size, int train_count, int test_count, int64_t seed)
     config.test_count = test_count;
     Data data;
     Error err;
-    if (!data_open(&data, &config, seed, &err)) {
-        fprintf(stderr, "%s\n", err.text);
-        exit(1);
-    }
+    if (!data_open(&data, &config, seed, &err))
+        FAIL_ERROR(&err);
     return data;
 }
 

@@ -16,26 +16,21 @@ static unsigned char memory[WHOLE]; // its last OWN bytes are a stack
 static ucontext_t here, there;
 static pthread_t main_thread;
 
+static void get_two(const void *signals)
+{
+    interrupt_install(false);
+    raise(((const int *)signals)[0]);
+    raise(((const int *)signals)[1]);
+    printf("%d", interrupt_received());
+}
+
 // The exit status of a process that gets these signals; 0: it continues, with a stop requested by
 // the signal *got.
 static int after(int first, int second, int *got)
 {
-    int status, ends[2];
-    EXPECT(pipe(ends) == 0, "pipe");
-    pid_t pid = fork();
-    if (pid == 0) {
-        interrupt_install(false);
-        raise(first);
-        raise(second);
-        int signal = interrupt_received();
-        _exit(write(ends[1], &signal, sizeof signal) == sizeof signal ? 0 : 1);
-    }
-    close(ends[1]);
-    if (read(ends[0], got, sizeof *got) != sizeof *got)
-        *got = 0;
-    close(ends[0]);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    int status = test_child(get_two, (int[]){ first, second });
+    *got = atoi(test_said);
+    return status;
 }
 
 TEST(only_a_second_stop_signal_kills)
@@ -69,26 +64,18 @@ TEST(a_signal_does_not_interrupt_a_read)
     close(ends[1]);
 }
 
+static void fault_with_limit(const void *unused)
+{
+    setrlimit(RLIMIT_AS, &(struct rlimit){ (rlim_t)1 << 46, (rlim_t)1 << 46 });
+    interrupt_install(false);
+    raise(SIGSEGV);
+}
+
 // With a limit on memory, the last line of a process that dies of a null pointer names the limit.
 TEST(a_fault_with_limited_memory_is_explained)
 {
-    int status, ends[2];
-    char said[200] = "";
-    EXPECT(pipe(ends) == 0, "pipe");
-    pid_t pid = fork();
-    if (pid == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        setrlimit(RLIMIT_AS, &(struct rlimit){ (rlim_t)1 << 46, (rlim_t)1 << 46 });
-        interrupt_install(false);
-        raise(SIGSEGV);
-        _exit(0);
-    }
-    close(ends[1]);
-    EXPECT(read(ends[0], said, sizeof said - 1) > 0, "nothing is said");
-    close(ends[0]);
-    waitpid(pid, &status, 0);
-    EXPECT(strstr(said, "perhaps because memory ran out") != NULL, "it says: %s", said);
-    EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV, "status %x", (unsigned)status);
+    EXPECT_EQ_INT(test_child(fault_with_limit, NULL), 128 + SIGSEGV);
+    EXPECT_HAS(test_said, "perhaps because memory ran out");
 }
 
 static void *send_signal(void *arg)

@@ -2,10 +2,8 @@
 // (test_step tests names, shapes, import and export.)
 //
 // ctest: BACKENDS cpu cuda fake
-#include "check.h"
+#include "arrays.h"
 #include "model.h"
-#include "rng.h"
-#include "test_device.h"
 
 #include <math.h>
 
@@ -16,35 +14,20 @@ static Model *open_model(const char *arch, int channels, int size, int batch)
 
 static float *random_images(const Model *model)
 {
-    size_t count = shape_count(model->input);
-    float *host = xmalloc(count * sizeof *host),
-          *memory = device_alloc(device, count * sizeof *host);
-    for (size_t i = 0; i < count; i++)
-        host[i] = 2 * uniform_of(philox(3, 0, i).v[0]) - 1;
-    copy_to_device(device_stream(device), memory, host, count * sizeof *host);
-    stream_sync(device_stream(device));
-    free(host);
-    return memory;
+    return activation(model->input, random_numbers(TYPE_F32, shape_count(model->input), 3));
 }
 
-static float *to_host(const float *memory, size_t count)
-{
-    float *host = xmalloc(count * sizeof *host);
-    copy_to_host(device_stream(device), host, memory, count * sizeof *host);
-    stream_sync(device_stream(device));
-    return host;
-}
+static float *floats_of(const float *there, size_t count) { return to_host(there, count * sizeof *there); }
 
 // Sets dlogits to fixed numbers, as input for the backward pass.
 static void seed_backward(Model *model, int rows)
 {
     int count = rows * model->config.classes;
-    float *host = xmalloc((size_t)count * sizeof *host);
+    float *host = host_memory((size_t)count * sizeof *host);
     for (int i = 0; i < count; i++)
         host[i] = (float)(i % 7 - 3) / (float)count;
     copy_to_device(device_stream(device), model->dlogits, host, (size_t)count * sizeof *host);
     stream_sync(device_stream(device));
-    free(host);
 }
 
 static const ModelTensor *find(const Model *model, const char *name)
@@ -71,9 +54,8 @@ static void on_ready(void *arg, size_t offset, size_t count)
            p->next);
     p->next = offset + count;
     p->calls++;
-    float *now = to_host(p->model->grads + offset, count);
+    float *now = floats_of(p->model->grads + offset, count);
     p->wrong += p->final && memcmp(now, p->final + offset, count * sizeof *now) != 0;
-    free(now);
 }
 
 static Progress pass(Model *model, const float *images, const float *final)
@@ -94,11 +76,10 @@ TEST(gradients_are_final_and_front_to_back)
     model_init(model, 1);
     float *images = random_images(model);
     pass(model, images, NULL);
-    float *final = to_host(model->grads, model->grad_count);
+    float *final = floats_of(model->grads, model->grad_count);
     EXPECT_EQ_INT(pass(model, images, final).wrong, 0);
-    free(final);
-    device_free(device, images);
     model_free(model);
+    check_ends();
 }
 
 // Taps of a kernel, in one dimension, that meet a pixel at any position.
@@ -125,6 +106,7 @@ static void check_gradients_of(int size)
            size, model->grad_count, (long long)(model->torch_params - dead));
     EXPECT_EQ_INT(model->param_count - model->grad_count, dead);
     model_free(model);
+    check_ends();
 }
 
 TEST(weights_on_padding_have_no_gradient)
@@ -140,18 +122,16 @@ static void check_tail(const char *arch, int channels, int size)
     model_init(model, 1);
     float *images = random_images(model);
     model_forward(model, images, 8, false);
-    float *full = to_host(model->logits, 50);
+    float *full = floats_of(model->logits, 50);
     model_forward(model, images, 5, false);
-    float *tail = to_host(model->logits, 50);
+    float *tail = floats_of(model->logits, 50);
     for (int i = 0; i < 50; i++)
         EXPECT(fabsf(full[i] - tail[i]) <= 1e-4f * (1 + fabsf(full[i])),
                "%s: logit %d: %g in a batch of 8, "
                "%g in one of 5",
                arch, i, full[i], tail[i]);
-    free(full);
-    free(tail);
-    device_free(device, images);
     model_free(model);
+    check_ends();
 }
 
 TEST(a_smaller_batch_uses_the_same_weights)
@@ -166,8 +146,8 @@ TEST(a_smaller_batch_uses_the_same_weights)
 static double deviation_of(const Model *model, const char *name, double *largest)
 {
     const ModelTensor *t = find(model, name);
-    float *arena = to_host(model->params, model->param_count);
-    float *values = xmalloc((size_t)t->count * sizeof *values);
+    float *arena = floats_of(model->params, model->param_count);
+    float *values = host_memory((size_t)t->count * sizeof *values);
     double sum = 0;
     model_export(model, t, arena, values);
     *largest = 0;
@@ -175,8 +155,6 @@ static double deviation_of(const Model *model, const char *name, double *largest
         sum += (double)values[i] * values[i];
         *largest = fmax(*largest, fabs(values[i]));
     }
-    free(values);
-    free(arena);
     return sqrt(sum / (double)t->count);
 }
 
@@ -198,6 +176,7 @@ TEST(initialisation_is_pytorchs)
     model_init(model, 1);
     EXPECT(model_hash(model) == first, "seed 1 gives different weights the second time");
     model_free(model);
+    check_ends();
 }
 
 int main(void)

@@ -16,22 +16,6 @@ static bool replace(const char *path, const char *text, Error *err)
     return replace_commit(out, path, err);
 }
 
-static void expect_content(const char *path, const char *wanted)
-{
-    char text[64] = "";
-    int fd = open(path, O_RDONLY);
-    EXPECT(fd >= 0 && read(fd, text, sizeof text - 1) >= 0, "%s", path);
-    close(fd);
-    EXPECT_EQ_STR(text, wanted);
-}
-
-static void put(const char *path, const char *text)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    EXPECT(write(fd, text, strlen(text)) == (ssize_t)strlen(text), "%s", path);
-    close(fd);
-}
-
 // A child that locks the file, despite what a killed one left, and begins to write. Kill it.
 static pid_t lock_in_child(const char *path)
 {
@@ -69,7 +53,7 @@ TEST(killed_writers)
         EXPECT(access(part, F_OK) == 0 && access(test_path("killed.lock"), F_OK) == 0, "no left-overs");
     }
     EXPECT(replace(path, "new", &err), "%s", err.text);
-    expect_content(path, "new");
+    EXPECT_EQ_STR(test_read(path), "new");
     EXPECT(access(part, F_OK) != 0, "%s was not removed", part);
 }
 
@@ -86,16 +70,15 @@ TEST(a_running_writer_keeps_others_out)
 // A symbolic or hard link in place of the temporary file: its target must not change.
 TEST(links_are_not_followed)
 {
-    const char *path = test_path("trap"), *part = test_path("trap.tmp"), *victim = test_path("victim");
+    const char *path = test_path("trap"), *part = test_path("trap.tmp"), *victim = test_file("victim", "mine", 4);
     Error err;
-    put(victim, "mine");
     EXPECT(symlink(victim, part) == 0, "symlink");
     EXPECT(replace(path, "new", &err), "%s", err.text);
-    expect_content(victim, "mine");
+    EXPECT_EQ_STR(test_read(victim), "mine");
     EXPECT(link(victim, part) == 0, "link");
     EXPECT(replace(path, "newer", &err), "%s", err.text);
-    expect_content(victim, "mine");
-    expect_content(path, "newer");
+    EXPECT_EQ_STR(test_read(victim), "mine");
+    EXPECT_EQ_STR(test_read(path), "newer");
 }
 
 // What a file holds, as whose file it is claimed, and the error. NULL: none.
@@ -122,8 +105,8 @@ TEST(kinds)
     for (size_t i = 0; i < sizeof claimed / sizeof *claimed; i++) {
         char name[16];
         snprintf(name, sizeof name, "kind%zu", i);
-        put(test_path(name), claimed[i].content);
-        bool ok = output_claim(test_path(name), claimed[i].kind, &err);
+        const char *path = test_file(name, claimed[i].content, strlen(claimed[i].content));
+        bool ok = output_claim(path, claimed[i].kind, &err);
         EXPECT(ok == !claimed[i].error && (ok || strstr(err.text, claimed[i].error)), "case %zu: %s",
                i, ok ? "accepted" : err.text);
     }

@@ -16,42 +16,23 @@ static int made_up_count(void) { return gpus; }
 #define comm_shares_devices may_share
 #include "../03_ddp_fork/spawn.c"
 
-static char said[4096];
-
-// The exit status of a program that spawns ranks; its stderr is in `said`. Each rank exits with 0.
-static int status_of_ranks(int ranks)
+// A program that spawns ranks, each of which exits with 0.
+static void spawn_ranks(const void *ranks)
 {
-    int status, ends[2];
-    EXPECT(pipe(ends) == 0, "pipe");
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        World world;
-        dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        close(ends[1]);
-        spawn(&(SpawnConfig){ .ranks = ranks, .timeout = 5 }, &world);
-        dprintf(STDERR_FILENO, "rank of %d\n", world.size);
-        alive_done();
-        tcp_store_end(&world);
-        _exit(0);
-    }
-    close(ends[1]);
-    size_t used = 0;
-    for (ssize_t n; (n = read(ends[0], said + used, sizeof said - 1 - used)) > 0;)
-        used += (size_t)n;
-    said[used] = '\0';
-    close(ends[0]);
-    waitpid(pid, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    World world;
+    spawn(&(SpawnConfig){ .ranks = *(const int *)ranks, .timeout = 5 }, &world);
+    dprintf(STDERR_FILENO, "rank of %d\n", world.size);
+    alive_done();
+    tcp_store_end(&world);
+    _exit(0);
 }
 
 static void expect(int there, bool share, int asked, int status, const char *text)
 {
     gpus = there;
     may_share = share;
-    EXPECT_EQ_INT(status_of_ranks(asked), status);
-    EXPECT(strstr(said, text) != NULL, "%d ranks, %d GPUs: no \"%s\" in: %s", asked, there, text, said);
+    EXPECT_EQ_INT(test_child(spawn_ranks, &asked), status);
+    EXPECT_HAS(test_said, text);
 }
 
 int main(void)

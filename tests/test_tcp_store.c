@@ -41,7 +41,8 @@ static struct Actor {
 static int count;
 static TcpStoreConfig play;
 static double begun;
-static char path[4096], said[1 << 16];
+static char path[4096];
+static const char *said = "";
 
 static void sleep_ms(int ms) { usleep((useconds_t)ms * 1000); }
 
@@ -131,13 +132,7 @@ static void await(atomic_int *number, int wanted)
     EXPECT(*number >= wanted, "%d of %d", *number, wanted);
 }
 
-static void read_said(void)
-{
-    FILE *in = fopen(path, "r");
-    said[in ? fread(said, 1, sizeof said - 1, in) : 0] = '\0';
-    if (in)
-        fclose(in);
-}
+static void read_said(void) { said = test_read(path); }
 
 // Waits for an actor to end; `wanted` is its exit status, or 1000 + the signal that killed it.
 static void ends(int actor, int wanted)
@@ -173,14 +168,7 @@ static void all_well(void)
     EXPECT_EQ_STR(said, "");
 }
 
-static int times(const char *what)
-{
-    int n = 0;
-    for (const char *p = said; (p = strstr(p, what)); p += strlen(what))
-        n++;
-    return n;
-}
-
+static int times(const char *what) { return test_times(said, what); }
 static void expect_said(const char *what) { EXPECT(times(what) > 0, "no \"%s\" in: %s", what, said); }
 static void expect_lines(int lines) { EXPECT(times("\n") == lines, "not %d lines: %s", lines, said); }
 

@@ -4,14 +4,6 @@
 #include "rng.h"
 #include "test_device.h"
 
-static const char *file_make(const char *name, const void *bytes, size_t size)
-{
-    const char *path = test_path(name);
-    FILE *out = fopen(path, "w");
-    EXPECT(out && fwrite(bytes, 1, size, out) == size && fclose(out) == 0, "%s", path);
-    return path;
-}
-
 static bool open_text(Data *data, const char *path, int block, Error *err)
 {
     char name[4200];
@@ -31,7 +23,7 @@ TEST(tokens_are_the_bytes_that_occur)
     uint8_t bytes[1001];
     for (int i = 0; i < 1001; i++)          // 0 and 255 are bytes like others
         bytes[i] = (uint8_t[]){ 255, 'b', 0, '\n', 'a' }[philox(1, 2, i).v[0] % 5];
-    if (!EXPECT(open_text(&data, file_make("bytes", bytes, sizeof bytes), 8, &err), "%s", err.text))
+    if (!EXPECT(open_text(&data, test_file("bytes", bytes, sizeof bytes), 8, &err), "%s", err.text))
         return;
     EXPECT_EQ_STR(data.vocabulary, "000a6162ff");
     EXPECT_EQ_STR(data.name, "text");
@@ -58,10 +50,10 @@ TEST(fingerprints)
     Error err;
     char text[2000];
     memset(text, 'x', sizeof text);
-    EXPECT(open_text(&a, file_make("a", text, 2000), 18, &err), "%s", err.text);
-    EXPECT(open_text(&b, file_make("b", text, 2000), 19, &err), "%s", err.text);
+    EXPECT(open_text(&a, test_file("a", text, 2000), 18, &err), "%s", err.text);
+    EXPECT(open_text(&b, test_file("b", text, 2000), 19, &err), "%s", err.text);
     text[1999] = 'y';
-    EXPECT(open_text(&c, file_make("c", text, 2000), 18, &err), "%s", err.text);
+    EXPECT(open_text(&c, test_file("c", text, 2000), 18, &err), "%s", err.text);
     EXPECT(a.checksum != b.checksum && a.checksum != c.checksum, "equal checksums");
     EXPECT(data_order(&a, true) != data_order(&b, true), "the orders are equal");
     EXPECT(data_order(&a, true) != data_order(&c, true), "the orders are equal");
@@ -126,7 +118,7 @@ TEST(batches_for_any_number_of_workers)
     bool offsets[BLOCK] = { false };
     for (int i = 0; i < TEXT; i++)
         bytes[i] = (uint8_t)philox(3, 4, i).v[0];
-    if (!EXPECT(open_text(&data, file_make("random", bytes, TEXT), BLOCK, &err), "%s", err.text))
+    if (!EXPECT(open_text(&data, test_file("random", bytes, TEXT), BLOCK, &err), "%s", err.text))
         return;
     for (int workers = 0; workers <= 3; workers++) {
         epoch_check(&data, &data.train, true, 1 + 13 * workers, workers, 5 + workers, 0);
@@ -159,7 +151,7 @@ TEST(words_are_letters_in_another_order)
         else
             snprintf(list + strlen(list), 12, "%s\n", marks[i / 3 % 6]);
     }
-    const char *path = file_make("list", list, strlen(list));
+    const char *path = test_file("list", list, strlen(list));
     if (!EXPECT(text_read(&data, path, 5, true, &err), "%s", err.text))
         return;
     EXPECT_EQ_STR(data.vocabulary, "0a6162636465666768696a71777a");
@@ -200,11 +192,11 @@ TEST(bad_files)
     Data data;
     Error err;
     memset(text, 'x', sizeof text);
-    refuse(file_make("empty", text, 0), 4, "its 0 bytes are too few to train and test");
-    refuse(file_make("short", text, 319), 32, "its 319 bytes");
+    refuse(test_file("empty", text, 0), 4, "its 0 bytes are too few to train and test");
+    refuse(test_file("short", text, 319), 32, "its 319 bytes");
     refuse(test_path("nothing"), 4, "there is no");
     refuse(test_path(""), 4, "not a regular file");
-    EXPECT(open_text(&data, file_make("enough", text, 330), 32, &err), "%s", err.text);
+    EXPECT(open_text(&data, test_file("enough", text, 330), 32, &err), "%s", err.text);
     EXPECT_EQ_INT(data.test.count, 1);
     data_close(&data);
 }

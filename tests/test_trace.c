@@ -8,15 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char text[8 << 20];
-
-static void read_all(const char *path)
-{
-    FILE *in = fopen(path, "r");
-    text[in ? fread(text, 1, sizeof text - 1, in) : 0] = '\0';
-    if (in)
-        fclose(in);
-}
+static const char *text;        // of the file that was read last
 
 // Counts lines that are not a whole event. A file is "[" and then one event per line.
 static int torn_lines(void)
@@ -29,13 +21,7 @@ static int torn_lines(void)
     return torn;
 }
 
-static int count(const char *what)
-{
-    int n = 0;
-    for (const char *p = text; (p = strstr(p, what)); p += strlen(what))
-        n++;
-    return n;
-}
+static int count(const char *what) { return test_times(text, what); }
 
 static void spans(int n)
 {
@@ -77,7 +63,7 @@ static void write_nested(int rank, const char *path)
     for (int i = 0; i < 20; i++) {
         trace_begin(i % 2 ? "forward" : "backward");
         trace_begin("inner");
-        read_all(path);
+        text = test_read(path);
         EXPECT(torn_lines() == 0, "within a span: %s", text);
         trace_end();
         trace_end();
@@ -88,7 +74,7 @@ TEST(a_file_is_valid_after_every_event)
 {
     const char *path = test_path("each.json");
     expect_end(start(write_nested, 3, path));
-    read_all(path);
+    text = test_read(path);
     EXPECT(torn_lines() == 0, "closed: %s", text);
     EXPECT_EQ_INT(count("\"ph\":\"B\""), 40);
     EXPECT_EQ_INT(count("\"ph\":\"E\""), 40);
@@ -120,7 +106,7 @@ TEST(sections_are_known_without_a_timeline)
 {
     const char *path = test_path("calls.json");
     expect_end(start(write_a_call, 0, path));
-    read_all(path);
+    text = test_read(path);
     EXPECT_EQ_INT(count(",\"name\":\"all_reduce\",\"args\":{\"call\":\"gradients #3\"}},\n"), 20);
     EXPECT_EQ_INT(count("\"call\""), 20);
 }
@@ -151,7 +137,7 @@ TEST(each_thread_has_a_track)
 {
     const char *path = test_path("threads.json");
     expect_end(start(write_in_threads, 0, path));
-    read_all(path);
+    text = test_read(path);
     EXPECT_EQ_INT(torn_lines(), 0);
     EXPECT_EQ_INT(count("\"thread_name\""), THREADS);
     EXPECT_EQ_INT(count("\"name\":\"loader "), THREADS - 1);
@@ -181,9 +167,9 @@ TEST(a_full_disk_ends_the_timeline)
 {
     const char *path = test_path("full.json");
     expect_end(start(write_on_a_full_disk, 0, path));
-    read_all(path);
+    text = test_read(path);
     EXPECT(strlen(text) > 1800, "%zu bytes", strlen(text));
-    read_all(test_path("said"));
+    text = test_read(test_path("said"));
     EXPECT_EQ_INT(count("full.json: write: File too large: the rest of the timeline is missing"), 1);
 }
 
@@ -210,7 +196,7 @@ static void expect_whole_run(const char *path, const char *name)
         children[rank] = start(write_as, rank, path);
     for (int rank = 0; rank < WRITERS; rank++)
         expect_end(children[rank]);
-    read_all(path);
+    text = test_read(path);
     EXPECT_EQ_INT(torn_lines(), 0);
     snprintf(wanted, sizeof wanted, "[\n{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"run\","
              "\"args\":{\"name\":\"%s\"}},\n", run);
@@ -231,7 +217,7 @@ TEST(processes_write_one_file)
     expect_whole_run(path, "run 1");            // creates the file
     expect_whole_run(path, "run 12");           // replaces the file of a different run
     expect_end(start(write_as, 7, path));       // a late rank appends to its run's file
-    read_all(path);
+    text = test_read(path);
     EXPECT_EQ_INT(count("\"process_name\""), WRITERS + 1);
 }
 
