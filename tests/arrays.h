@@ -7,7 +7,6 @@
 
 #include <math.h>
 
-static const char *const type_names[] = { "f32", "bf16", "f16" };
 static const double roundoffs[] = { 0x1p-24, 0x1p-8, 0x1p-11 };
 
 // The memory that a check has allocated; check_ends frees it.

@@ -6,11 +6,7 @@
 //       EXPECT_EQ_INT(count, 3);
 //   }
 //
-//   int main(void)
-//   {
-//       test_all();
-//       return test_done();
-//   }
+//   TEST_MAIN                    // runs all tests of the file
 #pragma once
 #include <stdarg.h>
 #include <stdio.h>
@@ -205,3 +201,10 @@ static inline int test_done(void)
     printf("%d passed, %d failed\n", test_passed, test_failed);
     return test_failed > 0 || test_passed == 0;
 }
+
+#define TEST_MAIN                                                                                  \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        test_all();                                                                                \
+        return test_done();                                                                        \
+    }

@@ -341,8 +341,4 @@ TEST(print_config)
                         "shuffle = no\n# tf32 = 0\n# save = \n# arch = resnet18\n# devices = \n");
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

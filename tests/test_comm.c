@@ -326,8 +326,4 @@ TEST(barrier_waits_for_all)
     ranks_store_free(shared);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

@@ -130,8 +130,4 @@ TEST(a_stranger_is_named_as_a_possible_cause)
     EXPECT_HAS(test_read(path), "hint: another rank has ended, or its machine is unreachable, or another program");
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

@@ -163,8 +163,4 @@ TEST(every_convolution_has_a_plan)
     cudnnBackendDestroyDescriptor(rules.profile);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

@@ -540,8 +540,4 @@ TEST(synthetic_images_come_from_the_seed)
     data_close(&c);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

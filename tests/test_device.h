@@ -6,6 +6,7 @@
 
 static Device *device;
 static Ops *ops;
+static const char *const type_names[] = { "f32", "bf16", "f16" };
 
 // Ends the program as skipped if its backend has no device here.
 static inline void test_needs_device(void)
@@ -26,3 +27,13 @@ static inline void test_close_device(void)
     ops_free(ops);
     device_close(device);
 }
+
+// Runs all tests of the file on a device with this number of threads; then fields of an OpsConfig.
+#define TEST_MAIN_ON_DEVICE(threads, ...)                                                          \
+    int main(void)                                                                                 \
+    {                                                                                              \
+        test_open_device(threads, (OpsConfig){ __VA_ARGS__ });                                     \
+        test_all();                                                                                \
+        test_close_device();                                                                       \
+        return test_done();                                                                        \
+    }

@@ -8,7 +8,6 @@
 #include "step_reference.h"
 #include "test_device.h"
 
-static const char *const type_names[] = { "f32", "bf16", "f16" };
 
 typedef struct Gpt {
     StFile file;

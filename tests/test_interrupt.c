@@ -123,8 +123,4 @@ TEST(the_first_signal_is_a_request)
     EXPECT_EQ_INT(interrupt_requested(), SIGINT);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

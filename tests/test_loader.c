@@ -300,10 +300,4 @@ TEST(bad_pictures_are_skipped)
     data_close(&data);
 }
 
-int main(void)
-{
-    test_open_device(1, (OpsConfig){ 0 });
-    test_all();
-    test_close_device();
-    return test_done();
-}
+TEST_MAIN_ON_DEVICE(1, 0)

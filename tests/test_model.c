@@ -179,10 +179,4 @@ TEST(initialisation_is_pytorchs)
     check_ends();
 }
 
-int main(void)
-{
-    test_open_device(2, (OpsConfig){ .deterministic = true });     // gradients are compared bit by bit
-    test_all();
-    test_close_device();
-    return test_done();
-}
+TEST_MAIN_ON_DEVICE(2, .deterministic = true)       // gradients are compared bit by bit

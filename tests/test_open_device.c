@@ -113,8 +113,4 @@ TEST(different_options_are_named)
                strstr(said, ") has --seed 2\n"), "output: %s", said);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

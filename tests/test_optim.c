@@ -63,16 +63,21 @@ TEST(cosine_to_a_least_rate)
 
 // --- --lr-scale ----------------------------------------------------------------------------------
 
-// The config from --lr-scale linear and one more option.
-static OptimConfig parsed(char *option, char *value)
+// The config from --lr-scale linear and these options.
+static OptimConfig parsed(const char *options)
 {
-    char *argv[] = { (char *)"train", (char *)"--lr-scale", (char *)"linear", option, value, NULL };
+    static char text[200];
     static OptimConfig c;
-    c = optim_defaults();
+    char *argv[16] = { NULL };
+    int argc = 0;
     Args args = { 0 };
+    snprintf(text, sizeof text, "train --lr-scale linear %s", options);
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
+        argv[argc++] = word;
+    c = optim_defaults();
     optim_options(&args, &c);
     optim_scale_options(&args, &c);
-    args_parse(&args, option ? 5 : 3, argv);
+    args_parse(&args, argc, argv);
     optim_default_warmup(&args, &c);
     return c;
 }
@@ -80,60 +85,50 @@ static OptimConfig parsed(char *option, char *value)
 // Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes
 //   epoch += (batch_idx + 1) / len(train_loader)
 //   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
-// These numbers come from Python's fractions, for base_lr 0.01, 4 ranks, 10 batches an epoch and 5
-// epochs of warm-up.
-TEST(linear_scale_is_horovods)
-{
-    static const struct {
-        int step;
-        double rate;
-    } wanted[] = {
-        { 0, 0.0106 }, { 1, 0.0112 }, { 9, 0.016 }, { 10, 0.0166 }, { 24, 0.025 }, { 48, 0.0394 },
-        { 49, 0.04 },  { 50, 0.04 },  { 99, 0.04 },
-    };
-    OptimConfig c = parsed(NULL, NULL);
-    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        EXPECT_NEAR(optim_lr_of_ranks(&c, 4, wanted[i].step, 10, 10), wanted[i].rate, 1e-15);
-}
+// The first numbers come from Python's fractions, for base_lr 0.01 and 5 epochs of warm-up. The others are by hand: with
+// a warm-up of 2.5 epochs, 0.01 (1 + 2 epoch / 2.5); and the scale multiplies each schedule, as 0.01 * 4 * 0.5 in the
+// middle of the cosine.
+static const struct {
+    const char *options;
+    int ranks, step, steps, epochs;     // steps: of an epoch
+    double rate;
+} scaled[] = {
+    { "", 4, 0, 10, 10, 0.0106 },
+    { "", 4, 1, 10, 10, 0.0112 },
+    { "", 4, 9, 10, 10, 0.016 },
+    { "", 4, 10, 10, 10, 0.0166 },
+    { "", 4, 24, 10, 10, 0.025 },
+    { "", 4, 48, 10, 10, 0.0394 },
+    { "", 4, 49, 10, 10, 0.04 },
+    { "", 4, 99, 10, 10, 0.04 },
+    { "--warmup 2.5", 3, 0, 8, 10, 0.011 },
+    { "--warmup 2.5", 3, 9, 8, 10, 0.02 },
+    { "--warmup 2.5", 3, 19, 8, 10, 0.03 },
+    { "--warmup 2.5", 3, 20, 8, 10, 0.03 },
+    { "--warmup 0", 3, 0, 8, 10, 0.03 },
+    { "--schedule cosine", 4, 0, 10, 20, 0.0106 },
+    { "--schedule cosine", 4, 100, 10, 20, 0.02 },
+    { "--schedule multistep --milestones 2,7", 4, 24, 10, 20, 0.0025 },
+    { "--schedule multistep --milestones 2,7", 4, 70, 10, 20, 0.0004 },
+    { "--schedule step --step-size 6", 4, 60, 10, 20, 0.004 },
+};
 
-// By hand, for 3 ranks and 8 batches an epoch: 0.01 (1 + 2 epoch / 2.5) up to step 19.
-TEST(linear_scale_uses_the_warmup_option)
+TEST(linear_scale)
 {
-    OptimConfig c = parsed((char *)"--warmup", (char *)"2.5");
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 0, 8, 10), 0.011, 1e-15);
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 9, 8, 10), 0.02, 1e-15);
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 19, 8, 10), 0.03, 1e-15);
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 20, 8, 10), 0.03, 1e-15);
-    c = parsed((char *)"--warmup", (char *)"0");
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 3, 0, 8, 10), 0.03, 1e-15);
-}
-
-// The scale multiplies the schedule: 0.01 * 4 * 0.5 in the middle of the cosine.
-TEST(linear_scale_multiplies_every_schedule)
-{
-    OptimConfig c = parsed((char *)"--schedule", (char *)"cosine");
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 0, 10, 20), 0.0106, 1e-15);
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 100, 10, 20), 0.02, 1e-15);
-    c = parsed((char *)"--schedule", (char *)"multistep");
-    c.milestones = "2,7";
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 24, 10, 20), 0.0025, 1e-15);
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 70, 10, 20), 0.0004, 1e-15);
-    c = parsed((char *)"--schedule", (char *)"step");
-    c.step_size = 6;
-    EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 60, 10, 20), 0.004, 1e-15);
+    for (size_t i = 0; i < sizeof scaled / sizeof *scaled; i++) {
+        OptimConfig c = parsed(scaled[i].options);
+        EXPECT_NEAR(optim_lr_of_ranks(&c, scaled[i].ranks, scaled[i].step, scaled[i].steps, scaled[i].epochs),
+                    scaled[i].rate, 1e-15);
+    }
 }
 
 TEST(one_rank_is_not_scaled)
 {
-    OptimConfig c = parsed(NULL, NULL);
+    OptimConfig c = parsed("");
     for (int step = 0; step < 100; step++)
         EXPECT_NEAR(optim_lr(&c, step, 10, 10), 0.01, 1e-15);
     c = optim_defaults();   // without --lr-scale, 4 ranks are not scaled
     EXPECT_NEAR(optim_lr_of_ranks(&c, 4, 0, 10, 10), 0.01, 0);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

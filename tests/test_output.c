@@ -135,8 +135,4 @@ TEST(another_rank_begins_the_file)
     EXPECT(refused == 0, "refused %d times of 2000: %s", refused, err.text);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

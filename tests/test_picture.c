@@ -217,8 +217,4 @@ TEST(many_scans_are_refused)
     free(bytes);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

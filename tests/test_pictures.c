@@ -240,8 +240,4 @@ TEST(crops_follow_seed_and_epoch)
     data_close(&data);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

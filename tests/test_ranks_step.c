@@ -128,8 +128,4 @@ TEST(hooks_see_every_gradient_once)
     }
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

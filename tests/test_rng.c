@@ -128,8 +128,4 @@ TEST(randperm_is_pytorchs)
     torch_randperm(0, 0, NULL);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

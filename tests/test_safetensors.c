@@ -254,8 +254,4 @@ TEST(irregular_files_are_refused)
     alarm(0);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

@@ -83,8 +83,4 @@ TEST(ranks_together_take_one_process_batch)
     }
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

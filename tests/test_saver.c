@@ -108,10 +108,4 @@ TEST(files_hold_the_state_at_the_save)
     free_run(&r);
 }
 
-int main(void)
-{
-    test_open_device(1, (OpsConfig){ 0 });
-    test_all();
-    test_close_device();
-    return test_done();
-}
+TEST_MAIN_ON_DEVICE(1, 0)

@@ -20,7 +20,6 @@
 
 enum { STATES = 5, OUTCOMES = 512 };
 
-static const char *const type_names[] = { "f32", "bf16", "f16" };
 
 static const char *amp_path;
 static StFile amp;

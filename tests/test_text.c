@@ -201,10 +201,4 @@ TEST(bad_files)
     data_close(&data);
 }
 
-int main(void)
-{
-    test_open_device(1, (OpsConfig){ 0 });
-    test_all();
-    test_close_device();
-    return test_done();
-}
+TEST_MAIN_ON_DEVICE(1, 0)

@@ -221,8 +221,4 @@ TEST(processes_write_one_file)
     EXPECT_EQ_INT(count("\"process_name\""), WRITERS + 1);
 }
 
-int main(void)
-{
-    test_all();
-    return test_done();
-}
+TEST_MAIN

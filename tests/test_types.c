@@ -4,11 +4,9 @@
 #include "cpu/ops_cpu.h"
 #include "cpu/short_types.h"
 #include "model.h"
-#include "test.h"
+#include "test_device.h"
 
 #include <math.h>
-
-static const char *const type_names[] = { "f32", "bf16", "f16" };
 
 // ==== Conversions ================================================================================
 
@@ -165,10 +163,4 @@ TEST(activation_bytes_are_those_allocated)
     }
 }
 
-int main(void)
-{
-    Device *device = device_open(0, 1);
-    test_all();
-    device_close(device);
-    return test_done();
-}
+TEST_MAIN_ON_DEVICE(1, 0)
