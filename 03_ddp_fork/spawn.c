@@ -36,7 +36,7 @@ void spawn_options(Args *args, SpawnConfig *config)
 
 // --- the number of ranks -------------------------------------------------------------------------
 
-// Counting GPUs starts CUDA, which children of this process could not use: so a child counts.
+// Counting GPUs starts CUDA, which children of this process could not use: so a child counts them.
 static int count_gpus(void)
 {
     int ends[2], count = 0, status = 0;

@@ -7,7 +7,7 @@
 // Several machines have a launch each. They do not communicate: when a rank fails, all ranks end,
 // and every launch restarts its own.
 //
-// It starts any program. Ours send heartbeats, so that launch can report how far they came.
+// It starts any program. If that sends heartbeats (alive.h), launch can report how far it came.
 #include "args.h"
 #include "check.h"
 #include "supervise.h"

@@ -126,7 +126,7 @@ bool amp_may_skip(Amp *amp, const Stats *stats, const TrainState *state)
 
 Scalars amp_read(Amp *amp)
 {
-    if (amp->config.clip_norm == 0)     // else it is there
+    if (amp->config.clip_norm == 0)     // else amp_wait has computed it
         gradients_norm(amp->model->ops, amp->model->grad_count, amp->model->grads, amp->scalars);
     Scalars seen = read_scalars(amp);
     if (!amp->scaled)

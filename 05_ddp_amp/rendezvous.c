@@ -1,6 +1,6 @@
 // rendezvous.c - finds this process's rank, and connects it to the other ranks.
 //
-//   which rank? RANK and so on, or options instead; else Open MPI says so; else it is alone
+//   which rank? options, or RANK and so on; else from Open MPI; else it is alone
 //   where?      rank 0 listens at MASTER_ADDR and MASTER_PORT, or MPI broadcasts its address
 //   meet        each rank connects to rank 0, which keeps the store from then on (tcp_store.h)
 //   agree       the same program? the same options? which ranks share a machine?
@@ -125,7 +125,7 @@ static void mpi_is_late(int signal)
 static void start_mpi(double timeout)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory) {                // mpirun's: a kill leaves nothing in /dev/shm (two names)
+    if (directory) {                // mpirun's, so that a kill leaves no file in /dev/shm
         setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
     }
@@ -135,8 +135,8 @@ static void start_mpi(double timeout)
     MPI_Init(NULL, NULL);
 }
 
-// MPI knows ranks and machines, but no addresses. So rank 0 listens, and MPI broadcasts where, and
-// a token. MPI is not used after that. If a process fails, mpirun ends the others.
+// MPI provides ranks and machines, but no addresses. So rank 0 listens, and MPI broadcasts its
+// address and a token. MPI is not used after that. If a process fails, mpirun ends the others.
 static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
 {
     MPI_Comm here;
@@ -180,7 +180,7 @@ static const char *find_rank(const RendezvousConfig *c, World *world, TcpStoreCo
     return "alone";
 }
 
-// The line of each rank. Its pid: so that you can kill one.
+// Each rank has a line, with its pid, so that you can kill one.
 static void introduce(const char *source, const World *world)
 {
     char line[400];

@@ -21,7 +21,7 @@ typedef struct Virtual {
 
     Model *model;
     Ddp *ddp;
-    float *buffers, *others;    // of BatchNorm: the model's, for rank 0's batches; for the others
+    float *buffers, *others;    // BatchNorm's: the model's, for rank 0's batches; all others'
     size_t sent;            // floats that ddp averages
     int64_t *sums;          // (sent), and a flag: this process's ranks together; device
     void *images;           // a GPU's aligned copy of a batch, or NULL; device
@@ -33,7 +33,7 @@ void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *
 void virtual_end(Virtual *v);
 
 // The samples of this process: in each step a batch for each of its ranks, one after the other.
-// sampler: the first one's.
+// sampler: that of its first rank.
 void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32_t *ids);
 // The batch of the i-th of them, cut from `all`, or false if there are no more. Call it, and train
 // on the batch, for i = 0, 1, ... until it is false; then ddp_wait.

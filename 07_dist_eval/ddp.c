@@ -22,7 +22,7 @@ struct Ddp {
     void *hook_arg;
     size_t begin, end;          // gradients that are final and have not been sent
     size_t bucket, first, limit;    // bytes: of a bucket, of the first, of the next
-    Event *final, *averaged;    // the bucket's gradients; all of them
+    Event *final, *averaged;    // a bucket is final; all are averaged
 };
 
 void ddp_options(Args *args, DdpConfig *config)

@@ -224,7 +224,7 @@ typedef struct Means {
     double loss, top1, top5;
 } Means;
 
-// What many programs print: they repeat samples until all ranks have equally many, then average
+// What many programs print: they repeat samples until all ranks have the same number, then average
 // over each batch, over each rank's batches and over the ranks.
 static Means naive(const Eval *eval)
 {

@@ -105,9 +105,9 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
 
 // ==== Sums that do not depend on their order =====================================================
 
-// ddp.c's hook, called for each bucket of each of this process's ranks. A sum of 2^62 or less fits.
-// A gradient that could exceed its share of it is an overflow, as an infinity or NaN is: a flag,
-// summed with the last bucket, makes a gradient infinite in all processes.
+// ddp.c's hook, called for each bucket of each of this process's ranks. A sum up to 2^62 fits.
+// A gradient beyond its share of that is an overflow, like an infinity or NaN: a flag, summed with
+// the last bucket, then makes a gradient infinite in all processes.
 static void add_integers(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Virtual *v = arg;

@@ -15,14 +15,14 @@ enum { ALIVE_CALLS = 16, ALIVE_TEXT = 112 };
 
 // A collective that began. A watcher may see a mixture of it and the one that replaces it.
 typedef struct AliveCall {
-    _Atomic uint64_t place;         // in the order in which the program called all of them, from 1
+    _Atomic uint64_t place;         // among all collectives of the program, from 1
     _Atomic int64_t count;          // values
     _Atomic uint64_t operation[3], communicator[3], section[3];     // names of up to 23 letters
 } AliveCall;
 
 typedef struct Alive {
     _Atomic int waiting;            // more than 0: the training thread waits
-    _Atomic int outside;            // more than 0: waits for disk, terminal or driver, however long
+    _Atomic int outside;            // more than 0: it waits for disk, terminal or driver, unlimited
     _Atomic uint64_t beats;
     _Atomic bool joined;            // it has met the other ranks
     _Atomic bool done;              // the work is finished; the process is about to exit
@@ -33,10 +33,10 @@ typedef struct Alive {
     _Atomic uint64_t latest;        // the place of the last one that began
     AliveCall calls[ALIVE_CALLS];   // the last ones: each at its place modulo ALIVE_CALLS
     int64_t supervisor;             // process that watches this page, or 0;
-    uint64_t pid_namespace;         // where that is its number (launcher_namespace)
+    uint64_t pid_namespace;         // in which that is its pid (launcher_namespace)
 } Alive;
 
-// From now on this process publishes here: shared memory that stays mapped.
+// From now on this process publishes its heartbeats here, in shared memory that stays mapped.
 void alive_publish(Alive *where);
 
 // Zeroed pages for `count` processes, shared with children that are forked later and, through the

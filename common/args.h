@@ -62,8 +62,8 @@ typedef struct Args {
     __FILE__, (Option[]){ __VA_ARGS__ }, (int)(sizeof((Option[]){ __VA_ARGS__ }) / sizeof(Option))
 void args_add(Args *args, const char *file, const Option *rows, int count);
 
-// If the option has this value, these lines ("key = value\n...") replace the defaults of others. An
-// earlier preset replaces those of a later one, and may choose it.
+// If the option has this value, these lines ("key = value\n...") replace the defaults of other
+// options. An earlier preset wins over a later one, and may set the option that selects it.
 void args_preset(Args *args, const char *option, const char *value, const char *lines);
 
 // Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option

@@ -44,8 +44,8 @@ void warn_at(const char *file, int line, const char *hint, const char *format, .
 // on one line and cannot send escape sequences to the terminal.
 void blank_controls(char *text);
 
-// This process is one of several ranks. Then every line begins with "[rank 2/4 node1:4711]", and
-// what all ranks would print, only rank 0 prints. The default is rank 0 of 1.
+// Call it if this process is one of several ranks: every line then begins with
+// "[rank 2/4 node1:4711]", and messages of the whole run come from rank 0. Default: rank 0 of 1.
 void check_set_rank(int rank, int ranks);
 int own_rank(void);
 int rank_count(void);

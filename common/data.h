@@ -34,8 +34,8 @@ typedef struct Dataset {
     uint8_t *images;        // (count, channels, height, width), host
     int32_t *labels;        // (count), host
     struct Pictures *pictures; // files that are decoded when a batch needs them, or NULL
-    int per_row;            // labels of a sample: 1. A text's samples are windows of this many
-                            // tokens, and images are its tokens: numbers below classes, 8 bits each
+    int per_row;            // labels of a sample: 1; in a text, the tokens of a window: `images`
+                            // then holds tokens, numbers below classes of 8 bits each
 } Dataset;
 static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1; }
 // The label of a test set's n-th output: of an image, or the token that follows the n-th token.
@@ -47,7 +47,7 @@ typedef struct Data {
     char fingerprint[128];  // the same for the same data; data_cut changes it
     uint32_t checksum;      // of all bytes of the files; part of the fingerprint
     char samples[40];       // what they are, for messages: "images", "windows of 16 characters"
-    const char *unit;       // of what has a label: "images", "characters"
+    const char *unit;       // the things with a label: "images", "characters"
     char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
     Dataset train, test;
     Augment augment;        // of training images
@@ -63,8 +63,7 @@ bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 void data_close(Data *data);
 // Keeps at most `most` samples of each set, and changes the fingerprint.
 void data_cut(Data *data, int most);
-// A number > 0: the same if the training samples and, with the same seed, their order in each epoch
-// are.
+// A number > 0, equal for the same training samples in the same order (if the seed is the same).
 int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or quotes: "airplane", "a", "0x0a". NULL if the set has no
 // names (CIFAR-100, synthetic).

@@ -5,7 +5,7 @@
 // Ends the process if a launcher has started more ranks than these: each would train alone, and all
 // would write the same files.
 void launcher_check(int ranks);
-// Process numbers mean the same only in processes that return the same.
+// Pids may be compared only between processes for which this returns the same.
 unsigned long launcher_namespace(void);
 // The launcher's process on this machine, whatever scripts it has started in between. 0: none.
 pid_t launcher_pid(void);

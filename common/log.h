@@ -24,8 +24,8 @@ void log_free(Log *log);
 // numbers after the same steps.
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
-// What the samples of log_progress consist of: 1 image each, or this many characters. Without it,
-// images.
+// The unit of printed rates, and how many of them a sample of log_progress has. The default is one
+// image.
 void log_unit(Log *log, const char *unit, int per_sample);
 
 // Messages of the run, above the progress line if there is one.

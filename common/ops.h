@@ -71,7 +71,7 @@ typedef struct Scalars {
     int32_t done;       // rows of the window so far
     int32_t skip;       // not zero: the update changes nothing
     double norm;        // of the gradients, from gradients_norm
-    double parts[2];    // AdamW: of the true means in those that began as 0: 1 - beta^updates
+    double parts[2];    // AdamW: its bias corrections, 1 - beta^updates
 } Scalars;
 // Before each step: `settings` are this step's. done, skip and norm become 0.
 void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);

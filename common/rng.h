@@ -46,8 +46,8 @@ static inline Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int pad
     return j;
 }
 
-// The key of a row of text in an epoch: see data.h. And how far all windows of the epoch are moved
-// on in the text, 0 .. block - 1.
+// The key of a row of text in an epoch (data.h); and the number of characters by which all windows
+// of that epoch are shifted, 0 .. block - 1.
 static inline Philox text_key(uint64_t seed, int64_t epoch, int32_t id)
 {
     return philox(seed, (uint64_t)epoch, (uint64_t)(uint32_t)id);

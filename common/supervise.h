@@ -14,7 +14,7 @@ void supervise_free(Supervisor *supervisor);
 
 // Like fork. The child leads its own process group and is killed if the supervisor dies. The
 // supervisor sees its heartbeats (alive.h), also after exec (alive_inherit). timeout: s without a
-// heartbeat until the rank is lost. INFINITY: no limit. 0: any program; one of ours sets its own.
+// heartbeat until the rank is lost. INFINITY: no limit. 0: a program that sends heartbeats sets it.
 // Returns -1 and sets errno if it fails.
 pid_t supervise_fork(Supervisor *supervisor, int rank, double timeout);
 // Waits until all ranks and the rest of their process groups have ended, and returns the exit

@@ -160,7 +160,7 @@ if is_debian; then
     rm "$TMP/bin/ninja"
     rm -rf build
     pretend id 'echo 1000'
-    expect 0 'only root can install it' ddp setup
+    expect 0 'only root can install them' ddp setup
     check "the one line to run" grep -qF 'apt-get update && apt-get install --no-install-recommends ninja-build' \
         "$TMP/output"
     pretend sudo 'test "$1" = -n && shift; exec "$@"'
@@ -169,7 +169,7 @@ if is_debian; then
     rm -f "$TMP/bin/ninja" "$TMP/apt"
     rm -rf build
     pretend apt-get 'echo "E: Unable to locate package"; exit 100'
-    expect 0 'continuing without it' ddp setup
+    expect 0 'continuing without the missing packages' ddp setup
     pretend apt-get 'exit 0'
     expect 0 'still missing: Ninja' ddp setup
     pretend ninja 'exit 0'

@@ -99,7 +99,7 @@ check "the same seed, the same text" cmp said.5.0 said.6.0
 check "another seed, another text" not cmp -s said.5.0 said.7.1
 expect 2 "--prompt: byte 0x78 ('x') does not occur in the text that digits.st was trained on" say --prompt 1x digits.st
 expect 2 "--count: '0' is not" say --count 0 digits.st
-expect 2 "give one checkpoint" say
+expect 2 "name one checkpoint" say
 expect 1 "missing.st: " say missing.st
 [ ! -e /dev/full ] ||
     expect 1 "the text could not be written" bash -c '"$1" --count 3 digits.st >/dev/full' - "$BUILD/say"

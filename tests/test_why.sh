@@ -71,7 +71,7 @@ near "the step" "$(sed -nE '1s/^([0-9.]+) ms.*/\1/p' output)" "$step"
 near "compute" "$(value 'forward, backward, optimizer')" 62
 near "the wait" "$(value 'waiting for gradients')" "$(awk -v s="$step" 'BEGIN { print s - 62 }')"
 check "the network limits it" grep -q "^The network limits this run" output
-check "latency and bandwidth" grep -qF "a message takes 1 ms and its bytes 0.1 GB/s" output
+check "latency and bandwidth" grep -qF "a message takes 1 ms plus its bytes at 0.1 GB/s" output
 check "no rank is blamed" grep -q "no rank is clearly slower" output
 near "16-bit gradients" "$(value '--compress bf16')" "$(simulate x.json bytes=12e6 bucket=4)"
 near "twice the batch" "$(value '-b 64')" "$(awk -v s="$(simulate x.json batch=2)" 'BEGIN { print 100 * 122 / s }')"
@@ -90,8 +90,8 @@ near "a rank that is not late" "$(value 'rank 1 as fast as the others')" "$(simu
 
 simulate run.json bytes=1e6 load=30 >/dev/null
 expect 0 "Loading limits this run" why run.json
-check "it knows what it does not know" grep -q "It does not know the options" output
-check "one size of messages" grep -q "It cannot know the latency" output
+check "it knows what it does not know" grep -q "The options are unknown" output
+check "one size of messages" grep -q "The latency is unknown" output
 sed 's/"cores":64/"cores":2/' metrics.jsonl >shared.jsonl
 expect 0 "share 2 cores" why run.json shared.jsonl
 sed 's/"CPU"/"NVIDIA H200"/' metrics.jsonl >gpu.jsonl

@@ -118,15 +118,15 @@ int main(int argc, char **argv)
     Config c = { .data = data_defaults(), .format = "png" };
     data_options(&args, &c.data);
     args_add(&args, ARGS_ROWS(
-        { "as-folder", 0, ARG_STRING, &c.folder, "DIR", "where to" },
-        { "scale", 0, ARG_INT, &c.scale, "PIXELS", "of the pictures, each way (0: as they are)", 0, 4096 },
-        { "format", 0, ARG_CHOICE, &c.format, "png|jpeg", "of the files" }));
+        { "as-folder", 0, ARG_STRING, &c.folder, "DIR", "folder to write to" },
+        { "scale", 0, ARG_INT, &c.scale, "PIXELS", "width and height (0: as they are)", 0, 4096 },
+        { "format", 0, ARG_CHOICE, &c.format, "png|jpeg", "format of the files" }));
     args_parse(&args, argc, argv);
     if (!c.folder)
         args_reject(&args, "as-folder", "a directory is needed");
     if (!data_open(&data, &c.data, 0, &error))
         FAIL_ERROR(&error);
-    CHECK(!data.folder, "", "%s: these are pictures in folders already", c.data.data);
+    CHECK(!data.folder, "", "%s already is a folder of pictures", c.data.data);
     folder_make(c.folder);
     set_write(&c, &data, &data.train, "train");
     set_write(&c, &data, &data.test, "val");

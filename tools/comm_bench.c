@@ -178,16 +178,16 @@ int main(int argc, char **argv)
 {
     Config c = { .ranks = 2, .factor = 2, .repeats = 200, .begin = 8, .end = 256 << 20,
                  .op = "all_reduce", .type = "f32" };
-    Args args = { .summary = "Measures a collective over sizes." };
+    Args args = { .summary = "Measures the time of a collective for many sizes." };
     args_add(&args, ARGS_ROWS(
         { "ranks", 'n', ARG_INT, &c.ranks, "N",
-          "processes to start; 0: srun, launch or mpirun has started this one", 0, 16 },
+          "ranks to start (0: none, if srun, launch or mpirun starts them)", 0, 16 },
         { "op", 0, ARG_CHOICE, &c.op, "all_reduce|broadcast", "collective to measure" },
         { "type", 0, ARG_CHOICE, &c.type, "f32|bf16|f16", "type of the values" },
         { "begin", 'b', ARG_INT64, &c.begin, "BYTES", "smallest size", 4, 0x1p34 },
         { "end", 'e', ARG_INT64, &c.end, "BYTES", "largest size", 4, 0x1p34 },
-        { "factor", 'f', ARG_INT, &c.factor, "N", "ratio of one size to the size before", 2, 1024 },
-        { "repeats", 'r', ARG_INT, &c.repeats, "N", "most calls of each size", 1, 1e6 }));
+        { "factor", 'f', ARG_INT, &c.factor, "N", "ratio between one size and the next", 2, 1024 },
+        { "repeats", 'r', ARG_INT, &c.repeats, "N", "maximum number of calls of each size", 1, 1e6 }));
     rendezvous_options(&args, &c.rendezvous);
     args_parse(&args, argc, argv);
     if (c.begin > c.end)

@@ -168,17 +168,17 @@ int main(int argc, char **argv)
     Config c = { .prompt = "", .count = 20, .temperature = 0.8 };
     Args args = { .summary = "Prints text from a checkpoint of a gpt.", .operands = "RUN.st" };
     args_add(&args, ARGS_ROWS(
-        { "prompt", 0, ARG_STRING, &c.prompt, "TEXT", "how the text begins" },
+        { "prompt", 0, ARG_STRING, &c.prompt, "TEXT", "beginning of the text" },
         { "count", 0, ARG_INT, &c.count, "N", "lines to print", .min = 1, .max = 1e6 },
         { "temperature", 0, ARG_DOUBLE, &c.temperature, "T",
-          "below 1: likelier characters only; 0: the likeliest", .min = 0, .max = 100 },
-        { "seed", 0, ARG_INT64, &c.seed, "N", "the same seed prints the same text", .min = 0,
+          "randomness: 1 as trained, smaller: more likely text, 0: no randomness", .min = 0, .max = 100 },
+        { "seed", 0, ARG_INT64, &c.seed, "N", "seed: the same one prints the same text", .min = 0,
           .max = 1e15 },
-        { "threads", 0, ARG_INT, &c.threads, "N", "CPU: threads (0: all cores)", .min = 0,
+        { "threads", 0, ARG_INT, &c.threads, "N", "CPU: number of threads (0: all cores)", .min = 0,
           .max = 1024 }));
     args_parse(&args, argc, argv);
     if (!args.rest[0] || args.rest[1])
-        args_reject(&args, NULL, "give one checkpoint");
+        args_reject(&args, NULL, "name one checkpoint");
     speaker_open(&speaker, &c, args.rest[0]);
     for (const char *p = c.prompt; *p; p++)
         if (token_of(&speaker, *p) < 0)

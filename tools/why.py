@@ -234,7 +234,7 @@ def print_cause(run):
 
 def print_predictions(run):
     p, now, options = Prediction(run), run.ms["step"], run.options
-    print(f"From the same numbers (a message takes {2e-3 * (run.size - 1) * p.latency:.2g} ms and its bytes "
+    print(f"From the same numbers (a message takes {2e-3 * (run.size - 1) * p.latency:.2g} ms plus its bytes at "
           f"{p.bandwidth / 1e3:.3g} GB/s):")
     current = options.get("bucket_mb", 25)
     sizes = {mb: p.step(bucket_mb=mb)[0] for mb in ((25,) if p.one_size else (1, 4, 10, 25, 100, 0))}
@@ -257,15 +257,15 @@ def print_predictions(run):
         ms, share = p.step(ranks=ranks or run.size, network=network)
         print(f"  {f'{ranks or run.size} ranks on {name}':<30} {share:8.0f} %, {ms:.1f} ms a step")
     if p.one_size:
-        print("It cannot know the latency: all messages have one size. A second run with a smaller --bucket-mb tells.")
+        print("The latency is unknown, since all messages have one size: a run with a smaller --bucket-mb shows it.")
 
 
 def print_limits(run):
     cores, threads = run.config.get("cores"), run.options.get("threads") or 1
     if not run.config:
-        print("It does not know the options or whether ranks share cores: add the run's --metrics file.")
+        print("The options are unknown, and whether ranks share cores: add the run's --metrics file.")
     elif run.size > 1 and run.size * (threads + 1) > cores:
-        print(f"The ranks and their network threads share {cores} cores: what overlaps slows backward down, so gains "
+        print(f"The ranks and their network threads share {cores} cores: work that overlaps slows backward down, so gains "
               "may be smaller. More ranks here would share the same cores.")
 
 

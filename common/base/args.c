@@ -462,7 +462,7 @@ static void apply_preset(Args *args, const struct ArgsPreset *preset)
     }
 }
 
-// What presets set stays a default.
+// An option that a preset sets still counts as not given.
 static void apply_presets(Args *args)
 {
     char given[ARGS_MAX];
@@ -602,7 +602,7 @@ void args_parse(Args *args, int argc, char **argv)
               "read options from this file, as key = value; may be repeated", .own = true },
             { "print-config", 0, ARG_FLAG, &config.print, NULL,
               "print all options as such a file, defaults as comments, and exit", .own = true }));
-    for (int j = 1; j < argc && !args->operands; j++)   // first: it prints the defaults
+    for (int j = 1; j < argc && !args->operands; j++)   // before files are read: prints defaults
         if (is_help(argv[j]))
             print_help(args);
     if (!args->operands)

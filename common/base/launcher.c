@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// How many ranks the launcher has started, and the variable that says so; 0: there is no launcher.
+// The number of ranks that a launcher has started, and the variable with it; 0: no launcher.
 static int launcher_ranks(const char **variable)
 {
     static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "PMI_SIZE",
@@ -67,7 +67,7 @@ static pid_t parent_of(pid_t pid)
     return parent;
 }
 
-// It is the nearest ancestor without the variable that it has set for the ranks.
+// The nearest ancestor without the variable that a launcher sets for its ranks.
 pid_t launcher_pid(void)
 {
     static const char *const marks[] = {

@@ -95,7 +95,7 @@ static void cut_torn_line(int fd)
         WARN("", "cannot remove the incomplete last line of the metrics: %s", strerror(errno));
 }
 
-// Rank 0 claims the files of all ranks, since it claims those of --save, too.
+// Rank 0 claims the files of all ranks, so that none is also its file of --save.
 static void claim_metrics(const LogConfig *config, int rank, int ranks)
 {
     Error error;

@@ -126,8 +126,8 @@ bool output_claim(const char *path, OutputKind kind, Error *err)
     return true;
 }
 
-// Opens the file and locks it. A run that has just been killed may take a moment to end. A file
-// that its owner removed meanwhile does not count. A file system without locks refuses no run.
+// Opens the file and locks it. Waits up to 3 s, since a run that was just killed may still end. If
+// the owner has removed the file meanwhile, tries again. Without locks in the file system succeeds.
 static int open_locked(const char *path)
 {
     enum { TRIES = 30, MS = 100 };
@@ -206,7 +206,7 @@ static bool sync_directory(const char *path)
     return ok;
 }
 
-// NULL, or the call that failed.
+// Returns NULL, or the name of the call that failed.
 static const char *sync_and_rename(FILE *file, const char *path)
 {
     if (ferror(file) || fflush(file) != 0)

@@ -408,7 +408,7 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
     struct stat st;
     char best[PATH_MAX];
-    snprintf(best, sizeof best, "%s.best", save);   // is as long as the name of the lock
+    snprintf(best, sizeof best, "%s.best", save);   // too long: output_lock(save) fails, too
     if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
     if (!from && stat(save, &st) == 0 && st.st_size > 0)
@@ -419,7 +419,7 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 
 // --- continuing ----------------------------------------------------------------------------------
 
-// Is the rest of the epoch the same? It is for any number of ranks if the global batch is.
+// Has the rest of the epoch the same batches? Only the global batch matters, not the ranks.
 static bool same_rest(const TrainState *saved, const TrainState *run, int64_t steps_per_epoch)
 {
     return saved->step == 0
@@ -456,7 +456,7 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                      (long long)saved->step, (long long)steps_per_epoch);
 }
 
-// left_out: the rest of the epoch is.
+// left_out: the rest of the epoch is skipped.
 static void warn_of_ranks(const char *path, const TrainState *saved, const TrainState *run,
                           bool left_out)
 {

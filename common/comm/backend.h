@@ -30,7 +30,7 @@ typedef struct Call {
     const char *section;    // the span of the timeline in which it was made, or ""
 } Call;
 
-enum { LATE_STEPS = 1024, LATE_LEAST = 50 };    // steps: fewer would be chance
+enum { LATE_STEPS = 1024, LATE_LEAST = 50 };    // steps: kept; needed for a verdict
 
 struct Comm {
     int rank, size;
@@ -46,7 +46,7 @@ struct Comm {
     struct {
         double first, begun;    // s: when the first and the latest all-reduce began
         int64_t step;           // of the latest one (alive.h)
-        int steps;              // in which there were any
+        int steps;              // that had an all-reduce
         float ms[LATE_STEPS];   // how long they took, per step; the last ones of a long run
     } late;
     struct Backend *backend;    // the library's communicator, and what the backend needs beside it
@@ -77,7 +77,7 @@ void call_work_end(Comm *comm, const Call *call);
 void late_report(const Comm *comm, const float *ms);
 
 // Call it if the library reports in `text` that a rank is gone. call: the current one; NULL: while
-// connecting. The parent process knows which rank died and why, and will end this one. So this
+// connecting. The parent process reports which rank died and why, and ends this one. So this
 // waits first, and fails with a message only if that does not happen.
 void call_lost(const Comm *comm, const Call *call, const char *text) __attribute__((noreturn));
 

@@ -46,7 +46,7 @@ const char *call_describe(const Call *call, char text[CALL_TEXT])
     return text;
 }
 
-// Only two ranks make it.
+// Do only two ranks take part?
 static bool is_pair(const Call *call)
 {
     return call->kind == CALL_SEND || call->kind == CALL_RECEIVE;
@@ -71,7 +71,7 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
     static _Atomic uint64_t calls;
     call->place = ++calls;
     call->section = trace_section();
-    alive_wait_begin(); // a stream without its own thread works in this one
+    alive_wait_begin(); // a stream without its own thread makes the call in this one
     if (!comm->checking) {
         call->number = pair ? ++comm->pair_calls : ++comm->calls;
         comm->bytes += call->count * comm_width(call->type);

@@ -9,10 +9,10 @@
 
 #include <stdlib.h>
 
-// Less would be chance, or not worth a line.
+// Below these, a verdict would be chance, or not worth a line.
 static const double least_share = 2.0 / 3, least_ms = 2, least_of_step = 0.05;
 
-// ms: (size, LATE_STEPS). Returns the rank that was last in most steps; in how many, by how much.
+// ms: (size, LATE_STEPS). Returns the rank that was last most often; times: in how many steps.
 static int find_last(const float *ms, int size, int steps, int *times, double *by)
 {
     int *count = xcalloc((size_t)size, sizeof *count), most = 0;

@@ -142,15 +142,15 @@ static int threads_of_environment(void)
 int device_share(int devices, int asked, bool warn)
 {
     int cores = device_cores(), share = cores > devices ? cores / devices : 1, threads = asked;
-    const char *hint = "fewer --threads are faster; 0: as many as there are cores for";
+    const char *hint = "fewer --threads are faster; 0 gives each device its share of the cores";
     if (asked <= 0) {
         threads = threads_of_environment();
-        hint = "a smaller OMP_NUM_THREADS is faster; unset: all cores are shared";
+        hint = "a smaller OMP_NUM_THREADS is faster; without it, devices share all cores";
     }
     if (threads <= 0)
         threads = share;
     if (threads <= share)
-        hint = "fewer devices are as fast; nproc shows the cores that may be used";
+        hint = "fewer devices would be as fast; nproc shows how many cores there are";
     if (warn && (int64_t)devices * threads > cores)
         WARN(hint, "%d device%s of %d thread%s share%s %d core%s: the threads take turns, and wait "
              "for each other", devices, devices == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
@@ -200,7 +200,7 @@ void *device_alloc(Device *device, size_t bytes)
 {
     size_t whole = block_size(bytes);
     BlockHeader *block = whole >= LARGE ? map_memory(whole) : aligned_alloc(64, whole);
-    CHECK(block, "a smaller batch (-b) or model needs less",
+    CHECK(block, "a smaller batch (-b) or model needs less memory",
           "out of memory: %zu MB requested, %zu MB "
           "in use by this device",
           bytes >> 20, atomic_load(&device->bytes) >> 20);

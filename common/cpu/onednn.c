@@ -12,7 +12,7 @@ void dnn_check(dnnl_status_t status, const char *call, const char *file, int lin
         return;
     bool known = (size_t)status < sizeof text / sizeof text[0];
     fail_at(file, line, EXIT_FAILED,
-            status == dnnl_out_of_memory ? "a smaller batch (-b) or model needs less" : NULL,
+            status == dnnl_out_of_memory ? "a smaller batch (-b) or model needs less memory" : NULL,
             "oneDNN: %.60s: %s (status %d)", call, known ? text[status] : "failed", (int)status);
 }
 

@@ -136,8 +136,9 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     Conv *conv = xcalloc(1, sizeof *conv);
     ConvProblem problem = conv_problem(spec, cudnn_type(spec->x.type));
     device_use(ops->device);
-    CHECK(spec->out_channels <= KERNEL_MAX_CHANNELS, "", "convolution to %d channels, at most %d",
-          spec->out_channels, KERNEL_MAX_CHANNELS);
+    CHECK(spec->out_channels <= KERNEL_MAX_CHANNELS, "",
+          "convolution to %d channels: at most %d are supported", spec->out_channels,
+          KERNEL_MAX_CHANNELS);
     conv->ops = ops;
     conv->spec = *spec;
     conv->y = conv_output_shape(spec);

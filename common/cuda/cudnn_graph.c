@@ -112,7 +112,7 @@ static Descriptor make(Maker *maker, cudnnBackendDescriptorType_t type, const ch
     if (maker->failed || !make_check(maker, cudnnBackendCreateDescriptor(type, &made), what))
         return NULL;
     CHECK(owner->part_count < (int)(sizeof owner->parts / sizeof *owner->parts), "",
-          "a cuDNN plan of more than %d parts", owner->part_count);
+          "a cuDNN plan has more than %d parts", owner->part_count);
     owner->parts[owner->part_count++] = made;
     return made;
 }

@@ -40,7 +40,7 @@ static const char *const hint_driver =
 static const char *const hint_device =
     "nvidia-smi shows the GPUs; CUDA_VISIBLE_DEVICES may hide them; --backend cpu needs none";
 static const char *const hint_memory =
-    "a smaller batch (-b) or model needs less; nvidia-smi shows who else uses the GPU";
+    "a smaller batch (-b) or model needs less; nvidia-smi shows what else uses the GPU";
 static const char *const hint_arch =
     "built without code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
 static const char *const hint_fabric =
@@ -246,7 +246,7 @@ _Noreturn static void out_of_memory(const Device *device, size_t bytes)
     size_t free_bytes = 0, all_bytes = 0;
     (void)cudaGetLastError();
     (void)cudaMemGetInfo(&free_bytes, &all_bytes);
-    FAIL(hint_memory, "out of memory on GPU %d (%s): %zu MB asked for, %zu MB free of %zu MB, "
+    FAIL(hint_memory, "out of memory on GPU %d (%s): %zu MB requested, %zu MB free of %zu MB, "
          "%zu MB in use by this program", device->index, device->name, (bytes >> 20) + 1,
          free_bytes >> 20, all_bytes >> 20, device->bytes >> 20);
 }
@@ -295,7 +295,7 @@ void *host_alloc(size_t bytes)
     void *memory = NULL;
     cudaError_t status = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable);
     CHECK(status != cudaErrorMemoryAllocation, "ulimit -l and free -m show what there is",
-          "cudaHostAlloc: out of memory: %zu MB of pinned host memory asked for",
+          "cudaHostAlloc: out of memory: %zu MB of pinned host memory requested",
           (bytes >> 20) + 1);
     CUDA(status);
     return memory;
@@ -414,7 +414,7 @@ void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t 
     enum cudaStreamCaptureStatus status;
     device_use(stream->device);
     CUDA(cudaStreamIsCapturing(stream->handle, &status));
-    CHECK(status == cudaStreamCaptureStatusNone, "", "stream_call in a step that is recorded");
+    CHECK(status == cudaStreamCaptureStatusNone, "", "a recorded step contains a stream_call");
     HostCall *call = xmalloc(sizeof *call + bytes);
     call->fn = fn;
     memcpy(call->arg, arg, bytes);

@@ -81,7 +81,7 @@ static const KnownSet known_sets[KNOWN_SETS] = {
         "Ankle boot" } },
 };
 
-// The first of these files that is there.
+// A text that --data can name: the first of its files that exists.
 typedef struct KnownText {
     const char *name;           // --data's
     const char *files[2];

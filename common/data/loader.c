@@ -82,7 +82,7 @@ static size_t image_bytes(const Dataset *set)
     return (size_t)set->channels * set->height * set->width;
 }
 
-// Of a row as workers make it: the pixels of a canvas, or a key and tokens.
+// Bytes of a row as workers make it: the pixels of a canvas, or a key and tokens.
 static size_t row_bytes(const Loader *loader)
 {
     const Shape *row = &loader->config.shape;

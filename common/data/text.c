@@ -1,7 +1,7 @@
 // text.c - a text, as the tokens that a language model reads.
 //
-// A token is a byte: its number among the different bytes of the text, in ascending order. A sample
-// is a window of T tokens, and its labels are the tokens that follow each of them:
+// A token is the number of a byte among the distinct bytes of the text, in ascending order. A
+// sample is a window of T tokens, and its labels are the tokens that follow each of them:
 //
 //   text            t h e   c a t   s a t
 //   sample 0, T=4   t h e _ c             labels  h e _ c
@@ -9,7 +9,7 @@
 //
 // Windows do not overlap, so an epoch reads the text once. In each epoch they begin at another
 // offset (the loader adds it), so the last window must leave room for it. The first 90 % are for
-// training, the rest is the test set: a random choice of windows would test what was trained.
+// training, the rest is the test set: test windows in between would overlap shifted training ones.
 #include "data/formats.h"
 #include "alive.h"
 #include "rng.h"
@@ -33,8 +33,8 @@ static bool line_take(const uint8_t *line, const uint8_t *end, int *length)
     return good;
 }
 
-// The list is sorted. A part of it must look like the rest, so its lines get another order, which
-// is always the same. Returns the number of bytes.
+// The list is sorted, but its training part must look like its test part. So its lines get a random
+// order, which is always the same. Returns the number of bytes.
 static int64_t words_shuffle(uint8_t *bytes, int64_t size)
 {
     typedef struct { const uint8_t *at; int length; } Line;
@@ -87,7 +87,7 @@ static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
     return count;
 }
 
-// The windows of a part of the text. room: for the offset of an epoch.
+// Divides a part of the text into windows. room: tokens left free for the offset of an epoch.
 static void windows_make(Dataset *set, const uint8_t *tokens, int64_t count, int block, int room,
                          int classes)
 {

@@ -20,14 +20,15 @@ void model_options(Args *args, const char **arch, GptConfig *gpt)
     args_preset(args, "data", "words", words_defaults);
     *gpt = (GptConfig){ .layers = 4, .heads = 4, .width = 128 };
     args_add(args, ARGS_ROWS(
-        { "arch", 'a', ARG_CHOICE, arch, arch_names, "the network" },
+        { "arch", 'a', ARG_CHOICE, arch, arch_names, "the network to train" },
         { "layers", 0, ARG_INT, &gpt->layers, "N", "gpt: blocks of attention and MLP", .min = 1,
           .max = 48, .needs = "arch gpt" },
-        { "heads", 0, ARG_INT, &gpt->heads, "N", "gpt: heads of each attention", .min = 1,
+        { "heads", 0, ARG_INT, &gpt->heads, "N", "gpt: heads of each attention layer", .min = 1,
           .max = 256, .needs = "arch gpt" },
-        { "width", 0, ARG_INT, &gpt->width, "N", "gpt: numbers of a token, a multiple of --heads",
-          .min = 1, .max = 8192, .needs = "arch gpt" },
-        { "dropout", 0, ARG_DOUBLE, &gpt->dropout, "P", "gpt: part of the activations dropped",
+        { "width", 0, ARG_INT, &gpt->width, "N",
+          "gpt: length of a token's vector, a multiple of --heads", .min = 1, .max = 8192,
+          .needs = "arch gpt" },
+        { "dropout", 0, ARG_DOUBLE, &gpt->dropout, "P", "gpt: fraction of activations to drop",
           .min = 0, .max = 0.99, .needs = "arch gpt" }));
 }
 

@@ -187,8 +187,8 @@ static void reap(Supervisor *s)
         }
 }
 
-// The ranks' own children that are left are ours by now. Returns whether there are any. A group
-// without them gets no signal: its number may belong to unrelated processes.
+// Children that outlived their rank are now ours. Returns whether there are any. A group without
+// any gets no signal: its number may belong to unrelated processes.
 static bool signal_orphans(Supervisor *s, int signal)
 {
     bool any = false;
@@ -216,7 +216,7 @@ int supervise(Supervisor *s)
         if (s->kill_at > 0 && clock_now() >= s->kill_at)
             send_to_all(s, SIGKILL);
     }
-    bool agreed = s->kill_at == 0;      // to stop, or all are done
+    bool agreed = s->kill_at == 0;      // the ranks stopped together, or all are done
     if (agreed)
         s->status = WEXITSTATUS(watched(s, 0)->status);
     if (s->status > 128 && (agreed || sigismember(&s->watch.passed, s->status - 128) == 1))

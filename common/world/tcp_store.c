@@ -187,7 +187,7 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
 static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
 {
     const double most = 2;              // s for one connection, and for one answer
-    double left = c->timeout > 0 ? c->timeout + c->supervised : INFINITY;   // a supervisor is first
+    double left = c->timeout > 0 ? c->timeout + c->supervised : INFINITY;   // it reports first
     char why[sizeof(Error)] = "";
     bool answered = false;
     while (left > 0) {

@@ -117,8 +117,8 @@ static void update_clocks(Watch *w, double now)
 
 static bool waits(const Watched *r) { return r->alive->waiting > 0 && !r->alive->done; }
 
-// How the rank has been lost for longer than its timeout, and since when (s); NULL: it is not
-// lost. It may wait without limit while a different rank works.
+// How the rank has been lost for longer than its timeout, and since when (s); NULL: it is not lost.
+// A rank may wait without limit while a different rank works.
 static const char *loss_of(const Watch *w, const Watched *r, double *since)
 {
     const struct { bool applies; double since; const char *how; } losses[] = {
@@ -146,7 +146,7 @@ static bool differ(const AliveCall *a, const AliveCall *b)
     return !same && !(is_pair(a) && is_pair(b));
 }
 
-// The first place from which two ranks' calls differ; 0: none that is still known.
+// The first place at which two ranks' calls differ, as far as they are kept; 0: none.
 static uint64_t parting(const Alive *a, const Alive *b)
 {
     uint64_t last = a->latest > b->latest ? a->latest : b->latest;

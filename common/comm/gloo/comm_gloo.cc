@@ -92,7 +92,7 @@ public:
         return data;
     }
 
-    // store_get has waited.
+    // Nothing to do: get waits until the value is there.
     void wait(const std::vector<std::string> &) override {}
     void wait(const std::vector<std::string> &, const std::chrono::milliseconds &) override {}
 
@@ -184,7 +184,7 @@ struct Job {
     Call call;
     Buffer in, out;         // in.memory == out.memory: in place
     void (*run)(const Job &job);    // returns when this rank's part is done
-    uint32_t tag;           // the same on all ranks; calls that run at once differ in it
+    uint32_t tag;           // the same on all ranks, unique among calls that run at once
 };
 
 static Buffer buffer(const void *memory, size_t count, CommType type)

@@ -47,7 +47,7 @@ static void check_result(const Comm *comm, const Call *doing, ncclResult_t resul
 
 #define NCCL(comm, doing, call) check_result(comm, doing, call, #call, __LINE__)
 
-// An error on the device since the last call.
+// Ends the program if an earlier call has failed on the device.
 static void check_device(const Comm *comm, const Call *doing)
 {
     ncclResult_t result = ncclSuccess;
