@@ -8,6 +8,7 @@
 //
 //   TEST_MAIN                    // runs all tests of the file
 #pragma once
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,6 +142,14 @@ static inline const char *test_read(const char *path)
     if (in)
         fclose(in);
     return text;
+}
+
+// Sends stdout and stderr of this process to the end of a file.
+static inline void test_redirect(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    EXPECT(fd >= 0 && dup2(fd, STDOUT_FILENO) >= 0 && dup2(fd, STDERR_FILENO) >= 0, "%s", path);
+    close(fd);
 }
 
 // How often this part is in the text.

@@ -9,23 +9,15 @@
 #include "test.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
 
 enum { BIG = 4000000 };
 
-static void redirect(const char *path)
-{
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
-    dup2(fd, STDERR_FILENO);
-    close(fd);
-}
-
 // Makes a few calls on a second stream until rank 1 is killed in the middle of a large one.
 static int lose_rank_1(void *arg, const World *world)
 {
-    redirect(arg);
+    test_redirect(arg);
     interrupt_install(false);
     Device *device = device_open(0, 1);
     Comm *comm = comm_new(world, device, "grads", NULL);
@@ -106,7 +98,7 @@ static bool knock_at(pid_t pid)
 
 static int meet_a_stranger(void *arg, const World *world)
 {
-    redirect(arg);
+    test_redirect(arg);
     interrupt_install(false);
     Device *device = device_open(0, 1);
     while (world->rank == 1 && !knock_at(started[0]))

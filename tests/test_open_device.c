@@ -35,33 +35,25 @@ static Device *made_up_open(int index, int threads)
 // Returns 10 + the index of the GPU.
 static int take_device(void *arg, const World *world)
 {
+    test_redirect(arg);
     rank_here = world->rank;
     comm_open_device(world, 1);
     return 10 + opened;
 }
 
 // Runs `size` ranks; gets their exit statuses, and their output in `said`.
-static char said[4096];
+static const char *said;
 static void start(int size, int (*run)(void *arg, const World *world), int statuses[])
 {
+    static char path[4096];
     pid_t pids[RANKS_MAX];
-    int ends[2], kept[2] = { dup(STDOUT_FILENO), dup(STDERR_FILENO) };
     Store *store = ranks_store_new();
-    fflush(NULL);
-    EXPECT(pipe(ends) == 0, "pipe");
-    dup2(ends[1], STDOUT_FILENO);
-    dup2(ends[1], STDERR_FILENO);
-    ranks_start(size, store, run, NULL, pids);
-    for (int i = 0; i < 2; i++) {
-        dup2(kept[i], i ? STDERR_FILENO : STDOUT_FILENO);
-        close(kept[i]);
-    }
-    close(ends[1]);
+    snprintf(path, sizeof path, "%s", test_path("said"));
+    unlink(path);
+    ranks_start(size, store, run, path, pids);
     for (int rank = 0; rank < size; rank++)
         statuses[rank] = ranks_join(pids[rank]);
-    ssize_t n = read(ends[0], said, sizeof said - 1);
-    said[n > 0 ? n : 0] = '\0';
-    close(ends[0]);
+    said = test_read(path);
     ranks_store_free(store);
 }
 
@@ -74,7 +66,7 @@ static void expect(int size, int gpus, bool each_its_own, const int wanted[], co
     for (int rank = 0; rank < size; rank++)
         EXPECT(statuses[rank] == wanted[rank], "%d GPUs: rank %d of %d ends with %d, wanted %d", gpus, rank,
                size, statuses[rank], wanted[rank]);
-    EXPECT(strstr(said, text) != NULL, "\"%s\" in: %s", text, said);
+    EXPECT_HAS(said, text);
 }
 
 TEST(each_rank_has_a_gpu)
@@ -98,6 +90,7 @@ static const char *const options[] = { "--lr 1\n--seed 2\n", "--lr 1\n--seed 2\n
 
 static int compare_options(void *arg, const World *world)
 {
+    test_redirect(arg);
     agree_same(world, "options", options[world->rank]);
     return 10;
 }

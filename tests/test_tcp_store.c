@@ -85,9 +85,7 @@ static _Noreturn void act(TcpStoreConfig *config, Part *part)
 {
     World world = { .rank = config->rank, .size = config->size };
     setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
-    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
-    if (fd < 0 || dup2(fd, STDERR_FILENO) < 0)
-        _exit(99);
+    test_redirect(path);
     interrupt_install(false);
     alive_timeout(config->timeout);
     if ((config->rank > 0 || config->size == 1) && play.socket > 0)

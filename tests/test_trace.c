@@ -156,8 +156,7 @@ TEST(each_thread_has_a_track)
 
 static void write_on_a_full_disk(int rank, const char *path)
 {
-    EXPECT(freopen(test_path("said"), "w", stderr) != NULL, "freopen");
-    dup2(fileno(stderr), STDERR_FILENO);
+    test_redirect(test_path("said"));
     setrlimit(RLIMIT_FSIZE, &(struct rlimit){ 2000, 2000 });
     trace_open(path);
     spans(100);
