@@ -835,18 +835,40 @@ typedef struct ArrayTask {
     int64_t *sums, *overflow;
 } ArrayTask;
 
-static void scale_task(void *arg)
+static void narrow_task(void *arg)
 {
-    const ArrayTask task = *(ArrayTask *)arg;
-    const float factor = (float)task.factor;
-#pragma omp parallel for simd schedule(static)
-    for (size_t i = 0; i < task.count; i++)
-        task.values[i] *= factor;
+    const ArrayTask *task = arg;
+    ops_narrow(task->type, task->count, task->values, (float)task->factor, task->narrow);
+}
+
+static void widen_task(void *arg)
+{
+    const ArrayTask *task = arg;
+    ops_widen(task->type, task->count, task->narrow, task->values);
+}
+
+void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
+                   float factor, void *narrow)
+{
+    ArrayTask task = { count, (float *)values, factor, type, narrow };
+    stream_call(stream, narrow_task, &task, sizeof task);
+}
+
+void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
+                  float *values)
+{
+    ArrayTask task = { count, values, .type = type, .narrow = (void *)narrow };
+    stream_call(stream, widen_task, &task, sizeof task);
 }
 
 void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
 {
-    stream_call(stream, scale_task, &(ArrayTask){ count, values, factor }, sizeof(ArrayTask));
+    values_narrow(ops, stream, TYPE_F32, count, values, factor, values);
+}
+
+void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
+{
+    ops_narrow(TYPE_F32, count, grads, 1 / scalars->scale.value, grads);
 }
 
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats)
@@ -857,11 +879,6 @@ void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalar
         bad |= !(fabsf(grads[i]) <= FLT_MAX);
     scalars->skip |= bad;
     stats->bad_gradients += bad;
-}
-
-void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
-{
-    scale_task(&(ArrayTask){ count, grads, 1 / scalars->scale.value });
 }
 
 // The number of pieces is fixed, so the sum does not depend on the number of threads.
@@ -897,32 +914,6 @@ void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars
     for (size_t k = 0; k < PIECES; k++)
         sum += squares[k];
     scalars->norm = sqrt(sum);
-}
-
-static void narrow_task(void *arg)
-{
-    const ArrayTask *task = arg;
-    ops_narrow(task->type, task->count, task->values, (float)task->factor, task->narrow);
-}
-
-static void widen_task(void *arg)
-{
-    const ArrayTask *task = arg;
-    ops_widen(task->type, task->count, task->narrow, task->values);
-}
-
-void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
-                   float factor, void *narrow)
-{
-    ArrayTask task = { count, (float *)values, factor, type, narrow };
-    stream_call(stream, narrow_task, &task, sizeof task);
-}
-
-void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
-                  float *values)
-{
-    ArrayTask task = { count, values, .type = type, .narrow = (void *)narrow };
-    stream_call(stream, widen_task, &task, sizeof task);
 }
 
 static void fixed_add_task(void *arg)

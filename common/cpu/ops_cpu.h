@@ -22,7 +22,7 @@ struct Ops {
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
-// From f32, times a factor, to the type; and back.
+// From f32, times a factor, to the type, in place if that is f32; and back.
 void ops_narrow(Type type, size_t count, const float *from, float factor, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
 // The values; but if *wide is not NULL, their copy in f32 there, and *wide moves behind it. *wide

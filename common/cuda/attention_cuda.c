@@ -29,21 +29,6 @@ struct Attention {
     size_t s_at, dh_at, h_at, ds_at, at;    // in scratch memory; at: of Q
 };
 
-// As in conv_cuda.c, cuBLAS sees each matrix transposed: swap the factors.
-static GemmProblem product_problem(int product, int T, int d)
-{
-    switch (product) {
-    case SCORES:
-        return (GemmProblem){ .m = T, .n = T, .k = d, .transpose_a = true,
-                              .ld_a = d, .ld_b = d, .ld_d = T };
-    case ROWS:
-        return (GemmProblem){ .m = d, .n = T, .k = T, .ld_a = d, .ld_b = T, .ld_d = d };
-    default:
-        return (GemmProblem){ .m = d, .n = T, .k = T, .transpose_b = true,
-                              .ld_a = d, .ld_b = T, .ld_d = d };
-    }
-}
-
 // Returns where `bytes` of scratch memory begin, and moves on.
 static size_t reserve(size_t *next, size_t bytes)
 {
@@ -56,16 +41,22 @@ Attention *attention_new(Ops *ops, const AttentionSpec *spec)
 {
     Attention *a = xcalloc(1, sizeof *a);
     Type type = spec->qkv.type;
-    int samples = spec->qkv.n / spec->T, d = spec->qkv.c / 3 / spec->heads;
-    size_t squares = (size_t)samples * spec->heads * spec->T * spec->T, workspace = 0, next = 0;
+    int T = spec->T, samples = spec->qkv.n / T, d = spec->qkv.c / 3 / spec->heads;
+    size_t squares = (size_t)samples * spec->heads * T * T, workspace = 0, next = 0;
     // A kernel has 32-bit indices.
     CHECK(shape_count(spec->qkv) < INT32_MAX, "a smaller batch (-b) needs less",
           "attention of (%d, %d): more than 2^31 elements", spec->qkv.n, spec->qkv.c);
     device_use(ops->device);
     a->ops = ops;
     a->spec = *spec;
+    // As in conv_cuda.c, cuBLAS sees each matrix transposed: swap the factors.
+    const GemmProblem shapes[PRODUCTS] = {
+        [SCORES] = { .m = T, .n = T, .k = d, .transpose_a = true },
+        [ROWS] = { .m = d, .n = T, .k = T },
+        [COLUMNS] = { .m = d, .n = T, .k = T, .transpose_b = true },
+    };
     for (int i = 0; i < PRODUCTS; i++) {
-        GemmProblem problem = product_problem(i, spec->T, d);
+        GemmProblem problem = shapes[i];
         bool tf32 = type == TYPE_F32 && ops->config.tf32;
         problem.batch = samples * spec->heads;
         problem.dtype = cuda_type(type);
@@ -111,7 +102,7 @@ void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void
     void *h = scratch(a, a->h_at);
     heads_copy(a->ops, &a->spec, 3, true, qkv, heads(a, Q));
     multiply(a, SCORES, heads(a, Q), heads(a, K), scratch(a, a->s_at));
-    softmax_forward(a->ops, &a->spec, keys, scratch(a, a->s_at), h);
+    softmax(a->ops, &a->spec, keys, scratch(a, a->s_at), h, NULL, NULL);
     multiply(a, ROWS, h, heads(a, V), heads(a, DY));
     heads_copy(a->ops, &a->spec, 1, false, heads(a, DY), y);
 }
@@ -124,7 +115,7 @@ void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, con
     heads_copy(a->ops, &a->spec, 1, true, dy, heads(a, DY));
     multiply(a, SCORES, heads(a, Q), heads(a, K), scratch(a, a->s_at));
     multiply(a, SCORES, heads(a, DY), heads(a, V), scratch(a, a->dh_at));
-    softmax_backward(a->ops, &a->spec, keys, scratch(a, a->s_at), scratch(a, a->dh_at), h, ds);
+    softmax(a->ops, &a->spec, keys, scratch(a, a->s_at), h, scratch(a, a->dh_at), ds);
     multiply(a, ROWS, ds, heads(a, K), heads(a, DQ));
     multiply(a, COLUMNS, ds, heads(a, Q), heads(a, DK));
     multiply(a, COLUMNS, h, heads(a, DY), heads(a, DV));

@@ -55,14 +55,11 @@ static GemmProblem product_problem(const ConvProblem *c, ConvPass pass)
     int n = c->n, k = c->k, features = c->r * c->s * c->c;
     switch (pass) {
     case PASS_FORWARD:          // y' (k, n) = w (k, features) x' (features, n)
-        return (GemmProblem){ .m = k, .n = n, .k = features, .transpose_a = true,
-                              .ld_a = features, .ld_b = features, .ld_d = k };
+        return (GemmProblem){ .m = k, .n = n, .k = features, .transpose_a = true };
     case PASS_DATA:             // dx' (features, n) = w' (features, k) dy' (k, n)
-        return (GemmProblem){ .m = features, .n = n, .k = k,
-                              .ld_a = features, .ld_b = k, .ld_d = features };
+        return (GemmProblem){ .m = features, .n = n, .k = k };
     default:                    // dw' (features, k) = x' (features, n) dy (n, k)
-        return (GemmProblem){ .m = features, .n = k, .k = n, .transpose_b = true,
-                              .ld_a = features, .ld_b = k, .ld_d = features };
+        return (GemmProblem){ .m = features, .n = k, .k = n, .transpose_b = true };
     }
 }
 

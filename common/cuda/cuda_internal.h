@@ -20,24 +20,15 @@ _Noreturn void cuda_failed(cudaError_t status, const char *call, const char *fil
 _Noreturn void cudnn_failed(cudnnStatus_t status, const char *call, const char *file, int line);
 _Noreturn void cublas_failed(cublasStatus_t status, const char *call, const char *file, int line);
 
-#define CUDA(call)                                                     \
+#define CHECKED(Status, call, text, failed)                            \
     do {                                                               \
-        cudaError_t status_ = (call);                                  \
-        if (status_ != cudaSuccess)                                    \
-            cuda_failed(status_, #call, __FILE__, __LINE__);           \
+        Status status_ = (call);                                       \
+        if (status_ != 0)                                              \
+            failed(status_, text, __FILE__, __LINE__);                 \
     } while (0)
-#define CUDNN(call)                                                    \
-    do {                                                               \
-        cudnnStatus_t status_ = (call);                                \
-        if (status_ != CUDNN_STATUS_SUCCESS)                           \
-            cudnn_failed(status_, #call, __FILE__, __LINE__);          \
-    } while (0)
-#define CUBLAS(call)                                                   \
-    do {                                                               \
-        cublasStatus_t status_ = (call);                               \
-        if (status_ != CUBLAS_STATUS_SUCCESS)                          \
-            cublas_failed(status_, #call, __FILE__, __LINE__);         \
-    } while (0)
+#define CUDA(call) CHECKED(cudaError_t, call, #call, cuda_failed)
+#define CUDNN(call) CHECKED(cudnnStatus_t, call, #call, cudnn_failed)
+#define CUBLAS(call) CHECKED(cublasStatus_t, call, #call, cublas_failed)
 
 // --- devices -------------------------------------------------------------------------------------
 
@@ -102,20 +93,18 @@ void bias_gradient(Ops *ops, Type type, int64_t rows, int channels, const void *
 // them from rows of tokens (samples, T, parts, heads, d), or (if not `split`) back.
 void heads_copy(Ops *ops, const AttentionSpec *s, int parts, bool split, const void *from,
                 void *to);
-// dropped = dropout(softmax(scores)), where backward computes it again; (samples, heads, T, T).
-void softmax_forward(Ops *ops, const AttentionSpec *s, const uint64_t *keys, const float *scores,
-                     void *dropped);
-void softmax_backward(Ops *ops, const AttentionSpec *s, const uint64_t *keys, const float *scores,
-                      const float *d_dropped, void *dropped, void *d_scores);
+// dropped = dropout(softmax(scores)), (samples, heads, T, T). Unless its gradient is NULL:
+// d_scores = the gradient of the scores.
+void softmax(Ops *ops, const AttentionSpec *s, const uint64_t *keys, const float *scores,
+             void *dropped, const float *d_dropped, void *d_scores);
 
 // --- matrix products -----------------------------------------------------------------------------
 
-// D (m, n) = op(A) op(B), all column-major: element (i, j) of a matrix is at i + j * ld. `batch`
-// products (0: one) are of matrices that follow each other without gaps.
+// D (m, n) = op(A) op(B), all column-major and without gaps. `batch` products (0: one) are of
+// matrices that follow each other.
 typedef struct GemmProblem {
     int m, n, k;
     bool transpose_a, transpose_b;
-    int ld_a, ld_b, ld_d;
     int batch;
     cudaDataType_t dtype, result;   // of A and B; of D
     cublasComputeType_t compute;

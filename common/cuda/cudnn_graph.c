@@ -86,89 +86,59 @@ bool conv_is_product(const ConvProblem *problem)
 
 // --- descriptors ---------------------------------------------------------------------------------
 
-// Builds descriptors. After one call fails, the later ones do nothing, so it is enough to check for
-// an error at the end.
-typedef struct Maker {
-    ConvPlan *owner;
-    const char *failed;         // what failed, or NULL
-    Error *err;
-} Maker;
-
-static bool make_check(Maker *maker, cudnnStatus_t status, const char *what)
+// A new descriptor, which lives as long as the plan.
+static Descriptor make(ConvPlan *plan, cudnnBackendDescriptorType_t type)
 {
-    if (status == CUDNN_STATUS_SUCCESS)
-        return true;
-    char text[300] = "";
-    cudnnGetLastErrorString(text, sizeof text);
-    maker->failed = what;
-    return error_set(maker->err, "", "cuDNN refuses %s: %s: %s", what,
-                     cudnnGetErrorString(status), text);
+    const int most = sizeof plan->parts / sizeof *plan->parts;
+    CHECK(plan->part_count < most, "", "a cuDNN plan has more than %d parts", most);
+    CUDNN(cudnnBackendCreateDescriptor(type, &plan->parts[plan->part_count]));
+    return plan->parts[plan->part_count++];
 }
 
-static Descriptor make(Maker *maker, cudnnBackendDescriptorType_t type, const char *what)
+static void set(Descriptor to, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                int64_t count, const void *values)
 {
-    ConvPlan *owner = maker->owner;
-    Descriptor made = NULL;
-    if (maker->failed || !make_check(maker, cudnnBackendCreateDescriptor(type, &made), what))
-        return NULL;
-    CHECK(owner->part_count < (int)(sizeof owner->parts / sizeof *owner->parts), "",
-          "a cuDNN plan has more than %d parts", owner->part_count);
-    owner->parts[owner->part_count++] = made;
-    return made;
+    CUDNN(cudnnBackendSetAttribute(to, name, type, count, values));
 }
 
-static void give(Maker *maker, Descriptor to, cudnnBackendAttributeName_t name,
-                 cudnnBackendAttributeType_t type, int64_t count, const void *values)
+static void set_ints(Descriptor to, cudnnBackendAttributeName_t name, int64_t count,
+                     const int64_t *values)
 {
-    if (!maker->failed)
-        make_check(maker, cudnnBackendSetAttribute(to, name, type, count, values), "an attribute");
+    set(to, name, CUDNN_TYPE_INT64, count, values);
 }
 
-static void give_ints(Maker *maker, Descriptor to, cudnnBackendAttributeName_t name,
-                      int64_t count, const int64_t *values)
+static void set_part(Descriptor to, cudnnBackendAttributeName_t name, Descriptor part)
 {
-    give(maker, to, name, CUDNN_TYPE_INT64, count, values);
+    set(to, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
 }
 
-static void give_part(Maker *maker, Descriptor to, cudnnBackendAttributeName_t name,
-                      Descriptor part)
+// Writes at most `most` values, and returns how many there are.
+static int64_t get(Descriptor from, cudnnBackendAttributeName_t name,
+                   cudnnBackendAttributeType_t type, int64_t most, void *values)
 {
-    give(maker, to, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &part);
-}
-
-static void finish(Maker *maker, Descriptor made, const char *what)
-{
-    if (!maker->failed)
-        make_check(maker, cudnnBackendFinalize(made), what);
-}
-
-// Sets *count to the number of values and writes at most `most` of them.
-static void get(Maker *maker, Descriptor from, cudnnBackendAttributeName_t name,
-                cudnnBackendAttributeType_t type, int64_t most, int64_t *count, void *values)
-{
-    if (!maker->failed)
-        make_check(maker, cudnnBackendGetAttribute(from, name, type, most, count, values),
-                   "to give an attribute");
+    int64_t count = 0;
+    CUDNN(cudnnBackendGetAttribute(from, name, type, most, &count, values));
+    return count;
 }
 
 // A tensor with cuDNN's dimensions (n, c, h, w), stored as NHWC.
-static Descriptor make_tensor(Maker *maker, int64_t uid, cudnnDataType_t dtype, int n, int c, int h,
-                              int w)
+static Descriptor make_tensor(ConvPlan *plan, int64_t uid, cudnnDataType_t dtype, int n, int c,
+                              int h, int w)
 {
     int64_t dims[4] = { n, c, h, w };
     int64_t strides[4] = { (int64_t)h * w * c, 1, (int64_t)w * c, c };
     int64_t alignment = 16;     // bytes, for vector loads and tensor cores
-    Descriptor tensor = make(maker, CUDNN_BACKEND_TENSOR_DESCRIPTOR, "a tensor");
-    give_ints(maker, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &uid);
-    give(maker, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype);
-    give_ints(maker, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, 4, dims);
-    give_ints(maker, tensor, CUDNN_ATTR_TENSOR_STRIDES, 4, strides);
-    give_ints(maker, tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1, &alignment);
-    finish(maker, tensor, "a tensor");
+    Descriptor tensor = make(plan, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+    set_ints(tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, 1, &uid);
+    set(tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &dtype);
+    set_ints(tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, 4, dims);
+    set_ints(tensor, CUDNN_ATTR_TENSOR_STRIDES, 4, strides);
+    set_ints(tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 1, &alignment);
+    CUDNN(cudnnBackendFinalize(tensor));
     return tensor;
 }
 
-static Descriptor make_convolution(Maker *maker, const ConvProblem *problem)
+static Descriptor make_convolution(ConvPlan *plan, const ConvProblem *problem)
 {
     int64_t dims = 2, dilations[2] = { 1, 1 };
     int64_t strides[2] = { problem->stride, problem->stride };
@@ -176,15 +146,15 @@ static Descriptor make_convolution(Maker *maker, const ConvProblem *problem)
     int64_t after[2] = { problem->pad_after[0], problem->pad_after[1] };
     cudnnDataType_t sums = CUDNN_DATA_FLOAT;
     cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
-    Descriptor conv = make(maker, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, "a convolution");
-    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &dims);
-    give(maker, conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &sums);
-    give(maker, conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
-    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 2, strides);
-    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_DILATIONS, 2, dilations);
-    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 2, before);
-    give_ints(maker, conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, 2, after);
-    finish(maker, conv, "a convolution");
+    Descriptor conv = make(plan, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR);
+    set_ints(conv, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, 1, &dims);
+    set(conv, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &sums);
+    set(conv, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode);
+    set_ints(conv, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, 2, strides);
+    set_ints(conv, CUDNN_ATTR_CONVOLUTION_DILATIONS, 2, dilations);
+    set_ints(conv, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, 2, before);
+    set_ints(conv, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, 2, after);
+    CUDNN(cudnnBackendFinalize(conv));
     return conv;
 }
 
@@ -220,49 +190,46 @@ static const struct OperationNames {
                        CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA },
 };
 
-static Descriptor make_graph(Maker *maker, const ConvProblem *c, ConvPass pass,
+static Descriptor make_graph(ConvPlan *plan, const ConvProblem *c, ConvPass pass,
                              const PlanRules *rules)
 {
     const struct OperationNames *names = &operation_names[pass];
     float alpha = 1, beta = 0;  // result = alpha * new + beta * old
-    Descriptor conv = make_convolution(maker, c);
-    Descriptor x = make_tensor(maker, UID_X, c->dtype, c->n, c->c, c->h, c->w);
-    Descriptor w = make_tensor(maker, UID_W, c->dtype, c->k, c->c, c->r, c->s);
-    Descriptor y = make_tensor(maker, UID_Y, c->dtype, c->n, c->k, c->p, c->q);
-    Descriptor operation = make(maker, names->type, names->text);
-    give_part(maker, operation, names->conv, conv);
-    give_part(maker, operation, names->x, x);
-    give_part(maker, operation, names->w, w);
-    give_part(maker, operation, names->y, y);
-    give(maker, operation, names->alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
-    give(maker, operation, names->beta, CUDNN_TYPE_FLOAT, 1, &beta);
-    finish(maker, operation, names->text);
+    Descriptor conv = make_convolution(plan, c);
+    Descriptor x = make_tensor(plan, UID_X, c->dtype, c->n, c->c, c->h, c->w);
+    Descriptor w = make_tensor(plan, UID_W, c->dtype, c->k, c->c, c->r, c->s);
+    Descriptor y = make_tensor(plan, UID_Y, c->dtype, c->n, c->k, c->p, c->q);
+    Descriptor operation = make(plan, names->type);
+    set_part(operation, names->conv, conv);
+    set_part(operation, names->x, x);
+    set_part(operation, names->w, w);
+    set_part(operation, names->y, y);
+    set(operation, names->alpha, CUDNN_TYPE_FLOAT, 1, &alpha);
+    set(operation, names->beta, CUDNN_TYPE_FLOAT, 1, &beta);
+    CUDNN(cudnnBackendFinalize(operation));
 
-    Descriptor graph = make(maker, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, "a graph");
-    give_part(maker, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+    Descriptor graph = make(plan, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+    set_part(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
     if (rules->handle)
-        give(maker, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &rules->handle);
-    finish(maker, graph, "a graph");
+        set(graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &rules->handle);
+    CUDNN(cudnnBackendFinalize(graph));
     return graph;
 }
 
 // --- choosing a plan -----------------------------------------------------------------------------
 
-// cuDNN's notes on the arithmetic of a configuration's engine; 0 if maker has failed.
-static unsigned engine_notes(Maker *maker, Descriptor configuration)
+// cuDNN's notes on the arithmetic of a configuration's engine.
+static unsigned engine_notes(ConvPlan *plan, Descriptor configuration)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
-    int64_t count = 0;
-    unsigned set = 0;
-    Descriptor engine = make(maker, CUDNN_BACKEND_ENGINE_DESCRIPTOR, "an engine");
-    get(maker, configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count,
-        &engine);
-    count = 0;
-    get(maker, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &count, notes);
+    unsigned all = 0;
+    Descriptor engine = make(plan, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    get(configuration, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
+    int64_t count = get(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT, notes);
     for (int64_t i = 0; i < count && i < CUDNN_NUMERICAL_NOTE_TYPE_COUNT; i++)
-        set |= 1u << notes[i];
-    return set;
+        all |= 1u << notes[i];
+    return all;
 }
 
 // With f32 tensors, an engine that uses tensor cores rounds its inputs to TF32, and one that
@@ -287,54 +254,48 @@ static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDat
                               const PlanRules *rules)
 {
     int begin = plan->part_count;
-    int64_t count;
-    Error ignored;              // try the next one
-    Maker maker = { plan, NULL, &ignored };
-    plan->notes = engine_notes(&maker, configuration);
-    if (!maker.failed && notes_allowed(plan->notes, dtype, rules)) {
-        plan->plan = make(&maker, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, "a plan");
-        give_part(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
+    plan->notes = engine_notes(plan, configuration);
+    if (notes_allowed(plan->notes, dtype, rules)) {
+        plan->plan = make(plan, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+        set_part(plan->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, configuration);
         if (rules->handle)
-            give(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                 &rules->handle);
+            set(plan->plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &rules->handle);
         else
-            give_part(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, rules->profile);
-        finish(&maker, plan->plan, "a plan");
-        get(&maker, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-            &count, &plan->workspace);
-        if (!maker.failed && plan->workspace <= WORKSPACE_LIMIT)
-            return true;
+            set_part(plan->plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, rules->profile);
+        if (cudnnBackendFinalize(plan->plan) == CUDNN_STATUS_SUCCESS) {
+            get(plan->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
+                &plan->workspace);
+            if (plan->workspace <= WORKSPACE_LIMIT)
+                return true;
+        }
     }
     while (plan->part_count > begin)
         cudnnBackendDestroyDescriptor(plan->parts[--plan->part_count]);
     return false;
 }
 
-// Asks one of cuDNN's heuristics for engines and takes the first that the rules allow.
+// Asks one of cuDNN's heuristics for engines, of which it may have none, and takes the first that
+// the rules allow.
 static bool try_heuristic(ConvPlan *plan, Descriptor graph, cudnnBackendHeurMode_t mode,
                           cudnnDataType_t dtype, const PlanRules *rules)
 {
-    Error ignored;              // try the next one
-    Maker maker = { plan, NULL, &ignored };
-    Descriptor offers[MAX_ENGINES] = { NULL };
+    Descriptor offers[MAX_ENGINES];
     int64_t offered = 0;
-    int made = 0;
-    Descriptor heuristic = make(&maker, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, "a heuristic");
-    give_part(&maker, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
-    give(&maker, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    if (!rules->handle)
-        give_part(&maker, heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, rules->profile);
-    finish(&maker, heuristic, "a heuristic");
-    while (made < MAX_ENGINES && !maker.failed &&
-           make_check(&maker, cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
-                                                           &offers[made]), "a configuration"))
-        made++;
-    get(&maker, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-        MAX_ENGINES, &offered, offers);
     bool found = false;
-    for (int i = 0; i < made; i++) {
-        if (!found && !maker.failed && i < offered &&
-            try_configuration(plan, offers[i], dtype, rules)) {
+    Descriptor heuristic = make(plan, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    set_part(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
+    set(heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    if (!rules->handle)
+        set_part(heuristic, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, rules->profile);
+    for (int i = 0; i < MAX_ENGINES; i++)
+        CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &offers[i]));
+    if (cudnnBackendFinalize(heuristic) != CUDNN_STATUS_SUCCESS ||
+        cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES, &offered,
+                                 offers) != CUDNN_STATUS_SUCCESS)
+        offered = 0;
+    for (int i = 0; i < MAX_ENGINES; i++) {
+        if (!found && i < offered && try_configuration(plan, offers[i], dtype, rules)) {
             plan->parts[plan->part_count++] = offers[i];
             found = true;
         } else {
@@ -348,12 +309,7 @@ bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
                    const PlanRules *rules, Error *err)
 {
     memset(plan, 0, sizeof *plan);
-    Maker maker = { plan, NULL, err };
-    Descriptor graph = make_graph(&maker, problem, pass, rules);
-    if (maker.failed) {
-        conv_plan_free(plan);
-        return false;
-    }
+    Descriptor graph = make_graph(plan, problem, pass, rules);
     if (try_heuristic(plan, graph, CUDNN_HEUR_MODE_A, problem->dtype, rules) ||
         try_heuristic(plan, graph, CUDNN_HEUR_MODE_FALLBACK, problem->dtype, rules))
         return true;
@@ -382,12 +338,9 @@ void conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w,
     void *const pointers[3] = { x, w, y };
     Descriptor pack;
     CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
-    CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 3,
-                                   uids));
-    CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS,
-                                   CUDNN_TYPE_VOID_PTR, 3, pointers));
-    CUDNN(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-                                   &workspace));
+    set_ints(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, 3, uids);
+    set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 3, pointers);
+    set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     CUDNN(cudnnBackendFinalize(pack));
     CUDNN(cudnnBackendExecute(handle, plan->plan, pack));
     CUDNN(cudnnBackendDestroyDescriptor(pack));

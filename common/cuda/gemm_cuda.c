@@ -11,13 +11,13 @@ enum { GEMM_ALIGNMENT = 16 };           // bytes, of every matrix or of the firs
 
 // A matrix (rows, columns), stored as it is or transposed; or `batch` of them.
 static cublasLtMatrixLayout_t layout_new(cudaDataType_t dtype, bool transposed, int rows,
-                                         int columns, int ld, int32_t batch)
+                                         int columns, int32_t batch)
 {
     cublasLtMatrixLayout_t layout;
     uint64_t first = (uint64_t)(transposed ? columns : rows);
     uint64_t second = (uint64_t)(transposed ? rows : columns);
-    int64_t distance = (int64_t)second * ld;
-    CUBLAS(cublasLtMatrixLayoutCreate(&layout, dtype, first, second, ld));
+    int64_t distance = (int64_t)(first * second);
+    CUBLAS(cublasLtMatrixLayoutCreate(&layout, dtype, first, second, (int64_t)first));
     if (batch > 0) {
         CUBLAS(cublasLtMatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
                                                 sizeof batch));
@@ -77,9 +77,9 @@ void gemm_new(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *p)
                                           sizeof op_a));
     CUBLAS(cublasLtMatmulDescSetAttribute(gemm->desc, CUBLASLT_MATMUL_DESC_TRANSB, &op_b,
                                           sizeof op_b));
-    gemm->a = layout_new(p->dtype, p->transpose_a, p->m, p->k, p->ld_a, p->batch);
-    gemm->b = layout_new(p->dtype, p->transpose_b, p->k, p->n, p->ld_b, p->batch);
-    gemm->d = layout_new(p->result, false, p->m, p->n, p->ld_d, p->batch);
+    gemm->a = layout_new(p->dtype, p->transpose_a, p->m, p->k, p->batch);
+    gemm->b = layout_new(p->dtype, p->transpose_b, p->k, p->n, p->batch);
+    gemm->d = layout_new(p->result, false, p->m, p->n, p->batch);
     choose_algorithm(gemm, blas, p);
 }
 

@@ -189,6 +189,24 @@ template <int V> Matrix divide(int64_t rows, int channels, int group)
     return Matrix{ rows, channels, (rows + blocks - 1) / blocks };
 }
 
+// Calls read(i, at) for GROUP of this thread's rows, whose loads then wait for memory together, and
+// use(i, at) for the same rows; and so on for all its rows. at: of a row's first number.
+template <int GROUP, int V, class Read, class Use>
+__device__ void for_each_group(const Matrix &m, const Place<V> &place, Read read, Use use)
+{
+    constexpr int STEP = Place<V>::STEP;
+    for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (row + i * STEP < place.end)
+                read(i, (row + i * STEP) * m.channels + place.channel);
+#pragma unroll
+        for (int i = 0; i < GROUP; i++)
+            if (row + i * STEP < place.end)
+                use(i, (row + i * STEP) * m.channels + place.channel);
+    }
+}
+
 // --- sums ----------------------------------------------------------------------------------------
 
 template <class T> struct Sums {

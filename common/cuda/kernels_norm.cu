@@ -137,8 +137,9 @@ template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
 norm_apply_kernel(Matrix m, NormTensors t, const T *x, const T *residual, T *y, bool relu,
                   bool training)
 {
-    constexpr int GROUP = 4, STEP = Place<V>::STEP;
+    constexpr int GROUP = 4;
     Place<V> place(m);
+    Pack<T, V> in[GROUP], add[GROUP] = {};
     if (place.begin >= place.end)
         return;
     float mean[V], scale[V], beta[V];
@@ -148,27 +149,19 @@ norm_apply_kernel(Matrix m, NormTensors t, const T *x, const T *residual, T *y, 
         scale[v] = t.gamma[c] * (training ? t.inv_std[c] : 1 / sqrtf(t.running_var[c] + EPSILON));
         beta[v] = t.beta[c];
     }
-    for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
-        Pack<T, V> in[GROUP], add[GROUP] = {};
-#pragma unroll
-        for (int i = 0; i < GROUP; i++)
-            if (row + i * STEP < place.end) {
-                int64_t at = (row + i * STEP) * m.channels + place.channel;
-                in[i] = load<V>(x + at);
-                if (residual)
-                    add[i] = load<V>(residual + at);
-            }
-#pragma unroll
-        for (int i = 0; i < GROUP; i++)
-            if (row + i * STEP < place.end) {
-                Pack<T, V> out;
-                for (int v = 0; v < V; v++) {
-                    float value = (in[i][v] - mean[v]) * scale[v] + beta[v] + add[i][v];
-                    out.set(v, relu && value < 0 ? 0 : value);
-                }
-                store<V>(y + (row + i * STEP) * m.channels + place.channel, out);
-            }
-    }
+    auto read = [&](int i, int64_t at) {
+        in[i] = load<V>(x + at);
+        if (residual)
+            add[i] = load<V>(residual + at);
+    };
+    for_each_group<GROUP>(m, place, read, [&](int i, int64_t at) {
+        Pack<T, V> out;
+        for (int v = 0; v < V; v++) {
+            float value = (in[i][v] - mean[v]) * scale[v] + beta[v] + add[i][v];
+            out.set(v, relu && value < 0 ? 0 : value);
+        }
+        store<V>(y + at, out);
+    });
 }
 
 // The gradient of the normalisation's output: d = dy1 + dy2 where y > 0, else 0.
@@ -201,32 +194,25 @@ template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
 norm_gradients_kernel(Matrix m, Partials partials, NormTensors t, const T *x,
                       OutputGradient<T> from, T *keep, double *mine)
 {
-    constexpr int GROUP = 4, STEP = Place<V>::STEP;
+    constexpr int GROUP = 4;
     Place<V> place(m);
+    Pack<T, V> in[GROUP], d[GROUP];
     Sums<float> own[V] = {};
     float mean[V];
     for (int v = 0; v < V; v++)
         mean[v] = place.begin < place.end ? t.mean[place.channel + v] : 0;
-    for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
-        Pack<T, V> in[GROUP], d[GROUP];
-#pragma unroll
-        for (int i = 0; i < GROUP; i++)
-            if (row + i * STEP < place.end) {
-                int64_t at = (row + i * STEP) * m.channels + place.channel;
-                in[i] = load<V>(x + at);
-                d[i] = output_gradient<V>(from, at);
-            }
-#pragma unroll
-        for (int i = 0; i < GROUP; i++)
-            if (row + i * STEP < place.end) {
-                if (keep)
-                    store<V>(keep + (row + i * STEP) * m.channels + place.channel, d[i]);
-                for (int v = 0; v < V; v++) {
-                    own[v].a += d[i][v];
-                    own[v].b += d[i][v] * (in[i][v] - mean[v]);
-                }
-            }
-    }
+    auto read = [&](int i, int64_t at) {
+        in[i] = load<V>(x + at);
+        d[i] = output_gradient<V>(from, at);
+    };
+    for_each_group<GROUP>(m, place, read, [&](int i, int64_t at) {
+        if (keep)
+            store<V>(keep + at, d[i]);
+        for (int v = 0; v < V; v++) {
+            own[v].a += d[i][v];
+            own[v].b += d[i][v] * (in[i][v] - mean[v]);
+        }
+    });
 
     Sums<double> all;
     if (!reduce_columns<V>(m, own, partials, &all))
@@ -258,8 +244,9 @@ template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
 norm_input_gradient_kernel(Matrix m, NormTensors t, const T *x, OutputGradient<T> from, T *dx,
                            const double *count)
 {
-    constexpr int GROUP = 4, STEP = Place<V>::STEP;
+    constexpr int GROUP = 4;
     Place<V> place(m);
+    Pack<T, V> in[GROUP], d[GROUP];
     if (place.begin >= place.end)
         return;
     float mean[V], scale[V], slope[V], shift[V], rows = count ? (float)*count : (float)m.rows;
@@ -271,24 +258,16 @@ norm_input_gradient_kernel(Matrix m, NormTensors t, const T *x, OutputGradient<T
         slope[v] = inv_std * t.dgamma[c] / rows;
         shift[v] = t.dbeta[c] / rows;
     }
-    for (int64_t row = place.begin; row < place.end; row += GROUP * STEP) {
-        Pack<T, V> in[GROUP], d[GROUP];
-#pragma unroll
-        for (int i = 0; i < GROUP; i++)
-            if (row + i * STEP < place.end) {
-                int64_t at = (row + i * STEP) * m.channels + place.channel;
-                in[i] = load<V>(x + at);
-                d[i] = output_gradient<V>(from, at);
-            }
-#pragma unroll
-        for (int i = 0; i < GROUP; i++)
-            if (row + i * STEP < place.end) {
-                Pack<T, V> out;
-                for (int v = 0; v < V; v++)
-                    out.set(v, scale[v] * (d[i][v] - shift[v] - (in[i][v] - mean[v]) * slope[v]));
-                store<V>(dx + (row + i * STEP) * m.channels + place.channel, out);
-            }
-    }
+    auto read = [&](int i, int64_t at) {
+        in[i] = load<V>(x + at);
+        d[i] = output_gradient<V>(from, at);
+    };
+    for_each_group<GROUP>(m, place, read, [&](int i, int64_t at) {
+        Pack<T, V> out;
+        for (int v = 0; v < V; v++)
+            out.set(v, scale[v] * (d[i][v] - shift[v] - (in[i][v] - mean[v]) * slope[v]));
+        store<V>(dx + at, out);
+    });
 }
 
 // --- bias of a convolution or linear layer -------------------------------------------------------
@@ -435,20 +414,15 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
         typedef decltype(number) T;
         Matrix m = divide<width.value>(norm->rows, shape.c, 4);
         OutputGradient<T> from = { (const T *)y, (const T *)dy1, (const T *)dy2 };
+        NormTensors all = *t;
         launch(stream, m.grid(), norm_gradients_kernel<T, width.value>, m, norm->ops->partials, *t,
                x, from, keep, shared ? shared->mine : nullptr);
-    });
-    NormTensors all = *t;
-    if (shared) {
-        gather_all(norm);
-        launch(stream, blocks_for(shape.c), norm_merge_gradients_kernel, shape.c, *t, *shared);
-        all.dgamma = shared->dgamma;
-        all.dbeta = shared->dbeta;
-    }
-    by_type(shape.type, wide, [&](auto number, auto width) {
-        typedef decltype(number) T;
-        Matrix m = divide<width.value>(norm->rows, shape.c, 4);
-        OutputGradient<T> from = { (const T *)y, (const T *)dy1, (const T *)dy2 };
+        if (shared) {
+            gather_all(norm);
+            launch(stream, blocks_for(shape.c), norm_merge_gradients_kernel, shape.c, *t, *shared);
+            all.dgamma = shared->dgamma;
+            all.dbeta = shared->dbeta;
+        }
         if (keep)
             from = OutputGradient<T>{ nullptr, (const T *)keep, nullptr };
         launch(stream, m.grid(), norm_input_gradient_kernel<T, width.value>, m, all, x, from, dx,

@@ -270,20 +270,6 @@ add_into_kernel(size_t count, float *__restrict__ values, const float *__restric
 
 // --- gradients -----------------------------------------------------------------------------------
 
-// values *= factor, and /= the loss scale if scalars is not NULL.
-template <int V> __global__ void __launch_bounds__(THREADS)
-scale_kernel(size_t count, float *__restrict__ values, float factor, const Scalars *scalars)
-{
-    factor /= scalars ? scalars->scale.value : 1;
-    for_each_pack<V>(count, [&](auto width, size_t at) {
-        constexpr int N = decltype(width)::value;
-        Pack<float, N> x = load<N>(values + at);
-        for (int k = 0; k < N; k++)
-            x.v[k] *= factor;
-        store<N>(values + at, x);
-    });
-}
-
 // The thread that finds a step's first bad gradient counts it; later ones see that skip is set.
 template <int V> __global__ void __launch_bounds__(THREADS)
 gradients_check_kernel(size_t count, const float *__restrict__ grads, Scalars *scalars,
@@ -346,32 +332,20 @@ gradients_norm_kernel(Partials partials, size_t count, const float *__restrict__
         scalars->norm = sqrt(own);
 }
 
-// --- gradients in 16 bits, for a message ---------------------------------------------------------
+// --- gradients in another type, or scaled --------------------------------------------------------
 
-template <class T, int V> __global__ void __launch_bounds__(THREADS)
-values_narrow_kernel(size_t count, const float *__restrict__ values, float factor,
-                     T *__restrict__ to)
+// to = from * factor, divided by the loss scale if scalars is not NULL. to may be from.
+template <class From, class To, int V> __global__ void __launch_bounds__(THREADS)
+convert_kernel(size_t count, const From *from, float factor, const Scalars *scalars, To *to)
 {
+    factor /= scalars ? scalars->scale.value : 1;
     for_each_pack<V>(count, [&](auto width, size_t at) {
         constexpr int N = decltype(width)::value;
-        Pack<float, N> in = load<N>(values + at);
-        Pack<T, N> out;
+        Pack<From, N> in = load<N>(from + at);
+        Pack<To, N> out;
         for (int k = 0; k < N; k++)
-            out.set(k, in.v[k] * factor);
+            out.set(k, in[k] * factor);
         store<N>(to + at, out);
-    });
-}
-
-template <class T, int V> __global__ void __launch_bounds__(THREADS)
-values_widen_kernel(size_t count, const T *__restrict__ from, float *__restrict__ values)
-{
-    for_each_pack<V>(count, [&](auto width, size_t at) {
-        constexpr int N = decltype(width)::value;
-        Pack<T, N> in = load<N>(from + at);
-        Pack<float, N> out;
-        for (int k = 0; k < N; k++)
-            out.v[k] = in[k];
-        store<N>(values + at, out);
     });
 }
 
@@ -455,22 +429,6 @@ void add_into(Ops *ops, size_t count, float *values, const float *more)
     launch(&ops->device->compute, blocks_for(count / 4), kernel, count, values, more);
 }
 
-static void scale(Stream *stream, size_t count, float *values, float factor, const Scalars *scalars)
-{
-    auto kernel = aligned(values) ? scale_kernel<4> : scale_kernel<1>;
-    launch(stream, blocks_for(count / 4), kernel, count, values, factor, scalars);
-}
-
-void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
-{
-    scale(stream, count, values, factor, NULL);
-}
-
-void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
-{
-    scale(&ops->device->compute, count, grads, 1, scalars);
-}
-
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats)
 {
     auto kernel = aligned(grads) ? gradients_check_kernel<4> : gradients_check_kernel<1>;
@@ -484,13 +442,30 @@ void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars
            count, grads, scalars);
 }
 
-void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
-                   float factor, void *narrow)
+static void narrow_scaled(Stream *stream, Type type, size_t count, const float *values,
+                          float factor, const Scalars *scalars, void *narrow)
 {
     by_type(type, aligned(values, narrow), [&](auto number, auto width) {
         launch(stream, blocks_for(count / width.value),
-               values_narrow_kernel<decltype(number), width.value>, count, values, factor, narrow);
+               convert_kernel<float, decltype(number), width.value>, count, values, factor, scalars,
+               narrow);
     });
+}
+
+void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
+                   float factor, void *narrow)
+{
+    narrow_scaled(stream, type, count, values, factor, nullptr, narrow);
+}
+
+void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
+{
+    narrow_scaled(stream, TYPE_F32, count, values, factor, nullptr, values);
+}
+
+void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars)
+{
+    narrow_scaled(&ops->device->compute, TYPE_F32, count, grads, 1, scalars, grads);
 }
 
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
@@ -498,7 +473,8 @@ void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void 
 {
     by_type(type, aligned(narrow, values), [&](auto number, auto width) {
         launch(stream, blocks_for(count / width.value),
-               values_widen_kernel<decltype(number), width.value>, count, narrow, values);
+               convert_kernel<decltype(number), float, width.value>, count, narrow, 1, nullptr,
+               values);
     });
 }
 

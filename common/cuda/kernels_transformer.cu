@@ -41,48 +41,38 @@ struct Masks {
     }
 };
 
-// Samples of `each` numbers. `blocks` blocks of the grid work on one of them.
-struct Samples {
-    size_t each;
-    unsigned blocks;
-};
-
-// Calls fn(first number, dropout's stream, its position) for V numbers at a time, a multiple of
-// which is a sample.
-template <int V, class F> __device__ void for_each_number(Samples s, const Masks &masks, F fn)
-{
-    size_t sample = blockIdx.x / s.blocks, first = blockIdx.x % s.blocks * THREADS + threadIdx.x;
-    uint64_t stream = masks.stream(sample);
-    for (size_t i = first * V; i < s.each; i += (size_t)s.blocks * THREADS * V)
-        fn(sample * s.each + i, stream, (uint32_t)i);
-}
-
+// Samples of `each` numbers follow each other; a pack belongs to one sample.
 template <class T, int V> __global__ void __launch_bounds__(THREADS)
-add_forward_kernel(Samples s, Masks masks, const T *a, const T *b, T *y)
+add_forward_kernel(size_t count, unsigned each, Masks masks, const T *a, const T *b, T *y)
 {
-    for_each_number<V>(s, masks, [&](size_t at, uint64_t stream, uint32_t position) {
-        Pack<T, V> sum = {}, add = load<V>(b + at);
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        uint64_t stream = masks.stream((unsigned)at / each);
+        Pack<T, N> sum = {}, add = load<N>(b + at);
         if (a)
-            sum = load<V>(a + at);
-        for (int v = 0; v < V; v++)
-            sum.set(v, sum[v] + masks.apply(stream, position + v, add[v]));
-        store<V>(y + at, sum);
+            sum = load<N>(a + at);
+        for (int v = 0; v < N; v++)
+            sum.set(v, sum[v] + masks.apply(stream, (unsigned)at % each + v, add[v]));
+        store<N>(y + at, sum);
     });
 }
 
 template <class T, int V> __global__ void __launch_bounds__(THREADS)
-add_backward_kernel(Samples s, Masks masks, const T *dy1, const T *dy2, T *da, T *db)
+add_backward_kernel(size_t count, unsigned each, Masks masks, const T *dy1, const T *dy2, T *da,
+                    T *db)
 {
-    for_each_number<V>(s, masks, [&](size_t at, uint64_t stream, uint32_t position) {
-        Pack<float, V> sum = sum_of<V>(dy1, dy2, at);
-        Pack<T, V> d;
-        for (int v = 0; v < V; v++)
+    for_each_pack<V>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        uint64_t stream = masks.stream((unsigned)at / each);
+        Pack<float, N> sum = sum_of<N>(dy1, dy2, at);
+        Pack<T, N> d;
+        for (int v = 0; v < N; v++)
             d.set(v, sum[v]);
         if (da)
-            store<V>(da + at, d);
-        for (int v = 0; v < V; v++)
-            d.set(v, masks.apply(stream, position + v, d[v]));
-        store<V>(db + at, d);
+            store<N>(da + at, d);
+        for (int v = 0; v < N; v++)
+            d.set(v, masks.apply(stream, (unsigned)at % each + v, d[v]));
+        store<N>(db + at, d);
     });
 }
 
@@ -269,26 +259,16 @@ struct HeadRow {
     }
 };
 
-// H = dropout(P).
+// H = dropout(P); and unless d_dropped is NULL, dS = P * (dP - sum(P * dP)) * scale with
+// dP = dropout'(dH).
 template <class T> __global__ void __launch_bounds__(THREADS)
-softmax_forward_kernel(AttentionSpec s, Masks masks, const float *scores, T *dropped)
-{
-    for_each_row((int64_t)s.qkv.n * s.heads, [&](int64_t row) {
-        HeadRow r(s, masks, scores, row);
-        for (int i = lane(); i < s.T; i += WARP)
-            dropped[row * s.T + i] = narrow<T>(i <= r.t ? r.drop(i, r.p(i)) : 0);
-    });
-}
-
-// H once more, and dS = P * (dP - sum(P * dP)) * scale with dP = dropout'(dH).
-template <class T> __global__ void __launch_bounds__(THREADS)
-softmax_backward_kernel(AttentionSpec s, Masks masks, const float *scores, const float *d_dropped,
-                        T *dropped, T *d_scores)
+softmax_kernel(AttentionSpec s, Masks masks, const float *scores, T *dropped,
+               const float *d_dropped, T *d_scores)
 {
     for_each_row((int64_t)s.qkv.n * s.heads, [&](int64_t row) {
         HeadRow r(s, masks, scores, row);
         float dot = 0;
-        for (int i = lane(); i <= r.t; i += WARP)
+        for (int i = lane(); d_dropped && i <= r.t; i += WARP)
             dot += r.p(i) * r.drop(i, d_dropped[row * s.T + i]);
         dot = warp_sum(dot);
         for (int i = lane(); i < s.T; i += WARP) {
@@ -296,23 +276,14 @@ softmax_backward_kernel(AttentionSpec s, Masks masks, const float *scores, const
             bool seen = i <= r.t;
             float p = seen ? r.p(i) : 0;
             dropped[at] = narrow<T>(r.drop(i, p));
-            d_scores[at] = narrow<T>(seen ? p * (r.drop(i, d_dropped[at]) - dot) * r.scale : 0);
+            if (d_dropped)
+                d_scores[at] =
+                    narrow<T>(seen ? p * (r.drop(i, d_dropped[at]) - dot) * r.scale : 0);
         }
     });
 }
 
 unsigned blocks_for_rows(int64_t rows) { return blocks_for((size_t)rows * WARP); }
-
-// Launches an addition's kernel for all samples.
-template <class... Parameters, class... Arguments>
-void launch_add(const Ops *ops, const AddSpec *s, const uint64_t *keys, int width,
-                void (*kernel)(Samples, Masks, Parameters...), Arguments... arguments)
-{
-    Samples samples = { (size_t)s->T * s->shape.c, 0 };
-    samples.blocks = blocks_for(samples.each / width, MAX_BLOCKS);
-    launch(&ops->device->compute, s->shape.n / s->T * samples.blocks, kernel, samples,
-           Masks(s->dropout, keys), arguments...);
-}
 
 } // namespace
 
@@ -328,23 +299,13 @@ void heads_copy(Ops *ops, const AttentionSpec *s, int parts, bool split, const v
     });
 }
 
-void softmax_forward(Ops *ops, const AttentionSpec *s, const uint64_t *keys, const float *scores,
-                     void *dropped)
+void softmax(Ops *ops, const AttentionSpec *s, const uint64_t *keys, const float *scores,
+             void *dropped, const float *d_dropped, void *d_scores)
 {
     by_type(s->qkv.type, false, [&](auto number, auto) {
         launch(&ops->device->compute, blocks_for_rows((int64_t)s->qkv.n * s->heads),
-               softmax_forward_kernel<decltype(number)>, *s, Masks(s->dropout, keys), scores,
-               dropped);
-    });
-}
-
-void softmax_backward(Ops *ops, const AttentionSpec *s, const uint64_t *keys, const float *scores,
-                      const float *d_dropped, void *dropped, void *d_scores)
-{
-    by_type(s->qkv.type, false, [&](auto number, auto) {
-        launch(&ops->device->compute, blocks_for_rows((int64_t)s->qkv.n * s->heads),
-               softmax_backward_kernel<decltype(number)>, *s, Masks(s->dropout, keys), scores,
-               d_dropped, dropped, d_scores);
+               softmax_kernel<decltype(number)>, *s, Masks(s->dropout, keys), scores, dropped,
+               d_dropped, d_scores);
     });
 }
 
@@ -396,19 +357,24 @@ void gelu_forward(Ops *ops, Shape shape, const void *x, void *y)
 void add_forward(Ops *ops, const AddSpec *s, const void *a, const void *b, const uint64_t *keys,
                  void *y)
 {
-    bool wide = packed(s->shape.type, s->T * s->shape.c, a, b, y);
-    by_type(s->shape.type, wide, [&](auto number, auto width) {
-        launch_add(ops, s, keys, width.value, add_forward_kernel<decltype(number), width.value>, a,
-                   b, y);
+    size_t count = shape_count(s->shape);
+    unsigned each = s->T * s->shape.c;
+    by_type(s->shape.type, packed(s->shape.type, each, a, b, y), [&](auto number, auto width) {
+        launch(&ops->device->compute, blocks_for(count / width.value),
+               add_forward_kernel<decltype(number), width.value>, count, each,
+               Masks(s->dropout, keys), a, b, y);
     });
 }
 
 void add_backward(Ops *ops, const AddSpec *s, const void *dy1, const void *dy2,
                   const uint64_t *keys, void *da, void *db)
 {
-    bool wide = packed(s->shape.type, s->T * s->shape.c, dy1, dy2, da, db);
+    size_t count = shape_count(s->shape);
+    unsigned each = s->T * s->shape.c;
+    bool wide = packed(s->shape.type, each, dy1, dy2, da, db);
     by_type(s->shape.type, wide, [&](auto number, auto width) {
-        launch_add(ops, s, keys, width.value, add_backward_kernel<decltype(number), width.value>,
-                   dy1, dy2, da, db);
+        launch(&ops->device->compute, blocks_for(count / width.value),
+               add_backward_kernel<decltype(number), width.value>, count, each,
+               Masks(s->dropout, keys), dy1, dy2, da, db);
     });
 }
