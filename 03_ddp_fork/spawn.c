@@ -55,7 +55,7 @@ static int count_gpus(void)
     waitpid(child, &status, 0);
     if (!counted && WIFEXITED(status))
         exit(WEXITSTATUS(status));      // the child has printed why
-    CHECK(counted, "does nvidia-smi work?", "counting GPUs crashed: signal %d", WTERMSIG(status));
+    CHECK(counted, "does nvidia-smi work?", "counting GPUs failed: signal %d", WTERMSIG(status));
     return count;
 }
 

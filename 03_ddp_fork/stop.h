@@ -4,7 +4,7 @@
 #include "model.h"
 
 typedef struct Stop Stop;
-// From now on a signal only asks for a stop: interrupt_requested stays 0 until all ranks know.
+// From now on a signal only asks for a stop: interrupt_requested stays 0 until all agree.
 Stop *stop_new(Model *model, Comm *comm);
 // Call it after each step, when its gradients are being averaged.
 void stop_agree(Stop *stop);

@@ -36,7 +36,7 @@ typedef struct Launch {
 static void add_options(Args *args, Launch *l)
 {
     args_add(args, ARGS_ROWS(
-        { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks on a node", .min = 1, .max = 256 },
+        { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks per node", .min = 1, .max = 256 },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's, from 0", .min = 0, .max = 4095 },
         { "master-addr", 0, ARG_STRING, &l->master, "HOST", "several machines: the first one" },

@@ -47,7 +47,7 @@ typedef struct Data {
     char fingerprint[128];  // the same for the same data; data_cut changes it
     uint32_t checksum;      // of all bytes of the files; part of the fingerprint
     char samples[40];       // what they are, for messages: "images", "windows of 16 characters"
-    const char *unit;       // the things with a label: "images", "characters"
+    const char *unit;       // what has a label: "images", "characters"
     char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
     Dataset train, test;
     Augment augment;        // of training images

@@ -25,5 +25,5 @@ int supervise(Supervisor *supervisor);
 int supervise_pause(Supervisor *supervisor, double seconds);
 
 // For a program that a launcher may have started, even through scripts: it ends when the launcher
-// dies. True: a supervisor of ours watches it, and prints the line about Ctrl-C for it.
+// dies. True: our supervisor watches it, and prints the message about Ctrl-C for it.
 bool supervise_inherit(void);

@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 // Calls run(arg) in a thread in which all signals are blocked. Fails if no thread can be created;
-// what: its name in that message, "worker 3".
+// `what` names it in the message, "worker 3".
 pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what);
 
 // A team calls the same function in all its threads at the same time, each with its own index.

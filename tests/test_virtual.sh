@@ -113,7 +113,7 @@ for n in 4 2 1; do
 done
 expect 0 "weight hash: $four" ranks 4 "${lenet[@]}" --virtual-ranks 4 --resume part.st
 check "no warning" not grep -qE "warning|skipped" output
-expect 0 "--virtual-ranks 4 -> 0" ranks 4 "${lenet[@]}" --resume part.st
+expect 0 "--virtual-ranks changes from 4 to 0" ranks 4 "${lenet[@]}" --resume part.st
 
 # Rank 1 is killed after the 7th of 8 steps, when there is a checkpoint of the third or the sixth.
 check "a program that is killed" build_with killed 07_dist_eval train.c "#include <stdlib.h>" \

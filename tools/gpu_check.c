@@ -234,7 +234,7 @@ static bool compare(int gpu, const Mode *mode, const char *how, const Results *o
     for (int i = 0; i < ours->count; i++) {
         const StTensor *mine = &ours->tensors[i], *theirs = st_find(file, mine->name);
         CHECK(theirs && theirs->bytes == mine->bytes, "build both programs from the same sources",
-              "the CPU's numbers have no %s of this size", mine->name);
+              "the CPU's file has no numbers for %s of this size", mine->name);
         bool loss = strstr(mine->name, ".loss") != NULL;
         double limit = ours->limits[i], off = distance(mine, theirs);
         if (!(off <= limit) && wrong++ == 0)

@@ -17,7 +17,7 @@ int main(int argc, char **argv)
     DataConfig config = data_defaults();
     data_options(&args, &config);
     args_add(&args, ARGS_ROWS(
-        { "batch-size", 'b', ARG_INT, &rows, "N", "samples of a batch", 1, 65536 },
+        { "batch-size", 'b', ARG_INT, &rows, "N", "samples per batch", 1, 65536 },
         { "seed", 0, ARG_INT64, &seed, "N", "seed of crops and flips", 0, 1e15 }));
     args_parse(&args, argc, argv);
     if (!data_open(&data, &config, seed, &error))

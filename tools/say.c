@@ -37,7 +37,7 @@ typedef struct Speaker {
 static const StTensor *tensor_of(const StFile *file, const char *path, const char *name)
 {
     const StTensor *t = st_find(file, name);
-    CHECK(t && t->ndim == 2, "", "%s: it is no gpt: tensor %s is missing", path, name);
+    CHECK(t && t->ndim == 2, "", "%s is not a gpt: tensor %s is missing", path, name);
     return t;
 }
 

@@ -218,8 +218,8 @@ static const struct { const char *theirs, *ours; } foreign[] = {
     { "weight-decay", "--wd W" },
 };
 
-// Names our option for one of those; else suggests the option with the longest common beginning: at
-// least three letters, or its whole name.
+// For a name in `foreign`, gives ours; else suggests the option with the longest common beginning:
+// at least three letters, or its whole name.
 static _Noreturn void reject_unknown(const Args *args, const char *typed)
 {
     const char *word = typed + strspn(typed, "-"), *nearest = NULL;

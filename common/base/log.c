@@ -43,7 +43,7 @@ struct Log {
     int lost;               // errno, if a line could not be written to stdout
     char *path;             // of the metrics, or NULL
     const char *unit;       // "images"
-    int per_sample;         // of them in a sample
+    int per_sample;         // units in a sample
     Progress line;
     double stepped;         // when log_step was last called (s)
     double reported;        // when the last "step" event was written, or the epoch began (s)

@@ -480,8 +480,8 @@ void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run
         warn_of_ranks(path, saved, run, left_out);
     if (saved->virtual_ranks != run->virtual_ranks)
         WARN("the result will differ from that of a run with one value (0: option not given)",
-             "%.300s: --virtual-ranks %lld -> %lld", path, (long long)saved->virtual_ranks,
-             (long long)run->virtual_ranks);
+             "%.300s: --virtual-ranks changes from %lld to %lld", path,
+             (long long)saved->virtual_ranks, (long long)run->virtual_ranks);
     if (left_out) {
         saved->epoch++;
         saved->step = 0;
@@ -515,7 +515,7 @@ void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
     if (c->resume && c->init)
         args_reject(args, "resume", "cannot be combined with --init: both load weights");
     if (c->resume && strcmp(c->resume, "auto") == 0 && !c->save)
-        args_reject(args, "resume", "auto needs --save FILE: the file to resume from");
+        args_reject(args, "resume", "auto needs --save FILE, the file to resume from");
 }
 
 const char *checkpoint_find(const CheckpointConfig *c)

@@ -46,7 +46,7 @@ static const char *const hint_arch =
 static const char *const hint_fabric =
     "a server with NVSwitch needs its fabric manager: systemctl status nvidia-fabricmanager";
 
-// For the other errors NVIDIA's text has to do.
+// For other errors NVIDIA's text must be enough.
 static const struct {
     cudaError_t status;
     const char *const *hint;

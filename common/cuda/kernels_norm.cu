@@ -12,7 +12,7 @@ struct NormShared {
     int size;               // processes
     double *mine;           // (1 + 2 * channels) count, means, squares; or 0 and two sums
     double *all;            // (size, 1 + 2 * channels), by rank
-    double *count;          // of the rows of all
+    double *count;          // the number of rows of all
     float *dgamma, *dbeta;  // (channels) of all
 };
 

@@ -34,7 +34,7 @@ typedef struct Slot {
     int32_t *labels;        // (rows), device
     uint8_t *bytes;         // (rows, channels, height, width), host: what workers make
     int32_t *row_labels;    // (rows), host
-    uint8_t *sent;          // the bytes on the device; if it shares the host's memory, bytes
+    uint8_t *sent;          // `bytes` on the device; the same if it shares the host's memory
     Event *ready;           // after the work that fills the slot
     Event *done;            // after the work that reads it
     int left;               // rows that are not made yet
@@ -54,7 +54,7 @@ struct Loader {
     LoaderConfig config;
     const Dataset *dataset;
     bool shared;            // device memory is host memory
-    Worker *workers;        // those of -j, and one without a thread: the caller, with -j 0
+    Worker *workers;        // one for each thread of -j, and one for the caller, used with -j 0
     Slot slots[LOADER_SLOTS];
     Batch batch;            // the last result of loader_next
     bool holding;           // the caller still uses it

@@ -34,7 +34,7 @@ void optim_options(Args *args, OptimConfig *c)
           "how the learning rate falls during the run" },
         { "step-size", 0, ARG_INT, &c->step_size, "EPOCHS", "step: epochs between decays", .min = 1,
           .max = 1e6, .needs = "schedule step" },
-        { "milestones", 0, ARG_LIST, &c->milestones, "E,E,..", "multistep: epochs with a decay",
+        { "milestones", 0, ARG_LIST, &c->milestones, "E,E,..", "multistep: epochs of decays",
           .min = 1, .max = 1e6, .needs = "schedule multistep" },
         { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step, multistep: decay factor", .min = 0,
           .max = 1, .needs = "schedule step|multistep" },
@@ -60,7 +60,7 @@ void optim_scale_options(Args *args, OptimConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "lr-scale", 0, ARG_CHOICE, &c->lr_scale, "none|linear",
-          "linear: --lr times the number of ranks, after a warm-up (5 epochs)" }));
+          "linear: multiply --lr by the number of ranks, after a warm-up (5 epochs)" }));
 }
 
 void optim_default_warmup(const Args *args, OptimConfig *c)
