@@ -161,8 +161,8 @@ static inline int test_times(const char *text, const char *part)
     return n;
 }
 
-// Runs work(arg) in a child process, whose stdout and stderr are then in test_said. Returns its exit status, or 128 + the
-// signal that ended it.
+// Runs work(arg) in a child process, whose stdout and stderr are then in test_said. Returns its exit status, or 128 +
+// the signal that ended it.
 static char test_said[1 << 20];
 static inline int test_child(void (*work)(const void *arg), const void *arg)
 {

@@ -85,9 +85,9 @@ static OptimConfig parsed(const char *options)
 // Horovod's adjust_learning_rate (in its pytorch_imagenet_resnet50.py) computes
 //   epoch += (batch_idx + 1) / len(train_loader)
 //   lr = base_lr * size * (1 / size * (epoch * (size - 1) / warmup_epochs + 1))
-// The first numbers come from Python's fractions, for base_lr 0.01 and 5 epochs of warm-up. The others are by hand: with
-// a warm-up of 2.5 epochs, 0.01 (1 + 2 epoch / 2.5); and the scale multiplies each schedule, as 0.01 * 4 * 0.5 in the
-// middle of the cosine.
+// The first numbers come from Python's fractions, for base_lr 0.01 and 5 epochs of warm-up. The others are by hand:
+// with a warm-up of 2.5 epochs, 0.01 (1 + 2 epoch / 2.5); and the scale multiplies each schedule, as 0.01 * 4 * 0.5
+// in the middle of the cosine.
 static const struct {
     const char *options;
     int ranks, step, steps, epochs;     // steps: of an epoch
