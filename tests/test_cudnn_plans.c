@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "cuda/cudnn_graph.h"
-#include "model/nets.h"
+#include "model/net_builder.h"
 
 #include <string.h>
 

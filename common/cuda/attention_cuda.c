@@ -18,31 +18,25 @@ enum {
     PRODUCTS
 };
 
-// The matrices (samples, heads, T, d), in scratch memory; DY is y in forward.
-enum { Q, K, V, DY, DQ, DK, DV, MATRICES };
+// The parts of scratch memory: matrices (T, T) of all heads, as above, and matrices (T, d), one right
+// after the other. DY is y in forward.
+enum { S, DH, H, DS, Q, K, V, DY, DQ, DK, DV, PARTS };
 
 struct Attention {
     Ops *ops;
     AttentionSpec spec;
     Gemm products[PRODUCTS];
-    size_t matrix_bytes;                    // of one of MATRICES, all heads
-    size_t s_at, dh_at, h_at, ds_at, at;    // in scratch memory; at: of Q
+    size_t at[PARTS];           // in scratch memory
 };
 
-// Returns where `bytes` of scratch memory begin, and moves on.
-static size_t reserve(size_t *next, size_t bytes)
-{
-    size_t at = *next;
-    *next = (at + bytes + 255) / 256 * 256;
-    return at;
-}
+static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 Attention *attention_new(Ops *ops, const AttentionSpec *spec)
 {
     Attention *a = xcalloc(1, sizeof *a);
     Type type = spec->qkv.type;
     int T = spec->T, samples = spec->qkv.n / T, d = spec->qkv.c / 3 / spec->heads;
-    size_t squares = (size_t)samples * spec->heads * T * T, workspace = 0, next = 0;
+    size_t squares = (size_t)samples * spec->heads * T * T, next = 0;
     // A kernel has 32-bit indices.
     CHECK(shape_count(spec->qkv) < INT32_MAX, "a smaller batch (-b) needs less",
           "attention of (%d, %d): more than 2^31 elements", spec->qkv.n, spec->qkv.c);
@@ -63,16 +57,16 @@ Attention *attention_new(Ops *ops, const AttentionSpec *spec)
         problem.result = i == SCORES ? CUDA_R_32F : cuda_type(type);
         problem.compute = tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
         gemm_new(&a->products[i], ops->blas, &problem);
-        if (a->products[i].workspace > workspace)
-            workspace = a->products[i].workspace;
+        if (a->products[i].workspace > next)
+            next = a->products[i].workspace;
     }
-    reserve(&next, workspace);
-    a->s_at = reserve(&next, squares * sizeof(float));
-    a->dh_at = reserve(&next, squares * sizeof(float));
-    a->h_at = reserve(&next, squares * type_size(type));
-    a->ds_at = reserve(&next, squares * type_size(type));
-    a->matrix_bytes = shape_bytes(spec->qkv) / 3;
-    a->at = reserve(&next, MATRICES * a->matrix_bytes);
+    next = aligned(next);
+    for (int i = 0; i < PARTS; i++) {
+        a->at[i] = next;
+        next += i < H   ? aligned(squares * sizeof(float))
+                : i < Q ? aligned(squares * type_size(type))
+                        : shape_bytes(spec->qkv) / 3;
+    }
     ops_need_scratch(ops, next);
     return a;
 }
@@ -86,38 +80,35 @@ void attention_free(Attention *a)
     free(a);
 }
 
-static void *scratch(const Attention *a, size_t at) { return (char *)a->ops->scratch + at; }
-static void *heads(const Attention *a, int which)
+static void *scratch(const Attention *a, int part)
 {
-    return scratch(a, a->at + (size_t)which * a->matrix_bytes);
+    return (char *)a->ops->scratch + a->at[part];
 }
 
-static void multiply(const Attention *a, int product, const void *x, const void *y, void *z)
+static void multiply(const Attention *a, int product, int x, int y, int z)
 {
-    gemm_run(&a->products[product], a->ops, y, x, z);
+    gemm_run(&a->products[product], a->ops, scratch(a, y), scratch(a, x), scratch(a, z));
 }
 
 void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void *y)
 {
-    void *h = scratch(a, a->h_at);
-    heads_copy(a->ops, &a->spec, 3, true, qkv, heads(a, Q));
-    multiply(a, SCORES, heads(a, Q), heads(a, K), scratch(a, a->s_at));
-    softmax(a->ops, &a->spec, keys, scratch(a, a->s_at), h, NULL, NULL);
-    multiply(a, ROWS, h, heads(a, V), heads(a, DY));
-    heads_copy(a->ops, &a->spec, 1, false, heads(a, DY), y);
+    heads_copy(a->ops, &a->spec, 3, true, qkv, scratch(a, Q));
+    multiply(a, SCORES, Q, K, S);
+    softmax(a->ops, &a->spec, keys, scratch(a, S), scratch(a, H), NULL, NULL);
+    multiply(a, ROWS, H, V, DY);
+    heads_copy(a->ops, &a->spec, 1, false, scratch(a, DY), y);
 }
 
 void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, const void *dy,
                         void *dqkv)
 {
-    void *h = scratch(a, a->h_at), *ds = scratch(a, a->ds_at);
-    heads_copy(a->ops, &a->spec, 3, true, qkv, heads(a, Q));
-    heads_copy(a->ops, &a->spec, 1, true, dy, heads(a, DY));
-    multiply(a, SCORES, heads(a, Q), heads(a, K), scratch(a, a->s_at));
-    multiply(a, SCORES, heads(a, DY), heads(a, V), scratch(a, a->dh_at));
-    softmax(a->ops, &a->spec, keys, scratch(a, a->s_at), h, scratch(a, a->dh_at), ds);
-    multiply(a, ROWS, ds, heads(a, K), heads(a, DQ));
-    multiply(a, COLUMNS, ds, heads(a, Q), heads(a, DK));
-    multiply(a, COLUMNS, h, heads(a, DY), heads(a, DV));
-    heads_copy(a->ops, &a->spec, 3, false, heads(a, DQ), dqkv);
+    heads_copy(a->ops, &a->spec, 3, true, qkv, scratch(a, Q));
+    heads_copy(a->ops, &a->spec, 1, true, dy, scratch(a, DY));
+    multiply(a, SCORES, Q, K, S);
+    multiply(a, SCORES, DY, V, DH);
+    softmax(a->ops, &a->spec, keys, scratch(a, S), scratch(a, H), scratch(a, DH), scratch(a, DS));
+    multiply(a, ROWS, DS, K, DQ);
+    multiply(a, COLUMNS, DS, Q, DK);
+    multiply(a, COLUMNS, H, DY, DV);
+    heads_copy(a->ops, &a->spec, 3, false, scratch(a, DQ), dqkv);
 }

@@ -2,7 +2,6 @@
 #include "model.h"
 #include "alive.h"
 #include "check.h"
-#include "model/nets.h"
 #include "model/plan.h"
 #include "rng.h"
 

@@ -1,4 +1,4 @@
-// net_builder.h - nets.c describes a network with these calls, and model.c runs it.
+// net_builder.h - nets.c describes the networks with these calls, and model.c runs them.
 #pragma once
 #include "model.h"
 
@@ -65,3 +65,10 @@ int net_row_norm(Net *net, int in, const char *name);
 int net_gelu(Net *net, int in);
 int net_attention(Net *net, int in, int heads);
 int net_add(Net *net, int a, int b);
+
+// --- nets.c --------------------------------------------------------------------------------------
+
+// Builds the network that --arch names. Images that are smaller than its canvas get a black frame.
+// Fails on sizes that the network cannot take.
+Extent net_canvas(const ModelConfig *config);
+void net_build(Net *net, const ModelConfig *config, Extent canvas);

@@ -1,5 +1,5 @@
 // nets.c - the networks, as in torchvision and the papers.
-#include "model/nets.h"
+#include "model/net_builder.h"
 #include "check.h"
 
 #include <math.h>
