@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The number of ranks that a launcher has started, and the variable with it; 0: no launcher.
+// The number of ranks that a launcher has started, and the variable that gives it. 0: no launcher.
 static int launcher_ranks(const char **variable)
 {
     static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "PMI_SIZE",

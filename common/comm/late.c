@@ -42,7 +42,7 @@ void late_report(const Comm *comm, const float *ms)
     double by, step_ms = 1e3 * (clock_now() - comm->late.first) / (comm->late.steps + 1);
     int last = find_last(ms, comm->size, steps, &times, &by);
     if (times > least_share * steps && by > least_ms && by > least_of_step * step_ms)
-        WARN("./ddp why shows in which part, from the files of --trace and --metrics",
+        WARN("./ddp why shows which part is slow, from the files of --trace and --metrics",
              "the other ranks waited for rank %d in %.0f %% of the steps, %.3g ms of %.3g ms", last,
              100.0 * times / steps, by, step_ms);
 }
