@@ -2,7 +2,6 @@
 
     page = Page("http://127.0.0.1:..."); page.js("document.title"); page.wait("...", 10); page.close()
 """
-import base64
 import json
 import os
 import shutil
@@ -83,10 +82,6 @@ class Page:
                       f"(document.querySelector('{selector}')?.getBoundingClientRect())")
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
-
-    def shot(self, path):
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
 
     def close(self):
         self.process.terminate()

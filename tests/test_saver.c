@@ -49,11 +49,6 @@ static void train_step(Run *r)
         m->buffers[i] += 1;
 }
 
-static Saver *new_saver(const Run *r)
-{
-    return saver_new(r->model, r->optim, "cifar10");
-}
-
 static bool same_files(const char *a, const char *b)
 {
     char command[9000];
@@ -86,7 +81,7 @@ TEST(files_hold_the_state_at_the_save)
     char path[4096];
     pthread_t slow;
     Run r = new_run("lenet"), twin = new_run("lenet");
-    Saver *saver = new_saver(&r);
+    Saver *saver = saver_new(r.model, r.optim, "cifar10");
     sem_init(&begun, 0, 0);
     snprintf(path, sizeof path, "%s", test_path("slow"));
     EXPECT(pthread_create(&slow, NULL, write_slowly, path) == 0, "pthread_create");
