@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: PROCESSORS 2 LABELS deadlines
+# ctest: TIMEOUT 480 PROCESSORS 2 LABELS deadlines
 # Runs that end early: Ctrl-C, Ctrl-C twice, TERM, a loss that is not finite, no memory.
 . "$SRC/tests/test.sh"
 mkdir "$TMP/here" && cd "$TMP/here" || exit 1
