@@ -103,11 +103,13 @@ static int meet_a_stranger(void *arg, const World *world)
     Device *device = device_open(0, 1);
     while (world->rank == 1 && !knock_at(started[0]))
         usleep(100 * 1000);
-    comm_new(world, device, "grads", NULL);
+    Comm *comm = comm_new(world, device, "grads", NULL);
+    comm_barrier(comm);         // no rank ends while the other one connects
+    comm_free(comm);
     return 0;
 }
 
-TEST(a_stranger_is_named_as_a_possible_cause)
+TEST(a_stranger_is_ignored_or_named_as_a_possible_cause)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s", test_path("stranger"));
@@ -115,10 +117,16 @@ TEST(a_stranger_is_named_as_a_possible_cause)
     Store *store = ranks_store_new();
     started = pids;
     ranks_start(2, store, meet_a_stranger, path, pids);
-    EXPECT_EQ_INT(ranks_join(pids[0]), EXIT_FAILED);
-    kill(pids[1], SIGKILL);     // as a supervisor would: it may wait until rank 0 connects
-    ranks_join(pids[1]);
+    int status = ranks_join(pids[0]);
+    if (status != 0)
+        kill(pids[1], SIGKILL); // as a supervisor would: it may wait until rank 0 connects
+    int other = ranks_join(pids[1]);
     ranks_store_free(store);
+    if (status == 0) {          // Gloo of 2023 and later usually ignores a stranger
+        EXPECT_EQ_INT(other, 0);
+        return;
+    }
+    EXPECT_EQ_INT(status, EXIT_FAILED);
     EXPECT_HAS(test_read(path), "hint: another rank has ended, or its machine is unreachable, or another program");
 }
 

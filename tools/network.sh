@@ -20,6 +20,6 @@ END {
         first, name[near], speed[near]
     if (where == "machine")
         print "These ranks share one machine, so this is the speed of its memory, not of a network."
-    printf "ResNet-18 in float32 exchanges 44.7 MB a step: %.1f ms with two ranks, up to twice as much with more.\n",
-        44.7 / bandwidth
+    printf "A step of ResNet-18 exchanges 16.9 MB of gradients: %.1f ms with two ranks, up to twice as much with more.\n",
+        16.9 / bandwidth
 }' <<<"$out"

@@ -208,7 +208,8 @@ def print_time(run):
     ms = run.ms
     print(f"{ms['step']:.1f} ms a step, {run.size} rank{'s' * (run.size > 1)} ({run.count} steps)")
     hidden = max(0.0, run.network - max(0.0, ms["exchange"] - (run.late_ms if run.is_late() else 0)))
-    notes = {"exchange": f"the all-reduce takes {run.network:.1f} ms, of which {hidden:.1f} are hidden"}
+    notes = {"exchange": f"the all-reduce takes {run.network:.1f} ms, of which {hidden:.1f} are hidden"
+             + f"; most of this wait is for rank {run.late}" * (run.is_late() and run.late_ms > ms["exchange"] / 2)}
     for kind, what in (("compute", "forward, backward, optimizer"), ("exchange", "waiting for gradients"),
                        ("images", "waiting for images")):
         if kind != "exchange" or run.size > 1:
@@ -236,10 +237,11 @@ def print_predictions(run):
     p, now, options = Prediction(run), run.ms["step"], run.options
     print(f"From the same numbers (a message takes {2e-3 * (run.size - 1) * p.latency:.2g} ms plus its bytes at "
           f"{p.bandwidth / 1e3:.3g} GB/s):")
-    current = options.get("bucket_mb", 25)
-    sizes = {mb: p.step(bucket_mb=mb)[0] for mb in ((25,) if p.one_size else (1, 4, 10, 25, 100, 0))}
-    best = min(sizes, key=sizes.get)
-    rows = [(f"--bucket-mb {best:g}", sizes[best])] if sizes[best] < 0.98 * now and best != current else []
+    rows, current = [], options.get("bucket_mb")
+    if current is not None:
+        sizes = {mb: p.step(bucket_mb=mb)[0] for mb in ((25,) if p.one_size else (1, 4, 10, 25, 100, 0))}
+        best = min(sizes, key=sizes.get)
+        rows = [(f"--bucket-mb {best:g}", sizes[best])] if sizes[best] < 0.98 * now and best != current else []
     if not options.get("overlap", 1):
         rows.append(("--overlap 1", p.step(overlap=1)[0]))
     if options.get("compress", "none") == "none":
@@ -248,7 +250,7 @@ def print_predictions(run):
         rows.append((f"rank {run.late} as fast as the others", now - min(run.late_ms, run.ms["exchange"])))
     for what, ms in rows:
         print(f"  {what:<30} {ms:8.1f} ms a step instead of {now:.1f}")
-    if not p.one_size and not any("bucket" in row[0] for row in rows):
+    if current is not None and not p.one_size and not any("bucket" in row[0] for row in rows):
         print(f"  --bucket-mb {current:g} is {'' if best == current else 'almost '}the best size")
     batch = options.get("batch_size")
     print(f"  {'-b ' + str(2 * batch) if batch else 'twice the batch':<30} {p.step(batch=2)[1]:8.0f} % of the time "
