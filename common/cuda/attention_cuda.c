@@ -18,8 +18,8 @@ enum {
     PRODUCTS
 };
 
-// The parts of scratch memory: matrices (T, T) of all heads, as above, and matrices (T, d), one right
-// after the other. DY is y in forward.
+// The parts of scratch memory: matrices (T, T) of all heads, as above; then matrices (T, d), one
+// right after the other. DY is y in forward.
 enum { S, DH, H, DS, Q, K, V, DY, DQ, DK, DV, PARTS };
 
 struct Attention {
