@@ -464,7 +464,7 @@ enter()
     [ "$mode" = hosts ] || exec env -u OMPI_MCA_btl_tcp_if_exclude "${environment[@]}" \
         OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo "$@"
     [ $EUID = 0 ] || user=(--preserve-credentials)
-    exec nsenter "${spaces[@]}" "${user[@]}" --target "${pids[$host]}" --wdns="$PWD" -- \
+    exec nsenter "${spaces[@]}" "${user[@]}" --target "${pids[$host]}" --root --wdns="$PWD" -- \
         setpriv --pdeathsig TERM -- env "${environment[@]}" "$@"
 }
 
