@@ -69,7 +69,7 @@ static void train_options(Args *args, Config *c)
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: its share)",
           .min = 0, .max = 1024, .own = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
-        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end the run after N steps in all", 1, 1e9 },
+        { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: no limit)", 0, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL,
           "train and evaluate with one batch; save nothing" }));
 }

@@ -42,9 +42,9 @@ void optim_options(Args *args, OptimConfig *c)
           .max = 1e3, .needs = "schedule cosine" },
         { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N", "cosine: its steps (0: the run's)",
           .min = 0, .max = 1e9, .needs = "schedule cosine" },
-        { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "begin with a linear rise",
+        { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "the rate first rises linearly",
           .min = 0, .max = 1e6 },
-        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N", "also rise for N more steps",
+        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N", "it rises for N more steps",
           .min = 0, .max = 1e9 }));
 }
 
