@@ -20,6 +20,6 @@ END {
         first, name[near], speed[near]
     if (where == "machine")
         print "These ranks share one machine, so this is the speed of its memory, not of a network."
-    printf "A step of ResNet-18 exchanges 16.9 MB of gradients: %.1f ms with two ranks, up to twice as much with more.\n",
+    printf "A step of ResNet-18 exchanges 16.9 MB of gradients: %.1f ms with two ranks, up to twice that with more.\n",
         16.9 / bandwidth
 }' <<<"$out"
