@@ -56,7 +56,7 @@ struct Replicas {
     double last;            // s: when the last phase ended; 0: not timed
     double seconds[PHASES];
     int64_t times[PHASES];
-    Team *team;             // a thread for each replica; the first one's is the caller's
+    Team *team;             // a thread per replica; the caller's thread serves the first
 };
 
 // --- what a device does in each phase ------------------------------------------------------------

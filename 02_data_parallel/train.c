@@ -56,7 +56,7 @@ static void train_options(Args *args, Config *c)
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
         { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of each process", 1, 65536 },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
-        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: its share)",
+        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: its cores)",
           .min = 0, .max = 1024, .own = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: no limit)", 0, 1e9 },

@@ -58,7 +58,7 @@ typedef struct Model {
     void *weights;          // read by convolutions: the masters, or their 16-bit copies
     float *grads;           // followed by MODEL_SPARE free floats, to be reduced with them
     float *buffers;         // running means and variances
-    size_t param_count;     // floats in params, padding of the layouts included
+    size_t param_count;     // floats in params, with padding
     size_t grad_count;      // floats in grads: those of params[0] to params[grad_count - 1]
     size_t buffer_count;
     int64_t batches_seen;   // num_batches_tracked, which the training loop counts

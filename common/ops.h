@@ -53,8 +53,8 @@ typedef struct StepSettings {
     int32_t nesterov;
     float smoothing;    // label smoothing in training: the part of a label shared by all classes
     float clip_norm;    // gradients with a larger norm are scaled down to this norm; 0: no clipping
-    double betas[2];    // AdamW: parts of the mean gradient and the mean square kept in each step
-    int32_t step;       // number of steps with this one, skipped ones included
+    double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
+    int32_t step;       // number of this step, from 1; skipped steps count
     int32_t window;     // rows of a batch whose loss is computed in several calls; 0: in one call
 } StepSettings;
 
@@ -103,7 +103,7 @@ typedef struct Conv Conv;
 Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like);
 void conv_free(Conv *conv);
 Shape conv_output(const Conv *conv);
-size_t conv_live_count(const Conv *conv);   // floats in the arena, padding of the order included
+size_t conv_live_count(const Conv *conv);   // floats in the arena, with padding
 size_t conv_dead_count(const Conv *conv);
 void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw, bool out);
 

@@ -21,7 +21,7 @@ pid_t supervise_fork(Supervisor *supervisor, int rank, double timeout);
 // status of the run. Names a lost rank and ends the others. Passes signals on. Afterwards ranks may
 // be started again.
 int supervise(Supervisor *supervisor);
-// Waits and returns 0; or returns at once with a signal that asks or has asked this process to end.
+// Waits, and returns 0. If a signal asks or has asked this process to end, returns it at once.
 int supervise_pause(Supervisor *supervisor, double seconds);
 
 // For a program that a launcher may have started, even through scripts: it ends when the launcher

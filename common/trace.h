@@ -13,8 +13,8 @@ void trace_open(const char *path);
 void trace_among(int rank, const char *run);
 void trace_close(void);
 
-// A span on the track of the calling thread; without a name, that is "main". In each thread begin
-// and end must pair up; they may nest. Names are written as they are: no quotes, no backslashes.
+// A span on the calling thread's track, which is called "main" unless trace_thread named it. In a
+// thread begin and end must pair up; they may nest. Names must not contain quotes or backslashes.
 void trace_thread(const char *name);    // at most once in each thread, before its spans
 // The name of a span must stay valid until its end.
 void trace_begin(const char *name);

@@ -107,7 +107,7 @@ reports "=== part 4: ./run test \^recorded_: FAILED, exit status 1"
 reports "recorded_f32 +pass"
 reports "recorded_fp16 +FAIL"
 reports "=== part 4: ./run test \^\(devices\|nccl\)_: FAILED, exit status 1, "
-reports "nccl_2_ranks +skipped .* it takes two GPUs"
+reports "nccl_2_ranks +skipped .* it needs two GPUs"
 reports "=== part 1: ./run doctor: "
 reports "=== part 1: ./run test .*: stopped after [0-9]+ s, exit status 124"
 reports "^    : 41[0-9] lines"
@@ -125,7 +125,7 @@ cp -r "$SRC/ddp" "$SRC/tools" "$SRC/cmake" "$tree"
 bare() { env PATH="$TMP/bin:/usr/bin:/bin" "$tree/ddp" "$@"; }
 pretend "$TMP/bin/cmake" 'case "$1" in --version) echo "cmake version 3.30.0" ;; *) exit 1 ;; esac'
 pretend "$TMP/bin/nvcc" 'echo "release 13.0"'
-expect 1 "it cannot be built here, and there is no build/gpu-bundle.tar.xz" bare bundle
+expect 1 "the bundle cannot be built here, and there is no build/gpu-bundle.tar.xz" bare bundle
 pretend "$TMP/carried/gpu-bundle/run" 'echo "it runs: $*"'
 tar -C "$TMP/carried" -czf "$tree/build/gpu-bundle.tar.gz" gpu-bundle
 expect 0 "it runs: first -o build/gpu-report.txt 1 2" bare bundle 1 2

@@ -76,7 +76,7 @@ check "known limits, and the table of what helps" python3 -W ignore limits.py "$
 
 model() { "$SRC/tools/scaling_model" "$@"; }
 expect 2 "argument --bandwidth-GBps" model --bandwidth-GBps -1
-expect 2 "both, or --net too" model --step-ms 5
+expect 2 "give both --step-ms and --gradient-bytes, or add --net" model --step-ms 5
 expect 1 "nothing.csv" model fit nothing.csv
 printf 'ranks,bytes,us\n2,1024,300\n' >one_size.csv
 expect 1 "at least two sizes" model fit one_size.csv

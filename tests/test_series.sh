@@ -113,7 +113,7 @@ sed -i 's/int run/int walk/' 02_two/replicas.c
 expect 1 "does not define all of: run" readme_diff --check .
 make_series
 sed -i '/^2\./d' 02_two/README.md
-expect 1 "02_two/README.md: train.c changes in 2 places and has 1 sentence" readme_diff --check .
+expect 1 "02_two/README.md: train.c changes in 2 places, but the page has 1 sentence for it" readme_diff --check .
 spoil '/diff end/d' 03_three/README.md
 expect 1 "03_three/README.md: it needs these two lines" readme_diff --check .
 

@@ -126,7 +126,7 @@ int main(int argc, char **argv)
         args_reject(&args, "as-folder", "a directory is needed");
     if (!data_open(&data, &c.data, 0, &error))
         FAIL_ERROR(&error);
-    CHECK(!data.folder, "", "%s already is a folder of pictures", c.data.data);
+    CHECK(!data.folder, "", "%s is already a folder of pictures", c.data.data);
     folder_make(c.folder);
     set_write(&c, &data, &data.train, "train");
     set_write(&c, &data, &data.test, "val");

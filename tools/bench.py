@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares our programs with PyTorch, in turns, and writes the tables of docs/benchmarks.md.
+"""Compares our programs with PyTorch, taking turns, and writes the tables of docs/benchmarks.md.
 
 A benchmark is a function with a line in BENCHMARKS, at the end. It has sides: functions that measure once.
 in_turns() calls all sides, round by round, so that a busy moment of the machine hits all of them; tables show
@@ -292,7 +292,7 @@ def machine():
 
 
 def heading(bench, *more):
-    rounds = f"Medians of {bench.rounds} round{'s'[:bench.rounds > 1]}, all in turns."
+    rounds = f"Medians of {bench.rounds} round{'s'[:bench.rounds > 1]}; all programs took turns."
     return "; ".join([machine(), *more, str(date.today())]) + ". " + rounds
 
 
@@ -469,7 +469,7 @@ def bench_parallel(b):
             against("03 against what its parts allow, images/s", rate["03"], bound, 0, "≥ 0.95"),
             against("03 against twice 01 alone, images/s", rate["03"], 2 * rate["01"], 0, "≥ 0.75"),
             against("02, 2 devices, against PyTorch with 2 threads, images/s", rate["02"], step.rate(), 0, "≥ 1.3")]),
-        table(("images of all ranks, a second", "", "of 01 alone"), [
+        table(("images per second, all ranks together", "", "of 01 alone"), [
             (what, f"{value:.0f}", f"{value / rate['01']:.2f}") for what, value in (
                 ("01 alone", rate["01"]),
                 ("01, two programs at the same time, together", rate["two 01"]),
@@ -706,15 +706,15 @@ def bench_slurm(b):
     alone = median(weak["1 rank"])
     b.write(
         heading(b) + f" The machine's load was {load:.1f} before and {os.getloadavg()[1]:.1f} at the end: other "
-        "programs slowed the medians, and the least times least."
+        "programs slowed the medians more than the fastest runs."
         + (f" {why}: all nodes are on the loopback interface." if why else ""),
         table(("all-reduce, bytes", "2 nodes, µs: median", "least", "3 nodes: median", "least"), [
             (two[0][0], *both_of([us for _, us in two], 0), *both_of([us for _, us in three], 0))
             for two, three in zip(zip(*reduced[2]), zip(*reduced[3]))]),
         table(("from `srun` to the end of the first step, 2 nodes x 2 tasks, s", "median", "least"), [
             (arch, *both_of(times[1:], 2)) for arch, times in starts.items()]),
-        table(("ResNet-18, batch 64 for each rank, a rank on a node: images of all, a second", "median", "most",
-               "of 1 rank, medians"), [
+        table(("ResNet-18, batch 64 per rank, one rank per node: images per second, all ranks together", "median",
+               "most", "of 1 rank, medians"), [
             (what, f"{median(v):.0f}", f"{max(v):.0f}", f"{median(v) / alone:.2f}") for what, v in weak.items()]))
 
 
@@ -1029,14 +1029,16 @@ def parse():
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="\n".join(f"  {name:10} {text}" for name, (_, _, text) in BENCHMARKS.items()))
     parser.add_argument("name", nargs="?", default="train", choices=BENCHMARKS, metavar="NAME")
-    parser.add_argument("--rounds", type=int, help="measurements of each side, or seeds of a curve")
-    parser.add_argument("--quick", action="store_true", help="one round with fewer steps, printed and not written: a test that it runs")
+    parser.add_argument("--rounds", type=int, help="number of measurements of each side, or of seeds for a curve")
+    parser.add_argument("--quick", action="store_true",
+                        help="test this command: run one short round, print the tables, and write nothing")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--pictures", metavar="DIR", help="for folder: use DIR/train/CLASS/FILE and DIR/val/CLASS/FILE")
     gpu = parser.add_argument_group("options of gpu")
     gpu.add_argument("--only", default=".", metavar="REGEX", help="only jobs that match")
     gpu.add_argument("--modes", default=",".join(GPU_MODES), metavar="A,B", help="PyTorch's modes; '' measures only ours")
-    gpu.add_argument("--limit", type=int, default=240, help="seconds per measurement of PyTorch, with compiling")
+    gpu.add_argument("--limit", type=int, default=240,
+                     help="time limit of a measurement of PyTorch, including compilation, in seconds")
     gpu.add_argument("--workers", type=int, default=min(16, CORES), help="loader workers of each side")
     gpu.add_argument("--build", default=os.environ.get("BUILD"), help="folder with the built programs")
     gpu.add_argument("--out", help="folder for table.md")

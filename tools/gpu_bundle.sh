@@ -30,13 +30,13 @@ out=${out:-$build/gpu-bundle.tar.xz}
 [ -x "$build/cuda-gloo/07_dist_eval/train" ] ||
     die "there are no CUDA programs in $build" "./ddp setup builds them where CUDA, cuDNN and NCCL are; ./ddp doctor"
 if [[ $out = *.tar.xz ]]; then
-    have xz || die "there is no xz" "apt install xz-utils, or make a folder: -o FOLDER"
+    have xz || die "xz is not installed" "apt install xz-utils, or make a folder: -o FOLDER"
 elif [[ $out = *.tar.* || $out = *.tgz || $out = *.zip ]]; then
     die_usage "$out: an archive can only be a .tar.xz" "tools/gpu_bundle.sh --help"
 elif [ -e "$out" ] && [ -n "$(ls -A "$out")" ] && [ ! -f "$out/about" ]; then
     die "$out exists and is not a bundle"
 fi
-have objdump || die "there is no objdump" "apt install binutils"
+have objdump || die "objdump is not installed" "apt install binutils"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

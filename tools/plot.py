@@ -28,7 +28,7 @@ def pyplot():
     try:
         import matplotlib
     except ImportError:
-        print("plot: there is no matplotlib: apt install python3-matplotlib", file=sys.stderr)
+        print("plot: matplotlib is not installed: apt install python3-matplotlib", file=sys.stderr)
         sys.exit(NO_MATPLOTLIB)
     matplotlib.use("agg")
     matplotlib.rcParams.update({"font.size": 9, "text.parse_math": False, "svg.fonttype": "none",

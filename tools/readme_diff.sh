@@ -68,7 +68,7 @@ count_sentences()
             "$b/README.md")
         [ "$hunks" = "$sentences" ] ||
             {
-                say "$b/README.md: $file changes in $(counted "$hunks" place) and has $(counted "$sentences" sentence)"
+                say "$b/README.md: $file changes in $(counted "$hunks" place), but the page has $(counted "$sentences" sentence) for it"
                 status=1
             }
     done

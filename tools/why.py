@@ -254,7 +254,7 @@ def print_predictions(run):
         print(f"  --bucket-mb {current:g} is {'' if best == current else 'almost '}the best size")
     batch = options.get("batch_size")
     print(f"  {'-b ' + str(2 * batch) if batch else 'twice the batch':<30} {p.step(batch=2)[1]:8.0f} % of the time "
-          f"computes instead of {p.step()[1]:.0f} %")
+          f"spent computing instead of {p.step()[1]:.0f} %")
     for name, (ranks, *network) in NETWORKS.items():
         ms, share = p.step(ranks=ranks or run.size, network=network)
         print(f"  {f'{ranks or run.size} ranks on {name}':<30} {share:8.0f} %, {ms:.1f} ms a step")

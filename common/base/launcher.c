@@ -45,7 +45,7 @@ static bool has_variable(pid_t pid, const char *name)
     size_t size = 0, length = strlen(name);
     bool found = false;
     snprintf(path, sizeof path, "/proc/%d/environ", (int)pid);
-    FILE *in = fopen(path, "re");       // fails if it belongs to another user, as Slurm's daemon
+    FILE *in = fopen(path, "re");       // fails for another user's process, such as Slurm's
     while (in && !found && getdelim(&line, &size, '\0', in) > 0)
         found = strncmp(line, name, length) == 0 && line[length] == '=';
     free(line);

@@ -758,7 +758,7 @@ static float clip_factor(const Scalars *scalars)
     return limit > 0 ? (float)fmin(1, limit / (scalars->norm + 1e-6)) : 1;
 }
 
-// Instead of gradients that are always 0. (A masked load of what is not there is very slow.)
+// Read instead of gradients that are always 0. (A masked load from an invalid address is slow.)
 static const float no_gradients[CHUNK];
 
 // grads: NULL if all are 0.

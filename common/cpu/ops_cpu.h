@@ -25,8 +25,8 @@ void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 // From f32, times a factor, to the type, in place if that is f32; and back.
 void ops_narrow(Type type, size_t count, const float *from, float factor, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
-// The values; but if *wide is not NULL, their copy in f32 there, and *wide moves behind it. *wide
-// is ops->wide in an emulated operation, else NULL.
+// Returns the values; or if *wide is not NULL, an f32 copy of them there, and *wide moves past it.
+// *wide is ops->wide in an emulated operation, else NULL.
 const void *ops_widened(Type type, size_t count, const void *values, float **wide);
 
 // dbias (columns) = the sum of dy (rows, columns) over its rows, in double; and unless t is NULL,

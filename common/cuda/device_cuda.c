@@ -339,7 +339,7 @@ static void poll_communicators(const Device *device)
     nanosleep(&(struct timespec){ .tv_nsec = 50 * 1000 }, NULL);
 }
 
-// Before the ranks have met, a slow device is only busy.
+// Before the ranks have met, waiting for the device counts as work: no rank can be to blame.
 static bool wait_begin(void)
 {
     bool alone = !alive_here()->joined;

@@ -165,7 +165,7 @@ static void jpeg_decode(Jpeg *jpeg)
     jpeg_read_rows(jpeg);
 }
 
-// Returns false if the decoder has stopped in between.
+// Returns false if the decoder reported an error (and jumped back to here).
 static bool jpeg_try(Jpeg *jpeg)
 {
     if (setjmp(jpeg->stopped))

@@ -21,7 +21,7 @@ typedef struct Layer {
                                     // 0, both are uniform by fan-in
     int heads;                      // attention
     size_t begin, end;              // in the arena, of the parameters that have gradients
-    size_t dead_at;                 // and of its other weights
+    size_t dead_at;                 // in the arena, of the weights that have none
     size_t copy_at;                 // of the 16-bit copy of its weights, if copy_bytes is not 0
     size_t bias_at;                 // of the bias or beta; weights and gamma are at begin
     size_t mean_at, var_at;         // in the arena of buffers

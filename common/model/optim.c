@@ -34,17 +34,17 @@ void optim_options(Args *args, OptimConfig *c)
           "how the learning rate falls during the run" },
         { "step-size", 0, ARG_INT, &c->step_size, "EPOCHS", "step: epochs between decays", .min = 1,
           .max = 1e6, .needs = "schedule step" },
-        { "milestones", 0, ARG_LIST, &c->milestones, "E,E,..", "multistep: epochs of decays",
+        { "milestones", 0, ARG_LIST, &c->milestones, "E,E,..", "multistep: decay at these epochs",
           .min = 1, .max = 1e6, .needs = "schedule multistep" },
         { "gamma", 0, ARG_DOUBLE, &c->gamma, "F", "step, multistep: decay factor", .min = 0,
           .max = 1, .needs = "schedule step|multistep" },
         { "min-lr", 0, ARG_DOUBLE, &c->min_lr, "RATE", "cosine: the final rate", .min = 0,
           .max = 1e3, .needs = "schedule cosine" },
-        { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N", "cosine: its steps (0: the run's)",
+        { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N", "cosine: N steps long (0: whole run)",
           .min = 0, .max = 1e9, .needs = "schedule cosine" },
         { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "the rate first rises linearly",
           .min = 0, .max = 1e6 },
-        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N", "it rises for N more steps",
+        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N", "raise the rate for N more steps",
           .min = 0, .max = 1e9 }));
 }
 

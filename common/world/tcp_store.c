@@ -35,8 +35,8 @@ struct Store {
 
 // --- one connection ------------------------------------------------------------------------------
 
-// Sends or receives all of it. Returns NULL, or what went wrong. Waits in slices: if this process
-// was stopped, only one slice of that time counts.
+// Sends or receives a whole message. Returns NULL, or what went wrong. Waits in slices: of a time
+// in which this process was stopped, only one slice counts.
 static const char *transfer(int socket, bool sends, StoreMessage *message, double seconds)
 {
     struct pollfd fd = { .fd = socket, .events = sends ? POLLOUT : POLLIN };

@@ -325,7 +325,7 @@ check_gloo_4_launched() { ranks_alike cuda-gloo 4 07_dist_eval --amp off; }
 check_gloo_2_sync_bn() { ranks_twice cuda-gloo 2 03_ddp_fork --sync-bn; }
 
 # With one GPU per rank.
-two_gpus() { [ "$(count_gpus)" -ge 2 ] || { echo "skipped: it takes two GPUs"; exit 77; }; }
+two_gpus() { [ "$(count_gpus)" -ge 2 ] || { echo "skipped: it needs two GPUs"; exit 77; }; }
 check_devices_2() { two_gpus; ranks_twice cuda 2 02_data_parallel; }
 check_nccl_2_ranks() { two_gpus; ranks_alike cuda 2 03_ddp_fork; }
 check_nccl_2_launched() { two_gpus; ranks_alike cuda 2 07_dist_eval --amp off; }
@@ -339,10 +339,10 @@ profile()
 {
     local ncu
     ncu=$(find_tool ncu)
-    [ -n "$ncu" ] || { echo "skipped: there is no ncu"; exit 77; }
+    [ -n "$ncu" ] || { echo "skipped: ncu is not installed"; exit 77; }
     "$ncu" "$@" >ncu.out 2>&1 && return
     tail -5 ncu.out
-    ! grep -q ERR_NVGPUCTRPERM ncu.out || { echo "skipped: ncu may not read this GPU's counters"; exit 77; }
+    ! grep -q ERR_NVGPUCTRPERM ncu.out || { echo "skipped: ncu has no permission to read this GPU's counters"; exit 77; }
     return 1
 }
 
@@ -410,7 +410,7 @@ cmd_sanitize()
     local regex=${1:-.} sanitizer tool job name step words only
     [ $# -le 1 ] || die_usage "sanitize: one regular expression, or none"
     sanitizer=$(find_tool compute-sanitizer)
-    [ -n "$sanitizer" ] || die "there is no compute-sanitizer" "it comes with CUDA; put it in PATH"
+    [ -n "$sanitizer" ] || die "compute-sanitizer is not installed" "it comes with CUDA; put it in PATH"
     need_libraries
     new_results sanitize
     find_no_gpu

@@ -32,7 +32,7 @@ static const ncclDataType_t nccl_types[] = {
 
 // --- errors --------------------------------------------------------------------------------------
 
-// Ends the program if the call failed. A remote error: a connection broke, a rank is gone.
+// Ends the program if the call failed. ncclRemoteError: a connection broke, or a rank is gone.
 static void check_result(const Comm *comm, const Call *doing, ncclResult_t result, const char *call,
                          int line)
 {
