@@ -68,7 +68,8 @@ count_sentences()
             "$b/README.md")
         [ "$hunks" = "$sentences" ] ||
             {
-                say "$b/README.md: $file changes in $(counted "$hunks" place), but the page has $(counted "$sentences" sentence) for it"
+                say "$b/README.md: $file changes in $(counted "$hunks" place)," \
+                    "but the page has $(counted "$sentences" sentence) for it"
                 status=1
             }
     done

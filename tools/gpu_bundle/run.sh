@@ -342,7 +342,7 @@ profile()
     [ -n "$ncu" ] || { echo "skipped: ncu is not installed"; exit 77; }
     "$ncu" "$@" >ncu.out 2>&1 && return
     tail -5 ncu.out
-    ! grep -q ERR_NVGPUCTRPERM ncu.out || { echo "skipped: ncu has no permission to read this GPU's counters"; exit 77; }
+    ! grep -q ERR_NVGPUCTRPERM ncu.out || { echo "skipped: ncu has no right to read this GPU's counters"; exit 77; }
     return 1
 }
 
