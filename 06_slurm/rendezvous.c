@@ -131,6 +131,8 @@ static void start_mpi(double timeout)
     if (directory) {                // mpirun's, so that a kill leaves no file in /dev/shm
         setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
+    } else {                        // without mpirun it would stay
+        setenv("OMPI_MCA_btl", "^sm,vader", 0);
     }
     setenv("TERM", "dumb", 1);      // stdout is a terminal, but Open MPI's own: no progress bar
     signal(SIGALRM, mpi_is_late);
@@ -159,7 +161,7 @@ static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *st
     MPI_Comm_free(&here);
     MPI_Finalize();
     alarm(0);
-    launcher_check(world->size);    // after MPI has removed its shared memory
+    launcher_check(world->size);
 }
 
 // --- the rendezvous ------------------------------------------------------------------------------
