@@ -46,7 +46,7 @@ typedef struct Option {
 enum { ARGS_MAX = 96 };
 typedef struct Args {
     Option rows[ARGS_MAX];
-    char given[ARGS_MAX];           // 1: on the command line or in a file
+    enum ArgsSetter { SET_BY_NOBODY, SET_BY_USER, SET_BY_PRESET } set_by[ARGS_MAX];
     struct ArgsPreset { const char *option, *value, *lines; } presets[3];
     int preset_count;
     char groups[ARGS_MAX];          // which call of args_add added it,

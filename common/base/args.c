@@ -133,7 +133,6 @@ static Option *by_letter(Args *args, char letter)
 // The tables come from many files: two options with the same name are an error.
 void args_add(Args *args, const char *file, const Option *rows, int count)
 {
-    const char *slash = strrchr(file, '/');
     CHECK(args->count + count <= ARGS_MAX, "raise ARGS_MAX", "more than %d options", ARGS_MAX);
     args->group++;
     for (int i = 0; i < count; i++) {
@@ -141,7 +140,7 @@ void args_add(Args *args, const char *file, const Option *rows, int count)
                   && !by_letter(args, rows[i].letter), "rename one of them",
               "--%s: another option has this name or letter", rows[i].name);
         args->groups[args->count] = (char)args->group;
-        args->files[args->count] = slash ? slash + 1 : file;
+        args->files[args->count] = basename(file);
         args->rows[args->count++] = rows[i];
     }
 }
@@ -151,19 +150,22 @@ void args_preset(Args *args, const char *option, const char *value, const char *
     args->presets[args->preset_count++] = (struct ArgsPreset){ option, value, lines };
 }
 
+static bool is_given(const Args *args, const Option *option)
+{
+    return args->set_by[option - args->rows] == SET_BY_USER;
+}
+
 bool args_given(const Args *args, const char *name)
 {
     const Option *option = by_name((Args *)args, name, strlen(name));
-    return option && args->given[option - args->rows];
+    return option && is_given(args, option);
 }
 
 // --- refusing ------------------------------------------------------------------------------------
 
 static const char *program_name(const Args *args)
 {
-    const char *program = args->program ? args->program : "train";
-    const char *slash = strrchr(program, '/');
-    return slash ? slash + 1 : program;
+    return basename(args->program ? args->program : "train");
 }
 
 // Prints one line, whatever the user typed. An error in a config file names the file and the line.
@@ -251,14 +253,12 @@ static _Noreturn void reject_unknown(const Args *args, const char *typed)
 
 // --- reading values ------------------------------------------------------------------------------
 
-static double most_of(const Option *option) { return option->type == ARG_BOOL ? 1 : option->max; }
-
 // Decimal only: strtod would take "inf", "nan" and "0x1p3" too.
 static double read_number(const Args *args, const Option *option, const char *text)
 {
     bool real = option->type == ARG_DOUBLE;
     char *end;
-    double value = strtod(text, &end), most = most_of(option);
+    double value = strtod(text, &end), most = option->type == ARG_BOOL ? 1 : option->max;
     size_t allowed = strspn(text, real ? "+-.0123456789eE" : "+-0123456789");
     if (*end || text[allowed] || !(value >= option->min && value <= most))
         args_reject(args, option->name, "'%.100s' is not a %s from %.16g to %.16g", text,
@@ -330,7 +330,7 @@ static bool is_pair(const Option *option, const char *text)
 static void set_value(Args *args, const Option *option, const char *text)
 {
     bool list = option->type == ARG_LIST && strchr(text, ',');
-    args->given[option - args->rows] = 1;
+    args->set_by[option - args->rows] = SET_BY_USER;
     if (!*text)
         args_reject(args, option->name, "the value is empty");
     if (option->type == ARG_FLAG && strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
@@ -445,31 +445,21 @@ static void read_config(Args *args, const char *path)
     config.reading = NULL;
 }
 
-// Sets the options of the preset that were not given, here or by an earlier preset.
+// Sets the options of the preset that neither the user nor an earlier preset has set.
 static void apply_preset(Args *args, const struct ArgsPreset *preset)
 {
-    char given[ARGS_MAX], value[PATH_MAX];
+    char value[PATH_MAX];
     value_text(by_name(args, preset->option, strlen(preset->option)), value, sizeof value);
     if (strcmp(value, preset->value) != 0)
         return;
-    memcpy(given, args->given, sizeof given);
     char *text = config.texts[config.count++] = xstrdup(preset->lines);
     for (char *line; (line = strsep(&text, "\n"));) {
-        size_t length = strcspn(line, " ");
-        const Option *option = by_name(args, line, length);
-        if (option && !given[option - args->rows])
-            read_line(args, line);
+        const Option *option = by_name(args, line, strcspn(line, " "));
+        if (!option || args->set_by[option - args->rows] != SET_BY_NOBODY)
+            continue;
+        read_line(args, line);
+        args->set_by[option - args->rows] = SET_BY_PRESET;
     }
-}
-
-// An option that a preset sets still counts as not given.
-static void apply_presets(Args *args)
-{
-    char given[ARGS_MAX];
-    memcpy(given, args->given, sizeof given);
-    for (int i = 0; i < args->preset_count; i++)
-        apply_preset(args, &args->presets[i]);
-    memcpy(args->given, given, sizeof given);
 }
 
 // Prints the given options, and defaults as comments.
@@ -480,7 +470,7 @@ static _Noreturn void print_config(const Args *args)
         char value[PATH_MAX];
         value_text(option, value, sizeof value);
         if (is_value(option))
-            printf("%s%s = %s\n", args->given[i] ? "" : "# ", option->name, value);
+            printf("%s%s = %s\n", is_given(args, option) ? "" : "# ", option->name, value);
     }
     exit(fflush(stdout) == 0 ? 0 : EXIT_FAILED);
 }
@@ -561,7 +551,7 @@ static void check_needs(const Args *args)
         char own[PATH_MAX];
         const Option *option = &args->rows[i], *via = option;
         value_text(option, own, sizeof own);
-        while (args->given[i] && !is_off(own) && via->needs)
+        while (is_given(args, option) && !is_off(own) && via->needs)
             via = needed(args, option, via);
     }
 }
@@ -609,7 +599,8 @@ void args_parse(Args *args, int argc, char **argv)
         read_configs(args, argc, argv);
     int i = parse_words(args, argc, argv);
     args->rest = argv + i + (i < argc && strcmp(argv[i], "--") == 0);
-    apply_presets(args);
+    for (int k = 0; k < args->preset_count; k++)
+        apply_preset(args, &args->presets[k]);
     if (config.print)
         print_config(args);
     check_needs(args);

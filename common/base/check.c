@@ -1,6 +1,5 @@
 // check.c - error messages, and the end of the process.
 #include "check.h"
-#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -51,10 +50,10 @@ static void print_message(const char *file, int line, const char *hint, const ch
         snprintf(hint_line, sizeof hint_line, "hint: %s", hint);
     blank_controls(hint_line);
 
-    const char *slash = strrchr(file, '/'), *term = getenv("TERM");
+    const char *term = getenv("TERM");
     bool wipe = isatty(STDERR_FILENO) && term && strcmp(term, "dumb") != 0;
     int n = snprintf(text, sizeof text, "%s[%s%s:%d] %s:%d: %s\n%s%s", wipe ? "\r\033[K" : "",
-                     rank, host, (int)getpid(), slash ? slash + 1 : file, line, message,
+                     rank, host, (int)getpid(), basename(file), line, message,
                      hint_line, hint_line[0] ? "\n" : "");
     if (write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1) < 0)
         return; // stderr is closed; the exit status still reports the failure

@@ -6,23 +6,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// The number of ranks that a launcher has started, and the variable that gives it. 0: no launcher.
-static int launcher_ranks(const char **variable)
+// The first variable that is set gives the number of ranks that a launcher has started.
+void launcher_check(int ranks)
 {
     static const char *const sizes[] = { "OMPI_COMM_WORLD_SIZE", "WORLD_SIZE", "PMI_SIZE",
                                          "SLURM_STEP_NUM_TASKS" };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        const char *text = getenv(*variable = sizes[i]);
-        if (text && atoi(text) > 0)
-            return atoi(text);
+    const char *variable = NULL;
+    int started = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && started <= 0; i++) {
+        variable = sizes[i];
+        started = getenv(variable) ? atoi(getenv(variable)) : 0;
     }
-    return 0;
-}
-
-void launcher_check(int ranks)
-{
-    const char *variable;
-    int started = launcher_ranks(&variable);
     if (started > ranks)
         FAIL_USAGE("a launcher needs step 04 or later, srun step 06 or later, and mpirun must "
                    "belong to the MPI that the program is built with; to train without a launcher, "

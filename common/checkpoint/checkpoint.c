@@ -129,34 +129,29 @@ typedef struct Contents {
     float *floats;              // the values of the arenas' tensors
 } Contents;
 
-static void add_item(Contents *c, const char *prefix, const char *name, const char *dtype, int ndim,
-                     const int64_t *shape, size_t bytes, Item item)
+static void add_item(Contents *c, const char *prefix, StTensor tensor, Item item)
 {
     Item *i = &c->items[c->count];
-    StTensor *t = &c->tensors[c->count++];
     *i = item;
-    snprintf(i->name, sizeof i->name, "%.31s%.60s", prefix, name);
-    *t = (StTensor){ .name = i->name, .dtype = dtype, .ndim = ndim, .data = i->value,
-                     .bytes = bytes };
-    for (int d = 0; d < ndim; d++)
-        t->shape[d] = shape[d];
+    snprintf(i->name, sizeof i->name, "%.31s%.60s", prefix, tensor.name);
+    tensor.name = i->name;
+    tensor.data = i->value;
+    c->tensors[c->count++] = tensor;
 }
 
 static void add_state(Contents *c, TrainState *state)
 {
-    static const int64_t one = 1;
-    for (int i = 0; i < STATE_FIELDS; i++) {
-        const StateField *f = &state_fields[i];
-        add_item(c, "", f->name, f->real ? "F64" : "I64", 1, &one, 8,
+    for (const StateField *f = state_fields; f < state_fields + STATE_FIELDS; f++)
+        add_item(c, "",
+                 (StTensor){ f->name, f->real ? "F64" : "I64", 1, .shape = { 1 }, .bytes = 8 },
                  (Item){ .value = (char *)state + f->offset, .field = f });
-    }
 }
 
 static void add_counters(Contents *c, const Model *model, int64_t *batches_seen)
 {
     for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++)
         if (t->kind == MODEL_COUNTER)
-            add_item(c, "", t->name, "I64", 0, NULL, 8,
+            add_item(c, "", (StTensor){ t->name, "I64", 0, .bytes = 8 },
                      (Item){ .value = batches_seen, .tensor = t });
 }
 
@@ -166,8 +161,9 @@ static float *add_tensors(Contents *c, const Model *model, const Arena *arena, f
     for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
         if (t->kind == MODEL_COUNTER || arena->buffers != (t->kind == MODEL_BUFFER))
             continue;
-        add_item(c, arena->prefix, t->name, "F32", t->ndim, t->shape,
-                 (size_t)t->count * sizeof *floats,
+        StTensor of_file = { t->name, "F32", t->ndim, .bytes = (size_t)t->count * sizeof *floats };
+        memcpy(of_file.shape, t->shape, sizeof t->shape);
+        add_item(c, arena->prefix, of_file,
                  (Item){ .value = floats, .tensor = t, .arena = arena->host });
         floats += t->count;
     }
@@ -456,28 +452,21 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                      (long long)saved->step, (long long)steps_per_epoch);
 }
 
-// left_out: the rest of the epoch is skipped.
-static void warn_of_ranks(const char *path, const TrainState *saved, const TrainState *run,
-                          bool left_out)
-{
-    bool same = saved->batch_size == run->batch_size;
-    char rest[64] = "";
-    if (left_out)
-        snprintf(rest, sizeof rest, "; the rest of epoch %lld is skipped",
-                 (long long)saved->epoch + 1);
-    WARN(same ? "" : "adapt the learning rate (see --lr-scale), or choose -b so that the "
-                     "global batch stays the same",
-         "%.300s: ranks %lld -> %lld, global batch %lld -> %lld%s", path,
-         (long long)(saved->ranks > 0 ? saved->ranks : 1), (long long)run->ranks,
-         (long long)saved->batch_size, (long long)run->batch_size, rest);
-}
-
 void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
                       int64_t steps_per_epoch)
 {
     bool left_out = !same_rest(saved, run, steps_per_epoch);
+    char rest[64] = "";
+    if (left_out)
+        snprintf(rest, sizeof rest, "; the rest of epoch %lld is skipped",
+                 (long long)saved->epoch + 1);
     if (other_ranks(saved, run))
-        warn_of_ranks(path, saved, run, left_out);
+        WARN(saved->batch_size == run->batch_size
+                 ? "" : "adapt the learning rate (see --lr-scale), or choose -b so that the global "
+                        "batch stays the same",
+             "%.300s: ranks %lld -> %lld, global batch %lld -> %lld%s", path,
+             (long long)(saved->ranks > 0 ? saved->ranks : 1), (long long)run->ranks,
+             (long long)saved->batch_size, (long long)run->batch_size, rest);
     if (saved->virtual_ranks != run->virtual_ranks)
         WARN("the result will differ from that of a run with one value (0: option not given)",
              "%.300s: --virtual-ranks changes from %lld to %lld", path,

@@ -10,24 +10,25 @@
 
 enum { IMAGE_BYTES = 3 * 32 * 32 };
 
-bool cifar_file_read(CifarFile *cifar, Error *err)
+bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, const char *hint,
+                     uint32_t *crc, Error *err)
 {
     DataFile file;
-    if (!data_file_open(&file, cifar->path, cifar->hint, err))
+    if (!data_file_open(&file, path, hint, err))
         return false;
     bool good = true;
-    for (int i = 0; i < cifar->records && good; i++) {
+    for (int i = 0; i < part->count && good; i++) {
         uint8_t labels[2];
-        good = data_file_read(&file, labels, cifar->label_bytes, err) &&
-               data_file_read(&file, cifar->images + (size_t)i * IMAGE_BYTES, IMAGE_BYTES, err);
-        int label = good ? labels[cifar->label_bytes - 1] : 0;
-        if (label >= cifar->classes)
-            good = error_set(err, cifar->hint, "%s: record %d has label %d, but labels are 0 to %d",
-                             cifar->path, i, label, cifar->classes - 1);
-        cifar->labels[i] = label;
+        good = data_file_read(&file, labels, label_bytes, err) &&
+               data_file_read(&file, part->images + (size_t)i * IMAGE_BYTES, IMAGE_BYTES, err);
+        int label = good ? labels[label_bytes - 1] : 0;
+        if (label >= part->classes)
+            good = error_set(err, hint, "%s: record %d has label %d, but labels are 0 to %d", path,
+                             i, label, part->classes - 1);
+        part->labels[i] = label;
     }
     good = good && data_file_end(&file, err);
-    cifar->crc = file.crc;
+    *crc = file.crc;
     data_file_close(&file);
     return good;
 }
@@ -41,16 +42,18 @@ static bool cifar_read(Data *data, const char *dir, const char *const *names, in
         !dataset_alloc(&data->test, 10000, 3, 32, 32, err))
         return false;
     for (int i = 0; i < count; i++) {
-        bool test = i == count - 1;
-        const Dataset *set = test ? &data->test : &data->train;
-        int records = test ? set->count : set->count / (count - 1);
-        size_t first = test ? 0 : (size_t)i * records;
-        CifarFile file = { path, hint, records, label_bytes, set->classes,
-                           set->images + first * IMAGE_BYTES, set->labels + first, 0 };
+        uint32_t crc;
+        Dataset part = data->test;
+        if (i < count - 1) {
+            part = data->train;
+            part.count /= count - 1;
+            part.images += (size_t)i * part.count * IMAGE_BYTES;
+            part.labels += (size_t)i * part.count;
+        }
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        if (!cifar_file_read(&file, err))
+        if (!cifar_file_read(&part, path, label_bytes, hint, &crc, err))
             return false;
-        data_checksum(data, &file.crc, sizeof file.crc);
+        data_checksum(data, &crc, sizeof crc);
     }
     return true;
 }

@@ -146,19 +146,18 @@ static const KnownSet *set_in_directory(const char *dir)
 
 // --- opening -------------------------------------------------------------------------------------
 
-// jitter: training images are cropped and flipped.
-static void describe(Data *data, const DataConfig *config, int64_t seed, const char *name,
-                     const char *source, bool jitter, const float *mean, const float *std)
+static void describe(Data *data, const DataConfig *config, int64_t seed, const KnownSet *set,
+                     const char *source)
 {
-    bool wanted = config->augment && jitter;
-    snprintf(data->name, sizeof data->name, "%s", name);
+    bool jitter = config->augment && set->jitter;
+    snprintf(data->name, sizeof data->name, "%s", set->name);
     snprintf(data->source, sizeof data->source, "%s", source);
     data->plain = (Augment){ .seed = (uint64_t)seed };
-    memcpy(data->plain.mean, mean, sizeof data->plain.mean);
-    memcpy(data->plain.std, std, sizeof data->plain.std);
+    memcpy(data->plain.mean, set->mean, sizeof set->mean);
+    memcpy(data->plain.std, set->std, sizeof set->std);
     data->augment = data->plain;
-    data->augment.crop = data->augment.flip = wanted;
-    data->augment.padding = wanted ? 4 : 0;
+    data->augment.crop = data->augment.flip = jitter;
+    data->augment.padding = jitter ? 4 : 0;
 }
 
 static bool set_open(Data *data, const KnownSet *set, const char *dir, const DataConfig *config,
@@ -166,7 +165,7 @@ static bool set_open(Data *data, const KnownSet *set, const char *dir, const Dat
 {
     char hint[sizeof err->hint];
     snprintf(hint, sizeof hint, "./ddp data %s downloads it again", set->name);
-    describe(data, config, seed, set->name, dir, set->jitter, set->mean, set->std);
+    describe(data, config, seed, set, dir);
     data->train.classes = data->test.classes = set->classes;
     data->class_names = set->class_names[0] ? set->class_names : NULL;
     return set->read(data, dir, hint, err);
@@ -175,30 +174,31 @@ static bool set_open(Data *data, const KnownSet *set, const char *dir, const Dat
 // Normalises with ImageNet's mean and deviation, as torchvision's examples do for all pictures.
 static bool folder_data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    static const float mean[3] = { 0.485f, 0.456f, 0.406f }, std[3] = { 0.229f, 0.224f, 0.225f };
-    describe(data, config, seed, "folder", config->data, true, mean, std);
+    static const KnownSet folder = { "folder", .mean = { 0.485f, 0.456f, 0.406f },
+                                     .std = { 0.229f, 0.224f, 0.225f }, .jitter = true };
+    describe(data, config, seed, &folder, config->data);
     return pictures_open(data, config, err);
 }
 
 static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    static const float mean[3] = { 0.5f, 0.5f, 0.5f }, std[3] = { 0.25f, 0.25f, 0.25f };
+    static const KnownSet synthetic = { "synthetic", .mean = { 0.5f, 0.5f, 0.5f },
+                                        .std = { 0.25f, 0.25f, 0.25f }, .jitter = true };
     char source[64];
     snprintf(source, sizeof source, "made from seed %lld", (long long)seed);
-    describe(data, config, seed, "synthetic", source, true, mean, std);
+    describe(data, config, seed, &synthetic, source);
     return synthetic_make(data, config, seed, err);
 }
 
 static bool text_open(Data *data, const DataConfig *config, int64_t seed, const KnownText *text,
                       Error *err)
 {
-    static const float none[3] = { 0 };
     int last = text->files[1] && data_file_missing(text->files[0]);
     if (data_file_missing(text->files[last]))
         return error_set(err, text->hint, "--data %s: there is no file %s", config->data,
                          text->files[0]);
-    bool own = text->name == config->data;
-    describe(data, config, seed, own ? "text" : text->name, text->files[last], true, none, none);
+    const KnownSet set = { text->name == config->data ? "text" : text->name, .jitter = true };
+    describe(data, config, seed, &set, text->files[last]);
     return text_read(data, text->files[last], config->block, strcmp(data->name, "words") == 0, err);
 }
 

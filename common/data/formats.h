@@ -17,16 +17,10 @@ bool dataset_alloc(Dataset *set, int count, int channels, int height, int width,
 // For the readers: adds the bytes to data->checksum, which all copies of a data set share.
 void data_checksum(Data *data, const void *bytes, size_t size);
 
-// A CIFAR file: `records` of them, each of label_bytes labels (the last one counts) and 3 x 32 x 32
-// bytes. The caller provides the memory.
-typedef struct CifarFile {
-    const char *path, *hint;
-    int records, label_bytes, classes;
-    uint8_t *images;
-    int32_t *labels;
-    uint32_t crc;           // of all bytes
-} CifarFile;
-bool cifar_file_read(CifarFile *file, Error *err);
+// A CIFAR file of part->count records, each of label_bytes labels (the last one counts) and
+// 3 x 32 x 32 bytes. The caller provides the memory. crc: of all bytes.
+bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, const char *hint,
+                     uint32_t *crc, Error *err);
 
 // A pair of IDX files, plain or gzipped: images of 28x28 pixels, and labels below set->classes. On
 // an error data_close frees what was allocated.

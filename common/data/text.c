@@ -11,7 +11,6 @@
 // offset (the loader adds it), so the last window must leave room for it. The first 90 % are for
 // training, the rest is the test set: test windows in between would overlap shifted training ones.
 #include "data/formats.h"
-#include "alive.h"
 #include "rng.h"
 
 #include <ctype.h>
@@ -20,31 +19,18 @@
 
 // --- a list of words -----------------------------------------------------------------------------
 
-// Is this line a word of the letters a to z? Sets its length, with its end.
-static bool line_take(const uint8_t *line, const uint8_t *end, int *length)
-{
-    const uint8_t *c = line;
-    while (c < end && *c >= 'a' && *c <= 'z')
-        c++;
-    bool good = c > line && c < end && *c == '\n';
-    while (c < end && *c != '\n')
-        c++;
-    *length = (int)(c - line) + (c < end);
-    return good;
-}
-
 // The list is sorted, but its training part must look like its test part. So its lines get a random
 // order, which is always the same. Returns the number of bytes.
 static int64_t words_shuffle(uint8_t *bytes, int64_t size)
 {
-    typedef struct { const uint8_t *at; int length; } Line;
+    typedef struct { const char *at; size_t length; } Line;
     int64_t kept = 0, to = 0;
-    uint8_t *list = xmalloc(size);
+    char *list = xmalloc(size);
     Line *lines = xmalloc((size / 2 + 1) * sizeof *lines);
     memcpy(list, bytes, size);
-    for (Line line = { list, 0 }; line.at < list + size; line.at += line.length)
-        if (line_take(line.at, list + size, &line.length))
-            lines[kept++] = line;
+    for (char *at = list, *end; (end = memchr(at, '\n', list + size - at)); at = end + 1)
+        if (end > at && at + strspn(at, "abcdefghijklmnopqrstuvwxyz") == end)
+            lines[kept++] = (Line){ at, end + 1 - at };
     int32_t *order = xmalloc(kept * sizeof *order);
     torch_randperm(1, (int)kept, order);
     for (int64_t i = 0; i < kept; i++) {

@@ -16,9 +16,8 @@ static const char *key_of(const char *what, int rank)
 }
 
 // Rank 0 calls it if the run cannot begin. The other ranks wait for rank 0, or soon will.
-static _Noreturn void refuse(const World *world, const Error *why)
+static _Noreturn void end_run(const World *world)
 {
-    WARN(why->hint, "%s", why->text);
     store_end_run(world);
     leave_at_once(EXIT_REPORTED);
 }
@@ -66,7 +65,6 @@ static bool same_lines(const char **a, const char **b)
 
 void agree_same(const World *world, const char *what, const char *value)
 {
-    Error why;
     char *text = xmalloc(TEXT);
     int host = snprintf(text, TEXT, "%s\n%s", machine_here().host, value) - (int)strlen(value) - 1;
     store_put(world, key_of(what, world->rank), text, strlen(text) + 1);
@@ -75,27 +73,25 @@ void agree_same(const World *world, const char *what, const char *value)
         const char *a = value, *b = text + strcspn(text, "\n") + 1;
         if (same_lines(&a, &b))
             continue;
-        error_set(&why, "all ranks need the same program, options and data",
-                  "%s: rank %d (%.*s) has %.*s, but rank 0 (%.*s) has %.*s", what, i,
-                  (int)strcspn(text, "\n"), text, *b ? (int)strcspn(b, "\n") : 7,
-                  *b ? b : "nothing", host, machine_here().host, *a ? (int)strcspn(a, "\n") : 7,
-                  *a ? a : "nothing");
-        refuse(world, &why);
+        WARN("all ranks need the same program, options and data",
+             "%s: rank %d (%.*s) has %.*s, but rank 0 (%.*s) has %.*s", what, i,
+             (int)strcspn(text, "\n"), text, *b ? (int)strcspn(b, "\n") : 7, *b ? b : "nothing",
+             host, machine_here().host, *a ? (int)strcspn(a, "\n") : 7, *a ? a : "nothing");
+        end_run(world);
     }
     free(text);
 }
 
 void agree_unique(const World *world, const char *what, const char *value, const char *hint)
 {
-    Error why;
     char (*all)[LINE] = xcalloc((size_t)world->size, sizeof *all);
     store_put(world, key_of(what, world->rank), value, strlen(value) + 1);
     for (int i = 0; world->rank == 0 && i < world->size; i++) {
         store_get(world, key_of(what, i), all[i], LINE - 1);
         for (int k = 0; k < i; k++)
             if (strcmp(all[k], all[i]) == 0) {
-                error_set(&why, hint, "ranks %d and %d have the same %s: %s", k, i, what, all[i]);
-                refuse(world, &why);
+                WARN(hint, "ranks %d and %d have the same %s: %s", k, i, what, all[i]);
+                end_run(world);
             }
     }
     free(all);

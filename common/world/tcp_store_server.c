@@ -64,12 +64,6 @@ static _Noreturn void end_run(const TcpStoreServer *s, bool wait)
     leave_at_once(EXIT_REPORTED);
 }
 
-static _Noreturn void refuse_run(const TcpStoreServer *s, const Error *why)
-{
-    WARN(why->hint, "%s", why->text);
-    end_run(s, false);
-}
-
 // Replaces the request by its answer. The value must stay valid until it is sent.
 static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
 {
@@ -96,19 +90,18 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
 // Two ranks that contradict each other end the run, since it would never be complete.
 static void check_rank(TcpStoreServer *s, const Hello *new)
 {
-    Error why;
     const Watched *old = &s->watch.ranks[new->size == s->config.size ? new->rank : 0];
     if (new->size != s->config.size)
-        error_set(&why, "all ranks need the same world size", "rank %d (%s, pid %d) has "
-                  "a world size of %d, but rank 0 (%s, pid %d) has %d", new->rank, new->host,
-                  new->pid, new->size, s->self.host, s->self.pid, s->config.size);
+        WARN("all ranks need the same world size", "rank %d (%s, pid %d) has a world size of %d, "
+             "but rank 0 (%s, pid %d) has %d", new->rank, new->host, new->pid, new->size,
+             s->self.host, s->self.pid, s->config.size);
     else if (old->ended > 0)
         return;
     else
-        error_set(&why, "each process needs a rank of its own; do two machines have the same "
-                  "--node-rank?", "two processes have rank %d: %s, pid %d, and %s, pid %d",
-                  new->rank, old->host, (int)old->pid, new->host, new->pid);
-    refuse_run(s, &why);
+        WARN("each process needs a rank of its own; do two machines have the same --node-rank?",
+             "two processes have rank %d: %s, pid %d, and %s, pid %d", new->rank, old->host,
+             (int)old->pid, new->host, new->pid);
+    end_run(s, false);
 }
 
 static void handshake(TcpStoreServer *s, Peer *p)
@@ -266,7 +259,6 @@ static void begin_run(TcpStoreServer *s)
 
 static _Noreturn void give_up(TcpStoreServer *s, int there)
 {
-    Error error;
     char missing[200] = "";
     int named = 0, size = s->config.size;
     for (int i = 0; i < size; i++)
@@ -274,11 +266,10 @@ static _Noreturn void give_up(TcpStoreServer *s, int there)
             size_t n = strlen(missing);
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
         }
-    error_set(&error, "check that they run and look for rank 0 here, and that no firewall stops "
-              "them; --timeout gives them more time",
-              "only %d of %d ranks connected within %.3g s; missing: %s%s", there, size,
-              s->config.timeout, missing, named > 16 ? ", ..." : "");
-    refuse_run(s, &error);
+    WARN("check that they run and look for rank 0 here, and that no firewall stops them; --timeout "
+         "gives them more time", "only %d of %d ranks connected within %.3g s; missing: %s%s",
+         there, size, s->config.timeout, missing, named > 16 ? ", ..." : "");
+    end_run(s, false);
 }
 
 // late: the timeout for all ranks to join has passed.

@@ -42,9 +42,10 @@ static void cifar_try(const char *path, int label_bytes, int classes)
 {
     uint8_t images[3 * 3072];
     int32_t labels[3] = { -1, -1, -1 };
-    CifarFile file = { path, "", 3, label_bytes, classes, images, labels, 0 };
+    Dataset part = { .count = 3, .classes = classes, .images = images, .labels = labels };
+    uint32_t crc;
     Error err = { .text = "" };
-    bool good = cifar_file_read(&file, &err);
+    bool good = cifar_file_read(&part, path, label_bytes, "", &crc, &err);
     require(good || err.text[0]);
     for (int i = 0; good && i < 3; i++)
         require(labels[i] >= 0 && labels[i] < classes);
