@@ -31,7 +31,7 @@ void spawn_options(Args *args, SpawnConfig *config)
         { "ranks", 'n', ARG_INT, &config->ranks, "N", "number of ranks (0: one per GPU; CPU: 2)",
           .min = 0, .max = 256 },
         { "timeout", 0, ARG_DOUBLE, &config->timeout, "SECONDS",
-          "end the run if a rank has no heartbeat for so long (0: never)", .min = 0, .max = 1e6 }));
+          "seconds without a heartbeat until the run ends (0: never)", .min = 0, .max = 1e6 }));
 }
 
 // --- the number of ranks -------------------------------------------------------------------------

@@ -56,7 +56,7 @@ static int number(const char *variable)
         return -1;
     long value = strtol(text, &end, 10);
     if (!isdigit((unsigned char)text[0]) || *end || value > MOST)
-        FAIL_USAGE("set it to such a number", "%s is '%s', which is not a number from 0 to %d",
+        FAIL_USAGE("use a number in this range", "%s is '%s', which is not a number from 0 to %d",
                    variable, text, MOST);
     return (int)value;
 }

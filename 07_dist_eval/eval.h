@@ -19,7 +19,7 @@ void eval_options(Args *args, EvalConfig *config);
 void eval_probe(const EvalConfig *config, const World *world);
 
 typedef struct Eval Eval;
-// Meets the other ranks.
+// Connects to the other ranks: all of them must call it.
 Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *world, Model *model,
                const Data *data);
 void eval_free(Eval *eval);

@@ -88,7 +88,7 @@ static void set_token(const Launch *l)
     setenv("DDP_TOKEN", token, 1);
 }
 
-// The socket is kept over restarts: no other program can take the port in between.
+// The socket is kept over restarts: no other program can take the port meanwhile.
 static void bind_place(Launch *l)
 {
     Error err;

@@ -172,7 +172,7 @@ void slurm_refuse(void)
     int tasks = tasks_of_job();
     if (tasks <= 1)
         return;
-    WARN("", "job %s has %d tasks, and this process is none of them; srun starts them:",
+    WARN("", "job %s has %d tasks, and this process is not one of them; srun starts them:",
          get("SLURM_JOB_ID"), tasks);
     fprintf(stderr, "\n    srun --kill-on-bad-exit=1%s%s %s ...\n\n",     // newer sruns do not
             cores ? " --cpus-per-task=" : "", cores ? cores : "",          // take it from the job

@@ -18,6 +18,6 @@ void slurm_place(const RendezvousConfig *config, const World *world, TcpStoreCon
 // The first host of the step.
 const char *slurm_first_host(void);
 
-// Ends the process if its job has several tasks but it is none of them: if it runs in the batch
+// Ends the process if its job has several tasks but it is not one of them: it runs in the batch
 // script or in salloc's shell. Prints the command to use instead.
 void slurm_refuse(void);

@@ -21,7 +21,7 @@ typedef struct CheckpointConfig {
 void checkpoint_options(Args *args, CheckpointConfig *config);
 // Exits with a message if these options contradict each other. Call it after args_parse.
 void checkpoint_check_options(const Args *args, const CheckpointConfig *config);
-// The file to resume from, or NULL. For --resume auto it looks whether --save's file is there.
+// The file to resume from, or NULL. For --resume auto it checks whether --save's file is there.
 const char *checkpoint_find(const CheckpointConfig *config);
 
 typedef struct TrainState {

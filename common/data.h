@@ -12,7 +12,7 @@ typedef struct DataConfig {
     int resize;             // shorter side of pictures for evaluation; 0: 8/7 of image_size
     double val_split;       // fraction to evaluate with, if a folder has no train/ and val/
     const char *bad_images; // what to do with an unreadable picture: stop, skip
-    int train_count, test_count; // use only the first N samples; 0: all (synthetic: the set's size)
+    int train_count, test_count; // use only N samples; 0: all (synthetic: the size of the set)
     int workers;            // -j: threads that prepare batches
     bool augment;
 } DataConfig;

@@ -7,5 +7,5 @@
 void launcher_check(int ranks);
 // Pids may be compared only between processes for which this returns the same.
 unsigned long launcher_namespace(void);
-// The launcher's process on this machine, whatever scripts it has started in between. 0: none.
+// The launcher's process on this machine, even if scripts started this process. 0: none.
 pid_t launcher_pid(void);

@@ -15,7 +15,7 @@ typedef struct OptimConfig {
     double min_lr;          // cosine: the rate at its end
     int cosine_steps;       // cosine: steps until then; 0: all of the run's
     double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch,
-    int warmup_steps;       // and as many steps more
+    int warmup_steps;       // plus this many steps
     const char *lr_scale;   // linear: lr is for one rank, and is multiplied by the number of ranks
 } OptimConfig;
 OptimConfig optim_defaults(void);

@@ -336,7 +336,7 @@ TEST(damaged_cifar_is_refused)
     EXPECT_EQ_INT(mkfifo(test_path("broken/data_batch_3.bin"), 0600), 0);
     expect_refused(dir, "data_batch_3.bin: not a regular file", "");
     mkdir(test_path("empty"), 0755);
-    expect_refused(test_path("empty"), "empty: this is no data set", "");
+    expect_refused(test_path("empty"), "empty: this is not a data set", "");
 }
 
 // --- finding a data set --------------------------------------------------------------------------

@@ -97,7 +97,7 @@ TEST(bad_trees_are_refused)
     refused("rm -r bad/*/b", "bad", "only one class: a");
     refused("jpg bad/val/c/1.jpg", "bad", "bad/val/c: train has no class of this name");
     refused("mkdir bad/train/c", "bad", "bad/train/c has no .jpg, .jpeg or .png file");
-    refused("rm -r bad/*", "bad", "bad: this is no data set");
+    refused("rm -r bad/*", "bad", "bad: this is not a data set");
     refused("mkdir bad0; mv bad bad0/bad1", "bad0", "only one class: bad1");
     refused(": >bad/train/b/2.jpg", "bad", "bad/train/b/2.jpg: the file is empty");
     refused("mv bad/train/b/1.jpg bad/train/b/1.txt", "bad", "train/b has no .jpg, .jpeg or .png file");

@@ -128,7 +128,7 @@ traps()
     local job
     printf '#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 -o ddp-%%j.log\n"$@"\necho "status $?"\n' >plain.sbatch
     job=$(submit plain.sbatch "$train" "${twenty[@]}")
-    expect 0 "job $job has 4 tasks, and this process is none of them" done_with "$job"
+    expect 0 "job $job has 4 tasks, and this process is not one of them" done_with "$job"
     check "the right command is shown" grep -qF "    srun --kill-on-bad-exit=1 $train ..." "$TMP/output"
     check "status 2" grep -qx "status 2" "$TMP/output"
     check "it ends before any work" not grep -q parameters "$TMP/output"

@@ -110,7 +110,7 @@ expect 1 "$TMP/note belongs to the run 'ddp 99.0, restart 0', but this is the ru
 expect 0 "statuses 0 0" both "" "" "${note[@]}"
 check "it replaced the other run's file and removed its own" test ! -e note
 other "$job" "something"
-expect 1 "is no rendezvous file" task 1 0 "" "${note[@]}" --timeout 0.5
+expect 1 "is not a rendezvous file" task 1 0 "" "${note[@]}" --timeout 0.5
 rm note
 expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
 expect 4 "only 1 of 2 ranks connected" task 0 0 "" "${note[@]}" --timeout 0.5

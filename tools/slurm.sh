@@ -403,7 +403,7 @@ check_programs()
 {
     local program
     for program in slurmctld slurmd srun munged; do
-        have $program || die "slurm: there is no $program" "apt install slurmctld slurmd slurm-client munge"
+        have $program || die "slurm: $program is not installed" "apt install slurmctld slurmd slurm-client munge"
     done
     [ "$(id -un 2>/dev/null)" ] || die "slurm: the user $EUID has no name, and Slurm needs one"
 }

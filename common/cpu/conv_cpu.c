@@ -159,7 +159,7 @@ static DnnMd matrix(int rows, int columns, bool transposed, Type type)
                   transposed ? dnnl_ba : dnnl_ab);
 }
 
-// c = a b (+ bias). Takes the descriptions; bias may be NULL.
+// c = a b (+ bias). Takes ownership of the descriptions; bias may be NULL.
 static DnnPrimitive product(const Conv *conv, DnnMd a, DnnMd b, DnnMd c, DnnMd bias)
 {
     int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };

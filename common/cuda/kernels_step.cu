@@ -1,4 +1,4 @@
-// kernels_step.cu - loss, optimizer, and the work on gradients in between, all in f32.
+// kernels_step.cu - loss, optimizer, and all work on gradients between them, in f32.
 #include "cuda/kernels.cuh"
 
 namespace {
@@ -65,7 +65,7 @@ __device__ float warp_max(float value)
 // One warp, one row: loss = log(sum(exp(z))) - sum(target * z), and dz = scale * (softmax(z) -
 // target). The target is onehot(label), with the part `smooth` of it spread over all classes. A row
 // is in the top k if fewer than k classes rank before its label; of equal ones, the lower index
-// ranks first. The loss of a label that is no class is NaN.
+// ranks first. The loss of a label that is not a class is NaN.
 __device__ RowLoss row_loss(const float *z, int classes, int label, double smooth, double scale,
                             float *dz)
 {

@@ -138,7 +138,7 @@ static bool train_add(Folder *folder, const char *set, const char *path, Error *
     folder->classes = classes;
     if (classes < 2)
         return error_set(err, tree_hint, "%s: %s%s", folder->path,
-                         classes ? "there is only one class: " : "this is no data set",
+                         classes ? "there is only one class: " : "this is not a data set",
                          classes ? folder->class_names[0] : "");
     bool good = true;
     for (int i = 0; i < classes && good; i++)

@@ -63,7 +63,8 @@ static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
                       &c->place.port);
     fclose(in);
     if (read != 4)
-        return error_set(err, "choose another path", "%s exists, but is no rendezvous file", path);
+        return error_set(err, "choose another path", "%s exists, but is not a rendezvous file",
+                         path);
     return strcmp(run, c->run) == 0 ||
            error_set(err, "choose another path, or wait until that run has ended",
                      "%s belongs to the run '%.80s', but this is the run '%s'", path, run, c->run);

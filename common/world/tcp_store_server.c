@@ -30,7 +30,7 @@ typedef struct Peer {
     struct Peer *next;
     int socket, rank;                   // rank -1: a stranger
     double since;                       // s
-    bool sends;                         // an answer; else it receives a request
+    bool sends;                         // true: an answer; false: it receives a request
     StoreMessage message;
 } Peer;
 

@@ -100,7 +100,7 @@ static int judge_deaths(const Watch *w)
 
 // --- heartbeats ----------------------------------------------------------------------------------
 
-// If this process was stopped or the machine slept in between, all clocks restart.
+// If this process was stopped or the machine slept since the last look, all clocks restart.
 static void update_clocks(Watch *w, double now)
 {
     bool absent = now - w->now > 1;
