@@ -54,8 +54,8 @@ typedef struct Args {
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
     const char *operands;           // what may follow the options, for --help; or NULL
-    char **rest;                    // the operands: from the first word without a dash, or after
-                                    // "--"; ends with NULL
+    char **rest;                    // the operands: from the first word that is not an option, or
+                                    // after "--"; ends with NULL
 } Args;
 
 #define ARGS_ROWS(...) \
