@@ -51,8 +51,8 @@ void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world)
 {
     int ranks = config->ranks > 0 ? config->ranks : world->size, count = ranks / world->size;
     if (ranks % world->size != 0)
-        FAIL_USAGE("choose a multiple of the processes", "--virtual-ranks %d cannot be shared "
-                   "by %d processes", ranks, world->size);
+        FAIL_USAGE("choose a multiple of the number of processes", "--virtual-ranks %d cannot be "
+                   "shared by %d processes", ranks, world->size);
     *v = (Virtual){ .given = config->ranks > 0, .ranks = ranks, .first = world->rank * count,
                     .count = count };
 }

@@ -22,7 +22,7 @@ struct Ops {
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
-// From f32, times a factor, to the type, in place if that is f32; and back.
+// Converts f32, times a factor, to the type; and back. If the type is f32, in place is fine.
 void ops_narrow(Type type, size_t count, const float *from, float factor, void *to);
 void ops_widen(Type type, size_t count, const void *from, float *to);
 // Returns the values; or if *wide is not NULL, an f32 copy of them there, and *wide moves past it.
