@@ -303,7 +303,7 @@ static bool check_type(const StTensor *there, const StTensor *wanted, const StFi
 }
 
 // Reads and checks a file's tensors. Files of old PyTorch versions lack the counters, and files of
-// old versions of ddp.c the younger fields: these become 0.
+// old versions of ddp.c the newer fields: these become 0.
 static bool import_contents(const Contents *c, const StFile *file, const Model *model, Error *err)
 {
     for (int i = 0; i < c->count; i++) {

@@ -35,7 +35,7 @@ void saver_options(Args *args, SaverConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "save-every", 0, ARG_INT, &config->every, "STEPS",
-          "also save every so many steps within an epoch (0: do not)", .min = 0, .max = 1e9,
+          "also save after this many steps in an epoch (0: do not)", .min = 0, .max = 1e9,
           .needs = "save" }));
 }
 

@@ -162,7 +162,7 @@ Extent net_canvas(const ModelConfig *config)
         h = w = 32;
     if (strcmp(config->arch, "lenet") == 0)
         CHECK(h == 32 && w == 32, "use --arch resnet18",
-              "lenet takes images of 28x28 to 32x32 pixels, these have %dx%d",
+              "lenet takes images of 28x28 to 32x32 pixels; these have %dx%d",
               config->height, config->width);
     return (Extent){ config->channels, h, w };
 }
