@@ -93,7 +93,7 @@ void spawn(const SpawnConfig *config, World *world)
         .timeout = config->timeout,
     };
     tcp_store_new_token(store.token);
-    tcp_store_bind(&store);
+    store.socket = tcp_bind(&store.place);
     Supervisor *parent = supervise_new(store.size, 0, store.size);
     for (int rank = 0; rank < store.size; rank++) {
         pid_t pid = supervise_fork(parent, rank, config->timeout > 0 ? config->timeout : INFINITY);

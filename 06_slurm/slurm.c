@@ -138,11 +138,11 @@ static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConf
     const char *host = c->address, *local = store->from[0] ? store->from : "127.0.0.1";
     if (!host)
         host = one_host ? local : slurm_first_host();
-    tcp_store_set_place(store, host, c->port > 0 ? c->port : step_port());
+    store->place = tcp_resolve(host, c->port > 0 ? c->port : step_port());
     if (!one_host && !c->address)
         leave_loopback(host, store->place.address);
     if (store->rank == 0)
-        tcp_store_bind(store);
+        store->socket = tcp_bind(&store->place);
 }
 
 void slurm_place(const RendezvousConfig *c, const World *world, TcpStoreConfig *store)

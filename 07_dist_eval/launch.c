@@ -91,19 +91,13 @@ static void set_token(const Launch *l)
 // The socket is kept over restarts: no other program can take the port meanwhile.
 static void bind_place(Launch *l)
 {
-    Error err;
     const char *name = l->nodes > 1 ? l->master : "127.0.0.1";
-    l->place.port = l->port;
-    if (!tcp_resolve(name, l->place.address, &err))
-        FAIL_ERROR(&err);
+    l->place = tcp_resolve(name, l->port);
     if (l->nodes > 1 && tcp_is_loopback(l->place.address) && strcmp(name, l->place.address) != 0)
         WARN("ip -brief address shows this machine's addresses", "--master-addr %.200s is %s here, "
              "which no other machine can reach", name, l->place.address);
-    l->bound = l->node == 0 ? tcp_bind(&l->place, &err) : -1;
-    if (l->node == 0 && l->bound < 0)
-        FAIL_ERROR(&err);
     if (l->node == 0)
-        l->place = tcp_place(l->bound, false);
+        l->bound = tcp_bind(&l->place);
 }
 
 static void set_environment(const Launch *l, int start)

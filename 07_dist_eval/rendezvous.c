@@ -86,9 +86,9 @@ static void meet_at(const char *host, int port, const World *world, TcpStoreConf
     bool one_host = world->local_size == world->size && !store->from[0];
     bool torchrun = agent && strcmp(agent, "True") == 0;
     snprintf(store->run, sizeof store->run, "%.40s:%d", id ? id : "", port);
-    tcp_store_set_place(store, one_host ? "127.0.0.1" : host, port + torchrun);
+    store->place = tcp_resolve(one_host ? "127.0.0.1" : host, port + torchrun);
     if (world->rank == 0 && !inherit_socket(store))
-        tcp_store_bind(store);
+        store->socket = tcp_bind(&store->place);
 }
 
 // The contract of torchrun and launch. An option takes precedence over its variable.

@@ -9,8 +9,9 @@ typedef struct TcpPlace {
     int port;
 } TcpPlace;
 
-// Looks up a host name; an address stays as it is. May wait for the name service.
-bool tcp_resolve(const char *name, TcpAddress address, Error *err);
+// Looks up a host name; an address stays as it is. May wait for the name service. Fails if the name
+// is not known.
+TcpPlace tcp_resolve(const char *name, int port);
 bool tcp_is_loopback(const char *address);
 // This machine's address: of one interface ("eth0"), or (NULL) of the first that is up, except the
 // loopback.
@@ -19,9 +20,9 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // already name another. (Gloo listens at the world's address.)
 void tcp_set_library_interface(const char *interface);
 
-// A socket bound to this address only. Port 0: the system chooses one. Call listen later. The
-// socket is non-blocking and close-on-exec. -1: failed.
-int tcp_bind(const TcpPlace *place, Error *err);
+// A socket bound to this address only, non-blocking and close-on-exec. Call listen later. Port 0:
+// the system chooses one, which it fills in. Fails if it cannot.
+int tcp_bind(TcpPlace *place);
 // The address and port of this side of a socket, or (peer) of the other side.
 TcpPlace tcp_place(int socket, bool peer);
 // Connects within `seconds`. -1: failed, or a signal came.

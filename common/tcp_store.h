@@ -26,11 +26,6 @@ typedef struct TcpStoreConfig {
 
 // A random token, hexadecimal.
 void tcp_store_new_token(char token[STORE_TOKEN]);
-// Sets the place: a port of a host name or an address. Fails if the name is not known.
-void tcp_store_set_place(TcpStoreConfig *config, const char *host, int port);
-// Rank 0: binds a socket at the place, and fills in the port if the system chose it. Fails if it
-// cannot.
-void tcp_store_bind(TcpStoreConfig *config);
 // Rank 0, if it can pass its place on to the others: binds at `host`, else at its own address, else
 // (one_host) at the loopback, else at this machine's first address. port <= 0: the system chooses.
 // Makes a token if there is none.

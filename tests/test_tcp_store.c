@@ -59,8 +59,8 @@ static void stage(int size, double timeout)
     count = 0;
     play = (TcpStoreConfig){ .size = size, .run = "play", .timeout = timeout };
     tcp_store_new_token(play.token);
-    tcp_store_set_place(&play, "127.0.0.1", 0);
-    tcp_store_bind(&play);
+    play.place = tcp_resolve("127.0.0.1", 0);
+    play.socket = tcp_bind(&play.place);
     begun = clock_now();
 }
 
@@ -431,11 +431,10 @@ static void expect_error(const char *text, const char *hint)
     err = (Error){ .text = "" };
 }
 
-static int bind_here(const char *address, int port)
+static void bind_again(const void *place)
 {
-    TcpPlace place = { .port = port };
-    snprintf(place.address, sizeof place.address, "%s", address);
-    return tcp_bind(&place, &err);
+    TcpPlace copy = *(const TcpPlace *)place;
+    tcp_bind(&copy);
 }
 
 TEST(addresses)
@@ -443,9 +442,9 @@ TEST(addresses)
     TcpAddress own;
     EXPECT(tcp_own_address("lo", own, &err) && tcp_is_loopback(own), "lo");
     if (tcp_own_address(NULL, own, &err)) {
-        int bound = bind_here(own, 0);
-        EXPECT(bound >= 0 && !tcp_is_loopback(own), "%s: %s", own, err.text);
-        close(bound);
+        TcpPlace place = tcp_resolve(own, 0);
+        close(tcp_bind(&place));
+        EXPECT(place.port > 0 && !tcp_is_loopback(own), "%s: %d", own, place.port);
     }
     EXPECT(!tcp_own_address("nowhere", own, &err), "nowhere");
     expect_error("no interface nowhere is up", "ip -brief address");
@@ -453,13 +452,15 @@ TEST(addresses)
 
 TEST(connections)
 {
-    int listener = bind_here("127.0.0.1", 0);
-    TcpPlace place = tcp_place(listener, false);
+    TcpPlace place = tcp_resolve("127.0.0.1", 0);
+    int listener = tcp_bind(&place);
     listen(listener, 8);
     EXPECT(fcntl(listener, F_GETFD) & FD_CLOEXEC, "exec would keep the listener open");
-    EXPECT_EQ_INT(bind_here("127.0.0.1", place.port), -1);
-    expect_error("of 127.0.0.1: Address already in use", "choose a different --master-port");
-    close(bind_here("127.0.0.2", place.port));      // the port is free on every other address
+    EXPECT_EQ_INT(test_child(bind_again, &place), EXIT_FAILED);
+    EXPECT_HAS(test_said, "of 127.0.0.1: Address already in use");
+    EXPECT_HAS(test_said, "choose a different --master-port");
+    TcpPlace other = tcp_resolve("127.0.0.2", place.port);  // the port is free on every other address
+    close(tcp_bind(&other));
     int client = tcp_connect(&place, 10, &err), server = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     EXPECT(client >= 0 && server >= 0, "%s", err.text);
     close(client);

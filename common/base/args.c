@@ -281,12 +281,15 @@ static bool is_off(const char *value)
     return !*value || strcmp(value, "no") == 0 || strcmp(value, "0") == 0;
 }
 
-static bool is_choice(const char *choices, const char *text)
+// "a|b:": is the value a, or does it begin with b:?
+static bool is_listed(const char *values, const char *value)
 {
-    char all[256], one[256];
-    snprintf(all, sizeof all, "|%s|", choices);
-    snprintf(one, sizeof one, "|%s|", text);
-    return !strchr(text, '|') && strstr(all, one);
+    for (size_t n; *values; values += n + (values[n] == '|')) {
+        n = strcspn(values, "|");
+        if (strncmp(values, value, n) == 0 && (values[n - 1] == ':' || !value[n]))
+            return true;
+    }
+    return false;
 }
 
 // "30,60,90": whole numbers below `most`, each larger than the one before.
@@ -335,7 +338,7 @@ static void set_value(Args *args, const Option *option, const char *text)
         args_reject(args, option->name, "the value is empty");
     if (option->type == ARG_FLAG && strcmp(text, "yes") != 0 && strcmp(text, "no") != 0)
         args_reject(args, option->name, "'%.100s' is not yes or no", text);
-    if (option->type == ARG_CHOICE && !is_choice(option->metavar, text))
+    if (option->type == ARG_CHOICE && !is_listed(option->metavar, text))
         args_reject(args, option->name, "'%.100s' is not one of %s", text, option->metavar);
     if (list && !is_rising(text, option->max))
         args_reject(args, option->name,
@@ -513,17 +516,6 @@ static int parse_option(Args *args, const char *word, const char *next)
 static bool is_help(const char *word)
 {
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
-}
-
-// "a|b:": is the value a, or does it begin with b:?
-static bool is_listed(const char *values, const char *value)
-{
-    for (size_t n; *values; values += n + (values[n] == '|')) {
-        n = strcspn(values, "|");
-        if (strncmp(values, value, n) == 0 && (values[n - 1] == ':' || !value[n]))
-            return true;
-    }
-    return false;
 }
 
 // Refuses `option` if `via` has no effect: what it needs is off, or has a different value. Returns

@@ -96,18 +96,13 @@ static bool class_add(Folder *folder, const char *set, const char *class, int la
 
 static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
-static int compare_names(const struct dirent **a, const struct dirent **b)
-{
-    return strcmp((*a)->d_name, (*b)->d_name);
-}
-
 // The sorted names of the folders in `path`, or -1. The caller frees them.
 static int folders_in(const char *path, char ***names, Error *err)
 {
     struct dirent **entries;
     struct stat info;
     char inside[PATH_MAX];
-    int count = 0, found = scandir(path, &entries, is_visible, compare_names);
+    int count = 0, found = scandir(path, &entries, is_visible, alphasort);
     if (found < 0) {
         error_set(err, tree_hint, "%s: %s", path, strerror(errno));
         return -1;

@@ -31,17 +31,17 @@ static Address from_place(const TcpPlace *place)
     return address;
 }
 
-bool tcp_resolve(const char *name, TcpAddress address, Error *err)
+TcpPlace tcp_resolve(const char *name, int port)
 {
     struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, *found;
     int status = getaddrinfo(name, NULL, &hints, &found);
-    if (status != 0)
-        return error_set(err, "add the name to /etc/hosts or the DNS (getent hosts NAME checks "
-                              "it), or give the IPv4 address",
-                         "host '%s' has no known address: %s", name, gai_strerror(status));
-    memcpy(address, to_place((const Address *)found->ai_addr).address, TCP_ADDRESS);
+    CHECK(status == 0, "add the name to /etc/hosts or the DNS (getent hosts NAME checks it), or "
+          "give the IPv4 address", "host '%s' has no known address: %s", name,
+          gai_strerror(status));
+    TcpPlace place = to_place((const Address *)found->ai_addr);
+    place.port = port;
     freeaddrinfo(found);
-    return true;
+    return place;
 }
 
 bool tcp_is_loopback(const char *address) { return strncmp(address, "127.", 4) == 0; }
@@ -75,23 +75,20 @@ void tcp_set_library_interface(const char *interface)
 
 // --- sockets -------------------------------------------------------------------------------------
 
-int tcp_bind(const TcpPlace *place, Error *err)
+int tcp_bind(TcpPlace *place)
 {
     Address a = from_place(place);
     int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     setsockopt(bound, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int));
-    if (bind(bound, (struct sockaddr *)&a, sizeof a) == 0)
-        return bound;
-    if (errno == EADDRNOTAVAIL)
-        error_set(err, "start rank 0 on the machine with this address; ip -brief address lists "
-                  "this one's", "%s is not an address of this machine", place->address);
-    else
-        error_set(err, "another program may use it (ss -ltnp shows which): choose a different "
-                  "--master-port", "cannot listen on port %d of %s: %s", place->port,
-                  place->address, strerror(errno));
-    if (bound >= 0)
-        close(bound);
-    return -1;
+    bool good = bind(bound, (struct sockaddr *)&a, sizeof a) == 0;
+    CHECK(good || errno != EADDRNOTAVAIL, "start rank 0 on the machine with this address; ip "
+          "-brief address lists this one's", "%s is not an address of this machine",
+          place->address);
+    CHECK(good, "another program may use it (ss -ltnp shows which): choose a different "
+          "--master-port", "cannot listen on port %d of %s: %s", place->port, place->address,
+          strerror(errno));
+    *place = tcp_place(bound, false);
+    return bound;
 }
 
 TcpPlace tcp_place(int socket, bool peer)

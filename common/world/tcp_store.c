@@ -224,23 +224,6 @@ static int serve_rank0(Store *s, const TcpStoreConfig *c)
 
 // --- new and free --------------------------------------------------------------------------------
 
-void tcp_store_set_place(TcpStoreConfig *c, const char *host, int port)
-{
-    Error err;
-    c->place.port = port;
-    if (!tcp_resolve(host, c->place.address, &err))
-        FAIL_ERROR(&err);
-}
-
-void tcp_store_bind(TcpStoreConfig *c)
-{
-    Error err;
-    c->socket = tcp_bind(&c->place, &err);
-    if (c->socket < 0)
-        FAIL_ERROR(&err);
-    c->place = tcp_place(c->socket, false);
-}
-
 void tcp_store_offer(TcpStoreConfig *c, const char *host, int port, bool one_host)
 {
     Error err;
@@ -249,8 +232,8 @@ void tcp_store_offer(TcpStoreConfig *c, const char *host, int port, bool one_hos
         host = c->from;
     if (!host && !one_host && !tcp_own_address(NULL, own, &err))
         FAIL_ERROR(&err);
-    tcp_store_set_place(c, host ? host : own, port > 0 ? port : 0);
-    tcp_store_bind(c);
+    c->place = tcp_resolve(host ? host : own, port > 0 ? port : 0);
+    c->socket = tcp_bind(&c->place);
     if (!c->token[0])
         tcp_store_new_token(c->token);
 }
