@@ -30,6 +30,7 @@ static Claim *_Atomic claims;   // the latest first
 
 static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER; // one file at a time
 static char temporary[PATH_MAX];            // the file that is being written
+static int temporary_fd;
 static atomic_bool is_there;                // we have created it: a failing program removes it
 
 static const char directory_hint[] = "give a file in a directory that exists and is writable";
@@ -177,14 +178,14 @@ FILE *replace_open(const char *path, Error *err)
     enum { FLAGS = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
     check_on_exit(remove_files);
     pthread_mutex_lock(&writing);
-    int fd = -1;
+    temporary_fd = -1;
     errno = ENAMETOOLONG;
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) < (int)sizeof temporary) {
         unlink(temporary);      // a killed run has left it
-        fd = open(temporary, FLAGS, 0644);
-        atomic_store(&is_there, fd >= 0);
+        temporary_fd = open(temporary, FLAGS, 0644);
+        atomic_store(&is_there, temporary_fd >= 0);
     }
-    FILE *file = fd >= 0 ? fdopen(fd, "w") : NULL;
+    FILE *file = temporary_fd >= 0 ? fdopen(temporary_fd, "w") : NULL;
     if (file) {
         alive_outside_begin();  // writing to a disk has no time limit
     } else {
@@ -210,7 +211,7 @@ static const char *sync_and_rename(FILE *file, const char *path)
 {
     if (ferror(file) || fflush(file) != 0)
         return "write";
-    if (fsync(fileno(file)) != 0)
+    if (fsync(temporary_fd) != 0)
         return "fsync";
     return rename(temporary, path) == 0 ? NULL : "rename";
 }
