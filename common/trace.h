@@ -3,7 +3,6 @@
 // with one event per line that is never closed, so it can be read after every event, even if the
 // run was killed.
 #pragma once
-#include <stdbool.h>
 
 // Called once, if at all. If path is NULL, all calls are no-ops. Fails if it cannot open the file.
 void trace_open(const char *path);

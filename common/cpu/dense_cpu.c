@@ -1,7 +1,6 @@
 #include "cpu/dense_cpu.h"
 #include "check.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_TAPS = 1024 };

@@ -108,19 +108,14 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err)
     return true;
 }
 
-static void dataset_close(Dataset *set)
-{
-    if (set->pictures)
-        free(set->pictures->files);
-    free(set->pictures);
-}
-
 void pictures_close(Data *data)
 {
     if (!data->folder)
         return;
-    dataset_close(&data->train);
-    dataset_close(&data->test);
+    free(data->train.pictures->files);
+    free(data->train.pictures);
+    free(data->test.pictures->files);
+    free(data->test.pictures);
     folder_close(data->folder);
     free(data->folder);
 }
