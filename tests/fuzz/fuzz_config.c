@@ -49,7 +49,7 @@ static bool try_config(const char *text, size_t size, char out[16][PATH_MAX])
     if (good)
         require(v.count >= -5 && v.seed >= 0 && v.seed <= 1000000000000000 &&
                 v.rate >= -1e30 && v.rate <= 1e30 &&
-                (!v.choice || is_choice("red|green-blue|3", v.choice)));
+                (!v.choice || is_listed("red|green-blue|3", v.choice)));
     while (config.count > 0)
         free(config.texts[--config.count]);
     config.reading = NULL;
