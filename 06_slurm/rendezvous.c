@@ -119,7 +119,7 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
 static void mpi_is_late(int signal)
 {
     static const char text[] = "MPI_Init did not return within --timeout. Perhaps Open MPI tries "
-                               "an unreachable network: --iface NAME chooses another one\n";
+                               "an unreachable network: --iface NAME chooses a different one\n";
     ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
     (void)written;                  // stderr may be closed
     _exit(EXIT_FAILED);

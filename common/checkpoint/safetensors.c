@@ -110,7 +110,7 @@ static bool check_layout(const StFile *file, const unsigned char *data, Error *e
     for (int i = 0; i < file->count; i++) {
         const StTensor *t = &file->tensors[i];
         if (t->data != data)
-            return error_set(err, damaged, "tensor %.100s overlaps another one, or follows a gap",
+            return error_set(err, damaged, "tensor %.100s overlaps another, or follows a gap",
                              t->name);
         data += t->bytes;
     }
