@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# fuzz.sh PROGRAM - lets libFuzzer search for 8 s, starting from a copy of the committed corpus.
+# fuzz.sh PROGRAM - lets libFuzzer search for 4 s, starting from a copy of the committed corpus.
 # Inputs that crash the program are printed in base64.
 set -u
 program=$1
@@ -9,7 +9,7 @@ if [ ! -x "$program" ]; then
 fi
 name=${program##*/fuzz_}
 cp -r "$SRC/tests/fuzz/corpus/$name" "$TMP/corpus" || exit 1
-"$program" -max_total_time=8 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+"$program" -max_total_time=4 -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
     -artifact_prefix="$TMP/found-" "$TMP/corpus" >"$TMP/log" 2>&1
 status=$?
 if [ $status != 0 ]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS all TIMEOUT 300
-# ./ddp setup for real, on a copy of the tree (CPU backend only) in a directory with a space.
+# ./ddp setup for real, on a copy of the tree (CPU backend, not optimized) in a directory with a space.
 . "$SRC/tests/test.sh"
 
 copy()
@@ -8,7 +8,7 @@ copy()
     mkdir "$1"
     (cd "$SRC" && tar -cf - --exclude=./build --exclude=./data --exclude=./.git --exclude=./tests/reference .) |
         tar -xf - -C "$1"
-    sed -i 's/"CMAKE_BUILD_TYPE": "RelWithDebInfo"/"DDP_CUDA": "OFF", "DDP_TESTS": "OFF"/' "$1/CMakePresets.json"
+    sed -i 's/"CMAKE_BUILD_TYPE": "RelWithDebInfo"/"CMAKE_BUILD_TYPE": "Debug", "DDP_CUDA": "OFF", "DDP_TESTS": "OFF"/' "$1/CMakePresets.json"
 }
 
 tree="$TMP/a tree"
@@ -61,6 +61,7 @@ check "clean" test ! -e build
 
 # A step is built alone, without MPI. CMake reports that, and so does the program if mpirun starts it.
 expect 0 "cuda backend: left out: DDP_CUDA is OFF" cmake -S 04_ddp_launcher -B "$TMP/any where" -DDDP_CUDA=OFF \
+    -DCMAKE_BUILD_TYPE=Debug \
     -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON
 check "without MPI" grep -qF "mpirun: left out: no Open MPI (libopenmpi-dev openmpi-bin)" "$TMP/output"
 expect 0 "" cmake --build "$TMP/any where" --parallel --target 04_ddp_launcher_cpu
