@@ -347,23 +347,24 @@ TEST(names_and_directories)
     expect_refused(test_file("file", "x", 1), "Not a directory", "");
 }
 
-// CIFAR-10 in data/ comes first. If it is damaged, that is an error; no other set replaces it.
-TEST(auto_prefers_cifar10)
+// Fashion-MNIST in data/ comes first. If it is damaged, that is an error; no other set replaces it.
+TEST(auto_prefers_fashion_mnist)
 {
     char before[PATH_MAX];
     if (!getcwd(before, sizeof before) || chdir(test_path("")) != 0)
         exit(1);
     mkdir("data", 0755);
     cifar10_make("data/cifar-10-batches-bin");
+    idx_set_write("data/fashion-mnist", false);
     Data data;
     Error err;
     if (EXPECT(open_from(&data, "auto", &err), "%s", err.text)) {
-        EXPECT_EQ_STR(data.name, "cifar10");
-        EXPECT_EQ_STR(data.source, "data/cifar-10-batches-bin");
+        EXPECT_EQ_STR(data.name, "fashion-mnist");
+        EXPECT_EQ_STR(data.source, "data/fashion-mnist");
         data_close(&data);
     }
-    EXPECT_EQ_INT(truncate("data/cifar-10-batches-bin/test_batch.bin", 77), 0);
-    expect_refused("auto", "test_batch.bin", "the file is too short");
+    EXPECT_EQ_INT(truncate("data/fashion-mnist/t10k-images-idx3-ubyte", 77), 0);
+    expect_refused("auto", "t10k-images-idx3-ubyte", "the file is too short");
     if (chdir(before) != 0)
         exit(1);
 }

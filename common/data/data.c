@@ -23,8 +23,8 @@ void data_options(Args *args, DataConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
-          "auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, or a directory; text: words, "
-          "shakespeare, or text:FILE", .own = true },
+          "auto (fashion-mnist, else cifar10, else synthetic), cifar100, mnist, or a directory; "
+          "text: words, shakespeare, or text:FILE", .own = true },
         { "block", 0, ARG_INT, &config->block, "N", "text: characters in each window",
           .min = 2, .max = 4096, .needs = "data " TEXTS },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
@@ -241,10 +241,10 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
     char dir[PATH_MAX];
     KnownText text;
     if (strcmp(wanted, "auto") == 0) {
-        const char *best_first[] = { "cifar10", "fashion-mnist" };
+        const char *first_found[] = { "fashion-mnist", "cifar10" };
         for (int i = 0; i < 2; i++)
-            if (set_find(set_named(best_first[i]), dir))
-                return set_open(data, set_named(best_first[i]), dir, config, seed, err);
+            if (set_find(set_named(first_found[i]), dir))
+                return set_open(data, set_named(first_found[i]), dir, config, seed, err);
         return synthetic_open(data, config, seed, err);
     }
     if (strcmp(wanted, "synthetic") == 0)
