@@ -27,6 +27,7 @@ typedef struct Call {
     uint64_t number;        // among this communicator's calls, from 1; sends and receives count
                             // separately: only two ranks make them. 0: made by --check-collectives
     uint64_t place;         // among this process's calls, from 1
+    int64_t step;           // in which it was made, with its epoch: the same on all ranks
     const char *section;    // the span of the timeline in which it was made, or ""
 } Call;
 
@@ -45,7 +46,7 @@ struct Comm {
     bool checking;
     struct {
         double first, begun;    // s: when the first and the latest all-reduce began
-        int64_t step;           // of the latest one (alive.h)
+        int64_t step;           // of the latest one
         int steps;              // that had an all-reduce
         float ms[LATE_STEPS];   // how long they took, per step; the last ones of a long run
     } late;

@@ -70,6 +70,7 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
           call->peer, comm->size - 1, comm->rank);
     static _Atomic uint64_t calls;
     call->place = ++calls;
+    call->step = alive_here()->epoch << 32 | alive_here()->step;
     call->section = trace_section();
     alive_wait_begin(); // a stream without its own thread makes the call in this one
     if (!comm->checking) {
@@ -122,15 +123,14 @@ void call_work_begin(Comm *comm, const Call *call)
 }
 
 // Sums up the time of all-reduces in each step: it includes the wait for the last rank.
-static void late_add(Comm *comm)
+static void late_add(Comm *comm, const Call *call)
 {
-    int64_t step = alive_here()->epoch << 32 | alive_here()->step;
     double now = clock_now();
     if (comm->late.steps == 0)
         comm->late.first = now;
-    if (comm->late.steps == 0 || step != comm->late.step)
+    if (comm->late.steps == 0 || call->step != comm->late.step)
         comm->late.ms[comm->late.steps++ % LATE_STEPS] = 0;
-    comm->late.step = step;
+    comm->late.step = call->step;
     comm->late.ms[(comm->late.steps - 1) % LATE_STEPS] += (float)(1e3 * (now - comm->late.begun));
 }
 
@@ -139,7 +139,7 @@ void call_work_end(Comm *comm, const Call *call)
     alive_collective_end();
     trace_end();
     if (call->kind == CALL_ALL_REDUCE)
-        late_add(comm);
+        late_add(comm, call);
 }
 
 // --- a rank is lost ------------------------------------------------------------------------------
