@@ -243,7 +243,7 @@ bool supervise_inherit(void)
     bool inherited = alive_inherit();
     bool known = inherited && alive_here()->pid_namespace == launcher_namespace();
     pid_t launcher = known ? (pid_t)alive_here()->supervisor : launcher_pid();
-    if (getppid() == launcher)          // then a stopped rank dies, too
+    if (launcher > 0 && getppid() == launcher)  // then a stopped rank dies, too
         prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (launcher > 0)
         pthread_detach(thread_start(wait_for_death, (void *)(intptr_t)launcher, "the launcher"));
