@@ -25,6 +25,8 @@ expect 0 "weight hash: " train --epochs 1 --save half.st
 expect 0 "$hash" train --epochs 2 --resume half.st
 expect 0 "top1" train -e --resume run.st
 expect 0 "weight hash: " train --dry-run
+expect 2 "lenet takes images of 28x28 to 32x32 pixels; these have 33x33" \
+    "$BUILD/01_single_gpu/train" --arch lenet --data synthetic --image-size 33
 
 # The checkpoints of every step. The best one is written before the last, and is kept if a later epoch, here of a
 # resumed run, is only equally good. The numbers of an epoch include all its steps, before and after a stop.

@@ -160,10 +160,9 @@ Extent net_canvas(const ModelConfig *config)
     bool small = h >= 28 && h <= 32 && w >= 28 && w <= 32;
     if (strcmp(config->arch, "convnet") != 0 && small)
         h = w = 32;
-    if (strcmp(config->arch, "lenet") == 0)
-        CHECK(h == 32 && w == 32, "use --arch resnet18",
-              "lenet takes images of 28x28 to 32x32 pixels; these have %dx%d",
-              config->height, config->width);
+    if (strcmp(config->arch, "lenet") == 0 && (h != 32 || w != 32))
+        FAIL_USAGE("use --arch resnet18", "lenet takes images of 28x28 to 32x32 pixels; these have "
+                   "%dx%d", config->height, config->width);
     return (Extent){ config->channels, h, w };
 }
 
