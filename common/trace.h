@@ -4,7 +4,7 @@
 // run was killed.
 #pragma once
 
-// Called once, if at all. If path is NULL, all calls are no-ops. Fails if it cannot open the file.
+// Called once, if at all. If path is NULL, nothing is written. Fails if it cannot open the file.
 void trace_open(const char *path);
 // Before trace_open, if the ranks of a machine share one file: this process appears in it as
 // process `rank`, named "rank 1". run: a name of this run, of at most 63 letters and digits; a
@@ -23,5 +23,5 @@ void trace_begin_call(const char *name, const char *call);
 // The innermost open span of this thread, whether there is a timeline or not; "": none.
 const char *trace_section(void);
 
-// Passes all spans to a profiler, too: the CUDA backend registers NVTX's calls.
+// Passes all spans to a profiler, even without --trace: the CUDA backend registers NVTX's calls.
 void trace_profiler(void (*begin)(const char *name), void (*end)(void));

@@ -172,6 +172,19 @@ TEST(a_full_disk_ends_the_timeline)
     EXPECT_EQ_INT(count("full.json: write: File too large: the rest of the timeline is missing"), 1);
 }
 
+static int ranges_begun, ranges_ended;
+static void range_begin(const char *name) { ranges_begun += strcmp(name, "load") == 0; }
+static void range_end(void) { ranges_ended++; }
+
+TEST(a_profiler_needs_no_timeline)
+{
+    trace_profiler(range_begin, range_end);
+    spans(3);
+    trace_profiler(NULL, NULL);
+    EXPECT_EQ_INT(ranges_begun, 3);
+    EXPECT_EQ_INT(ranges_ended, 3);
+}
+
 // --- several processes, one file -----------------------------------------------------------------
 
 enum { WRITERS = 4 };

@@ -176,20 +176,18 @@ void trace_begin_call(const char *name, const char *call)
     if (depth++ < MOST_NESTED)
         sections[depth - 1] = name;
     show_section();
-    if (!is_open)
-        return;
     if (profiler.begin)
         profiler.begin(name);
-    write_span('B', name, call);
+    if (is_open)
+        write_span('B', name, call);
 }
 
 void trace_end(void)
 {
     depth--;
     show_section();
-    if (!is_open)
-        return;
-    write_span('E', NULL, NULL);
+    if (is_open)
+        write_span('E', NULL, NULL);
     if (profiler.end)
         profiler.end();
 }
