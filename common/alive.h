@@ -54,7 +54,8 @@ bool alive_seen(const Alive *page);
 // The page on which this process publishes, to send a copy to another machine.
 const Alive *alive_here(void);
 
-// All are safe in any thread. Only the training thread reports beats and waits.
+// All are safe in any thread. Threads that work for the training thread beat, too, as the loader's
+// do. alive_outside_begin counts in the main thread only, which trains.
 void alive_beat(void);
 void alive_wait_begin(void);
 void alive_wait_end(void);

@@ -1,6 +1,7 @@
 // ctest: SANITIZERS asan tsan
 // Checkpoints that a thread writes while training continues: their contents. (test_save_fails_beside.sh ends the
 // program meanwhile.)
+#include "alive.h"
 #include "base/output.h"
 #include "check.h"
 #include "saver.h"
@@ -66,13 +67,14 @@ static void *write_slowly(void *path)
     Error err;
     FILE *out = replace_open(path, &err);
     sem_post(&begun);
-    usleep(500000);
+    while (alive_here()->outside == 0)  // until training waits for the disk
+        usleep(1000);
     if (!out || !replace_commit(out, path, &err))
         FAIL_ERROR(&err);
     return NULL;
 }
 
-// Three saves to a disk that is slow at first, each followed at once by a training step. Each file
+// Three saves to a disk that is slow until the third waits for it, each followed at once by a training step. Each file
 // must hold the state at its save, byte for byte as checkpoint_save writes it.
 TEST(files_hold_the_state_at_the_save)
 {
@@ -86,6 +88,7 @@ TEST(files_hold_the_state_at_the_save)
     snprintf(path, sizeof path, "%s", test_path("slow"));
     EXPECT(pthread_create(&slow, NULL, write_slowly, path) == 0, "pthread_create");
     sem_wait(&begun);
+    EXPECT(alive_here()->outside == 0, "a thread that writes excuses a training thread that hangs");
     for (int i = 0; i < 3; i++) {
         saver_save(saver, test_path(names[i]), &r.state);
         train_step(&r);

@@ -40,12 +40,15 @@ void alive_wait_end(void)
     atomic_fetch_sub(&alive()->waiting, 1);
 }
 
-void alive_outside_begin(void) { atomic_fetch_add(&alive()->outside, 1); }
+// A thread that writes a checkpoint beside training must not excuse a training thread that hangs.
+static bool is_main_thread(void) { return gettid() == getpid(); }
+
+void alive_outside_begin(void) { atomic_fetch_add(&alive()->outside, is_main_thread()); }
 
 void alive_outside_end(void)
 {
     alive_beat();
-    atomic_fetch_sub(&alive()->outside, 1);
+    atomic_fetch_sub(&alive()->outside, is_main_thread());
 }
 
 void alive_joined(void)

@@ -264,7 +264,10 @@ void log_event(Log *log, const char *event, json_t *members)
     if (log->metrics && !ferror(log->metrics)) {    // an error was reported when it happened
         json_dumpf(line, log->metrics, FLAGS);
         fputc('\n', log->metrics);
-        if (fflush(log->metrics) != 0)
+        alive_outside_begin();
+        bool written = fflush(log->metrics) == 0;
+        alive_outside_end();
+        if (!written)
             WARN("training continues", "%s: write: %s: no more metrics are written", log->path,
                  strerror(errno));
     }
