@@ -141,6 +141,16 @@ TEST(idx_is_read_plain_and_gzipped)
     }
 }
 
+TEST(cifar_is_not_read_gzipped)
+{
+    Data data;
+    Error err;
+    mkdir(test_path("zipped"), 0755);
+    file_write(test_path("zipped/data_batch_1.bin.gz"), true, (const uint8_t *)"", 1);
+    EXPECT(!open_from(&data, test_path("zipped"), &err), "gzipped CIFAR");
+    EXPECT_HAS(err.hint, "CIFAR must be its binary version, MNIST its four files, gzipped or not");
+}
+
 // Returns whether this pair of image and label files is accepted.
 static bool pair_read(const char *images, const char *labels, Error *err)
 {

@@ -130,12 +130,12 @@ static bool set_find(const KnownSet *set, char dir[PATH_MAX])
 }
 
 // Returns the set in this directory, or NULL. MNIST and Fashion-MNIST have the same file names and
-// sizes, so the directory's name decides.
+// sizes, so the directory's name decides. Only their files may be gzipped.
 static const KnownSet *set_in_directory(const char *dir)
 {
     char path[PATH_MAX];
     for (int i = 0; i < KNOWN_SETS; i++) {
-        for (int zipped = 0; zipped < 2; zipped++) {
+        for (int zipped = 0; zipped < (i == MNIST ? 2 : 1); zipped++) {
             snprintf(path, sizeof path, "%s/%s%s", dir, known_sets[i].probe, zipped ? ".gz" : "");
             if (!data_file_missing(path))
                 return &known_sets[i == MNIST && strcasestr(dir, "fashion") ? FASHION : i];
