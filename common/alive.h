@@ -72,7 +72,7 @@ void alive_done(void);
 void alive_timeout(double seconds);
 
 // "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648 (gradients), in
-// backward, completed"
+// backward, completed". With NCCL never "completed": the host does not see when a call ends.
 void alive_progress(const Alive *alive, char *text, int size);
 // The collective at this place, or NULL: it has not begun, or is no longer among the last ones.
 const AliveCall *alive_call(const Alive *alive, uint64_t place);
