@@ -50,7 +50,7 @@ void eval_options(Args *args, EvalConfig *config)
 
 // ==== Sums over ranks ============================================================================
 
-enum { STATS = 8 };                         // numbers in Stats
+enum { STATS = 8 };     // numbers in Stats, without bad_gradients: all ranks have the same
 
 // A double holds integers up to 2^53 exactly, so one all-reduce can add up counts and losses.
 static void stats_to_numbers(const Stats *s, double *n)
