@@ -109,7 +109,6 @@ void amp_save(Amp *amp, TrainState *state)
     if (!amp->adapts)
         return;
     Scalars seen = read_scalars(amp);
-    state->running.not_finite = state->running.bad_gradients = 0;   // they were skipped
     state->loss_scale = seen.scale.value;
     state->clean_steps = seen.scale.clean;
     state->skipped_steps = seen.scale.skipped;

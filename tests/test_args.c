@@ -254,15 +254,19 @@ TEST(help_is_complete)
 TEST(json_of_everything)
 {
     Args args;
-    parse(&args, "--lr|0.30000000000000004|--seed|9007199254740991|--save|a\"b\\c\n\xff\xc3\xa9");
+    parse(&args, "--lr|0.30000000000000004|--seed|9007199254740991|--save|a\"b\\c\n\xc3\xa9");
     json_t *json = args_json(&args);
     char *text = json_dumps(json, JSON_COMPACT);
     json_decref(json);
     EXPECT_EQ_STR(text, "{\"batch_size\":256,\"seed\":9007199254740991,\"lr\":0.30000000000000004,"
                         "\"evaluate\":false,\"shuffle\":true,\"tf32\":0,"
-                        "\"save\":\"a\\\"b\\\\c\\n???\",\"arch\":\"resnet18\","
+                        "\"save\":\"a\\\"b\\\\c\\n\xc3\xa9\",\"arch\":\"resnet18\","
                         "\"devices\":null}");
     free(text);
+    parse(&args, "--save|not UTF-8: \xff");
+    json = args_json(&args);
+    EXPECT(json_is_null(json_object_get(json, "save")), "JSON that is not UTF-8");
+    json_decref(json);
 }
 
 // --save may differ between processes, so it is not included.

@@ -1,9 +1,9 @@
 // args.c - what the option table drives: parsing, config files, --help, and all values as JSON.
 #include "args.h"
 #include "check.h"
-#include "base/json.h"
 #include <ctype.h>
 #include <errno.h>
+#include <jansson.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -66,8 +66,10 @@ static void value_text(const Option *option, char *out, size_t size)
 
 static json_t *value_json(const Option *option)
 {
+    const char *text = is_text(option) ? *(const char **)option->value : NULL;
+    json_t *string = text ? json_string(text) : NULL;
     if (is_text(option))
-        return json_text(*(const char **)option->value);
+        return string ? string : json_null();   // there is none, or it is not UTF-8
     if (option->type == ARG_FLAG)
         return json_boolean(number_of(option));
     return option->type == ARG_DOUBLE ? json_real(number_of(option))

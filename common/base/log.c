@@ -3,7 +3,6 @@
 #include "alive.h"
 #include "check.h"
 #include "clock.h"
-#include "base/json.h"
 #include "base/output.h"
 #include <errno.h>
 #include <math.h>
@@ -358,11 +357,11 @@ void log_config(Log *log, const Args *args, const char *device, json_t *more)
     struct tm utc;
     uname(&machine);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-    json_t *members = json_pack("{s:o, s:s, s:s, s:o, s:I, s:o, s:o}",
-                                "program", json_text(args->program), "revision", DDP_GIT_REVISION,
-                                "time", date, "host", json_text(machine.nodename),
-                                "cores", sysconf(_SC_NPROCESSORS_ONLN), "device", json_text(device),
-                                "options", args_json(args));
+    json_t *members = json_pack("{s:o?, s:s, s:s, s:s, s:I, s:s, s:o}",
+                                "program", json_string(args->program), // null if it is not UTF-8
+                                "revision", DDP_GIT_REVISION, "time", date,
+                                "host", machine.nodename, "cores", sysconf(_SC_NPROCESSORS_ONLN),
+                                "device", device, "options", args_json(args));
     json_object_update(members, more);
     json_decref(more);
     log_event(log, "config", members);

@@ -45,8 +45,6 @@ static const StateField state_fields[] = {
     { "ddp.running.count", false, STATE(running.count), 0, 1e15 },
     { "ddp.running.correct1", false, STATE(running.correct1), 0, 1e15 },
     { "ddp.running.correct5", false, STATE(running.correct5), 0, 1e15 },
-    { "ddp.running.not_finite", false, STATE(running.not_finite), 0, 1e15 },
-    { "ddp.running.bad_gradients", false, STATE(running.bad_gradients), 0, 1e15, .younger = true },
     { "ddp.ranks", false, STATE(ranks), 0, 1e6, .younger = true },
     { "ddp.virtual_ranks", false, STATE(virtual_ranks), 0, 1e6, .younger = true },
     { "ddp.order", false, STATE(order), 0, 1e15, .younger = true },
@@ -297,8 +295,8 @@ static bool check_type(const StTensor *there, const StTensor *wanted, const StFi
         error_set(err, "", "tensor %s is missing", wanted->name);
     if (strncmp(wanted->name, "ddp.", 4) != 0)
         return misfit(file, model, err);
-    snprintf(err->hint, sizeof err->hint, "the file's training state is incomplete; start a new "
-             "run from its weights with --init");
+    snprintf(err->hint, sizeof err->hint, "the file's training state is incomplete, or that of a "
+             "different --optim; start a new run from its weights with --init");
     return false;
 }
 
@@ -357,28 +355,6 @@ static bool check_no_others(const Contents *c, const StFile *file, const Model *
     return true;
 }
 
-static bool has_arena(const StFile *file, const char *name)
-{
-    char prefix[32];
-    int length = snprintf(prefix, sizeof prefix, "ddp.%s.", name);
-    for (int i = 0; i < file->count; i++)
-        if (strncmp(file->tensors[i].name, prefix, (size_t)length) == 0)
-            return true;
-    return false;
-}
-
-// The file must not hold the state of a different optimizer.
-static bool check_optimizer(const StFile *file, const Optim *optim, Error *err)
-{
-    static const char *const optims[][2] = { { "sgd", "momentum" }, { "adamw", "exp_avg" } };
-    for (int i = 0; i < 2; i++)
-        if (optim && optim->arena_count > 0 && has_arena(file, optims[i][1])
-            && !has_arena(file, optim->arenas[0].name))
-            return error_set(err, "use that --optim, or start a new run from its weights with "
-                             "--init", "it holds the optimizer state of --optim %s", optims[i][0]);
-    return true;
-}
-
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err)
 {
     StFile file;
@@ -388,8 +364,7 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
         return false;
     snapshot_begin(&s, model, optim);
     Contents c = contents_of(&s, state != NULL);
-    bool ok = (check_text(&file, model, &inner) && check_optimizer(&file, optim, &inner)
-               && import_contents(&c, &file, model, &inner)
+    bool ok = (check_text(&file, model, &inner) && import_contents(&c, &file, model, &inner)
                && check_no_others(&c, &file, model, &inner))
               || error_set(err, inner.hint, "%.200s: %.300s", path, inner.text);
     if (ok)

@@ -1,11 +1,11 @@
 // safetensors.c - reads and writes safetensors files. Nothing in a file is trusted.
 #include "checkpoint/safetensors.h"
 #include "alive.h"
-#include "base/json.h"
 #include "base/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -232,7 +232,7 @@ static json_t *header_json(const StTensor *tensors, int count, const char *const
     json_t *header = json_object(), *about = json_object();
     size_t offset = 0;
     for (int i = 0; i < metadata_count; i++)
-        json_object_set_new(about, metadata[i][0], json_text(metadata[i][1]));
+        json_object_set_new(about, metadata[i][0], json_string(metadata[i][1]));
     json_object_set_new(header, "__metadata__", about);
     for (const StTensor *t = tensors; t < tensors + count; t++) {
         json_t *shape = json_array();
@@ -248,15 +248,14 @@ static json_t *header_json(const StTensor *tensors, int count, const char *const
 }
 
 // The length and the JSON, padded with spaces so that the data begins at a multiple of 8.
-static bool write_header(FILE *out, json_t *header)
+static void write_header(FILE *out, json_t *header)
 {
     char *text = json_dumps(header, JSON_COMPACT);
     CHECK(text, "", "out of memory, or a tensor's name is not UTF-8");
     uint64_t length = (strlen(text) + 7) / 8 * 8;
-    bool ok = fwrite(&length, sizeof length, 1, out) == 1 &&
-              fprintf(out, "%-*s", (int)length, text) == (int)length;
+    fwrite(&length, sizeof length, 1, out);
+    fprintf(out, "%-*s", (int)length, text);
     free(text);
-    return ok;
 }
 
 bool st_write(const char *path, const StTensor *tensors, int count,
@@ -266,11 +265,9 @@ bool st_write(const char *path, const StTensor *tensors, int count,
     if (!out)
         return false;
     json_t *header = header_json(tensors, count, metadata, metadata_count);
-    bool ok = write_header(out, header);
-    for (int i = 0; i < count && ok; i++)
-        ok = tensors[i].bytes == 0 ||       // then there may be no data
-             fwrite(tensors[i].data, tensors[i].bytes, 1, out) == 1;
-    ok = replace_commit(out, path, err);
+    write_header(out, header);
+    for (int i = 0; i < count && !ferror(out); i++)
+        fwrite(tensors[i].data, 1, tensors[i].bytes, out);
     json_decref(header);
-    return ok;
+    return replace_commit(out, path, err);
 }
