@@ -12,10 +12,10 @@
 #include "check.h"
 #include "supervise.h"
 #include "tcp_store.h"
+#include "threads.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -102,8 +102,7 @@ static void bind_place(Launch *l)
 
 static void set_environment(const Launch *l, int start)
 {
-    cpu_set_t cores;
-    int share = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) / l->ranks : 1;
+    int share = core_count() / l->ranks;
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
     if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))

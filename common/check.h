@@ -61,3 +61,5 @@ void leave_at_once(int status) __attribute__((noreturn));
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
 char *xstrdup(const char *text);
+
+static inline size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }

@@ -86,6 +86,12 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 // x, w, y and their gradients have the type of the spec's x; products are added up in f32. Biases
 // and the gradients of parameters are always f32.
 
+// How often a kernel fits in a side of an image.
+static inline int window_count(int size, int kernel, int stride, int pad)
+{
+    return (size + 2 * pad - kernel) / stride + 1;
+}
+
 typedef struct ConvSpec {
     Shape x;
     int out_channels, kernel_h, kernel_w, stride, pad;
@@ -259,8 +265,8 @@ typedef struct PoolSpec {
 static inline Shape pool_output(const PoolSpec *s)
 {
     Shape y = s->x;
-    y.h = (s->x.h + 2 * s->pad - s->kernel) / s->stride + 1;
-    y.w = (s->x.w + 2 * s->pad - s->kernel) / s->stride + 1;
+    y.h = window_count(s->x.h, s->kernel, s->stride, s->pad);
+    y.w = window_count(s->x.w, s->kernel, s->stride, s->pad);
     return y;
 }
 void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index);

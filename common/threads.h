@@ -6,6 +6,8 @@
 // `what` names it in the message, "worker 3".
 pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what);
 
+int core_count(void);   // cores in this process's affinity mask
+
 // A team calls the same function in all its threads at the same time, each with its own index.
 typedef struct Team Team;
 

@@ -7,6 +7,7 @@
 // the time that wrong work gets to show up in the log.
 #include "check.h"
 #include "test_device.h"
+#include "threads.h"
 
 #include <omp.h>
 #include <pthread.h>
@@ -321,7 +322,7 @@ TEST(the_thread_of_a_stream)
 // Threads per device: the option, else OMP_NUM_THREADS, else an equal share of the cores.
 TEST(thread_counts)
 {
-    int cores = device_cores(), half = cores > 1 ? cores / 2 : 1;
+    int cores = core_count(), half = cores > 1 ? cores / 2 : 1;
     const struct {
         const char *set;
         int devices, asked, wanted;

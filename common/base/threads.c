@@ -2,9 +2,16 @@
 #include "threads.h"
 #include "check.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+
+int core_count(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
 
 // A thread inherits the signal mask of the thread that creates it.
 pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what)

@@ -191,8 +191,8 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
 {
     Conv *c = xcalloc(1, sizeof *c);
     const Shape *x = &spec->x;
-    int h = (x->h + 2 * spec->pad - spec->kernel_h) / spec->stride + 1;
-    int w = (x->w + 2 * spec->pad - spec->kernel_w) / spec->stride + 1;
+    int h = window_count(x->h, spec->kernel_h, spec->stride, spec->pad);
+    int w = window_count(x->w, spec->kernel_w, spec->stride, spec->pad);
     c->ops = ops;
     c->type = x->type;
     c->emulates = ops_emulates(ops->device, x->type);

@@ -15,7 +15,6 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -79,14 +78,6 @@ bool device_shares_memory(const Device *device)
     return true;
 }
 
-int device_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
-        return 1;
-    return CPU_COUNT(&set);
-}
-
 // Larger numbers are newer instructions.
 static const char *isa_name(void)
 {
@@ -120,7 +111,7 @@ static void start_team(int threads)
 Device *device_open(int index, int threads)
 {
     Device *device = xcalloc(1, sizeof *device);
-    device->threads = threads > 0 ? threads : device_cores();
+    device->threads = threads > 0 ? threads : core_count();
     if (device->threads > omp_get_thread_limit())   // OMP_THREAD_LIMIT
         device->threads = omp_get_thread_limit();
     device->compute.device = device;
@@ -141,7 +132,7 @@ static int threads_of_environment(void)
 
 int device_share(int devices, int asked, bool warn)
 {
-    int cores = device_cores(), share = cores > devices ? cores / devices : 1, threads = asked;
+    int cores = core_count(), share = cores > devices ? cores / devices : 1, threads = asked;
     const char *hint = "fewer --threads are faster; 0 gives each device its share of the cores";
     if (asked <= 0) {
         threads = threads_of_environment();
@@ -193,7 +184,7 @@ static void *map_memory(size_t bytes)
 static size_t block_size(size_t bytes)
 {
     size_t whole = sizeof(BlockHeader) + bytes, unit = whole >= VERY_LARGE ? HUGE_PAGE : 64;
-    return (whole + unit - 1) / unit * unit;
+    return round_up(whole, unit);
 }
 
 void *device_alloc(Device *device, size_t bytes)
@@ -229,7 +220,7 @@ void device_free(Device *device, void *memory)
 
 void *host_alloc(size_t bytes)
 {
-    size_t unit = bytes >= VERY_LARGE ? HUGE_PAGE : 64, whole = (bytes + unit - 1) / unit * unit;
+    size_t unit = bytes >= VERY_LARGE ? HUGE_PAGE : 64, whole = round_up(bytes, unit);
     void *memory = aligned_alloc(unit, whole);
     CHECK(memory || bytes == 0, "", "out of memory: %zu MB requested", bytes >> 20);
     if (unit == HUGE_PAGE)

@@ -262,8 +262,6 @@ static void plan_head(Attention *a, Head *head, size_t *scratch)
         dnn_md_free(all[i]);
 }
 
-static size_t aligned(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 Attention *attention_new(Ops *ops, const AttentionSpec *spec)
 {
     Attention *a = xcalloc(1, sizeof *a);
@@ -275,19 +273,19 @@ Attention *attention_new(Ops *ops, const AttentionSpec *spec)
         a->spec.qkv.type = TYPE_F32;
         ops_need_wide(ops, 2 * shape_count(spec->qkv) + (size_t)spec->qkv.n * a->c);
     }
-    size_t scratch = 0, square = (size_t)spec->T * spec->T * sizeof(float);
+    size_t scratch = 0, square = round_up((size_t)spec->T * spec->T * sizeof(float), 64);
     a->heads = xcalloc(a->threads, sizeof *a->heads);
     omp_set_num_threads(1);     // each product runs in one thread
     for (int i = 0; i < a->threads; i++)
         plan_head(a, &a->heads[i], &scratch);
     omp_set_num_threads(a->threads);
-    size_t each = 3 * aligned(square) + aligned(scratch);
+    size_t each = 3 * square + round_up(scratch, 64);
     char *at = a->memory = device_alloc(ops->device, a->threads * each);
     for (int i = 0; i < a->threads; i++, at += each) {
         a->heads[i].probs = (float *)at;
-        a->heads[i].dprobs = (float *)(at + aligned(square));
-        a->heads[i].factor = at + 2 * aligned(square);
-        a->heads[i].scratch = at + 3 * aligned(square);
+        a->heads[i].dprobs = (float *)(at + square);
+        a->heads[i].factor = at + 2 * square;
+        a->heads[i].scratch = at + 3 * square;
     }
     return a;
 }

@@ -29,8 +29,6 @@ struct Attention {
     size_t at[PARTS];           // in scratch memory
 };
 
-static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 Attention *attention_new(Ops *ops, const AttentionSpec *spec)
 {
     Attention *a = xcalloc(1, sizeof *a);
@@ -60,11 +58,11 @@ Attention *attention_new(Ops *ops, const AttentionSpec *spec)
         if (a->products[i].workspace > next)
             next = a->products[i].workspace;
     }
-    next = aligned(next);
+    next = round_up(next, 256);
     for (int i = 0; i < PARTS; i++) {
         a->at[i] = next;
-        next += i < H   ? aligned(squares * sizeof(float))
-                : i < Q ? aligned(squares * type_size(type))
+        next += i < H   ? round_up(squares * sizeof(float), 256)
+                : i < Q ? round_up(squares * type_size(type), 256)
                         : shape_bytes(spec->qkv) / 3;
     }
     ops_need_scratch(ops, next);

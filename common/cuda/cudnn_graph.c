@@ -25,8 +25,8 @@ enum { UID_X = 'x', UID_W = 'w', UID_Y = 'y' };
 
 Shape conv_output_shape(const ConvSpec *spec)
 {
-    int h = (spec->x.h + 2 * spec->pad - spec->kernel_h) / spec->stride + 1;
-    int w = (spec->x.w + 2 * spec->pad - spec->kernel_w) / spec->stride + 1;
+    int h = window_count(spec->x.h, spec->kernel_h, spec->stride, spec->pad);
+    int w = window_count(spec->x.w, spec->kernel_w, spec->stride, spec->pad);
     return (Shape){ spec->x.n, spec->out_channels, h, w, spec->out_channels,
                     spec->f32_out ? TYPE_F32 : spec->x.type };
 }
@@ -55,7 +55,7 @@ LiveTaps conv_live_taps(const ConvSpec *spec)
 // the case that all programs use; else as much as the last output needs.
 static int padding_after(int size, int outputs, int kernel, int stride, int pad)
 {
-    if ((size + 2 * pad - kernel) / stride + 1 == outputs)
+    if (window_count(size, kernel, stride, pad) == outputs)
         return pad;
     int needed = (outputs - 1) * stride + kernel - size - pad;
     return needed > 0 ? needed : 0;

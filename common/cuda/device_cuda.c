@@ -8,7 +8,6 @@
 
 #include <nvtx3/nvToolsExt.h>
 #include <nvtx3/nvToolsExtCudaRt.h>
-#include <sched.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,12 +114,6 @@ const char *device_uuid(int index)
                       i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
                       (unsigned char)about.uuid.bytes[i]);
     return text;
-}
-
-int device_cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 static void check_device_exists(int index)

@@ -213,7 +213,7 @@ void picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, ui
 {
     Axis across = axis_across(view), down = axis_down(view);
     const Rect needs = view_needs(view);
-    const size_t stride = ((size_t)across.count + BLOCK - 1) / BLOCK * BLOCK;
+    const size_t stride = round_up(across.count, BLOCK);
     const size_t plane = (size_t)needs.height * stride, row_bytes = (size_t)pixels->at.width * 3;
     const size_t weights = (size_t)across.count * (size_t)across.stride;
     const size_t more = (size_t)down.count * (size_t)down.stride;

@@ -167,7 +167,7 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
         !dataset_alloc(&data->test, test_count, CHANNELS, size, size, err))
         return false;
 
-    Job job = { .seed = (uint64_t)seed, .size = size, .threads = device_cores() };
+    Job job = { .seed = (uint64_t)seed, .size = size, .threads = core_count() };
     job.patterns = xcalloc((size_t)CLASSES * CHANNELS * size, pattern_stride(size));
     for (int class = 0; class < CLASSES; class++)
         pattern_make(&job, class);

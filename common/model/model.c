@@ -9,10 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t aligned(size_t count)
-{
-    return (count + PARAM_ALIGN - 1) / PARAM_ALIGN * PARAM_ALIGN;
-}
+static size_t aligned(size_t count) { return round_up(count, PARAM_ALIGN); }
 
 // --- the arenas ----------------------------------------------------------------------------------
 

@@ -33,16 +33,12 @@ static Layer *add_layer(Net *net, LayerType type, int in, const char *name, Exte
     return layer;
 }
 
-static int windows(int size, int kernel, int stride, int pad)
-{
-    return (size + 2 * pad - kernel) / stride + 1;
-}
-
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias)
 {
     Extent x = net->extents[in];
-    Extent y = { channels, windows(x.h, kernel, stride, pad), windows(x.w, kernel, stride, pad) };
+    Extent y = { channels, window_count(x.h, kernel, stride, pad),
+                 window_count(x.w, kernel, stride, pad) };
     Layer *layer = add_layer(net, LAYER_CONV, in, name, y);
     layer->kernel_h = layer->kernel_w = kernel;
     layer->stride = stride;
@@ -102,7 +98,8 @@ int net_relu(Net *net, int in) { return add_layer(net, LAYER_RELU, in, "", net->
 int net_maxpool(Net *net, int in, int kernel, int stride, int pad)
 {
     Extent x = net->extents[in];
-    Extent y = { x.c, windows(x.h, kernel, stride, pad), windows(x.w, kernel, stride, pad) };
+    Extent y = { x.c, window_count(x.h, kernel, stride, pad),
+                 window_count(x.w, kernel, stride, pad) };
     Layer *layer = add_layer(net, LAYER_MAXPOOL, in, "", y);
     layer->kernel_h = layer->kernel_w = kernel;
     layer->stride = stride;
