@@ -29,6 +29,7 @@ static struct Seen {
     atomic_int there;                   // ranks that have joined
     atomic_int finish;                  // set to let them end
     atomic_int strangers;               // strangers that have connected so far
+    atomic_int partly;                  // rank 1 has a part of an answer
     char run[RANKS][STORE_NAME];
 } *seen;
 
@@ -418,6 +419,54 @@ TEST(rank_0_leaves_first)
     begin(be_done_and_linger, 20, false);
     all_well();
     expect_within(12);
+}
+
+// Ends the run once rank 1 has a part of an answer.
+static void end_during_an_answer(World *world)
+{
+    while (world->rank == 2 && seen->partly == 0)
+        sleep_ms(1);
+    if (world->rank == 2)
+        store_end_run(world);
+    step(world);
+}
+
+static void expect_answer(int fd, StoreWhat what, size_t bytes)
+{
+    static char value[STORE_MOST];
+    StoreHead head = { 0 };
+    ssize_t n = 1;
+    size_t at = 0;
+    EXPECT(recv(fd, &head, sizeof head, MSG_WAITALL) == sizeof head && head.what == what, "no %x but %x", what,
+           head.what);
+    for (; at < bytes && (n = recv(fd, value + at, bytes - at < 131072 ? bytes - at : 131072, 0)) > 0; at += (size_t)n) {
+        seen->partly = at > bytes / 8;
+        sleep_ms(1);                    // slow enough for rank 2
+    }
+    EXPECT(at == bytes && memchr(value, STORE_OVER & 255, bytes) == NULL, "%x: not the value, %zu bytes", what, at);
+}
+
+// Rank 1 still receives an answer when the run ends: first the rest of it comes, then OVER.
+TEST(the_end_does_not_cut_an_answer)
+{
+    static char zeros[STORE_MOST];
+    stage(3, 20);
+    enter(as(0), end_during_an_answer);
+    enter(as(2), end_during_an_answer);
+    int fd = knock();
+    Bytes hello = wrong_hello(1);
+    memcpy(hello.hello.token, play.token, sizeof play.token);
+    send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
+    expect_answer(fd, STORE_WELCOME, 0);
+    recv(fd, &(Welcome){ 0 }, sizeof(Welcome), MSG_WAITALL);
+    send(fd, &(StoreHead){ STORE_PUT, STORE_MOST, "zeros" }, sizeof(StoreHead), MSG_NOSIGNAL);
+    send(fd, zeros, sizeof zeros, MSG_NOSIGNAL);
+    expect_answer(fd, STORE_DONE, 0);
+    send(fd, &(StoreHead){ STORE_GET, 0, "zeros" }, sizeof(StoreHead), MSG_NOSIGNAL);
+    expect_answer(fd, STORE_VALUE, STORE_MOST);
+    expect_answer(fd, STORE_OVER, 0);
+    close(fd);
+    all_end(EXIT_REPORTED);
 }
 
 // --- addresses and connections -------------------------------------------------------------------

@@ -20,8 +20,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SLICE_MS = 100 };
-
 struct Store {
     int socket;
     double timeout;                     // s that an answer may take
@@ -34,18 +32,6 @@ struct Store {
 };
 
 // --- one connection ------------------------------------------------------------------------------
-
-// Sends or receives a whole message. Returns NULL, or what went wrong. Waits in slices: of a time
-// in which this process was stopped, only one slice counts.
-static const char *transfer(int socket, bool sends, StoreMessage *message, double seconds)
-{
-    struct pollfd fd = { .fd = socket, .events = sends ? POLLOUT : POLLIN };
-    int moved;
-    while ((moved = store_move(socket, sends, message, STORE_MOST)) == 0)
-        if (poll(&fd, 1, SLICE_MS) <= 0 && (seconds -= SLICE_MS / 1000.0) <= 0)
-            return "no answer: it is stopped, or its machine is out of reach";
-    return moved < 0 ? "the connection was closed" : NULL;
-}
 
 // Rank 0 is gone or silent. Returns if this rank is done and the main thread is about to exit.
 static void lose_rank0(const Store *s, const char *how)
@@ -75,8 +61,8 @@ static StoreMessage request(Store *s, StoreWhat what, const char *key, const voi
     alive_copy(&page, alive_here());
     if (what == STORE_BEAT)
         message.value = &page;
-    const char *unsent = transfer(s->socket, true, &message, s->timeout);
-    const char *lost = transfer(s->socket, false, &answer, s->timeout);     // it may be OVER
+    const char *unsent = store_transfer(s->socket, true, &message, s->timeout);
+    const char *lost = store_transfer(s->socket, false, &answer, s->timeout);   // it may be OVER
     if (!lost && answer.head.what == STORE_OVER) {
         usleep(answer.head.key[0] ? STORE_LAUNCHER_US : 0);     // see end_run
         leave_at_once(EXIT_REPORTED);
@@ -165,8 +151,8 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
     gethostname(hello.host, sizeof hello.host - 1);
     memcpy(hello.run, c->run, sizeof hello.run);
     memcpy(hello.token, c->token, sizeof hello.token);
-    const char *why = transfer(socket, true, &message, timeout);
-    why = why ? why : transfer(socket, false, &answer, timeout);
+    const char *why = store_transfer(socket, true, &message, timeout);
+    why = why ? why : store_transfer(socket, false, &answer, timeout);
     if (!why && answer.head.what == STORE_OVER)
         leave_at_once(EXIT_REPORTED);   // its rank or size contradicts another's: rank 0 prints how
     if (!why && answer.head.what == STORE_NO) {

@@ -2,6 +2,7 @@
 #include "world/tcp_store_message.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -33,4 +34,15 @@ int store_move(int socket, bool sends, StoreMessage *m, size_t most)
             m->value = xmalloc(m->head.bytes);
     }
     return 1;
+}
+
+const char *store_transfer(int socket, bool sends, StoreMessage *message, double seconds)
+{
+    struct pollfd fd = { .fd = socket, .events = sends ? POLLOUT : POLLIN };
+    const int slice_ms = 100;
+    int moved;
+    while ((moved = store_move(socket, sends, message, STORE_MOST)) == 0)
+        if (poll(&fd, 1, slice_ms) <= 0 && (seconds -= slice_ms / 1000.0) <= 0)
+            return "no answer: it is stopped, or its machine is out of reach";
+    return moved < 0 ? "the connection was closed" : NULL;
 }

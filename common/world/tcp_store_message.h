@@ -42,6 +42,9 @@ typedef struct StoreMessage {
 // connection is closed, or its value has more than `most` bytes. A value that is received is the
 // caller's to free.
 int store_move(int socket, bool sends, StoreMessage *message, size_t most);
+// Sends or receives a whole message. Returns NULL, or what went wrong. The limit is on the time in
+// which nothing moves, in slices: of a time in which this process was stopped, only one counts.
+const char *store_transfer(int socket, bool sends, StoreMessage *message, double seconds);
 
 typedef struct Hello {
     int32_t rank, size, pid, supervised;

@@ -56,10 +56,12 @@ struct TcpStoreServer {
 // The others receive OVER, and end without a message; if a launcher may report a death, all wait.
 static _Noreturn void end_run(const TcpStoreServer *s, bool wait)
 {
-    const StoreHead over = { .what = STORE_OVER, .key = { wait } };
-    for (const Peer *p = s->peers; p; p = p->next)
-        if (p->rank > 0)
-            send(p->socket, &over, sizeof over, MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (Peer *p = s->peers; p; p = p->next) {
+        StoreMessage over = { { .what = STORE_OVER, .key = { wait } }, NULL, 0 };
+        bool half_sent = p->sends && p->message.moved > 0;      // an answer: OVER comes after it
+        if (p->rank > 0 && !(half_sent && store_transfer(p->socket, true, &p->message, 1)))
+            store_transfer(p->socket, true, &over, 1);
+    }
     usleep(wait ? STORE_LAUNCHER_US : MOMENT_US);
     leave_at_once(EXIT_REPORTED);
 }
