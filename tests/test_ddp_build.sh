@@ -8,7 +8,8 @@ copy()
     mkdir "$1"
     (cd "$SRC" && tar -cf - --exclude=./build --exclude=./data --exclude=./.git --exclude=./tests/reference .) |
         tar -xf - -C "$1"
-    sed -i 's/"CMAKE_BUILD_TYPE": "RelWithDebInfo"/"CMAKE_BUILD_TYPE": "Debug", "DDP_CUDA": "OFF", "DDP_TESTS": "OFF"/' "$1/CMakePresets.json"
+    cpu='"CMAKE_BUILD_TYPE": "Debug", "DDP_CUDA": "OFF", "DDP_TESTS": "OFF"'
+    sed -i "s/\"CMAKE_BUILD_TYPE\": \"RelWithDebInfo\"/$cpu/" "$1/CMakePresets.json"
 }
 
 tree="$TMP/a tree"

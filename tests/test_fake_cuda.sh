@@ -156,7 +156,7 @@ check "the resumed run ends with the same weights" test "$hash" = "$six"
 
 # A slow start is not a hang.
 unset FAKE_DELAY
-FAKE_LOAD=2500 check "CUDA and cuDNN are loaded slowly" trains ./03 -n 2 "${two[@]}" --timeout 2
+FAKE_LOAD=7000 check "CUDA and cuDNN are loaded slowly" trains ./03 -n 2 "${two[@]}" --timeout 6
 check "it still ends with the same weights" test "$hash" = "$pair"
 
 test_done

@@ -97,7 +97,7 @@ expect 2 "there is no part '6'" first 6
 expect 2 "first: --limit needs seconds" first --limit x
 expect 2 "first: -o needs a path" first -o
 expect 1 "cannot be written" first -o /proc/report
-expect 1 "report: $TMP/report.txt" first --limit 20 4 1 -o "$TMP/report.txt"
+expect 1 "report: $TMP/report.txt" first --limit 45 4 1 -o "$TMP/report.txt"
 reports() { check "the report has: $1" grep -qE -- "$1" "$TMP/report.txt"; }
 reports "^revision: "
 reports "^GPU 0: Stand-in"
