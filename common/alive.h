@@ -32,8 +32,8 @@ typedef struct Alive {
     _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
     _Atomic uint64_t latest;        // the place of the last one that began
     AliveCall calls[ALIVE_CALLS];   // the last ones: each at its place modulo ALIVE_CALLS
-    int64_t supervisor;             // process that watches this page, or 0;
-    uint64_t pid_namespace;         // in which that is its pid (launcher_namespace)
+    int64_t supervisor;             // pid of the process that watches this page, or 0
+    uint64_t pid_namespace;         // of that pid (launcher_namespace)
 } Alive;
 
 // From now on this process publishes its heartbeats here, in shared memory that stays mapped.

@@ -318,7 +318,8 @@ enum { PARAM_ALIGN = 16 };  // floats: the layers' parameters begin on cache lin
 void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                   float *mean, float *square, const uint8_t *decays, const Scalars *scalars);
 
-// values += more, on the compute stream.
+// values += more, on the compute stream. Both are 16-byte aligned, as arenas and buckets are; so
+// are the gradients of gradients_check and gradients_norm.
 void add_into(Ops *ops, size_t count, float *values, const float *more);
 
 // values *= factor, on any stream of the device.

@@ -374,7 +374,7 @@ static void print_row(const Option *option)
     for (char *rest = text, *word; (word = strsep(&rest, " "));) {
         bool first = word == text;
         if (first ? column >= TEXT : column + 1 + (int)strlen(word) > WIDTH)
-            column = 0 * printf("\n");
+            column = 0, printf("\n");
         column += printf("%*s%s", first || column == 0 ? TEXT - column : 1, "", word);
     }
     printf("\n");

@@ -14,11 +14,11 @@ static atomic_bool held, speaks, silenced;
 
 static void on_signal(int signal)
 {
-    int none = 0, hint = SIGUSR1, kept = errno; // errno, which the interrupted code may read next
+    int none = 0, early = SIGUSR1, kept = errno; // errno, which the interrupted code may read next
     if (signal == SIGUSR1 && received)
         return;
     if (!atomic_compare_exchange_strong(&received, &none, signal) &&
-        !atomic_compare_exchange_strong(&received, &hint, signal))
+        !atomic_compare_exchange_strong(&received, &early, signal))
         leave_at_once(128 + signal);
     if (speaks && !silenced && signal != SIGUSR1)   // SIGUSR1 is sent by a batch system
         interrupt_announce();

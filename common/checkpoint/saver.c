@@ -68,7 +68,7 @@ static Save *next_save(Saver *s)
     return save;
 }
 
-static void count(Saver *s, int64_t *saves)
+static void add_one(Saver *s, int64_t *saves)
 {
     pthread_mutex_lock(&s->lock);
     (*saves)++;
@@ -87,7 +87,7 @@ static void *saver_run(void *arg)
         if (!snapshot_write(&save->snapshot, save->path, s->dataset, &error))
             FAIL_ERROR(&error);
         trace_end();
-        count(s, &s->written);
+        add_one(s, &s->written);
     }
     return NULL;
 }
@@ -120,7 +120,7 @@ void saver_save(Saver *s, const char *path, const TrainState *state)
     trace_end();
     if (s->taken == 0)
         s->thread = thread_start(saver_run, s, "the saver");
-    count(s, &s->taken);
+    add_one(s, &s->taken);
 }
 
 void saver_free(Saver *s)

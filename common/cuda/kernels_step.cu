@@ -256,10 +256,10 @@ adamw_kernel(size_t count, size_t grad_count, float *__restrict__ params,
     });
 }
 
-template <int V> __global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS)
 add_into_kernel(size_t count, float *__restrict__ values, const float *__restrict__ more)
 {
-    for_each_pack<V>(count, [&](auto width, size_t at) {
+    for_each_pack<4>(count, [&](auto width, size_t at) {
         constexpr int N = decltype(width)::value;
         Pack<float, N> sum = load<N>(values + at), add = load<N>(more + at);
         for (int k = 0; k < N; k++)
@@ -271,12 +271,12 @@ add_into_kernel(size_t count, float *__restrict__ values, const float *__restric
 // --- gradients -----------------------------------------------------------------------------------
 
 // The thread that finds a step's first bad gradient counts it; later ones see that skip is set.
-template <int V> __global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS)
 gradients_check_kernel(size_t count, const float *__restrict__ grads, Scalars *scalars,
                        Stats *stats)
 {
     bool bad = false;
-    for_each_pack<V>(count, [&](auto width, size_t at) {
+    for_each_pack<4>(count, [&](auto width, size_t at) {
         constexpr int N = decltype(width)::value;
         Pack<float, N> g = load<N>(grads + at);
         for (int k = 0; k < N; k++)
@@ -302,22 +302,17 @@ __device__ double block_sum(double value)
     return value;
 }
 
-// Which thread adds which numbers must not depend on their address. So each takes four at a time,
-// in one load where the address allows that, and the grid depends on count alone.
-enum { NORM_PACK = 4 };
-
-template <int V> __global__ void __launch_bounds__(THREADS)
+// Which thread adds which numbers depends on count alone.
+__global__ void __launch_bounds__(THREADS)
 gradients_norm_kernel(Partials partials, size_t count, const float *__restrict__ grads,
                       Scalars *scalars)
 {
     double *results = static_cast<double *>(partials.results), own = 0;
-    for_each_pack<NORM_PACK>(count, [&](auto width, size_t at) {
-        constexpr int N = decltype(width)::value, STEP = V < N ? V : N;
-        for (int k = 0; k < N; k += STEP) {
-            Pack<float, STEP> g = load<STEP>(grads + at + k);
-            for (int i = 0; i < STEP; i++)
-                own += (double)g.v[i] * g.v[i];
-        }
+    for_each_pack<4>(count, [&](auto width, size_t at) {
+        constexpr int N = decltype(width)::value;
+        Pack<float, N> g = load<N>(grads + at);
+        for (int k = 0; k < N; k++)
+            own += (double)g.v[k] * g.v[k];
     });
     own = block_sum(own);
     if (threadIdx.x == 0)
@@ -425,21 +420,19 @@ void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, cons
 
 void add_into(Ops *ops, size_t count, float *values, const float *more)
 {
-    auto kernel = aligned(values, more) ? add_into_kernel<4> : add_into_kernel<1>;
-    launch(&ops->device->compute, blocks_for(count / 4), kernel, count, values, more);
+    launch(&ops->device->compute, blocks_for(count / 4), add_into_kernel, count, values, more);
 }
 
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats)
 {
-    auto kernel = aligned(grads) ? gradients_check_kernel<4> : gradients_check_kernel<1>;
-    launch(&ops->device->compute, blocks_for(count / 4), kernel, count, grads, scalars, stats);
+    launch(&ops->device->compute, blocks_for(count / 4), gradients_check_kernel, count, grads,
+           scalars, stats);
 }
 
 void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars)
 {
-    auto kernel = aligned(grads) ? gradients_norm_kernel<NORM_PACK> : gradients_norm_kernel<1>;
-    launch(&ops->device->compute, blocks_for(count / NORM_PACK, MAX_BLOCKS), kernel, ops->partials,
-           count, grads, scalars);
+    launch(&ops->device->compute, blocks_for(count / 4, MAX_BLOCKS), gradients_norm_kernel,
+           ops->partials, count, grads, scalars);
 }
 
 static void narrow_scaled(Stream *stream, Type type, size_t count, const float *values,

@@ -64,7 +64,7 @@ typedef struct KnownSet {
     const char *class_names[NAMED_CLASSES];
 } KnownSet;
 
-enum { MNIST = 2, FASHION = 3, KNOWN_SETS = 4 };
+enum { CIFAR10, CIFAR100, MNIST, FASHION, KNOWN_SETS };
 static const KnownSet known_sets[KNOWN_SETS] = {
     { "cifar10", "cifar-10-batches-bin", NULL, "data_batch_1.bin", cifar10_read, 10, true,
       { 0.4914f, 0.4822f, 0.4465f }, { 0.2023f, 0.1994f, 0.2010f },
@@ -241,10 +241,10 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
     char dir[PATH_MAX];
     KnownText text;
     if (strcmp(wanted, "auto") == 0) {
-        const char *first_found[] = { "fashion-mnist", "cifar10" };
+        const KnownSet *preferred[] = { &known_sets[FASHION], &known_sets[CIFAR10] };
         for (int i = 0; i < 2; i++)
-            if (set_find(set_named(first_found[i]), dir))
-                return set_open(data, set_named(first_found[i]), dir, config, seed, err);
+            if (set_find(preferred[i], dir))
+                return set_open(data, preferred[i], dir, config, seed, err);
         return synthetic_open(data, config, seed, err);
     }
     if (strcmp(wanted, "synthetic") == 0)
@@ -257,9 +257,8 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
         return set_find(set, dir) ? set_open(data, set, dir, config, seed, err)
                                   : set_missing(set, err);
     if (data_file_missing(wanted))
-        return error_set(err, "known are auto, cifar10, cifar100, mnist, fashion-mnist, synthetic, "
-                         "words, shakespeare; or text:FILE", "--data %s: no such data set or "
-                         "directory", wanted);
+        return error_set(err, "known are auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE",
+                         "--data %s: no such data set or directory", wanted);
     set = set_in_directory(wanted);
     return set ? set_open(data, set, wanted, config, seed, err)
                : folder_data_open(data, config, seed, err);

@@ -9,6 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+// An activation, and its gradient: one part from each layer that reads it, at most two.
+typedef struct Value {
+    size_t count;           // for a full batch
+    void *data;             // the images are the caller's: those of the last forward
+    void *grad[2];
+    uint8_t *index;         // max pooling: where each maximum was
+    float *mean, *inv_std;  // normalisation: of this batch or row, kept for backward
+} Value;
+
 static size_t aligned(size_t count) { return round_up(count, PARAM_ALIGN); }
 
 // --- the arenas ----------------------------------------------------------------------------------
@@ -31,7 +40,7 @@ static void lay_out_copies(Model *model)
     for (int i = 0; i < net->layer_count; i++) {
         net->layers[i].copy_at = net->copy_bytes;
         if (net->layers[i].type == LAYER_CONV)
-            net->copy_bytes += aligned_bytes(conv_copy_bytes(net->plans->convs[i]));
+            net->copy_bytes += round_up(conv_copy_bytes(net->plans->convs[i]), 64);
     }
     size_t bytes = net->copy_bytes > 0 ? net->copy_bytes : model->grad_count * type_size(type);
     model->weights = type == TYPE_F32 ? model->params : device_alloc(model->device, bytes);
@@ -63,6 +72,13 @@ static void lay_out_parameters(Model *model)
     model->grads = device_alloc(model->device, (model->grad_count + MODEL_SPARE) * sizeof(float));
     model->buffers = device_alloc(model->device, model->buffer_count * sizeof(float));
     lay_out_copies(model);
+}
+
+// Bytes of value i, and of its gradient, if activations have this type; logits are always f32.
+static size_t value_bytes(const Net *net, int i, Type type)
+{
+    bool logits = i == net->value_count - 1;
+    return round_up(net->values[i].count * type_size(logits ? TYPE_F32 : type), 64);
 }
 
 static size_t values_bytes(const Net *net, Type type)
@@ -112,6 +128,42 @@ static void allocate_activations(Model *model)
 //
 // A gradient is live from the step of backward that writes it to the step that reads it: layer
 // v - 1 makes value v and reads its gradient.
+
+typedef struct Life {
+    int value, part;        // of the gradient
+    size_t size, at;        // bytes
+    int from, to;           // steps, both included
+} Life;
+
+static int by_size(const void *a, const void *b)
+{
+    const Life *x = a, *y = b;
+    if (x->size != y->size)
+        return x->size < y->size ? 1 : -1;
+    return x->value != y->value ? y->value - x->value : x->part - y->part;
+}
+
+static bool overlap(const Life *a, const Life *b)
+{
+    return a->from <= b->to && b->from <= a->to && a->at < b->at + b->size &&
+           b->at < a->at + a->size;
+}
+
+// The largest first, each at the lowest place that is free in its steps. Returns the total bytes.
+static size_t place(Life *lives, int count)
+{
+    size_t end = 0;
+    qsort(lives, count, sizeof *lives, by_size);
+    for (int i = 0; i < count; i++) {
+        for (int j = 0; j < i; j++)
+            if (overlap(&lives[i], &lives[j])) {
+                lives[i].at = lives[j].at + lives[j].size;
+                j = -1;                 // moved: check all of them again
+            }
+        end = lives[i].at + lives[i].size > end ? lives[i].at + lives[i].size : end;
+    }
+    return end;
+}
 
 static Life life_of(const Net *net, Type type, int value, int part, int step)
 {
@@ -411,6 +463,27 @@ void model_cast_weights(Model *model)
                               (char *)model->weights + net->layers[i].copy_at);
 }
 
+static NormTensors norm_tensors(const Model *model, const Layer *l)
+{
+    const Value *out = &model->net->values[l->out];
+    return (NormTensors){
+        .gamma = model->params + l->begin,
+        .beta = model->params + l->bias_at,
+        .running_mean = model->buffers + l->mean_at,
+        .running_var = model->buffers + l->var_at,
+        .mean = out->mean,
+        .inv_std = out->inv_std,
+        .dgamma = model->grads + l->begin,
+        .dbeta = model->grads + l->bias_at,
+    };
+}
+
+static const void *weights_of(const Model *model, const Layer *l)
+{
+    size_t as_masters = l->begin * type_size(model->config.type);
+    return (const char *)model->weights + (model->net->copy_bytes > 0 ? l->copy_at : as_masters);
+}
+
 static void layer_forward(Model *model, const Plan *plan, int i, bool training)
 {
     const Layer *l = &model->net->layers[i];
@@ -458,11 +531,11 @@ void model_forward(Model *model, const void *images, int rows, bool training)
 {
     Net *net = model->net;
     const Plan *plan = plan_for(model, rows);
-    OneHotSpec one_hot_rows = one_hot_spec(model, plan);
+    OneHotSpec tokens = { rows, model->per_row, model->config.classes, model->config.type };
     net->current = plan;
     net->dropout = training && model->config.gpt.dropout > 0 ? net->keys : NULL;
     if (net->keys)
-        one_hot(model->ops, &one_hot_rows, images, net->values[0].data, net->keys);
+        one_hot(model->ops, &tokens, images, net->values[0].data, net->keys);
     else
         net->values[0].data = (void *)images;
     for (int i = 0; i < net->layer_count; i++)

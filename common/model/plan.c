@@ -1,40 +1,9 @@
-// plan.c - a network for one number of rows, and the memory of its values.
+// plan.c - a network for one number of rows.
 #include "model/plan.h"
 #include "alive.h"
 #include "check.h"
 
 #include <stdlib.h>
-
-size_t aligned_bytes(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-size_t value_bytes(const Net *net, int i, Type type)
-{
-    bool logits = i == net->value_count - 1;
-    return aligned_bytes(net->values[i].count * type_size(logits ? TYPE_F32 : type));
-}
-
-NormTensors norm_tensors(const Model *model, const Layer *l)
-{
-    const Value *out = &model->net->values[l->out];
-    return (NormTensors){
-        .gamma = model->params + l->begin,
-        .beta = model->params + l->bias_at,
-        .running_mean = model->buffers + l->mean_at,
-        .running_var = model->buffers + l->var_at,
-        .mean = out->mean,
-        .inv_std = out->inv_std,
-        .dgamma = model->grads + l->begin,
-        .dbeta = model->grads + l->bias_at,
-    };
-}
-
-const void *weights_of(const Model *model, const Layer *l)
-{
-    size_t as_masters = l->begin * type_size(model->config.type);
-    return (const char *)model->weights + (model->net->copy_bytes > 0 ? l->copy_at : as_masters);
-}
-
-// --- plans ---------------------------------------------------------------------------------------
 
 PoolSpec pool_spec(const Layer *layer, Shape x)
 {
@@ -50,11 +19,6 @@ static Dropout dropout_of(const Model *model, const Layer *layer)
 AddSpec add_spec(const Model *model, const Plan *plan, const Layer *layer)
 {
     return (AddSpec){ plan->shapes[layer->in], model->per_row, dropout_of(model, layer) };
-}
-
-OneHotSpec one_hot_spec(const Model *model, const Plan *plan)
-{
-    return (OneHotSpec){ plan->rows, model->per_row, model->config.classes, model->config.type };
 }
 
 static Shape plan_layer(Model *model, Plan *plan, int i)
@@ -89,8 +53,6 @@ static Shape plan_layer(Model *model, Plan *plan, int i)
     return x;
 }
 
-// The plan for this number of rows, made at its first use: for full batches, and an epoch's last
-// one.
 Plan *plan_for(Model *model, int rows)
 {
     Net *net = model->net;
@@ -121,35 +83,4 @@ void plan_free(Plan *plan)
         attention_free(plan->attentions[i]);
     }
     free(plan);
-}
-
-// --- memory that is shared -----------------------------------------------------------------------
-
-static int by_size(const void *a, const void *b)
-{
-    const Life *x = a, *y = b;
-    if (x->size != y->size)
-        return x->size < y->size ? 1 : -1;
-    return x->value != y->value ? y->value - x->value : x->part - y->part;
-}
-
-static bool overlap(const Life *a, const Life *b)
-{
-    return a->from <= b->to && b->from <= a->to && a->at < b->at + b->size &&
-           b->at < a->at + a->size;
-}
-
-size_t place(Life *lives, int count)
-{
-    size_t end = 0;
-    qsort(lives, count, sizeof *lives, by_size);
-    for (int i = 0; i < count; i++) {
-        for (int j = 0; j < i; j++)
-            if (overlap(&lives[i], &lives[j])) {
-                lives[i].at = lives[j].at + lives[j].size;
-                j = -1;                 // moved: check all of them again
-            }
-        end = lives[i].at + lives[i].size > end ? lives[i].at + lives[i].size : end;
-    }
-    return end;
 }
