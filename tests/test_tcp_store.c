@@ -435,11 +435,12 @@ static void expect_answer(int fd, StoreWhat what, size_t bytes)
 {
     static char value[STORE_MOST];
     StoreHead head = { 0 };
-    ssize_t n = 1;
+    ssize_t n;
     size_t at = 0;
     EXPECT(recv(fd, &head, sizeof head, MSG_WAITALL) == sizeof head && head.what == what, "no %x but %x", what,
            head.what);
-    for (; at < bytes && (n = recv(fd, value + at, bytes - at < 131072 ? bytes - at : 131072, 0)) > 0; at += (size_t)n) {
+    while (at < bytes && (n = recv(fd, value + at, bytes - at < 131072 ? bytes - at : 131072, 0)) > 0) {
+        at += (size_t)n;
         seen->partly = at > bytes / 8;
         sleep_ms(1);                    // slow enough for rank 2
     }
