@@ -66,10 +66,9 @@ static void value_text(const Option *option, char *out, size_t size)
 
 static json_t *value_json(const Option *option)
 {
-    const char *text = is_text(option) ? *(const char **)option->value : NULL;
-    json_t *string = text ? json_string(text) : NULL;
+    json_t *text = is_text(option) ? json_string(*(const char **)option->value) : NULL;
     if (is_text(option))
-        return string ? string : json_null();   // there is none, or it is not UTF-8
+        return text ? text : json_null();       // there is none, or it is not UTF-8
     if (option->type == ARG_FLAG)
         return json_boolean(number_of(option));
     return option->type == ARG_DOUBLE ? json_real(number_of(option))

@@ -77,7 +77,7 @@ static size_t aside_bytes(const Conv *conv, ConvPass pass)
 
 static void need_scratch(Conv *conv, ConvPass pass, size_t workspace)
 {
-    conv->aside_at[pass] = (workspace + 255) / 256 * 256;
+    conv->aside_at[pass] = round_up(workspace, 256);
     ops_need_scratch(conv->ops, conv->aside_at[pass] + aside_bytes(conv, pass));
 }
 

@@ -34,27 +34,26 @@ typedef struct HostCall {
 
 // --- errors --------------------------------------------------------------------------------------
 
-static const char *const hint_driver =
+static const char hint_driver[] =
     "nvidia-smi shows the driver; install a newer one, or use the cpu backend: --backend cpu";
-static const char *const hint_device =
+static const char hint_device[] =
     "nvidia-smi shows the GPUs; CUDA_VISIBLE_DEVICES may hide them; --backend cpu needs none";
-static const char *const hint_memory =
+static const char hint_memory[] =
     "a smaller batch (-b) or model needs less; nvidia-smi shows what else uses the GPU";
-static const char *const hint_arch =
+static const char hint_arch[] =
     "built without code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
-static const char *const hint_fabric =
-    "a server with NVSwitch needs its fabric manager: systemctl status nvidia-fabricmanager";
 
 // For other errors NVIDIA's text must be enough.
 static const struct {
     cudaError_t status;
-    const char *const *hint;
+    const char *hint;
 } cuda_hints[] = {
-    { cudaErrorSystemDriverMismatch, &hint_driver },
-    { cudaErrorUnsupportedPtxVersion, &hint_driver },
-    { cudaErrorNoKernelImageForDevice, &hint_arch },
-    { cudaErrorInvalidDeviceFunction, &hint_arch },
-    { cudaErrorSystemNotReady, &hint_fabric },
+    { cudaErrorSystemDriverMismatch, hint_driver },
+    { cudaErrorUnsupportedPtxVersion, hint_driver },
+    { cudaErrorNoKernelImageForDevice, hint_arch },
+    { cudaErrorInvalidDeviceFunction, hint_arch },
+    { cudaErrorSystemNotReady,
+      "a server with NVSwitch needs its fabric manager: systemctl status nvidia-fabricmanager" },
 };
 
 void cuda_failed(cudaError_t status, const char *call, const char *file, int line)
@@ -62,7 +61,7 @@ void cuda_failed(cudaError_t status, const char *call, const char *file, int lin
     const char *hint = "";
     for (size_t i = 0; i < sizeof cuda_hints / sizeof *cuda_hints; i++)
         if (cuda_hints[i].status == status)
-            hint = *cuda_hints[i].hint;
+            hint = cuda_hints[i].hint;
     fail_at(file, line, EXIT_FAILED, hint, "%.*s: %s (%s)", (int)strcspn(call, "("), call,
             cudaGetErrorString(status), cudaGetErrorName(status));
 }
