@@ -267,7 +267,8 @@ bool st_write(const char *path, const StTensor *tensors, int count,
     json_t *header = header_json(tensors, count, metadata, metadata_count);
     write_header(out, header);
     for (int i = 0; i < count && !ferror(out); i++)
-        fwrite(tensors[i].data, 1, tensors[i].bytes, out);
+        if (tensors[i].bytes > 0)   // an empty tensor's data may be NULL
+            fwrite(tensors[i].data, 1, tensors[i].bytes, out);
     json_decref(header);
     return replace_commit(out, path, err);
 }
