@@ -7,7 +7,8 @@
 //                                   store; empty: act when this rank is forked
 //   CRASH_AT=3                      act at the third occurrence (from 1); default 1
 //   CRASH_DO=KILL                   what to do, before the text is written: send a signal (KILL, ...); EXIT0, EXIT7:
-//                                   _exit with 0, 7; HANG: spin in this thread
+//                                   _exit with 0, 7; HANG: spin in this thread when it next reads the clock,
+//                                   outside the write, which may take long
 //   CRASH_WHOM=parent               send the signal to the parent; other values: to the parent's group, as Ctrl-C does;
 //                                   default: to the watched rank
 //   CRASH_NOTE=file                 write the target's process id to this file, whose time is the moment of the crash
@@ -21,11 +22,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 static int children;            // forked so far
 static int rank = -1;           // of this process; -1: the parent
 static atomic_int appeared;     // occurrences of the text so far
+static __thread int hangs;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -64,8 +67,7 @@ static void crash(const char *what)
         usleep(300 * 1000);
     if (strncmp(what, "EXIT", 4) == 0)
         _exit(atoi(what + 4));
-    while (strcmp(what, "HANG") == 0)
-        ;
+    hangs = strcmp(what, "HANG") == 0;
 }
 
 static int is_the_one(void)
@@ -105,6 +107,13 @@ int fflush(FILE *out)
     if (out)
         watch(out->_IO_write_base, (size_t)(out->_IO_write_ptr - out->_IO_write_base));
     return REAL(fflush)(out);
+}
+
+int clock_gettime(clockid_t id, struct timespec *time)
+{
+    while (hangs)
+        ;
+    return REAL(clock_gettime)(id, time);
 }
 
 ssize_t send(int fd, const void *bytes, size_t size, int flags)
