@@ -27,8 +27,8 @@ static pid_t lock_in_child(const char *path)
     if (child == 0) {
         bool ok = output_lock(path, OUTPUT_CHECKPOINT, &err) && replace_open(path, &err) != NULL &&
                   write(ready[1], "", 1) == 1;
-        for (; ok; pause()) {
-        }
+        while (ok)
+            pause();
         _exit(1);
     }
     close(ready[1]);
@@ -125,7 +125,7 @@ TEST(another_rank_begins_the_file)
     Error err;
     int fd = open(path, O_WRONLY | O_CREAT, 0644), refused = 0;
     pid_t child = fork();
-    for (; child == 0;)
+    while (child == 0)
         if (ftruncate(fd, 0) != 0 || pwrite(fd, text, strlen(text), 0) < 0)
             _exit(1);
     for (int i = 0; i < 2000; i++)
