@@ -92,17 +92,16 @@ put_in()
 # build_with NAME STEP [FILE FROM TO]...: builds the program NAME from a copy of STEP in which these texts are replaced.
 build_with()
 {
-    local name=$1 compiler
+    local name=$1 compiler tree=${BUILD%/*}
     rm -rf copy && cp -r "$SRC/$2" copy && rm -f copy/launch.c
     shift 2
     while [ $# -gt 0 ]; do
         put_in "copy/$1" "$2" "$3" || return 1
         shift 3
     done
-    compiler=$(type -P mpicc) || compiler=cc
-    OMPI_CC=cc "$compiler" -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c -o "$name" \
-        "$(find "$BUILD/.." -maxdepth 1 -name libddp_cpu.a)" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng \
-        -lm -lstdc++
+    compiler=$(sed -n 's/^CMAKE_C_COMPILER:[A-Z]*=//p' "$tree/CMakeCache.txt")
+    OMPI_CC=$compiler "$(type -P mpicc || echo "$compiler")" -std=c11 -O1 -D_GNU_SOURCE -I"$SRC/common" copy/*.c \
+        -o "$name" "$tree/libddp_cpu.a" -fopenmp -ldnnl -lgloo -ljansson -lz -ljpeg -lpng -lm -lstdc++
 }
 
 # test_done: prints the counts and ends the test. The last line of a script.

@@ -6,7 +6,8 @@
 . "$SRC/tests/test.sh"
 build=${BUILD%/*}
 [ -x "$build/fake/gpu_check" ] || { echo "skipped: no cuda backend in this build"; exit 77; }
-unset CUDA_VISIBLE_DEVICES DDP_GPU_LIMIT
+unset CUDA_VISIBLE_DEVICES
+export DDP_GPU_LIMIT=300
 
 # --- a built tree, and a machine with a GPU -----------------------------------------------------------------------
 
