@@ -9,6 +9,7 @@ shift
 TMP=$(mktemp -d "${TMPDIR:-/tmp}/ddp-test.XXXXXX") || exit 1
 export TMP TMPDIR=$TMP
 export GOMP_SPINCOUNT=1000          # several tests run at the same time: see cmd_run in ddp
+export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4000000000  # keeps freed memory: page faults are slow in VMs
 export UCX_VFS_ENABLE=n             # UCX, which Debian 13's libgloo loads, would start a thread before main
 mark=DDP_TEST_RUN=${TMP##*.}-$$     # every process that the test starts has it in its environment
 

@@ -228,7 +228,9 @@ must_go()
 
 any_ranks_or_done() { any_ranks || all_done; }
 
-# Waits for ranks and sets `before` to their process ids. If the run is over, starts the next round first.
+# Waits for ranks and sets `before` to their process ids, and `seconds` to the time in which a fault ends them. If the
+# run is over, starts the next round first. While node1 waits before a restart, node2 has ranks that cannot connect yet.
+# The time in which they wait for a stopped rank then begins with node1's new ranks.
 see_ranks()
 {
     before=()
@@ -240,6 +242,7 @@ see_ranks()
             begin_round
         fi
     done
+    seconds=$((timeout + margin + (${#before[@]} < 4 ? 4 : 0)))
 }
 
 # Sends the signal to one rank of `before`.
@@ -248,7 +251,7 @@ hit_rank() # hit_rank SIGNAL
     draw ${#before[@]}
     echo "    SIG$1 to rank $(rank_of "${before[drawn]}") (pid ${before[drawn]}), one of ${#before[@]}"
     kill "-$1" "${before[drawn]}" 2>/dev/null
-    must_go $((timeout + margin)) "${before[@]}"
+    must_go $seconds "${before[@]}"
 }
 
 fault_rank() # fault_rank SIGNAL
@@ -276,7 +279,7 @@ fault_launcher() # fault_launcher KILL|STOP|BOTH
     if [ "$1" = KILL ]; then
         kill -KILL "$pid" 2>/dev/null
         must_go 2 "${own[@]}"
-        must_go $((timeout + margin)) "${before[@]}"
+        must_go $seconds "${before[@]}"
         return
     fi
     kill -STOP "$pid" 2>/dev/null
@@ -295,7 +298,7 @@ fault_cut() # fault_cut short|long
     echo "    $node is disconnected for a $1 time"
     "$hosts" cut $node
     if [ "$1" = long ]; then
-        must_go $((timeout + margin)) "${before[@]}"
+        must_go $seconds "${before[@]}"
         rest_up_to 3000
     else
         rest_up_to 600
