@@ -212,7 +212,7 @@ deaths()
     echo "after $(((${EPOCHREALTIME/./} - before) / 1000)) ms"
     check "within 5 s" test $((${EPOCHREALTIME/./} - before)) -lt 5000000
     expect 0 "srun: error: " done_with "$job"
-    check "the killed task is named" grep -qE "srun: error: ${hosts:+node2: task [23]}.*: Killed" "$TMP/output"
+    check "the killed task is named" grep -qE "srun: error: ${hosts:+node2: task [0-3]}.*: Killed" "$TMP/output"
     check "not requeued" job_is "$job" FAILED
     check "nothing is left" nothing_left
 
