@@ -236,7 +236,7 @@ if(DDP_CUDA AND NOT missing AND NOT CMAKE_CUDA_COMPILER)
     unset(CMAKE_CUDA_COMPILER CACHE)
     check_language(CUDA)
     if(NOT CMAKE_CUDA_COMPILER)
-        set(missing "${CUDAToolkit_NVCC_EXECUTABLE} fails (CMakeFiles/CMakeError.log has its output); if it is too \
+        set(missing "${CUDAToolkit_NVCC_EXECUTABLE} fails (CMakeError.log or CMakeConfigureLog.yaml in CMakeFiles has its output); if it is too \
 old for this g++, name an older one: -DCMAKE_CUDA_HOST_COMPILER=g++-12")
     endif()
 endif()

@@ -32,10 +32,7 @@ export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C
 tiny=(--arch lenet --data synthetic --train-samples 96 --test-samples 32 --epochs 1 --threads 1 -b 8 --print-freq 1)
 hang_limit=(--timeout 8)            # from 03 on: a hang is reported before the limit
 
-green='' red='' plain=''
-if [ -t 1 ] && [ -z "${NO_COLOR:-}" ] && [ "${TERM:-dumb}" != dumb ]; then
-    green=$'\e[32m' red=$'\e[31m' plain=$'\e[0m'
-fi
+[ -t 1 ] || green='' red='' plain=''
 
 # ==== Claims =====================================================================================
 

@@ -154,7 +154,7 @@ if is_debian; then
     pretend apt-get "echo \"\$*\" >>'$TMP/apt'
         case \"\$*\" in *install*) printf '#!/bin/sh\n' >'$TMP/bin/ninja'; chmod +x '$TMP/bin/ninja';; esac"
     pretend id 'echo 0'
-    expect 0 'apt-get install -q -y --no-install-recommends ninja-build' ddp setup
+    expect 0 '=600 -q -y --no-install-recommends ninja-build' ddp setup
     check "first update, then install" test "$(cut -d' ' -f1 "$TMP/apt" | paste -sd' ')" = "update install"
     rm "$TMP/apt"
     rm "$TMP/bin/ninja"

@@ -127,9 +127,9 @@ pretend "$TMP/bin/cmake" 'case "$1" in --version) echo "cmake version 3.30.0" ;;
 pretend "$TMP/bin/nvcc" 'echo "release 13.0"'
 expect 1 "the bundle cannot be built here, and there is no build/gpu-bundle.tar.xz" bare bundle
 pretend "$TMP/carried/gpu-bundle/run" 'echo "it runs: $*"'
-tar -C "$TMP/carried" -czf "$tree/build/gpu-bundle.tar.gz" gpu-bundle
+tar -C "$TMP/carried" -cJf "$tree/build/gpu-bundle.tar.xz" gpu-bundle
 expect 0 "it runs: first -o build/gpu-report.txt 1 2" bare bundle 1 2
-rm "$tree/build/gpu-bundle.tar.gz"
+rm "$tree/build/gpu-bundle.tar.xz"
 expect 0 "it runs: first -o build/gpu-report.txt column" bare doctor --gpu --report
 pretend "$TMP/bin/nvidia-smi" 'exit 9'
 expect 1 "nvidia-smi shows no GPU here" bare bundle

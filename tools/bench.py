@@ -143,9 +143,11 @@ class Bench:
     def python(self):
         """A python with PyTorch."""
         python = os.environ.get("DDP_PYTHON") or f"{ROOT}/build/venv/bin/python"
-        if not os.path.exists(python) and not os.environ.get("DDP_PYTHON"):
-            run([sys.executable, "-m", "venv", f"{ROOT}/build/venv"])
+        complete = f"{ROOT}/build/venv/complete"
+        if not os.path.exists(complete) and not os.environ.get("DDP_PYTHON"):
+            run([sys.executable, "-m", "venv", "--clear", f"{ROOT}/build/venv"])
             run([python, "-m", "pip", "install", "--quiet", "torch", "torchvision", "safetensors", "numpy"])
+            open(complete, "w", encoding="utf-8").close()
         return python
 
     def torch(self, what, **options):

@@ -125,7 +125,7 @@ fetch()
     have curl || die "curl is not installed" "apt install curl ca-certificates"
     local quiet=--silent
     [ -t 2 ] && quiet=--progress-bar
-    run curl --fail --location --show-error $quiet --output "$2" "$1" ||
+    run curl --fail --location --show-error --retry 3 --speed-time 60 $quiet --output "$2" "$1" ||
         die "$1: the download failed; nothing was changed" \
             "download it on a different machine, then ./ddp data $set --from FILE"
 }
@@ -149,7 +149,6 @@ take_from_site()
 finish()
 {
     [ -n "$as_folder" ] || exit 0
-    [ -x "$root/build/cpu/as_folder" ] || die "build/cpu/as_folder is not there" "./ddp setup builds it"
     exec "$root/build/cpu/as_folder" --data "$1" --as-folder "$as_folder" --scale "$scale"
 }
 
@@ -169,6 +168,10 @@ done
 [ -n "$set" ] || die_usage "data: which data set?" "there are $names"
 find_set "$set"
 [ -z "$as_folder" ] || [ "$set" != shakespeare ] || die_usage "data: shakespeare is a text: it has no images"
+[ -z "$as_folder" ] || [ -x "$root/build/cpu/as_folder" ] ||
+    die "--as-folder needs build/cpu/as_folder" "./ddp setup builds it"
+[[ $scale =~ ^[0-9]{1,4}$ ]] || die_usage "data: --scale is a number of pixels, not '$scale'"
+[ "$scale" = 0 ] || [ -n "$as_folder" ] || die_usage "data: --scale has no effect without --as-folder"
 data=$root/data
 
 if is_complete "$data/$folder"; then

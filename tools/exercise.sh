@@ -15,7 +15,7 @@ root=${self%/tools/*}
 . "$root/tools/shell.sh"
 exercises=${DDP_EXERCISES:-$root/exercises}
 work=${DDP_EXERCISES_WORK:-$root/exercises-work}
-build=${DDP_BUILD:-$root/build}
+build=$(readlink -m "${DDP_BUILD:-$root/build}")
 flags=compile_flags.txt     # for editors: clangd reads it
 [ -t 1 ] || bold='' dim='' red='' green='' yellow='' plain=''
 
@@ -90,6 +90,7 @@ must_be_begun() { [ -d "$copy" ] || die_usage "you have not started $id yet" "./
 copy_step()
 {
     local directory=$1 change=${2:-} file
+    have patch || die "exercises need patch" "apt install patch"
     mkdir -p "$directory"
     for file in "$root/$step"/*.[ch] "$root/$step"/*.sbatch; do
         [ ! -f "$file" ] || cp "$file" "$directory"
@@ -136,6 +137,7 @@ cmd_list() # [STEP]
 {
     local folder color mark solved=0 count=0 last
     last=$(current)
+    [[ ! ${1:-} =~ ^[0-9]$ ]] || set -- "0$1"
     while read -r folder; do
         choose "${folder##*/}"
         [[ $step == "${1:-}"* ]] || continue
@@ -146,6 +148,7 @@ cmd_list() # [STEP]
             "$(difficulty_in_words)" "$(field "$exercise" minutes)" "$(title_of "$exercise")"
         count=$((count + 1))
     done < <(list_exercises)
+    [ $count != 0 ] || die_usage "there are no exercises of step '$1'" "./ddp exercise list"
     echo "$solved of $count solved"
 }
 
@@ -352,6 +355,8 @@ cmd_grade()
     scratch=$(mktemp -d)
     # shellcheck disable=SC2064  # scratch is local
     trap "rm -rf '$scratch'" EXIT
+    trap 'exit 130' INT     # a check that is interrupted is not a failed one
+    trap 'exit 143' TERM HUP
     while read -r folder; do
         path=$(id_of "$folder")
         for name in "${options[@]}"; do

@@ -39,7 +39,7 @@ fi
 have objdump || die "objdump is not installed" "apt install binutils"
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" "$out.part"' EXIT
 to=$work/gpu-bundle
 mkdir -p "$to"/{lib/spare,tools,tests,build/tests}
 

@@ -49,7 +49,8 @@ check_one_gpu()
     12[89] | 1[3-9]?) verdict="failed: it crashed (SIG$(kill -l $((status - 128))))" ;;
     *) verdict="failed: $said" ;;
     esac
-    ! grep -qiE 'out of memory|ALLOC_FAILED' "$log" || verdict="failed: no memory: $said"
+    # CUDA's, cuBLASLt's, cuDNN's words for a GPU that other programs use
+    ! grep -qiE 'out of memory|allocation[ _]failed|busy or unavailable' "$log" || verdict="failed: no memory: $said"
 }
 
 # read_gpu_verdict [GPUS]: sets $verdict to the stored one on GPUs 0 to GPUS - 1 (default 1): the first failure, or the

@@ -2,6 +2,7 @@
 # network.sh WHERE COMMAND... - runs comm_bench, and compares its largest message with known networks.
 # WHERE: machine, or nodes: do the ranks share a machine?
 set -euo pipefail
+export LC_ALL=C     # awk reads and writes decimal points
 where=$1
 shift
 out=$("$@" -b 1024 -e $((64 << 20)) -f 256 -r 30)

@@ -410,7 +410,7 @@ check_programs()
 
 cmd_up()
 {
-    local line took before=${EPOCHREALTIME/./}
+    local line took before=${EPOCHREALTIME/[.,]/}
     parse_start "$@"
     check_programs
     caller=
@@ -418,7 +418,7 @@ cmd_up()
     exec 8< <(exec setsid "$self" inside start 2>&1 </dev/null)
     while read -r -t 60 -u 8 line; do
         if [ "$line" = ready ]; then
-            took=$(((${EPOCHREALTIME/./} - before) / 100000))
+            took=$(((${EPOCHREALTIME/[.,]/} - before) / 100000))
             say "up after $((took / 10)).$((took % 10)) s: ./ddp slurm run srun -N $nodes hostname"
             return
         fi

@@ -162,7 +162,8 @@ class Server(http.server.ThreadingHTTPServer):
 
 def main():
     parent, timeline, metrics, *remove = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)        # the run handles it, and this process ends with the run
+    for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+        signal.signal(number, signal.SIG_IGN)           # the run handles it, and this process ends with the run
     parent = int(parent)        # an argument, because a short run may have ended by now
     tails, feed, ranks = [Tail(timeline), Tail(metrics)], Feed(), Ranks(parent)
     Handler.token, Handler.feed, Handler.ranks = secrets.token_urlsafe(16), feed, ranks
