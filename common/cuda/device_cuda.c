@@ -361,21 +361,31 @@ void stream_sync(Stream *stream)
     wait_end(alone);
 }
 
-void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
-{
-    device_use(stream->device);
-    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream->handle));
-}
-
-// cudaMemcpyAsync to memory that is not pinned waits for the stream, and the watchdog would see no
-// reason for this rank's silence. So we wait in stream_sync first, which marks the wait.
-void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
+// With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and the watchdog
+// would see no reason for this rank's silence. So we wait in stream_sync first, which marks the
+// wait. Returns whether the memory is like that.
+static bool sync_if_pageable(Stream *stream, const void *host)
 {
     struct cudaPointerAttributes about;
     device_use(stream->device);
-    CUDA(cudaPointerGetAttributes(&about, to));
-    if (about.type == cudaMemoryTypeUnregistered)
-        stream_sync(stream);
+    CUDA(cudaPointerGetAttributes(&about, host));
+    if (about.type != cudaMemoryTypeUnregistered)
+        return false;
+    stream_sync(stream);
+    return true;
+}
+
+void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
+{
+    bool pageable = sync_if_pageable(stream, from);
+    CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream->handle));
+    if (pageable)
+        CUDA(cudaStreamSynchronize(stream->handle));    // CUDA may still read the memory
+}
+
+void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
+{
+    sync_if_pageable(stream, to);
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream->handle));
 }
 
@@ -462,6 +472,7 @@ typedef struct Recording {
 
 struct Replay {
     Device *device;
+    bool warm;                  // has it run, if it does not record?
     int keys;
     Recording recordings[];     // (keys)
 };
@@ -504,14 +515,19 @@ void replay_forbid(Device *device) { device->never_record = true; }
 
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
-    if (replay->keys == 0 || replay->device->never_record) {
+    bool records = replay->keys > 0 && !replay->device->never_record;
+    Recording *recording = records ? &replay->recordings[key] : NULL;
+    bool *warm = records ? &recording->warm : &replay->warm;
+    device_use(replay->device);
+    if (!*warm) {
+        *warm = true;
+        // A kernel's first launch loads it. That may wait for earlier work, and so for other ranks.
+        alive_outside_begin();
         step(arg);
+        alive_outside_end();
         return;
     }
-    Recording *recording = &replay->recordings[key];
-    device_use(replay->device);
-    if (!recording->warm) {
-        recording->warm = true;
+    if (!records) {
         step(arg);
         return;
     }

@@ -570,12 +570,6 @@ static void do_copy(void *arg)
         memset(c->to, c->value, c->bytes);
 }
 
-static void do_copy_and_free(void *arg)
-{
-    do_copy(arg);
-    free((void *)(uintptr_t)((const Copy *)arg)->from);
-}
-
 static void check_direction(enum cudaMemcpyKind direction, Kind to, Kind from)
 {
     bool right = direction == cudaMemcpyHostToDevice   ? to == DEVICE && from != DEVICE
@@ -585,9 +579,9 @@ static void check_direction(enum cudaMemcpyKind direction, Kind to, Kind from)
         fake_die("cudaMemcpyAsync: the pointers do not fit this kind (%d)", (int)direction);
 }
 
-// A copy to pageable memory waits for the stream. The watchdog cannot see that wait, so the program
-// must have waited before. CUDA has read all of pageable memory when the call returns. Host memory
-// that it writes holds garbage at first, so that reading it without a wait is noticed.
+// A copy to or from pageable memory may wait for the stream. The watchdog cannot see that wait, so
+// the program must have waited before. Pageable memory is read late, as CUDA may do. Host memory
+// that is written holds garbage at first, so that reading it without a wait is noticed.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind direction,
                             cudaStream_t stream)
 {
@@ -599,18 +593,18 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     Kind to_kind = kind_of(to, bytes), from_kind = kind_of(from, bytes);
     pthread_mutex_unlock(&lock);
     check_direction(direction, to_kind, from_kind);
-    bool to_host = to_kind != DEVICE, staged = from_kind == PAGEABLE;
-    if (stream->graph && (to_kind == PAGEABLE || staged))
+    bool to_host = to_kind != DEVICE, pageable = to_kind == PAGEABLE || from_kind == PAGEABLE;
+    if (stream->graph && pageable)
         fake_die("%s: pageable memory in a capture", name);
     pthread_mutex_lock(&lock);
-    if (to_kind == PAGEABLE && stream->done < stream->asked)
-        fake_die("%s: to pageable memory, while the stream has work: a wait that nothing shows", name);
+    if (pageable && stream->done < stream->asked)
+        fake_die("%s: pageable memory, while the stream has work: a wait that nothing shows", name);
     pthread_mutex_unlock(&lock);
-    Copy copy = { to, staged ? copy_of(from, bytes) : from, 0, bytes };
+    Copy copy = { to, from, 0, bytes };
     const Range ranges[] = { { to_host ? NULL : to, bytes }, { from_kind == DEVICE ? from : NULL, bytes } };
     if (to_host && !stream->graph)
         fake_do(stream, name, do_copy, &(Copy){ to, NULL, 0x5A, bytes }, sizeof copy, NULL, 0);
-    fake_do(stream, name, staged ? do_copy_and_free : do_copy, &copy, sizeof copy, ranges, 2);
+    fake_do(stream, name, do_copy, &copy, sizeof copy, ranges, 2);
     if (to_kind == PAGEABLE)
         wait_until(stream, stream->asked);
     return cudaSuccess;

@@ -407,7 +407,7 @@ find_tool()
 
 cmd_sanitize()
 {
-    local regex=${1:-.} sanitizer tool job name step words only
+    local regex=${1:-.} sanitizer tool job name step words only api
     [ $# -le 1 ] || die_usage "sanitize: one regular expression, or none"
     sanitizer=$(find_tool compute-sanitizer)
     [ -n "$sanitizer" ] || die "compute-sanitizer is not installed" "it comes with CUDA; put it in PATH"
@@ -419,7 +419,9 @@ cmd_sanitize()
         # The last two are slow, and report NVIDIA's own kernels, too. So they check only ours, whose mangled names all
         # contain the name of their file.
         only=()
+        api=()
         case $tool in
+        memcheck) api=(--report-api-errors no) ;;       # NCCL looks for functions that the driver may lack
         racecheck) only=(--kernel-name kernel_substring=kernels_ --racecheck-detect-level error) ;;
         synccheck) only=(--kernel-name kernel_substring=kernels_) ;;
         esac
@@ -429,8 +431,8 @@ cmd_sanitize()
             name=${words[0]} step=${words[1]}
             name=${tool}_$name
             [[ -z "${only[*]}" || $name != *_resnet18 ]] || continue     # resnet18_fp16 has the same kernels, and more
-            [[ ! $name =~ $regex ]] || try "$name" 240 "$sanitizer" --tool $tool "${only[@]}" --error-exitcode 99 \
-                "$here/build/cuda/$step/train" "${words[@]:2}" --data synthetic --train-samples 24 \
+            [[ ! $name =~ $regex ]] || try "$name" 240 "$sanitizer" --tool $tool "${only[@]}" "${api[@]}" \
+                --error-exitcode 99 "$here/build/cuda/$step/train" "${words[@]:2}" --data synthetic --train-samples 24 \
                 --test-samples 8 -b 8 -j 0 --epochs 1 -p 1
         done
     done
