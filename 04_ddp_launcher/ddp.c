@@ -33,7 +33,8 @@ void ddp_options(Args *args, DdpConfig *config)
           "size of a bucket of gradients (0: all at once, after backward)", 0, 65536 },
         { "overlap", 0, ARG_BOOL, &config->overlap, "0|1",
           "send gradients while backward still runs", .needs = "bucket-mb" },
-        { "sync-bn", 0, ARG_FLAG, &config->sync_bn, NULL, "BatchNorm over all ranks' batches" }));
+        { "sync-bn", 0, ARG_FLAG, &config->sync_bn, NULL, "BatchNorm over all ranks' batches",
+          .needs = "arch not lenet|gpt" }));
     comm_options(args, &config->comm);
 }
 

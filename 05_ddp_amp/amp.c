@@ -63,6 +63,8 @@ void amp_check_options(const Args *args, const AmpConfig *config, int batch_size
                     batch_size, config->accumulate);
     if (config->loss_scale > 0 && config->loss_scale < LOSS_SCALE_LEAST)
         args_reject(args, "loss-scale", "%g is less than 2^-24", config->loss_scale);
+    if (config->loss_scale > 0 && args_given(args, "growth-interval"))
+        args_reject(args, "growth-interval", "has no effect with --loss-scale");
     if (config->clip_norm > 0 && config->clip_norm < FLT_MIN)
         args_reject(args, "clip-norm", "%g is too small", config->clip_norm);
 }

@@ -12,7 +12,6 @@ typedef struct DdpConfig {
     bool sync_bn;               // BatchNorm's statistics are those of all ranks' batches
     CommConfig comm;
 } DdpConfig;
-// Sets the defaults and adds the options.
 void ddp_options(Args *args, DdpConfig *config);
 
 typedef struct Ddp Ddp;

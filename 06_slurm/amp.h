@@ -33,8 +33,7 @@ void amp_free(Amp *amp);
 // Call it when every rank has the weights and the state. Fails unless all ranks compute in the same
 // type. Prints the type, restores the loss scale or sets the first, and makes 16-bit weights.
 void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state);
-// If the loss scale adapts, stores it in the state, and sets the state's counts of losses and
-// gradients that are not finite to 0, because those steps were skipped.
+// If the loss scale adapts, stores it in the state.
 void amp_save(Amp *amp, TrainState *state);
 
 // Part i of the batch, or false if there are no more. amp_ready then belongs to this part.

@@ -91,9 +91,8 @@ Stats eval_sum(Eval *eval, const Stats *mine)
     return sum_end(eval);
 }
 
-void eval_log_step(Eval *eval, Log *log, const LogStep *line)
+void eval_log_step(Eval *eval, const LogStep *line)
 {
-    eval->log = log;
     eval->line = *line;
     eval->line.all_ranks = true;
     sum_begin(eval, &line->stats, 0);
@@ -149,6 +148,7 @@ void eval_begin(Eval *eval, Loader *loader)
     Model *model = eval->model;
     comm_broadcast(eval->comm, device_stream(model->device), model->buffers, model->buffer_count,
                    COMM_F32, 0);
+    stream_sync(device_stream(model->device));  // waits for rank 0 here, where the wait is marked
     start_share(eval, loader);
 }
 
@@ -245,25 +245,25 @@ static Means naive(const Eval *eval)
     return all;
 }
 
-static void print_naive(const Eval *eval, Log *log)
+static void print_naive(const Eval *eval)
 {
     Means n = naive(eval);
     int count = eval->test->count, size = comm_size(eval->comm);
     int padded = (count / size + (count % size > 0)) * size * eval->model->per_row;
-    log_say(log, "   == naive: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %d %s, mean of means",
-            n.loss, n.top1, n.top5, padded, eval->result.data->unit);
-    log_event(log, "naive", json_pack("{s:o, s:o, s:o, s:i}", "test_loss", log_number(n.loss),
-                                      "top1", log_number(n.top1), "top5", log_number(n.top5),
-                                      "n", padded));
+    log_say(eval->log, "   == naive: loss: %.3f | top1: %6.3f%% | top5: %6.3f%% | %d %s, mean of "
+            "means", n.loss, n.top1, n.top5, padded, eval->result.data->unit);
+    log_event(eval->log, "naive",
+              json_pack("{s:o, s:o, s:o, s:i}", "test_loss", log_number(n.loss), "top1",
+                        log_number(n.top1), "top5", log_number(n.top5), "n", padded));
 }
 
-void eval_print(Eval *eval, Log *log)
+void eval_print(Eval *eval)
 {
     if (comm_rank(eval->comm) > 0)
         return;
     if (eval->config.show_naive)
-        print_naive(eval, log);
-    result_print(&eval->result, &eval->config.result, log);
+        print_naive(eval);
+    result_print(&eval->result, &eval->config.result, eval->log);
 }
 
 // ==== New and free ===============================================================================
@@ -276,11 +276,11 @@ void eval_probe(const EvalConfig *config, const World *world)
 }
 
 Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *world, Model *model,
-               const Data *data)
+               const Data *data, Log *log)
 {
     Device *device = model->device;
     Eval *eval = xcalloc(1, sizeof *eval);
-    *eval = (Eval){ .config = *config, .test = &data->test, .model = model };
+    *eval = (Eval){ .config = *config, .test = &data->test, .model = model, .log = log };
     bool each = config->show_naive || config->result.predictions;
     result_init(&eval->result, data, each);
     eval->comm = comm_new(world, device, "metrics", &ddp->comm);
@@ -298,7 +298,7 @@ Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *worl
 void eval_free(Eval *eval)
 {
     Device *device = eval->model->device;
-    if (comm_rank(eval->comm) == 0 && eval->log)
+    if (comm_rank(eval->comm) == 0)
         result_end(&eval->result, &eval->config.result, eval->log);
     comm_free(eval->comm);
     stream_free(eval->stream);

@@ -21,7 +21,7 @@ void eval_probe(const EvalConfig *config, const World *world);
 typedef struct Eval Eval;
 // Connects to the other ranks: all of them must call it.
 Eval *eval_new(const EvalConfig *config, const DdpConfig *ddp, const World *world, Model *model,
-               const Data *data);
+               const Data *data, Log *log);
 void eval_free(Eval *eval);
 
 // All ranks call these functions once, and eval_batch for each batch of their share:
@@ -40,11 +40,11 @@ void eval_batch(Eval *eval, const Batch *batch);
 // Waits for all ranks. Returns the counts of all ranks; mine: this rank's own.
 Stats eval_end(Eval *eval, Stats *mine);
 // Rank 0 prints more lines about the last evaluation and writes its files.
-void eval_print(Eval *eval, Log *log);
+void eval_print(Eval *eval);
 
 // The sum of all ranks' counts. Waits for the other ranks.
 Stats eval_sum(Eval *eval, const Stats *mine);
 // log_step with the sums of all ranks. No rank waits for the sums: eval_catch_up, called after each
 // step, prints the line once they are there.
-void eval_log_step(Eval *eval, Log *log, const LogStep *line);
+void eval_log_step(Eval *eval, const LogStep *line);
 void eval_catch_up(Eval *eval);

@@ -246,7 +246,7 @@ static void report(Job *job)
         .lr = learning_rate(job, job->state.step - 1),
         .data_wait_ms = loader_wait_ms(job->train),
     };
-    eval_log_step(job->eval, job->log, &line);
+    eval_log_step(job->eval, &line);
 }
 
 // ---- Evaluating and saving ----------------------------------------------------------------------
@@ -267,7 +267,7 @@ static Stats evaluate(Job *job)
     if (stats.not_finite > 0)
         fail_diverged(&mine, job->state.epoch + 1, job->state.step);
     log_test(job->log, &stats, job->config->checkpoint.evaluate);
-    eval_print(job->eval, job->log);
+    eval_print(job->eval);
     return stats;
 }
 
@@ -380,7 +380,7 @@ static void open_model(Job *job)
     job->optim = optim_new(&c->optim, job->model);
     job->scalars = scalars_new(job->device);
     job->train_stats = device_alloc(job->device, sizeof(Stats));
-    job->eval = eval_new(&c->eval, &c->ddp, &job->world, job->model, &job->data);
+    job->eval = eval_new(&c->eval, &c->ddp, &job->world, job->model, &job->data, job->log);
     job->ddp = ddp_new(&c->ddp, &job->world, job->model);
     job->amp = amp_new(&c->amp, job->model, job->ddp, job->scalars);
     job->stop = stop_new(job->model, ddp_comm(job->ddp));

@@ -28,6 +28,8 @@ check "a full device: the message" says "stdout: No space left on device: some l
 echo index,label,old >all
 expect 0 "== not written: all, since the run ended before its first test" \
     "$train" "${small[@]}" --max-steps 2 --predictions all
+expect 0 "weight hash" "$train" "${small[@]}" --save net
+expect 0 "== not written: all" "$train" "${small[@]}" --save net --resume auto --predictions all
 check "the old file" test "$(cat all)" = index,label,old
 # The largest finite weights, because weights that are not finite would be refused when they are read.
 header=$(od -An -N8 -t u8 net.st)

@@ -66,6 +66,8 @@ expect 0 "| 59 images" "${eval[@]}" --predictions one.csv
 check "a line for each picture that was read" test "$(wc -l <one.csv)" = 60
 expect 0 "| 59 images" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" --predictions three.csv
 check "the same predictions" cmp one.csv three.csv
+expect 0 "| 2 images" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@]}" -b 1 --test-samples 3
+check "one rank had no other picture" grep -q "this picture is skipped" output
 expect 0 "in this epoch, 1 picture was skipped" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
 expect 1 "$victim: the file is empty" "$train" "${small[@]}" --data badval --epochs 1
 # A disk that fails ends the run, whatever --bad-images says.

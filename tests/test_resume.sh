@@ -48,6 +48,9 @@ for other in --no-shuffle "--train-samples 99"; do
 done
 train --save order.st --resume auto --epochs 2
 train --save order.st --resume auto --no-shuffle
+data=synthetic
+train --save tested.st --max-steps 9
+train --save tested.st --resume auto --test-samples 32
 
 # A run is killed again and again until it finishes. It must only ever resume complete checkpoints.
 arch=convnet data=fashion-mnist

@@ -177,6 +177,10 @@ expect 1 "no/such/net: open: No such file or directory" \
 before
 echo "" >saved/net.lock
 expect 0 "this run will overwrite this checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/net
+cp saved/net earlier
+expect 0 "saved/net: this run will overwrite" "$train" "${options[@]}" --epochs 1 --resume earlier --save saved/net
+expect 0 "" "$train" "${options[@]}" --epochs 1 --resume saved/net --save saved/net
+check "a continued run has no such warning" not grep -q overwrite output
 "$train" "${options[@]}" --epochs 100000 --save saved/net >stdout 2>output &
 until_so 60 grep "== saved\|== saving" stdout
 for other in "--save saved/net" "--save saved/net --resume auto" "--save saved/net.best"; do

@@ -422,8 +422,10 @@ static void read_line(Args *args, char *line)
     *equals = '\0';
     const char *key = trimmed(line), *value = trimmed(equals + 1);
     Option *option = by_name(args, key, strlen(key));
-    if (!option || !is_value(option))
+    if (!option)
         reject_unknown(args, key);
+    if (!is_value(option))
+        args_reject(args, key, "cannot be set in a file");
     set_value(args, option, value);
 }
 

@@ -111,15 +111,15 @@ bool output_claim(const char *path, OutputKind kind, Error *err)
     signal(SIGXFSZ, SIG_IGN);   // a limit on file sizes (ulimit -f) is then an error, not a kill
     if (there && !S_ISREG(st.st_mode))
         return true;
-    if (there && !is_kind(path, kind))
-        return error_set(err, "give another file name, or remove this file",
-                         "%.400s would be overwritten, but it is not %s", path, kinds[kind].name);
     if (!name_of(path, new.name))
         return failed(path, "open", directory_hint, err);
     for (const Claim *c = claims; c; c = c->next)
         if (c->kind != kind && strcmp(c->name, new.name) == 0)
             return error_set(err, "give each option a file of its own",
                              "%.400s: this run already writes to that file", path);
+    if (there && !is_kind(path, kind))
+        return error_set(err, "give another file name, or remove this file",
+                         "%.400s would be overwritten, but it is not %s", path, kinds[kind].name);
     kept = xmalloc(sizeof *kept);
     *kept = new;
     claims = kept;

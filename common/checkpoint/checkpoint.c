@@ -377,12 +377,13 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
 
 bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
-    struct stat st;
+    struct stat st, read;
     char best[PATH_MAX];
     snprintf(best, sizeof best, "%s.best", save);   // too long: output_lock(save) fails, too
     if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
-    if (!from && stat(save, &st) == 0 && st.st_size > 0)
+    bool there = stat(save, &st) == 0 && st.st_size > 0, other = !from || stat(from, &read) != 0;
+    if (there && (other || st.st_ino != read.st_ino || st.st_dev != read.st_dev))
         WARN("", "%.300s: this run will overwrite this checkpoint (--resume auto continues it)",
              save);
     return true;
@@ -480,6 +481,8 @@ void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
         args_reject(args, "resume", "cannot be combined with --init: both load weights");
     if (c->resume && strcmp(c->resume, "auto") == 0 && !c->save)
         args_reject(args, "resume", "auto needs --save FILE, the file to resume from");
+    if (c->evaluate && c->save && !(c->resume && strcmp(c->resume, "auto") == 0))
+        args_reject(args, "save", "has no effect with --evaluate");
 }
 
 const char *checkpoint_find(const CheckpointConfig *c)

@@ -174,7 +174,7 @@ static DnnPrimitive product(const Conv *conv, DnnMd a, DnnMd b, DnnMd c, DnnMd b
 //   y (n, out) = x (n, in) W^T + bias      dx (n, in) = dy (n, out) W      dW (out, in) = dy^T x
 static void plan_products(Conv *c)
 {
-    int n = c->y.n, in = (int)shape_count(c->spec.x) / n, out = (int)shape_count(c->y) / n;
+    int n = c->y.n, in = (int)(shape_count(c->spec.x) / n), out = (int)(shape_count(c->y) / n);
     Type type = c->spec.x.type;
     c->forward = product(c, matrix(n, in, false, type), matrix(in, out, true, type),
                          matrix(n, out, false, c->y.type),

@@ -29,7 +29,7 @@ void data_options(Args *args, DataConfig *config)
           .min = 2, .max = 4096, .needs = "data " TEXTS },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
           "width and height of images (0: 32 if synthetic, 224 for picture files)",
-          .min = 28, .max = 1024, .needs = "data not " IMAGE_SETS "|" TEXTS },
+          .min = 28, .max = 1024, .needs = "data not auto|" IMAGE_SETS "|" TEXTS },
         { "resize", 0, ARG_INT, &config->resize, "PIXELS",
           "evaluation: shorter side of a picture before the centre crop (0: 8/7 of --image-size)",
           .min = 0, .max = 4096, .needs = folders_only },
@@ -260,6 +260,9 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
         return error_set(err, "known are auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE",
                          "--data %s: no such data set or directory", wanted);
     set = set_in_directory(wanted);
+    if (set && (config->image_size || config->resize))
+        return error_set(err, "", "--image-size and --resize have no effect on %s in %s",
+                         set->name, wanted);
     return set ? set_open(data, set, wanted, config, seed, err)
                : folder_data_open(data, config, seed, err);
 }

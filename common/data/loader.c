@@ -113,7 +113,9 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
         WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
-    if (loader->bad == loader->count - loader->first * loader->config.shape.n)
+    // A few bad pictures of many may be all that one of many ranks has.
+    bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
+    if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check that these files are pictures",
                 "none of this epoch's %d pictures can be decoded", loader->bad);
     pthread_mutex_unlock(&loader->lock);
@@ -323,7 +325,7 @@ static void workers_resume(Loader *loader)
 static void slot_new(Loader *loader, Slot *slot)
 {
     const Shape shape = loader->config.shape;
-    const size_t labels = shape.n * loader->dataset->per_row * sizeof *slot->labels;
+    const size_t labels = sizeof *slot->labels * shape.n * loader->dataset->per_row;
     const size_t bytes = shape.n * row_bytes(loader);
     slot->images = device_alloc(loader->device, shape_bytes(shape));
     slot->labels = device_alloc(loader->device, labels);

@@ -90,9 +90,11 @@ static bool bytes_read(const char *path, uint8_t **bytes, int64_t *size, uint32_
         return false;
     *size = file.size;
     *bytes = file.size <= INT32_MAX ? malloc(file.size + 1) : NULL;
-    bool good = *bytes ? data_file_read(&file, *bytes, file.size, err) && data_file_end(&file, err)
+    bool good = *bytes ? gzdirect(file.gz) || error_set(err, "gunzip it first",
+                                                        "%s: a text is not compressed", path)
                        : error_set(err, "a text must fit in memory and be shorter than 2 GiB",
                                    "%s: %lld MB are too many", path, (long long)file.size >> 20);
+    good = good && data_file_read(&file, *bytes, file.size, err) && data_file_end(&file, err);
     *crc = file.crc;
     data_file_close(&file);
     return good;

@@ -40,7 +40,7 @@ void optim_options(Args *args, OptimConfig *c)
           .max = 1, .needs = "schedule step|multistep" },
         { "min-lr", 0, ARG_DOUBLE, &c->min_lr, "RATE", "cosine: the final rate", .min = 0,
           .max = 1e3, .needs = "schedule cosine" },
-        { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N", "cosine: N steps long (0: whole run)",
+        { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N", "cosine: N steps long (0: all epochs)",
           .min = 0, .max = 1e9, .needs = "schedule cosine" },
         { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "the rate first rises linearly",
           .min = 0, .max = 1e6 },
