@@ -133,9 +133,21 @@ pretend nvidia-smi 'echo "GPU 0: NVIDIA Something"; echo "GPU 1: NVIDIA Somethin
 expect 4 'launched --nproc-per-node 3 -- build/cuda/04_four/train' ddp run 04
 expect 4 'launched --nproc-per-node 2 -- build/cuda/04_four/train' env CUDA_VISIBLE_DEVICES=1,2 PATH="$TMP/bin" \
     ./ddp run 04
+for backend in cpu cuda; do
+    printf '#!/bin/sh\nexit 6\n' >build/$backend/comm_bench
+    chmod +x build/$backend/comm_bench
+done
+expect 6 'target comm_bench_cuda' ddp network -n 3
+expect 6 'target comm_bench_cpu' ddp network -n 4
 pretend nvidia-smi 'echo "No devices found."; exit 6'
 expect 3 '$ build/cpu/' ddp run 01
 rm "$TMP/bin/nvidia-smi"
+
+# A symbolic link to the tree is not a moved tree.
+ln -s "$tree" "$TMP/link"
+echo "CMAKE_HOME_DIRECTORY:INTERNAL=$TMP/link" >build/CMakeCache.txt
+expect 0 "ready" ddp setup
+check "the build is kept" test -e build/cuda/comm_bench
 
 # --- what is missing -------------------------------------------------------------------------------------
 

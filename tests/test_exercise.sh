@@ -55,6 +55,7 @@ check "none of this started anything" test ! -e "$work"
 
 expect 0 "  03-1   -        easy" exercise list
 expect 0 "0 of $(find "$tree/exercises" -name task.md | wc -l) solved" exercise list
+expect 2 "there are no exercises of step '08'" exercise list 8
 expect 0 "03-8   -" exercise start 03
 expect 0 "exercises-work/03-1/train.c:" exercise start 3-1
 expect 0 "exercises-work/03-1/train.c:" exercise task

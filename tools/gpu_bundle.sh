@@ -39,7 +39,7 @@ fi
 have objdump || die "objdump is not installed" "apt install binutils"
 
 work=$(mktemp -d)
-trap 'rm -rf "$work" "$out.part"' EXIT
+trap 'rm -rf "$work"' EXIT
 to=$work/gpu-bundle
 mkdir -p "$to"/{lib/spare,tools,tests,build/tests}
 
@@ -129,6 +129,7 @@ if [[ $out != *.tar.xz ]]; then
     say "$out: $(size "$out")"
 else
     # The programs have much in common: a window that holds all of them.
+    trap 'rm -rf "$work" "$out.part"' EXIT
     tar -C "$work" --owner=0 --group=0 -cf - gpu-bundle | xz -T0 "--lzma2=preset=1,dict=64MiB" >"$out.part"
     mv "$out.part" "$out"
     say "$out: $(size "$out"), unpacked $(size "$to"); there: tar xf ${out##*/}; gpu-bundle/run doctor"
