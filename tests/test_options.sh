@@ -104,9 +104,6 @@ expect 1 "out: this run already writes to that file" "$train" -a lenet --data sy
 expect 2 "--sync-bn: has no effect with --arch lenet" "$BUILD/03_ddp_fork/train" -a lenet --sync-bn
 expect 2 "--growth-interval: has no effect with --loss-scale" \
     "$BUILD/05_ddp_amp/train" --amp fp16 --loss-scale 8 --growth-interval 9
-mkdir cifar
-touch cifar/data_batch_1.bin
-expect 1 "--image-size and --resize have no effect on cifar10 in cifar" "$train" --data cifar --resize 40
 launch=$BUILD/04_ddp_launcher/launch
 expect 2 "--node-rank" "$launch" --nnodes 2 --node-rank 2 --master-addr 127.0.0.1 -- true
 expect 2 "--master-addr" "$launch" --nnodes 2 -- true

@@ -447,6 +447,29 @@ static void expect_answer(int fd, StoreWhat what, size_t bytes)
     EXPECT(at == bytes && memchr(value, STORE_OVER & 255, bytes) == NULL, "%x: not the value, %zu bytes", what, at);
 }
 
+// Joins, and sends no heartbeat.
+static int join_as_rank_1(void)
+{
+    int fd = knock();
+    Bytes hello = wrong_hello(1);
+    memcpy(hello.hello.token, play.token, sizeof play.token);
+    send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
+    expect_answer(fd, STORE_WELCOME, 0);
+    recv(fd, &(Welcome){ 0 }, sizeof(Welcome), MSG_WAITALL);
+    return fd;
+}
+
+// Later, its silence would have no limit.
+TEST(a_rank_without_a_heartbeat_is_missing)
+{
+    stage(2, 1);
+    enter(as(0), bow);
+    int fd = join_as_rank_1();
+    all_end(EXIT_REPORTED);
+    expect_said("only 1 of 2 ranks connected within 1 s; missing: 1\n");
+    close(fd);
+}
+
 // Rank 1 still receives an answer when the run ends: first the rest of it comes, then OVER.
 TEST(the_end_does_not_cut_an_answer)
 {
@@ -454,12 +477,11 @@ TEST(the_end_does_not_cut_an_answer)
     stage(3, 20);
     enter(as(0), end_during_an_answer);
     enter(as(2), end_during_an_answer);
-    int fd = knock();
-    Bytes hello = wrong_hello(1);
-    memcpy(hello.hello.token, play.token, sizeof play.token);
-    send(fd, &hello, sizeof hello, MSG_NOSIGNAL);
-    expect_answer(fd, STORE_WELCOME, 0);
-    recv(fd, &(Welcome){ 0 }, sizeof(Welcome), MSG_WAITALL);
+    int fd = join_as_rank_1();
+    Alive page = { .beats = 1 };
+    send(fd, &(StoreHead){ STORE_BEAT, sizeof page, "" }, sizeof(StoreHead), MSG_NOSIGNAL);
+    send(fd, &page, sizeof page, MSG_NOSIGNAL);
+    expect_answer(fd, STORE_DONE, 0);
     send(fd, &(StoreHead){ STORE_PUT, STORE_MOST, "zeros" }, sizeof(StoreHead), MSG_NOSIGNAL);
     send(fd, zeros, sizeof zeros, MSG_NOSIGNAL);
     expect_answer(fd, STORE_DONE, 0);

@@ -260,9 +260,6 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
         return error_set(err, "known are auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE",
                          "--data %s: no such data set or directory", wanted);
     set = set_in_directory(wanted);
-    if (set && (config->image_size || config->resize))
-        return error_set(err, "", "--image-size and --resize have no effect on %s in %s",
-                         set->name, wanted);
     return set ? set_open(data, set, wanted, config, seed, err)
                : folder_data_open(data, config, seed, err);
 }

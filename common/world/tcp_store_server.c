@@ -259,12 +259,15 @@ static void begin_run(TcpStoreServer *s)
     s->going = true;
 }
 
+// Connected, and with a first heartbeat: without one, silence later would have no limit.
+static bool is_there(const Watched *rank) { return rank->ended == 0 && alive_seen(rank->alive); }
+
 static _Noreturn void give_up(TcpStoreServer *s, int there)
 {
     char missing[200] = "";
     int named = 0, size = s->config.size;
     for (int i = 0; i < size; i++)
-        if (s->watch.ranks[i].ended > 0 && named++ < 16) {
+        if (!is_there(&s->watch.ranks[i]) && named++ < 16) {
             size_t n = strlen(missing);
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
         }
@@ -279,7 +282,7 @@ static void judge(TcpStoreServer *s, bool late)
 {
     int there = 0;
     for (int i = 0; i < s->config.size; i++)
-        there += s->watch.ranks[i].ended == 0;
+        there += is_there(&s->watch.ranks[i]);
     if (!s->going && there == s->config.size)
         begin_run(s);
     else if (!s->going && late)
