@@ -292,10 +292,12 @@ static bool train_epoch(Job *job)
         count_step(job);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
             report(job);
+        if (checkpoint_due(&job->config->checkpoint, &job->state) && job->state.step < steps)
+            save_midway(job);
     }
+    replicas_report(job->replicas, job->log);
     trace_end();
     log_progress_end(job->log);
-    replicas_report(job->replicas, job->log);
     if (job->state.step < steps)
         return false;
     finish_epoch(job);

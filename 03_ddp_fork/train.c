@@ -306,6 +306,8 @@ static bool train_epoch(Job *job)
         count_step(job);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
             report(job);
+        if (checkpoint_due(&job->config->checkpoint, &job->state) && job->state.step < steps)
+            save_midway(job);
     }
     trace_end();
     log_progress_end(job->log);

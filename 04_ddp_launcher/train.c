@@ -18,7 +18,6 @@
 #include "ddp.h"
 #include "rendezvous.h"
 #include "sampler.h"
-#include "saver.h"
 #include "stop.h"
 
 #include <stdlib.h>
@@ -27,7 +26,6 @@
 
 typedef struct Config {
     RendezvousConfig rendezvous;
-    SaverConfig saver;
     bool drop_last;
     DdpConfig ddp;
     const char *arch;
@@ -80,7 +78,6 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     ops_options(args, &c->ops);
     log_options(args, &c->log);
     rendezvous_options(args, &c->rendezvous);
-    saver_options(args, &c->saver);
     optim_scale_options(args, &c->optim);
     sampler_options(args, &c->drop_last);
     ddp_options(args, &c->ddp);
@@ -116,7 +113,6 @@ typedef struct Job {
     Sampler sampler;
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
-    Saver *saver;           // writes checkpoints while training continues
 } Job;
 
 // ---- Choosing samples ---------------------------------------------------------------------------
@@ -247,14 +243,16 @@ static Stats evaluate(Job *job)
 
 static void save(Job *job, const char *suffix)
 {
+    Error error;
     char path[4096];
     if (!job->save)
         return;
     snprintf(path, sizeof path, "%s%s", job->save, suffix);
     trace_begin("save");
-    saver_save(job->saver, path, &job->state);
+    if (!checkpoint_save(path, job->model, job->optim, &job->state, job->data.name, &error))
+        FAIL_ERROR(&error);
     trace_end();
-    log_say(job->log, "   == saving: %s", path);
+    log_say(job->log, "   == saved: %s", path);
 }
 
 // In the middle of an epoch the state includes its sums.
@@ -311,7 +309,7 @@ static bool train_epoch(Job *job)
         count_step(job);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
             report(job);
-        if (saver_due(&job->config->saver, job->state.global_step) && job->state.step < steps)
+        if (checkpoint_due(&job->config->checkpoint, &job->state) && job->state.step < steps)
             save_midway(job);
     }
     trace_end();
@@ -474,13 +472,11 @@ static int run(Job *job)
     agree_same(&job->world, "data", job->data.fingerprint);
     restore(job);
     ddp_broadcast(job->ddp, job->optim, &job->state, sizeof job->state);
-    job->saver = saver_new(job->model, job->optim, job->data.name);
     trace_end();
     if (job->config->checkpoint.evaluate)
         evaluate(job);
     else
         train(job);
-    saver_free(job->saver);
     log_end(job->log, ddp_compare(job->ddp, model_hash(job->model)), device_threads(job->device));
     replay_free(job->replay);
     ddp_free(job->ddp);

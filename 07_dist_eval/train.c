@@ -18,7 +18,6 @@
 #include "ddp.h"
 #include "rendezvous.h"
 #include "sampler.h"
-#include "saver.h"
 #include "stop.h"
 #include "amp.h"
 #include "virtual.h"
@@ -33,7 +32,6 @@ typedef struct Config {
     AmpConfig amp;
     VirtualConfig virtual;
     RendezvousConfig rendezvous;
-    SaverConfig saver;
     bool drop_last;
     DdpConfig ddp;
     const char *arch;
@@ -86,7 +84,6 @@ static void parse(Args *args, Config *c, int argc, char **argv)
     ops_options(args, &c->ops);
     log_options(args, &c->log);
     rendezvous_options(args, &c->rendezvous);
-    saver_options(args, &c->saver);
     optim_scale_options(args, &c->optim);
     sampler_options(args, &c->drop_last);
     ddp_options(args, &c->ddp);
@@ -129,7 +126,6 @@ typedef struct Job {
     Stop *stop;             // all ranks stop after the same step
     Amp *amp;
     Virtual virtual;        // the ranks that this process computes: one, without --virtual-ranks
-    Saver *saver;           // writes checkpoints while training continues
 } Job;
 
 // ---- Choosing samples ---------------------------------------------------------------------------
@@ -273,15 +269,17 @@ static Stats evaluate(Job *job)
 
 static void save(Job *job, const char *suffix)
 {
+    Error error;
     char path[4096];
     if (!job->save)
         return;
     snprintf(path, sizeof path, "%s%s", job->save, suffix);
     trace_begin("save");
     amp_save(job->amp, &job->state);
-    saver_save(job->saver, path, &job->state);
+    if (!checkpoint_save(path, job->model, job->optim, &job->state, job->data.name, &error))
+        FAIL_ERROR(&error);
     trace_end();
-    log_say(job->log, "   == saving: %s", path);
+    log_say(job->log, "   == saved: %s", path);
 }
 
 // In the middle of an epoch the state includes its sums, over all ranks.
@@ -340,7 +338,7 @@ static bool train_epoch(Job *job)
         eval_catch_up(job->eval);
         if (log_wants(job->log, job->state.step, steps) || should_stop(job))
             report(job);
-        if (saver_due(&job->config->saver, job->state.global_step) && job->state.step < steps)
+        if (checkpoint_due(&job->config->checkpoint, &job->state) && job->state.step < steps)
             save_midway(job);
     }
     trace_end();
@@ -511,7 +509,6 @@ static int run(Job *job)
     ddp_broadcast(job->ddp, job->optim, &job->state, sizeof job->state);
     amp_begin(job->amp, &job->world, job->log, &job->state);
     virtual_begin(&job->virtual, &job->world, job->model, job->ddp, job->log);
-    job->saver = saver_new(job->model, job->optim, job->data.name);
     trace_end();
     if (job->config->checkpoint.evaluate)
         evaluate(job);
@@ -519,7 +516,6 @@ static int run(Job *job)
         train(job);
     virtual_end(&job->virtual);
     amp_free(job->amp);
-    saver_free(job->saver);
     log_end(job->log, ddp_compare(job->ddp, model_hash(job->model)), device_threads(job->device));
     replay_free(job->replay);
     ddp_free(job->ddp);

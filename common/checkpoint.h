@@ -15,6 +15,7 @@
 
 typedef struct CheckpointConfig {
     const char *save;           // file to write, or NULL
+    int save_every;             // steps between checkpoints in an epoch; 0: only after epochs
     const char *resume, *init;  // file to read: the whole state, or only the weights
     bool evaluate;              // evaluate the loaded weights, do not train
 } CheckpointConfig;
@@ -41,29 +42,11 @@ typedef struct TrainState {
 
 // Model parameters, buffers, the optimizer's arenas and the state. `dataset` is recorded so that
 // resuming with a different data set can be reported.
-bool checkpoint_save(const char *path, const Model *model, const Optim *optim,
-                     const TrainState *state, const char *dataset, Error *err);
-
-// The same in two halves: snapshot_take copies to host memory, and snapshot_write writes that copy,
-// perhaps in a thread while training continues. Meanwhile no other thread may call model_export.
-typedef struct Arena {
-    char prefix[32];            // of the names of its tensors: "", "ddp.momentum."
-    bool buffers;               // holds the model's buffers; else a number for each parameter
-    float *device, *host;       // the arena, and its copy
-    size_t count;
-} Arena;
-typedef struct Snapshot {
-    const Model *model;         // names and layouts; the arenas may have changed
-    Arena arenas[2 + OPTIM_ARENAS];
-    int arena_count;
-    int64_t batches_seen;
-    TrainState state;
-} Snapshot;
-// Waits for the device. Begin with a snapshot of zeros; later calls reuse its memory.
-void snapshot_take(Snapshot *snapshot, const Model *model, const Optim *optim,
-                   const TrainState *state);
-bool snapshot_write(const Snapshot *snapshot, const char *path, const char *dataset, Error *err);
-void snapshot_free(Snapshot *snapshot);
+// Returns when the file is on the disk.
+bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
+                     const char *dataset, Error *err);
+// Is a checkpoint due in the middle of an epoch, after these steps?
+bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 
 // Restores everything. If optim and state are NULL, only the weights: then the file may be
 // torchvision's own. If a tensor of the model is missing or has another shape, nothing changes.

@@ -151,7 +151,7 @@ check "3 ranks, 2 test batches" shown like_each 3 8 -b 11 --arch convnet --test-
 order()
 {
     sed -n 's/.*== step: \[ *\([0-9]*\)\/.*\] \[\([0-9]*\)\/.*/\2.\1/p; s/.*== test: .*/test/p
-        s/.*== saving: .*best/best/p; s/.*== saving: .*/save/p; s/.*==  Training \([A-Z][a-z]*\) .*/\1/p
+        s/.*== saved: .*best/best/p; s/.*== saved: .*/save/p; s/.*==  Training \([A-Z][a-z]*\) .*/\1/p
         s/^weight hash.*/hash/p' "$TMP/output" | tr '\n' ' '
 }
 expect 0 "" ranks 2 "$train" "${run[@]}" "${lenet[@]}" -p 2 --max-steps 9 --save net.st --save-every 2 --lr 0

@@ -27,7 +27,7 @@ hash=$(hash_of)
 
 # --- killed in the middle of an epoch
 
-expect 0 "saving" "$train" "${small[@]}" --data tree --epochs 2 --max-steps 17 --save half.st
+expect 0 "saved" "$train" "${small[@]}" --data tree --epochs 2 --max-steps 17 --save half.st
 expect 0 "resumed" "$train" "${small[@]}" --data tree --epochs 2 --resume half.st
 check "the same weights when resumed" is "$(hash_of)" "$hash"
 

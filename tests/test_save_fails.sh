@@ -2,14 +2,11 @@
 # ctest: TIMEOUT 300
 # Whatever goes wrong while a checkpoint is written - an error of any call, a kill before or in the middle
 # of any call - the complete old or new checkpoint must exist. tests/shim/fault.c causes the errors.
-# (test_save_fails_beside.sh tests a program that writes checkpoints in a second thread.)
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside
 . "$SRC/tests/test.sh"
 . "$SRC/tests/disk.sh"
-train=$BUILD/${program:-01_single_gpu}/train
-within=${within:-0}             # number of checkpoints within the second epoch
-more=()
-[ "$within" = 1 ] && more=(--save-every 1)
+train=$BUILD/01_single_gpu/train
+more=(--save-every 1)           # a checkpoint within the second epoch
 options=(--data synthetic --arch lenet --train-samples 64 --test-samples 32 -b 32 -j 0 --threads 1)
 
 # The run in which errors occur: it resumes after epoch 1, trains epoch 2 and saves.
@@ -41,7 +38,7 @@ nothing_temporary() { ! compgen -G 'saved/*tmp*' && ! compgen -G 'saved/*.lock';
 says() { grep -qF -- "$1" output; }
 lines() { wc -l <output; }
 
-# --- the right files: after epoch 1 (old), perhaps within epoch 2 (middle), and after epoch 2 (new) ------
+# --- the right files: after epoch 1 (old), within epoch 2 (middle), and after epoch 2 (new) ---------------
 
 mkdir saved
 "$train" "${options[@]}" --epochs 1 --save saved/net >stdout 2>output || { cat stdout output; exit 1; }
@@ -51,20 +48,17 @@ second_epoch FAULT_LOG=calls
 check "the run itself" is "$status" 0
 cp -r saved new
 before
-[ "$within" = 1 ] &&
-    expect 0 "saving" "$train" "${options[@]}" --max-steps 3 --resume saved/net --save saved/net "${more[@]}"
+expect 0 "saved" "$train" "${options[@]}" --max-steps 3 --resume saved/net --save saved/net "${more[@]}"
 mv saved middle
 check "old and new differ" not cmp -s old/net new/net
-check "whether there is a checkpoint within epoch 2" is "$(cmp -s old/net middle/net; echo $?)" "$within"
+check "there is a checkpoint within epoch 2" not cmp -s old/net middle/net
 for state in old middle new; do
     expect 0 "top1:" "$train" "${options[@]}" --evaluate --resume $state/net
 done
 
 # --- the order of the calls -----------------------------------------------------------------------------
 
-names=(net net)
-[ "$within" = 1 ] && names=(net net net)
-check "write, fsync, rename, fsync of the directory" replaces saved "${names[@]}"
+check "write, fsync, rename, fsync of the directory" replaces saved net net net
 
 # The state before the evaluation of epoch 2: killed after the last rename but one.
 before
@@ -129,14 +123,13 @@ before
 second_epoch FAULT_CALL=fsync FAULT_AT=2 FAULT_DO=EIO
 check "fsync of the directory: exit status" is $status 1
 check "fsync of the directory: the message" says "saved/net: cannot sync its directory: Input/output error"
-if [ "$within" = 1 ]; then first=middle; else first=trained; fi
-check "fsync of the directory: the new checkpoint" cmp saved/net $first/net
+check "fsync of the directory: the new checkpoint" cmp saved/net middle/net
 check "fsync of the directory: nothing temporary" nothing_temporary
 
 # --- a second Ctrl-C while a file is written or renamed ----------------------------------------------------
 
 logged() { [ "$(grep -c "^$1 " log)" -ge "$2" ]; }
-# stopped_twice CALL AT: the program ends at once and leaves no temporary file, whichever thread is writing.
+# stopped_twice CALL AT: the program ends at once and leaves no temporary file.
 stopped_twice()
 {
     before
@@ -167,10 +160,7 @@ check "ulimit -f: the message" says "File too large"
 check "ulimit -f: the old checkpoint" cmp saved/net old/net
 check "ulimit -f: nothing temporary" nothing_temporary
 
-if [ "$within" = 1 ]; then      # the rest does not depend on the thread that writes
-    expect 2 "--save-every: has no effect without --save" "$train" "${options[@]}" --save-every 5
-    test_done
-fi
+expect 2 "--save-every: has no effect without --save" "$train" "${options[@]}" --save-every 5
 expect 1 "no/such/net: open: No such file or directory" \
     "$train" "${options[@]}" --epochs 1 --save no/such/net
 # A run holds the lock until it ends. Neither a run that was killed nor its files keep the next one out.
@@ -182,7 +172,7 @@ expect 0 "saved/net: this run will overwrite" "$train" "${options[@]}" --epochs 
 expect 0 "" "$train" "${options[@]}" --epochs 1 --resume saved/net --save saved/net
 check "a continued run has no such warning" not grep -q overwrite output
 "$train" "${options[@]}" --epochs 100000 --save saved/net >stdout 2>output &
-until_so 60 grep "== saved\|== saving" stdout
+until_so 60 grep "== saved" stdout
 for other in "--save saved/net" "--save saved/net --resume auto" "--save saved/net.best"; do
     # shellcheck disable=SC2086  # several words
     expect 1 "another run is writing saved/net" "$train" "${options[@]}" --epochs 1 $other

@@ -175,7 +175,7 @@ time_is_over()
     expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}"
     wanted=$(hash_of)
     job=$(submit "$script" "${run[@]}")
-    check "it has saved" until_so 30 says "$job" "saving.*st$"
+    check "it has saved" until_so 30 says "$job" "saved: .*st$"
     on_head scontrol update partitionname=main state=down       # else the job restarts before we change it
     on_head scancel --batch --signal=USR1 "$job"
     check "requeued" until_so 20 says "$job" "requeued"
@@ -226,7 +226,7 @@ deaths()
     expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}" --amp off
     wanted=$(hash_of)
     job=$(submit "$script" "${run[@]}" --amp off)
-    check "it has saved" until_so 30 says "$job" "saving.*st$"
+    check "it has saved" until_so 30 says "$job" "saved: .*st$"
     on_node 2 bash -c 'kill -KILL $(pgrep -f "^$0" | head -1)' "$train"
     check "requeued" until_so 20 says "$job" "status 1.*requeued"
     expect 0 "done" done_with "$job"
@@ -245,7 +245,7 @@ disconnected()
     expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}"
     wanted=$(hash_of)
     job=$(submit -w "$(node_name 1),$(node_name 2)" "$script" "${run[@]}")
-    check "it has saved" until_so 30 says "$job" "saving.*st$"
+    check "it has saved" until_so 30 says "$job" "saved: .*st$"
     "$slurm" disconnect 2
     check "the lost rank is reported" until_so 10 says "$job" "rank [23] of 4 ("
     check "requeued" until_so 40 says "$job" "requeued\|DUE TO"

@@ -35,7 +35,7 @@ epoch_of() { sed -n 's/^{"event":"epoch"\(.*\),"seconds".*/\1/p' "$1"; }
 for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do
     run=("$BUILD/$name/train" "${tiny[@]}")
     [ "$name" = 03_ddp_fork ] && run+=(-n 2)
-    expect 0 "== sav" "${run[@]}" --epochs 1 --save "$name.st" --metrics "$name"
+    expect 0 "== saved" "${run[@]}" --epochs 1 --save "$name.st" --metrics "$name"
     check "$name: the best first" \
         test "$(grep -o "$name.st.*" "$TMP/output" | tr '\n' ' ')" = "$name.st $name.st.best $name.st "
     cp "$name.st.best" first.st
@@ -43,7 +43,7 @@ for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_am
     check "$name: the first of two equally good ones is kept" cmp "$name.st.best" first.st
     check "$name: the other file is the last" not cmp -s "$name.st" first.st
 
-    expect 0 "== sav" "${run[@]}" --max-steps 1 --save half.st
+    expect 0 "== saved" "${run[@]}" --max-steps 1 --save half.st
     expect 0 "epoch 1, step 1" "${run[@]}" --epochs 1 --resume half.st --metrics "$name.half"
     whole=$(epoch_of "$name")
     check "$name: an epoch in two parts" test -n "$whole" -a "$(epoch_of "$name.half")" = "$whole"

@@ -534,8 +534,7 @@ def bench_launch(b):
         table((f"a rank is killed, {kills} times, ms", "median", "largest"), [
             in_ms("until `launch` names it", deaths[0]), in_ms("until all are gone", deaths[1])]),
         table((f"a checkpoint of ResNet-18, {size / 1e6:.1f} MB, ms", f"median of {len(costs)}", "largest"), [
-            in_ms("training waits", [stall for stall, _ in costs]),
-            in_ms("until it is on the disk", [durable for _, durable in costs])]))
+            in_ms("training waits until it is on the disk", costs)]))
 
 
 def in_ms(what, values):
@@ -584,15 +583,13 @@ def one_death(b):
 
 
 def checkpoint_costs(b):
-    """-> bytes of ResNet-18's checkpoint, [(seconds that training waits, seconds until it is on the disk)]"""
+    """-> bytes of ResNet-18's checkpoint, [seconds until it is on the disk]"""
     with tempfile.TemporaryDirectory(dir=b.out) as folder:
         trace = f"{folder}/trace.json"
         run(b.command("04_ddp_launcher", 0, "-b", 256, "--threads", CORES, "--save", f"{folder}/net",
                       "--save-every", 20, "--max-steps", 110, "--trace", trace))
-        (saves,), (writes,) = (spans(trace, name).values() for name in ("save", "write"))
-        size = os.path.getsize(f"{folder}/net")
-    pairs = list(zip(saves, writes))[:5]        # the last save is at the end of the run
-    return size, [(save[1] - save[0], write[1] - save[0]) for save, write in pairs]
+        saves, = spans(trace, "save").values()
+        return os.path.getsize(f"{folder}/net"), [end - begin for begin, end in saves[:5]]
 
 
 def bench_amp(b):

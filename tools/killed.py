@@ -85,7 +85,7 @@ def main():
         sys.exit(f"killed.py: the hashes differ: {killed[-1][1]}, {whole[-1][1]}")
     for seconds, line in killed:
         line = line.strip()
-        if "====" in line or line.startswith(("hint:", "== saving", "lenet,")):
+        if "====" in line or line.startswith(("hint:", "== saved", "lenet,")):
             continue
         line = re.sub(r"^\[[^]]*\] \w+\.c:\d+: ", "", line)
         for i, part in enumerate(wrap(line)):

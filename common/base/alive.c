@@ -40,7 +40,7 @@ void alive_wait_end(void)
     atomic_fetch_sub(&alive()->waiting, 1);
 }
 
-// A thread that writes a checkpoint beside training must not excuse a training thread that hangs.
+// A thread that writes its part of the timeline must not excuse a training thread that hangs.
 static bool is_main_thread(void) { return gettid() == getpid(); }
 
 void alive_outside_begin(void) { atomic_fetch_add(&alive()->outside, is_main_thread()); }

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -28,8 +27,7 @@ typedef struct Claim {
 } Claim;
 static Claim *_Atomic claims;   // the latest first
 
-static pthread_mutex_t writing = PTHREAD_MUTEX_INITIALIZER; // one file at a time
-static char temporary[PATH_MAX];            // the file that is being written
+static char temporary[PATH_MAX];            // the file that is being written: one at a time
 static int temporary_fd;
 static atomic_bool is_there;                // we have created it: a failing program removes it
 
@@ -177,7 +175,6 @@ FILE *replace_open(const char *path, Error *err)
 {
     enum { FLAGS = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };
     check_on_exit(remove_files);
-    pthread_mutex_lock(&writing);
     temporary_fd = -1;
     errno = ENAMETOOLONG;
     if (snprintf(temporary, sizeof temporary, "%s.tmp", path) < (int)sizeof temporary) {
@@ -186,12 +183,10 @@ FILE *replace_open(const char *path, Error *err)
         atomic_store(&is_there, temporary_fd >= 0);
     }
     FILE *file = temporary_fd >= 0 ? fdopen(temporary_fd, "w") : NULL;
-    if (file) {
+    if (file)
         alive_outside_begin();  // writing to a disk has no time limit
-    } else {
+    else
         failed(path, "cannot create a temporary file next to it", directory_hint, err);
-        pthread_mutex_unlock(&writing);
-    }
     return file;
 }
 
@@ -238,6 +233,5 @@ bool replace_commit(FILE *file, const char *path, Error *err)
         ok = failed(path, "cannot sync its directory",
                     "the new file is complete, but a power failure could still undo this", err);
     alive_outside_end();
-    pthread_mutex_unlock(&writing);
     return ok;
 }

@@ -51,65 +51,7 @@ static const StateField state_fields[] = {
 };
 enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
 
-// --- snapshots: the arenas in host memory --------------------------------------------------------
-
-// prefix: begins the names of its tensors, "ddp.momentum." or "".
-static void add_arena(Snapshot *s, const char *prefix, bool buffers, float *device, size_t count)
-{
-    if (count == 0)
-        return;
-    Arena *a = &s->arenas[s->arena_count++];
-    *a = (Arena){ .buffers = buffers, .device = device, .count = count,
-                  .host = host_alloc(count * sizeof(float)) };
-    memset(a->host, 0, count * sizeof(float));
-    snprintf(a->prefix, sizeof a->prefix, "%s", prefix);
-}
-
-// Allocates host memory for the arenas of the model and, if not NULL, the optimizer.
-static void snapshot_begin(Snapshot *s, const Model *model, const Optim *optim)
-{
-    *s = (Snapshot){ .model = model };
-    add_arena(s, "", false, model->params, model->param_count);
-    add_arena(s, "", true, model->buffers, model->buffer_count);
-    for (int i = 0; optim && i < optim->arena_count; i++) {
-        char prefix[32];
-        snprintf(prefix, sizeof prefix, "ddp.%s.", optim->arenas[i].name);
-        add_arena(s, prefix, false, optim->arenas[i].values, model->param_count);
-    }
-}
-
-void snapshot_take(Snapshot *s, const Model *model, const Optim *optim, const TrainState *state)
-{
-    Stream *stream = device_stream(model->device);
-    if (!s->model)
-        snapshot_begin(s, model, optim);
-    for (const Arena *a = s->arenas; a < s->arenas + s->arena_count; a++)
-        copy_to_host(stream, a->host, a->device, a->count * sizeof(float));
-    stream_sync(stream);
-    s->batches_seen = model->batches_seen;
-    s->state = *state;
-}
-
-// The reverse of snapshot_take. state: NULL if the snapshot has none.
-static void snapshot_restore(const Snapshot *s, Model *model, TrainState *state)
-{
-    Stream *stream = device_stream(model->device);
-    for (const Arena *a = s->arenas; a < s->arenas + s->arena_count; a++)
-        copy_to_device(stream, a->device, a->host, a->count * sizeof(float));
-    stream_sync(stream);
-    model->batches_seen = s->batches_seen;
-    if (state)
-        *state = s->state;
-}
-
-void snapshot_free(Snapshot *s)
-{
-    for (int i = 0; i < s->arena_count; i++)
-        host_free(s->arenas[i].host);
-    *s = (Snapshot){ 0 };
-}
-
-// --- contents: a snapshot as the tensors of a file -----------------------------------------------
+// --- a run in host memory, as the tensors of a file ----------------------------------------------
 
 // What a tensor of the file holds.
 typedef struct Item {
@@ -117,79 +59,86 @@ typedef struct Item {
     void *value;                // in torch's layout, as in the file
     const StateField *field;    // a number of the TrainState, or NULL
     const ModelTensor *tensor;  // a tensor of the model, or NULL
-    float *arena;               // the snapshot's arena that holds the tensor; NULL: a counter
+    float *arena;               // the host's copy of its arena; NULL: a counter
 } Item;
 
+typedef struct Arena {
+    float *device, *host;       // the arena, and its copy
+    float *torch;               // its tensors in torch's layout, one after the other
+    size_t bytes;
+} Arena;
+
 typedef struct Contents {
+    Model *model;
+    TrainState state;
+    int64_t batches_seen;
+    Arena arenas[2 + OPTIM_ARENAS];
+    int arena_count;
     StTensor *tensors;          // of the file
     Item *items;                // what each tensor holds
     int count;
-    float *floats;              // the values of the arenas' tensors
 } Contents;
 
 static void add_item(Contents *c, const char *prefix, StTensor tensor, Item item)
 {
     Item *i = &c->items[c->count];
     *i = item;
-    snprintf(i->name, sizeof i->name, "%.31s%.60s", prefix, tensor.name);
+    snprintf(i->name, sizeof i->name, "%s%.60s", prefix, tensor.name);
     tensor.name = i->name;
     tensor.data = i->value;
     c->tensors[c->count++] = tensor;
 }
 
-static void add_state(Contents *c, TrainState *state)
+// The model's parameters, or its buffers, or an arena of the optimizer.
+static void add_arena(Contents *c, const char *prefix, bool buffers, float *device, size_t count)
 {
-    for (const StateField *f = state_fields; f < state_fields + STATE_FIELDS; f++)
-        add_item(c, "",
-                 (StTensor){ f->name, f->real ? "F64" : "I64", 1, .shape = { 1 }, .bytes = 8 },
-                 (Item){ .value = (char *)state + f->offset, .field = f });
+    size_t bytes = count * sizeof(float);
+    const Model *model = c->model;
+    if (count == 0)
+        return;
+    Arena *a = &c->arenas[c->arena_count++];
+    *a = (Arena){ device, host_alloc(bytes), xmalloc(bytes), bytes };
+    memset(a->host, 0, bytes);
+    float *torch = a->torch;
+    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
+        if (t->kind == MODEL_COUNTER || buffers != (t->kind == MODEL_BUFFER))
+            continue;
+        StTensor of_file = { t->name, "F32", t->ndim, .bytes = (size_t)t->count * sizeof *torch };
+        memcpy(of_file.shape, t->shape, sizeof t->shape);
+        add_item(c, prefix, of_file, (Item){ .value = torch, .tensor = t, .arena = a->host });
+        torch += t->count;
+    }
 }
 
-static void add_counters(Contents *c, const Model *model, int64_t *batches_seen)
+// All tensors of a run, without their values. Without `state`, only those of the model.
+static void contents_open(Contents *c, Model *model, const Optim *optim, bool state)
 {
+    size_t most = (size_t)((1 + OPTIM_ARENAS) * model->tensor_count + STATE_FIELDS);
+    *c = (Contents){ .model = model, .tensors = xcalloc(most, sizeof *c->tensors),
+                     .items = xcalloc(most, sizeof *c->items) };
+    for (const StateField *f = state_fields; state && f < state_fields + STATE_FIELDS; f++)
+        add_item(c, "",
+                 (StTensor){ f->name, f->real ? "F64" : "I64", 1, .shape = { 1 }, .bytes = 8 },
+                 (Item){ .value = (char *)&c->state + f->offset, .field = f });
     for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++)
         if (t->kind == MODEL_COUNTER)
             add_item(c, "", (StTensor){ t->name, "I64", 0, .bytes = 8 },
-                     (Item){ .value = batches_seen, .tensor = t });
-}
-
-// Puts the values in floats, and returns the end of those used.
-static float *add_tensors(Contents *c, const Model *model, const Arena *arena, float *floats)
-{
-    for (const ModelTensor *t = model->tensors; t < model->tensors + model->tensor_count; t++) {
-        if (t->kind == MODEL_COUNTER || arena->buffers != (t->kind == MODEL_BUFFER))
-            continue;
-        StTensor of_file = { t->name, "F32", t->ndim, .bytes = (size_t)t->count * sizeof *floats };
-        memcpy(of_file.shape, t->shape, sizeof t->shape);
-        add_item(c, arena->prefix, of_file,
-                 (Item){ .value = floats, .tensor = t, .arena = arena->host });
-        floats += t->count;
+                     (Item){ .value = &c->batches_seen, .tensor = t });
+    add_arena(c, "", false, model->params, model->param_count);
+    add_arena(c, "", true, model->buffers, model->buffer_count);
+    for (int i = 0; optim && i < optim->arena_count; i++) {
+        char prefix[32];
+        snprintf(prefix, sizeof prefix, "ddp.%s.", optim->arenas[i].name);
+        add_arena(c, prefix, false, optim->arenas[i].values, model->param_count);
     }
-    return floats;
 }
 
-// state: include the training state.
-static Contents contents_of(Snapshot *s, bool state)
+static void contents_close(Contents *c)
 {
-    size_t floats = 0;
-    size_t most = (size_t)((1 + s->arena_count) * s->model->tensor_count + STATE_FIELDS);
-    for (int i = 0; i < s->arena_count; i++)
-        floats += s->arenas[i].count;
-    Contents c = { .tensors = xcalloc(most, sizeof *c.tensors),
-                   .items = xcalloc(most, sizeof *c.items),
-                   .floats = xmalloc(floats * sizeof *c.floats) };
-    if (state)
-        add_state(&c, &s->state);
-    add_counters(&c, s->model, &s->batches_seen);
-    float *next = c.floats;
-    for (int i = 0; i < s->arena_count; i++)
-        next = add_tensors(&c, s->model, &s->arenas[i], next);
-    return c;
-}
-
-static void contents_free(Contents *c)
-{
-    free(c->floats);
+    for (Arena *a = c->arenas; a < c->arenas + c->arena_count; a++) {
+        free(a->torch);
+        host_free(a->host);
+    }
     free(c->items);
     free(c->tensors);
 }
@@ -211,24 +160,32 @@ static bool check_item(const Item *item, const char *hint, Error *err)
 
 // --- saving --------------------------------------------------------------------------------------
 
-// Refuses numbers that are not finite, so that the previous file is kept.
-static bool export_contents(const Contents *c, const Model *model, Error *err)
+// Copies all values from the device. Refuses numbers that are not finite, so that the previous file
+// is kept.
+static bool contents_read(Contents *c, const TrainState *state, Error *err)
 {
     static const char diverged[] =
         "the run has diverged: try a smaller --lr or a --warmup; the previous checkpoint is kept";
+    Stream *stream = device_stream(c->model->device);
+    for (const Arena *a = c->arenas; a < c->arenas + c->arena_count; a++)
+        copy_to_host(stream, a->host, a->device, a->bytes);
+    stream_sync(stream);
+    c->state = *state;
+    c->batches_seen = c->model->batches_seen;
     for (const Item *item = c->items; item < c->items + c->count; item++) {
         alive_beat();
         if (item->arena)
-            model_export(model, item->tensor, item->arena, item->value);
+            model_export(c->model, item->tensor, item->arena, item->value);
         if (!check_item(item, diverged, err))
             return false;
     }
     return true;
 }
 
-bool snapshot_write(const Snapshot *s, const char *path, const char *dataset, Error *err)
+bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
+                     const char *dataset, Error *err)
 {
-    const ModelConfig *config = &s->model->config;
+    const ModelConfig *config = &model->config;
     char heads[16];
     snprintf(heads, sizeof heads, "%d", config->gpt.heads);
     const char *const metadata[][2] = {
@@ -236,21 +193,12 @@ bool snapshot_write(const Snapshot *s, const char *path, const char *dataset, Er
         { "ddp.vocabulary", config->vocabulary }, { "ddp.heads", heads },
     };
     Error inner;
-    Contents c = contents_of((Snapshot *)s, true);  // only reads it
-    bool ok = export_contents(&c, s->model, &inner)
-              ? st_write(path, c.tensors, c.count, metadata, s->model->per_row > 1 ? 5 : 3, err)
+    Contents c;
+    contents_open(&c, model, optim, true);
+    bool ok = contents_read(&c, state, &inner)
+              ? st_write(path, c.tensors, c.count, metadata, model->per_row > 1 ? 5 : 3, err)
               : error_set(err, inner.hint, "%.200s: not saved: %.280s", path, inner.text);
-    contents_free(&c);
-    return ok;
-}
-
-bool checkpoint_save(const char *path, const Model *model, const Optim *optim,
-                     const TrainState *state, const char *dataset, Error *err)
-{
-    Snapshot s = { 0 };
-    snapshot_take(&s, model, optim, state);
-    bool ok = snapshot_write(&s, path, dataset, err);
-    snapshot_free(&s);
+    contents_close(&c);
     return ok;
 }
 
@@ -302,7 +250,7 @@ static bool check_type(const StTensor *there, const StTensor *wanted, const StFi
 
 // Reads and checks a file's tensors. Files of old PyTorch versions lack the counters, and files of
 // old versions of ddp.c the newer fields: these become 0.
-static bool import_contents(const Contents *c, const StFile *file, const Model *model, Error *err)
+static bool import_contents(const Contents *c, const StFile *file, Error *err)
 {
     for (int i = 0; i < c->count; i++) {
         const Item *item = &c->items[i];
@@ -311,14 +259,14 @@ static bool import_contents(const Contents *c, const StFile *file, const Model *
         alive_beat();
         if (!there && optional)
             continue;
-        if (!check_type(there, &c->tensors[i], file, model, err))
+        if (!check_type(there, &c->tensors[i], file, c->model, err))
             return false;
         memcpy(item->value, there->data, there->bytes);
         if (!check_item(item, "the run had diverged when this was saved, or the file is damaged; "
                         "take an earlier file", err))
             return false;
         if (item->arena)
-            model_import(model, item->tensor, item->arena, item->value);
+            model_import(c->model, item->tensor, item->arena, item->value);
     }
     return true;
 }
@@ -340,7 +288,7 @@ static bool check_text(const StFile *file, const Model *model, Error *err)
 
 // Fails if the file has tensors that the model does not have: a resnet34 has all tensors of a
 // resnet18, and more.
-static bool check_no_others(const Contents *c, const StFile *file, const Model *model, Error *err)
+static bool check_no_others(const Contents *c, const StFile *file, Error *err)
 {
     for (int i = 0; i < file->count; i++) {
         const char *name = file->tensors[i].name;
@@ -348,29 +296,39 @@ static bool check_no_others(const Contents *c, const StFile *file, const Model *
         for (int j = 0; j < c->count && !known; j++)
             known = strcmp(c->items[j].name, name) == 0;
         if (!known) {
-            error_set(err, "", "tensor %.100s is not part of a %s", name, model->config.arch);
-            return misfit(file, model, err);
+            error_set(err, "", "tensor %.100s is not part of a %s", name, c->model->config.arch);
+            return misfit(file, c->model, err);
         }
     }
     return true;
 }
 
+// The reverse of contents_read, for values that import_contents has checked.
+static void contents_write(const Contents *c, TrainState *state)
+{
+    Stream *stream = device_stream(c->model->device);
+    for (const Arena *a = c->arenas; a < c->arenas + c->arena_count; a++)
+        copy_to_device(stream, a->device, a->host, a->bytes);
+    stream_sync(stream);
+    c->model->batches_seen = c->batches_seen;
+    if (state)
+        *state = c->state;
+}
+
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err)
 {
     StFile file;
-    Snapshot s;
+    Contents c;
     Error inner;
     if (!st_open(&file, path, err))
         return false;
-    snapshot_begin(&s, model, optim);
-    Contents c = contents_of(&s, state != NULL);
-    bool ok = (check_text(&file, model, &inner) && import_contents(&c, &file, model, &inner)
-               && check_no_others(&c, &file, model, &inner))
+    contents_open(&c, model, optim, state != NULL);
+    bool ok = (check_text(&file, model, &inner) && import_contents(&c, &file, &inner)
+               && check_no_others(&c, &file, &inner))
               || error_set(err, inner.hint, "%.200s: %.300s", path, inner.text);
     if (ok)
-        snapshot_restore(&s, model, state);
-    contents_free(&c);
-    snapshot_free(&s);
+        contents_write(&c, state);
+    contents_close(&c);
     st_close(&file);
     return ok;
 }
@@ -465,6 +423,9 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
     args_add(args, ARGS_ROWS(
         { "save", 0, ARG_STRING, &c->save, "FILE",
           "save a checkpoint after each epoch; the best one as FILE.best", .own = true },
+        { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
+          "also save after this many steps in an epoch (0: do not)", .min = 0, .max = 1e9,
+          .needs = "save" },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
           "resume from this checkpoint; auto: from that of --save, if it exists", .own = true },
         { "init", 0, ARG_STRING, &c->init, "FILE",
@@ -483,6 +444,11 @@ void checkpoint_check_options(const Args *args, const CheckpointConfig *c)
         args_reject(args, "resume", "auto needs --save FILE, the file to resume from");
     if (c->evaluate && c->save && !(c->resume && strcmp(c->resume, "auto") == 0))
         args_reject(args, "save", "has no effect with --evaluate");
+}
+
+bool checkpoint_due(const CheckpointConfig *c, const TrainState *state)
+{
+    return c->save_every > 0 && state->global_step % c->save_every == 0;
 }
 
 const char *checkpoint_find(const CheckpointConfig *c)
