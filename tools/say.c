@@ -13,7 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 100 };        // characters in a line at most, on average
+enum {
+    LINE = 100,             // characters in a line at most, on average
+    TOKENS = 256,           // a token is a byte
+    WIDEST = 8192, LONGEST = 4096, LAYERS = 48      // the largest that a run can have
+};
 
 typedef struct Config {
     const char *prompt;
@@ -26,7 +30,7 @@ typedef struct Speaker {
     const Config *config;
     Device *device;
     Model *model;
-    uint8_t bytes[256];     // of each token
+    uint8_t bytes[TOKENS];  // of each token
     int32_t *row;           // a row of a batch: a key, which is not used, and a window of tokens
     float *logits;          // (per_row, classes)
     int length;             // tokens of the text in the window
@@ -34,14 +38,17 @@ typedef struct Speaker {
 
 // --- the model -----------------------------------------------------------------------------------
 
-static const StTensor *tensor_of(const StFile *file, const char *path, const char *name)
+static int size_of(const StFile *file, const char *path, const char *name, int of, int most)
 {
     const StTensor *t = st_find(file, name);
     CHECK(t && t->ndim == 2, "", "%s is not a gpt: tensor %s is missing", path, name);
-    return t;
+    CHECK(1 <= t->shape[of] && t->shape[of] <= most, "", "%s: tensor %s has a size of %lld, which "
+          "is not between 1 and %d", path, name, (long long)t->shape[of], most);
+    return (int)t->shape[of];
 }
 
-// The sizes, which the tensors and their names show.
+// The sizes, which the tensors and their names show. Somebody else may have made the file: this is
+// where its limits are checked, before memory is taken for them.
 static ModelConfig config_of(const StFile *file, const char *path)
 {
     const char *arch = st_metadata(file, "ddp.arch"), *heads = st_metadata(file, "ddp.heads");
@@ -49,18 +56,19 @@ static ModelConfig config_of(const StFile *file, const char *path)
     CHECK(arch && strcmp(arch, "gpt") == 0 && heads && vocabulary,
           "train one: ./ddp run 03 -n 2 -- -a gpt --save words.st",
           "%s: not a checkpoint of a gpt%s%s", path, arch ? ", but of a " : "", arch ? arch : "");
-    const StTensor *tokens = tensor_of(file, path, "transformer.wte.weight");
     ModelConfig c = { .arch = "gpt", .channels = 1, .height = 1, .batch = 1,
-                      .classes = (int)tokens->shape[0], .vocabulary = xstrdup(vocabulary),
-                      .gpt = { .heads = atoi(heads), .width = (int)tokens->shape[1] } };
-    c.per_row = c.width = (int)tensor_of(file, path, "transformer.wpe.weight")->shape[0];
+                      .classes = size_of(file, path, "transformer.wte.weight", 0, TOKENS),
+                      .vocabulary = xstrdup(vocabulary), .gpt = { .heads = atoi(heads) } };
+    c.gpt.width = size_of(file, path, "transformer.wte.weight", 1, WIDEST);
+    c.per_row = c.width = size_of(file, path, "transformer.wpe.weight", 0, LONGEST);
     for (char name[64];; c.gpt.layers++) {
         snprintf(name, sizeof name, "transformer.h.%d.ln_1.weight", c.gpt.layers);
         if (!st_find(file, name))
             break;
     }
-    CHECK(strlen(vocabulary) == 2 * (size_t)c.classes && c.gpt.heads > 0 && c.gpt.layers > 0 &&
-              c.gpt.width % c.gpt.heads == 0, "", "%s: its sizes contradict each other", path);
+    CHECK(strlen(vocabulary) == 2 * (size_t)c.classes && c.gpt.heads > 0 &&
+              0 < c.gpt.layers && c.gpt.layers <= LAYERS && c.gpt.width % c.gpt.heads == 0, "",
+          "%s: its sizes contradict each other", path);
     return c;
 }
 
@@ -126,7 +134,7 @@ static const float *think(Speaker *s)
 static int draw(const Speaker *s, const float *logits, int64_t number)
 {
     int classes = s->model->config.classes, best = 0;
-    double sum = 0, weights[256], temperature = s->config->temperature;
+    double sum = 0, weights[TOKENS], temperature = s->config->temperature;
     for (int i = 1; i < classes; i++)
         best = logits[i] > logits[best] ? i : best;
     if (temperature == 0)
@@ -138,6 +146,16 @@ static int draw(const Speaker *s, const float *logits, int64_t number)
         if ((left -= weights[i]) < 0)
             return i;
     return best;
+}
+
+// A vocabulary may contain what a terminal takes for commands: control characters, also as UTF-8.
+static void print_token(uint8_t byte)
+{
+    static uint8_t last;
+    bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F ||
+                   (last == 0xC2 && 0x80 <= byte && byte < 0xA0);
+    last = control ? ' ' : byte;
+    putchar(last);
 }
 
 // Without a prompt it begins with a new line, if the text has lines, which is not printed.
@@ -153,7 +171,7 @@ static void speak(Speaker *s)
     for (int64_t i = 0; lines < s->config->count && i < (int64_t)LINE * s->config->count; i++) {
         int token = draw(s, think(s), i);
         append(s, token);
-        putchar(s->bytes[token]);
+        print_token(s->bytes[token]);
         if (token == line && ++lines > 0)
             fflush(stdout);
     }
