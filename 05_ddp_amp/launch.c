@@ -188,8 +188,6 @@ static bool wait_to_restart(Launch *l, int start, int *status)
 int main(int argc, char **argv)
 {
     Launch l = { .ranks = 1, .nodes = 1 };
-    for (int fd = 0; fd >= 0 && fd <= STDERR_FILENO;)   // opens stdin, stdout and stderr if closed
-        fd = open("/dev/null", O_RDWR);
     parse(&l, argc, argv);
     set_token(&l);
     bind_place(&l);

@@ -68,7 +68,8 @@ void args_preset(Args *args, const char *option, const char *value, const char *
 
 // Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option
 // (suggesting a similar name), a missing, malformed or out-of-range value, or a positional
-// argument.
+// argument. First of all it opens /dev/null for stdin, stdout and stderr where they are closed, so
+// call it before any file is opened.
 void args_parse(Args *args, int argc, char **argv);
 
 // The numbers of an ARG_LIST; a single number is a count: "2" means 0 and 1. Returns how many.

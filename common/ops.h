@@ -54,7 +54,7 @@ typedef struct StepSettings {
     float smoothing;    // label smoothing in training: the part of a label shared by all classes
     float clip_norm;    // gradients with a larger norm are scaled down to this norm; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
-    int32_t step;       // number of this step, from 1; skipped steps count
+    int64_t step;       // number of this step, from 1; skipped steps count
     int32_t window;     // rows of a batch whose loss is computed in several calls; 0: in one call
 } StepSettings;
 

@@ -7,6 +7,7 @@
 #include "check.h"
 
 #include <float.h>
+#include <stddef.h>
 
 static Stream *beside;
 
@@ -151,7 +152,8 @@ TEST(the_loss_scale_survives_scalars_set)
     Scalars s = read_scalars(scalars);
     EXPECT(s.scale.value == 1024 && s.scale.clean == 5 && s.scale.skipped == 3, "kept: %g, %d, %d",
            s.scale.value, s.scale.clean, s.scale.skipped);
-    EXPECT(memcmp(&s.set, &settings, sizeof settings) == 0, "a value was not set");
+    size_t bytes = offsetof(StepSettings, window) + sizeof settings.window;      // without the padding at the end
+    EXPECT(memcmp(&s.set, &settings, bytes) == 0, "a value was not set");
     EXPECT(s.done == 0 && s.skip == 0 && s.norm == 0, "not 0: %d, %d, %g", s.done, s.skip, s.norm);
     check_ends();
 }
@@ -394,7 +396,7 @@ TEST(clipping)
 // ==== AdamW ======================================================================================
 
 // One update, as torch.optim.AdamW does it, of double arrays. t: its number.
-static void adamw_plain(size_t count, size_t grad_count, const float *grads, double shrink, int t,
+static void adamw_plain(size_t count, size_t grad_count, const float *grads, double shrink, int64_t t,
                         const uint8_t *decays, double *p, double *m, double *v)
 {
     for (size_t i = 0; i < count; i++) {
@@ -402,14 +404,14 @@ static void adamw_plain(size_t count, size_t grad_count, const float *grads, dou
         p[i] *= decays[i / PARAM_ALIGN] ? 1 - 0.05 * 0.1 : 1;
         m[i] = 0.9 * m[i] + (1 - 0.9) * g;
         v[i] = 0.999 * v[i] + (1 - 0.999) * g * g;
-        p[i] -= 0.05 / (1 - pow(0.9, t)) * m[i] / (sqrt(v[i] / (1 - pow(0.999, t))) + 1e-8);
+        p[i] -= 0.05 / (1 - pow(0.9, (double)t)) * m[i] / (sqrt(v[i] / (1 - pow(0.999, (double)t))) + 1e-8);
     }
 }
 
 // Ten steps, of which the fourth and the fifth are skipped. Every third group of parameters does not
 // decay, and the last ones have no gradient. The run begins after `before` updates, with zeros as
 // after the first one, or is as if resumed.
-static void check_adamw(int before, double clip, float size)
+static void check_adamw(int64_t before, double clip, float size)
 {
     enum { COUNT = 313 * PARAM_ALIGN, WITH = 250 * PARAM_ALIGN };
     uint8_t *decays = host_memory(COUNT / PARAM_ALIGN);
@@ -421,7 +423,7 @@ static void check_adamw(int before, double clip, float size)
     const uint8_t *flags = to_device(decays, COUNT / PARAM_ALIGN);
     Scalars *scalars = new_scalars((Scalars){ .scale.value = 1, .scale.skipped = 7 });
     Stats *stats = memory(sizeof *stats);
-    int updates = before;
+    int64_t updates = before;
     for (int step = 0; step < 10; step++) {
         float *grads = random_floats(WITH, 62 + step, size);
         bool bad = step == 3 || step == 4;
@@ -454,6 +456,8 @@ TEST(adamw)
     check_adamw(0, 0.1, 1);
     check_adamw(0, 0, 1e-7f);       // epsilon matters
     check_adamw(1000, 0.5, 1);
+    check_adamw(INT32_MAX - 12, 0, 1);
+    check_adamw(INT64_C(1) << 32, 0, 1);
 }
 
 // ==== Conversion to 16 bits and back =============================================================

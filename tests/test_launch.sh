@@ -177,7 +177,7 @@ for _ in range(100 * rank):
         break
     except ConnectionRefusedError:
         time.sleep(0.1)
-print("python", rank, sys.argv[1:])
+os.write(1, f"python {rank} {sys.argv[1:]}\n".encode())      # one write: lines do not mix
 END
     expect 0 "python 1 ['--epochs', '3']" "$launch" -n 2 -- python3 script.py --epochs 3
     check "rank 0 too" says "^python 0"

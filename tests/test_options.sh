@@ -91,6 +91,18 @@ check "a config file: file and line" test "$(cat "$TMP/output")" = \
     "$TMP/wrong.conf:2: epochs: 'none' is not a whole number from 1 to 1000000"
 check "a config file: no work" test -z "$(ls -A)"
 
+# A program that is started with closed stdin, stdout and stderr prints into no file or socket of its run.
+small=(-a lenet --data synthetic --train-samples 64 --test-samples 16 --threads 1 -b 16 --epochs 1 -p 1)
+for name in 01_single_gpu 02_data_parallel 07_dist_eval; do
+    "$BUILD/$name/train" "${small[@]}" --metrics "$TMP/metrics" --trace "$TMP/trace" <&- >&- 2>&-
+    check "$name, closed: it trains" test $? = 0
+    check "$name, closed: only events in its files" not grep -qvE '^(\{.*\},?|\[)$' "$TMP/metrics" "$TMP/trace"
+    rm "$TMP/metrics" "$TMP/trace"
+done
+"$BUILD/04_ddp_launcher/launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" --metrics "$TMP/metrics" <&- >&- 2>&-
+check "launch, closed: the run ends well" test $? = 0
+expect 0 "restart 2: nothing was saved: from the beginning" env TORCHELASTIC_RESTART_COUNT=2 "$train" "${small[@]}"
+
 # options that cannot be combined
 wrong "--resize: has no effect with --data cifar10" --data cifar10 --resize 40
 wrong "--bad-images: has no effect with --data auto" --bad-images skip

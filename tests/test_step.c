@@ -140,6 +140,7 @@ TEST(adamw_run)
     Error err;
     if (!checkpoint_load(reference_path("lenet.state.safetensors"), model, NULL, NULL, &err))
         FAIL_ERROR(&err);
+    EXPECT(optim_settings(optim, 0.01, INT64_C(1) << 40).step == (INT64_C(1) << 40) + 1, "a long run");
     for (int step = 0; step < file_int(&file, "steps"); step++) {
         StepSettings settings = optim_settings(optim, 0.01, step);
         settings.clip_norm = 1;

@@ -15,6 +15,7 @@ typedef struct State {
     int status;
     int waits;                          // > 0: number of the collective in which it waits
     bool done, outside, stranger;       // outside: waits for a disk; stranger: sends no heartbeats
+    bool apart;                         // has not met the other ranks
     bool elsewhere;                     // watched by a different supervisor
     bool any_time;                      // --timeout 0: never counts as hung
 } State;
@@ -100,6 +101,10 @@ static const struct Case {
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
       .words = "rank 0 of 3 (node1, pid 1000) waits: after epoch 1, step 10; last collective: #2 all_reduce of 5 "
                "(gradients), in backward\n" },
+    { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
+      .words = "hint: --check-collectives stops" },
+    { { { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 1, .apart = true }, { .silent = 3, .waits = 1 } },
+      .status = EXIT_FAILED, .words = "hint: they have not met" },
     { { { .silent = 1, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .words = "" },
     { { { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 1 }, { .silent = 3, .done = true, .ended = 1 } },
       .status = EXIT_FAILED, .words = "rank 2 of 3 (node1, pid 1002) is done: " },
@@ -117,7 +122,8 @@ static void set(int rank, const State *state, bool remote, double now)
     alive_publish(&pages[rank]);
     if (!state->stranger) {
         alive_timeout(state->any_time ? 0 : TIMEOUT);
-        alive_joined();
+        if (!state->apart)
+            alive_joined();
         alive_step(1, 10 + rank);
     }
     if (state->waits)

@@ -3,12 +3,14 @@
 #include "check.h"
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { CONFIGS_MAX = 16 };
 static struct {
@@ -444,7 +446,8 @@ static void read_config(Args *args, const char *path)
         args_reject(args, "config", "%.200s is not a text file: byte %zd is zero", path, length);
     config.reading = path;
     config.line = 0;
-    for (char *rest = length > 0 ? *text : NULL, *line; (line = strsep(&rest, "\n"));) {
+    int mark = length > 0 && strncmp(*text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;   // some editors write it
+    for (char *rest = length > 0 ? *text + mark : NULL, *line; (line = strsep(&rest, "\n"));) {
         config.line++;
         read_line(args, line);
     }
@@ -468,6 +471,17 @@ static void apply_preset(Args *args, const struct ArgsPreset *preset)
     }
 }
 
+// Does a value read back from a line of a file?
+static bool fits_line(const char *value)
+{
+    size_t length = strlen(value);
+    for (size_t i = 0; i < length; i++)
+        if (value[i] == '\n' || (value[i] == '#' && (i == 0 || isspace((unsigned char)value[i - 1]))))
+            return false;
+    return length == 0 || (!isspace((unsigned char)*value) &&
+                           !isspace((unsigned char)value[length - 1]));
+}
+
 // Prints the given options, and defaults as comments.
 static _Noreturn void print_config(const Args *args)
 {
@@ -475,6 +489,9 @@ static _Noreturn void print_config(const Args *args)
         const Option *option = &args->rows[i];
         char value[PATH_MAX];
         value_text(option, value, sizeof value);
+        if (!fits_line(value))
+            args_reject(args, option->name, "a file of options cannot hold '%.100s': it has a space "
+                        "at an end, a line break, or a # after a space", value);
         if (is_value(option))
             printf("%s%s = %s\n", is_given(args, option) ? "" : "# ", option->name, value);
     }
@@ -580,6 +597,8 @@ static void read_configs(Args *args, int argc, char **argv)
 
 void args_parse(Args *args, int argc, char **argv)
 {
+    for (int fd = 0; 0 <= fd && fd <= STDERR_FILENO;)   // a closed one would be our first file's
+        fd = open("/dev/null", O_RDWR);
     args->program = argc > 0 ? argv[0] : NULL;
     if (!args->operands)
         args_add(args, ARGS_ROWS(

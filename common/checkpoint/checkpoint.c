@@ -453,7 +453,11 @@ bool checkpoint_due(const CheckpointConfig *c, const TrainState *state)
 
 const char *checkpoint_find(const CheckpointConfig *c)
 {
-    if (!c->resume || strcmp(c->resume, "auto") != 0)
-        return c->resume;
-    return access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
+    const char *start = getenv("TORCHELASTIC_RESTART_COUNT"), *from = c->resume;
+    if (from && strcmp(from, "auto") == 0)
+        from = access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
+    if (!from && !c->evaluate && start && atoi(start) > 0)
+        WARN("--save FILE --save-every N --resume auto continues from the last checkpoint",
+             "restart %s: nothing was saved: from the beginning", start);
+    return from;
 }

@@ -165,7 +165,7 @@ StepSettings optim_settings(const Optim *optim, double lr, int64_t global_step)
     return (StepSettings){ .lr = lr, .momentum = c->momentum,
                            .weight_decay = c->weight_decay, .nesterov = c->nesterov,
                            .betas = { optim->betas[0], optim->betas[1] },
-                           .step = (int32_t)global_step + 1, .smoothing = c->label_smoothing };
+                           .step = global_step + 1, .smoothing = c->label_smoothing };
 }
 
 void optim_step(Optim *optim, const Scalars *scalars)

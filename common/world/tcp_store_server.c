@@ -126,6 +126,7 @@ static void handshake(TcpStoreServer *s, Peer *p)
     *rank = (Watched){ .alive = rank->alive, .pid = hello->pid, .remote = true,
                        .delay = hello->supervised ? supervisor_delay : 0 };
     memcpy(rank->host, hello->host, sizeof rank->host);
+    memset(rank->alive, 0, sizeof *rank->alive);        // not of a process that it replaces
     answer(p, STORE_WELCOME, &s->self, sizeof s->self);
 }
 

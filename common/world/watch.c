@@ -184,16 +184,19 @@ static bool deadlock(const Watch *w)
 {
     uint64_t most = 0;
     double since = 0, timeout = 0;
+    bool met = true;
     for (const Watched *r = w->ranks; r < w->ranks + w->size; r++) {
         if (!r->alive || r->stopped > 0 || !alive_seen(r->alive) || (r->ended == 0 && !waits(r)))
             return false;
         most = r->alive->begun > most ? r->alive->begun : most;
         since = r->last_beat + r->delay > since ? r->last_beat + r->delay : since;
         timeout = r->alive->timeout;
+        met = met && r->alive->joined;
     }
     if (timeout == 0 || w->now < since + timeout || !watch_lives(w))
         return false;
-    WARN("--check-collectives stops the ranks at the first call that differs; their last calls:",
+    WARN(met ? "--check-collectives stops the ranks at the first call that differs; last calls:"
+             : "they have not met: is the network up, also the loopback (ip -brief address)?",
          "all ranks have been waiting for each other for %.3g s", timeout);
     for (int i = 0; i < w->size; i++) {
         const Alive *page = w->ranks[i].alive;
