@@ -99,7 +99,7 @@ for name in 01_single_gpu 02_data_parallel 07_dist_eval; do
     check "$name, closed: only events in its files" not grep -qvE '^(\{.*\},?|\[)$' "$TMP/metrics" "$TMP/trace"
     rm "$TMP/metrics" "$TMP/trace"
 done
-"$BUILD/04_ddp_launcher/launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" --metrics "$TMP/metrics" <&- >&- 2>&-
+"$BUILD/04_ddp_launcher/launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" <&- >&- 2>&-
 check "launch, closed: the run ends well" test $? = 0
 expect 0 "restart 2: nothing was saved: from the beginning" env TORCHELASTIC_RESTART_COUNT=2 "$train" "${small[@]}"
 

@@ -446,7 +446,7 @@ static void read_config(Args *args, const char *path)
         args_reject(args, "config", "%.200s is not a text file: byte %zd is zero", path, length);
     config.reading = path;
     config.line = 0;
-    int mark = length > 0 && strncmp(*text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;   // some editors write it
+    size_t mark = length > 0 && strncmp(*text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;   // an editor's
     for (char *rest = length > 0 ? *text + mark : NULL, *line; (line = strsep(&rest, "\n"));) {
         config.line++;
         read_line(args, line);
@@ -476,7 +476,8 @@ static bool fits_line(const char *value)
 {
     size_t length = strlen(value);
     for (size_t i = 0; i < length; i++)
-        if (value[i] == '\n' || (value[i] == '#' && (i == 0 || isspace((unsigned char)value[i - 1]))))
+        if (value[i] == '\n' ||
+            (value[i] == '#' && (i == 0 || isspace((unsigned char)value[i - 1]))))
             return false;
     return length == 0 || (!isspace((unsigned char)*value) &&
                            !isspace((unsigned char)value[length - 1]));
@@ -490,8 +491,8 @@ static _Noreturn void print_config(const Args *args)
         char value[PATH_MAX];
         value_text(option, value, sizeof value);
         if (!fits_line(value))
-            args_reject(args, option->name, "a file of options cannot hold '%.100s': it has a space "
-                        "at an end, a line break, or a # after a space", value);
+            args_reject(args, option->name, "a file of options cannot hold '%.100s': it has a "
+                        "space at an end, a line break, or a # after a space", value);
         if (is_value(option))
             printf("%s%s = %s\n", is_given(args, option) ? "" : "# ", option->name, value);
     }

@@ -152,8 +152,9 @@ static bool may_replace(const char *path)
     struct stat file, folder;
     char directory[PATH_MAX];
     split(path, directory);
-    return lstat(path, &file) != 0 || stat(directory, &folder) != 0 || !(folder.st_mode & S_ISVTX) ||
-           geteuid() == 0 || geteuid() == file.st_uid || geteuid() == folder.st_uid;
+    return lstat(path, &file) != 0 || stat(directory, &folder) != 0 ||
+           !(folder.st_mode & S_ISVTX) || geteuid() == 0 || geteuid() == file.st_uid ||
+           geteuid() == folder.st_uid;
 }
 
 bool output_lock(const char *path, OutputKind kind, Error *err)
@@ -166,8 +167,8 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
     if (!output_claim(path, kind, err))
         return false;
     if (!may_replace(path))
-        return error_set(err, "give another file name", "%.400s belongs to another user, and in its "
-                         "directory only that user may replace it", path);
+        return error_set(err, "give another file name", "%.400s belongs to another user, and in "
+                         "its directory only that user may replace it", path);
     if (snprintf(lock, sizeof lock, "%s.lock", path) >= (int)sizeof lock)
         return error_set(err, "", "%.80s...: the path is too long", path);
     if (open_locked(lock) < 0)      // it stays open until the process ends
