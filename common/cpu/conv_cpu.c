@@ -27,6 +27,7 @@ struct Conv {
     DnnMd w;                    // order of the weights in the arena
     DnnMd copy;                 // order of the weights for forward and backward-data: w, or 16-bit
     DnnPrimitive w_for_data;    // copy -> backward-data's order; empty if that is the same
+    DnnPrimitive dy_to_planes;  // y's order -> planes for backward-weights; empty if not needed
     DnnPrimitive dw_to_arena;   // backward-weights' order -> arena; empty if that is the same
     DnnPrimitive import, export;
     DnnPrimitive cast;          // arena -> copy
@@ -36,13 +37,13 @@ struct Conv {
 
 static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
-// oneDNN's fast code needs channels in blocks as wide as its vectors. Images are in planes, and so
-// are values whose channels do not fill blocks.
+// oneDNN's fastest code needs channels in blocks as wide as its vectors. Images are in planes, and
+// so are values whose channels do not fill blocks.
 static int output_block(const Ops *ops, const ConvSpec *s, int h, int w)
 {
-    bool in_blocked = s->x.block == ops->vector || s->x.c <= 3 || is_row(s->x.h, s->x.w);
-    if (s->out_channels % ops->vector == 0 && in_blocked)
-        return ops->vector;
+    bool in_blocked = s->x.block == ops->block || s->x.c <= 3 || is_row(s->x.h, s->x.w);
+    if (ops->block > 1 && s->out_channels % ops->block == 0 && in_blocked)
+        return ops->block;
     return is_row(h, w) ? s->out_channels : 1;
 }
 
@@ -50,8 +51,7 @@ static dnnl_data_type_t type_of(Type type) { return type == TYPE_F32 ? dnnl_f32 
 
 static DnnMd activation_md(Shape s)
 {
-    dnnl_format_tag_t tag = s.block == 16 ? dnnl_nChw16c : s.block == 8 ? dnnl_nChw8c
-                            : s.block == 1 ? dnnl_nchw : dnnl_nhwc;
+    dnnl_format_tag_t tag = s.block == 16 ? dnnl_nChw16c : s.block == 8 ? dnnl_nChw8c : dnnl_nchw;
     return dnn_md(4, (dnnl_dims_t){ s.n, s.c, s.h, s.w }, type_of(s.type), tag);
 }
 
@@ -100,21 +100,32 @@ static void plan_backward_data(Conv *c, const DnnConv *d, dnnl_primitive_desc_t 
     dnn_md_free(wanted);
 }
 
-static void plan_backward_weights(Conv *c, const DnnConv *d, dnnl_primitive_desc_t hint)
+// Without AVX-512, oneDNN has fast code for images of one channel only if y is in planes, too.
+static void plan_backward_weights(Conv *c, DnnConv d, dnnl_primitive_desc_t hint)
 {
-    dnnl_primitive_desc_t desc = dnn_conv_desc(c->ops->engine, d, DNN_BACKWARD_WEIGHTS, hint);
+    Shape planes = c->y;
+    planes.block = 1;
+    DnnMd y = d.y, y_planes = activation_md(planes);
+    dnnl_primitive_desc_t desc = dnn_conv_desc(c->ops->engine, &d, DNN_BACKWARD_WEIGHTS, hint);
+    if (dnn_is_reference(desc) && c->y.block > 1) {
+        DNN_CHECK(dnnl_primitive_desc_destroy(desc));
+        d.y = y_planes;
+        desc = dnn_conv_desc(c->ops->engine, &d, DNN_BACKWARD_WEIGHTS, hint);
+        c->dy_to_planes = dnn_reorder(c->ops->engine, y, y_planes);
+    }
     DnnMd given = dnn_md_copy(dnnl_primitive_desc_query_md(desc, dnnl_query_diff_weights_md, 0));
     if (!c->w)
         c->w = dnn_md_copy(given);
-    if (!same(given, c->w)) {
+    if (!same(given, c->w))
         c->dw_to_arena = dnn_reorder(c->ops->engine, given, c->w);
-        ops_need_scratch(c->ops, floats(given));
-    }
+    ops_need_scratch(c->ops, (c->dw_to_arena.primitive ? floats(given) : 0) +
+                             (c->dy_to_planes.primitive ? shape_count(planes) : 0));
     int arguments[] = { DNNL_ARG_DIFF_DST, DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS,
                         DNNL_ARG_DIFF_BIAS };
-    DnnMd mds[] = { d->y, d->x, given, d->bias };
+    DnnMd mds[] = { d.y, d.x, given, d.bias };
     c->backward_weights = dnn_primitive(c->ops->engine, desc, c->spec.bias ? 4 : 3, arguments, mds);
     dnn_md_free(given);
+    dnn_md_free(y_planes);
 }
 
 // For the backward passes oneDNN chooses the order of the weights.
@@ -141,7 +152,7 @@ static void plan_convolution(Conv *c, const Conv *like)
     if (s->needs_dx)
         plan_backward_data(c, &d, hint);
     d.w = any_f32;
-    plan_backward_weights(c, &d, hint);
+    plan_backward_weights(c, d, hint);
     if (type != TYPE_F32)
         c->cast = dnn_reorder(c->ops->engine, c->w, c->copy);
     c->import = dnn_reorder(c->ops->engine, oihw, c->w);
@@ -219,7 +230,7 @@ void conv_free(Conv *c)
     if (!c)
         return;
     DnnPrimitive *all[] = { &c->forward, &c->backward_data, &c->backward_weights, &c->w_for_data,
-                            &c->dw_to_arena, &c->import, &c->export, &c->cast };
+                            &c->dy_to_planes, &c->dw_to_arena, &c->import, &c->export, &c->cast };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         dnn_primitive_free(all[i]);
     dnn_md_free(c->w);
@@ -332,7 +343,13 @@ void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, fl
     x = ops_widened(c->type, shape_count(c->spec.x), x, &next);
     dy = ops_widened(c->type, shape_count(c->y), rounded_gradient(c, dy), &next);
     bool expands = c->dense && !dense_is_matrix(c->dense);
-    float *to = expands || c->dw_to_arena.primitive ? c->ops->scratch : dw;
+    float *scratch = c->ops->scratch;
+    if (c->dy_to_planes.primitive) {
+        dnn_run(&c->dy_to_planes, c->ops->stream, (void *[]){ (void *)dy, scratch });
+        dy = scratch;
+        scratch += shape_count(c->y);
+    }
+    float *to = expands || c->dw_to_arena.primitive ? scratch : dw;
     dnn_run(&c->backward_weights, c->ops->stream, (void *[]){ (void *)dy, (void *)x, to, dbias });
     if (expands)
         dense_gather(c->dense, to, dw);

@@ -142,6 +142,37 @@ dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, D
 
 #endif
 
+bool dnn_is_reference(const_dnnl_primitive_desc_t desc)
+{
+    const char *name;
+    DNN_CHECK(dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, &name));
+    return strncmp(name, "ref", 3) == 0;
+}
+
+// Whether there is fast code for a 3x3 convolution with such blocks.
+static bool is_fast(dnnl_engine_t engine, dnnl_format_tag_t tag)
+{
+    DnnMd x = dnn_md(4, (dnnl_dims_t){ 1, 32, 8, 8 }, dnnl_f32, tag);
+    DnnMd w = dnn_md(4, (dnnl_dims_t){ 32, 32, 3, 3 }, dnnl_f32, dnnl_format_tag_any);
+    DnnConv conv = { .x = x, .w = w, .y = x, .strides = { 1, 1 }, .pad = { 1, 1 } };
+    dnnl_primitive_desc_t desc[3];
+    bool fast = true;
+    for (DnnPass pass = DNN_FORWARD; pass <= DNN_BACKWARD_WEIGHTS; pass++) {
+        desc[pass] = dnn_conv_desc(engine, &conv, pass, pass == DNN_FORWARD ? NULL : desc[0]);
+        fast = fast && !dnn_is_reference(desc[pass]);
+    }
+    for (int i = 0; i < 3; i++)
+        DNN_CHECK(dnnl_primitive_desc_destroy(desc[i]));
+    dnn_md_free(w);
+    dnn_md_free(x);
+    return fast;
+}
+
+int dnn_best_block(dnnl_engine_t engine)
+{
+    return is_fast(engine, dnnl_nChw16c) ? 16 : is_fast(engine, dnnl_nChw8c) ? 8 : 1;
+}
+
 // --- primitives ----------------------------------------------------------------------------------
 
 dnnl_primitive_attr_t dnn_own_scratch(void)

@@ -22,7 +22,7 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     ops->norm_processes = 1;
     DNN_CHECK(dnnl_engine_create(&ops->engine, dnnl_cpu, 0));
     DNN_CHECK(dnnl_stream_create(&ops->stream, ops->engine, dnnl_stream_default_flags));
-    ops->vector = (int)dnnl_get_effective_cpu_isa() >= (int)dnnl_cpu_isa_avx512_core ? 16 : 8;
+    ops->block = dnn_best_block(ops->engine);
     return ops;
 }
 

@@ -7,7 +7,7 @@ struct Ops {
     Device *device;
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    int vector;             // the best block on this processor: 16 with AVX-512, else 8
+    int block;              // channels in a block: dnn_best_block
     float *scratch;         // for one operation at a time: reordered weights
     size_t scratch_count;
     float *wide;            // for one emulated operation at a time: its inputs and outputs, in f32
