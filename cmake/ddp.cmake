@@ -118,7 +118,7 @@ find_package(JPEG REQUIRED)
 find_package(PNG REQUIRED)
 set(DDP_FORMATS ddp::JANSSON ZLIB::ZLIB JPEG::JPEG PNG::PNG)     # of the files that are read
 find_package(OpenMP REQUIRED COMPONENTS C)
-find_package(MPI QUIET COMPONENTS C)
+find_package(MPI REQUIRED COMPONENTS C)
 find_package(CUDAToolkit QUIET)
 set(CUDA_MISSING "")
 if(NOT CUDAToolkit_FOUND)
@@ -171,12 +171,7 @@ endfunction()
 
 ddp_objects(ddp_base "base;data;model;checkpoint" "${DDP_FORMATS}")
 
-# Ranks: processes that find each other and communicate. Without MPI its calls are there, and fail.
-if(NOT MPI_C_FOUND)
-    add_library(ddp_mpi INTERFACE)
-    target_include_directories(ddp_mpi INTERFACE "${DDP_ROOT}/common/world/without_mpi")
-    add_library(MPI::MPI_C ALIAS ddp_mpi)
-endif()
+# Ranks: processes that find each other and communicate.
 ddp_objects(ddp_world "world;comm" "ZLIB::ZLIB;MPI::MPI_C")
 if(NOT GLOO_MISSING)
     ddp_objects(ddp_gloo comm/gloo ddp::GLOO)
@@ -315,10 +310,6 @@ function(ddp_report)
             message(STATUS "${backend} backend: all steps")
         endif()
     endforeach()
-    if(NOT MPI_C_FOUND)
-        ddp_missing(mpi "Open MPI")
-        message(STATUS "mpirun: left out: ${mpi}; every other launcher can start the steps")
-    endif()
     list(JOIN DDP_BACKENDS " " backends)
     file(WRITE "${CMAKE_BINARY_DIR}/backends" "${backends}\n")      # for ./ddp
     if(NOT DDP_BACKENDS)

@@ -310,34 +310,6 @@ static int barrier_holds(void *arg, const World *world)
     return test_failed > 0 || test_passed == 0;
 }
 
-// --- the rank for which the others wait ----------------------------------------------------------
-
-// Rank 1 enqueues all its calls before the first one can end, and rank 0 waits for each. Both must
-// count the same steps: at the end they gather the times of all.
-static int counts_steps_when_enqueued(void *arg, const World *world)
-{
-    double sum = 1;
-    Device *device = device_open(0, 1);
-    Comm *comm = comm_new(world, device, "late", NULL);
-    Stream *stream = stream_new_beside(device, "late");
-    if (world->rank == 0)
-        store_get(world, "enqueued", &(char){ 0 }, 1);
-    for (int step = 1; step <= LATE_LEAST; step++) {
-        comm_all_reduce(comm, stream, &sum, 1, COMM_F64);
-        if (world->rank == 0)
-            stream_sync(stream);
-        alive_step(1, step);
-    }
-    if (world->rank == 1)
-        store_put(world, "enqueued", "", 1);
-    stream_sync(stream);
-    EXPECT_EQ_INT(comm->late.steps, LATE_LEAST);
-    comm_free(comm);
-    stream_free(stream);
-    device_close(device);
-    return test_failed > 0 || test_passed == 0;
-}
-
 TEST(every_number_of_ranks)
 {
     for (int size = 1; size <= 4; size++) {
@@ -346,11 +318,6 @@ TEST(every_number_of_ranks)
         EXPECT_EQ_INT(ranks_run(size, beside_each_other, NULL), 0);
     }
     EXPECT_EQ_INT(ranks_run(3, every_collective, &(Case){ 1500, .checked = true }), 0);
-}
-
-TEST(late_ranks)
-{
-    EXPECT_EQ_INT(ranks_run(2, counts_steps_when_enqueued, NULL), 0);
 }
 
 TEST(barrier_waits_for_all)

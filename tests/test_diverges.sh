@@ -106,15 +106,6 @@ fails 1 ./apart -n 3 --bucket-mb 0 --max-steps 5
 says "the ranks have diverged: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
 lines 3
 
-# --- a late rank ---------------------------------------------------------------------------------
-
-step="    forward_backward(job, job->batch);"
-check "late: builds" build_with late 03_ddp_fork train.c "$step" \
-    "if (job->world.rank == 1) { extern int usleep(unsigned); usleep(30000); } $step"
-expect 0 "weight hash" ./late -n 3 "${small[@]}" --train-samples 1440 --epochs 1
-check "the rank that is late in each step is named" \
-    grep -qE "waited for rank 1 in [0-9]+ % of the steps, [0-9.]+ ms of [0-9.]+ ms" "$TMP/output"
-
 # --- a long evaluation ---------------------------------------------------------------------------
 
 # Rank 0 evaluates for longer than --timeout.

@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
@@ -62,20 +61,6 @@ TEST(a_signal_does_not_interrupt_a_read)
     EXPECT_EQ_INT(status, 0);
     close(ends[0]);
     close(ends[1]);
-}
-
-static void fault_with_limit(const void *unused)
-{
-    setrlimit(RLIMIT_AS, &(struct rlimit){ (rlim_t)1 << 46, (rlim_t)1 << 46 });
-    interrupt_install(false);
-    raise(SIGSEGV);
-}
-
-// With a limit on memory, the last line of a process that dies of a null pointer names the limit.
-TEST(a_fault_with_limited_memory_is_explained)
-{
-    EXPECT_EQ_INT(test_child(fault_with_limit, NULL), 128 + SIGSEGV);
-    EXPECT_HAS(test_said, "perhaps because memory ran out");
 }
 
 static void *send_signal(void *arg)

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 // Atomic, not only sig_atomic_t: two signals may be handled at once, in two threads.
@@ -25,24 +24,6 @@ static void on_signal(int signal)
     errno = kept;
 }
 
-// A library that gets no memory may use a null pointer.
-static void on_fault(int signal)
-{
-    static const char said[] =
-        "segmentation fault, perhaps because memory ran out: `ulimit -v` shows its limit\n";
-    ssize_t written = write(STDERR_FILENO, said, sizeof said - 1);
-    (void)written;              // stderr may be closed
-    raise(signal);              // SA_RESETHAND: now it ends the process
-}
-
-static void explain_faults(void)
-{
-    struct rlimit memory;
-    if (getrlimit(RLIMIT_AS, &memory) == 0 && memory.rlim_cur != RLIM_INFINITY)
-        sigaction(SIGSEGV, &(struct sigaction){ .sa_handler = on_fault,
-                                                .sa_flags = SA_RESETHAND | SA_ONSTACK }, NULL);
-}
-
 // The handler needs its own stack: oneDNN's matrix products set the stack pointer to the start of a
 // block from malloc, and a handler on that "stack" would overwrite the heap below the block.
 static void use_own_stack(void)
@@ -55,7 +36,6 @@ void interrupt_install(bool speak)
 {
     speaks = speak;
     use_own_stack();
-    explain_faults();
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK };
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);

@@ -27,11 +27,8 @@ typedef struct Call {
     uint64_t number;        // among this communicator's calls, from 1; sends and receives count
                             // separately: only two ranks make them. 0: made by --check-collectives
     uint64_t place;         // among this process's calls, from 1
-    int64_t step;           // in which it was made, with its epoch: the same on all ranks
     const char *section;    // the span of the timeline in which it was made, or ""
 } Call;
-
-enum { LATE_STEPS = 1024, LATE_LEAST = 50 };    // steps: kept; needed for a verdict
 
 struct Comm {
     int rank, size;
@@ -44,12 +41,6 @@ struct Comm {
     // true, and calls are not counted.
     void (*check)(Comm *comm, Stream *stream, const Call *call);
     bool checking;
-    struct {
-        double first, begun;    // s: when the first and the latest all-reduce began
-        int64_t step;           // of the latest one
-        int steps;              // that had an all-reduce
-        float ms[LATE_STEPS];   // how long they took, per step; the last ones of a long run
-    } late;
     struct Backend *backend;    // the library's communicator, and what the backend needs beside it
 };
 
@@ -73,9 +64,6 @@ void call_end(Comm *comm, Stream *stream, const Call *call);
 // only enqueued, trace_end replaces call_work_end.
 void call_work_begin(Comm *comm, const Call *call);
 void call_work_end(Comm *comm, const Call *call);
-
-// On rank 0: reports the rank for which the others waited in most steps. ms: each rank's late.ms.
-void late_report(const Comm *comm, const float *ms);
 
 // Call it if the library reports in `text` that a rank is gone. call: the current one; NULL: while
 // connecting. The parent process reports which rank died and why, and ends this one. So this

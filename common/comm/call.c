@@ -3,7 +3,6 @@
 #include "comm/backend.h"
 #include "alive.h"
 #include "check.h"
-#include "clock.h"
 #include "interrupt.h"
 #include "trace.h"
 
@@ -70,7 +69,6 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
           call->peer, comm->size - 1, comm->rank);
     static _Atomic uint64_t calls;
     call->place = ++calls;
-    call->step = alive_here()->epoch << 32 | alive_here()->step;
     call->section = trace_section();
     alive_wait_begin(); // a stream without its own thread makes the call in this one
     if (!comm->checking) {
@@ -119,27 +117,12 @@ void call_work_begin(Comm *comm, const Call *call)
     snprintf(joined, sizeof joined, "%s #%" PRIu64, comm->name, call->number);
     trace_begin_call(span, call->number && !is_pair(call) ? joined : NULL);
     alive_collective_begin(call->place, comm->name, name, (int64_t)call->count, call->section);
-    comm->late.begun = clock_now();
-}
-
-// Sums up the time of all-reduces in each step: it includes the wait for the last rank.
-static void late_add(Comm *comm, const Call *call)
-{
-    double now = clock_now();
-    if (comm->late.steps == 0)
-        comm->late.first = now;
-    if (comm->late.steps == 0 || call->step != comm->late.step)
-        comm->late.ms[comm->late.steps++ % LATE_STEPS] = 0;
-    comm->late.step = call->step;
-    comm->late.ms[(comm->late.steps - 1) % LATE_STEPS] += (float)(1e3 * (now - comm->late.begun));
 }
 
 void call_work_end(Comm *comm, const Call *call)
 {
     alive_collective_end();
     trace_end();
-    if (call->kind == CALL_ALL_REDUCE)
-        late_add(comm, call);
 }
 
 // --- a rank is lost ------------------------------------------------------------------------------

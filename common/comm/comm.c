@@ -147,15 +147,7 @@ void comm_free(Comm *comm)
     if (!comm)
         return;
     double silence = atomic_load(&alive_here()->timeout);
-    const char *error = wait_for_ranks(comm, &(Call){ .kind = CALL_FREE },
-                                       silence > 0 ? silence + 10 : 0);
-    if (!error && comm->size > 1 && comm->late.steps >= LATE_LEAST) {
-        float *ms = gather_host(comm, device_stream(comm->device), comm->late.ms,
-                                sizeof comm->late.ms);
-        if (comm->rank == 0)
-            late_report(comm, ms);
-        free(ms);
-    }
+    wait_for_ranks(comm, &(Call){ .kind = CALL_FREE }, silence > 0 ? silence + 10 : 0);
     backend_free(comm);
     free(comm);
 }
