@@ -50,6 +50,7 @@ wrong() { printf '%s\n\n' "$1" >>$page; complaints+=("$2"); }
 
 complaints=()
 echo "# A page" >$page
+wrong '    weight hash: 0123456789abcdef' 'a hash depends on the processor: show that those of two runs are equal'
 wrong '[x](nowhere.md)' 'the link nowhere.md leads nowhere'
 wrong '[x](concepts.md#buckets)' 'the link concepts.md#buckets: there is no such heading'
 wrong '[x](/etc/passwd)' 'the link /etc/passwd is a path of one machine'

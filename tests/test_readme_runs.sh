@@ -164,7 +164,8 @@ no() { not_so "$file:$line: $command: $1"; }
 # A line without what differs from run to run and from machine to machine.
 shape()
 {
-    sed -E 's/127\.0\.0\.\[?[0-9]+(-[0-9]+)?\]?/node/g; s/[0-9a-f]{16}/#/g
+    sed -E 's/^( *weight hash: )([0-9a-f]{16}|\.\.\.)$/\1#/
+        s/127\.0\.0\.\[?[0-9]+(-[0-9]+)?\]?/node/g; s/[0-9a-f]{16}/#/g
         s/[0-9]+(\.[0-9]+)?(e[-+][0-9]+)?|\bnan\b|\binf\b/#/g
         s/host [a-z0-9#-]+/host/
         s/^[a-z]+#?, # parameters \| [a-z0-9#-]+ \([^)]*\), /network, data, /
