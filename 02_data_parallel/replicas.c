@@ -15,12 +15,12 @@
 // them up and runs the optimizer, the others idle.
 //
 // A phase ends when all devices have finished it: each thread waits for its own device and then for
-// the other threads (threads.h). So no thread reads data before it is written, and each phase can
+// the other threads (team.h). So no thread reads data before it is written, and each phase can
 // be timed. A device that finishes early idles.
 #include "replicas.h"
 #include "check.h"
 #include "clock.h"
-#include "threads.h"
+#include "team.h"
 #include "trace.h"
 
 #include <stdlib.h>

@@ -62,7 +62,7 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
 void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
                       int64_t steps_per_epoch);
 
-// Claims the files of --save for this run, before any work (base/output.h). Fails if a different
+// Claims the files of --save for this run, before any work (output.h). Fails if a different
 // run saves to them, or if they cannot be written. Warns if this run, which resumes from `from` (or
 // NULL: from nothing), will replace the checkpoint of a different run.
 bool checkpoint_claim(const char *save, const char *from, Error *err);

@@ -68,6 +68,9 @@ int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or quotes: "airplane", "a", "0x0a". NULL if the set has no
 // names (CIFAR-100, synthetic).
 const char *data_class_name(const Data *data, int label);
+// Of a folder of pictures: the path of sample `id`'s file in the tree, without commas, quotes and
+// control characters.
+void picture_file(const Dataset *set, int id, char *out, size_t size);
 
 // --- batches -------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-// threads.h - additional threads, and teams of them. Only the main thread handles signals.
+// threads.h - additional threads. Only the main thread handles signals.
 #pragma once
 #include <pthread.h>
 
@@ -8,11 +8,6 @@ pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what);
 
 int core_count(void);   // cores in this process's affinity mask
 
-// A team calls the same function in all its threads at the same time, each with its own index.
-typedef struct Team Team;
-
-// A team of `count`: the caller is number 0, and each of the others gets a thread.
-Team *team_new(int count);
-// Calls part(arg, i) once in each thread; returns when all have returned.
-void team_run(Team *team, void (*part)(void *arg, int i), void *arg);
-void team_free(Team *team);
+// Starts OpenMP's threads for parallel regions of this size, with all signals blocked: the main
+// thread handles signals, since it has a stack for them (interrupt.c).
+void threads_start_openmp(int threads);

@@ -1,6 +1,6 @@
 // test_output.c - claiming the files of a run, and replacing files that others have left or planted.
 // (test_save_fails.sh tests a failing disk.)
-#include "base/output.h"
+#include "output.h"
 #include "test.h"
 #include <fcntl.h>
 #include <signal.h>

@@ -3,7 +3,7 @@
 #include "alive.h"
 #include "check.h"
 #include "clock.h"
-#include "base/output.h"
+#include "output.h"
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 //                               the next save replaces
 //   rename it to path           the old one or the new one
 //   fsync the directory         the new one, even after a power failure
-#include "base/output.h"
+#include "output.h"
 #include "alive.h"
 
 #include <errno.h>

@@ -13,7 +13,7 @@
 #include "alive.h"
 #include "check.h"
 #include "clock.h"
-#include "base/output.h"
+#include "output.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -8,7 +8,7 @@
 //   __metadata__: format "pt", ddp.arch, ddp.dataset; of a gpt, ddp.vocabulary and ddp.heads
 #include "checkpoint.h"
 #include "alive.h"
-#include "base/output.h"
+#include "output.h"
 #include "checkpoint/safetensors.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 // safetensors.c - reads and writes safetensors files. Nothing in a file is trusted.
 #include "checkpoint/safetensors.h"
 #include "alive.h"
-#include "base/output.h"
+#include "output.h"
 
 #include <errno.h>
 #include <fcntl.h>

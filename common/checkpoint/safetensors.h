@@ -28,7 +28,7 @@ typedef struct StFile {
 } StFile;
 
 // Writes the tensors in this order: large elements first, so that all are aligned. After a crash,
-// either the old or the new file is there, complete (base/output.h).
+// either the old or the new file is there, complete (output.h).
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 

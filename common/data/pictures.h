@@ -33,5 +33,3 @@ void picture_tools_free(PictureTools *tools);
 // augment has crop and flip, else the centre. The same seed, epoch and id give the same bytes.
 bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
                   PictureTools *tools, uint8_t *out, Error *err);
-// The file's path in the tree for CSV files: without commas, quotes and control characters.
-void picture_file(const Dataset *set, int id, char *out, size_t size);

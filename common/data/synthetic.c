@@ -14,6 +14,7 @@
 #include "threads.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,6 @@ typedef struct Job {
     int8_t *patterns;       // (classes, channels, size, stride): twice side by side, for shifting
     Dataset *set;
     uint32_t purpose;
-    int threads;
 } Job;
 
 // --- patterns ------------------------------------------------------------------------------------
@@ -142,13 +142,13 @@ static void image_make(const Job *job, int index)
     job->set->labels[index] = label;
 }
 
-// One thread's share of the images.
-static void images_make(void *arg, int index)
+static void images_make(Job *job, Dataset *set, uint32_t purpose)
 {
-    const Job *job = arg;
-    int begin = (int)((int64_t)job->set->count * index / job->threads);
-    int end = (int)((int64_t)job->set->count * (index + 1) / job->threads);
-    for (int i = begin; i < end; i++) {
+    job->set = set;
+    job->purpose = purpose;
+    threads_start_openmp(omp_get_max_threads());
+#pragma omp parallel for schedule(static)
+    for (int i = 0; i < set->count; i++) {
         image_make(job, i);
         if (i % 64 == 0)
             alive_beat();
@@ -167,18 +167,12 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
         !dataset_alloc(&data->test, test_count, CHANNELS, size, size, err))
         return false;
 
-    Job job = { .seed = (uint64_t)seed, .size = size, .threads = core_count() };
+    Job job = { .seed = (uint64_t)seed, .size = size };
     job.patterns = xcalloc((size_t)CLASSES * CHANNELS * size, pattern_stride(size));
     for (int class = 0; class < CLASSES; class++)
         pattern_make(&job, class);
-    Team *team = team_new(job.threads);
-    job.set = &data->train;
-    job.purpose = FOR_TRAIN;
-    team_run(team, images_make, &job);
-    job.set = &data->test;
-    job.purpose = FOR_TEST;
-    team_run(team, images_make, &job);
-    team_free(team);
+    images_make(&job, &data->train, FOR_TRAIN);
+    images_make(&job, &data->test, FOR_TEST);
     free(job.patterns);
     // These determine each image, except that machines may round a pixel of a pattern differently.
     data_checksum(data, (int64_t[]){ seed, size }, 2 * sizeof seed);

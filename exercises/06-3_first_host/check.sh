@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # The function must find the first host of lists that Slurm writes, and return for lists that Slurm never writes.
 # fails with: it returns the first host of each list
-harness check.c slurm.c
+harness check.c slurm.c rendezvous_file.c
 lists='gpu7                        gpu7
 gpu7,gpu8                   gpu7
 a.cluster.example           a.cluster.example

@@ -1,7 +1,6 @@
 // eval_result.c - counts predictions, prints the results of an evaluation and writes its file.
 #include "eval_result.h"
-#include "base/output.h"
-#include "data/pictures.h"
+#include "output.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@ typedef struct ResultConfig {
     const char *predictions;    // file, or NULL
 } ResultConfig;
 void result_options(Args *args, ResultConfig *config);
-// Claims the file: fails if it cannot be written (base/output.h).
+// Claims the file: fails if it cannot be written (output.h).
 bool result_claim(const ResultConfig *config, Error *err);
 
 typedef struct Result {

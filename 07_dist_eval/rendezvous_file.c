@@ -1,0 +1,84 @@
+#include "rendezvous_file.h"
+#include "check.h"
+#include "interrupt.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define TITLE "ddp.c rendezvous\n"      // then the run, the token, and rank 0's place
+
+static char left_at[4096];
+static struct stat left;
+
+// Async-signal-safe: it also runs when a signal ends the process.
+void rendezvous_file_remove(void)
+{
+    struct stat there;
+    if (left_at[0] && lstat(left_at, &there) == 0 && there.st_ino == left.st_ino)
+        unlink(left_at);
+    left_at[0] = '\0';
+}
+
+void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
+{
+    snprintf(left_at, sizeof left_at, "%.4000s.XXXXXX", path);
+    int file = mkostemp(left_at, O_CLOEXEC);        // makes it 0600
+    bool good = file >= 0 && fstat(file, &left) == 0;
+    interrupt_install(false);
+    check_on_exit(rendezvous_file_remove);
+    good = good && dprintf(file, TITLE "%s\n%s\n%s %d\n", c->run, c->token, c->place.address,
+                           c->place.port) > 0;
+    good = good && fsync(file) == 0 && rename(left_at, path) == 0;
+    CHECK(good, "--rendezvous needs a path on a disk that all machines see", "cannot write %s: %s",
+          path, strerror(errno));
+    close(file);
+    left_at[strlen(path)] = '\0';       // its name is now `path`
+}
+
+// An NFS client may remember for a minute that there was no such file. Opening the directory makes
+// it ask the server again.
+static void refresh(const char *path)
+{
+    char copy[4096];
+    snprintf(copy, sizeof copy, "%s", path);
+    DIR *directory = opendir(dirname(copy));
+    if (directory)
+        closedir(directory);
+}
+
+// False: it is not there yet.
+static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
+{
+    char run[STORE_NAME] = "";
+    FILE *in = fopen(path, "re");
+    if (!in)
+        return error_set(err, "", "%.300s: %s", path, strerror(errno));
+    int read = fscanf(in, TITLE "%63[^\n] %79s %15s %d", run, c->token, c->place.address,
+                      &c->place.port);
+    fclose(in);
+    if (read != 4)
+        return error_set(err, "choose another path", "%s exists, but is not a rendezvous file",
+                         path);
+    return strcmp(run, c->run) == 0 ||
+           error_set(err, "choose another path, or wait until that run has ended",
+                     "%s belongs to the run '%.80s', but this is the run '%s'", path, run, c->run);
+}
+
+void rendezvous_file_read(const char *path, TcpStoreConfig *c)
+{
+    Error err;
+    double waited = 0, pause = 0.02;    // it doubles: thousands of ranks may look
+    for (; !read_file(path, c, &err); waited += pause, pause = pause < 0.5 ? 2 * pause : pause) {
+        CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has waited %.3g s "
+              "for rank 0's file: %s", c->rank, c->size, c->timeout, err.text);
+        refresh(path);
+        interrupt_leave();
+        usleep((useconds_t)(1e6 * pause));
+    }
+}

@@ -1,0 +1,19 @@
+// rendezvous_file.h - a file on a disk that all machines share. It holds the address of rank 0 and
+// the run's token.
+//
+//   rank 0   listens | writes the file | meets ... all are there | removes it
+//   others   look ...................| read it | meet
+//
+// The file names its run: ranks ignore a file of an earlier run, and the next rank 0 replaces it.
+// Only the user may read it (0600). A killed process leaves its file.
+#pragma once
+#include "tcp_store.h"
+
+// For rank 0, after tcp_bind. The file appears in one rename, so no rank reads half of it.
+// Ends the program if it cannot be written.
+void rendezvous_file_write(const char *path, const TcpStoreConfig *config);
+void rendezvous_file_remove(void);      // unless another run has replaced it, or there is none
+
+// Waits for this run's file, and fills in place and token. If it does not appear within the
+// config's timeout, fails and reports what was there instead.
+void rendezvous_file_read(const char *path, TcpStoreConfig *config);
