@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 300
+# The nodes of a recorded step on the simulated GPU: at most two more than at 8d380f2. A GPU takes one or two
+# microseconds for each node, however little it computes, and at 32x32 pixels a node of ResNet-18 computes little.
+. "$SRC/tests/test.sh"
+. "$SRC/tests/fake.sh"
+export FAKE_NODES=1
+
+# nodes WANTED STEP [OPTIONS]: each of the loader's four buffers has its own recording, made when it is used again.
+nodes()
+{
+    local wanted=$1 program=$tree/fake/$2/train most
+    shift 2
+    expect 0 "recorded a graph of" "$program" -b 2 --train-samples 10 --test-samples 1 --epochs 1 "$@"
+    most=$(sed -n 's/^recorded a graph of \([0-9]*\) nodes$/\1/p' output | sort -n | tail -1)
+    check "$most nodes, $wanted at 8d380f2: $*" test "$most" -le $((wanted + 2))
+}
+resnet=(-a resnet18 --data synthetic)
+gpt=(-a gpt --data "text:$SRC/LICENSE" --layers 2 --heads 2 --width 16 --block 16)
+nodes 151 01_single_gpu "${resnet[@]}"
+nodes 174 07_dist_eval "${resnet[@]}" --amp fp16
+nodes 106 01_single_gpu "${gpt[@]}"
+nodes 112 07_dist_eval "${gpt[@]}" --amp fp16
+test_done
