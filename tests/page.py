@@ -1,12 +1,13 @@
-"""page.py LAUNCH TRAIN [browser] - the page of a run: over HTTP, or in a headless Chromium.
+"""page.py LAUNCH TRAIN [browser [RANKS KILLS]] - the page of a run: over HTTP, or in a headless Chromium.
 
-Three ranks train, one is paused and killed through the page, and the run restarts and ends with the hash of an
-undisturbed run.
+Three ranks (four in the browser) train, one is paused and killed through the page, and the run restarts and ends with the
+hash of an undisturbed run. With RANKS and KILLS only these kills are tried, one after the other.
 """
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -32,14 +33,15 @@ def expect(what, holds, more=""):
 class Run:
     """A run with its page, in an empty folder of its own."""
 
-    def __init__(self, name, samples, watch=True):
+    def __init__(self, name, samples, watch=True, ranks=3):
         os.makedirs(f"{name}/files")
-        server = f"python3 '{TOOLS}/watch.py' $$ files/trace files/metrics files </dev/null >/dev/null & "
+        server = f"(ulimit -n 90; exec python3 '{TOOLS}/watch.py' $$ files/trace files/metrics files) </dev/null >/dev/null & "
         server = server if watch else ""
+        self.out = open(f"{name}/out", "w+", encoding="utf-8")      # a pipe would fill
         self.process = subprocess.Popen(
-            ["bash", "-c", f'{server}exec "$@"', "-", LAUNCH, "--max-restarts", "2", "-n", "3", "--", TRAIN, *OPTIONS,
+            ["bash", "-c", f'{server}exec "$@"', "-", LAUNCH, "--max-restarts", "3", "-n", str(ranks), "--", TRAIN, *OPTIONS,
              str(samples), "--trace", "files/trace", "--metrics", "files/metrics"],
-            cwd=name, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            cwd=name, text=True, stdout=self.out, stderr=subprocess.PIPE)
         self.name, self.address, self.port = name, None, None
         while watch and not self.address:
             found = re.search(r"http://127\.0\.0\.1:(\d+)/[\w-]{22}/", self.process.stderr.readline())
@@ -48,7 +50,9 @@ class Run:
 
     def end(self):
         """-> exit status, weight hash"""
-        out, err = self.process.communicate(timeout=60)
+        _, err = self.process.communicate(timeout=60)
+        self.out.seek(0)
+        out = self.out.read()
         found = re.search("weight hash: (.*)", out)
         expect("there is a hash", found or self.process.returncode, err)
         return self.process.returncode, found and found[1]
@@ -79,6 +83,23 @@ def messages(address):
             yield json.loads(line[6:])
 
 
+def forgetting():
+    """The page's own files keep the last minutes only; everything is read."""
+    sys.path.insert(0, TOOLS)
+    import watch
+    watch.MINUTES = 0
+    with open("grows", "wb", buffering=0) as file:
+        tail = watch.Tail("grows", True)
+        for i in range(4):
+            tail.marks.clear()
+            file.write(b"".join(b'{"ph":"B","ts":%d}\n' % (1000000 + i) for _ in range(100000)))
+            expect("every line is read", sum(event["ts"] == 1000000 + i for event in tail.read()) == 100000)
+            time.sleep(0.01)
+            expect("no more", not list(tail.read()))
+        expect("the disk has little of it", os.fstat(file.fileno()).st_blocks * 512 < os.fstat(file.fileno()).st_size / 2,
+               os.fstat(file.fileno()))
+
+
 def over_http(wanted):
     run = Run("killed", 2400)
     local = f"0100007F:{run.port:04X}"
@@ -90,6 +111,13 @@ def over_http(wanted):
         expect(f"{path} needs the token", ask(base + path) == 404)
     expect("so has a signal", ask(f"{base}/wrong-token/1/KILL", b"") == 404)
     expect("the page is there", ask(run.address) == 200)
+    idle = [socket.socket() for _ in range(120)]        # more than it may have files
+    for connection in idle:
+        connection.connect_ex(("127.0.0.1", run.port))
+    time.sleep(0.3)
+    for connection in idle:
+        connection.close()
+    expect("many idle connections do not end it", ask(run.address) == 200)
     spans, states, joined, sent, first, hashes = 0, None, {}, None, [], []
     for message in messages(run.address):
         for event in message["events"]:
@@ -128,44 +156,149 @@ def over_http(wanted):
     run.expect_gone()
 
 
+# As a person sees it, in a window of 1366 x 768: the lanes in a row, every text and button in full.
+FITS = ("document.documentElement.scrollWidth <= innerWidth && document.documentElement.scrollHeight <= innerHeight &&"
+        "[...document.querySelectorAll('header div, .rank')].every(e => e.scrollWidth <= e.clientWidth &&"
+        "e.scrollHeight <= e.clientHeight + 1) && document.querySelector('footer').clientHeight < 45")
+ALIVE = ("!/dead|ended|paused/.test($('names').innerText) && [...document.querySelectorAll('#names button')].every(b => "
+         "!b.disabled && b.offsetWidth > 50) && document.querySelectorAll('#lanes > rect').length > 9")
+
+
+def kill(page, rank, number):
+    """Kills a rank by its button: the dead run stays, grey, left of a red line, and the new ranks replace it."""
+    pids, place = page.js("$('names').innerText.match(/pid \\d+/g)"), "JSON.stringify([...document.querySelectorAll('button')]"\
+        ".map(b => b.getBoundingClientRect().toJSON()))"
+    buttons = page.js(place)
+    page.click(f'[data-rank="{rank}"][data-name=KILL]')
+    expect("it is crossed out", page.wait("document.querySelectorAll('#lanes .dead').length == 1", 10))
+    expect("the dead run's lanes are grey", page.wait("document.querySelectorAll('#lanes .old rect').length > 1", 5))
+    expect("they end at a red line", page.js("(line => [...document.querySelectorAll('#lanes .old rect')].every(r => "
+           "r.getBoundingClientRect().right <= line.right + 1))(document.querySelector('.death').getBoundingClientRect())"))
+    expect("it restarts", page.wait(f"restarts == {number} && here().begin !== null", 20), page.js("$('names').innerText"))
+    expect("new steps, right of the red line", page.wait(
+        "document.querySelector('.death') && [...document.querySelectorAll('#lanes > rect')].some(r => "
+        "r.getBoundingClientRect().left > document.querySelector('.death').getBoundingClientRect().right)", 5))
+    expect("the new ranks live", page.wait(ALIVE, 10), page.js("$('names').innerText"))
+    new = page.js("$('names').innerText.match(/pid \\d+/g)")
+    expect("they have their own pids", len(new) == len(pids) and not set(new) & set(pids), (pids, new))
+    seen = page.js("$('lanes').innerHTML")
+    expect("their lanes move", page.wait(f"performance.now() > still && $('lanes').innerHTML != {json.dumps(seen)}", 10))
+    expect("no button has moved", page.js(place) == buttons, (buttons, page.js(place)))
+    expect("nothing wraps or is cut off", page.js(FITS), page.js("document.body.innerText"))
+
+
 def in_a_browser(wanted):
-    run = Run("killed", 4800)
-    page = browser.Page(run.address)
+    run = Run("killed", 6400, ranks=4)
+    page = browser.Page(run.address, "1366,768")
     expect("it shows steps", page.wait("starts.length > 5 && document.querySelectorAll('#lanes rect').length > 20", 30))
     expect("ranks' bars are joined", page.wait("document.querySelectorAll('#lanes path[fill-opacity]').length > 1", 10))
+    expect("a loss of four digits", page.wait("/mean loss \\d\\.\\d{3}$/.test($('what').textContent)", 10))
     page.click('[data-rank="1"][data-name=STOP]')
     expect("the others wait for a paused rank", page.wait(
         "/paused/.test($('names').children[1].innerText) && /waits for rank 1/.test($('names').children[0].innerText) &&"
         "/waits for rank 1/.test($('names').children[2].innerText)", 10), page.js("$('names').innerText"))
     page.click('[data-rank="1"][data-name=CONT]')
     expect("it continues", page.wait("!/paused|waits for rank 1/.test($('names').innerText)", 10))
-    page.click('[data-rank="2"][data-name=KILL]')
-    expect("a dead rank is crossed out", page.wait("document.querySelectorAll('#lanes .dead').length == 1", 10))
-    expect("it shows the restart", page.wait("restarts == 1 && starts.length > 5", 20))
+    kill(page, 2, 1)
     status, weights = run.end()
     expect("the killed run has the same hash", (status, weights) == (0, wanted), (status, weights, wanted))
-    expect("it shows the hash", page.wait(f"/{wanted}/.test($('what').textContent) && ended", 5))
+    expect("it shows the hash", page.wait(f"/{wanted}/.test($('more').textContent) && ended", 5))
     expect("no errors", not page.errors, page.errors)
     run.expect_gone()
     page.close()
 
 
+def kills(ranks, number):
+    run = Run("kills", 400000, ranks=ranks)
+    page = browser.Page(run.address, "1366,768")
+    expect("it shows steps", page.wait("starts.length > 5 && document.querySelectorAll('#lanes rect').length > 20", 30))
+    for i in range(number):
+        kill(page, i % ranks, i + 1)
+    expect("no errors", not page.errors, page.errors)
+    run.process.terminate()
+    run.process.communicate()
+    run.expect_gone()
+    page.close()
+
+
+def play(events):
+    """A page with these events -> the page"""
+    with open(f"{TOOLS}/run.html", encoding="utf-8") as file:
+        before, after = file.read().split("[]</script>")
+    with open("played.html", "w", encoding="utf-8") as file:
+        file.write(before + json.dumps(events).replace("<", "\\u003c") + "</script>" + after)
+    page = browser.Page(f"file://{os.path.abspath('played.html')}")
+    expect("it is there", page.wait("typeof draw === 'function'", 10))
+    return page
+
+
+def orders():
+    """A death, and the two events of a restart in both orders, once and twice."""
+    def run(name):
+        return {"ph": "M", "pid": 0, "tid": 0, "name": "run", "args": {"name": name}}
+
+    def ranks(ts, *of):
+        return {"event": "ranks", "ts": ts, "ranks": of}
+
+    def steps(ts):
+        return [{"ph": "X", "pid": rank, "tid": 1, "ts": ts + i * 1e4, "dur": 9e3, "name": "forward"}
+                for i in range(5) for rank in range(2)]
+
+    begin = [ranks(1, [1, "R"], [2, "R"]), run("A"), *steps(1e6), ranks(2e6, [1, "X"], [2, "K"])]
+    fresh, again = ranks(3e6, [3, "R"], [4, "R"]), ranks(6e6, [5, "R"], [6, "R"])
+    for what, events, wanted in (
+            ("ranks, run", [*begin, fresh, run("B"), *steps(4e6)], [[[3, "R"], [4, "R"]], 1, 10, 10]),
+            ("run, ranks", [*begin, run("B"), fresh, *steps(4e6)], [[[3, "R"], [4, "R"]], 1, 10, 10]),
+            ("twice", [*begin, run("B"), fresh, *steps(4e6), ranks(5e6, [3, "K"], [4, "X"]), run("C"), again, *steps(7e6)],
+             [[[5, "R"], [6, "R"]], 2, 20, 10]),
+            ("a death", begin, [[[1, "X"], [2, "K"]], 1, 10, 0])):
+        page = play(events)
+        seen = page.js("zoom = 1e3, at = null, draw(), [states, document.querySelectorAll('#lanes .death').length,"
+                       "document.querySelectorAll('#lanes .old rect').length, document.querySelectorAll('#lanes > rect').length]")
+        expect(f"the order {what}", seen == wanted and not page.errors, (seen, page.errors))
+        page.close()
+
+
+def hostile():
+    """What another program wrote into the files is shown as text, or not at all."""
+    script = '<img src=x onerror="document.body.dataset.done=1">'
+    span = {"ph": "X", "pid": 0, "tid": 1, "ts": 1e6, "dur": 1e6, "name": f"forward{script}", "args": {"call": f"a#{script}"}}
+    page = play([{"event": "config", "program": script, "options": {"bucket_mb": script}}, span,
+                 {"event": "ranks", "ranks": [[script, "R"], [2, "R"]]}, {"event": "ranks", "ranks": [[1, script]]},
+                 {**span, "pid": script}, {**span, "pid": 1e15}, {**span, "ts": -1}, {**span, "ts": script}, {**span, "args": 7},
+                 {"ph": "B"}, {"ph": "M", "pid": 0, "tid": script, "name": "thread_name", "args": {"name": script}},
+                 {"event": "step", "epoch": 1, "step": 1, "steps": 0, "loss": script}, {"event": "step"}, 7, None, [[]],
+                 {"event": "ranks", "ranks": {"length": 1e9}}, {"event": "end", "weight_hash": script}, {"__proto__": script}])
+    page.js("zoom = 9, draw()")
+    time.sleep(0.3)
+    expect("no script ran", not page.js("document.body.dataset.done") and not page.js("document.querySelectorAll('img').length"))
+    expect("it shows what is right", page.js("[count(), here().tracks.size, points.length]") == [1, 1, 0] and not page.errors,
+           (page.js("[count(), here().tracks.size, points.length]"), page.errors))
+    page.close()
+
+
 def main():
-    alone = Run("alone", 4800 if "browser" in sys.argv else 2400, watch=False)
+    if len(sys.argv) > 4:
+        kills(int(sys.argv[4]), int(sys.argv[5]))
+        sys.exit(failed > 0)
+    alone = Run("alone", 6400, watch=False, ranks=4) if "browser" in sys.argv else Run("alone", 2400, watch=False)
     _, wanted = alone.end()
     subprocess.run([sys.executable, f"{TOOLS}/plot.py", "alone/files/trace", "alone/files/metrics", "-o", "run.html"],
                    check=True, stderr=subprocess.DEVNULL)
     if "browser" in sys.argv:
         page = browser.Page(f"file://{os.path.abspath('run.html')}", "1024,768")
-        expect("a file shows the whole run", page.wait(f"/{wanted}/.test($('what').textContent)", 10))
+        expect("a file shows the whole run", page.wait(f"/{wanted}/.test($('more').textContent)", 10))
         expect("it has bars", page.wait("document.querySelectorAll('#lanes rect').length > 20", 5))
         begin = page.js("at")
         page.click("#on")
         expect("the next step", page.js("at") > begin and not page.errors, page.errors)
         expect("it fits the screen", page.js("document.documentElement.scrollWidth") <= 1024)
         page.close()
+        orders()
+        hostile()
         in_a_browser(wanted)
     else:
+        forgetting()
         over_http(wanted)
     sys.exit(failed > 0)
 

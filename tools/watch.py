@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""watch.py PID TIMELINE METRICS [REMOVE] - serves a page that shows the run of PID, its parent: ./ddp run --watch.
+"""watch.py PID TIMELINE METRICS [FOLDER] - serves a page that shows the run of PID, its parent: ./ddp run --watch.
 
-It listens on the loopback only, and only under a path with a random token. It ends with its parent. REMOVE: a folder
-that it then removes.
+It listens on the loopback only, and only under a path with a random token. It ends with its parent. FOLDER: of files that
+are only for the page. They keep the last minutes, and FOLDER is removed at the end.
 """
 import collections
+import ctypes
 import hmac
 import http.server
 import json
@@ -12,34 +13,54 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import sys
 import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KEPT = 100000                   # events that a page gets when it opens
+MINUTES = 2                     # that the page's own files keep
+CONNECTIONS = 64                # at the same time, each silent for 10 s at most
 SIGNALS = {name: getattr(signal, f"SIG{name}") for name in ("KILL", "STOP", "CONT")}
 
 
 class Tail:
     """The new lines of a file that grows, and that a restarted run may empty. What an earlier run left is ignored."""
 
-    def __init__(self, path):
+    def __init__(self, path, forgets):
         self.path, self.offset, self.head, self.rest = path, 0, b"", b""
         self.begin = time.time()
+        self.forgets, self.marks = forgets, collections.deque()     # (time, offset)
+
+    def forget(self, file):
+        """Frees the disk blocks of what is older than MINUTES. The size stays, so that writers are not disturbed; without
+        such holes in the file system, all stays."""
+        now, old = time.monotonic(), None
+        if self.forgets and (not self.marks or now > self.marks[-1][0] + 1):
+            self.marks.append((now, self.offset))
+        while self.marks and now > self.marks[0][0] + 60 * MINUTES:
+            old = self.marks.popleft()[1]
+        if old is not None and old > 8192:
+            hole = 3                                    # PUNCH_HOLE | KEEP_SIZE; the first block names the run
+            ctypes.CDLL(None).fallocate(file.fileno(), hole, ctypes.c_int64(4096), ctypes.c_int64(old - 4096))
 
     def read(self):
         try:
-            with open(self.path, "rb") as file:
+            if not stat.S_ISREG(os.stat(self.path).st_mode):
+                return              # opening a pipe would wait
+            with open(self.path, "r+b" if self.forgets else "rb") as file:
                 if os.fstat(file.fileno()).st_mtime < self.begin:
                     return
                 head = file.read(len(self.head) or 120)
                 if os.fstat(file.fileno()).st_size < self.offset or head != self.head:
                     self.offset, self.head, self.rest = 0, b"", b""
+                    self.marks.clear()
                 file.seek(self.offset)
                 lines = (self.rest + file.read()).split(b"\n")
                 self.offset = file.tell()
-        except FileNotFoundError:
+                self.forget(file)
+        except OSError:             # there is no file yet, or no descriptor at the moment
             return
         self.rest = lines.pop()
         self.head = self.head or b"\n".join(lines[:2])[:120]
@@ -90,13 +111,15 @@ class Feed:
 
     def __init__(self):
         self.events, self.count, self.more, self.ended = collections.deque(maxlen=KEPT), 0, threading.Condition(), False
-        self.kept = []                      # names, and what the page shows beside the lanes
+        self.kept = []                      # (number, event): names, and what the page shows beside the lanes
 
     def add(self, events, ended=False):
         with self.more:
             self.events.extend(events)
-            self.kept += [event for event in events if event.get("ph", "M") == "M"]
+            self.kept += [(self.count + i, event) for i, event in enumerate(events) if event.get("ph", "M") == "M"]
             self.count += len(events)
+            if len(self.kept) > KEPT:
+                self.kept = [one for i, one in enumerate(self.kept) if i % 2 or one[1].get("event") != "step"]
             self.ended |= ended
             self.more.notify_all()
 
@@ -105,12 +128,13 @@ class Feed:
         with self.more:
             self.more.wait_for(lambda: self.count > number or self.ended, 1)
             new = min(self.count - number, len(self.events))
-            first = self.kept if self.count > new and number == 0 else []
+            first = [event for at, event in self.kept if at < self.count - new] if number == 0 else []
             return first + list(self.events)[len(self.events) - new:], self.count, self.ended
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
     token = feed = ranks = None
+    timeout = 10
 
     def log_message(self, *_):
         pass
@@ -154,6 +178,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = CONNECTIONS
+    free = threading.Semaphore(CONNECTIONS)
+
+    def verify_request(self, request, client_address):
+        return self.free.acquire(blocking=False)
+
+    def process_request_thread(self, request, client_address):
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
     def handle_error(self, request, client_address):
         if not isinstance(sys.exc_info()[1], ConnectionError):      # a closed page is no error
@@ -165,28 +200,39 @@ def main():
     for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
         signal.signal(number, signal.SIG_IGN)           # the run handles it, and this process ends with the run
     parent = int(parent)        # an argument, because a short run may have ended by now
-    tails, feed, ranks = [Tail(timeline), Tail(metrics)], Feed(), Ranks(parent)
+    tails, feed, ranks = [Tail(timeline, remove), Tail(metrics, remove)], Feed(), Ranks(parent)
     Handler.token, Handler.feed, Handler.ranks = secrets.token_urlsafe(16), feed, ranks
     server = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"watch this run: http://127.0.0.1:{server.server_port}/{Handler.token}/", file=sys.stderr, flush=True)
-    while os.getppid() == parent:
-        try:
-            seen = ranks.look()
-        except OSError:                                 # the parent has just ended
-            break
-        new = [event for tail in tails for event in tail.read()]
-        if seen != ranks.seen:
-            ranks.seen = seen
-            new.append({"event": "ranks", "ranks": seen})
-        if new:
-            feed.add(new)
-        time.sleep(0.05)
-    feed.add([event for tail in tails for event in tail.read()], ended=True)
-    time.sleep(0.3)                                     # for the pages to get it
-    server.server_close()
-    for folder in remove:
-        shutil.rmtree(folder, ignore_errors=True)
+    kept = f" (the last {MINUTES} minutes are in {remove[0]})" if remove else ""
+    print(f"watch this run: http://127.0.0.1:{server.server_port}/{Handler.token}/{kept}", file=sys.stderr, flush=True)
+    try:
+        while os.getppid() == parent and watch(tails, feed, ranks):
+            time.sleep(0.05)
+        feed.add([event for tail in tails for event in tail.read()], ended=True)
+        time.sleep(0.3)                                 # for the pages to get it
+    finally:
+        for folder in remove:
+            shutil.rmtree(folder, ignore_errors=True)
+        server.server_close()
 
 
-main()
+def watch(tails, feed, ranks):
+    """-> False if the parent has just ended"""
+    try:
+        seen = ranks.look()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:                                     # no descriptor at the moment
+        return True
+    new = [event for tail in tails for event in tail.read()]
+    if seen != ranks.seen:
+        ranks.seen = seen
+        new.append({"event": "ranks", "ranks": seen, "ts": time.monotonic() * 1e6})
+    if new:
+        feed.add(new)
+    return True
+
+
+if __name__ == "__main__":
+    main()
