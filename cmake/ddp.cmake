@@ -56,7 +56,7 @@ add_library(ddp_flags INTERFACE)
 target_compile_options(ddp_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:-Wall -Wextra -Wno-missing-field-initializers -Wno-unused-parameter -fstack-protector-strong>
     $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-missing-field-initializers -Wno-unused-parameter -fstack-protector-strong>
-    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-unused-parameter>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers,-Wno-unused-parameter>)
 target_compile_definitions(ddp_flags INTERFACE
     $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE>)
 target_include_directories(ddp_flags INTERFACE "${DDP_ROOT}/common")
@@ -146,7 +146,7 @@ function(ddp_objects target rooms)
 
     # Only what the CPU computes with many numbers is compiled for this very machine, or for DDP_MARCH.
     set(numbers ${sources})
-    list(FILTER numbers INCLUDE REGEX "/(ops_cpu|transformer_cpu|gloo_reduce)\\.c$")
+    list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|ops_cpu|transformer_cpu|gloo_reduce)\\.c$")
     set(options -march=${DDP_MARCH} -ffp-contract=fast -fno-math-errno
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>")   # says when a loop could not be vectorized
     if(NOT DDP_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
@@ -156,6 +156,11 @@ function(ddp_objects target rooms)
         list(APPEND options --param=asan-use-after-return=0)
     endif()
     set_source_files_properties(${numbers} PROPERTIES COMPILE_OPTIONS "${options}")
+    # gcc would turn copies of packs (ops/numbers.h) into calls of memcpy, and packs then stay in memory
+    set(operations ${sources})
+    list(FILTER operations INCLUDE REGEX "/common/ops/")
+    set_source_files_properties(${operations} PROPERTIES
+        COMPILE_OPTIONS "${options};$<$<C_COMPILER_ID:GNU>:-fno-tree-loop-distribute-patterns>")
     # resize.c has to round as Pillow does
     set_source_files_properties("${DDP_ROOT}/common/data/resize.c" PROPERTIES
         COMPILE_OPTIONS "${options};-ffp-contract=off")
@@ -202,7 +207,7 @@ set(missing ${JANSSON_MISSING} ${DNNL_MISSING})
 if(NOT DDP_CPU)
     set(missing "DDP_CPU is OFF")
 elseif(NOT missing)
-    ddp_objects(ddp_compute_cpu cpu ddp::DNNL)
+    ddp_objects(ddp_compute_cpu "cpu;ops" ddp::DNNL)
 endif()
 ddp_backend(cpu ddp_compute_cpu "${missing}" ddp_gloo "${GLOO_MISSING}")
 
@@ -245,6 +250,13 @@ elseif(NOT missing)
     set(CMAKE_CUDA_FLAGS_RELWITHDEBINFO "-O2 -g")
     set(CMAKE_CUDA_STANDARD 17)
     ddp_objects(ddp_compute_cuda cuda "ddp::CUDNN;CUDA::cublasLt;CUDA::cudart_static")
+    file(GLOB operations CONFIGURE_DEPENDS "${DDP_ROOT}/common/ops/*.c")
+    foreach(operation IN LISTS operations)      # C for gcc, and CUDA for nvcc
+        cmake_path(GET operation STEM name)
+        set(made "${CMAKE_BINARY_DIR}/ops/${name}.cu")
+        file(CONFIGURE OUTPUT "${made}" CONTENT "#define ON_GPU\n#include \"ops/${name}.c\"\n")
+        target_sources(ddp_compute_cuda PRIVATE "${made}")
+    endforeach()
     if(NOT NCCL_MISSING)
         ddp_objects(ddp_nccl comm/nccl "ddp::NCCL;CUDA::cudart_static;ddp::CUDNN")
     endif()

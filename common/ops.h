@@ -1,8 +1,9 @@
 // ops.h - the operations that a network is made of, forward and backward.
 //
-// Two implementations, chosen when linking: in cuda/ (cuDNN, cuBLASLt, a few kernels) and in cpu/
-// (oneDNN, a few loops). Every call enqueues its work on the compute stream of the
-// device and returns. Pointers are device memory unless a line says "host".
+// Convolutions and products of matrices are in cpu/ (oneDNN) and in cuda/ (cuDNN, cuBLASLt); you
+// choose one when you link. All other operations are in ops/, once for both. Every call enqueues
+// its work on the compute stream of the device and returns. Pointers are device memory unless a
+// line says "host", and multiples of 16 bytes.
 #pragma once
 #include "args.h"
 #include "device.h"
@@ -70,6 +71,7 @@ typedef struct Scalars {
     // Of the current step.
     int32_t done;       // rows of the window so far
     int32_t skip;       // not zero: the update changes nothing
+    double over;        // rows that the mean of the loss is over
     double norm;        // of the gradients, from gradients_norm
     double parts[2];    // AdamW: its bias corrections, 1 - beta^updates
 } Scalars;
@@ -121,6 +123,12 @@ void conv_weights_cast(Conv *conv, const float *live, void *copy);
 void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y);
 void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx);
 void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw, float *dbias);
+
+// For the backends: matrices (rows, channels), row after row. x is of `type` or f32: y = x + bias,
+// and y may be x. dbias = the sums of dy's columns.
+void bias_add(Ops *ops, Type type, size_t rows, int channels, const float *bias, Type x_type,
+              const void *x, void *y);
+void bias_gradient(Ops *ops, Type type, size_t rows, int channels, const void *dy, float *dbias);
 
 // --- batch normalisation, with the addition and the ReLU that follow it in a residual net --------
 //

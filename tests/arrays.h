@@ -1,7 +1,7 @@
 // arrays.h - arrays on the host and on the device, for tests of the operations.
 #pragma once
 #include "check.h"
-#include "cpu/short_types.h"
+#include "ops/numbers.h"
 #include "rng.h"
 #include "test_device.h"
 
@@ -75,7 +75,7 @@ static inline void *activation(Shape s, const double *v)
 {
     char *host = host_memory(shape_bytes(s));
     for (size_t i = 0; i < shape_count(s); i++)
-        store(s.type, host, place(s, i), (float)v[i]);
+        store_one(s.type, host, place(s, i), (float)v[i]);
     return to_device(host, shape_bytes(s));
 }
 
@@ -91,7 +91,7 @@ static inline void expect_near(const char *what, Shape s, const void *there, con
     for (size_t i = 0; i < shape_count(s); i++)
         largest = fmax(largest, fabs(wanted[i]));
     for (size_t i = 0; i < shape_count(s); i++) {
-        double off = fabs(load(s.type, got, place(s, i)) - wanted[i]);
+        double off = fabs(load_one(s.type, got, place(s, i)) - wanted[i]);
         double allowed = of_itself * fabs(wanted[i]) + of_largest * largest;
         double excess = off > 0 ? off / fmax(allowed, 1e-30) : off;
         if (!(excess <= worst)) {
@@ -100,5 +100,5 @@ static inline void expect_near(const char *what, Shape s, const void *there, con
         }
     }
     EXPECT(worst <= 1, "%s, %s: number %zu is %g, wanted %g: off by %.2g times the tolerance",
-           what, type_names[s.type], at, load(s.type, got, place(s, at)), wanted[at], worst);
+           what, type_names[s.type], at, load_one(s.type, got, place(s, at)), wanted[at], worst);
 }

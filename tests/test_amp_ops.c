@@ -483,7 +483,7 @@ static float *various_floats(size_t count)
 enum { GUARD = 0x5a };
 
 // Narrows on one stream and widens on the other, skipping the first `from` elements. Compares both
-// results with the conversions of short_types.h, which test_types.c tests, and checks that nothing
+// results with the conversions of ops/numbers.h, which test_types.c tests, and checks that nothing
 // outside the range is written.
 static void check_short(Type type, size_t count, size_t from, float factor, Stream *there,
                         Stream *back)
@@ -506,7 +506,7 @@ static void check_short(Type type, size_t count, size_t from, float factor, Stre
     float *wide = to_host(again, wide_bytes), *kept = to_host(source, count * sizeof *kept);
     for (size_t i = from; i < count; i++) {
         float wanted = rounded(type, values[i] * factor);
-        wrong += !same(load(type, half, i), wanted) || !same(wide[i], wanted);
+        wrong += !same(load_one(type, half, i), wanted) || !same(wide[i], wanted);
     }
     EXPECT(wrong == 0, "type %d: %zu of %zu numbers times %g are wrong", type, wrong, rest, factor);
     EXPECT(memcmp(kept, values, count * sizeof *kept) == 0, "the source changed");
@@ -529,8 +529,8 @@ TEST(narrowing_and_widening)
             Stream *back = i % 4 < 2 ? beside : compute;
             for (int j = 0; j < 4; j++)
                 check_short(type, sizes[i], 0, factors[j], there, back);
-            if (sizes[i] > 1)
-                check_short(type, sizes[i], 1, 0.5f, there, back);
+            if (sizes[i] > 8)       // arrays begin at multiples of 16 bytes
+                check_short(type, sizes[i], 8, 0.5f, there, back);
         }
 }
 

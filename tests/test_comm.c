@@ -3,7 +3,7 @@
 #include "alive.h"
 #include "comm/backend.h"
 #include "comm/gloo/gloo_reduce.h"
-#include "cpu/short_types.h"
+#include "ops/numbers.h"
 #include "test.h"
 #include "../tools/ranks.h"
 

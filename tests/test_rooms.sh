@@ -7,9 +7,10 @@
 # [room]="the rooms that it may use". "device" is device.h and ops.h, which cpu/ and cuda/ implement.
 declare -A may=(
     [types]="" [base]="types" [world]="base types"
-    [device]="base types" [cpu]="device base types" [cuda]="device base types"
-    [data]="cpu cuda device base types" [model]="cpu cuda device base types"
-    [checkpoint]="model cpu cuda device base types" [comm]="world cpu cuda device base types"
+    [device]="base types" [cpu]="ops device base types" [cuda]="ops device base types"
+    [ops]="cpu cuda device base types"
+    [data]="ops cpu cuda device base types" [model]="ops cpu cuda device base types"
+    [checkpoint]="model ops cpu cuda device base types" [comm]="world ops cpu cuda device base types"
 )
 
 

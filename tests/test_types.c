@@ -1,8 +1,7 @@
 // test_types.c - 16-bit numbers on the CPU: the conversion of every number, and the memory that
 // activations take. test_step_amp.c tests training steps.
 #include "check.h"
-#include "cpu/ops_cpu.h"
-#include "cpu/short_types.h"
+#include "ops/numbers.h"
 #include "model.h"
 #include "test_device.h"
 
@@ -72,11 +71,11 @@ TEST(all_numbers_to_f32_and_back)
     for (int k = 0; k < 2; k++) {
         const Format *f = &formats[k];
         int wrong = 0, changed = 0;
-        ops_widen(f->type, 65536, all, wide);
-        ops_narrow(f->type, 65536, wide, 1, back);
+        values_widen(ops, device_stream(device), f->type, 65536, all, wide);
+        values_narrow(ops, device_stream(device), f->type, 65536, wide, 1, back);
         for (int i = 0; i < 65536; i++) {
             wrong +=
-                !same_number(f, i, wide[i]) || !same_number(f, i, load(f->type, all, (size_t)i));
+                !same_number(f, i, wide[i]) || !same_number(f, i, load_one(f->type, all, (size_t)i));
             wrong += !same_number(f, i, rounded(f->type, wide[i]));
             changed +=
                 wide[i] == wide[i] ? back[i] != i : value_of(f, back[i]) == value_of(f, back[i]);
@@ -91,10 +90,10 @@ static int wrong_roundings(const Format *f, const float *values, int count)
 {
     uint16_t *loop = xmalloc((size_t)count * sizeof *loop), one[2] = { 0 }; // room for an f32
     int wrong = 0;
-    ops_narrow(f->type, (size_t)count, values, 1, loop);
+    values_narrow(ops, device_stream(device), f->type, (size_t)count, values, 1, loop);
     for (int i = 0; i < count; i++) {
         int wanted = nearest(f, values[i]);
-        store(f->type, one, 0, values[i]);
+        store_one(f->type, one, 0, values[i]);
         if (values[i] != values[i])
             wrong += value_of(f, loop[i]) == value_of(f, loop[i]) || one[0] != loop[i];
         else

@@ -10,7 +10,7 @@
 #include "check.h"
 #include "cpu/dense_cpu.h"
 #include "cpu/ops_cpu.h"
-#include "cpu/short_types.h"
+#include "ops/numbers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -283,7 +283,7 @@ void conv_weights_cast(Conv *c, const float *live, void *copy)
     }
     Type type = c->spec.x.type;
     void *taps = dense_is_matrix(c->dense) ? copy : c->ops->scratch;
-    ops_narrow(type, dense_live_count(c->dense), live, 1, taps);
+    values_narrow(c->ops, compute(c->ops), type, dense_live_count(c->dense), live, 1, taps);
     if (taps != copy)
         dense_expand(c->dense, type_size(type), taps, copy);
 }
@@ -304,7 +304,7 @@ static const void *rounded_gradient(const Conv *c, const void *dy)
 {
     if (!c->short_dy)
         return dy;
-    ops_narrow(c->type, shape_count(c->y), dy, 1, c->short_dy);
+    values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->y), dy, 1, c->short_dy);
     return c->short_dy;
 }
 
@@ -314,19 +314,19 @@ static float *wide(const Conv *c) { return c->emulates ? c->ops->wide : NULL; }
 void conv_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
 {
     float *next = wide(c);
-    x = ops_widened(c->type, shape_count(c->spec.x), x, &next);
-    w = expanded(c, ops_widened(c->type, conv_live_count(c), w, &next));
+    x = ops_widened(c->ops, c->type, shape_count(c->spec.x), x, &next);
+    w = expanded(c, ops_widened(c->ops, c->type, conv_live_count(c), w, &next));
     void *to = next ? next : y;
     dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, to, (void *)bias });
     if (next)
-        ops_narrow(c->output.type, shape_count(c->y), next, 1, y);
+        values_narrow(c->ops, compute(c->ops), c->output.type, shape_count(c->y), next, 1, y);
 }
 
 void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
 {
     float *next = wide(c);
-    dy = ops_widened(c->type, shape_count(c->y), rounded_gradient(c, dy), &next);
-    w = expanded(c, ops_widened(c->type, conv_live_count(c), w, &next));
+    dy = ops_widened(c->ops, c->type, shape_count(c->y), rounded_gradient(c, dy), &next);
+    w = expanded(c, ops_widened(c->ops, c->type, conv_live_count(c), w, &next));
     void *to = next ? next : dx;
     if (c->w_for_data.primitive) {
         dnn_run(&c->w_for_data, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
@@ -334,14 +334,14 @@ void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
     }
     dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, to });
     if (next)
-        ops_narrow(c->type, shape_count(c->spec.x), next, 1, dx);
+        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->spec.x), next, 1, dx);
 }
 
 void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
 {
     float *next = wide(c);
-    x = ops_widened(c->type, shape_count(c->spec.x), x, &next);
-    dy = ops_widened(c->type, shape_count(c->y), rounded_gradient(c, dy), &next);
+    x = ops_widened(c->ops, c->type, shape_count(c->spec.x), x, &next);
+    dy = ops_widened(c->ops, c->type, shape_count(c->y), rounded_gradient(c, dy), &next);
     bool expands = c->dense && !dense_is_matrix(c->dense);
     float *scratch = c->ops->scratch;
     if (c->dy_to_planes.primitive) {
@@ -356,5 +356,5 @@ void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, fl
     else if (to != dw)
         dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
     if (c->dense && c->spec.bias)
-        ops_add_rows(c->spec.x.type, c->y.n, c->y.c, dy, dbias, NULL, NULL);
+        bias_gradient(c->ops, c->spec.x.type, c->y.n, c->y.c, dy, dbias);
 }

@@ -34,6 +34,8 @@ typedef struct Task {
 
 struct Stream {
     Device *device;
+    void *scratch;              // for the task that runs
+    size_t scratch_bytes;
     bool beside;                // it has a thread, and all below
     char name[24];
     pthread_t thread;
@@ -149,7 +151,12 @@ int device_share(int devices, int asked, bool warn)
     return threads;
 }
 
-void device_close(Device *device) { free(device); }
+void device_close(Device *device)
+{
+    if (device)
+        device_free(device, device->compute.scratch);
+    free(device);
+}
 
 static _Thread_local bool is_beside; // this is the thread of a stream
 
@@ -288,11 +295,14 @@ Stream *stream_new_beside(Device *device, const char *name)
 
 void stream_free(Stream *stream)
 {
-    if (!stream || !stream->beside) {
+    if (!stream)
+        return;
+    stream_sync(stream);
+    device_free(stream->device, stream->scratch);
+    if (!stream->beside) {
         free(stream);
         return;
     }
-    stream_sync(stream);
     pthread_mutex_lock(&stream->lock);
     stream->ending = true;
     pthread_cond_broadcast(&stream->changed);
@@ -320,6 +330,17 @@ void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t 
     stream->queued++;
     pthread_cond_broadcast(&stream->changed);
     pthread_mutex_unlock(&stream->lock);
+}
+
+// Only the stream's tasks call it, so none is using the old memory.
+void *stream_scratch(Stream *stream, size_t bytes)
+{
+    if (bytes > stream->scratch_bytes) {
+        device_free(stream->device, stream->scratch);
+        stream->scratch = device_alloc(stream->device, bytes);
+        stream->scratch_bytes = bytes;
+    }
+    return stream->scratch;
 }
 
 typedef struct Copy {

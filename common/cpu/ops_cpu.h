@@ -18,16 +18,24 @@ struct Ops {
     void *norm_gather_arg;
 };
 
+static inline Stream *compute(const Ops *ops) { return device_stream(ops->device); }
+
 // Makes ops->scratch at least count floats long. Only during setup: it invalidates pointers to it.
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
-// Converts f32, times a factor, to the type; and back. If the type is f32, in place is fine.
-void ops_narrow(Type type, size_t count, const float *from, float factor, void *to);
-void ops_widen(Type type, size_t count, const void *from, float *to);
 // Returns the values; or if *wide is not NULL, an f32 copy of them there, and *wide moves past it.
 // *wide is ops->wide in an emulated operation, else NULL.
-const void *ops_widened(Type type, size_t count, const void *values, float **wide);
+static inline const void *ops_widened(Ops *ops, Type type, size_t count, const void *values,
+                                      float **wide)
+{
+    float *copy = *wide;
+    if (!copy)
+        return values;
+    values_widen(ops, compute(ops), type, count, values, copy);
+    *wide += count;
+    return copy;
+}
 
 // dbias (columns) = the sum of dy (rows, columns) over its rows, in double; and unless t is NULL,
 // t->dgamma = the sum of dy * (x - mean) * inv_std. The bits do not depend on the threads.

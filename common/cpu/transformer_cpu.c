@@ -395,7 +395,7 @@ void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void
 {
     size_t count = shape_count(a->spec.qkv);
     float *next = wide(a);
-    qkv = ops_widened(a->type, count, qkv, &next);
+    qkv = ops_widened(a->ops, a->type, count, qkv, &next);
     void *to = next ? next : y;
 #pragma omp parallel for schedule(static) num_threads(a->threads)
     for (int i = 0; i < a->samples * a->spec.heads; i++) {
@@ -405,7 +405,7 @@ void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void
         multiply(a, head, VALUES, head->factor, head_in(a, qkv, n, h, 2), head_out(a, to, n, h));
     }
     if (next)
-        ops_narrow(a->type, count / 3, next, 1, y);
+        values_narrow(a->ops, compute(a->ops), a->type, count / 3, next, 1, y);
 }
 
 void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, const void *dy,
@@ -413,8 +413,8 @@ void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, con
 {
     size_t count = shape_count(a->spec.qkv);
     float *next = wide(a);
-    qkv = ops_widened(a->type, count, qkv, &next);
-    dy = ops_widened(a->type, count / 3, dy, &next);
+    qkv = ops_widened(a->ops, a->type, count, qkv, &next);
+    dy = ops_widened(a->ops, a->type, count / 3, dy, &next);
     void *to = next ? next : dqkv;
 #pragma omp parallel for schedule(static) num_threads(a->threads)
     for (int i = 0; i < a->samples * a->spec.heads; i++) {
@@ -423,5 +423,5 @@ void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, con
                       mask_of(a->spec.dropout, keys, n), to);
     }
     if (next)
-        ops_narrow(a->type, count, next, 1, dqkv);
+        values_narrow(a->ops, compute(a->ops), a->type, count, next, 1, dqkv);
 }

@@ -35,6 +35,8 @@ _Noreturn void cublas_failed(cublasStatus_t status, const char *call, const char
 struct Stream {
     Device *device;
     cudaStream_t handle;
+    void *scratch;
+    size_t scratch_bytes;
 };
 
 struct Device {
@@ -74,6 +76,8 @@ struct Ops {
     void *norm_gather_arg;
 };
 
+static inline Stream *compute(const Ops *ops) { return &ops->device->compute; }
+
 // Makes ops->scratch at least `bytes` long. Call it during setup only. Old blocks stay until the
 // device is closed, because a recorded step may hold their address.
 void ops_need_scratch(Ops *ops, size_t bytes);
@@ -82,12 +86,6 @@ void ops_need_scratch(Ops *ops, size_t bytes);
 
 // cudaSuccess if this program contains code for the current device.
 cudaError_t kernels_present(void);
-
-// x is (rows, channels), of `type` or f32: y = x + bias, and y may be x; dbias = the sums of dy's
-// columns.
-void bias_add(Ops *ops, Type type, int64_t rows, int channels, const float *bias, Type x_type,
-              const void *x, void *y);
-void bias_gradient(Ops *ops, Type type, int64_t rows, int channels, const void *dy, float *dbias);
 
 // For attention, whose products are of matrices of heads (parts, samples, heads, T, d). Copies to
 // them from rows of tokens (samples, T, parts, heads, d), or (if not `split`) back.

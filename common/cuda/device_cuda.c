@@ -320,7 +320,18 @@ void stream_free(Stream *stream)
         return;
     stream_sync(stream);
     CUDA(cudaStreamDestroy(stream->handle));
+    device_free(stream->device, stream->scratch);
     free(stream);
+}
+
+// A recorded step may hold the address of smaller memory, which stays until the device is closed.
+void *stream_scratch(Stream *stream, size_t bytes)
+{
+    if (bytes > stream->scratch_bytes) {
+        stream->scratch = device_alloc(stream->device, bytes);
+        stream->scratch_bytes = bytes;
+    }
+    return stream->scratch;
 }
 
 // The device may be waiting for a rank that is gone.

@@ -1,23 +1,7 @@
-// kernels_layers.cu - ReLU, pooling, and images from bytes.
+// kernels_layers.cu - pooling, and images from bytes.
 #include "cuda/kernels.cuh"
 
 namespace {
-
-// --- ReLU ----------------------------------------------------------------------------------------
-
-// NaN in y lets the gradient through, as in PyTorch.
-template <class T, int V> __global__ void __launch_bounds__(THREADS)
-relu_kernel(size_t count, const T *y, const T *dy, T *dx)
-{
-    for_each_pack<V>(count, [&](auto width, size_t at) {
-        constexpr int N = decltype(width)::value;
-        Pack<T, N> out = load<N>(dy + at), gate = load<N>(y + at);
-        for (int v = 0; v < N; v++)
-            if (gate[v] <= 0)
-                out.set(v, 0);
-        store<N>(dx + at, out);
-    });
-}
 
 // --- pooling -------------------------------------------------------------------------------------
 
@@ -165,21 +149,6 @@ unsigned one_thread_for(size_t count) { return blocks_for(count, INT32_MAX); }
 } // namespace
 
 // --- ops.h ---------------------------------------------------------------------------------------
-
-void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx)
-{
-    size_t count = shape_count(shape);
-    by_type(shape.type, aligned(y, dy, dx), [&](auto number, auto width) {
-        launch(&ops->device->compute, blocks_for(count / width.value),
-               relu_kernel<decltype(number), width.value>, count, y, dy, dx);
-    });
-}
-
-// relu_backward with y = dy = x gives max(x, 0).
-void relu_forward(Ops *ops, Shape shape, const void *x, void *y)
-{
-    relu_backward(ops, shape, x, x, y);
-}
 
 void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index)
 {

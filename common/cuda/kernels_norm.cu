@@ -1,4 +1,4 @@
-// kernels_norm.cu - operations per channel: batch normalisation and biases.
+// kernels_norm.cu - batch normalisation.
 //
 // An activation is a matrix: a row for each pixel, a column for each channel. Statistics and
 // parameters are f32, whatever the type of the activation.
@@ -270,45 +270,6 @@ norm_input_gradient_kernel(Matrix m, NormTensors t, const T *x, OutputGradient<T
     });
 }
 
-// --- bias of a convolution or linear layer -------------------------------------------------------
-
-// from may be y.
-template <class T, class From, int V> __global__ void __launch_bounds__(THREADS)
-bias_add_kernel(Matrix m, const float *__restrict__ bias, const From *from, T *y)
-{
-    Place<V> place(m);
-    if (place.begin >= place.end)
-        return;
-    Pack<float, V> add;
-    for (int v = 0; v < V; v++)
-        add.v[v] = bias[place.channel + v];
-#pragma unroll 4
-    for (int64_t row = place.begin; row < place.end; row += Place<V>::STEP) {
-        int64_t at = row * m.channels + place.channel;
-        Pack<From, V> in = load<V>(from + at);
-        Pack<T, V> sum;
-        for (int v = 0; v < V; v++)
-            sum.set(v, in[v] + add[v]);
-        store<V>(y + at, sum);
-    }
-}
-
-template <class T, int V> __global__ void __launch_bounds__(THREADS, 2)
-bias_gradient_kernel(Matrix m, Partials partials, const T *__restrict__ dy, float *dbias)
-{
-    Place<V> place(m);
-    Sums<float> own[V] = {};
-#pragma unroll 4
-    for (int64_t row = place.begin; row < place.end; row += Place<V>::STEP) {
-        Pack<T, V> d = load<V>(dy + row * m.channels + place.channel);
-        for (int v = 0; v < V; v++)
-            own[v].a += d[v];
-    }
-    Sums<double> all;
-    if (reduce_columns<V>(m, own, partials, &all))
-        dbias[blockIdx.x * TILE + threadIdx.x] = all.a;
-}
-
 // --- the messages of processes that share a batch ------------------------------------------------
 
 // NULL if the process has its batch for itself. The first batch allocates memory; that is possible
@@ -427,35 +388,5 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
             from = OutputGradient<T>{ nullptr, (const T *)keep, nullptr };
         launch(stream, m.grid(), norm_input_gradient_kernel<T, width.value>, m, all, x, from, dx,
                shared ? shared->count : nullptr);
-    });
-}
-
-// --- biases: cuda_internal.h ---------------------------------------------------------------------
-
-void bias_add(Ops *ops, Type type, int64_t rows, int channels, const float *bias, Type x_type,
-              const void *x, void *y)
-{
-    bool from_f32 = x_type == TYPE_F32;
-    bool wide = packed(from_f32 ? TYPE_F32 : type, channels, x, y);
-    by_type(type, wide, [&](auto number, auto width) {
-        typedef decltype(number) T;
-        if (from_f32) {
-            constexpr int V = width.value > 1 ? WIDE<float> : 1;
-            Matrix m = divide<V>(rows, channels, 4);
-            launch(&ops->device->compute, m.grid(), bias_add_kernel<T, float, V>, m, bias, x, y);
-        } else {
-            Matrix m = divide<width.value>(rows, channels, 4);
-            launch(&ops->device->compute, m.grid(), bias_add_kernel<T, T, width.value>, m, bias, x,
-                   y);
-        }
-    });
-}
-
-void bias_gradient(Ops *ops, Type type, int64_t rows, int channels, const void *dy, float *dbias)
-{
-    by_type(type, packed(type, channels, dy), [&](auto number, auto width) {
-        Matrix m = divide<width.value>(rows, channels, 4);
-        launch(&ops->device->compute, m.grid(),
-               bias_gradient_kernel<decltype(number), width.value>, m, ops->partials, dy, dbias);
     });
 }

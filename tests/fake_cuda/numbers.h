@@ -2,7 +2,7 @@
 #pragma once
 #include "fake.h"
 
-#include "cpu/short_types.h"
+#include "ops/numbers.h"
 
 #include <cuda_runtime_api.h>
 #include <library_types.h>

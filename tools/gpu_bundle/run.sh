@@ -422,8 +422,8 @@ cmd_sanitize()
         api=()
         case $tool in
         memcheck) api=(--report-api-errors no) ;;       # NCCL looks for functions that the driver may lack
-        racecheck) only=(--kernel-name kernel_substring=kernels_ --racecheck-detect-level error) ;;
-        synccheck) only=(--kernel-name kernel_substring=kernels_) ;;
+        racecheck) only=(--kernel-name kernel_substring=s_loop --racecheck-detect-level error) ;;
+        synccheck) only=(--kernel-name kernel_substring=s_loop) ;;
         esac
         for job in "lenet 01_single_gpu -a lenet" "resnet18 01_single_gpu -a resnet18" \
             "resnet18_fp16 05_ddp_amp -a resnet18 --amp fp16"; do

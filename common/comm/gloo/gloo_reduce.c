@@ -1,6 +1,6 @@
 // gloo_reduce.c - sums, compiled for this machine's processor as cpu/ops_cpu.c is.
 #include "comm/gloo/gloo_reduce.h"
-#include "cpu/short_types.h"
+#include "ops/numbers.h"
 
 #ifdef __F16C__
 #include <immintrin.h>

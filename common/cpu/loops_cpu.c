@@ -1,0 +1,156 @@
+// loops_cpu.c - divides the parts of loops_cpu.h among threads.
+#include "check.h"
+#include "cpu/loops_cpu.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+// Other threads do not start for fewer numbers: starting takes longer, above all on a busy machine.
+enum { FEW = 4096 };
+
+// A loop on a stream.
+typedef struct Loop {
+    union {
+        CellsPart *cells;
+        ColumnsPart *columns;
+        ItemsPart *items;
+        TotalsPart *totals;
+    } part;
+    union {
+        ColumnsEnd *columns;
+        TotalsEnd *totals;
+    } end;
+    Matrix m;               // rows and items: `rows` of them
+    Stream *stream;
+    _Alignas(16) char job[JOB_BYTES];
+} Loop;
+
+static void enqueue(Loop loop, void (*task)(void *arg), const void *job, size_t bytes)
+{
+    memcpy(loop.job, job, bytes);
+    stream_call(loop.stream, task, &loop, sizeof loop);
+}
+
+// This thread's share of `count` is from share(count, thread) to share(count, thread + 1).
+static size_t share(size_t count, int thread) { return count * thread / omp_get_num_threads(); }
+
+// --- cells, rows, items --------------------------------------------------------------------------
+
+static void cells_task(void *arg)
+{
+    const Loop *loop = arg;
+    const Matrix *m = &loop->m;
+    size_t packs = m->rows * (m->columns / m->block) * packs_of(m->block);
+#pragma omp parallel if (m->rows * m->columns >= FEW)
+    {
+        int me = omp_get_thread_num();
+        loop->part.cells(loop->job, m, share(packs, me), share(packs, me + 1));
+    }
+}
+
+void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_t bytes)
+{
+    enqueue((Loop){ .part.cells = part, .m = m, .stream = stream }, cells_task, job, bytes);
+}
+
+static void items_task(void *arg)
+{
+    const Loop *loop = arg;
+#pragma omp parallel if (loop->m.rows * loop->m.columns >= FEW)
+    {
+        int me = omp_get_thread_num();
+        loop->part.items(loop->job, share(loop->m.rows, me), share(loop->m.rows, me + 1));
+    }
+}
+
+void rows_run(Stream *stream, ItemsPart *part, Matrix m, const void *job, size_t bytes)
+{
+    enqueue((Loop){ .part.items = part, .m = m, .stream = stream }, items_task, job, bytes);
+}
+
+void items_run(Stream *stream, ItemsPart *part, size_t count, const void *job, size_t bytes)
+{
+    rows_run(stream, part, matrix_of(TYPE_F32, count, 1), job, bytes);
+}
+
+// --- sums: pieces whose number depends on the matrix alone ---------------------------------------
+
+enum { SHORT = 64, MOST_PIECES = 64 };      // SHORT: rows whose sums are f32
+
+static size_t pieces_of(size_t rows)
+{
+    size_t pieces = (rows + SHORT - 1) / SHORT;
+    return pieces < MOST_PIECES ? pieces : MOST_PIECES;
+}
+
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+// Adds up rows `row` to `last` - 1. totals, and sums of packs, which need not be 0.
+static void columns_piece(const Loop *loop, size_t row, size_t last, double (*totals)[2],
+                          Pack *sums)
+{
+    const Matrix *m = &loop->m;
+    size_t packs = m->columns / m->block * packs_of(m->block);
+    memset(totals, 0, m->columns * sizeof *totals);
+    while (row < last) {
+        size_t end = least(row + SHORT, last);
+        memset(sums, 0, 2 * packs * sizeof *sums);
+        for (size_t next; row < end; row = next) {
+            next = least((row / m->pixels + 1) * m->pixels, end);
+            loop->part.columns(loop->job, m, row, next, sums);
+        }
+        for (size_t c = 0; c < m->columns; c++) {
+            size_t pack = c / m->block * packs_of(m->block) + c % m->block / LANES;
+            for (int s = 0; s < 2; s++)
+                totals[c][s] += sums[2 * pack + s].v[c % m->block % LANES];
+        }
+    }
+}
+
+static void columns_task(void *arg)
+{
+    const Loop *loop = arg;
+    const Matrix *m = &loop->m;
+    size_t pieces = pieces_of(m->rows), packs = m->columns / m->block * packs_of(m->block);
+    size_t each = m->columns * 2 * sizeof(double) + 2 * packs * sizeof(Pack);
+    char *memory = stream_scratch(loop->stream, pieces * each);
+    double (*totals)[2] = (void *)memory;       // of the first piece, then of all
+#pragma omp parallel for schedule(static) if (m->rows * m->columns >= FEW)
+    for (size_t p = 0; p < pieces; p++) {
+        char *own = memory + p * each;
+        columns_piece(loop, m->rows * p / pieces, m->rows * (p + 1) / pieces, (void *)own,
+                      (Pack *)(own + m->columns * 2 * sizeof(double)));
+    }
+    for (size_t p = 1; p < pieces; p++)
+        for (size_t c = 0; c < 2 * m->columns; c++)
+            totals[0][c] += ((const double *)(memory + p * each))[c];
+    loop->end.columns(loop->job, m->columns, (const double (*)[2])totals);
+}
+
+void columns_run(Stream *stream, ColumnsPart *part, ColumnsEnd *end, Matrix m, const void *job,
+                 size_t bytes)
+{
+    enqueue((Loop){ .part.columns = part, .end.columns = end, .m = m, .stream = stream },
+            columns_task, job, bytes);
+}
+
+static void totals_task(void *arg)
+{
+    const Loop *loop = arg;
+    size_t count = loop->m.rows, pieces = least(count, MOST_PIECES);
+    double parts[MOST_PIECES][MOST_TOTALS] = { { 0 } }, totals[MOST_TOTALS] = { 0 };
+#pragma omp parallel for schedule(static) if (count * loop->m.columns >= FEW)
+    for (size_t p = 0; p < pieces; p++)
+        loop->part.totals(loop->job, count * p / pieces, count * (p + 1) / pieces, parts[p]);
+    for (size_t p = 0; p < pieces; p++)
+        for (int s = 0; s < MOST_TOTALS; s++)
+            totals[s] += parts[p][s];
+    loop->end.totals(loop->job, totals);
+}
+
+void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, const void *job,
+                size_t bytes)
+{
+    enqueue((Loop){ .part.totals = part, .end.totals = end, .m = m, .stream = stream },
+            totals_task, job, bytes);
+}

@@ -1,0 +1,234 @@
+// loops_cpu.h - the loops of ops/loops.h in OpenMP. A macro makes an operation's innermost loop, a
+// "part", for one type of number; loops_cpu.c divides the parts among threads.
+#pragma once
+#include "cpu/ops_cpu.h"
+#include "ops/packs.h"
+
+enum { JOB_BYTES = 256 };   // the largest job
+
+// A part for each type, and a table of them. The job is a copy, which stores cannot change.
+#define OF_TYPES(PART, fn, Job) PART(fn, Job, F32) PART(fn, Job, BF16) PART(fn, Job, F16)
+#define TABLE(fn, Part) static Part *const fn##_parts[] = { fn##_F32, fn##_BF16, fn##_F16 };
+#define TABLE_F32(fn, Part) static Part *const fn##_parts[] = { fn##_F32 };
+#define COPY(Job, j, job)                                           \
+    _Static_assert(sizeof(Job) <= JOB_BYTES, "the job is too large"); \
+    const Job j = *(const Job *)(job);
+
+static inline size_t packs_of(size_t block) { return (block + LANES - 1) / LANES; }
+
+INLINE At at_of(size_t row, size_t column, size_t i, size_t count)
+{
+    At at = { row, column, i, (int)count };
+    return at;
+}
+
+// --- cells ---------------------------------------------------------------------------------------
+
+// Packs `first` to `last` - 1 of a matrix, in the order of their addresses.
+typedef void CellsPart(const void *job, const Matrix *m, size_t first, size_t last);
+void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_t bytes);
+
+// A plane is one block of one image: `pixels` rows of `block` columns.
+#define CELLS_LOOP(fn, TYPE, block)                                                             \
+    {                                                                                           \
+        size_t packs = packs_of(block), each = packs * m->pixels, blocks = m->columns / (block); \
+        size_t p = first, plane = p / each, pixel = p % each / packs, c = p % packs * LANES;    \
+        for (; p < last; plane++, pixel = 0) {                                                  \
+            size_t row = plane / blocks * m->pixels, column = plane % blocks * (block);         \
+            size_t i = (plane * m->pixels + pixel) * (block);                                   \
+            for (; p < last && pixel < m->pixels; pixel++, i += (block), c = 0) {               \
+                for (; p < last && c + LANES <= (block); p++, c += LANES)                       \
+                    fn(&j, TYPE_##TYPE, at_of(row + pixel, column + c, i + c, LANES));          \
+                if (p < last && c < (block)) {                                                  \
+                    fn(&j, TYPE_##TYPE, at_of(row + pixel, column + c, i + c, (block) - c));    \
+                    p++;                                                                        \
+                }                                                                               \
+            }                                                                                   \
+        }                                                                                       \
+    }
+// The blocks that convolutions prefer are constants.
+#define CELLS_PART(fn, Job, TYPE)                                                               \
+    static void fn##_##TYPE(const void *job, const Matrix *m, size_t first, size_t last)        \
+    {                                                                                           \
+        COPY(Job, j, job)                                                                       \
+        if (m->block == LANES)                                                                  \
+            CELLS_LOOP(fn, TYPE, LANES)                                                         \
+        else if (m->block == LANES / 2)                                                         \
+            CELLS_LOOP(fn, TYPE, LANES / 2)                                                     \
+        else                                                                                    \
+            CELLS_LOOP(fn, TYPE, m->block)                                                      \
+    }
+#define CELLS(fn, Job) OF_TYPES(CELLS_PART, fn, Job) TABLE(fn, CellsPart)
+#define CELLS_F32(fn, Job) CELLS_PART(fn, Job, F32) TABLE_F32(fn, CellsPart)
+#define RUN_CELLS(fn, stream, matrix, job) \
+    cells_run(stream, fn##_parts[(matrix).type], matrix, job, sizeof *(job))
+
+// --- columns -------------------------------------------------------------------------------------
+
+// Adds the two sums of rows `first` to `last` - 1, which are of one image, to `sums`: two packs for
+// each pack of columns. They are f32, so few rows may be added up in them.
+typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last, Pack *sums);
+// Ends all columns. totals: both sums of each column.
+typedef void ColumnsEnd(const void *job, size_t columns, const double (*totals)[2]);
+void columns_run(Stream *stream, ColumnsPart *part, ColumnsEnd *end, Matrix m, const void *job,
+                 size_t bytes);
+
+// Row by row, so that one addition need not wait for another. Where a row of a block is one pack,
+// its sums stay in registers.
+#define COLUMNS_LOOP(fn, TYPE, block)                                                           \
+    {                                                                                           \
+        size_t blocks = m->columns / (block), packs = packs_of(block);                          \
+        size_t image = first / m->pixels, pixel = first % m->pixels;                            \
+        for (size_t b = 0; b < blocks; b++, sums += 2 * packs) {                                \
+            size_t i = ((image * blocks + b) * m->pixels + pixel) * (block);                    \
+            Pack own[2] = { sums[0], sums[1] }, *to = packs == 1 ? own : sums;                  \
+            for (size_t row = first; row < last; row++, i += (block)) {                         \
+                size_t c = 0, column = b * (block);                                             \
+                for (; c + LANES <= (block); c += LANES)                                        \
+                    fn(&j, TYPE_##TYPE, at_of(row, column + c, i + c, LANES), to + c / LANES * 2); \
+                if (c < (block))                                                                \
+                    fn(&j, TYPE_##TYPE, at_of(row, column + c, i + c, (block) - c),             \
+                       to + c / LANES * 2);                                                     \
+            }                                                                                   \
+            if (packs == 1)                                                                     \
+                sums[0] = own[0], sums[1] = own[1];                                             \
+        }                                                                                       \
+    }
+#define COLUMNS_PART(fn, Job, TYPE)                                                             \
+    static void fn##_##TYPE(const void *job, const Matrix *m, size_t first, size_t last,        \
+                            Pack *sums)                                                         \
+    {                                                                                           \
+        COPY(Job, j, job)                                                                       \
+        if (m->block == LANES)                                                                  \
+            COLUMNS_LOOP(fn, TYPE, LANES)                                                       \
+        else if (m->block == LANES / 2)                                                         \
+            COLUMNS_LOOP(fn, TYPE, LANES / 2)                                                   \
+        else                                                                                    \
+            COLUMNS_LOOP(fn, TYPE, m->block)                                                    \
+    }
+#define COLUMNS(fn, end, Job)                                                                   \
+    OF_TYPES(COLUMNS_PART, fn, Job)                                                             \
+    TABLE(fn, ColumnsPart)                                                                      \
+    static void fn##_end(const void *job, size_t columns, const double (*totals)[2])            \
+    {                                                                                           \
+        for (size_t c = 0; c < columns; c++)                                                    \
+            end((const Job *)job, c, totals[c]);                                                \
+    }
+#define RUN_COLUMNS(fn, stream, matrix, job) \
+    columns_run(stream, fn##_parts[(matrix).type], fn##_end, matrix, job, sizeof *(job))
+
+// --- rows: a team is one thread, with TEAM lanes -------------------------------------------------
+//
+//   float sum[TEAM] = { 0 };
+//   FOR_ROW(i, k, count)           // i from 0 to count - 1, in lane k
+//       sum[k] += value of i;
+//   float total = team_sum(sum);
+//
+// What the team stores outside of FOR_ROW is after `if (FIRST_OF_TEAM)`.
+
+enum { TEAM = LANES };
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+#define FOR_ROW(i, k, count)                                                                    \
+    for (int i##_ = 0; i##_ < (count); i##_ += TEAM)                                            \
+        INDEPENDENT                                                                             \
+        for (int k = 0, i = i##_; k < ((count) - i##_ < TEAM ? (count) - i##_ : TEAM); k++, i++)
+#define FIRST_OF_TEAM true
+
+// The lanes are added up in pairs: the same order as on a GPU, and for all compilers.
+#define TEAM_JOIN(name, number, together)                                                       \
+    INLINE number name(number *lane)                                                            \
+    {                                                                                           \
+        for (int half = TEAM / 2; half > 0; half /= 2)                                          \
+            for (int k = 0; k < half; k++)                                                      \
+                lane[k] = together;                                                             \
+        return lane[0];                                                                         \
+    }
+TEAM_JOIN(team_sum_float, float, lane[k] + lane[k + half])
+TEAM_JOIN(team_sum_double, double, lane[k] + lane[k + half])
+TEAM_JOIN(team_sum_int, int, lane[k] + lane[k + half])
+TEAM_JOIN(team_max, float, lane[k + half] > lane[k] ? lane[k + half] : lane[k])
+#define team_sum(lanes) \
+    _Generic(*(lanes), float: team_sum_float, double: team_sum_double, int: team_sum_int)(lanes)
+
+typedef void ItemsPart(const void *job, size_t first, size_t last);
+void rows_run(Stream *stream, ItemsPart *part, Matrix m, const void *job, size_t bytes);
+
+#define ROWS_PART(fn, Job, TYPE)                                                                \
+    static void fn##_##TYPE(const void *job, size_t first, size_t last)                         \
+    {                                                                                           \
+        COPY(Job, j, job)                                                                       \
+        for (size_t row = first; row < last; row++)                                             \
+            fn(&j, TYPE_##TYPE, row);                                                           \
+    }
+#define ROWS(fn, Job) OF_TYPES(ROWS_PART, fn, Job) TABLE(fn, ItemsPart)
+#define ROWS_F32(fn, Job) ROWS_PART(fn, Job, F32) TABLE_F32(fn, ItemsPart)
+#define RUN_ROWS(fn, stream, matrix, job) \
+    rows_run(stream, fn##_parts[(matrix).type], matrix, job, sizeof *(job))
+
+// --- items ---------------------------------------------------------------------------------------
+
+void items_run(Stream *stream, ItemsPart *part, size_t count, const void *job, size_t bytes);
+
+#define ITEMS(fn, Job)                                                                          \
+    static void fn##_part(const void *job, size_t first, size_t last)                           \
+    {                                                                                           \
+        COPY(Job, j, job)                                                                       \
+        for (size_t i = first; i < last; i++)                                                   \
+            fn(&j, i);                                                                          \
+    }
+#define RUN_ITEMS(fn, stream, count, job) items_run(stream, fn##_part, count, job, sizeof *(job))
+
+// --- totals --------------------------------------------------------------------------------------
+
+enum { MOST_TOTALS = 8 };
+
+// Adds up items `first` to `last` - 1 in `totals`.
+typedef void TotalsPart(const void *job, size_t first, size_t last, double *totals);
+typedef void TotalsEnd(const void *job, const double *totals);
+// m: an item is a row.
+void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, const void *job,
+                size_t bytes);
+
+// In lanes, so that the additions become vector code.
+#define TOTALS(fn, end, Job, n)                                                                 \
+    static void fn##_part(const void *job, size_t first, size_t last, double *totals)           \
+    {                                                                                           \
+        COPY(Job, j, job)                                                                       \
+        double lanes[n][LANES] = { { 0 } }, one[n];                                             \
+        size_t i = first;                                                                       \
+        for (; i + LANES <= last; i += LANES)                                                   \
+            _Pragma("omp simd private(one)")                                                    \
+            for (int k = 0; k < LANES; k++) {                                                   \
+                fn(&j, i + k, one);                                                             \
+                for (int s = 0; s < n; s++)                                                     \
+                    lanes[s][k] += one[s];                                                      \
+            }                                                                                   \
+        for (int k = 0; i + k < last; k++) {                                                    \
+            fn(&j, i + k, one);                                                                 \
+            for (int s = 0; s < n; s++)                                                         \
+                lanes[s][k] += one[s];                                                          \
+        }                                                                                       \
+        for (int s = 0; s < n; s++)                                                             \
+            totals[s] += team_sum(lanes[s]);                                                    \
+    }                                                                                           \
+    static void fn##_end(const void *job, const double *totals) { end((const Job *)job, totals); }
+#define ROW_TOTALS(fn, end, Job, n)                                                             \
+    static void fn##_part(const void *job, size_t first, size_t last, double *totals)           \
+    {                                                                                           \
+        COPY(Job, j, job)                                                                       \
+        double one[n];                                                                          \
+        for (size_t row = first; row < last; row++) {                                           \
+            fn(&j, row, one);                                                                   \
+            for (int s = 0; s < n; s++)                                                         \
+                totals[s] += one[s];                                                            \
+        }                                                                                       \
+    }                                                                                           \
+    static void fn##_end(const void *job, const double *totals) { end((const Job *)job, totals); }
+#define RUN_TOTALS(fn, stream, count, job) \
+    RUN_ROW_TOTALS(fn, stream, matrix_of(TYPE_F32, count, 1), job)
+#define RUN_ROW_TOTALS(fn, stream, matrix, job) \
+    totals_run(stream, fn##_part, fn##_end, matrix, job, sizeof *(job))

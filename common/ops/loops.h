@@ -1,0 +1,33 @@
+// loops.h - the five loops that operations are made of. A backend implements each: cpu/loops_cpu.h
+// with OpenMP, cuda/loops.cuh as kernels.
+//
+// An operation is a job (a struct of its arguments, copied when it is enqueued), a function of a
+// job and a place, and one line that makes the loop around the function:
+//
+//   loop                     calls                         for
+//   CELLS(fn, Job)           fn(job, type, at)             each pack of neighbours in a matrix
+//   COLUMNS(fn, end, Job)    fn(job, type, at, sums)       the same, with two sums for each column,
+//                            end(job, column, sums)        then each column, with its sums
+//   ROWS(fn, Job)            fn(job, type, row)            each row of a matrix, by a team
+//   ITEMS(fn, Job)           fn(job, i)                    each i
+//   TOTALS(fn, end, Job, n)  fn(job, i, one)               each i, which gives n numbers,
+//                            end(job, totals)              then once, with their sums
+//   ROW_TOTALS               the same                      each row, by a team
+//
+// Its function in ops.h fills a job and runs the loop:
+//
+//   RUN_CELLS(fn, stream, matrix, &job)        RUN_COLUMNS, RUN_ROWS, RUN_ROW_TOTALS: likewise
+//   RUN_ITEMS(fn, stream, count, &job)         RUN_TOTALS: likewise
+//
+// A function is compiled for each type of number, and `type` in it is a constant; with CELLS_F32
+// and ROWS_F32, for f32 only. A team is a warp of a GPU, or one thread of a CPU (FOR_ROW).
+//
+// Sums have the same bits every time, whatever the number of threads: short pieces are added up in
+// f32, and pieces in double, in their order. Which numbers are a piece depends on the matrix alone.
+#pragma once
+#include "ops/packs.h"
+#ifdef ON_GPU
+#include "cuda/loops.cuh"
+#else
+#include "cpu/loops_cpu.h"
+#endif

@@ -1,0 +1,103 @@
+// numbers.h - numbers of any type in memory. In arithmetic they are f32. gcc compiles this file as
+// C11, and nvcc as C++, like all of ops/.
+//
+// Rounding is to nearest, ties to even: numbers that are too large become infinite, numbers that
+// are too small become denormal, and NaN stays NaN. GPUs have instructions for it. The code for
+// CPUs has no branches, so that loops become vector code.
+//
+// ON_GPU: this file is compiled for kernels, by nvcc or for the tests' mock of a GPU.
+#pragma once
+#ifdef ON_GPU
+#include "cuda/cuda_internal.h"     // with ops.h
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#define INLINE static __device__ __forceinline__
+#else
+#include "ops.h"
+#define INLINE static inline __attribute__((always_inline))
+#endif
+
+#include <math.h>
+#include <string.h>
+
+#ifdef ON_GPU
+
+INLINE float from_bf16(uint16_t half) { return __bfloat162float(__ushort_as_bfloat16(half)); }
+INLINE uint16_t to_bf16(float value) { return __bfloat16_as_ushort(__float2bfloat16_rn(value)); }
+INLINE float from_f16(uint16_t half) { return __half2float(__ushort_as_half(half)); }
+INLINE uint16_t to_f16(float value) { return __half_as_ushort(__float2half_rn(value)); }
+
+#else
+
+INLINE uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+INLINE float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// bf16: an f32 without its lower 16 bits.
+
+INLINE float from_bf16(uint16_t half) { return float_of((uint32_t)half << 16); }
+
+INLINE uint16_t to_bf16(float value)
+{
+    uint32_t bits = bits_of(value), rounded = bits + 0x7fff + (bits >> 16 & 1);
+    return (uint16_t)((value == value ? rounded : bits | 1u << 22) >> 16);
+}
+
+// f16: sign, 5 bits of exponent (biased by 15; an f32's by 127), 10 of mantissa. Denormal ones are
+// multiples of 2^-24, which is the last bit of an f32 between 0.5 and 1: adding 0.5 rounds to them.
+
+INLINE float from_f16(uint16_t half)
+{
+    uint32_t bits = (half & 0x7fffu) << 13, exponent = bits & 0x0f800000;
+    float normal = float_of(bits + (112u << 23));
+    float special = float_of(bits + (224u << 23));      // infinite, or NaN
+    float denormal = float_of(bits + (113u << 23)) - float_of(113u << 23);
+    float value = exponent == 0x0f800000 ? special : exponent == 0 ? denormal : normal;
+    return float_of(bits_of(value) | (half & 0x8000u) << 16);
+}
+
+INLINE uint16_t to_f16(float value)
+{
+    uint32_t bits = bits_of(value) & 0x7fffffff, sign = bits_of(value) >> 16 & 0x8000;
+    uint32_t normal = (bits - (112u << 23) + 0xfff + (bits >> 13 & 1)) >> 13;
+    uint32_t denormal = bits_of(float_of(bits) + 0.5f) - bits_of(0.5f);
+    uint32_t special = bits > 0x7f800000 ? 0x7e00 | (bits >> 13 & 0x3ff) : 0x7c00;
+    uint32_t half = bits < 113u << 23 ? denormal : bits >= 143u << 23 ? special : normal;
+    return (uint16_t)(half | sign);
+}
+
+#endif
+
+INLINE float load_one(Type type, const void *from, size_t i)
+{
+    if (type == TYPE_F32)
+        return ((const float *)from)[i];
+    uint16_t half = ((const uint16_t *)from)[i];
+    return type == TYPE_BF16 ? from_bf16(half) : from_f16(half);
+}
+
+INLINE void store_one(Type type, void *to, size_t i, float value)
+{
+    if (type == TYPE_F32)
+        ((float *)to)[i] = value;
+    else
+        ((uint16_t *)to)[i] = type == TYPE_BF16 ? to_bf16(value) : to_f16(value);
+}
+
+// The value after rounding to the type.
+INLINE float rounded(Type type, float value)
+{
+    return type == TYPE_F32    ? value
+           : type == TYPE_BF16 ? from_bf16(to_bf16(value))
+                               : from_f16(to_f16(value));
+}
