@@ -416,8 +416,7 @@ cmd_sanitize()
     find_no_gpu
     [ -z "$no_gpu" ] || exit 77
     for tool in memcheck initcheck racecheck synccheck; do
-        # The last two are slow, and report NVIDIA's own kernels, too. So they check only ours, whose mangled names all
-        # contain the name of their file.
+        # The last two are slow, and report NVIDIA's own kernels, too. So they check only ours, cells_loop and others.
         only=()
         api=()
         case $tool in
