@@ -26,16 +26,11 @@ static void on_signal(int signal)
 
 // The handler needs its own stack: oneDNN's matrix products set the stack pointer to the start of a
 // block from malloc, and a handler on that "stack" would overwrite the heap below the block.
-static void use_own_stack(void)
-{
-    static char memory[1 << 16];
-    sigaltstack(&(stack_t){ .ss_sp = memory, .ss_size = sizeof memory }, NULL);
-}
-
 void interrupt_install(bool speak)
 {
+    static char memory[1 << 16];
     speaks = speak;
-    use_own_stack();
+    sigaltstack(&(stack_t){ .ss_sp = memory, .ss_size = sizeof memory }, NULL);
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART | SA_ONSTACK };
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);

@@ -83,17 +83,6 @@ static char *metrics_path(const LogConfig *config, int rank)
     return path;
 }
 
-// Removes the last line if it has no end: the run was killed, or the disk was full.
-static void cut_torn_line(int fd)
-{
-    char last;
-    off_t all = lseek(fd, 0, SEEK_END), size = all;     // -1: a pipe
-    while (size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n')
-        size--;
-    if (size < all && ftruncate(fd, size) != 0)
-        WARN("", "cannot remove the incomplete last line of the metrics: %s", strerror(errno));
-}
-
 // Rank 0 claims the files of all ranks, so that none is also its file of --save.
 static void claim_metrics(const LogConfig *config, int rank, int ranks)
 {
@@ -106,13 +95,18 @@ static void claim_metrics(const LogConfig *config, int rank, int ranks)
     }
 }
 
+// If it appends, removes a last line that has no end: the run was killed, or the disk was full.
 static FILE *metrics_open(const char *path, bool append)
 {
+    char last;
     FILE *file = fopen(path, append ? "a+e" : "we");
     CHECK(file, "give --metrics a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
-    if (append)
-        cut_torn_line(fileno(file));
+    off_t all = append ? lseek(fileno(file), 0, SEEK_END) : 0, size = all;  // -1: a pipe
+    while (size > 0 && pread(fileno(file), &last, 1, size - 1) == 1 && last != '\n')
+        size--;
+    if (size < all && ftruncate(fileno(file), size) != 0)
+        WARN("", "cannot remove the incomplete last line of the metrics: %s", strerror(errno));
     return file;
 }
 

@@ -19,11 +19,7 @@ enum { HEADER_MAX = 1 << 20 };
 static const struct {
     const char *name;
     int bytes;
-} dtypes[] = {
-    { "BOOL", 1 }, { "U8", 1 },  { "I8", 1 },  { "F8_E5M2", 1 }, { "F8_E4M3", 1 }, { "F8_E8M0", 1 },
-    { "I16", 2 },  { "U16", 2 }, { "F16", 2 }, { "BF16", 2 },    { "I32", 4 },     { "U32", 4 },
-    { "F32", 4 },  { "F64", 8 }, { "I64", 8 }, { "U64", 8 },     { "C64", 8 },
-};
+} dtypes[] = { { "F32", 4 }, { "F64", 8 }, { "I64", 8 }, { "I32", 4 }, { "U8", 1 } };
 
 // Bytes of one element, or 0 for an unknown type.
 static int dtype_bytes(const char *name)
@@ -83,7 +79,7 @@ static bool read_tensor(StTensor *t, const char *name, json_t *about, const unsi
                        "shape", &shape, "data_offsets", &begin, &end) != 0)
         return error_set(err, damaged, "tensor %.100s: %s", name, error.text);
     if (dtype_bytes(t->dtype) == 0)
-        return error_set(err, "this program cannot read it", "tensor %.100s: unknown dtype "
+        return error_set(err, "convert its weights to float32", "tensor %.100s: unknown dtype "
                          "'%.20s'", name, t->dtype);
     if (!read_shape(t, shape))
         return error_set(err, damaged, "tensor %.100s has an impossible shape", name);
@@ -176,37 +172,28 @@ const char *st_metadata(const StFile *file, const char *key)
 
 // --- reading: the file ---------------------------------------------------------------------------
 
-// Reading from a disk has no time limit (alive.h).
-static bool read_exactly(int fd, unsigned char *bytes, size_t size, Error *err)
-{
-    size_t at = 0;
-    ssize_t n = 1;
-    alive_outside_begin();
-    while (at < size && (n = pread(fd, bytes + at, size - at, (off_t)at)) > 0)
-        at += (size_t)n;
-    alive_outside_end();
-    return at == size || error_set(err, "", "reading failed at byte %zu: %s", at,
-                                   n < 0 ? strerror(errno) : "the file became shorter");
-}
-
-// Checks the length of the header before it reads the rest, so that a large file of a different
-// kind is refused at once.
+// Reads a whole file. Checks the length of the header before it reads the rest, so that a large
+// file of a different kind is refused at once.
 static unsigned char *read_file(int fd, size_t *size, Error *err)
 {
     struct stat st;
-    size_t length;
-    unsigned char first[8], *bytes = NULL;
+    size_t length, at = 0;
+    unsigned char first[8] = { 0 };
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         error_set(err, "", "not a regular file%s", S_ISDIR(st.st_mode) ? " but a directory" : "");
         return NULL;
     }
     *size = (size_t)st.st_size;
-    if (!read_exactly(fd, first, *size < 8 ? *size : 8, err)
-        || !header_length(first, *size, &length, err))
-        return NULL;
-    bytes = xmalloc(*size);
-    if (read_exactly(fd, bytes, *size, err))
+    alive_outside_begin();      // reading from a disk has no time limit
+    ssize_t n = pread(fd, first, sizeof first, 0);
+    unsigned char *bytes = header_length(first, *size, &length, err) ? xmalloc(*size) : NULL;
+    while (bytes && at < *size && (n = pread(fd, bytes + at, *size - at, (off_t)at)) > 0)
+        at += (size_t)n;
+    alive_outside_end();
+    if (!bytes || at == *size)
         return bytes;
+    error_set(err, "", "reading failed at byte %zu: %s", at,
+              n < 0 ? strerror(errno) : "the file became shorter");
     free(bytes);
     return NULL;
 }
@@ -247,17 +234,6 @@ static json_t *header_json(const StTensor *tensors, int count, const char *const
     return header;
 }
 
-// The length and the JSON, padded with spaces so that the data begins at a multiple of 8.
-static void write_header(FILE *out, json_t *header)
-{
-    char *text = json_dumps(header, JSON_COMPACT);
-    CHECK(text, "", "out of memory, or a tensor's name is not UTF-8");
-    uint64_t length = (strlen(text) + 7) / 8 * 8;
-    fwrite(&length, sizeof length, 1, out);
-    fprintf(out, "%-*s", (int)length, text);
-    free(text);
-}
-
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err)
 {
@@ -265,10 +241,15 @@ bool st_write(const char *path, const StTensor *tensors, int count,
     if (!out)
         return false;
     json_t *header = header_json(tensors, count, metadata, metadata_count);
-    write_header(out, header);
+    char *text = json_dumps(header, JSON_COMPACT);
+    CHECK(text, "", "out of memory, or a tensor's name is not UTF-8");
+    uint64_t length = round_up(strlen(text), 8);    // so that the data begins at a multiple of 8
+    fwrite(&length, sizeof length, 1, out);
+    fprintf(out, "%-*s", (int)length, text);
     for (int i = 0; i < count && !ferror(out); i++)
         if (tensors[i].bytes > 0)   // an empty tensor's data may be NULL
             fwrite(tensors[i].data, 1, tensors[i].bytes, out);
+    free(text);
     json_decref(header);
     return replace_commit(out, path, err);
 }

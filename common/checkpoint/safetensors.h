@@ -12,7 +12,7 @@ enum { ST_MAX_DIMS = 8 };
 
 typedef struct StTensor {
     const char *name;
-    const char *dtype;              // "F32", "F64", "I64", "I32", "U8", "F16", "BF16", ...
+    const char *dtype;              // "F32", "F64", "I64", "I32" or "U8"
     int ndim;
     int64_t shape[ST_MAX_DIMS];
     const void *data;

@@ -24,11 +24,6 @@ static bool has_ending(const char *name, const char *ending)
     return length > n && strcasecmp(name + length - n, ending) == 0;
 }
 
-static bool is_picture(const char *name)
-{
-    return has_ending(name, ".jpg") || has_ending(name, ".jpeg") || has_ending(name, ".png");
-}
-
 static void file_add(Folder *folder, const char *path, int label)
 {
     if (folder->count == folder->room) {
@@ -46,7 +41,7 @@ static bool entry_add(Folder *folder, const FTSENT *entry, int label, Error *err
     switch (entry->fts_info) {
     case FTS_D: case FTS_DP: return true;
     case FTS_F:
-        if (!is_picture(path))
+        if (!has_ending(path, ".jpg") && !has_ending(path, ".jpeg") && !has_ending(path, ".png"))
             return true;
         if (entry->fts_statp->st_size == 0 && !folder->skip_empty)
             return error_set(err, "replace or remove the file", "%s: the file is empty", path);

@@ -163,49 +163,40 @@ static void axis_fill(const Axis *axis)
 
 // --- resizing ------------------------------------------------------------------------------------
 
-// Four numbers at once: red, green, blue, and an unused one.
-typedef int32_t Four __attribute__((vector_size(16)));
-
-// One row: wide (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
-static void row_resize(const Axis *axis, const int32_t *wide, bool flip, uint8_t *planes,
+// One row (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
+static void row_resize(const Axis *axis, const uint8_t *pixels, bool flip, uint8_t *planes,
                        size_t size)
 {
     const int32_t *row = axis->table;
     for (int i = 0; i < axis->count; i++, row += axis->stride) {
-        const int32_t *from = wide + 3 * (row[0] - axis->table[0]);
-        Four sum = { HALF, HALF, HALF, HALF }, pixel;
-        for (int k = 0; k < row[1]; k++) {
-            memcpy(&pixel, from + 3 * k, sizeof pixel);
-            sum += pixel * row[2 + k];
+        const uint8_t *from = pixels + 3 * (row[0] - axis->table[0]);
+        int32_t red = HALF, green = HALF, blue = HALF;
+        for (int k = 0; k < row[1]; k++, from += 3) {
+            red += from[0] * row[2 + k];
+            green += from[1] * row[2 + k];
+            blue += from[2] * row[2 + k];
         }
         uint8_t *to = planes + (flip ? axis->count - 1 - i : i);
-        to[0] = (uint8_t)(sum[0] >> WEIGHT_BITS);
-        to[size] = (uint8_t)(sum[1] >> WEIGHT_BITS);
-        to[2 * size] = (uint8_t)(sum[2] >> WEIGHT_BITS);
+        to[0] = (uint8_t)(red >> WEIGHT_BITS);
+        to[size] = (uint8_t)(green >> WEIGHT_BITS);
+        to[2 * size] = (uint8_t)(blue >> WEIGHT_BITS);
     }
 }
 
-enum { BLOCK = 32 }; // columns at once: their sums stay in registers
-
-// One plane of rows, each `stride` bytes (a multiple of BLOCK), becomes out (count, width).
-static void plane_resize(const Axis *axis, const uint8_t *rows, size_t stride, int width,
-                         uint8_t *out)
+// A plane of rows of `width` bytes becomes out (count, width). sums: memory for a row.
+static void plane_resize(const Axis *axis, const uint8_t *rows, int width, int32_t *restrict sums,
+                         uint8_t *restrict out)
 {
     const int32_t *row = axis->table;
     for (int i = 0; i < axis->count; i++, row += axis->stride, out += width) {
-        const uint8_t *from = rows + (size_t)(row[0] - axis->table[0]) * stride;
-        for (int x = 0; x < width; x += BLOCK) {
-            int32_t sums[BLOCK];
-            uint8_t bytes[BLOCK];
-            for (int b = 0; b < BLOCK; b++)
-                sums[b] = HALF;
-            for (int k = 0; k < row[1]; k++)
-                for (int b = 0; b < BLOCK; b++)     // as int, the index takes 5 % more time
-                    sums[b] += from[(size_t)k * stride + (size_t)(x + b)] * row[2 + k];
-            for (int b = 0; b < BLOCK; b++)
-                bytes[b] = (uint8_t)(sums[b] >> WEIGHT_BITS);
-            memcpy(out + x, bytes, (size_t)(width - x < BLOCK ? width - x : BLOCK));
-        }
+        const uint8_t *from = rows + (size_t)(row[0] - axis->table[0]) * (size_t)width;
+        for (int x = 0; x < width; x++)
+            sums[x] = HALF;
+        for (int k = 0; k < row[1]; k++, from += width)
+            for (int x = 0; x < width; x++)
+                sums[x] += from[x] * row[2 + k];
+        for (int x = 0; x < width; x++)
+            out[x] = (uint8_t)(sums[x] >> WEIGHT_BITS);
     }
 }
 
@@ -213,29 +204,24 @@ void picture_resize(const Pixels *pixels, const View *view, Resizer *resizer, ui
 {
     Axis across = axis_across(view), down = axis_down(view);
     const Rect needs = view_needs(view);
-    const size_t stride = round_up(across.count, BLOCK);
-    const size_t plane = (size_t)needs.height * stride, row_bytes = (size_t)pixels->at.width * 3;
+    const size_t width = (size_t)view->keep.width, plane = (size_t)needs.height * width;
+    const size_t row_bytes = (size_t)pixels->at.width * 3;
     const size_t weights = (size_t)across.count * (size_t)across.stride;
     const size_t more = (size_t)down.count * (size_t)down.stride;
-    const size_t wide = (size_t)needs.width * 3 + 1;
     resizer->memory = data_memory(resizer->memory, &resizer->capacity,
-                                  (weights + more + wide) * sizeof(int32_t) + 3 * plane);
+                                  (weights + more + width) * sizeof(int32_t) + 3 * plane);
     across.table = resizer->memory;
     down.table = across.table + weights;
-    int32_t *row = down.table + more;
-    uint8_t *planes = (uint8_t *)(row + wide);
+    int32_t *sums = down.table + more;
+    uint8_t *planes = (uint8_t *)(sums + width);
     axis_fill(&across);
     axis_fill(&down);
 
     const uint8_t *from = pixels->rgb + (size_t)(needs.y - pixels->at.y) * row_bytes +
                           (size_t)(needs.x - pixels->at.x) * 3;
-    row[wide - 1] = 0;
-    for (int y = 0; y < needs.height; y++, from += row_bytes) {
-        for (size_t i = 0; i < wide - 1; i++)
-            row[i] = from[i];
-        row_resize(&across, row, view->flip, planes + (size_t)y * stride, plane);
-    }
+    for (int y = 0; y < needs.height; y++, from += row_bytes)
+        row_resize(&across, from, view->flip, planes + (size_t)y * width, plane);
     for (int c = 0; c < 3; c++)
-        plane_resize(&down, planes + (size_t)c * plane, stride, view->keep.width,
-                     out + (size_t)c * (size_t)view->keep.height * (size_t)view->keep.width);
+        plane_resize(&down, planes + (size_t)c * plane, view->keep.width, sums,
+                     out + (size_t)c * (size_t)view->keep.height * width);
 }
