@@ -1,0 +1,57 @@
+// cuda_runtime_api.h - as much of CUDA's runtime as a C program needs to use NCCL. Written from NVIDIA's documentation:
+// names, arguments, values and rules are CUDA's. shim.h describes the library that implements it without a GPU.
+#pragma once
+#include <stddef.h>
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInvalidDevice = 101,
+} cudaError_t;
+const char *cudaGetErrorString(cudaError_t error);
+
+// The GPU to which memory, streams and communicators belong that are made from now on.
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaDeviceSynchronize(void);    // the host waits for all streams
+
+// The GPU's memory. Its contents are undefined, and the host must not access it.
+cudaError_t cudaMalloc(void **memory, size_t bytes);
+cudaError_t cudaFree(void *memory);         // waits for all streams
+// Pinned host memory, which the GPU can access while the host continues.
+cudaError_t cudaMallocHost(void **memory, size_t bytes);
+cudaError_t cudaFreeHost(void *memory);
+
+typedef struct CUstream_st *cudaStream_t;
+typedef struct CUevent_st *cudaEvent_t;
+typedef void (*cudaHostFn_t)(void *arg);
+enum { cudaStreamDefault, cudaStreamNonBlocking };
+enum { cudaEventDefault, cudaEventBlockingSync, cudaEventDisableTiming };
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault
+};
+
+// Work on a stream runs in order. Stream 0, the default stream, waits for all others, and they wait for it, except for
+// those made with cudaStreamNonBlocking.
+cudaError_t cudaStreamCreate(cudaStream_t *stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+
+// On the default stream; the host waits, except for a copy on the device and for cudaMemset.
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
+cudaError_t cudaMemset(void *memory, int value, size_t bytes);
+// The host waits only if it is host memory that is not pinned.
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream);
+// The host calls function(arg) when the stream gets there. The function must not call CUDA or NCCL.
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *arg);
+
+cudaError_t cudaEventCreate(cudaEvent_t *event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);    // everything so far on this stream
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);    // later work waits
+cudaError_t cudaEventSynchronize(cudaEvent_t event);

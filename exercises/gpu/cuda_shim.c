@@ -1,0 +1,280 @@
+// cuda_shim.c - CUDA's memory, streams and events, on device.h.
+#include "shim.h"
+#include "alive.h"
+#include "trace.h"
+
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { GPUS = 8, ALIGNMENT = 256 };
+// No process has memory at addresses with this bit, so the host cannot access device memory.
+static const uintptr_t device_bit = (uintptr_t)1 << 55;
+
+typedef struct Block {
+    struct Block *next;
+    char *memory;
+    size_t bytes;
+    bool pinned;                // else the program has its address with device_bit
+} Block;
+
+// A destroyed stream is used again, since events and other streams may refer to its thread.
+struct CUstream_st {
+    cudaStream_t next;
+    Stream *queue;
+    bool in_use, blocking;
+};
+
+Device *shim_gpu;
+static Block *blocks;
+static cudaStream_t streams, default_stream;
+static double slow[2];          // ms, by ShimKind
+static int current_gpu, caller;
+
+// CUDA only returns a number. The shim also prints the reason.
+#define REFUSE(error, ...) (warn_at(__FILE__, __LINE__, "", __VA_ARGS__), error)
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+    return error == cudaSuccess ? "no error" : error == cudaErrorInvalidValue ? "invalid argument" :
+           error == cudaErrorMemoryAllocation ? "out of memory" : "invalid device ordinal";
+}
+
+// x86 does not report an address with the bit, but SI_KERNEL.
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+    static const char text[] = "the host touched device memory: a pointer from cudaMalloc is only for calls of CUDA "
+                               "and NCCL, and cudaMemcpy copies to the host\n";
+    if (info->si_code == SI_KERNEL || (uintptr_t)info->si_addr & device_bit)
+        (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    sigaction(signal, &(struct sigaction){ .sa_handler = SIG_DFL }, NULL);
+}
+
+// Before main. Open MPI's variables have the rank and the run, whose ranks share one timeline.
+__attribute__((constructor)) static void start(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *what = getenv("GPU_SLOW");
+    sscanf(what ? what : "", "compute:%lf", &slow[SHIM_COMPUTE]);
+    sscanf(what ? what : "", "nccl:%lf", &slow[SHIM_NCCL]);
+    trace_among(rank ? atoi(rank) : 0, getenv("PMIX_NAMESPACE"));
+    trace_open(getenv("GPU_TRACE"));
+    sigaction(SIGSEGV, &(struct sigaction){ .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO }, NULL);
+    shim_gpu = device_open(0, 1);
+    cudaStreamCreate(&default_stream);
+}
+
+cudaError_t cudaGetDeviceCount(int *count) { *count = GPUS; return cudaSuccess; }
+cudaError_t cudaGetDevice(int *device) { *device = current_gpu; return cudaSuccess; }
+
+cudaError_t cudaSetDevice(int device)
+{
+    if (device < 0 || device >= GPUS)
+        return REFUSE(cudaErrorInvalidDevice, "cudaSetDevice(%d): this machine's GPUs are 0 to %d", device, GPUS - 1);
+    current_gpu = device;
+    return cudaSuccess;
+}
+
+// --- streams and events ---------------------------------------------------------------------------------------------
+
+void shim_order(Stream *first, Stream *then)
+{
+    static Event *event;
+    event = event ? event : event_new(shim_gpu);
+    event_record(event, first);
+    stream_wait(then, event);
+}
+
+Stream *shim_enter(cudaStream_t stream)
+{
+    cudaStream_t s = streams, wanted = stream ? stream : default_stream;
+    alive_beat();
+    caller = caller ? caller : gettid();
+    CHECK(caller == gettid(), "this includes host functions (cudaLaunchHostFunc)", "two threads call CUDA or NCCL");
+    while (s && !(s == wanted && s->in_use))
+        s = s->next;
+    CHECK(s, "", "a stream is used that was not created, or was destroyed");
+    for (cudaStream_t other = streams; s == default_stream && other; other = other->next)
+        if (other->blocking && other != s)
+            shim_order(other->queue, s->queue);
+    if (s->blocking && s != default_stream)
+        shim_order(default_stream->queue, s->queue);
+    return s->queue;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
+{
+    cudaStream_t s = streams;
+    while (s && s->in_use)
+        s = s->next;
+    if (!s) {
+        s = xcalloc(1, sizeof *s);
+        *s = (struct CUstream_st){ streams, stream_new_beside(shim_gpu, streams ? "stream" : "default stream") };
+        streams = s;
+    }
+    s->blocking = flags != cudaStreamNonBlocking;
+    s->in_use = true;
+    *stream = s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) { stream_sync(shim_enter(stream)); return cudaSuccess; }
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    shim_enter(stream);
+    stream->in_use = false;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize(void)
+{
+    for (cudaStream_t stream = streams; stream; stream = stream->next)
+        stream_sync(stream->queue);
+    return cudaSuccess;
+}
+
+// A cudaEvent_t is an Event, which has CUDA's rules.
+cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventSynchronize(cudaEvent_t event) { event_sync((Event *)event); return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t event) { event_free((Event *)event); return cudaSuccess; }
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
+{
+    *event = (cudaEvent_t)event_new(shim_gpu);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    event_record((Event *)event, shim_enter(stream));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    stream_wait(shim_enter(stream), (Event *)event);
+    return cudaSuccess;
+}
+
+// --- memory ---------------------------------------------------------------------------------------------------------
+
+static bool on_device(const void *memory) { return (uintptr_t)memory & device_bit; }
+static char *without_bit(const void *memory) { return (char *)((uintptr_t)memory & ~device_bit); }
+
+// Points to the block that contains these bytes, or to NULL.
+static Block **find(const void *memory, size_t bytes)
+{
+    const char *at = without_bit(memory);
+    Block **b = &blocks;
+    while (*b && !(at >= (*b)->memory && at + bytes <= (*b)->memory + (*b)->bytes && (*b)->pinned != on_device(memory)))
+        b = &(*b)->next;
+    return b;
+}
+
+void *shim_memory(const void *memory, size_t bytes) { return *find(memory, bytes) ? without_bit(memory) : NULL; }
+
+// The contents are NaN: undefined, but never right by luck.
+static cudaError_t allocate(void **memory, size_t bytes, bool pinned)
+{
+    Block block = { blocks, aligned_alloc(ALIGNMENT, round_up(bytes + 1, ALIGNMENT)), bytes, pinned };
+    if (!block.memory)
+        return cudaErrorMemoryAllocation;
+    memset(block.memory, 0xFF, bytes);
+    *memory = (void *)((uintptr_t)block.memory | (pinned ? 0 : device_bit));
+    blocks = memcpy(xmalloc(sizeof block), &block, sizeof block);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **memory, size_t bytes) { return allocate(memory, bytes, false); }
+cudaError_t cudaMallocHost(void **memory, size_t bytes) { return allocate(memory, bytes, true); }
+cudaError_t cudaFreeHost(void *memory) { return cudaFree(memory); }
+
+cudaError_t cudaFree(void *memory)
+{
+    Block **at = find(memory, 0), *block = *at;
+    cudaDeviceSynchronize();
+    if (!block)
+        return memory ? REFUSE(cudaErrorInvalidValue, "cudaFree: not allocated, or already freed") : cudaSuccess;
+    *at = block->next;
+    free(block->memory);
+    free(block);
+    return cudaSuccess;
+}
+
+// --- work -----------------------------------------------------------------------------------------------------------
+
+void shim_begin(const char *name, ShimKind kind)
+{
+    trace_begin(name);
+    usleep((useconds_t)(1e3 * slow[kind]));
+}
+
+typedef struct Work {
+    const char *name;
+    void *to;
+    const void *from;           // NULL: fill with value
+    size_t bytes;
+    int value;
+    cudaHostFn_t function;      // if there is one: function(to)
+} Work;
+
+static void do_work(void *arg)
+{
+    const Work *work = arg;
+    shim_begin(work->name, SHIM_COMPUTE);
+    if (work->function)
+        work->function(work->to);
+    else if (work->from)
+        memmove(work->to, work->from, work->bytes);
+    else
+        memset(work->to, work->value, work->bytes);
+    trace_end();
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *arg)
+{
+    Work work = { .name = "host function", .to = arg, .function = function };
+    stream_call(shim_enter(stream), do_work, &work, sizeof work);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void *memory, int value, size_t bytes) { return cudaMemsetAsync(memory, value, bytes, NULL); }
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
+{
+    Work work = { .name = "fill", .to = shim_memory(memory, bytes), .bytes = bytes, .value = value };
+    if (!work.to)
+        return REFUSE(cudaErrorInvalidValue, "cudaMemset: this is not device memory of %zu bytes", bytes);
+    stream_call(shim_enter(stream), do_work, &work, sizeof work);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+{
+    static const char *const names[] = { "copy", "copy to device", "copy to host", "copy on device" };
+    unsigned actual = 2u * on_device(from) + on_device(to);
+    void *a = shim_memory(to, bytes), *b = shim_memory(from, bytes);
+    Work work = { names[actual], a ? a : to, b ? b : from, bytes };
+    Stream *queue = shim_enter(stream);
+    if (kind != cudaMemcpyDefault && (unsigned)kind != actual)
+        return REFUSE(cudaErrorInvalidValue, "cudaMemcpy: its kind is %d, but the addresses (to, from) are those of "
+                      "a %s", (int)kind, names[actual]);
+    if ((!a && on_device(to)) || (!b && on_device(from)))
+        return REFUSE(cudaErrorInvalidValue, "cudaMemcpy: there are fewer than %zu bytes of device memory %s", bytes,
+                      !a && on_device(to) ? "to copy to" : "to copy from");
+    stream_call(queue, do_work, &work, sizeof work);
+    if (!a || !b)
+        stream_sync(queue);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, NULL);
+    if (!on_device(to) || !on_device(from))
+        cudaStreamSynchronize(NULL);
+    return error;
+}

@@ -1,0 +1,26 @@
+// shim.h - CUDA and NCCL on a laptop: their rules, carried out by this project's CPU backend.
+//
+//   cuda_shim.c    each stream has a thread (device.h). The host faults if it touches device memory, as with a GPU
+//   nccl_shim.c    each communicator has a thread for collectives and, for each rank, one that sends and one that
+//                  receives; comm.h does the work
+//
+// A process has one GPU and calls CUDA and NCCL from one thread, and all its communicators have the same ranks.
+//
+//   GPU_SLOW=compute:MS | nccl:MS   delays every copy and host function, or every call of NCCL
+//   GPU_LOSE=broadcast              until the first reduction, ncclBroadcast loses half of its values: does the program
+//                                   notice?
+//   GPU_TIMEOUT=S                   if nothing moves for S seconds (30; 0: no limit), prints which rank waits for
+//                                   which, and ends the run
+//   GPU_TRACE=FILE                  a timeline of all streams and ranks, for ./ddp plot and https://ui.perfetto.dev
+#pragma once
+#include "check.h"
+#include "cuda_runtime.h"
+#include "device.h"
+
+extern Device *shim_gpu;
+void *shim_memory(const void *memory, size_t bytes);    // to access device or pinned memory; NULL: it is neither
+Stream *shim_enter(cudaStream_t stream);        // for its next work
+void shim_order(Stream *first, Stream *then);   // later work of `then` waits for all of `first`
+// Before each piece of work, in the thread that does it: GPU_SLOW, in a span of the timeline that trace_end ends.
+typedef enum { SHIM_COMPUTE, SHIM_NCCL } ShimKind;
+void shim_begin(const char *name, ShimKind kind);
