@@ -5,7 +5,9 @@
 #   author.sh edit ID             make that copy again: the step with change.patch
 #   author.sh save ID             write change.patch, from the step to that copy
 #   author.sh edit|save ID --solution     the same for solution.patch, if the step is not the solution
-#   author.sh prove ID            check what CI requires: fails unsolved as announced, passes solved
+#   author.sh edit|save ID --wrong NAME   the same for wrong/NAME.patch, from the solution to one that must be refused
+#   author.sh prove ID            check what CI requires: fails unsolved as announced, passes solved, and refuses each
+#                                 patch in wrong/
 #
 # For prove, BUILD is the cpu/ folder of a build (build/cpu), and TMP a scratch directory.
 #
@@ -13,7 +15,7 @@
 set -euo pipefail
 self=$(readlink -f "${BASH_SOURCE[0]}")
 root=${self%/exercises/*}
-command=${1:-help} typed=${2:-} more=${3:-}
+command=${1:-help} typed=${2:-} more=${3:-} name=${4:-}
 scratch=
 if [ "$command" = prove ]; then
     scratch=$(mktemp -d "${TMP:-${TMPDIR:-/tmp}}/prove.XXXXXX")
@@ -33,6 +35,9 @@ set_patch()
     case $more in
     '') ;;
     --solution) broken+=-solution change=$exercise/solution.patch ;;
+    --wrong)
+        [ -n "$name" ] || die_usage "author.sh: --wrong needs a name"
+        broken+=-wrong-$name change=$exercise/wrong/$name.patch ;;
     *) die_usage "author.sh: unknown option $more" ;;
     esac
 }
@@ -47,8 +52,8 @@ template()
 cmd_new()
 {
     local name=$typed step=$more folder=$exercises/$typed
-    [[ $name =~ ^[0-9][0-9]-[0-9]+_[a-z0-9_]+$ ]] || die_usage "a name is like 03-4_last_bucket, not '$name'"
-    [ -f "$root/$step/train.c" ] || die_usage "there is no step '$step'"
+    [[ $name =~ ^(0[1-7]|gpu)-[0-9]+_[a-z0-9_]+$ ]] || die_usage "a name is like 03-4_last_bucket, not '$name'"
+    [ -f "$root/$step/train.c" ] || [ "$step" = none ] || die_usage "there is no step '$step'"
     [ -z "$(find "$exercises" -maxdepth 1 -name "${name%%_*}_*")" ] || die_usage "${name%%_*} exists already"
     mkdir "$folder"
     template task.md | sed "s/^- step: .*/- step: $step/; /^- files: /d" >"$folder/task.md"
@@ -56,27 +61,38 @@ cmd_new()
     : >"$folder/change.patch"
     more=
     choose "$name"
+    if [ "$step" = none ]; then
+        mkdir "$source"
+        say "write the finished program in $(here "$source"), then: exercises/author.sh edit $id"
+        return
+    fi
     set_patch
     cmd_edit
 }
 
+# copy_base DIRECTORY: what the patch starts from
+copy_base() { if [ "$more" = --wrong ]; then copy_solution "$1"; else copy_step "$1"; fi; }
+
 cmd_edit()
 {
     [ ! -e "$broken" ] || die "$broken exists already" "it may contain work that you have not saved; remove it"
-    local patch=$change
-    [ -s "$patch" ] || patch=
-    copy_step "$broken" "$patch"
-    say "edit $(here "$broken"), then: exercises/author.sh save $id${more:+ $more}"
+    copy_base "$broken"
+    [ ! -s "$change" ] || apply "$change" "$broken"
+    say "edit $(here "$broken"), then: exercises/author.sh save $id${more:+ $more}${name:+ $name}"
 }
 
 cmd_save()
 {
     [ -d "$broken" ] || die "$broken does not exist" "exercises/author.sh edit $id"
-    local folders
+    local folders words=''
     folders=$(mktemp -d)
-    copy_step "$folders/a"
+    copy_base "$folders/a"
     ln -s "$broken" "$folders/b"
-    diff_copies "$folders" a b >"$change"
+    [ "$more" != --wrong ] ||
+        words=$(grep '^# ' "$change" 2>/dev/null || echo "# refused with: the sentence that the check must print")
+    mkdir -p "${change%/*}"
+    { [ -z "$words" ] || echo "$words"; diff_copies "$folders" a b; } >"$folders/patch"
+    mv "$folders/patch" "$change"
     rm -r "$folders"
     say "$(grep -c '^@@' "$change" || true) changed places in $(here "$change")"
 }
@@ -93,17 +109,18 @@ check_words()
     [ -z "$text" ] || failed "task.md: '# Title' is the first line, and the second is empty"
     [[ $(field "$exercise" difficulty) =~ ^[123]$ ]] || failed "task.md: '- difficulty:' is 1, 2 or 3"
     [[ $(field "$exercise" minutes) =~ ^[1-9][0-9]*$ ]] || failed "task.md: '- minutes:' is a number"
-    [ "${id%%-*}" = "${step%%_*}" ] || failed "$id is of step ${id%%-*}, not of $step"
+    [ "${id%%-*}" = "${program%%[_-]*}" ] || failed "$id is of step ${id%%-*}, not of $step"
     [ -n "$(task_of "$exercise")" ] || failed "task.md: no task"
     for text in "Hint 1" "Hint 2" Solved; do
         [ -n "$(section "$exercise" "$text")" ] || failed "task.md: no '## $text'"
     done
     wanted=$(sed -n 's/^# fails with: *//p' "$exercise/check.sh")
     [ -n "$wanted" ] || failed "check.sh: no line '# fails with: ...'"
-    ! grep -rqF "TODO($id)" "$root/$step" || failed "the step itself contains TODO($id)"
-    text=$(find "$exercise" -mindepth 1 -printf '%f\n' |
-        grep -vE '^(task\.md|change\.patch|solution\.patch|check\.(sh|c))$' || true)
-    [ -z "$text" ] || failed "$text is none of task.md, change.patch, check.sh, check.c, solution.patch"
+    ! grep -rqF "TODO($id)" "$source" || failed "the finished program contains TODO($id)"
+    text=$(find "$exercise" -mindepth 1 -printf '%P\n' |
+        grep -vE '^(task\.md|change\.patch|solution\.patch|check\.(sh|c))$' |
+        grep -vE '^(wrong|wrong/[a-z_]+\.patch|finished|finished/.+\.[ch])$' || true)
+    [ -z "$text" ] || failed "$text is none of the files that exercises/README.md names"
 }
 
 print_seconds()
@@ -136,6 +153,27 @@ cmd_prove()
     copy_solution "$copy"
     (check) || failed "the solution does not pass"
     print_seconds
+    for wrong in "$exercise"/wrong/*.patch; do
+        [ ! -f "$wrong" ] || refuse "$wrong"
+    done
+}
+
+# refuse PATCH: the check must not accept the solution with it, and say so with the words in its first line.
+refuse()
+{
+    local words
+    words=$(sed -n '1s/^# refused with: *//p' "$1")
+    [ -n "$words" ] || failed "$1: its first line is not '# refused with: ...'"
+    echo "--- wrong: $(basename "$1" .patch)"
+    rm -rf "$copy"
+    copy_solution "$copy"
+    apply "$1" "$copy"
+    ! (check) >"$scratch/wrong" 2>&1 || { cat "$scratch/wrong"; failed "the check accepts it"; }
+    sed '/^  \(✓\|ok\) /d' "$scratch/wrong" | grep -F -- "$words" || {
+        cat "$scratch/wrong"
+        failed "the check does not print: $words"
+    }
+    ! grep -qF "does not build" "$scratch/wrong" || failed "it does not build"
 }
 
 case $command in

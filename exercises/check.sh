@@ -5,8 +5,9 @@
 # `./ddp exercise check` calls this script and kills any process that the check leaves running.
 #
 # A check starts in an empty directory, with these variables:
-#   root       the repository            step    03_ddp_fork
+#   root       the repository            step    03_ddp_fork, or "none"
 #   copy       the learner's files       id      03-1
+#   source     the finished program's    program its name in the build: the step's, or the id
 #   exercise   the exercise's folder     limit   deadline of one run, in s (20); a check may change it
 #   why        explanation of the next claim: printed if the claim fails, cleared if it holds
 set -u
@@ -15,6 +16,8 @@ root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
 id=${exercise##*/} id=${id%%_*}
 step=$(sed -n 's/^- step: *//p' "$exercise/task.md" | head -1)
+source=$root/$step program=$step
+[ "$step" != none ] || source=$exercise/finished program=$id
 limit=20 why='' status=0 train='' launch='' harness=''
 
 good=✓ bad=✗
@@ -25,6 +28,9 @@ for name in RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE "${!MASTER_@}" "${!OMPI_
     "${!DDP_TOKEN@}"; do
     unset "$name"
 done
+# For mpirun: root may start ranks, and more than there are cores (Open MPI 4, and from 5 on).
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-1000} LC_ALL=C
 
 # The options of every run: a small network, a few synthetic images, and one thread so that results do not depend on the
@@ -139,7 +145,7 @@ build()
         shift 2
     done
     mkdir -p "$made/objects"
-    for file in "$root/$step"/*.c; do
+    for file in "$source"/*.c; do
         [ -f "$copy/${file##*/}" ] || { echo "${file##*/} is missing in your copy" >&2; cannot_build; }
     done
     for file in "$copy"/*.c; do
@@ -152,14 +158,14 @@ build()
         objects+=("$object")
     done
     train=$made/train
-    link_program "$train" "$step" train "${extra[@]}" "${objects[@]}" || cannot_build
+    link_program "$train" train "${extra[@]}" "${objects[@]}" || cannot_build
     if [ -f "$copy/launch.c" ]; then
         launch=$made/launch
-        if cmp -s "$copy/launch.c" "$root/$step/launch.c"; then
+        if cmp -s "$copy/launch.c" "$source/launch.c"; then
             ln -sf "$build/cpu/$step/launch" "$launch"
         else
             compile "$copy/launch.c" || cannot_build
-            link_program "$launch" "$step" train "$object" || cannot_build
+            link_program "$launch" train "$object" || cannot_build
         fi
     fi
     passed "your program builds"
@@ -179,7 +185,7 @@ harness()
         objects+=("$object")
     done
     harness=$made/harness
-    link_program "$harness" "$step" train "${objects[@]}" || cannot_build
+    link_program "$harness" train "${objects[@]}" || cannot_build
     passed "your program builds"
 }
 
@@ -197,20 +203,20 @@ fail_check() { echo "$exercise/check.sh: $1" >&2; exit 3; }
 compile()
 {
     local file=$1 name=${1##*/} theirs header
-    theirs=$build/$step/CMakeFiles/${step}_cpu.dir/$name.o
+    theirs=$build/$program/CMakeFiles/${program}_cpu.dir/$name.o
     object=$made/objects/$name.o
-    if same_headers && cmp -s "$file" "$root/$step/$name" && [ "$theirs" -nt "$root/$step/$name" ]; then
-        for header in "$root/$step"/*.h; do
+    if same_headers && cmp -s "$file" "$source/$name" && [ "$theirs" -nt "$source/$name" ]; then
+        for header in "$source"/*.h; do
             [ "$theirs" -nt "$header" ] || break
         done
         [ ! "$theirs" -nt "$header" ] || { object=$theirs; return 0; }
     fi
     rm -f "$object"
     if [ -z "${compiler:-}" ]; then
-        compiler=$(awk -v suffix="CMakeFiles/${step}_cpu.dir/train.c.o -c " '
-            /^ *"command": / && index($0, suffix) { sub(/^ *"command": "/, ""); sub(/",?$/, ""); print; exit }' \
+        compiler=$(awk -v object=" -o [^ ]*CMakeFiles/${program}_cpu\\.dir/" '
+            /^ *"command": / && $0 ~ object { sub(/^ *"command": "/, ""); sub(/",?$/, ""); print; exit }' \
             "$build/compile_commands.json" | sed -e 's/\\\(["\\]\)/\1/g' -e 's/ -o [^ ]* -c .*//' -e 's/ -Werror\b//')
-        [ -n "$compiler" ] || fail_check "$build/compile_commands.json has no command that compiles $step"
+        [ -n "$compiler" ] || fail_check "$build/compile_commands.json has no command that compiles $program"
         compiler+=" -Werror=implicit-function-declaration"
     fi
     # File names relative to the root let an editor jump from an error to its line.
@@ -223,28 +229,29 @@ same_headers()
     local header
     [ -n "${headers:-}" ] || {
         headers=same
-        for header in "$copy"/*.h "$root/$step"/*.h; do
-            [ ! -f "$header" ] || cmp -s "$copy/${header##*/}" "$root/$step/${header##*/}" || headers=other
+        for header in "$copy"/*.h "$source"/*.h; do
+            [ ! -f "$header" ] || cmp -s "$copy/${header##*/}" "$source/${header##*/}" || headers=other
         done
     }
     [ "$headers" = same ]
 }
 
-# link_program PROGRAM STEP NAME WORDS...: links PROGRAM like build/cpu/STEP/NAME, but with these objects and options.
+# link_program PROGRAM NAME WORDS...: links PROGRAM like the finished NAME, but with these objects and options.
 link_program()
 {
-    local program=$1 step=$2 name=$3 line directory words=''
-    shift 3
+    local out=$1 name=$2 line directory words=''
+    shift 2
     if [ -f "$build/build.ninja" ]; then
         directory=$build
-        line=$(cd "$build" && ninja -t commands "cpu/$step/$name" | tail -1)
+        line=$(cd "$build" && ninja -t commands "cpu/$program/$name" | tail -1)
     else
-        directory=$build/$step
-        line=$(cat "$build/$step/CMakeFiles/${step}_cpu.dir/link.txt")
+        directory=$build/$program
+        [ "$step" != none ] || directory=$build/exercises/gpu
+        line=$(cat "$directory/CMakeFiles/${program}_cpu.dir/link.txt")
     fi
     line=$(sed -e 's/ [^ ]*\.dir\/[^ ]*\.o\b//g' -e 's/ -o [^ ]* / @@ /' <<<"$line")
-    [[ $line == *" @@ "* ]] || fail_check "the build folder $build has no command that links $step"
-    words=$(printf ' %q' "$@" -o "$program")
+    [[ $line == *" @@ "* ]] || fail_check "the build folder $build has no command that links $program"
+    words=$(printf ' %q' "$@" -o "$out")
     (cd "$directory" && eval "${line/ @@ /"$words" }") >&2
 }
 
@@ -274,12 +281,13 @@ run()
 last_lines() { echo "its last lines:"; grep -v "^stopping after this step" "$1.out" | tail -"${2:-8}"; }
 
 # set_command NAME N TRAIN LAUNCH OPTIONS...: sets $command to start N ranks (02: devices) of TRAIN. Rank R writes its
-# metrics to NAME.R.jsonl (01, 02: NAME.0.jsonl).
+# metrics to NAME.R.jsonl (01, 02: NAME.0.jsonl). Without a step, mpirun starts them, and their timeline is NAME.json.
 set_command()
 {
     local name=$1 n=$2 train=$3 launch=$4
     shift 4
     case $step in
+    none) command=(env GPU_TRACE="$PWD/$name.json" mpirun --bind-to none -np "$n" "$train" "$@") ;;
     01_*) command=("$train" "${tiny[@]}" --metrics "$name.0.jsonl" "$@") ;;
     02_*) command=("$train" "${tiny[@]}" --metrics "$name.0.jsonl" --devices "$n" "$@") ;;
     03_*) command=("$train" "${tiny[@]}" "${hang_limit[@]}" --metrics "$name.%r.jsonl" -n "$n" "$@") ;;
@@ -297,7 +305,7 @@ try_learner() { set_command "$1" "$2" "$train" "$launch" "${@:3}"; try "$1" "${c
 # finished NAME N OPTIONS...: the same with the finished step.
 finished()
 {
-    local programs=$build/cpu/$step
+    local programs=$build/cpu/$program
     set_command "$1" "$2" "$programs/train" "$programs/launch" "${@:3}"
     run "$1" "${command[@]}"
 }
@@ -338,6 +346,23 @@ value() { values "$@" | tail -1; }
 
 # mean FILE...: the mean of the files' numbers, line by line.
 mean() { paste "$@" | awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; printf "%.9g\n", sum / NF }'; }
+
+# timeline FILE RANK: what the rank's streams did, in order: "begin ncclAllReduce", "end ncclAllReduce". (GPU_TRACE)
+timeline()
+{
+    [ -f "$1" ] || return 0
+    awk -v rank="$2" '
+        function member(name) { return match($0, "\"" name "\":\"?[^\",}]*") ? substr($0, RSTART, RLENGTH) : "" }
+        function value(name,    text) { text = member(name); sub(/^[^:]*:"?/, "", text); return text }
+        value("pid") == rank && value("ts") != "" {
+            print value("ts"), value("tid"), value("ph"), value("name")
+        }' "$1" | sort -n | awk '
+        { thread = $2; kind = $3; $1 = $2 = $3 = ""; sub(/^ */, "") }
+        kind == "B" { open[thread, ++depth[thread]] = $0 }
+        { name = open[thread, depth[thread]] }
+        kind == "E" { depth[thread]-- }
+        name ~ /^(nccl|copy|fill|host)/ { print kind == "B" ? "begin" : "end", name }'
+}
 
 # ==== Which images? ==============================================================================
 # With learning rate 0, one image per batch and no augmentation, each image can be recognized by its loss.

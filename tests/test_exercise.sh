@@ -15,7 +15,7 @@ exercise() { ../ddp exercise "$@"; }
 # below HEADING: the first line below that heading of 03-1's task
 below() { awk -v head="## $1" 'on && NF { print; exit } $0 == head { on = 1 }' ../exercises/03-1_*/task.md; }
 
-each_has() { for folder in ../exercises/*/; do [ -s "$folder/$1" ] || { echo "$folder"; return 1; }; done; }
+each_has() { for folder in ../exercises/*-*/; do [ -s "$folder/$1" ] || { echo "$folder"; return 1; }; done; }
 for file in task.md change.patch check.sh; do
     check "each exercise has $file" each_has $file
 done
@@ -57,6 +57,7 @@ expect 0 "  03-1   -        easy" exercise list
 expect 0 "0 of $(find "$tree/exercises" -name task.md | wc -l) solved" exercise list
 expect 2 "there are no exercises of step '08'" exercise list 8
 expect 0 "03-8   -" exercise start 03
+expect 0 "  gpu-1  -        medium" exercise list gpu
 expect 0 "exercises-work/03-1/train.c:" exercise start 3-1
 expect 0 "exercises-work/03-1/train.c:" exercise task
 check "the line that it names says TODO" grep -q 'TODO(03-1)' \

@@ -53,7 +53,7 @@ how()
     # exercises; test_exercise.sh does the others
     *": ./ddp exercise start") ;;
     *": ./ddp exercise grade "*) not_run ;;
-    *": ./ddp exercise check"* | *": ./ddp exercise watch"* | *": ./ddp exercise run"* | *": ./ddp exercise reset"*)
+    *": ./ddp exercise check"* | *": ./ddp exercise watch"* | *" ./ddp exercise run"* | *": ./ddp exercise reset"*)
         not_run ;;
     *": ./ddp exercise "*) like "$(sed -E 's/\[?\bID\b\]?/03-1/; s/\[STEP\]/03/' <<<"$2")" ;;
     *": exercises/author.sh save 03-20")

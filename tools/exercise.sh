@@ -2,8 +2,9 @@
 # exercise.sh - ./ddp exercise: gives you a copy of a step with a mistake or a missing piece, and checks your fix.
 #
 # exercises/ID_name/ contains an exercise: task.md, change.patch (from the step to the exercise), and check.sh, which
-# exercises/check.sh runs. The learner's files are in exercises-work/: the copy of the step in ID/, the progress in
-# .state/ID/, and what a check compiles and writes in .build/ID/.
+# exercises/check.sh runs. If its step is "none", its folder finished/ takes the place of the step. The learner's files
+# are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/, and what a check compiles and writes
+# in .build/ID/.
 #
 # DDP_BUILD: the build to link with (build/). DDP_EXERCISES and DDP_EXERCISES_WORK replace the two folders.
 #
@@ -68,8 +69,9 @@ find_exercise()
     die_usage "there is no exercise '$1'" "./ddp exercise list shows all of them"
 }
 
-# choose [ID]: sets the variables that the functions below use: exercise (its folder), id, step, copy, state. Without ID
-# it is the exercise that was started last.
+# choose [ID]: sets the variables that the functions below use: exercise (its folder), id, step, source (the folder of
+# the finished program), program (its name in the build), copy, state. Without ID it is the exercise that was started
+# last.
 choose()
 {
     local typed=${1:-$(current)}
@@ -77,6 +79,8 @@ choose()
     exercise=$(find_exercise "$typed")
     id=$(id_of "$exercise")
     step=$(field "$exercise" step)
+    source=$root/$step program=$step
+    [ "$step" != none ] || source=$exercise/finished program=$id
     copy=$work/$id
     state=$work/.state/$id
 }
@@ -92,16 +96,22 @@ copy_step()
     local directory=$1 change=${2:-} file
     have patch || die "exercises need patch" "apt install patch"
     mkdir -p "$directory"
-    for file in "$root/$step"/*.[ch] "$root/$step"/*.sbatch; do
+    for file in "$source"/*.[ch] "$source"/*.sbatch; do
         [ ! -f "$file" ] || cp "$file" "$directory"
     done
     for file in $(field "$exercise" files); do
         cp "$root/$file" "$directory"
     done
-    [ -n "$change" ] || return 0
-    patch -s -f -p1 --no-backup-if-mismatch -r - -d "$directory" <"$change" >&2 || {
-        rm -rf "$directory"
-        die "$id: its patch no longer applies to $step" "restore $step (git diff $step), or report this"
+    [ -z "$change" ] || apply "$change" "$directory"
+}
+
+# apply PATCH DIRECTORY: DIRECTORY is a copy of the finished program; it is removed if the patch does not fit.
+apply()
+{
+    patch -s -f -p1 --no-backup-if-mismatch -r - -d "$2" <"$1" >&2 || {
+        rm -rf "$2"
+        die "$id: ${1##*/} no longer applies to ${source#"$root"/}" \
+            "restore that folder (git diff ${source#"$root"/}), or report this"
     }
 }
 
@@ -140,7 +150,7 @@ cmd_list() # [STEP]
     [[ ! ${1:-} =~ ^[0-9]$ ]] || set -- "0$1"
     while read -r folder; do
         choose "${folder##*/}"
-        [[ $step == "${1:-}"* ]] || continue
+        [[ $program == "${1:-}"* ]] || continue
         case $(state_of) in solved) color=$green solved=$((solved + 1)) ;; started) color=$yellow ;; *) color= ;; esac
         mark=' '
         [ "$id" != "$last" ] || mark='*'
@@ -160,7 +170,8 @@ cmd_start()
         mkdir -p "$work"
         rm -rf "$work/.new-$id"
         copy_step "$work/.new-$id" "$exercise/change.patch"
-        printf '%s\n' -std=gnu11 -D_GNU_SOURCE "-I$root/common" -Wall -Wextra -fopenmp >"$work/.new-$id/$flags"
+        { printf '%s\n' -std=gnu11 -D_GNU_SOURCE "-I$root/common" "-I$exercises/gpu" -Wall -Wextra -fopenmp
+          mpicc --showme:compile 2>/dev/null | xargs -n 1 || true; } >"$work/.new-$id/$flags"
         mv "$work/.new-$id" "$copy"
     fi
     mkdir -p "$state"
@@ -253,7 +264,7 @@ cmd_check()
 # ./ddp builds the step before it calls this script.
 must_be_built()
 {
-    { [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$step/train" ]; } ||
+    { [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ]; } ||
         die "there are no programs in $build yet" "./ddp setup builds them"
 }
 
@@ -279,12 +290,17 @@ cmd_watch()
 }
 file_times() { find "$copy" -type f ! -name '.*' ! -name '*~' -printf '%p %s %T@\n' | sort; }
 
-# From step 04 on the learner's launcher starts two ranks.
+# From step 04 on the learner's launcher starts two ranks; without a step, mpirun does. GPU=real: on GPUs.
 cmd_run()
 {
     must_be_begun
     local programs=$work/.build/$id
+    if [ "$step" = none ] && [ "${GPU:-}" = real ]; then
+        build_for_gpus "$programs/real"
+        run_mpi "$programs/real" "$@"
+    fi
     [ -x "$programs/train" ] || die "your program for $id is not built yet" "./ddp exercise check $id builds it"
+    [ "$step" != none ] || run_mpi "$programs/train" "$@"
     if [ -e "$programs/launch" ]; then
         set -- "$programs/launch" --nproc-per-node 2 -- "$programs/train" "$@"
     else
@@ -293,6 +309,27 @@ cmd_run()
     say "$dim$(printf '%q ' "$@")$plain"
     exec "$@"
 }
+
+run_mpi()
+{
+    say "${dim}mpirun -np 2 $(printf '%q ' "$@")$plain"
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    exec mpirun --oversubscribe -np 2 "$@"
+}
+
+# build_for_gpus PROGRAM: from the learner's copy, with the libraries that CMake found, or those of CUDA_HOME.
+build_for_gpus()
+{
+    local cuda=${CUDA_HOME:-/usr/local/cuda} include nccl cudart
+    include=$(found_by_cmake NCCL_INCLUDE_DIR)
+    nccl=$(found_by_cmake NCCL_LIBRARY)
+    cudart=$(found_by_cmake CUDA_cudart_LIBRARY)
+    mkdir -p "${1%/*}"
+    mpicc -std=gnu11 -Wall ${include:+"-I$include"} "-I$cuda/include" "$copy"/*.c -o "$1" "${nccl:--lnccl}" \
+        "${cudart:--lcudart}" "-L$cuda/lib64" "-Wl,-rpath,$cuda/lib64:${nccl%/*}" ||
+        die "your program cannot be built for GPUs" "this needs the CUDA toolkit and NCCL; see ./ddp doctor"
+}
+found_by_cmake() { sed -n "s/^$1:[A-Z]*=//p" "$build/CMakeCache.txt" 2>/dev/null | grep -v NOTFOUND || true; }
 
 cmd_hint()
 {
@@ -405,7 +442,7 @@ parse()
            typed=$1 ;;
         esac
     done
-    [[ $command != start || ! $typed =~ ^0[1-7](_[a-z_]+)?$ ]] || command=list
+    [[ $command != start || ! $typed =~ ^(0[1-7](_[a-z_]+)?|gpu)$ ]] || command=list
     case $command in
     help | -h | --help) command=help; return ;;
     list) options=("${typed%/}") ;;
@@ -422,7 +459,12 @@ parse()
 if [ "${1:-}" = needs ]; then
     shift
     parse "$@"
-    case $command in check | watch) must_be_begun; echo "$step" ;; esac
+    case $command in
+    check | watch)
+        must_be_begun
+        [ "$step" != none ] || have mpicc || die "$id needs Open MPI" "./ddp setup installs it"
+        echo "$program" ;;
+    esac
     exit 0
 fi
 

@@ -4,9 +4,6 @@
 # fails with: MPI adds up all gradients
 command -v mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build --with check.c --wrap MPI_Allreduce --wrap comm_all_reduce --wrap ddp_set_hook
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# more ranks than cores, for Open MPI 4 and from 5 on
-export OMPI_MCA_rmaps_base_oversubscribe=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
 same=(--train-samples 48 -b 4 --bucket-mb 0.1)
 sum() { awk -v what="$2" '$1 == what { sum += $2 } END { print sum + 0 }' mpi."$1"; }
 count() { cat mpi.? | awk -v what="$1" -v c="$2" '$1 == what && $c == '"$3"' { n++ } END { print n + 0 }'; }

@@ -1,0 +1,50 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Two ranks must have the losses of the finished program, with equal weights. The timeline (GPU_TRACE) shows their calls
+# of NCCL. If the broadcast loses half of its values (GPU_LOSE), the program must report that the weights differ.
+# fails with: the weights of two ranks are broadcast once
+type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
+build
+export GPU_TIMEOUT=5
+calls() { timeline "$1.json" "$2" | grep -c "^begin $3" || true; }
+losses() { sed -n 's/^step .*loss //p' "$1.out"; }
+weights() { sed -n 's/^weight .*: //p' "$1.out"; }
+noise='^-*$|^mpirun|^Primary job|^a non-zero|Exit code|Process name|^the job'
+
+# run_ranks NAME N: it may report that the weights differ
+run_ranks()
+{
+    try_learner "$1" "$2"
+    if [ "$status" != 0 ] && ! grep -q "^the weights are" "$1.out"; then
+        wrong "$2 ranks train to the end" < <(grep -vE "$noise" "$1.out")
+    fi
+}
+
+finished right 2
+run_ranks two 2
+why="In main, every rank starts with weights of its own. By ncclBroadcast, all ranks get those of rank 0."
+for rank in 0 1; do
+    equal "the weights of two ranks are broadcast once (rank $rank)" "1 ncclBroadcast" \
+        "$(calls two $rank ncclBroadcast) ncclBroadcast"
+done
+why="A step adds up the gradient and the loss of all ranks with one message, by ncclAllReduce."
+for rank in 0 1; do
+    equal "each of 40 steps has one all-reduce (rank $rank)" "40 ncclAllReduce" \
+        "$(calls two $rank ncclAllReduce) ncclAllReduce"
+done
+losses right >expected
+losses two >found
+why="add_gradient divides by the batch of all ranks. So the sum over the ranks is the mean."
+beside "the losses are those of one model with the whole batch" 1e-5 line "expected" expected "two ranks" found
+weights right >expected
+weights two >found
+beside "so are the weights" 1e-3 line "expected" expected "two ranks" found
+equal "the weights are equal at the end" "the weights are equal on all 2 ranks" "$(grep '^the weights' two.out)"
+run_ranks three 3
+equal "and on three ranks" "the weights are equal on all 3 ranks" "$(grep '^the weights' three.out)"
+
+export GPU_LOSE=broadcast
+run_ranks lost 2
+why="Here ncclBroadcast lost half of the weights, so the ranks trained different models. The hash did not notice. It
+must depend on every bit of every weight."
+equal "the hash notices a broadcast that loses half of the weights" "the weights are NOT equal on all 2 ranks" \
+    "$(grep '^the weights' lost.out)"

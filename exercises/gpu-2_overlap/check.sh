@@ -1,0 +1,38 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Two runs, one with a slow backward (GPU_SLOW=compute) and one with a slow NCCL, must have the finished program's
+# weights. Their timelines show what overlapped.
+# fails with: bucket 1 is sent before backward is over
+type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
+build
+export GPU_TIMEOUT=5
+finished right 2
+sort right.out >expected
+GPU_SLOW=compute:40 learner backward 2
+sort backward.out >found
+why="Backward was slow, and an all-reduce did not wait for it: it sent what was in the buffer before. final[k] is
+missing, or recorded too early: record it on compute after the copy to the GPU, and let communicate wait for it."
+beside "backward is slow: the weights are right" same line expected expected "your program      " found
+GPU_SLOW=nccl:40 learner network 2
+sort network.out >found
+why="NCCL was slow, and the optimizer did not wait for it: it used this rank's own gradients. averaged[k] is missing, or
+recorded too early: record it on communicate after the all-reduce, and let compute wait for it."
+beside "NCCL is slow: the weights are right" same line expected expected "your program      " found
+equal "3 steps have 6 all-reduces" 6 "$(timeline network.json 0 | grep -c '^begin ncclAllReduce')"
+
+# overlaps NAME FIRST SECOND: in at least one step, FIRST of bucket 1 comes before SECOND of bucket 0. Both are lines of
+# the timeline.
+overlaps()
+{
+    timeline "$1.json" 0 | awk -v first="$2" -v second="$3" '
+        $0 == first { a[++na] = NR } $0 == second { b[++nb] = NR }
+        END { for (n = 1; n <= 6; n += 2) found += n <= na && n + 1 <= nb && a[n] < b[n + 1]; exit !found }'
+}
+show() { echo "the beginning of rank 0's first step:"; timeline "$1.json" 0 | head -14; }
+why="The all-reduce of bucket 1 begins only after backward of bucket 0."
+overlaps backward "begin ncclAllReduce" "begin copy to device" ||
+    wrong "bucket 1 is sent before backward is over" < <(show backward)
+passed "bucket 1 is sent before backward is over"
+why="Backward of bucket 0 begins only after the all-reduce of bucket 1: the host waits for it, or compute does."
+overlaps network "end ncclAllReduce" "begin copy to device" &&
+    wrong "backward continues while bucket 1 travels" < <(show network)
+passed "backward continues while bucket 1 travels"

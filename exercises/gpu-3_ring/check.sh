@@ -1,0 +1,56 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# With 3, 2 and 4 ranks, every rank must get all numbers, by sends to the next rank and receives from the one before,
+# both at the same time. Every call takes 30 ms here, so those of a group overlap in the timeline.
+# fails with: rank 0 waits in a send to rank 1
+type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
+build
+export GPU_TIMEOUT=2 GPU_SLOW=nccl:30
+
+# who_waits NAME: from the message of the run that hung
+who_waits()
+{
+    sed -nE 's/.*: (rank [0-9]+) of .* waits: .* (send|receive) of .*: ([0-9]+) > ([0-9]+)\)$/\1 \2 \3 \4/p' "$1.out" |
+        awk '{ print "rank", $2, "waits in a", $3, $3 == "send" ? "to rank " $5 : "from rank " $4 }'
+}
+for n in 3 2 4; do
+    try_learner $n $n
+    if grep -q "all ranks have been waiting for each other" $n.out; then
+        why="A send is done when the other rank receives. Here each rank's ncclRecv comes after its ncclSend on the same
+stream, so it never begins. Which calls have to begin together?"
+        wrong "$n ranks pass on their numbers" < <(who_waits $n)
+    fi
+    why=
+    [ "$status" = 0 ] || wrong "$n ranks pass on their numbers" < <(last_lines $n)
+    for ((rank = 0; rank < n; rank++)); do
+        printf 'rank %d:' $rank
+        for ((i = 0; i < 4 * n; i++)); do printf ' %d' $((100 * (i / 4) + i % 4)); done
+        echo
+    done >expected
+    sort $n.out >found
+    why="-1: this rank never got the number. In turn 2, a rank passes on what it received in turn 1."
+    columns=$((12 + 16 * n))
+    beside "$n ranks: every rank has all numbers" same "" \
+        "$(printf '%-*s' $columns expected)" expected "your ring" found
+    for ((rank = 0; rank < n; rank++)); do
+        for ((turn = 1; turn < n; turn++)); do
+            echo "rank $rank: send to $(((rank + 1) % n)), receive from $(((rank + n - 1) % n))"
+        done
+    done >expected
+    for ((rank = 0; rank < n; rank++)); do
+        timeline $n.json $rank | awk -v rank=$rank '
+            $1 == "begin" && /ncclSend/ { to[++sends] = $4 }
+            $1 == "begin" && /ncclRecv/ { from[++receives] = $4 }
+            $1 == "begin" && /nccl[^SR]/ { print "rank " rank ": " $2 }
+            END { for (i = 1; i <= sends || i <= receives; i++)
+                print "rank " rank ": send to " (i in to ? to[i] : "?") ", receive from " (i in from ? from[i] : "?") }'
+    done >found
+    why="In each turn a rank sends to the next rank and receives from the one before, and uses no other call."
+    beside "$n ranks: $((n - 1)) turn$([ $n = 2 ] || echo s) around the ring" same "" \
+        "expected                        " expected "your ring" found
+    both=$(timeline $n.json 0 | awk '/nccl/ { open += $1 == "begin" ? 1 : -1; n += open == 2 } END { print n + 0 }')
+    why="A rank that first sends and then receives, or the reverse, needs twice the time, and half of the ring is idle.
+In a group, both begin together."
+    [ "$both" -lt $n ] || why="All calls of a group begin together, in any order. In a group of several turns, a rank
+may pass on numbers that it has not received yet. (This time they came early enough, by luck.)"
+    equal "$n ranks: in each turn, a send and a receive overlap" "$((n - 1)) times" "$both times"
+done

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# exercises/gpu: CUDA and NCCL without a GPU. gpu_shim.c uses them as textbook programs do, with one, two and three
+# ranks. Mistakes end the run with a sentence that names them, and with no process left. Where NVIDIA's headers are, the
+# same sources compile with them: this program, the exercises', and docs/reuse.md's.
+# ctest: TIMEOUT 120 SANITIZERS asan tsan LABELS deadlines
+# shellcheck disable=SC2317  # expect calls the functions
+. "$SRC/tests/test.sh"
+tree=${BUILD%/*}
+library=$tree/libgpu_shim.so        # the target gpu_shim
+[ -f "$library" ] || { echo "skipped: this build has no gpu_shim, which needs Gloo and MPI"; exit 77; }
+# found NAME: what CMake found
+found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt" | grep -v NOTFOUND; }
+compiler=$(found CMAKE_C_COMPILER) sanitizers=$(found DDP_SANITIZE)
+strict=(-std=gnu11 -Wall -Wextra -Werror)
+
+build_program()
+{
+    "$compiler" "${strict[@]}" -g ${sanitizers:+"-fsanitize=$sanitizers"} -I"$SRC/exercises/gpu" -o program \
+        "$SRC/tests/gpu_shim.c" "$library" -Wl,-rpath,"$tree"
+}
+# ranks N SCENARIO: the statuses of all, and their output
+ranks()
+{
+    local rank pids=() status=0
+    rm -f id.*
+    for ((rank = 0; rank < $1; rank++)); do
+        timeout 60 ./program $rank "$1" "$TMP/id" "$2" &
+        pids+=($!)
+    done
+    for rank in "${pids[@]}"; do wait "$rank" || status=1; done
+    return $status
+}
+
+check "it exports only names of CUDA, NCCL and the shim" \
+    not grep -vE '^(cuda|nccl|shim|_Z|__)' <(nm -D --defined-only "$library" | awk '$2 !~ /[WV]/ { print $3 }')
+expect 0 "" build_program
+for n in 1 2 3; do
+    expect 0 "rank $((n - 1)) of $n: good" ranks $n all
+done
+expect 0 "" ranks 2 no_destroy
+export GPU_TIMEOUT=2
+[ -z "$sanitizers" ] || GPU_TIMEOUT=8
+expect 1 "rank 2 of 3 (" ranks 3 ring
+check "the message says for whom rank 1 waits" \
+    grep -q 'rank 1 of 3 .* waits: .* send of 4 (NCCL 1: 1 > 2)' "$TMP/output"
+expect 1 "rank 0 calls all_reduce #1 of 4 f32, but rank 1 calls broadcast #1 of 4 f32 from rank 0" ranks 2 other_call
+expect 1 "rank 0 sends 4 values to rank 1, which receives 16" ranks 2 counts
+expect 1 "ranks 0 and 1 have the same GPU" ranks 2 one_gpu
+[ -z "$sanitizers" ] || test_done
+
+# --- NVIDIA's headers, and GPU=real -----------------------------------------------------------------------------
+
+include=$(found NCCL_INCLUDE_DIR) cuda=$(found CUDA_cudart_LIBRARY) nccl=$(found NCCL_LIBRARY)
+if [ -f "$include/cuda_runtime.h" ] && [ "$nccl" ] && [ "$cuda" ] && type -P mpicc >/dev/null; then
+    for source in "$SRC"/exercises/gpu-*/finished/*.c "$SRC"/docs/reuse/exchange_nccl.c "$SRC"/tests/gpu_shim.c; do
+        expect 0 "" mpicc "${strict[@]}" -isystem "$include" -fsyntax-only "$source"
+    done
+    export DDP_BUILD=$tree DDP_EXERCISES_WORK=$TMP/work OMPI_CC=$compiler
+    expect 0 "" "$SRC/ddp" exercise start gpu-3
+    # without a GPU the program says so; with one, mpirun starts two ranks
+    GPU=real "$SRC/ddp" exercise run gpu-3 >"$TMP/output" 2>&1 </dev/null
+    check "GPU=real links it with NVIDIA's libraries" grep -q libnccl <(ldd work/.build/gpu-3/real)
+else
+    echo "no CUDA or no NCCL: nothing is compiled with NVIDIA's headers"
+fi
+test_done
