@@ -38,7 +38,7 @@ typedef struct Replica {
     Ops *ops;               // NULL on the first device: the caller's
     Model *model;           // on the first device the caller's
     int first, rows;        // its piece of the batch; rows 0: it idles
-    float *images;          // memory for them; NULL on the first device, which has them
+    float *buffer;          // memory for its inputs; NULL on the first device, which has them
     const float *input;     // what its model reads
     char name[24];          // "device 1"
 } Replica;
@@ -48,7 +48,7 @@ struct Replicas {
     Replica replica[REPLICAS_MAX];
     ModelConfig config;     // of the copies
     OpsConfig ops;
-    const float *images;    // of the batch, on the first device
+    const float *inputs;    // of the batch, on the first device
     bool training;
     float *scratch;         // on the first device: one device's gradients; NULL: read in place
 
@@ -77,14 +77,14 @@ static void broadcast(Replica *replica)
     copy(replica, replica->model->buffers, from->buffers, from->buffer_count);
 }
 
-static void scatter_images(Replica *replica)
+static void scatter_inputs(Replica *replica)
 {
     Shape one = replica->model->input;
     one.n = 1;
-    const float *piece = replica->all->images + (size_t)replica->first * shape_count(one);
-    replica->input = replica->images ? replica->images : piece;
-    if (replica->images)
-        copy(replica, replica->images, piece, (size_t)replica->rows * shape_count(one));
+    const float *piece = replica->all->inputs + (size_t)replica->first * shape_count(one);
+    replica->input = replica->buffer ? replica->buffer : piece;
+    if (replica->buffer)
+        copy(replica, replica->buffer, piece, (size_t)replica->rows * shape_count(one));
 }
 
 static void forward(Replica *replica)
@@ -131,7 +131,7 @@ static const struct {
     void (*part)(Replica *replica);
 } phases[PHASES] = {
     [BROADCAST] = { "broadcast", broadcast },
-    [SCATTER] = { "scatter", scatter_images },
+    [SCATTER] = { "scatter", scatter_inputs },
     [FORWARD] = { "forward", forward },
     [GATHER] = { "gather", gather_logits },
     [LOSS] = { "loss", NULL },
@@ -208,9 +208,9 @@ static void cut_batch(Replicas *all, int rows)
     }
 }
 
-void replicas_forward(Replicas *replicas, const float *images, int rows, bool training)
+void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool training)
 {
-    replicas->images = images;
+    replicas->inputs = inputs;
     replicas->training = training;
     after_caller(replicas, BETWEEN);
     cut_batch(replicas, rows);
@@ -311,7 +311,7 @@ static void add_copy(void *arg, int i)
     trace_thread(replica->name);
     replica->ops = ops_new(replica->device, &all->ops);
     replica->model = model_new(replica->device, replica->ops, &all->config);
-    replica->images = device_alloc(replica->device,
+    replica->buffer = device_alloc(replica->device,
                                    shape_count(replica->model->input) * sizeof(float));
 }
 
@@ -320,7 +320,7 @@ static void remove_copy(void *arg, int i)
     Replica *replica = &((Replicas *)arg)->replica[i];
     if (i == 0)
         return;
-    device_free(replica->device, replica->images);
+    device_free(replica->device, replica->buffer);
     model_free(replica->model);
     ops_free(replica->ops);
 }

@@ -25,9 +25,9 @@ int replicas_chunk(const Replicas *replicas, int batch);
 // replicas_chunk rows at a time). The other devices get copies of it.
 void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops);
 
-// images: (rows, ...) on the first device -> logits of all rows in its model. Training or not, as
+// inputs: (rows, ...) on the first device -> logits of all rows in its model. Training or not, as
 // in model_forward. Waits for the devices, so it cannot be part of a recorded step (replay_run).
-void replicas_forward(Replicas *replicas, const float *images, int rows, bool training);
+void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool training);
 // The first model's dlogits, all rows -> the gradients of the whole batch, in that model. Waits
 // too.
 void replicas_backward(Replicas *replicas);

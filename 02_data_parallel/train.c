@@ -57,7 +57,7 @@ static void train_options(Args *args, Config *c)
         { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of each process", 1, 65536 },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
         { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: its cores)",
-          .min = 0, .max = 1024, .own = true },
+          .min = 0, .max = 1024, .local = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: no limit)", 0, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL,
@@ -129,7 +129,7 @@ static int64_t steps_per_epoch(const Job *job)
 static void forward_backward(Job *job, const Batch *batch)
 {
     trace_begin("forward");
-    replicas_forward(job->replicas, batch->images, batch->rows, true);
+    replicas_forward(job->replicas, batch->inputs, batch->rows, true);
     trace_end();
     trace_begin("loss");
     loss_cross_entropy(job->ops, batch->targets, job->data.train.classes, job->model->logits,
@@ -215,7 +215,7 @@ static Stats evaluate(Job *job)
     fill_zero(device_stream(job->device), job->test_stats, sizeof(Stats));
     loader_start(job->test, NULL, job->data.test.count, 0, 0);
     for (const Batch *batch; (batch = loader_next(job->test));) {
-        replicas_forward(job->replicas, batch->images, batch->rows, false);
+        replicas_forward(job->replicas, batch->inputs, batch->rows, false);
         loss_cross_entropy(job->ops, batch->targets, job->data.test.classes, job->model->logits,
                            batch->labels, job->scalars, job->test_stats, NULL);
     }

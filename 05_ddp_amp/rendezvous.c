@@ -31,9 +31,9 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
         { "rank", 0, ARG_INT, &c->rank, "N", "this process's rank (-1: auto)", -1, MOST, true },
         { "world-size", 0, ARG_INT, &c->size, "N", "number of ranks (-1: auto)", -1, MOST, true },
         { "local-rank", 0, ARG_INT, &c->local_rank, "N", "rank on this machine", -1, MOST, true },
-        { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .own = true },
+        { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .local = true },
         { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
-        { "iface", 0, ARG_STRING, &c->interface, "NAME", "interface, such as eth0", .own = true },
+        { "iface", 0, ARG_STRING, &c->interface, "NAME", "interface, such as eth0", .local = true },
         { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS", "how long ranks may take to "
           "connect, and later be without a heartbeat (0: no limit)", .min = 0, .max = 1e6 }));
 }

@@ -24,7 +24,7 @@ typedef struct Virtual {
     float *buffers, *others;    // BatchNorm's: the model's, for rank 0's batches; all others'
     size_t sent;            // floats that ddp averages
     int64_t *sums;          // (sent), and a flag: this process's ranks together; device
-    void *images;           // a GPU's aligned copy of a batch, or NULL; device
+    void *inputs;           // a GPU's aligned copy of a batch, or NULL; device
 } Virtual;
 // Divides the ranks among the processes. Ends the run if the division leaves a remainder.
 void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world);

@@ -28,7 +28,7 @@ void eval_free(Eval *eval);
 //
 //   eval_begin(eval, loader);
 //   while ((batch = loader_next(loader))) {
-//       model_forward(model, batch->images, batch->rows, false);
+//       model_forward(model, batch->inputs, batch->rows, false);
 //       eval_batch(eval, batch);
 //   }
 //   all = eval_end(eval, &mine);

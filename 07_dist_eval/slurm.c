@@ -21,7 +21,7 @@ void slurm_options(Args *args, const char **meet)
 {
     args_add(args, ARGS_ROWS(
         { "rendezvous", 0, ARG_STRING, meet, "file:PATH", "under Slurm: meet through a file on "
-          "a disk that all hosts see", .own = true }));
+          "a disk that all hosts see", .local = true }));
 }
 
 // --- which rank is this? -------------------------------------------------------------------------

@@ -83,8 +83,8 @@ static void align(const Virtual *v, Batch *batch)
 {
     Shape shape = v->model->input;
     shape.n = batch->rows;
-    copy_on_device(device_stream(v->model->device), v->images, batch->images, shape_bytes(shape));
-    batch->images = v->images;
+    copy_on_device(device_stream(v->model->device), v->inputs, batch->inputs, shape_bytes(shape));
+    batch->inputs = v->inputs;
 }
 
 bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
@@ -98,7 +98,7 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
         ddp_wait(v->ddp);       // the next backward overwrites the gradients
     v->current = i;
     *batch = batch_part(all, v->model->input, i * rows, rows);
-    if (v->images)
+    if (v->inputs)
         align(v, batch);
     return true;
 }
@@ -139,7 +139,7 @@ void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *
     v->sums = device_alloc(model->device, (v->sent + 1) * sizeof *v->sums);
     v->others = device_alloc(model->device, model->buffer_count * sizeof *v->others);
     if (v->count > 1 && !device_shares_memory(model->device))
-        v->images = device_alloc(model->device, shape_bytes(model->input));
+        v->inputs = device_alloc(model->device, shape_bytes(model->input));
     ddp_set_hook(ddp, add_integers, v);
 }
 
@@ -147,7 +147,7 @@ void virtual_end(Virtual *v)
 {
     if (!v->given)
         return;
-    device_free(v->model->device, v->images);
+    device_free(v->model->device, v->inputs);
     device_free(v->model->device, v->others);
     device_free(v->model->device, v->sums);
 }

@@ -15,7 +15,7 @@ void agree_same(const World *world, const char *what, const char *value);
 // names both and ends the run.
 void agree_unique(const World *world, const char *what, const char *value, const char *hint);
 
-// Returns rank 0's answer on all ranks, since the other ranks' disks may differ.
-bool agree_ask(const World *world, const char *what, bool answer);
+// Returns rank 0's value on all ranks, since the other ranks' disks may differ.
+bool agree_broadcast(const World *world, const char *what, bool value);
 // Rank 0 prints one line from each rank, in rank order.
 void agree_print(const World *world, const char *line);

@@ -11,14 +11,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { ALIVE_CALLS = 16, ALIVE_TEXT = 112 };
+enum { ALIVE_KEPT = 16, ALIVE_TEXT = 112 };
 
 // A collective that began. A watcher may see a mixture of it and the one that replaces it.
-typedef struct AliveCall {
+typedef struct AliveCollective {
     _Atomic uint64_t place;         // among all collectives of the program, from 1
     _Atomic int64_t count;          // values
     _Atomic uint64_t operation[3], communicator[3], section[3];     // names of up to 23 letters
-} AliveCall;
+} AliveCollective;
 
 typedef struct Alive {
     _Atomic int waiting;            // more than 0: the training thread waits
@@ -31,7 +31,7 @@ typedef struct Alive {
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
     _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
     _Atomic uint64_t latest;        // the place of the last one that began
-    AliveCall calls[ALIVE_CALLS];   // the last ones: each at its place modulo ALIVE_CALLS
+    AliveCollective collectives[ALIVE_KEPT];    // the last: each at its place modulo ALIVE_KEPT
     int64_t supervisor;             // pid of the process that watches this page, or 0
     uint64_t pid_namespace;         // of that pid (launcher_namespace)
 } Alive;
@@ -75,6 +75,6 @@ void alive_timeout(double seconds);
 // backward, completed". With NCCL never "completed": the host does not see when a call ends.
 void alive_progress(const Alive *alive, char *text, int size);
 // The collective at this place, or NULL: it has not begun, or is no longer among the last ones.
-const AliveCall *alive_call(const Alive *alive, uint64_t place);
+const AliveCollective *alive_collective(const Alive *alive, uint64_t place);
 // "all_reduce of 11181648 (gradients), in backward"
-void alive_describe(const AliveCall *call, char text[ALIVE_TEXT]);
+void alive_describe(const AliveCollective *collective, char text[ALIVE_TEXT]);

@@ -37,7 +37,7 @@ typedef struct Option {
     const char *metavar;   // the value's name in --help; for ARG_CHOICE the choices
     const char *help;
     double min, max;       // of a number, inclusive
-    bool own;              // may differ between the processes of a run
+    bool local;            // may differ between the processes of a run
     const char *needs;     // without effect unless this option is on ("momentum"), or has one of
                            // these values ("schedule step|multistep"; "text:" is any value that
                            // begins so), or none of them ("data not synthetic"); NULL: none

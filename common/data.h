@@ -31,10 +31,10 @@ typedef struct Augment {
 
 typedef struct Dataset {
     int count, channels, height, width, classes;
-    uint8_t *images;        // (count, channels, height, width), host
+    uint8_t *inputs;        // (count, channels, height, width), host
     int32_t *labels;        // (count), host
     struct Pictures *pictures; // files that are decoded when a batch needs them, or NULL
-    int per_row;            // labels of a sample: 1; in a text, the tokens of a window: `images`
+    int per_row;            // labels of a sample: 1; in a text, the tokens of a window: `inputs`
                             // then holds tokens, numbers below classes of 8 bits each
 } Dataset;
 static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1; }
@@ -77,10 +77,10 @@ void picture_file(const Dataset *set, int id, char *out, size_t size);
 typedef struct Batch {
     int index;              // of the batch in the epoch, from 0
     int count;              // samples
-    int rows;               // rows of images and labels; those after count are zeros, labelled -1
+    int rows;               // rows of inputs and labels; those after count are zeros, labelled -1
     int per_row;            // labels of a row
     bool full;              // as many rows as LoaderConfig's shape
-    void *images;           // (rows, channels, height, width) in the loader's shape; device. Text:
+    void *inputs;           // (rows, channels, height, width) in the loader's shape; device. Text:
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
     int targets;            // rows * per_row: length of labels
@@ -94,7 +94,7 @@ static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int r
     shape.n = begin;
     part.count = part.rows = rows;
     part.targets = rows * batch->per_row;
-    part.images = (char *)batch->images + shape_bytes(shape);
+    part.inputs = (char *)batch->inputs + shape_bytes(shape);
     part.labels = batch->labels + (size_t)begin * batch->per_row;
     return part;
 }

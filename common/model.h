@@ -84,10 +84,10 @@ void model_cast_weights(Model *model);
 // Size of the activations that forward keeps for backward and of their gradients, in this type.
 size_t model_activation_bytes(const Model *model, Type type);
 
-// images -> logits. images has the layout of model->input, with `rows` rows; for a gpt they are
+// inputs -> logits. inputs has the layout of model->input, with `rows` rows; for a gpt they are
 // tokens, as one_hot() reads them. training: uses the batch's statistics and updates the running
 // ones, and drops out; else uses the running statistics.
-void model_forward(Model *model, const void *images, int rows, bool training);
+void model_forward(Model *model, const void *inputs, int rows, bool training);
 // dlogits -> grads, which it overwrites, for the rows of the last forward. ready (or NULL) is
 // called for each range of gradients as soon as it is final, front to back.
 void model_backward(Model *model, GradReady ready, void *arg);

@@ -48,7 +48,7 @@ typedef struct StepRun {
     float *velocity;            // device
     Scalars *scalars;           // device: step_recipe
     Stats *stats;               // device
-    void *images;               // device: `rows` images in the layout of model->input
+    void *inputs;               // device: `rows` images in the layout of model->input
     int32_t *labels;            // device
     Arenas old;                 // before the step
 } StepRun;
@@ -164,9 +164,9 @@ static inline void images_set(StepRun *run, const float *nchw, int rows)
                 size_t plane = (size_t)n * (s.c / s.block) + c / s.block;
                 host[(plane * s.h * s.w + p) * s.block + c % s.block] = *nchw++;
             }
-    send_to_device(run->model, run->images, host, shape_count(s) * sizeof(float));
+    send_to_device(run->model, run->inputs, host, shape_count(s) * sizeof(float));
     if (s.type != TYPE_F32)
-        images_narrow(run->model, run->images, shape_count(s), s.type);
+        images_narrow(run->model, run->inputs, shape_count(s), s.type);
     free(host);
 }
 
@@ -430,7 +430,7 @@ static inline void step_memory(StepRun *run, Model *model, int rows)
     run->velocity = device_alloc(model->device, model->param_count * sizeof(float));
     run->scalars = scalars_new(model->device);
     run->stats = device_alloc(model->device, sizeof(Stats));
-    run->images = device_alloc(model->device, shape_count(input) * sizeof(float));
+    run->inputs = device_alloc(model->device, shape_count(input) * sizeof(float));
     run->labels = device_alloc(model->device, (size_t)rows * sizeof(int32_t));
     scalars_set(model->ops, run->scalars, step_recipe);
 }
@@ -477,7 +477,7 @@ static inline double step_take_with(StepRun *run, GradReady ready, void (*wait)(
                                     void *arg)
 {
     Model *model = run->model;
-    model_forward(model, run->images, run->rows, true);
+    model_forward(model, run->inputs, run->rows, true);
     loss_cross_entropy(model->ops, run->rows, model->config.classes, model->logits, run->labels,
                        run->scalars, run->stats, model->dlogits);
     model_backward(model, ready, arg);
@@ -516,7 +516,7 @@ static inline void step_close(StepRun *run)
     Device *device = run->model->device;
     arenas_free(&run->old);
     device_free(device, run->labels);
-    device_free(device, run->images);
+    device_free(device, run->inputs);
     device_free(device, run->stats);
     device_free(device, run->scalars);
     device_free(device, run->velocity);

@@ -30,7 +30,7 @@ static void make_table(Args *args)
         { "shuffle", 0, ARG_FLAG, &values.shuffle, NULL, "a new order in each epoch" }));
     args_add(args, ARGS_ROWS(
         { "tf32", 0, ARG_BOOL, &values.tf32, "0|1", "on or off" },
-        { "save", 0, ARG_STRING, &values.save, "FILE", "where to", .own = true },
+        { "save", 0, ARG_STRING, &values.save, "FILE", "where to", .local = true },
         { "arch", 'a', ARG_CHOICE, &values.arch, "lenet|resnet18", "the network" },
         { "devices", 0, ARG_LIST, &values.devices, "N|LIST", "which", 1, 64 }));
 }

@@ -51,7 +51,7 @@ static void expect_refused(const char *where, const char *word1, const char *wor
            err.text, word1, word2);
     EXPECT(!strchr(err.text, '\n'), "\"%s\" is more than one line", err.text);
     EXPECT(err.hint[0], "\"%s\" has no hint", err.text);
-    EXPECT(!data.train.images && !data.train.labels && !data.test.images && !data.test.labels,
+    EXPECT(!data.train.inputs && !data.train.labels && !data.test.inputs && !data.test.labels,
            "memory is not freed after \"%s\"", err.text);
 }
 
@@ -113,9 +113,9 @@ static void idx_set_expect(const Data *data)
     EXPECT_EQ_INT(data->test.classes, 10);
     int wrong = 0;
     for (int i = 0; i < TRAIN * PIXELS; i++)
-        wrong += data->train.images[i] != idx_pixel(i);
+        wrong += data->train.inputs[i] != idx_pixel(i);
     for (int i = 0; i < TEST_N * PIXELS; i++)
-        wrong += data->test.images[i] != idx_pixel(i);
+        wrong += data->test.inputs[i] != idx_pixel(i);
     for (int i = 0; i < TRAIN; i++)
         wrong += data->train.labels[i] != i * 7 % 10;
     EXPECT_EQ_INT(wrong, 0);
@@ -269,7 +269,7 @@ static void record_expect(const Dataset *set, int sample, int record, int label)
 {
     int wrong = 0;
     for (int i = 0; i < CIFAR_IMAGE; i++)
-        wrong += set->images[(size_t)sample * CIFAR_IMAGE + i] != cifar_pixel(record, i);
+        wrong += set->inputs[(size_t)sample * CIFAR_IMAGE + i] != cifar_pixel(record, i);
     EXPECT(wrong == 0, "sample %d: %d bytes are wrong", sample, wrong);
     EXPECT_EQ_INT(set->labels[sample], label);
 }
@@ -307,7 +307,7 @@ TEST(cifar10_is_read)
         record_expect(i < 20 ? &data.train : &data.test, first + records[i % 4], records[i % 4],
                       i % 10);
     }
-    EXPECT_EQ_INT(data.train.images[(size_t)20002 * CIFAR_IMAGE + 5], 0);
+    EXPECT_EQ_INT(data.train.inputs[(size_t)20002 * CIFAR_IMAGE + 5], 0);
     data_close(&data);
 }
 
@@ -530,7 +530,7 @@ static Data synthetic(int size, int train_count, int test_count, int64_t seed)
 static bool same_beginning(const Dataset *a, const Dataset *b, int count)
 {
     size_t bytes = (size_t)count * a->channels * a->height * a->width;
-    return memcmp(a->images, b->images, bytes) == 0 &&
+    return memcmp(a->inputs, b->inputs, bytes) == 0 &&
            memcmp(a->labels, b->labels, (size_t)count * sizeof *a->labels) == 0;
 }
 

@@ -18,19 +18,19 @@ static Dataset dataset_make(int count, int channels, int height, int width)
     Dataset set = { .count = count, .channels = channels, .height = height, .width = width,
                     .classes = 10, .per_row = 1 };
     const int pixels = channels * height * width;
-    set.images = malloc((size_t)count * pixels);
+    set.inputs = malloc((size_t)count * pixels);
     set.labels = malloc((size_t)count * sizeof *set.labels);
     for (int id = 0; id < count; id++) {
         set.labels[id] = id * 3;
         for (int i = 0; i < pixels; i++)
-            set.images[(size_t)id * pixels + i] = (uint8_t)(philox(9, id, i / 4).v[i % 4] >> 7);
+            set.inputs[(size_t)id * pixels + i] = (uint8_t)(philox(9, id, i / 4).v[i % 4] >> 7);
     }
     return set;
 }
 
 static void dataset_drop(Dataset *set)
 {
-    free(set->images);
+    free(set->inputs);
     free(set->labels);
 }
 
@@ -53,7 +53,7 @@ static float reference(const Dataset *set, int id, int64_t epoch, const Augment 
     }
     bool inside = y >= 0 && y < set->height && x >= 0 && x < set->width;
     int byte =
-        inside ? set->images[((size_t)(id * set->channels + c) * set->height + y) * set->width + x]
+        inside ? set->inputs[((size_t)(id * set->channels + c) * set->height + y) * set->width + x]
                : 0;
     return (byte / 255.0f - augment->mean[c]) / augment->std[c];
 }
@@ -75,7 +75,7 @@ static int wrong_numbers(const Dataset *set, const Batch *batch, const LoaderCon
     int32_t labels[MOST_ROWS + 2];
     Shape shape = config->shape;
     shape.n = batch->rows;
-    copy_to_host(device_stream(device), images, batch->images, shape_bytes(shape));
+    copy_to_host(device_stream(device), images, batch->inputs, shape_bytes(shape));
     copy_to_host(device_stream(device), labels, batch->labels, (size_t)shape.n * sizeof *labels);
     stream_sync(device_stream(device));
     int wrong = 0;
@@ -91,7 +91,7 @@ static int wrong_numbers(const Dataset *set, const Batch *batch, const LoaderCon
             if (!there)
                 memset(bytes, 0, sizeof bytes);
             picture_tools_free(&tools);
-            from.images = bytes - (size_t)id * set->channels * set->height * set->width;
+            from.inputs = bytes - (size_t)id * set->channels * set->height * set->width;
             augment.crop = augment.flip = false;
         }
         wrong += labels[i] != (there ? set->labels[id] : -1);

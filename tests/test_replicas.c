@@ -29,7 +29,7 @@ TEST(steps_match_pytorch)
         replicas_add(replicas, model, &ops_config);
         step_begin(&run, model, 0, run.batch);
 
-        replicas_forward(replicas, run.images, run.batch, true);
+        replicas_forward(replicas, run.inputs, run.batch, true);
         loss_cross_entropy(ops, run.batch, config.classes, model->logits, run.labels, run.scalars,
                            run.stats, model->dlogits);
         replicas_backward(replicas);

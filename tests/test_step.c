@@ -92,11 +92,11 @@ TEST(lenet_run)
     loader_start(loader, NULL, count, 0, 0);
 
     double worst = 0;
-    void *images = run.images;
+    void *images = run.inputs;
     int32_t *device_labels = run.labels;
     for (int i = 0; i < steps; i++) {
         const Batch *batch = loader_next(loader);
-        run.images = batch->images;
+        run.inputs = batch->inputs;
         run.labels = batch->labels;
         double wanted = ((const double *)losses->data)[i], loss = step_take(&run);
         EXPECT_NEAR(loss, wanted, 1e-4);
@@ -104,7 +104,7 @@ TEST(lenet_run)
     }
     printf("lenet: %d losses, off by at most %.1e\n", steps, worst);
     expect_values(&run.file, model, "final.", model->params, 5e-3);
-    run.images = images;
+    run.inputs = images;
     run.labels = device_labels;
     loader_free(loader);
     free(labels);

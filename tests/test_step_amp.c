@@ -82,7 +82,7 @@ static double take_step(StepRun *run, float loss_scale)
     Model *model = run->model;
     Scalars scalars = { .set = step_recipe, .scale.value = loss_scale };
     copy_to_device(device_stream(device), run->scalars, &scalars, sizeof scalars);
-    model_forward(model, run->images, run->rows, true);
+    model_forward(model, run->inputs, run->rows, true);
     loss_cross_entropy(ops, run->rows, model->config.classes, model->logits, run->labels,
                        run->scalars, run->stats, model->dlogits);
     model_backward(model, NULL, NULL);

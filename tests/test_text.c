@@ -36,7 +36,7 @@ TEST(tokens_are_the_bytes_that_occur)
     static const uint8_t in_order[] = { 0, '\n', 'a', 'b', 255 };
     int wrong = 0;
     for (int i = 0; i < 1001; i++)
-        wrong += in_order[i < 900 ? data.train.images[i] : data.test.images[i - 900]] != bytes[i];
+        wrong += in_order[i < 900 ? data.train.inputs[i] : data.test.inputs[i - 900]] != bytes[i];
     for (int i = 0; i < 96; i++)
         wrong += in_order[dataset_label(&data.test, i)] != bytes[900 + i + 1];
     EXPECT_EQ_INT(wrong, 0);
@@ -74,13 +74,13 @@ static int wrong_words(const Data *data, const Dataset *set, const Batch *batch,
     static uint32_t rows[MOST_ROWS * ROW];
     static int32_t labels[MOST_ROWS * BLOCK];
     int wrong = 0;
-    copy_to_host(device_stream(device), rows, batch->images, batch->rows * ROW * sizeof *rows);
+    copy_to_host(device_stream(device), rows, batch->inputs, batch->rows * ROW * sizeof *rows);
     copy_to_host(device_stream(device), labels, batch->labels,
                  batch->rows * BLOCK * sizeof *labels);
     stream_sync(device_stream(device));
     for (int i = 0; i < batch->rows; i++) {
         bool there = i < batch->count;
-        const uint8_t *at = set->images + (there ? ids[i] * BLOCK + offset : 0);
+        const uint8_t *at = set->inputs + (there ? ids[i] * BLOCK + offset : 0);
         Philox key = philox(data->augment.seed, epoch, there ? ids[i] : 0);
         for (int k = 0; k < TEXT_KEY; k++)
             wrong += rows[i * ROW + k] != (there ? key.v[k] : 0);
@@ -159,7 +159,7 @@ TEST(words_are_letters_in_another_order)
     int moved = 0, missing = 0, train = (int)(kept * 9 / 10);
     static const char letters[] = "\nabcdefghijqwz";
     for (size_t i = 0; i < kept; i++)
-        text[i] = letters[(int)i < train ? data.train.images[i] : data.test.images[i - train]];
+        text[i] = letters[(int)i < train ? data.train.inputs[i] : data.test.inputs[i - train]];
     text[kept] = '\0';
     for (char *word = list, *end; (end = strchr(word, '\n')); word = end + 1) {
         char one[16];
@@ -183,7 +183,7 @@ static void refuse(const char *path, int block, const char *wanted)
     Error err = { "" };
     EXPECT(!open_text(&data, path, block, &err), "%s was opened", path);
     EXPECT(strstr(err.text, wanted) != NULL, "\"%s\" without \"%s\"", err.text, wanted);
-    EXPECT(!data.train.images && !data.test.images, "memory that is not freed");
+    EXPECT(!data.train.inputs && !data.test.inputs, "memory that is not freed");
 }
 
 TEST(bad_files)

@@ -30,7 +30,7 @@ static Box box_of(const Data *data, int id)
     return (Box){ v.from.x, v.from.y, v.from.width, v.from.height, v.flip };
 }
 
-// Decodes all training images into data->train.images; returns their crop boxes.
+// Decodes all training images into data->train.inputs; returns their crop boxes.
 static Box *make_all(Data *data)
 {
     Dataset *set = &data->train;
@@ -38,9 +38,9 @@ static Box *make_all(Data *data)
     Box *boxes = xmalloc((size_t)set->count * sizeof *boxes);
     PictureTools tools = { 0 };
     Error error;
-    set->images = xmalloc((size_t)set->count * bytes);
+    set->inputs = xmalloc((size_t)set->count * bytes);
     for (int i = 0; i < set->count; i++) {
-        uint8_t *image = set->images + (size_t)i * bytes;
+        uint8_t *image = set->inputs + (size_t)i * bytes;
         if (!picture_make(set, i, &data->augment, 0, &tools, image, &error))
             FAIL_ERROR(&error);
         boxes[i] = box_of(data, i);
@@ -55,7 +55,7 @@ static bool write_images(const Dataset *d, const Box *boxes, const char *path, E
     const StTensor tensors[] = {
         { "boxes", "I32", 2, { count, 5 }, boxes, (size_t)count * sizeof *boxes },
         { "labels", "I32", 1, { count }, d->labels, (size_t)count * sizeof *d->labels },
-        { "images", "U8", 4, { count, channels, height, width }, d->images,
+        { "images", "U8", 4, { count, channels, height, width }, d->inputs,
           (size_t)(count * channels * height * width) },
     };
     return st_write(path, boxes ? tensors : tensors + 1, boxes ? 3 : 2, NULL, 0, err);

@@ -96,7 +96,7 @@ static void set_write(const Config *c, const Data *data, const Dataset *set, con
     for (int i = 0; i < set->count; i++) {
         char path[4096], file[4200];
         class_folder(path, sizeof path, c, data, part, set->labels[i]);
-        interleave(set->images + (size_t)i * (size_t)set->channels * before, set->channels, before,
+        interleave(set->inputs + (size_t)i * (size_t)set->channels * before, set->channels, before,
                    pixels.rgb);
         picture_resize(&pixels, &view, &resizer, planes);
         interleave(planes, 3, after, rgb);

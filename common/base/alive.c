@@ -87,12 +87,12 @@ void alive_collective_begin(uint64_t place, const char *communicator, const char
                             int64_t count, const char *section)
 {
     Alive *a = alive();
-    AliveCall *call = &a->calls[place % ALIVE_CALLS];
-    name_set(call->communicator, communicator);
-    name_set(call->operation, operation);
-    name_set(call->section, section);
-    atomic_store(&call->count, count);
-    atomic_store(&call->place, place);
+    AliveCollective *c = &a->collectives[place % ALIVE_KEPT];
+    name_set(c->communicator, communicator);
+    name_set(c->operation, operation);
+    name_set(c->section, section);
+    atomic_store(&c->count, count);
+    atomic_store(&c->place, place);
     atomic_store(&a->latest, place);
     atomic_fetch_add(&a->begun, 1);
 }
@@ -123,13 +123,13 @@ void alive_copy(Alive *to, const Alive *from)
         ((Word *)to)[i] = __atomic_load_n((const Word *)from + i, __ATOMIC_ACQUIRE);
 }
 
-const AliveCall *alive_call(const Alive *a, uint64_t place)
+const AliveCollective *alive_collective(const Alive *a, uint64_t place)
 {
-    const AliveCall *call = &a->calls[place % ALIVE_CALLS];
-    return place > 0 && call->place == place ? call : NULL;
+    const AliveCollective *c = &a->collectives[place % ALIVE_KEPT];
+    return place > 0 && c->place == place ? c : NULL;
 }
 
-void alive_describe(const AliveCall *c, char text[ALIVE_TEXT])
+void alive_describe(const AliveCollective *c, char text[ALIVE_TEXT])
 {
     char operation[24], communicator[24], section[24], values[32] = "";
     name_get(operation, c->operation);
@@ -143,12 +143,12 @@ void alive_describe(const AliveCall *c, char text[ALIVE_TEXT])
 
 void alive_progress(const Alive *a, char *text, int size)
 {
-    char call[ALIVE_TEXT], collective[160] = "no collective yet", steps[80], section[24];
+    char name[ALIVE_TEXT], collective[160] = "no collective yet", steps[80], section[24];
     uint64_t begun = a->begun, latest = a->latest;
     name_get(section, a->section);
     if (begun > 0) {
-        alive_describe(&a->calls[latest % ALIVE_CALLS], call);
-        snprintf(collective, sizeof collective, "#%llu %s%s", (unsigned long long)latest, call,
+        alive_describe(&a->collectives[latest % ALIVE_KEPT], name);
+        snprintf(collective, sizeof collective, "#%llu %s%s", (unsigned long long)latest, name,
                  begun > a->ended ? "" : ", completed");
     }
     snprintf(steps, sizeof steps, "after epoch %lld, step %lld", (long long)atomic_load(&a->epoch),

@@ -98,7 +98,7 @@ char *args_shared(const Args *args)
     FILE *out = open_memstream(&text, &bytes);
     CHECK(out, "", "open_memstream: %s", strerror(errno));
     for (int i = 0; i < args->count; i++)
-        if (!args->rows[i].own) {
+        if (!args->rows[i].local) {
             value_text(&args->rows[i], value, sizeof value);
             fprintf(out, "--%s %s\n", args->rows[i].name, value);
         }
@@ -604,9 +604,9 @@ void args_parse(Args *args, int argc, char **argv)
     if (!args->operands)
         args_add(args, ARGS_ROWS(
             { "config", 0, ARG_STRING, &config.path, "FILE",
-              "read options from this file, as key = value; may be repeated", .own = true },
+              "read options from this file, as key = value; may be repeated", .local = true },
             { "print-config", 0, ARG_FLAG, &config.print, NULL,
-              "print all options as such a file, defaults as comments, and exit", .own = true }));
+              "print all options as such a file, defaults as comments, and exit", .local = true }));
     for (int j = 1; j < argc && !args->operands; j++)   // before files are read: prints defaults
         if (is_help(argv[j]))
             print_help(args);

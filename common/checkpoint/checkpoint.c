@@ -422,14 +422,14 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "save", 0, ARG_STRING, &c->save, "FILE",
-          "save a checkpoint after each epoch; the best one as FILE.best", .own = true },
+          "save a checkpoint after each epoch; the best one as FILE.best", .local = true },
         { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
           "also save after this many steps in an epoch (0: do not)", .min = 0, .max = 1e9,
           .needs = "save" },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
-          "resume from this checkpoint; auto: from that of --save, if it exists", .own = true },
+          "resume from this checkpoint; auto: from that of --save, if it exists", .local = true },
         { "init", 0, ARG_STRING, &c->init, "FILE",
-          "begin with the weights in this file (also torchvision's)", .own = true },
+          "begin with the weights in this file (also torchvision's)", .local = true },
         { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
           "evaluate the weights of --resume or --init; do not train" }));
 }

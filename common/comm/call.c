@@ -70,15 +70,14 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
     static _Atomic uint64_t calls;
     call->place = ++calls;
     call->section = trace_section();
-    alive_wait_begin(); // a stream without its own thread makes the call in this one
     if (!comm->checking) {
         call->number = pair ? ++comm->pair_calls : ++comm->calls;
         comm->bytes += call->count * comm_width(call->type);
         if (comm->check && !pair)
             comm->check(comm, stream, call);
     }
-    if (call->count == 0)
-        alive_wait_end();
+    if (call->count > 0)
+        alive_wait_begin();     // a stream without its own thread makes the call in this one
     return call->count > 0;
 }
 

@@ -20,7 +20,7 @@ bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, con
     for (int i = 0; i < part->count && good; i++) {
         uint8_t labels[2];
         good = data_file_read(&file, labels, label_bytes, err) &&
-               data_file_read(&file, part->images + (size_t)i * IMAGE_BYTES, IMAGE_BYTES, err);
+               data_file_read(&file, part->inputs + (size_t)i * IMAGE_BYTES, IMAGE_BYTES, err);
         int label = good ? labels[label_bytes - 1] : 0;
         if (label >= part->classes)
             good = error_set(err, hint, "%s: record %d has label %d, but labels are 0 to %d", path,
@@ -47,7 +47,7 @@ static bool cifar_read(Data *data, const char *dir, const char *const *names, in
         if (i < count - 1) {
             part = data->train;
             part.count /= count - 1;
-            part.images += (size_t)i * part.count * IMAGE_BYTES;
+            part.inputs += (size_t)i * part.count * IMAGE_BYTES;
             part.labels += (size_t)i * part.count;
         }
         snprintf(path, sizeof path, "%s/%s", dir, names[i]);

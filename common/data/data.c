@@ -24,7 +24,7 @@ void data_options(Args *args, DataConfig *config)
     args_add(args, ARGS_ROWS(
         { "data", 0, ARG_STRING, &config->data, "SET",
           "auto (fashion-mnist, else cifar10, else synthetic), cifar100, mnist, or a directory; "
-          "text: words, shakespeare, or text:FILE", .own = true },
+          "text: words, shakespeare, or text:FILE", .local = true },
         { "block", 0, ARG_INT, &config->block, "N", "text: characters in each window",
           .min = 2, .max = 4096, .needs = "data " TEXTS },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
@@ -43,7 +43,7 @@ void data_options(Args *args, DataConfig *config)
         { "test-samples", 0, ARG_INT, &config->test_count, "N", "test with N samples (0: all)",
           .min = 0, .max = 1e8 },
         { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches",
-          .min = 0, .max = 64, .own = true },
+          .min = 0, .max = 64, .local = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
           "crop and flip training images at random; text: cut other windows in each epoch" }));
 }
@@ -281,9 +281,9 @@ bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err)
 void data_close(Data *data)
 {
     pictures_close(data);
-    free(data->train.images);
+    free(data->train.inputs);
     free(data->train.labels);
-    free(data->test.images);
+    free(data->test.inputs);
     free(data->test.labels);
     *data = (Data){ 0 };
 }

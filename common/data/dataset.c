@@ -13,9 +13,9 @@ bool dataset_alloc(Dataset *set, int count, int channels, int height, int width,
     size_t bytes = (size_t)count * channels * height * width;
     *set = (Dataset){ .count = count, .channels = channels, .height = height, .width = width,
                       .classes = set->classes, .per_row = 1 };
-    set->images = malloc(bytes);
+    set->inputs = malloc(bytes);
     set->labels = malloc(count * sizeof *set->labels);
-    return (set->images && set->labels) ||
+    return (set->inputs && set->labels) ||
            error_set(err, "choose smaller --train-samples, --test-samples or --image-size",
                      "out of memory: %d images of %dx%dx%d are %zu MB", count, channels, height,
                      width, bytes >> 20);
@@ -23,5 +23,5 @@ bool dataset_alloc(Dataset *set, int count, int channels, int height, int width,
 
 int dataset_label(const Dataset *set, int64_t n)
 {
-    return dataset_is_text(set) ? set->images[n + 1] : set->labels[n];
+    return dataset_is_text(set) ? set->inputs[n + 1] : set->labels[n];
 }

@@ -47,7 +47,7 @@ static bool images_read(DataFile *file, Dataset *set, Error *err)
 {
     int count;
     return header_read(file, 3, &count, err) && dataset_alloc(set, count, 1, SIZE, SIZE, err) &&
-           data_file_read(file, set->images, (size_t)count * SIZE * SIZE, err) &&
+           data_file_read(file, set->inputs, (size_t)count * SIZE * SIZE, err) &&
            data_file_end(file, err);
 }
 

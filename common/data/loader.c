@@ -30,7 +30,7 @@ enum {
 };
 
 typedef struct Slot {
-    void *images;           // (rows, channels, height, width), device
+    void *inputs;           // (rows, channels, height, width), device
     int32_t *labels;        // (rows), device
     uint8_t *bytes;         // (rows, channels, height, width), host: what workers make
     int32_t *row_labels;    // (rows), host
@@ -155,7 +155,7 @@ static void window_make(const Loader *loader, int32_t id, uint32_t *row, int32_t
     const Augment *augment = &loader->config.augment;
     const int block = set->per_row;
     const Philox key = text_key(augment->seed, loader->epoch, id);
-    const uint8_t *tokens = set->images + (size_t)id * block;
+    const uint8_t *tokens = set->inputs + (size_t)id * block;
     if (augment->crop)
         tokens += text_offset(augment->seed, loader->epoch, block);
     memcpy(row, key.v, TEXT_KEY * sizeof *row);
@@ -182,7 +182,7 @@ static void image_make(Worker *worker, int32_t id, uint8_t *canvas, int32_t *lab
         return;
     }
     const Jitter jitter = jitter_of(augment->seed, loader->epoch, id, augment->padding);
-    image_place(loader, set->images + id * image_bytes(set),
+    image_place(loader, set->inputs + id * image_bytes(set),
                 top + (augment->crop ? augment->padding - jitter.y : 0),
                 left + (augment->crop ? augment->padding - jitter.x : 0),
                 augment->flip && jitter.flip, canvas);
@@ -225,12 +225,12 @@ static void slot_load(Loader *loader, int batch)
                    shape.n * labels * sizeof *slot->labels);
     if (dataset_is_text(loader->dataset)) {
         memset(slot->bytes + count * row, 0, (shape.n - count) * row);
-        copy_to_device(loader->stream, slot->images, slot->bytes, shape.n * row);
+        copy_to_device(loader->stream, slot->inputs, slot->bytes, shape.n * row);
     } else {
         if (!loader->shared)
             copy_to_device(loader->stream, slot->sent, slot->bytes, count * row);
         images_load(loader->stream, slot->sent, count, loader->dataset->channels, augment->mean,
-                    augment->std, slot->images, shape);
+                    augment->std, slot->inputs, shape);
     }
     event_record(slot->ready, loader->stream);
     trace_end();
@@ -327,7 +327,7 @@ static void slot_new(Loader *loader, Slot *slot)
     const Shape shape = loader->config.shape;
     const size_t labels = sizeof *slot->labels * shape.n * loader->dataset->per_row;
     const size_t bytes = shape.n * row_bytes(loader);
-    slot->images = device_alloc(loader->device, shape_bytes(shape));
+    slot->inputs = device_alloc(loader->device, shape_bytes(shape));
     slot->labels = device_alloc(loader->device, labels);
     slot->bytes = host_alloc(bytes);
     slot->row_labels = host_alloc(labels);
@@ -345,7 +345,7 @@ static void slot_free(Loader *loader, Slot *slot)
     host_free(slot->row_labels);
     host_free(slot->bytes);
     device_free(loader->device, slot->labels);
-    device_free(loader->device, slot->images);
+    device_free(loader->device, slot->inputs);
 }
 
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config)
@@ -473,7 +473,7 @@ const Batch *loader_next(Loader *loader)
     stream_wait(device_stream(loader->device), slot->ready);
     loader->holding = true;
     loader->batch = (Batch){ .index = batch, .count = batch_count(loader, batch),
-                             .rows = batch_rows(loader, batch), .images = slot->images,
+                             .rows = batch_rows(loader, batch), .inputs = slot->inputs,
                              .full = batch_rows(loader, batch) == loader->config.shape.n,
                              .per_row = loader->dataset->per_row,
                              .labels = slot->labels, .slot = batch % LOADER_SLOTS };

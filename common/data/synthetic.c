@@ -127,7 +127,7 @@ static void image_make(const Job *job, int index)
     Layer weak = layer_of(other, size, where.v[1], strength * (int)(what.v[3] >> 24) / 256);
 
     uint64_t blocks = 2; // of noise: the lines above used the first two
-    uint8_t *out = job->set->images + (size_t)index * CHANNELS * size * size;
+    uint8_t *out = job->set->inputs + (size_t)index * CHANNELS * size * size;
     for (int row = 0; row < CHANNELS * size; row++, out += size) {
         const int8_t *strong_row = layer_row(job, &strong, row / size, row % size);
         const int8_t *weak_row = layer_row(job, &weak, row / size, row % size);

@@ -79,8 +79,8 @@ static void windows_make(Dataset *set, const uint8_t *tokens, int64_t count, int
 {
     *set = (Dataset){ .count = (int)((count - 1 - room) / block), .channels = 1, .height = 1,
                       .width = block, .classes = classes, .per_row = block };
-    set->images = xmalloc(count);
-    memcpy(set->images, tokens, count);
+    set->inputs = xmalloc(count);
+    memcpy(set->inputs, tokens, count);
 }
 
 static bool bytes_read(const char *path, uint8_t **bytes, int64_t *size, uint32_t *crc, Error *err)

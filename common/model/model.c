@@ -527,7 +527,7 @@ static void layer_forward(Model *model, const Plan *plan, int i, bool training)
     }
 }
 
-void model_forward(Model *model, const void *images, int rows, bool training)
+void model_forward(Model *model, const void *inputs, int rows, bool training)
 {
     Net *net = model->net;
     const Plan *plan = plan_for(model, rows);
@@ -535,9 +535,9 @@ void model_forward(Model *model, const void *images, int rows, bool training)
     net->current = plan;
     net->dropout = training && model->config.gpt.dropout > 0 ? net->keys : NULL;
     if (net->keys)
-        one_hot(model->ops, &tokens, images, net->values[0].data, net->keys);
+        one_hot(model->ops, &tokens, inputs, net->values[0].data, net->keys);
     else
-        net->values[0].data = (void *)images;
+        net->values[0].data = (void *)inputs;
     for (int i = 0; i < net->layer_count; i++)
         layer_forward(model, plan, i, training);
 }

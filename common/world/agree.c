@@ -97,14 +97,14 @@ void agree_unique(const World *world, const char *what, const char *value, const
     free(all);
 }
 
-// --- answers and lines, through rank 0 -----------------------------------------------------------
+// --- values and lines, through rank 0 -----------------------------------------------------------
 
-bool agree_ask(const World *world, const char *what, bool answer)
+bool agree_broadcast(const World *world, const char *what, bool value)
 {
     if (world->rank == 0)
-        store_put(world, key_of(what, 0), &answer, sizeof answer);
-    store_get(world, key_of(what, 0), &answer, sizeof answer);
-    return answer;
+        store_put(world, key_of(what, 0), &value, sizeof value);
+    store_get(world, key_of(what, 0), &value, sizeof value);
+    return value;
 }
 
 void agree_print(const World *world, const char *line)

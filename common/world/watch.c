@@ -136,13 +136,13 @@ static const char *loss_of(const Watch *w, const Watched *r, double *since)
 }
 
 // A send meets a receive, perhaps of a different size.
-static bool is_pair(const AliveCall *call) { return strchr("sr", *(const char *)call->operation); }
+static bool is_pair(const AliveCollective *c) { return strchr("sr", *(const char *)c->operation); }
 
-static bool differ(const AliveCall *a, const AliveCall *b)
+static bool differ(const AliveCollective *a, const AliveCollective *b)
 {
     if (!a || !b)
         return a != b;
-    bool same = memcmp((const void *)a, (const void *)b, offsetof(AliveCall, section)) == 0;
+    bool same = memcmp((const void *)a, (const void *)b, offsetof(AliveCollective, section)) == 0;
     return !same && !(is_pair(a) && is_pair(b));
 }
 
@@ -150,8 +150,8 @@ static bool differ(const AliveCall *a, const AliveCall *b)
 static uint64_t parting(const Alive *a, const Alive *b)
 {
     uint64_t last = a->latest > b->latest ? a->latest : b->latest;
-    for (uint64_t at = last < ALIVE_CALLS ? 1 : last - ALIVE_CALLS + 1; at <= last; at++)
-        if (differ(alive_call(a, at), alive_call(b, at)))
+    for (uint64_t at = last < ALIVE_KEPT ? 1 : last - ALIVE_KEPT + 1; at <= last; at++)
+        if (differ(alive_collective(a, at), alive_collective(b, at)))
             return at;
     return 0;
 }
@@ -169,9 +169,9 @@ static void report_parting(const Watch *w)
     for (uint64_t at = place > 3 ? place - 3 : 1; at <= place; at++) {
         char text[2][ALIVE_TEXT] = { "-", "-" };
         for (int i = 0; i < 2; i++) {
-            const AliveCall *call = alive_call(w->ranks[i ? other : 0].alive, at);
-            if (call)
-                alive_describe(call, text[i]);
+            const AliveCollective *c = alive_collective(w->ranks[i ? other : 0].alive, at);
+            if (c)
+                alive_describe(c, text[i]);
         }
         fprintf(stderr, "  #%-7llu%-52s%s%s\n", (unsigned long long)at, text[0], text[1],
                 at == place ? "    <- first difference" : "");

@@ -42,7 +42,7 @@ static void cifar_try(const char *path, int label_bytes, int classes)
 {
     uint8_t images[3 * 3072];
     int32_t labels[3] = { -1, -1, -1 };
-    Dataset part = { .count = 3, .classes = classes, .images = images, .labels = labels };
+    Dataset part = { .count = 3, .classes = classes, .inputs = images, .labels = labels };
     uint32_t crc;
     Error err = { .text = "" };
     bool good = cifar_file_read(&part, path, label_bytes, "", &crc, &err);
