@@ -170,7 +170,8 @@ def kill(page, rank, number):
         ".map(b => b.getBoundingClientRect().toJSON()))"
     buttons = page.js(place)
     page.click(f'[data-rank="{rank}"][data-name=KILL]')
-    expect("it is crossed out", page.wait("document.querySelectorAll('#lanes .dead').length == 1", 10))
+    expect("it is crossed out", page.wait(f"/dead/.test($('names').children[{rank}].innerText) &&"
+           "document.querySelectorAll('#lanes .dead').length == 1", 10))
     expect("the dead run's lanes are grey", page.wait("document.querySelectorAll('#lanes .old rect').length > 1", 5))
     expect("they end at a red line", page.js("(line => [...document.querySelectorAll('#lanes .old rect')].every(r => "
            "r.getBoundingClientRect().right <= line.right + 1))(document.querySelector('.death').getBoundingClientRect())"))

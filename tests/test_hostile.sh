@@ -15,6 +15,8 @@ refused()
     check "$what: no traceback" not grep -qE 'Traceback|ERROR: AddressSanitizer|runtime error' "$TMP/output"
 }
 
+quoted_of() { printf '%q' "$1"; }
+
 # --- checkpoints: say ----------------------------------------------------------------------------------
 
 for _ in {1..99}; do seq -s '' 0 9; done >digits.txt
@@ -26,5 +28,61 @@ for file in sizes/*.st; do refused "$file" "$BUILD/say" --count 1 --threads 1 "$
 "$BUILD/say" --count 9 --temperature 100 --threads 1 sizes/controls.st.good >said
 check "it says something" test "$(wc -c <said)" -gt 9
 check "no control characters reach a terminal" not grep -qP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]' said
+
+# --- timelines and metrics: why, plot --------------------------------------------------------------------
+
+cat >good.jsonl <<'END'
+{"event":"config","device":"CPU","cores":2,"options":{"threads":1,"bucket_mb":25}}
+{"event":"step","epoch":1,"step":1,"steps":9,"loss":2.3,"acc":10,"running_loss":2.3,"running_acc":10}
+END
+python3 - <<'END' >good.json
+print("[")
+for step in range(12):
+    for rank in range(2):
+        for i, name in enumerate(("forward", "backward", "optimizer")):
+            print(f'{{"ph":"X","pid":{rank},"tid":1,"ts":{1e4 * step + 3e3 * i},"dur":2900,"name":"{name}"}},')
+        print(f'{{"ph":"X","pid":{rank},"tid":2,"ts":{1e4 * step + 4e3},"dur":2000,"name":"all_reduce 1.5 MB",'
+              f'"args":{{"call":"gradients #{step}"}}}},')
+END
+for tool in "why" "plot -o page.html"; do
+    # shellcheck disable=SC2086  # several words
+    expect 0 "" "$SRC/ddp" $tool good.json good.jsonl
+done
+deep=$(printf '[%.0s' {1..100000})
+escape='\u001b]0;hi\u0007'
+huge=$(printf '9%.0s' {1..400})
+while IFS='|' read -r name line; do
+    for tool in "why" "plot -o page.html"; do
+        if [[ $line == *event* ]]; then
+            { echo "$line"; cat good.jsonl; } >bad.jsonl
+            set -- good.json bad.jsonl
+        else
+            { cat good.json; echo "$line,"; } >bad.json
+            set -- bad.json
+        fi
+        # shellcheck disable=SC2086
+        refused "$tool, $name" "$SRC/ddp" $tool "$@"
+        check "$tool, $name: no escape sequence" not grep -q $'\e' "$TMP/output"
+    done
+done <<END
+options are a list|{"event":"config","options":[]}
+options are null|{"event":"config","options":null}
+a huge number|{"event":"config","cores":$huge}
+no number|{"event":"step","epoch":1,"step":1,"steps":9,"loss":"<"}
+no steps|{"event":"step","epoch":1,"step":1,"steps":0,"loss":1}
+deep|$deep
+a text as pid|{"ph":"B","pid":"<img src=x>","tid":1,"ts":1,"name":"a"}
+a huge time|{"ph":"B","pid":0,"tid":1,"ts":$huge,"name":"a"}
+a negative time|{"ph":"B","pid":0,"tid":1,"ts":-5,"name":"a"}
+not a number|{"ph":"B","pid":0,"tid":1,"ts":NaN,"name":"a"}
+an escape sequence|{"ph":"B","pid":0,"tid":1,"ts":1e99,"name":"a$escape","$escape":1e99}
+END
+echo '{"ph":"B","tid":1,"ts":1,"name":"a"},' >>good.json
+expect 1 "an event has no 'pid'" "$SRC/ddp" why good.json
+for content in "" "[" "{" $'\xff\xfe' '{"event":"x"}' '[\n[]' "index,label"; do
+    printf '%b' "$content" >odd
+    refused "why, $(quoted_of "$content")" "$SRC/ddp" why odd
+    refused "plot, $(quoted_of "$content")" "$SRC/ddp" plot odd
+done
 
 test_done

@@ -37,16 +37,55 @@ def pyplot():
     return plt
 
 
+NUMBER, MOST_LINE = (int, float), 1 << 20
+TYPES = {**dict.fromkeys("pid tid epoch step steps".split(), int), **dict.fromkeys("ph name call event".split(), str),
+         **dict.fromkeys("ts dur t cpu bucket_mb overlap threads batch_size cores".split(), NUMBER),
+         **dict.fromkeys("loss acc running_loss running_acc test_loss top1".split(), (*NUMBER, type(None))),
+         **dict.fromkeys("device compress".split(), str), **dict.fromkeys(("args", "options"), dict)}
+LEAST = {**{key: 0 for key, kind in TYPES.items() if kind in (int, NUMBER)}, "steps": 1}
+
+
+def plain(text):
+    """The text, which a terminal cannot take for commands."""
+    return re.sub(r"[\0-\x1f\x7f-\x9f]", " ", text)
+
+
+def checked(event):
+    """The event, if it can be one of ours: somebody else may have made the file."""
+    for key, value in event.items():
+        if not isinstance(value, TYPES.get(key, object)) or (
+                isinstance(value, NUMBER) and not LEAST.get(key, -1e16) <= value <= 1e16):
+            raise ValueError(f"no program of ddp.c writes such a value of '{plain(key)[:40]}'")
+        event[key] = plain(value) if isinstance(value, str) else checked(value) if isinstance(value, dict) else value
+    return event
+
+
 def read_events(path):
     """The JSON objects of a file, one per line. A killed run may end in the middle of a line."""
-    with open(path, encoding="utf-8") as file:
-        for line in file:
+    with open(path, "rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MOST_LINE), b""), 1):
             try:
-                event = json.loads(line.strip().rstrip(","))
+                if len(line) == MOST_LINE:
+                    raise RecursionError
+                event = json.loads(line.strip().rstrip(b","))
             except ValueError:
                 continue
+            except RecursionError:
+                raise ValueError(f"line {number} is too long or too deeply nested") from None
             if isinstance(event, dict):
-                yield event
+                yield checked(event)
+
+
+def end_with(command, paths, error):
+    """Ends the program with a message about one of these files."""
+    if isinstance(error, OSError):
+        sys.exit(f"{command}: {error.filename}: {error.strerror}")
+    what = f"an event has no {error}" if isinstance(error, KeyError) else "its numbers contradict each other" \
+        if isinstance(error, (ArithmeticError, TypeError)) else error
+    sys.exit(f"{command}: {plain(', '.join(paths))}: {what}")
+
+
+FILE_ERRORS = OSError, ValueError, KeyError, TypeError, ArithmeticError, csv.Error
 
 
 # --- curves ---------------------------------------------------------------------------------------
@@ -192,7 +231,7 @@ def read_timeline(path):
         lane, begin = (e["pid"], e["tid"]), e.get("ts", 0) / 1e3
         end = max(end, begin + e.get("dur", 0) / 1e3)
         if e["ph"] == "M" and "name" in e["args"]:
-            names[lane if e["name"] == "thread_name" else e["pid"]] = re.sub(r"[\0-\x1f\x7f]", " ", e["args"]["name"])
+            names[lane if e["name"] == "thread_name" else e["pid"]] = e["args"]["name"]
         elif e["ph"] in "BX":
             span = Span("", "", begin, begin + e["dur"] / 1e3 if "dur" in e else None, e["name"],
                         e.get("args", {}).get("call", ""))
@@ -207,6 +246,8 @@ def read_timeline(path):
         for span in spans:
             span.process, span.track = names.get(lane[0], ""), names.get(lane, "")
             span.end = end if span.end is None else span.end
+            if span.end < span.begin:
+                raise ValueError(f"the span '{span.name}' ends before it begins")
         spans.sort(key=lambda span: (span.begin, -span.end))
         set_parents(spans)
     return dict(sorted(lanes.items()))
@@ -340,13 +381,15 @@ def read_confusion(path):
         for number, row in enumerate(csv.DictReader(file), 2):
             try:
                 label, prediction = int(row["label"]), int(row["prediction"])
-                names |= {label: row["class"], prediction: row["predicted"]}
+                names |= {label: plain(row["class"]), prediction: plain(row["predicted"])}
             except (KeyError, TypeError, ValueError):
                 raise ValueError(f"line {number}: no prediction; --predictions FILE writes a correct file") from None
             pairs.append((label, prediction))
     if not pairs:
         raise ValueError("no images were counted")
     labels = sorted(names)
+    if len(labels) > 10000:
+        raise ValueError(f"{len(labels)} classes are too many for a picture")
     counts = [[0] * len(labels) for _ in labels]
     for label, prediction in pairs:
         counts[labels.index(label)][labels.index(prediction)] += 1
@@ -463,10 +506,8 @@ def main():
             print_curves(args.files)
         else:
             print(f"{output}: {draw(args.files, output)}", file=sys.stderr)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, OSError):
-            sys.exit(f"plot: {error.filename}: {error.strerror}")
-        sys.exit(f"plot: {', '.join(args.files)}: {error}")
+    except FILE_ERRORS as error:
+        end_with("plot", args.files, error)
 
 
 if __name__ == "__main__":

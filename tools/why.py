@@ -14,7 +14,7 @@ import statistics
 import sys
 from collections import Counter, defaultdict
 
-from plot import find_units, read_events, read_timeline, view_of, draw_curves, draw_timeline
+from plot import FILE_ERRORS, end_with, find_units, read_events, read_timeline, view_of, draw_curves, draw_timeline
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
@@ -177,6 +177,8 @@ class Prediction:
             factor = 2 * (run.size - 1) / run.size
             self.latency, self.bandwidth = 0.0, run.gradients * factor / (1e3 * run.network)
             self.one_size = True
+        if not 0 < self.bandwidth < 1e15:
+            raise ArithmeticError
         self.modelled = self.wait()
 
     def wait(self, ranks=None, batch=1, shrink=1, network=None, **changed):
@@ -288,10 +290,8 @@ def main():
         if run.size > 1 and run.messages:
             print_predictions(run)
         print_limits(run)
-    except OSError as error:
-        sys.exit(f"why: {error.filename}: {error.strerror}")
-    except (ValueError, KeyError, TypeError) as error:
-        sys.exit(f"why: {', '.join(paths)}: {error}")
+    except FILE_ERRORS as error:
+        end_with("why", paths, error)
 
 
 if __name__ == "__main__":
