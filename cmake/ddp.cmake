@@ -82,7 +82,7 @@ add_custom_target(ddp_revision
     COMMAND ${CMAKE_COMMAND} "-DSOURCE=${DDP_ROOT}" "-DOUT=${revision_h}"
         -P "${CMAKE_CURRENT_LIST_DIR}/revision.cmake"
     BYPRODUCTS "${revision_h}"
-    COMMENT "")
+    COMMENT "" VERBATIM)
 
 # --- libraries ----------------------------------------------------------------------------------------
 

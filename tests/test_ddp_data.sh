@@ -24,12 +24,19 @@ expect 2 "which data set?" ddp data
 expect 2 "there is no data set 'cifar'" ddp data cifar
 expect 2 "unknown option --form" ddp data cifar10 --form x
 refused "nothing: no such file" cifar10 --from nothing
+expect 2 "--from needs a file or a folder" ddp data cifar10 --from ''
+expect 2 "--from needs a file or a folder" ddp data cifar10 --from
 expect 2 "shakespeare is a text: it has no images" ddp data shakespeare --as-folder pictures
 
 # --- no archive, a damaged one, a wrong one --------------------------------------------------------------
 
 echo hello >text
 refused "neither gzip nor xz" cifar10 --from text
+check "what is needed" grep -q "a folder with data_batch_1.bin, data_batch_2.bin" "$TMP/output"
+printf '\x1f\x8b' >-cut.gz
+refused "-cut.gz: unexpected end of file" cifar10 --from -cut.gz
+gzip -c text >text.gz
+refused "text.gz: not a complete tar archive" cifar10 --from text.gz
 mkdir set
 head -c 20000 /dev/zero >set/data_batch_1.bin
 tar -czf short.tar.gz set
@@ -57,6 +64,26 @@ touch set/data_batch_1.bin other/data_batch_1.bin
 tar -czf twice.tar.gz set other
 refused "more than one data_batch_1.bin" cifar10 --from twice.tar.gz
 
+# --- the Python version of CIFAR -------------------------------------------------------------------------
+
+type -P python3 >/dev/null && {
+    for ((i = 0; i < 300; i++)); do printf '%b' "\\x$(printf %x $((i % 10)))row $i."; done | head -c 2100 >records
+    python3 "$SRC/tests/cifar_pickle.py" 300 labels <records >data_batch_1
+    check "records" cmp <("$tree/tools/cifar.py" <data_batch_1) records
+    python3 "$SRC/tests/cifar_pickle.py" 300 coarse_labels fine_labels <records >train
+    check "records with two labels" cmp <("$tree/tools/cifar.py" <train) records
+    mkdir python
+    cp data_batch_1 python
+    refused "data_batch_1.bin has 2100 bytes instead of 30730000" cifar10 --from python
+    tar -czf python.tar.gz python
+    refused "data_batch_1.bin has 2100 bytes instead of 30730000" cifar10 --from python.tar.gz
+    printf 'cos\nsystem\n(S"touch ran"\ntR.' >python/data_batch_1
+    refused "it names os.system" cifar10 --from python
+    check "nothing ran" test ! -e ran
+    echo none >python/data_batch_1
+    refused "not a batch of CIFAR" cifar10 --from python
+}
+
 # --- an interrupt, a full disk -------------------------------------------------------------------------------
 
 printf '#!/bin/sh\nsleep 30\n' >bin/xz
@@ -74,9 +101,26 @@ printf '#!/bin/sh\necho "curl: (6) Could not resolve host" >&2; exit 6\n' >bin/c
 chmod +x bin/curl
 refused "the download failed" cifar10
 check "the hint" grep -qF 'ddp data cifar10 --from FILE' "$TMP/output"
-# shellcheck disable=SC2016  # what the pretended curl expands
-printf '#!/bin/sh\nwhile [ "$1" != --output ]; do shift; done\ncp "%s" "$2"\n' "$TMP/cut.tar.xz" >bin/curl
+# It breaks three times, in the middle of the file, and continues.
+cat >bin/curl <<'END'
+#!/bin/bash
+echo "$*" >>"$CALLS"
+[[ $* != *--head* ]] || { printf 'HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n'; exit; }
+while [ "$1" != --output ]; do shift; done
+has=$(stat -c %s "$2" 2>/dev/null || echo 0)
+tail -c +$((has + 1)) "$FROM" | head -c 600 >>"$2"
+[ "$(stat -c %s "$2")" = 2000 ] || exit 18
+END
+printf '#!/bin/sh\n' >bin/sleep
+chmod +x bin/sleep
+export CALLS=$TMP/calls FROM=$TMP/cut.tar.xz
 refused "fetch it again" cifar100
+check "site and size" grep -qF "from https://www.cs.toronto.edu/~kriz/, 0.0 MB" "$TMP/output"
+check "four parts" test "$(grep -c -- '--continue-at - ' calls)" = 4
+expect 1 "fetch it again" env PATH="$TMP/bin:$PATH" DDP_DATA_URL=http://mirror/sets/ "$tree/ddp" data cifar10
+check "the mirror" grep -q " http://mirror/sets/cifar-10-binary.tar.gz$" calls
+printf '#!/bin/sh\nexit 18\n' >bin/curl
+refused "the download failed" cifar100
 
 # --- Debian's files, in an archive that also contains malicious ones ---------------------------------------------
 

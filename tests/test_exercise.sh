@@ -95,8 +95,15 @@ expect 0 "" exercise grade ada/exercises-work bob/exercises-work
 check "the table" grep -qE '^bob +failed +failed' "$TMP/output"
 check "the CSV" diff grades.csv <(printf 'participant,01-2,03-1\nada,-,solved\nbob,failed,failed\n')
 check "the participants' folders are unchanged" diff -r "$work/03-1" ada/exercises-work/03-1
+mkdir -p -- -dash 'o,neil' eva/work ivo/work "$TMP/it's" '=cmd|calc'
+for name in -dash o,neil eva/work ivo/work '=cmd|calc'; do cp -r bob/exercises-work/01-2 "./$name"; done
+expect 0 "" env TMPDIR="$TMP/it's" ../ddp exercise grade -dash o,neil eva/work ivo/work '=cmd|calc'
+check "names that are odd, or the same" diff grades.csv <(here=$(pwd -P)
+    printf '%s,failed\n' participant _dash o_neil "$here/eva/work" "$here/ivo/work" '_cmd|calc' | sed '1s/failed/01-2/')
+check "its scratch folder is gone" test -z "$(ls "$TMP/it's")"
+expect 1 "DDP_EXERCISES_WORK names another one" env DDP_EXERCISES_WORK=/proc/none ../ddp exercise start 03-1
 expect 2 "there is no folder 'eve'" exercise grade ada eve
-expect 1 "there are no exercises in: ada" exercise grade ada
+expect 1 "there are no exercises in: $PWD/ada" exercise grade ada
 
 # --- programs that do not build, or hang ------------------------------------------------------------------------
 

@@ -12,6 +12,8 @@ ranks() { timeout -k 5 100 "$BUILD/04_ddp_launcher/launch" -n "$1" -- "${@:2}"; 
 
 "$BUILD/as_folder" --data synthetic --train-samples 200 --test-samples 60 --as-folder tree --scale 48 --format jpeg \
     >output || exit 1
+check "no half of a set has the folder's name" test ! -e tree.part
+expect 1 "tree: Directory not empty" "$BUILD/as_folder" --data synthetic --as-folder tree
 
 # --- every step
 

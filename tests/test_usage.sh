@@ -27,6 +27,11 @@ expect 7 "" "$SRC/ddp" usage -o b.jsonl --every 0.1 env PATH="$PATH" sh -c 'slee
 check "no GPU" not grep -q gpu b.jsonl
 expect 0 "" env PATH="$TMP/bin:$PATH" "$SRC/ddp" usage -o c.jsonl --every 0.1 sleep 1
 check "nvidia-smi's numbers" grep -q '"gpu": 95.0, "gpu_mb": 5300.0, "gpu_watt": 500.5, "gpu_mhz": 1755.0}' c.jsonl
+"$SRC/ddp" usage -o d.jsonl sleep 54321 &
+check "the command has begun" until_so 9 pgrep -xf "sleep 54321"
+kill $!
+check "the command ends with it" until_so 9 not pgrep -xf "sleep 54321"
+for every in inf nan 0; do expect 2 "--every is from 0" "$SRC/ddp" usage --every $every true; done
 expect 2 "which command?" "$SRC/ddp" usage -o c.jsonl
 expect 1 "no/such/file" "$SRC/ddp" usage -o no/such/file true
 test_done

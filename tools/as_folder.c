@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct Config {
     DataConfig data;
@@ -127,10 +128,16 @@ int main(int argc, char **argv)
     if (!data_open(&data, &c.data, 0, &error))
         FAIL_ERROR(&error);
     CHECK(!data.folder, "", "%s is already a folder of pictures", c.data.data);
-    folder_make(c.folder);
+    char part[4000];
+    const char *folder = c.folder;
+    snprintf(part, sizeof part, "%.*s.part", (int)(strlen(folder) - (folder[strlen(folder) - 1] == '/')), folder);
+    CHECK(rmdir(folder) == 0 || errno == ENOENT, "name a new folder", "%s: %s", folder, strerror(errno));
+    c.folder = part;            // a killed program leaves no half of a set under the folder's name
+    folder_make(part);
     set_write(&c, &data, &data.train, "train");
     set_write(&c, &data, &data.test, "val");
-    printf("%s: %d + %d pictures\n", c.folder, data.train.count, data.test.count);
+    CHECK(rename(part, folder) == 0, "", "%s: rename: %s", folder, strerror(errno));
+    printf("%s: %d + %d pictures\n", folder, data.train.count, data.test.count);
     data_close(&data);
     return 0;
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # data.sh - ./ddp data NAME [--from FILE] [--as-folder DIR [--scale N]]: puts a data set under data/, from its authors'
-# site or from an archive (a text: from the file itself). With --as-folder it also writes the images as picture files.
+# site, or from an archive or a folder (a text: from the file itself). With --as-folder it also writes the images as
+# picture files. DDP_DATA_URL: a prefix that replaces the site; any will do, since all files have checksums.
 #
 # A data set appears under data/ only when all its files are complete and have the right checksums: the work is done in
 # a temporary directory, which is always removed, and a rename ends it. From an archive only the files of the table
@@ -46,6 +47,10 @@ find_set()
         url=https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt ;;
     *) die_usage "data: there is no data set '$1'" "there are $names" ;;
     esac
+    [ -z "${DDP_DATA_URL:-}" ] || case $url in
+    */) url=${DDP_DATA_URL%/}/ ;;
+    *) url=${DDP_DATA_URL%/}/${url##*/} ;;
+    esac
 }
 
 each_file() { awk -v folder="$folder" '$3 == folder { print $1, $2, $4 }' <<<"$files"; }
@@ -67,7 +72,7 @@ unpack()
     case $(head -c 6 "$file" | od -An -tx1 | tr -d ' \n') in
     1f8b*) packer=gzip ;;
     fd377a585a00) packer=xz ;;
-    *) die "$file: neither gzip nor xz made this file" "give a .tar.gz or .tar.xz" ;;
+    *) die "$file: neither gzip nor xz made this file" "give a .tar.gz or .tar.xz, or a folder with $(wanted)" ;;
     esac
     have $packer || die "$packer is not installed" "apt install ${packer/xz/xz-utils}"
     # One byte more than the limit shows that the file is too large. Then head ends, and the packer with 141 (SIGPIPE).
@@ -75,7 +80,7 @@ unpack()
     $packer -dc "$file" 2>"$tmp/log" | head -c $((limit + 1)) || status=("${PIPESTATUS[@]}")
     [ "${status[1]}" = 0 ] || die "$data: writing failed, perhaps the disk is full; nothing was changed"
     [ "${status[0]}" = 0 ] || [ "${status[0]}" = 141 ] ||
-        die "$file: $(head -1 "$tmp/log" | sed 's/^.*: //'); nothing was changed" \
+        die "$file: $(sed -n '/./ { s/^.*: //p; q }' "$tmp/log"); nothing was changed" \
             "the file is damaged or not whole: fetch it again"
 }
 
@@ -90,7 +95,10 @@ check_file()
         die "$from: $name differs from the published file (SHA-256); nothing was changed"
 }
 
-# Takes the files of the set out of an archive, in any of its folders. A text is the file itself.
+wanted() { each_file | awk '{ printf "%s%s", n++ ? ", " : "", $3 }'; }
+
+# Takes the files of the set out of an archive or a folder, at any depth; of CIFAR also from the Python version. A text
+# is the file itself.
 take_from_archive()
 {
     local file=$1 sum bytes name member
@@ -100,18 +108,27 @@ take_from_archive()
         check_file "$sum" "$bytes" "$name" "$file"
         return
     fi
-    unpack "$file" $archive_limit >"$tmp/archive.tar"
-    [ "$(stat -c %s "$tmp/archive.tar")" -le $archive_limit ] ||
-        die "$file: larger than $archive_limit bytes, so it is not an archive of $set; nothing was changed"
-    tar -tf "$tmp/archive.tar" >"$tmp/list" 2>"$tmp/log" ||
-        die "$file: not a complete tar archive: $(head -1 "$tmp/log"); nothing was changed"
+    if [ -d "$file" ]; then
+        (cd "$file" && find . -maxdepth 4 -type f) >"$tmp/list"
+    else
+        unpack "$file" $archive_limit >"$tmp/archive.tar"
+        [ "$(stat -c %s "$tmp/archive.tar")" -le $archive_limit ] ||
+            die "$file: larger than $archive_limit bytes, so it is not an archive of $set; nothing was changed"
+        tar -tf "$tmp/archive.tar" >"$tmp/list" 2>"$tmp/log" ||
+            die "$file: not a complete tar archive: $(head -1 "$tmp/log"); nothing was changed" \
+                "give a .tar.gz or .tar.xz, or a folder with $(wanted)"
+    fi
     while read -r sum bytes name; do
-        member=$(grep -E "(^|/)${name//./\\.}(\.gz)?$" "$tmp/list" || true)
-        [ -n "$member" ] || die "$file: it contains no $name; nothing was changed"
+        member=$(grep -E "(^|/)${name//./\\.}(\.gz)?$" "$tmp/list" || grep -E "(^|/)${name%.bin}$" "$tmp/list" || true)
+        [ -n "$member" ] || die "$file: it contains no $name; nothing was changed" "$set consists of $(wanted)"
         [ "$(wc -l <<<"$member")" = 1 ] || die "$file: it contains more than one $name; nothing was changed"
-        tar -xOf "$tmp/archive.tar" --no-wildcards -- "$member" 2>"$tmp/log" |
-            head -c $((bytes + 1)) >"$tmp/member" || true
-        if [[ $member == *.gz ]]; then
+        if [ -d "$file" ]; then cat "$file/$member"; else tar -xOf "$tmp/archive.tar" --no-wildcards -- "$member"; fi \
+            2>"$tmp/log" | head -c $((2 * bytes + 1)) >"$tmp/member" || true
+        if [[ $name == *.bin && $member != *.bin* ]]; then
+            have python3 || die "$file: its Python version needs python3" "apt install python3"
+            (ulimit -v 8000000; "$root/tools/cifar.py") <"$tmp/member" >"$tmp/new/$name" 2>"$tmp/log" ||
+                die "$file: $member: $(tail -1 "$tmp/log"); nothing was changed"
+        elif [[ $member == *.gz ]]; then
             unpack "$tmp/member" "$bytes" >"$tmp/new/$name"
         else
             mv "$tmp/member" "$tmp/new/$name"
@@ -120,14 +137,31 @@ take_from_archive()
     done < <(each_file)
 }
 
+# fetch URL FILE: continues a partial file, also that of an interrupted command, as long as it grows, or five times.
 fetch()
 {
     have curl || die "curl is not installed" "apt install curl ca-certificates"
-    local quiet=--silent
+    local quiet=--silent tries status size before part=$data/.part-$set-${1##*/}
     [ -t 2 ] && quiet=--progress-bar
-    run curl --fail --location --show-error --retry 3 --speed-time 60 $quiet --output "$2" "$1" ||
-        die "$1: the download failed; nothing was changed" \
-            "download it on a different machine, then ./ddp data $set --from FILE"
+    size=$(curl --fail --silent --head --location --connect-timeout 20 "$1" | awk 'tolower($1) == "content-length:" {
+        n = $2 } END { if (n > 0) printf ", %.1f MB", n / 1e6 }') || true
+    say "from ${1%"${1##*/}"}$size"
+    for ((tries = 5; tries > 0; tries--)); do
+        before=$(stat -c %s "$part" 2>/dev/null || echo 0) status=0
+        run curl --fail --location --show-error --connect-timeout 20 --speed-time 60 --continue-at - $quiet \
+            --output "$part" "$1" || status=$?
+        case $status in
+        0) mv "$part" "$2"; return ;;
+        33 | 36) rm -f "$part" ;;                       # the site cannot continue a file
+        7 | 18 | 28 | 35 | 52 | 55 | 56 | 92) ;;        # a connection that cannot be made, or that broke
+        *) break ;;
+        esac
+        [ "$(stat -c %s "$part" 2>/dev/null || echo 0)" -le "$before" ] || tries=6
+        sleep 2
+    done
+    [ -s "$part" ] || rm -f "$part"
+    die "$1: the download failed; nothing was changed" \
+        "download it on a different machine, then ./ddp data $set --from FILE; or set DDP_DATA_URL to a mirror's prefix"
 }
 
 take_from_site()
@@ -155,8 +189,11 @@ finish()
 set='' from='' as_folder='' scale=0
 while [ $# -gt 0 ]; do
     case $1 in
-    --from) [ $# -gt 1 ] || die_usage "data: --from needs a file"; from=$2; shift ;;
-    --from=*) from=${1#--from=} ;;
+    --from | --from=*)
+        [[ $1 != --from ]] || { set -- "$1=${2:-}" "${@:3}"; }
+        from=${1#--from=}
+        [ -n "$from" ] || die_usage "data: --from needs a file or a folder"
+        [[ $from != -* ]] || from=./$from ;;
     --as-folder | --scale) [ $# -gt 1 ] || die_usage "data: $1 needs a value"
         if [ "$1" = --scale ]; then scale=$2; else as_folder=$2; fi
         shift ;;
@@ -182,7 +219,7 @@ if [ "$set" = fashion-mnist ] && [ -z "$from" ] && [ -d /usr/share/datasets/fash
     say "$set is already installed: /usr/share/datasets/fashion-mnist"
     finish /usr/share/datasets/fashion-mnist
 fi
-[ -z "$from" ] || [ -f "$from" ] || die "$from: no such file"
+[ -z "$from" ] || [ -f "$from" ] || { [ -d "$from" ] && [[ $url != *.txt ]]; } || die "$from: no such file"
 [ -z "$from" ] || [ -r "$from" ] || die "$from: no permission to read it"
 
 clean() { rm -rf "$tmp"; rmdir "$data" 2>/dev/null || true; }

@@ -167,7 +167,7 @@ cmd_start()
     if [ -d "$copy" ]; then
         say "You have already started $id, so your copy was kept. ./ddp exercise reset $id starts again."
     else
-        mkdir -p "$work"
+        mkdir -p "$work" || die "$work: cannot create this folder" "DDP_EXERCISES_WORK names another one"
         rm -rf "$work/.new-$id"
         copy_step "$work/.new-$id" "$exercise/change.patch"
         { printf '%s\n' -std=gnu11 -D_GNU_SOURCE "-I$root/common" "-I$exercises/gpu" -Wall -Wextra -fopenmp
@@ -385,13 +385,31 @@ cmd_reset()
     cmd_start
 }
 
+# label_of FOLDER: a participant's name, without what the table, the CSV file or a spreadsheet takes for its own.
+# Several folders with one name have their paths.
+label_of()
+{
+    local name=${1%/exercises-work} other same=0
+    for other in "${options[@]%/exercises-work}"; do
+        [[ $other != */"${name##*/}" ]] || same=$((same + 1))
+    done
+    [ $same -gt 1 ] || name=${name##*/}
+    printf %s "$name" | tr '[:cntrl:],;"' _ | sed 's/^[=+@-]/_/'
+}
+
+# bash waits for it in a way that a signal interrupts.
+grade_one()
+{
+    DDP_EXERCISES_WORK=$scratch/work setpriv --pdeathsig TERM bash "$self" check "$1" >"$scratch/out" 2>&1 </dev/null &
+    wait $!
+}
+
 # Checks a copy of each exercise that a participant has started. It runs their programs.
 cmd_grade()
 {
-    local folder path ids=() results name scratch
+    local folder path ids=() results name
     scratch=$(mktemp -d)
-    # shellcheck disable=SC2064  # scratch is local
-    trap "rm -rf '$scratch'" EXIT
+    trap 'rm -rf "$scratch"' EXIT
     trap 'exit 130' INT     # a check that is interrupted is not a failed one
     trap 'exit 143' TERM HUP
     while read -r folder; do
@@ -403,15 +421,13 @@ cmd_grade()
     [ ${#ids[@]} != 0 ] || die "there are no exercises in: ${options[*]}" "name folders like exercises-work"
     (IFS=,; echo "participant,${ids[*]}") >grades.csv
     for name in "${options[@]}"; do
-        results=("$(basename "$(readlink -f "$name")")")
-        [ "${results[0]}" != exercises-work ] || results=("$(basename "$(dirname "$(readlink -f "$name")")")")
+        results=("$(label_of "$name")")
         for path in "${ids[@]}"; do
             rm -rf "$scratch/work"
             mkdir "$scratch/work"
             if [ ! -d "$name/$path" ]; then
                 results+=(-)
-            elif cp -r "$name/$path" "$scratch/work" &&
-                DDP_EXERCISES_WORK=$scratch/work bash "$self" check "$path" >"$scratch/out" 2>&1 </dev/null; then
+            elif cp -r "$name/$path" "$scratch/work" && grade_one "$path"; then
                 results+=(solved)
             else
                 results+=(failed)
@@ -435,7 +451,8 @@ parse()
         case $command:$1 in
         *:-h | *:--help) command=help ;;
         run:--) options=("${@:2}"); break ;;
-        grade:*) [ -d "$1" ] || die_usage "exercise grade: there is no folder '$1'"; options+=("${1%/}") ;;
+        grade:*) [ -d "$1" ] || die_usage "exercise grade: there is no folder '$1'"
+            options+=("$(readlink -f -- "$1")") ;;
         reset:--yes | reset:-y) yes=yes ;;
         *:-*) unknown=$1; break ;;
         *) [ -z "$typed" ] || die_usage "exercise $command: one exercise at a time, not '$1'"

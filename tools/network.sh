@@ -5,7 +5,7 @@ set -euo pipefail
 export LC_ALL=C     # awk reads and writes decimal points
 where=$1
 shift
-out=$("$@" -b 1024 -e $((64 << 20)) -f 256 -r 30)
+out=$(setpriv --pdeathsig TERM "$@" -b 1024 -e $((64 << 20)) -f 256 -r 30)
 echo "$out"
 awk -v where="$where" '
 BEGIN {

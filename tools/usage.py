@@ -8,9 +8,11 @@ t: s since the start. cpu: % of one core, rss_mb and read_mb: of the command and
 machine_cpu: % of all cores, all processes. With nvidia-smi, over its GPUs: gpu, mean % of the time in which any kernel
 ran, even one that uses little of the GPU; gpu_mb and gpu_watt, sums; gpu_mhz and gpu_celsius, maxima."""
 import argparse
+import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -59,6 +61,10 @@ def gpus():
     return {key: round(QUERY[key][1](values), 1) for key, values in numbers.items() if values}
 
 
+def end_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)      # PR_SET_PDEATHSIG
+
+
 def main():
     parser = argparse.ArgumentParser(prog="./ddp usage", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -66,10 +72,11 @@ def main():
     parser.add_argument("--every", type=float, metavar="S", default=0.5, help="seconds between two samples (0.5)")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND...")
     args = parser.parse_args()
-    if not args.command or args.every <= 0:
-        parser.error("which command? ./ddp usage ./ddp run 01" if args.every > 0 else "--every must be more than 0")
+    if not args.command or not 0 < args.every <= 86400:
+        parser.error("--every is from 0 to 86400, and not 0" if args.command else "which command? ./ddp usage ./ddp run 01")
     try:
-        with open(args.output, "w", encoding="utf-8") as out, subprocess.Popen(args.command) as child:
+        with open(args.output, "w", encoding="utf-8") as out, subprocess.Popen(
+                args.command, preexec_fn=end_with_parent) as child:
             start = last = time.monotonic()
             before, (busy, total) = {}, machine()
             while child.poll() is None:
