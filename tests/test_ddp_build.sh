@@ -38,6 +38,16 @@ check "it builds nothing" test "$(stat -c %Y.%Z build/cpu/01_single_gpu/train)" 
 
 expect 0 "usage:" ./ddp run 01 -- --help
 expect 2 "" ./ddp run 01 -- --no-such-option
+if [ "$(id -u)" = 0 ] && chmod 755 "$TMP" && setpriv --reuid=54321 --regid=54321 --clear-groups test -x ddp; then
+    expect 0 "its programs are used as they are" setpriv --reuid=54321 --regid=54321 --clear-groups ./ddp run 01 -- --help
+    expect 1 "you may not write to" setpriv --reuid=54321 --regid=54321 --clear-groups ./ddp setup
+fi
+for name in "o'brien" 'a;b' 'a#b'; do
+    mkdir "$TMP/$name"
+    cp -r ddp tools cmake 0[0-9]_* "$TMP/$name"
+    expect 1 "cannot build in $TMP/$name" "$TMP/$name/ddp" run 01
+    check "$name: nothing is made" not compgen -G "$TMP/$name/build*"
+done
 cd /
 expect 0 "usage:" "$tree/ddp" run 01 -- --help
 cd "$tree" || exit 1
