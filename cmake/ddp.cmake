@@ -148,7 +148,8 @@ function(ddp_objects target rooms)
     set(numbers ${sources})
     list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|ops_cpu|transformer_cpu|gloo_reduce)\\.c$")
     set(options -march=${DDP_MARCH} -ffp-contract=fast -fno-math-errno
-        "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>")   # says when a loop could not be vectorized
+        # It says when a loop could not be vectorized, and clang 19 when the processor has AVX10.
+        "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed;-Wno-unknown-warning-option;-Wno-invalid-feature-combination>")
     if(NOT DDP_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
         list(APPEND options -O3)
     endif()

@@ -38,9 +38,10 @@ check "it builds nothing" test "$(stat -c %Y.%Z build/cpu/01_single_gpu/train)" 
 
 expect 0 "usage:" ./ddp run 01 -- --help
 expect 2 "" ./ddp run 01 -- --no-such-option
-if [ "$(id -u)" = 0 ] && chmod 755 "$TMP" && setpriv --reuid=54321 --regid=54321 --clear-groups test -x ddp; then
-    expect 0 "its programs are used as they are" setpriv --reuid=54321 --regid=54321 --clear-groups ./ddp run 01 -- --help
-    expect 1 "you may not write to" setpriv --reuid=54321 --regid=54321 --clear-groups ./ddp setup
+other=(setpriv --reuid=54321 --regid=54321 --clear-groups)
+if [ "$(id -u)" = 0 ] && chmod 755 "$TMP" && "${other[@]}" test -x ddp; then
+    expect 0 "its programs are used as they are" "${other[@]}" ./ddp run 01 -- --help
+    expect 1 "you may not write to" "${other[@]}" ./ddp setup
 fi
 for name in "o'brien" 'a;b' 'a#b'; do
     mkdir "$TMP/$name"
