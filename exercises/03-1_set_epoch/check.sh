@@ -24,8 +24,8 @@ for rank in 0 1; do
     passed "rank $rank uses a new order in each epoch"
 done
 
-why="Every rank shuffles epoch 1 with the seed itself, epoch 2 with seed + 1, and so on. Otherwise two ranks use the
-same images, and a run cannot be repeated or resumed."
+why="PyTorch's order: every rank shuffles epoch 1 with the seed itself, epoch 2 with seed + 1, and so on. With the
+number of its rank in it, two ranks would use the same images."
 for rank in 0 1; do
     beside "rank $rank shuffles with seed + epoch" same "" expected expected.$rank found found.$rank
 done

@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two and three ranks must have the losses of one process with all their images. If not, a third column shows one
-# process with an N times larger learning rate: without weight decay, a sum of gradients has exactly that effect.
+# process with an N times larger learning rate: without weight decay, a sum of gradients has exactly that effect. AdamW
+# hides the factor, so a learning rate that is divided in place of the gradients shows there.
 # fails with: two ranks learn what one process with all their images learns
 # fails with: one, lr x 2
 build
@@ -21,3 +22,13 @@ for n in 2 3; do
     beside "${words[n]} ranks learn what one process with all their images learns" 1e-4 step \
         "one process" one.losses "$n ranks" $n.losses "one, lr x $n" fast.losses
 done
+
+adam=(--train-samples 288 --optim adamw --lr 0.002 --seed 5)
+one adam.one "${adam[@]}" -b 48
+learner adam 2 "${adam[@]}" -b 24
+values adam.one.0.jsonl step loss >one.losses
+for rank in 0 1; do values adam.$rank.jsonl step loss >2.$rank.losses; done
+mean 2.?.losses >2.losses
+why="AdamW divides each gradient by its own size, so a sum and a mean take the same steps, and the learning rate must
+stay as it is. The gradients have to be right, not only SGD's steps."
+beside "with AdamW, too" 1e-3 step "one process" one.losses "2 ranks" 2.losses

@@ -1,4 +1,6 @@
-// If SPY is set, prints hashes of a rank's weights, statistics and momentum at its first step.
+// If SPY is set, prints which rank reads a checkpoint, and hashes of a rank's weights, statistics and
+// momentum at its first step.
+#include "checkpoint.h"
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"
@@ -24,6 +26,14 @@ Comm *__wrap_comm_new(const World *world, Device *device, const char *name, cons
 {
     rank = world->rank;
     return __real_comm_new(world, device, name, config);
+}
+
+WRAPPED(checkpoint_load);
+bool __wrap_checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err)
+{
+    if (getenv("SPY"))
+        fprintf(stderr, "spy: rank %d reads the checkpoint\n", rank);
+    return __real_checkpoint_load(path, model, optim, state, err);
 }
 
 WRAPPED(model_forward);

@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # All ranks must end with the same weights, in a new run and in a resumed one. In the resumed run a spy (check.c) also
-# reports each rank's state when its first step begins.
+# reports which rank reads the checkpoint, and each rank's state when its first step begins.
 # fails with: all ranks end with the same weights
 export SPY=1
-build --with check.c --wrap comm_new --wrap model_forward --wrap sgd_update
+build --with check.c --wrap comm_new --wrap model_forward --wrap sgd_update --wrap checkpoint_load
 
 # begins NAME WORDS: claims that ranks 1 and 2 start with what rank 0 has.
 begins()
@@ -48,6 +48,9 @@ old=(--arch convnet --train-samples 24 -b 4 --epochs 2)
 finished begun 3 "${old[@]}" --max-steps 2 --save begun.st
 finished old.right 3 "${old[@]}" --resume begun.st
 try_learner old 3 "${old[@]}" --resume begun.st
+why="On a cluster, perhaps only rank 0 has the file, or another rank has a different one. Rank 0 sends what it reads."
+readers=$(sed -n 's/^spy: \(rank .\) reads the checkpoint/\1/p' old.out | sort -u | paste -sd,)
+equal "only rank 0 reads the checkpoint" "rank 0" "$readers"
 begins old " after --resume"
 [ "$status" = 0 ] || wrong "the run succeeds" < <(last_lines old)
 ends old " after --resume"

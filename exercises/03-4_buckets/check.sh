@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # A spy (check.c) records the range of gradients in each bucket. In every step the ranges must cover all gradients,
-# without gaps and without overlaps.
+# without gaps and without overlaps, and --bucket-mb decides how many there are.
 # fails with: each bucket begins where the last one ended
 export SPY=1
 build --with check.c --wrap comm_all_reduce --wrap model_new --wrap sgd_update
@@ -30,3 +30,9 @@ once 1 4
 why="--bucket-mb is the size of a bucket. Buckets should leave while backward is running, not all at its end."
 equal "the number of messages equals the finished step's" "$(grep -c '"all_reduce ' right.json)" \
     "$(grep -c '"all_reduce ' yours.json)"
+same=(--train-samples 64 --bucket-mb 0.05)
+finished large 2 "${same[@]}" --trace large.json
+learner yours.large 2 "${same[@]}" --trace yours.large.json
+why="--bucket-mb is the size of a bucket: several layers may share one."
+equal "so it does with larger buckets" \
+    "$(grep -c '"all_reduce ' large.json)" "$(grep -c '"all_reduce ' yours.large.json)"

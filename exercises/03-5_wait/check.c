@@ -1,5 +1,5 @@
 // If SPY is set, slows the network down. When the optimizer begins, prints how many buckets have
-// been sent and how many of them have been averaged.
+// been sent, how many of them have been averaged, and how many were on their way at once.
 #include "comm.h"
 #include "model.h"
 #include "wrap.h"
@@ -10,7 +10,7 @@
 #include <time.h>
 
 static int rank;
-static int sent;                // counted by the compute thread
+static int sent, under_way;     // counted by the compute thread
 static atomic_int averaged;     // counted by the communication thread
 
 static void nap(void *arg)
@@ -29,6 +29,8 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
 {
     rank = comm_rank(comm);
     sent++;
+    if (sent - averaged > under_way)
+        under_way = sent - averaged;
     stream_call(stream, nap, NULL, 0);
     __real_comm_all_reduce(comm, stream, values, count, type);
 }
@@ -46,6 +48,6 @@ void __wrap_sgd_update(Ops *ops, size_t count, size_t grad_count, float *params,
                        float *velocity, const Scalars *scalars)
 {
     if (getenv("SPY"))
-        fprintf(stderr, "spy: rank %d %d %d\n", rank, sent, (int)averaged);
+        fprintf(stderr, "spy: rank %d %d %d %d\n", rank, sent, (int)averaged, under_way);
     __real_sgd_update(ops, count, grad_count, params, grads, velocity, scalars);
 }

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # On a slow network (check.c), the optimizer must not begin before every bucket has arrived and been averaged: with
-# small buckets, with one large bucket, without overlap, and without buckets.
+# small buckets, with one large bucket, without overlap, and without buckets. And backward must not wait for a bucket.
 # fails with: all buckets are averaged when the optimizer begins
 export SPY=1
 build --with check.c --wrap comm_all_reduce --wrap values_scale --wrap sgd_update
@@ -32,6 +32,13 @@ gradients, or a sum that is being computed while the optimizer reads it."
 }
 
 waits small "" --bucket-mb 0.01
+why="Each bucket had been averaged before the next one was sent: backward waited for the network. The averages are
+right, as with --overlap 0, and as slow."
+for rank in 0 1; do
+    [ "$(sed -n "s/^spy: rank $rank //p" small.out | awk '$3 > most { most = $3 } END { print most + 0 }')" -gt 1 ] ||
+        wrong "backward continues while a bucket travels (rank $rank)" <<<"buckets on their way at once: at most one"
+    passed "backward continues while a bucket travels (rank $rank)"
+done
 waits one "one large bucket"
 waits none "no overlap" --bucket-mb 0.01 --overlap 0
 waits naive "all gradients at once" --bucket-mb 0

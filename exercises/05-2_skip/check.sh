@@ -5,12 +5,15 @@
 build --with check.c --wrap loss_cross_entropy
 same=(--amp fp16 --train-samples 128 --seed 5 --timeout 5)
 
-learner calm 2 "${same[@]}"
-finished right 2 "${same[@]}"
+learner calm 2 "${same[@]}" --trace calm.json
+finished right 2 "${same[@]}" --trace right.json
 values calm.0.jsonl step loss >found
 values right.0.jsonl step loss >expected
 why="The average is the sum over ranks, divided by their number and, once, by the loss scale."
 beside "without an overflow the losses are right" 1e-4 step expected expected found found
+
+why="Which gradients do all ranks have anyway? An overflow on one rank shows there, too."
+equal "no message is added" "$(grep -c '"call":' right.json) calls" "$(grep -c '"call":' calm.json) calls"
 
 export OVERFLOW_IN_STEP=5
 try_learner two 2 "${same[@]}"

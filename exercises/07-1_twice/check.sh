@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # 1 to 4 ranks evaluate one checkpoint with 40 images in 3 batches. Each image must count once, and the result must
-# equal that of one rank.
+# equal that of one rank. A spy (check.c) reports each rank's share.
 # fails with: each test image counts once
-build
+build --with check.c --wrap loader_start
 same=(-b 16 --test-samples 40 --seed 5)
 finished trained 1 "${same[@]}" --save net.st
 finished right 1 "${same[@]}" --evaluate --resume net.st --predictions right.csv
@@ -20,6 +20,16 @@ beside "each test image counts once" same ranks images images found found.images
 why="The number of images is right, but is each one used once?"
 beside "the loss does not depend on the number of ranks" 1e-9 ranks expected expected.test_loss found found.test_loss
 beside "nor does the accuracy" 1e-9 ranks expected expected.top1 found found.top1
+
+for n in 2 3 4; do
+    for ((rank = 0; rank < n; rank++)); do sed -n "s/^spy: rank $rank evaluates //p" $n.out; done >shares
+    most=$((16 * ((3 + n - 1) / n)))
+    why="The result is right, but a rank with more than its share of the three batches keeps the others waiting."
+    [ "$(awk -v most=$most '$1 > most' shares | wc -l)" = 0 ] ||
+        wrong "no rank of $n evaluates more than $most images" < <(
+            awk '{ print "rank " NR - 1 ": " $1 " images" }' shares)
+    passed "no rank of $n evaluates more than $most images"
+done
 
 why="The sums are right. Rank 0 also collects the prediction for each image: see gather."
 learner each 2 "${same[@]}" --evaluate --resume net.st --predictions found.csv
