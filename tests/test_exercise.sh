@@ -131,6 +131,11 @@ watcher=$!
 check "it checks at once" until_so 120 grep "not yet" "$TMP/watched"
 patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
 check "and again after a save" until_so 120 grep "solved.*: 03-1" "$TMP/watched"
+check "it says how many are solved" until_so 60 grep "^1 of [0-9]* solved" "$TMP/watched"
+check "and starts the next one" until_so 60 grep "^  .*exercises-work/03-2/ddp.c:[0-9]" "$TMP/watched"
+check "which it watches" until_so 60 grep "watching .*03-2;" "$TMP/watched"
+echo >>"$work/03-2/ddp.c"
+check "and checks after its first save" until_so 120 grep "rank 0 learns\|two ranks learn" "$TMP/watched"
 kill $watcher
 wait $watcher
 check "SIGTERM ends it" test $? = 143

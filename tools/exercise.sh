@@ -29,7 +29,7 @@ usage()
   exercise start ID         copy the step to exercises-work/ID and show the task
   exercise task [ID]        show the task again
   exercise check [ID]       build and run your program; show what was expected and what was found
-  exercise watch [ID]       check whenever you save a file, until Ctrl-C
+  exercise watch [ID]       check whenever you save a file; once it is solved, start the next; until Ctrl-C
   exercise run [ID] -- ...  run your program (after a check) with these options, as you would run the step
   exercise hint [ID]        the first hint; ask again for the next
   exercise solution [ID]    the difference between your copy and the solution
@@ -227,7 +227,7 @@ check()
         printf '%ssolved%s: %s\n\n' "$green" "$plain" "$id"
         section "$exercise" Solved
         echo
-        say_next
+        say_progress
         ;;
     1 | 124 | 137)
         [ "$status" = 1 ] || echo "The check did not finish within $limit s."
@@ -241,17 +241,27 @@ check()
     return $status
 }
 
-# Prints the first unsolved exercise after this one, or else the first of all.
-say_next()
+is_solved() { [ -e "$work/.state/$(id_of "$1")/solved" ]; }
+
+# The folder of the first unsolved exercise after this one, or else of the first of all; "": there is none.
+next_exercise()
 {
     local folder
     while read -r folder; do
-        if [ ! -e "$work/.state/$(id_of "$folder")/solved" ]; then
-            echo "next: ./ddp exercise start $(id_of "$folder")      $(title_of "$folder")"
-            return
-        fi
+        is_solved "$folder" || { echo "$folder"; return; }
     done < <(list_exercises | sed "1,\\|^$exercise\$|d"; list_exercises)
-    echo "You have solved all exercises."
+}
+
+say_progress()
+{
+    local folder next solved=0 count=0
+    while read -r folder; do
+        count=$((count + 1))
+        ! is_solved "$folder" || solved=$((solved + 1))
+    done < <(list_exercises)
+    echo "$solved of $count solved"
+    next=$(next_exercise)
+    [ -z "$next" ] || echo "next: ./ddp exercise start $(id_of "$next")      $(title_of "$next")"
 }
 
 cmd_check()
@@ -262,15 +272,13 @@ cmd_check()
 }
 
 # ./ddp builds the step before it calls this script.
-must_be_built()
-{
-    { [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ]; } ||
-        die "there are no programs in $build yet" "./ddp setup builds them"
-}
+is_built() { [ -f "$build/libddp_cpu.a" ] && [ -x "$build/cpu/$program/train" ]; }
+must_be_built() { is_built || die "there are no programs in $build yet" "./ddp setup builds them"; }
 
+# Once the exercise is solved, starts the next one, whose step ./ddp may have to build.
 cmd_watch()
 {
-    local seen='' now
+    local seen='' now next status
     must_be_begun
     must_be_built
     trap 'echo; exit 130' INT
@@ -282,7 +290,17 @@ cmd_watch()
             [ "$now" = "$(file_times)" ] || continue        # an editor is still writing
             seen=$now
             ! [ -t 1 ] || printf '\e[2J\e[H'
-            (check) || [ $? = 1 ] || exit
+            status=0
+            if is_built; then (check) || status=$?; else "$root/ddp" exercise check "$id" || status=$?; fi
+            [ $status -le 1 ] || exit $status
+            if [ $status = 0 ]; then
+                next=$(next_exercise)
+                [ -n "$next" ] || return 0
+                choose "${next##*/}"
+                echo
+                cmd_start
+                seen=$(file_times)
+            fi
             echo "(watching $(here "$copy"); Ctrl-C stops)"
         fi
         sleep 0.5
