@@ -90,7 +90,7 @@ static void check_add(int samples, int T, int c, bool alone, bool two_gradients,
 static void adding(void)
 {
     check_add(3, 16, 48, false, true, 0);
-    check_add(3, 16, 48, false, true, 0.1f);
+    check_add(4, 16, 96, false, true, 0.1f);
     check_add(2, 5, 7, false, false, 0.5f);
     check_add(2, 9, 16, true, true, 0.2f);
     check_add(1, 1, 32, true, false, 0);
@@ -295,21 +295,36 @@ static void attention(void)
     check_attention(1, 1, 1, 4, 0, 1);
 }
 
-int main(int argc, char **argv)
+// Returns the checksum of the results.
+static uint64_t all(Type first, Type last)
 {
-    bool only_bf16 = argc > 1 && strcmp(argv[1], "bf16") == 0;
-    test_open_device(2, (OpsConfig){ 0 });
-    Type last = only_bf16 ? TYPE_BF16 : TYPE_F16;
-    for (type = only_bf16 ? TYPE_BF16 : TYPE_F32; type <= last; type++) {
+    result_bits = 0;
+    for (type = first; type <= last; type++) {
         adding();
         one_hot_rows();
         layer_normalisation();
         gelu();
         attention();
     }
+    return result_bits;
+}
+
+int main(int argc, char **argv)
+{
+    bool only_bf16 = argc > 1 && strcmp(argv[1], "bf16") == 0, cpu = strcmp(device_backend, "cpu") == 0;
+    Type first = only_bf16 ? TYPE_BF16 : TYPE_F32, last = only_bf16 ? TYPE_BF16 : TYPE_F16;
+    uint64_t bits = 0;
+    for (int threads = cpu ? 3 : 1; threads > 0; threads--) {
+        if (device)
+            test_close_device();
+        test_open_device(threads, (OpsConfig){ 0 });
+        uint64_t now = all(first, last);
+        EXPECT(bits == 0 || now == bits, "the results depend on the number of threads");
+        bits = now;
+    }
     if (!only_bf16)
         dropout_masks();
-    if (strcmp(device_backend, "cpu") == 0 && !ops_emulates(device, TYPE_BF16))
+    if (cpu && !ops_emulates(device, TYPE_BF16))
         test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE",
                         (char *[]){ "test_transformer_ops", "bf16", NULL });
     test_close_device();

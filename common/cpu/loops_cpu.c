@@ -121,9 +121,12 @@ static void columns_task(void *arg)
         columns_piece(loop, m->rows * p / pieces, m->rows * (p + 1) / pieces, (void *)own,
                       (Pack *)(own + m->columns * 2 * sizeof(double)));
     }
-    for (size_t p = 1; p < pieces; p++)
-        for (size_t c = 0; c < 2 * m->columns; c++)
-            totals[0][c] += ((const double *)(memory + p * each))[c];
+    for (size_t p = 1; p < pieces; p++) {
+        double (*more)[2] = (void *)(memory + p * each);
+        for (size_t c = 0; c < m->columns; c++)
+            for (int s = 0; s < 2; s++)
+                totals[c][s] += more[c][s];
+    }
     loop->end.columns(loop->job, m->columns, (const double (*)[2])totals);
 }
 

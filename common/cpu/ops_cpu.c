@@ -82,39 +82,6 @@ SPECIALIZED void narrow(Type type, const float *from, float factor, void *to, si
         store(type, to, i, from[i] * factor);
 }
 
-enum { STRIP = 32 };        // columns that a thread adds up at a time
-
-SPECIALIZED void add_strip(Type type, int rows, int columns, int first, const void *dy,
-                           float *dbias, const void *x, const NormTensors *t)
-{
-    int count = columns - first < STRIP ? columns - first : STRIP;
-    double sum[STRIP] = { 0 }, dot[STRIP] = { 0 };
-    for (int r = 0; r < rows; r++)
-#pragma omp simd
-        for (int i = 0; i < count; i++) {
-            size_t k = (size_t)r * columns + first + i;
-            float d = load(type, dy, k);
-            sum[i] += d;
-            dot[i] += t ? d * (load(type, x, k) - t->mean[r]) * t->inv_std[r] : 0;
-        }
-    for (int i = 0; i < count; i++) {
-        dbias[first + i] = (float)sum[i];
-        if (t)
-            t->dgamma[first + i] = (float)dot[i];
-    }
-}
-
-void ops_add_rows(Type type, int rows, int columns, const void *dy, float *dbias, const void *x,
-                  const NormTensors *t)
-{
-#pragma omp parallel for schedule(static)
-    for (int first = 0; first < columns; first += STRIP)
-        if (t)
-            BY_TYPE(type, add_strip, rows, columns, first, dy, dbias, x, t);
-        else
-            BY_TYPE(type, add_strip, rows, columns, first, dy, dbias, NULL, NULL);
-}
-
 // --- batch normalisation -------------------------------------------------------------------------
 
 struct Norm {

@@ -36,8 +36,3 @@ static inline const void *ops_widened(Ops *ops, Type type, size_t count, const v
     *wide += count;
     return copy;
 }
-
-// dbias (columns) = the sum of dy (rows, columns) over its rows, in double; and unless t is NULL,
-// t->dgamma = the sum of dy * (x - mean) * inv_std. The bits do not depend on the threads.
-void ops_add_rows(Type type, int rows, int columns, const void *dy, float *dbias, const void *x,
-                  const NormTensors *t);

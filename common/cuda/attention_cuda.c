@@ -92,7 +92,7 @@ void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void
 {
     heads_copy(a->ops, &a->spec, 3, true, qkv, scratch(a, Q));
     multiply(a, SCORES, Q, K, S);
-    softmax(a->ops, &a->spec, keys, scratch(a, S), scratch(a, H), NULL, NULL);
+    softmax_rows(a->ops, &a->spec, keys, scratch(a, S), scratch(a, H), NULL, NULL);
     multiply(a, ROWS, H, V, DY);
     heads_copy(a->ops, &a->spec, 1, false, scratch(a, DY), y);
 }
@@ -104,7 +104,8 @@ void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, con
     heads_copy(a->ops, &a->spec, 1, true, dy, scratch(a, DY));
     multiply(a, SCORES, Q, K, S);
     multiply(a, SCORES, DY, V, DH);
-    softmax(a->ops, &a->spec, keys, scratch(a, S), scratch(a, H), scratch(a, DH), scratch(a, DS));
+    softmax_rows(a->ops, &a->spec, keys, scratch(a, S), scratch(a, H), scratch(a, DH),
+                 scratch(a, DS));
     multiply(a, ROWS, DS, K, DQ);
     multiply(a, COLUMNS, DS, Q, DK);
     multiply(a, COLUMNS, H, DY, DV);

@@ -91,10 +91,10 @@ cudaError_t kernels_present(void);
 // them from rows of tokens (samples, T, parts, heads, d), or (if not `split`) back.
 void heads_copy(Ops *ops, const AttentionSpec *s, int parts, bool split, const void *from,
                 void *to);
-// dropped = dropout(softmax(scores)), (samples, heads, T, T). Unless its gradient is NULL:
-// d_scores = the gradient of the scores.
-void softmax(Ops *ops, const AttentionSpec *s, const uint64_t *keys, const float *scores,
-             void *dropped, const float *d_dropped, void *d_scores);
+// The rows of (samples, heads, T, T): scores become P, and h becomes dropout(P). Unless it is NULL,
+// dh becomes dP, and ds the gradient of the scores.
+void softmax_rows(Ops *ops, const AttentionSpec *s, const uint64_t *keys, float *scores, void *h,
+                  float *dh, void *ds);
 
 // --- matrix products -----------------------------------------------------------------------------
 

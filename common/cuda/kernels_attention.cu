@@ -1,0 +1,59 @@
+// kernels_attention.cu - the kernels of attention_cuda.c.
+#define ON_GPU
+#include "ops/attention.h"
+
+typedef struct HeadsJob {
+    AttentionSpec spec;
+    int parts;
+    bool split;
+    const void *from;
+    void *to;
+} HeadsJob;
+
+// A row is of the heads' matrices, (parts, samples, heads, T) of them.
+INLINE void copy_heads(const HeadsJob *j, Type type, At at)
+{
+    const AttentionSpec *s = &j->spec;
+    const unsigned d = s->qkv.c / 3 / s->heads, tokens = s->T, samples = s->qkv.n / s->T;
+    const unsigned head = (unsigned)at.row / tokens, sample = head / s->heads;
+    const unsigned token = sample % samples * tokens + (unsigned)at.row % tokens;
+    const unsigned part = sample / samples;
+    At other = at;
+    other.i = (((size_t)token * j->parts + part) * s->heads + head % s->heads) * d + at.column;
+    Pack pack;
+    load_at(type, j->from, j->split ? other : at, &pack);
+    store_exact_at(type, j->to, j->split ? at : other, &pack);
+}
+CELLS(copy_heads, HeadsJob)
+
+ROWS(softmax, SoftmaxJob)
+
+INLINE void softmax_backward(const SoftmaxJob *j, Type type, size_t row)
+{
+    softmax(j, type, row);
+    softmax_gradient(j, type, row);
+}
+ROWS(softmax_backward, SoftmaxJob)
+
+void heads_copy(Ops *ops, const AttentionSpec *s, int parts, bool split, const void *from, void *to)
+{
+    HeadsJob job = { .spec = *s, .parts = parts, .split = split, .from = from, .to = to };
+    size_t rows = (size_t)parts * s->qkv.n * s->heads;
+    RUN_CELLS(copy_heads, compute(ops), matrix_of(s->qkv.type, rows, s->qkv.c / 3 / s->heads),
+              &job);
+}
+
+void softmax_rows(Ops *ops, const AttentionSpec *s, const uint64_t *keys, float *p, void *h,
+                  float *dp, void *ds)
+{
+    SoftmaxJob job = softmax_job(s, keys, 0);
+    job.p = p;
+    job.h = h;
+    job.dp = dp;
+    job.ds = ds;
+    Matrix rows = matrix_of(s->qkv.type, (size_t)s->qkv.n * s->heads, s->T);
+    if (dp)
+        RUN_ROWS(softmax_backward, compute(ops), rows, &job);
+    else
+        RUN_ROWS(softmax, compute(ops), rows, &job);
+}

@@ -1,0 +1,108 @@
+// attention.h - dropout, and the rows of attention's matrices. The backends' attention (products of
+// matrices, in attention_cpu.c and attention_cuda.c) makes loops of these functions.
+#pragma once
+#include "ops/loops.h"
+
+// --- dropout -------------------------------------------------------------------------------------
+
+// The dropout of a layer. limit 0: nothing is dropped.
+typedef struct Mask {
+    const uint64_t *keys;   // (samples)
+    int layer;
+    uint32_t limit;
+    float scale;
+} Mask;
+
+static inline Mask mask_of(Dropout d, const uint64_t *keys)
+{
+    bool drops = keys && d.rate > 0;
+    Mask mask = { .keys = keys, .layer = d.layer, .limit = drops ? dropout_limit(d.rate) : 0,
+                  .scale = drops ? 1 / (1 - d.rate) : 1 };
+    return mask;
+}
+
+// The random numbers of one sample.
+INLINE uint64_t mask_stream(const Mask *m, size_t sample)
+{
+    return m->limit ? dropout_stream(m->keys[sample], m->layer) : 0;
+}
+
+INLINE float masked(const Mask *m, uint64_t stream, uint32_t position, float value)
+{
+    return m->limit == 0 || dropout_keeps(stream, position, m->limit) ? value * m->scale : 0;
+}
+
+// --- attention -----------------------------------------------------------------------------------
+
+// Matrices (T, T) of all heads of all samples, row after row. A CPU has those of one head.
+typedef struct SoftmaxJob {
+    int T, heads;
+    float scale;
+    Mask mask;
+    size_t first;           // the row of all heads with which the matrices begin
+    float *p;               // q k^T, then P
+    void *h;
+    float *dp;              // dH, then dP
+    void *ds;
+} SoftmaxJob;
+
+static inline SoftmaxJob softmax_job(const AttentionSpec *s, const uint64_t *keys, size_t first)
+{
+    SoftmaxJob job = { .T = s->T, .heads = s->heads,
+                       .scale = 1 / sqrtf((float)(s->qkv.c / 3 / s->heads)),
+                       .mask = mask_of(s->dropout, keys), .first = first };
+    return job;
+}
+
+// A row of a head: a token, and the numbers for all tokens of its sample.
+typedef struct HeadRow {
+    int token;
+    size_t begin;           // in memory
+    uint64_t stream;        // of dropout
+    uint32_t position;
+} HeadRow;
+
+INLINE HeadRow head_row(const SoftmaxJob *j, size_t row)
+{
+    HeadRow r;
+    r.token = (int)(row % j->T);
+    r.begin = (row - j->first) * j->T;
+    r.stream = mask_stream(&j->mask, row / j->T / j->heads);
+    r.position = (uint32_t)(row % ((size_t)j->heads * j->T) * j->T);
+    return r;
+}
+
+// P = softmax of the scores up to the row's own token; H = dropout(P).
+INLINE void softmax(const SoftmaxJob *j, Type type, size_t row)
+{
+    const HeadRow r = head_row(j, row);
+    float *p = j->p + r.begin, most[TEAM], sum[TEAM] = { 0 };
+    for (int k = 0; k < TEAM; k++)
+        most[k] = -INFINITY;
+    FOR_ROW(i, k, r.token + 1)
+        most[k] = p[i] > most[k] ? p[i] : most[k];
+    const float top = team_max(most);
+    FOR_ROW(i, k, r.token + 1) {
+        p[i] = exp_of((p[i] - top) * j->scale);
+        sum[k] += p[i];
+    }
+    const float share = 1 / team_sum(sum);
+    FOR_ROW(i, k, j->T) {
+        p[i] = i <= r.token ? p[i] * share : 0;
+        store_one(type, j->h, r.begin + i, masked(&j->mask, r.stream, r.position + i, p[i]));
+    }
+}
+
+// dS = P * (dP - sum(P * dP)) * scale, with dP = dropout'(dH).
+INLINE void softmax_gradient(const SoftmaxJob *j, Type type, size_t row)
+{
+    const HeadRow r = head_row(j, row);
+    float *p = j->p + r.begin, *dp = j->dp + r.begin, sum[TEAM] = { 0 };
+    FOR_ROW(i, k, r.token + 1) {
+        dp[i] = masked(&j->mask, r.stream, r.position + i, dp[i]);
+        sum[k] += p[i] * dp[i];
+    }
+    const float dot = team_sum(sum);
+    FOR_ROW(i, k, j->T)
+        store_one(type, j->ds, r.begin + i, i <= r.token ? p[i] * (dp[i] - dot) * j->scale : 0);
+}

@@ -1,0 +1,226 @@
+// transformer.c - the layers of a transformer, except products and attention. A row of a matrix is
+// a token.
+#include "ops/attention.h"
+
+// --- embedding -----------------------------------------------------------------------------------
+
+typedef struct OneHotJob {
+    OneHotSpec spec;
+    const int32_t *batch;
+    void *out;
+    uint64_t *keys;
+} OneHotJob;
+
+INLINE void one_hot_row(const OneHotJob *j, Type type, size_t row)
+{
+    const OneHotSpec *s = &j->spec;
+    const int t = (int)(row % s->T), width = s->vocab + s->T;
+    const int32_t *from = j->batch + row / s->T * (2 + s->T);
+    const int32_t token = from[2 + t];
+    FOR_ROW(i, k, width)
+        store_one(type, j->out, row * width + i, i == token || i == s->vocab + t ? 1 : 0);
+    if (t == 0 && FIRST_OF_TEAM)
+        j->keys[row / s->T] = (uint32_t)from[0] | (uint64_t)(uint32_t)from[1] << 32;
+}
+ROWS(one_hot_row, OneHotJob)
+
+void one_hot(Ops *ops, const OneHotSpec *spec, const int32_t *batch, void *out, uint64_t *keys)
+{
+    OneHotJob job = { .spec = *spec, .batch = batch, .out = out, .keys = keys };
+    RUN_ROWS(one_hot_row, compute(ops),
+             matrix_of(spec->type, (size_t)spec->samples * spec->T, spec->vocab + spec->T), &job);
+}
+
+// --- layer normalisation -------------------------------------------------------------------------
+
+typedef struct LayerNormJob {
+    int c;
+    NormTensors t;
+    const void *x, *dy;
+    void *out;
+} LayerNormJob;
+
+INLINE void layer_norm(const LayerNormJob *j, Type type, size_t row)
+{
+    const NormTensors *t = &j->t;
+    const size_t begin = row * j->c;
+    float sum[TEAM] = { 0 }, squares[TEAM] = { 0 };
+    FOR_ROW(i, k, j->c)
+        sum[k] += load_one(type, j->x, begin + i);
+    const float mean = team_sum(sum) / j->c;
+    FOR_ROW(i, k, j->c) {
+        float d = load_one(type, j->x, begin + i) - mean;
+        squares[k] += d * d;
+    }
+    const float inv_std = 1 / sqrtf(team_sum(squares) / j->c + 1e-5f);
+    FOR_ROW(i, k, j->c) {
+        float d = load_one(type, j->x, begin + i) - mean;
+        store_one(type, j->out, begin + i, t->gamma[i] * d * inv_std + t->beta[i]);
+    }
+    if (FIRST_OF_TEAM) {
+        t->mean[row] = mean;
+        t->inv_std[row] = inv_std;
+    }
+}
+ROWS(layer_norm, LayerNormJob)
+
+// With g = gamma * dy and xhat = (x - mean) * inv_std:
+//   dx = inv_std * (g - mean(g) - xhat * mean(g * xhat))
+INLINE void layer_norm_dx(const LayerNormJob *j, Type type, size_t row)
+{
+    const float *gamma = j->t.gamma, mean = j->t.mean[row], inv_std = j->t.inv_std[row];
+    const size_t begin = row * j->c;
+    float sum[TEAM] = { 0 }, dot[TEAM] = { 0 };
+    FOR_ROW(i, k, j->c) {
+        float g = gamma[i] * load_one(type, j->dy, begin + i);
+        sum[k] += g;
+        dot[k] += g * (load_one(type, j->x, begin + i) - mean) * inv_std;
+    }
+    const float mean_g = team_sum(sum) / j->c, mean_dot = team_sum(dot) / j->c;
+    FOR_ROW(i, k, j->c) {
+        float hat = (load_one(type, j->x, begin + i) - mean) * inv_std;
+        float g = gamma[i] * load_one(type, j->dy, begin + i);
+        store_one(type, j->out, begin + i, inv_std * (g - mean_g - hat * mean_dot));
+    }
+}
+ROWS(layer_norm_dx, LayerNormJob)
+
+INLINE void layer_norm_sums(const LayerNormJob *j, Type type, At at, Pack *sums)
+{
+    const float mean = j->t.mean[at.row], inv_std = j->t.inv_std[at.row];
+    Pack d, x;
+    load_at(type, j->dy, at, &d);
+    load_at(type, j->x, at, &x);
+    FOR_LANES(k) {
+        sums[0].v[k] += d.v[k];
+        sums[1].v[k] += d.v[k] * (x.v[k] - mean) * inv_std;
+    }
+}
+
+INLINE void layer_norm_end(const LayerNormJob *j, size_t column, const double *sums)
+{
+    j->t.dbeta[column] = (float)sums[0];
+    j->t.dgamma[column] = (float)sums[1];
+}
+COLUMNS(layer_norm_sums, layer_norm_end, LayerNormJob)
+
+void layer_norm_forward(Ops *ops, Shape s, const NormTensors *t, const void *x, void *y)
+{
+    LayerNormJob job = { .c = s.c, .t = *t, .x = x, .out = y };
+    RUN_ROWS(layer_norm, compute(ops), matrix_of(s.type, s.n, s.c), &job);
+}
+
+void layer_norm_backward(Ops *ops, Shape s, const NormTensors *t, const void *x, const void *dy,
+                         void *dx)
+{
+    LayerNormJob job = { .c = s.c, .t = *t, .x = x, .dy = dy, .out = dx };
+    RUN_COLUMNS(layer_norm_sums, compute(ops), matrix_of(s.type, s.n, s.c), &job);
+    RUN_ROWS(layer_norm_dx, compute(ops), matrix_of(s.type, s.n, s.c), &job);
+}
+
+// --- GELU ----------------------------------------------------------------------------------------
+
+typedef struct GeluJob {
+    const void *x, *dy;     // dy: NULL in forward
+    void *out;
+} GeluJob;
+
+// Since (1 + tanh(u)) / 2 = 1 / (1 + e^-2u), y = x * sigmoid(2u) with u = a * (x + b x^3).
+INLINE void gelu(const GeluJob *j, Type type, At at)
+{
+    const float a = 0.7978845608f, b = 0.044715f;
+    Pack x, sigmoid, out;
+    load_at(type, j->x, at, &x);
+    FOR_LANES(k) {
+        float v = x.v[k];
+        sigmoid.v[k] = 1 / (1 + exp_of(-2 * a * (v + b * v * v * v)));
+        out.v[k] = v * sigmoid.v[k];
+    }
+    if (j->dy) {
+        Pack d;
+        load_at(type, j->dy, at, &d);
+        FOR_LANES(k) {
+            float slope = 2 * a * (1 + 3 * b * x.v[k] * x.v[k]);
+            out.v[k] = d.v[k] * (sigmoid.v[k] + out.v[k] * (1 - sigmoid.v[k]) * slope);
+        }
+    }
+    store_at(type, j->out, at, &out);
+}
+CELLS(gelu, GeluJob)
+
+void gelu_backward(Ops *ops, Shape s, const void *x, const void *dy, void *dx)
+{
+    GeluJob job = { .x = x, .dy = dy, .out = dx };
+    RUN_CELLS(gelu, compute(ops), array_of(s.type, shape_count(s)), &job);
+}
+
+void gelu_forward(Ops *ops, Shape s, const void *x, void *y) { gelu_backward(ops, s, x, NULL, y); }
+
+// --- addition and dropout: a row is a sample, and a column is a position in it -------------------
+
+typedef struct AddJob {
+    Mask mask;
+    const void *a, *b;      // a: may be NULL
+    void *y;
+} AddJob;
+
+INLINE void drop(const Mask *m, At at, Pack *pack)
+{
+    const uint64_t stream = mask_stream(m, at.row);
+    const uint32_t first = (uint32_t)at.column;
+    FOR_LANES(k)
+        pack->v[k] = masked(m, stream, first + k, pack->v[k]);
+}
+
+INLINE void add(const AddJob *j, Type type, At at)
+{
+    Pack y;
+    load_at(type, j->b, at, &y);
+    drop(&j->mask, at, &y);
+    if (j->a)
+        add_at(type, j->a, at, &y);
+    store_at(type, j->y, at, &y);
+}
+CELLS(add, AddJob)
+
+typedef struct AddGradientJob {
+    Mask mask;
+    const void *dy1, *dy2;
+    void *da, *db;          // da: may be NULL
+} AddGradientJob;
+
+INLINE void add_gradient(const AddGradientJob *j, Type type, At at)
+{
+    Pack d;
+    load_at(type, j->dy1, at, &d);
+    if (j->dy2) {
+        add_at(type, j->dy2, at, &d);
+        FOR_LANES(k)
+            d.v[k] = rounded(type, d.v[k]);
+    }
+    if (j->da)
+        store_exact_at(type, j->da, at, &d);
+    drop(&j->mask, at, &d);
+    store_at(type, j->db, at, &d);
+}
+CELLS(add_gradient, AddGradientJob)
+
+static Matrix samples_of(const AddSpec *s)
+{
+    return matrix_of(s->shape.type, s->shape.n / s->T, (size_t)s->T * s->shape.c);
+}
+
+void add_forward(Ops *ops, const AddSpec *s, const void *a, const void *b, const uint64_t *keys,
+                 void *y)
+{
+    AddJob job = { .mask = mask_of(s->dropout, keys), .a = a, .b = b, .y = y };
+    RUN_CELLS(add, compute(ops), samples_of(s), &job);
+}
+
+void add_backward(Ops *ops, const AddSpec *s, const void *dy1, const void *dy2,
+                  const uint64_t *keys, void *da, void *db)
+{
+    AddGradientJob job = { .mask = mask_of(s->dropout, keys), .dy1 = dy1, .dy2 = dy2, .da = da,
+                           .db = db };
+    RUN_CELLS(add_gradient, compute(ops), samples_of(s), &job);
+}
