@@ -29,8 +29,8 @@ sub slurp
 
 # Options of other programs, which documents mention.
 my %known = map { ("--$_" => 1) } qw(
-    account bind-to cpus-per-task distribution export gpu-bind gres jobid local_rank me monitor-interval mpi no-python nodelist nodes
-    open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative requeue shm-size signal tee
+    account bind-to cpus-per-task distribution export gpu-bind gres jobid kill-on-bad-exit local_rank me monitor-interval mpi no-python
+    nodelist nodes ntasks-per-node open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative requeue shm-size signal tee
     time);
 
 # Learns the options of our programs and scripts.

@@ -31,7 +31,6 @@ from datetime import date
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HERE = os.path.join(ROOT, "tools")
-SLURM = os.path.join(HERE, "slurm.sh")
 WIRE = os.path.join(ROOT, "tests", "wire.sh")
 CORES = len(os.sched_getaffinity(0))
 IMAGE_MB = (3072 + 4) / 2**20           # one of our images in memory, with its label
@@ -94,6 +93,11 @@ def in_turns(rounds, sides):
         say(f"round {number} of {rounds}: " + ", ".join(
             f"{name} {values[-1]:.4g}" for name, values in found.items() if isinstance(values[-1], (int, float))))
     return found
+
+
+def medians(rounds, sides):
+    """{side: the median of its results}"""
+    return {name: median(values) for name, values in in_turns(rounds, sides).items()}
 
 
 class Bench:
@@ -333,7 +337,7 @@ def bench_train(b):
     step, workers, few = "01_single_gpu", min(CORES, 4), b.args.quick
     common = ("--threads", CORES, "-b", 256)
     torch = Torch(b, "step", modes_of(b, MODES), steps=b.steps(60))
-    rates = in_turns(b.rounds, {
+    rates = medians(b.rounds, {
         "ours": lambda: b.rate(step, 0, *common, *PLAIN, "--max-steps", b.steps(60)), "torch": torch})
     torch.close()
     epoch = b.command(step, 0, *common, "--epochs", 1, "-p", 49, "--train-samples", 5120 * few, "--test-samples",
@@ -348,7 +352,7 @@ def bench_train(b):
     theirs = epochs["torch"]
     b.write(
         heading(b, f"{CORES} threads", f"PyTorch {torch.version}") + " ResNet-18, 3x32x32, batch 256, float32.",
-        table(COMPARED, train_rows(median(rates["ours"]), torch.rate(), epochs, first)),
+        table(COMPARED, train_rows(rates["ours"], torch.rate(), epochs, first)),
         torch.by_mode("training step"),
         f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch reads it with a DataLoader with {workers} "
         "workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize), as the articles do. "
@@ -391,12 +395,12 @@ def bench_gpt(b):
         command = [b.program("05_ddp_amp/train"), "--data", f"text:{text}", *common, "--amp", amp]
         theirs[kind] = Torch(b, "gpt", ("eager", "compile"), size=size, batch=batch, type=kind, group=20,
                              steps=b.steps(120), data=None)
-        found[kind] = in_turns(b.rounds, {"ours": lambda c=command: size * rate_of(b.events(c)), "torch": theirs[kind]})
+        found[kind] = medians(b.rounds, {"ours": lambda c=command: size * rate_of(b.events(c)), "torch": theirs[kind]})
         theirs[kind].close()
     b.write(
         heading(b, f"{CORES} threads", f"PyTorch {theirs['f32'].version}") + f" 4 layers, 4 heads, 128 wide, {batch} windows "
         f"of {size} characters, no dropout, AdamW, gradients clipped.",
-        table(COMPARED, [against(f"training step, {kind}, tokens/s", median(found[kind]["ours"]), theirs[kind].rate(), 0,
+        table(COMPARED, [against(f"training step, {kind}, tokens/s", found[kind]["ours"], theirs[kind].rate(), 0,
                                  "≥ 1.5") for kind in found]),
         *(theirs[kind].by_mode(f"training step in {kind}").replace("images/s", "tokens/s") for kind in found))
 
@@ -408,7 +412,7 @@ def folder_of_pictures(b):
     tree = f"{b.out}/pictures"
     if not os.path.isdir(f"{tree}/val"):
         run([b.program("as_folder"), "--data", b.data or "fashion-mnist", "--as-folder", tree, "--scale", 384,
-             "--format", "jpeg", "--train-samples", 2000, "--test-samples", 10])
+             "--format", "jpeg", "--train-samples", 2000, "--test-samples", 100])
     return tree
 
 
@@ -422,15 +426,15 @@ def bench_folder(b):
     sides = {f"ours, {n}": lambda n=n: ours(n) for n in sorted({1, CORES})}
     torches = {n: Torch(b, "folder", ["default"], data=tree, workers=n, batch=64, threads=1)
                for n in sorted({1, CORES})}
-    found = in_turns(b.rounds, sides | {f"torch, {n}": side for n, side in torches.items()})
+    found = medians(b.rounds, sides | {f"torch, {n}": side for n, side in torches.items()})
     for side in torches.values():
         side.close()
     count, size = pictures_of(tree)
     b.write(
         heading(b, f"PyTorch {torches[CORES].version}") + f" {count} JPEG files of {size / 1024:.0f} KB on average, "
         "an epoch without a model: RandomResizedCrop(224), flip, normalise; batches of 64.",
-        table(COMPARED, [against(f"images/s, {n} worker{'s'[:n > 1]}", median(found[f"ours, {n}"]),
-                                 median(found[f"torch, {n}"]), 0, "≥ 1.5") for n in torches]))
+        table(COMPARED, [against(f"images/s, {n} worker{'s'[:n > 1]}", found[f"ours, {n}"], found[f"torch, {n}"], 0,
+                                 "≥ 1.5") for n in torches]))
 
 
 def pictures_of(tree):
@@ -519,8 +523,8 @@ def bench_launch(b):
     ours[1:1] = ["--max-restarts", "3"]
     python, *theirs = b.torch("launch", batch=32, threads=1, workers=1, steps=100000)
     theirs = [f"{os.path.dirname(python)}/torchrun", "--standalone", "--nproc-per-node", 2, "--max-restarts", 3, *theirs]
-    again = in_turns(b.rounds, {"launch": lambda: kill_to_next_step(ours, ours_environment()),
-                                "torchrun": lambda: kill_to_next_step(theirs, os.environ)})
+    again = medians(b.rounds, {"launch": lambda: kill_to_next_step(ours, ours_environment()),
+                               "torchrun": lambda: kill_to_next_step(theirs, os.environ)})
     deaths = list(zip(*(one_death(b) for _ in range(kills))))
     size, costs = checkpoint_costs(b)
     b.write(
@@ -529,7 +533,7 @@ def bench_launch(b):
             against(f"{ranks} rank{'s'[:ranks > 1]}, global batch 256", *times, 2, "≥ 5")
             for ranks, times in first.items()]),
         table(("one of 2 ranks is killed, without a checkpoint, s", "`torchrun`", "`launch`", "ratio", "wanted"), [
-            against("from the kill to the end of the next step", median(again["torchrun"]), median(again["launch"]), 2,
+            against("from the kill to the end of the next step", again["torchrun"], again["launch"], 2,
                     "> 1")]),
         table((f"a rank is killed, {kills} times, ms", "median", "largest"), [
             in_ms("until `launch` names it", deaths[0]), in_ms("until all are gone", deaths[1])]),
@@ -592,38 +596,6 @@ def checkpoint_costs(b):
         return os.path.getsize(f"{folder}/net"), [end - begin for begin, end in saves[:5]]
 
 
-def bench_amp(b):
-    def train(mode, batch, steps):
-        return b.events(b.command("05_ddp_amp", 0, "--amp", mode, "-b", batch, "--threads", CORES, *PLAIN,
-                                  "--max-steps", steps))
-
-    def wire(*options):
-        return sent_in_a_step(b.command("05_ddp_amp", 2, "--threads", 1, "--no-augment", "-b", 8, "--amp", "off",
-                                        *options))
-
-    torch = Torch(b, "step", modes_of(b, MODES), type="bf16", steps=b.steps(60))
-    found = in_turns(b.rounds, {
-        "bf16": lambda: train("bf16", 256, b.steps(60)), "torch": torch,
-        "f32": lambda: train("off", 256, b.steps(60)),
-        "large bf16": lambda: train("bf16", 2048, 3), "large f32": lambda: train("off", 2048, 3)})
-    torch.close()
-    rate = {name: median(map(rate_of, found[name])) for name in ("bf16", "f32")}
-    part = {name: event(found[name][0], "amp")["activation_bytes"] / 1e6 for name in rate}
-    peak = {name: median(event(run, "end")["peak_rss_mb"] for run in found[f"large {name}"]) for name in rate}
-    images = (60000 if b.data else 0) * IMAGE_MB
-    rows = [
-        against("bf16 against PyTorch's autocast, images/s", rate["bf16"], torch.rate(), 0, "≥ 1.6"),
-        against("bf16 against f32, images/s", rate["bf16"], rate["f32"], 0, "≥ 1.25"),
-        against("activations and their gradients, MB", part["bf16"], part["f32"], 1, "≤ 0.55"),
-        against("peak memory without the data set, batch 2048, MB", peak["bf16"] - images, peak["f32"] - images, 0,
-                "≤ 0.75")]
-    sent = wire("--compress", "bf16"), wire()
-    if None not in sent:
-        rows.append(against("on the wire with --compress bf16, MB a step of 2 ranks", *sent, 1, "≤ 0.52"))
-    b.write(heading(b, f"{CORES} threads", f"PyTorch {torch.version}") + " ResNet-18, 3x32x32, batch 256.",
-            table(COMPARED, rows), torch.by_mode("bf16 autocast"))
-
-
 def bench_virtual(b):
     threads = max(1, CORES // 2)
 
@@ -647,126 +619,6 @@ def bench_virtual(b):
     b.write(heading(b, f"{threads} thread{'s'[:threads > 1]} for each of two processes")
             + " ResNet-18, 3x32x32, global batch 256, f32; ratios are the medians of each round's.",
             table(COMPARED, rows))
-
-
-@contextlib.contextmanager
-def cluster(b, nodes):
-    """Runs a Slurm cluster during the block -> None, or the reason why its nodes share one network."""
-    os.environ["DDP_SLURM_DIR"] = f"{b.out}/cluster"
-    up = subprocess.run([SLURM, "up", str(nodes), "--cpus", "2"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                        text=True, check=False)
-    if up.returncode != 0:
-        raise RuntimeError(up.stdout)
-    try:
-        yield next((line for line in up.stdout.splitlines() if "no namespaces" in line), None)
-    finally:
-        subprocess.run([SLURM, "down"], check=False)
-
-
-def srun(*command):
-    return [SLURM, "run", "srun", "--kill-on-bad-exit=1", *command]
-
-
-def bench_slurm(b):
-    """Also writes build/bench/slurm/all_reduce.csv for tools/scaling_model fit."""
-    reduced, train, load = {}, b.program("06_slurm/train"), os.getloadavg()[1]
-    common = ("--data", "synthetic", "-b", 64, "--threads", 1)
-
-    def reduce(nodes):
-        text = run(srun(f"-N{nodes}", "--ntasks-per-node=1", b.program("comm_bench"), "-n", 0, "-b", 1024,
-                        "-e", 1 << 20 if b.args.quick else 64 << 20, "-f", 4))
-        return [(size, us) for size, us, *_ in rows_of(text)]
-
-    def rate(nodes, *options):
-        return rate_of(b.events(srun(f"-N{nodes}", f"-n{nodes}", train, *common, *PLAIN, "--max-steps", b.steps(40),
-                                     *options)))
-
-    def first(arch):
-        return lambda: seconds_until("== step:", srun("-N2", "--ntasks-per-node=2", train, "--arch", arch, *common,
-                                                      "--max-steps", 1, "-p", 1))[0]
-
-    with cluster(b, 2) as why:
-        reduced[2] = in_turns(b.rounds, {"all-reduce": lambda: reduce(2)})["all-reduce"]
-        starts = in_turns(b.rounds + 1, {arch: first(arch) for arch in ("lenet", "resnet18")})
-        weak = in_turns(b.rounds, {
-            "1 rank": lambda: rate(1),
-            "2 programs at the same time that exchange nothing": lambda: two_at_once(lambda: rate(1)),
-            "2 ranks": lambda: rate(2),
-            "2 ranks, `--bucket-mb 0`: one all-reduce, after backward": lambda: rate(2, "--bucket-mb", 0)})
-    with cluster(b, 3):
-        reduced[3] = in_turns(b.rounds, {"all-reduce": lambda: reduce(3)})["all-reduce"]
-    with open(f"{b.out}/all_reduce.csv", "w", encoding="ascii") as file:
-        file.write("round,ranks,bytes,us\n" + "".join(
-            f"{i},{nodes},{size},{us}\n" for nodes, rounds in reduced.items() for i, rows in enumerate(rounds)
-            for size, us in rows))
-
-    def both_of(values, digits):
-        return [f"{pick(values):.{digits}f}" for pick in (median, min)]
-
-    alone = median(weak["1 rank"])
-    b.write(
-        heading(b) + f" The machine's load was {load:.1f} before and {os.getloadavg()[1]:.1f} at the end: other "
-        "programs slowed the medians more than the fastest runs."
-        + (f" {why}: all nodes are on the loopback interface." if why else ""),
-        table(("all-reduce, bytes", "2 nodes, µs: median", "least", "3 nodes: median", "least"), [
-            (two[0][0], *both_of([us for _, us in two], 0), *both_of([us for _, us in three], 0))
-            for two, three in zip(zip(*reduced[2]), zip(*reduced[3]))]),
-        table(("from `srun` to the end of the first step, 2 nodes x 2 tasks, s", "median", "least"), [
-            (arch, *both_of(times[1:], 2)) for arch, times in starts.items()]),
-        table(("ResNet-18, batch 64 per rank, one rank per node: images per second, all ranks together", "median",
-               "most", "of 1 rank, medians"), [
-            (what, f"{median(v):.0f}", f"{max(v):.0f}", f"{median(v) / alone:.2f}") for what, v in weak.items()]))
-
-
-def bench_eval(b):
-    weights, step = f"{b.out}/weights", "07_dist_eval"
-
-    def amp(kind):
-        return "--amp", kind.replace("f32", "off")
-
-    def evaluate(kind, ranks, threads):
-        """Images per second of the slowest rank, in all evaluations but the first. Epochs are short."""
-        with tempfile.NamedTemporaryFile(dir=b.out) as trace:
-            events = b.events(b.command(step, ranks, *amp(kind), "--threads", threads, "--no-augment",
-                                        "--train-samples", 256, "--epochs", 6, "--trace", trace.name))
-            slowest = [max(end - begin for begin, end in of_all)
-                       for of_all in zip(*spans(trace.name, "evaluate").values())]
-        return event(events, "epoch")["n"] / median(slowest[1:])
-
-    def whole(kind):
-        return seconds_until('"event":"eval"', b.command(
-            step, 0, *amp(kind), "--threads", CORES, "-e", "--init", weights, "--metrics", "/dev/stdout"))
-
-    def torch_whole(kind):
-        return seconds_until('"top1"', b.torch("whole", type=kind, mode="channels_last", init=weights), os.environ)
-
-    run(b.command(step, 1, "--threads", CORES, "--train-samples", 12800, "--epochs", 1, "--amp", "off",
-                  "--save", weights))
-    modes = {"f32": ("frozen", "channels_last", "folded", "folded_frozen", "compile", "autotune"),
-             "bf16": ("frozen", "channels_last", "folded", "compile", "autotune", "frozen_cast", "compile_cast",
-                      "autotune_cast")}
-    torch, rows, starts, same = {}, [], [], []
-    for kind in ("f32", "bf16"):
-        torch[kind] = Torch(b, "eval", modes_of(b, modes[kind]), type=kind, init=weights,
-                            steps=3 if b.args.quick else 5)
-        found = in_turns(b.rounds, {
-            "ours": lambda: evaluate(kind, 1, CORES), "torch": torch[kind],
-            "one": lambda: evaluate(kind, 1, 1), "two": lambda: evaluate(kind, 2, 1),
-            "whole": lambda: whole(kind), "torch's whole": lambda: torch_whole(kind)})
-        torch[kind].close()
-        rows += [against(f"{kind}, {CORES} threads, against PyTorch, images/s", median(found["ours"]),
-                         torch[kind].rate(), 0, "≥ 1.2"),
-                 against(f"{kind}, 2 ranks against 1, a thread each, images/s", median(found["two"]),
-                         median(found["one"]), 0, "≥ 1.7")]
-        seconds = (median(time for time, _ in found[side]) for side in ("whole", "torch's whole"))
-        starts.append(against(f"{kind}, start of the process to the result, against PyTorch, s", *seconds, 2))
-        right = [json.loads(found[side][0][1])["top1"] for side in ("whole", "torch's whole")]
-        if b.data:                              # otherwise each side has its own random images
-            same.append("Accuracy in {} with the same weights: ours {:.2f} %, PyTorch's {:.2f} %."
-                        .format(kind, *right))
-    b.write(heading(b, f"PyTorch {torch['f32'].version}") + " ResNet-18, 3x32x32, batch 256.",
-            table(COMPARED, rows + starts),
-            "\n".join([torch[kind].by_mode(kind) for kind in torch] + same))
 
 
 # --- the steps side by side -----------------------------------------------------------------------------
@@ -846,55 +698,6 @@ def sent_cell(what, command):
         return f"{out / 1e6:.1f} out, {back / 1e6:.1f} back"
     sent = sent_in_a_step(command)
     return "not counted" if sent is None else f"{sent / 2:.1f}"
-
-
-# --- accuracy -------------------------------------------------------------------------------------------
-
-# Running training loss and accuracy at the last step of each epoch, one GPU, as the articles print them
-PUBLISHED = [(1.658, 39.198), (1.317, 52.200), (1.165, 58.072), (1.054, 62.022), (0.977, 65.076)]
-# PyTorch with the same recipe, mean of seeds 1 to 3, at the end: loss, accuracy, test accuracy
-PYTORCH, BOUNDS = (0.990, 64.6, 67.0), (0.04, 1.5, 2.0)
-AMP_BOUND = 1.5                 # points of accuracy on the test set
-
-
-def curves(b, step, *options):
-    """Trains the articles' recipe, with a different seed in each round -> [[events of each epoch] of each seed]"""
-    if not b.data:
-        sys.exit("bench: accuracy needs CIFAR-10: ./ddp data cifar10")
-    few = 2560 * b.args.quick
-    runs = [b.events(b.command(step, 0, "--epochs", 5, "--seed", seed, "--threads", CORES, "--train-samples", few,
-                               *options)) for seed in range(1, b.rounds + 1)]
-    return [[e for e in events if e["event"] == "epoch"] for events in runs]
-
-
-def bench_curve(b):
-    runs = curves(b, "01_single_gpu", "-p", 1)
-    means = [[statistics.mean(run[i][key] for run in runs) for key in ("train_loss", "train_acc", "top1")]
-             for i in range(5)]
-    offs = [ours - theirs for ours, theirs in zip(means[-1], PYTORCH)]
-    holds = all(abs(off) <= bound for off, bound in zip(offs, BOUNDS))
-    b.write(
-        f"Mean of {b.rounds} seeds. {machine()}; {date.today()}.",
-        table(("epoch", "loss", "accuracy, %", "test accuracy, %", "articles: loss", "accuracy, %"), [
-            (i + 1, f"{loss:.3f}", f"{acc:.2f}", f"{top1:.2f}", *PUBLISHED[i])
-            for i, (loss, acc, top1) in enumerate(means)]),
-        "PyTorch with this recipe ends at loss {:.3f}, accuracy {:.1f}, test accuracy {:.1f} (mean of 3 seeds).\n"
-        .format(*PYTORCH) + "Ours is off by {:+.3f}, {:+.2f} and {:+.2f}; ".format(*offs)
-        + "wanted: within {}, {} and {} {}".format(*BOUNDS, "✓" if holds else "✗"))
-    return holds
-
-
-def bench_amp_curve(b):
-    ends = {name: [run[-1]["top1"] for run in curves(b, "05_ddp_amp", "--amp", mode)]
-            for name, mode in (("f32", "off"), ("bf16", "bf16"))}
-    off = statistics.mean(ends["bf16"]) - statistics.mean(ends["f32"])
-    b.write(
-        f"{b.rounds} seeds. {machine()}; {date.today()}.",
-        table(("test accuracy after 5 epochs, %", "each seed", "mean"), [
-            (name, ", ".join(f"{top1:.2f}" for top1 in values), f"{statistics.mean(values):.2f}")
-            for name, values in ends.items()]),
-        f"bf16 is off by {off:+.2f}; wanted: within {AMP_BOUND} {'✓' if abs(off) <= AMP_BOUND else '✗'}")
-    return abs(off) <= AMP_BOUND
 
 
 # --- on a GPU ---------------------------------------------------------------------------------------------
@@ -1004,13 +807,8 @@ BENCHMARKS = {
     "folder": (bench_folder, 5, "a folder of JPEG files against DataLoader and ImageFolder, without a model"),
     "parallel": (bench_parallel, 5, "two ranks, two devices, all-reduce"),
     "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),
-    "amp": (bench_amp, 5, "bf16 against PyTorch's autocast and against f32"),
     "virtual": (bench_virtual, 5, "--virtual-ranks against as many real ranks"),
-    "eval": (bench_eval, 5, "evaluation: against PyTorch's inference, and two ranks against one"),
-    "slurm": (bench_slurm, 5, "between nodes of ./ddp slurm's cluster: all-reduce, start, weak scaling"),
     "steps": (bench_steps, 5, "all steps with the same job on the same cores"),
-    "curve": (bench_curve, 3, "the articles' recipe on CIFAR-10, a seed for each round"),
-    "amp-curve": (bench_amp_curve, 3, "the same in f32 and in bf16"),
     "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: gpu-bundle/run bench)"),
 }
 
@@ -1029,7 +827,7 @@ def parse():
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="\n".join(f"  {name:10} {text}" for name, (_, _, text) in BENCHMARKS.items()))
     parser.add_argument("name", nargs="?", default="train", choices=BENCHMARKS, metavar="NAME")
-    parser.add_argument("--rounds", type=int, help="number of measurements of each side, or of seeds for a curve")
+    parser.add_argument("--rounds", type=int, help="number of measurements of each side")
     parser.add_argument("--quick", action="store_true",
                         help="test this command: run one short round, print the tables, and write nothing")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)

@@ -10,13 +10,11 @@ It prepares, then measures once for each line of its input. Each measurement is 
     ddp       the same in several processes: DistributedDataParallel on Gloo; batch and threads are each rank's
     epoch     an epoch with torchvision's usual input pipeline
     folder    an epoch of a folder of pictures, without a model: ImageFolder and DataLoader
-    eval      all test images, already in memory and normalised
 
 These print one line and end; the caller measures the time from the start of the process:
 
     first     the first step of an epoch
     launch    the same, in each rank that torchrun starts
-    whole     reads weights and test images and evaluates once
 
 The model is torchvision's, with ten classes; SGD has Nesterov's momentum, as our defaults.
 """
@@ -295,72 +293,9 @@ def take_first_step(args):
     return {"loss": step(*batch).item(), "rank": dist.get_rank() if args.what == "launch" else 0}
 
 
-# --- evaluating ---------------------------------------------------------------------------------
-
-
-def read_tests(args):
-    """The test images, normalised, and their labels."""
-    images, labels = read_images(args, ["test_batch"], 10000)
-    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (MEAN, STD))
-    return torch.from_numpy(images.copy()).float().div_(255).sub_(mean).div_(std), torch.from_numpy(labels)
-
-
-def make_model(args, example):
-    """ResNet-18 for inference. folded: BatchNorm is part of the convolutions; frozen: TorchScript, frozen (which also
-    folds) and optimised; compile: torch.compile with frozen weights; autotune: the same, with kernels chosen by trial."""
-    model = torchvision.models.resnet18(num_classes=10).eval()
-    if args.init:
-        from safetensors.torch import load_file         # here, because it would delay all other starts
-        saved = load_file(args.init)
-        model.load_state_dict({name: saved[name] for name in model.state_dict()})
-    if args.mode.startswith("folded"):
-        from torch.fx.experimental.optimization import fuse
-        model = fuse(model)
-    model = model.to(memory_format=torch.channels_last, dtype=example.dtype)
-    if "frozen" in args.mode:
-        return torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(model, example)))
-    if args.mode.startswith(("compile", "autotune")):
-        return torch.compile(model, dynamic=False, options={
-            "freezing": True, "max_autotune": args.mode.startswith("autotune")})
-    return model
-
-
-def prepare_eval(args):
-    cast = args.mode.endswith("_cast")      # weights and images in bf16, not autocast
-    images, labels = read_tests(args)
-    images = images.to(memory_format=torch.channels_last, dtype=torch.bfloat16 if cast else torch.float32)
-    batches = list(zip(images.split(args.batch), labels.split(args.batch)))
-    amp = {"enabled": args.type == "bf16" and not cast, "cache_enabled": "frozen" not in args.mode}
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, **amp):
-        model = make_model(args, batches[0][0])
-
-    def evaluate():
-        right, loss = torch.zeros((), dtype=torch.int64), torch.zeros(())
-        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, **amp):
-            for some, truth in batches:
-                logits = model(some).float()
-                right += (logits.argmax(1) == truth).sum()
-                loss += F.cross_entropy(logits, truth, reduction="sum")
-        return {"top1": 100 * right.item() / len(labels), "loss": loss.item() / len(labels)}
-
-    def measure():
-        seconds = []
-        for _ in range(args.steps):
-            begin = time.perf_counter()
-            result = evaluate()
-            seconds.append(time.perf_counter() - begin)
-        return result | {"samples_per_s": len(labels) / statistics.median(seconds)}
-
-    if args.what == "whole":
-        return evaluate
-    for _ in range(3):                          # late compilation happens here
-        evaluate()
-    return measure
-
-
 PREPARE = {"step": prepare_step, "ddp": prepare_ddp, "epoch": prepare_epoch, "folder": prepare_folder,
-           "eval": prepare_eval, "gpt": prepare_gpt}
-ONCE = {"first": take_first_step, "launch": take_first_step, "whole": lambda args: prepare_eval(args)()}
+           "gpt": prepare_gpt}
+ONCE = {"first": take_first_step, "launch": take_first_step}
 
 
 def main():
@@ -378,7 +313,6 @@ def main():
     parser.add_argument("--group", type=int, default=5, help="steps between two readings of the loss")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--data", help="the folder of CIFAR-10's .bin files (default: random images)")
-    parser.add_argument("--init", help="weights to evaluate (safetensors; default: new weights)")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
