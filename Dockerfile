@@ -9,8 +9,12 @@
 #
 # For GPUs: docker build --build-arg base=nvidia/cuda:13.0.1-cudnn-devel-ubuntu24.04 -t ddp.c .
 #           docker run --init -it --gpus all ddp.c
+# A mirror for apt: docker build --build-arg mirror=http://HOST, where HOST has the folders debian or ubuntu.
 ARG base=debian:12
 FROM ${base}
+ARG mirror=
+RUN [ -z "$mirror" ] || find /etc/apt -name '*sources*' -type f -exec sed -Ei \
+    "s,https?://(deb.debian|archive.ubuntu|security.ubuntu)[.](org|com),$mirror," {} +
 
 # The container runs as root, and mpirun refuses root without this.
 ENV OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 LANG=C.UTF-8

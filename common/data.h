@@ -7,7 +7,7 @@
 
 typedef struct DataConfig {
     const char *data;       // auto, cifar10, ..., synthetic, a directory, words, or text:FILE
-    int block;              // text: characters in a window
+    int block;              // text: bytes in a window
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
     int resize;             // shorter side of pictures for evaluation; 0: 8/7 of image_size
     double val_split;       // fraction to evaluate with, if a folder has no train/ and val/
@@ -46,8 +46,8 @@ typedef struct Data {
     char source[256];       // where it was found, for messages
     char fingerprint[128];  // the same for the same data; data_cut changes it
     uint32_t checksum;      // of all bytes of the files; part of the fingerprint
-    char samples[40];       // what they are, for messages: "images", "windows of 16 characters"
-    const char *unit;       // what has a label: "images", "characters"
+    char samples[40];       // what they are, for messages: "images", "windows of 16 bytes"
+    const char *unit;       // what has a label: "images", "bytes"
     char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
     Dataset train, test;
     Augment augment;        // of training images

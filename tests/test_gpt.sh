@@ -17,7 +17,7 @@ expect 2 "a resnet18 does not learn text" "$one" -a resnet18 --data text:pages.t
 expect 2 "--image-size: has no effect with --data text:pages.txt" "$one" -a gpt --data text:pages.txt --image-size 40
 expect 2 "--width: 30 is not a multiple of --heads 4" "$one" -a gpt --data text:pages.txt --width 30 --heads 4
 expect 1 "its 0 bytes are too few to train and test" "$one" -a gpt --data text:empty.txt
-expect 1 "windows of 4096 characters" "$one" -a gpt --data text:pages.txt --block 4096
+expect 1 "windows of 4096 bytes" "$one" -a gpt --data text:pages.txt --block 4096
 gzip -k pages.txt
 expect 1 "hint: gunzip it first" "$one" -a gpt --data text:pages.txt.gz
 expect 1 "there is no file missing.txt" "$one" -a gpt --data text:missing.txt
@@ -35,15 +35,15 @@ done
 
 # --- every step ------------------------------------------------------------------------------------------
 
-windows="674 + 74 windows of 16 characters"
+windows="674 + 74 windows of 16 bytes"
 for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do
     run=("$BUILD/$name/train" "${small[@]}" --epochs 1)
     [ $name = 02_data_parallel ] && run+=(--devices 2)
     [ $name = 03_ddp_fork ] && run+=(-n 2)
     [[ $name != 0[567]* ]] || run+=(--amp off)
     expect 0 "$windows | global batch" "${run[@]}" --save $name.st
-    check "$name: it tests 74 * 16 characters" grep -qE "== test: .* \| 1184 characters$" output
-    expect 0 "| 1184 characters" "${run[@]}" -e --init $name.st
+    check "$name: it tests 74 * 16 bytes" grep -qE "== test: .* \| 1184 bytes$" output
+    expect 0 "| 1184 bytes" "${run[@]}" -e --init $name.st
 done
 
 # --- two texts -------------------------------------------------------------------------------------------

@@ -27,11 +27,11 @@ TEST(tokens_are_the_bytes_that_occur)
         return;
     EXPECT_EQ_STR(data.vocabulary, "000a6162ff");
     EXPECT_EQ_STR(data.name, "text");
-    EXPECT_EQ_STR(data.samples, "windows of 8 characters");
+    EXPECT_EQ_STR(data.samples, "windows of 8 bytes");
     EXPECT_EQ_INT(data.train.classes, 5);
     EXPECT_EQ_INT(data.train.count, 900 / 8 - 1);       // 7 more for the offset
     EXPECT_EQ_INT(data.test.count, (101 - 1) / 8);      // and one for the last label
-    EXPECT(strncmp(data.fingerprint, "text, 111 + 12 windows of 8 characters, checksum ", 49) == 0,
+    EXPECT(strncmp(data.fingerprint, "text, 111 + 12 windows of 8 bytes, checksum ", 44) == 0,
            "%s", data.fingerprint);
     static const uint8_t in_order[] = { 0, '\n', 'a', 'b', 255 };
     int wrong = 0;

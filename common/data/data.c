@@ -25,7 +25,7 @@ void data_options(Args *args, DataConfig *config)
         { "data", 0, ARG_STRING, &config->data, "SET",
           "auto (fashion-mnist, else cifar10, else synthetic), cifar100, mnist, or a directory; "
           "text: words, shakespeare, or text:FILE", .local = true },
-        { "block", 0, ARG_INT, &config->block, "N", "text: characters in each window",
+        { "block", 0, ARG_INT, &config->block, "N", "text: bytes in each window",
           .min = 2, .max = 4096, .needs = "data " TEXTS },
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
           "width and height of images (0: 32 if synthetic, 224 for picture files)",

@@ -111,14 +111,14 @@ bool text_read(Data *data, const char *path, int block, bool words, Error *err)
     int64_t part = good ? size * 9 / 10 : 0;
     if (good && (part < 2 * block || size - part <= block))
         good = error_set(err, "choose a longer text or a smaller --block", "%s: its %lld bytes are "
-                         "too few to train and test with windows of %d characters", path,
+                         "too few to train and test with windows of %d bytes", path,
                          (long long)size, block);
     if (good) {
         int classes = tokens_make(data, bytes, size);
         windows_make(&data->train, bytes, part, block, block - 1, classes);
         windows_make(&data->test, bytes + part, size - part, block, 0, classes);
-        snprintf(data->samples, sizeof data->samples, "windows of %d characters", block);
-        data->unit = "characters";
+        snprintf(data->samples, sizeof data->samples, "windows of %d bytes", block);
+        data->unit = "bytes";
         data->class_names = data->characters;
         data_checksum(data, &crc, sizeof crc);
         data_checksum(data, &block, sizeof block);

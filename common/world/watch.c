@@ -63,8 +63,8 @@ static void report_death(const Watch *w, int rank)
     char how[80], memory[256];
     int number = own && WIFSIGNALED(r->status) ? WTERMSIG(r->status) : 0;
     const char *name = number ? sigabbrev_np(number) : NULL;
-    snprintf(memory, sizeof memory, "if you did not kill it, memory probably ran out (see dmesg): "
-             "use a smaller batch or fewer ranks; %s", resume);
+    snprintf(memory, sizeof memory, "if you did not kill it, memory probably ran out (see dmesg, "
+             "ulimit -t): use a smaller batch or fewer ranks; %s", resume);
     if (number)
         snprintf(how, sizeof how, "was killed by SIG%s (%s)", name ? name : "?", strsignal(number));
     else
