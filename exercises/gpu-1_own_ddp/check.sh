@@ -4,7 +4,7 @@
 # fails with: the weights of two ranks are broadcast once
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build
-export GPU_TIMEOUT=5
+export GPU_TIMEOUT=10
 calls() { timeline "$1.json" "$2" | grep -c "^begin $3" || true; }
 losses() { sed -n 's/^step .*loss //p' "$1.out"; }
 weights() { sed -n 's/^weight .*: //p' "$1.out"; }

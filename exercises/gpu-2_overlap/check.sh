@@ -4,7 +4,7 @@
 # fails with: bucket 1 is sent before backward is over
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build
-export GPU_TIMEOUT=5
+export GPU_TIMEOUT=10
 finished right 2
 sort right.out >expected
 GPU_SLOW=compute:40 learner backward 2

@@ -4,7 +4,7 @@
 # fails with: rank 0 waits in a send to rank 1
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build
-export GPU_TIMEOUT=2 GPU_SLOW=nccl:30
+export GPU_TIMEOUT=4 GPU_SLOW=nccl:30
 
 # who_waits NAME: from the message of the run that hung
 who_waits()
