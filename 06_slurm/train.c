@@ -198,7 +198,7 @@ static void set_scalars(Job *job)
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
                                            job->state.global_step);
     settings.clip_norm = job->config->amp.clip_norm;
-    settings.window = job->batch->targets / job->virtual.count; // the loss is these labels' mean
+    settings.rows_of_batch = job->batch->targets / job->virtual.count; // whose mean is the loss
     scalars_set(job->ops, job->scalars, settings);
 }
 

@@ -21,8 +21,8 @@ typedef struct AliveCollective {
 } AliveCollective;
 
 typedef struct Alive {
-    _Atomic int waiting;            // more than 0: the training thread waits
-    _Atomic int outside;            // more than 0: it waits for disk, terminal or driver, unlimited
+    _Atomic int waits_for_ranks;    // above 0: the training thread waits for them or the device
+    _Atomic int waits_for_system;   // above 0: for the disk, terminal or driver, without limit
     _Atomic uint64_t beats;
     _Atomic bool joined;            // it has met the other ranks
     _Atomic bool done;              // the work is finished; the process is about to exit
@@ -55,12 +55,12 @@ bool alive_seen(const Alive *page);
 const Alive *alive_here(void);
 
 // All are safe in any thread. Threads that work for the training thread beat, too, as the loader's
-// do. alive_outside_begin counts in the main thread only, which trains.
+// do. alive_system_wait_begin counts in the main thread only, which trains.
 void alive_beat(void);
 void alive_wait_begin(void);
 void alive_wait_end(void);
-void alive_outside_begin(void);
-void alive_outside_end(void);
+void alive_system_wait_begin(void);
+void alive_system_wait_end(void);
 void alive_joined(void);
 void alive_step(int64_t epoch, int64_t step);
 void alive_section(const char *name);

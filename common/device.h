@@ -62,7 +62,7 @@ void fill_zero(Stream *stream, void *memory, size_t bytes);
 void *stream_scratch(Stream *stream, size_t bytes);
 // Calls fn(copy of arg) on the host when the stream gets there. Not allowed in a recorded step
 // (see replay_forbid). fn must not call the device: under CUDA it runs in a driver thread.
-void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes);
+void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes);
 
 Event *event_new(Device *device);
 void event_free(Event *event);

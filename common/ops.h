@@ -56,7 +56,7 @@ typedef struct StepSettings {
     float clip_norm;    // gradients with a larger norm are scaled down to this norm; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
     int64_t step;       // number of this step, from 1; skipped steps count
-    int32_t window;     // rows of a batch whose loss is computed in several calls; 0: in one call
+    int32_t rows_of_batch;  // if its loss is computed in several calls; 0: in one call
 } StepSettings;
 
 typedef struct LossScale {
@@ -69,13 +69,13 @@ typedef struct Scalars {
     StepSettings set;
     LossScale scale;
     // Of the current step.
-    int32_t done;       // rows of the window so far
+    int32_t rows_done;  // of the batch, so far
     int32_t skip;       // not zero: the update changes nothing
     double over;        // rows that the mean of the loss is over
     double norm;        // of the gradients, from gradients_norm
-    double parts[2];    // AdamW: its bias corrections, 1 - beta^updates
+    double bias_corrections[2];     // AdamW: 1 - beta^updates
 } Scalars;
-// Before each step: `settings` are this step's. done, skip and norm become 0.
+// Before each step: `settings` are this step's. rows_done, skip and norm become 0.
 void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);
 
 // After the update: a skipped step halves the loss scale (but not below LOSS_SCALE_LEAST), and
@@ -105,15 +105,17 @@ typedef struct ConvSpec {
 // The backend chooses the order of the weights in the arena. `like` (or NULL) is a convolution of
 // the same weights at a different batch size; the new one uses its order. Weights that only ever
 // multiply padding are dead: on 1x1 pixels, eight ninths of a 3x3 kernel. All calls but
-// conv_weights_move use the live ones only. It copies all weights to torch's OIHW order (out), or
-// from it, in host memory.
+// conv_weights_move use the live ones only. It copies all weights to torch's OIHW order, or from
+// it, in host memory.
+typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
 typedef struct Conv Conv;
 Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like);
 void conv_free(Conv *conv);
 Shape conv_output(const Conv *conv);
 size_t conv_live_count(const Conv *conv);   // floats in the arena, with padding
 size_t conv_dead_count(const Conv *conv);
-void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw, bool out);
+void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw,
+                       Direction direction);
 
 // In f32, w below is the live weights. In a 16-bit type it is a copy in the backend's order, which
 // conv_weights_cast makes. If conv_copy_bytes is 0, values_narrow makes it in the arena's order.
@@ -288,7 +290,7 @@ void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 
 // Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
 // Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits). The
-// mean is over the rows that count. If scalars->window is set, the mean and the last batch in stats
+// mean is over the rows that count. If rows_of_batch is set, the mean and the last batch in stats
 // are over that many rows, from several calls. Training smooths labels as PyTorch's
 // label_smoothing does: the target is (1 - smoothing) * onehot(label) + smoothing / classes.
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
@@ -321,7 +323,7 @@ enum { PARAM_ALIGN = 16 };  // floats: the layers' parameters begin on cache lin
 // torch.optim.AdamW likewise:
 //   p *= 1 - lr * weight_decay, if it decays
 //   mean = beta1 * mean + (1 - beta1) * g;  square = beta2 * square + (1 - beta2) * g * g
-//   p -= lr * mean / parts[0] / (sqrt(square / parts[1]) + 1e-8)
+//   p -= lr * mean / corrections[0] / (sqrt(square / corrections[1]) + 1e-8)
 // count is a multiple of PARAM_ALIGN. decays has a byte for each PARAM_ALIGN parameters.
 void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                   float *mean, float *square, const uint8_t *decays, const Scalars *scalars);

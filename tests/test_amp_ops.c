@@ -64,7 +64,7 @@ static Batch batch_new(int rows, int unlabelled, int key)
     loss_cross_entropy(ops, rows, CLASSES, b.logits, b.labels, scalars, stats, b.dlogits);
     b.stats = read_stats(stats);
     b.wanted = to_host(b.dlogits, bytes);
-    EXPECT_EQ_INT(read_scalars(scalars).done, 0);
+    EXPECT_EQ_INT(read_scalars(scalars).rows_done, 0);
     EXPECT_EQ_INT(b.stats.batch_count, b.counted);
     fill_zero(device_stream(device), b.dlogits, bytes);
     return b;
@@ -110,12 +110,12 @@ TEST(a_loss_in_parts)
 {
     for (int unlabelled = 0; unlabelled <= PART; unlabelled += PART) {
         Batch first = batch_new(ROWS, 0, 1), tail = batch_new(21, unlabelled, 2);
-        Scalars *scalars = new_scalars((Scalars){ .scale.value = 8, .set.window = first.counted });
+        Scalars *scalars = new_scalars((Scalars){ .scale.value = 8, .set.rows_of_batch = first.counted });
         Stats *stats = memory(sizeof *stats);
         loss_in_parts(&first, scalars, stats);
         expect_batch("in parts", &first, NULL, 8, stats);
-        EXPECT_EQ_INT(read_scalars(scalars).done, first.counted);
-        scalars_set(ops, scalars, (StepSettings){ .window = tail.counted });
+        EXPECT_EQ_INT(read_scalars(scalars).rows_done, first.counted);
+        scalars_set(ops, scalars, (StepSettings){ .rows_of_batch = tail.counted });
         loss_in_parts(&tail, scalars, stats);
         expect_batch("the tail", &tail, &first, 8, stats);
         check_ends();
@@ -126,14 +126,14 @@ TEST(a_loss_in_parts)
 TEST(evaluation_leaves_the_window_alone)
 {
     Batch b = batch_new(ROWS, 0, 5), test = batch_new(PART, 0, 6);
-    Scalars *scalars = new_scalars((Scalars){ .scale.value = 4, .set.window = b.counted });
+    Scalars *scalars = new_scalars((Scalars){ .scale.value = 4, .set.rows_of_batch = b.counted });
     Stats *stats = memory(sizeof *stats);
     for (int from = 0; from < ROWS; from += PART) {
         Stats *test_stats = memory(sizeof *stats);
         part_loss(&b, from, scalars, stats, true);
-        int32_t done = read_scalars(scalars).done;
+        int32_t done = read_scalars(scalars).rows_done;
         part_loss(&test, 0, scalars, test_stats, false);
-        EXPECT_EQ_INT(read_scalars(scalars).done, done);
+        EXPECT_EQ_INT(read_scalars(scalars).rows_done, done);
         expect_batch("the evaluation", &test, NULL, 0, test_stats);
     }
     expect_batch("evaluating meanwhile", &b, NULL, 4, stats);
@@ -144,17 +144,18 @@ TEST(evaluation_leaves_the_window_alone)
 
 TEST(the_loss_scale_survives_scalars_set)
 {
-    Scalars *scalars = new_scalars((Scalars){ .set.window = 9, .scale = { 1024, 5, 3 }, .done = 4,
+    Scalars *scalars = new_scalars((Scalars){ .set.rows_of_batch = 9, .scale = { 1024, 5, 3 }, .rows_done = 4,
                                               .skip = 1, .norm = 2 });
     StepSettings settings = { .lr = 0.5f, .momentum = 0.25f, .weight_decay = 0.125f, .nesterov = 1,
-                              .smoothing = 0.1f, .clip_norm = 7, .window = 30 };
+                              .smoothing = 0.1f, .clip_norm = 7, .rows_of_batch = 30 };
     scalars_set(ops, scalars, settings);
     Scalars s = read_scalars(scalars);
     EXPECT(s.scale.value == 1024 && s.scale.clean == 5 && s.scale.skipped == 3, "kept: %g, %d, %d",
            s.scale.value, s.scale.clean, s.scale.skipped);
-    size_t bytes = offsetof(StepSettings, window) + sizeof settings.window;      // without the padding at the end
+    // without the padding at the end
+    size_t bytes = offsetof(StepSettings, rows_of_batch) + sizeof settings.rows_of_batch;
     EXPECT(memcmp(&s.set, &settings, bytes) == 0, "a value was not set");
-    EXPECT(s.done == 0 && s.skip == 0 && s.norm == 0, "not 0: %d, %d, %g", s.done, s.skip, s.norm);
+    EXPECT(s.rows_done == 0 && s.skip == 0 && s.norm == 0, "not 0: %d, %d, %g", s.rows_done, s.skip, s.norm);
     check_ends();
 }
 

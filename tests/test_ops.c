@@ -73,7 +73,7 @@ static float *import(const Conv *conv, const double *oihw, size_t count, float *
     *dead = host_memory(conv_dead_count(conv) * sizeof **dead);
     for (size_t i = 0; i < count; i++)
         torch[i] = (float)oihw[i];
-    conv_weights_move(conv, live, *dead, torch, false);
+    conv_weights_move(conv, live, *dead, torch, FROM_TORCH);
     return to_device(live, bytes);
 }
 
@@ -81,7 +81,7 @@ static float *export(const Conv *conv, const float *live, float *dead, size_t co
 {
     float *torch = host_memory(count * sizeof *torch);
     float *here = to_host(live, conv_live_count(conv) * sizeof *here);
-    conv_weights_move(conv, here, dead, torch, true);
+    conv_weights_move(conv, here, dead, torch, TO_TORCH);
     return to_device(torch, count * sizeof *torch);
 }
 

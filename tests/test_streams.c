@@ -59,7 +59,7 @@ static void note(void *arg)
 static void ask_note(Stream *stream, int number)
 {
     Note n = { .number = number, .ballast[299] = 7 };
-    stream_call(stream, note, &n, sizeof n);
+    stream_enqueue(stream, note, &n, sizeof n);
     memset(&n, 0, sizeof n);    // the stream must have copied the argument
 }
 
@@ -69,7 +69,7 @@ static void gate_pass(void *arg)
     sem_wait(&gate.open);
 }
 
-static void ask_gate(Stream *stream) { stream_call(stream, gate_pass, &gate, 1); }
+static void ask_gate(Stream *stream) { stream_enqueue(stream, gate_pass, &gate, 1); }
 
 static void *open_soon(void *arg)
 {
@@ -144,7 +144,7 @@ TEST(memory_in_order)
     device_free(device, b);
 }
 
-// Would deadlock if stream_call waited for its call.
+// Would deadlock if stream_enqueue waited for its call.
 TEST(stream_call_does_not_wait)
 {
     ask_gate(beside);
@@ -301,12 +301,12 @@ TEST(the_thread_of_a_stream)
 {
     Thread here, there, *to;
     Stream *plain = stream_new(device, "plain");
-    stream_call(plain, look_around, (to = &here, &to), sizeof to);
+    stream_enqueue(plain, look_around, (to = &here, &to), sizeof to);
     EXPECT(pthread_equal(here.id, pthread_self()), "a plain stream uses a second thread");
     EXPECT_EQ_INT(here.threads, device_threads(device));
     for (int used = 0; used < 2; used++) {
         to = &there;
-        stream_call(beside, used ? look_around_after_use : look_around, &to, sizeof to);
+        stream_enqueue(beside, used ? look_around_after_use : look_around, &to, sizeof to);
         stream_sync(beside);
         EXPECT(!pthread_equal(there.id, pthread_self()), "the call ran in the caller's thread");
         EXPECT_EQ_INT(there.threads, 1);

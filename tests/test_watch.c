@@ -131,7 +131,7 @@ static void set(int rank, const State *state, bool remote, double now)
     for (int i = 0; i < state->waits; i++)
         alive_collective_begin((uint64_t)i + 1, "gradients", "all_reduce", 5, "backward");
     if (state->outside)
-        alive_outside_begin();
+        alive_system_wait_begin();
     if (state->done)
         alive_done();
     ranks[rank] = (Watched){

@@ -30,25 +30,28 @@ void alive_beat(void)
 void alive_wait_begin(void)
 {
     alive_beat();
-    atomic_fetch_add(&alive()->waiting, 1);
+    atomic_fetch_add(&alive()->waits_for_ranks, 1);
 }
 
 // The beat comes first: a watcher that sees the end of the wait also sees a fresh beat.
 void alive_wait_end(void)
 {
     alive_beat();
-    atomic_fetch_sub(&alive()->waiting, 1);
+    atomic_fetch_sub(&alive()->waits_for_ranks, 1);
 }
 
 // A thread that writes its part of the timeline must not excuse a training thread that hangs.
 static bool is_main_thread(void) { return gettid() == getpid(); }
 
-void alive_outside_begin(void) { atomic_fetch_add(&alive()->outside, is_main_thread()); }
+void alive_system_wait_begin(void)
+{
+    atomic_fetch_add(&alive()->waits_for_system, is_main_thread());
+}
 
-void alive_outside_end(void)
+void alive_system_wait_end(void)
 {
     alive_beat();
-    atomic_fetch_sub(&alive()->outside, is_main_thread());
+    atomic_fetch_sub(&alive()->waits_for_system, is_main_thread());
 }
 
 void alive_joined(void)
@@ -115,7 +118,7 @@ bool alive_seen(const Alive *page)
 
 void alive_timeout(double seconds) { atomic_store(&alive()->timeout, seconds); }
 
-// Copies word by word, in order: `waiting` before `beats`, see alive_wait_end.
+// Copies word by word, in order: `waits_for_ranks` before `beats`, see alive_wait_end.
 void alive_copy(Alive *to, const Alive *from)
 {
     typedef uint64_t __attribute__((may_alias)) Word;

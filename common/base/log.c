@@ -191,10 +191,10 @@ static void progress_draw(Log *log, bool force)
              (int)spent / 60, (int)spent % 60, left / 60, left % 60,
              timed > 0 ? (double)line->samples * log->per_sample / spent : 0, log->unit,
              line->numbers);
-    alive_outside_begin();      // the terminal may be paused
+    alive_system_wait_begin();      // the terminal may be paused
     printf("\r%.*s\033[K", screen_width() - 1, text);
     fflush(stdout);
-    alive_outside_end();
+    alive_system_wait_end();
     line->drawn = now;
     line->shown = true;
 }
@@ -230,7 +230,7 @@ void log_say(Log *log, const char *format, ...)
     va_list args;
     if (log->rank > 0)
         return;
-    alive_outside_begin();      // the reader of a pipe may have paused
+    alive_system_wait_begin();      // the reader of a pipe may have paused
     if (log->line.shown)
         printf("\r\033[K");
     va_start(args, format);
@@ -239,7 +239,7 @@ void log_say(Log *log, const char *format, ...)
     printf("\n");
     if (fflush(stdout) != 0 && errno != EPIPE)  // a pipe's reader may have seen enough
         log->lost = errno;
-    alive_outside_end();
+    alive_system_wait_end();
     if (log->line.shown)
         progress_draw(log, true);
 }
@@ -257,9 +257,9 @@ void log_event(Log *log, const char *event, json_t *members)
     if (log->metrics && !ferror(log->metrics)) {    // an error was reported when it happened
         json_dumpf(line, log->metrics, FLAGS);
         fputc('\n', log->metrics);
-        alive_outside_begin();
+        alive_system_wait_begin();
         bool written = fflush(log->metrics) == 0;
-        alive_outside_end();
+        alive_system_wait_end();
         if (!written)
             WARN("training continues", "%s: write: %s: no more metrics are written", log->path,
                  strerror(errno));

@@ -198,7 +198,7 @@ FILE *replace_open(const char *path, Error *err)
     }
     FILE *file = temporary_fd >= 0 ? fdopen(temporary_fd, "w") : NULL;
     if (file)
-        alive_outside_begin();  // writing to a disk has no time limit
+        alive_system_wait_begin();  // writing to a disk has no time limit
     else
         failed(path, "cannot create a temporary file next to it", directory_hint, err);
     return file;
@@ -246,6 +246,6 @@ bool replace_commit(FILE *file, const char *path, Error *err)
     if (ok && !sync_directory(path))
         ok = failed(path, "cannot sync its directory",
                     "the new file is complete, but a power failure could still undo this", err);
-    alive_outside_end();
+    alive_system_wait_end();
     return ok;
 }

@@ -79,14 +79,14 @@ static void begin_track(const char *name)
 static void write_span(char ph, const char *name, const char *call)
 {
     double us = 1e6 * clock_now();
-    alive_outside_begin();      // the disk may be slow, also for a thread that holds the lock
+    alive_system_wait_begin();      // the disk may be slow, also for a thread that holds the lock
     pthread_mutex_lock(&lock);
     if (is_open && own_tid == 0)
         begin_track("main");
     if (is_open)
         write_event(ph, own_tid, us, name, call);
     pthread_mutex_unlock(&lock);
-    alive_outside_end();
+    alive_system_wait_end();
 }
 
 // --- opening -------------------------------------------------------------------------------------

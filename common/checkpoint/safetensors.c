@@ -184,12 +184,12 @@ static unsigned char *read_file(int fd, size_t *size, Error *err)
         return NULL;
     }
     *size = (size_t)st.st_size;
-    alive_outside_begin();      // reading from a disk has no time limit
+    alive_system_wait_begin();      // reading from a disk has no time limit
     ssize_t n = pread(fd, first, sizeof first, 0);
     unsigned char *bytes = header_length(first, *size, &length, err) ? xmalloc(*size) : NULL;
     while (bytes && at < *size && (n = pread(fd, bytes + at, *size - at, (off_t)at)) > 0)
         at += (size_t)n;
-    alive_outside_end();
+    alive_system_wait_end();
     if (!bytes || at == *size)
         return bytes;
     error_set(err, "", "reading failed at byte %zu: %s", at,

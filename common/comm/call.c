@@ -96,7 +96,7 @@ void call_end(Comm *comm, Stream *stream, const Call *call)
         double times = call->kind == CALL_ALL_REDUCE ? 2 - 2.0 / comm->size : 1;
         double bytes = times * (double)(call->count * comm_width(call->type));
         double seconds = 1e-3 + bytes / (1e6 * comm->config.slow_network);
-        stream_call(stream, simulate_slow_network, &seconds, sizeof seconds);
+        stream_enqueue(stream, simulate_slow_network, &seconds, sizeof seconds);
     }
     alive_wait_end();
 }

@@ -251,19 +251,16 @@ size_t conv_live_count(const Conv *c)
 
 size_t conv_dead_count(const Conv *c) { return c->dense ? dense_dead_count(c->dense) : 0; }
 
-void conv_weights_move(const Conv *c, float *live, float *dead, float *oihw, bool out)
+void conv_weights_move(const Conv *c, float *live, float *dead, float *oihw, Direction direction)
 {
     if (c->dense) {
-        dense_reorder(c->dense, live, dead, oihw, out);
-        return;
-    }
-    dnnl_stream_t own;          // a saver may export while another thread computes
-    if (!out)
+        dense_reorder(c->dense, live, dead, oihw, direction);
+    } else if (direction == TO_TORCH) {
+        dnn_run(&c->export, c->ops->stream, (void *[]){ live, oihw });
+    } else {
         memset(live, 0, floats(c->w) * sizeof *live);   // an order's padding stays zero
-    DNN_CHECK(dnnl_stream_create(&own, c->ops->engine, dnnl_stream_default_flags));
-    dnn_run(out ? &c->export : &c->import, own,
-            (void *[]){ out ? live : oihw, out ? oihw : live });
-    DNN_CHECK(dnnl_stream_destroy(own));
+        dnn_run(&c->import, c->ops->stream, (void *[]){ oihw, live });
+    }
 }
 
 // For a matrix product, the copy is W.

@@ -89,8 +89,9 @@ static size_t in_arena(const Dense *d, int o, int i, int tap)
     return part_of_matrix(d, o, 0, p) + (size_t)(i / block) * d->in_pixels * block + i % block;
 }
 
-void dense_reorder(const Dense *d, float *live, float *dead, float *oihw, bool out)
+void dense_reorder(const Dense *d, float *live, float *dead, float *oihw, Direction direction)
 {
+    const bool out = direction == TO_TORCH;
     for (int o = 0; o < d->y.c; o++)
         for (int i = 0; i < d->spec.x.c; i++)
             for (int tap = 0; tap < d->taps; tap++, oihw++) {

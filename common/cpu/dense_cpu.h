@@ -25,8 +25,8 @@ Dense *dense_new(const ConvSpec *spec, Shape y);
 bool dense_is_matrix(const Dense *dense);       // the arena holds W itself
 size_t dense_live_count(const Dense *dense);    // weights in the live taps
 size_t dense_dead_count(const Dense *dense);
-// Copies every weight from the arena's order to torch's (out), or back.
-void dense_reorder(const Dense *dense, float *live, float *dead, float *oihw, bool out);
+// Copies every weight from the arena's order to torch's, or back.
+void dense_reorder(const Dense *dense, float *live, float *dead, float *oihw, Direction direction);
 // Makes W from the live taps, numbers of `size` bytes.
 void dense_expand(const Dense *dense, size_t size, const void *taps, void *matrix);
 // The reverse for gradients: a tap's gradient is the sum over its places in W.

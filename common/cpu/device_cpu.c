@@ -15,7 +15,6 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -97,19 +96,6 @@ static const char *isa_name(void)
     return "sse4.1";
 }
 
-// Starts OpenMP's threads with all signals blocked: the main thread handles signals, since it has a
-// stack for them (see interrupt.c).
-static void start_team(int threads)
-{
-    sigset_t all, before;
-    atomic_int started = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-#pragma omp parallel num_threads(threads)
-    atomic_fetch_add(&started, 1);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
 Device *device_open(int index, int threads)
 {
     Device *device = xcalloc(1, sizeof *device);
@@ -120,7 +106,7 @@ Device *device_open(int index, int threads)
     snprintf(device->name, sizeof device->name, "CPU, %s, %d thread%s", isa_name(), device->threads,
              device->threads == 1 ? "" : "s");
     device_use(device);
-    start_team(device->threads);
+    threads_start_openmp(device->threads);
     return device;
 }
 
@@ -314,7 +300,7 @@ void stream_free(Stream *stream)
 }
 
 // Calls fn(arg) at once, or if the stream has a thread, fn(copy of arg) there after earlier tasks.
-void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes)
+void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes)
 {
     if (!stream->beside) {
         fn((void *)arg);
@@ -357,17 +343,17 @@ static void copy_task(void *arg)
 
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
-    stream_call(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
+    stream_enqueue(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
 }
 
 void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
 {
-    stream_call(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
+    stream_enqueue(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
 }
 
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
-    stream_call(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
+    stream_enqueue(stream, copy_task, &(Copy){ to, from, bytes }, sizeof(Copy));
 }
 
 static void fill_task(void *arg)
@@ -378,7 +364,7 @@ static void fill_task(void *arg)
 
 void fill_zero(Stream *stream, void *memory, size_t bytes)
 {
-    stream_call(stream, fill_task, &(Copy){ memory, NULL, bytes }, sizeof(Copy));
+    stream_enqueue(stream, fill_task, &(Copy){ memory, NULL, bytes }, sizeof(Copy));
 }
 
 // --- events --------------------------------------------------------------------------------------
@@ -433,7 +419,7 @@ void stream_wait(Stream *stream, Event *event)
     if (!stream->beside)
         event_sync(event);
     else if (event->stream)
-        stream_call(stream, wait_task, event, sizeof *event);
+        stream_enqueue(stream, wait_task, event, sizeof *event);
 }
 
 // --- replay: there is nothing to save ------------------------------------------------------------

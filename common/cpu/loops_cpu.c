@@ -28,7 +28,7 @@ typedef struct Loop {
 static void enqueue(Loop loop, void (*task)(void *arg), const void *job, size_t bytes)
 {
     memcpy(loop.job, job, bytes);
-    stream_call(loop.stream, task, &loop, sizeof loop);
+    stream_enqueue(loop.stream, task, &loop, sizeof loop);
 }
 
 // This thread's share of `count` is from share(count, thread) to share(count, thread + 1).

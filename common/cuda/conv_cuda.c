@@ -144,12 +144,12 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     conv->dead_count =
         (size_t)problem.k * spec->kernel_h * spec->kernel_w * problem.c - conv->live_count;
     conv->is_product = conv_is_product(&problem);
-    alive_outside_begin();      // the first plan loads cuDNN's engines
+    alive_system_wait_begin();      // the first plan loads cuDNN's engines
     if (conv->is_product)
         make_products(conv, &problem);
     else
         make_plans(conv, &problem);
-    alive_outside_end();
+    alive_system_wait_end();
     return conv;
 }
 
@@ -172,8 +172,10 @@ size_t conv_live_count(const Conv *conv) { return conv->live_count; }
 
 size_t conv_dead_count(const Conv *conv) { return conv->dead_count; }
 
-void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw, bool out)
+void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw,
+                       Direction direction)
 {
+    const bool out = direction == TO_TORCH;
     const ConvSpec *s = &conv->spec;
     LiveTaps taps = conv->live;
     for (int k = 0; k < s->out_channels; k++)

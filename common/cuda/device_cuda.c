@@ -27,10 +27,10 @@ typedef struct Block {
 } Block;
 
 // A function that a stream calls on the host.
-typedef struct HostCall {
+typedef struct HostTask {
     void (*fn)(void *arg);
     _Alignas(max_align_t) unsigned char arg[];
-} HostCall;
+} HostTask;
 
 // --- errors --------------------------------------------------------------------------------------
 
@@ -76,10 +76,10 @@ static _Thread_local int current_device = -1; // of this thread, as CUDA knows i
 static int count_gpus(void)
 {
     int count = 0, driver = 0, runtime = 0;
-    alive_outside_begin();      // the driver is loaded
+    alive_system_wait_begin();      // the driver is loaded
     cudaError_t status = cudaGetDeviceCount(&count);
     (void)cudaGetLastError();
-    alive_outside_end();
+    alive_system_wait_end();
     if (status == cudaErrorNoDevice)
         return 0;
     if (status == cudaErrorInsufficientDriver) {
@@ -177,7 +177,7 @@ static void profiler_end(void) { nvtxRangePop(); }
 
 Device *device_open(int index, int threads)
 {
-    alive_outside_begin();      // CUDA is loaded
+    alive_system_wait_begin();      // CUDA is loaded
     check_device_exists(index);
     trace_profiler(profiler_begin, profiler_end);
     Device *device = xcalloc(1, sizeof *device);
@@ -191,7 +191,7 @@ Device *device_open(int index, int threads)
     pthread_mutex_init(&device->lock, NULL);
     device->compute = (Stream){ device, new_stream("compute") };
     device->fills = new_stream("fills");
-    alive_outside_end();
+    alive_system_wait_end();
     return device;
 }
 
@@ -347,7 +347,7 @@ static bool wait_begin(void)
 {
     bool alone = !alive_here()->joined;
     if (alone)
-        alive_outside_begin();
+        alive_system_wait_begin();
     else
         alive_wait_begin();
     return alone;
@@ -356,7 +356,7 @@ static bool wait_begin(void)
 static void wait_end(bool alone)
 {
     if (alone)
-        alive_outside_end();
+        alive_system_wait_end();
     else
         alive_wait_end();
 }
@@ -417,18 +417,18 @@ void fill_zero(Stream *stream, void *memory, size_t bytes)
 // Runs in a thread of the driver.
 static void CUDART_CB call_and_free(void *arg)
 {
-    HostCall *call = arg;
+    HostTask *call = arg;
     call->fn(call->arg);
     free(call);
 }
 
-void stream_call(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes)
+void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes)
 {
     enum cudaStreamCaptureStatus status;
     device_use(stream->device);
     CUDA(cudaStreamIsCapturing(stream->handle, &status));
-    CHECK(status == cudaStreamCaptureStatusNone, "", "a recorded step contains a stream_call");
-    HostCall *call = xmalloc(sizeof *call + bytes);
+    CHECK(status == cudaStreamCaptureStatusNone, "", "a recorded step contains a stream_enqueue");
+    HostTask *call = xmalloc(sizeof *call + bytes);
     call->fn = fn;
     memcpy(call->arg, arg, bytes);
     CUDA(cudaLaunchHostFunc(stream->handle, call_and_free, call));
@@ -533,9 +533,9 @@ void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
     if (!*warm) {
         *warm = true;
         // A kernel's first launch loads it. That may wait for earlier work, and so for other ranks.
-        alive_outside_begin();
+        alive_system_wait_begin();
         step(arg);
-        alive_outside_end();
+        alive_system_wait_end();
         return;
     }
     if (!records) {

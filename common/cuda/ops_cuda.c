@@ -48,11 +48,11 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     device_use(device);
     ops->device = device;
     ops->config = *config;
-    alive_outside_begin();      // loading a gigabyte of libraries takes long
+    alive_system_wait_begin();      // loading a gigabyte of libraries takes long
     CUDNN(cudnnCreate(&ops->cudnn));
     CUDNN(cudnnSetStream(ops->cudnn, device->compute.handle));
     CUBLAS(cublasLtCreate(&ops->blas));
-    alive_outside_end();
+    alive_system_wait_end();
     ops->partials = (Partials){
         .results = device_alloc(device, PARTIALS_BYTES),
         .tickets = device_alloc(device, PARTIALS_TICKETS * sizeof(unsigned)),

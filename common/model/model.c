@@ -22,13 +22,11 @@ static size_t aligned(size_t count) { return round_up(count, PARAM_ALIGN); }
 
 // --- the arenas ----------------------------------------------------------------------------------
 
-// The number of floats of a layer's gradients, and the offset of its bias or beta.
-static size_t layer_size(Layer *layer, const Conv *conv)
+// The number of floats of a layer's live weights, or of its gamma.
+static size_t weights_size(const Layer *layer, const Conv *conv)
 {
-    if (layer->type != LAYER_CONV && layer->type != LAYER_NORM && layer->type != LAYER_ROW_NORM)
-        return 0;
-    layer->bias_at = aligned(conv ? conv_live_count(conv) : (size_t)layer->channels);
-    return layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
+    bool norm = layer->type == LAYER_NORM || layer->type == LAYER_ROW_NORM;
+    return aligned(conv ? conv_live_count(conv) : norm ? (size_t)layer->channels : 0);
 }
 
 // Places the weights that convolutions read: the masters, 16-bit copies in the same order, or
@@ -52,10 +50,10 @@ static void lay_out_parameters(Model *model)
     Net *net = model->net;
     for (int i = net->layer_count - 1; i >= 0; i--) {
         Layer *layer = &net->layers[i];
-        size_t size = layer_size(layer, net->plans->convs[i]);
         layer->begin = model->grad_count;
-        layer->end = model->grad_count += size;
-        layer->bias_at += layer->begin;
+        layer->bias_at = layer->begin + weights_size(layer, net->plans->convs[i]);
+        layer->end = layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
+        model->grad_count = layer->end;
         if (layer->type != LAYER_NORM)
             continue;
         layer->mean_at = model->buffer_count;
@@ -265,8 +263,9 @@ static void name_tensors(Model *model)
 // Row r of an embedding is a column of the layer's weights. Copies an embedding out of them, or
 // into them.
 static void copy_embedding(const Model *model, const ModelTensor *t, float *whole, float *torch,
-                           bool out)
+                           Direction direction)
 {
+    const bool out = direction == TO_TORCH;
     const Layer *l = &model->net->layers[t->layer];
     size_t rows = t->shape[0], c = l->channels, first = (t->offset - l->begin) / c;
     size_t width = model->net->extents[0].c;
@@ -278,40 +277,42 @@ static void copy_embedding(const Model *model, const ModelTensor *t, float *whol
 }
 
 static void move_embedding(const Model *model, const ModelTensor *t, float *arena, float *torch,
-                           bool out)
+                           Direction direction)
 {
     const Conv *conv = model->net->plans->convs[t->layer];
     const Layer *l = &model->net->layers[t->layer];
     float *whole = xmalloc((size_t)model->net->extents[0].c * l->channels * sizeof *whole);
-    conv_weights_move(conv, arena + l->begin, NULL, whole, true);
-    copy_embedding(model, t, whole, torch, out);
-    if (!out)
-        conv_weights_move(conv, arena + l->begin, NULL, whole, false);
+    conv_weights_move(conv, arena + l->begin, NULL, whole, TO_TORCH);
+    copy_embedding(model, t, whole, torch, direction);
+    if (direction == FROM_TORCH)
+        conv_weights_move(conv, arena + l->begin, NULL, whole, FROM_TORCH);
     free(whole);
 }
 
 // Copies a tensor out of an arena, or into it.
-static void move(const Model *model, const ModelTensor *t, float *arena, float *torch, bool out)
+static void move(const Model *model, const ModelTensor *t, float *arena, float *torch,
+                 Direction direction)
 {
+    const bool out = direction == TO_TORCH;
     const Layer *layer = &model->net->layers[t->layer];
     float *here = arena + t->offset;
     if (layer->embeds)
-        move_embedding(model, t, arena, torch, out);
+        move_embedding(model, t, arena, torch, direction);
     else if (t->kind == MODEL_WEIGHT)
         conv_weights_move(model->net->plans->convs[t->layer], here, arena + layer->dead_at, torch,
-                          out);
+                          direction);
     else
         memcpy(out ? torch : here, out ? here : torch, t->count * sizeof *torch);
 }
 
 void model_export(const Model *model, const ModelTensor *t, const float *arena, float *torch)
 {
-    move(model, t, (float *)arena, torch, true);
+    move(model, t, (float *)arena, torch, TO_TORCH);
 }
 
 void model_import(const Model *model, const ModelTensor *t, float *arena, const float *torch)
 {
-    move(model, t, arena, (float *)torch, false);
+    move(model, t, arena, (float *)torch, FROM_TORCH);
 }
 
 // An arena's copy in host memory; free it with host_free.

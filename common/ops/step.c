@@ -16,10 +16,10 @@ INLINE void set_scalars(const ScalarsJob *j, size_t i)
     Scalars *s = j->scalars;
     double updates = (double)(j->settings.step - s->scale.skipped);
     s->set = j->settings;
-    s->done = s->skip = 0;
+    s->rows_done = s->skip = 0;
     s->norm = 0;
     for (int k = 0; k < 2; k++)
-        s->parts[k] = 1 - pow(j->settings.betas[k], updates);
+        s->bias_corrections[k] = 1 - pow(j->settings.betas[k], updates);
 }
 ITEMS(set_scalars, ScalarsJob)
 
@@ -94,18 +94,18 @@ INLINE RowSums row_sums(const float *z, int classes, int label, double smooth)
 }
 
 // Is the batch a part of a window, whose rows the mean is over?
-INLINE bool is_part(const LossJob *j) { return j->dlogits && j->scalars->set.window > 0; }
+INLINE bool is_part(const LossJob *j) { return j->dlogits && j->scalars->set.rows_of_batch > 0; }
 
 INLINE void count_row(const LossJob *j, size_t row, double *one) { one[0] = j->labels[row] >= 0; }
 
 INLINE void count_end(const LossJob *j, const double *totals)
 {
-    if (!is_part(j) || j->scalars->done == 0)
+    if (!is_part(j) || j->scalars->rows_done == 0)
         j->stats->batch_loss_sum = j->stats->batch_count = j->stats->batch_correct1 = 0;
-    j->scalars->over = is_part(j) ? j->scalars->set.window : totals[0];
+    j->scalars->over = is_part(j) ? j->scalars->set.rows_of_batch : totals[0];
     j->stats->batch_count += (int64_t)totals[0];
     j->stats->count += (int64_t)totals[0];
-    j->scalars->done += is_part(j) ? (int)totals[0] : 0;
+    j->scalars->rows_done += is_part(j) ? (int)totals[0] : 0;
 }
 TOTALS(count_row, count_end, LossJob, 1)
 
@@ -228,7 +228,8 @@ INLINE void adamw(const UpdateJob *j, Type type, At at)
 {
     const StepSettings s = j->scalars->set;
     const float take1 = 1 - s.betas[0], keep2 = s.betas[1], take2 = 1 - s.betas[1];
-    const float rate = s.lr / j->scalars->parts[0], root = sqrt(j->scalars->parts[1]);
+    const double *corrections = j->scalars->bias_corrections;
+    const float rate = s.lr / corrections[0], root = sqrt(corrections[1]);
     const float shrink = clip_factor(j->scalars);
     const float keep = j->decays[at.i / PARAM_ALIGN] ? 1 - (double)s.lr * s.weight_decay : 1;
     if (j->scalars->skip)

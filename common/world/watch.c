@@ -107,7 +107,8 @@ static void update_clocks(Watch *w, double now)
     w->now = now;
     for (Watched *r = w->ranks; r < w->ranks + w->size; r++) {
         uint64_t beats = r->alive ? atomic_load(&r->alive->beats) : 0;
-        if (absent || beats != r->beats || r->last_beat == 0 || (r->alive && r->alive->outside > 0))
+        bool excused = absent || (r->alive && r->alive->waits_for_system > 0);
+        if (excused || beats != r->beats || r->last_beat == 0)
             r->last_beat = now;
         r->beats = beats;
         r->last_message = absent ? now : r->last_message;
@@ -115,7 +116,7 @@ static void update_clocks(Watch *w, double now)
     }
 }
 
-static bool waits(const Watched *r) { return r->alive->waiting > 0 && !r->alive->done; }
+static bool waits(const Watched *r) { return r->alive->waits_for_ranks > 0 && !r->alive->done; }
 
 // How the rank has been lost for longer than its timeout, and since when (s); NULL: it is not lost.
 // A rank may wait without limit while a different rank works.

@@ -31,16 +31,16 @@ void __wrap_comm_all_reduce(Comm *comm, Stream *stream, void *values, size_t cou
     sent++;
     if (sent - averaged > under_way)
         under_way = sent - averaged;
-    stream_call(stream, nap, NULL, 0);
+    stream_enqueue(stream, nap, NULL, 0);
     __real_comm_all_reduce(comm, stream, values, count, type);
 }
 
 WRAPPED(values_scale);
 void __wrap_values_scale(Ops *ops, Stream *stream, size_t count, float *values, float factor)
 {
-    stream_call(stream, nap, NULL, 0);
+    stream_enqueue(stream, nap, NULL, 0);
     __real_values_scale(ops, stream, count, values, factor);
-    stream_call(stream, arrive, NULL, 0);
+    stream_enqueue(stream, arrive, NULL, 0);
 }
 
 WRAPPED(sgd_update);

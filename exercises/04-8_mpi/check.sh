@@ -28,7 +28,7 @@ beside "MPI adds up all gradients" same "" "given to the hook      " expected "i
 why="The hook replaces comm_all_reduce."
 equal "no gradients travel through comm_all_reduce" "0 calls" "$(count other 3 0) calls"
 why="A call from the hook itself blocks backward until the other rank arrives; on a GPU it would even run before the
-gradients are ready. stream_call hands the call to the stream's thread."
+gradients are ready. stream_enqueue hands the call to the stream's thread."
 equal "the stream's thread calls MPI_Allreduce" "0 calls from the main thread" \
     "$(count mpi 3 1) calls from the main thread"
 why="The main thread initialised MPI, and another thread calls it. Which level of MPI_Init_thread allows that?"

@@ -237,7 +237,7 @@ static void do_work(void *arg)
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *arg)
 {
     Work work = { .name = "host function", .to = arg, .function = function };
-    stream_call(shim_enter(stream), do_work, &work, sizeof work);
+    stream_enqueue(shim_enter(stream), do_work, &work, sizeof work);
     return cudaSuccess;
 }
 
@@ -248,7 +248,7 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t 
     Work work = { .name = "fill", .to = shim_memory(memory, bytes), .bytes = bytes, .value = value };
     if (!work.to)
         return REFUSE(cudaErrorInvalidValue, "cudaMemset: this is not device memory of %zu bytes", bytes);
-    stream_call(shim_enter(stream), do_work, &work, sizeof work);
+    stream_enqueue(shim_enter(stream), do_work, &work, sizeof work);
     return cudaSuccess;
 }
 
@@ -265,7 +265,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     if ((!a && on_device(to)) || (!b && on_device(from)))
         return REFUSE(cudaErrorInvalidValue, "cudaMemcpy: there are fewer than %zu bytes of device memory %s", bytes,
                       !a && on_device(to) ? "to copy to" : "to copy from");
-    stream_call(queue, do_work, &work, sizeof work);
+    stream_enqueue(queue, do_work, &work, sizeof work);
     if (!a || !b)
         stream_sync(queue);
     return cudaSuccess;

@@ -250,7 +250,7 @@ static ncclResult_t enqueue(void)
         shim_order(c->stream, shim_enter(c->lane->stream));
     running += n;
     for (Call *c = group; c < group + n; c++)
-        stream_call(shim_enter(c->lane->stream), run, c, sizeof *c);
+        stream_enqueue(shim_enter(c->lane->stream), run, c, sizeof *c);
     for (Call *c = group; c < group + n; c++)
         shim_order(shim_enter(c->lane->stream), c->stream);
     return ncclSuccess;

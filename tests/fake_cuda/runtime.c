@@ -617,16 +617,16 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
     return cudaSuccess;
 }
 
-typedef struct HostCall {
+typedef struct HostTask {
     cudaHostFn_t fn;
     void *arg;
-} HostCall;
+} HostTask;
 
 // Runs host calls one at a time, as CUDA's driver does in its single thread.
 static void do_host_call(void *arg)
 {
     static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
-    HostCall *call = arg;
+    HostTask *call = arg;
     pthread_mutex_lock(&one);
     call->fn(call->arg);
     pthread_mutex_unlock(&one);
@@ -634,7 +634,7 @@ static void do_host_call(void *arg)
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
 {
-    HostCall call = { fn, arg };
+    HostTask call = { fn, arg };
     fake_do(stream, "cudaLaunchHostFunc", do_host_call, &call, sizeof call, NULL, 0);
     return cudaSuccess;
 }

@@ -5,7 +5,7 @@
 // stream runs when it gets there. If the device has its own memory, the job works on a copy in
 // host memory:
 //
-//   comm_all_reduce -> enqueue:  copy_to_host | stream_call(run_job) | copy_to_device
+//   comm_all_reduce -> enqueue:  copy_to_host | stream_enqueue(run_job) | copy_to_device
 //   later, on the stream:                       run_job -> gloo::allreduce
 //
 // Only Gloo's "new-style" calls are used, functions that take options. Its older algorithm classes
@@ -246,7 +246,7 @@ static void enqueue(Stream *stream, Job job)
     take_turn(backend, stream);
     if (staged && in.bytes > 0)
         copy_to_host(stream, job.in.memory, in.memory, in.bytes);
-    stream_call(stream, run_job, &job, sizeof job);
+    stream_enqueue(stream, run_job, &job, sizeof job);
     if (staged && out.bytes > 0)
         copy_to_device(stream, out.memory, job.out.memory, out.bytes);
     call_end(job.comm, stream, &job.call);

@@ -105,10 +105,10 @@ void backend_connect(Comm *comm, const World *world)
     unsetenv("NCCL_COMM_ID");     // any process that knows it could join
     keep_host_order(world);
     device_use(comm->device);
-    alive_outside_begin();      // NCCL is loaded, and connects the ranks: with many that takes long
+    alive_system_wait_begin();  // NCCL is loaded, and connects the ranks: with many that takes long
     ncclUniqueId id = share_id(comm, world);
     NCCL(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank, &config));
-    alive_outside_end();
+    alive_system_wait_end();
     backend->stream = stream_new(comm->device, "barrier");
     backend->summed = device_alloc(comm->device, sizeof *backend->summed);
     backend->last = (Call){ .kind = CALL_BARRIER };
