@@ -340,6 +340,7 @@ typedef struct NormCase {
     NormSpec spec;
     bool two_gradients;     // the gradient of y is a sum of two
     double offset;          // added to all of x
+    double first;           // added to each channel's first pixel
 } NormCase;
 
 // Device memory of the whole batch; a rank's part begins at byte begin[rank].
@@ -363,7 +364,10 @@ static NormArrays norm_arrays(const NormCase *n)
                      zeros(count), zeros(c), zeros(c), zeros(count) };
     for (size_t i = 0; i < count; i++) {
         double image = (double)(i / (count / (size_t)s.n));
-        a.x[i] = rounded(type, (float)(a.x[i] + n->offset + 0.75 * image));
+        size_t pixels = (size_t)(s.h * s.w);
+        bool first = i % pixels == 0 && i < c * pixels;
+        a.x[i] += n->offset + 0.75 * image + (first ? n->first : 0);
+        a.x[i] = rounded(type, (float)a.x[i]);
     }
     return a;
 }
@@ -481,10 +485,11 @@ static void normalisation(void)
         { "norm of rows", { flowing(9, 48, 1, 1), false, true }, true },
         { "norm, odd channels", { arriving(4, 5, 3, 3), false, true } },
         { "norm at 1000", { flowing(4, 16, 5, 5), false, false }, false, 1000 },
+        { "norm, first pixel far away", { flowing(8, 16, 16, 16), false, true }, false, 0, 1e4 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int ranks = 1; ranks <= MAX_RANKS && ranks <= cases[i].spec.x.n; ranks++)
-            if (cases[i].offset == 0 || type == TYPE_F32)
+            if ((cases[i].offset == 0 && cases[i].first == 0) || type == TYPE_F32)
                 check_norm(&cases[i], ranks);
 }
 

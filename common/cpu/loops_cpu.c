@@ -1,5 +1,4 @@
 // loops_cpu.c - divides the parts of loops_cpu.h among threads.
-#include "check.h"
 #include "cpu/loops_cpu.h"
 
 #include <omp.h>
@@ -75,59 +74,32 @@ void items_run(Stream *stream, ItemsPart *part, size_t count, const void *job, s
 
 // --- sums: pieces whose number depends on the matrix alone ---------------------------------------
 
-enum { SHORT = 64, MOST_PIECES = 64 };      // SHORT: rows whose sums are f32
-
-static size_t pieces_of(size_t rows)
-{
-    size_t pieces = (rows + SHORT - 1) / SHORT;
-    return pieces < MOST_PIECES ? pieces : MOST_PIECES;
-}
+enum { MOST_PIECES = 64 };
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
-
-// Adds up rows `row` to `last` - 1. totals, and sums of packs, which need not be 0.
-static void columns_piece(const Loop *loop, size_t row, size_t last, double (*totals)[2],
-                          Pack *sums)
-{
-    const Matrix *m = &loop->m;
-    size_t packs = m->columns / m->block * packs_of(m->block);
-    memset(totals, 0, m->columns * sizeof *totals);
-    while (row < last) {
-        size_t end = least(row + SHORT, last);
-        memset(sums, 0, 2 * packs * sizeof *sums);
-        for (size_t next; row < end; row = next) {
-            next = least((row / m->pixels + 1) * m->pixels, end);
-            loop->part.columns(loop->job, m, row, next, sums);
-        }
-        for (size_t c = 0; c < m->columns; c++) {
-            size_t pack = c / m->block * packs_of(m->block) + c % m->block / LANES;
-            for (int s = 0; s < 2; s++)
-                totals[c][s] += sums[2 * pack + s].v[c % m->block % LANES];
-        }
-    }
-}
 
 static void columns_task(void *arg)
 {
     const Loop *loop = arg;
     const Matrix *m = &loop->m;
-    size_t pieces = pieces_of(m->rows), packs = m->columns / m->block * packs_of(m->block);
-    size_t each = m->columns * 2 * sizeof(double) + 2 * packs * sizeof(Pack);
+    size_t pieces = least((m->rows + SHORT - 1) / SHORT, MOST_PIECES), width = 2 * m->columns;
+    size_t room = 2 * packs_of(m->block) * sizeof(Pack), each = room + width * sizeof(double);
     char *memory = stream_scratch(loop->stream, pieces * each);
-    double (*totals)[2] = (void *)memory;       // of the first piece, then of all
+    double *totals = (double *)(memory + room);         // of the first piece, then of all
 #pragma omp parallel for schedule(static) if (m->rows * m->columns >= FEW)
     for (size_t p = 0; p < pieces; p++) {
         char *own = memory + p * each;
-        columns_piece(loop, m->rows * p / pieces, m->rows * (p + 1) / pieces, (void *)own,
-                      (Pack *)(own + m->columns * 2 * sizeof(double)));
+        size_t row = m->rows * p / pieces, last = m->rows * (p + 1) / pieces;
+        memset(own + room, 0, width * sizeof(double));
+        for (size_t next; row < last; row = next) {
+            next = least((row / m->pixels + 1) * m->pixels, last);
+            loop->part.columns(loop->job, m, row, next, (Pack *)own, (double *)(own + room));
+        }
     }
-    for (size_t p = 1; p < pieces; p++) {
-        double (*more)[2] = (void *)(memory + p * each);
-        for (size_t c = 0; c < m->columns; c++)
-            for (int s = 0; s < 2; s++)
-                totals[c][s] += more[c][s];
-    }
-    loop->end.columns(loop->job, m->columns, (const double (*)[2])totals);
+    for (size_t p = 1; p < pieces; p++)
+        for (size_t i = 0; i < width; i++)
+            totals[i] += ((const double *)(memory + p * each + room))[i];
+    loop->end.columns(loop->job, m->columns, totals);
 }
 
 void columns_run(Stream *stream, ColumnsPart *part, ColumnsEnd *end, Matrix m, const void *job,

@@ -1,6 +1,7 @@
 // loops_cpu.h - the loops of ops/loops.h in OpenMP. A macro makes an operation's innermost loop, a
 // "part", for one type of number; loops_cpu.c divides the parts among threads.
 #pragma once
+#include "check.h"
 #include "cpu/ops_cpu.h"
 #include "ops/packs.h"
 
@@ -65,38 +66,51 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
 
 // --- columns -------------------------------------------------------------------------------------
 
-// Adds the two sums of rows `first` to `last` - 1, which are of one image, to `sums`: two packs for
-// each pack of columns. They are f32, so few rows may be added up in them.
-typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last, Pack *sums);
-// Ends all columns. totals: both sums of each column.
-typedef void ColumnsEnd(const void *job, size_t columns, const double (*totals)[2]);
+enum { SHORT = 64 };        // rows that are added up in f32
+
+// Adds the two sums of rows `first` to `last` - 1, which are of one image, to totals (2, columns).
+// room: two packs for each pack of columns.
+typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last, Pack *room,
+                         double *totals);
+// Ends all columns.
+typedef void ColumnsEnd(const void *job, size_t columns, const double *totals);
 void columns_run(Stream *stream, ColumnsPart *part, ColumnsEnd *end, Matrix m, const void *job,
                  size_t bytes);
+
+INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t columns)
+{
+    for (size_t c = 0; c < block; c += LANES, sums += 2)
+        for (size_t k = 0; k < LANES && c + k < block; k++) {
+            totals[c + k] += sums[0].v[k];
+            totals[columns + c + k] += sums[1].v[k];
+        }
+}
 
 // Row by row, so that one addition need not wait for another. Where a row of a block is one pack,
 // its sums stay in registers.
 #define COLUMNS_LOOP(fn, TYPE, block)                                                           \
-    {                                                                                           \
-        size_t blocks = m->columns / (block), packs = packs_of(block);                          \
-        size_t image = first / m->pixels, pixel = first % m->pixels;                            \
-        for (size_t b = 0; b < blocks; b++, sums += 2 * packs) {                                \
-            size_t i = ((image * blocks + b) * m->pixels + pixel) * (block);                    \
-            Pack own[2] = { sums[0], sums[1] }, *to = packs == 1 ? own : sums;                  \
-            for (size_t row = first; row < last; row++, i += (block)) {                         \
-                size_t c = 0, column = b * (block);                                             \
+    for (size_t b = 0; b < m->columns / (block); b++) {                                         \
+        size_t plane = first / m->pixels * (m->columns / (block)) + b, column = b * (block);    \
+        size_t i = (plane * m->pixels + first % m->pixels) * (block);                           \
+        for (size_t row = first, end; row < last; row = end) {                                  \
+            Pack own[2] = { { { 0 } } }, *sums = packs_of(block) == 1 ? own : room;             \
+            end = last - row < SHORT ? last : row + SHORT;                                      \
+            if (sums == room)                                                                   \
+                memset(room, 0, 2 * packs_of(block) * sizeof *room);                            \
+            for (size_t r = row; r < end; r++, i += (block)) {                                  \
+                size_t c = 0;                                                                   \
                 for (; c + LANES <= (block); c += LANES)                                        \
-                    fn(&j, TYPE_##TYPE, at_of(row, column + c, i + c, LANES), to + c / LANES * 2); \
+                    fn(&j, TYPE_##TYPE, at_of(r, column + c, i + c, LANES), sums + c / LANES * 2); \
                 if (c < (block))                                                                \
-                    fn(&j, TYPE_##TYPE, at_of(row, column + c, i + c, (block) - c),             \
-                       to + c / LANES * 2);                                                     \
+                    fn(&j, TYPE_##TYPE, at_of(r, column + c, i + c, (block) - c),               \
+                       sums + c / LANES * 2);                                                   \
             }                                                                                   \
-            if (packs == 1)                                                                     \
-                sums[0] = own[0], sums[1] = own[1];                                             \
+            totals_add(sums, block, totals + column, m->columns);                               \
         }                                                                                       \
     }
 #define COLUMNS_PART(fn, Job, TYPE)                                                             \
     static void fn##_##TYPE(const void *job, const Matrix *m, size_t first, size_t last,        \
-                            Pack *sums)                                                         \
+                            Pack *room, double *totals)                                         \
     {                                                                                           \
         COPY(Job, j, job)                                                                       \
         if (m->block == LANES)                                                                  \
@@ -109,13 +123,13 @@ void columns_run(Stream *stream, ColumnsPart *part, ColumnsEnd *end, Matrix m, c
 #define COLUMNS(fn, end, Job)                                                                   \
     OF_TYPES(COLUMNS_PART, fn, Job)                                                             \
     TABLE(fn, ColumnsPart)                                                                      \
-    static void fn##_end(const void *job, size_t columns, const double (*totals)[2])            \
+    static void fn##_finish(const void *job, size_t columns, const double *totals)              \
     {                                                                                           \
         for (size_t c = 0; c < columns; c++)                                                    \
-            end((const Job *)job, c, totals[c]);                                                \
+            end((const Job *)job, c, (const double[]){ totals[c], totals[columns + c] });       \
     }
 #define RUN_COLUMNS(fn, stream, matrix, job) \
-    columns_run(stream, fn##_parts[(matrix).type], fn##_end, matrix, job, sizeof *(job))
+    columns_run(stream, fn##_parts[(matrix).type], fn##_finish, matrix, job, sizeof *(job))
 
 // --- rows: a team is one thread, with TEAM lanes -------------------------------------------------
 //
@@ -215,7 +229,10 @@ void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, cons
         for (int s = 0; s < n; s++)                                                             \
             totals[s] += team_sum(lanes[s]);                                                    \
     }                                                                                           \
-    static void fn##_end(const void *job, const double *totals) { end((const Job *)job, totals); }
+    static void fn##_finish(const void *job, const double *totals)                              \
+    {                                                                                           \
+        end((const Job *)job, totals);                                                          \
+    }
 #define ROW_TOTALS(fn, end, Job, n)                                                             \
     static void fn##_part(const void *job, size_t first, size_t last, double *totals)           \
     {                                                                                           \
@@ -227,8 +244,11 @@ void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, cons
                 totals[s] += one[s];                                                            \
         }                                                                                       \
     }                                                                                           \
-    static void fn##_end(const void *job, const double *totals) { end((const Job *)job, totals); }
+    static void fn##_finish(const void *job, const double *totals)                              \
+    {                                                                                           \
+        end((const Job *)job, totals);                                                          \
+    }
 #define RUN_TOTALS(fn, stream, count, job) \
     RUN_ROW_TOTALS(fn, stream, matrix_of(TYPE_F32, count, 1), job)
 #define RUN_ROW_TOTALS(fn, stream, matrix, job) \
-    totals_run(stream, fn##_part, fn##_end, matrix, job, sizeof *(job))
+    totals_run(stream, fn##_part, fn##_finish, matrix, job, sizeof *(job))

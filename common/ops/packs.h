@@ -51,6 +51,18 @@ static inline Matrix pixels_of(Shape s)
     return pixels == 1 ? matrix_of(s.type, s.n, s.c) : m;
 }
 
+// Where the number of this row and column is. On a GPU all activations are one block (NHWC).
+INLINE size_t element_of(const Matrix *m, size_t row, size_t column)
+{
+#ifdef ON_GPU
+    return row * m->columns + column;
+#else
+    size_t image = row / m->pixels, pixel = row % m->pixels;
+    size_t plane = image * (m->columns / m->block) + column / m->block;
+    return (plane * m->pixels + pixel) * m->block + column % m->block;
+#endif
+}
+
 // --- loading and storing: arrays begin at multiples of 16 bytes ----------------------------------
 
 #ifdef ON_GPU

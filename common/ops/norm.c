@@ -1,0 +1,317 @@
+// norm.c - batch normalisation. An activation is a matrix with a row for each pixel and a column
+// for each channel. Statistics and parameters are f32, whatever the type of the activation.
+#include "ops/loops.h"
+
+#include <stdlib.h>
+
+typedef struct NormJob {
+    Matrix m;
+    bool relu;
+    int processes;          // that share the batch
+    NormTensors t;
+    const void *x, *residual, *y, *dy1, *dy2;
+    void *out;
+    float *scale, *shift;   // (c) forward: y = x * scale + shift
+    float *slope;           // (c) backward: dx = d * scale + (x - mean) * slope + shift
+    // What processes exchange, (1 + 2 * c): rows, then two sums for each channel.
+    double *mine;           // of this process
+    double *all;            // (processes, 1 + 2 * c) by rank
+} NormJob;
+
+// --- forward -------------------------------------------------------------------------------------
+
+INLINE float middle_of(float a, float b, float c)
+{
+    float low = a < b ? a : b, high = a < b ? b : a;
+    return c < low ? low : c > high ? high : c;
+}
+
+// Sums around one of the channel's values cost no digits if the mean is far from zero. Of three
+// pixels it is the middle one, because one pixel alone may be far from all others.
+INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
+{
+    const Matrix *m = &j->m;
+    Pack x, a, b, c;
+    load_at(type, j->x, at, &x);
+    load(type, j->x, element_of(m, 0, at.column), at.count, &a);
+    load(type, j->x, element_of(m, m->rows / 2, at.column), at.count, &b);
+    load(type, j->x, element_of(m, m->rows - 1, at.column), at.count, &c);
+    FOR_LANES(k) {
+        float d = x.v[k] - middle_of(a.v[k], b.v[k], c.v[k]);
+        sums[0].v[k] += d;
+        sums[1].v[k] += d * d;
+    }
+}
+
+INLINE void scale_set(const NormJob *j, size_t c, float mean, float inv_std)
+{
+    j->scale[c] = j->t.gamma[c] * inv_std;
+    j->shift[c] = j->t.beta[c] - mean * j->scale[c];
+}
+
+// squares: the sum of squared distances from the mean.
+INLINE void statistics_set(const NormJob *j, size_t c, double rows, double mean, double squares)
+{
+    const NormTensors *t = &j->t;
+    t->mean[c] = mean;
+    t->inv_std[c] = 1 / sqrt(squares / rows + 1e-5);
+    t->running_mean[c] = 0.9 * t->running_mean[c] + 0.1 * mean;
+    t->running_var[c] = 0.9 * t->running_var[c] + 0.1 * (squares / (rows > 1 ? rows - 1 : 1));
+    scale_set(j, c, t->mean[c], t->inv_std[c]);
+}
+
+INLINE void message_set(const NormJob *j, size_t c, double first, double second)
+{
+    if (c == 0)
+        j->mine[0] = (double)j->m.rows;
+    j->mine[1 + c] = first;
+    j->mine[1 + j->m.columns + c] = second;
+}
+
+INLINE void moments_end(const NormJob *j, size_t c, const double *sums)
+{
+    const Matrix *m = &j->m;
+    double rows = (double)m->rows, mean = sums[0] / rows, var = sums[1] / rows - mean * mean;
+    float origin = middle_of(load_one(m->type, j->x, element_of(m, 0, c)),
+                             load_one(m->type, j->x, element_of(m, m->rows / 2, c)),
+                             load_one(m->type, j->x, element_of(m, m->rows - 1, c)));
+    mean += origin;
+    var = var > 0 ? var : var == var ? 0 : var;     // not below zero, but let NaN through
+    if (j->processes > 1)
+        message_set(j, c, mean, rows * var);
+    else
+        statistics_set(j, c, rows, mean, rows * var);
+}
+COLUMNS(moments, moments_end, NormJob)
+
+// Merges the statistics of all processes. Merging avoids the difference of two large sums (Chan,
+// Golub, LeVeque 1979) and goes in the order of the ranks, so that all processes get the same bits.
+INLINE void moments_merge(const NormJob *j, size_t c)
+{
+    const double *rank = j->all;
+    double rows = 0, mean = 0, squares = 0;
+    for (int r = 0; r < j->processes; r++, rank += 1 + 2 * j->m.columns) {
+        if (rank[0] == 0)
+            continue;
+        double together = rows + rank[0], delta = rank[1 + c] - mean, share = rank[0] / together;
+        mean += delta * share;
+        squares += rank[1 + j->m.columns + c] + delta * delta * rows * share;
+        rows = together;
+    }
+    statistics_set(j, c, rows, mean, squares);
+}
+ITEMS(moments_merge, NormJob)
+
+INLINE void scale_of_running(const NormJob *j, size_t c)
+{
+    scale_set(j, c, j->t.running_mean[c], 1 / sqrt(j->t.running_var[c] + 1e-5));
+}
+ITEMS(scale_of_running, NormJob)
+
+INLINE void normalise_pack(const NormJob *j, Type type, At at, bool add)
+{
+    const float least = j->relu ? 0 : -INFINITY;
+    Pack y, scale, shift;
+    load_at(type, j->x, at, &y);
+    load_columns(j->scale, at, &scale);
+    load_columns(j->shift, at, &shift);
+    FOR_LANES(k)
+        y.v[k] = y.v[k] * scale.v[k] + shift.v[k];
+    if (add)
+        add_at(type, j->residual, at, &y);
+    FOR_LANES(k)
+        y.v[k] = y.v[k] < least ? least : y.v[k];
+    store_at(type, j->out, at, &y);
+}
+
+// Each case is compiled for itself: a pack that is changed in only one of them is not in registers.
+INLINE void normalise(const NormJob *j, Type type, At at)
+{
+    if (j->residual)
+        normalise_pack(j, type, at, true);
+    else
+        normalise_pack(j, type, at, false);
+}
+CELLS(normalise, NormJob)
+
+// --- backward ------------------------------------------------------------------------------------
+
+// d, the gradient of the ReLU's input: dy1 + dy2 where y > 0, else 0. It is stored in out. The sums
+// are of d and d * (x - mean).
+INLINE void gradient_pack(const NormJob *j, Type type, At at, Pack *sums, bool two, bool relu)
+{
+    Pack d, x, y, mean;
+    load_at(type, j->dy1, at, &d);
+    load_at(type, j->x, at, &x);
+    load_columns(j->t.mean, at, &mean);
+    if (two) {
+        add_at(type, j->dy2, at, &d);
+        FOR_LANES(k)
+            d.v[k] = rounded(type, d.v[k]);
+    }
+    if (relu) {
+        load_at(type, j->y, at, &y);
+        FOR_LANES(k)
+            d.v[k] = y.v[k] > 0 ? d.v[k] : 0;
+    }
+    store_exact_at(type, j->out, at, &d);
+    FOR_LANES(k) {
+        sums[0].v[k] += d.v[k];
+        sums[1].v[k] += d.v[k] * (x.v[k] - mean.v[k]);
+    }
+}
+
+INLINE void gradient(const NormJob *j, Type type, At at, Pack *sums)
+{
+    if (j->dy2 && j->relu)
+        gradient_pack(j, type, at, sums, true, true);
+    else if (j->dy2)
+        gradient_pack(j, type, at, sums, true, false);
+    else if (j->relu)
+        gradient_pack(j, type, at, sums, false, true);
+    else
+        gradient_pack(j, type, at, sums, false, false);
+}
+
+// With sums over all rows of all processes, and xhat = (x - mean) * inv_std:
+//   dbeta = sum(d)   dgamma = sum(d * xhat)
+//   dx = gamma * inv_std * (d - dbeta / rows - xhat * dgamma / rows)
+INLINE void slope_set(const NormJob *j, size_t c, double rows, double sum, double dot)
+{
+    double inv_std = j->t.inv_std[c], scale = j->t.gamma[c] * inv_std;
+    j->scale[c] = scale;
+    j->shift[c] = -scale * sum / rows;
+    j->slope[c] = -scale * inv_std * inv_std * dot / rows;
+}
+
+// dbeta and dgamma are this process's part.
+INLINE void gradient_end(const NormJob *j, size_t c, const double *sums)
+{
+    j->t.dbeta[c] = sums[0];
+    j->t.dgamma[c] = sums[1] * j->t.inv_std[c];
+    if (j->processes > 1)
+        message_set(j, c, sums[0], sums[1]);
+    else
+        slope_set(j, c, (double)j->m.rows, sums[0], sums[1]);
+}
+COLUMNS(gradient, gradient_end, NormJob)
+
+INLINE void gradient_merge(const NormJob *j, size_t c)
+{
+    const double *rank = j->all;
+    double rows = 0, sum = 0, dot = 0;
+    for (int r = 0; r < j->processes; r++, rank += 1 + 2 * j->m.columns) {
+        rows += rank[0];
+        sum += rank[1 + c];
+        dot += rank[1 + j->m.columns + c];
+    }
+    slope_set(j, c, rows, sum, dot);
+}
+ITEMS(gradient_merge, NormJob)
+
+// dy1 is d.
+INLINE void input_gradient(const NormJob *j, Type type, At at)
+{
+    Pack d, x, mean, scale, slope, shift;
+    load_at(type, j->dy1, at, &d);
+    load_at(type, j->x, at, &x);
+    load_columns(j->t.mean, at, &mean);
+    load_columns(j->scale, at, &scale);
+    load_columns(j->slope, at, &slope);
+    load_columns(j->shift, at, &shift);
+    FOR_LANES(k)
+        d.v[k] = d.v[k] * scale.v[k] + ((x.v[k] - mean.v[k]) * slope.v[k] + shift.v[k]);
+    store_at(type, j->out, at, &d);
+}
+CELLS(input_gradient, NormJob)
+
+// --- ops.h ---------------------------------------------------------------------------------------
+
+struct Norm {
+    Ops *ops;
+    NormJob job;            // what does not change from call to call
+};
+
+Norm *norm_new(Ops *ops, const NormSpec *spec)
+{
+    Norm *norm = (Norm *)xcalloc(1, sizeof *norm);
+    NormJob *j = &norm->job;
+    size_t c = round_up(spec->x.c, 16);     // each array begins on a cache line
+    norm->ops = ops;
+    j->m = pixels_of(spec->x);
+    j->relu = spec->relu;
+    j->scale = (float *)device_alloc(ops->device, 3 * c * sizeof(float));
+    j->shift = j->scale + c;
+    j->slope = j->shift + c;
+    return norm;
+}
+
+void norm_free(Norm *norm)
+{
+    if (!norm)
+        return;
+    device_free(norm->ops->device, norm->job.scale);
+    device_free(norm->ops->device, norm->job.mine);
+    free(norm);
+}
+
+void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
+{
+    ops->norm_processes = size;
+    ops->norm_gather = gather;
+    ops->norm_gather_arg = arg;
+}
+
+// The first batch allocates the messages. It can, because the first step is never recorded.
+static void prepare(Norm *norm)
+{
+    NormJob *j = &norm->job;
+    size_t each = 1 + 2 * j->m.columns;
+    j->processes = norm->ops->norm_processes;
+    if (j->processes <= 1 || j->mine)
+        return;
+    j->mine = (double *)device_alloc(norm->ops->device, (1 + j->processes) * each * sizeof(double));
+    j->all = j->mine + each;
+}
+
+static void gather(Norm *norm)
+{
+    const Ops *ops = norm->ops;
+    const NormJob *j = &norm->job;
+    ops->norm_gather(ops->norm_gather_arg, j->mine, j->all, 1 + 2 * j->m.columns);
+}
+
+void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
+                  bool training)
+{
+    NormJob *j = &norm->job;
+    Stream *stream = compute(norm->ops);
+    prepare(norm);
+    j->t = *t, j->x = x, j->residual = residual, j->out = y;
+    if (!training)
+        RUN_ITEMS(scale_of_running, stream, j->m.columns, j);
+    else
+        RUN_COLUMNS(moments, stream, j->m, j);
+    if (training && j->processes > 1) {
+        gather(norm);
+        RUN_ITEMS(moments_merge, stream, j->m.columns, j);
+    }
+    RUN_CELLS(normalise, stream, j->m, j);
+}
+
+void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
+                   const void *dy2, void *dx, void *dresidual)
+{
+    NormJob *j = &norm->job;
+    Stream *stream = compute(norm->ops);
+    prepare(norm);
+    j->t = *t, j->x = x, j->y = y, j->dy1 = dy1, j->dy2 = dy2;
+    j->out = dresidual ? dresidual : dx;
+    RUN_COLUMNS(gradient, stream, j->m, j);
+    if (j->processes > 1) {
+        gather(norm);
+        RUN_ITEMS(gradient_merge, stream, j->m.columns, j);
+    }
+    j->dy1 = j->out, j->out = dx;
+    RUN_CELLS(input_gradient, stream, j->m, j);
+}
