@@ -84,6 +84,12 @@ static inline void *empty(Shape s) { return memory(shape_bytes(s)); }
 // A checksum of all results that expect_near has seen.
 static uint64_t result_bits;
 
+static inline void add_bits(const void *results, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        result_bits = (result_bits ^ ((const uint8_t *)results)[i]) * 0x100000001b3u;
+}
+
 // Each number may be off by of_itself * |wanted number| + of_largest * largest |wanted number|.
 static inline void expect_near(const char *what, Shape s, const void *there, const double *wanted,
                         double of_itself, double of_largest)
@@ -91,8 +97,7 @@ static inline void expect_near(const char *what, Shape s, const void *there, con
     const void *got = to_host(there, shape_bytes(s));
     double largest = 1e-6, worst = 0;
     size_t at = 0;
-    for (size_t i = 0; i < shape_bytes(s); i++)
-        result_bits = (result_bits ^ ((const uint8_t *)got)[i]) * 0x100000001b3u;
+    add_bits(got, shape_bytes(s));
     for (size_t i = 0; i < shape_count(s); i++)
         largest = fmax(largest, fabs(wanted[i]));
     for (size_t i = 0; i < shape_count(s); i++) {

@@ -820,6 +820,55 @@ static void fixed_overflow(void)
 // ==== Types of the device ========================================================================
 
 // A GPU supports all types. A processor emulates f16, and bf16 unless it has the instructions.
+// Sums over many numbers, and the updates.
+static void a_step(void)
+{
+    enum { COUNT = 100000, ROWS = 300, CLASSES = 70 };
+    Shape numbers = row(COUNT), scores = row(ROWS * CLASSES);
+    float *grads = activation(numbers, random_numbers(TYPE_F32, COUNT, 1));
+    float *params = activation(numbers, random_numbers(TYPE_F32, COUNT, 2));
+    float *first = empty(numbers), *second = empty(numbers), *dlogits = empty(scores);
+    float *logits = activation(scores, random_numbers(TYPE_F32, ROWS * CLASSES, 3));
+    Scalars *scalars = memory(sizeof *scalars), start = { .scale.value = 8 };
+    Stats *stats = memory(sizeof *stats);
+    uint8_t *decays = memory(COUNT / PARAM_ALIGN);
+    int32_t *labels = host_memory(ROWS * sizeof *labels);
+    for (int i = 0; i < ROWS; i++)
+        labels[i] = i % (CLASSES + 1) - 1;
+    copy_to_device(device_stream(device), scalars, &start, sizeof start);
+    scalars_set(ops, scalars, (StepSettings){ .lr = 0.1f, .momentum = 0.9f, .weight_decay = 0.01f,
+                                              .clip_norm = 1, .betas = { 0.9, 0.99 }, .step = 1 });
+    loss_cross_entropy(ops, ROWS, CLASSES, logits, to_device(labels, ROWS * sizeof *labels),
+                       scalars, stats, dlogits);
+    gradients_norm(ops, COUNT, grads, scalars);
+    sgd_update(ops, COUNT, COUNT / 32 * 16, params, grads, first, scalars);
+    adamw_update(ops, COUNT, COUNT / 32 * 16, params, grads, first, second, decays, scalars);
+    add_bits(to_host(scalars, sizeof *scalars), sizeof *scalars);
+    add_bits(to_host(stats, sizeof *stats), sizeof *stats);
+    add_bits(to_host(dlogits, shape_bytes(scores)), shape_bytes(scores));
+    add_bits(to_host(params, shape_bytes(numbers)), shape_bytes(numbers));
+    check_ends();
+}
+
+// All operations but convolutions. Returns the checksum of their results.
+static uint64_t own_loops(Type first, Type last)
+{
+    result_bits = 0;
+    for (type = first; type <= last; type++) {
+        normalisation();
+        pooling();
+        relu();
+        images();
+    }
+    type = TYPE_F32;
+    label_smoothing();
+    verdicts();
+    adding();
+    fixed_sums();
+    a_step();
+    return result_bits;
+}
+
 static void check_device(void)
 {
     bool emulates = ops_emulates(device, TYPE_BF16);
@@ -834,22 +883,23 @@ int main(int argc, char **argv)
 {
     bool only_bf16 = argc > 1 && strcmp(argv[1], "bf16") == 0;
     cuda = strcmp(device_backend, "cuda") == 0;
+    Type first = only_bf16 ? TYPE_BF16 : TYPE_F32, last = only_bf16 ? TYPE_BF16 : TYPE_F16;
+    uint64_t bits = 0;
+    for (int threads = cuda ? 1 : 3; threads > 0; threads--) {
+        if (device)
+            test_close_device();
+        test_open_device(threads, (OpsConfig){ 0 });
+        uint64_t now = own_loops(first, last);
+        EXPECT(bits == 0 || now == bits, "the results depend on the number of threads");
+        bits = now;
+    }
+    test_close_device();
     test_open_device(2, (OpsConfig){ 0 });
     check_device();
-    Type last = only_bf16 ? TYPE_BF16 : TYPE_F16;
-    for (type = only_bf16 ? TYPE_BF16 : TYPE_F32; type <= last; type++) {
+    for (type = first; type <= last; type++)
         convolutions();
-        normalisation();
-        pooling();
-        relu();
-        images();
-    }
     type = TYPE_F32;
     a_recorded_convolution();
-    label_smoothing();
-    verdicts();
-    adding();
-    fixed_sums();
     fixed_overflow();
     if (!cuda && !ops_emulates(device, TYPE_BF16))
         test_again_with("DNNL_MAX_CPU_ISA", "AVX512_CORE",

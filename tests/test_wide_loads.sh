@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# ctest: TIMEOUT 300
+# nvcc's code for the kernels: where rows are whole packs, each loop over cells and columns loads 16 bytes at a time. No
+# kernel keeps variables in local memory, which is as far away as global memory.
+. "$SRC/tests/test.sh"
+nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[A-Z]*=//p' "${BUILD%/*}/CMakeCache.txt")
+[ -x "$nvcc" ] || { echo "skipped: no CUDA compiler"; exit 77; }
+
+for file in "$SRC"/common/ops/*.c; do
+    name=$(basename "$file" .c)
+    "$nvcc" -w --ptx -arch=compute_80 -std=c++17 -O2 -I "$SRC/common" -o "$name.ptx" "${BUILD%/*}/ops/$name.cu"
+done
+
+# narrow: prints each kernel that does not load 16 bytes at a time (columns_loop<..., 1> is for other rows), or uses
+# local memory; fails if there is one, or there are suspiciously few kernels.
+narrow()
+{
+    awk '/\.entry / { f = $0; sub(/.*\.entry /, "", f); sub(/\(.*/, "", f); kernels++
+                      wide[f] = f !~ /cells_loop|columns_loop/ || f ~ /columns_loop.*ELi1E/ }
+        /ld\.global\.(v4\..32|v2\..64)/ { wide[f] = 1 }
+        /\.local / { print "local memory: " f; bad = 1 }
+        END { for (f in wide) if (!wide[f]) { print "narrow loads: " f; bad = 1 }
+              exit bad || kernels < 40 }' "$@"
+}
+check "kernels load 16 bytes at a time, and use no local memory" narrow ./*.ptx
+
+sed -E 's/ld\.global\.(v4\..32|v2\..64)/ld.global.v2.f32/' norm.ptx >mistake.ptx
+noticed() { narrow mistake.ptx step.ptx >found; [ $? -eq 1 ] && grep -q "narrow loads: .*normalise" found; }
+check "narrow loads are noticed" noticed
+test_done
