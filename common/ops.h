@@ -124,13 +124,20 @@ void conv_weights_cast(Conv *conv, const float *live, void *copy);
 
 void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y);
 void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx);
+// If ops_beside, dw and dbias are there after ops_join, and until then x and dy
+// must stay.
 void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw, float *dbias);
+// Whether gradients of weights are computed beside what follows on the device's stream.
+extern const bool ops_beside;
+// What follows on that stream waits for all gradients of weights.
+void ops_join(Ops *ops);
 
 // For the backends: matrices (rows, channels), row after row. x is of `type` or f32: y = x + bias,
 // and y may be x. dbias = the sums of dy's columns.
 void bias_add(Ops *ops, Type type, size_t rows, int channels, const float *bias, Type x_type,
               const void *x, void *y);
-void bias_gradient(Ops *ops, Type type, size_t rows, int channels, const void *dy, float *dbias);
+void bias_gradient(Stream *stream, Type type, size_t rows, int channels, const void *dy,
+                   float *dbias);
 
 // --- batch normalisation, with the addition and the ReLU that follow it in a residual net --------
 //

@@ -134,6 +134,7 @@ static void check_conv(const char *name, ConvSpec spec, int batch)
     for (int i = 0; i < 2; i++) {       // twice: the results must overwrite, not accumulate
         conv_forward(conv, x, w, bias, out);
         conv_backward_weights(conv, x, dy, dw, dbias);
+        ops_join(ops);
     }
     expect_near(name, y, out, a.y, 2 * u, 1e-5 + (spec.bias ? its_own : 0));
     memset(dead, 0, conv_dead_count(conv) * sizeof *dead);     // the gradients of dead weights

@@ -353,5 +353,5 @@ void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, fl
     else if (to != dw)
         dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
     if (c->dense && c->spec.bias)
-        bias_gradient(c->ops, c->spec.x.type, c->y.n, c->y.c, dy, dbias);
+        bias_gradient(compute(c->ops), c->spec.x.type, c->y.n, c->y.c, dy, dbias);
 }

@@ -54,6 +54,12 @@ bool ops_emulates(const Device *device, Type type)
     return type == TYPE_F16 || (type == TYPE_BF16 && !has_bf16());
 }
 
+const bool ops_beside = false;
+
+void ops_join(Ops *ops)
+{
+}
+
 static void need(Ops *ops, float **memory, size_t *has, size_t count)
 {
     if (count <= *has)

@@ -65,7 +65,7 @@ Attention *attention_new(Ops *ops, const AttentionSpec *spec)
                 : i < Q ? round_up(squares * type_size(type), 256)
                         : shape_bytes(spec->qkv) / 3;
     }
-    ops_need_scratch(ops, next);
+    lane_need_scratch(&ops->main, next);
     return a;
 }
 
@@ -80,12 +80,13 @@ void attention_free(Attention *a)
 
 static void *scratch(const Attention *a, int part)
 {
-    return (char *)a->ops->scratch + a->at[part];
+    return (char *)a->ops->main.scratch + a->at[part];
 }
 
 static void multiply(const Attention *a, int product, int x, int y, int z)
 {
-    gemm_run(&a->products[product], a->ops, scratch(a, y), scratch(a, x), scratch(a, z));
+    gemm_run(&a->products[product], a->ops->blas, &a->ops->main, scratch(a, y), scratch(a, x),
+             scratch(a, z));
 }
 
 void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void *y)

@@ -11,6 +11,9 @@
 // With 16-bit types, a convolution reads a 16-bit copy of the live taps. Where a library reads or
 // writes a different type from the one ops.h promises, the data goes through scratch memory, after
 // the library's own, and a kernel converts it.
+//
+// A small convolution leaves most of a large GPU idle, and nothing in backward waits for gradients
+// of weights. So these are computed on a stream of their own, until ops_join.
 #include "alive.h"
 #include "cuda/cuda_internal.h"
 #include "cuda/cudnn_graph.h"
@@ -27,7 +30,7 @@ struct Conv {
     size_t live_count, dead_count;  // weights
     bool is_product;                // the live taps cover the whole image: y = x w^T
     Gemm products[PASS_COUNT];
-    ConvPlan plans[PASS_COUNT];     // if it is not
+    const ConvPlan *plans[PASS_COUNT];  // if it is not; those of equal convolutions are the same
     Type results[PASS_COUNT];       // what the library writes
     size_t aside_at[PASS_COUNT];    // bytes of scratch memory that the library uses
 };
@@ -39,6 +42,97 @@ static cudnnDataType_t cudnn_type(Type type)
     return type == TYPE_F32    ? CUDNN_DATA_FLOAT
            : type == TYPE_BF16 ? CUDNN_DATA_BFLOAT16
                                : CUDNN_DATA_HALF;
+}
+
+static Lane *lane_of(Ops *ops, ConvPass pass)
+{
+    return pass == PASS_WEIGHTS ? &ops->beside : &ops->main;
+}
+
+// --- plans ---------------------------------------------------------------------------------------
+
+// Equal convolutions share a plan.
+struct TunedPlan {
+    ConvProblem problem;
+    ConvPass pass;
+    ConvPlan plan;
+    struct TunedPlan *next;
+};
+
+typedef struct Trial {
+    const Lane *lane;
+    void *x, *w, *y;
+} Trial;
+
+enum { TRIAL_RUNS = 5 };
+
+// Milliseconds of a recorded run, because that is how steps run.
+static float time_plan(const ConvPlan *plan, void *arg)
+{
+    const Trial *t = arg;
+    cudaStream_t stream = t->lane->stream->handle;
+    void *workspace = device_alloc(t->lane->stream->device, (size_t)plan->workspace);
+    cudaGraph_t graph;
+    cudaGraphExec_t runs;
+    cudaEvent_t begin, end;
+    float ms = 0;
+    CUDA(cudaEventCreateWithFlags(&begin, cudaEventDefault));
+    CUDA(cudaEventCreateWithFlags(&end, cudaEventDefault));
+    conv_plan_run(plan, t->lane->cudnn, t->x, t->w, t->y, workspace);   // loads its kernels
+    CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < TRIAL_RUNS; i++)
+        conv_plan_run(plan, t->lane->cudnn, t->x, t->w, t->y, workspace);
+    CUDA(cudaStreamEndCapture(stream, &graph));
+    CUDA(cudaGraphInstantiateWithFlags(&runs, graph, 0));
+    CUDA(cudaGraphLaunch(runs, stream));                                // warms the caches
+    CUDA(cudaEventRecord(begin, stream));
+    CUDA(cudaGraphLaunch(runs, stream));
+    CUDA(cudaEventRecord(end, stream));
+    CUDA(cudaEventSynchronize(end));
+    CUDA(cudaEventElapsedTime(&ms, begin, end));
+    CUDA(cudaGraphExecDestroy(runs));
+    CUDA(cudaGraphDestroy(graph));
+    CUDA(cudaEventDestroy(end));
+    CUDA(cudaEventDestroy(begin));
+    device_free(t->lane->stream->device, workspace);
+    return ms / TRIAL_RUNS;
+}
+
+// The plan for a convolution's pass. cuDNN only guesses which of its engines is the fastest, so
+// they race; not if bits must be the same in every run, because the winner may not be.
+static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass)
+{
+    struct TunedPlan *tuned;
+    for (tuned = ops->plans; tuned; tuned = tuned->next)
+        if (tuned->pass == pass && memcmp(&tuned->problem, p, sizeof *p) == 0)
+            return &tuned->plan;
+    size_t each = p->dtype == CUDNN_DATA_FLOAT ? sizeof(float) : sizeof(uint16_t);
+    bool race = !ops->config.deterministic;
+    Trial trial = { .lane = lane_of(ops, pass) };
+    const PlanRules rules = {
+        .handle = trial.lane->cudnn,
+        .tf32 = ops->config.tf32,
+        .deterministic = ops->config.deterministic,
+        .time = race ? time_plan : NULL,
+        .time_arg = &trial,
+    };
+    Error err;
+    if (race) {
+        trial.x = device_alloc(ops->device, each * p->n * p->h * p->w * p->c);
+        trial.w = device_alloc(ops->device, each * p->k * p->r * p->s * p->c);
+        trial.y = device_alloc(ops->device, each * p->n * p->p * p->q * p->k);
+    }
+    tuned = xcalloc(1, sizeof *tuned);
+    tuned->problem = *p;
+    tuned->pass = pass;
+    if (!conv_plan_new(&tuned->plan, p, pass, &rules, &err))
+        FAIL_ERROR(&err);
+    tuned->next = ops->plans;
+    ops->plans = tuned;
+    device_free(ops->device, trial.x);
+    device_free(ops->device, trial.w);
+    device_free(ops->device, trial.y);
+    return &tuned->plan;
 }
 
 // --- making it -----------------------------------------------------------------------------------
@@ -78,7 +172,7 @@ static size_t aside_bytes(const Conv *conv, ConvPass pass)
 static void need_scratch(Conv *conv, ConvPass pass, size_t workspace)
 {
     conv->aside_at[pass] = round_up(workspace, 256);
-    ops_need_scratch(conv->ops, conv->aside_at[pass] + aside_bytes(conv, pass));
+    lane_need_scratch(lane_of(conv->ops, pass), conv->aside_at[pass] + aside_bytes(conv, pass));
 }
 
 // The type of a product: f32 if a bias is still to be added, or if ops.h wants f32.
@@ -109,22 +203,23 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 
 // cuDNN writes the result in the type of its inputs: it has no engine that makes f32 gradients from
 // 16-bit tensors. So, as in PyTorch, gradients are rounded, and a bias is added after rounding.
-static void make_plans(Conv *conv, const ConvProblem *problem)
+static void find_plans(Conv *conv, const ConvProblem *problem)
 {
-    const PlanRules rules = {
-        .handle = conv->ops->cudnn,
-        .tf32 = conv->ops->config.tf32,
-        .deterministic = conv->ops->config.deterministic,
-    };
-    Type type = conv->spec.x.type;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
-        Error err;
         if (pass == PASS_DATA && !conv->spec.needs_dx)
             continue;
-        conv->results[pass] = type;
-        if (!conv_plan_new(&conv->plans[pass], problem, pass, &rules, &err))
-            FAIL_ERROR(&err);
-        need_scratch(conv, pass, (size_t)conv->plans[pass].workspace);
+        conv->results[pass] = conv->spec.x.type;
+        conv->plans[pass] = find_plan(conv->ops, problem, pass);
+        need_scratch(conv, pass, (size_t)conv->plans[pass]->workspace);
+    }
+}
+
+void conv_plans_free(Ops *ops)
+{
+    for (struct TunedPlan *tuned = ops->plans, *next; tuned; tuned = next) {
+        next = tuned->next;
+        conv_plan_free(&tuned->plan);
+        free(tuned);
     }
 }
 
@@ -133,9 +228,6 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     Conv *conv = xcalloc(1, sizeof *conv);
     ConvProblem problem = conv_problem(spec, cudnn_type(spec->x.type));
     device_use(ops->device);
-    CHECK(spec->out_channels <= KERNEL_MAX_CHANNELS, "",
-          "convolution to %d channels: at most %d are supported", spec->out_channels,
-          KERNEL_MAX_CHANNELS);
     conv->ops = ops;
     conv->spec = *spec;
     conv->y = conv_output_shape(spec);
@@ -148,7 +240,7 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     if (conv->is_product)
         make_products(conv, &problem);
     else
-        make_plans(conv, &problem);
+        find_plans(conv, &problem);
     alive_system_wait_end();
     return conv;
 }
@@ -157,10 +249,8 @@ void conv_free(Conv *conv)
 {
     if (!conv)
         return;
-    for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
+    for (ConvPass pass = 0; pass < PASS_COUNT; pass++)
         gemm_free(&conv->products[pass]);
-        conv_plan_free(&conv->plans[pass]);
-    }
     free(conv);
 }
 
@@ -204,19 +294,20 @@ void conv_weights_cast(Conv *conv, const float *live, void *copy)
 // Every pass gets the same three tensors and writes one of them: y, dx or dw.
 static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, const void *y)
 {
-    Ops *ops = conv->ops;
+    const Ops *ops = conv->ops;
+    const Lane *lane = lane_of(conv->ops, pass);
     CHECK(((uintptr_t)x | (uintptr_t)w | (uintptr_t)y) % ALIGNMENT == 0, "",
           "a convolution's tensors must be aligned to 16 bytes: x %p, w %p, y %p", x, w, y);
     device_use(ops->device);
     void *px = (void *)(uintptr_t)x, *pw = (void *)(uintptr_t)w, *py = (void *)(uintptr_t)y;
     if (!conv->is_product) {
-        conv_plan_run(&conv->plans[pass], ops->cudnn, px, pw, py, ops->scratch);
+        conv_plan_run(conv->plans[pass], lane->cudnn, px, pw, py, lane->scratch);
     } else if (pass == PASS_FORWARD) {
-        gemm_run(&conv->products[pass], ops, pw, px, py);
+        gemm_run(&conv->products[pass], ops->blas, lane, pw, px, py);
     } else if (pass == PASS_DATA) {
-        gemm_run(&conv->products[pass], ops, pw, py, px);
+        gemm_run(&conv->products[pass], ops->blas, lane, pw, py, px);
     } else {
-        gemm_run(&conv->products[pass], ops, px, py, pw);
+        gemm_run(&conv->products[pass], ops->blas, lane, px, py, pw);
     }
 }
 
@@ -225,7 +316,7 @@ static int64_t output_rows(const Conv *conv) { return (int64_t)conv->y.n * conv-
 
 static void *aside(const Conv *conv, ConvPass pass)
 {
-    return (char *)conv->ops->scratch + conv->aside_at[pass];
+    return (char *)lane_of(conv->ops, pass)->scratch + conv->aside_at[pass];
 }
 
 void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y)
@@ -242,8 +333,8 @@ static const void *gradient(const Conv *conv, ConvPass pass, const void *dy)
 {
     if (conv->y.type == conv->spec.x.type)
         return dy;
-    values_narrow(conv->ops, &conv->ops->device->compute, conv->spec.x.type, shape_count(conv->y),
-                  dy, 1, aside(conv, pass));
+    values_narrow(conv->ops, lane_of(conv->ops, pass)->stream, conv->spec.x.type,
+                  shape_count(conv->y), dy, 1, aside(conv, pass));
     return aside(conv, pass);
 }
 
@@ -254,12 +345,13 @@ void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx)
 
 void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw, float *dbias)
 {
-    Stream *stream = &conv->ops->device->compute;
     Type result = conv->results[PASS_WEIGHTS];
     void *sums = result == TYPE_F32 ? dw : aside(conv, PASS_WEIGHTS);
+    ops_fork(conv->ops);
     run_pass(conv, PASS_WEIGHTS, x, sums, gradient(conv, PASS_WEIGHTS, dy));
     if (result != TYPE_F32)
-        values_widen(conv->ops, stream, result, conv->live_count, sums, dw);
+        values_widen(conv->ops, conv->ops->beside.stream, result, conv->live_count, sums, dw);
     if (conv->spec.bias)
-        bias_gradient(conv->ops, conv->y.type, output_rows(conv), conv->y.c, dy, dbias);
+        bias_gradient(conv->ops->beside.stream, conv->y.type, output_rows(conv), conv->y.c, dy,
+                      dbias);
 }

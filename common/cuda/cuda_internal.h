@@ -53,24 +53,22 @@ struct Device {
 
 // --- one device's libraries and scratch memory ---------------------------------------------------
 
-// The memory in which the blocks of one kernel exchange results. Kernels on one stream run one
-// after another, so they share this memory.
-typedef struct Partials {
-    void *results;              // PARTIALS_BYTES: one result for each block
-    unsigned *tickets;          // (PARTIALS_TICKETS) zero between kernels
-} Partials;
-
-enum { PARTIALS_TICKETS = 1024, PARTIALS_BYTES = 12 * 32 * 1024 };
-enum { KERNEL_MAX_CHANNELS = 32 * PARTIALS_TICKETS };
+// The libraries' calls on one stream. They run one after another, so they share scratch memory.
+typedef struct Lane {
+    Stream *stream;
+    cudnnHandle_t cudnn;
+    void *scratch;
+    size_t scratch_bytes;
+} Lane;
 
 struct Ops {
     Device *device;
     OpsConfig config;
-    cudnnHandle_t cudnn;
     cublasLtHandle_t blas;
-    void *scratch;              // shared by all operations: they run on one stream
-    size_t scratch_bytes;
-    Partials partials;          // for our own kernels
+    Lane main, beside;          // beside: gradients of weights, while main continues with backward
+    Event *forked, *joined;     // joined: everything beside, unless it is known to be done
+    bool beside_is_done;
+    struct TunedPlan *plans;    // of all convolutions
     int norm_processes;         // processes that share a BatchNorm batch; 0, 1: none do
     OpsGather norm_gather;
     void *norm_gather_arg;
@@ -78,9 +76,12 @@ struct Ops {
 
 static inline Stream *compute(const Ops *ops) { return &ops->device->compute; }
 
-// Makes ops->scratch at least `bytes` long. Call it during setup only. Old blocks stay until the
-// device is closed, because a recorded step may hold their address.
-void ops_need_scratch(Ops *ops, size_t bytes);
+// Makes the lane's scratch memory at least `bytes` long. Call it during setup only. Old blocks stay
+// until the device is closed, because a recorded step may hold their address.
+void lane_need_scratch(Lane *lane, size_t bytes);
+// What is enqueued beside from now on comes after what main has so far. ops_join is in ops.h.
+void ops_fork(Ops *ops);
+void conv_plans_free(Ops *ops);
 
 // --- our own kernels: kernels_*.cu has these and most operations of ops.h ------------------------
 
@@ -122,7 +123,8 @@ typedef struct Gemm {
 
 void gemm_new(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *problem);
 void gemm_free(Gemm *gemm);
-void gemm_run(const Gemm *gemm, const Ops *ops, const void *a, const void *b, void *d);
+void gemm_run(const Gemm *gemm, cublasLtHandle_t blas, const Lane *lane, const void *a,
+              const void *b, void *d);
 
 #ifdef __cplusplus
 }

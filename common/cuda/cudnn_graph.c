@@ -9,6 +9,7 @@
 #include "cuda/cudnn_graph.h"
 #include "cuda/cuda_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 #if CUDNN_VERSION < 90800
@@ -17,7 +18,7 @@
 
 typedef cudnnBackendDescriptor_t Descriptor;
 
-enum { MAX_ENGINES = 64 };
+enum { MAX_ENGINES = 64, MAX_RACERS = 16 };
 enum { WORKSPACE_LIMIT = 1 << 30 };     // bytes of scratch memory
 enum { UID_X = 'x', UID_W = 'w', UID_Y = 'y' };
 
@@ -249,6 +250,13 @@ static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules
     return (notes & refused) == 0;
 }
 
+// Frees all parts but the first ones.
+static void keep_parts(ConvPlan *plan, int first)
+{
+    while (plan->part_count > first)
+        cudnnBackendDestroyDescriptor(plan->parts[--plan->part_count]);
+}
+
 // Makes a plan from one engine configuration. If that fails, returns false and frees what it made.
 static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDataType_t dtype,
                               const PlanRules *rules)
@@ -269,19 +277,19 @@ static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDat
                 return true;
         }
     }
-    while (plan->part_count > begin)
-        cudnnBackendDestroyDescriptor(plan->parts[--plan->part_count]);
+    keep_parts(plan, begin);
     return false;
 }
 
-// Asks one of cuDNN's heuristics for engines, of which it may have none, and takes the first that
-// the rules allow.
+// Asks one of cuDNN's heuristics for engines, of which it may have none, and takes the fastest of
+// the first few that the rules allow.
 static bool try_heuristic(ConvPlan *plan, Descriptor graph, cudnnBackendHeurMode_t mode,
                           cudnnDataType_t dtype, const PlanRules *rules)
 {
     Descriptor offers[MAX_ENGINES];
     int64_t offered = 0;
-    bool found = false;
+    int made = 0, most = rules->time ? MAX_RACERS : 1;
+    float best = INFINITY;
     Descriptor heuristic = make(plan, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_part(heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     set(heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -294,15 +302,24 @@ static bool try_heuristic(ConvPlan *plan, Descriptor graph, cudnnBackendHeurMode
                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_ENGINES, &offered,
                                  offers) != CUDNN_STATUS_SUCCESS)
         offered = 0;
+    const int shared = plan->part_count;
     for (int i = 0; i < MAX_ENGINES; i++) {
-        if (!found && i < offered && try_configuration(plan, offers[i], dtype, rules)) {
-            plan->parts[plan->part_count++] = offers[i];
-            found = true;
-        } else {
+        ConvPlan next = *plan;
+        next.part_count = shared;
+        if (i >= offered || made == most || !try_configuration(&next, offers[i], dtype, rules)) {
             cudnnBackendDestroyDescriptor(offers[i]);
+            continue;
+        }
+        made++;
+        next.parts[next.part_count++] = offers[i];
+        float time = rules->time ? rules->time(&next, rules->time_arg) : 0;
+        keep_parts(time < best ? plan : &next, shared);
+        if (time < best) {
+            *plan = next;
+            best = time;
         }
     }
-    return found;
+    return made > 0;
 }
 
 bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
@@ -324,8 +341,7 @@ bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
 
 void conv_plan_free(ConvPlan *plan)
 {
-    while (plan->part_count > 0)
-        cudnnBackendDestroyDescriptor(plan->parts[--plan->part_count]);
+    keep_parts(plan, 0);
     memset(plan, 0, sizeof *plan);
 }
 

@@ -36,13 +36,6 @@ bool conv_is_product(const ConvProblem *problem);
 
 typedef enum { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS, PASS_COUNT } ConvPass;
 
-// The rules for choosing a plan.
-typedef struct PlanRules {
-    cudnnHandle_t handle;               // the device that will run it; or NULL and
-    cudnnBackendDescriptor_t profile;   // the description of one
-    bool tf32, deterministic;           // as in OpsConfig
-} PlanRules;
-
 typedef struct ConvPlan {
     cudnnBackendDescriptor_t plan;
     int64_t workspace;                  // bytes of scratch memory that it needs
@@ -51,8 +44,16 @@ typedef struct ConvPlan {
     int part_count;
 } ConvPlan;
 
-// Makes the plan that cuDNN expects to be the fastest under the rules. False, with the reason in
-// err, if there is none.
+// The rules for choosing a plan.
+typedef struct PlanRules {
+    cudnnHandle_t handle;               // the device that will run it; or NULL and
+    cudnnBackendDescriptor_t profile;   // the description of one
+    bool tf32, deterministic;           // as in OpsConfig
+    float (*time)(const ConvPlan *plan, void *arg); // runs it; or NULL: cuDNN's first guess is used
+    void *time_arg;
+} PlanRules;
+
+// Makes the fastest plan that the rules allow. False, with the reason in err, if there is none.
 bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
                    const PlanRules *rules, Error *err);
 void conv_plan_free(ConvPlan *plan);

@@ -94,10 +94,11 @@ void gemm_free(Gemm *gemm)
     memset(gemm, 0, sizeof *gemm);
 }
 
-void gemm_run(const Gemm *gemm, const Ops *ops, const void *a, const void *b, void *d)
+void gemm_run(const Gemm *gemm, cublasLtHandle_t blas, const Lane *lane, const void *a,
+              const void *b, void *d)
 {
     const float alpha = 1, beta = 0;
-    CUBLAS(cublasLtMatmul(ops->blas, gemm->desc, &alpha, a, gemm->a, b, gemm->b, &beta, d, gemm->d,
-                          d, gemm->d, &gemm->algorithm, ops->scratch,
-                          gemm->workspace, ops->device->compute.handle));
+    CUBLAS(cublasLtMatmul(blas, gemm->desc, &alpha, a, gemm->a, b, gemm->b, &beta, d, gemm->d,
+                          d, gemm->d, &gemm->algorithm, lane->scratch,
+                          gemm->workspace, lane->stream->handle));
 }

@@ -144,8 +144,6 @@ images_load_kernel(const __grid_constant__ ImagesJob job)
     }
 }
 
-unsigned one_thread_for(size_t count) { return blocks_for(count, INT32_MAX); }
-
 } // namespace
 
 // --- ops.h ---------------------------------------------------------------------------------------
@@ -157,7 +155,7 @@ void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uin
     CHECK(shape_count(spec->x) < INT32_MAX, "a smaller batch (-b) needs less", "max pooling of "
           "(%d, %d, %d, %d): more than 2^31 elements", spec->x.n, spec->x.c, spec->x.h, spec->x.w);
     by_type(out.type, packed(out.type, out.c, x, y, index), [&](auto number, auto width) {
-        launch(&ops->device->compute, one_thread_for(shape_count(out) / width.value),
+        launch(&ops->device->compute, blocks_for(shape_count(out) / width.value),
                maxpool_forward_kernel<decltype(number), width.value>, *spec, out, x, y, index);
     });
 }
@@ -168,7 +166,7 @@ void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, cons
     Shape out = pool_output(spec);
     bool wide = packed(out.type, out.c, index, dy1, dy2, dx);
     by_type(out.type, wide, [&](auto number, auto width) {
-        launch(&ops->device->compute, one_thread_for(shape_count(spec->x) / width.value),
+        launch(&ops->device->compute, blocks_for(shape_count(spec->x) / width.value),
                maxpool_backward_kernel<decltype(number), width.value>, *spec, out, index, dy1, dy2,
                dx);
     });
@@ -177,7 +175,7 @@ void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, cons
 void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 {
     by_type(x.type, false, [&](auto number, auto) {
-        launch(&ops->device->compute, one_thread_for((size_t)x.n * x.c),
+        launch(&ops->device->compute, blocks_for((size_t)x.n * x.c),
                avgpool_forward_kernel<decltype(number)>, x, in, out);
     });
 }
@@ -185,7 +183,7 @@ void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
 void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
 {
     by_type(x.type, packed(x.type, x.c, dout, dx), [&](auto number, auto width) {
-        launch(&ops->device->compute, one_thread_for(shape_count(x) / width.value),
+        launch(&ops->device->compute, blocks_for(shape_count(x) / width.value),
                avgpool_backward_kernel<decltype(number), width.value>, x, dout, dx);
     });
 }

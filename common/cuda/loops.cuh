@@ -46,6 +46,20 @@ struct OnlyF32 {
     template <class F> static void each_type(Type, F f) { f(Number<TYPE_F32>()); }
 };
 
+// A thread's share of a loop: calls f(i) for i = first, first + step, ... below end. In a group there
+// is no branch, so all its loads wait for memory together.
+constexpr int GROUP = 4;
+template <class F> __device__ void for_share(size_t first, size_t step, size_t end, F f)
+{
+    size_t left = first < end ? (end - first + step - 1) / step : 0, i = first;
+    for (; left >= GROUP; left -= GROUP, i += GROUP * step)
+#pragma unroll
+        for (int k = 0; k < GROUP; k++)
+            f(i + k * step);
+    for (; left > 0; left--, i += step)
+        f(i);
+}
+
 #define OPERATION(fn, Job_, Types)                                                              \
     struct fn##_op : Types {                                                                    \
         typedef Job_ Job;                                                                       \
@@ -176,8 +190,12 @@ inline __device__ bool last_block(unsigned *ticket, unsigned blocks)
     return last;
 }
 
-// The memory in which the blocks of one kernel exchange results: tickets, zero between kernels, and
-// RESULT bytes for each block.
+// The memory in which the blocks of one kernel exchange results. The kernels of a stream run one
+// after another, so they share it.
+struct Partials {
+    void *results;              // RESULT bytes for each block
+    unsigned *tickets;          // (TICKETS) zero between kernels
+};
 constexpr size_t TICKETS = 1024, RESULT = 256;
 
 inline Partials partials_of(Stream *stream)
@@ -201,6 +219,7 @@ inline Partials partials_of(Stream *stream)
 #define RUN_COLUMNS(fn, stream, matrix, job) columns_run<fn##_op>(stream, matrix, *(job))
 
 constexpr int TILE = 32;                // columns of a block
+constexpr size_t COLUMN_BLOCKS = 256;   // as many as run at the same time: two a multiprocessor
 
 // Adds cells[1..rows)[c] to cells[0][c], halving the rows each time; rows is a power of two.
 template <class T> __device__ void add_rows(T (*cells)[2 * TILE], int rows)
@@ -227,22 +246,26 @@ columns_loop(const __grid_constant__ typename Op::Job job, size_t rows, unsigned
     size_t row = blockIdx.y * share + line, end = (blockIdx.y + 1) * share;
     end = end < rows ? end : rows;
     Pack own[2] = {};
-#pragma unroll 4
-    for (; column < columns && row < end; row += STEP)
-        Op::call(&job, T, At{ row, column, row * columns + column, W }, own);
+    for_share(row, STEP, column < columns ? end : 0, [&](size_t r) {
+        Op::call(&job, T, At{ r, column, r * columns + column, W }, own);
+    });
     for (int s = 0; s < 2; s++)
         for (int k = 0; k < W; k++)
             cells[line][s * TILE + across * W + k] = own[s].v[k];
     add_rows(cells, STEP);
-    if (threadIdx.x < 2 * TILE)
-        results[((size_t)blockIdx.y * gridDim.x + blockIdx.x) * 2 * TILE + threadIdx.x] =
-            cells[0][threadIdx.x];
-    if (!last_block(&partials.tickets[blockIdx.x], gridDim.y))
-        return;
     double sum = 0;
     int place = threadIdx.x % (2 * TILE), part = threadIdx.x / (2 * TILE);
-    for (unsigned b = part; b < gridDim.y; b += PARTS)
-        sum += results[((size_t)b * gridDim.x + blockIdx.x) * 2 * TILE + place];
+    if (gridDim.y == 1 && part == 0) {
+        sum = cells[0][place];
+    } else if (gridDim.y > 1) {
+        size_t tiles = gridDim.x, tile = blockIdx.x;
+        if (part == 0)
+            results[(blockIdx.y * tiles + tile) * 2 * TILE + place] = cells[0][place];
+        if (!last_block(&partials.tickets[tile], gridDim.y))
+            return;
+        for (unsigned b = part; b < gridDim.y; b += PARTS)
+            sum += results[(b * tiles + tile) * 2 * TILE + place];
+    }
     parts[part][place] = sum;
     add_rows(parts, PARTS);
     unsigned c = blockIdx.x * TILE + threadIdx.x;
@@ -254,7 +277,7 @@ columns_loop(const __grid_constant__ typename Op::Job job, size_t rows, unsigned
 
 template <class Op> void columns_run(Stream *stream, const Matrix &m, typename Op::Job job)
 {
-    size_t tiles = (m.columns + TILE - 1) / TILE, most = (MAX_BLOCKS + tiles - 1) / tiles;
+    size_t tiles = (m.columns + TILE - 1) / TILE, most = (COLUMN_BLOCKS + tiles - 1) / tiles;
     static_assert(2 * TILE * sizeof(float) <= RESULT, "a block's results");
     CHECK(tiles <= TICKETS, "", "sums of %zu columns: more than %zu", m.columns, TICKETS * TILE);
     unsigned blocks = blocks_for(m.rows * TILE / LANES / 4, most);      // 4 rows a thread, or more
@@ -304,14 +327,14 @@ totals_loop(const __grid_constant__ typename Op::Job job, size_t count, Partials
 {
     constexpr int N = Op::SUMS;
     static_assert(N * sizeof(double) <= RESULT, "a block's results");
-    double *results = static_cast<double *>(partials.results), own[N] = {}, one[N];
+    double *results = static_cast<double *>(partials.results), own[N] = {};
     size_t thread = (size_t)blockIdx.x * THREADS + threadIdx.x, step = gridDim.x * THREADS;
-#pragma unroll 4
-    for (size_t i = thread / Op::ITEM; i < count; i += step / Op::ITEM) {
+    for_share(thread / Op::ITEM, step / Op::ITEM, count, [&](size_t i) {
+        double one[N];
         Op::call(&job, i, one);
         for (int s = 0; s < N; s++)
             own[s] += thread % Op::ITEM == 0 ? one[s] : 0;
-    }
+    });
     block_sums<N>(own);
     for (int s = 0; threadIdx.x == 0 && s < N; s++)
         results[blockIdx.x * N + s] = own[s];

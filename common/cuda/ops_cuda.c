@@ -42,6 +42,20 @@ void cublas_failed(cublasStatus_t status, const char *call, const char *file, in
 
 // --- ops.h ---------------------------------------------------------------------------------------
 
+static void lane_open(Lane *lane, Stream *stream)
+{
+    lane->stream = stream;
+    CUDNN(cudnnCreate(&lane->cudnn));
+    CUDNN(cudnnSetStream(lane->cudnn, stream->handle));
+}
+
+static void lane_close(Lane *lane)
+{
+    stream_sync(lane->stream);
+    device_free(lane->stream->device, lane->scratch);
+    CUDNN(cudnnDestroy(lane->cudnn));
+}
+
 Ops *ops_new(Device *device, const OpsConfig *config)
 {
     Ops *ops = xcalloc(1, sizeof *ops);
@@ -49,25 +63,25 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     ops->device = device;
     ops->config = *config;
     alive_system_wait_begin();      // loading a gigabyte of libraries takes long
-    CUDNN(cudnnCreate(&ops->cudnn));
-    CUDNN(cudnnSetStream(ops->cudnn, device->compute.handle));
+    lane_open(&ops->main, &device->compute);
+    lane_open(&ops->beside, stream_new(device, "weight gradients"));
     CUBLAS(cublasLtCreate(&ops->blas));
     alive_system_wait_end();
-    ops->partials = (Partials){
-        .results = device_alloc(device, PARTIALS_BYTES),
-        .tickets = device_alloc(device, PARTIALS_TICKETS * sizeof(unsigned)),
-    };
+    ops->forked = event_new(device);
+    ops->joined = event_new(device);
+    ops->beside_is_done = true;
     return ops;
 }
 
 void ops_free(Ops *ops)
 {
-    stream_sync(&ops->device->compute);
-    device_free(ops->device, ops->scratch);
-    device_free(ops->device, ops->partials.tickets);
-    device_free(ops->device, ops->partials.results);
+    conv_plans_free(ops);
+    lane_close(&ops->main);
+    lane_close(&ops->beside);
+    stream_free(ops->beside.stream);
+    event_free(ops->forked);
+    event_free(ops->joined);
     CUBLAS(cublasLtDestroy(ops->blas));
-    CUDNN(cudnnDestroy(ops->cudnn));
     free(ops);
 }
 
@@ -88,10 +102,28 @@ bool ops_emulates(const Device *device, Type type)
 }
 
 // At least doubles, so that all old blocks together are no larger than the current one.
-void ops_need_scratch(Ops *ops, size_t bytes)
+void lane_need_scratch(Lane *lane, size_t bytes)
 {
-    if (bytes <= ops->scratch_bytes)
+    if (bytes <= lane->scratch_bytes)
         return;
-    ops->scratch_bytes = bytes > 2 * ops->scratch_bytes ? bytes : 2 * ops->scratch_bytes;
-    ops->scratch = device_alloc(ops->device, ops->scratch_bytes);
+    lane->scratch_bytes = bytes > 2 * lane->scratch_bytes ? bytes : 2 * lane->scratch_bytes;
+    lane->scratch = device_alloc(lane->stream->device, lane->scratch_bytes);
+}
+
+const bool ops_beside = true;
+
+void ops_fork(Ops *ops)
+{
+    event_record(ops->forked, ops->main.stream);
+    stream_wait(ops->beside.stream, ops->forked);
+    ops->beside_is_done = false;
+}
+
+void ops_join(Ops *ops)
+{
+    if (ops->beside_is_done)
+        return;
+    event_record(ops->joined, ops->beside.stream);
+    stream_wait(ops->main.stream, ops->joined);
+    ops->beside_is_done = true;
 }

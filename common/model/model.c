@@ -163,9 +163,16 @@ static size_t place(Life *lives, int count)
     return end;
 }
 
+// What a gradient of weights is computed from, beside, stays until the next convolution begins
+// (model_backward).
 static Life life_of(const Net *net, Type type, int value, int part, int step)
 {
-    return (Life){ value, part, value_bytes(net, value, type), 0, step, net->layer_count - value };
+    int last = value - 1;   // layer
+    if (ops_beside && net->layers[last].type == LAYER_CONV)
+        while (last > 0 && net->layers[last - 1].type != LAYER_CONV)
+            last--;
+    return (Life){ value, part, value_bytes(net, value, type), 0, step,
+                   net->layer_count - 1 - last };
 }
 
 // Fills `lives`, at most two per value, with the place of each gradient. Returns their total bytes.
@@ -588,16 +595,29 @@ static void layer_backward(Model *model, const Plan *plan, int i)
     }
 }
 
+// All gradients before `end` are final, and those before `begin` are known to be. Returns end.
+static size_t gradients_final(Model *model, size_t begin, size_t end, GradReady ready, void *arg)
+{
+    ops_join(model->ops);
+    if (ready && end > begin)
+        ready(arg, begin, end - begin);
+    return end;
+}
+
 void model_backward(Model *model, GradReady ready, void *arg)
 {
-    Net *net = model->net;
+    const Net *net = model->net;
+    size_t known = 0;
     for (int i = net->layer_count - 1; i >= 0; i--) {
         const Layer *layer = &net->layers[i];
         alive_beat();
+        if (layer->type == LAYER_CONV)
+            known = gradients_final(model, known, layer->begin, ready, arg);
         layer_backward(model, net->current, i);
-        if (ready && layer->end > layer->begin)
-            ready(arg, layer->begin, layer->end - layer->begin);
+        if (!ops_beside)
+            known = gradients_final(model, known, layer->end, ready, arg);
     }
+    gradients_final(model, known, model->grad_count, ready, arg);
 }
 
 double model_score(const Model *model, const Stats *test)

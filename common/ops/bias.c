@@ -39,8 +39,9 @@ void bias_add(Ops *ops, Type type, size_t rows, int channels, const float *value
     RUN_CELLS(bias, compute(ops), matrix_of(type, rows, channels), &job);
 }
 
-void bias_gradient(Ops *ops, Type type, size_t rows, int channels, const void *dy, float *dbias)
+void bias_gradient(Stream *stream, Type type, size_t rows, int channels, const void *dy,
+                   float *dbias)
 {
     BiasJob job = { .x = dy, .dbias = dbias };
-    RUN_COLUMNS(bias_sum, compute(ops), matrix_of(type, rows, channels), &job);
+    RUN_COLUMNS(bias_sum, stream, matrix_of(type, rows, channels), &job);
 }

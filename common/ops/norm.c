@@ -45,19 +45,24 @@ INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
 
 INLINE void scale_set(const NormJob *j, size_t c, float mean, float inv_std)
 {
-    j->scale[c] = j->t.gamma[c] * inv_std;
-    j->shift[c] = j->t.beta[c] - mean * j->scale[c];
+    float scale = j->t.gamma[c] * inv_std, shift = j->t.beta[c] - mean * scale;
+    j->scale[c] = scale;
+    j->shift[c] = shift;
 }
 
-// squares: the sum of squared distances from the mean.
+// squares: the sum of squared distances from the mean. All loads come before the first store, so
+// that a GPU waits for memory once.
 INLINE void statistics_set(const NormJob *j, size_t c, double rows, double mean, double squares)
 {
     const NormTensors *t = &j->t;
+    float inv_std = 1 / sqrt(squares / rows + 1e-5);
+    double running_mean = 0.9 * t->running_mean[c] + 0.1 * mean;
+    double running_var = 0.9 * t->running_var[c] + 0.1 * (squares / (rows > 1 ? rows - 1 : 1));
+    scale_set(j, c, mean, inv_std);
     t->mean[c] = mean;
-    t->inv_std[c] = 1 / sqrt(squares / rows + 1e-5);
-    t->running_mean[c] = 0.9 * t->running_mean[c] + 0.1 * mean;
-    t->running_var[c] = 0.9 * t->running_var[c] + 0.1 * (squares / (rows > 1 ? rows - 1 : 1));
-    scale_set(j, c, t->mean[c], t->inv_std[c]);
+    t->inv_std[c] = inv_std;
+    t->running_mean[c] = running_mean;
+    t->running_var[c] = running_var;
 }
 
 INLINE void message_set(const NormJob *j, size_t c, double first, double second)
@@ -140,17 +145,17 @@ CELLS(normalise, NormJob)
 // are of d and d * (x - mean).
 INLINE void gradient_pack(const NormJob *j, Type type, At at, Pack *sums, bool two, bool relu)
 {
-    Pack d, x, y, mean;
-    load_at(type, j->dy1, at, &d);
-    load_at(type, j->x, at, &x);
+    Pack d, d2, x, y, mean;
+    load_fixed_at(type, j->dy1, at, &d);
+    load_fixed_at(type, j->x, at, &x);
     load_columns(j->t.mean, at, &mean);
     if (two) {
-        add_at(type, j->dy2, at, &d);
+        load_fixed_at(type, j->dy2, at, &d2);
         FOR_LANES(k)
-            d.v[k] = rounded(type, d.v[k]);
+            d.v[k] = rounded(type, d.v[k] + d2.v[k]);
     }
     if (relu) {
-        load_at(type, j->y, at, &y);
+        load_fixed_at(type, j->y, at, &y);
         FOR_LANES(k)
             d.v[k] = y.v[k] > 0 ? d.v[k] : 0;
     }
@@ -159,18 +164,6 @@ INLINE void gradient_pack(const NormJob *j, Type type, At at, Pack *sums, bool t
         sums[0].v[k] += d.v[k];
         sums[1].v[k] += d.v[k] * (x.v[k] - mean.v[k]);
     }
-}
-
-INLINE void gradient(const NormJob *j, Type type, At at, Pack *sums)
-{
-    if (j->dy2 && j->relu)
-        gradient_pack(j, type, at, sums, true, true);
-    else if (j->dy2)
-        gradient_pack(j, type, at, sums, true, false);
-    else if (j->relu)
-        gradient_pack(j, type, at, sums, false, true);
-    else
-        gradient_pack(j, type, at, sums, false, false);
 }
 
 // With sums over all rows of all processes, and xhat = (x - mean) * inv_std:
@@ -187,14 +180,26 @@ INLINE void slope_set(const NormJob *j, size_t c, double rows, double sum, doubl
 // dbeta and dgamma are this process's part.
 INLINE void gradient_end(const NormJob *j, size_t c, const double *sums)
 {
-    j->t.dbeta[c] = sums[0];
-    j->t.dgamma[c] = sums[1] * j->t.inv_std[c];
+    double dgamma = sums[1] * j->t.inv_std[c];
     if (j->processes > 1)
         message_set(j, c, sums[0], sums[1]);
     else
         slope_set(j, c, (double)j->m.rows, sums[0], sums[1]);
+    j->t.dbeta[c] = sums[0];
+    j->t.dgamma[c] = dgamma;
 }
-COLUMNS(gradient, gradient_end, NormJob)
+
+// A loop for each case: with a branch in it, a GPU would not load the next rows ahead.
+#define GRADIENT(fn, two, relu)                                                                 \
+    INLINE void fn(const NormJob *j, Type type, At at, Pack *sums)                              \
+    {                                                                                           \
+        gradient_pack(j, type, at, sums, two, relu);                                            \
+    }                                                                                           \
+    COLUMNS(fn, gradient_end, NormJob)
+GRADIENT(gradient, false, false)
+GRADIENT(gradient_relu, false, true)
+GRADIENT(gradient_two, true, false)
+GRADIENT(gradient_two_relu, true, true)
 
 INLINE void gradient_merge(const NormJob *j, size_t c)
 {
@@ -307,7 +312,14 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
     prepare(norm);
     j->t = *t, j->x = x, j->y = y, j->dy1 = dy1, j->dy2 = dy2;
     j->out = dresidual ? dresidual : dx;
-    RUN_COLUMNS(gradient, stream, j->m, j);
+    if (dy2 && j->relu)
+        RUN_COLUMNS(gradient_two_relu, stream, j->m, j);
+    else if (dy2)
+        RUN_COLUMNS(gradient_two, stream, j->m, j);
+    else if (j->relu)
+        RUN_COLUMNS(gradient_relu, stream, j->m, j);
+    else
+        RUN_COLUMNS(gradient, stream, j->m, j);
     if (j->processes > 1) {
         gather(norm);
         RUN_ITEMS(gradient_merge, stream, j->m.columns, j);

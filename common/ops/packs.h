@@ -74,18 +74,18 @@ typedef union Wide {
     uint16_t half[8];
 } Wide;
 
+INLINE void unpack(Type type, Wide low, Wide high, Pack *pack)
+{
+    FOR_LANES(k)
+        pack->v[k] = type == TYPE_F32    ? (k < 4 ? low : high).f32[k % 4]
+                     : type == TYPE_BF16 ? from_bf16(low.half[k])
+                                         : from_f16(low.half[k]);
+}
+
 INLINE void load_whole(Type type, const void *from, size_t i, Pack *pack)
 {
-    if (type == TYPE_F32) {
-        const Wide *wide = (const Wide *)((const float *)from + i);
-        Wide low = wide[0], high = wide[1];
-        FOR_LANES(k)
-            pack->v[k] = k < 4 ? low.f32[k % 4] : high.f32[k % 4];
-    } else {
-        Wide wide = *(const Wide *)((const uint16_t *)from + i);
-        FOR_LANES(k)
-            pack->v[k] = type == TYPE_BF16 ? from_bf16(wide.half[k]) : from_f16(wide.half[k]);
-    }
+    const Wide *wide = (const Wide *)((const char *)from + i * (type == TYPE_F32 ? 4 : 2));
+    unpack(type, wide[0], type == TYPE_F32 ? wide[1] : wide[0], pack);
 }
 
 INLINE void store_whole(Type type, void *to, size_t i, const Pack *pack)
@@ -137,6 +137,21 @@ INLINE void load(Type type, const void *from, size_t i, int count, Pack *pack)
 INLINE void load_at(Type type, const void *from, At at, Pack *pack)
 {
     load(type, from, at.i, at.count, pack);
+}
+
+// The same of a matrix that the loop writes nothing to. On a GPU, loads of the next rows then need
+// not wait for stores.
+INLINE void load_fixed_at(Type type, const void *from, At at, Pack *pack)
+{
+#ifdef ON_GPU
+    if (at.count == LANES) {
+        const uint4 *wide = (const uint4 *)((const char *)from + at.i * (type == TYPE_F32 ? 4 : 2));
+        Wide low = { __ldg(wide) }, high = { type == TYPE_F32 ? __ldg(wide + 1) : low.all };
+        unpack(type, low, high, pack);
+        return;
+    }
+#endif
+    load_at(type, from, at, pack);
 }
 
 // What belongs to these columns in an array of f32 with a number for each column.

@@ -35,6 +35,7 @@ inline void __syncthreads() { simt_barrier(false); }
 inline int __syncthreads_count(int predicate) { return simt_barrier(predicate); }
 inline int __syncthreads_or(int predicate) { return simt_barrier(predicate) > 0; }
 inline void __threadfence() { }
+template <class T> T __ldg(const T *p) { return *p; }
 
 template <class T> T __shfl_xor_sync(unsigned, T value, int mask)
 {

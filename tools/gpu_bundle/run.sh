@@ -293,7 +293,7 @@ refused()
     echo "exit status $status"
     [ $status != 0 ] && grep -F -- "$2" out
 }
-check_nccl_refuses_two() { refused 03_ddp_fork "2 ranks, but 1 GPU"; }
+check_nccl_refuses_two() { refused 03_ddp_fork "2 ranks, but only 1 GPU"; }
 check_nccl_refuses_launched() { refused 04_ddp_launcher "a GPU of its own"; }
 
 # ranks_alike BACKEND RANKS STEP OPTION...: losses and weights match those of one process over two epochs, as on the
