@@ -51,7 +51,7 @@ expect 1 "too old or broken: $TMP/broken/libnccl.so.2" env DDP_LIBRARIES="$TMP/b
 
 # --- without a GPU ------------------------------------------------------------------------------------------------
 
-expect 77 "our programs see no GPU here" "$there/run" first 1
+expect 77 "NOTHING RAN ON ONE" "$there/run" report
 
 expect 77 "NOTHING RAN ON ONE" "$there/run" test '^(test_(ops|step_amp)_cuda|twice_f32|gloo_2_ranks)$'
 check "four are skipped" test "$(grep -c ' skipped .* no GPU' "$there/results/gpu-test/table.txt")" = 4
@@ -77,45 +77,29 @@ check "the end of the failed test's output" grep -q "^    | exit status 0" "$TMP
 expect 0 "2 ranks, twice" "$there/run" test gloo_2_ranks
 expect 0 "1 passed, 0 failed" env PATH="$TMP:$PATH" "$there/run" sanitize memcheck_lenet
 
-# --- first: a plan, parts with limits, one report. The GPU and the programs are simulated --------------------------
+# --- a report. The GPU and the programs are simulated ---------------------------------------------------------------
 
 pretend() { mkdir -p "$(dirname "$1")"; rm -f "$1"; printf '#!/bin/sh\n%s\n' "$2" >"$1"; chmod +x "$1"; }
 pretend "$TMP/bin/nvidia-smi" 'echo "GPU 0: Stand-in (UUID: GPU-1)"'
+rm -f "$there"/build/tests/test_*_cuda
+pretend "$there/build/tests/test_streams_cuda" 'exit 0'
 pretend "$there/build/tests/test_amp_ops_cuda" 'seq 1 500; echo "not so: 1 is 2" >&2; exit 1'
-pretend "$there/build/tests/test_ops_cuda" 'echo "it hangs"; exec sleep 100'
 pretend "$there/build/tests/test_loader_cuda" 'echo "3 passed, 0 failed"'
-for step in cuda/07_dist_eval cuda-gloo/03_ddp_fork; do
-    rm -r "$there/build/$step"
-    pretend "$there/build/$step/train" \
-        'case "$*" in *fp16*--check*) echo "weight hash: 2" ;; *) echo "weight hash: 1" ;; esac'
-    pretend "$there/build/$step/launch" 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
-done
-first() { PATH="$TMP/bin:$PATH" "$there/run" first "$@"; }
+printf '%s 9\n' test_{streams,amp_ops,loader}_cuda >"$there/tests/list"
+sed -i 's/^checks=.*/checks=(/; s/^small=/checks=()\nsmall=/' "$there/run"
+report() { PATH="$TMP/bin:$TMP:$PATH" "$there/run" report "$@"; }
 unset CUDA_VISIBLE_DEVICES
-expect 0 "in all at most 25 minutes" first --plan
-expect 2 "there is no part '6'" first 6
-expect 2 "first: --limit needs seconds" first --limit x
-expect 2 "first: -o needs a path" first -o
-expect 1 "cannot be written" first -o /proc/report
-expect 1 "report: $TMP/report.txt" first --limit 45 4 1 -o "$TMP/report.txt"
+expect 2 "takes -o FILE" report x
+expect 1 "cannot be written" report -o /proc/report
+expect 1 "report: $TMP/report.txt" report -o "$TMP/report.txt"
 reports() { check "the report has: $1" grep -qE -- "$1" "$TMP/report.txt"; }
 reports "^revision: "
 reports "^GPU 0: Stand-in"
-reports "^gpu: GPU 0: Stand-in"
-reports "^result: recorded_fp16 FAIL"
-reports "=== part 4: ./run test \^recorded_: FAILED, exit status 1"
-reports "recorded_f32 +pass"
-reports "recorded_fp16 +FAIL"
-reports "=== part 4: ./run test \^\(devices\|nccl\)_: FAILED, exit status 1, "
-reports "nccl_2_ranks +skipped .* it needs two GPUs"
-reports "=== part 1: ./run doctor: "
-reports "=== part 1: ./run test .*: stopped after [0-9]+ s, exit status 124"
-reports "^    : 41[0-9] lines"
+reports "^test_amp_ops_cuda +FAIL"
 reports "^    \| not so: 1 is 2"
-reports "^    \| it hangs"
-check "the summary is last" grep -q "stopped after.*exit status 124.*part 1" <(tail -3 "$TMP/report.txt")
-check "parts come in the order of the command line" \
-    test "$(grep -oE '^=== part [0-9]' "$TMP/report.txt" | uniq | paste -sd' ')" = "=== part 4 === part 1"
+reports "^test_loader_cuda +pass .*3 passed, 0 failed"
+reports "^2 passed, 1 failed, 0 skipped"
+reports "^memcheck_lenet +pass"
 
 # An archive in build/, or what was unpacked from it, is used; else the programs must be built. Here the compiler is
 # there, and a library is missing.
@@ -125,12 +109,12 @@ cp -r "$SRC/ddp" "$SRC/tools" "$SRC/cmake" "$tree"
 bare() { env PATH="$TMP/bin:/usr/bin:/bin" "$tree/ddp" "$@"; }
 pretend "$TMP/bin/cmake" 'case "$1" in --version) echo "cmake version 3.30.0" ;; *) exit 1 ;; esac'
 pretend "$TMP/bin/nvcc" 'echo "release 13.0"'
-expect 1 "the bundle cannot be built here, and there is no build/gpu-bundle.tar.xz" bare bundle
+expect 1 "the tests cannot be built here, and there is no build/gpu-bundle.tar.xz" bare doctor --gpu --report
 pretend "$TMP/carried/gpu-bundle/run" 'echo "it runs: $*"'
 tar -C "$TMP/carried" -cJf "$tree/build/gpu-bundle.tar.xz" gpu-bundle
-expect 0 "it runs: first -o build/gpu-report.txt 1 2" bare bundle 1 2
+expect 0 "it runs: report -o build/gpu-report.txt" bare doctor --gpu --report
 rm "$tree/build/gpu-bundle.tar.xz"
-expect 0 "it runs: first -o build/gpu-report.txt column" bare doctor --gpu --report
+expect 0 "it runs: report -o build/gpu-report.txt" bare doctor --gpu --report
 pretend "$TMP/bin/nvidia-smi" 'exit 9'
-expect 1 "nvidia-smi shows no GPU here" bare bundle
+expect 1 "nvidia-smi shows no GPU here" bare doctor --gpu --report
 test_done

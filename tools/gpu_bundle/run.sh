@@ -10,10 +10,8 @@ usage()
     cat <<'END'
 ./run - tests and benchmarks of the CUDA programs on this machine
 
-  first [-o FILE] [--limit SECONDS] [PART...]
-                        the first session on a GPU: parts 1 to 5, or the named ones, and a report in FILE (default
-                        results/report.txt). After a failure the next command runs. --limit: seconds per part.
-                        --plan only prints the plan. The part "column" runs all tests of docs/gpu.md
+  report [-o FILE]      doctor, test and sanitize, and a description of this machine, in FILE (default
+                        results/report.txt)
   doctor                show driver, GPU, libraries and where they were found
   test [REGEX]          run all GPU tests, or those whose name matches; prints a table, writes a log for each
   sanitize [REGEX]      run compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on training steps
@@ -407,7 +405,7 @@ find_tool()
 
 cmd_sanitize()
 {
-    local regex=${1:-.} sanitizer tool job name step words only api
+    local regex=${1:-.} sanitizer tool job name step words only api plans
     [ $# -le 1 ] || die_usage "sanitize: one regular expression, or none"
     sanitizer=$(find_tool compute-sanitizer)
     [ -n "$sanitizer" ] || die "compute-sanitizer is not installed" "it comes with CUDA; put it in PATH"
@@ -417,11 +415,13 @@ cmd_sanitize()
     [ -z "$no_gpu" ] || exit 77
     for tool in memcheck initcheck racecheck synccheck; do
         # The last two are slow, and report NVIDIA's own kernels, too. So they check only ours, cells_loop and others.
+        # racecheck does not survive some of the engines that race for a plan.
         only=()
         api=()
+        plans=--no-deterministic
         case $tool in
         memcheck) api=(--report-api-errors no) ;;       # NCCL looks for functions that the driver may lack
-        racecheck) only=(--kernel-name kernel_substring=s_loop --racecheck-detect-level error) ;;
+        racecheck) only=(--kernel-name kernel_substring=s_loop --racecheck-detect-level error) plans=--deterministic ;;
         synccheck) only=(--kernel-name kernel_substring=s_loop) ;;
         esac
         for job in "lenet 01_single_gpu -a lenet" "resnet18 01_single_gpu -a resnet18" \
@@ -431,54 +431,14 @@ cmd_sanitize()
             name=${tool}_$name
             [[ -z "${only[*]}" || $name != *_resnet18 ]] || continue     # resnet18_fp16 has the same kernels, and more
             [[ ! $name =~ $regex ]] || try "$name" 240 "$sanitizer" --tool $tool "${only[@]}" "${api[@]}" \
-                --error-exitcode 99 "$here/build/cuda/$step/train" "${words[@]:2}" --data synthetic --train-samples 24 \
-                --test-samples 8 -b 8 -j 0 --epochs 1 -p 1
+                --error-exitcode 99 "$here/build/cuda/$step/train" "${words[@]:2}" $plans --data synthetic \
+                --train-samples 24 --test-samples 8 -b 8 -j 0 --epochs 1 -p 1
         done
     done
     finish
 }
 
-# --- first on a GPU -----------------------------------------------------------------------------------------------
-
-declare -A part_limits=([1]=240 [2]=420 [3]=240 [4]=180 [5]=420 [column]=1500)     # seconds
-
-# Prints the commands of a part, one per line, without ./run.
-list_commands()
-{
-    case $1 in
-    1) printf '%s\n' doctor "test ^first_start$" \
-        "test ^test_(streams|ops|amp_ops|transformer_ops|loader)_cuda$" ;;
-    2) echo sanitize ;;
-    3) echo "test ^test_(step|step_amp|gpt_step|model|replicas)_cuda$|^steps_alike$|^twice_" ;;
-    4) printf '%s\n' "test ^recorded_" "test ^gloo_2_ranks$" "test ^gloo_2_sync_bn$" "test ^(devices|nccl)_" ;;
-    # PyTorch's compile modes take minutes, so they are left out; each job has a command of its own.
-    5) printf 'bench --only ^%s$ --modes eager,channels_last,graph\n' resnet{18,50}_{tf32,fp16}
-       printf '%s\n' "test ^(kernels_of_a_step|statistics_kernel)$" ;;
-    column) printf '%s\n' doctor test sanitize ;;
-    esac
-}
-
-print_plan()
-{
-    local part total=0
-    for part; do
-        echo "part $part, at most ${part_limits[$part]} s"
-        list_commands "$part" | sed 's,^,    ./run ,'
-        total=$((total + part_limits[$part]))
-    done
-    echo "in all at most $(((total + 59) / 60)) minutes"
-}
-
-# ends_of FILE HEAD TAIL: its first and last lines, indented.
-ends_of()
-{
-    awk -v head="$2" -v tail="$3" '{ line[NR] = substr($0, 1, 400) }
-        END {
-            for (i = 1; i <= NR; i++)
-                if (i <= head || i > NR - tail) print "    | " line[i]
-                else if (i == head + 1) print "    : " NR - head - tail " lines"
-        }' "$1"
-}
+# --- report ---------------------------------------------------------------------------------------------------------
 
 # Describes this machine and its GPUs.
 print_machine()
@@ -486,94 +446,27 @@ print_machine()
     date -u +'%FT%TZ'
     cat "$here/about"
     echo "machine: $(uname -srm), $(sed -n 's/^PRETTY_NAME=//p' /etc/os-release), $(nproc) cores"
-    env | grep -E '^(CUDA|NCCL|DDP|NVIDIA|OMP|LD_LIBRARY_PATH)' | grep -v TOKEN | sort
-    echo "gpu: $(nvidia-smi --format=csv,noheader --query-gpu=name,driver_version | sort | uniq -c | sed 's/^ *1 //' |
-        paste -sd';')"
+    env | grep -E '^(CUDA|NCCL|DDP|OMP)_' | grep -v TOKEN | sort
     nvidia-smi
     nvidia-smi --format=csv --query-gpu=index,name,driver_version,memory.total,memory.used,compute_cap,ecc.mode.current
     nvidia-smi topo -m
     df -h /dev/shm
 }
 
-# first_command PART SECONDS WORDS...: runs one command of a part, and adds its output to the report.
-first_command()
+cmd_report()
 {
-    local part=$1 limit=$2 status verdict begin=$SECONDS log folder name
-    shift 2
-    log=$scratch/output folder=$scratch/$part.$1.$SECONDS
-    say "part $part: ./run $* (at most $limit s)"
-    DDP_RESULTS=$folder timeout -k 10 "$limit" "$here/run" "$@" >"$log" 2>&1 </dev/null
-    status=$?
-    case $status in
-    0) verdict=ok ;;
-    77) verdict=skipped ;;
-    124 | 137) verdict="stopped after $limit s" failures=$((failures + 1)) ;;
-    *) verdict=FAILED failures=$((failures + 1)) ;;
-    esac
-    printf '%-22s exit status %3d, %4d s: part %s: ./run %s\n' "$verdict" $status $((SECONDS - begin)) "$part" "$*" |
-        tee -a "$scratch/summary"
-    {
-        printf '\n=== part %s: ./run %s: %s, exit status %d, %d s\n' "$part" "$*" "$verdict" $status \
-            $((SECONDS - begin))
-        ends_of "$log" 60 100
-        for log in "$folder"/*/logs/*.log; do
-            [ -f "$log" ] || continue
-            name=$(basename "$log" .log)
-            # A test that was stopped has no line in the table.
-            grep -qsE "^$name +(pass|skipped) " "$folder"/*/table.txt || { echo "--- $name"; ends_of "$log" 30 60; }
-        done
-        cat "$folder"/gpu-bench/table.md 2>/dev/null
-    } >>"$report"
-    sed -nE 's/^([a-z0-9_]+) +(pass|FAIL|skipped) .*/result: \1 \2/p' "$folder"/*/table.txt 2>/dev/null \
-        >>"$scratch/results"
-}
-
-cmd_first()
-{
-    local report='' part rest line words plan='' parts=() failures=0
-    while [ $# -gt 0 ]; do
-        case $1 in
-        -o) [ -n "${2:-}" ] || die_usage "first: -o needs a path"; report=$2; shift ;;
-        --limit)
-            [[ ${2:-} =~ ^[1-9][0-9]*$ ]] || die_usage "first: --limit needs seconds"
-            for part in "${!part_limits[@]}"; do part_limits[$part]=$2; done
-            shift
-            ;;
-        --plan) plan=yes ;;
-        *) [ -n "${part_limits[$1]:-}" ] || die_usage "first: there is no part '$1'" "parts are 1 to 5, and column"
-           parts+=("$1") ;;
-        esac
-        shift
+    local report=${2:-$here/results/report.txt} what status=0
+    [[ $# = 0 || $1 = -o && $# = 2 ]] || die_usage "report: takes -o FILE, or nothing"
+    need_libraries
+    find_no_gpu
+    [ -z "$no_gpu" ] || exit 77
+    mkdir -p "$(dirname "$report")" && : >"$report" || die "$report cannot be written" "report -o FILE"
+    for what in print_machine cmd_doctor cmd_test cmd_sanitize; do
+        ($what) 2>&1 | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
     done
-    [ ${#parts[@]} -gt 0 ] || parts=(1 2 3 4 5)
-    print_plan "${parts[@]}"
-    [ -z "$plan" ] || return 0
-    report=$(realpath -m "${report:-${DDP_RESULTS:-$here/results}/report.txt}")
-    mkdir -p "$(dirname "$report")" && : >"$report" || die "$report cannot be written" "first -o FILE"
-    scratch=$(mktemp -d)
-    trap 'rm -rf "$scratch"' EXIT
-    { echo "ddp.c on a GPU: a report of ./run first ${parts[*]}"; print_machine; } >"$report" 2>&1
-    set_path
-    [ -n "$missing" ] || LD_LIBRARY_PATH=$path gpu_is_usable || {
-        say "${red}ddp: our programs see no GPU here$plain"
-        hint "nvidia-smi, CUDA_VISIBLE_DEVICES; ./run doctor"
-        exit 77
-    }
-    for part in "${parts[@]}"; do
-        rest=$((SECONDS + part_limits[$part]))
-        while read -r line; do
-            read -ra words <<<"$line"
-            if [ $SECONDS -lt $rest ]; then
-                first_command "$part" $((rest - SECONDS)) "${words[@]}"
-            else
-                echo "no time left for part $part: ./run $line" | tee -a "$scratch/summary"
-                failures=$((failures + 1))
-            fi
-        done < <(list_commands "$part")
-    done
-    { printf '\n=== results and summary\n'; cat "$scratch"/{results,summary}; } >>"$report"
     say "report: $report"
-    [ $failures = 0 ]
+    return $status
 }
 
 # --- the rest -----------------------------------------------------------------------------------------------------
@@ -598,7 +491,7 @@ cmd_exec() { [ $# -gt 0 ] || die_usage "exec: what?"; need_libraries; exec "$@";
 what=${1:-help}
 [ $# = 0 ] || shift
 case $what in
-first | doctor | test | sanitize | bench | exec | check) "cmd_$what" "$@" ;;
+report | doctor | test | sanitize | bench | exec | check) "cmd_$what" "$@" ;;
 help | -h | --help) usage ;;
 *) die_usage "there is no command '$what'" ;;
 esac
