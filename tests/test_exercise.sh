@@ -20,25 +20,35 @@ for file in task.md change.patch check.sh; do
     check "each exercise has $file" each_has $file
 done
 
-# README.md lists the exercises that their step's page gives away: it shows a quarter of the solution's lines or more.
-given_away()
+# A page that shows a quarter of an exercise's solution or more, in a quote or in its diff, says "Stop. Do 03-1 now."
+# before the first of these lines. Of several pages, the first does: later ones are read after the exercise.
+solution_lines()
 {
-    local folder lines step
+    if [ -f "$1/solution.patch" ]; then
+        sed -n 's/^+ *\(.\{19,\}\)/\1/p' "$1/solution.patch"
+    else
+        sed -n 's/^- *\(.\{19,\}\)/\1/p' "$1/change.patch" | grep -v '^-- '
+    fi | sort -u
+}
+shown_without_stop()
+{
+    local folder page step id shown
     for folder in "$SRC"/exercises/0*/; do
-        if [ -f "$folder/solution.patch" ]; then
-            sed -n 's/^+ *\(.\{19,\}\)/\1/p' "$folder/solution.patch"
-        else
-            sed -n 's/^- *\(.\{19,\}\)/\1/p' "$folder/change.patch" | grep -v '^-- '
-        fi | sort -u >lines
-        lines=$(wc -l <lines)
-        step=$(sed -n 's/^- step: *//p' "$folder/task.md")
-        [ "$lines" = 0 ] ||
-            [ "$(grep -oFf lines "$SRC/$step/README.md" | sort -u | wc -l)" -lt $(((lines + 3) / 4)) ] ||
-            basename "$folder" | cut -d_ -f1
+        solution_lines "$folder" >lines
+        step=$(sed -n 's/^- step: *//p' "$folder/task.md") id=$(basename "$folder" | cut -d_ -f1)
+        [ -s lines ] || continue
+        for page in "$SRC"/0[1-7]_*/README.md; do
+            [[ ! ${page#"$SRC/"} < $step ]] || continue
+            shown=$(grep -oFf lines "$page" | sort -u | wc -l)
+            [ "$shown" -ge $((($(wc -l <lines) + 3) / 4)) ] || continue
+            grep -nFf lines "$page" | head -1 | cut -d: -f1 >first
+            head -"$(cat first)" "$page" | grep "^\*\*Stop\. Do [^.]* now\.\*\*" | grep -qw -- "$id" ||
+                echo "${page#"$SRC/"}:$(cat first): the answer to $id, without a line 'Stop. Do $id now.' before it"
+            break
+        done
     done
 }
-check "the exercises that a page gives away" diff <(given_away) <(tr '\n' ' ' <../exercises/README.md |
-    sed 's/.*own page give away \([^,]*,.*\), and the diffs.*/\1/' | grep -o '[0-9]*-[0-9]*')
+check "a page says Stop before it shows an answer" diff <(shown_without_stop) /dev/null
 
 # --- usage errors: exit 2, and nothing is done ----------------------------------------------------------------
 
