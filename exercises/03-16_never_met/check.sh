@@ -1,0 +1,38 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# Two and three ranks must learn what one process learns: with SGD, which hides the mistake, and with AdamW. A run in
+# two pieces must take the steps of an undisturbed one. And no message more is sent than in the finished step.
+# fails with: 2 ranks learn what one process learns with adamw
+build
+# learns N OPTIM OPTION...: claims that N ranks have the losses of one process with all their images
+learns()
+{
+    local n=$1 optim=$2 same=(--train-samples 288 --seed 5 --optim "$2" "${@:3}") rank
+    [ -s one.$optim.0.jsonl ] || one one.$optim "${same[@]}" -b 48
+    values one.$optim.0.jsonl step loss >one
+    rm -f $optim.$n.?.losses
+    learner $optim.$n $n "${same[@]}" -b $((48 / n))
+    for ((rank = 0; rank < n; rank++)); do values $optim.$n.$rank.jsonl step loss >$optim.$n.$rank.losses; done
+    mean $optim.$n.?.losses >found
+    why="AdamW divides each gradient by its own size. Is the mean of the ranks' steps the step of the mean gradient?"
+    beside "$n ranks learn what one process learns with $optim" 1e-3 step "one process" one "$n ranks" found
+}
+learns 2 sgd --lr 0.02
+learns 2 adamw --lr 0.004
+learns 3 adamw --lr 0.004
+
+# Rank 0's momentum is saved: it must be that of all ranks.
+for optim in sgd adamw; do
+    same=(--train-samples 96 --epochs 2 --optim "$optim" --lr 0.004 --seed 5)
+    learner whole 2 "${same[@]}" --trace whole.json
+    rm -f net.st
+    learner early 2 "${same[@]}" --max-steps 7 --save net.st
+    learner late 2 "${same[@]}" --resume net.st
+    why="After a restart all ranks have the momentum of rank 0, because a checkpoint holds only one. So all must have
+the same before, too: that of the averaged gradients."
+    equal "a run that is resumed ends with the same weights ($optim)" "$(value whole.0.jsonl end weight_hash)" \
+        "$(value late.0.jsonl end weight_hash)"
+done
+finished right 2 "${same[@]}" --bucket-mb 0 --trace right.json
+why="The average of the gradients is enough, in one message for each step."
+equal "the ranks send as many messages as the finished step" "$(grep -c '"all_reduce ' right.json)" \
+    "$(grep -c '"all_reduce ' whole.json)"
