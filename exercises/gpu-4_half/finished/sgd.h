@@ -1,0 +1,2 @@
+#pragma once
+void sgd_update(int count, float *weights, const float *gradient, float *momentum);
