@@ -42,6 +42,9 @@ sub learn_options
             $known{"--$2"} = 1;
         }
     }
+    for (map { slurp($_) } glob('exercises/*/change.patch')) {         # options of the learner's program only
+        $known{"--$1"} = 1 while /^\+ +\{ "([\w-]+)", /mg;
+    }
     my $refused = slurp('common/base/args.c');
     $known{"--$1"} = 1 while $refused =~ /^ +\{ "([\w-]+)", "[^"]*" \},$/mg;
     for (map { slurp($_) } grep { -f } 'ddp', glob('tools/* tools/*/* tests/faults.sh exercises/*.sh')) {
