@@ -34,6 +34,10 @@ if type -P python3 >/dev/null; then
     check "docs/results.md has the bars of docs/benchmarks.md" \
         env -C "$SRC" PYTHONDONTWRITEBYTECODE=1 python3 "$TMP/bars.py"
 fi
+if type -P python3 >/dev/null; then
+    check "docs/beyond.md has the numbers that its command prints" diff <(python3 "$SRC/docs/beyond.py") \
+        <(sed -n '/<!-- beyond:begin -->/,/<!-- beyond:end -->/{/<!--/!p}' "$SRC/docs/beyond.md")
+fi
 [ "$failed" = 0 ] || test_done          # the rest would only repeat the complaints
 
 tree=$TMP/tree
