@@ -1,4 +1,7 @@
-// If SPY is set, prints each step that the learner's program reports.
+// If SPY is set, prints each step that the learner's program reports, and each key of replay_run that
+// is used for two kinds of batches.
+#include "data.h"
+#include "device.h"
 #include "log.h"
 #include "wrap.h"
 
@@ -11,4 +14,25 @@ void __wrap_log_step(Log *log, const LogStep *step)
     if (getenv("SPY"))
         fprintf(stderr, "spy: epoch %d, step %d\n", step->epoch, (int)step->step);
     __real_log_step(log, step);
+}
+
+static const Batch *batch;
+
+WRAPPED(loader_next);
+const Batch *__wrap_loader_next(Loader *loader) { return batch = __real_loader_next(loader); }
+
+WRAPPED(replay_run);
+void __wrap_replay_run(Replay *replay, int key, void (*step)(void *), void *arg)
+{
+    static const void *inputs[LOADER_SLOTS + 1];
+    static int rows[LOADER_SLOTS + 1];
+    bool known = key >= 0 && key <= LOADER_SLOTS;
+    if (getenv("SPY") && known && inputs[key] &&
+        (rows[key] != batch->rows || (batch->full && inputs[key] != batch->inputs)))
+        fprintf(stderr, "key: a batch of %d images has the key of one of %d\n", batch->rows, rows[key]);
+    if (known && batch) {
+        inputs[key] = batch->inputs;
+        rows[key] = batch->rows;
+    }
+    __real_replay_run(replay, key, step, arg);
 }
