@@ -1,9 +1,10 @@
-// Linked into the learner's program: during its third step, rank 1 gets a SIGINT.
+// Linked into the learner's program: if SIGNAL is set, rank 1 gets a SIGINT during its third step.
 #include "comm.h"
 #include "ops.h"
 #include "wrap.h"
 
 #include <signal.h>
+#include <stdlib.h>
 
 static int rank = -1, steps;
 
@@ -19,6 +20,6 @@ void __wrap_sgd_update(Ops *ops, size_t count, size_t grad_count, float *params,
                        float *velocity, const Scalars *scalars)
 {
     __real_sgd_update(ops, count, grad_count, params, grads, velocity, scalars);
-    if (++steps == 3 && rank == 1)
+    if (++steps == 3 && rank == 1 && getenv("SIGNAL"))
         raise(SIGINT);
 }

@@ -4,7 +4,7 @@
 # fails with: both ranks stop after the same step
 build --with check.c --wrap comm_all_reduce --wrap sgd_update
 same=(--timeout 4)
-try_learner two 2 "${same[@]}" --save stopped.st
+SIGNAL=1 try_learner two 2 "${same[@]}" --save stopped.st
 for rank in 0 1; do values two.$rank.jsonl step step | wc -l >steps.$rank; done
 why="Rank 0 waits for gradients that rank 1 will never send."
 [ "$status" != 1 ] || wrong "both ranks stop after the same step" < <(
@@ -21,3 +21,8 @@ finished whole 2 "${same[@]}"
 why="A flag among the gradients must not change the weights."
 equal "the resumed run ends with the weights of an uninterrupted one" "$(value whole.0.jsonl end weight_hash)" \
     "$(value rest.0.jsonl end weight_hash)"
+
+learner calm 2 "${same[@]}" --trace calm.json
+finished whole 2 "${same[@]}" --trace whole.json
+why="The gradients have room for a flag: MODEL_SPARE floats after them."
+equal "no message is added" "$(grep -c '"call":' whole.json) calls" "$(grep -c '"call":' calm.json) calls"

@@ -23,14 +23,16 @@ values scaled.0.jsonl step loss >scaled
 why="If the norm included the scale, the limit would have to include it too."
 beside "the loss scale does not change the losses" 1e-6 step "no scale" plain "scale 4096" scaled
 
-try_learner two 2 "${same[@]}" --amp fp16 --timeout 5
-finished both 2 "${same[@]}" --amp fp16
-norms both.0.jsonl >expected
-for rank in 0 1; do norms two.$rank.jsonl >found.$rank; done
-why="Each rank's own gradients differ. Only the average is the same on all ranks."
-beside "two ranks compute the norm of their averaged gradients" 1e-3 step \
-    expected expected "rank 0" found.0 "rank 1" found.1
-beside "and so does rank 1" 1e-3 step expected expected "rank 1" found.1
-why="The ranks started with the same weights, so they must have clipped differently."
-[ "$status" = 0 ] || wrong "two ranks keep the same weights" < <(last_lines two)
-passed "two ranks keep the same weights"
+for mode in fp16 off; do
+    try_learner two.$mode 2 "${same[@]}" --amp $mode --timeout 5
+    finished both.$mode 2 "${same[@]}" --amp $mode
+    norms both.$mode.0.jsonl >expected
+    for rank in 0 1; do norms two.$mode.$rank.jsonl >found.$rank; done
+    why="Each rank's own gradients differ. Only the average is the same on all ranks."
+    beside "two ranks compute the norm of their averaged gradients (--amp $mode)" 1e-3 step \
+        expected expected "rank 0" found.0 "rank 1" found.1
+    beside "and so does rank 1" 1e-3 step expected expected "rank 1" found.1
+    why="The ranks started with the same weights, so they must have clipped differently."
+    [ "$status" = 0 ] || wrong "two ranks keep the same weights" < <(last_lines two.$mode)
+    passed "two ranks keep the same weights"
+done
