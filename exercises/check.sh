@@ -249,7 +249,7 @@ link_program()
         [ "$step" != none ] || directory=$build/exercises/gpu
         line=$(cat "$directory/CMakeFiles/${program}_cpu.dir/link.txt")
     fi
-    line=$(sed -e 's/ [^ ]*\.dir\/[^ ]*\.o\b//g' -e 's/ -o [^ ]* / @@ /' <<<"$line")
+    line=$(sed -e 's/ [^ ]*\.dir\/[^ ]*\.o\b"\?//g' -e 's/ -o [^ ]* / @@ /' <<<"$line")
     [[ $line == *" @@ "* ]] || fail_check "the build folder $build has no command that links $program"
     words=$(printf ' %q' "$@" -o "$out")
     (cd "$directory" && eval "${line/ @@ /"$words" }") >&2
