@@ -598,8 +598,9 @@ static void read_configs(Args *args, int argc, char **argv)
 
 void args_parse(Args *args, int argc, char **argv)
 {
-    for (int fd = 0; 0 <= fd && fd <= STDERR_FILENO;)   // a closed one would be our first file's
-        fd = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // a closed one would be our first file's
+        if (fcntl(fd, F_GETFD) < 0)
+            open("/dev/null", O_RDWR);
     args->program = argc > 0 ? argv[0] : NULL;
     if (!args->operands)
         args_add(args, ARGS_ROWS(
