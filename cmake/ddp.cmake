@@ -146,7 +146,7 @@ function(ddp_objects target rooms)
 
     # Only what the CPU computes with many numbers is compiled for this very machine, or for DDP_MARCH.
     set(numbers ${sources})
-    list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|ops_cpu|attention_cpu|gloo_reduce)\\.c$")
+    list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|attention_cpu|pool_cpu|gloo_reduce)\\.c$")
     set(options -march=${DDP_MARCH} -ffp-contract=fast -fno-math-errno
         # It says when a loop could not be vectorized, and clang 19 when the processor has AVX10.
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed;-Wno-unknown-warning-option;-Wno-invalid-feature-combination>")

@@ -482,7 +482,7 @@ static void normalisation(void)
         { "norm", { flowing(3, 16, 5, 3), false, false } },
         { "norm, relu", { flowing(2, 32, 3, 3), false, true } },
         { "norm, add, relu", { flowing(6, 32, 3, 4), true, true } },
-        { "norm, two gradients", { flowing(5, 16, 3, 4), true, true }, true },
+        { "norm, two gradients", { flowing(5, 16, 9, 11), true, true }, true },
         { "norm of rows", { flowing(9, 48, 1, 1), false, true }, true },
         { "norm, odd channels", { arriving(4, 5, 3, 3), false, true } },
         { "norm at 1000", { flowing(4, 16, 5, 5), false, false }, false, 1000 },

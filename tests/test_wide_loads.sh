@@ -6,9 +6,8 @@
 nvcc=$(sed -n 's/^CMAKE_CUDA_COMPILER:[A-Z]*=//p' "${BUILD%/*}/CMakeCache.txt")
 [ -x "$nvcc" ] || { echo "skipped: no CUDA compiler"; exit 77; }
 
-for file in "$SRC"/common/ops/*.c; do
-    name=$(basename "$file" .c)
-    "$nvcc" -w --ptx -arch=compute_80 -std=c++17 -O2 -I "$SRC/common" -o "$name.ptx" "${BUILD%/*}/ops/$name.cu"
+for file in "${BUILD%/*}"/ops/*.cu "$SRC"/common/cuda/kernels_*.cu; do
+    "$nvcc" -w --ptx -arch=compute_80 -std=c++17 -O2 -I "$SRC/common" -o "$(basename "$file" .cu).ptx" "$file"
 done
 
 # narrow: prints each kernel that does not load 16 bytes at a time (columns_loop<..., 1> is for other rows), or uses

@@ -6,7 +6,7 @@
 //
 //   queued 7 | copy | call | call |         event_record: (this stream, 7)
 //   done   4          ^ running             stream_wait, event_sync: until 7 are done
-#include "device.h"
+#include "cpu/device_cpu.h"
 #include "alive.h"
 #include "check.h"
 #include "threads.h"
@@ -234,6 +234,8 @@ Stream *stream_new(Device *device, const char *name)
     snprintf(stream->name, sizeof stream->name, "%s", name);
     return stream;
 }
+
+bool stream_has_team(const Stream *stream) { return stream == &stream->device->compute; }
 
 // Waits for the next task. NULL: the stream is being freed. The caller holds the lock.
 static Task *task_take(Stream *stream)

@@ -1,5 +1,6 @@
 // loops_cpu.c - divides the parts of loops_cpu.h among threads.
 #include "cpu/loops_cpu.h"
+#include "cpu/device_cpu.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -21,11 +22,13 @@ typedef struct Loop {
     } end;
     Matrix m;               // rows and items: `rows` of them
     Stream *stream;
+    bool team;              // several threads work on it
     _Alignas(16) char job[JOB_BYTES];
 } Loop;
 
 static void enqueue(Loop loop, void (*task)(void *arg), const void *job, size_t bytes)
 {
+    loop.team = loop.m.rows * loop.m.columns >= FEW && stream_has_team(loop.stream);
     memcpy(loop.job, job, bytes);
     stream_enqueue(loop.stream, task, &loop, sizeof loop);
 }
@@ -40,7 +43,7 @@ static void cells_task(void *arg)
     const Loop *loop = arg;
     const Matrix *m = &loop->m;
     size_t packs = m->rows * (m->columns / m->block) * packs_of(m->block);
-#pragma omp parallel if (m->rows * m->columns >= FEW)
+#pragma omp parallel if (loop->team)
     {
         int me = omp_get_thread_num();
         loop->part.cells(loop->job, m, share(packs, me), share(packs, me + 1));
@@ -55,7 +58,7 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
 static void items_task(void *arg)
 {
     const Loop *loop = arg;
-#pragma omp parallel if (loop->m.rows * loop->m.columns >= FEW)
+#pragma omp parallel if (loop->team)
     {
         int me = omp_get_thread_num();
         loop->part.items(loop->job, share(loop->m.rows, me), share(loop->m.rows, me + 1));
@@ -86,7 +89,7 @@ static void columns_task(void *arg)
     size_t room = 2 * packs_of(m->block) * sizeof(Pack), each = room + width * sizeof(double);
     char *memory = stream_scratch(loop->stream, pieces * each);
     double *totals = (double *)(memory + room);         // of the first piece, then of all
-#pragma omp parallel for schedule(static) if (m->rows * m->columns >= FEW)
+#pragma omp parallel for schedule(static) if (loop->team)
     for (size_t p = 0; p < pieces; p++) {
         char *own = memory + p * each;
         size_t row = m->rows * p / pieces, last = m->rows * (p + 1) / pieces;
@@ -114,7 +117,7 @@ static void totals_task(void *arg)
     const Loop *loop = arg;
     size_t count = loop->m.rows, pieces = least(count, MOST_PIECES);
     double parts[MOST_PIECES][MOST_TOTALS] = { { 0 } }, totals[MOST_TOTALS] = { 0 };
-#pragma omp parallel for schedule(static) if (count * loop->m.columns >= FEW)
+#pragma omp parallel for schedule(static) if (loop->team)
     for (size_t p = 0; p < pieces; p++)
         loop->part.totals(loop->job, count * p / pieces, count * (p + 1) / pieces, parts[p]);
     for (size_t p = 0; p < pieces; p++)

@@ -56,6 +56,8 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
             CELLS_LOOP(fn, TYPE, LANES)                                                         \
         else if (m->block == LANES / 2)                                                         \
             CELLS_LOOP(fn, TYPE, LANES / 2)                                                     \
+        else if (m->block == 1)                                                                 \
+            CELLS_LOOP(fn, TYPE, 1)                                                             \
         else                                                                                    \
             CELLS_LOOP(fn, TYPE, m->block)                                                      \
     }

@@ -83,7 +83,7 @@ void lane_need_scratch(Lane *lane, size_t bytes);
 void ops_fork(Ops *ops);
 void conv_plans_free(Ops *ops);
 
-// --- our own kernels: kernels_*.cu has these and most operations of ops.h ------------------------
+// --- our own kernels: kernels_*.cu ---------------------------------------------------------------
 
 // cudaSuccess if this program contains code for the current device.
 cudaError_t kernels_present(void);

@@ -191,3 +191,40 @@ INLINE void store_exact_at(Type type, void *to, At at, const Pack *pack)
 #endif
     store_at(type, to, at, pack);
 }
+
+// The same for whole numbers from 0 to 255, a byte each.
+INLINE void load_bytes(const uint8_t *from, At at, Pack *pack)
+{
+    if (at.count == LANES) {
+#ifdef ON_GPU
+        uint2 all = *(const uint2 *)(from + at.i);
+        FOR_LANES(k)
+            pack->v[k] = (k < 4 ? all.x : all.y) >> 8 * (k % 4) & 255;
+#else
+        FOR_LANES(k)
+            pack->v[k] = from[at.i + k];
+#endif
+        return;
+    }
+    for (int k = 0; k < LANES; k++)
+        pack->v[k] = k < at.count ? from[at.i + k] : 0;
+}
+
+INLINE void store_bytes(uint8_t *to, At at, const Pack *pack)
+{
+    if (at.count == LANES) {
+#ifdef ON_GPU
+        uint2 all = { 0, 0 };
+        FOR_LANES(k)
+            (k < 4 ? all.x : all.y) |= (unsigned)pack->v[k] << 8 * (k % 4);
+        *(uint2 *)(to + at.i) = all;
+#else
+        FOR_LANES(k)
+            to[at.i + k] = (uint8_t)pack->v[k];
+#endif
+        return;
+    }
+    for (int k = 0; k < LANES; k++)
+        if (k < at.count)
+            to[at.i + k] = (uint8_t)pack->v[k];
+}

@@ -1,4 +1,4 @@
-// gloo_reduce.c - sums, compiled for this machine's processor as cpu/ops_cpu.c is.
+// gloo_reduce.c - sums, compiled for this machine's processor as common/ops/ is.
 #include "comm/gloo/gloo_reduce.h"
 #include "ops/numbers.h"
 

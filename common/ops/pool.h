@@ -1,0 +1,45 @@
+// pool.h - the places of a pooling, for ops/pool.c and the gradient of max pooling. That gradient has
+// two versions. On a GPU each pixel gathers from the windows that it is in, so that no two threads add
+// to one number. On a CPU each window scatters to its pixels, which takes a fifth of the time.
+#pragma once
+#include "ops/loops.h"
+
+typedef struct PoolJob {
+    PoolSpec s;
+    Shape out;
+    const void *x, *dy1, *dy2;
+    void *y, *dx;
+    uint8_t *index;
+} PoolJob;
+
+// A pack's plane (a block of channels of an image), its pixel, and its place in the pixel's block.
+typedef struct Place {
+    size_t plane;
+    int h, w, channel;
+} Place;
+
+INLINE Place place_of(const Shape *s, At at)
+{
+    unsigned i = (unsigned)at.i, block = s->block, pixel = i / block;
+    unsigned row = pixel / s->w, plane = row / s->h;
+    Place p = { plane, (int)(row - plane * s->h), (int)(pixel - row * s->w),
+                (int)(i - pixel * block) };
+    return p;
+}
+
+// The same pack of another pixel, or of another activation with as many planes.
+INLINE At pixel_at(const Shape *s, const Place *p, int h, int w, At at)
+{
+    at.i = ((p->plane * s->h + h) * s->w + w) * s->block + p->channel;
+    return at;
+}
+
+// place_of computes with 32 bits, which is faster.
+static inline Matrix planes_of(Shape s)
+{
+    Matrix m = { s.type, (size_t)s.n * s.h * s.w, (size_t)s.c, (size_t)s.block,
+                 (size_t)s.h * s.w };
+    CHECK(shape_count(s) <= UINT32_MAX, "a smaller batch (-b) needs less",
+          "pooling of (%d, %d, %d, %d): more than 2^32 numbers", s.n, s.c, s.h, s.w);
+    return m;
+}
