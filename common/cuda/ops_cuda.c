@@ -1,5 +1,4 @@
-// ops_cuda.c - one GPU's libraries and scratch memory, for ops.h. The operations are in conv_cuda.c
-// and, with their kernels, in kernels_*.cu.
+// ops_cuda.c - one GPU's libraries and scratch memory, for ops.h. The operations are in ops/.
 #include "alive.h"
 #include "cuda/cuda_internal.h"
 
