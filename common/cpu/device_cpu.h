@@ -2,6 +2,6 @@
 #pragma once
 #include "device.h"
 
-// May several threads work on this stream's loops? OpenMP's threads belong to the compute stream: in
-// a worker of the loader they would be more threads than cores.
+// May several threads work on this stream's loops? OpenMP's threads belong to the compute stream:
+// in a worker of the loader they would be more threads than cores.
 bool stream_has_team(const Stream *stream);

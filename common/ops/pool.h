@@ -1,5 +1,5 @@
-// pool.h - the places of a pooling, for ops/pool.c and the gradient of max pooling. That gradient has
-// two versions. On a GPU each pixel gathers from the windows that it is in, so that no two threads add
+// pool.h - the places of a pooling, for ops/pool.c and the gradient of max pooling, which has two
+// versions. On a GPU each pixel gathers from the windows that it is in, so that no two threads add
 // to one number. On a CPU each window scatters to its pixels, which takes a fifth of the time.
 #pragma once
 #include "ops/loops.h"
