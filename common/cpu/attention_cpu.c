@@ -172,39 +172,35 @@ static void head_backward(const Attention *a, const Head *own, const void *qkv, 
     multiply(a, own, D_KEYS, own->factor, q, head_in(a, dqkv, head, 1));
 }
 
-// Where an emulated attention begins its f32 copies; else NULL.
-static float *wide(const Attention *a)
-{
-    return a->type != a->spec.qkv.type ? a->ops->wide : NULL;
-}
-
 void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void *y)
 {
     size_t count = shape_count(a->spec.qkv);
-    float *next = wide(a);
-    qkv = ops_widened(a->ops, a->type, count, qkv, &next);
-    void *to = next ? next : y;
+    const bool emulated = a->type != a->spec.qkv.type;
+    float *room = a->ops->wide;
+    qkv = ops_widened(a->ops, emulated, a->type, count, qkv, &room);
+    void *to = emulated ? room : y;
 #pragma omp parallel for schedule(static) num_threads(a->threads)
     for (int i = 0; i < a->samples * a->spec.heads; i++) {
         const Head *own = &a->heads[omp_get_thread_num()];
         head_forward(a, own, qkv, i, keys);
         multiply(a, own, VALUES, own->factor, head_in(a, qkv, i, 2), head_out(a, to, i));
     }
-    if (next)
-        values_narrow(a->ops, compute(a->ops), a->type, count / 3, next, 1, y);
+    if (emulated)
+        values_narrow(a->ops, compute(a->ops), a->type, count / 3, room, 1, y);
 }
 
 void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, const void *dy,
                         void *dqkv)
 {
     size_t count = shape_count(a->spec.qkv);
-    float *next = wide(a);
-    qkv = ops_widened(a->ops, a->type, count, qkv, &next);
-    dy = ops_widened(a->ops, a->type, count / 3, dy, &next);
-    void *to = next ? next : dqkv;
+    const bool emulated = a->type != a->spec.qkv.type;
+    float *room = a->ops->wide;
+    qkv = ops_widened(a->ops, emulated, a->type, count, qkv, &room);
+    dy = ops_widened(a->ops, emulated, a->type, count / 3, dy, &room);
+    void *to = emulated ? room : dqkv;
 #pragma omp parallel for schedule(static) num_threads(a->threads)
     for (int i = 0; i < a->samples * a->spec.heads; i++)
         head_backward(a, &a->heads[omp_get_thread_num()], qkv, dy, i, keys, to);
-    if (next)
-        values_narrow(a->ops, compute(a->ops), a->type, count, next, 1, dqkv);
+    if (emulated)
+        values_narrow(a->ops, compute(a->ops), a->type, count, room, 1, dqkv);
 }

@@ -305,40 +305,42 @@ static const void *rounded_gradient(const Conv *c, const void *dy)
     return c->short_dy;
 }
 
-// Where an emulated convolution begins its f32 copies; else NULL.
-static float *wide(const Conv *c) { return c->emulates ? c->ops->wide : NULL; }
+static const void *widened(const Conv *c, size_t count, const void *values, float **room)
+{
+    return ops_widened(c->ops, c->emulates, c->type, count, values, room);
+}
 
 void conv_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
 {
-    float *next = wide(c);
-    x = ops_widened(c->ops, c->type, shape_count(c->spec.x), x, &next);
-    w = expanded(c, ops_widened(c->ops, c->type, conv_live_count(c), w, &next));
-    void *to = next ? next : y;
+    float *room = c->ops->wide;
+    x = widened(c, shape_count(c->spec.x), x, &room);
+    w = expanded(c, widened(c, conv_live_count(c), w, &room));
+    void *to = c->emulates ? room : y;
     dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, to, (void *)bias });
-    if (next)
-        values_narrow(c->ops, compute(c->ops), c->output.type, shape_count(c->y), next, 1, y);
+    if (c->emulates)
+        values_narrow(c->ops, compute(c->ops), c->output.type, shape_count(c->y), room, 1, y);
 }
 
 void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
 {
-    float *next = wide(c);
-    dy = ops_widened(c->ops, c->type, shape_count(c->y), rounded_gradient(c, dy), &next);
-    w = expanded(c, ops_widened(c->ops, c->type, conv_live_count(c), w, &next));
-    void *to = next ? next : dx;
+    float *room = c->ops->wide;
+    dy = widened(c, shape_count(c->y), rounded_gradient(c, dy), &room);
+    w = expanded(c, widened(c, conv_live_count(c), w, &room));
+    void *to = c->emulates ? room : dx;
     if (c->w_for_data.primitive) {
         dnn_run(&c->w_for_data, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
         w = c->ops->scratch;
     }
     dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, to });
-    if (next)
-        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->spec.x), next, 1, dx);
+    if (c->emulates)
+        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->spec.x), room, 1, dx);
 }
 
 void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
 {
-    float *next = wide(c);
-    x = ops_widened(c->ops, c->type, shape_count(c->spec.x), x, &next);
-    dy = ops_widened(c->ops, c->type, shape_count(c->y), rounded_gradient(c, dy), &next);
+    float *room = c->ops->wide;
+    x = widened(c, shape_count(c->spec.x), x, &room);
+    dy = widened(c, shape_count(c->y), rounded_gradient(c, dy), &room);
     bool expands = c->dense && !dense_is_matrix(c->dense);
     float *scratch = c->ops->scratch;
     if (c->dy_to_planes.primitive) {

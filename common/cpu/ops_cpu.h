@@ -24,15 +24,15 @@ static inline Stream *compute(const Ops *ops) { return device_stream(ops->device
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
-// Returns the values; or if *wide is not NULL, an f32 copy of them there, and *wide moves past it.
-// *wide is ops->wide in an emulated operation, else NULL.
-static inline const void *ops_widened(Ops *ops, Type type, size_t count, const void *values,
-                                      float **wide)
+// Returns the values, or if the operation is emulated, an f32 copy of them. It is made at *room, a
+// place in ops->wide that moves past the copy.
+static inline const void *ops_widened(Ops *ops, bool emulated, Type type, size_t count,
+                                      const void *values, float **room)
 {
-    float *copy = *wide;
-    if (!copy)
+    float *copy = *room;
+    if (!emulated)
         return values;
     values_widen(ops, compute(ops), type, count, values, copy);
-    *wide += count;
+    *room += count;
     return copy;
 }
