@@ -21,7 +21,7 @@ void data_options(Args *args, DataConfig *config);
 
 // A random crop moves an image by up to `padding` pixels each way and fills with black; a flip
 // mirrors it. Both depend only on seed, epoch and the sample's id, not on its batch or rank. In a
-// text, a crop moves all windows of an epoch by the same number of characters, less than a window.
+// text, a crop moves all windows of an epoch by the same number of bytes, less than a window.
 typedef struct Augment {
     bool crop, flip;
     int padding;

@@ -46,7 +46,7 @@ static inline Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int pad
     return j;
 }
 
-// The key of a row of text in an epoch (data.h); and the number of characters by which all windows
+// The key of a row of text in an epoch (data.h); and the number of bytes by which all windows
 // of that epoch are shifted, 0 .. block - 1.
 static inline Philox text_key(uint64_t seed, int64_t epoch, int32_t id)
 {

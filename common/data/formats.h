@@ -8,7 +8,7 @@ bool cifar10_read(Data *data, const char *dir, const char *hint, Error *err);
 bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err);
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err);
 bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err);
-// A text, in windows of `block` characters. words: a list of words, of which it takes the lines
+// A text, in windows of `block` bytes. words: a list of words, of which it takes the lines
 // that have only the letters a to z, in another order.
 bool text_read(Data *data, const char *path, int block, bool words, Error *err);
 
