@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static size_t most_memory = SIZE_MAX; // that one call of malloc may ask for
 
@@ -28,4 +30,13 @@ static void require(bool good)
 {
     if (!good)
         abort();
+}
+
+// A file in memory, and the path under which it can be opened.
+static inline int file_make(const void *bytes, size_t size, char path[64])
+{
+    int fd = memfd_create("input", MFD_CLOEXEC);
+    require(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+    snprintf(path, 64, "/proc/self/fd/%d", fd);
+    return fd;
 }

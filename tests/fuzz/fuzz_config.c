@@ -13,9 +13,6 @@ static _Noreturn void refuse(void) { longjmp(refused, 1); }
 #undef exit
 #undef fprintf
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 typedef struct Values {
     bool flag, one;
     int count;
@@ -30,9 +27,7 @@ static bool try_config(const char *text, size_t size, char out[16][PATH_MAX])
     Args args = { 0 };
     Values v = { 0 };
     char path[64];
-    int fd = memfd_create("config", MFD_CLOEXEC);
-    require(fd >= 0 && write(fd, text, size) == (ssize_t)size);
-    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    int fd = file_make(text, size, path);
     args_add(&args, ARGS_ROWS(
         { "flag", 'f', ARG_FLAG, &v.flag, NULL, "" },
         { "one", 0, ARG_BOOL, &v.one, "0|1", "" },

@@ -4,18 +4,6 @@
 #include "data/formats.h"
 #include "fuzz.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-// A file in memory, and the path under which it can be opened.
-static int file_make(const uint8_t *bytes, size_t size, char path[64])
-{
-    int fd = memfd_create("input", MFD_CLOEXEC);
-    require(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
-    snprintf(path, 64, "/proc/self/fd/%d", fd);
-    return fd;
-}
-
 static void idx_try(const char *images, const char *labels)
 {
     uint32_t crc[2];

@@ -1,0 +1,41 @@
+// fuzz_text.c - libFuzzer target: the input is a text; its first byte chooses a window, and whether the
+// text is a list of words. It must be refused, or each token that a window can have names its byte.
+#include "data/formats.h"
+#include "fuzz.h"
+
+#include <string.h>
+
+// shift: of windows in an epoch, at most. The last window's last label is read, too. text: where this
+// part begins, or NULL: the order is unknown.
+static void check_tokens(const Data *data, const Dataset *set, int shift, const uint8_t *text)
+{
+    unsigned byte;
+    require(set->count > 0 && strlen(data->vocabulary) == 2 * (size_t)set->classes);
+    for (int64_t i = 0; i <= (int64_t)set->count * set->per_row + shift; i++) {
+        require(set->inputs[i] < set->classes);
+        require(sscanf(data->vocabulary + 2 * set->inputs[i], "%2x", &byte) == 1);
+        require(text ? byte == text[i] : byte == '\n' || ('a' <= byte && byte <= 'z'));
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    if (size == 0)
+        return 0;
+    char path[64];
+    bool words = *bytes & 1;
+    int block = 1 + *bytes++ / 2, fd = file_make(bytes, --size, path);
+    Data data = { 0 };
+    Error err = { .text = "" };
+    most_memory = 16 * size + (1 << 20);
+    bool good = text_read(&data, path, block, words, &err);
+    most_memory = SIZE_MAX;
+    require(good || err.text[0]);
+    if (good) {
+        check_tokens(&data, &data.train, block - 1, words ? NULL : bytes);
+        check_tokens(&data, &data.test, 0, words ? NULL : bytes + size * 9 / 10);
+    }
+    data_close(&data);
+    close(fd);
+    return 0;
+}
