@@ -85,4 +85,12 @@ for content in "" "[" "{" $'\xff\xfe' '{"event":"x"}' '[\n[]' "index,label"; do
     refused "plot, $(quoted_of "$content")" "$SRC/ddp" plot odd
 done
 
+# --- a participant's folder: exercise ----------------------------------------------------------------------
+
+export DDP_EXERCISES_WORK=work
+expect 0 "Open:" "$SRC/tools/exercise.sh" start 01-1
+echo 'PATH[$(touch ran)]' >work/.state/01-1/hints
+expect 0 "hint 1 of" "$SRC/tools/exercise.sh" hint
+check "a number of hints is not run" test ! -e ran
+
 test_done

@@ -30,4 +30,4 @@ try:
         row = pixels[i::count] if by_column else pixels[i * size:(i + 1) * size]
         sys.stdout.buffer.write(bytes(labels) + row)
 except Exception as error:                              # whatever a pickle can cause
-    sys.exit(f"not a batch of CIFAR: {error}")
+    sys.exit(f"not a batch of CIFAR: {str(error) or type(error).__name__}")

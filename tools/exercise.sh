@@ -15,7 +15,7 @@ root=${self%/tools/*}
 # shellcheck source=tools/shell.sh
 . "$root/tools/shell.sh"
 exercises=${DDP_EXERCISES:-$root/exercises}
-work=${DDP_EXERCISES_WORK:-$root/exercises-work}
+work=$(readlink -m "${DDP_EXERCISES_WORK:-$root/exercises-work}")
 build=$(readlink -m "${DDP_BUILD:-$root/build}")
 flags=compile_flags.txt     # for editors: clangd reads it
 [ -t 1 ] || bold='' dim='' red='' green='' yellow='' plain=''
@@ -354,8 +354,8 @@ cmd_hint()
     must_be_begun
     local given count i
     count=$(hint_count "$exercise")
-    given=$(($(cat "$state/hints" 2>/dev/null || echo 0) + 1))
-    given=$((given < count ? given : count))
+    given=$(grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0)      # bash could run a text
+    given=$((given < count ? given + 1 : count))
     mkdir -p "$state"
     echo $given >"$state/hints"
     heading
@@ -437,7 +437,7 @@ cmd_grade()
         done
     done < <(list_exercises)
     [ ${#ids[@]} != 0 ] || die "there are no exercises in: ${options[*]}" "name folders like exercises-work"
-    (IFS=,; echo "participant,${ids[*]}") >grades.csv
+    (IFS=,; echo "participant,${ids[*]}") 2>/dev/null >grades.csv || die "grades.csv: cannot write it in this folder"
     for name in "${options[@]}"; do
         results=("$(label_of "$name")")
         for path in "${ids[@]}"; do
