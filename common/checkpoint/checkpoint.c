@@ -373,8 +373,9 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                          (long long)saved->seed, (long long)run->seed);
     if (saved->step > 0 && saved->order != 0 && saved->order != run->order)
         return error_set(err, "use the same --data, --train-samples and --shuffle, and no "
-                         "--dry-run, until the epoch is over", "%.300s was saved in an epoch with other samples, or with the "
-                         "same in another order", path);
+                         "--dry-run, until the epoch is over",
+                         "%.300s was saved in an epoch with other samples, or with the same in "
+                         "another order", path);
     if (same_rest(saved, run, steps_per_epoch) || other_ranks(saved, run))
         return true;
     if (saved->batch_size != run->batch_size)
