@@ -3,7 +3,7 @@
 # epoch is smaller, and the learning rate changes with every step.
 # fails with: both epochs use all of their batches
 export SPY=1
-build --with check.c --wrap log_step
+build --with check.c --wrap log_step --wrap loader_next --wrap replay_run
 limit=10
 same=(--train-samples 60 --epochs 2)
 rates=(--lr 0.05 --warmup 1 --schedule cosine)
@@ -22,6 +22,9 @@ steps right >expected
 reported yours >found
 why="60 images make 7 full batches of 8 and a last batch of 4. Each step is counted, then reported."
 beside "both epochs use all of their batches" same "" expected expected found found
+
+why="A recorded step has the sizes and addresses of the batch for which it was recorded. A GPU would repeat them."
+equal "a recording is replayed for batches like its own only" "" "$(sed -n 's/^key: //p' yours.out | sort -u | head -3)"
 
 # What the losses would be if the learning rate never changed.
 finished still 1 "${same[@]}" --lr "$(values right.0.jsonl step lr epoch=1 | head -1)"
@@ -49,10 +52,8 @@ because each report waits for the device. The last step before a stop is always 
         "$(value yours.0.jsonl end weight_hash)"
 done
 
-# An epoch has 8 steps: with --save-every 4, the second save in each would repeat what finish_epoch saves.
-saves() { grep -c "== saved: $1.st\$" "$1.out"; }
-finished right 1 "${same[@]}" --save right.st --save-every 4
-learner yours 1 "${same[@]}" --save yours.st --save-every 4
-why="--save-every saves within an epoch, so that a run that is killed loses few steps. After the last step of an epoch,
-finish_epoch saves."
-equal "with --save-every 4 it saves as often as the finished step" "$(saves right) times" "$(saves yours) times"
+finished right 1 "${same[@]}" --save right.st --save-every 4 --trace right.json
+learner yours 1 "${same[@]}" --save yours.st --save-every 4 --trace yours.json
+why="--save-every saves after every so many steps, and finish_epoch after each epoch."
+equal "with --save-every 4 the run saves as often as the finished step" "$(grep -c '"save"' right.json)" \
+    "$(grep -c '"save"' yours.json)"
