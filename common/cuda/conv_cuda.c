@@ -98,16 +98,15 @@ static float time_plan(const ConvPlan *plan, void *arg)
     return ms / TRIAL_RUNS;
 }
 
-// The plan for a convolution's pass. cuDNN only guesses which of its engines is the fastest, so
-// they race; not if bits must be the same in every run, because the winner may not be.
-static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass)
+// The plan for a convolution's pass. cuDNN only guesses which of its engines is the fastest. In a
+// race they are timed.
+static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass, bool race)
 {
     struct TunedPlan *tuned;
     for (tuned = ops->plans; tuned; tuned = tuned->next)
         if (tuned->pass == pass && memcmp(&tuned->problem, p, sizeof *p) == 0)
             return &tuned->plan;
     size_t each = p->dtype == CUDNN_DATA_FLOAT ? sizeof(float) : sizeof(uint16_t);
-    bool race = !ops->config.deterministic;
     Trial trial = { .lane = lane_of(ops, pass) };
     const PlanRules rules = {
         .handle = trial.lane->cudnn,
@@ -203,13 +202,17 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 
 // cuDNN writes the result in the type of its inputs: it has no engine that makes f32 gradients from
 // 16-bit tensors. So, as in PyTorch, gradients are rounded, and a bias is added after rounding.
-static void find_plans(Conv *conv, const ConvProblem *problem)
+//
+// No race if bits must be the same in every run, because the winner may not be; nor for a second
+// batch size, because there may be no memory left for it.
+static void find_plans(Conv *conv, const ConvProblem *problem, const Conv *like)
 {
+    bool race = !conv->ops->config.deterministic && !like;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
         if (pass == PASS_DATA && !conv->spec.needs_dx)
             continue;
         conv->results[pass] = conv->spec.x.type;
-        conv->plans[pass] = find_plan(conv->ops, problem, pass);
+        conv->plans[pass] = find_plan(conv->ops, problem, pass, race);
         need_scratch(conv, pass, (size_t)conv->plans[pass]->workspace);
     }
 }
@@ -240,7 +243,7 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     if (conv->is_product)
         make_products(conv, &problem);
     else
-        find_plans(conv, &problem);
+        find_plans(conv, &problem, like);
     alive_system_wait_end();
     return conv;
 }
