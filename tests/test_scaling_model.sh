@@ -83,7 +83,7 @@ expect 1 "at least two sizes" model fit one_size.csv
 
 # docs/scaling.md has every line that these print.
 sed 's/^    //' "$SRC/docs/scaling.md" >doc.txt
-for words in "--gpus 1,8,64,512,4096" check; do
+for words in "--gpus 1,8,16,64,512,3584" check; do
     # shellcheck disable=SC2086
     expect 0 "" model $words
     check "docs/scaling.md: $words" test -z "$(grep -Fxvf doc.txt "$TMP/output")"
