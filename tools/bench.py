@@ -3,7 +3,7 @@
 
 A benchmark is a function with a line in BENCHMARKS, at the end. It has sides: functions that measure once.
 in_turns() calls all sides, round by round, so that a busy moment of the machine hits all of them; tables show
-medians. Torch is PyTorch's side, in its fastest mode.
+medians. Torch is PyTorch's side, in its fastest mode and with the allocator that is fastest for it.
 
 PyTorch comes from the python in $DDP_PYTHON, else from build/venv, which is made if it does not exist. CIFAR-10
 comes from the folder $DDP_CIFAR10, else from data/; without it both sides train on random images.
@@ -27,6 +27,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from ctypes.util import find_library
 from datetime import date
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -36,6 +37,7 @@ CORES = len(os.sched_getaffinity(0))
 IMAGE_MB = (3072 + 4) / 2**20           # one of our images in memory, with its label
 WEIGHTS = 44726568                      # bytes of ResNet-18's, in float32
 GRADIENTS = 16939304                    # of the weights that do not only multiply padding
+RESNET18 = 125690880                    # additions and multiplications of a step, per 3x32x32 image, without padding's
 
 
 def say(text):
@@ -179,7 +181,8 @@ class Bench:
 
 class Torch:
     """PyTorch's side: a process per mode, which measures once for each line that it reads. After the first round only
-    the fastest mode continues, and those in keep. A mode that fails is dropped."""
+    the fastest mode continues, and those in keep. A mode that fails is dropped. A mode may name one of ALLOCATORS after
+    a +."""
 
     def __init__(self, bench, what, modes, keep=(), limit=None, **options):
         self.bench, self.what, self.keep, self.limit, self.options = bench, what, keep, limit, options
@@ -187,7 +190,9 @@ class Torch:
 
     def ask(self, mode):
         if mode not in self.processes:
-            command = shown(self.bench.torch(self.what, mode=mode, **self.options))
+            name, _, allocator = mode.partition("+")
+            command = shown(["env", *(f"{key}={value}" for key, value in ALLOCATORS[allocator].items()),
+                             *self.bench.torch(self.what, mode=name, **self.options)])
             with open(f"{self.bench.out}/torch-{mode}.log", "w", encoding="utf-8") as log:
                 self.processes[mode] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                                         stderr=log, text=True)
@@ -300,9 +305,17 @@ def machine():
     return f"{model}, {CORES} cores"
 
 
+def revision():
+    with contextlib.suppress(OSError):
+        command = ["git", "-C", ROOT, "describe", "--always", "--dirty"]
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              check=False).stdout.strip() or "unknown"
+    return "unknown"
+
+
 def heading(bench, *more):
     rounds = f"Medians of {bench.rounds} round{'s'[:bench.rounds > 1]}; all programs took turns."
-    return "; ".join([machine(), *more, str(date.today())]) + ". " + rounds
+    return "; ".join([machine(), *more, str(date.today()), f"commit {revision()}"]) + ". " + rounds
 
 
 def table(head, rows):
@@ -314,24 +327,49 @@ COMPARED = ("", "ours", "compared with", "ratio", "wanted")
 SIGNS = {"≥": operator.ge, "≤": operator.le, "<": operator.lt, ">": operator.gt}
 
 
-def against(what, ours, theirs, digits=0, wanted=""):
-    """A row of a table. wanted is a bound of the ratio ("≥ 1.5") or, with a unit, of our value ("< 2 %")."""
+def against(what, ours, theirs, digits=0, wanted="", share=""):
+    """A row of a table. wanted is a bound of the ratio ("≥ 1.5") or, with a unit, of our value ("< 2 %"); share follows
+    our value."""
     if wanted:
         sign, bound, *unit = wanted.split()
         holds = SIGNS[sign](ours if unit else ours / theirs, float(bound))
         wanted += " ✓" if holds else " ✗"
     ratio = f"{ours / theirs:.2f}" if theirs else ""
-    return what, f"{ours:.{digits}f}", f"{theirs:.{digits}f}", ratio, wanted
+    return what, f"{ours:.{digits}f}{share}", f"{theirs:.{digits}f}", ratio, wanted
+
+
+def share_of(limit, rate, operations):
+    """rate: samples a second, of so many operations each; limit: operations a second of one large product."""
+    return f" ({100 * rate * operations / limit:.0f} %)"
+
+
+def limit_text(limits):
+    """limits: {type: operations a second}"""
+    rates = ", ".join(f"{limit / 1e9:.0f} GFLOP/s in {kind}" for kind, limit in limits.items())
+    return f"In brackets: the share of this machine's limit, which a product of two 4096x4096 matrices reaches: {rates}."
 
 
 # --- the benchmarks -----------------------------------------------------------------------------------
 
 PLAIN = ("--no-augment", "-p", 5)       # steps on images in memory; a line, and the loss read, every 5
 MODES = ("default", "channels_last", "compile", "compile_channels_last")
+# Our own tensors are in huge pages. jemalloc has the settings of PyTorch's tuning guide.
+ALLOCATORS = {
+    "": {},
+    "huge_pages": {"THP_MEM_ALLOC_ENABLE": 1},
+    "jemalloc": {"LD_PRELOAD": "libjemalloc.so.2",
+                 "MALLOC_CONF": "oversize_threshold:1,background_thread:true,metadata_thp:auto,"
+                                "dirty_decay_ms:9000000000,muzzy_decay_ms:9000000000"},
+    "tcmalloc": {"LD_PRELOAD": "libtcmalloc_minimal.so.4"},
+}
 
 
-def modes_of(bench, modes, quick=2):
-    return modes[:quick] if bench.args.quick else modes
+def modes_of(bench, modes):
+    """Each mode with each allocator; with --quick only the first mode."""
+    if not all(find_library(name) for name in ("jemalloc", "tcmalloc_minimal")):     # else they would be ignored
+        sys.exit("bench: there is no jemalloc or tcmalloc for PyTorch: apt install libjemalloc2 libtcmalloc-minimal4")
+    return [f"{mode}+{allocator}".rstrip("+") for mode in (modes[:1] if bench.args.quick else modes)
+            for allocator in ALLOCATORS]
 
 
 def bench_train(b):
@@ -339,9 +377,11 @@ def bench_train(b):
     step, workers, few = "01_single_gpu", min(CORES, 4), b.args.quick
     common = ("--threads", CORES, "-b", 256)
     torch = Torch(b, "step", modes_of(b, MODES), steps=b.steps(60))
+    limit = Torch(b, "product", ["default"])
     rates = medians(b.rounds, {
-        "ours": lambda: b.rate(step, 0, *common, *PLAIN, "--max-steps", b.steps(60)), "torch": torch})
+        "ours": lambda: b.rate(step, 0, *common, *PLAIN, "--max-steps", b.steps(60)), "torch": torch, "limit": limit})
     torch.close()
+    limit.close()
     epoch = b.command(step, 0, *common, "--epochs", 1, "-p", 49, "--train-samples", 5120 * few, "--test-samples",
                       256)
     epochs = in_turns(min(b.rounds, 3), {
@@ -354,7 +394,7 @@ def bench_train(b):
     theirs = epochs["torch"]
     b.write(
         heading(b, f"{CORES} threads", f"PyTorch {torch.version}") + " ResNet-18, 3x32x32, batch 256, float32.",
-        table(COMPARED, train_rows(rates["ours"], torch.rate(), epochs, first)),
+        table(COMPARED, train_rows(rates, torch.best(), epochs, first)), limit_text({"f32": rates["limit"]}),
         torch.by_mode("training step"),
         f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch reads it with a DataLoader with {workers} "
         "workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize), as the articles do. "
@@ -362,12 +402,15 @@ def bench_train(b):
         "the files were read. Waiting for data includes the workers' start.")
 
 
-def train_rows(rate, torch_rate, epochs, first):
+def train_rows(rates, mode, epochs, first):
+    """mode: PyTorch's, in all rows but the start."""
     theirs = epochs["torch"]
     images, wait, peak = map(median, zip(*map(ours_epoch, epochs["ours"])))
     return [
-        against("training step, images/s", rate, torch_rate, 0, "≥ 1.5"),
-        against("whole epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs), 0, "≥ 1.5"),
+        against(f"training step, images/s; PyTorch: {mode}", rates["ours"], rates["torch"], 0, "≥ 1.5",
+                share_of(rates["limit"], rates["ours"], RESNET18)),
+        against("whole epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs), 0, "≥ 1.5",
+                share_of(rates["limit"], images, RESNET18)),
         against("start of process to end of first step, s", median(first["ours"][1:]), median(first["torch"][1:]), 2,
                 "≤ 0.5 s"),
         against("peak memory without the data set, MB", peak, median(e["peak_mb"] - e["data_mb"] for e in theirs), 0,
@@ -389,21 +432,28 @@ def bench_gpt(b):
     text = f"{b.out}/text"
     with open(text, "w", encoding="ascii") as file:
         file.write("".join(random.choices([chr(c) for c in range(48, 113)], k=400000)))
-    size, batch = 64, 12
+    size, batch, layers, width, characters = 64, 12, 4, 128, 65
+    token = 6 * (layers * (12 * width**2 + 2 * size * width) + characters * width)      # operations of a step
     common = ("-a", "gpt", "--block", size, "-b", batch, "--threads", CORES, "--optim", "adamw", "--lr", 1e-3, "--clip-norm",
               1, "--epochs", 99, "-p", 20, "--max-steps", b.steps(120) + 40)
     found, theirs = {}, {}
     for kind, amp in (("f32", "off"), ("bf16", "bf16")):
         command = [b.program("05_ddp_amp/train"), "--data", f"text:{text}", *common, "--amp", amp]
-        theirs[kind] = Torch(b, "gpt", ("eager", "compile"), size=size, batch=batch, type=kind, group=20,
-                             steps=b.steps(120), data=None)
-        found[kind] = medians(b.rounds, {"ours": lambda c=command: size * rate_of(b.events(c)), "torch": theirs[kind]})
+        theirs[kind] = Torch(b, "gpt", modes_of(b, ("eager", "compile")), size=size, batch=batch, type=kind,
+                             group=20, steps=b.steps(120), data=None)
+        limit = Torch(b, "product", ["default"], type=kind)
+        found[kind] = medians(b.rounds, {"ours": lambda c=command: size * rate_of(b.events(c)), "torch": theirs[kind],
+                                         "limit": limit})
         theirs[kind].close()
+        limit.close()
     b.write(
-        heading(b, f"{CORES} threads", f"PyTorch {theirs['f32'].version}") + f" 4 layers, 4 heads, 128 wide, {batch} windows "
-        f"of {size} characters, no dropout, AdamW, gradients clipped.",
-        table(COMPARED, [against(f"training step, {kind}, tokens/s", found[kind]["ours"], theirs[kind].rate(), 0,
-                                 "≥ 1.5") for kind in found]),
+        heading(b, f"{CORES} threads", f"PyTorch {theirs['f32'].version}") + f" {layers} layers, 4 heads, {width} wide, {batch} "
+        f"windows of {size} characters, no dropout, AdamW, gradients clipped.",
+        table(COMPARED, [
+            against(f"training step, {kind}, tokens/s; PyTorch: {theirs[kind].best()}", found[kind]["ours"],
+                    found[kind]["torch"], 0, "≥ 1.5", share_of(found[kind]["limit"], found[kind]["ours"], token))
+            for kind in found]),
+        limit_text({kind: found[kind]["limit"] for kind in found}),
         *(theirs[kind].by_mode(f"training step in {kind}").replace("images/s", "tokens/s") for kind in found))
 
 
@@ -454,6 +504,7 @@ def bench_parallel(b):
 
     ddp = Torch(b, "ddp", modes_of(b, MODES[:2]), ranks=2, threads=1, batch=128, steps=b.steps(60))
     step = Torch(b, "step", modes_of(b, MODES), threads=2, steps=b.steps(60))
+    product = Torch(b, "product", ["default"], threads=2)
     found = in_turns(b.rounds, {
         "03": lambda: b.rate("03_ddp_fork", 2, *one),
         "PyTorch's DDP": ddp,
@@ -464,22 +515,29 @@ def bench_parallel(b):
         "03 unhidden": lambda: b.rate("03_ddp_fork", 2, *one, "--overlap", 0),
         "03 naive": lambda: b.rate("03_ddp_fork", 2, *one, "--bucket-mb", 0),
         "02": lambda: b.rate("02_data_parallel", 2, "--threads", 1, "-b", 256, *PLAIN, *limit),
-        "PyTorch's step": step})
-    ddp.close()
-    step.close()
+        "PyTorch's step": step,
+        "limit": product})
+    for side in (ddp, step, product):
+        side.close()
     us = median(rows[0][1] for rows in found["gradients"])
     rate = {name: median(values) for name, values in found.items() if name not in ("gradients", "sizes")}
     bound = 256 / (256 / rate["two 01"] + us / 1e6)
+
+    def share(value):
+        return share_of(rate["limit"], value, RESNET18)
+
     b.write(
         heading(b, "1 thread for each rank and device", f"PyTorch {ddp.version}")
         + " ResNet-18, 3x32x32, float32, batch 128 for each of 2 ranks.",
         table(COMPARED, [
-            against("03, 2 ranks, against PyTorch's DDP, images/s", rate["03"], ddp.rate(), 0, "≥ 1.5"),
-            against("03 against what its parts allow, images/s", rate["03"], bound, 0, "≥ 0.95"),
-            against("03 against twice 01 alone, images/s", rate["03"], 2 * rate["01"], 0, "≥ 0.75"),
-            against("02, 2 devices, against PyTorch with 2 threads, images/s", rate["02"], step.rate(), 0, "≥ 1.3")]),
+            against(f"03, 2 ranks, against PyTorch's DDP ({ddp.best()}), images/s", rate["03"], ddp.rate(), 0, "≥ 1.5",
+                    share(rate["03"])),
+            against("03 against what its parts allow, images/s", rate["03"], bound, 0, "≥ 0.95", share(rate["03"])),
+            against("03 against twice 01 alone, images/s", rate["03"], 2 * rate["01"], 0, "≥ 0.75", share(rate["03"])),
+            against(f"02, 2 devices, against PyTorch with 2 threads ({step.best()}), images/s", rate["02"], step.rate(),
+                    0, "≥ 1.3", share(rate["02"]))]),
         table(("images per second, all ranks together", "", "of 01 alone"), [
-            (what, f"{value:.0f}", f"{value / rate['01']:.2f}") for what, value in (
+            (what, f"{value:.0f}{share(value)}", f"{value / rate['01']:.2f}") for what, value in (
                 ("01 alone", rate["01"]),
                 ("01, two programs at the same time, together", rate["two 01"]),
                 ("and one all-reduce after each step: what 03's parts allow", bound),
@@ -487,6 +545,7 @@ def bench_parallel(b):
                 ("03 --overlap 0: the buckets wait for backward", rate["03 unhidden"]),
                 ("03 --bucket-mb 0: one all-reduce after backward", rate["03 naive"]),
                 ("02 --devices 2, batch 256", rate["02"]))]),
+        limit_text({"f32": rate["limit"]}),
         table(("all-reduce, bytes", "µs", "bus bandwidth, GB/s"), [
             (rows[0][0], f"{us:.1f}", f"{bus:.2f}")
             for rows in zip(*found["sizes"]) for us, bus in [map(median, list(zip(*rows))[1:])]]),

@@ -10,6 +10,7 @@ It prepares, then measures once for each line of its input. Each measurement is 
     ddp       the same in several processes: DistributedDataParallel on Gloo; batch and threads are each rank's
     epoch     an epoch with torchvision's usual input pipeline
     folder    an epoch of a folder of pictures, without a model: ImageFolder and DataLoader
+    product   a product of two 4096x4096 matrices; its "samples" are additions and multiplications
 
 These print one line and end; the caller measures the time from the start of the process:
 
@@ -156,6 +157,24 @@ def prepare_gpt(args):
     return measure
 
 
+def prepare_product(args):
+    """The faster of two libraries: a matrix product calls one, a 1x1 convolution may call the other."""
+    size = 4096
+    left, right = torch.randn(2, size, size, dtype=SHORT.get(args.type, torch.float32))
+    image, weights = left.view(size, 64, 64, 1).permute(3, 0, 1, 2), right.view(size, size, 1, 1)
+    image, weights = (value.contiguous(memory_format=torch.channels_last) for value in (image, weights))
+
+    def measure():
+        rates = []
+        for product in (lambda: left @ right, lambda: F.conv2d(image, weights)) * 4:
+            begin = time.perf_counter()
+            product()
+            rates.append(2 * size**3 / (time.perf_counter() - begin))
+        return {"samples_per_s": max(rates)}
+
+    return measure
+
+
 def ddp_rank(rank, args, port, found):
     """One process of prepare_ddp."""
     torch.set_num_threads(args.threads)
@@ -294,7 +313,7 @@ def take_first_step(args):
 
 
 PREPARE = {"step": prepare_step, "ddp": prepare_ddp, "epoch": prepare_epoch, "folder": prepare_folder,
-           "gpt": prepare_gpt}
+           "gpt": prepare_gpt, "product": prepare_product}
 ONCE = {"first": take_first_step, "launch": take_first_step}
 
 
