@@ -104,13 +104,25 @@ expect 0 "written: 02_two/README.md" readme_diff .
 check "a second run writes nothing" test -z "$(readme_diff . 2>&1)"
 check "the README has the new diff" grep -qxF '+    int gpus;' 02_two/README.md
 make_series
-printf '%s\n' '' '<!-- core: replicas.c run -->' '<!-- core end -->' >>02_two/README.md
+mkdir docs
+printf '%s\n' '<!-- quote: 02_two/replicas.c /^.. Runs/ /^}/ /return 1/ /return 1/ -->' 'old' '<!-- quote end -->' \
+    '<!-- quote: docs/p.py -->' '<!-- quote end -->' >docs/page.md
+echo 'import os' >docs/p.py
 printf '\n// Runs it.\nint run(void)\n{\n    return 0;\n}\n\nint other(void) { return 1; }\n' >>02_two/replicas.c
+cp docs/page.md "$TMP/before.md"
+expect 1 "docs/page.md: out of date" readme_diff --check .
+check "--check writes no quote" cmp docs/page.md "$TMP/before.md"
 readme_diff . 2>/dev/null
-check "a function is quoted with its comment" grep -qzP \
-    '```c\n// Runs it.\nint run\(void\)\n{\n    return 0;\n}\n```\n<!-- core end' 02_two/README.md
-sed -i 's/int run/int walk/' 02_two/replicas.c
-expect 1 "does not define all of: run" readme_diff --check .
+check "ranges of lines are quoted" grep -qzP \
+    '```c\n// Runs it.\nint run\(void\)\n{\n    return 0;\n}\n\nint other\(void\) { return 1; }\n```\n<!-- quote end' \
+    docs/page.md
+check "a whole file is quoted" grep -qzP '```python\nimport os\n```\n<!-- quote end' docs/page.md
+sed -i 's/return 1/return 2/' 02_two/replicas.c
+expect 1 "docs/page.md: no line of 02_two/replicas.c matches /return 1/" readme_diff --check .
+spoil 's/return 1/return 2/g; s/p.py/q.py/' docs/page.md
+expect 1 "docs/page.md: cannot read docs/q.py" readme_diff --check .
+spoil 's/q.py/p.py/; $d' docs/page.md
+expect 1 "docs/page.md: a quote has no end" readme_diff --check .
 make_series
 sed -i '/^2\./d' 02_two/README.md
 expect 1 "02_two/README.md: train.c changes in 2 places, but the page has 1 sentence for it" readme_diff --check .

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# readme_diff.sh [--check] [ROOT] - copies sources into the steps' README.md: the list of new files and the diff of
-# train.c between two markers, functions after `<!-- core: FILE FUNCTION... -->`, and the Python program after
-# `<!-- code: generated from FILE -->`. Each hunk of the diff needs a numbered sentence. With --check it only lists the
-# READMEs that are out of date, and returns 1 if there are any.
+# readme_diff.sh [--check] [ROOT] - copies sources into pages. In any page `<!-- quote: PATH -->` is followed by a file,
+# and `<!-- quote: PATH /FROM/ /TO/ -->` by its lines from the first that matches FROM to the next that matches TO. More
+# pairs quote more of the file. A step's README.md also has the list of new files and the diff of train.c between two
+# markers; each hunk of the diff needs a numbered sentence. With --check it only lists the pages that are out of date,
+# and returns 1 if there are any.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")
 . "$root/tools/shell.sh"
@@ -33,26 +34,52 @@ write_block()
     fi
 }
 
-# quote_functions STEP: prints stdin, a README.md, with the step's functions after each `core` marker.
-quote_functions()
+# quote_lines PAGE: prints the page with the lines of a file after each `quote` marker.
+quote_lines()
 {
-    local line file names
-    while IFS= read -r line; do
-        printf '%s\n' "$line"
-        if [[ $line =~ ^'<!-- code: generated from '([a-z0-9_./]+)' -->'$ ]]; then
-            printf '```python\n%s\n```\n' "$(<"${BASH_REMATCH[1]}")"
-            while IFS= read -r line && [ "$line" != '<!-- code end -->' ]; do :; done
-            printf '%s\n' "$line"
-        fi
-        [[ $line =~ ^'<!-- core: '([a-z_.]+)' '([a-z_ ]+)' -->'$ ]] || continue
-        file=$1/${BASH_REMATCH[1]} names=${BASH_REMATCH[2]}
-        printf '```c\n'
-        awk -v names="$names" -f "$root/tools/functions.awk" "$file" ||
-            die "$1/README.md: $file does not define all of: $names"
-        printf '```\n'
-        while IFS= read -r line && [ "$line" != '<!-- core end -->' ]; do :; done
-        printf '%s\n' "$line"
-    done
+    awk '
+        function fail(why) {
+            print FILENAME ": " why >"/dev/stderr"
+            failed = 1
+            exit 1
+        }
+        function quote(what,    path, count, part, at, inside, line, more) {
+            path = what
+            sub(/ .*/, "", path)
+            count = split(substr(what, length(path) + 2), part, "/")    # "", FROM, " ", TO, " ", FROM, ...
+            print "```" (path ~ /\.py$/ ? "python" : path ~ /\.cc$/ ? "cpp" : path ~ /\.(c|h|cu|cuh)$/ ? "c" : "")
+            at = 2
+            while ((more = (getline line <path)) > 0) {
+                if (at < count && !inside && line ~ part[at]) {
+                    inside = 1
+                    if (at > 2)
+                        print ""
+                }
+                if (inside || count == 0)
+                    print line
+                if (inside && line ~ part[at + 2]) {
+                    inside = 0
+                    at += 4
+                }
+            }
+            close(path)
+            if (more < 0)
+                fail("cannot read " path)
+            if (count > 0 && at != count + 1)
+                fail("no line of " path " matches /" part[inside ? at + 2 : at] "/")
+            print "```"
+        }
+        /^<!-- quote end -->$/ { skipping = 0 }
+        skipping { next }
+        { print }
+        /^<!-- quote: .* -->$/ {
+            quote(substr($0, 13, length($0) - 16))
+            skipping = 1
+        }
+        END {
+            if (skipping && !failed)
+                fail("a quote has no end: <!-- quote end -->")
+        }' "$1"
 }
 
 # count_sentences A B: fails unless the README of step B has a sentence for each hunk. The sentences are numbered, below
@@ -76,30 +103,38 @@ count_sentences()
     return $status
 }
 
-# update_readme A B: updates the README.md of step B, or with --check reports that it is out of date. A is the step
-# before B, or empty.
-update_readme()
+# replace_page PAGE TEXT: writes the page if it is not this text, or with --check reports that it is out of date.
+replace_page()
 {
-    local readme=$2/README.md new block=''
-    [ -z "$1" ] || block=$(write_block "$1" "$2")
-    if [ -n "$1" ] &&
-        [ "$(grep -xF -e "$first_marker" -e "$last_marker" "$readme")" != "$first_marker"$'\n'"$last_marker" ]; then
+    [ "$2" != "$(<"$1")" ] || return 0
+    if $check; then
+        say "$1: out of date: tools/readme_diff.sh writes it"
+        return 1
+    fi
+    printf '%s\n' "$2" >"$1"
+    say "written: $1"
+}
+
+# update_diff A B: the diff in the README.md of step B, which follows step A.
+update_diff()
+{
+    local readme=$2/README.md new
+    if [ "$(grep -xF -e "$first_marker" -e "$last_marker" "$readme")" != "$first_marker"$'\n'"$last_marker" ]; then
         say "$readme: it needs these two lines, in this order: $first_marker, $last_marker"
         return 1
     fi
-    new=$(block=$block awk -v first="$first_marker" -v last="$last_marker" '
+    new=$(block=$(write_block "$1" "$2") awk -v first="$first_marker" -v last="$last_marker" '
         $0 == last { inside = 0 }
         !inside { print }
-        $0 == first { inside = 1; print ENVIRON["block"] }' "$readme" | quote_functions "$2") || return 1
-    if [ "$new" != "$(<"$readme")" ]; then
-        if $check; then
-            say "$readme: out of date: tools/readme_diff.sh writes it"
-            return 1
-        fi
-        printf '%s\n' "$new" >"$readme"
-        say "written: $readme"
-    fi
-    [ -z "$1" ] || count_sentences "$1" "$2"
+        $0 == first { inside = 1; print ENVIRON["block"] }' "$readme")
+    replace_page "$readme" "$new"
+}
+
+# update_quotes PAGE
+update_quotes()
+{
+    local new
+    new=$(quote_lines "$1") && replace_page "$1" "$new"
 }
 
 check=false
@@ -111,7 +146,10 @@ fi
 cd "${1:-$root}"
 status=0 before=
 for step in $(list_steps); do
-    update_readme "$before" "$step" || status=1
+    [ -z "$before" ] || { update_diff "$before" "$step" && count_sentences "$before" "$step"; } || status=1
     before=$step
 done
+while IFS= read -r page; do
+    update_quotes "${page#./}" || status=1
+done < <(find . -path ./build -prune -o -name '*.md' -exec grep -l '^<!-- quote: ' {} + | LC_ALL=C sort)
 exit $status
