@@ -42,7 +42,8 @@ void exchange_begin(int rank, int size)
     NCCL(ncclCommInitRank(&comm, size, id, rank));
 }
 
-// line.c computes on the CPU, to be short. In your program the gradients are on the GPU already: leave out both
+// line.c computes on the CPU, to be short. Its few numbers are not in pinned memory (cudaMallocHost), so the host waits
+// in both copies, which does not matter here. In your program the gradients are on the GPU already: leave out both
 // copies, and synchronize later, before the optimizer.
 void exchange_sum(float *values, int count)
 {
