@@ -123,6 +123,20 @@ expect 1 "there is no NVIDIA driver" env FAKE_COUNT=35 FAKE_DRIVER=0 ./01 "${one
 expect 1 "this process finds no GPU" env FAKE_COUNT=100 ./03 "${two[@]}"
 expect 1 "the NVIDIA driver is too old: it knows CUDA 11.4" env FAKE_COUNT=35 FAKE_DRIVER=11040 ./03 "${two[@]}"
 expect 1 "nvidia-fabricmanager" env FAKE_COUNT=802 ./03 "${two[@]}"
+cat >free.c <<'EOF'
+#include "device.h"
+int main(void)
+{
+    int foreign;
+    device_free(device_open(0, 1), &foreign);
+}
+EOF
+check "a program that frees foreign memory is linked" mpicc -I"$SRC/common" free.c "$fake"/fake_cuda/*.o \
+    "$fake"/simt/*.o "$tree/libddp_cuda.a" -o free -fopenmp -lstdc++ -ljansson -lz -ljpeg -lpng -lm -lpthread
+expect 1 "which is not memory of GPU 0" ./free
+expect 1 "has no instructions for bf16" env FAKE_MAJOR=7 ./07 "${one[@]}" --amp bf16
+check "the error names --amp fp16" grep -q -- "--amp fp16 works" "$TMP/output"
+FAKE_MAJOR=7 check "fp16 works there" at_once trains ./07 "${one[@]}" --amp fp16
 expect 1 "cuDNN's libraries are of two installations" env FAKE_CUDNN=1002 ./01 "${one[@]}"
 expect 1 "this cuBLAS has no code for this GPU" env FAKE_CUBLAS=8 ./01 "${one[@]}"
 expect 99 "direct copies would be damaged" env FAKE_FAILURE=peers ./02 --devices 2 "${one[@]}"

@@ -230,6 +230,9 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
 {
     Conv *conv = xcalloc(1, sizeof *conv);
     ConvProblem problem = conv_problem(spec, cudnn_type(spec->x.type));
+    CHECK(spec->x.type != TYPE_BF16 || ops->device->major >= 8, "--amp fp16 works on this GPU",
+          "GPU %d (%s) has no instructions for bf16: they need compute capability 8.0",
+          ops->device->index, ops->device->name);
     device_use(ops->device);
     conv->ops = ops;
     conv->spec = *spec;

@@ -42,6 +42,7 @@ struct Stream {
 struct Device {
     int index;                  // CUDA's number of the device, of those that this process may see
     char name[256];
+    int major;                  // its compute capability, without the part after the point
     Stream compute;
     bool never_record;          // replay_run only calls the step
     void (*while_waiting)(void); // now and then while the host waits for it; or NULL

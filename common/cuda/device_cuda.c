@@ -186,6 +186,7 @@ Device *device_open(int index, int threads)
     device_use(device);
     CUDA(cudaGetDeviceProperties(&properties, index));
     snprintf(device->name, sizeof device->name, "%s", properties.name);
+    device->major = properties.major;
     CUDA(kernels_present());
     enable_peer_access(index);
     pthread_mutex_init(&device->lock, NULL);
@@ -274,6 +275,7 @@ void device_free(Device *device, void *memory)
     while (*link && (*link)->memory != memory)
         link = &(*link)->next;
     Block *block = *link;
+    CHECK(block, "", "device_free of %p, which is not memory of GPU %d", memory, device->index);
     *link = block->next;
     device->bytes -= block->bytes;
     pthread_mutex_unlock(&device->lock);

@@ -35,9 +35,9 @@
 // Environment variables: FAKE_GPUS (number of GPUs; 1), FAKE_DELAY (mean delay of work in microseconds; 0), FAKE_SEED
 // (of the delays), FAKE_ORDER (last: of graph nodes or threads that can run next, take the last; else the first),
 // FAKE_LOAD (milliseconds that CUDA's first use, cudnnCreate and the first communicator take to load a library; 0),
-// FAKE_NCCL_VERSION, FAKE_DRIVER (its version of CUDA), FAKE_COUNT, FAKE_CUDNN, FAKE_CUBLAS (the status of
-// cudaGetDeviceCount, cudnnCreate, cublasLtCreate; 0), FAKE_NODES (1: prints how many nodes a graph has), FAKE_FAILURE
-// (of the GPU: memory, crash, hang, numbers, peers).
+// FAKE_NCCL_VERSION, FAKE_MAJOR (of the compute capability; 9), FAKE_DRIVER (its version of CUDA), FAKE_COUNT,
+// FAKE_CUDNN, FAKE_CUBLAS (the status of cudaGetDeviceCount, cudnnCreate, cublasLtCreate; 0), FAKE_NODES (1: prints how
+// many nodes a graph has), FAKE_FAILURE (of the GPU: memory, crash, hang, numbers, peers).
 #pragma once
 #include <cuda_runtime_api.h>
 #include <pthread.h>

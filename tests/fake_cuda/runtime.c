@@ -169,6 +169,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *about, int device)
     memset(about, 0, sizeof *about);
     snprintf(about->name, sizeof about->name, "Fake GPU");
     about->uuid.bytes[0] = (char)device;
+    about->major = fake_setting("FAKE_MAJOR", 9);
     return cudaSuccess;
 }
 
