@@ -563,7 +563,7 @@ static void pooling(void)
     check_maxpool("maxpool 2x2", (PoolSpec){ arriving(2, 6, 6, 4), 2, 2, 0 }, false);
     check_maxpool("maxpool 2x2, one row over", (PoolSpec){ arriving(2, 5, 5, 7), 2, 2, 0 }, true);
     check_avgpool(flowing(3, 32, 4, 3));
-    check_avgpool(flowing(3, 5, 4, 3));     // rows of odd addresses
+    check_avgpool(flowing(3, 5, 4, 3));     // rows at odd addresses
 }
 
 static void relu(void)
