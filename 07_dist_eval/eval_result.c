@@ -11,7 +11,7 @@ void result_options(Args *args, ResultConfig *config)
     args_add(args, ARGS_ROWS(
         { "per-class", 0, ARG_FLAG, &config->per_class, NULL, "print each class's accuracy, too" },
         { "predictions", 0, ARG_STRING, &config->predictions, "FILE",
-          "write the predictions of the last evaluation (CSV, for ./ddp plot)" }));
+          "write the predictions of the last evaluation (CSV, for ./ddp plot)", .output = true }));
 }
 
 bool result_claim(const ResultConfig *config, Error *err)

@@ -38,6 +38,7 @@ typedef struct Option {
     const char *help;
     double min, max;       // of a number, inclusive
     bool local;            // may differ between the processes of a run
+    bool output;           // ARG_STRING: a file that the program writes, and no other option may
     const char *needs;     // without effect unless this option is on ("momentum"), or has one of
                            // these values ("schedule step|multistep"; "text:" is any value that
                            // begins so), or none of them ("data not synthetic"); NULL: none
@@ -67,9 +68,9 @@ void args_add(Args *args, const char *file, const Option *rows, int count);
 void args_preset(Args *args, const char *option, const char *value, const char *lines);
 
 // Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option
-// (suggesting a similar name), a missing, malformed or out-of-range value, or a positional
-// argument. First of all it opens /dev/null for stdin, stdout and stderr where they are closed, so
-// call it before any file is opened.
+// (suggesting a similar name), a missing, malformed or out-of-range value, a positional
+// argument, or a file that two options would write. First of all it opens /dev/null for stdin,
+// stdout and stderr where they are closed, so call it before any file is opened.
 void args_parse(Args *args, int argc, char **argv);
 
 // The numbers of an ARG_LIST; a single number is a count: "2" means 0 and 1. Returns how many.

@@ -112,7 +112,14 @@ wrong "--block: has no effect without --data words|shakespeare|text:" --block 40
 wrong "--evaluate: needs weights: --resume FILE or --init FILE" -e
 wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b
 wrong "--save: has no effect with --evaluate" -e --init a
-expect 1 "out: this run already writes to that file" "$train" -a lenet --data synthetic --metrics out --trace out
+
+# one file for two outputs
+wrong "--metrics: './made.safetensors' is the file of --save, or is written beside it" --metrics ./made.safetensors
+wrong "--trace: 'made.jsonl' is the file of --metrics, or is written beside it" --trace made.jsonl
+wrong "--trace: 'made.safetensors.best' is the file of --save, or is written beside it" --trace made.safetensors.best
+expect 2 "--predictions: 'p' is the file of --trace" "$BUILD/07_dist_eval/train" --trace p --predictions p
+check "07 makes no file" test -z "$(ls -A)"
+
 expect 2 "--sync-bn: has no effect with --arch lenet" "$BUILD/03_ddp_fork/train" -a lenet --sync-bn
 expect 2 "--growth-interval: has no effect with --loss-scale" \
     "$BUILD/05_ddp_amp/train" --amp fp16 --loss-scale 8 --growth-interval 9

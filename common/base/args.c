@@ -1,6 +1,7 @@
 // args.c - what the option table drives: parsing, config files, --help, and all values as JSON.
 #include "args.h"
 #include "check.h"
+#include "output.h"
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -569,6 +570,17 @@ static void check_needs(const Args *args)
     }
 }
 
+static void check_outputs(const Args *args)
+{
+    for (const Option *b = args->rows; b < args->rows + args->count; b++)
+        for (const Option *a = args->rows; b->output && a < b; a++) {
+            const char *first = a->output ? *(char **)a->value : NULL, *second = *(char **)b->value;
+            if (first && second && output_same(first, second))
+                args_reject(args, b->name, "'%.100s' is the file of --%s, or is written beside it",
+                            second, a->name);
+        }
+}
+
 // Returns the number of words that are options and their values.
 static int parse_words(Args *args, int argc, char **argv)
 {
@@ -620,4 +632,5 @@ void args_parse(Args *args, int argc, char **argv)
     if (config.print)
         print_config(args);
     check_needs(args);
+    check_outputs(args);
 }

@@ -101,6 +101,12 @@ static bool name_of(const char *path, char name[PATH_MAX])
     return true;
 }
 
+bool output_same(const char *a, const char *b)
+{
+    char name_a[PATH_MAX], name_b[PATH_MAX];
+    return name_of(a, name_a) && name_of(b, name_b) && strcmp(name_a, name_b) == 0;
+}
+
 bool output_claim(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;

@@ -423,7 +423,8 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "save", 0, ARG_STRING, &c->save, "FILE",
-          "save a checkpoint after each epoch; the best one as FILE.best", .local = true },
+          "save a checkpoint after each epoch; the best one as FILE.best", .local = true,
+          .output = true },
         { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
           "also save after this many steps in an epoch (0: do not)", .min = 0, .max = 1e9,
           .needs = "save" },
