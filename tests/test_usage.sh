@@ -33,5 +33,9 @@ kill $!
 check "the command ends with it" until_so 9 not pgrep -xf "sleep 54321"
 for every in inf nan 0; do expect 2 "--every is from 0" "$SRC/ddp" usage --every $every true; done
 expect 2 "which command?" "$SRC/ddp" usage -o c.jsonl
+echo '{"event":"config"}' >metrics.jsonl
+expect 2 "metrics.jsonl would be overwritten" "$SRC/ddp" usage -o metrics.jsonl touch begun
+check "it is kept, and the command has not begun" test -s metrics.jsonl -a ! -e begun
+expect 0 "" "$SRC/ddp" usage -o c.jsonl true
 expect 1 "no/such/file" "$SRC/ddp" usage -o no/such/file true
 test_done

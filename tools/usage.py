@@ -61,6 +61,14 @@ def gpus():
     return {key: round(QUERY[key][1](values), 1) for key, values in numbers.items() if values}
 
 
+def holds_other_content(path):
+    """Only samples, or nothing, may be overwritten: the file may be a checkpoint, or the command's own metrics."""
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as file:
+        return file.read(17) not in (b"", b'{"event": "usage"')
+
+
 def end_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)      # PR_SET_PDEATHSIG
 
@@ -75,6 +83,8 @@ def main():
     if not args.command or not 0 < args.every <= 86400:
         parser.error("--every is from 0 to 86400, and not 0" if args.command else "which command? ./ddp usage ./ddp run 01")
     try:
+        if holds_other_content(args.output):
+            parser.error(f"{args.output} would be overwritten, but it is not a file of samples: give another name")
         with open(args.output, "w", encoding="utf-8") as out, subprocess.Popen(
                 args.command, preexec_fn=end_with_parent) as child:
             start = last = time.monotonic()
