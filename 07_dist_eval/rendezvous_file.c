@@ -1,6 +1,7 @@
 #include "rendezvous_file.h"
 #include "check.h"
 #include "interrupt.h"
+#include "output.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -27,6 +28,9 @@ void rendezvous_file_remove(void)
 
 void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
 {
+    Error err;
+    if (!output_claim(path, OUTPUT_RENDEZVOUS, &err))
+        FAIL_ERROR(&err);
     snprintf(left_at, sizeof left_at, "%.4000s.XXXXXX", path);
     int file = mkostemp(left_at, O_CLOEXEC);        // makes it 0600
     bool good = file >= 0 && fstat(file, &left) == 0;

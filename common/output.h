@@ -8,7 +8,8 @@ typedef enum OutputKind {
     OUTPUT_CHECKPOINT,      // safetensors
     OUTPUT_EVENTS,          // JSON lines of --metrics
     OUTPUT_TIMELINE,        // of --trace
-    OUTPUT_TABLE            // CSV
+    OUTPUT_TABLE,           // CSV
+    OUTPUT_RENDEZVOUS       // rank 0's address, for a file system that all machines share
 } OutputKind;
 
 // Do these names mean one file? Those that differ only in .best, .tmp or .lock do.

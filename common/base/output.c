@@ -69,6 +69,7 @@ static const struct {
     [OUTPUT_EVENTS] = { "a metrics file", "{\"event\":", 9, 0 },
     [OUTPUT_TIMELINE] = { "a timeline", "[\n{\"ph\":", 8, 0 },
     [OUTPUT_TABLE] = { "a table of results", "index,label,", 12, 0 },
+    [OUTPUT_RENDEZVOUS] = { "a rendezvous file", "ddp.c rendezvous", 16, 0 },
 };
 
 // Is the file empty, or does it begin as this kind does? It may be short: its writer was killed.
