@@ -83,108 +83,15 @@ void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);
 #define LOSS_SCALE_LEAST 0x1p-24f
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 
-// --- convolution; a linear layer is a convolution whose kernel covers the whole image ------------
+// --- the operations that layers are --------------------------------------------------------------
 //
-// x, w, y and their gradients have the type of the spec's x; products are added up in f32. Biases
-// and the gradients of parameters are always f32.
-
-// How often a kernel fits in a side of an image.
-static inline int window_count(int size, int kernel, int stride, int pad)
-{
-    return (size + 2 * pad - kernel) / stride + 1;
-}
-
-typedef struct ConvSpec {
-    Shape x;
-    int out_channels, kernel_h, kernel_w, stride, pad;
-    bool bias;
-    bool needs_dx;      // false in the first layer: the images' gradient is not needed
-    bool f32_out;       // y and dy are always f32: the loss needs f32 logits
-} ConvSpec;
-
-// The backend chooses the order of the weights in the arena. `like` (or NULL) is a convolution of
-// the same weights at a different batch size; the new one uses its order. Weights that only ever
-// multiply padding are dead: on 1x1 pixels, eight ninths of a 3x3 kernel. All calls but
-// conv_weights_move use the live ones only. It copies all weights to torch's OIHW order, or from
-// it, in host memory.
-typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
-typedef struct Conv Conv;
-Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like);
-void conv_free(Conv *conv);
-Shape conv_output(const Conv *conv);
-size_t conv_live_count(const Conv *conv);   // floats in the arena, with padding
-size_t conv_dead_count(const Conv *conv);
-void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw,
-                       Direction direction);
-
-// In f32, w below is the live weights. In a 16-bit type it is a copy in the backend's order, which
-// conv_weights_cast makes. If conv_copy_bytes is 0, values_narrow makes it in the arena's order.
-size_t conv_copy_bytes(const Conv *conv);
-void conv_weights_cast(Conv *conv, const float *live, void *copy);
-
-void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y);
-void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx);
-// If ops_beside, dw and dbias are there after ops_join, and until then x and dy
-// must stay.
-void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw, float *dbias);
-// Whether gradients of weights are computed beside what follows on the device's stream.
-extern const bool ops_beside;
-// What follows on that stream waits for all gradients of weights.
-void ops_join(Ops *ops);
-
-// For the backends: matrices (rows, channels), row after row. x is of `type` or f32: y = x + bias,
-// and y may be x. dbias = the sums of dy's columns.
-void bias_add(Ops *ops, Type type, size_t rows, int channels, const float *bias, Type x_type,
-              const void *x, void *y);
-void bias_gradient(Stream *stream, Type type, size_t rows, int channels, const void *dy,
-                   float *dbias);
-
-// --- batch normalisation, with the addition and the ReLU that follow it in a residual net --------
-//
-//   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)  (relu, residual: if asked)
-//
-// All activations and their gradients have the type of x; the tensors in NormTensors are f32.
-
-typedef struct NormSpec {
-    Shape x;
-    bool add, relu;
-} NormSpec;
-
-typedef struct NormTensors {
-    const float *gamma, *beta;              // (c)
-    float *running_mean, *running_var;      // (c) momentum 0.1, unbiased variance, as in PyTorch
-    float *mean, *inv_std;                  // (c) of this batch: saved by forward for backward
-    float *dgamma, *dbeta;                  // (c)
-} NormTensors;
-
-typedef struct Norm Norm;
-Norm *norm_new(Ops *ops, const NormSpec *spec);
-void norm_free(Norm *norm);
-// training: uses this batch's statistics and updates the running ones; else uses the running ones.
-// If several processes share a batch (below), dgamma and dbeta are this process's part of the sums.
-void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
-                  bool training);
-// The gradient of y is dy1 + dy2 (dy2 may be NULL): a value that two layers read gets two.
-// dresidual (NULL unless `add`) may be dy1 or dy2.
-void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
-                   const void *dy2, void *dx, void *dresidual);
-
-// From now on the statistics of training, forward and backward, are over the batches of `size`
-// processes. gather collects the `count` numbers of every process in `all`, in rank order, on the
-// compute stream. All processes must normalise the same layers in the same order.
-typedef void (*OpsGather)(void *arg, const double *mine, double *all, size_t count);
-void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
-
-// --- the layers of a transformer -----------------------------------------------------------------
-//
-// A value is a matrix, Shape{ rows, c, 1, 1 }, and each of its rows is one token. A sample is a
-// window of T tokens, so T rows after each other. Statistics and the gradients of parameters are
-// f32.
+// x, y and their gradients have the type of the spec's x. Biases, statistics and the gradients of
+// parameters are always f32.
 
 // Dropout zeroes numbers at random and divides the others by 1 - rate. Its random numbers are a
 // function of the sample's key (which depends on seed, epoch and sample), the layer and the
 // number's position in the sample. So backward recomputes them, and they depend neither on the
-// batch, the rank nor the backend. keys below has one number for each sample; NULL: no dropout.
+// batch, the rank nor the backend.
 typedef struct Dropout {
     float rate;         // 0 to below 1
     int layer;          // differs between the dropouts of a network
@@ -217,6 +124,119 @@ ALSO_ON_DEVICE static inline bool dropout_keeps(uint64_t stream, uint32_t positi
 
 static inline uint32_t dropout_limit(float rate) { return (uint32_t)(rate * 0x1p32f); }
 
+// In a network for texts a value is a matrix, Shape{ rows, c, 1, 1 }, and each of its rows is one
+// token. A sample is a window of T tokens, so T rows after each other.
+typedef enum OpKind {
+    // A convolution; a linear layer is one whose kernel covers the whole image. Products are added
+    // up in f32.
+    OP_CONV,
+    // Batch normalisation, with the addition and the ReLU that follow it in a residual net:
+    //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)  (relu, residual: if set)
+    // In training with this batch's statistics, and it updates the running ones; else with the
+    // running ones.
+    OP_NORM,
+    // y = max(x, 0); dx = y > 0 ? dy : 0
+    OP_RELU,
+    // The largest of each window: the first, if several.
+    OP_MAXPOOL,
+    // The mean over each image's pixels: (n, c, h, w) -> (n, c, 1, 1).
+    OP_AVGPOOL,
+    // y = gamma * (x - mean) / sqrt(var + 1e-5) + beta, with mean and var of each row.
+    OP_ROW_NORM,
+    // With tanh, as in GPT-2: y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
+    OP_GELU,
+    // Causal self-attention: in each sample and head, with q, k, v and y (T, c / heads),
+    //   y = dropout(softmax(q k^T / sqrt(c / heads))) v
+    // where a token's softmax is over itself and the tokens before it. A row of x is q, k, v of
+    // all heads, 3 * c numbers. A position for dropout is (head * T + row) * T + column.
+    OP_ATTENTION,
+    // y = residual + dropout(x), or without a residual dropout(x). A position for dropout is
+    // row * c + column.
+    OP_ADD,
+    OP_KINDS
+} OpKind;
+
+// A kind uses the fields whose comment names it.
+typedef struct OpSpec {
+    OpKind kind;
+    Shape x;
+    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV; OP_MAXPOOL is square: kernel_h
+    bool bias;          // OP_CONV
+    bool needs_dx;      // OP_CONV: false in the first layer: the images' gradient is not needed
+    bool f32_out;       // OP_CONV: y and dy are always f32: the loss needs f32 logits
+    bool relu;          // OP_NORM
+    int heads;          // OP_ATTENTION
+    int T;              // OP_ATTENTION, OP_ADD
+    Dropout dropout;    // OP_ATTENTION, OP_ADD
+} OpSpec;
+
+// How often a kernel fits in a side of an image.
+static inline int window_count(int size, int kernel, int stride, int pad)
+{
+    return (size + 2 * pad - kernel) / stride + 1;
+}
+
+// OP_ROW_NORM has no running statistics, and mean and inv_std have a number for each row.
+typedef struct NormTensors {
+    const float *gamma, *beta;              // (c)
+    float *running_mean, *running_var;      // (c) momentum 0.1, unbiased variance, as in PyTorch
+    float *mean, *inv_std;                  // (c) of this batch: saved by forward for backward
+    float *dgamma, *dbeta;                  // (c)
+} NormTensors;
+
+// What an operation reads and writes.
+typedef struct OpArgs {
+    bool training;                  // OP_NORM
+    const void *x, *residual;       // residual: OP_NORM, OP_ADD; or NULL
+    void *y;
+    const void *dy1, *dy2;          // the gradient of y is their sum. dy2: OP_NORM, OP_MAXPOOL and
+                                    // OP_ADD, if two layers read the value; or NULL
+    void *dx, *dresidual;           // NULL: not needed. OP_RELU, OP_GELU: dx may be dy1
+    const void *w;                  // OP_CONV: see conv_copy_bytes
+    const float *bias;
+    float *dw, *dbias;
+    NormTensors norm;               // OP_NORM, OP_ROW_NORM
+    uint8_t *index;                 // OP_MAXPOOL: a byte for each y, saved by forward
+    const uint64_t *keys;           // of each sample, for dropout; NULL: nothing is dropped
+} OpArgs;
+
+typedef struct Op Op;
+// `like` (or NULL) is the same layer's operation at a different batch size.
+Op *op_new(Ops *ops, const OpSpec *spec, const Op *like);
+void op_free(Op *op);
+Shape op_output(const Op *op);
+void op_forward(const Op *op, const OpArgs *args);
+void op_backward(const Op *op, const OpArgs *args);
+
+// Gradients of a convolution's weights may be computed beside what follows on the device's stream.
+// Then dw and dbias are there after ops_join, and until then x and dy1 must stay.
+extern const bool ops_beside;
+// What follows on that stream waits for all gradients of weights.
+void ops_join(Ops *ops);
+
+// The backend chooses the order of a convolution's weights in the arena: of `like`, if given.
+// Weights that only ever multiply padding are dead: on 1x1 pixels, eight ninths of a 3x3 kernel.
+// All calls but conv_weights_move use the live ones only. It copies all weights to torch's OIHW
+// order, or from it, in host memory.
+typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
+size_t conv_live_count(const Op *conv);     // floats in the arena, with padding
+size_t conv_dead_count(const Op *conv);
+void conv_weights_move(const Op *conv, float *live, float *dead, float *oihw, Direction direction);
+
+// In f32, OpArgs.w is the live weights. In a 16-bit type it is a copy in the backend's order, which
+// conv_weights_cast makes. If conv_copy_bytes is 0, values_narrow makes it in the arena's order.
+size_t conv_copy_bytes(const Op *conv);
+void conv_weights_cast(const Op *conv, const float *live, void *copy);
+
+// From now on the statistics of OP_NORM in training, forward and backward, are over the batches of
+// `size` processes, and dgamma and dbeta are this process's part of the sums. gather collects the
+// `count` numbers of every process in `all`, in rank order, on the compute stream. All processes
+// must normalise the same layers in the same order.
+typedef void (*OpsGather)(void *arg, const double *mine, double *all, size_t count);
+void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
+
+// --- texts ---------------------------------------------------------------------------------------
+
 // Each token as a row of vocab + T numbers: 1 at the token and at vocab + its position, else 0. A
 // linear layer makes the sum of two embeddings of it. For thousands of tokens that would be slow.
 typedef struct OneHotSpec {
@@ -225,73 +245,6 @@ typedef struct OneHotSpec {
 } OneHotSpec;
 // batch: (samples, 2 + T), the key of each sample, low word first, and its tokens. Copies the keys.
 void one_hot(Ops *ops, const OneHotSpec *spec, const int32_t *batch, void *out, uint64_t *keys);
-
-// y = gamma * (x - mean) / sqrt(var + 1e-5) + beta, with mean and var of each row. Of t, mean and
-// inv_std (rows) are saved by forward for backward, and running_mean and running_var are not used.
-void layer_norm_forward(Ops *ops, Shape shape, const NormTensors *t, const void *x, void *y);
-void layer_norm_backward(Ops *ops, Shape shape, const NormTensors *t, const void *x, const void *dy,
-                         void *dx);
-
-// With tanh, as in GPT-2: y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
-void gelu_forward(Ops *ops, Shape shape, const void *x, void *y);
-void gelu_backward(Ops *ops, Shape shape, const void *x, const void *dy, void *dx);
-
-// Causal self-attention: in each sample and head, with q, k, v and y (T, c / heads),
-//
-//   y = dropout(softmax(q k^T / sqrt(c / heads))) v
-//
-// where a token's softmax is over itself and the tokens before it. A row of qkv is q, k, v of all
-// heads, 3 * c numbers. A position for dropout is (head * T + row) * T + column.
-typedef struct AttentionSpec {
-    Shape qkv;          // (samples * T, 3 * c)
-    int heads, T;
-    Dropout dropout;
-} AttentionSpec;
-
-// An attention may keep data from forward to backward.
-typedef struct Attention Attention;
-Attention *attention_new(Ops *ops, const AttentionSpec *spec);
-void attention_free(Attention *attention);
-void attention_forward(Attention *attention, const void *qkv, const uint64_t *keys, void *y);
-void attention_backward(Attention *attention, const void *qkv, const uint64_t *keys, const void *dy,
-                        void *dqkv);
-
-// y = a + dropout(b). a may be NULL, then it is dropout alone. The gradient of y is dy1 + dy2 (dy2
-// may be NULL), rounded to the type. A position for dropout is row * c + column.
-typedef struct AddSpec {
-    Shape shape;        // (samples * T, c)
-    int T;
-    Dropout dropout;
-} AddSpec;
-void add_forward(Ops *ops, const AddSpec *spec, const void *a, const void *b, const uint64_t *keys,
-                 void *y);
-void add_backward(Ops *ops, const AddSpec *spec, const void *dy1, const void *dy2,
-                  const uint64_t *keys, void *da, void *db);
-
-// --- the rest ------------------------------------------------------------------------------------
-
-// y = max(x, 0); dx = y > 0 ? dy : 0. In place is fine.
-void relu_forward(Ops *ops, Shape shape, const void *x, void *y);
-void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx);
-
-// Max pooling stores the position of each maximum (the first, if several). index: a byte for each.
-typedef struct PoolSpec {
-    Shape x;
-    int kernel, stride, pad;
-} PoolSpec;
-static inline Shape pool_output(const PoolSpec *s)
-{
-    Shape y = s->x;
-    y.h = window_count(s->x.h, s->kernel, s->stride, s->pad);
-    y.w = window_count(s->x.w, s->kernel, s->stride, s->pad);
-    return y;
-}
-void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index);
-void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const void *dy1,
-                      const void *dy2, void *dx);
-// The mean over each image's pixels: (n, c, h, w) -> (n, c, 1, 1).
-void avgpool_forward(Ops *ops, Shape x, const void *in, void *out);
-void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx);
 
 // --- loss and optimizer --------------------------------------------------------------------------
 

@@ -52,6 +52,15 @@ static inline void *to_host(const void *there, size_t bytes)
 
 static inline double *zeros(size_t count) { return host_memory(count * sizeof(double)); }
 
+// Runs an operation forward and backward.
+static inline void run_op(const OpSpec *spec, const OpArgs *args)
+{
+    Op *op = op_new(ops, spec, NULL);
+    op_forward(op, args);
+    op_backward(op, args);
+    op_free(op);
+}
+
 // Uniform in (-1, 1), different for each key, rounded to the type.
 static inline double *random_numbers(Type of, size_t count, int key)
 {

@@ -86,7 +86,7 @@ typedef struct Wanted {
 static Wanted wanted[MAX_PROBLEMS];
 static int wanted_count, product_count;
 
-static void want(const ConvSpec *spec, cudnnDataType_t dtype, const char *arch, const char *layer)
+static void want(const OpSpec *spec, cudnnDataType_t dtype, const char *arch, const char *layer)
 {
     ConvProblem problem = conv_problem(spec, dtype);
     if (conv_is_product(&problem)) {
@@ -116,9 +116,9 @@ static void want_network(const char *arch, int channels, int size, int batch, cu
     for (int i = 0; i < net.layer_count; i++) {
         const Layer *l = &net.layers[i];
         Extent x = net.extents[l->in];
-        ConvSpec spec = { { batch, x.c, x.h, x.w, x.c }, l->channels, l->kernel_h, l->kernel_w,
-                          l->stride, l->pad, l->bias, l->in != 0 };
-        if (l->type == LAYER_CONV)
+        OpSpec spec = { OP_CONV, { batch, x.c, x.h, x.w, x.c }, l->channels, l->kernel_h,
+                        l->kernel_w, l->stride, l->pad, l->bias, l->in != 0 };
+        if (l->kind == OP_CONV)
             want(&spec, dtype, arch, l->name);
     }
 }

@@ -17,10 +17,10 @@ static Type type;           // of the activations
 // The shape of c channels between two layers, blocked as a convolution's output.
 static Shape flowing(int n, int c, int h, int w)
 {
-    ConvSpec spec = { { n, 3, h, w, ops_input_block(ops, 3), type }, c, 1, 1, 1, 0 };
-    Conv *conv = conv_new(ops, &spec, NULL);
-    Shape s = conv_output(conv);
-    conv_free(conv);
+    OpSpec spec = { OP_CONV, { n, 3, h, w, ops_input_block(ops, 3), type }, c, 1, 1, 1, 0 };
+    Op *conv = op_new(ops, &spec, NULL);
+    Shape s = op_output(conv);
+    op_free(conv);
     return s;
 }
 
@@ -37,7 +37,7 @@ typedef struct ConvArrays {
     double *y, *dx, *dw, *dbias;        // results
 } ConvArrays;
 
-static ConvArrays conv_arrays(const ConvSpec *s, Shape y, size_t weights)
+static ConvArrays conv_arrays(const OpSpec *s, Shape y, size_t weights)
 {
     size_t in = shape_count(s->x), out = shape_count(y), channels = (size_t)s->out_channels;
     return (ConvArrays){ random_numbers(type, in, 1),     random_numbers(type, weights, 2),
@@ -45,7 +45,7 @@ static ConvArrays conv_arrays(const ConvSpec *s, Shape y, size_t weights)
                          zeros(out), zeros(in), zeros(weights), zeros(channels) };
 }
 
-static void conv_plain(const ConvSpec *s, Shape y, const ConvArrays *a)
+static void conv_plain(const OpSpec *s, Shape y, const ConvArrays *a)
 {
     int taps = s->kernel_h * s->kernel_w, each = s->x.c * taps;
     for (int i = 0; i < (int)shape_count(y); i++) {
@@ -66,7 +66,7 @@ static void conv_plain(const ConvSpec *s, Shape y, const ConvArrays *a)
 }
 
 // Returns the live weights, on the device; dead: in host memory.
-static float *import(const Conv *conv, const double *oihw, size_t count, float **dead)
+static float *import(const Op *conv, const double *oihw, size_t count, float **dead)
 {
     size_t bytes = conv_live_count(conv) * sizeof(float);
     float *live = host_memory(bytes), *torch = host_memory(count * sizeof *torch);
@@ -77,7 +77,7 @@ static float *import(const Conv *conv, const double *oihw, size_t count, float *
     return to_device(live, bytes);
 }
 
-static float *export(const Conv *conv, const float *live, float *dead, size_t count)
+static float *export(const Op *conv, const float *live, float *dead, size_t count)
 {
     float *torch = host_memory(count * sizeof *torch);
     float *here = to_host(live, conv_live_count(conv) * sizeof *here);
@@ -85,8 +85,8 @@ static float *export(const Conv *conv, const float *live, float *dead, size_t co
     return to_device(torch, count * sizeof *torch);
 }
 
-// The weights that conv_forward reads: f32, or a copy in a 16-bit type.
-static const void *weights_to_read(Conv *conv, const float *arena)
+// The weights that op_forward reads: f32, or a copy in a 16-bit type.
+static const void *weights_to_read(const Op *conv, const float *arena)
 {
     size_t own = conv_copy_bytes(conv), count = conv_live_count(conv);
     if (type == TYPE_F32)
@@ -100,7 +100,7 @@ static const void *weights_to_read(Conv *conv, const float *arena)
 }
 
 // The f32 output gradients of a 16-bit layer get extra bits, which the backward pass must round.
-static void *output_gradient(const ConvSpec *s, Shape y, const double *dy)
+static void *output_gradient(const OpSpec *s, Shape y, const double *dy)
 {
     double *off = zeros(shape_count(y));
     for (size_t i = 0; i < shape_count(y); i++)
@@ -109,20 +109,21 @@ static void *output_gradient(const ConvSpec *s, Shape y, const double *dy)
 }
 
 // batch: use the weight layout for a batch of this size; 0: of the spec's own size.
-static void check_conv(const char *name, ConvSpec spec, int batch)
+static void check_conv(const char *name, OpSpec spec, int batch)
 {
-    ConvSpec large = spec;
+    OpSpec large = spec;
     large.x.n = batch;
-    Conv *like = batch ? conv_new(ops, &large, NULL) : NULL, *conv = conv_new(ops, &spec, like);
+    Op *like = batch ? op_new(ops, &large, NULL) : NULL, *conv = op_new(ops, &spec, like);
     size_t weights = (size_t)spec.out_channels * spec.x.c * spec.kernel_h * spec.kernel_w;
-    Shape y = conv_output(conv), channels = row((size_t)spec.out_channels);
+    Shape y = op_output(conv), channels = row((size_t)spec.out_channels);
     ConvArrays a = conv_arrays(&spec, y, weights);
     conv_plain(&spec, y, &a);
     float *dead, *live = import(conv, a.w, weights, &dead), *bias = activation(channels, a.bias);
     float *dw = memory(conv_live_count(conv) * sizeof *dw), *dbias = empty(channels);
     const void *x = activation(spec.x, a.x), *dy = output_gradient(&spec, y, a.dy);
-    const void *w = weights_to_read(conv, live);
-    void *out = empty(y), *dx = empty(spec.x);
+    void *out = empty(y), *dx = spec.needs_dx ? empty(spec.x) : NULL;
+    OpArgs args = { .x = x, .w = weights_to_read(conv, live), .bias = bias, .y = out, .dy1 = dy,
+                    .dx = dx, .dw = dw, .dbias = dbias };
     // cuDNN rounds y to its type before the bias is added. Where cuDNN has no good f32 engine for
     // dw, it computes dw in the 16-bit type. Matrix products do not use cuDNN.
     bool product = y.h * y.w == 1 && spec.kernel_h >= spec.x.h;
@@ -132,8 +133,8 @@ static void check_conv(const char *name, ConvSpec spec, int batch)
     EXPECT_EQ_INT(y.type, spec.f32_out ? TYPE_F32 : type);
     expect_near(name, row(weights), export(conv, live, dead, weights), a.w, 0, 0);
     for (int i = 0; i < 2; i++) {       // twice: the results must overwrite, not accumulate
-        conv_forward(conv, x, w, bias, out);
-        conv_backward_weights(conv, x, dy, dw, dbias);
+        op_forward(conv, &args);
+        op_backward(conv, &args);
         ops_join(ops);
     }
     expect_near(name, y, out, a.y, 2 * u, 1e-5 + (spec.bias ? its_own : 0));
@@ -141,12 +142,10 @@ static void check_conv(const char *name, ConvSpec spec, int batch)
     expect_near(name, row(weights), export(conv, dw, dead, weights), a.dw, its_own, 1e-5);
     if (spec.bias)
         expect_near(name, channels, dbias, a.dbias, 0, wide_dy);
-    if (spec.needs_dx) {
-        conv_backward_data(conv, dy, w, dx);
+    if (spec.needs_dx)
         expect_near(name, spec.x, dx, a.dx, 2 * roundoffs[type], 1e-5);
-    }
-    conv_free(conv);
-    conv_free(like);
+    op_free(conv);
+    op_free(like);
     check_ends();
 }
 
@@ -156,81 +155,95 @@ static void convolutions(void)
 {
     const struct {
         const char *name;
-        ConvSpec spec;
+        OpSpec spec;
         int batch;
     } cases[] = {
-        { "7x7 stride 2 on images", { arriving(2, 3, 17, 15), 16, 7, 7, 2, 3 }, 0 },
-        { "5x5 on one channel", { arriving(3, 1, 9, 8), 6, 5, 5, 1, 0, true }, 0 },
-        { "5x5, blocks from one channel", { arriving(3, 1, 9, 8), 16, 5, 5, 1, 2, true }, 0 },
-        { "5x5, odd channels", { arriving(2, 6, 9, 7), 5, 5, 5, 1, 2, true, true }, 0 },
-        { "3x3", { flowing(2, 16, 6, 5), 32, 3, 3, 1, 1, false, true }, 0 },
-        { "3x3 with bias", { flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, true, true }, 0 },
-        { "3x3 stride 2", { flowing(3, 16, 7, 6), 16, 3, 3, 2, 1, false, true }, 0 },
-        { "1x1 stride 2", { flowing(3, 16, 5, 4), 32, 1, 1, 2, 0, false, true }, 0 },
-        { "1x1", { flowing(3, 32, 3, 3), 16, 1, 1, 1, 0, false, true }, 0 },
-        { "3x3 on 1x1", { flowing(5, 16, 1, 1), 32, 3, 3, 1, 1, false, true }, 0 },
-        { "3x3 on 2x2", { flowing(4, 16, 2, 2), 16, 3, 3, 1, 1, false, true }, 0 },
-        { "3x3 stride 2 on 2x2", { flowing(4, 16, 2, 2), 32, 3, 3, 2, 1, false, true }, 0 },
-        { "1x1 stride 2 on 2x2", { flowing(4, 16, 2, 2), 32, 1, 1, 2, 0, false, true }, 0 },
-        { "3x3 on 1x3", { flowing(4, 16, 1, 3), 16, 3, 3, 1, 1, false, true }, 0 },
-        { "5x5 on 2x1", { flowing(4, 16, 2, 1), 16, 5, 5, 1, 2, true, true }, 0 },
-        { "3x3 on 1x1, odd", { arriving(5, 3, 1, 1), 7, 3, 3, 1, 1, true, true }, 0 },
-        { "3x3, a tail", { flowing(3, 64, 4, 4), 64, 3, 3, 1, 1, false, true }, 64 },
-        { "3x3 on images, a tail", { arriving(3, 3, 8, 8), 64, 3, 3, 1, 1 }, 64 },
-        { "3x3 on 1x1, a tail", { flowing(3, 64, 1, 1), 64, 3, 3, 1, 1, false, true }, 64 },
-        { "3x3 on 2x2, a tail", { flowing(3, 64, 2, 2), 128, 3, 3, 1, 1, false, true }, 64 },
-        { "linear of 5x5 images", { arriving(3, 6, 5, 5), 12, 5, 5, 1, 0, true, true }, 0 },
-        { "linear of 3x2 blocks", { flowing(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true }, 0 },
-        { "linear of a row", { flowing(7, 48, 1, 1), 10, 1, 1, 1, 0, true, true }, 0 },
-        { "linear, one row", { flowing(1, 16, 1, 1), 3, 1, 1, 1, 0, true, true }, 0 },
-        { "logits", { { 7, 48, 1, 1, 48, type }, 10, 1, 1, 1, 0, true, true, true }, 0 },
-        { "logits, a tail", { { 5, 48, 1, 1, 48, type }, 10, 1, 1, 1, 0, true, true, true }, 64 },
-        { "logits of 3x2 blocks", { flowing(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true, true }, 0 },
+        { "7x7 stride 2 on images", { OP_CONV, arriving(2, 3, 17, 15), 16, 7, 7, 2, 3 }, 0 },
+        { "5x5 on one channel", { OP_CONV, arriving(3, 1, 9, 8), 6, 5, 5, 1, 0, true }, 0 },
+        { "5x5, blocks from one channel",
+          { OP_CONV, arriving(3, 1, 9, 8), 16, 5, 5, 1, 2, true }, 0 },
+        { "5x5, odd channels", { OP_CONV, arriving(2, 6, 9, 7), 5, 5, 5, 1, 2, true, true }, 0 },
+        { "3x3", { OP_CONV, flowing(2, 16, 6, 5), 32, 3, 3, 1, 1, false, true }, 0 },
+        { "3x3 with bias", { OP_CONV, flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, true, true }, 0 },
+        { "3x3 stride 2", { OP_CONV, flowing(3, 16, 7, 6), 16, 3, 3, 2, 1, false, true }, 0 },
+        { "1x1 stride 2", { OP_CONV, flowing(3, 16, 5, 4), 32, 1, 1, 2, 0, false, true }, 0 },
+        { "1x1", { OP_CONV, flowing(3, 32, 3, 3), 16, 1, 1, 1, 0, false, true }, 0 },
+        { "3x3 on 1x1", { OP_CONV, flowing(5, 16, 1, 1), 32, 3, 3, 1, 1, false, true }, 0 },
+        { "3x3 on 2x2", { OP_CONV, flowing(4, 16, 2, 2), 16, 3, 3, 1, 1, false, true }, 0 },
+        { "3x3 stride 2 on 2x2",
+          { OP_CONV, flowing(4, 16, 2, 2), 32, 3, 3, 2, 1, false, true }, 0 },
+        { "1x1 stride 2 on 2x2",
+          { OP_CONV, flowing(4, 16, 2, 2), 32, 1, 1, 2, 0, false, true }, 0 },
+        { "3x3 on 1x3", { OP_CONV, flowing(4, 16, 1, 3), 16, 3, 3, 1, 1, false, true }, 0 },
+        { "5x5 on 2x1", { OP_CONV, flowing(4, 16, 2, 1), 16, 5, 5, 1, 2, true, true }, 0 },
+        { "3x3 on 1x1, odd", { OP_CONV, arriving(5, 3, 1, 1), 7, 3, 3, 1, 1, true, true }, 0 },
+        { "3x3, a tail", { OP_CONV, flowing(3, 64, 4, 4), 64, 3, 3, 1, 1, false, true }, 64 },
+        { "3x3 on images, a tail", { OP_CONV, arriving(3, 3, 8, 8), 64, 3, 3, 1, 1 }, 64 },
+        { "3x3 on 1x1, a tail",
+          { OP_CONV, flowing(3, 64, 1, 1), 64, 3, 3, 1, 1, false, true }, 64 },
+        { "3x3 on 2x2, a tail",
+          { OP_CONV, flowing(3, 64, 2, 2), 128, 3, 3, 1, 1, false, true }, 64 },
+        { "linear of 5x5 images",
+          { OP_CONV, arriving(3, 6, 5, 5), 12, 5, 5, 1, 0, true, true }, 0 },
+        { "linear of 3x2 blocks",
+          { OP_CONV, flowing(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true }, 0 },
+        { "linear of a row", { OP_CONV, flowing(7, 48, 1, 1), 10, 1, 1, 1, 0, true, true }, 0 },
+        { "linear, one row", { OP_CONV, flowing(1, 16, 1, 1), 3, 1, 1, 1, 0, true, true }, 0 },
+        { "logits", { OP_CONV, { 7, 48, 1, 1, 48, type }, 10, 1, 1, 1, 0, true, true, true }, 0 },
+        { "logits, a tail",
+          { OP_CONV, { 5, 48, 1, 1, 48, type }, 10, 1, 1, 1, 0, true, true, true }, 64 },
+        { "logits of 3x2 blocks",
+          { OP_CONV, flowing(3, 16, 3, 2), 10, 3, 2, 1, 0, true, true, true }, 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_conv(cases[i].name, cases[i].spec, cases[i].batch);
 }
 
 typedef struct Step {
-    Conv *conv;
-    void *x, *w, *y;
+    Op *conv;
+    OpArgs args;
 } Step;
 
 static void step_forward(void *arg)
 {
     Step *step = arg;
-    conv_forward(step->conv, step->x, step->w, NULL, step->y);
+    op_forward(step->conv, &step->args);
 }
 
 // A recorded step stays valid when a later convolution makes the scratch memory grow.
 static void a_recorded_convolution(void)
 {
     Ops *own = ops_new(device, &(OpsConfig){ .deterministic = true });
-    ConvSpec small = { flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, false, false };
-    ConvSpec large = { { 64, 32, 1, 1, 32, TYPE_BF16 }, 1024, 1, 1, 1, 0, true, true, true };
+    OpSpec small = { OP_CONV, flowing(2, 16, 6, 5), 16, 3, 3, 1, 1, false, false };
+    OpSpec large = { OP_CONV, { 64, 32, 1, 1, 32, TYPE_BF16 }, 1024, 1, 1, 1, 0, true, true, true };
     Replay *replay = replay_new(device, 1);
-    Step step = { conv_new(own, &small, NULL), NULL, NULL, NULL };
-    Shape y = conv_output(step.conv);
+    Step step = { .conv = op_new(own, &small, NULL) };
+    Shape y = op_output(step.conv);
     ConvArrays a = conv_arrays(&small, y, 16 * 16 * 9);
     conv_plain(&small, y, &a);
-    step.x = activation(small.x, a.x);
     float *dead;
-    step.w = import(step.conv, a.w, 16 * 16 * 9, &dead);
-    step.y = empty(y);
+    void *out = empty(y);
+    step.args = (OpArgs){ .x = activation(small.x, a.x), .y = out,
+                          .w = import(step.conv, a.w, 16 * 16 * 9, &dead) };
     for (int i = 0; i < 3; i++)
         replay_run(replay, 0, step_forward, &step);
-    Conv *later = conv_new(own, &large, NULL);
-    fill_zero(device_stream(device), step.y, shape_bytes(y));
+    Op *later = op_new(own, &large, NULL);
+    fill_zero(device_stream(device), out, shape_bytes(y));
     replay_run(replay, 0, step_forward, &step);
-    expect_near("replayed", y, step.y, a.y, 0, 1e-5);
+    expect_near("replayed", y, out, a.y, 0, 1e-5);
     replay_free(replay);
-    conv_free(later);
-    conv_free(step.conv);
+    op_free(later);
+    op_free(step.conv);
     check_ends();
     ops_free(own);
 }
 
 // ==== Batch normalisation ========================================================================
+
+typedef struct NormSpec {
+    Shape x;
+    bool add, relu;
+} NormSpec;
 
 // mean, var: the batch's in training, random ones in evaluation.
 typedef struct NormArrays {
@@ -299,7 +312,7 @@ static void check_running(Shape s, const NormArrays *a, const NormTensors *t)
 }
 
 // Evaluation uses the running statistics and does not change them.
-static void check_frozen(Norm *norm, const NormSpec *spec, NormArrays *a, NormTensors *t,
+static void check_frozen(const Op *norm, const NormSpec *spec, NormArrays *a, NormTensors *t,
                          const void *x, const void *residual)
 {
     Shape s = spec->x, channels = row((size_t)s.c);
@@ -310,7 +323,7 @@ static void check_frozen(Norm *norm, const NormSpec *spec, NormArrays *a, NormTe
         a->var[c] = (float)(a->var[c] + 1.5);
     t->running_mean = activation(channels, a->mean);
     t->running_var = activation(channels, a->var);
-    norm_forward(norm, t, x, residual, y, false);
+    op_forward(norm, &(OpArgs){ .x = x, .residual = residual, .y = y, .norm = *t });
     norm_plain_forward(spec, a);
     expect_near("frozen norm", s, y, a->y, roundoffs[type], 1e-5);
     expect_near("frozen mean", channels, t->running_mean, a->mean, 0, 0);
@@ -351,7 +364,7 @@ typedef struct NormRun {
     size_t begin[MAX_RANKS];
     NormSpec spec[MAX_RANKS];
     NormTensors t[MAX_RANKS];
-    Norm *norm[MAX_RANKS];
+    Op *norm[MAX_RANKS];
 } NormRun;
 
 // Each image has a different mean, so each rank's statistics differ clearly from the batch's.
@@ -388,7 +401,8 @@ static NormRun norm_run(const NormCase *n, int ranks, NormArrays *a)
         run.begin[k] = shape_bytes(s) / (size_t)s.n * (size_t)first;
         run.spec[k] = n->spec;
         run.spec[k].x.n = s.n * (k + 1) / ranks - first;
-        run.norm[k] = norm_new(ops, &run.spec[k]);
+        OpSpec spec = { .kind = OP_NORM, .x = run.spec[k].x, .relu = n->spec.relu };
+        run.norm[k] = op_new(ops, &spec, NULL);
         run.t[k] = (NormTensors){ activation(channels, a->gamma), activation(channels, a->beta),
                                   empty(channels), empty(channels), empty(channels),
                                   empty(channels), empty(channels), empty(channels) };
@@ -412,12 +426,11 @@ static void norm_call(NormRun *run, int k, bool forward)
     if (forward) {
         t->running_mean = activation(row(channels), zeros(channels));
         t->running_var = activation(row(channels), ones);
-        norm_forward(run->norm[k], t, part(run->x, at), part(run->residual, at), part(run->y, at),
-                     true);
-    } else {
-        norm_backward(run->norm[k], t, part(run->x, at), part(run->y, at), part(run->dy1, at),
-                      part(run->dy2, at), part(run->dx, at), part(run->dresidual, at));
     }
+    OpArgs args = { .training = true, .x = part(run->x, at), .residual = part(run->residual, at),
+                    .y = part(run->y, at), .dy1 = part(run->dy1, at), .dy2 = part(run->dy2, at),
+                    .dx = part(run->dx, at), .dresidual = part(run->dresidual, at), .norm = *t };
+    (forward ? op_forward : op_backward)(run->norm[k], &args);
 }
 
 static void norm_calls(NormRun *run, bool forward)
@@ -469,7 +482,7 @@ static void check_norm(const NormCase *n, int ranks)
     check_frozen(run.norm[0], &run.spec[0], &a, &run.t[0], run.x, run.residual);
     EXPECT_EQ_INT(exchange.gathers, ranks > 1 ? 4 * ranks : 0);
     for (int k = 0; k < ranks; k++)
-        norm_free(run.norm[k]);
+        op_free(run.norm[k]);
     ops_share_norms(ops, 1, NULL, NULL);
     check_ends();
 }
@@ -497,15 +510,14 @@ static void normalisation(void)
 // ==== Pooling, ReLU, images ======================================================================
 
 // As in PyTorch, the first of equal pixels is the maximum and gets the whole gradient.
-static void maxpool_plain(const PoolSpec *s, const double *x, const double *dy, double *y,
+static void maxpool_plain(const OpSpec *s, Shape out, const double *x, const double *dy, double *y,
                           double *dx)
 {
-    Shape out = pool_output(s);
     for (int i = 0; i < (int)shape_count(out); i++) {
         int q = i % out.w, p = i / out.w % out.h, plane = i / (out.w * out.h), best = -1;
-        for (int k = 0; k < s->kernel * s->kernel; k++) {
-            int row = p * s->stride - s->pad + k / s->kernel;
-            int col = q * s->stride - s->pad + k % s->kernel;
+        for (int k = 0; k < s->kernel_h * s->kernel_h; k++) {
+            int row = p * s->stride - s->pad + k / s->kernel_h;
+            int col = q * s->stride - s->pad + k % s->kernel_h;
             int at = (plane * s->x.h + row) * s->x.w + col;
             bool inside = row >= 0 && row < s->x.h && col >= 0 && col < s->x.w;
             if (inside && (best < 0 || x[at] > x[best]))
@@ -517,9 +529,14 @@ static void maxpool_plain(const PoolSpec *s, const double *x, const double *dy, 
 }
 
 // Pixels have only a few values, so that there are ties.
-static void check_maxpool(const char *name, PoolSpec spec, bool two_gradients)
+static void check_maxpool(const char *name, Shape from, int kernel, int stride, int pad,
+                          bool two_gradients)
 {
-    Shape out = pool_output(&spec);
+    OpSpec spec = { .kind = OP_MAXPOOL, .x = from, .kernel_h = kernel, .stride = stride,
+                    .pad = pad };
+    Shape out = from;
+    out.h = window_count(from.h, kernel, stride, pad);
+    out.w = window_count(from.w, kernel, stride, pad);
     size_t in_count = shape_count(spec.x), count = shape_count(out);
     double *pixels = random_numbers(type, in_count, 1), *dy = random_numbers(type, count, 2);
     double *more = random_numbers(type, count, 3), *wanted = zeros(count), *dx = zeros(in_count);
@@ -527,13 +544,13 @@ static void check_maxpool(const char *name, PoolSpec spec, bool two_gradients)
         pixels[i] = rint(8 * pixels[i]) / 8;
     void *x = activation(spec.x, pixels), *dy1 = activation(out, dy), *dy2 = activation(out, more);
     void *y = empty(out), *got = empty(spec.x);
-    uint8_t *index = memory(count);
+    OpArgs args = { .x = x, .y = y, .dy1 = dy1, .dy2 = two_gradients ? dy2 : NULL, .dx = got,
+                    .index = memory(count) };
     for (size_t i = 0; i < count && two_gradients; i++)
         dy[i] += more[i];
-    maxpool_plain(&spec, pixels, dy, wanted, dx);
-    maxpool_forward(ops, &spec, x, y, index);
+    maxpool_plain(&spec, out, pixels, dy, wanted, dx);
+    run_op(&spec, &args);
     expect_near(name, out, y, wanted, 0, 0);
-    maxpool_backward(ops, &spec, index, dy1, two_gradients ? dy2 : NULL, got);
     expect_near(name, spec.x, got, dx, roundoffs[type], 1e-6);
     check_ends();
 }
@@ -549,19 +566,19 @@ static void check_avgpool(Shape s)
         dx[i] = dy[i / pixels] / pixels;
     }
     void *got = empty(out), *got_dx = empty(s);
-    avgpool_forward(ops, s, activation(s, x), got);
+    OpArgs args = { .x = activation(s, x), .y = got, .dy1 = activation(out, dy), .dx = got_dx };
+    run_op(&(OpSpec){ .kind = OP_AVGPOOL, .x = s }, &args);
     expect_near("avgpool", out, got, y, roundoffs[type], 1e-6);
-    avgpool_backward(ops, s, activation(out, dy), got_dx);
     expect_near("avgpool backward", s, got_dx, dx, roundoffs[type], 1e-6);
     check_ends();
 }
 
 static void pooling(void)
 {
-    check_maxpool("maxpool 3x3 stride 2", (PoolSpec){ flowing(2, 16, 8, 8), 3, 2, 1 }, false);
-    check_maxpool("maxpool 3x3, odd size", (PoolSpec){ flowing(2, 16, 7, 5), 3, 2, 1 }, true);
-    check_maxpool("maxpool 2x2", (PoolSpec){ arriving(2, 6, 6, 4), 2, 2, 0 }, false);
-    check_maxpool("maxpool 2x2, one row over", (PoolSpec){ arriving(2, 5, 5, 7), 2, 2, 0 }, true);
+    check_maxpool("maxpool 3x3 stride 2", flowing(2, 16, 8, 8), 3, 2, 1, false);
+    check_maxpool("maxpool 3x3, odd size", flowing(2, 16, 7, 5), 3, 2, 1, true);
+    check_maxpool("maxpool 2x2", arriving(2, 6, 6, 4), 2, 2, 0, false);
+    check_maxpool("maxpool 2x2, one row over", arriving(2, 5, 5, 7), 2, 2, 0, true);
     check_avgpool(flowing(3, 32, 4, 3));
     check_avgpool(flowing(3, 5, 4, 3));     // rows at odd addresses
 }
@@ -576,9 +593,9 @@ static void relu(void)
         dy[i] = x[i] > 0 ? dy[i] : 0;
         x[i] = x[i] > 0 ? x[i] : 0;
     }
-    relu_forward(ops, s, in, y);
+    OpArgs args = { .x = in, .y = y, .dy1 = d, .dx = d };       // in place
+    run_op(&(OpSpec){ .kind = OP_RELU, .x = s }, &args);
     expect_near("relu", s, y, x, 0, 0);
-    relu_backward(ops, s, y, d, d);     // in place
     expect_near("relu backward", s, d, dy, 0, 0);
     check_ends();
 }

@@ -60,8 +60,8 @@ static void dropout_masks(void)
 // y = a + dropout(b); its gradients.
 static void check_add(int samples, int T, int c, bool alone, bool two_gradients, float rate)
 {
-    AddSpec spec = { matrix(samples * T, c), T, { rate, 3 } };
-    size_t count = shape_count(spec.shape), each = count / (size_t)samples;
+    OpSpec spec = { .kind = OP_ADD, .x = matrix(samples * T, c), .T = T, .dropout = { rate, 3 } };
+    size_t count = shape_count(spec.x), each = count / (size_t)samples;
     double *a = random_numbers(type, count, 1), *b = random_numbers(type, count, 2);
     double *d1 = random_numbers(type, count, 3), *d2 = random_numbers(type, count, 4);
     double *y = zeros(count), *da = zeros(count), *db = zeros(count);
@@ -72,18 +72,18 @@ static void check_add(int samples, int T, int c, bool alone, bool two_gradients,
         da[i] = d1[i] + (two_gradients ? d2[i] : 0);
         db[i] = f * rounded(type, (float)da[i]);
     }
-    void *got = empty(spec.shape), *got_da = empty(spec.shape), *got_db = empty(spec.shape);
-    uint64_t *there = keys ? to_device(keys, (size_t)samples * sizeof *keys) : NULL;
-    add_forward(ops, &spec, alone ? NULL : activation(spec.shape, a), activation(spec.shape, b),
-                there, got);
-    add_backward(ops, &spec, activation(spec.shape, d1),
-                 two_gradients ? activation(spec.shape, d2) : NULL, there, alone ? NULL : got_da,
-                 got_db);
+    void *got = empty(spec.x), *got_da = empty(spec.x), *got_db = empty(spec.x);
+    OpArgs args = { .x = activation(spec.x, b), .residual = alone ? NULL : activation(spec.x, a),
+                    .y = got, .dy1 = activation(spec.x, d1),
+                    .dy2 = two_gradients ? activation(spec.x, d2) : NULL, .dx = got_db,
+                    .dresidual = alone ? NULL : got_da,
+                    .keys = keys ? to_device(keys, (size_t)samples * sizeof *keys) : NULL };
+    run_op(&spec, &args);
     double u = roundoffs[type];
-    expect_near("add", spec.shape, got, y, u, 1e-6);
-    expect_near("db", spec.shape, got_db, db, u, 1e-6);
+    expect_near("add", spec.x, got, y, u, 1e-6);
+    expect_near("db", spec.x, got_db, db, u, 1e-6);
     if (!alone)
-        expect_near("da", spec.shape, got_da, da, u, 1e-6);
+        expect_near("da", spec.x, got_da, da, u, 1e-6);
     check_ends();
 }
 
@@ -154,8 +154,8 @@ static void check_layer_norm(int rows, int c, double offset)
                       .mean = empty(row((size_t)rows)), .inv_std = empty(row((size_t)rows)),
                       .dgamma = activation(row(n), gamma), .dbeta = activation(row(n), beta) };
     void *in = activation(s, x), *got = empty(s), *got_dx = empty(s);
-    layer_norm_forward(ops, s, &t, in, got);
-    layer_norm_backward(ops, s, &t, in, activation(s, dy), got_dx);
+    OpArgs args = { .x = in, .y = got, .dy1 = activation(s, dy), .dx = got_dx, .norm = t };
+    run_op(&(OpSpec){ .kind = OP_ROW_NORM, .x = s }, &args);
     double u = roundoffs[type], wide = offset > 0 ? 1e-4 : 1e-5;
     expect_near("layer norm", s, got, y, u, wide);
     expect_near("layer norm, dx", s, got_dx, dx, u, wide);
@@ -190,9 +190,9 @@ static void gelu(void)
         dx[i] = dy[i] * ((1 + t) / 2 + v / 2 * (1 - t * t) * slope);
     }
     void *in = activation(s, x), *got = empty(s), *d = activation(s, dy);
-    gelu_forward(ops, s, in, got);
+    OpArgs args = { .x = in, .y = got, .dy1 = d, .dx = d };     // in place
+    run_op(&(OpSpec){ .kind = OP_GELU, .x = s }, &args);
     expect_near("gelu", s, got, y, roundoffs[type] + 1e-6, 1e-9);
-    gelu_backward(ops, s, in, d, d);    // in place
     expect_near("gelu backward", s, d, dx, roundoffs[type] + 1e-6, 1e-6);
     check_ends();
 }
@@ -206,15 +206,15 @@ typedef struct AttentionArrays {
 } AttentionArrays;
 
 // Where number i of a token's q, k or v (part 0, 1, 2) is in qkv.
-static size_t in_qkv(const AttentionSpec *s, int sample, int token, int part, int head, int i)
+static size_t in_qkv(const OpSpec *s, int sample, int token, int part, int head, int i)
 {
-    int c = s->qkv.c / 3, d = c / s->heads;
-    return (size_t)(sample * s->T + token) * (size_t)s->qkv.c + (size_t)(part * c + head * d + i);
+    int c = s->x.c / 3, d = c / s->heads;
+    return (size_t)(sample * s->T + token) * (size_t)s->x.c + (size_t)(part * c + head * d + i);
 }
 
-static void plain_probabilities(const AttentionSpec *s, const AttentionArrays *a, int n, int h)
+static void plain_probabilities(const OpSpec *s, const AttentionArrays *a, int n, int h)
 {
-    int d = s->qkv.c / 3 / s->heads;
+    int d = s->x.c / 3 / s->heads;
     for (int t = 0; t < s->T; t++) {
         double sum = 0;
         for (int u = 0; u < s->T; u++) {
@@ -229,10 +229,10 @@ static void plain_probabilities(const AttentionSpec *s, const AttentionArrays *a
 }
 
 // One head of one sample, forward and backward.
-static void plain_head(const AttentionSpec *s, const AttentionArrays *a, const uint64_t *keys,
+static void plain_head(const OpSpec *s, const AttentionArrays *a, const uint64_t *keys,
                        int n, int h)
 {
-    const int T = s->T, c = s->qkv.c / 3, d = c / s->heads;
+    const int T = s->T, c = s->x.c / 3, d = c / s->heads;
     plain_probabilities(s, a, n, h);
     for (int t = 0; t < T; t++) {
         double dot = 0;
@@ -262,7 +262,8 @@ static void plain_head(const AttentionSpec *s, const AttentionArrays *a, const u
 static void check_attention(int samples, int T, int heads, int d, float rate, double scale)
 {
     int c = heads * d;
-    AttentionSpec spec = { matrix(samples * T, 3 * c), heads, T, { rate, 5 } };
+    OpSpec spec = { .kind = OP_ATTENTION, .x = matrix(samples * T, 3 * c), .heads = heads, .T = T,
+                    .dropout = { rate, 5 } };
     Shape out = matrix(samples * T, c);
     size_t count = shape_count(out), square = (size_t)(T * T);
     AttentionArrays a = { random_numbers(type, 3 * count, 1), random_numbers(type, count, 2),
@@ -272,16 +273,14 @@ static void check_attention(int samples, int T, int heads, int d, float rate, do
     uint64_t *keys = rate > 0 ? random_keys(samples) : NULL;
     for (int i = 0; i < samples * heads; i++)
         plain_head(&spec, &a, keys, i / heads, i % heads);
-    Attention *attention = attention_new(ops, &spec);
     uint64_t *there = keys ? to_device(keys, (size_t)samples * sizeof *keys) : NULL;
-    void *qkv = activation(spec.qkv, a.qkv), *dy = activation(out, a.dy);
-    void *y = empty(out), *dqkv = activation(spec.qkv, a.qkv);
-    attention_forward(attention, qkv, there, y);
-    attention_backward(attention, qkv, there, dy, dqkv);
+    void *y = empty(out), *dqkv = activation(spec.x, a.qkv);
+    OpArgs args = { .x = activation(spec.x, a.qkv), .y = y, .dy1 = activation(out, a.dy),
+                    .dx = dqkv, .keys = there };
+    run_op(&spec, &args);
     double u = roundoffs[type], factors = type == TYPE_F32 ? 0 : 2 * u;
     expect_near("attention", out, y, a.y, u, 1e-5 + factors);
-    expect_near("attention, dqkv", spec.qkv, dqkv, a.dqkv, u, 1e-5 + factors);
-    attention_free(attention);
+    expect_near("attention, dqkv", spec.x, dqkv, a.dqkv, u, 1e-5 + factors);
     check_ends();
 }
 

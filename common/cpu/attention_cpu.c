@@ -25,15 +25,15 @@ typedef struct Head {
     void *scratch;
 } Head;
 
-struct Attention {
+typedef struct Attention {
     Ops *ops;
-    AttentionSpec spec;         // type: f32 if the type is emulated
+    OpSpec spec;         // type: f32 if the type is emulated
     Type type;                  // as callers see it
     int samples, c, d;          // d: numbers of a head
     int threads;
     Head *heads;
     void *memory;
-};
+} Attention;
 
 // c = a b. Makes *scratch at least as large as the product needs.
 static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *scratch)
@@ -55,7 +55,7 @@ static DnnPrimitive head_product(Ops *ops, DnnMd a, DnnMd b, DnnMd c, size_t *sc
 static void plan_head(Attention *a, Head *head, size_t *scratch)
 {
     const int T = a->spec.T, d = a->d, c = a->c;
-    const dnnl_data_type_t type = a->spec.qkv.type == TYPE_F32 ? dnnl_f32 : dnnl_bf16;
+    const dnnl_data_type_t type = a->spec.x.type == TYPE_F32 ? dnnl_f32 : dnnl_bf16;
     DnnMd in = dnn_matrix(T, d, 3 * c, 1, type), in_turned = dnn_matrix(d, T, 1, 3 * c, type);
     DnnMd square = dnn_matrix(T, T, T, 1, type), square_turned = dnn_matrix(T, T, 1, T, type);
     DnnMd out = dnn_matrix(T, d, c, 1, type), sums = dnn_matrix(T, T, T, 1, dnnl_f32);
@@ -72,16 +72,18 @@ static void plan_head(Attention *a, Head *head, size_t *scratch)
         dnn_md_free(all[i]);
 }
 
-Attention *attention_new(Ops *ops, const AttentionSpec *spec)
+void *attention_new(const Op *op, const void *like)
 {
+    Ops *ops = op->ops;
+    const OpSpec *spec = &op->spec;
     Attention *a = xcalloc(1, sizeof *a);
-    *a = (Attention){ .ops = ops, .spec = *spec, .type = spec->qkv.type,
-                      .samples = spec->qkv.n / spec->T, .c = spec->qkv.c / 3,
-                      .d = spec->qkv.c / 3 / spec->heads,
+    *a = (Attention){ .ops = ops, .spec = *spec, .type = spec->x.type,
+                      .samples = spec->x.n / spec->T, .c = spec->x.c / 3,
+                      .d = spec->x.c / 3 / spec->heads,
                       .threads = device_threads(ops->device) };
     if (ops_emulates(ops->device, a->type)) {
-        a->spec.qkv.type = TYPE_F32;
-        ops_need_wide(ops, 2 * shape_count(spec->qkv) + (size_t)spec->qkv.n * a->c);
+        a->spec.x.type = TYPE_F32;
+        ops_need_wide(ops, 2 * shape_count(spec->x) + (size_t)spec->x.n * a->c);
     }
     size_t scratch = 0, square = round_up((size_t)spec->T * spec->T * sizeof(float), 64);
     a->heads = xcalloc(a->threads, sizeof *a->heads);
@@ -100,10 +102,9 @@ Attention *attention_new(Ops *ops, const AttentionSpec *spec)
     return a;
 }
 
-void attention_free(Attention *a)
+void attention_free(void *own)
 {
-    if (!a)
-        return;
+    Attention *a = own;
     for (int i = 0; i < a->threads; i++)
         for (int k = 0; k < PRODUCTS; k++)
             dnn_primitive_free(&a->heads[i].product[k]);
@@ -124,7 +125,7 @@ ROWS(softmax_gradient, SoftmaxJob)
 
 static void *number(const Attention *a, const void *numbers, size_t i)
 {
-    return (char *)numbers + i * type_size(a->spec.qkv.type);
+    return (char *)numbers + i * type_size(a->spec.x.type);
 }
 
 // The parts of a head, one of all samples' heads, in qkv (and dqkv), and in y (and dy).
@@ -149,7 +150,7 @@ static void head_rows(const Attention *a, ItemsPart *const parts[], const Head *
     job.p = own->probs;
     job.dp = own->dprobs;
     job.h = job.ds = own->factor;
-    parts[a->spec.qkv.type](&job, first, first + a->spec.T);
+    parts[a->spec.x.type](&job, first, first + a->spec.T);
 }
 
 static void head_forward(const Attention *a, const Head *own, const void *qkv, int head,
@@ -172,35 +173,36 @@ static void head_backward(const Attention *a, const Head *own, const void *qkv, 
     multiply(a, own, D_KEYS, own->factor, q, head_in(a, dqkv, head, 1));
 }
 
-void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void *y)
+void attention_forward(const Op *op, const OpArgs *args)
 {
-    size_t count = shape_count(a->spec.qkv);
-    const bool emulated = a->type != a->spec.qkv.type;
+    const Attention *a = op->own;
+    size_t count = shape_count(a->spec.x);
+    const bool emulated = a->type != a->spec.x.type;
     float *room = a->ops->wide;
-    qkv = ops_widened(a->ops, emulated, a->type, count, qkv, &room);
-    void *to = emulated ? room : y;
+    const void *qkv = ops_widened(a->ops, emulated, a->type, count, args->x, &room);
+    void *to = emulated ? room : args->y;
 #pragma omp parallel for schedule(static) num_threads(a->threads)
     for (int i = 0; i < a->samples * a->spec.heads; i++) {
         const Head *own = &a->heads[omp_get_thread_num()];
-        head_forward(a, own, qkv, i, keys);
+        head_forward(a, own, qkv, i, args->keys);
         multiply(a, own, VALUES, own->factor, head_in(a, qkv, i, 2), head_out(a, to, i));
     }
     if (emulated)
-        values_narrow(a->ops, compute(a->ops), a->type, count / 3, room, 1, y);
+        values_narrow(a->ops, compute(a->ops), a->type, count / 3, room, 1, args->y);
 }
 
-void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, const void *dy,
-                        void *dqkv)
+void attention_backward(const Op *op, const OpArgs *args)
 {
-    size_t count = shape_count(a->spec.qkv);
-    const bool emulated = a->type != a->spec.qkv.type;
+    const Attention *a = op->own;
+    size_t count = shape_count(a->spec.x);
+    const bool emulated = a->type != a->spec.x.type;
     float *room = a->ops->wide;
-    qkv = ops_widened(a->ops, emulated, a->type, count, qkv, &room);
-    dy = ops_widened(a->ops, emulated, a->type, count / 3, dy, &room);
-    void *to = emulated ? room : dqkv;
+    const void *qkv = ops_widened(a->ops, emulated, a->type, count, args->x, &room);
+    const void *dy = ops_widened(a->ops, emulated, a->type, count / 3, args->dy1, &room);
+    void *to = emulated ? room : args->dx;
 #pragma omp parallel for schedule(static) num_threads(a->threads)
     for (int i = 0; i < a->samples * a->spec.heads; i++)
-        head_backward(a, &a->heads[omp_get_thread_num()], qkv, dy, i, keys, to);
+        head_backward(a, &a->heads[omp_get_thread_num()], qkv, dy, i, args->keys, to);
     if (emulated)
-        values_narrow(a->ops, compute(a->ops), a->type, count, room, 1, dqkv);
+        values_narrow(a->ops, compute(a->ops), a->type, count, room, 1, args->dx);
 }

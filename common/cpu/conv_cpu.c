@@ -15,11 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct Conv {
+typedef struct Conv {
     Ops *ops;
     Type type;                  // of the activations that callers pass
     bool emulates;              // then spec and y are of the f32 convolution
-    ConvSpec spec;
+    OpSpec spec;
     Shape y, output;            // output: as callers get it
     void *short_dy;             // if only the output is f32: its rounded gradient
     DnnPrimitive forward, backward_data, backward_weights;
@@ -31,7 +31,7 @@ struct Conv {
     DnnPrimitive dw_to_arena;   // backward-weights' order -> arena; empty if that is the same
     DnnPrimitive import, export;
     DnnPrimitive cast;          // arena -> copy
-};
+} Conv;
 
 // --- layouts -------------------------------------------------------------------------------------
 
@@ -39,7 +39,7 @@ static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
 // oneDNN's fastest code needs channels in blocks as wide as its vectors. Images are in planes, and
 // so are values whose channels do not fill blocks.
-static int output_block(const Ops *ops, const ConvSpec *s, int h, int w)
+static int output_block(const Ops *ops, const OpSpec *s, int h, int w)
 {
     bool in_blocked = s->x.block == ops->block || s->x.c <= 3 || is_row(s->x.h, s->x.w);
     if (ops->block > 1 && s->out_channels % ops->block == 0 && in_blocked)
@@ -55,7 +55,7 @@ static DnnMd activation_md(Shape s)
     return dnn_md(4, (dnnl_dims_t){ s.n, s.c, s.h, s.w }, type_of(s.type), tag);
 }
 
-static DnnMd weights_md(const ConvSpec *s, Type type, dnnl_format_tag_t tag)
+static DnnMd weights_md(const OpSpec *s, Type type, dnnl_format_tag_t tag)
 {
     const dnnl_dims_t dims = { s->out_channels, s->x.c, s->kernel_h, s->kernel_w };
     return dnn_md(4, dims, type_of(type), tag);
@@ -75,6 +75,11 @@ static size_t matrix_count(const Conv *c)
 static size_t floats(const_dnnl_memory_desc_t md)
 {
     return (dnnl_memory_desc_get_size(md) + sizeof(float) - 1) / sizeof(float);
+}
+
+static size_t live_count(const Conv *c)
+{
+    return c->dense ? dense_live_count(c->dense) : floats(c->w);
 }
 
 // --- planning ------------------------------------------------------------------------------------
@@ -131,7 +136,7 @@ static void plan_backward_weights(Conv *c, DnnConv d, dnnl_primitive_desc_t hint
 // For the backward passes oneDNN chooses the order of the weights.
 static void plan_convolution(Conv *c, const Conv *like)
 {
-    const ConvSpec *s = &c->spec;
+    const OpSpec *s = &c->spec;
     Type type = s->x.type;
     DnnConv d = { .x = activation_md(s->x),
                   .y = activation_md(c->y),
@@ -198,19 +203,23 @@ static void plan_products(Conv *c)
         ops_need_scratch(c->ops, matrix_count(c));
 }
 
-Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
+Shape conv_output(const Ops *ops, const OpSpec *s)
+{
+    int h = window_count(s->x.h, s->kernel_h, s->stride, s->pad);
+    int w = window_count(s->x.w, s->kernel_w, s->stride, s->pad);
+    return (Shape){ s->x.n, s->out_channels, h, w, output_block(ops, s, h, w),
+                    s->f32_out ? TYPE_F32 : s->x.type };
+}
+
+void *conv_new(const Op *op, const void *like)
 {
     Conv *c = xcalloc(1, sizeof *c);
-    const Shape *x = &spec->x;
-    int h = window_count(x->h, spec->kernel_h, spec->stride, spec->pad);
-    int w = window_count(x->w, spec->kernel_w, spec->stride, spec->pad);
-    c->ops = ops;
+    Ops *ops = c->ops = op->ops;
+    const Shape *x = &op->spec.x;
     c->type = x->type;
     c->emulates = ops_emulates(ops->device, x->type);
-    c->output = (Shape){ x->n, spec->out_channels, h, w, output_block(ops, spec, h, w),
-                         spec->f32_out ? TYPE_F32 : x->type };
-    c->spec = *spec;
-    c->y = c->output;
+    c->spec = op->spec;
+    c->y = c->output = op->y;
     if (c->emulates)
         c->spec.x.type = c->y.type = TYPE_F32;
     if (c->output.type != c->type)
@@ -221,14 +230,13 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     else
         plan_convolution(c, like);
     if (c->emulates)
-        ops_need_wide(ops, shape_count(*x) + shape_count(c->y) + conv_live_count(c));
+        ops_need_wide(ops, shape_count(*x) + shape_count(c->y) + live_count(c));
     return c;
 }
 
-void conv_free(Conv *c)
+void conv_free(void *own)
 {
-    if (!c)
-        return;
+    Conv *c = own;
     DnnPrimitive *all[] = { &c->forward, &c->backward_data, &c->backward_weights, &c->w_for_data,
                             &c->dy_to_planes, &c->dw_to_arena, &c->import, &c->export, &c->cast };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -240,19 +248,19 @@ void conv_free(Conv *c)
     free(c);
 }
 
-Shape conv_output(const Conv *c) { return c->output; }
-
 // --- weights between torch's order and the arena's -----------------------------------------------
 
-size_t conv_live_count(const Conv *c)
+size_t conv_live_count(const Op *op) { return live_count(op->own); }
+
+size_t conv_dead_count(const Op *op)
 {
-    return c->dense ? dense_live_count(c->dense) : floats(c->w);
+    const Conv *c = op->own;
+    return c->dense ? dense_dead_count(c->dense) : 0;
 }
 
-size_t conv_dead_count(const Conv *c) { return c->dense ? dense_dead_count(c->dense) : 0; }
-
-void conv_weights_move(const Conv *c, float *live, float *dead, float *oihw, Direction direction)
+void conv_weights_move(const Op *op, float *live, float *dead, float *oihw, Direction direction)
 {
+    const Conv *c = op->own;
     if (c->dense) {
         dense_reorder(c->dense, live, dead, oihw, direction);
     } else if (direction == TO_TORCH) {
@@ -264,16 +272,18 @@ void conv_weights_move(const Conv *c, float *live, float *dead, float *oihw, Dir
 }
 
 // For a matrix product, the copy is W.
-size_t conv_copy_bytes(const Conv *c)
+size_t conv_copy_bytes(const Op *op)
 {
+    const Conv *c = op->own;
     Type type = c->spec.x.type;
     if (type == TYPE_F32)
         return 0;
     return c->dense ? matrix_count(c) * type_size(type) : dnnl_memory_desc_get_size(c->copy);
 }
 
-void conv_weights_cast(Conv *c, const float *live, void *copy)
+void conv_weights_cast(const Op *op, const float *live, void *copy)
 {
+    const Conv *c = op->own;
     if (!c->dense) {
         dnn_run(&c->cast, c->ops->stream, (void *[]){ (void *)live, copy });
         return;
@@ -310,37 +320,38 @@ static const void *widened(const Conv *c, size_t count, const void *values, floa
     return ops_widened(c->ops, c->emulates, c->type, count, values, room);
 }
 
-void conv_forward(Conv *c, const void *x, const void *w, const float *bias, void *y)
+void conv_forward(const Op *op, const OpArgs *a)
 {
+    const Conv *c = op->own;
     float *room = c->ops->wide;
-    x = widened(c, shape_count(c->spec.x), x, &room);
-    w = expanded(c, widened(c, conv_live_count(c), w, &room));
-    void *to = c->emulates ? room : y;
-    dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, to, (void *)bias });
+    const void *x = widened(c, shape_count(c->spec.x), a->x, &room);
+    const void *w = expanded(c, widened(c, live_count(c), a->w, &room));
+    void *to = c->emulates ? room : a->y;
+    dnn_run(&c->forward, c->ops->stream, (void *[]){ (void *)x, (void *)w, to, (void *)a->bias });
     if (c->emulates)
-        values_narrow(c->ops, compute(c->ops), c->output.type, shape_count(c->y), room, 1, y);
+        values_narrow(c->ops, compute(c->ops), c->output.type, shape_count(c->y), room, 1, a->y);
 }
 
-void conv_backward_data(Conv *c, const void *dy, const void *w, void *dx)
+static void backward_data(const Conv *c, const OpArgs *a)
 {
     float *room = c->ops->wide;
-    dy = widened(c, shape_count(c->y), rounded_gradient(c, dy), &room);
-    w = expanded(c, widened(c, conv_live_count(c), w, &room));
-    void *to = c->emulates ? room : dx;
+    const void *dy = widened(c, shape_count(c->y), rounded_gradient(c, a->dy1), &room);
+    const void *w = expanded(c, widened(c, live_count(c), a->w, &room));
+    void *to = c->emulates ? room : a->dx;
     if (c->w_for_data.primitive) {
         dnn_run(&c->w_for_data, c->ops->stream, (void *[]){ (void *)w, c->ops->scratch });
         w = c->ops->scratch;
     }
     dnn_run(&c->backward_data, c->ops->stream, (void *[]){ (void *)dy, (void *)w, to });
     if (c->emulates)
-        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->spec.x), room, 1, dx);
+        values_narrow(c->ops, compute(c->ops), c->type, shape_count(c->spec.x), room, 1, a->dx);
 }
 
-void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, float *dbias)
+static void backward_weights(const Conv *c, const OpArgs *a)
 {
-    float *room = c->ops->wide;
-    x = widened(c, shape_count(c->spec.x), x, &room);
-    dy = widened(c, shape_count(c->y), rounded_gradient(c, dy), &room);
+    float *room = c->ops->wide, *dw = a->dw;
+    const void *x = widened(c, shape_count(c->spec.x), a->x, &room);
+    const void *dy = widened(c, shape_count(c->y), rounded_gradient(c, a->dy1), &room);
     bool expands = c->dense && !dense_is_matrix(c->dense);
     float *scratch = c->ops->scratch;
     if (c->dy_to_planes.primitive) {
@@ -349,11 +360,19 @@ void conv_backward_weights(Conv *c, const void *x, const void *dy, float *dw, fl
         scratch += shape_count(c->y);
     }
     float *to = expands || c->dw_to_arena.primitive ? scratch : dw;
-    dnn_run(&c->backward_weights, c->ops->stream, (void *[]){ (void *)dy, (void *)x, to, dbias });
+    dnn_run(&c->backward_weights, c->ops->stream,
+            (void *[]){ (void *)dy, (void *)x, to, a->dbias });
     if (expands)
         dense_gather(c->dense, to, dw);
     else if (to != dw)
         dnn_run(&c->dw_to_arena, c->ops->stream, (void *[]){ to, dw });
     if (c->dense && c->spec.bias)
-        bias_gradient(compute(c->ops), c->spec.x.type, c->y.n, c->y.c, dy, dbias);
+        bias_gradient(compute(c->ops), c->spec.x.type, c->y.n, c->y.c, dy, a->dbias);
+}
+
+void conv_backward(const Op *op, const OpArgs *a)
+{
+    backward_weights(op->own, a);
+    if (a->dx)
+        backward_data(op->own, a);
 }

@@ -6,7 +6,7 @@
 enum { MAX_TAPS = 1024 };
 
 struct Dense {
-    ConvSpec spec;
+    OpSpec spec;
     Shape y;
     int in_pixels, out_pixels;
     int taps, live_taps;
@@ -14,7 +14,7 @@ struct Dense {
 };
 
 // The tap through which output pixel q reads input pixel p, or -1.
-static int tap_between(const ConvSpec *s, Shape y, int q, int p)
+static int tap_between(const OpSpec *s, Shape y, int q, int p)
 {
     int row = p / s->x.w - q / y.w * s->stride + s->pad,
         col = p % s->x.w - q % y.w * s->stride + s->pad;
@@ -23,7 +23,7 @@ static int tap_between(const ConvSpec *s, Shape y, int q, int p)
 }
 
 // A bias would have to be repeated for each output pixel, so only one pixel may have one.
-static bool is_product(const ConvSpec *s, Shape y)
+static bool is_product(const OpSpec *s, Shape y)
 {
     if (s->kernel_h * s->kernel_w > MAX_TAPS || (s->bias && y.h * y.w > 1))
         return false;
@@ -34,7 +34,7 @@ static bool is_product(const ConvSpec *s, Shape y)
     return true;
 }
 
-Dense *dense_new(const ConvSpec *spec, Shape y)
+Dense *dense_new(const OpSpec *spec, Shape y)
 {
     if (!is_product(spec, y))
         return NULL;
@@ -81,7 +81,7 @@ static size_t part_of_taps(const Dense *d, int o, int q, int p)
 // Where the weight of a live tap is in the arena.
 static size_t in_arena(const Dense *d, int o, int i, int tap)
 {
-    const ConvSpec *s = &d->spec;
+    const OpSpec *s = &d->spec;
     int block = s->x.block;
     if (!dense_is_matrix(d))
         return ((size_t)d->live[tap] * d->y.c + o) * s->x.c + i;

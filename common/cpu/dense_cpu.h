@@ -21,7 +21,7 @@
 typedef struct Dense Dense;
 
 // NULL if the convolution is not such a product. Free it with free().
-Dense *dense_new(const ConvSpec *spec, Shape y);
+Dense *dense_new(const OpSpec *spec, Shape y);
 bool dense_is_matrix(const Dense *dense);       // the arena holds W itself
 size_t dense_live_count(const Dense *dense);    // weights in the live taps
 size_t dense_dead_count(const Dense *dense);

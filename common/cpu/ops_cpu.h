@@ -1,7 +1,7 @@
 // ops_cpu.h - shared by the files of the CPU backend.
 #pragma once
 #include "cpu/onednn.h"
-#include "ops.h"
+#include "ops/op.h"
 
 struct Ops {
     Device *device;

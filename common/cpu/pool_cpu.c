@@ -6,7 +6,7 @@
 // Adds the gradients of a plane's windows to dx, which is f32 and zero.
 INLINE void scatter(const PoolJob *j, Type type, size_t plane, int block, float *dx)
 {
-    const PoolSpec *s = &j->s;
+    const OpSpec *s = &j->s;
     size_t i = plane * j->out.h * j->out.w * block;
     for (int row = 0; row < j->out.h; row++)
         for (int col = 0; col < j->out.w; col++, i += block) {
@@ -18,9 +18,9 @@ INLINE void scatter(const PoolJob *j, Type type, size_t plane, int block, float 
                 d[k] += j->dy2 ? load_one(type, j->dy2, i + k) : 0;
                 where[k] = j->index[i + k];
             }
-            for (int h = h0 < 0 ? 0 : h0; h < h0 + s->kernel && h < s->x.h; h++)
-                for (int w = w0 < 0 ? 0 : w0; w < w0 + s->kernel && w < s->x.w; w++) {
-                    int position = (h - h0) * s->kernel + w - w0;
+            for (int h = h0 < 0 ? 0 : h0; h < h0 + s->kernel_h && h < s->x.h; h++)
+                for (int w = w0 < 0 ? 0 : w0; w < w0 + s->kernel_h && w < s->x.w; w++) {
+                    int position = (h - h0) * s->kernel_h + w - w0;
                     float *to = dx + ((size_t)h * s->x.w + w) * block;
 #pragma omp simd
                     for (int k = 0; k < block; k++)
@@ -49,12 +49,11 @@ INLINE void maxpool_gradient(const PoolJob *j, Type type, size_t plane)
 }
 ROWS(maxpool_gradient, PoolJob)
 
-void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const void *dy1,
-                      const void *dy2, void *dx)
+void maxpool_backward(const Op *op, const OpArgs *a)
 {
-    PoolJob job = { .s = *spec, .out = pool_output(spec), .dy1 = dy1, .dy2 = dy2, .dx = dx,
-                    .index = (uint8_t *)index };
-    size_t planes = (size_t)spec->x.n * (spec->x.c / spec->x.block);
-    Matrix m = matrix_of(spec->x.type, planes, shape_count(spec->x) / planes);
-    RUN_ROWS(maxpool_gradient, compute(ops), m, &job);
+    const Shape x = op->spec.x;
+    PoolJob job = pool_job(op, a);
+    size_t planes = (size_t)x.n * (x.c / x.block);
+    Matrix m = matrix_of(x.type, planes, shape_count(x) / planes);
+    RUN_ROWS(maxpool_gradient, compute(op->ops), m, &job);
 }

@@ -22,22 +22,24 @@ enum {
 // right after the other. DY is y in forward.
 enum { S, DH, H, DS, Q, K, V, DY, DQ, DK, DV, PARTS };
 
-struct Attention {
+typedef struct Attention {
     Ops *ops;
-    AttentionSpec spec;
+    OpSpec spec;
     Gemm products[PRODUCTS];
     size_t at[PARTS];           // in scratch memory
-};
+} Attention;
 
-Attention *attention_new(Ops *ops, const AttentionSpec *spec)
+void *attention_new(const Op *op, const void *like)
 {
+    Ops *ops = op->ops;
+    const OpSpec *spec = &op->spec;
     Attention *a = xcalloc(1, sizeof *a);
-    Type type = spec->qkv.type;
-    int T = spec->T, samples = spec->qkv.n / T, d = spec->qkv.c / 3 / spec->heads;
+    Type type = spec->x.type;
+    int T = spec->T, samples = spec->x.n / T, d = spec->x.c / 3 / spec->heads;
     size_t squares = (size_t)samples * spec->heads * T * T, next = 0;
     // A kernel has 32-bit indices.
-    CHECK(shape_count(spec->qkv) < INT32_MAX, "a smaller batch (-b) needs less",
-          "attention of (%d, %d): more than 2^31 elements", spec->qkv.n, spec->qkv.c);
+    CHECK(shape_count(spec->x) < INT32_MAX, "a smaller batch (-b) needs less",
+          "attention of (%d, %d): more than 2^31 elements", spec->x.n, spec->x.c);
     device_use(ops->device);
     a->ops = ops;
     a->spec = *spec;
@@ -63,16 +65,15 @@ Attention *attention_new(Ops *ops, const AttentionSpec *spec)
         a->at[i] = next;
         next += i < H   ? round_up(squares * sizeof(float), 256)
                 : i < Q ? round_up(squares * type_size(type), 256)
-                        : shape_bytes(spec->qkv) / 3;
+                        : shape_bytes(spec->x) / 3;
     }
     lane_need_scratch(&ops->main, next);
     return a;
 }
 
-void attention_free(Attention *a)
+void attention_free(void *own)
 {
-    if (!a)
-        return;
+    Attention *a = own;
     for (int i = 0; i < PRODUCTS; i++)
         gemm_free(&a->products[i]);
     free(a);
@@ -89,26 +90,27 @@ static void multiply(const Attention *a, int product, int x, int y, int z)
              scratch(a, z));
 }
 
-void attention_forward(Attention *a, const void *qkv, const uint64_t *keys, void *y)
+void attention_forward(const Op *op, const OpArgs *args)
 {
-    heads_copy(a->ops, &a->spec, 3, true, qkv, scratch(a, Q));
+    const Attention *a = op->own;
+    heads_copy(a->ops, &a->spec, 3, true, args->x, scratch(a, Q));
     multiply(a, SCORES, Q, K, S);
-    softmax_rows(a->ops, &a->spec, keys, scratch(a, S), scratch(a, H), NULL, NULL);
+    softmax_rows(a->ops, &a->spec, args->keys, scratch(a, S), scratch(a, H), NULL, NULL);
     multiply(a, ROWS, H, V, DY);
-    heads_copy(a->ops, &a->spec, 1, false, scratch(a, DY), y);
+    heads_copy(a->ops, &a->spec, 1, false, scratch(a, DY), args->y);
 }
 
-void attention_backward(Attention *a, const void *qkv, const uint64_t *keys, const void *dy,
-                        void *dqkv)
+void attention_backward(const Op *op, const OpArgs *args)
 {
-    heads_copy(a->ops, &a->spec, 3, true, qkv, scratch(a, Q));
-    heads_copy(a->ops, &a->spec, 1, true, dy, scratch(a, DY));
+    const Attention *a = op->own;
+    heads_copy(a->ops, &a->spec, 3, true, args->x, scratch(a, Q));
+    heads_copy(a->ops, &a->spec, 1, true, args->dy1, scratch(a, DY));
     multiply(a, SCORES, Q, K, S);
     multiply(a, SCORES, DY, V, DH);
-    softmax_rows(a->ops, &a->spec, keys, scratch(a, S), scratch(a, H), scratch(a, DH),
+    softmax_rows(a->ops, &a->spec, args->keys, scratch(a, S), scratch(a, H), scratch(a, DH),
                  scratch(a, DS));
     multiply(a, ROWS, DS, K, DQ);
     multiply(a, COLUMNS, DS, Q, DK);
     multiply(a, COLUMNS, H, DY, DV);
-    heads_copy(a->ops, &a->spec, 3, false, scratch(a, DQ), dqkv);
+    heads_copy(a->ops, &a->spec, 3, false, scratch(a, DQ), args->dx);
 }

@@ -22,9 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct Conv {
+typedef struct Conv {
     Ops *ops;
-    ConvSpec spec;
+    OpSpec spec;
     Shape y;
     LiveTaps live;
     size_t live_count, dead_count;  // weights
@@ -33,7 +33,7 @@ struct Conv {
     const ConvPlan *plans[PASS_COUNT];  // if it is not; those of equal convolutions are the same
     Type results[PASS_COUNT];       // what the library writes
     size_t aside_at[PASS_COUNT];    // bytes of scratch memory that the library uses
-};
+} Conv;
 
 enum { ALIGNMENT = 16 };            // bytes: of all that the libraries read and write
 
@@ -205,9 +205,9 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 //
 // No race if bits must be the same in every run, because the winner may not be; nor for a second
 // batch size, because there may be no memory left for it.
-static void find_plans(Conv *conv, const ConvProblem *problem, const Conv *like)
+static void find_plans(Conv *conv, const ConvProblem *problem, bool is_first)
 {
-    bool race = !conv->ops->config.deterministic && !like;
+    bool race = !conv->ops->config.deterministic && is_first;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++) {
         if (pass == PASS_DATA && !conv->spec.needs_dx)
             continue;
@@ -226,17 +226,20 @@ void conv_plans_free(Ops *ops)
     }
 }
 
-Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
+Shape conv_output(const Ops *ops, const OpSpec *spec) { return conv_output_shape(spec); }
+
+void *conv_new(const Op *op, const void *like)
 {
     Conv *conv = xcalloc(1, sizeof *conv);
+    const OpSpec *spec = &op->spec;
     ConvProblem problem = conv_problem(spec, cudnn_type(spec->x.type));
-    CHECK(spec->x.type != TYPE_BF16 || ops->device->major >= 8, "--amp fp16 works on this GPU",
+    CHECK(spec->x.type != TYPE_BF16 || op->ops->device->major >= 8, "--amp fp16 works on this GPU",
           "GPU %d (%s) has no instructions for bf16: they need compute capability 8.0",
-          ops->device->index, ops->device->name);
-    device_use(ops->device);
-    conv->ops = ops;
+          op->ops->device->index, op->ops->device->name);
+    device_use(op->ops->device);
+    conv->ops = op->ops;
     conv->spec = *spec;
-    conv->y = conv_output_shape(spec);
+    conv->y = op->y;
     conv->live = conv_live_taps(spec);
     conv->live_count = (size_t)problem.k * problem.r * problem.s * problem.c;
     conv->dead_count =
@@ -246,33 +249,30 @@ Conv *conv_new(Ops *ops, const ConvSpec *spec, const Conv *like)
     if (conv->is_product)
         make_products(conv, &problem);
     else
-        find_plans(conv, &problem, like);
+        find_plans(conv, &problem, !like);
     alive_system_wait_end();
     return conv;
 }
 
-void conv_free(Conv *conv)
+void conv_free(void *own)
 {
-    if (!conv)
-        return;
+    Conv *conv = own;
     for (ConvPass pass = 0; pass < PASS_COUNT; pass++)
         gemm_free(&conv->products[pass]);
     free(conv);
 }
 
-Shape conv_output(const Conv *conv) { return conv->y; }
-
 // --- weights -------------------------------------------------------------------------------------
 
-size_t conv_live_count(const Conv *conv) { return conv->live_count; }
+size_t conv_live_count(const Op *op) { return ((const Conv *)op->own)->live_count; }
 
-size_t conv_dead_count(const Conv *conv) { return conv->dead_count; }
+size_t conv_dead_count(const Op *op) { return ((const Conv *)op->own)->dead_count; }
 
-void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw,
-                       Direction direction)
+void conv_weights_move(const Op *op, float *live, float *dead, float *oihw, Direction direction)
 {
+    const Conv *conv = op->own;
     const bool out = direction == TO_TORCH;
-    const ConvSpec *s = &conv->spec;
+    const OpSpec *s = &conv->spec;
     LiveTaps taps = conv->live;
     for (int k = 0; k < s->out_channels; k++)
         for (int c = 0; c < s->x.c; c++)
@@ -286,12 +286,12 @@ void conv_weights_move(const Conv *conv, float *live, float *dead, float *oihw,
                 }
 }
 
-size_t conv_copy_bytes(const Conv *conv)
+size_t conv_copy_bytes(const Op *op)
 {
     return 0;
 }
 
-void conv_weights_cast(Conv *conv, const float *live, void *copy)
+void conv_weights_cast(const Op *op, const float *live, void *copy)
 {
 }
 
@@ -325,13 +325,15 @@ static void *aside(const Conv *conv, ConvPass pass)
     return (char *)lane_of(conv->ops, pass)->scratch + conv->aside_at[pass];
 }
 
-void conv_forward(Conv *conv, const void *x, const void *w, const float *bias, void *y)
+void conv_forward(const Op *op, const OpArgs *a)
 {
+    Conv *conv = op->own;
     Type type = conv->y.type, result = conv->results[PASS_FORWARD];
-    void *sums = result == type ? y : aside(conv, PASS_FORWARD);
-    run_pass(conv, PASS_FORWARD, x, w, sums);
+    void *sums = result == type ? a->y : aside(conv, PASS_FORWARD);
+    run_pass(conv, PASS_FORWARD, a->x, a->w, sums);
     if (conv->spec.bias)
-        bias_add(conv->ops, type, output_rows(conv), conv->y.c, bias, result, sums, y);
+        bias_add(conv->ops, type, output_rows(conv), conv->y.c, a->bias, result, sums,
+                 a->y);
 }
 
 // The gradient of y, converted to the type that the product reads.
@@ -344,20 +346,23 @@ static const void *gradient(const Conv *conv, ConvPass pass, const void *dy)
     return aside(conv, pass);
 }
 
-void conv_backward_data(Conv *conv, const void *dy, const void *w, void *dx)
-{
-    run_pass(conv, PASS_DATA, dx, w, gradient(conv, PASS_DATA, dy));
-}
-
-void conv_backward_weights(Conv *conv, const void *x, const void *dy, float *dw, float *dbias)
+static void backward_weights(Conv *conv, const OpArgs *a)
 {
     Type result = conv->results[PASS_WEIGHTS];
-    void *sums = result == TYPE_F32 ? dw : aside(conv, PASS_WEIGHTS);
+    void *sums = result == TYPE_F32 ? a->dw : aside(conv, PASS_WEIGHTS);
     ops_fork(conv->ops);
-    run_pass(conv, PASS_WEIGHTS, x, sums, gradient(conv, PASS_WEIGHTS, dy));
+    run_pass(conv, PASS_WEIGHTS, a->x, sums, gradient(conv, PASS_WEIGHTS, a->dy1));
     if (result != TYPE_F32)
-        values_widen(conv->ops, conv->ops->beside.stream, result, conv->live_count, sums, dw);
+        values_widen(conv->ops, conv->ops->beside.stream, result, conv->live_count, sums, a->dw);
     if (conv->spec.bias)
-        bias_gradient(conv->ops->beside.stream, conv->y.type, output_rows(conv), conv->y.c, dy,
-                      dbias);
+        bias_gradient(conv->ops->beside.stream, conv->y.type, output_rows(conv), conv->y.c,
+                      a->dy1, a->dbias);
+}
+
+void conv_backward(const Op *op, const OpArgs *a)
+{
+    Conv *conv = op->own;
+    backward_weights(conv, a);
+    if (a->dx)
+        run_pass(conv, PASS_DATA, a->dx, a->w, gradient(conv, PASS_DATA, a->dy1));
 }

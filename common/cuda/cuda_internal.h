@@ -12,7 +12,7 @@ extern "C" {
 
 #include "check.h"
 #include "device.h"
-#include "ops.h"
+#include "ops/op.h"
 
 // --- errors: every call is checked; the message names the call -----------------------------------
 
@@ -91,11 +91,11 @@ cudaError_t kernels_present(void);
 
 // For attention, whose products are of matrices of heads (parts, samples, heads, T, d). Copies to
 // them from rows of tokens (samples, T, parts, heads, d), or (if not `split`) back.
-void heads_copy(Ops *ops, const AttentionSpec *s, int parts, bool split, const void *from,
+void heads_copy(Ops *ops, const OpSpec *s, int parts, bool split, const void *from,
                 void *to);
 // The rows of (samples, heads, T, T): scores become P, and h becomes dropout(P). Unless it is NULL,
 // dh becomes dP, and ds the gradient of the scores.
-void softmax_rows(Ops *ops, const AttentionSpec *s, const uint64_t *keys, float *scores, void *h,
+void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores, void *h,
                   float *dh, void *ds);
 
 // --- matrix products -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ enum { UID_X = 'x', UID_W = 'w', UID_Y = 'y' };
 
 // --- geometry ------------------------------------------------------------------------------------
 
-Shape conv_output_shape(const ConvSpec *spec)
+Shape conv_output_shape(const OpSpec *spec)
 {
     int h = window_count(spec->x.h, spec->kernel_h, spec->stride, spec->pad);
     int w = window_count(spec->x.w, spec->kernel_w, spec->stride, spec->pad);
@@ -43,7 +43,7 @@ static void live_range(int size, int outputs, int kernel, int stride, int pad, i
     *count = end - *first;
 }
 
-LiveTaps conv_live_taps(const ConvSpec *spec)
+LiveTaps conv_live_taps(const OpSpec *spec)
 {
     Shape y = conv_output_shape(spec);
     LiveTaps live;
@@ -62,7 +62,7 @@ static int padding_after(int size, int outputs, int kernel, int stride, int pad)
     return needed > 0 ? needed : 0;
 }
 
-ConvProblem conv_problem(const ConvSpec *spec, cudnnDataType_t dtype)
+ConvProblem conv_problem(const OpSpec *spec, cudnnDataType_t dtype)
 {
     Shape x = spec->x, y = conv_output_shape(spec);
     LiveTaps live = conv_live_taps(spec);

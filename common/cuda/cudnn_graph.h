@@ -27,10 +27,10 @@ typedef struct LiveTaps {
     int row, col, rows, cols;
 } LiveTaps;
 
-Shape conv_output_shape(const ConvSpec *spec);
-LiveTaps conv_live_taps(const ConvSpec *spec);
+Shape conv_output_shape(const OpSpec *spec);
+LiveTaps conv_live_taps(const OpSpec *spec);
 // The convolution of spec, reduced to its live taps; all tensors of one type.
-ConvProblem conv_problem(const ConvSpec *spec, cudnnDataType_t dtype);
+ConvProblem conv_problem(const OpSpec *spec, cudnnDataType_t dtype);
 // True if the kernel covers the whole image: then y = x w^T, a product of two matrices.
 bool conv_is_product(const ConvProblem *problem);
 

@@ -3,7 +3,7 @@
 #include "ops/attention.h"
 
 typedef struct HeadsJob {
-    AttentionSpec spec;
+    OpSpec spec;
     int parts;
     bool split;
     const void *from;
@@ -13,8 +13,8 @@ typedef struct HeadsJob {
 // A row is of the heads' matrices, (parts, samples, heads, T) of them.
 INLINE void copy_heads(const HeadsJob *j, Type type, At at)
 {
-    const AttentionSpec *s = &j->spec;
-    const unsigned d = s->qkv.c / 3 / s->heads, tokens = s->T, samples = s->qkv.n / s->T;
+    const OpSpec *s = &j->spec;
+    const unsigned d = s->x.c / 3 / s->heads, tokens = s->T, samples = s->x.n / s->T;
     const unsigned head = (unsigned)at.row / tokens, sample = head / s->heads;
     const unsigned token = sample % samples * tokens + (unsigned)at.row % tokens;
     const unsigned part = sample / samples;
@@ -35,15 +35,15 @@ INLINE void softmax_backward(const SoftmaxJob *j, Type type, size_t row)
 }
 ROWS(softmax_backward, SoftmaxJob)
 
-void heads_copy(Ops *ops, const AttentionSpec *s, int parts, bool split, const void *from, void *to)
+void heads_copy(Ops *ops, const OpSpec *s, int parts, bool split, const void *from, void *to)
 {
     HeadsJob job = { .spec = *s, .parts = parts, .split = split, .from = from, .to = to };
-    size_t rows = (size_t)parts * s->qkv.n * s->heads;
-    RUN_CELLS(copy_heads, compute(ops), matrix_of(s->qkv.type, rows, s->qkv.c / 3 / s->heads),
+    size_t rows = (size_t)parts * s->x.n * s->heads;
+    RUN_CELLS(copy_heads, compute(ops), matrix_of(s->x.type, rows, s->x.c / 3 / s->heads),
               &job);
 }
 
-void softmax_rows(Ops *ops, const AttentionSpec *s, const uint64_t *keys, float *p, void *h,
+void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *p, void *h,
                   float *dp, void *ds)
 {
     SoftmaxJob job = softmax_job(s, keys, 0);
@@ -51,7 +51,7 @@ void softmax_rows(Ops *ops, const AttentionSpec *s, const uint64_t *keys, float 
     job.h = h;
     job.dp = dp;
     job.ds = ds;
-    Matrix rows = matrix_of(s->qkv.type, (size_t)s->qkv.n * s->heads, s->T);
+    Matrix rows = matrix_of(s->x.type, (size_t)s->x.n * s->heads, s->T);
     if (dp)
         RUN_ROWS(softmax_backward, compute(ops), rows, &job);
     else

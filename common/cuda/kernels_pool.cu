@@ -5,18 +5,18 @@
 // Each pixel of x adds up the gradients of the windows whose maximum it was.
 INLINE void maxpool_gradient(const PoolJob *j, Type type, At at)
 {
-    const PoolSpec *s = &j->s;
+    const OpSpec *s = &j->s;
     Place p = place_of(&s->x, at);
     int bottom = p.h + s->pad, right = p.w + s->pad; // with padding, windows begin at 0, stride, ..
-    int first_h = bottom < s->kernel ? 0 : (bottom - s->kernel) / s->stride + 1;
-    int first_w = right < s->kernel ? 0 : (right - s->kernel) / s->stride + 1;
+    int first_h = bottom < s->kernel_h ? 0 : (bottom - s->kernel_h) / s->stride + 1;
+    int first_w = right < s->kernel_h ? 0 : (right - s->kernel_h) / s->stride + 1;
     Pack d, where, sum;
     FOR_LANES(k)
         sum.v[k] = 0;
     for (int h = first_h; h <= bottom / s->stride && h < j->out.h; h++)
         for (int w = first_w; w <= right / s->stride && w < j->out.w; w++) {
             At from = pixel_at(&j->out, &p, h, w, at);
-            float position = (bottom - h * s->stride) * s->kernel + right - w * s->stride;
+            float position = (bottom - h * s->stride) * s->kernel_h + right - w * s->stride;
             load_at(type, j->dy1, from, &d);
             if (j->dy2)
                 add_at(type, j->dy2, from, &d);
@@ -28,10 +28,8 @@ INLINE void maxpool_gradient(const PoolJob *j, Type type, At at)
 }
 CELLS(maxpool_gradient, PoolJob)
 
-void maxpool_backward(Ops *ops, const PoolSpec *spec, const uint8_t *index, const void *dy1,
-                      const void *dy2, void *dx)
+void maxpool_backward(const Op *op, const OpArgs *a)
 {
-    PoolJob job = { .s = *spec, .out = pool_output(spec), .dy1 = dy1, .dy2 = dy2, .dx = dx,
-                    .index = (uint8_t *)index };
-    RUN_CELLS(maxpool_gradient, compute(ops), planes_of(spec->x), &job);
+    PoolJob job = pool_job(op, a);
+    RUN_CELLS(maxpool_gradient, compute(op->ops), planes_of(op->spec.x), &job);
 }

@@ -23,10 +23,12 @@ static size_t aligned(size_t count) { return round_up(count, PARAM_ALIGN); }
 // --- the arenas ----------------------------------------------------------------------------------
 
 // The number of floats of a layer's live weights, or of its gamma.
-static size_t weights_size(const Layer *layer, const Conv *conv)
+static size_t weights_size(const Layer *layer, const Op *op)
 {
-    bool norm = layer->type == LAYER_NORM || layer->type == LAYER_ROW_NORM;
-    return aligned(conv ? conv_live_count(conv) : norm ? (size_t)layer->channels : 0);
+    bool norm = layer->kind == OP_NORM || layer->kind == OP_ROW_NORM;
+    return aligned(layer->kind == OP_CONV ? conv_live_count(op)
+                   : norm                 ? (size_t)layer->channels
+                                          : 0);
 }
 
 // Places the weights that convolutions read: the masters, 16-bit copies in the same order, or
@@ -37,8 +39,8 @@ static void lay_out_copies(Model *model)
     Type type = model->config.type;
     for (int i = 0; i < net->layer_count; i++) {
         net->layers[i].copy_at = net->copy_bytes;
-        if (net->layers[i].type == LAYER_CONV)
-            net->copy_bytes += round_up(conv_copy_bytes(net->plans->convs[i]), 64);
+        if (net->layers[i].kind == OP_CONV)
+            net->copy_bytes += round_up(conv_copy_bytes(net->plans->ops[i]), 64);
     }
     size_t bytes = net->copy_bytes > 0 ? net->copy_bytes : model->grad_count * type_size(type);
     model->weights = type == TYPE_F32 ? model->params : device_alloc(model->device, bytes);
@@ -51,10 +53,10 @@ static void lay_out_parameters(Model *model)
     for (int i = net->layer_count - 1; i >= 0; i--) {
         Layer *layer = &net->layers[i];
         layer->begin = model->grad_count;
-        layer->bias_at = layer->begin + weights_size(layer, net->plans->convs[i]);
+        layer->bias_at = layer->begin + weights_size(layer, net->plans->ops[i]);
         layer->end = layer->bias_at + (layer->bias ? aligned(layer->channels) : 0);
         model->grad_count = layer->end;
-        if (layer->type != LAYER_NORM)
+        if (layer->kind != OP_NORM)
             continue;
         layer->mean_at = model->buffer_count;
         layer->var_at = layer->mean_at + aligned(layer->channels);
@@ -63,8 +65,8 @@ static void lay_out_parameters(Model *model)
     model->param_count = model->grad_count;
     for (int i = 0; i < net->layer_count; i++) {
         net->layers[i].dead_at = model->param_count;
-        if (net->layers[i].type == LAYER_CONV)
-            model->param_count += aligned(conv_dead_count(net->plans->convs[i]));
+        if (net->layers[i].kind == OP_CONV)
+            model->param_count += aligned(conv_dead_count(net->plans->ops[i]));
     }
     model->params = device_alloc(model->device, model->param_count * sizeof(float));
     model->grads = device_alloc(model->device, (model->grad_count + MODEL_SPARE) * sizeof(float));
@@ -103,12 +105,12 @@ static void allocate_activations(Model *model)
     for (int i = 0; i < net->layer_count; i++) {
         Value *out = &net->values[net->layers[i].out];
         size_t channels = net->layers[i].channels, rows = out->count / channels;
-        size_t statistics = net->layers[i].type == LAYER_NORM       ? channels
-                            : net->layers[i].type == LAYER_ROW_NORM ? rows
+        size_t statistics = net->layers[i].kind == OP_NORM       ? channels
+                            : net->layers[i].kind == OP_ROW_NORM ? rows
                                                                     : 0;
         out->data = next;
         next += value_bytes(net, net->layers[i].out, type);
-        if (net->layers[i].type == LAYER_MAXPOOL)
+        if (net->layers[i].kind == OP_MAXPOOL)
             out->index = device_alloc(model->device, out->count);
         if (statistics > 0) {
             out->mean = device_alloc(model->device, 2 * statistics * sizeof(float));
@@ -168,8 +170,8 @@ static size_t place(Life *lives, int count)
 static Life life_of(const Net *net, Type type, int value, int part, int step)
 {
     int last = value - 1;   // layer
-    if (ops_beside && net->layers[last].type == LAYER_CONV)
-        while (last > 0 && net->layers[last - 1].type != LAYER_CONV)
+    if (ops_beside && net->layers[last].kind == OP_CONV)
+        while (last > 0 && net->layers[last - 1].kind != OP_CONV)
             last--;
     return (Life){ value, part, value_bytes(net, value, type), 0, step,
                    net->layer_count - 1 - last };
@@ -253,13 +255,13 @@ static void name_tensors(Model *model)
             oihw[1] *= (int64_t)x.h * x.w;
         if (l->embeds)
             name_embeddings(model, i);
-        else if (l->type == LAYER_CONV)
+        else if (l->kind == OP_CONV)
             add_tensor(model, i, "weight", MODEL_WEIGHT, l->linear ? 2 : 4, oihw, l->begin);
-        if (l->type == LAYER_NORM || l->type == LAYER_ROW_NORM)
+        if (l->kind == OP_NORM || l->kind == OP_ROW_NORM)
             add_tensor(model, i, "weight", MODEL_VECTOR, 1, &c, l->begin);
         if (l->bias)
             add_tensor(model, i, "bias", MODEL_VECTOR, 1, &c, l->bias_at);
-        if (l->type != LAYER_NORM)
+        if (l->kind != OP_NORM)
             continue;
         add_tensor(model, i, "running_mean", MODEL_BUFFER, 1, &c, l->mean_at);
         add_tensor(model, i, "running_var", MODEL_BUFFER, 1, &c, l->var_at);
@@ -286,7 +288,7 @@ static void copy_embedding(const Model *model, const ModelTensor *t, float *whol
 static void move_embedding(const Model *model, const ModelTensor *t, float *arena, float *torch,
                            Direction direction)
 {
-    const Conv *conv = model->net->plans->convs[t->layer];
+    const Op *conv = model->net->plans->ops[t->layer];
     const Layer *l = &model->net->layers[t->layer];
     float *whole = xmalloc((size_t)model->net->extents[0].c * l->channels * sizeof *whole);
     conv_weights_move(conv, arena + l->begin, NULL, whole, TO_TORCH);
@@ -306,7 +308,7 @@ static void move(const Model *model, const ModelTensor *t, float *arena, float *
     if (layer->embeds)
         move_embedding(model, t, arena, torch, direction);
     else if (t->kind == MODEL_WEIGHT)
-        conv_weights_move(model->net->plans->convs[t->layer], here, arena + layer->dead_at, torch,
+        conv_weights_move(model->net->plans->ops[t->layer], here, arena + layer->dead_at, torch,
                           direction);
     else
         memcpy(out ? torch : here, out ? here : torch, t->count * sizeof *torch);
@@ -419,7 +421,7 @@ static void init_tensor(const Model *model, const ModelTensor *t, uint64_t seed,
 {
     const Layer *layer = &model->net->layers[t->layer];
     const char *part = strrchr(t->name, '.') + 1;
-    bool norm = layer->type == LAYER_NORM || layer->type == LAYER_ROW_NORM;
+    bool norm = layer->kind == OP_NORM || layer->kind == OP_ROW_NORM;
     if (norm || (layer->deviation > 0 && t->kind == MODEL_VECTOR)) {
         for (int64_t i = 0; i < t->count; i++)
             values[i] =
@@ -466,8 +468,8 @@ void model_cast_weights(Model *model)
         values_narrow(model->ops, device_stream(model->device), type, model->grad_count,
                       model->params, 1, model->weights);
     for (int i = 0; i < net->layer_count && net->copy_bytes > 0; i++)
-        if (net->layers[i].type == LAYER_CONV)
-            conv_weights_cast(net->plans->convs[i], model->params + net->layers[i].begin,
+        if (net->layers[i].kind == OP_CONV)
+            conv_weights_cast(net->plans->ops[i], model->params + net->layers[i].begin,
                               (char *)model->weights + net->layers[i].copy_at);
 }
 
@@ -492,47 +494,27 @@ static const void *weights_of(const Model *model, const Layer *l)
     return (const char *)model->weights + (model->net->copy_bytes > 0 ? l->copy_at : as_masters);
 }
 
-static void layer_forward(Model *model, const Plan *plan, int i, bool training)
+static OpArgs args_of(const Model *model, const Layer *l)
 {
-    const Layer *l = &model->net->layers[i];
-    Value *values = model->net->values, *out = &values[l->out];
-    const void *x = values[l->in].data;
-    PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
-    NormTensors t = norm_tensors(model, l);
-    AddSpec add = add_spec(model, plan, l);
-    alive_beat();
-    switch (l->type) {
-    case LAYER_CONV:
-        conv_forward(plan->convs[i], x, weights_of(model, l), model->params + l->bias_at,
-                     out->data);
-        break;
-    case LAYER_NORM:
-        norm_forward(plan->norms[i], &t, x, l->residual < 0 ? NULL : values[l->residual].data,
-                     out->data, training);
-        break;
-    case LAYER_RELU:
-        relu_forward(model->ops, plan->shapes[l->in], x, out->data);
-        break;
-    case LAYER_MAXPOOL:
-        maxpool_forward(model->ops, &pool, x, out->data, out->index);
-        break;
-    case LAYER_AVGPOOL:
-        avgpool_forward(model->ops, plan->shapes[l->in], x, out->data);
-        break;
-    case LAYER_ROW_NORM:
-        layer_norm_forward(model->ops, plan->shapes[l->in], &t, x, out->data);
-        break;
-    case LAYER_GELU:
-        gelu_forward(model->ops, plan->shapes[l->in], x, out->data);
-        break;
-    case LAYER_ATTENTION:
-        attention_forward(plan->attentions[i], x, model->net->dropout, out->data);
-        break;
-    case LAYER_ADD:
-        add_forward(model->ops, &add, l->residual < 0 ? NULL : values[l->residual].data, x,
-                    model->net->dropout, out->data);
-        break;
-    }
+    const Net *net = model->net;
+    const Value *in = &net->values[l->in], *out = &net->values[l->out];
+    const Value *residual = l->residual < 0 ? NULL : &net->values[l->residual];
+    return (OpArgs){
+        .x = in->data,
+        .residual = residual ? residual->data : NULL,
+        .y = out->data,
+        .dy1 = out->grad[0],
+        .dy2 = out->grad[1],
+        .dx = l->in > 0 ? in->grad[l->in_part] : NULL,
+        .dresidual = l->residual > 0 ? residual->grad[l->residual_part] : NULL,
+        .w = weights_of(model, l),
+        .bias = model->params + l->bias_at,
+        .dw = model->grads + l->begin,
+        .dbias = model->grads + l->bias_at,
+        .norm = norm_tensors(model, l),
+        .index = out->index,
+        .keys = net->dropout,
+    };
 }
 
 void model_forward(Model *model, const void *inputs, int rows, bool training)
@@ -546,52 +528,11 @@ void model_forward(Model *model, const void *inputs, int rows, bool training)
         one_hot(model->ops, &tokens, inputs, net->values[0].data, net->keys);
     else
         net->values[0].data = (void *)inputs;
-    for (int i = 0; i < net->layer_count; i++)
-        layer_forward(model, plan, i, training);
-}
-
-static void layer_backward(Model *model, const Plan *plan, int i)
-{
-    const Layer *l = &model->net->layers[i];
-    const Value *values = model->net->values, *out = &values[l->out];
-    const void *x = values[l->in].data;
-    void *dx = l->in > 0 ? values[l->in].grad[l->in_part] : NULL;
-    void *dresidual = l->residual > 0 ? values[l->residual].grad[l->residual_part] : NULL;
-    const void *dy = out->grad[0], *dy2 = out->grad[1];
-    PoolSpec pool = pool_spec(l, plan->shapes[l->in]);
-    NormTensors t = norm_tensors(model, l);
-    AddSpec add = add_spec(model, plan, l);
-    switch (l->type) {
-    case LAYER_CONV:
-        conv_backward_weights(plan->convs[i], x, dy, model->grads + l->begin,
-                              model->grads + l->bias_at);
-        if (dx)
-            conv_backward_data(plan->convs[i], dy, weights_of(model, l), dx);
-        break;
-    case LAYER_NORM:
-        norm_backward(plan->norms[i], &t, x, out->data, dy, dy2, dx, dresidual);
-        break;
-    case LAYER_RELU:
-        relu_backward(model->ops, plan->shapes[l->in], out->data, dy, dx);
-        break;
-    case LAYER_MAXPOOL:
-        maxpool_backward(model->ops, &pool, out->index, dy, dy2, dx);
-        break;
-    case LAYER_AVGPOOL:
-        avgpool_backward(model->ops, plan->shapes[l->in], dy, dx);
-        break;
-    case LAYER_ROW_NORM:
-        layer_norm_backward(model->ops, plan->shapes[l->in], &t, x, dy, dx);
-        break;
-    case LAYER_GELU:
-        gelu_backward(model->ops, plan->shapes[l->in], x, dy, dx);
-        break;
-    case LAYER_ATTENTION:
-        attention_backward(plan->attentions[i], x, model->net->dropout, dy, dx);
-        break;
-    case LAYER_ADD:
-        add_backward(model->ops, &add, dy, dy2, model->net->dropout, dresidual, dx);
-        break;
+    for (int i = 0; i < net->layer_count; i++) {
+        OpArgs args = args_of(model, &net->layers[i]);
+        args.training = training;
+        alive_beat();
+        op_forward(plan->ops[i], &args);
     }
 }
 
@@ -610,10 +551,11 @@ void model_backward(Model *model, GradReady ready, void *arg)
     size_t known = 0;
     for (int i = net->layer_count - 1; i >= 0; i--) {
         const Layer *layer = &net->layers[i];
+        OpArgs args = args_of(model, layer);
         alive_beat();
-        if (layer->type == LAYER_CONV)
+        if (layer->kind == OP_CONV)
             known = gradients_final(model, known, layer->begin, ready, arg);
-        layer_backward(model, net->current, i);
+        op_backward(net->current->ops[i], &args);
         if (!ops_beside)
             known = gradients_final(model, known, layer->end, ready, arg);
     }

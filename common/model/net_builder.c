@@ -5,7 +5,7 @@
 // The layers whose backward adds up the gradients of two readers.
 static bool adds_gradients(const Layer *layer)
 {
-    return layer->type == LAYER_NORM || layer->type == LAYER_MAXPOOL || layer->type == LAYER_ADD;
+    return layer->kind == OP_NORM || layer->kind == OP_MAXPOOL || layer->kind == OP_ADD;
 }
 
 // The part of the value's gradient that its next reader writes.
@@ -17,12 +17,12 @@ static int next_part(Net *net, int value)
     return net->readers[value]++;
 }
 
-static Layer *add_layer(Net *net, LayerType type, int in, const char *name, Extent extent)
+static Layer *add_layer(Net *net, OpKind kind, int in, const char *name, Extent extent)
 {
     CHECK(net->layer_count < NET_MAX_LAYERS && net->value_count < NET_MAX_VALUES, NULL,
           "the network has more than %d layers", NET_MAX_LAYERS);
     Layer *layer = &net->layers[net->layer_count++];
-    layer->type = type;
+    layer->kind = kind;
     layer->in = in;
     layer->in_part = next_part(net, in);
     layer->residual = -1;
@@ -39,7 +39,7 @@ int net_conv(Net *net, int in, const char *name, int channels, int kernel, int s
     Extent x = net->extents[in];
     Extent y = { channels, window_count(x.h, kernel, stride, pad),
                  window_count(x.w, kernel, stride, pad) };
-    Layer *layer = add_layer(net, LAYER_CONV, in, name, y);
+    Layer *layer = add_layer(net, OP_CONV, in, name, y);
     layer->kernel_h = layer->kernel_w = kernel;
     layer->stride = stride;
     layer->pad = pad;
@@ -50,7 +50,7 @@ int net_conv(Net *net, int in, const char *name, int channels, int kernel, int s
 // A linear layer is a convolution whose kernel is as large as the image.
 int net_linear(Net *net, int in, const char *name, int outputs)
 {
-    Layer *layer = add_layer(net, LAYER_CONV, in, name, (Extent){ outputs, 1, 1 });
+    Layer *layer = add_layer(net, OP_CONV, in, name, (Extent){ outputs, 1, 1 });
     layer->kernel_h = net->extents[in].h;
     layer->kernel_w = net->extents[in].w;
     layer->stride = 1;
@@ -60,7 +60,7 @@ int net_linear(Net *net, int in, const char *name, int outputs)
 
 int net_norm(Net *net, int in, int residual, const char *name, bool relu)
 {
-    Layer *layer = add_layer(net, LAYER_NORM, in, name, net->extents[in]);
+    Layer *layer = add_layer(net, OP_NORM, in, name, net->extents[in]);
     layer->residual = residual;
     layer->residual_part = residual > 0 ? next_part(net, residual) : 0;
     layer->relu = relu;
@@ -70,37 +70,37 @@ int net_norm(Net *net, int in, int residual, const char *name, bool relu)
 
 int net_row_norm(Net *net, int in, const char *name)
 {
-    Layer *layer = add_layer(net, LAYER_ROW_NORM, in, name, net->extents[in]);
+    Layer *layer = add_layer(net, OP_ROW_NORM, in, name, net->extents[in]);
     layer->bias = true;
     return layer->out;
 }
 
-int net_gelu(Net *net, int in) { return add_layer(net, LAYER_GELU, in, "", net->extents[in])->out; }
+int net_gelu(Net *net, int in) { return add_layer(net, OP_GELU, in, "", net->extents[in])->out; }
 
 int net_attention(Net *net, int in, int heads)
 {
     Extent y = { net->extents[in].c / 3, 1, 1 };
-    Layer *layer = add_layer(net, LAYER_ATTENTION, in, "", y);
+    Layer *layer = add_layer(net, OP_ATTENTION, in, "", y);
     layer->heads = heads;
     return layer->out;
 }
 
 int net_add(Net *net, int a, int b)
 {
-    Layer *layer = add_layer(net, LAYER_ADD, b, "", net->extents[b]);
+    Layer *layer = add_layer(net, OP_ADD, b, "", net->extents[b]);
     layer->residual = a;
     layer->residual_part = a > 0 ? next_part(net, a) : 0;
     return layer->out;
 }
 
-int net_relu(Net *net, int in) { return add_layer(net, LAYER_RELU, in, "", net->extents[in])->out; }
+int net_relu(Net *net, int in) { return add_layer(net, OP_RELU, in, "", net->extents[in])->out; }
 
 int net_maxpool(Net *net, int in, int kernel, int stride, int pad)
 {
     Extent x = net->extents[in];
     Extent y = { x.c, window_count(x.h, kernel, stride, pad),
                  window_count(x.w, kernel, stride, pad) };
-    Layer *layer = add_layer(net, LAYER_MAXPOOL, in, "", y);
+    Layer *layer = add_layer(net, OP_MAXPOOL, in, "", y);
     layer->kernel_h = layer->kernel_w = kernel;
     layer->stride = stride;
     layer->pad = pad;
@@ -109,5 +109,5 @@ int net_maxpool(Net *net, int in, int kernel, int stride, int pad)
 
 int net_avgpool(Net *net, int in)
 {
-    return add_layer(net, LAYER_AVGPOOL, in, "", (Extent){ net->extents[in].c, 1, 1 })->out;
+    return add_layer(net, OP_AVGPOOL, in, "", (Extent){ net->extents[in].c, 1, 1 })->out;
 }

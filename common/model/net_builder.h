@@ -2,15 +2,10 @@
 #pragma once
 #include "model.h"
 
-typedef enum {
-    LAYER_CONV, LAYER_NORM, LAYER_RELU, LAYER_MAXPOOL, LAYER_AVGPOOL,
-    LAYER_ROW_NORM, LAYER_GELU, LAYER_ATTENTION, LAYER_ADD
-} LayerType;
-
 // A layer reads the value `in` (and `residual`) and writes the value `out`. Values are numbered as
 // they are added; value 0 is the batch of images, or of tokens as one-hot rows.
 typedef struct Layer {
-    LayerType type;
+    OpKind kind;
     char name[56];                  // torch's: "layer1.0.conv1"
     int in, residual, out;          // residual: -1 if there is none
     int in_part, residual_part;     // of the inputs' gradients, which this layer writes

@@ -5,52 +5,25 @@
 
 #include <stdlib.h>
 
-PoolSpec pool_spec(const Layer *layer, Shape x)
+static OpSpec spec_of(const Model *model, const Plan *plan, int i)
 {
-    return (PoolSpec){ x, layer->kernel_h, layer->stride, layer->pad };
-}
-
-// Each layer of a network draws other random numbers.
-static Dropout dropout_of(const Model *model, const Layer *layer)
-{
-    return (Dropout){ (float)model->config.gpt.dropout, (int)(layer - model->net->layers) };
-}
-
-AddSpec add_spec(const Model *model, const Plan *plan, const Layer *layer)
-{
-    return (AddSpec){ plan->shapes[layer->in], model->per_row, dropout_of(model, layer) };
-}
-
-static Shape plan_layer(Model *model, Plan *plan, int i)
-{
-    const Layer *layer = &model->net->layers[i];
-    const Plan *first = model->net->plans;
-    Shape x = plan->shapes[layer->in];
-    alive_beat();
-    if (layer->type == LAYER_CONV) {
-        ConvSpec spec = { x, layer->channels, layer->kernel_h, layer->kernel_w, layer->stride,
-                          layer->pad, layer->bias, layer->in != 0,
-                          .f32_out = i == model->net->layer_count - 1 };
-        plan->convs[i] = conv_new(model->ops, &spec, first ? first->convs[i] : NULL);
-        return conv_output(plan->convs[i]);
-    }
-    if (layer->type == LAYER_NORM) {
-        NormSpec spec = { x, layer->residual >= 0, layer->relu };
-        plan->norms[i] = norm_new(model->ops, &spec);
-        return x;
-    }
-    if (layer->type == LAYER_MAXPOOL) {
-        PoolSpec spec = pool_spec(layer, x);
-        return pool_output(&spec);
-    }
-    if (layer->type == LAYER_ATTENTION) {
-        AttentionSpec spec = { x, layer->heads, model->per_row, dropout_of(model, layer) };
-        plan->attentions[i] = attention_new(model->ops, &spec);
-        return (Shape){ x.n, x.c / 3, 1, 1, x.c / 3, x.type };
-    }
-    if (layer->type == LAYER_AVGPOOL)
-        return (Shape){ x.n, x.c, 1, 1, x.c, x.type };
-    return x;
+    const Layer *l = &model->net->layers[i];
+    return (OpSpec){
+        .kind = l->kind,
+        .x = plan->shapes[l->in],
+        .out_channels = l->channels,
+        .kernel_h = l->kernel_h,
+        .kernel_w = l->kernel_w,
+        .stride = l->stride,
+        .pad = l->pad,
+        .bias = l->bias,
+        .needs_dx = l->in != 0,
+        .f32_out = i == model->net->layer_count - 1,
+        .relu = l->relu,
+        .heads = l->heads,
+        .T = model->per_row,
+        .dropout = { (float)model->config.gpt.dropout, i }, // other random numbers in each layer
+    };
 }
 
 Plan *plan_for(Model *model, int rows)
@@ -67,8 +40,12 @@ Plan *plan_for(Model *model, int rows)
         int c = net->extents[0].c;
         plan->shapes[0] = (Shape){ rows * model->per_row, c, 1, 1, c, model->config.type };
     }
-    for (int i = 0; i < net->layer_count; i++)
-        plan->shapes[net->layers[i].out] = plan_layer(model, plan, i);
+    for (int i = 0; i < net->layer_count; i++) {
+        OpSpec spec = spec_of(model, plan, i);
+        alive_beat();
+        plan->ops[i] = op_new(model->ops, &spec, net->plans ? net->plans->ops[i] : NULL);
+        plan->shapes[net->layers[i].out] = op_output(plan->ops[i]);
+    }
     Plan **end = &net->plans;
     while (*end)
         end = &(*end)->next;
@@ -77,10 +54,7 @@ Plan *plan_for(Model *model, int rows)
 
 void plan_free(Plan *plan)
 {
-    for (int i = 0; i < NET_MAX_LAYERS; i++) {
-        conv_free(plan->convs[i]);
-        norm_free(plan->norms[i]);
-        attention_free(plan->attentions[i]);
-    }
+    for (int i = 0; i < NET_MAX_LAYERS; i++)
+        op_free(plan->ops[i]);
     free(plan);
 }

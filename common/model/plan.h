@@ -6,16 +6,10 @@
 typedef struct Plan {
     int rows;
     Shape shapes[NET_MAX_VALUES];
-    Conv *convs[NET_MAX_LAYERS];
-    Norm *norms[NET_MAX_LAYERS];
-    Attention *attentions[NET_MAX_LAYERS];
+    Op *ops[NET_MAX_LAYERS];
     struct Plan *next;
 } Plan;
 
 // The plan for this number of rows, made at its first use.
 Plan *plan_for(Model *model, int rows);
 void plan_free(Plan *plan);
-
-// The parts of `layer` that the operations need.
-PoolSpec pool_spec(const Layer *layer, Shape x);
-AddSpec add_spec(const Model *model, const Plan *plan, const Layer *layer);

@@ -46,10 +46,10 @@ typedef struct SoftmaxJob {
     void *ds;
 } SoftmaxJob;
 
-static inline SoftmaxJob softmax_job(const AttentionSpec *s, const uint64_t *keys, size_t first)
+static inline SoftmaxJob softmax_job(const OpSpec *s, const uint64_t *keys, size_t first)
 {
     SoftmaxJob job = { .T = s->T, .heads = s->heads,
-                       .scale = 1 / sqrtf((float)(s->qkv.c / 3 / s->heads)),
+                       .scale = 1 / sqrtf((float)(s->x.c / 3 / s->heads)),
                        .mask = mask_of(s->dropout, keys), .first = first };
     return job;
 }

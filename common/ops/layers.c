@@ -18,14 +18,20 @@ INLINE void relu(const ReluJob *j, Type type, At at)
 }
 CELLS(relu, ReluJob)
 
-void relu_backward(Ops *ops, Shape shape, const void *y, const void *dy, void *dx)
+static void run(const Op *op, const ReluJob *job)
 {
-    ReluJob job = { .y = y, .dy = dy, .dx = dx };
-    RUN_CELLS(relu, compute(ops), array_of(shape.type, shape_count(shape)), &job);
+    RUN_CELLS(relu, compute(op->ops), array_of(op->y.type, shape_count(op->y)), job);
 }
 
-// relu_backward with y = dy = x gives max(x, 0).
-void relu_forward(Ops *ops, Shape shape, const void *x, void *y)
+// With y = dy = x it gives max(x, 0).
+void relu_forward(const Op *op, const OpArgs *a)
 {
-    relu_backward(ops, shape, x, x, y);
+    ReluJob job = { .y = a->x, .dy = a->x, .dx = a->y };
+    run(op, &job);
+}
+
+void relu_backward(const Op *op, const OpArgs *a)
+{
+    ReluJob job = { .y = a->y, .dy = a->dy1, .dx = a->dx };
+    run(op, &job);
 }

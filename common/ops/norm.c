@@ -230,31 +230,30 @@ INLINE void input_gradient(const NormJob *j, Type type, At at)
 }
 CELLS(input_gradient, NormJob)
 
-// --- ops.h ---------------------------------------------------------------------------------------
+// --- op.h ----------------------------------------------------------------------------------------
 
-struct Norm {
+typedef struct Norm {
     Ops *ops;
     NormJob job;            // what does not change from call to call
-};
+} Norm;
 
-Norm *norm_new(Ops *ops, const NormSpec *spec)
+void *norm_new(const Op *op, const void *like)
 {
     Norm *norm = (Norm *)xcalloc(1, sizeof *norm);
     NormJob *j = &norm->job;
-    size_t c = round_up(spec->x.c, 16);     // each array begins on a cache line
-    norm->ops = ops;
-    j->m = pixels_of(spec->x);
-    j->relu = spec->relu;
-    j->scale = (float *)device_alloc(ops->device, 3 * c * sizeof(float));
+    size_t c = round_up(op->spec.x.c, 16);  // each array begins on a cache line
+    norm->ops = op->ops;
+    j->m = pixels_of(op->spec.x);
+    j->relu = op->spec.relu;
+    j->scale = (float *)device_alloc(op->ops->device, 3 * c * sizeof(float));
     j->shift = j->scale + c;
     j->slope = j->shift + c;
     return norm;
 }
 
-void norm_free(Norm *norm)
+void norm_free(void *own)
 {
-    if (!norm)
-        return;
+    Norm *norm = (Norm *)own;
     device_free(norm->ops->device, norm->job.scale);
     device_free(norm->ops->device, norm->job.mine);
     free(norm);
@@ -286,35 +285,35 @@ static void gather(Norm *norm)
     ops->norm_gather(ops->norm_gather_arg, j->mine, j->all, 1 + 2 * j->m.columns);
 }
 
-void norm_forward(Norm *norm, const NormTensors *t, const void *x, const void *residual, void *y,
-                  bool training)
+void norm_forward(const Op *op, const OpArgs *a)
 {
+    Norm *norm = (Norm *)op->own;
     NormJob *j = &norm->job;
     Stream *stream = compute(norm->ops);
     prepare(norm);
-    j->t = *t, j->x = x, j->residual = residual, j->out = y;
-    if (!training)
+    j->t = a->norm, j->x = a->x, j->residual = a->residual, j->out = a->y;
+    if (!a->training)
         RUN_ITEMS(scale_of_running, stream, j->m.columns, j);
     else
         RUN_COLUMNS(moments, stream, j->m, j);
-    if (training && j->processes > 1) {
+    if (a->training && j->processes > 1) {
         gather(norm);
         RUN_ITEMS(moments_merge, stream, j->m.columns, j);
     }
     RUN_CELLS(normalise, stream, j->m, j);
 }
 
-void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *y, const void *dy1,
-                   const void *dy2, void *dx, void *dresidual)
+void norm_backward(const Op *op, const OpArgs *a)
 {
+    Norm *norm = (Norm *)op->own;
     NormJob *j = &norm->job;
     Stream *stream = compute(norm->ops);
     prepare(norm);
-    j->t = *t, j->x = x, j->y = y, j->dy1 = dy1, j->dy2 = dy2;
-    j->out = dresidual ? dresidual : dx;
-    if (dy2 && j->relu)
+    j->t = a->norm, j->x = a->x, j->y = a->y, j->dy1 = a->dy1, j->dy2 = a->dy2;
+    j->out = a->dresidual ? a->dresidual : a->dx;
+    if (j->dy2 && j->relu)
         RUN_COLUMNS(gradient_two_relu, stream, j->m, j);
-    else if (dy2)
+    else if (j->dy2)
         RUN_COLUMNS(gradient_two, stream, j->m, j);
     else if (j->relu)
         RUN_COLUMNS(gradient_relu, stream, j->m, j);
@@ -324,6 +323,6 @@ void norm_backward(Norm *norm, const NormTensors *t, const void *x, const void *
         gather(norm);
         RUN_ITEMS(gradient_merge, stream, j->m.columns, j);
     }
-    j->dy1 = j->out, j->out = dx;
+    j->dy1 = j->out, j->out = a->dx;
     RUN_CELLS(input_gradient, stream, j->m, j);
 }

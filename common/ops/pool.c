@@ -4,7 +4,7 @@
 // The largest value of a window and its position: the first, if several. NaN is the largest.
 INLINE void maxpool(const PoolJob *j, Type type, At at)
 {
-    const PoolSpec *s = &j->s;
+    const OpSpec *s = &j->s;
     Place p = place_of(&j->out, at);
     int h0 = p.h * s->stride - s->pad, w0 = p.w * s->stride - s->pad;
     Pack x, best, where;
@@ -12,9 +12,9 @@ INLINE void maxpool(const PoolJob *j, Type type, At at)
         best.v[k] = -INFINITY;
         where.v[k] = -1;
     }
-    for (int h = h0 < 0 ? 0 : h0; h < h0 + s->kernel && h < s->x.h; h++)
-        for (int w = w0 < 0 ? 0 : w0; w < w0 + s->kernel && w < s->x.w; w++) {
-            float position = (h - h0) * s->kernel + w - w0;
+    for (int h = h0 < 0 ? 0 : h0; h < h0 + s->kernel_h && h < s->x.h; h++)
+        for (int w = w0 < 0 ? 0 : w0; w < w0 + s->kernel_h && w < s->x.w; w++) {
+            float position = (h - h0) * s->kernel_h + w - w0;
             load_at(type, j->x, pixel_at(&s->x, &p, h, w, at), &x);
             for (int k = 0; k < LANES; k++) {
                 if (k >= at.count)
@@ -57,31 +57,28 @@ INLINE void avgpool_gradient(const PoolJob *j, Type type, At at)
 }
 CELLS(avgpool_gradient, PoolJob)
 
-static PoolJob mean_job(Shape x)
+void maxpool_forward(const Op *op, const OpArgs *a)
 {
-    PoolJob job = { .s = { .x = x }, .out = x };
-    job.out.h = job.out.w = 1;
+    PoolJob job = pool_job(op, a);
+    RUN_CELLS(maxpool, compute(op->ops), planes_of(op->y), &job);
+}
+
+// The means as x's blocks: for a pixel that is the same order as y's.
+static PoolJob mean_job(const Op *op, const OpArgs *a)
+{
+    PoolJob job = pool_job(op, a);
+    job.out.block = op->spec.x.block;
     return job;
 }
 
-void maxpool_forward(Ops *ops, const PoolSpec *spec, const void *x, void *y, uint8_t *index)
+void avgpool_forward(const Op *op, const OpArgs *a)
 {
-    PoolJob job = { .s = *spec, .out = pool_output(spec), .x = x, .y = y, .index = index };
-    RUN_CELLS(maxpool, compute(ops), planes_of(job.out), &job);
+    PoolJob job = mean_job(op, a);
+    RUN_CELLS(avgpool, compute(op->ops), planes_of(job.out), &job);
 }
 
-void avgpool_forward(Ops *ops, Shape x, const void *in, void *out)
+void avgpool_backward(const Op *op, const OpArgs *a)
 {
-    PoolJob job = mean_job(x);
-    job.x = in;
-    job.y = out;
-    RUN_CELLS(avgpool, compute(ops), planes_of(job.out), &job);
-}
-
-void avgpool_backward(Ops *ops, Shape x, const void *dout, void *dx)
-{
-    PoolJob job = mean_job(x);
-    job.dy1 = dout;
-    job.dx = dx;
-    RUN_CELLS(avgpool_gradient, compute(ops), planes_of(x), &job);
+    PoolJob job = mean_job(op, a);
+    RUN_CELLS(avgpool_gradient, compute(op->ops), planes_of(op->spec.x), &job);
 }

@@ -5,12 +5,19 @@
 #include "ops/loops.h"
 
 typedef struct PoolJob {
-    PoolSpec s;
+    OpSpec s;
     Shape out;
     const void *x, *dy1, *dy2;
     void *y, *dx;
     uint8_t *index;
 } PoolJob;
+
+static inline PoolJob pool_job(const Op *op, const OpArgs *a)
+{
+    PoolJob job = { .s = op->spec, .out = op->y, .x = a->x, .dy1 = a->dy1, .dy2 = a->dy2,
+                    .y = a->y, .dx = a->dx, .index = a->index };
+    return job;
+}
 
 // A pack's plane (a block of channels of an image), its pixel, and its place in the pixel's block.
 typedef struct Place {

@@ -104,18 +104,17 @@ INLINE void layer_norm_end(const LayerNormJob *j, size_t column, const double *s
 }
 COLUMNS(layer_norm_sums, layer_norm_end, LayerNormJob)
 
-void layer_norm_forward(Ops *ops, Shape s, const NormTensors *t, const void *x, void *y)
+void layer_norm_forward(const Op *op, const OpArgs *a)
 {
-    LayerNormJob job = { .c = s.c, .t = *t, .x = x, .out = y };
-    RUN_ROWS(layer_norm, compute(ops), matrix_of(s.type, s.n, s.c), &job);
+    LayerNormJob job = { .c = op->y.c, .t = a->norm, .x = a->x, .out = a->y };
+    RUN_ROWS(layer_norm, compute(op->ops), pixels_of(op->y), &job);
 }
 
-void layer_norm_backward(Ops *ops, Shape s, const NormTensors *t, const void *x, const void *dy,
-                         void *dx)
+void layer_norm_backward(const Op *op, const OpArgs *a)
 {
-    LayerNormJob job = { .c = s.c, .t = *t, .x = x, .dy = dy, .out = dx };
-    RUN_COLUMNS(layer_norm_sums, compute(ops), matrix_of(s.type, s.n, s.c), &job);
-    RUN_ROWS(layer_norm_dx, compute(ops), matrix_of(s.type, s.n, s.c), &job);
+    LayerNormJob job = { .c = op->y.c, .t = a->norm, .x = a->x, .dy = a->dy1, .out = a->dx };
+    RUN_COLUMNS(layer_norm_sums, compute(op->ops), pixels_of(op->y), &job);
+    RUN_ROWS(layer_norm_dx, compute(op->ops), pixels_of(op->y), &job);
 }
 
 // --- GELU ----------------------------------------------------------------------------------------
@@ -148,13 +147,17 @@ INLINE void gelu(const GeluJob *j, Type type, At at)
 }
 CELLS(gelu, GeluJob)
 
-void gelu_backward(Ops *ops, Shape s, const void *x, const void *dy, void *dx)
+void gelu_forward(const Op *op, const OpArgs *a)
 {
-    GeluJob job = { .x = x, .dy = dy, .out = dx };
-    RUN_CELLS(gelu, compute(ops), array_of(s.type, shape_count(s)), &job);
+    GeluJob job = { .x = a->x, .dy = NULL, .out = a->y };
+    RUN_CELLS(gelu, compute(op->ops), array_of(op->y.type, shape_count(op->y)), &job);
 }
 
-void gelu_forward(Ops *ops, Shape s, const void *x, void *y) { gelu_backward(ops, s, x, NULL, y); }
+void gelu_backward(const Op *op, const OpArgs *a)
+{
+    GeluJob job = { .x = a->x, .dy = a->dy1, .out = a->dx };
+    RUN_CELLS(gelu, compute(op->ops), array_of(op->y.type, shape_count(op->y)), &job);
+}
 
 // --- addition and dropout: a row is a sample, and a column is a position in it -------------------
 
@@ -205,22 +208,21 @@ INLINE void add_gradient(const AddGradientJob *j, Type type, At at)
 }
 CELLS(add_gradient, AddGradientJob)
 
-static Matrix samples_of(const AddSpec *s)
+static Matrix samples_of(const OpSpec *s)
 {
-    return matrix_of(s->shape.type, s->shape.n / s->T, (size_t)s->T * s->shape.c);
+    return matrix_of(s->x.type, s->x.n / s->T, (size_t)s->T * s->x.c);
 }
 
-void add_forward(Ops *ops, const AddSpec *s, const void *a, const void *b, const uint64_t *keys,
-                 void *y)
+void add_forward(const Op *op, const OpArgs *a)
 {
-    AddJob job = { .mask = mask_of(s->dropout, keys), .a = a, .b = b, .y = y };
-    RUN_CELLS(add, compute(ops), samples_of(s), &job);
+    AddJob job = { .mask = mask_of(op->spec.dropout, a->keys), .a = a->residual, .b = a->x,
+                   .y = a->y };
+    RUN_CELLS(add, compute(op->ops), samples_of(&op->spec), &job);
 }
 
-void add_backward(Ops *ops, const AddSpec *s, const void *dy1, const void *dy2,
-                  const uint64_t *keys, void *da, void *db)
+void add_backward(const Op *op, const OpArgs *a)
 {
-    AddGradientJob job = { .mask = mask_of(s->dropout, keys), .dy1 = dy1, .dy2 = dy2, .da = da,
-                           .db = db };
-    RUN_CELLS(add_gradient, compute(ops), samples_of(s), &job);
+    AddGradientJob job = { .mask = mask_of(op->spec.dropout, a->keys), .dy1 = a->dy1,
+                           .dy2 = a->dy2, .da = a->dresidual, .db = a->dx };
+    RUN_CELLS(add_gradient, compute(op->ops), samples_of(&op->spec), &job);
 }
