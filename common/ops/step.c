@@ -186,7 +186,7 @@ typedef struct UpdateJob {
     size_t grad_count;
     float *params, *first, *second;     // SGD: velocity; AdamW: mean and square
     const float *grads;
-    const uint8_t *decays;
+    const uint8_t *decays;              // for each PARAM_ALIGN parameters: a pack is of one of them
     const Scalars *scalars;
 } UpdateJob;
 
