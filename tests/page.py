@@ -70,7 +70,7 @@ class Run:
 def ask(address, data=None):
     """-> the status, or "refused" """
     try:
-        return urllib.request.urlopen(urllib.request.Request(address, data=data), timeout=5).status
+        return urllib.request.urlopen(urllib.request.Request(address, data=data), timeout=30).status
     except urllib.error.HTTPError as error:
         return error.code
     except urllib.error.URLError:
@@ -101,7 +101,7 @@ def forgetting():
 
 
 def over_http(wanted):
-    run = Run("killed", 2400)
+    run = Run("killed", 12000)
     local = f"0100007F:{run.port:04X}"
     with open("/proc/net/tcp", encoding="ascii") as table:
         expect("it listens on the loopback only", [line.split()[1] for line in table
@@ -282,7 +282,7 @@ def main():
     if len(sys.argv) > 4:
         kills(int(sys.argv[4]), int(sys.argv[5]))
         sys.exit(failed > 0)
-    alone = Run("alone", 6400, watch=False, ranks=4) if "browser" in sys.argv else Run("alone", 2400, watch=False)
+    alone = Run("alone", 6400, watch=False, ranks=4) if "browser" in sys.argv else Run("alone", 12000, watch=False)
     _, wanted = alone.end()
     subprocess.run([sys.executable, f"{TOOLS}/plot.py", "alone/files/trace", "alone/files/metrics", "-o", "run.html"],
                    check=True, stderr=subprocess.DEVNULL)
