@@ -189,7 +189,7 @@ def kill(page, rank, number):
 
 
 def in_a_browser(wanted):
-    run = Run("killed", 6400, ranks=4)
+    run = Run("killed", 25000, ranks=4)
     page = browser.Page(run.address, "1366,768")
     expect("it shows steps", page.wait("starts.length > 5 && document.querySelectorAll('#lanes rect').length > 20", 30))
     expect("ranks' bars are joined", page.wait("document.querySelectorAll('#lanes path[fill-opacity]').length > 1", 10))
@@ -282,7 +282,7 @@ def main():
     if len(sys.argv) > 4:
         kills(int(sys.argv[4]), int(sys.argv[5]))
         sys.exit(failed > 0)
-    alone = Run("alone", 6400, watch=False, ranks=4) if "browser" in sys.argv else Run("alone", 12000, watch=False)
+    alone = Run("alone", 25000, watch=False, ranks=4) if "browser" in sys.argv else Run("alone", 12000, watch=False)
     _, wanted = alone.end()
     subprocess.run([sys.executable, f"{TOOLS}/plot.py", "alone/files/trace", "alone/files/metrics", "-o", "run.html"],
                    check=True, stderr=subprocess.DEVNULL)
