@@ -27,7 +27,7 @@ typedef struct Head {
 
 typedef struct Attention {
     Ops *ops;
-    OpSpec spec;         // type: f32 if the type is emulated
+    OpSpec spec;                // type: f32 if the type is emulated
     Type type;                  // as callers see it
     int samples, c, d;          // d: numbers of a head
     int threads;
