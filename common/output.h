@@ -25,6 +25,10 @@ bool output_claim(const char *path, OutputKind kind, Error *err);
 // of a process that was killed is gone, though its file may remain.
 bool output_lock(const char *path, OutputKind kind, Error *err);
 
+// Locks an open file, if it is a regular one, until it is closed. False if another process has held
+// it for 3 s: a run that was just killed may still be ending.
+bool output_hold(int fd);
+
 // Opens path.tmp (mode 0644 & ~umask), which replaces path once it is committed. Each replace_open
 // that succeeds needs one replace_commit, also after a failed write (then at once, while errno says
 // why). NULL: err is filled.

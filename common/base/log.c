@@ -97,14 +97,17 @@ static void claim_metrics(const LogConfig *config, int rank, int ranks)
     }
 }
 
-// If it appends, removes a last line that has no end: the run was killed, or the disk was full.
+// Holds the file until it is closed, so that no other run empties it. If it appends, removes a last
+// line that has no end: the run was killed, or the disk was full.
 static FILE *metrics_open(const char *path, bool append)
 {
     char last;
-    FILE *file = fopen(path, append ? "a+e" : "we");
+    FILE *file = fopen(path, append ? "a+e" : "ae");
     CHECK(file, "give --metrics a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
-    off_t all = append ? lseek(fileno(file), 0, SEEK_END) : 0, size = all;  // -1: a pipe
+    CHECK(output_hold(fileno(file)), "give each run a file of its own",
+          "another run is writing %s", path);
+    off_t all = lseek(fileno(file), 0, SEEK_END), size = append ? all : 0;     // -1: a pipe
     while (size > 0 && pread(fileno(file), &last, 1, size - 1) == 1 && last != '\n')
         size--;
     if (size < all && ftruncate(fileno(file), size) != 0)

@@ -131,11 +131,25 @@ bool output_claim(const char *path, OutputKind kind, Error *err)
     return true;
 }
 
+enum { TRIES = 30, MS = 100 };      // 3 s
+
+bool output_hold(int fd)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
+        return true;
+    for (int i = 0; i < TRIES; i++) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+            return true;
+        usleep(1000 * MS);
+    }
+    return false;
+}
+
 // Opens the file and locks it. Waits up to 3 s, since a run that was just killed may still end. If
 // the owner has removed the file meanwhile, tries again. Without locks in the file system succeeds.
 static int open_locked(const char *path)
 {
-    enum { TRIES = 30, MS = 100 };
     for (int i = 0; i < TRIES; i++) {
         struct stat opened, there;
         int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);

@@ -91,12 +91,41 @@ static void write_span(char ph, const char *name, const char *call)
 
 // --- opening -------------------------------------------------------------------------------------
 
-// The first process of a run empties the file; later ones append.
+// Has the file been begun by a process of this run?
+static bool is_of_this_run(int fd, const char *first, size_t length)
+{
+    char there[256];
+    return among.run[0] && pread(fd, there, length, 0) == (ssize_t)length &&
+           memcmp(there, first, length) == 0;
+}
+
+// The first process of a run empties the file, unless another run is writing it; later ones append.
+// A process holds the file until it ends. Waits up to 3 s, since a killed run may still be ending.
+static bool begin_or_join(int fd, const char *first)
+{
+    enum { TRIES = 30, MS = 100 };
+    size_t length = strlen(first);
+    for (int i = 0; i < TRIES; i++) {
+        flock(fd, LOCK_SH);
+        if (is_of_this_run(fd, first, length))
+            return true;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+            bool begun = is_of_this_run(fd, first, length) ||
+                         (ftruncate(fd, 0) == 0 && write(fd, first, length) == (ssize_t)length);
+            flock(fd, LOCK_SH);
+            return begun;
+        }
+        flock(fd, LOCK_UN);
+        usleep(1000 * MS);
+    }
+    return false;
+}
+
 static FILE *open_file(const char *path)
 {
     Error error;
     struct stat st;
-    char first[256] = "[\n", there[256] = "";
+    char first[256] = "[\n";
     if (!output_claim(path, OUTPUT_TIMELINE, &error))
         FAIL_ERROR(&error);
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
@@ -106,13 +135,8 @@ static FILE *open_file(const char *path)
     if (among.run[0])
         snprintf(first, sizeof first, "[\n{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"run\","
                  "\"args\":{\"name\":\"%s\"}},\n", among.run);
-    size_t length = strlen(first);
-    flock(fd, LOCK_EX);
-    bool joins = among.run[0] && pread(fd, there, length, 0) == (ssize_t)length &&
-                 memcmp(there, first, length) == 0;
-    CHECK(joins || (ftruncate(fd, 0) == 0 && write(fd, first, length) == (ssize_t)length), "",
-          "%s: write: %s", path, strerror(errno));
-    flock(fd, LOCK_UN);
+    CHECK(begin_or_join(fd, first), "give each run a file of its own", "%s: %s", path,
+          errno == EWOULDBLOCK ? "another run is writing this timeline" : strerror(errno));
     return fdopen(fd, "a");
 }
 
