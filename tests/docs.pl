@@ -5,7 +5,7 @@
 # docs.pl --commands ROOT - lists the commands of these documents for test_readme_runs.sh: see list_commands.
 #
 # Code is `spans`, and the lines of indented or fenced blocks. In such a line, what follows two blanks or " # " is an
-# explanation. Not checked: generated text (a README's diff), and spans that are followed by "is refused".
+# explanation. Not checked: generated lists, diffs, and spans that are followed by "is refused".
 use strict;
 use warnings;
 
@@ -144,10 +144,10 @@ sub check_definitions
 
 sub blank { return $_[0] =~ s/[^\n]//gr }
 
-# Without what is generated.
+# Without generated lists and diffs.
 sub text_of_document
 {
-    return slurp(shift) =~ s/(<!-- (\w+): generated.*?<!-- \2 end -->)/blank($1)/gser;
+    return slurp(shift) =~ s/(<!-- (\w+): generated.*?<!-- \2 end -->|^```diff\n.*?^```$)/blank($1)/gmser;
 }
 
 # Calls $take with each block's text and the number of its first line, and blanks it.

@@ -2,8 +2,8 @@
 """diff_html.py A B OUT.html - a page with two steps side by side, and a reason for each change.
 diff_html.py --site FOLDER  - such a page for each pair of neighbours, and an index.
 
-The hunks come from tools/steps.sh. If B is the step after A, the reasons come from B's README.md: the numbered list
-below the heading that ends with the file's name. `./ddp diff A B --html` calls this script.
+The hunks come from tools/steps.sh. If B is the step after A, the reasons come from B's README.md: the numbered
+sentences below the heading that ends with the file's name. `./ddp diff A B --html` calls this script.
 """
 import difflib
 import html
@@ -72,18 +72,20 @@ def hunks(a, b, name):
 
 
 def sentences(b, name):
-    """The numbered list below the heading of README.md that ends with the file's name."""
-    found, on = [], False
+    """{N: sentence}: the numbered sentences below the heading of README.md that ends with the file's name."""
+    found, on, last = {}, False, None
     with open(os.path.join(ROOT, b, "README.md"), encoding="utf-8") as readme:
         for line in readme:
+            number = re.match(r"(\d+)\. ", line)
             if line.startswith("#"):
                 on = line.split()[-1] == name
-            elif on and re.match(r"\d+\. ", line):
-                found.append(line.split(". ", 1)[1].strip())
-            elif on and found:
-                if not line.startswith("   "):      # the end of the list
-                    return found
-                found[-1] += " " + line.strip()
+            elif on and number:
+                last = int(number[1])
+                found[last] = line.split(". ", 1)[1].strip()
+            elif last and line.strip():
+                found[last] += " " + line.strip()
+            else:
+                last = None
     return found
 
 
@@ -158,11 +160,11 @@ def page(a, b, links=""):
     if question:
         out.append(f"<p><em>{inline(question[1])}</em></p>")
     for name in reversed(files["changed"]):
-        why = sentences(b, name) if (a, b) in neighbours() else []
+        why = sentences(b, name) if (a, b) in neighbours() else {}
         out.append(f"<h2>{name}</h2>")
-        for i, (at_a, at_b, lines) in enumerate(hunks(a, b, name)):
-            text = inline(why[i]) if i < len(why) else ""
-            out.append(f'<p class="why"><b>{i + 1}.</b> {text}</p><table>{rows(at_a, at_b, lines)}</table>')
+        for i, (at_a, at_b, lines) in enumerate(hunks(a, b, name), 1):
+            text = inline(why.get(i, ""))
+            out.append(f'<p class="why"><b>{i}.</b> {text}</p><table>{rows(at_a, at_b, lines)}</table>')
     for kind, step, heading in (("added", b, "New files"), ("removed", a, "Files that are gone")):
         if files[kind]:
             out.append(f"<h2>{heading}</h2>")
