@@ -1,33 +1,54 @@
 #!/usr/bin/env bash
-# The example of docs/reuse.md: compiled as its first lines say, it fits the same line on every number of ranks. A rank
-# that starts with weights of its own is noticed. The NCCL variant runs without a GPU (exercises/gpu). With NVIDIA's
-# libraries it is compiled where they are, and not run.
+# The example of docs/reuse.md: compiled as its first lines say, it fits the same line on every number of ranks, in
+# processes of its own (fork), under MPI, and with NCCL, which runs without a GPU here (exercises/gpu). A broken rule
+# is noticed, and a rank that has ended ends the others. With NVIDIA's libraries it is compiled where they are.
 . "$SRC/tests/test.sh"
-type -P mpicc mpirun >/dev/null || { echo "skipped: there is no mpicc or mpirun"; exit 77; }
 cp "$SRC"/docs/reuse/*.[ch] .
-strict=(-std=c11 -Wall -Wextra -Werror)
-
-expect 0 "" mpicc "${strict[@]}" -o line line.c exchange_mpi.c
-for ranks in 1 2 3; do
-    expect 0 "equal on all $ranks ranks" timeout 60 mpirun -np $ranks ./line
-    check "it finds 1 2 3 4" \
-        grep -qE 'weights (0\.999|1\.000). (1\.999|2\.000). (2\.999|3\.000). (3\.999|4\.000).,' output
-done
-
+strict=(-std=c99 -pedantic -Wall -Wextra -Werror)
 tree=${BUILD%/*}
-if [ -f "$tree/libgpu_shim.so" ]; then
-    expect 0 "" mpicc "${strict[@]}" -I"$SRC/exercises/gpu" -o line_shim line.c exchange_nccl.c "$tree/libgpu_shim.so" \
-        -Wl,-rpath,"$tree"
+
+# fits COMMAND...: with one, two and three RANKS
+fits()
+{
     for ranks in 1 2 3; do
-        expect 0 "equal on all $ranks ranks" timeout 60 mpirun -np $ranks ./line_shim
+        expect 0 "equal on all $ranks ranks" timeout 60 "${@/RANKS/$ranks}"
         check "it finds 1 2 3 4" \
             grep -qE 'weights (0\.999|1\.000). (1\.999|2\.000). (2\.999|3\.000). (3\.999|4\.000).,' output
     done
-fi
+}
+# broken RULE: deletes it from line.c, which then fails
+broken()
+{
+    sed "/$1/d" line.c >broken.c
+    expect 0 "" cc -o broken broken.c exchange_fork.c
+    expect 1 "NOT equal on all 2 ranks" timeout 60 ./broken 2
+}
 
-sed -i '/MPI_Bcast(weights/d' line.c
+for compiler in cc gcc clang; do
+    type -P $compiler >/dev/null || { echo "there is no $compiler"; continue; }
+    expect 0 "" $compiler "${strict[@]}" line.c exchange_fork.c
+    fits ./a.out RANKS
+done
+expect 1 "how many ranks" ./a.out
+expect 1 "how many ranks" ./a.out 65
+broken "Rule 1:"
+broken "Rule 3:"
+for rank in 0 1 2; do
+    sed "s/shuffle(order, epoch);/& if (rank == $rank \&\& epoch == 3) return 3;/" line.c >ends.c
+    expect 0 "" cc -o ends ends.c exchange_fork.c
+    timeout 60 ./ends 3 2>output | cat >/dev/null        # cat waits for all ranks
+    check "the ranks end after rank $rank" is "${PIPESTATUS[0]}" $((rank > 0 ? 1 : 3))
+    check "they say why" grep -q "a rank has ended" output
+done
+
+type -P mpicc mpirun >/dev/null || { echo "there is no mpicc or mpirun"; test_done; }
 expect 0 "" mpicc "${strict[@]}" -o line line.c exchange_mpi.c
-expect 1 "NOT equal on all 2 ranks" timeout 60 mpirun -np 2 ./line
+fits mpirun -np RANKS ./line
+if [ -f "$tree/libgpu_shim.so" ]; then
+    expect 0 "" mpicc "${strict[@]}" -I"$SRC/exercises/gpu" -o line_shim line.c exchange_nccl.c "$tree/libgpu_shim.so" \
+        -Wl,-rpath,"$tree"
+    fits mpirun -np RANKS ./line_shim
+fi
 
 # found NAME: what CMake found
 found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt" | grep -v NOTFOUND; }

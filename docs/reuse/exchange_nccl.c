@@ -22,12 +22,16 @@ static float *on_gpu;
 #define CUDA(call) MUST(call, cudaSuccess, cudaGetErrorString)
 #define NCCL(call) MUST(call, ncclSuccess, ncclGetErrorString)
 
-void exchange_begin(int rank, int size)
+void exchange_begin(int argc, char **argv, int *rank, int *size)
 {
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, rank);
+    MPI_Comm_size(MPI_COMM_WORLD, size);
+
     // Ranks of one machine choose different GPUs, before anything else touches one.
     MPI_Comm machine;
     int local_rank;
-    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &machine);
+    MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, *rank, MPI_INFO_NULL, &machine);
     MPI_Comm_rank(machine, &local_rank);
     MPI_Comm_free(&machine);
     CUDA(cudaSetDevice(local_rank));
@@ -36,15 +40,15 @@ void exchange_begin(int rank, int size)
 
     // Rank 0 makes the id, which contains its address. Every rank needs the same one.
     ncclUniqueId id;
-    if (rank == 0)
+    if (*rank == 0)
         NCCL(ncclGetUniqueId(&id));
     MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
-    NCCL(ncclCommInitRank(&comm, size, id, rank));
+    NCCL(ncclCommInitRank(&comm, *size, id, *rank));
 }
 
-// line.c computes on the CPU, to be short. Its few numbers are not in pinned memory (cudaMallocHost), so the host waits
-// in both copies, which does not matter here. In your program the gradients are on the GPU already: leave out both
-// copies, and synchronize later, before the optimizer.
+// line.c computes on the CPU, to be short, so its numbers are copied to the GPU and back. They are not in pinned memory
+// (cudaMallocHost), so the host waits in both copies. For so few numbers that does not matter. In your program the
+// gradients are on the GPU already: leave out both copies, and synchronize later, before the optimizer.
 void exchange_sum(float *values, int count)
 {
     size_t bytes = (size_t)count * sizeof *values;
@@ -54,9 +58,19 @@ void exchange_sum(float *values, int count)
     CUDA(cudaStreamSynchronize(stream));
 }
 
+void exchange_broadcast(float *values, int count)
+{
+    size_t bytes = (size_t)count * sizeof *values;
+    CUDA(cudaMemcpyAsync(on_gpu, values, bytes, cudaMemcpyHostToDevice, stream));
+    NCCL(ncclBroadcast(on_gpu, on_gpu, (size_t)count, ncclFloat, 0, comm, stream));
+    CUDA(cudaMemcpyAsync(values, on_gpu, bytes, cudaMemcpyDeviceToHost, stream));
+    CUDA(cudaStreamSynchronize(stream));
+}
+
 void exchange_end(void)
 {
     NCCL(ncclCommDestroy(comm));
     CUDA(cudaFree(on_gpu));
     CUDA(cudaStreamDestroy(stream));
+    MPI_Finalize();
 }
