@@ -61,7 +61,7 @@ how()
     *": exercises/author.sh edit 03-20") like "rm -r exercises-work/author-03-20; $2" ;;     # "later"
 
     # its numbers decide which lines it prints
-    *": ./ddp why run.json run.jsonl") prints='' && like "$2" ;;
+    *": ./ddp why run.json"*) prints='' && like "$2" ;;
 
     *": ./ddp run" | *": ./ddp run --watch" | *": ./ddp why" | *": ./ddp plot" | *": ./ddp slurm run" | \
         *": ./ddp say" | *": ./ddp slurm up" | *": tools/scaling_model fit") ;;     # names, nothing to type
@@ -161,7 +161,7 @@ ran=0 compared=0 not_run=0
 
 no() { not_so "$file:$line: $command: $1"; }
 
-# A line without what differs from run to run and from machine to machine.
+# Lines without what differs from run to run and from machine to machine.
 shape()
 {
     sed -E 's/^( *weight hash: )([0-9a-f]{16}|\.\.\.)$/\1#/
@@ -170,14 +170,29 @@ shape()
         s/host [a-z0-9#-]+/host/
         s/^[a-z]+#?, # parameters \| [a-z0-9#-]+ \([^)]*\), /network, data, /
         s/CPU, [a-z0-9_#]+, # threads?/CPU/; s/amp: .*/amp/; s/node\[?#(-#)?\]?/node/g
-        s/ +/ /g; s/\[ #/[#/g; s/^ | $//g' | sort -u
+        s/ +/ /g; s/\[ #/[#/g; s/^ | $//g'
 }
 
 # Without the lines that stand for others.
 always() { grep -vE '^ *\.\.\.$'; }
 
-# The lines that the document shows and the output lacks, apart from what shape() removes.
-lacking() { comm -13 <(shape <"$TMP/output") <(tr '\037' '\n' <<<"$prints" | always | shape); }
+# The lines that the document shows and the output lacks, apart from what shape() removes. A document may break a line.
+lacking()
+{
+    awk 'NR == FNR { printed[$0]; next }
+        { line[++count] = $0 }
+        END {
+            for (i = 1; i <= count; i++) {
+                text = line[i]
+                for (k = i; !(text in printed) && k < count; )
+                    text = text " " line[++k]
+                if (text in printed)
+                    i = k
+                else
+                    print line[i]
+            }
+        }' <(shape <"$TMP/output") <(tr '\037' '\n' <<<"$prints" | always | shape)
+}
 
 # sbatch prints the job's number; the job's own output is in a file.
 job_ends_well()

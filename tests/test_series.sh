@@ -104,7 +104,7 @@ spoil '$a\2. The second.' 03_three/README.md
 expect 0 "written: 02_two/README.md" readme_diff .
 check "a second run writes nothing" test -z "$(readme_diff . 2>&1)"
 check "each hunk follows its sentence" grep -qzP '2\. The second,\n   in two lines\.\n\n```diff\n@@ [^`]*\+    repli'\
-'cas_forward[^`]*```\n\n1\. The first\.\n\n```diff\n@@ [^`]*\+    int gpus;[^`]*```\n\n## The next heading\n\n1\. Not a' \
+'cas_forward[^`]*```\n\n1\. The first\.\n\n```diff\n@@ [^`]*\+    int gpus;[^`]*```\n\n## The next heading\n\n1\. N' \
     02_two/README.md
 make_series
 mkdir docs
