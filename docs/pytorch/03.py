@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import models
-from torchvision.datasets import FakeData       # replace it by CIFAR10("data", download=True, ...)
+from torchvision.datasets import FakeData       # replace it with CIFAR10("data", download=True, ...)
 from torchvision.transforms import ToTensor
 
 SAMPLES = int(sys.argv[1]) if len(sys.argv) > 1 else 50000

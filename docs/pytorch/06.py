@@ -1,4 +1,4 @@
-# srun -N2 --ntasks-per-node=2 python 06.py [SAMPLES] - Slurm starts the processes. (With 03's training step.)
+# srun -N2 --ntasks-per-node=2 python 06.py [SAMPLES] - Slurm starts the processes; the training step is 03's.
 import os
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 from torchvision import models
-from torchvision.datasets import FakeData       # replace it by CIFAR10("data", download=True, ...)
+from torchvision.datasets import FakeData       # replace it with CIFAR10("data", download=True, ...)
 from torchvision.transforms import ToTensor
 
 SAMPLES = int(sys.argv[1]) if len(sys.argv) > 1 else 50000
@@ -49,7 +49,7 @@ def first_host():
 
 
 def main():
-    # Only the variables of a step: in the batch script SLURM_PROCID is 0, too.
+    # Only the variables of a step: in the batch script SLURM_PROCID is also 0.
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_STEP_NUM_TASKS"])
     local_rank = int(os.environ["SLURM_LOCALID"])
     os.environ.update(MASTER_ADDR=first_host(), MASTER_PORT=str(20000 + int(os.environ["SLURM_JOB_ID"]) % 10000))

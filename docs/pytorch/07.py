@@ -1,4 +1,4 @@
-# torchrun --nproc-per-node 2 07.py [SAMPLES] - every rank evaluates a share, exactly. (With 03's training step.)
+# torchrun --nproc-per-node 2 07.py [SAMPLES] - every rank evaluates a share, exactly; the training step is 03's.
 import os
 import sys
 
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, Subset
 from torchvision import models
-from torchvision.datasets import FakeData       # replace it by CIFAR10("data", download=True, ...)
+from torchvision.datasets import FakeData       # replace it with CIFAR10("data", download=True, ...)
 from torchvision.transforms import ToTensor
 
 SAMPLES = int(sys.argv[1]) if len(sys.argv) > 1 else 50000
