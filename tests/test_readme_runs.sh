@@ -41,7 +41,8 @@ how()
         *": kill -KILL "* | *": taskset "* | *": module load "* | *": apptainer "* | *" apptainer exec "* | \
         *": docker "* | *" -n 16 "* | \
         *": ~/ddp-tools/bin/pip install "* | *": python3 -m venv ~/ddp-tools") not_run ;;
-    *": RANK=0 WORLD_SIZE=2 "*"&") by_hand "${2/=4711/=$((10000 + $$ % 20000))}" ;;
+    *": RANK=1 WORLD_SIZE=2 "*) set -- "$1" "${2/RANK=1/RANK=0} &" ;;&
+    *": RANK="[01]" WORLD_SIZE=2 "*) by_hand "${2/=4711/=$((10000 + $$ % 20000))}" ;;
 
     # clusters; test_slurm.sh does the others
     *": tail -F ddp-"*) like "cat ${2#tail -F }" ;;
