@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""killed.py OUT.svg - trains with two ranks, kills one, and draws the terminal's output.
+"""killed.py OUT.svg - trains with two ranks, kills one, and draws the terminal's output, which appears line by line.
 
 The run restarts from its checkpoint. The picture also shows the same run without the kill, which must end with the
 same weight hash. The programs of step 04 must be built (./ddp setup).
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 
+SPEED, HOLD = 4, 8          # the picture plays so many times as fast, and holds the last line so many seconds
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STEP = "build/cpu/04_ddp_launcher"
 OPTIONS = "-a lenet --lr 0.05 -b 64 --epochs 2 -p 200"
@@ -59,6 +60,18 @@ def color(line):
     return "#b8c4d0"
 
 
+def cover(rows, height):
+    """A rectangle over the lines that are still to come. Where nothing moves, it is below the picture."""
+    at = [(seconds or 0) / SPEED for seconds, _ in rows]
+    at = [max(at[:i + 1]) for i in range(len(at))]          # a line without a time comes with the one before
+    period = at[-1] + HOLD
+    stops = {f"{100 * time / period:.2f}%": f"translateY({18 * (i + 1) + 16}px)" for i, time in enumerate(at)}
+    return ("<style>@media (prefers-reduced-motion: no-preference) {"
+            f"#cover {{ animation: lines {period:.1f}s step-end infinite }} }} @keyframes lines {{ "
+            + " ".join(f"{time} {{ transform: {place} }}" for time, place in stops.items()) + " }</style>"
+            f'<rect id="cover" width="960" height="{height}" fill="#1c2128" transform="translate(0 {height})"/>')
+
+
 def draw(rows):
     height = 18 * len(rows) + 28
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="960" height="{height}" viewBox="0 0 960 {height}">',
@@ -70,7 +83,7 @@ def draw(rows):
             out.append(f'<text x="52" y="{y}" text-anchor="end" fill="#667">{seconds:.1f} s</text>')
         fill, line = color(line), re.sub(r"^\$     ", "      ", line)
         out.append(f'<text x="64" y="{y}" fill="{fill}">{html.escape(line)}</text>')
-    return "\n".join(out + ["</g>", "</svg>", ""])
+    return "\n".join(out + ["</g>", cover(rows, height), "</svg>", ""])
 
 
 def main():
