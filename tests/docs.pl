@@ -110,9 +110,17 @@ sub resolved
     return $file;
 }
 
+# A link such as [165 lines](03_ddp_fork/ddp.c) names the size of a file, or of a step's sources: right to 3 %.
+sub check_size
+{
+    my ($size, $path) = @_;
+    my $lines = () = join('', map { slurp($_) } -d $path ? glob("$path/*.{c,h,sbatch}") : $path) =~ /\n/g;
+    wrong("$path has $lines lines, not $size") if abs($lines - $size =~ s/,//r) > 0.03 * $lines;
+}
+
 sub check_link
 {
-    my ($document, $to) = @_;
+    my ($document, $to, $text) = @_;
     $links++;
     if ($to =~ /^[a-z][a-z+.-]*:/i) {
         wrong("the link $to is no address")
@@ -124,6 +132,7 @@ sub check_link
     my $file = $path eq '' ? $document : resolved($document, $path);
     return wrong("the link $to leads out of the repository") if $file =~ m{^\.\./};
     return wrong("the link $to leads nowhere") if !-e $file;
+    check_size($1, $file) if $text =~ /^([\d,]+) (?:lines|行)$/;
     return if !defined $anchor;
     wrong("the link $to: there is no such heading") if $file !~ /\.md$/ || !anchors_of($file)->{$anchor};
 }
@@ -198,9 +207,9 @@ sub check_document
         check_code(spanned($code));
     }
     $text =~ s/`([^`]*)`/'`' . blank($1) . '`'/ge;
-    while ($text =~ /\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)/g) {
+    while ($text =~ /(?:\[([^\[\]]*))?\]\(([^()\s]*(?:\([^()\s]*\)[^()\s]*)*)\)/g) {
         $where = "$document:" . $line_of->($-[0]);
-        check_link($document, $1);
+        check_link($document, $2, $1 // '');
     }
     while ($text =~ m{(?<![\w/.-])(0\d-\d+)(?![\w-])}g) {
         $where = "$document:" . $line_of->($-[0]);
@@ -226,7 +235,7 @@ sub is_command
         if $first =~ /^(?:launch|mpirun|torchrun|srun|sbatch)$/;
     return $rest =~ /^-/ if $first =~ /^(?:train|launch|comm_bench|\d\d_\w+)$/;
     return 1 if $first =~ /^(?:cmake|ctest|taskset|scancel|docker|pip3?)$/;
-    return $in_block && $first =~ /^(?:git|kill|tail|gdb|mv|touch|patch|python3?|perl|cd)$/;
+    return $in_block && $first =~ /^(?:git|kill|tail|gdb|mv|touch|patch|python3?|perl|cd|cc|sed)$/;
 }
 
 # A pattern: something in it stands for something else.

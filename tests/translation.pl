@@ -1,0 +1,82 @@
+# translation.pl ENGLISH CHINESE - compares a page with its translation: block by block (a heading, a paragraph, an item of
+# a list, a row of a table, code), each must have the same kind, numbers, links, `code` and as many sentences. Prints
+# what differs; the exit status is 1 if anything does. What is between <!-- only here --> and <!-- only here end --> is
+# in one of them only. Numbers may be words: "two" is 两 or 二. (One is not compared: it is also an article.)
+use strict;
+use warnings;
+use utf8;
+use open qw(:std :encoding(UTF-8));
+
+my %value = (two => 2, twice => 2, three => 3, third => 3, four => 4, five => 5, seven => 7, nine => 9, fifty => 50,
+    '两' => 2, '二' => 2, '双' => 2, '三' => 3, '四' => 4, '五' => 5, '七' => 7, '九' => 9, '五十' => 50);
+my $words = join '|', map { /\w/ && /[a-z]/ ? "\\b$_\\b" : $_ } sort { length $b <=> length $a } keys %value;
+
+# The blocks of a page: [number of the first line, kind, text].
+sub blocks_of
+{
+    my ($path) = @_;
+    my @blocks;
+    my $kind = '';
+    my ($fenced, $only, $number) = (0, 0, 0);
+    open my $in, '<', $path or die "$path: $!\n";
+    while (my $line = <$in>) {
+        chomp $line;
+        $number++;
+        $only = 1 if $line eq '<!-- only here -->';
+        my $skip = $only || $line =~ /^<!-- quote/ || $line =~ /English.*简体中文/;
+        $only = 0 if $line eq '<!-- only here end -->';
+        next if $skip;
+        my $code = $fenced || $line =~ /^ {4}\S/ || $line =~ /^```/;
+        $fenced = !$fenced if $line =~ /^```/;
+        if ($line eq '' && !$fenced) {
+            $kind = '' if $kind ne 'code';
+            next;
+        }
+        my $is = $code ? 'code' : $line =~ /^(#+) / ? "heading $1" : $line =~ /^\|/ ? 'row' : $line =~ /^- / ? 'item'
+            : $line =~ /^!\[/ ? 'picture' : '';
+        $line =~ s/(?<=\S)(?: {2,}| +# ).*// if $code && !$fenced;      # what explains a command
+        if ($is eq '' && $kind =~ /^(?:item|paragraph)$/ || $is eq 'code' && $kind eq 'code') {
+            $blocks[-1][2] .= "\n$line";
+        } else {
+            $kind = $is eq '' ? 'paragraph' : $is;
+            push @blocks, [$number, $kind, $line];
+        }
+    }
+    return @blocks;
+}
+
+# What must be the same, as [name, value].
+sub traits_of
+{
+    my ($kind, $text) = @_;
+    return ['code', $text] if $kind eq 'code';
+    my $count = () = $text =~ /\|/g;
+    my @links = $text =~ /\]\(([^)]*)\)/g;
+    $text =~ s/\]\([^)]*\)/]/g;
+    my @code = $text =~ /`([^`]*)`/g;
+    $text =~ s/`[^`]*`/`/g;
+    my @numbers = map { $value{$_} // s/,//r } lc($text) =~ /(\d[\d,]*(?:\.\d+)?|$words)/g;
+    my $sentences = () = $text =~ /[.!?:](?=[*)"”]*(?:\s|$))|[。！？：]/g;
+    return (['cells', $count], ['links', "@links"], ['code', "@code"], ['numbers', join ' ', sort @numbers],
+        ['sentences', $kind eq 'paragraph' || $kind eq 'item' ? $sentences : '']);
+}
+
+my ($english, $chinese) = @ARGV;
+my @ours = blocks_of($english);
+my @theirs = blocks_of($chinese);
+my $wrong = 0;
+for my $i (0 .. ($#ours > $#theirs ? $#ours : $#theirs)) {
+    my ($a, $b) = ($ours[$i] // [0, 'nothing', ''], $theirs[$i] // [0, 'nothing', '']);
+    if ($a->[1] ne $b->[1]) {
+        print "$english:$a->[0] has a $a->[1], but $chinese:$b->[0] a $b->[1]\n";
+        exit 1;                     # from here on everything would differ
+    }
+    my @b = traits_of(@$b[1, 2]);
+    for my $trait (traits_of(@$a[1, 2])) {
+        my $other = shift @b;
+        next if $trait->[1] eq $other->[1];
+        print "$english:$a->[0] and $chinese:$b->[0]: $trait->[0]: $trait->[1] | $other->[1]\n";
+        $wrong = 1;
+    }
+}
+exit $wrong;
