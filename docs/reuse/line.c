@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     for (int k = 0; k < INPUTS; k++)
         weights[k] = uniform(&own);     // different on each rank, until the broadcast
 
-    exchange_broadcast(weights, INPUTS);                            // Rule 1: all ranks start with equal weights.
+    exchange_broadcast(weights, INPUTS);                            // Rule 1: all ranks start with the same weights.
     for (int epoch = 1; epoch <= EPOCHS; epoch++) {
         shuffle(order, epoch);
         for (int first = 0; first < SAMPLES; first += BATCH) {
