@@ -15,8 +15,7 @@
 // them up and runs the optimizer, the others idle.
 //
 // A phase ends when all devices have finished it: each thread waits for its own device and then for
-// the other threads (team.h). So no thread reads data before it is written, and each phase can
-// be timed. A device that finishes early idles.
+// the other threads (team.h), so no thread reads data before it is written. An early device idles.
 #include "replicas.h"
 #include "check.h"
 #include "clock.h"
@@ -51,6 +50,7 @@ struct Replicas {
     const float *inputs;    // of the batch, on the first device
     bool training;
     float *scratch;         // on the first device: one device's gradients; NULL: read in place
+    Link link;
 
     Phase phase;
     double last;            // s: when the last phase ended; 0: not timed
@@ -65,7 +65,7 @@ struct Replicas {
 static void copy(Replica *replica, float *to, const float *from, size_t count)
 {
     if (to != from)
-        copy_on_device(device_stream(replica->device), to, from, count * sizeof *to);
+        link_copy(&replica->all->link, replica->device, to, from, count * sizeof *to);
 }
 
 // Copies the parameters and BatchNorm's running statistics. Training changes the statistics on
@@ -111,9 +111,7 @@ static void scatter_dlogits(Replica *replica)
 static void backward(Replica *replica) { model_backward(replica->model, NULL, NULL); }
 
 // The first device adds up all gradients, always in the same order, so that a repeated run gives
-// the same bits. The loss is a mean over the whole batch, so every gradient already has the right
-// scale. (If each device added up one part of the arena, they would share the work: a
-// reduce-scatter.)
+// the same bits. The loss is a mean over the whole batch, so every gradient is scaled already.
 static void reduce(Replica *replica)
 {
     Replicas *all = replica->all;
@@ -121,7 +119,7 @@ static void reduce(Replica *replica)
     for (int i = 1; i < all->count && all->replica[i].rows > 0; i++) {
         float *theirs = all->replica[i].model->grads;
         float *here = all->scratch ? all->scratch : theirs;
-        copy(replica, here, theirs, model->grad_count);
+        link_copy(&all->link, replica->device, here, theirs, model->grad_count * sizeof *here);
         add_into(model->ops, model->grad_count, model->grads, here);
     }
 }
@@ -148,11 +146,10 @@ static void do_phase(void *arg, int i)
 {
     Replicas *all = arg;
     Replica *replica = &all->replica[i];
-    Phase phase = all->phase;
     if (replica->rows == 0)
         return;
-    trace_begin(phases[phase].name);
-    phases[phase].part(replica);
+    trace_begin(phases[all->phase].name);
+    phases[all->phase].part(replica);
     stream_sync(device_stream(replica->device));
     trace_end();
 }
@@ -201,6 +198,7 @@ int replicas_chunk(const Replicas *replicas, int batch)
 static void cut_batch(Replicas *all, int rows)
 {
     int size = replicas_chunk(all, rows);
+    all->link.bytes = 0;
     for (int i = 0; i < all->count; i++) {
         int first = i * size < rows ? i * size : rows;
         all->replica[i].first = first;
@@ -255,6 +253,7 @@ void replicas_report(Replicas *replicas, Log *log)
                  device_peak_bytes(replica->device) >> 20);
     }
     log_say(log, "   == memory: %s (peak)", text);
+    link_report(&replicas->link, log);
     replicas->last = 0;
     memset(replicas->seconds, 0, sizeof replicas->seconds);
     memset(replicas->times, 0, sizeof replicas->times);
@@ -268,6 +267,7 @@ void replicas_options(Args *args, ReplicasConfig *config)
     args_add(args, ARGS_ROWS(
         { "devices", 0, ARG_LIST, &config->devices, "N|LIST",
           "number of devices, or a list such as 0,2 [all GPUs; CPU: 2]", 1, REPLICAS_MAX }));
+    link_options(args, &config->shared_link);
 }
 
 // The numbers of the devices. By default all GPUs; a CPU can be divided into any number of devices.
@@ -287,6 +287,7 @@ Replicas *replicas_open(const ReplicasConfig *config, int threads)
     Replicas *all = xcalloc(1, sizeof *all);
     all->count = choose_devices(config->devices, numbers);
     all->team = team_new(all->count);
+    all->link.rate = config->shared_link;
     threads = device_share(all->count, threads, true);
     for (int i = 0; i < all->count; i++) {
         Replica *replica = &all->replica[i];

@@ -1,11 +1,13 @@
 // replicas.h - one model on several devices of one process, as torch.nn.DataParallel does it.
 #pragma once
 #include "args.h"
+#include "link.h"
 #include "log.h"
 #include "model.h"
 
 typedef struct ReplicasConfig {
     const char *devices;    // "2": that many; "0,2": these; NULL: all GPUs, or 2 parts of a CPU
+    double shared_link;     // MB/s: all devices share one link of this rate; 0: nothing is imitated
 } ReplicasConfig;
 // Sets the defaults and adds the options.
 void replicas_options(Args *args, ReplicasConfig *config);

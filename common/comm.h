@@ -21,11 +21,12 @@ extern const bool comm_shares_devices;  // may two ranks use one GPU?
 // not share it, all fail with a message.
 Device *comm_open_device(const World *world, int threads);
 
-// For debugging and teaching. Both involve the host in every call, so steps are not recorded
+// For debugging and teaching. All involve the host in every call, so steps are not recorded
 // (device.h).
 typedef struct CommConfig {
     bool checked;           // before each collective, fail if the ranks' calls differ
     double slow_network;    // MB/s: delay each call as this network would; 0: no delay
+    double shared_link;     // MB/s: the same with one link, for the bytes of all ranks
 } CommConfig;
 typedef struct Args Args;
 void comm_options(Args *args, CommConfig *config);

@@ -41,6 +41,23 @@ check "two devices by default" grep -q 'device 1: [0-9]* MB (peak)' output
 expect 0 "device 0: " train 02_data_parallel --arch lenet --devices 0,2 --epochs 1 --max-steps 1
 check "two devices from a list" grep -q 'device 2: [0-9]* MB (peak)' output
 
+# --shared-link: all bytes are counted, those of gradients too, which a CPU reads in place. A step sends each copy the
+# weights and receives their gradients, 62006 floats each way and some padding; all images but the first device's; and
+# 10 logits for each of them, twice.
+for n in 2 3; do
+    expect 0 "" train 02_data_parallel --arch lenet --devices $n --shared-link 20 --max-steps 1
+    rows=$((10 - (10 + n - 1) / n))
+    mb=$(awk -v n=$n -v rows=$rows 'BEGIN { print 4e-6 * ((n - 1) * 2 * 62006 + rows * (3072 + 20)) }')
+    check "$n devices: $mb MB cross the link" awk -v mb="$mb" \
+        '/== link: / { found = $3 >= mb - 0.0005 && $3 < 1.002 * mb } END { exit !found }' output
+    check "the same weights, only later" test "$(hash_of output)" = "$(hash_of <(
+        train 02_data_parallel --arch lenet --devices $n --max-steps 1 2>&1))"
+    ms=$(awk -v n=$n 'BEGIN { print (n - 1) * 4e3 * 62006 / 20e6 }')
+    took=$(sed -nE 's/.*: broadcast ([0-9.]+) .*/\1/p' output)
+    check "copies take turns: the broadcast to $((n - 1)) takes $ms ms at least, here $took" \
+        awk -v took="$took" -v ms="$ms" 'BEGIN { exit !(took >= ms) }'
+done
+
 # BatchNorm's statistics: the first device's are kept. Evaluation needs them on all devices and in the checkpoint.
 expect 0 "" train 02_data_parallel --arch convnet --devices 3 --metrics norm.jsonl --save norm.st
 hash=$(hash_of output)

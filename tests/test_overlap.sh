@@ -45,5 +45,17 @@ while read -r _ rank backwards beside _ inside; do
         test "$backwards" = 3 -a "$beside" = 0 -a "$inside" -ge 3
 done < <(python3 counts.py "$SRC" after.json | tee -a counts)
 check "both ranks, both ways" test "$(wc -l <counts)" = 4
+
+# --shared-link 5 (MB/s): the ranks' bytes take turns, and a ring of three sends 4 times the 248024 bytes of gradients.
+expect 0 "weight hash: " train link --arch lenet -n 3 --bucket-mb 0 --shared-link 5
+python3 - "$SRC" link.json <<'END' >slow
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1] + "/tools")
+import plot
+spans = [span for lane in plot.read_timeline(sys.argv[2]).values() for span in lane]
+print(sum(span.name == "slow network" and span.end - span.begin >= 1e-3 + 4 * 248024 / 5e6 for span in spans))
+END
+check "each of 3 ranks waits for the bytes of all, in each of 2 steps: $(cat slow)" test "$(cat slow)" -ge 6
 check "the same weights either way" test "$(grep 'weight hash' beside.out)" = "$(grep 'weight hash' after.out)"
 test_done

@@ -4,6 +4,7 @@
 //
 // Both replicas use the same device ("0,0"), so that the test needs only one GPU. The program itself refuses such a
 // list.
+#include "../02_data_parallel/link.c"
 #include "../02_data_parallel/replicas.c"
 #include "../02_data_parallel/team.c"
 #include "step_reference.h"

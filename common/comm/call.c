@@ -89,13 +89,15 @@ static void simulate_slow_network(void *seconds)
 }
 
 // On a slow network a message has a latency of 1 ms, and a ring sends 2 (size - 1) / size times the
-// bytes that it sums.
+// bytes that it sums, over each rank's own link. On a shared link all ranks' bytes take turns.
 void call_end(Comm *comm, Stream *stream, const Call *call)
 {
-    if (comm->config.slow_network > 0 && comm->size > 1 && call->count > 0 && !comm->checking) {
+    double own = comm->config.slow_network, shared = comm->config.shared_link;
+    if (own + shared > 0 && comm->size > 1 && call->count > 0 && !comm->checking) {
         double times = call->kind == CALL_ALL_REDUCE ? 2 - 2.0 / comm->size : 1;
-        double bytes = times * (double)(call->count * comm_width(call->type));
-        double seconds = 1e-3 + bytes / (1e6 * comm->config.slow_network);
+        double bytes = times * (double)(call->count * comm_width(call->type)), seconds = 1e-3;
+        seconds += own > 0 ? bytes / (1e6 * own) : 0;
+        seconds += shared > 0 ? comm->size * bytes / (1e6 * shared) : 0;
         stream_enqueue(stream, simulate_slow_network, &seconds, sizeof seconds);
     }
     alive_wait_end();

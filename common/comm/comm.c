@@ -99,7 +99,9 @@ void comm_options(Args *args, CommConfig *config)
           "debugging: compare the ranks' calls before each collective; fail if they differ" },
         { "slow-network", 0, ARG_DOUBLE, &config->slow_network, "MB/S",
           "simulate a slow network: this rate for each rank, and 1 ms of latency (0: off)",
-          .min = 0, .max = 1e6 }));
+          .min = 0, .max = 1e6 },
+        { "shared-link", 0, ARG_DOUBLE, &config->shared_link, "MB/S",
+          "imitate one link between all ranks: this rate, 1 ms of latency (0: off)", 0, 1e6 }));
 }
 
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config)
@@ -115,7 +117,8 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
     alive_wait_end();
     trace_end();
     alive_joined();
-    if (comm->config.checked || comm->config.slow_network > 0 || comm_shares_devices)
+    if (comm->config.checked || comm->config.slow_network + comm->config.shared_link > 0 ||
+        comm_shares_devices)
         replay_forbid(device);
     return comm;
 }
