@@ -2,7 +2,7 @@
 # Two and three ranks must learn what one process learns: with SGD, which hides the mistake, and with AdamW. A run in
 # two pieces must take the steps of an undisturbed one. And no message more is sent than in the finished step.
 # fails with: 2 ranks learn what one process learns with adamw
-build
+build --with check.c --wrap model_new --wrap comm_all_reduce
 # learns N OPTIM OPTION...: claims that N ranks have the losses of one process with all their images
 learns()
 {
@@ -36,3 +36,7 @@ finished right 2 "${same[@]}" --bucket-mb 0 --trace right.json
 why="The average of the gradients is enough, in one message for each step."
 equal "the ranks send as many messages as the finished step" "$(grep -c '"all_reduce ' right.json)" \
     "$(grep -c '"all_reduce ' whole.json)"
+why="stop.c keeps a float after the gradients, with which all ranks agree to stop. If it is not averaged with them, no
+rank hears of another's Ctrl-C. So send ddp->count values: the gradients and the spare floats after them."
+equal "each message also has the spare floats after the gradients" 16 \
+    "$(sed -n 's/^after the gradients: //p' whole.out | sort -u | paste -sd' ')"

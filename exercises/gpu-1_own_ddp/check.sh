@@ -1,14 +1,18 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two ranks must have the losses of the finished program, with equal weights. The timeline (GPU_TRACE) shows their calls
-# of NCCL. If the broadcast loses half of its values (GPU_LOSE), the program must report that the weights differ.
+# of NCCL, and a spy (check.c) what they free. If the broadcast loses half of its values, or one weight differs in its
+# last bits, the program must report that the weights differ.
 # fails with: the weights of two ranks are broadcast once
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
-build
+build --with check.c --wrap ncclCommInitRank --wrap cudaStreamCreate --wrap cudaStreamCreateWithFlags \
+    --wrap cudaMalloc --wrap cudaMallocHost --wrap ncclCommDestroy --wrap cudaStreamDestroy --wrap cudaFree \
+    --wrap cudaFreeHost --wrap ncclBroadcast --wrap ncclAllReduce --wrap MPI_Allreduce \
+    --wrap MPI_Finalize
 export GPU_TIMEOUT=10
 calls() { timeline "$1.json" "$2" | grep -c "^begin $3" || true; }
 losses() { sed -n 's/^step .*loss //p' "$1.out"; }
 weights() { sed -n 's/^weight .*: //p' "$1.out"; }
-noise='^-*$|^mpirun|^Primary job|^a non-zero|Exit code|Process name|^the job'
+noise='^spy|^-*$|^mpirun|^Primary job|^a non-zero|Exit code|Process name|^the job'
 
 # run_ranks NAME N: it may report that the weights differ
 run_ranks()
@@ -42,9 +46,22 @@ equal "the weights are equal at the end" "the weights are equal on all 2 ranks" 
 run_ranks three 3
 equal "and on three ranks" "the weights are equal on all 3 ranks" "$(grep '^the weights' three.out)"
 
-export GPU_LOSE=broadcast
-run_ranks lost 2
+why="NCCL may use its stream and memory until the communicator is gone, so ncclCommDestroy comes first. Then finish
+frees the rest of what start made, each with the call that belongs to it: cudaFree, cudaStreamDestroy."
+for rank in 0 1; do
+    equal "finish begins with the communicator (rank $rank)" ncclCommDestroy \
+        "$(sed -nE "s/^spy: rank $rank frees ([A-Za-z]+).*/\1/p" two.out)"
+    equal "finish frees everything that start made (rank $rank)" "0 communicators, 0 streams, 0 blocks of memory" \
+        "$(sed -n "s/^spy: rank $rank keeps //p" two.out)"
+done
+
+LOSE=half run_ranks lost 2
 why="Here ncclBroadcast lost half of the weights, so the ranks trained different models. The hash did not notice. It
 must depend on every bit of every weight."
 equal "the hash notices a broadcast that loses half of the weights" "the weights are NOT equal on all 2 ranks" \
     "$(grep '^the weights' lost.out)"
+LOSE=bits run_ranks bits 2
+why="Here the last weights of two ranks differ by 1e-6, as after a wrong order of additions. A hash of rounded weights
+does not notice. Equal means equal bits: memcpy the bits of each weight to a uint32_t."
+equal "the hash notices a weight that differs in its last bits" "the weights are NOT equal on all 2 ranks" \
+    "$(grep '^the weights' bits.out)"

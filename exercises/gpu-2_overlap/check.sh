@@ -1,19 +1,20 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two runs, one with a slow backward (GPU_SLOW=compute) and one with a slow NCCL, must have the finished program's
-# weights. Their timelines show what overlapped.
+# weights. Their timelines show what overlapped. A spy (check.c) counts the host's waits.
 # fails with: bucket 1 is sent before backward is over
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
-build
+build --with check.c --wrap cudaLaunchHostFunc --wrap cudaMemcpyAsync --wrap ncclAllReduce --wrap cudaMemcpy \
+    --wrap cudaEventSynchronize --wrap cudaStreamSynchronize --wrap cudaDeviceSynchronize --wrap MPI_Finalize
 export GPU_TIMEOUT=10
 finished right 2
 sort right.out >expected
 GPU_SLOW=compute:40 learner backward 2
-sort backward.out >found
+grep ^rank backward.out | sort >found
 why="Backward was slow, and an all-reduce did not wait for it: it sent what was in the buffer before. final[k] is
 missing, or recorded too early: record it on compute after the copy to the GPU, and let communicate wait for it."
 beside "backward is slow: the weights are right" same line expected expected "your program      " found
 GPU_SLOW=nccl:40 learner network 2
-sort network.out >found
+grep ^rank network.out | sort >found
 why="NCCL was slow, and the optimizer did not wait for it: it used this rank's own gradients. averaged[k] is missing, or
 recorded too early: record it on communicate after the all-reduce, and let compute wait for it."
 beside "NCCL is slow: the weights are right" same line expected expected "your program      " found
@@ -36,3 +37,8 @@ why="Backward of bucket 0 begins only after the all-reduce of bucket 1: the host
 overlaps network "end ncclAllReduce" "begin copy to device" &&
     wrong "backward continues while bucket 1 travels" < <(show network)
 passed "backward continues while bucket 1 travels"
+why="The host waited in a step and then enqueued more of it. While the host waits, it prepares nothing, and afterwards
+the GPU waits for the host. Events let the streams wait for each other: the host enqueues the whole step, and waits
+once."
+equal "the host enqueues a step without waiting" "0 waits" \
+    "$(sed -n 's/^spy: //p' network.out | sort -n | tail -1) waits"

@@ -23,7 +23,6 @@ typedef struct Lane {
 
 struct ncclComm {
     int number, rank, size;
-    bool reduced;               // for GPU_LOSE
     Lane *all, *to, *from;      // collectives; for each rank, sends and receives
 };
 
@@ -132,7 +131,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId unique, 
     agree_unique(&world, "GPU", text, "before anything else, each rank calls cudaSetDevice with its local rank");
     ncclComm_t c = *comm = xcalloc(1, sizeof *c);
     Lane *lanes = xcalloc(1 + 2 * (size_t)ranks, sizeof *lanes);
-    *c = (struct ncclComm){ id.number, rank, ranks, false, lanes, lanes + 1, lanes + 1 + ranks };
+    *c = (struct ncclComm){ id.number, rank, ranks, lanes, lanes + 1, lanes + 1 + ranks };
     snprintf(text, sizeof text, "NCCL %d", id.number);
     c->all->comm = comm_new(&world, shim_gpu, text, &(CommConfig){ .checked = true });
     return ncclSuccess;
@@ -174,7 +173,6 @@ static void reduce(const Call *c)
             ((double *)sum)[i] /= (double)size;
     memcpy(c->to, sum + mine * bytes, bytes);
     free(sum);
-    c->comm->reduced = true;
 }
 
 static void move(const Call *c)
@@ -220,8 +218,7 @@ static void run(void *arg)
     } else if (c->kind == BROADCAST) {
         if (c->peer == c->comm->rank)
             memmove(c->to, c->from, c->count * types[c->type].width);
-        size_t lost = getenv("GPU_LOSE") && !c->comm->reduced ? c->count - c->count / 2 : 0;
-        comm_broadcast(comm, here, c->to, c->count - lost, type, c->peer);
+        comm_broadcast(comm, here, c->to, c->count, type, c->peer);
     } else if (c->kind == ALL_GATHER) {
         comm_all_gather(comm, here, c->from, c->to, c->count, type);
     } else if (c->peer != c->comm->rank) {
@@ -256,6 +253,15 @@ static ncclResult_t enqueue(void)
     return ncclSuccess;
 }
 
+// Does the call write over what it reads? NCCL would not notice.
+static bool overwrites(const Call *c, size_t bytes)
+{
+    bool scatters = c->kind == REDUCE_SCATTER, gathers = c->kind == ALL_GATHER;
+    size_t ranks = scatters || gathers ? (size_t)c->comm->size : 1, mine = ranks > 1 ? (size_t)c->comm->rank : 0;
+    const char *all = gathers ? c->to : c->from, *part = gathers ? c->from : c->to;
+    return all && part && part < all + ranks * bytes && all < part + bytes && part != all + mine * bytes;
+}
+
 static ncclResult_t call(Call c, cudaStream_t stream)
 {
     const char *name = names[c.kind];
@@ -272,6 +278,9 @@ static ncclResult_t call(Call c, cudaStream_t stream)
     if ((reads && !c.from) || (c.kind != SEND && !c.to))
         return REFUSE(ncclInvalidArgument, "", "%s: the buffer to %s is host memory, or has fewer than %zu values",
                       name, reads && !c.from ? "read" : "write", c.count);
+    if (overwrites(&c, bytes))
+        return REFUSE(ncclInvalidArgument, "", "%s: from and to overlap. In place, rank %d's part begins %zu values "
+                      "after the beginning of the array", name, c.comm->rank, (size_t)c.comm->rank * c.count);
     c.stream = shim_enter(stream);
     c.lane = c.kind == SEND ? &c.comm->to[c.peer] : c.kind == RECEIVE ? &c.comm->from[c.peer] : c.comm->all;
     c.lane = c.kind == RECEIVE && c.peer == c.comm->rank ? &c.comm->to[c.peer] : c.lane;

@@ -7,8 +7,6 @@
 // A process has one GPU and calls CUDA and NCCL from one thread, and all its communicators have the same ranks.
 //
 //   GPU_SLOW=compute:MS | nccl:MS   delays every copy and host function, or every call of NCCL
-//   GPU_LOSE=broadcast              until the first reduction, ncclBroadcast loses half of its values: does the program
-//                                   notice?
 //   GPU_TIMEOUT=S                   if nothing moves for S seconds (30; 0: no limit), prints which rank waits for
 //                                   which, and ends the run
 //   GPU_TRACE=FILE                  a timeline of all streams and ranks, for ./ddp plot and https://ui.perfetto.dev
