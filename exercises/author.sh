@@ -111,9 +111,10 @@ check_words()
     [[ $(field "$exercise" minutes) =~ ^[1-9][0-9]*$ ]] || failed "task.md: '- minutes:' is a number"
     [ "${id%%-*}" = "${program%%[_-]*}" ] || failed "$id is of step ${id%%-*}, not of $step"
     [ -n "$(task_of "$exercise")" ] || failed "task.md: no task"
-    for text in "Hint 1" "Hint 2" Solved; do
+    for text in "Hint 1" "Hint 2" Solved Answer; do
         [ -n "$(section "$exercise" "$text")" ] || failed "task.md: no '## $text'"
     done
+    [[ $(section "$exercise" Solved) == *"Question: "*\? ]] || failed "task.md: '## Solved' ends with no question"
     wanted=$(sed -n 's/^# fails with: *//p' "$exercise/check.sh")
     [ -n "$wanted" ] || failed "check.sh: no line '# fails with: ...'"
     ! grep -rqF "TODO($id)" "$source" || failed "the finished program contains TODO($id)"
@@ -151,7 +152,13 @@ cmd_prove()
     echo "--- solved"
     rm -rf "$copy"
     copy_solution "$copy"
-    (check) || failed "the solution does not pass"
+    (check) >"$scratch/solved" || { cat "$scratch/solved"; failed "the solution does not pass"; }
+    cat "$scratch/solved"
+    for ((line = 0; line < 4; line++)); do cmd_hint; done >"$scratch/hints" 2>&1
+    cmd_answer >"$scratch/answer"
+    line=$(section "$exercise" Answer | head -1)
+    grep -qxF -- "$line" "$scratch/answer" || failed "the answer is not printed"
+    ! grep -lxF -- "$line" "$scratch"/{task,hints,unsolved,solved} || failed "the answer is printed unasked"
     print_seconds
     for wrong in "$exercise"/wrong/*.patch; do
         [ ! -f "$wrong" ] || refuse "$wrong"

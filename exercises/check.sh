@@ -48,7 +48,7 @@ passed() { printf '  %s%s%s %s\n' "$green" "$good" "$plain" "$1"; why=''; }
 # wrong WHAT <FILE: reports that the claim fails, prints the file (or <<<TEXT) as evidence, and ends the check.
 wrong()
 {
-    touch "$made/wrong"         # in a pipeline, exit would end only the subshell
+    [ -e "$made/wrong" ] || echo "$1" >"$made/wrong"    # in a pipeline, exit would end only the subshell
     printf '  %s%s%s %s\n' "$red" "$bad" "$plain" "$1"
     head -c 20000 | head -40 | sed 's/^/        /'
     [ -z "$why" ] || printf '\n%s\n\n' "$why" | sed 's/^\(.\)/    \1/'
@@ -193,7 +193,7 @@ cannot_build()
 {
     touch "$made/not_built"
     why=
-    wrong "your program does not build: see above" </dev/null
+    wrong "your program does not build" </dev/null
 }
 fail_check() { echo "$exercise/check.sh: $1" >&2; exit 3; }
 

@@ -76,6 +76,8 @@ check "the task does not show its hints" not grep -qi '^## \|sampler_set_epoch' 
 expect 0 "* 03-1   started" exercise list
 expect 1 "not built yet" exercise run
 expect 1 "rank 0 uses the same order in several epochs" exercise check
+expect 1 "03-1 is not solved yet; the answer comes after that" exercise answer
+check "it says what is missing" grep -q "uses the same order in several epochs: ./ddp exercise check 03-1" "$TMP/output"
 expect 0 "global batch 16" exercise run -- --arch lenet --data synthetic --train-samples 64 --epochs 1 -b 8
 expect 0 "$(below "Hint 1")" exercise hint
 check "the second hint is not shown yet" not grep -qF "$(below "Hint 2")" "$TMP/output"
@@ -88,6 +90,10 @@ check "the learner's line is still there" grep -q '^// mine$' "$work/03-1/train.
 check "the solution's diff can be applied" patch -s -p1 -d "$work/03-1" -i "$TMP/solution"
 expect 0 "solved: 03-1" exercise check
 check "what was learned is printed" grep -qF "$(below Solved)" "$TMP/output"
+check "the answer is not" not grep -qF "$(below Answer)" "$TMP/output"
+expect 0 "$(below Answer)" exercise answer
+check "it comes after its question" grep -qx "Question: why must the order not depend on the rank?" "$TMP/output"
+expect 0 "solved: 03-1" exercise check
 check "the next one is named" grep -q "next: ./ddp exercise start 03-2" "$TMP/output"
 expect 0 "03-1   solved" exercise list
 expect 0 "1 of " exercise list
@@ -97,19 +103,39 @@ check "an editor's flags compile the copy" bash -c 'cd "$1" && grep -v "^-fopenm
 
 # --- grading ----------------------------------------------------------------------------------------------------
 
+check "the log has each event" diff <(sed -E 's/"time":[0-9]{10}/TIME/' "$work/log.jsonl") - <<'END'
+{"exercise":"03-1",TIME,"result":"started","hints":0}
+{"exercise":"03-1",TIME,"result":"rank 0 uses the same order in several epochs","hints":0}
+{"exercise":"03-1",TIME,"result":"solved","hints":2}
+{"exercise":"03-1",TIME,"result":"solved","hints":2}
+END
 mkdir -p ada bob/exercises-work/01-2
 cp -r "$work" ada
 cp -r "$work/03-1" bob/exercises-work
 patch -s -R -p1 -d bob/exercises-work/03-1 -i "$TMP/solution"
+line() { printf '{"exercise":"%s","time":17000%05d,"result":"%s","hints":%s}\n' "$@"; }
+{ line 03-1 0 started 0; line 03-1 600 "no" 1; line 01-2 5000 started 0; line 01-2 5240 'no' 2; line 03-1 5300 no 3; } \
+    >bob/exercises-work/log.jsonl
+printf '%s\n' '{"exercise":"03-1","time":1700009999,"result":"\e[2J"},"hints":9}' '$(touch gone)' \
+    '{"exercise":"a[$(touch gone)]","time":1700009999,"result":"no","hints":9}' >>bob/exercises-work/log.jsonl
 expect 0 "" exercise grade ada/exercises-work bob/exercises-work
-check "the table" grep -qE '^bob +failed +failed' "$TMP/output"
-check "the CSV" diff grades.csv <(printf 'participant,01-2,03-1\nada,-,solved\nbob,failed,failed\n')
+check "a row for each" grep -qE '^ada +1 of 1 +[01] +2  $' "$TMP/output"
+check "where they are stuck" \
+    grep -qE '^bob +0 of 2 +15 +5  03-1: rank 0 uses the same order in several epochs$' "$TMP/output"
+check "no file is written" test -z "$(find . -maxdepth 1 -type f -newer bob/exercises-work/log.jsonl)"
+expect 0 "" exercise grade ada/exercises-work bob/exercises-work --csv grades.csv
+check "the CSV" diff <(sed -E 's/^(ada.*solved),[01],/\1,0,/' grades.csv) - <<'END'
+participant,exercise,result,minutes,hints
+ada,03-1,solved,0,2
+bob,01-2,your program does not build,4,2
+bob,03-1,rank 0 uses the same order in several epochs,11,3
+END
 check "the participants' folders are unchanged" diff -r "$work/03-1" ada/exercises-work/03-1
 mkdir -p -- -dash 'o,neil' eva/work ivo/work "$TMP/it's" '=cmd|calc'
 for name in -dash o,neil eva/work ivo/work '=cmd|calc'; do cp -r bob/exercises-work/01-2 "./$name"; done
-expect 0 "" env TMPDIR="$TMP/it's" ../ddp exercise grade -dash o,neil eva/work ivo/work '=cmd|calc'
-check "names that are odd, or the same" diff grades.csv <(here=$(pwd -P)
-    printf '%s,failed\n' participant _dash o_neil "$here/eva/work" "$here/ivo/work" '_cmd|calc' | sed '1s/failed/01-2/')
+expect 0 "" env TMPDIR="$TMP/it's" ../ddp exercise grade --csv grades.csv -dash o,neil eva/work ivo/work '=cmd|calc'
+check "names that are odd, or the same" diff <(cut -d, -f1 grades.csv) <(here=$(pwd -P)
+    printf '%s\n' participant _dash o_neil "$here/eva/work" "$here/ivo/work" '_cmd|calc')
 check "its scratch folder is gone" test -z "$(ls "$TMP/it's")"
 expect 1 "DDP_EXERCISES_WORK names another one" env DDP_EXERCISES_WORK=/proc/none ../ddp exercise start 03-1
 expect 2 "there is no folder 'eve'" exercise grade ada eve

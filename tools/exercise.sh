@@ -3,8 +3,8 @@
 #
 # exercises/ID_name/ contains an exercise: task.md, change.patch (from the step to the exercise), and check.sh, which
 # exercises/check.sh runs. If its step is "none", its folder finished/ takes the place of the step. The learner's files
-# are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/, and what a check compiles and writes
-# in .build/ID/.
+# are in exercises-work/: the copy of the step in ID/, the progress in .state/ID/ and, for a teacher, in log.jsonl, and
+# what a check compiles and writes in .build/ID/.
 #
 # DDP_BUILD: the build to link with (build/). DDP_EXERCISES and DDP_EXERCISES_WORK replace the two folders.
 #
@@ -33,8 +33,10 @@ usage()
   exercise run [ID] -- ...  run your program (after a check) with these options, as you would run the step
   exercise hint [ID]        the first hint; ask again for the next
   exercise solution [ID]    the difference between your copy and the solution
+  exercise answer [ID]      once it is solved: the answer to its question
   exercise reset ID [--yes] delete your copy and start again
-  exercise grade DIR...     for teachers: check copies of participants' exercises-work; a table, and grades.csv
+  exercise grade DIR... [--csv FILE]
+                            for teachers: check copies of participants' exercises-work, and show a table
 
 Without ID, each command uses the exercise that you started last.
 END
@@ -85,6 +87,15 @@ choose()
     state=$work/.state/$id
 }
 current() { cat "$work/.state/last" 2>/dev/null || true; }
+
+hints_shown() { grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0; }      # bash could run a text
+
+# note RESULT: appends a line to the log that ./ddp exercise grade reads.
+note()
+{
+    printf '{"exercise":"%s","time":%s,"result":"%s","hints":%s}\n' "$id" "$(date +%s)" \
+        "$(tr -d '[:cntrl:]"\\' <<<"$1")" "$(hints_shown)" >>"$work/log.jsonl"
+}
 
 must_be_begun() { [ -d "$copy" ] || die_usage "you have not started $id yet" "./ddp exercise start $id"; }
 
@@ -173,6 +184,7 @@ cmd_start()
         { printf '%s\n' -std=gnu11 -D_GNU_SOURCE "-I$root/common" "-I$exercises/gpu" -Wall -Wextra -fopenmp
           mpicc --showme:compile 2>/dev/null | xargs -n 1 || true; } >"$work/.new-$id/$flags"
         mv "$work/.new-$id" "$copy"
+        note "${began:-started}"
     fi
     mkdir -p "$state"
     echo "$id" >"$work/.state/last"
@@ -205,10 +217,10 @@ end_left()
     done
 }
 
-# Runs the check and records a success. A solved exercise stays solved.
+# Runs the check, and records its result in the log. A solved exercise stays solved.
 check()
 {
-    local status=0 limit=${DDP_EXERCISE_LIMIT:-120} scratch=$work/.build/$id/run
+    local status=0 result=solved limit=${DDP_EXERCISE_LIMIT:-120} scratch=$work/.build/$id/run
     mkdir -p "$work/.build" "$state"
     exec 9>"$work/.build/$id.lock"
     flock -n 9 || { say "waiting for another check of $id to finish"; flock 9; }
@@ -226,10 +238,11 @@ check()
         touch "$state/solved"
         printf '%ssolved%s: %s\n\n' "$green" "$plain" "$id"
         section "$exercise" Solved
-        echo
+        printf '\n./ddp exercise answer %s answers the question.\n\n' "$id"
         say_progress
         ;;
     1 | 124 | 137)
+        result=$(head -1 "$work/.build/$id/wrong" 2>/dev/null || echo "the check did not finish within $limit s")
         [ "$status" = 1 ] || echo "The check did not finish within $limit s."
         printf '%snot yet%s' "$yellow" "$plain"
         if [ -e "$work/.build/$id/not_built" ]; then echo; else echo ": ./ddp exercise hint"; fi
@@ -238,6 +251,8 @@ check()
     130 | 143) exit $status ;;
     *) die "$id: the check itself failed (status $status)" "this is not your mistake: please report it" ;;
     esac
+    [ "${watching:-} $result" = "yes $(cat "$state/result" 2>/dev/null)" ] || note "$result"
+    echo "$result" >"$state/result"
     return $status
 }
 
@@ -278,7 +293,7 @@ must_be_built() { is_built || die "there are no programs in $build yet" "./ddp s
 # Once the exercise is solved, starts the next one, whose step ./ddp may have to build.
 cmd_watch()
 {
-    local seen='' now next status
+    local seen='' now next status watching=yes
     must_be_begun
     must_be_built
     trap 'echo; exit 130' INT
@@ -354,7 +369,7 @@ cmd_hint()
     must_be_begun
     local given count i
     count=$(hint_count "$exercise")
-    given=$(grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0)      # bash could run a text
+    given=$(hints_shown)
     given=$((given < count ? given + 1 : count))
     mkdir -p "$state"
     echo $given >"$state/hints"
@@ -389,10 +404,21 @@ cmd_solution()
     echo "${changes:-your copy is identical to the solution}"
 }
 
+cmd_answer()
+{
+    must_be_begun
+    [ -e "$state/solved" ] || die "$id is not solved yet; the answer comes after that" \
+        "$(cat "$state/result" 2>/dev/null || echo "there was no check"): ./ddp exercise check $id"
+    heading
+    section "$exercise" Solved | sed -n 's/.*Question: /Question: /; /^Question: /,$p'
+    echo
+    section "$exercise" Answer
+}
+
 cmd_reset()
 {
     must_be_begun
-    local answer
+    local answer began=reset
     if [ -z "$yes" ]; then
         [ -t 0 ] || die_usage "reset: would delete what you wrote in $(here "$copy")" \
             "./ddp exercise reset $id --yes does not ask"
@@ -403,8 +429,10 @@ cmd_reset()
     cmd_start
 }
 
-# label_of FOLDER: a participant's name, without what the table, the CSV file or a spreadsheet takes for its own.
-# Several folders with one name have their paths.
+# harmless TEXT: without what a terminal, a CSV file or a spreadsheet takes for its own
+harmless() { printf %s "$1" | tr '[:cntrl:],;"' _ | sed 's/^[=+@-]/_/'; }
+
+# label_of FOLDER: a participant's name. Several folders with one name have their paths.
 label_of()
 {
     local name=${1%/exercises-work} other same=0
@@ -412,7 +440,7 @@ label_of()
         [[ $other != */"${name##*/}" ]] || same=$((same + 1))
     done
     [ $same -gt 1 ] || name=${name##*/}
-    printf %s "$name" | tr '[:cntrl:],;"' _ | sed 's/^[=+@-]/_/'
+    harmless "$name"
 }
 
 # bash waits for it in a way that a signal interrupts.
@@ -422,39 +450,68 @@ grade_one()
     wait $!
 }
 
-# Checks a copy of each exercise that a participant has started. It runs their programs.
+# read_log FOLDER: "ID minutes hints last", for each exercise in the participant's log. It is somebody else's file:
+# only its numbers count, in lines like ours. The time between two lines belongs to the exercise of the second. Half an
+# hour or more is a break, and does not count.
+read_log()
+{
+    [ -f "$1/log.jsonl" ] || return 0
+    local like='^\{"exercise":"([0-9a-z]{2,3}-[0-9]{1,2})","time":([0-9]{9,10}),"result":"[^"]*","hints":([0-9])\}$'
+    head -c 4000000 "$1/log.jsonl" | LC_ALL=C sed -nE "s/$like/\1 \2 \3/p" |
+        awk '{ gap = NR > 1 ? $2 - last : 0; last = $2 }
+            { if (gap > 0 && gap < 1800) spent[$1] += gap; else spent[$1] += 0 }
+            { if ($3 > hints[$1]) hints[$1] = $3; at[$1] = NR }
+            END { for (id in at) printf "%s %d %d %d\n", id, spent[id] / 60 + 0.5, hints[id], at[id] }'
+}
+
+# The exercises that at least one participant has started: their folders.
+graded()
+{
+    local folder name
+    while read -r folder; do
+        for name in "${options[@]}"; do
+            [ ! -d "$name/$(id_of "$folder")" ] || { echo "$folder"; break; }
+        done
+    done < <(list_exercises)
+}
+
+# Checks a copy of each exercise that a participant has started, which runs their programs. Prints a row for each
+# participant; --csv has one for each of their exercises.
 cmd_grade()
 {
-    local folder path ids=() results name
+    local folder path folders name label result solved started minutes hints stuck newest spent shown at rows=() log
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     trap 'exit 130' INT     # a check that is interrupted is not a failed one
     trap 'exit 143' TERM HUP
-    while read -r folder; do
-        path=$(id_of "$folder")
-        for name in "${options[@]}"; do
-            [ ! -d "$name/$path" ] || { ids+=("$path"); break; }
-        done
-    done < <(list_exercises)
-    [ ${#ids[@]} != 0 ] || die "there are no exercises in: ${options[*]}" "name folders like exercises-work"
-    (IFS=,; echo "participant,${ids[*]}") 2>/dev/null >grades.csv || die "grades.csv: cannot write it in this folder"
+    mapfile -t folders < <(graded)
+    [ ${#folders[@]} != 0 ] || die "there are no exercises in: ${options[*]}" "name folders like exercises-work"
+    [ -z "$csv" ] || echo "participant,exercise,result,minutes,hints" 2>/dev/null >"$csv" || die "$csv: cannot write it"
     for name in "${options[@]}"; do
-        results=("$(label_of "$name")")
-        for path in "${ids[@]}"; do
+        label=$(label_of "$name") solved=0 started=0 minutes=0 hints=0 stuck='' newest=-1
+        log=$(read_log "$name")
+        for folder in "${folders[@]}"; do
+            path=$(id_of "$folder")
+            [ -d "$name/$path" ] || continue
             rm -rf "$scratch/work"
             mkdir "$scratch/work"
-            if [ ! -d "$name/$path" ]; then
-                results+=(-)
-            elif cp -r "$name/$path" "$scratch/work" && grade_one "$path"; then
-                results+=(solved)
-            else
-                results+=(failed)
+            result=solved
+            cp -r "$name/$path" "$scratch/work" && grade_one "$path" ||
+                result=$(harmless "$(head -c 200 "$scratch/work/.build/$path/wrong" 2>/dev/null || echo "no result")")
+            read -r _ spent shown at <<<"$(grep "^$path " <<<"$log" || echo "$path 0 0 0")"
+            say "$dim$label, $path: $result$plain"
+            [ -z "$csv" ] || echo "$label,$path,$result,$spent,$shown" >>"$csv"
+            started=$((started + 1)) minutes=$((minutes + spent)) hints=$((hints + shown))
+            if [ "$result" = solved ]; then
+                solved=$((solved + 1))
+            elif [ "$at" -ge "$newest" ]; then
+                stuck="$path: $result" newest=$at
             fi
-            say "$dim${results[0]}, $path: ${results[-1]}$plain"
         done
-        (IFS=,; echo "${results[*]}") >>grades.csv
+        rows+=("$(printf '%-20s %2d of %-2d  %7d  %5d  %s' "$label" $solved $started $minutes $hints "$stuck")")
     done
-    awk -F, '{ printf "%-20s", $1; for (i = 2; i <= NF; i++) printf " %-7s", $i; print "" }' grades.csv
+    printf '%-20s %-8s  minutes  hints  stuck\n' "" solved
+    printf '%s\n' "${rows[@]}"
 }
 
 # --- the command line --------------------------------------------------------------------------------
@@ -462,13 +519,16 @@ cmd_grade()
 # Checks all arguments before anything is done. Sets command, yes, and options (the arguments of cmd_COMMAND).
 parse()
 {
-    command=${1:-help} yes='' options=()
+    command=${1:-help} yes='' csv='' options=()
     local typed='' unknown=''
     while [ $# -gt 1 ]; do
         shift
         case $command:$1 in
         *:-h | *:--help) command=help ;;
         run:--) options=("${@:2}"); break ;;
+        grade:--csv) [ $# -gt 1 ] || die_usage "exercise grade: --csv needs a file"
+            csv=$2
+            shift ;;
         grade:*) [ -d "$1" ] || die_usage "exercise grade: there is no folder '$1'"
             options+=("$(readlink -f -- "$1")") ;;
         reset:--yes | reset:-y) yes=yes ;;
@@ -483,14 +543,14 @@ parse()
     list) options=("${typed%/}") ;;
     grade) [ ${#options[@]} != 0 ] || die_usage "exercise grade: which folders?" "./ddp exercise help"; return ;;
     start | reset) [ -n "$typed" ] || die_usage "exercise $command: which one?" "./ddp exercise list" ;;
-    task | check | watch | run | hint | solution) ;;
+    task | check | watch | run | hint | solution | answer) ;;
     *) die_usage "exercise: there is no command '$command'" "./ddp exercise help" ;;
     esac
     [ -z "$unknown" ] || die_usage "exercise $command: unknown option $unknown" "./ddp exercise help"
     [ "$command" = list ] || choose "$typed"
 }
 
-# `needs ARGUMENTS` is for ./ddp: it checks the arguments and prints the step that must be built first, if any.
+# `needs ARGUMENTS` is for ./ddp: it checks the arguments and prints the steps that must be built first, if any.
 if [ "${1:-}" = needs ]; then
     shift
     parse "$@"
@@ -499,6 +559,11 @@ if [ "${1:-}" = needs ]; then
         must_be_begun
         [ "$step" != none ] || have mpicc || die "$id needs Open MPI" "./ddp setup installs it"
         echo "$program" ;;
+    grade)
+        while read -r exercise; do
+            choose "${exercise##*/}"
+            echo "$program"
+        done < <(graded) | sort -u ;;
     esac
     exit 0
 fi
