@@ -164,6 +164,11 @@ if type -P python3 >/dev/null; then
     expect 0 "written: page.html" ddp_diff 01 03 --html page.html
     check "no sentence from other hunks" not grep -q '<p class="why"><b>[0-9]*\.</b> The ' page.html
     expect 1 "diff: nowhere/page.html: No such file or directory" ddp_diff 01 02 --html nowhere/page.html
+    expect 0 "" "$SRC/ddp" diff 02 03 --html page.html
+    check "what 03's page explains first is first, then its header, and train.c is last" grep -qx \
+        'ddp.c ddp.h .* train.c Files that are gone' <(sed -n 's/<h2>\(.*\)<\/h2>/\1/p' page.html | paste -sd' ')
+    check "new .c files are open, headers are not" test "$(grep -c '^<details open>' page.html)" = \
+        "$(grep -c '^<h2>.*\.c</h2>' <(grep -v '>train.c<' page.html))"
 fi
 expect 2 "neither 01_one nor 02_two has a file 'ddp.h'" ddp_diff 01 02 ddp.h
 expect 2 "there is no step '09'" ddp_diff 01 09

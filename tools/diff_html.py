@@ -150,6 +150,19 @@ def source(step, name):
         return file.read()
 
 
+def reading_order(b, names):
+    """Files that the step's page quotes, then the others that it names, in the page's order, each header after its .c.
+    train.c is last, because it only calls the others."""
+    text = source(b, "README.md")
+
+    def place(name):
+        stem = name.rsplit(".", 1)[0]
+        found = [re.search(start + rf"{stem}\.(c|sbatch)\b", text) for start in (f"<!-- quote: {b}/", "[`(]")]
+        return name == "train.c", *(at.start() if at else len(text) for at in found), name
+
+    return sorted(names, key=place)
+
+
 def page(a, b, links=""):
     files = compare(a, b)
     title = f"{a} → {b}"
@@ -159,19 +172,23 @@ def page(a, b, links=""):
     question = re.search(r"\*\*([^*]*\?)\*\*", source(b, "README.md"))
     if question:
         out.append(f"<p><em>{inline(question[1])}</em></p>")
-    for name in reversed(files["changed"]):
-        why = sentences(b, name) if (a, b) in neighbours() else {}
+    for name in reading_order(b, files["added"] + files["changed"]):
         out.append(f"<h2>{name}</h2>")
+        if name in files["added"]:
+            text = source(b, name)
+            out.append(f"<details{'' if name.endswith('.h') else ' open'}><summary>new, {text.count(chr(10))} lines"
+                       f"</summary><pre>{html.escape(text)}</pre></details>")
+            continue
+        why = sentences(b, name) if (a, b) in neighbours() else {}
         for i, (at_a, at_b, lines) in enumerate(hunks(a, b, name), 1):
             text = inline(why.get(i, ""))
             out.append(f'<p class="why"><b>{i}.</b> {text}</p><table>{rows(at_a, at_b, lines)}</table>')
-    for kind, step, heading in (("added", b, "New files"), ("removed", a, "Files that are gone")):
-        if files[kind]:
-            out.append(f"<h2>{heading}</h2>")
-        for name in files[kind]:
-            text = source(step, name)
-            out.append(f"<details><summary>{name}, {text.count(chr(10))} lines</summary>"
-                       f"<pre>{html.escape(text)}</pre></details>")
+    if files["removed"]:
+        out.append("<h2>Files that are gone</h2>")
+    for name in files["removed"]:
+        text = source(a, name)
+        out.append(f"<details><summary>{name}, {text.count(chr(10))} lines</summary>"
+                   f"<pre>{html.escape(text)}</pre></details>")
     return "\n".join(out) + "\n</html>\n"
 
 
@@ -206,4 +223,5 @@ def main():
         sys.exit(f"diff: {error.filename}: {error.strerror}")
 
 
-main()
+if __name__ == "__main__":
+    main()
