@@ -29,7 +29,7 @@ sub slurp
 
 # Options of other programs, which documents mention.
 my %known = map { ("--$_" => 1) } qw(
-    account bind-to cpus-per-task distribution export gpu-bind gres jobid kill-on-bad-exit local_rank me monitor-interval mpi no-python
+    account bind-to cpus-per-task distribution exclude export gpu-bind gres install jobid kill-on-bad-exit local_rank me monitor-interval mpi no-python
     nodelist nodes ntasks-per-node open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative requeue shm-size signal tee
     time);
 

@@ -15,7 +15,8 @@ def read(name):
         return file.read()
 
 def minutes_of(exercise):
-    return int(re.search("- minutes: (.*)", read(glob.glob(f"exercises/{exercise}_*/task.md", root_dir=sys.argv[1])[0]))[1])
+    task = glob.glob(f"exercises/{exercise}_*/task.md", root_dir=sys.argv[1])[0]
+    return int(re.search("- minutes: (.*)", read(task))[1])
 
 page, wrong, of_step_03 = read("docs/workshop.md"), [], {}
 known = {row.split("|")[1].strip() for row in page.split("## The blocks")[1].splitlines() if row.startswith("| ")}
@@ -44,4 +45,68 @@ print(*wrong, sep="\n")
 sys.exit(bool(wrong))
 END
 check "the minutes of each plan add up" python3 plan.py "$SRC"
+
+# --- the slides ----------------------------------------------------------------------------------------------------
+
+expect 2 "slides: unknown argument" "$SRC/ddp" slides here
+expect 1 "No such file or directory" "$SRC/ddp" slides -o nowhere/slides.html
+expect 0 "written: slides.html" "$SRC/ddp" slides
+slides=$(grep -c '^<section' slides.html)
+check "at most 60" test "$slides" -gt 40 -a "$slides" -le 60
+check "all have notes" test "$(grep -c '<aside>' slides.html)" = "$slides"
+check "nothing is loaded" not grep -qE '(src|href)="[^#]|@import|url\((https?:)' slides.html
+check "code has 90 columns" test "$(python3 -c 'import html, re, sys
+print(max(len(html.unescape(l)) for c in re.findall("(?s)<pre[^>]*>(.*?)</pre>", open("slides.html").read()) for l in c.split("\n")))')" -le 90
+PYTHONPATH=$SRC/tests python3 -c 'import browser, sys; sys.exit(not browser.find())' 2>/dev/null || {
+    echo "the slides were not drawn, because there is no Chromium: apt install chromium"
+    test_done
+}
+cat >drawn.py <<'END'
+import base64, os, re, sys, browser
+
+# What is too small or does not fit, on the slide that is shown; text in a figure is scaled.
+PROBLEMS = """(() => {
+    const slide = [...document.querySelectorAll('section')].find(one => !one.hidden), found = [];
+    if (slide.scrollHeight > slide.clientHeight) found.push('too high: ' + slide.scrollHeight);
+    if (slide.scrollWidth > slide.clientWidth) found.push('too wide: ' + slide.scrollWidth);
+    for (const one of slide.querySelectorAll('*')) {
+        const text = [...one.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+        if (one.ownerSVGElement && !one.getScreenCTM) continue;
+        const scale = one.ownerSVGElement ? Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b) : 1;
+        const size = parseFloat(getComputedStyle(one).fontSize) * scale, box = one.getBoundingClientRect();
+        if (text && box.width && one.tagName !== 'style' && size < (one.ownerSVGElement ? 12 : 20) - 0.01)
+            found.push(`${size} px: ${one.textContent}`);
+        if (box.right > innerWidth + 1 || box.bottom > innerHeight + 1) found.push(`outside: ${one.textContent.trim()}`);
+    }
+    return found;
+})()"""
+wrong = []
+for size in ("1280,720", "1920,1080"):
+    page = browser.Page("file://" + os.path.abspath("slides.html"), size)
+    width, height = map(int, size.split(","))
+    page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+    page.wait("document.querySelector('section')", 30)
+    count = page.js("document.querySelectorAll('section').length")
+    for number in range(1, count + 1):
+        if not page.wait(f"!document.querySelectorAll('section')[{number - 1}].hidden", 10):
+            wrong.append(f"{size}: the arrow does not lead to slide {number}")
+        for notes in ("", " with notes"):
+            wrong += [f"{size}: slide {number}{notes}: {problem}" for problem in page.js(PROBLEMS)]
+            if len(sys.argv) > 1 and size == "1280,720" and not notes:
+                with open(f"{sys.argv[1]}/{number:02}.png", "wb") as file:
+                    file.write(base64.b64decode(page.call("Page.captureScreenshot", format="png")["data"]))
+            page.call("Input.dispatchKeyEvent", type="keyDown", key="n")
+        page.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="Home")
+    if not page.wait("location.hash === '#1'", 10):
+        wrong.append(f"{size}: Home does not lead to slide 1")
+    pdf = base64.b64decode(page.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)["data"])
+    if len(re.findall(rb"/Type\s*/Page\b", pdf)) != count:
+        wrong.append(f"{size}: not a page of the PDF for each slide")
+    wrong += page.errors
+    page.close()
+print(*wrong, sep="\n")
+sys.exit(bool(wrong))
+END
+check "the slides fit" env PYTHONPATH="$SRC/tests" python3 drawn.py
 test_done

@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""slides.py [-o FILE] - ./ddp slides: writes docs/workshop/slides.md as one page of HTML (slides.html), figures inside.
+
+Slides are separated by "---". What follows a line "Notes:" is for the speaker: the key n shows it.
+"""
+import html
+import os
+import re
+import sys
+
+from diff_html import ROOT, inline
+
+STYLE = """
+html { font: min(1.5625vw, 2.7777vh)/1.35 system-ui, sans-serif; color: #1f2328; }     /* 20 px at 1280 x 720 */
+body { margin: 0; } [hidden] { display: none; }
+section { box-sizing: border-box; width: 100vw; height: 100vh; overflow: hidden; position: relative;
+          padding: 1.8rem 2.6rem; font-size: 1.6rem; background: #fff; }
+section.first, section.predict { background: #0b3d63; color: #fff; }
+section.exercise { background: #e8f3e8; }
+h1 { font-size: 2.2rem; line-height: 1.15; margin: 0 0 1.3rem; } .first h1 { font-size: 3rem; margin-top: 8rem; }
+p, ul, ol, table, pre { margin: 0 0 1rem; } li { margin-bottom: .45rem; } section > svg { width: 100%; height: auto; }
+pre, code { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; } code { font-size: .9em; }
+pre { line-height: 1.28; background: #f3f5f8; color: #1f2328; padding: .6rem .9rem; border-radius: .4rem; }
+table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #bbb; }
+footer { position: absolute; right: 1rem; bottom: .4rem; font-size: 1rem; opacity: .6; }
+aside { position: absolute; left: 0; right: 0; bottom: 0; padding: 1rem 2.6rem; background: #fff6d5; color: #1f2328;
+        font-size: 1.1rem; border-top: 2px solid #c9a400; } body:not(.notes) aside { display: none; }
+@page { size: 1280px 720px; margin: 0; }
+@media print { section[hidden] { display: block; } section { break-after: page; print-color-adjust: exact; } }
+"""
+
+SCRIPT = """
+const slides = [...document.querySelectorAll('section')];
+const number = () => Math.min(slides.length, Math.max(1, parseInt(location.hash.slice(1)) || 1));
+const show = () => slides.forEach((slide, i) => { slide.hidden = i + 1 !== number(); });
+const steps = { ArrowRight: 1, ArrowDown: 1, PageDown: 1, ' ': 1, ArrowLeft: -1, ArrowUp: -1, PageUp: -1,
+                Home: -slides.length, End: slides.length };
+addEventListener('hashchange', show);
+addEventListener('keydown', event => {
+    if (event.key === 'n') document.body.classList.toggle('notes');
+    if (!steps[event.key] || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    location.hash = Math.min(slides.length, Math.max(1, number() + steps[event.key]));
+});
+show();
+"""
+
+
+def figure(path):
+    """The file, as large as the slide; its style applies to no other figure."""
+    name = re.sub(r"\W", "-", path)
+    with open(os.path.join(ROOT, "docs/workshop", path), encoding="utf-8") as file:
+        svg = re.sub(r"(?s)^.*?(?=<svg)|<metadata>.*?</metadata>", "", file.read())
+    svg = re.sub(r"(?s)(<style[^>]*>)(.*?)(</style>)",
+                 lambda style: style[1] + re.sub(r"([^{}]+)\{", rf".{name} \1{{", style[2]) + style[3], svg)
+    return re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', rf'\1 class="{name}"', svg, count=1)
+
+
+def code(lines):
+    """As large as fits. A comment at the end of a line that is too long for a slide is left out."""
+    lines = [re.sub(r"\s+//.*", "", line) if len(line) > 90 else line for line in lines]
+    size = max(1.02, min(1.5, 97 / max(map(len, lines))))
+    return f'<pre style="font-size: {size:.2f}rem">' + html.escape("\n".join(lines).strip("\n"), quote=False) + "</pre>"
+
+
+def cells(line, kind):
+    return "<tr>" + "".join(f"<{kind}>{inline(c.strip())}</{kind}>" for c in line[1:-1].split("|")) + "</tr>"
+
+
+def block(lines):
+    """A paragraph, list, table, figure or piece of code as HTML."""
+    image = re.fullmatch(r"!\[.*\]\((.*\.svg)\)", lines[0])
+    if image:
+        return figure(image[1])
+    if lines[0].startswith("```"):
+        return code(lines[1:-1])
+    if lines[0].startswith("    "):
+        return code([line[4:] for line in lines])
+    if lines[0].startswith("# "):
+        return f"<h1>{inline(lines[0][2:])}</h1>"
+    if lines[0].startswith("|"):
+        return "<table>" + cells(lines[0], "th") + "".join(cells(line, "td") for line in lines[2:]) + "</table>"
+    item = r"- |\d+\. "
+    if re.match(item, lines[0]):
+        items = re.split(rf"\n(?:{item})", "\n" + "\n".join(lines))[1:]
+        kind = "ul" if lines[0][0] == "-" else "ol"
+        return f"<{kind}>" + "".join(f"<li>{inline(' '.join(i.split()))}</li>" for i in items) + f"</{kind}>"
+    return f"<p>{inline(' '.join(lines))}</p>"
+
+
+def blocks(text):
+    """The pieces between blank lines; code may contain some."""
+    pieces = re.findall(r"(?m)^```(?:.*\n)+?```$|(?:^    .*\n?(?:^\n(?=    ))?)+|(?:^(?!```|    ).+\n?)+", text)
+    return "\n".join(block(piece.rstrip("\n").split("\n")) for piece in pieces)
+
+
+def slide(text, number, count):
+    text, _, notes = text.partition("\nNotes:\n")
+    title = re.match(r"# (.*)", text)[1]
+    kind = "first" if number == 1 else {"Predict": "predict", "Exercise": "exercise"}.get(title.split()[0].strip(":"), "")
+    notes = f"<aside>{blocks(notes)}</aside>" if notes else ""
+    return f'<section class="{kind}">{blocks(text)}<footer>{number} / {count}</footer>{notes}</section>'
+
+
+def main():
+    args = sys.argv[1:]
+    if args in (["-h"], ["--help"]):
+        sys.exit(print(__doc__))
+    if args and (len(args) != 2 or args[0] != "-o"):
+        print(f"slides: unknown argument {args[0]}\nhint: ./ddp slides --help", file=sys.stderr)
+        sys.exit(2)
+    with open(os.path.join(ROOT, "docs/workshop/slides.md"), encoding="utf-8") as file:
+        texts = re.sub(r"<!--.*?-->\n", "", file.read()).strip().split("\n---\n\n")
+    slides = "\n".join(slide(text, i, len(texts)) for i, text in enumerate(texts, 1))
+    out = args[1] if args else "slides.html"
+    try:
+        with open(out, "w", encoding="utf-8") as file:
+            file.write(f'<!doctype html><html lang="en"><meta charset="utf-8"><title>ddp.c: a workshop</title>'
+                       f"<style>{STYLE}</style>\n{slides}\n<script>{SCRIPT}</script></html>\n")
+    except OSError as error:
+        sys.exit(f"slides: {error.filename}: {error.strerror}")
+    print(f"written: {out}, {len(texts)} slides")
+
+
+main()
