@@ -293,7 +293,7 @@ sub list_commands
     }
 }
 
-my @documents = (glob('*.md'), glob('docs/*.md [0-9][0-9]_*/*.md exercises/*.md exercises/*/*.md'));
+my @documents = (glob('*.md'), glob('docs/*.md docs/*/*.md [0-9][0-9]_*/*.md exercises/*.md exercises/*/*.md'));
 if ($list) {
     list_commands($_) for grep { !m{^exercises/.*/} } @documents;
     exit;

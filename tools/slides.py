@@ -18,15 +18,19 @@ section { box-sizing: border-box; width: 100vw; height: 100vh; overflow: hidden;
 section.first, section.predict { background: #0b3d63; color: #fff; }
 section.exercise { background: #e8f3e8; }
 h1 { font-size: 2.2rem; line-height: 1.15; margin: 0 0 1.3rem; } .first h1 { font-size: 3rem; margin-top: 8rem; }
+em { font-style: normal; font-weight: bold; }
 p, ul, ol, table, pre { margin: 0 0 1rem; } li { margin-bottom: .45rem; } section > svg { width: 100%; height: auto; }
 pre, code { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; } code { font-size: .9em; }
-pre { line-height: 1.28; background: #f3f5f8; color: #1f2328; padding: .6rem .9rem; border-radius: .4rem; }
-table { border-collapse: collapse; } td, th { text-align: left; padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #bbb; }
+pre { line-height: 1.28; background: #f3f5f8; color: #1f2328; padding: .6rem .9rem;
+      border-radius: .4rem; }
+table { border-collapse: collapse; }
+td, th { text-align: left; padding: .2rem 1.2rem .2rem 0; border-bottom: 1px solid #bbb; }
 footer { position: absolute; right: 1rem; bottom: .4rem; font-size: 1rem; opacity: .6; }
 aside { position: absolute; left: 0; right: 0; bottom: 0; padding: 1rem 2.6rem; background: #fff6d5; color: #1f2328;
         font-size: 1.1rem; border-top: 2px solid #c9a400; } body:not(.notes) aside { display: none; }
 @page { size: 1280px 720px; margin: 0; }
-@media print { section[hidden] { display: block; } section { break-after: page; print-color-adjust: exact; } }
+@media print { section[hidden] { display: block; } section { break-after: page; print-color-adjust: exact; }
+               #cover { display: none; } }
 """
 
 SCRIPT = """
@@ -51,7 +55,7 @@ def figure(path):
     name = re.sub(r"\W", "-", path)
     with open(os.path.join(ROOT, "docs/workshop", path), encoding="utf-8") as file:
         svg = re.sub(r"(?s)^.*?(?=<svg)|<metadata>.*?</metadata>", "", file.read())
-    svg = re.sub(r"(?s)(<style[^>]*>)(.*?)(</style>)",
+    svg = re.sub(r"(?s)(<style[^>]*>)([^@]*?)(</style>)",          # not that of a moving picture, which has ids
                  lambda style: style[1] + re.sub(r"([^{}]+)\{", rf".{name} \1{{", style[2]) + style[3], svg)
     return re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', rf'\1 class="{name}"', svg, count=1)
 
@@ -59,7 +63,7 @@ def figure(path):
 def code(lines):
     """As large as fits. A comment at the end of a line that is too long for a slide is left out."""
     lines = [re.sub(r"\s+//.*", "", line) if len(line) > 90 else line for line in lines]
-    size = max(1.02, min(1.5, 97 / max(map(len, lines))))
+    size = max(1.02, min(1.5, 94 / max(map(len, lines))))
     return f'<pre style="font-size: {size:.2f}rem">' + html.escape("\n".join(lines).strip("\n"), quote=False) + "</pre>"
 
 
@@ -97,7 +101,7 @@ def blocks(text):
 def slide(text, number, count):
     text, _, notes = text.partition("\nNotes:\n")
     title = re.match(r"# (.*)", text)[1]
-    kind = "first" if number == 1 else {"Predict": "predict", "Exercise": "exercise"}.get(title.split()[0].strip(":"), "")
+    kind = "first" if number == 1 else re.match(r"(predict|exercise)?", title.lower())[0]
     notes = f"<aside>{blocks(notes)}</aside>" if notes else ""
     return f'<section class="{kind}">{blocks(text)}<footer>{number} / {count}</footer>{notes}</section>'
 
