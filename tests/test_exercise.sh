@@ -42,7 +42,7 @@ shown_without_stop()
             shown=$(grep -oFf lines "$page" | sort -u | wc -l)
             [ "$shown" -ge $((($(wc -l <lines) + 3) / 4)) ] || continue
             grep -nFf lines "$page" | head -1 | cut -d: -f1 >first
-            head -"$(cat first)" "$page" | grep "^\*\*Stop\. Do [^.]* now\.\*\*" | grep -qw -- "$id" ||
+            head -"$(cat first)" "$page" | grep "^\*\*Stop\. Do [^.]* now[.*]" | grep -qw -- "$id" ||
                 echo "${page#"$SRC/"}:$(cat first): the answer to $id, without a line 'Stop. Do $id now.' before it"
             break
         done

@@ -7,6 +7,7 @@ import html
 import os
 import re
 import sys
+import textwrap
 
 from diff_html import ROOT, inline
 
@@ -63,6 +64,7 @@ def figure(path):
 def code(lines):
     """As large as fits. A comment at the end of a line that is too long for a slide is left out."""
     lines = [re.sub(r"\s+//.*", "", line) if len(line) > 90 else line for line in lines]
+    lines = textwrap.dedent("\n".join(lines)).split("\n")
     size = max(1.02, min(1.5, 94 / max(map(len, lines))))
     return f'<pre style="font-size: {size:.2f}rem">' + html.escape("\n".join(lines).strip("\n"), quote=False) + "</pre>"
 
