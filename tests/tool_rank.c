@@ -39,6 +39,16 @@ static void say(const char *text)
     CHECK(write(STDOUT_FILENO, line, (size_t)n) == n, "", "write");
 }
 
+static const char *name_of(int signal)
+{
+    static const char *const names[SIGSYS] = {
+        [SIGHUP] = "HUP", [SIGINT] = "INT", [SIGTERM] = "TERM", [SIGQUIT] = "QUIT", [SIGUSR1] = "USR1",
+        [SIGUSR2] = "USR2", [SIGPIPE] = "PIPE", [SIGCHLD] = "CHLD", [SIGCONT] = "CONT", [SIGTSTP] = "TSTP",
+        [SIGTTIN] = "TTIN", [SIGTTOU] = "TTOU",
+    };
+    return signal < SIGSYS && names[signal] ? names[signal] : strsignal(signal);
+}
+
 // --- what the rank inherits ----------------------------------------------------------------------
 
 // Does the inherited socket have rank 0's port, and does it listen?
@@ -91,11 +101,11 @@ static void print_inherited(int none)
     printf("; blocked:");
     for (int signal = 1; signal < SIGSYS; signal++)
         if (sigismember(&blocked, signal))
-            printf(" %s", sigabbrev_np(signal));
+            printf(" %s", name_of(signal));
     printf("; ignored:");
     for (int signal = 1; signal < SIGSYS; signal++)
         if (sigaction(signal, NULL, &action) == 0 && action.sa_handler == SIG_IGN)
-            printf(" %s", sigabbrev_np(signal));
+            printf(" %s", name_of(signal));
     printf("; own group: %d\n", getpgrp() == getpid());
     fflush(stdout);
 }
@@ -105,7 +115,7 @@ static void print_inherited(int none)
 static void on_signal(int signal)
 {
     char line[64];
-    int n = snprintf(line, sizeof line, "caught %s: rank %d\n", sigabbrev_np(signal), world.rank);
+    int n = snprintf(line, sizeof line, "caught %s: rank %d\n", name_of(signal), world.rank);
     if (write(STDOUT_FILENO, line, (size_t)n) != n)
         _exit(99);
     if (signal == SIGINT || signal == SIGTERM) {

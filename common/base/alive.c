@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static Alive own;                       // private: no watcher reads it
@@ -41,7 +42,7 @@ void alive_wait_end(void)
 }
 
 // A thread that writes its part of the timeline must not excuse a training thread that hangs.
-static bool is_main_thread(void) { return gettid() == getpid(); }
+static bool is_main_thread(void) { return syscall(SYS_gettid) == getpid(); }
 
 void alive_system_wait_begin(void)
 {
@@ -84,7 +85,11 @@ static void name_get(char to[24], const _Atomic uint64_t from[3])
     memcpy(to, name, sizeof name);
 }
 
-void alive_section(const char *name) { name_set(alive()->section, name); }
+void alive_section(const char *name)
+{
+    if (is_main_thread())
+        name_set(alive()->section, name);
+}
 
 void alive_collective_begin(uint64_t place, const char *communicator, const char *operation,
                             int64_t count, const char *section)

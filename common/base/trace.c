@@ -189,19 +189,13 @@ const char *trace_section(void)
     return depth > 0 && depth <= MOST_NESTED ? sections[depth - 1] : "";
 }
 
-static void show_section(void)
-{
-    if (gettid() == getpid())
-        alive_section(trace_section());
-}
-
 void trace_begin(const char *name) { trace_begin_call(name, NULL); }
 
 void trace_begin_call(const char *name, const char *call)
 {
     if (depth++ < MOST_NESTED)
         sections[depth - 1] = name;
-    show_section();
+    alive_section(trace_section());
     if (profiler.begin)
         profiler.begin(name);
     if (is_open)
@@ -211,7 +205,7 @@ void trace_begin_call(const char *name, const char *call)
 void trace_end(void)
 {
     depth--;
-    show_section();
+    alive_section(trace_section());
     if (is_open)
         write_span('E', NULL, NULL);
     if (profiler.end)

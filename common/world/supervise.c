@@ -8,14 +8,15 @@
 #include "threads.h"
 #include "watch.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -135,6 +136,18 @@ void supervise_free(Supervisor *s)
     free(s->watch.ranks);
 }
 
+// What the launcher inherited must not reach the rank's program. (For close_range with
+// CLOSE_RANGE_CLOEXEC, many clusters' kernels are too old.)
+static void close_on_exec(void)
+{
+    DIR *all = opendir("/proc/self/fd");
+    CHECK(all, "is /proc mounted?", "/proc/self/fd: %s", strerror(errno));
+    for (struct dirent *one; (one = readdir(all));)
+        if (atoi(one->d_name) > STDERR_FILENO)
+            fcntl(atoi(one->d_name), F_SETFD, FD_CLOEXEC);
+    closedir(all);
+}
+
 // In the child. Ctrl-C reaches only the parent, which passes it on.
 static void set_up_child(const Supervisor *s, int i)
 {
@@ -146,7 +159,7 @@ static void set_up_child(const Supervisor *s, int i)
     free(s->watch.ranks);
     signal(SIGPIPE, SIG_DFL);
     sigprocmask(SIG_SETMASK, &s->before, NULL);
-    close_range(STDERR_FILENO + 1, ~0u, CLOSE_RANGE_CLOEXEC);
+    close_on_exec();
     alive_publish(&s->pages[i]);
     alive_bequeath(s->memory, i);
     interrupt_silence();
@@ -227,14 +240,11 @@ int supervise(Supervisor *s)
     return s->status;
 }
 
-// A thread of a rank. If the kernel has no pidfd_open, only a direct parent's death ends the rank.
+// A thread of a rank. It polls: pidfd_open is newer than many clusters' kernels.
 static void *wait_for_death(void *launcher)
 {
-    int fd = (int)syscall(SYS_pidfd_open, (pid_t)(intptr_t)launcher, 0);
-    if (fd < 0 && errno != ESRCH)
-        return NULL;
-    while (fd >= 0 && poll(&(struct pollfd){ .fd = fd, .events = POLLIN }, 1, -1) < 0) {
-    }
+    while (kill((pid_t)(intptr_t)launcher, 0) == 0 || errno == EPERM)
+        usleep(100000);
     leave_at_once(EXIT_REPORTED);
 }
 

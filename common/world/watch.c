@@ -57,12 +57,18 @@ static int blame(const Watch *w, const Watched *r)
 
 static void report_death(const Watch *w, int rank)
 {
+    static const char *const names[SIGSYS + 1] = {
+        [SIGHUP] = "HUP", [SIGINT] = "INT", [SIGQUIT] = "QUIT", [SIGILL] = "ILL",
+        [SIGTRAP] = "TRAP", [SIGABRT] = "ABRT", [SIGBUS] = "BUS", [SIGFPE] = "FPE",
+        [SIGKILL] = "KILL", [SIGUSR1] = "USR1", [SIGSEGV] = "SEGV", [SIGUSR2] = "USR2",
+        [SIGPIPE] = "PIPE", [SIGALRM] = "ALRM", [SIGTERM] = "TERM", [SIGXCPU] = "XCPU",
+        [SIGXFSZ] = "XFSZ", [SIGSYS] = "SYS" };
     static const char resume[] = "with --save, --resume auto continues from the last checkpoint";
     const Watched *r = &w->ranks[rank];
     bool own = !r->remote;
     char how[80], memory[256];
     int number = own && WIFSIGNALED(r->status) ? WTERMSIG(r->status) : 0;
-    const char *name = number ? sigabbrev_np(number) : NULL;
+    const char *name = number <= SIGSYS ? names[number] : NULL;
     snprintf(memory, sizeof memory, "if you did not kill it, memory probably ran out (see dmesg, "
              "ulimit -t): use a smaller batch or fewer ranks; %s", resume);
     if (number)

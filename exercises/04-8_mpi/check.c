@@ -11,6 +11,7 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static DdpHook hook;
@@ -33,7 +34,7 @@ WRAPPED(MPI_Allreduce);
 int __wrap_MPI_Allreduce(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op,
                          MPI_Comm comm)
 {
-    int level, in_main = getpid() == gettid();
+    int level, in_main = getpid() == syscall(SYS_gettid);
     MPI_Query_thread(&level);
     record("mpi", count, in_main, in_main || level >= MPI_THREAD_SERIALIZED);
     return __real_MPI_Allreduce(from, to, count, type, op, comm);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { GPUS = 8, ALIGNMENT = 256 };
@@ -90,8 +91,9 @@ Stream *shim_enter(cudaStream_t stream)
 {
     cudaStream_t s = streams, wanted = stream ? stream : default_stream;
     alive_beat();
-    caller = caller ? caller : gettid();
-    CHECK(caller == gettid(), "this includes host functions (cudaLaunchHostFunc)", "two threads call CUDA or NCCL");
+    const int thread = (int)syscall(SYS_gettid);
+    caller = caller ? caller : thread;
+    CHECK(caller == thread, "this includes host functions (cudaLaunchHostFunc)", "two threads call CUDA or NCCL");
     while (s && !(s == wanted && s->in_use))
         s = s->next;
     CHECK(s, "", "a stream is used that was not created, or was destroyed");

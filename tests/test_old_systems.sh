@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Many clusters have glibc 2.28 and Linux 4.18: no program may need more.
+#
+# ctest: LABELS deadlines
+# shellcheck disable=SC2317  # functions are called by expect and check
+. "$SRC/tests/test.sh"
+launch=$BUILD/04_ddp_launcher/launch
+rank=$BUILD/../tests/tool_rank
+old=$BUILD/../tests/tool_old_kernel
+
+# --- glibc: names that 2.28 does not have -------------------------------------------------------------------------
+
+cat >newer <<'END'
+SYS_(pidfd_[a-z_]*|close_range|clone3|openat2|faccessat2|epoll_pwait2|process_madvise|memfd_secret|io_uring_[a-z]*)
+CLOSE_RANGE_[A-Z]*
+P_PIDFD
+(sigabbrev|sigdescr|strerrorname|strerrordesc)_np
+close_range|closefrom|gettid|tgkill|getdents64|twalk_r|execveat|_Fork|dl_find_object|mallinfo2
+pthread_(clockjoin_np|cond_clockwait|mutex_clocklock|rwlock_clock[a-z]*|attr_setsigmask_np)|sem_clockwait
+posix_spawn_file_actions_(addchdir_np|addfchdir_np|addclosefrom_np|addtcsetpgrp_np)
+pidfd_[a-z_]*|process_(madvise|mrelease)|epoll_pwait2|mount_setattr|fsopen|open_tree|move_mount
+arc4random(_buf|_uniform)?|strlcpy|strlcat|timespec_getres|qsort_r_np|free_sized|memalignment|getrandom_np
+END
+# newer_in FILE...: prints each use of such a name outside comments.
+newer_in() { sed 's,//.*,,' "$@" | grep -wnE -f newer; }
+uses_newer()
+{
+    local file
+    for file in "$SRC"/{common,common/*,common/*/*,0*,tools,exercises/gpu,tests,tests/fake_cuda,docs/reuse}/*; do
+        [[ ! $file =~ \.(c|h|cc|cu|cuh)$ ]] || ! newer_in "$file" || echo "in $file"
+    done
+}
+uses_newer >found
+check "no name is newer than glibc 2.28" diff found /dev/null
+for name in "gettid()" "sigabbrev_np(9)" "close_range(3, 9, 0)" "syscall(SYS_pidfd_open, 1)"; do
+    echo "int n = $name; // a use" >use.c
+    check "$name is noticed" newer_in use.c
+done
+echo "// gettid() is newer" >use.c
+check "a comment is none" not newer_in use.c
+
+# --- Linux: system calls that 4.18 does not have --------------------------------------------------------------------
+
+"$old" true
+[ $? != 77 ] || {
+    echo "not tried: an old kernel (seccomp is refused here)"
+    test_done
+}
+expect 0 "Function not implemented" "$old" python3 -c 'import ctypes, os
+print(ctypes.CDLL(None, use_errno=True).syscall(436, 3, 4, 0), os.strerror(ctypes.get_errno()))'
+# Ranks inherit no descriptors of the process that started launch.
+expect 0 "inherited: listening memory; blocked:" "$old" "$launch" -- "$rank" all=inherited 5</dev/null
+# A rank ends with its launcher, even if a shell is between them.
+"$old" "$launch" -- bash -c '"$0" "$@"; true' "$rank" all=live1,wait >output 2>&1 &
+until_so 20 pgrep -f "^$rank all=live1"
+kill -KILL $!
+check "the rank ends with launch" until_so 5 not pgrep -f "^$rank all=live1"
+
+tiny=(--arch lenet --data synthetic --train-samples 32 --test-samples 8 -b 8 --threads 1 --epochs 1 --max-steps 2)
+expect 0 "weight hash" "$old" "$BUILD/03_ddp_fork/train" -n 2 "${tiny[@]}" --save run.st --trace run.json
+expect 0 "weight hash" "$old" "$BUILD/07_dist_eval/launch" -n 2 -- "$BUILD/07_dist_eval/train" "${tiny[@]}" \
+    --save run.st --resume auto --epochs 2
+test_done
