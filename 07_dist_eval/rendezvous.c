@@ -176,7 +176,8 @@ static const char *find_rank(const RendezvousConfig *c, World *world, TcpStoreCo
         from_environment(c, world, store);
         return c->rank >= 0 ? "command line" : "environment";
     }
-    if (is_set("PMIX_RANK") || is_set("OMPI_COMM_WORLD_SIZE")) {
+    // Where PMIx is the cluster's default, srun sets PMIX_RANK, too.
+    if (is_set("OMPI_COMM_WORLD_SIZE") || (is_set("PMIX_RANK") && !slurm_is_task())) {
         from_mpi(c, world, store);
         return "Open MPI";
     }
@@ -220,8 +221,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
         use_interface(config->interface, store.from);
     const char *source = find_rank(config, world, &store);
     if (config->meet && strcmp(source, "Slurm") != 0)
-        FAIL_USAGE("start the ranks with srun --mpi=none",
-                   "--rendezvous: needs Slurm, which gives the run a unique name");
+        FAIL_USAGE("start the ranks with srun", "--rendezvous needs Slurm: it names the run");
     store.rank = world->rank;
     store.size = world->size;
     tcp_store_join(&store, world);

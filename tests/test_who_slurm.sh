@@ -118,7 +118,7 @@ expect 1 "missing/note: open: No such file" task 0 0 "" --rendezvous "file:$TMP/
 expect 4 "only 1 of 2 ranks connected" task 0 0 "" "${note[@]}" --timeout 0.5
 check "the file is removed after a timeout" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
-expect 2 "needs Slurm, which gives the run a unique name" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
+expect 2 "needs Slurm: it names the run" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
 # Rank 0 waits for rank 1 and gets a signal. It removes its file, but not a file of a different run that has replaced
 # its own. After KILL its file stays, and the next start ignores it.

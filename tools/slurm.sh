@@ -27,10 +27,11 @@ usage()
     cat <<'END'
 ./ddp slurm - a real Slurm cluster of several nodes on this machine
 
-  slurm up N [--cpus C] [--gpus G] [--loopback]
+  slurm up N [--cpus C] [--gpus G] [--mpi TYPE] [--loopback]
                             start node1 ... nodeN and wait until all are idle
                             --cpus: cores that Slurm assumes per node (default 4; need not match this machine)
                             --gpus: GPUs that each node claims to have (default 0), for --gpus-per-task and similar
+                            --mpi: what srun's --mpi is by default (default none; pmix on many clusters)
                             --loopback: run all nodes on this host, without namespaces, as 127.0.0.11,
                             127.0.0.12, ...; the default where namespaces are refused
   slurm run COMMAND...      run a command on the head: ./ddp slurm run sbatch job.sbatch, ... run squeue, ... run bash
@@ -61,7 +62,7 @@ wait_for()
 
 # --- the configuration ----------------------------------------------------------------------------------------------
 
-# For $nodes nodes with $cpus cores and $gpus GPUs. All files are in $base.
+# For $nodes nodes with $cpus cores and $gpus GPUs; $mpi is srun's default. All files are in $base.
 print_slurm_conf()
 {
     local me k gres='' controller="head(10.77.0.1)"
@@ -94,6 +95,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
+MpiDefault=$mpi
 
 # A silent node is given up within seconds. It may return.
 SlurmctldTimeout=10
@@ -335,7 +337,7 @@ start()
     take_lock
     mode='' base='' port=$((12000 + RANDOM % 20000))        # below those that the system assigns
     choose_mode
-    pass_on dir mode base port nodes cpus gpus
+    pass_on dir mode base port nodes cpus gpus mpi
     setsid "$self" inside sweep </dev/null >/dev/null 2>&1 9>&- &
     if [ "$mode" = hosts ]; then unshare_all keep; fi
     export DDP_SLURM=$base
@@ -373,14 +375,18 @@ of_this_cluster()
 
 # --- commands ---------------------------------------------------------------------------------------------------------
 
-# Sets $nodes, $cpus, $gpus, $loopback.
+# Sets $nodes, $cpus, $gpus, $mpi, $loopback.
 parse_start()
 {
-    nodes='' cpus=4 gpus=0 loopback=''
+    nodes='' cpus=4 gpus=0 mpi=none loopback=''
     while [ $# -gt 0 ]; do
         case $1 in
         --cpus) number "$1" "${2:-}" 1 256; cpus=$2; shift ;;
         --gpus) number "$1" "${2:-}" 0 16; gpus=$2; shift ;;
+        --mpi)
+            [[ ${2:-} =~ ^(none|pmi2|pmix)$ ]] || wrong "--mpi is none, pmi2 or pmix, not '${2:-}'"
+            mpi=$2
+            shift ;;
         --loopback) loopback=yes ;;
         -*) wrong "unknown option $1" ;;
         *) [ -z "$nodes" ] || wrong "give one number of nodes, not '$1' too"; nodes=$1 ;;
@@ -414,7 +420,7 @@ cmd_up()
     parse_start "$@"
     check_programs
     caller=
-    pass_on dir nodes cpus gpus loopback caller
+    pass_on dir nodes cpus gpus mpi loopback caller
     exec 8< <(exec setsid "$self" inside start 2>&1 </dev/null)
     while read -r -t 60 -u 8 line; do
         if [ "$line" = ready ]; then
@@ -434,7 +440,7 @@ cmd_hold()
     parse_start "$@"
     check_programs
     caller=$PPID
-    pass_on dir nodes cpus gpus loopback caller
+    pass_on dir nodes cpus gpus mpi loopback caller
     exec setpriv --pdeathsig KILL "$self" inside start
 }
 

@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# On many clusters srun starts tasks with PMIx unless told otherwise. Slurm's variables must then count, with PMIx or
+# without it, and under mpirun in a job those of mpirun.
+#
+# ctest: LABELS deadlines
+# shellcheck disable=SC2016  # words for shells in the cluster
+. "$SRC/tests/test.sh"
+. "$SRC/tests/slurm/cluster.sh"
+train=$BUILD/06_slurm/train
+tiny=(--arch lenet --data synthetic --train-samples 64 --test-samples 8 -b 8 --threads 1 --max-steps 2 --epochs 1)
+note=(--rendezvous "file:$TMP/note")
+
+cluster_up 2 --mpi pmix || exit 1
+has_namespaces || {
+    echo "skipped: PMIx needs nodes in namespaces, which are refused here"
+    exit 77
+}
+check "the cluster's default is PMIx" grep -q pmix <(on_head scontrol show config | grep MpiDefault)
+
+step() { until_so 20 none_completing; on_head timeout -k 5 60 srun -N2 --ntasks-per-node=2 --kill-on-bad-exit=1 "$@"; }
+# starts SOURCE COMMAND...: four ranks train, and all found their rank in this source.
+starts()
+{
+    expect 0 "weight hash: " "${@:2}"
+    check "four ranks: $1" test "$(grep -c "of 4: $1 == host node" "$TMP/output")" = 4
+}
+# A container without the server's socket, or one with a different PMIx.
+unreachable='unset ${!PMIX_SERVER_URI*}; exec "$@"'
+
+expect 0 "" step bash -c 'echo "PMIX_RANK=$PMIX_RANK"'
+check "srun sets PMIX_RANK" grep -qx "PMIX_RANK=3" "$TMP/output"
+starts Slurm step "$train" "${tiny[@]}"
+starts Slurm step --mpi=pmix "$train" "${tiny[@]}"
+starts Slurm step --mpi=none "$train" "${tiny[@]}"
+starts Slurm step bash -c "$unreachable" bash "$train" "${tiny[@]}"
+starts Slurm step "$train" "${tiny[@]}" "${note[@]}"
+starts "Open MPI" on_head timeout -k 5 60 salloc -N2 --ntasks-per-node=2 mpirun "$train" "${tiny[@]}"
+# An MPI program that is no task of Slurm's, but was started with PMIx: step 04 knows no Slurm.
+starts "Open MPI" step "$BUILD/04_ddp_launcher/train" "${tiny[@]}"
+
+expect 0 "" env PROGRAMS="$BUILD/06_slurm" "$slurm" run sbatch --parsable "$SRC/06_slurm/job.sbatch" "${tiny[@]}"
+job=$(cat "$TMP/output")
+check "job.sbatch" until_so 60 grep -qs "done$" "ddp-$job.log"
+check "its ranks are Slurm's" test "$(grep -c "of 4: Slurm == host node" "ddp-$job.log")" = 4
+test_done
