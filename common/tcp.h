@@ -20,6 +20,10 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // already name another. (Gloo listens at the world's address.)
 void tcp_set_library_interface(const char *interface);
 
+// Fails if this process may not have so many sockets, beside 40 files. Otherwise ranks would only
+// wait for each other.
+void tcp_expect_sockets(int count);
+
 // A socket bound to this address only, non-blocking and close-on-exec. Call listen later. Port 0:
 // the system chooses one, which it fills in. Fails if it cannot.
 int tcp_bind(TcpPlace *place);

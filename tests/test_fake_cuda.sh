@@ -73,6 +73,8 @@ pair=$hash
 check "two ranks round differently from one" test "$pair" != "$alone"
 check "03, two ranks" like "$pair" ./03 -n 2 "${two[@]}"
 check "07, two ranks, small buckets" like "$pair" "${seven[@]}" "${two[@]}" --amp off --bucket-mb 0.02
+few_files() { (ulimit -n 47 && at_once trains ./03 -n 2 "${two[@]}"); }    # Gloo would need 48
+check "NCCL's ranks need no file for each other rank" few_files
 FAKE_GPUS=1 check "03, two ranks on one GPU, with Gloo" like "$pair" ./03-gloo -n 2 "${two[@]}"
 
 # All options at once: fp16 with a dynamic loss scale, accumulation, 16-bit messages, synchronised BatchNorm, and

@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -74,6 +75,19 @@ void tcp_set_library_interface(const char *interface)
 }
 
 // --- sockets -------------------------------------------------------------------------------------
+
+void tcp_expect_sockets(int count)
+{
+    struct rlimit limit;
+    const rlim_t needed = 40 + (rlim_t)count;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    CHECK(limit.rlim_cur >= needed,
+          "raise ulimit -Hn, or the limit of the container or batch system",
+          "this process may have only %llu open files, but needs up to %llu",
+          (unsigned long long)limit.rlim_cur, (unsigned long long)needed);
+}
 
 int tcp_bind(TcpPlace *place)
 {

@@ -16,7 +16,6 @@
 #include <semaphore.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -126,20 +125,6 @@ static void *beat_on(void *arg)
 
 // --- joining -------------------------------------------------------------------------------------
 
-// Every connection and file takes a descriptor: of rank 0 one per rank, and of each rank one per
-// other rank and communicator. Without them, ranks would only wait for each other.
-static void check_descriptors(int size)
-{
-    struct rlimit limit;
-    getrlimit(RLIMIT_NOFILE, &limit);
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
-    CHECK(limit.rlim_cur >= 40 + 4 * (rlim_t)size,
-          "raise ulimit -Hn, or the limit of the container or batch system",
-          "this process may have only %llu open files, but each of %d ranks needs up to %d",
-          (unsigned long long)limit.rlim_cur, size, 40 + 4 * size);
-}
-
 // Does our run's rank 0 accept this rank? NULL: yes; else why not.
 static const char *handshake(const TcpStoreConfig *c, int socket, double timeout, Welcome *rank0)
 {
@@ -230,7 +215,7 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     Store *s = &store;
     *s = (Store){ .timeout = config->timeout > 0 ? config->timeout : INFINITY,
                   .lock = PTHREAD_MUTEX_INITIALIZER };
-    check_descriptors(config->size);
+    tcp_expect_sockets(config->rank == 0 ? config->size : 1);
     alive_wait_begin();
     s->socket = config->rank == 0 ? serve_rank0(s, config) : find_rank0(config, &s->rank0);
     TcpPlace here = config->rank == 0 ? config->place : tcp_place(s->socket, false);

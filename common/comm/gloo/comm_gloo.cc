@@ -32,6 +32,7 @@ extern "C" {
 #include "check.h"
 #include "comm/backend.h"
 #include "comm/gloo/gloo_reduce.h"
+#include "tcp.h"
 
 extern const char *const comm_backend = "gloo";
 extern const bool comm_shares_devices = true;
@@ -123,6 +124,7 @@ static std::shared_ptr<gloo::rendezvous::Context> connect(const Comm *comm, cons
     auto context = std::make_shared<gloo::rendezvous::Context>(comm->rank, comm->size);
     if (comm->size == 1)
         return context;
+    tcp_expect_sockets(4 * comm->size);     // pairs of three communicators, and rank 0's store
     auto device = listen_without_signals(world->address);
     GlooStore store(world, comm->name);
     context->setTimeout(timeout);
