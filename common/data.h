@@ -60,6 +60,10 @@ typedef struct Data {
 // Finds and reads the data set, and checks all sizes, magic numbers and labels.
 // An error names the file and the offset.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
+// The same, but of a folder of pictures it checks only the files of this part, from 0. So
+// processes on many machines that need all samples need not all look at each file.
+bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part, int parts,
+                    Error *err);
 void data_close(Data *data);
 // Keeps at most `most` samples of each set, and changes the fingerprint.
 void data_cut(Data *data, int most);

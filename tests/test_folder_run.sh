@@ -53,6 +53,21 @@ sed -n '2,$s/.*,//p' one.csv | sort >seen
 check "each test file once: $(diff seen there | head -3)" cmp seen there
 check "the names of the classes" grep -q '^0,0,[0-9],000,00[0-9],val/000/' one.csv
 
+# --- what a file server is asked
+
+# Whatever the number of ranks, the sizes of all files are asked for once, and each picture of val is opened once.
+# FILES is what each rank reads for the checksum. Training ends before the evaluation.
+FILES=64
+for n in 1 4; do
+    rm -f calls
+    expect 0 "weight hash" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=tree/ FAULT_CALL=stat FAULT_LOG=calls \
+        "$BUILD/04_ddp_launcher/launch" -n $n -- "$train" "${small[@]}" -j 0 -b 2 --data tree --epochs 1 --max-steps 1
+    check "$n ranks: 260 stats" is "$(grep -c '^stat .*jpg' calls)" 260
+    check "$n ranks: 60 pictures of val are opened" is "$(grep -c '^open tree/val.*jpg' calls)" 60
+    check "$n ranks: a sample of train, and a batch of each rank" is "$(grep -c '^open tree/train.*jpg' calls)" \
+        $((n * (FILES + 2)))
+done
+
 # --- bad files and options
 
 # A bad test picture is found before training, or skipped and counted, whatever the number of ranks.
@@ -72,6 +87,13 @@ expect 0 "| 2 images" timeout 100 "$BUILD/07_dist_eval/launch" -n 3 -- "${eval[@
 check "one rank had no other picture" grep -q "this picture is skipped" output
 expect 0 "in this epoch, 1 picture was skipped" "$train" "${small[@]}" --data badval --epochs 1 --bad-images skip
 expect 1 "$victim: the file is empty" "$train" "${small[@]}" --data badval --epochs 1
+expect 1 "$victim: the file is empty" ranks 3 "$train" "${small[@]}" --data badval --epochs 1
+check "before training" not grep -q '== step' output
+cp "$(find tree/val -name '*.jpg' | head -1)" "$victim"
+: >badval/train/000/empty.jpg
+expect 1 "empty.jpg: the file is empty" ranks 3 "$train" "${small[@]}" --data badval --epochs 1
+rm badval/train/000/empty.jpg
+: >"$victim"
 # A disk that fails ends the run, whatever --bad-images says.
 expect 1 "jpg: Input/output error" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=.jpg FAULT_CALL=open FAULT_AT=150 \
     FAULT_DO=EIO "$train" "${small[@]}" --data tree --epochs 1 --bad-images skip

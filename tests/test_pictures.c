@@ -47,7 +47,7 @@ static void expect_tree(const char *path, bool sets)
     static const int train_labels[] = { 0, 0, 0, 0, 0, 1, 2 }, val_labels[] = { 0, 1, 2 };
     Folder folder;
     Error err;
-    if (!EXPECT(folder_open(&folder, path, false, &err), "%s: %s", path, err.text))
+    if (!EXPECT(folder_open(&folder, path, &err), "%s: %s", path, err.text))
         return;
     EXPECT_EQ_INT(folder.classes, 3);
     EXPECT_EQ_STR(folder.class_names[0], "a b");
@@ -82,10 +82,10 @@ static void refused(const char *script, const char *path, const char *reason)
     Error err = { .text = "" };
     shell("rm -rf bad*; jpg bad/train/a/1.jpg bad/train/b/1.jpg bad/val/a/1.jpg bad/val/b/1.jpg");
     shell(script);
-    if (EXPECT(!folder_open(&folder, test_path(path), false, &err), "%s: accepted", script))
+    bool good = folder_open(&folder, test_path(path), &err) && folder_check(&folder, 0, folder.count, &err);
+    if (EXPECT(!good, "%s: accepted", script))
         EXPECT(strstr(err.text, reason) != NULL, "%s: \"%s\", not \"%s\"", script, err.text, reason);
-    else
-        folder_close(&folder);
+    folder_close(&folder);
 }
 
 TEST(bad_trees_are_refused)
@@ -104,6 +104,8 @@ TEST(bad_trees_are_refused)
     refused("mkfifo bad/val/a/2.jpg", "bad", "val/a/2.jpg: neither a file nor");
     refused("ln -s nothing bad/val/a/2.jpg", "bad", "val/a/2.jpg: a broken symbolic link");
     refused("ln -s . bad/val/a/loop", "bad", "val/a/loop: a link that leads to itself");
+    refused("ln -s ../../val bad/val/a/up", "bad", "/up: a link that leads to itself");
+    refused("ln -s nothing.jpg bad/train/b/0.jpg; : >bad/train/b/nothing.jpg", "bad", "jpg: the file is empty");
     refused("ln -s self bad/val/a/self", "bad", "val/a/self: ");
     if (geteuid() != 0)
         refused("chmod 0 bad/val/a", "bad", "val/a: Permission denied");

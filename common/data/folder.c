@@ -5,7 +5,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fts.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,24 +33,71 @@ static void file_add(Folder *folder, const char *path, int label)
     folder->files[folder->count++] = (FolderFile){ xstrdup(path), label };
 }
 
-static bool entry_add(Folder *folder, const FTSENT *entry, int label, Error *err)
+// A folder that is being read, in the one above it.
+typedef struct Level {
+    DIR *dir;
+    const struct Level *above;
+} Level;
+
+// DT_REG and so on, of what a link leads to. A directory has the types of its entries, so a million
+// pictures need no question to a file server; a few file systems leave them out. DT_LNK and
+// DT_UNKNOWN: stat failed.
+static int entry_type(const char *path, const struct dirent *entry)
 {
-    const char *path = entry->fts_path;
-    alive_beat();
-    switch (entry->fts_info) {
-    case FTS_D: case FTS_DP: return true;
-    case FTS_F:
-        if (!has_ending(path, ".jpg") && !has_ending(path, ".jpeg") && !has_ending(path, ".png"))
-            return true;
-        if (entry->fts_statp->st_size == 0 && !folder->skip_empty)
-            return error_set(err, "replace or remove the file", "%s: the file is empty", path);
-        file_add(folder, path + strlen(folder->path) + 1, label);
+    struct stat info;
+    if (entry->d_type != DT_LNK && entry->d_type != DT_UNKNOWN)
+        return entry->d_type;
+    return stat(path, &info) == 0 ? IFTODT(info.st_mode) : entry->d_type;
+}
+
+static bool is_above(const Level *level, const char *path)
+{
+    struct stat this, info;
+    bool found = false;
+    for (stat(path, &this); level && !found; level = level->above)
+        found = fstat(dirfd(level->dir), &info) == 0 && info.st_ino == this.st_ino &&
+                info.st_dev == this.st_dev;
+    return found;
+}
+
+static bool tree_add(Folder *folder, const char *path, const Level *above, int label, Error *err);
+
+static bool entry_add(Folder *folder, const char *path, const struct dirent *entry,
+                      const Level *level, int label, Error *err)
+{
+    switch (entry_type(path, entry)) {
+    case DT_DIR:
+        if (entry->d_type != DT_DIR && is_above(level, path))
+            return error_set(err, "remove the link", "%s: a link that leads to itself", path);
+        return tree_add(folder, path, level, label, err);
+    case DT_REG:
+        if (has_ending(path, ".jpg") || has_ending(path, ".jpeg") || has_ending(path, ".png"))
+            file_add(folder, path + strlen(folder->path) + 1, label);
         return true;
-    case FTS_DC: return error_set(err, "remove the link", "%s: a link that leads to itself", path);
-    case FTS_SLNONE: return error_set(err, "remove it", "%s: a broken symbolic link", path);
-    case FTS_DEFAULT: return error_set(err, "remove it", "%s: neither a file nor a folder", path);
-    default: return error_set(err, "", "%s: %s", path, strerror(entry->fts_errno));
+    case DT_LNK: return error_set(err, "remove it", "%s: a broken symbolic link", path);
+    case DT_UNKNOWN: return error_set(err, "", "%s: %s", path, strerror(errno));
+    default: return error_set(err, "remove it", "%s: neither a file nor a folder", path);
     }
+}
+
+// Adds all pictures below this folder.
+static bool tree_add(Folder *folder, const char *path, const Level *above, int label, Error *err)
+{
+    char inside[PATH_MAX];
+    const Level level = { opendir(path), above };
+    bool good = level.dir || error_set(err, "", "%s: %s", path, strerror(errno));
+    for (struct dirent *entry; good && (errno = 0, entry = readdir(level.dir));) {
+        alive_beat();
+        if (entry->d_name[0] == '.')
+            continue;
+        good = snprintf(inside, sizeof inside, "%s/%s", path, entry->d_name) < PATH_MAX
+            ? entry_add(folder, inside, entry, &level, label, err)
+            : error_set(err, "", "%s/%s: %s", path, entry->d_name, strerror(ENAMETOOLONG));
+    }
+    good = good && (errno == 0 || error_set(err, "", "%s: %s", path, strerror(errno)));
+    if (level.dir)
+        closedir(level.dir);
+    return good;
 }
 
 // As sorted(os.walk()): by folder, then by name. So "sub-1/1.png" comes before "sub/x/1.png".
@@ -70,18 +116,8 @@ static bool class_add(Folder *folder, const char *set, const char *class, int la
 {
     char root[PATH_MAX];
     snprintf(root, sizeof root, "%s/%s%s", folder->path, set, class);
-    FTS *tree = fts_open((char *[]){ root, NULL }, FTS_LOGICAL | FTS_NOCHDIR, NULL);
-    if (!tree)
-        return error_set(err, "", "%s: fts_open: %s", root, strerror(errno));
     const int first = folder->count;
-    bool good = true;
-    for (FTSENT *entry; good && (entry = fts_read(tree));) {
-        if (entry->fts_level > 0 && entry->fts_name[0] == '.')
-            fts_set(tree, entry, FTS_SKIP);
-        else
-            good = entry_add(folder, entry, label, err);
-    }
-    fts_close(tree);
+    bool good = tree_add(folder, root, NULL, label, err);
     qsort(folder->files + first, folder->count - first, sizeof *folder->files, compare_files);
     return good && (folder->count > first || error_set(err, "each class needs pictures",
                                                        "%s has no .jpg, .jpeg or .png file", root));
@@ -95,7 +131,6 @@ static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '
 static int folders_in(const char *path, char ***names, Error *err)
 {
     struct dirent **entries;
-    struct stat info;
     char inside[PATH_MAX];
     int count = 0, found = scandir(path, &entries, is_visible, alphasort);
     if (found < 0) {
@@ -105,7 +140,7 @@ static int folders_in(const char *path, char ***names, Error *err)
     *names = xcalloc(found + 1, sizeof **names);
     for (int i = 0; i < found; i++) {
         snprintf(inside, sizeof inside, "%s/%s", path, entries[i]->d_name);
-        if (stat(inside, &info) == 0 && S_ISDIR(info.st_mode))
+        if (entry_type(inside, entries[i]) == DT_DIR)
             (*names)[count++] = xstrdup(entries[i]->d_name);
         free(entries[i]);
     }
@@ -175,9 +210,9 @@ static bool sets_add(Folder *folder, Error *err)
 
 // --- opening and reading -------------------------------------------------------------------------
 
-bool folder_open(Folder *folder, const char *path, bool skip_empty, Error *err)
+bool folder_open(Folder *folder, const char *path, Error *err)
 {
-    *folder = (Folder){ .path = xstrdup(path), .skip_empty = skip_empty };
+    *folder = (Folder){ .path = xstrdup(path) };
     for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
         folder->path[n - 1] = '\0';
     if (sets_add(folder, err))
@@ -199,6 +234,20 @@ void folder_close(Folder *folder)
 void folder_name(const Folder *folder, int file, char *name, size_t size)
 {
     snprintf(name, size, "%s/%s", folder->path, folder->files[file].path);
+}
+
+bool folder_check(const Folder *folder, int first, int end, Error *err)
+{
+    char name[2 * PATH_MAX];
+    struct stat info;
+    for (int i = first; i < end; i++, alive_beat()) {
+        folder_name(folder, i, name, sizeof name);
+        if (stat(name, &info) != 0)
+            return error_set(err, "", "%s: %s", name, strerror(errno));
+        if (info.st_size == 0)
+            return error_set(err, "replace or remove the file", "%s: the file is empty", name);
+    }
+    return true;
 }
 
 static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error *err)

@@ -24,7 +24,6 @@ typedef struct FolderFile {
 
 typedef struct Folder {
     char *path;             // DIR
-    bool skip_empty;        // an empty file is listed; else an error
     bool sets;              // train/ and val/; else a single level, which the caller splits
     int classes;
     char **class_names;     // (classes)
@@ -33,8 +32,10 @@ typedef struct Folder {
     FolderFile *files;      // (room)
 } Folder;
 
-// Lists all files. On an error it frees everything.
-bool folder_open(Folder *folder, const char *path, bool skip_empty, Error *err);
+// Lists all files, without a question about each. On an error it frees everything.
+bool folder_open(Folder *folder, const char *path, Error *err);
+// Fails if one of files first .. end - 1 is empty.
+bool folder_check(const Folder *folder, int first, int end, Error *err);
 void folder_close(Folder *folder);
 
 enum { FOLDER_FILE_BYTES = 256 << 20 }; // a larger file is refused

@@ -92,7 +92,7 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err)
                          "--resize %d is less than the images' %dx%d", config->resize, size, size);
     bool skip = strcmp(config->bad_images, "skip") == 0;
     Folder *folder = xcalloc(1, sizeof *folder);
-    if (!folder_open(folder, config->data, skip, err)) {
+    if (!folder_open(folder, config->data, err)) {
         free(folder);
         return false;
     }
@@ -142,16 +142,23 @@ bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t ep
     return true;
 }
 
-bool pictures_check(const Dataset *set, Error *err)
+static int part_begin(int part, int parts, int count)
+{
+    return (int)((int64_t)count * part / parts);
+}
+
+bool pictures_check(const Dataset *set, int part, int parts, Error *err)
 {
     const struct Pictures *p = set->pictures;
     static const Augment center = { .crop = false };
     if (!p || p->skip)
         return true;
+    const int end = part_begin(part + 1, parts, set->count), files = p->folder->count;
     uint8_t *out = xmalloc((size_t)set->height * set->width * 3);
     PictureTools tools = { 0 };
-    bool good = true;
-    for (int i = 0; i < set->count && good; i++) {
+    bool good = folder_check(p->folder, part_begin(part, parts, files),
+                             part_begin(part + 1, parts, files), err);
+    for (int i = part_begin(part, parts, set->count); i < end && good; i++) {
         FileEnds ends;
         good = folder_read_ends(p->folder, p->files[i], &ends, err) &&
                (picture_looks_whole(ends.first, ends.last) ||

@@ -15,9 +15,10 @@ struct Pictures {
 // Lists the files and fills in all of data except what depends on the seed.
 bool pictures_open(Data *data, const DataConfig *config, Error *err);
 void pictures_close(Data *data);
-// Fails if a picture is truncated or no picture at all, unless such pictures are to be skipped.
-// Decodes only files without an end marker: to decode all would take as long as an evaluation.
-bool pictures_check(const Dataset *set, Error *err);
+// Checks one of `parts` equal parts: fails if a file of the folder is empty, or if a picture of
+// this set is truncated or no picture at all, unless such pictures are to be skipped. Decodes only
+// files without an end marker: to decode all would take as long as an evaluation.
+bool pictures_check(const Dataset *set, int part, int parts, Error *err);
 // Keeps `count` samples of the set, evenly spread, since the set is sorted by class.
 void pictures_cut(Dataset *set, int count);
 

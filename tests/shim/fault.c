@@ -11,6 +11,7 @@
 //                       or "slow": delay this and all later calls by 0.3 s, except unlink, which
 //                       runs at once and then takes 0.5 s: time for other threads to interfere
 //   FAULT_LOG=file      write a line for each watched call: "write saved/x.tmp-1 4096"
+//                       (of stat only with FAULT_CALL=stat)
 //
 // Build: cc -shared -fPIC -o fault.so fault.c
 #define _GNU_SOURCE
@@ -25,6 +26,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -195,6 +197,15 @@ int close(int fd)
         return -1;
     }
     return result;
+}
+
+// Only logged.
+int stat(const char *path, struct stat *info)
+{
+    const char *only = getenv("FAULT_CALL");
+    if (only && strcmp(only, "stat") == 0 && watches(path))
+        note("stat", path, -1);
+    return REAL(stat)(path, info);
 }
 
 int rename(const char *from, const char *to)
