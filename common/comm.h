@@ -18,7 +18,8 @@ extern const bool comm_shares_devices;  // may two ranks use one GPU?
 
 // Opens this rank's device: GPU number (local rank modulo visible GPUs), or on a CPU its share of
 // the cores (threads as in device_share). All ranks call it. If two ranks get the same GPU and may
-// not share it, all fail with a message.
+// not share it, all fail with a message. A rank with a GPU moves to the cores next to it, and rank
+// 0 prints a line for each.
 Device *comm_open_device(const World *world, int threads);
 
 // For debugging and teaching. All involve the host in every call, so steps are not recorded

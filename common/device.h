@@ -20,6 +20,8 @@ extern const char *const device_backend;
 int device_count(void);
 // "GPU-5c1d2e...": identifies this GPU in all processes, whatever its index there; CPU: "".
 const char *device_uuid(int index);
+// "0000:3b:00.0": where this GPU is on the machine's PCI bus; CPU: "".
+const char *device_bus(int index);
 
 // Opens device `index` with `threads` cores (CPU; 0: all of the affinity mask) and makes it the
 // current device of the calling thread. Fails with a message if there is no such device.

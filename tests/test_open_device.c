@@ -20,6 +20,8 @@ static const char *made_up_uuid(int index)
     return text;
 }
 
+static const char *made_up_bus(int index) { return ""; }
+
 static Device *made_up_open(int index, int threads)
 {
     opened = index;
@@ -28,6 +30,7 @@ static Device *made_up_open(int index, int threads)
 
 #define device_count made_up_count
 #define device_uuid made_up_uuid
+#define device_bus made_up_bus
 #define device_open made_up_open
 #define comm_shares_devices may_share
 #include "../common/comm/comm.c"
@@ -71,7 +74,7 @@ static void expect(int size, int gpus, bool each_its_own, const int wanted[], co
 
 TEST(each_rank_has_a_gpu)
 {
-    expect(2, 2, false, (const int[]){ 10, 11 }, "");
+    expect(2, 2, false, (const int[]){ 10, 11 }, "global rank: 1: GPU 1, cores ");
     expect(2, 4, false, (const int[]){ 10, 11 }, "");
     expect(3, 1, true, (const int[]){ 10, 10, 10 }, "");
     expect(3, 0, false, (const int[]){ 10, 11, 12 }, "");       // no GPUs: any number will do

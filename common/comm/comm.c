@@ -4,6 +4,7 @@
 #include "alive.h"
 #include "args.h"
 #include "check.h"
+#include "machine.h"
 #include "trace.h"
 
 #include <stdlib.h>
@@ -12,6 +13,17 @@
 int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
 uint64_t comm_bytes(const Comm *comm) { return comm->bytes; }
+
+// Memory and copies of a GPU are fastest from the cores next to it. The loader's threads, and those
+// of CUDA and NCCL, inherit the choice.
+static void go_near(const World *world, int gpu)
+{
+    char line[400];
+    machine_stay_near("/sys", device_bus(gpu));
+    snprintf(line, sizeof line, "[init] == global rank: %d: GPU %d, cores %s\n", world->rank, gpu,
+             machine_cores());
+    agree_print(world, line);
+}
 
 // The ranks of a machine may each see all its GPUs, or only their own, as number 0. So we compare
 // UUIDs, not numbers.
@@ -22,6 +34,8 @@ Device *comm_open_device(const World *world, int threads)
         agree_unique(world, "GPU", device_uuid(index),
                      "each rank needs a GPU of its own: start fewer ranks, or use the cuda-gloo "
                      "backend, whose ranks may share one");
+    if (gpus > 0)
+        go_near(world, index);
     return device_open(index, device_share(world->sharers, threads, world->local_rank == 0));
 }
 

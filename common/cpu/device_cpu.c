@@ -74,6 +74,11 @@ const char *device_uuid(int index)
     return "";
 }
 
+const char *device_bus(int index)
+{
+    return "";
+}
+
 bool device_shares_memory(const Device *device)
 {
     return true;

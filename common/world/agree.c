@@ -109,10 +109,12 @@ bool agree_broadcast(const World *world, const char *what, bool value)
 
 void agree_print(const World *world, const char *line)
 {
-    char text[LINE] = "";
-    store_put(world, key_of("line", world->rank), line, strlen(line) + 1);
+    static int calls;           // the store keeps the lines of earlier ones
+    char text[LINE] = "", what[24];
+    snprintf(what, sizeof what, "line %d of", ++calls);
+    store_put(world, key_of(what, world->rank), line, strlen(line) + 1);
     for (int i = 0; world->rank == 0 && i < world->size; i++) {
-        store_get(world, key_of("line", i), text, sizeof text - 1);
+        store_get(world, key_of(what, i), text, sizeof text - 1);
         fputs(text, stdout);
     }
     fflush(stdout);

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -41,6 +42,48 @@ int machine_parent_cores(void)
 {
     cpu_set_t cores;
     return sched_getaffinity(getppid(), sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 0;
+}
+
+// Reads "24-31,88-95".
+static cpu_set_t read_cores(FILE *in)
+{
+    cpu_set_t cores;
+    int first, last, found;
+    CPU_ZERO(&cores);
+    for (; (found = fscanf(in, "%d-%d", &first, &last)) > 0; fgetc(in))
+        for (last = found == 1 ? first : last; first <= last && first < CPU_SETSIZE; first++)
+            CPU_SET(first, &cores);
+    return cores;
+}
+
+void machine_stay_near(const char *root, const char *device)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%.180s/bus/pci/devices/%.40s/local_cpulist", root, device);
+    FILE *in = fopen(path, "re");
+    if (!in)
+        return;
+    cpu_set_t near = read_cores(in), allowed = machine_here().cores;
+    fclose(in);
+    CPU_AND(&near, &near, &allowed);
+    if (CPU_COUNT(&near) > 0)
+        sched_setaffinity(0, sizeof near, &near);
+}
+
+const char *machine_cores(void)
+{
+    static char text[256];
+    const cpu_set_t cores = machine_here().cores;
+    size_t n = 0;
+    for (int first = 0, end; first < CPU_SETSIZE && n < sizeof text - 16; first = end + 1) {
+        for (end = first; end < CPU_SETSIZE && CPU_ISSET(end, &cores);)
+            end++;
+        if (end > first)
+            n += snprintf(text + n, sizeof text - n, "%s%d", n ? "," : "", first);
+        if (end > first + 1)
+            n += snprintf(text + n, sizeof text - n, "-%d", end - 1);
+    }
+    return text;
 }
 
 const char *machine_program(void)
