@@ -88,8 +88,6 @@ same_bits()
     check "07: the same predictions" cmp one many
     rm -f net.st one many
     [ -n "$hosts" ] || return
-    expect 0 "weight hash: $wanted" step -N2 --ntasks-per-node=2 --mpi=pmix "$train" "${twenty[@]}"
-    check "MPI under srun" each_says 4 "Open MPI" "${four[@]}"
     job=$(LAYOUT=node submit "$script" "${twenty[@]}")
     expect 0 "weight hash: $wanted" done_with "$job"
     check "one task on each node" grep -qF "global rank: 3 of 4: environment" "$TMP/output"
@@ -101,24 +99,87 @@ same_bits()
     check "mpirun in a job: no warning" not grep -q "left over" "$TMP/output"
 }
 
-# Which GPUs and variables the ranks of job.sbatch see.
+# Which build job.sbatch takes, and what its ranks see: GPUs, cores, a token. In $TMP/tree are programs that print it.
 layouts()
 {
-    local job gpus
-    gpus=$(sed -n 's/^##SBATCH \(--g[^ ]*\)$/\1/p' "$script")       # as the script advises
-    mkdir bin/sees
-    printf '#!/bin/bash\necho "rank $SLURM_PROCID$RANK sees GPU $CUDA_VISIBLE_DEVICES"\n[ ${#DDP_TOKEN} = 32 ]\n' \
-        >bin/sees/train
-    cp bin/launch bin/sees
-    chmod +x bin/sees/train
-    job=$(PROGRAMS=$TMP/bin/sees submit "$gpus" "$script")
+    local job backend
+    for backend in cpu cuda; do
+        mkdir -p tree/06_slurm tree/build/$backend/06_slurm
+        cat >tree/build/$backend/06_slurm/train <<END
+#!/bin/bash
+echo "$backend: rank \$SLURM_PROCID\$RANK sees GPU \$CUDA_VISIBLE_DEVICES; \$SLURM_CPUS_PER_TASK cores, \$INSIDE"
+[ \${#DDP_TOKEN} = 32 ]
+END
+        chmod +x tree/build/$backend/06_slurm/train
+        cp "$BUILD"/06_slurm/launch tree/build/$backend/06_slurm
+    done
+    cp "$script" tree/06_slurm
+    sees() { grep sees "$TMP/output" | sort; }
+    in_tree() { (cd tree && until_so 20 none_completing && env -u PROGRAMS "$slurm" run sbatch --parsable \
+        --output="$TMP/ddp-%j.log" "$@"); }
+    job=$(in_tree --cpus-per-task=2 06_slurm/job.sbatch)
     expect 0 "done" done_with "$job"
-    check "each rank sees all GPUs" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 0 1 2 3)
-    job=$(PROGRAMS=$TMP/bin/sees LAYOUT=node submit "$gpus" "$script")
+    check "on CPUs" diff <(sees) <(printf 'cpu: rank %s sees GPU ; 2 cores, \n' 0 1 2 3)
+    job=$(CONTAINER="env INSIDE=here" in_tree --gpus-per-node=2 --exclusive --ntasks-per-node=1 06_slurm/job.sbatch)
     expect 0 "done" done_with "$job"
-    check "with LAYOUT=node, too" diff <(grep sees "$TMP/output" | sort) <(printf 'rank %s sees GPU 0,1\n' 00 01 12 13)
+    check "each rank sees all GPUs" diff <(sees) <(printf 'cuda: rank %s sees GPU 0,1; 2 cores, here\n' 0 1 2 3)
+    job=$(STEP_OPTIONS="--export=ALL,INSIDE=here" LAYOUT=node in_tree --gpus-per-node=2 --exclusive 06_slurm/job.sbatch)
+    expect 0 "done" done_with "$job"
+    check "with LAYOUT=node, too" diff <(sees) <(printf 'cuda: rank %s sees GPU 0,1; 4 cores, here\n' 00 01 12 13)
+    job=$(in_tree --gpus-per-node=2 --ntasks-per-node=1 06_slurm/job.sbatch)
+    expect 0 "1 cores on a node are too few for 2 ranks: add --exclusive or --cpus-per-task" done_with "$job"
     PROGRAMS=$TMP/bin/no submit "$script" >job
     expect 0 "status 2: not tried again" done_with "$(cat job)"
+}
+
+# Before it trains, the job measures the network. USR1 may come meanwhile.
+network()
+{
+    local job
+    job=$(PREPARE='echo "$SLURM_NNODES nodes, task $SLURM_PROCID"' PROGRAMS=$BUILD/06_slurm \
+        submit "$script" "${twenty[@]}")
+    expect 0 "done" done_with "$job"
+    check "each node prepares" test "$(grep -c "^2 nodes, task [01]$" "$TMP/output")" = 2
+    check "the network is measured" grep -qE "all-reduce of 4 MiB by all ranks: [0-9.]+ ms, [0-9.]+ GB/s" "$TMP/output"
+    mkdir -p bin/slow/it
+    printf '#!/bin/bash\n[ -n "$SLURM_RESTART_COUNT" ] || { echo measuring >&2; sleep 60; }\n' >bin/slow/comm_bench
+    printf '#!/bin/bash\necho training\n' >bin/slow/it/train
+    chmod +x bin/slow/comm_bench bin/slow/it/train
+    job=$(PROGRAMS=$TMP/bin/slow/it submit "$script")
+    check "it measures" until_so 30 says "$job" measuring
+    on_head scancel --batch --signal=USR1 "$job"
+    check "requeued" until_so 20 says "$job" "status .*: requeued"
+    check "without training" not says "$job" training
+    expect 0 "done" done_with "$job"
+    check "it trains after the restart" grep -q training "$TMP/output"
+}
+
+# A start that fails is tried once more: on other nodes, if one node is at fault.
+starts()
+{
+    local job
+    mkdir bin/starts
+    cat >bin/starts/train <<'END'
+#!/bin/bash
+set -- "${@: -4}"
+case $2 in
+node) [ "$SLURMD_NODENAME" != "$4" ] || exit 1; sleep 2 || exit 143 ;;
+first) [ "$SLURM_STEP_ID" != 0 ] || exit 1 ;;
+all) exit 1 ;;
+esac
+echo "            =======  Training  ======= "
+END
+    chmod +x bin/starts/train
+    job=$(PROGRAMS=$TMP/bin/starts submit "$script" try node at "$(node_name 2)")
+    check "the node at fault" until_so 30 says "$job" "status 143: requeued once more, without $(node_name 2)"
+    expect 0 "done" done_with "$job"
+    check "the other nodes" grep -q "restart 1 on .*1,.*3" "$TMP/output"
+    job=$(PROGRAMS=$TMP/bin/starts submit "$script" try first at all)
+    expect 0 "status 1: started once more" done_with "$job"
+    check "and that is enough" grep -q "done$" "$TMP/output"
+    job=$(PROGRAMS=$TMP/bin/starts submit "$script" try all at all)
+    expect 0 "status 1, and nothing was saved: not tried again" done_with "$job"
+    check "once only" test "$(grep -c "once more" "$TMP/output")" = 1
 }
 
 # --- traps ----------------------------------------------------------------------------------------------------------
@@ -132,7 +193,6 @@ traps()
     check "the right command is shown" grep -qF "    srun --kill-on-bad-exit=1 $train ..." "$TMP/output"
     check "status 2" grep -qx "status 2" "$TMP/output"
     check "it ends before any work" not grep -q parameters "$TMP/output"
-    expect 0 "srun --mpi=none" not step -n 2 --mpi=pmix "$train" "${twenty[@]}" --rendezvous "file:$TMP/note"
 }
 
 # --- the end of the time --------------------------------------------------------------------------------------------
@@ -195,7 +255,13 @@ time_is_over()
 submit_killed()
 {
     mkdir bin/killed
-    printf '#!/bin/bash\n[ -z "$SLURM_RESTART_COUNT" ] || kill -KILL $$\ntouch "$2"\nexit 1\n' >bin/killed/train
+    cat >bin/killed/train <<'END'
+#!/bin/bash
+[ -z "$SLURM_RESTART_COUNT" ] || kill -KILL $$
+echo "            =======  Training  ======= "
+touch "$2"
+exit 1
+END
     chmod +x bin/killed/train
     PROGRAMS=$TMP/bin/killed submit --nodes=1 --ntasks-per-node=1 "$script"
 }
@@ -234,7 +300,7 @@ deaths()
     check "the same bits" test "$(hash_of)" = "$wanted"
 
     expect 0 "status 137, and nothing was saved: not tried again" done_with "$killed"
-    check "tried three times" test "$(grep -c requeued "$TMP/output")" = 2
+    check "tried three times" test "$(grep -cE "requeued|once more" "$TMP/output")" = 2
 }
 
 # A node is disconnected and later reconnected.
@@ -257,7 +323,7 @@ disconnected()
 }
 
 watch_the_clock >/dev/null
-for part in ${PARTS:-same_bits layouts traps time_is_over deaths disconnected}; do
+for part in ${PARTS:-same_bits layouts network starts traps time_is_over deaths disconnected}; do
     before=$SECONDS
     $part
     echo "$part: $((SECONDS - before)) s"
