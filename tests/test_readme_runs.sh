@@ -50,7 +50,8 @@ how()
     *": tail -F ddp-"*) like "cat ${2#tail -F }" ;;
     "06_slurm/README.md: srun ... train "*) like "${2/.../-N2}" ;;
     *": sbatch --nodes=4 "* | *": srun --mpi=pmix ... train" | *": mpirun train" | *": scancel "* | \
-        *": srun "*"--pty bash" | *" --data /lustre/"* | *": ./ddp slurm up 2 --gpus 2" | \
+        *": srun "*"--pty bash" | *" --data /lustre/"* | *": ./ddp slurm up 2 --gpus 2" | *": srun --gpus=1 "* | \
+        *": sbatch --nodes=1 "* | *": ./ddp data fashion-mnist" | \
         *": ./ddp slurm disconnect 2" | *": ./ddp slurm reconnect 2" | *": srun getent hosts node1") not_run ;;
 
     # exercises; test_exercise.sh does the others
