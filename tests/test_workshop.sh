@@ -5,7 +5,7 @@
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 
 # --- the plan ------------------------------------------------------------------------------------------------------
-# docs/workshop/plan.txt is on three pages (test_series.sh). For each of its lines, workshop.md has a table.
+# docs/workshop/plan.txt is on workshop.md (test_series.sh), which has a table for each of its lines.
 
 cat >plan.py <<'END'
 import glob, re, sys
@@ -38,6 +38,9 @@ for line in plans:
         wrong.append(f"{plan}: {sum(int(row[0]) for row in rows)} minutes, not {total}")
     if [(one, str(minutes_of(one))) for one in done] != exercises:
         wrong.append(f"{plan}: the page has {done}, or task.md has other minutes")
+    readme = re.search(r"have a day\*\*(.*?)\n\n", read("README.md"), re.S)[1]
+    if plan == "a day" and re.findall(r"\b\d\d-\d+", readme) != done:
+        wrong.append(f"{plan}: README.md has other exercises")
     of_step_03[plan] = sum(int(row[0]) for row in rows if row[1].startswith("03"))
 if len(plans) != 5 or of_step_03["a day"] <= of_step_03["half a day"]:
     wrong.append(f"step 03 has {of_step_03}")
