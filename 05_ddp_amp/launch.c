@@ -7,7 +7,8 @@
 // Several machines have a launch each. They do not communicate: when a rank fails, all ranks end,
 // and every launch restarts its own.
 //
-// It starts any program. If that sends heartbeats (alive.h), launch can report how far it came.
+// launch starts any program. If the program sends heartbeats (alive.h), launch can report how far
+// it came.
 #include "args.h"
 #include "check.h"
 #include "supervise.h"
@@ -38,13 +39,13 @@ static void add_options(Args *args, Launch *l)
     args_add(args, ARGS_ROWS(
         { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks per node", .min = 1, .max = 256 },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
-        { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's, from 0", .min = 0, .max = 4095 },
-        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "several machines: the first one" },
+        { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
+        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "the first of several machines" },
         { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; with "
           "several machines 29500)", .min = 0, .max = 65535 },
         { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to restart all ranks after one "
           "has failed", .min = 0, .max = 1e6 },
-        { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write rank 3's output to DIR/rank3.log" }));
+        { "log-dir", 0, ARG_STRING, &l->logs, "DIR", "write rank N's output to DIR/rankN.log" }));
 }
 
 static void parse(Launch *l, int argc, char **argv)

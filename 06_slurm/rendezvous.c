@@ -169,7 +169,7 @@ static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *st
 static bool is_set(const char *variable) { return getenv(variable) && getenv(variable)[0]; }
 
 // The first source that has a rank counts, because a rank from one source would not match a size
-// from another. (--local-rank and --master-* go with any source.) Returns its name.
+// from another. --local-rank and --master-* go with any source. Returns the source's name.
 static const char *find_rank(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
 {
     if (c->rank >= 0 || c->size >= 0 || is_set("RANK") || is_set("WORLD_SIZE")) {

@@ -27,7 +27,8 @@ void virtual_options(Args *args, VirtualConfig *config)
     *config = (VirtualConfig){ 0 };
     args_add(args, ARGS_ROWS(
         { "virtual-ranks", 0, ARG_INT, &config->ranks, "V",
-          "compute as V ranks: equal bits on any number of processes that divides V", 1, 4096 }));
+          "compute as V ranks: the same bits for any number of processes that divides V",
+          1, 4096 }));
 }
 
 void virtual_check_options(const Args *args, const VirtualConfig *config, const DdpConfig *ddp,

@@ -51,7 +51,7 @@ void amp_options(Args *args, AmpConfig *config)
         { "accumulate", 0, ARG_INT, &config->accumulate, "K",
           "process a batch in up to K parts, then take one step", 1, 65536 },
         { "clip-norm", 0, ARG_DOUBLE, &config->clip_norm, "X",
-          "scale gradients down if their common norm exceeds X (0: never)", 0, 1e9 },
+          "scale all gradients down together if their total norm exceeds X (0: never)", 0, 1e9 },
         { "compress", 0, ARG_CHOICE, &config->compress, "none|bf16|fp16",
           "type in which gradients are sent (none: f32)" }));
 }
@@ -160,8 +160,8 @@ void amp_wait(Amp *amp)
 // ==== A batch in parts ===========================================================================
 //
 // Several forward and backward passes add up to the gradients of one large batch, need memory only
-// for a small one, and communicate only once. (BatchNorm sees one part at a time, so with it the
-// result is not exactly that of the large batch.)
+// for a small one, and communicate only once. BatchNorm sees one part at a time, so with it the
+// result is not exactly that of the large batch.
 
 // On a GPU each part must start at a multiple of 16 bytes: 8 numbers of 16 bits.
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size)

@@ -1,5 +1,5 @@
-// agree.h - before training, ranks compare values that must be equal, or must differ. All ranks
-// make the same calls in the same order.
+// agree.h - before training, ranks compare values that must be the same on all of them, or
+// different on each. All ranks make the same calls in the same order.
 #pragma once
 #include "world.h"
 #include <stdbool.h>

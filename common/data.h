@@ -67,7 +67,7 @@ bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part
 void data_close(Data *data);
 // Keeps at most `most` samples of each set, and changes the fingerprint.
 void data_cut(Data *data, int most);
-// A number > 0, equal for the same training samples in the same order (if the seed is the same).
+// A number > 0, the same whenever the training samples, their order and the seed are the same.
 int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or quotes: "airplane", "a", "0x0a". NULL if the set has no
 // names (CIFAR-100, synthetic).

@@ -1,5 +1,5 @@
-// interrupt.h - Ctrl-C and SIGTERM: the first ends the program after the current step, the second
-// ends it at once. Batch systems send SIGUSR1 some time before they end a job. It also ends the
+// interrupt.h - Ctrl-C or SIGTERM: the first such signal ends the program after the current step,
+// the second at once. Batch systems send SIGUSR1 some time before they end a job. It also ends the
 // program after the current step, but never counts as the first of two: repeating it is harmless,
 // and so is one Ctrl-C or SIGTERM after it.
 #pragma once
@@ -9,8 +9,8 @@
 void interrupt_install(bool speak);
 // The signal that came, or 0. Its exit status is 128 + the signal: 130 for Ctrl-C.
 int interrupt_requested(void);
-// If one process prints the line for several, it calls interrupt_announce (a signal handler may,
-// too). The others call interrupt_silence, which overrides `speak`.
+// If one process prints the line for several, it calls interrupt_announce, which a signal handler
+// may do. The others call interrupt_silence, which overrides `speak`.
 void interrupt_silence(void);
 void interrupt_announce(void);
 

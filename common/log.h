@@ -14,9 +14,9 @@ void log_options(Args *args, LogConfig *config);
 
 typedef struct Log Log;
 // Of several ranks (check_set_rank) only rank 0 prints, and its rates are sums over all ranks. The
-// others write metrics only if the file's name contains "%r", which each rank (rank 0, too)
-// replaces by its number. append: a resumed run continues the same file. Fails if the metrics file
-// cannot be opened.
+// others write metrics only if the file's name contains "%r", which each rank, also rank 0,
+// replaces with its number. append: a resumed run continues the same file. Fails if the metrics
+// file cannot be opened.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
 // Are numbers due after this step (from 1)? They are every print_freq steps and at the last one. On

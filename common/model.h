@@ -95,11 +95,12 @@ void model_backward(Model *model, GradReady ready, void *arg);
 // How good the result of a test is, in percent: of images the accuracy, of text e^-loss.
 double model_score(const Model *model, const Stats *test);
 
-// Converts one tensor between torch's layout and an arena's copy in host memory: of params or
-// momentum, or for a MODEL_BUFFER of buffers. For gradients, add zeros up to param_count.
+// Converts one tensor between torch's layout and a copy of an arena in host memory: that of params
+// or momentum, or for a MODEL_BUFFER that of buffers. For gradients, add zeros up to param_count.
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 
-// FNV-1a over the f32 parameters' words, tensor by tensor in name order, in torch's layout. Equal
-// hashes mean equal bits, whatever the backend, the number of ranks or the layouts inside.
+// FNV-1a over the f32 parameters' words, tensor by tensor in name order, in torch's layout. Two
+// models with the same hash have, almost surely, the same bits, whatever the backend, the number of
+// ranks or the layouts inside.
 uint64_t model_hash(const Model *model);

@@ -1,5 +1,5 @@
-// output.h - the files that a run writes: none is lost by mistake, and one that is replaced is
-// complete at any moment.
+// output.h - the files that a run writes. None is overwritten by mistake, and a file that is
+// replaced is complete at any moment.
 #pragma once
 #include "check.h"
 #include <stdio.h>
@@ -34,5 +34,6 @@ bool output_hold(int fd);
 // why). NULL: err is filled.
 FILE *replace_open(const char *path, Error *err);
 // Closes the file, after it has synced it to the disk, renamed it to path and synced the directory.
-// On any failure removes path.tmp, leaves path as it was, and err names the call that failed.
+// If anything fails up to the rename, removes path.tmp and leaves path as it was. If only the
+// directory cannot be synced, path is already the new file. err says what failed.
 bool replace_commit(FILE *file, const char *path, Error *err);

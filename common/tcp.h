@@ -17,7 +17,7 @@ bool tcp_is_loopback(const char *address);
 // loopback.
 bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // Tells NCCL and Open MPI, in their environment variables, to use this interface, unless they
-// already name another. (Gloo listens at the world's address.)
+// already name another. Gloo needs no such variable: it listens at the world's address.
 void tcp_set_library_interface(const char *interface);
 
 // Fails if this process may not have so many sockets, beside 40 files. Otherwise ranks would only

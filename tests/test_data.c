@@ -204,7 +204,7 @@ TEST(idx_damage_is_named)
         { false, 7, { 1 }, 1, 0, "the file is too long" },
         { false, 7, { 3 }, 1, 0, "the file is too short" },
         { false, 4, { 0x80, 0, 0, 0 }, 4, 0, "its header claims 2147483648 items" },
-        { false, 4, { 0x7f, 0xff, 0xff, 0xff }, 4, 0, "its header claims 2147483647 items, its size is" },
+        { false, 4, { 0x7f, 0xff, 0xff, 0xff }, 4, 0, "its header claims 2147483647 items, more than " },
         { false, 11, { 29 }, 1, 0, "its images have 29x28 pixels, not 28x28" },
         { true, 7, { 3 }, 1, 1, "3 labels for the 2 images of " },
         { true, 0, { 0 }, 0, 1, "the file is too long" },

@@ -101,7 +101,8 @@ for name in 01_single_gpu 02_data_parallel 07_dist_eval; do
 done
 "$BUILD/04_ddp_launcher/launch" -n 2 -- "$BUILD/04_ddp_launcher/train" "${small[@]}" <&- >&- 2>&-
 check "launch, closed: the run ends well" test $? = 0
-expect 0 "restart 2: nothing was saved: from the beginning" env TORCHELASTIC_RESTART_COUNT=2 "$train" "${small[@]}"
+expect 0 "restart 2: nothing was saved, so training begins again" \
+    env TORCHELASTIC_RESTART_COUNT=2 "$train" "${small[@]}"
 
 # options that cannot be combined
 wrong "--resize: has no effect with --data cifar10" --data cifar10 --resize 40

@@ -202,9 +202,9 @@ done
 echo "some text" >saved/text
 expect 1 "text would be overwritten, but it is not a checkpoint" "$train" "${options[@]}" --epochs 1 --save saved/text
 expect 1 "net would be overwritten, but it is not a timeline" "$train" "${options[@]}" --epochs 1 --trace saved/net
-expect 1 "saved is a link, a directory" "$train" "${options[@]}" --epochs 1 --save saved
+expect 1 "saved is not a regular file but a directory" "$train" "${options[@]}" --epochs 1 --save saved
 mkdir none.best
-expect 1 "none.best is a link, a directory" "$train" "${options[@]}" --epochs 1 --save none
+expect 1 "none.best is not a regular file but a" "$train" "${options[@]}" --epochs 1 --save none
 check "a directory: nothing temporary" not compgen -G 'saved.tmp*'
 
 # A disk that is really full, and one that is really read-only, if this user may mount them.

@@ -381,12 +381,12 @@ static const struct Loss {
       "all_reduce of 5 (gradients)\nhint: " },
     { "dead, without --timeout", step, 2, SIGKILL, 0, false, 0, 1, "has disconnected: after epoch 1, step 5; " },
     { "dead, supervised", step, 2, SIGKILL, 20, true, 1.5, 4, "has disconnected: after epoch 1, step 5; " },
-    { "stopped", step, 2, SIGSTOP, 2, false, 1.5, 4, "is stopped or out of reach: it has sent nothing for 2" },
+    { "stopped", step, 2, SIGSTOP, 2, false, 1.5, 4, "is stopped or unreachable: it has sent nothing for 2" },
     { "hung", hang, 2, SIGCONT, 2, false, 0, 4, "has sent no heartbeat for 2" },
     { "rank 0 dead", step, 0, SIGKILL, 20, false, 1.5, 4, "is lost: the connection was closed\nhint: " },
     { "rank 0 dead, supervised", step, 0, SIGKILL, 20, true, 1.5, 4, "is lost: the connection was closed\nhint: " },
-    { "rank 0 stopped", step, 0, SIGSTOP, 2, false, 1.5, 5, "is lost: no answer: it is stopped, or its machine "
-      "is out of reach\nhint: " },
+    { "rank 0 stopped", step, 0, SIGSTOP, 2, false, 1.5, 5, "is lost: no answer, so it is stopped or its machine "
+      "is unreachable\nhint: " },
 };
 
 static void lose(const struct Loss *loss)

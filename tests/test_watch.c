@@ -82,15 +82,15 @@ static const struct Case {
     { { [1] = { .silent = TIMEOUT + 1, .waits = 1 } }, .words = "" },
     { { [1] = { .silent = TIMEOUT + 1, .any_time = true } }, .words = "" },
 
-    // A rank that is stopped or out of reach, whether it was waiting or working.
+    // A rank that is stopped or unreachable, whether it was waiting or working.
     { { [1] = { .stopped = 3, .silent = 3, .waits = 1 } }, .status = EXIT_FAILED,
       .words = "rank 1 of 3 (node1, pid 1001) has been stopped for 3 s: after epoch 1, step 11" },
     { { [1] = { .stopped = 1, .silent = 3, .waits = 1 } }, .words = "" },
     { { [2] = { .unsent = 3.1, .silent = 3 } }, .remote = true, .status = EXIT_FAILED,
-      .words = "rank 2 of 3 (node1, pid 1002) is stopped or out of reach: it has sent nothing for 3.1 s: after "
+      .words = "rank 2 of 3 (node1, pid 1002) is stopped or unreachable: it has sent nothing for 3.1 s: after "
                "epoch 1, step 12" },
     { { [2] = { .unsent = 3.1, .silent = 3, .waits = 1 } }, .remote = true, .status = EXIT_FAILED,
-      .words = "is stopped or out of reach" },
+      .words = "is stopped or unreachable" },
     { { [2] = { .unsent = 3.1, .silent = 3, .delay = 2 } }, .remote = true, .words = "" },
 
     // Deadlocks: all ranks wait for each other, or for one that is done.

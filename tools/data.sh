@@ -198,7 +198,7 @@ while [ $# -gt 0 ]; do
         if [ "$1" = --scale ]; then scale=$2; else as_folder=$2; fi
         shift ;;
     -*) die_usage "data: unknown option $1" ;;
-    *) [ -z "$set" ] || die_usage "data: give one data set, not '$1' too"; set=$1 ;;
+    *) [ -z "$set" ] || die_usage "data: give only one data set: $set or $1"; set=$1 ;;
     esac
     shift
 done

@@ -81,7 +81,7 @@ def main():
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND...")
     args = parser.parse_args()
     if not args.command or not 0 < args.every <= 86400:
-        parser.error("--every is from 0 to 86400, and not 0" if args.command else "which command? ./ddp usage ./ddp run 01")
+        parser.error("--every is a number of seconds above 0, at most 86400" if args.command else "which command? ./ddp usage ./ddp run 01")
     try:
         if holds_other_content(args.output):
             parser.error(f"{args.output} would be overwritten, but it is not a file of samples: give another name")

@@ -257,7 +257,7 @@ static _Noreturn void reject_unknown(const Args *args, const char *typed)
 
 // --- reading values ------------------------------------------------------------------------------
 
-// Decimal only: strtod would take "inf", "nan" and "0x1p3" too.
+// Decimal only: strtod would also take "inf", "nan" and "0x1p3".
 static double read_number(const Args *args, const Option *option, const char *text)
 {
     bool real = option->type == ARG_DOUBLE;
@@ -370,6 +370,9 @@ static void print_row(const Option *option)
     if (option->letter)
         snprintf(letter, sizeof letter, "-%c,", option->letter);
     value_text(option, value, sizeof value);
+    bool number = option->type >= ARG_INT && option->type <= ARG_DOUBLE;
+    if (number && number_of(option) < option->min)
+        *value = '\0';              // help names the default, which cannot be typed
     snprintf(text, sizeof text, *value ? "%s [%s]" : "%s", option->help, value);
     int column = printf("  %3s --%s%s %s", letter, option->type == ARG_FLAG ? "[no-]" : "",
                         option->name, option->metavar ? option->metavar : "");

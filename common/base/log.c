@@ -64,8 +64,8 @@ void log_options(Args *args, LogConfig *config)
         { "print-freq", 'p', ARG_INT, &config->print_freq, "N", "steps between two printed lines",
           .min = 1, .max = 1e9 },
         { "metrics", 0, ARG_STRING, &config->metrics, "FILE",
-          "write losses and results as JSON lines (%r in the name: the rank)", .local = true,
-          .output = true },
+          "write losses and results as JSON lines (%r in FILE becomes the rank; without it only "
+          "rank 0 writes)", .local = true, .output = true },
         { "trace", 0, ARG_STRING, &config->trace, "FILE",
           "write a timeline of the run for https://ui.perfetto.dev", .local = true,
           .output = true }));

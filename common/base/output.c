@@ -184,7 +184,9 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
     char lock[PATH_MAX];
     if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return error_set(err, "only a regular file can be replaced; give another file name",
-                         "%.400s is a link, a directory, a device or a pipe", path);
+                         "%.400s is not a regular file but a %s", path,
+                         S_ISLNK(st.st_mode) ? "link" : S_ISDIR(st.st_mode) ? "directory"
+                         : S_ISFIFO(st.st_mode) ? "pipe" : "device");
     if (!output_claim(path, kind, err))
         return false;
     if (!may_replace(path))

@@ -1,5 +1,5 @@
 // trace.c - the timeline: Chrome's trace format, one event a line. The closing bracket is optional
-// in this format, so that a killed program's file is valid, too. We never write it.
+// in this format, so the file of a killed program is also valid. We never write it.
 //
 //   [
 //   {"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"compute"}},

@@ -460,6 +460,6 @@ const char *checkpoint_find(const CheckpointConfig *c)
         from = access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
     if (!from && !c->evaluate && start && atoi(start) > 0)
         WARN("--save FILE --save-every N --resume auto continues from the last checkpoint",
-             "restart %s: nothing was saved: from the beginning", start);
+             "restart %s: nothing was saved, so training begins again", start);
     return from;
 }

@@ -66,8 +66,8 @@ void call_work_begin(Comm *comm, const Call *call);
 void call_work_end(Comm *comm, const Call *call);
 
 // Call it if the library reports in `text` that a rank is gone. call: the current one; NULL: while
-// connecting. The parent process reports which rank died and why, and ends this one. So this
-// waits first, and fails with a message only if that does not happen.
+// connecting. The parent process reports which rank died and why, and ends this process. So
+// call_lost first waits for that, and fails with a message of its own only if nothing happens.
 void call_lost(const Comm *comm, const Call *call, const char *text) __attribute__((noreturn));
 
 // The call as text: "all_reduce #12 of 1000 f32"

@@ -105,7 +105,7 @@ static void plan_backward_data(Conv *c, const DnnConv *d, dnnl_primitive_desc_t 
     dnn_md_free(wanted);
 }
 
-// Without AVX-512, oneDNN has fast code for images of one channel only if y is in planes, too.
+// Without AVX-512, oneDNN has fast code for images of one channel only if y is also in planes.
 static void plan_backward_weights(Conv *c, DnnConv d, dnnl_primitive_desc_t hint)
 {
     Shape planes = c->y;

@@ -3,5 +3,5 @@
 #include "device.h"
 
 // May several threads work on this stream's loops? OpenMP's threads belong to the compute stream:
-// in a worker of the loader they would be more threads than cores.
+// if a worker of the loader also used them, there would be more threads than cores.
 bool stream_has_team(const Stream *stream);

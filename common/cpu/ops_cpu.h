@@ -20,7 +20,8 @@ struct Ops {
 
 static inline Stream *compute(const Ops *ops) { return device_stream(ops->device); }
 
-// Makes ops->scratch at least count floats long. Only during setup: it invalidates pointers to it.
+// Makes ops->scratch at least count floats long. Call it only during setup: the memory may move, so
+// pointers into it become invalid.
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 

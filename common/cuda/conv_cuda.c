@@ -30,7 +30,7 @@ typedef struct Conv {
     size_t live_count, dead_count;  // weights
     bool is_product;                // the live taps cover the whole image: y = x w^T
     Gemm products[PASS_COUNT];
-    const ConvPlan *plans[PASS_COUNT];  // if it is not; those of equal convolutions are the same
+    const ConvPlan *plans[PASS_COUNT];  // if it is not; layers with the same convolution share it
     Type results[PASS_COUNT];       // what the library writes
     size_t aside_at[PASS_COUNT];    // bytes of scratch memory that the library uses
 } Conv;
@@ -51,7 +51,7 @@ static Lane *lane_of(Ops *ops, ConvPass pass)
 
 // --- plans ---------------------------------------------------------------------------------------
 
-// Equal convolutions share a plan.
+// Layers with the same convolution share a plan.
 struct TunedPlan {
     ConvProblem problem;
     ConvPass pass;

@@ -36,9 +36,11 @@ typedef struct HostTask {
 // --- errors --------------------------------------------------------------------------------------
 
 static const char hint_driver[] =
-    "nvidia-smi shows the driver; install a newer one, or use the cpu backend: --backend cpu";
+    "nvidia-smi prints the driver's version: install a newer driver, or train on the CPU "
+    "(./ddp run STEP --backend cpu, or build/cpu/STEP/train)";
 static const char hint_device[] =
-    "nvidia-smi shows the GPUs; CUDA_VISIBLE_DEVICES may hide them; --backend cpu needs none";
+    "nvidia-smi shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them; to train on the CPU: "
+    "./ddp run STEP --backend cpu, or build/cpu/STEP/train";
 static const char hint_memory[] =
     "a smaller batch (-b) or model needs less; nvidia-smi shows what else uses the GPU";
 static const char hint_arch[] =
@@ -89,7 +91,7 @@ static int count_gpus(void)
         if (driver == 0)
             return -1;
         FAIL(hint_driver,
-             "the NVIDIA driver is too old: it knows CUDA %d.%d, this program needs %d.%d",
+             "the NVIDIA driver is too old: it supports CUDA %d.%d, but this program needs %d.%d",
              driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (status != cudaSuccess)
@@ -298,7 +300,7 @@ void *host_alloc(size_t bytes)
 {
     void *memory = NULL;
     cudaError_t status = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable);
-    CHECK(status != cudaErrorMemoryAllocation, "ulimit -l and free -m show what there is",
+    CHECK(status != cudaErrorMemoryAllocation, "ulimit -l and free -m show how much may be pinned",
           "cudaHostAlloc: out of memory: %zu MB of pinned host memory requested",
           (bytes >> 20) + 1);
     CUDA(status);
@@ -386,7 +388,7 @@ void stream_sync(Stream *stream)
 
 // With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and the watchdog
 // would see no reason for this rank's silence. So we wait in stream_sync first, which marks the
-// wait. Returns whether the memory is like that.
+// wait. Returns whether the memory is not pinned.
 static bool sync_if_pageable(Stream *stream, const void *host)
 {
     struct cudaPointerAttributes about;

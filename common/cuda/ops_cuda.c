@@ -12,7 +12,7 @@ static const char *const hint_libraries =
 static const char *const hint_mixed =
     "cuDNN's libraries are of two installations: LD_LIBRARY_PATH should name only one of them";
 static const char *const hint_arch =
-    "this cuBLAS has no code for this GPU: install that of a CUDA that knows it";
+    "this cuBLAS has no code for this GPU: install the cuBLAS of a CUDA version that supports it";
 
 void cudnn_failed(cudnnStatus_t status, const char *call, const char *file, int line)
 {

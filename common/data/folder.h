@@ -6,9 +6,10 @@
 // files of the folder itself come first, then those of the folders inside it. Names are compared
 // byte by byte. Symbolic links are followed. This is ImageFolder's order.
 //
-// As in ImageFolder, only files called .jpg, .jpeg or .png (or .JPG) count; hidden ones and those
-// next to the class folders are skipped. These are errors before training, and name the file: empty
-// files, pipes and devices, broken and circular links, folders that cannot be read, a class without
+// Only names that end in .jpg, .jpeg or .png count, in upper or lower case, and files next to the
+// class folders do not. Unlike ImageFolder, this skips hidden files and folders, and ImageFolder's
+// other types (.bmp, .webp, ...). These are errors before training, and name the file: empty files,
+// pipes and devices, broken and circular links, folders that cannot be read, a class without
 // pictures, a single class, classes of val that differ from those of train, train without val.
 //
 // Memory: about 32 bytes and the path in the tree for each file; ImageNet's 1.28 million: 90 MB.

@@ -33,9 +33,11 @@ static bool header_read(DataFile *file, int ndim, int *count, Error *err)
         return error_set(err, file->hint, "%s begins with the number %08x, not %08x", file->path,
                          magic, wanted);
     int64_t bytes = (int64_t)items * (ndim == 3 ? SIZE * SIZE : 1);
-    if (items == 0 || items > INT_MAX || bytes > file->size * DEFLATE_RATIO)
-        return error_set(err, file->hint, "%s: its header claims %u items, its size is %lld bytes",
-                         file->path, items, (long long)file->size);
+    if (items == 0)
+        return error_set(err, file->hint, "%s: its header claims 0 items", file->path);
+    if (items > INT_MAX || bytes > file->size * DEFLATE_RATIO)
+        return error_set(err, file->hint, "%s: its header claims %u items, more than %lld bytes "
+                         "can hold", file->path, items, (long long)file->size);
     if (ndim == 3 && (big_endian(header + 8) != SIZE || big_endian(header + 12) != SIZE))
         return error_set(err, file->hint, "%s: its images have %ux%u pixels, not %dx%d", file->path,
                          big_endian(header + 8), big_endian(header + 12), SIZE, SIZE);

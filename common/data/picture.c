@@ -145,7 +145,7 @@ static void jpeg_read_rows(Jpeg *jpeg)
             cmyk_to_rgb(row, rgb, at->width);
     }
     // A complete file ends with this marker. Without it, Pillow fails if rows are missing. So we
-    // look for missing rows, too, even outside the wanted part.
+    // also look for missing rows outside the wanted part.
     const uint8_t *end = jpeg->job->bytes + jpeg->job->size;
     if (end[-2] != 0xFF || end[-1] != JPEG_EOI)
         while (info->output_scanline < info->output_height)

@@ -39,6 +39,6 @@ bool picture_size(const char *name, const uint8_t *bytes, size_t size, int *widt
                   Error *err);
 
 // Decodes at least the part `wanted`, which is within the picture, and sets pixels->at to what is
-// decoded. For a JPEG a part is faster than the whole picture; its pixels are the same.
+// decoded. Decoding part of a JPEG is faster than decoding all of it, and gives the same pixels.
 bool picture_decode(const char *name, const uint8_t *bytes, size_t size, Rect wanted,
                     Pixels *pixels, Error *err);

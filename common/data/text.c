@@ -54,7 +54,7 @@ static const char *byte_name(int byte)
     return names[byte];
 }
 
-// Fills in the vocabulary, and replaces each byte by its token.
+// Fills in the vocabulary, and replaces each byte with its token.
 static int tokens_make(Data *data, uint8_t *bytes, int64_t size)
 {
     uint8_t token_of[256] = { 0 };
@@ -91,9 +91,9 @@ static bool bytes_read(const char *path, uint8_t **bytes, int64_t *size, uint32_
     *size = file.size;
     *bytes = file.size <= INT32_MAX ? malloc(file.size + 1) : NULL;
     bool good = *bytes ? gzdirect(file.gz) || error_set(err, "gunzip it first",
-                                                        "%s: a text is not compressed", path)
+                                                        "%s: a text must not be compressed", path)
                        : error_set(err, "a text must fit in memory and be shorter than 2 GiB",
-                                   "%s: %lld MB are too many", path, (long long)file.size >> 20);
+                                   "%s is too large: %lld MB", path, (long long)file.size >> 20);
     good = good && data_file_read(&file, *bytes, file.size, err) && data_file_end(&file, err);
     *crc = file.crc;
     data_file_close(&file);

@@ -40,11 +40,12 @@ void optim_options(Args *args, OptimConfig *c)
           .max = 1, .needs = "schedule step|multistep" },
         { "min-lr", 0, ARG_DOUBLE, &c->min_lr, "RATE", "cosine: the final rate", .min = 0,
           .max = 1e3, .needs = "schedule cosine" },
-        { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N", "cosine: N steps long (0: all epochs)",
-          .min = 0, .max = 1e9, .needs = "schedule cosine" },
-        { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS", "the rate first rises linearly",
-          .min = 0, .max = 1e6 },
-        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N", "raise the rate for N more steps",
+        { "cosine-steps", 0, ARG_INT, &c->cosine_steps, "N",
+          "cosine: steps until --min-lr (0: the whole run)", .min = 0, .max = 1e9,
+          .needs = "schedule cosine" },
+        { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS",
+          "epochs in which the rate first rises linearly", .min = 0, .max = 1e6 },
+        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N", "steps of that rise, besides --warmup",
           .min = 0, .max = 1e9 }));
 }
 

@@ -1,4 +1,4 @@
-// plan.c - a network for one number of rows.
+// plan.c - makes a network's shapes and plans for batches of one size.
 #include "model/plan.h"
 #include "alive.h"
 #include "check.h"

@@ -1,4 +1,4 @@
-// plan.h - a network for one number of rows.
+// plan.h - what a network needs for batches of one size: shapes, and the libraries' plans.
 #pragma once
 #include "model/net_builder.h"
 

@@ -1,5 +1,6 @@
 // norm.c - batch normalisation. An activation is a matrix with a row for each pixel and a column
-// for each channel. Statistics and parameters are f32, whatever the type of the activation.
+// for each channel. Statistics and parameters are stored as f32, whatever the type of the
+// activation.
 #include "ops/loops.h"
 
 #include <stdlib.h>

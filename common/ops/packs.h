@@ -154,7 +154,7 @@ INLINE void load_fixed_at(Type type, const void *from, At at, Pack *pack)
     load_at(type, from, at, pack);
 }
 
-// What belongs to these columns in an array of f32 with a number for each column.
+// The numbers of these columns in an array that has one f32 for each column.
 INLINE void load_columns(const float *from, At at, Pack *pack)
 {
     load(TYPE_F32, from, at.column, at.count, pack);

@@ -153,8 +153,8 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
     return why;
 }
 
-// Tries again and again, since rank 0 may start later. If it never accepts this rank, the message
-// prefers a refusal to a failed connection.
+// Tries again and again, since rank 0 may start later. If rank 0 never accepts this rank, the error
+// quotes rank 0's last answer, if it gave one, rather than the last failed connection.
 static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
 {
     const double most = 2;              // s for one connection, and for one answer

@@ -66,7 +66,7 @@ static _Noreturn void end_run(const TcpStoreServer *s, bool wait)
     leave_at_once(EXIT_REPORTED);
 }
 
-// Replaces the request by its answer. The value must stay valid until it is sent.
+// Replaces the request with its answer. The value must stay valid until it is sent.
 static void answer(Peer *p, StoreWhat what, const void *value, size_t bytes)
 {
     free(p->message.value);
@@ -101,7 +101,7 @@ static void check_rank(TcpStoreServer *s, const Hello *new)
         return;
     else
         WARN("each process needs a rank of its own; do two machines have the same --node-rank?",
-             "two processes have rank %d: %s, pid %d, and %s, pid %d", new->rank, old->host,
+             "two processes have rank %d: (%s, pid %d) and (%s, pid %d)", new->rank, old->host,
              (int)old->pid, new->host, new->pid);
     end_run(s, false);
 }

@@ -130,7 +130,7 @@ static const char *loss_of(const Watch *w, const Watched *r, double *since)
 {
     const struct { bool applies; double since; const char *how; } losses[] = {
         { r->stopped > 0, r->stopped, "has been stopped" },
-        { r->remote, r->last_message, "is stopped or out of reach: it has sent nothing" },
+        { r->remote, r->last_message, "is stopped or unreachable: it has sent nothing" },
         { !waits(r), r->last_beat, "has sent no heartbeat" },
     };
     double timeout = r->alive->timeout;
@@ -202,7 +202,7 @@ static bool deadlock(const Watch *w)
     }
     if (timeout == 0 || w->now < since + timeout || !watch_lives(w))
         return false;
-    WARN(met ? "--check-collectives stops the ranks at the first call that differs; last calls:"
+    WARN(met ? "--check-collectives stops the ranks at the first call that differs"
              : "they have not met: is the network up, also the loopback (ip -brief address)?",
          "all ranks have been waiting for each other for %.3g s", timeout);
     for (int i = 0; i < w->size; i++) {

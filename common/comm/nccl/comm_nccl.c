@@ -23,7 +23,7 @@ struct Backend {
     Comm *next;
 };
 static Comm *comms;         // of this process, which has one device
-static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER; // loader threads read comms, too
+static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER; // loader threads read it as well
 
 static const ncclDataType_t nccl_types[] = {
     [COMM_U8] = ncclUint8, [COMM_I64] = ncclInt64, [COMM_F32] = ncclFloat32,
@@ -211,8 +211,8 @@ void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommTy
                                           comm->backend->nccl, stream->handle));
 }
 
-// Older versions of NCCL have no gather, so this is one group of sends and receives.
-// The root sends to itself, too.
+// Older versions of NCCL have no gather, so this is one group of sends and receives. The root also
+// sends to itself.
 void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
                  CommType type, int root)
 {
