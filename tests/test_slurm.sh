@@ -157,23 +157,31 @@ network()
 # A start that fails is tried once more: on other nodes, if one node is at fault.
 starts()
 {
-    local job
+    local job why
     mkdir bin/starts
     cat >bin/starts/train <<'END'
 #!/bin/bash
 set -- "${@: -4}"
 case $2 in
-node) [ "$SLURMD_NODENAME" != "$4" ] || exit 1; sleep 2 || exit 143 ;;
+gpu) [ "$SLURMD_NODENAME" != node2 ] || { echo "[rank 2/4 node2:9] device_cuda.c:9: there is no GPU" >&2; exit 1; }
+    sleep 2 || exit 143 ;;
+late) [ "$SLURM_RESTART_COUNT" ] || { echo "only 2 of 4 ranks connected within 5 s; missing: 2, 3" >&2; exit 1; } ;;
+file) [ "$SLURM_PROCID" != 0 ] || exit 1; sleep 2 || exit 143 ;;
 first) [ "$SLURM_STEP_ID" != 0 ] || exit 1 ;;
 all) exit 1 ;;
 esac
 echo "            =======  Training  ======= "
 END
     chmod +x bin/starts/train
-    job=$(PROGRAMS=$TMP/bin/starts submit "$script" try node at "$(node_name 2)")
-    check "the node at fault" until_so 30 says "$job" "status 143: requeued once more, without $(node_name 2)"
-    expect 0 "done" done_with "$job"
-    check "the other nodes" grep -q "restart 1 on .*1,.*3" "$TMP/output"
+    [ -z "$hosts" ] || for why in gpu late; do
+        job=$(PROGRAMS=$TMP/bin/starts submit "$script" try $why at all)
+        check "$why: the node at fault" until_so 30 says "$job" "requeued once more, without node2"
+        expect 0 "done" done_with "$job"
+        check "$why: the other nodes" grep -q "restart 1 on node.1,3" "$TMP/output"
+    done
+    job=$(PROGRAMS=$TMP/bin/starts submit "$script" try file at all)
+    expect 0 ": started once more" done_with "$job"
+    check "no node is at fault" grep -q "and nothing was saved: not tried again" "$TMP/output"
     job=$(PROGRAMS=$TMP/bin/starts submit "$script" try first at all)
     expect 0 "status 1: started once more" done_with "$job"
     check "and that is enough" grep -q "done$" "$TMP/output"
