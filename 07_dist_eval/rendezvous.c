@@ -176,7 +176,7 @@ static const char *find_rank(const RendezvousConfig *c, World *world, TcpStoreCo
         from_environment(c, world, store);
         return c->rank >= 0 ? "command line" : "environment";
     }
-    // Where PMIx is the cluster's default, srun sets PMIX_RANK, too.
+    // Where PMIx is the cluster's default, srun also sets PMIX_RANK.
     if (is_set("OMPI_COMM_WORLD_SIZE") || (is_set("PMIX_RANK") && !slurm_is_task())) {
         from_mpi(c, world, store);
         return "Open MPI";
