@@ -53,14 +53,13 @@ bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
 // Can a run that would begin as `run` continue from `saved`, the state in the file at path? The
-// seed must be the same. In the middle of an epoch so must the samples, their order and the batch
-// size. Only a different number of ranks may change the batch size even then.
+// seed must be the same, and in the middle of an epoch also the samples and their order.
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
                           int64_t steps_per_epoch, Error *err);
-// Makes `saved` the state of such a run. If the number of ranks changed, prints a warning; if that
-// changes the batches in the rest of the epoch, moves `saved` to the start of the next epoch.
-void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
-                      int64_t steps_per_epoch);
+// Makes `saved` the state of such a run. With a different global batch, the epoch continues at the
+// last step that leaves out no sample: fewer than a batch are then read twice, and `running` counts
+// them twice. Prints a warning about this, and if the number of ranks changed.
+void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run);
 
 // Claims the files of --save for this run, before any work (output.h). Fails if a different
 // run saves to them, or if they cannot be written. Warns if this run, which resumes from `from` (or

@@ -411,31 +411,33 @@ TEST(a_diverged_run_is_not_saved)
 // resumed by `ranks` (0: one process) with a global batch of `batch`, in epochs of `steps` steps.
 static const struct {
     int saved_ranks, step, ranks, batch, steps, seed;
-    int epoch;                  // in which it resumes; 0: refused
+    int next;                   // the step of epoch 4 at which it resumes; -1: refused
     const char *says;           // the error or warning; NULL: none
     int saved_order, order;     // 0: the file does not give it
 } continued[] = {
-    { 0, 6, 0, 256, 10, 7, 3, NULL },
-    { 4, 6, 4, 256, 10, 7, 3, NULL },
-    { 4, 0, 4, 128, 20, 7, 3, NULL },
-    { 4, 6, 0, 256, 10, 7, 3, NULL },
-    { 0, 6, 2, 256, 10, 7, 3, NULL },
-    { 0, 6, 0, 128, 20, 7, 0, "in an epoch with batches of 256 samples, not 128" },
-    { 4, 6, 4, 128, 20, 7, 0, "in an epoch with batches of 256 samples, not 128" },
-    { 4, 6, 4, 256, 6, 7, 3, NULL },        // trained, but not evaluated
-    { 4, 6, 4, 256, 5, 7, 0, "after step 6 of an epoch that now has only 5" },
-    { 4, 0, 4, 256, 10, 8, 0, "--seed 7, not 8" },
-    { 4, 6, 4, 256, 10, 8, 0, "--seed 7, not 8" },
-    { 4, 6, 2, 128, 20, 7, 4, "net: ranks 4 -> 2, global batch 256 -> 128; the rest of epoch 4" },
-    { 0, 6, 2, 128, 20, 7, 4, "net: ranks 1 -> 2, global batch 256 -> 128; the rest of epoch 4" },
-    { 4, 6, 2, 256, 5, 7, 4, "global batch 256 -> 256; the rest of epoch 4 is skipped" },
-    { 4, 6, 2, 256, 10, 7, 3, "ranks 4 -> 2, global batch 256 -> 256\n" },
-    { 4, 0, 2, 128, 20, 7, 3, "global batch 256 -> 128\nhint: adapt the learning rate" },
-    { 0, 6, 0, 256, 10, 7, 3, NULL, .saved_order = 1, .order = 1 },
-    { 0, 6, 0, 256, 10, 7, 3, NULL, .saved_order = 0, .order = 1 },
-    { 0, 0, 0, 256, 10, 7, 3, NULL, .saved_order = 1, .order = 2 },
-    { 0, 6, 0, 256, 10, 7, 0, "an epoch with other samples", .saved_order = 1, .order = 2 },
-    { 4, 6, 2, 128, 20, 7, 0, "an epoch with other samples", .saved_order = 1, .order = 2 },
+    { 0, 6, 0, 256, 10, 7, 6, NULL },
+    { 4, 6, 4, 256, 10, 7, 6, NULL },
+    { 4, 0, 4, 128, 20, 7, 0, NULL },
+    { 4, 6, 0, 256, 10, 7, 6, NULL },
+    { 0, 6, 2, 256, 10, 7, 6, NULL },
+    { 4, 6, 4, 256, 6, 7, 6, NULL },        // trained, but not evaluated
+    { 4, 6, 4, 256, 5, 7, -1, "after step 6 of an epoch that now has only 5" },
+    { 4, 6, 2, 256, 5, 7, -1, "after step 6 of an epoch that now has only 5" },
+    { 4, 0, 4, 256, 10, 8, -1, "--seed 7, not 8" },
+    { 4, 6, 4, 256, 10, 8, -1, "--seed 7, not 8" },
+    { 0, 6, 0, 128, 20, 7, 12, "net: ranks 1 -> 1, global batch 256 -> 128; 0 samples of epoch 4 are read twice" },
+    { 4, 6, 2, 128, 20, 7, 12, "net: ranks 4 -> 2, global batch 256 -> 128; 0 samples of epoch 4 are read twice" },
+    { 0, 5, 2, 512, 5, 7, 2, "net: ranks 1 -> 2, global batch 256 -> 512; 256 samples of epoch 4 are read twice" },
+    { 4, 6, 3, 192, 14, 7, 8, "ranks 4 -> 3, global batch 256 -> 192; 0 samples" },
+    { 4, 7, 3, 192, 14, 7, 9, "ranks 4 -> 3, global batch 256 -> 192; 64 samples" },
+    { 4, 2, 4, 1024, 3, 7, 0, "ranks 4 -> 4, global batch 256 -> 1024; 512 samples" },
+    { 4, 6, 2, 256, 10, 7, 6, "ranks 4 -> 2, global batch 256 -> 256\n" },
+    { 4, 0, 2, 128, 20, 7, 0, "global batch 256 -> 128\nhint: adapt the learning rate" },
+    { 0, 6, 0, 256, 10, 7, 6, NULL, .saved_order = 1, .order = 1 },
+    { 0, 6, 0, 256, 10, 7, 6, NULL, .saved_order = 0, .order = 1 },
+    { 0, 0, 0, 256, 10, 7, 0, NULL, .saved_order = 1, .order = 2 },
+    { 0, 6, 0, 256, 10, 7, -1, "an epoch with other samples", .saved_order = 1, .order = 2 },
+    { 4, 6, 2, 128, 20, 7, -1, "an epoch with other samples", .saved_order = 1, .order = 2 },
 };
 
 static void continue_run(int i)
@@ -452,18 +454,17 @@ static void continue_run(int i)
     dup2(fd, STDERR_FILENO);
     bool ok = checkpoint_continues("net", &saved, &run, continued[i].steps, &err);
     if (ok)
-        checkpoint_adapt("net", &saved, &run, continued[i].steps);
+        checkpoint_adapt("net", &saved, &run);
     dup2(kept, STDERR_FILENO);
     close(kept);
     if (pread(fd, said, sizeof said - 1, 0) < 0)
         FAIL("", "%s", path);
     close(fd);
-    EXPECT(ok == (continued[i].epoch > 0), "case %d: %s", i, err.text);
+    EXPECT(ok == (continued[i].next >= 0), "case %d: %s", i, err.text);
     EXPECT(continued[i].says ? strstr(ok ? said : err.text, continued[i].says) != NULL : !said[0],
            "case %d: printed: %s%s", i, said, err.text);
-    bool next = continued[i].epoch == 4;
-    EXPECT(saved.epoch == 3 + next && saved.step == (next ? 0 : continued[i].step)
-               && saved.running.count == (next ? 0 : 99) && saved.best_top1 == 60, "case %d: epoch %lld, step %lld", i,
+    EXPECT(saved.epoch == 3 && saved.step == (ok ? continued[i].next : continued[i].step)
+               && saved.running.count == 99 && saved.best_top1 == 60, "case %d: epoch %lld, step %lld", i,
            (long long)saved.epoch, (long long)saved.step);
 }
 

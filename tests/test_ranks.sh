@@ -40,6 +40,20 @@ expect 0 "weight hash: $whole" "$train" -n 2 "${lenet[@]}" -b 24 --resume part.s
 expect 0 "resumed: part.st, epoch 2, step 3" "$train" -n 4 "${lenet[@]}" -b 12 --resume part.st --save part.st
 check "4 ranks continue the run of 2" same_weights part.st
 
+# With a different global batch, no sample is left out. At --lr 0 the loss of a sample does not change, so that of an
+# epoch shows which samples it had.
+still=("$BUILD/07_dist_eval/launch" --nproc-per-node)
+same=("$BUILD/07_dist_eval/train" "${lenet[@]}" --lr 0 --no-augment --amp off --metrics still.jsonl)
+expect 0 "" "${still[@]}" 2 -- "${same[@]}" -b 24 --save still.st --max-steps 13
+expect 0 "global batch 48 -> 24; 0 samples of epoch 2 are read twice" \
+    "${still[@]}" 3 -- "${same[@]}" -b 8 --resume still.st
+sed -n 's/.*"event":"epoch".*"train_loss":\([^,]*\),.*/\1/p' still.jsonl >still.losses
+check "both epochs have the same samples" awk '{ loss[NR] = $1 } END { d = loss[1] - loss[2]
+    exit !(NR == 2 && d * d < 1e-10) }' still.losses
+expect 0 "global batch 48 -> 32; 16 samples of epoch 2 are read twice" \
+    "${still[@]}" 4 -- "${same[@]}" -b 8 --resume still.st
+check "the rest of epoch 2 begins 16 samples earlier" test "$(grep -c 'step:.*2/2\]' "$TMP/output")" = 11
+
 # A resumed run continues each rank's metrics in its own file.
 expect 0 "" "$train" -n 2 "${lenet[@]}" -b 24 --save own.st --max-steps 13 --metrics own.%r.jsonl
 expect 0 "resumed" "$train" -n 2 "${lenet[@]}" -b 24 --save own.st --resume auto --metrics own.%r.jsonl

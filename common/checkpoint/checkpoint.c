@@ -349,11 +349,11 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 
 // --- continuing ----------------------------------------------------------------------------------
 
-// Has the rest of the epoch the same batches? Only the global batch matters, not the ranks.
-static bool same_rest(const TrainState *saved, const TrainState *run, int64_t steps_per_epoch)
+// An epoch is one permutation of the samples for any number of ranks, so its rest is the end of
+// that. This is the run's last step that begins within what the saved run has trained on.
+static int64_t next_step(const TrainState *saved, const TrainState *run)
 {
-    return saved->step == 0
-           || (saved->batch_size == run->batch_size && saved->step <= steps_per_epoch);
+    return saved->step * saved->batch_size / run->batch_size;
 }
 
 // If the file does not give the number of ranks, only a different global batch shows a change.
@@ -376,41 +376,36 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
                          "--dry-run, until the epoch is over",
                          "%.300s was saved in an epoch with other samples, or with the same in "
                          "another order", path);
-    if (same_rest(saved, run, steps_per_epoch) || other_ranks(saved, run))
-        return true;
-    if (saved->batch_size != run->batch_size)
-        return error_set(err, "use the same --batch-size until the epoch is over",
-                         "%.300s was saved in an epoch with batches of %lld samples, not %lld",
-                         path, (long long)saved->batch_size, (long long)run->batch_size);
-    return error_set(err, "use the same --data and --train-samples until the epoch is over",
-                     "%.300s was saved after step %lld of an epoch that now has only %lld", path,
-                     (long long)saved->step, (long long)steps_per_epoch);
+    if (next_step(saved, run) > steps_per_epoch)
+        return error_set(err, "use the same --data and --train-samples until the epoch is over",
+                         "%.300s was saved after step %lld of an epoch that now has only %lld",
+                         path, (long long)next_step(saved, run), (long long)steps_per_epoch);
+    return true;
 }
 
-void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run,
-                      int64_t steps_per_epoch)
+void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run)
 {
-    bool left_out = !same_rest(saved, run, steps_per_epoch);
-    char rest[64] = "";
-    if (left_out)
-        snprintf(rest, sizeof rest, "; the rest of epoch %lld is skipped",
+    bool other_batch = saved->batch_size != run->batch_size;
+    int64_t step = next_step(saved, run);
+    char again[128] = "";
+    if (saved->step > 0 && other_batch)
+        snprintf(again, sizeof again,
+                 "; %lld samples of epoch %lld are read twice, and count twice in its loss and "
+                 "accuracy",
+                 (long long)(saved->step * saved->batch_size - step * run->batch_size),
                  (long long)saved->epoch + 1);
-    if (other_ranks(saved, run))
-        WARN(saved->batch_size == run->batch_size
-                 ? "" : "adapt the learning rate (see --lr-scale), or choose -b so that the global "
-                        "batch stays the same",
+    if (other_ranks(saved, run) || again[0])
+        WARN(other_batch ? "adapt the learning rate (from 04 on: --lr-scale), or choose -b so that "
+                           "the global batch stays the same" : "",
              "%.300s: ranks %lld -> %lld, global batch %lld -> %lld%s", path,
-             (long long)(saved->ranks > 0 ? saved->ranks : 1), (long long)run->ranks,
-             (long long)saved->batch_size, (long long)run->batch_size, rest);
+             (long long)(saved->ranks > 0 ? saved->ranks : 1),
+             (long long)(run->ranks > 0 ? run->ranks : 1), (long long)saved->batch_size,
+             (long long)run->batch_size, again);
     if (saved->virtual_ranks != run->virtual_ranks)
         WARN("the result will differ from that of a run with one value (0: option not given)",
              "%.300s: --virtual-ranks changes from %lld to %lld", path,
              (long long)saved->virtual_ranks, (long long)run->virtual_ranks);
-    if (left_out) {
-        saved->epoch++;
-        saved->step = 0;
-        saved->running = (Stats){ 0 };
-    }
+    saved->step = step;
     saved->batch_size = run->batch_size;
     saved->order = run->order;
     saved->ranks = run->ranks;
