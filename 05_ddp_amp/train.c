@@ -366,7 +366,7 @@ static void open_model(Job *job)
     job->model = model_new(job->device, job->ops, &(ModelConfig){
         .per_row = d->per_row, .gpt = c->gpt, .vocabulary = job->data.vocabulary, .arch = c->arch,
         d->channels, d->height, d->width, d->classes, amp_rows(&c->amp, d, c->batch_size),
-        .type = amp_type(&c->amp, job->device) });
+        .type = amp_type(&c->amp, d, &job->world, job->device, job->from) });
     job->replay = replay_new(job->device, LOADER_SLOTS + 1);
     job->optim = optim_new(&c->optim, job->model);
     job->scalars = scalars_new(job->device);

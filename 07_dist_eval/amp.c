@@ -42,7 +42,7 @@ void amp_options(Args *args, AmpConfig *config)
                            .compress = "none" };
     args_add(args, ARGS_ROWS(
         { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
-          "16-bit type to compute in (auto: if the device has instructions for it)" },
+          "type to compute in (auto: the fastest of this device; off: f32)" },
         { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
           "fixed factor on the loss (0: fp16 adapts one, other types need none)", 0, 0x1p40 },
         { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
@@ -78,9 +78,14 @@ static Type type_named(const char *name)
     return strcmp(name, "bf16") == 0 ? TYPE_BF16 : strcmp(name, "fp16") == 0 ? TYPE_F16 : TYPE_F32;
 }
 
-Type amp_type(const AmpConfig *config, const Device *device)
+// A run in fp16 resumes in fp16 if the device has it: its scale has adapted.
+Type amp_type(const AmpConfig *config, const Dataset *data, const World *world,
+              const Device *device, const char *from)
 {
-    return strcmp(config->mode, "auto") == 0 ? ops_best_type(device) : type_named(config->mode);
+    bool scaled = from && !ops_emulates(device, TYPE_F16) && checkpoint_is_scaled(from);
+    scaled = agree_broadcast(world, "loss scale", scaled);
+    return strcmp(config->mode, "auto") != 0 ? type_named(config->mode)
+         : scaled ? TYPE_F16 : ops_best_type(device, data->per_row == 1);
 }
 
 // ==== The loss scale =============================================================================
@@ -228,12 +233,9 @@ static void introduce_type(const Amp *amp, Log *log)
 {
     Type type = amp->model->config.type;
     bool automatic = strcmp(amp->config.mode, "auto") == 0;
-    const char *why = "";
+    const char *why = automatic ? (type == TYPE_F32 ? ": no 16-bit type is faster here" : "")
+        : ops_emulates(amp->model->device, type) ? ", emulated: slow, for learning only" : "";
     char parts[48] = "";
-    if (!automatic && ops_emulates(amp->model->device, type))
-        why = ", emulated: slow, for learning only";
-    else if (automatic && type == TYPE_F32)
-        why = ": this device has no 16-bit instructions";
     if (amp->sum)
         snprintf(parts, sizeof parts, " | in parts of %d", amp->model->config.batch);
     log_say(log, "   == amp: %s%s%s", type == TYPE_F32 ? "off" : type_names[type], why, parts);

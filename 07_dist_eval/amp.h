@@ -20,9 +20,11 @@ void amp_options(Args *args, AmpConfig *config);
 // Rejects options that contradict each other. Call it after args_parse.
 void amp_check_options(const Args *args, const AmpConfig *config, int batch_size);
 
-// The type in which the model computes on this device; and the rows of one part of a batch, which
-// go through the model together.
-Type amp_type(const AmpConfig *config, const Device *device);
+// The type in which the model computes on this device. All ranks call it together. from: on rank 0,
+// the checkpoint to resume, or NULL.
+Type amp_type(const AmpConfig *config, const Dataset *data, const World *world,
+              const Device *device, const char *from);
+// The rows of one part of a batch, which go through the model together.
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size);
 Shape amp_batch_shape(const Model *model, int batch_size);  // of all parts together
 

@@ -52,6 +52,8 @@ bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 // torchvision's own. If a tensor of the model is missing or has another shape, nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
+// Was the file saved by a run whose loss scale adapts? False if it cannot be read.
+bool checkpoint_is_scaled(const char *path);
 // Can a run that would begin as `run` continue from `saved`, the state in the file at path? The
 // seed must be the same, and in the middle of an epoch also the samples and their order.
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,

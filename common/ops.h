@@ -40,8 +40,8 @@ Ops *ops_new(Device *device, const OpsConfig *config);
 void ops_free(Ops *ops);
 int ops_input_block(const Ops *ops, int channels); // the best block for images
 
-// The type in which this device computes fastest: a 16-bit type if it has instructions for one.
-Type ops_best_type(const Device *device);
+// The type in which this device is fastest. convolves: most of the model's work is convolutions.
+Type ops_best_type(const Device *device, bool convolves);
 // True if the device has no instructions for this type. Convolutions then compute in f32 and round
 // their outputs, which is slower than f32 but gives the type's numbers.
 bool ops_emulates(const Device *device, Type type);

@@ -34,16 +34,19 @@ says() { grep -qE -- "$1" output; }
 expect 0 "== amp: off" "$train" "${lenet[@]}" --max-steps 1 --amp off
 off=$(hash_of)
 old_cpu=(env DNNL_MAX_CPU_ISA=AVX2)
-expect 0 "== amp: off: this device has no 16-bit instructions" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1
+expect 0 "== amp: off: no 16-bit type is faster here" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1
 expect 0 "== amp: bf16, emulated" "${old_cpu[@]}" "$train" "${lenet[@]}" --max-steps 1 --amp bf16
 check "bf16 is not f32" [ "$(hash_of)" != "$off" ]
 expect 0 "== amp: fp16" "$train" "${lenet[@]}" --max-steps 1 --amp fp16
 if grep -q avx512_bf16 /proc/cpuinfo; then
-    expect 0 "== amp: bf16" "$train" "${lenet[@]}" --max-steps 1
+    expect 0 "== amp: bf16" env DNNL_MAX_CPU_ISA=AVX512_CORE_BF16 "$train" "${lenet[@]}" --max-steps 1
+    expect 0 "== amp: bf16" "$train" -a gpt --data words --max-steps 1
+    ! grep -q amx_bf16 /proc/cpuinfo || expect 0 "== amp: off: no" "$train" "${lenet[@]}" --max-steps 1
     # Ranks with different types are reported before any work.
     cat >one_is_old <<'END'
 #!/bin/sh
-[ "$RANK" = 1 ] && export DNNL_MAX_CPU_ISA=AVX2
+export DNNL_MAX_CPU_ISA=AVX512_CORE_BF16
+[ "$RANK" = 0 ] || DNNL_MAX_CPU_ISA=AVX2
 exec "$@"
 END
     chmod +x one_is_old

@@ -138,7 +138,12 @@ check "a program that frees foreign memory is linked" mpicc -I"$SRC/common" free
 expect 1 "which is not memory of GPU 0" ./free
 expect 1 "has no instructions for bf16" env FAKE_MAJOR=7 ./07 "${one[@]}" --amp bf16
 check "the error names --amp fp16" grep -q -- "--amp fp16 works" "$TMP/output"
-FAKE_MAJOR=7 check "fp16 works there" at_once trains ./07 "${one[@]}" --amp fp16
+FAKE_MAJOR=7 check "fp16 works there" at_once trains ./07 "${one[@]}" --save fp16.st --max-steps 1
+check "and is its type" grep -q "== amp: fp16" "$TMP/output"
+check "a run" at_once trains ./07 "${one[@]}"
+check "a newer GPU's type is bf16" grep -q "== amp: bf16" "$TMP/output"
+check "a run in fp16 goes on" at_once trains ./07 "${one[@]}" --resume fp16.st
+check "in fp16" grep -q "== amp: fp16" "$TMP/output"
 expect 1 "cuDNN's libraries are of two installations" env FAKE_CUDNN=1002 ./01 "${one[@]}"
 expect 1 "this cuBLAS has no code for this GPU" env FAKE_CUBLAS=8 ./01 "${one[@]}"
 expect 99 "direct copies would be damaged" env FAKE_FAILURE=peers ./02 --devices 2 "${one[@]}"

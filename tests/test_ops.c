@@ -891,8 +891,9 @@ static uint64_t own_loops(Type first, Type last)
 static void check_device(void)
 {
     bool emulates = ops_emulates(device, TYPE_BF16);
-    Type best = cuda ? TYPE_F16 : emulates ? TYPE_F32 : TYPE_BF16;
-    EXPECT_EQ_INT(ops_best_type(device), best);
+    bool amx = strstr(device_name(device), "amx") != NULL;
+    EXPECT_EQ_INT(ops_best_type(device, false), emulates ? TYPE_F32 : TYPE_BF16);
+    EXPECT_EQ_INT(ops_best_type(device, true), emulates || amx ? TYPE_F32 : TYPE_BF16);
     EXPECT(!ops_emulates(device, TYPE_F32), "f32");
     EXPECT_EQ_INT(ops_emulates(device, TYPE_F16), !cuda);
     EXPECT(!cuda || !emulates, "bf16");

@@ -333,6 +333,20 @@ bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *s
     return ok;
 }
 
+bool checkpoint_is_scaled(const char *path)
+{
+    StFile file;
+    Error error;
+    double scale = 1;
+    if (!st_open(&file, path, &error))
+        return false;
+    const StTensor *there = st_find(&file, "ddp.loss_scale");
+    if (there && there->bytes == sizeof scale)
+        memcpy(&scale, there->data, sizeof scale);
+    st_close(&file);
+    return scale != 1;
+}
+
 bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
     struct stat st, read;

@@ -31,20 +31,19 @@ int ops_input_block(const Ops *ops, int channels)
     return 1;
 }
 
-static bool has_bf16(void)
-{
-    const unsigned isa = dnnl_get_effective_cpu_isa(), wanted = dnnl_cpu_isa_avx512_core_bf16;
-    return (isa & wanted) == wanted;
-}
+static bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted) == wanted; }
 
-Type ops_best_type(const Device *device)
+// With AMX, products in bf16 are fast. But oneDNN's convolutions use AMX only if the channels of a
+// pixel are side by side, and ours are in blocks: they are faster in f32.
+Type ops_best_type(const Device *device, bool convolves)
 {
-    return has_bf16() ? TYPE_BF16 : TYPE_F32;
+    bool slow = convolves && has(dnnl_cpu_isa_avx512_core_amx);
+    return has(dnnl_cpu_isa_avx512_core_bf16) && !slow ? TYPE_BF16 : TYPE_F32;
 }
 
 bool ops_emulates(const Device *device, Type type)
 {
-    return type == TYPE_F16 || (type == TYPE_BF16 && !has_bf16());
+    return type == TYPE_F16 || (type == TYPE_BF16 && !has(dnnl_cpu_isa_avx512_core_bf16));
 }
 
 const bool ops_beside = false;

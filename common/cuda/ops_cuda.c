@@ -89,10 +89,10 @@ int ops_input_block(const Ops *ops, int channels)
     return channels;
 }
 
-// Every supported GPU has tensor cores for both types; f16 has more digits.
-Type ops_best_type(const Device *device)
+// Both types are equally fast, and bf16 needs no loss scale. Before 8.0 there is only fp16.
+Type ops_best_type(const Device *device, bool convolves)
 {
-    return TYPE_F16;
+    return device->major >= 8 ? TYPE_BF16 : TYPE_F16;
 }
 
 bool ops_emulates(const Device *device, Type type)
