@@ -38,21 +38,27 @@ drift README.zh-CN.md 's/-n 2 -- -b 128/-n 2 -- -b 64/'      # a command
 drift README.zh-CN.md 's/start 04-7/start 04-8/'             # code in a sentence
 drift README.zh-CN.md 's/loss 0.032119/loss 0.000033/'       # what a program prints
 
-# The bars in results.md are those of the table in benchmarks.md.
+# The picture of results.md has the numbers of the table in benchmarks.md.
 cat >"$TMP/bars.py" <<'END'
 import re, sys
 sys.path.insert(0, "tools")
 import bench
 
-def steps(page):
-    with open(f"docs/{page}", encoding="utf-8") as file:
-        return re.search("<!-- steps:begin -->\n(.*)<!-- steps:end -->", file.read(), re.S)[1]
-
-rates = {row: float(rate) for row, rate in re.findall(r"^\| (0[^|]*?) \| (\d+) \|", steps("benchmarks.md"), re.M)}
-sys.exit(steps("results.md") != bench.steps_chart(rates) + "\n")
+with open("docs/benchmarks.md", encoding="utf-8") as file:
+    table = re.search("<!-- steps:begin -->\n(.*)<!-- steps:end -->", file.read(), re.S)[1]
+rates = {row: float(rate) for row, rate in re.findall(r"^\| (0[^|]*?) \| (\d+) \|", table, re.M)}
+with open("docs/steps.csv", encoding="utf-8") as file:
+    if file.read() != bench.steps_csv(rates):
+        sys.exit("docs/steps.csv has other numbers")
+with open("docs/steps.svg", encoding="utf-8") as file:
+    drawn = re.findall(">([^<>]+)</text>", file.read())
+for row in bench.steps_csv(rates).splitlines()[1:]:
+    for cell in re.findall('"(.*)",(.*),(.*)', row)[0]:
+        if cell not in (*drawn, "0.00"):
+            sys.exit(f"docs/steps.svg has no {cell}")
 END
 if type -P python3 >/dev/null; then
-    check "docs/results.md has the bars of docs/benchmarks.md" \
+    check "docs/steps.csv and docs/steps.svg have the numbers of docs/benchmarks.md" \
         env -C "$SRC" PYTHONDONTWRITEBYTECODE=1 python3 "$TMP/bars.py"
 fi
 if type -P python3 >/dev/null; then

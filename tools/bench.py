@@ -37,7 +37,6 @@ CORES = len(os.sched_getaffinity(0))
 IMAGE_MB = (3072 + 4) / 2**20           # one of our images in memory, with its label
 WEIGHTS = 44726568                      # bytes of ResNet-18's, in float32
 GRADIENTS = 16939304                    # of the weights that do not only multiply padding
-RESNET18 = 125690880                    # additions and multiplications of a step, per 3x32x32 image, without padding's
 
 
 def say(text):
@@ -108,6 +107,7 @@ class Bench:
     def __init__(self, args):
         self.args, self.build, self.data = args, args.build, args.data
         self.rounds = args.rounds or (1 if args.quick else args.default_rounds)
+        self.env, self.torch_env, self.load = (), (), os.getloadavg()[0]
         self.out = f"{os.environ.get('DDP_BENCH_OUT', f'{ROOT}/build/bench')}/{args.name}"
         os.makedirs(self.out, exist_ok=True)
 
@@ -122,7 +122,7 @@ class Bench:
 
     def command(self, step, ranks, *options):
         """A step, started as ./ddp run starts it; without a launcher if ranks is 0."""
-        command, options = [self.program(f"{step}/train")], ["--data", self.data or "synthetic", *options]
+        command, options = [*self.env, self.program(f"{step}/train")], ["--data", self.data or "synthetic", *options]
         if step[:2] == "02":
             return [*command, "--devices", ranks, *options]
         if step[:2] == "03":
@@ -164,10 +164,10 @@ class Bench:
         pairs = ((f"--{name}", value) for name, value in options.items() if value)
         return [self.python(), f"{HERE}/bench_torch.py", what, *(word for pair in pairs for word in pair)]
 
-    def write(self, *parts, page="benchmarks.md"):
-        """Prints tables and lines. Without --quick, also writes them to the page, between <!-- NAME:begin --> and
-        <!-- NAME:end -->."""
-        path, text = f"{ROOT}/docs/{page}", "\n\n".join(parts) + "\n"
+    def write(self, *parts):
+        """Prints tables and lines. Without --quick, also writes them to docs/benchmarks.md, between <!-- NAME:begin -->
+        and <!-- NAME:end -->."""
+        path, text = f"{ROOT}/docs/benchmarks.md", "\n\n".join(parts) + "\n"
         print(text)
         if self.args.quick:
             return
@@ -181,23 +181,28 @@ class Bench:
 
 class Torch:
     """PyTorch's side: a process per mode, which measures once for each line that it reads. After the first round only
-    the fastest mode continues, and those in keep. A mode that fails is dropped. A mode may name one of ALLOCATORS after
-    a +."""
+    the fastest mode continues, and those in keep. A mode that fails is dropped. In the first round, compiled also
+    tries the fastest mode with torch.compile; then allocators tries the fastest with each of ALLOCATORS."""
 
-    def __init__(self, bench, what, modes, keep=(), limit=None, **options):
-        self.bench, self.what, self.keep, self.limit, self.options = bench, what, keep, limit, options
+    def __init__(self, bench, what, modes, keep=(), compiled=False, allocators=False, **options):
+        self.bench, self.what, self.keep, self.options = bench, what, keep, options
         self.modes, self.processes, self.rates, self.failed, self.version = list(modes), {}, {}, [], ""
+        self.compiled = compiled and not bench.args.quick
+        self.untried = [name for name in ALLOCATORS if name and allocators and not bench.args.quick]
+        if self.untried and not all(find_library(name) for name in ("jemalloc", "tcmalloc_minimal")):
+            sys.exit("bench: PyTorch also needs jemalloc and tcmalloc: apt install libjemalloc2 libtcmalloc-minimal4")
 
     def ask(self, mode):
         if mode not in self.processes:
             name, _, allocator = mode.partition("+")
-            command = shown(["env", *(f"{key}={value}" for key, value in ALLOCATORS[allocator].items()),
+            command = shown(["env", *self.bench.torch_env,
+                             *(f"{key}={value}" for key, value in ALLOCATORS[allocator].items()),
                              *self.bench.torch(self.what, mode=name, **self.options)])
             with open(f"{self.bench.out}/torch-{mode}.log", "w", encoding="utf-8") as log:
                 self.processes[mode] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                                         stderr=log, text=True)
         process = self.processes[mode]
-        timer = threading.Timer(self.limit or 1e6, process.kill)
+        timer = threading.Timer(self.bench.args.limit, process.kill)
         timer.start()
         try:
             print(file=process.stdin, flush=True)
@@ -211,23 +216,34 @@ class Torch:
         process.wait()
 
     def __call__(self):
+        """-> the fastest mode's rate in this round"""
         for mode in list(self.modes):
-            try:
-                found = self.ask(mode)
-            except (OSError, ValueError):
-                say(f"PyTorch's {mode} does not run here: see {self.bench.out}/torch-{mode}.log")
-                self.failed.append(mode)
-                self.modes.remove(mode)
-                self.end(mode)
-                continue
-            self.rates.setdefault(mode, []).append(found["samples_per_s"])
-            self.version = found["torch"]
-            for slow in set(self.modes) & set(self.rates) - {self.best(), *self.keep}:
-                self.modes.remove(slow)
-                self.end(slow)
+            self.measure(mode)
         if not self.rates:
             raise RuntimeError(f"PyTorch does not run here: see {self.bench.out}/torch-*.log")
-        return self.rate()
+        if self.compiled:
+            self.measure(f"compile_{self.best()}")
+        self.compiled, fastest = False, self.best()
+        while self.untried:
+            self.measure(f"{fastest}+{self.untried.pop(0)}")
+        return self.rates[self.best()][-1]
+
+    def measure(self, mode):
+        try:
+            found = self.ask(mode)
+        except (OSError, ValueError):
+            say(f"PyTorch's {mode} failed, or took more than {self.bench.args.limit} s (--limit): see "
+                f"{self.bench.out}/torch-{mode}.log")
+            self.failed.append(mode)
+            self.modes = [other for other in self.modes if other != mode]
+            self.end(mode)
+            return
+        self.rates.setdefault(mode, []).append(found["samples_per_s"])
+        self.version = found["torch"]
+        self.modes = [other for other in {*self.modes, mode}
+                      if other not in self.rates or other in (self.best(), *self.keep)]
+        for slow in set(self.processes) - set(self.modes):
+            self.end(slow)
 
     def best(self):
         """The fastest mode of the first round."""
@@ -238,10 +254,9 @@ class Torch:
         return median(self.rates[mode or self.best()])
 
     def by_mode(self, what):
-        text = f"PyTorch's {what} by mode in the first round, images/s: " + ", ".join(
-            f"{mode} {rates[0]:.0f}" for mode, rates in self.rates.items())
-        text += f". The table has the best, {self.best()}."
-        return text + "".join(f" {mode} did not run here." for mode in self.failed)
+        text = f"PyTorch's modes in the first round, {what}: " + ", ".join(
+            f"{mode} {rates[0]:.0f}" for mode, rates in self.rates.items()) + "."
+        return text + "".join(f" {mode} failed, or took more than {self.bench.args.limit} s." for mode in self.failed)
 
     def once(self):
         """-> one measurement of its only mode, with all values."""
@@ -315,7 +330,8 @@ def revision():
 
 def heading(bench, *more):
     rounds = f"Medians of {bench.rounds} round{'s'[:bench.rounds > 1]}; all programs took turns."
-    return "; ".join([machine(), *more, str(date.today()), f"commit {revision()}"]) + ". " + rounds
+    return "; ".join([machine(), *more, str(date.today()), f"commit {revision()}",
+                      f"load before it {bench.load:.1f}"]) + ". " + rounds
 
 
 def table(head, rows):
@@ -346,13 +362,13 @@ def share_of(limit, rate, operations):
 def limit_text(limits):
     """limits: {type: operations a second}"""
     rates = ", ".join(f"{limit / 1e9:.0f} GFLOP/s in {kind}" for kind, limit in limits.items())
-    return f"In brackets: the share of this machine's limit, which a product of two 4096x4096 matrices reaches: {rates}."
+    return f"The limit is what a product of two 4096x4096 matrices reaches on this machine: {rates}."
 
 
 # --- the benchmarks -----------------------------------------------------------------------------------
 
 PLAIN = ("--no-augment", "-p", 5)       # steps on images in memory; a line, and the loss read, every 5
-MODES = ("default", "channels_last", "compile", "compile_channels_last")
+LAYOUTS = ("default", "channels_last")
 # Our own tensors are in huge pages. jemalloc has the settings of PyTorch's tuning guide.
 ALLOCATORS = {
     "": {},
@@ -364,53 +380,137 @@ ALLOCATORS = {
 }
 
 
-def modes_of(bench, modes):
-    """Each mode with each allocator; with --quick only the first mode."""
-    if not all(find_library(name) for name in ("jemalloc", "tcmalloc_minimal")):     # else they would be ignored
-        sys.exit("bench: there is no jemalloc or tcmalloc for PyTorch: apt install libjemalloc2 libtcmalloc-minimal4")
-    return [f"{mode}+{allocator}".rstrip("+") for mode in (modes[:1] if bench.args.quick else modes)
-            for allocator in ALLOCATORS]
+# Of a residual network: blocks in each stage, and whether a block has three convolutions, the middle one 3x3.
+RESNETS = {"resnet18": ((2, 2, 2, 2), False), "resnet50": ((3, 4, 6, 3), True)}
+
+
+def convolutions(arch, channels, size):
+    """-> (channels in, out, kernel, stride, padding, size of the input) of each"""
+    blocks, narrows = RESNETS[arch]
+    found, size, inside = [(channels, 64, 7, 2, 3, size)], (size + 3) // 4, 64
+    for stage, count in enumerate(blocks):
+        width = 64 << stage
+        for stride in [1 + (stage > 0)] + [1] * (count - 1):
+            out, after = 4 * width if narrows else width, -(-size // stride)
+            found += ([(inside, width, 1, 1, 0, size), (width, width, 3, stride, 1, size), (width, out, 1, 1, 0, after)]
+                      if narrows else [(inside, width, 3, stride, 1, size), (width, width, 3, 1, 1, after)])
+            if stride > 1 or inside != out:
+                found.append((inside, out, 1, stride, 0, size))
+            inside, size = out, after
+    return found
+
+
+def operations(arch, channels, size):
+    """-> additions and multiplications of a step, per image: those with pixels, and those with padding. Backward needs
+    no gradient of the images."""
+    pixels, everything, layers = 0, 0, convolutions(arch, channels, size)
+    for number, (inside, out, kernel, stride, pad, wide) in enumerate(layers):
+        each, outputs = 2 * (2 + (number > 0)) * inside * out, (wide + 2 * pad - kernel) // stride + 1
+        taps = sum(0 <= i * stride - pad + tap < wide for i in range(outputs) for tap in range(kernel))
+        pixels, everything = pixels + each * taps**2, everything + each * (outputs * kernel)**2
+    return pixels + 6 * 10 * layers[-1][1], everything - pixels
+
+
+def compare(b, ours, torch, kind):
+    """-> {"ours", "torch" or "limit": [the rate in each round]}"""
+    limit = Torch(b, "product", ["default"], type=kind)
+    found = in_turns(b.rounds, {"ours": ours, "torch": torch, "limit": limit})
+    torch.close()
+    limit.close()
+    return found
+
+
+def compared_row(what, found, torch, each, *more):
+    """each: operations of a sample."""
+    ratios = [ours / theirs for ours, theirs in zip(found["ours"], found["torch"])]
+    ours, theirs, limit = (median(found[name]) for name in ("ours", "torch", "limit"))
+    return (what, f"{ours:.0f}", f"{100 * ours * each / limit:.0f} %", f"{theirs:.0f}", torch.best(),
+            f"{ours / theirs:.2f} ({min(ratios):.2f} to {max(ratios):.2f})", *more)
+
+
+# Network, channels, size of images, batch, type, steps between two readings of the loss, steps of a measurement.
+TRAIN_JOBS = (("resnet18", 3, 32, 256, "f32", 5, 30), ("resnet18", 3, 32, 256, "bf16", 5, 30),
+              ("resnet18", 1, 28, 256, "f32", 5, 30), ("resnet50", 3, 32, 64, "f32", 5, 20),
+              ("resnet18", 3, 224, 16, "f32", 1, 8), ("resnet18", 3, 224, 16, "bf16", 1, 8),
+              ("resnet50", 3, 224, 8, "f32", 1, 6))
+AVX2_JOBS = (TRAIN_JOBS[0], TRAIN_JOBS[2], TRAIN_JOBS[4])
+
+
+def net_job(b, arch, channels, size, batch, kind, group, steps):
+    """-> a row, PyTorch's side, {kind: the limit}"""
+    pictures = (() if size == 32 else ("--data", "fashion-mnist") if channels == 1
+                else ("--data", "synthetic", "--image-size", size))
+    step, amp = ("05_ddp_amp", ("--amp", kind)) if kind == "bf16" else ("01_single_gpu", ())
+    steps = 2 * group if b.args.quick else steps
+    ours = b.command(step, 0, "-a", arch, "--threads", CORES, "-b", batch, *amp, *pictures, "--no-augment",
+                     "--train-samples", 40 * batch, "--test-samples", batch, "-p", group, "--max-steps",
+                     2 * group + steps)
+    torch = Torch(b, "step", LAYOUTS, compiled=True, allocators=True, arch=arch, channels=channels, size=size,
+                  batch=batch, type=kind, group=group, steps=steps)
+    found = compare(b, lambda: rate_of(b.events(ours)), torch, kind)
+    pixels, padding = operations(arch, channels, size)
+    row = compared_row(f"{arch.replace('resnet', 'ResNet-')}, {channels}x{size}x{size}, batch {batch}, {kind}", found,
+                       torch, pixels, f"{100 * padding / (pixels + padding):.0f} %")
+    return row, torch, {kind: median(found["limit"])}
+
+
+def nets(b, jobs, *more):
+    rows, torches, limits = zip(*(net_job(b, *job) for job in jobs))
+    b.write(
+        heading(b, f"{CORES} threads", *more, f"PyTorch {torches[0].version}") + " Training steps, images/s.",
+        table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)", "padding"), rows),
+        limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()})
+        + " Padding: the share of a step's operations that multiply padding, if none is left out.",
+        "\n".join(f"{row[0]}: {torch.by_mode('images/s')}" for row, torch in zip(rows, torches)))
 
 
 def bench_train(b):
-    """PyTorch's epoch uses the mode with the fastest steps. With --quick, epochs are short."""
-    step, workers, few = "01_single_gpu", min(CORES, 4), b.args.quick
+    nets(b, TRAIN_JOBS)
+
+
+def bench_avx2(b):
+    """Both sides as on a processor without AVX-512."""
+    b.build = f"{ROOT}/build/haswell"
+    run(["cmake", "-S", ROOT, "-B", b.build, "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DDDP_MARCH=haswell",
+         "-DDDP_CUDA=OFF"])
+    run(["cmake", "--build", b.build, "-j", CORES, "--target", "01_single_gpu_cpu"])
+    b.build += "/cpu"
+    b.env = ("env", "DNNL_MAX_CPU_ISA=AVX2")
+    b.torch_env = ("ONEDNN_MAX_CPU_ISA=AVX2", "ATEN_CPU_CAPABILITY=avx2", "MKL_ENABLE_INSTRUCTIONS=AVX2")
+    nets(b, AVX2_JOBS, "limited to AVX2")
+
+
+def bench_epoch(b):
+    """PyTorch's epoch uses the mode with the fastest steps. Epochs are of half of the images."""
+    step, workers, images = "01_single_gpu", min(CORES, 4), 5120 if b.args.quick else 25600
     common = ("--threads", CORES, "-b", 256)
-    torch = Torch(b, "step", modes_of(b, MODES), steps=b.steps(60))
-    limit = Torch(b, "product", ["default"])
-    rates = medians(b.rounds, {
-        "ours": lambda: b.rate(step, 0, *common, *PLAIN, "--max-steps", b.steps(60)), "torch": torch, "limit": limit})
+    torch = Torch(b, "step", LAYOUTS, compiled=True, allocators=True, steps=b.steps(30))
+    torch()
     torch.close()
-    limit.close()
-    epoch = b.command(step, 0, *common, "--epochs", 1, "-p", 49, "--train-samples", 5120 * few, "--test-samples",
-                      256)
-    epochs = in_turns(min(b.rounds, 3), {
+    epoch = b.command(step, 0, *common, "--epochs", 1, "-p", 49, "--train-samples", images, "--test-samples", 256)
+    epochs = in_turns(b.rounds, {
         "ours": lambda: b.events(epoch),
-        "torch": lambda: Torch(b, "epoch", [torch.best()], workers=workers, steps=20 * few, group=50).once()})
+        "torch": lambda: Torch(b, "epoch", [torch.best()], workers=workers, steps=images // 256, group=50).once()})
     start = b.command(step, 0, *common, "--max-steps", 1, "-p", 1)
     first = in_turns(b.rounds + 1, {        # the first round is not measured
         "ours": lambda: seconds_until("== step:", start)[0],
         "torch": lambda: seconds_until('"loss"', b.torch("first", workers=workers), os.environ)[0]})
     theirs = epochs["torch"]
     b.write(
-        heading(b, f"{CORES} threads", f"PyTorch {torch.version}") + " ResNet-18, 3x32x32, batch 256, float32.",
-        table(COMPARED, train_rows(rates, torch.best(), epochs, first)), limit_text({"f32": rates["limit"]}),
-        torch.by_mode("training step"),
+        heading(b, f"{CORES} threads", f"PyTorch {torch.version}, {torch.best()}")
+        + f" ResNet-18, 3x32x32, batch 256, f32; epochs of {images} images.",
+        table(COMPARED, epoch_rows(epochs, first)),
         f"Data: {event(epochs['ours'][0], 'config').get('dataset')}. PyTorch reads it with a DataLoader with {workers} "
         "workers and torchvision's transforms on PIL images (crop, flip, ToTensor, Normalize), as the articles do. "
         f"PyTorch's memory excludes its workers, {median(e['worker_mb'] for e in theirs):.0f} MB, and is measured after "
         "the files were read. Waiting for data includes the workers' start.")
 
 
-def train_rows(rates, mode, epochs, first):
-    """mode: PyTorch's, in all rows but the start."""
+def epoch_rows(epochs, first):
     theirs = epochs["torch"]
     images, wait, peak = map(median, zip(*map(ours_epoch, epochs["ours"])))
     return [
-        against(f"training step, images/s; PyTorch: {mode}", rates["ours"], rates["torch"], 0, "≥ 1.5",
-                share_of(rates["limit"], rates["ours"], RESNET18)),
-        against("whole epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs), 0, "≥ 1.5",
-                share_of(rates["limit"], images, RESNET18)),
+        against("an epoch with its data, images/s", images, median(e["samples_per_s"] for e in theirs), 0, "≥ 1.5"),
         against("start of process to end of first step, s", median(first["ours"][1:]), median(first["torch"][1:]), 2,
                 "≤ 0.5 s"),
         against("peak memory without the data set, MB", peak, median(e["peak_mb"] - e["data_mb"] for e in theirs), 0,
@@ -427,34 +527,37 @@ def ours_epoch(events):
     return images / epoch["seconds"], waited / epoch["seconds"], peak
 
 
+# Layers, heads, width, characters in a window, windows in a batch, steps of a measurement. The first is nanoGPT's for a
+# CPU.
+GPT_JOBS = ((4, 4, 128, 64, 12, 120), (6, 6, 384, 256, 8, 20))
+
+
+def gpt_job(b, text, kind, layers, heads, width, size, batch, steps):
+    group, characters = steps // 6, 65
+    token = 6 * (layers * (12 * width**2 + 2 * size * width) + characters * width)      # operations of a step
+    ours = [b.program("05_ddp_amp/train"), "--data", f"text:{text}", "-a", "gpt", "--layers", layers, "--heads", heads,
+            "--width", width, "--block", size, "-b", batch, "--threads", CORES, "--optim", "adamw", "--lr", 1e-3,
+            "--clip-norm", 1, "--epochs", 99, "-p", group, "--max-steps", steps + 2 * group, "--test-samples", batch,
+            "--amp", "off" if kind == "f32" else kind]
+    torch = Torch(b, "gpt", ["eager"], compiled=True, allocators=True, arch=f"{layers}x{heads}x{width}", size=size,
+                  batch=batch, type=kind, group=group, steps=steps, data=None)
+    found = compare(b, lambda: size * rate_of(b.events(ours)), torch, kind)
+    return (compared_row(f"{layers} layers of {width}, {batch} windows of {size}, {kind}", found, torch, token), torch,
+            {kind: median(found["limit"])})
+
+
 def bench_gpt(b):
-    """nanoGPT's job for a CPU, on random characters: the speed does not depend on the text."""
+    """On random characters: the speed does not depend on the text."""
     text = f"{b.out}/text"
     with open(text, "w", encoding="ascii") as file:
         file.write("".join(random.choices([chr(c) for c in range(48, 113)], k=400000)))
-    size, batch, layers, width, characters = 64, 12, 4, 128, 65
-    token = 6 * (layers * (12 * width**2 + 2 * size * width) + characters * width)      # operations of a step
-    common = ("-a", "gpt", "--block", size, "-b", batch, "--threads", CORES, "--optim", "adamw", "--lr", 1e-3, "--clip-norm",
-              1, "--epochs", 99, "-p", 20, "--max-steps", b.steps(120) + 40)
-    found, theirs = {}, {}
-    for kind, amp in (("f32", "off"), ("bf16", "bf16")):
-        command = [b.program("05_ddp_amp/train"), "--data", f"text:{text}", *common, "--amp", amp]
-        theirs[kind] = Torch(b, "gpt", modes_of(b, ("eager", "compile")), size=size, batch=batch, type=kind,
-                             group=20, steps=b.steps(120), data=None)
-        limit = Torch(b, "product", ["default"], type=kind)
-        found[kind] = medians(b.rounds, {"ours": lambda c=command: size * rate_of(b.events(c)), "torch": theirs[kind],
-                                         "limit": limit})
-        theirs[kind].close()
-        limit.close()
+    rows, torches, limits = zip(*(gpt_job(b, text, kind, *job) for job in GPT_JOBS for kind in ("f32", "bf16")))
     b.write(
-        heading(b, f"{CORES} threads", f"PyTorch {theirs['f32'].version}") + f" {layers} layers, 4 heads, {width} wide, {batch} "
-        f"windows of {size} characters, no dropout, AdamW, gradients clipped.",
-        table(COMPARED, [
-            against(f"training step, {kind}, tokens/s; PyTorch: {theirs[kind].best()}", found[kind]["ours"],
-                    found[kind]["torch"], 0, "≥ 1.5", share_of(found[kind]["limit"], found[kind]["ours"], token))
-            for kind in found]),
-        limit_text({kind: found[kind]["limit"] for kind in found}),
-        *(theirs[kind].by_mode(f"training step in {kind}").replace("images/s", "tokens/s") for kind in found))
+        heading(b, f"{CORES} threads", f"PyTorch {torches[0].version}")
+        + " Training steps, tokens/s; no dropout, AdamW, gradients clipped.",
+        table(("", "ours", "of the limit", "PyTorch", "its fastest mode", "ratio (of the rounds)"), rows),
+        limit_text({kind: limit for each in reversed(limits) for kind, limit in each.items()}),
+        "\n".join(f"{row[0]}: {torch.by_mode('tokens/s')}" for row, torch in zip(rows, torches)))
 
 
 def folder_of_pictures(b):
@@ -496,14 +599,14 @@ def pictures_of(tree):
 
 
 def bench_parallel(b):
-    limit = ("--max-steps", b.steps(60))
+    limit = ("--max-steps", b.steps(40))
     one = ("--threads", 1, "-b", 128, *PLAIN, *limit)
 
     def alone():
         return b.rate("01_single_gpu", 0, *one)
 
-    ddp = Torch(b, "ddp", modes_of(b, MODES[:2]), ranks=2, threads=1, batch=128, steps=b.steps(60))
-    step = Torch(b, "step", modes_of(b, MODES), threads=2, steps=b.steps(60))
+    ddp = Torch(b, "ddp", LAYOUTS, allocators=True, ranks=2, threads=1, batch=128, steps=b.steps(30))
+    step = Torch(b, "step", LAYOUTS, compiled=True, allocators=True, threads=2, steps=b.steps(30))
     product = Torch(b, "product", ["default"], threads=2)
     found = in_turns(b.rounds, {
         "03": lambda: b.rate("03_ddp_fork", 2, *one),
@@ -524,7 +627,7 @@ def bench_parallel(b):
     bound = 256 / (256 / rate["two 01"] + us / 1e6)
 
     def share(value):
-        return share_of(rate["limit"], value, RESNET18)
+        return share_of(rate["limit"], value, operations("resnet18", 3, 32)[0])
 
     b.write(
         heading(b, "1 thread for each rank and device", f"PyTorch {ddp.version}")
@@ -545,11 +648,11 @@ def bench_parallel(b):
                 ("03 --overlap 0: the buckets wait for backward", rate["03 unhidden"]),
                 ("03 --bucket-mb 0: one all-reduce after backward", rate["03 naive"]),
                 ("02 --devices 2, batch 256", rate["02"]))]),
-        limit_text({"f32": rate["limit"]}),
+        "In brackets: the share of the limit. " + limit_text({"f32": rate["limit"]}),
         table(("all-reduce, bytes", "µs", "bus bandwidth, GB/s"), [
             (rows[0][0], f"{us:.1f}", f"{bus:.2f}")
             for rows in zip(*found["sizes"]) for us, bus in [map(median, list(zip(*rows))[1:])]]),
-        ddp.by_mode("DDP on Gloo") + "\n" + step.by_mode("single process with 2 threads"))
+        ddp.by_mode("DDP on Gloo, images/s") + "\n" + step.by_mode("2 threads, images/s"))
 
 
 def two_at_once(rate):
@@ -704,6 +807,7 @@ def steps_jobs(b):
         "02, 2 devices in a process": b.command("02_data_parallel", 2, "--threads", half, "-b", 256, *common),
         "03, 2 ranks, forked": two("03_ddp_fork"),
         "04, 2 ranks, started by `launch`": two("04_ddp_launcher"),
+        "05, the same, `--amp off --compress fp16`": two("05_ddp_amp", "--amp", "off", "--compress", "fp16"),
         "05, the same, `--amp bf16`": two("05_ddp_amp", "--amp", "bf16"),
         "05, the same, `--amp bf16 --compress bf16`": two("05_ddp_amp", "--amp", "bf16", "--compress", "bf16"),
         "07, as 04, `--amp off`": two("07_dist_eval", "--amp", "off"),
@@ -727,27 +831,25 @@ def bench_steps(b):
             (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}", sent[what])
             for what, rate in rates.items()]),
         f"In each process, {images:.0f} MB of the memory are the images.")
-    b.write(steps_chart(rates), page="results.md")
+    if not b.args.quick:
+        with open(f"{ROOT}/docs/steps.csv", "w", encoding="utf-8") as file:
+            file.write(steps_csv(rates))
+        run([f"{ROOT}/ddp", "plot", f"{ROOT}/docs/steps.csv", "-o", f"{ROOT}/docs/steps.svg"])
 
 
 # Seconds of the article's programs, README of tczhangzhi/pytorch-distributed; and our rows.
 ARTICLE = (("DataParallel, 02", 4138.3, "02, 2 devices in a process"),
-           ("Horovod, 05 --compress fp16", 1200.3, None),
+           ("Horovod, 05 --compress fp16", 1200.3, "05, the same, `--amp off --compress fp16`"),
            ("DistributedDataParallel, 04", 1188.5, "04, 2 ranks, started by `launch`"),
            ("Apex, 05 --amp", 1186.5, "05, the same, `--amp bf16`"))
 
 
-def steps_chart(rates):
-    """Bars: the time of an epoch, relative to DistributedDataParallel's. rates: {row: images/s}."""
+def steps_csv(rates):
+    """The times of an epoch, relative to DistributedDataParallel's. rates: {row: images/s}."""
     article, ours = ARTICLE[2][1:]
-    lines = ["seconds per epoch, relative to DistributedDataParallel",
-             f"{'':30}\u2588 the article: four V100, ImageNet   \u2591 here: two ranks on one CPU", ""]
-    for name, seconds, row in ARTICLE:
-        for bar, value in (("\u2588", seconds / article), ("\u2591", rates[ours] / rates[row] if row else 0)):
-            if value:
-                lines.append(f"{name:30}{bar * round(16 * value)} {value:.2f}")
-                name = ""
-    return "\n".join(["```", *lines, "```"])
+    return "program,article,here\n" + "".join(
+        f'"{name}",{seconds / article:.2f},{rates[ours] / rates[row] if row in rates else 0:.2f}\n'
+        for name, seconds, row in ARTICLE)
 
 
 def sent_cell(what, command):
@@ -796,7 +898,7 @@ def gpu_job(b, name):
         """The first epoch records the CUDA graph and is not measured."""
         return median([e["samples_per_s"] for e in b.events(command) if e["event"] == "step" and e["epoch"] > 1])
 
-    torch = Torch(b, "epoch" if pipeline else "step", b.args.modes, ("eager",), b.args.limit, device="cuda", arch=arch,
+    torch = Torch(b, "epoch" if pipeline else "step", b.args.modes, ("eager",), device="cuda", arch=arch,
                   type=kind, size=size, group=group, steps=steps * (1 if pipeline else epochs - 1),
                   workers=b.args.workers)
     found = in_turns(b.rounds, {"ours": ours} | ({"torch": torch} if b.args.modes else {}))
@@ -863,13 +965,15 @@ def bench_gpu(b):
 
 # name: the function, its rounds, one line for --help
 BENCHMARKS = {
-    "train": (bench_train, 5, "one process: steps, a whole epoch, start, memory, waiting for data"),
-    "gpt": (bench_gpt, 5, "training steps of a small language model, in f32 and bf16"),
+    "train": (bench_train, 3, "training steps of residual networks, images of 32x32 and of 224x224"),
+    "avx2": (bench_avx2, 3, "the same as on a processor without AVX-512"),
+    "epoch": (bench_epoch, 3, "one process: epochs with their data, start, memory, waiting for data"),
+    "gpt": (bench_gpt, 3, "training steps of language models, in f32 and bf16"),
     "folder": (bench_folder, 5, "a folder of JPEG files against DataLoader and ImageFolder, without a model"),
-    "parallel": (bench_parallel, 5, "two ranks, two devices, all-reduce"),
+    "parallel": (bench_parallel, 3, "two ranks, two devices, all-reduce"),
     "launch": (bench_launch, 5, "a launcher: start, killed ranks, checkpoints"),
-    "virtual": (bench_virtual, 5, "--virtual-ranks against as many real ranks"),
-    "steps": (bench_steps, 5, "all steps with the same job on the same cores"),
+    "virtual": (bench_virtual, 3, "--virtual-ranks against as many real ranks"),
+    "steps": (bench_steps, 3, "all steps with the same job on the same cores"),
     "gpu": (bench_gpu, 5, "training steps against PyTorch's on a GPU (in a bundle: gpu-bundle/run bench)"),
 }
 
@@ -891,13 +995,13 @@ def parse():
     parser.add_argument("--rounds", type=int, help="number of measurements of each side")
     parser.add_argument("--quick", action="store_true",
                         help="test this command: run one short round, print the tables, and write nothing")
+    parser.add_argument("--limit", type=int, default=240,
+                        help="time limit of a measurement of PyTorch, including compilation, in seconds")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--pictures", metavar="DIR", help="for folder: use DIR/train/CLASS/FILE and DIR/val/CLASS/FILE")
     gpu = parser.add_argument_group("options of gpu")
     gpu.add_argument("--only", default=".", metavar="REGEX", help="only jobs that match")
     gpu.add_argument("--modes", default=",".join(GPU_MODES), metavar="A,B", help="PyTorch's modes; '' measures only ours")
-    gpu.add_argument("--limit", type=int, default=240,
-                     help="time limit of a measurement of PyTorch, including compilation, in seconds")
     gpu.add_argument("--workers", type=int, default=min(16, CORES), help="loader workers of each side")
     gpu.add_argument("--build", default=os.environ.get("BUILD"), help="folder with the built programs")
     gpu.add_argument("--out", help="folder for table.md")

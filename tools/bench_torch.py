@@ -39,11 +39,11 @@ SHORT = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def layout_of(mode):
-    return torch.contiguous_format if mode in ("default", "eager", "compile") else torch.channels_last
+    return torch.contiguous_format if mode in ("default", "eager", "compile_default") else torch.channels_last
 
 
 def make_batch(args):
-    images = torch.randn(args.batch, 3, args.size, args.size, device=args.device)
+    images = torch.randn(args.batch, args.channels, args.size, args.size, device=args.device)
     return (images.contiguous(memory_format=layout_of(args.mode)),
             torch.randint(10, (args.batch,), device=args.device))
 
@@ -52,6 +52,8 @@ def make_training(args, batch, wrap=lambda model: model):
     """-> a function that takes a training step on images and labels, and returns the loss."""
     on_gpu, layout = args.device == "cuda", layout_of(args.mode)
     model = getattr(torchvision.models, args.arch)(num_classes=10)
+    if args.channels != 3:
+        model.conv1 = torch.nn.Conv2d(args.channels, 64, 7, 2, 3, bias=False)
     model = wrap(model.to(args.device, memory_format=layout).train())
     fused = {"fused": True} if on_gpu and args.mode != "eager" else {}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4,
@@ -105,7 +107,7 @@ def prepare_step(args, wrap=lambda model: model):
     """Reads the loss once per group, as our programs do when they print a line."""
     batch = make_batch(args)
     step = make_training(args, batch, wrap)
-    for _ in range(10):
+    for _ in range(2 * args.group):
         step(*batch).item()
 
     def measure():
@@ -122,15 +124,15 @@ def prepare_step(args, wrap=lambda model: model):
 
 
 def prepare_gpt(args):
-    """nanoGPT's job for a CPU: 4 layers, 4 heads, 128 wide, 65 characters, in windows of args.size. AdamW and clipping
-    are the fastest that PyTorch has."""
+    """65 characters, in windows of args.size; args.arch is LAYERSxHEADSxWIDTH. AdamW and clipping are the fastest that
+    PyTorch has."""
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "reference"))
     from gpt import GPT, loss_of        # here, because no other measurement needs its imports
 
-    model = GPT(4, 4, 128, args.size, 65).init()
+    model = GPT(*map(int, args.arch.split("x")), args.size, 65).init()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
     tokens, labels = (torch.randint(65, (args.batch, args.size)) for _ in range(2))
-    run = torch.compile(model) if args.mode == "compile" else model
+    run = torch.compile(model) if args.mode == "compile_eager" else model
 
     def step():
         optimizer.zero_grad(set_to_none=True)
@@ -141,7 +143,7 @@ def prepare_gpt(args):
         optimizer.step()
         return loss.detach()
 
-    for _ in range(20):
+    for _ in range(args.group):
         step().item()
 
     def measure():
@@ -166,7 +168,7 @@ def prepare_product(args):
 
     def measure():
         rates = []
-        for product in (lambda: left @ right, lambda: F.conv2d(image, weights)) * 4:
+        for product in (lambda: left @ right, lambda: F.conv2d(image, weights)) * 2:
             begin = time.perf_counter()
             product()
             rates.append(2 * size**3 / (time.perf_counter() - begin))
@@ -324,6 +326,7 @@ def main():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--type", choices=("f32", "tf32", *SHORT), default="f32")
     parser.add_argument("--arch", default="resnet18")
+    parser.add_argument("--channels", type=int, default=3, help="of random images")
     parser.add_argument("--size", type=int, default=32, help="of random images")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--batch", type=int, default=256)

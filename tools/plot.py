@@ -7,6 +7,7 @@
     ./ddp plot RUN.json          timeline of a training step from a --trace file, with a lane for each thread
     ./ddp plot RUN.json [RUN.jsonl] -o RUN.html     the page of ./ddp run --watch, with the whole run inside
     ./ddp plot PREDICTIONS.csv   confusion matrix from a --predictions file
+    ./ddp plot docs/steps.csv    time of an epoch: the article's programs, and ours, which ./ddp bench steps measured
 """
 # Each view has a function that reads a file into numbers, and one that draws them: only that one needs matplotlib.
 import argparse
@@ -435,11 +436,30 @@ def shade(share, is_right):
     return [(a + (b - a) * part) / 255 for a, b in zip(light, full)]
 
 
+def draw_bars(paths, output):
+    """A pair of bars for each row of ./ddp bench steps, ours below the article's."""
+    (path,) = paths
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    figure, chart = pyplot().subplots(figsize=(8.5, 3.4), layout="constrained")
+    for below, column, color, label in ((-0.2, "article", "#9aa4b2", "the article: four V100, ImageNet"),
+                                        (0.2, "here", "#5fa5f0", "here: two ranks on one CPU")):
+        times = [float(row[column]) for row in rows]
+        bars = chart.barh([place + below for place in range(len(rows))], times, 0.38, color=color, label=label)
+        chart.bar_label(bars, [f"{value:.2f}" if value else "" for value in times], padding=3)
+    chart.set_yticks(range(len(rows)), [plain(row["program"]) for row in rows])
+    chart.invert_yaxis()
+    chart.set(xlabel="seconds per epoch, relative to DistributedDataParallel")
+    chart.legend(frameon=False)
+    figure.savefig(output)
+    return f"{len(rows)} programs"
+
+
 # --- which view ---------------------------------------------------------------------------------------
 
 # How a file begins: the default name of the picture, and the function that draws it.
 VIEWS = {'{"event":': ("runs.svg", draw_curves), "[": ("timeline.svg", draw_timeline),
-         "index,": ("confusion.svg", draw_confusion)}
+         "index,": ("confusion.svg", draw_confusion), "program,": ("steps.svg", draw_bars)}
 
 
 def view_of(path):
