@@ -70,14 +70,4 @@ TEST(the_next_cores_are_taken)
     EXPECT_EQ_STR(move(&one, describe(list)), name_of(&one));   // Slurm has given it another
 }
 
-TEST(cores_are_written_as_the_kernel_does)
-{
-    CHECK(sched_getaffinity(0, sizeof all, &all) == 0, "", "sched_getaffinity");
-    FILE *in = popen("sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status", "r");
-    char list[256] = "";
-    EXPECT(in && fscanf(in, "%255s", list) == 1, "no list");
-    pclose(in);
-    EXPECT_EQ_STR(machine_cores(), list);
-}
-
 TEST_MAIN

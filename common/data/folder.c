@@ -33,12 +33,6 @@ static void file_add(Folder *folder, const char *path, int label)
     folder->files[folder->count++] = (FolderFile){ xstrdup(path), label };
 }
 
-// A folder that is being read, in the one above it.
-typedef struct Level {
-    DIR *dir;
-    const struct Level *above;
-} Level;
-
 // DT_REG and so on, of what a link leads to. A directory has the types of its entries, so a million
 // pictures need no question to a file server; a few file systems leave them out. DT_LNK and
 // DT_UNKNOWN: stat failed.
@@ -50,53 +44,42 @@ static int entry_type(const char *path, const struct dirent *entry)
     return stat(path, &info) == 0 ? IFTODT(info.st_mode) : entry->d_type;
 }
 
-static bool is_above(const Level *level, const char *path)
-{
-    struct stat this, info;
-    bool found = false;
-    for (stat(path, &this); level && !found; level = level->above)
-        found = fstat(dirfd(level->dir), &info) == 0 && info.st_ino == this.st_ino &&
-                info.st_dev == this.st_dev;
-    return found;
-}
+static bool tree_add(Folder *folder, const char *path, int label, Error *err);
 
-static bool tree_add(Folder *folder, const char *path, const Level *above, int label, Error *err);
-
-static bool entry_add(Folder *folder, const char *path, const struct dirent *entry,
-                      const Level *level, int label, Error *err)
+static bool entry_add(Folder *folder, const char *path, const struct dirent *entry, int label,
+                      Error *err)
 {
     switch (entry_type(path, entry)) {
-    case DT_DIR:
-        if (entry->d_type != DT_DIR && is_above(level, path))
-            return error_set(err, "remove the link", "%s: a link that leads to itself", path);
-        return tree_add(folder, path, level, label, err);
+    case DT_DIR: return tree_add(folder, path, label, err);
     case DT_REG:
         if (has_ending(path, ".jpg") || has_ending(path, ".jpeg") || has_ending(path, ".png"))
             file_add(folder, path + strlen(folder->path) + 1, label);
         return true;
-    case DT_LNK: return error_set(err, "remove it", "%s: a broken symbolic link", path);
+    case DT_LNK:                        // the kernel follows at most 40 links of one path
+        return error_set(err, "remove the link", "a %s: %s", errno == ELOOP
+                         ? "link that leads to itself" : "broken symbolic link", path);
     case DT_UNKNOWN: return error_set(err, "", "%s: %s", path, strerror(errno));
     default: return error_set(err, "remove it", "%s: neither a file nor a folder", path);
     }
 }
 
 // Adds all pictures below this folder.
-static bool tree_add(Folder *folder, const char *path, const Level *above, int label, Error *err)
+static bool tree_add(Folder *folder, const char *path, int label, Error *err)
 {
     char inside[PATH_MAX];
-    const Level level = { opendir(path), above };
-    bool good = level.dir || error_set(err, "", "%s: %s", path, strerror(errno));
-    for (struct dirent *entry; good && (errno = 0, entry = readdir(level.dir));) {
+    DIR *dir = opendir(path);
+    bool good = dir || error_set(err, "", "%s: %s", path, strerror(errno));
+    for (struct dirent *entry; good && (errno = 0, entry = readdir(dir));) {
         alive_beat();
         if (entry->d_name[0] == '.')
             continue;
         good = snprintf(inside, sizeof inside, "%s/%s", path, entry->d_name) < PATH_MAX
-            ? entry_add(folder, inside, entry, &level, label, err)
+            ? entry_add(folder, inside, entry, label, err)
             : error_set(err, "", "%s/%s: %s", path, entry->d_name, strerror(ENAMETOOLONG));
     }
     good = good && (errno == 0 || error_set(err, "", "%s: %s", path, strerror(errno)));
-    if (level.dir)
-        closedir(level.dir);
+    if (dir)
+        closedir(dir);
     return good;
 }
 
@@ -117,7 +100,7 @@ static bool class_add(Folder *folder, const char *set, const char *class, int la
     char root[PATH_MAX];
     snprintf(root, sizeof root, "%s/%s%s", folder->path, set, class);
     const int first = folder->count;
-    bool good = tree_add(folder, root, NULL, label, err);
+    bool good = tree_add(folder, root, label, err);
     qsort(folder->files + first, folder->count - first, sizeof *folder->files, compare_files);
     return good && (folder->count > first || error_set(err, "each class needs pictures",
                                                        "%s has no .jpg, .jpeg or .png file", root));

@@ -72,17 +72,13 @@ void machine_stay_near(const char *root, const char *device)
 
 const char *machine_cores(void)
 {
-    static char text[256];
-    const cpu_set_t cores = machine_here().cores;
-    size_t n = 0;
-    for (int first = 0, end; first < CPU_SETSIZE && n < sizeof text - 16; first = end + 1) {
-        for (end = first; end < CPU_SETSIZE && CPU_ISSET(end, &cores);)
-            end++;
-        if (end > first)
-            n += snprintf(text + n, sizeof text - n, "%s%d", n ? "," : "", first);
-        if (end > first + 1)
-            n += snprintf(text + n, sizeof text - n, "-%d", end - 1);
-    }
+    static char text[256] = "not known";
+    char line[512];
+    FILE *in = fopen("/proc/thread-self/status", "re");
+    while (in && fgets(line, sizeof line, in))
+        sscanf(line, "Cpus_allowed_list: %255s", text);
+    if (in)
+        fclose(in);
     return text;
 }
 
