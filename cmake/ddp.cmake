@@ -28,6 +28,15 @@ get_filename_component(DDP_ROOT "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
 option(DDP_CPU "build the cpu backend where its libraries are found" ON)
 option(DDP_CUDA "build the cuda backends where their libraries are found" ON)
 set(DDP_MARCH native CACHE STRING "the CPUs for which numbers are computed: what -march takes")
+set(DDP_MACHINE -march=${DDP_MARCH})
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+    if(DDP_MARCH STREQUAL native)
+        set(DDP_MACHINE -mcpu=native)           # before version 15, clang has no -march=native there
+    endif()
+    # For SVE, gcc 12 and 13 store some sums of vectors before they have computed them. This is NEON.
+    list(APPEND DDP_MACHINE
+        $<$<AND:$<C_COMPILER_ID:GNU>,$<VERSION_LESS:$<C_COMPILER_VERSION>,14>>:--param=aarch64-autovec-preference=1>)
+endif()
 set(DDP_SANITIZE "" CACHE STRING
     "sanitizers for everything that is compiled: 'address,undefined', 'thread', or nothing")
 
@@ -152,7 +161,7 @@ function(ddp_objects target rooms)
     # Only what the CPU computes with many numbers is compiled for this very machine, or for DDP_MARCH.
     set(numbers ${sources})
     list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|attention_cpu|pool_cpu|gloo_reduce)\\.c$")
-    set(options -march=${DDP_MARCH} -ffp-contract=fast -fno-math-errno
+    set(options ${DDP_MACHINE} -ffp-contract=fast -fno-math-errno
         # It says when a loop could not be vectorized, and clang 19 when the processor has AVX10.
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed;-Wno-unknown-warning-option;-Wno-invalid-feature-combination>")
     if(NOT DDP_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)

@@ -26,7 +26,6 @@ while [ $# -gt 0 ]; do
 done
 out=${out:-$build/gpu-bundle.tar.xz}
 
-[ "$(uname -m)" = x86_64 ] || die "a bundle needs an x86-64 machine, not $(uname -m)"
 [ -x "$build/cuda-gloo/07_dist_eval/train" ] ||
     die "there are no CUDA programs in $build" "./ddp setup builds them where CUDA, cuDNN and NCCL are; ./ddp doctor"
 if [[ $out = *.tar.xz ]]; then
@@ -106,6 +105,7 @@ version()
 {
     echo "revision: $(sed -n 's/.*DDP_GIT_REVISION "\(.*\)"/\1/p' "$build/revision/revision.h")"
     echo "made: $(date -u +%FT%TZ) on $(. /etc/os-release && echo "$PRETTY_NAME")"
+    echo "machine: $(uname -m)"
     echo "glibc: $(newest GLIBC "${programs[@]}" "${carried[@]}")"
     echo "libstdc++: $(newest GLIBCXX "${programs[@]}" "${carried[@]}")"
     echo "needs: ${nvidia[*]}"

@@ -84,6 +84,9 @@ bool device_shares_memory(const Device *device)
     return true;
 }
 
+#ifdef __aarch64__
+static const char *isa_name(void) { return "arm64"; }   // oneDNN knows the names of x86 only
+#else
 // Larger numbers are newer instructions.
 static const char *isa_name(void)
 {
@@ -100,6 +103,7 @@ static const char *isa_name(void)
             return names[i].name;
     return "sse4.1";
 }
+#endif
 
 Device *device_open(int index, int threads)
 {

@@ -130,6 +130,8 @@ cmd_doctor()
     row must "the bundle" "$(about revision), made $(about made), for $(about architectures), with CUDA $(about CUDA), \
 cuDNN $(about cuDNN), NCCL $(about NCCL)"
     glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null | sed 's/.* //')
+    file=$([ "$(uname -m)" != "$(about machine)" ] || uname -m)
+    row must machine "$file" "the bundle is for $(about machine), and this is $(uname -m)"
     file=$(printf '%s\n' "$(about glibc)" "${glibc:-0}" | sort -CV && echo "$glibc")
     row must glibc "${file:+$glibc; $(about glibc) or newer is needed}" "$glibc; $(about glibc) or newer is needed"
     for flag in $(about cpu); do
