@@ -29,7 +29,7 @@ how()
     # tests, builds, the network, the series: other tests run these
     *": ./ddp test"* | *": tests/faults.sh "* | *": pip install cmake" | *": ctest -R "* | *": ./ddp setup" | \
         *": ./ddp clean" | *": cmake "* | *": ./ddp data cifar10"* | *" --data pets "* | *" --data DIR"* | \
-        *shakespeare* | \
+        *shakespeare* | *": ./ddp data mnist" | \
         *": tools/propagate "* | *": tools/readme_diff.sh" | \
         *": tools/check_series.sh" | *": exercises/author.sh prove "*) not_run ;;
     *": git clone "*) not_run ;;
