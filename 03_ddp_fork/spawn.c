@@ -90,7 +90,6 @@ void spawn(const SpawnConfig *config, World *world)
 {
     TcpStoreConfig store = {
         .size = count_ranks(config), .place = { "127.0.0.1", 0 }, .supervised = true,
-        .timeout = config->timeout,
     };
     tcp_store_new_token(store.token);
     store.socket = tcp_bind(&store.place);

@@ -8,7 +8,7 @@ typedef struct RendezvousConfig {
     const char *address;                // where rank 0 listens
     int port;
     const char *interface;              // the network that the ranks use, or NULL
-    double timeout;                     // s to connect; later, s without a heartbeat; 0: no limit
+    double timeout, patience;           // s, see alive_limits; 0: no limit
 } RendezvousConfig;
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);

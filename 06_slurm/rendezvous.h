@@ -9,7 +9,7 @@ typedef struct RendezvousConfig {
     int port;
     const char *interface;              // the network that the ranks use, or NULL
     const char *meet;                   // "file:PATH", or NULL
-    double timeout;                     // s to connect; later, s without a heartbeat; 0: no limit
+    double timeout, patience;           // s, see alive_limits; 0: no limit
 } RendezvousConfig;
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);

@@ -1,4 +1,5 @@
 #include "rendezvous_file.h"
+#include "alive.h"
 #include "check.h"
 #include "interrupt.h"
 #include "output.h"
@@ -76,11 +77,11 @@ static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
 
 void rendezvous_file_read(const char *path, TcpStoreConfig *c)
 {
-    Error err;
-    double waited = 0, pause = 0.02;    // it doubles: thousands of ranks may look
-    for (; !read_file(path, c, &err); waited += pause, pause = pause < 0.5 ? 2 * pause : pause) {
-        CHECK(c->timeout == 0 || waited < c->timeout, err.hint, "rank %d of %d has waited %.3g s "
-              "for rank 0's file: %s", c->rank, c->size, c->timeout, err.text);
+    Error err = { .text = "" };
+    double pause = 0.02;                // it doubles: thousands of ranks may look
+    ALIVE_OUTSIDE("waiting for rank 0's file:", err.text);
+    for (; !read_file(path, c, &err); pause = pause < 0.5 ? 2 * pause : pause) {
+        alive_outside_changed();
         refresh(path);
         interrupt_leave();
         usleep((useconds_t)(1e6 * pause));

@@ -1,6 +1,7 @@
 // eval_result.c - counts predictions, prints the results of an evaluation and writes its file.
 #include "eval_result.h"
 #include "output.h"
+#include "alive.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -114,6 +115,7 @@ static void print_predictions(const Result *r, FILE *out)
 static void write_predictions(const Result *r, const char *path)
 {
     Error error;
+    ALIVE_WRITING(path);
     FILE *out = replace_open(path, &error);
     if (!out)
         FAIL_ERROR(&error);

@@ -19,7 +19,6 @@
 
 #include <ctype.h>
 #include <mpi.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,7 +27,8 @@ enum { MOST = 65535 };           // ranks, and ports
 
 void rendezvous_options(Args *args, RendezvousConfig *c)
 {
-    *c = (RendezvousConfig){ .rank = -1, .size = -1, .local_rank = -1, .port = -1, .timeout = 30 };
+    *c = (RendezvousConfig){ .rank = -1, .size = -1, .local_rank = -1, .port = -1, .timeout = 30,
+                             .patience = ALIVE_PATIENCE };
     args_add(args, ARGS_ROWS(
         { "rank", 0, ARG_INT, &c->rank, "N", "this process's rank (-1: auto)", -1, MOST, true },
         { "world-size", 0, ARG_INT, &c->size, "N", "number of ranks (-1: auto)", -1, MOST, true },
@@ -36,8 +36,10 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
         { "master-addr", 0, ARG_STRING, &c->address, "HOST", "rank 0's host", .local = true },
         { "master-port", 0, ARG_INT, &c->port, "PORT", "rank 0's port (-1: auto)", -1, MOST, true },
         { "iface", 0, ARG_STRING, &c->interface, "NAME", "interface, such as eth0", .local = true },
-        { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS", "how long ranks may take to "
-          "connect, and later be without a heartbeat (0: no limit)", .min = 0, .max = 1e6 }));
+        { "timeout", 0, ARG_DOUBLE, &c->timeout, "SECONDS",
+          "seconds without a heartbeat until the run ends (0: never)", .min = 0, .max = 1e6 },
+        { "patience", 0, ARG_DOUBLE, &c->patience, "SECONDS", "seconds that a rank may wait for "
+          "others to join, for files or libraries (0: no limit)", .min = 0, .max = 1e6 }));
     slurm_options(args, &c->meet);
 }
 
@@ -116,16 +118,7 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
 
 // --- from MPI ------------------------------------------------------------------------------------
 
-static void mpi_is_late(int signal)
-{
-    static const char text[] = "MPI_Init did not return within --timeout. Perhaps Open MPI tries "
-                               "an unreachable network: --iface NAME chooses a different one\n";
-    ssize_t written = write(STDERR_FILENO, text, sizeof text - 1);
-    (void)written;                  // stderr may be closed
-    _exit(EXIT_FAILED);
-}
-
-static void start_mpi(double timeout)
+static void start_mpi(void)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
     if (directory) {                // mpirun's, so that a kill leaves no file in /dev/shm
@@ -135,8 +128,6 @@ static void start_mpi(double timeout)
         setenv("OMPI_MCA_btl", "^sm,vader", 0);
     }
     setenv("TERM", "dumb", 1);      // stdout is a terminal, but Open MPI's own: no progress bar
-    signal(SIGALRM, mpi_is_late);
-    alarm(timeout > 0 ? (unsigned)timeout + 1 : 0);
     MPI_Init(NULL, NULL);
 }
 
@@ -146,7 +137,8 @@ static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *st
 {
     MPI_Comm here;
     int local_rank;
-    start_mpi(c->timeout);
+    ALIVE_OUTSIDE("waiting for", "MPI_Init (--iface NAME chooses its network)");
+    start_mpi();
     MPI_Comm_rank(MPI_COMM_WORLD, &world->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world->size);
     MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
@@ -160,7 +152,6 @@ static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *st
     MPI_Bcast(store->token, sizeof store->token, MPI_BYTE, 0, MPI_COMM_WORLD);
     MPI_Comm_free(&here);
     MPI_Finalize();
-    alarm(0);
     launcher_check(world->size);
 }
 
@@ -214,9 +205,9 @@ static void use_interface(const char *interface, TcpAddress address)
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
 {
     const char *token = getenv("DDP_TOKEN");
-    TcpStoreConfig store = { .timeout = config->timeout, .supervised = supervise_inherit() };
+    TcpStoreConfig store = { .supervised = supervise_inherit() };
     snprintf(store.token, sizeof store.token, "%s", token ? token : "");
-    alive_timeout(config->timeout);
+    alive_limits(config->timeout, config->patience);
     if (config->interface)
         use_interface(config->interface, store.from);
     const char *source = find_rank(config, world, &store);

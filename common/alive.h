@@ -2,16 +2,16 @@
 //
 // A few words of memory, shared with the watcher if there is one, else private. The training
 // thread beats whenever it makes progress: at each layer, batch and piece of a file. Before it
-// waits for another rank or for the device, it marks itself as waiting, and the watcher then
-// expects no beats.
-//
-// A rank that neither beats nor waits is hung. If all ranks wait, they are deadlocked.
+// waits for another rank or for the device, or for something outside, it marks itself as waiting,
+// and the watcher then expects no beats. How long each may take is at the top of watch.c.
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { ALIVE_KEPT = 16, ALIVE_TEXT = 112 };
+enum { ALIVE_KEPT = 16, ALIVE_TEXT = 112, ALIVE_DOING = 240 };
+enum { ALIVE_PATIENCE = 600 };          // s: the default
+enum { ALIVE_PATIENT = 1, ALIVE_ENDLESS };
 
 // A collective that began. A watcher may see a mixture of it and the one that replaces it.
 typedef struct AliveCollective {
@@ -22,12 +22,19 @@ typedef struct AliveCollective {
 
 typedef struct Alive {
     _Atomic int waits_for_ranks;    // above 0: the training thread waits for them or the device
-    _Atomic int waits_for_system;   // above 0: for the disk, terminal or driver, without limit
+    _Atomic int outside;            // ALIVE_PATIENT, ALIVE_ENDLESS: waits for something outside
+    _Atomic uint64_t doing[ALIVE_DOING / 8];    // then: "reading train/1.jpg"
     _Atomic uint64_t beats;
     _Atomic bool joined;            // it has met the other ranks
     _Atomic bool done;              // the work is finished; the process is about to exit
-    _Atomic double timeout;         // s without a beat after which the rank is lost; 0: no limit
+    _Atomic bool watched;           // a supervisor of ours or rank 0 watches this page
+    _Atomic double timeout, patience;   // s, as the options (0: no limit)
+    _Atomic double device_step;     // s: a GPU's longest step; -1: none has ended; 0: it is a CPU
     _Atomic int64_t epoch, step;    // the last finished step, from 1; 0 before the first
+    // Sums over this epoch's steps, in s: waits for data; from a step's beginning to its first
+    // message (there are `messages` of these); from the end of the first step on.
+    _Atomic int64_t steps, messages;
+    _Atomic double waited, own, spent;
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
     _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
     _Atomic uint64_t latest;        // the place of the last one that began
@@ -55,12 +62,29 @@ bool alive_seen(const Alive *page);
 const Alive *alive_here(void);
 
 // All are safe in any thread. Threads that work for the training thread beat, too, as the loader's
-// do. alive_system_wait_begin counts in the main thread only, which trains.
+// do.
 void alive_beat(void);
 void alive_wait_begin(void);
 void alive_wait_end(void);
-void alive_system_wait_begin(void);
-void alive_system_wait_end(void);
+
+// A wait for what is not in this program's hands, from here to the end of the block. The watcher
+// prints it ("rank 1 ... has been reading train/1.jpg"). Both texts must stay valid.
+#define ALIVE_OUTSIDE(doing, what) ALIVE_OUTSIDE_(doing, what, ALIVE_PATIENT)
+// The same for writing, which may take any time. It counts in the main thread only: one that writes
+// its part of the timeline must not excuse a training thread that hangs.
+#define ALIVE_WRITING(what) ALIVE_OUTSIDE_("writing", what, ALIVE_ENDLESS)
+#define ALIVE_OUTSIDE_(...)                                                                \
+    __attribute__((cleanup(alive_outside_end))) AliveOutside outside_ = { NULL, __VA_ARGS__ }; \
+    alive_outside_begin(&outside_)
+typedef struct AliveOutside {
+    struct AliveOutside *newer;     // of any thread
+    const char *doing, *what;
+    int kind;
+} AliveOutside;
+void alive_outside_begin(AliveOutside *wait);
+void alive_outside_end(AliveOutside *wait);
+void alive_outside_changed(void);   // a text has changed
+
 void alive_joined(void);
 void alive_step(int64_t epoch, int64_t step);
 void alive_section(const char *name);
@@ -68,12 +92,20 @@ void alive_section(const char *name);
 void alive_collective_begin(uint64_t place, const char *communicator, const char *operation,
                             int64_t count, const char *section);
 void alive_collective_end(void);
+void alive_device_step(double seconds);     // -1: from now on the device is a GPU
+void alive_waited(double seconds);          // for the data of the next step
+void alive_own(double seconds);             // of a step, from its beginning to its first message
 void alive_done(void);
-void alive_timeout(double seconds);
+void alive_watched(void);
+void alive_limits(double timeout, double patience);     // s, 0: no limit; watch.c has the rule
 
 // "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648 (gradients), in
 // backward, completed". With NCCL never "completed": the host does not see when a call ends.
 void alive_progress(const Alive *alive, char *text, int size);
+// Names the rank for which the others wait (watch.h), or is "". Rank 0's store finds it.
+void alive_slowest_set(const char *text);
+void alive_slowest(char text[ALIVE_DOING]);
+void alive_doing(const Alive *alive, char text[ALIVE_DOING]);
 // The collective at this place, or NULL: it has not begun, or is no longer among the last ones.
 const AliveCollective *alive_collective(const Alive *alive, uint64_t place);
 // "all_reduce of 11181648 (gradients), in backward"

@@ -53,6 +53,7 @@ Stream *stream_new_beside(Device *device, const char *name);
 // Finishes the stream's work first. Afterwards nothing may wait for an event recorded on it.
 void stream_free(Stream *stream);
 void stream_sync(Stream *stream);                // the host waits for all work of the stream
+bool stream_idle(Stream *stream);                // is all its work done?
 
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes);
 void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes);
@@ -87,3 +88,6 @@ void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.
 void replay_forbid(Device *device);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);
+// Call it before each message to other ranks. The time from replay_run to the first one of a step,
+// on the compute stream, goes to alive_own; not of a recorded step.
+void device_message(Device *device);

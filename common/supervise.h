@@ -25,5 +25,6 @@ int supervise(Supervisor *supervisor);
 int supervise_pause(Supervisor *supervisor, double seconds);
 
 // For a program that a launcher may have started, even through scripts: it ends when the launcher
-// dies. True: our supervisor watches it, and prints the message about Ctrl-C for it.
+// dies. True: our supervisor watches it, and prints the message about Ctrl-C for it. False: it
+// watches itself until it has joined rank 0 (tcp_store.h).
 bool supervise_inherit(void);

@@ -21,7 +21,6 @@ typedef struct TcpStoreConfig {
     char run[STORE_NAME];               // rank 0 refuses ranks of a run with another name
     char token[STORE_TOKEN];            // or another token; "": there is none
     bool supervised;                    // a supervisor on this machine reports how its ranks die
-    double timeout;                     // s until all ranks are there; 0: no limit
 } TcpStoreConfig;
 
 // A random token, hexadecimal.
@@ -31,9 +30,9 @@ void tcp_store_new_token(char token[STORE_TOKEN]);
 // Makes a token if there is none.
 void tcp_store_offer(TcpStoreConfig *config, const char *host, int port, bool one_host);
 
-// Returns when all ranks are there, and fills in the world's address, run and store. Else fails:
-// rank 0 is not found in time, or a rank is missing, joins twice, or has a different world size. A
-// signal ends the process here and in the store's calls (interrupt_leave).
+// Returns when all ranks are there, and fills in the world's address, run and store. Else fails: a
+// rank is missing (alive_limits), has died, joins twice, is refused, or has a different world size.
+// A signal ends the process here and in the store's calls (interrupt_leave).
 void tcp_store_join(const TcpStoreConfig *config, World *world);
 // Marks this rank as done (alive_done) and closes its connection. Rank 0 first waits up to 2 s for
 // the others.

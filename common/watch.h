@@ -13,7 +13,7 @@ enum { WATCH_HOST = 64 };
 typedef struct Watched {
     Alive *alive;           // its page; NULL: this rank is watched elsewhere
     pid_t pid;
-    char host[WATCH_HOST];
+    char host[WATCH_HOST];  // "": this process watches itself
     bool remote;            // its page comes over the network; else it is our own child
     double last_message;    // s: when the page last came
     double delay;           // s: extra time in which its own supervisor may report what happened
@@ -22,6 +22,9 @@ typedef struct Watched {
     int status;             // our own child's, as waitpid gave it
     uint64_t beats;         // at the last look
     double last_beat;       // s: when they were last seen to change
+    bool waits;             // for other ranks or its device, at the last look
+    int outside;            // as the page's, at the last look
+    bool printed;           // that it waits for something outside
 } Watched;
 
 typedef struct Watch {
@@ -31,8 +34,11 @@ typedef struct Watch {
     double now;             // s: the time of the last look
 } Watch;
 
+// Puts into `text` for which rank the others wait in this epoch's steps, with its times and theirs;
+// or "", unless it adds a tenth to a step.
+void watch_slowest(const Watch *watch, char text[ALIVE_DOING]);
 bool watch_lives(const Watch *watch);   // does any rank live?
-// Names the rank that has died, hangs or is stopped, in one line on stderr, and returns the exit
-// status for all. 0: nothing is wrong, as far as can be seen. Call it a few times a second; now: s,
-// of clock_now().
+// Names the rank that has died, hangs, is stopped or waits too long, in one line on stderr, and
+// returns the exit status for all. 0: nothing is wrong, as far as can be seen. Call it a few times
+// a second; now: s, of clock_now().
 int watch_judge(Watch *watch, double now);

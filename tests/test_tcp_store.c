@@ -49,7 +49,9 @@ static void sleep_ms(int ms) { usleep((useconds_t)ms * 1000); }
 
 // --- starting and ending ranks -------------------------------------------------------------------
 
-static void stage(int size, double timeout)
+static double timeout, patience;        // of the ranks that are started
+
+static void stage(int size, double the_timeout, double the_patience)
 {
     static int number;
     char name[32];
@@ -58,7 +60,9 @@ static void stage(int size, double timeout)
     close(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
     memset((void *)seen, 0, sizeof *seen);
     count = 0;
-    play = (TcpStoreConfig){ .size = size, .run = "play", .timeout = timeout };
+    play = (TcpStoreConfig){ .size = size, .run = "play" };
+    timeout = the_timeout;
+    patience = the_patience;
     tcp_store_new_token(play.token);
     play.place = tcp_resolve("127.0.0.1", 0);
     play.socket = tcp_bind(&play.place);
@@ -88,7 +92,7 @@ static _Noreturn void act(TcpStoreConfig *config, Part *part)
     setrlimit(RLIMIT_CORE, &(struct rlimit){ 0, 0 });
     test_redirect(path);
     interrupt_install(false);
-    alive_timeout(config->timeout);
+    alive_limits(timeout, patience);
     if ((config->rank > 0 || config->size == 1) && play.socket > 0)
         close(play.socket);
     int descriptors = entries("/proc/self/fd") - (config->rank == 0 && config->size > 1);
@@ -232,7 +236,7 @@ static void exchange(World *world)
 TEST(ranks_join_in_any_order)
 {
     static const int order[] = { 2, 0, 3, 1 };
-    stage(4, 20);
+    stage(4, 20, 20);
     for (int i = 0; i < 4; i++) {
         enter(as(order[i]), exchange);
         sleep_ms(60);
@@ -242,7 +246,7 @@ TEST(ranks_join_in_any_order)
     for (int i = 0; i < 4; i++)
         EXPECT_EQ_STR(seen->run[i], seen->run[0]);
     for (int size = 1; size <= RANKS; size += RANKS - 1) {
-        stage(size, 30);
+        stage(size, 30, 30);
         for (int rank = 0; rank < size; rank++)
             enter(as(rank), bow);
         all_well();
@@ -258,7 +262,7 @@ TEST(missing_and_wrong_ranks)
         { 2, 4, ") has a world size of 4, but rank 0 (" }, { 1, 3, "two processes have rank 1: " },
     };
     for (int i = 0; i < 3; i++) {
-        stage(3, i == 0 ? 2 : 20);
+        stage(3, i == 0 ? 1 : 20, i == 0 ? 2 : 20);
         enter(as(0), bow);
         enter(as(1), bow);
         sleep_ms(400);
@@ -268,7 +272,8 @@ TEST(missing_and_wrong_ranks)
             enter(c, bow);
         all_end(EXIT_REPORTED);
         expect_said(wrong[i].words);
-        expect_lines(2);
+        EXPECT_EQ_INT(times("only 2 of 3 ranks connected within 1 s; waiting for: 2\n"), i == 0);
+        expect_lines(2 + (i == 0));
         expect_within(6);
     }
 }
@@ -285,7 +290,7 @@ TEST(processes_of_other_runs_are_refused)
         { "play", "the run has already begun with all its ranks", false, false, false, 1, 2 },
         { "play", "it is another program", false, false, false, -1, 2 },
     };
-    stage(2, 20);
+    stage(2, 20, 20);
     enter(as(0), step);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         TcpStoreConfig c = as(wrong[i].rank);
@@ -293,7 +298,7 @@ TEST(processes_of_other_runs_are_refused)
             enter(as(1), step);
             await(&seen->there, 2);
         }
-        c.timeout = 0.5;
+        timeout = 0.5;                  // also with a longer patience
         c.size = wrong[i].size;
         snprintf(c.run, sizeof c.run, "%s", wrong[i].name);
         if (wrong[i].random)
@@ -301,6 +306,7 @@ TEST(processes_of_other_runs_are_refused)
         if (wrong[i].none)
             c.token[0] = '\0';
         ends(enter(c, bow), 1);
+        timeout = 20;
         expect_said(wrong[i].words);
     }
     seen->finish = 1;
@@ -338,7 +344,7 @@ static Bytes wrong_hello(int rank)
 
 TEST(slow_clients_are_disconnected)
 {
-    stage(2, 20);
+    stage(2, 20, 20);
     enter(as(0), step);
     enter(as(1), step);
     await(&seen->there, 2);
@@ -355,9 +361,9 @@ TEST(slow_clients_are_disconnected)
 
 // --- lost ranks ----------------------------------------------------------------------------------
 
-static void begin(Part *part, double timeout, bool supervised)
+static void begin(Part *part, double the_timeout, bool supervised)
 {
-    stage(3, timeout);
+    stage(3, the_timeout, 20);
     play.supervised = supervised;
     for (int rank = 0; rank < 3; rank++)
         enter(as(rank), part);
@@ -383,6 +389,7 @@ static const struct Loss {
     { "dead, supervised", step, 2, SIGKILL, 20, true, 1.5, 4, "has disconnected: after epoch 1, step 5; " },
     { "stopped", step, 2, SIGSTOP, 2, false, 1.5, 4, "is stopped or unreachable: it has sent nothing for 2" },
     { "hung", hang, 2, SIGCONT, 2, false, 0, 4, "has sent no heartbeat for 2" },
+    { "hung, supervised", hang, 2, SIGCONT, 2, true, 0, 6, "has sent no heartbeat for 4" },
     { "rank 0 dead", step, 0, SIGKILL, 20, false, 1.5, 4, "is lost: the connection was closed\nhint: " },
     { "rank 0 dead, supervised", step, 0, SIGKILL, 20, true, 1.5, 4, "is lost: the connection was closed\nhint: " },
     { "rank 0 stopped", step, 0, SIGSTOP, 2, false, 1.5, 5, "is lost: no answer, so it is stopped or its machine "
@@ -467,15 +474,12 @@ static void send_heartbeat(int fd)
     expect_answer(fd, STORE_DONE, 0);
 }
 
-// Later, its silence would have no limit. A heartbeat of the process that it replaces does not count.
-// Rank 2 never joins, so the run cannot begin with that process.
+// Later, its silence would have no limit. Without a heartbeat it may also leave and connect again.
 TEST(a_rank_without_a_heartbeat_is_missing)
 {
-    stage(3, 4);
+    stage(3, 20, 4);
     enter(as(0), bow);
-    int replaced = join_as_rank_1();
-    send_heartbeat(replaced);
-    close(replaced);
+    close(join_as_rank_1());
     sleep_ms(100);                      // rank 0 reads the end of that connection first
     int fd = join_as_rank_1();
     all_end(EXIT_REPORTED);
@@ -483,11 +487,31 @@ TEST(a_rank_without_a_heartbeat_is_missing)
     close(fd);
 }
 
+// Rank 2 is still missing when rank 1 dies: the run ends at once.
+TEST(a_death_is_named_before_all_have_joined)
+{
+    stage(3, 20, 20);
+    enter(as(0), bow);
+    enter(as(1), bow);
+    close_port();
+    sleep_ms(1000);
+    begun = clock_now();
+    kill(actors[1].pid, SIGKILL);
+    while (read_said(), said[0] == '\0' && clock_now() < begun + 10)
+        sleep_ms(2);
+    expect_within(1);
+    ends(1, 1000 + SIGKILL);
+    ends(0, EXIT_REPORTED);
+    expect_said("rank 1 of 3 (");
+    expect_said("has disconnected: before it met the other ranks");
+    expect_lines(2);
+}
+
 // Rank 1 still receives an answer when the run ends: first the rest of it comes, then OVER.
 TEST(the_end_does_not_cut_an_answer)
 {
     static char zeros[STORE_MOST];
-    stage(3, 20);
+    stage(3, 20, 20);
     enter(as(0), end_during_an_answer);
     enter(as(2), end_during_an_answer);
     int fd = join_as_rank_1();
@@ -587,7 +611,7 @@ static _Noreturn void send_strangers(void)
 
 TEST(strangers_neither_join_nor_delay_ranks)
 {
-    stage(3, 40);
+    stage(3, 40, 40);
     enter(as(0), step);
     int status = -1;
     fflush(NULL);

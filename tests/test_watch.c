@@ -6,7 +6,7 @@
 
 #include <fcntl.h>
 
-enum { RANKS = 3, TIMEOUT = 2 };
+enum { RANKS = 3, TIMEOUT = 2, PATIENCE = 5 };
 enum { EXITED = 256 };                  // EXITED * status: an exit status in waitpid's format
 
 // The state of one rank; all zeros: it works. Times are in seconds before now.
@@ -14,10 +14,13 @@ typedef struct State {
     double ended, silent, stopped, unsent, delay;
     int status;
     int waits;                          // > 0: number of the collective in which it waits
-    bool done, outside, stranger;       // outside: waits for a disk; stranger: sends no heartbeats
+    bool done, stranger;                // stranger: sends no heartbeats
+    bool reads, writes;                 // waits for a file
+    bool gpu;                           // whose longest step took 0.5 s
+    bool new_gpu;                       // whose first step has not ended
     bool apart;                         // has not met the other ranks
     bool elsewhere;                     // watched by a different supervisor
-    bool any_time;                      // --timeout 0: never counts as hung
+    bool any_time;                      // --timeout 0 --patience 0: never counts as hung
 } State;
 
 static const struct Case {
@@ -78,9 +81,25 @@ static const struct Case {
       .words = "rank 2 of 3 (node1, pid 1002) has sent no heartbeat for 4 s: after epoch 1" },
     { { [1] = { .silent = TIMEOUT + 1 } }, .remote = true, .status = EXIT_FAILED,
       .words = "rank 1 of 3 (node1, pid 1001) has sent no heartbeat for 3 s" },
-    { { [1] = { .silent = TIMEOUT + 1, .outside = true } }, .words = "" },
     { { [1] = { .silent = TIMEOUT + 1, .waits = 1 } }, .words = "" },
     { { [1] = { .silent = TIMEOUT + 1, .any_time = true } }, .words = "" },
+
+    // A wait for something outside: a line after the timeout, the end after the patience.
+    { { [1] = { .silent = TIMEOUT - 0.5, .reads = true } }, .words = "" },
+    { { [1] = { .silent = TIMEOUT + 1, .reads = true } },
+      .words = "rank 1 of 3 (node1, pid 1001) has been reading train/1.jpg for 3 s: after epoch 1, step 11; " },
+    { { { .silent = 3, .reads = true }, { .silent = 4, .reads = true }, { .silent = 3.5, .reads = true } },
+      .words = "rank 1 of 3 (node1, pid 1001) has been reading train/1.jpg for 4 s, as one of 3 ranks: " },
+    { { [2] = { .silent = 3, .reads = true } }, .remote = true,
+      .words = "rank 2 of 3 (node1, pid 1002) has been reading" },
+    { { [2] = { .silent = 3, .reads = true, .delay = 2 } }, .remote = true, .words = "" },  // its supervisor prints it
+    { { [1] = { .silent = PATIENCE + 1, .reads = true } }, .status = EXIT_FAILED,
+      .words = "rank 1 of 3 (node1, pid 1001) has been reading train/1.jpg for 6 s: after epoch 1, step 11; last "
+               "collective: no collective yet\nhint: from step 04 on, --patience SECONDS" },
+    { { { .silent = 9, .waits = 1 }, { .silent = 6, .reads = true }, { .silent = 9, .waits = 1 } },
+      .status = EXIT_FAILED, .words = "hint: from step 04 on, --patience SECONDS" },
+    { { [1] = { .silent = 99, .writes = true } }, .words = "has been writing net.st for 99 s: " },
+    { { [1] = { .silent = 99, .reads = true, .any_time = true } }, .words = "" },
 
     // A rank that is stopped or unreachable, whether it was waiting or working.
     { { [1] = { .stopped = 3, .silent = 3, .waits = 1 } }, .status = EXIT_FAILED,
@@ -108,6 +127,20 @@ static const struct Case {
     { { { .silent = 1, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .words = "" },
     { { { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 1 }, { .silent = 3, .done = true, .ended = 1 } },
       .status = EXIT_FAILED, .words = "rank 2 of 3 (node1, pid 1002) is done: " },
+    { { { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 1, .reads = true }, { .silent = 3, .waits = 1 } },
+      .words = "rank 1 of 3 (node1, pid 1001) has been reading" },
+    { { { .silent = 4, .waits = 1, .gpu = true }, { .silent = 4, .waits = 1, .gpu = true },
+        { .silent = 4, .waits = 1, .gpu = true } }, .words = "" },
+    { { { .silent = 6, .waits = 1, .gpu = true }, { .silent = 6, .waits = 1, .gpu = true },
+        { .silent = 6, .waits = 1, .gpu = true } }, .status = EXIT_FAILED,
+      .words = "all ranks have been waiting for each other for 5 s\n" },
+    { { { .silent = 4, .waits = 1, .gpu = true }, { .silent = 4, .waits = 1, .new_gpu = true },
+        { .silent = 4, .waits = 1, .gpu = true } }, .words = "" },
+    { { { .silent = 6, .waits = 1, .gpu = true }, { .silent = 6, .waits = 1, .new_gpu = true },
+        { .silent = 6, .waits = 1, .gpu = true } }, .status = EXIT_FAILED, .words = "each other for 5 s\n" },
+    { { { .silent = 3, .waits = 1, .gpu = true }, { .silent = 3, .gpu = true },
+        { .silent = 3, .waits = 1, .gpu = true } },
+      .status = EXIT_FAILED, .words = "rank 1 of 3 (node1, pid 1001) has sent no heartbeat for 3 s" },
     { { { .silent = 3, .waits = 1, .any_time = true }, { .silent = 3, .waits = 1, .any_time = true },
         { .silent = 3, .waits = 1, .any_time = true } }, .words = "" },
 };
@@ -121,7 +154,7 @@ static void set(int rank, const State *state, bool remote, double now)
     memset((void *)&pages[rank], 0, sizeof *pages);
     alive_publish(&pages[rank]);
     if (!state->stranger) {
-        alive_timeout(state->any_time ? 0 : TIMEOUT);
+        alive_limits(state->any_time ? 0 : TIMEOUT, state->any_time ? 0 : PATIENCE);
         if (!state->apart)
             alive_joined();
         alive_step(1, 10 + rank);
@@ -130,8 +163,18 @@ static void set(int rank, const State *state, bool remote, double now)
         alive_wait_begin();
     for (int i = 0; i < state->waits; i++)
         alive_collective_begin((uint64_t)i + 1, "gradients", "all_reduce", 5, "backward");
-    if (state->outside)
-        alive_system_wait_begin();
+    if (state->gpu || state->new_gpu)
+        alive_device_step(-1);
+    if (state->gpu)
+        alive_device_step(0.5);
+    if (state->reads || state->writes) {
+        AliveOutside wait = { .kind = state->reads ? ALIVE_PATIENT : ALIVE_ENDLESS,
+                              .doing = state->reads ? "reading" : "writing",
+                              .what = state->reads ? "train/1.jpg" : "net.st" };
+        alive_outside_begin(&wait);
+        alive_outside_end(&wait);       // of this process; the rank still waits
+        pages[rank].outside = wait.kind;
+    }
     if (state->done)
         alive_done();
     ranks[rank] = (Watched){
@@ -208,9 +251,34 @@ static void test_parting(double now)
     expect(-3, now, EXIT_FAILED, "send of 7 (gradients), in backward                  all_reduce of 21300");
 }
 
+// Rank 2 waits for data 30 ms longer than the others, which is more than a tenth of a step.
+static void test_slowest(void)
+{
+    char text[ALIVE_DOING];
+    begin((State[RANKS]){ { 0 } }, true, 1000);
+    for (int rank = 0; rank < RANKS; rank++) {
+        pages[rank].steps = 100;
+        pages[rank].messages = 50;
+        pages[rank].waited = rank == 2 ? 4 : 1;         // s
+        pages[rank].own = 0.4;
+        pages[rank].spent = 9.9;
+    }
+    watch_slowest(&watch, text);
+    EXPECT_EQ_STR(text, "rank 2 (node1): 40.0 ms for data and 8.0 ms until its first message, of a step of 100.0 ms; "
+                  "the others: 18.0 ms");
+    pages[2].waited = 1.9;
+    watch_slowest(&watch, text);
+    EXPECT_EQ_STR(text, "");
+    pages[2].waited = 4;
+    pages[1].epoch = 2;                 // it has already begun the next one
+    watch_slowest(&watch, text);
+    EXPECT_EQ_STR(text, "");
+}
+
 int main(void)
 {
     const double now = 1000;
+    test_slowest();
     static const State all_work[RANKS], silent = { .silent = TIMEOUT + 1 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct Case *c = &cases[i];
@@ -221,6 +289,11 @@ int main(void)
     }
 
     test_parting(now);
+
+    // The line comes once for each wait.
+    begin((State[RANKS]){ [1] = { .silent = 3, .reads = true } }, false, now);
+    expect(-4, now, 0, "has been reading");
+    expect(-4, now, 0, "");
 
     begin(all_work, false, now);        // the end of a wait counts as a heartbeat
     for (int ends_wait = 0; ends_wait < 2; ends_wait++) {

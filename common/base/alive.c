@@ -1,9 +1,11 @@
 // alive.c - heartbeats.
 #include "alive.h"
 #include "check.h"
+#include "clock.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -44,16 +46,7 @@ void alive_wait_end(void)
 // A thread that writes its part of the timeline must not excuse a training thread that hangs.
 static bool is_main_thread(void) { return syscall(SYS_gettid) == getpid(); }
 
-void alive_system_wait_begin(void)
-{
-    atomic_fetch_add(&alive()->waits_for_system, is_main_thread());
-}
-
-void alive_system_wait_end(void)
-{
-    alive_beat();
-    atomic_fetch_sub(&alive()->waits_for_system, is_main_thread());
-}
+void alive_watched(void) { atomic_store(&alive()->watched, true); }
 
 void alive_joined(void)
 {
@@ -61,44 +54,134 @@ void alive_joined(void)
     atomic_store(&alive()->joined, true);
 }
 
+// --- steps ---------------------------------------------------------------------------------------
+
+static double next_wait;                // for the data of the next step
+static double step_ended;               // when the last step of this epoch did; 0: none has
+
+void alive_waited(double seconds) { next_wait = seconds; }
+
+void alive_own(double seconds)
+{
+    alive()->own = alive()->own + seconds;
+    alive()->messages++;
+}
+
 void alive_step(int64_t epoch, int64_t step)
 {
+    Alive *a = alive();
+    double now = clock_now();
     alive_beat();
-    atomic_store_explicit(&alive()->epoch, epoch, memory_order_relaxed);
-    atomic_store_explicit(&alive()->step, step, memory_order_relaxed);
+    if (epoch != a->epoch) {
+        a->steps = a->messages = 0;
+        a->waited = a->own = a->spent = step_ended = 0;
+    }
+    a->steps++;
+    a->waited = a->waited + next_wait;
+    a->spent = a->spent + (step_ended > 0 ? now - step_ended : 0);
+    step_ended = now;
+    atomic_store_explicit(&a->epoch, epoch, memory_order_relaxed);
+    atomic_store_explicit(&a->step, step, memory_order_relaxed);
 }
 
-// --- collectives ---------------------------------------------------------------------------------
-
-// A name is copied in three pieces, of which the last always ends with a zero.
-static void name_set(_Atomic uint64_t to[3], const char *from)
+void alive_device_step(double seconds)
 {
-    uint64_t name[3] = { 0 };
-    snprintf((char *)name, sizeof name, "%s", from);
-    for (int i = 0; i < 3; i++)
-        atomic_store(&to[i], name[i]);
+    if (seconds < 0 || seconds > alive()->device_step)
+        atomic_store(&alive()->device_step, seconds);
 }
 
-static void name_get(char to[24], const _Atomic uint64_t from[3])
+// --- text ----------------------------------------------------------------------------------------
+
+// It is copied in pieces, of which the last always ends with a zero.
+static void text_set(_Atomic uint64_t *to, int pieces, const char *from)
 {
-    uint64_t name[3] = { from[0], from[1], from[2] };
-    memcpy(to, name, sizeof name);
+    uint64_t text[ALIVE_DOING / 8] = { 0 };
+    snprintf((char *)text, 8 * (size_t)pieces, "%s", from);
+    for (int i = 0; i < pieces; i++)
+        atomic_store(&to[i], text[i]);
+}
+
+static void text_get(char *to, int pieces, const _Atomic uint64_t *from)
+{
+    for (int i = 0; i < pieces; i++)
+        memcpy(to + 8 * i, &(uint64_t){ from[i] }, 8);
 }
 
 void alive_section(const char *name)
 {
     if (is_main_thread())
-        name_set(alive()->section, name);
+        text_set(alive()->section, 3, name);
 }
+
+void alive_doing(const Alive *a, char text[ALIVE_DOING])
+{
+    text_get(text, ALIVE_DOING / 8, a->doing);
+}
+
+static _Atomic uint64_t slowest[ALIVE_DOING / 8];
+void alive_slowest_set(const char *text) { text_set(slowest, ALIVE_DOING / 8, text); }
+void alive_slowest(char text[ALIVE_DOING]) { text_get(text, ALIVE_DOING / 8, slowest); }
+
+// --- waits for something outside -----------------------------------------------------------------
+
+static AliveOutside *oldest;            // of all threads: the others may wait for it
+static pthread_mutex_t outside_lock = PTHREAD_MUTEX_INITIALIZER;
+
+// The caller holds the lock.
+static void publish_oldest(void)
+{
+    char text[ALIVE_DOING];
+    if (oldest) {
+        snprintf(text, sizeof text, "%s %s", oldest->doing, oldest->what);
+        text_set(alive()->doing, ALIVE_DOING / 8, text);
+    }
+    atomic_store(&alive()->outside, oldest ? oldest->kind : 0);
+}
+
+void alive_outside_begin(AliveOutside *wait)
+{
+    AliveOutside **at = &oldest;
+    if (wait->kind == ALIVE_ENDLESS && !is_main_thread())
+        return;
+    pthread_mutex_lock(&outside_lock);
+    while (*at)
+        at = &(*at)->newer;
+    *at = wait;
+    publish_oldest();
+    pthread_mutex_unlock(&outside_lock);
+}
+
+// The beat comes first, as in alive_wait_end.
+void alive_outside_end(AliveOutside *wait)
+{
+    AliveOutside **at = &oldest;
+    alive_beat();
+    pthread_mutex_lock(&outside_lock);
+    while (*at && *at != wait)
+        at = &(*at)->newer;
+    if (*at)
+        *at = wait->newer;
+    publish_oldest();
+    pthread_mutex_unlock(&outside_lock);
+}
+
+void alive_outside_changed(void)
+{
+    pthread_mutex_lock(&outside_lock);
+    publish_oldest();
+    pthread_mutex_unlock(&outside_lock);
+}
+
+// --- collectives ---------------------------------------------------------------------------------
 
 void alive_collective_begin(uint64_t place, const char *communicator, const char *operation,
                             int64_t count, const char *section)
 {
     Alive *a = alive();
     AliveCollective *c = &a->collectives[place % ALIVE_KEPT];
-    name_set(c->communicator, communicator);
-    name_set(c->operation, operation);
-    name_set(c->section, section);
+    text_set(c->communicator, 3, communicator);
+    text_set(c->operation, 3, operation);
+    text_set(c->section, 3, section);
     atomic_store(&c->count, count);
     atomic_store(&c->place, place);
     atomic_store(&a->latest, place);
@@ -121,7 +204,11 @@ bool alive_seen(const Alive *page)
     return atomic_load(&page->beats) > 0 || atomic_load(&page->timeout) > 0;
 }
 
-void alive_timeout(double seconds) { atomic_store(&alive()->timeout, seconds); }
+void alive_limits(double timeout, double patience)
+{
+    atomic_store(&alive()->timeout, timeout);
+    atomic_store(&alive()->patience, patience);
+}
 
 // Copies word by word, in order: `waits_for_ranks` before `beats`, see alive_wait_end.
 void alive_copy(Alive *to, const Alive *from)
@@ -140,9 +227,9 @@ const AliveCollective *alive_collective(const Alive *a, uint64_t place)
 void alive_describe(const AliveCollective *c, char text[ALIVE_TEXT])
 {
     char operation[24], communicator[24], section[24], values[32] = "";
-    name_get(operation, c->operation);
-    name_get(communicator, c->communicator);
-    name_get(section, c->section);
+    text_get(operation, 3, c->operation);
+    text_get(communicator, 3, c->communicator);
+    text_get(section, 3, c->section);
     if (c->count > 0)
         snprintf(values, sizeof values, " of %lld", (long long)c->count);
     snprintf(text, ALIVE_TEXT, "%s%s (%s)%s%s", operation, values, communicator,
@@ -153,7 +240,7 @@ void alive_progress(const Alive *a, char *text, int size)
 {
     char name[ALIVE_TEXT], collective[160] = "no collective yet", steps[80], section[24];
     uint64_t begun = a->begun, latest = a->latest;
-    name_get(section, a->section);
+    text_get(section, 3, a->section);
     if (begun > 0) {
         alive_describe(&a->collectives[latest % ALIVE_KEPT], name);
         snprintf(collective, sizeof collective, "#%llu %s%s", (unsigned long long)latest, name,

@@ -1,4 +1,5 @@
 #include "interrupt.h"
+#include "alive.h"
 #include "check.h"
 
 #include <errno.h>
@@ -16,9 +17,10 @@ static void on_signal(int signal)
     int none = 0, early = SIGUSR1, kept = errno; // errno, which the interrupted code may read next
     if (signal == SIGUSR1 && received)
         return;
-    if (!atomic_compare_exchange_strong(&received, &none, signal) &&
-        !atomic_compare_exchange_strong(&received, &early, signal))
-        leave_at_once(128 + signal);
+    bool alone = signal != SIGUSR1 && rank_count() > 1 && !alive_here()->joined;
+    if (alone || (!atomic_compare_exchange_strong(&received, &none, signal) &&
+                  !atomic_compare_exchange_strong(&received, &early, signal)))
+        leave_at_once(128 + signal);    // before the ranks have met, there is nothing to save
     if (speaks && !silenced && signal != SIGUSR1)   // SIGUSR1 is sent by a batch system
         interrupt_announce();
     errno = kept;

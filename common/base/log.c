@@ -102,6 +102,7 @@ static void claim_metrics(const LogConfig *config, int rank, int ranks)
 static FILE *metrics_open(const char *path, bool append)
 {
     char last;
+    ALIVE_OUTSIDE("opening", path);
     FILE *file = fopen(path, append ? "a+e" : "ae");
     CHECK(file, "give --metrics a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
@@ -196,10 +197,9 @@ static void progress_draw(Log *log, bool force)
              (int)spent / 60, (int)spent % 60, left / 60, left % 60,
              timed > 0 ? (double)line->samples * log->per_sample / spent : 0, log->unit,
              line->numbers);
-    alive_system_wait_begin();      // the terminal may be paused
+    ALIVE_WRITING("to stdout");     // the terminal may be paused
     printf("\r%.*s\033[K", screen_width() - 1, text);
     fflush(stdout);
-    alive_system_wait_end();
     line->drawn = now;
     line->shown = true;
 }
@@ -235,7 +235,7 @@ void log_say(Log *log, const char *format, ...)
     va_list args;
     if (log->rank > 0)
         return;
-    alive_system_wait_begin();      // the reader of a pipe may have paused
+    ALIVE_WRITING("to stdout");     // the reader of a pipe may have paused
     if (log->line.shown)
         printf("\r\033[K");
     va_start(args, format);
@@ -244,7 +244,6 @@ void log_say(Log *log, const char *format, ...)
     printf("\n");
     if (fflush(stdout) != 0 && errno != EPIPE)  // a pipe's reader may have seen enough
         log->lost = errno;
-    alive_system_wait_end();
     if (log->line.shown)
         progress_draw(log, true);
 }
@@ -262,10 +261,8 @@ void log_event(Log *log, const char *event, json_t *members)
     if (log->metrics && !ferror(log->metrics)) {    // an error was reported when it happened
         json_dumpf(line, log->metrics, FLAGS);
         fputc('\n', log->metrics);
-        alive_system_wait_begin();
-        bool written = fflush(log->metrics) == 0;
-        alive_system_wait_end();
-        if (!written)
+        ALIVE_WRITING(log->path);
+        if (fflush(log->metrics) != 0)
             WARN("training continues", "%s: write: %s: no more metrics are written", log->path,
                  strerror(errno));
     }
@@ -323,11 +320,13 @@ static json_t *test_members(const Stats *test)
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
 {
     const Progress *line = &log->line;
+    char slowest[ALIVE_DOING];
+    alive_slowest(slowest);
     if (line->samples > 0)              // else a resumed run had only the evaluation left
-        log_say(log, "   == epoch: [%lld/%d] | %.1f s | %.0f %s/s | data wait %.1f s | lr %.4g",
+        log_say(log, "   == epoch: [%lld/%d] | %.1f s | %.0f %s/s | data wait %.1f s | lr %.4g%s%s",
                 (long long)epoch, line->epochs, line->seconds,
                 (double)line->samples * log->per_sample / line->seconds, log->unit,
-                line->wait_ms / 1000, line->lr);
+                line->wait_ms / 1000, line->lr, slowest[0] ? " | slowest: " : "", slowest);
     json_t *members = json_pack("{s:I, s:o, s:o}", "epoch", epoch,
                                 "train_loss", log_number(mean_loss(train)),
                                 "train_acc", log_number(percent(train->correct1, train->count)));
@@ -336,6 +335,8 @@ void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test)
         json_object_update(members, tested);
     json_decref(tested);
     json_object_set_new(members, "seconds", log_number(log->line.seconds));
+    if (slowest[0])
+        json_object_set_new(members, "slowest", json_string(slowest));
     log_event(log, "epoch", members);
 }
 

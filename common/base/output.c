@@ -111,6 +111,7 @@ bool output_same(const char *a, const char *b)
 bool output_claim(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;
+    ALIVE_OUTSIDE("opening", path);
     Claim new = { .next = claims, .kind = kind }, *kept;
     bool there = stat(path, &st) == 0;
     signal(SIGXFSZ, SIG_IGN);   // a limit on file sizes (ulimit -f) is then an error, not a kill
@@ -220,9 +221,7 @@ FILE *replace_open(const char *path, Error *err)
         atomic_store(&is_there, temporary_fd >= 0);
     }
     FILE *file = temporary_fd >= 0 ? fdopen(temporary_fd, "w") : NULL;
-    if (file)
-        alive_system_wait_begin();  // writing to a disk has no time limit
-    else
+    if (!file)
         failed(path, "cannot create a temporary file next to it", directory_hint, err);
     return file;
 }
@@ -269,6 +268,5 @@ bool replace_commit(FILE *file, const char *path, Error *err)
     if (ok && !sync_directory(path))
         ok = failed(path, "cannot sync its directory",
                     "the new file is complete, but a power failure could still undo this", err);
-    alive_system_wait_end();
     return ok;
 }

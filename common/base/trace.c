@@ -79,14 +79,13 @@ static void begin_track(const char *name)
 static void write_span(char ph, const char *name, const char *call)
 {
     double us = 1e6 * clock_now();
-    alive_system_wait_begin();      // the disk may be slow, also for a thread that holds the lock
+    ALIVE_WRITING(trace.path);      // the disk may be slow, also for a thread that holds the lock
     pthread_mutex_lock(&lock);
     if (is_open && own_tid == 0)
         begin_track("main");
     if (is_open)
         write_event(ph, own_tid, us, name, call);
     pthread_mutex_unlock(&lock);
-    alive_system_wait_end();
 }
 
 // --- opening -------------------------------------------------------------------------------------
@@ -126,6 +125,7 @@ static FILE *open_file(const char *path)
     Error error;
     struct stat st;
     char first[256] = "[\n";
+    ALIVE_OUTSIDE("opening", path);
     if (!output_claim(path, OUTPUT_TIMELINE, &error))
         FAIL_ERROR(&error);
     int fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);

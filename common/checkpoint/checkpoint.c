@@ -351,6 +351,7 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 {
     struct stat st, read;
     char best[PATH_MAX];
+    ALIVE_OUTSIDE("opening", save);
     snprintf(best, sizeof best, "%s.best", save);   // too long: output_lock(save) fails, too
     if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
@@ -465,6 +466,7 @@ bool checkpoint_due(const CheckpointConfig *c, const TrainState *state)
 const char *checkpoint_find(const CheckpointConfig *c)
 {
     const char *start = getenv("TORCHELASTIC_RESTART_COUNT"), *from = c->resume;
+    ALIVE_OUTSIDE("looking for", from ? from : "");
     if (from && strcmp(from, "auto") == 0)
         from = access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
     if (!from && !c->evaluate && start && atoi(start) > 0)

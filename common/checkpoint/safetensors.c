@@ -184,12 +184,10 @@ static unsigned char *read_file(int fd, size_t *size, Error *err)
         return NULL;
     }
     *size = (size_t)st.st_size;
-    alive_system_wait_begin();      // reading from a disk has no time limit
     ssize_t n = pread(fd, first, sizeof first, 0);
     unsigned char *bytes = header_length(first, *size, &length, err) ? xmalloc(*size) : NULL;
     while (bytes && at < *size && (n = pread(fd, bytes + at, *size - at, (off_t)at)) > 0)
         at += (size_t)n;
-    alive_system_wait_end();
     if (!bytes || at == *size)
         return bytes;
     error_set(err, "", "reading failed at byte %zu: %s", at,
@@ -202,6 +200,7 @@ bool st_open(StFile *file, const char *path, Error *err)
 {
     Error inner;
     size_t size = 0;
+    ALIVE_OUTSIDE("reading", path);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC); // O_NONBLOCK: for a FIFO
     if (fd < 0)
         return error_set(err, "check the path", "%.200s: open: %s", path, strerror(errno));
@@ -237,6 +236,7 @@ static json_t *header_json(const StTensor *tensors, int count, const char *const
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err)
 {
+    ALIVE_WRITING(path);
     FILE *out = replace_open(path, err);
     if (!out)
         return false;

@@ -9,6 +9,7 @@
 #include "cpu/device_cpu.h"
 #include "alive.h"
 #include "check.h"
+#include "clock.h"
 #include "threads.h"
 #include "trace.h"
 
@@ -418,6 +419,8 @@ void event_sync(Event *event)
     alive_wait_end();
 }
 
+bool stream_idle(Stream *stream) { return !stream->beside || stream->done >= stream->queued; }
+
 void stream_sync(Stream *stream)
 {
     Event event = everything_queued(stream);
@@ -443,7 +446,18 @@ Replay *replay_new(Device *device, int keys)
 void replay_free(Replay *replay) { free(replay); }
 void replay_forbid(Device *device) { }
 
+static _Thread_local double step_began;     // s; 0: its first message was sent
+
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
+    step_began = clock_now();
     step(arg);
+    step_began = 0;
+}
+
+void device_message(Device *device)
+{
+    if (step_began > 0)
+        alive_own(clock_now() - step_began);
+    step_began = 0;
 }

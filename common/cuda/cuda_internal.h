@@ -39,6 +39,8 @@ struct Stream {
     size_t scratch_bytes;
 };
 
+enum { STEP_BEGIN, STEP_MESSAGE, STEP_END };
+
 struct Device {
     int index;                  // CUDA's number of the device, of those that this process may see
     char name[256];
@@ -47,7 +49,9 @@ struct Device {
     bool never_record;          // replay_run only calls the step
     void (*while_waiting)(void); // now and then while the host waits for it; or NULL
     cudaStream_t fills;         // zeroes new memory; never recorded
-    pthread_mutex_t lock;       // of blocks
+    cudaEvent_t step[3];        // of the step that is being measured: begin, first message, end
+    bool measures, is_quiet, sends; // its end is enqueued; it has sent no message yet; it has
+    pthread_mutex_t lock;       // of blocks, and of the measurement
     struct Block *blocks;       // from device_alloc
     size_t bytes, peak_bytes;
 };

@@ -79,10 +79,9 @@ static _Thread_local int current_device = -1; // of this thread, as CUDA knows i
 static int count_gpus(void)
 {
     int count = 0, driver = 0, runtime = 0;
-    alive_system_wait_begin();      // the driver is loaded
+    ALIVE_OUTSIDE("loading", "the NVIDIA driver");
     cudaError_t status = cudaGetDeviceCount(&count);
     (void)cudaGetLastError();
-    alive_system_wait_end();
     if (status == cudaErrorNoDevice)
         return 0;
     if (status == cudaErrorInsufficientDriver) {
@@ -189,7 +188,7 @@ static void profiler_end(void) { nvtxRangePop(); }
 
 Device *device_open(int index, int threads)
 {
-    alive_system_wait_begin();      // CUDA is loaded
+    ALIVE_OUTSIDE("loading", "CUDA");
     check_device_exists(index);
     trace_profiler(profiler_begin, profiler_end);
     Device *device = xcalloc(1, sizeof *device);
@@ -204,7 +203,9 @@ Device *device_open(int index, int threads)
     pthread_mutex_init(&device->lock, NULL);
     device->compute = (Stream){ device, new_stream("compute") };
     device->fills = new_stream("fills");
-    alive_system_wait_end();
+    for (int i = 0; i <= STEP_END; i++)
+        CUDA(cudaEventCreateWithFlags(&device->step[i], cudaEventDefault));
+    alive_device_step(-1);
     return device;
 }
 
@@ -218,6 +219,8 @@ void device_close(Device *device)
     CUDA(cudaStreamDestroy(device->compute.handle));
     while (device->blocks)
         device_free(device, device->blocks->memory);
+    for (int i = 0; i <= STEP_END; i++)
+        CUDA(cudaEventDestroy(device->step[i]));
     pthread_mutex_destroy(&device->lock);
     free(device);
 }
@@ -266,7 +269,9 @@ void *device_alloc(Device *device, size_t bytes)
         out_of_memory(device, bytes);
     CUDA(status);
     CUDA(cudaMemsetAsync(block->memory, 0, whole, device->fills));
+    alive_wait_begin();
     CUDA(cudaStreamSynchronize(device->fills));
+    alive_wait_end();
     block->bytes = bytes;
     pthread_mutex_lock(&device->lock);
     block->next = device->blocks;
@@ -292,7 +297,9 @@ void device_free(Device *device, void *memory)
     device->bytes -= block->bytes;
     pthread_mutex_unlock(&device->lock);
     device_use(device);
+    alive_wait_begin();
     CUDA(cudaFree(memory)); // waits for the device, so nothing still uses it
+    alive_wait_end();
     free(block);
 }
 
@@ -348,42 +355,49 @@ void *stream_scratch(Stream *stream, size_t bytes)
     return stream->scratch;
 }
 
-// The device may be waiting for a rank that is gone.
-static void poll_communicators(const Device *device)
+// Is the step over that is being measured? Any thread may see it: the training thread waits for the
+// loader's, and they for the device.
+static void measure_step(Device *device)
 {
+    float ms = 0;
+    const cudaEvent_t *at = device->step;
+    pthread_mutex_lock(&device->lock);
+    if (device->measures && cudaEventQuery(at[STEP_END]) == cudaSuccess) {
+        device->measures = false;
+        CUDA(cudaEventElapsedTime(&ms, at[STEP_BEGIN], at[STEP_END]));
+        alive_device_step(ms / 1e3);
+        if (device->sends)
+            CUDA(cudaEventElapsedTime(&ms, at[STEP_BEGIN], at[STEP_MESSAGE]));
+        if (device->sends)
+            alive_own(ms / 1e3);
+    }
+    pthread_mutex_unlock(&device->lock);
     (void)cudaGetLastError();   // clear cudaErrorNotReady, or the next launch would report it
+}
+
+// The device may be waiting for a rank that is gone.
+static void poll_communicators(Device *device)
+{
+    measure_step(device);
     device->while_waiting();
     nanosleep(&(struct timespec){ .tv_nsec = 50 * 1000 }, NULL);
 }
 
-// Before the ranks have met, waiting for the device counts as work: no rank can be to blame.
-static bool wait_begin(void)
+bool stream_idle(Stream *stream)
 {
-    bool alone = !alive_here()->joined;
-    if (alone)
-        alive_system_wait_begin();
-    else
-        alive_wait_begin();
-    return alone;
-}
-
-static void wait_end(bool alone)
-{
-    if (alone)
-        alive_system_wait_end();
-    else
-        alive_wait_end();
+    bool idle = cudaStreamQuery(stream->handle) != cudaErrorNotReady;
+    measure_step(stream->device);       // and clears the error
+    return idle;
 }
 
 void stream_sync(Stream *stream)
 {
     device_use(stream->device);
-    bool alone = wait_begin();
-    while (stream->device->while_waiting &&
-           cudaStreamQuery(stream->handle) == cudaErrorNotReady)
+    alive_wait_begin();
+    while (stream->device->while_waiting && !stream_idle(stream))
         poll_communicators(stream->device);
     CUDA(cudaStreamSynchronize(stream->handle));
-    wait_end(alone);
+    alive_wait_end();
 }
 
 // With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and the watchdog
@@ -481,11 +495,11 @@ void stream_wait(Stream *stream, Event *event)
 void event_sync(Event *event)
 {
     device_use(event->device);
-    bool alone = wait_begin();
+    alive_wait_begin();
     while (event->device->while_waiting && cudaEventQuery(event->handle) == cudaErrorNotReady)
         poll_communicators(event->device);
     CUDA(cudaEventSynchronize(event->handle));
-    wait_end(alone);
+    alive_wait_end();
 }
 
 // --- replay: a CUDA graph for each key -----------------------------------------------------------
@@ -538,7 +552,16 @@ static cudaGraphExec_t record(cudaStream_t stream, void (*step)(void *arg), void
 
 void replay_forbid(Device *device) { device->never_record = true; }
 
-void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
+void device_message(Device *device)
+{
+    if (device->is_quiet)
+        CUDA(cudaEventRecord(device->step[STEP_MESSAGE], device->compute.handle));
+    device->sends |= device->is_quiet;
+    device->is_quiet = false;
+}
+
+// True: not for the first time with this key.
+static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
     bool records = replay->keys > 0 && !replay->device->never_record;
     Recording *recording = records ? &replay->recordings[key] : NULL;
@@ -547,16 +570,35 @@ void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
     if (!*warm) {
         *warm = true;
         // A kernel's first launch loads it. That may wait for earlier work, and so for other ranks.
-        alive_system_wait_begin();
+        ALIVE_OUTSIDE("loading", "kernels");
         step(arg);
-        alive_system_wait_end();
-        return;
+        return false;
     }
     if (!records) {
         step(arg);
-        return;
+        return true;
     }
     if (!recording->graph)
         recording->graph = record(replay->device->compute.handle, step, arg);
     CUDA(cudaGraphLaunch(recording->graph, replay->device->compute.handle));
+    return true;
+}
+
+// One step at a time is measured. A recorded one hides its messages.
+void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
+{
+    Device *device = replay->device;
+    measure_step(device);
+    bool measures = !device->measures;
+    if (measures) {
+        CUDA(cudaEventRecord(device->step[STEP_BEGIN], device->compute.handle));
+        device->sends = false;
+        device->is_quiet = replay->keys == 0 || device->never_record;
+    }
+    bool again = replay_or_call(replay, key, step, arg);
+    device->is_quiet = false;
+    if (!measures || !again)
+        return;
+    CUDA(cudaEventRecord(device->step[STEP_END], device->compute.handle));
+    device->measures = true;
 }

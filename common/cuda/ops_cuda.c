@@ -61,11 +61,10 @@ Ops *ops_new(Device *device, const OpsConfig *config)
     device_use(device);
     ops->device = device;
     ops->config = *config;
-    alive_system_wait_begin();      // loading a gigabyte of libraries takes long
+    ALIVE_OUTSIDE("loading", "cuDNN and cuBLAS");   // a gigabyte
     lane_open(&ops->main, &device->compute);
     lane_open(&ops->beside, stream_new(device, "weight gradients"));
     CUBLAS(cublasLtCreate(&ops->blas));
-    alive_system_wait_end();
     ops->forked = event_new(device);
     ops->joined = event_new(device);
     ops->beside_is_done = true;

@@ -67,6 +67,7 @@ static bool entry_add(Folder *folder, const char *path, const struct dirent *ent
 static bool tree_add(Folder *folder, const char *path, int label, Error *err)
 {
     char inside[PATH_MAX];
+    ALIVE_OUTSIDE("listing", path);
     DIR *dir = opendir(path);
     bool good = dir || error_set(err, "", "%s: %s", path, strerror(errno));
     for (struct dirent *entry; good && (errno = 0, entry = readdir(dir));) {
@@ -115,6 +116,7 @@ static int folders_in(const char *path, char ***names, Error *err)
 {
     struct dirent **entries;
     char inside[PATH_MAX];
+    ALIVE_OUTSIDE("listing", path);
     int count = 0, found = scandir(path, &entries, is_visible, alphasort);
     if (found < 0) {
         error_set(err, tree_hint, "%s: %s", path, strerror(errno));
@@ -223,8 +225,9 @@ bool folder_check(const Folder *folder, int first, int end, Error *err)
 {
     char name[2 * PATH_MAX];
     struct stat info;
-    for (int i = first; i < end; i++, alive_beat()) {
+    for (int i = first; i < end; i++) {
         folder_name(folder, i, name, sizeof name);
+        ALIVE_OUTSIDE("looking for", name);
         if (stat(name, &info) != 0)
             return error_set(err, "", "%s: %s", name, strerror(errno));
         if (info.st_size == 0)
@@ -236,6 +239,7 @@ bool folder_check(const Folder *folder, int first, int end, Error *err)
 static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error *err)
 {
     for (size_t done = 0; done < bytes;) {
+        ALIVE_OUTSIDE("reading", name);
         ssize_t got = read(fd, to + done, bytes - done);
         if (got < 0 && errno == EINTR)
             continue;
@@ -243,7 +247,6 @@ static bool read_all(int fd, const char *name, uint8_t *to, size_t bytes, Error 
         if (got == 0)
             return error_set(err, "", "%s: the file became shorter than %zu bytes", name, bytes);
         done += got;
-        alive_beat();
     }
     return true;
 }

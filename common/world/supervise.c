@@ -171,6 +171,8 @@ pid_t supervise_fork(Supervisor *s, int rank, double timeout)
     fflush(NULL);
     memset((void *)&s->pages[i], 0, sizeof s->pages[i]);
     s->pages[i].timeout = timeout;
+    s->pages[i].patience = ALIVE_PATIENCE;
+    s->pages[i].watched = true;
     s->pages[i].supervisor = s->self;
     s->pages[i].pid_namespace = launcher_namespace();
     pid_t pid = fork();
@@ -248,6 +250,18 @@ static void *wait_for_death(void *launcher)
     leave_at_once(EXIT_REPORTED);
 }
 
+// A thread of a rank that no supervisor of ours has started, until rank 0 watches it.
+static void *watch_self(void *arg)
+{
+    const Alive *page = arg;
+    Watched self = { .alive = arg };
+    Watch watch = { .size = 1, .ranks = &self, .now = clock_now() };
+    for (; !page->watched; usleep(1000 * CHECK_MS))
+        if (watch_judge(&watch, clock_now()))
+            leave_at_once(EXIT_FAILED);
+    return NULL;
+}
+
 bool supervise_inherit(void)
 {
     bool inherited = alive_inherit();
@@ -259,6 +273,8 @@ bool supervise_inherit(void)
         pthread_detach(thread_start(wait_for_death, (void *)(intptr_t)launcher, "the launcher"));
     if (inherited)
         interrupt_silence();
+    else
+        pthread_detach(thread_start(watch_self, (void *)alive_here(), "its own watchdog"));
     return inherited;
 }
 

@@ -125,8 +125,9 @@ static void *beat_on(void *arg)
 
 // --- joining -------------------------------------------------------------------------------------
 
-// Does our run's rank 0 accept this rank? NULL: yes; else why not.
-static const char *handshake(const TcpStoreConfig *c, int socket, double timeout, Welcome *rank0)
+// Does our run's rank 0 accept this rank? NULL: yes; else why not. refused: it has said no.
+static const char *handshake(const TcpStoreConfig *c, int socket, double timeout, Welcome *rank0,
+                             bool *refused)
 {
     static char refusal[200];
     Hello hello = { .rank = c->rank, .size = c->size, .pid = (int32_t)getpid(),
@@ -149,37 +150,38 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
     } else if (!why) {
         memcpy(rank0, answer.value, sizeof *rank0);
     }
+    *refused = answer.head.what > 0 && why;
     free(answer.value);
     return why;
 }
 
-// Tries again and again, since rank 0 may start later. If rank 0 never accepts this rank, the error
-// quotes rank 0's last answer, if it gave one, rather than the last failed connection.
+// Tries again and again, since rank 0 may start later. A refusal may be an older run's, which still
+// has to end: it counts after --timeout.
 static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
 {
     const double most = 2;              // s for one connection, and for one answer
-    double left = c->timeout > 0 ? c->timeout + c->supervised : INFINITY;   // it reports first
-    char why[sizeof(Error)] = "";
-    bool answered = false;
-    while (left > 0) {
+    double timeout = alive_here()->timeout, refused_for = 0;
+    char where[sizeof(Error) + 40] = "";
+    ALIVE_OUTSIDE("looking for rank 0 at", where);
+    for (;;) {
         Error error;
         double begun = clock_now();
+        bool refused = false;
         int socket = tcp_connect(&c->place, most, &error);
-        const char *no = socket < 0 ? error.text : handshake(c, socket, most, rank0);
+        const char *no = socket < 0 ? error.text : handshake(c, socket, most, rank0, &refused);
         if (!no)
             return socket;
-        if (socket >= 0 || !answered)
-            snprintf(why, sizeof why, "%s", no);
-        answered = answered || socket >= 0;
+        snprintf(where, sizeof where, "%s:%d (%s)", c->place.address, c->place.port, no);
+        alive_outside_changed();
         if (socket >= 0)
             close(socket);
         interrupt_leave();
+        refused_for += refused ? 0.1 + fmin(clock_now() - begun, 2 * most) : 0;     // not stopped
+        CHECK(timeout == 0 || refused_for < timeout, "check that this run's rank 0 listens there",
+              "rank %d of %d could not join rank 0 at %s within %.3g s", c->rank, c->size, where,
+              timeout);
         usleep(100000);
-        left -= fmin(clock_now() - begun, 2 * most);    // this process may have been stopped
     }
-    FAIL("check that rank 0 runs at this address and no firewall blocks it; --timeout gives it "
-         "more time", "rank %d of %d could not join rank 0 at %s:%d within %.3g s: %s", c->rank,
-         c->size, c->place.address, c->place.port, c->timeout, why);
 }
 
 // Rank 0 serves the store, and needs no network for its own connection.
@@ -189,7 +191,7 @@ static int serve_rank0(Store *s, const TcpStoreConfig *c)
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
           "ulimit -n limits the open files", "socketpair: %s", strerror(errno));
     s->server = tcp_store_server_new(c, ends[1]);
-    handshake(c, ends[0], INFINITY, &s->rank0);
+    handshake(c, ends[0], INFINITY, &s->rank0, &(bool){ false });
     return ends[0];
 }
 
@@ -213,8 +215,8 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
 {
     static Store store;                 // one per process
     Store *s = &store;
-    *s = (Store){ .timeout = config->timeout > 0 ? config->timeout : INFINITY,
-                  .lock = PTHREAD_MUTEX_INITIALIZER };
+    double timeout = alive_here()->timeout;
+    *s = (Store){ .timeout = timeout > 0 ? timeout : INFINITY, .lock = PTHREAD_MUTEX_INITIALIZER };
     tcp_expect_sockets(config->rank == 0 ? config->size : 1);
     alive_wait_begin();
     s->socket = config->rank == 0 ? serve_rank0(s, config) : find_rank0(config, &s->rank0);
@@ -222,6 +224,7 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     memcpy(s->own, config->from[0] ? config->from : here.address, sizeof s->own);
     sem_init(&s->silent, 0, 0);
     pthread_detach(thread_start(beat_on, s, "heartbeats"));     // step 03 never calls tcp_store_end
+    alive_watched();
     world->store = s;
     world->address = s->own;
     world->run = s->run;

@@ -22,7 +22,7 @@ enum { STORE_KEY = 64, STORE_MOST = 16 << 20 };     // bytes of a key, with its 
 enum { STORE_LAUNCHER_US = 2500000 };
 
 typedef enum StoreWhat {
-    STORE_HELLO = 0x64647005,           // differs for other programs and other versions
+    STORE_HELLO = 0x64647006,           // differs for other programs and other versions
     STORE_WELCOME, STORE_NO, STORE_PUT, STORE_GET, STORE_BEAT, STORE_DONE, STORE_VALUE,
     STORE_NOT_YET, STORE_OVER,
 } StoreWhat;

@@ -48,9 +48,9 @@ struct TcpStoreServer {
     Peer *peers;                        // the latest first
     int connections;
     Entry *entries;                     // the latest first
-    Watch watch;                        // before the run, ended > 0 means: has not joined yet
+    Watch watch;                        // a rank without a page has not connected yet
     Alive *pages;
-    bool going, warned;
+    bool going, warned, awaited;        // all have joined; a stranger, missing ranks are reported
 };
 
 // The others receive OVER, and end without a message; if a launcher may report a death, all wait.
@@ -97,7 +97,7 @@ static void check_rank(TcpStoreServer *s, const Hello *new)
         WARN("all ranks need the same world size", "rank %d (%s, pid %d) has a world size of %d, "
              "but rank 0 (%s, pid %d) has %d", new->rank, new->host, new->pid, new->size,
              s->self.host, s->self.pid, s->config.size);
-    else if (old->ended > 0)
+    else if (!old->alive || old->ended > 0)
         return;
     else
         WARN("each process needs a rank of its own; do two machines have the same --node-rank?",
@@ -123,10 +123,10 @@ static void handshake(TcpStoreServer *s, Peer *p)
     p->rank = hello->rank;              // from now on end_run sends OVER there, too
     check_rank(s, hello);
     Watched *rank = &s->watch.ranks[p->rank];
-    *rank = (Watched){ .alive = rank->alive, .pid = hello->pid, .remote = true,
-                       .delay = hello->supervised ? supervisor_delay : 0 };
+    *rank = (Watched){ .alive = &s->pages[p->rank], .pid = hello->pid, .remote = true,
+                       .delay = hello->supervised ? supervisor_delay : 0,
+                       .last_message = clock_now() };
     memcpy(rank->host, hello->host, sizeof rank->host);
-    memset(rank->alive, 0, sizeof *rank->alive);        // not of a process that it replaces
     answer(p, STORE_WELCOME, &s->self, sizeof s->self);
 }
 
@@ -150,6 +150,16 @@ static void keep(TcpStoreServer *s, const char *key, const void *value, size_t b
     s->entries = entry;
 }
 
+static void keep_page(TcpStoreServer *s, int rank, const void *page)
+{
+    char text[ALIVE_DOING];
+    memcpy(&s->pages[rank], page, sizeof(Alive));
+    if (rank > 0 || !s->going)
+        return;
+    watch_slowest(&s->watch, text);
+    alive_slowest_set(text);
+}
+
 static void answer_request(TcpStoreServer *s, Peer *p)
 {
     StoreHead *head = &p->message.head;
@@ -160,7 +170,7 @@ static void answer_request(TcpStoreServer *s, Peer *p)
     if (head->what == STORE_PUT)
         keep(s, head->key, p->message.value, head->bytes);
     else if (head->what == STORE_BEAT && head->bytes == sizeof(Alive))
-        memcpy(rank->alive, p->message.value, sizeof(Alive));
+        keep_page(s, p->rank, p->message.value);
     else if (head->what == STORE_OVER)
         end_run(s, false);
     else if (head->what == STORE_GET)
@@ -181,10 +191,14 @@ static void add_peer(TcpStoreServer *s, int socket)
     s->connections++;
 }
 
+// A rank that has sent no heartbeat yet may connect again: it may have waited too long for WELCOME.
 static void drop(TcpStoreServer *s, Peer *p)
 {
-    if (p->rank >= 0)
-        s->watch.ranks[p->rank].ended = clock_now();
+    Watched *rank = p->rank >= 0 ? &s->watch.ranks[p->rank] : NULL;
+    if (rank && alive_seen(rank->alive))
+        rank->ended = clock_now();
+    else if (rank)
+        rank->alive = NULL;
     if (!p->sends)
         free(p->message.value);
     close(p->socket);
@@ -251,44 +265,51 @@ static void wait_for_input(TcpStoreServer *s)
 static void begin_run(TcpStoreServer *s)
 {
     char run[STORE_TOKEN];
-    double now = clock_now();
     tcp_store_new_token(run);
-    for (Watched *rank = s->watch.ranks; rank < s->watch.ranks + s->config.size; rank++)
-        rank->last_message = rank->last_beat = now;
-    s->watch.now = now;
     keep(s, "run", run, strlen(run) + 1);
     s->going = true;
 }
 
 // Connected, and with a first heartbeat: without one, silence later would have no limit.
-static bool is_there(const Watched *rank) { return rank->ended == 0 && alive_seen(rank->alive); }
+static bool is_there(const Watched *rank)
+{
+    return rank->alive && rank->ended == 0 && alive_seen(rank->alive);
+}
 
-static _Noreturn void give_up(TcpStoreServer *s, int there)
+// Before all have joined: the line and the end of the rule (watch.c). A supervisor's come first.
+static void await_ranks(TcpStoreServer *s, int there, double waited)
 {
     char missing[200] = "";
     int named = 0, size = s->config.size;
+    double timeout = alive_here()->timeout, patience = alive_here()->patience;
+    bool line = !s->awaited && timeout > 0 && waited > timeout + s->config.supervised;
+    bool end = patience > 0 && waited > patience + s->config.supervised;
+    if (!line && !end)
+        return;
     for (int i = 0; i < size; i++)
         if (!is_there(&s->watch.ranks[i]) && named++ < 16) {
             size_t n = strlen(missing);
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
         }
-    WARN("check that they run and look for rank 0 here, and that no firewall stops them; --timeout "
-         "gives them more time", "only %d of %d ranks connected within %.3g s; missing: %s%s",
-         there, size, s->config.timeout, missing, named > 16 ? ", ..." : "");
-    end_run(s, false);
+    WARN(!end ? "" : "check that they run and look for rank 0 here, and that no firewall stops "
+         "them; from step 04 on, --patience gives them more time", "only %d of %d ranks connected "
+         "within %.3g s; %s: %s%s", there, size, end ? patience : timeout,
+         end ? "missing" : "waiting for", missing, named > 16 ? ", ..." : "");
+    s->awaited = true;
+    if (end)
+        end_run(s, false);
 }
 
-// late: the timeout for all ranks to join has passed.
-static void judge(TcpStoreServer *s, bool late)
+static void judge(TcpStoreServer *s, double waited)
 {
     int there = 0;
     for (int i = 0; i < s->config.size; i++)
         there += is_there(&s->watch.ranks[i]);
     if (!s->going && there == s->config.size)
         begin_run(s);
-    else if (!s->going && late)
-        give_up(s, there);
-    if (s->going && watch_judge(&s->watch, clock_now())) {
+    else if (!s->going)
+        await_ranks(s, there, waited);
+    if (watch_judge(&s->watch, clock_now())) {
         bool death = false;             // else a rank hangs or is stopped
         for (const Watched *r = s->watch.ranks; r < s->watch.ranks + s->watch.size; r++)
             death = death || (r->alive && r->ended > 0 && !r->alive->done);
@@ -296,18 +317,17 @@ static void judge(TcpStoreServer *s, bool late)
     }
 }
 
-// Only short intervals count towards the timeout: in a long one this process was stopped.
+// Only short intervals count: in a long one this process was stopped.
 static void *run(void *arg)
 {
     TcpStoreServer *s = arg;
-    const double limit = s->config.timeout + s->config.supervised;  // 1 s for a supervisor
     double waited = 0, leaving = 0;
     for (bool others = true; others && leaving < leave_timeout;) {
         double before = clock_now();
         wait_for_input(s);
         double took = clock_now() - before;
         waited += took < 1 ? took : 0;
-        judge(s, s->config.timeout > 0 && waited > limit);
+        judge(s, waited);
         leaving += s->stop ? took : 0;
         others = !s->stop;
         for (const Peer *p = s->peers; p; p = p->next)
@@ -324,9 +344,8 @@ TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own)
     s->self.pid = (int32_t)getpid();
     gethostname(s->self.host, sizeof s->self.host - 1);
     s->pages = xcalloc(size, sizeof *s->pages);
-    s->watch = (Watch){ .size = config->size, .ranks = xcalloc(size, sizeof *s->watch.ranks) };
-    for (size_t i = 0; i < size; i++)
-        s->watch.ranks[i] = (Watched){ .alive = &s->pages[i], .ended = clock_now() };
+    s->watch = (Watch){ .size = config->size, .ranks = xcalloc(size, sizeof *s->watch.ranks),
+                        .now = clock_now() };
     if (size > 1) {
         fcntl(config->socket, F_SETFD, FD_CLOEXEC);
         CHECK(listen(config->socket, SOMAXCONN) == 0,

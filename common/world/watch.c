@@ -1,10 +1,24 @@
-// watch.c - a rank can be lost in four ways: dead, stopped, silent, or deadlocked with others.
+// watch.c - which rank is lost, and the rule about time:
+//
+//   a rank                                               a line after    the end after
+//   dies                                                                 at once
+//   is stopped, or sends nothing                                         timeout
+//   computes without a heartbeat                                         timeout
+//   waits for others, and so do all of them                              timeout
+//     on GPUs, whose steps may be longer                                 10 steps, at least timeout
+//     on GPUs, before a step has ended                                   patience
+//   waits for something outside: files, libraries,       timeout         patience
+//     NCCL's start, ranks that have not arrived
+//   writes to a terminal, a pipe or a disk               timeout         never
 #include "watch.h"
 #include "check.h"
 
+#include <math.h>
+#include <poll.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 static const double reap_delay = 0.2;   // s: a rank that was killed earlier may be reaped later
 
@@ -16,15 +30,19 @@ bool watch_lives(const Watch *w)
     return false;
 }
 
+static double or_never(double limit) { return limit > 0 ? limit : INFINITY; }
+
 static void report(const Watch *w, int rank, const char *how, const char *hint)
 {
     const Watched *r = &w->ranks[rank];
-    char progress[256] = "";
+    char name[120] = "this process", progress[256] = "";
     bool ours = alive_seen(r->alive);   // a program that sends heartbeats
     if (ours)
         alive_progress(r->alive, progress, sizeof progress);
-    WARN(ours ? hint : "", "rank %d of %d (%.70s, pid %d) %s%s%s", rank, w->size, r->host,
-         (int)r->pid, how, ours ? ": " : "", progress);
+    if (r->host[0])
+        snprintf(name, sizeof name, "rank %d of %d (%.70s, pid %d)", rank, w->size, r->host,
+                 (int)r->pid);
+    WARN(ours ? hint : "", "%s %s%s%s", name, how, ours ? ": " : "", progress);
 }
 
 // --- deaths --------------------------------------------------------------------------------------
@@ -106,40 +124,86 @@ static int judge_deaths(const Watch *w)
 
 // --- heartbeats ----------------------------------------------------------------------------------
 
-// If this process was stopped or the machine slept since the last look, all clocks restart.
+// If this process was stopped or the machine slept since the last look, all clocks restart. Waits
+// are read before beats: the end of a wait is also a beat.
 static void update_clocks(Watch *w, double now)
 {
     bool absent = now - w->now > 1;
     w->now = now;
     for (Watched *r = w->ranks; r < w->ranks + w->size; r++) {
+        r->waits = r->alive && r->alive->waits_for_ranks > 0 && !r->alive->done;
+        r->outside = r->alive ? atomic_load(&r->alive->outside) : 0;
         uint64_t beats = r->alive ? atomic_load(&r->alive->beats) : 0;
-        bool excused = absent || (r->alive && r->alive->waits_for_system > 0);
-        if (excused || beats != r->beats || r->last_beat == 0)
+        if (absent || beats != r->beats || r->last_beat == 0) {
             r->last_beat = now;
+            r->printed = false;
+        }
         r->beats = beats;
         r->last_message = absent ? now : r->last_message;
         r->stopped = absent && r->stopped > 0 ? now : r->stopped;
     }
 }
 
-static bool waits(const Watched *r) { return r->alive->waits_for_ranks > 0 && !r->alive->done; }
-
-// How the rank has been lost for longer than its timeout, and since when (s); NULL: it is not lost.
-// A rank may wait without limit while a different rank works.
-static const char *loss_of(const Watch *w, const Watched *r, double *since)
+static bool sends_heartbeats(const Watched *r)
 {
-    const struct { bool applies; double since; const char *how; } losses[] = {
-        { r->stopped > 0, r->stopped, "has been stopped" },
-        { r->remote, r->last_message, "is stopped or unreachable: it has sent nothing" },
-        { !waits(r), r->last_beat, "has sent no heartbeat" },
+    return r->alive && r->ended == 0 && alive_seen(r->alive);
+}
+
+typedef struct Loss {
+    bool applies;
+    double since, limit;    // s
+    const char *how;
+} Loss;
+
+static const char waited[] = "has waited for something outside";
+
+// How the rank has been lost for longer than a limit, and since when; how NULL: it is not lost. A
+// rank may wait for others without limit while one of them works.
+static Loss loss_of(const Watch *w, const Watched *r)
+{
+    double timeout = or_never(r->alive->timeout), patience = or_never(r->alive->patience);
+    const Loss losses[] = {
+        { r->stopped > 0, r->stopped, timeout, "has been stopped" },
+        { r->remote, r->last_message, timeout, "is stopped or unreachable: it has sent nothing" },
+        { r->outside == ALIVE_PATIENT, r->last_beat, patience, waited },
+        { !r->waits && !r->outside, r->last_beat, timeout, "has sent no heartbeat" },
     };
-    double timeout = r->alive->timeout;
-    for (size_t i = 0; timeout > 0 && i < sizeof losses / sizeof *losses; i++) {
-        *since = losses[i].since;
-        if (losses[i].applies && w->now > *since + timeout + r->delay)
-            return losses[i].how;
-    }
-    return NULL;
+    for (size_t i = 0; i < sizeof losses / sizeof *losses; i++)
+        if (losses[i].applies && w->now > losses[i].since + losses[i].limit + r->delay)
+            return losses[i];
+    return (Loss){ .how = NULL };
+}
+
+// "has been reading train/1.jpg for 30 s"
+static void describe_wait(const Watch *w, const Watched *r, char text[ALIVE_DOING + 40])
+{
+    char doing[ALIVE_DOING];
+    alive_doing(r->alive, doing);
+    snprintf(text, ALIVE_DOING + 40, "has been %s for %.3g s", doing, w->now - r->last_beat);
+}
+
+// One line about the rank that has waited longest for something outside, of all that do so.
+// A rank's own supervisor prints it (delay). If this might wait for the same terminal: later.
+static void print_waits(Watch *w)
+{
+    Watched *longest = NULL;
+    int waiting = 0;
+    char text[ALIVE_DOING + 80];
+    if (poll(&(struct pollfd){ .fd = STDERR_FILENO, .events = POLLOUT }, 1, 0) <= 0)
+        return;
+    for (Watched *r = w->ranks; r < w->ranks + w->size; r++)
+        if (sends_heartbeats(r) && r->outside && !r->printed && r->delay == 0
+            && w->now > r->last_beat + or_never(r->alive->timeout)) {
+            r->printed = true;
+            waiting++;
+            longest = longest && longest->last_beat <= r->last_beat ? longest : r;
+        }
+    if (!longest)
+        return;
+    describe_wait(w, longest, text);
+    if (waiting > 1)
+        snprintf(text + strlen(text), 40, ", as one of %d ranks", waiting);
+    report(w, (int)(longest - w->ranks), text, "");
 }
 
 // A send meets a receive, perhaps of a different size.
@@ -185,26 +249,34 @@ static void report_parting(const Watch *w)
     }
 }
 
+// How long all ranks may wait for each other. A GPU works while its host waits.
+static double limit_of_waits(const Alive *a)
+{
+    double step = a->device_step;
+    return fmax(or_never(a->timeout), step < 0 ? or_never(a->patience) : 10 * step);
+}
+
 // All ranks wait for each other, or are done. Also reports which ranks have begun fewer
 // collectives.
 static bool deadlock(const Watch *w)
 {
     uint64_t most = 0;
-    double since = 0, timeout = 0;
+    double since = 0, limit = 0;
     bool met = true;
     for (const Watched *r = w->ranks; r < w->ranks + w->size; r++) {
-        if (!r->alive || r->stopped > 0 || !alive_seen(r->alive) || (r->ended == 0 && !waits(r)))
+        if (!r->alive || r->stopped > 0 || !alive_seen(r->alive) || r->outside
+            || (r->ended == 0 && !r->waits))
             return false;
         most = r->alive->begun > most ? r->alive->begun : most;
         since = r->last_beat + r->delay > since ? r->last_beat + r->delay : since;
-        timeout = r->alive->timeout;
+        limit = fmax(limit, limit_of_waits(r->alive));
         met = met && r->alive->joined;
     }
-    if (timeout == 0 || w->now < since + timeout || !watch_lives(w))
+    if (w->now < since + limit || !watch_lives(w))
         return false;
     WARN(met ? "--check-collectives stops the ranks at the first call that differs"
              : "they have not met: is the network up, also the loopback (ip -brief address)?",
-         "all ranks have been waiting for each other for %.3g s", timeout);
+         "all ranks have been waiting for each other for %.3g s", limit);
     for (int i = 0; i < w->size; i++) {
         const Alive *page = w->ranks[i].alive;
         report(w, i, page->done ? "is done" : page->begun < most ? "is behind" : "waits", "");
@@ -216,32 +288,63 @@ static bool deadlock(const Watch *w)
 // Of several lost ranks, names the one that has been lost for the longest time.
 static int judge_heartbeats(const Watch *w)
 {
-    static const char hint[] = "--timeout SECONDS gives more time (0: no limit); with --save, "
-                               "--resume auto continues from the last checkpoint";
-    const char *how = NULL;
-    char text[100];
+    static const char silent[] = "--timeout SECONDS gives more time (0: no limit); with --save, "
+                                 "--resume auto continues from the last checkpoint",
+                      slow[] = "from step 04 on, --patience SECONDS gives more time (0: no limit)";
+    Loss longest = { .how = NULL };
+    char text[ALIVE_DOING + 40];
     int lost = 0;
-    double since = 0, when;
     for (int i = 0; i < w->size; i++) {
         const Watched *r = &w->ranks[i];
-        bool lives = r->alive && r->ended == 0 && alive_seen(r->alive);
-        const char *loss = lives ? loss_of(w, r, &when) : NULL;
-        if (!loss || (how && when > since))
+        Loss loss = sends_heartbeats(r) ? loss_of(w, r) : (Loss){ .how = NULL };
+        if (!loss.how || (longest.how && loss.since > longest.since))
             continue;
-        how = loss;
-        since = when;
+        longest = loss;
         lost = i;
     }
-    if (!how)
+    if (!longest.how)
         return deadlock(w) ? EXIT_FAILED : 0;
-    snprintf(text, sizeof text, "%s for %.3g s", how, w->now - since);
-    report(w, lost, text, hint);
+    snprintf(text, sizeof text, "%s for %.3g s", longest.how, w->now - longest.since);
+    if (longest.how == waited)
+        describe_wait(w, &w->ranks[lost], text);
+    report(w, lost, text, longest.how == waited ? slow : silent);
     return EXIT_FAILED;
 }
 
 int watch_judge(Watch *w, double now)
 {
     update_clocks(w, now);
+    print_waits(w);
     int status = judge_deaths(w);
     return status ? status : judge_heartbeats(w);
+}
+
+// All ranks' steps take equally long, since each waits for the slowest. What differs is the time
+// until a rank needs the others: its wait for data, then its work until its first message.
+void watch_slowest(const Watch *w, char text[ALIVE_DOING])
+{
+    const Alive *first = w->ranks[0].alive;
+    double all = 0, most[3] = { 0 };        // ms: for data, of its own, both
+    int slowest = 0;
+    text[0] = '\0';
+    for (int i = 0; i < w->size; i++) {
+        const Alive *a = w->ranks[i].alive;
+        if (!a || a->steps < 10 || a->epoch != first->epoch)
+            return;                         // too few: a GPU's host runs some steps ahead
+        double data = 1e3 * a->waited / (double)a->steps;
+        double own = a->messages ? 1e3 * a->own / (double)a->messages : 0;
+        all += data + own;
+        if (data + own > most[2]) {
+            memcpy(most, (double[]){ data, own, data + own }, sizeof most);
+            slowest = i;
+        }
+    }
+    double step = 1e3 * first->spent / (double)(first->steps - 1);
+    double others = (all - most[2]) / fmax(w->size - 1, 1);
+    char own[64] = "";
+    if (most[1] > 0)                        // else recorded steps hide it
+        snprintf(own, sizeof own, " and %.1f ms until its first message", most[1]);
+    if (w->size > 1 && most[2] > others + 0.1 * step)
+        snprintf(text, ALIVE_DOING, "rank %d (%.70s): %.1f ms for data%s, of a step of %.1f ms; the"
+                 " others: %.1f ms", slowest, w->ranks[slowest].host, most[0], own, step, others);
 }

@@ -6,15 +6,15 @@ cat >late.sh <<'END'
 [ "$RANK" != "$LATE" ] || sleep "$SECONDS_LATE"
 exec "$@"
 END
-three() # three NAME RANK SECONDS TIMEOUT: RANK starts SECONDS late
+three() # three NAME RANK SECONDS PATIENCE: RANK starts SECONDS late
 {
     try "$1" env LATE="$2" SECONDS_LATE="$3" "$launch" --nproc-per-node 3 -- bash late.sh "$train" "${tiny[@]}" \
-        --timeout "$4"
+        --patience "$4"
 }
 gives_up() # gives_up NAME RANK: claims that the run ended with an error
 {
     [ "$status" != 124 ] || wrong "if rank $2 does not arrive, the others give up" < <(
-        echo "expected  an error after the 3 s of --timeout"
+        echo "expected  an error after the 3 s of --patience"
         echo "found     they are still waiting after $limit s")
     [ "$status" != 0 ] || wrong "if rank $2 does not arrive, the others give up" < <(
         echo "they trained without rank $2: exit status 0"
@@ -33,11 +33,11 @@ equal "and rank 0 names the missing rank" "ranks connected within 3 s; missing: 
 three alone 0 60 3
 gives_up alone 0
 why="The output was: $(grep -m1 . alone.out)"
-equal "and the others report that they could not join rank 0" "could not join rank 0, within 3 s" \
-    "$(sed -n 's/.*\(could not join rank 0\) at .* \(within [0-9.]* s\).*/\1, \2/p' alone.out | head -1)"
+equal "and it is reported that the others could not find rank 0" "looking for rank 0 for 3 s" \
+    "$(sed -n 's/.*\(looking for rank 0\) at .*) \(for [0-9]*\)[.0-9]* s:.*/\1 \2 s/p' alone.out | head -1)"
 
 limit=20
 three late 2 1 15
-why="The rank was one second late; the timeout is 15 s."
+why="The rank was one second late; the patience is 15 s."
 [ "$status" = 0 ] || wrong "a rank that arrives a second late can still join" < <(last_lines late)
 passed "a rank that arrives a second late can still join"

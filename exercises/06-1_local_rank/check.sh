@@ -18,8 +18,8 @@ srun()
                 SLURM_NTASKS="$tasks" SLURM_STEP_NUM_TASKS="$tasks" SLURM_JOB_NUM_NODES=$# \
                 SLURM_STEP_NUM_NODES=$# SLURM_STEP_NODELIST="node[1-$#]" SLURMD_NODENAME=node$((node + 1)) \
                 SLURM_NODEID="$node" SLURM_GTIDS="$ranks" SLURM_PROCID="$rank" SLURM_LOCALID=$local_rank \
-                "$train" "${tiny[@]}" --max-steps 1 --timeout 5 --rendezvous "file:$PWD/$name.note" \
-                --master-addr 127.0.0.1 >"$name.$rank.out" 2>&1 &
+                "$train" "${tiny[@]}" --max-steps 1 --timeout 5 --patience 5 --master-addr 127.0.0.1 \
+                --rendezvous "file:$PWD/$name.note" >"$name.$rank.out" 2>&1 &
             pids+=($!)
             echo $local_rank >"$name.$rank.local"
             local_rank=$((local_rank + 1))

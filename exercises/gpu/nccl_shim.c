@@ -100,11 +100,12 @@ static void leave(int status, void *arg)
 static void join(const Id *id, int rank, int size)
 {
     const char *limit = getenv("GPU_TIMEOUT");
-    offer = (TcpStoreConfig){ rank, size, id->place, offer.socket, .timeout = limit ? atof(limit) : 30 };
+    double timeout = limit ? atof(limit) : 30;
+    offer = (TcpStoreConfig){ rank, size, id->place, offer.socket };
     memcpy(offer.token, id->token, sizeof offer.token);
     world = (World){ .rank = rank, .size = size, .local_rank = rank, .local_size = size, .sharers = size };
     check_set_rank(rank, size);
-    alive_timeout(offer.timeout);
+    alive_limits(timeout, timeout);
     tcp_store_join(&offer, &world);
     on_exit(leave, NULL);
 }

@@ -36,6 +36,7 @@ struct ncclComm {
     char *places;               // (size, PLACE)
     Order order;
     int graphs;                 // number of graphs that contain its work
+    _Atomic bool aborted;
 };
 
 typedef struct Job {
@@ -50,7 +51,7 @@ static void meet(struct ncclComm *comm)
     Shared *s = comm->shared;
     int round = s->round;
     if (atomic_fetch_add(&s->arrived, 1) + 1 < comm->size) {
-        while (s->round == round)
+        while (s->round == round && !comm->aborted)
             usleep(20);
         return;
     }
@@ -123,6 +124,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *made, int size, ncclUniqueId id,
              (unsigned long long)number);
     if (communicators == 1)
         fake_load();
+    while (size > 1 && rank == fake_setting("FAKE_INIT_HANGS", -1))
+        pause();
     struct ncclComm *comm = calloc(1, sizeof *comm);
     *comm = (struct ncclComm){ .rank = rank, .size = size };
     comm->shared = map_file(path, rank == 0, HEADER + (size_t)size * PLACE);
@@ -141,6 +144,12 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
         fake_die("ncclCommDestroy: %d graphs hold its work: it would wait for them", comm->graphs);
     fake_need_stream(comm->order.stream, "ncclCommDestroy");
     meet(comm);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    comm->aborted = true;
     return ncclSuccess;
 }
 
@@ -203,6 +212,8 @@ static void exchange(void *arg)
     if (kind != BROADCAST || root)
         memcpy(place(comm, comm->rank), job->from, bytes);
     meet(comm);
+    if (comm->aborted)
+        return;
     check_alike(job);
     if (kind == REDUCE)
         reduce(job);

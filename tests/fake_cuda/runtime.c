@@ -6,6 +6,7 @@
 
 #include <malloc.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -411,6 +412,12 @@ static void op_run(Op *op, unsigned *seed)
         pthread_cond_wait(&news, &lock);
     pthread_mutex_unlock(&lock);
     delay(op, seed);
+    static atomic_int ops;
+    int number = atomic_fetch_add(&ops, 1) + 1;
+    if (getenv("FAKE_PRINT_OPS"))
+        fprintf(stderr, "op %d %s\n", number, op->graph ? "graph" : op->work.name ? op->work.name : "?");
+    if (number == fake_setting("FAKE_SLOW_OP", 0))
+        sleep((unsigned)fake_setting("FAKE_SLOW_S", 8));
     if (op->graph)
         graph_run(op->graph);
     if (op->work.fn)

@@ -3,6 +3,7 @@
 // Only creating and freeing a communicator wait for the device, so everything else can be recorded
 // in a CUDA graph.
 #include "alive.h"
+#include "clock.h"
 #include "comm/backend.h"
 #include "cuda/cuda_internal.h"
 #include "trace.h"
@@ -11,6 +12,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 const char *const comm_backend = "nccl";
 const bool comm_shares_devices = false;
@@ -20,6 +22,7 @@ struct Backend {
     Stream *stream;         // for barriers
     float *summed;          // by barriers: a number on the device
     Call last;              // enqueued last; in a replay: recorded last
+    bool abandoned;         // a rank has not come to the barrier
     Comm *next;
 };
 static Comm *comms;         // of this process, which has one device
@@ -105,10 +108,9 @@ void backend_connect(Comm *comm, const World *world)
     unsetenv("NCCL_COMM_ID");     // any process that knows it could join
     keep_host_order(world);
     device_use(comm->device);
-    alive_system_wait_begin();  // NCCL is loaded, and connects the ranks: with many that takes long
+    ALIVE_OUTSIDE("waiting for", "NCCL to connect the ranks");      // and to be loaded
     ncclUniqueId id = share_id(comm, world);
     NCCL(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank, &config));
-    alive_system_wait_end();
     backend->stream = stream_new(comm->device, "barrier");
     backend->summed = device_alloc(comm->device, sizeof *backend->summed);
     backend->last = (Call){ .kind = CALL_BARRIER };
@@ -128,7 +130,8 @@ void backend_free(Comm *comm)
     *at = comm->backend->next;
     pthread_mutex_unlock(&comms_lock);
     device_use(comm->device);
-    (void)ncclCommDestroy(comm->backend->nccl); // other ranks may have exited already
+    ALIVE_OUTSIDE("waiting for", "NCCL to disconnect the ranks");
+    (void)(comm->backend->abandoned ? ncclCommAbort : ncclCommDestroy)(comm->backend->nccl);
     stream_free(comm->backend->stream);
     device_free(comm->device, comm->backend->summed);
     free(comm->backend);
@@ -142,6 +145,13 @@ const char *backend_barrier(Comm *comm, double seconds)
     device_use(comm->device);
     NCCL(comm, &b->last, ncclAllReduce(b->summed, b->summed, 1, ncclFloat32, ncclSum, b->nccl,
                                        b->stream->handle));
+    double until = clock_now() + seconds;
+    for (; seconds > 0 && !stream_idle(b->stream) && !b->abandoned; usleep(1000)) {
+        check_comms();
+        b->abandoned = clock_now() > until;
+    }
+    if (b->abandoned)
+        return "a rank is missing";
     stream_sync(b->stream);
     return NULL;
 }

@@ -1,0 +1,52 @@
+// slow.c - simulates a slow file server. Preloaded into a program (LD_PRELOAD), it delays open and read:
+//
+//   SLOW_PATH=train/    of files whose path contains this text
+//   SLOW_CALL=read      only this call: open or read
+//   SLOW_RANK=1         only in the process with RANK=1
+//   SLOW_AT=3           only the third such call (from 1); 0: each of them
+//   SLOW_MS=3000        by so much
+//
+// Build: cc -shared -fPIC -o slow.so slow.c
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *setting(const char *name) { return getenv(name) ? getenv(name) : ""; }
+
+static void delay(const char *call, const char *path)
+{
+    static atomic_int calls;
+    int at = atoi(setting("SLOW_AT")), ms = atoi(setting("SLOW_MS"));
+    if (!getenv("SLOW_PATH") || !strstr(path, getenv("SLOW_PATH")) || strcmp(setting("SLOW_CALL"), call) != 0
+        || strcmp(setting("SLOW_RANK"), setting("RANK")) != 0)
+        return;
+    if (atomic_fetch_add(&calls, 1) + 1 == at || at == 0)
+        usleep(1000 * (useconds_t)ms);
+}
+
+ssize_t read(int fd, void *to, size_t bytes)
+{
+    ssize_t (*real)(int, void *, size_t) = (ssize_t(*)(int, void *, size_t))dlsym(RTLD_NEXT, "read");
+    char link[64], path[4096] = "";
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    if (readlink(link, path, sizeof path - 1) > 0)
+        delay("read", path);
+    return real(fd, to, bytes);
+}
+
+int open(const char *path, int flags, ...)
+{
+    int (*real)(const char *, int, ...) = (int (*)(const char *, int, ...))dlsym(RTLD_NEXT, "open");
+    va_list more;
+    va_start(more, flags);
+    int mode = flags & O_CREAT ? va_arg(more, int) : 0;
+    va_end(more);
+    delay("open", path);
+    return real(path, flags, mode);
+}
