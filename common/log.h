@@ -59,6 +59,7 @@ void log_step(Log *log, const LogStep *step);
 // The end of an epoch: a line about its training (time, rate, rank 0's wait for data, and the last
 // step's learning rate), and the results of training and test as an "epoch" event.
 //    == epoch: [1/5] | 62.3 s | 958 images/s | data wait 0.1 s | lr 0.01
+// and, if the others wait for a rank, "| slowest: " and its name and times (watch_slowest).
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
 // A test's result, as a line; and, if the run only evaluates, as an "eval" event.
 void log_test(Log *log, const Stats *test, bool only);

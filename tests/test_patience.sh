@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # ctest: LABELS deadlines
 # The rule about time (common/world/watch.c), with real waits: what is not in the program's hands may take longer than
-# --timeout, prints one line, and ends the run after --patience. What hangs or dies ends the run as before.
+# --timeout, prints one line, and ends the run after --patience. What hangs or dies ends the run as before. And an epoch
+# names the rank that makes the others wait.
 # shellcheck disable=SC2317,SC2094  # functions are called by expect
 . "$SRC/tests/test.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT DDP_TOKEN
@@ -80,4 +81,12 @@ alone()
 expect 1 "has been looking for rank 0 at 127.0.0.1:$port (" alone 1
 expect 4 "only 1 of 2 ranks connected within 2 s; missing: 1" alone 0
 
+# --- the slowest rank -----------------------------------------------------------------------------------------
+
+expect 0 "weight hash" slowly read train/ 0 20 "${pictures[@]}" -b 2 -j 0 --epochs 3 --metrics run.jsonl \
+    --trace run.json
+check "the epoch's line" \
+    grep -qE "== epoch: \[3/3\] .*\| slowest: rank 1 \(.*\): [0-9.]+ ms for data and .*; the others: " output
+check "--metrics" grep -q '"slowest":"rank 1 ' run.jsonl
+expect 0 "The run's last epoch: rank 1 (" "$SRC/ddp" why run.json run.jsonl
 test_done

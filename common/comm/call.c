@@ -76,6 +76,8 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
         if (comm->check && !pair)
             comm->check(comm, stream, call);
     }
+    if (comm->size > 1)
+        device_message(comm->device);
     if (call->count > 0)
         alive_wait_begin();     // a stream without its own thread makes the call in this one
     return call->count > 0;

@@ -38,6 +38,7 @@ typedef struct Slot {
     Event *ready;           // after the work that fills the slot
     Event *done;            // after the work that reads it
     int left;               // rows that are not made yet
+    double freed;           // s: when the last rows could be begun
     bool full;
 } Slot;
 
@@ -195,7 +196,6 @@ static void rows_make(Worker *worker, int batch, int first, int rows)
     const int32_t *ids = loader->ids + (size_t)batch * loader->config.shape.n;
     const int labels = loader->dataset->per_row;
     trace_begin("make rows");
-    event_sync(slot->ready);    // the copy of the slot's last batch to the device
     for (int i = first; i < first + rows; i++) {
         uint8_t *row = slot->bytes + i * row_bytes(loader);
         if (dataset_is_text(loader->dataset))
@@ -268,8 +268,11 @@ static bool work(Worker *worker)
     Slot *slot = slot_of(loader, batch);
     loader->busy++;
     pthread_mutex_unlock(&loader->lock);
+    event_sync(slot->ready);    // the copy of the slot's last batch to the device
+    double freed = clock_now();
     rows_make(worker, batch, first, rows);
     pthread_mutex_lock(&loader->lock);
+    slot->freed = freed > slot->freed ? freed : slot->freed;
     slot->left -= rows;
     if (slot->left == 0) {
         pthread_mutex_unlock(&loader->lock);
@@ -436,8 +439,9 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 }
 
 // Waits until the slot of the next batch is full; without workers, the caller fills it here. The
-// caller holds the lock.
-static void slot_await(Loader *loader, const Slot *slot)
+// caller holds the lock. Returns how long the device waited: not while it still used the slot for
+// an older batch, and not at all if it is still busy with others.
+static double slot_await(Loader *loader, const Slot *slot)
 {
     double begin = clock_now();
     trace_begin("wait for data");
@@ -448,8 +452,9 @@ static void slot_await(Loader *loader, const Slot *slot)
             pthread_cond_wait(&loader->news, &loader->lock);
     }
     trace_end();
-    loader->wait_ms += 1e3 * (clock_now() - begin);
     alive_beat();
+    begin = slot->freed > begin ? slot->freed : begin;
+    return stream_idle(device_stream(loader->device)) ? clock_now() - begin : 0;
 }
 
 const Batch *loader_next(Loader *loader)
@@ -464,8 +469,9 @@ const Batch *loader_next(Loader *loader)
     pthread_mutex_lock(&loader->lock);
     loader->let_go = batch;
     pthread_cond_broadcast(&loader->work);
-    if (!slot->full)
-        slot_await(loader, slot);
+    double waited = slot->full ? 0 : slot_await(loader, slot);
+    loader->wait_ms += 1e3 * waited;
+    alive_waited(waited);
     slot->full = false;
     loader->next_give++;
     pthread_mutex_unlock(&loader->lock);
