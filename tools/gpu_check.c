@@ -172,7 +172,7 @@ static void take_steps(Job *job, const char *arch, int channels, int per_row, Re
 {
     Model *model = model_new(job->device, job->ops, &(ModelConfig){
         .arch = arch, .channels = channels, .height = SIZE, .width = SIZE, .classes = CLASSES,
-        .batch = ROWS, .type = job->mode->short_type ? ops_best_type(job->device) : TYPE_F32,
+        .batch = ROWS, .type = job->mode->short_type ? TYPE_F16 : TYPE_F32,
         .per_row = per_row, .gpt = { .layers = 1, .heads = 4, .width = 64, .dropout = 0.1 } });
     job->model = model;
     job->batch = device_alloc(job->device, shape_bytes(model->input));
