@@ -8,6 +8,7 @@
 #include "agree.h"
 #include "alive.h"
 #include "check.h"
+#include "device.h"
 #include "interrupt.h"
 #include "launcher.h"
 #include "machine.h"
@@ -191,6 +192,19 @@ static void use_interface(const char *interface, TcpAddress address)
     tcp_set_library_interface(interface);
 }
 
+// Each kind of processor has its own order of weights in memory and of sums. So all use the
+// instructions that all have.
+static void limit_device(const World *world)
+{
+    int range[2];
+    agree_range(world, "instructions", device_level(), range);
+    if (range[0] == range[1])
+        return;
+    const char *name = device_limit(range[0]);
+    if (world->rank == 0)
+        WARN("", "the processors differ: all ranks use %s, which all have", name);
+}
+
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
 {
     const char *token = getenv("DDP_TOKEN");
@@ -213,6 +227,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
     agree_same(world, "program", machine_program());
     agree_same(world, "options", options);
     free(options);
+    limit_device(world);
 }
 
 void rendezvous_end(World *world) { tcp_store_end(world); }

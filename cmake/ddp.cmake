@@ -27,7 +27,15 @@ get_filename_component(DDP_ROOT "${CMAKE_CURRENT_LIST_DIR}" DIRECTORY)
 
 option(DDP_CPU "build the cpu backend where its libraries are found" ON)
 option(DDP_CUDA "build the cuda backends where their libraries are found" ON)
-set(DDP_MARCH native CACHE STRING "the CPUs for which numbers are computed: what -march takes")
+# Builds for x86-64-v3, which has AVX2, choose code with AVX-512 when they start: common/cpu/loops_cpu.h.
+set(march native)
+if(EXISTS /proc/cpuinfo)
+    file(STRINGS /proc/cpuinfo flags REGEX "^flags.* avx2( |$)" LIMIT_COUNT 1)
+    if(flags MATCHES " fma " AND flags MATCHES " bmi2 ")
+        set(march x86-64-v3)
+    endif()
+endif()
+set(DDP_MARCH ${march} CACHE STRING "the CPUs for which numbers are computed: what -march takes")
 set(DDP_MACHINE -march=${DDP_MARCH})
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     if(DDP_MARCH STREQUAL native)
@@ -85,12 +93,18 @@ endif()
 # For common/ and the programs, not for the tests.
 set(DDP_STRICT "$<$<COMPILE_LANGUAGE:C>:-Wshadow;-Wmissing-prototypes;-Wundef;-Wwrite-strings;-Wvla>")
 
-# --- the revision, for the configuration that a run logs ----------------------------------------------
-# Asked for at every build, written only when it has changed: a commit recompiles one file.
+# --- the revision, for the configuration that a run logs, and for ranks to compare ---------------------
+# Asked for at every build, written only when it has changed: a commit recompiles two files.
 
+set(build "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}, ${DDP_MARCH}")
+if(DDP_MARCH STREQUAL native)
+    file(STRINGS /proc/cpuinfo model REGEX "^model name" LIMIT_COUNT 1)
+    string(REGEX REPLACE ".*: *" " of " model "${model}")
+    string(APPEND build "${model}")
+endif()
 set(revision_h "${CMAKE_BINARY_DIR}/revision/revision.h")
 add_custom_target(ddp_revision
-    COMMAND ${CMAKE_COMMAND} "-DSOURCE=${DDP_ROOT}" "-DOUT=${revision_h}"
+    COMMAND ${CMAKE_COMMAND} "-DSOURCE=${DDP_ROOT}" "-DOUT=${revision_h}" "-DBUILD=${build}"
         -P "${CMAKE_CURRENT_LIST_DIR}/revision.cmake"
     BYPRODUCTS "${revision_h}"
     COMMENT "" VERBATIM)
@@ -184,8 +198,8 @@ function(ddp_objects target rooms)
         COMPILE_DEFINITIONS "DDP_SOURCE_DIR=\"${DDP_ROOT}\"")
 
     add_dependencies(${target} ddp_revision)
-    set_source_files_properties("${DDP_ROOT}/common/base/log.c" PROPERTIES
-        COMPILE_OPTIONS "-include;${revision_h}"    # defines DDP_GIT_REVISION
+    set_source_files_properties("${DDP_ROOT}/common/base/log.c" "${DDP_ROOT}/common/world/machine.c" PROPERTIES
+        COMPILE_OPTIONS "-include;${revision_h}"    # defines DDP_GIT_REVISION and DDP_BUILD
         OBJECT_DEPENDS "${revision_h}")
 endfunction()
 

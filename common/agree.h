@@ -11,6 +11,8 @@ int agree_neighbours(World *world);
 // All ranks must have the same value, of one or more lines. Otherwise rank 0 prints both versions
 // of the first line that differs, and ends the run.
 void agree_same(const World *world, const char *what, const char *value);
+// The lowest and the highest value of all ranks.
+void agree_range(const World *world, const char *what, int value, int range[2]);
 // No two ranks may have the same value, such as the GPU that they compute on. Otherwise rank 0
 // names both and ends the run.
 void agree_unique(const World *world, const char *what, const char *value, const char *hint);

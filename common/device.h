@@ -23,6 +23,12 @@ const char *device_uuid(int index);
 // "0000:3b:00.0": where this GPU is on the machine's PCI bus; CPU: "".
 const char *device_bus(int index);
 
+// Ranks whose processors differ compute alike if all use the instructions that all have. CPU:
+// larger numbers are newer instructions; CUDA: 0. Call both before anything else of the device.
+int device_level(void);
+// Uses no newer instructions than these. Returns their name, such as "avx2".
+const char *device_limit(int level);
+
 // Opens device `index` with `threads` cores (CPU; 0: all of the affinity mask) and makes it the
 // current device of the calling thread. Fails with a message if there is no such device.
 Device *device_open(int index, int threads);

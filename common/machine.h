@@ -22,5 +22,6 @@ void machine_stay_near(const char *root, const char *device);
 // The cores that this thread may use, as text: "24-31,88-95".
 const char *machine_cores(void);
 
-// The program that this process runs, as text: "1234567 bytes, 01234567".
+// How this program was built, as text of two lines: the kind of processor; the revision, the
+// compiler and DDP_MARCH. Where the sources were does not matter.
 const char *machine_program(void);

@@ -157,7 +157,7 @@ static void head_forward(const Attention *a, const Head *own, const void *qkv, i
                          const uint64_t *keys)
 {
     multiply(a, own, SCORES, head_in(a, qkv, head, 0), head_in(a, qkv, head, 1), own->probs);
-    head_rows(a, softmax_parts, own, head, keys);
+    head_rows(a, softmax_parts[loops_wide()], own, head, keys);
 }
 
 static void head_backward(const Attention *a, const Head *own, const void *qkv, const void *dy,
@@ -168,7 +168,7 @@ static void head_backward(const Attention *a, const Head *own, const void *qkv, 
     head_forward(a, own, qkv, head, keys);
     multiply(a, own, D_VALUES, own->factor, d, head_in(a, dqkv, head, 2));
     multiply(a, own, D_PROBS, d, v, own->dprobs);
-    head_rows(a, softmax_gradient_parts, own, head, keys);
+    head_rows(a, softmax_gradient_parts[loops_wide()], own, head, keys);
     multiply(a, own, D_QUERIES, own->factor, k, head_in(a, dqkv, head, 0));
     multiply(a, own, D_KEYS, own->factor, q, head_in(a, dqkv, head, 1));
 }

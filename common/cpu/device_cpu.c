@@ -13,6 +13,7 @@
 #include "threads.h"
 #include "trace.h"
 
+#include <errno.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
@@ -22,6 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 const char *const device_backend = "cpu";
 
@@ -89,20 +92,46 @@ bool device_shares_memory(const Device *device)
 static const char *isa_name(void) { return "arm64"; }   // oneDNN knows the names of x86 only
 #else
 // Larger numbers are newer instructions.
-static const char *isa_name(void)
+static const struct {
+    dnnl_cpu_isa_t isa;
+    const char *name;
+} levels[] = {
+    { dnnl_cpu_isa_sse41, "sse4.1" },
+    { dnnl_cpu_isa_avx, "avx" },
+    { dnnl_cpu_isa_avx2, "avx2" },
+    { dnnl_cpu_isa_avx512_core, "avx512" },
+    { dnnl_cpu_isa_avx512_core_bf16, "avx512_bf16" },
+    { dnnl_cpu_isa_avx512_core_amx, "amx" },
+};
+
+static int level_in_use(void)
 {
-    static const struct {
-        dnnl_cpu_isa_t isa;
-        const char *name;
-    } names[] = {
-        { dnnl_cpu_isa_avx512_core_amx, "amx" }, { dnnl_cpu_isa_avx512_core_bf16, "avx512_bf16" },
-        { dnnl_cpu_isa_avx512_core, "avx512" },  { dnnl_cpu_isa_avx2, "avx2" },
-    };
-    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (isa >= names[i].isa)
-            return names[i].name;
-    return "sse4.1";
+    int level = sizeof levels / sizeof *levels - 1;
+    while (level > 0 && dnnl_get_effective_cpu_isa() < levels[level].isa)
+        level--;
+    return level;
+}
+
+static const char *isa_name(void) { return levels[level_in_use()].name; }
+
+bool loops_wide(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core; }
+
+// Once oneDNN has answered, it takes no limit any more. So a process of its own asks.
+int device_level(void)
+{
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(level_in_use());
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status), "",
+          "the processor's instructions: %s", strerror(errno));
+    return WEXITSTATUS(status);
+}
+
+const char *device_limit(int level)
+{
+    dnnl_set_max_cpu_isa(levels[level].isa);
+    return levels[level].name;
 }
 #endif
 

@@ -1,6 +1,5 @@
 // loops_cpu.c - divides the parts of loops_cpu.h among threads.
 #include "cpu/loops_cpu.h"
-#include "cpu/device_cpu.h"
 
 #include <omp.h>
 #include <stdlib.h>

@@ -2,15 +2,36 @@
 // "part", for one type of number; loops_cpu.c divides the parts among threads.
 #pragma once
 #include "check.h"
+#include "cpu/device_cpu.h"
 #include "cpu/ops_cpu.h"
 #include "ops/packs.h"
 
 enum { JOB_BYTES = 256 };   // the largest job
 
+// One build serves all x86 machines from AVX2 on: each part is compiled twice, the second time with
+// AVX-512, and loops_wide() chooses. Both give the same bits, because a pack has LANES numbers.
+#if defined __AVX2__ && !defined __AVX512F__
+#define WIDE(name) name##_wide
+#define WIDE_PART(name, parameters, arguments)                                                  \
+    __attribute__((target("avx512f,avx512bw,avx512cd,avx512dq,avx512vl")))                      \
+    static void name##_wide parameters { name##_code arguments; }
+#else
+#define WIDE(name) name
+#define WIDE_PART(name, parameters, arguments)
+#endif
+#define PART(name, parameters, arguments)                                                       \
+    INLINE void name##_code parameters;                                                         \
+    static void name parameters { name##_code arguments; }                                      \
+    WIDE_PART(name, parameters, arguments)                                                      \
+    INLINE void name##_code parameters
+
 // A part for each type, and a table of them. The job is a copy, which stores cannot change.
 #define OF_TYPES(PART, fn, Job) PART(fn, Job, F32) PART(fn, Job, BF16) PART(fn, Job, F16)
-#define TABLE(fn, Part) static Part *const fn##_parts[] = { fn##_F32, fn##_BF16, fn##_F16 };
-#define TABLE_F32(fn, Part) static Part *const fn##_parts[] = { fn##_F32 };
+#define TABLE(fn, Part)                                                                         \
+    static Part *const fn##_parts[2][3] = { { fn##_F32, fn##_BF16, fn##_F16 },                  \
+                                            { WIDE(fn##_F32), WIDE(fn##_BF16), WIDE(fn##_F16) } };
+#define TABLE_F32(fn, Part) static Part *const fn##_parts[2][1] = { { fn##_F32 }, { WIDE(fn##_F32) } };
+#define TABLE_ONE(fn, Part) static Part *const fn##_parts[2] = { fn##_part, WIDE(fn##_part) };
 #define COPY(Job, j, job)                                           \
     _Static_assert(sizeof(Job) <= JOB_BYTES, "the job is too large"); \
     const Job j = *(const Job *)(job);
@@ -49,7 +70,8 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
     }
 // The blocks that convolutions prefer are constants.
 #define CELLS_PART(fn, Job, TYPE)                                                               \
-    static void fn##_##TYPE(const void *job, const Matrix *m, size_t first, size_t last)        \
+    PART(fn##_##TYPE, (const void *job, const Matrix *m, size_t first, size_t last),            \
+         (job, m, first, last))                                                                 \
     {                                                                                           \
         COPY(Job, j, job)                                                                       \
         if (m->block == LANES)                                                                  \
@@ -64,7 +86,7 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
 #define CELLS(fn, Job) OF_TYPES(CELLS_PART, fn, Job) TABLE(fn, CellsPart)
 #define CELLS_F32(fn, Job) CELLS_PART(fn, Job, F32) TABLE_F32(fn, CellsPart)
 #define RUN_CELLS(fn, stream, matrix, job) \
-    cells_run(stream, fn##_parts[(matrix).type], matrix, job, sizeof *(job))
+    cells_run(stream, fn##_parts[loops_wide()][(matrix).type], matrix, job, sizeof *(job))
 
 // --- columns -------------------------------------------------------------------------------------
 
@@ -111,8 +133,8 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
         }                                                                                       \
     }
 #define COLUMNS_PART(fn, Job, TYPE)                                                             \
-    static void fn##_##TYPE(const void *job, const Matrix *m, size_t first, size_t last,        \
-                            Pack *room, double *totals)                                         \
+    PART(fn##_##TYPE, (const void *job, const Matrix *m, size_t first, size_t last, Pack *room, \
+                       double *totals), (job, m, first, last, room, totals))                    \
     {                                                                                           \
         COPY(Job, j, job)                                                                       \
         if (m->block == LANES)                                                                  \
@@ -131,7 +153,7 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
             end((const Job *)job, c, (const double[]){ totals[c], totals[columns + c] });       \
     }
 #define RUN_COLUMNS(fn, stream, matrix, job) \
-    columns_run(stream, fn##_parts[(matrix).type], fn##_finish, matrix, job, sizeof *(job))
+    columns_run(stream, fn##_parts[loops_wide()][(matrix).type], fn##_finish, matrix, job, sizeof *(job))
 
 // --- rows: a team is one thread, with TEAM lanes -------------------------------------------------
 //
@@ -174,7 +196,7 @@ typedef void ItemsPart(const void *job, size_t first, size_t last);
 void rows_run(Stream *stream, ItemsPart *part, Matrix m, const void *job, size_t bytes);
 
 #define ROWS_PART(fn, Job, TYPE)                                                                \
-    static void fn##_##TYPE(const void *job, size_t first, size_t last)                         \
+    PART(fn##_##TYPE, (const void *job, size_t first, size_t last), (job, first, last))         \
     {                                                                                           \
         COPY(Job, j, job)                                                                       \
         for (size_t row = first; row < last; row++)                                             \
@@ -183,20 +205,21 @@ void rows_run(Stream *stream, ItemsPart *part, Matrix m, const void *job, size_t
 #define ROWS(fn, Job) OF_TYPES(ROWS_PART, fn, Job) TABLE(fn, ItemsPart)
 #define ROWS_F32(fn, Job) ROWS_PART(fn, Job, F32) TABLE_F32(fn, ItemsPart)
 #define RUN_ROWS(fn, stream, matrix, job) \
-    rows_run(stream, fn##_parts[(matrix).type], matrix, job, sizeof *(job))
+    rows_run(stream, fn##_parts[loops_wide()][(matrix).type], matrix, job, sizeof *(job))
 
 // --- items ---------------------------------------------------------------------------------------
 
 void items_run(Stream *stream, ItemsPart *part, size_t count, const void *job, size_t bytes);
 
 #define ITEMS(fn, Job)                                                                          \
-    static void fn##_part(const void *job, size_t first, size_t last)                           \
+    PART(fn##_part, (const void *job, size_t first, size_t last), (job, first, last))           \
     {                                                                                           \
         COPY(Job, j, job)                                                                       \
         for (size_t i = first; i < last; i++)                                                   \
             fn(&j, i);                                                                          \
-    }
-#define RUN_ITEMS(fn, stream, count, job) items_run(stream, fn##_part, count, job, sizeof *(job))
+    }                                                                                           \
+    TABLE_ONE(fn, ItemsPart)
+#define RUN_ITEMS(fn, stream, count, job) items_run(stream, fn##_parts[loops_wide()], count, job, sizeof *(job))
 
 // --- totals --------------------------------------------------------------------------------------
 
@@ -211,7 +234,8 @@ void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, cons
 
 // In lanes, so that the additions become vector code.
 #define TOTALS(fn, end, Job, n)                                                                 \
-    static void fn##_part(const void *job, size_t first, size_t last, double *totals)           \
+    PART(fn##_part, (const void *job, size_t first, size_t last, double *totals),               \
+         (job, first, last, totals))                                                            \
     {                                                                                           \
         COPY(Job, j, job)                                                                       \
         double lanes[n][LANES] = { { 0 } }, one[n];                                             \
@@ -231,12 +255,14 @@ void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, cons
         for (int s = 0; s < n; s++)                                                             \
             totals[s] += team_sum(lanes[s]);                                                    \
     }                                                                                           \
+    TABLE_ONE(fn, TotalsPart)                                                                   \
     static void fn##_finish(const void *job, const double *totals)                              \
     {                                                                                           \
         end((const Job *)job, totals);                                                          \
     }
 #define ROW_TOTALS(fn, end, Job, n)                                                             \
-    static void fn##_part(const void *job, size_t first, size_t last, double *totals)           \
+    PART(fn##_part, (const void *job, size_t first, size_t last, double *totals),               \
+         (job, first, last, totals))                                                            \
     {                                                                                           \
         COPY(Job, j, job)                                                                       \
         double one[n];                                                                          \
@@ -246,6 +272,7 @@ void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, cons
                 totals[s] += one[s];                                                            \
         }                                                                                       \
     }                                                                                           \
+    TABLE_ONE(fn, TotalsPart)                                                                   \
     static void fn##_finish(const void *job, const double *totals)                              \
     {                                                                                           \
         end((const Job *)job, totals);                                                          \
@@ -253,4 +280,4 @@ void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, cons
 #define RUN_TOTALS(fn, stream, count, job) \
     RUN_ROW_TOTALS(fn, stream, matrix_of(TYPE_F32, count, 1), job)
 #define RUN_ROW_TOTALS(fn, stream, matrix, job) \
-    totals_run(stream, fn##_part, fn##_finish, matrix, job, sizeof *(job))
+    totals_run(stream, fn##_parts[loops_wide()], fn##_finish, matrix, job, sizeof *(job))

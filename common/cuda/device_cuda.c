@@ -126,6 +126,9 @@ const char *device_bus(int index)
     return text;
 }
 
+int device_level(void) { return 0; }
+const char *device_limit(int level) { return ""; }
+
 static void check_device_exists(int index)
 {
     int count = count_gpus();

@@ -73,13 +73,30 @@ void agree_same(const World *world, const char *what, const char *value)
         const char *a = value, *b = text + strcspn(text, "\n") + 1;
         if (same_lines(&a, &b))
             continue;
-        WARN("all ranks need the same program, options and data",
+        WARN(strcmp(what, "program") == 0
+                 ? "all need the same sources, compiler and kind of processor, or their weights "
+                   "would differ; for different x86 processors: cmake -DDDP_MARCH=x86-64-v3"
+                 : "all ranks need the same options and data",
              "%s: rank %d (%.*s) has %.*s, but rank 0 (%.*s) has %.*s", what, i,
              (int)strcspn(text, "\n"), text, *b ? (int)strcspn(b, "\n") : 7, *b ? b : "nothing",
              host, machine_here().host, *a ? (int)strcspn(a, "\n") : 7, *a ? a : "nothing");
         end_run(world);
     }
     free(text);
+}
+
+void agree_range(const World *world, const char *what, int value, int range[2])
+{
+    range[0] = range[1] = value;
+    store_put(world, key_of(what, world->rank), &value, sizeof value);
+    for (int i = 1; world->rank == 0 && i < world->size; i++) {
+        store_get(world, key_of(what, i), &value, sizeof value);
+        range[0] = value < range[0] ? value : range[0];
+        range[1] = value > range[1] ? value : range[1];
+    }
+    if (world->rank == 0)
+        store_put(world, key_of("range of", 0), range, 2 * sizeof *range);
+    store_get(world, key_of("range of", 0), range, 2 * sizeof *range);
 }
 
 void agree_unique(const World *world, const char *what, const char *value, const char *hint)

@@ -275,7 +275,8 @@ static bool deadlock(const Watch *w)
     if (w->now < since + limit || !watch_lives(w))
         return false;
     WARN(met ? "--check-collectives stops the ranks at the first call that differs"
-             : "they have not met: is the network up, also the loopback (ip -brief address)?",
+             : "they have not met: is the network up, also the loopback (ip -brief address)? "
+               "Between machines a firewall must allow all ports, as ranks connect in pairs",
          "all ranks have been waiting for each other for %.3g s", limit);
     for (int i = 0; i < w->size; i++) {
         const Alive *page = w->ranks[i].alive;

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Two machines that differ: each has its own clone and its own build, and one processor has only AVX2. The ranks find
+# equal builds, say once that they use what both have, and end with equal weights.
+# ctest: PROCESSORS all TIMEOUT 600
+. "$SRC/tests/test.sh"
+step=05_ddp_amp
+tree=${BUILD%/*}
+
+# found NAME: what CMake found
+found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt"; }
+
+# The second clone has the first one's revision.
+mkdir -p another/clone
+cp -r "$SRC"/{common,cmake,CMakeLists.txt,[0-9][0-9]_*,tools,exercises} another/clone
+if git -C "$SRC" rev-parse >output 2>&1; then
+    GIT_DIR=$(git -C "$SRC" rev-parse --absolute-git-dir) GIT_WORK_TREE=$SRC
+    export GIT_DIR GIT_WORK_TREE
+fi
+expect 0 "" cmake -S another/clone -B another/clone/build -DDDP_CUDA=OFF -DDDP_TESTS=OFF \
+    -DDDP_MARCH="$(found DDP_MARCH)" -DCMAKE_C_COMPILER="$(found CMAKE_C_COMPILER)"
+expect 0 "" cmake --build another/clone/build --target ${step}_cpu --parallel 2
+
+cat >machine <<'END'
+#!/bin/sh
+[ "$RANK" = 0 ] || export DNNL_MAX_CPU_ISA=AVX2
+[ "$RANK" = 0 ] || cd another/clone
+exec build/cpu/05_ddp_amp/train "$@"
+END
+chmod +x machine
+ln -s "$tree" build
+for options in "-a resnet18 --optim adamw --clip-norm 1" "-a gpt --data text:$SRC/README.md --amp bf16"; do
+    # shellcheck disable=SC2086
+    expect 0 "weight hash:" "$BUILD/$step/launch" --nproc-per-node 2 -- ./machine --data synthetic --threads 1 -b 8 \
+        --max-steps 5 --epochs 1 --test-samples 8 $options
+    ! grep -q avx512 /proc/cpuinfo ||
+        check "they use what both have" is "$(grep -c 'the processors differ: all ranks use avx2' output)" 1
+done
+test_done
