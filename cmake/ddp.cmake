@@ -29,7 +29,7 @@ option(DDP_CPU "build the cpu backend where its libraries are found" ON)
 option(DDP_CUDA "build the cuda backends where their libraries are found" ON)
 # Builds for x86-64-v3, which has AVX2, choose code with AVX-512 when they start: common/cpu/loops_cpu.h.
 set(march native)
-if(EXISTS /proc/cpuinfo)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64" AND EXISTS /proc/cpuinfo)
     file(STRINGS /proc/cpuinfo flags REGEX "^flags.* avx2( |$)" LIMIT_COUNT 1)
     if(flags MATCHES " fma " AND flags MATCHES " bmi2 ")
         set(march x86-64-v3)
