@@ -3,7 +3,7 @@
 # end with the same weights. Another revision, a wrong token, a host that is silent, and a firewall that lets only the
 # first connection through end the run with a sentence that says what to do.
 # ctest: PROCESSORS 2 TIMEOUT 240 LABELS deadlines
-# shellcheck disable=SC2317  # expect calls the functions
+# shellcheck disable=SC2016,SC2317  # expect calls the functions
 . "$SRC/tests/test.sh"
 hosts=$SRC/tests/hosts.sh
 if [ -z "${HOSTS_DIR:-}" ]; then
@@ -36,10 +36,10 @@ desk()
     joins=$(sed -n 's/^ *\(\.\/ddp run 04 --join .*\)/\1/p' first)
     [ -z "${edit:-}" ] || joins=$(sed -E "$edit" <<<"$joins")
     (cd node2 && eval "'$hosts' on node2 timeout 60 $joins") >second 2>&1 || status=$?
-    wait $first || status=$?
+    wait "$first" || status=$?
     sed 's/^/node1: /' first
     sed 's/^/node2: /' second
-    return $status
+    return "$status"
 }
 lenet="-a lenet --data synthetic --epochs 1 --max-steps 20 -b 8 --test-samples 8 --threads 1 --timeout 5"
 

@@ -96,8 +96,7 @@ uint64_t comm_compare(Comm *comm, uint64_t hash)
                      rank, (unsigned long long)hashes[rank]);
         }
     CHECK(!names[0] || comm->rank > 0,
-          "the ranks began with different weights or applied different gradients; if this happens "
-          "at the start, their processors differ (DNNL_MAX_CPU_ISA=AVX2 on all ranks avoids that)",
+          "the ranks began with different weights or applied different gradients",
           "the ranks have diverged: the weights of rank %s differ from rank 0's (%016llx)", names,
           (unsigned long long)hashes[0]);
     free(hashes);

@@ -88,9 +88,6 @@ bool device_shares_memory(const Device *device)
     return true;
 }
 
-#ifdef __aarch64__
-static const char *isa_name(void) { return "arm64"; }   // oneDNN knows the names of x86 only
-#else
 // Larger numbers are newer instructions.
 static const struct {
     dnnl_cpu_isa_t isa;
@@ -112,7 +109,14 @@ static int level_in_use(void)
     return level;
 }
 
-static const char *isa_name(void) { return levels[level_in_use()].name; }
+static const char *isa_name(void)
+{
+#ifdef __aarch64__
+    return "arm64";             // oneDNN knows the names of x86 only
+#else
+    return levels[level_in_use()].name;
+#endif
+}
 
 bool loops_wide(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core; }
 
@@ -133,7 +137,6 @@ const char *device_limit(int level)
     dnnl_set_max_cpu_isa(levels[level].isa);
     return levels[level].name;
 }
-#endif
 
 Device *device_open(int index, int threads)
 {

@@ -30,7 +30,8 @@ enum { JOB_BYTES = 256 };   // the largest job
 #define TABLE(fn, Part)                                                                         \
     static Part *const fn##_parts[2][3] = { { fn##_F32, fn##_BF16, fn##_F16 },                  \
                                             { WIDE(fn##_F32), WIDE(fn##_BF16), WIDE(fn##_F16) } };
-#define TABLE_F32(fn, Part) static Part *const fn##_parts[2][1] = { { fn##_F32 }, { WIDE(fn##_F32) } };
+#define TABLE_F32(fn, Part) \
+    static Part *const fn##_parts[2][1] = { { fn##_F32 }, { WIDE(fn##_F32) } };
 #define TABLE_ONE(fn, Part) static Part *const fn##_parts[2] = { fn##_part, WIDE(fn##_part) };
 #define COPY(Job, j, job)                                           \
     _Static_assert(sizeof(Job) <= JOB_BYTES, "the job is too large"); \
@@ -153,7 +154,8 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
             end((const Job *)job, c, (const double[]){ totals[c], totals[columns + c] });       \
     }
 #define RUN_COLUMNS(fn, stream, matrix, job) \
-    columns_run(stream, fn##_parts[loops_wide()][(matrix).type], fn##_finish, matrix, job, sizeof *(job))
+    columns_run(stream, fn##_parts[loops_wide()][(matrix).type], fn##_finish, matrix, job,      \
+                sizeof *(job))
 
 // --- rows: a team is one thread, with TEAM lanes -------------------------------------------------
 //
@@ -219,7 +221,8 @@ void items_run(Stream *stream, ItemsPart *part, size_t count, const void *job, s
             fn(&j, i);                                                                          \
     }                                                                                           \
     TABLE_ONE(fn, ItemsPart)
-#define RUN_ITEMS(fn, stream, count, job) items_run(stream, fn##_parts[loops_wide()], count, job, sizeof *(job))
+#define RUN_ITEMS(fn, stream, count, job) \
+    items_run(stream, fn##_parts[loops_wide()], count, job, sizeof *(job))
 
 // --- totals --------------------------------------------------------------------------------------
 
