@@ -41,7 +41,7 @@ desk()
     sed 's/^/node2: /' second
     return "$status"
 }
-lenet="-a lenet --data synthetic --epochs 1 --max-steps 20 -b 8 --test-samples 8 --threads 1 --timeout 5"
+lenet="-a lenet --data synthetic --epochs 1 --max-steps 20 -b 8 --test-samples 8 --threads 1 --timeout 5 --patience 8"
 
 # shellcheck disable=SC2086
 {
@@ -57,14 +57,14 @@ lenet="-a lenet --data synthetic --epochs 1 --max-steps 20 -b 8 --test-samples 8
     expect 1 "node1: [rank 0/2 node1" desk -- $lenet
     check "another revision" grep -q 'program: rank 1 (node2) has revision ?' first
     cp "$BUILD"/04_ddp_launcher/train node2/build/cpu/04_ddp_launcher
-    expect 1 "could not join rank 0 at 10.77.0.99:20000" \
+    expect 1 "looking for rank 0 at 10.77.0.99:20000" \
         "$hosts" on node2 timeout 60 node2/ddp run 04 --join 10.77.0.99:20000:12ab -- $lenet
     check "what to do" grep -q firewall output
 }
 # The cable of the second machine is pulled.
 pull()
 {
-    desk -- -a lenet --data synthetic -b 8 --max-steps 1000000 --threads 1 --timeout 3 -p 10 &
+    desk -- -a lenet --data synthetic -b 8 --max-steps 1000000 --threads 1 --timeout 3 --patience 8 -p 10 &
     until_so 30 grep -q 'step: \[ *10/' first
     "$hosts" cut node2
     ! wait $!
