@@ -61,7 +61,7 @@ bool alive_seen(const Alive *page);
 // The page on which this process publishes, to send a copy to another machine.
 const Alive *alive_here(void);
 
-// All are safe in any thread. Threads that work for the training thread beat, too, as the loader's
+// All are safe in any thread. Threads that work for the training thread also beat, as the loader's
 // do.
 void alive_beat(void);
 void alive_wait_begin(void);

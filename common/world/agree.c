@@ -74,7 +74,7 @@ void agree_same(const World *world, const char *what, const char *value)
         if (same_lines(&a, &b))
             continue;
         WARN(strcmp(what, "program") == 0
-                 ? "all need the same sources, compiler and kind of processor, or their weights "
+                 ? "all ranks need the same sources, compiler and kind of processor, or weights "
                    "would differ; for different x86 processors: cmake -DDDP_MARCH=x86-64-v3"
                  : "all ranks need the same options and data",
              "%s: rank %d (%.*s) has %.*s, but rank 0 (%.*s) has %.*s", what, i,

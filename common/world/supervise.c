@@ -54,7 +54,7 @@ static void block_signals(Supervisor *s)
         sigaddset(&blocked, SIGHUP);
     signal(SIGCHLD, SIG_DFL);           // the parent may have set it to be ignored
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGTTOU, SIG_IGN);           // a background process may print, too
+    signal(SIGTTOU, SIG_IGN);           // a background process may also print
     sigprocmask(SIG_BLOCK, &blocked, &s->before);
     s->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     CHECK(s->signals >= 0, "ulimit -n limits the open files", "signalfd: %s", strerror(errno));
@@ -87,7 +87,7 @@ static void pass_on(Supervisor *s, int signal)
     if (end && s->asked > 2) {
         s->status = 128 + signal;
         s->kill_at = clock_now();
-    } else if (signal == SIGTSTP) {     // Ctrl-Z: stop this process, too, until fg
+    } else if (signal == SIGTSTP) {     // Ctrl-Z: also stop this process, until fg
         send_to_all(s, SIGSTOP);
         raise(SIGSTOP);
         send_to_all(s, SIGCONT);
@@ -267,7 +267,7 @@ bool supervise_inherit(void)
     bool inherited = alive_inherit();
     bool known = inherited && alive_here()->pid_namespace == launcher_namespace();
     pid_t launcher = known ? (pid_t)alive_here()->supervisor : launcher_pid();
-    if (launcher > 0 && getppid() == launcher)  // then a stopped rank dies, too
+    if (launcher > 0 && getppid() == launcher)  // then a stopped rank also dies
         prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (launcher > 0)
         pthread_detach(thread_start(wait_for_death, (void *)(intptr_t)launcher, "the launcher"));

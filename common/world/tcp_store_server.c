@@ -120,7 +120,7 @@ static void handshake(TcpStoreServer *s, Peer *p)
         return;
     }
     hello->host[STORE_NAME - 1] = '\0';
-    p->rank = hello->rank;              // from now on end_run sends OVER there, too
+    p->rank = hello->rank;              // from now on end_run also sends OVER there
     check_rank(s, hello);
     Watched *rank = &s->watch.ranks[p->rank];
     *rank = (Watched){ .alive = &s->pages[p->rank], .pid = hello->pid, .remote = true,
