@@ -91,7 +91,7 @@ few_files() { (ulimit -n "$@" && with "" ); }
 expect 1 "this process may have only 40 open files, but needs up to 41" few_files 40
 expect 0 "$one alone ==" few_files -S 40
 pairs() { (ulimit -n "$1" && "$BUILD/03_ddp_fork/train" -n 2 "${tiny[@]}"); }
-expect 1 "this process may have only 47 open files, but each of 2 ranks needs up to 48" pairs 47
+expect 1 "this process may have only 47 open files, but needs up to 48" pairs 47
 
 # --- no network: one rank alone needs none ------------------------------------------------------------------------
 
