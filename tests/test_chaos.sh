@@ -104,7 +104,7 @@ command_of() # command_of NAME: sets `words`
     node1) words=("$hosts" on node1 "$launch" "${two[@]}" --node-rank 0 --max-restarts 2 --) ;;
     node2) words=("$hosts" on node2 "$launch" "${two[@]}" --node-rank 1 --max-restarts 2 --) ;;
     esac
-    words+=("${wrapped[@]}" "$train" "${job[@]}" "${saving[@]}")
+    words+=("${wrapped[@]}" "$train" "${job[@]}" --patience "$timeout" "${saving[@]}")
 }
 
 # Open MPI 4.1.4 sometimes hangs when a rank dies while it connects: mpirun then runs on without any ranks.

@@ -61,7 +61,7 @@ if type -P git >/dev/null; then
     expect 0 "" cmake --build build
     git "${author[@]}" commit -q --allow-empty -m two
     expect 0 "log.c" cmake --build build --verbose
-    check "a commit recompiles one file" test "$(grep -c -- ' -c ' "$TMP/output")" = 1
+    check "a commit recompiles two files" test "$(grep -c -- ' -c ' "$TMP/output")" = 2
     expect 0 "" cmake --build build --verbose
     check "and only once" not grep -q -- ' -c ' "$TMP/output"
 fi

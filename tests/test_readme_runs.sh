@@ -56,8 +56,8 @@ how()
 
     # exercises; test_exercise.sh does the others
     *": ./ddp exercise start") ;;
-    *": ./ddp exercise grade "* | *": ./ddp exercise answer"* | *" --nnodes 2 "*)
-        not_run ;;
+    *": ./ddp exercise grade "* | *": ./ddp exercise answer"* | *" --nnodes 2 "* | \
+        *" --join "*) not_run ;;
     *": ./ddp exercise check"* | *": ./ddp exercise watch"* | *" ./ddp exercise run"* | *": ./ddp exercise reset"*)
         not_run ;;
     *": ./ddp exercise "*) like "$(sed -E 's/\[?\bID\b\]?/03-1/; s/\[STEP\]/03/' <<<"$2")" ;;

@@ -31,7 +31,7 @@ check "nvidia-smi's numbers" grep -q '"gpu": 95.0, "gpu_mb": 5300.0, "gpu_watt":
 check "the command has begun" until_so 9 pgrep -xf "sleep 54321"
 kill $!
 check "the command ends with it" until_so 9 not pgrep -xf "sleep 54321"
-for every in inf nan 0; do expect 2 "--every is from 0" "$SRC/ddp" usage --every $every true; done
+for every in inf nan 0; do expect 2 "--every is a number of seconds above 0" "$SRC/ddp" usage --every $every true; done
 expect 2 "which command?" "$SRC/ddp" usage -o c.jsonl
 echo '{"event":"config"}' >metrics.jsonl
 expect 2 "metrics.jsonl would be overwritten" "$SRC/ddp" usage -o metrics.jsonl touch begun

@@ -192,7 +192,7 @@ static void print_waits(Watch *w)
     if (poll(&(struct pollfd){ .fd = STDERR_FILENO, .events = POLLOUT }, 1, 0) <= 0)
         return;
     for (Watched *r = w->ranks; r < w->ranks + w->size; r++)
-        if (sends_heartbeats(r) && r->outside && !r->printed && r->delay == 0
+        if (sends_heartbeats(r) && r->outside && r->stopped == 0 && !r->printed && r->delay == 0
             && w->now > r->last_beat + or_never(r->alive->timeout)) {
             r->printed = true;
             waiting++;
