@@ -90,7 +90,7 @@ expect 4 'launched --max-restarts 3 --nproc-per-node 2 -- build/cpu/04_four/trai
 check "what a kill costs without a checkpoint" grep -q "without --save and --resume auto" "$TMP/output"
 printf 'trace = a b\nmetrics = m.%%r\nsave = s\n' >"$OPTIONS"
 expect 3 'trained with -n 4 --config c' ddp run 03 --watch -n 4 -- --config c
-check "the page shows the files of a configuration" until_so 10 grep -q "server .*watch.py [0-9]* a b m.0$" "$TMP/output"
+check "the page shows the configuration's files" until_so 10 grep -q "server .*watch.py [0-9]* a b m.0$" "$TMP/output"
 check "nothing to say about the checkpoint" not grep -q "without --save" "$TMP/output"
 rm "$TMP/bin/python3"
 sed -i 's,^CMAKE_HOME.*,CMAKE_HOME_DIRECTORY:INTERNAL=/elsewhere,' build/CMakeCache.txt
