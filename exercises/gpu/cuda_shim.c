@@ -3,11 +3,11 @@
 #include "alive.h"
 #include "trace.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { GPUS = 8, ALIGNMENT = 256 };
@@ -31,11 +31,8 @@ struct CUstream_st {
 Device *shim_gpu;
 static Block *blocks;
 static cudaStream_t streams, default_stream;
-static double slow[2];          // ms, by ShimKind
-static int current_gpu, caller;
-
-// CUDA only returns a number. The shim also prints the reason.
-#define REFUSE(error, ...) (warn_at(__FILE__, __LINE__, "", __VA_ARGS__), error)
+static double slow[2];          // ms: copies and host functions; calls of NCCL
+static int current_gpu;
 
 const char *cudaGetErrorString(cudaError_t error)
 {
@@ -57,8 +54,8 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 __attribute__((constructor)) static void start(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *what = getenv("GPU_SLOW");
-    sscanf(what ? what : "", "compute:%lf", &slow[SHIM_COMPUTE]);
-    sscanf(what ? what : "", "nccl:%lf", &slow[SHIM_NCCL]);
+    sscanf(what ? what : "", "compute:%lf", &slow[0]);
+    sscanf(what ? what : "", "nccl:%lf", &slow[1]);
     trace_among(rank ? atoi(rank) : 0, getenv("PMIX_NAMESPACE"));
     trace_open(getenv("GPU_TRACE"));
     sigaction(SIGSEGV, &(struct sigaction){ .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO }, NULL);
@@ -89,11 +86,12 @@ void shim_order(Stream *first, Stream *then)
 
 Stream *shim_enter(cudaStream_t stream)
 {
+    static pthread_t caller;
     cudaStream_t s = streams, wanted = stream ? stream : default_stream;
     alive_beat();
-    const int thread = (int)syscall(SYS_gettid);
-    caller = caller ? caller : thread;
-    CHECK(caller == thread, "this includes host functions (cudaLaunchHostFunc)", "two threads call CUDA or NCCL");
+    caller = caller ? caller : pthread_self();
+    CHECK(caller == pthread_self(), "that includes host functions (cudaLaunchHostFunc)",
+          "two threads call CUDA or NCCL");
     while (s && !(s == wanted && s->in_use))
         s = s->next;
     CHECK(s, "", "a stream is used that was not created, or was destroyed");
@@ -139,27 +137,15 @@ cudaError_t cudaDeviceSynchronize(void)
 }
 
 // A cudaEvent_t is an Event, which has CUDA's rules.
-cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { event_sync((Event *)event); return cudaSuccess; }
-cudaError_t cudaEventDestroy(cudaEvent_t event) { event_free((Event *)event); return cudaSuccess; }
+#define DEFINE(name, parameters, work) cudaError_t name parameters { work; return cudaSuccess; }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
-{
-    *event = (cudaEvent_t)event_new(shim_gpu);
-    return cudaSuccess;
-}
-
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-    event_record((Event *)event, shim_enter(stream));
-    return cudaSuccess;
-}
-
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
-{
-    stream_wait(shim_enter(stream), (Event *)event);
-    return cudaSuccess;
-}
+DEFINE(cudaEventCreateWithFlags, (cudaEvent_t *event, unsigned flags), *event = (cudaEvent_t)event_new(shim_gpu))
+DEFINE(cudaEventCreate, (cudaEvent_t *event), cudaEventCreateWithFlags(event, cudaEventDefault))
+DEFINE(cudaEventRecord, (cudaEvent_t event, cudaStream_t stream), event_record((Event *)event, shim_enter(stream)))
+DEFINE(cudaStreamWaitEvent, (cudaStream_t stream, cudaEvent_t event, unsigned flags),
+       stream_wait(shim_enter(stream), (Event *)event))
+DEFINE(cudaEventSynchronize, (cudaEvent_t event), event_sync((Event *)event))
+DEFINE(cudaEventDestroy, (cudaEvent_t event), event_free((Event *)event))
 
 // --- memory ---------------------------------------------------------------------------------------------------------
 
@@ -208,10 +194,10 @@ cudaError_t cudaFree(void *memory)
 
 // --- work -----------------------------------------------------------------------------------------------------------
 
-void shim_begin(const char *name, ShimKind kind)
+void shim_begin(const char *name)
 {
     trace_begin(name);
-    usleep((useconds_t)(1e3 * slow[kind]));
+    usleep((useconds_t)(1e3 * slow[strncmp(name, "nccl", 4) == 0]));
 }
 
 typedef struct Work {
@@ -226,7 +212,7 @@ typedef struct Work {
 static void do_work(void *arg)
 {
     const Work *work = arg;
-    shim_begin(work->name, SHIM_COMPUTE);
+    shim_begin(work->name);
     if (work->function)
         work->function(work->to);
     else if (work->from)

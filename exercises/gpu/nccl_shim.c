@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// A thread of the shim's own. For sends or receives, the first one makes its Comm, of the two ranks.
+// A thread of the shim's own, made for its first call. For sends or receives, so is the Comm of the two ranks.
 typedef struct Lane {
     cudaStream_t stream;
     Comm *comm;
@@ -23,30 +23,23 @@ typedef struct Lane {
 
 struct ncclComm {
     int number, rank, size;
-    Lane *all, *to, *from;      // collectives; for each rank, sends and receives
+    Lane lanes[];               // of collectives; of sends to each rank; of receives from each rank
 };
+
+// By ncclDataType_t. Types before ncclInt64 are not added up, so only their width counts.
+static const CommType types[] = { COMM_U8, COMM_U8, COMM_F32, COMM_F32, COMM_I64, COMM_I64, COMM_F16, COMM_F32,
+                                  COMM_F64, COMM_BF16 };
+static const size_t widths[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2 };
 
 typedef enum { ALL_REDUCE, REDUCE_SCATTER, BROADCAST, ALL_GATHER, SEND, RECEIVE } Kind;
-static const char *const names[] = { "ncclAllReduce", "ncclReduceScatter", "ncclBroadcast", "ncclAllGather", "ncclSend",
-                                     "ncclRecv" };
-static const struct {
-    size_t width;
-    CommType type;              // of this width
-    bool adds;                  // comm_all_reduce adds its values
-} types[] = {
-    [ncclInt8] = { 1, COMM_U8 }, [ncclUint8] = { 1, COMM_U8 }, [ncclInt32] = { 4, COMM_F32 },
-    [ncclUint32] = { 4, COMM_F32 }, [ncclInt64] = { 8, COMM_I64, true }, [ncclUint64] = { 8, COMM_I64, true },
-    [ncclFloat16] = { 2, COMM_F16, true }, [ncclFloat32] = { 4, COMM_F32, true },
-    [ncclFloat64] = { 8, COMM_F64, true }, [ncclBfloat16] = { 2, COMM_BF16, true },
-};
-
 typedef struct Call {
+    const char *name;
     Kind kind;
-    ncclComm_t comm;
     const void *from;
     void *to;
     size_t count;
     ncclDataType_t type;
+    ncclComm_t comm;
     ncclRedOp_t op;
     int peer;                   // the other rank, or the root
     Stream *stream;
@@ -57,8 +50,6 @@ static World world;             // of all communicators
 static atomic_int running;      // calls that are not done
 static Call group[2048];        // not enqueued
 static int group_calls, group_depth;
-
-#define REFUSE(result, hint, ...) (warn_at(__FILE__, __LINE__, hint, __VA_ARGS__), result)
 
 const char *ncclGetErrorString(ncclResult_t result)
 {
@@ -112,45 +103,45 @@ static void join(const Id *id, int rank, int size)
 
 ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId unique, int rank)
 {
-    static const char hint[] = "rank 0 calls ncclGetUniqueId, and passes its id on to all ranks, as with MPI_Bcast";
+    static const char rule[] = "Rank 0 calls ncclGetUniqueId, and passes its id on to all ranks, as with MPI_Bcast";
     int gpu;
     Id id;
     char text[16];
     memcpy(&id, &unique, sizeof id);
     *comm = NULL;
     if (memcmp(id.magic, made.magic, sizeof id.magic) != 0)
-        return REFUSE(ncclInvalidArgument, hint, "ncclCommInitRank: rank %d has no id", rank);
+        return REFUSE(ncclInvalidArgument, "ncclCommInitRank: rank %d has no id. %s", rank, rule);
     if (rank < 0 || rank >= ranks || (world.store && (rank != world.rank || ranks != world.size)))
-        return REFUSE(ncclInvalidArgument, "", "ncclCommInitRank: there is no rank %d of %d", rank, ranks);
+        return REFUSE(ncclInvalidArgument, "ncclCommInitRank: there is no rank %d of %d", rank, ranks);
     if ((rank == 0) != (memcmp(id.token, made.token, sizeof id.token) == 0))
-        return REFUSE(ncclInvalidUsage, hint, "ncclCommInitRank: rank %d has an id that %s made", rank,
-                      rank == 0 ? "a different rank" : "it");
+        return REFUSE(ncclInvalidUsage, "ncclCommInitRank: rank %d has an id that %s made. %s", rank,
+                      rank == 0 ? "a different rank" : "it", rule);
     if (!world.store)
         join(&id, rank, ranks);
     cudaGetDevice(&gpu);
     snprintf(text, sizeof text, "GPU %d", gpu);
     agree_unique(&world, "GPU", text, "before anything else, each rank calls cudaSetDevice with its local rank");
-    ncclComm_t c = *comm = xcalloc(1, sizeof *c);
-    Lane *lanes = xcalloc(1 + 2 * (size_t)ranks, sizeof *lanes);
-    *c = (struct ncclComm){ id.number, rank, ranks, lanes, lanes + 1, lanes + 1 + ranks };
+    *comm = xcalloc(1, sizeof **comm + (1 + 2 * (size_t)ranks) * sizeof(Lane));
+    **comm = (struct ncclComm){ id.number, rank, ranks };
     snprintf(text, sizeof text, "NCCL %d", id.number);
-    c->all->comm = comm_new(&world, shim_gpu, text, &(CommConfig){ .checked = true });
+    (*comm)->lanes[0].comm = comm_new(&world, shim_gpu, text, &(CommConfig){ .checked = true });
     return ncclSuccess;
 }
 
-// Two ranks free what they share in the same order.
+static void free_comm(void *comm) { comm_free(*(Comm **)comm); }
+
+// comm_free waits for the other ranks, so each lane's thread frees its own.
 ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
     cudaDeviceSynchronize();
-    for (int i = 0; i < c->size * c->size; i++) {
-        int from = i / c->size, to = i % c->size;
-        comm_free(from == c->rank ? c->to[to].comm : to == c->rank ? c->from[from].comm : NULL);
-    }
-    comm_free(c->all->comm);
-    for (Lane *lane = c->all; lane < c->from + c->size; lane++)
-        if (lane->stream)
+    comm_free(c->lanes[0].comm);
+    c->lanes[0].comm = NULL;
+    for (Lane *lane = c->lanes; lane <= c->lanes + 2 * c->size; lane++)
+        if (lane->stream) {
+            stream_enqueue(shim_enter(lane->stream), free_comm, &lane->comm, sizeof lane->comm);
             cudaStreamDestroy(lane->stream);
-    free(c->all);
+        }
+    cudaDeviceSynchronize();
     free(c);
     return ncclSuccess;
 }
@@ -162,11 +153,11 @@ ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank) { *rank = comm->rank; 
 
 static void reduce(const Call *c)
 {
-    size_t size = (size_t)c->comm->size, bytes = c->count * types[c->type].width;
+    size_t size = (size_t)c->comm->size, bytes = c->count * widths[c->type];
     size_t all = c->kind == REDUCE_SCATTER ? size : 1, mine = c->kind == REDUCE_SCATTER ? (size_t)c->comm->rank : 0;
     char *sum = xmalloc(all * bytes);
     memcpy(sum, c->from, all * bytes);
-    comm_all_reduce(c->comm->all->comm, device_stream(shim_gpu), sum, all * c->count, types[c->type].type);
+    comm_all_reduce(c->lane->comm, device_stream(shim_gpu), sum, all * c->count, types[c->type]);
     for (size_t i = 0; c->op == ncclAvg && i < all * c->count; i++)
         if (c->type == ncclFloat32)
             ((float *)sum)[i] /= (float)size;
@@ -176,9 +167,11 @@ static void reduce(const Call *c)
     free(sum);
 }
 
+// A rank may send to itself: the two threads are then in one process.
 static void move(const Call *c)
 {
     static _Atomic uint64_t place;
+    Stream *here = device_stream(shim_gpu);
     bool sends = c->kind == SEND;
     int me = c->comm->rank, from = sends ? me : c->peer, to = sends ? c->peer : me;
     char name[16];
@@ -189,17 +182,15 @@ static void move(const Call *c)
     alive_collective_begin(++place, name, sends ? "send" : "receive", (int64_t)c->count, "");
     if (!c->lane->comm)
         c->lane->comm = comm_new(&pair, shim_gpu, name, NULL);
-    Comm *comm = c->lane->comm;
-    CommType type = types[c->type].type;
     int64_t sent = (int64_t)c->count;
     if (sends) {
-        comm_send(comm, device_stream(shim_gpu), &sent, 1, COMM_I64, 1);
-        comm_send(comm, device_stream(shim_gpu), c->from, c->count, type, 1);
+        comm_send(c->lane->comm, here, &sent, 1, COMM_I64, 1);
+        comm_send(c->lane->comm, here, c->from, c->count, types[c->type], 1);
     } else {
-        comm_receive(comm, device_stream(shim_gpu), &sent, 1, COMM_I64, 0);
+        comm_receive(c->lane->comm, here, &sent, 1, COMM_I64, 0);
         CHECK(sent == (int64_t)c->count, "", "rank %d sends %lld values to rank %d, which receives %zu", from,
               (long long)sent, to, c->count);
-        comm_receive(comm, device_stream(shim_gpu), c->to, c->count, type, 0);
+        comm_receive(c->lane->comm, here, c->to, c->count, types[c->type], 0);
     }
     alive_collective_end();
 }
@@ -207,25 +198,22 @@ static void move(const Call *c)
 static void run(void *arg)
 {
     const Call *c = arg;
-    Comm *comm = c->comm->all->comm;
     Stream *here = device_stream(shim_gpu);
-    CommType type = types[c->type].type;
+    CommType type = types[c->type];
     char text[40];
     const char *preposition = c->kind == SEND ? "to" : "from";
-    snprintf(text, sizeof text, c->kind < SEND ? "%s" : "%s %s %d", names[c->kind], preposition, c->peer);
-    shim_begin(text, SHIM_NCCL);
+    snprintf(text, sizeof text, c->kind < SEND ? "%s" : "%s %s %d", c->name, preposition, c->peer);
+    shim_begin(text);
     if (c->kind <= REDUCE_SCATTER) {
         reduce(c);
     } else if (c->kind == BROADCAST) {
-        if (c->peer == c->comm->rank)
-            memmove(c->to, c->from, c->count * types[c->type].width);
-        comm_broadcast(comm, here, c->to, c->count, type, c->peer);
+        if (c->from)
+            memmove(c->to, c->from, c->count * widths[c->type]);
+        comm_broadcast(c->lane->comm, here, c->to, c->count, type, c->peer);
     } else if (c->kind == ALL_GATHER) {
-        comm_all_gather(comm, here, c->from, c->to, c->count, type);
-    } else if (c->peer != c->comm->rank) {
+        comm_all_gather(c->lane->comm, here, c->from, c->to, c->count, type);
+    } else {
         move(c);
-    } else if (c->kind == RECEIVE) {
-        memmove(c->to, c->from, c->count * types[c->type].width);
     }
     trace_end();
     running--;
@@ -236,60 +224,16 @@ static void run(void *arg)
 // All calls of the group begin when their streams get there, and none waits for another.
 static ncclResult_t enqueue(void)
 {
-    int n = group_calls;
+    Call *end = group + group_calls;
     group_calls = 0;
-    for (Call *r = group, *s; r < group + n; r++) {         // to itself: the receive copies
-        for (s = group; s < group + n && !(s->kind == SEND && s->lane == r->lane && !s->to); s++) {
-        }
-        if (r->kind == RECEIVE && r->peer == r->comm->rank && s < group + n)
-            r->from = s->to = (void *)s->from;
-    }
-    for (Call *c = group; c < group + n; c++)
+    for (Call *c = group; c < end; c++) {
         shim_order(c->stream, shim_enter(c->lane->stream));
-    running += n;
-    for (Call *c = group; c < group + n; c++)
+        running++;
         stream_enqueue(shim_enter(c->lane->stream), run, c, sizeof *c);
-    for (Call *c = group; c < group + n; c++)
+    }
+    for (Call *c = group; c < end; c++)
         shim_order(shim_enter(c->lane->stream), c->stream);
     return ncclSuccess;
-}
-
-// Does the call write over what it reads? NCCL would not notice.
-static bool overwrites(const Call *c, size_t bytes)
-{
-    bool scatters = c->kind == REDUCE_SCATTER, gathers = c->kind == ALL_GATHER;
-    size_t ranks = scatters || gathers ? (size_t)c->comm->size : 1, mine = ranks > 1 ? (size_t)c->comm->rank : 0;
-    const char *all = gathers ? c->to : c->from, *part = gathers ? c->from : c->to;
-    return all && part && part < all + ranks * bytes && all < part + bytes && part != all + mine * bytes;
-}
-
-static ncclResult_t call(Call c, cudaStream_t stream)
-{
-    const char *name = names[c.kind];
-    if (!c.comm || (unsigned)c.type > ncclBfloat16 || c.peer < 0 || c.peer >= c.comm->size)
-        return REFUSE(ncclInvalidArgument, "", "%s: no such communicator, data type or rank", name);
-    if (c.kind <= REDUCE_SCATTER && (!types[c.type].adds || (c.op != ncclSum && c.op != ncclAvg) ||
-                                     (c.op == ncclAvg && c.type != ncclFloat32 && c.type != ncclFloat64)))
-        return REFUSE(ncclInvalidArgument, "", "%s: without a GPU there are ncclSum of floating point and 64-bit "
-                      "numbers, and ncclAvg of ncclFloat and ncclDouble", name);
-    size_t bytes = c.count * types[c.type].width, all = (size_t)c.comm->size * bytes;
-    bool reads = c.kind != RECEIVE && (c.kind != BROADCAST || c.peer == c.comm->rank);
-    c.from = reads ? shim_memory(c.from, c.kind == REDUCE_SCATTER ? all : bytes) : NULL;
-    c.to = c.kind != SEND ? shim_memory(c.to, c.kind == ALL_GATHER ? all : bytes) : NULL;
-    if ((reads && !c.from) || (c.kind != SEND && !c.to))
-        return REFUSE(ncclInvalidArgument, "", "%s: the buffer to %s is host memory, or has fewer than %zu values",
-                      name, reads && !c.from ? "read" : "write", c.count);
-    if (overwrites(&c, bytes))
-        return REFUSE(ncclInvalidArgument, "", "%s: from and to overlap. In place, rank %d's part begins %zu values "
-                      "after the beginning of the array", name, c.comm->rank, (size_t)c.comm->rank * c.count);
-    c.stream = shim_enter(stream);
-    c.lane = c.kind == SEND ? &c.comm->to[c.peer] : c.kind == RECEIVE ? &c.comm->from[c.peer] : c.comm->all;
-    c.lane = c.kind == RECEIVE && c.peer == c.comm->rank ? &c.comm->to[c.peer] : c.lane;
-    if (!c.lane->stream)
-        cudaStreamCreateWithFlags(&c.lane->stream, cudaStreamNonBlocking);
-    CHECK(group_calls < (int)(sizeof group / sizeof *group), "", "a group has too many calls");
-    group[group_calls++] = c;
-    return group_depth ? ncclSuccess : enqueue();
 }
 
 ncclResult_t ncclGroupStart(void) { group_depth++; return ncclSuccess; }
@@ -297,41 +241,54 @@ ncclResult_t ncclGroupStart(void) { group_depth++; return ncclSuccess; }
 ncclResult_t ncclGroupEnd(void)
 {
     if (group_depth == 0)
-        return REFUSE(ncclInvalidUsage, "", "ncclGroupEnd: there was no ncclGroupStart");
+        return REFUSE(ncclInvalidUsage, "ncclGroupEnd: there was no ncclGroupStart");
     return --group_depth ? ncclSuccess : enqueue();
 }
 
-ncclResult_t ncclAllReduce(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                           ncclComm_t comm, cudaStream_t stream)
+static ncclResult_t call(Call c, cudaStream_t stream)
 {
-    return call((Call){ ALL_REDUCE, comm, from, to, count, type, op }, stream);
+    if (!c.comm || (unsigned)c.type > ncclBfloat16 || c.peer < 0 || c.peer >= c.comm->size)
+        return REFUSE(ncclInvalidArgument, "%s: no such communicator, data type or rank", c.name);
+    bool divides = c.op == ncclAvg && (c.type == ncclFloat32 || c.type == ncclFloat64);
+    if (c.kind <= REDUCE_SCATTER && !divides && (c.op != ncclSum || c.type < ncclInt64))
+        return REFUSE(ncclInvalidArgument, "%s: without a GPU there are ncclSum of floating point and 64-bit "
+                      "numbers, and ncclAvg of ncclFloat and ncclDouble", c.name);
+
+    size_t size = (size_t)c.comm->size, rank = (size_t)c.comm->rank, bytes = c.count * widths[c.type];
+    size_t in = c.kind == REDUCE_SCATTER ? size * bytes : bytes, out = c.kind == ALL_GATHER ? size * bytes : bytes;
+    bool reads = c.kind != RECEIVE && (c.kind != BROADCAST || c.peer == c.comm->rank), writes = c.kind != SEND;
+    const char *from = c.from = reads ? shim_memory(c.from, in) : NULL;
+    const char *to = c.to = writes ? shim_memory(c.to, out) : NULL;
+    if ((reads && !from) || (writes && !to))
+        return REFUSE(ncclInvalidArgument, "%s: the buffer to %s is host memory, or has fewer than %zu values",
+                      c.name, reads && !from ? "read" : "write", c.count);
+    const char *in_place = in > out ? from + rank * bytes : out > in ? from - rank * bytes : from;
+    if (from && to && from < to + out && to < from + in && to != in_place)
+        return REFUSE(ncclInvalidArgument, "%s: from and to overlap. In place, rank %zu's part begins %zu values "
+                      "after the beginning of the array", c.name, rank, rank * c.count);
+
+    c.stream = shim_enter(stream);
+    c.lane = &c.comm->lanes[c.kind < SEND ? 0 : c.kind == SEND ? 1 + c.peer : 1 + c.comm->size + c.peer];
+    if (!c.lane->stream)
+        cudaStreamCreateWithFlags(&c.lane->stream, cudaStreamNonBlocking);
+    CHECK(group_calls < (int)(sizeof group / sizeof *group), "", "a group has too many calls");
+    group[group_calls++] = c;
+    return group_depth ? ncclSuccess : enqueue();
 }
 
-ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
-                               ncclComm_t comm, cudaStream_t stream)
-{
-    return call((Call){ REDUCE_SCATTER, comm, from, to, count, type, op }, stream);
-}
+// A call of NCCL makes a Call of its arguments.
+#define DEFINE(name, parameters, ...) \
+    ncclResult_t name parameters { return call((Call){ #name, __VA_ARGS__ }, stream); }
 
-ncclResult_t ncclBroadcast(const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream)
-{
-    return call((Call){ BROADCAST, comm, from, to, count, type, .peer = root }, stream);
-}
-
-ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream)
-{
-    return call((Call){ ALL_GATHER, comm, from, to, count, type }, stream);
-}
-
-ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream)
-{
-    return call((Call){ SEND, comm, from, NULL, count, type, .peer = peer }, stream);
-}
-
-ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
-{
-    return call((Call){ RECEIVE, comm, NULL, to, count, type, .peer = peer }, stream);
-}
+DEFINE(ncclAllReduce, (const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                       cudaStream_t stream), ALL_REDUCE, from, to, count, type, comm, op)
+DEFINE(ncclReduceScatter, (const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream), REDUCE_SCATTER, from, to, count, type, comm, op)
+DEFINE(ncclBroadcast, (const void *from, void *to, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                       cudaStream_t stream), BROADCAST, from, to, count, type, comm, .peer = root)
+DEFINE(ncclAllGather, (const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,
+                       cudaStream_t stream), ALL_GATHER, from, to, count, type, comm)
+DEFINE(ncclSend, (const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream),
+       SEND, from, NULL, count, type, comm, .peer = peer)
+DEFINE(ncclRecv, (void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream),
+       RECEIVE, NULL, to, count, type, comm, .peer = peer)
