@@ -29,7 +29,7 @@ int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size);
 Shape amp_batch_shape(const Model *model, int batch_size);  // of all parts together
 
 typedef struct Amp Amp;
-// scalars: the training step's. The model is of the type and rows above.
+// scalars: the training step's. The model has the type and the rows that the functions above gave.
 Amp *amp_new(const AmpConfig *config, Model *model, Ddp *ddp, Scalars *scalars);
 void amp_free(Amp *amp);
 // Call it when every rank has the weights and the state. Fails unless all ranks compute in the same

@@ -8,6 +8,6 @@ typedef struct Stop Stop;
 Stop *stop_new(Model *model, Comm *comm);
 // Call it after each step, when its gradients are being averaged.
 void stop_agree(Stop *stop);
-// Call it after an epoch: returns when all ranks are there. If rank 0 got a signal, all stop.
+// All ranks call it after an epoch. It waits for rank 0; if rank 0 got a signal, all stop.
 void stop_agree_now(Stop *stop);
 void stop_free(Stop *stop);     // then signals count at once again

@@ -226,7 +226,7 @@ void rendezvous(const RendezvousConfig *config, const Args *args, World *world)
         use_interface(config->interface, store.from);
     const char *source = find_rank(config, world, &store);
     if (config->meet && strcmp(source, "Slurm") != 0)
-        FAIL_USAGE("start the ranks with srun", "--rendezvous needs Slurm: it names the run");
+        FAIL_USAGE("start the ranks with srun", "--rendezvous needs Slurm, which names the run");
     store.rank = world->rank;
     store.size = world->size;
     tcp_store_join(&store, world);

@@ -132,7 +132,8 @@ static void place_by_file(const RendezvousConfig *c, bool one_host, TcpStoreConf
     rendezvous_file_write(path, store);
 }
 
-// Rank 0 is on the first host: on the loopback, if there is only one.
+// Rank 0 listens at --master-addr. By default at the first host's address; if there is only one
+// host, at --iface's or on the loopback.
 static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
 {
     const char *host = c->address, *local = store->from[0] ? store->from : "127.0.0.1";

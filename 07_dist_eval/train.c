@@ -461,7 +461,7 @@ static void load_weights(Job *job)
     model_init(job->model, job->config->seed);
     if (weights && !checkpoint_load(weights, job->model, NULL, NULL, &error))
         FAIL_ERROR(&error);
-    CHECK(weights || !c->evaluate, "name a checkpoint", "%s: no such file to evaluate",
+    CHECK(weights || !c->evaluate, "name a checkpoint that exists", "%s: there is no such file",
           c->save);
 }
 

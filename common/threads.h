@@ -2,8 +2,8 @@
 #pragma once
 #include <pthread.h>
 
-// Calls run(arg) in a thread in which all signals are blocked. Fails if no thread can be created;
-// `what` names it in the message, "worker 3".
+// Calls run(arg) in a thread in which all signals are blocked. Fails if the thread cannot be
+// created; the message calls it `what`, for example "worker 3".
 pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what);
 
 int core_count(void);   // cores in this process's affinity mask

@@ -75,7 +75,7 @@ expect 1 "out of memory" train --epochs 1 --image-size 1024 --train-samples 1000
 check "nothing is written" not compgen -G "never*"
 
 # Nothing to evaluate is an error, not a score of random weights.
-expect 1 "no such file to evaluate" train -e --resume auto --save missing.st
+expect 1 "missing.st: there is no such file" train -e --resume auto --save missing.st
 
 # OpenMP may give fewer threads than requested. oneDNN would then wait forever for the missing threads.
 OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train" --arch convnet $small -j 0 \

@@ -63,7 +63,7 @@ check "both ranks fail" grep -qx "statuses 4 1" "$TMP/output"
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &
 until_so 60 bash -c "exec 3<>/dev/tcp/127.0.0.1/$port"
 expect 0 "cannot listen on port $port" both "" "" "${loopback[@]}" --patience 1
-check "the hint" grep -q "hint: another program may use it (ss -ltnp shows which): choose a different --master-port" \
+check "the hint" grep -q "hint: another program may be using it (ss -ltnp shows which): choose a different --master-port" \
     "$TMP/output"
 expect 0 "statuses 0 0" both "" "" "${loopback[@]}" --master-port $((port + 1))
 kill "$(jobs -p)"
@@ -119,7 +119,7 @@ expect 1 "missing/note: open: No such file" task 0 0 "" --rendezvous "file:$TMP/
 expect 4 "only 1 of 2 ranks connected" task 0 0 "" "${note[@]}" --patience 0.5
 check "the file is removed when rank 0 gives up" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x
-expect 2 "needs Slurm: it names the run" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
+expect 2 "needs Slurm, which names the run" env RANK=0 WORLD_SIZE=1 "$train" "${tiny[@]}" "${note[@]}"
 
 # Rank 0 waits for rank 1 and gets a signal. It removes its file, but not a file of a different run that has replaced
 # its own. After KILL its file stays, and the next start ignores it.

@@ -286,8 +286,8 @@ static bool check_text(const StFile *file, const Model *model, Error *err)
     return true;
 }
 
-// Fails if the file has tensors that the model does not have: a resnet34 has all tensors of a
-// resnet18, and more.
+// Fails if the file has tensors that the model does not have. Otherwise a resnet34's file would
+// load into a resnet18, because it has all of a resnet18's tensors, and more.
 static bool check_no_others(const Contents *c, const StFile *file, Error *err)
 {
     for (int i = 0; i < file->count; i++) {

@@ -135,7 +135,7 @@ static void check_device_exists(int index)
     CHECK(count >= 0, hint_driver, "there is no NVIDIA driver on this machine");
     CHECK(count > 0, hint_device, "there is no GPU that this process may use");
     CHECK(index >= 0 && index < count, hint_device,
-          "there is no GPU %d: this process may use %d, numbered from 0", index, count);
+          "there is no GPU %d: this process has %d in all, numbered from 0", index, count);
 }
 
 // Lets two GPUs access each other's memory, if the machine can. If it cannot, that is not an error:

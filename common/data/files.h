@@ -23,5 +23,6 @@ bool data_file_end(DataFile *file, Error *err);
 
 bool data_file_missing(const char *path); // true: the path does not exist
 
-// Returns `memory`, or larger memory in its place if it has fewer bytes than this.
+// Returns `memory` if it has `bytes` or more. Otherwise frees it, and returns new memory of that
+// size.
 void *data_memory(void *memory, size_t *capacity, size_t bytes);

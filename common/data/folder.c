@@ -265,7 +265,8 @@ bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err)
     if (fd < 0)
         FAIL_ERROR(err);
     bool good = size <= FOLDER_FILE_BYTES ||
-                error_set(err, "convert or remove it", "%s: the file is larger than 256 MiB", name);
+                error_set(err, "make the picture smaller, or remove it",
+                          "%s: the file is larger than 256 MiB", name);
     if (good) {
         to->size = size;
         to->bytes = data_memory(to->bytes, &to->capacity, to->size);

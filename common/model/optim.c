@@ -115,7 +115,7 @@ double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epo
 
 static bool is_adamw(const Optim *optim) { return strcmp(optim->config->name, "adamw") == 0; }
 
-// As in minGPT, weights decay and vectors (biases, gamma, beta) do not.
+// As in nanoGPT, weights decay, embeddings among them. Vectors (biases, gamma, beta) do not.
 static uint8_t *decays_new(Model *model)
 {
     size_t bytes = model->param_count / PARAM_ALIGN;

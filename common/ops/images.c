@@ -9,7 +9,8 @@ typedef struct ImagesJob {
     Shape shape;
 } ImagesJob;
 
-// A row of a plane of an image. In torch's order, to get torch's bits. step: from pixel to pixel.
+// Loads a row of one channel of an image, with torch's operations in torch's order, for torch's
+// bits. step: from pixel to pixel.
 INLINE void image_row(const ImagesJob *j, Type type, size_t row, int step)
 {
     const Shape *s = &j->shape;

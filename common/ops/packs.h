@@ -25,7 +25,7 @@ typedef struct At {
     int count;              // LANES, except at the end of a row
 } At;
 
-// How numbers in memory are a matrix. An activation, data[n][c / block][h * w][block], is a matrix
+// How numbers in memory form a matrix. An activation, data[n][c / block][h * w][block], is a matrix
 // with a row for each pixel and a column for each channel. Other matrices are one block: row after
 // row.
 typedef struct Matrix {

@@ -100,7 +100,7 @@ int tcp_bind(TcpPlace *place)
     CHECK(good || errno != EADDRNOTAVAIL, "start rank 0 on the machine with this address; ip "
           "-brief address lists this one's", "%s is not an address of this machine",
           place->address);
-    CHECK(good, "another program may use it (ss -ltnp shows which): choose a different "
+    CHECK(good, "another program may be using it (ss -ltnp shows which): choose a different "
           "--master-port", "cannot listen on port %d of %s: %s", place->port, place->address,
           strerror(errno));
     *place = tcp_place(bound, false);

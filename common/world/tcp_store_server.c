@@ -349,7 +349,7 @@ TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own)
     if (size > 1) {
         fcntl(config->socket, F_SETFD, FD_CLOEXEC);
         CHECK(listen(config->socket, SOMAXCONN) == 0,
-              "another program may use it (ss -ltnp): choose a different --master-port",
+              "another program may be using it (ss -ltnp): choose a different --master-port",
               "cannot listen on port %d of %s: %s", config->place.port, config->place.address,
               strerror(errno));
     }

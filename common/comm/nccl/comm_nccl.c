@@ -1,7 +1,7 @@
 // comm_nccl.c - comm.h with NCCL: GPUs exchange data in stream order; the host does not wait.
 //
-// Only creating and freeing a communicator wait for the device, so everything else can be recorded
-// in a CUDA graph.
+// Only the barrier, and creating and freeing a communicator, wait for the device. Everything else
+// can be recorded in a CUDA graph.
 #include "alive.h"
 #include "clock.h"
 #include "comm/backend.h"
