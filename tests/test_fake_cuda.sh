@@ -155,6 +155,7 @@ export FAKE_DELAY=20000
 signalled()
 {
     local pid to
+    rm -f "$TMP/output"         # it has the same words
     ./03 -n 2 "${two[@]}" --epochs 6 --save stopped.st >"$TMP/output" 2>&1 </dev/null &
     pid=$! to=$!
     until_so 60 grep "test: loss" "$TMP/output"

@@ -311,7 +311,8 @@ static bool job_run(const char *name, Job *job, Error *err)
     static const char hint[] = "replace or remove the file";
     bool jpeg = is_jpeg(job->bytes, job->size);
     if (!jpeg && !is_png(job->bytes, job->size))
-        return error_set(err, hint, "%s: neither a JPEG nor a PNG file", name);
+        return error_set(err, hint, "%s: %s", name,
+                         job->size ? "neither a JPEG nor a PNG file" : "the file is empty");
     return (jpeg ? jpeg_run(job) : png_run(job)) ||
            error_set(err, hint, "%s: %s: %s", name, jpeg ? "JPEG" : "PNG",
                      job->problem[0] ? job->problem : "out of memory");
