@@ -175,7 +175,7 @@ static void png_set_size(uint8_t *bytes, uint32_t width, uint32_t height)
 TEST(bad_files_are_refused)
 {
     size_t size;
-    refused("empty", NULL, 0, "neither a JPEG nor a PNG");
+    refused("empty", NULL, 0, "the file is empty");
     refused("text", (const uint8_t *)"a text, not a picture", 21, "neither a JPEG nor a PNG");
     refused("gif", (const uint8_t *)"GIF89a............", 18, "neither a JPEG nor a PNG");
 
