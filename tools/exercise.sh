@@ -446,7 +446,7 @@ label_of()
 # bash waits for it in a way that a signal interrupts.
 grade_one()
 {
-    DDP_EXERCISES_WORK=$scratch/work setpriv --pdeathsig TERM bash "$self" check "$1" >"$scratch/out" 2>&1 </dev/null &
+    DDP_EXERCISES_WORK=$scratch/copy setpriv --pdeathsig TERM bash "$self" check "$1" >"$scratch/out" 2>&1 </dev/null &
     wait $!
 }
 
@@ -493,11 +493,11 @@ cmd_grade()
         for folder in "${folders[@]}"; do
             path=$(id_of "$folder")
             [ -d "$name/$path" ] || continue
-            rm -rf "$scratch/work"
-            mkdir "$scratch/work"
+            rm -rf "$scratch/copy"
+            mkdir "$scratch/copy"
             result=solved
-            cp -r "$name/$path" "$scratch/work" && grade_one "$path" ||
-                result=$(harmless "$(head -c 200 "$scratch/work/.build/$path/wrong" 2>/dev/null || echo "no result")")
+            cp -r "$name/$path" "$scratch/copy" && grade_one "$path" ||
+                result=$(harmless "$(head -c 200 "$scratch/copy/.build/$path/wrong" 2>/dev/null || echo "no result")")
             read -r _ spent shown at <<<"$(grep "^$path " <<<"$log" || echo "$path 0 0 0")"
             say "$dim$label, $path: $result$plain"
             [ -z "$csv" ] || echo "$label,$path,$result,$spent,$shown" >>"$csv"
