@@ -3,17 +3,19 @@
 # starts. The ranks must still connect, in a requeued job and in the next step of the same job.
 # fails with: a job that was requeued: rank 1 connects to the port of rank 0
 build --with check.c --wrap rendezvous_file_read --wrap rendezvous_file_write
+port=$((10000 + $$ % 20000))    # below the ports that the system assigns: rank 1 tries an old one for seconds
 
 # task NAME RANK VARIABLES...: starts the rank in the background; output in NAME.RANK.out, process in $task.
 task()
 {
     local name=$1 rank=$2
     shift 2
+    port=$((port + 1))
     env SLURM_CLUSTER_NAME=made-up SLURM_JOB_ID=$$ SLURM_STEP_ID=0 SLURM_NTASKS=2 SLURM_STEP_NUM_TASKS=2 \
         SLURM_JOB_NUM_NODES=2 SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST='node[1-2]' SLURM_LOCALID=0 \
         SLURMD_NODENAME=node$((rank + 1)) SLURM_NODEID="$rank" SLURM_GTIDS="$rank" SLURM_PROCID="$rank" "$@" \
         timeout --kill-after=2 "$limit" "$train" "${tiny[@]}" --max-steps 1 --timeout 4 --patience 4 \
-        --master-addr 127.0.0.1 --rendezvous "file:$PWD/note" >"$name.$rank.out" 2>&1 &
+        --master-addr 127.0.0.1 --master-port $port --rendezvous "file:$PWD/note" >"$name.$rank.out" 2>&1 &
     task=$!
 }
 # until_printed FILE TEXT: waits until the text is in the file.
