@@ -288,7 +288,7 @@ def main():
             print(f"The run's last epoch: {run.config['slowest']}")
         if not run.config.get("device", "CPU").startswith("CPU"):
             print(f"{run.ms['step']:.1f} ms a step. On a GPU, spans show when the host made the calls, not when they "
-                  "ran: use nsys, see docs/gpu.md.")
+                  "ran: NVIDIA's nsys shows that.")
             return
         print_time(run)
         print_cause(run)
