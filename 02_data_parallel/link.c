@@ -1,5 +1,5 @@
 // link.c - one link between all devices. Messages cross it one after the other, in either
-// direction. Each also has a latency, during which the link may carry others:
+// direction. Each message also has a latency, during which the link may carry others:
 //
 //   the link   | to device 1 | to device 2 |
 //   device 1   |             | latency |               arrived
@@ -59,5 +59,6 @@ void link_options(Args *args, double *rate)
 {
     args_add(args, ARGS_ROWS(
         { "shared-link", 0, ARG_DOUBLE, rate, "MB/S",
-          "imitate one link between all devices: this rate, 1 ms of latency (0: off)", 0, 1e6 }));
+          "simulate one link that all devices share: this rate, and 1 ms of latency (0: off)",
+          .min = 0, .max = 1e6 }));
 }

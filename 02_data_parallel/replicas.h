@@ -27,11 +27,11 @@ int replicas_chunk(const Replicas *replicas, int batch);
 // replicas_chunk rows at a time). The other devices get copies of it.
 void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops);
 
-// inputs: (rows, ...) on the first device -> logits of all rows in its model. Training or not, as
-// in model_forward. Waits for the devices, so it cannot be part of a recorded step (replay_run).
+// inputs: (rows, ...) on the first device -> logits of all rows in its model. training: as in
+// model_forward. Waits for the devices, so it cannot be part of a recorded step (replay_run).
 void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool training);
-// The first model's dlogits, all rows -> the gradients of the whole batch, in that model. Waits
-// too.
+// The first model's dlogits, all rows -> the gradients of the whole batch, in that model. This also
+// waits for the devices.
 void replicas_backward(Replicas *replicas);
 
 // Prints how long each phase of a step took on average since the last call, and each device's

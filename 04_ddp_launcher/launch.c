@@ -40,7 +40,7 @@ static void add_options(Args *args, Launch *l)
         { "nproc-per-node", 'n', ARG_INT, &l->ranks, "N", "ranks per node", .min = 1, .max = 256 },
         { "nnodes", 0, ARG_INT, &l->nodes, "N", "number of machines", .min = 1, .max = 4096 },
         { "node-rank", 0, ARG_INT, &l->node, "N", "this machine's number, from 0", 0, 4095 },
-        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "the first of several machines" },
+        { "master-addr", 0, ARG_STRING, &l->master, "HOST", "with --nnodes: machine of rank 0" },
         { "master-port", 0, ARG_INT, &l->port, "PORT", "port of rank 0 (0: a free one; with "
           "several machines 29500)", .min = 0, .max = 65535 },
         { "max-restarts", 0, ARG_INT, &l->restarts, "N", "how often to restart all ranks after one "
@@ -58,7 +58,7 @@ static void parse(Launch *l, int argc, char **argv)
     if (l->node >= l->nodes)
         args_reject(&args, "node-rank", "%d is too large: --nnodes is %d", l->node, l->nodes);
     if (l->nodes > 1 && !l->master)
-        args_reject(&args, "master-addr", "missing: with --nnodes all machines need it");
+        args_reject(&args, "master-addr", "is missing: with --nnodes all machines need it");
     if (l->nodes > 1 && !args_given(&args, "master-port"))
         l->port = 29500;
     if (l->nodes > 1 && l->port == 0)
@@ -79,7 +79,7 @@ static void set_number(const char *name, long long value)
 }
 
 // Keeps other runs apart from this one. Several machines would each make a different token, so they
-// have one only if you set it.
+// share a token only if you set one (DDP_TOKEN).
 static void set_token(const Launch *l)
 {
     char token[STORE_TOKEN];

@@ -60,8 +60,8 @@ static void train_options(Args *args, Config *c)
         { "epochs", 0, ARG_INT, &c->epochs, "N", "passes over the training set", 1, 1e6 },
         { "batch-size", 'b', ARG_INT, &c->batch_size, "N", "batch size of each process", 1, 65536 },
         { "seed", 0, ARG_INT64, &c->seed, "N", "seed of all random numbers", 0, 1e15 },
-        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: its cores)",
-          .min = 0, .max = 1024, .local = true },
+        { "threads", 0, ARG_INT, &c->threads, "N", "CPU: threads per device (0: "
+          "its share of the cores)", .min = 0, .max = 1024, .local = true },
         { "shuffle", 0, ARG_FLAG, &c->shuffle, NULL, "read the samples in a new order each epoch" },
         { "max-steps", 0, ARG_INT, &c->max_steps, "N", "end after N steps (0: no limit)", 0, 1e9 },
         { "dry-run", 0, ARG_FLAG, &c->dry_run, NULL,
@@ -94,7 +94,7 @@ typedef struct Job {
     const Args *args;
     const Config *config;
     const char *from;       // the checkpoint that this run resumes, or NULL
-    const char *save;       // the one that it writes, or NULL
+    const char *save;       // the checkpoint that it writes, or NULL
     int epochs;             // of the whole run
     Data data;
     Log *log;
@@ -255,7 +255,7 @@ static void save(Job *job, const char *suffix)
     log_say(job->log, "   == saved: %s", path);
 }
 
-// In the middle of an epoch the state includes its sums.
+// In the middle of an epoch, the state includes the epoch's sums so far.
 static void save_midway(Job *job)
 {
     job->state.running = read_finite(job, job->train_stats);
@@ -277,7 +277,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first: a run that resumes the other file relies on it
+        save(job, ".best");     // before the other file: a run that resumes that one needs it
     save(job, "");
 }
 

@@ -1,7 +1,8 @@
 // sampler.c - which samples of an epoch belong to this rank.
 //
 // The ranks do not exchange sample numbers. Each shuffles the whole data set with the same seed, so
-// all get the same order. From it, each takes every size-th sample, starting with the rank-th.
+// all get the same order. From this order, each takes every size-th sample, starting with the
+// rank-th.
 //
 //   8 samples, 3 ranks      order   5 2 7 0 3 6 1 4 | 5     (padded with its own beginning)
 //                           rank 0  5     0     1
@@ -27,7 +28,7 @@ void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int
                   int size)
 {
     *sampler = (Sampler){ count, rank, size, shuffle, drop_last, seed, 0 };
-    CHECK(sampler_share(sampler) > 0, "without --drop-last some samples are used twice",
+    CHECK(sampler_share(sampler) > 0, "leave out --drop-last: then some samples are used twice",
           "%d samples are not enough for %d ranks", count, size);
 }
 

@@ -17,7 +17,7 @@ typedef struct Virtual {
     bool given;             // by the option; else each process is a rank
     int ranks;              // of the run
     int first, count;       // this process computes ranks first .. first + count - 1
-    int current;            // of these, from 0: the one whose batch is in the model
+    int current;            // of these, counted from 0: whose batch is in the model
 
     Model *model;
     Ddp *ddp;
@@ -35,6 +35,6 @@ void virtual_end(Virtual *v);
 // The samples of this process: in each step a batch for each of its ranks, one after the other.
 // sampler: that of its first rank.
 void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32_t *ids);
-// The batch of the i-th of them, cut from `all`, or false if there are no more. Call it, and train
-// on the batch, for i = 0, 1, ... until it is false; then ddp_wait.
+// The batch of this process's i-th rank, cut from `all`; false if there are no more ranks. Call it,
+// and train on the batch, for i = 0, 1, ... until it returns false; then call ddp_wait.
 bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch);

@@ -44,7 +44,7 @@ void amp_options(Args *args, AmpConfig *config)
         { "amp", 0, ARG_CHOICE, &config->mode, "auto|off|bf16|fp16",
           "type to compute in (auto: the fastest of this device; off: f32)" },
         { "loss-scale", 0, ARG_DOUBLE, &config->loss_scale, "S",
-          "fixed factor on the loss (0: fp16 adapts one, other types need none)", 0, 0x1p40 },
+          "fixed factor on the loss (0: none, but fp16 adapts one)", 0, 0x1p40 },
         { "growth-interval", 0, ARG_INT, &config->growth_interval, "N",
           "fp16: double the loss scale after N steps without overflow", 1, 1e9,
           .needs = "amp auto|fp16" },

@@ -10,7 +10,7 @@
 #include "tcp_store.h"
 
 // For rank 0, after tcp_bind. The file appears in one rename, so no rank reads half of it.
-// Ends the program if it cannot be written, or would replace a file of a different kind.
+// Ends the program if the file cannot be written, or would replace a file of a different kind.
 void rendezvous_file_write(const char *path, const TcpStoreConfig *config);
 void rendezvous_file_remove(void);      // unless another run has replaced it, or there is none
 

@@ -90,7 +90,7 @@ static const char *first_host(const char *list)
     return host;
 }
 
-// Below the ports that the system assigns. Two jobs on one node rarely get the same.
+// Below the ports that the system assigns. Two jobs on one node rarely get the same port.
 static int step_port(void)
 {
     const char *job = get("SLURM_JOB_ID"), *step = get("SLURM_STEP_ID");
@@ -106,7 +106,7 @@ const char *slurm_first_host(void)
 }
 
 // Many machines resolve their own name to 127.0.1.1. Then their first other address is right. A
-// node whose name is such an address is a part of this machine.
+// node whose name is a loopback address is a part of this machine.
 static void leave_loopback(const char *host, TcpAddress address)
 {
     Error error;
@@ -132,7 +132,7 @@ static void place_by_file(const RendezvousConfig *c, bool one_host, TcpStoreConf
     rendezvous_file_write(path, store);
 }
 
-// Rank 0 listens at --master-addr. By default at the first host's address; if there is only one
+// Rank 0 listens at --master-addr or, by default, at the first host's address; if there is only one
 // host, at --iface's or on the loopback.
 static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
 {
@@ -149,7 +149,7 @@ static void place_by_name(const RendezvousConfig *c, bool one_host, TcpStoreConf
 void slurm_place(const RendezvousConfig *c, const World *world, TcpStoreConfig *store)
 {
     if (c->meet && (strncmp(c->meet, "file:", 5) != 0 || !c->meet[5]))
-        fail_at(__FILE__, __LINE__, EXIT_USAGE, "", "--rendezvous %s: it is not file:PATH",
+        fail_at(__FILE__, __LINE__, EXIT_USAGE, "", "--rendezvous %s is not of the form file:PATH",
                 c->meet);
     snprintf(store->run, sizeof store->run, "%s", run_name());
     store->rank = world->rank;

@@ -8,16 +8,17 @@ void slurm_options(Args *args, const char **meet);
 
 // Is this process a task of a step, started by srun?
 bool slurm_is_task(void);
-// The task's rank, the world size, and the same on this machine. --local-rank takes precedence.
+// Sets the task's rank and the world size, and both for this machine alone. --local-rank takes
+// precedence.
 void slurm_rank(const RendezvousConfig *config, World *world);
 
-// Sets where the ranks of a step meet; rank 0 also binds its socket there. That is a port of the
-// first host, or --master-port of --master-addr. With --rendezvous, rank 0 writes its address to a
-// file, and the others wait for it (rendezvous_file.h). Fails if that is impossible.
+// Sets where the ranks of a step meet; rank 0 also binds its socket there. The place is a port of
+// the first host, or --master-port of --master-addr. With --rendezvous, rank 0 writes its address
+// to a file, and the others wait for it (rendezvous_file.h). Fails if that is impossible.
 void slurm_place(const RendezvousConfig *config, const World *world, TcpStoreConfig *store);
 // The first host of the step.
 const char *slurm_first_host(void);
 
-// Ends the process if its job has several tasks but it is not one of them: it runs in the batch
-// script or in salloc's shell. Prints the command to use instead.
+// Ends the process if its job has several tasks and this process is none of them: it runs in the
+// batch script or in salloc's shell. Prints the command to use instead.
 void slurm_refuse(void);

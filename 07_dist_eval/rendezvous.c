@@ -213,7 +213,7 @@ static void limit_device(const World *world)
         return;
     const char *name = device_limit(range[0]);
     if (world->rank == 0)
-        WARN("", "the processors differ: all ranks use %s, which all have", name);
+        WARN("", "the processors differ: all ranks use %s, which each of them has", name);
 }
 
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world)

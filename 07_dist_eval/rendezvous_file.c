@@ -57,7 +57,7 @@ static void refresh(const char *path)
         closedir(directory);
 }
 
-// False: it is not there yet.
+// False: the file is not there yet.
 static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
 {
     char run[STORE_NAME] = "";

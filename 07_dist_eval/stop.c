@@ -4,8 +4,8 @@
 // only a request: a float after the gradients, which is averaged with them. After the next average
 // every rank sees that it is not 0, and all stop together.
 //
-// The host must not wait for the GPU. There the request is sent after every 8th step, fetched after
-// the step that follows, and read after the next 8th.
+// The host must not wait for a GPU. So with a GPU, the request is sent after every 8th step,
+// fetched after the step that follows, and read after the next 8th.
 #include "stop.h"
 #include "check.h"
 #include "interrupt.h"

@@ -27,7 +27,7 @@ void virtual_options(Args *args, VirtualConfig *config)
     *config = (VirtualConfig){ 0 };
     args_add(args, ARGS_ROWS(
         { "virtual-ranks", 0, ARG_INT, &config->ranks, "V",
-          "compute as V ranks: the same bits for any number of processes that divides V",
+          "compute as V ranks: the same bits with any number of processes that divides V",
           1, 4096 }));
 }
 
@@ -38,7 +38,7 @@ void virtual_check_options(const Args *args, const VirtualConfig *config, const 
         return;
     if (ddp->sync_bn)
         args_reject(args, "virtual-ranks", "cannot be combined with --sync-bn: a process does not "
-                    "compute its ranks at the same time");
+                    "compute its virtual ranks at the same time");
     if (amp->accumulate > 1)
         args_reject(args, "virtual-ranks", "cannot be combined with --accumulate: choose a smaller "
                     "-b and more virtual ranks");

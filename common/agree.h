@@ -4,8 +4,8 @@
 #include "world.h"
 #include <stdbool.h>
 
-// Which ranks share a machine? Sets the world's local_rank and local_size where they are -1, and
-// sharers. Returns how many cores this machine's ranks may use together.
+// Finds out which ranks share a machine. Sets the world's sharers, and its local_rank and
+// local_size if they are -1. Returns how many cores this machine's ranks may use together.
 int agree_neighbours(World *world);
 
 // All ranks must have the same value, of one or more lines. Otherwise rank 0 prints both versions

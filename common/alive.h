@@ -1,9 +1,10 @@
-// alive.h - heartbeats: what this process is doing, visible to the process that started it.
+// alive.h - heartbeats: a page of memory on which this process shows that it makes progress, and
+// what it is doing.
 //
-// A few words of memory, shared with the watcher if there is one, else private. The training
-// thread beats whenever it makes progress: at each layer, batch and piece of a file. Before it
-// waits for another rank or for the device, or for something outside, it marks itself as waiting,
-// and the watcher then expects no beats. How long each may take is at the top of watch.c.
+// The page is shared with a watcher if there is one, else private. The training thread beats
+// whenever it makes progress: at each layer, batch and piece of a file. Before it waits for another
+// rank, for the device or for something outside the program, it marks itself as waiting, and the
+// watcher then expects no beats. watch.c begins with the limits of all waits.
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -13,7 +14,8 @@ enum { ALIVE_KEPT = 16, ALIVE_TEXT = 112, ALIVE_DOING = 240 };
 enum { ALIVE_PATIENCE = 600 };          // s: the default
 enum { ALIVE_PATIENT = 1, ALIVE_ENDLESS };
 
-// A collective that began. A watcher may see a mixture of it and the one that replaces it.
+// A collective that began. A watcher may read it while the next one replaces it: half old, half
+// new.
 typedef struct AliveCollective {
     _Atomic uint64_t place;         // among all collectives of the program, from 1
     _Atomic int64_t count;          // values
@@ -25,7 +27,7 @@ typedef struct Alive {
     _Atomic int outside;            // ALIVE_PATIENT, ALIVE_ENDLESS: waits for something outside
     _Atomic uint64_t doing[ALIVE_DOING / 8];    // then: "reading train/1.jpg"
     _Atomic uint64_t beats;
-    _Atomic bool joined;            // it has met the other ranks
+    _Atomic bool joined;            // this rank has met the others
     _Atomic bool done;              // the work is finished; the process is about to exit
     _Atomic bool watched;           // a supervisor of ours or rank 0 watches this page
     _Atomic double timeout, patience;   // s, as the options (0: no limit)
@@ -37,8 +39,8 @@ typedef struct Alive {
     _Atomic double waited, own, spent;
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
     _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
-    _Atomic uint64_t latest;        // the place of the last one that began
-    AliveCollective collectives[ALIVE_KEPT];    // the last: each at its place modulo ALIVE_KEPT
+    _Atomic uint64_t latest;        // the place of the last collective that began
+    AliveCollective collectives[ALIVE_KEPT];    // the last ones, at place % ALIVE_KEPT
     int64_t supervisor;             // pid of the process that watches this page, or 0
     uint64_t pid_namespace;         // of that pid (launcher_namespace)
 } Alive;
@@ -61,17 +63,17 @@ bool alive_seen(const Alive *page);
 // The page on which this process publishes, to send a copy to another machine.
 const Alive *alive_here(void);
 
-// All are safe in any thread. Threads that work for the training thread also beat, as the loader's
-// do.
+// These are safe in any thread. Threads that work for the training thread, such as the loader's,
+// also beat.
 void alive_beat(void);
 void alive_wait_begin(void);
 void alive_wait_end(void);
 
-// A wait for what is not in this program's hands, from here to the end of the block. The watcher
+// Marks a wait for something outside the program, from here to the end of the block. The watcher
 // prints it ("rank 1 ... has been reading train/1.jpg"). Both texts must stay valid.
 #define ALIVE_OUTSIDE(doing, what) ALIVE_OUTSIDE_(doing, what, ALIVE_PATIENT)
-// The same for writing, which may take any time. It counts in the main thread only: one that writes
-// its part of the timeline must not excuse a training thread that hangs.
+// The same for writing, which may take any time. It counts only in the main thread: a different
+// thread that writes to the timeline must not excuse a training thread that hangs.
 #define ALIVE_WRITING(what) ALIVE_OUTSIDE_("writing", what, ALIVE_ENDLESS)
 #define ALIVE_OUTSIDE_(...)                                                                \
     __attribute__((cleanup(alive_outside_end))) AliveOutside outside_ = { NULL, __VA_ARGS__ }; \
@@ -102,7 +104,8 @@ void alive_limits(double timeout, double patience);     // s, 0: no limit; watch
 // "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648 (gradients), in
 // backward, completed". With NCCL never "completed": the host does not see when a call ends.
 void alive_progress(const Alive *alive, char *text, int size);
-// Names the rank for which the others wait (watch.h), or is "". Rank 0's store finds it.
+// The rank for which the others wait, with its times (watch_slowest), or "". Rank 0's store sets
+// it.
 void alive_slowest_set(const char *text);
 void alive_slowest(char text[ALIVE_DOING]);
 void alive_doing(const Alive *alive, char text[ALIVE_DOING]);

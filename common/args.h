@@ -10,8 +10,8 @@
 // an earlier one, and files the defaults. --print-config prints such a file, with defaults as
 // comments.
 //
-// A wrong option is one line on stderr and exit 2, before any work. Defaults are what the variables
-// hold when their rows are added.
+// A wrong option ends the program before any work, with one line on stderr and status 2. Defaults
+// are what the variables hold when their rows are added.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

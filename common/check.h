@@ -50,7 +50,8 @@ void check_set_rank(int rank, int ranks);
 int own_rank(void);
 int rank_count(void);
 
-// Calls clean_up when the process ends, to remove half-written files. It must be async-signal-safe.
+// Calls clean_up when the process ends, to remove half-written files. clean_up must be
+// async-signal-safe.
 void check_on_exit(void (*clean_up)(void));
 
 // Cleans up and ends the process, whatever its other threads are doing: exit() would run the

@@ -29,14 +29,14 @@ typedef struct TrainState {
     int64_t seed;
     int64_t epoch, step;        // the next step, counted within its epoch, from 0
     int64_t global_step;        // steps taken since the start of training
-    int64_t batch_size;         // global; steps are counted in it
+    int64_t batch_size;         // global; a step is one such batch
     int64_t order;              // data_order's; 0: not known
     double best_top1;           // percent, on the test set; -1 before the first evaluation
     double loss_scale;          // 1 without loss scaling; then the next two are 0
     int64_t clean_steps;        // steps since the loss scale changed
     int64_t skipped_steps;      // steps skipped for an overflow since the run began
     int64_t ranks;              // number of ranks that train; 0: a program without ranks
-    int64_t virtual_ranks;      // the same if they are virtual, else 0
+    int64_t virtual_ranks;      // number of virtual ranks, or 0
     Stats running;              // of the current epoch
 } TrainState;
 
@@ -58,9 +58,9 @@ bool checkpoint_is_scaled(const char *path);
 // seed must be the same, and in the middle of an epoch also the samples and their order.
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
                           int64_t steps_per_epoch, Error *err);
-// Makes `saved` the state of such a run. With a different global batch, the epoch continues at the
-// last step that leaves out no sample: fewer than a batch are then read twice, and `running` counts
-// them twice. Prints a warning about this, and if the number of ranks changed.
+// Makes `saved` the state with which `run` continues. With a different global batch, the epoch
+// continues at the last step that leaves out no sample: fewer than a batch are then read twice, and
+// `running` counts them twice. Prints a warning about this, and if the number of ranks changed.
 void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run);
 
 // Claims the files of --save for this run, before any work (output.h). Fails if a different

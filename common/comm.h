@@ -1,4 +1,4 @@
-// comm.h - collectives between the ranks' devices.
+// comm.h - how ranks exchange device memory: all-reduce, broadcast, gather, send.
 //
 // Two implementations, chosen when linking: comm/nccl/comm_nccl.c and comm/gloo/comm_gloo.cc. Every
 // rank makes the same calls in the same order on a communicator, from one thread. A call enqueues
@@ -22,12 +22,12 @@ extern const bool comm_shares_devices;  // may two ranks use one GPU?
 // 0 prints a line for each.
 Device *comm_open_device(const World *world, int threads);
 
-// For debugging and teaching. All involve the host in every call, so steps are not recorded
+// For debugging and teaching. Each of these needs the host in every call, so steps are not recorded
 // (device.h).
 typedef struct CommConfig {
     bool checked;           // before each collective, fail if the ranks' calls differ
     double slow_network;    // MB/s: delay each call as this network would; 0: no delay
-    double shared_link;     // MB/s: the same with one link, for the bytes of all ranks
+    double shared_link;     // MB/s: the same, with one link that all ranks share
 } CommConfig;
 typedef struct Args Args;
 void comm_options(Args *args, CommConfig *config);
@@ -37,8 +37,8 @@ void comm_options(Args *args, CommConfig *config);
 // calls here end the program, unless the parent process ends it first. config may be NULL.
 typedef struct Comm Comm;
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits until all ranks call it, unless a rank is gone. Free the recorded steps that contain calls
-// of this communicator first.
+// Waits until all ranks call it, unless a rank is gone. Before this, free all recorded steps that
+// contain calls of this communicator.
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);

@@ -38,7 +38,7 @@ typedef struct Dataset {
                             // then holds tokens, numbers below classes of 8 bits each
 } Dataset;
 static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1; }
-// The label of a test set's n-th output: of an image, or the token that follows the n-th token.
+// The label of a test set's n-th output: an image's class, or the token after the n-th token.
 int dataset_label(const Dataset *set, int64_t n);
 
 typedef struct Data {
@@ -60,8 +60,8 @@ typedef struct Data {
 // Finds and reads the data set, and checks all sizes, magic numbers and labels.
 // An error names the file and the offset.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
-// The same, but of a folder of pictures it checks only the files of this part, from 0. So
-// processes on many machines that need all samples need not all look at each file.
+// The same, but in a folder of pictures it checks only the files of part `part` (from 0), so that
+// many processes can share this work.
 bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part, int parts,
                     Error *err);
 void data_close(Data *data);

@@ -1,4 +1,5 @@
-// device.h - a device: one GPU, or a share of this machine's cores.
+// device.h - memory, copies, streams and events of a device: one GPU, or a share of this machine's
+// cores.
 //
 // Two implementations, chosen when linking: cuda/device_cuda.c and cpu/device_cpu.c. Work is
 // enqueued on a stream and runs in order, while the host continues. On the CPU the calling thread
@@ -23,8 +24,9 @@ const char *device_uuid(int index);
 // "0000:3b:00.0": where this GPU is on the machine's PCI bus; CPU: "".
 const char *device_bus(int index);
 
-// Ranks whose processors differ compute alike if all use the instructions that all have. CPU:
-// larger numbers are newer instructions; CUDA: 0. Call both before anything else of the device.
+// For ranks whose processors differ: they compute the same bits if all use only instructions that
+// all have. CPU: a larger number means newer instructions. CUDA: 0. Call device_level and
+// device_limit before anything else here.
 int device_level(void);
 // Uses no newer instructions than these. Returns their name, such as "avx2".
 const char *device_limit(int level);
@@ -76,8 +78,8 @@ void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size
 Event *event_new(Device *device);
 void event_free(Event *event);
 void event_record(Event *event, Stream *stream); // "everything so far on this stream"
-void stream_wait(Stream *stream, Event *event);  // later work of the stream waits for it
-void event_sync(Event *event);                   // the host waits for it
+void stream_wait(Stream *stream, Event *event);  // later work of the stream waits for the event
+void event_sync(Event *event);                   // the host waits for the event
 
 // A step that always does the same work can be recorded once and replayed with one call. At 32x32
 // pixels, launching 100 kernels takes longer than running them.
@@ -94,6 +96,6 @@ void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.
 void replay_forbid(Device *device);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);
-// Call it before each message to other ranks. The time from replay_run to the first one of a step,
-// on the compute stream, goes to alive_own; not of a recorded step.
+// Call it before each message to other ranks. It passes the time from replay_run to a step's first
+// message, on the compute stream, to alive_own. Recorded steps are not measured.
 void device_message(Device *device);

@@ -7,7 +7,7 @@
 
 // speak: the first signal prints a line on stderr.
 void interrupt_install(bool speak);
-// The signal that came, or 0. Its exit status is 128 + the signal: 130 for Ctrl-C.
+// The signal that came, or 0. A program that it ends exits with 128 + the signal: 130 for Ctrl-C.
 int interrupt_requested(void);
 // If one process prints the line for several, it calls interrupt_announce, which a signal handler
 // may do. The others call interrupt_silence, which overrides `speak`.

@@ -1,4 +1,4 @@
-// launcher.h - mpirun, torchrun, srun or launch, if one of them has started this process.
+// launcher.h - finds out whether mpirun, torchrun, srun or launch has started this process.
 #pragma once
 #include <sys/types.h>
 

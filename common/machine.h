@@ -1,4 +1,4 @@
-// machine.h - this process's machine, cores and program.
+// machine.h - identifies this process's machine, its cores, and the build of its program.
 #pragma once
 #include <sched.h>
 #include <stdbool.h>
@@ -6,7 +6,7 @@
 enum { MACHINE_NAME = 64 };
 
 typedef struct Machine {
-    char host[MACHINE_NAME], boot[MACHINE_NAME];    // together equal only on one machine
+    char host[MACHINE_NAME], boot[MACHINE_NAME];    // together unique to a machine
     cpu_set_t cores;                // the cores that this process may use
 } Machine;
 

@@ -2,8 +2,8 @@
 //
 // Parameters are in the arena in the order in which backward finishes their gradients: last layer
 // first. So the gradients that are ready are always one range, (offset, count). Weights that only
-// ever multiply padding come after all others: their gradients are zero, so they have none. At
-// 32x32 pixels these are 62 % of ResNet-18's weights.
+// ever multiply padding come after all others: their gradients are zero, and have no place in the
+// arena of gradients. At 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
 #pragma once
 #include "ops.h"
 
@@ -85,18 +85,18 @@ void model_cast_weights(Model *model);
 size_t model_activation_bytes(const Model *model, Type type);
 
 // inputs -> logits. inputs has the layout of model->input, with `rows` rows; for a gpt they are
-// tokens, as one_hot() reads them. training: uses the batch's statistics and updates the running
-// ones, and drops out; else uses the running statistics.
+// tokens, as one_hot() reads them. training: normalises with the batch's statistics, updates the
+// running ones, and applies dropout; otherwise normalises with the running ones.
 void model_forward(Model *model, const void *inputs, int rows, bool training);
 // dlogits -> grads, which it overwrites, for the rows of the last forward. ready (or NULL) is
 // called for each range of gradients as soon as it is final, front to back.
 void model_backward(Model *model, GradReady ready, void *arg);
 
-// How good the result of a test is, in percent: of images the accuracy, of text e^-loss.
+// The score of a test in percent: of images the accuracy, of text e^-loss.
 double model_score(const Model *model, const Stats *test);
 
-// Converts one tensor between torch's layout and a copy of an arena in host memory: that of params
-// or momentum, or for a MODEL_BUFFER that of buffers. For gradients, add zeros up to param_count.
+// Converts one tensor between torch's layout and a copy of an arena in host memory: of params or
+// momentum or, for a MODEL_BUFFER, of buffers. For gradients, add zeros up to param_count.
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 

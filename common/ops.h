@@ -132,8 +132,8 @@ typedef enum OpKind {
     OP_CONV,
     // Batch normalisation, with the addition and the ReLU that follow it in a residual net:
     //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)  (relu, residual: if set)
-    // In training with this batch's statistics, and it updates the running ones; else with the
-    // running ones.
+    // In training, with this batch's statistics, and it updates the running ones; otherwise with
+    // the running ones.
     OP_NORM,
     // y = max(x, 0); dx = y > 0 ? dy : 0
     OP_RELU,
@@ -208,23 +208,23 @@ Shape op_output(const Op *op);
 void op_forward(const Op *op, const OpArgs *args);
 void op_backward(const Op *op, const OpArgs *args);
 
-// Gradients of a convolution's weights may be computed beside what follows on the device's stream.
-// Then dw and dbias are there after ops_join, and until then x and dy1 must stay.
+// True: gradients of a convolution's weights are computed beside what follows on the device's
+// stream. So dw and dbias are complete only after ops_join; until then x and dy1 must not change.
 extern const bool ops_beside;
 // What follows on that stream waits for all gradients of weights.
 void ops_join(Ops *ops);
 
-// The backend chooses the order of a convolution's weights in the arena: of `like`, if given.
+// The backend chooses the order of a convolution's weights in the arena: that of `like`, if given.
 // Weights that only ever multiply padding are dead: on 1x1 pixels, eight ninths of a 3x3 kernel.
-// All calls but conv_weights_move use the live ones only. It copies all weights to torch's OIHW
-// order, or from it, in host memory.
+// Only conv_weights_move also handles the dead ones: it copies all weights to torch's OIHW order,
+// or back, in host memory.
 typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
 size_t conv_live_count(const Op *conv);     // floats in the arena, with padding
 size_t conv_dead_count(const Op *conv);
 void conv_weights_move(const Op *conv, float *live, float *dead, float *oihw, Direction direction);
 
-// In f32, OpArgs.w is the live weights. In a 16-bit type it is a copy in the backend's order, which
-// conv_weights_cast makes. If conv_copy_bytes is 0, values_narrow makes it in the arena's order.
+// In f32, OpArgs.w is the live weights. In a 16-bit type it is a copy: conv_weights_cast makes one
+// in the backend's order or, if conv_copy_bytes is 0, values_narrow makes one in the arena's order.
 size_t conv_copy_bytes(const Op *conv);
 void conv_weights_cast(const Op *conv, const float *live, void *copy);
 
@@ -237,8 +237,9 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 
 // --- texts ---------------------------------------------------------------------------------------
 
-// Each token as a row of vocab + T numbers: 1 at the token and at vocab + its position, else 0. A
-// linear layer makes the sum of two embeddings of it. For thousands of tokens that would be slow.
+// Turns each token into a row of vocab + T numbers: 1 at the token and at vocab + its position,
+// else 0. A linear layer then gives the sum of the token's and the position's embedding. With a
+// vocabulary of thousands, this would be slow.
 typedef struct OneHotSpec {
     int samples, T, vocab;
     Type type;

@@ -21,8 +21,8 @@ bool output_same(const char *a, const char *b);
 bool output_claim(const char *path, OutputKind kind, Error *err);
 
 // Claims a regular file, or one that does not exist yet, for replace_open. Until this process ends,
-// no other process, at least on this host, can do the same: it holds a lock on path.lock. The lock
-// of a process that was killed is gone, though its file may remain.
+// no other process on this host can do the same, because this one holds a lock on path.lock. The
+// lock of a process that was killed is gone, though its file may remain.
 bool output_lock(const char *path, OutputKind kind, Error *err);
 
 // Locks an open file, if it is a regular one, until it is closed. False if another process has held
@@ -30,8 +30,8 @@ bool output_lock(const char *path, OutputKind kind, Error *err);
 bool output_hold(int fd);
 
 // Opens path.tmp (mode 0644 & ~umask), which replaces path once it is committed. Each replace_open
-// that succeeds needs one replace_commit, also after a failed write (then at once, while errno says
-// why). NULL: err is filled.
+// that succeeds needs one replace_commit, also after a failed write (then at once, while errno is
+// still that of the write). NULL: err is filled.
 FILE *replace_open(const char *path, Error *err);
 // Closes the file, after it has synced it to the disk, renamed it to path and synced the directory.
 // If anything fails up to the rename, removes path.tmp and leaves path as it was. If only the

@@ -1,6 +1,7 @@
-// rng.h - two generators. Philox is counter-based: any rank or thread can compute the number for
-// (seed, epoch, sample), so augmentation does not depend on which one loads a sample. MT19937 is
-// torch.Generator's algorithm on the CPU: with it, an epoch has the same order as in PyTorch.
+// rng.h - two generators of random numbers. Philox is counter-based: any rank or thread can compute
+// the number for (seed, epoch, sample), so augmentation does not depend on which of them loads a
+// sample. MT19937 is torch.Generator's algorithm on the CPU: with it, an epoch has the same order
+// as in PyTorch.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

@@ -14,7 +14,7 @@ typedef struct Stats {
 } Stats;
 
 // Ends the run because a loss or a gradient was not finite. All ranks call it; rank 0 prints a
-// message, and so does the rank with that loss.
+// message, and so does each rank with such a loss.
 _Noreturn void fail_diverged(const Stats *stats, int64_t epoch, int64_t step);
 // Ends the run because gradients are not finite with a fixed loss scale, or with the smallest. All
 // ranks call it; rank 0 prints a message.

@@ -14,14 +14,15 @@ void supervise_free(Supervisor *supervisor);
 
 // Like fork. The child leads its own process group and is killed if the supervisor dies. The
 // supervisor sees its heartbeats (alive.h), also after exec (alive_inherit). timeout: s without a
-// heartbeat until the rank is lost. INFINITY: no limit. 0: a program that sends heartbeats sets it.
-// Returns -1 and sets errno if it fails.
+// heartbeat until the rank is lost. INFINITY: no limit. 0: a program that sends heartbeats sets the
+// limit itself. Returns -1 and sets errno if it fails.
 pid_t supervise_fork(Supervisor *supervisor, int rank, double timeout);
 // Waits until all ranks and the rest of their process groups have ended, and returns the exit
 // status of the run. Names a lost rank and ends the others. Passes signals on. Afterwards ranks may
 // be started again.
 int supervise(Supervisor *supervisor);
-// Waits, and returns 0. If a signal asks or has asked this process to end, returns it at once.
+// Waits, and returns 0. If a signal asks or has asked this process to end, returns that signal at
+// once.
 int supervise_pause(Supervisor *supervisor, double seconds);
 
 // For a program that a launcher may have started, even through scripts: it ends when the launcher

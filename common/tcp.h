@@ -20,12 +20,12 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
 // already name another. Gloo needs no such variable: it listens at the world's address.
 void tcp_set_library_interface(const char *interface);
 
-// Fails if this process may not have so many sockets, beside 40 files. Otherwise ranks would only
-// wait for each other.
+// Fails if this process may not open so many sockets, and 40 files besides. Without this check,
+// ranks would wait for each other without a message.
 void tcp_expect_sockets(int count);
 
 // A socket bound to this address only, non-blocking and close-on-exec. Call listen later. Port 0:
-// the system chooses one, which it fills in. Fails if it cannot.
+// the system chooses a port, which is filled in. Fails if it cannot bind.
 int tcp_bind(TcpPlace *place);
 // The address and port of this side of a socket, or (peer) of the other side.
 TcpPlace tcp_place(int socket, bool peer);

@@ -25,12 +25,12 @@ typedef struct TcpStoreConfig {
 
 // A random token, hexadecimal.
 void tcp_store_new_token(char token[STORE_TOKEN]);
-// Rank 0, if it can pass its place on to the others: binds at `host`, else at its own address, else
-// (one_host) at the loopback, else at this machine's first address. port <= 0: the system chooses.
-// Makes a token if there is none.
+// For a rank 0 that can pass its place on to the others: binds at `host`, else at its own address,
+// else (one_host) at the loopback, else at this machine's first address. port <= 0: the system
+// chooses. Makes a token if there is none.
 void tcp_store_offer(TcpStoreConfig *config, const char *host, int port, bool one_host);
 
-// Returns when all ranks are there, and fills in the world's address, run and store. Else fails: a
+// Returns when all ranks are there, and fills in the world's address, run and store. Fails if a
 // rank is missing (alive_limits), has died, joins twice, is refused, or has a different world size.
 // A signal ends the process here and in the store's calls (interrupt_leave).
 void tcp_store_join(const TcpStoreConfig *config, World *world);

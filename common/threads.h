@@ -1,4 +1,4 @@
-// threads.h - additional threads. Only the main thread handles signals.
+// threads.h - starting threads. Only the main thread handles signals.
 #pragma once
 #include <pthread.h>
 

@@ -4,7 +4,7 @@
 // run was killed.
 #pragma once
 
-// Called once, if at all. If path is NULL, nothing is written. Fails if it cannot open the file.
+// Call it at most once. If path is NULL, nothing is written. Fails if it cannot open the file.
 void trace_open(const char *path);
 // Before trace_open, if the ranks of a machine share one file: this process appears in it as
 // process `rank`, named "rank 1". run: a name of this run, of at most 63 letters and digits; a

@@ -1,6 +1,6 @@
 // watch.h - decides from deaths and heartbeats which rank is lost.
 //
-// Used for pages in shared memory (supervise.h) and for pages that come over the network
+// The pages of heartbeats (alive.h) are in shared memory (supervise.h), or come over the network
 // (tcp_store.h).
 #pragma once
 #include "alive.h"
@@ -34,8 +34,8 @@ typedef struct Watch {
     double now;             // s: the time of the last look
 } Watch;
 
-// Puts into `text` for which rank the others wait in this epoch's steps, with its times and theirs;
-// or "", unless it adds a tenth to a step.
+// Puts into `text` the rank for which the others wait in this epoch's steps, with its times and
+// theirs; or "" if they wait less than a tenth of a step.
 void watch_slowest(const Watch *watch, char text[ALIVE_DOING]);
 bool watch_lives(const Watch *watch);   // does any rank live?
 // Names the rank that has died, hangs, is stopped or waits too long, in one line on stderr, and

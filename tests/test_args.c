@@ -316,7 +316,7 @@ TEST(wrong_config_files)
         { "lr =", ":1: lr: the value is empty" },
         { "shuffle = true", ":1: shuffle: 'true' is not yes or no" },
         { "no-shuffle = yes", ":1: unknown option 'no-shuffle'; did you mean \"shuffle = no\"?" },
-        { "config = other.conf", ":1: config: cannot be set in a file" },
+        { "config = other.conf", ":1: config: can only be given on the command line" },
         { "--lr = 3", ":1: unknown option '--lr'; did you mean \"lr = ...\"?" },
     };
     char line[4200], wanted[4200];

@@ -436,8 +436,8 @@ static const struct {
     { 0, 6, 0, 256, 10, 7, 6, NULL, .saved_order = 1, .order = 1 },
     { 0, 6, 0, 256, 10, 7, 6, NULL, .saved_order = 0, .order = 1 },
     { 0, 0, 0, 256, 10, 7, 0, NULL, .saved_order = 1, .order = 2 },
-    { 0, 6, 0, 256, 10, 7, -1, "an epoch with other samples", .saved_order = 1, .order = 2 },
-    { 4, 6, 2, 128, 20, 7, -1, "an epoch with other samples", .saved_order = 1, .order = 2 },
+    { 0, 6, 0, 256, 10, 7, -1, "an epoch with different samples", .saved_order = 1, .order = 2 },
+    { 4, 6, 2, 128, 20, 7, -1, "an epoch with different samples", .saved_order = 1, .order = 2 },
 };
 
 static void continue_run(int i)

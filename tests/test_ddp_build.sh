@@ -27,7 +27,7 @@ first=$!
 second=$!
 check "the first of two setups at once" wait $first
 check "the second of two setups at once" wait $second
-check "one waited for the other" grep -q "waiting for it" "$TMP/one" "$TMP/two"
+check "one waited for the other" grep -q "waiting for another" "$TMP/one" "$TMP/two"
 check "the program is there" test -x build/cpu/01_single_gpu/train
 
 # --- a second setup has nothing to do ----------------------------------------------------------------------
@@ -40,7 +40,7 @@ expect 0 "usage:" ./ddp run 01 -- --help
 expect 2 "" ./ddp run 01 -- --no-such-option
 other=(setpriv --reuid=54321 --regid=54321 --clear-groups)
 if [ "$(id -u)" = 0 ] && chmod 755 "$TMP" && "${other[@]}" test -x ddp; then
-    expect 0 "its programs are used as they are" "${other[@]}" ./ddp run 01 -- --help
+    expect 0 "so its programs are used as they are" "${other[@]}" ./ddp run 01 -- --help
     expect 1 "you may not write to" "${other[@]}" ./ddp setup
 fi
 for name in "o'brien" 'a;b' 'a#b'; do

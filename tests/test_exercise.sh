@@ -76,7 +76,7 @@ check "the task does not show its hints" not grep -qi '^## \|sampler_set_epoch' 
 expect 0 "* 03-1   started" exercise list
 expect 1 "not built yet" exercise run
 expect 1 "rank 0 uses the same order in several epochs" exercise check
-expect 1 "03-1 is not solved yet; the answer comes after that" exercise answer
+expect 1 "03-1 is not solved yet, so its answer stays hidden" exercise answer
 check "it says what is missing" grep -q "uses the same order in several epochs: ./ddp exercise check 03-1" "$TMP/output"
 expect 0 "global batch 16" exercise run -- --arch lenet --data synthetic --train-samples 64 --epochs 1 -b 8
 expect 0 "$(below "Hint 1")" exercise hint
@@ -134,7 +134,7 @@ expect 0 "" env TMPDIR="$TMP/it's" ../ddp exercise grade --csv grades.csv -dash 
 check "names that are odd, or the same" diff <(cut -d, -f1 grades.csv) <(here=$(pwd -P)
     printf '%s\n' participant _dash o_neil "$here/eva/work" "$here/ivo/work" '_cmd|calc')
 check "its scratch folder is gone" test -z "$(ls "$TMP/it's")"
-expect 1 "DDP_EXERCISES_WORK names another one" env DDP_EXERCISES_WORK=/proc/none ../ddp exercise start 03-1
+expect 1 "DDP_EXERCISES_WORK=FOLDER chooses" env DDP_EXERCISES_WORK=/proc/none ../ddp exercise start 03-1
 expect 2 "there is no folder 'eve'" exercise grade ada eve
 expect 1 "there are no exercises in: $PWD/ada" exercise grade ada
 
@@ -147,7 +147,7 @@ check "the compiler names the line" grep -q 'exercises-work/03-1/train.c:[0-9]*:
 expect 0 "03-1   solved" exercise list
 rm "$work/03-1/sampler.c"
 expect 1 "sampler.c is missing in your copy" exercise check 03-1
-expect 2 "--yes does not ask" exercise reset 03-1
+expect 2 "to delete it: ./ddp exercise reset 03-1 --yes" exercise reset 03-1
 expect 0 "exercises-work/03-1/train.c:" exercise reset 03-1 --yes
 check "the copy is new" not grep -rq "walk(\|^// mine" "$work/03-1"
 

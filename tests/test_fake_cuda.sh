@@ -144,7 +144,7 @@ check "a run" at_once trains ./07 "${one[@]}"
 check "a newer GPU's type is bf16" grep -q "== amp: bf16" "$TMP/output"
 check "a run in fp16 goes on" at_once trains ./07 "${one[@]}" --resume fp16.st
 check "in fp16" grep -q "== amp: fp16" "$TMP/output"
-expect 1 "cuDNN's libraries are of two installations" env FAKE_CUDNN=1002 ./01 "${one[@]}"
+expect 1 "cuDNN's libraries come from two installations" env FAKE_CUDNN=1002 ./01 "${one[@]}"
 expect 1 "this cuBLAS has no code for this GPU" env FAKE_CUBLAS=8 ./01 "${one[@]}"
 expect 99 "direct copies would be damaged" env FAKE_FAILURE=peers ./02 --devices 2 "${one[@]}"
 FAKE_FAILURE=peers NCCL_P2P_DISABLE=1 check "02 without direct copies" at_once trains ./02 --devices 2 "${one[@]}"

@@ -12,8 +12,8 @@ cat "$SRC"/docs/*.md | head -c 12000 >pages.txt
 : >empty.txt
 sizes=(--layers 2 --heads 2 --width 32 --block 16)
 small=(-a gpt --data text:pages.txt "${sizes[@]}" -b 24 --threads 1 -j 1 --dropout 0.1 --seed 3 -p 1 --epochs 2)
-expect 2 "a gpt does not learn images" "$one" -a gpt --data synthetic
-expect 2 "a resnet18 does not learn text" "$one" -a resnet18 --data text:pages.txt
+expect 2 "a gpt cannot learn images" "$one" -a gpt --data synthetic
+expect 2 "a resnet18 cannot learn text" "$one" -a resnet18 --data text:pages.txt
 expect 2 "--image-size: has no effect with --data text:pages.txt" "$one" -a gpt --data text:pages.txt --image-size 40
 expect 2 "--width: 30 is not a multiple of --heads 4" "$one" -a gpt --data text:pages.txt --width 30 --heads 4
 expect 1 "its 0 bytes are too few to train and test" "$one" -a gpt --data text:empty.txt

@@ -104,6 +104,6 @@ check "02 with one is on the GPU" ran_on cuda
 rm build/cpu/gpu_check
 echo cuda >build/backends
 pretend nvidia-smi "${smi/DRIVER/30}"
-expect 0 "GPU check unchecked: the CPU backend, which it compares with, is not built" ddp run 01 "${tiny[@]}"
+expect 0 "GPU check unchecked: the CPU backend, with which the GPU is compared, is not built" ddp run 01 "${tiny[@]}"
 check "the run is on the GPU nevertheless" ran_on cuda
 test_done

@@ -115,9 +115,9 @@ wrong "--resume: cannot be combined with --init: both load weights" --resume a -
 wrong "--save: has no effect with --evaluate" -e --init a
 
 # one file for two outputs
-wrong "--metrics: './made.safetensors' is the file of --save, or is written beside it" --metrics ./made.safetensors
-wrong "--trace: 'made.jsonl' is the file of --metrics, or is written beside it" --trace made.jsonl
-wrong "--trace: 'made.safetensors.best' is the file of --save, or is written beside it" --trace made.safetensors.best
+wrong "--metrics: './made.safetensors' is also a file of --save" --metrics ./made.safetensors
+wrong "--trace: 'made.jsonl' is also a file of --metrics" --trace made.jsonl
+wrong "--trace: 'made.safetensors.best' is also a file of --save" --trace made.safetensors.best
 expect 2 "--predictions: 'p' is the file of --trace" "$BUILD/07_dist_eval/train" --trace p --predictions p
 check "07 makes no file" test -z "$(ls -A)"
 

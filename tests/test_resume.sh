@@ -44,7 +44,7 @@ check "the rate after a change of batch size" is "$(field lr.jsonl step lr | sor
 train --save order.st --max-steps 9
 for other in --no-shuffle "--train-samples 99"; do
     # shellcheck disable=SC2086  # several words
-    expect 1 "order.st was saved in an epoch with other" run --save order.st --resume auto $other
+    expect 1 "order.st was saved in an epoch with different" run --save order.st --resume auto $other
 done
 train --save order.st --resume auto --epochs 2
 train --save order.st --resume auto --no-shuffle

@@ -43,9 +43,9 @@ dies()
 
 expect 0 "slurm up N" "$SRC/ddp" slurm --help
 expect 2 "there is no command 'upp'" "$slurm" upp
-expect 2 "the number of nodes is from 1 to 32, not '0'" "$slurm" up 0
+expect 2 "the number of nodes must be a number from 1 to 32, not '0'" "$slurm" up 0
 expect 2 "unknown option --cpu" "$slurm" hold 2 --cpu
-expect 2 "--gpus is from 0 to 16, not ''" "$slurm" up 2 --gpus
+expect 2 "--gpus must be a number from 0 to 16, not ''" "$slurm" up 2 --gpus
 expect 2 "run: which command?" "$slurm" run
 for words in "run true" "disconnect 1" down; do
     # shellcheck disable=SC2086
@@ -62,7 +62,7 @@ expect 0 "no namespaces here (unshare failed: Operation not permitted): all node
     env PATH="$TMP/bin:$PATH" "$slurm" up 2 --gpus 2
 expect 0 "1: $(hostname)" on_head srun -N 2 -l hostname
 expect 0 "127.0.0.12" on_head srun -N 1 --nodelist 127.0.0.12 printenv SLURMD_NODENAME
-expect 1 "there is no cable" "$slurm" disconnect 2
+expect 1 "these nodes have no cables" "$slurm" disconnect 2
 dies "keeper" "$(cat "$DDP_SLURM_DIR/keeper")"
 
 # --- nodes in namespaces ----------------------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ TEST(ranks_join_in_any_order)
 TEST(missing_and_wrong_ranks)
 {
     static const struct { int rank, size; const char *words; } wrong[] = {
-        { -1, 0, "only 2 of 3 ranks connected within 2 s; missing: 2\nhint: check that they run" },
+        { -1, 0, "only 2 of 3 ranks connected within 2 s; missing: 2\nhint: check that the missing ranks run" },
         { 2, 4, ") has a world size of 4, but rank 0 (" }, { 1, 3, "two processes have rank 1: " },
     };
     for (int i = 0; i < 3; i++) {
@@ -284,9 +284,9 @@ TEST(processes_of_other_runs_are_refused)
     static const struct { const char *name, *words; bool early, random, none; int rank, size; } wrong[] = {
         { "play", "its token is not rank 0's", true, true, false, 1, 2 },
         { "play", "its token is not rank 0's", true, false, true, 1, 2 },
-        { "another", "it belongs to another run", true, false, false, 1, 3 },
+        { "another", "it is from another run", true, false, false, 1, 3 },
         { "play", "it is another program", true, false, false, 2, 2 },
-        { "another", "it belongs to another run", false, false, false, 1, 3 },
+        { "another", "it is from another run", false, false, false, 1, 3 },
         { "play", "the run has already begun with all its ranks", false, false, false, 1, 2 },
         { "play", "it is another program", false, false, false, -1, 2 },
     };

@@ -14,5 +14,5 @@ for python in ${DDP_PYTHON:+"$DDP_PYTHON"} "$SRC/build/venv/bin/python" python3;
     fi
 done
 echo "SKIPPED: NOTHING WAS COMPARED WITH PYTORCH: no python here has torch, torchvision and safetensors"
-echo "hint: ./ddp bench installs them in build/venv; or set DDP_PYTHON to a python that has them"
+echo "hint: ./ddp bench installs them in build/venv; or set DDP_PYTHON to a Python that has them"
 exit 77

@@ -264,7 +264,7 @@ static void test_slowest(void)
         pages[rank].spent = 9.9;
     }
     watch_slowest(&watch, text);
-    EXPECT_EQ_STR(text, "rank 2 (node1): 40.0 ms for data and 8.0 ms until its first message, of a step of 100.0 ms; "
+    EXPECT_EQ_STR(text, "rank 2 (node1): 40.0 ms for data and 8.0 ms until its first message, in a step of 100.0 ms; "
                   "the others: 18.0 ms");
     pages[2].waited = 1.9;
     watch_slowest(&watch, text);

@@ -77,7 +77,7 @@ for variable in OMPI_COMM_WORLD_SIZE WORLD_SIZE PMI_SIZE SLURM_STEP_NUM_TASKS; d
     for step in 01_single_gpu 02_data_parallel 03_ddp_fork; do
         train=$BUILD/$step/train \
             wrong "a launcher has started 2 processes ($variable), but this one would" "$variable=2"
-        check "$step: the hint names the step" grep -q "hint: a launcher needs step 04 or later" "$TMP/output"
+        check "$step: the hint names the step" grep -q "hint: launchers work from step 04 on" "$TMP/output"
     done
 done
 for variable in PMI_SIZE SLURM_STEP_NUM_TASKS "PMIX_RANK=1 OMPI_COMM_WORLD_SIZE"; do

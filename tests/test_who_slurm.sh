@@ -57,7 +57,7 @@ of_one_machine="SLURM_STEP_NODELIST=127.0.0.[11-12]"      # as tools/slurm.sh na
 expect 0 "statuses 0 0" both "$of_one_machine SLURMD_NODENAME=127.0.0.11" "$of_one_machine SLURMD_NODENAME=127.0.0.12"
 expect 0 "statuses 4 1" both DDP_TOKEN=mine DDP_TOKEN=yours "${loopback[@]}" --timeout 1 --patience 2
 port=$((20000 + 31 * job % 12288))
-expect 0 "it belongs to another run" both "" "SLURM_RESTART_COUNT=1" "${loopback[@]}" --timeout 1 --patience 2
+expect 0 "it is from another run" both "" "SLURM_RESTART_COUNT=1" "${loopback[@]}" --timeout 1 --patience 2
 check "both ranks fail" grep -qx "statuses 4 1" "$TMP/output"
 # The port of this job is in use.
 RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port timeout -k 5 60 "$train" "${tiny[@]}" >holder 2>&1 &

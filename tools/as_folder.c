@@ -120,7 +120,7 @@ int main(int argc, char **argv)
     data_options(&args, &c.data);
     args_add(&args, ARGS_ROWS(
         { "as-folder", 0, ARG_STRING, &c.folder, "DIR", "folder to write to" },
-        { "scale", 0, ARG_INT, &c.scale, "PIXELS", "width and height (0: as they are)", 0, 4096 },
+        { "scale", 0, ARG_INT, &c.scale, "PIXELS", "width and height (0: unchanged)", 0, 4096 },
         { "format", 0, ARG_CHOICE, &c.format, "png|jpeg", "format of the files" }));
     args_parse(&args, argc, argv);
     if (!c.folder)

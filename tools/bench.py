@@ -151,7 +151,7 @@ class Bench:
         python = os.environ.get("DDP_PYTHON") or f"{ROOT}/build/venv/bin/python"
         complete = f"{ROOT}/build/venv/complete"
         if not os.path.exists(complete) and not os.environ.get("DDP_PYTHON"):
-            print("PyTorch for build/venv is a download of up to 5.5 GB; DDP_PYTHON names a python that has it, and pip "
+            print("PyTorch for build/venv is a download of up to 5.5 GB; DDP_PYTHON names a Python that has it, and pip "
                   "takes a mirror from PIP_INDEX_URL or pip.conf", file=sys.stderr)
             run([sys.executable, "-m", "venv", "--clear", f"{ROOT}/build/venv"])
             run([python, "-m", "pip", "install", "--quiet", "torch", "torchvision", "safetensors", "numpy"])

@@ -72,7 +72,7 @@ unpack()
     case $(head -c 6 "$file" | od -An -tx1 | tr -d ' \n') in
     1f8b*) packer=gzip ;;
     fd377a585a00) packer=xz ;;
-    *) die "$file: neither gzip nor xz made this file" "give a .tar.gz or .tar.xz, or a folder with $(wanted)" ;;
+    *) die "$file is compressed by neither gzip nor xz" "give a .tar.gz or .tar.xz, or a folder with $(wanted)" ;;
     esac
     have $packer || die "$packer is not installed" "apt install ${packer/xz/xz-utils}"
     # One byte more than the limit shows that the file is too large. Then head ends, and the packer with 141 (SIGPIPE).
@@ -125,7 +125,7 @@ take_from_archive()
         if [ -d "$file" ]; then cat "$file/$member"; else tar -xOf "$tmp/archive.tar" --no-wildcards -- "$member"; fi \
             2>"$tmp/log" | head -c $((2 * bytes + 1)) >"$tmp/member" || true
         if [[ $name == *.bin && $member != *.bin* ]]; then
-            have python3 || die "$file: its Python version needs python3" "apt install python3"
+            have python3 || die "$file is the version for Python, which only python3 can read" "apt install python3"
             (ulimit -v 8000000; "$root/tools/cifar.py") <"$tmp/member" >"$tmp/new/$name" 2>"$tmp/log" ||
                 die "$file: $member: $(tail -1 "$tmp/log"); nothing was changed"
         elif [[ $member == *.gz ]]; then
@@ -161,7 +161,7 @@ fetch()
     done
     [ -s "$part" ] || rm -f "$part"
     die "$1: the download failed; nothing was changed" \
-        "download it on a different machine, then ./ddp data $set --from FILE; or set DDP_DATA_URL to a mirror's prefix"
+        "download it elsewhere, then ./ddp data $set --from FILE; or set DDP_DATA_URL to the URL of a mirror's folder"
 }
 
 take_from_site()

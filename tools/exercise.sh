@@ -178,7 +178,7 @@ cmd_start()
     if [ -d "$copy" ]; then
         say "You have already started $id, so your copy was kept. ./ddp exercise reset $id starts again."
     else
-        mkdir -p "$work" || die "$work: cannot create this folder" "DDP_EXERCISES_WORK names another one"
+        mkdir -p "$work" || die "$work: cannot create this folder" "DDP_EXERCISES_WORK=FOLDER chooses a different one"
         rm -rf "$work/.new-$id"
         copy_step "$work/.new-$id" "$exercise/change.patch"
         { printf '%s\n' -std=gnu11 -D_GNU_SOURCE "-I$root/common" "-I$exercises/gpu" -Wall -Wextra -fopenmp
@@ -190,7 +190,7 @@ cmd_start()
     echo "$id" >"$work/.state/last"
     cmd_task
     [ -f "$build/libddp_cpu.a" ] ||
-        say "The first check builds everything, which takes some minutes. ./ddp setup builds it now."
+        say "The first check builds everything, which takes some minutes. ./ddp setup does so now."
 }
 
 cmd_task()
@@ -379,7 +379,7 @@ cmd_hint()
         section "$exercise" "Hint $i"
     done
     if [ $given -lt "$count" ]; then
-        say "${dim}(hint $given of $count: ask again for the next)$plain"
+        say "${dim}(hint $given of $count; ./ddp exercise hint shows the next)$plain"
     else
         say "${dim}(that was the last hint; ./ddp exercise solution $id shows the solution)$plain"
     fi
@@ -407,7 +407,7 @@ cmd_solution()
 cmd_answer()
 {
     must_be_begun
-    [ -e "$state/solved" ] || die "$id is not solved yet; the answer comes after that" \
+    [ -e "$state/solved" ] || die "$id is not solved yet, so its answer stays hidden" \
         "$(cat "$state/result" 2>/dev/null || echo "there was no check"): ./ddp exercise check $id"
     heading
     section "$exercise" Solved | sed -n 's/.*Question: /Question: /; /^Question: /,$p'
@@ -421,7 +421,7 @@ cmd_reset()
     local answer began=reset
     if [ -z "$yes" ]; then
         [ -t 0 ] || die_usage "reset: would delete what you wrote in $(here "$copy")" \
-            "./ddp exercise reset $id --yes does not ask"
+            "to delete it: ./ddp exercise reset $id --yes"
         read -r -p "Delete what you wrote in $(here "$copy")? [y/N] " answer
         [[ $answer == [yY]* ]] || die "nothing was changed"
     fi
@@ -486,7 +486,7 @@ cmd_grade()
     trap 'exit 143' TERM HUP
     mapfile -t folders < <(graded)
     [ ${#folders[@]} != 0 ] || die "there are no exercises in: ${options[*]}" "name folders like exercises-work"
-    [ -z "$csv" ] || echo "participant,exercise,result,minutes,hints" 2>/dev/null >"$csv" || die "$csv: cannot write it"
+    [ -z "$csv" ] || echo "participant,exercise,result,minutes,hints" 2>/dev/null >"$csv" || die "cannot write $csv"
     for name in "${options[@]}"; do
         label=$(label_of "$name") solved=0 started=0 minutes=0 hints=0 stuck='' newest=-1
         log=$(read_log "$name")

@@ -27,7 +27,8 @@ done
 out=${out:-$build/gpu-bundle.tar.xz}
 
 [ -x "$build/cuda-gloo/07_dist_eval/train" ] ||
-    die "there are no CUDA programs in $build" "./ddp setup builds them where CUDA, cuDNN and NCCL are; ./ddp doctor"
+    die "there are no CUDA programs in $build" \
+        "./ddp setup builds them if CUDA, cuDNN and NCCL are installed, which ./ddp doctor shows"
 if [[ $out = *.tar.xz ]]; then
     have xz || die "xz is not installed" "apt install xz-utils, or make a folder: -o FOLDER"
 elif [[ $out = *.tar.* || $out = *.tgz || $out = *.zip ]]; then
@@ -132,5 +133,5 @@ else
     trap 'rm -rf "$work" "$out.part"' EXIT
     tar -C "$work" --owner=0 --group=0 -cf - gpu-bundle | xz -T0 "--lzma2=preset=1,dict=64MiB" >"$out.part"
     mv "$out.part" "$out"
-    say "$out: $(size "$out"), unpacked $(size "$to"); there: tar xf ${out##*/}; gpu-bundle/run doctor"
+    say "$out: $(size "$out"), unpacked $(size "$to"); on the GPU machine: tar xf ${out##*/}; gpu-bundle/run doctor"
 fi

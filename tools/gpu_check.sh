@@ -21,7 +21,7 @@ gpu_check_key()
 compute_numbers()
 {
     if [ ! -x build/cpu/gpu_check ]; then
-        verdict="unchecked: the CPU backend, which it compares with, is not built; ./ddp doctor shows why"
+        verdict="unchecked: the CPU backend, with which the GPU is compared, is not built; ./ddp doctor shows why"
     elif ! build/cpu/gpu_check write "$numbers" >build/gpu_check/log 2>&1; then
         verdict="unchecked: the same check failed on the CPU: see build/gpu_check/log"
     fi
@@ -43,10 +43,10 @@ check_one_gpu()
     case ${status:-124} in
     0) verdict="ok: $said ($((SECONDS - begin)) s)" ;;
     4) verdict="failed: wrong numbers: $said" ;;
-    77) verdict="failed: $said: hidden by CUDA_VISIBLE_DEVICES, or no driver" ;;
+    77) verdict="failed: $said: CUDA_VISIBLE_DEVICES hides it, or there is no driver" ;;
     124) verdict="failed: no answer within $gpu_check_limit s" ;;
     137) verdict="failed: no answer within $gpu_check_limit s, or killed" ;;
-    12[89] | 1[3-9]?) verdict="failed: it crashed (SIG$(kill -l $((status - 128))))" ;;
+    12[89] | 1[3-9]?) verdict="failed: the check crashed (SIG$(kill -l $((status - 128))))" ;;
     *) verdict="failed: $said" ;;
     esac
     # CUDA's, cuBLASLt's, cuDNN's words for a GPU that other programs use
@@ -109,6 +109,6 @@ trust_gpu()
         say "GPU check ${red}failed$plain:${verdict#failed:}"
     fi
     [[ $verdict == failed:* ]] || return 0
-    hint "build/gpu_check/log has more; ./ddp doctor --gpu repeats the check; build/cuda/STEP/train runs without it"
+    hint "build/gpu_check/log has more; ./ddp doctor --gpu repeats the check; build/cuda/STEP/train trains without it"
     return 1
 }

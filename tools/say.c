@@ -190,7 +190,7 @@ int main(int argc, char **argv)
         { "count", 0, ARG_INT, &c.count, "N", "lines to print", .min = 1, .max = 1e6 },
         { "temperature", 0, ARG_DOUBLE, &c.temperature, "T",
           "randomness: 1 as trained, smaller: more likely text, 0: no randomness", .min = 0, .max = 100 },
-        { "seed", 0, ARG_INT64, &c.seed, "N", "seed: the same one prints the same text", .min = 0,
+        { "seed", 0, ARG_INT64, &c.seed, "N", "random seed: the same seed prints the same text", .min = 0,
           .max = 1e15 },
         { "threads", 0, ARG_INT, &c.threads, "N", "CPU: number of threads (0: all cores)", .min = 0,
           .max = 1024 }));

@@ -30,14 +30,14 @@ usage()
   slurm up N [--cpus C] [--gpus G] [--mpi TYPE] [--loopback]
                             start node1 ... nodeN and wait until all are idle
                             --cpus: cores that Slurm assumes per node (default 4; need not match this machine)
-                            --gpus: GPUs that each node claims to have (default 0), for --gpus-per-task and similar
+                            --gpus: GPUs that each node claims to have (default 0), for options such as --gpus-per-task
                             --mpi: what srun's --mpi is by default (default none; pmix on many clusters)
                             --loopback: run all nodes on this host, without namespaces, as 127.0.0.11,
                             127.0.0.12, ...; the default where namespaces are refused
   slurm run COMMAND...      run a command on the head: ./ddp slurm run sbatch job.sbatch, ... run squeue, ... run bash
   slurm node K COMMAND...   run a command on node K: ./ddp slurm node 2 ps aux
   slurm disconnect K        pull out node K's network cable; after 5 s Slurm suspects the node, then requeues its jobs
-  slurm reconnect K         plug it in again
+  slurm reconnect K         plug node K's cable in again
   slurm down                end the cluster and everything that runs on it
   slurm hold N [OPTIONS]    for scripts: like up, but in the foreground; ends with the process that started it
 
@@ -322,7 +322,8 @@ take_lock()
     while :; do
         mkdir -p "$dir"
         exec 9>>"$dir/slurm.lock"
-        flock -w 3 9 || die "slurm: a cluster runs in $dir already" "./ddp slurm down, or a different DDP_SLURM_DIR"
+        flock -w 3 9 || die "slurm: a cluster runs in $dir already" \
+            "./ddp slurm down ends it; DDP_SLURM_DIR chooses another folder"
         [ ! "$dir/slurm.lock" -ef /dev/fd/9 ] || break          # else the last sweeper has just removed this file
     done
     rm -f "$dir/keeper" "$dir/cluster"          # they remain if this machine was switched off
@@ -389,7 +390,7 @@ parse_start()
             shift ;;
         --loopback) loopback=yes ;;
         -*) wrong "unknown option $1" ;;
-        *) [ -z "$nodes" ] || wrong "give one number of nodes, not '$1' too"; nodes=$1 ;;
+        *) [ -z "$nodes" ] || wrong "give only one number of nodes, not also '$1'"; nodes=$1 ;;
         esac
         shift
     done
@@ -401,7 +402,7 @@ parse_start()
 number()
 {
     if ! [[ $2 =~ ^(0|[1-9][0-9]{0,3})$ ]] || (($2 < $3 || $2 > $4)); then
-        wrong "$1 is from $3 to $4, not '$2'"
+        wrong "$1 must be a number from $3 to $4, not '$2'"
     fi
 }
 
@@ -453,10 +454,10 @@ within() { [ -n "${DDP_SLURM:-}" ] && [ -e "$DDP_SLURM/hosts" ]; }
 find_cluster()
 {
     ! within || die "slurm: this shell already runs inside the cluster"
-    runs || die "slurm: no cluster runs in $dir" "./ddp slurm up 2"
+    runs || die "slurm: no cluster runs in $dir" "./ddp slurm up 2 starts one"
     [ -e "$dir/cluster" ] || die "slurm: the cluster in $dir is not ready yet"
     eval "$(sed 's/^declare /declare -g /' "$dir/cluster")"
-    kill -0 "${pids[head]}" 2>/dev/null || die "slurm: the cluster in $dir belongs to another user" "sudo"
+    kill -0 "${pids[head]}" 2>/dev/null || die "slurm: the cluster in $dir belongs to another user" "run this with sudo"
 }
 
 # enter HOST COMMAND...: execs the command on that host. The command ends when this process is killed.
@@ -504,7 +505,7 @@ cable()
 {
     [ $# = 2 ] || wrong "which node?"
     check_node "$2"
-    [ "$mode" = hosts ] || die "slurm: the nodes share the network of this host: there is no cable"
+    [ "$mode" = hosts ] || die "slurm: these nodes have no cables: they share this host's network"
     # shellcheck disable=SC2016
     enter head sh -c 'echo "$1" >"$2/control"' cable "$node $1" "$base"
 }

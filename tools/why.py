@@ -233,7 +233,7 @@ def print_cause(run):
     ms = run.ms
     causes = {"The network limits this run.": max(0.0, ms["exchange"] - (run.late_ms if run.is_late() else 0)),
               f"Rank {run.late} limits this run: the others wait for it.": run.late_ms if run.is_late() else 0,
-              "Loading limits this run: more --workers, or smaller images.": ms["images"]}
+              "Loading limits this run: use more --workers, or smaller images.": ms["images"]}
     cause = max(causes, key=causes.get)
     print(cause if causes[cause] > 0.1 * ms["step"] else "Computing limits this run.")
 
@@ -270,7 +270,7 @@ def print_predictions(run):
 def print_limits(run):
     cores, threads = run.config.get("cores"), run.options.get("threads") or 1
     if not run.config:
-        print("The options are unknown, and whether ranks share cores: add the run's --metrics file.")
+        print("The options and the number of cores are unknown: add the run's --metrics file.")
     elif run.size > 1 and run.size * (threads + 1) > cores:
         print(f"The ranks and their network threads share {cores} cores: work that overlaps slows backward down, so gains "
               "may be smaller. More ranks here would share the same cores.")

@@ -1,4 +1,4 @@
-// alive.c - heartbeats.
+// alive.c - writes this process's page of heartbeats, and reads those of others.
 #include "alive.h"
 #include "check.h"
 #include "clock.h"
@@ -43,7 +43,6 @@ void alive_wait_end(void)
     atomic_fetch_sub(&alive()->waits_for_ranks, 1);
 }
 
-// A thread that writes its part of the timeline must not excuse a training thread that hangs.
 static bool is_main_thread(void) { return syscall(SYS_gettid) == getpid(); }
 
 void alive_watched(void) { atomic_store(&alive()->watched, true); }
@@ -57,7 +56,7 @@ void alive_joined(void)
 // --- steps ---------------------------------------------------------------------------------------
 
 static double next_wait;                // for the data of the next step
-static double step_ended;               // when the last step of this epoch did; 0: none has
+static double step_ended;               // when this epoch's last step ended; 0: none has
 
 void alive_waited(double seconds) { next_wait = seconds; }
 
@@ -92,7 +91,7 @@ void alive_device_step(double seconds)
 
 // --- text ----------------------------------------------------------------------------------------
 
-// It is copied in pieces, of which the last always ends with a zero.
+// A text is copied in pieces, of which the last always ends with a zero.
 static void text_set(_Atomic uint64_t *to, int pieces, const char *from)
 {
     uint64_t text[ALIVE_DOING / 8] = { 0 };
@@ -264,11 +263,12 @@ Alive *alive_pages(int count, int *descriptor)
 {
     size_t bytes = (size_t)count * sizeof(Alive);
     int fd = memfd_create("alive", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    CHECK(fd >= 0, "ulimit -n limits the open files", "memfd_create: %s", strerror(errno));
+    CHECK(fd >= 0, "raise ulimit -n, the limit on open files", "memfd_create: %s", strerror(errno));
     CHECK(ftruncate(fd, (off_t)bytes) == 0 && fcntl(fd, F_ADD_SEALS, SEALS) == 0,
-          "free -m shows whether memory is left", "memory for heartbeats: %s", strerror(errno));
+          "free -m shows how much memory is free", "memory for heartbeats: %s", strerror(errno));
     Alive *pages = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    CHECK(pages != MAP_FAILED, "see free -m and ulimit -v", "mmap: %s", strerror(errno));
+    CHECK(pages != MAP_FAILED, "free -m and ulimit -v show how much memory may be used",
+          "mmap: %s", strerror(errno));
     *descriptor = fd;
     return pages;
 }

@@ -109,7 +109,7 @@ char *args_shared(const Args *args)
 
 // --- the table -----------------------------------------------------------------------------------
 
-// As torchrun does, takes underscores for dashes.
+// Accepts underscores for dashes, as torchrun does.
 static bool is_named(const char *name, const char *typed, size_t length)
 {
     for (size_t i = 0; i < length; i++)
@@ -193,7 +193,7 @@ void args_reject(const Args *args, const char *option, const char *format, ...)
 // Option names of the tutorials that the series follows, of torchrun and of Horovod.
 static const struct { const char *theirs, *ours; } foreign[] = {
     { "base-lr", "--lr RATE" },
-    { "batches-per-allreduce", "--accumulate K: -b is then the sum of K parts (steps 05 to 07)" },
+    { "batches-per-allreduce", "--accumulate K, where -b counts all K parts (steps 05 to 07)" },
     { "cfg", "--config FILE" },
     { "dist-backend", "./ddp run STEP --backend cpu|cuda|cuda-gloo" },
     { "dist-file", "--rendezvous file:PATH (steps 06 and 07)" },
@@ -203,7 +203,7 @@ static const struct { const char *theirs, *ours; } foreign[] = {
     { "fp16-allreduce", "--compress fp16 (steps 05 to 07)" },
     { "gpu", "CUDA_VISIBLE_DEVICES=N in the environment" },
     { "gpus", "./ddp run STEP -n N, and CUDA_VISIBLE_DEVICES to choose among GPUs" },
-    { "grad-accu-steps", "--accumulate K: -b is then the sum of K parts (steps 05 to 07)" },
+    { "grad-accu-steps", "--accumulate K, where -b counts all K parts (steps 05 to 07)" },
     { "ip", "--master-addr HOST (steps 04 to 07)" },
     { "learning-rate", "--lr RATE" },
     { "log-interval", "--print-freq N" },
@@ -431,7 +431,7 @@ static void read_line(Args *args, char *line)
     if (!option)
         reject_unknown(args, key);
     if (!is_value(option))
-        args_reject(args, key, "cannot be set in a file");
+        args_reject(args, key, "can only be given on the command line");
     set_value(args, option, value);
 }
 
@@ -439,7 +439,7 @@ static void read_config(Args *args, const char *path)
 {
     size_t size = 0;
     if (config.count == CONFIGS_MAX)
-        args_reject(args, "config", "at most %d files can be read", CONFIGS_MAX);
+        args_reject(args, "config", "at most %d files of options can be read", CONFIGS_MAX);
     char **text = &config.texts[config.count++];
     FILE *in = fopen(path, "re");
     ssize_t length = in ? getdelim(text, &size, '\0', in) : -1;
@@ -450,7 +450,7 @@ static void read_config(Args *args, const char *path)
         args_reject(args, "config", "%.200s is not a text file: byte %zd is zero", path, length);
     config.reading = path;
     config.line = 0;
-    size_t mark = length > 0 && strncmp(*text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;   // an editor's
+    size_t mark = length > 0 && strncmp(*text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;   // some editors'
     for (char *rest = length > 0 ? *text + mark : NULL, *line; (line = strsep(&rest, "\n"));) {
         config.line++;
         read_line(args, line);
@@ -495,8 +495,8 @@ static _Noreturn void print_config(const Args *args)
         char value[PATH_MAX];
         value_text(option, value, sizeof value);
         if (!fits_line(value))
-            args_reject(args, option->name, "a file of options cannot hold '%.100s': it has a "
-                        "space at an end, a line break, or a # after a space", value);
+            args_reject(args, option->name, "a file of options cannot hold '%.100s', which "
+                        "begins or ends with a space, or contains a line break or ' #'", value);
         if (is_value(option))
             printf("%s%s = %s\n", is_given(args, option) ? "" : "# ", option->name, value);
     }
@@ -579,7 +579,7 @@ static void check_outputs(const Args *args)
         for (const Option *a = args->rows; b->output && a < b; a++) {
             const char *first = a->output ? *(char **)a->value : NULL, *second = *(char **)b->value;
             if (first && second && output_same(first, second))
-                args_reject(args, b->name, "'%.100s' is the file of --%s, or is written beside it",
+                args_reject(args, b->name, "'%.100s' is also a file of --%s",
                             second, a->name);
         }
 }
@@ -613,16 +613,16 @@ static void read_configs(Args *args, int argc, char **argv)
 
 void args_parse(Args *args, int argc, char **argv)
 {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // a closed one would be our first file's
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // a closed one would become our first file's
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", O_RDWR);
     args->program = argc > 0 ? argv[0] : NULL;
     if (!args->operands)
         args_add(args, ARGS_ROWS(
             { "config", 0, ARG_STRING, &config.path, "FILE",
-              "read options from this file, as key = value; may be repeated", .local = true },
+              "read options from this file, a key = value a line; may be repeated", .local = true },
             { "print-config", 0, ARG_FLAG, &config.print, NULL,
-              "print all options as such a file, defaults as comments, and exit", .local = true }));
+              "print all options as a file for --config, and exit", .local = true }));
     for (int j = 1; j < argc && !args->operands; j++)   // before files are read: prints defaults
         if (is_help(argv[j]))
             print_help(args);

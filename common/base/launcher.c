@@ -18,10 +18,10 @@ void launcher_check(int ranks)
         started = getenv(variable) ? atoi(getenv(variable)) : 0;
     }
     if (started > ranks)
-        FAIL_USAGE("a launcher needs step 04 or later, srun step 06 or later, and mpirun must "
-                   "belong to the MPI that the program is built with; to train without a launcher, "
-                   "unset the variable", "a launcher has started %d processes (%s), but this one "
-                   "would train with a world size of %d", started, variable, ranks);
+        FAIL_USAGE("launchers work from step 04 on, srun from step 06 on, and mpirun only if it "
+                   "belongs to the MPI that the program was built with; to train without a "
+                   "launcher, unset the variable", "a launcher has started %d processes (%s), but "
+                   "this one would train with a world size of %d", started, variable, ranks);
 }
 
 // --- the launcher's process ----------------------------------------------------------------------

@@ -97,8 +97,8 @@ static void claim_metrics(const LogConfig *config, int rank, int ranks)
     }
 }
 
-// Holds the file until it is closed, so that no other run empties it. If it appends, removes a last
-// line that has no end: the run was killed, or the disk was full.
+// Locks the file until it is closed, so that no other run empties it. append: removes an incomplete
+// last line, which a killed run or a full disk left.
 static FILE *metrics_open(const char *path, bool append)
 {
     char last;
@@ -112,7 +112,7 @@ static FILE *metrics_open(const char *path, bool append)
     while (size > 0 && pread(fileno(file), &last, 1, size - 1) == 1 && last != '\n')
         size--;
     if (size < all && ftruncate(fileno(file), size) != 0)
-        WARN("", "cannot remove the incomplete last line of the metrics: %s", strerror(errno));
+        WARN("", "%s: cannot remove the incomplete last line: %s", path, strerror(errno));
     return file;
 }
 

@@ -72,7 +72,8 @@ static const struct {
     [OUTPUT_RENDEZVOUS] = { "a rendezvous file", "ddp.c rendezvous", 16, 0 },
 };
 
-// Is the file empty, or does it begin as this kind does? It may be short: its writer was killed.
+// Is the file empty, or does it begin as this kind does? The file may be short, if its writer was
+// killed.
 static bool is_kind(const char *path, OutputKind kind)
 {
     char bytes[16];
@@ -148,7 +149,7 @@ bool output_hold(int fd)
 }
 
 // Opens the file and locks it. Waits up to 3 s, since a run that was just killed may still end. If
-// the owner has removed the file meanwhile, tries again. Without locks in the file system succeeds.
+// the owner has removed the file meanwhile, tries again. On a file system without locks, succeeds.
 static int open_locked(const char *path)
 {
     for (int i = 0; i < TRIES; i++) {
@@ -231,7 +232,7 @@ static bool sync_directory(const char *path)
     char directory[PATH_MAX];
     split(path, directory);
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool ok = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);   // EINVAL: it has no fsync
+    bool ok = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL);   // EINVAL: none for directories
     if (fd >= 0)
         close(fd);
     return ok;

@@ -8,14 +8,14 @@ void fail_diverged(const Stats *stats, int64_t epoch, int64_t step)
     if (!own && own_rank() > 0)
         leave_at_once(EXIT_DIVERGED);
     if (!own)
-        what = stats->bad_gradients > 0 ? "a gradient of some rank" : "the loss of some rank";
+        what = stats->bad_gradients > 0 ? "a gradient of some rank" : "some rank's loss";
     if (step == 0)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
                 "load an earlier checkpoint, or different weights",
                 "%s is not finite with the weights that were loaded", what);
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "a smaller --lr or a --warmup may help",
-            "%s is not finite in epoch %lld, at or before step %lld; nothing was saved since", what,
-            (long long)epoch, (long long)step);
+            "%s is not finite in epoch %lld, at or before step %lld; nothing has been saved since",
+            what, (long long)epoch, (long long)step);
 }
 
 void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
@@ -26,7 +26,7 @@ void fail_loss_scale(double scale, bool fixed, int64_t epoch, int64_t step)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
                 "choose a smaller --loss-scale, or none: then fp16 adapts the scale itself",
                 "gradients of some rank are not finite with a loss scale of %g, in epoch %lld, at "
-                "or before step %lld; nothing was saved since", scale, (long long)epoch,
+                "or before step %lld; nothing has been saved since", scale, (long long)epoch,
                 (long long)step);
     fail_at(__FILE__, __LINE__, EXIT_DIVERGED,
             "a smaller --lr or a --warmup may help, or --amp bf16",

@@ -22,7 +22,8 @@ pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what)
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int status = pthread_create(&thread, NULL, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    CHECK(status == 0, "ulimit -u and the container's limit on pids limit the number of threads",
+    CHECK(status == 0,
+          "raise ulimit -u, or the container's limit on pids: threads count as processes",
           "cannot start a thread (%s): %s", what, strerror(status));
     return thread;
 }

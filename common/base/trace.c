@@ -1,5 +1,5 @@
 // trace.c - the timeline: Chrome's trace format, one event a line. The closing bracket is optional
-// in this format, so the file of a killed program is also valid. We never write it.
+// in this format and is never written, so the file of a killed program is also valid.
 //
 //   [
 //   {"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"compute"}},
@@ -90,7 +90,7 @@ static void write_span(char ph, const char *name, const char *call)
 
 // --- opening -------------------------------------------------------------------------------------
 
-// Has the file been begun by a process of this run?
+// Did a process of this run begin the file?
 static bool is_of_this_run(int fd, const char *first, size_t length)
 {
     char there[256];

@@ -352,20 +352,21 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
     struct stat st, read;
     char best[PATH_MAX];
     ALIVE_OUTSIDE("opening", save);
-    snprintf(best, sizeof best, "%s.best", save);   // too long: output_lock(save) fails, too
+    snprintf(best, sizeof best, "%s.best", save);   // too long: output_lock(save) also fails
     if (!output_lock(save, OUTPUT_CHECKPOINT, err) || !output_lock(best, OUTPUT_CHECKPOINT, err))
         return false;
     bool there = stat(save, &st) == 0 && st.st_size > 0, other = !from || stat(from, &read) != 0;
     if (there && (other || st.st_ino != read.st_ino || st.st_dev != read.st_dev))
-        WARN("", "%.300s: this run will overwrite this checkpoint (--resume auto continues it)",
-             save);
+        WARN("--resume auto would continue it instead",
+             "%.300s: this run will overwrite this checkpoint", save);
     return true;
 }
 
 // --- continuing ----------------------------------------------------------------------------------
 
-// An epoch is one permutation of the samples for any number of ranks, so its rest is the end of
-// that. This is the run's last step that begins within what the saved run has trained on.
+// An epoch is one permutation of the samples, whatever the number of ranks, so what is left to
+// train is the end of that permutation. Returns the last step of the new run that begins within the
+// part that the saved run has trained on.
 static int64_t next_step(const TrainState *saved, const TrainState *run)
 {
     return saved->step * saved->batch_size / run->batch_size;
@@ -389,12 +390,13 @@ bool checkpoint_continues(const char *path, const TrainState *saved, const Train
     if (saved->step > 0 && saved->order != 0 && saved->order != run->order)
         return error_set(err, "use the same --data, --train-samples and --shuffle, and no "
                          "--dry-run, until the epoch is over",
-                         "%.300s was saved in an epoch with other samples, or with the same in "
-                         "another order", path);
+                         "%.300s was saved in an epoch with different samples, or with the "
+                         "same samples in a different order", path);
     if (next_step(saved, run) > steps_per_epoch)
         return error_set(err, "use the same --data and --train-samples until the epoch is over",
-                         "%.300s was saved after step %lld of an epoch that now has only %lld",
-                         path, (long long)next_step(saved, run), (long long)steps_per_epoch);
+                         "%.300s was saved after step %lld of an epoch that now has only %lld "
+                         "steps", path, (long long)next_step(saved, run),
+                         (long long)steps_per_epoch);
     return true;
 }
 
@@ -417,7 +419,7 @@ void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run
              (long long)(run->ranks > 0 ? run->ranks : 1), (long long)saved->batch_size,
              (long long)run->batch_size, again);
     if (saved->virtual_ranks != run->virtual_ranks)
-        WARN("the result will differ from that of a run with one value (0: option not given)",
+        WARN("the result will differ from that of a run that keeps one value (0: not given)",
              "%.300s: --virtual-ranks changes from %lld to %lld", path,
              (long long)saved->virtual_ranks, (long long)run->virtual_ranks);
     saved->step = step;
@@ -433,15 +435,16 @@ void checkpoint_options(Args *args, CheckpointConfig *c)
 {
     args_add(args, ARGS_ROWS(
         { "save", 0, ARG_STRING, &c->save, "FILE",
-          "save a checkpoint after each epoch; the best one as FILE.best", .local = true,
-          .output = true },
+          "save a checkpoint after each epoch, and the best one also as FILE.best",
+          .local = true, .output = true },
         { "save-every", 0, ARG_INT, &c->save_every, "STEPS",
-          "also save after this many steps in an epoch (0: do not)", .min = 0, .max = 1e9,
+          "also save every STEPS steps (0: only after each epoch)", .min = 0, .max = 1e9,
           .needs = "save" },
         { "resume", 0, ARG_STRING, &c->resume, "FILE",
-          "resume from this checkpoint; auto: from that of --save, if it exists", .local = true },
+          "resume from this checkpoint (auto: from the file of --save, if it exists)",
+          .local = true },
         { "init", 0, ARG_STRING, &c->init, "FILE",
-          "begin with the weights in this file (also torchvision's)", .local = true },
+          "begin with the weights in this file, ours or torchvision's", .local = true },
         { "evaluate", 'e', ARG_FLAG, &c->evaluate, NULL,
           "evaluate the weights of --resume or --init; do not train" }));
 }
@@ -471,6 +474,6 @@ const char *checkpoint_find(const CheckpointConfig *c)
         from = access(c->save, F_OK) != 0 && errno == ENOENT ? NULL : c->save;
     if (!from && !c->evaluate && start && atoi(start) > 0)
         WARN("--save FILE --save-every N --resume auto continues from the last checkpoint",
-             "restart %s: nothing was saved, so training begins again", start);
+             "restart %s: nothing was saved, so training begins again at epoch 1", start);
     return from;
 }

@@ -13,7 +13,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
 
-// In bytes. A ResNet-50 with momentum needs a tenth of it; jansson uses up to 80 times the header.
+// In bytes. A ResNet-50 with momentum needs a tenth of this. jansson needs up to 80 times the
+// header's size.
 enum { HEADER_MAX = 1 << 20 };
 
 static const struct {

@@ -48,7 +48,7 @@ struct Comm {
 
 // Sets comm->backend.
 void backend_connect(Comm *comm, const World *world);
-void backend_free(Comm *comm);  // after a barrier: all ranks called it, or one is gone
+void backend_free(Comm *comm);  // after a barrier that all have reached, unless one is gone
 // The host waits for all ranks, at most this long (0: no limit). Returns NULL, or the library's
 // error if a rank is gone.
 const char *backend_barrier(Comm *comm, double seconds);

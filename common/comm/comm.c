@@ -114,7 +114,8 @@ void comm_options(Args *args, CommConfig *config)
           "simulate a slow network: this rate for each rank, and 1 ms of latency (0: off)",
           .min = 0, .max = 1e6 },
         { "shared-link", 0, ARG_DOUBLE, &config->shared_link, "MB/S",
-          "imitate one link between all ranks: this rate, 1 ms of latency (0: off)", 0, 1e6 }));
+          "simulate one link that all ranks share: this rate, and 1 ms of latency (0: off)",
+          .min = 0, .max = 1e6 }));
 }
 
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config)

@@ -120,7 +120,7 @@ static const char *isa_name(void)
 
 bool loops_wide(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core; }
 
-// Once oneDNN has answered, it takes no limit any more. So a process of its own asks.
+// Once oneDNN has answered, it accepts no limit any more, so a child process asks.
 int device_level(void)
 {
     int status = -1;

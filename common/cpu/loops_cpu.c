@@ -4,7 +4,8 @@
 #include <omp.h>
 #include <stdlib.h>
 
-// Other threads do not start for fewer numbers: starting takes longer, above all on a busy machine.
+// Fewer numbers are left to one thread: starting others would take longer, above all on a busy
+// machine.
 enum { FEW = 4096 };
 
 // A loop on a stream.

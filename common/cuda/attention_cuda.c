@@ -38,7 +38,7 @@ void *attention_new(const Op *op, const void *like)
     int T = spec->T, samples = spec->x.n / T, d = spec->x.c / 3 / spec->heads;
     size_t squares = (size_t)samples * spec->heads * T * T, next = 0;
     // A kernel has 32-bit indices.
-    CHECK(shape_count(spec->x) < INT32_MAX, "a smaller batch (-b) needs less",
+    CHECK(shape_count(spec->x) < INT32_MAX, "choose a smaller batch (-b)",
           "attention of (%d, %d): more than 2^31 elements", spec->x.n, spec->x.c);
     device_use(ops->device);
     a->ops = ops;

@@ -30,7 +30,7 @@ typedef struct Conv {
     size_t live_count, dead_count;  // weights
     bool is_product;                // the live taps cover the whole image: y = x w^T
     Gemm products[PASS_COUNT];
-    const ConvPlan *plans[PASS_COUNT];  // if it is not; layers with the same convolution share it
+    const ConvPlan *plans[PASS_COUNT];  // otherwise; layers with the same convolution share one
     Type results[PASS_COUNT];       // what the library writes
     size_t aside_at[PASS_COUNT];    // bytes of scratch memory that the library uses
 } Conv;
@@ -203,8 +203,8 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 // cuDNN writes the result in the type of its inputs: it has no engine that makes f32 gradients from
 // 16-bit tensors. So, as in PyTorch, gradients are rounded, and a bias is added after rounding.
 //
-// No race if bits must be the same in every run, because the winner may not be; nor for a second
-// batch size, because there may be no memory left for it.
+// There is no race if bits must be the same in every run, because the winner may differ; nor for a
+// second batch size, because there may be no memory left.
 static void find_plans(Conv *conv, const ConvProblem *problem, bool is_first)
 {
     bool race = !conv->ops->config.deterministic && is_first;

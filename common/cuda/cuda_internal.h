@@ -50,7 +50,7 @@ struct Device {
     void (*while_waiting)(void); // now and then while the host waits for it; or NULL
     cudaStream_t fills;         // zeroes new memory; never recorded
     cudaEvent_t step[3];        // of the step that is being measured: begin, first message, end
-    bool measures, is_quiet, sends; // its end is enqueued; it has sent no message yet; it has
+    bool measures, is_quiet, sends; // its end is enqueued; no message was sent yet; one was
     pthread_mutex_t lock;       // of blocks, and of the measurement
     struct Block *blocks;       // from device_alloc
     size_t bytes, peak_bytes;
@@ -84,7 +84,8 @@ static inline Stream *compute(const Ops *ops) { return &ops->device->compute; }
 // Makes the lane's scratch memory at least `bytes` long. Call it during setup only. Old blocks stay
 // until the device is closed, because a recorded step may hold their address.
 void lane_need_scratch(Lane *lane, size_t bytes);
-// What is enqueued beside from now on comes after what main has so far. ops_join is in ops.h.
+// What is enqueued on `beside` from now on runs after everything that `main` has so far. ops_join
+// is in ops.h.
 void ops_fork(Ops *ops);
 void conv_plans_free(Ops *ops);
 
@@ -97,7 +98,7 @@ cudaError_t kernels_present(void);
 // them from rows of tokens (samples, T, parts, heads, d), or (if not `split`) back.
 void heads_copy(Ops *ops, const OpSpec *s, int parts, bool split, const void *from,
                 void *to);
-// The rows of (samples, heads, T, T): scores become P, and h becomes dropout(P). Unless it is NULL,
+// The rows of (samples, heads, T, T): scores become P, and h becomes dropout(P). Unless dh is NULL,
 // dh becomes dP, and ds the gradient of the scores.
 void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores, void *h,
                   float *dh, void *ds);

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #if CUDNN_VERSION < 90800
-#error "cuDNN 9.8 or newer is needed: older ones make no plans from a description of a device"
+#error "cuDNN 9.8 or newer is needed: older versions cannot plan for a described device"
 #endif
 
 typedef cudnnBackendDescriptor_t Descriptor;

@@ -46,8 +46,8 @@ typedef struct ConvPlan {
 
 // The rules for choosing a plan.
 typedef struct PlanRules {
-    cudnnHandle_t handle;               // the device that will run it; or NULL and
-    cudnnBackendDescriptor_t profile;   // the description of one
+    cudnnHandle_t handle;               // of the device that will run the plan; or NULL,
+    cudnnBackendDescriptor_t profile;   // and this describes the device
     bool tf32, deterministic;           // as in OpsConfig
     float (*time)(const ConvPlan *plan, void *arg); // runs it; or NULL: cuDNN's first guess is used
     void *time_arg;
@@ -58,6 +58,6 @@ bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
                    const PlanRules *rules, Error *err);
 void conv_plan_free(ConvPlan *plan);
 
-// Reads two of x, w and y and writes the third, depending on the plan's pass. On handle's stream.
+// Reads two of x, w and y and writes the third, depending on the plan's pass, on handle's stream.
 void conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
                    void *workspace);

@@ -42,9 +42,9 @@ static const char hint_device[] =
     "nvidia-smi shows the GPUs, and CUDA_VISIBLE_DEVICES may hide them; to train on the CPU: "
     "./ddp run STEP --backend cpu, or build/cpu/STEP/train";
 static const char hint_memory[] =
-    "a smaller batch (-b) or model needs less; nvidia-smi shows what else uses the GPU";
+    "a smaller batch (-b) or model needs less memory; nvidia-smi shows what else uses the GPU";
 static const char hint_arch[] =
-    "built without code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
+    "this build has no code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
 
 // For other errors NVIDIA's text must be enough.
 static const struct {
@@ -159,7 +159,7 @@ static void make_peers(int a, int b)
     CUDA(cudaSetDevice(a));
 }
 
-// The same for this GPU and every one that this process opened before.
+// Does the same for this GPU and every GPU that this process opened before.
 static void enable_peer_access(int index)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -310,7 +310,8 @@ void *host_alloc(size_t bytes)
 {
     void *memory = NULL;
     cudaError_t status = cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocPortable);
-    CHECK(status != cudaErrorMemoryAllocation, "ulimit -l and free -m show how much may be pinned",
+    CHECK(status != cudaErrorMemoryAllocation,
+          "ulimit -l and free -m show how much memory may be pinned",
           "cudaHostAlloc: out of memory: %zu MB of pinned host memory requested",
           (bytes >> 20) + 1);
     CUDA(status);
@@ -358,8 +359,8 @@ void *stream_scratch(Stream *stream, size_t bytes)
     return stream->scratch;
 }
 
-// Is the step over that is being measured? Any thread may see it: the training thread waits for the
-// loader's, and they for the device.
+// Is the measured step over? Any thread may notice that first: the training thread waits for the
+// loader's threads, and they wait for the device.
 static void measure_step(Device *device)
 {
     float ms = 0;

@@ -93,7 +93,7 @@ template <class Op> void cells_run(Stream *stream, const Matrix &m, typename Op:
 {
     unsigned width = m.rows == 1 || m.columns % LANES == 0 ? LANES : 1;
     size_t packs = (m.columns + width - 1) / width, count = m.rows * packs;
-    CHECK(count < UINT32_MAX - THREADS, "a smaller batch (-b) needs less",
+    CHECK(count < UINT32_MAX - THREADS, "choose a smaller batch (-b)",
           "an operation on %zu x %zu numbers: more than 2^32 packs", m.rows, m.columns);
     Op::each_type(m.type, [&](auto number) {
         launch(stream, blocks_for(count), cells_loop<Op, number.type>, job, (unsigned)packs,
@@ -279,7 +279,8 @@ template <class Op> void columns_run(Stream *stream, const Matrix &m, typename O
 {
     size_t tiles = (m.columns + TILE - 1) / TILE, most = (COLUMN_BLOCKS + tiles - 1) / tiles;
     static_assert(2 * TILE * sizeof(float) <= RESULT, "a block's results");
-    CHECK(tiles <= TICKETS, "", "sums of %zu columns: more than %zu", m.columns, TICKETS * TILE);
+    CHECK(tiles <= TICKETS, "", "a sum over %zu columns: the maximum is %zu", m.columns,
+          TICKETS * TILE);
     unsigned blocks = blocks_for(m.rows * TILE / LANES / 4, most);      // 4 rows a thread, or more
     dim3 grid((unsigned)tiles, blocks);
     Op::each_type(m.type, [&](auto number) {

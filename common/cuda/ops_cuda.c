@@ -10,7 +10,7 @@
 static const char *const hint_libraries =
     "the libraries must be those that this program was built for; ./ddp doctor lists them";
 static const char *const hint_mixed =
-    "cuDNN's libraries are of two installations: LD_LIBRARY_PATH should name only one of them";
+    "cuDNN's libraries come from two installations: LD_LIBRARY_PATH should name only one of them";
 static const char *const hint_arch =
     "this cuBLAS has no code for this GPU: install the cuBLAS of a CUDA version that supports it";
 

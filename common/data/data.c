@@ -45,7 +45,7 @@ void data_options(Args *args, DataConfig *config)
         { "workers", 'j', ARG_INT, &config->workers, "N", "threads that prepare batches",
           .min = 0, .max = 64, .local = true },
         { "augment", 0, ARG_FLAG, &config->augment, NULL,
-          "crop and flip training images at random; text: cut other windows in each epoch" }));
+          "crop and flip training images at random; text: cut new windows in each epoch" }));
 }
 
 // --- the sets, and where to look for them --------------------------------------------------------
@@ -257,7 +257,7 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
         return set_find(set, dir) ? set_open(data, set, dir, config, seed, err)
                                   : set_missing(set, err);
     if (data_file_missing(wanted))
-        return error_set(err, "known are auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE",
+        return error_set(err, "choose one of auto|synthetic|" IMAGE_SETS "|" TEXTS "FILE",
                          "--data %s: no such data set or directory", wanted);
     set = set_in_directory(wanted);
     return set ? set_open(data, set, wanted, config, seed, err)

@@ -33,8 +33,8 @@ static void file_add(Folder *folder, const char *path, int label)
     folder->files[folder->count++] = (FolderFile){ xstrdup(path), label };
 }
 
-// DT_REG and so on, of what a link leads to. A directory has the types of its entries, so a million
-// pictures need no question to a file server; a few file systems leave them out. DT_LNK and
+// An entry's type (DT_REG, ...), or that of a link's target. Directories list the types of their
+// entries, so that a million pictures need no stat; a few file systems leave them out. DT_LNK or
 // DT_UNKNOWN: stat failed.
 static int entry_type(const char *path, const struct dirent *entry)
 {
@@ -157,7 +157,7 @@ static bool train_add(Folder *folder, const char *set, const char *path, Error *
     return good;
 }
 
-// Its classes must be those of train. Both lists are sorted.
+// The classes of val must be those of train. Both lists are sorted.
 static bool val_add(Folder *folder, const char *path, Error *err)
 {
     static const char hint[] = "val needs the same class folders as train";

@@ -2,14 +2,14 @@
 #pragma once
 #include "data/files.h"
 
-// These fill data->train and data->test, whose classes are set, from the files in `dir`, and add to
-// data->checksum. On an error data_close frees what they have allocated.
+// Each reads the files in `dir` into data->train and data->test, whose `classes` are set already,
+// and adds to data->checksum. On an error data_close frees what they have allocated.
 bool cifar10_read(Data *data, const char *dir, const char *hint, Error *err);
 bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err);
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err);
 bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err);
-// A text, in windows of `block` bytes. words: a list of words, of which it takes the lines
-// that have only the letters a to z, in another order.
+// A text, in windows of `block` bytes. words: the file is a list of words; the text is its lines
+// with only the letters a to z, in a random order.
 bool text_read(Data *data, const char *path, int block, bool words, Error *err);
 
 // For the readers: allocates the images and labels.

@@ -114,7 +114,7 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
         WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
-    // A few bad pictures of many may be all that one of many ranks has.
+    // With many ranks, a few bad pictures may be all that one rank has.
     bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
     if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check that these files are pictures",

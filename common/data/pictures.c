@@ -10,7 +10,8 @@
 // --- which files ---------------------------------------------------------------------------------
 
 // For a folder with a single level: `fraction` of each class's files are for evaluation, at least
-// one, but not all. The choice depends only on the number of files, so all runs make the same one.
+// one, but not all. The choice depends only on the number of files, so all runs choose the same
+// files.
 static void choose_files(const Folder *folder, double fraction, bool *for_test)
 {
     int *left = xcalloc(folder->classes, sizeof *left);

@@ -7,9 +7,9 @@
 //   sample 0, T=4   t h e _ c             labels  h e _ c
 //   sample 1                c a t _ s     labels  a t _ s
 //
-// Windows do not overlap, so an epoch reads the text once. In each epoch they begin at another
-// offset (the loader adds it), so the last window must leave room for it. The first 90 % are for
-// training, the rest is the test set: test windows in between would overlap shifted training ones.
+// Windows do not overlap, so an epoch reads the text once. In each epoch the loader shifts them by
+// a different offset, so the last window must leave room for that. The first 90 % are for training,
+// the rest is the test set: test windows in between would overlap shifted training ones.
 #include "data/formats.h"
 #include "rng.h"
 

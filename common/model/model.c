@@ -232,7 +232,7 @@ static void add_tensor(Model *model, int layer, const char *part, ModelKind kind
         model->torch_params += t->count;
 }
 
-// Their offsets are where they would be, one after the other (model_export).
+// Their offsets are those that they would have one after the other (model_export).
 static void name_embeddings(Model *model, int layer)
 {
     const Layer *l = &model->net->layers[layer];

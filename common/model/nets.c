@@ -21,9 +21,9 @@ void model_options(Args *args, const char **arch, GptConfig *gpt)
     *gpt = (GptConfig){ .layers = 4, .heads = 4, .width = 128 };
     args_add(args, ARGS_ROWS(
         { "arch", 'a', ARG_CHOICE, arch, arch_names, "the network to train" },
-        { "layers", 0, ARG_INT, &gpt->layers, "N", "gpt: blocks of attention and MLP", .min = 1,
-          .max = 48, .needs = "arch gpt" },
-        { "heads", 0, ARG_INT, &gpt->heads, "N", "gpt: heads of each attention layer", .min = 1,
+        { "layers", 0, ARG_INT, &gpt->layers, "N", "gpt: blocks, each of attention and an MLP",
+          .min = 1, .max = 48, .needs = "arch gpt" },
+        { "heads", 0, ARG_INT, &gpt->heads, "N", "gpt: attention heads in each block", .min = 1,
           .max = 256, .needs = "arch gpt" },
         { "width", 0, ARG_INT, &gpt->width, "N",
           "gpt: length of a token's vector, a multiple of --heads", .min = 1, .max = 8192,
@@ -152,7 +152,7 @@ Extent net_canvas(const ModelConfig *config)
 {
     bool gpt = strcmp(config->arch, "gpt") == 0, text = config->per_row > 1;
     if (gpt != text)
-        FAIL_USAGE("choose another --arch or --data", "a %s does not learn %s", config->arch,
+        FAIL_USAGE("choose another --arch or --data", "a %s cannot learn %s", config->arch,
                    text ? "text" : "images");
     if (gpt)
         return (Extent){ config->classes + config->per_row, 1, 1 };

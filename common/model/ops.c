@@ -10,9 +10,9 @@ void ops_options(Args *args, OpsConfig *config)
 {
     args_add(args, ARGS_ROWS(
         { "tf32", 0, ARG_BOOL, &config->tf32, "0|1",
-          "GPU: round inputs of f32 products to TF32, except in the last layer (0: do not)" },
+          "GPU: round the inputs of f32 products to TF32, except in the last layer" },
         { "deterministic", 0, ARG_FLAG, &config->deterministic, NULL,
-          "GPU: bit-identical runs, but slower (on a CPU they always are)" }));
+          "GPU: make runs bit-identical, but slower (on a CPU they always are)" }));
 }
 
 static Shape same(const Ops *ops, const OpSpec *spec) { return spec->x; }

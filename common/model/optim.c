@@ -22,7 +22,7 @@ void optim_options(Args *args, OptimConfig *c)
         { "momentum", 0, ARG_DOUBLE, &c->momentum, "M", "momentum of SGD", .min = 0, .max = 1,
           .needs = "optim sgd" },
         { "betas", 0, ARG_PAIR, &c->betas, "B1,B2",
-          "AdamW: decay rates of the mean gradient and of the mean square", .min = 0,
+          "AdamW: decay rates of the means of the gradient and of its square", .min = 0,
           .max = 0.999999, .needs = "optim adamw" },
         { "wd", 0, ARG_DOUBLE, &c->weight_decay, "W",
           "weight decay (AdamW: only for matrices and convolutions)", .min = 0, .max = 1e3 },
@@ -44,9 +44,9 @@ void optim_options(Args *args, OptimConfig *c)
           "cosine: steps until --min-lr (0: the whole run)", .min = 0, .max = 1e9,
           .needs = "schedule cosine" },
         { "warmup", 0, ARG_DOUBLE, &c->warmup_epochs, "EPOCHS",
-          "epochs in which the rate first rises linearly", .min = 0, .max = 1e6 },
-        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N", "steps of that rise, besides --warmup",
-          .min = 0, .max = 1e9 }));
+          "epochs in which the learning rate first rises linearly", .min = 0, .max = 1e6 },
+        { "warmup-steps", 0, ARG_INT, &c->warmup_steps, "N",
+          "steps of warm-up, in addition to --warmup", .min = 0, .max = 1e9 }));
 }
 
 static int milestones_passed(const char *list, int64_t epoch)

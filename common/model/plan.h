@@ -2,7 +2,6 @@
 #pragma once
 #include "model/net_builder.h"
 
-// The shapes and the libraries' plans for one number of rows.
 typedef struct Plan {
     int rows;
     Shape shapes[NET_MAX_VALUES];

@@ -34,7 +34,7 @@ INLINE float masked(const Mask *m, uint64_t stream, uint32_t position, float val
 
 // --- attention -----------------------------------------------------------------------------------
 
-// Matrices (T, T) of all heads of all samples, row after row. A CPU has those of one head.
+// Matrices (T, T) of all heads of all samples, row after row. On a CPU: those of one head.
 typedef struct SoftmaxJob {
     int T, heads;
     float scale;

@@ -27,8 +27,8 @@ INLINE float middle_of(float a, float b, float c)
     return c < low ? low : c > high ? high : c;
 }
 
-// Sums around one of the channel's values cost no digits if the mean is far from zero. Of three
-// pixels it is the middle one, because one pixel alone may be far from all others.
+// The sums are of distances from one of the channel's values, so that a mean far from zero costs no
+// digits. The value is the median of three pixels, because a single one may be far from all others.
 INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
 {
     const Matrix *m = &j->m;
@@ -130,7 +130,7 @@ INLINE void normalise_pack(const NormJob *j, Type type, At at, bool add)
     store_at(type, j->out, at, &y);
 }
 
-// Each case is compiled for itself: a pack that is changed in only one of them is not in registers.
+// Each case is compiled separately: a pack that only one of them changes would not be in registers.
 INLINE void normalise(const NormJob *j, Type type, At at)
 {
     if (j->residual)

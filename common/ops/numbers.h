@@ -1,8 +1,8 @@
-// numbers.h - numbers of any type in memory. In arithmetic they are f32. gcc compiles this file as
-// C11, and nvcc as C++, like all of ops/.
+// numbers.h - numbers of any type in memory. Arithmetic is in f32. gcc compiles this file as C11,
+// and nvcc as C++, like all of ops/.
 //
 // Rounding is to nearest, ties to even: numbers that are too large become infinite, numbers that
-// are too small become denormal, and NaN stays NaN. GPUs have instructions for it. The code for
+// are too small become denormal, and NaN stays NaN. GPUs have instructions for this. The code for
 // CPUs has no branches, so that loops become vector code.
 //
 // ON_GPU: this file is compiled for kernels, by nvcc or for the tests' mock of a GPU.

@@ -139,8 +139,8 @@ INLINE void load_at(Type type, const void *from, At at, Pack *pack)
     load(type, from, at.i, at.count, pack);
 }
 
-// The same of a matrix that the loop writes nothing to. On a GPU, loads of the next rows then need
-// not wait for stores.
+// The same, for a matrix to which the loop writes nothing. On a GPU, loads of the next rows then
+// need not wait for stores.
 INLINE void load_fixed_at(Type type, const void *from, At at, Pack *pack)
 {
 #ifdef ON_GPU

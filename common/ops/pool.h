@@ -1,6 +1,7 @@
-// pool.h - the places of a pooling, for ops/pool.c and the gradient of max pooling, which has two
-// versions. On a GPU each pixel gathers from the windows that it is in, so that no two threads add
-// to one number. On a CPU each window scatters to its pixels, which takes a fifth of the time.
+// pool.h - which pixels a pooling window covers, for ops/pool.c and the gradient of max pooling,
+// which has two versions. On a GPU each pixel gathers from the windows that it is in, so that no
+// two threads add to one number. On a CPU each window scatters to its pixels, which takes a fifth
+// of the time.
 #pragma once
 #include "ops/loops.h"
 
@@ -46,7 +47,7 @@ static inline Matrix planes_of(Shape s)
 {
     Matrix m = { s.type, (size_t)s.n * s.h * s.w, (size_t)s.c, (size_t)s.block,
                  (size_t)s.h * s.w };
-    CHECK(shape_count(s) <= UINT32_MAX, "a smaller batch (-b) needs less",
+    CHECK(shape_count(s) <= UINT32_MAX, "choose a smaller batch (-b)",
           "pooling of (%d, %d, %d, %d): more than 2^32 numbers", s.n, s.c, s.h, s.w);
     return m;
 }

@@ -93,7 +93,7 @@ INLINE RowSums row_sums(const float *z, int classes, int label, double smooth)
     return r;
 }
 
-// Is the batch a part of a window, whose rows the mean is over?
+// Is this a part of a batch, and the mean over all rows of that batch?
 INLINE bool is_part(const LossJob *j) { return j->dlogits && j->scalars->set.rows_of_batch > 0; }
 
 INLINE void count_row(const LossJob *j, size_t row, double *one) { one[0] = j->labels[row] >= 0; }
@@ -186,7 +186,7 @@ typedef struct UpdateJob {
     size_t grad_count;
     float *params, *first, *second;     // SGD: velocity; AdamW: mean and square
     const float *grads;
-    const uint8_t *decays;              // for each PARAM_ALIGN parameters: a pack is of one of them
+    const uint8_t *decays;              // one for each PARAM_ALIGN parameters, so one a pack
     const Scalars *scalars;
 } UpdateJob;
 

@@ -57,7 +57,8 @@ static void block_signals(Supervisor *s)
     signal(SIGTTOU, SIG_IGN);           // a background process may also print
     sigprocmask(SIG_BLOCK, &blocked, &s->before);
     s->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
-    CHECK(s->signals >= 0, "ulimit -n limits the open files", "signalfd: %s", strerror(errno));
+    CHECK(s->signals >= 0, "raise ulimit -n, the limit on open files", "signalfd: %s",
+          strerror(errno));
 }
 
 static void send_to_all(Supervisor *s, int signal)
@@ -152,7 +153,7 @@ static void close_on_exec(void)
 static void set_up_child(const Supervisor *s, int i)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != s->self)           // it died before prctl
+    if (getppid() != s->self)           // the supervisor died before prctl
         _exit(EXIT_REPORTED);
     setpgid(0, 0);
     close(s->signals);
@@ -202,7 +203,7 @@ static void reap(Supervisor *s)
         }
 }
 
-// Children that outlived their rank are now ours. Returns whether there are any. A group without
+// A rank's children that outlived it are now ours. Returns whether there are any. A group without
 // any gets no signal: its number may belong to unrelated processes.
 static bool signal_orphans(Supervisor *s, int signal)
 {

@@ -97,8 +97,8 @@ int tcp_bind(TcpPlace *place)
     int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     setsockopt(bound, SOL_SOCKET, SO_REUSEADDR, &(int){ 1 }, sizeof(int));
     bool good = bind(bound, (struct sockaddr *)&a, sizeof a) == 0;
-    CHECK(good || errno != EADDRNOTAVAIL, "start rank 0 on the machine with this address; ip "
-          "-brief address lists this one's", "%s is not an address of this machine",
+    CHECK(good || errno != EADDRNOTAVAIL, "start rank 0 on the machine with this address (ip "
+          "-brief address lists a machine's addresses)", "%s is not an address of this machine",
           place->address);
     CHECK(good, "another program may be using it (ss -ltnp shows which): choose a different "
           "--master-port", "cannot listen on port %d of %s: %s", place->port, place->address,

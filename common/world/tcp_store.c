@@ -125,7 +125,7 @@ static void *beat_on(void *arg)
 
 // --- joining -------------------------------------------------------------------------------------
 
-// Does our run's rank 0 accept this rank? NULL: yes; else why not. refused: it has said no.
+// Does our run's rank 0 accept this rank? NULL: yes; else why not. refused: rank 0 itself refused.
 static const char *handshake(const TcpStoreConfig *c, int socket, double timeout, Welcome *rank0,
                              bool *refused)
 {
@@ -146,7 +146,7 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
                  (char *)answer.value);
         why = refusal;
     } else if (!why && (answer.head.what != STORE_WELCOME || answer.head.bytes != sizeof *rank0)) {
-        why = "another program listens there, or another version of this one";
+        why = "another program listens there, or another version of ddp.c";
     } else if (!why) {
         memcpy(rank0, answer.value, sizeof *rank0);
     }
@@ -189,7 +189,7 @@ static int serve_rank0(Store *s, const TcpStoreConfig *c)
 {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0,
-          "ulimit -n limits the open files", "socketpair: %s", strerror(errno));
+          "raise ulimit -n, the limit on open files", "socketpair: %s", strerror(errno));
     s->server = tcp_store_server_new(c, ends[1]);
     handshake(c, ends[0], INFINITY, &s->rank0, &(bool){ false });
     return ends[0];

@@ -50,7 +50,7 @@ struct TcpStoreServer {
     Entry *entries;                     // the latest first
     Watch watch;                        // a rank without a page has not connected yet
     Alive *pages;
-    bool going, warned, awaited;        // all have joined; a stranger, missing ranks are reported
+    bool going, warned, awaited;        // all have joined; reported: a stranger, missing ranks
 };
 
 // The others receive OVER, and end without a message; if a launcher may report a death, all wait.
@@ -81,11 +81,11 @@ static const char *refusal(const TcpStoreServer *s, const Peer *p, const Hello *
 {
     if (p->message.head.what != STORE_HELLO || p->message.head.bytes != sizeof *hello ||
         hello->rank < 0 || hello->rank >= hello->size)
-        return "it is another program, or another version of this one";
+        return "it is from another program, or another version of ddp.c";
     if (strncmp(hello->token, s->config.token, STORE_TOKEN) != 0)
         return "its token is not rank 0's: set the same DDP_TOKEN on all ranks, or on none";
     if (strncmp(hello->run, s->config.run, STORE_NAME) != 0)
-        return "it belongs to another run: choose another port";
+        return "it is from another run: choose another port";
     return s->going ? "the run has already begun with all its ranks" : NULL;
 }
 
@@ -276,7 +276,8 @@ static bool is_there(const Watched *rank)
     return rank->alive && rank->ended == 0 && alive_seen(rank->alive);
 }
 
-// Before all have joined: the line and the end of the rule (watch.c). A supervisor's come first.
+// Before all have joined: prints the line and ends the run after the times at the top of watch.c,
+// but lets a supervisor be first.
 static void await_ranks(TcpStoreServer *s, int there, double waited)
 {
     char missing[200] = "";
@@ -291,10 +292,11 @@ static void await_ranks(TcpStoreServer *s, int there, double waited)
             size_t n = strlen(missing);
             snprintf(missing + n, sizeof missing - n, "%s%d", n ? ", " : "", i);
         }
-    WARN(!end ? "" : "check that they run and look for rank 0 here, and that no firewall stops "
-         "them; from step 04 on, --patience gives them more time", "only %d of %d ranks connected "
-         "within %.3g s; %s: %s%s", there, size, end ? patience : timeout,
-         end ? "missing" : "waiting for", missing, named > 16 ? ", ..." : "");
+    WARN(!end ? "" : "check that the missing ranks run, look for rank 0 at this address, and are "
+         "not stopped by a firewall; from step 04 on, --patience gives them more time",
+         "only %d of %d ranks connected within %.3g s; %s: %s%s", there, size,
+         end ? patience : timeout, end ? "missing" : "waiting for", missing,
+         named > 16 ? ", ..." : "");
     s->awaited = true;
     if (end)
         end_run(s, false);

@@ -157,8 +157,8 @@ typedef struct Loss {
 
 static const char waited[] = "has waited for something outside";
 
-// How the rank has been lost for longer than a limit, and since when; how NULL: it is not lost. A
-// rank may wait for others without limit while one of them works.
+// Has the rank been lost for longer than a limit? Returns how, and since when; how NULL: no. A rank
+// may wait for others without limit while one of them works.
 static Loss loss_of(const Watch *w, const Watched *r)
 {
     double timeout = or_never(r->alive->timeout), patience = or_never(r->alive->patience);
@@ -182,8 +182,8 @@ static void describe_wait(const Watch *w, const Watched *r, char text[ALIVE_DOIN
     snprintf(text, ALIVE_DOING + 40, "has been %s for %.3g s", doing, w->now - r->last_beat);
 }
 
-// One line about the rank that has waited longest for something outside, of all that do so.
-// A rank's own supervisor prints it (delay). If this might wait for the same terminal: later.
+// Prints a line about the rank that has waited longest for something outside. A rank's own
+// supervisor prints it (delay). If printing might wait for the same terminal, leaves it for later.
 static void print_waits(Watch *w)
 {
     Watched *longest = NULL;
@@ -275,7 +275,7 @@ static bool deadlock(const Watch *w)
     if (w->now < since + limit || !watch_lives(w))
         return false;
     WARN(met ? "--check-collectives stops the ranks at the first call that differs"
-             : "they have not met: is the network up, also the loopback (ip -brief address)? "
+             : "they have never met: is the network up, and the loopback (ip -brief address)? "
                "Between machines a firewall must allow all ports, as ranks connect in pairs",
          "all ranks have been waiting for each other for %.3g s", limit);
     for (int i = 0; i < w->size; i++) {
@@ -320,7 +320,7 @@ int watch_judge(Watch *w, double now)
     return status ? status : judge_heartbeats(w);
 }
 
-// All ranks' steps take equally long, since each waits for the slowest. What differs is the time
+// All ranks' steps take the same time, since each waits for the slowest. What differs is the time
 // until a rank needs the others: its wait for data, then its work until its first message.
 void watch_slowest(const Watch *w, char text[ALIVE_DOING])
 {
@@ -346,6 +346,6 @@ void watch_slowest(const Watch *w, char text[ALIVE_DOING])
     if (most[1] > 0)                        // else recorded steps hide it
         snprintf(own, sizeof own, " and %.1f ms until its first message", most[1]);
     if (w->size > 1 && most[2] > others + 0.1 * step)
-        snprintf(text, ALIVE_DOING, "rank %d (%.70s): %.1f ms for data%s, of a step of %.1f ms; the"
+        snprintf(text, ALIVE_DOING, "rank %d (%.70s): %.1f ms for data%s, in a step of %.1f ms; the"
                  " others: %.1f ms", slowest, w->ranks[slowest].host, most[0], own, step, others);
 }

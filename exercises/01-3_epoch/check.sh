@@ -24,7 +24,8 @@ why="60 images make 7 full batches of 8 and a last batch of 4. Each step is coun
 beside "both epochs use all of their batches" same "" expected expected found found
 
 why="A recorded step has the sizes and addresses of the batch for which it was recorded. A GPU would repeat them."
-equal "a recording is replayed for batches like its own only" "" "$(sed -n 's/^key: //p' yours.out | sort -u | head -3)"
+equal "a recorded step is replayed only for batches like its own" "" \
+    "$(sed -n 's/^key: //p' yours.out | sort -u | head -3)"
 
 # What the losses would be if the learning rate never changed.
 finished still 1 "${same[@]}" --lr "$(values right.0.jsonl step lr epoch=1 | head -1)"
@@ -33,7 +34,7 @@ for name in right yours still; do
 done
 why="The number of steps is right, but the losses differ. The log computes the learning rate itself, but the optimizer
 reads it from device memory. Compare the third column, where the rate in device memory never changes."
-beside "their losses equal the finished step's" 1e-5 step expected right.losses found yours.losses \
+beside "their losses are the finished step's" 1e-5 step expected right.losses found yours.losses \
     "lr stays" still.losses
 equal "and so are the final weights" "$(value right.0.jsonl end weight_hash)" \
     "$(value yours.0.jsonl end weight_hash)"

@@ -27,8 +27,8 @@ for optim in sgd adamw; do
     rm -f net.st
     learner early 2 "${same[@]}" --max-steps 7 --save net.st
     learner late 2 "${same[@]}" --resume net.st
-    why="After a restart all ranks have the momentum of rank 0, because a checkpoint holds only one. So all must have
-the same before, too: that of the averaged gradients."
+    why="After a restart all ranks have the momentum of rank 0, because a checkpoint holds only one. So before the
+restart, all must have the same momentum: that of the averaged gradients."
     equal "a run that is resumed ends with the same weights ($optim)" "$(value whole.0.jsonl end weight_hash)" \
         "$(value late.0.jsonl end weight_hash)"
 done

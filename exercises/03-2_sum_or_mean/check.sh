@@ -31,4 +31,4 @@ for rank in 0 1; do values adam.$rank.jsonl step loss >2.$rank.losses; done
 mean 2.?.losses >2.losses
 why="AdamW divides each gradient by its own size, so a sum and a mean take the same steps, and the learning rate must
 stay as it is. The gradients have to be right, not only SGD's steps."
-beside "with AdamW, too" 1e-3 step "one process" one.losses "2 ranks" 2.losses
+beside "with AdamW they also learn what one process learns" 1e-3 step "one process" one.losses "2 ranks" 2.losses

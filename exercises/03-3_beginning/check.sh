@@ -15,7 +15,7 @@ begins()
         { sed -n 1p $thing; sed -n 1p $thing; } >expected
         case $thing in
         weights) why="Only rank 0 reads the checkpoint. Each number is a hash of all weights." ;;
-        statistics) why="BatchNorm's running means and variances belong to the model, too." ;;
+        statistics) why="BatchNorm's running means and variances also belong to the model." ;;
         momentum) why="Rank 0 reads the momentum from the checkpoint. The next update uses 0.9 times this momentum." ;;
         esac
         beside "all ranks begin with the $thing of rank 0$2" same rank "rank 0" expected "its own" found
@@ -31,10 +31,10 @@ ends()
         value "$1.0.jsonl" end weight_hash >>"$1.first"
         value "$1.$rank.jsonl" end weight_hash >>"$1.others"
     done
-    why="Each number is a hash of all the weights of a rank at the end of its run."
+    why="Each number is a hash of all weights of a rank at the end of its run."
     beside "all ranks end with the same weights$2" same rank "rank 0" "$1.first" "its own" "$1.others"
     why="The ranks agree, but the finished step ends with different weights."
-    equal "they equal the finished step's weights" \
+    equal "these are the finished step's weights" \
         "$(value "$1.right.0.jsonl" end weight_hash)" "$(value "$1.0.jsonl" end weight_hash)"
 }
 

@@ -33,7 +33,7 @@ equal "and rank 0 names the missing rank" "ranks connected within 3 s; missing: 
 three alone 0 60 3
 gives_up alone 0
 why="The output was: $(grep -m1 . alone.out)"
-equal "and it is reported that the others could not find rank 0" "looking for rank 0 for 3 s" \
+equal "and the others report that they could not find rank 0" "looking for rank 0 for 3 s" \
     "$(sed -n 's/.*\(looking for rank 0\) at .*) \(for [0-9]*\)[.0-9]* s:.*/\1 \2 s/p' alone.out | head -1)"
 
 limit=20

@@ -19,11 +19,11 @@ claim()
 why="An epoch has 4 steps here. The factor rises from 1 to 4 by the same amount in each step."
 claim "4 ranks, --warmup 2: the rate rises to four times --lr" 4 --warmup 2
 why="The warm-up may end within an epoch."
-claim "2 ranks, --warmup 0.6: to twice --lr" 2 --warmup 0.6
+claim "2 ranks, --warmup 0.6: the rate rises to twice --lr" 2 --warmup 0.6
 why="Without a warm-up, the first step already uses the full rate."
 claim "4 ranks, --warmup 0: four times --lr from the start" 4 --warmup 0
 why="Without the option, the warm-up takes 5 epochs, and this run has 3."
-claim "4 ranks without --warmup: it is still rising at the end" 4
+claim "4 ranks without --warmup: the rate is still rising at the end" 4
 learner first 4 "${same[@]}" --warmup 2 --max-steps 5 --save net.st
 learner rest 4 "${same[@]}" --warmup 2 --resume net.st
 finished whole 4 "${same[@]}" --warmup 2

@@ -15,8 +15,8 @@ exchanges()
     for ((rank = 0; rank < n; rank++)); do
         [ -s spy.$rank ] || wrong "$n ranks train" < <(last_lines h$h.$n)
         files+=("spy.$rank")
-        why="Neither backward nor apply_gradients may exchange anything now. The last step of an epoch has an exchange,
-too."
+        why="Neither backward nor apply_gradients may exchange anything now. After the last step of an epoch
+there is also an exchange."
         equal "12 steps with --sync-every $h have $3 messages (rank $rank)" "$3" "$(grep -c message spy.$rank)"
     done
     awk -v n="$n" -v h="$h" -v lr="$4" -v momentum="$5" '

@@ -8,7 +8,7 @@ is()
     if [[ $(answer "$1") =~ ^($3)$ ]]; then passed "$1. $2"; else wrong "$1. $2" <<<"your answer: $(answer "$1")"; fi
 }
 
-why="Waiting ranks have long spans, too: a span is long because the rank works, or because it waits for others. In each
+why="Waiting ranks also have long spans: a span is long because the rank works, or because it waits for others. In each
 step one rank begins its all_reduce last, more than 100 ms after the others. Which one?"
 is 1 "the slow rank" 1
 why="What does the main thread of rank 1 do before each forward, and what does its other thread do at that time? A span

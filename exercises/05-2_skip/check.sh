@@ -12,7 +12,7 @@ values right.0.jsonl step loss >expected
 why="The average is the sum over ranks, divided by their number and, once, by the loss scale."
 beside "without an overflow the losses are right" 1e-4 step expected expected found found
 
-why="Which gradients do all ranks have anyway? An overflow on one rank shows there, too."
+why="Which gradients do all ranks have anyway? An overflow on one rank also shows there."
 equal "no message is added" "$(grep -c '"call":' right.json) calls" "$(grep -c '"call":' calm.json) calls"
 
 export OVERFLOW_IN_STEP=5
@@ -43,4 +43,4 @@ finished right 2 "${same[@]}" --compress bf16
 values short.0.jsonl step loss >found
 values right.0.jsonl step loss >expected
 why="With --compress the gradients are averaged in 16 bits."
-beside "with --compress bf16 the losses are right, too" 1e-4 step expected expected found found
+beside "with --compress bf16 the losses are also right" 1e-4 step expected expected found found

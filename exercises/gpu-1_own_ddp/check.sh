@@ -41,10 +41,11 @@ why="add_gradient divides by the batch of all ranks. So the sum over the ranks i
 beside "the losses are those of one model with the whole batch" 1e-5 line "expected" expected "two ranks" found
 weights right >expected
 weights two >found
-beside "so are the weights" 1e-3 line "expected" expected "two ranks" found
+beside "the weights are those of this model" 1e-3 line "expected" expected "two ranks" found
 equal "the weights are equal at the end" "the weights are equal on all 2 ranks" "$(grep '^the weights' two.out)"
 run_ranks three 3
-equal "and on three ranks" "the weights are equal on all 3 ranks" "$(grep '^the weights' three.out)"
+equal "the weights are also equal on three ranks" "the weights are equal on all 3 ranks" \
+    "$(grep '^the weights' three.out)"
 
 why="NCCL may use its stream and memory until the communicator is gone, so ncclCommDestroy comes first. Then finish
 frees the rest of what start made, each with the call that belongs to it: cudaFree, cudaStreamDestroy."

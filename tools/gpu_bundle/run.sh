@@ -16,7 +16,7 @@ usage()
   test [REGEX]          run all GPU tests, or those whose name matches; prints a table, writes a log for each
   sanitize [REGEX]      run compute-sanitizer (memcheck, racecheck, initcheck, synccheck) on training steps
   bench [OPTIONS]       compare training steps with PyTorch's on this GPU; details: ./run bench --help
-  exec COMMAND...       run it with the libraries' path: ./run exec build/cuda/01_single_gpu/train --max-steps 100
+  exec COMMAND...       run a command that finds the libraries: ./run exec build/cuda/01_single_gpu/train --epochs 1
   help                  show this page
 
 Exit status: 0 all passed, 1 something failed, 2 wrong arguments, 77 nothing ran on a GPU.
@@ -101,7 +101,7 @@ need_libraries()
     set_path
     [ -z "$missing" ] || {
         say "${red}ddp: not found, too old or broken:$missing$plain"
-        hint "DDP_LIBRARIES=A:B, or pip install nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13; ./run doctor"
+        hint "set DDP_LIBRARIES=FOLDER:FOLDER, or pip install nvidia-cublas nvidia-cudnn-cu13 nvidia-nccl-cu13"
         exit 1
     }
     export LD_LIBRARY_PATH=$path SRC=$here BUILD=$here/build/cuda
@@ -149,8 +149,8 @@ cuDNN $(about cuDNN), NCCL $(about NCCL)"
     [ -z "$missing" ] || row must libraries "" "not found, too old or broken:$missing"
     file=$(LD_LIBRARY_PATH=$first_path "$python" 2>/dev/null \
         -c 'import torch; print(torch.__version__, "sees", torch.cuda.device_count(), "GPUs")')
-    row may PyTorch "$file" "not in $python: ./run bench times ours alone; DDP_PYTHON"
-    row may sanitizer "$(find_tool compute-sanitizer)" "no compute-sanitizer: ./run sanitize cannot"
+    row may PyTorch "$file" "not in $python: ./run bench measures only our programs; DDP_PYTHON names another Python"
+    row may sanitizer "$(find_tool compute-sanitizer)" "not found, but ./run sanitize needs compute-sanitizer"
     [ $bad = no ]
 }
 
@@ -188,7 +188,7 @@ try()
 # Prints the totals, and exits with the status for all tests.
 finish()
 {
-    [ $((passed + failed + skipped)) -gt 0 ] || die_usage "no name matches"
+    [ $((passed + failed + skipped)) -gt 0 ] || die_usage "no test has a name that matches"
     echo "$passed passed, $failed failed, $skipped skipped${no_gpu:+; $no_gpu}" | tee -a "$results/table.txt"
     say "logs and table: $results"
     [ "$failed" = 0 ] || exit 1
@@ -325,7 +325,7 @@ check_gloo_4_launched() { ranks_alike cuda-gloo 4 07_dist_eval --amp off; }
 check_gloo_2_sync_bn() { ranks_twice cuda-gloo 2 03_ddp_fork --sync-bn; }
 
 # With one GPU per rank.
-two_gpus() { [ "$(count_gpus)" -ge 2 ] || { echo "skipped: it needs two GPUs"; exit 77; }; }
+two_gpus() { [ "$(count_gpus)" -ge 2 ] || { echo "skipped: this check needs two GPUs"; exit 77; }; }
 check_devices_2() { two_gpus; ranks_twice cuda 2 02_data_parallel; }
 check_nccl_2_ranks() { two_gpus; ranks_alike cuda 2 03_ddp_fork; }
 check_nccl_2_launched() { two_gpus; ranks_alike cuda 2 07_dist_eval --amp off; }
@@ -380,7 +380,7 @@ cmd_check()
 cmd_test()
 {
     local regex=${1:-.} name limit
-    [ $# -le 1 ] || die_usage "test: one regular expression, or none"
+    [ $# -le 1 ] || die_usage "test takes one regular expression, or none"
     need_libraries
     new_results "${2:-test}"
     find_no_gpu
@@ -408,9 +408,9 @@ find_tool()
 cmd_sanitize()
 {
     local regex=${1:-.} sanitizer tool job name step words only api plans
-    [ $# -le 1 ] || die_usage "sanitize: one regular expression, or none"
+    [ $# -le 1 ] || die_usage "sanitize takes one regular expression, or none"
     sanitizer=$(find_tool compute-sanitizer)
-    [ -n "$sanitizer" ] || die "compute-sanitizer is not installed" "it comes with CUDA; put it in PATH"
+    [ -n "$sanitizer" ] || die "compute-sanitizer is not installed" "the CUDA toolkit has it: add its folder to PATH"
     need_libraries
     new_results sanitize
     find_no_gpu
@@ -488,7 +488,7 @@ cmd_bench()
         --build "$here/build/cuda" ${results:+--out "$results"} "$@"
 }
 
-cmd_exec() { [ $# -gt 0 ] || die_usage "exec: what?"; need_libraries; exec "$@"; }
+cmd_exec() { [ $# -gt 0 ] || die_usage "exec: name a command"; need_libraries; exec "$@"; }
 
 what=${1:-help}
 [ $# = 0 ] || shift
