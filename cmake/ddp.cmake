@@ -326,7 +326,7 @@ function(ddp_step)
     ddp_program(${step} "${step}/train" ${ARGN})
 endfunction()
 
-# ddp_launcher(launch.c): the program there that starts the ranks; who builds train builds it too.
+# ddp_launcher(launch.c): the program there that starts the ranks; built whenever train is.
 function(ddp_launcher)
     get_filename_component(step "${CMAKE_CURRENT_SOURCE_DIR}" NAME)
     ddp_program(${step}_launch "${step}/launch" ${ARGN} RANKS)

@@ -63,7 +63,7 @@ holds()
     if "$@" >"$made/claim" 2>&1; then passed "$what"; else wrong "$what" <"$made/claim"; fi
 }
 
-# equal WHAT EXPECTED FOUND: the texts are equal.
+# equal WHAT EXPECTED FOUND: the texts are the same.
 equal()
 {
     if [ "$2" = "$3" ]; then passed "$1"; else wrong "$1" < <(expected "$2" "$3"); fi

@@ -11,7 +11,7 @@ cd "$root"
 build=$root/build/arm64
 libraries=$build/root
 
-# Not under qemu, and why. (We have not seen the slow ones to their end.)
+# Tests that do not run under qemu, and why. We have never seen the slow ones end.
 without='
 test_tcp_store        counts threads, and qemu adds one
 test_model            slow: many steps of ResNets
@@ -29,7 +29,7 @@ done
 
 # --- libraries --------------------------------------------------------------------------------------------------
 
-# An apt of its own knows the architecture arm64 and no installed package.
+# A separate apt, which knows the architecture arm64 and no installed package.
 arm64_apt()
 {
     apt-get -q -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o APT::Sandbox::User=root \

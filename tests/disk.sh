@@ -6,7 +6,7 @@
 
 ${CC:-cc} -shared -fPIC -O1 -o "$TMP/fault.so" "$SRC/tests/shim/fault.c" || exit 1
 
-# Calls before the first one for a temporary file do not count, nor do lock files. Repeated equal calls count once.
+# Calls before the first one for a temporary file do not count, nor do lock files. Repeated calls count once.
 replaces()
 {
     local folder=$1 name

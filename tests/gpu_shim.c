@@ -86,7 +86,7 @@ static void test_cuda(void)
     MUST(cudaMemcpy(pageable, other, 16, cudaMemcpyDeviceToHost));
     CHECK(pageable[0] == 1 && pageable[3] == 4);
 
-    host[0] = 6;                    // the stream waits for the default stream, and that one for the stream
+    host[0] = 6;                    // the stream waits for the default stream, which waits for it
     MUST(cudaLaunchHostFunc(stream, sleep_ms, (void *)20));
     MUST(cudaMemcpyAsync(gpu, host, 4, cudaMemcpyHostToDevice, stream));
     MUST(cudaMemcpyAsync(other, gpu, 4, cudaMemcpyDeviceToDevice, 0));
@@ -151,7 +151,7 @@ static void test_collectives(cudaStream_t stream)
     MUST(cudaMemcpyAsync(out, b, bytes, cudaMemcpyDeviceToHost, stream));
     CHECK(out[0] == last && out[9] == last + 9);
 
-    // all to all, each rank with itself, too; in a group, the order of the calls does not matter
+    // all to all, each rank also with itself; in a group, the order of the calls does not matter
     MUST(ncclGroupStart());
     for (int r = 0; r < size; r++) {
         MUST(ncclRecv(b + r * COUNT, COUNT, ncclFloat, r, comm, stream));

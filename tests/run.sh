@@ -50,7 +50,7 @@ left_shm()
 
 shm_before=$(list_shm)
 
-# --foreground: Ctrl-C reaches the test, too. timeout then does not end the test's children; stop_left does.
+# --foreground: Ctrl-C also reaches the test. timeout then does not end the test's children; stop_left does.
 env "$mark" timeout --foreground --kill-after=10 "$limit" "$@"
 status=$?
 [ $status = 124 ] && echo "run.sh: stopped after $limit s"

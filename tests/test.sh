@@ -82,7 +82,7 @@ near()
         END { exit bad || NR == 0 }'
 }
 
-# put_in FILE FROM TO: replaces FROM, which must be in exactly one line of the file, by TO.
+# put_in FILE FROM TO: replaces FROM, which must be in exactly one line of the file, with TO.
 put_in()
 {
     [ "$(grep -cF -- "$2" "$1")" = 1 ] || { echo "$1: not exactly one line contains: $2"; return 1; }

@@ -9,7 +9,7 @@
 reference=$SRC/tests/reference
 
 # like_torch NAME EVALUATION: each image must get PyTorch's class, unless PyTorch's two best classes are almost tied.
-# Counts and loss must be PyTorch's, too. Where PyTorch's two largest logits are almost equal, rounding may decide.
+# Counts and loss must also be PyTorch's. Where PyTorch's two largest logits are almost equal, rounding may decide.
 like_torch()
 {
     sed -n 's/.*"event":"class","class":\(.*\),"n":\(.*\),"correct1":\(.*\),"correct5":\(.*\)}/class \1 \2 \3 \4/p' \

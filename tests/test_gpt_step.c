@@ -199,7 +199,7 @@ static void check_keys(const char *path)
     float *first = logits_of(&g, batch, true), *again = logits_of(&g, batch, true);
     EXPECT(memcmp(first, again, bytes) == 0, "the same batch has other logits");
     free(again);
-    memcpy(batch, batch + 2 * width, (size_t)width * sizeof *batch);    // sample 2 is in place 0, too
+    memcpy(batch, batch + 2 * width, (size_t)width * sizeof *batch);    // sample 2 is also in place 0
     batch[3 * width]++;                                                 // another key
     float *moved = logits_of(&g, batch, true);
     EXPECT(memcmp(moved, first + 2 * each, bytes) == 0, "sample 2 has other logits in place 0");

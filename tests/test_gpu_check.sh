@@ -52,7 +52,7 @@ check "the run is on the GPU" ran_on cuda
 check "both programs are built" grep -q 'target 01_single_gpu_cuda gpu_check_cuda gpu_check_cpu' "$TMP/output"
 expect 0 "weight hash" ddp run 01 "${tiny[@]}"
 check "the second run does not check again" not grep -q "GPU check" "$TMP/output"
-check "it is on the GPU, too" ran_on cuda
+check "it is also on the GPU" ran_on cuda
 expect 0 "weight hash" ddp run 01 --backend cuda-gloo "${tiny[@]}"
 check "cuda-gloo computes with the same code" not grep -q "GPU check" "$TMP/output"
 ddp doctor >"$TMP/output" 2>&1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Files that somebody else made - checkpoints, timelines, metrics, participants' folders - must not harm the tools that
-# read them: each is refused in a line, or shown as text. (tests/fuzz/ tests the readers in common/.)
+# Files of unknown origin (checkpoints, timelines, metrics, participants' folders) must not harm the tools that read
+# them: each is refused in a line, or shown as text. (tests/fuzz/ tests the readers in common/.)
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 

@@ -18,7 +18,7 @@ expect 2 "./nothing cannot be started: No such file or directory" "$launch" -n 2
 expect 2 "no-such-program cannot be started" "$launch" -- no-such-program
 expect 2 ". cannot be started: Permission denied" "$launch" -- .
 echo "echo hello" >script && chmod +x script
-expect 0 "hello" "$launch" -- ./script          # a script without #!, which a shell would run, too
+expect 0 "hello" "$launch" -- ./script          # a script without #!, which a shell would also run
 printf '#!/no/such/interpreter\n' >script
 expect 2 "the interpreter in its first line" "$launch" -- ./script
 expect 0 "--help -- x" "$launch" -- echo --help -- x        # everything after the first -- belongs to the program

@@ -293,7 +293,7 @@ TEST(bad_pictures_are_skipped)
     EXPECT_EQ_INT(truncate(test_path("bad/train/a/420.jpg"), 100), 0);
     EXPECT_EQ_INT(truncate(test_path("bad/train/b/ycck.jpg"), 0), 0);
     torch_randperm(1, data.train.count, ids);
-    LoaderConfig config = { { 16, 3, 36, 33, 1 }, data.augment, 3, false };     // a larger canvas, too
+    LoaderConfig config = { { 16, 3, 36, 33, 1 }, data.augment, 3, false };     // also with a larger canvas
     Loader *loader = loader_new(device, &data.train, &config);
     epoch_check(loader, &data.train, &config, ids, data.train.count, 0, 0);
     loader_free(loader);

@@ -96,7 +96,7 @@ TEST(a_progress_bar_on_a_terminal)
 {
     run_on_terminal(two_epochs);
     EXPECT_EQ_INT(status, 0);
-    EXPECT(!strstr(test_said, "== step"), "the plain lines are printed, too");
+    EXPECT(!strstr(test_said, "== step"), "the plain lines are also printed");
     EXPECT_HAS(test_said, "\repoch 1/5  196/196 [00:0");
     EXPECT_HAS(test_said, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\n   == test: 65%\r\n");
     EXPECT_HAS(test_said, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\nthe end\r\n");

@@ -59,7 +59,7 @@ TEST(the_next_cores_are_taken)
 
     snprintf(list, sizeof list, "%d,1000-1010", first);
     EXPECT_EQ_STR(move(&all, describe(list)), name_of(&one));
-    EXPECT_EQ_STR(move(&all, describe("1000-1010")), every);    // a device next to cores of somebody else
+    EXPECT_EQ_STR(move(&all, describe("1000-1010")), every);    // a device next to cores that this process lacks
     EXPECT_EQ_STR(move(&all, describe("")), every);
     EXPECT_EQ_STR(move(&all, describe("0-2000")), every);
     EXPECT_EQ_STR(move(&all, test_path("nowhere")), every);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs with equal seeds and threads give bit-identical weights. So does a run that was killed at any step,
-# even in the middle of an epoch, and resumed from its checkpoint.
+# Runs with the same seed and the same number of threads give bit-identical weights. So does a run that was killed at
+# any step, even in the middle of an epoch, and resumed from its checkpoint.
 #
 # ctest: TIMEOUT 300 PROCESSORS 2
 . "$SRC/tests/test.sh"

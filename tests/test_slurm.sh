@@ -125,7 +125,7 @@ END
     check "each rank sees all GPUs" diff <(sees) <(printf 'cuda: rank %s sees GPU 0,1; 2 cores, here\n' 0 1 2 3)
     job=$(STEP_OPTIONS="--export=ALL,INSIDE=here" LAYOUT=node in_tree --gpus-per-node=2 --exclusive 06_slurm/job.sbatch)
     expect 0 "done" done_with "$job"
-    check "with LAYOUT=node, too" diff <(sees) <(printf 'cuda: rank %s sees GPU 0,1; 4 cores, here\n' 00 01 12 13)
+    check "also with LAYOUT=node" diff <(sees) <(printf 'cuda: rank %s sees GPU 0,1; 4 cores, here\n' 00 01 12 13)
     job=$(in_tree --gpus-per-node=2 --ntasks-per-node=1 06_slurm/job.sbatch)
     expect 0 "1 cores on a node are too few for 2 ranks: add --exclusive or --cpus-per-task" done_with "$job"
     PROGRAMS=$TMP/bin/no submit "$script" >job

@@ -36,7 +36,7 @@ dies()
     check "$1: a job" until_so 10 sleeping
     kill -KILL "$2"
     check "$1: nothing is left" gone "$DDP_SLURM_DIR"
-    check "$1: the job is gone, too" until_so 2 not sleeping
+    check "$1: the job is also gone" until_so 2 not sleeping
 }
 
 # --- wrong words: exit 2, and nothing done --------------------------------------------------------------------------

@@ -114,7 +114,7 @@ TEST(lenet_run)
 
 // --- AdamW ---------------------------------------------------------------------------------------
 
-// Gradients that reference.py generates, too. bad: one is infinite.
+// Gradients that reference.py also generates. bad: one is infinite.
 static void set_gradients(const Model *model, uint64_t seed, bool bad)
 {
     float *arena = xcalloc(model->param_count, sizeof *arena);
@@ -162,7 +162,7 @@ TEST(adamw_run)
     st_close(&file);
 }
 
-// Without gradients weights shrink, those on padding too, and vectors stay.
+// Without gradients, weights shrink, also those on padding, and vectors stay.
 TEST(adamw_decays_weights_only)
 {
     OptimConfig config = { .name = "adamw", .betas = "0.9,0.999", .weight_decay = 0.25 };

@@ -5,7 +5,7 @@
 // exact step in float64. From the same state, our distance may be at most twice PyTorch's, for the
 // gradient, update and statistics of each tensor. PyTorch's distances are in
 // reference/amp.safetensors (tools/reference, part amp). Our f32 step serves as the exact one: it
-// is much closer to float64 than any 16-bit step, and is compared with PyTorch's here, too.
+// is much closer to float64 than any 16-bit step, and is also compared with PyTorch's here.
 //
 // At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the
 // gradient of a small layer a lot, in PyTorch as in ours. So each distance is a root mean square over
@@ -31,7 +31,7 @@ typedef struct Exact {
     int count;
 } Exact;
 
-// An emulated type is tested only in the run in which bf16 is emulated, too: see main.
+// An emulated type is tested only in the run in which bf16 is also emulated: see main.
 static bool is_tried(Type type)
 {
     return !ops_emulates(device, type) || ops_emulates(device, TYPE_BF16);

@@ -79,7 +79,7 @@ TEST(all_numbers_to_f32_and_back)
             wrong += !same_number(f, i, rounded(f->type, wide[i]));
             changed +=
                 wide[i] == wide[i] ? back[i] != i : value_of(f, back[i]) == value_of(f, back[i]);
-            changed += (back[i] ^ i) >> 15; // the sign of a NaN must stay, too
+            changed += (back[i] ^ i) >> 15; // the sign of a NaN must also stay
         }
         EXPECT(wrong == 0, "%s: %d numbers are widened wrong", type_names[f->type], wrong);
         EXPECT(changed == 0, "%s: %d numbers changed on the way", type_names[f->type], changed);
@@ -138,7 +138,7 @@ TEST(special_numbers)
 // ==== Bytes of activations =======================================================================
 
 // model_activation_bytes must match what is allocated. In f32 only activations grow with the batch.
-// (Where a 16-bit type is emulated, scratch memory grows, too.)
+// (Where a 16-bit type is emulated, scratch memory also grows.)
 TEST(activation_bytes_are_those_allocated)
 {
     static const char *const archs[] = { "lenet", "convnet", "resnet18", "resnet50" };

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 PROCESSORS 2
-# --virtual-ranks: the same weights, bit for bit, on every number of processes that divides it. Any two of them round
-# differently without it, so equal hashes are the reference for each other; one comparison with real ranks shows that
-# they are right.
+# --virtual-ranks: the same weights, bit for bit, on every number of processes that divides it. Without the option, any
+# two of these numbers round differently, so one hash for all of them cannot be luck. One comparison with real ranks
+# shows that the weights are right.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 five=$BUILD/05_ddp_amp
@@ -82,7 +82,7 @@ alike "1 4" "${gpt[@]}" --virtual-ranks 4 --amp bf16 --optim adamw --lr 0.001
 alike "2" "${gpt[@]}" --virtual-ranks 4 --dropout 0
 check "dropout changes something" [ "$hash" != "$dropped" ]
 
-# BatchNorm: the running statistics, too. They are in the checkpoint, and in what evaluation prints.
+# BatchNorm's running statistics are also the same. They are in the checkpoint, and in what evaluation prints.
 for n in 1 2 4; do
     expect 0 "weight hash: " ranks $n "${resnet[@]}" --virtual-ranks 4 --save $n.st
     cp output $n.out

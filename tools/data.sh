@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # data.sh - ./ddp data NAME [--from FILE] [--as-folder DIR [--scale N]]: puts a data set under data/, from its authors'
 # site, or from an archive or a folder (a text: from the file itself). With --as-folder it also writes the images as
-# picture files. DDP_DATA_URL: a prefix that replaces the site; any will do, since all files have checksums.
+# picture files. DDP_DATA_URL: a URL that replaces the site's; any mirror will do, since all files have checksums.
 #
 # A data set appears under data/ only when all its files are complete and have the right checksums: the work is done in
 # a temporary directory, which is always removed, and a rename ends it. From an archive only the files of the table

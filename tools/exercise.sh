@@ -88,7 +88,7 @@ choose()
 }
 current() { cat "$work/.state/last" 2>/dev/null || true; }
 
-hints_shown() { grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0; }      # bash could run a text
+hints_shown() { grep -m 1 -xE '[0-9]' "$state/hints" 2>/dev/null || echo 0; }      # bash might evaluate a text
 
 # note RESULT: appends a line to the log that ./ddp exercise grade reads.
 note()
@@ -450,9 +450,9 @@ grade_one()
     wait $!
 }
 
-# read_log FOLDER: "ID minutes hints last", for each exercise in the participant's log. It is somebody else's file:
-# only its numbers count, in lines like ours. The time between two lines belongs to the exercise of the second. Half an
-# hour or more is a break, and does not count.
+# read_log FOLDER: "ID minutes hints last", for each exercise in the participant's log. The file comes from a
+# participant, so only its numbers count, in lines like ours. The time between two lines belongs to the exercise of the
+# second. Half an hour or more is a break, and does not count.
 read_log()
 {
     [ -f "$1/log.jsonl" ] || return 0

@@ -52,7 +52,7 @@ def plain(text):
 
 
 def checked(event):
-    """The event, if it can be one of ours: somebody else may have made the file."""
+    """The event, if it can be one of ours: the file may come from anywhere."""
     for key, value in event.items():
         if not isinstance(value, TYPES.get(key, object)) or (
                 isinstance(value, NUMBER) and not LEAST.get(key, -1e16) <= value <= 1e16):
@@ -302,7 +302,7 @@ def choose_window(lanes, name=None, first=None, count=1):
 
 def choose_rows(lanes, begin, end):
     """[(process, track, [(row, Span)])]: the visible spans of a window. Spans around all of it, like an epoch, are left
-    out. Rows that contain only spans too short to see are left out, too."""
+    out. Rows that contain only spans too short to see are also left out."""
     def length(span):
         return (min(span.end, end) - max(span.begin, begin)) / (end - begin)
 

@@ -47,8 +47,8 @@ static int size_of(const StFile *file, const char *path, const char *name, int o
     return (int)t->shape[of];
 }
 
-// The sizes, which the tensors and their names show. Somebody else may have made the file: this is
-// where its limits are checked, before memory is taken for them.
+// The sizes, which the tensors and their names show. The file may come from anywhere, so its limits are checked here,
+// before memory is allocated.
 static ModelConfig config_of(const StFile *file, const char *path)
 {
     const char *arch = st_metadata(file, "ddp.arch"), *heads = st_metadata(file, "ddp.heads");
@@ -158,7 +158,7 @@ static void print_token(uint8_t byte)
     putchar(last);
 }
 
-// Without a prompt it begins with a new line, if the text has lines, which is not printed.
+// Without a prompt, the text begins after a line break, which is not printed, if the vocabulary has one.
 static void speak(Speaker *s)
 {
     int lines = 0, line = token_of(s, '\n');

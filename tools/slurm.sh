@@ -85,7 +85,7 @@ SlurmctldLogFile=$base/log/slurmctld.log
 SlurmdSpoolDir=$base/spool.%n
 SlurmdPidFile=$base/slurmd.%n.pid
 SlurmdLogFile=$base/log/slurmd.%n.log
-# One per node: PMIx would mix up the nodes in a shared one.
+# A folder per node: in a shared one, PMIx would mix up the nodes.
 TmpFS=$base/tmp.%n
 
 # No cgroups; the number of cores below counts, not the real one.

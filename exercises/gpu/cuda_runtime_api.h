@@ -11,7 +11,7 @@ typedef enum cudaError {
 } cudaError_t;
 const char *cudaGetErrorString(cudaError_t error);
 
-// The GPU to which memory, streams and communicators belong that are made from now on.
+// cudaSetDevice chooses the GPU for memory, streams and communicators that are made from now on.
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
@@ -43,7 +43,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 // On the default stream; the host waits, except for a copy on the device and for cudaMemset.
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);
 cudaError_t cudaMemset(void *memory, int value, size_t bytes);
-// The host waits only if it is host memory that is not pinned.
+// The host waits only for host memory that is not pinned.
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream);
 // The host calls function(arg) when the stream gets there. The function must not call CUDA or NCCL.

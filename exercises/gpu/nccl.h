@@ -34,8 +34,8 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream);   // from: (ranks, count)
 
-// A send keeps its stream waiting until the other rank receives, and a receive until it sends. Calls of one group begin
-// together, and do not wait for each other.
+// A send keeps its stream waiting until the other rank receives, and a receive until the other rank sends. Calls of one
+// group begin together, and do not wait for each other.
 ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream);
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream);

@@ -737,7 +737,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     return cudaSuccess;
 }
 
-// All work takes no time.
+// Here all work takes no time.
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
     fake_not_in_capture("cudaEventElapsedTime");

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-// shift: of windows in an epoch, at most. The last window's last label is read, too. text: where this
-// part begins, or NULL: the order is unknown.
+// shift: of windows in an epoch, at most. The last window's last label is also read. text: where this part begins, or
+// NULL: the order is unknown.
 static void check_tokens(const Data *data, const Dataset *set, int shift, const uint8_t *text)
 {
     unsigned byte;

@@ -416,7 +416,7 @@ cmd_sanitize()
     find_no_gpu
     [ -z "$no_gpu" ] || exit 77
     for tool in memcheck initcheck racecheck synccheck; do
-        # The last two are slow, and report NVIDIA's own kernels, too. So they check only ours, cells_loop and others.
+        # The last two are slow, and also report NVIDIA's own kernels. So they check only ours, cells_loop and others.
         # racecheck does not survive some of the engines that race for a plan.
         only=()
         api=()

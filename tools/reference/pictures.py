@@ -29,7 +29,7 @@ FILES = os.path.join(ROOT, "fuzz", "corpus", "picture")
 
 
 def pattern(width, height):
-    """-> (height, width, 3): the numbers that tests/test_resize.c computes, too."""
+    """-> (height, width, 3): the numbers that tests/test_resize.c also computes."""
     out, x = np.empty(width * height * 3, np.uint8), 1
     for i in range(len(out)):
         x = (x * 1664525 + 1013904223) % 2**32

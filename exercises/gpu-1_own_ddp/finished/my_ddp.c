@@ -74,7 +74,7 @@ static void finish(void)
     MUST(cudaStreamDestroy(stream));
 }
 
-// Equal weights have equal hashes, and other weights almost surely other ones (FNV-1a).
+// The same weights have the same hash, and different weights almost surely a different one (FNV-1a).
 static uint64_t hash(const float *weights)
 {
     uint64_t h = 14695981039346656037u;

@@ -32,7 +32,7 @@ static Bucket buckets[BUCKETS];
         } \
     } while (0)
 
-// Each rank has other samples, and so other gradients.
+// Each rank has different samples, and so different gradients.
 static void compute_gradients(void *arg)
 {
     Bucket *b = arg;

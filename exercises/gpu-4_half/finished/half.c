@@ -45,7 +45,7 @@ static void start(void)
     MUST(cudaMalloc((void **)&on_gpu, padded * sizeof(float)));
 }
 
-// Each rank has other samples, and so other gradients.
+// Each rank has different samples, and so different gradients.
 static void compute_gradient(int n)
 {
     for (int i = 0; i < COUNT; i++)
