@@ -31,7 +31,7 @@ void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes);
 
 // model_backward's callback: these gradients are final. arg: the Ddp.
 void ddp_ready(void *arg, size_t offset, size_t count);
-// Then, on the compute stream, the model's gradients are the average over all ranks.
+// From here on, on the compute stream, the model's gradients are the average over all ranks.
 void ddp_wait(Ddp *ddp);
 
 // Returns this rank's weight hash if all ranks have the same, else fails and names the ranks.

@@ -10,4 +10,4 @@ Stop *stop_new(Model *model, Comm *comm);
 void stop_agree(Stop *stop);
 // All ranks call it after an epoch. It waits for rank 0; if rank 0 got a signal, all stop.
 void stop_agree_now(Stop *stop);
-void stop_free(Stop *stop);     // then signals count at once again
+void stop_free(Stop *stop);     // after this, signals count at once again

@@ -176,7 +176,7 @@ function(ddp_objects target rooms)
     set(numbers ${sources})
     list(FILTER numbers INCLUDE REGEX "/common/ops/|/(loops_cpu|attention_cpu|pool_cpu|gloo_reduce)\\.c$")
     set(options ${DDP_MACHINE} -ffp-contract=fast -fno-math-errno
-        # It says when a loop could not be vectorized, and clang 19 when the processor has AVX10.
+        # clang warns when a loop could not be vectorized, and clang 19 when the processor has AVX10.
         "$<$<C_COMPILER_ID:Clang>:-Wno-pass-failed;-Wno-unknown-warning-option;-Wno-invalid-feature-combination>")
     if(NOT DDP_SANITIZE AND NOT CMAKE_BUILD_TYPE STREQUAL Debug)
         list(APPEND options -O3)
@@ -354,7 +354,7 @@ function(ddp_report)
     list(JOIN DDP_BACKENDS " " backends)
     file(WRITE "${CMAKE_BINARY_DIR}/backends" "${backends}\n")      # for ./ddp
     if(NOT DDP_BACKENDS)
-        message(FATAL_ERROR "no backend can be built: see above what is missing")
+        message(FATAL_ERROR "no backend can be built: the lines above name what is missing")
     endif()
 endfunction()
 cmake_language(DEFER DIRECTORY "${CMAKE_SOURCE_DIR}" CALL ddp_report)

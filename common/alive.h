@@ -72,7 +72,7 @@ void alive_wait_end(void);
 // Marks a wait for something outside the program, from here to the end of the block. The watcher
 // prints it ("rank 1 ... has been reading train/1.jpg"). Both texts must stay valid.
 #define ALIVE_OUTSIDE(doing, what) ALIVE_OUTSIDE_(doing, what, ALIVE_PATIENT)
-// The same for writing, which may take any time. It counts only in the main thread: a different
+// Marks a wait for writing, which may take any time. It counts only in the main thread: a different
 // thread that writes to the timeline must not excuse a training thread that hangs.
 #define ALIVE_WRITING(what) ALIVE_OUTSIDE_("writing", what, ALIVE_ENDLESS)
 #define ALIVE_OUTSIDE_(...)                                                                \

@@ -60,8 +60,8 @@ typedef struct Data {
 // Finds and reads the data set, and checks all sizes, magic numbers and labels.
 // An error names the file and the offset.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
-// The same, but in a folder of pictures it checks only the files of part `part` (from 0), so that
-// many processes can share this work.
+// Like data_open, but in a folder of pictures it checks only the files of part `part` (from 0), so
+// that many processes can share this work.
 bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part, int parts,
                     Error *err);
 void data_close(Data *data);

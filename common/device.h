@@ -69,7 +69,7 @@ void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes);
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes);
 void fill_zero(Stream *stream, void *memory, size_t bytes);
 // At least `bytes` of device memory that the stream's operations use in turn. It is zero at first.
-// A recorded step may not ask for more than there was before.
+// A recorded step may not ask for more than an earlier call did.
 void *stream_scratch(Stream *stream, size_t bytes);
 // Calls fn(copy of arg) on the host when the stream gets there. Not allowed in a recorded step
 // (see replay_forbid). fn must not call the device: under CUDA it runs in a driver thread.

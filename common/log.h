@@ -67,7 +67,7 @@ void log_test(Log *log, const Stats *test, bool only);
 // event. Fails if a line of the run could not be written (a full disk).
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
-// One JSON object on its own line, with "event" first, then the members, which it takes over:
+// Writes a JSON object on its own line: "event" first, then the members, which it takes over:
 // log_event(log, "eval", json_pack("{s:o}", "top1", log_number(65.0))). The line is written at
 // once. If that fails (a full disk), prints a warning and ends the file; training continues.
 void log_event(Log *log, const char *event, json_t *members);

@@ -80,7 +80,7 @@ expect 0 "weight hash" "$alone/launch" -n 2 -- "$alone/train" -a lenet --data sy
 
 # --- a CUDA that cannot be used ---------------------------------------------------------------------------------
 
-# It leaves out the CUDA backends, with the reason, and nothing else.
+# Setup leaves out the CUDA backends, with the reason, and nothing else.
 if toolkit=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc); then
     toolkit=$(readlink -f "$toolkit") toolkit=${toolkit%/bin/nvcc}
     mkdir -p "$TMP/cuda/bin" "$TMP/cudnn"

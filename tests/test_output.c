@@ -67,7 +67,8 @@ TEST(a_running_writer_keeps_others_out)
     kill_child(child);
 }
 
-// In a directory such as /tmp, only its owner may replace a file: found before any work. (Only root can become others.)
+// In a directory such as /tmp, only a file's owner may replace it. The program notices that before any work. (Only root
+// can become other users.)
 TEST(a_file_of_another_user)
 {
     Error err;

@@ -65,7 +65,7 @@ how()
         like "echo '// TODO(03-20): spoiled' >>exercises-work/author-03-20/ddp.c; $2" ;;
     *": exercises/author.sh edit 03-20") like "rm -r exercises-work/author-03-20; $2" ;;     # "later"
 
-    # its numbers decide which lines it prints
+    # the run's numbers decide which lines ./ddp why prints
     *": ./ddp why run.json"*) prints='' && like "$2" ;;
 
     *": ./ddp run" | *": ./ddp run --watch" | *": ./ddp why" | *": ./ddp plot" | *": ./ddp slurm run" | \

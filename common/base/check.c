@@ -35,8 +35,8 @@ void blank_controls(char *text)
             *text = '?';
 }
 
-// One write, so that the lines of several processes do not mix. On a terminal it first erases the
-// progress line (ours or rank 0's) that may be on this line.
+// One write, so that the lines of several processes do not mix. On a terminal, the message first
+// erases the progress line (ours or rank 0's) that may be on this line.
 static void print_message(const char *file, int line, const char *hint, const char *format,
                           va_list args)
 {

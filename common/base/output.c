@@ -169,7 +169,7 @@ static int open_locked(const char *path)
     return -1;
 }
 
-// May rename() replace the file? In a directory such as /tmp only its owner may.
+// May rename() replace the file? In a directory such as /tmp, only the file's owner may.
 static bool may_replace(const char *path)
 {
     struct stat file, folder;
@@ -196,7 +196,7 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
                          "its directory only that user may replace it", path);
     if (snprintf(lock, sizeof lock, "%s.lock", path) >= (int)sizeof lock)
         return error_set(err, "", "%.80s...: the path is too long", path);
-    if (open_locked(lock) < 0)      // it stays open until the process ends
+    if (open_locked(lock) < 0)      // the lock lasts until the process ends
         return errno == EWOULDBLOCK
                    ? error_set(err, "give each run a file of its own", "another run is writing "
                                "%.400s: it holds the lock %.400s.lock", path, path)

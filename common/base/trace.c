@@ -55,7 +55,7 @@ static struct {
 static void write_event(char ph, int tid, double us, const char *name, const char *arg)
 {
     FILE *out = trace.file;
-    if (ferror(out))            // it was reported when it happened
+    if (ferror(out))            // the error was reported when it happened
         return;
     fprintf(out, "{\"ph\":\"%c\",\"pid\":%d,\"tid\":%d", ph, among.rank, tid);
     if (us > 0)

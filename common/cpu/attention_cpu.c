@@ -17,7 +17,7 @@
 
 enum { SCORES, VALUES, D_VALUES, D_PROBS, D_QUERIES, D_KEYS, PRODUCTS };
 
-// One thread's.
+// The products and the memory of one thread.
 typedef struct Head {
     DnnPrimitive product[PRODUCTS];
     float *probs, *dprobs;      // (T, T)

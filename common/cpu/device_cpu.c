@@ -39,7 +39,7 @@ struct Stream {
     Device *device;
     void *scratch;              // for the task that runs
     size_t scratch_bytes;
-    bool beside;                // it has a thread, and all below
+    bool beside;                // the stream has a thread, and all below
     char name[24];
     pthread_t thread;
     pthread_mutex_t lock;       // for all fields below

@@ -1,6 +1,6 @@
 // resize.c - computes what Pillow does, in the same order, so that the bytes are the same.
 //
-// It resizes along rows, rounds to 8 bits, then resizes along columns. An output pixel is a
+// Pillow resizes along rows, rounds to 8 bits, then resizes along columns. An output pixel is a
 // weighted mean of the source pixels near its centre. The weights fall to 0 at a distance of one
 // source pixel, or if the picture shrinks, one output pixel:
 //

@@ -174,7 +174,8 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
     images_make(&job, &data->train, FOR_TRAIN);
     images_make(&job, &data->test, FOR_TEST);
     free(job.patterns);
-    // These determine each image, except that machines may round a pixel of a pattern differently.
+    // Seed and size determine each image, except that machines may round a pixel of a pattern
+    // differently.
     data_checksum(data, (int64_t[]){ seed, size }, 2 * sizeof seed);
     return true;
 }

@@ -41,7 +41,7 @@ static inline Matrix matrix_of(Type type, size_t rows, size_t columns)
     return m;
 }
 
-// One row.
+// A matrix of one row.
 static inline Matrix array_of(Type type, size_t count) { return matrix_of(type, 1, count); }
 
 static inline Matrix pixels_of(Shape s)
@@ -139,8 +139,8 @@ INLINE void load_at(Type type, const void *from, At at, Pack *pack)
     load(type, from, at.i, at.count, pack);
 }
 
-// The same, for a matrix to which the loop writes nothing. On a GPU, loads of the next rows then
-// need not wait for stores.
+// Loads from a matrix to which the loop writes nothing. On a GPU, loads of the next rows then need
+// not wait for stores.
 INLINE void load_fixed_at(Type type, const void *from, At at, Pack *pack)
 {
 #ifdef ON_GPU
@@ -179,7 +179,7 @@ INLINE void store_at(Type type, void *to, At at, const Pack *pack)
             store_one(type, to, at.i + k, pack->v[k]);
 }
 
-// The same for values that the type represents exactly, which is faster on a CPU.
+// Stores values that the type represents exactly, which is faster on a CPU.
 INLINE void store_exact_at(Type type, void *to, At at, const Pack *pack)
 {
 #ifndef ON_GPU
@@ -192,7 +192,7 @@ INLINE void store_exact_at(Type type, void *to, At at, const Pack *pack)
     store_at(type, to, at, pack);
 }
 
-// The same for whole numbers from 0 to 255, a byte each.
+// Loads whole numbers from 0 to 255, a byte each.
 INLINE void load_bytes(const uint8_t *from, At at, Pack *pack)
 {
     if (at.count == LANES) {

@@ -35,7 +35,7 @@ INLINE Place place_of(const Shape *s, At at)
     return p;
 }
 
-// The same pack of another pixel, or of another activation with as many planes.
+// The place of the same pack in another pixel, or in another activation with as many planes.
 INLINE At pixel_at(const Shape *s, const Place *p, int h, int w, At at)
 {
     at.i = ((p->plane * s->h + h) * s->w + w) * s->block + p->channel;

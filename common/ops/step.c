@@ -186,7 +186,7 @@ typedef struct UpdateJob {
     size_t grad_count;
     float *params, *first, *second;     // SGD: velocity; AdamW: mean and square
     const float *grads;
-    const uint8_t *decays;              // one for each PARAM_ALIGN parameters, so one a pack
+    const uint8_t *decays;              // a byte for PARAM_ALIGN parameters: a pack needs one
     const Scalars *scalars;
 } UpdateJob;
 

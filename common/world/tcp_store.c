@@ -61,7 +61,7 @@ static StoreMessage request(Store *s, StoreWhat what, const char *key, const voi
     if (what == STORE_BEAT)
         message.value = &page;
     const char *unsent = store_transfer(s->socket, true, &message, s->timeout);
-    const char *lost = store_transfer(s->socket, false, &answer, s->timeout);   // it may be OVER
+    const char *lost = store_transfer(s->socket, false, &answer, s->timeout);   // or OVER
     if (!lost && answer.head.what == STORE_OVER) {
         usleep(answer.head.key[0] ? STORE_LAUNCHER_US : 0);     // see end_run
         leave_at_once(EXIT_REPORTED);
@@ -140,7 +140,7 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
     const char *why = store_transfer(socket, true, &message, timeout);
     why = why ? why : store_transfer(socket, false, &answer, timeout);
     if (!why && answer.head.what == STORE_OVER)
-        leave_at_once(EXIT_REPORTED);   // its rank or size contradicts another's: rank 0 prints how
+        leave_at_once(EXIT_REPORTED);   // this rank contradicts another: rank 0 prints how
     if (!why && answer.head.what == STORE_NO) {
         snprintf(refusal, sizeof refusal, "rank 0 refuses this rank: %.*s", (int)answer.head.bytes,
                  (char *)answer.value);
