@@ -89,7 +89,7 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err)
 {
     int size = config->image_size ? config->image_size : 224;
     if (config->resize && config->resize < size)
-        return error_set(err, "0 means 8/7 of the image size",
+        return error_set(err, "choose a larger --resize, or 0: 8/7 of the image size",
                          "--resize %d is less than the images' %dx%d", config->resize, size, size);
     bool skip = strcmp(config->bad_images, "skip") == 0;
     Folder *folder = xcalloc(1, sizeof *folder);

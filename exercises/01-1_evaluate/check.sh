@@ -16,4 +16,4 @@ why="The weights and the images are the same and only -b differs. So the output 
 of its batch."
 beside "the test result does not depend on the size of the batches" 1e-4 run "loss with -b 32" first "your loss" found \
     batches sizes
-beside "and it is the finished step's result" 1e-4 run "step 01's loss" expected "your loss" found batches sizes
+beside "the test result is the finished step's" 1e-4 run "step 01's loss" expected "your loss" found batches sizes

@@ -35,7 +35,7 @@ why="The number of steps is right, but the losses differ. The log computes the l
 reads it from device memory. Compare the third column, where the rate in device memory never changes."
 beside "their losses are the finished step's" 1e-5 step expected right.losses found yours.losses \
     "lr stays" still.losses
-equal "and so are the final weights" "$(value right.0.jsonl end weight_hash)" \
+equal "the final weights are the finished step's" "$(value right.0.jsonl end weight_hash)" \
     "$(value yours.0.jsonl end weight_hash)"
 
 for more in "--max-steps 5" "--max-steps 8" "--print-freq 3" "--print-freq 3 --max-steps 4"; do

@@ -9,11 +9,11 @@ why="model_options lists the names."
 [ "$status" != 2 ] || wrong "--arch tinyvgg is known" < <(last_lines net 2)
 passed "--arch tinyvgg is known"
 why="net_build calls one function for each name."
-[ "$status" = 0 ] || wrong "it trains" < <(last_lines net)
-passed "it trains"
+[ "$status" = 0 ] || wrong "a tinyvgg trains" < <(last_lines net)
+passed "a tinyvgg trains"
 why="A convolution has in x out x kernel x kernel weights and out biases: conv1 has 3 x 32 x 9 + 32. The last layer
 has 64 x 10 + 10."
-equal "it has 66218 parameters" 66218 "$(sed -n 's/^tinyvgg, \([0-9]*\) parameters.*/\1/p' net.out)"
+equal "a tinyvgg has 66218 parameters" 66218 "$(sed -n 's/^tinyvgg, \([0-9]*\) parameters.*/\1/p' net.out)"
 
 cat >expected <<'END'
 conv1.bias [32]

@@ -34,5 +34,5 @@ same=(--train-samples 64 --bucket-mb 0.05)
 finished large 2 "${same[@]}" --trace large.json
 learner yours.large 2 "${same[@]}" --trace yours.large.json
 why="--bucket-mb is the size of a bucket: several layers may share one."
-equal "and so does their number with larger buckets" \
+equal "the number of messages is also right with larger buckets" \
     "$(grep -c '"all_reduce ' large.json)" "$(grep -c '"all_reduce ' yours.large.json)"

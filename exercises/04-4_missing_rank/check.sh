@@ -28,12 +28,12 @@ gives_up absent 1
 found=$(grep -o 'ranks connected within [0-9.]* s; missing.*' absent.out)
 found=${found/are 1, 2/is 1}            # on a very busy machine, rank 2 may be late too
 why="Rank 0 knows which ranks have arrived. The output was: $(grep -m1 . absent.out)"
-equal "and rank 0 names the missing rank" "ranks connected within 3 s; missing: 1" "$found"
+equal "rank 0 names the missing rank" "ranks connected within 3 s; missing: 1" "$found"
 
 three alone 0 60 3
 gives_up alone 0
 why="The output was: $(grep -m1 . alone.out)"
-equal "and the others report that they could not find rank 0" "looking for rank 0 for 3 s" \
+equal "the other ranks report that they could not find rank 0" "looking for rank 0 for 3 s" \
     "$(sed -n 's/.*\(looking for rank 0\) at .*) \(for [0-9]*\)[.0-9]* s:.*/\1 \2 s/p' alone.out | head -1)"
 
 limit=20

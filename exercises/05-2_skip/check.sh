@@ -26,10 +26,10 @@ done
 why="The numbers count the steps skipped so far. A rank that does not skip step 5 uses rank 1's infinite gradients."
 beside "rank 0 skips the step in which rank 1's gradients overflow" same step \
     expected expected "rank 0" skipped.0 "rank 1" skipped.1 "rank 0's loss" loss.0
-beside "and so does rank 1" same step expected expected "rank 1" skipped.1 "rank 0" skipped.0
+beside "rank 1 also skips this step" same step expected expected "rank 1" skipped.1 "rank 0" skipped.0
 why="Do all ranks still have the same weights?"
-[ "$status" = 0 ] || wrong "and the run continues" < <(last_lines two)
-passed "and the run continues"
+[ "$status" = 0 ] || wrong "the run continues after the overflow" < <(last_lines two)
+passed "the run continues after the overflow"
 
 learner five 2 "${same[@]}" --max-steps 5
 OVERFLOW_IN_STEP=0

@@ -27,6 +27,6 @@ learner 6 2 "${same[@]}" --bucket-mb 0 --accumulate 2
 { sent 5; sent 5; } >once
 { sent 5; sent 6; } >bytes
 why="Without buckets, ddp_wait sends everything at once."
-beside "and without buckets they cost no more either" same parts "for one" once found bytes
+beside "without buckets, many parts also cost as many bytes as one" same parts "for one" once found bytes
 values 6.0.jsonl step loss >found
 beside "without buckets the losses are also right" 1e-4 step "one part" whole "2 parts" found

@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # The function must find the first host of lists that Slurm writes, and return for lists that Slurm never writes.
-# fails with: it returns the first host of each list
+# fails with: the function returns the first host of each list
 harness check.c slurm.c rendezvous_file.c
 lists='gpu7                        gpu7
 gpu7,gpu8                   gpu7
@@ -18,7 +18,8 @@ awk '{ print $2 }' <<<"$lists" >expected
 mapfile -t input <input
 try hosts "$harness" "${input[@]}"
 why="The third column shows the lists."
-beside "it returns the first host of each list" same list expected expected found hosts.out "of the list" input
+beside "the function returns the first host of each list" same list \
+    expected expected found hosts.out "of the list" input
 
 # The environment may contain anything.
 limit=5
@@ -26,8 +27,9 @@ long=$(printf 'x%.0s' {1..300})
 why="Slurm never writes such a list, but the function must not write past its array or read past the list."
 for list in 'gpu[12' 'gpu[' 'gpu[]' '[' "$long" "gpu[$long" "gpu[$long-9]"; do
     try odd "$harness" "$list"
-    [ "$status" = 0 ] || wrong "it returns for any list: $list" < <(echo "exit status $status"; last_lines odd)
+    [ "$status" = 0 ] ||
+        wrong "the function returns for any list: $list" < <(echo "exit status $status"; last_lines odd)
     [ "$(head -1 odd.out | wc -c)" -le 256 ] ||
-        wrong "it returns at most 255 characters" < <(expected "at most 255" "$(head -1 odd.out | wc -c)")
+        wrong "the function returns at most 255 characters" < <(expected "at most 255" "$(head -1 odd.out | wc -c)")
 done
-passed "it returns for any list"
+passed "the function returns for any list"

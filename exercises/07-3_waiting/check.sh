@@ -35,4 +35,4 @@ for n in 5x2 6x4; do
     value $n.0.jsonl eval test_loss >>found
 done
 why="Both runs end, but some images do not count exactly once."
-beside "and their result is that of one rank" 1e-9 run expected expected found found
+beside "the ranks' result is that of one rank" 1e-9 run expected expected found found
