@@ -21,7 +21,7 @@ enum { SOON = 20000, LOG = 1 << 14 };   // us; entries
 static int entries[LOG];
 static atomic_int logged;
 
-// Set up again for each test.
+// Made again for each test.
 static Stream *compute, *beside;
 static Event *event;
 static struct {

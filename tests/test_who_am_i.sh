@@ -32,7 +32,7 @@ expect 0 "$one command line ==" with "" --rank 0 --world-size 1
 expect 0 "$one alone ==" with "RANK= WORLD_SIZE="
 expect 0 "$one alone ==" with "LOCAL_RANK=3 MASTER_ADDR=nowhere MASTER_PORT=x"
 
-# The strongest source wins.
+# The first source that has a rank wins.
 expect 0 "$one command line ==" with "RANK=3 WORLD_SIZE=8" --rank 0 --world-size 1
 expect 0 "$one environment ==" \
     with "RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 PMIX_RANK=1"

@@ -19,7 +19,6 @@
 #define DDP_GIT_REVISION "unknown"
 #endif
 
-// The progress line on a terminal.
 typedef struct Progress {
     int64_t epoch;
     int epochs;

@@ -18,7 +18,6 @@ typedef enum CallKind {
     CALL_KINDS
 } CallKind;
 
-// One call of one rank.
 typedef struct Call {
     CallKind kind;
     CommType type;

@@ -1,4 +1,4 @@
-// device_cpu.h - what the CPU's loops ask its streams.
+// device_cpu.h - what the CPU's loops may do on a stream: use several threads, use AVX-512.
 #pragma once
 #include "device.h"
 

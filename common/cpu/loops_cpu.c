@@ -8,7 +8,6 @@
 // machine.
 enum { FEW = 4096 };
 
-// A loop on a stream.
 typedef struct Loop {
     union {
         CellsPart *cells;

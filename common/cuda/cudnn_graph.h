@@ -44,7 +44,6 @@ typedef struct ConvPlan {
     int part_count;
 } ConvPlan;
 
-// The rules for choosing a plan.
 typedef struct PlanRules {
     cudnnHandle_t handle;               // of the device that will run the plan; or NULL,
     cudnnBackendDescriptor_t profile;   // and this describes the device

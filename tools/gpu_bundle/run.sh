@@ -271,7 +271,7 @@ check_recorded_f32() { recorded --amp off --tf32 0; }
 check_recorded_tf32() { recorded --amp off --tf32 1; }
 check_recorded_fp16() { recorded --amp fp16 --accumulate 2; }
 
-# A text that is there: this script.
+# The text to learn is this script, since the bundle has no other.
 gpt()
 {
     step_command "$here/build/cuda/07_dist_eval" 1 -a gpt --data "text:$here/run" --dropout 0.1 -b 32 -j 1 --epochs 1 \
