@@ -118,7 +118,7 @@ wrong "--save: has no effect with --evaluate" -e --init a
 wrong "--metrics: './made.safetensors' is also a file of --save" --metrics ./made.safetensors
 wrong "--trace: 'made.jsonl' is also a file of --metrics" --trace made.jsonl
 wrong "--trace: 'made.safetensors.best' is also a file of --save" --trace made.safetensors.best
-expect 2 "--predictions: 'p' is the file of --trace" "$BUILD/07_dist_eval/train" --trace p --predictions p
+expect 2 "--predictions: 'p' is also a file of --trace" "$BUILD/07_dist_eval/train" --trace p --predictions p
 check "07 makes no file" test -z "$(ls -A)"
 
 expect 2 "--sync-bn: has no effect with --arch lenet" "$BUILD/03_ddp_fork/train" -a lenet --sync-bn
