@@ -60,7 +60,7 @@ expect 1 "nvidia-smi prints" "$there/run" exec "$there/build/cuda/01_single_gpu/
 "$there/run" doctor >"$TMP/doctor" 2>&1      # its exit status depends on nvidia-smi
 check "the doctor names the glibc that is needed" grep -q '^ok  glibc .* or newer is needed' "$TMP/doctor"
 expect 2 "there is no command 'nonsense'" "$there/run" nonsense
-expect 2 "no name matches" "$there/run" test nonsense
+expect 2 "no test has a name that matches" "$there/run" test nonsense
 
 # --- what passes, and what fails: the CPU's programs do not refuse two ranks ----------------------------------------
 

@@ -76,7 +76,7 @@ fails()
     check "$2: the verdict is kept" ran_on cpu
 }
 fails "GPU check failed: wrong numbers: GPU 0, f32, first step: " numbers
-fails "GPU check failed: it crashed (SIGSEGV)" crash
+fails "GPU check failed: the check crashed (SIGSEGV)" crash
 expect 1 "no answer within 2 s" env FAKE_FAILURE=hang DDP_GPU_LIMIT=2 PATH="$TMP/bin:$PATH" ./ddp doctor --gpu
 # The machine may have been busy, or other programs may have taken the GPU's memory, so the next run checks again.
 pretend nvidia-smi "${smi/DRIVER/20}"

@@ -285,10 +285,10 @@ TEST(processes_of_other_runs_are_refused)
         { "play", "its token is not rank 0's", true, true, false, 1, 2 },
         { "play", "its token is not rank 0's", true, false, true, 1, 2 },
         { "another", "it is from another run", true, false, false, 1, 3 },
-        { "play", "it is another program", true, false, false, 2, 2 },
+        { "play", "it is from another program", true, false, false, 2, 2 },
         { "another", "it is from another run", false, false, false, 1, 3 },
         { "play", "the run has already begun with all its ranks", false, false, false, 1, 2 },
-        { "play", "it is another program", false, false, false, -1, 2 },
+        { "play", "it is from another program", false, false, false, -1, 2 },
     };
     stage(2, 20, 20);
     enter(as(0), step);

@@ -123,7 +123,7 @@ static const struct Case {
     { { { .silent = 3, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .status = EXIT_FAILED,
       .words = "hint: --check-collectives stops" },
     { { { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 1, .apart = true }, { .silent = 3, .waits = 1 } },
-      .status = EXIT_FAILED, .words = "hint: they have not met" },
+      .status = EXIT_FAILED, .words = "hint: they have never met" },
     { { { .silent = 1, .waits = 2 }, { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 2 } }, .words = "" },
     { { { .silent = 3, .waits = 1 }, { .silent = 3, .waits = 1 }, { .silent = 3, .done = true, .ended = 1 } },
       .status = EXIT_FAILED, .words = "rank 2 of 3 (node1, pid 1002) is done: " },

@@ -90,7 +90,7 @@ near "a rank that is not late" "$(value 'rank 1 as fast as the others')" "$(simu
 
 simulate run.json bytes=1e6 load=30 >/dev/null
 expect 0 "Loading limits this run" why run.json
-check "it knows what it does not know" grep -q "The options are unknown" output
+check "it knows what it does not know" grep -q "The options and the number of cores are unknown" output
 check "one size of messages" grep -q "The latency is unknown" output
 sed 's/"cores":64/"cores":2/' metrics.jsonl >shared.jsonl
 expect 0 "share 2 cores" why run.json shared.jsonl
