@@ -58,11 +58,11 @@ static void parse(Launch *l, int argc, char **argv)
     if (l->node >= l->nodes)
         args_reject(&args, "node-rank", "%d is too large: --nnodes is %d", l->node, l->nodes);
     if (l->nodes > 1 && !l->master)
-        args_reject(&args, "master-addr", "is missing: with --nnodes all machines need it");
+        args_reject(&args, "master-addr", "is needed with --nnodes: all hosts must know it");
     if (l->nodes > 1 && !args_given(&args, "master-port"))
         l->port = 29500;
     if (l->nodes > 1 && l->port == 0)
-        args_reject(&args, "master-port", "cannot be 0 with --nnodes: all machines need it");
+        args_reject(&args, "master-port", "cannot be 0 with --nnodes: all hosts must know it");
     if (!l->program[0])
         FAIL_USAGE("launch -n 2 -- PROGRAM", "launch: no program was given");
     if (l->logs && mkdir(l->logs, 0777) != 0 && errno != EEXIST)

@@ -23,5 +23,5 @@ void machine_stay_near(const char *root, const char *device);
 const char *machine_cores(void);
 
 // How this program was built, as text of two lines: the kind of processor; the revision, the
-// compiler and DDP_MARCH. Where the sources were does not matter.
+// compiler and DDP_MARCH. It does not depend on the folder of the sources.
 const char *machine_program(void);

@@ -270,7 +270,7 @@ static void test_slowest(void)
     watch_slowest(&watch, text);
     EXPECT_EQ_STR(text, "");
     pages[2].waited = 4;
-    pages[1].epoch = 2;                 // it has already begun the next one
+    pages[1].epoch = 2;                 // rank 1 has already begun the next epoch
     watch_slowest(&watch, text);
     EXPECT_EQ_STR(text, "");
 }

@@ -426,7 +426,7 @@ cmd_up()
     while read -r -t 60 -u 8 line; do
         if [ "$line" = ready ]; then
             took=$(((${EPOCHREALTIME/[.,]/} - before) / 100000))
-            say "up after $((took / 10)).$((took % 10)) s: ./ddp slurm run srun -N $nodes hostname"
+            say "the cluster is up after $((took / 10)).$((took % 10)) s; try ./ddp slurm run srun -N $nodes hostname"
             return
         fi
         say "$line"

@@ -415,7 +415,7 @@ static void ids_set(Loader *loader, const int32_t *ids, int count)
     }
 }
 
-// Called when the caller has enqueued its work on the current batch.
+// Call it when all work on the current batch is enqueued.
 static void batch_let_go(Loader *loader)
 {
     if (loader->holding)

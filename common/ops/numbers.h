@@ -8,7 +8,7 @@
 // ON_GPU: this file is compiled for kernels, by nvcc or for the tests' mock of a GPU.
 #pragma once
 #ifdef ON_GPU
-#include "cuda/cuda_internal.h"     // with ops.h
+#include "cuda/cuda_internal.h"     // includes ops.h
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #define INLINE static __device__ __forceinline__

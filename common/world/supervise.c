@@ -243,7 +243,7 @@ int supervise(Supervisor *s)
     return s->status;
 }
 
-// A thread of a rank. It polls: pidfd_open is newer than many clusters' kernels.
+// Runs in a thread of a rank. It polls: pidfd_open is newer than many clusters' kernels.
 static void *wait_for_death(void *launcher)
 {
     while (kill((pid_t)(intptr_t)launcher, 0) == 0 || errno == EPERM)
@@ -251,7 +251,7 @@ static void *wait_for_death(void *launcher)
     leave_at_once(EXIT_REPORTED);
 }
 
-// A thread of a rank that no supervisor of ours has started, until rank 0 watches it.
+// Runs in a thread of a rank that no supervisor of ours has started, until rank 0 watches the rank.
 static void *watch_self(void *arg)
 {
     const Alive *page = arg;
