@@ -48,8 +48,10 @@ how()
 
     # clusters; test_slurm.sh does the others
     *": tail -F ddp-"*) like "cat ${2#tail -F }" ;;
+    *": ./ddp slurm run salloc "*) like "$2 2>&1 | grep 'this process is not one of them'" ;;
     "06_slurm/README.md: srun ... train "*) like "${2/.../-N2}" ;;
     *": sbatch --nodes=4 "* | *": srun --mpi=pmix ... train" | *": mpirun train" | *": scancel "* | \
+        *": ./ddp slurm run scancel "* | \
         *": srun "*"--pty bash" | *" --data /lustre/"* | *": ./ddp slurm up 2 --gpus 2" | *": srun --gpus=1 "* | \
         *": sbatch --nodes=1 "* | *": ./ddp data fashion-mnist" | \
         *": ./ddp slurm disconnect 2" | *": ./ddp slurm reconnect 2" | *": srun getent hosts node1") not_run ;;
@@ -133,13 +135,6 @@ esac
 END
     chmod +x "$TMP/bin/$name"
 done
-
-# CIFAR-10, all black: files have their sizes.
-black_images()
-{
-    mkdir -p data/cifar-10-batches-bin
-    truncate -s 30730000 data/cifar-10-batches-bin/{data_batch_{1..5},test_batch}.bin
-}
 
 has_slurm=yes
 for name in slurmctld slurmd munged srun; do
@@ -258,7 +253,6 @@ document()
     local file=$1 step=${1%%/*} line kind command prints where
     [ -d "build/cpu/$step" ] || step=07_dist_eval
     PATH=$tree/build/cpu/$step:$TMP/bin:$path               # "launch and train are the programs in ..."
-    [[ $file != 07* ]] || black_images                      # its text is about CIFAR-10
     [[ $file != docs/* ]] || rm -f ./*.st* ./net*           # each document trains its own networks
     while IFS=$'\x1e' read -r line kind command prints; do
         # Once per document; commands that only print, once.
