@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# Evaluates one checkpoint with several batch sizes: the result must always be the finished step's. fails with: the test
-# result does not depend on the size of the batches
+# Evaluates one checkpoint with several batch sizes: the result must always be the finished step's.
+# fails with: the test result does not depend on the size of the batches
 build
 net=(--arch convnet --train-samples 64 --test-samples 32)
 finished trained 1 "${net[@]}" --save net.st

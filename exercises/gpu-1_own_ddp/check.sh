@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # Two ranks must have the losses of the finished program, and the same weights. The timeline (GPU_TRACE) shows their
 # calls of NCCL, and a spy (check.c) what they free. If the broadcast loses half of its values, or one weight differs in
-# its last bits, the program must report that the weights differ. fails with: the weights of two ranks are broadcast
-# once
+# its last bits, the program must report that the weights differ.
+# fails with: the weights of two ranks are broadcast once
 type -P mpirun >/dev/null || wrong "mpirun is installed (Open MPI: ./ddp setup)" </dev/null
 build --with check.c --wrap ncclCommInitRank --wrap cudaStreamCreate --wrap cudaStreamCreateWithFlags \
     --wrap cudaMalloc --wrap cudaMallocHost --wrap ncclCommDestroy --wrap cudaStreamDestroy --wrap cudaFree \
