@@ -54,14 +54,46 @@ check "the minutes of each plan add up" python3 plan.py "$SRC"
 expect 2 "slides: unknown argument" "$SRC/ddp" slides here
 expect 1 "No such file or directory" "$SRC/ddp" slides -o nowhere/slides.html
 expect 0 "written: slides.html" "$SRC/ddp" slides
-slides=$(grep -c '^<section' slides.html)
-check "at most 60" test "$slides" -gt 40 -a "$slides" -le 60
-check "all have notes" test "$(grep -c '<aside>' slides.html)" = "$slides"
-check "nothing is loaded" not grep -qE '(src|href)="[^#]|@import|url\((https?:)' slides.html
-columns='import html, re, sys
-code = re.findall("(?s)<pre[^>]*>(.*?)</pre>", sys.stdin.read())
-print(max(len(html.unescape(line)) for one in code for line in one.split("\n")))'
-check "code has 90 columns" test "$(python3 -c "$columns" <slides.html)" -le 90
+mv slides.html day.html
+for plan in half nccl; do
+    expect 0 "written: $plan.html" "$SRC/ddp" slides "$plan" -o "$plan.html"
+done
+cat >text.py <<'END'
+import html, re, sys
+
+def words(part):
+    return re.sub("(?s)<(pre|table|svg).*?</\\1>|<.*?>", " ", part).split()
+
+# The blocks and exercises of a plan, in order.
+def of_page(plan):
+    table = re.search(rf"^## {plan}\n(.*?)^## ", page, re.S | re.M)[1]
+    rows = [[cell.strip() for cell in row.split("|")] for row in table.splitlines() if re.match(r"\| \d", row)]
+    done = [one for row in rows for one in re.sub(r"\(.*\)", "", row[4]).replace(",", " ").split()]
+    return list(dict.fromkeys(row[2] for row in rows if row[2])), done
+
+with open(sys.argv[1] + "/docs/workshop.md", encoding="utf-8") as file:
+    page = file.read()
+wrong = []
+for plan, name in (("half", "Half a day"), ("day", "A day"), ("nccl", "NCCL, half a day")):
+    with open(plan + ".html", encoding="utf-8") as file:
+        source = file.read()
+    slides = re.findall("(?s)<section.*?</section>", source)
+    blocks = list(dict.fromkeys(re.search("<footer>(.*?) &nbsp;", one)[1] for one in slides))
+    exercises = re.findall("<h1>Exercise (.*?):", source)
+    if (blocks, exercises) != of_page(name):
+        wrong.append(f"{plan}: the slides have {blocks}, {exercises}, and the page {of_page(name)}")
+    if len(slides) > 60 or re.search(r'(src|href)="[^#]|@import|url\(https?:', source):
+        wrong.append(f"{plan}: {len(slides)} slides, or something is loaded")
+    for number, one in enumerate(slides, 1):
+        shown, notes = re.fullmatch("(?s)(.*)<footer>.*<aside>(.*)</aside>.*", one).groups()
+        code = "\n".join(re.findall("(?s)<pre[^>]*>(.*?)</pre>", shown))
+        columns = max(len(html.unescape(line)) for line in code.split("\n"))
+        if columns > 90 or len(words(shown)) > 45 or not notes:
+            wrong.append(f"{plan}: slide {number} has {columns} columns, {len(words(shown))} words, notes: {notes}")
+print(*wrong, sep="\n")
+sys.exit(bool(wrong))
+END
+check "the slides have the plan's blocks and exercises, few words, and notes" python3 text.py "$SRC"
 PYTHONPATH=$SRC/tests python3 -c 'import browser, sys; sys.exit(not browser.find())' 2>/dev/null || {
     echo "the slides were not drawn, because there is no Chromium: apt install chromium"
     test_done
@@ -69,48 +101,57 @@ PYTHONPATH=$SRC/tests python3 -c 'import browser, sys; sys.exit(not browser.find
 cat >drawn.py <<'END'
 import base64, os, re, sys, browser
 
-# What is too small or does not fit, on the slide that is shown; text in a figure is scaled.
+# What is too small or does not fit, on each slide, without its notes and with them; text in a figure is scaled.
 PROBLEMS = """(() => {
-    const slide = [...document.querySelectorAll('section')].find(one => !one.hidden), found = [];
-    if (slide.scrollHeight > slide.clientHeight) found.push('too high: ' + slide.scrollHeight);
-    if (slide.scrollWidth > slide.clientWidth) found.push('too wide: ' + slide.scrollWidth);
-    for (const one of slide.querySelectorAll('*')) {
-        const text = [...one.childNodes].some(node => node.nodeType === 3 && node.data.trim());
-        if (one.ownerSVGElement && !one.getScreenCTM) continue;
-        const scale = one.ownerSVGElement ? Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b) : 1;
-        const size = parseFloat(getComputedStyle(one).fontSize) * scale, box = one.getBoundingClientRect();
-        if (text && box.width && one.tagName !== 'style' && size < (one.ownerSVGElement ? 12 : 20) - 0.01)
-            found.push(`${size} px: ${one.textContent}`);
-        if (one.tagName === 'PRE' && one.scrollWidth > one.clientWidth) found.push('code too wide');
-        if (!one.ownerSVGElement && (box.right > innerWidth + 1 || box.bottom > innerHeight + 1))
-            found.push(`outside: ${one.textContent.trim()}`);
+    const found = [];
+    for (const [i, slide] of slides.entries()) for (const notes of [false, true]) {
+        const say = what => found.push(`slide ${i + 1}: ${what}`);
+        history.replaceState(null, '', '#' + (i + 1));
+        show();
+        document.body.classList.toggle('notes', notes);
+        if (slide.scrollHeight > slide.clientHeight) say('too high: ' + slide.scrollHeight);
+        if (slide.scrollWidth > slide.clientWidth) say('too wide: ' + slide.scrollWidth);
+        for (const one of slide.querySelectorAll('*')) {
+            const text = [...one.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+            if (one.ownerSVGElement && !one.getScreenCTM) continue;
+            const scale = one.ownerSVGElement ? Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b) : 1;
+            const size = parseFloat(getComputedStyle(one).fontSize) * scale, box = one.getBoundingClientRect();
+            if (text && box.width && one.tagName !== 'style' && size < (one.ownerSVGElement ? 15 : 20) - 0.01)
+                say(`${size} px: ${one.textContent}`);
+            if (one.tagName === 'PRE' && one.scrollWidth > one.clientWidth) say('code too wide');
+            if (box.left < -1 || box.right > innerWidth + 1 || box.bottom > innerHeight + 1)
+                say(`outside: ${one.textContent.trim()}`);
+        }
     }
     return found;
 })()"""
 wrong = []
-for size in ("1280,720", "1920,1080"):
-    page = browser.Page("file://" + os.path.abspath("slides.html"), size)
+for plan, size in (("half", "1280,720"), ("day", "1280,720"), ("day", "1920,1080"), ("nccl", "1280,720"),
+                   ("nccl", "1920,1080")):
+    page = browser.Page("file://" + os.path.abspath(plan + ".html"), size)
     width, height = map(int, size.split(","))
     page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
     page.wait("document.querySelector('section')", 30)
-    count = page.js("document.querySelectorAll('section').length")
-    for number in range(1, count + 1):
-        if not page.wait(f"!document.querySelectorAll('section')[{number - 1}].hidden", 10):
-            wrong.append(f"{size}: the arrow does not lead to slide {number}")
-        for notes in ("", " with notes"):
-            wrong += [f"{size}: slide {number}{notes}: {problem}" for problem in page.js(PROBLEMS)]
-            if len(sys.argv) > 1 and size == "1280,720" and not notes:
-                with open(f"{sys.argv[1]}/{number:02}.png", "wb") as file:
-                    file.write(base64.b64decode(page.call("Page.captureScreenshot", format="png")["data"]))
-            page.call("Input.dispatchKeyEvent", type="keyDown", key="n")
-        page.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight")
-    page.call("Input.dispatchKeyEvent", type="keyDown", key="Home")
-    if not page.wait("location.hash === '#1'", 10):
-        wrong.append(f"{size}: Home does not lead to slide 1")
+    count = page.js("slides.length")
+    found = page.js(PROBLEMS) + page.errors
+    for key, expected in (("Home", "#1"), ("ArrowRight", "#2"), ("ArrowRight", "#3"), ("ArrowLeft", "#2"),
+                          ("End", f"#{count}")):
+        page.call("Input.dispatchKeyEvent", type="keyDown", key=key)
+        if not page.wait(f"location.hash === '{expected}' && !slides[{int(expected[1:]) - 1}].hidden", 10):
+            found.append(f"{key} does not lead to {expected}")
+    shown = page.js("document.body.classList.contains('notes')")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="n")
+    if page.js("document.body.classList.contains('notes')") == shown:
+        found.append("n does not show or hide the notes")
     pdf = base64.b64decode(page.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)["data"])
     if len(re.findall(rb"/Type\s*/Page\b", pdf)) != count:
-        wrong.append(f"{size}: not a page of the PDF for each slide")
-    wrong += page.errors
+        found.append("not a page of the PDF for each slide")
+    page.js("document.body.classList.remove('notes')")
+    for number in range(1, count + 1 if len(sys.argv) > 1 else 0):
+        page.js(f"location.hash = {number}")
+        with open(f"{sys.argv[1]}/{plan}_{size}_{number:02}.png", "wb") as file:
+            file.write(base64.b64decode(page.call("Page.captureScreenshot", format="png")["data"]))
+    wrong += [f"{plan}, {size}: {problem}" for problem in found]
     page.close()
 print(*wrong, sep="\n")
 sys.exit(bool(wrong))

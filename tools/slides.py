@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""slides.py [-o FILE] - ./ddp slides: writes docs/workshop/slides.md as one page of HTML (slides.html), figures inside.
+"""slides.py [half | day | nccl] [-o FILE] - ./ddp slides: writes slides as one page of HTML (slides.html).
 
-Slides are separated by "---". What follows a line "Notes:" is for the speaker: the key n shows it.
+The plan is one of docs/workshop.md: half a day, a day (if none is named), or half a day of NCCL. The slides are in
+docs/workshop/slides.md, separated by "---". What follows a line "Notes:" is for the speaker: the key n shows it. Two
+comments at the top of a slide are for this tool: `block: NAME` (of this slide and those after it) and `in: PLAN ...`
+(without it: half and day).
 """
 import html
 import os
@@ -17,11 +20,13 @@ body { margin: 0; } [hidden] { display: none; }
 section { box-sizing: border-box; width: 100vw; height: 100vh; overflow: hidden; position: relative;
           padding: 1.8rem 2.6rem; font-size: 1.6rem; background: #fff; }
 section.first, section.predict { background: #0b3d63; color: #fff; }
-section.exercise { background: #e8f3e8; }
+section.predict, section.exercise { font-size: 1.9rem; } section.exercise { background: #e8f3e8; }
 h1 { font-size: 2.2rem; line-height: 1.15; margin: 0 0 1.3rem; } .first h1 { font-size: 3rem; margin-top: 8rem; }
 em { font-style: normal; font-weight: bold; }
-p, ul, ol, table, pre { margin: 0 0 1rem; } li { margin-bottom: .45rem; } section > svg { width: 100%; height: auto; }
+p, ul, ol, table, pre { margin: 0 0 1rem; } ul, ol { padding-left: 1.8rem; } li { margin-bottom: .45rem; }
+section > svg { width: 100%; height: auto; overflow: visible; }
 pre, code { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; } code { font-size: .9em; }
+td code { white-space: nowrap; font-size: .8em; }
 pre { line-height: 1.28; background: #f3f5f8; color: #1f2328; padding: .6rem .9rem;
       border-radius: .4rem; }
 table { border-collapse: collapse; }
@@ -52,18 +57,20 @@ show();
 
 
 def figure(path):
-    """The file, as large as the slide; its style applies to no other figure."""
+    """The file, as wide as the slide, small text a little larger; its style applies to no other figure."""
     name = re.sub(r"\W", "-", path)
     with open(os.path.join(ROOT, "docs/workshop", path), encoding="utf-8") as file:
         svg = re.sub(r"(?s)^.*?(?=<svg)|<metadata>.*?</metadata>", "", file.read())
-    svg = re.sub(r"(?s)(<style[^>]*>)([^@]*?)(</style>)",          # not that of a moving picture, which has ids
+    svg = re.sub(r"\b(font(?:-size)?: ?)([89])px", lambda size: f"{size[1]}{int(size[2]) * 1.2:.1f}px", svg)
+    svg = re.sub(r"(?s)(<style[^>]*>)(.*?)(</style>)",
                  lambda style: style[1] + re.sub(r"([^{}]+)\{", rf".{name} \1{{", style[2]) + style[3], svg)
     return re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', rf'\1 class="{name}"', svg, count=1)
 
 
 def code(lines):
-    """As large as fits. A comment at the end of a line that is too long for a slide is left out."""
-    lines = [re.sub(r"\s+//.*", "", line) if len(line) > 90 else line for line in lines]
+    """As large as fits. In a line that is too long for a slide, a comment ends at its colon, or is left out."""
+    lines = [re.sub(r"\s+(// [^:]*):.*|\s+//.*", lambda end: f"   {end[1]}" if end[1] else "", line) if len(line) > 90
+             else line for line in lines]
     lines = textwrap.dedent("\n".join(lines)).split("\n")
     size = max(1.02, min(1.5, 94 / max(map(len, lines))))
     return f'<pre style="font-size: {size:.2f}rem">' + html.escape("\n".join(lines).strip("\n"), quote=False) + "</pre>"
@@ -79,7 +86,7 @@ def block(lines):
     if image:
         return figure(image[1])
     if lines[0].startswith("```"):
-        return code(lines[1:-1])
+        return block(lines[1:-1]) if lines[1].startswith("|") else code(lines[1:-1])
     if lines[0].startswith("    "):
         return code([line[4:] for line in lines])
     if lines[0].startswith("# "):
@@ -100,24 +107,30 @@ def blocks(text):
     return "\n".join(block(piece.rstrip("\n").split("\n")) for piece in pieces)
 
 
-def slide(text, number, count):
+def slide(text, name, number, count):
     text, _, notes = text.partition("\nNotes:\n")
     title = re.match(r"# (.*)", text)[1]
     kind = "first" if number == 1 else re.match(r"(predict|exercise)?", title.lower())[0]
-    notes = f"<aside>{blocks(notes)}</aside>" if notes else ""
-    return f'<section class="{kind}">{blocks(text)}<footer>{number} / {count}</footer>{notes}</section>'
+    return (f'<section class="{kind}">{blocks(text)}<footer>{name} &nbsp; {number} / {count}</footer>'
+            f"<aside>{blocks(notes)}</aside></section>")
 
 
 def main():
     args = sys.argv[1:]
     if args in (["-h"], ["--help"]):
         sys.exit(print(__doc__))
+    plan = args.pop(0) if args[:1] and args[0] in ("half", "day", "nccl") else "day"
     if args and (len(args) != 2 or args[0] != "-o"):
         print(f"slides: unknown argument {args[0]}\nhint: ./ddp slides --help", file=sys.stderr)
         sys.exit(2)
     with open(os.path.join(ROOT, "docs/workshop/slides.md"), encoding="utf-8") as file:
-        texts = re.sub(r"<!--.*?-->\n", "", file.read()).strip().split("\n---\n\n")
-    slides = "\n".join(slide(text, i, len(texts)) for i, text in enumerate(texts, 1))
+        texts = re.sub(r"<!-- quote.*-->\n", "", file.read()).strip().split("\n---\n\n")
+    chosen, marks = [], {}
+    for text in texts:
+        marks = {"block": marks.get("block"), "in": "half day", **dict(re.findall("<!-- (block|in): (.*) -->\n", text))}
+        if plan in marks["in"].split():
+            chosen.append((re.sub("<!--.*-->\n", "", text).strip(), marks["block"]))
+    slides = "\n".join(slide(*one, i, len(chosen)) for i, one in enumerate(chosen, 1))
     out = args[1] if args else "slides.html"
     try:
         with open(out, "w", encoding="utf-8") as file:
@@ -125,7 +138,7 @@ def main():
                        f"<style>{STYLE}</style>\n{slides}\n<script>{SCRIPT}</script></html>\n")
     except OSError as error:
         sys.exit(f"slides: {error.filename}: {error.strerror}")
-    print(f"written: {out}, {len(texts)} slides")
+    print(f"written: {out}, {len(chosen)} slides")
 
 
 main()
