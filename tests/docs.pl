@@ -192,7 +192,7 @@ sub check_document
     }
     take_blocks(\$text, sub {
         my ($code, $line) = @_;
-        my $wide = $document !~ /^(?:README|0)/ || $code =~ /^```/;        # a quote has the columns of its file
+        my $wide = $code =~ /^```/;        # a quote has the columns of its file
         for (split /\n/, $code) {
             $where = "$document:" . $line++;
             check_code(unexplained(s/^\s+//r));
