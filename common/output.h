@@ -12,12 +12,12 @@ typedef enum OutputKind {
     OUTPUT_RENDEZVOUS       // rank 0's address, for a file system that all machines share
 } OutputKind;
 
-// Do these names mean one file? Those that differ only in .best, .tmp or .lock do.
+// Do these names mean one file? Those that differ only in .best, .tmp or .lock do, and one with %r
+// means the files of all ranks.
 bool output_same(const char *a, const char *b);
 
 // Call it before any work for each file that this process will write. Fails if the file has content
-// of a different kind (its first bytes show it), or if this process has claimed it for a different
-// kind (see output_same). Devices, pipes and empty files are fine.
+// of a different kind (its first bytes show it). Devices, pipes and empty files are fine.
 bool output_claim(const char *path, OutputKind kind, Error *err);
 
 // Claims a regular file, or one that does not exist yet, for replace_open. Until this process ends,

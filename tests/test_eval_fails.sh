@@ -13,7 +13,7 @@ small=("${convnet[@]}" --amp off --train-samples 64 --test-samples 40 -b 8 --epo
 
 # --- refused before there is any work -------------------------------------------------------------------
 
-expect 1 "no/such/file: open: No such file or directory" \
+expect 1 "no/such/file: cannot create its lock file: No such file or directory" \
     ranks 3 "$train" "${small[@]}" --predictions no/such/file
 check "rank 0 reports it" says "^\[rank 0/3 .*no/such/file"
 check "before any training" not says "== step:"

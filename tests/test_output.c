@@ -67,24 +67,6 @@ TEST(a_running_writer_keeps_others_out)
     kill_child(child);
 }
 
-// In a directory such as /tmp, only a file's owner may replace it. The program notices that before any work. (Only root
-// can become other users.)
-TEST(a_file_of_another_user)
-{
-    Error err;
-    EXPECT(mkdir(test_path("shared"), 0700) == 0 && chmod(test_path("shared"), 01777) == 0, "mkdir");
-    test_file("shared/theirs", "", 0);
-    pid_t child = fork();
-    if (child == 0) {
-        bool ready = chdir(test_path("shared")) == 0 && (geteuid() != 0 || seteuid(54321) == 0);
-        bool kept = !output_lock("theirs", OUTPUT_CHECKPOINT, &err) && strstr(err.text, "belongs to another user");
-        _exit(!ready || (geteuid() == 54321 && (!kept || !output_lock("ours", OUTPUT_CHECKPOINT, &err))));
-    }
-    int status;
-    waitpid(child, &status, 0);
-    EXPECT_EQ_INT(status, 0);
-}
-
 // A symbolic or hard link in place of the temporary file: its target must not change.
 TEST(links_are_not_followed)
 {
@@ -130,10 +112,26 @@ TEST(kinds)
     }
     EXPECT(output_claim("/dev/null", OUTPUT_EVENTS, &err) &&
            output_claim("/dev/null", OUTPUT_TIMELINE, &err), "%s", err.text);
-    EXPECT(output_lock(test_path("save"), OUTPUT_CHECKPOINT, &err), "%s", err.text);
-    const char *beside[] = { "save", "save.tmp", "save.lock", "save.best.tmp" };
-    for (int i = 0; i < 4; i++)
-        EXPECT(!output_claim(test_path(beside[i]), OUTPUT_EVENTS, &err), "claimed twice");
+}
+
+TEST(names_of_one_file)
+{
+    static const struct {
+        const char *a, *b;
+        bool same;
+    } names[] = {
+        { "save", "./save", true },
+        { "save", "save.tmp", true },
+        { "save", "save.best.tmp", true },
+        { "save", "other", false },
+        { "m%r.jsonl", "m12.jsonl", true },
+        { "net0.best", "net%r", true },
+        { "m%r", "m", false },
+        { "m%r", "m0x", false },
+    };
+    EXPECT(chdir(test_path("")) == 0, "chdir");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        EXPECT_EQ_INT(output_same(names[i].a, names[i].b), names[i].same);
 }
 
 // Rank 0 empties an old timeline and begins its own while other ranks look at it.

@@ -62,7 +62,7 @@ check "20 steps of rank 1" test "$(losses own.1.jsonl | wc -l)" = 20
 check "only rank 0 reports the test that it made" not grep -q top1 own.1.jsonl
 
 # Rank 0 saves, so it must know the other ranks' files.
-expect 1 "own1: this run already writes to that file" "$train" -n 2 "${lenet[@]}" --epochs 1 --save own1 --metrics own%r
+expect 2 "'own%r' is also a file of --save" "$train" -n 2 "${lenet[@]}" --epochs 1 --save own1 --metrics own%r
 check "... before any work" not grep -q Training "$TMP/output"
 
 # Only one rank prints, and each line names it.

@@ -115,7 +115,7 @@ expect 1 "is not a rendezvous file" task 1 0 "" "${note[@]}" --patience 0.5
 expect 1 "would be overwritten, but it is not a rendezvous file" task 0 0 "" "${note[@]}" --patience 0.5
 check "the file of a different kind is kept" grep -q something note
 rm note
-expect 1 "missing/note: open: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
+expect 1 "missing/note: No such file" task 0 0 "" --rendezvous "file:$TMP/missing/note" "${loopback[@]}"
 expect 4 "only 1 of 2 ranks connected" task 0 0 "" "${note[@]}" --patience 0.5
 check "the file is removed when rank 0 gives up" not compgen -G "note*"
 expect 2 "--rendezvous" task 0 0 "" "${loopback[@]}" --rendezvous tcp:x

@@ -15,10 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#ifndef DDP_GIT_REVISION
-#define DDP_GIT_REVISION "unknown"
-#endif
-
 typedef struct Progress {
     int64_t epoch;
     int epochs;
@@ -52,10 +48,7 @@ struct Log {
 
 // --- setting up ----------------------------------------------------------------------------------
 
-LogConfig log_defaults(void)
-{
-    return (LogConfig){ .print_freq = 50 };
-}
+LogConfig log_defaults(void) { return (LogConfig){ .print_freq = 50 }; }
 
 void log_options(Args *args, LogConfig *config)
 {
@@ -71,37 +64,28 @@ void log_options(Args *args, LogConfig *config)
 }
 
 // The path of this rank's metrics, or NULL if it writes none. The caller frees it.
-static char *metrics_path(const LogConfig *config, int rank)
+static char *metrics_path(const LogConfig *config)
 {
     const char *place = config->metrics ? strstr(config->metrics, "%r") : NULL;
     char *path = NULL;
-    if (config->metrics == NULL || (place == NULL && rank != 0))
+    if (config->metrics == NULL || (place == NULL && own_rank() != 0))
         return NULL;
     if (place == NULL)
         return xstrdup(config->metrics);
-    CHECK(asprintf(&path, "%.*s%d%s", (int)(place - config->metrics), config->metrics, rank,
+    CHECK(asprintf(&path, "%.*s%d%s", (int)(place - config->metrics), config->metrics, own_rank(),
                    place + 2) >= 0, "", "asprintf: %s", strerror(errno));
     return path;
-}
-
-// Rank 0 claims the files of all ranks, so that none is also its file of --save.
-static void claim_metrics(const LogConfig *config, int rank, int ranks)
-{
-    Error error;
-    for (int i = rank; i == rank || (rank == 0 && i < ranks); i++) {
-        char *path = metrics_path(config, i);
-        if (path && !output_claim(path, OUTPUT_EVENTS, &error))
-            FAIL_ERROR(&error);
-        free(path);
-    }
 }
 
 // Locks the file until it is closed, so that no other run empties it. append: removes an incomplete
 // last line, which a killed run or a full disk left.
 static FILE *metrics_open(const char *path, bool append)
 {
+    Error error;
     char last;
     ALIVE_OUTSIDE("opening", path);
+    if (!output_claim(path, OUTPUT_EVENTS, &error))
+        FAIL_ERROR(&error);
     FILE *file = fopen(path, append ? "a+e" : "ae");
     CHECK(file, "give --metrics a file in a directory that exists and is writable",
           "%s: open: %s", path, strerror(errno));
@@ -124,8 +108,7 @@ Log *log_new(const LogConfig *config, bool append)
     log->terminal =
         log->rank == 0 && isatty(STDOUT_FILENO) && term && term[0] && strcmp(term, "dumb") != 0;
     log->reported = clock_now();
-    log->path = metrics_path(config, log->rank);
-    claim_metrics(config, log->rank, log->ranks);
+    log->path = metrics_path(config);
     log->metrics = log->path ? metrics_open(log->path, append) : NULL;
     return log;
 }
@@ -157,14 +140,6 @@ static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part
 
 // --- the screen ----------------------------------------------------------------------------------
 
-static int screen_width(void)
-{
-    struct winsize size;
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        return size.ws_col;
-    return 80;
-}
-
 // "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2", without the
 // values that do not exist.
 static void numbers_text(const LogStep *s, char *out, size_t size)
@@ -185,6 +160,7 @@ static void numbers_text(const LogStep *s, char *out, size_t size)
 static void progress_draw(Log *log, bool force)
 {
     Progress *line = &log->line;
+    struct winsize screen;
     char text[512];
     double now = clock_now(), spent = now - line->started;
     double timed = (double)(line->step - line->first_step);
@@ -196,8 +172,9 @@ static void progress_draw(Log *log, bool force)
              (int)spent / 60, (int)spent % 60, left / 60, left % 60,
              timed > 0 ? (double)line->samples * log->per_sample / spent : 0, log->unit,
              line->numbers);
+    bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &screen) == 0 && screen.ws_col > 0;
     ALIVE_WRITING("to stdout");     // the terminal may be paused
-    printf("\r%.*s\033[K", screen_width() - 1, text);
+    printf("\r%.*s\033[K", known ? screen.ws_col - 1 : 79, text);
     fflush(stdout);
     line->drawn = now;
     line->shown = true;

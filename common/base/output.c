@@ -18,14 +18,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// A file of this run, with all that the run writes beside it.
-typedef struct Claim {
-    struct Claim *next;
-    OutputKind kind;
-    char name[PATH_MAX];        // absolute, see name_of
-    char lock[PATH_MAX];        // lock file, to be removed when the process ends; "": none
-} Claim;
-static Claim *_Atomic claims;   // the latest first
+// Lock files, to be removed when the process ends: of --save, of its best, of --predictions.
+static char locks[4][PATH_MAX];
+static atomic_int lock_count;
 
 static char temporary[PATH_MAX];            // the file that is being written: one at a time
 static int temporary_fd;
@@ -38,9 +33,8 @@ static void remove_files(void)
 {
     static atomic_flag once = ATOMIC_FLAG_INIT;
     bool again = atomic_flag_test_and_set(&once);   // a later run may own the lock files by then
-    for (const Claim *c = claims; c && !again; c = c->next)
-        if (c->lock[0])
-            unlink(c->lock);
+    for (int i = 0; i < lock_count && !again; i++)
+        unlink(locks[i]);
     if (atomic_exchange(&is_there, false))
         unlink(temporary);
 }
@@ -94,7 +88,6 @@ static bool name_of(const char *path, char name[PATH_MAX])
     if (!realpath(directory, name))
         return false;
     size_t n = strlen(name);
-    errno = ENAMETOOLONG;
     if (snprintf(name + n, PATH_MAX - n, "/%s", file) >= (int)(PATH_MAX - n))
         return false;
     while ((end = strrchr(name, '.')) &&
@@ -103,34 +96,33 @@ static bool name_of(const char *path, char name[PATH_MAX])
     return true;
 }
 
+// Is it this name? "%r" in it stands for the number of any rank.
+static bool stands_for(const char *name, const char *other)
+{
+    const char *rank = strstr(name, "%r");
+    size_t n = rank ? (size_t)(rank - name) : strlen(name);
+    if (!rank || strncmp(name, other, n) != 0)
+        return strcmp(name, other) == 0;
+    size_t digits = strspn(other + n, "0123456789");
+    return digits > 0 && strcmp(rank + strlen("%r"), other + n + digits) == 0;
+}
+
 bool output_same(const char *a, const char *b)
 {
     char name_a[PATH_MAX], name_b[PATH_MAX];
-    return name_of(a, name_a) && name_of(b, name_b) && strcmp(name_a, name_b) == 0;
+    return name_of(a, name_a) && name_of(b, name_b)
+           && (stands_for(name_a, name_b) || stands_for(name_b, name_a));
 }
 
 bool output_claim(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;
     ALIVE_OUTSIDE("opening", path);
-    Claim new = { .next = claims, .kind = kind }, *kept;
-    bool there = stat(path, &st) == 0;
     signal(SIGXFSZ, SIG_IGN);   // a limit on file sizes (ulimit -f) is then an error, not a kill
-    if (there && !S_ISREG(st.st_mode))
+    if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || is_kind(path, kind))
         return true;
-    if (!name_of(path, new.name))
-        return failed(path, "open", directory_hint, err);
-    for (const Claim *c = claims; c; c = c->next)
-        if (c->kind != kind && strcmp(c->name, new.name) == 0)
-            return error_set(err, "give each option a file of its own",
-                             "%.400s: this run already writes to that file", path);
-    if (there && !is_kind(path, kind))
-        return error_set(err, "give another file name, or remove this file",
-                         "%.400s would be overwritten, but it is not %s", path, kinds[kind].name);
-    kept = xmalloc(sizeof *kept);
-    *kept = new;
-    claims = kept;
-    return true;
+    return error_set(err, "give another file name, or remove this file",
+                     "%.400s would be overwritten, but it is not %s", path, kinds[kind].name);
 }
 
 enum { TRIES = 30, MS = 100 };      // 3 s
@@ -148,36 +140,24 @@ bool output_hold(int fd)
     return false;
 }
 
-// Opens the file and locks it. Waits up to 3 s, since a run that was just killed may still end. If
-// the owner has removed the file meanwhile, tries again. On a file system without locks, succeeds.
+// Opens the file and locks it. If the owner has removed the file meanwhile, tries again. On a file
+// system without locks, succeeds.
 static int open_locked(const char *path)
 {
-    for (int i = 0; i < TRIES; i++) {
+    for (;;) {
         struct stat opened, there;
         int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+        bool held = fd >= 0 && output_hold(fd);
+        if (held && fstat(fd, &opened) == 0 && stat(path, &there) == 0
+            && opened.st_dev == there.st_dev && opened.st_ino == there.st_ino)
+            return fd;
         if (fd < 0)
             return -1;
-        bool taken = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-        if (!taken && fstat(fd, &opened) == 0 && stat(path, &there) == 0 &&
-            opened.st_dev == there.st_dev && opened.st_ino == there.st_ino)
-            return fd;
         close(fd);
-        if (taken)
-            usleep(1000 * MS);
+        errno = EWOULDBLOCK;
+        if (!held)
+            return -1;
     }
-    errno = EWOULDBLOCK;
-    return -1;
-}
-
-// May rename() replace the file? In a directory such as /tmp, only the file's owner may.
-static bool may_replace(const char *path)
-{
-    struct stat file, folder;
-    char directory[PATH_MAX];
-    split(path, directory);
-    return lstat(path, &file) != 0 || stat(directory, &folder) != 0 ||
-           !(folder.st_mode & S_ISVTX) || geteuid() == 0 || geteuid() == file.st_uid ||
-           geteuid() == folder.st_uid;
 }
 
 bool output_lock(const char *path, OutputKind kind, Error *err)
@@ -191,9 +171,6 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
                          : S_ISFIFO(st.st_mode) ? "pipe" : "device");
     if (!output_claim(path, kind, err))
         return false;
-    if (!may_replace(path))
-        return error_set(err, "give another file name", "%.400s belongs to another user, and in "
-                         "its directory only that user may replace it", path);
     if (snprintf(lock, sizeof lock, "%s.lock", path) >= (int)sizeof lock)
         return error_set(err, "", "%.80s...: the path is too long", path);
     if (open_locked(lock) < 0)      // the lock lasts until the process ends
@@ -201,7 +178,8 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
                    ? error_set(err, "give each run a file of its own", "another run is writing "
                                "%.400s: it holds the lock %.400s.lock", path, path)
                    : failed(path, "cannot create its lock file", directory_hint, err);
-    memcpy(claims->lock, lock, sizeof lock);
+    memcpy(locks[lock_count], lock, sizeof lock);
+    lock_count++;
     check_on_exit(remove_files);
     atexit(remove_files);
     return true;
