@@ -9,8 +9,6 @@ typedef struct DataConfig {
     const char *data;       // auto, cifar10, ..., synthetic, a directory, words, or text:FILE
     int block;              // text: bytes in a window
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
-    int resize;             // shorter side of pictures for evaluation; 0: 8/7 of image_size
-    double val_split;       // fraction to evaluate with, if a folder has no train/ and val/
     const char *bad_images; // what to do with an unreadable picture: stop, skip
     int train_count, test_count; // use only N samples; 0: all (synthetic: the size of the set)
     int workers;            // -j: threads that prepare batches

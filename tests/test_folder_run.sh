@@ -108,7 +108,6 @@ mixed() { # each rank reads a different folder
     ranks 2 bash -c 'cd "$TMP" && exec "$@" --data "$([ "$RANK" = 0 ] && echo tree || echo copy)"' bash "$@"
 }
 expect 1 "data: rank 1" mixed "$train" "${small[@]}" --epochs 1
-expect 1 "--resize 30 is less than the images' 32x32" "$train" "${small[@]}" --data tree --resize 30
 expect 2 "stop" "$train" --bad-images ignore
 
 test_done

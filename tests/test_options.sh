@@ -63,10 +63,10 @@ gamma 0 1, growth-interval 1 1000000000, heads 1 256, image-size 28 1024, label-
 local-rank -1 65535, loss-scale 0 1099511627776,
 lr 0 1000, master-port -1 65535, master-port 0 65535, max-restarts 0 1000000, max-steps 0 1000000000,
 milestones 1 1000000, min-lr 0 1000, momentum 0 1, nnodes 1 4096, node-rank 0 4095, nproc-per-node 1 256, overlap 0 1,
-patience 0 1000000, print-freq 1 1000000000, rank -1 65535, ranks 0 256, resize 0 4096, save-every 0 1000000000,
+patience 0 1000000, print-freq 1 1000000000, rank -1 65535, ranks 0 256, save-every 0 1000000000,
 seed 0 1000000000000000, shared-link 0 1000000, slow-network 0 1000000,
 step-size 1 1000000, test-samples 0 100000000, tf32 0 1, threads 0 1024,
-timeout 0 1000000, train-samples 0 100000000, val-split 0 0.9,
+timeout 0 1000000, train-samples 0 100000000,
 virtual-ranks 1 4096,
 warmup 0 1000000, warmup-steps 0 1000000000, wd 0 1000, width 1 8192, workers 0 64, world-size -1 65535
 END
@@ -105,7 +105,7 @@ expect 0 "restart 2: nothing was saved, so training begins again" \
     env TORCHELASTIC_RESTART_COUNT=2 "$train" "${small[@]}"
 
 # options that cannot be combined
-wrong "--resize: has no effect with --data cifar10" --data cifar10 --resize 40
+wrong "--bad-images: has no effect with --data cifar10" --data cifar10 --bad-images skip
 wrong "--bad-images: has no effect with --data auto" --bad-images skip
 wrong "--image-size: has no effect with --data text:a.txt" --data text:a.txt --image-size 40
 wrong "--image-size: has no effect with --data auto" --image-size 40
@@ -118,6 +118,7 @@ wrong "--save: has no effect with --evaluate" -e --init a
 wrong "--metrics: './made.safetensors' is also a file of --save" --metrics ./made.safetensors
 wrong "--trace: 'made.jsonl' is also a file of --metrics" --trace made.jsonl
 wrong "--trace: 'made.safetensors.best' is also a file of --save" --trace made.safetensors.best
+wrong "--trace: 'm0' is also a file of --metrics" --metrics m%r --trace m0
 expect 2 "--predictions: 'p' is also a file of --trace" "$BUILD/07_dist_eval/train" --trace p --predictions p
 check "07 makes no file" test -z "$(ls -A)"
 

@@ -170,12 +170,11 @@ TEST(a_single_level_is_split)
 {
     Data data, again;
     DataConfig config = tree_make("alone", true);
-    config.val_split = 0.3;
     if (!opened(&data, &config) || !opened(&again, &config))
         return;
     int seen[CLASSES * FILES] = { 0 }, apart[CLASSES] = { 0 }, differ = 0;
-    EXPECT_EQ_INT(data.train.count, CLASSES * FILES * 7 / 10);
-    EXPECT_EQ_INT(data.test.count, CLASSES * FILES * 3 / 10);
+    EXPECT_EQ_INT(data.train.count, CLASSES * FILES * 8 / 10);
+    EXPECT_EQ_INT(data.test.count, CLASSES * FILES * 2 / 10);
     for (int i = 0; i < data.train.count; i++)
         seen[data.train.pictures->files[i]]++;
     for (int i = 0; i < data.test.count; i++) {
@@ -186,7 +185,7 @@ TEST(a_single_level_is_split)
     for (int i = 0; i < CLASSES * FILES; i++)
         EXPECT_EQ_INT(seen[i], 1);
     for (int k = 0; k < CLASSES; k++)
-        EXPECT_EQ_INT(apart[k], FILES * 3 / 10);
+        EXPECT_EQ_INT(apart[k], FILES * 2 / 10);
     EXPECT_EQ_INT(differ, 0);
     data_close(&again);
     data_close(&data);
@@ -232,7 +231,6 @@ TEST(crops_follow_seed_and_epoch)
     Data data;
     DataConfig config = tree_make("crops", true);
     shell("cp '" DDP_SOURCE_DIR "/tests/fuzz/corpus/picture/baseline' 'crops/a, b/01.jpg'");
-    config.val_split = 0;
     config.train_count = 1;
     if (!opened(&data, &config))
         return;

@@ -11,13 +11,12 @@
 
 DataConfig data_defaults(void)
 {
-    return (DataConfig){ .data = "auto", .block = 64, .val_split = 0.2, .bad_images = "stop",
+    return (DataConfig){ .data = "auto", .block = 64, .bad_images = "stop",
                          .workers = 2, .augment = true };
 }
 
 #define TEXTS "words|shakespeare|text:"
 #define IMAGE_SETS "cifar10|cifar100|mnist|fashion-mnist"
-static const char folders_only[] = "data not auto|synthetic|" IMAGE_SETS "|" TEXTS;
 
 void data_options(Args *args, DataConfig *config)
 {
@@ -30,14 +29,9 @@ void data_options(Args *args, DataConfig *config)
         { "image-size", 0, ARG_INT, &config->image_size, "PIXELS",
           "width and height of images (default: 32 if synthetic, 224 for picture files)",
           .min = 28, .max = 1024, .needs = "data not auto|" IMAGE_SETS "|" TEXTS },
-        { "resize", 0, ARG_INT, &config->resize, "PIXELS",
-          "evaluation: shorter side of a picture before the centre crop (0: 8/7 of --image-size)",
-          .min = 0, .max = 4096, .needs = folders_only },
-        { "val-split", 0, ARG_DOUBLE, &config->val_split, "PART",
-          "if there is no val/: fraction of each class to evaluate with (at least one picture)",
-          .min = 0, .max = 0.9, .needs = folders_only },
         { "bad-images", 0, ARG_CHOICE, &config->bad_images, "stop|skip",
-          "what to do with a picture that cannot be decoded", .needs = folders_only },
+          "what to do with a picture that cannot be decoded",
+          .needs = "data not auto|synthetic|" IMAGE_SETS "|" TEXTS },
         { "train-samples", 0, ARG_INT, &config->train_count, "N", "train with N samples (0: all)",
           .min = 0, .max = 1e8 },
         { "test-samples", 0, ARG_INT, &config->test_count, "N", "test with N samples (0: all)",
@@ -81,30 +75,24 @@ static const KnownSet known_sets[KNOWN_SETS] = {
         "Ankle boot" } },
 };
 
-// A text that --data can name: the first of its files that exists.
-typedef struct KnownText {
-    const char *name;           // --data's
-    const char *files[2];
-    const char *hint;           // if there is none
-} KnownText;
-
-enum { KNOWN_TEXTS = 2 };
-static const KnownText known_texts[KNOWN_TEXTS] = {
-    { "words", { "/usr/share/dict/words" },
-      "./ddp setup installs it (the package wamerican); or --data text:FILE" },
-    { "shakespeare",
-      { "data/shakespeare/input.txt", DDP_SOURCE_DIR "/data/shakespeare/input.txt" },
-      "./ddp data shakespeare downloads it" },
-};
-
-// Is --data a text?
-static bool text_named(const char *data, KnownText *text)
+// Finds the file of a text, and what to do if it is not there. False: --data is not a text.
+static bool text_named(const char *data, const char **file, const char **hint)
 {
-    *text = (KnownText){ data, { data + strlen("text:") }, "give a path: --data text:FILE" };
-    for (int i = 0; i < KNOWN_TEXTS; i++)
-        if (strcmp(known_texts[i].name, data) == 0)
-            *text = known_texts[i];
-    return text->name != data || strncmp(data, "text:", strlen("text:")) == 0;
+    static const char here[] = "data/shakespeare/input.txt",
+                      source[] = DDP_SOURCE_DIR "/data/shakespeare/input.txt";
+    if (strcmp(data, "words") == 0) {
+        *file = "/usr/share/dict/words";
+        *hint = "./ddp setup installs it (the package wamerican); or --data text:FILE";
+    } else if (strcmp(data, "shakespeare") == 0) {
+        *file = data_file_missing(here) && !data_file_missing(source) ? source : here;
+        *hint = "./ddp data shakespeare downloads it";
+    } else if (strncmp(data, "text:", strlen("text:")) == 0) {
+        *file = data + strlen("text:");
+        *hint = "give a path: --data text:FILE";
+    } else {
+        return false;
+    }
+    return true;
 }
 
 static const KnownSet *set_named(const char *name)
@@ -190,16 +178,14 @@ static bool synthetic_open(Data *data, const DataConfig *config, int64_t seed, E
     return synthetic_make(data, config, seed, err);
 }
 
-static bool text_open(Data *data, const DataConfig *config, int64_t seed, const KnownText *text,
-                      Error *err)
+static bool text_open(Data *data, const DataConfig *config, int64_t seed, const char *file,
+                      const char *hint, Error *err)
 {
-    int last = text->files[1] && data_file_missing(text->files[0]);
-    if (data_file_missing(text->files[last]))
-        return error_set(err, text->hint, "--data %s: there is no file %s", config->data,
-                         text->files[0]);
-    const KnownSet set = { text->name == config->data ? "text" : text->name, .jitter = true };
-    describe(data, config, seed, &set, text->files[last]);
-    return text_read(data, text->files[last], config->block, strcmp(data->name, "words") == 0, err);
+    const KnownSet set = { strchr(config->data, ':') ? "text" : config->data, .jitter = true };
+    if (data_file_missing(file))
+        return error_set(err, hint, "--data %s: there is no file %s", config->data, file);
+    describe(data, config, seed, &set, file);
+    return text_read(data, file, config->block, strcmp(data->name, "words") == 0, err);
 }
 
 static bool set_missing(const KnownSet *set, Error *err)
@@ -237,9 +223,8 @@ static void fingerprint_write(Data *data)
 
 static bool data_find_and_read(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
-    const char *wanted = config->data;
+    const char *wanted = config->data, *file, *hint;
     char dir[PATH_MAX];
-    KnownText text;
     if (strcmp(wanted, "auto") == 0) {
         const KnownSet *preferred[] = { &known_sets[FASHION], &known_sets[CIFAR10] };
         for (int i = 0; i < 2; i++)
@@ -249,8 +234,8 @@ static bool data_find_and_read(Data *data, const DataConfig *config, int64_t see
     }
     if (strcmp(wanted, "synthetic") == 0)
         return synthetic_open(data, config, seed, err);
-    if (text_named(wanted, &text))
-        return text_open(data, config, seed, &text, err);
+    if (text_named(wanted, &file, &hint))
+        return text_open(data, config, seed, file, hint, err);
 
     const KnownSet *set = set_named(wanted);
     if (set)

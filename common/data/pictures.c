@@ -9,17 +9,16 @@
 
 // --- which files ---------------------------------------------------------------------------------
 
-// For a folder with a single level: `fraction` of each class's files are for evaluation, at least
-// one, but not all. The choice depends only on the number of files, so all runs choose the same
-// files.
-static void choose_files(const Folder *folder, double fraction, bool *for_test)
+// For a folder with a single level: a fifth of each class's files are for evaluation, at least one,
+// but not all. The choice depends only on the number of files, so all runs choose the same files.
+static void choose_files(const Folder *folder, bool *for_test)
 {
     int *left = xcalloc(folder->classes, sizeof *left);
     int32_t *order = xmalloc(folder->count * sizeof *order);
     for (int i = 0; i < folder->count; i++)
         left[folder->files[i].label]++;
     for (int k = 0; k < folder->classes; k++) {
-        int wanted = (int)fmax(1, rint(fraction * left[k])), most = left[k] - 1;
+        int wanted = (int)fmax(1, rint(0.2 * left[k])), most = left[k] - 1;
         left[k] = wanted < most ? wanted : most;
     }
     torch_randperm(0, folder->count, order);
@@ -29,11 +28,11 @@ static void choose_files(const Folder *folder, double fraction, bool *for_test)
     free(left);
 }
 
-static void share_files(Data *data, const Folder *folder, double fraction)
+static void share_files(Data *data, const Folder *folder)
 {
     bool *for_test = xcalloc(folder->count, sizeof *for_test);
     if (!folder->sets)
-        choose_files(folder, fraction, for_test);
+        choose_files(folder, for_test);
     for (int i = 0; i < folder->count; i++) {
         Dataset *set = for_test[i] || i >= folder->train_count ? &data->test : &data->train;
         set->labels[set->count] = folder->files[i].label;
@@ -53,7 +52,7 @@ void pictures_cut(Dataset *set, int count)
 
 // --- opening -------------------------------------------------------------------------------------
 
-static void dataset_set(Dataset *set, const Folder *folder, const DataConfig *config, int size)
+static void dataset_set(Dataset *set, const Folder *folder, int size)
 {
     const size_t room = (size_t)folder->count + 1;
     *set = (Dataset){ .channels = 3, .height = size, .width = size, .classes = folder->classes,
@@ -61,7 +60,7 @@ static void dataset_set(Dataset *set, const Folder *folder, const DataConfig *co
                       .pictures = xcalloc(1, sizeof *set->pictures) };
     set->pictures->folder = folder;
     set->pictures->files = xmalloc(room * sizeof *set->pictures->files);
-    set->pictures->resize = config->resize ? config->resize : (int)lrint(size * 256 / 224.0);
+    set->pictures->resize = (int)lrint(size * 256 / 224.0);
 }
 
 // Adds all paths, but the contents of only some files: reading 140 GB would take an hour.
@@ -88,9 +87,6 @@ static void plain_text(char *text)
 bool pictures_open(Data *data, const DataConfig *config, Error *err)
 {
     int size = config->image_size ? config->image_size : 224;
-    if (config->resize && config->resize < size)
-        return error_set(err, "choose a larger --resize, or 0: 8/7 of the image size",
-                         "--resize %d is less than the images' %dx%d", config->resize, size, size);
     bool skip = strcmp(config->bad_images, "skip") == 0;
     Folder *folder = xcalloc(1, sizeof *folder);
     if (!folder_open(folder, config->data, err)) {
@@ -101,10 +97,10 @@ bool pictures_open(Data *data, const DataConfig *config, Error *err)
     data->class_names = (const char *const *)folder->class_names;
     for (int i = 0; i < folder->classes; i++)
         plain_text(folder->class_names[i]);
-    dataset_set(&data->train, folder, config, size);
-    dataset_set(&data->test, folder, config, size);
+    dataset_set(&data->train, folder, size);
+    dataset_set(&data->test, folder, size);
     data->train.pictures->skip = data->test.pictures->skip = skip;
-    share_files(data, folder, config->val_split);
+    share_files(data, folder);
     checksum_add(data, folder);
     return true;
 }
