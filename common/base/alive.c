@@ -18,10 +18,7 @@ static Alive *_Atomic here = &own;
 
 static Alive *alive(void) { return atomic_load_explicit(&here, memory_order_relaxed); }
 
-void alive_publish(Alive *where)
-{
-    atomic_store(&here, where);
-}
+void alive_publish(Alive *where) { atomic_store(&here, where); }
 
 const Alive *alive_here(void) { return alive(); }
 
@@ -187,10 +184,7 @@ void alive_collective_begin(uint64_t place, const char *communicator, const char
     atomic_fetch_add(&a->begun, 1);
 }
 
-void alive_collective_end(void)
-{
-    atomic_fetch_add(&alive()->ended, 1);
-}
+void alive_collective_end(void) { atomic_fetch_add(&alive()->ended, 1); }
 
 void alive_done(void)
 {

@@ -73,20 +73,11 @@ typedef struct BlockHeader {
 
 int device_count(void) { return 0; }
 
-const char *device_uuid(int index)
-{
-    return "";
-}
+const char *device_uuid(int index) { return ""; }
 
-const char *device_bus(int index)
-{
-    return "";
-}
+const char *device_bus(int index) { return ""; }
 
-bool device_shares_memory(const Device *device)
-{
-    return true;
-}
+bool device_shares_memory(const Device *device) { return true; }
 
 // Larger numbers are newer instructions.
 static const struct {
@@ -162,20 +153,15 @@ static int threads_of_environment(void)
 
 int device_share(int devices, int asked, bool warn)
 {
-    int cores = core_count(), share = cores > devices ? cores / devices : 1, threads = asked;
-    const char *hint = "fewer --threads are faster; 0 gives each device its share of the cores";
-    if (asked <= 0) {
-        threads = threads_of_environment();
-        hint = "a smaller OMP_NUM_THREADS is faster; without it, devices share all cores";
-    }
+    int cores = core_count(), threads = asked > 0 ? asked : threads_of_environment();
     if (threads <= 0)
-        threads = share;
-    if (threads <= share)
-        hint = "fewer devices would be as fast; nproc shows how many cores there are";
+        threads = cores > devices ? cores / devices : 1;
     if (warn && (int64_t)devices * threads > cores)
-        WARN(hint, "%d device%s of %d thread%s share%s %d core%s: the threads take turns, and wait "
-             "for each other", devices, devices == 1 ? "" : "s", threads, threads == 1 ? "" : "s",
-             devices == 1 ? "s" : "", cores, cores == 1 ? "" : "s");
+        WARN("fewer --threads, a smaller OMP_NUM_THREADS or fewer devices are faster; nproc shows "
+             "how many cores there are", "%d device%s of %d thread%s share%s %d core%s: the "
+             "threads take turns, and wait for each other", devices, devices == 1 ? "" : "s",
+             threads, threads == 1 ? "" : "s", devices == 1 ? "s" : "", cores,
+             cores == 1 ? "" : "s");
     return threads;
 }
 
@@ -413,10 +399,7 @@ void fill_zero(Stream *stream, void *memory, size_t bytes)
 
 // --- events --------------------------------------------------------------------------------------
 
-Event *event_new(Device *device)
-{
-    return xcalloc(1, sizeof(Event));
-}
+Event *event_new(Device *device) { return xcalloc(1, sizeof(Event)); }
 
 void event_free(Event *event) { free(event); }
 
@@ -470,10 +453,7 @@ void stream_wait(Stream *stream, Event *event)
 
 // --- replay: there is nothing to save ------------------------------------------------------------
 
-Replay *replay_new(Device *device, int keys)
-{
-    return xcalloc(1, 1);
-}
+Replay *replay_new(Device *device, int keys) { return xcalloc(1, 1); }
 
 void replay_free(Replay *replay) { free(replay); }
 void replay_forbid(Device *device) { }

@@ -2,7 +2,6 @@
 #include "cpu/loops_cpu.h"
 
 #include <omp.h>
-#include <stdlib.h>
 
 // Fewer numbers are left to one thread: starting others would take longer, above all on a busy
 // machine.

@@ -26,10 +26,7 @@ void ops_free(Ops *ops)
     free(ops);
 }
 
-int ops_input_block(const Ops *ops, int channels)
-{
-    return 1;
-}
+int ops_input_block(const Ops *ops, int channels) { return 1; }
 
 static bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted) == wanted; }
 
@@ -48,9 +45,7 @@ bool ops_emulates(const Device *device, Type type)
 
 const bool ops_beside = false;
 
-void ops_join(Ops *ops)
-{
-}
+void ops_join(Ops *ops) { }
 
 static void need(Ops *ops, float **memory, size_t *has, size_t count)
 {

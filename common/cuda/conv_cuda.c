@@ -285,14 +285,9 @@ void conv_weights_move(const Op *op, float *live, float *dead, float *oihw, Dire
                 }
 }
 
-size_t conv_copy_bytes(const Op *op)
-{
-    return 0;
-}
+size_t conv_copy_bytes(const Op *op) { return 0; }
 
-void conv_weights_cast(const Op *op, const float *live, void *copy)
-{
-}
+void conv_weights_cast(const Op *op, const float *live, void *copy) { }
 
 // --- computing -----------------------------------------------------------------------------------
 

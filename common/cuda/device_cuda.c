@@ -181,10 +181,7 @@ static cudaStream_t new_stream(const char *name)
 }
 
 // The number of cores does not matter: the GPU computes.
-int device_share(int devices, int asked, bool warn)
-{
-    return asked;
-}
+int device_share(int devices, int asked, bool warn) { return asked; }
 
 static void profiler_begin(const char *name) { nvtxRangePushA(name); }
 static void profiler_end(void) { nvtxRangePop(); }
@@ -238,15 +235,9 @@ void device_use(Device *device)
 
 const char *device_name(const Device *device) { return device->name; }
 
-int device_threads(const Device *device)
-{
-    return 0;
-}
+int device_threads(const Device *device) { return 0; }
 
-bool device_shares_memory(const Device *device)
-{
-    return false;
-}
+bool device_shares_memory(const Device *device) { return false; }
 
 size_t device_peak_bytes(const Device *device) { return device->peak_bytes; }
 

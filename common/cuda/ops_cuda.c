@@ -83,10 +83,7 @@ void ops_free(Ops *ops)
     free(ops);
 }
 
-int ops_input_block(const Ops *ops, int channels)
-{
-    return channels;
-}
+int ops_input_block(const Ops *ops, int channels) { return channels; }
 
 // Both types are equally fast, and bf16 needs no loss scale. Before 8.0 there is only fp16.
 Type ops_best_type(const Device *device, bool convolves)
@@ -94,10 +91,7 @@ Type ops_best_type(const Device *device, bool convolves)
     return device->major >= 8 ? TYPE_BF16 : TYPE_F16;
 }
 
-bool ops_emulates(const Device *device, Type type)
-{
-    return false;
-}
+bool ops_emulates(const Device *device, Type type) { return false; }
 
 // At least doubles, so that all old blocks together are no larger than the current one.
 void lane_need_scratch(Lane *lane, size_t bytes)

@@ -68,9 +68,7 @@ _Noreturn static void jpeg_on_error(j_common_ptr info)
     longjmp(jpeg->stopped, 1);
 }
 
-static void jpeg_on_warning(j_common_ptr info, int level)
-{
-}
+static void jpeg_on_warning(j_common_ptr info, int level) { }
 
 // All scans of a progressive file are decoded before its first row. A file of 100 KB can have
 // thousands of scans, and each takes time for all pixels.
@@ -204,9 +202,7 @@ _Noreturn static void png_on_error(png_structp png, const char *problem)
     png_longjmp(png, 1);
 }
 
-static void png_on_warning(png_structp png, const char *text)
-{
-}
+static void png_on_warning(png_structp png, const char *text) { }
 
 static void png_read_bytes(png_structp png, png_bytep to, size_t bytes)
 {

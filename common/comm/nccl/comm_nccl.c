@@ -82,9 +82,7 @@ static ncclUniqueId share_id(const Comm *comm, const World *world)
         store_put(world, key, &id, sizeof id);
         return id;
     }
-    size_t bytes = store_get(world, key, &id, sizeof id);
-    CHECK(bytes == sizeof id, "all ranks must use the same NCCL",
-          "rank 0's NCCL id has %zu bytes, not %zu", bytes, sizeof id);
+    store_get(world, key, &id, sizeof id);
     return id;
 }
 
