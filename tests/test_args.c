@@ -343,6 +343,13 @@ TEST(print_config)
     EXPECT_EQ_INT(status_of("--print-config|--lr|0.30000000000000004|--no-shuffle"), 0);
     EXPECT_EQ_STR(test_said, "# batch-size = 256\n# seed = 0\nlr = 0.30000000000000004\n# evaluate = no\n"
                         "shuffle = no\n# tf32 = 0\n# save = \n# arch = resnet18\n# devices = \n");
+    for (const char *const *odd = (const char *[]){ "my run #1", "# 1", " a", "a ", "a\nb", NULL }; *odd; odd++) {
+        char line[64], wanted[64];
+        snprintf(line, sizeof line, "--print-config|--save|%s", *odd);
+        snprintf(wanted, sizeof wanted, "train: --save: a file of options cannot hold '%.1s", *odd);
+        EXPECT_EQ_INT(status_of(line), EXIT_USAGE);
+        EXPECT(strstr(test_said, wanted) != NULL, "%s", test_said);
+    }
 }
 
 TEST_MAIN

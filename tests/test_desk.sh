@@ -83,6 +83,6 @@ else
     echo "no firewall can be imitated here"
 fi
 
-expect 2 "--join ADDRESS:PORT:TOKEN" node2/ddp run 04 --join 10.77.0.99
+expect 2 "--join needs ADDRESS:PORT:TOKEN" node2/ddp run 04 --join 10.77.0.99
 expect 2 "from 04 on" node2/ddp run 03 --host
 test_done

@@ -67,6 +67,24 @@ TEST(a_running_writer_keeps_others_out)
     kill_child(child);
 }
 
+// In a directory such as /tmp, only a file's owner may replace it. The program notices that before any work. (Only root
+// can become other users.)
+TEST(a_file_of_another_user)
+{
+    Error err;
+    EXPECT(mkdir(test_path("shared"), 0700) == 0 && chmod(test_path("shared"), 01777) == 0, "mkdir");
+    test_file("shared/theirs", "", 0);
+    pid_t child = fork();
+    if (child == 0) {
+        bool ready = chdir(test_path("shared")) == 0 && (geteuid() != 0 || seteuid(54321) == 0);
+        bool kept = !output_lock("theirs", OUTPUT_CHECKPOINT, &err) && strstr(err.text, "belongs to another user");
+        _exit(!ready || (geteuid() == 54321 && (!kept || !output_lock("ours", OUTPUT_CHECKPOINT, &err))));
+    }
+    int status;
+    waitpid(child, &status, 0);
+    EXPECT_EQ_INT(status, 0);
+}
+
 // A symbolic or hard link in place of the temporary file: its target must not change.
 TEST(links_are_not_followed)
 {

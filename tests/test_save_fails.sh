@@ -171,10 +171,14 @@ cp saved/net earlier
 expect 0 "saved/net: this run will overwrite" "$train" "${options[@]}" --epochs 1 --resume earlier --save saved/net
 expect 0 "" "$train" "${options[@]}" --epochs 1 --resume saved/net --save saved/net
 check "a continued run has no such warning" not grep -q overwrite output
-"$train" "${options[@]}" --epochs 100000 --save saved/net --metrics m.jsonl >stdout 2>output &
+"$train" "${options[@]}" --epochs 100000 --save saved/net --metrics m.jsonl --trace t.json >stdout 2>output &
 until_so 60 grep "== saved" stdout
-expect 1 "another run is writing" "$train" "${options[@]}" --epochs 1 --metrics m.jsonl
+for other in "--metrics m.jsonl" "--trace t.json"; do
+    # shellcheck disable=SC2086  # several words
+    expect 1 "another run is writing" "$train" "${options[@]}" --epochs 1 $other
+done
 check "the metrics of the first run" test "$(grep -c '"event": *"config"' m.jsonl)" = 1
+check "the timeline of the first run" grep -q '"set up"' t.json
 for other in "--save saved/net" "--save saved/net --resume auto" "--save saved/net.best"; do
     # shellcheck disable=SC2086  # several words
     expect 1 "another run is writing saved/net" "$train" "${options[@]}" --epochs 1 $other

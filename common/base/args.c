@@ -475,6 +475,18 @@ static void apply_preset(Args *args, const struct ArgsPreset *preset)
     }
 }
 
+// Does a value read back from a line of a file?
+static bool fits_line(const char *value)
+{
+    size_t length = strlen(value);
+    for (size_t i = 0; i < length; i++)
+        if (value[i] == '\n' ||
+            (value[i] == '#' && (i == 0 || isspace((unsigned char)value[i - 1]))))
+            return false;
+    return length == 0 || (!isspace((unsigned char)*value) &&
+                           !isspace((unsigned char)value[length - 1]));
+}
+
 // Prints the given options, and defaults as comments.
 static _Noreturn void print_config(const Args *args)
 {
@@ -482,6 +494,9 @@ static _Noreturn void print_config(const Args *args)
         const Option *option = &args->rows[i];
         char value[PATH_MAX];
         value_text(option, value, sizeof value);
+        if (!fits_line(value))
+            args_reject(args, option->name, "a file of options cannot hold '%.100s', which "
+                        "begins or ends with a space, or contains a line break or ' #'", value);
         if (is_value(option))
             printf("%s%s = %s\n", is_given(args, option) ? "" : "# ", option->name, value);
     }

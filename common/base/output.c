@@ -160,6 +160,17 @@ static int open_locked(const char *path)
     }
 }
 
+// May rename() replace the file? In a directory such as /tmp, only the file's owner may.
+static bool may_replace(const char *path)
+{
+    struct stat file, folder;
+    char directory[PATH_MAX];
+    split(path, directory);
+    return lstat(path, &file) != 0 || stat(directory, &folder) != 0 ||
+           !(folder.st_mode & S_ISVTX) || geteuid() == 0 || geteuid() == file.st_uid ||
+           geteuid() == folder.st_uid;
+}
+
 bool output_lock(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;
@@ -171,6 +182,9 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
                          : S_ISFIFO(st.st_mode) ? "pipe" : "device");
     if (!output_claim(path, kind, err))
         return false;
+    if (!may_replace(path))
+        return error_set(err, "give another file name", "%.400s belongs to another user, and in "
+                         "its directory only that user may replace it", path);
     if (snprintf(lock, sizeof lock, "%s.lock", path) >= (int)sizeof lock)
         return error_set(err, "", "%.80s...: the path is too long", path);
     if (open_locked(lock) < 0)      // the lock lasts until the process ends

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static struct {
@@ -97,15 +98,26 @@ static bool is_of_this_run(int fd, const char *first, size_t length)
            memcmp(there, first, length) == 0;
 }
 
-// The first process of a run empties the file; later ones append.
+// The first process of a run empties the file, unless another run is writing it; later ones append.
+// A process holds the file until it ends. Waits up to 3 s, since a killed run may still be ending.
 static bool begin_or_join(int fd, const char *first)
 {
+    enum { TRIES = 30, MS = 100 };
     size_t length = strlen(first);
-    flock(fd, LOCK_EX);
-    bool begun = is_of_this_run(fd, first, length)
-                 || (ftruncate(fd, 0) == 0 && write(fd, first, length) == (ssize_t)length);
-    flock(fd, LOCK_UN);
-    return begun;
+    for (int i = 0; i < TRIES; i++) {
+        flock(fd, LOCK_SH);
+        if (is_of_this_run(fd, first, length))
+            return true;
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+            bool begun = is_of_this_run(fd, first, length) ||
+                         (ftruncate(fd, 0) == 0 && write(fd, first, length) == (ssize_t)length);
+            flock(fd, LOCK_SH);
+            return begun;
+        }
+        flock(fd, LOCK_UN);
+        usleep(1000 * MS);
+    }
+    return false;
 }
 
 static FILE *open_file(const char *path)
@@ -123,7 +135,8 @@ static FILE *open_file(const char *path)
     if (among.run[0])
         snprintf(first, sizeof first, "[\n{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"run\","
                  "\"args\":{\"name\":\"%s\"}},\n", among.run);
-    CHECK(begin_or_join(fd, first), "", "%s: write: %s", path, strerror(errno));
+    CHECK(begin_or_join(fd, first), "give each run a file of its own", "%s: %s", path,
+          errno == EWOULDBLOCK ? "another run is writing this timeline" : strerror(errno));
     return fdopen(fd, "a");
 }
 
