@@ -39,9 +39,10 @@ typedef struct Option {
     double min, max;       // of a number, inclusive
     bool local;            // may differ between the processes of a run
     bool output;           // ARG_STRING: a file that the program writes, and no other option may
-    const char *needs;     // without effect unless this option is on ("momentum"), or has one of
-                           // these values ("schedule step|multistep"; "text:" is any value that
-                           // begins so), or none of them ("data not synthetic"); NULL: none
+    const char *needs;     // the other option without which this one has no effect. "momentum": it
+                           // must be on; "schedule step|multistep": have one of these values
+                           // ("text:": any that begins so); "data not synthetic": have a different
+                           // value. NULL: no condition
 } Option;
 
 enum { ARGS_MAX = 96 };

@@ -50,8 +50,9 @@ void check_set_rank(int rank, int ranks);
 int own_rank(void);
 int rank_count(void);
 
-// Calls clean_up when the process ends, to remove half-written files. clean_up must be
-// async-signal-safe.
+// When leave_at_once ends the process (also after an error or a signal), it first calls clean_up,
+// to remove half-written files; exit() does not. Only the function of the last call is kept. It
+// must be async-signal-safe.
 void check_on_exit(void (*clean_up)(void));
 
 // Cleans up and ends the process, whatever its other threads are doing: exit() would run the

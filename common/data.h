@@ -32,8 +32,8 @@ typedef struct Dataset {
     uint8_t *inputs;        // (count, channels, height, width), host
     int32_t *labels;        // (count), host
     struct Pictures *pictures; // files that are decoded when a batch needs them, or NULL
-    int per_row;            // labels of a sample: 1; in a text, the tokens of a window: `inputs`
-                            // then holds tokens, numbers below classes of 8 bits each
+    int per_row;            // labels of a sample: 1 for an image; for a text, the tokens of a
+                            // window. `inputs` then holds tokens: 8-bit numbers less than `classes`
 } Dataset;
 static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1; }
 // The label of a test set's n-th output: an image's class, or the token after the n-th token.

@@ -27,8 +27,9 @@ done
 
 # --- one case, in its own directory; prints what is wrong --------------------------------------------------------
 
-# strike NAME forked|launched N [VARIABLE=VALUE...]: resumes a run with N ranks, and strikes. Leaves its exit status in
-# NAME/status, the pid of the process that was struck in NAME/struck, and the seconds from then to the end in NAME/took.
+# strike NAME forked|launched N [VARIABLE=VALUE...]: resumes a run with N ranks, in which crash.c causes the fault that
+# the variables describe. Leaves the run's exit status in NAME/status, the pid of the process with the fault in
+# NAME/struck, and the seconds from the fault to the end of the run in NAME/took.
 strike()
 {
     local name=$1 how=$2 n=$3 begun=$EPOCHREALTIME status words

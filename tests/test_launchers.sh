@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every launcher, on one host and on two, gives the same weights. Ranks with different data or options end with an error
-# that names both.
+# Every launcher gives the same weights, on one host and on two. If two ranks have different data or options, the run
+# ends with an error that names the difference and both ranks.
 #
 # ctest: TIMEOUT 300
 # shellcheck disable=SC2317,SC2094,SC2016  # functions are called by expect and check

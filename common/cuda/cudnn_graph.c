@@ -281,8 +281,8 @@ static bool try_configuration(ConvPlan *plan, Descriptor configuration, cudnnDat
     return false;
 }
 
-// Asks one of cuDNN's heuristics for engines, of which it may have none, and takes the fastest of
-// the first few that the rules allow.
+// Asks one of cuDNN's heuristics for engines. Of the first few that the rules allow it takes the
+// fastest, or without rules->time simply the first. False: there is none.
 static bool try_heuristic(ConvPlan *plan, Descriptor graph, cudnnBackendHeurMode_t mode,
                           cudnnDataType_t dtype, const PlanRules *rules)
 {

@@ -1,4 +1,5 @@
-// step.c - loss, optimizer, and all work on gradients between them. In f32.
+// step.c - the loss, the optimizer, and what happens to gradients between backward and the
+// optimizer. Computes in f32, except for the integer sums at the end.
 #include "ops/loops.h"
 
 #include <float.h>
