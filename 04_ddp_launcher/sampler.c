@@ -28,7 +28,7 @@ void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int
                   int size)
 {
     *sampler = (Sampler){ count, rank, size, shuffle, drop_last, seed, 0 };
-    CHECK(sampler_share(sampler) > 0, "leave out --drop-last: then some samples are used twice",
+    CHECK(sampler_share(sampler) > 0, "leave out --drop-last: then every rank gets a sample",
           "%d samples are not enough for %d ranks", count, size);
 }
 
