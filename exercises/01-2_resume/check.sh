@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # A run in two pieces must take the steps of an uninterrupted run, with the same losses, whether it stopped in the
 # middle of an epoch or at the end of one.
-# fails with: a run that ended with epoch 1 continues with epoch 2
+# fails with: a run that stopped after epoch 1 continues with epoch 2
 build
 same=(--train-samples 40 --epochs 3 --schedule cosine)
 one=$(printf '%-36s' "one run") two=$(printf '%-36s' "in two pieces")     # as wide as the lines below
@@ -29,11 +29,11 @@ learner first 1 "${same[@]}" --max-steps 5 --save end.st
 for file in end.st end.st.best; do
     learner $file 1 "${same[@]}" --resume $file
     steps first $file >found
-    words="a run that ended with epoch 1 continues with epoch 2"
-    [ $file = end.st ] || words="and so does one that resumes the best checkpoint"
+    which="a run that stopped after epoch 1"
+    [ $file = end.st ] || which="a run that resumes the best checkpoint"
     why="An epoch has five steps here, so line 6 is the first step of the second run."
-    beside "$words" same step "$one" expected "$two" found
-    equal "and ends with the same weights" "$(value whole.0.jsonl end weight_hash)" \
+    beside "$which continues with epoch 2" same step "$one" expected "$two" found
+    equal "$which ends with the weights of an uninterrupted one" "$(value whole.0.jsonl end weight_hash)" \
         "$(value $file.0.jsonl end weight_hash)"
 done
 

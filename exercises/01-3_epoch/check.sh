@@ -49,7 +49,7 @@ for more in "--max-steps 5" "--max-steps 8" "--print-freq 3" "--print-freq 3 --m
     why="--max-steps ends the run after that many steps, even within an epoch. --print-freq chooses the steps to report,
 because each report waits for the device. The last step before a stop is always reported."
     beside "with $more the right steps are reported" same "" expected expected found found
-    equal "and the final weights are right" "$(value right.0.jsonl end weight_hash)" \
+    equal "with $more the final weights are the finished step's" "$(value right.0.jsonl end weight_hash)" \
         "$(value yours.0.jsonl end weight_hash)"
 done
 

@@ -21,7 +21,8 @@ once()
     why="Each line is a bucket: a range of gradients that rank $1 sent in step $2. The rank has $all numbers to send
 (the last 16 are not gradients, but travel with them), and it sent $sent."
     beside "each bucket begins where the last one ended (rank $1, step $2)" same bucket expected expected found found
-    equal "and the last one ends with the last gradient" "$all" "$(awk '{ end = $2 } END { print end }' ranges)"
+    equal "the last bucket ends with the last gradient (rank $1, step $2)" "$all" \
+        "$(awk '{ end = $2 } END { print end }' ranges)"
 }
 once 0 1
 once 1 4

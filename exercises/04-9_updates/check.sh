@@ -15,6 +15,6 @@ for optim in sgd adamw; do
     why="The first seven steps are those of the first run. What did the second process not know?"
     beside "a run that was stopped after step 7 continues with the same losses ($optim)" same step \
         "one run" expected "in two pieces" found
-    equal "and ends with the same weights" "$(value whole.$optim.0.jsonl end weight_hash)" \
-        "$(value late.$optim.0.jsonl end weight_hash)"
+    equal "a run that was stopped after step 7 ends with the weights of an uninterrupted one ($optim)" \
+        "$(value whole.$optim.0.jsonl end weight_hash)" "$(value late.$optim.0.jsonl end weight_hash)"
 done

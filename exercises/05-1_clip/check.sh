@@ -31,7 +31,7 @@ for mode in fp16 off; do
     why="Each rank's own gradients differ. Only the average is the same on all ranks."
     beside "two ranks compute the norm of their averaged gradients (--amp $mode)" 1e-3 step \
         expected expected "rank 0" found.0 "rank 1" found.1
-    beside "and so does rank 1" 1e-3 step expected expected "rank 1" found.1
+    beside "rank 1 also computes that norm of the average (--amp $mode)" 1e-3 step expected expected "rank 1" found.1
     why="The ranks started with the same weights, so they must have clipped differently."
     [ "$status" = 0 ] || wrong "two ranks keep the same weights" < <(last_lines two.$mode)
     passed "two ranks keep the same weights"

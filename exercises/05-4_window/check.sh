@@ -39,7 +39,8 @@ for parts in 3 4; do
         "whole batches" expected "$parts parts" found
     per_step all-reduce $parts | sums >found
     why="The losses are right, but the ranks should exchange the sum of all parts, once."
-    beside "and each step sends the same number of bytes" same step "whole batches" bytes "$parts parts" found
+    beside "in $parts parts each step sends as many bytes as a whole batch" same step \
+        "whole batches" bytes "$parts parts" found
 done
 
 finished right 2 "${same[@]}" --amp bf16

@@ -17,7 +17,7 @@ scales_beside()
     values "$3" step loss_scale >found
     values "$3" step skipped_steps >skipped
     beside "$1" same step expected expected found found "skipped" expected.skipped
-    beside "and skipped steps are counted" same step expected expected.skipped found skipped
+    beside "the count of skipped steps is right ($1)" same step expected expected.skipped found skipped
 }
 
 run_both slow --growth-interval 5

@@ -17,7 +17,8 @@ agrees()
         beside "$1 has the norms of the whole batch (rank $rank)" 1e-4 step "whole batch" expected \
             "in parts" found "whole: loss" expected.losses "in parts: loss" found.losses
         why="The norms agree, so the printed norm is right and the gradient is not, or a rank takes other steps."
-        beside "and the losses of the whole batch" 1e-4 step "whole batch" expected.losses "in parts" found.losses
+        beside "$1 has the losses of the whole batch (rank $rank)" 1e-4 step "whole batch" expected.losses \
+            "in parts" found.losses
     done
 }
 
