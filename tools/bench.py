@@ -825,7 +825,7 @@ def bench_steps(b):
     config = event(runs["01, on all cores"][0][0], "config")
     images = ((config["options"]["train_samples"] or 50000) + 256) * IMAGE_MB
     b.write(
-        heading(b, config["device"].split(", ")[1], f"{max(1, CORES // 2)} threads for each of two ranks or devices")
+        heading(b, config["device"].split(", ")[1], f"threads of each of two ranks or devices: {max(1, CORES // 2)}")
         + f" ResNet-18, 3x32x32, global batch {config['global_batch']}, data: {config['dataset']}.",
         table(("", "images/s", "of 01 on all cores", "memory, MB", "a rank sends, MB a step"), [
             (what, f"{rate:.0f}", f"{rate / rates['01, on all cores']:.2f}", f"{peaks[what]:.0f}", sent[what])
