@@ -96,7 +96,7 @@ static bool name_of(const char *path, char name[PATH_MAX])
     return true;
 }
 
-// Is it this name? "%r" in it stands for the number of any rank.
+// Are these the same name? "%r" in the first stands for the number of any rank.
 static bool stands_for(const char *name, const char *other)
 {
     const char *rank = strstr(name, "%r");
@@ -110,8 +110,8 @@ static bool stands_for(const char *name, const char *other)
 bool output_same(const char *a, const char *b)
 {
     char name_a[PATH_MAX], name_b[PATH_MAX];
-    return name_of(a, name_a) && name_of(b, name_b)
-           && (stands_for(name_a, name_b) || stands_for(name_b, name_a));
+    return name_of(a, name_a) && name_of(b, name_b) &&
+           (stands_for(name_a, name_b) || stands_for(name_b, name_a));
 }
 
 bool output_claim(const char *path, OutputKind kind, Error *err)
@@ -148,8 +148,8 @@ static int open_locked(const char *path)
         struct stat opened, there;
         int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
         bool held = fd >= 0 && output_hold(fd);
-        if (held && fstat(fd, &opened) == 0 && stat(path, &there) == 0
-            && opened.st_dev == there.st_dev && opened.st_ino == there.st_ino)
+        if (held && fstat(fd, &opened) == 0 && stat(path, &there) == 0 &&
+            opened.st_dev == there.st_dev && opened.st_ino == there.st_ino)
             return fd;
         if (fd < 0)
             return -1;
