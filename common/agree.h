@@ -4,20 +4,21 @@
 #include "world.h"
 #include <stdbool.h>
 
-// Finds out which ranks share a machine. Sets the world's sharers, and its local_rank and
-// local_size if they are -1. Returns how many cores this machine's ranks may use together.
+// Finds out which ranks share a machine. Sets world->sharers, and world->local_rank and local_size
+// if they are -1. Returns how many cores this machine's ranks may use together.
 int agree_neighbours(World *world);
 
 // All ranks must have the same value, of one or more lines. Otherwise rank 0 prints both versions
 // of the first line that differs, and ends the run.
 void agree_same(const World *world, const char *what, const char *value);
-// The lowest and the highest value of all ranks.
+// Fills `range` with the lowest and the highest value of all ranks.
 void agree_range(const World *world, const char *what, int value, int range[2]);
 // No two ranks may have the same value, such as the GPU that they compute on. Otherwise rank 0
 // names both and ends the run.
 void agree_unique(const World *world, const char *what, const char *value, const char *hint);
 
-// Returns rank 0's value on all ranks, since the other ranks' disks may differ.
+// Returns rank 0's value on all ranks. Call it where the ranks' values may differ, for example
+// because they see different files.
 bool agree_broadcast(const World *world, const char *what, bool value);
 // Rank 0 prints one line from each rank, in rank order.
 void agree_print(const World *world, const char *line);

@@ -1,40 +1,41 @@
 // alive.h - heartbeats: a page of memory on which this process shows that it makes progress, and
 // what it is doing.
 //
-// The page is shared with a watcher if there is one, else private. The training thread beats
-// whenever it makes progress: at each layer, batch and piece of a file. Before it waits for another
-// rank, for the device or for something outside the program, it marks itself as waiting, and the
-// watcher then expects no beats. watch.c begins with the limits of all waits.
+// The page is shared with the supervisor that started this process, or is private; rank 0 gets
+// copies. A process that reads heartbeats is called a watcher. The training thread beats whenever
+// it makes progress: at each layer, batch and piece of a file. Before it waits for another rank,
+// for the device or for something outside the program, it marks itself as waiting, and the watcher
+// then expects no beats. The table at the top of watch.c has the limits of all waits.
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 enum { ALIVE_KEPT = 16, ALIVE_TEXT = 112, ALIVE_DOING = 240 };
-enum { ALIVE_PATIENCE = 600 };          // s: the default
-enum { ALIVE_PATIENT = 1, ALIVE_ENDLESS };
+enum { ALIVE_PATIENCE = 600 };          // s: the default of --patience
+enum { ALIVE_PATIENT = 1, ALIVE_ENDLESS };     // waits that may last for the patience, or any time
 
-// A collective that began. A watcher may read it while the next one replaces it: half old, half
-// new.
+// A collective that has begun. A later one overwrites it, perhaps while a watcher reads, so what
+// the watcher reads may be half old and half new.
 typedef struct AliveCollective {
-    _Atomic uint64_t place;         // among all collectives of the program, from 1
+    _Atomic uint64_t place;         // number among this process's collectives, from 1
     _Atomic int64_t count;          // values
     _Atomic uint64_t operation[3], communicator[3], section[3];     // names of up to 23 letters
 } AliveCollective;
 
 typedef struct Alive {
-    _Atomic int waits_for_ranks;    // above 0: the training thread waits for them or the device
-    _Atomic int outside;            // ALIVE_PATIENT, ALIVE_ENDLESS: waits for something outside
-    _Atomic uint64_t doing[ALIVE_DOING / 8];    // then: "reading train/1.jpg"
+    _Atomic int waits_for_ranks;    // above 0: the training thread waits for ranks or the device
+    _Atomic int outside;            // 0, or the kind of a wait for something outside the program
+    _Atomic uint64_t doing[ALIVE_DOING / 8];    // and what it waits for: "reading train/1.jpg"
     _Atomic uint64_t beats;
     _Atomic bool joined;            // this rank has met the others
     _Atomic bool done;              // the work is finished; the process is about to exit
     _Atomic bool watched;           // a supervisor of ours or rank 0 watches this page
-    _Atomic double timeout, patience;   // s, as the options (0: no limit)
-    _Atomic double device_step;     // s: a GPU's longest step; -1: none has ended; 0: it is a CPU
+    _Atomic double timeout, patience;   // s: --timeout and --patience (0: no limit)
+    _Atomic double device_step;     // s: a GPU's longest step; -1: no step has ended; 0: a CPU
     _Atomic int64_t epoch, step;    // the last finished step, from 1; 0 before the first
-    // Sums over this epoch's steps, in s: waits for data; from a step's beginning to its first
-    // message (there are `messages` of these); from the end of the first step on.
+    // Of this epoch, in s. waited: for data. own: from each step's beginning to its first message
+    // to other ranks, in `messages` steps. spent: since the end of the first step.
     _Atomic int64_t steps, messages;
     _Atomic double waited, own, spent;
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
@@ -45,16 +46,17 @@ typedef struct Alive {
     uint64_t pid_namespace;         // of that pid (launcher_namespace)
 } Alive;
 
-// From now on this process publishes its heartbeats here, in shared memory that stays mapped.
+// From now on this process publishes its heartbeats at `where`, in memory that must stay mapped.
 void alive_publish(Alive *where);
 
 // Zeroed pages for `count` processes, shared with children that are forked later and, through the
-// descriptor, with the programs that those execute.
+// descriptor, with the programs that these children execute.
 Alive *alive_pages(int count, int *descriptor);
 void alive_pages_free(Alive *pages, int count);
 // Before exec: in the new program alive_inherit finds page `number` through this descriptor.
 void alive_bequeath(int descriptor, int number);
-// In the new program, before it starts threads: publishes on that page. False: there is no page.
+// Call it in the new program before it starts threads. Publishes on the page of alive_bequeath.
+// False: there is no page.
 bool alive_inherit(void);
 
 void alive_copy(Alive *to, const Alive *from);
@@ -63,29 +65,30 @@ bool alive_seen(const Alive *page);
 // The page on which this process publishes, to send a copy to another machine.
 const Alive *alive_here(void);
 
-// These are safe in any thread. Threads that work for the training thread, such as the loader's,
-// also beat.
+// The next three are safe in any thread. Threads that work for the training thread, such as the
+// loader's, also beat.
 void alive_beat(void);
 void alive_wait_begin(void);
 void alive_wait_end(void);
 
-// Marks a wait for something outside the program, from here to the end of the block. The watcher
-// prints it ("rank 1 ... has been reading train/1.jpg"). Both texts must stay valid.
+// Marks a wait for something outside the program, from here to the end of the block. If the wait is
+// long, the watcher prints both texts ("rank 1 ... has been reading train/1.jpg"), so they must
+// stay valid.
 #define ALIVE_OUTSIDE(doing, what) ALIVE_OUTSIDE_(doing, what, ALIVE_PATIENT)
-// Marks a wait for writing, which may take any time. It counts only in the main thread: a different
-// thread that writes to the timeline must not excuse a training thread that hangs.
+// Marks a wait for writing, which has no time limit. Only the main thread's waits count: otherwise
+// a slow write to the timeline by another thread would hide that the training thread hangs.
 #define ALIVE_WRITING(what) ALIVE_OUTSIDE_("writing", what, ALIVE_ENDLESS)
 #define ALIVE_OUTSIDE_(...)                                                                \
     __attribute__((cleanup(alive_outside_end))) AliveOutside outside_ = { NULL, __VA_ARGS__ }; \
     alive_outside_begin(&outside_)
 typedef struct AliveOutside {
-    struct AliveOutside *newer;     // of any thread
+    struct AliveOutside *newer;     // the next wait, of any thread
     const char *doing, *what;
     int kind;
 } AliveOutside;
 void alive_outside_begin(AliveOutside *wait);
 void alive_outside_end(AliveOutside *wait);
-void alive_outside_changed(void);   // a text has changed
+void alive_outside_changed(void);   // call it if a text has changed
 
 void alive_joined(void);
 void alive_step(int64_t epoch, int64_t step);
@@ -101,15 +104,16 @@ void alive_done(void);
 void alive_watched(void);
 void alive_limits(double timeout, double patience);     // s, 0: no limit; watch.c has the rule
 
-// "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648 (gradients), in
-// backward, completed". With NCCL never "completed": the host does not see when a call ends.
+// Writes for example "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648
+// (gradients), in backward, completed". NCCL's calls are never "completed", because the host does
+// not see when they end.
 void alive_progress(const Alive *alive, char *text, int size);
-// The rank for which the others wait, with its times (watch_slowest), or "". Rank 0's store sets
-// it.
+// The rank for which the others wait, with its times (watch_slowest), or "". Set by rank 0's store.
 void alive_slowest_set(const char *text);
 void alive_slowest(char text[ALIVE_DOING]);
 void alive_doing(const Alive *alive, char text[ALIVE_DOING]);
-// The collective at this place, or NULL: it has not begun, or is no longer among the last ones.
+// The collective with this number, or NULL if it has not begun or is no longer among the last
+// ALIVE_KEPT.
 const AliveCollective *alive_collective(const Alive *alive, uint64_t place);
 // "all_reduce of 11181648 (gradients), in backward"
 void alive_describe(const AliveCollective *collective, char text[ALIVE_TEXT]);

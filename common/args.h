@@ -6,9 +6,9 @@
 //   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 if it has a letter
 //
 // --config FILE (in programs without operands) reads lines "key = value": an option's name and its
-// value, for a flag yes or no. # begins a comment. The command line overrides files, a later file
-// an earlier one, and files the defaults. --print-config prints such a file, with defaults as
-// comments.
+// value. A flag's value is yes or no. # begins a comment. The command line overrides files, a later
+// file overrides an earlier one, and files override the defaults. --print-config prints such a
+// file, with defaults as comments.
 //
 // A wrong option ends the program before any work, with one line on stderr and status 2. Defaults
 // are what the variables hold when their rows are added.
@@ -25,7 +25,7 @@ typedef enum ArgType {
     ARG_DOUBLE, // double
     ARG_STRING, // const char *
     ARG_CHOICE, // const char *, one of choices ("a|b|c")
-    ARG_LIST,   // const char *, "2": within min and max; or "0,2": rising integers below max
+    ARG_LIST,   // const char *, "2": from min to max; or "0,2": rising integers below max
     ARG_PAIR,   // const char *, "0.9,0.99": two numbers within min and max
 } ArgType;
 
@@ -38,11 +38,11 @@ typedef struct Option {
     const char *help;
     double min, max;       // of a number, inclusive
     bool local;            // may differ between the processes of a run
-    bool output;           // ARG_STRING: a file that the program writes, and no other option may
-    const char *needs;     // the other option without which this one has no effect. "momentum": it
-                           // must be on; "schedule step|multistep": have one of these values
-                           // ("text:": any that begins so); "data not synthetic": have a different
-                           // value. NULL: no condition
+    bool output;           // ARG_STRING: a file to write, which no other output option may name
+    const char *needs;     // another option without which this one has no effect, and its values.
+                           // "momentum": any but off. "schedule step|multistep": one of these (a
+                           // value "text:" stands for all that begin so). "data not synthetic": any
+                           // other. NULL: no condition
 } Option;
 
 enum { ARGS_MAX = 96 };
@@ -51,8 +51,8 @@ typedef struct Args {
     enum ArgsSetter { SET_BY_NOBODY, SET_BY_USER, SET_BY_PRESET } set_by[ARGS_MAX];
     struct ArgsPreset { const char *option, *value, *lines; } presets[3];
     int preset_count;
-    char groups[ARGS_MAX];          // which call of args_add added it,
-    const char *files[ARGS_MAX];    // and in which file: --help prints it above each group
+    char groups[ARGS_MAX];          // which call of args_add added the row
+    const char *files[ARGS_MAX];    // the file of that call, which --help prints above its rows
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
     const char *operands;           // what may follow the options, for --help; or NULL
@@ -65,7 +65,8 @@ typedef struct Args {
 void args_add(Args *args, const char *file, const Option *rows, int count);
 
 // If the option has this value, these lines ("key = value\n...") replace the defaults of other
-// options. An earlier preset wins over a later one, and may set the option that selects it.
+// options. An earlier preset wins over a later one, and may set the option that selects the later
+// one.
 void args_preset(Args *args, const char *option, const char *value, const char *lines);
 
 // Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option
@@ -88,5 +89,6 @@ bool args_given(const Args *args, const char *option);
 // together. The caller frees it.
 char *args_shared(const Args *args);
 
-// Every option as a JSON object: {"epochs":5,"batch_size":256}. The caller frees it (jansson.h).
+// Every option as a JSON object: {"epochs":5,"batch_size":256}. The caller frees it with
+// json_decref.
 struct json_t *args_json(const Args *args);

@@ -30,7 +30,7 @@ typedef struct TrainState {
     int64_t epoch, step;        // the next step, counted within its epoch, from 0
     int64_t global_step;        // steps taken since the start of training
     int64_t batch_size;         // global; a step is one such batch
-    int64_t order;              // data_order's; 0: not known
+    int64_t order;              // from data_order; 0: not known
     double best_top1;           // percent, on the test set; -1 before the first evaluation
     double loss_scale;          // 1 without loss scaling; then the next two are 0
     int64_t clean_steps;        // steps since the loss scale changed
@@ -40,27 +40,29 @@ typedef struct TrainState {
     Stats running;              // of the current epoch
 } TrainState;
 
-// Model parameters, buffers, the optimizer's arenas and the state. `dataset` is recorded so that
-// resuming with a different data set can be reported.
-// Returns when the file is on the disk.
+// Writes the model's parameters and buffers, the optimizer's arenas and the state. `dataset` is
+// recorded for messages about a file that does not fit a model. Returns when the file is on the
+// disk.
 bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
                      const char *dataset, Error *err);
 // Is a checkpoint due in the middle of an epoch, after these steps?
 bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 
-// Restores everything. If optim and state are NULL, only the weights: then the file may be
-// torchvision's own. If a tensor of the model is missing or has another shape, nothing changes.
+// Restores everything. If optim and state are NULL, restores only the model, and the file may be
+// torchvision's own. If it fails, for example because a tensor is missing or has a different shape,
+// nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Was the file saved by a run whose loss scale adapts? False if it cannot be read.
+// Was the file saved by a run with a loss scale? False if it cannot be read.
 bool checkpoint_is_scaled(const char *path);
 // Can a run that would begin as `run` continue from `saved`, the state in the file at path? The
 // seed must be the same, and in the middle of an epoch also the samples and their order.
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
                           int64_t steps_per_epoch, Error *err);
 // Makes `saved` the state with which `run` continues. With a different global batch, the epoch
-// continues at the last step that leaves out no sample: fewer than a batch are then read twice, and
-// `running` counts them twice. Prints a warning about this, and if the number of ranks changed.
+// continues at the last step that leaves out no sample. Some samples, fewer than a batch, are then
+// read twice, and `running` counts them twice. Warns about this, and about a changed number of
+// ranks or virtual ranks.
 void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run);
 
 // Claims the files of --save for this run, before any work (output.h). Fails if a different

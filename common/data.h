@@ -10,7 +10,7 @@ typedef struct DataConfig {
     int block;              // text: bytes in a window
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
     const char *bad_images; // what to do with an unreadable picture: stop, skip
-    int train_count, test_count; // use only N samples; 0: all (synthetic: the size of the set)
+    int train_count, test_count; // use only N samples (synthetic: make N); 0: all
     int workers;            // -j: threads that prepare batches
     bool augment;
 } DataConfig;
@@ -55,8 +55,8 @@ typedef struct Data {
     struct Folder *folder;  // of pictures, or NULL
 } Data;
 
-// Finds and reads the data set, and checks all sizes, magic numbers and labels.
-// An error names the file and the offset.
+// Finds and reads the data set, and checks all sizes, magic numbers and labels. An error names the
+// file.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
 // Like data_open, but in a folder of pictures it checks only the files of part `part` (from 0), so
 // that many processes can share this work.
@@ -65,7 +65,8 @@ bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part
 void data_close(Data *data);
 // Keeps at most `most` samples of each set, and changes the fingerprint.
 void data_cut(Data *data, int most);
-// A number > 0, the same whenever the training samples, their order and the seed are the same.
+// A number > 0 that identifies the training samples and whether they are shuffled. With equal
+// seeds, equal numbers mean the same order.
 int64_t data_order(const Data *data, bool shuffle);
 // The name of a class, without commas or quotes: "airplane", "a", "0x0a". NULL if the set has no
 // names (CIFAR-100, synthetic).
@@ -102,8 +103,9 @@ static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int r
 }
 
 enum { LOADER_SLOTS = 4 };
-// Each row of text begins with a 64-bit key, of seed, epoch and sample: random numbers that depend
-// on it (dropout) are the same for any number of ranks. The lower half is first.
+// Each row of text begins with a 64-bit key, computed from seed, epoch and sample. So random
+// numbers that depend on the key (dropout) are the same for any number of ranks. Its lower half is
+// first.
 enum { TEXT_KEY = 2 };
 
 typedef struct LoaderConfig {
@@ -114,9 +116,10 @@ typedef struct LoaderConfig {
     bool pad_tail;          // evaluation: the last batch has as many rows as the others
 } LoaderConfig;
 
-// Worker threads fill up to LOADER_SLOTS batches ahead, on a stream of their own. They crop and
-// flip images in memory, or read, decode and resize pictures, so memory does not grow with the
-// number of pictures. The canvas may be larger than an image, which is then centred on black.
+// Worker threads prepare batches ahead, in LOADER_SLOTS buffers, on a stream of their own. Images
+// in memory are cropped and flipped. Picture files are read, decoded and resized only when a batch
+// needs them, so memory does not grow with their number. A canvas may be larger than its image,
+// which is then centred on black.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);
@@ -126,8 +129,9 @@ void loader_free(Loader *loader);
 void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
 
 // The next batch, or NULL at the end of the epoch. If necessary the compute stream waits for it.
-// The batch is valid until the next call, which first waits for all work on the compute stream.
+// Enqueue all work that reads the batch on the compute stream before the next call. The batch's
+// buffers are filled again only after that work.
 const Batch *loader_next(Loader *loader);
 
-// Milliseconds spent waiting in loader_next since this function was last called.
+// Milliseconds for which the device waited in loader_next since this function was last called.
 double loader_wait_ms(Loader *loader);

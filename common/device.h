@@ -24,19 +24,19 @@ const char *device_uuid(int index);
 // "0000:3b:00.0": where this GPU is on the machine's PCI bus; CPU: "".
 const char *device_bus(int index);
 
-// For ranks whose processors differ: they compute the same bits if all use only instructions that
-// all have. CPU: a larger number means newer instructions. CUDA: 0. Call device_level and
-// device_limit before anything else here.
+// CPU: which vector instructions the processor has; a larger number means newer ones. CUDA: 0.
+// Ranks with different processors compute the same bits if all use only instructions that all have.
+// Call device_level and device_limit before any other function here.
 int device_level(void);
-// Uses no newer instructions than these. Returns their name, such as "avx2".
+// From now on no newer instructions than those of `level` are used. Returns their name: "avx2".
 const char *device_limit(int level);
 
 // Opens device `index` with `threads` cores (CPU; 0: all of the affinity mask) and makes it the
 // current device of the calling thread. Fails with a message if there is no such device.
 Device *device_open(int index, int threads);
-// CPU: the threads of each device, if `devices` devices share the cores of this process's affinity
-// mask. That is `asked`; if 0, OMP_NUM_THREADS; if unset, an equal share, at least one. warn: print
-// a warning if the threads outnumber the cores.
+// CPU: the number of threads for each of `devices` devices that share the cores of this process's
+// affinity mask. It is `asked`, or if that is 0 OMP_NUM_THREADS, or if that is not set an equal
+// share, at least one. warn: print a warning if there are more threads than cores.
 int device_share(int devices, int asked, bool warn);
 void device_close(Device *device);
 void device_use(Device *device);                 // the calling thread's current device
@@ -58,7 +58,8 @@ Stream *stream_new(Device *device, const char *name);
 // A stream that works in parallel with the caller: on the CPU in its own thread, which has this
 // name in the timeline; under CUDA like any other stream.
 Stream *stream_new_beside(Device *device, const char *name);
-// Finishes the stream's work first. Afterwards nothing may wait for an event recorded on it.
+// Finishes the stream's work first. Afterwards nothing may wait for an event that was recorded on
+// it.
 void stream_free(Stream *stream);
 void stream_sync(Stream *stream);                // the host waits for all work of the stream
 bool stream_idle(Stream *stream);                // is all its work done?
@@ -71,8 +72,9 @@ void fill_zero(Stream *stream, void *memory, size_t bytes);
 // At least `bytes` of device memory that the stream's operations use in turn. It is zero at first.
 // A recorded step may not ask for more than an earlier call did.
 void *stream_scratch(Stream *stream, size_t bytes);
-// Calls fn(copy of arg) on the host when the stream gets there. Not allowed in a recorded step
-// (see replay_forbid). fn must not call the device: under CUDA it runs in a driver thread.
+// Calls fn on the host, with a copy of arg, after the stream's earlier work. Not allowed in a
+// recorded step (see replay_forbid). fn must not use the device: under CUDA it runs in a thread of
+// the driver.
 void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size_t bytes);
 
 Event *event_new(Device *device);
@@ -89,13 +91,13 @@ void event_sync(Event *event);                   // the host waits for the event
 //
 // step must do the same work for the same key: values that change from call to call (learning rate,
 // loss scale) have to be read from device memory. A recording contains addresses and sizes, so give
-// each buffer that step reads its own key, and a short last batch a different one. On the CPU, or
-// if `keys` is 0, every call calls step.
+// each buffer that step reads its own key, and a short last batch a different one. On the CPU, if
+// `keys` is 0, or after replay_forbid, every call calls step.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.
 void replay_forbid(Device *device);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);
-// Call it before each message to other ranks. It passes the time from replay_run to a step's first
-// message, on the compute stream, to alive_own. Recorded steps are not measured.
+// Call it before each message to other ranks. It measures the time from a step's beginning
+// (replay_run) to its first message, and passes it to alive_own. Recorded steps are not measured.
 void device_message(Device *device);

@@ -2,10 +2,11 @@
 #pragma once
 #include <sys/types.h>
 
-// Ends the process if a launcher has started more ranks than these: each would train alone, and all
-// would write the same files.
+// Ends the process if a launcher has started more than `ranks` ranks: each would train alone, and
+// all would write the same files.
 void launcher_check(int ranks);
-// Pids may be compared only between processes for which this returns the same.
+// Pids may be compared only between processes for which this returns the same number.
 unsigned long launcher_namespace(void);
-// The launcher's process on this machine, even if scripts started this process. 0: none.
+// The pid of the launcher on this machine, even if it started this process through scripts. 0:
+// none.
 pid_t launcher_pid(void);

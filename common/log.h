@@ -19,27 +19,27 @@ typedef struct Log Log;
 // file cannot be opened.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
-// Are numbers due after this step (from 1)? They are every print_freq steps and at the last one. On
-// a terminal also once a second, but not for one of several ranks: all ranks must read the device's
-// numbers after the same steps.
+// Are numbers due after this step (from 1)? They are due every print_freq steps and at the last
+// step. On a terminal they are also due once a second, unless there are several ranks: these must
+// all read the device's numbers after the same steps.
 bool log_wants(const Log *log, int64_t step, int64_t steps);
 
-// The unit of printed rates, and how many of them a sample of log_progress has. The default is one
-// image.
+// Sets the unit of printed rates, and how many units a sample of log_progress has. The default is
+// one image.
 void log_unit(Log *log, const char *unit, int per_sample);
 
 // Messages of the run, above the progress line if there is one.
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Progress of an epoch: on a terminal a line with rate and time left, redrawn in place at most ten
-// times a second; else nothing. log_progress_begin starts the clock, at `step` steps; call
-// log_progress after every step, with the number of samples in its batch.
+// times a second; else nothing. log_progress_begin starts the clock, when `step` steps are done;
+// call log_progress after every step, with the number of samples in its batch.
 void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps);
 void log_progress(Log *log, int64_t step, int batch);
 // Stops the clock, and leaves the line on the screen. Call it when the training of an epoch ends.
 void log_progress_end(Log *log);
-// The numbers of a printed step: in the progress line, or as a line like those below (the format of
-// the original articles). Every print_freq steps and at the last one, also as a "step" event.
+// The numbers of a printed step: in the progress line, or as a line like those below. Every
+// print_freq steps and at the last one, also as a "step" event.
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0
 //    == step: [ 50/196] [1/5] | loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536
 typedef struct LogStep {
@@ -51,7 +51,7 @@ typedef struct LogStep {
     bool all_ranks;             // the numbers are sums over all ranks, not rank 0's own
     // With mixed precision, of the last step; 0: not printed.
     double norm;                // of the gradients, before they were clipped
-    double loss_scale;          // if it is printed, so are the steps skipped since the start:
+    double loss_scale;          // if it is printed, so are steps skipped since the start:
     int64_t skipped;
 } LogStep;
 void log_step(Log *log, const LogStep *step);
@@ -69,7 +69,8 @@ void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // Writes a JSON object on its own line: "event" first, then the members, which it takes over:
 // log_event(log, "eval", json_pack("{s:o}", "top1", log_number(65.0))). The line is written at
-// once. If that fails (a full disk), prints a warning and ends the file; training continues.
+// once. If that fails (a full disk), prints a warning and writes no more events; training
+// continues.
 void log_event(Log *log, const char *event, json_t *members);
 json_t *log_number(double value);       // null if it is not finite: JSON has no such numbers
 // The "config" event: program, git revision, machine, device, time, every option as a member of

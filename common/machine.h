@@ -17,7 +17,7 @@ int machine_parent_cores(void);     // number of cores the parent process may us
 
 // Keeps this thread, and those that it starts from now on, on the cores next to a PCI device
 // ("0000:3b:00.0"), as far as it may use them. Changes nothing if it may use none of them, or if
-// the kernel does not know. root: where the kernel describes devices, "/sys".
+// the kernel does not list them. root: where the kernel describes devices, "/sys".
 void machine_stay_near(const char *root, const char *device);
 // The cores that this thread may use, as text: "24-31,88-95".
 const char *machine_cores(void);

@@ -96,7 +96,8 @@ void model_backward(Model *model, GradReady ready, void *arg);
 double model_score(const Model *model, const Stats *test);
 
 // Converts one tensor between torch's layout and a copy of an arena in host memory: of params or
-// momentum or, for a MODEL_BUFFER, of buffers. For gradients, add zeros up to param_count.
+// momentum or, for a MODEL_BUFFER, of buffers. A copy of the gradients must first be extended with
+// zeros to param_count.
 void model_export(const Model *model, const ModelTensor *tensor, const float *arena, float *torch);
 void model_import(const Model *model, const ModelTensor *tensor, float *arena, const float *torch);
 

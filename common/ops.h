@@ -1,9 +1,9 @@
 // ops.h - the operations that a network is made of, forward and backward.
 //
-// Convolutions and products of matrices are in cpu/ (oneDNN) and in cuda/ (cuDNN, cuBLASLt); you
-// choose one when you link. All other operations are in ops/, once for both. Every call enqueues
-// its work on the compute stream of the device and returns. Pointers are device memory unless a
-// line says "host", and multiples of 16 bytes.
+// Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/
+// (oneDNN) and in cuda/ (cuDNN, cuBLASLt); you choose one when you link. All other operations are
+// in ops/, once for both. Every call enqueues its work on the compute stream of the device and
+// returns. Pointers are device memory unless a line says "host", and multiples of 16 bytes.
 #pragma once
 #include "args.h"
 #include "device.h"
@@ -56,7 +56,7 @@ typedef struct StepSettings {
     float clip_norm;    // gradients with a larger norm are scaled down to this norm; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
     int64_t step;       // number of this step, from 1; skipped steps count
-    int32_t rows_of_batch;  // if its loss is computed in several calls; 0: in one call
+    int32_t rows_of_batch;  // if a batch's loss is computed in several calls; 0: in one
 } StepSettings;
 
 typedef struct LossScale {
@@ -71,7 +71,7 @@ typedef struct Scalars {
     // Of the current step.
     int32_t rows_done;  // of the batch, so far
     int32_t skip;       // not zero: the update changes nothing
-    double over;        // rows that the mean of the loss is over
+    double over;        // number of rows in the mean of the loss
     double norm;        // of the gradients, from gradients_norm
     double bias_corrections[2];     // AdamW: 1 - beta^updates
 } Scalars;
@@ -90,8 +90,8 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 
 // Dropout zeroes numbers at random and divides the others by 1 - rate. Its random numbers are a
 // function of the sample's key (which depends on seed, epoch and sample), the layer and the
-// number's position in the sample. So backward recomputes them, and they depend neither on the
-// batch, the rank nor the backend.
+// number's position in the sample. So backward recomputes them, and they are the same in any batch,
+// on any rank and with any backend.
 typedef struct Dropout {
     float rate;         // 0 to below 1
     int layer;          // differs between the dropouts of a network
@@ -125,19 +125,19 @@ ALSO_ON_DEVICE static inline bool dropout_keeps(uint64_t stream, uint32_t positi
 static inline uint32_t dropout_limit(float rate) { return (uint32_t)(rate * 0x1p32f); }
 
 // In a network for texts a value is a matrix, Shape{ rows, c, 1, 1 }, and each of its rows is one
-// token. A sample is a window of T tokens, so T rows after each other.
+// token. A sample is a window of T tokens, so T consecutive rows.
 typedef enum OpKind {
     // A convolution; a linear layer is one whose kernel covers the whole image. Products are added
     // up in f32.
     OP_CONV,
     // Batch normalisation, with the addition and the ReLU that follow it in a residual net:
     //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)  (relu, residual: if set)
-    // In training, with this batch's statistics, and it updates the running ones; otherwise with
-    // the running ones.
+    // Training uses this batch's statistics and updates the running ones; evaluation uses the
+    // running ones.
     OP_NORM,
     // y = max(x, 0); dx = y > 0 ? dy : 0
     OP_RELU,
-    // The largest of each window: the first, if several.
+    // The largest number of each window.
     OP_MAXPOOL,
     // The mean over each image's pixels: (n, c, h, w) -> (n, c, 1, 1).
     OP_AVGPOOL,
@@ -156,11 +156,11 @@ typedef enum OpKind {
     OP_KINDS
 } OpKind;
 
-// A kind uses the fields whose comment names it.
+// If a field's comment names kinds, only these use the field.
 typedef struct OpSpec {
     OpKind kind;
     Shape x;
-    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV; OP_MAXPOOL is square: kernel_h
+    int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV. OP_MAXPOOL: square, kernel_h
     bool bias;          // OP_CONV
     bool needs_dx;      // OP_CONV: false in the first layer: the images' gradient is not needed
     bool f32_out;       // OP_CONV: y and dy are always f32: the loss needs f32 logits
@@ -208,16 +208,17 @@ Shape op_output(const Op *op);
 void op_forward(const Op *op, const OpArgs *args);
 void op_backward(const Op *op, const OpArgs *args);
 
-// True: gradients of a convolution's weights are computed beside what follows on the device's
-// stream. So dw and dbias are complete only after ops_join; until then x and dy1 must not change.
+// True: gradients of a convolution's weights are computed in parallel with later work of the
+// device's stream. So dw and dbias are complete only after ops_join; until then x and dy1 must not
+// change.
 extern const bool ops_beside;
-// What follows on that stream waits for all gradients of weights.
+// Later work of the device's stream waits for all gradients of weights.
 void ops_join(Ops *ops);
 
 // The backend chooses the order of a convolution's weights in the arena: that of `like`, if given.
-// Weights that only ever multiply padding are dead: on 1x1 pixels, eight ninths of a 3x3 kernel.
-// Only conv_weights_move also handles the dead ones: it copies all weights to torch's OIHW order,
-// or back, in host memory.
+// Weights that only ever multiply padding are dead: on 1x1 pixels, eight of the nine in a 3x3
+// kernel. Only conv_weights_move also handles the dead ones: it copies all weights to torch's OIHW
+// order, or back, in host memory.
 typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
 size_t conv_live_count(const Op *conv);     // floats in the arena, with padding
 size_t conv_dead_count(const Op *conv);
@@ -289,8 +290,8 @@ enum { PARAM_ALIGN = 16 };  // floats: the layers' parameters begin on cache lin
 void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                   float *mean, float *square, const uint8_t *decays, const Scalars *scalars);
 
-// values += more, on the compute stream. Both are 16-byte aligned, as arenas and buckets are; so
-// are the gradients of gradients_check and gradients_norm.
+// values += more, on the compute stream. Both must be aligned to 16 bytes, as arenas and buckets
+// are. The same holds for the gradients of gradients_check and gradients_norm.
 void add_into(Ops *ops, size_t count, float *values, const float *more);
 
 // values *= factor, on any stream of the device.
@@ -325,6 +326,6 @@ void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, dou
 
 // From bytes to the network's input: out = (x / 255 - mean) / standard deviation, rounded to the
 // type of the shape. images: (n, channels, shape.h, shape.w); rows from n to shape.n become zeros.
-// Called from loader threads.
+// The loader's threads call it.
 void images_load(Stream *stream, const uint8_t *images, int n, int channels, const float mean[3],
                  const float std[3], void *out, Shape shape);

@@ -16,7 +16,7 @@ typedef struct OptimConfig {
     int cosine_steps;       // cosine: steps until then; 0: all of the run's
     double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch,
     int warmup_steps;       // plus this many steps
-    const char *lr_scale;   // linear: lr is for one rank, and is multiplied by the number of ranks
+    const char *lr_scale;   // linear: lr is that of one rank, and is multiplied by their number
 } OptimConfig;
 OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);

@@ -12,8 +12,8 @@ typedef enum OutputKind {
     OUTPUT_RENDEZVOUS       // rank 0's address, for a file system that all machines share
 } OutputKind;
 
-// Do these names mean one file? Those that differ only in .best, .tmp or .lock do, and one with %r
-// means the files of all ranks.
+// Do these names mean the same file? They do if they differ only in an ending .best, .tmp or .lock,
+// since a run writes these files, too. A name with %r means the files of all ranks.
 bool output_same(const char *a, const char *b);
 
 // Call it before any work for each file that this process will write. Fails if the file has content

@@ -16,7 +16,7 @@ enum { STORE_NAME = 64, STORE_TOKEN = 80 };
 typedef struct TcpStoreConfig {
     int rank, size;
     TcpPlace place;                     // where rank 0 listens
-    int socket;                         // rank 0: bound to that place
+    int socket;                         // rank 0: a socket that is bound to `place`
     TcpAddress from;                    // our own address; "": the one that reaches rank 0
     char run[STORE_NAME];               // rank 0 refuses ranks of a run with another name
     char token[STORE_TOKEN];            // or another token; "": there is none
@@ -25,8 +25,8 @@ typedef struct TcpStoreConfig {
 
 // A random token, hexadecimal.
 void tcp_store_new_token(char token[STORE_TOKEN]);
-// For a rank 0 that can pass its place on to the others: binds at `host`, else at its own address,
-// else (one_host) at the loopback, else at this machine's first address. port <= 0: the system
+// For a rank 0 that can pass its place on to the others: binds at `host`; without it at `from`;
+// without that at the loopback (one_host) or at this machine's first address. port <= 0: the system
 // chooses. Makes a token if there is none.
 void tcp_store_offer(TcpStoreConfig *config, const char *host, int port, bool one_host);
 

@@ -18,7 +18,7 @@ void trace_thread(const char *name);    // at most once in each thread, before i
 // The name of a span must stay valid until its end.
 void trace_begin(const char *name);
 void trace_end(void);
-// call: which of the ranks' calls the span is, "gradients #212"; the same on all ranks. NULL: none.
+// call: the call that the span is, as all ranks name it ("gradients #212"), or NULL.
 void trace_begin_call(const char *name, const char *call);
 // The innermost open span of this thread, whether there is a timeline or not; "": none.
 const char *trace_section(void);

@@ -35,7 +35,7 @@ typedef struct Watch {
 } Watch;
 
 // Puts into `text` the rank for which the others wait in this epoch's steps, with its times and
-// theirs; or "" if they wait less than a tenth of a step.
+// theirs; or "" if they wait less than a tenth of a step, or have made too few steps.
 void watch_slowest(const Watch *watch, char text[ALIVE_DOING]);
 bool watch_lives(const Watch *watch);   // does any rank live?
 // Names the rank that has died, hangs, is stopped or waits too long, in one line on stderr, and
