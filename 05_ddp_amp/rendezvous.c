@@ -103,8 +103,8 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
         FAIL_USAGE("set both, or neither",
                    "only one of RANK (--rank) and WORLD_SIZE (--world-size) is given");
     if (world->rank >= world->size)
-        FAIL_USAGE("ranks are numbered from 0", "RANK is %d, but WORLD_SIZE is %d", world->rank,
-                   world->size);
+        FAIL_USAGE("ranks are numbered from 0 to WORLD_SIZE - 1",
+                   "RANK is %d, but WORLD_SIZE is %d", world->rank, world->size);
     name_rank(world);
     if (world->size > 1 && (!host || port <= 0))
         FAIL_USAGE("give all ranks the host of rank 0 and a free port there",

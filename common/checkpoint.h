@@ -32,7 +32,7 @@ typedef struct TrainState {
     int64_t batch_size;         // global; a step is one such batch
     int64_t order;              // from data_order; 0: not known
     double best_top1;           // percent, on the test set; -1 before the first evaluation
-    double loss_scale;          // 1 without loss scaling; then the next two are 0
+    double loss_scale;          // 1 unless it adapts; then the next two are 0
     int64_t clean_steps;        // steps since the loss scale changed
     int64_t skipped_steps;      // steps skipped for an overflow since the run began
     int64_t ranks;              // number of ranks that train; 0: a program without ranks
@@ -53,7 +53,7 @@ bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 // nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Was the file saved by a run with a loss scale? False if it cannot be read.
+// Was the file saved by a run whose loss scale adapts? False if it cannot be read.
 bool checkpoint_is_scaled(const char *path);
 // Can a run that would begin as `run` continue from `saved`, the state in the file at path? The
 // seed must be the same, and in the middle of an epoch also the samples and their order.

@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static Alive own;                       // private: no watcher reads it
+static Alive own;                       // private: no other process reads it
 static Alive *_Atomic here = &own;
 
 static Alive *alive(void) { return atomic_load_explicit(&here, memory_order_relaxed); }
@@ -52,8 +52,8 @@ void alive_joined(void)
 
 // --- steps ---------------------------------------------------------------------------------------
 
-static double next_wait;                // for the data of the next step
-static double step_ended;               // when this epoch's last step ended; 0: none has
+static double next_wait;                // s: for the data of the next step
+static double step_ended;               // s: when this epoch's last step ended; 0: none has
 
 void alive_waited(double seconds) { next_wait = seconds; }
 
@@ -88,7 +88,8 @@ void alive_device_step(double seconds)
 
 // --- text ----------------------------------------------------------------------------------------
 
-// A text is copied in pieces, of which the last always ends with a zero.
+// Texts are stored in atomic pieces of 8 bytes, so a reader may see half of a new text. The last
+// byte is always zero, so the reader still finds the end.
 static void text_set(_Atomic uint64_t *to, int pieces, const char *from)
 {
     uint64_t text[ALIVE_DOING / 8] = { 0 };
@@ -120,7 +121,7 @@ void alive_slowest(char text[ALIVE_DOING]) { text_get(text, ALIVE_DOING / 8, slo
 
 // --- waits for something outside -----------------------------------------------------------------
 
-static AliveOutside *oldest;            // of all threads: the others may wait for it
+static AliveOutside *oldest;            // wait, of all threads: the others may wait for this one
 static pthread_mutex_t outside_lock = PTHREAD_MUTEX_INITIALIZER;
 
 // The caller holds the lock.
@@ -203,7 +204,8 @@ void alive_limits(double timeout, double patience)
     atomic_store(&alive()->patience, patience);
 }
 
-// Copies word by word, in order: `waits_for_ranks` before `beats`, see alive_wait_end.
+// Copies word by word, in order: as alive_wait_end explains, `waits_for_ranks` must be read before
+// `beats`.
 void alive_copy(Alive *to, const Alive *from)
 {
     typedef uint64_t __attribute__((may_alias)) Word;

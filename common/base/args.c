@@ -23,7 +23,7 @@ static struct {
     int line;
 } config;
 
-// --config and --print-config are not part of the configuration themselves.
+// The configuration does not include --config and --print-config themselves.
 static bool is_value(const Option *option)
 {
     return option->value != &config.path && option->value != &config.print;
@@ -372,7 +372,7 @@ static void print_row(const Option *option)
     value_text(option, value, sizeof value);
     bool number = option->type >= ARG_INT && option->type <= ARG_DOUBLE;
     if (number && number_of(option) < option->min)
-        *value = '\0';              // help names the default, which cannot be typed
+        *value = '\0';              // the help text names this default, which cannot be typed
     snprintf(text, sizeof text, *value ? "%s [%s]" : "%s", option->help, value);
     int column = printf("  %3s --%s%s %s", letter, option->type == ARG_FLAG ? "[no-]" : "",
                         option->name, option->metavar ? option->metavar : "");
@@ -543,8 +543,8 @@ static bool is_help(const char *word)
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
-// Refuses `option` if `via` has no effect: what it needs is off, or has a different value. Returns
-// what it needs.
+// Rejects `option` if the option that `via` needs is off or has a different value. Returns the
+// option that `via` needs.
 static const Option *needed(const Args *args, const Option *option, const Option *via)
 {
     static const char not[] = " not ";
@@ -613,7 +613,7 @@ static void read_configs(Args *args, int argc, char **argv)
 
 void args_parse(Args *args, int argc, char **argv)
 {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // a closed one would become our first file's
+    for (int fd = 0; fd <= STDERR_FILENO; fd++)     // or our first file gets a closed one's number
         if (fcntl(fd, F_GETFD) < 0)
             open("/dev/null", O_RDWR);
     args->program = argc > 0 ? argv[0] : NULL;

@@ -20,8 +20,8 @@ static void on_signal(int signal)
     bool alone = signal != SIGUSR1 && rank_count() > 1 && !alive_here()->joined;
     if (alone || (!atomic_compare_exchange_strong(&received, &none, signal) &&
                   !atomic_compare_exchange_strong(&received, &early, signal)))
-        leave_at_once(128 + signal);    // before the ranks have met, there is nothing to save
-    if (speaks && !silenced && signal != SIGUSR1)   // SIGUSR1 is sent by a batch system
+        leave_at_once(128 + signal);    // if the ranks have not met, nothing has to be saved
+    if (speaks && !silenced && signal != SIGUSR1)   // a batch system sends SIGUSR1: no user waits
         interrupt_announce();
     errno = kept;
 }

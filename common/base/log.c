@@ -25,7 +25,7 @@ typedef struct Progress {
     int64_t samples;        // since then
     double wait_ms;         // since then, that rank 0 waited for data
     double lr;              // of the latest step
-    char numbers[192];      // the latest: "loss: 1.959 | acc: 28.633%"
+    char numbers[192];      // of the latest step: "loss: 1.959 | acc: 28.633%"
     double drawn;           // when it was last drawn (s)
     bool shown;             // is on the screen, with the cursor at its end
 } Progress;
@@ -41,7 +41,7 @@ struct Log {
     Progress line;
     double stepped;         // when log_step was last called (s)
     double reported;        // when the last "step" event was written, or the epoch began (s)
-    int64_t samples;        // images since then
+    int64_t samples;        // samples since then
     double wait_ms;         // spent waiting for data since then
     FILE *metrics;          // or NULL
 };

@@ -24,7 +24,7 @@ static atomic_int lock_count;
 
 static char temporary[PATH_MAX];            // the file that is being written: one at a time
 static int temporary_fd;
-static atomic_bool is_there;                // we have created it: a failing program removes it
+static atomic_bool is_there;                // `temporary` exists: a failing program removes it
 
 static const char directory_hint[] = "give a file in a directory that exists and is writable";
 
@@ -32,7 +32,7 @@ static const char directory_hint[] = "give a file in a directory that exists and
 static void remove_files(void)
 {
     static atomic_flag once = ATOMIC_FLAG_INIT;
-    bool again = atomic_flag_test_and_set(&once);   // a later run may own the lock files by then
+    bool again = atomic_flag_test_and_set(&once);   // by now a later run may own the lock files
     for (int i = 0; i < lock_count && !again; i++)
         unlink(locks[i]);
     if (atomic_exchange(&is_there, false))
@@ -118,7 +118,7 @@ bool output_claim(const char *path, OutputKind kind, Error *err)
 {
     struct stat st;
     ALIVE_OUTSIDE("opening", path);
-    signal(SIGXFSZ, SIG_IGN);   // a limit on file sizes (ulimit -f) is then an error, not a kill
+    signal(SIGXFSZ, SIG_IGN);   // a write beyond ulimit -f then fails, and does not kill us
     if (stat(path, &st) != 0 || !S_ISREG(st.st_mode) || is_kind(path, kind))
         return true;
     return error_set(err, "give another file name, or remove this file",
@@ -241,7 +241,7 @@ static const char *sync_and_rename(FILE *file, const char *path)
 }
 
 // After a failure. If the file is gone already, a different thread or a signal handler is ending
-// the program and reports why.
+// the program and reports why, so this thread waits.
 static void discard_temporary(void)
 {
     if (!atomic_exchange(&is_there, false))
@@ -260,6 +260,6 @@ bool replace_commit(FILE *file, const char *path, Error *err)
     fclose(file);
     if (ok && !sync_directory(path))
         ok = failed(path, "cannot sync its directory",
-                    "the new file is complete, but a power failure could still undo this", err);
+                    "the new file is complete, but a power failure could bring back the old", err);
     return ok;
 }

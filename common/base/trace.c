@@ -8,7 +8,7 @@
 //
 // Each event is one write at the end of the file, so several processes can share the file. Its
 // first event then names the run. A span is written when it begins, so in the timeline of a run
-// that hung, the last open span shows where.
+// that hung, the last open span shows where it hung.
 #include "trace.h"
 #include "alive.h"
 #include "check.h"
@@ -79,7 +79,7 @@ static void begin_track(const char *name)
 static void write_span(char ph, const char *name, const char *call)
 {
     double us = 1e6 * clock_now();
-    ALIVE_WRITING(trace.path);      // the disk may be slow, also for a thread that holds the lock
+    ALIVE_WRITING(trace.path);      // this thread or the lock's holder may wait for the disk
     pthread_mutex_lock(&lock);
     if (is_open && own_tid == 0)
         begin_track("main");
@@ -99,7 +99,8 @@ static bool is_of_this_run(int fd, const char *first, size_t length)
 }
 
 // The first process of a run empties the file, unless another run is writing it; later ones append.
-// A process holds the file until it ends. Waits up to 3 s, since a killed run may still be ending.
+// Each keeps its shared lock on the file until it ends. Waits up to 3 s, since a killed run may
+// still be ending.
 static bool begin_or_join(int fd, const char *first)
 {
     enum { TRIES = 30, MS = 100 };

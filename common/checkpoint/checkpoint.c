@@ -27,7 +27,7 @@ typedef struct StateField {
     bool real;              // F64, else I64
     size_t offset;          // in TrainState
     double least, most;
-    bool younger;           // missing from old files, which means 0
+    bool younger;           // 0 if it is missing: an old file may lack it
 } StateField;
 
 #define STATE(member) offsetof(TrainState, member)
@@ -271,18 +271,18 @@ static bool import_contents(const Contents *c, const StFile *file, Error *err)
     return true;
 }
 
-// What a gpt's shapes do not show: its heads, and which characters its tokens are. A file that
-// PyTorch wrote does not name them.
+// Compares what the shapes of a gpt's tensors do not show: the number of heads, and which
+// characters the tokens are. A file that PyTorch wrote does not contain these.
 static bool check_text(const StFile *file, const Model *model, Error *err)
 {
     const char *heads = st_metadata(file, "ddp.heads");
     const char *vocabulary = st_metadata(file, "ddp.vocabulary");
     if (model->per_row > 1 && vocabulary && strcmp(vocabulary, model->config.vocabulary) != 0)
-        return error_set(err, "use the --data that it was trained on",
-                         "it was trained on a text with different characters");
+        return error_set(err, "use the same --data as in that training",
+                         "its model was trained on a text with different characters");
     if (model->per_row > 1 && heads && atoi(heads) != model->config.gpt.heads)
-        return error_set(err, "use the same --heads", "it was trained with --heads %.10s, not %d",
-                         heads, model->config.gpt.heads);
+        return error_set(err, "use the same --heads", "its model was trained with --heads %.10s, "
+                         "not %d", heads, model->config.gpt.heads);
     return true;
 }
 
@@ -303,7 +303,7 @@ static bool check_no_others(const Contents *c, const StFile *file, Error *err)
     return true;
 }
 
-// The reverse of contents_read, for values that import_contents has checked.
+// The reverse of contents_read: copies the values that import_contents has checked to the run.
 static void contents_write(const Contents *c, TrainState *state)
 {
     Stream *stream = device_stream(c->model->device);
@@ -365,8 +365,8 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 // --- continuing ----------------------------------------------------------------------------------
 
 // An epoch is one permutation of the samples, whatever the number of ranks, so what is left to
-// train is the end of that permutation. Returns the last step of the new run that begins within the
-// part that the saved run has trained on.
+// train is the end of that permutation. Returns the step of the new run with which it begins: the
+// last one that starts no later than the end of what the saved run has trained on.
 static int64_t next_step(const TrainState *saved, const TrainState *run)
 {
     return saved->step * saved->batch_size / run->batch_size;

@@ -13,8 +13,8 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the format is little-endian");
 
-// In bytes. A ResNet-50 with momentum needs a tenth of this. jansson needs up to 80 times the
-// header's size.
+// Bytes of the longest header that we read. A ResNet-50 with momentum needs a tenth of this.
+// jansson needs up to 80 times the header's size in memory.
 enum { HEADER_MAX = 1 << 20 };
 
 static const struct {
@@ -43,8 +43,8 @@ static bool header_length(const unsigned char *bytes, size_t size, size_t *lengt
         return error_set(err, damaged, "%zu bytes are too few for a safetensors file", size);
     memcpy(&n, bytes, 8);
     if (n > HEADER_MAX)
-        return error_set(err, "is this a checkpoint?", "the header claims %llu bytes; the maximum "
-                         "is %d", (unsigned long long)n, HEADER_MAX);
+        return error_set(err, "the file is probably not a checkpoint", "the header claims %llu "
+                         "bytes; the maximum is %d", (unsigned long long)n, HEADER_MAX);
     if (n > size - 8)
         return error_set(err, damaged, "the header ends %llu bytes after the end of the file",
                          (unsigned long long)(n - (size - 8)));

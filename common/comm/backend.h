@@ -59,8 +59,8 @@ const char *backend_barrier(Comm *comm, double seconds);
 bool call_begin(Comm *comm, Stream *stream, Call *call);
 void call_end(Comm *comm, Stream *stream, const Call *call);
 
-// In the thread that does the work, before and after it: for timeline and watchdog. If the work was
-// only enqueued, trace_end replaces call_work_end.
+// In the thread that does the work, before and after the work: for the timeline and the watchdog.
+// If the thread has only enqueued the work (NCCL), it calls trace_end instead of call_work_end.
 void call_work_begin(Comm *comm, const Call *call);
 void call_work_end(Comm *comm, const Call *call);
 

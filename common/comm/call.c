@@ -79,7 +79,7 @@ bool call_begin(Comm *comm, Stream *stream, Call *call)
     if (comm->size > 1)
         device_message(comm->device);
     if (call->count > 0)
-        alive_wait_begin();     // a stream without its own thread makes the call in this one
+        alive_wait_begin();     // without a thread of its own, the stream works in this one
     return call->count > 0;
 }
 
@@ -90,8 +90,9 @@ static void simulate_slow_network(void *seconds)
     trace_end();
 }
 
-// On a slow network a message has a latency of 1 ms, and a ring sends 2 (size - 1) / size times the
-// bytes that it sums, over each rank's own link. On a shared link all ranks' bytes take turns.
+// The simulated network delays each message by 1 ms. An all-reduce on a ring sends 2 (size - 1) /
+// size times the bytes that it sums. With --slow-network each rank has its own link. With
+// --shared-link the bytes of all ranks go over one link, one after the other.
 void call_end(Comm *comm, Stream *stream, const Call *call)
 {
     double own = comm->config.slow_network, shared = comm->config.shared_link;

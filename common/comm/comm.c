@@ -14,8 +14,8 @@ int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
 uint64_t comm_bytes(const Comm *comm) { return comm->bytes; }
 
-// Memory and copies of a GPU are fastest from the cores next to it. The loader's threads, and those
-// of CUDA and NCCL, inherit the choice.
+// Access to a GPU is fastest from the cores next to it. The loader's threads, and those of CUDA and
+// NCCL, then run on the same cores.
 static void go_near(const World *world, int gpu)
 {
     char line[400];
@@ -32,8 +32,8 @@ Device *comm_open_device(const World *world, int threads)
     int gpus = device_count(), index = gpus > 0 ? world->local_rank % gpus : world->local_rank;
     if (gpus > 0 && !comm_shares_devices)
         agree_unique(world, "GPU", device_uuid(index),
-                     "each rank needs a GPU of its own: start fewer ranks, or use the cuda-gloo "
-                     "backend, whose ranks may share one");
+                     "each rank needs a GPU of its own: start fewer ranks, or let them share one "
+                     "(./ddp run STEP --backend cuda-gloo)");
     if (gpus > 0)
         go_near(world, index);
     return device_open(index, device_share(world->sharers, threads, world->local_rank == 0));
@@ -158,7 +158,8 @@ void comm_barrier(Comm *comm)
         call_lost(comm, &call, error);
 }
 
-// At the end there may be no watchdog any more, so this waits no longer than a rank may be silent.
+// At the end there may be no watchdog any more, so this waits only 10 s longer than a rank may be
+// silent.
 void comm_free(Comm *comm)
 {
     if (!comm)

@@ -1,9 +1,10 @@
 // conv_cpu.c - convolution on oneDNN.
 //
-// The weights are in the arena in the order of oneDNN's forward pass, so a step reorders nothing
-// except a copy for the backward-data pass, if that needs a different order.
-// In bf16 the forward pass reads the copy, and the arena has the order of the gradients.
-// Some convolutions are matrix products, with weights in an order of their own (dense_cpu.h).
+// In f32 the weights are in the arena in the order of oneDNN's forward pass. So a step reorders
+// nothing except a copy for the backward-data pass, if that needs a different order. In bf16 the
+// forward and backward-data passes read a 16-bit copy of the weights, and the arena has the order
+// of the gradients. Some convolutions are matrix products, with weights in an order of their own
+// (dense_cpu.h).
 //
 // A type for which the processor has no instructions is emulated: the f32 convolution, with
 // conversions of its inputs and outputs.
@@ -37,8 +38,8 @@ typedef struct Conv {
 
 static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
-// oneDNN's fastest code needs channels in blocks as wide as its vectors. Images are in planes, and
-// so are values whose channels do not fill blocks.
+// oneDNN's fastest code needs channels in blocks as wide as its vectors. Images are stored as
+// planes, and so are values whose channels do not fill blocks.
 static int output_block(const Ops *ops, const OpSpec *s, int h, int w)
 {
     bool in_blocked = s->x.block == ops->block || s->x.c <= 3 || is_row(s->x.h, s->x.w);
@@ -105,7 +106,8 @@ static void plan_backward_data(Conv *c, const DnnConv *d, dnnl_primitive_desc_t 
     dnn_md_free(wanted);
 }
 
-// Without AVX-512, oneDNN has fast code for images of one channel only if y is also in planes.
+// Without AVX-512, oneDNN has fast code for images of one channel only if y is also stored as
+// planes.
 static void plan_backward_weights(Conv *c, DnnConv d, dnnl_primitive_desc_t hint)
 {
     Shape planes = c->y;

@@ -7,7 +7,7 @@
 //
 //        a 3x3 kernel on 2x2 pixels           on 1x1
 //      out 00 reads taps  . . .   01: . . .    . . .
-//                         . 4 5       3 4 .    . 4 .     the dots read only padding
+//                         . 4 5       3 4 .    . 4 .     a dot: the tap reads only padding
 //                         . 7 8       6 7 .    . . .
 //
 // Multiplying the padding would be most of the work: on 1x1 pixels eight taps of nine are dead.

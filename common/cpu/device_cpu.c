@@ -103,7 +103,7 @@ static int level_in_use(void)
 static const char *isa_name(void)
 {
 #ifdef __aarch64__
-    return "arm64";             // oneDNN knows the names of x86 only
+    return "arm64";             // oneDNN names only x86's instructions
 #else
     return levels[level_in_use()].name;
 #endif
@@ -111,7 +111,7 @@ static const char *isa_name(void)
 
 bool loops_wide(void) { return dnnl_get_effective_cpu_isa() >= dnnl_cpu_isa_avx512_core; }
 
-// Once oneDNN has answered, it accepts no limit any more, so a child process asks.
+// Once oneDNN has been asked, it accepts no limit any more, so a child process asks.
 int device_level(void)
 {
     int status = -1;
@@ -157,9 +157,10 @@ int device_share(int devices, int asked, bool warn)
     if (threads <= 0)
         threads = cores > devices ? cores / devices : 1;
     if (warn && (int64_t)devices * threads > cores)
-        WARN("fewer --threads, a smaller OMP_NUM_THREADS or fewer devices are faster; nproc shows "
-             "how many cores there are", "%d device%s of %d thread%s share%s %d core%s: the "
-             "threads take turns, and wait for each other", devices, devices == 1 ? "" : "s",
+        WARN("fewer --threads, a smaller OMP_NUM_THREADS, or fewer ranks or devices are faster; "
+             "nproc shows how many cores there are", "%d device%s of %d thread%s share%s %d "
+             "core%s: the threads take turns, and wait for each other", devices,
+             devices == 1 ? "" : "s",
              threads, threads == 1 ? "" : "s", devices == 1 ? "s" : "", cores,
              cores == 1 ? "" : "s");
     return threads;
@@ -174,8 +175,9 @@ void device_close(Device *device)
 
 static _Thread_local bool is_beside; // this is the thread of a stream
 
-// Uses exactly this many threads: each has its share of the work, and oneDNN's threads wait for
-// each other. A stream's own thread uses no team, which would take the cores from the first team.
+// Makes OpenMP use exactly this many threads: each has its share of the work, and oneDNN's threads
+// wait for each other. A stream's own thread works alone: with a team of its own there would be
+// more threads than cores.
 void device_use(Device *device)
 {
     omp_set_dynamic(0);
@@ -415,7 +417,6 @@ static Event everything_queued(Stream *stream)
 
 void event_record(Event *event, Stream *stream) { *event = everything_queued(stream); }
 
-// Thread-safe.
 static void wait_task(void *arg)
 {
     const Event *event = arg;

@@ -3,8 +3,8 @@
 
 #include <omp.h>
 
-// Fewer numbers are left to one thread: starting others would take longer, above all on a busy
-// machine.
+// A loop over fewer numbers runs in one thread: starting others would take longer, above all on a
+// busy machine.
 enum { FEW = 4096 };
 
 typedef struct Loop {
@@ -18,7 +18,7 @@ typedef struct Loop {
         ColumnsEnd *columns;
         TotalsEnd *totals;
     } end;
-    Matrix m;               // rows and items: `rows` of them
+    Matrix m;               // of rows or items there are m.rows
     Stream *stream;
     bool team;              // several threads work on it
     _Alignas(16) char job[JOB_BYTES];

@@ -25,7 +25,8 @@ enum { JOB_BYTES = 256 };   // the largest job
     WIDE_PART(name, parameters, arguments)                                                      \
     INLINE void name##_code parameters
 
-// A part for each type, and a table of them. The job is a copy, which stores cannot change.
+// OF_TYPES makes a part for each type, and TABLE a table of these. COPY gives a part its own copy
+// of the job, so that compilers know that stores do not change it.
 #define OF_TYPES(PART, fn, Job) PART(fn, Job, F32) PART(fn, Job, BF16) PART(fn, Job, F16)
 #define TABLE(fn, Part)                                                                         \
     static Part *const fn##_parts[2][3] = { { fn##_F32, fn##_BF16, fn##_F16 },                  \
@@ -97,7 +98,7 @@ enum { SHORT = 64 };        // rows that are added up in f32
 // room: two packs for each pack of columns.
 typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last, Pack *room,
                          double *totals);
-// Ends all columns.
+// Called once, with the sums of all columns.
 typedef void ColumnsEnd(const void *job, size_t columns, const double *totals);
 void columns_run(Stream *stream, ColumnsPart *part, ColumnsEnd *end, Matrix m, const void *job,
                  size_t bytes);
@@ -111,8 +112,8 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
         }
 }
 
-// Row by row, so that one addition need not wait for another. Where a row of a block is one pack,
-// its sums stay in registers.
+// Goes row by row, so that an addition need not wait for the one before. If a block's row is one
+// pack, its sums stay in registers.
 #define COLUMNS_LOOP(fn, TYPE, block)                                                           \
     for (size_t b = 0; b < m->columns / (block); b++) {                                         \
         size_t plane = first / m->pixels * (m->columns / (block)) + b, column = b * (block);    \
@@ -231,11 +232,11 @@ enum { MOST_TOTALS = 8 };
 // Adds up items `first` to `last` - 1 in `totals`.
 typedef void TotalsPart(const void *job, size_t first, size_t last, double *totals);
 typedef void TotalsEnd(const void *job, const double *totals);
-// m: an item is a row.
+// An item is a row of m.
 void totals_run(Stream *stream, TotalsPart *part, TotalsEnd *end, Matrix m, const void *job,
                 size_t bytes);
 
-// In lanes, so that the additions become vector code.
+// Each lane has its own sums, so that the additions become vector code.
 #define TOTALS(fn, end, Job, n)                                                                 \
     PART(fn##_part, (const void *job, size_t first, size_t last, double *totals),               \
          (job, first, last, totals))                                                            \

@@ -15,7 +15,7 @@ typedef dnnl_memory_desc_t *DnnMd;
 typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
 #endif
 
-// Use it for every call that can fail.
+// Checks a call of oneDNN: ends the program if it failed.
 #define DNN_CHECK(call) dnn_check((call), #call, __FILE__, __LINE__)
 void dnn_check(dnnl_status_t status, const char *call, const char *file, int line);
 
@@ -44,15 +44,16 @@ typedef struct DnnPrimitive {
 // A pass over a convolution. Backward passes need the forward pass's description as a hint.
 dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, DnnPass pass,
                                     const_dnnl_primitive_desc_t hint);
-// Whether oneDNN has only its reference code for this, which can be a hundred times slower.
+// True if oneDNN has only its reference code for this pass, which can be a hundred times slower.
 bool dnn_is_reference(const_dnnl_primitive_desc_t desc);
-// The channels in a block, 16, 8 or 1 (planes), for which all passes have other code.
+// The channels in a block (16, 8 or 1: planes) for which all passes have faster code than the
+// reference.
 int dnn_best_block(dnnl_engine_t engine);
 // c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. attr: NULL, or dnn_own_scratch().
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c,
                                        const_dnnl_primitive_attr_t attr);
-// The caller passes the primitive's scratch memory, so that several threads can run it at a time.
-// Free it with dnnl_primitive_attr_destroy.
+// With this attribute, the caller passes the primitive's scratch memory, so that several threads
+// can run the primitive at a time. Free it with dnnl_primitive_attr_destroy.
 dnnl_primitive_attr_t dnn_own_scratch(void);
 // Takes ownership of the description. arguments: up to 4 pairs, DNNL_ARG_* and that argument's md.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
@@ -60,5 +61,5 @@ DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int
 DnnPrimitive dnn_reorder(dnnl_engine_t engine, DnnMd from, DnnMd to);
 void dnn_primitive_free(DnnPrimitive *p);
 
-// Runs it on these pointers, one for each argument, in the order given at creation.
+// Runs the primitive on these pointers, one for each argument, in the order given at creation.
 void dnn_run(const DnnPrimitive *p, dnnl_stream_t stream, void *const *pointers);

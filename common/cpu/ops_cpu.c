@@ -30,8 +30,8 @@ int ops_input_block(const Ops *ops, int channels) { return 1; }
 
 static bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted) == wanted; }
 
-// With AMX, products in bf16 are fast. But oneDNN's convolutions use AMX only if the channels of a
-// pixel are side by side, and ours are in blocks: they are faster in f32.
+// With AMX, products in bf16 are fast. But oneDNN's convolutions use AMX only if all channels of a
+// pixel are side by side, and ours are in blocks. So ours are faster in f32.
 Type ops_best_type(const Device *device, bool convolves)
 {
     bool slow = convolves && has(dnnl_cpu_isa_avx512_core_amx);

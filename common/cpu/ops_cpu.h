@@ -25,8 +25,8 @@ static inline Stream *compute(const Ops *ops) { return device_stream(ops->device
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
-// Returns the values, or if the operation is emulated, an f32 copy of them. It is made at *room, a
-// place in ops->wide that moves past the copy.
+// Returns the values, or if the operation is emulated, an f32 copy of them. The copy is made at
+// *room, a place in ops->wide, and *room then moves past the copy.
 static inline const void *ops_widened(Ops *ops, bool emulated, Type type, size_t count,
                                       const void *values, float **room)
 {

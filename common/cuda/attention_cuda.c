@@ -3,9 +3,10 @@
 //   forward    S = q k^T    H = dropout(softmax(S))    y = H v
 //   backward   S, H again   dH = dy v^T   dS = softmax'(dH)   dq = dS k   dk = dS^T q   dv = H^T dy
 //
-// All (T, T) matrices of a batch are in memory, and half of each is zero: fused attention, which
-// keeps them in registers, is faster. S and dH are f32; H and dS, which are multiplied, have the
-// activations' type. Nothing is kept from forward to backward, so all layers share this memory.
+// All (T, T) matrices of a batch are in memory, and half of each is zero. Fused attention, which
+// keeps the matrices in registers, would be faster. S and dH are f32; H and dS, which are
+// multiplied, have the activations' type. Nothing is kept from forward to backward, so all layers
+// share this memory.
 #include "cuda/cuda_internal.h"
 
 #include <stdlib.h>

@@ -99,7 +99,7 @@ static float time_plan(const ConvPlan *plan, void *arg)
 }
 
 // The plan for a convolution's pass. cuDNN only guesses which of its engines is the fastest. In a
-// race they are timed.
+// race, the engines are timed.
 static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass, bool race)
 {
     struct TunedPlan *tuned;
@@ -156,7 +156,7 @@ static GemmProblem product_problem(const ConvProblem *c, ConvPass pass)
     }
 }
 
-// Bytes of a pass that go through scratch memory: y before the bias is added; dy rounded from f32;
+// Bytes that a pass stores in scratch memory: y before the bias is added, dy rounded from f32, or
 // dw as cuDNN rounds it.
 static size_t aside_bytes(const Conv *conv, ConvPass pass)
 {
@@ -182,7 +182,7 @@ static Type product_result(const Conv *conv, ConvPass pass)
     return pass == PASS_WEIGHTS || conv->spec.bias ? TYPE_F32 : conv->y.type;
 }
 
-// TF32 as in convolutions, but not for the network's outputs.
+// Uses TF32 as convolutions do, but not for the network's outputs.
 static void make_products(Conv *conv, const ConvProblem *problem)
 {
     bool f32 = conv->spec.x.type == TYPE_F32;
@@ -203,8 +203,8 @@ static void make_products(Conv *conv, const ConvProblem *problem)
 // cuDNN writes the result in the type of its inputs: it has no engine that makes f32 gradients from
 // 16-bit tensors. So, as in PyTorch, gradients are rounded, and a bias is added after rounding.
 //
-// There is no race if bits must be the same in every run, because the winner may differ; nor for a
-// second batch size, because there may be no memory left.
+// There is no race if bits must be the same in every run, because each run may have a different
+// winner. There is none for a second batch size either, because too little memory may be left.
 static void find_plans(Conv *conv, const ConvProblem *problem, bool is_first)
 {
     bool race = !conv->ops->config.deterministic && is_first;

@@ -233,9 +233,10 @@ static unsigned engine_notes(ConvPlan *plan, Descriptor configuration)
     return all;
 }
 
-// With f32 tensors, an engine that uses tensor cores rounds its inputs to TF32, and one that
-// "converts inputs down" may round them to 16 bits: never allowed. With 16-bit tensors, an engine
-// may keep partial sums in 16 bits ("reduced precision reduction"): never allowed either.
+// With f32 tensors, an engine that uses tensor cores rounds its inputs to TF32: allowed only with
+// --tf32 1. One that "converts inputs down" may round them to 16 bits: never allowed. With 16-bit
+// tensors, an engine may keep partial sums in 16 bits ("reduced precision reduction"): never
+// allowed either.
 static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules *rules)
 {
     const unsigned converts = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;

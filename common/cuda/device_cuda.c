@@ -159,7 +159,7 @@ static void make_peers(int a, int b)
     CUDA(cudaSetDevice(a));
 }
 
-// Does the same for this GPU and every GPU that this process opened before.
+// Calls make_peers for this GPU and every GPU that this process opened before.
 static void enable_peer_access(int index)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -350,8 +350,8 @@ void *stream_scratch(Stream *stream, size_t bytes)
     return stream->scratch;
 }
 
-// Is the measured step over? Any thread may notice that first: the training thread waits for the
-// loader's threads, and they wait for the device.
+// If the measured step is over, passes its times on. Any thread may be the first to notice: the
+// training thread waits for the loader's threads, and these wait for the device.
 static void measure_step(Device *device)
 {
     float ms = 0;
@@ -370,7 +370,7 @@ static void measure_step(Device *device)
     (void)cudaGetLastError();   // clear cudaErrorNotReady, or the next launch would report it
 }
 
-// The device may be waiting for a rank that is gone.
+// Called while the host waits: the device may be waiting for a rank that is gone.
 static void poll_communicators(Device *device)
 {
     measure_step(device);
@@ -396,8 +396,8 @@ void stream_sync(Stream *stream)
 }
 
 // With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and the watchdog
-// would see no reason for this rank's silence. So we wait in stream_sync first, which marks the
-// wait. Returns whether the memory is not pinned.
+// would see a silent rank. So we first wait in stream_sync, which marks the wait. Returns whether
+// the memory is not pinned.
 static bool sync_if_pageable(Stream *stream, const void *host)
 {
     struct cudaPointerAttributes about;
@@ -506,7 +506,7 @@ typedef struct Recording {
 
 struct Replay {
     Device *device;
-    bool warm;                  // has it run, if it does not record?
+    bool warm;                  // the step has run once; used if steps are not recorded
     int keys;
     Recording recordings[];     // (keys)
 };
@@ -555,7 +555,7 @@ void device_message(Device *device)
     device->is_quiet = false;
 }
 
-// True: not for the first time with this key.
+// Returns false if this is the first step with this key.
 static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
     bool records = replay->keys > 0 && !replay->device->never_record;
@@ -579,7 +579,7 @@ static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), voi
     return true;
 }
 
-// One step at a time is measured. A recorded one hides its messages.
+// Measures one step at a time. The host does not see the messages of a recorded step.
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
     Device *device = replay->device;

@@ -28,7 +28,7 @@ static cublasLtMatrixLayout_t layout_new(cudaDataType_t dtype, bool transposed, 
     return layout;
 }
 
-// The bytes to which all matrices are aligned: in a batch, their sizes limit that.
+// The bytes to which all matrices are aligned. In a batch, the matrices' sizes limit the alignment.
 static uint32_t alignment_of(const GemmProblem *p)
 {
     size_t m = (size_t)p->m, n = (size_t)p->n, k = (size_t)p->k;

@@ -72,8 +72,8 @@ template <class F> __device__ void for_share(size_t first, size_t step, size_t e
 #define CELLS_F32(fn, Job) OPERATION(fn, Job, OnlyF32)
 #define RUN_CELLS(fn, stream, matrix, job) cells_run<fn##_op>(stream, matrix, *(job))
 
-// Each thread has one of `count` packs. They are of `width` numbers: LANES, or if rows begin at
-// odd addresses, one.
+// Each thread computes one of `count` packs of `width` numbers. The width is LANES, or 1 if not all
+// rows begin at multiples of LANES numbers.
 template <class Op, Type T> __global__ void __launch_bounds__(THREADS)
 cells_loop(const __grid_constant__ typename Op::Job job, unsigned packs, size_t columns,
              unsigned width, unsigned count)
@@ -219,7 +219,7 @@ inline Partials partials_of(Stream *stream)
 #define RUN_COLUMNS(fn, stream, matrix, job) columns_run<fn##_op>(stream, matrix, *(job))
 
 constexpr int TILE = 32;                // columns of a block
-constexpr size_t COLUMN_BLOCKS = 256;   // as many as run at the same time: two a multiprocessor
+constexpr size_t COLUMN_BLOCKS = 256;   // about as many as run at once: two on each multiprocessor
 
 // Adds cells[1..rows)[c] to cells[0][c], halving the rows each time; rows is a power of two.
 template <class T> __device__ void add_rows(T (*cells)[2 * TILE], int rows)

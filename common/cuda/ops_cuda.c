@@ -85,7 +85,8 @@ void ops_free(Ops *ops)
 
 int ops_input_block(const Ops *ops, int channels) { return channels; }
 
-// Both types are equally fast, and bf16 needs no loss scale. Before 8.0 there is only fp16.
+// bf16 and fp16 are equally fast, and bf16 needs no loss scale. GPUs older than compute capability
+// 8.0 have only fp16.
 Type ops_best_type(const Device *device, bool convolves)
 {
     return device->major >= 8 ? TYPE_BF16 : TYPE_F16;

@@ -17,7 +17,7 @@ bool dataset_alloc(Dataset *set, int count, int channels, int height, int width,
     set->labels = malloc(count * sizeof *set->labels);
     return (set->inputs && set->labels) ||
            error_set(err, "choose smaller --train-samples, --test-samples or --image-size",
-                     "out of memory: %d images of %dx%dx%d are %zu MB", count, channels, height,
+                     "out of memory: %d images of %dx%dx%d need %zu MB", count, channels, height,
                      width, bytes >> 20);
 }
 

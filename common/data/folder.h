@@ -8,18 +8,20 @@
 //
 // Only names that end in .jpg, .jpeg or .png count, in upper or lower case, and files next to the
 // class folders do not. Unlike ImageFolder, this skips hidden files and folders, and ImageFolder's
-// other types (.bmp, .webp, ...). These are errors before training, and name the file: empty files,
-// pipes and devices, broken and circular links, folders that cannot be read, a class without
-// pictures, a single class, classes of val that differ from those of train, train without val.
+// other types (.bmp, .webp, ...). Each of these ends the program before training, with a message
+// that names the file or folder: empty files, pipes and devices, broken and circular links, folders
+// that cannot be read, a class without pictures, a single class, classes of val that differ from
+// those of train, train without val.
 //
-// Memory: about 32 bytes and the path in the tree for each file; ImageNet's 1.28 million: 90 MB.
+// Memory: for each file about 32 bytes and its path in the tree. For ImageNet's 1.28 million files,
+// that is 90 MB.
 #pragma once
 #include "check.h"
 #include <stddef.h>
 #include <stdint.h>
 
 typedef struct FolderFile {
-    char *path;             // what identifies it wherever the folder is: "train/cat/1.jpg"
+    char *path;             // below DIR: "train/cat/1.jpg"
     int label;
 } FolderFile;
 

@@ -8,13 +8,14 @@ bool cifar10_read(Data *data, const char *dir, const char *hint, Error *err);
 bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err);
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err);
 bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err);
-// A text, in windows of `block` bytes. words: the file is a list of words; the text is its lines
-// with only the letters a to z, in a random order.
+// A text, in windows of `block` bytes. words: the file is a list of words; the text is those lines
+// that have only the letters a to z, in a random order.
 bool text_read(Data *data, const char *path, int block, bool words, Error *err);
 
 // For the readers: allocates the images and labels.
 bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
-// For the readers: adds the bytes to data->checksum, which all copies of a data set share.
+// For the readers: adds the bytes to data->checksum, which is the same for all copies of a data
+// set.
 void data_checksum(Data *data, const void *bytes, size_t size);
 
 // A CIFAR file of part->count records, each of label_bytes labels (the last one counts) and

@@ -38,7 +38,7 @@ typedef struct Slot {
     Event *ready;           // after the work that fills the slot
     Event *done;            // after the work that reads it
     int left;               // rows that are not made yet
-    double freed;           // s: when the last rows could be begun
+    double freed;           // s: when the slot was free to be filled
     bool full;
 } Slot;
 
@@ -114,7 +114,7 @@ static void row_leave_out(Loader *loader, uint8_t *image, int32_t *label, const 
     pthread_mutex_lock(&loader->lock);
     if (++loader->bad <= BAD_NAMED)
         WARN("this picture is skipped (--bad-images skip)", "%s", error->text);
-    // With many ranks, a few bad pictures may be all that one rank has.
+    // If one rank has only a few pictures, they may all be bad by chance.
     bool many = loader->bad > BAD_NAMED || loader->count == loader->dataset->count;
     if (many && loader->bad == loader->count - loader->first * loader->config.shape.n)
         fail_at(__FILE__, __LINE__, EXIT_DIVERGED, "check that these files are pictures",
@@ -268,7 +268,7 @@ static bool work(Worker *worker)
     Slot *slot = slot_of(loader, batch);
     loader->busy++;
     pthread_mutex_unlock(&loader->lock);
-    event_sync(slot->ready);    // the copy of the slot's last batch to the device
+    event_sync(slot->ready);    // the slot's last batch has been copied to the device
     double freed = clock_now();
     rows_make(worker, batch, first, rows);
     pthread_mutex_lock(&loader->lock);
@@ -439,8 +439,8 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 }
 
 // Waits until the slot of the next batch is full; without workers, the caller fills it here. The
-// caller holds the lock. Returns how long the device waited: not while it still used the slot for
-// an older batch, and not at all if it is still busy with others.
+// caller holds the lock. Returns for how long the device waited. The time in which it still used
+// the slot for an older batch does not count, and the result is 0 if the device is still busy.
 static double slot_await(Loader *loader, const Slot *slot)
 {
     double begin = clock_now();

@@ -102,7 +102,8 @@ static void jpeg_begin(Jpeg *jpeg)
 }
 
 // The columns x to x + width, rounded to whole blocks. If colours have fewer columns than
-// brightness they are interpolated, also from the next block: hence one more block on each side.
+// brightness, they are interpolated, also from the next block. So one more block on each side is
+// needed.
 static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
 {
     JDIMENSION block = (JDIMENSION)(info->max_h_samp_factor * DCTSIZE);
@@ -142,8 +143,8 @@ static void jpeg_read_rows(Jpeg *jpeg)
         if (row == spare)
             cmyk_to_rgb(row, rgb, at->width);
     }
-    // A complete file ends with this marker. Without it, Pillow fails if rows are missing. So we
-    // also look for missing rows outside the wanted part.
+    // A complete file ends with this marker. If a file does not, Pillow fails if any row is
+    // missing. So we read the rows after the wanted part, too.
     const uint8_t *end = jpeg->job->bytes + jpeg->job->size;
     if (end[-2] != 0xFF || end[-1] != JPEG_EOI)
         while (info->output_scanline < info->output_height)

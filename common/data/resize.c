@@ -7,9 +7,9 @@
 //   source   | 0 | 1 | 2 | 3 | 4 | 5 | 6 |       shrinking by 2: output 1 has its centre at 3.0,
 //   weight         .12 .38 .38 .12               and weights for the sources 1 to 4
 //
-// Weights are computed in double and rounded to 22 fractional bits: with 8 bits for the pixel
-// and 2 spare bits that makes 32. CMake compiles this file for the build machine, but without fused
-// multiply-adds, which would round the weights differently.
+// Weights are computed in double and rounded to 22 fractional bits: with 8 bits for the pixel and 2
+// spare bits that makes 32. CMake compiles this file without fused multiply-adds, which would round
+// the weights differently.
 #include "data/resize.h"
 #include "data/files.h"
 #include "rng.h"

@@ -9,7 +9,8 @@
 //
 // Windows do not overlap, so an epoch reads the text once. In each epoch the loader shifts them by
 // a different offset, so the last window must leave room for that. The first 90 % are for training,
-// the rest is the test set: test windows in between would overlap shifted training ones.
+// and the rest is the test set. Test windows between training windows would overlap shifted
+// training windows.
 #include "data/formats.h"
 #include "rng.h"
 

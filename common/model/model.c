@@ -98,7 +98,7 @@ static void allocate_activations(Model *model)
     net->values = xcalloc(net->value_count, sizeof *net->values);
     for (int i = 0; i < net->value_count; i++)
         net->values[i].count = shape_count(net->plans->shapes[i]);
-    // logits are stored for the whole batch
+    // logits are stored for the whole batch, even if fewer rows pass through at once
     net->values[net->value_count - 1].count =
         (size_t)model->config.batch * model->per_row * model->config.classes;
     char *next = net->activations = device_alloc(model->device, values_bytes(net, type));
@@ -165,8 +165,8 @@ static size_t place(Life *lives, int count)
     return end;
 }
 
-// What a gradient of weights is computed from, beside, stays until the next convolution begins
-// (model_backward).
+// Gradients of weights may be computed in parallel (ops_beside). What they are computed from must
+// then stay until the next convolution begins (model_backward).
 static Life life_of(const Net *net, Type type, int value, int part, int step)
 {
     int last = value - 1;   // layer
@@ -232,7 +232,8 @@ static void add_tensor(Model *model, int layer, const char *part, ModelKind kind
         model->torch_params += t->count;
 }
 
-// Their offsets are those that they would have one after the other (model_export).
+// The offsets are those that the two embeddings would have if they were stored one after the other.
+// copy_embedding computes an embedding's first column from its offset.
 static void name_embeddings(Model *model, int layer)
 {
     const Layer *l = &model->net->layers[layer];
@@ -536,7 +537,8 @@ void model_forward(Model *model, const void *inputs, int rows, bool training)
     }
 }
 
-// All gradients before `end` are final, and those before `begin` are known to be. Returns end.
+// All gradients before `end` are final. Calls `ready` for those from `begin` on, which it has not
+// had yet. Returns end.
 static size_t gradients_final(Model *model, size_t begin, size_t end, GradReady ready, void *arg)
 {
     ops_join(model->ops);

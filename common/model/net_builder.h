@@ -8,7 +8,7 @@ typedef struct Layer {
     OpKind kind;
     char name[56];                  // torch's: "layer1.0.conv1"
     int in, residual, out;          // residual: -1 if there is none
-    int in_part, residual_part;     // of the inputs' gradients, which this layer writes
+    int in_part, residual_part;     // which parts of its inputs' gradients this layer writes
     int channels, kernel_h, kernel_w, stride, pad; // conv and pooling; channels: of the output
     bool bias, relu, linear;
     bool embeds;                    // its weights are two embeddings: of tokens and of positions
@@ -16,7 +16,7 @@ typedef struct Layer {
                                     // 0, both are uniform by fan-in
     int heads;                      // attention
     size_t begin, end;              // in the arena, of the parameters that have gradients
-    size_t dead_at;                 // in the arena, of the weights that have none
+    size_t dead_at;                 // in the arena, of the weights that have no gradients
     size_t copy_at;                 // of the 16-bit copy of its weights, if copy_bytes is not 0
     size_t bias_at;                 // of the bias or beta; weights and gamma are at begin
     size_t mean_at, var_at;         // in the arena of buffers
@@ -47,7 +47,8 @@ struct Net {
 };
 
 // Each adds a layer at the end and returns the number of the layer's value. Two layers may read the
-// value of net_norm, net_maxpool or net_add, which add up two gradients; one layer any other.
+// value of net_norm, net_maxpool or net_add, which add up two gradients. Only one layer may read
+// any other value.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);
@@ -55,7 +56,7 @@ int net_norm(Net *net, int in, int residual, const char *name, bool relu);
 int net_relu(Net *net, int in);
 int net_maxpool(Net *net, int in, int kernel, int stride, int pad);
 int net_avgpool(Net *net, int in);
-// Rows of tokens. net_add: a + dropout(b), or with a = -1 dropout(b).
+// For rows of tokens. net_add: a + dropout(b), or only dropout(b) if a is -1.
 int net_row_norm(Net *net, int in, const char *name);
 int net_gelu(Net *net, int in);
 int net_attention(Net *net, int in, int heads);

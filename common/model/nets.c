@@ -181,5 +181,6 @@ void net_build(Net *net, const ModelConfig *config, Extent canvas)
     else if (strcmp(config->arch, "gpt") == 0)
         build_gpt(net, &config->gpt, config->classes);
     else
-        FAIL("give one of these to --arch", "unknown network %s: %s", config->arch, arch_names);
+        FAIL("choose one of them with --arch", "there is no network %s, only %s", config->arch,
+             arch_names);
 }

@@ -75,9 +75,9 @@ static double warm_steps(const OptimConfig *c, int64_t steps_per_epoch)
     return c->warmup_epochs * (double)steps_per_epoch + c->warmup_steps;
 }
 
-// With many ranks the scaled rate is too large at first: "Accurate, Large Minibatch SGD" (Goyal
-// et al., 2017). It starts at about one rank's rate and rises to the scaled rate batch by batch, as
-// in Horovod's ImageNet example.
+// With many ranks the scaled rate is too large at first: "Accurate, Large Minibatch SGD" (Goyal et
+// al., 2017). So the rate begins at about one rank's rate, and rises to the scaled rate batch by
+// batch, as in Horovod's ImageNet example.
 static double scale_linear(const OptimConfig *c, int ranks, int64_t global_step,
                            int64_t steps_per_epoch)
 {

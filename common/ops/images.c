@@ -10,7 +10,7 @@ typedef struct ImagesJob {
 } ImagesJob;
 
 // Loads a row of one channel of an image, with torch's operations in torch's order, for torch's
-// bits. step: from pixel to pixel.
+// bits. step: the distance from pixel to pixel in memory.
 INLINE void image_row(const ImagesJob *j, Type type, size_t row, int step)
 {
     const Shape *s = &j->shape;
@@ -26,7 +26,8 @@ INLINE void image_row(const ImagesJob *j, Type type, size_t row, int step)
                   there ? ((float)from[i] / 255.0f - mean) / std : 0);
 }
 
-// Where a plane's pixels are neighbours, a constant makes vector code of the loop.
+// Where a plane's pixels are neighbours in memory, the constant 1 lets compilers make vector code
+// of the loop.
 INLINE void images(const ImagesJob *j, Type type, size_t row)
 {
     if (j->shape.block == 1)

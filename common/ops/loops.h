@@ -21,7 +21,8 @@
 //   RUN_ITEMS(fn, stream, count, &job)         RUN_TOTALS: likewise
 //
 // A function is compiled for each type of number, and `type` in it is a constant; with CELLS_F32
-// and ROWS_F32, for f32 only. A team is a warp of a GPU, or one thread of a CPU (FOR_ROW).
+// and ROWS_F32, for f32 only. A team, which computes a row together (FOR_ROW), is a warp of a GPU
+// or one thread of a CPU.
 //
 // Sums have the same bits every time, whatever the number of threads: short pieces are added up in
 // f32, and pieces in double, in their order. Which numbers are a piece depends on the matrix alone.

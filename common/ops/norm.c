@@ -8,7 +8,7 @@
 typedef struct NormJob {
     Matrix m;
     bool relu;
-    int processes;          // that share the batch
+    int processes;          // number of processes that share the batch
     NormTensors t;
     const void *x, *residual, *y, *dy1, *dy2;
     void *out;
@@ -27,8 +27,8 @@ INLINE float middle_of(float a, float b, float c)
     return c < low ? low : c > high ? high : c;
 }
 
-// The sums are of distances from one of the channel's values, so that a mean far from zero costs no
-// digits. The value is the median of three pixels, because a single one may be far from all others.
+// Adds up distances from one of the channel's values, so that a mean far from zero costs no digits.
+// The value is the median of three pixels, because a single one may be far from all others.
 INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
 {
     const Matrix *m = &j->m;
@@ -130,7 +130,8 @@ INLINE void normalise_pack(const NormJob *j, Type type, At at, bool add)
     store_at(type, j->out, at, &y);
 }
 
-// Each case is compiled separately: a pack that only one of them changes would not be in registers.
+// Each case is compiled separately: otherwise a pack that only one of the cases changes would not
+// stay in registers.
 INLINE void normalise(const NormJob *j, Type type, At at)
 {
     if (j->residual)
@@ -142,8 +143,8 @@ CELLS(normalise, NormJob)
 
 // --- backward ------------------------------------------------------------------------------------
 
-// d, the gradient of the ReLU's input: dy1 + dy2 where y > 0, else 0. It is stored in out. The sums
-// are of d and d * (x - mean).
+// Computes d, the gradient of the ReLU's input: dy1 + dy2 where y > 0, else 0. Stores d in out, and
+// adds up d and d * (x - mean).
 INLINE void gradient_pack(const NormJob *j, Type type, At at, Pack *sums, bool two, bool relu)
 {
     Pack d, d2, x, y, mean;
@@ -190,7 +191,7 @@ INLINE void gradient_end(const NormJob *j, size_t c, const double *sums)
     j->t.dgamma[c] = dgamma;
 }
 
-// A loop for each case: with a branch in it, a GPU would not load the next rows ahead.
+// Makes a loop for each case: in a loop with a branch, a GPU would not load the next rows ahead.
 #define GRADIENT(fn, two, relu)                                                                 \
     INLINE void fn(const NormJob *j, Type type, At at, Pack *sums)                              \
     {                                                                                           \
@@ -215,7 +216,7 @@ INLINE void gradient_merge(const NormJob *j, size_t c)
 }
 ITEMS(gradient_merge, NormJob)
 
-// dy1 is d.
+// In this loop j->dy1 is d, which gradient_pack has stored.
 INLINE void input_gradient(const NormJob *j, Type type, At at)
 {
     Pack d, x, mean, scale, slope, shift;

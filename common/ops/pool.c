@@ -18,7 +18,7 @@ INLINE void maxpool(const PoolJob *j, Type type, At at)
             load_at(type, j->x, pixel_at(&s->x, &p, h, w, at), &x);
             for (int k = 0; k < LANES; k++) {
                 if (k >= at.count)
-                    continue;           // planes on a CPU have one lane: a fifth of the time
+                    continue;           // planes on a CPU use one lane of 16
                 bool larger = where.v[k] < 0 || x.v[k] > best.v[k] || x.v[k] != x.v[k];
                 best.v[k] = larger ? x.v[k] : best.v[k];
                 where.v[k] = larger ? position : where.v[k];
@@ -63,7 +63,8 @@ void maxpool_forward(const Op *op, const OpArgs *a)
     RUN_CELLS(maxpool, compute(op->ops), planes_of(op->y), &job);
 }
 
-// The means as x's blocks: for a pixel that is the same order as y's.
+// Gives the means x's block. In memory the order is the same, because each image has only one pixel
+// of means.
 static PoolJob mean_job(const Op *op, const OpArgs *a)
 {
     PoolJob job = pool_job(op, a);

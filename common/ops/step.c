@@ -1,5 +1,5 @@
 // step.c - the loss, the optimizer, and what happens to gradients between backward and the
-// optimizer. Computes in f32, except for the integer sums at the end.
+// optimizer.
 #include "ops/loops.h"
 
 #include <float.h>
@@ -71,8 +71,9 @@ typedef struct RowSums {
 } RowSums;
 
 // loss = log(sum(exp(z))) - sum(target * z). The target is (1 - smooth) * onehot(label) + smooth /
-// classes. A row is correct at k if fewer than k classes rank above its label; of equal logits the
-// lower index ranks higher. A label that is not a class gives a loss of NaN.
+// classes. A row counts as correct in the top k if fewer than k classes rank above its label; of
+// equal logits the one with the lower index ranks higher. A label that is not a class gives a loss
+// of NaN.
 INLINE RowSums row_sums(const float *z, int classes, int label, double smooth)
 {
     float top[TEAM], mine = label < classes ? z[label] : NAN;
@@ -187,7 +188,7 @@ typedef struct UpdateJob {
     size_t grad_count;
     float *params, *first, *second;     // SGD: velocity; AdamW: mean and square
     const float *grads;
-    const uint8_t *decays;              // a byte for PARAM_ALIGN parameters: a pack needs one
+    const uint8_t *decays;              // a byte for PARAM_ALIGN parameters, so a pack needs only one
     const Scalars *scalars;
 } UpdateJob;
 

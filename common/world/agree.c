@@ -15,7 +15,8 @@ static const char *key_of(const char *what, int rank)
     return key;
 }
 
-// Rank 0 calls it if the run cannot begin. The other ranks wait for rank 0, or soon will.
+// Rank 0 calls it if the run cannot begin. The other ranks wait for rank 0, or soon will, and end
+// then.
 static _Noreturn void end_run(const World *world)
 {
     store_end_run(world);
@@ -126,7 +127,7 @@ bool agree_broadcast(const World *world, const char *what, bool value)
 
 void agree_print(const World *world, const char *line)
 {
-    static int calls;           // the store keeps the lines of earlier ones
+    static int calls;           // each call needs its own keys in the store
     char text[LINE] = "", what[24];
     snprintf(what, sizeof what, "line %d of", ++calls);
     store_put(world, key_of(what, world->rank), line, strlen(line) + 1);

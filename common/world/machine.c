@@ -16,7 +16,7 @@ Machine machine_here(void)
         fclose(in);
     }
     if (sched_getaffinity(0, sizeof here.cores, &here.cores) != 0)
-        memset(&here.cores, 0xFF, sizeof here.cores);   // too many cores for a mask: use all
+        memset(&here.cores, 0xFF, sizeof here.cores);   // more cores than a mask holds: assume all
     return here;
 }
 

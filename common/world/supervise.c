@@ -137,8 +137,8 @@ void supervise_free(Supervisor *s)
     free(s->watch.ranks);
 }
 
-// What the launcher inherited must not reach the rank's program. (For close_range with
-// CLOSE_RANGE_CLOEXEC, many clusters' kernels are too old.)
+// The rank's program must not inherit the files that are open in the launcher. (Many clusters'
+// kernels are too old for close_range with CLOSE_RANGE_CLOEXEC.)
 static void close_on_exec(void)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -203,8 +203,9 @@ static void reap(Supervisor *s)
         }
 }
 
-// A rank's children that outlived it are now ours. Returns whether there are any. A group without
-// any gets no signal: its number may belong to unrelated processes.
+// Children that outlived their rank are now ours. Returns whether there are any. Sends the signal
+// only to process groups that still have such children: the number of an empty group may belong to
+// unrelated processes by now.
 static bool signal_orphans(Supervisor *s, int signal)
 {
     bool any = false;
@@ -236,14 +237,14 @@ int supervise(Supervisor *s)
     if (agreed)
         s->status = WEXITSTATUS(watched(s, 0)->status);
     if (s->status > 128 && (agreed || sigismember(&s->watch.passed, s->status - 128) == 1))
-        s->asked++;                     // perhaps a rank got the signal, and not this process
+        s->asked++;                     // perhaps only the ranks got the signal
     s->kill_at = clock_now() + kill_delay;
     for (int signal = s->asked ? 0 : SIGTERM; signal_orphans(s, signal); read_signals(s, CHECK_MS))
         signal = clock_now() < s->kill_at ? 0 : SIGKILL;
     return s->status;
 }
 
-// Runs in a thread of a rank. It polls: pidfd_open is newer than many clusters' kernels.
+// Runs in a thread of a rank. Polls, because many clusters' kernels are too old for pidfd_open.
 static void *wait_for_death(void *launcher)
 {
     while (kill((pid_t)(intptr_t)launcher, 0) == 0 || errno == EPERM)
@@ -251,7 +252,8 @@ static void *wait_for_death(void *launcher)
     leave_at_once(EXIT_REPORTED);
 }
 
-// Runs in a thread of a rank that no supervisor of ours has started, until rank 0 watches the rank.
+// If no supervisor of ours has started this rank, this runs in one of its threads until rank 0
+// watches it.
 static void *watch_self(void *arg)
 {
     const Alive *page = arg;
@@ -268,7 +270,7 @@ bool supervise_inherit(void)
     bool inherited = alive_inherit();
     bool known = inherited && alive_here()->pid_namespace == launcher_namespace();
     pid_t launcher = known ? (pid_t)alive_here()->supervisor : launcher_pid();
-    if (launcher > 0 && getppid() == launcher)  // then a stopped rank also dies
+    if (launcher > 0 && getppid() == launcher)  // the kernel kills even a stopped rank
         prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (launcher > 0)
         pthread_detach(thread_start(wait_for_death, (void *)(intptr_t)launcher, "the launcher"));

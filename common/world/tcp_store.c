@@ -32,7 +32,7 @@ struct Store {
 
 // --- one connection ------------------------------------------------------------------------------
 
-// Rank 0 is gone or silent. Returns if this rank is done and the main thread is about to exit.
+// Rank 0 is gone or silent: ends this process. Returns only if this rank is done and about to exit.
 static void lose_rank0(const Store *s, const char *how)
 {
     if (alive_here()->done)
@@ -45,8 +45,9 @@ static void lose_rank0(const Store *s, const char *how)
 
 // --- requests ------------------------------------------------------------------------------------
 
-// Returns the answer; the caller frees its value. Does not return when the run is over. A BEAT's
-// value is our page, copied under the lock, so that a newer copy never precedes an older one.
+// Returns the answer; the caller frees its value. Does not return if the run is over. The value of
+// a BEAT is a copy of our page, made under the lock, so that copies arrive in the order in which
+// they were made.
 static StoreMessage request(Store *s, StoreWhat what, const char *key, const void *value,
                             size_t bytes)
 {
@@ -125,7 +126,8 @@ static void *beat_on(void *arg)
 
 // --- joining -------------------------------------------------------------------------------------
 
-// Does our run's rank 0 accept this rank? NULL: yes; else why not. refused: rank 0 itself refused.
+// Does this run's rank 0 accept this rank? Returns NULL, or why not. *refused: something answered,
+// but did not accept.
 static const char *handshake(const TcpStoreConfig *c, int socket, double timeout, Welcome *rank0,
                              bool *refused)
 {
@@ -140,7 +142,7 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
     const char *why = store_transfer(socket, true, &message, timeout);
     why = why ? why : store_transfer(socket, false, &answer, timeout);
     if (!why && answer.head.what == STORE_OVER)
-        leave_at_once(EXIT_REPORTED);   // this rank contradicts another: rank 0 prints how
+        leave_at_once(EXIT_REPORTED);   // this rank contradicts another: rank 0 prints both
     if (!why && answer.head.what == STORE_NO) {
         snprintf(refusal, sizeof refusal, "rank 0 refuses this rank: %.*s", (int)answer.head.bytes,
                  (char *)answer.value);
@@ -155,8 +157,8 @@ static const char *handshake(const TcpStoreConfig *c, int socket, double timeout
     return why;
 }
 
-// Tries again and again, since rank 0 may start later. A refusal may be an older run's, which still
-// has to end: it counts after --timeout.
+// Tries again and again, since rank 0 may start later. Ends this process if it has been refused for
+// --timeout seconds: until then an older run may be ending at this address.
 static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
 {
     const double most = 2;              // s for one connection, and for one answer
@@ -176,7 +178,7 @@ static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
         if (socket >= 0)
             close(socket);
         interrupt_leave();
-        refused_for += refused ? 0.1 + fmin(clock_now() - begun, 2 * most) : 0;     // not stopped
+        refused_for += refused ? 0.1 + fmin(clock_now() - begun, 2 * most) : 0;     // <= 4 s
         CHECK(timeout == 0 || refused_for < timeout, "check that this run's rank 0 listens there",
               "rank %d of %d could not join rank 0 at %s within %.3g s", c->rank, c->size, where,
               timeout);
@@ -232,7 +234,8 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     alive_wait_end();
 }
 
-// The last beat reports that this rank is done. Closing the connection then wakes the thread.
+// The last beat reports that this rank is done. Then shutdown wakes the thread that waits for
+// input.
 void tcp_store_end(World *world)
 {
     Store *s = world->store;

@@ -17,8 +17,9 @@
 #include "alive.h"
 
 enum { STORE_KEY = 64, STORE_MOST = 16 << 20 };     // bytes of a key, with its zero; of a value
-// When a rank has died, its launcher knows more than the other ranks: they wait this long for it to
-// report the death and to end them. (mpirun's status is that of the first rank that it sees end.)
+// When a rank has died, its launcher knows more than the other ranks. So they wait this long, in
+// which the launcher may report the death and end them. (mpirun's exit status is that of the first
+// rank that it sees end.)
 enum { STORE_LAUNCHER_US = 2500000 };
 
 typedef enum StoreWhat {
@@ -39,11 +40,11 @@ typedef struct StoreMessage {
 } StoreMessage;
 
 // Sends or receives what it can without waiting. 1: all of the message, 0: not yet, -1: the
-// connection is closed, or its value has more than `most` bytes. A value that is received is the
-// caller's to free.
+// connection is closed, or its value has more than `most` bytes. The caller frees a received value.
 int store_move(int socket, bool sends, StoreMessage *message, size_t most);
-// Sends or receives a whole message. Returns NULL, or what went wrong. The limit is on the time in
-// which nothing moves, in slices: of a time in which this process was stopped, only one counts.
+// Sends or receives a whole message. Returns NULL, or what went wrong. `seconds` limits the time in
+// which nothing moves. The time is counted in slices of 0.1 s, so that a time in which this process
+// was stopped counts as one slice.
 const char *store_transfer(int socket, bool sends, StoreMessage *message, double seconds);
 
 typedef struct Hello {

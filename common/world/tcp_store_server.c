@@ -6,7 +6,7 @@
 //   a rank       < HELLO | WELCOME > | < request | answer > | < request ...
 //   a stranger   < 5 s to send a HELLO of this run | closed
 //
-// If there are too many strangers, the oldest connection is closed.
+// If there are more than 64 strangers, those who connected first are closed.
 #include "world/tcp_store_message.h"
 #include "clock.h"
 #include "threads.h"
@@ -24,7 +24,7 @@
 enum { STRANGERS = 64, SLICE_MS = 50, MOMENT_US = 300000 };
 static const double handshake_timeout = 5;      // s from a connection to its HELLO
 static const double leave_timeout = 2;          // s for the others to leave, when rank 0 does
-static const double supervisor_delay = 2;       // s for a supervisor to report how its rank died
+static const double supervisor_delay = 2;       // s in which a supervisor may report a death
 
 typedef struct Peer {
     struct Peer *next;
@@ -53,7 +53,8 @@ struct TcpStoreServer {
     bool going, warned, awaited;        // all have joined; reported: a stranger, missing ranks
 };
 
-// The others receive OVER, and end without a message; if a launcher may report a death, all wait.
+// The other ranks receive OVER and end without a message. wait: a launcher may report a death, so
+// all processes first leave it time.
 static _Noreturn void end_run(const TcpStoreServer *s, bool wait)
 {
     for (Peer *p = s->peers; p; p = p->next) {
@@ -191,7 +192,7 @@ static void add_peer(TcpStoreServer *s, int socket)
     s->connections++;
 }
 
-// A rank that has sent no heartbeat yet may connect again: it may have waited too long for WELCOME.
+// A rank that has sent no heartbeat yet may connect again: perhaps it gave up waiting for WELCOME.
 static void drop(TcpStoreServer *s, Peer *p)
 {
     Watched *rank = p->rank >= 0 ? &s->watch.ranks[p->rank] : NULL;
@@ -270,14 +271,15 @@ static void begin_run(TcpStoreServer *s)
     s->going = true;
 }
 
-// Connected, and with a first heartbeat: without one, silence later would have no limit.
+// Is the rank connected, and has it sent a heartbeat? Only heartbeats contain the limits on its
+// silence.
 static bool is_there(const Watched *rank)
 {
     return rank->alive && rank->ended == 0 && alive_seen(rank->alive);
 }
 
-// Before all have joined: prints the line and ends the run after the times at the top of watch.c,
-// but lets a supervisor be first.
+// For the time before all ranks have joined. Prints a line and ends the run after the times at the
+// top of watch.c; 1 s later if there is a supervisor, which may report first.
 static void await_ranks(TcpStoreServer *s, int there, double waited)
 {
     char missing[200] = "";

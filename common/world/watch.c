@@ -1,6 +1,6 @@
-// watch.c - which rank is lost, and the rule about time:
+// watch.c - decides which rank is lost. The limits of time:
 //
-//   a rank                                               a line after    the end after
+//   a rank                                               printed after   run ends after
 //   dies                                                                 at once
 //   is stopped, or sends nothing                                         timeout
 //   computes without a heartbeat                                         timeout
@@ -47,7 +47,7 @@ static void report(const Watch *w, int rank, const char *how, const char *hint)
 
 // --- deaths --------------------------------------------------------------------------------------
 
-// In rising order of blame for the end of the run.
+// How a rank ended, in rising order of blame for the end of the run.
 enum { NO_BLAME, FOLLOWED, FAILED, KILLED };
 
 // Exit status of our own child. A signal that we passed on counts as an intended end.
@@ -87,8 +87,8 @@ static void report_death(const Watch *w, int rank)
     char how[80], memory[256];
     int number = own && WIFSIGNALED(r->status) ? WTERMSIG(r->status) : 0;
     const char *name = number <= SIGSYS ? names[number] : NULL;
-    snprintf(memory, sizeof memory, "if you did not kill it, memory probably ran out (see dmesg, "
-             "ulimit -t): use a smaller batch or fewer ranks; %s", resume);
+    snprintf(memory, sizeof memory, "if you did not kill it, memory probably ran out (dmesg shows "
+             "that): use a smaller batch or fewer ranks; %s", resume);
     if (number)
         snprintf(how, sizeof how, "was killed by SIG%s (%s)", name ? name : "?", strsignal(number));
     else
@@ -182,8 +182,9 @@ static void describe_wait(const Watch *w, const Watched *r, char text[ALIVE_DOIN
     snprintf(text, ALIVE_DOING + 40, "has been %s for %.3g s", doing, w->now - r->last_beat);
 }
 
-// Prints a line about the rank that has waited longest for something outside. A rank's own
-// supervisor prints it (delay). If printing might wait for the same terminal, leaves it for later.
+// Prints a line about the rank that has waited longest for something outside. Leaves out ranks
+// whose own supervisor prints it (delay). Prints nothing yet if stderr would block: the ranks may
+// be waiting for the same terminal.
 static void print_waits(Watch *w)
 {
     Watched *longest = NULL;
@@ -206,7 +207,7 @@ static void print_waits(Watch *w)
     report(w, (int)(longest - w->ranks), text, "");
 }
 
-// A send meets a receive, perhaps of a different size.
+// Is it a send or a receive? Such a call meets a different one on the other rank.
 static bool is_pair(const AliveCollective *c) { return strchr("sr", *(const char *)c->operation); }
 
 static bool differ(const AliveCollective *a, const AliveCollective *b)
@@ -227,7 +228,8 @@ static uint64_t parting(const Alive *a, const Alive *b)
     return 0;
 }
 
-// The last calls of two ranks, side by side: of rank 0 and the first one that differs from it.
+// Prints the last calls of two ranks side by side: of rank 0, and of the first rank whose calls
+// differ from rank 0's.
 static void report_parting(const Watch *w)
 {
     uint64_t place = 0;
@@ -249,15 +251,16 @@ static void report_parting(const Watch *w)
     }
 }
 
-// How long all ranks may wait for each other. A GPU works while its host waits.
+// How long all ranks may wait for each other. Longer with GPUs, because a GPU may work while its
+// host waits.
 static double limit_of_waits(const Alive *a)
 {
     double step = a->device_step;
     return fmax(or_never(a->timeout), step < 0 ? or_never(a->patience) : 10 * step);
 }
 
-// All ranks wait for each other, or are done. Also reports which ranks have begun fewer
-// collectives.
+// Do all ranks wait for each other, or are they done? If so, reports each of them; ranks that have
+// begun fewer collectives are "behind".
 static bool deadlock(const Watch *w)
 {
     uint64_t most = 0;

@@ -39,21 +39,22 @@ extern const bool comm_shares_devices = true;
 }
 
 // Gloo's timeout applies to each wait, and other ranks may work for a long time before they make
-// the call. Gloo notices a dead rank at once; the watchdog finds a rank that hangs.
+// the call. So this timeout is long. Gloo notices a dead rank at once; the watchdog finds a rank
+// that hangs.
 static const std::chrono::milliseconds timeout = std::chrono::hours(24);
 
 struct Backend {
     std::shared_ptr<gloo::rendezvous::Context> context;
     uint32_t tag;           // of the latest collective
-    Stream **last, *own_last;   // stream of the latest call; NULL: there is nothing to wait for
+    Stream **last, *own_last;   // *last: the stream of the latest call, or NULL
     Event *event;
     char *staging;
     size_t staging_bytes;
 };
 
-// A communicator's calls run in the order in which they were made, even on different streams. If
-// the device has its own memory, all communicators share one order: the driver runs all jobs in one
-// thread, and two ranks that began with different jobs would deadlock.
+// The stream of the latest call of any communicator, if the device has its own memory. All calls
+// then wait for the one before: the GPU's driver runs all jobs in one thread, and two ranks that
+// began with jobs of different communicators would deadlock.
 static Stream *shared_last;
 
 // Returns NULL, or the text of the exception, which is valid until this thread's next call.
@@ -325,8 +326,8 @@ void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t
     } });
 }
 
-// A send and a receive have slot 0 and need no tag: they are in order between their two ranks. The
-// collectives leave that slot free.
+// Sends and receives use Gloo's slot 0, which the collectives leave free. They need no tag, because
+// they are in order between their two ranks.
 void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to)
 {
     const Buffer in = buffer(values, count, type);

@@ -1,4 +1,5 @@
-// gloo_reduce.c - sums, compiled for this machine's processor as common/ops/ is.
+// gloo_reduce.c - adds the values of two ranks. Compiled for the processor that DDP_MARCH names, as
+// common/ops/ is.
 #include "comm/gloo/gloo_reduce.h"
 #include "ops/numbers.h"
 
@@ -28,7 +29,8 @@ REDUCE_FUNCTION(sum_bf16, uint16_t, to_bf16(from_bf16(x) + from_bf16(y)))
 REDUCE_FUNCTION(sum_any_f16, uint16_t, to_f16(from_f16(x) + from_f16(y)))
 
 #ifdef __F16C__
-// Most processors convert f16 in hardware, five times as fast, but compilers do not use it here.
+// Most x86 processors convert f16 in hardware, five times as fast, but compilers do not use these
+// instructions for sum_any_f16.
 static __m256 load_f16(const uint16_t *from)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));

@@ -1,7 +1,7 @@
 // comm_nccl.c - comm.h with NCCL: GPUs exchange data in stream order; the host does not wait.
 //
-// Only the barrier, and creating and freeing a communicator, wait for the device. Everything else
-// can be recorded in a CUDA graph.
+// Only a barrier, and the creation and the freeing of a communicator, wait for the device.
+// Everything else can be recorded in a CUDA graph.
 #include "alive.h"
 #include "clock.h"
 #include "comm/backend.h"
@@ -21,7 +21,7 @@ struct Backend {
     ncclComm_t nccl;
     Stream *stream;         // for barriers
     float *summed;          // by barriers: a number on the device
-    Call last;              // enqueued last; in a replay: recorded last
+    Call last;              // the call that was enqueued last, or recorded last
     bool abandoned;         // a rank has not come to the barrier
     Comm *next;
 };
@@ -87,13 +87,13 @@ static ncclUniqueId share_id(const Comm *comm, const World *world)
 }
 
 // Kernels of two communicators can deadlock unless all ranks launch them in the same order. The
-// hosts' calls do have the same order, and from 2.26 on NCCL keeps to it.
+// hosts' calls do have the same order. From 2.26 on, NCCL can launch in that order.
 static void keep_host_order(const World *world)
 {
     int version = 0;
     ncclGetVersion(&version);
     CHECK(!comms || world->size == 1 || version >= NCCL_VERSION(2, 26, 0),
-          "install a newer NCCL, or use --backend cuda-gloo",
+          "install a newer NCCL, or ./ddp run STEP --backend cuda-gloo",
           "NCCL %d.%d may hang with several communicators on a device: 2.26 or later is needed",
           version / 10000, version / 100 % 100);
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
@@ -106,7 +106,7 @@ void backend_connect(Comm *comm, const World *world)
     unsetenv("NCCL_COMM_ID");     // any process that knows it could join
     keep_host_order(world);
     device_use(comm->device);
-    ALIVE_OUTSIDE("waiting for", "NCCL to connect the ranks");      // and to be loaded
+    ALIVE_OUTSIDE("waiting for", "NCCL to connect the ranks");      // and for NCCL to be loaded
     ncclUniqueId id = share_id(comm, world);
     NCCL(comm, NULL, ncclCommInitRankConfig(&backend->nccl, comm->size, id, comm->rank, &config));
     backend->stream = stream_new(comm->device, "barrier");
