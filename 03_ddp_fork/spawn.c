@@ -55,8 +55,7 @@ static int count_gpus(void)
     waitpid(child, &status, 0);
     if (!counted && WIFEXITED(status))
         exit(WEXITSTATUS(status));      // the child has printed why
-    CHECK(counted, "check that nvidia-smi works", "the child that counts GPUs died of signal %d",
-          WTERMSIG(status));
+    CHECK(counted, "check nvidia-smi", "counting the GPUs failed: signal %d", WTERMSIG(status));
     return count;
 }
 
@@ -97,8 +96,7 @@ void spawn(const SpawnConfig *config, World *world)
     Supervisor *parent = supervise_new(store.size, 0, store.size);
     for (int rank = 0; rank < store.size; rank++) {
         pid_t pid = supervise_fork(parent, rank, config->timeout > 0 ? config->timeout : INFINITY);
-        CHECK(pid >= 0, "start fewer ranks (-n)", "cannot start rank %d: fork: %s", rank,
-              strerror(errno));
+        CHECK(pid >= 0, "start fewer ranks (-n)", "fork of rank %d: %s", rank, strerror(errno));
         if (pid == 0) {
             join(&store, rank, world);
             return;

@@ -188,7 +188,7 @@ typedef struct UpdateJob {
     size_t grad_count;
     float *params, *first, *second;     // SGD: velocity; AdamW: mean and square
     const float *grads;
-    const uint8_t *decays;              // a byte for PARAM_ALIGN parameters, so a pack needs only one
+    const uint8_t *decays;              // a byte for PARAM_ALIGN parameters, so one for a pack
     const Scalars *scalars;
 } UpdateJob;
 

@@ -93,7 +93,7 @@ static void keep_host_order(const World *world)
     int version = 0;
     ncclGetVersion(&version);
     CHECK(!comms || world->size == 1 || version >= NCCL_VERSION(2, 26, 0),
-          "install a newer NCCL, or ./ddp run STEP --backend cuda-gloo",
+          "install a newer NCCL, or use ./ddp run STEP --backend cuda-gloo",
           "NCCL %d.%d may hang with several communicators on a device: 2.26 or later is needed",
           version / 10000, version / 100 % 100);
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
