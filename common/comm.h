@@ -23,8 +23,8 @@ extern const bool comm_shares_devices;  // may two ranks use one GPU?
 // and rank 0 prints a line for each rank.
 Device *comm_open_device(const World *world, int threads);
 
-// For debugging and teaching. Each of these needs the host in every call, so steps are not recorded
-// (device.h).
+// For debugging and teaching. With any of these options the host takes part in every call, so steps
+// are not recorded (device.h).
 typedef struct CommConfig {
     bool checked;           // before each collective, fail if the ranks' calls differ
     double slow_network;    // MB/s: delay each call as this network would; 0: no delay

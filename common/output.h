@@ -1,5 +1,5 @@
-// output.h - the files that a run writes. None is overwritten by mistake, and a file that is
-// replaced is complete at any moment.
+// output.h - the files that a run writes. None of them is overwritten by mistake, and a file that
+// is replaced is complete at any moment.
 #pragma once
 #include "check.h"
 #include <stdio.h>

@@ -1,7 +1,7 @@
 // trace.h - a timeline of the run for https://ui.perfetto.dev (Chrome's trace format), and, under
 // CUDA, the same names as NVTX ranges. It costs little without --trace. The file is a JSON array
-// with one event per line that is never closed, so it can be read after every event, even if the
-// run was killed.
+// with one event per line. Its closing bracket is never written, so it can be read after every
+// event, even if the run was killed.
 #pragma once
 
 // Call it at most once. If path is NULL, nothing is written. Fails if it cannot open the file.

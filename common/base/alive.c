@@ -1,4 +1,4 @@
-// alive.c - writes this process's page of heartbeats, and reads those of others.
+// alive.c - writes this process's page of heartbeats, and reads the pages of other processes.
 #include "alive.h"
 #include "check.h"
 #include "clock.h"

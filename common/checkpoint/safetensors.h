@@ -27,8 +27,8 @@ typedef struct StFile {
     struct json_t *header;          // jansson's; names and dtypes point into it
 } StFile;
 
-// Writes the tensors in this order: large elements first, so that all are aligned. After a crash,
-// either the old or the new file is there, complete (output.h).
+// Writes the tensors in this order. Those with large elements must come first, so that all are
+// aligned. After a crash, either the old or the new file is there, complete (output.h).
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 

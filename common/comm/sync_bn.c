@@ -2,7 +2,7 @@
 #include "comm/backend.h"
 #include "ops.h"
 
-// A layer calls it with its own sums, and gets those of all ranks.
+// BatchNorm calls it with this rank's numbers, and gets the numbers of all ranks.
 static void gather_norms(void *arg, const double *mine, double *all, size_t count)
 {
     Comm *comm = arg;

@@ -1,8 +1,8 @@
 // device_cpu.c - device.h for the CPU: a device is a share of this machine's cores.
 //
-// The calling thread does a stream's work, so it is done when the call returns. Only a stream made
-// by stream_new_beside has a thread and a queue of tasks. It counts tasks queued and tasks done, so
-// an event is a stream and a number:
+// The calling thread does a stream's work, so the work is done when the call returns. Only a stream
+// made by stream_new_beside has a thread and a queue of tasks. Such a stream counts tasks queued
+// and tasks done, so an event is a stream and a number:
 //
 //   queued 7 | copy | call | call |         event_record: (this stream, 7)
 //   done   4          ^ running             stream_wait, event_sync: until 7 are done

@@ -9,7 +9,8 @@
 enum { JOB_BYTES = 256 };   // the largest job
 
 // One build serves all x86 machines from AVX2 on: each part is compiled twice, the second time with
-// AVX-512, and loops_wide() chooses. Both give the same bits, because a pack has LANES numbers.
+// AVX-512, and loops_wide() chooses. Both versions give the same bits, because in both a pack has
+// LANES numbers.
 #if defined __AVX2__ && !defined __AVX512F__
 #define WIDE(name) name##_wide
 #define WIDE_PART(name, parameters, arguments)                                                  \

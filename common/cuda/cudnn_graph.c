@@ -1,7 +1,7 @@
 // cudnn_graph.c - convolutions through cuDNN's graph API.
 //
-// Everything in this API is a descriptor. It is created, receives its attributes one at a time, is
-// finalized, and is then used by other descriptors:
+// Everything in this API is a descriptor. A descriptor is created, receives its attributes one at a
+// time, is finalized, and is then used by other descriptors:
 //
 //   tensors x, w, y  <-  operation  <-  graph  <-  heuristic  ->  engine configurations
 //   convolution      <-'                           (best first)           |

@@ -22,7 +22,7 @@ typedef struct ConvProblem {
 
 // The part of a kernel that ever overlaps the image: rows [row, row + rows) and columns likewise.
 // The rest only ever multiplies padding, so it changes no output and its gradient is zero. At 32x32
-// pixels that is 62 % of ResNet-18's weights: its last 3x3 kernels see 2x2 and 1x1 pixels.
+// pixels the rest is 62 % of ResNet-18's weights: its last 3x3 kernels see 2x2 and 1x1 pixels.
 typedef struct LiveTaps {
     int row, col, rows, cols;
 } LiveTaps;

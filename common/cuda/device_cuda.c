@@ -564,7 +564,8 @@ static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), voi
     device_use(replay->device);
     if (!*warm) {
         *warm = true;
-        // A kernel's first launch loads it. That may wait for earlier work, and so for other ranks.
+        // A kernel's first launch loads the kernel. Loading may wait for earlier work, and so for
+        // other ranks.
         ALIVE_OUTSIDE("loading", "kernels");
         step(arg);
         return false;

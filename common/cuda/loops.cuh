@@ -173,8 +173,8 @@ template <class Op> void items_run(Stream *stream, size_t count, typename Op::Jo
 
 constexpr int MAX_BLOCKS = 1024;        // enough to fill the largest GPU several times
 
-// True in the last of `blocks` blocks to call this: it sees what the others have written. Resets
-// the ticket to zero for the next kernel.
+// True in the last of `blocks` blocks that call this. The last block sees what the others have
+// written. Resets the ticket to zero for the next kernel.
 inline __device__ bool last_block(unsigned *ticket, unsigned blocks)
 {
     __shared__ bool last;

@@ -4,8 +4,8 @@
 // sample is a window of T tokens, and its labels are the tokens that follow each of them:
 //
 //   text            t h e   c a t   s a t
-//   sample 0, T=4   t h e _ c             labels  h e _ c
-//   sample 1                c a t _ s     labels  a t _ s
+//   sample 0, T=4   t h e _               labels  h e _ c
+//   sample 1                c a t _       labels  a t _ s
 //
 // Windows do not overlap, so an epoch reads the text once. In each epoch the loader shifts them by
 // a different offset, so the last window must leave room for that. The first 90 % are for training,

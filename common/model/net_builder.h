@@ -1,4 +1,5 @@
-// net_builder.h - nets.c describes the networks with these calls, and model.c runs them.
+// net_builder.h - the calls with which nets.c describes a network, layer by layer. model.c runs the
+// network.
 #pragma once
 #include "model.h"
 

@@ -268,7 +268,8 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
     ops->norm_gather_arg = arg;
 }
 
-// The first batch allocates the messages. It can, because the first step is never recorded.
+// Allocates the messages for the first batch. A recorded step could not allocate, but the first
+// step is never recorded.
 static void prepare(Norm *norm)
 {
     NormJob *j = &norm->job;

@@ -1,5 +1,5 @@
-// numbers.h - numbers of any type in memory. Arithmetic is in f32. gcc compiles this file as C11,
-// and nvcc as C++, like all of ops/.
+// numbers.h - numbers of any type in memory. Arithmetic is in f32. Like all of ops/, this file is
+// compiled as C and, by nvcc, as C++.
 //
 // Rounding is to nearest, ties to even: numbers that are too large become infinite, numbers that
 // are too small become denormal, and NaN stays NaN. GPUs have instructions for this. The code for

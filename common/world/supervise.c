@@ -40,8 +40,8 @@ static Watched *watched(Supervisor *s, int i) { return &s->watch.ranks[s->first 
 
 // --- signals -------------------------------------------------------------------------------------
 
-// HUP stays ignored if it was (nohup). INT and TERM are handled even if a shell made this
-// background job ignore them.
+// HUP stays ignored if it was ignored before (nohup). INT and TERM are handled even if a shell made
+// this background job ignore them.
 static void block_signals(Supervisor *s)
 {
     static const int all[] = { SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
