@@ -15,8 +15,8 @@ enum { ALIVE_KEPT = 16, ALIVE_TEXT = 112, ALIVE_DOING = 240 };
 enum { ALIVE_PATIENCE = 600 };          // s: the default of --patience
 enum { ALIVE_PATIENT = 1, ALIVE_ENDLESS };     // waits that may last for the patience, or any time
 
-// A collective that has begun. A later one overwrites it, perhaps while a watcher reads, so what
-// the watcher reads may be half old and half new.
+// A collective that has begun. A later one may overwrite it while a watcher reads, so the watcher
+// may see half of each.
 typedef struct AliveCollective {
     _Atomic uint64_t place;         // number among this process's collectives, from 1
     _Atomic int64_t count;          // values
@@ -75,8 +75,8 @@ void alive_wait_end(void);
 // long, the watcher prints both texts ("rank 1 ... has been reading train/1.jpg"), so they must
 // stay valid.
 #define ALIVE_OUTSIDE(doing, what) ALIVE_OUTSIDE_(doing, what, ALIVE_PATIENT)
-// Marks a wait for writing, which has no time limit. Only the main thread's waits count: otherwise
-// a slow write to the timeline by another thread would hide that the training thread hangs.
+// Marks a wait for writing, which has no time limit. Only the main thread's waits count: a
+// different thread's slow write must not hide that the training thread hangs.
 #define ALIVE_WRITING(what) ALIVE_OUTSIDE_("writing", what, ALIVE_ENDLESS)
 #define ALIVE_OUTSIDE_(...)                                                                \
     __attribute__((cleanup(alive_outside_end))) AliveOutside outside_ = { NULL, __VA_ARGS__ }; \

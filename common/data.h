@@ -117,9 +117,9 @@ typedef struct LoaderConfig {
 } LoaderConfig;
 
 // Worker threads prepare batches ahead, in LOADER_SLOTS buffers, on a stream of their own. Images
-// in memory are cropped and flipped. Picture files are read, decoded and resized only when a batch
-// needs them, so memory does not grow with their number. A canvas may be larger than its image,
-// which is then centred on black.
+// in memory are cropped and flipped. Picture files are decoded only when a batch needs them, so
+// memory does not grow with their number. A canvas may be larger than its image, which is then
+// centred on black.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);

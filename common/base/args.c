@@ -402,7 +402,6 @@ static _Noreturn void print_help(const Args *args)
 
 // --- config files --------------------------------------------------------------------------------
 
-// Removes the spaces at both ends, in place.
 static char *trimmed(char *text)
 {
     text += strspn(text, " \t\r\n");

@@ -285,7 +285,6 @@ void log_step(Log *log, const LogStep *s)
         step_event(log, s);
 }
 
-// The JSON members of an event that reports a test.
 static json_t *test_members(const Stats *test)
 {
     return json_pack("{s:o, s:o, s:o, s:I}", "test_loss", log_number(mean_loss(test)),

@@ -53,7 +53,6 @@ enum { STATE_FIELDS = sizeof state_fields / sizeof *state_fields };
 
 // --- a run in host memory, as the tensors of a file ----------------------------------------------
 
-// What a tensor of the file holds.
 typedef struct Item {
     char name[96];
     void *value;                // in torch's layout, as in the file
@@ -365,8 +364,8 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 // --- continuing ----------------------------------------------------------------------------------
 
 // An epoch is one permutation of the samples, whatever the number of ranks, so what is left to
-// train is the end of that permutation. Returns the step of the new run with which it begins: the
-// last one that starts no later than the end of what the saved run has trained on.
+// train is the end of that permutation. Returns the new run's first step: the last one that skips
+// no sample.
 static int64_t next_step(const TrainState *saved, const TrainState *run)
 {
     return saved->step * saved->batch_size / run->batch_size;

@@ -91,8 +91,8 @@ static void simulate_slow_network(void *seconds)
 }
 
 // The simulated network delays each message by 1 ms. An all-reduce on a ring sends 2 (size - 1) /
-// size times the bytes that it sums. With --slow-network each rank has its own link. With
-// --shared-link the bytes of all ranks go over one link, one after the other.
+// size times the bytes that it sums. With --slow-network each rank has its own link; with
+// --shared-link all ranks' bytes go over one link in turn.
 void call_end(Comm *comm, Stream *stream, const Call *call)
 {
     double own = comm->config.slow_network, shared = comm->config.shared_link;

@@ -350,7 +350,7 @@ void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size
     pthread_mutex_unlock(&stream->lock);
 }
 
-// Only the stream's tasks call it, so none is using the old memory.
+// Only the stream's tasks call it, and one at a time, so no task is using the old memory.
 void *stream_scratch(Stream *stream, size_t bytes)
 {
     if (bytes > stream->scratch_bytes) {

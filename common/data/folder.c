@@ -63,7 +63,6 @@ static bool entry_add(Folder *folder, const char *path, const struct dirent *ent
     }
 }
 
-// Adds all pictures below this folder.
 static bool tree_add(Folder *folder, const char *path, int label, Error *err)
 {
     char inside[PATH_MAX];

@@ -18,7 +18,6 @@ enum {
     MOST_SCANS = 100,
 };
 
-// A file, the wanted part of it, and the result.
 typedef struct Job {
     const uint8_t *bytes;
     size_t size;

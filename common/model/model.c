@@ -299,7 +299,6 @@ static void move_embedding(const Model *model, const ModelTensor *t, float *aren
     free(whole);
 }
 
-// Copies a tensor out of an arena, or into it.
 static void move(const Model *model, const ModelTensor *t, float *arena, float *torch,
                  Direction direction)
 {

@@ -179,7 +179,7 @@ INLINE void slope_set(const NormJob *j, size_t c, double rows, double sum, doubl
     j->slope[c] = -scale * inv_std * inv_std * dot / rows;
 }
 
-// dbeta and dgamma are this process's part.
+// dbeta and dgamma become this process's part of the sums.
 INLINE void gradient_end(const NormJob *j, size_t c, const double *sums)
 {
     double dgamma = sums[1] * j->t.inv_std[c];

@@ -198,7 +198,7 @@ INLINE float clip_factor(const Scalars *scalars)
     return limit > 0 ? (float)fmin(1.0, limit / (scalars->norm + 1e-6)) : 1;
 }
 
-// Parameters from grad_count on have no gradient: it is 0.
+// The gradient of parameters from grad_count on is 0, and is not stored.
 INLINE void load_gradients(const UpdateJob *j, At at, Pack *g)
 {
     if (at.i + at.count > j->grad_count)

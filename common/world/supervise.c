@@ -203,9 +203,9 @@ static void reap(Supervisor *s)
         }
 }
 
-// Children that outlived their rank are now ours. Returns whether there are any. Sends the signal
-// only to process groups that still have such children: the number of an empty group may belong to
-// unrelated processes by now.
+// Children that outlived their rank are now ours. Returns whether there are any. Only groups with
+// such children get the signal: the number of an empty group may belong to unrelated processes by
+// now.
 static bool signal_orphans(Supervisor *s, int signal)
 {
     bool any = false;

@@ -182,9 +182,9 @@ static void describe_wait(const Watch *w, const Watched *r, char text[ALIVE_DOIN
     snprintf(text, ALIVE_DOING + 40, "has been %s for %.3g s", doing, w->now - r->last_beat);
 }
 
-// Prints a line about the rank that has waited longest for something outside. Leaves out ranks
-// whose own supervisor prints it (delay). Prints nothing yet if stderr would block: the ranks may
-// be waiting for the same terminal.
+// Prints a line about the rank that has waited longest for something outside, without ranks whose
+// own supervisor prints it (delay). Prints nothing yet if stderr would block: the ranks may be
+// waiting for the same terminal.
 static void print_waits(Watch *w)
 {
     Watched *longest = NULL;

@@ -167,7 +167,6 @@ static bool begin(Comm *comm, Stream *stream, Call *call)
     return true;
 }
 
-// result: what NCCL returned for the call.
 static void end(Comm *comm, Stream *stream, const Call *call, ncclResult_t result)
 {
     char text[CALL_TEXT];
