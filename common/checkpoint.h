@@ -45,7 +45,7 @@ typedef struct TrainState {
 // disk.
 bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
                      const char *dataset, Error *err);
-// Is a checkpoint due in the middle of an epoch, after these steps?
+// Is a checkpoint due after state->global_step steps, in the middle of an epoch?
 bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 
 // Restores everything. If optim and state are NULL, restores only the model, and the file may be

@@ -166,7 +166,7 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
 //       sum[k] += value of i;
 //   float total = team_sum(sum);
 //
-// What the team stores outside of FOR_ROW is after `if (FIRST_OF_TEAM)`.
+// A store outside of FOR_ROW must be after `if (FIRST_OF_TEAM)`.
 
 enum { TEAM = LANES };
 #ifdef __clang__

@@ -29,7 +29,7 @@ enum {
     BLOCK = sizeof(Philox), // pixels whose noise comes from one call of the generator
 };
 
-// The purpose of a random number: the upper half of Philox's counter.
+// The purpose of a random number: the upper 32 bits of Philox's counter.
 enum { FOR_PATTERNS = 1, FOR_TRAIN, FOR_TEST };
 
 typedef struct Job {

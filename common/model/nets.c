@@ -7,7 +7,7 @@
 
 static const char *const arch_names = "lenet|convnet|resnet18|resnet50|gpt";
 
-// The defaults of a gpt. With them the words take a minute on two cores.
+// The defaults of a gpt. With both lists, `-a gpt` trains on words in about a minute on two cores.
 static const char gpt_defaults[] =
     "data = words\noptim = adamw\nbetas = 0.9,0.99\nbatch-size = 32\nschedule = cosine\n"
     "warmup-steps = 100\nprint-freq = 100";
@@ -147,7 +147,7 @@ static void build_gpt(Net *net, const GptConfig *c, int classes)
     gpt_linear(net, x, "lm_head", classes, false, 0.02);
 }
 
-// MNIST and Fashion-MNIST are 28x28; LeNet and ResNet need 32x32, so they get a black frame.
+// LeNet and ResNet need images of 32x32 pixels, so smaller ones (MNIST's: 28x28) get a black frame.
 Extent net_canvas(const ModelConfig *config)
 {
     bool gpt = strcmp(config->arch, "gpt") == 0, text = config->per_row > 1;

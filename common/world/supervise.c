@@ -1,4 +1,4 @@
-// supervise.c - forks the ranks, passes signals on, and ends all.
+// supervise.c - forks the ranks, passes signals on, and ends all ranks with the run.
 #include "supervise.h"
 #include "alive.h"
 #include "check.h"

@@ -174,7 +174,7 @@ static Loss loss_of(const Watch *w, const Watched *r)
     return (Loss){ .how = NULL };
 }
 
-// "has been reading train/1.jpg for 30 s"
+// Writes for example "has been reading train/1.jpg for 30 s".
 static void describe_wait(const Watch *w, const Watched *r, char text[ALIVE_DOING + 40])
 {
     char doing[ALIVE_DOING];
