@@ -1,5 +1,5 @@
-// link.c - one link between all devices. Messages cross it one after the other, in either
-// direction. Each message also has a latency, during which the link may carry others:
+// link.c - simulates one slow link that all devices share. Messages in both directions cross it one
+// after the other. Then each has a latency, during which the link carries the next:
 //
 //   the link   | to device 1 | to device 2 |
 //   device 1   |             | latency |               arrived
@@ -11,14 +11,14 @@
 #include <pthread.h>
 
 static const double latency = 1e-3;     // s, as --shared-link and --slow-network have between ranks
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    // each device's thread sends
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    // every device's thread sends
 
 typedef struct Message {
     Link *link;
     size_t bytes;
 } Message;
 
-// A message enters the link. Returns when it arrives (clock.h).
+// Puts a message on the link. Returns the time (clock.h) at which it will arrive.
 static double arrival(Link *link, size_t bytes)
 {
     pthread_mutex_lock(&lock);

@@ -15,7 +15,7 @@
 // them up and runs the optimizer, the others idle.
 //
 // A phase ends when all devices have finished it: each thread waits for its own device and then for
-// the other threads (team.h), so no thread reads data before it is written. An early device idles.
+// the other threads (team.h), so no thread reads data before it is written.
 #include "replicas.h"
 #include "check.h"
 #include "clock.h"
@@ -34,11 +34,11 @@ typedef enum Phase {
 typedef struct Replica {
     Replicas *all;
     Device *device;
-    Ops *ops;               // NULL on the first device: the caller's
-    Model *model;           // on the first device the caller's
-    int first, rows;        // its piece of the batch; rows 0: it idles
-    float *buffer;          // memory for its inputs; NULL on the first device, which has them
-    const float *input;     // what its model reads
+    Ops *ops;               // NULL on the first device, where the caller has it
+    Model *model;           // the caller's on the first device, a copy on the others
+    int first, rows;        // this device's piece of the batch; 0 rows: it idles
+    float *buffer;          // for the inputs of the piece; NULL on the first device
+    const float *input;     // what the model reads
     char name[24];          // "device 1"
 } Replica;
 
@@ -49,7 +49,7 @@ struct Replicas {
     OpsConfig ops;
     const float *inputs;    // of the batch, on the first device
     bool training;
-    float *scratch;         // on the first device: one device's gradients; NULL: read in place
+    float *scratch;         // on the first device: a copy of another's gradients, or NULL
     Link link;
 
     Phase phase;
@@ -61,7 +61,6 @@ struct Replicas {
 
 // --- what a device does in each phase ------------------------------------------------------------
 
-// On the stream of the replica's device. Does nothing if source and target are the same.
 static void copy(Replica *replica, float *to, const float *from, size_t count)
 {
     if (to != from)
@@ -111,7 +110,7 @@ static void scatter_dlogits(Replica *replica)
 static void backward(Replica *replica) { model_backward(replica->model, NULL, NULL); }
 
 // The first device adds up all gradients, always in the same order, so that a repeated run gives
-// the same bits. The loss is a mean over the whole batch, so every gradient is scaled already.
+// the same bits. The loss is a mean over the whole batch, so the sum needs no division.
 static void reduce(Replica *replica)
 {
     Replicas *all = replica->all;
@@ -154,7 +153,7 @@ static void do_phase(void *arg, int i)
     trace_end();
 }
 
-// Adds the time since the last call to this phase, if it belongs to a training step.
+// Adds the time since the last call to this phase. Evaluation is not timed.
 static void count_time(Replicas *all, Phase phase)
 {
     double now = clock_now();
@@ -270,7 +269,7 @@ void replicas_options(Args *args, ReplicasConfig *config)
     link_options(args, &config->shared_link);
 }
 
-// The numbers of the devices. By default all GPUs; a CPU can be divided into any number of devices.
+// The numbers of the devices. By default all GPUs; a CPU is divided into two devices.
 static int choose_devices(const char *wanted, int numbers[REPLICAS_MAX])
 {
     char all[16];
@@ -332,7 +331,7 @@ void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops)
     replicas->config = model->config;
     replicas->config.batch = replicas->config.pass = replicas_chunk(replicas, model->config.batch);
     replicas->replica[0].model = model;
-    replay_forbid(model->device);   // threads that take turns cannot be recorded
+    replay_forbid(model->device);   // a step that waits for devices cannot be recorded
     team_run(replicas->team, add_copy, replicas);
     if (replicas->count > 1 && !device_shares_memory(model->device))
         replicas->scratch = device_alloc(model->device, model->grad_count * sizeof(float));

@@ -7,7 +7,7 @@
 
 typedef struct ReplicasConfig {
     const char *devices;    // "2": that many; "0,2": these; NULL: all GPUs, or 2 parts of a CPU
-    double shared_link;     // MB/s: all devices share one link of this rate; 0: nothing is imitated
+    double shared_link;     // MB/s of a simulated link that all devices share; 0: none
 } ReplicasConfig;
 // Sets the defaults and adds the options.
 void replicas_options(Args *args, ReplicasConfig *config);
@@ -28,7 +28,7 @@ int replicas_chunk(const Replicas *replicas, int batch);
 void replicas_add(Replicas *replicas, Model *model, const OpsConfig *ops);
 
 // inputs: (rows, ...) on the first device -> logits of all rows in its model. training: as in
-// model_forward. Waits for the devices, so it cannot be part of a recorded step (replay_run).
+// model_forward. Waits for the devices, so replay_run cannot record a step with this call.
 void replicas_forward(Replicas *replicas, const float *inputs, int rows, bool training);
 // The first model's dlogits, all rows -> the gradients of the whole batch, in that model. This also
 // waits for the devices.

@@ -8,7 +8,7 @@
 
 typedef struct DdpConfig {
     double bucket_mb;           // MiB of gradients that are sent together; 0: all, after backward
-    bool overlap;               // on a stream of their own, while backward runs
+    bool overlap;               // buckets have their own stream and travel while backward runs
     bool sync_bn;               // BatchNorm's statistics are those of all ranks' batches
     CommConfig comm;
 } DdpConfig;
@@ -21,7 +21,7 @@ typedef void (*DdpHook)(void *arg, Comm *comm, Stream *stream, float *grads, siz
 
 // Connects the ranks.
 Ddp *ddp_new(const DdpConfig *config, const World *world, Model *model);
-void ddp_free(Ddp *ddp);    // waits for all ranks; after it a rank may exit (alive_done)
+void ddp_free(Ddp *ddp);    // waits for all ranks; then this rank may exit (alive_done)
 void ddp_set_hook(Ddp *ddp, DdpHook hook, void *arg);
 Comm *ddp_comm(Ddp *ddp);
 
@@ -31,7 +31,7 @@ void ddp_broadcast(Ddp *ddp, const Optim *optim, void *state, size_t bytes);
 
 // model_backward's callback: these gradients are final. arg: the Ddp.
 void ddp_ready(void *arg, size_t offset, size_t count);
-// From here on, on the compute stream, the model's gradients are the average over all ranks.
+// Later work on the compute stream sees gradients that are averaged over all ranks.
 void ddp_wait(Ddp *ddp);
 
 // Returns this rank's weight hash if all ranks have the same, else fails and names the ranks.

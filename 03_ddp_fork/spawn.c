@@ -5,8 +5,8 @@
 //   rank 1                      || connects meet | step | step | ...waits...     |
 //
 // The parent has one thread, and starts neither CUDA nor a library with threads, which its children
-// could then not use. It gives each rank what it needs to find the others: a number, a port, and a
-// token that no other run has.
+// could then not use. To find the others, each rank gets a number, a port, and a token that no
+// other run has.
 #include "spawn.h"
 #include "check.h"
 #include "device.h"
@@ -36,7 +36,7 @@ void spawn_options(Args *args, SpawnConfig *config)
 
 // --- the number of ranks -------------------------------------------------------------------------
 
-// Counting GPUs starts CUDA, which children of this process could not use: so a child counts them.
+// Counting GPUs starts CUDA, after which this process could not fork ranks. So a child counts.
 static int count_gpus(void)
 {
     int ends[2], count = 0, status = 0;
@@ -73,7 +73,7 @@ static int count_ranks(const SpawnConfig *config)
 
 // --- the ranks -----------------------------------------------------------------------------------
 
-// In the child: connects to the others.
+// In the child: connects to the other ranks.
 static void join(TcpStoreConfig *store, int rank, World *world)
 {
     check_set_rank(rank, store->size);

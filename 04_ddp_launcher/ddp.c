@@ -14,14 +14,14 @@ enum { FIRST_BUCKET = 1 << 20 };    // bytes
 struct Ddp {
     DdpConfig config;
     Model *model;
-    size_t count;               // floats to average: the gradients, and stop.c's after them
+    size_t count;               // floats to average: the gradients, then stop.c's
     Comm *comm;                 // for gradients, and for state and hashes at start and end
     Comm *norms;                // for BatchNorm, whose sums must not wait for a bucket
     Stream *stream;             // on which buckets are sent
     DdpHook hook;
     void *hook_arg;
     size_t begin, end;          // gradients that are final and have not been sent
-    size_t bucket, first, limit;    // bytes: of a bucket, of the first, of the next
+    size_t bucket, first, limit;    // bytes: of a bucket, of the first one, of the next one
     Event *final, *averaged;    // a bucket is final; all are averaged
 };
 
@@ -58,14 +58,14 @@ static void average_naive(Ddp *ddp)
 }
 
 // ==== The average, in buckets, beside backward ===================================================
-// The last layer's gradients are final when backward has hardly begun. The arena of gradients is in
-// the order in which they become final, so whatever is ready is a range of it. As soon as that is
-// worth a message, it is sent as one bucket, while backward continues with earlier layers:
+// The last layer's gradients are final when backward has hardly begun. The arena holds gradients in
+// the order in which they become final, so those that are final and not yet sent are one range. As
+// soon as this range is large enough, it is sent as a bucket, while backward continues:
 //
 //   compute   | forward | backward   .        .        |      | optimizer |
 //   network             .    | bucket 0 | bucket 1 | bucket 2 |
 //
-// The optimizer waits for the last bucket only. The first is small: the network starts early.
+// The first bucket is small, so that the network starts early.
 
 static void send_bucket(Ddp *ddp)
 {

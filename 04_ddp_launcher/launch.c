@@ -7,8 +7,8 @@
 // Several machines have a launch each. They do not communicate: when a rank fails, all ranks end,
 // and every launch restarts its own.
 //
-// launch starts any program. If the program sends heartbeats (alive.h), launch can report how far
-// it came.
+// launch starts any program. If the program sends heartbeats (alive.h), launch reports how far a
+// failed rank had come.
 #include "args.h"
 #include "check.h"
 #include "supervise.h"
@@ -27,8 +27,8 @@ typedef struct Launch {
     int ranks, nodes, node, port, restarts;     // the options
     const char *master, *logs;
     char **program;
-    TcpPlace place;         // of rank 0
-    int bound;              // a socket there, if rank 0 is one of ours
+    TcpPlace place;         // where rank 0 listens
+    int bound;              // rank 0's socket, if rank 0 runs on this machine
     Supervisor *supervisor;
 } Launch;
 
@@ -78,8 +78,8 @@ static void set_number(const char *name, long long value)
     setenv(name, text, 1);
 }
 
-// Keeps other runs apart from this one. Several machines would each make a different token, so they
-// share a token only if you set one (DDP_TOKEN).
+// The token keeps other runs out. Every launch makes its own, so a run on several machines has a
+// token only if you set one (DDP_TOKEN).
 static void set_token(const Launch *l)
 {
     char token[STORE_TOKEN];
@@ -89,7 +89,7 @@ static void set_token(const Launch *l)
     setenv("DDP_TOKEN", token, 1);
 }
 
-// The socket is kept over restarts: no other program can take the port meanwhile.
+// The socket stays open over restarts, so that no other program can take the port.
 static void bind_place(Launch *l)
 {
     const char *name = l->nodes > 1 ? l->master : "127.0.0.1";
@@ -107,8 +107,8 @@ static void set_environment(const Launch *l, int start)
     if (!getenv("OMP_NUM_THREADS"))
         set_number("OMP_NUM_THREADS", share > 1 ? share : 1);
     if (!getenv("OMP_WAIT_POLICY") && !getenv("GOMP_SPINCOUNT"))
-        set_number("GOMP_SPINCOUNT", 2000);     // a waiting thread spins on a core that others need
-    unsetenv("TORCHELASTIC_USE_AGENT_STORE");   // of another launcher, which has started this one
+        set_number("GOMP_SPINCOUNT", 2000);     // short: others need the core of a waiting thread
+    unsetenv("TORCHELASTIC_USE_AGENT_STORE");   // set if torchrun has started this launcher
     unsetenv("TORCHELASTIC_RUN_ID");
     setenv("MASTER_ADDR", l->place.address, 1);
     set_number("MASTER_PORT", l->place.port);
@@ -121,7 +121,7 @@ static void set_environment(const Launch *l, int start)
 
 // --- starting ------------------------------------------------------------------------------------
 
-// In the child: with --log-dir, the output continues the file of the last start.
+// In the child, with --log-dir: appends the output to the rank's file.
 static void redirect(const Launch *l, int rank, int start)
 {
     char path[4096], when[64];
@@ -139,7 +139,7 @@ static void redirect(const Launch *l, int rank, int start)
 static _Noreturn void run_program(const Launch *l, int local, int start)
 {
     int rank = l->node * l->ranks + local, error = dup(STDERR_FILENO);
-    fcntl(error, F_SETFD, FD_CLOEXEC);      // for the message that it cannot be started
+    fcntl(error, F_SETFD, FD_CLOEXEC);      // for a message if the program cannot be started
     set_number("RANK", rank);
     set_number("LOCAL_RANK", local);
     unsetenv("DDP_LISTEN");
@@ -147,7 +147,7 @@ static _Noreturn void run_program(const Launch *l, int local, int start)
         set_number("DDP_LISTEN", l->bound);
         fcntl(l->bound, F_SETFD, 0);
     }
-    if (isatty(STDIN_FILENO))           // a process that reads it from the background is stopped
+    if (isatty(STDIN_FILENO))           // a background process that reads it would be stopped
         dup2(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     if (l->logs)
         redirect(l, rank, start);
@@ -170,7 +170,7 @@ static void start_all(Launch *l, int start)
     }
 }
 
-// Returns true when it is time to restart: after 0.5 s, 1 s, 2 s ... 30 s. False: no restart.
+// Waits 0.5 s before the first restart, then 1 s, 2 s ... 30 s. Returns false: no restart.
 static bool wait_to_restart(Launch *l, int start, int *status)
 {
     double pause = start < 6 ? 0.5 * (1 << start) : 30;

@@ -22,7 +22,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST = 65535 };           // ranks, and ports
+enum { MOST = 65535 };           // the largest rank or port
 
 void rendezvous_options(Args *args, RendezvousConfig *c)
 {
@@ -41,7 +41,7 @@ void rendezvous_options(Args *args, RendezvousConfig *c)
           "others to join, for files or libraries (0: no limit)", .min = 0, .max = 1e6 }));
 }
 
-static void name_rank(const World *world)       // in messages
+static void name_rank(const World *world)       // for the messages of this process
 {
     check_set_rank(world->rank, world->size);
     if (world->rank > 0)
@@ -50,7 +50,7 @@ static void name_rank(const World *world)       // in messages
 
 // --- from the environment ------------------------------------------------------------------------
 
-// A number in a variable. -1: it is not set.
+// The number in an environment variable; -1 if it is not set.
 static int number(const char *variable)
 {
     const char *text = getenv(variable);
@@ -69,7 +69,8 @@ static int either(int option, const char *variable)
     return option >= 0 ? option : number(variable);
 }
 
-// launch has bound rank 0's socket already, so that no other program can take the port.
+// launch passes rank 0 a socket that is bound already, so that no other program can take the port.
+// False: there is none.
 static bool inherit_socket(TcpStoreConfig *store)
 {
     store->socket = number("DDP_LISTEN");
@@ -78,8 +79,8 @@ static bool inherit_socket(TcpStoreConfig *store)
            tcp_place(store->socket, false).port == store->place.port;
 }
 
-// Every rank knows rank 0's address and port. On one host the loopback is enough. torchrun itself
-// listens at that port, so rank 0 takes the next one.
+// Every rank knows rank 0's address and port. On one host the loopback is enough. If torchrun's own
+// store listens at that port, rank 0 takes the next one.
 static void meet_at(const char *host, int port, const World *world, TcpStoreConfig *store)
 {
     const char *id = getenv("TORCHELASTIC_RUN_ID"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -91,7 +92,7 @@ static void meet_at(const char *host, int port, const World *world, TcpStoreConf
         store->socket = tcp_bind(&store->place);
 }
 
-// The contract of torchrun and launch. An option takes precedence over its variable.
+// The variables that torchrun and launch set. An option takes precedence over its variable.
 static void from_environment(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
 {
     const char *host = c->address ? c->address : getenv("MASTER_ADDR");
@@ -119,13 +120,13 @@ static void from_environment(const RendezvousConfig *c, World *world, TcpStoreCo
 static void start_mpi(void)
 {
     const char *directory = getenv("PMIX_SERVER_TMPDIR");
-    if (directory) {                // mpirun's, so that a kill leaves no file in /dev/shm
+    if (directory) {                // mpirun removes it, so a kill leaves no file in /dev/shm
         setenv("OMPI_MCA_btl_vader_backing_directory", directory, 0);
         setenv("OMPI_MCA_btl_sm_backing_directory", directory, 0);
-    } else {                        // without mpirun it would stay
+    } else {                        // a killed process would leave its file: use none
         setenv("OMPI_MCA_btl", "^sm,vader", 0);
     }
-    setenv("TERM", "dumb", 1);      // stdout is a terminal, but Open MPI's own: no progress bar
+    setenv("TERM", "dumb", 1);      // no progress bar: stdout is Open MPI's terminal, not yours
     MPI_Init(NULL, NULL);
 }
 
@@ -157,8 +158,8 @@ static void from_mpi(const RendezvousConfig *c, World *world, TcpStoreConfig *st
 
 static bool is_set(const char *variable) { return getenv(variable) && getenv(variable)[0]; }
 
-// The first source that has a rank counts, because a rank from one source would not match a size
-// from another. --local-rank and --master-* go with any source. Returns the source's name.
+// The first source that has a rank also gives the size: a size from another source might not match.
+// --local-rank and --master-* go with any source. Returns the source's name.
 static const char *find_rank(const RendezvousConfig *c, World *world, TcpStoreConfig *store)
 {
     if (c->rank >= 0 || c->size >= 0 || is_set("RANK") || is_set("WORLD_SIZE")) {
@@ -174,7 +175,7 @@ static const char *find_rank(const RendezvousConfig *c, World *world, TcpStoreCo
     return "alone";
 }
 
-// Each rank has a line, with its pid, so that you can kill one.
+// Prints a line for each rank, with its pid, so that you can kill one.
 static void introduce(const char *source, const World *world)
 {
     char line[400];
@@ -192,8 +193,8 @@ static void use_interface(const char *interface, TcpAddress address)
     tcp_set_library_interface(interface);
 }
 
-// Each kind of processor has its own order of weights in memory and of sums. So all use the
-// instructions that all have.
+// A processor's instructions decide the order of weights in memory and of sums. So all ranks use
+// only instructions that every rank's processor has.
 static void limit_device(const World *world)
 {
     int range[2];

@@ -1,11 +1,11 @@
 // stop.c - after Ctrl-C or SIGTERM, all ranks stop after the same step.
 //
-// A rank that stopped on its own would leave the others waiting for its gradients. So a signal is
-// only a request: a float after the gradients, which is averaged with them. After the next average
-// every rank sees that it is not 0, and all stop together.
+// A rank that stopped on its own would leave the others waiting for its gradients. So a signal only
+// sets a float after the gradients, which is averaged with them. Every rank then sees an average
+// that is not 0, and all stop together.
 //
-// The host must not wait for a GPU. So with a GPU, the request is sent after every 8th step,
-// fetched after the step that follows, and read after the next 8th.
+// The host must not wait for a GPU. So with a GPU, the float is set after every 8th step, and the
+// average is fetched after the step that follows and read after the next 8th.
 #include "stop.h"
 #include "check.h"
 #include "interrupt.h"
@@ -16,7 +16,7 @@
 struct Stop {
     Model *model;
     Comm *comm;
-    float *request, *average;   // this rank's signal, and the average over all ranks; host
+    float *request, *average;   // host memory: this rank's signal, and all ranks' average
     Event *fetched;             // after this event, average is valid
     int64_t steps;
 };

@@ -10,7 +10,7 @@
 typedef struct AmpConfig {
     const char *mode;           // auto, off, bf16, fp16
     double loss_scale;          // 0: adaptive in fp16, otherwise none
-    int growth_interval;        // steps without an overflow after which it doubles
+    int growth_interval;        // steps without an overflow after which the scale doubles
     int accumulate;             // parts of a batch
     double clip_norm;           // 0: gradients are not clipped
     const char *compress;       // none, bf16, fp16
@@ -29,7 +29,7 @@ int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size);
 Shape amp_batch_shape(const Model *model, int batch_size);  // of all parts together
 
 typedef struct Amp Amp;
-// scalars: the training step's. The model has the type and the rows that the functions above gave.
+// scalars: the training step's. The model must have the type and rows of amp_type and amp_rows.
 Amp *amp_new(const AmpConfig *config, Model *model, Ddp *ddp, Scalars *scalars);
 void amp_free(Amp *amp);
 // Call it when every rank has the weights and the state. Fails unless all ranks compute in the same
@@ -38,7 +38,7 @@ void amp_begin(Amp *amp, const World *world, Log *log, const TrainState *state);
 // If the loss scale adapts, stores it in the state.
 void amp_save(Amp *amp, TrainState *state);
 
-// Part i of the batch, or false if there are no more. amp_ready then belongs to this part.
+// Sets part to part i of the batch; amp_ready then expects its gradients. False: no more parts.
 bool amp_part(Amp *amp, const Batch *batch, int i, Batch *part);
 // model_backward's callback: adds up the parts, and with the last one passes the sum to ddp_ready.
 void amp_ready(void *arg, size_t offset, size_t count);
@@ -48,8 +48,8 @@ void amp_wait(Amp *amp);
 // After the optimizer: adapts the loss scale and makes new 16-bit weights.
 void amp_update(Amp *amp);
 
-// Waits for the device. scale.value is 0 if there is none; norm is that of the last gradients.
+// Waits for the device. scale.value is 0 without a loss scale; norm is that of the last gradients.
 Scalars amp_read(Amp *amp);
-// Call it when gradients were not finite. True if their steps were skipped because the loss scale
-// adapts. Ends the run if the scale is fixed, or so small that it cannot be the cause.
+// Call it when gradients were not finite. True if the loss scale adapts, so that their steps were
+// skipped. Ends the run if a fixed scale is too large, or an adaptive one has fallen below 1.
 bool amp_may_skip(Amp *amp, const Stats *stats, const TrainState *state);

@@ -4,10 +4,10 @@
 #include "model.h"
 
 typedef struct Stop Stop;
-// From now on a signal only asks for a stop: interrupt_requested stays 0 until all agree.
+// From now on a signal only asks for a stop: interrupt_requested stays 0 until all ranks agree.
 Stop *stop_new(Model *model, Comm *comm);
-// Call it after each step, when its gradients are being averaged.
+// Call it after each step.
 void stop_agree(Stop *stop);
-// All ranks call it after an epoch. It waits for rank 0; if rank 0 got a signal, all stop.
+// All ranks call it after an epoch. They wait for rank 0; if rank 0 got a signal, all stop.
 void stop_agree_now(Stop *stop);
-void stop_free(Stop *stop);     // after this, signals count at once again
+void stop_free(Stop *stop);     // after this, a signal stops this rank alone

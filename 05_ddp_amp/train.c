@@ -102,7 +102,7 @@ typedef struct Job {
     const Args *args;
     const Config *config;
     const char *from;       // the checkpoint that this run resumes, or NULL
-    const char *save;       // the checkpoint that it writes, or NULL
+    const char *save;       // the checkpoint that this run writes, or NULL
     int epochs;             // of the whole run
     Data data;
     Log *log;
@@ -110,14 +110,14 @@ typedef struct Job {
     Ops *ops;
     Model *model;
     Optim *optim;           // SGD or AdamW, with its state for each parameter
-    Scalars *scalars;       // learning rate and so on, where the optimizer reads them; device
-    Stats *train_stats;     // of the current epoch; device
-    Stats *test_stats;      // device
+    Scalars *scalars;       // device memory: learning rate and so on, for the optimizer
+    Stats *train_stats;     // device memory: sums over the current epoch
+    Stats *test_stats;      // device memory
     Loader *train, *test;
-    const Batch *batch;     // the current one
-    Replay *replay;         // of train_step
-    TrainState state;       // how far the run is: a checkpoint holds this and the arenas
-    World world;            // this process's rank, and how many there are
+    const Batch *batch;     // the current batch
+    Replay *replay;         // recordings of train_step
+    TrainState state;       // how far the run is: a checkpoint holds this and the weights
+    World world;            // this process's rank, and the number of ranks
     Sampler sampler;
     Ddp *ddp;
     Stop *stop;             // all ranks stop after the same step
@@ -130,7 +130,7 @@ typedef struct Job {
 static int samples_per_epoch(const Job *job) { return sampler_share(&job->sampler); }
 static int global_batch(const Job *job) { return job->config->batch_size * job->virtual.ranks; }
 
-// The samples of this epoch. Their order is PyTorch's: torch.randperm, seeded with seed + epoch.
+// Gives the loader this epoch's samples, in the order of torch.randperm, seeded with seed + epoch.
 static void choose_samples(Job *job)
 {
     int count = samples_per_epoch(job) * job->virtual.count;
@@ -173,8 +173,8 @@ static void apply_gradients(Job *job)
     amp_update(job->amp);
 }
 
-// Everything that happens to a batch. This only enqueues work and never waits for the device, so it
-// can be recorded once and then replayed.
+// Everything that happens to a batch. A step that only enqueues work, and never waits for the
+// device, can be recorded once and then replayed.
 static void train_step(void *arg)
 {
     Batch batch, part;
@@ -185,7 +185,7 @@ static void train_step(void *arg)
     apply_gradients(job);
 }
 
-// The learning rate of a step of this epoch, from 0.
+// The number of a step counts from 0 in each epoch.
 static double learning_rate(const Job *job, int64_t step)
 {
     int64_t steps = steps_per_epoch(job), first = job->state.epoch * steps;
@@ -198,7 +198,7 @@ static void set_scalars(Job *job)
     StepSettings settings = optim_settings(job->optim, learning_rate(job, job->state.step),
                                            job->state.global_step);
     settings.clip_norm = job->config->amp.clip_norm;
-    settings.rows_of_batch = job->batch->targets / job->virtual.count; // whose mean is the loss
+    settings.rows_of_batch = job->batch->targets / job->virtual.count; // the loss is their mean
     scalars_set(job->ops, job->scalars, settings);
 }
 
@@ -210,8 +210,8 @@ static bool should_stop(const Job *job)
 
 // ---- Reading the device -------------------------------------------------------------------------
 
-// Waits for the device. Ends the run, before anything is saved, if a loss or a gradient was not
-// finite.
+// Waits for the device. Ends the run if a loss or a gradient was not finite. Every save comes after
+// this check.
 static Stats read_finite(Job *job, const Stats *on_device)
 {
     Stats stats;
@@ -247,7 +247,7 @@ static void report(Job *job)
 static Stats evaluate(Job *job)
 {
     if (job->world.rank > 0)
-        return (Stats){ 0 };    // for now rank 0 evaluates and the others wait
+        return (Stats){ 0 };    // only rank 0 evaluates, while the others wait
     trace_begin("evaluate");
     fill_zero(device_stream(job->device), job->test_stats, sizeof(Stats));
     loader_start(job->test, NULL, job->data.test.count, 0, 0);
@@ -284,8 +284,8 @@ static void save_midway(Job *job)
     save(job, "");
 }
 
-// After the last step of an epoch. The file is saved twice: before the evaluation, so that no step
-// is lost if that ends the run, and after it, as the start of the next epoch.
+// Saves twice: before the evaluation, so that no step is lost if the evaluation fails, and after
+// it, as the start of the next epoch.
 static void finish_epoch(Job *job)
 {
     save_midway(job);
@@ -299,7 +299,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // before the other file: a run that resumes that one needs it
+        save(job, ".best");     // first, because the next save records that this file exists
     save(job, "");
 }
 
@@ -314,7 +314,7 @@ static void count_step(Job *job)
     log_progress(job->log, job->state.step, job->batch->count);
 }
 
-// The rest of an epoch, from job->state.step on. Returns false if it was interrupted.
+// Trains the rest of an epoch, from job->state.step on. Returns false if it stops before the end.
 static bool train_epoch(Job *job)
 {
     int64_t steps = steps_per_epoch(job);
@@ -323,8 +323,8 @@ static bool train_epoch(Job *job)
     log_progress_begin(job->log, job->state.epoch + 1, job->epochs, job->state.step, steps);
     while (!should_stop(job) && (job->batch = loader_next(job->train))) {
         set_scalars(job);
-        // A recorded step contains addresses: each of the loader's buffers has a recording, and so
-        // has a short batch.
+        // A recording contains addresses, so each of the loader's buffers needs its own recording.
+        // A short batch needs one too.
         int key = job->batch->full ? job->batch->slot : LOADER_SLOTS;
         replay_run(job->replay, key, train_step, job);
         stop_agree(job->stop);

@@ -14,17 +14,17 @@ void virtual_check_options(const Args *args, const VirtualConfig *config, const 
                            const AmpConfig *amp, OpsConfig *ops);
 
 typedef struct Virtual {
-    bool given;             // by the option; else each process is a rank
+    bool given;             // --virtual-ranks was given; otherwise each process is a rank
     int ranks;              // of the run
     int first, count;       // this process computes ranks first .. first + count - 1
-    int current;            // of these, counted from 0: whose batch is in the model
+    int current;            // the rank whose batch is in the model, counted from `first`
 
     Model *model;
     Ddp *ddp;
-    float *buffers, *others;    // BatchNorm's: the model's, for rank 0's batches; all others'
+    float *buffers, *others;    // BatchNorm's statistics: of rank 0, and of all other ranks
     size_t sent;            // floats that ddp averages
-    int64_t *sums;          // (sent), and a flag: this process's ranks together; device
-    void *inputs;           // a GPU's aligned copy of a batch, or NULL; device
+    int64_t *sums;          // device: sums over this process's ranks, (sent) and a flag
+    void *inputs;           // device: a GPU's aligned copy of a batch, or NULL
 } Virtual;
 // Divides the ranks among the processes. Ends the run if the division leaves a remainder.
 void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world);
@@ -33,7 +33,6 @@ void virtual_begin(Virtual *v, const World *world, Model *model, Ddp *ddp, Log *
 void virtual_end(Virtual *v);
 
 // The samples of this process: in each step a batch for each of its ranks, one after the other.
-// sampler: that of its first rank.
 void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32_t *ids);
 // The batch of this process's i-th rank, cut from `all`; false if there are no more ranks. Call it,
 // and train on the batch, for i = 0, 1, ... until it returns false; then call ddp_wait.

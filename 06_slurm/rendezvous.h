@@ -14,9 +14,9 @@ typedef struct RendezvousConfig {
 // Sets the defaults and adds the options.
 void rendezvous_options(Args *args, RendezvousConfig *config);
 
-// Finds this process's rank and the world size: from the command line or the environment that
-// torchrun and launch set, else from Open MPI, else from Slurm, else it is alone; meets the others,
-// and makes sure that all are the same program with the same options.
+// Finds this process's rank and the world size: on the command line, in the variables that torchrun
+// and launch set, or from Open MPI or Slurm; without any of these, the process is alone. Then
+// connects the ranks. Fails unless all are the same program with the same options.
 void rendezvous(const RendezvousConfig *config, const Args *args, World *world);
-// Call it when this rank needs the others no longer.
+// Call it when this rank no longer needs the others.
 void rendezvous_end(World *world);

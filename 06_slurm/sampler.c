@@ -1,8 +1,8 @@
 // sampler.c - which samples of an epoch belong to this rank.
 //
 // The ranks do not exchange sample numbers. Each shuffles the whole data set with the same seed, so
-// all get the same order. From this order, each takes every size-th sample, starting with the
-// rank-th.
+// all get the same order. From this order a rank takes every size-th sample, starting at position
+// rank.
 //
 //   8 samples, 3 ranks      order   5 2 7 0 3 6 1 4 | 5     (padded with its own beginning)
 //                           rank 0  5     0     1
@@ -10,7 +10,7 @@
 //                           rank 2      7     6     5
 //
 // So all ranks have the same number of steps. In each step, their batches together are the batch
-// that a single process would have taken.
+// that a single process would take. Only the last step may have more: the padding.
 #include "sampler.h"
 #include "check.h"
 #include "rng.h"
@@ -32,8 +32,8 @@ void sampler_init(Sampler *sampler, int count, bool shuffle, bool drop_last, int
           "%d samples are not enough for %d ranks", count, size);
 }
 
-// Rounded up, so that every sample is used and a few are used twice. With drop_last, rounded down:
-// a few are dropped, different ones in each epoch.
+// Rounded up: every sample is used, and a few may be used twice. With drop_last, rounded down: the
+// last few of the epoch's order are dropped.
 int sampler_share(const Sampler *sampler)
 {
     if (sampler->drop_last)

@@ -60,8 +60,7 @@ void virtual_divide(Virtual *v, const VirtualConfig *config, const World *world)
 
 // ==== Batches ====================================================================================
 
-// A step's part of ids: the batch of the first rank, of the second, ... In the last step all are
-// equally short.
+// All batches of a step have the same number of rows, also in a short last step.
 void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32_t *ids)
 {
     Sampler own = *sampler;
@@ -79,7 +78,8 @@ void virtual_ids(const Virtual *v, const Sampler *sampler, int batch_size, int32
     free(samples);
 }
 
-// cuDNN's tensors begin at multiples of 16 bytes, which a part of a larger batch may not.
+// cuDNN's tensors must begin at multiples of 16 bytes. A part of a larger batch may begin anywhere,
+// so it is copied.
 static void align(const Virtual *v, Batch *batch)
 {
     Shape shape = v->model->input;
@@ -106,9 +106,9 @@ bool virtual_batch(Virtual *v, const Batch *all, int i, Batch *batch)
 
 // ==== Sums that do not depend on their order =====================================================
 
-// ddp.c's hook, called for each bucket of each of this process's ranks. A sum up to 2^62 fits.
-// A gradient beyond its share of that is an overflow, like an infinity or NaN: a flag, summed with
-// the last bucket, then makes a gradient infinite in all processes.
+// ddp.c's hook, called for each bucket of each of this process's ranks. A sum has room for 2^62, so
+// each rank's gradient for 2^62 / ranks. A larger gradient, infinity or NaN sets a flag, which is
+// summed with the last bucket. The flag then makes a gradient infinite in all processes.
 static void add_integers(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Virtual *v = arg;

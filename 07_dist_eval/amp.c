@@ -11,8 +11,8 @@
 // bf16 has the range of f32. fp16 does not: small gradients would become 0. So the loss is
 // multiplied by a large scale, and so are all gradients of backward. The averaged gradients are f32
 // and are divided by the scale again. If the scale was too large, some gradient overflows to
-// infinity; then that step is skipped and the scale is halved. All ranks decide alike: each looks
-// for infinity in the average, which is infinite if any rank's gradient was.
+// infinity; then that step is skipped and the scale is halved. All ranks decide alike: each checks
+// whether the average is finite, which it is not if any rank's gradient was infinite.
 #include "amp.h"
 #include "agree.h"
 #include "check.h"
@@ -29,11 +29,11 @@ struct Amp {
     Model *model;
     Ddp *ddp;
     Scalars *scalars;
-    bool adapts, scaled;    // does the loss scale adapt; can it differ from 1?
+    bool adapts, scaled;    // does the loss scale adapt; can the scale differ from 1?
     bool first, last;       // is the current part the batch's first, its last?
-    float *sum;             // gradients of the parts before it; NULL: only one part; device
-    Type short_type;        // of gradients between ranks; f32: not compressed
-    uint16_t *sent;         // gradients in that type, or NULL; device
+    float *sum;             // device: the earlier parts' gradients; NULL: no --accumulate
+    Type short_type;        // in which gradients are sent; f32: not compressed
+    uint16_t *sent;         // device: gradients in short_type, or NULL
 };
 
 void amp_options(Args *args, AmpConfig *config)
@@ -78,7 +78,7 @@ static Type type_named(const char *name)
     return strcmp(name, "bf16") == 0 ? TYPE_BF16 : strcmp(name, "fp16") == 0 ? TYPE_F16 : TYPE_F32;
 }
 
-// A run in fp16 resumes in fp16 if the device has it: its scale has adapted.
+// With --amp auto, an fp16 run resumes in fp16, unless the device only emulates fp16.
 Type amp_type(const AmpConfig *config, const Dataset *data, const World *world,
               const Device *device, const char *from)
 {
@@ -132,7 +132,7 @@ bool amp_may_skip(Amp *amp, const Stats *stats, const TrainState *state)
 
 Scalars amp_read(Amp *amp)
 {
-    if (amp->config.clip_norm == 0)     // else amp_wait has computed it
+    if (amp->config.clip_norm == 0)     // otherwise amp_wait has computed the norm
         gradients_norm(amp->model->ops, amp->model->grad_count, amp->model->grads, amp->scalars);
     Scalars seen = read_scalars(amp);
     if (!amp->scaled)
@@ -165,8 +165,8 @@ void amp_wait(Amp *amp)
 // ==== A batch in parts ===========================================================================
 //
 // Several forward and backward passes add up to the gradients of one large batch, need memory only
-// for a small one, and communicate only once. BatchNorm sees one part at a time, so with it the
-// result is not exactly that of the large batch.
+// for a small one, and communicate only once. BatchNorm sees one part at a time, so a network with
+// BatchNorm learns slightly different weights than from the large batch.
 
 // On a GPU each part must start at a multiple of 16 bytes: 8 numbers of 16 bits.
 int amp_rows(const AmpConfig *config, const Dataset *data, int batch_size)
@@ -214,8 +214,8 @@ void amp_ready(void *arg, size_t offset, size_t count)
 
 // ==== Short messages =============================================================================
 
-// A communication hook. Each rank divides by the number of ranks before the sum, so that the sum is
-// no larger than the largest gradient and cannot overflow.
+// A communication hook. Each rank divides by the number of ranks before the sum. So the sum is no
+// larger than the largest gradient, and does not overflow.
 static void average_short(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     Amp *amp = arg;

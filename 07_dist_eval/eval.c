@@ -1,7 +1,7 @@
 // eval.c - each rank evaluates a share of the test set, and all ranks get the result.
 //
 // The test set is cut into the batches that one process would use, and rank r takes every size-th
-// of them, starting with the r-th:
+// of them, starting with batch r:
 //
 //   10 images, batches of 4    0 1 2 3 | 4 5 6 7 | 8 9 . .     (. is padding, which does not count)
 //   2 ranks                    rank 0    rank 1    rank 0
@@ -35,9 +35,9 @@ struct Eval {
     Verdict *verdicts;          // of this rank's batches, one after the other; device
     Verdict *gathered;          // all ranks' verdicts, if needed, by rank; on rank 0, device
     Result result;              // this rank's counts; after the sum, those of all ranks
-    double *numbers, *sums;     // to be summed; host, device
+    double *numbers, *sums;     // to be summed: in host memory, and in the device's
     Log *log;
-    LogStep line;               // to be printed once it has its sums; step 0: none
+    LogStep line;               // to be printed when its sums are there; step 0: no line
 };
 
 void eval_options(Args *args, EvalConfig *config)
@@ -50,7 +50,7 @@ void eval_options(Args *args, EvalConfig *config)
 
 // ==== Sums over ranks ============================================================================
 
-enum { STATS = 8 };     // numbers in Stats, without bad_gradients: all ranks have the same
+enum { STATS = 8 };     // numbers in Stats, without bad_gradients, which is equal on all ranks
 
 // A double holds integers up to 2^53 exactly, so one all-reduce can add up counts and losses.
 static void stats_to_numbers(const Stats *s, double *n)
@@ -112,7 +112,7 @@ void eval_catch_up(Eval *eval)
 // ==== Shares of the test set =====================================================================
 
 static int rows_of(const Eval *eval) { return eval->model->input.n; }
-// Labels, and verdicts, of a batch.
+// The number of labels, and of verdicts, in a full batch.
 static int labels_of(const Eval *eval) { return rows_of(eval) * eval->model->per_row; }
 static int batch_count(const Eval *eval)
 {
@@ -120,7 +120,7 @@ static int batch_count(const Eval *eval)
     return count / rows + (count % rows > 0);
 }
 
-// The number of this rank's batches. Its i-th is batch i * size + rank.
+// The number of a rank's batches. Its i-th is batch i * size + rank of the test set.
 static int share_of(const Eval *eval, int rank)
 {
     int batches = batch_count(eval), size = comm_size(eval->comm);
@@ -148,7 +148,7 @@ void eval_begin(Eval *eval, Loader *loader)
     Model *model = eval->model;
     comm_broadcast(eval->comm, device_stream(model->device), model->buffers, model->buffer_count,
                    COMM_F32, 0);
-    stream_sync(device_stream(model->device));  // waits for rank 0 here, where the wait is marked
+    stream_sync(device_stream(model->device));  // the watchdog then sees a wait, not a slow step
     start_share(eval, loader);
 }
 

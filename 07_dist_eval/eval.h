@@ -44,7 +44,7 @@ void eval_print(Eval *eval);
 
 // The sum of all ranks' counts. Waits for the other ranks.
 Stats eval_sum(Eval *eval, const Stats *mine);
-// log_step with the sums of all ranks. No rank waits for the sums: eval_catch_up, called after each
-// step, prints the line once they are there.
+// log_step with the sums of all ranks. Starts the sums but waits for them only at the end of an
+// epoch or a run: otherwise eval_catch_up, called after the next step, prints the line.
 void eval_log_step(Eval *eval, const LogStep *line);
 void eval_catch_up(Eval *eval);

@@ -26,15 +26,15 @@ void result_init(Result *result, const Data *data, bool verdicts);
 void result_free(Result *result);
 void result_clear(Result *result);
 
-// Adds the verdict, if its row counts. Its loss is rounded to a multiple of 2^-32, and the sum is
-// kept as two integers, so it does not depend on the order: stats.loss_sum has the whole part, and
-// the last of counts the fraction.
+// Adds a verdict, unless its label is -1. The loss is rounded to a multiple of 2^-32 and added up
+// as two integers, so the sum does not depend on the order: stats.loss_sum has the whole part, the
+// last of counts the fraction.
 void result_count(Result *result, const Verdict *verdict);
-// When the counts of all processes are added up: completes stats.loss_sum.
+// Completes stats.loss_sum. Call it when the counts of all processes are added up.
 void result_sum(Result *result);
 
 // Logs a line for each class and writes the file of predictions, if the options ask for them. The
-// file appears complete or not at all. Fails if it cannot be written.
+// file appears complete or not at all. Fails if the file cannot be written.
 void result_print(const Result *result, const ResultConfig *config, Log *log);
 // At the end of a run: names the file if it was not written because no evaluation took place.
 void result_end(const Result *result, const ResultConfig *config, Log *log);

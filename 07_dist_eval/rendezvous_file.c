@@ -43,11 +43,11 @@ void rendezvous_file_write(const char *path, const TcpStoreConfig *c)
     CHECK(good, "--rendezvous needs a path on a disk that all machines see", "cannot write %s: %s",
           path, strerror(errno));
     close(file);
-    left_at[strlen(path)] = '\0';       // its name is now `path`
+    left_at[strlen(path)] = '\0';       // the file's name is now `path`
 }
 
-// An NFS client may remember for a minute that there was no such file. Opening the directory makes
-// it ask the server again.
+// An NFS client may remember for a minute that a file did not exist. When a program opens the
+// directory, the client asks the server again.
 static void refresh(const char *path)
 {
     char copy[4096];
@@ -57,7 +57,7 @@ static void refresh(const char *path)
         closedir(directory);
 }
 
-// False: the file is not there yet.
+// False: there is no file of this run yet; err says what is there.
 static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
 {
     char run[STORE_NAME] = "";
@@ -78,7 +78,7 @@ static bool read_file(const char *path, TcpStoreConfig *c, Error *err)
 void rendezvous_file_read(const char *path, TcpStoreConfig *c)
 {
     Error err = { .text = "" };
-    double pause = 0.02;                // it doubles: thousands of ranks may look
+    double pause = 0.02;                // s; doubles, because thousands of ranks may look
     ALIVE_OUTSIDE("waiting for rank 0's file:", err.text);
     for (; !read_file(path, c, &err); pause = pause < 0.5 ? 2 * pause : pause) {
         alive_outside_changed();

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// Larger numbers are not srun's steps but the batch script and, on some clusters, salloc's shell.
+// Numbers from here on are the batch script and, on some clusters, salloc's shell.
 static const unsigned long last_step = 0xfffffff0;
 
 void slurm_options(Args *args, const char **meet)
@@ -58,8 +58,8 @@ void slurm_rank(const RendezvousConfig *c, World *world)
                       .local_size = ranks ? count_ranks(ranks) : -1 };
 }
 
-// "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued. The name is
-// unique.
+// "ddp 12.0, restart 1": cluster, job, step, and how often the job was requeued. Two runs never
+// have the same name.
 static const char *run_name(void)
 {
     static char text[64];
@@ -105,8 +105,8 @@ const char *slurm_first_host(void)
     return first_host(hosts);
 }
 
-// Many machines resolve their own name to 127.0.1.1. Then their first other address is right. A
-// node whose name is a loopback address is a part of this machine.
+// Many machines resolve their own name to 127.0.1.1. Then their first other address is used. A
+// node whose name is itself a loopback address is a part of this machine.
 static void leave_loopback(const char *host, TcpAddress address)
 {
     Error error;
@@ -120,7 +120,7 @@ static void leave_loopback(const char *host, TcpAddress address)
           "%s is %s on this host: no other host can reach it", host, address);
 }
 
-// Rank 0 listens on a free port and writes its address to a file.
+// Rank 0 listens and writes its address to a file, which the others read.
 static void place_by_file(const RendezvousConfig *c, bool one_host, TcpStoreConfig *store)
 {
     const char *path = c->meet + strlen("file:");
@@ -160,7 +160,7 @@ void slurm_place(const RendezvousConfig *c, const World *world, TcpStoreConfig *
 
 // --- not a task ----------------------------------------------------------------------------------
 
-// The job's number of tasks; by default, one per node.
+// The job's number of tasks; by default, one per node. 0 outside a job.
 static int tasks_of_job(void)
 {
     const char *tasks = get("SLURM_NTASKS"), *nodes = get("SLURM_JOB_NUM_NODES");
