@@ -27,8 +27,6 @@ for program in aarch64-linux-gnu-gcc aarch64-linux-gnu-g++ qemu-aarch64-static; 
         die "there is no $program" "apt install gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user-static"
 done
 
-# --- libraries --------------------------------------------------------------------------------------------------
-
 # A separate apt, which knows the architecture arm64 and no installed package.
 arm64_apt()
 {
@@ -47,8 +45,6 @@ if [ ! -e "$libraries/complete" ]; then
     rm -r "$build/apt"
     touch "$libraries/complete"
 fi
-
-# --- build and test -----------------------------------------------------------------------------------------------
 
 run cmake -S . -B "$build" -DCMAKE_TOOLCHAIN_FILE=cmake/arm64.cmake -DARM64_ROOT="$libraries" -DDDP_CUDA=OFF \
     -DDDP_MARCH="${MARCH:-armv8.2-a}"

@@ -52,7 +52,6 @@ static inline void *to_host(const void *there, size_t bytes)
 
 static inline double *zeros(size_t count) { return host_memory(count * sizeof(double)); }
 
-// Runs an operation forward and backward.
 static inline void run_op(const OpSpec *spec, const OpArgs *args)
 {
     Op *op = op_new(ops, spec, NULL);

@@ -177,7 +177,6 @@ sub take_blocks
 # A block's line without what explains it.
 sub unexplained { return $_[0] =~ s/(?<=\S)(?: {2,}| +# ).*//r }
 
-# The code in a `span`.
 sub spanned { return $_[0] =~ s/\s*\n\s*/ /gr =~ s/\\\|/|/gr }
 
 sub check_document
@@ -225,7 +224,7 @@ sub check_document
 
 # --- commands to run ------------------------------------------------------------------------------------------------
 
-# Is that a command to type, and not just the name of a program? In a block one word may be one.
+# Is this a command to type, and not just a program's name? In a block, a command may be a single word.
 sub is_command
 {
     my ($code, $in_block) = @_;
@@ -234,7 +233,7 @@ sub is_command
     return $in_block || defined $rest || $first =~ m{^build/\w+/\d\d_\w+/\w+$}
         if $first =~ m{^(?:build|tools|tests|exercises)/.*\w$};
     return 0 if !defined $rest;
-    # what starts others says what
+    # a launcher needs a program to start
     return $rest =~ /(?:^|[ \/])(?:train|comm_bench|hostname|bash|getent|ls|[\w.\/]+\.sbatch)(?= |$)/
         if $first =~ /^(?:launch|mpirun|torchrun|srun|sbatch)$/;
     return $rest =~ /^-/ if $first =~ /^(?:train|launch|comm_bench|\d\d_\w+)$/;
@@ -242,7 +241,7 @@ sub is_command
     return $in_block && $first =~ /^(?:git|kill|tail|gdb|mv|touch|patch|python3?|perl|cd|cc|sed)$/;
 }
 
-# A pattern: something in it stands for something else.
+# Does the command have a placeholder, such as STEP?
 sub is_pattern
 {
     return shift =~ m{

@@ -11,10 +11,8 @@ lenet=(--arch lenet --data synthetic --train-samples 480 --test-samples 64 --epo
 
 one() { "$BUILD/01_single_gpu/train" "${lenet[@]}" -b $batch --metrics one.jsonl --save one.st >one.out; }
 
-# losses FILE: the loss of each step, one per line.
 losses() { sed -n 's/.*"event":"step".*"loss":\([^,]*\),"acc".*/\1/p' "$1"; }
 
-# mean_losses FILE...: the mean of the files' losses, step by step.
 mean_losses() { paste "$@" | awk '{ sum = 0; for (i = 1; i <= NF; i++) sum += $i; printf "%.9g\n", sum / NF }'; }
 
 same_weights() { "$BUILD/../tests/tool_compare_weights" "$1" one.st 5e-3; }

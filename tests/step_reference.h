@@ -30,11 +30,9 @@
 #include <limits.h>
 #include <math.h>
 
-// The hyperparameters of all references.
 static const StepSettings step_recipe = { .lr = 0.01f, .momentum = 0.9f, .weight_decay = 1e-4f,
                                           .nesterov = 1 };
 
-// Host copies of what a step changes.
 typedef struct Arenas {
     float *params, *buffers;
 } Arenas;
@@ -93,7 +91,6 @@ static inline const char *reference_path(const char *name)
     return path;
 }
 
-// The path of the file `name` in the folder of `path`.
 static inline const char *beside(const char *path, const char *name)
 {
     static char out[PATH_MAX];
@@ -341,7 +338,6 @@ static inline void tensor_compare(const StFile *file, const char *kind, const ch
     }
 }
 
-// out = new - old of one tensor
 static inline void export_change(const Model *model, const ModelTensor *tensor,
                                  const float *old, const float *new, float *out)
 {
@@ -420,7 +416,6 @@ static inline ModelConfig step_config(const StepRun *run, int rows)
                           file_int(file, "classes"),  rows };
 }
 
-// Allocates the memory that a training step needs besides the model.
 static inline void step_memory(StepRun *run, Model *model, int rows)
 {
     Shape input = model->input;
@@ -491,7 +486,6 @@ static inline double step_take_with(StepRun *run, GradReady ready, void (*wait)(
 
 static inline double step_take(StepRun *run) { return step_take_with(run, NULL, NULL, NULL); }
 
-// Compares the loss, the gradients, and the changes of parameters and buffers.
 static inline void step_compare(StepRun *run, double loss)
 {
     const double *wanted = file_data(&run->file, "loss");
@@ -510,7 +504,6 @@ static inline void step_compare(StepRun *run, double loss)
     fflush(stdout);
 }
 
-// Frees everything but the model, which must be freed after this.
 static inline void step_close(StepRun *run)
 {
     Device *device = run->model->device;

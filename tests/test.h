@@ -32,7 +32,6 @@ static _Atomic int test_passed, test_failed; // atomic: some tests have threads
 static void (*test_list[64])(void);
 static int test_count;
 
-// Runs all tests, in the order of the file.
 static inline void test_all(void)
 {
     for (int i = 0; i < test_count; i++)
@@ -144,7 +143,6 @@ static inline const char *test_read(const char *path)
     return text;
 }
 
-// Sends stdout and stderr of this process to the end of a file.
 static inline void test_redirect(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -152,7 +150,6 @@ static inline void test_redirect(const char *path)
     close(fd);
 }
 
-// How often this part is in the text.
 static inline int test_times(const char *text, const char *part)
 {
     int n = 0;

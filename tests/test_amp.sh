@@ -19,16 +19,11 @@ ranks()
     "$step/launch" --nproc-per-node "$n" --max-restarts 0 -- "$train" "${lenet[@]}" -p 1 --metrics m.%r.jsonl "$@"
 }
 said() { grep -E '^\[rank.*(apart|finite|ended)' output | head -1; }
-# hash_with N [OPTIONS]: runs the ranks, which must succeed, and prints the weights' hash.
 hash_with() { expect 0 "weight hash: " ranks "$@" >&2; hash_of; }
-
-# --- options ------------------------------------------------------------------------------------------
 
 expect 2 "--accumulate: a batch of 16 samples cannot be split into 17 parts" "$train" -b 16 --accumulate 17
 expect 2 "--loss-scale: 1e-60 is less than 2^-24" "$train" --loss-scale 1e-60
 expect 2 "--clip-norm: 1e-60 is too small" "$train" --clip-norm 1e-60
-
-# --- which type is chosen -------------------------------------------------------------------------------
 
 says() { grep -qE -- "$1" output; }
 expect 0 "== amp: off" "$train" "${lenet[@]}" --max-steps 1 --amp off
@@ -61,8 +56,6 @@ check "at most 0.55 of the bytes of activations" awk -F '[:,}]' '
     /activation_bytes/ { print $(NF - 1); bytes[FILENAME] = $(NF - 1) }
     END { exit !(bytes["bf16.jsonl"] > 0 && bytes["bf16.jsonl"] <= 0.55 * bytes["off.jsonl"]) }' off.jsonl bf16.jsonl
 
-# --- options that must not change the result ------------------------------------------------------------
-
 older=$BUILD/04_ddp_launcher
 expect 0 "weight hash: " "$older/launch" --nproc-per-node 2 -- "$older/train" "${lenet[@]}"
 before=$(hash_of)
@@ -77,8 +70,6 @@ expect 0 "" ranks 2 --amp off --max-steps 4
 cp m.0.jsonl two
 expect 0 "" ranks 1 --amp off --max-steps 4 -b 32
 check "two ranks have the norms of one" near <(field two step gradient_norm) <(field m.0.jsonl step gradient_norm) 1e-4
-
-# --- batches in parts -----------------------------------------------------------------------------------
 
 whole() { ranks "$1" --amp off -b 20 --save whole.st "${@:2}" >whole.out && cp m.0.jsonl whole.jsonl; }
 # like_whole N K: losses within 1e-4, weights within 5e-3. Each of 2 ranks has 120 samples, so the last batch is full.
@@ -106,9 +97,6 @@ field m.0.jsonl step loss | awk 'NR % 2 { first = $1; next } { printf "%.9g\n", 
 expect 0 "in parts of 8" ranks 1 --arch convnet -b 16 --lr 0 --max-steps 3 --amp off --accumulate 2
 check "two parts equal two batches" near <(field m.0.jsonl step loss) two 1e-6
 
-# --- short messages ---------------------------------------------------------------------------------------
-
-# between A B LEAST MOST: A is LEAST to MOST times B.
 between() { awk -v a="$1" -v b="$2" -v least="$3" -v most="$4" 'BEGIN { exit !(least * b <= a && a <= most * b) }'; }
 bytes() { grep -o '"name":"all_reduce [^"]*"' trace | sed 's/.*all_reduce \(.*\) \([KM]*B\)"/\1 \2/' |
     awk '{ sum += $1 * ($2 == "MB" ? 1e6 : $2 == "KB" ? 1e3 : 1) } END { print sum }'; }
@@ -123,8 +111,6 @@ near_loss=$(last_of running_loss m.0.jsonl)
 expect 0 "" ranks 3 --compress fp16 --amp fp16 --accumulate 2 --bucket-mb 0
 check "3 ranks: the loss is near f32's" between "$(last_of running_loss m.0.jsonl)" "$near_loss" 0.98 1.02
 
-# --- a stop request travels in 16-bit messages, too --------------------------------------------------------
-
 rm -f stop.st output
 "$step/launch" --nproc-per-node 2 -- "$train" "${lenet[@]}" --amp fp16 --compress fp16 --epochs 100000 --save stop.st \
     >output 2>&1 &
@@ -133,8 +119,6 @@ kill -TERM $!
 wait $!
 check "it ends by the signal ($?)" [ $? = 143 ]
 check "it is saved" test -f stop.st
-
-# --- resuming ---------------------------------------------------------------------------------------------
 
 # An epoch has 8 steps. The scale grows after 5 clean steps, so it changes between the stops.
 goes_on()
@@ -160,8 +144,6 @@ cp old.st new.st
 expect 0 "scale: 65536" ranks 1 --amp fp16 --max-steps 10 --save new.st --resume new.st
 expect 0 "== resumed: new.st" "$older/train" "${lenet[@]}" --max-steps 12 --resume new.st
 expect 0 "== test: " "$train" -e --resume new.st "${lenet[@]}" --amp bf16
-
-# --- an overflow --------------------------------------------------------------------------------------------
 
 # from CONDITION: in rank 1, messages whose number meets CONDITION contain an infinity.
 reduce="comm_all_reduce(comm, stream, grads, count, COMM_F32);"

@@ -159,7 +159,6 @@ TEST(the_loss_scale_survives_scalars_set)
     check_ends();
 }
 
-// A training step, clean or with an overflow that gradients_check detects.
 static Scalars step(Scalars *scalars, bool overflow, int interval)
 {
     float value = overflow ? INFINITY : 1, *grad = to_device(&value, sizeof value);

@@ -280,8 +280,6 @@ TEST(shared_options)
     free(text);
 }
 
-// --- config files --------------------------------------------------------------------------------
-
 static const char *file_of(const char *name, const char *content)
 {
     return test_file(name, content, strlen(content));

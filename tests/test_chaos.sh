@@ -36,7 +36,6 @@ now() { ms=${EPOCHREALTIME/[.,]/} ms=$((ms / 1000)); }
 rest() { sleep "$(($1 / 1000)).$(printf %03d $(($1 % 1000)))"; }    # ms
 rest_up_to() { draw "$1"; rest "$drawn"; }
 
-# await MS COMMAND...: repeats COMMAND until it succeeds; fails after MS ms
 await()
 {
     local end
@@ -174,7 +173,6 @@ end_round()
         not grep -qvE 'with (0|1|4|137|139|143)$' ends
 }
 
-# Prints everything that is known about a failure, and ends the test.
 give_up() # give_up WHAT
 {
     local log
@@ -245,7 +243,6 @@ see_ranks()
     seconds=$((timeout + margin + (${#before[@]} < 4 ? 4 : 0)))
 }
 
-# Sends the signal to one rank of `before`.
 hit_rank() # hit_rank SIGNAL
 {
     draw ${#before[@]}

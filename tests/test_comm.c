@@ -9,8 +9,7 @@
 
 #include <math.h>
 
-// --- values that identify their rank and index ---------------------------------------------------
-
+// Values identify their rank and index.
 static const CommType types[] = { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 };
 enum { TYPES = sizeof types / sizeof *types };
 
@@ -53,8 +52,6 @@ static double sum_of(int size, size_t i)
         sum += value_of(rank, i);
     return sum;
 }
-
-// --- a rank --------------------------------------------------------------------------------------
 
 typedef struct Rank {
     const World *world;
@@ -99,8 +96,6 @@ static void expect_values(const Rank *r, const char *what, const void *values,
     EXPECT(wrong == 0, "%s: rank %d of %d, type %d: %zu of %zu values", what, r->world->rank,
            r->world->size, r->type, wrong, r->count);
 }
-
-// --- every collective ----------------------------------------------------------------------------
 
 // gather to `root`, or all_gather if root < 0. The destination starts with wrong values.
 static void try_gather(Rank *r, int root)
@@ -181,8 +176,6 @@ static int every_collective(void *arg, const World *world)
     return rank_close(&r);
 }
 
-// --- inexact sums --------------------------------------------------------------------------------
-
 static uint64_t hash_of(const void *memory, size_t bytes)
 {
     uint64_t hash = 14695981039346656037u;
@@ -214,8 +207,6 @@ static int same_bits(void *arg, const World *world)
     return rank_close(&r);
 }
 
-// --- every 16-bit number -------------------------------------------------------------------------
-
 // Adds each number to a second one, and f16's special numbers to each other. This covers the vector
 // code for f16. (test_types tests the conversions.)
 enum { PAIRS = (1 << 18) + 3, SPECIAL = 16 };
@@ -242,8 +233,6 @@ TEST(every_short_number)
     }
     EXPECT_EQ_INT(wrong, 0);
 }
-
-// --- several communicators at once ---------------------------------------------------------------
 
 // Two communicators have one stream each, with many calls in flight. A third one alternates between
 // these streams and the compute stream.
@@ -287,8 +276,6 @@ static int beside_each_other(void *arg, const World *world)
     device_close(device);
     return test_failed > 0 || test_passed == 0;
 }
-
-// --- a barrier -----------------------------------------------------------------------------------
 
 // No rank may pass the barrier before the last rank, which is late.
 static int barrier_holds(void *arg, const World *world)

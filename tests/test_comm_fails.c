@@ -58,8 +58,6 @@ TEST(ranks_report_a_loss_without_a_supervisor)
     EXPECT_HAS(said, "hint: another rank has ended");
 }
 
-// --- a stranger ----------------------------------------------------------------------------------
-
 static pid_t *started;
 
 // Sends 64 bytes to each port at which the process listens. False: it does not listen yet.

@@ -25,8 +25,6 @@ for n in 2 3; do
     hash_of out >hash.$n
 done
 
-# --- one case, in its own directory; prints what is wrong --------------------------------------------------------
-
 # strike NAME forked|launched N [VARIABLE=VALUE...]: resumes a run with N ranks, in which crash.c causes the fault that
 # the variables describe. Leaves the run's exit status in NAME/status, the pid of the process with the fault in
 # NAME/struck, and the seconds from the fault to the end of the run in NAME/took.
@@ -87,8 +85,8 @@ continues()
     so "a temporary file is left: $(ls "$1")" not compgen -G "$1/*tmp*"
 }
 
-# When to strike: at a text in the timeline or the store. For "compare" at its second, since weights are also compared
-# at the start.
+# The text in the timeline or the store at which to strike. "compare" strikes when its text appears for the second time,
+# because weights are also compared at the start.
 declare -A moment=(
     [born]='' [meet]='"name":"meet the other ranks"' [broadcast]='"name":"broadcast ' [forward]='"name":"forward"'
     [backward]='"name":"backward"' [all_reduce]='"name":"all_reduce ' [optimizer]='"name":"optimizer"'
@@ -101,8 +99,6 @@ hit()
     [ "$4" != compare ] || at=2
     strike "$1" $how "$2" CRASH_RANK="$3" CRASH_DO="$5" CRASH_TEXT="${moment[$4]}" CRASH_AT=$at "${@:6}"
 }
-
-# --- what happens ----------------------------------------------------------------------------------------------
 
 declare -A fate=([KILL]="was killed by SIGKILL" [SEGV]="was killed by SIGSEGV" [EXIT0]="ended with status 0"
     [EXIT7]="ended with status 7")

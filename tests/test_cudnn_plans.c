@@ -73,8 +73,6 @@ static const char *type_name(cudnnDataType_t dtype)
     return dtype == CUDNN_DATA_FLOAT ? "f32" : dtype == CUDNN_DATA_HALF ? "f16" : "bf16";
 }
 
-// ==== The convolutions ===========================================================================
-
 enum { MAX_PROBLEMS = 1000 };
 
 typedef struct Wanted {
@@ -140,8 +138,6 @@ static void want_all(cudnnDataType_t dtype, bool every_batch)
         for (size_t b = 0; b < most; b++)
             want_network(nets[i].arch, nets[i].channels, nets[i].size, batches[b], dtype);
 }
-
-// ==== Tests ======================================================================================
 
 // Makes a plan for each pass of each convolution. Returns how many plans use tensor cores.
 static int plan_all(const DeviceFacts *device, const PlanRules *rules)

@@ -87,7 +87,6 @@ static size_t idx_labels(uint8_t *out, int count)
     return 8 + (size_t)count;
 }
 
-// Writes a small data set into the directory.
 static void idx_set_write(const char *dir, bool zipped)
 {
     static uint8_t bytes[IMAGES_MAX];
@@ -151,7 +150,6 @@ TEST(cifar_is_not_read_gzipped)
     EXPECT_HAS(err.hint, "CIFAR must be its binary version, MNIST its four files, gzipped or not");
 }
 
-// Returns whether this pair of image and label files is accepted.
 static bool pair_read(const char *images, const char *labels, Error *err)
 {
     Data data = { .train.classes = 10 };

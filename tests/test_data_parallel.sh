@@ -31,7 +31,6 @@ reduce [0-9.]+ \| optimizer and data [0-9.]+$" output)" = 2
 done
 check "one device: the same weights as 01" test "$(hash_of 1.out)" = "$(hash_of one.out)"
 
-# Fewer rows than devices; two devices by default; a list of devices.
 few=(--arch lenet -b 3 --train-samples 8)
 expect 0 "" train 01_single_gpu "${few[@]}" --metrics few.one
 expect 0 "device 3: " train 02_data_parallel "${few[@]}" --devices 4 --metrics few.four

@@ -11,8 +11,6 @@ mkdir "$tree/01_single_gpu" "$tree/02_data_parallel" "$tree/03_three" "$tree/04_
 cp "$SRC/01_single_gpu/train.c" "$tree/01_single_gpu"
 cd "$tree" || exit 1
 
-# --- a simulated machine that has only these commands ----------------------------------------------------
-
 for command in bash sh env cat cp ls rm mv mkdir rmdir mktemp dirname readlink id uname head tail cut paste \
     tr sed awk grep sort comm wc find stat cmp diff touch nproc flock setpriv tput sha256sum od gzip xz tar date \
     sleep chmod true; do
@@ -48,15 +46,11 @@ pretend mpicc 'exit 0'
 touch "$TMP/headers"
 ddp() { env -u CUDA_HOME PATH="$TMP/bin" ./ddp "$@"; }
 
-# --- the cluster runs a step that is not built yet ---------------------------------------------------------
-
 expect 1 "cmake --build build --target 04_four_cpu" ddp slurm run sbatch 04_four/job.sbatch
 check "then the command runs" grep -q "slurm: no cluster runs" "$TMP/output"
 expect 1 "no cluster runs" ddp slurm run sbatch 04_four/job.sbatch
 check "it is built once" not grep -q "cmake" "$TMP/output"
 rm -rf build
-
-# --- wrong words: exit 2, and nothing done -----------------------------------------------------------------
 
 expect 0 "run STEP" ddp help
 expect 2 "there is no command 'tset'" ddp tset
@@ -68,8 +62,6 @@ expect 2 "not 'gpu'" ddp run 01 --backend gpu
 expect 2 "unknown option --epochs" ddp run 01 --epochs 1
 expect 2 "name two steps" ddp diff 01
 check "none of this built anything" test ! -e build
-
-# --- setup and run: commands are printed, and the program's exit status is ddp's ---------------------------
 
 expect 3 'trained with --epochs 1 --save a b' ddp run 01 -- --epochs 1 --save 'a b'
 check "the configure command was shown" grep -qF '$ cmake --preset default -G Ninja' "$TMP/output"
@@ -124,7 +116,6 @@ expect 8 "" ddp test
 check "no second try if another test has failed" not grep -q "second try" "$TMP/output"
 rm failed again
 
-# A GPU is used if one is visible and a program for it is built.
 pretend nvidia-smi 'echo "GPU 0: NVIDIA Something (UUID: GPU-1)"'
 expect 3 '$ build/cpu/' ddp run 01
 echo cpu cuda >build/backends
@@ -155,8 +146,6 @@ ln -s "$tree" "$TMP/link"
 echo "CMAKE_HOME_DIRECTORY:INTERNAL=$TMP/link" >build/CMakeCache.txt
 expect 0 "ready" ddp setup
 check "the build is kept" test -e build/cuda/comm_bench
-
-# --- what is missing -------------------------------------------------------------------------------------
 
 # Debian's Fashion-MNIST may or may not be installed here, so the requirement is removed.
 sed -i '/Fashion-MNIST/d' cmake/requirements.txt
@@ -196,8 +185,6 @@ fi
 
 pretend cmake 'echo "cmake version 3.22.1"'
 expect 1 'CMake 3.25 or newer is needed' ddp setup
-
-# --- doctor --------------------------------------------------------------------------------------------
 
 expect 1 'apt install cmake' ddp doctor
 rm "$TMP/headers"

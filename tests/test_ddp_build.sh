@@ -17,8 +17,6 @@ copy "$tree"
 cd "$tree" || exit 1
 unset CFLAGS LDFLAGS
 
-# --- interrupted, then two at once ----------------------------------------------------------------------
-
 expect 124 "cmake --preset default" timeout -s INT 2 ./ddp setup
 check "interrupted before the end" test ! -x build/cpu/01_single_gpu/train
 ./ddp setup >"$TMP/one" 2>&1 &
@@ -29,8 +27,6 @@ check "the first of two setups at once" wait $first
 check "the second of two setups at once" wait $second
 check "one waited for the other" grep -q "waiting for another" "$TMP/one" "$TMP/two"
 check "the program is there" test -x build/cpu/01_single_gpu/train
-
-# --- a second setup has nothing to do ----------------------------------------------------------------------
 
 before=$(stat -c %Y.%Z build/cpu/01_single_gpu/train)
 expect 0 "ready" ./ddp setup
@@ -53,8 +49,6 @@ cd /
 expect 0 "usage:" "$tree/ddp" run 01 -- --help
 cd "$tree" || exit 1
 
-# --- what is rebuilt ---------------------------------------------------------------------------------------
-
 if type -P git >/dev/null; then
     author=(-c user.name=t -c user.email=t@example.org)
     git init -q . && git add . && git "${author[@]}" commit -qm one
@@ -69,16 +63,12 @@ fi
 expect 0 "rm -rf build" ./ddp clean
 check "clean" test ! -e build
 
-# --- a step alone -----------------------------------------------------------------------------------------------
-
 expect 0 "cuda backend: left out: DDP_CUDA is OFF" cmake -S 04_ddp_launcher -B "$TMP/any where" -DDDP_CUDA=OFF \
     -DCMAKE_BUILD_TYPE=Debug
 expect 0 "" cmake --build "$TMP/any where" --parallel --target 04_ddp_launcher_cpu
 alone=$TMP/any\ where/cpu/04_ddp_launcher
 expect 0 "usage:" "$alone/train" --help
 expect 0 "weight hash" "$alone/launch" -n 2 -- "$alone/train" -a lenet --data synthetic --dry-run --threads 1
-
-# --- a CUDA that cannot be used ---------------------------------------------------------------------------------
 
 # Setup leaves out the CUDA backends, with the reason, and nothing else.
 if toolkit=$(PATH=$PATH:/usr/local/cuda/bin type -P nvcc); then

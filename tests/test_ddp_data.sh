@@ -18,8 +18,6 @@ refused()
     check "nothing is left after: ${*:2}" test ! -e "$tree/data"
 }
 
-# --- wrong words ---------------------------------------------------------------------------------------
-
 expect 2 "which data set?" ddp data
 expect 2 "there is no data set 'cifar'" ddp data cifar
 expect 2 "unknown option --form" ddp data cifar10 --form x
@@ -27,8 +25,6 @@ refused "nothing: no such file" cifar10 --from nothing
 expect 2 "--from needs a file or a folder" ddp data cifar10 --from ''
 expect 2 "--from needs a file or a folder" ddp data cifar10 --from
 expect 2 "shakespeare is a text: it has no images" ddp data shakespeare --as-folder pictures
-
-# --- no archive, a damaged one, a wrong one --------------------------------------------------------------
 
 echo hello >text
 refused "neither gzip nor xz" cifar10 --from text
@@ -52,8 +48,6 @@ refused "more than 30730000 bytes" cifar10 --from long.tar.gz
 head -c 700000000 /dev/zero | gzip -1 >bomb.tar.gz
 refused "not an archive of cifar10" cifar10 --from bomb.tar.gz
 
-# --- malicious archives ----------------------------------------------------------------------------
-
 rm -r set
 mkdir set other
 ln -s /etc/passwd set/data_batch_1.bin
@@ -63,8 +57,6 @@ rm set/data_batch_1.bin
 touch set/data_batch_1.bin other/data_batch_1.bin
 tar -czf twice.tar.gz set other
 refused "more than one data_batch_1.bin" cifar10 --from twice.tar.gz
-
-# --- the Python version of CIFAR -------------------------------------------------------------------------
 
 type -P python3 >/dev/null && {
     for ((i = 0; i < 300; i++)); do printf '%b' "\\x$(printf %x $((i % 10)))row $i."; done | head -c 2100 >records
@@ -84,8 +76,6 @@ type -P python3 >/dev/null && {
     refused "not a batch of CIFAR" cifar10 --from python
 }
 
-# --- an interrupt, a full disk -------------------------------------------------------------------------------
-
 printf '#!/bin/sh\nsleep 30\n' >bin/xz
 chmod +x bin/xz
 expect 124 "" timeout -s INT 1 env PATH="$TMP/bin:$PATH" "$tree/ddp" data cifar10 --from zeros.tar.xz
@@ -94,8 +84,6 @@ rm bin/xz
 expect 1 "writing failed, perhaps the disk is full" bash -c \
     "ulimit -f 5000; '$tree/ddp' data cifar10 --from zeros.tar.xz"
 check "nothing is left after a full disk" test ! -e "$tree/data"
-
-# --- downloads, with a fake curl -------------------------------------------------------------
 
 printf '#!/bin/sh\necho "curl: (6) Could not resolve host" >&2; exit 6\n' >bin/curl
 chmod +x bin/curl
@@ -122,8 +110,6 @@ check "the mirror" grep -q " http://mirror/sets/cifar-10-binary.tar.gz$" calls
 printf '#!/bin/sh\nexit 18\n' >bin/curl
 refused "the download failed" cifar100
 
-# --- Debian's files, in an archive that also contains malicious ones ---------------------------------------------
-
 if [ -d $package ]; then
     mkdir -p good/deep
     cp $package/*.gz good/deep
@@ -137,7 +123,6 @@ if [ -d $package ]; then
     check "no link was made" test -z "$(find "$tree/data" -type l)"
     check "no file outside" test ! -e "$TMP/evil"
 
-    # An incomplete data set is replaced, but only by a complete one.
     truncate -s 5 "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte"
     expect 1 "fetch it again" ddp data fashion-mnist --from cut.tar.xz
     check "the old files are unchanged" test "$(stat -c %s "$tree/data/fashion-mnist/t10k-labels-idx1-ubyte")" = 5
@@ -150,8 +135,6 @@ if [ -d $package ]; then
 else
     echo "not tried: $package is not installed (apt install dataset-fashion-mnist)"
 fi
-
-# --- a text is a file, not an archive ---------------------------------------------------------------
 
 refused "text: input.txt has 6 bytes instead of 1115394" shakespeare --from text
 text=$SRC/../shared/data/tinyshakespeare.txt

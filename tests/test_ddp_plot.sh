@@ -68,8 +68,6 @@ predictions() { for ((i = 0; i < $1; i++)); do echo "$i,$2,$3,$4,$5"; done; }
   predictions 1 0 2 cat '<&>'; predictions 1000 1 1 'big dog' 'big dog'; predictions 25 2 1 '<&>' 'big dog'
   predictions 75 2 4 '<&>' 4; } >confusion.csv
 
-# --- wrong words and files -----------------------------------------------------------------------------
-
 expect 2 "not 'a.pdf'" ddp plot -o a.pdf a.jsonl
 expect 2 "argument --step: must be at least 1" ddp plot run.json --step 0
 expect 2 "are for --trace files" ddp plot --step 1 a.jsonl
@@ -90,8 +88,6 @@ broken "line 2: no prediction" '1s/label/cat/'
 broken "no images were counted" '2,$d'
 check "no picture was drawn" test -z "$(ls ./*.svg 2>/dev/null)"
 
-# --- curves in the terminal ----------------------------------------------------------------------------
-
 expect 0 "  A test:     loss 0.800, accuracy 57.00 %" ddp plot --text a.jsonl
 check "the values that the run printed, not the last batch's" \
     grep -q '^  a training: loss 0.800, accuracy 45.00 % (mean since the epoch began)' "$TMP/output"
@@ -106,8 +102,6 @@ check "the axis ends with the longest run" grep -q ' 3 epochs' "$TMP/output"
 ddp plot --text a.jsonl | sed '/at the end/d' >one
 ddp plot --text resumed.jsonl | sed '/at the end/d' >two
 check "a resumed run looks like one that was not interrupted; a loss of null is no point" cmp one two
-
-# --- the spans that a timeline shows, and the summary of a confusion matrix -------------------------------
 
 cat >usage.jsonl <<'END'
 {"event":"usage","t":1.0,"cpu":90.0,"machine_cpu":50.0,"rss_mb":80.0,"read_mb":1.0}
@@ -158,8 +152,6 @@ so("a matrix", plot.describe_confusion(*plot.read_confusion("confusion.csv")),
 so("no mistakes", plot.describe_confusion(["it"], [[3]]), "100.00 % of 3 images right; no mistakes")
 END
 check "the numbers" python3 test_plot.py "$SRC"
-
-# --- pictures --------------------------------------------------------------------------------------------
 
 if ! "${DDP_PYTHON:-python3}" -c "import matplotlib" 2>/dev/null; then
     mkdir bin

@@ -26,8 +26,6 @@ fails()
 says() { check "it prints: $1" grep -qE -- "$1" err; }
 lines() { check "at most $1 lines" [ "$(wc -l <err)" -le "$1" ]; }
 
-# --- not finite ----------------------------------------------------------------------------------
-
 while read -r n every; do
     fails 3 "$train" -n $n --lr 900 -p $every --save nan.st
     says "\[(rank 0/$n )?.*the loss is not finite in epoch 1, at or before step [0-9]+; nothing has been saved since"
@@ -67,8 +65,6 @@ for options in "-n 2" "-n 3 --bucket-mb 0"; do
     expect 0 "weight hash: $before" ./blind $options "${small[@]}" --max-steps 16
 done
 
-# --- different collectives or weights ------------------------------------------------------------
-
 check "left out: builds" build_with left_out 03_ddp_fork ddp.c "$reduce" "$(from '== 3') if (!now) $reduce"
 check "another: builds" build_with another 03_ddp_fork ddp.c "$reduce" \
     "$(from '== 3') if (now) comm_broadcast(comm, stream, grads, count, COMM_F32, 0); else $reduce"
@@ -100,13 +96,10 @@ says "rank 1 of [23] \(.*, pid [0-9]+\) waits: .*; last collective: #[0-9]+ broa
 fails 1 ./left_out -n 2 --check-collectives
 says "rank 0 calls all_reduce #[0-9]+ of $values f32, but rank 1 calls broadcast #"
 
-# Different weights at the end are an error that names the rank.
 check "apart: builds" build_with apart 03_ddp_fork ddp.c "$reduce" "$(from '== 3') $reduce if (now) grads[7] = 1;"
 fails 1 ./apart -n 3 --bucket-mb 0 --max-steps 5
 says "the ranks have diverged: the weights of rank 1 \([0-9a-f]{16}\) differ from rank 0's \([0-9a-f]{16}\)"
 lines 3
-
-# --- a long evaluation ---------------------------------------------------------------------------
 
 # Rank 0 evaluates for longer than --timeout.
 for ((samples = 8000; samples < 1000000; samples *= 2)); do

@@ -74,8 +74,6 @@ cp -r "$SRC"/{*.md,LICENSE,docs,ddp,Dockerfile,apptainer.def,.devcontainer} "$SR
 ln -s "$SRC"/{common,tools,tests,exercises,cmake,recipes} .
 page=docs/page.md
 
-# --- mistakes ------------------------------------------------------------------------------------------------------
-
 # wrong TEXT COMPLAINT (a regular expression)
 wrong() { printf '%s\n\n' "$1" >>$page; complaints+=("$2"); }
 

@@ -7,8 +7,6 @@
 . "$SRC/tests/eval.sh"
 network
 
-# --- any number of ranks ----------------------------------------------------------------------------------
-
 # The predictions must list N images once each, in order. Their counts must be those of the result and of each class.
 counts_agree()
 {
@@ -60,8 +58,6 @@ expect 0 "weight hash" "$older/train" --arch resnet18 --data synthetic --train-s
     --threads 1 --max-steps 1 --save resnet.st
 any "resnet18" "3" 42 8 "${resnet[@]}" --amp off
 
-# --- a mean of means ----------------------------------------------------------------------------------------
-
 # naive RANKS ROWS: recomputes the result of --show-naive for 7 images: padded shares, and a mean of percentages.
 naive()
 {
@@ -92,8 +88,6 @@ check "naive: 3 ranks, batches of 2" shown naive 3 2
 check "it differs from the exact result" not exact
 check "naive: one rank, one batch" shown naive 1 7
 check "it is exact there" shown exact
-
-# --- training ---------------------------------------------------------------------------------------------------
 
 # 2 ranks with -b 12 take 5 steps per epoch, the last with 2 samples each. 3 ranks with -b 11 take 4, the last with
 # 34 - 33 = 1 sample each.

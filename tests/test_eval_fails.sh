@@ -11,8 +11,6 @@ says() { grep -qE -- "$1" "$TMP/output"; }
 nothing_temporary() { not compgen -G "*tmp*"; }
 small=("${convnet[@]}" --amp off --train-samples 64 --test-samples 40 -b 8 --epochs 1 -p 1)
 
-# --- refused before there is any work -------------------------------------------------------------------
-
 expect 1 "no/such/file: cannot create its lock file: No such file or directory" \
     ranks 3 "$train" "${small[@]}" --predictions no/such/file
 check "rank 0 reports it" says "^\[rank 0/3 .*no/such/file"
@@ -22,8 +20,6 @@ check "before any training" not says "== step:"
 status=$?
 check "a full device: status $status" test $status = 1
 check "a full device: the message" says "stdout: No space left on device: some lines of the output are missing"
-
-# --- no result ----------------------------------------------------------------------------------------------
 
 echo index,label,old >all
 expect 0 "== not written: all, since the run ended before its first test" \
@@ -50,8 +46,7 @@ check "a file too large: the error message" says "all: write: File too large"
 check "the old file" test "$(cat all)" = index,label,old
 check "nothing temporary" nothing_temporary
 
-# --- the order of the calls (test_save_fails.sh kills the program at each of them) ------------------------
-
+# test_save_fails.sh kills the program at each of these calls.
 mkdir results
 echo index,label,old >results/list
 expect 0 "== test" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=results FAULT_LOG=calls "$train" "${small[@]}" -e \

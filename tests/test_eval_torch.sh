@@ -8,8 +8,8 @@
 . "$SRC/tests/eval.sh"
 reference=$SRC/tests/reference
 
-# like_torch NAME EVALUATION: each image must get PyTorch's class, unless PyTorch's two best classes are almost tied.
-# Counts and loss must also be PyTorch's. Where PyTorch's two largest logits are almost equal, rounding may decide.
+# like_torch NAME EVALUATION: counts, loss and each image's class must be PyTorch's. If PyTorch's two largest logits are
+# almost equal, rounding may decide the class.
 like_torch()
 {
     sed -n 's/.*"event":"class","class":\(.*\),"n":\(.*\),"correct1":\(.*\),"correct5":\(.*\)}/class \1 \2 \3 \4/p' \

@@ -50,8 +50,6 @@ shown_without_stop()
 }
 check "a page says Stop before it shows an answer" diff <(shown_without_stop) /dev/null
 
-# --- usage errors: exit 2, and nothing is done ----------------------------------------------------------------
-
 expect 0 "exercise start ID" exercise help
 expect 2 "there is no command 'begin'" exercise begin
 expect 2 "start: which one?" exercise start
@@ -60,8 +58,6 @@ expect 2 "there is no exercise '03-99'" exercise start 03-99
 expect 2 "unknown option --yes" exercise start 03-1 --yes
 expect 2 "you have not started 03-1 yet" exercise check 03-1
 check "none of this started anything" test ! -e "$work"
-
-# --- start, fail, take the hints, fix, pass ------------------------------------------------------------------
 
 expect 0 "  03-1   -        easy" exercise list
 expect 0 "0 of $(find "$tree/exercises" -name task.md | wc -l) solved" exercise list
@@ -100,8 +96,6 @@ expect 0 "1 of " exercise list
 check "an editor's flags compile the copy" bash -c 'cd "$1" && grep -v "^-fopenmp" compile_flags.txt >flags &&
     mapfile -t flags <flags && rm flags && cc "${flags[@]}" -fsyntax-only train.c' - "$work/03-1"
 
-# --- grading ----------------------------------------------------------------------------------------------------
-
 check "the log has each event" diff <(sed -E 's/"time":[0-9]{10}/TIME/' "$work/log.jsonl") - <<'END'
 {"exercise":"03-1",TIME,"result":"started","hints":0}
 {"exercise":"03-1",TIME,"result":"rank 0 uses the same order in several epochs","hints":0}
@@ -138,8 +132,6 @@ expect 1 "DDP_EXERCISES_WORK=FOLDER chooses" env DDP_EXERCISES_WORK=/proc/none .
 expect 2 "there is no folder 'eve'" exercise grade ada eve
 expect 1 "there are no exercises in: $PWD/ada" exercise grade ada
 
-# --- programs that do not build, or hang ------------------------------------------------------------------------
-
 echo 'int walk(' >>"$work/03-1/train.c"
 expect 1 "your program does not build" exercise check 03-1
 check "no hint is offered for it" not grep -q "exercise hint" "$TMP/output"
@@ -156,8 +148,6 @@ sed -i "s/^static int run(Job \*job)\$/&\n$forever\nint old(Job *job);\nint old(
 sed -i 's/^build$/build; limit=1/' "$tree/exercises/03-1_set_epoch/check.sh"
 expect 1 "did not end within 1 s: it hangs" exercise check 03-1          # run.sh checks that no process is left
 
-# --- watch: a check for each save -------------------------------------------------------------------------------
-
 expect 0 "" exercise reset 03-1 --yes
 ../ddp exercise watch 03-1 >"$TMP/watched" 2>&1 &
 watcher=$!
@@ -172,8 +162,6 @@ check "and checks after its first save" until_so 120 grep "rank 0 learns\|two ra
 kill $watcher
 wait $watcher
 check "SIGTERM ends it" test $? = 143
-
-# --- a step that was changed; with nothing built ------------------------------------------------------------------
 
 expect 1 "no longer applies to 03_ddp_fork" env DDP_EXERCISES_WORK="$TMP/other" bash -c '
     sed -i "s/sampler_ids(&job/sampler_all(\&job/" ../03_ddp_fork/train.c && ../ddp exercise start 03-1'

@@ -15,8 +15,6 @@ check "03, with Gloo, is linked" mpicc "$tree"/03_ddp_fork/CMakeFiles/03_ddp_for
     "$fake"/fake_cuda/*.o "$fake"/simt/*.o "$tree/libddp_cuda-gloo.a" -o 03-gloo \
     -fopenmp -lgloo -lstdc++ -ljansson -lz -ljpeg -lpng -lm -lpthread
 
-# --- running ----------------------------------------------------------------------------------------------
-
 # 2 epochs of 5 batches, the last one short, so that steps are launched directly, recorded and replayed. Each of two
 # ranks gets half of a batch.
 common=(--arch lenet --data synthetic --image-size 28 --train-samples 19 --test-samples 8 --seed 3 --epochs 2)
@@ -41,11 +39,8 @@ like()
     done
 }
 
-# at_once COMMAND...: without delays.
 at_once() { FAKE_DELAY=0 "$@"; }
 seven=("$tree/cpu/07_dist_eval/launch" -n 2 -- ./07)
-
-# --- one device -------------------------------------------------------------------------------------------
 
 check "one device" at_once trains ./01 "${one[@]}"
 alone=$hash
@@ -59,8 +54,6 @@ odd=(-b 6 "${common[@]}" --arch convnet --image-size 30 --amp fp16 --accumulate 
 check "parts of an odd size" at_once trains ./07 "${odd[@]}" "${safe[@]}"
 odd_hash=$hash
 check "the same when recorded" like "$odd_hash" ./07 "${odd[@]}"
-
-# --- several ----------------------------------------------------------------------------------------------
 
 export FAKE_GPUS=3
 check "three devices" at_once trains ./02 --devices 3 "${one[@]}"
@@ -96,8 +89,6 @@ check "a GPT of two virtual ranks" at_once trains ./07 "${virtual[@]}"
 virtual_hash=$hash
 check "the same on two ranks" like "$virtual_hash" "${seven[@]}" "${virtual[@]}"
 
-# --- evaluation -------------------------------------------------------------------------------------------
-
 # evaluate N NAME: N ranks evaluate. Results are in NAME.out, predictions in NAME.csv.
 evaluate()
 {
@@ -110,8 +101,6 @@ check "weights to evaluate" at_once trains ./01 "${one[@]}" --epochs 1 --save ne
 check "one rank evaluates" at_once evaluate 1 one
 check "two ranks evaluate" evaluated_alike 2
 check "three ranks evaluate" evaluated_alike 3
-
-# --- errors -----------------------------------------------------------------------------------------------
 
 export FAKE_GPUS=1
 expect 1 "2 ranks, but only 1 GPU" ./03 -n 2 "${two[@]}"

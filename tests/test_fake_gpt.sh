@@ -22,7 +22,6 @@ train()
     trains "${program[@]}" "${common[@]}" --save "$name.st" --metrics "$name.json" "$@"
 }
 
-# like HASH NAME BACKEND ...: train ends with this hash.
 like() { train "${@:2}" && { [ "$hash" = "$1" ] || { echo "$hash, not $1"; return 1; }; }; }
 
 # losses_near OURS WANTED FAR: each step's loss and each test's. They are from 2 to 4.
@@ -31,8 +30,6 @@ losses_near()
 {
     near <(losses "$1.json") <(losses "$2.json") "$3"
 }
-
-# --- the steps ------------------------------------------------------------------------------------------
 
 check "01 on the CPU" train cpu cpu 01_single_gpu 0 -b 24
 check "01" train one fake 01_single_gpu 0 -b 24 --tf32 0
@@ -53,8 +50,6 @@ check "AdamW on the CPU" train cpu cpu 01_single_gpu 0 "${adamw[@]}"
 check "AdamW" train adamw fake 01_single_gpu 0 "${adamw[@]}" --tf32 0
 check "AdamW: the CPU's losses" losses_near adamw cpu 1e-4
 
-# --- 16 bits --------------------------------------------------------------------------------------------
-
 while read -r far words; do
     read -ra options <<<"$words"
     check "$words on the CPU" train cpu cpu 05_ddp_amp 0 -b 24 "${options[@]}"
@@ -66,8 +61,6 @@ done <<'END'
 0.02 --amp bf16
 0.01 --amp fp16 --loss-scale 1024 --accumulate 2 --clip-norm 1
 END
-
-# --- any number of ranks --------------------------------------------------------------------------------
 
 check "virtual ranks" train virtual fake 07_dist_eval 0 -b 4 --virtual-ranks 6 --amp off
 check "virtual ranks, two ranks" like "$hash" virtual fake 07_dist_eval 2 -b 4 --virtual-ranks 6 --amp off

@@ -15,8 +15,6 @@ ranks() { timeout -k 5 100 "$BUILD/04_ddp_launcher/launch" -n "$1" -- "${@:2}"; 
 check "no half of a set has the folder's name" test ! -e tree.part
 expect 1 "tree: Directory not empty" "$BUILD/as_folder" --data synthetic --as-folder tree
 
-# --- every step
-
 for step in 01_single_gpu "02_data_parallel --devices 2" "03_ddp_fork --ranks 2" 04_ddp_launcher 05_ddp_amp 06_slurm \
     07_dist_eval; do
     # shellcheck disable=SC2086
@@ -27,13 +25,9 @@ train=$BUILD/04_ddp_launcher/train
 expect 0 "weight hash" "$train" "${small[@]}" --data tree --epochs 2 --save whole.st
 hash=$(hash_of)
 
-# --- killed in the middle of an epoch
-
 expect 0 "saved" "$train" "${small[@]}" --data tree --epochs 2 --max-steps 17 --save half.st
 expect 0 "resumed" "$train" "${small[@]}" --data tree --epochs 2 --resume half.st
 check "the same weights when resumed" is "$(hash_of)" "$hash"
-
-# --- each file once
 
 # Each of 12 bad training files is named once per epoch, by one of three ranks.
 cp -r tree bad
@@ -53,8 +47,6 @@ sed -n '2,$s/.*,//p' one.csv | sort >seen
 check "each test file once: $(diff seen there | head -3)" cmp seen there
 check "the names of the classes" grep -q '^0,0,[0-9],000,00[0-9],val/000/' one.csv
 
-# --- what a file server is asked
-
 # Whatever the number of ranks, the sizes of all files are asked for once, and each picture of val is opened once.
 # FILES is what each rank reads for the checksum. Training ends before the evaluation.
 FILES=64
@@ -67,8 +59,6 @@ for n in 1 4; do
     check "$n ranks: a sample of train, and a batch of each rank" is "$(grep -c '^open tree/train.*jpg' calls)" \
         $((n * (FILES + 2)))
 done
-
-# --- bad files and options
 
 # A bad test picture is found before training, or skipped and counted, whatever the number of ranks.
 cp -r tree badval
@@ -97,7 +87,6 @@ rm badval/train/000/empty.jpg
 # A disk that fails ends the run, whatever --bad-images says.
 expect 1 "jpg: Input/output error" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=.jpg FAULT_CALL=open FAULT_AT=150 \
     FAULT_DO=EIO "$train" "${small[@]}" --data tree --epochs 1 --bad-images skip
-# No picture at all.
 find badval/train -name '*.jpg' -exec truncate -s 0 {} +
 expect 3 "none of this epoch's 200 pictures can be decoded" "$train" "${small[@]}" --data badval --epochs 1 \
     --bad-images skip

@@ -6,8 +6,6 @@
 . "$SRC/tests/test.sh"
 one=$BUILD/01_single_gpu/train
 
-# --- what does not fit together ------------------------------------------------------------------------
-
 cat "$SRC"/docs/*.md | head -c 12000 >pages.txt
 : >empty.txt
 sizes=(--layers 2 --heads 2 --width 32 --block 16)
@@ -22,8 +20,6 @@ gzip -k pages.txt
 expect 1 "hint: gunzip it first" "$one" -a gpt --data text:pages.txt.gz
 expect 1 "there is no file missing.txt" "$one" -a gpt --data text:missing.txt
 
-# --- the defaults of a gpt -------------------------------------------------------------------------------
-
 expect 0 "" "$one" -a gpt --print-config
 for line in "data = words" "optim = adamw" "lr = 0.005" "block = 16" "epochs = 8" "warmup-steps = 100"; do
     check "-a gpt: $line" grep -qx "# $line" output
@@ -32,8 +28,6 @@ expect 0 "" "$one" -a gpt --data shakespeare --epochs 3 --print-config
 for line in "# optim = adamw" "# lr = 0.001" "# block = 64" "# layers = 4" "epochs = 3"; do
     check "-a gpt --data shakespeare: $line" grep -qx -- "$line" output
 done
-
-# --- every step ------------------------------------------------------------------------------------------
 
 windows="674 + 74 windows of 16 bytes"
 for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_amp 06_slurm 07_dist_eval; do
@@ -46,8 +40,6 @@ for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_am
     expect 0 "| 1184 bytes" "${run[@]}" -e --init $name.st
 done
 
-# --- two texts -------------------------------------------------------------------------------------------
-
 tr a '\001' <pages.txt >other.txt                       # as many different characters
 tr -d 'xyz' <pages.txt >fewer.txt
 for wrong in "other.txt --init" "fewer.txt -e --init" "other.txt --resume"; do
@@ -57,8 +49,6 @@ for wrong in "other.txt --init" "fewer.txt -e --init" "other.txt --resume"; do
 done
 expect 1 "trained with --heads 2, not 4" "$one" "${small[@]}" --heads 4 -e --init 01_single_gpu.st
 expect 1 "use the same --arch, sizes, --block and --data" "$one" "${small[@]}" --block 8 -e --init 01_single_gpu.st
-
-# --- 04, killed twice ------------------------------------------------------------------------------------
 
 # Rank 1 is killed at its 14th forward pass, whenever it starts. The epochs have 15 steps.
 ${CC:-cc} -shared -fPIC -O1 -o crash.so "$SRC/tests/shim/crash.c" || exit 1
@@ -70,8 +60,6 @@ expect 0 "weight hash: $whole" env LD_PRELOAD="$TMP/crash.so" CRASH_RANK=1 CRASH
     CRASH_DO=KILL "${four[@]}" --save killed.st --resume auto --trace four.trace
 check "it was killed at least twice" grep -q "restart 2 of 5" output
 
-# --- 07, on any number of ranks --------------------------------------------------------------------------
-
 for n in 1 2 3 5; do
     expect 0 "== test" "$BUILD/07_dist_eval/launch" -n $n -- "$BUILD/07_dist_eval/train" "${small[@]}" -b 10 --amp off \
         -e --init 01_single_gpu.st --per-class --predictions $n.csv --show-naive
@@ -80,8 +68,6 @@ for n in 1 2 3 5; do
     check "$n ranks: the predictions of one" cmp $n.csv 1.csv
 done
 check "each character is predicted" test "$(wc -l <1.csv)" = 1185
-
-# --- say -----------------------------------------------------------------------------------------------
 
 # After enough of "0123456789\n", the likeliest character is the right one, wherever the window is.
 for _ in {1..400}; do seq -s '' 0 9; done >digits.txt

@@ -87,9 +87,6 @@ static void gpt_close(Gpt *g)
     st_close(&g->file);
 }
 
-// ==== Against PyTorch ============================================================================
-
-// Forward, loss and backward. Returns the mean loss.
 static double step(Gpt *g, float scale)
 {
     Model *model = g->model;
@@ -120,7 +117,7 @@ static double far_from(const float *ours, const double *exact, int64_t count, do
 }
 
 // In f32 the distance from float64 is at most 1e-5 of the tensor; in 16 bits a tensor is at most 3 times
-// as far as PyTorch's autocast, and a typical one 2 times: there, what runs past all layers is f32.
+// as far as PyTorch's autocast, and a typical one 2 times. (Autocast keeps the sum over layers in f32.)
 static void compare(const char *path, Type type)
 {
     Gpt g = gpt_open(path, type, 0);
@@ -151,8 +148,6 @@ static void compare(const char *path, Type type)
     free(grads);
     gpt_close(&g);
 }
-
-// ==== What may depend on what ====================================================================
 
 static float *logits_of(Gpt *g, const int32_t *batch, bool training)
 {

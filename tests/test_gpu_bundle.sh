@@ -10,8 +10,6 @@ there="$TMP/any where/gpu-bundle"
 unset DDP_LIBRARIES DDP_RESULTS DDP_CIFAR10 DDP_PYTHON CUDNN_ROOT NCCL_ROOT
 export CUDA_VISIBLE_DEVICES=
 
-# --- packing ----------------------------------------------------------------------------------------------------
-
 bundle() { "$SRC/tools/gpu_bundle.sh" --build "$build" "$@"; }
 expect 2 "unknown option --nonsense" bundle --nonsense
 expect 2 "can only be a .tar.xz" bundle -o "$TMP/x.zip"
@@ -22,8 +20,6 @@ check "less than 60 MiB" test "$(stat -c %s "$TMP/b.tar.xz")" -lt $((60 << 20))
 mkdir "$TMP/any where"
 check "it unpacks" tar -C "$TMP/any where" -xf "$TMP/b.tar.xz"
 rm "$TMP/b.tar.xz"
-
-# --- libraries ----------------------------------------------------------------------------------------------------
 
 libraries()
 {
@@ -49,8 +45,6 @@ fi
 touch "$TMP/broken/libnccl.so.2"
 expect 1 "too old or broken: $TMP/broken/libnccl.so.2" env DDP_LIBRARIES="$TMP/broken" "$there/run" test nothing
 
-# --- without a GPU ------------------------------------------------------------------------------------------------
-
 expect 77 "NOTHING RAN ON ONE" "$there/run" report
 
 expect 77 "NOTHING RAN ON ONE" "$there/run" test '^(test_(ops|step_amp)_cuda|twice_f32|gloo_2_ranks)$'
@@ -62,8 +56,7 @@ check "the doctor names the glibc that is needed" grep -q '^ok  glibc .* or newe
 expect 2 "there is no command 'nonsense'" "$there/run" nonsense
 expect 2 "no test has a name that matches" "$there/run" test nonsense
 
-# --- what passes, and what fails: the CPU's programs do not refuse two ranks ----------------------------------------
-
+# The CPU's programs take the place of the GPU's. Unlike these, they do not refuse two ranks.
 rm -r "$there"/build/{cuda,cuda-gloo}/0[1345]*
 for step in 01_single_gpu 03_ddp_fork 05_ddp_amp; do
     ln -s "$BUILD/$step" "$there/build/cuda/$step"
@@ -76,8 +69,6 @@ expect 1 "2 passed, 1 failed, 0 skipped" "$there/run" test '^(test_streams|gloo_
 check "the end of the failed test's output" grep -q "^    | exit status 0" "$TMP/output"
 expect 0 "2 ranks, twice" "$there/run" test gloo_2_ranks
 expect 0 "1 passed, 0 failed" env PATH="$TMP:$PATH" "$there/run" sanitize memcheck_lenet
-
-# --- a report. The GPU and the programs are simulated ---------------------------------------------------------------
 
 pretend() { mkdir -p "$(dirname "$1")"; rm -f "$1"; printf '#!/bin/sh\n%s\n' "$2" >"$1"; chmod +x "$1"; }
 pretend "$TMP/bin/nvidia-smi" 'echo "GPU 0: Stand-in (UUID: GPU-1)"'

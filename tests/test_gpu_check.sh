@@ -9,8 +9,6 @@ build=${BUILD%/*}
 unset CUDA_VISIBLE_DEVICES
 export DDP_GPU_LIMIT=300
 
-# --- a built tree, and a machine with a GPU -----------------------------------------------------------------------
-
 tree=$TMP/tree
 mkdir -p "$tree/build" "$TMP/bin" "$tree"/build/{cpu,cuda,cuda-gloo}
 cp -r "$SRC"/{ddp,tools,cmake,CMakePresets.json} "$tree"
@@ -42,8 +40,6 @@ ddp() { PATH="$TMP/bin:$PATH" ./ddp "$@"; }
 tiny=(-- -a lenet --data synthetic --train-samples 16 --test-samples 8 -b 8 --epochs 1 --threads 1)
 ran_on() { grep -q "^\$.* build/$1/0[12]_[a-z_]*/train" "$TMP/output" && grep -q "weight hash" "$TMP/output"; }
 
-# --- the first run checks; the verdict is kept ----------------------------------------------------------------------
-
 ddp doctor >"$TMP/output" 2>&1          # its exit status depends on what is installed
 check "no verdict yet" grep -q "not done yet: ./ddp doctor --gpu" "$TMP/output"
 expect 0 "GPU check ok: the losses and gradients of LeNet, ResNet-18 and a GPT match the CPU's: f32 to" \
@@ -60,8 +56,6 @@ check "the doctor shows the verdict" grep -qE "^(✓|ok)  GPU check +the losses"
 
 pretend nvidia-smi "${smi/DRIVER/2.0}"
 expect 0 "GPU check ok" ddp run 01 "${tiny[@]}"
-
-# --- what goes wrong ------------------------------------------------------------------------------------------------
 
 # fails WHY FAILURE: a run on a new machine prints WHY and trains on the CPU. The verdict is kept.
 new=10
@@ -98,8 +92,6 @@ ddp doctor >"$TMP/output" 2>&1
 check "the doctor shows the failure" grep -q "GPU check  *failed: .*there is no GPU 1" "$TMP/output"
 expect 0 "weight hash" ddp run 02 -n 1 "${tiny[@]}"
 check "02 with one is on the GPU" ran_on cuda
-
-# --- without the CPU backend ---------------------------------------------------------------------------------------
 
 rm build/cpu/gpu_check
 echo cuda >build/backends

@@ -8,7 +8,6 @@
 tree=${BUILD%/*}
 library=$tree/libgpu_shim.so        # the target gpu_shim
 [ -f "$library" ] || { echo "skipped: this build has no gpu_shim, which needs Gloo and MPI"; exit 77; }
-# found NAME: what CMake found
 found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt" | grep -v NOTFOUND; }
 compiler=$(found CMAKE_C_COMPILER) sanitizers=$(found DDP_SANITIZE)
 strict=(-std=gnu11 -Wall -Wextra -Werror)
@@ -18,7 +17,6 @@ build_program()
     "$compiler" "${strict[@]}" -g ${sanitizers:+"-fsanitize=$sanitizers"} -I"$SRC/exercises/gpu" -o program \
         "$SRC/tests/gpu_shim.c" "$library" -Wl,-rpath,"$tree"
 }
-# ranks N SCENARIO: the statuses of all, and their output
 ranks()
 {
     local rank pids=() status=0
@@ -47,8 +45,6 @@ expect 1 "rank 0 calls all_reduce #1 of 4 f32, but rank 1 calls broadcast #1 of 
 expect 1 "rank 0 sends 4 values to rank 1, which receives 16" ranks 2 counts
 expect 1 "ranks 0 and 1 have the same GPU" ranks 2 one_gpu
 [ -z "$sanitizers" ] || test_done
-
-# --- NVIDIA's headers, and GPU=real -----------------------------------------------------------------------------
 
 include=$(found NCCL_INCLUDE_DIR) cuda=$(found CUDA_cudart_LIBRARY) nccl=$(found NCCL_LIBRARY)
 if [ -f "$include/cuda_runtime.h" ] && [ "$nccl" ] && [ "$cuda" ] && type -P mpicc >/dev/null; then

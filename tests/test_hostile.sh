@@ -17,8 +17,6 @@ refused()
 
 quoted_of() { printf '%q' "$1"; }
 
-# --- checkpoints: say ----------------------------------------------------------------------------------
-
 for _ in {1..99}; do seq -s '' 0 9; done >digits.txt
 expect 0 "weight hash" "$BUILD/01_single_gpu/train" -a gpt --data text:digits.txt --layers 1 --heads 2 --width 16 \
     --block 12 -b 16 --epochs 1 --threads 1 --save gpt.st
@@ -28,8 +26,6 @@ for file in sizes/*.st; do refused "$file" "$BUILD/say" --count 1 --threads 1 "$
 "$BUILD/say" --count 9 --temperature 100 --threads 1 sizes/controls.st.good >said
 check "it says something" test "$(wc -c <said)" -gt 9
 check "no control characters reach a terminal" not grep -qP '[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]' said
-
-# --- timelines and metrics: why, plot --------------------------------------------------------------------
 
 cat >good.jsonl <<'END'
 {"event":"config","device":"CPU","cores":2,"options":{"threads":1,"bucket_mb":25}}
@@ -84,8 +80,6 @@ for content in "" "[" "{" $'\xff\xfe' '{"event":"x"}' '[\n[]' "index,label"; do
     refused "why, $(quoted_of "$content")" "$SRC/ddp" why odd
     refused "plot, $(quoted_of "$content")" "$SRC/ddp" plot odd
 done
-
-# --- a participant's folder: exercise ----------------------------------------------------------------------
 
 export DDP_EXERCISES_WORK=work
 expect 0 "Open:" "$SRC/tools/exercise.sh" start 01-1

@@ -8,8 +8,6 @@ launch=$BUILD/04_ddp_launcher/launch
 rank=$BUILD/../tests/tool_rank
 . "$SRC/tests/play.sh"
 
-# --- options ------------------------------------------------------------------------------------------
-
 expect 0 "usage: launch" "$launch" --help
 expect 2 "no program was given" "$launch"
 expect 2 "--nproc-per-node" "$launch" --nproc-per-node 0 -- true
@@ -23,8 +21,6 @@ printf '#!/no/such/interpreter\n' >script
 expect 2 "the interpreter in its first line" "$launch" -- ./script
 expect 0 "--help -- x" "$launch" -- echo --help -- x        # everything after the first -- belongs to the program
 expect 0 "x -n --help" "$launch" -n 1 echo x -n --help      # the -- is not needed
-
-# --- the environment of a rank --------------------------------------------------------------------------
 
 contract() { grep "^RANK=$1 " output; }
 word() { contract "$1" | tr ' ' '\n' | sed -n "s/^$2=//p"; }
@@ -85,8 +81,6 @@ for process in $pid $(pgrep -P $pid); do
 done
 check "the token is in the environment" grep -qzxF "DDP_TOKEN=12345" "/proc/$(pgrep -P $pid | head -1)/environ"
 
-# --- two launchers at the same time; a port that is in use ------------------------------------------------
-
 expect 0 "listens=1" "$launch" -n 2 -- "$rank" all=contract
 kill -TERM $pid
 check "TERM: 143" ends 143
@@ -102,8 +96,6 @@ if unshare -rpf true 2>/dev/null; then
     expect 0 "ready: rank 0" "$launch" -n 1 -- unshare -rpf --mount-proc "$rank" all=live1,catch,sleep300,done
 fi
 
-# --- programs without heartbeats ---------------------------------------------------------------------------
-
 expect 0 "" "$launch" -n 2 -- "$rank" 1=sleep300                # each may end at any time
 check "nothing is printed" test ! -s output
 expect 7 "rank 1 of 2 ($(hostname), pid " "$launch" -n 2 -- "$rank" 0=wait 1=exit7
@@ -115,8 +107,6 @@ ready 2
 kill -USR1 $pid
 check "a signal passed to the ranks kills them" ends 138
 check "then no rank is named" says_times 0 " rank [0-9] of "
-
-# --- restarts --------------------------------------------------------------------------------------------
 
 begun=$EPOCHREALTIME
 expect 0 "restart 1 of 5 in 0.5 s" "$launch" -n 2 --max-restarts 5 -- "$rank" all=contract,sleep400 1.0=exit1 1.1=die9
@@ -147,9 +137,6 @@ kill -TERM $pid
 check "TERM, and a rank fails then: its status" ends 1
 check "TERM, and a rank fails then: no restart" says_times 0 "restart"
 
-# --- output ----------------------------------------------------------------------------------------------
-
-# All ranks write to launch's own stdout and stderr.
 "$launch" -n 2 -- "$rank" 0=lines10 >out 2>err
 check "stdout and stderr are kept apart" test "$(wc -l <out)$(wc -l <err)" = 55
 begun=$EPOCHREALTIME
@@ -161,8 +148,6 @@ check "one log per rank" test "$(ls logs | tr '\n' ' ')" = "rank0.log rank1.log 
 check "the log has both starts" test "$(grep -cE '^--- rank 1, start [12], 20' logs/rank1.log)" = 2
 check "the log is complete" test "$(grep -c '^line' logs/rank1.log) $(grep -c '^RANK=1' logs/rank1.log)" = "8 2"
 expect 2 "output/logs" "$launch" --log-dir output/logs -- true
-
-# --- other programs --------------------------------------------------------------------------------------
 
 # Like PyTorch's TCPStore, rank 0 listens on the port that launch has bound, and rank 1 connects.
 if command -v python3 >/dev/null; then

@@ -46,8 +46,6 @@ torchrun=$(type -P torchrun)
 [ -n "${DDP_PYTHON:-}" ] && [ -x "${DDP_PYTHON%/*}/torchrun" ] && torchrun=${DDP_PYTHON%/*}/torchrun
 [ -n "$torchrun" ] || echo "not tried, because it is not installed: torchrun (DDP_PYTHON=/where/is/bin/python)"
 
-# --- one host ---------------------------------------------------------------------------------------------------
-
 one_host()
 {
     local n wanted
@@ -123,8 +121,7 @@ different_data()
     check "rank 1's metrics are continued" test "$(grep -c '"event":"config"' data.1/run.1.jsonl)" = 2
 }
 
-# --- two hosts: this script runs again on a host connected to both ---------------------------------------------------
-
+# For two hosts, this script runs again on a host that is connected to both.
 # both_hosts COMMAND...: runs it on node1 and node2 at once, with NODE replaced by 0 and 1.
 both_hosts()
 {

@@ -10,8 +10,6 @@
 
 enum { COUNT = 103, MOST_BYTES = 3 * 40 * 40, MOST_ROWS = 64 };
 
-// --- tools ---------------------------------------------------------------------------------------
-
 // Each sample's pixels and label identify it.
 static Dataset dataset_make(int count, int channels, int height, int width)
 {
@@ -107,7 +105,6 @@ static int wrong_numbers(const Dataset *set, const Batch *batch, const LoaderCon
     return wrong;
 }
 
-// Runs an epoch from batch `first` on and checks every batch.
 static void epoch_check(Loader *loader, const Dataset *set, const LoaderConfig *config,
                         const int32_t *ids, int count, int64_t epoch, int first)
 {
@@ -128,8 +125,6 @@ static void epoch_check(Loader *loader, const Dataset *set, const LoaderConfig *
     EXPECT(!loader_next(loader), "a batch after the last");
     EXPECT(!loader_next(loader), "a batch after the last, on the second call");
 }
-
-// --- images --------------------------------------------------------------------------------------
 
 TEST(images_match_the_reference)
 {
@@ -156,8 +151,6 @@ TEST(images_match_the_reference)
         dataset_drop(&set);
     }
 }
-
-// --- epochs --------------------------------------------------------------------------------------
 
 static const Shape small = { 0, 3, 12, 12, 1 };
 
@@ -191,7 +184,6 @@ TEST(batches_come_in_order)
     dataset_drop(&set);
 }
 
-// Epochs of any length, from any batch on; an epoch may be abandoned at any batch.
 TEST(epochs_begin_and_end_anywhere)
 {
     static int32_t ids[2 * COUNT];
@@ -256,8 +248,6 @@ TEST(loaders_do_not_disturb_each_other)
     loader_free(train);
     dataset_drop(&set);
 }
-
-// --- pictures ------------------------------------------------------------------------------------
 
 // A data set of two classes, with the fuzz corpus's pictures of all sizes and formats.
 static void corpus_open(Data *data, const char *name, const char *bad_images)

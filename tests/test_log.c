@@ -10,13 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
-// --- capturing output ----------------------------------------------------------------------------
-
 static int status;          // the child's exit status
 
 static void call(const void *work) { (*(void (*const *)(void))work)(); }
 
-// Runs work() in a child with its output in a pipe.
 static void run(void (*work)(void))
 {
     status = test_child(call, &work);
@@ -40,8 +37,6 @@ static void run_on_terminal(void (*work)(void))
     waitpid(child, &status, 0);
     status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
-
-// --- the simulated training run ------------------------------------------------------------------
 
 static const char *metrics;
 static int steps = 196, stop_after, rank, ranks = 1;
@@ -90,8 +85,6 @@ static void two_epochs(void)
     log_free(log);
 }
 
-// --- the screen ----------------------------------------------------------------------------------
-
 TEST(a_progress_bar_on_a_terminal)
 {
     run_on_terminal(two_epochs);
@@ -127,8 +120,6 @@ TEST(plain_lines_without_a_terminal)
     run(two_epochs);
     EXPECT_EQ_STR(test_said, all);
 }
-
-// --- metrics -------------------------------------------------------------------------------------
 
 TEST(step_events)
 {
@@ -241,8 +232,6 @@ TEST(metrics_on_a_full_disk)
     metrics = NULL;
 }
 
-// --- messages ------------------------------------------------------------------------------------
-
 static void ending(void)
 {
     if (write(STDERR_FILENO, "cleaned\n", 8) < 0)
@@ -267,8 +256,6 @@ TEST(messages)
     EXPECT(strncmp(test_said, wanted, strlen(wanted)) == 0, "printed: %s", test_said);
     EXPECT_HAS(test_said, "] comm.c:88: bad?name 'x?[2J'\nhint: two?lines\ncleaned\n");
 }
-
-// --- ranks, and mixed precision ------------------------------------------------------------------
 
 // A step's gradient norm, loss scale and skipped steps, on its line and in its event.
 static const struct {

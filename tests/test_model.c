@@ -19,7 +19,6 @@ static float *random_images(const Model *model)
 
 static float *floats_of(const float *there, size_t count) { return to_host(there, count * sizeof *there); }
 
-// Sets dlogits to fixed numbers, as input for the backward pass.
 static void seed_backward(Model *model, int rows)
 {
     int count = rows * model->config.classes;

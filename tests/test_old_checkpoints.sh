@@ -18,7 +18,6 @@ fp16() { "$BUILD/05_ddp_amp/launch" --nproc-per-node 2 --max-restarts 0 -- "$BUI
     "${gpt[@]}" -b 4 --optim sgd --lr 0.2 --schedule constant --warmup-steps 0 --amp fp16 --growth-interval 1 \
     --virtual-ranks 4 "$@"; }
 
-# continues RUN FAR: its losses are at most FAR from those of 8d380f2.
 continues()
 {
     cp "$SRC/tests/reference/8d380f2-$1.safetensors" run.st

@@ -8,8 +8,6 @@ launch=$BUILD/04_ddp_launcher/launch
 rank=$BUILD/../tests/tool_rank
 old=$BUILD/../tests/tool_old_kernel
 
-# --- glibc: names that 2.28 does not have -------------------------------------------------------------------------
-
 cat >newer <<'END'
 SYS_(pidfd_[a-z_]*|close_range|clone3|openat2|faccessat2|epoll_pwait2|process_madvise|memfd_secret|io_uring_[a-z]*)
 CLOSE_RANGE_[A-Z]*
@@ -38,8 +36,6 @@ for name in "gettid()" "sigabbrev_np(9)" "close_range(3, 9, 0)" "syscall(SYS_pid
 done
 echo "// gettid() is newer" >use.c
 check "a comment is none" not newer_in use.c
-
-# --- Linux: system calls that 4.18 does not have --------------------------------------------------------------------
 
 "$old" true
 [ $? != 77 ] || {

@@ -6,7 +6,6 @@
 
 #include <oneapi/dnnl/dnnl.h>
 
-// One step of two samples.
 static void train(const char *arch, int channels, Type type)
 {
     bool text = strcmp(arch, "gpt") == 0;

@@ -24,7 +24,6 @@ static Shape flowing(int n, int c, int h, int w)
     return s;
 }
 
-// The shape of input images.
 static Shape arriving(int n, int c, int h, int w)
 {
     return (Shape){ n, c, h, w, ops_input_block(ops, c), type };
@@ -838,7 +837,6 @@ static void fixed_overflow(void)
 
 // ==== Types of the device ========================================================================
 
-// A GPU supports all types. A processor emulates f16, and bf16 unless it has the instructions.
 // Sums over many numbers, and the updates.
 static void a_step(void)
 {

@@ -61,9 +61,6 @@ TEST(cosine_to_a_least_rate)
     EXPECT_NEAR(optim_lr(&c, 20, 10, 5), 1e-3, 1e-12);
 }
 
-// --- --lr-scale ----------------------------------------------------------------------------------
-
-// The config from --lr-scale linear and these options.
 static OptimConfig parsed(const char *options)
 {
     static char text[200];

@@ -83,7 +83,6 @@ done < <(sed -n '/ foreign\[\] = {/,/^};/s/^    { "\(.*\)", "\(.*\)" },$/\1|\2/p
     tee "$TMP/foreign")
 check "there are such options" test "$(wc -l <"$TMP/foreign")" -gt 20
 
-# in a config file
 printf 'lr = 0.5\nepochs = none\n' >"$TMP/wrong.conf"
 "$train" --save made.safetensors --config "$TMP/wrong.conf" >"$TMP/stdout" 2>"$TMP/output" </dev/null
 check "a config file: exit status 2" test $? = 2
@@ -104,7 +103,6 @@ check "launch, closed: the run ends well" test $? = 0
 expect 0 "restart 2: nothing was saved, so training begins again" \
     env TORCHELASTIC_RESTART_COUNT=2 "$train" "${small[@]}"
 
-# options that cannot be combined
 wrong "--bad-images: has no effect with --data cifar10" --data cifar10 --bad-images skip
 wrong "--bad-images: has no effect with --data auto" --bad-images skip
 wrong "--image-size: has no effect with --data text:a.txt" --data text:a.txt --image-size 40
@@ -114,7 +112,6 @@ wrong "--evaluate: needs weights: --resume FILE or --init FILE" -e
 wrong "--resume: cannot be combined with --init: both load weights" --resume a --init b
 wrong "--save: has no effect with --evaluate" -e --init a
 
-# one file for two outputs
 wrong "--metrics: './made.safetensors' is also a file of --save" --metrics ./made.safetensors
 wrong "--trace: 'made.jsonl' is also a file of --metrics" --trace made.jsonl
 wrong "--trace: 'made.safetensors.best' is also a file of --save" --trace made.safetensors.best

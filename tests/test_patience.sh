@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # ctest: LABELS deadlines
-# The rule about time (common/world/watch.c), with real waits: what is not in the program's hands may take longer than
-# --timeout, prints one line, and ends the run after --patience. What hangs or dies ends the run as before. And an epoch
-# names the rank that makes the others wait.
+# The watchdog's rule (common/world/watch.c), with real waits. A wait for something outside the program prints one line
+# after --timeout, and ends the run only after --patience. A rank that hangs or dies still ends the run. After an epoch,
+# the rank that makes the others wait is named.
 # shellcheck disable=SC2317,SC2094  # functions are called by expect
 . "$SRC/tests/test.sh"
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT DDP_TOKEN
@@ -21,8 +21,6 @@ slowly()
 }
 line() { grep -qE "rank 1 of 2 \(.*\) has been $1 for 2(\.[0-9]+)? s: " output; }
 
-# --- files ----------------------------------------------------------------------------------------------------
-
 # The training pictures are read 64 times at the start, for the checksum, and then in training.
 for workers in 0 2; do
     expect 0 "weight hash" slowly read train/ 70 4000 "${pictures[@]}" -j $workers
@@ -37,8 +35,6 @@ expect 1 " has been reading pictures/val/" slowly read val/ 3 20000 "${pictures[
 check "a line first" line "reading pictures/val/[^ ]*"
 check "the hint" grep -q "hint: .*--patience SECONDS gives more time" output
 
-# --- a reader that pauses -------------------------------------------------------------------------------------
-
 paused()
 {
     : >err
@@ -49,8 +45,6 @@ paused()
 expect 0 "weight hash" paused
 check "a line, and no end" grep -qE "rank 0 of 2 .* has been writing to stdout for 2(\.[0-9]+)? s: " output
 check "only that" not grep -q "hint\|status" output
-
-# --- ranks that come late, or never ---------------------------------------------------------------------------
 
 tiny=(-a lenet --data synthetic --train-samples 16 --test-samples 8 -b 4 --epochs 1 --threads 1)
 port=$((10000 + $$ % 20000))
@@ -80,8 +74,6 @@ alone()
 }
 expect 1 "has been looking for rank 0 at 127.0.0.1:$port (" alone 1
 expect 4 "only 1 of 2 ranks connected within 2 s; missing: 1" alone 0
-
-# --- the slowest rank -----------------------------------------------------------------------------------------
 
 expect 0 "weight hash" slowly read train/ 0 120 "${pictures[@]}" -b 2 -j 0 --epochs 2 --metrics run.jsonl \
     --trace run.json

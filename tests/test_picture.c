@@ -22,7 +22,6 @@ static uint8_t *file_read(const char *name, size_t *size)
     return bytes;
 }
 
-// Decodes the whole picture. Returns false, with err, if the file is refused.
 static bool decode(const char *name, const uint8_t *bytes, size_t size, Pixels *pixels, Error *err)
 {
     Rect all = { 0, 0, 0, 0 };
@@ -149,7 +148,6 @@ static void refused(const char *name, const uint8_t *bytes, size_t size, const c
     free(pixels.rgb);
 }
 
-// Overwrites the size in the frame header.
 static void jpeg_set_size(uint8_t *bytes, int marker, int width, int height)
 {
     uint8_t *at = bytes + 2;

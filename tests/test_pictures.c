@@ -3,8 +3,6 @@
 #include "data/pictures.h"
 #include "test.h"
 
-// --- folders -------------------------------------------------------------------------------------
-
 // Runs a shell script in $TMP; its function `jpg FILE...` makes files that begin and end like a JPEG.
 static void shell(const char *script)
 {
@@ -19,7 +17,6 @@ static void shell(const char *script)
     }
 }
 
-// Checks the names, labels and contents of `count` files from `first` on.
 static void expect_files(const Folder *folder, int first, const char *const *wanted, const int *labels,
                          int count)
 {
@@ -37,7 +34,6 @@ static void expect_files(const Folder *folder, int first, const char *const *wan
     free(bytes.bytes);
 }
 
-// Checks the tree, or a part of it.
 static void expect_tree(const char *path, bool sets)
 {
     static const char *const train[] = { "train/a b/2.jpg", "train/a b/z.JPEG", "train/a b/sub/1.png",
@@ -111,8 +107,6 @@ TEST(bad_trees_are_refused)
     if (geteuid() != 0)
         refused("chmod 0 bad/val/a", "bad", "val/a: Permission denied");
 }
-
-// --- data sets -----------------------------------------------------------------------------------
 
 enum { CLASSES = 3, FILES = 20 };
 
@@ -225,7 +219,6 @@ static bool same_image(const Data *data, const Augment *augment, int64_t epoch, 
     return good && memcmp(first, other, sizeof first) == 0;
 }
 
-// Training uses a different crop in each epoch, evaluation always the center.
 TEST(crops_follow_seed_and_epoch)
 {
     Data data;

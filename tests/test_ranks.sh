@@ -65,7 +65,6 @@ check "only rank 0 reports the test that it made" not grep -q top1 own.1.jsonl
 expect 2 "'own%r' is also a file of --save" "$train" -n 2 "${lenet[@]}" --epochs 1 --save own1 --metrics own%r
 check "... before any work" not grep -q Training "$TMP/output"
 
-# Only one rank prints, and each line names it.
 expect 0 "| rank 0" "$train" -n 4 "${lenet[@]}" -b 12
 check "one line a step" test "$(grep -c '== step:' "$TMP/output")" = 20
 check "the global batch" grep -q "global batch 48 " "$TMP/output"

@@ -26,9 +26,8 @@ static Ops *hook_ops;       // of this rank
 
 static void wait_for_average(void *arg) { ddp_wait(arg); }
 
-// ResNet-18 at 32x32 pixels: the first kernels of layer4 slide over 2x2 pixels in one step of 2, so
-// they have 4 taps of 9 on pixels, and the others, over one pixel, have 1. A step sends the
-// gradients of these weights only, `times` times.
+// ResNet-18 at 32x32 pixels: in layer4, the first kernels have only 4 of 9 taps on pixels (2x2), and
+// the others only 1. A step sends no gradients for the other taps, and the rest `times` times.
 static void expect_sent(const Model *model, uint64_t bytes, int times)
 {
     int64_t live = model->torch_params - 256 * 512 * (9 - 4) - 3 * 512 * 512 * (9 - 1);

@@ -20,8 +20,6 @@ for name in RANK WORLD_SIZE LOCAL_RANK MASTER_ADDR MASTER_PORT DDP_TOKEN DDP_LIS
     unset "$name"
 done
 
-# --- exceptions ------------------------------------------------------------------------------------------------------
-
 # how FILE COMMAND KIND: calls `not_run`, or `like` with a command in which "..." or ID are replaced.
 how()
 {
@@ -85,8 +83,6 @@ otherwise()
         no "(a pattern without a command to run)"
     fi
 }
-
-# --- a copy of the tree ----------------------------------------------------------------------------------------------
 
 tree=$TMP/tree
 mkdir -p "$tree/build/cpu" "$TMP/bin"
@@ -154,8 +150,6 @@ trap stop_cluster EXIT
 export DDP_BUILD=$BUILD/.. NO_COLOR=1
 export -n BUILD SRC
 TIMEFORMAT='%R s, of a core %U %S'
-
-# --- one command -----------------------------------------------------------------------------------------------------
 
 ran=0 compared=0 not_run=0
 
@@ -242,8 +236,6 @@ like()
 }
 
 not_run() { not_run=$((not_run + 1)); }
-
-# --- all documents ---------------------------------------------------------------------------------------------------
 
 path=$PATH
 declare -A seen

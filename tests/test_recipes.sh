@@ -2,7 +2,6 @@
 # The recipes are config files that the steps accept, and their settings take effect.
 . "$SRC/tests/test.sh"
 
-# Each has a source, a published figure, and a command with its own name.
 for recipe in "$SRC"/recipes/*.conf; do
     name=${recipe##*/}
     for header in "# Source: " "# Published" "recipes/$name"; do
@@ -23,7 +22,6 @@ for recipe in "$SRC"/recipes/*.conf; do
 done
 check "there are recipes" test "$passed" -gt 50
 
-# In every step, a wrong line is an error, and the command line overrides the file.
 printf 'lr = 0.5\n\nepohcs = 3\n' >wrong.conf
 printf 'data = synthetic\narch = lenet\ntrain-samples = 64\ntest-samples = 32\nepochs = 1\nlr = 0.5\n' >small.conf
 for program in "$BUILD"/0*/train; do
@@ -33,7 +31,6 @@ for program in "$BUILD"/0*/train; do
 done
 check "no file was made" test ! -e made.st
 
-# The settings of a file apply to the run and to all its ranks.
 expect 0 "64 + 32 images" "$BUILD/03_ddp_fork/train" -n 2 -b 16 --config small.conf --metrics run.jsonl
 check "the metrics have them" grep -q '"options":{.*"arch":"lenet".*"train_samples":64.*"lr":0.5,' run.jsonl
 test_done

@@ -7,7 +7,6 @@ cp "$SRC"/docs/reuse/*.[ch] .
 strict=(-std=c99 -pedantic -Wall -Wextra -Werror)
 tree=${BUILD%/*}
 
-# fits COMMAND...: with one, two and three RANKS
 fits()
 {
     for ranks in 1 2 3; do
@@ -50,7 +49,6 @@ if [ -f "$tree/libgpu_shim.so" ]; then
     fits mpirun -np RANKS ./line_shim
 fi
 
-# found NAME: what CMake found
 found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt" | grep -v NOTFOUND; }
 include=$(found NCCL_INCLUDE_DIR) nccl=$(found NCCL_LIBRARY) cudart=$(found CUDA_cudart_LIBRARY)
 if [ -f "$include/cuda_runtime_api.h" ] && [ "$nccl" ] && [ "$cudart" ]; then

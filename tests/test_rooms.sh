@@ -62,8 +62,6 @@ one_way()
 all() { { includes "$SRC"; calls "${BUILD%/*}"; } | one_way; }
 check "every room uses only the rooms below it, and there are no cycles" all
 
-# --- mistakes are noticed -----------------------------------------------------------------------------------
-
 cp -r "$SRC/common" .
 mistake() { includes "$TMP" | one_way >noticed 2>&1; grep -qF "$1" noticed; }
 echo '#include "model.h"' >>common/base/rng.c

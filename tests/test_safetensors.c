@@ -6,8 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// --- files made by hand --------------------------------------------------------------------------
-
 // Parses a file with this header and `data` bytes 0, 1, 2, ...
 static bool parse_text(StFile *file, const char *header, size_t data, Error *err)
 {
@@ -78,8 +76,6 @@ TEST(any_key_order_and_space)
         st_close(&file);
 }
 
-// --- hostile files -------------------------------------------------------------------------------
-
 #define SHAPE(shape, end) "{" T("a", "\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":[0," end "]") "}"
 
 static const struct {
@@ -147,8 +143,6 @@ TEST(hostile_lengths_are_refused)
     }
 }
 
-// --- writing -------------------------------------------------------------------------------------
-
 static const float weights[6] = { 1, 2, 3, 4, 5, 6 };
 static const double scale = 0.5;
 static const int64_t step = -7;
@@ -202,8 +196,6 @@ TEST(round_trip)
     EXPECT_EQ_STR(st_metadata(&file, "note"), "tab\there");
     st_close(&file);
 }
-
-// --- damaged files, and paths that are no regular file -------------------------------------------
 
 // Truncated files are refused. With any one byte changed, a file is refused or still sound.
 TEST(damage_is_refused_or_harmless)

@@ -38,8 +38,7 @@ nothing_temporary() { ! compgen -G 'saved/*tmp*' && ! compgen -G 'saved/*.lock';
 says() { grep -qF -- "$1" output; }
 lines() { wc -l <output; }
 
-# --- the right files: after epoch 1 (old), within epoch 2 (middle), and after epoch 2 (new) ---------------
-
+# The right files: after epoch 1 (old), within epoch 2 (middle), and after epoch 2 (new).
 mkdir saved
 "$train" "${options[@]}" --epochs 1 --save saved/net >stdout 2>output || { cat stdout output; exit 1; }
 mv saved old
@@ -56,16 +55,12 @@ for state in old middle new; do
     expect 0 "top1:" "$train" "${options[@]}" --evaluate --resume $state/net
 done
 
-# --- the order of the calls -----------------------------------------------------------------------------
-
 check "write, fsync, rename, fsync of the directory" replaces saved net net net
 
 # The state before the evaluation of epoch 2: killed after the last rename but one.
 before
 second_epoch FAULT_AT=$(($(grep -n ^rename calls | tail -2 | head -1 | cut -d: -f1) + 1)) FAULT_DO=kill
 mv saved trained
-
-# --- killed at every call, and in the middle of every write ----------------------------------------------
 
 calls=$(wc -l <calls)
 check "a save is made of many calls" [ "$calls" -ge 10 ]
@@ -91,8 +86,6 @@ check "a temporary file is left behind" not nothing_temporary
 second_epoch
 check "the run after a kill" is $status 0
 check "... ends with the checkpoint of an undisturbed run" cmp saved/net new/net
-
-# --- errors ---------------------------------------------------------------------------------------------
 
 # fails CALL AT WHAT SAYS [HINT]: the program prints one line and a hint, and ends with status 1. The old checkpoint is
 # unchanged, and no temporary file is left.
@@ -126,8 +119,6 @@ check "fsync of the directory: the message" says "saved/net: cannot sync its dir
 check "fsync of the directory: the new checkpoint" cmp saved/net middle/net
 check "fsync of the directory: nothing temporary" nothing_temporary
 
-# --- a second Ctrl-C while a file is written or renamed ----------------------------------------------------
-
 logged() { [ "$(grep -c "^$1 " log)" -ge "$2" ]; }
 # stopped_twice CALL AT: the program ends at once and leaves no temporary file.
 stopped_twice()
@@ -150,8 +141,6 @@ stopped_twice open 4
 stopped_twice write 2
 stopped_twice fsync 1
 stopped_twice rename 1
-
-# --- without the shim -----------------------------------------------------------------------------------
 
 before
 (ulimit -f 100; second_epoch; exit $status)

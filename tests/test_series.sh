@@ -13,8 +13,6 @@ readme_diff() { "$SRC/tools/readme_diff.sh" "$@"; }
 expect 0 " lines to read in all" check_series "$SRC"
 cat "$TMP/output"
 
-# --- a small series ----------------------------------------------------------------------------------------
-
 mkdir "$TMP/good"
 cd "$TMP/good" || exit 1
 mkdir 01_one 02_two 03_three
@@ -52,7 +50,6 @@ sed -i 's/^1\. .*/2. The second,\n   in two lines.\n&/' 02_two/README.md      # 
 printf '\n## The next heading\n\n1. Not a hunk.\n\n     an indented line\n' >>02_two/README.md
 readme_diff . 2>/dev/null
 
-# make_series: a new copy of the small series, in which a test makes a mistake.
 make_series() { cd "$TMP" && rm -rf s && cp -r good s && cd s || exit 1; }
 
 make_series
@@ -90,8 +87,6 @@ for line in '#  ifdef CUDA' '#else' '// as in 01_one' 'x("05_other");' '// what 
     '//   $ ./train -n 2' '//    == step: [ 50/235]'; do
     mistake "02_two/train.c:20:$line: no #if in a step" spoil "\$a $line" 02_two/train.c
 done
-
-# --- the READMEs' diffs ---------------------------------------------------------------------------------------
 
 make_series
 expect 0 "" readme_diff --check .
@@ -141,8 +136,6 @@ expect 1 "03_three/README.md: train.c: hunk 1 does not exist, or has two sentenc
 spoil '/files end/d' 03_three/README.md
 expect 1 "03_three/README.md: it needs these two lines" readme_diff --check .
 
-# --- ./ddp diff -----------------------------------------------------------------------------------------------
-
 make_series
 cp -r "$SRC/ddp" "$SRC/tools" .
 spoil 's/learning rate/rate/' 03_three/train.c
@@ -173,8 +166,6 @@ fi
 expect 2 "neither 01_one nor 02_two has a file 'ddp.h'" ddp_diff 01 02 ddp.h
 expect 2 "there is no step '09'" ddp_diff 01 09
 expect 2 "name two steps" ddp_diff 01
-
-# --- tools/propagate --------------------------------------------------------------------------------------------
 
 mkdir "$TMP/a tree"
 cd "$TMP/a tree" || exit 1

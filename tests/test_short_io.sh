@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A pread or write of a file may do less than was asked. The rest must follow: here none does more than 1000 bytes.
+# pread and write may transfer fewer bytes than requested, and the program must then transfer the rest. Here each call
+# transfers at most 1000 bytes.
 # ctest: TIMEOUT 300
 . "$SRC/tests/test.sh"
 cat >"$TMP/short.c" <<'END'

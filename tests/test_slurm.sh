@@ -15,8 +15,6 @@ tiny=(--arch lenet --data synthetic --train-samples 1600 --test-samples 8 -b 8 -
 twenty=("${tiny[@]}" --epochs 9 --max-steps 20 --amp off)
 endless=("${tiny[@]}" --epochs 1000000)
 
-# --- the cluster ----------------------------------------------------------------------------------------------------
-
 # shellcheck disable=SC2086
 cluster_up 3 --gpus 2 ${CLUSTER:-} || exit 1
 has_namespaces && hosts=yes || hosts=
@@ -58,8 +56,6 @@ each_says()
     sed -nE 's/^\[init\] == local rank: [0-9]*, (.*), pid [0-9]+$/\1/p' "$TMP/output" >found
     diff found wanted
 }
-
-# --- the same bits --------------------------------------------------------------------------------------------------
 
 four=(node1 node1 node2 node2)
 same_bits()
@@ -190,8 +186,6 @@ END
     check "once only" test "$(grep -c "once more" "$TMP/output")" = 1
 }
 
-# --- traps ----------------------------------------------------------------------------------------------------------
-
 traps()
 {
     local job
@@ -202,8 +196,6 @@ traps()
     check "status 2" grep -qx "status 2" "$TMP/output"
     check "it ends before any work" not grep -q parameters "$TMP/output"
 }
-
-# --- the end of the time --------------------------------------------------------------------------------------------
 
 # Every 30 s the controller looks for jobs whose time is nearly over. This job records when, so that another job can
 # start a few seconds before the next look.
@@ -256,8 +248,6 @@ time_is_over()
     check "the same bits on half of the ranks" test "$(hash_of)" = "$wanted"
     check "it finishes" grep -q "done$" "$TMP/output"
 }
-
-# --- deaths ---------------------------------------------------------------------------------------------------------
 
 # Submits a job whose program saves and fails. At each restart the program is killed before it saves again.
 submit_killed()

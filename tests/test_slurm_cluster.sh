@@ -8,8 +8,6 @@
 . "$SRC/tests/test.sh"
 . "$SRC/tests/slurm/cluster.sh"
 
-# --- is anything of the cluster left? -------------------------------------------------------------------------------
-
 # Processes that inherited this directory from what started the cluster, jobs included.
 processes_of() { env -u DDP_SLURM_DIR grep -lzxF "DDP_SLURM_DIR=$1" /proc/[0-9]*/environ 2>/dev/null; }
 # Traces that no test running at the same time could have left.
@@ -39,8 +37,6 @@ dies()
     check "$1: the job is also gone" until_so 2 not sleeping
 }
 
-# --- wrong words: exit 2, and nothing done --------------------------------------------------------------------------
-
 expect 0 "slurm up N" "$SRC/ddp" slurm --help
 expect 2 "there is no command 'upp'" "$slurm" upp
 expect 2 "the number of nodes must be a number from 1 to 32, not '0'" "$slurm" up 0
@@ -53,8 +49,6 @@ for words in "run true" "disconnect 1" down; do
 done
 check "nothing was done" test ! -e "$TMP/slurm"
 
-# --- on the loopback interface ----------------------------------------------------------------------------------------
-
 mkdir bin
 printf '#!/bin/sh\necho "unshare failed: Operation not permitted" >&2\nexit 1\n' >bin/unshare
 chmod +x bin/unshare
@@ -64,8 +58,6 @@ expect 0 "1: $(hostname)" on_head srun -N 2 -l hostname
 expect 0 "127.0.0.12" on_head srun -N 1 --nodelist 127.0.0.12 printenv SLURMD_NODENAME
 expect 1 "these nodes have no cables" "$slurm" disconnect 2
 dies "keeper" "$(cat "$DDP_SLURM_DIR/keeper")"
-
-# --- nodes in namespaces ----------------------------------------------------------------------------------------------
 
 cluster_up 2 --gpus 2 || exit 1
 expect 1 "a cluster runs in $TMP/slurm already" "$slurm" up 2
@@ -101,8 +93,6 @@ for k in 1 2; do
 done
 expect 0 "" "$slurm" down
 check "nothing is left" gone "$TMP/slurm"
-
-# --- death -----------------------------------------------------------------------------------------------------------
 
 {   # hides the shell's reports of killed processes
     bash -c "'$slurm' hold 2 & wait" >/dev/null 2>&1 &

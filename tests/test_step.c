@@ -7,8 +7,6 @@
 #include "step_reference.h"
 #include "test_device.h"
 
-// --- one step -----------------------------------------------------------------------------------
-
 static void compare_step(const char *path)
 {
     StepRun run;
@@ -38,8 +36,7 @@ TEST(committed_steps)
     }
 }
 
-// --- LeNet: without BatchNorm, twenty steps can be compared --------------------------------------
-
+// LeNet has no BatchNorm, so twenty steps can be compared.
 // Compares what the file keeps of every parameter: of its weights, exp_avg or exp_avg_sq. Each number may be off by
 // `part` of the largest.
 static void expect_values(const StFile *file, const Model *model, const char *kind, const float *values, double part)
@@ -111,8 +108,6 @@ TEST(lenet_run)
     step_close(&run);
     model_free(model);
 }
-
-// --- AdamW ---------------------------------------------------------------------------------------
 
 // Gradients that reference.py also generates. bad: one is infinite.
 static void set_gradients(const Model *model, uint64_t seed, bool bad)

@@ -75,8 +75,6 @@ static void judge(void *arg, const Outcome *o)
     snprintf(closeness->name, sizeof closeness->name, "%s%s", o->kind, o->tensor->name);
 }
 
-// ==== Steps ======================================================================================
-
 static double take_step(StepRun *run, float loss_scale)
 {
     Model *model = run->model;
@@ -110,7 +108,6 @@ static double run_step(const char *path, Type type, float loss_scale, Judge judg
     return loss;
 }
 
-// One network in a 16-bit type, in all its states.
 typedef struct Verdicts {
     Closeness closeness[OUTCOMES];
     int count;
@@ -146,7 +143,6 @@ static double ratio_of(const Closeness *closeness)
     return sqrt(closeness->ours / closeness->theirs);
 }
 
-// The geometric mean over tensors.
 static double typical_ratio(const Verdicts *verdicts)
 {
     double sum = 0;

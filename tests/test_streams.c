@@ -21,7 +21,6 @@ enum { SOON = 20000, LOG = 1 << 14 };   // us; entries
 static int entries[LOG];
 static atomic_int logged;
 
-// Made again for each test.
 static Stream *compute, *beside;
 static Event *event;
 static struct {
@@ -86,8 +85,6 @@ static pthread_t gate_open_soon(void)
     return thread;
 }
 
-// --- tests ---------------------------------------------------------------------------------------
-
 static void expect_log(int count, const int *wanted)
 {
     EXPECT_EQ_INT(logged, count);
@@ -95,7 +92,6 @@ static void expect_log(int count, const int *wanted)
         EXPECT(entries[i] == wanted[i], "entry %d is %d, wanted %d", i, entries[i], wanted[i]);
 }
 
-// The log holds 0, 1, ..., count - 1.
 static void expect_in_order(int count)
 {
     int wrong = 0;
@@ -118,7 +114,6 @@ TEST(a_stream_keeps_its_order)
     stream_free(plain);
 }
 
-// Copies and fills run in order with the stream's calls.
 TEST(memory_in_order)
 {
     enum { BYTES = 1000 };
@@ -156,7 +151,6 @@ TEST(stream_call_does_not_wait)
     expect_log(2, (int[]){ 1, 2 });
 }
 
-// The compute stream or the host waits for a second stream, by event or by stream_sync.
 TEST(waiting_for_a_second_stream)
 {
     for (int way = 0; way < 3; way++) {
@@ -178,7 +172,6 @@ TEST(waiting_for_a_second_stream)
     }
 }
 
-// The compute stream and a second stream take turns, each waiting for the other's event.
 TEST(two_streams_take_turns)
 {
     for (int i = 0; i < 100; i++) {
@@ -203,7 +196,6 @@ TEST(waiting_for_an_unrecorded_event_returns)
     expect_log(1, (int[]){ 1 });
 }
 
-// stream_free finishes the stream's work first.
 TEST(freed_with_work_left)
 {
     Stream *gone = stream_new_beside(device, "gone");
@@ -231,12 +223,9 @@ TEST(a_step_that_is_never_recorded)
     replay_free(replay);
 }
 
-// --- the CPU's streams ---------------------------------------------------------------------------
-
 // The tests from here on are for the CPU only: CUDA may run the calls of all streams in one thread, where a gate would
 // block them all.
 
-// Waiting for an event does not wait for work queued after it.
 TEST(later_work_does_not_delay_an_event)
 {
     ask_note(beside, 1);

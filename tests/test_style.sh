@@ -45,8 +45,6 @@ else
     echo "no shellcheck: ./ddp setup"
 fi
 
-# --- one version -----------------------------------------------------------------------------------
-
 version=$(sed -n 's/^project(ddp VERSION \([0-9.]*\) .*/\1/p' CMakeLists.txt)
 check "CMakeLists.txt has a version" test -n "$version"
 check "CITATION.cff has it" grep -qx "version: $version" CITATION.cff

@@ -9,15 +9,12 @@ rank=$BUILD/../tests/tool_rank
 . "$SRC/tests/play.sh"
 answer="stopping after this step or evaluation; Ctrl-C again stops at once"
 
-# start fork|launch N RULE...: sets `words`, the command.
 start()
 {
     words=("$rank" fork "$2" 30)
     [ "$1" = fork ] || words=("$launch" -n "$2" -- "$rank")
     words+=("${@:3}")
 }
-
-# --- the end of a rank ------------------------------------------------------------------------------------------------
 
 # Each line: what rank 1 of 3 does, the exit status, and what is printed (-: nothing, since rank 1 printed its reason).
 while read -r does status text; do
@@ -107,14 +104,10 @@ if command -v mpirun >/dev/null; then
     abandoned 2 mpirun --oversubscribe -np 2 ./script.sh ./script.sh "$rank" all=live1,deaf,wait
 fi
 
-# --- what a forked rank inherits --------------------------------------------------------------------------------------
-
 expect 0 "rank 3 of 4, local 3 of 4, at 127.0.0.1" "$rank" fork 4 30 all=world,done
 expect 0 "" "$rank" fork 0 30 all=world,done
 check "the default on a CPU: two ranks" says_times 2 "^rank [01] of 2,"
 expect 0 "; blocked:; ignored: TTOU; own group: 1" "$rank" fork 2 30 1=inherited all=done
-
-# --- heartbeats -------------------------------------------------------------------------------------------------------
 
 # lost TEXT TIMEOUT LEAST RULE...: the run ends with status 1 and TEXT, LEAST to 20 s after its start.
 lost()
@@ -130,8 +123,6 @@ check "a rank that hangs" says ": rank 2 of 3 "
 lost "all ranks have been waiting for each other for 2 s" 2 2 all=wait
 expect 0 "" "$rank" fork 3 2 all=live3 0=beat3000 1=twice3000 2=twice3000 all=done
 check "waiting for a rank that works is not an error" test ! -s output
-
-# --- signals ----------------------------------------------------------------------------------------------------------
 
 # asked SIGNAL TIMES STATUS MOST ANSWER RULE...: when 3 ranks are ready, the parent gets SIGNAL this many times. It
 # prints ANSWER and ends within MOST s of the last one.

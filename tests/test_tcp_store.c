@@ -428,7 +428,6 @@ TEST(rank_0_leaves_first)
     expect_within(12);
 }
 
-// Ends the run once rank 1 has a part of an answer.
 static void end_during_an_answer(World *world)
 {
     while (world->rank == 2 && seen->partly == 0)
@@ -474,7 +473,8 @@ static void send_heartbeat(int fd)
     expect_answer(fd, STORE_DONE, 0);
 }
 
-// Later, its silence would have no limit. Without a heartbeat it may also leave and connect again.
+// Before all have joined, a rank without a heartbeat is missing. (Later its silence would have no limit.) It may leave
+// and connect again.
 TEST(a_rank_without_a_heartbeat_is_missing)
 {
     stage(3, 20, 4);
@@ -507,7 +507,7 @@ TEST(a_death_is_named_before_all_have_joined)
     expect_lines(2);
 }
 
-// Rank 1 still receives an answer when the run ends: first the rest of it comes, then OVER.
+// The run ends while rank 1 receives an answer: the rest of the answer must come before OVER.
 TEST(the_end_does_not_cut_an_answer)
 {
     static char zeros[STORE_MOST];

@@ -14,8 +14,6 @@ static bool open_text(Data *data, const char *path, int block, Error *err)
     return data_open(data, &config, 7, err);
 }
 
-// --- tokens --------------------------------------------------------------------------------------
-
 TEST(tokens_are_the_bytes_that_occur)
 {
     Data data;
@@ -62,8 +60,6 @@ TEST(fingerprints)
     data_close(&c);
 }
 
-// --- batches -------------------------------------------------------------------------------------
-
 enum { TEXT = 5000, BLOCK = 17, ROW = TEXT_KEY + BLOCK, MOST_ROWS = 40 };
 
 // Wrong words of a batch's rows and labels. The tokens of a row must be in the text one after the
@@ -92,7 +88,6 @@ static int wrong_words(const Data *data, const Dataset *set, const Batch *batch,
     return wrong;
 }
 
-// An epoch from batch `first` on.
 static void epoch_check(const Data *data, const Dataset *set, bool crop, int rows, int workers,
                         int64_t epoch, int first)
 {
@@ -134,8 +129,6 @@ TEST(batches_for_any_number_of_workers)
     data_close(&data);
 }
 
-// --- words ---------------------------------------------------------------------------------------
-
 TEST(words_are_letters_in_another_order)
 {
     Data data = { 0 };
@@ -174,8 +167,6 @@ TEST(words_are_letters_in_another_order)
     EXPECT(moved > 390, "only %d words moved", moved);
     data_close(&data);
 }
-
-// --- what is refused -----------------------------------------------------------------------------
 
 static void refuse(const char *path, int block, const char *wanted)
 {

@@ -51,8 +51,6 @@ static void expect_end(pid_t child)
     EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "status %x", status);
 }
 
-// --- one process ---------------------------------------------------------------------------------
-
 static void write_nested(int rank, const char *path)
 {
     trace_begin("not yet open");
@@ -82,8 +80,6 @@ TEST(a_file_is_valid_after_every_event)
     EXPECT_EQ_INT(count("\"thread_name\",\"args\":{\"name\":\"main loop\"}"), 1);
     EXPECT_EQ_INT(count("\"name\":\"process_name\",\"args\":{\"name\":\"rank 3\"}"), 1);
 }
-
-// --- sections and calls --------------------------------------------------------------------------
 
 static void write_a_call(int rank, const char *path)
 {
@@ -184,8 +180,6 @@ TEST(a_profiler_needs_no_timeline)
     EXPECT_EQ_INT(ranges_begun, 3);
     EXPECT_EQ_INT(ranges_ended, 3);
 }
-
-// --- several processes, one file -----------------------------------------------------------------
 
 enum { WRITERS = 4 };
 static const char *run;

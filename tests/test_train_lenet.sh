@@ -51,7 +51,6 @@ for name in 01_single_gpu 02_data_parallel 03_ddp_fork 04_ddp_launcher 05_ddp_am
     check "$name: a dry run saves nothing" not compgen -G "dry.st*"
 done
 
-# Small runs with several devices and ranks.
 small=(--arch convnet --data synthetic --train-samples 60 --test-samples 20 -b 10 --threads 1 -j 1 --epochs 2)
 expect 0 "weight hash: " "$BUILD/02_data_parallel/train" "${small[@]}" --devices 3 --trace devices.json
 expect 0 "weight hash: " "$BUILD/03_ddp_fork/train" "${small[@]}" -n 3 --bucket-mb 0.01 --trace ranks.json \

@@ -20,7 +20,7 @@ static uint64_t *random_keys(int samples)
     return keys;
 }
 
-// What dropout multiplies the number at this position of a sample with. NULL: evaluation.
+// Dropout multiplies the number at this position of a sample by this factor. keys NULL: evaluation.
 static double factor(const uint64_t *keys, int sample, Dropout d, size_t position)
 {
     if (!keys)
@@ -29,8 +29,6 @@ static double factor(const uint64_t *keys, int sample, Dropout d, size_t positio
                                dropout_limit(d.rate));
     return keeps ? 1 / (1 - (double)d.rate) : 0;
 }
-
-// ==== Dropout ====================================================================================
 
 // Of many numbers a part of `rate` is dropped, and each pair of masks (of two samples, two layers,
 // a row and the next) agrees as often as independent ones do.
@@ -96,8 +94,6 @@ static void adding(void)
     check_add(1, 1, 32, true, false, 0);
 }
 
-// ==== Embedding ==================================================================================
-
 static void one_hot_rows(void)
 {
     enum { SAMPLES = 3, T = 5, VOCAB = 11 };
@@ -122,8 +118,6 @@ static void one_hot_rows(void)
     EXPECT(memcmp(to_host(got, sizeof *got * SAMPLES), keys, sizeof *got * SAMPLES) == 0, "keys");
     check_ends();
 }
-
-// ==== Layer normalisation ========================================================================
 
 static void check_layer_norm(int rows, int c, double offset)
 {
@@ -173,9 +167,6 @@ static void layer_normalisation(void)
     check_layer_norm(1, 64, 0);
 }
 
-// ==== GELU =======================================================================================
-
-// From -12 to 12, and far outside.
 static void gelu(void)
 {
     enum { COUNT = 9003 };
@@ -196,8 +187,6 @@ static void gelu(void)
     expect_near("gelu backward", s, d, dx, roundoffs[type] + 1e-6, 1e-6);
     check_ends();
 }
-
-// ==== Attention ==================================================================================
 
 typedef struct AttentionArrays {
     double *qkv, *dy;           // inputs
@@ -228,7 +217,6 @@ static void plain_probabilities(const OpSpec *s, const AttentionArrays *a, int n
     }
 }
 
-// One head of one sample, forward and backward.
 static void plain_head(const OpSpec *s, const AttentionArrays *a, const uint64_t *keys,
                        int n, int h)
 {
@@ -294,7 +282,6 @@ static void attention(void)
     check_attention(1, 1, 1, 4, 0, 1);
 }
 
-// Returns the checksum of the results.
 static uint64_t all(Type first, Type last)
 {
     result_bits = 0;

@@ -6,10 +6,9 @@
 step=05_ddp_amp
 tree=${BUILD%/*}
 
-# found NAME: what CMake found
 found() { sed -n "s/^$1:[A-Z]*=//p" "$tree/CMakeCache.txt"; }
 
-# The second clone has the revision of which the first one was built.
+# The second clone has the revision from which the first one was built.
 mkdir -p another/clone
 cp -r "$SRC"/{common,cmake,CMakeLists.txt,[0-9][0-9]_*,tools,exercises} another/clone
 revision=$(grep -aoE '^revision [^,]+' "$BUILD/$step/train")

@@ -7,8 +7,6 @@
 
 #include <math.h>
 
-// ==== Conversions ================================================================================
-
 typedef struct Format {
     Type type;
     int exponent_bits, mantissa_bits;
@@ -16,7 +14,6 @@ typedef struct Format {
 
 static const Format formats[] = { { TYPE_BF16, 8, 7 }, { TYPE_F16, 5, 10 } };
 
-// The value of these 16 bits, by the format's definition.
 static double value_of(const Format *f, int bits)
 {
     int mantissa = bits & ((1 << f->mantissa_bits) - 1), all = (1 << f->exponent_bits) - 1;
@@ -134,8 +131,6 @@ TEST(special_numbers)
     for (int k = 0; k < 2; k++)
         EXPECT_EQ_INT(wrong_roundings(&formats[k], special, sizeof special / sizeof *special), 0);
 }
-
-// ==== Bytes of activations =======================================================================
 
 // model_activation_bytes must match what is allocated. In f32 only activations grow with the batch.
 // (Where a 16-bit type is emulated, scratch memory also grows.)

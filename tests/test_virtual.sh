@@ -35,8 +35,6 @@ alike()
     done
 }
 
-# --- wrong options: exit 2, no work -----------------------------------------------------------------------------
-
 expect 2 "--virtual-ranks: cannot be combined with --sync-bn" "$five/train" --virtual-ranks 4 --sync-bn
 expect 2 "--virtual-ranks: cannot be combined with --accumulate" "$five/train" --virtual-ranks 4 --accumulate 2
 expect 2 "--virtual-ranks: cannot be combined with --compress" "$five/train" --virtual-ranks 4 --compress bf16
@@ -50,8 +48,6 @@ END
 chmod +x other_threads
 expect 1 "1 thread" "$five/launch" --nproc-per-node 2 --max-restarts 0 -- ./other_threads "$five/train" \
     --data synthetic "${lenet[@]}" --virtual-ranks 2
-
-# --- the same bits ----------------------------------------------------------------------------------------------
 
 alike "1 2 4" "${lenet[@]}" --virtual-ranks 4
 four=$hash
@@ -98,8 +94,6 @@ few=("${lenet[@]}" --max-steps 10)
 expect 0 "" ranks 4 "${few[@]}" --save real.st
 expect 0 "" ranks 2 "${few[@]}" --save virtual.st --virtual-ranks 4
 check "real ranks" "$BUILD/../tests/tool_compare_weights" virtual.st real.st 1e-5
-
-# --- another number of processes continues ------------------------------------------------------------------------
 
 step=$seven
 # With the sums of all ranks, which 07 prints, every line of the log is the same.

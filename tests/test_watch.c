@@ -188,7 +188,6 @@ static void set(int rank, const State *state, bool remote, double now)
 
 static char said[1 << 14];
 
-// Runs watch_judge with stderr in a file.
 static void expect(int number, double now, int status, const char *words)
 {
     int kept = dup(STDERR_FILENO), file = open(test_path("said"), O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -210,7 +209,7 @@ static void begin(const State states[RANKS], bool remote, double now)
         set(rank, &states[rank], remote, now);
 }
 
-// Makes `calls` more calls on a rank's page: whatever it is, all ranks make the same.
+// Makes `calls` more calls on a rank's page; all ranks make the same calls.
 static void make_calls(int rank, int calls)
 {
     alive_publish(&pages[rank]);

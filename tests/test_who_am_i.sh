@@ -24,15 +24,12 @@ with()
 # Ignores leaks of Open MPI itself.
 by_mpirun() { ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 timeout -k 5 60 mpirun "$@"; }
 
-# --- the source -----------------------------------------------------------------------------------------------
-
 one='[init] == local rank: 0, global rank: 0 of 1:'
 expect 0 "$one alone ==" with ""
 expect 0 "$one command line ==" with "" --rank 0 --world-size 1
 expect 0 "$one alone ==" with "RANK= WORLD_SIZE="
 expect 0 "$one alone ==" with "LOCAL_RANK=3 MASTER_ADDR=nowhere MASTER_PORT=x"
 
-# The first source that has a rank wins.
 expect 0 "$one command line ==" with "RANK=3 WORLD_SIZE=8" --rank 0 --world-size 1
 expect 0 "$one environment ==" \
     with "RANK=0 WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 PMIX_RANK=1"
@@ -49,8 +46,6 @@ if type -P mpirun >/dev/null; then
         check "and the hint" grep -qF 'mpirun --bind-to none' "$TMP/output"
     fi
 fi
-
-# --- contradictions: printed before any work ---------------------------------------------------------------------
 
 wrong() # wrong TEXT "NAME=VALUE ..." OPTION...
 {
@@ -85,23 +80,18 @@ for variable in PMI_SIZE SLURM_STEP_NUM_TASKS "PMIX_RANK=1 OMPI_COMM_WORLD_SIZE"
 done
 expect 0 "$one alone ==" with "SLURM_STEP_NUM_TASKS=1 PMI_SIZE=1"
 
-# --- files that a process may open ------------------------------------------------------------------------------
-
 few_files() { (ulimit -n "$@" && with "" ); }
 expect 1 "this process may have only 40 open files, but needs up to 41" few_files 40
 expect 0 "$one alone ==" few_files -S 40
 pairs() { (ulimit -n "$1" && "$BUILD/03_ddp_fork/train" -n 2 "${tiny[@]}"); }
 expect 1 "this process may have only 47 open files, but needs up to 48" pairs 47
 
-# --- no network: one rank alone needs none ------------------------------------------------------------------------
-
+# One rank alone needs no network.
 if unshare -rn true 2>/dev/null; then
     without_network() { unshare -rn timeout -k 5 60 "$@" "${tiny[@]}" --timeout 5; }
     expect 0 "weight hash" without_network "$train"
     expect 0 "weight hash" without_network "$BUILD/07_dist_eval/train"
 fi
-
-# --- two ranks started by hand ---------------------------------------------------------------------------------
 
 # both "NAME=VALUE ... (of rank 0)" "... (of rank 1)" OPTION...: prints what they print, and their statuses. RANK and
 # the address are set. of_0 and of_1: options of one rank, for one call. $other: the program of rank 1.

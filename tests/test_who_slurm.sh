@@ -43,8 +43,6 @@ both()
 }
 loopback=(--master-addr 127.0.0.1)
 
-# --- two tasks ------------------------------------------------------------------------------------------------------
-
 expect 0 "statuses 0 0" both "" "" "${loopback[@]}"
 check "rank 0 prints both ranks, in order" diff <(sed -n 's/, pid [0-9]*$//p' first) <(printf '%s\n' \
     "[init] == local rank: 0, global rank: 0 of 2: Slurm == host $here" \
@@ -69,8 +67,6 @@ expect 0 "statuses 0 0" both "" "" "${loopback[@]}" --master-port $((port + 1))
 kill "$(jobs -p)"
 wait
 
-# --- which source wins ----------------------------------------------------------------------------------------------
-
 all_of=(SLURM_STEP_ID=0 SLURM_PROCID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1 SLURM_STEP_NODELIST=x SLURM_GTIDS=3)
 expect 0 "0 of 1: command line ==" \
     alone "${all_of[@]}" "$train" "${tiny[@]}" --rank 0 --world-size 1
@@ -87,8 +83,6 @@ done
 expect 0 "0 of 1: alone" alone SLURM_NTASKS=1 SLURM_PROCID=0 "$train" "${tiny[@]}"
 expect 0 "0 of 1: alone" env SLURM_PROCID=0 SLURM_NTASKS=8 "$train" "${tiny[@]}"
 
-# --- the first host -------------------------------------------------------------------------------------------------
-
 while read -r list host; do
     expect 1 "'$host'" task 0 0 "SLURM_STEP_NODELIST=$list SLURMD_NODENAME=x" --patience 0.3
 done <<'END'
@@ -98,8 +92,6 @@ a[1-2]b[03-04]c.invalid a1b03c.invalid
 a[12.invalid a12.invalid
 END
 expect 1 "localhost is 127.0.0.1 on this host: no other host can reach it" task 0 0 SLURM_STEP_NODELIST=localhost
-
-# --- the file ---------------------------------------------------------------------------------------------------------
 
 note=(--rendezvous "file:$TMP/note" "${loopback[@]}")
 expect 0 "statuses 0 0" both "" "" "${note[@]}"

@@ -103,7 +103,6 @@ expect 1 "there is no timeline among these files" why metrics.jsonl
 head -20 run.json >short.json
 expect 1 "too few steps" why short.json
 
-# A real run of two ranks.
 launch=("$BUILD/04_ddp_launcher/launch" -n 2 -- "$BUILD/04_ddp_launcher/train" -a lenet --data synthetic --threads 1)
 expect 0 "weight hash" "${launch[@]}" -b 8 --train-samples 480 --test-samples 8 --epochs 1 --bucket-mb 0.1 \
     --trace real.json --metrics real.jsonl --slow-network 50

@@ -49,8 +49,6 @@ sys.exit(bool(wrong))
 END
 check "the minutes of each plan add up" python3 plan.py "$SRC"
 
-# --- the slides ----------------------------------------------------------------------------------------------------
-
 expect 2 "slides: unknown argument" "$SRC/ddp" slides here
 expect 1 "No such file or directory" "$SRC/ddp" slides -o nowhere/slides.html
 expect 0 "written: slides.html" "$SRC/ddp" slides

@@ -139,7 +139,6 @@ static void be_deaf(int none)
     say("ready");
 }
 
-// Waits for a different rank, forever.
 static void wait_long(int none)
 {
     alive_wait_begin();

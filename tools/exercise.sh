@@ -429,7 +429,7 @@ cmd_reset()
     cmd_start
 }
 
-# harmless TEXT: without what a terminal, a CSV file or a spreadsheet takes for its own
+# harmless TEXT: replaces characters that a terminal, a CSV file or a spreadsheet would interpret
 harmless() { printf %s "$1" | tr '[:cntrl:],;"' _ | sed 's/^[=+@-]/_/'; }
 
 # label_of FOLDER: a participant's name. Several folders with one name have their paths.

@@ -76,7 +76,7 @@ SlurmUser=$me
 SlurmdUser=$me
 AuthType=auth/munge
 CredType=cred/munge
-# A requeued job waits until its old credential has expired: 120 s, or this, at least 5.
+# A requeued job waits until its old credential expires: by default for 120 s. 5 s is the least.
 AuthInfo=socket=$base/munge/socket,cred_expire=5
 
 StateSaveLocation=$base/state

@@ -14,7 +14,7 @@ losses() { sed -n 's/^step .*loss //p' "$1.out"; }
 weights() { sed -n 's/^weight .*: //p' "$1.out"; }
 noise='^spy|^-*$|^mpirun|^Primary job|^a non-zero|Exit code|Process name|^the job'
 
-# run_ranks NAME N: it may report that the weights differ
+# run_ranks NAME N: the program may report that the weights differ
 run_ranks()
 {
     try_learner "$1" "$2"

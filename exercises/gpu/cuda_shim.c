@@ -21,7 +21,7 @@ typedef struct Block {
     bool pinned;                // else the program has its address with device_bit
 } Block;
 
-// A destroyed stream is used again, since events and other streams may refer to its thread.
+// A destroyed stream is kept and reused, since events and other streams may refer to its thread.
 struct CUstream_st {
     cudaStream_t next;
     Stream *queue;
@@ -40,7 +40,7 @@ const char *cudaGetErrorString(cudaError_t error)
            error == cudaErrorMemoryAllocation ? "out of memory" : "invalid device ordinal";
 }
 
-// x86 does not report an address with the bit, but SI_KERNEL.
+// For an access to an address with the bit, x86 does not report the address but SI_KERNEL.
 static void on_fault(int signal, siginfo_t *info, void *context)
 {
     static const char text[] = "the host touched device memory: a pointer from cudaMalloc is only for calls of CUDA "

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-// A thread of the shim's own, made for its first call. For sends or receives, so is the Comm of the two ranks.
+// A thread of the shim. The thread, and for sends or receives the two ranks' Comm, are made at the first call.
 typedef struct Lane {
     cudaStream_t stream;
     Comm *comm;
@@ -47,8 +47,8 @@ typedef struct Call {
 } Call;
 
 static World world;             // of all communicators
-static atomic_int running;      // calls that are not done
-static Call group[2048];        // not enqueued
+static atomic_int running;      // number of calls that are not done
+static Call group[2048];        // calls of the open group, not enqueued yet
 static int group_calls, group_depth;
 
 const char *ncclGetErrorString(ncclResult_t result)
@@ -79,7 +79,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
     return ncclSuccess;
 }
 
-// At exit. Threads that still work would use what exit destroys.
+// Ends the process without exit's cleanup if threads still work: they would use what exit destroys.
 static void leave(int status, void *arg)
 {
     tcp_store_end(&world);
@@ -276,7 +276,7 @@ static ncclResult_t call(Call c, cudaStream_t stream)
     return group_depth ? ncclSuccess : enqueue();
 }
 
-// A call of NCCL makes a Call of its arguments.
+// Each function of NCCL packs its arguments into a Call.
 #define DEFINE(name, parameters, ...) \
     ncclResult_t name parameters { return call((Call){ #name, __VA_ARGS__ }, stream); }
 

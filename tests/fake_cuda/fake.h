@@ -50,7 +50,6 @@
 __attribute__((noreturn)) void fake_die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // An integer environment variable, or `without` if it is not set.
 int fake_setting(const char *name, int without);
-// Is this the failure that FAKE_FAILURE names?
 bool fake_fails(const char *how);
 
 // Device memory that a piece of work reads or writes; nothing if p is NULL.
@@ -76,7 +75,6 @@ enum { FAKE_PAGE = 4096, FAKE_PAGES = 1 << 24 };
 extern char *fake_arena;
 extern Block **fake_pages;
 
-// Is all of this in one piece of device memory?
 static inline bool fake_on_device(const void *p, size_t bytes)
 {
     size_t at = (size_t)((const char *)p - fake_arena);

@@ -59,8 +59,6 @@ template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *at
     return cudaSuccess;
 }
 
-// --- launching -----------------------------------------------------------------------------------
-
 template <class... Parameters> struct SimtLaunch {
     typedef void (*Kernel)(Parameters...);
     const char *name;

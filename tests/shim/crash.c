@@ -85,8 +85,6 @@ static void watch(const void *bytes, size_t size)
         crash(what);
 }
 
-// --- the calls -----------------------------------------------------------------------------------
-
 pid_t fork(void)
 {
     pid_t pid = REAL(fork)();

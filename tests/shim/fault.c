@@ -109,8 +109,6 @@ static const char *path_of(int fd)
     return fd >= 0 && fd < FILES ? watched[fd] : NULL;
 }
 
-// --- the calls -----------------------------------------------------------------------------------
-
 static int opened(int fd, const char *path)
 {
     if (fd >= 0 && fd < FILES) {
