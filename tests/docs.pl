@@ -250,9 +250,9 @@ sub is_pattern
         )(?!\w) }x;
 }
 
-# Prints for each command of a document, in their order and with tabs between them: FILE:LINE; "command", or "pattern"
-# if something in it stands for something else; the command; what it prints, if that follows in the same block, with
-# "\x1f" between the lines. Where a document says "`...` is `COMMAND`", `... --more` is COMMAND --more.
+# Prints a line for each command of a document, in order: FILE:LINE; "command", or "pattern" if it has a placeholder;
+# the command; and the output that the block shows below it, with "\x1f" between its lines. Tabs separate these. Where a
+# document says "`...` is `COMMAND`", `... --more` is COMMAND --more.
 sub list_commands
 {
     my ($document) = @_;

@@ -68,8 +68,7 @@ sample()
     done | sort | head -n "$1" | sed 's/.* //'
 }
 
-# make_targets TEST...: ninja's targets for these tests. test_x.c is a program, also as test_x_fake and test_x_cuda; a
-# script needs the programs that it names.
+# make_targets TEST...: ninja's targets for these tests: programs, and the programs that scripts name.
 make_targets()
 {
     local test source

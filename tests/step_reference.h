@@ -268,8 +268,7 @@ static inline void state_make(StepRun *run, uint64_t seed)
     free(params);
 }
 
-// Images of noisy blocks of 8x8 pixels, and labels. Generates the whole batch, and uses run->rows
-// rows from `first` on.
+// Generates images of noisy 8x8 blocks, and labels; uses run->rows rows from `first` on.
 static inline void batch_make(StepRun *run, uint64_t seed, int first)
 {
     const ModelConfig *config = &run->model->config;

@@ -104,8 +104,8 @@ static void expect_batch(const char *what, const Batch *b, const Batch *before, 
            (long long)s.count, (long long)s.batch_correct1, (long long)s.correct1);
 }
 
-// A batch in parts of 16, 16 and 5 rows gives the same result as in one call; so does the shorter
-// last batch of an epoch. A first part without labels must not count the previous batch again.
+// Parts of 16, 16 and 5 rows give the result of one call. A first part without labels must not count
+// the previous batch again.
 TEST(a_loss_in_parts)
 {
     for (int unlabelled = 0; unlabelled <= PART; unlabelled += PART) {
@@ -169,8 +169,7 @@ static Scalars step(Scalars *scalars, bool overflow, int interval)
     return read_scalars(scalars);
 }
 
-// The scale halves after an overflow and doubles after `interval` clean steps, but becomes neither
-// zero nor infinite.
+// The scale must become neither zero nor infinite.
 TEST(the_loss_scale_adapts)
 {
     static const struct {
@@ -409,8 +408,7 @@ static void adamw_plain(size_t count, size_t grad_count, const float *grads, dou
 }
 
 // Ten steps, of which the fourth and the fifth are skipped. Every third group of parameters does not
-// decay, and the last ones have no gradient. The run begins after `before` updates, with zeros as
-// after the first one, or is as if resumed.
+// decay, and the last ones have no gradient. The optimizer has made `before` updates already.
 static void check_adamw(int64_t before, double clip, float size)
 {
     enum { COUNT = 313 * PARAM_ALIGN, WITH = 250 * PARAM_ALIGN };

@@ -267,8 +267,7 @@ choose_launcher()
     mapfile -t own < <(ranks | grep -xFf <(pgrep -P "$pid"; pgrep -P "$(pgrep -P "$pid" | paste -sd,)"))
 }
 
-# A stopped launcher is harmless and continues after a while. With BOTH, a rank dies while the launcher is stopped, and
-# the other ranks must end.
+# A stopped launcher is harmless. With BOTH, a rank dies meanwhile, and the other ranks must end.
 fault_launcher() # fault_launcher KILL|STOP|BOTH
 {
     choose_launcher
@@ -315,8 +314,7 @@ goes_on() { [ "$(stamp)" != "$stamped" ] || all_done; }
 # Reads the file through a hard link, because the run may replace it at any moment.
 is_whole() { [ ! -e net ] || { ln -f net looked && "$compare" looked looked 0 >compared; }; }
 
-# After a fault the checkpoint must be whole, and the run must continue. In one of three cases the next fault follows
-# at once.
+# The checkpoint must be whole, and the run must continue. In one of three cases the next fault follows at once.
 look_round()
 {
     is_whole || give_up "the checkpoint is whole: $(cat compared)"

@@ -32,8 +32,7 @@ static const DeviceFacts devices[] = {
     { "RTX 5090", 1200, 170, 1536, 24, 101376, 96, 32, 2407, 14001, 512 },
 };
 
-// A device from its description in cuDNN's own format; NULL if cuDNN refuses it. (9.27 insists on
-// memoryBusWidth.)
+// A device, described in cuDNN's own format; NULL if cuDNN refuses it. (9.27 needs memoryBusWidth.)
 static cudnnBackendDescriptor_t profile_new(const DeviceFacts *d)
 {
     static char json[2000];
@@ -121,8 +120,7 @@ static void want_network(const char *arch, int channels, int size, int batch, cu
     }
 }
 
-// every_batch: not only a whole batch, but also small and odd ones, a single image, and the last batch of an
-// epoch.
+// every_batch: not only a whole batch, but also small and odd ones, down to a single image.
 static void want_all(cudnnDataType_t dtype, bool every_batch)
 {
     static const struct {

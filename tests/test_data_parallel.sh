@@ -40,9 +40,8 @@ check "two devices by default" grep -q 'device 1: [0-9]* MB (peak)' output
 expect 0 "device 0: " train 02_data_parallel --arch lenet --devices 0,2 --epochs 1 --max-steps 1
 check "two devices from a list" grep -q 'device 2: [0-9]* MB (peak)' output
 
-# --shared-link: all bytes are counted, those of gradients too, which a CPU reads in place. A step sends each copy the
-# weights and receives their gradients, 62006 floats each way and some padding; all images but the first device's; and
-# 10 logits for each of them, twice.
+# --shared-link counts all bytes, even of gradients that a CPU reads in place. A step sends each copy 62006 weights and
+# receives as many gradients (and some padding). It sends all images but the first device's, and 10 logits each, twice.
 for n in 2 3; do
     expect 0 "" train 02_data_parallel --arch lenet --devices $n --shared-link 20 --max-steps 1
     rows=$((10 - (10 + n - 1) / n))

@@ -140,8 +140,7 @@ check "2 ranks, --accumulate, bf16" shown like_each 2 10 "${lenet[@]}" --accumul
 # The third rank gets none of the 2 batches, in both tests.
 check "3 ranks, 2 test batches" shown like_each 3 8 -b 11 --arch convnet --test-samples 17
 
-# Prints the order of the output, such as "1.2 1.4 test save Finished hash". Sums arrive one step late, but must not
-# change this order.
+# Prints the order of the output, such as "1.2 1.4 test save Finished hash". Sums that arrive late must not change it.
 order()
 {
     sed -n 's/.*== step: \[ *\([0-9]*\)\/.*\] \[\([0-9]*\)\/.*/\2.\1/p; s/.*== test: .*/test/p

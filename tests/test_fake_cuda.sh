@@ -70,14 +70,12 @@ few_files() { (ulimit -n 47 && at_once trains ./03 -n 2 "${two[@]}"); }    # Glo
 check "NCCL's ranks need no file for each other rank" few_files
 FAKE_GPUS=1 check "03, two ranks on one GPU, with Gloo" like "$pair" ./03-gloo -n 2 "${two[@]}"
 
-# All options at once: fp16 with a dynamic loss scale, accumulation, 16-bit messages, synchronised BatchNorm, and
-# gradients that overflow.
+# With this --growth-interval, some gradients overflow.
 all=("${two[@]}" --arch convnet --amp fp16 --accumulate 2 --clip-norm 5 --compress fp16 --sync-bn --growth-interval 3)
 check "fp16 and more, without overlap" at_once trains "${seven[@]}" "${all[@]}" "${safe[@]}"
 check "steps were skipped" grep -qE "step.*skipped: [1-9]" "$TMP/output"
 check "fp16 and more" like "$hash" "${seven[@]}" "${all[@]}"
-# Virtual ranks: the same weights for any number of ranks. A batch of three images has 3 x 1800 bytes, which cuDNN does
-# not accept as the beginning of the next.
+# A batch of three images has 3 x 1800 bytes, so cuDNN would not accept the address of the next batch.
 virtual=("${common[@]}" --arch convnet --image-size 30 -b 3 --amp fp16 --growth-interval 3 --virtual-ranks 2)
 check "two virtual ranks" at_once trains ./07 "${virtual[@]}"
 virtual_hash=$hash

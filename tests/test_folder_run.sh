@@ -47,8 +47,8 @@ sed -n '2,$s/.*,//p' one.csv | sort >seen
 check "each test file once: $(diff seen there | head -3)" cmp seen there
 check "the names of the classes" grep -q '^0,0,[0-9],000,00[0-9],val/000/' one.csv
 
-# Whatever the number of ranks, the sizes of all files are asked for once, and each picture of val is opened once.
-# FILES is what each rank reads for the checksum. Training ends before the evaluation.
+# With any number of ranks, each file's size is queried once, and each picture of val is opened once. Each rank reads
+# FILES files for the checksum.
 FILES=64
 for n in 1 4; do
     rm -f calls

@@ -154,9 +154,8 @@ TEST(images_match_the_reference)
 
 static const Shape small = { 0, 3, 12, 12, 1 };
 
-// Each sample comes once an epoch, in the order of the ids, equal to the reference. So its crop and
-// flip depend neither on the batch size nor on the worker. An epoch may begin at any batch, and may
-// be abandoned while the workers are busy.
+// Each sample comes once an epoch, in the order of the ids, with a crop and flip that depend neither
+// on the batch size nor on the worker. An epoch may be abandoned while the workers are busy.
 static void expect_epochs(const Dataset *set, Shape shape, const Augment *augment)
 {
     static int32_t ids[COUNT];

@@ -29,8 +29,7 @@ wrong "--image-size: '27' is not a whole number from 28 to 1024" --image-size 27
 
 # bounds: each number may be its minimum and its maximum, but not the next number beyond them
 
-# numbers PROGRAM: prints a line for each option that takes a number: its name, its bounds as the program prints them,
-# and the next numbers below and above.
+# numbers PROGRAM: prints each option that takes a number, its bounds, and the next numbers below and above.
 numbers()
 {
     local name

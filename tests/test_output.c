@@ -67,8 +67,7 @@ TEST(a_running_writer_keeps_others_out)
     kill_child(child);
 }
 
-// In a directory such as /tmp, only a file's owner may replace it. The program notices that before any work. (Only root
-// can become other users.)
+// In a directory such as /tmp, only a file's owner may replace a file. (Only root can become other users.)
 TEST(a_file_of_another_user)
 {
     Error err;

@@ -40,8 +40,7 @@ expect 0 "weight hash: $whole" "$train" -n 2 "${lenet[@]}" -b 24 --resume part.s
 expect 0 "resumed: part.st, epoch 2, step 3" "$train" -n 4 "${lenet[@]}" -b 12 --resume part.st --save part.st
 check "4 ranks continue the run of 2" same_weights part.st
 
-# With a different global batch, no sample is left out. At --lr 0 the loss of a sample does not change, so that of an
-# epoch shows which samples it had.
+# With a different global batch, no sample is left out: at --lr 0 an epoch's loss shows which samples the epoch had.
 still=("$BUILD/07_dist_eval/launch" --nproc-per-node)
 same=("$BUILD/07_dist_eval/train" "${lenet[@]}" --lr 0 --no-augment --amp off --metrics still.jsonl)
 expect 0 "" "${still[@]}" 2 -- "${same[@]}" -b 24 --save still.st --max-steps 13

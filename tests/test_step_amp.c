@@ -37,8 +37,7 @@ static bool is_tried(Type type)
     return !ops_emulates(device, type) || ops_emulates(device, TYPE_BF16);
 }
 
-// A tensor's distances from exact in all states: sums of squares, relative to the exact values' mean
-// square.
+// A tensor's distances in all states: sums of squares, relative to the exact values' mean square.
 typedef struct Closeness {
     char name[80];
     double ours, theirs;
@@ -205,8 +204,7 @@ static void compare_network(const char *arch, const char *const states[STATES])
     free(verdicts);
 }
 
-// The mock CUDA runtime would take a minute for ResNet-50, which has the same operations as
-// ResNet-18. test_step compares it there in f32.
+// The mock CUDA runtime would take a minute for ResNet-50, so test_step compares it there, in f32.
 static bool is_stand_in(void) { return strcmp(device_name(device), "Fake GPU") == 0; }
 
 static void compare_committed_steps(void)

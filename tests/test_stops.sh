@@ -84,8 +84,7 @@ OMP_THREAD_LIMIT=1 OMP_DYNAMIC=true timeout -k 1 60 "$BUILD/01_single_gpu/train"
 check "OMP_THREAD_LIMIT=1: status $?" grep -q "1 thread$" out
 check "OMP_THREAD_LIMIT=1: it ends" grep -q "weight hash" out
 
-# With less and less memory, each run ends with one line that gives the reason, and perhaps a hint. Only LLVM's OpenMP
-# may crash. (With even less memory oneDNN crashes, because it does not check whether it got memory for its code.)
+# Less and less memory. Only LLVM's OpenMP may crash. (With even less, oneDNN would: it does not check its allocations.)
 crash=1
 ! ldd "$BUILD/01_single_gpu/train" | grep -q libomp || crash=139
 for megabytes in 1000 700 500 350 300; do

@@ -583,8 +583,7 @@ TEST(connections)
 
 // --- many strangers ------------------------------------------------------------------------------
 
-// Sends nothing, a byte, half a Hello, one with a wrong token, or garbage, until all ranks are there; keeps 100
-// sockets.
+// Sends nothing, a byte, half a Hello, a Hello with a wrong token, or garbage, until all ranks are there.
 static _Noreturn void send_strangers(void)
 {
     enum { OPEN = 100 };

@@ -30,8 +30,7 @@ static double factor(const uint64_t *keys, int sample, Dropout d, size_t positio
     return keeps ? 1 / (1 - (double)d.rate) : 0;
 }
 
-// Of many numbers a part of `rate` is dropped, and each pair of masks (of two samples, two layers,
-// a row and the next) agrees as often as independent ones do.
+// Masks of two samples, of two layers, and of a row and the next agree only as often as by chance.
 static void dropout_masks(void)
 {
     enum { COUNT = 1 << 18 };

@@ -217,8 +217,7 @@ static void make_calls(int rank, int calls)
         alive_collective_begin(at, "gradients", "all_reduce", (int64_t)at * 100, "backward");
 }
 
-// In a deadlock: the last calls of rank 0 and of the first rank whose calls differ, up to the first
-// difference.
+// A deadlock's message lists the last calls of rank 0 and of the first rank that differs.
 static void test_parting(double now)
 {
     static const State waits = { .silent = 3, .waits = 1 };

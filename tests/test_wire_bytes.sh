@@ -11,8 +11,7 @@ fi
 sent() { awk '$1 == "lo:" { print $10 }' /proc/net/dev; }
 between() { awk -v a="$1" -v b="$2" -v least="$3" -v most="$4" 'BEGIN { exit !(least * b <= a && a <= most * b) }'; }
 
-# carries OP RANKS TYPE WIDTH FACTOR: calls OP with 2 million values. The bytes that all ranks send together ($wire)
-# must be FACTOR times the bytes that one rank gives.
+# carries OP RANKS TYPE WIDTH FACTOR: all ranks together must send FACTOR times the bytes of 2 million values.
 carries()
 {
     local what="$1 of $3 between $2 ranks" given before

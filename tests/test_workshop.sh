@@ -4,8 +4,7 @@
 . "$SRC/tests/test.sh"
 type -P python3 >/dev/null || { echo "skipped: there is no python3"; exit 77; }
 
-# --- the plan ------------------------------------------------------------------------------------------------------
-# docs/workshop/plan.txt is on workshop.md (test_series.sh), which has a table for each of its lines.
+# workshop.md quotes docs/workshop/plan.txt (test_series.sh) and has a table for each line of the plan.
 
 cat >plan.py <<'END'
 import glob, re, sys

@@ -63,8 +63,8 @@ typedef struct Range {
 // Queues fn(a copy of arg) or, in a capture, records it. Checks the ranges now, and again when it runs.
 void fake_do(cudaStream_t stream, const char *name, void (*fn)(void *arg), const void *arg,
              size_t bytes, const Range *ranges, int count);
-// Device memory has its own addresses. Each is used only once, so accesses to freed memory are always found. Every
-// block begins on a page, and a table maps pages to blocks: kernels look there at every access.
+// Each address of device memory is used only once, so accesses to freed memory are always found. Every block begins on
+// a page. A table, in which kernels look at every access, maps pages to blocks.
 typedef struct Block {
     struct Block *next;
     char *p;

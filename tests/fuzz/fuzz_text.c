@@ -5,8 +5,7 @@
 
 #include <string.h>
 
-// shift: of windows in an epoch, at most. The last window's last label is also read. text: where this part begins, or
-// NULL: the order is unknown.
+// shift: the largest by which an epoch moves its windows. text: where this part begins, or NULL: the order is unknown.
 static void check_tokens(const Data *data, const Dataset *set, int shift, const uint8_t *text)
 {
     unsigned byte;
