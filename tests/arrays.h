@@ -69,7 +69,6 @@ static inline double *random_numbers(Type of, size_t count, int key)
     return v;
 }
 
-// A contiguous array of `count` f32 numbers.
 static inline Shape row(size_t count) { return (Shape){ 1, (int)count, 1, 1, 1 }; }
 
 // The index in an activation of this shape of element i in torch's order.

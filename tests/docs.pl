@@ -27,7 +27,6 @@ sub slurp
 
 # --- code -----------------------------------------------------------------------------------------------------------
 
-# Options of other programs, which documents mention.
 my %known = map { ("--$_" => 1) } qw(
     account bind bind-to container-image container-mounts container-workdir cpus-per-task distribution exclude exclusive
     export gpu-bind gpus-per-node gpus-per-task gpus gres install jobid kill-on-bad-exit local_rank me mem monitor-interval
@@ -35,7 +34,6 @@ my %known = map { ("--$_" => 1) } qw(
     nodelist nodes ntasks-per-node open-mode oversubscribe partition pty rdzv-backend rdzv-endpoint rdzv-id redirects relative requeue shm-size signal tee
     time);
 
-# Learns the options of our programs and scripts.
 sub learn_options
 {
     for (map { `'$_' --help` } glob("$build/*/train $build/*/launch $build/comm_bench")) {
@@ -63,7 +61,6 @@ sub stands_for
 
 my %ddp_commands = map { $_ => 1 } `./ddp help` =~ /^  ([a-z]+)/mg;
 
-# Checks the options, files and ./ddp commands in a piece of code.
 sub check_code
 {
     my ($code) = @_;
@@ -103,7 +100,6 @@ sub anchors_of
     return $anchors{$file} = \%found;
 }
 
-# A path in a document, from the root.
 sub resolved
 {
     my ($document, $path) = @_;

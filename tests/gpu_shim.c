@@ -30,7 +30,6 @@ static ncclComm_t comm;
         } \
     } while (0)
 
-// Rank 0 writes the id of communicator `number`; the others wait for it.
 static ncclComm_t new_comm(const char *file, int number)
 {
     char path[1000], part[1100];

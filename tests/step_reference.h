@@ -147,7 +147,6 @@ static inline void images_narrow(const Model *model, void *images, size_t count,
     device_free(model->device, wide);
 }
 
-// Copies images (rows, c, h, w) to the device, in the model's layout and type.
 static inline void images_set(StepRun *run, const float *nchw, int rows)
 {
     Shape s = run->model->input;
@@ -227,7 +226,6 @@ static inline void numbers_shape(const ModelTensor *tensor, float *u)
     }
 }
 
-// The tensor's index when the tensors are sorted by name.
 static inline int tensor_rank(const Model *model, const ModelTensor *tensor)
 {
     int rank = 0;
@@ -295,7 +293,6 @@ static inline void batch_make(StepRun *run, uint64_t seed, int first)
 
 // --- comparing -----------------------------------------------------------------------------------
 
-// How close the tensors of one file are, for the summary line.
 typedef struct Judgement {
     double worst;               // largest distance from PyTorch's float32 / tensor's largest entry
     char worst_name[80];
@@ -454,7 +451,6 @@ static inline void step_begin(StepRun *run, Model *model, int first, int rows)
     model_cast_weights(model);
 }
 
-// The mean loss of this process's rows, from run->stats.
 static inline double step_loss(const StepRun *run)
 {
     Stream *compute = device_stream(run->model->device);

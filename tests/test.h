@@ -122,7 +122,6 @@ static inline const char *test_path(const char *name)
     return path;
 }
 
-// Makes a file in the scratch directory, and returns its path.
 static inline const char *test_file(const char *name, const void *bytes, size_t size)
 {
     const char *path = test_path(name);

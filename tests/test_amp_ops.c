@@ -334,7 +334,6 @@ TEST(norms_do_not_depend_on_threads)
     EXPECT(other == 0, "%d norms depend on the number of threads", other);
 }
 
-// Updates the parameters p and velocities v in place.
 static void sgd_plain(size_t count, size_t grad_count, const float *grads, double clip,
                       bool nesterov, double *p, double *v)
 {

@@ -137,7 +137,6 @@ TEST(operands_follow_the_options)
     }
 }
 
-// A wrong command line, and a part of its error message.
 static const char *const wrong[][2] = {
     { "--epochz|3", "unknown option '--epochz'; --help lists all" },
     { "--batch-sizes=3", "unknown option '--batch-sizes'; did you mean --batch-size?" },

@@ -204,7 +204,6 @@ stopped_at_the_end()
 # With one launcher per host, ranks that still wait for the dead rank may connect to its replacement. The run continues.
 met_the_next() { [ ${#names[@]} = 2 ] && no_orphans && stamped=$(stamp) && await 3000 goes_on; }
 
-# must_go SECONDS PID...: these ranks end in time.
 must_go()
 {
     local begin limit=$1

@@ -277,7 +277,6 @@ static int beside_each_other(void *arg, const World *world)
     return test_failed > 0 || test_passed == 0;
 }
 
-// No rank may pass the barrier before the last rank, which is late.
 static int barrier_holds(void *arg, const World *world)
 {
     atomic_int *late = arg;

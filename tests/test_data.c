@@ -37,7 +37,6 @@ static bool open_from(Data *data, const char *where, Error *err)
 
 static bool says(const Error *err, const char *words) { return strstr(err->text, words) != NULL; }
 
-// data_open must fail, with both words in its error.
 static void expect_refused(const char *where, const char *word1, const char *word2)
 {
     Data data;
@@ -444,7 +443,6 @@ static const char *print_of(Print out, const char *where)
 
 #define EXPECT_OTHER(a, b) EXPECT(strcmp((a), (b)) != 0, "both are \"%s\"", (a))
 
-// A copy has the same fingerprint, compressed or not; one changed byte gives a different one.
 TEST(fingerprints_of_files)
 {
     Print first, other;
@@ -471,7 +469,6 @@ TEST(fingerprints_of_files)
     EXPECT_EQ_STR(print_of(other, dir), first);
 }
 
-// Sample counts, image size, seed and data_cut change the fingerprint.
 TEST(fingerprints_of_synthetic_sets)
 {
     static const struct {

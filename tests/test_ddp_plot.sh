@@ -62,7 +62,6 @@ cat >run.json <<'JSON'
 JSON
 sed 's/forward/fore/' run.json >no_steps.json
 printf '[\n\n]\n' >empty.json
-# predictions COUNT LABEL PREDICTION CLASS PREDICTED
 predictions() { for ((i = 0; i < $1; i++)); do echo "$i,$2,$3,$4,$5"; done; }
 { echo index,label,prediction,class,predicted; predictions 90 0 0 cat cat; predictions 9 0 1 cat 'big dog'
   predictions 1 0 2 cat '<&>'; predictions 1000 1 1 'big dog' 'big dog'; predictions 25 2 1 '<&>' 'big dog'

@@ -61,7 +61,6 @@ lenet="-a lenet --data synthetic --epochs 1 --max-steps 20 -b 8 --test-samples 8
         "$hosts" on node2 timeout 60 node2/ddp run 04 --join 10.77.0.99:20000:12ab -- $lenet
     check "what to do" grep -q firewall output
 }
-# The cable of the second machine is pulled.
 pull()
 {
     desk -- -a lenet --data synthetic -b 8 --max-steps 1000000 --threads 1 --timeout 3 --patience 8 -p 10 &

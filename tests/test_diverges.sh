@@ -53,7 +53,7 @@ fails 3 ./bad -n 2 -p 100 --save nan.st --max-steps 14
 says "at or before step 14; nothing has been saved"
 check "nothing saved" not compgen -G 'nan.st*'
 
-# Without that check, no later step changes the weights of any rank.
+# Without the check for finite gradients, no later step changes the weights of any rank.
 check "blind: builds" build_with blind 03_ddp_fork \
     ddp.c "$reduce" "$(from '>= 13') if (now) grads[7] = 0.0f / 0.0f; $reduce" \
     train.c "if (stats.not_finite > 0 || stats.bad_gradients > 0)" "if (0)"

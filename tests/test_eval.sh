@@ -35,7 +35,6 @@ alike() # alike METRICS METRICS EVENT
         near <(field "$1" "$3" test_loss) <(field "$2" "$3" test_loss) 1e-6
 }
 
-# any WHAT RANKS SIZE ROWS [OPTIONS]
 any()
 {
     local what=$1 n

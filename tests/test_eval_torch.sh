@@ -43,7 +43,6 @@ like_torch()
         }' "$reference/eval-$1.txt" "$2.predictions" "$2.classes"
 }
 
-# evaluated_like NAME OPTIONS
 evaluated_like()
 {
     local name=$1

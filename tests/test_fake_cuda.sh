@@ -168,7 +168,7 @@ unset FAKE_DELAY
 FAKE_LOAD=7000 check "CUDA and cuDNN are loaded slowly" trains ./03 -n 2 "${two[@]}" --timeout 6
 check "it still ends with the same weights" test "$hash" = "$pair"
 
-# Nor is an operation that takes long before any step has ended, or NCCL's start, up to --patience.
+# Before any step has ended, a slow operation or a slow start of NCCL is no hang, up to --patience.
 FAKE_SLOW_OP=60 FAKE_SLOW_S=4 check "an operation takes 4 s" trains ./03 -n 2 "${two[@]}" --timeout 2
 check "it also ends with the same weights" test "$hash" = "$pair"
 FAKE_INIT_HANGS=1 expect 1 "the ranks for 4" "${seven[@]}" "${two[@]}" --amp off --timeout 1 --patience 4

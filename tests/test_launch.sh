@@ -168,7 +168,6 @@ END
     check "rank 0 too" says "^python 0"
 fi
 
-# A user with a low limit on processes.
 if [ "$(id -u)" = 0 ] && setpriv --reuid=54321 --regid=54321 --clear-groups test -x "$launch" 2>/dev/null; then
     expect 1 "start fewer ranks (-n)" setpriv --reuid=54321 --regid=54321 --clear-groups \
         bash -c 'cd /; ulimit -u 4; exec "$0" -n 8 --max-restarts 2 -- sleep 60' "$launch"

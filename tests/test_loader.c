@@ -56,7 +56,7 @@ static float reference(const Dataset *set, int id, int64_t epoch, const Augment 
     return (byte / 255.0f - augment->mean[c]) / augment->std[c];
 }
 
-// The index of that value in a batch of this shape: data[n][c / block][h][w][block].
+// The index of a value in a batch of this shape: data[n][c / block][h][w][block].
 static size_t place(Shape s, int n, int c, int y, int x)
 {
     size_t plane = (size_t)n * (s.c / s.block) + c / s.block;

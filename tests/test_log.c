@@ -214,7 +214,6 @@ static void full_disk(void)
     two_epochs();
 }
 
-// The run prints one warning and continues to its end.
 TEST(metrics_on_a_full_disk)
 {
     for (int i = 0; i < 2; i++) {
@@ -257,7 +256,6 @@ TEST(messages)
     EXPECT_HAS(test_said, "] comm.c:88: bad?name 'x?[2J'\nhint: two?lines\ncleaned\n");
 }
 
-// A step's gradient norm, loss scale and skipped steps, on its line and in its event.
 static const struct {
     double norm, loss_scale;
     int64_t skipped;

@@ -24,7 +24,6 @@ static void *count_cores(void *count)
     return NULL;
 }
 
-// Which of the cores `from` remain.
 static const char *move(const cpu_set_t *from, const char *root)
 {
     static char left[256];

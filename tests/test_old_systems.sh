@@ -19,7 +19,7 @@ posix_spawn_file_actions_(addchdir_np|addfchdir_np|addclosefrom_np|addtcsetpgrp_
 pidfd_[a-z_]*|process_(madvise|mrelease)|epoll_pwait2|mount_setattr|fsopen|open_tree|move_mount
 arc4random(_buf|_uniform)?|strlcpy|strlcat|timespec_getres|qsort_r_np|free_sized|memalignment|getrandom_np
 END
-# newer_in FILE...: prints each use of such a name outside comments.
+# newer_in FILE...: prints each use of a name in `newer` outside comments.
 newer_in() { sed 's,//.*,,' "$@" | grep -wnE -f newer; }
 uses_newer()
 {

@@ -44,7 +44,6 @@ static int take_device(void *arg, const World *world)
     return 10 + opened;
 }
 
-// Runs `size` ranks; gets their exit statuses, and their output in `said`.
 static const char *said;
 static void start(int size, int (*run)(void *arg, const World *world), int statuses[])
 {

@@ -310,7 +310,6 @@ static void check_running(Shape s, const NormArrays *a, const NormTensors *t)
     expect_near("running variance", row((size_t)s.c), t->running_var, var, 0, 1e-5);
 }
 
-// Evaluation uses the running statistics and does not change them.
 static void check_frozen(const Op *norm, const NormSpec *spec, NormArrays *a, NormTensors *t,
                          const void *x, const void *residual)
 {
@@ -741,7 +740,6 @@ static const Verdict *verdicts_of(int rows, int classes, const double *z, const 
     return to_host(there, bytes);
 }
 
-// The verdicts must match verdict_plain, and their totals those of the loss.
 static void check_verdicts(int rows, int classes)
 {
     double *z = random_numbers(TYPE_F32, (size_t)(rows * classes), classes);

@@ -8,7 +8,6 @@
 #include "../tools/ranks.h"
 #include "step_reference.h"
 
-// Results that the ranks leave in shared memory.
 typedef struct Seen {
     double losses[RANKS_MAX];
     uint64_t hash;          // of rank 0's weights after the step

@@ -91,7 +91,7 @@ cp -r "$SRC"/{ddp,*.md,LICENSE,tools,exercises,docs,tests} "$SRC"/[0-9][0-9]_* .
 ln -s "$SRC"/{common,cmake,recipes} .
 steps=$(echo [0-9][0-9]_*/)
 
-# `train`, as described above.
+# The script in place of `train`, which the head of this file describes.
 for step in $steps; do
     mkdir "build/cpu/$step"
     cat >"build/cpu/$step/train" <<END
@@ -167,7 +167,7 @@ shape()
         s/ +/ /g; s/\[ #/[#/g; s/^ | $//g'
 }
 
-# Without the lines that stand for others.
+# Without lines that are only "...".
 always() { grep -vE '^ *\.\.\.$'; }
 
 # The lines that the document shows and the output lacks, apart from what shape() removes. A document may break a line.
@@ -247,7 +247,7 @@ document()
     PATH=$tree/build/cpu/$step:$TMP/bin:$path               # "launch and train are the programs in ..."
     [[ $file != docs/* ]] || rm -f ./*.st* ./net*           # each document trains its own networks
     while IFS=$'\x1e' read -r line kind command prints; do
-        # Once per document; commands that only print, once.
+        # A command runs once per document, or if it only prints, once in all.
         where=$file
         [[ ! $command =~ ^\./ddp\ (doctor|diff|help|exercise\ list) ]] || where=
         [ -z "${seen[$where:$command]:-}" ] || continue

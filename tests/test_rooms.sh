@@ -45,7 +45,7 @@ calls()
             END { for (need in needs) { split(need, n, " "); if (n[2] in where) print n[1], where[n[2]] } }'
 }
 
-# one_way: reads such lines, and prints each use of a higher room and each cycle.
+# one_way: reads lines "module module", and prints each use of a higher room and each cycle.
 one_way()
 {
     local from to bad=0

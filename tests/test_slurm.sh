@@ -19,14 +19,12 @@ endless=("${tiny[@]}" --epochs 1000000)
 cluster_up 3 --gpus 2 ${CLUSTER:-} || exit 1
 has_namespaces && hosts=yes || hosts=
 
-# node_name K: Slurm's name for node K.
 node_name() { if [ -n "$hosts" ]; then echo "node$1"; else echo "127.0.0.$((10 + $1))"; fi; }
 step() { until_so 20 none_completing; on_head timeout -k 5 60 srun --kill-on-bad-exit=1 "$@"; }
 submit() { until_so 20 none_completing; on_head sbatch --parsable "$@"; }
 # over JOB: the job has ended. False if the controller does not answer.
 over() { [[ $(job_state "$1") =~ ^(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)$ ]]; }
 says() { grep -qs -- "$2" "ddp-$1.log"; }
-# done_with JOB [SECONDS]: waits for its end, and prints its log.
 done_with()
 {
     until_so "${2:-60}" over "$1" || on_head scontrol show job "$1"
@@ -286,7 +284,6 @@ deaths()
     check "scancel ends it" until_so 10 over "$job"
     check "nothing is left" until_so 10 nothing_left
 
-    # A job that has saved a checkpoint is requeued and resumes.
     expect 0 "weight hash: " timeout 100 "$PROGRAMS/launch" -n 4 -- "$train" "${run[@]}" --amp off
     wanted=$(hash_of)
     job=$(submit "$script" "${run[@]}" --amp off)
@@ -301,7 +298,6 @@ deaths()
     check "tried three times" test "$(grep -cE "requeued|once more" "$TMP/output")" = 2
 }
 
-# A node is disconnected and later reconnected.
 disconnected()
 {
     [ -n "$hosts" ] || return

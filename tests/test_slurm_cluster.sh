@@ -19,7 +19,6 @@ traces()
     ls -lR /etc/slurm
 }
 before=$(traces 2>/dev/null)
-# gone DIR: nothing is left of the cluster in DIR, now or in a moment.
 gone() { until_so 2 is_gone "$1"; }
 is_gone() { [ ! -e "$1" ] && [ -z "$(processes_of "$1")" ] && [ "$(traces 2>/dev/null)" = "$before" ]; }
 

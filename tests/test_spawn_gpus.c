@@ -16,7 +16,6 @@ static int made_up_count(void) { return gpus; }
 #define comm_shares_devices may_share
 #include "../03_ddp_fork/spawn.c"
 
-// A program that spawns ranks, each of which exits with 0.
 static void spawn_ranks(const void *ranks)
 {
     World world;

@@ -124,7 +124,6 @@ static const void *far_of(const char *name, Type like, const char *what)
     return file_data(&amp, on_gpu && st_find(&amp, after) ? after : key);
 }
 
-// Takes a step in `type` and compares its distances with PyTorch's in the type `like`.
 static void try_type(const char *name, const char *path, Type type, Type like, const Exact *exact,
                      Verdicts *verdicts)
 {

@@ -32,7 +32,7 @@ for signal in INT TERM; do
     rm -f ./*
 done
 
-# During an evaluation, which is finished; no rank begins the next epoch.
+# A signal during an evaluation: the evaluation is finished, and no rank begins the next epoch.
 "$BUILD/03_ddp_fork/train" -n 2 --arch lenet $small --train-samples 80 --test-samples 20000 --epochs 2 \
     --save stopped.st >begun 2>&1 &
 pid=$!

@@ -7,10 +7,8 @@ cd "$SRC" || exit 1
 type -P git perl >/dev/null && git rev-parse >"$TMP/output" 2>&1 ||
     { echo "skipped: the sources are not in a Git repository, or there is no perl"; exit 77; }
 
-# files PATTERN...: the sources whose names match.
 files() { git ls-files -- "$@" | while read -r file; do [ ! -f "$file" ] || echo "$file"; done; }
 
-# fits COLUMNS FILE...: no line is longer, and none has a tab.
 fits()
 {
     LIMIT=$1 perl -CSD -ne 'chomp;

@@ -334,7 +334,6 @@ typedef struct Bytes {
     Hello hello;
 } Bytes;
 
-// A Hello as a rank would send it, but with a different token.
 static Bytes wrong_hello(int rank)
 {
     Bytes b = { { STORE_HELLO, sizeof b.hello, "" }, { .rank = rank, .size = play.size, .run = "play" } };
@@ -453,7 +452,6 @@ static void expect_answer(int fd, StoreWhat what, size_t bytes)
     EXPECT(at == bytes && memchr(value, STORE_OVER & 255, bytes) == NULL, "%x: not the value, %zu bytes", what, at);
 }
 
-// Joins, and sends no heartbeat.
 static int join_as_rank_1(void)
 {
     int fd = knock();

@@ -54,7 +54,6 @@ static void dropout_masks(void)
     EXPECT(dropout_keeps(streams[0], 5, dropout_limit(0)), "rate 0");
 }
 
-// y = a + dropout(b); its gradients.
 static void check_add(int samples, int T, int c, bool alone, bool two_gradients, float rate)
 {
     OpSpec spec = { .kind = OP_ADD, .x = matrix(samples * T, c), .T = T, .dropout = { rate, 3 } };

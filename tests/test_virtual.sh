@@ -8,7 +8,6 @@
 five=$BUILD/05_ddp_amp
 seven=$BUILD/07_dist_eval
 
-# ranks N [OPTIONS] with the programs of $step
 step=$five
 ranks()
 {
@@ -78,7 +77,7 @@ alike "1 4" "${gpt[@]}" --virtual-ranks 4 --amp bf16 --optim adamw --lr 0.001
 alike "2" "${gpt[@]}" --virtual-ranks 4 --dropout 0
 check "dropout changes something" [ "$hash" != "$dropped" ]
 
-# BatchNorm's running statistics are also the same. They are in the checkpoint, and in what evaluation prints.
+# BatchNorm's running statistics are bit-identical, too. They are in the checkpoint and decide an evaluation's result.
 for n in 1 2 4; do
     expect 0 "weight hash: " ranks $n "${resnet[@]}" --virtual-ranks 4 --save $n.st
     cp output $n.out

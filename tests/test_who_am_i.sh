@@ -12,7 +12,6 @@ unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT OMPI_C
 # A port below those that the system assigns.
 port=$((10000 + $$ % 20000))
 
-# with "NAME=VALUE ..." OPTION...: runs one process of the program in this environment.
 with()
 {
     local environment=$1

@@ -61,7 +61,6 @@ import html, re, sys
 def words(part):
     return re.sub("(?s)<(pre|table|svg).*?</\\1>|<.*?>", " ", part).split()
 
-# The blocks and exercises of a plan, in order.
 def of_page(plan):
     table = re.search(rf"^## {plan}\n(.*?)^## ", page, re.S | re.M)[1]
     rows = [[cell.strip() for cell in row.split("|")] for row in table.splitlines() if re.match(r"\| \d", row)]

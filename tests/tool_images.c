@@ -30,7 +30,6 @@ static Box box_of(const Data *data, int id)
     return (Box){ v.from.x, v.from.y, v.from.width, v.from.height, v.flip };
 }
 
-// Decodes all training images into data->train.inputs; returns their crop boxes.
 static Box *make_all(Data *data)
 {
     Dataset *set = &data->train;

@@ -82,11 +82,9 @@ static inline bool fake_on_device(const void *p, size_t bytes)
     return b && (const char *)p + bytes <= b->p + b->bytes;
 }
 
-// Ends the program if the stream is destroyed.
 void fake_need_stream(cudaStream_t stream, const char *name);
 // Takes as long as loading a library does (FAKE_LOAD).
 void fake_load(void);
-// Ends the program if this thread is capturing.
 void fake_not_in_capture(const char *name);
 // *users counts the graphs that contain the work that is now being captured on the stream.
 void fake_hold(cudaStream_t stream, int *users);

@@ -159,7 +159,6 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
     return CUDNN_STATUS_SUCCESS;
 }
 
-// A tensor of an operation, and where it is.
 typedef struct Tensor {
     const int64_t *dims, *strides;      // of (n, c, h, w)
     cudaDataType_t type;

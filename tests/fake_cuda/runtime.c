@@ -30,7 +30,6 @@ typedef struct Work {
     int count;
 } Work;
 
-// The nodes of a graph that a piece of work depends on.
 typedef struct After {
     int count, nodes[MAX_AFTER];
 } After;
