@@ -78,8 +78,8 @@ static void set_number(const char *name, long long value)
     setenv(name, text, 1);
 }
 
-// The token keeps other runs out. Every launch makes its own, so a run on several machines has a
-// token only if you set one (DDP_TOKEN).
+// The token keeps other runs out. Each machine's launch would make a different one, so a run on
+// several machines has a token only if you set it (DDP_TOKEN).
 static void set_token(const Launch *l)
 {
     char token[STORE_TOKEN];

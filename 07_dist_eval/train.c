@@ -305,7 +305,7 @@ static void finish_epoch(Job *job)
     job->state.running = (Stats){ 0 };
     fill_zero(device_stream(job->device), job->train_stats, sizeof(Stats));
     if (best)
-        save(job, ".best");     // first, because the next save records that this file exists
+        save(job, ".best");     // first: a run that resumes assumes that .best has its best score
     save(job, "");
 }
 
