@@ -36,7 +36,7 @@ my %known = map { ("--$_" => 1) } qw(
 
 sub learn_options
 {
-    for (map { `'$_' --help` } glob("$build/*/train $build/*/launch $build/comm_bench")) {
+    for (map { `'$_' --help` } glob("$build/0*/train $build/*/launch $build/comm_bench")) {
         while (/^ +(?:-\w, )? *--(\[no-\])?([\w-]+)/mg) {
             $known{"--no-$2"} = 1 if defined $1;
             $known{"--$2"} = 1;
