@@ -8,13 +8,13 @@
 // if they are -1. Returns how many cores this machine's ranks may use together.
 int agree_neighbours(World *world);
 
-// All ranks must have the same value, of one or more lines. Otherwise rank 0 prints both versions
-// of the first line that differs, and ends the run.
+// All ranks must have the same value. Otherwise rank 0 prints both versions of the first line that
+// differs, and ends the run.
 void agree_same(const World *world, const char *what, const char *value);
 // Fills `range` with the lowest and the highest value of all ranks.
 void agree_range(const World *world, const char *what, int value, int range[2]);
-// No two ranks may have the same value, such as the GPU that they compute on. Otherwise rank 0
-// names both and ends the run.
+// No two ranks may have the same value, such as their GPU. Otherwise rank 0 names both and ends the
+// run.
 void agree_unique(const World *world, const char *what, const char *value, const char *hint);
 
 // Returns rank 0's value on all ranks. Call it where the ranks' values may differ, for example

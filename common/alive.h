@@ -2,10 +2,10 @@
 // what it is doing.
 //
 // The page is shared with the supervisor that started this process, or is private; rank 0 gets
-// copies. A process that reads heartbeats is called a watcher. The training thread beats whenever
-// it makes progress: at each layer, batch and piece of a file. Before it waits for another rank,
-// for the device or for something outside the program, it marks itself as waiting, and the watcher
-// then expects no beats. The table at the top of watch.c has the limits of all waits.
+// copies. A process that reads heartbeats is called a watcher. The training thread beats at each
+// layer, batch and piece of a file. Before it waits for another rank, for the device or for
+// something outside the program, it marks itself as waiting, and the watcher then expects no beats.
+// The table at the top of watch.c has the limits of all waits.
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -15,10 +15,9 @@ enum { ALIVE_KEPT = 16, ALIVE_TEXT = 112, ALIVE_DOING = 240 };
 enum { ALIVE_PATIENCE = 600 };          // s: the default of --patience
 enum { ALIVE_PATIENT = 1, ALIVE_ENDLESS };     // waits that may last for the patience, or any time
 
-// A collective that has begun. A later one may overwrite it while a watcher reads, so the watcher
-// may see half of each.
+// A collective that has begun. A watcher may see half of it and half of a later one.
 typedef struct AliveCollective {
-    _Atomic uint64_t place;         // number among this process's collectives, from 1
+    _Atomic uint64_t place;         // among this process's collectives, from 1
     _Atomic int64_t count;          // values
     _Atomic uint64_t operation[3], communicator[3], section[3];     // names of up to 23 letters
 } AliveCollective;
@@ -26,10 +25,10 @@ typedef struct AliveCollective {
 typedef struct Alive {
     _Atomic int waits_for_ranks;    // above 0: the training thread waits for ranks or the device
     _Atomic int outside;            // 0, or the kind of a wait for something outside the program
-    _Atomic uint64_t doing[ALIVE_DOING / 8];    // and what it waits for: "reading train/1.jpg"
+    _Atomic uint64_t doing[ALIVE_DOING / 8];    // what it waits for: "reading train/1.jpg"
     _Atomic uint64_t beats;
     _Atomic bool joined;            // this rank has met the others
-    _Atomic bool done;              // the work is finished; the process is about to exit
+    _Atomic bool done;              // the process is about to exit
     _Atomic bool watched;           // a supervisor of ours or rank 0 watches this page
     _Atomic double timeout, patience;   // s: --timeout and --patience (0: no limit)
     _Atomic double device_step;     // s: a GPU's longest step; -1: no step has ended; 0: a CPU
@@ -40,40 +39,38 @@ typedef struct Alive {
     _Atomic double waited, own, spent;
     _Atomic uint64_t section[3];    // the main thread's innermost span (trace.h), up to 23 letters
     _Atomic uint64_t begun, ended;  // collectives so far, over all communicators
-    _Atomic uint64_t latest;        // the place of the last collective that began
+    _Atomic uint64_t latest;        // place of the last one that began
     AliveCollective collectives[ALIVE_KEPT];    // the last ones, at place % ALIVE_KEPT
     int64_t supervisor;             // pid of the process that watches this page, or 0
     uint64_t pid_namespace;         // of that pid (launcher_namespace)
 } Alive;
 
-// From now on this process publishes its heartbeats at `where`, in memory that must stay mapped.
+// From now on heartbeats go to `where`, in memory that must stay mapped.
 void alive_publish(Alive *where);
 
 // Zeroed pages for `count` processes, shared with children that are forked later and, through the
-// descriptor, with the programs that these children execute.
+// descriptor, with the programs that they execute.
 Alive *alive_pages(int count, int *descriptor);
 void alive_pages_free(Alive *pages, int count);
-// Before exec: in the new program alive_inherit finds page `number` through this descriptor.
+// Before exec: the new program's alive_inherit finds page `number` through this descriptor.
 void alive_bequeath(int descriptor, int number);
-// Call it in the new program before it starts threads. Publishes on the page of alive_bequeath.
-// False: there is no page.
+// Call it in the new program before it starts threads. False: there is no such page.
 bool alive_inherit(void);
 
 void alive_copy(Alive *to, const Alive *from);
 // Has the process ever published anything? False for programs other than ours.
 bool alive_seen(const Alive *page);
-// The page on which this process publishes, to send a copy to another machine.
+// The page on which this process publishes.
 const Alive *alive_here(void);
 
-// The next three are safe in any thread. Threads that work for the training thread, such as the
-// loader's, also beat.
+// The next three are safe in any thread. The loader's threads also beat.
 void alive_beat(void);
 void alive_wait_begin(void);
 void alive_wait_end(void);
 
-// Marks a wait for something outside the program, from here to the end of the block. If the wait is
-// long, the watcher prints both texts ("rank 1 ... has been reading train/1.jpg"), so they must
-// stay valid.
+// Marks a wait for something outside the program, until the end of the block. If the wait is long,
+// the watcher prints both texts ("rank 1 ... has been reading train/1.jpg"), so they must stay
+// valid.
 #define ALIVE_OUTSIDE(doing, what) ALIVE_OUTSIDE_(doing, what, ALIVE_PATIENT)
 // Marks a wait for writing, which has no time limit. Only the main thread's waits count: a
 // different thread's slow write must not hide that the training thread hangs.
@@ -105,8 +102,8 @@ void alive_watched(void);
 void alive_limits(double timeout, double patience);     // s, 0: no limit; watch.c has the rule
 
 // Writes for example "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648
-// (gradients), in backward, completed". NCCL's calls are never "completed", because the host does
-// not see when they end.
+// (gradients), in backward, completed". The host does not see when NCCL's calls end, so they are
+// never "completed".
 void alive_progress(const Alive *alive, char *text, int size);
 // The rank for which the others wait, with its times (watch_slowest), or "". Set by rank 0's store.
 void alive_slowest_set(const char *text);

@@ -6,9 +6,8 @@
 //   args_parse(&args, argc, argv);      // --epochs 3, --epochs=3; -e 3 or -e3 if it has a letter
 //
 // --config FILE (in programs without operands) reads lines "key = value": an option's name and its
-// value. A flag's value is yes or no. # begins a comment. The command line overrides files, a later
-// file overrides an earlier one, and files override the defaults. --print-config prints such a
-// file, with defaults as comments.
+// value, yes or no for a flag. # begins a comment. The command line overrides files, a later file
+// overrides an earlier one. --print-config prints such a file, with defaults as comments.
 //
 // A wrong option ends the program before any work, with one line on stderr and status 2. Defaults
 // are what the variables hold when their rows are added.
@@ -40,9 +39,9 @@ typedef struct Option {
     bool local;            // may differ between the processes of a run
     bool output;           // ARG_STRING: a file to write, which no other output option may name
     const char *needs;     // another option without which this one has no effect, and its values.
-                           // "momentum": any but off. "schedule step|multistep": one of these (a
-                           // value "text:" stands for all that begin so). "data not synthetic": any
-                           // other. NULL: no condition
+                           // "momentum": any but off. "schedule step|multistep": one of these
+                           // ("text:" stands for all that begin so). "data not synthetic": any
+                           // other
 } Option;
 
 enum { ARGS_MAX = 96 };
@@ -52,12 +51,12 @@ typedef struct Args {
     struct ArgsPreset { const char *option, *value, *lines; } presets[3];
     int preset_count;
     char groups[ARGS_MAX];          // which call of args_add added the row
-    const char *files[ARGS_MAX];    // the file of that call, which --help prints above its rows
+    const char *files[ARGS_MAX];    // the file that --help prints above its rows
     int count, group;
     const char *program, *summary;  // for --help; program is argv[0]
     const char *operands;           // what may follow the options, for --help; or NULL
-    char **rest;                    // the operands: from the first word that is not an option, or
-                                    // after "--"; ends with NULL
+    char **rest;                    // the words from the first that is not an option, or after
+                                    // "--"; ends with NULL
 } Args;
 
 #define ARGS_ROWS(...) \
@@ -71,16 +70,14 @@ void args_preset(Args *args, const char *option, const char *value, const char *
 
 // Fills the variables. --help prints the table and exits 0. Exits 2 on an unknown option
 // (suggesting a similar name), a missing, malformed or out-of-range value, a file that two options
-// would write, or, in a program without operands, a word that is not an option. First it opens
-// /dev/null for stdin, stdout and stderr where they are closed, so call it before any file is
-// opened.
+// would write, or, in a program without operands, a word that is not an option. First opens
+// /dev/null for stdin, stdout and stderr where they are closed, so call it before opening any file.
 void args_parse(Args *args, int argc, char **argv);
 
 // The numbers of an ARG_LIST; a single number is a count: "2" means 0 and 1. Returns how many.
 int args_count_or_list(const char *text, int *numbers);
 
-// For rules that involve several options: prints "train: --lr: ..." and exits 2. option may be
-// NULL.
+// For rules that involve several options: prints "train: --lr: ..." and exits 2.
 _Noreturn void args_reject(const Args *args, const char *option, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool args_given(const Args *args, const char *option);

@@ -3,9 +3,9 @@
 //   [node1:4711] train.c:401: run.st: the header ends 9 bytes after the end of the file
 //   hint: the file is damaged, or not a safetensors file; copy it again
 //
-// Exit statuses of every program of the series: 0 done, 1 something failed, 2 wrong options, 3 the
-// loss or a gradient is not finite, or no picture can be decoded, 4 the run failed and another
-// process prints why, 128 + the signal: interrupted (130 for Ctrl-C).
+// Exit statuses: 0 done, 1 something failed, 2 wrong options, 3 the loss or a gradient is not
+// finite, or no picture can be decoded, 4 the run failed and another process prints why, 128 + the
+// signal: interrupted (130 for Ctrl-C).
 #pragma once
 #include <stdbool.h>
 #include <stdio.h>
@@ -35,31 +35,29 @@ void fail_at(const char *file, int line, int status, const char *hint, const cha
             FAIL(hint, __VA_ARGS__);         \
     } while (0)
 
-// Prints what fail_at would print; the program continues.
 void warn_at(const char *file, int line, const char *hint, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 #define WARN(hint, ...) warn_at(__FILE__, __LINE__, hint, __VA_ARGS__)
 
-// Messages quote user input and file contents. Replaces control characters, so that a message stays
-// on one line and cannot send escape sequences to the terminal.
+// Replaces control characters in user input and file contents, so that a message stays on one line
+// and cannot send escape sequences to the terminal.
 void blank_controls(char *text);
 
-// Call it if this process is one of several ranks: errors and warnings then name it ("[rank 2/4
-// node1:4711]"), and only rank 0 prints what concerns the whole run. Default: rank 0 of 1.
+// For one of several ranks: errors and warnings then name it ("[rank 2/4 node1:4711]"), and only
+// rank 0 prints what concerns the whole run. Default: rank 0 of 1.
 void check_set_rank(int rank, int ranks);
 int own_rank(void);
 int rank_count(void);
 
-// When leave_at_once ends the process (also after an error or a signal), it first calls clean_up,
-// to remove half-written files; exit() does not. A later call replaces the function, which must be
-// async-signal-safe.
+// leave_at_once (also after an error or a signal) first calls clean_up, to remove half-written
+// files; exit() does not. clean_up must be async-signal-safe; a later one replaces it.
 void check_on_exit(void (*clean_up)(void));
 
 // Cleans up and ends the process, whatever its other threads are doing: exit() would run the
 // destructors of libraries that they still use. Async-signal-safe.
 void leave_at_once(int status) __attribute__((noreturn));
 
-// malloc and calloc that end the program if there is no memory. The caller frees.
+// malloc and calloc that end the program if there is no memory.
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
 char *xstrdup(const char *text);

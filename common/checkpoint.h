@@ -6,8 +6,7 @@
 //   torchvision.models.resnet18(num_classes=10).load_state_dict(state)
 //
 // State that PyTorch keeps elsewhere (momentum, epoch, step, ...) is in the same file as ddp.*.
-// The new file is written next to the old one and then renamed over it, so after a crash either the
-// old or the new checkpoint is there, complete.
+// After a crash either the old or the new checkpoint is there, complete.
 #pragma once
 #include "args.h"
 #include "check.h"
@@ -15,12 +14,12 @@
 
 typedef struct CheckpointConfig {
     const char *save;           // file to write, or NULL
-    int save_every;             // steps between checkpoints in an epoch; 0: only after epochs
+    int save_every;             // steps; 0: only after epochs
     const char *resume, *init;  // file to read: the whole state, or only the weights
-    bool evaluate;              // evaluate the loaded weights, do not train
+    bool evaluate;
 } CheckpointConfig;
 void checkpoint_options(Args *args, CheckpointConfig *config);
-// Exits with a message if these options contradict each other. Call it after args_parse.
+// Exits if these options contradict each other. Call it after args_parse.
 void checkpoint_check_options(const Args *args, const CheckpointConfig *config);
 // The file to resume from, or NULL. For --resume auto it checks whether --save's file is there.
 const char *checkpoint_find(const CheckpointConfig *config);
@@ -35,37 +34,34 @@ typedef struct TrainState {
     double loss_scale;          // 1 unless it adapts; then the next two are 0
     int64_t clean_steps;        // steps since the loss scale changed
     int64_t skipped_steps;      // steps skipped for an overflow since the run began
-    int64_t ranks;              // number of ranks that train; 0: a program without ranks
+    int64_t ranks;              // 0: a program without ranks
     int64_t virtual_ranks;      // number of virtual ranks, or 0
     Stats running;              // of the current epoch
 } TrainState;
 
-// Writes the model's parameters and buffers, the optimizer's arenas and the state. `dataset` is
-// recorded for messages about a file that does not fit a model. Returns when the file is on the
-// disk.
+// `dataset` is recorded for messages about a file that does not fit a model. Returns when the file
+// is on the disk.
 bool checkpoint_save(const char *path, Model *model, const Optim *optim, const TrainState *state,
                      const char *dataset, Error *err);
 // Is a checkpoint due after state->global_step steps, in the middle of an epoch?
 bool checkpoint_due(const CheckpointConfig *config, const TrainState *state);
 
-// Restores everything. If optim and state are NULL, restores only the model, and the file may be
-// torchvision's own. If it fails, for example because a tensor is missing or has a different shape,
-// nothing changes.
+// Restores everything, or if optim and state are NULL only the model; the file may then be
+// torchvision's own. If it fails, nothing changes.
 bool checkpoint_load(const char *path, Model *model, Optim *optim, TrainState *state, Error *err);
 
-// Was the file saved by a run whose loss scale adapts? False if it cannot be read.
+// Was the file saved with a loss scale that adapts? False if it cannot be read.
 bool checkpoint_is_scaled(const char *path);
 // Can a run that would begin as `run` continue from `saved`, the state in the file at path? The
-// seed must be the same, and in the middle of an epoch also the samples and their order.
+// seed must be the same, and in mid-epoch also the samples and their order.
 bool checkpoint_continues(const char *path, const TrainState *saved, const TrainState *run,
                           int64_t steps_per_epoch, Error *err);
 // Makes `saved` the state with which `run` continues. With a different global batch, the epoch
-// continues at the last step that leaves out no sample. Some samples, fewer than a batch, are then
-// read twice, and `running` counts them twice. Warns about this, and about a changed number of
-// ranks or virtual ranks.
+// continues at the last step that leaves out no sample; samples that are then read twice count
+// twice in `running`. Warns about this, and about a changed number of ranks or virtual ranks.
 void checkpoint_adapt(const char *path, TrainState *saved, const TrainState *run);
 
-// Claims the files of --save for this run, before any work (output.h). Fails if a different
-// run saves to them, or if they cannot be written. Warns if this run, which resumes from `from` (or
-// NULL: from nothing), will replace the checkpoint of a different run.
+// Claims the files of --save for this run (output.h). Fails if a different run saves to them, or if
+// they cannot be written. Warns if this run, which resumes from `from` (or NULL), will replace a
+// different run's checkpoint.
 bool checkpoint_claim(const char *save, const char *from, Error *err);

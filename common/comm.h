@@ -2,29 +2,28 @@
 //
 // Two implementations, chosen when linking: comm/nccl/comm_nccl.c and comm/gloo/comm_gloo.cc. Every
 // rank makes the same calls in the same order on a communicator, from one thread. A call enqueues
-// its work on a stream of the device and returns. Buffers are device memory and must stay untouched
-// until that work is done. Calls of one communicator run one after the other, even on different
-// streams: a call waits for the stream of the call before it. So a stream must outlive the
-// communicators that used it.
+// its work on a stream and returns. Buffers are device memory and must stay untouched until that
+// work is done. Calls of one communicator run one after the other, even on different streams, so a
+// stream must outlive the communicators that used it.
 #pragma once
 #include "device.h"
 #include "world.h"
 #include <stdint.h>
 
-// Gloo adds two BF16 or F16 numbers at a time, in f32, and rounds each sum to the type.
+// Gloo adds BF16 or F16 numbers in f32, and rounds each sum of two.
 typedef enum { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 } CommType;
 
 extern const char *const comm_backend;  // "nccl" or "gloo"
 extern const bool comm_shares_devices;  // may two ranks use one GPU?
 
 // Opens this rank's device: GPU number (local rank modulo visible GPUs), or on a CPU its share of
-// the cores (threads as in device_share). All ranks call it. If two ranks get the same GPU and may
-// not share it, the run ends with a message. A rank with a GPU moves to the cores next to this GPU,
-// and rank 0 prints a line for each rank.
+// the cores (threads as in device_share). All ranks call it. Fails if two ranks get the same GPU
+// and may not share it. A rank with a GPU moves to the cores next to this GPU, and rank 0 prints a
+// line for each rank.
 Device *comm_open_device(const World *world, int threads);
 
-// For debugging and teaching. With any of these options the host takes part in every call, so steps
-// are not recorded (device.h).
+// For debugging and teaching. With any of these options steps are not recorded (device.h), as the
+// host takes part in every call.
 typedef struct CommConfig {
     bool checked;           // before each collective, fail if the ranks' calls differ
     double slow_network;    // MB/s: delay each call as this network would; 0: no delay
@@ -33,20 +32,19 @@ typedef struct CommConfig {
 typedef struct Args Args;
 void comm_options(Args *args, CommConfig *config);
 
-// Returns when all ranks have called it. The name (at most 15 letters, the same on all ranks,
-// unique to this communicator) appears in the timeline and in messages. If another rank dies, calls
-// on the communicator end this process, unless its parent process ends it first. config may be
-// NULL.
+// Returns when all ranks have called it. The name (at most 15 letters, unique, the same on all
+// ranks) appears in the timeline and in messages. If another rank dies, calls on the communicator
+// end this process, unless its parent ends it first. config may be NULL.
 typedef struct Comm Comm;
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits until all ranks call it, unless a rank is gone. Before this, free all recorded steps that
-// contain calls of this communicator.
+// Waits until all ranks call it, unless a rank is gone. First free all recorded steps that contain
+// calls of this communicator.
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
-// Bytes of this rank's collectives, sends and receives so far: `count` times the bytes of a value.
-// The network's traffic differs by a factor that depends on the algorithm. A recorded step counts
-// once, when it is recorded.
+// Bytes of this rank's calls so far: `count` times the bytes of a value. The network's traffic
+// differs by a factor that depends on the algorithm. A recorded step counts once, when it is
+// recorded.
 uint64_t comm_bytes(const Comm *comm);
 
 // In place: all ranks get the sum over all ranks.
@@ -60,8 +58,8 @@ void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, si
 // all: (size, count), on rank root only.
 void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
                  CommType type, int root);
-// Between two ranks: each send needs a receive of the same count. A send may wait for its receive,
-// so two ranks that both send first, on one stream each, can deadlock.
+// Each send needs a receive of the same count, and may wait for it: two ranks that both send first,
+// on one stream each, can deadlock.
 void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);
 void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
 // The host waits until all ranks have called it.
@@ -69,10 +67,10 @@ void comm_barrier(Comm *comm);
 
 // In place, in host memory: all ranks get rank 0's bytes.
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
-// Compares the ranks' hashes of their weights, and returns this rank's hash. If they differ, rank 0
+// Compares the ranks' hashes of their weights, and returns this rank's. If they differ, rank 0
 // fails and names the ranks whose weights differ from its own.
 uint64_t comm_compare(Comm *comm, uint64_t hash);
-// From now on BatchNorm computes its statistics over the batches of all ranks. Use this
-// communicator for nothing else: the statistics must not queue after gradients.
+// From now on BatchNorm's statistics are over the batches of all ranks. Use this communicator for
+// nothing else: the statistics must not queue after gradients.
 typedef struct Ops Ops;
 void comm_share_norms(Comm *comm, Ops *ops);

@@ -1,5 +1,4 @@
 // data.h - data sets, and a loader that prepares batches ahead of the training step.
-// The loader takes sample ids; it does not depend on ranks.
 #pragma once
 #include "args.h"
 #include "check.h"
@@ -9,7 +8,7 @@ typedef struct DataConfig {
     const char *data;       // auto, cifar10, ..., synthetic, a directory, words, or text:FILE
     int block;              // text: bytes in a window
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
-    const char *bad_images; // what to do with an unreadable picture: stop, skip
+    const char *bad_images; // if a picture is unreadable: stop, skip
     int train_count, test_count; // use only N samples (synthetic: make N); 0: all
     int workers;            // -j: threads that prepare batches
     bool augment;
@@ -18,8 +17,8 @@ DataConfig data_defaults(void);
 void data_options(Args *args, DataConfig *config);
 
 // A random crop moves an image by up to `padding` pixels each way and fills with black; a flip
-// mirrors it. Both depend only on seed, epoch and the sample's id, not on its batch or rank. In a
-// text, a crop moves all windows of an epoch by the same number of bytes, less than a window.
+// mirrors it. Both depend only on seed, epoch and the sample's id. In a text, a crop moves all
+// windows of an epoch by the same number of bytes, less than a window.
 typedef struct Augment {
     bool crop, flip;
     int padding;
@@ -33,17 +32,17 @@ typedef struct Dataset {
     int32_t *labels;        // (count), host
     struct Pictures *pictures; // files that are decoded when a batch needs them, or NULL
     int per_row;            // labels of a sample: 1 for an image; for a text, the tokens of a
-                            // window. `inputs` then holds tokens: 8-bit numbers less than `classes`
+                            // window, and `inputs` holds tokens
 } Dataset;
 static inline bool dataset_is_text(const Dataset *set) { return set->per_row > 1; }
 // The label of a test set's n-th output: an image's class, or the token after the n-th token.
 int dataset_label(const Dataset *set, int64_t n);
 
 typedef struct Data {
-    char name[24];          // "cifar10"
-    char source[256];       // where it was found, for messages
+    char name[24];
+    char source[256];       // where it was found
     char fingerprint[128];  // the same for the same data; data_cut changes it
-    uint32_t checksum;      // of all bytes of the files; part of the fingerprint
+    uint32_t checksum;      // of the files' bytes; part of the fingerprint
     char samples[40];       // what they are, for messages: "images", "windows of 16 bytes"
     const char *unit;       // what has a label: "images", "bytes"
     char vocabulary[2 * 256 + 1]; // of a text: the byte of each token, in hexadecimal; else ""
@@ -55,11 +54,10 @@ typedef struct Data {
     struct Folder *folder;  // of pictures, or NULL
 } Data;
 
-// Finds and reads the data set, and checks all sizes, magic numbers and labels. An error names the
-// file.
+// Finds and reads the data set, and checks all sizes, magic numbers and labels.
 bool data_open(Data *data, const DataConfig *config, int64_t seed, Error *err);
-// Like data_open, but in a folder of pictures it checks only the files of part `part` (from 0), so
-// that many processes can share this work.
+// Like data_open, but of a folder of pictures it checks only the files of part `part` (from 0), so
+// that processes can share this work.
 bool data_open_part(Data *data, const DataConfig *config, int64_t seed, int part, int parts,
                     Error *err);
 void data_close(Data *data);
@@ -86,7 +84,7 @@ typedef struct Batch {
     void *inputs;           // (rows, channels, height, width) in the loader's shape; device. Text:
                             // (rows, TEXT_KEY + per_row) words of 32 bits, the key and the tokens
     int32_t *labels;        // (rows, per_row), device
-    int targets;            // rows * per_row: length of labels
+    int targets;            // length of labels
     int slot;               // which of the loader's buffers this is: 0 .. LOADER_SLOTS - 1
 } Batch;
 
@@ -103,29 +101,27 @@ static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int r
 }
 
 enum { LOADER_SLOTS = 4 };
-// Each row of text begins with a 64-bit key, computed from seed, epoch and sample. So random
-// numbers that depend on the key (dropout) are the same for any number of ranks. Its lower half is
-// first.
+// Each row of text begins with a 64-bit key (text_key), low word first. Random numbers that depend
+// on the key (dropout) are the same for any number of ranks.
 enum { TEXT_KEY = 2 };
 
 typedef struct LoaderConfig {
-    Shape shape;            // of a full batch: n rows of canvas h x w, in this block and type;
-                            // text: { n, TEXT_KEY + per_row, 1, 1, 1, TYPE_F32 }
+    Shape shape;            // of a full batch: n rows of canvas h x w; text: { n, TEXT_KEY +
+                            // per_row, 1, 1, 1, TYPE_F32 }
     Augment augment;
     int workers;
     bool pad_tail;          // evaluation: the last batch has as many rows as the others
 } LoaderConfig;
 
-// Worker threads prepare batches ahead, in LOADER_SLOTS buffers, on a stream of their own. Images
-// in memory are cropped and flipped. Picture files are decoded only when a batch needs them, so
-// memory does not grow with their number. A canvas may be larger than its image, which is then
-// centred on black.
+// Worker threads prepare batches ahead, in LOADER_SLOTS buffers, on a stream of their own. Picture
+// files are decoded only when a batch needs them, so memory does not grow with their number. A
+// canvas may be larger than its image, which is then centred on black.
 typedef struct Loader Loader;
 Loader *loader_new(Device *device, const Dataset *dataset, const LoaderConfig *config);
 void loader_free(Loader *loader);
 
-// Starts an epoch over these ids (NULL: 0 to count - 1) at batch `first` (0, or later when a run
-// resumes). Ends the previous epoch, finished or not. The ids are copied.
+// Starts an epoch over these ids (NULL: 0 to count - 1), which are copied, at batch `first` (0, or
+// later when a run resumes). Ends the previous epoch, finished or not.
 void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, int first);
 
 // The next batch, or NULL at the end of the epoch. If necessary the compute stream waits for it.
@@ -133,5 +129,5 @@ void loader_start(Loader *loader, const int32_t *ids, int count, int64_t epoch, 
 // buffers are filled again only after that work.
 const Batch *loader_next(Loader *loader);
 
-// Milliseconds for which the device waited in loader_next since this function was last called.
+// Milliseconds for which the device waited in loader_next since the last call.
 double loader_wait_ms(Loader *loader);

@@ -2,9 +2,8 @@
 // cores.
 //
 // Two implementations, chosen when linking: cuda/device_cuda.c and cpu/device_cpu.c. Work is
-// enqueued on a stream and runs in order, while the host continues. On the CPU the calling thread
-// does a stream's work, so every call below returns when its work is done. Only a stream made by
-// stream_new_beside has its own thread.
+// enqueued on a stream and runs in order, while the host continues. On the CPU every call returns
+// when its work is done, except on a stream made by stream_new_beside, which has its own thread.
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -14,7 +13,7 @@ typedef struct Stream Stream;
 typedef struct Event Event;
 typedef struct Replay Replay;
 
-// "cpu" or "cuda": which backend this program was linked with.
+// "cpu" or "cuda"
 extern const char *const device_backend;
 
 // The number of devices that this process may use. CPU: 0, which means any number.
@@ -32,11 +31,11 @@ int device_level(void);
 const char *device_limit(int level);
 
 // Opens device `index` with `threads` cores (CPU; 0: all of the affinity mask) and makes it the
-// current device of the calling thread. Fails with a message if there is no such device.
+// calling thread's current device.
 Device *device_open(int index, int threads);
 // CPU: the number of threads for each of `devices` devices that share the cores of this process's
-// affinity mask. It is `asked`, or if that is 0 OMP_NUM_THREADS, or if that is not set an equal
-// share, at least one. warn: print a warning if there are more threads than cores.
+// affinity mask: `asked`, or if that is 0 OMP_NUM_THREADS, or if that is not set an equal share.
+// warn: print a warning if there are more threads than cores.
 int device_share(int devices, int asked, bool warn);
 void device_close(Device *device);
 void device_use(Device *device);                 // the calling thread's current device
@@ -62,7 +61,7 @@ Stream *stream_new_beside(Device *device, const char *name);
 // it.
 void stream_free(Stream *stream);
 void stream_sync(Stream *stream);                // the host waits for all work of the stream
-bool stream_idle(Stream *stream);                // is all its work done?
+bool stream_idle(Stream *stream);
 
 void copy_to_device(Stream *stream, void *to, const void *from, size_t bytes);
 void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes);
@@ -89,15 +88,15 @@ void event_sync(Event *event);                   // the host waits for the event
 //   replay_run(replay, key, step, arg):  the first call with a key just calls step(arg) (which may
 //   allocate); the second records it; all later ones replay the recording.
 //
-// step must do the same work for the same key: values that change from call to call (learning rate,
-// loss scale) have to be read from device memory. A recording contains addresses and sizes, so give
-// each buffer that step reads its own key, and a short last batch a different one. On the CPU, if
-// `keys` is 0, or after replay_forbid, every call calls step.
+// step must do the same work for the same key: values that change (learning rate, loss scale) have
+// to be read from device memory. A recording contains addresses and sizes, so give each buffer that
+// step reads its own key, and a short last batch a different one. On the CPU, if `keys` is 0, or
+// after replay_forbid, every call calls step.
 Replay *replay_new(Device *device, int keys);
 void replay_free(Replay *replay);
 // Turns recording off on this device, for steps that involve the host.
 void replay_forbid(Device *device);
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg);
-// Call it before each message to other ranks. It measures the time from a step's beginning
-// (replay_run) to its first message, and passes it to alive_own. Recorded steps are not measured.
+// Call it before each message to other ranks. Passes the time from a step's beginning (replay_run)
+// to its first message to alive_own. Recorded steps are not measured.
 void device_message(Device *device);

@@ -14,9 +14,8 @@ void log_options(Args *args, LogConfig *config);
 
 typedef struct Log Log;
 // Of several ranks (check_set_rank) only rank 0 prints, and its rates are sums over all ranks. The
-// others write metrics only if the file's name contains "%r", which each rank, also rank 0,
-// replaces with its number. append: a resumed run continues the same file. Fails if the metrics
-// file cannot be opened.
+// others write metrics only if the file's name contains "%r", which each rank replaces with its
+// number. append: a resumed run continues the same file.
 Log *log_new(const LogConfig *config, bool append);
 void log_free(Log *log);
 // Are numbers due after this step (from 1)? They are due every print_freq steps and at the last
@@ -31,12 +30,12 @@ void log_unit(Log *log, const char *unit, int per_sample);
 // Messages of the run, above the progress line if there is one.
 void log_say(Log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Progress of an epoch: on a terminal a line with rate and time left, redrawn in place at most ten
-// times a second; else nothing. log_progress_begin starts the clock, when `step` steps are done;
-// call log_progress after every step, with the number of samples in its batch.
+// Progress of an epoch: on a terminal a line with rate and time left, redrawn in place; else
+// nothing. log_progress_begin starts the clock, when `step` steps are done; call log_progress after
+// every step, with the number of samples in its batch.
 void log_progress_begin(Log *log, int64_t epoch, int epochs, int64_t step, int64_t steps);
 void log_progress(Log *log, int64_t step, int batch);
-// Stops the clock, and leaves the line on the screen. Call it when the training of an epoch ends.
+// Call it when the training of an epoch ends. Stops the clock, and leaves the line on the screen.
 void log_progress_end(Log *log);
 // The numbers of a printed step: in the progress line, or as a line like those below. Every
 // print_freq steps and at the last one, also as a "step" event.
@@ -57,7 +56,7 @@ typedef struct LogStep {
 void log_step(Log *log, const LogStep *step);
 
 // The end of an epoch: a line about its training (time, rate, rank 0's wait for data, and the last
-// step's learning rate), and the results of training and test as an "epoch" event.
+// step's learning rate), and an "epoch" event with the results of training and test.
 //    == epoch: [1/5] | 62.3 s | 958 images/s | data wait 0.1 s | lr 0.01
 // and, if the others wait for a rank, "| slowest: " and its name and times (watch_slowest).
 void log_epoch(Log *log, int64_t epoch, const Stats *train, const Stats *test);
@@ -68,9 +67,8 @@ void log_test(Log *log, const Stats *test, bool only);
 void log_end(Log *log, uint64_t weight_hash, int threads);
 
 // Writes a JSON object on its own line: "event" first, then the members, which it takes over:
-// log_event(log, "eval", json_pack("{s:o}", "top1", log_number(65.0))). The line is written at
-// once. If that fails (a full disk), prints a warning and writes no more events; training
-// continues.
+// log_event(log, "eval", json_pack("{s:o}", "top1", log_number(65.0))). If writing fails (a full
+// disk), prints a warning and writes no more events.
 void log_event(Log *log, const char *event, json_t *members);
 json_t *log_number(double value);       // null if it is not finite: JSON has no such numbers
 // The "config" event: program, git revision, machine, device, time, every option as a member of

@@ -15,13 +15,13 @@ bool machine_is_same(const Machine *a, const Machine *b);
 bool machine_shares_cores(const Machine *a, const Machine *b);  // same machine and a common core?
 int machine_parent_cores(void);     // number of cores the parent process may use; 0: not known
 
-// Keeps this thread, and those that it starts from now on, on the cores next to a PCI device
+// Keeps this thread, and those that it starts later, on the cores next to a PCI device
 // ("0000:3b:00.0"), as far as it may use them. Changes nothing if it may use none of them, or if
-// the kernel does not list them. root: where the kernel describes devices, "/sys".
+// the kernel does not list them. root: "/sys".
 void machine_stay_near(const char *root, const char *device);
 // The cores that this thread may use, as text: "24-31,88-95".
 const char *machine_cores(void);
 
-// How this program was built, as text of two lines: the kind of processor; the revision, the
-// compiler and DDP_MARCH. It does not depend on the folder of the sources.
+// How this program was built, in two lines: the kind of processor; the revision, the compiler and
+// DDP_MARCH.
 const char *machine_program(void);

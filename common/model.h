@@ -2,12 +2,11 @@
 //
 // Parameters are in the arena in the order in which backward finishes their gradients: last layer
 // first. So the gradients that are ready are always one range, (offset, count). Weights that only
-// ever multiply padding come after all others: their gradients are zero, and have no place in the
-// arena of gradients. At 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
+// ever multiply padding come after all others: their gradients are zero, and are not stored. At
+// 32x32 pixels, 62 % of ResNet-18's weights are of this kind.
 #pragma once
 #include "ops.h"
 
-// The sizes of a gpt.
 typedef struct GptConfig {
     int layers, heads, width;
     double dropout;
@@ -23,9 +22,8 @@ typedef struct ModelConfig {
     GptConfig gpt;
     const char *vocabulary; // of a text: its tokens (Data)
 } ModelConfig;
-// Sets the gpt's defaults and adds the options.
 void model_options(Args *args, const char **arch, GptConfig *gpt);
-// Rejects sizes that contradict each other. Call it after args_parse.
+// Exits if sizes contradict each other. Call it after args_parse.
 void model_check_options(const Args *args, const GptConfig *gpt);
 
 typedef enum { MODEL_WEIGHT, MODEL_VECTOR, MODEL_BUFFER, MODEL_COUNTER } ModelKind;
@@ -43,7 +41,7 @@ typedef struct ModelTensor {
 
 typedef struct Net Net;
 
-// Gradients [offset, offset + count) of the arena are final.
+// Gradients [offset, offset + count) are final.
 typedef void (*GradReady)(void *arg, size_t offset, size_t count);
 
 enum { MODEL_SPARE = 16 };
@@ -68,7 +66,7 @@ typedef struct Model {
     int tensor_count;
 
     Net *net;               // layers, activations and plans: private to model.c
-    int64_t torch_params;   // number of parameters, as PyTorch counts them
+    int64_t torch_params;   // as PyTorch counts them
 } Model;
 
 // Fails on an unknown name or images that are too small.
@@ -78,8 +76,8 @@ void model_free(Model *model);
 // gpt, uniform by fan-in elsewhere), with random numbers keyed by seed, tensor and element.
 void model_init(Model *model, int64_t seed);
 
-// Updates the 16-bit copies of the weights, on the compute stream. In f32 there are none. Call it
-// after changing the masters: initialising, loading, receiving or updating them.
+// Updates the 16-bit copies of the weights, on the compute stream. Call it after changing the
+// masters: initialising, loading, receiving or updating them.
 void model_cast_weights(Model *model);
 // Size of the activations that forward keeps for backward and of their gradients, in this type.
 size_t model_activation_bytes(const Model *model, Type type);

@@ -2,16 +2,16 @@
 //
 // Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/
 // (oneDNN) and in cuda/ (cuDNN, cuBLASLt); you choose one when you link. All other operations are
-// in ops/, once for both. Every call enqueues its work on the compute stream of the device and
-// returns. Pointers are device memory unless a line says "host", and multiples of 16 bytes.
+// in ops/, once for both. Every call enqueues its work on the device's compute stream. Pointers are
+// device memory unless a line says "host", and multiples of 16 bytes.
 #pragma once
 #include "args.h"
 #include "device.h"
 #include "stats.h"
 #include <stdint.h>
 
-// The type of an activation's numbers. bf16 is the upper half of an f32: the same range, 8 bits of
-// precision. f16 is IEEE's: 11 bits, but at most 65504, and less precision below 6e-5.
+// bf16 is the upper half of an f32: the same range, 8 bits of precision. f16 is IEEE's: 11 bits,
+// but at most 65504, and less precision below 6e-5.
 typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
 static inline size_t type_size(Type type) { return type == TYPE_F32 ? 4 : 2; }
@@ -48,14 +48,13 @@ bool ops_emulates(const Device *device, Type type);
 
 // --- values kept on the device, so that a recorded step can be replayed --------------------------
 
-// What the host sets for each step.
 typedef struct StepSettings {
     float lr, momentum, weight_decay;
     int32_t nesterov;
-    float smoothing;    // label smoothing in training: the part of a label shared by all classes
-    float clip_norm;    // gradients with a larger norm are scaled down to this norm; 0: no clipping
+    float smoothing;    // the part of a training label that all classes share
+    float clip_norm;    // larger gradients are scaled down to this norm; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
-    int64_t step;       // number of this step, from 1; skipped steps count
+    int64_t step;       // from 1; skipped steps count
     int32_t rows_of_batch;  // if a batch's loss is computed in several calls; 0: in one
 } StepSettings;
 
@@ -79,7 +78,7 @@ typedef struct Scalars {
 void scalars_set(Ops *ops, Scalars *scalars, StepSettings settings);
 
 // After the update: a skipped step halves the loss scale (but not below LOSS_SCALE_LEAST), and
-// `interval` steps in a row without an overflow double it, as long as it stays finite.
+// `interval` steps in a row without an overflow double it, if it stays finite.
 #define LOSS_SCALE_LEAST 0x1p-24f
 void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 
@@ -88,10 +87,10 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 // x, y and their gradients have the type of the spec's x. Biases, statistics and the gradients of
 // parameters are always f32.
 
-// Dropout zeroes numbers at random and divides the others by 1 - rate. Its random numbers are a
+// Dropout zeroes numbers at random and divides the others by 1 - rate. The random numbers are a
 // function of the sample's key (which depends on seed, epoch and sample), the layer and the
-// number's position in the sample. So backward recomputes them, and they are the same in any batch,
-// on any rank and with any backend.
+// number's position in the sample. So backward recomputes them, and they are the same on any rank
+// and with any backend.
 typedef struct Dropout {
     float rate;         // 0 to below 1
     int layer;          // differs between the dropouts of a network
@@ -103,7 +102,6 @@ typedef struct Dropout {
 #define ALSO_ON_DEVICE
 #endif
 
-// The random numbers of one sample in one layer.
 ALSO_ON_DEVICE static inline uint64_t dropout_stream(uint64_t key, int layer)
 {
     uint64_t x = key + (uint64_t)(layer + 1) * 0x9e3779b97f4a7c15u;     // splitmix64
@@ -124,24 +122,22 @@ ALSO_ON_DEVICE static inline bool dropout_keeps(uint64_t stream, uint32_t positi
 
 static inline uint32_t dropout_limit(float rate) { return (uint32_t)(rate * 0x1p32f); }
 
-// In a network for texts a value is a matrix, Shape{ rows, c, 1, 1 }, and each of its rows is one
-// token. A sample is a window of T tokens, so T consecutive rows.
+// In a network for texts a value is a matrix, Shape{ rows, c, 1, 1 }, and each row is one token. A
+// sample is a window of T tokens: T consecutive rows.
 typedef enum OpKind {
     // A convolution; a linear layer is one whose kernel covers the whole image. Products are added
     // up in f32.
     OP_CONV,
     // Batch normalisation, with the addition and the ReLU that follow it in a residual net:
     //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)  (relu, residual: if set)
-    // Training uses this batch's statistics and updates the running ones; evaluation uses the
-    // running ones.
+    // Training uses this batch's statistics and updates the running ones; evaluation uses those.
     OP_NORM,
     // y = max(x, 0); dx = y > 0 ? dy : 0
     OP_RELU,
-    // The largest number of each window.
     OP_MAXPOOL,
     // The mean over each image's pixels: (n, c, h, w) -> (n, c, 1, 1).
     OP_AVGPOOL,
-    // y = gamma * (x - mean) / sqrt(var + 1e-5) + beta, with mean and var of each row.
+    // With mean and var of each row: y = gamma * (x - mean) / sqrt(var + 1e-5) + beta.
     OP_ROW_NORM,
     // With tanh, as in GPT-2: y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
     OP_GELU,
@@ -156,14 +152,14 @@ typedef enum OpKind {
     OP_KINDS
 } OpKind;
 
-// If a field's comment names kinds, only these use the field.
+// If a field's comment names kinds, only these use it.
 typedef struct OpSpec {
     OpKind kind;
     Shape x;
     int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV. OP_MAXPOOL: square, kernel_h
     bool bias;          // OP_CONV
     bool needs_dx;      // OP_CONV: false in the first layer: the images' gradient is not needed
-    bool f32_out;       // OP_CONV: y and dy are always f32: the loss needs f32 logits
+    bool f32_out;       // OP_CONV: y and dy are f32, for the loss
     bool relu;          // OP_NORM
     int heads;          // OP_ATTENTION
     int T;              // OP_ATTENTION, OP_ADD
@@ -184,7 +180,6 @@ typedef struct NormTensors {
     float *dgamma, *dbeta;                  // (c)
 } NormTensors;
 
-// What an operation reads and writes.
 typedef struct OpArgs {
     bool training;                  // OP_NORM
     const void *x, *residual;       // residual: OP_NORM, OP_ADD; or NULL
@@ -209,15 +204,14 @@ void op_forward(const Op *op, const OpArgs *args);
 void op_backward(const Op *op, const OpArgs *args);
 
 // True: gradients of a convolution's weights are computed in parallel with later work of the
-// device's stream. So dw and dbias are complete only after ops_join; until then x and dy1 must not
-// change.
+// device's stream. Then dw and dbias are complete, and x and dy1 may change, only after ops_join.
 extern const bool ops_beside;
 // Later work of the device's stream waits for all gradients of weights.
 void ops_join(Ops *ops);
 
 // The backend chooses the order of a convolution's weights in the arena: that of `like`, if given.
 // Weights that only ever multiply padding are dead: on 1x1 pixels, eight of the nine in a 3x3
-// kernel. Only conv_weights_move also handles the dead ones: it copies all weights to torch's OIHW
+// kernel. Only conv_weights_move handles the dead ones: it copies all weights to torch's OIHW
 // order, or back, in host memory.
 typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
 size_t conv_live_count(const Op *conv);     // floats in the arena, with padding
@@ -229,18 +223,18 @@ void conv_weights_move(const Op *conv, float *live, float *dead, float *oihw, Di
 size_t conv_copy_bytes(const Op *conv);
 void conv_weights_cast(const Op *conv, const float *live, void *copy);
 
-// From now on the statistics of OP_NORM in training, forward and backward, are over the batches of
-// `size` processes, and dgamma and dbeta are this process's part of the sums. gather collects the
-// `count` numbers of every process in `all`, in rank order, on the compute stream. All processes
-// must normalise the same layers in the same order.
+// From now on the statistics of OP_NORM in training are over the batches of `size` processes, and
+// dgamma and dbeta are this process's part of the sums. gather collects the `count` numbers of
+// every process in `all`, in rank order, on the compute stream. All processes must normalise the
+// same layers in the same order.
 typedef void (*OpsGather)(void *arg, const double *mine, double *all, size_t count);
 void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg);
 
 // --- texts ---------------------------------------------------------------------------------------
 
 // Turns each token into a row of vocab + T numbers: 1 at the token and at vocab + its position,
-// else 0. A linear layer then gives the sum of the token's and the position's embedding. With a
-// vocabulary of thousands, this would be slow.
+// else 0. A linear layer then gives the sum of both embeddings. With a vocabulary of thousands,
+// this would be slow.
 typedef struct OneHotSpec {
     int samples, T, vocab;
     Type type;
@@ -258,13 +252,11 @@ void one_hot(Ops *ops, const OneHotSpec *spec, const int32_t *batch, void *out, 
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                         Scalars *scalars, Stats *stats, float *dlogits);
 
-// The network's prediction for one row.
 typedef struct Verdict {
     int32_t label;          // negative: the row does not count, and the rest is 0
     int32_t prediction;     // the class with the largest logit, the first if several; a NaN is
                             // larger than any number (as in torch.argmax)
-    int32_t before;         // classes ranked above the label: 0 if the prediction is right, below 5
-                            // if the label is in the top 5
+    int32_t before;         // classes ranked above the label: below 5 if the label is in the top 5
     float loss;
 } Verdict;
 // Fills verdicts[0] to verdicts[rows - 1] with what loss_cross_entropy adds up. If the loss is not
@@ -312,20 +304,18 @@ void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const floa
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
                   float *values);
 
-// Sums of integers, which do not depend on the order of the additions; on any stream of the device.
-// sums = values * 2^40, rounded, or with `add` sums += that. A value that is not finite or exceeds
-// the limit counts as 0, and *overflow becomes 1.
+// Sums of integers, which do not depend on the order; on any stream of the device. sums = values *
+// 2^40, rounded, or with `add` sums += that. A value that is not finite or exceeds the limit counts
+// as 0, and *overflow becomes 1.
 void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
                int64_t *sums, int64_t *overflow);
-// values = factor * sums / 2^40. If overflow is not NULL and *overflow is not 0, the first value
-// becomes infinite.
+// values = factor * sums / 2^40. If *overflow is not 0, the first value becomes infinite.
 void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, double factor,
                 const int64_t *overflow, float *values);
 
 // --- images --------------------------------------------------------------------------------------
 
-// From bytes to the network's input: out = (x / 255 - mean) / standard deviation, rounded to the
-// type of the shape. images: (n, channels, shape.h, shape.w); rows from n to shape.n become zeros.
-// The loader's threads call it.
+// out = (x / 255 - mean) / standard deviation, rounded to the type of the shape. images: (n,
+// channels, shape.h, shape.w); rows from n to shape.n become zeros. The loader's threads call it.
 void images_load(Stream *stream, const uint8_t *images, int n, int channels, const float mean[3],
                  const float std[3], void *out, Shape shape);

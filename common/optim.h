@@ -7,7 +7,7 @@ typedef struct OptimConfig {
     double lr, momentum, weight_decay;
     const char *betas;      // adamw: "0.9,0.999"
     bool nesterov;
-    double label_smoothing; // of the loss
+    double label_smoothing;
     const char *schedule;   // constant, step, multistep, cosine
     int step_size;          // step: epochs between two decays
     const char *milestones; // multistep: "60,120,160", in epochs
@@ -16,11 +16,11 @@ typedef struct OptimConfig {
     int cosine_steps;       // cosine: steps until then; 0: all of the run's
     double warmup_epochs;   // epochs over which the rate rises linearly, batch by batch,
     int warmup_steps;       // plus this many steps
-    const char *lr_scale;   // linear: lr is that of one rank, and is multiplied by their number
+    const char *lr_scale;   // linear: multiply lr by the number of ranks
 } OptimConfig;
 OptimConfig optim_defaults(void);
 void optim_options(Args *args, OptimConfig *config);
-// Adds --lr-scale, for programs that use optim_lr_of_ranks.
+// For programs that use optim_lr_of_ranks.
 void optim_scale_options(Args *args, OptimConfig *config);
 // After args_parse: --lr-scale linear warms up over 5 epochs unless --warmup is given.
 void optim_default_warmup(const Args *args, OptimConfig *config);
@@ -32,7 +32,7 @@ double optim_lr(const OptimConfig *config, int64_t global_step, int64_t steps_pe
 double optim_lr_of_ranks(const OptimConfig *config, int ranks, int64_t global_step,
                          int64_t steps_per_epoch, int64_t epochs);
 
-// One state value for every parameter: an arena with the layout of the model's parameters.
+// One state value for every parameter, with the layout of the model's parameters.
 typedef struct OptimArena {
     const char *name;       // its tensors in a checkpoint are ddp.NAME.PARAMETER
     float *values;          // device

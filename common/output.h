@@ -1,5 +1,5 @@
-// output.h - the files that a run writes. None of them is overwritten by mistake, and a file that
-// is replaced is complete at any moment.
+// output.h - the files that a run writes. None is overwritten by mistake, and one that is replaced
+// is complete at any moment.
 #pragma once
 #include "check.h"
 #include <stdio.h>
@@ -16,8 +16,8 @@ typedef enum OutputKind {
 // since a run writes these files, too. A name with %r means the files of all ranks.
 bool output_same(const char *a, const char *b);
 
-// Call it before any work for each file that this process will write. Fails if the file has content
-// of a different kind (its first bytes show it). Devices, pipes and empty files are fine.
+// Call it before any work for each file that this process will write. Fails if the file's first
+// bytes show content of a different kind. Devices, pipes and empty files are fine.
 bool output_claim(const char *path, OutputKind kind, Error *err);
 
 // Claims a regular file, or one that does not exist yet, for replace_open. Until this process ends,
@@ -29,11 +29,11 @@ bool output_lock(const char *path, OutputKind kind, Error *err);
 // it for 3 s: a run that was just killed may still be ending.
 bool output_hold(int fd);
 
-// Opens path.tmp (mode 0644 & ~umask), which replaces path once it is committed. Each replace_open
-// that succeeds needs one replace_commit, also after a failed write (then at once, while errno is
-// still that of the write). NULL: err is filled.
+// Opens path.tmp (mode 0644 & ~umask). Each replace_open that succeeds needs one replace_commit,
+// also after a failed write (then at once, while errno is still that of the write). NULL: err is
+// filled.
 FILE *replace_open(const char *path, Error *err);
-// Closes the file, after it has synced it to the disk, renamed it to path and synced the directory.
-// If anything fails up to the rename, removes path.tmp and leaves path as it was. If only the
-// directory cannot be synced, path is already the new file. err says what failed.
+// Syncs the file to the disk, renames it to path and syncs the directory. If anything fails up to
+// the rename, removes path.tmp and leaves path as it was. If only the directory cannot be synced,
+// path is already the new file.
 bool replace_commit(FILE *file, const char *path, Error *err);

@@ -1,7 +1,6 @@
 // rng.h - two generators of random numbers. Philox is counter-based: any rank or thread can compute
-// the number for (seed, epoch, sample), so augmentation does not depend on which of them loads a
-// sample. MT19937 is torch.Generator's algorithm on the CPU: with it, an epoch has the same order
-// as in PyTorch.
+// the number for (seed, epoch, sample). MT19937 is torch.Generator's algorithm on the CPU: with it,
+// an epoch has the same order as in PyTorch.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,8 +29,7 @@ static inline Philox philox(uint64_t key, uint64_t counter_hi, uint64_t counter_
     return out;
 }
 
-// The augmentation of a training sample in an epoch: where the crop starts (0 .. 2 * padding each
-// way) and whether it is mirrored.
+// Where a training sample's crop starts (0 .. 2 * padding each way), and whether it is mirrored.
 typedef struct Jitter {
     int y, x, flip;
 } Jitter;
@@ -47,8 +45,8 @@ static inline Jitter jitter_of(uint64_t seed, int64_t epoch, int32_t id, int pad
     return j;
 }
 
-// The key of a row of text in an epoch (data.h); and the number of bytes by which all windows
-// of that epoch are shifted, 0 .. block - 1.
+// The key of a row of text in an epoch (data.h); and by how many bytes all windows of that epoch
+// are shifted, 0 .. block - 1.
 static inline Philox text_key(uint64_t seed, int64_t epoch, int32_t id)
 {
     return philox(seed, (uint64_t)epoch, (uint64_t)(uint32_t)id);

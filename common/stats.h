@@ -1,11 +1,10 @@
-// stats.h - losses and correct predictions, summed up on the device over batches.
+// stats.h - losses and correct predictions, summed up on the device.
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
 typedef struct Stats {
-    double loss_sum;                        // of this epoch, finite losses only (the mean is
-                                            // loss_sum / count)
+    double loss_sum;                        // of this epoch, finite losses only
     int64_t count, correct1, correct5;
     double batch_loss_sum;                  // of the last batch alone, finite or not
     int64_t batch_count, batch_correct1;

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-// Call it before starting threads. From then on the calls below handle this process's signals.
+// Call it before starting threads. From then on the calls below handle signals.
 typedef struct Supervisor Supervisor;
 Supervisor *supervise_new(int ranks, int first, int size);  // the ranks from `first` on, of `size`
 void supervise_free(Supervisor *supervisor);

@@ -9,23 +9,22 @@ typedef struct TcpPlace {
     int port;
 } TcpPlace;
 
-// Looks up a host name; an address stays as it is. May wait for the name service. Fails if the name
-// is not known.
+// Looks up a host name, which may wait for the name service; an address stays as it is.
 TcpPlace tcp_resolve(const char *name, int port);
 bool tcp_is_loopback(const char *address);
 // This machine's address: of one interface ("eth0"), or (NULL) of the first that is up, except the
 // loopback.
 bool tcp_own_address(const char *interface, TcpAddress address, Error *err);
-// Tells NCCL and Open MPI, in their environment variables, to use this interface, unless they
-// already name another. Gloo needs no such variable: it listens at the world's address.
+// Sets NCCL's and Open MPI's environment variables, unless they already name an interface. Gloo
+// needs none: it listens at the world's address.
 void tcp_set_library_interface(const char *interface);
 
-// Fails if this process may not open so many sockets, and 40 files besides. Without this check,
-// ranks would wait for each other without a message.
+// Fails if this process may not open so many sockets, and 40 files besides. Otherwise ranks would
+// wait for each other without a message.
 void tcp_expect_sockets(int count);
 
 // A socket bound to this address only, non-blocking and close-on-exec. Call listen later. Port 0:
-// the system chooses a port, which is filled in. Fails if it cannot bind.
+// the system chooses a port, which is filled in.
 int tcp_bind(TcpPlace *place);
 // The address and port of this side of a socket, or (peer) of the other side.
 TcpPlace tcp_place(int socket, bool peer);

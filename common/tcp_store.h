@@ -6,7 +6,7 @@
 // A thread in rank 0 serves the store, and a thread in each rank sends heartbeats (alive.h). If no
 // supervisor of ours started the ranks, rank 0 watches them: a rank whose connection closes has
 // died, and one that is silent for its timeout is lost. If rank 0 falls silent, each rank reports
-// that and ends. One rank alone needs no network.
+// that and ends.
 #pragma once
 #include "tcp.h"
 #include "world.h"

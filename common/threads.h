@@ -1,9 +1,9 @@
-// threads.h - starting threads. Only the main thread handles signals.
+// threads.h - starting threads that leave signals to the main thread.
 #pragma once
 #include <pthread.h>
 
-// Calls run(arg) in a thread in which all signals are blocked. Fails if the thread cannot be
-// created; the message calls it `what`, for example "worker 3".
+// Calls run(arg) in a thread in which all signals are blocked. An error calls it `what`, for
+// example "worker 3".
 pthread_t thread_start(void *(*run)(void *arg), void *arg, const char *what);
 
 int core_count(void);   // cores in this process's affinity mask

@@ -1,21 +1,20 @@
 // trace.h - a timeline of the run for https://ui.perfetto.dev (Chrome's trace format), and, under
-// CUDA, the same names as NVTX ranges. It costs little without --trace. The file is a JSON array
-// with one event per line. Its closing bracket is never written, so it can be read after every
-// event, even if the run was killed.
+// CUDA, NVTX ranges. The file is a JSON array with one event per line. Its closing bracket is never
+// written, so it can be read after every event, even if the run was killed.
 #pragma once
 
-// Call it at most once. If path is NULL, nothing is written. Fails if it cannot open the file.
+// Call it at most once. path NULL: nothing is written.
 void trace_open(const char *path);
 // Before trace_open, if the ranks of a machine share one file: this process appears in it as
-// process `rank`, named "rank 1". run: a name of this run, of at most 63 letters and digits; a
-// process that finds the timeline of a different run in the file empties it. NULL: not shared.
+// process `rank`. run: a name of this run, of at most 63 letters and digits; a process that finds a
+// different run's timeline in the file empties it. NULL: not shared.
 void trace_among(int rank, const char *run);
 void trace_close(void);
 
-// A span on the calling thread's track, which is called "main" unless trace_thread named it. In a
-// thread begin and end must pair up; they may nest. Names must not contain quotes or backslashes.
+// A span on the calling thread's track, called "main" unless trace_thread named it. In a thread
+// begin and end must pair up; they may nest. Names must not contain quotes or backslashes.
 void trace_thread(const char *name);    // at most once in each thread, before its spans
-// The name of a span must stay valid until its end.
+// The name must stay valid until the span's end.
 void trace_begin(const char *name);
 void trace_end(void);
 // call: the call that the span is, as all ranks name it ("gradients #212"), or NULL.

@@ -1,7 +1,6 @@
 // watch.h - decides from deaths and heartbeats which rank is lost.
 //
-// The pages of heartbeats (alive.h) are in shared memory (supervise.h), or come over the network
-// (tcp_store.h).
+// The pages of heartbeats (alive.h) are in shared memory, or come over the network (tcp_store.h).
 #pragma once
 #include "alive.h"
 #include <signal.h>
@@ -14,12 +13,12 @@ typedef struct Watched {
     Alive *alive;           // its page; NULL: this rank is watched elsewhere
     pid_t pid;
     char host[WATCH_HOST];  // "": this process watches itself
-    bool remote;            // its page comes over the network; else it is our own child
+    bool remote;            // its page comes over the network; else our own child
     double last_message;    // s: when the page last came
     double delay;           // s: extra time in which its own supervisor may report what happened
     double ended;           // s: when it was reaped, or its connection closed; 0: it lives
     double stopped;         // s: when SIGSTOP or the like stopped it, or 0
-    int status;             // our own child's, as waitpid gave it
+    int status;             // of our own child, as waitpid gave it
     uint64_t beats;         // at the last look
     double last_beat;       // s: when they were last seen to change
     bool waits;             // for other ranks or its device, at the last look
@@ -39,6 +38,6 @@ typedef struct Watch {
 void watch_slowest(const Watch *watch, char text[ALIVE_DOING]);
 bool watch_lives(const Watch *watch);   // does any rank live?
 // Names the rank that has died, hangs, is stopped or waits too long, in one line on stderr, and
-// returns the exit status for all. 0: nothing is wrong, as far as can be seen. Call it a few times
-// a second; now: s, of clock_now().
+// returns the exit status for all. 0: nothing is wrong. Call it a few times a second; now: s, of
+// clock_now().
 int watch_judge(Watch *watch, double now);

@@ -121,10 +121,9 @@ void alive_slowest(char text[ALIVE_DOING]) { text_get(text, ALIVE_DOING / 8, slo
 
 // --- waits for something outside -----------------------------------------------------------------
 
-static AliveOutside *oldest;            // wait, of all threads: the others may wait for this one
+static AliveOutside *oldest;            // of all threads' waits: the others may wait for this one
 static pthread_mutex_t outside_lock = PTHREAD_MUTEX_INITIALIZER;
 
-// The caller holds the lock.
 static void publish_oldest(void)
 {
     char text[ALIVE_DOING];
@@ -148,7 +147,6 @@ void alive_outside_begin(AliveOutside *wait)
     pthread_mutex_unlock(&outside_lock);
 }
 
-// The beat comes first, as in alive_wait_end.
 void alive_outside_end(AliveOutside *wait)
 {
     AliveOutside **at = &oldest;
@@ -204,8 +202,7 @@ void alive_limits(double timeout, double patience)
     atomic_store(&alive()->patience, patience);
 }
 
-// Copies word by word, in order: as alive_wait_end explains, `waits_for_ranks` must be read before
-// `beats`.
+// Word by word, in order: as in alive_wait_end, `waits_for_ranks` must be read before `beats`.
 void alive_copy(Alive *to, const Alive *from)
 {
     typedef uint64_t __attribute__((may_alias)) Word;

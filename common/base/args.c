@@ -53,7 +53,6 @@ static void double_text(double value, char *out, size_t size)
     }
 }
 
-// NULL is the empty text.
 static void value_text(const Option *option, char *out, size_t size)
 {
     const char *text = is_text(option) ? *(const char **)option->value : NULL;
@@ -134,7 +133,6 @@ static Option *by_letter(Args *args, char letter)
     return NULL;
 }
 
-// The tables come from many files: two options with the same name are an error.
 void args_add(Args *args, const char *file, const Option *rows, int count)
 {
     CHECK(args->count + count <= ARGS_MAX, "raise ARGS_MAX", "more than %d options", ARGS_MAX);
@@ -172,7 +170,7 @@ static const char *program_name(const Args *args)
     return basename(args->program ? args->program : "train");
 }
 
-// Prints one line, whatever the user typed. An error in a config file names the file and the line.
+// One line, whatever the user typed. An error in a config file names the file and the line.
 void args_reject(const Args *args, const char *option, const char *format, ...)
 {
     char text[512];
@@ -474,7 +472,6 @@ static void apply_preset(Args *args, const struct ArgsPreset *preset)
     }
 }
 
-// Does a value read back from a line of a file?
 static bool fits_line(const char *value)
 {
     size_t length = strlen(value);
@@ -486,7 +483,6 @@ static bool fits_line(const char *value)
                            !isspace((unsigned char)value[length - 1]));
 }
 
-// Prints the given options, and defaults as comments.
 static _Noreturn void print_config(const Args *args)
 {
     for (int i = 0; i < args->count; i++) {
@@ -583,7 +579,6 @@ static void check_outputs(const Args *args)
         }
 }
 
-// Returns the number of words that are options and their values.
 static int parse_words(Args *args, int argc, char **argv)
 {
     int i = 1;

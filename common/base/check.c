@@ -36,7 +36,7 @@ void blank_controls(char *text)
 }
 
 // One write, so that the lines of several processes do not mix. On a terminal, the message first
-// erases the progress line (ours or rank 0's) that may be on this line.
+// erases the progress line.
 static void print_message(const char *file, int line, const char *hint, const char *format,
                           va_list args)
 {
@@ -72,8 +72,8 @@ void check_on_exit(void (*clean_up)(void))
     atomic_store(&exit_clean_up, clean_up);
 }
 
-// Also called by signal handlers, so only async-signal-safe calls. The newline ends a progress
-// line, so that the shell's prompt starts on a new line.
+// Also called by signal handlers. The newline ends a progress line, so that the shell's prompt
+// starts on a new line.
 void leave_at_once(int status)
 {
     void (*clean_up)(void) = atomic_exchange(&exit_clean_up, NULL);

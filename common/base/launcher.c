@@ -32,7 +32,6 @@ unsigned long launcher_namespace(void)
     return stat("/proc/self/ns/pid", &here) == 0 ? here.st_ino : 0;
 }
 
-// Did the process start with this variable?
 static bool has_variable(pid_t pid, const char *name)
 {
     char path[64], *line = NULL;

@@ -39,7 +39,7 @@ struct Log {
     const char *unit;       // "images"
     int per_sample;         // units in a sample
     Progress line;
-    double stepped;         // when log_step was last called (s)
+    double stepped;         // s: log_step's last call
     double reported;        // when the last "step" event was written, or the epoch began (s)
     int64_t samples;        // samples since then
     double wait_ms;         // spent waiting for data since then
@@ -63,7 +63,7 @@ void log_options(Args *args, LogConfig *config)
           .output = true }));
 }
 
-// The path of this rank's metrics, or NULL if it writes none. The caller frees it.
+// NULL: this rank writes none. The caller frees it.
 static char *metrics_path(const LogConfig *config)
 {
     const char *place = config->metrics ? strstr(config->metrics, "%r") : NULL;
@@ -77,8 +77,8 @@ static char *metrics_path(const LogConfig *config)
     return path;
 }
 
-// Locks the file until it is closed, so that no other run empties it. append: removes an incomplete
-// last line, which a killed run or a full disk left.
+// Locks the file until it is closed. append: removes an incomplete last line, which a killed run or
+// a full disk left.
 static FILE *metrics_open(const char *path, bool append)
 {
     Error error;
@@ -140,8 +140,7 @@ static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part
 
 // --- the screen ----------------------------------------------------------------------------------
 
-// "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2", without the
-// values that do not exist.
+// "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2"
 static void numbers_text(const LogStep *s, char *out, size_t size)
 {
     size_t n = (size_t)snprintf(out, size, "loss: %.3f | acc: %6.3f%%%s", mean_loss(&s->stats),

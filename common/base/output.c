@@ -28,7 +28,7 @@ static atomic_bool is_there;                // `temporary` exists: a failing pro
 
 static const char directory_hint[] = "give a file in a directory that exists and is writable";
 
-// Called when the process ends, also by signal handlers: only async-signal-safe calls.
+// Also called by signal handlers: only async-signal-safe calls.
 static void remove_files(void)
 {
     static atomic_flag once = ATOMIC_FLAG_INIT;
@@ -44,7 +44,6 @@ static bool failed(const char *path, const char *call, const char *hint, Error *
     return error_set(err, hint, "%.200s: %s: %s", path, call, strerror(errno));
 }
 
-// Puts the path's directory into `directory`, and returns the name in it.
 static const char *split(const char *path, char directory[PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
@@ -66,8 +65,7 @@ static const struct {
     [OUTPUT_RENDEZVOUS] = { "a rendezvous file", "ddp.c rendezvous", 16, 0 },
 };
 
-// Is the file empty, or does it begin as this kind does? The file may be short, if its writer was
-// killed.
+// Is the file empty, or of this kind? It may be short, if its writer was killed.
 static bool is_kind(const char *path, OutputKind kind)
 {
     char bytes[16];
@@ -201,7 +199,7 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
 
 // --- replacing -----------------------------------------------------------------------------------
 
-// Always creates a new file: never writes to a link or file that was planted under this name.
+// Never writes to a link or file that was planted under this name.
 FILE *replace_open(const char *path, Error *err)
 {
     enum { FLAGS = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC };

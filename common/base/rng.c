@@ -20,7 +20,7 @@ enum { MT_WORDS = 624, MT_MIDDLE = 397 };
 
 typedef struct Twister {
     uint32_t state[MT_WORDS];
-    int next;               // the next word to return
+    int next;
 } Twister;
 
 static void twister_seed(Twister *mt, uint32_t seed)
@@ -53,9 +53,8 @@ static uint32_t twister_next(Twister *mt)
     return y ^ (y >> 18);
 }
 
-// Fisher and Yates, from the front: each element swaps with itself or a later one. Like PyTorch it
-// uses 32 bits of the seed and a plain remainder (its bias is below count / 2^32). From TORCH_LIMIT
-// on PyTorch uses a different algorithm.
+// Fisher and Yates, from the front. Like PyTorch it uses 32 bits of the seed and a plain remainder
+// (its bias is below count / 2^32). From TORCH_LIMIT on PyTorch uses a different algorithm.
 void torch_randperm(uint64_t seed, int count, int32_t *out)
 {
     enum { TORCH_LIMIT = (int)(UINT32_MAX / 20) };

@@ -1,5 +1,4 @@
-// trace.c - the timeline: Chrome's trace format, one event a line. The closing bracket is optional
-// in this format and is never written, so the file of a killed program is also valid.
+// trace.c - the timeline: Chrome's trace format, one event a line.
 //
 //   [
 //   {"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"compute"}},
@@ -7,8 +6,8 @@
 //   {"ph":"E","pid":0,"tid":1,"ts":95.125},
 //
 // Each event is one write at the end of the file, so several processes can share the file. Its
-// first event then names the run. A span is written when it begins, so in the timeline of a run
-// that hung, the last open span shows where it hung.
+// first event then names the run. A span is written when it begins, so the last open span of a run
+// that hung shows where it hung.
 #include "trace.h"
 #include "alive.h"
 #include "check.h"
@@ -29,11 +28,10 @@ static struct {
     int track_count;                        // their numbers (tid) begin with 1
     char path[256];
 } trace;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // guards trace
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_bool is_open;
 static _Thread_local int own_tid;           // the calling thread's track; 0: it has none yet
 
-// The calling thread's open spans.
 enum { MOST_NESTED = 16 };
 static _Thread_local const char *sections[MOST_NESTED];
 static _Thread_local int depth;
@@ -50,8 +48,8 @@ static struct {
 
 // --- the file: everything here is called with the lock held --------------------------------------
 
-// B begins a span (arg: its call) and E ends it, at us (microseconds). M gives the name `arg` to a
-// process or a thread. A full disk ends the trace; training continues.
+// B begins a span (arg: its call) and E ends it, at us (microseconds). M names a process or a
+// thread `arg`.
 static void write_event(char ph, int tid, double us, const char *name, const char *arg)
 {
     FILE *out = trace.file;
@@ -90,7 +88,6 @@ static void write_span(char ph, const char *name, const char *call)
 
 // --- opening -------------------------------------------------------------------------------------
 
-// Did a process of this run begin the file?
 static bool is_of_this_run(int fd, const char *first, size_t length)
 {
     char there[256];
@@ -99,8 +96,8 @@ static bool is_of_this_run(int fd, const char *first, size_t length)
 }
 
 // The first process of a run empties the file, unless another run is writing it; later ones append.
-// Each keeps its shared lock on the file until it ends. Waits up to 3 s, since a killed run may
-// still be ending.
+// Each keeps its shared lock until it ends. Waits up to 3 s, since a killed run may still be
+// ending.
 static bool begin_or_join(int fd, const char *first)
 {
     enum { TRIES = 30, MS = 100 };

@@ -27,7 +27,7 @@ typedef struct StateField {
     bool real;              // F64, else I64
     size_t offset;          // in TrainState
     double least, most;
-    bool younger;           // 0 if it is missing: an old file may lack it
+    bool younger;           // 0 if an old file lacks it
 } StateField;
 
 #define STATE(member) offsetof(TrainState, member)
@@ -88,7 +88,6 @@ static void add_item(Contents *c, const char *prefix, StTensor tensor, Item item
     c->tensors[c->count++] = tensor;
 }
 
-// The model's parameters, or its buffers, or an arena of the optimizer.
 static void add_arena(Contents *c, const char *prefix, bool buffers, float *device, size_t count)
 {
     size_t bytes = count * sizeof(float);
@@ -142,7 +141,6 @@ static void contents_close(Contents *c)
     free(c->tensors);
 }
 
-// Numbers must be in their range, which NaN is not, and tensors finite.
 static bool check_item(const Item *item, const char *hint, Error *err)
 {
     const StateField *f = item->field;
@@ -159,8 +157,7 @@ static bool check_item(const Item *item, const char *hint, Error *err)
 
 // --- saving --------------------------------------------------------------------------------------
 
-// Copies all values from the device. Refuses numbers that are not finite, so that the previous file
-// is kept.
+// Refuses numbers that are not finite, so that the previous file is kept.
 static bool contents_read(Contents *c, const TrainState *state, Error *err)
 {
     static const char diverged[] =
@@ -203,7 +200,6 @@ bool checkpoint_save(const char *path, Model *model, const Optim *optim, const T
 
 // --- loading -------------------------------------------------------------------------------------
 
-// Fills in the hint of an error about a file that does not fit the model.
 static bool misfit(const StFile *file, const Model *model, Error *err)
 {
     const char *arch = st_metadata(file, "ddp.arch"), *dataset = st_metadata(file, "ddp.dataset");
@@ -229,7 +225,6 @@ static const char *type_text(const StTensor *t, TypeText out)
     return out;
 }
 
-// The file's tensor of this name must be there, with this type and shape.
 static bool check_type(const StTensor *there, const StTensor *wanted, const StFile *file,
                        const Model *model, Error *err)
 {
@@ -247,8 +242,8 @@ static bool check_type(const StTensor *there, const StTensor *wanted, const StFi
     return false;
 }
 
-// Reads and checks a file's tensors. Files of old PyTorch versions lack the counters, and files of
-// old versions of ddp.c the newer fields: these become 0.
+// Files of old PyTorch versions lack the counters, and files of old versions of ddp.c the newer
+// fields: these become 0.
 static bool import_contents(const Contents *c, const StFile *file, Error *err)
 {
     for (int i = 0; i < c->count; i++) {
@@ -270,8 +265,8 @@ static bool import_contents(const Contents *c, const StFile *file, Error *err)
     return true;
 }
 
-// Compares what the shapes of a gpt's tensors do not show: the number of heads, and which
-// characters the tokens are. A file that PyTorch wrote does not contain these.
+// Compares what the shapes of a gpt's tensors do not show: heads, and which characters the tokens
+// are. A file that PyTorch wrote does not contain these.
 static bool check_text(const StFile *file, const Model *model, Error *err)
 {
     const char *heads = st_metadata(file, "ddp.heads");
@@ -286,7 +281,7 @@ static bool check_text(const StFile *file, const Model *model, Error *err)
 }
 
 // Fails if the file has tensors that the model does not have. Otherwise a resnet34's file would
-// load into a resnet18, because it has all of a resnet18's tensors, and more.
+// load into a resnet18, because it has all of a resnet18's tensors.
 static bool check_no_others(const Contents *c, const StFile *file, Error *err)
 {
     for (int i = 0; i < file->count; i++) {
@@ -302,7 +297,7 @@ static bool check_no_others(const Contents *c, const StFile *file, Error *err)
     return true;
 }
 
-// The reverse of contents_read: copies the values that import_contents has checked to the run.
+// The reverse of contents_read.
 static void contents_write(const Contents *c, TrainState *state)
 {
     Stream *stream = device_stream(c->model->device);

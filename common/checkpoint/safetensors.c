@@ -35,7 +35,6 @@ static int dtype_bytes(const char *name)
 
 static const char damaged[] = "the file is damaged, or not a safetensors file; copy it again";
 
-// Reads the length of the header, and checks it against the size of the file.
 static bool header_length(const unsigned char *bytes, size_t size, size_t *length, Error *err)
 {
     uint64_t n = 0;
@@ -52,7 +51,6 @@ static bool header_length(const unsigned char *bytes, size_t size, size_t *lengt
     return true;
 }
 
-// Reads the shape, and computes the tensor's size from its shape and dtype.
 static bool read_shape(StTensor *t, const json_t *shape)
 {
     if (!json_is_array(shape) || json_array_size(shape) > ST_MAX_DIMS)
@@ -68,7 +66,7 @@ static bool read_shape(StTensor *t, const json_t *shape)
     return true;
 }
 
-// data: the bytes after the header; size: their number.
+// data: the bytes after the header.
 static bool read_tensor(StTensor *t, const char *name, json_t *about, const unsigned char *data,
                         size_t size, Error *err)
 {
@@ -173,8 +171,8 @@ const char *st_metadata(const StFile *file, const char *key)
 
 // --- reading: the file ---------------------------------------------------------------------------
 
-// Reads a whole file. Checks the length of the header before it reads the rest, so that a large
-// file of a different kind is refused at once.
+// Checks the length of the header first, so that a large file of a different kind is refused at
+// once.
 static unsigned char *read_file(int fd, size_t *size, Error *err)
 {
     struct stat st;

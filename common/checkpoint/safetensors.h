@@ -27,14 +27,13 @@ typedef struct StFile {
     struct json_t *header;          // jansson's; names and dtypes point into it
 } StFile;
 
-// Writes the tensors in this order. Those with large elements must come first, so that all are
-// aligned. After a crash, either the old or the new file is there, complete (output.h).
+// Tensors with large elements must come first, so that all are aligned. After a crash, either the
+// old or the new file is there, complete (output.h).
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 
-// Reads and checks a whole file: the header is at most 1 MiB of JSON, dtypes are known, each shape
-// fits the bytes between its data_offsets, and the tensors fill the rest of the file. Free it with
-// st_close.
+// Reads a whole file and checks that the header is at most 1 MiB of JSON, dtypes are known, each
+// shape fits the bytes between its data_offsets, and the tensors fill the rest of the file.
 bool st_open(StFile *file, const char *path, Error *err);
 bool st_parse(StFile *file, unsigned char *bytes, size_t size, Error *err); // takes bytes over
 void st_close(StFile *file);

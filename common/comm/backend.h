@@ -34,8 +34,8 @@ struct Comm {
     Device *device;
     char name[16];
     CommConfig config;
-    uint64_t calls, pair_calls; // so far: collectives; sends and receives
-    uint64_t bytes;             // of the calls' values so far
+    uint64_t calls, pair_calls; // collectives; sends and receives
+    uint64_t bytes;
     // --check-collectives: called before each collective; else NULL. While it runs, `checking` is
     // true, and calls are not counted.
     void (*check)(Comm *comm, Stream *stream, const Call *call);
@@ -45,7 +45,6 @@ struct Comm {
 
 // --- the backend, besides comm.h's collectives ---------------------------------------------------
 
-// Sets comm->backend.
 void backend_connect(Comm *comm, const World *world);
 void backend_free(Comm *comm);  // after a barrier that all have reached, unless one is gone
 // The host waits for all ranks, at most this long (0: no limit). Returns NULL, or the library's
@@ -54,23 +53,23 @@ const char *backend_barrier(Comm *comm, double seconds);
 
 // --- call.c: what every call does around the library's work --------------------------------------
 
-// In the host's thread, before and after it enqueues a call. call_begin checks and numbers the
-// call. False: it has no values, so there is nothing to enqueue and nothing to end.
+// In the host's thread, before and after it enqueues a call. False: the call has no values, so
+// there is nothing to enqueue or end.
 bool call_begin(Comm *comm, Stream *stream, Call *call);
 void call_end(Comm *comm, Stream *stream, const Call *call);
 
-// In the thread that does the work, before and after the work: for the timeline and the watchdog.
-// If the thread has only enqueued the work (NCCL), it calls trace_end instead of call_work_end.
+// In the thread that does the work, for the timeline and the watchdog. If the thread has only
+// enqueued the work (NCCL), it calls trace_end instead of call_work_end.
 void call_work_begin(Comm *comm, const Call *call);
 void call_work_end(Comm *comm, const Call *call);
 
-// Call it if the library reports in `text` that a rank is gone. call: the current one; NULL: while
-// connecting. The parent process reports which rank died and why, and ends this process. So
-// call_lost first waits for that, and fails with a message of its own only if nothing happens.
+// Call it if the library reports in `text` that a rank is gone. call NULL: while connecting. The
+// parent process reports which rank died and why, and ends this process. So call_lost first waits
+// for that, and fails with a message of its own only if nothing happens.
 void call_lost(const Comm *comm, const Call *call, const char *text) __attribute__((noreturn));
 
-// The call as text: "all_reduce #12 of 1000 f32"
+// "all_reduce #12 of 1000 f32"
 enum { CALL_TEXT = 96 };
 const char *call_describe(const Call *call, char text[CALL_TEXT]);
-size_t comm_width(CommType type);   // bytes of a value
+size_t comm_width(CommType type);
 const char *comm_type_name(CommType type);

@@ -1,5 +1,4 @@
-// call.c - what every call does, whatever the backend: its checks, its name in messages, in the
-// timeline and in the heartbeats, and what happens if a rank is lost.
+// call.c - what every call does, whatever the backend, and what happens if a rank is lost.
 #include "comm/backend.h"
 #include "alive.h"
 #include "check.h"
@@ -45,7 +44,6 @@ const char *call_describe(const Call *call, char text[CALL_TEXT])
     return text;
 }
 
-// Do only two ranks take part?
 static bool is_pair(const Call *call)
 {
     return call->kind == CALL_SEND || call->kind == CALL_RECEIVE;

@@ -14,8 +14,7 @@ int comm_rank(const Comm *comm) { return comm->rank; }
 int comm_size(const Comm *comm) { return comm->size; }
 uint64_t comm_bytes(const Comm *comm) { return comm->bytes; }
 
-// Access to a GPU is fastest from the cores next to it. The loader's threads, and those of CUDA and
-// NCCL, then run on the same cores.
+// Access to a GPU is fastest from the cores next to it. Threads that start later run there, too.
 static void go_near(const World *world, int gpu)
 {
     char line[400];
@@ -25,8 +24,7 @@ static void go_near(const World *world, int gpu)
     agree_print(world, line);
 }
 
-// The ranks of a machine may each see all its GPUs, or only their own, as number 0. So we compare
-// UUIDs, not numbers.
+// Compares UUIDs, because a machine's ranks may each see only their own GPU, as number 0.
 Device *comm_open_device(const World *world, int threads)
 {
     int gpus = device_count(), index = gpus > 0 ? world->local_rank % gpus : world->local_rank;

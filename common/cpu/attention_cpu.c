@@ -1,7 +1,7 @@
 // attention_cpu.c - causal self-attention: oneDNN multiplies, and ops/attention.h has the rest.
 //
-// Each thread computes one head of one sample at a time, so that the head's T x T matrices stay in
-// the cache:
+// Each thread computes one head of one sample at a time, so that its T x T matrices stay in the
+// cache:
 //
 //   P = softmax(q k^T / sqrt(d))   H = dropout(P)   y = H v
 //   dv = H^T dy   dH = dy v^T   dP = dropout'(dH)   dS = P * (dP - sum(P * dP)) / sqrt(d)
@@ -129,8 +129,8 @@ static void *number(const Attention *a, const void *numbers, size_t i)
     return (char *)numbers + i * type_size(a->spec.x.type);
 }
 
-// Where head number `head`, counted over all samples, begins: head_in in q, k or v (part 0, 1, 2)
-// of qkv or dqkv, head_out in y or dy.
+// Where a head, counted over all samples, begins: head_in in q, k or v (part 0, 1, 2) of qkv or
+// dqkv, head_out in y or dy.
 static void *head_in(const Attention *a, const void *qkv, int head, int part)
 {
     size_t n = head / a->spec.heads, h = head % a->spec.heads;
@@ -143,7 +143,6 @@ static void *head_out(const Attention *a, const void *y, int head)
     return number(a, y, n * a->spec.T * a->c + h * a->d);
 }
 
-// Calls a part of ROWS for all rows of a head.
 static void head_rows(const Attention *a, ItemsPart *const parts[], const Head *own, int head,
                       const uint64_t *keys)
 {

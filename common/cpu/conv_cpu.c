@@ -1,10 +1,9 @@
 // conv_cpu.c - convolution on oneDNN.
 //
-// In f32 the weights are in the arena in the order of oneDNN's forward pass. So a step reorders
-// nothing except a copy for the backward-data pass, if that needs a different order. In bf16 the
-// forward and backward-data passes read a 16-bit copy of the weights, and the arena has the order
-// of the gradients. Some convolutions are matrix products, with weights in an order of their own
-// (dense_cpu.h).
+// In f32 the arena has the weights in the order of oneDNN's forward pass, and only a backward-data
+// pass that needs a different order reorders a copy. In bf16 the forward and backward-data passes
+// read a 16-bit copy of the weights, and the arena has the order of the gradients. Some
+// convolutions are matrix products, with weights in an order of their own (dense_cpu.h).
 //
 // A type for which the processor has no instructions is emulated: the f32 convolution, with
 // conversions of its inputs and outputs.
@@ -38,8 +37,8 @@ typedef struct Conv {
 
 static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
-// oneDNN's fastest code needs channels in blocks as wide as its vectors. Images are stored as
-// planes, and so are values whose channels do not fill blocks.
+// oneDNN's fastest code needs channels in blocks as wide as its vectors. Images, and values whose
+// channels do not fill blocks, are stored as planes.
 static int output_block(const Ops *ops, const OpSpec *s, int h, int w)
 {
     bool in_blocked = s->x.block == ops->block || s->x.c <= 3 || is_row(s->x.h, s->x.w);
@@ -67,7 +66,6 @@ static bool same(const_dnnl_memory_desc_t a, const_dnnl_memory_desc_t b)
     return dnnl_memory_desc_equal(a, b) != 0;
 }
 
-// Numbers in W of a matrix product.
 static size_t matrix_count(const Conv *c)
 {
     return shape_count(c->y) / (size_t)c->y.n * (shape_count(c->spec.x) / (size_t)c->spec.x.n);
@@ -106,8 +104,7 @@ static void plan_backward_data(Conv *c, const DnnConv *d, dnnl_primitive_desc_t 
     dnn_md_free(wanted);
 }
 
-// Without AVX-512, oneDNN has fast code for images of one channel only if y is also stored as
-// planes.
+// Without AVX-512, oneDNN is fast for images of one channel only if y is also stored as planes.
 static void plan_backward_weights(Conv *c, DnnConv d, dnnl_primitive_desc_t hint)
 {
     Shape planes = c->y;
@@ -177,7 +174,7 @@ static DnnMd matrix(int rows, int columns, bool transposed, Type type)
                   transposed ? dnnl_ba : dnnl_ab);
 }
 
-// c = a b (+ bias). Takes ownership of the descriptions; bias may be NULL.
+// c = a b (+ bias). Takes ownership of the descriptions.
 static DnnPrimitive product(const Conv *conv, DnnMd a, DnnMd b, DnnMd c, DnnMd bias)
 {
     int arguments[] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS };

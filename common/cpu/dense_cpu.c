@@ -71,14 +71,12 @@ static size_t part_of_matrix(const Dense *d, int o, int q, int p)
     return row * d->spec.x.c * d->in_pixels + (size_t)p * in_block;
 }
 
-// The number of the first weight for output channel o in the tap between two pixels.
 static size_t part_of_taps(const Dense *d, int o, int q, int p)
 {
     int live = d->live[tap_between(&d->spec, d->y, q, p)];
     return ((size_t)live * d->y.c + o) * d->spec.x.c;
 }
 
-// Where the weight of a live tap is in the arena.
 static size_t in_arena(const Dense *d, int o, int i, int tap)
 {
     const OpSpec *s = &d->spec;

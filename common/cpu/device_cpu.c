@@ -1,8 +1,8 @@
 // device_cpu.c - device.h for the CPU: a device is a share of this machine's cores.
 //
-// The calling thread does a stream's work, so the work is done when the call returns. Only a stream
-// made by stream_new_beside has a thread and a queue of tasks. Such a stream counts tasks queued
-// and tasks done, so an event is a stream and a number:
+// The calling thread does a stream's work before the call returns. Only a stream made by
+// stream_new_beside has a thread and a queue of tasks. Such a stream counts tasks queued and done,
+// so an event is a stream and a number:
 //
 //   queued 7 | copy | call | call |         event_record: (this stream, 7)
 //   done   4          ^ running             stream_wait, event_sync: until 7 are done
@@ -28,7 +28,6 @@
 
 const char *const device_backend = "cpu";
 
-// A task for the thread of a stream: fn(arg).
 typedef struct Task {
     struct Task *next;
     void (*fn)(void *arg);
@@ -59,11 +58,11 @@ struct Device {
     int threads;
     char name[64];
     Stream compute;
-    atomic_size_t bytes, peak_bytes; // allocated now, and the maximum so far
+    atomic_size_t bytes, peak_bytes;
 };
 
 // Precedes every block of device memory, so that freeing can subtract its size. It fills a cache
-// line, which keeps the block aligned to 64 bytes.
+// line to keep the block aligned.
 typedef struct BlockHeader {
     size_t bytes;
     char pad[56];
@@ -173,11 +172,11 @@ void device_close(Device *device)
     free(device);
 }
 
-static _Thread_local bool is_beside; // this is the thread of a stream
+static _Thread_local bool is_beside;
 
 // Makes OpenMP use exactly this many threads: each has its share of the work, and oneDNN's threads
-// wait for each other. A stream's own thread works alone: with a team of its own there would be
-// more threads than cores.
+// wait for each other. A stream's own thread works alone, or there would be more threads than
+// cores.
 void device_use(Device *device)
 {
     omp_set_dynamic(0);
@@ -190,9 +189,9 @@ size_t device_peak_bytes(const Device *device) { return atomic_load(&device->pea
 
 // --- memory -------------------------------------------------------------------------------------
 
-// Large blocks come directly from the kernel: they are zero, and cost nothing until they are
-// used. The largest are rounded up to whole huge pages, since Linux aligns only those; page faults
-// for every 4 KB would take longer than a step.
+// Large blocks come directly from the kernel: they are zero, and cost nothing until they are used.
+// The largest are rounded up to whole huge pages, since Linux aligns only those; page faults for
+// every 4 KB would take longer than a step.
 enum { LARGE = 1 << 20, HUGE_PAGE = 2 << 20, VERY_LARGE = 8 * HUGE_PAGE };
 
 static void *map_memory(size_t bytes)
@@ -267,7 +266,7 @@ Stream *stream_new(Device *device, const char *name)
 
 bool stream_has_team(const Stream *stream) { return stream == &stream->device->compute; }
 
-// Waits for the next task. NULL: the stream is being freed. The caller holds the lock.
+// NULL: the stream is being freed. The caller holds the lock.
 static Task *task_take(Stream *stream)
 {
     while (!stream->first && !stream->ending)
@@ -350,7 +349,7 @@ void stream_enqueue(Stream *stream, void (*fn)(void *arg), const void *arg, size
     pthread_mutex_unlock(&stream->lock);
 }
 
-// Only the stream's tasks call it, and one at a time, so no task is using the old memory.
+// Only the stream's tasks call it, one at a time, so no task is using the old memory.
 void *stream_scratch(Stream *stream, size_t bytes)
 {
     if (bytes > stream->scratch_bytes) {

@@ -2,8 +2,8 @@
 #pragma once
 #include "device.h"
 
-// May several threads work on this stream's loops? OpenMP's threads belong to the compute stream:
-// if a worker of the loader also used them, there would be more threads than cores.
+// OpenMP's threads belong to the compute stream: if the loader's workers also used them, there
+// would be more threads than cores.
 bool stream_has_team(const Stream *stream);
 
 // May loops use AVX-512? The processor and DNNL_MAX_CPU_ISA decide, as for oneDNN.

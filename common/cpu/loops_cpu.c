@@ -3,8 +3,7 @@
 
 #include <omp.h>
 
-// A loop over fewer numbers runs in one thread: starting others would take longer, above all on a
-// busy machine.
+// A loop over fewer numbers runs in one thread: starting others would take longer.
 enum { FEW = 4096 };
 
 typedef struct Loop {
@@ -20,7 +19,7 @@ typedef struct Loop {
     } end;
     Matrix m;               // of rows or items there are m.rows
     Stream *stream;
-    bool team;              // several threads work on it
+    bool team;
     _Alignas(16) char job[JOB_BYTES];
 } Loop;
 

@@ -6,11 +6,10 @@
 #include "cpu/ops_cpu.h"
 #include "ops/packs.h"
 
-enum { JOB_BYTES = 256 };   // the largest job
+enum { JOB_BYTES = 256 };
 
-// One build serves all x86 machines from AVX2 on: each part is compiled twice, the second time with
-// AVX-512, and loops_wide() chooses. Both versions give the same bits, because in both a pack has
-// LANES numbers.
+// Each part is compiled twice, the second time with AVX-512, so that one build serves all x86
+// machines from AVX2 on. Both give the same bits, because a pack always has LANES numbers.
 #if defined __AVX2__ && !defined __AVX512F__
 #define WIDE(name) name##_wide
 #define WIDE_PART(name, parameters, arguments)                                                  \
@@ -26,8 +25,7 @@ enum { JOB_BYTES = 256 };   // the largest job
     WIDE_PART(name, parameters, arguments)                                                      \
     INLINE void name##_code parameters
 
-// OF_TYPES makes a part for each type, and TABLE a table of these. COPY gives a part its own copy
-// of the job, so that compilers know that stores do not change it.
+// COPY gives a part its own copy of the job, so that compilers know that stores do not change it.
 #define OF_TYPES(PART, fn, Job) PART(fn, Job, F32) PART(fn, Job, BF16) PART(fn, Job, F16)
 #define TABLE(fn, Part)                                                                         \
     static Part *const fn##_parts[2][3] = { { fn##_F32, fn##_BF16, fn##_F16 },                  \
@@ -71,7 +69,6 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
             }                                                                                   \
         }                                                                                       \
     }
-// The blocks that convolutions prefer are constants.
 #define CELLS_PART(fn, Job, TYPE)                                                               \
     PART(fn##_##TYPE, (const void *job, const Matrix *m, size_t first, size_t last),            \
          (job, m, first, last))                                                                 \
@@ -113,8 +110,7 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
         }
 }
 
-// Goes row by row, so that an addition need not wait for the one before. If a block's row is one
-// pack, its sums stay in registers.
+// Row by row, so that an addition need not wait for the one before.
 #define COLUMNS_LOOP(fn, TYPE, block)                                                           \
     for (size_t b = 0; b < m->columns / (block); b++) {                                         \
         size_t plane = first / m->pixels * (m->columns / (block)) + b, column = b * (block);    \
@@ -230,7 +226,6 @@ void items_run(Stream *stream, ItemsPart *part, size_t count, const void *job, s
 
 enum { MOST_TOTALS = 8 };
 
-// Adds up items `first` to `last` - 1 in `totals`.
 typedef void TotalsPart(const void *job, size_t first, size_t last, double *totals);
 typedef void TotalsEnd(const void *job, const double *totals);
 // An item is a row of m.

@@ -149,7 +149,6 @@ bool dnn_is_reference(const_dnnl_primitive_desc_t desc)
     return strncmp(name, "ref", 3) == 0;
 }
 
-// Whether there is fast code for a 3x3 convolution with such blocks.
 static bool is_fast(dnnl_engine_t engine, dnnl_format_tag_t tag)
 {
     DnnMd x = dnn_md(4, (dnnl_dims_t){ 1, 32, 8, 8 }, dnnl_f32, tag);

@@ -1,8 +1,7 @@
 // onednn.h - the part of oneDNN that this project uses, for version 2 and version 3.
 //
-// Version 3 replaced the operation descriptors that version 2 builds primitives from, and made
-// memory descriptors opaque. onednn.c contains all differences; all other files use only these
-// functions.
+// Version 3 has no operation descriptors, and its memory descriptors are opaque. Only onednn.c
+// knows the differences.
 #pragma once
 #include <oneapi/dnnl/dnnl.h>
 #include <stdbool.h>
@@ -15,7 +14,7 @@ typedef dnnl_memory_desc_t *DnnMd;
 typedef const dnnl_memory_desc_t *const_dnnl_memory_desc_t;
 #endif
 
-// Checks a call of oneDNN: ends the program if it failed.
+// Ends the program if the call failed.
 #define DNN_CHECK(call) dnn_check((call), #call, __FILE__, __LINE__)
 void dnn_check(dnnl_status_t status, const char *call, const char *file, int line);
 
@@ -28,13 +27,11 @@ void dnn_md_free(DnnMd md);
 
 typedef enum { DNN_FORWARD, DNN_BACKWARD_DATA, DNN_BACKWARD_WEIGHTS } DnnPass;
 
-// bias may be NULL.
 typedef struct DnnConv {
     DnnMd x, w, bias, y;
     dnnl_dims_t strides, pad;
 } DnnConv;
 
-// A primitive that is ready to run, and the positions of its arguments.
 typedef struct DnnPrimitive {
     dnnl_primitive_t primitive;
     dnnl_exec_arg_t args[4];

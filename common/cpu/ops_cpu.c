@@ -4,8 +4,6 @@
 
 #include <stdlib.h>
 
-// --- one device's libraries and scratch memory ---------------------------------------------------
-
 Ops *ops_new(Device *device, const OpsConfig *config)
 {
     Ops *ops = xcalloc(1, sizeof *ops);
@@ -30,8 +28,8 @@ int ops_input_block(const Ops *ops, int channels) { return 1; }
 
 static bool has(dnnl_cpu_isa_t wanted) { return (dnnl_get_effective_cpu_isa() & wanted) == wanted; }
 
-// With AMX, products in bf16 are fast. But oneDNN's convolutions use AMX only if all channels of a
-// pixel are side by side, and ours are in blocks. So ours are faster in f32.
+// bf16 products are fast with AMX, but oneDNN's convolutions use AMX only if all channels of a
+// pixel are side by side. Ours are in blocks, so f32 is faster.
 Type ops_best_type(const Device *device, bool convolves)
 {
     bool slow = convolves && has(dnnl_cpu_isa_avx512_core_amx);

@@ -29,7 +29,6 @@ INLINE void scatter(const PoolJob *j, Type type, size_t plane, int block, float 
         }
 }
 
-// Each window adds its gradient to the pixel that was its maximum.
 INLINE void maxpool_gradient(const PoolJob *j, Type type, size_t plane)
 {
     const int block = j->s.x.block;

@@ -3,10 +3,9 @@
 //   forward    S = q k^T    H = dropout(softmax(S))    y = H v
 //   backward   S, H again   dH = dy v^T   dS = softmax'(dH)   dq = dS k   dk = dS^T q   dv = H^T dy
 //
-// All (T, T) matrices of a batch are in memory, and half of each is zero. Fused attention, which
-// keeps the matrices in registers, would be faster. S and dH are f32; H and dS, which are
-// multiplied, have the activations' type. Nothing is kept from forward to backward, so all layers
-// share this memory.
+// All (T, T) matrices of a batch are in memory. Fused attention, which keeps them in registers,
+// would be faster. S and dH are f32; H and dS, which are multiplied, have the activations' type.
+// Nothing is kept from forward to backward, so all layers share this memory.
 #include "cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -19,8 +18,8 @@ enum {
     PRODUCTS
 };
 
-// The parts of scratch memory: matrices (T, T) of all heads, as above; then matrices (T, d), one
-// right after the other. DY is y in forward.
+// Parts of scratch memory: matrices (T, T) of all heads, as above; then matrices (T, d), one right
+// after the other. DY is y in forward.
 enum { S, DH, H, DS, Q, K, V, DY, DQ, DK, DV, PARTS };
 
 typedef struct Attention {

@@ -8,9 +8,8 @@
 //
 // The live weights then form a smaller convolution. The dead ones are never used.
 //
-// With 16-bit types, a convolution reads a 16-bit copy of the live taps. Where a library reads or
-// writes a different type from the one ops.h promises, the data goes through scratch memory, after
-// the library's own, and a kernel converts it.
+// With 16-bit types, a convolution reads a 16-bit copy of the live taps. Where a library's type is
+// not the one ops.h promises, a kernel converts the data in scratch memory.
 //
 // A small convolution leaves most of a large GPU idle, and nothing in backward waits for gradients
 // of weights. So these are computed on a stream of their own, until ops_join.
@@ -30,7 +29,7 @@ typedef struct Conv {
     size_t live_count, dead_count;  // weights
     bool is_product;                // the live taps cover the whole image: y = x w^T
     Gemm products[PASS_COUNT];
-    const ConvPlan *plans[PASS_COUNT];  // otherwise; layers with the same convolution share one
+    const ConvPlan *plans[PASS_COUNT];  // otherwise; shared by layers with the same convolution
     Type results[PASS_COUNT];       // what the library writes
     size_t aside_at[PASS_COUNT];    // bytes of scratch memory that the library uses
 } Conv;
@@ -51,7 +50,6 @@ static Lane *lane_of(Ops *ops, ConvPass pass)
 
 // --- plans ---------------------------------------------------------------------------------------
 
-// Layers with the same convolution share a plan.
 struct TunedPlan {
     ConvProblem problem;
     ConvPass pass;
@@ -98,8 +96,7 @@ static float time_plan(const ConvPlan *plan, void *arg)
     return ms / TRIAL_RUNS;
 }
 
-// The plan for a convolution's pass. cuDNN only guesses which of its engines is the fastest. In a
-// race, the engines are timed.
+// cuDNN only guesses which of its engines is the fastest. In a race, they are timed.
 static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass, bool race)
 {
     struct TunedPlan *tuned;
@@ -200,11 +197,11 @@ static void make_products(Conv *conv, const ConvProblem *problem)
     }
 }
 
-// cuDNN writes the result in the type of its inputs: it has no engine that makes f32 gradients from
-// 16-bit tensors. So, as in PyTorch, gradients are rounded, and a bias is added after rounding.
+// cuDNN has no engine that makes f32 gradients from 16-bit tensors. So, as in PyTorch, gradients
+// are rounded, and a bias is added after rounding.
 //
 // There is no race if bits must be the same in every run, because each run may have a different
-// winner. There is none for a second batch size either, because too little memory may be left.
+// winner. There is none for a second batch size either, as memory may be short.
 static void find_plans(Conv *conv, const ConvProblem *problem, bool is_first)
 {
     bool race = !conv->ops->config.deterministic && is_first;
@@ -291,7 +288,7 @@ void conv_weights_cast(const Op *op, const float *live, void *copy) { }
 
 // --- computing -----------------------------------------------------------------------------------
 
-// Every pass gets the same three tensors and writes one of them: y, dx or dw.
+// Every pass gets the same three tensors and writes one of them.
 static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, const void *y)
 {
     const Ops *ops = conv->ops;
@@ -311,7 +308,6 @@ static void run_pass(Conv *conv, ConvPass pass, const void *x, const void *w, co
     }
 }
 
-// The output as a matrix: a row for each pixel, a column for each channel.
 static int64_t output_rows(const Conv *conv) { return (int64_t)conv->y.n * conv->y.h * conv->y.w; }
 
 static void *aside(const Conv *conv, ConvPass pass)

@@ -84,18 +84,16 @@ static inline Stream *compute(const Ops *ops) { return &ops->device->compute; }
 // Makes the lane's scratch memory at least `bytes` long. Call it during setup only. Old blocks stay
 // until the device is closed, because a recorded step may hold their address.
 void lane_need_scratch(Lane *lane, size_t bytes);
-// What is enqueued on `beside` from now on runs after everything that `main` has so far. ops_join
-// is in ops.h.
+// Later work on `beside` runs after everything that `main` has so far.
 void ops_fork(Ops *ops);
 void conv_plans_free(Ops *ops);
 
 // --- our own kernels: kernels_*.cu ---------------------------------------------------------------
 
-// cudaSuccess if this program contains code for the current device.
 cudaError_t kernels_present(void);
 
-// For attention, whose products are of matrices of heads (parts, samples, heads, T, d). Copies to
-// them from rows of tokens (samples, T, parts, heads, d), or (if not `split`) back.
+// For attention: copies from rows of tokens (samples, T, parts, heads, d) to matrices of heads
+// (parts, samples, heads, T, d), or (if not `split`) back.
 void heads_copy(Ops *ops, const OpSpec *s, int parts, bool split, const void *from,
                 void *to);
 // The rows of (samples, heads, T, T): scores become P, and h becomes dropout(P). Unless dh is NULL,
@@ -105,8 +103,8 @@ void softmax_rows(Ops *ops, const OpSpec *s, const uint64_t *keys, float *scores
 
 // --- matrix products -----------------------------------------------------------------------------
 
-// D (m, n) = op(A) op(B), all column-major and without gaps. `batch` products (0: one) are of
-// matrices that follow each other.
+// D (m, n) = op(A) op(B), column-major and without gaps. The matrices of `batch` products (0: one)
+// follow each other.
 typedef struct GemmProblem {
     int m, n, k;
     bool transpose_a, transpose_b;
@@ -124,7 +122,7 @@ typedef struct Gemm {
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulAlgo_t algorithm;
-    size_t workspace;           // bytes of scratch memory
+    size_t workspace;           // bytes
 } Gemm;
 
 void gemm_new(Gemm *gemm, cublasLtHandle_t blas, const GemmProblem *problem);

@@ -219,7 +219,6 @@ static Descriptor make_graph(ConvPlan *plan, const ConvProblem *c, ConvPass pass
 
 // --- choosing a plan -----------------------------------------------------------------------------
 
-// cuDNN's notes on the arithmetic of a configuration's engine.
 static unsigned engine_notes(ConvPlan *plan, Descriptor configuration)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -234,9 +233,8 @@ static unsigned engine_notes(ConvPlan *plan, Descriptor configuration)
 }
 
 // With f32 tensors, an engine that uses tensor cores rounds its inputs to TF32: allowed only with
-// --tf32 1. One that "converts inputs down" may round them to 16 bits: never allowed. With 16-bit
-// tensors, an engine may keep partial sums in 16 bits ("reduced precision reduction"): never
-// allowed either.
+// --tf32 1. Never allowed: engines that may "convert inputs down" to 16 bits or, with 16-bit
+// tensors, keep partial sums in 16 bits ("reduced precision reduction").
 static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules *rules)
 {
     const unsigned converts = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
@@ -251,7 +249,6 @@ static bool notes_allowed(unsigned notes, cudnnDataType_t dtype, const PlanRules
     return (notes & refused) == 0;
 }
 
-// Frees all parts but the first ones.
 static void keep_parts(ConvPlan *plan, int first)
 {
     while (plan->part_count > first)

@@ -2,7 +2,7 @@
 //
 // cuDNN takes a graph of operations (here always one) and offers engines that can run it, best
 // guess first. An engine that is ready to run on a device is an execution plan. A plan can also be
-// made from a description of a device, which is how plans are tested without a GPU.
+// made for a described device, which is how plans are tested without a GPU.
 #pragma once
 #include "check.h"
 #include "ops.h"
@@ -20,9 +20,9 @@ typedef struct ConvProblem {
     int pad[2], pad_after[2];           // of rows and columns: above and left, below and right
 } ConvProblem;
 
-// The part of a kernel that ever overlaps the image: rows [row, row + rows) and columns likewise.
-// The rest only ever multiplies padding, so it changes no output and its gradient is zero. At 32x32
-// pixels the rest is 62 % of ResNet-18's weights: its last 3x3 kernels see 2x2 and 1x1 pixels.
+// The part of a kernel that ever overlaps the image. The rest only ever multiplies padding, so its
+// gradient is zero. At 32x32 pixels the rest is 62 % of ResNet-18's weights: its last 3x3 kernels
+// see 2x2 and 1x1 pixels.
 typedef struct LiveTaps {
     int row, col, rows, cols;
 } LiveTaps;
@@ -31,14 +31,14 @@ Shape conv_output_shape(const OpSpec *spec);
 LiveTaps conv_live_taps(const OpSpec *spec);
 // The convolution of spec, reduced to its live taps; all tensors of one type.
 ConvProblem conv_problem(const OpSpec *spec, cudnnDataType_t dtype);
-// True if the kernel covers the whole image: then y = x w^T, a product of two matrices.
+// Does the kernel cover the whole image? Then y = x w^T, a product of two matrices.
 bool conv_is_product(const ConvProblem *problem);
 
 typedef enum { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS, PASS_COUNT } ConvPass;
 
 typedef struct ConvPlan {
     cudnnBackendDescriptor_t plan;
-    int64_t workspace;                  // bytes of scratch memory that it needs
+    int64_t workspace;                  // bytes
     unsigned notes;                     // cuDNN's, one bit each (CUDNN_NUMERICAL_NOTE_...)
     cudnnBackendDescriptor_t parts[12]; // the descriptors live as long as the plan
     int part_count;
@@ -57,6 +57,6 @@ bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
                    const PlanRules *rules, Error *err);
 void conv_plan_free(ConvPlan *plan);
 
-// Reads two of x, w and y and writes the third, depending on the plan's pass, on handle's stream.
+// Reads two of x, w and y and writes the third, on handle's stream.
 void conv_plan_run(const ConvPlan *plan, cudnnHandle_t handle, void *x, void *w, void *y,
                    void *workspace);

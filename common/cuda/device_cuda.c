@@ -1,7 +1,6 @@
 // device_cuda.c - device.h on NVIDIA GPUs, with the CUDA runtime.
 //
-// All streams are "non-blocking": none waits for CUDA's implicit default stream. Only streams and
-// events determine the order of work.
+// No stream waits for CUDA's implicit default stream: all are "non-blocking".
 #include "alive.h"
 #include "trace.h"
 #include "cuda/cuda_internal.h"
@@ -46,7 +45,7 @@ static const char hint_memory[] =
 static const char hint_arch[] =
     "this build has no code for this GPU: configure with -DCMAKE_CUDA_ARCHITECTURES=native";
 
-// For other errors NVIDIA's text must be enough.
+// For other errors NVIDIA's text is enough.
 static const struct {
     cudaError_t status;
     const char *hint;
@@ -292,7 +291,7 @@ void device_free(Device *device, void *memory)
     pthread_mutex_unlock(&device->lock);
     device_use(device);
     alive_wait_begin();
-    CUDA(cudaFree(memory)); // waits for the device, so nothing still uses it
+    CUDA(cudaFree(memory)); // waits for the device
     alive_wait_end();
     free(block);
 }
@@ -327,7 +326,6 @@ Stream *stream_new(Device *device, const char *name)
     return stream;
 }
 
-// A GPU's stream always runs beside the host.
 Stream *stream_new_beside(Device *device, const char *name) { return stream_new(device, name); }
 
 void stream_free(Stream *stream)
@@ -396,8 +394,7 @@ void stream_sync(Stream *stream)
 }
 
 // With host memory that is not pinned, cudaMemcpyAsync may wait for the stream, and the watchdog
-// would see a silent rank. So we first wait in stream_sync, which marks the wait. Returns whether
-// the memory is not pinned.
+// would see a silent rank. stream_sync marks the wait. Returns whether the memory is not pinned.
 static bool sync_if_pageable(Stream *stream, const void *host)
 {
     struct cudaPointerAttributes about;
@@ -423,8 +420,8 @@ void copy_to_host(Stream *stream, void *to, const void *from, size_t bytes)
     CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream->handle));
 }
 
-// All devices and the host share one address space, so the address says where the memory is. This
-// also copies between devices: directly between peers, otherwise through the host.
+// All devices and the host share one address space, so this also copies between devices: directly
+// between peers, otherwise through the host.
 void copy_on_device(Stream *stream, void *to, const void *from, size_t bytes)
 {
     device_use(stream->device);
@@ -564,8 +561,8 @@ static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), voi
     device_use(replay->device);
     if (!*warm) {
         *warm = true;
-        // A kernel's first launch loads the kernel. Loading may wait for earlier work, and so for
-        // other ranks.
+        // A kernel's first launch loads it, which may wait for earlier work, and so for other
+        // ranks.
         ALIVE_OUTSIDE("loading", "kernels");
         step(arg);
         return false;

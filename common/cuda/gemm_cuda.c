@@ -1,7 +1,7 @@
 // gemm_cuda.c - matrix products through cuBLASLt.
 //
-// A product is described once. cuBLASLt then proposes an algorithm, and every call uses that one,
-// so that the result has the same bits every time.
+// cuBLASLt proposes an algorithm once, and every call uses it, so that the result has the same bits
+// every time.
 #include "cuda/cuda_internal.h"
 
 #include <string.h>

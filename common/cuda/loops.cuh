@@ -1,5 +1,5 @@
-// loops.cuh - the loops of ops/loops.h as kernels. An operation is a C++ type with its job's type
-// and its function; a kernel is a template of the operation and of the type of numbers.
+// loops.cuh - the loops of ops/loops.h as kernels. An operation is a C++ type, and a kernel a
+// template of the operation and the type of numbers.
 //
 // Memory, not arithmetic, limits these kernels. So neighbouring threads read neighbouring
 // addresses, 16 bytes at a time where possible.
@@ -30,7 +30,6 @@ template <Type T> struct Number {
     static constexpr Type type = T;
 };
 
-// each_type(type, f) calls f(Number<type>()).
 struct AllTypes {
     template <class F> static void each_type(Type type, F f)
     {
@@ -72,8 +71,8 @@ template <class F> __device__ void for_share(size_t first, size_t step, size_t e
 #define CELLS_F32(fn, Job) OPERATION(fn, Job, OnlyF32)
 #define RUN_CELLS(fn, stream, matrix, job) cells_run<fn##_op>(stream, matrix, *(job))
 
-// Each thread computes one of `count` packs of `width` numbers. The width is LANES, or 1 if not all
-// rows begin at multiples of LANES numbers.
+// Each thread computes one of `count` packs of `width` numbers: LANES, or 1 if not all rows begin
+// at multiples of LANES numbers.
 template <class Op, Type T> __global__ void __launch_bounds__(THREADS)
 cells_loop(const __grid_constant__ typename Op::Job job, unsigned packs, size_t columns,
              unsigned width, unsigned count)
@@ -168,8 +167,8 @@ template <class Op> void items_run(Stream *stream, size_t count, typename Op::Jo
 
 // --- sums over blocks ----------------------------------------------------------------------------
 //
-// Threads and then blocks are combined in a fixed order, without atomic additions. The last block
-// of a kernel to finish combines the results of all blocks, which saves a second launch.
+// Threads and then blocks are combined in a fixed order. The last block of a kernel to finish
+// combines the results of all blocks, which saves a second launch.
 
 constexpr int MAX_BLOCKS = 1024;        // enough to fill the largest GPU several times
 

@@ -1,4 +1,4 @@
-// ops_cuda.c - one GPU's libraries and scratch memory, for ops.h. The operations are in ops/.
+// ops_cuda.c - one GPU's libraries and scratch memory. The operations are in ops/.
 #include "alive.h"
 #include "cuda/cuda_internal.h"
 
@@ -94,7 +94,7 @@ Type ops_best_type(const Device *device, bool convolves)
 
 bool ops_emulates(const Device *device, Type type) { return false; }
 
-// At least doubles, so that all old blocks together are no larger than the current one.
+// At least doubles, so that the old blocks together are no larger than the current one.
 void lane_need_scratch(Lane *lane, size_t bytes)
 {
     if (bytes <= lane->scratch_bytes)

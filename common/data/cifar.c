@@ -33,7 +33,7 @@ bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, con
     return good;
 }
 
-// The last of the `count` files has the test images; the others have equal shares of the 50,000.
+// The last of the `count` files has the test images.
 static bool cifar_read(Data *data, const char *dir, const char *const *names, int count,
                        int label_bytes, const char *hint, Error *err)
 {

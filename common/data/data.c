@@ -118,7 +118,7 @@ static bool set_find(const KnownSet *set, char dir[PATH_MAX])
 }
 
 // Returns the set in this directory, or NULL. MNIST and Fashion-MNIST have the same file names and
-// sizes, so the directory's name decides. Only their files may be gzipped.
+// sizes, so the directory's name decides.
 static const KnownSet *set_in_directory(const char *dir)
 {
     char path[PATH_MAX];

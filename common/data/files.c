@@ -9,8 +9,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// --- files ---------------------------------------------------------------------------------------
-
 bool data_file_missing(const char *path)
 {
     struct stat info;

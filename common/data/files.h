@@ -21,8 +21,7 @@ bool data_file_read(DataFile *file, void *to, size_t bytes, Error *err);
 // Fails unless everything has been read and, in a gzipped file, its checksum is right.
 bool data_file_end(DataFile *file, Error *err);
 
-bool data_file_missing(const char *path); // true: the path does not exist
+bool data_file_missing(const char *path);
 
-// Returns `memory` if it has `bytes` or more. Otherwise frees it, and returns new memory of that
-// size.
+// Returns `memory` if it has `bytes` or more; else frees it and returns new memory.
 void *data_memory(void *memory, size_t *capacity, size_t bytes);

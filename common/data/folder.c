@@ -94,7 +94,6 @@ static int compare_files(const void *file_a, const void *file_b)
     return differ ? differ : strcmp(a, b);
 }
 
-// Adds all pictures below DIR/SET/CLASS.
 static bool class_add(Folder *folder, const char *set, const char *class, int label, Error *err)
 {
     char root[PATH_MAX];

@@ -8,13 +8,11 @@
 //
 // Only names that end in .jpg, .jpeg or .png count, in upper or lower case, and files next to the
 // class folders do not. Unlike ImageFolder, this skips hidden files and folders, and ImageFolder's
-// other types (.bmp, .webp, ...). Each of these ends the program before training, with a message
-// that names the file or folder: empty files, pipes and devices, broken and circular links, folders
-// that cannot be read, a class without pictures, a single class, classes of val that differ from
-// those of train, train without val.
+// other types (.bmp, .webp, ...). Each of these is an error: empty files, pipes and devices, broken
+// and circular links, folders that cannot be read, a class without pictures, a single class,
+// classes of val that differ from those of train, train without val.
 //
-// Memory: for each file about 32 bytes and its path in the tree. For ImageNet's 1.28 million files,
-// that is 90 MB.
+// Each file needs about 32 bytes and its path in the tree: 90 MB for ImageNet's 1.28 million files.
 #pragma once
 #include "check.h"
 #include <stddef.h>
@@ -43,15 +41,14 @@ void folder_close(Folder *folder);
 
 enum { FOLDER_FILE_BYTES = 256 << 20 }; // a larger file is refused
 
-// The bytes of a file. Begin with { 0 }; folder_read grows the memory and reuses it.
+// Begin with { 0 }; folder_read grows the memory and reuses it.
 typedef struct FileBytes {
     uint8_t *bytes;
     size_t size, capacity;
 } FileBytes;
 
 // Thread-safe, if each thread has its own `to`. The caller frees to->bytes. Fails if the file is
-// too large. A file that cannot be opened or read ends the program: a failing disk is no bad
-// picture.
+// too large. A file that cannot be read ends the program: a failing disk is no bad picture.
 bool folder_read(const Folder *folder, int file, FileBytes *to, Error *err);
 // For messages: "DIR/train/cat/1.jpg", shortened to size.
 void folder_name(const Folder *folder, int file, char *name, size_t size);

@@ -2,8 +2,8 @@
 #pragma once
 #include "data/files.h"
 
-// Each reads the files in `dir` into data->train and data->test, whose `classes` are set already,
-// and adds to data->checksum. On an error data_close frees what they have allocated.
+// Each reads the files in `dir` into data->train and data->test, whose `classes` are already set,
+// and adds to data->checksum. On an error data_close frees what was allocated.
 bool cifar10_read(Data *data, const char *dir, const char *hint, Error *err);
 bool cifar100_read(Data *data, const char *dir, const char *hint, Error *err);
 bool idx_read(Data *data, const char *dir, const char *hint, Error *err);
@@ -12,14 +12,13 @@ bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *e
 // that have only the letters a to z, in a random order.
 bool text_read(Data *data, const char *path, int block, bool words, Error *err);
 
-// For the readers: allocates the images and labels.
 bool dataset_alloc(Dataset *set, int count, int channels, int height, int width, Error *err);
 // For the readers: adds the bytes to data->checksum, which is the same for all copies of a data
 // set.
 void data_checksum(Data *data, const void *bytes, size_t size);
 
-// A CIFAR file of part->count records, each of label_bytes labels (the last one counts) and
-// 3 x 32 x 32 bytes. The caller provides the memory. crc: of all bytes.
+// A CIFAR file of part->count records, each of label_bytes labels (the last one counts) and 3 x 32
+// x 32 bytes. The caller provides the memory.
 bool cifar_file_read(const Dataset *part, const char *path, int label_bytes, const char *hint,
                      uint32_t *crc, Error *err);
 

@@ -20,8 +20,8 @@ static uint32_t big_endian(const uint8_t *p)
     return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-// Reads the header of a file of ndim dimensions. Fails if the file is too small for the sizes in
-// its header, so that a damaged header does not allocate too much memory.
+// Fails if the file is too small for the sizes in its header, so that a damaged header does not
+// allocate too much memory.
 static bool header_read(DataFile *file, int ndim, int *count, Error *err)
 {
     uint8_t header[16];

@@ -65,14 +65,14 @@ struct Loader {
     pthread_cond_t work;    // wakes workers: there may be rows to make
     pthread_cond_t news;    // wakes the caller: a slot is full, or a worker is idle
     int32_t *ids;
-    int count;              // of ids
+    int count;
     int64_t epoch;
     int first, batches;     // the epoch begins with batch `first`
     int next_batch, next_row; // a worker takes these next
     int next_give;          // the batch that loader_next returns next
     int let_go;             // batches before this one are free
-    int busy;               // workers that are making rows
-    int bad;                // pictures skipped in this epoch
+    int busy;
+    int bad;                // skipped in this epoch
     bool resting, ending;
 };
 
@@ -301,8 +301,8 @@ static void *worker_run(void *arg)
     return NULL;
 }
 
-// On return all workers are idle, and the stream has finished its work. Takes the lock;
-// workers_resume releases it.
+// On return the workers are idle, and the stream is done. Takes the lock; workers_resume releases
+// it.
 static void workers_rest(Loader *loader)
 {
     pthread_mutex_lock(&loader->lock);

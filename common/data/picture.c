@@ -1,7 +1,7 @@
 // picture.c - JPEG through libjpeg-turbo, PNG through libpng.
 //
-// Both libraries report errors through a function that must not return. Ours stores the message in
-// the reader's struct and jumps back to the start of the work (setjmp); nothing here is global.
+// Both libraries report errors through a function that must not return. Ours stores the message and
+// jumps back to the start of the work (setjmp).
 #include "data/picture.h"
 #include "data/files.h"
 
@@ -34,7 +34,6 @@ static void pixels_fit(Pixels *pixels, Rect at)
     pixels->rgb = data_memory(pixels->rgb, &pixels->capacity, bytes);
 }
 
-// NULL, or the reason why this size is refused.
 static const char *size_problem(uint32_t width, uint32_t height)
 {
     if (width == 0 || height == 0)
@@ -101,7 +100,7 @@ static void jpeg_begin(Jpeg *jpeg)
 }
 
 // The columns x to x + width, rounded to whole blocks. If colours have fewer columns than
-// brightness, they are interpolated, also from the next block. So one more block on each side is
+// brightness, they are interpolated, also from the next block, so one more block on each side is
 // needed.
 static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
 {
@@ -116,7 +115,7 @@ static void jpeg_choose_columns(j_decompress_ptr info, Rect *at)
     at->width = (int)width;
 }
 
-// Always inverted, as in Pillow, even if Adobe did not write the file: values are 255 - ink.
+// Always inverted, as in Pillow: values are 255 - ink.
 static void cmyk_to_rgb(const uint8_t *cmyk, uint8_t *rgb, int width)
 {
     for (int x = 0; x < width; x++, cmyk += 4, rgb += 3) {
@@ -143,7 +142,7 @@ static void jpeg_read_rows(Jpeg *jpeg)
             cmyk_to_rgb(row, rgb, at->width);
     }
     // A complete file ends with this marker. If a file does not, Pillow fails if any row is
-    // missing. So we read the rows after the wanted part, too.
+    // missing, so we read the rows after the wanted part, too.
     const uint8_t *end = jpeg->job->bytes + jpeg->job->size;
     if (end[-2] != 0xFF || end[-1] != JPEG_EOI)
         while (info->output_scanline < info->output_height)
@@ -163,7 +162,7 @@ static void jpeg_decode(Jpeg *jpeg)
     jpeg_read_rows(jpeg);
 }
 
-// Returns false if the decoder reported an error (and jumped back to here).
+// False: the decoder reported an error (and jumped back to here).
 static bool jpeg_try(Jpeg *jpeg)
 {
     if (setjmp(jpeg->stopped))

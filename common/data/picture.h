@@ -3,8 +3,8 @@
 //
 // The content decides, not the name. Grey, progressive, CMYK and YCCK JPEG; palettes, 1 to 16 bits
 // and interlaced PNG convert as in Pillow: alpha is dropped, CMYK is read as Adobe writes it
-// (inverted), EXIF rotation and colour profiles are ignored. Decoder warnings are ignored; a
-// truncated file is an error.
+// (inverted), EXIF rotation, colour profiles and warnings are ignored. A truncated file is an
+// error.
 //
 // Limits of the memory and time that a file can take:
 //   pixels   179 million, as in Pillow, and 65,535 each way; checked in the header, before memory
@@ -23,8 +23,7 @@ typedef struct Rect {
     int x, y, width, height;
 } Rect;
 
-// A part of a picture. Begin with { 0 }; picture_decode grows the memory and reuses it, and the
-// caller frees rgb.
+// Begin with { 0 }; picture_decode grows the memory and reuses it, and the caller frees rgb.
 typedef struct Pixels {
     Rect at;                // which part
     uint8_t *rgb;           // (at.height, at.width, 3)
@@ -34,11 +33,10 @@ typedef struct Pixels {
 // Do these first and last bytes of a file belong to a picture that is not truncated?
 bool picture_looks_whole(const uint8_t first[8], const uint8_t last[8]);
 
-// Reads width and height from the header. `name` is for the error.
 bool picture_size(const char *name, const uint8_t *bytes, size_t size, int *width, int *height,
                   Error *err);
 
-// Decodes at least the part `wanted`, which is within the picture, and sets pixels->at to what is
-// decoded. Decoding part of a JPEG is faster than decoding all of it, and gives the same pixels.
+// Decodes at least the part `wanted`, and sets pixels->at to what is decoded. Decoding part of a
+// JPEG is faster than decoding all of it, and gives the same pixels.
 bool picture_decode(const char *name, const uint8_t *bytes, size_t size, Rect wanted,
                     Pixels *pixels, Error *err);

@@ -9,8 +9,8 @@
 
 // --- which files ---------------------------------------------------------------------------------
 
-// For a folder with a single level: a fifth of each class's files are for evaluation, at least one,
-// but not all. The choice depends only on the list of files, so all runs choose the same files.
+// In a folder with a single level, a fifth of each class's files are for evaluation, at least one,
+// but not all. The choice depends only on the list of files.
 static void choose_files(const Folder *folder, bool *for_test)
 {
     int *left = xcalloc(folder->classes, sizeof *left);

@@ -4,12 +4,11 @@
 #include "data/folder.h"
 #include "data/resize.h"
 
-// The files of one Dataset.
 struct Pictures {
     const Folder *folder;
     int32_t *files;         // (count): the index in the folder of sample i
     int resize;             // of the shorter side, for evaluation
-    bool skip;              // skip a picture that cannot be decoded; else end the run
+    bool skip;              // a picture that cannot be decoded; else end the run
 };
 
 // Lists the files and fills in all of data except what depends on the seed.

@@ -7,7 +7,7 @@
 //   pixel = 128 + strong * pattern[label] + weak * pattern[other] + noise
 //
 // The label is the class of the stronger pattern. If both are nearly equal, no network can tell, so
-// accuracy rises slowly and stays below 100 %, as with real images.
+// accuracy rises slowly and stays below 100 %.
 #include "alive.h"
 #include "data/formats.h"
 #include "rng.h"
@@ -23,7 +23,7 @@ enum {
     CHANNELS = 3,
     TRAIN_COUNT = 50000,
     TEST_COUNT = 10000,
-    WAVES = 5,              // in a pattern
+    WAVES = 5,
     PITCH_MAX = 3,          // maximum periods of a wave across the image
     NOISE = 40,             // strength of the noise, of 64
     BLOCK = sizeof(Philox), // pixels whose noise comes from one call of the generator

@@ -89,8 +89,8 @@ static size_t values_bytes(const Net *net, Type type)
     return bytes;
 }
 
-// Backward needs the results of forward: all are in one arena, except for the small data that
-// pooling and normalisation store.
+// Backward needs the results of forward: all are in one arena, except what pooling and
+// normalisation store.
 static void allocate_activations(Model *model)
 {
     Net *net = model->net;
@@ -126,8 +126,8 @@ static void allocate_activations(Model *model)
 
 // --- gradients of activations share memory -------------------------------------------------------
 //
-// A gradient is live from the step of backward that writes it to the step that reads it: layer
-// v - 1 makes value v and reads its gradient.
+// A gradient is live from the step of backward that writes it to the one that reads it: layer v - 1
+// makes value v and reads its gradient.
 
 typedef struct Life {
     int value, part;        // of the gradient
@@ -149,7 +149,7 @@ static bool overlap(const Life *a, const Life *b)
            b->at < a->at + a->size;
 }
 
-// The largest first, each at the lowest place that is free in its steps. Returns the total bytes.
+// The largest first, each at the lowest place that is free in its steps.
 static size_t place(Life *lives, int count)
 {
     size_t end = 0;
@@ -333,7 +333,6 @@ static float *host_copy(const Model *model, const float *arena, size_t count)
     return host;
 }
 
-// Writes a changed copy back, and frees it.
 static void host_copy_back(const Model *model, float *arena, float *host, size_t count)
 {
     copy_to_device(device_stream(model->device), arena, host, count * sizeof *host);
@@ -536,8 +535,7 @@ void model_forward(Model *model, const void *inputs, int rows, bool training)
     }
 }
 
-// All gradients before `end` are final. Calls `ready` for those from `begin` on, which it has not
-// had yet. Returns end.
+// Gradients before `end` are final. Calls `ready` for those from `begin` on.
 static size_t gradients_final(Model *model, size_t begin, size_t end, GradReady ready, void *arg)
 {
     ops_join(model->ops);

@@ -12,9 +12,9 @@ typedef struct Layer {
     int in_part, residual_part;     // which parts of its inputs' gradients this layer writes
     int channels, kernel_h, kernel_w, stride, pad; // conv and pooling; channels: of the output
     bool bias, relu, linear;
-    bool embeds;                    // its weights are two embeddings: of tokens and of positions
-    double deviation;               // weights are normal with this deviation, biases 0; if it is
-                                    // 0, both are uniform by fan-in
+    bool embeds;                    // its weights are embeddings, of tokens and of positions
+    double deviation;               // weights are normal with this deviation, biases 0; 0: both are
+                                    // uniform by fan-in
     int heads;                      // attention
     size_t begin, end;              // in the arena, of the parameters that have gradients
     size_t dead_at;                 // in the arena, of the weights that have no gradients
@@ -47,9 +47,8 @@ struct Net {
     void *gradients;                // of all activations, sharing memory
 };
 
-// Each adds a layer at the end and returns the number of the layer's value. Two layers may read the
-// value of net_norm, net_maxpool or net_add, which add up two gradients. Only one layer may read
-// any other value.
+// Each adds a layer at the end and returns the number of its value. Two layers may read the value
+// of net_norm, net_maxpool or net_add, which add up two gradients; one layer may read any other.
 int net_conv(Net *net, int in, const char *name, int channels, int kernel, int stride, int pad,
              bool bias);
 int net_linear(Net *net, int in, const char *name, int outputs);

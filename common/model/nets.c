@@ -109,7 +109,6 @@ static void build_resnet(Net *net, int classes, const int blocks[4], bool deep)
     net_linear(net, net_avgpool(net, x), "fc", classes);
 }
 
-// A linear layer whose weights are normal with this deviation.
 static int gpt_linear(Net *net, int in, const char *name, int outputs, bool bias, double deviation)
 {
     int out = net_linear(net, in, name, outputs);

@@ -1,5 +1,5 @@
-// attention.h - dropout, and the rows of attention's matrices. The backends' attention (products of
-// matrices, in attention_cpu.c and attention_cuda.c) makes loops of these functions.
+// attention.h - dropout, and the rows of attention's matrices. The backends (attention_cpu.c and
+// attention_cuda.c) make loops of these functions.
 #pragma once
 #include "ops/loops.h"
 
@@ -34,7 +34,7 @@ INLINE float masked(const Mask *m, uint64_t stream, uint32_t position, float val
 
 // --- attention -----------------------------------------------------------------------------------
 
-// Matrices (T, T) of all heads of all samples, row after row. On a CPU: those of one head.
+// Matrices (T, T) of all heads of all samples. On a CPU: those of one head.
 typedef struct SoftmaxJob {
     int T, heads;
     float scale;

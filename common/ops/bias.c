@@ -1,4 +1,4 @@
-// bias.c - the bias of a convolution or a linear layer.
+// bias.c - the bias of convolutions and linear layers.
 #include "ops/loops.h"
 
 typedef struct BiasJob {

@@ -1,9 +1,9 @@
 // loops.h - the five loops that operations are made of. A backend implements each: cpu/loops_cpu.h
 // with OpenMP, cuda/loops.cuh as kernels. A file of operations is compiled for each backend, as C
-// or by nvcc (ON_GPU), and a program is linked with one backend. packs.h has At, Pack, FOR_LANES.
+// or by nvcc (ON_GPU). packs.h has At, Pack, FOR_LANES.
 //
 // An operation is a job (a struct of its arguments, copied when it is enqueued), a function of a
-// job and a place, and one line that makes the loop around the function:
+// job and a place, and one line that makes the loop:
 //
 //   loop                     calls                         for
 //   CELLS(fn, Job)           fn(job, type, at)             each pack of neighbours in a matrix

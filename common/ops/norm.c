@@ -1,6 +1,5 @@
 // norm.c - batch normalisation. An activation is a matrix with a row for each pixel and a column
-// for each channel. Statistics and parameters are stored as f32, whatever the type of the
-// activation.
+// for each channel. Statistics and parameters are stored as f32, whatever the activation's type.
 #include "ops/loops.h"
 
 #include <stdlib.h>
@@ -51,8 +50,8 @@ INLINE void scale_set(const NormJob *j, size_t c, float mean, float inv_std)
     j->shift[c] = shift;
 }
 
-// squares: the sum of squared distances from the mean. All loads come before the first store, so
-// that a GPU waits for memory once.
+// squares: the sum of squared distances from the mean. All loads come first, so that a GPU waits
+// for memory once.
 INLINE void statistics_set(const NormJob *j, size_t c, double rows, double mean, double squares)
 {
     const NormTensors *t = &j->t;
@@ -90,8 +89,8 @@ INLINE void moments_end(const NormJob *j, size_t c, const double *sums)
 }
 COLUMNS(moments, moments_end, NormJob)
 
-// Merges the statistics of all processes. Merging avoids the difference of two large sums (Chan,
-// Golub, LeVeque 1979) and goes in the order of the ranks, so that all processes get the same bits.
+// Merging avoids the difference of two large sums (Chan, Golub, LeVeque 1979), and goes in the
+// order of the ranks, so that all processes get the same bits.
 INLINE void moments_merge(const NormJob *j, size_t c)
 {
     const double *rank = j->all;
@@ -191,7 +190,7 @@ INLINE void gradient_end(const NormJob *j, size_t c, const double *sums)
     j->t.dgamma[c] = dgamma;
 }
 
-// Makes a loop for each case: in a loop with a branch, a GPU would not load the next rows ahead.
+// A loop for each case: in a loop with a branch, a GPU would not load the next rows ahead.
 #define GRADIENT(fn, two, relu)                                                                 \
     INLINE void fn(const NormJob *j, Type type, At at, Pack *sums)                              \
     {                                                                                           \

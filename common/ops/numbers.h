@@ -2,8 +2,8 @@
 // compiled as C and, by nvcc, as C++.
 //
 // Rounding is to nearest, ties to even: numbers that are too large become infinite, numbers that
-// are too small become denormal, and NaN stays NaN. GPUs have instructions for this. The code for
-// CPUs has no branches, so that loops become vector code.
+// are too small become denormal. GPUs have instructions for this. The code for CPUs has no
+// branches, so that loops become vector code.
 //
 // ON_GPU: this file is compiled for kernels, by nvcc or for the tests' mock of a GPU.
 #pragma once
@@ -94,7 +94,6 @@ INLINE void store_one(Type type, void *to, size_t i, float value)
         ((uint16_t *)to)[i] = type == TYPE_BF16 ? to_bf16(value) : to_f16(value);
 }
 
-// The value after rounding to the type.
 INLINE float rounded(Type type, float value)
 {
     return type == TYPE_F32    ? value

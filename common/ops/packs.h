@@ -1,8 +1,8 @@
 // packs.h - LANES numbers at a time, of any type.
 //
 // An operation loads packs of LANES neighbours, computes in f32 with loops over lanes, and stores
-// packs. On a GPU a thread loads a pack with one or two loads of 16 bytes. On a CPU a pack is one
-// or two vectors, and the compiler turns loops over lanes into vector code.
+// packs. On a GPU a pack is one or two loads of 16 bytes. On a CPU it is one or two vectors, and
+// the compiler turns loops over lanes into vector code.
 #pragma once
 #include "ops/numbers.h"
 
@@ -41,7 +41,6 @@ static inline Matrix matrix_of(Type type, size_t rows, size_t columns)
     return m;
 }
 
-// A matrix of one row.
 static inline Matrix array_of(Type type, size_t count) { return matrix_of(type, 1, count); }
 
 static inline Matrix pixels_of(Shape s)
@@ -67,7 +66,6 @@ INLINE size_t element_of(const Matrix *m, size_t row, size_t column)
 
 #ifdef ON_GPU
 
-// 16 bytes, loaded and stored at once.
 typedef union Wide {
     uint4 all;
     float f32[4];
@@ -133,7 +131,6 @@ INLINE void load(Type type, const void *from, size_t i, int count, Pack *pack)
             pack->v[k] = load_one(type, from, i + k);
 }
 
-// The numbers at a place of a matrix.
 INLINE void load_at(Type type, const void *from, At at, Pack *pack)
 {
     load(type, from, at.i, at.count, pack);
@@ -154,7 +151,6 @@ INLINE void load_fixed_at(Type type, const void *from, At at, Pack *pack)
     load_at(type, from, at, pack);
 }
 
-// The numbers of these columns in an array that has one f32 for each column.
 INLINE void load_columns(const float *from, At at, Pack *pack)
 {
     load(TYPE_F32, from, at.column, at.count, pack);
@@ -192,7 +188,6 @@ INLINE void store_exact_at(Type type, void *to, At at, const Pack *pack)
     store_at(type, to, at, pack);
 }
 
-// Loads whole numbers from 0 to 255, a byte each.
 INLINE void load_bytes(const uint8_t *from, At at, Pack *pack)
 {
     if (at.count == LANES) {

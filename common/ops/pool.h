@@ -1,7 +1,6 @@
-// pool.h - which pixels a pooling window covers, for ops/pool.c and the gradient of max pooling,
-// which has two versions. On a GPU each pixel gathers from the windows that it is in, so that no
-// two threads add to one number. On a CPU each window scatters to its pixels, which is five times
-// as fast there.
+// pool.h - which pixels a pooling window covers. The gradient of max pooling has two versions. On a
+// GPU each pixel gathers from the windows that it is in, so that no two threads add to one number.
+// On a CPU each window scatters to its pixels, which is five times as fast there.
 #pragma once
 #include "ops/loops.h"
 

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Containers of one machine share its boot id but have different names. Clones of one virtual
-// machine may share a name but have different boot ids.
+// Containers of one machine share its boot id but not their names; clones of one virtual machine
+// may share their names but not their boot ids.
 Machine machine_here(void)
 {
     Machine here = { .boot = "" };

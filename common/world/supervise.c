@@ -27,7 +27,7 @@ struct Supervisor {
     Watch watch;
     int first, ranks;
     Alive *pages;
-    int memory;             // their descriptor
+    int memory;
     pid_t self;
     int signals;            // the descriptor from which they are read
     sigset_t before;        // the mask that this process was started with
@@ -68,8 +68,7 @@ static void send_to_all(Supervisor *s, int signal)
             kill(-watched(s, i)->pid, signal);
 }
 
-// INT and TERM: a rank takes the second of two signals as "at once" (interrupt.h). CONT wakes a
-// stopped rank.
+// A rank takes a second INT or TERM as "at once" (interrupt.h). CONT wakes a stopped rank.
 static void end_all(Supervisor *s, int status)
 {
     s->status = status;
@@ -97,7 +96,7 @@ static void pass_on(Supervisor *s, int signal)
     }
 }
 
-// Waits up to `ms` for signals and passes them on. Returns the last one that asks to end, or 0.
+// Passes signals on for up to `ms`. Returns the last one that asks to end, or 0.
 static int read_signals(Supervisor *s, int ms)
 {
     struct pollfd fd = { .fd = s->signals, .events = POLLIN };
@@ -244,7 +243,7 @@ int supervise(Supervisor *s)
     return s->status;
 }
 
-// Runs in a thread of a rank. Polls, because many clusters' kernels are too old for pidfd_open.
+// In a thread of a rank. Many clusters' kernels are too old for pidfd_open.
 static void *wait_for_death(void *launcher)
 {
     while (kill((pid_t)(intptr_t)launcher, 0) == 0 || errno == EPERM)

@@ -45,9 +45,8 @@ static void lose_rank0(const Store *s, const char *how)
 
 // --- requests ------------------------------------------------------------------------------------
 
-// Returns the answer; the caller frees its value. Does not return if the run is over. The value of
-// a BEAT is a copy of our page, made under the lock, so that copies arrive in the order in which
-// they were made.
+// The caller frees the answer's value. Does not return if the run is over. The value of a BEAT is
+// copied from our page under the lock, so that copies arrive in order.
 static StoreMessage request(Store *s, StoreWhat what, const char *key, const void *value,
                             size_t bytes)
 {
@@ -234,8 +233,7 @@ void tcp_store_join(const TcpStoreConfig *config, World *world)
     alive_wait_end();
 }
 
-// The last beat reports that this rank is done. Then shutdown wakes the thread that waits for
-// input.
+// The last beat reports that this rank is done. shutdown wakes the thread that waits for input.
 void tcp_store_end(World *world)
 {
     Store *s = world->store;

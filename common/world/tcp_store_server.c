@@ -53,8 +53,8 @@ struct TcpStoreServer {
     bool going, warned, awaited;        // all have joined; reported: a stranger, missing ranks
 };
 
-// The other ranks receive OVER and end without a message. wait: a launcher may report a death, so
-// all processes first leave it time.
+// The other ranks receive OVER and end without a message. wait: a launcher may report a death
+// first.
 static _Noreturn void end_run(const TcpStoreServer *s, bool wait)
 {
     for (Peer *p = s->peers; p; p = p->next) {
@@ -224,7 +224,7 @@ static bool serve(TcpStoreServer *s, Peer *p)
     return !refused;
 }
 
-// Serves the connections that are ready. fds has one entry for each, in the same order.
+// fds has one entry for each connection, in the same order.
 static void serve_all(TcpStoreServer *s, const struct pollfd *fds)
 {
     double now = clock_now();
@@ -242,8 +242,8 @@ static void serve_all(TcpStoreServer *s, const struct pollfd *fds)
     }
 }
 
-// Waits a moment for input. Serves old connections before it accepts a new one, so that a rank that
-// reconnects has left first.
+// Serves old connections before it accepts a new one, so that a rank that reconnects has left
+// first.
 static void wait_for_input(TcpStoreServer *s)
 {
     struct pollfd *fds = xcalloc((size_t)(1 + s->connections), sizeof *fds);

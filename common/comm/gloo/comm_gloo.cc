@@ -57,7 +57,7 @@ struct Backend {
 // began with jobs of different communicators would deadlock.
 static Stream *shared_last;
 
-// Returns NULL, or the text of the exception, which is valid until this thread's next call.
+// Returns NULL, or the exception's text, valid until this thread's next call.
 template <typename Work>
 static const char *error_of(Work work)
 {
@@ -94,7 +94,7 @@ public:
         return data;
     }
 
-    // Nothing to do: get waits until the value is there.
+    // get waits until the value is there.
     void wait(const std::vector<std::string> &) override {}
     void wait(const std::vector<std::string> &, const std::chrono::milliseconds &) override {}
 
@@ -118,8 +118,7 @@ static std::shared_ptr<gloo::transport::Device> listen_without_signals(const cha
     return device;
 }
 
-// The ranks exchange their addresses in the store, then each connects to every other one. One rank
-// alone connects to none, and needs no network.
+// The ranks exchange their addresses in the store, then each connects to every other one.
 static std::shared_ptr<gloo::rendezvous::Context> connect(const Comm *comm, const World *world)
 {
     auto context = std::make_shared<gloo::rendezvous::Context>(comm->rank, comm->size);
@@ -144,7 +143,6 @@ void backend_connect(Comm *comm, const World *world)
     comm->backend = backend;
 }
 
-// Waits until all calls in this communicator's order are done.
 static void wait_for_calls(Backend *backend)
 {
     if (*backend->last)
@@ -257,7 +255,7 @@ static void enqueue(Stream *stream, Job job)
 
 // --- the collectives -----------------------------------------------------------------------------
 
-// Gloo needs only the width of a value; the sum's function interprets it.
+// Gloo needs only the width of a value.
 static void set_values(gloo::AllreduceOptions &options, void *values, const Call &call)
 {
     switch (comm_width(call.type)) {

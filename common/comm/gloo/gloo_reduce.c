@@ -8,7 +8,6 @@
 #endif
 
 // value: the result for x and y. `to` may be `a`, since each element is read before it is written.
-// `omp simd` vectorises the loop without a check for overlap.
 #define REDUCE_FUNCTION(name, number, value)                                                    \
     static void name(void *to_memory, const void *a_memory, const void *b_memory, size_t count) \
     {                                                                                           \
@@ -29,8 +28,8 @@ REDUCE_FUNCTION(sum_bf16, uint16_t, to_bf16(from_bf16(x) + from_bf16(y)))
 REDUCE_FUNCTION(sum_any_f16, uint16_t, to_f16(from_f16(x) + from_f16(y)))
 
 #ifdef __F16C__
-// Most x86 processors convert f16 in hardware, five times as fast, but compilers do not use these
-// instructions for sum_any_f16.
+// Most x86 processors convert f16 in hardware, five times as fast, but compilers do not use that
+// for sum_any_f16.
 static __m256 load_f16(const uint16_t *from)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));

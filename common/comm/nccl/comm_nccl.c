@@ -1,7 +1,5 @@
-// comm_nccl.c - comm.h with NCCL: GPUs exchange data in stream order; the host does not wait.
-//
-// Only a barrier, and the creation and the freeing of a communicator, wait for the device.
-// Everything else can be recorded in a CUDA graph.
+// comm_nccl.c - comm.h with NCCL. Only barriers, and making and freeing a communicator, wait for
+// the device; everything else can be recorded in a CUDA graph.
 #include "alive.h"
 #include "clock.h"
 #include "comm/backend.h"
@@ -50,7 +48,6 @@ static void check_result(const Comm *comm, const Call *doing, ncclResult_t resul
 
 #define NCCL(comm, doing, call) check_result(comm, doing, call, #call, __LINE__)
 
-// Ends the program if an earlier call has failed on the device.
 static void check_device(const Comm *comm, const Call *doing)
 {
     ncclResult_t result = ncclSuccess;
@@ -58,9 +55,9 @@ static void check_device(const Comm *comm, const Call *doing)
     check_result(comm, doing, result, "NCCL", __LINE__);
 }
 
-// Called now and then while the host waits for the device (device_cuda.c). If the device waits for
-// a rank on another machine that is gone, one of the communicators reports an error. On the same
-// machine NCCL reports nothing (NVIDIA/nccl#279), and the parent or launcher ends this process.
+// Called now and then while the host waits for the device (device_cuda.c). If a rank on another
+// machine is gone, one of the communicators reports an error. On the same machine NCCL reports
+// nothing (NVIDIA/nccl#279), and the parent or launcher ends this process.
 static void check_comms(void)
 {
     pthread_mutex_lock(&comms_lock);
@@ -71,7 +68,6 @@ static void check_comms(void)
 
 // --- new and free --------------------------------------------------------------------------------
 
-// Rank 0 makes the id; the others find it in the store.
 static ncclUniqueId share_id(const Comm *comm, const World *world)
 {
     char key[32];
@@ -218,8 +214,7 @@ void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommTy
                                           comm->backend->nccl, stream->handle));
 }
 
-// Older versions of NCCL have no gather, so this is one group of sends and receives. The root also
-// sends to itself.
+// Older versions of NCCL have no gather. The root also sends to itself.
 void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
                  CommType type, int root)
 {
