@@ -1,5 +1,4 @@
-// alive.h - heartbeats: a page of memory on which this process shows that it makes progress, and
-// what it is doing.
+// alive.h - heartbeats: a page of memory on which this process shows that it makes progress.
 //
 // The page is shared with the supervisor that started this process, or is private; rank 0 gets
 // copies. A process that reads heartbeats is called a watcher. The training thread beats at each

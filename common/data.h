@@ -10,7 +10,7 @@ typedef struct DataConfig {
     int image_size;         // pixels each way; 0: synthetic images 32, pictures 224
     const char *bad_images; // if a picture is unreadable: stop, skip
     int train_count, test_count; // use only N samples (synthetic: make N); 0: all
-    int workers;            // -j: threads that prepare batches
+    int workers;
     bool augment;
 } DataConfig;
 DataConfig data_defaults(void);
@@ -30,7 +30,7 @@ typedef struct Dataset {
     int count, channels, height, width, classes;
     uint8_t *inputs;        // (count, channels, height, width), host
     int32_t *labels;        // (count), host
-    struct Pictures *pictures; // files that are decoded when a batch needs them, or NULL
+    struct Pictures *pictures; // of picture files, or NULL
     int per_row;            // labels of a sample: 1 for an image; for a text, the tokens of a
                             // window, and `inputs` holds tokens
 } Dataset;
@@ -77,7 +77,7 @@ void picture_file(const Dataset *set, int id, char *out, size_t size);
 
 typedef struct Batch {
     int index;              // of the batch in the epoch, from 0
-    int count;              // samples
+    int count;
     int rows;               // rows of inputs and labels; those after count are zeros, labelled -1
     int per_row;            // labels of a row
     bool full;              // as many rows as LoaderConfig's shape
@@ -101,8 +101,7 @@ static inline Batch batch_part(const Batch *batch, Shape shape, int begin, int r
 }
 
 enum { LOADER_SLOTS = 4 };
-// Each row of text begins with a 64-bit key (text_key), low word first. Random numbers that depend
-// on the key (dropout) are the same for any number of ranks.
+// Each row of text begins with a 64-bit key for dropout (text_key), low word first.
 enum { TEXT_KEY = 2 };
 
 typedef struct LoaderConfig {

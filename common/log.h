@@ -71,6 +71,6 @@ void log_end(Log *log, uint64_t weight_hash, int threads);
 // disk), prints a warning and writes no more events.
 void log_event(Log *log, const char *event, json_t *members);
 json_t *log_number(double value);       // null if it is not finite: JSON has no such numbers
-// The "config" event: program, git revision, machine, device, time, every option as a member of
-// "options", and the members of `more`, which it takes over.
+// The "config" event: program, git revision, machine, device, time, all options, and the members of
+// `more`, which it takes over.
 void log_config(Log *log, const Args *args, const char *device, json_t *more);

@@ -34,7 +34,7 @@ typedef struct ModelTensor {
     ModelKind kind;         // weights and vectors are parameters; a counter is num_batches_tracked
     int ndim;
     int64_t shape[4];       // in torch's layout
-    int64_t count;          // product of shape
+    int64_t count;
     size_t offset;          // into the arena of parameters, or of buffers
     int layer;
 } ModelTensor;
@@ -72,8 +72,8 @@ typedef struct Model {
 // Fails on an unknown name or images that are too small.
 Model *model_new(Device *device, Ops *ops, const ModelConfig *config);
 void model_free(Model *model);
-// Initialises each layer as PyTorch does (Kaiming's normal for ResNet's convolutions, GPT-2's for a
-// gpt, uniform by fan-in elsewhere), with random numbers keyed by seed, tensor and element.
+// Initialises each layer as PyTorch does, and a gpt as GPT-2, with random numbers keyed by seed,
+// tensor and element.
 void model_init(Model *model, int64_t seed);
 
 // Updates the 16-bit copies of the weights, on the compute stream. Call it after changing the

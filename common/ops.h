@@ -210,9 +210,8 @@ extern const bool ops_beside;
 void ops_join(Ops *ops);
 
 // The backend chooses the order of a convolution's weights in the arena: that of `like`, if given.
-// Weights that only ever multiply padding are dead: on 1x1 pixels, eight of the nine in a 3x3
-// kernel. Only conv_weights_move handles the dead ones: it copies all weights to torch's OIHW
-// order, or back, in host memory.
+// Weights that only ever multiply padding are dead. Only conv_weights_move handles them: it copies
+// all weights to torch's OIHW order, or back, in host memory.
 typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
 size_t conv_live_count(const Op *conv);     // floats in the arena, with padding
 size_t conv_dead_count(const Op *conv);
@@ -282,8 +281,7 @@ enum { PARAM_ALIGN = 16 };  // floats: the layers' parameters begin on cache lin
 void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                   float *mean, float *square, const uint8_t *decays, const Scalars *scalars);
 
-// values += more, on the compute stream. Both must be aligned to 16 bytes, as arenas and buckets
-// are. The same holds for the gradients of gradients_check and gradients_norm.
+// values += more
 void add_into(Ops *ops, size_t count, float *values, const float *more);
 
 // values *= factor, on any stream of the device.
@@ -294,8 +292,8 @@ void values_scale(Ops *ops, Stream *stream, size_t count, float *values, float f
 void gradients_check(Ops *ops, size_t count, const float *grads, Scalars *scalars, Stats *stats);
 // grads /= the loss scale.
 void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scalars);
-// scalars->norm = the square root of the sum of squares, in f64. The order of the sum depends only
-// on count: ranks with different numbers of threads get the same bits.
+// scalars->norm = the square root of the sum of squares, in f64: the same bits with any number of
+// threads.
 void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars);
 
 // For sending in 16 bits, on any stream of the device: narrow = values * factor, rounded; and back.

@@ -170,7 +170,7 @@ static const char *program_name(const Args *args)
     return basename(args->program ? args->program : "train");
 }
 
-// One line, whatever the user typed. An error in a config file names the file and the line.
+// An error in a config file names the file and the line.
 void args_reject(const Args *args, const char *option, const char *format, ...)
 {
     char text[512];
@@ -556,7 +556,6 @@ static const Option *needed(const Args *args, const Option *option, const Option
     return other;
 }
 
-// Every option that was given, and is not off, must have an effect.
 static void check_needs(const Args *args)
 {
     for (int i = 0; i < args->count; i++) {

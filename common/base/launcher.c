@@ -24,8 +24,6 @@ void launcher_check(int ranks)
                    "this one would train with a world size of %d", started, variable, ranks);
 }
 
-// --- the launcher's process ----------------------------------------------------------------------
-
 unsigned long launcher_namespace(void)
 {
     struct stat here;

@@ -13,8 +13,6 @@ void normal_pair(uint32_t bits0, uint32_t bits1, float out[2])
     out[1] = radius * sine;
 }
 
-// --- the order of an epoch -----------------------------------------------------------------------
-
 // MT19937 (Matsumoto and Nishimura, 1998): a shift register of 624 words, renewed all at once.
 enum { MT_WORDS = 624, MT_MIDDLE = 397 };
 

@@ -297,7 +297,6 @@ static bool check_no_others(const Contents *c, const StFile *file, Error *err)
     return true;
 }
 
-// The reverse of contents_read.
 static void contents_write(const Contents *c, TrainState *state)
 {
     Stream *stream = device_stream(c->model->device);
@@ -359,8 +358,7 @@ bool checkpoint_claim(const char *save, const char *from, Error *err)
 // --- continuing ----------------------------------------------------------------------------------
 
 // An epoch is one permutation of the samples, whatever the number of ranks, so what is left to
-// train is the end of that permutation. Returns the new run's first step: the last one that skips
-// no sample.
+// train is the end of that permutation.
 static int64_t next_step(const TrainState *saved, const TrainState *run)
 {
     return saved->step * saved->batch_size / run->batch_size;

@@ -27,8 +27,7 @@ typedef struct StFile {
     struct json_t *header;          // jansson's; names and dtypes point into it
 } StFile;
 
-// Tensors with large elements must come first, so that all are aligned. After a crash, either the
-// old or the new file is there, complete (output.h).
+// Tensors with large elements must come first, so that all are aligned.
 bool st_write(const char *path, const StTensor *tensors, int count,
               const char *const (*metadata)[2], int metadata_count, Error *err);
 

@@ -55,8 +55,6 @@ static void sleep_for(double seconds)
     nanosleep(&(struct timespec){ whole, (long)((seconds - (double)whole) * 1e9) }, NULL);
 }
 
-// --- around a call -------------------------------------------------------------------------------
-
 bool call_begin(Comm *comm, Stream *stream, Call *call)
 {
     bool pair = is_pair(call);
@@ -126,8 +124,6 @@ void call_work_end(Comm *comm, const Call *call)
     alive_collective_end();
     trace_end();
 }
-
-// --- a rank is lost ------------------------------------------------------------------------------
 
 void call_lost(const Comm *comm, const Call *call, const char *text)
 {

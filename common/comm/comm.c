@@ -37,8 +37,6 @@ Device *comm_open_device(const World *world, int threads)
     return device_open(index, device_share(world->sharers, threads, world->local_rank == 0));
 }
 
-// --- values of all ranks, in host memory ---------------------------------------------------------
-
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count)
 {
     Stream *stream = device_stream(comm->device);
@@ -101,8 +99,6 @@ uint64_t comm_compare(Comm *comm, uint64_t hash)
     return hash;
 }
 
-// --- opening and closing -------------------------------------------------------------------------
-
 void comm_options(Args *args, CommConfig *config)
 {
     args_add(args, ARGS_ROWS(
@@ -135,8 +131,6 @@ Comm *comm_new(const World *world, Device *device, const char *name, const CommC
     return comm;
 }
 
-// Waits for the other ranks, at most `timeout` s (0: no limit). Returns NULL, or the library's
-// error if a rank is gone.
 static const char *wait_for_ranks(Comm *comm, Call *call, double timeout)
 {
     alive_wait_begin();

@@ -1,8 +1,7 @@
 // device_cpu.c - device.h for the CPU: a device is a share of this machine's cores.
 //
-// The calling thread does a stream's work before the call returns. Only a stream made by
-// stream_new_beside has a thread and a queue of tasks. Such a stream counts tasks queued and done,
-// so an event is a stream and a number:
+// A stream made by stream_new_beside has a thread and a queue of tasks, and counts tasks queued and
+// tasks done. So an event is a stream and a number:
 //
 //   queued 7 | copy | call | call |         event_record: (this stream, 7)
 //   done   4          ^ running             stream_wait, event_sync: until 7 are done
@@ -175,8 +174,7 @@ void device_close(Device *device)
 static _Thread_local bool is_beside;
 
 // Makes OpenMP use exactly this many threads: each has its share of the work, and oneDNN's threads
-// wait for each other. A stream's own thread works alone, or there would be more threads than
-// cores.
+// wait for each other. A stream's own thread works alone (device_cpu.h).
 void device_use(Device *device)
 {
     omp_set_dynamic(0);

@@ -33,8 +33,6 @@ static void enqueue(Loop loop, void (*task)(void *arg), const void *job, size_t 
 // This thread's share of `count` is from share(count, thread) to share(count, thread + 1).
 static size_t share(size_t count, int thread) { return count * thread / omp_get_num_threads(); }
 
-// --- cells, rows, items --------------------------------------------------------------------------
-
 static void cells_task(void *arg)
 {
     const Loop *loop = arg;

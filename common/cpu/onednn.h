@@ -43,8 +43,7 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, D
                                     const_dnnl_primitive_desc_t hint);
 // True if oneDNN has only its reference code for this pass, which can be a hundred times slower.
 bool dnn_is_reference(const_dnnl_primitive_desc_t desc);
-// The channels in a block (16, 8 or 1: planes) for which all passes have faster code than the
-// reference.
+// The channels in a block (16, 8 or 1: planes) for which no pass needs the reference code.
 int dnn_best_block(dnnl_engine_t engine);
 // c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. attr: NULL, or dnn_own_scratch().
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c,

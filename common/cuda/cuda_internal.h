@@ -52,7 +52,7 @@ struct Device {
     cudaEvent_t step[3];        // of the step that is being measured: begin, first message, end
     bool measures, is_quiet, sends; // its end is enqueued; no message yet; one was sent
     pthread_mutex_t lock;       // of blocks, and of the measurement
-    struct Block *blocks;       // from device_alloc
+    struct Block *blocks;
     size_t bytes, peak_bytes;
 };
 
@@ -73,7 +73,7 @@ struct Ops {
     Lane main, beside;          // beside: gradients of weights, while main continues with backward
     Event *forked, *joined;     // joined: everything beside, unless it is known to be done
     bool beside_is_done;
-    struct TunedPlan *plans;    // of all convolutions
+    struct TunedPlan *plans;
     int norm_processes;         // processes that share a BatchNorm batch; 0, 1: none do
     OpsGather norm_gather;
     void *norm_gather_arg;

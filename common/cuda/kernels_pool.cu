@@ -2,7 +2,6 @@
 #define ON_GPU
 #include "ops/pool.h"
 
-// Each pixel of x adds up the gradients of the windows whose maximum it was.
 INLINE void maxpool_gradient(const PoolJob *j, Type type, At at)
 {
     const OpSpec *s = &j->s;

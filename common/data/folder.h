@@ -33,7 +33,7 @@ typedef struct Folder {
     FolderFile *files;      // (room)
 } Folder;
 
-// Lists all files, without calling stat for each. On an error it frees everything.
+// On an error it frees everything.
 bool folder_open(Folder *folder, const char *path, Error *err);
 // Fails if one of files first .. end - 1 is empty.
 bool folder_check(const Folder *folder, int first, int end, Error *err);

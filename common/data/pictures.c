@@ -1,4 +1,4 @@
-// pictures.c - a data set of picture files, which are decoded when a batch needs them.
+// pictures.c - a data set of picture files.
 #include "data/pictures.h"
 #include "data/formats.h"
 #include "rng.h"
@@ -6,8 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-// --- which files ---------------------------------------------------------------------------------
 
 // In a folder with a single level, a fifth of each class's files are for evaluation, at least one,
 // but not all. The choice depends only on the list of files.
@@ -49,8 +47,6 @@ void pictures_cut(Dataset *set, int count)
     }
     set->count = count;
 }
-
-// --- opening -------------------------------------------------------------------------------------
 
 static void dataset_set(Dataset *set, const Folder *folder, int size)
 {
@@ -117,8 +113,6 @@ void pictures_close(Data *data)
     folder_close(data->folder);
     free(data->folder);
 }
-
-// --- one image -----------------------------------------------------------------------------------
 
 bool picture_make(const Dataset *set, int id, const Augment *augment, int64_t epoch,
                   PictureTools *tools, uint8_t *out, Error *err)

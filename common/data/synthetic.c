@@ -155,8 +155,6 @@ static void images_make(Job *job, Dataset *set, uint32_t purpose)
     }
 }
 
-// --- the set -------------------------------------------------------------------------------------
-
 bool synthetic_make(Data *data, const DataConfig *config, int64_t seed, Error *err)
 {
     const int size = config->image_size > 0 ? config->image_size : 32;

@@ -18,8 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-// --- a list of words -----------------------------------------------------------------------------
-
 // The list is sorted, but its training part must look like its test part. So its lines get a random
 // order, which is always the same. Returns the number of bytes.
 static int64_t words_shuffle(uint8_t *bytes, int64_t size)
@@ -43,8 +41,6 @@ static int64_t words_shuffle(uint8_t *bytes, int64_t size)
     free(list);
     return to;
 }
-
-// --- tokens --------------------------------------------------------------------------------------
 
 // "a", or "0x0a" for what is not visible, or has a meaning in a table.
 static const char *byte_name(int byte)

@@ -46,7 +46,7 @@ static void lay_out_copies(Model *model)
     model->weights = type == TYPE_F32 ? model->params : device_alloc(model->device, bytes);
 }
 
-// Last layer first: backward finishes in this order. Then the weights that have no gradient.
+// Last layer first, then the weights that have no gradient.
 static void lay_out_parameters(Model *model)
 {
     Net *net = model->net;
@@ -398,8 +398,7 @@ void model_free(Model *model)
 
 // --- initialisation ------------------------------------------------------------------------------
 
-// Four values of a parameter tensor, normal unless deviation is 0. Random numbers are keyed by
-// position, so that threads can share the work.
+// Four values of a parameter tensor, normal unless deviation is 0.
 static void init_four(Philox r, float bound, float deviation, float out[4])
 {
     for (int i = 0; i < 4; i++)

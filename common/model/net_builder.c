@@ -47,7 +47,6 @@ int net_conv(Net *net, int in, const char *name, int channels, int kernel, int s
     return layer->out;
 }
 
-// A linear layer is a convolution whose kernel is as large as the image.
 int net_linear(Net *net, int in, const char *name, int outputs)
 {
     Layer *layer = add_layer(net, OP_CONV, in, name, (Extent){ outputs, 1, 1 });

@@ -15,7 +15,7 @@ typedef struct Layer {
     bool embeds;                    // its weights are embeddings, of tokens and of positions
     double deviation;               // weights are normal with this deviation, biases 0; 0: both are
                                     // uniform by fan-in
-    int heads;                      // attention
+    int heads;
     size_t begin, end;              // in the arena, of the parameters that have gradients
     size_t dead_at;                 // in the arena, of the weights that have no gradients
     size_t copy_at;                 // of the 16-bit copy of its weights, if copy_bytes is not 0
@@ -61,8 +61,6 @@ int net_row_norm(Net *net, int in, const char *name);
 int net_gelu(Net *net, int in);
 int net_attention(Net *net, int in, int heads);
 int net_add(Net *net, int a, int b);
-
-// --- nets.c --------------------------------------------------------------------------------------
 
 // Builds the network that --arch names. Images that are smaller than its canvas get a black frame.
 // Fails on sizes that the network cannot take.

@@ -111,8 +111,6 @@ double optim_lr(const OptimConfig *c, int64_t global_step, int64_t steps_per_epo
     return optim_lr_of_ranks(c, 1, global_step, steps_per_epoch, epochs);
 }
 
-// --- the optimizer -------------------------------------------------------------------------------
-
 static bool is_adamw(const Optim *optim) { return strcmp(optim->config->name, "adamw") == 0; }
 
 // As in nanoGPT, weights decay, embeddings among them. Vectors (biases, gamma, beta) do not.

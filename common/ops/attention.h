@@ -3,8 +3,6 @@
 #pragma once
 #include "ops/loops.h"
 
-// --- dropout -------------------------------------------------------------------------------------
-
 // The dropout of a layer. limit 0: nothing is dropped.
 typedef struct Mask {
     const uint64_t *keys;   // (samples)
@@ -31,8 +29,6 @@ INLINE float masked(const Mask *m, uint64_t stream, uint32_t position, float val
 {
     return m->limit == 0 || dropout_keeps(stream, position, m->limit) ? value * m->scale : 0;
 }
-
-// --- attention -----------------------------------------------------------------------------------
 
 // Matrices (T, T) of all heads of all samples. On a CPU: those of one head.
 typedef struct SoftmaxJob {

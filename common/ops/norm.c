@@ -1,5 +1,5 @@
-// norm.c - batch normalisation. An activation is a matrix with a row for each pixel and a column
-// for each channel. Statistics and parameters are stored as f32, whatever the activation's type.
+// norm.c - batch normalisation. Statistics and parameters are stored as f32, whatever the
+// activation's type.
 #include "ops/loops.h"
 
 #include <stdlib.h>

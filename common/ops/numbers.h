@@ -107,7 +107,7 @@ INLINE float exp_of(float x) { return expf(x); }
 
 #else
 
-// e^x, within two units in the last place. Has no branches, so that loops become vector code.
+// e^x, within two units in the last place
 INLINE float exp_of(float x)
 {
     x = x < -87 ? -87 : x > 88 ? 88 : x;

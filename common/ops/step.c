@@ -156,7 +156,6 @@ void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, co
     RUN_ROW_TOTALS(loss_row, compute(ops), matrix_of(TYPE_F32, rows, classes), &job);
 }
 
-// The prediction is the first of the largest logits; a NaN is larger than any number.
 INLINE void judge_row(const LossJob *j, Type type, size_t row)
 {
     const float *z = j->logits + row * j->classes;

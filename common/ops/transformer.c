@@ -1,5 +1,4 @@
-// transformer.c - the layers of a transformer, except products and attention. A row of a matrix is
-// a token.
+// transformer.c - the layers of a transformer, except products and attention.
 #include "ops/attention.h"
 
 // --- embedding -----------------------------------------------------------------------------------

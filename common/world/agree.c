@@ -23,8 +23,6 @@ static _Noreturn void end_run(const World *world)
     leave_at_once(EXIT_REPORTED);
 }
 
-// --- neighbours ----------------------------------------------------------------------------------
-
 int agree_neighbours(World *world)
 {
     static const char what[] = "machine";
@@ -51,8 +49,6 @@ int agree_neighbours(World *world)
     free(all);
     return CPU_COUNT(&mine.cores);
 }
-
-// --- comparing -----------------------------------------------------------------------------------
 
 // Are the texts equal? If not, moves a and b to the first line that differs, or to a text's end.
 static bool same_lines(const char **a, const char **b)
@@ -114,8 +110,6 @@ void agree_unique(const World *world, const char *what, const char *value, const
     }
     free(all);
 }
-
-// --- values and lines, through rank 0 -----------------------------------------------------------
 
 bool agree_broadcast(const World *world, const char *what, bool value)
 {

@@ -17,8 +17,6 @@
 
 typedef struct sockaddr_in Address;
 
-// --- addresses -----------------------------------------------------------------------------------
-
 static TcpPlace to_place(const Address *address)
 {
     TcpPlace place = { .port = ntohs(address->sin_port) };
@@ -75,8 +73,6 @@ void tcp_set_library_interface(const char *interface)
     if (!getenv("OMPI_MCA_btl_tcp_if_exclude"))     // Open MPI takes one or the other
         setenv("OMPI_MCA_btl_tcp_if_include", interface, 0);
 }
-
-// --- sockets -------------------------------------------------------------------------------------
 
 void tcp_expect_sockets(int count)
 {

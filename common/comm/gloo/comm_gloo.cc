@@ -8,8 +8,8 @@
 //   comm_all_reduce -> enqueue:  copy_to_host | stream_enqueue(run_job) | copy_to_device
 //   later, on the stream:                       run_job -> gloo::allreduce
 //
-// Only Gloo's "new-style" calls are used, functions that take options. Its older algorithm classes
-// must not share a context with them: they pin the sockets' buffers at a few KB.
+// Only Gloo's "new-style" functions are used. Its older algorithm classes must not share a context
+// with them: they pin the sockets' buffers at a few KB.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -73,7 +73,6 @@ static const char *error_of(Work work)
 
 // --- connecting ----------------------------------------------------------------------------------
 
-// The run's store with Gloo's interface.
 class GlooStore : public gloo::rendezvous::Store {
 public:
     GlooStore(const World *world, const char *name)
