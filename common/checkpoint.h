@@ -6,7 +6,7 @@
 //   torchvision.models.resnet18(num_classes=10).load_state_dict(state)
 //
 // State that PyTorch keeps elsewhere (momentum, epoch, step, ...) is in the same file as ddp.*.
-// After a crash either the old or the new checkpoint is there, complete.
+// After a crash the old or the new checkpoint is there, complete.
 #pragma once
 #include "args.h"
 #include "check.h"

@@ -56,5 +56,4 @@ void optim_free(Optim *optim);
 Scalars *scalars_new(Device *device);
 // What the options set, for the step after `global_step` others; the rest is 0.
 StepSettings optim_settings(const Optim *optim, double lr, int64_t global_step);
-// Updates the model's parameters by its gradients, on the compute stream.
 void optim_step(Optim *optim, const Scalars *scalars);

@@ -50,8 +50,6 @@ void alive_joined(void)
     atomic_store(&alive()->joined, true);
 }
 
-// --- steps ---------------------------------------------------------------------------------------
-
 static double next_wait;                // s: for the data of the next step
 static double step_ended;               // s: when this epoch's last step ended; 0: none has
 
@@ -86,8 +84,6 @@ void alive_device_step(double seconds)
         atomic_store(&alive()->device_step, seconds);
 }
 
-// --- text ----------------------------------------------------------------------------------------
-
 // Texts are stored in atomic pieces of 8 bytes, so a reader may see half of a new text. The last
 // byte is always zero, so the reader still finds the end.
 static void text_set(_Atomic uint64_t *to, int pieces, const char *from)
@@ -118,8 +114,6 @@ void alive_doing(const Alive *a, char text[ALIVE_DOING])
 static _Atomic uint64_t slowest[ALIVE_DOING / 8];
 void alive_slowest_set(const char *text) { text_set(slowest, ALIVE_DOING / 8, text); }
 void alive_slowest(char text[ALIVE_DOING]) { text_get(text, ALIVE_DOING / 8, slowest); }
-
-// --- waits for something outside -----------------------------------------------------------------
 
 static AliveOutside *oldest;            // of all threads' waits: the others may wait for this one
 static pthread_mutex_t outside_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -166,8 +160,6 @@ void alive_outside_changed(void)
     publish_oldest();
     pthread_mutex_unlock(&outside_lock);
 }
-
-// --- collectives ---------------------------------------------------------------------------------
 
 void alive_collective_begin(uint64_t place, const char *communicator, const char *operation,
                             int64_t count, const char *section)
@@ -246,8 +238,6 @@ void alive_progress(const Alive *a, char *text, int size)
                                        : "before it met the other ranks",
              section[0] ? ", in " : "", section, collective);
 }
-
-// --- across exec ---------------------------------------------------------------------------------
 
 // The file cannot shrink while it is mapped, and alive_inherit recognises it by its seals.
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };

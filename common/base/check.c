@@ -56,7 +56,7 @@ static void print_message(const char *file, int line, const char *hint, const ch
                      rank, host, (int)getpid(), basename(file), line, message,
                      hint_line, hint_line[0] ? "\n" : "");
     if (write(STDERR_FILENO, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1) < 0)
-        return; // stderr is closed; the exit status still reports the failure
+        return; // stderr is closed
 }
 
 void warn_at(const char *file, int line, const char *hint, const char *format, ...)

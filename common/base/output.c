@@ -51,8 +51,6 @@ static const char *split(const char *path, char directory[PATH_MAX])
     return slash ? slash + 1 : path;
 }
 
-// --- claims --------------------------------------------------------------------------------------
-
 // A file of a kind has `start` at byte `at`.
 static const struct {
     const char *name, *start;
@@ -196,8 +194,6 @@ bool output_lock(const char *path, OutputKind kind, Error *err)
     atexit(remove_files);
     return true;
 }
-
-// --- replacing -----------------------------------------------------------------------------------
 
 // Never writes to a link or file that was planted under this name.
 FILE *replace_open(const char *path, Error *err)

@@ -31,8 +31,6 @@ static int dtype_bytes(const char *name)
     return 0;
 }
 
-// --- reading: the header -------------------------------------------------------------------------
-
 static const char damaged[] = "the file is damaged, or not a safetensors file; copy it again";
 
 static bool header_length(const unsigned char *bytes, size_t size, size_t *length, Error *err)
@@ -169,8 +167,6 @@ const char *st_metadata(const StFile *file, const char *key)
     return json_string_value(json_object_get(json_object_get(file->header, "__metadata__"), key));
 }
 
-// --- reading: the file ---------------------------------------------------------------------------
-
 // Checks the length of the header first, so that a large file of a different kind is refused at
 // once.
 static unsigned char *read_file(int fd, size_t *size, Error *err)
@@ -208,8 +204,6 @@ bool st_open(StFile *file, const char *path, Error *err)
     return (bytes && st_parse(file, bytes, size, &inner))
            || error_set(err, inner.hint, "%.200s: %.300s", path, inner.text);
 }
-
-// --- writing -------------------------------------------------------------------------------------
 
 static json_t *header_json(const StTensor *tensors, int count, const char *const (*metadata)[2],
                            int metadata_count)

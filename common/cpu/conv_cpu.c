@@ -167,7 +167,6 @@ static void plan_convolution(Conv *c, const Conv *like)
         dnn_md_free(all[i]);
 }
 
-// A matrix (rows, columns), row by row or transposed.
 static DnnMd matrix(int rows, int columns, bool transposed, Type type)
 {
     return dnn_md(2, (dnnl_dims_t){ rows, columns }, type_of(type),

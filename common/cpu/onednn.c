@@ -16,8 +16,6 @@ void dnn_check(dnnl_status_t status, const char *call, const char *file, int lin
             "oneDNN: %.60s: %s (status %d)", call, known ? text[status] : "failed", (int)status);
 }
 
-// --- memory descriptors -------------------------------------------------------------------------
-
 #if DNNL_VERSION_MAJOR >= 3
 
 DnnMd dnn_md(int ndims, const dnnl_dims_t dims, dnnl_data_type_t type, dnnl_format_tag_t tag)
@@ -75,8 +73,6 @@ DnnMd dnn_md_copy(const dnnl_memory_desc_t *md)
 void dnn_md_free(DnnMd md) { free(md); }
 
 #endif
-
-// --- convolutions and matrix products ------------------------------------------------------------
 
 #if DNNL_VERSION_MAJOR >= 3
 
@@ -171,8 +167,6 @@ int dnn_best_block(dnnl_engine_t engine)
 {
     return is_fast(engine, dnnl_nChw16c) ? 16 : is_fast(engine, dnnl_nChw8c) ? 8 : 1;
 }
-
-// --- primitives ----------------------------------------------------------------------------------
 
 dnnl_primitive_attr_t dnn_own_scratch(void)
 {

@@ -26,7 +26,6 @@ typedef struct Block {
     struct Block *next;
 } Block;
 
-// A function that a stream calls on the host.
 typedef struct HostTask {
     void (*fn)(void *arg);
     _Alignas(max_align_t) unsigned char arg[];

@@ -39,6 +39,8 @@ void cublas_failed(cublasStatus_t status, const char *call, const char *file, in
             cublasLtGetStatusString(status));
 }
 
+// --- ops.h ---------------------------------------------------------------------------------------
+
 static void lane_open(Lane *lane, Stream *stream)
 {
     lane->stream = stream;

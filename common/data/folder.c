@@ -15,8 +15,6 @@
 static const char tree_hint[] = "put pictures in train/CLASS/ and val/CLASS/, or in CLASS/; CIFAR "
                                 "must be its binary version, MNIST its four files, gzipped or not";
 
-// --- the pictures of a class ---------------------------------------------------------------------
-
 static bool has_ending(const char *name, const char *ending)
 {
     size_t length = strlen(name), n = strlen(ending);
@@ -105,8 +103,6 @@ static bool class_add(Folder *folder, const char *set, const char *class, int la
                                                        "%s has no .jpg, .jpeg or .png file", root));
 }
 
-// --- sets and classes ----------------------------------------------------------------------------
-
 static int is_visible(const struct dirent *entry) { return entry->d_name[0] != '.'; }
 
 // The sorted names of the folders in `path`, or -1. The caller frees them.
@@ -190,8 +186,6 @@ static bool sets_add(Folder *folder, Error *err)
         return train_add(folder, "", folder->path, err);
     return train_add(folder, "train/", train, err) && val_add(folder, val, err);
 }
-
-// --- opening and reading -------------------------------------------------------------------------
 
 bool folder_open(Folder *folder, const char *path, Error *err)
 {

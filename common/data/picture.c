@@ -227,8 +227,7 @@ static void png_begin(Png *reader)
     reader->job->height = (int)height;
 }
 
-// 16-bit grey, big-endian, at the beginning of each row. As in Pillow, values above 255 become 255:
-// such files hold measurements. (16-bit colours lose their low byte.)
+// 16-bit grey, big-endian, at the beginning of each row. As in Pillow, values above 255 become 255.
 static void png_spread_grey16(const Pixels *pixels)
 {
     for (int y = 0; y < pixels->at.height; y++) {

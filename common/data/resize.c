@@ -19,8 +19,6 @@
 
 enum { WEIGHT_BITS = 22, HALF = 1 << (WEIGHT_BITS - 1) };
 
-// --- which part ----------------------------------------------------------------------------------
-
 static double uniform(uint32_t bits, double low, double high)
 {
     return low + (high - low) * bits * 0x1p-32;
@@ -74,8 +72,6 @@ View view_center(int width, int height, int shorter, int side)
                         (int)lrint((view.height - side) / 2.0), side, side };
     return view;
 }
-
-// --- weights -------------------------------------------------------------------------------------
 
 // One direction: `in` source pixels become `out`; only `count` are needed, from `begin`.
 typedef struct Axis {
@@ -160,8 +156,6 @@ static void axis_fill(const Axis *axis)
         row[1] = end - first;
     }
 }
-
-// --- resizing ------------------------------------------------------------------------------------
 
 // One row (in, 3) becomes planes[0], planes[size], planes[2 * size], each (count).
 static void row_resize(const Axis *axis, const uint8_t *pixels, bool flip, uint8_t *planes,

@@ -22,7 +22,6 @@ static size_t aligned(size_t count) { return round_up(count, PARAM_ALIGN); }
 
 // --- the arenas ----------------------------------------------------------------------------------
 
-// The number of floats of a layer's live weights, or of its gamma.
 static size_t weights_size(const Layer *layer, const Op *op)
 {
     bool norm = layer->kind == OP_NORM || layer->kind == OP_ROW_NORM;
@@ -270,8 +269,7 @@ static void name_tensors(Model *model)
     }
 }
 
-// Row r of an embedding is a column of the layer's weights. Copies an embedding out of them, or
-// into them.
+// Row r of an embedding is a column of the layer's weights.
 static void copy_embedding(const Model *model, const ModelTensor *t, float *whole, float *torch,
                            Direction direction)
 {
@@ -324,7 +322,6 @@ void model_import(const Model *model, const ModelTensor *t, float *arena, const 
     move(model, t, arena, (float *)torch, FROM_TORCH);
 }
 
-// An arena's copy in host memory; free it with host_free.
 static float *host_copy(const Model *model, const float *arena, size_t count)
 {
     float *host = host_alloc(count * sizeof *host);

@@ -1,5 +1,4 @@
-// numbers.h - numbers of any type in memory. Arithmetic is in f32. Like all of ops/, this file is
-// compiled as C and, by nvcc, as C++.
+// numbers.h - numbers of any type in memory. Arithmetic is in f32.
 //
 // Rounding is to nearest, ties to even: numbers that are too large become infinite, numbers that
 // are too small become denormal. GPUs have instructions for this. The code for CPUs has no

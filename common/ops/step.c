@@ -70,10 +70,9 @@ typedef struct RowSums {
     int before;             // classes ranked above the label; INT32_MAX: the loss is not finite
 } RowSums;
 
-// loss = log(sum(exp(z))) - sum(target * z). The target is (1 - smooth) * onehot(label) + smooth /
-// classes. A row counts as correct in the top k if fewer than k classes rank above its label; of
-// equal logits the one with the lower index ranks higher. A label that is not a class gives a loss
-// of NaN.
+// loss = log(sum(exp(z))) - sum(target * z). A row counts as correct in the top k if fewer than k
+// classes rank above its label; of equal logits the one with the lower index ranks higher. A label
+// that is not a class gives a loss of NaN.
 INLINE RowSums row_sums(const float *z, int classes, int label, double smooth)
 {
     float top[TEAM], mine = label < classes ? z[label] : NAN;

@@ -38,8 +38,6 @@ struct Supervisor {
 
 static Watched *watched(Supervisor *s, int i) { return &s->watch.ranks[s->first + i]; }
 
-// --- signals -------------------------------------------------------------------------------------
-
 // HUP stays ignored if it was ignored before (nohup). INT and TERM are handled even if a shell made
 // this background job ignore them.
 static void block_signals(Supervisor *s)
@@ -112,8 +110,6 @@ static int read_signals(Supervisor *s, int ms)
     return asks;
 }
 
-// --- starting a rank -----------------------------------------------------------------------------
-
 Supervisor *supervise_new(int ranks, int first, int size)
 {
     static Supervisor only;             // one per process
@@ -185,8 +181,6 @@ pid_t supervise_fork(Supervisor *s, int rank, double timeout)
     gethostname(watched(s, i)->host, WATCH_HOST - 1);
     return pid;
 }
-
-// --- waiting and ending --------------------------------------------------------------------------
 
 static void reap(Supervisor *s)
 {

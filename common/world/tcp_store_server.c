@@ -262,7 +262,7 @@ static void wait_for_input(TcpStoreServer *s)
 
 // --- judging -------------------------------------------------------------------------------------
 
-// All ranks are there. Gives the run a name that no other run has.
+// Gives the run a name that no other run has.
 static void begin_run(TcpStoreServer *s)
 {
     char run[STORE_TOKEN];

@@ -174,7 +174,7 @@ static Loss loss_of(const Watch *w, const Watched *r)
     return (Loss){ .how = NULL };
 }
 
-// Writes for example "has been reading train/1.jpg for 30 s".
+// "has been reading train/1.jpg for 30 s"
 static void describe_wait(const Watch *w, const Watched *r, char text[ALIVE_DOING + 40])
 {
     char doing[ALIVE_DOING];
@@ -228,8 +228,7 @@ static uint64_t parting(const Alive *a, const Alive *b)
     return 0;
 }
 
-// Prints the last calls of two ranks side by side: of rank 0, and of the first rank whose calls
-// differ from rank 0's.
+// Prints the last calls of rank 0 and of the first rank whose calls differ, side by side.
 static void report_parting(const Watch *w)
 {
     uint64_t place = 0;

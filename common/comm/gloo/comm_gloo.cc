@@ -38,9 +38,8 @@ extern const char *const comm_backend = "gloo";
 extern const bool comm_shares_devices = true;
 }
 
-// Gloo's timeout applies to each wait, and other ranks may work for a long time before they make
-// the call. So this timeout is long. Gloo notices a dead rank at once; the watchdog finds a rank
-// that hangs.
+// Gloo's timeout applies to each wait, and other ranks may work for a long time before their call.
+// Gloo notices a dead rank at once; the watchdog finds one that hangs.
 static const std::chrono::milliseconds timeout = std::chrono::hours(24);
 
 struct Backend {
