@@ -59,7 +59,6 @@ bool alive_inherit(void);
 void alive_copy(Alive *to, const Alive *from);
 // Has the process ever published anything? False for programs other than ours.
 bool alive_seen(const Alive *page);
-// The page on which this process publishes.
 const Alive *alive_here(void);
 
 // The next three are safe in any thread. The loader's threads also beat.
@@ -98,7 +97,7 @@ void alive_waited(double seconds);          // for the data of the next step
 void alive_own(double seconds);             // of a step, from its beginning to its first message
 void alive_done(void);
 void alive_watched(void);
-void alive_limits(double timeout, double patience);     // s, 0: no limit; watch.c has the rule
+void alive_limits(double timeout, double patience);     // s, 0: no limit
 
 // Writes for example "after epoch 1, step 12, in save; last collective: #212 all_reduce of 11181648
 // (gradients), in backward, completed". The host does not see when NCCL's calls end, so they are

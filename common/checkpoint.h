@@ -13,7 +13,7 @@
 #include "optim.h"
 
 typedef struct CheckpointConfig {
-    const char *save;           // file to write, or NULL
+    const char *save;           // or NULL
     int save_every;             // steps; 0: only after epochs
     const char *resume, *init;  // file to read: the whole state, or only the weights
     bool evaluate;
@@ -27,13 +27,13 @@ const char *checkpoint_find(const CheckpointConfig *config);
 typedef struct TrainState {
     int64_t seed;
     int64_t epoch, step;        // the next step, counted within its epoch, from 0
-    int64_t global_step;        // steps taken since the start of training
+    int64_t global_step;
     int64_t batch_size;         // global; a step is one such batch
     int64_t order;              // from data_order; 0: not known
     double best_top1;           // percent, on the test set; -1 before the first evaluation
     double loss_scale;          // 1 unless it adapts; then the next two are 0
-    int64_t clean_steps;        // steps since the loss scale changed
-    int64_t skipped_steps;      // steps skipped for an overflow since the run began
+    int64_t clean_steps;        // since the loss scale changed
+    int64_t skipped_steps;      // for an overflow, since the run began
     int64_t ranks;              // 0: a program without ranks
     int64_t virtual_ranks;      // number of virtual ranks, or 0
     Stats running;              // of the current epoch

@@ -42,7 +42,7 @@ void device_use(Device *device);                 // the calling thread's current
 const char *device_name(const Device *device);   // "NVIDIA H200", "CPU, avx512_bf16, 2 threads"
 int device_threads(const Device *device);        // CPU: cores in use; CUDA: 0
 size_t device_peak_bytes(const Device *device);  // most memory ever allocated through device_alloc
-bool device_shares_memory(const Device *device); // true: host memory is device memory
+bool device_shares_memory(const Device *device);
 
 // Device memory, filled with zeros. If there is not enough, fails and prints the size.
 void *device_alloc(Device *device, size_t bytes);

@@ -7,7 +7,7 @@ enum { MACHINE_NAME = 64 };
 
 typedef struct Machine {
     char host[MACHINE_NAME], boot[MACHINE_NAME];    // together unique to a machine
-    cpu_set_t cores;                // the cores that this process may use
+    cpu_set_t cores;
 } Machine;
 
 Machine machine_here(void);

@@ -84,7 +84,7 @@ size_t model_activation_bytes(const Model *model, Type type);
 
 // inputs -> logits. inputs has the layout of model->input, with `rows` rows; for a gpt they are
 // tokens, as one_hot() reads them. training: normalises with the batch's statistics, updates the
-// running ones, and applies dropout; otherwise normalises with the running ones.
+// running ones, and applies dropout; otherwise uses the running ones.
 void model_forward(Model *model, const void *inputs, int rows, bool training);
 // dlogits -> grads, which it overwrites, for the rows of the last forward. ready (or NULL) is
 // called for each range of gradients as soon as it is final, front to back.

@@ -1,6 +1,4 @@
 // watch.h - decides from deaths and heartbeats which rank is lost.
-//
-// The pages of heartbeats (alive.h) are in shared memory, or come over the network (tcp_store.h).
 #pragma once
 #include "alive.h"
 #include <signal.h>
@@ -36,7 +34,7 @@ typedef struct Watch {
 // Puts into `text` the rank for which the others wait in this epoch's steps, with its times and
 // theirs; or "" if they wait less than a tenth of a step, or have made too few steps.
 void watch_slowest(const Watch *watch, char text[ALIVE_DOING]);
-bool watch_lives(const Watch *watch);   // does any rank live?
+bool watch_lives(const Watch *watch);
 // Names the rank that has died, hangs, is stopped or waits too long, in one line on stderr, and
 // returns the exit status for all. 0: nothing is wrong. Call it a few times a second; now: s, of
 // clock_now().

@@ -46,8 +46,6 @@ struct Log {
     FILE *metrics;          // or NULL
 };
 
-// --- setting up ----------------------------------------------------------------------------------
-
 LogConfig log_defaults(void) { return (LogConfig){ .print_freq = 50 }; }
 
 void log_options(Args *args, LogConfig *config)
@@ -138,8 +136,6 @@ bool log_wants(const Log *log, int64_t step, int64_t steps)
 static double mean_loss(const Stats *s) { return s->loss_sum / (double)s->count; }
 static double percent(int64_t part, int64_t whole) { return whole ? 100.0 * part / whole : 0; }
 
-// --- the screen ----------------------------------------------------------------------------------
-
 // "loss: 1.959 | acc: 28.633% | rank 0 | norm: 2.314 | scale: 65536 | skipped: 2"
 static void numbers_text(const LogStep *s, char *out, size_t size)
 {
@@ -222,8 +218,6 @@ void log_say(Log *log, const char *format, ...)
     if (log->line.shown)
         progress_draw(log, true);
 }
-
-// --- events --------------------------------------------------------------------------------------
 
 json_t *log_number(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 

@@ -22,7 +22,7 @@ typedef struct StTensor {
 typedef struct StFile {
     StTensor *tensors;              // in the order of their data
     int count;
-    unsigned char *bytes;           // the file
+    unsigned char *bytes;
     size_t size;
     struct json_t *header;          // jansson's; names and dtypes point into it
 } StFile;

@@ -4,9 +4,6 @@
 // pass that needs a different order reorders a copy. In bf16 the forward and backward-data passes
 // read a 16-bit copy of the weights, and the arena has the order of the gradients. Some
 // convolutions are matrix products, with weights in an order of their own (dense_cpu.h).
-//
-// A type for which the processor has no instructions is emulated: the f32 convolution, with
-// conversions of its inputs and outputs.
 #include "check.h"
 #include "cpu/dense_cpu.h"
 #include "cpu/ops_cpu.h"
@@ -32,8 +29,6 @@ typedef struct Conv {
     DnnPrimitive import, export;
     DnnPrimitive cast;          // arena -> copy
 } Conv;
-
-// --- layouts -------------------------------------------------------------------------------------
 
 static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
@@ -80,8 +75,6 @@ static size_t live_count(const Conv *c)
 {
     return c->dense ? dense_live_count(c->dense) : floats(c->w);
 }
-
-// --- planning ------------------------------------------------------------------------------------
 
 static void plan_forward(Conv *c, const DnnConv *d, dnnl_primitive_desc_t desc)
 {
@@ -246,8 +239,6 @@ void conv_free(void *own)
     free(c);
 }
 
-// --- weights between torch's order and the arena's -----------------------------------------------
-
 size_t conv_live_count(const Op *op) { return live_count(op->own); }
 
 size_t conv_dead_count(const Op *op)
@@ -292,8 +283,6 @@ void conv_weights_cast(const Op *op, const float *live, void *copy)
     if (taps != copy)
         dense_expand(c->dense, type_size(type), taps, copy);
 }
-
-// --- running -------------------------------------------------------------------------------------
 
 // W of a matrix product, made from the live taps in the arena unless there is a copy.
 static const void *expanded(const Conv *c, const void *w)

@@ -6,7 +6,7 @@
 //
 //   live weights (k, live.rows, live.cols, c)      dead weights, in OIHW order
 //
-// The live weights then form a smaller convolution. The dead ones are never used.
+// The live weights then form a smaller convolution.
 //
 // With 16-bit types, a convolution reads a 16-bit copy of the live taps. Where a library's type is
 // not the one ops.h promises, a kernel converts the data in scratch memory.

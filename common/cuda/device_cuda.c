@@ -527,8 +527,7 @@ void replay_free(Replay *replay)
 }
 
 // Calls step while the compute stream records instead of running. The mode is thread-local, so the
-// loader's threads may keep allocating and copying. (If a stream had a priority, its nodes would
-// keep it only with cudaGraphInstantiateFlagUseNodePriority.)
+// loader's threads may keep allocating and copying.
 static cudaGraphExec_t record(cudaStream_t stream, void (*step)(void *arg), void *arg)
 {
     cudaGraph_t graph;

@@ -3,8 +3,6 @@
 //   magic   0 0 8 d         8: unsigned bytes, d: number of dimensions
 //   sizes   d big-endian 32-bit numbers: count[, height, width]
 //   bytes   count [* height * width]
-//
-// The files may be gzipped, as they are distributed, or uncompressed.
 #include "data/formats.h"
 
 #include <limits.h>

@@ -43,8 +43,6 @@ static const char *size_problem(uint32_t width, uint32_t height)
     return (uint64_t)width * height > MOST_PIXELS ? "more than 179 million pixels" : NULL;
 }
 
-// --- JPEG ----------------------------------------------------------------------------------------
-
 typedef struct Jpeg {
     struct jpeg_decompress_struct info;
     struct jpeg_error_mgr errors;
@@ -185,8 +183,6 @@ static bool jpeg_run(Job *job)
     return good;
 }
 
-// --- PNG -----------------------------------------------------------------------------------------
-
 typedef struct Png {
     png_structp png;
     png_infop info;
@@ -279,8 +275,6 @@ static bool png_run(Job *job)
     png_destroy_read_struct(&reader.png, &reader.info, NULL);
     return good;
 }
-
-// --- either --------------------------------------------------------------------------------------
 
 static bool is_jpeg(const uint8_t *bytes, size_t size)
 {

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// In a folder with a single level, a fifth of each class's files are for evaluation, at least one,
-// but not all. The choice depends only on the list of files.
+// In a folder with a single level, a fifth of each class's files are for evaluation, at least one
+// unless the class has only one. The choice depends only on the list of files.
 static void choose_files(const Folder *folder, bool *for_test)
 {
     int *left = xcalloc(folder->classes, sizeof *left);

@@ -1,4 +1,4 @@
-// pictures.h - a data set of picture files, which are decoded when a batch needs them.
+// pictures.h - a data set of picture files.
 #pragma once
 #include "data.h"
 #include "data/folder.h"

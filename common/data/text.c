@@ -9,8 +9,7 @@
 //
 // Windows do not overlap, so an epoch reads the text once. In each epoch the loader shifts them by
 // a different offset, so the last window must leave room for that. The first 90 % are for training,
-// and the rest is the test set. Test windows between training windows would overlap shifted
-// training windows.
+// the rest for testing: test windows between training windows would overlap shifted ones.
 #include "data/formats.h"
 #include "rng.h"
 

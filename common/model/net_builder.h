@@ -1,5 +1,4 @@
-// net_builder.h - the calls with which nets.c describes a network, layer by layer. model.c runs the
-// network.
+// net_builder.h - the calls with which nets.c describes a network, layer by layer.
 #pragma once
 #include "model.h"
 

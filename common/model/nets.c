@@ -146,7 +146,7 @@ static void build_gpt(Net *net, const GptConfig *c, int classes)
     gpt_linear(net, x, "lm_head", classes, false, 0.02);
 }
 
-// LeNet and ResNet need images of 32x32 pixels, so smaller ones (MNIST's: 28x28) get a black frame.
+// For LeNet and ResNet, images from 28x28 pixels (MNIST's) on get a black frame up to 32x32.
 Extent net_canvas(const ModelConfig *config)
 {
     bool gpt = strcmp(config->arch, "gpt") == 0, text = config->per_row > 1;

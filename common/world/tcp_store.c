@@ -30,8 +30,6 @@ struct Store {
     TcpAddress own;
 };
 
-// --- one connection ------------------------------------------------------------------------------
-
 // Rank 0 is gone or silent: ends this process. Returns only if this rank is done and about to exit.
 static void lose_rank0(const Store *s, const char *how)
 {
@@ -42,8 +40,6 @@ static void lose_rank0(const Store *s, const char *how)
          s->rank0.host, (int)s->rank0.pid, how);
     leave_at_once(EXIT_REPORTED);
 }
-
-// --- requests ------------------------------------------------------------------------------------
 
 // The caller frees the answer's value. Does not return if the run is over. The value of a BEAT is
 // copied from our page under the lock, so that copies arrive in order.
@@ -82,7 +78,7 @@ void store_put(const World *world, const char *key, const void *value, size_t by
     alive_wait_end();
 }
 
-// Asks again until the value is there, at most 50 times a second.
+// Asks again until the value is there, after 1 ms at first, and later every 32 ms.
 size_t store_get(const World *world, const char *key, void *value, size_t capacity)
 {
     Store *s = world->store;
@@ -122,8 +118,6 @@ static void *beat_on(void *arg)
     sem_post(&s->silent);
     return NULL;
 }
-
-// --- joining -------------------------------------------------------------------------------------
 
 // Does this run's rank 0 accept this rank? Returns NULL, or why not. *refused: something answered,
 // but did not accept.
@@ -195,8 +189,6 @@ static int serve_rank0(Store *s, const TcpStoreConfig *c)
     handshake(c, ends[0], INFINITY, &s->rank0, &(bool){ false });
     return ends[0];
 }
-
-// --- new and free --------------------------------------------------------------------------------
 
 void tcp_store_offer(TcpStoreConfig *c, const char *host, int port, bool one_host)
 {

@@ -61,4 +61,4 @@ typedef struct Welcome {                // about rank 0
 // end of the connection to rank 0 itself.
 typedef struct TcpStoreServer TcpStoreServer;
 TcpStoreServer *tcp_store_server_new(const TcpStoreConfig *config, int own);
-void tcp_store_server_free(TcpStoreServer *server);     // waits up to 2 s for the others to leave
+void tcp_store_server_free(TcpStoreServer *server);

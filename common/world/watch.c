@@ -45,8 +45,6 @@ static void report(const Watch *w, int rank, const char *how, const char *hint)
     WARN(ours ? hint : "", "%s %s%s%s", name, how, ours ? ": " : "", progress);
 }
 
-// --- deaths --------------------------------------------------------------------------------------
-
 // How a rank ended, in rising order of blame for the end of the run.
 enum { NO_BLAME, FOLLOWED, FAILED, KILLED };
 
@@ -121,8 +119,6 @@ static int judge_deaths(const Watch *w)
         report_death(w, (int)(culprit - w->ranks));
     return status == 0 || status == EXIT_REPORTED ? EXIT_FAILED : status;
 }
-
-// --- heartbeats ----------------------------------------------------------------------------------
 
 // If this process was stopped or the machine slept since the last look, all clocks restart. Waits
 // are read before beats: the end of a wait is also a beat.

@@ -70,8 +70,6 @@ static const char *error_of(Work work)
     return text.c_str();
 }
 
-// --- connecting ----------------------------------------------------------------------------------
-
 class GlooStore : public gloo::rendezvous::Store {
 public:
     GlooStore(const World *world, const char *name)
@@ -170,8 +168,6 @@ const char *backend_barrier(Comm *comm, double seconds)
     });
 }
 
-// --- a call on a stream --------------------------------------------------------------------------
-
 // bytes: 0 if this rank has no input or no output.
 struct Buffer {
     char *memory;
@@ -250,8 +246,6 @@ static void enqueue(Stream *stream, Job job)
         copy_to_device(stream, out.memory, job.out.memory, out.bytes);
     call_end(job.comm, stream, &job.call);
 }
-
-// --- the collectives -----------------------------------------------------------------------------
 
 // Gloo needs only the width of a value.
 static void set_values(gloo::AllreduceOptions &options, void *values, const Call &call)
