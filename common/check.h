@@ -57,7 +57,6 @@ void check_on_exit(void (*clean_up)(void));
 // destructors of libraries that they still use. Async-signal-safe.
 void leave_at_once(int status) __attribute__((noreturn));
 
-// malloc and calloc that end the program if there is no memory.
 void *xmalloc(size_t bytes);
 void *xcalloc(size_t count, size_t size);
 char *xstrdup(const char *text);

@@ -104,7 +104,7 @@ pretend ctest 'case "$*" in
 esac'
 echo "12:test_later" >failed
 echo 0 >again
-expect 0 "once more, without others" ddp test
+expect 0 "they run again, alone" ddp test
 check "the late test runs again" grep -qx "second try" "$TMP/output"
 echo 8 >again
 expect 8 "second try" ddp test

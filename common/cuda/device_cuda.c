@@ -433,7 +433,6 @@ void fill_zero(Stream *stream, void *memory, size_t bytes)
     CUDA(cudaMemsetAsync(memory, 0, bytes, stream->handle));
 }
 
-// Runs in a thread of the driver.
 static void CUDART_CB call_and_free(void *arg)
 {
     HostTask *call = arg;
