@@ -331,7 +331,7 @@ def revision():
 def heading(bench, *more):
     rounds = f"Medians of {bench.rounds} round{'s'[:bench.rounds > 1]}; all programs took turns."
     return "; ".join([machine(), *more, str(date.today()), f"commit {revision()}",
-                      f"load before it {bench.load:.1f}"]) + ". " + rounds
+                      f"load average before the measurement {bench.load:.1f}"]) + ". " + rounds
 
 
 def table(head, rows):
