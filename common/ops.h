@@ -2,22 +2,23 @@
 //
 // Convolutions, products of matrices, attention and the gradient of max pooling are in cpu/
 // (oneDNN) and in cuda/ (cuDNN, cuBLASLt); you choose one when you link. All other operations are
-// in ops/, once for both. Every call enqueues its work on the device's compute stream. Pointers are
-// device memory unless a line says "host", and multiples of 16 bytes.
+// in ops/, once for both. Operations enqueue their work on the device's compute stream, unless they
+// take a stream (but see ops_beside). Arrays, Scalars and Stats are in device memory unless a line
+// says "host". Activations, parameters and gradients begin at multiples of 16 bytes.
 #pragma once
 #include "args.h"
 #include "device.h"
 #include "stats.h"
 #include <stdint.h>
 
-// bf16 is the upper half of an f32: the same range, 8 bits of precision. f16 is IEEE's: 11 bits,
-// but at most 65504, and less precision below 6e-5.
+// bf16 is the upper half of an f32: the same exponents, 8 bits of precision. f16 is IEEE's: 11
+// bits, but at most 65504, and less precision below 6e-5.
 typedef enum { TYPE_F32, TYPE_BF16, TYPE_F16 } Type;
 
 static inline size_t type_size(Type type) { return type == TYPE_F32 ? 4 : 2; }
 
 // An activation is data[n][c / block][h][w][block]: block == c is NHWC, block == 1 is NCHW, and
-// blocks in between suit vector units (nChw16c). The backend chooses the block of every output.
+// blocks in between suit vector units (nChw16c). The backend chooses the block of OP_CONV's y.
 typedef struct Shape {
     int n, c, h, w;
     int block;
@@ -30,7 +31,7 @@ static inline size_t shape_bytes(Shape s) { return shape_count(s) * type_size(s.
 // --- one device's libraries and scratch memory --------------------------------------------------
 
 typedef struct OpsConfig {
-    bool tf32;           // CUDA: let tensor cores round f32 inputs of products to 10 bits
+    bool tf32;           // CUDA: round f32 inputs of products to 11 bits, but not in the last layer
     bool deterministic;  // CUDA: use only bit-reproducible algorithms (the CPU always does)
 } OpsConfig;
 void ops_options(Args *args, OpsConfig *config);
@@ -38,12 +39,12 @@ void ops_options(Args *args, OpsConfig *config);
 typedef struct Ops Ops;
 Ops *ops_new(Device *device, const OpsConfig *config);
 void ops_free(Ops *ops);
-int ops_input_block(const Ops *ops, int channels); // the best block for images
+int ops_input_block(const Ops *ops, int channels); // the block of images
 
 // The type in which this device is fastest. convolves: most of the model's work is convolutions.
 Type ops_best_type(const Device *device, bool convolves);
-// True if the device has no instructions for this type. Convolutions then compute in f32 and round
-// their outputs, which is slower than f32 but gives the type's numbers.
+// True if convolutions and attention of this type compute in f32 and then round, which is slower
+// than f32.
 bool ops_emulates(const Device *device, Type type);
 
 // --- values kept on the device, so that a recorded step can be replayed --------------------------
@@ -52,15 +53,15 @@ typedef struct StepSettings {
     float lr, momentum, weight_decay;
     int32_t nesterov;
     float smoothing;    // the part of a training label that all classes share
-    float clip_norm;    // larger gradients are scaled down to this norm; 0: no clipping
+    float clip_norm;    // gradients with a larger norm are scaled down to it; 0: no clipping
     double betas[2];    // AdamW: how much of the mean gradient and the mean square each step keeps
     int64_t step;       // from 1; skipped steps count
-    int32_t rows_of_batch;  // if a batch's loss is computed in several calls; 0: in one
+    int32_t rows_of_batch;  // of the loss's mean, over several calls; 0: the rows of each call
 } StepSettings;
 
 typedef struct LossScale {
     float value;        // the loss is multiplied by it before backward; 1: no loss scale
-    int32_t clean;      // steps without an overflow since it changed
+    int32_t clean;      // steps in a row without an overflow; 0 again after `interval`
     int32_t skipped;    // steps with an overflow since the run began
 } LossScale;
 
@@ -68,7 +69,7 @@ typedef struct Scalars {
     StepSettings set;
     LossScale scale;
     // Of the current step.
-    int32_t rows_done;  // of the batch, so far
+    int32_t rows_done;  // if rows_of_batch is set: of these, so far
     int32_t skip;       // not zero: the update changes nothing
     double over;        // number of rows in the mean of the loss
     double norm;        // of the gradients, from gradients_norm
@@ -84,8 +85,8 @@ void loss_scale_adapt(Ops *ops, Scalars *scalars, int interval);
 
 // --- the operations that layers are --------------------------------------------------------------
 //
-// x, y and their gradients have the type of the spec's x. Biases, statistics and the gradients of
-// parameters are always f32.
+// x, y and their gradients have the type of the spec's x, but see f32_out. Biases, statistics and
+// the gradients of parameters are always f32.
 
 // Dropout zeroes numbers at random and divides the others by 1 - rate. The random numbers are a
 // function of the sample's key (which depends on seed, epoch and sample), the layer and the
@@ -132,7 +133,7 @@ typedef enum OpKind {
     //   y = relu(gamma * (x - mean) / sqrt(var + 1e-5) + beta + residual)  (relu, residual: if set)
     // Training uses this batch's statistics and updates the running ones; evaluation uses those.
     OP_NORM,
-    // y = max(x, 0); dx = y > 0 ? dy : 0
+    // y = x <= 0 ? 0 : x; dx = y <= 0 ? 0 : dy
     OP_RELU,
     OP_MAXPOOL,
     // The mean over each image's pixels: (n, c, h, w) -> (n, c, 1, 1).
@@ -158,7 +159,7 @@ typedef struct OpSpec {
     Shape x;
     int out_channels, kernel_h, kernel_w, stride, pad;  // OP_CONV. OP_MAXPOOL: square, kernel_h
     bool bias;          // OP_CONV
-    bool needs_dx;      // OP_CONV: false in the first layer: the images' gradient is not needed
+    bool needs_dx;      // OP_CONV: false in the first layer
     bool f32_out;       // OP_CONV: y and dy are f32, for the loss
     bool relu;          // OP_NORM
     int heads;          // OP_ATTENTION
@@ -186,7 +187,8 @@ typedef struct OpArgs {
     void *y;
     const void *dy1, *dy2;          // the gradient of y is their sum. dy2: OP_NORM, OP_MAXPOOL and
                                     // OP_ADD, if two layers read the value; or NULL
-    void *dx, *dresidual;           // NULL: not needed. OP_RELU, OP_GELU: dx may be dy1
+    void *dx, *dresidual;           // NULL (dx: only in OP_CONV): not needed. OP_RELU,
+                                    // OP_GELU: dx may be dy1
     const void *w;                  // OP_CONV: see conv_copy_bytes
     const float *bias;
     float *dw, *dbias;
@@ -210,8 +212,8 @@ extern const bool ops_beside;
 void ops_join(Ops *ops);
 
 // The backend chooses the order of a convolution's weights in the arena: that of `like`, if given.
-// Weights that only ever multiply padding are dead. Only conv_weights_move handles them: it copies
-// all weights to torch's OIHW order, or back, in host memory.
+// Weights that only ever multiply padding may be dead: elsewhere in the arena, and in no product.
+// conv_weights_move copies all weights to torch's OIHW order, or back, in host memory.
 typedef enum Direction { TO_TORCH, FROM_TORCH } Direction;
 size_t conv_live_count(const Op *conv);     // floats in the arena, with padding
 size_t conv_dead_count(const Op *conv);
@@ -245,8 +247,8 @@ void one_hot(Ops *ops, const OneHotSpec *spec, const int32_t *batch, void *out, 
 
 // Cross-entropy over rows of logits (rows, classes). Rows whose label is negative do not count.
 // Adds to stats; dlogits (NULL when only evaluating) = loss_scale * d(mean loss) / d(logits). The
-// mean is over the rows that count. If rows_of_batch is set, the mean and the last batch in stats
-// are over that many rows, from several calls. Training smooths labels as PyTorch's
+// mean is over the rows that count. With dlogits, if rows_of_batch is set, the mean and the last
+// batch in stats are over that many rows, from several calls. Training smooths labels as PyTorch's
 // label_smoothing does: the target is (1 - smoothing) * onehot(label) + smoothing / classes.
 void loss_cross_entropy(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                         Scalars *scalars, Stats *stats, float *dlogits);
@@ -258,8 +260,8 @@ typedef struct Verdict {
     int32_t before;         // classes ranked above the label: below 5 if the label is in the top 5
     float loss;
 } Verdict;
-// Fills verdicts[0] to verdicts[rows - 1] with what loss_cross_entropy adds up. If the loss is not
-// finite, the row counts as wrong: then before is INT32_MAX.
+// Fills verdicts[0] to verdicts[rows - 1]. Labels are not smoothed. If the loss is not finite, the
+// row counts as wrong: then before is INT32_MAX.
 void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int32_t *labels,
                 Verdict *verdicts);
 
@@ -271,12 +273,12 @@ void judge_rows(Ops *ops, int rows, int classes, const float *logits, const int3
 void sgd_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                 float *velocity, const Scalars *scalars);
 
-enum { PARAM_ALIGN = 16 };  // floats: the layers' parameters begin on cache lines
+enum { PARAM_ALIGN = 16 };  // floats: weights, biases, gamma and beta begin at multiples of it
 
 // torch.optim.AdamW likewise:
 //   p *= 1 - lr * weight_decay, if it decays
 //   mean = beta1 * mean + (1 - beta1) * g;  square = beta2 * square + (1 - beta2) * g * g
-//   p -= lr * mean / corrections[0] / (sqrt(square / corrections[1]) + 1e-8)
+//   p -= lr * mean / bias_corrections[0] / (sqrt(square / bias_corrections[1]) + 1e-8)
 // count is a multiple of PARAM_ALIGN. decays has a byte for each PARAM_ALIGN parameters.
 void adamw_update(Ops *ops, size_t count, size_t grad_count, float *params, const float *grads,
                   float *mean, float *square, const uint8_t *decays, const Scalars *scalars);
@@ -296,24 +298,26 @@ void gradients_unscale(Ops *ops, size_t count, float *grads, const Scalars *scal
 // threads.
 void gradients_norm(Ops *ops, size_t count, const float *grads, Scalars *scalars);
 
-// For sending in 16 bits, on any stream of the device: narrow = values * factor, rounded; and back.
+// On any stream of the device: narrow = values * factor, rounded to the type.
 void values_narrow(Ops *ops, Stream *stream, Type type, size_t count, const float *values,
                    float factor, void *narrow);
+// On any stream of the device: values = narrow.
 void values_widen(Ops *ops, Stream *stream, Type type, size_t count, const void *narrow,
                   float *values);
 
 // Sums of integers, which do not depend on the order; on any stream of the device. sums = values *
-// 2^40, rounded, or with `add` sums += that. A value that is not finite or exceeds the limit counts
-// as 0, and *overflow becomes 1.
+// 2^40, rounded, or with `add` sums += that. A NaN, or a value with a magnitude above the limit,
+// counts as 0, and *overflow becomes 1.
 void fixed_add(Ops *ops, Stream *stream, size_t count, const float *values, float limit, bool add,
                int64_t *sums, int64_t *overflow);
-// values = factor * sums / 2^40. If *overflow is not 0, the first value becomes infinite.
+// values = factor * sums / 2^40. If *overflow is not 0, the first value becomes infinite. overflow:
+// or NULL.
 void fixed_read(Ops *ops, Stream *stream, size_t count, const int64_t *sums, double factor,
                 const int64_t *overflow, float *values);
 
 // --- images --------------------------------------------------------------------------------------
 
 // out = (x / 255 - mean) / standard deviation, rounded to the type of the shape. images: (n,
-// channels, shape.h, shape.w); rows from n to shape.n become zeros. The loader's threads call it.
+// channels, shape.h, shape.w); images from n to shape.n become zeros. mean and std: host.
 void images_load(Stream *stream, const uint8_t *images, int n, int channels, const float mean[3],
                  const float std[3], void *out, Shape shape);

@@ -1,5 +1,5 @@
-// attention.h - dropout, and the rows of attention's matrices. The backends (attention_cpu.c and
-// attention_cuda.c) make loops of these functions.
+// attention.h - dropout, and the rows of attention's matrices. attention_cpu.c and
+// kernels_attention.cu make loops of softmax and softmax_gradient.
 #pragma once
 #include "ops/loops.h"
 
@@ -35,7 +35,7 @@ typedef struct SoftmaxJob {
     int T, heads;
     float scale;
     Mask mask;
-    size_t first;           // the row of all heads with which the matrices begin
+    size_t first;           // the matrices' first row, counted over all heads
     float *p;               // q k^T, then P
     void *h;
     float *dp;              // dH, then dP

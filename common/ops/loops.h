@@ -1,6 +1,6 @@
-// loops.h - the five loops that operations are made of. A backend implements each: cpu/loops_cpu.h
-// with OpenMP, cuda/loops.cuh as kernels. A file of operations is compiled for each backend, as C
-// or by nvcc (ON_GPU). packs.h has At, Pack, FOR_LANES.
+// loops.h - the loops that operations are made of. A backend implements each: cpu/loops_cpu.h with
+// OpenMP, cuda/loops.cuh as kernels. The files of ops/ are compiled for each backend, as C or by
+// nvcc (ON_GPU). packs.h has At, Pack, FOR_LANES.
 //
 // An operation is a job (a struct of its arguments, copied when it is enqueued), a function of a
 // job and a place, and one line that makes the loop:
@@ -20,12 +20,12 @@
 //   RUN_CELLS(fn, stream, matrix, &job)        RUN_COLUMNS, RUN_ROWS, RUN_ROW_TOTALS: likewise
 //   RUN_ITEMS(fn, stream, count, &job)         RUN_TOTALS: likewise
 //
-// A function is compiled for each type of number, and `type` in it is a constant; with CELLS_F32
-// and ROWS_F32, for f32 only. A team, which computes a row together (FOR_ROW), is a warp of a GPU
-// or one thread of a CPU.
+// A function with a `type` is compiled for each type of number, and `type` is a constant; with
+// CELLS_F32 and ROWS_F32, for f32 only. A team, which computes a row together (FOR_ROW), is a warp
+// of a GPU or one thread of a CPU.
 //
-// Sums have the same bits every time, whatever the number of threads: short pieces are added up in
-// f32, and pieces in double, in their order. Which numbers are a piece depends on the matrix alone.
+// Sums have the same bits every time, whatever the number of threads: the matrix alone decides
+// which numbers are a piece, and the sums of pieces are added up in a fixed order, in double.
 #pragma once
 #include "ops/packs.h"
 #ifdef ON_GPU

@@ -13,7 +13,7 @@ typedef struct NormJob {
     void *out;
     float *scale, *shift;   // (c) forward: y = x * scale + shift
     float *slope;           // (c) backward: dx = d * scale + (x - mean) * slope + shift
-    // What processes exchange, (1 + 2 * c): rows, then two sums for each channel.
+    // What processes exchange, (1 + 2 * c): rows, then (2, c) numbers.
     double *mine;           // of this process
     double *all;            // (processes, 1 + 2 * c) by rank
 } NormJob;
@@ -26,7 +26,7 @@ INLINE float middle_of(float a, float b, float c)
     return c < low ? low : c > high ? high : c;
 }
 
-// Adds up distances from one of the channel's values, so that a mean far from zero costs no digits.
+// Adds up distances from one of the channel's values, so a mean far from zero costs few digits.
 // The value is the median of three pixels, because a single one may be far from all others.
 INLINE void moments(const NormJob *j, Type type, At at, Pack *sums)
 {
@@ -142,8 +142,8 @@ CELLS(normalise, NormJob)
 
 // --- backward ------------------------------------------------------------------------------------
 
-// Computes d, the gradient of the ReLU's input: dy1 + dy2 where y > 0, else 0. Stores d in out, and
-// adds up d and d * (x - mean).
+// Computes d: dy1, plus dy2 if `two`; with `relu` it is 0 unless y > 0. Stores d in out, and adds
+// up d and d * (x - mean).
 INLINE void gradient_pack(const NormJob *j, Type type, At at, Pack *sums, bool two, bool relu)
 {
     Pack d, d2, x, y, mean;
@@ -235,14 +235,14 @@ CELLS(input_gradient, NormJob)
 
 typedef struct Norm {
     Ops *ops;
-    NormJob job;            // what does not change from call to call
+    NormJob job;
 } Norm;
 
 void *norm_new(const Op *op, const void *like)
 {
     Norm *norm = (Norm *)xcalloc(1, sizeof *norm);
     NormJob *j = &norm->job;
-    size_t c = round_up(op->spec.x.c, 16);  // each array begins on a cache line
+    size_t c = round_up(op->spec.x.c, 16);  // each array begins at a multiple of 64 bytes
     norm->ops = op->ops;
     j->m = pixels_of(op->spec.x);
     j->relu = op->spec.relu;
@@ -267,8 +267,8 @@ void ops_share_norms(Ops *ops, int size, OpsGather gather, void *arg)
     ops->norm_gather_arg = arg;
 }
 
-// Allocates the messages for the first batch. A recorded step could not allocate, but the first
-// step is never recorded.
+// The first call allocates the messages. A recorded step could not, but the first call of a step is
+// never recorded (device.h).
 static void prepare(Norm *norm)
 {
     NormJob *j = &norm->job;

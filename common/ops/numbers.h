@@ -1,7 +1,7 @@
-// numbers.h - numbers of any type in memory. Arithmetic is in f32.
+// numbers.h - numbers of any type in memory, loaded as f32.
 //
 // Rounding is to nearest, ties to even: numbers that are too large become infinite, numbers that
-// are too small become denormal. GPUs have instructions for this. The code for CPUs has no
+// are too small become denormal or zero. GPUs have instructions for this. The code for CPUs has no
 // branches, so that loops become vector code.
 //
 // ON_GPU: this file is compiled for kernels, by nvcc or for the tests' mock of a GPU.
@@ -106,7 +106,7 @@ INLINE float exp_of(float x) { return expf(x); }
 
 #else
 
-// e^x, within two units in the last place
+// e^x, within two units in the last place; below -87 and above 88 as at these limits
 INLINE float exp_of(float x)
 {
     x = x < -87 ? -87 : x > 88 ? 88 : x;

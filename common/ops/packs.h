@@ -1,7 +1,7 @@
 // packs.h - LANES numbers at a time, of any type.
 //
 // An operation loads packs of LANES neighbours, computes in f32 with loops over lanes, and stores
-// packs. On a GPU a pack is one or two loads of 16 bytes. On a CPU it is one or two vectors, and
+// packs. On a GPU a pack is one or two loads of 16 bytes. On a CPU it is one to four vectors, and
 // the compiler turns loops over lanes into vector code.
 #pragma once
 #include "ops/numbers.h"
@@ -22,7 +22,7 @@ typedef struct Pack {
 typedef struct At {
     size_t row, column;
     size_t i;               // of the first number in memory
-    int count;              // LANES, except at the end of a row
+    int count;              // 1 to LANES
 } At;
 
 // How numbers in memory form a matrix. An activation, data[n][c / block][h * w][block], is a matrix
@@ -175,7 +175,7 @@ INLINE void store_at(Type type, void *to, At at, const Pack *pack)
             store_one(type, to, at.i + k, pack->v[k]);
 }
 
-// Stores values that the type represents exactly, which is faster on a CPU.
+// Stores values that the type represents exactly, which is faster in bf16 on a CPU.
 INLINE void store_exact_at(Type type, void *to, At at, const Pack *pack)
 {
 #ifndef ON_GPU

@@ -1,7 +1,8 @@
 // pool.c - max pooling, except its gradient, and the mean over an image.
 #include "ops/pool.h"
 
-// The largest value of a window and its position: the first, if several. NaN is the largest.
+// The largest value of a window and its position: the first, if several. NaN is the largest; of
+// several, the last.
 INLINE void maxpool(const PoolJob *j, Type type, At at)
 {
     const OpSpec *s = &j->s;

@@ -1,6 +1,6 @@
-// pool.h - which pixels a pooling window covers. The gradient of max pooling has two versions. On a
+// pool.h - places in pooling's activations. The gradient of max pooling has two versions. On a
 // GPU each pixel gathers from the windows that it is in, so that no two threads add to one number.
-// On a CPU each window scatters to its pixels, which is five times as fast there.
+// On a CPU each window scatters to its pixels, which is faster there.
 #pragma once
 #include "ops/loops.h"
 
@@ -41,12 +41,12 @@ INLINE At pixel_at(const Shape *s, const Place *p, int h, int w, At at)
     return at;
 }
 
-// place_of computes with 32 bits, which is faster.
+// The limit is place_of's, which computes with 32 bits.
 static inline Matrix planes_of(Shape s)
 {
     Matrix m = { s.type, (size_t)s.n * s.h * s.w, (size_t)s.c, (size_t)s.block,
                  (size_t)s.h * s.w };
     CHECK(shape_count(s) <= UINT32_MAX, "choose a smaller batch (-b)",
-          "pooling of (%d, %d, %d, %d): more than 2^32 numbers", s.n, s.c, s.h, s.w);
+          "pooling of (%d, %d, %d, %d): 2^32 numbers or more", s.n, s.c, s.h, s.w);
     return m;
 }

@@ -94,7 +94,7 @@ INLINE RowSums row_sums(const float *z, int classes, int label, double smooth)
     return r;
 }
 
-// Is this a part of a batch, and the mean over all rows of that batch?
+// Is the mean over all rows of a batch, and not only over this call's?
 INLINE bool is_part(const LossJob *j) { return j->dlogits && j->scalars->set.rows_of_batch > 0; }
 
 INLINE void count_row(const LossJob *j, size_t row, double *one) { one[0] = j->labels[row] >= 0; }
