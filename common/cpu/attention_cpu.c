@@ -1,14 +1,14 @@
 // attention_cpu.c - causal self-attention: oneDNN multiplies, and ops/attention.h has the rest.
 //
-// Each thread computes one head of one sample at a time, so that its T x T matrices stay in the
-// cache:
+// Each thread computes one head of one sample at a time, so that its T x T matrices can stay in
+// the cache:
 //
 //   P = softmax(q k^T / sqrt(d))   H = dropout(P)   y = H v
 //   dv = H^T dy   dH = dy v^T   dP = dropout'(dH)   dS = P * (dP - sum(P * dP)) / sqrt(d)
 //   dq = dS k   dk = dS^T q
 //
 // Backward computes P again rather than keep it. P and dH are f32; H and dS, which are multiplied,
-// have the activations' type.
+// have the activations' type, unless it is emulated: then f32.
 #include "check.h"
 #include "cpu/ops_cpu.h"
 #include "ops/attention.h"

@@ -1,9 +1,10 @@
 // conv_cpu.c - convolution on oneDNN.
 //
-// In f32 the arena has the weights in the order of oneDNN's forward pass, and only a backward-data
-// pass that needs a different order reorders a copy. In bf16 the forward and backward-data passes
-// read a 16-bit copy of the weights, and the arena has the order of the gradients. Some
-// convolutions are matrix products, with weights in an order of their own (dense_cpu.h).
+// In f32, and if the type is emulated, the arena has the weights in the order of oneDNN's forward
+// pass. In bf16 the passes read a 16-bit copy of the weights, and the arena has the order of the
+// gradients. A backward-data pass that needs a different order than forward first reorders the
+// weights. Some convolutions are matrix products, with weights in an order of their own
+// (dense_cpu.h).
 #include "check.h"
 #include "cpu/dense_cpu.h"
 #include "cpu/ops_cpu.h"
@@ -22,7 +23,7 @@ typedef struct Conv {
     DnnPrimitive forward, backward_data, backward_weights;
     Dense *dense;               // not NULL: a matrix product; all fields below are empty
     DnnMd w;                    // order of the weights in the arena
-    DnnMd copy;                 // order of the weights for forward and backward-data: w, or 16-bit
+    DnnMd copy;                 // order of the weights for forward: w, or 16-bit
     DnnPrimitive w_for_data;    // copy -> backward-data's order; empty if that is the same
     DnnPrimitive dy_to_planes;  // y's order -> planes for backward-weights; empty if not needed
     DnnPrimitive dw_to_arena;   // backward-weights' order -> arena; empty if that is the same
@@ -32,8 +33,8 @@ typedef struct Conv {
 
 static bool is_row(int h, int w) { return h == 1 && w == 1; }
 
-// oneDNN's fastest code needs channels in blocks as wide as its vectors. Images, and values whose
-// channels do not fill blocks, are stored as planes.
+// oneDNN's fastest code needs channels in blocks as wide as its vectors. A y of several pixels is
+// planes if its channels do not fill blocks, or if x is planes of more than 3 channels.
 static int output_block(const Ops *ops, const OpSpec *s, int h, int w)
 {
     bool in_blocked = s->x.block == ops->block || s->x.c <= 3 || is_row(s->x.h, s->x.w);
@@ -125,7 +126,7 @@ static void plan_backward_weights(Conv *c, DnnConv d, dnnl_primitive_desc_t hint
     dnn_md_free(y_planes);
 }
 
-// For the backward passes oneDNN chooses the order of the weights.
+// oneDNN chooses the order of the weights for each pass, but forward has that of `like`, if given.
 static void plan_convolution(Conv *c, const Conv *like)
 {
     const OpSpec *s = &c->spec;
@@ -284,7 +285,7 @@ void conv_weights_cast(const Op *op, const float *live, void *copy)
         dense_expand(c->dense, type_size(type), taps, copy);
 }
 
-// W of a matrix product, made from the live taps in the arena unless there is a copy.
+// If w is the live taps of a matrix product, makes W from them.
 static const void *expanded(const Conv *c, const void *w)
 {
     if (!c->dense || dense_is_matrix(c->dense) || c->spec.x.type != TYPE_F32)

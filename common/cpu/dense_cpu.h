@@ -2,8 +2,8 @@
 //
 // If every output pixel of a convolution depends on every input pixel, the convolution is one
 // matrix product over the batch, y = x W^T: a row of W for each output number of an image, a column
-// for each input number. Examples are linear layers and ResNet-18's last two stages at 32x32, where
-// a 3x3 kernel with padding 1 slides over 2x2 or 1x1 pixels:
+// for each input number. Examples are linear layers and, in ResNet-18's last two stages at 32x32,
+// 3x3 kernels with padding 1 that slide over 2x2 or 1x1 pixels:
 //
 //        a 3x3 kernel on 2x2 pixels           on 1x1
 //      out 00 reads taps  . . .   01: . . .    . . .
@@ -14,13 +14,13 @@
 // Skipping them is exact: their gradient is zero.
 //
 // With one output pixel each live tap occurs once in W, and the arena holds W itself. With more, it
-// holds the live taps one after the other, [tap][o][i], and each use expands them to W.
+// holds the live taps one after the other, [tap][o][i], and dense_expand makes W from them.
 #pragma once
 #include "ops.h"
 
 typedef struct Dense Dense;
 
-// NULL if the convolution is not such a product. Free it with free().
+// NULL if the convolution is not computed as such a product. Free it with free().
 Dense *dense_new(const OpSpec *spec, Shape y);
 bool dense_is_matrix(const Dense *dense);       // the arena holds W itself
 size_t dense_live_count(const Dense *dense);    // weights in the live taps

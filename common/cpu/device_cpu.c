@@ -37,7 +37,7 @@ struct Stream {
     Device *device;
     void *scratch;              // for the task that runs
     size_t scratch_bytes;
-    bool beside;                // the stream has a thread, and all below
+    bool beside;                // the stream has a thread, for which all below is
     char name[24];
     pthread_t thread;
     pthread_mutex_t lock;       // for all fields below
@@ -60,8 +60,8 @@ struct Device {
     atomic_size_t bytes, peak_bytes;
 };
 
-// Precedes every block of device memory, so that freeing can subtract its size. It fills a cache
-// line to keep the block aligned.
+// Precedes every block of device memory, so that freeing can subtract its size. Its 64 bytes keep
+// the block aligned.
 typedef struct BlockHeader {
     size_t bytes;
     char pad[56];
@@ -141,7 +141,8 @@ Device *device_open(int index, int threads)
     return device;
 }
 
-// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" for nested teams. 0: not set.
+// OMP_NUM_THREADS, as launchers and clusters set it: "4", or "4,2" for nested teams. 0: not set,
+// or not from 1 to 1024.
 static int threads_of_environment(void)
 {
     const char *text = getenv("OMP_NUM_THREADS");
@@ -173,8 +174,8 @@ void device_close(Device *device)
 
 static _Thread_local bool is_beside;
 
-// Makes OpenMP use exactly this many threads: each has its share of the work, and oneDNN's threads
-// wait for each other. A stream's own thread works alone (device_cpu.h).
+// OpenMP's teams then have exactly device->threads threads. A stream's own thread works alone
+// (device_cpu.h).
 void device_use(Device *device)
 {
     omp_set_dynamic(0);
@@ -188,8 +189,7 @@ size_t device_peak_bytes(const Device *device) { return atomic_load(&device->pea
 // --- memory -------------------------------------------------------------------------------------
 
 // Large blocks come directly from the kernel: they are zero, and cost nothing until they are used.
-// The largest are rounded up to whole huge pages, since Linux aligns only those; page faults for
-// every 4 KB would take longer than a step.
+// The largest are rounded up to whole huge pages, since some versions of Linux align only those.
 enum { LARGE = 1 << 20, HUGE_PAGE = 2 << 20, VERY_LARGE = 8 * HUGE_PAGE };
 
 static void *map_memory(size_t bytes)
@@ -456,7 +456,7 @@ Replay *replay_new(Device *device, int keys) { return xcalloc(1, 1); }
 void replay_free(Replay *replay) { free(replay); }
 void replay_forbid(Device *device) { }
 
-static _Thread_local double step_began;     // s; 0: its first message was sent
+static _Thread_local double step_began;     // s; 0: no step runs, or its first message was sent
 
 void replay_run(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {

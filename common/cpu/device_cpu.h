@@ -1,10 +1,10 @@
-// device_cpu.h - what the CPU's loops may do on a stream: use several threads, use AVX-512.
+// device_cpu.h - what the CPU's loops may use: several threads, AVX-512.
 #pragma once
 #include "device.h"
 
-// OpenMP's threads belong to the compute stream: if the loader's workers also used them, there
-// would be more threads than cores.
+// May a loop on this stream use several threads? Only on the compute stream: OpenMP would start a
+// team for each of the loader's workers too, and there would be more threads than cores.
 bool stream_has_team(const Stream *stream);
 
-// May loops use AVX-512? The processor and DNNL_MAX_CPU_ISA decide, as for oneDNN.
+// Should loops run their version for AVX-512 (loops_cpu.h)? Yes, if oneDNN uses AVX-512.
 bool loops_wide(void);

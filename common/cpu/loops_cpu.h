@@ -8,8 +8,9 @@
 
 enum { JOB_BYTES = 256 };
 
-// Each part is compiled twice, the second time with AVX-512, so that one build serves all x86
-// machines from AVX2 on. Both give the same bits, because a pack always has LANES numbers.
+// In a build for AVX2 each part is compiled twice, the second time with AVX-512, so that one build
+// serves all x86 machines from AVX2 on. Both give the same bits, because a pack always has LANES
+// numbers.
 #if defined __AVX2__ && !defined __AVX512F__
 #define WIDE(name) name##_wide
 #define WIDE_PART(name, parameters, arguments)                                                  \
@@ -93,7 +94,7 @@ void cells_run(Stream *stream, CellsPart *part, Matrix m, const void *job, size_
 enum { SHORT = 64 };        // rows that are added up in f32
 
 // Adds the two sums of rows `first` to `last` - 1, which are of one image, to totals (2, columns).
-// room: two packs for each pack of columns.
+// room: two packs for each pack of a block's columns.
 typedef void ColumnsPart(const void *job, const Matrix *m, size_t first, size_t last, Pack *room,
                          double *totals);
 // Called once, with the sums of all columns.
@@ -110,7 +111,7 @@ INLINE void totals_add(const Pack *sums, size_t block, double *totals, size_t co
         }
 }
 
-// Row by row, so that an addition need not wait for the one before.
+// Row by row: if a row has several packs, an addition need not wait for the one before.
 #define COLUMNS_LOOP(fn, TYPE, block)                                                           \
     for (size_t b = 0; b < m->columns / (block); b++) {                                         \
         size_t plane = first / m->pixels * (m->columns / (block)) + b, column = b * (block);    \
@@ -176,7 +177,7 @@ enum { TEAM = LANES };
         for (int k = 0, i = i##_; k < ((count) - i##_ < TEAM ? (count) - i##_ : TEAM); k++, i++)
 #define FIRST_OF_TEAM true
 
-// The lanes are added up in pairs: the same order as on a GPU, and for all compilers.
+// The lanes are added up in pairs: the same order with all compilers.
 #define TEAM_JOIN(name, number, together)                                                       \
     INLINE number name(number *lane)                                                            \
     {                                                                                           \

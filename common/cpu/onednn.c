@@ -7,7 +7,7 @@
 void dnn_check(dnnl_status_t status, const char *call, const char *file, int line)
 {
     static const char *const text[] = { "success", "out of memory", "invalid arguments",
-                                        "not implemented on this processor" };
+                                        "not implemented" };
     if (status == dnnl_success)
         return;
     bool known = (size_t)status < sizeof text / sizeof text[0];

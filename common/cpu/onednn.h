@@ -1,7 +1,7 @@
-// onednn.h - the part of oneDNN that this project uses, for version 2 and version 3.
+// onednn.h - oneDNN, the same for version 2 and version 3.
 //
-// Version 3 has no operation descriptors, and its memory descriptors are opaque. Only onednn.c
-// knows the differences.
+// Version 3 has no operation descriptors, and its memory descriptors are opaque. Only onednn.h and
+// onednn.c know the differences.
 #pragma once
 #include <oneapi/dnnl/dnnl.h>
 #include <stdbool.h>
@@ -43,15 +43,15 @@ dnnl_primitive_desc_t dnn_conv_desc(dnnl_engine_t engine, const DnnConv *conv, D
                                     const_dnnl_primitive_desc_t hint);
 // True if oneDNN has only its reference code for this pass, which can be a hundred times slower.
 bool dnn_is_reference(const_dnnl_primitive_desc_t desc);
-// The channels in a block (16, 8 or 1: planes) for which no pass needs the reference code.
+// Channels in a block: 16 or 8 if a 3x3 convolution then needs no reference code, or 1 (planes).
 int dnn_best_block(dnnl_engine_t engine);
 // c (m, n) = a (m, k) b (k, n) + bias (1, n). bias may be NULL. attr: NULL, or dnn_own_scratch().
 dnnl_primitive_desc_t dnn_product_desc(dnnl_engine_t engine, DnnMd a, DnnMd b, DnnMd bias, DnnMd c,
                                        const_dnnl_primitive_attr_t attr);
 // With this attribute, the caller passes the primitive's scratch memory, so that several threads
-// can run the primitive at a time. Free it with dnnl_primitive_attr_destroy.
+// can run such primitives at a time. Free it with dnnl_primitive_attr_destroy.
 dnnl_primitive_attr_t dnn_own_scratch(void);
-// Takes ownership of the description. arguments: up to 4 pairs, DNNL_ARG_* and that argument's md.
+// Takes ownership of the description. arguments: up to 4 DNNL_ARG_*. mds: one for each.
 DnnPrimitive dnn_primitive(dnnl_engine_t engine, dnnl_primitive_desc_t desc, int count,
                            const int *arguments, const DnnMd *mds);
 DnnPrimitive dnn_reorder(dnnl_engine_t engine, DnnMd from, DnnMd to);

@@ -8,7 +8,7 @@ struct Ops {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     int block;              // channels in a block: dnn_best_block
-    float *scratch;         // for one operation at a time: reordered weights
+    float *scratch;         // for one convolution at a time: what it reorders
     size_t scratch_count;
     float *wide;            // for one emulated operation at a time: its inputs and outputs, in f32
     size_t wide_count;
@@ -20,8 +20,8 @@ struct Ops {
 
 static inline Stream *compute(const Ops *ops) { return device_stream(ops->device); }
 
-// Makes ops->scratch at least count floats long. Call it only during setup: the memory may move, so
-// pointers into it become invalid.
+// Makes ops->scratch at least count floats long. The memory may move, so call it only while an
+// operation is made.
 void ops_need_scratch(Ops *ops, size_t count);
 void ops_need_wide(Ops *ops, size_t count);     // the same for ops->wide
 
