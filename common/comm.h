@@ -1,10 +1,11 @@
 // comm.h - how ranks exchange device memory: all-reduce, broadcast, gather, send.
 //
 // Two implementations, chosen when linking: comm/nccl/comm_nccl.c and comm/gloo/comm_gloo.cc. Every
-// rank makes the same calls in the same order on a communicator, from one thread. A call enqueues
-// its work on a stream and returns. Buffers are device memory and must stay untouched until that
-// work is done. Calls of one communicator run one after the other, even on different streams, so a
-// stream must outlive the communicators that used it.
+// rank makes the same calls in the same order on a communicator, from one thread; only sends and
+// receives are calls of two ranks. A call with a stream enqueues its work there and returns. Its
+// buffers are device memory and must stay untouched until that work is done. Calls of one
+// communicator run one after the other, even on different streams, so a stream must outlive the
+// communicators that used it.
 #pragma once
 #include "device.h"
 #include "world.h"
@@ -18,33 +19,33 @@ extern const bool comm_shares_devices;  // may two ranks use one GPU?
 
 // Opens this rank's device: GPU number (local rank modulo visible GPUs), or on a CPU its share of
 // the cores (threads as in device_share). All ranks call it. Fails if two ranks get the same GPU
-// and may not share it. A rank with a GPU moves to the cores next to this GPU, and rank 0 prints a
-// line for each rank.
+// and may not share it. With GPUs, each rank moves to the cores next to its GPU, and rank 0
+// prints a line for each rank.
 Device *comm_open_device(const World *world, int threads);
 
-// For debugging and teaching. With any of these options steps are not recorded (device.h), as the
-// host takes part in every call.
+// For debugging and teaching. With any of these options, as always with Gloo, the host takes part
+// in calls, so steps are not recorded (device.h).
 typedef struct CommConfig {
     bool checked;           // before each collective, fail if the ranks' calls differ
-    double slow_network;    // MB/s: delay each call as this network would; 0: no delay
+    double slow_network;    // MB/s: delay calls as this network would; 0: no delay
     double shared_link;     // MB/s: the same, with one link that all ranks share
 } CommConfig;
 typedef struct Args Args;
 void comm_options(Args *args, CommConfig *config);
 
 // Returns when all ranks have called it. The name (at most 15 letters, unique, the same on all
-// ranks) appears in the timeline and in messages. If another rank dies, calls on the communicator
-// end this process, unless its parent ends it first. config may be NULL.
+// ranks) appears in the timeline and in messages. If another rank dies, this process is ended by
+// its parent, by the store or by a call on the communicator. config may be NULL.
 typedef struct Comm Comm;
 Comm *comm_new(const World *world, Device *device, const char *name, const CommConfig *config);
-// Waits until all ranks call it, unless a rank is gone. First free all recorded steps that contain
-// calls of this communicator.
+// Waits until all ranks call it, a rank is gone, or 10 s more than --timeout have passed. First
+// free all recorded steps that contain calls of this communicator.
 void comm_free(Comm *comm);
 int comm_rank(const Comm *comm);
 int comm_size(const Comm *comm);
 // Bytes of this rank's calls so far: `count` times the bytes of a value. The network's traffic
-// differs by a factor that depends on the algorithm. A recorded step counts once, when it is
-// recorded.
+// differs by a factor that depends on the algorithm. A recorded step counts when it is recorded,
+// not when it is replayed.
 uint64_t comm_bytes(const Comm *comm);
 
 // In place: all ranks get the sum over all ranks.
@@ -58,8 +59,8 @@ void comm_all_gather(Comm *comm, Stream *stream, const void *mine, void *all, si
 // all: (size, count), on rank root only.
 void comm_gather(Comm *comm, Stream *stream, const void *mine, void *all, size_t count,
                  CommType type, int root);
-// Each send needs a receive of the same count, and may wait for it: two ranks that both send first,
-// on one stream each, can deadlock.
+// Each send needs a receive of the same count and type, and may wait for it: two ranks that both
+// send first can deadlock.
 void comm_send(Comm *comm, Stream *stream, const void *values, size_t count, CommType type, int to);
 void comm_receive(Comm *comm, Stream *stream, void *values, size_t count, CommType type, int from);
 // The host waits until all ranks have called it.
@@ -68,9 +69,9 @@ void comm_barrier(Comm *comm);
 // In place, in host memory: all ranks get rank 0's bytes.
 void comm_broadcast_host(Comm *comm, void *bytes, size_t count);
 // Compares the ranks' hashes of their weights, and returns this rank's. If they differ, rank 0
-// fails and names the ranks whose weights differ from its own.
+// fails and names ranks whose weights differ from its own.
 uint64_t comm_compare(Comm *comm, uint64_t hash);
-// From now on BatchNorm's statistics are over the batches of all ranks. Use this communicator for
-// nothing else: the statistics must not queue after gradients.
+// From now on BatchNorm's statistics in training are over the batches of all ranks. Use this
+// communicator for nothing else: the statistics must not queue after gradients.
 typedef struct Ops Ops;
 void comm_share_norms(Comm *comm, Ops *ops);

@@ -8,14 +8,14 @@ typedef struct Store Store;
 typedef struct World {
     int rank, size;
     int local_rank, local_size; // among those on this machine
-    int sharers;                // ranks that share this process's cores, itself included
+    int sharers;                // ranks that may use a core of this rank's, itself included
     const char *address;        // of this machine, as the other ranks reach it; "": no others
     const char *run;            // the run's unique name, the same on all its ranks
     Store *store;
 } World;
 
-// A key-value store for what ranks need before they can communicate: NCCL's id, Gloo's addresses.
-// Keys have up to 40 letters; values up to 256 bytes for each rank.
+// A key-value store for what ranks exchange before they have a communicator: NCCL's id, Gloo's
+// addresses. Keys have up to 63 letters; values up to 16 MiB.
 void store_put(const World *world, const char *key, const void *value, size_t bytes);
 // Waits until a rank has put the key. Copies at most `capacity` bytes; returns the value's length.
 size_t store_get(const World *world, const char *key, void *value, size_t capacity);

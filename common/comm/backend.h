@@ -1,8 +1,8 @@
 // backend.h - the interface between the two halves of a communicator.
 //
 //   call.c, comm.c                   what both backends share
-//   gloo/comm_gloo.cc, nccl/comm_nccl.c   the backends: each defines comm.h's collectives on device
-//                                    memory, and the three functions below
+//   gloo/comm_gloo.cc, nccl/comm_nccl.c   the backends: each defines comm.h's constants and calls
+//                                    with a stream, and the three functions below
 #pragma once
 #include "comm.h"
 
@@ -43,12 +43,12 @@ struct Comm {
     struct Backend *backend;    // the library's communicator, and what the backend needs beside it
 };
 
-// --- the backend, besides comm.h's collectives ---------------------------------------------------
+// --- the backend, besides comm.h's constants and calls with a stream -----------------------------
 
 void backend_connect(Comm *comm, const World *world);
 void backend_free(Comm *comm);  // after a barrier that all have reached, unless one is gone
-// The host waits for all ranks, at most this long (0: no limit). Returns NULL, or the library's
-// error if a rank is gone.
+// The host waits for all ranks, at most this long (0: no limit of its own). Returns NULL, or an
+// error if a rank is gone or late.
 const char *backend_barrier(Comm *comm, double seconds);
 
 // --- call.c: what every call does around the library's work --------------------------------------
@@ -64,8 +64,8 @@ void call_work_begin(Comm *comm, const Call *call);
 void call_work_end(Comm *comm, const Call *call);
 
 // Call it if the library reports in `text` that a rank is gone. call NULL: while connecting. The
-// parent process reports which rank died and why, and ends this process. So call_lost first waits
-// for that, and fails with a message of its own only if nothing happens.
+// parent process or the store may report which rank died, and end this process. So call_lost first
+// waits for that, and fails with a message of its own only if nothing happens.
 void call_lost(const Comm *comm, const Call *call, const char *text) __attribute__((noreturn));
 
 // "all_reduce #12 of 1000 f32"

@@ -86,7 +86,7 @@ static void simulate_slow_network(void *seconds)
     trace_end();
 }
 
-// The simulated network delays each message by 1 ms. An all-reduce on a ring sends 2 (size - 1) /
+// The simulated network delays each call by 1 ms. An all-reduce on a ring sends 2 (size - 1) /
 // size times the bytes that it sums. With --slow-network each rank has its own link; with
 // --shared-link all ranks' bytes go over one link in turn.
 void call_end(Comm *comm, Stream *stream, const Call *call)

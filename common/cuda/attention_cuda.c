@@ -3,9 +3,9 @@
 //   forward    S = q k^T    H = dropout(softmax(S))    y = H v
 //   backward   S, H again   dH = dy v^T   dS = softmax'(dH)   dq = dS k   dk = dS^T q   dv = H^T dy
 //
-// All (T, T) matrices of a batch are in memory. Fused attention, which keeps them in registers,
-// would be faster. S and dH are f32; H and dS, which are multiplied, have the activations' type.
-// Nothing is kept from forward to backward, so all layers share this memory.
+// All (T, T) matrices of a batch are in memory; fused attention would store none of them. S and dH
+// are f32; H and dS, which are multiplied, have the activations' type. Nothing is kept from forward
+// to backward, so all layers share this memory.
 #include "cuda/cuda_internal.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ void *attention_new(const Op *op, const void *like)
     size_t squares = (size_t)samples * spec->heads * T * T, next = 0;
     // A kernel has 32-bit indices.
     CHECK(shape_count(spec->x) < INT32_MAX, "choose a smaller batch (-b)",
-          "attention of (%d, %d): more than 2^31 elements", spec->x.n, spec->x.c);
+          "attention of (%d, %d): too many elements", spec->x.n, spec->x.c);
     device_use(ops->device);
     a->ops = ops;
     a->spec = *spec;

@@ -31,10 +31,10 @@ typedef struct Conv {
     Gemm products[PASS_COUNT];
     const ConvPlan *plans[PASS_COUNT];  // otherwise; shared by layers with the same convolution
     Type results[PASS_COUNT];       // what the library writes
-    size_t aside_at[PASS_COUNT];    // bytes of scratch memory that the library uses
+    size_t aside_at[PASS_COUNT];    // where our part of scratch memory begins, after the library's
 } Conv;
 
-enum { ALIGNMENT = 16 };            // bytes: of all that the libraries read and write
+enum { ALIGNMENT = 16 };            // bytes: of x, w and y
 
 static cudnnDataType_t cudnn_type(Type type)
 {
@@ -64,7 +64,7 @@ typedef struct Trial {
 
 enum { TRIAL_RUNS = 5 };
 
-// Milliseconds of a recorded run, because that is how steps run.
+// Milliseconds of a recorded run, because that is how steps usually run.
 static float time_plan(const ConvPlan *plan, void *arg)
 {
     const Trial *t = arg;
@@ -96,7 +96,7 @@ static float time_plan(const ConvPlan *plan, void *arg)
     return ms / TRIAL_RUNS;
 }
 
-// cuDNN only guesses which of its engines is the fastest. In a race, they are timed.
+// cuDNN only guesses which of its engines is the fastest. In a race, its best guesses are timed.
 static const ConvPlan *find_plan(Ops *ops, const ConvProblem *p, ConvPass pass, bool race)
 {
     struct TunedPlan *tuned;

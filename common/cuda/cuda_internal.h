@@ -14,7 +14,7 @@ extern "C" {
 #include "device.h"
 #include "ops/op.h"
 
-// --- errors: every call is checked; the message names the call -----------------------------------
+// --- errors: the message names the call ----------------------------------------------------------
 
 _Noreturn void cuda_failed(cudaError_t status, const char *call, const char *file, int line);
 _Noreturn void cudnn_failed(cudnnStatus_t status, const char *call, const char *file, int line);
@@ -50,7 +50,7 @@ struct Device {
     void (*while_waiting)(void); // called while the host waits for it; or NULL
     cudaStream_t fills;         // zeroes new memory; never recorded
     cudaEvent_t step[3];        // of the step that is being measured: begin, first message, end
-    bool measures, is_quiet, sends; // its end is enqueued; no message yet; one was sent
+    bool measures, is_quiet, sends; // of it: its end is enqueued; no message yet; one was sent
     pthread_mutex_t lock;       // of blocks, and of the measurement
     struct Block *blocks;
     size_t bytes, peak_bytes;

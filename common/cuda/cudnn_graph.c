@@ -1,7 +1,7 @@
 // cudnn_graph.c - convolutions through cuDNN's graph API.
 //
-// Everything in this API is a descriptor. A descriptor is created, receives its attributes one at a
-// time, is finalized, and is then used by other descriptors:
+// The objects of this API are descriptors. A descriptor is created, receives its attributes one at
+// a time, is finalized, and is then used, often by other descriptors:
 //
 //   tensors x, w, y  <-  operation  <-  graph  <-  heuristic  ->  engine configurations
 //   convolution      <-'                           (best first)           |
@@ -53,7 +53,7 @@ LiveTaps conv_live_taps(const OpSpec *spec)
 }
 
 // The padding after the image: the same as before it if that gives as many outputs, because this is
-// the case that all programs use; else as much as the last output needs.
+// the usual case; else as much as the last output needs.
 static int padding_after(int size, int outputs, int kernel, int stride, int pad)
 {
     if (window_count(size, kernel, stride, pad) == outputs)
@@ -87,7 +87,7 @@ bool conv_is_product(const ConvProblem *problem)
 
 // --- descriptors ---------------------------------------------------------------------------------
 
-// A new descriptor, which lives as long as the plan.
+// A new descriptor, one of the plan's parts.
 static Descriptor make(ConvPlan *plan, cudnnBackendDescriptorType_t type)
 {
     const int most = sizeof plan->parts / sizeof *plan->parts;

@@ -30,7 +30,8 @@ Shape conv_output_shape(const OpSpec *spec);
 LiveTaps conv_live_taps(const OpSpec *spec);
 // The convolution of spec, reduced to its live taps; all tensors of one type.
 ConvProblem conv_problem(const OpSpec *spec, cudnnDataType_t dtype);
-// Does the kernel cover the whole image? Then y = x w^T, a product of two matrices.
+// Does the kernel have one place, where it covers the whole image? Then y = x w^T, a product of two
+// matrices.
 bool conv_is_product(const ConvProblem *problem);
 
 typedef enum { PASS_FORWARD, PASS_DATA, PASS_WEIGHTS, PASS_COUNT } ConvPass;
@@ -47,11 +48,12 @@ typedef struct PlanRules {
     cudnnHandle_t handle;               // of the device that will run the plan; or NULL,
     cudnnBackendDescriptor_t profile;   // and this describes the device
     bool tf32, deterministic;           // as in OpsConfig
-    float (*time)(const ConvPlan *plan, void *arg); // runs it; or NULL: cuDNN's first guess is used
+    float (*time)(const ConvPlan *plan, void *arg); // runs it; or NULL: see conv_plan_new
     void *time_arg;
 } PlanRules;
 
-// Makes the fastest plan that the rules allow. False, with the reason in err, if there is none.
+// Of cuDNN's first guesses that the rules allow, makes the fastest, or without rules->time the
+// first. False, with the reason in err, if there is none.
 bool conv_plan_new(ConvPlan *plan, const ConvProblem *problem, ConvPass pass,
                    const PlanRules *rules, Error *err);
 void conv_plan_free(ConvPlan *plan);

@@ -549,7 +549,7 @@ void device_message(Device *device)
     device->is_quiet = false;
 }
 
-// Returns false if this is the first step with this key.
+// Returns false for the first step, and if steps are recorded for the first with each key.
 static bool replay_or_call(Replay *replay, int key, void (*step)(void *arg), void *arg)
 {
     bool records = replay->keys > 0 && !replay->device->never_record;

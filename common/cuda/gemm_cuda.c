@@ -1,7 +1,7 @@
 // gemm_cuda.c - matrix products through cuBLASLt.
 //
-// cuBLASLt proposes an algorithm once, and every call uses it, so that the result has the same bits
-// every time.
+// cuBLASLt proposes an algorithm once, in gemm_new. Each gemm_run uses it, so that equal inputs
+// give equal bits.
 #include "cuda/cuda_internal.h"
 
 #include <string.h>

@@ -1,8 +1,8 @@
-// loops.cuh - the loops of ops/loops.h as kernels. An operation is a C++ type, and a kernel a
-// template of the operation and the type of numbers.
+// loops.cuh - the loops of ops/loops.h as kernels. An operation is a C++ type, which is a parameter
+// of a kernel's template.
 //
 // Memory, not arithmetic, limits these kernels. So neighbouring threads read neighbouring
-// addresses, 16 bytes at a time where possible.
+// addresses, up to 16 bytes at a time.
 #pragma once
 #include "cuda/cuda_internal.h"
 #include "ops/packs.h"
@@ -93,7 +93,7 @@ template <class Op> void cells_run(Stream *stream, const Matrix &m, typename Op:
     unsigned width = m.rows == 1 || m.columns % LANES == 0 ? LANES : 1;
     size_t packs = (m.columns + width - 1) / width, count = m.rows * packs;
     CHECK(count < UINT32_MAX - THREADS, "choose a smaller batch (-b)",
-          "an operation on %zu x %zu numbers: more than 2^32 packs", m.rows, m.columns);
+          "an operation on %zu x %zu numbers: too many packs", m.rows, m.columns);
     Op::each_type(m.type, [&](auto number) {
         launch(stream, blocks_for(count), cells_loop<Op, number.type>, job, (unsigned)packs,
                m.columns, width, (unsigned)count);
@@ -167,10 +167,10 @@ template <class Op> void items_run(Stream *stream, size_t count, typename Op::Jo
 
 // --- sums over blocks ----------------------------------------------------------------------------
 //
-// Threads and then blocks are combined in a fixed order. The last block of a kernel to finish
-// combines the results of all blocks, which saves a second launch.
+// Threads and then blocks are combined in a fixed order. The last block to finish combines the
+// blocks' results, which saves a second launch.
 
-constexpr int MAX_BLOCKS = 1024;        // enough to fill the largest GPU several times
+constexpr int MAX_BLOCKS = 1024;        // about as many as an H100 can hold
 
 // True in the last of `blocks` blocks that call this. The last block sees what the others have
 // written. Resets the ticket to zero for the next kernel.
@@ -192,7 +192,7 @@ inline __device__ bool last_block(unsigned *ticket, unsigned blocks)
 // The memory in which the blocks of one kernel exchange results. The kernels of a stream run one
 // after another, so they share it.
 struct Partials {
-    void *results;              // RESULT bytes for each block
+    void *results;              // up to RESULT bytes for each block
     unsigned *tickets;          // (TICKETS) zero between kernels
 };
 constexpr size_t TICKETS = 1024, RESULT = 256;
@@ -218,7 +218,7 @@ inline Partials partials_of(Stream *stream)
 #define RUN_COLUMNS(fn, stream, matrix, job) columns_run<fn##_op>(stream, matrix, *(job))
 
 constexpr int TILE = 32;                // columns of a block
-constexpr size_t COLUMN_BLOCKS = 256;   // about as many as run at once: two on each multiprocessor
+constexpr size_t COLUMN_BLOCKS = 256;   // about two on each multiprocessor of an H100
 
 // Adds cells[1..rows)[c] to cells[0][c], halving the rows each time; rows is a power of two.
 template <class T> __device__ void add_rows(T (*cells)[2 * TILE], int rows)
@@ -280,7 +280,7 @@ template <class Op> void columns_run(Stream *stream, const Matrix &m, typename O
     static_assert(2 * TILE * sizeof(float) <= RESULT, "a block's results");
     CHECK(tiles <= TICKETS, "", "a sum over %zu columns: the maximum is %zu", m.columns,
           TICKETS * TILE);
-    unsigned blocks = blocks_for(m.rows * TILE / LANES / 4, most);      // 4 rows a thread, or more
+    unsigned blocks = blocks_for(m.rows * TILE / LANES / 4, most);  // about 4 rows a thread or more
     dim3 grid((unsigned)tiles, blocks);
     Op::each_type(m.type, [&](auto number) {
         auto kernel = m.columns % LANES == 0 ? columns_loop<Op, number.type, LANES>

@@ -1,4 +1,4 @@
-// ops_cuda.c - one GPU's libraries and scratch memory. The operations are in ops/.
+// ops_cuda.c - one GPU's libraries and scratch memory.
 #include "alive.h"
 #include "cuda/cuda_internal.h"
 
@@ -10,7 +10,8 @@
 static const char *const hint_libraries =
     "the libraries must be those that this program was built for; ./ddp doctor lists them";
 static const char *const hint_mixed =
-    "cuDNN's libraries come from two installations: LD_LIBRARY_PATH should name only one of them";
+    "cuDNN's libraries come from two installations, or some are missing: LD_LIBRARY_PATH should "
+    "name only one installation";
 static const char *const hint_arch =
     "this cuBLAS has no code for this GPU: install the cuBLAS of a CUDA version that supports it";
 

@@ -1,4 +1,4 @@
-// agree.c - each rank puts its value into the store; rank 0 compares.
+// agree.c - the ranks exchange their values through the store.
 #include "agree.h"
 #include "check.h"
 #include "machine.h"
@@ -15,8 +15,7 @@ static const char *key_of(const char *what, int rank)
     return key;
 }
 
-// Rank 0 calls it if the run cannot begin. The other ranks wait for rank 0, or soon will, and end
-// then.
+// Rank 0 calls it if the run cannot begin.
 static _Noreturn void end_run(const World *world)
 {
     store_end_run(world);
@@ -72,7 +71,7 @@ void agree_same(const World *world, const char *what, const char *value)
             continue;
         WARN(strcmp(what, "program") == 0
                  ? "all ranks need the same sources, compiler and kind of processor, or weights "
-                   "would differ; for different x86 processors: cmake -DDDP_MARCH=x86-64-v3"
+                   "may differ; for different x86 processors: cmake -DDDP_MARCH=x86-64-v3"
                  : "all ranks need the same options and data",
              "%s: rank %d (%.*s) has %.*s, but rank 0 (%.*s) has %.*s", what, i,
              (int)strcspn(text, "\n"), text, *b ? (int)strcspn(b, "\n") : 7, *b ? b : "nothing",

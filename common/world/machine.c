@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-// Containers of one machine share its boot id but not their names; clones of one virtual machine
-// may share their names but not their boot ids.
+// A container has its machine's boot id, but usually a name of its own; clones of one virtual
+// machine may share a name.
 Machine machine_here(void)
 {
     Machine here = { .boot = "" };

@@ -31,15 +31,15 @@ struct Supervisor {
     pid_t self;
     int signals;            // the descriptor from which they are read
     sigset_t before;        // the mask that this process was started with
-    int asked;              // number of signals that asked the run to end
+    int asked;              // INT and TERM so far, and an end of all ranks by a signal
     double kill_at;         // s: when the remaining ranks are killed; 0: the run is healthy
     int status;
 };
 
 static Watched *watched(Supervisor *s, int i) { return &s->watch.ranks[s->first + i]; }
 
-// HUP stays ignored if it was ignored before (nohup). INT and TERM are handled even if a shell made
-// this background job ignore them.
+// HUP stays ignored if it was ignored before (nohup). The others are handled even then: a script's
+// shell lets its background jobs ignore INT.
 static void block_signals(Supervisor *s)
 {
     static const int all[] = { SIGCHLD, SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP };
@@ -94,7 +94,7 @@ static void pass_on(Supervisor *s, int signal)
     }
 }
 
-// Passes signals on for up to `ms`. Returns the last one that asks to end, or 0.
+// Waits up to `ms` for signals and passes them on. Returns the last one that asks to end, or 0.
 static int read_signals(Supervisor *s, int ms)
 {
     struct pollfd fd = { .fd = s->signals, .events = POLLIN };
@@ -132,8 +132,9 @@ void supervise_free(Supervisor *s)
     free(s->watch.ranks);
 }
 
-// The rank's program must not inherit the files that are open in the launcher. (Many clusters'
-// kernels are too old for close_range with CLOSE_RANGE_CLOEXEC.)
+// Of the launcher's files, the rank's program inherits only stdin, stdout, stderr and, through
+// alive_bequeath, the heartbeat pages. (Many clusters' kernels are too old for close_range with
+// CLOSE_RANGE_CLOEXEC.)
 static void close_on_exec(void)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -196,9 +197,8 @@ static void reap(Supervisor *s)
         }
 }
 
-// Children that outlived their rank are now ours. Returns whether there are any. Only groups with
-// such children get the signal: the number of an empty group may belong to unrelated processes by
-// now.
+// Children that outlived their rank are now ours. Returns whether a rank's group has any. Only such
+// groups get the signal: the number of an empty group may belong to unrelated processes by now.
 static bool signal_orphans(Supervisor *s, int signal)
 {
     bool any = false;

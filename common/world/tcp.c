@@ -37,8 +37,8 @@ TcpPlace tcp_resolve(const char *name, int port)
     ALIVE_OUTSIDE("looking up", name);
     int status = getaddrinfo(name, NULL, &hints, &found);
     CHECK(status == 0, "add the name to /etc/hosts or the DNS (getent hosts NAME checks it), or "
-          "give the IPv4 address", "host '%s' has no known address: %s", name,
-          gai_strerror(status));
+          "give the IPv4 address", "host '%s' has no known IPv4 address: %s",
+          name, gai_strerror(status));
     TcpPlace place = to_place((const Address *)found->ai_addr);
     place.port = port;
     freeaddrinfo(found);
@@ -62,7 +62,7 @@ bool tcp_own_address(const char *interface, TcpAddress address, Error *err)
     freeifaddrs(all);
     return found || error_set(err, "ip -brief address lists this machine's interfaces", "no "
                               "interface%s%s is up and has an IPv4 address",
-                              interface ? " " : "", interface ? interface : "");
+                              interface ? " " : " but ", interface ? interface : "the loopback");
 }
 
 void tcp_set_library_interface(const char *interface)

@@ -171,7 +171,8 @@ static int find_rank0(const TcpStoreConfig *c, Welcome *rank0)
         if (socket >= 0)
             close(socket);
         interrupt_leave();
-        refused_for += refused ? 0.1 + fmin(clock_now() - begun, 2 * most) : 0;     // <= 4 s
+        // A try counts for up to 4 s: in a longer one this process was stopped.
+        refused_for += refused ? 0.1 + fmin(clock_now() - begun, 2 * most) : 0;
         CHECK(timeout == 0 || refused_for < timeout, "check that this run's rank 0 listens there",
               "rank %d of %d could not join rank 0 at %s within %.3g s", c->rank, c->size, where,
               timeout);

@@ -22,7 +22,7 @@ int store_move(int socket, bool sends, StoreMessage *m, size_t most)
         bool in_head = m->moved < head;
         char *at = in_head ? (char *)&m->head + m->moved : (char *)m->value + m->moved - head;
         size_t left = (in_head ? head : head + m->head.bytes) - m->moved;
-        int more = in_head && m->head.bytes > 0 ? MSG_MORE : 0;     // one packet for both
+        int more = in_head && m->head.bytes > 0 ? MSG_MORE : 0;     // the value follows
         ssize_t n = sends ? send(socket, at, left, MSG_NOSIGNAL | MSG_DONTWAIT | more)
                           : recv(socket, at, left, MSG_DONTWAIT);
         if (n <= 0)

@@ -9,9 +9,9 @@
 //   OVER: rank 0 has printed why      -->
 //                                       <--    OVER, at any time: the run has ended
 //
-// A rank makes one request at a time, and each has one answer. A rank leaves by closing the
-// connection after a BEAT marked as done. Nothing is encrypted, as gradients are not. Numbers are
-// sent as they are in memory: all machines of a run must be of one kind.
+// A rank makes one request at a time, and each but OVER has one answer. A rank leaves by closing
+// the connection after a BEAT marked as done. Nothing is encrypted, as gradients are not. Numbers
+// are sent as they are in memory: all machines of a run must be of one kind.
 #pragma once
 #include "tcp_store.h"
 #include "alive.h"
@@ -23,7 +23,7 @@ enum { STORE_KEY = 64, STORE_MOST = 16 << 20 };     // bytes of a key, with its 
 enum { STORE_LAUNCHER_US = 2500000 };
 
 typedef enum StoreWhat {
-    STORE_HELLO = 0x64647006,           // differs for other programs and other versions
+    STORE_HELLO = 0x64647006,           // "ddp" and the version of these messages
     STORE_WELCOME, STORE_NO, STORE_PUT, STORE_GET, STORE_BEAT, STORE_DONE, STORE_VALUE,
     STORE_NOT_YET, STORE_OVER,
 } StoreWhat;

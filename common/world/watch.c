@@ -6,7 +6,7 @@
 //   computes without a heartbeat                                         timeout
 //   waits for others, and so do all of them                              timeout
 //     on GPUs, whose steps may be longer                                 10 steps, at least timeout
-//     on GPUs, before a step has ended                                   patience
+//     on GPUs, before a step has ended                                   patience, at least timeout
 //   waits for something outside: files, libraries,       timeout         patience
 //     NCCL's start, ranks that have not arrived
 //   writes to a terminal, a pipe or a disk               timeout         never
@@ -120,8 +120,8 @@ static int judge_deaths(const Watch *w)
     return status == 0 || status == EXIT_REPORTED ? EXIT_FAILED : status;
 }
 
-// If this process was stopped or the machine slept since the last look, all clocks restart. Waits
-// are read before beats: the end of a wait is also a beat.
+// If the last look was over 1 s ago, this process was stopped: the clocks of beats, messages and
+// stops restart. Waits are read before beats: the end of a wait is also a beat.
 static void update_clocks(Watch *w, double now)
 {
     bool absent = now - w->now > 1;
@@ -178,9 +178,9 @@ static void describe_wait(const Watch *w, const Watched *r, char text[ALIVE_DOIN
     snprintf(text, ALIVE_DOING + 40, "has been %s for %.3g s", doing, w->now - r->last_beat);
 }
 
-// Prints a line about the rank that has waited longest for something outside, without ranks whose
-// own supervisor prints it (delay). Prints nothing yet if stderr would block: the ranks may be
-// waiting for the same terminal.
+// Prints a line about the rank that has waited longest for something outside. Skips ranks with a
+// delay, whose own supervisor prints the line. Prints nothing yet if stderr would block: the ranks
+// may be waiting for the same terminal.
 static void print_waits(Watch *w)
 {
     Watched *longest = NULL;
@@ -224,7 +224,7 @@ static uint64_t parting(const Alive *a, const Alive *b)
     return 0;
 }
 
-// Prints the last calls of rank 0 and of the first rank whose calls differ, side by side.
+// Prints the calls of rank 0 and of the first rank whose calls differ, up to the first difference.
 static void report_parting(const Watch *w)
 {
     uint64_t place = 0;
@@ -246,16 +246,16 @@ static void report_parting(const Watch *w)
     }
 }
 
-// How long all ranks may wait for each other. Longer with GPUs, because a GPU may work while its
-// host waits.
+// How long all ranks may wait for each other. With a GPU it may be longer than the timeout, because
+// a GPU may work while its host waits.
 static double limit_of_waits(const Alive *a)
 {
     double step = a->device_step;
     return fmax(or_never(a->timeout), step < 0 ? or_never(a->patience) : 10 * step);
 }
 
-// Do all ranks wait for each other, or are they done? If so, reports each of them; ranks that have
-// begun fewer collectives are "behind".
+// Have all ranks that are not done waited for each other too long? If so, reports every rank; those
+// that have begun fewer collectives are "behind".
 static bool deadlock(const Watch *w)
 {
     uint64_t most = 0;

@@ -1,7 +1,6 @@
-// comm_gloo.cc - comm.h on Gloo: rings and trees over TCP, computed by the CPU. The only C++ here,
-// because Gloo is C++.
+// comm_gloo.cc - comm.h on Gloo: over TCP, computed by the CPU. In C++, because Gloo is C++.
 //
-// Gloo works in the thread that calls it and has no streams, so a call becomes a job that the
+// Gloo blocks the thread that calls it and has no streams, so a call becomes a job that the
 // stream runs when it gets there. If the device has its own memory, the job works on a copy in
 // host memory:
 //
@@ -9,7 +8,7 @@
 //   later, on the stream:                       run_job -> gloo::allreduce
 //
 // Only Gloo's "new-style" functions are used. Its older algorithm classes must not share a context
-// with them: they pin the sockets' buffers at a few KB.
+// with them: they set the size of the sockets' buffers.
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -39,7 +38,7 @@ extern const bool comm_shares_devices = true;
 }
 
 // Gloo's timeout applies to each wait, and other ranks may work for a long time before their call.
-// Gloo notices a dead rank at once; the watchdog finds one that hangs.
+// Gloo notices at once if a rank's process ends; the watchdog finds one that hangs.
 static const std::chrono::milliseconds timeout = std::chrono::hours(24);
 
 struct Backend {
@@ -85,7 +84,7 @@ public:
 
     std::vector<char> get(const std::string &key) override
     {
-        std::vector<char> data(256 * (size_t)world_->size);     // the longest value (world.h)
+        std::vector<char> data(256 * (size_t)world_->size);     // Gloo's values are shorter
         data.resize(store_get(world_, (prefix_ + key).c_str(), data.data(), data.size()));
         return data;
     }
@@ -179,7 +178,7 @@ struct Job {
     Call call;
     Buffer in, out;         // in.memory == out.memory: in place
     void (*run)(const Job &job);    // returns when this rank's part is done
-    uint32_t tag;           // the same on all ranks, unique among calls that run at once
+    uint32_t tag;           // of a collective: a number, the same on all ranks
 };
 
 static Buffer buffer(const void *memory, size_t count, CommType type)

@@ -1,4 +1,4 @@
-// gloo_reduce.c - adds the values of two ranks. Compiled for the processor that DDP_MARCH names, as
+// gloo_reduce.c - adds two arrays of values. Compiled for the processor that DDP_MARCH names, as
 // common/ops/ is.
 #include "comm/gloo/gloo_reduce.h"
 #include "ops/numbers.h"
@@ -7,7 +7,7 @@
 #include <immintrin.h>
 #endif
 
-// value: the result for x and y. `to` may be `a`, since each element is read before it is written.
+// value: the result for x and y. `to` may be `a` or `b`: elements are read before they are written.
 #define REDUCE_FUNCTION(name, number, value)                                                    \
     static void name(void *to_memory, const void *a_memory, const void *b_memory, size_t count) \
     {                                                                                           \
@@ -28,8 +28,7 @@ REDUCE_FUNCTION(sum_bf16, uint16_t, to_bf16(from_bf16(x) + from_bf16(y)))
 REDUCE_FUNCTION(sum_any_f16, uint16_t, to_f16(from_f16(x) + from_f16(y)))
 
 #ifdef __F16C__
-// Most x86 processors convert f16 in hardware, five times as fast, but compilers do not use that
-// for sum_any_f16.
+// Most x86 processors convert f16 in hardware, but compilers do not use that for sum_any_f16.
 static __m256 load_f16(const uint16_t *from)
 {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)from));

@@ -1,4 +1,4 @@
-// gloo_reduce.h - adds the values of two ranks.
+// gloo_reduce.h - adds two arrays of values.
 #pragma once
 #include "comm.h"
 

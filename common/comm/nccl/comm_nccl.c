@@ -1,5 +1,5 @@
 // comm_nccl.c - comm.h with NCCL. Only barriers, and making and freeing a communicator, wait for
-// the device; everything else can be recorded in a CUDA graph.
+// the device; NCCL's other calls can be recorded in a CUDA graph.
 #include "alive.h"
 #include "clock.h"
 #include "comm/backend.h"
