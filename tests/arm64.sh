@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# arm64.sh [REGEX] - compiles everything for arm64 with Debian's cross compiler, and runs the C tests (or those whose
-# names match) under qemu. `./ddp test` does not run it, because emulation is slow.
+# arm64.sh [REGEX] - compiles the CPU backend for arm64 with Debian's cross compiler, and runs most C tests (or of these
+# those whose names match) under qemu. `./ddp test` does not run it, because emulation is slow.
 #
 # Debian's arm64 libraries are unpacked in build/arm64/root; nothing is installed. MARCH chooses other instructions:
 # MARCH=armv8.4-a+sve has vectors of any width.
@@ -11,11 +11,11 @@ cd "$root"
 build=$root/build/arm64
 libraries=$build/root
 
-# Tests that do not run under qemu, and why. We have never seen the slow ones end.
+# Tests that do not run under qemu, and why.
 without='
 test_tcp_store        counts threads, and qemu adds one
 test_model            slow: many steps of ResNets
-test_onednn_code      slow: every network, in all types
+test_onednn_code      slow: every network, in two types
 test_ranks_step       slow
 test_replicas         slow
 test_step             slow: longer than six minutes

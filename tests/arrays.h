@@ -88,7 +88,7 @@ static inline void *activation(Shape s, const double *v)
 
 static inline void *empty(Shape s) { return memory(shape_bytes(s)); }
 
-// A checksum of all results that expect_near has seen.
+// A checksum of results; expect_near adds those that it sees.
 static uint64_t result_bits;
 
 static inline void add_bits(const void *results, size_t bytes)

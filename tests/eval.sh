@@ -3,7 +3,7 @@
 #
 #   network                             trains net.st with 06
 #   evaluate NAME N SIZE ROWS [OPTIONS] N ranks evaluate net.st with SIZE images in batches of ROWS
-#   same NAME NAME                      succeeds if both evaluations printed and wrote the same bytes
+#   same NAME NAME                      succeeds if both evaluations have the same results and predictions
 #   shown COMMAND...                    for check: if the command fails, its output is shown
 #
 # An evaluation leaves NAME.out (what it printed), NAME.RANK.jsonl and NAME.predictions.

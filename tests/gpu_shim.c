@@ -1,5 +1,5 @@
 // gpu_shim.c - uses CUDA and NCCL as textbook programs do, and checks what they promise. test_gpu_shim.sh starts one
-// process per rank. It also compiles against NVIDIA's headers.
+// process per rank. This file also compiles with NVIDIA's headers.
 //
 //   gpu_shim RANK RANKS FILE SCENARIO      FILE: through which rank 0 passes NCCL's id to the others
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-"""hostile.py FILE FOLDER - writes changed copies of a gpt's checkpoint, each with a size that no run can have."""
+"""hostile.py FILE FOLDER - writes changed copies of a gpt's checkpoint: all but controls.st.good must be refused."""
 import json
 import struct
 import sys

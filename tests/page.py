@@ -1,7 +1,7 @@
 """page.py LAUNCH TRAIN [browser [RANKS KILLS]] - the page of a run: over HTTP, or in a headless Chromium.
 
-Three ranks (four in the browser) train, one is paused and killed through the page, and the run restarts and ends with the
-hash of an undisturbed run. With RANKS and KILLS only these kills are tried, one after the other.
+Three ranks (four in the browser) train, one is paused and another killed through the page, and the run restarts and
+ends with the hash of an undisturbed run. With RANKS and KILLS only these kills are tried, one after the other.
 """
 import json
 import os

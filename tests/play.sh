@@ -24,5 +24,5 @@ begin()
 }
 # ends STATUS: the command that `begin` started ends with STATUS.
 ends() { local status; wait "$pid" 2>/dev/null; status=$?; echo "status $status"; [ $status = "$1" ]; }
-ready() { at_last says_times "$1" '^(\[rank [0-9]+\] )?ready: '; }              # ready N: N ranks are
+ready() { at_last says_times "$1" '^(\[rank [0-9]+\] )?ready: '; }              # ready N: waits for N ranks
 pid_of() { sed -n "s/^ready: rank $1, pid //p" "$TMP/output"; }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# ranks.sh - for tests that compare one process (01) with several ranks (03 or later):
+# ranks.sh - for tests that compare one process (01) with several ranks (03):
 #
 #   one                             trains one process for two epochs of ten steps: one.st, one.jsonl
 #   same_as_one TRAIN N [OPTIONS]   trains N ranks of the program TRAIN with the same global batch; prints differences

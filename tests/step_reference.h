@@ -294,7 +294,7 @@ static inline void batch_make(StepRun *run, uint64_t seed, int first)
 // --- comparing -----------------------------------------------------------------------------------
 
 typedef struct Judgement {
-    double worst;               // largest distance from PyTorch's float32 / tensor's largest entry
+    double worst;               // of tensors that pass the float32 rule: distance / largest entry
     char worst_name[80];
     int tensors, by_float64;    // tensors compared; of these, passed only by the float64 rule
 } Judgement;

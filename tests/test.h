@@ -38,7 +38,7 @@ static inline void test_all(void)
         test_list[i]();
 }
 
-// The code under test may call exit(0). So a program fails unless it reaches test_done.
+// The code under test may call exit(0). So a program that has made a check fails unless it reaches test_done.
 static pid_t test_process;
 static int test_reached_done;
 

@@ -9,7 +9,7 @@ lenet=(--arch lenet --data synthetic --train-samples 240 --test-samples 32 -b 16
     --lr 0.02)
 last_of() { field "$2" step "$1" | tail -1; }       # last_of NAME FILE
 
-# ranks N [OPTIONS] with $train (05's): its metrics in m.RANK.jsonl; output.
+# ranks N [OPTIONS]: N ranks of $train, by default 05's; their metrics are in m.RANK.jsonl.
 train=$step/train
 ranks()
 {
@@ -119,7 +119,7 @@ wait $!
 check "it ends by the signal ($?)" [ $? = 143 ]
 check "it is saved" test -f stop.st
 
-# An epoch has 8 steps. The scale grows after 5 clean steps, so it changes between the stops.
+# An epoch has 8 steps.
 goes_on()
 {
     local stop

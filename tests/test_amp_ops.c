@@ -1,5 +1,5 @@
 // The operations for mixed precision: the loss in several calls, the loss scale, the norm of the
-// gradients and their clipping, conversion to 16 bits and back. Each is compared with a plain
+// gradients and their clipping, the updates, conversion to 16 bits and back. Each is compared with a plain
 // computation in double.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
@@ -291,7 +291,7 @@ TEST(norms)
         }
 }
 
-// All gradients but one are zero: the norm must see it at every index.
+// All gradients but one are zero: the norm must see it, wherever it is.
 TEST(norms_see_every_gradient)
 {
     static const size_t sizes[] = { 1, 300, 8200 };

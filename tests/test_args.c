@@ -61,7 +61,7 @@ static void add_dependent(Args *args)
         { "betas", 0, ARG_PAIR, &betas, "A,B", "", 0, 0.999, .needs = "nesterov" }));
 }
 
-// Splits "--lr 0.1|-b|7" at the bars and parses it.
+// Splits "--lr|0.1|-b|7" at the bars and parses it.
 static void parse(Args *args, const char *line)
 {
     static char words[512];
@@ -80,13 +80,13 @@ static void parse(Args *args, const char *line)
     args_parse(args, line[0] ? argc : 1, argv);
 }
 
-// Parses in a child process. Returns its exit status; its output is in test_said.
 static void parse_line(const void *line)
 {
     static Args args;
     parse(&args, line);
 }
 
+// Parses in a child process. Returns its exit status; its output is in test_said.
 static int status_of(const char *line) { return test_child(parse_line, line); }
 
 TEST(every_type_is_read)
@@ -217,7 +217,7 @@ TEST(options_without_effect)
     dependent = false;
 }
 
-// A preset's values are defaults: below files and the command line, and subject to no check.
+// A preset's values are defaults: files and the command line override them, and one without effect is no error.
 TEST(presets)
 {
     static const char *const lines[][2] = {
@@ -227,7 +227,7 @@ TEST(presets)
         { "--lr|2|-a|lenet|--print-config", "\nlr = 2\n" },
         { "-a|lenet|--schedule|cosine|--print-config", "\nschedule = cosine\n# step-size = 4\n" },
         { "-a|lenet|--schedule|cosine", "" },
-        // the first preset chooses the second, which leaves the rate of the first
+        // the first preset selects the second, which does not replace the first's lr
         { "-a|lenet|--print-config", "# betas = 0.1,0.2\n" },
         { "--schedule|step|--print-config", "# lr = 5\n" },
         { "-a|lenet|--schedule|cosine|--print-config", "# betas = 0.9,0.999\n" },

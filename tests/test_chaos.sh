@@ -8,7 +8,8 @@
 #                       BUILD=$PWD/build/cpu SRC=$PWD CHAOS_EVENTS=200 tests/run.sh 1500 bash tests/test_chaos.sh
 #   CHAOS_ARENAS="fork launch mpirun hosts"     which launchers to test; slurm, too, if it is the only one
 #
-# In half of the rounds there is a shell script between the launcher and each rank, as in `mpirun ./my_job.sh`.
+# In half of the rounds, but not under 03, a shell script is between the launcher and each rank, as in
+# `mpirun ./my_job.sh`.
 #
 # ctest: TIMEOUT 300 LABELS deadlines
 # shellcheck disable=SC2317,SC2015,SC2010,SC2046,SC2012  # functions are called by await; what is listed is our own
@@ -283,7 +284,7 @@ fault_launcher() # fault_launcher KILL|STOP|BOTH
     kill -CONT "$pid" 2>/dev/null
 }
 
-# A short disconnection is harmless. After a long one, the ranks on each side end by themselves.
+# A short disconnection may be harmless. After a long one, the ranks on each side end by themselves.
 fault_cut() # fault_cut short|long
 {
     local node

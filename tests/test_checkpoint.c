@@ -18,7 +18,7 @@ typedef struct Run {
 
 static OptimConfig config;
 
-// All its numbers differ, so that a mix-up shows.
+// Its tensors differ, so that a mix-up shows.
 static Run new_run(const char *arch, int channels, int classes, int seed)
 {
     int size = channels == 3 ? 32 : 28;
@@ -163,7 +163,7 @@ TEST(round_trips)
     round_trip_of("resnet18", 3);
 }
 
-// The names, types and shapes match PyTorch's and those of earlier versions.
+// The names, types and shapes of the network's tensors are PyTorch's.
 TEST(contents)
 {
     static const struct {
@@ -407,7 +407,7 @@ TEST(a_diverged_run_is_not_saved)
 
 // --- resuming ------------------------------------------------------------------------------------
 
-// Saved after `step` steps of epoch 4 by `saved_ranks` (0: unknown), with a global batch of 256;
+// Saved after `step` steps of epoch 4 by `saved_ranks` (0: one process), with a global batch of 256;
 // resumed by `ranks` (0: one process) with a global batch of `batch`, in epochs of `steps` steps.
 static const struct {
     int saved_ranks, step, ranks, batch, steps, seed;

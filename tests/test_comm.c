@@ -9,7 +9,6 @@
 
 #include <math.h>
 
-// Values identify their rank and index.
 static const CommType types[] = { COMM_U8, COMM_I64, COMM_F32, COMM_F64, COMM_BF16, COMM_F16 };
 enum { TYPES = sizeof types / sizeof *types };
 

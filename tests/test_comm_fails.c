@@ -14,7 +14,7 @@
 
 enum { BIG = 4000000 };
 
-// Makes a few calls on a second stream until rank 1 is killed in the middle of a large one.
+// Makes calls on a second stream. After the fourth large one rank 1 is killed.
 static int lose_rank_1(void *arg, const World *world)
 {
     test_redirect(arg);
@@ -120,7 +120,7 @@ TEST(a_stranger_is_ignored_or_named_as_a_possible_cause)
         kill(pids[1], SIGKILL); // as a supervisor would: it may wait until rank 0 connects
     int other = ranks_join(pids[1]);
     ranks_store_free(store);
-    if (status == 0) {          // Gloo of 2023 and later usually ignores a stranger
+    if (status == 0) {          // this Gloo has ignored the stranger
         EXPECT_EQ_INT(other, 0);
         return;
     }

@@ -1,4 +1,4 @@
-// test_cudnn_plans.c - every convolution of every network has a cuDNN plan on nine kinds of GPU, tested
+// test_cudnn_plans.c - the networks' convolutions have cuDNN plans on nine kinds of GPU, tested
 // without a GPU. ctest: TIMEOUT 240 BACKENDS cuda SANITIZERS none
 //
 // cuDNN can make plans from the description of a device, so this test can request the plans that
@@ -137,7 +137,7 @@ static void want_all(cudnnDataType_t dtype, bool every_batch)
             want_network(nets[i].arch, nets[i].channels, nets[i].size, batches[b], dtype);
 }
 
-// Makes a plan for each pass of each convolution. Returns how many plans use tensor cores.
+// Makes a plan for each pass that a convolution needs. Returns how many plans use tensor cores.
 static int plan_all(const DeviceFacts *device, const PlanRules *rules)
 {
     int tensor_cores = 0;
@@ -186,8 +186,7 @@ TEST(every_convolution_has_a_plan_on_every_gpu)
     }
 }
 
-// Nearly all 16-bit plans must use tensor cores; cuDNN prefers other engines for some convolutions
-// on images of one or three channels. f32 plans may use tensor cores only with tf32.
+// More than 90 % of the 16-bit plans must use tensor cores. f32 plans may use them only with tf32.
 TEST(plans_use_tensor_cores)
 {
     load_driver();

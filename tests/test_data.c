@@ -230,7 +230,7 @@ TEST(idx_damage_is_named)
 
 enum { CIFAR_IMAGE = 3072 };
 
-// A sparse file of zeros, as long as a real one: quick to make, and takes no space.
+// A sparse file of zeros: quick to make.
 static void cifar_file_make(const char *dir, const char *name, int records, int label_bytes)
 {
     char path[PATH_MAX];
@@ -491,7 +491,7 @@ TEST(fingerprints_of_synthetic_sets)
     }
 }
 
-// An epoch's order depends on the training set alone, and on whether it is shuffled.
+// data_order depends on the training set and on whether it is shuffled, not on the test set.
 TEST(orders)
 {
     Data data = { .train.count = 50, .test.count = 20, .checksum = 7 };
@@ -533,7 +533,7 @@ TEST(synthetic_images_come_from_the_seed)
 {
     Data a = synthetic(32, 600, 300, 1), b = synthetic(32, 199, 97, 1),
          c = synthetic(32, 200, 100, 2);
-    // 199 and 97 are prime, so no number of cores divides the work evenly.
+    // 199 and 97 are prime, so that several cores get unequal shares.
     EXPECT(same_beginning(&a.train, &b.train, 199), "training images depend on their number");
     EXPECT(same_beginning(&a.test, &b.test, 97), "test images depend on their number");
     EXPECT(!same_beginning(&b.train, &c.train, 1), "two seeds give the same images");

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# 02_data_parallel gives the results of 01_single_gpu on any number of devices.
+# 02_data_parallel has the losses and weights of 01_single_gpu, up to rounding, on one to four devices.
 #
 # ctest: PROCESSORS 2
 # shellcheck disable=SC2317  # its functions are called, by expect and check

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# ./ddp data: from any archive, either the complete, correct data set is installed or nothing changes. If $DDP_CIFAR10
-# names the real archive (.tar.gz or .tar.xz), it is also installed.
+# ./ddp data: from any archive, either the complete, correct data set is installed or data/ does not change. If
+# $DDP_CIFAR10 names the real archive (.tar.gz or .tar.xz), it is also installed.
 . "$SRC/tests/test.sh"
 
 package=/usr/share/datasets/fashion-mnist
@@ -11,7 +11,7 @@ cp -r "$SRC/ddp" "$SRC/tools" "$tree"
 # shellcheck disable=SC2317  # it is called, by expect
 ddp() { PATH="$TMP/bin:$PATH" "$tree/ddp" "$@"; }
 
-# refused TEXT ARGUMENTS...: exit 1, and nothing is left.
+# refused TEXT ARGUMENTS...: exit 1, and there is no data/.
 refused()
 {
     expect 1 "$1" ddp data "${@:2}"

@@ -73,7 +73,7 @@ expect 0 "node1: " pull
 check "the first machine names the lost rank" grep -q 'rank 1 of 2 (node2' first
 check "and the second one" grep -qE 'rank 0' second
 
-# A firewall that lets only rank 0's port through. Gloo needs more ports.
+# A firewall that lets rank 0's port through, but not those of Gloo.
 if "$hosts" on node1 sh -c 'ip rule add pref 10 lookup local && ip rule del pref 0 &&
     ip rule add pref 5 iif eth0 ipproto tcp dport 30000-65534 blackhole' 2>ip_rule; then
     # shellcheck disable=SC2086

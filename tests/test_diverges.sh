@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # ctest: PROCESSORS 2
-# Ranks that call different collectives, and a loss or gradient that is not finite: all ranks end together, one line
+# Ranks that call different collectives, and a loss or gradient that is not finite: all ranks end together, a line
 # names the reason, and nothing is saved. An evaluation that takes longer than --timeout is not an error. Some mistakes
 # are made in a copy of the step.
 # shellcheck disable=SC2016  # words in single quotes are C

@@ -46,7 +46,7 @@ check "a file too large: the error message" says "all: write: File too large"
 check "the old file" test "$(cat all)" = index,label,old
 check "nothing temporary" nothing_temporary
 
-# test_save_fails.sh kills the program at each of these calls.
+# test_save_fails.sh kills a program at each of these calls, for a checkpoint.
 mkdir results
 echo index,label,old >results/list
 expect 0 "== test" env LD_PRELOAD="$TMP/fault.so" FAULT_PATH=results FAULT_LOG=calls "$train" "${small[@]}" -e \

@@ -20,7 +20,7 @@ train()
 }
 
 # Each line: a name, how far apart one rank and two may be after an epoch (relative to a tensor's largest entry), and
-# options. In 16 bits, rounding may decide which pixel max pooling picks. That moves a small bias by half a percent.
+# options. In 16 bits, rounding may decide which pixel max pooling picks.
 while read -r type far options; do
     read -ra options <<<"$options"
     hashes=()

@@ -1,5 +1,5 @@
-// A small GPT: one step against PyTorch's, tensor by tensor, in f32 and 16 bits; and what a token and a
-// sample may depend on.
+// A small GPT: the loss and gradients of a step against PyTorch's, in f32 and 16 bits; and what a token
+// and a sample may depend on.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
@@ -18,7 +18,7 @@ typedef struct Gpt {
     Scalars *scalars;           // device
 } Gpt;
 
-// Tokens of the file as a batch: keys, which are multiples of 7, and tokens.
+// Tokens of the file as a batch: each row has its key (two words), then its tokens.
 static int32_t *batch_of(const Gpt *g, const int32_t *tokens)
 {
     int32_t *batch = xcalloc((size_t)g->rows * (size_t)(2 + g->block), sizeof *batch);

@@ -35,7 +35,7 @@ strange=$(while read -r name path; do
 done <"$TMP/output" | grep -vE '^(lib(c|m|dl|rt|pthread|cap|resolv|util)|ld-linux[a-z0-9-]*)\.so\.[0-9]+ ')
 check "no other library is missing: ${strange:-none}" test -z "$strange"
 
-# NVIDIA's libraries are searched in pip's packages first. A library that cannot be loaded is reported.
+# NVIDIA's libraries are searched in pip's packages before the system's. A library that cannot be loaded is reported.
 nccl=$(sed -n 's/^libnccl.so.2 //p' "$TMP/output")
 mkdir -p "$TMP/site/nvidia/nccl/lib" "$TMP/broken"
 ln -s "$(readlink -f "$nccl")" "$TMP/site/nvidia/nccl/lib/libnccl.so.2"

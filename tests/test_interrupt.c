@@ -23,7 +23,8 @@ static void get_two(const void *signals)
     printf("%d", interrupt_received());
 }
 
-// The exit status of a process that gets these signals; 0: it continues, and *got requests the stop.
+// The exit status of a process that gets these signals; 0: it continues, and *got
+// is what interrupt_received returned.
 static int after(int first, int second, int *got)
 {
     int status = test_child(get_two, (int[]){ first, second });

@@ -1,6 +1,6 @@
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake SANITIZERS asan tsan
 // The loader's batches, from images in memory and from picture files, compared pixel by pixel with
-// a plain reference, in order for any number of workers.
+// a plain reference, in order for 0 to 5 workers.
 #include "data/pictures.h"
 #include "rng.h"
 #include "test_device.h"
@@ -248,7 +248,7 @@ TEST(loaders_do_not_disturb_each_other)
     dataset_drop(&set);
 }
 
-// A data set of two classes, with the fuzz corpus's pictures of all sizes and formats.
+// A data set of two classes, with most of the fuzz corpus's pictures.
 static void corpus_open(Data *data, const char *name, const char *bad_images)
 {
     char script[4096];

@@ -52,7 +52,7 @@ static Log *new_log(int print_freq)
 
 static void wait_ms(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
-// The log calls of one epoch of train.c.
+// The log calls of train.c from the beginning of an epoch to its last step.
 static void one_epoch(Log *log, int epoch)
 {
     log_progress_begin(log, epoch, 5, 0, steps);
@@ -93,7 +93,7 @@ TEST(a_progress_bar_on_a_terminal)
     EXPECT_HAS(test_said, "\repoch 1/5  196/196 [00:0");
     EXPECT_HAS(test_said, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\n   == test: 65%\r\n");
     EXPECT_HAS(test_said, " images/s] loss: 1.804 | acc: 28.633%\033[K\r\nthe end\r\n");
-    // Ten redraws a second, and some at epoch ends and messages; not one for each of 392 steps.
+    // At most ten redraws a second, and some at epoch ends and messages; not one for each of 392 steps.
     EXPECT(test_times(test_said, "\repoch") >= 4 && test_times(test_said, "\repoch") <= 200, "%d redraws",
            test_times(test_said, "\repoch"));
 }

@@ -37,7 +37,7 @@ static const ModelTensor *find(const Model *model, const char *name)
     return NULL;
 }
 
-// DDP sends each range as soon as it is announced. The ranges must cover the arena from front to
+// DDP may send a range as soon as it is announced. The ranges must cover the arena from front to
 // back, and each must be final: in the second pass it must already equal the first pass's result.
 typedef struct Progress {
     const Model *model;
@@ -82,7 +82,7 @@ TEST(gradients_are_final_and_front_to_back)
     check_ends();
 }
 
-// Taps of a kernel, in one dimension, that meet a pixel at any position.
+// Taps of a kernel, in one dimension, that meet a pixel at some position.
 static int64_t taps_on_pixels(int size, int kernel, int stride, int pad)
 {
     int count = 0;

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Checkpoints that the build of 8d380f2 wrote in the middle of an epoch load and continue: SGD and BatchNorm, AdamW and
 # a GPT, fp16 with virtual ranks. That build made tests/reference/8d380f2-*.safetensors with the commands below and
-# --max-steps 10. The .txt files have the losses of its steps and tests when it continued. Limited to AVX2, this build's
-# losses are up to 2.1e-6 off, and in fp16 identical.
+# --max-steps 10. The .txt files have the losses of its steps and tests when it continued.
 # ctest: PROCESSORS 2
 . "$SRC/tests/test.sh"
 

@@ -76,7 +76,7 @@ TEST(each_rank_has_a_gpu)
     expect(2, 2, false, (const int[]){ 10, 11 }, "global rank: 1: GPU 1, cores ");
     expect(2, 4, false, (const int[]){ 10, 11 }, "");
     expect(3, 1, true, (const int[]){ 10, 10, 10 }, "");
-    expect(3, 0, false, (const int[]){ 10, 11, 12 }, "");       // no GPUs: any number will do
+    expect(3, 0, false, (const int[]){ 10, 11, 12 }, "");       // no GPUs: any index will do
 }
 
 TEST(shared_gpus_are_named)

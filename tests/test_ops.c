@@ -1,4 +1,4 @@
-// Every operation in every type, forward and backward, against plain loops in double.
+// The operations of image networks in every type, forward and backward, against plain loops in double.
 //
 // ctest: PROCESSORS 2 BACKENDS cpu cuda fake
 //
@@ -7,7 +7,7 @@
 // where a different summation order rounds the other way. test_types.c tests the conversions,
 // test_amp_ops.c the loss in parts and the optimizer.
 //
-// On a processor with bf16 instructions the test runs a second time without them.
+// On a CPU with bf16 instructions, bf16 is tested a second time without them.
 #include "arrays.h"
 #include "check.h"
 
@@ -865,7 +865,7 @@ static void a_step(void)
     check_ends();
 }
 
-// All operations but convolutions. Returns the checksum of their results.
+// Checks the operations that are loops of our own. Returns the checksum of their results.
 static uint64_t own_loops(Type first, Type last)
 {
     result_bits = 0;

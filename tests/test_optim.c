@@ -1,5 +1,5 @@
-// The learning rate of every step, compared with the documented formulas of PyTorch's StepLR,
-// MultiStepLR, CosineAnnealingLR and LinearLR.
+// Learning rates, compared with the documented formulas of PyTorch's StepLR, MultiStepLR,
+// CosineAnnealingLR and LinearLR, and of Horovod.
 #include "args.h"
 #include "optim.h"
 #include "test.h"

@@ -14,14 +14,14 @@ cat "$SRC"/common/*.h >>text.txt
 
 pictures=(-a convnet --data pictures --image-size 32 -b 4 --threads 1 --epochs 1 -p 100)
 two() { timeout -k 5 60 "$BUILD/04_ddp_launcher/launch" -n 2 -- "$train" "$@" --timeout 2; }
-# slowly CALL PATH NUMBER MS OPTION...: rank 1's NUMBERth call on such a path takes longer.
+# slowly CALL PATH NUMBER MS OPTION...: rank 1's NUMBERth call on such a path (0: each) takes MS longer.
 slowly()
 {
     SLOW_RANK=1 SLOW_CALL=$1 SLOW_PATH=$2 SLOW_AT=$3 SLOW_MS=$4 LD_PRELOAD=$TMP/slow.so two "${@:5}"
 }
 line() { grep -qE "rank 1 of 2 \(.*\) has been $1 for 2(\.[0-9]+)? s: " output; }
 
-# The training pictures are read 64 times at the start, for the checksum, and then in training.
+# At the start 64 training pictures are read once each, for the checksum; training reads them again.
 for workers in 0 2; do
     expect 0 "weight hash" slowly read train/ 70 4000 "${pictures[@]}" -j $workers
     check "-j $workers: a picture in training" line "reading pictures/train/[^ ]*"

@@ -14,7 +14,7 @@ check "2 ranks, one all-reduce" same_as_one "$train" 2 --bucket-mb 0
 check "2 ranks, small buckets, no overlap" same_as_one "$train" 2 --bucket-mb 0.001 --overlap 0
 check "3 ranks, collectives compared" same_as_one "$train" 3 --check-collectives
 
-# Samples that do not divide evenly are padded. With --drop-last, all ranks drop the last batch.
+# Samples that do not divide evenly are padded. With --drop-last, those beyond the last full batch are left out.
 expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 7 --train-samples 100 --metrics odd.jsonl
 check "100 samples, 3 ranks of 7: 5 steps an epoch" test "$(losses odd.jsonl | wc -l)" = 10
 expect 0 "weight hash" "$train" -n 3 "${lenet[@]}" -b 11 --train-samples 100 --drop-last --metrics odd.jsonl
@@ -71,7 +71,7 @@ check "one warning where there are more ranks than cores" \
     test "$(grep -c '4 devices of 1 thread share' "$TMP/output")" = \
     "$([ "$(nproc)" -lt 4 ] && echo 1 || echo 0)"
 expect 0 "top1" "$train" -n 2 "${lenet[@]}" -b 24 -e --resume whole.st
-# The forking parent must have no threads or sockets: children cannot safely inherit them.
+# The forking parent must have no second thread and no socket: children cannot safely inherit them.
 "$train" -n 2 "${lenet[@]}" -b 24 --epochs 100000 >endless.out 2>&1 &
 parent=$!
 until_so 60 grep "== step:" endless.out

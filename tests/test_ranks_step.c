@@ -105,7 +105,7 @@ TEST(statistics_of_all_ranks)
     }
 }
 
-// A hook that computes the same average differently. With two ranks, all its operations are exact.
+// A hook that computes the same average differently: with two ranks, to the same bits.
 static void average_twice(void *arg, Comm *comm, Stream *stream, float *grads, size_t count)
 {
     *(size_t *)arg += count;

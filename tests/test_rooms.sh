@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Checks the dependencies between the rooms (folders) of common/. A module is a contract (a header at the top of
 # common/) or a .c file in a room, with its header. A module uses another by #include, or by a symbol that its object
-# needs. Rooms may use only the rooms below them. No two modules may use each other, directly or through others.
+# needs. A room may use only those that the table below gives it. No two modules may use each other, directly or
+# through others.
 . "$SRC/tests/test.sh"
 
 # [room]="the rooms that it may use". "device" is device.h and ops.h, which cpu/ and cuda/ implement.
@@ -45,7 +46,7 @@ calls()
             END { for (need in needs) { split(need, n, " "); if (n[2] in where) print n[1], where[n[2]] } }'
 }
 
-# one_way: reads lines "module module", and prints each use of a higher room and each cycle.
+# one_way: reads lines "module module", and prints each use that is not allowed and each cycle.
 one_way()
 {
     local from to bad=0
@@ -60,7 +61,7 @@ one_way()
 }
 
 all() { { includes "$SRC"; calls "${BUILD%/*}"; } | one_way; }
-check "every room uses only the rooms below it, and there are no cycles" all
+check "every room uses only the rooms that it may use, and there are no cycles" all
 
 cp -r "$SRC/common" .
 mistake() { includes "$TMP" | one_way >noticed 2>&1; grep -qF "$1" noticed; }

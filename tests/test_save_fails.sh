@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 300
-# Whatever goes wrong while a checkpoint is written - an error of any call, a kill before or in the middle
-# of any call - the complete old or new checkpoint must exist. tests/shim/fault.c causes the errors.
+# Whatever goes wrong while a checkpoint is written - an error of a call, a kill before any call or in
+# the middle of a write - the complete old or new checkpoint must exist. tests/shim/fault.c causes the errors.
 # shellcheck disable=SC2016,SC2317  # words in single quotes are for the bash inside
 . "$SRC/tests/test.sh"
 . "$SRC/tests/disk.sh"

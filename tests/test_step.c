@@ -28,7 +28,7 @@ TEST(committed_steps)
     };
     size_t count = sizeof names / sizeof *names;
     if (strcmp(device_name(device), "Fake GPU") == 0)
-        count -= 4;     // the mock CUDA runtime takes 10 s for each step of ResNet-50: one shows its shapes
+        count -= 4;     // the mock CUDA runtime is slow, so it takes only one step of ResNet-50
     for (size_t i = 0; i < count; i++) {
         char name[64];
         snprintf(name, sizeof name, "%s.step.safetensors", names[i]);
@@ -36,7 +36,6 @@ TEST(committed_steps)
     }
 }
 
-// LeNet has no BatchNorm, so twenty steps can be compared.
 // Compares what the file keeps of every parameter: of its weights, exp_avg or exp_avg_sq. Each number may be off by
 // `part` of the largest.
 static void expect_values(const StFile *file, const Model *model, const char *kind, const float *values, double part)
@@ -63,6 +62,7 @@ static void expect_values(const StFile *file, const Model *model, const char *ki
     free(arena);
 }
 
+// LeNet has no BatchNorm, so several steps can be compared.
 TEST(lenet_run)
 {
     char path[PATH_MAX];
@@ -157,7 +157,7 @@ TEST(adamw_run)
     st_close(&file);
 }
 
-// Without gradients, weights shrink, also those on padding, and vectors stay.
+// With gradients of 0, weights shrink, also those on padding, and vectors stay.
 TEST(adamw_decays_weights_only)
 {
     OptimConfig config = { .name = "adamw", .betas = "0.9,0.999", .weight_decay = 0.25 };

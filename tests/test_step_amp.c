@@ -10,8 +10,8 @@
 // At ReLU's kink, rounding decides whether a gradient passes, and one wrong value can change the
 // gradient of a small layer a lot, in PyTorch as in ours. So each distance is a root mean square over
 // five states. A loss is only one number in each state: by luck alone, five errors of one program are
-// six times as large as another's once in 1,500 tries (F distribution). On a processor with bf16
-// instructions the test runs a second time without them; f16 is tested only there.
+// six times as large as another's once in 1,500 tries (F distribution). On a CPU with bf16
+// instructions the test runs a second time without them.
 //
 //   test_step_amp                               the files of tests/reference
 //   test_step_amp AMP.safetensors ARCH STATE... five ARCH-STATE.step.safetensors in its folder
@@ -203,7 +203,7 @@ static void compare_network(const char *arch, const char *const states[STATES])
     free(verdicts);
 }
 
-// The mock CUDA runtime would take a minute for ResNet-50, so test_step compares it there, in f32.
+// The mock CUDA runtime is slow, so there only test_step compares ResNet-50, in f32.
 static bool is_stand_in(void) { return strcmp(device_name(device), "Fake GPU") == 0; }
 
 static void compare_committed_steps(void)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 SANITIZERS asan LABELS deadlines
 # Both programs that supervise ranks: 03's parent, which forks them, and 04's launch. Whatever a rank does, the
-# supervisor must name it, end with the right status and leave no process. It must pass every signal to the ranks.
+# supervisor must name it, end with the right status and leave no process. It must pass signals to the ranks.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 launch=$BUILD/04_ddp_launcher/launch

@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
-enum { SANITIZED = 1, SLOW = 5, STRANGERS = 500 };     // SLOW: factor on all time limits
+enum { SANITIZED = 1, SLOW = 5, STRANGERS = 500 };     // SLOW: factor of expect_within
 #else
 enum { SANITIZED = 0, SLOW = 1, STRANGERS = 5000 };
 #endif
@@ -254,7 +254,7 @@ TEST(ranks_join_in_any_order)
     }
 }
 
-// A missing rank, a different world size, a rank number used twice: one message, then the run ends.
+// A missing rank, a different world size, a rank number used twice: the run ends.
 TEST(missing_and_wrong_ranks)
 {
     static const struct { int rank, size; const char *words; } wrong[] = {

@@ -5,7 +5,7 @@
 //
 // Inputs are values that the type represents exactly. A result may be off by its own rounding
 // (roundoffs[]), and where the operation multiplies rounded numbers, by some more of the largest.
-// On a processor with bf16 instructions the test runs a second time without them.
+// On a CPU with bf16 instructions, bf16 is tested a second time without them.
 #include "arrays.h"
 
 static Type type;           // of the activations
@@ -20,7 +20,7 @@ static uint64_t *random_keys(int samples)
     return keys;
 }
 
-// Dropout multiplies the number at this position of a sample by this factor. keys NULL: evaluation.
+// Dropout multiplies the number at this position of a sample by this factor. keys NULL: no dropout.
 static double factor(const uint64_t *keys, int sample, Dropout d, size_t position)
 {
     if (!keys)
@@ -30,7 +30,7 @@ static double factor(const uint64_t *keys, int sample, Dropout d, size_t positio
     return keeps ? 1 / (1 - (double)d.rate) : 0;
 }
 
-// Masks of two samples, of two layers, and of a row and the next agree only as often as by chance.
+// Masks of two samples, of two layers, and of one and itself shifted agree only as often as by chance.
 static void dropout_masks(void)
 {
     enum { COUNT = 1 << 18 };
@@ -244,7 +244,7 @@ static void plain_head(const OpSpec *s, const AttentionArrays *a, const uint64_t
     }
 }
 
-// scale: of q and k. Large ones make a softmax that is nearly 0 or 1.
+// scale: of q, k and v. Large ones make a softmax that is nearly 0 or 1.
 static void check_attention(int samples, int T, int heads, int d, float rate, double scale)
 {
     int c = heads * d;

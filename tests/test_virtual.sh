@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # ctest: TIMEOUT 400 PROCESSORS 2
-# --virtual-ranks: the same weights, bit for bit, on every number of processes that divides it. Without the option, any
-# two of these numbers round differently, so one hash for all of them cannot be luck. One comparison with real ranks
-# shows that the weights are right.
+# --virtual-ranks: the same weights, bit for bit, on every number of processes that divides it. One
+# comparison with real ranks shows that the weights are right.
 # shellcheck disable=SC2317  # check calls functions
 . "$SRC/tests/test.sh"
 five=$BUILD/05_ddp_amp

@@ -16,8 +16,8 @@ typedef struct State {
     int waits;                          // > 0: number of the collective in which it waits
     bool done, stranger;                // stranger: sends no heartbeats
     bool reads, writes;                 // waits for a file
-    bool gpu;                           // whose longest step took 0.5 s
-    bool new_gpu;                       // whose first step has not ended
+    bool gpu;                           // on a GPU; its longest step took 0.5 s
+    bool new_gpu;                       // on a GPU; its first step has not ended
     bool apart;                         // has not met the other ranks
     bool elsewhere;                     // watched by a different supervisor
     bool any_time;                      // --timeout 0 --patience 0: never counts as hung
@@ -32,7 +32,7 @@ static const struct Case {
 } cases[] = {
     { .words = "" },
 
-    // A dead rank is named, after a short delay in which an earlier death may still show.
+    // A dead rank is named: at once after a signal, else after a delay in which an earlier death may show.
     { { [1] = { .ended = 0.01, .status = 7 * EXITED } }, .words = "" },
     { { [1] = { .ended = 0.3, .status = 7 * EXITED } }, .status = 7,
       .words = "rank 1 of 3 (node1, pid 1001) ended with status 7: after epoch 1, step 11" },
@@ -55,7 +55,7 @@ static const struct Case {
     { { [1] = { .ended = 0.5, .status = EXIT_USAGE * EXITED } }, .status = EXIT_USAGE, .words = "" },
     { { [1] = { .ended = 0.5, .status = EXIT_DIVERGED * EXITED } }, .status = EXIT_DIVERGED, .words = "" },
 
-    // No fault: all done, stopped on request, watched elsewhere, or a program without heartbeats.
+    // No fault, if there is no status: all done, watched elsewhere, or a program without heartbeats.
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = 130 * EXITED },
         { .done = true, .ended = 1 } }, .words = "" },
     { { { .done = true, .ended = 1 }, { .done = true, .ended = 1 }, { .done = true, .ended = 1, .status = EXITED } },
@@ -75,7 +75,7 @@ static const struct Case {
       .words = "rank 1 of 3 " },
     { { [2] = { .ended = 3, .done = true } }, .remote = true, .words = "" },
 
-    // A hung rank. A rank may wait for a disk, or for other ranks that work.
+    // A hung rank. A rank may wait for other ranks that work.
     { { [1] = { .silent = TIMEOUT - 0.5 } }, .words = "" },
     { { { .silent = 0 }, { .silent = TIMEOUT + 1 }, { .silent = TIMEOUT + 2 } }, .status = EXIT_FAILED,
       .words = "rank 2 of 3 (node1, pid 1002) has sent no heartbeat for 4 s: after epoch 1" },

@@ -2,9 +2,9 @@
 //
 //   tool_compare_weights OURS WANTED TOLERANCE [KIND]
 //
-// Exits with 0 if every tensor of OURS is within TOLERANCE of that in WANTED, in parts of its
-// largest entry. Compares parameters and running statistics, not the optimizer's state. KIND: only
-// tensors whose name contains this text. Prints the name of the tensor that is furthest off.
+// Exits with 0 if the files have as many tensors, and each f32 tensor of OURS except SGD's momentum is
+// within TOLERANCE of that in WANTED, in parts of its largest entry. KIND: only tensors whose name
+// contains this text. Prints the name of the tensor that is furthest off.
 #include "check.h"
 #include "checkpoint/safetensors.h"
 
@@ -21,7 +21,8 @@ static StFile file_open(const char *path)
     return file;
 }
 
-// The largest difference, relative to the largest entry; infinite if shape or type differ.
+// The largest difference, relative to the largest entry; infinite if size or type differ, or
+// for a number that is not finite.
 static double distance(const StTensor *ours, const StTensor *wanted)
 {
     if (!wanted || wanted->bytes != ours->bytes || strcmp(wanted->dtype, ours->dtype) != 0)

@@ -8,16 +8,16 @@
 //   graph    the captured work and its dependencies; replayed in one of the orders that these allow
 //            (FAKE_ORDER)
 //   kernel   a fiber for each thread of a block; barriers, shuffles, shared memory, atomics (simt.cc)
-//   cuDNN    the convolution that the descriptors describe, as plain loops in f32; so does cuBLASLt
+//   cuDNN    the convolution that the descriptors describe, as plain loops in f32; likewise cuBLASLt's products
 //   NCCL     ranks meet, and add up their values, in a file that all of them map
 //
 // So tests can compare results with PyTorch's and with the CPU backend's. If a program misses a wait, its weights
-// differ from those of a program that always waits. A program ends, with a line that begins with "fake:", if it does
-// something that CUDA forbids, that hangs on a GPU, or that our programs should never do:
+// may differ from those of a program that always waits. A program ends, with a line that begins with "fake:", if it
+// does something that CUDA forbids, that hangs on a GPU, or that our programs should never do:
 //
 //   - in a capture: waiting, allocating, copying from pageable memory, making a cuDNN plan, forking a
 //     stream without joining it, waiting for work that is not captured
-//   - copying to pageable memory while the stream has work: a wait that the watchdog does not see
+//   - copying to or from pageable memory while the stream has work: a wait that the watchdog does not see
 //   - destroying a communicator that a graph still uses, or after its stream; two communicators whose order NCCL does
 //     not keep
 //   - using the legacy stream, a blocking one, one of a different device, or a thread without a device

@@ -1,6 +1,6 @@
 // nccl.c - NCCL, for fake.h: a communicator is a file in $TMPDIR that its ranks map, with a barrier
-// and a place for each rank's values. A rank that waits for a lost rank waits until its parent ends
-// it.
+// and a place for each rank's values. A rank waits for a lost rank until
+// the communicator is aborted or the process ends.
 #include "fake.h"
 #include "numbers.h"
 

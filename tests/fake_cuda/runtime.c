@@ -1,7 +1,7 @@
 // runtime.c - the CUDA runtime of fake.h: devices, memory, streams, events and graphs.
 //
-// One lock guards everything, and one condition variable signals every change. Streams, events that
-// streams wait for, and graphs are never freed, since tested programs are short.
+// One lock guards the queues and the allocations, and one condition variable signals their changes.
+// Streams and graphs are never freed, since tested programs are short.
 #include "fake.h"
 
 #include <malloc.h>
@@ -308,7 +308,7 @@ static void check_ranges(const char *name, const Range *ranges, int count)
     pthread_mutex_unlock(&lock);
 }
 
-// Fills new memory with garbage; release does so again.
+// Fills new memory with garbage.
 static cudaError_t allocate(void **p, size_t bytes, Kind kind, const char *name)
 {
     fake_not_in_capture(name);

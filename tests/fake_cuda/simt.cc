@@ -55,7 +55,7 @@ std::vector<Fiber *> idle;
 char *stacks;                   // (MAX_THREADS, STACK)
 int fibers;
 int barrier_count;
-unsigned epoch;                 // number of barriers so far
+unsigned epoch;                 // number of barriers and blocks so far
 
 [[noreturn]] void die(const char *what)
 {

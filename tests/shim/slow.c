@@ -2,7 +2,7 @@
 //
 //   SLOW_PATH=train/    of files whose path contains this text
 //   SLOW_CALL=read      only this call: open or read
-//   SLOW_RANK=1         only in the process with RANK=1
+//   SLOW_RANK=1         only in the process with RANK=1; not set: in one without RANK
 //   SLOW_AT=3           only the third such call (from 1); 0: each of them
 //   SLOW_MS=3000        by so much
 //
